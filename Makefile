@@ -163,6 +163,11 @@ test-vm-iommufd: ## what of it drives drives by vfio, by iommufd under a newer k
 test-torch-versions: ## build, and run tests/python, with the PyTorch of other Debian releases (root); SUITES="trixie sid", --help
 	@scripts/deps.sh releases && tests/python/versions.sh --work $(BUILD)/torch-versions $(SUITES)
 
+.PHONY: test-device
+test-device: all ## training on a device that is late on purpose, PyTorch 2.13 by pip; SEEDS=500 FIRST=1 JOBS=2
+	@tests/device/device.sh --build $(BUILD) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
+		$(if $(JOBS),--jobs $(JOBS))
+
 .PHONY: test-pytorch-suite
 test-pytorch-suite: ## PyTorch's own tests of autograd and modules, all that is saved on drives (30 min); WORDS= JOBS=2
 	@scripts/deps.sh build pytorch-suite && $(MAKE) --no-print-directory all && tests/pytorch/fetch.sh $(BUILD)/pytorch-suite && \

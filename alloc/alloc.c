@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * alloc/alloc.c - extent allocator: two-level segregated fit with the metadata beside, not inside,
- * the managed space
+ * alloc/alloc.c - extent allocator: two-level segregated fit
  *
- * Every extent, allocated or free, has a descriptor in one table that is reserved at open and
- * committed page by page as it is used. Descriptors are named by index; descriptor 0 stands before
- * the first and behind the last extent and belongs to no list.
+ * Every extent, allocated or free, has a descriptor in one table, reserved at open and committed by
+ * use. Descriptor 0 stands before the first and behind the last extent and belongs to no list.
  *
  * A free extent is on the list of its size class. Lengths below 32 have a class each; above, every
- * power of two is cut into 32 classes of equal width. Two levels of bitmaps find the first
- * non-empty class from a given one on in two bit scans.
+ * power of two has 32 of equal width. Two levels of bitmaps find the next non-empty class.
  *
- * Invariants, cited by their numbers in asserts and tests; spw_alloc_verify() checks them all and
- * returns the number of the one broken:
+ * Invariants, cited in asserts and tests; spw_alloc_verify() returns the number of a broken one
  *
  *   ALLOC-1  In address order the extents tile 0 .. blocks_total - 1: each starts where the one
  *            before it ends, and none is empty. So no two overlap, and their lengths sum up to
@@ -44,10 +40,7 @@
 /* How many extents of one list an operation in constant time may look at. */
 #define LOOK_MAX 8u
 
-/*
- * Values of list_prev that are not the index of a descriptor; above any index (2 *
- * SPW_ALLOC_EXTENTS_MAX + 1).
- */
+/* Values of list_prev above any index (2 * SPW_ALLOC_EXTENTS_MAX + 1). */
 #define DESC_USED  UINT32_MAX
 #define DESC_SPARE (UINT32_MAX - 1)
 
@@ -69,10 +62,8 @@ struct spw_alloc {
 	uint32_t desc_spare;  /* head of the chain of those given back */
 	uint64_t blocks_total;
 	uint64_t blocks_free;
-	uint64_t blocks_used_max;
 	uint64_t extents_max;
 	uint64_t extents_used;
-	uint64_t extents_free;
 	uint64_t first_bits;
 	uint32_t second_bits[FIRST_COUNT];
 	uint32_t heads[CLASSES_COUNT];
@@ -97,18 +88,12 @@ static uint32_t class_of(uint64_t len_blocks)
 	       ((uint32_t)(len_blocks >> (log2 - SECOND_BITS)) - SECOND_COUNT);
 }
 
-/*
- * The lowest class all of whose extents hold @len_blocks: its own class if it is the shortest
- * length of it, else the next.
- */
+/* The lowest class all of whose extents hold @len_blocks. */
 static uint32_t class_surely_fitting(uint64_t len_blocks)
 {
-	uint32_t log2;
-
 	if (len_blocks < SECOND_COUNT)
 		return (uint32_t)len_blocks;
-	log2 = log2_floor(len_blocks);
-	return class_of(len_blocks + (UINT64_C(1) << (log2 - SECOND_BITS)) - 1);
+	return class_of(len_blocks + (UINT64_C(1) << (log2_floor(len_blocks) - SECOND_BITS)) - 1);
 }
 
 /* The first class from @from on that has extents, or CLASS_NONE. */
@@ -129,14 +114,11 @@ static uint32_t class_from(const struct spw_alloc *alloc, uint32_t from)
 	return first * SECOND_COUNT + (uint32_t)__builtin_ctz(second);
 }
 
-/* The highest class that has extents, or CLASS_NONE. */
+/* The highest class that has extents; there is one. */
 static uint32_t class_top(const struct spw_alloc *alloc)
 {
-	uint32_t first;
+	uint32_t first = log2_floor(alloc->first_bits);
 
-	if (!alloc->first_bits)
-		return CLASS_NONE;
-	first = log2_floor(alloc->first_bits);
 	SPW_ASSERT(alloc->second_bits[first] != 0); /* ALLOC-5 */
 	return first * SECOND_COUNT + log2_floor(alloc->second_bits[first]);
 }
@@ -182,7 +164,6 @@ static void list_insert(struct spw_alloc *alloc, uint32_t index)
 	alloc->heads[class] = index;
 	alloc->second_bits[class / SECOND_COUNT] |= UINT32_C(1) << (class % SECOND_COUNT);
 	alloc->first_bits |= UINT64_C(1) << (class / SECOND_COUNT);
-	alloc->extents_free++;
 }
 
 static void list_remove(struct spw_alloc *alloc, uint32_t index)
@@ -204,7 +185,6 @@ static void list_remove(struct spw_alloc *alloc, uint32_t index)
 				alloc->first_bits &= ~(UINT64_C(1) << (class / SECOND_COUNT));
 		}
 	}
-	alloc->extents_free--;
 }
 
 /* Give a free extent another place. Keeps its turn in the list where the class stays the same. */
@@ -224,7 +204,6 @@ static void list_resize(struct spw_alloc *alloc, uint32_t index, uint64_t start_
 
 /* ---- Open and close -------------------------------------------------------------------------- */
 
-/* Descriptor 0 and one free extent over everything. */
 static void start_empty(struct spw_alloc *alloc)
 {
 	uint32_t whole;
@@ -280,9 +259,7 @@ void spw_alloc_close(struct spw_alloc *alloc)
 
 /* ---- Allocate -------------------------------------------------------------------------------- */
 
-/*
- * The first extent of a list that holds @len_blocks, looking at @look_max at most; 0: none of them.
- */
+/* The first of up to @look_max extents of a list that holds @len_blocks; 0: none of them. */
 static uint32_t first_fit(const struct spw_alloc *alloc, uint32_t class, uint64_t len_blocks,
 			  uint64_t look_max)
 {
@@ -296,10 +273,9 @@ static uint32_t first_fit(const struct spw_alloc *alloc, uint32_t class, uint64_
 	return 0;
 }
 
-/* The longest of the first @look_max extents of a list that is not empty. */
-static uint32_t longest(const struct spw_alloc *alloc, uint32_t class, uint64_t look_max)
+static uint32_t longest(const struct spw_alloc *alloc, uint32_t class)
 {
-	uint32_t best = alloc->heads[class];
+	uint32_t best = alloc->heads[class], look_max = LOOK_MAX;
 
 	for (uint32_t index = best; index && look_max; look_max--) {
 		if (alloc->descs[index].len_blocks > alloc->descs[best].len_blocks)
@@ -309,10 +285,7 @@ static uint32_t longest(const struct spw_alloc *alloc, uint32_t class, uint64_t 
 	return best;
 }
 
-/*
- * In constant time: a free extent of the request's own class if one of the first fits, else of the
- * lowest class that surely does.
- */
+/* O(1): one of the first of the request's own class, else of one that surely fits. */
 static uint32_t good_fit(const struct spw_alloc *alloc, uint64_t len_blocks)
 {
 	uint32_t index = first_fit(alloc, class_of(len_blocks), len_blocks, LOOK_MAX);
@@ -324,7 +297,6 @@ static uint32_t good_fit(const struct spw_alloc *alloc, uint64_t len_blocks)
 	return class == CLASS_NONE ? 0 : alloc->heads[class];
 }
 
-/* Allocate the low @len_blocks of a free extent. */
 static void cut(struct spw_alloc *alloc, uint32_t from, uint64_t len_blocks,
 		struct spw_extent *extent)
 {
@@ -351,8 +323,6 @@ static void cut(struct spw_alloc *alloc, uint32_t from, uint64_t len_blocks,
 
 	alloc->extents_used++;
 	alloc->blocks_free -= len_blocks;
-	if (alloc->blocks_total - alloc->blocks_free > alloc->blocks_used_max)
-		alloc->blocks_used_max = alloc->blocks_total - alloc->blocks_free;
 }
 
 int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent)
@@ -365,8 +335,8 @@ int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_exten
 	    alloc->extents_used == alloc->extents_max) /* ALLOC-8 */
 		return -ENOSPC;
 	index = good_fit(alloc, len_blocks);
-	if (!index)
-		index = first_fit(alloc, class_of(len_blocks), len_blocks, alloc->extents_free);
+	if (!index) /* the whole list: free extents are at most one more than others (ALLOC-2) */
+		index = first_fit(alloc, class_of(len_blocks), len_blocks, alloc->extents_max + 1);
 	if (!index)
 		return -ENOSPC;
 	cut(alloc, index, len_blocks, extent);
@@ -384,7 +354,7 @@ int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_
 	if (len_blocks <= alloc->blocks_free)
 		index = good_fit(alloc, len_blocks);
 	if (!index)
-		index = longest(alloc, class_top(alloc), LOOK_MAX);
+		index = longest(alloc, class_top(alloc));
 	if (alloc->descs[index].len_blocks < len_blocks)
 		len_blocks = alloc->descs[index].len_blocks;
 	cut(alloc, index, len_blocks, extent);
@@ -416,10 +386,7 @@ void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent)
 	alloc->blocks_free += len_blocks;
 	alloc->extents_used--;
 
-	/*
-	 * ALLOC-2: whichever neighbour is free takes the blocks; if both are, the lower takes those
-	 * of the upper too.
-	 */
+	/* ALLOC-2: a free neighbour takes the blocks; of two, the lower one takes all. */
 	prev = desc->address_prev;
 	next = desc->address_next;
 	if (is_free(&alloc->descs[prev])) {
@@ -450,39 +417,18 @@ void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw
 		.start_block = desc->start_block, .len_blocks = desc->len_blocks, .handle = handle};
 }
 
-/* ---- Counters -------------------------------------------------------------------------------- */
-
 uint64_t spw_alloc_blocks_free(const struct spw_alloc *alloc)
 {
 	return alloc->blocks_free;
 }
 
-void spw_alloc_stats(const struct spw_alloc *alloc, struct spw_alloc_stats *stats)
-{
-	uint32_t class = class_top(alloc);
-
-	*stats = (struct spw_alloc_stats){
-		.blocks_total = alloc->blocks_total,
-		.blocks_free = alloc->blocks_free,
-		.blocks_used_max = alloc->blocks_used_max,
-		.extents_free = alloc->extents_free,
-		.extents_used = alloc->extents_used,
-	};
-	if (class != CLASS_NONE)
-		stats->largest_free_blocks =
-			alloc->descs[longest(alloc, class, alloc->extents_free)].len_blocks;
-}
-
 /* ---- Verify ---------------------------------------------------------------------------------- */
 
-/* What a walk found, to be held against the counters. */
 struct count {
 	uint64_t extents_used, extents_free, blocks_free;
 };
 
-/*
- * ALLOC-1, 2, 3 and, for the descriptors met, 7. Ends in any case: every step goes up in address.
- */
+/* ALLOC-1, 2, 3, and 7 of the descriptors met. Ends: each step goes up in address. */
 static int verify_addresses(const struct spw_alloc *alloc, struct count *count)
 {
 	uint32_t prev = 0, index = alloc->descs[0].address_next;
@@ -580,10 +526,7 @@ int spw_alloc_verify(const struct spw_alloc *alloc)
 		broken = verify_spares(alloc, &count);
 	if (broken)
 		return broken;
-	if (count.extents_used != alloc->extents_used ||
-	    count.extents_free != alloc->extents_free || count.blocks_free != alloc->blocks_free ||
-	    alloc->blocks_used_max < alloc->blocks_total - alloc->blocks_free ||
-	    alloc->blocks_used_max > alloc->blocks_total)
+	if (count.extents_used != alloc->extents_used || count.blocks_free != alloc->blocks_free)
 		return 6;
 	return count.extents_used <= alloc->extents_max ? 0 : 8;
 }

@@ -2,9 +2,8 @@
 /*
  * alloc/alloc.h - extent allocator: which blocks of one drive's partition are free
  *
- * Pure memory, no I/O, one thread at a time (the store's I/O worker). O(1) allocate and free with
- * coalescing: a two-level segregated fit whose metadata lies outside the managed space, since that
- * space is on a drive.
+ * No I/O, one thread at a time (the store's I/O worker). O(1) allocate and free with coalescing: a
+ * two-level segregated fit with its metadata outside the managed space, which is on a drive.
  *
  * Contract
  *   Blocks     numbered 0 .. blocks_total - 1. Extents never overlap and are never empty.
@@ -38,15 +37,6 @@ struct spw_extent {
 	uint32_t handle;
 };
 
-struct spw_alloc_stats {
-	uint64_t blocks_total;
-	uint64_t blocks_free;
-	uint64_t blocks_used_max;
-	uint64_t extents_free; /* fragments of free space */
-	uint64_t extents_used;
-	uint64_t largest_free_blocks; /* exact: walks the top class */
-};
-
 /**
  * spw_alloc_open - an allocator over @blocks_total free blocks
  * @extents_max:  allocated extents that may exist at once; memory is reserved for that many (and
@@ -71,33 +61,24 @@ int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_exten
 
 /**
  * spw_alloc_get_some - allocate up to @len_blocks contiguous blocks: as many as asked for if
- * possible, else one of the largest free
- *                      extents, whole
+ * possible, else one of the largest free extents, whole
  *
- * For the caller that splits over several extents. Always constant time: it looks at a bounded
- * number of extents of one class, so what it gives may be up to 1/32 shorter than the best there
- * is.
+ * Always constant time: it looks at a bounded number of extents of one class, so what it gives may
+ * be up to 1/32 shorter than the best there is.
  *
  * Return: 0; -ENOSPC nothing is free at all, or extents_max is reached.
  */
 int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent);
 
-/*
- * Give an extent back, exactly as it was allocated (asserted). Coalesces with free neighbours.
- * Constant time.
- */
+/* Give an extent back as it was allocated (asserted); joins free neighbours. O(1). */
 void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent);
 
 /* The allocated extent of a handle (asserted): for the caller that keeps the handle alone. */
 void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw_extent *extent);
 
 uint64_t spw_alloc_blocks_free(const struct spw_alloc *alloc);
-void spw_alloc_stats(const struct spw_alloc *alloc, struct spw_alloc_stats *stats);
 
-/*
- * Walk all metadata and check every invariant of alloc.c. O(extents); for tests. Return: 0, or the
- * number of the invariant broken.
- */
+/* For tests: check every invariant of alloc.c. Return: 0, or the number of a broken one. */
 int spw_alloc_verify(const struct spw_alloc *alloc);
 
 #endif

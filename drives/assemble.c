@@ -14,12 +14,6 @@
 #include "util/fork.h"
 #include "util/util.h"
 
-/* What a child of fork(2) inherits, it would keep locked after its parent was killed. */
-static int keep_from_children(const struct spw_device *device)
-{
-	return device->fd < 0 ? 0 : spw_fork_add(device->fd);
-}
-
 int spw_assemble(const char *const paths[], unsigned count, bool read_only,
 		 const struct spw_log *log, struct spw_assembly *out)
 {
@@ -46,8 +40,10 @@ int spw_assemble(const char *const paths[], unsigned count, bool read_only,
 		candidates[i].device = NULL;
 	}
 	out->count = count;
+	/* What a child of fork(2) inherits, it would keep locked after its parent was killed. */
 	for (unsigned i = 0; i < count && rc == 0; i++)
-		rc = keep_from_children(out->devices[i]);
+		if (out->devices[i]->fd >= 0)
+			rc = spw_fork_add(out->devices[i]->fd);
 	if (rc != 0)
 		spw_assembly_close(out);
 out:
@@ -76,11 +72,7 @@ bool spw_assembly_opened(const struct spw_assembly *assembly)
 	return false;
 }
 
-/*
- * QEMU locks bytes of a machine's drives, or of the files that they are: byte 100 + n for each n
- * that the machine may do, and 200 + n for each that it lets nobody else do; and looks for the
- * other's. 1 is to write.
- */
+/* QEMU locks byte 100 + n of a drive for each n that it does, 200 + n for what nobody else may. */
 #define QEMU_DOES       100u
 #define QEMU_SHARES_NOT 200u
 #define QEMU_WRITE      1u
@@ -88,16 +80,21 @@ bool spw_assembly_opened(const struct spw_assembly *assembly)
 /* No virtual machine may have the drive, from now on. */
 static int keep_from_machines(const struct spw_device *device)
 {
-	int rc = device->fd < 0 ? 0
-				: spw_device_lock_shared(device, QEMU_SHARES_NOT + QEMU_WRITE, 1);
+	int rc;
 
-	if (rc == 0 && device->fd >= 0)
-		rc = spw_device_locked(device, QEMU_DOES, QEMU_SHARES_NOT - QEMU_DOES);
-	return rc <= 0 ? rc
+	if (device->fd < 0)
+		return 0;
+	rc = spw_device_lock_shared(device, QEMU_SHARES_NOT + QEMU_WRITE, 1);
+	if (rc)
+		return rc;
+	rc = spw_fd_locked(device->fd, QEMU_DOES, QEMU_SHARES_NOT - QEMU_DOES);
+	if (rc < 0)
+		return spw_error_errno(rc, "%s: cannot be asked for locks", device->path);
+	return rc == 0 ? 0
 		       : spw_error(
 				 -EBUSY,
 				 "%s: a virtual machine has it open (see fuser %s); end that first",
-				 spw_device_path(device), spw_device_path(device));
+				 device->path, device->path);
 }
 
 static void unlock_partition(const struct spw_assembly *assembly, unsigned partition,
@@ -146,11 +143,7 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 {
 	int rc = 0;
 
-	if (assembly->count == 0 || partition >= assembly->superblocks[0].partition_count)
-		return spw_error(
-			-EINVAL, "partition %u does not exist: the store has %u, counted from 0",
-			partition,
-			assembly->count == 0 ? 0 : assembly->superblocks[0].partition_count);
+	SPW_ASSERT(partition < assembly->superblocks[0].partition_count);
 	for (unsigned i = 0; i < assembly->count; i++) {
 		const struct spw_device *device = assembly->devices[i];
 

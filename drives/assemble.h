@@ -2,8 +2,7 @@
 /*
  * drives/assemble.h - the drives of a store: opened, verified, and for an owner locked and claimed
  *
- * Everything here reads only. Errors come with the drive, the cause and the remedy in
- * spw_last_error().
+ * Reads only. Every error is in words.
  */
 #ifndef SPW_DRIVES_ASSEMBLE_H
 #define SPW_DRIVES_ASSEMBLE_H
@@ -15,8 +14,6 @@
 
 #include "layout/layout.h"
 
-/* ---- The drives of a store ---- */
-
 struct spw_share;
 
 /* Ordered by drive index: superblocks[i].drive_index is i. */
@@ -24,8 +21,7 @@ struct spw_assembly {
 	unsigned count;
 	struct spw_device **devices;
 	struct spw_superblock *superblocks; /* the copies chosen */
-	/* the claim on the block devices among them; NULL: none */
-	struct spw_share *share;
+	struct spw_share *share; /* the claim on the block devices among them; NULL: none */
 };
 
 /**
@@ -45,10 +41,8 @@ void spw_assembly_close(struct spw_assembly *assembly);
 /**
  * spw_assembly_lock - become the owner of a partition: lock its first byte on every drive
  *
- * The locks end when the assembly is closed, or, of a process that dies, with its last write.
- * Children of fork(2) do not keep them.
- *
- * Return: 0; -EINVAL no such partition; -EBUSY another process owns it, or is formatting.
+ * The locks end when the assembly is closed, or, of a process that dies, with its last write, and
+ * children of fork(2) do not keep them. Return: 0; -EBUSY another process owns it, or formats.
  */
 int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition);
 

@@ -58,7 +58,6 @@ static void note_fault(struct spw_candidate *candidate, int rc)
 	(void)snprintf(candidate->words, sizeof(candidate->words), "%s", spw_last_error());
 }
 
-/* What to say of a drive neither of whose copies can be believed. */
 static int no_superblock_error(const struct spw_candidate *candidate)
 {
 	const struct spw_superblocks *superblocks = &candidate->contents.superblocks;
@@ -86,7 +85,6 @@ static int no_superblock_error(const struct spw_candidate *candidate)
 	}
 }
 
-/* What a superblock promises, against the device as it is now. */
 static int verify_against_device(const struct spw_candidate *candidate)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(candidate->device);
@@ -138,16 +136,36 @@ static void warn_of_damage(const struct spw_candidate *candidate, const struct s
 		bad->why ? bad->why : "it is older");
 }
 
-/* Of one of several, by a thread of its own. */
 static void look_into(void *context, unsigned index)
 {
 	struct spw_candidate *candidate = (struct spw_candidate *)context + index;
+	const struct spw_contents *contents = &candidate->contents;
+	int rc;
 
-	if (candidate->device)
-		note_fault(candidate, spw_contents_read(candidate->device, &candidate->contents));
+	if (!candidate->device)
+		return;
+	rc = spw_contents_read(candidate->device, &candidate->contents);
+	/* What is known explains what lies between the ends, too. */
+	if (rc == 0 && candidate->sampled && !contents->store && !contents->foreign)
+		rc = spw_residue_sample(candidate->device, &candidate->samples);
+	note_fault(candidate, rc);
 }
 
-/* By what was read, and by who else uses the drive. */
+static int first_fault(const struct spw_candidate *candidates, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (candidates[i].fault != 0)
+			return spw_error(candidates[i].fault, "%s", candidates[i].words);
+	return 0;
+}
+
+int spw_candidates_read(struct spw_candidate *candidates, unsigned count, const struct spw_log *log)
+{
+	spw_safety_prepare();
+	spw_parallel(count, "drives are examined", look_into, candidates, log);
+	return first_fault(candidates, count);
+}
+
 static int check_candidate(struct spw_candidate *candidate, bool read_only,
 			   const struct spw_loops *loops, const struct spw_log *log)
 {
@@ -158,7 +176,6 @@ static int check_candidate(struct spw_candidate *candidate, bool read_only,
 		return no_superblock_error(candidate);
 	candidate->superblock =
 		contents->superblocks.places[contents->superblocks.chosen].superblock;
-	candidate->has_superblock = true;
 	rc = verify_against_device(candidate);
 	if (rc != 0)
 		return rc;
@@ -259,7 +276,6 @@ static int missing_error(const struct spw_candidate *member, const bool *present
 		more, member->path, spw_layout_uuid_text(sb->store_uuid, store));
 }
 
-/* Every drive belongs to the store, none is there twice, none is missing. */
 static int verify_set(const struct spw_candidate *candidates, unsigned count)
 {
 	const struct spw_candidate *of = representative(candidates, count);
@@ -306,12 +322,10 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 	for (unsigned i = 0; i < count; i++) {
 		struct spw_candidate *candidate = &candidates[i];
 
-		candidate->path = paths[i];
-		note_fault(candidate,
-			   spw_safety_open(paths[i], read_only, false, log, &candidate->device));
+		note_fault(candidate, spw_safety_open(candidate->path, read_only, false, log,
+						      &candidate->device));
 	}
-	spw_safety_prepare();
-	spw_parallel(count, "drives are examined", look_into, candidates, log);
+	(void)spw_candidates_read(candidates, count, log);
 	/* Once for all drives. What goes wrong is said where each is asked about. */
 	if (!read_only)
 		(void)spw_loops_read(&loops);
@@ -323,12 +337,10 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 	spw_vfio_let_go(hold);
 }
 
-int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
-			   const struct spw_log *log, struct spw_candidate **out)
+int spw_candidates_new(const char *const paths[], unsigned count, bool sampled,
+		       struct spw_candidate **out)
 {
 	struct spw_candidate *candidates;
-	char words[512] = "";
-	int first = 0;
 
 	*out = NULL;
 	if (count == 0 || count > SPW_DRIVES_MAX)
@@ -337,15 +349,28 @@ int spw_candidates_examine(const char *const paths[], unsigned count, bool read_
 	candidates = calloc(count, sizeof(*candidates));
 	if (!candidates)
 		return spw_error(-ENOMEM, "no memory to examine %u drives", count);
+	for (unsigned i = 0; i < count; i++) {
+		candidates[i].path = paths[i];
+		candidates[i].sampled = sampled;
+	}
 	*out = candidates;
-	first = spw_safety_distinct(paths, count);
+	return 0;
+}
+
+int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
+			   const struct spw_log *log, struct spw_candidate **out)
+{
+	char words[512] = "";
+	int first = 0, rc = spw_candidates_new(paths, count, false, out);
+
+	if (rc != 0)
+		return rc;
+	first = spw_drives_distinct(paths, count);
 	if (first != 0)
 		(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	examine_each(candidates, paths, count, read_only, log);
+	examine_each(*out, paths, count, read_only, log);
 	if (first != 0)
 		return spw_error(first, "%s", words);
-	for (unsigned i = 0; i < count; i++)
-		if (candidates[i].fault != 0)
-			return spw_error(candidates[i].fault, "%s", candidates[i].words);
-	return verify_set(candidates, count);
+	rc = first_fault(*out, count);
+	return rc == 0 ? verify_set(*out, count) : rc;
 }

@@ -12,11 +12,20 @@ struct spw_candidate {
 	const char *path;
 	struct spw_device *device;
 	struct spw_contents contents;
-	struct spw_superblock superblock;
-	bool has_superblock;
-	int fault; /* the first, and its words */
+	bool sampled;                       /* between its ends, too, if nothing known is on it */
+	struct spw_residue_samples samples; /* if sampled */
+	struct spw_superblock superblock;   /* the one chosen; drive_count 0: none */
+	int fault;                          /* the first, and its words */
 	char words[512];
 };
+
+/* As many as there are paths. Return: 0; -EINVAL none, or too many; -ENOMEM. */
+int spw_candidates_new(const char *const paths[], unsigned count, bool sampled,
+		       struct spw_candidate **candidates);
+
+/* What those that are open hold, of all at once. Return: 0; the first fault, in words. */
+int spw_candidates_read(struct spw_candidate *candidates, unsigned count,
+			const struct spw_log *log);
 
 /* Open and verify @paths as one store. @candidates: in order; NULL: no memory, or too many. */
 int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,

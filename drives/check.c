@@ -25,7 +25,7 @@ static void fill_drive(const struct spw_candidate *candidate, struct spw_drive_i
 		own.geometry = *spw_device_geometry(candidate->device);
 		own.size_bytes = own.geometry.size_bytes;
 	}
-	if (candidate->has_superblock) {
+	if (sb->drive_count > 0) {
 		(void)spw_layout_uuid_text(sb->drive_uuids[sb->drive_index], own.drive_uuid);
 		own.index = sb->drive_index;
 		own.data_offset_bytes = sb->data_offset_bytes;

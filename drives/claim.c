@@ -11,11 +11,21 @@
 #include "drives/safety.h"
 #include "util/util.h"
 
+int spw_safety_unlocked(const char *path)
+{
+	int rc = spw_safety_locked(path, 0, SPW_LOCK_ALL_BYTES);
+
+	if (rc > 0)
+		return spw_error(-EBUSY,
+				 "%s: a process has a store on it open, or writes to it; end that "
+				 "first (see fuser %s)",
+				 path, path);
+	return rc == 0 ? spw_safety_relatives_locked(path, NULL) : rc;
+}
+
 /*
- * No mount, no holder, no other exclusive opener, no store open on any partition. A store's
- * processes lock single bytes, so a lock on all bytes meets every one of them, whatever the
- * superblocks say; also those whose partition lay where the device has no bytes any more. @held:
- * set when a process has it, by a claim or a lock, which a killed one may for a moment
+ * A lock on all bytes meets every process of a store, whatever the superblocks say, also where the
+ * device has no bytes any more. @held: a process has it, perhaps a killed one for a moment
  */
 static int claim_now(const char *path, const struct spw_log *log, struct spw_device **device,
 		     bool *held)
@@ -63,8 +73,8 @@ static bool is_dying(const char *path, const struct spw_device *device)
 
 int spw_claim(const char *path, const struct spw_log *log, struct spw_device **device)
 {
-	uint64_t deadline_ns = spw_opener_deadline_ns();
-	bool held, logged = false;
+	uint64_t deadline_ns = 0;
+	bool held;
 
 	for (;;) {
 		int rc = claim_now(path, log, device, &held);
@@ -75,15 +85,11 @@ int spw_claim(const char *path, const struct spw_log *log, struct spw_device **d
 		held = held && !spw_vfio_is_name(path) && is_dying(path, *device);
 		spw_device_close(*device);
 		*device = NULL;
-		if (!held)
-			return rc;
-		if (!logged)
-			spw_log(log, SPW_LOG_WARNING,
-				"%s: a process that was killed perhaps has not released it yet; "
-				"waiting up to %u s",
-				path, SPW_TEARDOWN_S_MAX);
-		logged = true;
-		if (!spw_opener_pause(deadline_ns))
+		if (!held ||
+		    !spw_opener_await(&deadline_ns, log,
+				      "%s: a process that was killed perhaps has not released it "
+				      "yet; waiting up to %u s",
+				      path, SPW_TEARDOWN_S_MAX))
 			return rc;
 	}
 }

@@ -37,10 +37,8 @@
 
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
-#include "drives/format.h"
-#include "drives/contents.h"
+#include "drives/candidates.h"
 #include "drives/safety.h"
-#include "util/parallel.h"
 #include "util/util.h"
 
 #define CHUNK_BYTES_DEFAULT  (1u << 20)
@@ -48,71 +46,39 @@
 #define WIPE_ROUNDS_MAX      64
 #define PARTITION_NUMBER_MAX 256
 
-struct target {
-	const char *path;
-	struct spw_device *device;
-	struct spw_contents contents; /* as found */
-	struct spw_superblock superblock;
-	bool had_partitions;
-	struct spw_residue_samples samples;
-	int result; /* of reading what it holds, and its words */
-	char words[512];
-};
-
 struct format_run {
-	struct target *targets;
+	struct spw_candidate *targets;
 	unsigned count;
 	struct spw_vfio_hold *hold;
 	const struct spw_log *log;
-	const struct spw_format_io *io;
+	const struct spw_format_opts *opts; /* of a format */
 };
 
-static int plain_pwrite(void *context, const struct spw_device *device, const void *buf, size_t len,
-			uint64_t offset_bytes)
-{
-	(void)context;
-	return spw_device_pwrite(device, buf, len, offset_bytes);
-}
+typedef int format_step(const struct format_run *run, struct spw_candidate *target);
 
-static int plain_sync(void *context, const struct spw_device *device)
-{
-	(void)context;
-	return spw_device_sync(device);
-}
-
-static int plain_zero(void *context, const struct spw_device *device, uint64_t len_bytes,
-		      uint64_t offset_bytes)
-{
-	(void)context;
-	return spw_device_write_zeroes(device, offset_bytes, len_bytes);
-}
-
-static const struct spw_format_io plain_io = {
-	.pwrite = plain_pwrite, .sync = plain_sync, .zero = plain_zero};
-
-/* ---- Writing ---- */
-
-static int run_write(const struct format_run *run, const struct target *target, const void *buf,
-		     size_t len, uint64_t offset_bytes)
-{
-	return run->io->pwrite(run->io->context, target->device, buf, len, offset_bytes);
-}
-
-static int sync_all(const struct format_run *run)
+static int each(const struct format_run *run, format_step *step)
 {
 	int rc = 0;
 
 	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = run->io->sync(run->io->context, run->targets[i].device);
+		rc = step(run, &run->targets[i]);
 	return rc;
 }
 
-/* @sb NULL: zeros */
-static int write_copy(const struct format_run *run, const struct target *target,
-		      const struct spw_superblock *sb, unsigned copy, uint64_t offset_bytes)
+/* ---- Writing ---- */
+
+static int sync_target(const struct format_run *run, struct spw_candidate *target)
 {
-	struct spw_span span = spw_superblock_span(target->device, offset_bytes);
-	uint8_t *buf = spw_device_buffer(target->device, span.len_bytes);
+	(void)run;
+	return spw_device_sync(target->device);
+}
+
+/* @sb NULL: zeros */
+static int write_copy(const struct spw_device *device, const struct spw_superblock *sb,
+		      unsigned copy, uint64_t offset_bytes)
+{
+	struct spw_span span = spw_superblock_span(device, offset_bytes);
+	uint8_t *buf = spw_device_buffer(device, span.len_bytes);
 	int rc;
 
 	if (!buf)
@@ -123,7 +89,7 @@ static int write_copy(const struct format_run *run, const struct target *target,
 		spw_layout_encode(sb, copy, buf + span.inside_bytes);
 		SPW_ASSERT(spw_layout_decode(buf + span.inside_bytes, copy, &decoded, NULL) == 0);
 	}
-	rc = run_write(run, target, buf, span.len_bytes, span.offset_bytes);
+	rc = spw_device_pwrite(device, buf, span.len_bytes, span.offset_bytes);
 	free(buf);
 	return rc;
 }
@@ -136,28 +102,13 @@ static int write_copies(const struct format_run *run, unsigned copy)
 	for (unsigned i = 0; rc == 0 && i < run->count; i++) {
 		const struct spw_superblock *sb = &run->targets[i].superblock;
 
-		rc = write_copy(run, &run->targets[i], sb, copy,
+		rc = write_copy(run->targets[i].device, sb, copy,
 				spw_layout_copy_offset(sb->device_bytes, copy));
 	}
-	return rc != 0 ? rc : sync_all(run);
+	return rc != 0 ? rc : each(run, sync_target);
 }
 
-/* By the drive itself. Return: -EOPNOTSUPP: it does not. */
-static int ask_for_zeros(const struct format_run *run, const struct target *target,
-			 uint64_t from_bytes, uint64_t to_bytes)
-{
-	int rc = -EOPNOTSUPP;
-
-	if (run->io->zero)
-		rc = run->io->zero(run->io->context, target->device, to_bytes - from_bytes,
-				   from_bytes);
-	if (rc == -EOPNOTSUPP && spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO)
-		spw_log(run->log, SPW_LOG_INFO, "%s: zeroes are written to it: it cannot by itself",
-			target->path);
-	return rc;
-}
-
-static int zero_range(const struct format_run *run, const struct target *target,
+static int zero_range(const struct format_run *run, const struct spw_candidate *target,
 		      uint64_t from_bytes, uint64_t to_bytes)
 {
 	uint8_t *zeros;
@@ -165,9 +116,12 @@ static int zero_range(const struct format_run *run, const struct target *target,
 
 	if (from_bytes >= to_bytes)
 		return 0;
-	rc = ask_for_zeros(run, target, from_bytes, to_bytes);
+	rc = spw_device_write_zeroes(target->device, from_bytes, to_bytes - from_bytes);
 	if (rc != -EOPNOTSUPP)
 		return rc;
+	if (spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO)
+		spw_log(run->log, SPW_LOG_INFO, "%s: zeroes are written to it: it cannot by itself",
+			target->path);
 	rc = 0;
 	zeros = spw_device_buffer(target->device, ZERO_BYTES);
 	if (!zeros)
@@ -176,7 +130,7 @@ static int zero_range(const struct format_run *run, const struct target *target,
 		size_t len =
 			to_bytes - from_bytes < ZERO_BYTES ? to_bytes - from_bytes : ZERO_BYTES;
 
-		rc = run_write(run, target, zeros, len, from_bytes);
+		rc = spw_device_pwrite(target->device, zeros, len, from_bytes);
 		from_bytes += len;
 	}
 	free(zeros);
@@ -184,7 +138,7 @@ static int zero_range(const struct format_run *run, const struct target *target,
 }
 
 /* FORMAT-4 on one drive: all but the superblocks, up to the last whole block of the device. */
-static int zero_reserved_areas(const struct format_run *run, const struct target *target)
+static int zero_reserved_areas(const struct format_run *run, struct spw_candidate *target)
 {
 	const struct spw_superblock *sb = &target->superblock;
 	struct spw_span first = spw_superblock_span(target->device, 0);
@@ -201,8 +155,7 @@ static int zero_reserved_areas(const struct format_run *run, const struct target
 	return rc;
 }
 
-/* Zero the bytes of a magic and leave those around it. */
-static int erase_signature(const struct format_run *run, const struct target *target,
+static int erase_signature(const struct spw_candidate *target,
 			   const struct spw_signature *signature)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(target->device);
@@ -224,14 +177,14 @@ static int erase_signature(const struct format_run *run, const struct target *ta
 	rc = spw_device_pread(target->device, buf, len, start);
 	if (rc == 0) {
 		memset(buf + (signature->offset_bytes - start), 0, signature->len_bytes);
-		rc = run_write(run, target, buf, len, start);
+		rc = spw_device_pwrite(target->device, buf, len, start);
 	}
 	free(buf);
 	return rc;
 }
 
 /* What lies outside the reserved areas. One by one: some show only when others are gone. */
-static int erase_signatures(const struct format_run *run, const struct target *target)
+static int erase_signatures(const struct format_run *run, struct spw_candidate *target)
 {
 	struct spw_signatures signatures;
 
@@ -242,10 +195,10 @@ static int erase_signatures(const struct format_run *run, const struct target *t
 			return rc;
 		spw_log(run->log, SPW_LOG_INFO, "%s: removing %s", target->path,
 			signatures.found[0].what);
-		rc = erase_signature(run, target, &signatures.found[0]);
+		rc = erase_signature(target, &signatures.found[0]);
 		/* libblkid reads past O_DIRECT, through the page cache. */
 		if (rc == 0)
-			rc = run->io->sync(run->io->context, target->device);
+			rc = spw_device_sync(target->device);
 		if (rc != 0)
 			return rc;
 	}
@@ -255,21 +208,21 @@ static int erase_signatures(const struct format_run *run, const struct target *t
 
 static int clear_all(const struct format_run *run)
 {
-	int rc = 0;
+	int rc = each(run, zero_reserved_areas);
 
-	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = zero_reserved_areas(run, &run->targets[i]);
 	if (rc == 0)
-		rc = sync_all(run);
-	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = erase_signatures(run, &run->targets[i]);
-	return rc;
+		rc = each(run, sync_target);
+	return rc == 0 ? each(run, erase_signatures) : rc;
 }
 
-static void warn_of_data(const struct format_run *run, const struct target *target)
+static int warn_of_losses(const struct format_run *run, struct spw_candidate *target)
 {
+	const struct spw_contents *contents = &target->contents;
 	const struct spw_residue_samples *samples = &target->samples;
 
+	if (contents->store || contents->foreign || contents->residue.found)
+		spw_log(run->log, SPW_LOG_WARNING, "%s: overwriting what it carries: %s",
+			target->path, contents->text);
 	if (samples->not_zero > 0)
 		spw_log(run->log, SPW_LOG_WARNING,
 			"%s: there is data between its ends, at %u of %u places looked at, first "
@@ -280,26 +233,15 @@ static void warn_of_data(const struct format_run *run, const struct target *targ
 		spw_log(run->log, SPW_LOG_WARNING,
 			"%s: of %u places between its ends %u cannot be read; check the drive",
 			target->path, samples->taken, samples->unreadable);
-}
-
-static void warn_of_losses(const struct format_run *run)
-{
-	for (unsigned i = 0; i < run->count; i++) {
-		const struct spw_contents *contents = &run->targets[i].contents;
-
-		if (contents->store || contents->foreign || contents->residue.found)
-			spw_log(run->log, SPW_LOG_WARNING, "%s: overwriting what it carries: %s",
-				run->targets[i].path, contents->text);
-		warn_of_data(run, &run->targets[i]);
-	}
+	return 0;
 }
 
 static int write_store(const struct format_run *run)
 {
-	int rc;
+	int rc = each(run, warn_of_losses);
 
-	warn_of_losses(run);
-	rc = write_copies(run, 1); /* FORMAT-2 */
+	if (rc == 0)
+		rc = write_copies(run, 1); /* FORMAT-2 */
 	if (rc == 0)
 		rc = write_copies(run, 0); /* FORMAT-3 */
 	if (rc == 0)
@@ -317,10 +259,15 @@ static int write_store(const struct format_run *run)
 
 /* ---- Examining ---- */
 
-static int claim_for_format(struct target *target, const struct spw_log *log)
+static int claim(const struct format_run *run, struct spw_candidate *target)
+{
+	return spw_claim(target->path, run->log, &target->device);
+}
+
+static int claim_for_format(const struct format_run *run, struct spw_candidate *target)
 {
 	uint64_t size_bytes;
-	int rc = spw_claim(target->path, log, &target->device);
+	int rc = claim(run, target);
 
 	if (rc == 0)
 		rc = spw_safety_conventional(target->path);
@@ -332,72 +279,44 @@ static int claim_for_format(struct target *target, const struct spw_log *log)
 	return 0;
 }
 
-static void read_target(void *context, unsigned index)
+static int examine_for_format(const struct format_run *run, struct spw_candidate *target)
 {
-	struct target *target = (struct target *)context + index;
-
-	target->result = spw_contents_read(target->device, &target->contents);
-	/* What is known explains what lies between the ends, too. */
-	if (target->result == 0 && !target->contents.store && !target->contents.foreign)
-		target->result = spw_residue_sample(target->device, &target->samples);
-	if (target->result != 0)
-		(void)snprintf(target->words, sizeof(target->words), "%s", spw_last_error());
-}
-
-/* What all of them hold, in parallel. Return: 0, or the fault of the first unreadable one. */
-static int read_targets(const struct format_run *run)
-{
-	spw_safety_prepare();
-	spw_parallel(run->count, "drives are examined", read_target, run->targets, run->log);
-	for (unsigned i = 0; i < run->count; i++)
-		if (run->targets[i].result != 0)
-			return spw_error(run->targets[i].result, "%s", run->targets[i].words);
-	return 0;
-}
-
-static int examine_for_format(struct target *target, const struct spw_format_opts *opts)
-{
-	char names[8];
-
-	target->had_partitions = spw_safety_partitions(target->path, names, sizeof(names)) > 0;
-	if (!opts->force && (target->contents.store || target->contents.foreign))
+	if (!run->opts->force && (target->contents.store || target->contents.foreign))
 		return spw_carries_error(target->path, &target->contents);
 	/* A question of its own: whoever always forces must not have answered it. */
-	if (!opts->erase && target->contents.residue.found)
+	if (!run->opts->erase && target->contents.residue.found)
 		return spw_residue_error(target->path, &target->contents.residue);
 	return 0;
 }
 
 static int open_targets(struct format_run *run, const char *const paths[], unsigned count)
 {
-	int rc;
+	int rc = spw_candidates_new(paths, count, true, &run->targets);
 
-	if (count == 0 || count > SPW_DRIVES_MAX)
-		return spw_error(-EINVAL, "%u drives were named; a store has 1 to %u", count,
-				 SPW_DRIVES_MAX);
-	rc = spw_safety_distinct(paths, count);
+	if (rc == 0)
+		rc = spw_drives_distinct(paths, count);
 	if (rc != 0)
 		return rc;
-	run->targets = calloc(count, sizeof(*run->targets));
-	if (!run->targets)
-		return spw_error(-ENOMEM, "no memory for %u drives", count);
 	run->count = count;
-	for (unsigned i = 0; i < count; i++)
-		run->targets[i].path = paths[i];
 	run->hold = spw_vfio_hold(paths, count, run->log);
 	return 0;
 }
 
-/* Locks go with the devices. */
 static void close_targets(struct format_run *run)
 {
-	for (unsigned i = 0; i < run->count; i++)
-		spw_device_close(run->targets[i].device);
+	spw_candidates_close(run->targets, run->count);
 	spw_vfio_let_go(run->hold);
-	run->hold = NULL;
-	free(run->targets);
-	run->targets = NULL;
-	run->count = 0;
+}
+
+/* Claimed by @claim, and what all of them hold read; then @examine may refuse a drive. */
+static int examine_targets(const struct format_run *run, format_step *claim_target,
+			   format_step *examine)
+{
+	int rc = each(run, claim_target);
+
+	if (rc == 0)
+		rc = spw_candidates_read(run->targets, run->count, run->log);
+	return rc == 0 ? each(run, examine) : rc;
 }
 
 /* ---- Planning ---- */
@@ -416,7 +335,7 @@ static int random_uuid(uint8_t uuid[16])
 /* FORMAT-2: above every intact copy, also one that is not chosen. */
 static int next_sequence(const struct format_run *run, uint64_t *sequence)
 {
-	const struct target *highest_on = &run->targets[0];
+	const struct spw_candidate *highest_on = &run->targets[0];
 	uint64_t highest = 0;
 
 	for (unsigned i = 0; i < run->count; i++)
@@ -439,10 +358,9 @@ static int next_sequence(const struct format_run *run, uint64_t *sequence)
 	return 0;
 }
 
-/* What all drives have in common. */
-static int plan_store(const struct format_run *run, const struct spw_format_opts *opts,
-		      struct spw_superblock *store)
+static int plan_store(const struct format_run *run, struct spw_superblock *store)
 {
+	const struct spw_format_opts *opts = run->opts;
 	int rc = next_sequence(run, &store->sequence);
 
 	if (rc == 0)
@@ -467,7 +385,8 @@ static int plan_store(const struct format_run *run, const struct spw_format_opts
 	return rc;
 }
 
-static int plan_drive(struct target *target, const struct spw_superblock *store, unsigned index)
+static int plan_drive(struct spw_candidate *target, const struct spw_superblock *store,
+		      unsigned index)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(target->device);
 	int rc;
@@ -490,10 +409,10 @@ static int plan_drive(struct target *target, const struct spw_superblock *store,
 	return 0;
 }
 
-static int plan(const struct format_run *run, const struct spw_format_opts *opts)
+static int plan(const struct format_run *run)
 {
 	struct spw_superblock store = {0};
-	int rc = plan_store(run, opts, &store);
+	int rc = plan_store(run, &store);
 
 	for (unsigned i = 0; rc == 0 && i < run->count; i++)
 		rc = plan_drive(&run->targets[i], &store, i);
@@ -521,10 +440,13 @@ static int check_opts(const struct spw_format_opts *opts)
 static void forget_partitions(const char *path, const struct spw_log *log)
 {
 	char node[PATH_MAX], names[96];
-	int fd = spw_device_block_node(path, node, sizeof(node)) == 0
-			 ? open(node, O_RDONLY | O_CLOEXEC)
-			 : -1;
+	int fd;
 
+	/* Closed with the device: the kernel may have dropped them by itself. */
+	if (spw_safety_partitions(path, names, sizeof(names)) == 0)
+		return;
+	fd = spw_device_block_node(path, node, sizeof(node)) == 0 ? open(node, O_RDONLY | O_CLOEXEC)
+								  : -1;
 	for (int number = 1; fd >= 0 && number <= PARTITION_NUMBER_MAX; number++) {
 		struct blkpg_partition partition = {.pno = number};
 		struct blkpg_ioctl_arg request = {.op = BLKPG_DEL_PARTITION,
@@ -542,27 +464,25 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 			names);
 }
 
-static int format_targets(struct format_run *run, const struct spw_format_opts *opts)
+static int release(const struct format_run *run, struct spw_candidate *target)
 {
-	int rc = 0;
-
-	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = claim_for_format(&run->targets[i], run->log);
-	if (rc == 0)
-		rc = read_targets(run);
-	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = examine_for_format(&run->targets[i], opts);
-	if (rc == 0)
-		rc = plan(run, opts);
-	return rc == 0 ? write_store(run) : rc;
+	/* Open until read back: nobody else can take it, and opening resets it. */
+	if (spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO) {
+		(void)spw_device_unlock(target->device, 0, 0);
+		return 0;
+	}
+	/* Closed first: the kernel drops partitions only when nobody holds the device. */
+	spw_device_close(target->device);
+	target->device = NULL;
+	forget_partitions(target->path, run->log);
+	return 0;
 }
 
-int spw_format_with(const char *const paths[], unsigned count,
-		    const struct spw_format_opts *user_opts, struct spw_store_info *info,
-		    const struct spw_format_io *io)
+int spw_format(const char *const paths[], unsigned count, const struct spw_format_opts *user_opts,
+	       struct spw_store_info *info)
 {
 	struct spw_format_opts opts = {0};
-	struct format_run run = {.io = io, .log = &opts.log};
+	struct format_run run = {.log = &opts.log, .opts = &opts};
 	int rc;
 
 	spw_format_opts_init(&opts, sizeof(opts));
@@ -572,19 +492,13 @@ int spw_format_with(const char *const paths[], unsigned count,
 	if (rc == 0)
 		rc = open_targets(&run, paths, count);
 	if (rc == 0)
-		rc = format_targets(&run, &opts);
-	for (unsigned i = 0; rc == 0 && i < run.count; i++) {
-		/* Open until read back: nobody else can take it, and opening resets it. */
-		if (spw_device_geometry(run.targets[i].device)->kind == SPW_DEVICE_VFIO) {
-			(void)spw_device_unlock(run.targets[i].device, 0, 0);
-			continue;
-		}
-		/* Closed first: the kernel drops partitions only when nobody holds the device. */
-		spw_device_close(run.targets[i].device);
-		run.targets[i].device = NULL;
-		if (run.targets[i].had_partitions)
-			forget_partitions(run.targets[i].path, &opts.log);
-	}
+		rc = examine_targets(&run, claim_for_format, examine_for_format);
+	if (rc == 0)
+		rc = plan(&run);
+	if (rc == 0)
+		rc = write_store(&run);
+	if (rc == 0)
+		rc = each(&run, release);
 	/* Read back what was written, and report that. */
 	if (rc == 0)
 		rc = spw_check(paths, count, info, NULL);
@@ -599,19 +513,14 @@ void spw_format_opts_init(struct spw_format_opts *opts, size_t size)
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
-int spw_format(const char *const paths[], unsigned count, const struct spw_format_opts *opts,
-	       struct spw_store_info *info)
-{
-	return spw_format_with(paths, count, opts, info, &plain_io);
-}
-
 /* ---- Wipe ---- */
 
 /* Only what is surely a store, and nothing else, is wiped: its data area is discarded. */
-static int examine_for_wipe(struct target *target)
+static int examine_for_wipe(const struct format_run *run, struct spw_candidate *target)
 {
 	const struct spw_contents *contents = &target->contents;
 
+	(void)run;
 	if (contents->superblocks.chosen < 0 && contents->store)
 		return spw_error(contents->superblocks.chosen,
 				 "%s: carries a %s, whose extent is not known; format it again "
@@ -632,7 +541,7 @@ static int examine_for_wipe(struct target *target)
 }
 
 /* Best effort: many devices cannot. */
-static void discard_data(const struct target *target, const struct spw_log *log)
+static void discard_data(const struct spw_candidate *target, const struct spw_log *log)
 {
 	const struct spw_superblock *sb = &target->superblock;
 	uint64_t size_bytes = spw_device_geometry(target->device)->size_bytes;
@@ -650,8 +559,7 @@ static void discard_data(const struct target *target, const struct spw_log *log)
 			spw_strerror(rc));
 }
 
-static int wipe_place(const struct format_run *run, const struct target *target,
-		      enum spw_place place)
+static int wipe_place(const struct spw_candidate *target, enum spw_place place)
 {
 	const struct spw_place_content *content = &target->contents.superblocks.places[place];
 	uint64_t copy_bytes = spw_layout_copy_offset(target->superblock.device_bytes, 1);
@@ -661,37 +569,32 @@ static int wipe_place(const struct format_run *run, const struct target *target,
 	/* The end of a device that has grown since is not the store's. */
 	if (!content->exists || (!is_copy && content->result == -EMEDIUMTYPE))
 		return 0;
-	rc = write_copy(run, target, NULL, 0, content->offset_bytes);
-	return rc == 0 ? run->io->sync(run->io->context, target->device) : rc;
+	rc = write_copy(target->device, NULL, 0, content->offset_bytes);
+	return rc == 0 ? spw_device_sync(target->device) : rc;
 }
 
 /* Both copies and a remnant at the end; the copy that counts last, so the drive stays known. */
-static int wipe_copies(const struct format_run *run, const struct target *target)
+static int wipe_target(const struct format_run *run, struct spw_candidate *target)
 {
 	int chosen = target->contents.superblocks.chosen;
 	int rc = 0;
 
+	discard_data(target, run->log);
 	for (int place = SPW_PLACE_FORMER_LAST; rc == 0 && place >= SPW_PLACE_FIRST; place--)
 		if (place != chosen)
-			rc = wipe_place(run, target, (enum spw_place)place);
-	return rc == 0 ? wipe_place(run, target, (enum spw_place)chosen) : rc;
+			rc = wipe_place(target, (enum spw_place)place);
+	return rc == 0 ? wipe_place(target, (enum spw_place)chosen) : rc;
 }
 
 int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *log)
 {
-	struct format_run run = {.io = &plain_io, .log = log};
+	struct format_run run = {.log = log};
 	int rc = open_targets(&run, paths, count);
 
-	for (unsigned i = 0; rc == 0 && i < run.count; i++)
-		rc = spw_claim(run.targets[i].path, log, &run.targets[i].device);
 	if (rc == 0)
-		rc = read_targets(&run);
-	for (unsigned i = 0; rc == 0 && i < run.count; i++)
-		rc = examine_for_wipe(&run.targets[i]);
-	for (unsigned i = 0; rc == 0 && i < run.count; i++) {
-		discard_data(&run.targets[i], log);
-		rc = wipe_copies(&run, &run.targets[i]);
-	}
+		rc = examine_targets(&run, claim, examine_for_wipe);
+	if (rc == 0)
+		rc = each(&run, wipe_target);
 	close_targets(&run);
 	return rc;
 }

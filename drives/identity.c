@@ -2,17 +2,14 @@
 /*
  * drives/identity.c - which block devices are paths to the same drive, by what sysfs tells of them
  *
- *   NVMe  The same worldwide identifier, in the same subsystem, with the same namespace number. The
- *         identifier is the drive's UUID, NGUID or EUI-64, and where it has none, one that the
- *         kernel makes of its serial number. None of the three is enough: there are drives that all
- *         have the same identifier, subsystems with many namespaces, and in each a number 1.
- *   SCSI  The same worldwide identifier, the same size, and no other serial number. There are
- *         bridges that give all that is behind them one identifier.
+ *   NVMe  The same worldwide identifier (the kernel makes one of the serial number where there is
+ *         none), subsystem and namespace number: drives exist that all have the same identifier.
+ *   SCSI  The same worldwide identifier, the same size, and no other serial number: bridges exist
+ *         that give all that is behind them one identifier.
  *
- * What is all zeroes identifies nothing, and what cannot be read is not the same. That is sound:
- * the kernel has the identifiers of every NVMe namespace that it shows, and a SCSI drive without
- * one is a single drive to everybody, to multipathd as well. One that is just going away cannot be
- * used any more.
+ * What is all zeroes identifies nothing, and what cannot be read is not the same: the kernel has
+ * the identifiers of every NVMe namespace that it shows, and a SCSI drive without one is a single
+ * drive to multipathd as well.
  */
 #include "drives/identity.h"
 
@@ -23,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "drives/sysfs.h"
 #include "util/util.h"
 
 #define ATTRIBUTE_BYTES 512
@@ -38,23 +36,16 @@ static bool drive_folder(const char *sysfs, const char *name, char folder[PATH_M
 {
 	char path[PATH_MAX];
 
-	if (snprintf(path, sizeof(path), "%s/class/block/%s", sysfs, name) >= (int)sizeof(path) ||
-	    !realpath(path, folder) ||
-	    snprintf(path, sizeof(path), "%s/class/block/%s/partition", sysfs, name) >=
-		    (int)sizeof(path))
+	if (!spw_sysfs_path(path, "%s/class/block/%s", sysfs, name) || !realpath(path, folder))
 		return false;
-	if (access(path, F_OK) == 0)
+	if (spw_sysfs_has(folder, ".", "partition"))
 		*strrchr(folder, '/') = '\0';
 	return true;
 }
 
-/* Return: false: it cannot be read, or is empty. */
 static bool read_attribute(const char *folder, const char *attribute, char text[ATTRIBUTE_BYTES])
 {
-	char path[PATH_MAX];
-
-	return snprintf(path, sizeof(path), "%s/%s", folder, attribute) < (int)sizeof(path) &&
-	       spw_read_line(path, text, ATTRIBUTE_BYTES) && text[0] != '\0';
+	return spw_sysfs_line(text, ATTRIBUTE_BYTES, "%s/%s", folder, attribute);
 }
 
 static bool same_attribute(const char *a, const char *b, const char *attribute)
@@ -68,10 +59,9 @@ static bool same_attribute(const char *a, const char *b, const char *attribute)
 static uint64_t read_blocks(const char *sysfs, const char *name, const char *attribute,
 			    uint64_t otherwise)
 {
-	char path[PATH_MAX], text[ATTRIBUTE_BYTES];
+	char text[ATTRIBUTE_BYTES];
 
-	return snprintf(path, sizeof(path), "%s/class/block/%s", sysfs, name) < (int)sizeof(path) &&
-			       read_attribute(path, attribute, text)
+	return spw_sysfs_line(text, sizeof(text), "%s/class/block/%s/%s", sysfs, name, attribute)
 		       ? strtoull(text, NULL, 10)
 		       : otherwise;
 }
@@ -97,14 +87,13 @@ static const char *read_wwid(const char *folder, char wwid[ATTRIBUTE_BYTES])
 	return NULL;
 }
 
-/* Return: bytes of the serial number; 0: it has none. */
 static size_t read_serial(const char *folder, char serial[PAGE_BYTES_MAX])
 {
 	char path[PATH_MAX], page[PAGE_BYTES_MAX];
 	size_t len = 0;
 	FILE *file;
 
-	if (snprintf(path, sizeof(path), "%s/device/vpd_pg80", folder) >= (int)sizeof(path))
+	if (!spw_sysfs_path(path, "%s/device/vpd_pg80", folder))
 		return 0;
 	file = fopen(path, "re");
 	if (file) {
@@ -126,7 +115,6 @@ static bool has_other_serial(const char *a, const char *b)
 	       (lens[0] != lens[1] || memcmp(serials[0], serials[1], lens[0]) != 0);
 }
 
-/* By their folders. */
 static bool same_drive(const char *a, const char *b)
 {
 	char wwid[ATTRIBUTE_BYTES];
@@ -169,12 +157,15 @@ struct search {
 	void *context;
 };
 
-static bool has_file(const char *folder, const char *name, const char *file)
+static int each_block_device(const char *sysfs,
+			     int (*visit)(void *context, const char *folder, const char *name),
+			     void *context)
 {
-	char path[PATH_MAX];
+	char folder[PATH_MAX];
 
-	return snprintf(path, sizeof(path), "%s/%s/%s", folder, name, file) < (int)sizeof(path) &&
-	       access(path, F_OK) == 0;
+	if (!spw_sysfs_path(folder, "%s/class/block", sysfs))
+		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
+	return spw_each_name(folder, visit, context);
 }
 
 /* A drive or partition. Without a number it cannot be opened: the kernel joined its paths. */
@@ -182,14 +173,15 @@ static int visit_path(void *context, const char *folder, const char *name)
 {
 	const struct search *search = context;
 
-	if (!has_file(folder, name, "dev") || !spw_identity_same(search->sysfs, search->name, name))
+	if (!spw_sysfs_has(folder, name, "dev") ||
+	    !spw_identity_same(search->sysfs, search->name, name))
 		return 0;
 	return search->visit(search->context, name);
 }
 
 static int visit_partition(void *context, const char *folder, const char *name)
 {
-	return has_file(folder, name, "partition") ? visit_path(context, folder, name) : 0;
+	return spw_sysfs_has(folder, name, "partition") ? visit_path(context, folder, name) : 0;
 }
 
 /* Of most drives no more than the identifier is read, and partitions have none. */
@@ -199,7 +191,7 @@ static int visit_drive(void *context, const char *folder, const char *name)
 	char path[PATH_MAX], wwid[ATTRIBUTE_BYTES];
 	int rc;
 
-	if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path) ||
+	if (!spw_sysfs_path(path, "%s/%s", folder, name) ||
 	    !read_attribute(path, search->attribute, wwid) || strcmp(wwid, search->wwid) != 0)
 		return 0;
 	rc = visit_path(search, folder, name);
@@ -217,9 +209,7 @@ int spw_identity_each_path(const char *sysfs, const char *name,
 	search.attribute = read_wwid(folder, search.wwid);
 	if (!search.attribute)
 		return 0;
-	if (snprintf(folder, sizeof(folder), "%s/class/block", sysfs) >= (int)sizeof(folder))
-		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
-	return spw_each_name(folder, visit_drive, &search);
+	return each_block_device(sysfs, visit_drive, &search);
 }
 
 /* ---- A namespace that is driven from here ---- */
@@ -278,8 +268,7 @@ static int compare_namespace(void *context, const char *folder, const char *name
 	const struct namespace_search *search = context;
 	char path[PATH_MAX];
 
-	if (!has_file(folder, name, "dev") ||
-	    snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path) ||
+	if (!spw_sysfs_has(folder, name, "dev") || !spw_sysfs_path(path, "%s/%s", folder, name) ||
 	    !is_namespace(path, search->wanted))
 		return 0;
 	(void)snprintf(search->name, search->len, "%s", name);
@@ -290,9 +279,6 @@ int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_nam
 				char *name, size_t len)
 {
 	struct namespace_search search = {.wanted = wanted, .name = name, .len = len};
-	char folder[PATH_MAX];
 
-	if (snprintf(folder, sizeof(folder), "%s/class/block", sysfs) >= (int)sizeof(folder))
-		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
-	return spw_each_name(folder, compare_namespace, &search);
+	return each_block_device(sysfs, compare_namespace, &search);
 }

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/identity.h - one drive behind several block devices: which of them are paths to the same
- * blocks
+ * drives/identity.h - which block devices are paths to the same drive
  *
- * A drive with two ports, or one in a storage network, has a block device for every path to it
- * unless the kernel joins them. A claim or a lock on one of them is not seen on the others, so they
- * have to be found to be asked.
- *
- * Reads sysfs alone: @sysfs is "/sys", or a test's. Block devices are named as there: "nvme0n1",
- * "sda2".
+ * One with two ports, or in a storage network, has a block device for every path that the kernel
+ * does not join. A claim or a lock on one is not seen on the others, so they have to be asked.
+ * @sysfs: "/sys", or a test's. Devices are named as there: "nvme0n1", "sda2".
  */
 #ifndef SPW_DRIVES_IDENTITY_H
 #define SPW_DRIVES_IDENTITY_H

@@ -39,11 +39,9 @@ static void unescape(char *text)
 	*to = '\0';
 }
 
-/* What is asked of each line of a table: the device (or file) and a place for the answer. */
 struct question {
 	struct stat st;
-	dev_t number;     /* of the block device, a partition perhaps */
-	char answer[256]; /* the mount point, the swap file's name */
+	char answer[256]; /* the mount point, the holder */
 };
 
 static bool is_block_device(const char *path, dev_t number)
@@ -57,30 +55,28 @@ static bool is_block_device(const char *path, dev_t number)
 /* "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue" */
 static bool is_mount_of(char *line, struct question *question)
 {
-	char *save = NULL, *fields[5], *source;
+	char *save = NULL, *mount_point, *source;
 	unsigned major_number, minor_number;
 	char *tail = strstr(line, " - ");
+	int at = 0;
 
 	if (!tail)
 		return false;
 	*tail = '\0';
-	tail += 3;
-	fields[0] = strtok_r(line, " ", &save);
-	for (unsigned i = 1; i < SPW_ARRAY_LEN(fields); i++)
-		fields[i] = strtok_r(NULL, " ", &save);
-	if (!fields[4] || sscanf(fields[2], "%u:%u", &major_number, &minor_number) != 2)
+	if (sscanf(line, "%*s %*s %u:%u %*s %n", &major_number, &minor_number, &at) != 2 || at == 0)
 		return false;
-	save = NULL;
-	(void)strtok_r(tail, " ", &save);
+	mount_point = line + at;
+	mount_point[strcspn(mount_point, " ")] = '\0';
+	(void)strtok_r(tail + 3, " ", &save);
 	source = strtok_r(NULL, " ", &save);
 	if (source)
 		unescape(source);
 	/* btrfs has device numbers of its own: there, only the source tells. */
-	if (makedev(major_number, minor_number) != question->number &&
-	    !(source && is_block_device(source, question->number)))
+	if (makedev(major_number, minor_number) != question->st.st_rdev &&
+	    !(source && is_block_device(source, question->st.st_rdev)))
 		return false;
-	unescape(fields[4]);
-	(void)snprintf(question->answer, sizeof(question->answer), "%s", fields[4]);
+	unescape(mount_point);
+	(void)snprintf(question->answer, sizeof(question->answer), "%s", mount_point);
 	return true;
 }
 
@@ -93,14 +89,7 @@ static bool is_swap_on(char *line, struct question *question)
 	if (!name || name[0] != '/')
 		return false;
 	unescape(name);
-	if (stat(name, &st) != 0)
-		return false;
-	if (S_ISBLK(st.st_mode)
-		    ? st.st_rdev != question->number
-		    : st.st_dev != question->st.st_dev || st.st_ino != question->st.st_ino)
-		return false;
-	(void)snprintf(question->answer, sizeof(question->answer), "%s", name);
-	return true;
+	return stat(name, &st) == 0 && spw_same_file(&st, &question->st);
 }
 
 /* Return: 1 when a line of the table answers the question, 0, or a negative errno. */
@@ -140,13 +129,13 @@ struct holder {
 static int take_holder(void *context, const char *folder, const char *name)
 {
 	const struct holder *holder = context;
-	char path[PATH_MAX], mapped[64];
+	char mapped[64];
 
 	(void)folder;
-	(void)snprintf(holder->text, holder->len, "%s", name);
-	if (snprintf(path, sizeof(path), "/sys/class/block/%s/dm/name", name) < (int)sizeof(path) &&
-	    spw_read_line(path, mapped, sizeof(mapped)))
+	if (spw_sysfs_line(mapped, sizeof(mapped), "/sys/class/block/%s/dm/name", name))
 		(void)snprintf(holder->text, holder->len, "%.128s (%s)", name, mapped);
+	else
+		(void)snprintf(holder->text, holder->len, "%s", name);
 	return 1;
 }
 
@@ -156,16 +145,16 @@ static int find_holder(dev_t number, char *answer, size_t len)
 	struct holder holder = {answer, len};
 	char folder[PATH_MAX], path[PATH_MAX];
 
-	if (!spw_sysfs_folder(number, folder) ||
-	    !spw_sysfs_join(path, sizeof(path), folder, "holders"))
+	if (!spw_sysfs_folder(number, folder) || !spw_sysfs_path(path, "%s/holders", folder))
 		return 0;
 	return spw_each_name(path, take_holder, &holder);
 }
 
-static int has_users(const char *subject, dev_t number)
+static int has_users(const char *subject, const struct stat *st)
 {
-	struct question question = {.number = number};
-	int found = ask_table("/proc/self/mountinfo", is_mount_of, &question);
+	struct question question = {.st = *st};
+	bool is_device = S_ISBLK(st->st_mode);
+	int found = is_device ? ask_table("/proc/self/mountinfo", is_mount_of, &question) : 0;
 
 	if (found > 0)
 		return spw_error(-EBUSY, "%s is mounted on %s; unmount it, or name another device",
@@ -174,27 +163,16 @@ static int has_users(const char *subject, dev_t number)
 		found = ask_table("/proc/swaps", is_swap_on, &question);
 	if (found > 0)
 		return spw_error(-EBUSY,
-				 "%s is in use as swap; run swapoff first, or name another device",
-				 subject);
-	if (found == 0)
-		found = find_holder(number, question.answer, sizeof(question.answer));
+				 "%s is in use as swap; run swapoff first, or name another %s",
+				 subject, is_device ? "device" : "file");
+	if (found == 0 && is_device)
+		found = find_holder(st->st_rdev, question.answer, sizeof(question.answer));
 	if (found > 0)
 		return spw_error(-EBUSY,
 				 "%s is held by %s, a block device made on top of it; remove that "
 				 "first, or name another device",
 				 subject, question.answer);
 	return found;
-}
-
-static int file_has_users(const char *subject, const struct stat *st)
-{
-	struct question question = {.st = *st};
-	int rc = ask_table("/proc/swaps", is_swap_on, &question);
-
-	return rc > 0 ? spw_error(-EBUSY,
-				  "%s is in use as swap; run swapoff first, or name another file",
-				  subject)
-		      : rc;
 }
 
 /* Loop devices claim nothing of what they show. */
@@ -212,8 +190,7 @@ static int is_shown(const struct spw_relative *relative)
 
 static int relative_has_users(const struct spw_relative *relative, void *context)
 {
-	int rc = S_ISBLK(relative->st.st_mode) ? has_users(relative->words, relative->st.st_rdev)
-					       : file_has_users(relative->words, &relative->st);
+	int rc = has_users(relative->words, &relative->st);
 
 	(void)context;
 	return rc != 0 ? rc : is_shown(relative);
@@ -234,28 +211,22 @@ static int each_relative(const char *path, const struct spw_loops *loops,
 
 /* ---- What is driven from here: does the kernel reach it by another controller? ---- */
 
-static int find_block_device(const struct spw_device *device, char *name, size_t len)
-{
-	const struct spw_geometry *geometry = spw_device_geometry(device);
-	const struct spw_identity_namespace wanted = {
-		.serial = geometry->serial,
-		.model = geometry->model,
-		.id = spw_vfio_of(device)->nvme.id,
-		.unique = spw_vfio_of(device)->unique,
-	};
-
-	return spw_identity_find_namespace("/sys", &wanted, name, len);
-}
-
 static int find_other_path(const char *path)
 {
+	struct spw_identity_namespace wanted;
 	struct spw_device *device;
 	char name[64];
 	int rc = spw_safety_open(path, true, false, NULL, &device);
 
 	if (rc != 0)
 		return rc;
-	rc = find_block_device(device, name, sizeof(name));
+	wanted = (struct spw_identity_namespace){
+		.serial = spw_device_geometry(device)->serial,
+		.model = spw_device_geometry(device)->model,
+		.id = spw_vfio_of(device)->nvme.id,
+		.unique = spw_vfio_of(device)->unique,
+	};
+	rc = spw_identity_find_namespace("/sys", &wanted, name, sizeof(name));
 	spw_device_close(device);
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
@@ -275,23 +246,10 @@ int spw_safety_in_use(const char *path, const struct spw_loops *loops)
 
 /* ---- Locks ---- */
 
-/* Return: 1 a byte of the range is locked by another description; 0; a negative errno. */
-static int is_locked(int fd, uint64_t offset_bytes, uint64_t len_bytes)
-{
-	struct flock lock = {
-		.l_type = F_WRLCK,
-		.l_whence = SEEK_SET,
-		.l_start = (off_t)offset_bytes,
-		.l_len = (off_t)len_bytes,
-	};
-
-	return fcntl(fd, F_OFD_GETLK, &lock) != 0 ? -errno : lock.l_type != F_UNLCK;
-}
-
 static int node_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	int fd = spw_safety_open_node(path);
-	int rc = fd < 0 ? fd : is_locked(fd, offset_bytes, len_bytes);
+	int rc = fd < 0 ? fd : spw_fd_locked(fd, offset_bytes, len_bytes);
 
 	if (fd >= 0)
 		(void)close(fd);
@@ -318,11 +276,7 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 	return node_locked(path, offset_bytes, len_bytes);
 }
 
-/*
- * "1: OFDLCK ADVISORY  WRITE -1 08:01:393 1048576 1048576" is a lock on inode 393. The file
- *                      system's number is not always the one that
- * stat(2) gives: where that has no drive of its own (btrfs, overlays), the inode alone has to do.
- */
+/* "1: OFDLCK ADVISORY  WRITE -1 08:01:393 0 EOF" is on inode 393; btrfs has another st_dev. */
 static bool is_lock_on(char *line, struct question *question)
 {
 	const struct stat *st = &question->st;
@@ -346,7 +300,7 @@ static int file_locked_by_name(const struct spw_relative *file)
 	if (fd < 0)
 		return rc;
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && spw_same_file(&st, &file->st))
-		rc = is_locked(fd, 0, SPW_LOCK_ALL_BYTES);
+		rc = spw_fd_locked(fd, 0, SPW_LOCK_ALL_BYTES);
 	(void)close(fd);
 	return rc < 0 ? -ESTALE : rc;
 }

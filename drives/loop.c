@@ -53,17 +53,13 @@ static int ask(const struct loop *loop, struct stat *shown)
 	return rc;
 }
 
-/* Return: whether the block device of that name is a loop device that shows something. */
 static bool read_loop(const char *name, struct loop *loop)
 {
-	char folder[PATH_MAX], path[PATH_MAX];
-
 	/* Most names end here: other devices, and loop devices that are free. */
 	if (strncmp(name, "loop", 4) != 0 || strlen(name) >= sizeof(loop->name) ||
-	    !spw_sysfs_join(folder, sizeof(folder), ALL_BLOCK_DEVICES, name) ||
-	    !spw_sysfs_join(path, sizeof(path), folder, "loop/backing_file") ||
-	    !spw_read_line(path, loop->backing, sizeof(loop->backing)) ||
-	    !spw_sysfs_number(folder, &loop->number))
+	    !spw_sysfs_line(loop->backing, sizeof(loop->backing),
+			    ALL_BLOCK_DEVICES "/%s/loop/backing_file", name) ||
+	    !spw_sysfs_number(name, &loop->number))
 		return false;
 	memcpy(loop->name, name, strlen(name) + 1);
 	loop->asked = ask(loop, &loop->shown);

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,16 +77,20 @@ bool spw_opener_find(const struct stat *st, int but_fd, char *words, size_t len)
 	return found;
 }
 
-uint64_t spw_opener_deadline_ns(void)
-{
-	return spw_clock_ns() + SPW_TEARDOWN_S_MAX * UINT64_C(1000000000);
-}
-
-bool spw_opener_pause(uint64_t deadline_ns)
+bool spw_opener_await(uint64_t *deadline_ns, const struct spw_log *log, const char *format, ...)
 {
 	const struct timespec interval = {.tv_nsec = 10000000};
+	char words[512];
+	va_list args;
 
-	if (spw_clock_ns() >= deadline_ns)
+	if (*deadline_ns == 0) {
+		*deadline_ns = spw_clock_ns() + SPW_TEARDOWN_S_MAX * UINT64_C(1000000000);
+		va_start(args, format);
+		(void)vsnprintf(words, sizeof(words), format, args);
+		va_end(args);
+		spw_log(log, SPW_LOG_WARNING, "%s", words);
+	}
+	if (spw_clock_ns() >= *deadline_ns)
 		return false;
 	(void)nanosleep(&interval, NULL);
 	return true;

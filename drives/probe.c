@@ -26,7 +26,6 @@ static int find_claim(const char *path)
 	return rc;
 }
 
-/* Return: 0, or why format would refuse it, as last error. Lasting reasons come first. */
 static int find_obstacle(const char *path, const struct spw_device *device,
 			 const struct spw_contents *contents)
 {
@@ -44,16 +43,8 @@ static int find_obstacle(const char *path, const struct spw_device *device,
 		rc = spw_safety_writable(path);
 	if (rc == 0)
 		rc = spw_safety_conventional(path);
-	if (rc != 0)
-		return rc;
-	rc = spw_safety_locked(path, 0, SPW_LOCK_ALL_BYTES);
-	if (rc > 0)
-		return spw_error(-EBUSY,
-				 "%s: a process has a store on it open, or writes to it; end that "
-				 "first (see fuser %s)",
-				 path, path);
 	if (rc == 0)
-		rc = spw_safety_relatives_locked(path, NULL);
+		rc = spw_safety_unlocked(path);
 	if (rc == 0)
 		rc = find_claim(path);
 	if (rc == 0 && geometry->size_bytes < SPW_DRIVE_BYTES_MIN)
@@ -99,20 +90,15 @@ int spw_probe(const char *path, struct spw_probe_info *info)
 	return 0;
 }
 
-int spw_drives_distinct(const char *const paths[], unsigned count)
-{
-	return spw_safety_distinct(paths, count);
-}
-
 /* ---- All devices ---- */
 
 /* Empty card readers, loop devices without a file and the like have no size. */
 static bool has_size(const char *name)
 {
-	char path[PATH_MAX], line[32];
+	char line[32];
 
-	return snprintf(path, sizeof(path), "/sys/class/block/%s/size", name) < (int)sizeof(path) &&
-	       spw_read_line(path, line, sizeof(line)) && strtoull(line, NULL, 10) > 0;
+	return spw_sysfs_line(line, sizeof(line), "/sys/class/block/%s/size", name) &&
+	       strtoull(line, NULL, 10) > 0;
 }
 
 static int by_version(const void *a, const void *b)

@@ -26,99 +26,69 @@ struct kin {
 	const struct spw_relative *of;
 };
 
-/* "loop3p1"; "MAJOR:MINOR" where sysfs does not know the device. */
-static const char *name_in(const char *folder, bool found)
+/* A block device, "its partition loop3p1". */
+static int visit_device(const struct kin *kin, const char *before, const char *name,
+			const char *after, dev_t number)
 {
-	return found ? strrchr(folder, '/') + 1 : NULL;
-}
-
-static int tell(const struct walk *walk, struct spw_relative *relative)
-{
-	relative->loops = walk->loops;
-	return walk->visit(relative, walk->context);
-}
-
-static int visit_partition(const char *name, dev_t number, void *context)
-{
-	const struct kin *kin = context;
 	char words[WORDS_BYTES];
-	struct spw_relative partition = {
+	const struct spw_relative relative = {
 		.words = words,
 		.name = name,
 		.st = {.st_mode = S_IFBLK, .st_rdev = number},
 		.via = kin->of->via,
+		.loops = kin->walk->loops,
 	};
 
-	(void)snprintf(words, sizeof(words), "%.*s its partition %s", PATH_MAX, kin->of->words,
-		       name);
-	return tell(kin->walk, &partition);
+	(void)snprintf(words, sizeof(words), "%.*s %s%s%s", PATH_MAX, kin->of->words, before, name,
+		       after);
+	return kin->walk->visit(&relative, kin->walk->context);
 }
 
-static int visit_with_kin(const struct walk *walk, struct spw_relative *relative);
+static int visit_partition(const char *name, dev_t number, void *context)
+{
+	return visit_device(context, "its partition ", name, "", number);
+}
 
 /* By another path, whose claims and locks are seen there alone. */
 static int visit_path(void *context, const char *name)
 {
-	const struct kin *kin = context;
-	char words[WORDS_BYTES], folder[PATH_MAX];
-	struct spw_relative path = {.words = words, .name = name, .st = {.st_mode = S_IFBLK}};
+	dev_t number;
 
-	/* Gone since. */
-	if (!spw_sysfs_join(folder, sizeof(folder), "/sys/class/block", name) ||
-	    !spw_sysfs_number(folder, &path.st.st_rdev))
+	if (!spw_sysfs_number(name, &number)) /* gone since */
 		return 0;
-	(void)snprintf(words, sizeof(words), "%.*s %s, another path to the same drive,", PATH_MAX,
-		       kin->of->words, name);
-	return tell(kin->walk, &path);
+	return visit_device(context, "", name, ", another path to the same drive,", number);
 }
 
-/* What the loop device @whole shows, if it is one. Loop devices may show each other. */
-static int visit_shown(const struct walk *walk, const struct spw_relative *relative, dev_t whole)
-{
-	char words[WORDS_BYTES], folder[PATH_MAX];
-	struct spw_relative shown = {.words = words, .via = whole};
-	int rc = spw_loop_shows(walk->loops, whole, &shown.st, &shown.name);
-
-	if (rc <= 0)
-		return rc;
-	if (S_ISBLK(shown.st.st_mode))
-		shown.name = name_in(folder, spw_sysfs_folder(shown.st.st_rdev, folder));
-	(void)snprintf(words, sizeof(words), "%.*s what it shows", PATH_MAX, relative->words);
-	return visit_with_kin(walk, &shown);
-}
-
-static int visit_whole(const struct walk *walk, const struct spw_relative *relative, dev_t number,
-		       const char *name)
-{
-	char words[WORDS_BYTES];
-	struct spw_relative whole = {
-		.words = words,
-		.name = name,
-		.st = {.st_mode = S_IFBLK, .st_rdev = number},
-		.via = relative->via,
-	};
-
-	(void)snprintf(words, sizeof(words), "%.*s its whole drive %s", PATH_MAX, relative->words,
-		       name);
-	return tell(walk, &whole);
-}
-
+/* And its own. Loop devices may show each other. */
 static int visit_with_kin(const struct walk *walk, struct spw_relative *relative)
 {
 	struct kin kin = {walk, relative};
 	dev_t number = relative->st.st_rdev, whole;
-	char folder[PATH_MAX];
-	int rc = tell(walk, relative);
+	char folder[PATH_MAX], own_folder[PATH_MAX], words[WORDS_BYTES];
+	struct spw_relative shown = {.words = words};
+	int rc;
 
+	relative->loops = walk->loops;
+	if (S_ISBLK(relative->st.st_mode))
+		relative->name =
+			spw_sysfs_folder(number, own_folder) ? spw_sysfs_name(own_folder) : NULL;
+	rc = walk->visit(relative, walk->context);
 	if (rc != 0 || !S_ISBLK(relative->st.st_mode) || !spw_sysfs_whole(number, folder, &whole))
 		return rc;
 	if (whole == number)
 		rc = spw_sysfs_partitions(number, visit_partition, &kin);
 	else
-		rc = visit_whole(walk, relative, whole, strrchr(folder, '/') + 1);
+		rc = visit_device(&kin, "its whole drive ", spw_sysfs_name(folder), "", whole);
 	if (rc == 0 && relative->name)
 		rc = spw_identity_each_path("/sys", relative->name, visit_path, &kin);
-	return rc != 0 ? rc : visit_shown(walk, relative, whole);
+	if (rc != 0)
+		return rc;
+	rc = spw_loop_shows(walk->loops, whole, &shown.st, &shown.name);
+	if (rc <= 0)
+		return rc;
+	shown.via = whole;
+	(void)snprintf(words, sizeof(words), "%.*s what it shows", PATH_MAX, relative->words);
+	return visit_with_kin(walk, &shown);
 }
 
 int spw_relatives_each(const char *path, const struct spw_loops *loops,
@@ -126,7 +96,7 @@ int spw_relatives_each(const char *path, const struct spw_loops *loops,
 		       void *context)
 {
 	const struct walk walk = {.loops = loops, .visit = visit, .context = context};
-	char words[PATH_MAX + 8], folder[PATH_MAX], node[PATH_MAX];
+	char words[PATH_MAX + 8], node[PATH_MAX];
 	struct spw_relative self = {.words = words, .is_self = true};
 	int rc;
 
@@ -137,9 +107,7 @@ int spw_relatives_each(const char *path, const struct spw_loops *loops,
 		rc = -errno;
 	if (rc != 0)
 		return spw_error_errno(rc, "%s cannot be examined", path);
-	if (S_ISBLK(self.st.st_mode))
-		self.name = name_in(folder, spw_sysfs_folder(self.st.st_rdev, folder));
-	else if (!S_ISREG(self.st.st_mode))
+	if (!S_ISBLK(self.st.st_mode) && !S_ISREG(self.st.st_mode))
 		return 0;
 	(void)snprintf(words, sizeof(words), "%s:", path);
 	return visit_with_kin(&walk, &self);

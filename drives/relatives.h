@@ -2,10 +2,9 @@
 /*
  * drives/relatives.h - everything else that has the same blocks as a drive
  *
- * Whoever uses one of these uses the drive. Of a block device they are the whole drive that it is a
- * partition of, or its partitions, and the block devices that lead to the same blocks by another
- * path (drives/identity.h); of a loop device what it shows, and that one's relatives in turn. A
- * loop device over any of them is found by spw_loop_over().
+ * Of a block device: its whole drive, or its partitions, and other paths to the same blocks
+ * (drives/identity.h); of a loop device what it shows, and that one's relatives in turn. A loop
+ * device over any of them is found by spw_loop_over().
  */
 #ifndef SPW_DRIVES_RELATIVES_H
 #define SPW_DRIVES_RELATIVES_H
@@ -17,9 +16,8 @@ struct spw_loops;
 
 struct spw_relative {
 	const char *words; /* "/dev/loop3: its partition loop3p1": begins a message */
-	const char *
-		/* in sysfs for a block device; the path when read for a loop file; or NULL */
-		name;
+	/* in sysfs for a block device; the path when read for a loop file; or NULL */
+	const char *name;
 	struct stat st; /* type and numbers; of the drive itself all */
 	/* a loop device that shows it and led here, so it is no stranger; or 0 */
 	dev_t via;
@@ -27,13 +25,9 @@ struct spw_relative {
 	const struct spw_loops *loops; /* as given to spw_relatives_each() */
 };
 
-/**
- * spw_relatives_each - call @visit for the drive itself and for each of its relatives, until it
- * returns something else than 0
- * @path:  a drive behind vfio has none: nobody else can reach it
- * @loops: all loop devices, as they are now
- *
- * Return: what @visit did; 0; or a negative errno: they cannot all be told, in words.
+/*
+ * Call @visit for the drive itself and each of its relatives, until it returns non-zero. A drive
+ * behind vfio has none: nobody else can reach it. Return: what @visit did; -errno, in words.
  */
 int spw_relatives_each(const char *path, const struct spw_loops *loops,
 		       int (*visit)(const struct spw_relative *relative, void *context),

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/residue.h - bytes on a drive that nothing known accounts for: somebody's database, image,
- * tape or key, perhaps
- *
- * For a drive on which there is no store and no signature. Reads only.
+ * drives/residue.h - bytes that nothing known accounts for, on a drive without store and signature:
+ * somebody's database, image, tape or key, perhaps. Reads only.
  */
 #ifndef SPW_DRIVES_RESIDUE_H
 #define SPW_DRIVES_RESIDUE_H
@@ -22,9 +20,8 @@ struct spw_residue {
 	uint64_t offset_bytes; /* of the first byte that is not zero */
 	uint8_t bytes[SPW_RESIDUE_SHOWN_BYTES];
 	unsigned bytes_count;
-	uint64_t first_bytes,
-		/* not zero in the first MiB, in the last; on a small drive in part of it */
-		last_bytes;
+	/* not zero in the first MiB, in the last; on a small drive in part of it */
+	uint64_t first_bytes, last_bytes;
 };
 
 /* Return: 0; or a negative errno: an end cannot be read, and nothing may be assumed. */

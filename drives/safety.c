@@ -13,12 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <spillway/format.h>
 #include <spillway/status.h>
 
 #include "engine/device.h"
 #include "engine/vfio/system.h"
 #include "engine/vfio/vfio.h"
 #include "drives/identity.h"
+#include "drives/opener.h"
 #include "drives/sysfs.h"
 #include "util/util.h"
 
@@ -99,7 +101,6 @@ static bool are_same(const char *a, const char *b)
 	       spw_same_file(&stats[0], &stats[1]);
 }
 
-/* Two block devices, and the same blocks behind both. */
 static bool are_paths(const char *a, const char *b)
 {
 	char folders[2][PATH_MAX];
@@ -124,7 +125,7 @@ static int verify_pair(const char *a, const char *b)
 	return 0;
 }
 
-int spw_safety_distinct(const char *const paths[], unsigned count)
+int spw_drives_distinct(const char *const paths[], unsigned count)
 {
 	int rc = 0;
 
@@ -162,29 +163,28 @@ int spw_safety_writable(const char *path)
 {
 	int protected = 0;
 	struct stat st;
-	int fd;
+	int fd, rc = 0;
 
 	/* Its driver, which is us, finds write protection in the status of a write. */
 	if (spw_vfio_is_name(path))
 		return 0;
 	fd = spw_safety_open_node(path);
 	if (fd < 0)
-		return spw_error_errno(fd, "%s: cannot be asked whether it is write-protected",
-				       path);
-	if (fstat(fd, &st) != 0 || (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0)) {
-		int rc = spw_error_errno(-errno,
-					 "%s: cannot be asked whether it is write-protected", path);
-
+		rc = fd;
+	else if (fstat(fd, &st) != 0 ||
+		 (S_ISBLK(st.st_mode) && ioctl(fd, BLKROGET, &protected) != 0))
+		rc = -errno;
+	if (fd >= 0)
 		(void)close(fd);
-		return rc;
-	}
-	(void)close(fd);
+	if (rc != 0)
+		return spw_error_errno(rc, "%s: cannot be asked whether it is write-protected",
+				       path);
 	return protected ? read_only_error(path) : 0;
 }
 
 int spw_safety_conventional(const char *path)
 {
-	char folder[PATH_MAX], queue[PATH_MAX], zoned[32];
+	char folder[PATH_MAX], zoned[32];
 	struct stat st;
 	dev_t whole;
 	int rc = examine_node(path, &st);
@@ -193,8 +193,8 @@ int spw_safety_conventional(const char *path)
 		return rc < 0 ? rc : 0;
 	/* A kernel that knows no zones has no such file. */
 	if (!spw_sysfs_whole(st.st_rdev, folder, &whole) ||
-	    !spw_sysfs_join(queue, sizeof(queue), folder, "queue/zoned") ||
-	    !spw_read_line(queue, zoned, sizeof(zoned)) || strcmp(zoned, "none") == 0)
+	    !spw_sysfs_line(zoned, sizeof(zoned), "%s/queue/zoned", folder) ||
+	    strcmp(zoned, "none") == 0)
 		return 0;
 	return spw_error(-ESPIPE,
 			 "%s: is a zoned drive (%s), which has to be written in order, zone by "
@@ -223,7 +223,7 @@ int spw_safety_changeable(const char *path)
 }
 
 /* The store open on the controller, by its page. Return: false: none this user may read. */
-static bool find_open_store(const char *address, int *pid, char *text, size_t len)
+static bool find_open_store(const char *address, char *text, size_t len)
 {
 	struct spw_status_name names[64];
 	struct spw_status *status = malloc(sizeof(*status));
@@ -243,29 +243,42 @@ static bool find_open_store(const char *address, int *pid, char *text, size_t le
 				strcmp(name.address, address) == 0;
 		if (!found)
 			continue;
-		*pid = (int)status->pid;
-		(void)snprintf(text, len,
-			       "process %d (%.16s), which has partition %u of store %.36s open",
-			       *pid, status->command, names[i].partition, names[i].store_uuid);
+		(void)snprintf(
+			text, len, "process %d (%.16s), which has partition %u of store %.36s open",
+			(int)status->pid, status->command, names[i].partition, names[i].store_uuid);
 	}
 	free(status);
 	return found;
 }
 
+bool spw_safety_controller_opener(const struct spw_vfio_system *system, const char *address,
+				  char *words, size_t len)
+{
+	char path[PATH_MAX], name[64];
+	struct stat st;
+
+	if (spw_vfio_read_link(system, address, "iommu_group", name, sizeof(name)) &&
+	    stat(spw_vfio_path(path, "%s/vfio/%s", system->dev, name), &st) == 0 &&
+	    spw_opener_find(&st, -1, words, len))
+		return true;
+	return spw_vfio_find_name(system, address, name) &&
+	       stat(spw_vfio_path(path, "%s/vfio/devices/%s", system->dev, name), &st) == 0 &&
+	       spw_opener_find(&st, -1, words, len);
+}
+
 static int vfio_busy_error(const char *path)
 {
-	char words[512], holder[160] = "another process";
-	struct spw_vfio_system system;
+	char words[512], own[32], holder[160] = "another process";
 	struct spw_vfio_name name;
-	int pid = 0;
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (spw_vfio_parse(path, &name))
 		return spw_error(-EBUSY, "%s", words);
-	spw_vfio_system_init(&system);
-	if (!find_open_store(name.address, &pid, holder, sizeof(holder)))
-		(void)spw_vfio_holder(&system, name.address, &pid, holder, sizeof(holder));
-	if (pid == (int)getpid())
+	if (!find_open_store(name.address, holder, sizeof(holder)))
+		(void)spw_safety_controller_opener(&spw_vfio_here, name.address, holder,
+						   sizeof(holder));
+	(void)snprintf(own, sizeof(own), "process %d ", (int)getpid());
+	if (strncmp(holder, own, strlen(own)) == 0)
 		return spw_error(-EBUSY, "%s", words);
 	return spw_error(-EBUSY,
 			 "%s: its controller is driven by %s; only one process can: end that one, "

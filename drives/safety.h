@@ -52,14 +52,10 @@ unsigned spw_safety_partitions(const char *path, char *names, size_t len);
 
 /*
  * Return: 0; -EBUSY it, or a relative of it (drives/relatives.h), is mounted, swapped on, held by
- * another block device, or shown by a loop device that is not one of them. Of a drive behind vfio:
- * the kernel reaches the same namespace by another controller. @loops: as spw_loops_read() gave;
- * NULL: read here
+ * another block device, or shown by a loop device that is no relative; or the kernel reaches what
+ * is behind vfio by another controller. @loops: as spw_loops_read() gave; NULL: read here
  */
 int spw_safety_in_use(const char *path, const struct spw_loops *loops);
-
-/* Return: 0; -ENOTUNIQ two names lead to one drive. What cannot be examined is no fault here. */
-int spw_safety_distinct(const char *const paths[], unsigned count);
 
 /* Has anybody else locked a byte of the range? Needs no right to write. Return: 1, 0, -errno. */
 int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
@@ -68,14 +64,21 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
 #define SPW_LOCK_ALL_BYTES INT64_MAX
 
 /*
- * Locks on one node or file are not seen on another that has the same blocks. To be asked with
- * locks of one's own on the node of @path: of two who do so, one at least meets the other. Return:
- * 0; -EBUSY a process has a store on a relative of it open.
+ * Has a process a store on a relative open? Locks on one node are not seen on another. Of two who
+ * ask with their own locks on @path, at least one meets the other. Return: 0; -EBUSY it has.
  */
 int spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
 
+/* Return: 0; -EBUSY a process has locked bytes of the drive, or a store on a relative open. */
+int spw_safety_unlocked(const char *path);
+
 /* spw_opener_find() for the drive and its relatives. @but_fd: does not count; -1: none */
 bool spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
+
+/* The same for an NVMe controller behind vfio, by the node of its IOMMU group or by its own. */
+struct spw_vfio_system;
+bool spw_safety_controller_opener(const struct spw_vfio_system *system, const char *address,
+				  char *words, size_t len);
 
 /* Return: 0; -EPERM the file is immutable or append-only (chattr(1)), for root too. */
 int spw_safety_changeable(const char *path);

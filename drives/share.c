@@ -5,12 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -20,6 +17,7 @@
 #include "drives/opener.h"
 #include "drives/status.h"
 #include "util/fork.h"
+#include "util/parallel.h"
 #include "util/util.h"
 
 #define MAGIC          0x6d69616c63777073u /* "spwclaim" */
@@ -36,14 +34,12 @@ struct spw_share {
 	const struct spw_share_store *store; /* while opening */
 	const struct spw_log *log;           /* while opening */
 	int listener;                        /* -1: nobody can ask here */
-	int stop;                            /* an eventfd that ends the server; -1 */
 	pthread_t server;
 	bool serving;
 	unsigned count;
 	struct drive drives[SPW_DRIVES_MAX]; /* block devices alone, in the order of their index */
 };
 
-/* Both ways, with descriptors. */
 struct message {
 	uint64_t magic;
 	uint32_t count; /* of claims; 0 in a request, which carries the one descriptor of SHARE-2 */
@@ -106,10 +102,7 @@ static int await_message(int socket, int ms)
 	return ready < 0 ? -errno : ready == 0 ? -ETIMEDOUT : 0;
 }
 
-/*
- * What has come already: no thread may fork meanwhile, see spw_fork_hold(). Whatever comes is the
- * caller's to close. Return: how many descriptors came with a message of ours; a negative errno.
- */
+/* Under spw_fork_hold(). Return: how many descriptors came, the caller's to close; -errno. */
 static int receive_fds(int socket, struct message *message, int fds[SPW_DRIVES_MAX])
 {
 	struct iovec vector = {.iov_base = message, .iov_len = sizeof(*message)};
@@ -186,18 +179,14 @@ static void answer(const struct spw_share *share, int socket)
 static void *serve(void *context)
 {
 	const struct spw_share *share = context;
-	struct pollfd events[] = {{.fd = share->listener, .events = POLLIN},
-				  {.fd = share->stop, .events = POLLIN}};
 
 	(void)pthread_setname_np(pthread_self(), "spillway-claim");
 	for (;;) {
-		int socket;
+		int socket = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC);
 
-		if (poll(events, SPW_ARRAY_LEN(events), -1) < 0 && errno != EINTR)
+		/* Of a listener that spw_share_close() has shut down. */
+		if (socket < 0 && errno == EINVAL)
 			return NULL;
-		if (events[1].revents)
-			return NULL;
-		socket = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC);
 		if (socket < 0)
 			continue;
 		answer(share, socket);
@@ -213,10 +202,8 @@ static void listen_here(struct spw_share *share)
 	int rc = 0;
 
 	spw_fork_hold();
-	share->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	share->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (share->stop < 0 || share->listener < 0 ||
-	    bind(share->listener, (struct sockaddr *)&address, len) ||
+	share->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (share->listener < 0 || bind(share->listener, (struct sockaddr *)&address, len) ||
 	    listen(share->listener, BACKLOG))
 		rc = -errno;
 	if (rc == 0)
@@ -235,18 +222,11 @@ static void listen_here(struct spw_share *share)
 
 static int start_server(struct spw_share *share)
 {
-	sigset_t all, before;
 	int rc;
 
 	if (share->listener < 0)
 		return 0;
-	/* Signals are the program's: none is delivered to the server. */
-	(void)sigfillset(&all);
-	rc = pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (rc == 0) {
-		rc = pthread_create(&share->server, NULL, serve, share);
-		(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	}
+	rc = spw_thread_start(&share->server, NULL, serve, share);
 	share->serving = rc == 0;
 	return rc == 0 ? 0
 		       : spw_error_errno(-rc, "cannot start the thread that hands the claim on the "
@@ -392,11 +372,17 @@ static int ask_others(struct spw_share *share)
 	return rc == 0 ? 0 : -ENOENT;
 }
 
+static bool find_opener(const struct drive *drive, char *words, size_t len)
+{
+	const struct stat st = {.st_mode = S_IFBLK, .st_rdev = drive->number};
+
+	return spw_opener_find(&st, drive->device->fd, words, len);
+}
+
 static int refuse(const struct spw_share *share, unsigned busy, bool living)
 {
 	const char *path = spw_device_path(share->drives[busy].device);
 	char opener[64] = "another program";
-	struct stat st = {.st_mode = S_IFBLK, .st_rdev = share->drives[busy].number};
 
 	if (living)
 		return spw_error(-EBUSY,
@@ -404,7 +390,7 @@ static int refuse(const struct spw_share *share, unsigned busy, bool living)
 				 "not hand over their claim on it; run all in one network "
 				 "namespace, and see whether one of them is stopped",
 				 path);
-	(void)spw_opener_find(&st, share->drives[busy].device->fd, opener, sizeof(opener));
+	(void)find_opener(&share->drives[busy], opener, sizeof(opener));
 	return spw_error(-EBUSY, "%s: is held exclusively by %s; end that first (see fuser %s)",
 			 path, opener, path);
 }
@@ -412,14 +398,12 @@ static int refuse(const struct spw_share *share, unsigned busy, bool living)
 /* Somebody has a drive: another process of the store, a killed one, or a stranger. */
 static int claim(struct spw_share *share)
 {
-	uint64_t deadline_ns = spw_opener_deadline_ns();
-	bool logged = false;
+	uint64_t deadline_ns = 0;
 	unsigned busy = 0;
 	char opener[64];
 
 	for (;;) {
 		int rc = claim_all(share, &busy);
-		struct stat st = {.st_mode = S_IFBLK, .st_rdev = share->drives[busy].number};
 		bool living;
 
 		if (rc == -EBUSY && busy == 0 && ask_others(share) == 0)
@@ -429,16 +413,13 @@ static int claim(struct spw_share *share)
 		/* It may be about to serve. */
 		living = spw_page_others(share->store->uuid, share->store->partition_count,
 					 share->store->partition);
-		if (!living &&
-		    spw_opener_find(&st, share->drives[busy].device->fd, opener, sizeof(opener)))
+		if (!living && find_opener(&share->drives[busy], opener, sizeof(opener)))
 			return refuse(share, busy, false);
-		if (!logged)
-			spw_log(share->log, SPW_LOG_WARNING,
-				"%s: is held exclusively, by a process that was killed perhaps; "
-				"waiting up to %u s for it to come free",
-				spw_device_path(share->drives[busy].device), SPW_TEARDOWN_S_MAX);
-		logged = true;
-		if (!spw_opener_pause(deadline_ns))
+		if (!spw_opener_await(&deadline_ns, share->log,
+				      "%s: is held exclusively, by a process that was killed "
+				      "perhaps; waiting up to %u s for it to come free",
+				      spw_device_path(share->drives[busy].device),
+				      SPW_TEARDOWN_S_MAX))
 			return refuse(share, busy, living);
 	}
 }
@@ -472,7 +453,7 @@ int spw_share_open(struct spw_device *const devices[], unsigned count,
 	*out = NULL;
 	if (!share)
 		return spw_error(-ENOMEM, "no memory for the claim on %u drives", count);
-	*share = (struct spw_share){.store = store, .log = log, .listener = -1, .stop = -1};
+	*share = (struct spw_share){.store = store, .log = log, .listener = -1};
 	rc = collect(share, devices, count);
 	if (rc || share->count == 0) {
 		free(share);
@@ -496,12 +477,10 @@ void spw_share_close(struct spw_share *share)
 	if (!share)
 		return;
 	if (share->serving) {
-		SPW_ASSERT(eventfd_write(share->stop, 1) == 0);
+		SPW_ASSERT(shutdown(share->listener, SHUT_RDWR) == 0);
 		(void)pthread_join(share->server, NULL);
 	}
 	spw_fork_close(share->listener);
-	if (share->stop >= 0)
-		(void)close(share->stop);
 	release(share);
 	free(share);
 }

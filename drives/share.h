@@ -38,23 +38,18 @@ struct spw_share_store {
 };
 
 /**
- * spw_share_open - claim the block devices among the drives of a store, or join the processes that
- * have
- * @devices:  by drive index, opened read-write; their claim_fd is set, and is valid until
- *            spw_share_close()
- * @share:    set on success; NULL where no drive is a block device: there is nothing to claim
+ * spw_share_open - claim the block devices of a store, or join the processes that have
+ * @devices:  by drive index, opened read-write; their claim_fd is set until spw_share_close()
+ * @share:    set on success; NULL: no drive is a block device
  *
- * Waits up to SPW_TEARDOWN_S_MAX seconds for what the kernel still holds of a process that was
- * killed, and says so in the log.
- *
- * Return: 0; -EBUSY somebody else has a drive exclusively, whom the words name as far as this user
- * may look; another negative errno.
+ * Waits up to SPW_TEARDOWN_S_MAX seconds for a process that was killed, and logs it. Return: 0;
+ * -EBUSY somebody else, named as far as this user may look, has a drive exclusively; -errno.
  */
 int spw_share_open(struct spw_device *const devices[], unsigned count,
 		   const struct spw_share_store *store, const struct spw_log *log,
 		   struct spw_share **share);
 
-/* Nothing may be written after this. @share may be NULL. */
+/* Nothing may be written after this. NULL is fine. */
 void spw_share_close(struct spw_share *share);
 
 #endif

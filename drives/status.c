@@ -2,7 +2,6 @@
 /* drives/status.c - the shared pages of open partitions: writing ours, reading others' */
 #include "drives/status.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,26 +18,16 @@
 #define TAKES_MAX 100  /* of a name that somebody else takes and leaves each time */
 #define FOLDER    "/dev/shm"
 
-#define PAGE_NAME_BYTES 64 /* "/spillway-UUID-PARTITION", for shm_open(3) */
-#define PAGE_PATH_BYTES (sizeof(FOLDER) + PAGE_NAME_BYTES)
-
-static void page_name(const char *store_uuid, uint32_t partition, char name[PAGE_NAME_BYTES])
-{
-	(void)snprintf(name, PAGE_NAME_BYTES, "/spillway-%.36s-%u", store_uuid, partition);
-}
-
-static int no_page_error(const char *name)
-{
-	return spw_error(-EUCLEAN, "/dev/shm%s is no status page of this version of spillway",
-			 name);
-}
+#define PAGE_PATH_BYTES 80
 
 static void page_path(const char *store_uuid, uint32_t partition, char path[PAGE_PATH_BYTES])
 {
-	char name[PAGE_NAME_BYTES];
+	(void)snprintf(path, PAGE_PATH_BYTES, FOLDER "/spillway-%.36s-%u", store_uuid, partition);
+}
 
-	page_name(store_uuid, partition, name);
-	(void)snprintf(path, PAGE_PATH_BYTES, FOLDER "%s", name);
+static int no_page_error(const char *path)
+{
+	return spw_error(-EUCLEAN, "%s is no status page of this version of spillway", path);
 }
 
 /* ---- Whose a page is ---- */
@@ -50,16 +39,6 @@ static int lock_page(int fd)
 	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
 }
 
-/* Return: 1 somebody alive has the page; 0 nobody has; a negative errno: that cannot be told. */
-static int owner_of(int fd)
-{
-	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-
-	if (fcntl(fd, F_OFD_GETLK, &lock))
-		return -errno;
-	return lock.l_type != F_UNLCK;
-}
-
 static bool is_named(int fd, const char *path)
 {
 	struct stat opened, named;
@@ -69,10 +48,9 @@ static bool is_named(int fd, const char *path)
 }
 
 /*
- * Remove what has the name of a page and is owned by nobody (PAGE-1). Under the page's own lock, so
- * that of several who try one does, and none removes what another has just made. Return: 0 the name
- * is free, as far as we know; -EBUSY it is owned; -EACCES it is another user's, who could keep us
- * from our drives if his word counted; another negative errno: it cannot be removed.
+ * Remove what has the name of a page and is owned by nobody (PAGE-1), under the page's own lock, so
+ * that none removes what another has just made. Return: 0 the name is free; -EBUSY it is owned;
+ * -EACCES it is another user's, whose lock must not keep us from our drives; another -errno.
  */
 static int remove_unowned(const char *path)
 {
@@ -131,20 +109,16 @@ static int make_page(int *fd)
 static int busy_error(const char *store_uuid, uint32_t partition)
 {
 	struct spw_status *status = malloc(sizeof(*status));
-	int rc = -EBUSY;
+	char owner[64] = "another process";
 
 	if (status && spw_status_read(store_uuid, partition, status, sizeof(*status)) == 0)
-		(void)spw_error(rc,
-				"partition %u of the store is open in process %d (%s); use another "
-				"partition, or end that process",
-				partition, status->pid, status->command);
-	else
-		(void)spw_error(rc,
-				"partition %u of the store is open in another process; use another "
-				"partition, or end that process",
-				partition);
+		(void)snprintf(owner, sizeof(owner), "process %d (%s)", status->pid,
+			       status->command);
 	free(status);
-	return rc;
+	return spw_error(-EBUSY,
+			 "partition %u of the store is open in %s; use another partition, or end "
+			 "that process",
+			 partition, owner);
 }
 
 /* Of several who want the same name, the first gets it; the others find it owned. */
@@ -196,7 +170,7 @@ static bool is_owned(const char *store_uuid, uint32_t partition)
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return false;
-	owner = owner_of(fd);
+	owner = spw_fd_locked(fd, 0, 0);
 	(void)close(fd);
 	return owner > 0;
 }
@@ -223,28 +197,26 @@ void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
 
 /* ---- Reading a page ---- */
 
-/* Open the page of a partition. Its content is not trusted, only its size is known. */
-static int open_page(const char *store_uuid, uint32_t partition, int flags, int *out)
+/* Open a page. Its content is not trusted, only its size is known. Return: a descriptor. */
+static int open_page(const char *store_uuid, uint32_t partition, int flags)
 {
-	char name[PAGE_NAME_BYTES];
+	char path[PAGE_PATH_BYTES];
 	struct stat st;
 	int fd;
 
-	page_name(store_uuid, partition, name);
-	fd = shm_open(name, flags | O_NONBLOCK, 0);
+	page_path(store_uuid, partition, path);
+	fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0 && errno == ENOENT)
 		return spw_error(-ENOENT, "partition %u of store %s is not open in any process",
 				 partition, store_uuid);
 	if (fd < 0)
-		return spw_error_errno(-errno, "cannot read /dev/shm%s (its owner and root can)",
-				       name);
+		return spw_error_errno(-errno, "cannot read %s (its owner and root can)", path);
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode) ||
 	    st.st_size != (off_t)sizeof(struct spw_status_page)) {
 		(void)close(fd);
-		return no_page_error(name);
+		return no_page_error(path);
 	}
-	*out = fd;
-	return 0;
+	return fd;
 }
 
 static bool read_exactly(int fd, void *bytes, size_t len, size_t offset)
@@ -276,36 +248,6 @@ static int read_page(int fd, struct spw_status_page *copy)
 			return 0;
 	}
 	return -EAGAIN;
-}
-
-/*
- * Copy the page of a partition: by reading, not by mapping it, for its owner could cut the file off
- * at any moment, and who then looks at the mapping ends by SIGBUS. Nothing in it has been checked
- * but its size, magic and version. @owner: set as owner_of() says
- */
-static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy,
-		     int *owner)
-{
-	char name[PAGE_NAME_BYTES];
-	int fd, rc = open_page(store_uuid, partition, O_RDONLY, &fd);
-
-	if (rc)
-		return rc;
-	rc = read_page(fd, copy);
-	if (rc == 0 && owner)
-		*owner = owner_of(fd);
-	(void)close(fd);
-	if (rc == -EAGAIN)
-		return spw_error(-EUCLEAN, "the status page of partition %u never comes to rest",
-				 partition);
-	if (rc == 0 && copy->magic == 0)
-		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition,
-				 store_uuid);
-	page_name(store_uuid, partition, name);
-	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION ||
-	    copy->size != sizeof(*copy))
-		return no_page_error(name);
-	return 0;
 }
 
 /* Text from elsewhere ends where its array ends, and does nothing to a terminal. */
@@ -340,18 +282,44 @@ static int check_copy(struct spw_status_page *copy, int owner, const char *store
 	return 0;
 }
 
+/* By reading: of a mapping whose file its owner cuts off, a look ends the process by SIGBUS. */
+static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy)
+{
+	char path[PAGE_PATH_BYTES];
+	int fd = open_page(store_uuid, partition, O_RDONLY), rc, owner;
+
+	if (fd < 0)
+		return fd;
+	/* What a process left behind does not change any more, in the middle of a write or not. */
+	owner = spw_fd_locked(fd, 0, 0);
+	if (owner == 0)
+		rc = read_exactly(fd, copy, sizeof(*copy), 0) ? 0 : -EIO;
+	else
+		rc = read_page(fd, copy);
+	(void)close(fd);
+	if (rc == -EAGAIN)
+		return spw_error(-EUCLEAN, "the status page of partition %u never comes to rest",
+				 partition);
+	if (rc == 0 && copy->magic == 0)
+		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition,
+				 store_uuid);
+	page_path(store_uuid, partition, path);
+	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION ||
+	    copy->size != sizeof(*copy))
+		return no_page_error(path);
+	return check_copy(copy, owner, store_uuid, partition);
+}
+
 int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_status *status,
 		    size_t size)
 {
 	struct spw_status_page *copy = malloc(sizeof(*copy));
 	uint64_t now_ns;
-	int rc, owner = 0;
+	int rc;
 
 	if (!copy)
 		return spw_error(-ENOMEM, "out of memory");
-	rc = copy_page(store_uuid, partition, copy, &owner);
-	if (rc == 0)
-		rc = check_copy(copy, owner, store_uuid, partition);
+	rc = copy_page(store_uuid, partition, copy);
 	if (rc == 0) {
 		now_ns = spw_clock_ns();
 		copy->status.age_ns = now_ns > copy->refreshed_ns ? now_ns - copy->refreshed_ns : 0;
@@ -366,7 +334,7 @@ int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive
 {
 	struct spw_status *status = malloc(sizeof(*status));
 	struct spw_status_page *page;
-	int fd, rc;
+	int fd = -1, rc;
 
 	if (!status)
 		return spw_error(-ENOMEM, "out of memory");
@@ -375,9 +343,9 @@ int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive
 		rc = spw_error(-EINVAL, "the store has %u drives, numbered from 0", status->drives);
 	free(status);
 	if (rc == 0)
-		rc = open_page(store_uuid, partition, O_RDWR, &fd);
-	if (rc)
-		return rc;
+		fd = open_page(store_uuid, partition, O_RDWR);
+	if (fd < 0)
+		return rc ? rc : fd;
 	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (page == MAP_FAILED)
 		rc = spw_error_errno(-errno,
@@ -391,61 +359,47 @@ int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive
 	return 0;
 }
 
-/* The next entry of /dev/shm that is named like a page. */
-static bool next_name(DIR *dir, struct spw_status_name *name)
-{
-	struct dirent *entry;
+/* ---- All pages ---- */
 
-	while ((entry = readdir(dir)) != NULL)
-		if (sscanf(entry->d_name, "spillway-%36[0-9a-f-]-%u", name->store_uuid,
-			   &name->partition) == 2)
-			return true;
-	return false;
-}
+struct list {
+	struct spw_status_page *page;
+	struct spw_status_name *names;
+	unsigned count, found;
+};
 
-/* Called on open and on list: nothing else removes the page of a store never opened again. */
-void spw_status_sweep(void)
+/* Nothing but this removes the page of a store that is never opened again. */
+static int visit_page(void *context, const char *folder, const char *entry)
 {
-	struct spw_status_page *page = malloc(sizeof(*page));
-	DIR *dir = page ? opendir(FOLDER) : NULL;
+	struct list *list = context;
 	struct spw_status_name name;
-	int owner;
+	char path[PAGE_PATH_BYTES];
+	struct stat st;
 
-	while (dir && next_name(dir, &name)) {
-		char path[PAGE_PATH_BYTES];
-
-		if (copy_page(name.store_uuid, name.partition, page, &owner) || owner != 0)
-			continue;
-		page_path(name.store_uuid, name.partition, path);
-		(void)remove_unowned(path);
-	}
-	if (dir)
-		(void)closedir(dir);
-	free(page);
+	(void)folder;
+	if (sscanf(entry, "spillway-%36[0-9a-f-]-%u", name.store_uuid, &name.partition) != 2)
+		return 0;
+	page_path(name.store_uuid, name.partition, path);
+	/* Before it is read: a process may have died while it wrote. */
+	if (lstat(path, &st) || !S_ISREG(st.st_mode) || remove_unowned(path) == 0 ||
+	    copy_page(name.store_uuid, name.partition, list->page))
+		return 0;
+	if (list->found < list->count)
+		list->names[list->found] = name;
+	list->found++;
+	return 0;
 }
 
 int spw_status_list(struct spw_status_name names[], unsigned count)
 {
-	struct spw_status_name name;
-	struct spw_status *status;
-	int found = 0;
-	DIR *dir;
+	struct list list = {.page = malloc(sizeof(*list.page)), .names = names, .count = count};
+	int rc = list.page ? spw_each_name(FOLDER, visit_page, &list)
+			   : spw_error(-ENOMEM, "out of memory");
 
-	spw_status_sweep();
-	dir = opendir("/dev/shm");
-	if (!dir)
-		return errno == ENOENT ? 0 : spw_error_errno(-errno, "cannot list /dev/shm");
-	status = malloc(sizeof(*status));
-	while (status && next_name(dir, &name)) {
-		if (spw_status_read(name.store_uuid, name.partition, status, sizeof(*status)))
-			continue;
-		if ((unsigned)found < count)
-			names[found] = name;
-		found++;
-	}
-	(void)closedir(dir);
-	if (!status)
-		return spw_error(-ENOMEM, "out of memory");
-	free(status);
-	return found;
+	free(list.page);
+	return rc ? rc : (int)list.found;
+}
+
+void spw_status_sweep(void)
+{
+	(void)spw_status_list(NULL, 0);
 }

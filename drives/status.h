@@ -41,13 +41,11 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 	       "of another layout is another version");
 
 /**
- * spw_page_take - make the page of a partition and become its owner; one that a process left behind
- * is removed
- * @fd:  set to a descriptor of the page, all of it zeros; to be given to spw_page_drop()
+ * spw_page_take - make the page of a partition, in place of one left behind, and become its owner
+ * @fd:  set to a descriptor of the page, all of it zeros; for spw_page_drop()
  *
- * Return: 0; -EBUSY a living process has the partition open, which the words name as far as this
- * user may look; -EACCES the page is another user's, which decides nothing; or another negative
- * errno: no page can be made.
+ * Return: 0; -EBUSY a living process has the partition open, named as far as this user may look;
+ * -EACCES the page is another user's, which decides nothing; another -errno: none can be made.
  */
 int spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
 /* By their pages: has a living process a partition open, or about to be, other than @but? */

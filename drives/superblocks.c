@@ -63,38 +63,39 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	return 0;
 }
 
-/* The better one of the two places where copy 1 can be. */
-static enum spw_place last_place(const struct spw_superblocks *superblocks)
+/* Return: 0 or 1, the one to believe, or an errno, as of spw_layout_choose(). */
+static int choose_of(const struct spw_place_content *first, const struct spw_place_content *second)
 {
-	const struct spw_place_content *last = &superblocks->places[SPW_PLACE_LAST];
-	const struct spw_place_content *former = &superblocks->places[SPW_PLACE_FORMER_LAST];
-	int results[2] = {last->result, former->result};
-	struct spw_superblock copies[2];
+	struct spw_superblock copies[2] = {first->superblock, second->superblock};
+	int results[2] = {first->result, second->result};
 
-	if (!former->exists)
-		return SPW_PLACE_LAST;
-	copies[0].sequence = last->superblock.sequence;
-	copies[1].sequence = former->superblock.sequence;
-	return spw_layout_choose(copies, results) == 1 ? SPW_PLACE_FORMER_LAST : SPW_PLACE_LAST;
+	return spw_layout_choose(copies, results);
 }
 
 static void choose(struct spw_superblocks *superblocks)
 {
-	enum spw_place last = last_place(superblocks);
-	const struct spw_place_content *places[2] = {&superblocks->places[SPW_PLACE_FIRST],
-						     &superblocks->places[last]};
-	struct spw_superblock copies[2] = {places[0]->superblock, places[1]->superblock};
-	int results[2] = {places[0]->result, places[1]->result};
-	int copy = spw_layout_choose(copies, results);
+	const struct spw_place_content *places = superblocks->places;
+	enum spw_place last = SPW_PLACE_LAST;
+	int copy;
 
+	/* Copy 1 can be in two places. */
+	if (places[SPW_PLACE_FORMER_LAST].exists &&
+	    choose_of(&places[SPW_PLACE_LAST], &places[SPW_PLACE_FORMER_LAST]) == 1)
+		last = SPW_PLACE_FORMER_LAST;
+	copy = choose_of(&places[SPW_PLACE_FIRST], &places[last]);
 	superblocks->copies_good = 0;
 	superblocks->chosen = copy == 1 ? (int)last : copy;
-	for (unsigned i = 0; copy >= 0 && i < 2; i++)
-		if (results[i] == 0 && copies[i].sequence == copies[copy].sequence)
+	if (copy < 0)
+		return;
+	for (unsigned i = 0; i < 2; i++) {
+		const struct spw_place_content *content = &places[i == 0 ? SPW_PLACE_FIRST : last];
+
+		if (content->result == 0 &&
+		    content->superblock.sequence == places[superblocks->chosen].superblock.sequence)
 			superblocks->copies_good++;
+	}
 }
 
-/* What was found when the places were read. NULL: the place does not lie inside the device. */
 static const struct spw_place_content *content_at(const struct spw_superblocks *superblocks,
 						  uint64_t offset_bytes)
 {

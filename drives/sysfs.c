@@ -9,11 +9,34 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "util/util.h"
-
-bool spw_sysfs_join(char *out, size_t len, const char *folder, const char *name)
+bool spw_sysfs_path(char path[PATH_MAX], const char *format, ...)
 {
-	return snprintf(out, len, "%s/%s", folder, name) < (int)len;
+	va_list args;
+	int len;
+
+	va_start(args, format);
+	len = vsnprintf(path, PATH_MAX, format, args);
+	va_end(args);
+	return len < PATH_MAX;
+}
+
+bool spw_sysfs_line(char *line, size_t line_len, const char *format, ...)
+{
+	char path[PATH_MAX];
+	va_list args;
+	int len;
+
+	va_start(args, format);
+	len = vsnprintf(path, sizeof(path), format, args);
+	va_end(args);
+	return len < PATH_MAX && spw_read_line(path, line, line_len) && line[0] != '\0';
+}
+
+bool spw_sysfs_has(const char *folder, const char *name, const char *file)
+{
+	char path[PATH_MAX];
+
+	return spw_sysfs_path(path, "%s/%s/%s", folder, name, file) && access(path, F_OK) == 0;
 }
 
 bool spw_sysfs_folder(dev_t number, char folder[PATH_MAX])
@@ -37,13 +60,12 @@ const char *spw_sysfs_name(const char *folder)
 	return strrchr(folder, '/') + 1;
 }
 
-bool spw_sysfs_number(const char *folder, dev_t *number)
+bool spw_sysfs_number(const char *name, dev_t *number)
 {
-	char path[PATH_MAX], line[32];
 	unsigned major_number, minor_number;
+	char line[32];
 
-	if (!spw_sysfs_join(path, sizeof(path), folder, "dev") ||
-	    !spw_read_line(path, line, sizeof(line)) ||
+	if (!spw_sysfs_line(line, sizeof(line), "/sys/class/block/%s/dev", name) ||
 	    sscanf(line, "%u:%u", &major_number, &minor_number) != 2)
 		return false;
 	*number = makedev(major_number, minor_number);
@@ -52,14 +74,11 @@ bool spw_sysfs_number(const char *folder, dev_t *number)
 
 bool spw_sysfs_whole(dev_t number, char folder[PATH_MAX], dev_t *whole)
 {
-	char mark[PATH_MAX];
-
-	if (!spw_sysfs_folder(number, folder) ||
-	    !spw_sysfs_join(mark, sizeof(mark), folder, "partition"))
+	if (!spw_sysfs_folder(number, folder))
 		return false;
-	if (access(mark, F_OK) == 0)
+	if (spw_sysfs_has(folder, ".", "partition"))
 		*strrchr(folder, '/') = '\0';
-	return spw_sysfs_number(folder, whole);
+	return spw_sysfs_number(spw_sysfs_name(folder), whole);
 }
 
 struct walk {
@@ -72,13 +91,10 @@ static int visit_partition(void *context, const char *folder, const char *name)
 {
 	const struct walk *walk = context;
 	const char *whole = spw_sysfs_name(folder);
-	char child[PATH_MAX], mark[PATH_MAX];
 	dev_t partition;
 
-	if (strncmp(name, whole, strlen(whole)) != 0 ||
-	    !spw_sysfs_join(child, sizeof(child), folder, name) ||
-	    !spw_sysfs_join(mark, sizeof(mark), child, "partition") || access(mark, F_OK) != 0 ||
-	    !spw_sysfs_number(child, &partition))
+	if (strncmp(name, whole, strlen(whole)) != 0 || !spw_sysfs_has(folder, name, "partition") ||
+	    !spw_sysfs_number(name, &partition))
 		return 0;
 	return walk->visit(name, partition, walk->context);
 }
@@ -105,7 +121,7 @@ bool spw_sysfs_node(const char *name, dev_t number, char *node, size_t len)
 
 bool spw_same_file(const struct stat *a, const struct stat *b)
 {
-	if (S_ISBLK(a->st_mode) || S_ISBLK(b->st_mode))
-		return S_ISBLK(a->st_mode) && S_ISBLK(b->st_mode) && a->st_rdev == b->st_rdev;
+	if (S_ISBLK(a->st_mode) || S_ISCHR(a->st_mode))
+		return (a->st_mode & S_IFMT) == (b->st_mode & S_IFMT) && a->st_rdev == b->st_rdev;
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }

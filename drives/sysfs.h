@@ -9,17 +9,20 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-/* "FOLDER/NAME". Return: false: too long. */
-bool spw_sysfs_join(char *out, size_t len, const char *folder, const char *name);
+#include "util/util.h"
 
-/* The folder of a block device. Return: false when there is none. */
+/* A path as by printf(3). Return: false: too long. */
+bool spw_sysfs_path(char path[PATH_MAX], const char *format, ...) SPW_PRINTF(2, 3);
+
+/* The line in the file of such a path. Return: false: there is none, or it is empty. */
+bool spw_sysfs_line(char *line, size_t len, const char *format, ...) SPW_PRINTF(3, 4);
+
+bool spw_sysfs_has(const char *folder, const char *name, const char *file);
+
+/* The folder of a block device, its last part, and its number. Return: false: there is none. */
 bool spw_sysfs_folder(dev_t number, char folder[PATH_MAX]);
-
-/* The last part of a folder's path. */
 const char *spw_sysfs_name(const char *folder);
-
-/* "MAJOR:MINOR" in the file dev of a folder. */
-bool spw_sysfs_number(const char *folder, dev_t *number);
+bool spw_sysfs_number(const char *name, dev_t *number);
 
 /* The folder of the whole drive, and its number: of a partition, the folder above. */
 bool spw_sysfs_whole(dev_t number, char folder[PATH_MAX], dev_t *whole);
@@ -31,13 +34,7 @@ int spw_sysfs_partitions(dev_t number, int (*visit)(const char *name, dev_t numb
 /* The node of the block device of that name. Return: false: /dev has none. */
 bool spw_sysfs_node(const char *name, dev_t number, char *node, size_t len);
 
-/* ---- Loop devices ---- */
-
-/*
- * What each loop device of this machine shows, as it was when it was read: a file or a block
- * device, by the numbers that the kernel keeps, since a name may have become another's. Of a device
- * that this user may not ask, there is only the name.
- */
+/* What each shows, by the kernel's numbers; of one that this user may not ask only the name. */
 struct spw_loops;
 
 /* Return: 0; a negative errno, in words. */
@@ -45,9 +42,8 @@ int spw_loops_read(struct spw_loops **loops);
 void spw_loops_free(struct spw_loops *loops); /* NULL is fine */
 
 /*
- * What one shows. Only the type and the numbers of @shown are set. @backing: the name that it has
- * now, as far as it has one; valid as long as @loops Return: 1; 0: it is no loop device, or shows
- * nothing; a negative errno: it cannot be told, in words.
+ * @shown: only type and numbers are set. @backing: the name it has now, if any; as long as @loops.
+ * Return: 1; 0: it is no loop device, or shows nothing; -errno, in words: it cannot be told.
  */
 int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown,
 		   const char **backing);
@@ -60,7 +56,7 @@ int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t
 int spw_list_devices(const char *folder, bool (*wanted)(const char *name), const char *before,
 		     char ***names);
 
-/* Two nodes of one block device, or two names of one file. */
+/* Two nodes of one device, or two names of one file. */
 bool spw_same_file(const struct stat *a, const struct stat *b);
 
 #endif

@@ -99,9 +99,7 @@ static bool same_file(const char *one, const char *other)
 	return same;
 }
 
-/*
- * By serial number where the drive has one: paths change from boot to boot. Else by path and size.
- */
+/* By serial number, since paths change from boot to boot; without one by path and size. */
 static bool is_drive(json_t *entry, const struct spw_device *device)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);

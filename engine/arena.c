@@ -13,7 +13,7 @@
 
 #include <errno.h>
 #include <linux/mman.h>
-#include <numa.h>
+#include <limits.h>
 #include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +24,7 @@
 #include "util/util.h"
 
 #define GRANULES_MAX (1u << 30) /* 64 TiB */
+#define NODES_MAX    1024u      /* the most that Linux is built for */
 
 /* What older headers do not have. */
 #ifndef MADV_POPULATE_WRITE
@@ -73,31 +74,22 @@ static bool transparent_pages_are_on(void)
 /* Preferred, not strict: memory on the wrong node is slow, none at all is a failed step. */
 static void prefer_node(char *base, uint64_t len_bytes, const struct spw_arena_opts *opts)
 {
-	struct bitmask *nodes;
+	unsigned long nodes[NODES_MAX / LONG_BIT] = {0};
+	unsigned node = (unsigned)opts->numa_node;
 
 	if (opts->numa_node < 0)
 		return;
-	if (numa_available() < 0 || opts->numa_node > numa_max_node()) {
+	if (node < NODES_MAX)
+		nodes[node / LONG_BIT] = 1ul << node % LONG_BIT;
+	if (node >= NODES_MAX || mbind(base, len_bytes, MPOL_PREFERRED, nodes, NODES_MAX + 1, 0))
 		spw_log(&opts->log, SPW_LOG_WARNING,
-			"DMA memory: there is no NUMA node %d; memory comes from any",
-			opts->numa_node);
-		return;
-	}
-	nodes = numa_allocate_nodemask();
-	if (!nodes)
-		return;
-	(void)numa_bitmask_setbit(nodes, (unsigned)opts->numa_node);
-	if (mbind(base, len_bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0))
-		spw_log(&opts->log, SPW_LOG_WARNING,
-			"DMA memory: NUMA node %d cannot be preferred: %s", opts->numa_node,
-			spw_strerror(errno));
-	numa_bitmask_free(nodes);
+			"DMA memory: NUMA node %u cannot be preferred (%s); memory comes from any",
+			node, node < NODES_MAX ? spw_strerror(errno) : "there is no such node");
 }
 
 /*
- * Memory of huge pages that are there. To have them reserved is not enough: where the cgroup has no
- * share of the machine's, as a container that did not ask for any, the first access would end the
- * process by SIGBUS. Return: NULL, with errno.
+ * Huge pages are populated at once: where the cgroup may not have the reserved ones, the first
+ * access would be SIGBUS. Return: NULL, with errno.
  */
 static char *map_huge(uint64_t len_bytes, const struct spw_arena_opts *opts)
 {
@@ -153,9 +145,7 @@ static int map_pages(struct spw_arena *arena, const struct spw_arena_opts *opts)
 	arena->pages = SPW_PAGES_PLAIN;
 	spw_log(&opts->log, SPW_LOG_WARNING,
 		"DMA memory: neither huge pages (see vm.nr_hugepages) nor transparent ones for %s; "
-		"using plain pages, "
-		"which cost "
-		"more CPU time",
+		"using plain pages, which cost more CPU time",
 		size);
 	return 0;
 }
@@ -199,14 +189,9 @@ int spw_arena_open(const struct spw_arena_opts *user_opts, struct spw_arena **ou
 	ret = map_pages(arena, &opts);
 	if (ret)
 		goto fail;
-	/*
-	 * A drive writes here: a child of fork(2) neither shares these pages nor makes the parent
-	 * copy them.
-	 */
+	/* A drive writes here: no child of fork(2) shares these pages, or has them copied. */
 	(void)madvise(arena->base, arena->len_bytes, MADV_DONTFORK);
 	SPW_POISON(arena->base, arena->len_bytes);
-	arena->stats =
-		(struct spw_arena_stats){.pages = arena->pages, .bytes_total = arena->len_bytes};
 	*out = arena;
 	return 0;
 fail:
@@ -286,7 +271,6 @@ int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory)
 {
 	uint64_t granules =
 		(uint64_t)len / SPW_ARENA_GRANULE_BYTES + (len % SPW_ARENA_GRANULE_BYTES != 0);
-	uint64_t bytes = granules * SPW_ARENA_GRANULE_BYTES;
 	uint32_t first;
 	bool found;
 
@@ -302,13 +286,8 @@ int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory)
 		arena->run_lengths[first] = (uint32_t)granules;
 		if (first == arena->lowest_free)
 			arena->lowest_free = first + (uint32_t)granules;
-		arena->stats.allocations++;
-		arena->stats.bytes_used += bytes;
-		if (arena->stats.bytes_used > arena->stats.bytes_used_max)
-			arena->stats.bytes_used_max = arena->stats.bytes_used;
+		arena->bytes_used += granules * SPW_ARENA_GRANULE_BYTES;
 		*memory = arena->base + (uint64_t)first * SPW_ARENA_GRANULE_BYTES;
-	} else {
-		arena->stats.refusals++;
 	}
 	(void)pthread_mutex_unlock(&arena->lock);
 	if (!found)
@@ -334,9 +313,8 @@ void spw_arena_free(struct spw_arena *arena, void *memory)
 	flip_bits(arena, first, count, true);
 	if (first < arena->lowest_free)
 		arena->lowest_free = first;
-	SPW_ASSERT(arena->stats.bytes_used >=
-		   (uint64_t)count * SPW_ARENA_GRANULE_BYTES); /* ARENA-4 */
-	arena->stats.bytes_used -= (uint64_t)count * SPW_ARENA_GRANULE_BYTES;
+	SPW_ASSERT(arena->bytes_used >= (uint64_t)count * SPW_ARENA_GRANULE_BYTES); /* ARENA-4 */
+	arena->bytes_used -= (uint64_t)count * SPW_ARENA_GRANULE_BYTES;
 	(void)pthread_mutex_unlock(&arena->lock);
 }
 
@@ -344,21 +322,4 @@ void *spw_arena_memory(const struct spw_arena *arena, size_t *len)
 {
 	*len = (size_t)arena->len_bytes;
 	return arena->base;
-}
-
-bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len)
-{
-	uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)arena->base);
-
-	return offset < arena->len_bytes && len <= arena->len_bytes - offset;
-}
-
-void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats *stats, size_t size)
-{
-	struct spw_arena_stats now;
-
-	(void)pthread_mutex_lock(&arena->lock);
-	now = arena->stats;
-	(void)pthread_mutex_unlock(&arena->lock);
-	spw_opts_merge(stats, size, &now, sizeof(now));
 }

@@ -10,6 +10,12 @@
 /* The base of an arena is a multiple of this, whatever its pages. */
 #define SPW_HUGE_PAGE_BYTES (2u << 20)
 
+enum spw_page_kind {
+	SPW_PAGES_HUGETLB,     /* MAP_HUGETLB */
+	SPW_PAGES_TRANSPARENT, /* madvise(MADV_HUGEPAGE) */
+	SPW_PAGES_PLAIN,
+};
+
 struct spw_arena {
 	char *base;
 	uint64_t len_bytes;
@@ -20,7 +26,7 @@ struct spw_arena {
 	uint32_t lowest_free;  /* no granule below is free */
 	uint64_t *used;        /* one bit per granule; bits beyond the last are set */
 	uint32_t *run_lengths; /* at the first granule of an allocation: its granules; else 0 */
-	struct spw_arena_stats stats;
+	uint64_t bytes_used;
 };
 
 #endif

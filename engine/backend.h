@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/backend.h - what lies between the queue, which knows ios, and a backend, which knows one
- * way to reach a drive
+ * engine/backend.h - between a queue, which knows ios, and a backend, one way to reach a drive
  *
- * The queue (queue.c) cuts ios into parts: one part is one slot and one request in flight. A
- * backend takes parts, gives them to a drive, and hands each back exactly once through
- * spw_part_completed() with the number of bytes or a negative errno. Splitting, joining, continuing
- * what was cut short, trying again, counting and reporting happen above; waiting and system calls
- * below.
+ * The queue cuts ios into parts: one slot and one request in flight each. A backend hands each part
+ * back exactly once, by spw_part_completed(). Splitting, joining, continuing, retrying, counting
+ * and reporting are the queue's; waiting and system calls the backend's.
  *
- * All functions of a backend are called by the thread that owns the queue, except open (any thread,
- * before the first use) and wake (any thread, also from a signal handler).
+ * The thread that owns the queue calls all functions of a backend, but open: any, before first use.
  */
 #ifndef SPW_ENGINE_BACKEND_H
 #define SPW_ENGINE_BACKEND_H
@@ -25,29 +21,16 @@
 struct spw_queue;
 struct spw_queue_device;
 
-/*
- * Memory is registered in pieces of at most this, counted from the arena's base: the most that
- * io_uring takes at once.
- */
+/* Memory is registered in pieces of this from the arena's base: the most io_uring takes. */
 #define SPW_PIECE_SHIFT 30
 
 /* A backend is never asked to wait for more completions than this at once. */
 #define SPW_WANT_MAX 64u
 
 /* Of an io, see transfer.c. */
-enum spw_io_state {
-	IO_ENDED,
-	IO_WAITING,
-	IO_ISSUED,
-	IO_CANCELLED,
-	IO_WHOLE,
-	IO_WHOLE_UNREGISTERED
-};
+enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE };
 
-/*
- * One request in flight, one cache line. While its io is whole, only io, next and device hold: the
- * rest is what the io says, and is filled in by spw_part_unfold() when it does not end in one go.
- */
+/* One request. While its io is whole only io, next and device hold, until spw_part_unfold(). */
 struct spw_part {
 	struct spw_io *io;     /* NULL: the slot is free */
 	struct spw_part *next; /* among the free slots, or among those to be issued again */
@@ -72,28 +55,16 @@ struct spw_backend_ops {
 	enum spw_backend backend;
 	bool discards; /* takes SPW_DISCARD as a part without memory */
 
-	/*
-	 * Make the backend's state. Sets queue->pieces to the number of registered pieces. Return:
-	 * 0; a negative errno: not usable.
-	 */
+	/* Make the backend's state; set queue->pieces. Return: 0; -errno: not usable. */
 	int (*open)(struct spw_queue *queue);
-	/*
-	 * Narrow what one part to a device may be: part_bytes_max, segments_max,
-	 * queue->arena_page_bytes. NULL: as any block device.
-	 */
+	/* Narrow part_bytes_max, segments_max, arena_page_bytes. NULL: as any block device. */
 	void (*limits)(struct spw_queue *queue, struct spw_queue_device *device);
 	/* Nothing is in flight. */
 	void (*close)(struct spw_queue *queue);
 
-	/*
-	 * Take one part; no system call. Return: 0; -EAGAIN full: submit, then try again. A part
-	 * that cannot be issued completes.
-	 */
+	/* No system call. Return: 0, also when it completed at once; -EAGAIN full: submit. */
 	int (*issue)(struct spw_queue *queue, struct spw_part *part);
-	/*
-	 * Give what was issued to the drives, with one system call; completes nothing. Return: 0; a
-	 * negative errno.
-	 */
+	/* One system call for all that was issued; completes nothing. Return: 0; -errno. */
 	int (*submit)(struct spw_queue *queue);
 	/*
 	 * Submit, wait for @want completions (0: none), complete what has ended. Returns early
@@ -112,7 +83,6 @@ extern const struct spw_backend_ops spw_backend_libaio;
 extern const struct spw_backend_ops spw_backend_nvme; /* engine/nvme/ */
 extern const struct spw_backend_ops spw_backend_vfio; /* engine/vfio/ */
 
-/* One device of a queue. */
 struct spw_queue_device {
 	struct spw_io *head, *tail; /* ios with bytes that are not cut into parts yet, in order */
 	struct spw_part *free;
@@ -127,22 +97,15 @@ struct spw_queue_device {
 	uint32_t uncut_bytes;    /* this much is one part, wherever the memory is, */
 	uint32_t whole_bytes;    /* and this much in registered memory, */
 	uint32_t whole_mask;     /* where address, offset and length are multiples of this + 1 */
-	uint64_t
-		/*
-		 * polled: no part goes over a multiple of this, counted on the whole drive; 0:
-		 * anywhere
-		 */
-		boundary_bytes;
+	/* polled: no part goes over a multiple of this, counted on the whole drive; 0: anywhere */
+	uint64_t boundary_bytes;
 	uint64_t start_bytes; /* of the device on that drive */
 	uint64_t size_bytes;
 	const struct spw_device *device;
 } __attribute__((aligned(128))); /* an index becomes an address by a shift */
 
 struct spw_queue {
-	/*
-	 * spw_queue_prepare_any(), unless the backend has a shorter way for plain transfers and
-	 * sets it when it is opened.
-	 */
+	/* spw_queue_prepare_any(), or a shorter way for plain transfers that the backend sets */
 	int (*prepare)(struct spw_queue *queue, struct spw_io *io);
 	const struct spw_backend_ops *ops;
 	void *state; /* the backend's */
@@ -165,9 +128,8 @@ struct spw_queue {
 	uint64_t registered_bytes;  /* from the arena's base */
 
 	/*
-	 * COUNT: nearly every io takes one slot, goes to the drive once and gives the slot back, so
-	 * slots are counted, and of ios and parts only how many more there are than slots. A
-	 * difference may be below 0, modulo 2^64; the sums are not.
+	 * COUNT: nearly every io takes one slot once. So slots are counted, and of ios and parts
+	 * only how many more there are; differences may be below 0, modulo 2^64.
 	 */
 	uint64_t slots_taken, slots_given;
 	uint64_t ios_prepared_besides; /* + slots_taken: ios prepared */
@@ -176,12 +138,8 @@ struct spw_queue {
 	uint64_t parts_unregistered;   /* of these, from memory that is not registered */
 	uint64_t ios_reaped;           /* ios ended when the last reap returned */
 	uint64_t bytes[2];             /* transferred: SPW_READ, SPW_WRITE */
-	unsigned
-		/*
-		 * a piece has this many bytes, as a power of two: SPW_PIECE_SHIFT unless the
-		 * backend takes less
-		 */
-		piece_shift;
+	/* a piece has 2^this many bytes: SPW_PIECE_SHIFT unless the backend takes less */
+	unsigned piece_shift;
 	uintptr_t page_bytes;
 
 	/* slots to be issued again: continued or retried */
@@ -190,12 +148,8 @@ struct spw_queue {
 	/* ended outside a reap: done is called by the next */
 	struct spw_io *ended_head, *ended_tail;
 
-	uint32_t
-		/*
-		 * set by the backend around spw_part_completed(): what the drive itself said of a
-		 * failure
-		 */
-		drive_status;
+	/* set by the backend around spw_part_completed(): what the drive said of a failure */
+	uint32_t drive_status;
 	uint32_t placement;  /* of struct spw_queue_opts */
 	uint32_t timeout_ms; /* of struct spw_queue_opts */
 
@@ -209,10 +163,7 @@ struct spw_queue {
 	char description[512];
 };
 
-/*
- * How a backend says that a part has ended, from wait, from cancel, or from issue when it cannot be
- * issued. @res: bytes, or a negative errno.
- */
+/* From wait, cancel or issue: a part has ended. @res: bytes, or a negative errno. */
 void spw_part_completed(struct spw_queue *queue, struct spw_part *part, int64_t res);
 
 /* spw_queue_prepare() for every io: it is issued by the next submit or wait. */
@@ -227,7 +178,9 @@ int spw_queue_open_with(struct spw_device *const devices[], unsigned count,
 			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
 			struct spw_queue **queue);
 
-/* Append to spw_queue_description(). */
+/* Sleep until what is watched is readable; negative: no limit. Return: 0; -ETIME; -errno. */
+int spw_queue_sleep(struct spw_queue *queue, int64_t timeout_ns);
+
 void spw_queue_describe(struct spw_queue *queue, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
@@ -287,10 +240,7 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;
 }
 
-/*
- * The checks of spw_queue_prepare_any(), but those of the device, which must come first, and of the
- * memory, in few instructions; and that one part is enough.
- */
+/* Can it go in one piece, of up to @bytes_max? Where its memory lies is not looked at. */
 static inline bool spw_is_whole(const struct spw_queue_device *dev, const struct spw_io *io,
 				uint32_t bytes_max)
 {
@@ -299,13 +249,13 @@ static inline bool spw_is_whole(const struct spw_queue_device *dev, const struct
 	return (unsigned)io->op <= SPW_WRITE && io->len_bytes - 1 < bytes_max &&
 	       !__builtin_add_overflow(io->offset_bytes, io->len_bytes, &end_bytes) &&
 	       end_bytes <= dev->size_bytes &&
-	       ((io->offset_bytes | io->len_bytes | (uintptr_t)io->buf) & dev->whole_mask) == 0;
+	       ((io->offset_bytes | io->len_bytes | (uintptr_t)io->buf) & dev->whole_mask) == 0 &&
+	       !SPW_IS_POISONED(io->buf, io->len_bytes);
 }
 
 /*
- * The slot for an io that goes to the drive in one piece from registered memory, which is nearly
- * all of them. @piece: where the memory lies. Return: NULL when there is anything that takes a
- * closer look; nothing was done then.
+ * The slot for an io in one piece from registered memory, which is nearly all of them; nothing is
+ * changed. Return: NULL: it takes a closer look.
  */
 static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue,
 					      const struct spw_io *io, unsigned piece_shift,
@@ -318,16 +268,12 @@ static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue,
 	*piece = first >> piece_shift;
 	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->whole_bytes) ||
 	    first >= queue->registered_bytes ||
-	    (first + io->len_bytes - 1) >> piece_shift != *piece ||
-	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
+	    (first + io->len_bytes - 1) >> piece_shift != *piece || dev->head)
 		return NULL;
 	return dev->free;
 }
 
-/*
- * The same from memory that is not registered, the caller's own or, where nothing can be
- * registered, the arena's.
- */
+/* The same from memory that is not registered, the caller's or the arena's. */
 static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queue *queue,
 							   const struct spw_io *io,
 							   struct spw_queue_device **device)
@@ -337,12 +283,12 @@ static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queu
 	*device = dev;
 	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->uncut_bytes) ||
 	    !io->buf || (uintptr_t)io->buf - queue->arena_base < queue->registered_bytes ||
-	    SPW_IS_POISONED(io->buf, io->len_bytes) || dev->head)
+	    dev->head)
 		return NULL;
 	return dev->free;
 }
 
-/* The backend has issued @io in the slot that spw_whole_slot() gave, the next free one. */
+/* The backend has issued @io in the slot that it was given above, the next free one. */
 static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev,
 				    struct spw_io *io)
 {
@@ -350,24 +296,12 @@ static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_de
 	io->engine_state = IO_WHOLE;
 }
 
-/* The same for spw_whole_unregistered_slot(). */
-static inline void spw_whole_unregistered_issued(struct spw_queue *queue,
-						 struct spw_queue_device *dev, struct spw_io *io)
-{
-	spw_slot_take(queue, dev)->io = io;
-	io->engine_state = IO_WHOLE_UNREGISTERED;
-	queue->parts_unregistered++;
-}
-
 static inline bool spw_io_is_whole(const struct spw_io *io)
 {
-	return io->engine_state >= IO_WHOLE;
+	return io->engine_state == IO_WHOLE;
 }
 
-/*
- * As spw_part_completed(), from wait, for what was issued whole and has ended whole. Return: false:
- * nothing was done.
- */
+/* As spw_part_completed(), for what was issued and ended whole; else false, and no change. */
 static inline bool spw_whole_completed(struct spw_queue *queue, struct spw_part *part, int64_t res)
 {
 	struct spw_io *io = part->io;

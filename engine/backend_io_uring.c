@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/backend_io_uring.c - parts over one io_uring: interrupts, polling (IOPOLL) or a submitting
- * kernel thread (SQPOLL)
+ * engine/backend_io_uring.c - parts over one io_uring: interrupts, IOPOLL or SQPOLL
  *
- * The ring is made disabled by whoever opens the queue, who also registers files and memory; the
- * thread that first uses the queue enables it and is its owner from then on. Every feature but
- * registered files (URING-1) is asked for and dropped alone when the kernel refuses it. One system
- * call submits, waits and runs the completions that the kernel has deferred (DEFER_TASKRUN);
- * liburing's helpers may take two, so the system call is made here.
+ * Whoever opens the queue makes the ring, disabled, and registers files and memory; the thread that
+ * first uses it enables and owns it. Features but registered files (URING-1) are dropped one by one
+ * when the kernel refuses them. One system call submits, waits and runs deferred completions;
+ * liburing's helpers may take two, so it is made here.
  *
  * Invariants, cited by asserts and tests
  *   URING-1  The files that lock and claim the drives are registered, too (register_files()).
- *   URING-2  wakes_armed polls of the eventfd are with the kernel or in the ring, at least as many
+ *   URING-2  wake.polls polls of the eventfd are in the ring or with the kernel, at least as many
  *            as completions are waited for: a wake ends every wait.
  *   URING-3  A part with a piece lies in memory that is registered.
  */
@@ -45,8 +43,6 @@ static const struct {
 	{IORING_SETUP_SINGLE_ISSUER, "single_issuer"},
 	{IORING_SETUP_COOP_TASKRUN, "coop_taskrun"},
 	{IORING_SETUP_SUBMIT_ALL, "submit_all"},
-	{IORING_SETUP_R_DISABLED, "r_disabled"},
-	{IORING_SETUP_CLAMP, "clamp"},
 };
 
 static unsigned wanted_flags(enum spw_wait wait)
@@ -60,35 +56,24 @@ static unsigned wanted_flags(enum spw_wait wait)
 	return wait == SPW_WAIT_POLL ? flags | IORING_SETUP_IOPOLL : flags;
 }
 
-static unsigned round_up_to_power_of_two(unsigned value)
-{
-	return value <= 1 ? 1 : 1u << (32 - __builtin_clz(value - 1));
-}
-
-/*
- * With the flags asked for, dropping one after the other while the kernel says that it does not
- * know them.
- */
 static int set_up_ring(struct spw_queue *q, struct spw_uring *u, enum spw_wait wait)
 {
 	unsigned slots = q->depth * q->device_count + SPW_WANT_MAX;
-	unsigned entries =
-		round_up_to_power_of_two(slots < SQ_ENTRIES_MAX ? slots : SQ_ENTRIES_MAX);
+	unsigned entries = slots < SQ_ENTRIES_MAX ? slots : SQ_ENTRIES_MAX;
 	unsigned flags = wanted_flags(wait) | u->extra_flags;
 	unsigned next = 0;
 
 	for (;;) {
 		struct io_uring_params params = {
 			.flags = flags,
-			.cq_entries = round_up_to_power_of_two(2 * slots),
+			.cq_entries = 2 * slots,
 			.sq_thread_idle = SQ_IDLE_MS,
 		};
 		int ret = io_uring_queue_init_params(entries, &u->ring, &params);
 
 		if (ret == 0) {
 			u->setup_flags = flags;
-			if ((params.features & IORING_FEAT_EXT_ARG) &&
-			    (params.features & IORING_FEAT_NODROP))
+			if (params.features & IORING_FEAT_EXT_ARG)
 				return 0;
 			io_uring_queue_exit(&u->ring);
 			return -EOPNOTSUPP;
@@ -107,23 +92,17 @@ static int set_up_ring(struct spw_queue *q, struct spw_uring *u, enum spw_wait w
 
 static const char *reason_of_refusal(int error, char *text, size_t len)
 {
-	FILE *file;
-	int disabled = 0;
+	char line[16];
 
 	text[0] = '\0';
-	if (error == -EOPNOTSUPP)
+	if (error == -EOPNOTSUPP || error == -EINVAL)
 		(void)snprintf(text, len, " (needs Linux 5.11)");
 	if (error == -ENOMEM)
 		(void)snprintf(text, len, " (see ulimit -l)");
 	if (error != -EPERM)
 		return text;
-	file = fopen("/proc/sys/kernel/io_uring_disabled", "re");
-	if (!file || fscanf(file, "%d", &disabled) != 1)
-		disabled = 0;
-	if (file)
-		(void)fclose(file);
-	if (disabled)
-		(void)snprintf(text, len, " (kernel.io_uring_disabled=%d)", disabled);
+	if (spw_read_line("/proc/sys/kernel/io_uring_disabled", line, sizeof(line)) && atoi(line))
+		(void)snprintf(text, len, " (kernel.io_uring_disabled=%d)", atoi(line));
 	else
 		(void)snprintf(text, len, " (seccomp, as in many containers?)");
 	return text;
@@ -150,18 +129,15 @@ static int set_up(struct spw_queue *q, struct spw_uring *u)
 				 reason_of_refusal(ret, reason, sizeof(reason)));
 	spw_queue_describe(q, " %s", mode_names[q->wait_mode]);
 	for (size_t i = SPW_ARRAY_LEN(droppable); i-- > 0;)
-		if (u->setup_flags & droppable[i].flag &
-		    ~(IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED))
+		if (u->setup_flags & droppable[i].flag)
 			spw_queue_describe(q, " %s", droppable[i].name);
 	q->polls = q->wait_mode == SPW_WAIT_POLL;
 	return 0;
 }
 
 /*
- * URING-1: the files that I/O goes to, and behind them, never named by an entry, those that lock
- * and claim the drives. The kernel keeps registered files until the last request of the ring has
- * ended. So when a process is killed, nobody else gets a drive before the dead process' last write
- * has landed.
+ * URING-1: behind the files of I/O those that lock and claim the drives. The kernel keeps them
+ * until the ring's last request has ended: nobody gets a killed process' drive before that.
  */
 static int register_files(struct spw_queue *q, struct spw_uring *u, const int fds[])
 {
@@ -227,14 +203,11 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 	spw_queue_describe(q, " memory");
 }
 
-/*
- * A child of fork(2) shall neither submit to this ring by accident nor keep it, and the drives with
- * it.
- */
-static int set_up_alone(struct spw_queue *q, struct spw_uring *u)
+int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], uint64_t pieces_max)
 {
 	int ret;
 
+	/* A child of fork(2) must neither submit to this ring nor keep the drives by it. */
 	spw_fork_hold();
 	ret = set_up(q, u);
 	if (ret == 0) {
@@ -244,13 +217,6 @@ static int set_up_alone(struct spw_queue *q, struct spw_uring *u)
 			io_uring_queue_exit(&u->ring);
 	}
 	spw_fork_release();
-	return ret;
-}
-
-int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], uint64_t pieces_max)
-{
-	int ret = set_up_alone(q, u);
-
 	if (ret)
 		return ret;
 	u->enter_fd = u->ring.ring_fd;
@@ -266,6 +232,7 @@ int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], 
 }
 
 static int uring_prepare(struct spw_queue *q, struct spw_io *io);
+static void uring_take(struct spw_queue *q, struct spw_uring *u);
 
 static int uring_open(struct spw_queue *q)
 {
@@ -277,6 +244,7 @@ static int uring_open(struct spw_queue *q)
 		return spw_error(-ENOMEM, "io_uring: no memory");
 	for (unsigned i = 0; i < q->device_count; i++)
 		fds[i] = q->devices[i].fd;
+	u->take = uring_take;
 	ret = spw_uring_set_up(q, u, fds, INT16_MAX);
 	if (ret) {
 		free(u);
@@ -290,15 +258,12 @@ static int uring_open(struct spw_queue *q)
 	return 0;
 }
 
-/* By the thread that uses the queue first: it owns the ring from here on. */
 static int enable(struct spw_queue *q, struct spw_uring *u)
 {
-	int ret = 0;
-
 	/* Some liburings declare io_uring_enable_rings() without exporting it. */
-	if (u->setup_flags & IORING_SETUP_R_DISABLED)
-		ret = io_uring_register((unsigned)u->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
-					NULL, 0);
+	int ret =
+		io_uring_register((unsigned)u->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+
 	if (ret)
 		return spw_error_errno(ret, "io_uring cannot be enabled");
 	u->enabled = true;
@@ -317,17 +282,10 @@ static int enable(struct spw_queue *q, struct spw_uring *u)
 void spw_uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 {
 	if (u->enabled && !pthread_equal(u->owner, pthread_self())) {
-		/*
-		 * A ring is registered with a thread: liburing would unregister whatever ring of
-		 * this thread has the same number.
-		 */
+		/* By its number liburing would unregister another ring, of this thread. */
 		u->ring.int_flags = 0;
 	} else {
-		/*
-		 * The kernel takes a ring down after its descriptor is closed, some time later.
-		 * Until then it would hold the devices open, with their locks and exclusive claims,
-		 * and whoever opens them next would find them in use.
-		 */
+		/* A closed ring lives on for a while and would keep devices, locks and claims. */
 		(void)io_uring_unregister_files(&u->ring);
 		if (q->pieces > 0)
 			(void)io_uring_unregister_buffers(&u->ring);
@@ -398,42 +356,27 @@ static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int f
 	sqe->user_data = tag;
 }
 
-/* A polled ring takes nothing but transfers. */
-static int flush_now(struct spw_queue *q, struct spw_part *part)
-{
-	q->stats.system_calls++;
-	q->stats.sleeps++;
-	spw_part_completed(q, part, spw_device_sync(q->devices[part->device].device));
-	return 0;
-}
-
 static int uring_issue(struct spw_queue *q, struct spw_part *part)
 {
-	struct spw_uring *u = q->state;
-	bool is_read = part->op == SPW_READ;
-	int fd = part->device;
+	uint8_t read = part->piece >= 0  ? IORING_OP_READ_FIXED
+		       : part->iov_count ? IORING_OP_READV
+					 : IORING_OP_READ;
+	struct io_uring_sqe *sqe = next_entry(q->state);
 	uint64_t tag = (uintptr_t)part;
-	struct io_uring_sqe *sqe;
 
-	if (q->polls && part->op == SPW_FLUSH)
-		return flush_now(q, part);
-	sqe = next_entry(u);
 	if (!sqe)
 		return -EAGAIN;
-	if (part->piece >= 0) {
-		SPW_ASSERT((unsigned)part->piece < q->pieces); /* URING-3 */
-		prepare_entry(sqe, is_read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED, fd,
-			      part->buf, part->len_bytes, part->offset_bytes, tag);
-		sqe->buf_index = (uint16_t)part->piece;
-	} else if (part->op == SPW_FLUSH) {
-		prepare_entry(sqe, IORING_OP_FSYNC, fd, NULL, 0, 0, tag);
+	if (part->op == SPW_FLUSH) {
+		prepare_entry(sqe, IORING_OP_FSYNC, part->device, NULL, 0, 0, tag);
 		sqe->fsync_flags = IORING_FSYNC_DATASYNC;
 	} else if (part->iov_count) {
-		prepare_entry(sqe, is_read ? IORING_OP_READV : IORING_OP_WRITEV, fd, part->iov,
-			      part->iov_count, part->offset_bytes, tag);
+		prepare_entry(sqe, read + part->op, part->device, part->iov, part->iov_count,
+			      part->offset_bytes, tag);
 	} else {
-		prepare_entry(sqe, is_read ? IORING_OP_READ : IORING_OP_WRITE, fd, part->buf,
-			      part->len_bytes, part->offset_bytes, tag);
+		prepare_entry(sqe, read + part->op, part->device, part->buf, part->len_bytes,
+			      part->offset_bytes, tag);
+		SPW_ASSERT(part->piece < (int)q->pieces); /* URING-3 */
+		sqe->buf_index = part->piece >= 0 ? (uint16_t)part->piece : 0;
 	}
 	sqe->flags = IOSQE_FIXED_FILE;
 	return 0;
@@ -444,11 +387,7 @@ __attribute__((cold, noinline)) static int prepare_into_full(struct spw_queue *q
 	return find_room(q->state) ? uring_prepare(q, io) : spw_queue_prepare_any(q, io);
 }
 
-/*
- * A plain transfer from the caller's io straight into the ring; what is not plain takes the long
- * way. An entry is written in words:
- * all that prepare_entry() ever sets, while nobody sets what lies behind, which stays 0.
- */
+/* In words, all that prepare_entry() ever sets; what lies behind stays 0. */
 static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first_word,
 			      const struct spw_io *io, const struct spw_part *part, uint64_t piece)
 {
@@ -471,11 +410,12 @@ __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, s
 	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
 	unsigned tail = u->ring.sq.sqe_tail;
 
-	if (__builtin_expect(!part, 0))
+	if (unlikely(!part))
 		return spw_queue_prepare_any(q, io);
-	if (__builtin_expect(tail == u->tail_limit, 0))
+	if (unlikely(tail == u->tail_limit))
 		return prepare_into_full(q, io);
-	spw_whole_unregistered_issued(q, dev, io);
+	spw_whole_issued(q, dev, io);
+	q->parts_unregistered++;
 	fill_entry(u, tail, UNREGISTERED_ENTRY, io, part, 0);
 	return 0;
 }
@@ -488,15 +428,12 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 	struct spw_part *part = spw_whole_slot(q, io, SPW_PIECE_SHIFT, &dev, &piece);
 	unsigned tail;
 
-	if (__builtin_expect(!part, 0))
+	if (unlikely(!part))
 		return prepare_unregistered(q, io);
 	tail = u->ring.sq.sqe_tail;
-	if (__builtin_expect(tail == u->tail_limit, 0))
+	if (unlikely(tail == u->tail_limit))
 		return prepare_into_full(q, io);
-	/*
-	 * What was looked at above is read again, which costs less than to save the registers that
-	 * would hold it.
-	 */
+	/* To read again what was looked at costs less than to save registers for it. */
 	__asm__ volatile("" ::: "memory");
 	spw_whole_issued(q, dev, io);
 	fill_entry(u, tail, PLAIN_ENTRY, io, part, piece);
@@ -509,7 +446,7 @@ static bool take_back(struct spw_uring *u, const struct spw_part *part)
 	const struct io_uring_sq *sq = &u->ring.sq;
 
 	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
-		struct io_uring_sqe *sqe = &u->entries[at & u->entries_mask];
+		struct io_uring_sqe *sqe = &sq->sqes[(at & *sq->kring_mask) << u->shift];
 
 		if (sqe->user_data == (uintptr_t)part) {
 			prepare_entry(sqe, IORING_OP_NOP, -1, NULL, 0, 0, SPW_URING_TAG_CANCEL);
@@ -519,7 +456,7 @@ static bool take_back(struct spw_uring *u, const struct spw_part *part)
 	return false;
 }
 
-static void uring_cancel(struct spw_queue *q, struct spw_part *part)
+void spw_uring_cancel(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_uring *u = q->state;
 	struct io_uring_sqe *sqe;
@@ -528,41 +465,26 @@ static void uring_cancel(struct spw_queue *q, struct spw_part *part)
 		spw_part_completed(q, part, -ECANCELED);
 		return;
 	}
-	/*
-	 * Polled requests end by themselves, and a polled ring does not know the operation. A full
-	 * ring: the part ends by itself.
-	 */
-	if (q->polls)
-		return;
-	sqe = next_entry(u);
-	if (!sqe)
-		return;
-	prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, SPW_URING_TAG_CANCEL);
+	/* Else it ends by itself: commands and polled requests always do. */
+	sqe = q->polls || u->shift > 0 ? NULL : next_entry(u);
+	if (sqe)
+		prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, SPW_URING_TAG_CANCEL);
 }
 
-/*
- * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself,
- * whatever the drives do. Return: how many completions may be waited for.
- */
+/* Return: how many completions may be waited for. */
 static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned want)
 {
-	if (u->wake_fired && u->wakes_armed == 0) {
-		spw_wake_drain(&q->wake);
-		u->wake_fired = false;
-	}
-	SPW_ASSERT(want <= SPW_WANT_MAX);
-	/* After a wake the rest of the polls end on their own. */
-	while (u->wakes_armed < want && !u->wake_fired) {
-		struct io_uring_sqe *sqe = next_entry(u);
+	struct io_uring_sqe *sqe;
 
-		if (!sqe)
-			break;
+	SPW_ASSERT(want <= SPW_WANT_MAX);
+	for (unsigned missing = spw_wake_polls_missing(&q->wake, want);
+	     missing > 0 && (sqe = next_entry(u)) != NULL; missing--) {
 		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.watched, NULL, 0, 0,
 			      SPW_URING_TAG_WAKE);
 		sqe->poll32_events = POLLIN;
-		u->wakes_armed++;
+		q->wake.polls++;
 	}
-	return want <= u->wakes_armed ? want : u->wakes_armed;
+	return want <= q->wake.polls ? want : q->wake.polls;
 }
 
 /* ---- Entering the kernel --------------------------------------------------------------------- */
@@ -609,15 +531,12 @@ static int refuse_thread(void)
 	return spw_error(-EEXIST, "io_uring: the queue belongs to the thread that used it first");
 }
 
-/*
- * A registered ring is known by a number that means another ring to another thread, which would
- * then be submitted and waited for.
- */
+/* To another thread the number of a registered ring means another ring. */
 static int own(struct spw_queue *q, struct spw_uring *u)
 {
-	if (__builtin_expect(!u->enabled, 0))
+	if (unlikely(!u->enabled))
 		return enable(q, u);
-	return __builtin_expect(pthread_equal(u->owner, pthread_self()), 1) ? 0 : refuse_thread();
+	return likely(pthread_equal(u->owner, pthread_self())) ? 0 : refuse_thread();
 }
 
 static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool get_events,
@@ -644,10 +563,7 @@ static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool g
 		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags, NULL, 0);
 	if (ret == -EEXIST)
 		return refuse_thread();
-	/*
-	 * No memory for a request, or completions overflowed: they are reaped, and what was not
-	 * submitted stays in the ring.
-	 */
+	/* No memory, or completions overflowed: what was not submitted stays in the ring. */
 	if (ret == -EAGAIN || ret == -EBUSY)
 		return 0;
 	/* A call that submitted says so, even when a signal or the time ended its wait. */
@@ -667,42 +583,22 @@ int spw_uring_submit(struct spw_queue *q)
 	return ret == -EINTR ? 0 : ret;
 }
 
-static void take_completions(struct spw_queue *q, struct spw_uring *u)
+static inline void end_part(struct spw_queue *q, struct spw_part *part, int res)
 {
-	struct io_uring_cq *cq = &u->ring.cq;
-	unsigned mask = *cq->kring_mask;
-	unsigned tail, head;
+	if (unlikely(!spw_whole_completed(q, part, res)))
+		spw_part_completed(q, part, res);
+}
 
-	if (u->take) {
-		u->take(q, u);
-		return;
-	}
-	tail = io_uring_smp_load_acquire(cq->ktail);
-	head = *cq->khead;
-	while (head != tail) {
-		const struct io_uring_cqe *cqe = &cq->cqes[head & mask];
-		uint64_t tag = cqe->user_data;
-		int res = cqe->res;
-
-		head++;
-		if (__builtin_expect(tag > SPW_URING_TAG_CANCEL, 1)) {
-			struct spw_part *part = (struct spw_part *)(uintptr_t)tag;
-
-			if (__builtin_expect(!spw_whole_completed(q, part, res), 0))
-				spw_part_completed(q, part, res);
-		} else if (tag == SPW_URING_TAG_WAKE) {
-			spw_uring_wake_completed(u);
-		}
-	}
-	/* The entries are read before the kernel may write over them. */
-	io_uring_smp_store_release(cq->khead, head);
+static void uring_take(struct spw_queue *q, struct spw_uring *u)
+{
+	spw_uring_take(q, u, 0, end_part);
 }
 
 static unsigned take_counted(struct spw_queue *q, struct spw_uring *u)
 {
 	unsigned count = completions_ready(u);
 
-	take_completions(q, u);
+	u->take(q, u);
 	return count;
 }
 
@@ -711,10 +607,7 @@ static uint64_t troubles(const struct spw_queue *q)
 	return q->stats.errors + q->stats.retries + q->stats.short_transfers;
 }
 
-/*
- * Look at the drives and submit nothing: what was prepared meanwhile may fail at once, and then
- * they are not looked at.
- */
+/* Look at the drives without submitting: what fails at once would keep it from looking. */
 static int look(struct spw_queue *q, struct spw_uring *u)
 {
 	int ret;
@@ -726,10 +619,9 @@ static int look(struct spw_queue *q, struct spw_uring *u)
 }
 
 /*
- * Submit, look at the drives once, and take what has ended. All of it: while completions lie in the
- * ring the kernel looks at no drive. Nor does it when something failed as it was submitted. A drive
- * that is gone, and is asked again and again, would keep the others waiting for ever; so after a
- * failure the drives are looked at once more.
+ * Takes all that has ended, since the kernel looks at no drive while completions lie in the ring,
+ * nor when a submission failed: so that a drive that is gone, and is asked again and again, does
+ * not keep others waiting for ever, the drives are looked at once more after a failure.
  */
 static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
 {
@@ -744,25 +636,15 @@ static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
 	return ret;
 }
 
-/* Polls the drives until so many parts have ended, somebody asks to wake, or the time is up. */
 static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, int64_t timeout_ns)
 {
 	uint64_t deadline_ns =
 		want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
 	int ret;
 
-	if (want > 0 && spw_queue_in_flight(q) == 0) {
-		/* Nothing to poll: sleep for a wake. */
-		struct pollfd event = {.fd = q->wake.watched, .events = POLLIN};
-		int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
-
-		q->stats.system_calls++;
-		q->stats.sleeps++;
-		ret = poll(&event, 1, ms < INT32_MAX ? (int)ms : INT32_MAX);
-		if (ret > 0)
-			spw_wake_drain(&q->wake);
-		return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
-	}
+	/* Nothing to poll: only a wake can end this. */
+	if (want > 0 && spw_queue_in_flight(q) == 0)
+		return spw_queue_sleep(q, timeout_ns);
 	do {
 		unsigned taken;
 
@@ -789,15 +671,12 @@ int spw_uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 		return wait_polled(q, u, want, timeout_ns);
 	if (want > 0)
 		want = arm_wakes(q, u, want);
-	/*
-	 * Completions that wait in user space cost no system call; those that the kernel has
-	 * deferred have to be fetched.
-	 */
+	/* What the kernel has deferred is fetched; what waits in user space costs no call. */
 	if (completions_ready(u) >= (want > 0 ? want : 1))
 		ret = enter(q, u, 0, false, -1);
 	else
 		ret = enter(q, u, want, want > 0 || spw_queue_in_flight(q) > 0, timeout_ns);
-	take_completions(q, u);
+	u->take(q, u);
 	return ret;
 }
 
@@ -809,5 +688,5 @@ const struct spw_backend_ops spw_backend_io_uring = {
 	.issue = uring_issue,
 	.submit = spw_uring_submit,
 	.wait = spw_uring_wait,
-	.cancel = uring_cancel,
+	.cancel = spw_uring_cancel,
 };

@@ -5,7 +5,8 @@
  * Invariants, cited by asserts
  *   AIO-1  Each slot, and each poll of the eventfd, is at most once among those to be submitted:
  *          there is room for all of them.
- *   AIO-2  in_kernel and wakes_armed count what the kernel has and has not given back.
+ *   AIO-2  Of the polls of the eventfd, wake.polls are pending or with the kernel; of the parts in
+ *          flight, those that are neither pending nor to be issued again are with the kernel.
  */
 #include <errno.h>
 #include <libaio.h>
@@ -28,27 +29,37 @@ struct aio {
 	struct iocb **pending; /* issued and not submitted */
 	unsigned capacity;
 	unsigned pending_count;
-	unsigned in_kernel;   /* parts */
-	unsigned wakes_armed; /* polls of the eventfd under way */
-	unsigned wakes_queued;
-	bool wake_fired;
 	unsigned refusals; /* -EAGAIN in a row with nothing of ours in the kernel */
 	struct io_event events[EVENTS_MAX];
 };
 
-static int probe_poll(struct spw_queue *q, struct aio *a)
+static struct iocb *next_poll(struct spw_queue *q, struct aio *a)
 {
-	struct iocb *iocb = &a->iocbs[q->depth * q->device_count];
-	int ret;
+	struct iocb *iocb = &a->iocbs[q->depth * q->device_count + q->wake.polls++];
 
 	io_prep_poll(iocb, q->wake.watched, POLLIN);
 	iocb->data = NULL;
-	ret = io_submit(a->context, 1, &iocb);
-	if (ret != 1)
-		return spw_error(ret < 0 ? ret : -EIO,
-				 "libaio refused: it cannot poll (needs Linux 4.19)");
-	a->wakes_armed = 1;
-	return 0;
+	return iocb;
+}
+
+static int probe_poll(struct spw_queue *q, struct aio *a)
+{
+	struct iocb *iocb = next_poll(q, a);
+	int ret = io_submit(a->context, 1, &iocb);
+
+	if (ret == 1)
+		return 0;
+	q->wake.polls = 0;
+	return spw_error(ret < 0 ? ret : -EIO, "libaio refused: it cannot poll (needs Linux 4.19)");
+}
+
+static void free_state(struct aio *a)
+{
+	if (a->context)
+		(void)io_destroy(a->context);
+	free(a->iocbs);
+	free(a->pending);
+	free(a);
 }
 
 static int aio_prepare(struct spw_queue *q, struct spw_io *io);
@@ -75,10 +86,8 @@ static int aio_open(struct spw_queue *q)
 		goto fail;
 	}
 	ret = probe_poll(q, a);
-	if (ret) {
-		(void)io_destroy(a->context);
+	if (ret)
 		goto fail;
-	}
 	if (q->wait_mode != SPW_WAIT_INTERRUPT)
 		spw_log(&q->log, SPW_LOG_WARNING,
 			"libaio neither polls nor submits from a kernel thread; using interrupts");
@@ -88,21 +97,13 @@ static int aio_open(struct spw_queue *q)
 	q->state = a;
 	return 0;
 fail:
-	free(a->iocbs);
-	free(a->pending);
-	free(a);
+	free_state(a);
 	return ret;
 }
 
 static void aio_close(struct spw_queue *q)
 {
-	struct aio *a = q->state;
-
-	SPW_ASSERT(a->in_kernel == 0); /* AIO-2 */
-	(void)io_destroy(a->context);
-	free(a->iocbs);
-	free(a->pending);
-	free(a);
+	free_state(q->state);
 	q->state = NULL;
 }
 
@@ -112,34 +113,40 @@ static inline void put_among_pending(struct aio *a, struct iocb *iocb)
 	a->pending[a->pending_count++] = iocb;
 }
 
+_Static_assert(IO_CMD_PWRITE == IO_CMD_PREAD + (SPW_WRITE - SPW_READ) &&
+		       IO_CMD_PWRITEV == IO_CMD_PREADV + (SPW_WRITE - SPW_READ),
+	       "an opcode is a sum");
+
+static inline void prepare_transfer(struct iocb *iocb, enum spw_op op, int fd, void *buf,
+				    uint32_t len, uint64_t offset_bytes)
+{
+	io_prep_pread(iocb, fd, buf, len, (long long)offset_bytes);
+	iocb->aio_lio_opcode = (short)(iocb->aio_lio_opcode + (int)op);
+}
+
 static int aio_issue(struct spw_queue *q, struct spw_part *part)
 {
 	struct aio *a = q->state;
 	struct iocb *iocb = &a->iocbs[part - q->parts];
-	bool is_read = part->op == SPW_READ;
 	int fd = q->devices[part->device].fd;
-	long long offset = (long long)part->offset_bytes;
 
-	if (part->op == SPW_FLUSH)
+	if (part->op == SPW_FLUSH) {
 		io_prep_fdsync(iocb, fd);
-	else if (part->iov_count && is_read)
-		io_prep_preadv(iocb, fd, part->iov, (int)part->iov_count, offset);
-	else if (part->iov_count)
-		io_prep_pwritev(iocb, fd, part->iov, (int)part->iov_count, offset);
-	else if (is_read)
-		io_prep_pread(iocb, fd, part->buf, part->len_bytes, offset);
-	else
-		io_prep_pwrite(iocb, fd, part->buf, part->len_bytes, offset);
+	} else if (part->iov_count) {
+		io_prep_preadv(iocb, fd, part->iov, (int)part->iov_count,
+			       (long long)part->offset_bytes);
+		iocb->aio_lio_opcode = (short)(iocb->aio_lio_opcode + part->op);
+	} else {
+		prepare_transfer(iocb, part->op, fd, part->buf, part->len_bytes,
+				 part->offset_bytes);
+	}
 	iocb->data = part;
 	part->piece = -1;
 	put_among_pending(a, iocb);
 	return 0;
 }
 
-/*
- * A plain transfer from the caller's io straight among those to be submitted; what is not plain
- * takes the long way.
- */
+/* A plain transfer goes straight among those to be submitted; others take the long way. */
 static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct aio *a = q->state;
@@ -147,82 +154,63 @@ static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
 	struct iocb *iocb;
 
-	if (__builtin_expect(!part, 0))
+	if (unlikely(!part))
 		return spw_queue_prepare_any(q, io);
-	spw_whole_unregistered_issued(q, dev, io);
+	spw_whole_issued(q, dev, io);
+	q->parts_unregistered++;
 	iocb = &a->iocbs[part - q->parts];
-	if (io->op == SPW_READ)
-		io_prep_pread(iocb, dev->fd, io->buf, io->len_bytes, (long long)io->offset_bytes);
-	else
-		io_prep_pwrite(iocb, dev->fd, io->buf, io->len_bytes, (long long)io->offset_bytes);
+	prepare_transfer(iocb, io->op, dev->fd, io->buf, io->len_bytes, io->offset_bytes);
 	iocb->data = part;
 	put_among_pending(a, iocb);
 	return 0;
 }
 
-/*
- * The kernel refused the first pending request, and that alone. Its io ends when the others are
- * submitted: it may be prepared again, and there is room for each slot once.
- */
-static void complete_refused(struct spw_queue *q, struct aio *a, struct spw_part *part, int error)
+/* It refused the first alone, whose io ends later: it may be prepared again. */
+static void complete_refused(struct spw_queue *q, struct spw_part *part, int error)
 {
 	bool was_issuing = q->issuing;
 
 	if (!part) {
-		a->wakes_queued--;
+		q->wake.polls--;
 		return;
 	}
 	if (spw_io_is_whole(part->io))
 		spw_part_unfold(q, part);
-	if (part->op == SPW_FLUSH && error == -EINVAL) {
-		/* No asynchronous flush here. */
-		q->stats.system_calls++;
-		q->stats.sleeps++;
-		error = spw_device_sync(q->devices[part->device].device);
-	}
 	q->issuing = true;
 	spw_part_completed(q, part, error);
 	q->issuing = was_issuing;
+}
+
+/* AIO-2: parts, without those of another backend that shares the queue when there are none. */
+static unsigned in_kernel(const struct spw_queue *q, const struct aio *a)
+{
+	unsigned count = spw_queue_in_flight(q) - q->again;
+
+	for (unsigned i = 0; i < a->pending_count; i++)
+		count -= a->pending[i]->data != NULL;
+	return count;
 }
 
 static int aio_submit(struct spw_queue *q)
 {
 	struct aio *a = q->state;
 	unsigned done = 0;
-	int result = 0;
+	int ret = 1;
 
-	while (done < a->pending_count) {
-		int ret = io_submit(a->context, (long)(a->pending_count - done), a->pending + done);
-
+	while (done < a->pending_count && ret != -EAGAIN && ret != 0) {
+		ret = io_submit(a->context, (long)(a->pending_count - done), a->pending + done);
 		q->stats.system_calls++;
-		if (a->wakes_queued == 0 && ret > 0) {
-			a->in_kernel += (unsigned)ret;
-			done += (unsigned)ret;
-			a->refusals = 0;
-			continue;
-		}
-		for (int i = 0; i < ret; i++, done++) {
-			bool is_wake = !a->pending[done]->data;
-
-			a->wakes_armed += is_wake;
-			a->wakes_queued -= is_wake;
-			a->in_kernel += !is_wake;
-		}
 		if (ret > 0)
-			a->refusals = 0;
-		if (ret > 0 || ret == -EINTR)
-			continue;
-		/* The kernel has no room: the rest goes when something has completed. */
-		if (ret == -EAGAIN || ret == 0) {
-			a->refusals = a->in_kernel > 0 ? 0 : a->refusals + 1;
-			result = a->refusals > REFUSALS_MAX ? -EAGAIN : 0;
-			break;
-		}
-		complete_refused(q, a, a->pending[done++]->data, ret);
+			done += (unsigned)ret;
+		else if (ret != 0 && ret != -EINTR && ret != -EAGAIN)
+			complete_refused(q, a->pending[done++]->data, ret);
 	}
 	a->pending_count -= done;
 	memmove(a->pending, a->pending + done, a->pending_count * sizeof(struct iocb *));
-	return result;
+	/* The kernel has no room: the rest goes when something has completed. */
+	a->refusals =
+		done > 0 || a->pending_count == 0 || in_kernel(q, a) > 0 ? 0 : a->refusals + 1;
+	return a->refusals > REFUSALS_MAX ? -EAGAIN : 0;
 }
 
 static void aio_cancel(struct spw_queue *q, struct spw_part *part)
@@ -241,51 +229,32 @@ static void aio_cancel(struct spw_queue *q, struct spw_part *part)
 		return;
 	}
 	/* No drive's driver supports it today: a refusal means that the part ends by itself. */
-	if (io_cancel(a->context, &a->iocbs[part - q->parts], &event) == 0) {
-		a->in_kernel--;
+	if (io_cancel(a->context, &a->iocbs[part - q->parts], &event) == 0)
 		spw_part_completed(q, part, -ECANCELED);
-	}
 }
 
-/*
- * As many polls of the eventfd as completions are waited for: a wake then ends the wait by itself,
- * whatever the drives do. Return: how many completions may be waited for.
- */
+/* Return: how many completions may be waited for. */
 static unsigned arm_wakes(struct spw_queue *q, struct aio *a, unsigned want)
 {
-	struct iocb *polls = a->iocbs + q->depth * q->device_count;
-	unsigned armed = a->wakes_armed + a->wakes_queued;
-
 	SPW_ASSERT(want <= SPW_WANT_MAX); /* AIO-1 */
-	if (a->wake_fired && armed == 0) {
-		spw_wake_drain(&q->wake);
-		a->wake_fired = false;
-	}
-	/* After a wake the rest of the polls end on their own. */
-	for (; armed < want && !a->wake_fired; armed++) {
-		io_prep_poll(&polls[armed], q->wake.watched, POLLIN);
-		polls[armed].data = NULL;
-		put_among_pending(a, &polls[armed]);
-		a->wakes_queued++;
-	}
-	return want <= armed ? want : armed;
+	for (unsigned missing = spw_wake_polls_missing(&q->wake, want); missing > 0; missing--)
+		put_among_pending(a, next_poll(q, a));
+	return want <= q->wake.polls ? want : q->wake.polls;
 }
 
 static void take_events(struct spw_queue *q, struct aio *a, int count)
 {
 	for (int i = 0; i < count; i++) {
 		struct spw_part *part = a->events[i].data;
+		int64_t res = (int64_t)(long)a->events[i].res;
 
-		SPW_ASSERT(part ? a->in_kernel > 0 : a->wakes_armed > 0); /* AIO-2 */
 		if (!part) {
-			a->wakes_armed--;
-			a->wake_fired = true;
-			continue;
+			SPW_ASSERT(q->wake.polls > 0); /* AIO-2 */
+			q->wake.polls--;
+			q->wake.fired = true;
+		} else if (unlikely(!spw_whole_completed(q, part, res))) {
+			spw_part_completed(q, part, res);
 		}
-		a->in_kernel--;
-		if (__builtin_expect(!spw_whole_completed(q, part, (int64_t)(long)a->events[i].res),
-				     0))
-			spw_part_completed(q, part, (int64_t)(long)a->events[i].res);
 	}
 }
 
@@ -293,12 +262,14 @@ static void take_events(struct spw_queue *q, struct aio *a, int count)
 static unsigned events_to_wait_for(const struct spw_queue *q, const struct aio *a, unsigned want,
 				   unsigned in_flight_before)
 {
+	unsigned parts = in_kernel(q, a);
+
 	/* A part that was refused has ended or is to be issued again. */
 	if (spw_queue_in_flight(q) != in_flight_before || q->again > 0)
 		return 0;
 	if (a->pending_count > 0)
-		return want > 0 && a->in_kernel > 0;
-	return a->in_kernel > 0 && want > a->in_kernel ? a->in_kernel : want;
+		return want > 0 && parts > 0;
+	return parts > 0 && want > parts ? parts : want;
 }
 
 static int aio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
@@ -316,7 +287,7 @@ static int aio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	if (ret)
 		return ret;
 	want = events_to_wait_for(q, a, want, in_flight);
-	if (want == 0 && a->in_kernel == 0)
+	if (want == 0 && in_kernel(q, a) == 0)
 		return 0;
 	q->stats.system_calls++;
 	if (want > 0)

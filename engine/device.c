@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/device.c - what all devices have in common: checks before a transfer, locks by range, the
- * table of their kind
- */
+/* engine/device.c - what all devices share: checks before a transfer, the table of their kind */
 #include "engine/device.h"
 
 #include <errno.h>
@@ -48,19 +45,15 @@ int spw_device_check_transfer(const struct spw_device *device, const void *buf, 
 {
 	const struct spw_geometry *g = &device->geometry;
 	unsigned long long offset = offset_bytes, len = len_bytes;
+	uint32_t block_mask = g->logical_block_bytes - 1;
 
 	if (len == 0)
 		return spw_error(-EINVAL, "%s: a transfer of no bytes", device->path);
-	if (len & (g->logical_block_bytes - 1))
-		return spw_error(
-			-EINVAL,
-			"%s: length %llu is not a multiple of the logical block of %u bytes",
-			device->path, len, g->logical_block_bytes);
-	if (offset & (g->logical_block_bytes - 1))
-		return spw_error(
-			-EINVAL,
-			"%s: offset %llu is not a multiple of the logical block of %u bytes",
-			device->path, offset, g->logical_block_bytes);
+	if ((len | offset) & block_mask)
+		return spw_error(-EINVAL,
+				 "%s: %s %llu is not a multiple of the logical block of %u bytes",
+				 device->path, len & block_mask ? "length" : "offset",
+				 len & block_mask ? len : offset, g->logical_block_bytes);
 	if (len > g->size_bytes || offset > g->size_bytes - len)
 		return spw_error(-EINVAL,
 				 "%s: %llu bytes at %llu end beyond the device's %llu bytes",
@@ -100,7 +93,7 @@ int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uin
 {
 	int ret = spw_device_check_transfer(device, buf, len, offset_bytes);
 
-	return ret ? ret : device->ops->read(device, buf, len, offset_bytes);
+	return ret ? ret : device->ops->transfer(device, SPW_READ, buf, len, offset_bytes);
 }
 
 int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len,
@@ -110,7 +103,9 @@ int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t l
 
 	if (ret == 0 && device->read_only)
 		ret = spw_device_failed(device, "write", len, offset_bytes, -EBADF);
-	return ret ? ret : device->ops->write(device, buf, len, offset_bytes);
+	return ret ? ret
+		   : device->ops->transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len,
+					   offset_bytes);
 }
 
 int spw_device_sync(const struct spw_device *device)
@@ -134,13 +129,16 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
 			    uint64_t len_bytes)
 {
+	int ret;
+
 	if (!device->ops->write_zeroes)
 		return spw_error(-EOPNOTSUPP, "%s is not asked to write zeroes by itself",
 				 device->path);
 	if (device->read_only)
 		return spw_error(-EBADF, "%s: writing zeroes needs a device opened read-write",
 				 device->path);
-	return device->ops->write_zeroes(device, offset_bytes, len_bytes);
+	ret = spw_device_check_transfer(device, NULL, len_bytes, offset_bytes);
+	return ret ? ret : device->ops->write_zeroes(device, offset_bytes, len_bytes);
 }
 
 int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
@@ -158,7 +156,7 @@ int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, ui
 
 void *spw_device_buffer(const struct spw_device *device, size_t len)
 {
-	const struct spw_geometry *geometry = spw_device_geometry(device);
+	const struct spw_geometry *geometry = &device->geometry;
 	size_t align = BUFFER_ALIGN_BYTES;
 	void *buf;
 
@@ -168,11 +166,9 @@ void *spw_device_buffer(const struct spw_device *device, size_t len)
 		align = geometry->memory_align_bytes;
 	len = spw_round_up(len, align);
 	buf = aligned_alloc(align, len);
-	if (!buf) {
-		(void)spw_error(-ENOMEM, "%s: no memory for %zu bytes", spw_device_path(device),
-				len);
-		return NULL;
-	}
-	memset(buf, 0, len);
+	if (buf)
+		memset(buf, 0, len);
+	else
+		(void)spw_error(-ENOMEM, "%s: no memory for %zu bytes", device->path, len);
 	return buf;
 }

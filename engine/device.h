@@ -5,16 +5,11 @@
 
 #include <spillway/engine.h>
 
-/*
- * How what is behind a device is reached. All may be called by several threads at the same time,
- * and say their errors in words. spw_device_ functions check ranges, alignment and the right to
- * write before they call one.
- */
+/* Any threads, errors in words; range, alignment and the right to write have been checked. */
 struct spw_device_ops {
-	/* Transfer all. A write is durable after sync. */
-	int (*read)(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes);
-	int (*write)(const struct spw_device *device, const void *buf, size_t len,
-		     uint64_t offset_bytes);
+	/* SPW_READ or SPW_WRITE: transfer all. A write is durable after sync. */
+	int (*transfer)(const struct spw_device *device, enum spw_op op, void *buf, size_t len,
+			uint64_t offset_bytes);
 	int (*sync)(const struct spw_device *device);
 	/* Called only if geometry.discards. */
 	int (*discard)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
@@ -24,9 +19,7 @@ struct spw_device_ops {
 	/* -EBUSY: somebody else has a lock in the range. */
 	int (*lock)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 	int (*unlock)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
-	/*
-	 * Let go of locks, descriptor and state, also of a device that was not opened to the end.
-	 */
+	/* Let go of locks, descriptor and state, also of a device that was not opened wholly. */
 	void (*close)(struct spw_device *device);
 };
 
@@ -35,70 +28,55 @@ struct spw_device {
 	const struct spw_device_ops *ops;
 	void *state; /* of the ops */
 	int fd;      /* -1: the kernel has none for it */
-	/*
-	 * An exclusive open file description of the block device that whoever opened the device has
-	 * besides, and closes; -1: none. Rings keep it for as long as they may write.
-	 */
+	/* the opener's exclusive description of the block device, for rings to keep; or -1 */
 	int claim_fd;
 	bool read_only;
 	struct spw_geometry geometry;
+	/* what one passthrough command may carry, by the controller (MDTS) and the kernel */
+	uint32_t passthrough_bytes;
+	uint64_t boundary_bytes; /* the block layer splits at its multiples on the drive; 0: no */
+	uint64_t start_bytes;    /* of the device on that drive */
 	struct spw_log log;
 };
 
-/*
- * "/dev/loop3: offset 17 is not a multiple of the logical block of 512 bytes", as -EINVAL; 0 when
- * all is well.
- */
+/* "/dev/loop3: offset 17 is not a multiple of the logical block ..." as -EINVAL; 0: fine. */
 int spw_device_check_transfer(const struct spw_device *device, const void *buf, uint64_t len_bytes,
 			      uint64_t offset_bytes);
 
-/*
- * "/dev/loop3: read of 4096 bytes at byte 512 failed: ..." Return: @error, or what it means for the
- * device.
- */
+/* "/dev/loop3: read of 4096 bytes at byte 512 failed: ..." Return: what @error means. */
 int spw_device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes,
 		      uint64_t offset_bytes, int error);
 
-/*
- * As spw_device_lock(), but a lock that others may have, too, and that keeps away exclusive ones.
- * Needs a descriptor.
- */
+/* A lock that others may share, and that excludes exclusive ones. Needs a descriptor. */
 int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
 			   uint64_t len_bytes);
 
 /*
- * Is any byte of the range locked by somebody else, shared or not? Needs a descriptor. Return: 1;
- * 0; a negative errno.
- */
-int spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
-
-/* Deallocate a range; blocks. Return: 0; -EOPNOTSUPP; a negative errno. */
-int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
-
-/*
- * Have the drive make a range of whole blocks read as zeroes, without a transfer; durable after
- * spw_device_sync(). Return: 0; -EOPNOTSUPP it cannot, or is not driven from here: write zeroes; a
- * negative errno.
+ * Have whole blocks read as zeroes, without a transfer; durable after spw_device_sync(). Return: 0;
+ * -EOPNOTSUPP it cannot, or is not driven from here: write zeroes; another negative errno.
  */
 int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
 			    uint64_t len_bytes);
 
-/*
- * What a transfer that made no progress inside the device means: a block device was removed
- * (-ENODEV), a file has become shorter (-EIO).
- */
+/* After no progress: -ENODEV, a block device was removed; -EIO, a file became shorter. */
 int spw_device_no_progress_error(const struct spw_device *device);
 
-/*
- * A removed block device answers writes with -ENOSPC, -EIO or -ENXIO. Ask it for its size, and say
- * -ENODEV when it has none any more. For the failure path: costs a system call.
- */
+/* -ENODEV if the block device has no size any more, else @error. A system call. */
 int spw_device_translate_error(const struct spw_device *device, int error);
 
-/*
- * Zeroed memory of whole logical blocks that any transfer to @device accepts; for free(). NULL: out
- * of memory, reported.
- */
+/* Zeroed memory for any transfer to @device; for free(). NULL: none, reported. */
 void *spw_device_buffer(const struct spw_device *device, size_t len);
+
+/*
+ * Open @node, a block device or a regular file, as what is behind @device, whose path, log and
+ * right to write are set. Return: as spw_device_open(); spw_device_close() also after a failure.
+ */
+int spw_file_open(struct spw_device *device, const char *node, bool exclusive);
+
+/* What ioctl(2), statx(2) and sysfs say of its descriptor. Return: as spw_device_open(). */
+int spw_geometry_read(struct spw_device *device);
+
+/* passthrough_bytes, of queue/max_hw_sectors_kb and max_sectors_kb; 0: unknown. */
+uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block_kib);
 
 #endif

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/file.c - a device that the kernel has a node or a file for: opened, transferred to and
- * locked by its descriptor
- */
-#include "engine/file.h"
-
+/* engine/file.c - a device that the kernel has a node or a file for */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -13,13 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/geometry.h"
+#include "engine/device.h"
 #include "util/util.h"
 
-/*
- * A program may run without standard output, as some do in the background. A drive that got its
- * number would get what the program prints, too, in its first blocks.
- */
+/* Without standard output, what a program prints would go to a drive of that number. */
 static int above_standard(int fd)
 {
 	int higher, error;
@@ -38,22 +30,18 @@ static bool is_drive(const struct stat *st)
 	return S_ISBLK(st->st_mode) || S_ISREG(st->st_mode);
 }
 
-/* The messages name what the user named. */
 static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 {
 	int flags = O_DIRECT | O_CLOEXEC | O_NOCTTY | (device->read_only ? O_RDONLY : O_RDWR);
 	const char *path = device->path;
 	struct stat st;
 
-	/* Other kinds are not opened at all: that alone may wait, or move a tape. */
+	/* Only to open another kind may wait, or move a tape. */
 	if (stat(node, &st))
 		return spw_error_errno(-errno, "%s cannot be opened", path);
 	if (!is_drive(&st))
 		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
-	/*
-	 * Without O_CREAT it has a meaning for block devices alone, whatever the name led to a
-	 * moment ago.
-	 */
+	/* Without O_CREAT it means something for block devices alone. */
 	if (exclusive)
 		flags |= O_EXCL;
 	device->fd = above_standard(open(node, flags));
@@ -80,51 +68,28 @@ static void file_close(struct spw_device *device)
 {
 	if (device->fd < 0)
 		return;
-	/*
-	 * A forked child, or a ring that the kernel has not taken down yet, may hold the
-	 * description, and the locks with it.
-	 */
+	/* A forked child or a ring may hold the description for longer, with its locks. */
 	(void)spw_device_unlock(device, 0, 0);
 	(void)close(device->fd);
 }
 
-/* Return: 1 go on; 0 and errno EINTR: again; a negative errno, in words. */
-static int transfer_result(const struct spw_device *device, const char *what, ssize_t n, size_t len,
-			   uint64_t offset_bytes)
+static int file_transfer(const struct spw_device *device, enum spw_op op, void *buf, size_t len,
+			 uint64_t offset_bytes)
 {
-	if (n > 0)
-		return 1;
-	if (n < 0 && errno == EINTR)
-		return 0;
-	return spw_device_failed(device, what, len, offset_bytes,
-				 n < 0 ? -errno : spw_device_no_progress_error(device));
-}
+	while (len > 0) {
+		off_t offset = (off_t)offset_bytes;
+		ssize_t n = op == SPW_READ ? pread(device->fd, buf, len, offset)
+					   : pwrite(device->fd, buf, len, offset);
 
-static int file_read(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
-{
-	for (size_t done = 0; done < len;) {
-		ssize_t n = pread(device->fd, (char *)buf + done, len - done,
-				  (off_t)(offset_bytes + done));
-		int ret = transfer_result(device, "read", n, len - done, offset_bytes + done);
-
-		if (ret < 0)
-			return ret;
-		done += ret > 0 ? (size_t)n : 0;
-	}
-	return 0;
-}
-
-static int file_write(const struct spw_device *device, const void *buf, size_t len,
-		      uint64_t offset_bytes)
-{
-	for (size_t done = 0; done < len;) {
-		ssize_t n = pwrite(device->fd, (const char *)buf + done, len - done,
-				   (off_t)(offset_bytes + done));
-		int ret = transfer_result(device, "write", n, len - done, offset_bytes + done);
-
-		if (ret < 0)
-			return ret;
-		done += ret > 0 ? (size_t)n : 0;
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return spw_device_failed(
+				device, op == SPW_READ ? "read" : "write", len, offset_bytes,
+				n < 0 ? -errno : spw_device_no_progress_error(device));
+		buf = (char *)buf + n;
+		len -= (size_t)n;
+		offset_bytes += (uint64_t)n;
 	}
 	return 0;
 }
@@ -153,17 +118,13 @@ static int file_discard(const struct spw_device *device, uint64_t offset_bytes, 
 	return ret ? spw_device_failed(device, "discard", len_bytes, offset_bytes, -errno) : 0;
 }
 
-/* ---- Locks, of the open file description ---- */
-
 static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes,
 		    uint64_t len_bytes)
 {
-	struct flock lock = {
-		.l_type = type,
-		.l_whence = SEEK_SET,
-		.l_start = (off_t)offset_bytes,
-		.l_len = (off_t)len_bytes,
-	};
+	struct flock lock = {.l_type = type,
+			     .l_whence = SEEK_SET,
+			     .l_start = (off_t)offset_bytes,
+			     .l_len = (off_t)len_bytes};
 
 	if (fcntl(device->fd, F_OFD_SETLK, &lock) == 0)
 		return 0;
@@ -193,23 +154,8 @@ static int file_unlock(const struct spw_device *device, uint64_t offset_bytes, u
 	return set_lock(device, F_UNLCK, offset_bytes, len_bytes);
 }
 
-int spw_device_locked(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
-{
-	struct flock lock = {
-		.l_type = F_WRLCK,
-		.l_whence = SEEK_SET,
-		.l_start = (off_t)offset_bytes,
-		.l_len = (off_t)len_bytes,
-	};
-
-	if (fcntl(device->fd, F_OFD_GETLK, &lock))
-		return spw_error_errno(-errno, "%s: cannot be asked for locks", device->path);
-	return lock.l_type != F_UNLCK;
-}
-
 static const struct spw_device_ops file_ops = {
-	.read = file_read,
-	.write = file_write,
+	.transfer = file_transfer,
 	.sync = file_sync,
 	.discard = file_discard,
 	.lock = file_lock,
@@ -223,5 +169,5 @@ int spw_file_open(struct spw_device *device, const char *node, bool exclusive)
 
 	device->ops = &file_ops;
 	ret = open_fd(device, node, exclusive);
-	return ret ? ret : spw_geometry_read(device->fd, device->path, &device->geometry);
+	return ret ? ret : spw_geometry_read(device);
 }

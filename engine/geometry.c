@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* engine/geometry.c - ask the system what a device is: ioctl, statx and sysfs */
-#include "engine/geometry.h"
-
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,6 +12,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "engine/device.h"
 #include "util/util.h"
 
 /* What Linux hands to a drive in one piece when neither the drive nor sysfs says. */
@@ -26,53 +24,30 @@
 /* A controller without a limit: the kernel writes 2^32 - 1 sectors, rounded down to blocks. */
 #define UNLIMITED_KIB (INT64_C(1) << 22)
 
-/* Of all that sysfs counts in sectors. */
 #define SECTOR_BYTES 512u
 
-/*
- * A file system that does not say how direct I/O must be aligned: right for all drives with blocks
- * up to this.
- */
+/* Of a file system that does not say: right for all drives with blocks up to this. */
 #define FILE_ALIGN_ASSUMED 4096u
 
-/*
- * The first line of DIRECTORY/NAME without surrounding blanks, fit to be shown; "" when there is
- * none.
- */
 static void sysfs_text(const char *directory, const char *name, char *text, size_t len)
 {
-	char path[PATH_MAX], line[256] = "";
-	char *start = line;
-	size_t end;
+	char path[PATH_MAX];
 
 	text[0] = '\0';
-	if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path) ||
-	    !spw_read_line(path, line, sizeof(line)))
-		return;
-	while (isspace((unsigned char)*start))
-		start++;
-	end = strlen(start);
-	while (end > 0 && isspace((unsigned char)start[end - 1]))
-		end--;
-	(void)snprintf(text, len, "%.*s", (int)end, start);
-	/* A model or a serial number is what the drive says. */
-	spw_make_printable(text);
+	if (snprintf(path, sizeof(path), "%s/%s", directory, name) < (int)sizeof(path))
+		(void)spw_read_text(path, text, len);
 }
 
-static bool sysfs_number(const char *directory, const char *name, long long *number)
+static long long sysfs_number(const char *directory, const char *name, long long otherwise)
 {
-	char text[32], *end;
+	char path[PATH_MAX];
 
-	sysfs_text(directory, name, text, sizeof(text));
-	errno = 0;
-	*number = strtoll(text, &end, 10);
-	return end != text && *end == '\0' && errno == 0;
+	if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path))
+		return otherwise;
+	return spw_read_number(path, otherwise);
 }
 
-/*
- * The sysfs folder of the whole drive that a device number lies on: a partition's queue and model
- * are its parent's.
- */
+/* The folder of the whole drive: a partition's queue and model are its parent's. */
 static bool sysfs_drive(dev_t number, char *directory, size_t len, bool *is_partition)
 {
 	char link[64], partition[PATH_MAX + 16], real[PATH_MAX];
@@ -89,16 +64,13 @@ static bool sysfs_drive(dev_t number, char *directory, size_t len, bool *is_part
 
 static int numa_node(const char *drive)
 {
-	static const char *const names[] = {"device/numa_node", "device/device/numa_node"};
-	long long node;
+	long long node = sysfs_number(drive, "device/numa_node", -1);
 
-	for (size_t i = 0; i < SPW_ARRAY_LEN(names); i++)
-		if (sysfs_number(drive, names[i], &node) && node >= 0 && node <= INT_MAX)
-			return (int)node;
-	return -1;
+	if (node < 0)
+		node = sysfs_number(drive, "device/device/numa_node", -1);
+	return node >= 0 && node <= INT_MAX ? (int)node : -1;
 }
 
-/* nvme0n1 -> /dev/ng0n1, when it exists. */
 static void nvme_char_path(const char *drive, char *path, size_t len)
 {
 	const char *name = strrchr(drive, '/') + 1;
@@ -112,32 +84,6 @@ static void nvme_char_path(const char *drive, char *path, size_t len)
 		path[0] = '\0';
 }
 
-static void read_sysfs(dev_t number, struct spw_geometry *g)
-{
-	char drive[PATH_MAX], queue[PATH_MAX];
-	bool is_partition;
-	long long value;
-
-	if (!sysfs_drive(number, drive, sizeof(drive), &is_partition) ||
-	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue))
-		return;
-	if (sysfs_number(queue, "max_sectors_kb", &value) && value > 0 && value <= UINT32_MAX >> 10)
-		g->transfer_bytes_max = (uint32_t)value << 10;
-	if (sysfs_number(queue, "max_segments", &value) && value > 0 && value <= UINT32_MAX)
-		g->segments_max = (uint32_t)value;
-	g->rotational = sysfs_number(queue, "rotational", &value) && value == 1;
-	g->numa_node = numa_node(drive);
-	sysfs_text(drive, "device/model", g->model, sizeof(g->model));
-	sysfs_text(drive, "device/serial", g->serial, sizeof(g->serial));
-	if (g->kind != SPW_DEVICE_BLOCK)
-		return;
-	g->polls = sysfs_number(queue, "io_poll", &value) && value == 1;
-	g->discards = sysfs_number(queue, "discard_max_bytes", &value) && value > 0;
-	/* Passthrough addresses the whole namespace. */
-	if (!is_partition)
-		nvme_char_path(drive, g->nvme_char_path, sizeof(g->nvme_char_path));
-}
-
 uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block_kib)
 {
 	if (hardware_kib > 0 && hardware_kib < UNLIMITED_KIB)
@@ -147,39 +93,53 @@ uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block
 	return PASSTHROUGH_BYTES_ASSUMED;
 }
 
-uint32_t spw_geometry_passthrough_bytes(int fd)
+/* Where the block layer splits whatever goes over it: at multiples of this of the drive. */
+static void read_boundary(dev_t number, const char *queue, bool is_partition,
+			  struct spw_device *device)
 {
-	char drive[PATH_MAX], queue[PATH_MAX];
-	long long value, block_value;
-	bool is_partition;
-	struct stat st;
+	long long sectors = sysfs_number(queue, "chunk_sectors", 0), start = 0;
+	char own[64];
 
-	if (fstat(fd, &st) || !sysfs_drive(st.st_rdev, drive, sizeof(drive), &is_partition) ||
-	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue) ||
-	    !sysfs_number(queue, "max_hw_sectors_kb", &value))
-		return PASSTHROUGH_BYTES_ASSUMED;
-	return spw_geometry_choose_passthrough(
-		value, sysfs_number(queue, "max_sectors_kb", &block_value) ? block_value : 0);
+	if (sectors <= 0 || sectors > UINT32_MAX)
+		return;
+	device->boundary_bytes = (uint64_t)sectors * SECTOR_BYTES;
+	(void)snprintf(own, sizeof(own), "/sys/dev/block/%u:%u", major(number), minor(number));
+	if (is_partition)
+		start = sysfs_number(own, "start", 0);
+	if (start > 0)
+		device->start_bytes = (uint64_t)start * SECTOR_BYTES;
 }
 
-void spw_geometry_boundary(int fd, uint64_t *boundary_bytes, uint64_t *start_bytes)
+static void read_sysfs(dev_t number, struct spw_device *device)
 {
-	char drive[PATH_MAX], queue[PATH_MAX], device[64];
-	long long sectors, start;
+	struct spw_geometry *g = &device->geometry;
+	char drive[PATH_MAX], queue[PATH_MAX];
 	bool is_partition;
-	struct stat st;
+	long long kib, segments;
 
-	*boundary_bytes = *start_bytes = 0;
-	if (fstat(fd, &st) || !S_ISBLK(st.st_mode) ||
-	    !sysfs_drive(st.st_rdev, drive, sizeof(drive), &is_partition) ||
-	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue) ||
-	    !sysfs_number(queue, "chunk_sectors", &sectors) || sectors <= 0 || sectors > UINT32_MAX)
+	if (!sysfs_drive(number, drive, sizeof(drive), &is_partition) ||
+	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue))
 		return;
-	*boundary_bytes = (uint64_t)sectors * SECTOR_BYTES;
-	(void)snprintf(device, sizeof(device), "/sys/dev/block/%u:%u", major(st.st_rdev),
-		       minor(st.st_rdev));
-	if (is_partition && sysfs_number(device, "start", &start) && start > 0)
-		*start_bytes = (uint64_t)start * SECTOR_BYTES;
+	kib = sysfs_number(queue, "max_sectors_kb", 0);
+	segments = sysfs_number(queue, "max_segments", 0);
+	if (kib > 0 && kib <= UINT32_MAX >> 10)
+		g->transfer_bytes_max = (uint32_t)kib << 10;
+	if (segments > 0 && segments <= UINT32_MAX)
+		g->segments_max = (uint32_t)segments;
+	device->passthrough_bytes =
+		spw_geometry_choose_passthrough(sysfs_number(queue, "max_hw_sectors_kb", 0), kib);
+	g->rotational = sysfs_number(queue, "rotational", 0) == 1;
+	g->numa_node = numa_node(drive);
+	sysfs_text(drive, "device/model", g->model, sizeof(g->model));
+	sysfs_text(drive, "device/serial", g->serial, sizeof(g->serial));
+	if (g->kind != SPW_DEVICE_BLOCK)
+		return;
+	g->polls = sysfs_number(queue, "io_poll", 0) == 1;
+	g->discards = sysfs_number(queue, "discard_max_bytes", 0) > 0;
+	read_boundary(number, queue, is_partition, device);
+	/* Passthrough addresses the whole namespace. */
+	if (!is_partition)
+		nvme_char_path(drive, g->nvme_char_path, sizeof(g->nvme_char_path));
 }
 
 static int read_block_ioctls(int fd, const char *path, struct spw_geometry *g)
@@ -234,20 +194,21 @@ static int check(const char *path, struct spw_geometry *g)
 	return 0;
 }
 
-int spw_geometry_read(int fd, const char *path, struct spw_geometry *g)
+int spw_geometry_read(struct spw_device *device)
 {
+	struct spw_geometry *g = &device->geometry;
+	const char *path = device->path;
 	struct stat st;
-	int ret;
+	int ret = 0;
 
 	*g = (struct spw_geometry){
 		.size = sizeof(*g), .numa_node = -1, .transfer_bytes_max = TRANSFER_BYTES_ASSUMED};
-	if (fstat(fd, &st))
+	device->passthrough_bytes = PASSTHROUGH_BYTES_ASSUMED;
+	if (fstat(device->fd, &st))
 		return spw_error_errno(-errno, "%s cannot be examined", path);
 	if (S_ISBLK(st.st_mode)) {
 		g->kind = SPW_DEVICE_BLOCK;
-		ret = read_block_ioctls(fd, path, g);
-		if (ret)
-			return ret;
+		ret = read_block_ioctls(device->fd, path, g);
 	} else {
 		g->kind = SPW_DEVICE_FILE;
 		g->size_bytes = (uint64_t)st.st_size;
@@ -256,9 +217,10 @@ int spw_geometry_read(int fd, const char *path, struct spw_geometry *g)
 		g->memory_align_bytes = FILE_ALIGN_ASSUMED;
 		g->discards = true;
 	}
-	ret = read_dio_align(fd, path, g);
+	if (ret == 0)
+		ret = read_dio_align(device->fd, path, g);
 	if (ret)
 		return ret;
-	read_sysfs(S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev, g);
+	read_sysfs(S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev, device);
 	return check(path, g);
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/open.c - which way leads to a device and to a queue: the only file of the engine that
- * knows all of them
- */
+/* engine/open.c - which way leads to a device and to a queue; knows all kinds of both */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -11,21 +8,13 @@
 #include <unistd.h>
 
 #include "engine/backend.h"
-#include "engine/file.h"
 #include "engine/nvme/admin.h"
-#include "engine/nvme/node.h"
 #include "engine/vfio/vfio.h"
 #include "util/util.h"
 
 #define TUNED_BYTES (UINT64_C(1) << 20)
 
-/* ---- Devices ---- */
-
-/*
- * A namespace named by its character node: transfers may go that way, locks and exclusive claims
- * lie on the block node, so that they hold against whoever names that. Proves that the character
- * node can be opened.
- */
+/* Proves that the character node can be opened. Locks and claims lie on the block node. */
 static int make_char_device(struct spw_device *d)
 {
 	int fd;
@@ -68,82 +57,55 @@ int spw_device_open(const char *path, const struct spw_device_opts *user_opts,
 	if (user_opts)
 		spw_opts_merge(&opts, sizeof(opts), user_opts, user_opts->size);
 	d = calloc(1, sizeof(*d));
-	if (!d)
+	if (d)
+		d->path = strdup(path);
+	if (!d || !d->path) {
+		free(d);
 		return spw_error(-ENOMEM, "%s: no memory for the device", path);
+	}
 	d->fd = d->claim_fd = -1;
 	d->read_only = opts.read_only;
 	d->log = opts.log;
-	d->path = strdup(path);
-	if (!d->path) {
-		ret = spw_error(-ENOMEM, "%s: no memory for the device", path);
-		goto fail;
-	}
 	ret = open_device(d, &opts);
 	if (ret)
-		goto fail;
-	*device = d;
-	return 0;
-fail:
-	spw_device_close(d);
+		spw_device_close(d);
+	else
+		*device = d;
 	return ret;
 }
 
-/* ---- What a drive says of itself ---- */
-
-static int info_vfio(const char *path, struct spw_nvme_info *info)
+static int info_of_node(const char *path, struct spw_nvme_info *info)
 {
-	struct spw_vfio_namespace *ns;
-	int ret = spw_vfio_open(path, false, NULL, &ns);
+	int fd = spw_nvme_open_admin(path);
+	int ret = fd < 0 ? fd : spw_nvme_ask_all(spw_nvme_system_ioctl, fd, path, info);
 
-	if (ret)
-		return ret;
-	ret = spw_vfio_info(ns, info);
-	spw_vfio_close(ns);
+	if (fd >= 0)
+		(void)close(fd);
 	return ret;
 }
 
 int spw_nvme_info(const char *path, struct spw_nvme_info *info)
 {
 	struct spw_nvme_info own = {.size = sizeof(own)};
-	int fd, ret;
+	int ret = spw_vfio_is_name(path) ? spw_vfio_info(path, &own) : info_of_node(path, &own);
 
-	if (spw_vfio_is_name(path))
-		return info_vfio(path, info);
-	fd = spw_nvme_open_admin(path);
-	if (fd < 0)
-		return fd;
-	ret = spw_nvme_ask_all(spw_nvme_system_ioctl, fd, path, &own);
-	(void)close(fd);
 	if (ret == 0)
 		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own,
 			       sizeof(own));
 	return ret;
 }
 
-/* ---- Queues ---- */
-
-/* Whoever names a namespace by its character node wants passthrough. */
-static bool are_nvme_chars(struct spw_device *const devices[], unsigned count)
+static unsigned count_kind(struct spw_device *const devices[], unsigned count,
+			   enum spw_device_kind kind)
 {
+	unsigned found = 0;
+
 	for (unsigned i = 0; i < count; i++)
-		if (devices[i]->geometry.kind != SPW_DEVICE_NVME_CHAR)
-			return false;
-	return true;
+		found += devices[i]->geometry.kind == kind;
+	return found;
 }
 
-/* No backend but vfio reaches these. */
-static bool any_is_vfio(struct spw_device *const devices[], unsigned count)
-{
-	for (unsigned i = 0; i < count; i++)
-		if (devices[i]->geometry.kind == SPW_DEVICE_VFIO)
-			return true;
-	return false;
-}
-
-/*
- * @asked: not what a settings file says, which may be of the time when the kernel drove these
- * drives.
- */
+/* @asked: by the caller, not by a settings file, which may be older. */
 static int open_vfio(struct spw_device *const devices[], unsigned count,
 		     const struct spw_queue_opts *opts, enum spw_backend asked,
 		     struct spw_queue **queue)
@@ -154,16 +116,13 @@ static int open_vfio(struct spw_device *const devices[], unsigned count,
 		return spw_error(
 			-EINVAL,
 			"a namespace behind vfio (pci:...) is reached by the backend vfio alone");
-	if (!any_is_vfio(devices, count))
+	if (count_kind(devices, count, SPW_DEVICE_VFIO) == 0)
 		return spw_error(-EINVAL,
 				 "vfio: none of the devices is behind vfio (pci:0000:3d:00.0/1)");
 	return spw_queue_open_with(devices, count, opts, vfio, 1, queue);
 }
 
-/*
- * As many transfers as keep in flight what was measured. How large the queue's are is not known
- * here: those of a store are chunks, much smaller than the largest blocks that are measured.
- */
+/* As many transfers as keep in flight what was measured; a store's are smaller than its blocks. */
 static uint32_t tuned_depth(const struct spw_tune_settings *settings)
 {
 	uint64_t transfers = (settings->block_bytes + TUNED_BYTES - 1) / TUNED_BYTES;
@@ -173,10 +132,7 @@ static uint32_t tuned_depth(const struct spw_tune_settings *settings)
 		       : SPW_QUEUE_DEPTH_MAX;
 }
 
-/*
- * One queue reads and writes: it waits as is best for reads, which somebody waits for, and is deep
- * enough for both.
- */
+/* One queue does both: it waits as suits reads, and is deep enough for both. */
 static void apply_tune(struct spw_queue_opts *opts)
 {
 	const struct spw_tune_settings *from;
@@ -204,12 +160,16 @@ static void apply_tune(struct spw_queue_opts *opts)
 int spw_queue_open(struct spw_device *const devices[], unsigned count,
 		   const struct spw_queue_opts *user_opts, struct spw_queue **queue)
 {
-	static const struct spw_backend_ops *const in_order[] = {
-		&spw_backend_nvme, &spw_backend_io_uring, &spw_backend_libaio};
-	static const struct spw_backend_ops *const libaio_first[] = {&spw_backend_libaio,
-								     &spw_backend_io_uring};
+	static const struct spw_backend_ops *const ways[][3] = {
+		[SPW_BACKEND_AUTO] = {&spw_backend_io_uring, &spw_backend_libaio},
+		[SPW_BACKEND_IO_URING] = {&spw_backend_io_uring},
+		[SPW_BACKEND_LIBAIO] = {&spw_backend_libaio, &spw_backend_io_uring},
+		[SPW_BACKEND_NVME] = {&spw_backend_nvme, &spw_backend_io_uring,
+				      &spw_backend_libaio},
+	};
 	struct spw_queue_opts merged = {0}, *opts = &merged;
 	enum spw_backend asked, wanted;
+	unsigned candidates = 0;
 
 	*queue = NULL;
 	spw_queue_opts_init(opts, sizeof(*opts));
@@ -217,18 +177,16 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count,
 		spw_opts_merge(opts, sizeof(*opts), user_opts, user_opts->size);
 	asked = opts->backend;
 	apply_tune(opts);
-	if (asked == SPW_BACKEND_VFIO || any_is_vfio(devices, count))
+	/* No backend but vfio reaches what is behind it. */
+	if (asked == SPW_BACKEND_VFIO || count_kind(devices, count, SPW_DEVICE_VFIO) > 0)
 		return open_vfio(devices, count, opts, asked, queue);
-	wanted = opts->backend;
+	wanted = (unsigned)opts->backend < SPW_ARRAY_LEN(ways) ? opts->backend : SPW_BACKEND_AUTO;
+	/* Whoever names a namespace by its character node wants passthrough. */
+	if (opts->backend == SPW_BACKEND_AUTO &&
+	    count_kind(devices, count, SPW_DEVICE_NVME_CHAR) == count)
+		wanted = SPW_BACKEND_NVME;
 	/* What the caller asks for is had or nothing; what a settings file says is tried first. */
-	if (wanted == SPW_BACKEND_NVME ||
-	    (wanted == SPW_BACKEND_AUTO && are_nvme_chars(devices, count)))
-		return spw_queue_open_with(devices, count, opts, in_order,
-					   asked == SPW_BACKEND_NVME ? 1 : 3, queue);
-	if (wanted == SPW_BACKEND_IO_URING)
-		return spw_queue_open_with(devices, count, opts, in_order + 1, 1, queue);
-	if (wanted == SPW_BACKEND_LIBAIO)
-		return spw_queue_open_with(devices, count, opts, libaio_first,
-					   asked == SPW_BACKEND_LIBAIO ? 1 : 2, queue);
-	return spw_queue_open_with(devices, count, opts, in_order + 1, 2, queue);
+	while (candidates < (asked == SPW_BACKEND_AUTO ? 3 : 1) && ways[wanted][candidates])
+		candidates++;
+	return spw_queue_open_with(devices, count, opts, ways[wanted], candidates, queue);
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/queue.c - open a queue on the best backend that works, close it without losing an io,
- * count
- */
-#include <dirent.h>
+/* engine/queue.c - open a queue on the best backend that works, close it, count */
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,20 +11,13 @@
 
 #include "engine/arena.h"
 #include "engine/backend.h"
-#include "engine/geometry.h"
 #include "util/util.h"
 
-/*
- * A part is cut so that the kernel needs one bio for it: a request of several bios cannot be issued
- * without waiting and is handed to a worker thread. 256 is BIO_MAX_VECS.
- */
+/* BIO_MAX_VECS: a request of several bios is handed to a worker thread of the kernel. */
 #define PART_SEGMENTS_MAX 256u
 #define PART_BYTES_MAX    (16u << 20)
 
-/*
- * A polled request that the block layer has to split never completes on some kernels; 504 KiB is
- * what PRP lists of one page allow.
- */
+/* 504 KiB, what PRP lists of one page allow: one that is split may never complete. */
 #define POLLED_SEGMENTS_ASSUMED 127u
 
 void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
@@ -34,6 +25,30 @@ void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
 	struct spw_queue_opts defaults = {.size = sizeof(defaults), .depth = 32};
 
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+}
+
+void spw_queue_describe(struct spw_queue *q, const char *format, ...)
+{
+	size_t used = strlen(q->description);
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(q->description + used, sizeof(q->description) - used, format, args);
+	va_end(args);
+}
+
+int spw_queue_sleep(struct spw_queue *q, int64_t timeout_ns)
+{
+	struct pollfd event = {.fd = q->wake.watched, .events = POLLIN};
+	int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
+	int ret;
+
+	q->stats.system_calls++;
+	q->stats.sleeps++;
+	ret = poll(&event, 1, ms < INT_MAX ? (int)ms : INT_MAX);
+	if (ret > 0)
+		spw_wake_drain(&q->wake);
+	return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
 }
 
 static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
@@ -48,8 +63,8 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 		dev->part_bytes_max = g->transfer_bytes_max;
 		dev->segments_max =
 			(g->segments_max ? g->segments_max : POLLED_SEGMENTS_ASSUMED) - 1;
-		if (dev->fd >= 0)
-			spw_geometry_boundary(dev->fd, &dev->boundary_bytes, &dev->start_bytes);
+		dev->boundary_bytes = dev->device->boundary_bytes;
+		dev->start_bytes = dev->device->start_bytes;
 	}
 	if (q->ops->limits)
 		q->ops->limits(q, dev);
@@ -189,26 +204,22 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 }
 
 int spw_queue_open_with(struct spw_device *const devices[], unsigned count,
-			const struct spw_queue_opts *user_opts,
+			const struct spw_queue_opts *opts,
 			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
 			struct spw_queue **out)
 {
-	struct spw_queue_opts opts = {0};
 	struct spw_queue *q;
 	int ret;
 
 	*out = NULL;
-	spw_queue_opts_init(&opts, sizeof(opts));
-	if (user_opts)
-		spw_opts_merge(&opts, sizeof(opts), user_opts, user_opts->size);
-	ret = check_opts(&opts, count);
+	ret = check_opts(opts, count);
 	if (ret)
 		return ret;
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return spw_error(-ENOMEM, "no memory for a queue");
 	q->wake.eventfd = -1;
-	ret = make_queue(devices, count, &opts, q);
+	ret = make_queue(devices, count, opts, q);
 	if (ret)
 		goto fail;
 	settle_wait_mode(q);
@@ -245,10 +256,7 @@ void spw_queue_close(struct spw_queue *q)
 	while (spw_queue_ios(q) > 0) {
 		int ret = spw_queue_reap(q, spw_queue_ios(q), -1);
 
-		/*
-		 * A drive may still write to a buffer: to return, and have the caller free it,
-		 * would be worse than to stop here.
-		 */
+		/* A drive may still write to a buffer: to have it freed would be worse. */
 		if (ret < 0)
 			spw_log(&q->log, SPW_LOG_ERROR,
 				"closing a queue with %u requests in flight: %s",
@@ -272,28 +280,14 @@ const char *spw_queue_description(const struct spw_queue *q)
 }
 
 /* Threads of this process that io_uring made to issue what would have made it wait. */
-static uint32_t count_kernel_workers(void)
+static int count_kernel_worker(void *context, const char *folder, const char *task)
 {
-	DIR *tasks = opendir("/proc/self/task");
-	struct dirent *entry;
-	uint32_t count = 0;
+	char path[320], name[32];
 
-	if (!tasks)
-		return 0;
-	while ((entry = readdir(tasks)) != NULL) {
-		char path[sizeof(entry->d_name) + 32], name[32] = "";
-		FILE *file;
-
-		(void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
-		file = fopen(path, "re");
-		if (!file)
-			continue;
-		if (fgets(name, sizeof(name), file) && strncmp(name, "iou-wrk", 7) == 0)
-			count++;
-		(void)fclose(file);
-	}
-	(void)closedir(tasks);
-	return count;
+	(void)snprintf(path, sizeof(path), "%s/%s/comm", folder, task);
+	*(uint32_t *)context +=
+		spw_read_line(path, name, sizeof(name)) && strncmp(name, "iou-wrk", 7) == 0;
+	return 0;
 }
 
 void spw_queue_stats(struct spw_queue *q, struct spw_queue_stats *stats, size_t size)
@@ -305,6 +299,6 @@ void spw_queue_stats(struct spw_queue *q, struct spw_queue_stats *stats, size_t 
 	now.parts_fixed = now.parts - q->parts_unregistered;
 	now.bytes_read = q->bytes[SPW_READ];
 	now.bytes_written = q->bytes[SPW_WRITE];
-	now.kernel_workers = count_kernel_workers();
+	(void)spw_each_name("/proc/self/task", count_kernel_worker, &now.kernel_workers);
 	spw_opts_merge(stats, size, &now, sizeof(now));
 }

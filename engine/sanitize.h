@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/sanitize.h - the address sanitizer does not see what the kernel writes to: ask it before a
- * buffer is handed over
- *
- * Nothing of this exists in other builds.
- */
+/* engine/sanitize.h - the address sanitizer is asked about what the kernel is to write to */
 #ifndef SPW_ENGINE_SANITIZE_H
 #define SPW_ENGINE_SANITIZE_H
 

@@ -2,22 +2,32 @@
 /*
  * engine/slice.c - when the thread that waits on a queue is run
  *
- * The scheduler runs whoever's slice ends first. A thread that has just been woken and has a long
- * slice comes after all that were woken before it, which under load are other threads of the
- * drives' (a loop device's, a checksum's): they empty the drives' queues before the one that
- * refills them is run. With a short slice it comes first, and its share of the processor is the
- * same.
+ * The scheduler runs whoever's slice ends first. With a long one, a thread that was woken comes
+ * after those of loop devices and checksums, which meanwhile empty the queues that it refills.
  */
-#include "engine/slice.h"
-
 #include <errno.h>
 #include <sched.h>
+#include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <spillway/engine.h>
 
 #include "util/util.h"
+
+/* SCHED_ATTR_SIZE_VER0 of struct sched_attr, whose header excludes <sched.h>. */
+struct spw_sched_attr {
+	uint32_t size;
+	uint32_t policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime_ns; /* of SCHED_OTHER: the slice, since Linux 6.12 */
+	uint64_t deadline_ns;
+	uint64_t period_ns;
+};
+
+_Static_assert(sizeof(struct spw_sched_attr) == 48, "SCHED_ATTR_SIZE_VER0");
 
 /* The shortest that the kernel takes. */
 #define SLICE_NS 100000u

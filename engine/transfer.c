@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/transfer.c - the way of an io through a queue: prepared, cut into parts, issued, joined,
- * ended
+ * engine/transfer.c - an io in a queue: prepared, cut into parts, issued, joined, ended
  *
  *   WAITING    between head and tail of its device: bytes of it are not cut into parts yet. Only
  *              the head is cut in part.
  *   ISSUED     all its bytes are in parts, or what was not was dropped after a failure
  *   WHOLE      as ISSUED, in one part that the backend issued by itself; that part is not filled in
- *              (or WHOLE_UNREGISTERED)
  *   CANCELLED  as ISSUED; parts that stop half-way are not continued
  *   ENDED      done was called or will be by the next reap
  *
@@ -32,14 +30,9 @@
 #include "util/probes.h"
 #include "util/util.h"
 
-#define likely(x)   __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-
-/* What happens to few ios is kept out of the way of those that it does not happen to. */
 #define COLD __attribute__((cold, noinline))
 #define HOT  __attribute__((always_inline)) static inline
 
-/* How often one part is tried again after -EAGAIN or -EINTR. */
 #define RETRIES_MAX 256
 
 static const char *const op_names[] = {
@@ -90,7 +83,6 @@ COLD static void end_later(struct spw_queue *q, struct spw_io *io)
 	q->ended_tail = io;
 }
 
-/* Nothing of the io is in flight and nothing more will be issued. */
 HOT void end_io(struct spw_queue *q, struct spw_io *io)
 {
 	io->engine_state = IO_ENDED;
@@ -192,10 +184,7 @@ static void advance(struct spw_part *part, uint32_t bytes)
 	part->iov_offset = bytes;
 }
 
-/*
- * A part that did not end in one go. Return: whether it is issued again, which looks whether its io
- * was stopped meanwhile.
- */
+/* A part that did not end in one go. Return: whether it is to be issued again. */
 COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
 	const struct spw_queue_device *dev = &q->devices[part->device];
@@ -203,10 +192,7 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 	if (res > (int64_t)part->len_bytes)
 		res = -EPROTO;
 	if (res >= 0) {
-		/*
-		 * A torn last block is transferred again, and what memory has to be aligned by:
-		 * offsets and addresses stay multiples of them.
-		 */
+		/* Offsets and addresses stay multiples of what they are aligned by. */
 		uint32_t mask = part->iov ? dev->block_mask : dev->whole_mask;
 		bool is_torn = (res & mask) != 0;
 
@@ -217,10 +203,7 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 			advance(part, (uint32_t)res);
 			return true;
 		}
-		/*
-		 * Nothing at all comes from a drive that is gone; less than a block from one that
-		 * is there.
-		 */
+		/* A drive that is gone transfers nothing; one that is there, less than a block. */
 		if (!is_torn)
 			res = spw_device_no_progress_error(dev->device);
 		else
@@ -238,7 +221,6 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_io *io = part->io;
-	bool is_registered = io->engine_state == IO_WHOLE;
 
 	io->engine_state = IO_ISSUED;
 	io->engine_parts = 1;
@@ -249,7 +231,7 @@ COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 	part->iov = NULL;
 	part->iov_count = 0;
 	part->len_bytes = part->rest_bytes = io->len_bytes;
-	part->piece = is_registered ? spw_queue_piece(q, io->buf, io->len_bytes) : -1;
+	part->piece = spw_queue_piece(q, io->buf, io->len_bytes);
 	part->retries = 0;
 	part->op = (uint8_t)io->op;
 }
@@ -279,10 +261,7 @@ static uint64_t boundary_rest(const struct spw_queue_device *dev, uint64_t offse
 	return rest > dev->block_mask ? rest : UINT64_MAX;
 }
 
-/*
- * The longest part that may begin at @address, and at @offset_bytes of the device; a multiple of
- * the logical block.
- */
+/* The longest part that may begin here; a multiple of the logical block. */
 HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device *dev,
 			uintptr_t address, uint64_t offset_bytes)
 {
@@ -305,10 +284,7 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 	return (uint32_t)(limit & ~(uint64_t)dev->block_mask);
 }
 
-/*
- * An NVMe drive takes a gap between pages only at the ends of a request. The kernel would split
- * there, and a polled request that is split never completes on some kernels.
- */
+/* An NVMe drive takes gaps between pages at the ends only, and polled nothing is split. */
 static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 {
 	uintptr_t end = (uintptr_t)iov[0].iov_base + iov[0].iov_len;
@@ -316,10 +292,7 @@ static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }
 
-/*
- * As many whole elements as fit one request, counted in the pages that they touch; no system call
- * takes more than IOV_MAX.
- */
+/* The bytes of as many whole elements as fit one request, counted in pages they touch. */
 static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue_device *dev,
 			       const struct spw_io *io)
 {
@@ -343,10 +316,7 @@ static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue
 	return (uint32_t)bytes;
 }
 
-/*
- * Either whole elements of the vector, or a piece of one that is too long: no element is ever
- * copied.
- */
+/* Either whole elements of the vector, or a piece of one that is too long. */
 COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_device *dev,
 			    struct spw_io *io, struct spw_part *part)
 {
@@ -403,10 +373,7 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 	io->engine_parts++;
 }
 
-/*
- * What of the part the next request carries: all of it, unless a vector was interrupted inside an
- * element.
- */
+/* The next request carries all of the part, unless it stopped inside an element. */
 HOT void shape(const struct spw_queue *q, struct spw_part *part)
 {
 	part->iov_count = 0;
@@ -426,10 +393,7 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 			return;
 		}
 	}
-	/*
-	 * Registered memory is a row of pages, and some kernels refuse one that does not end with a
-	 * block.
-	 */
+	/* Some kernels refuse registered memory that does not end with a block. */
 	if (likely(((uintptr_t)part->buf & q->devices[part->device].block_mask) == 0))
 		part->piece = spw_queue_piece(q, part->buf, part->len_bytes);
 	else
@@ -438,10 +402,7 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
-/*
- * Full: what is in there goes first. A submission that fails is met again by the submit or wait
- * that follows.
- */
+/* Full: submit. A failure is met again by the submit or wait that follows. */
 COLD static bool issue_to_full(struct spw_queue *q, struct spw_part *part)
 {
 	(void)q->ops->submit(q);
@@ -482,16 +443,22 @@ COLD static void issue_those_again(struct spw_queue *q)
 	}
 }
 
-/*
- * The one operation without a queue in the kernel, unless the backend goes past it: done here and
- * now.
- */
-COLD static void discard(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io)
+/* No kernel queues a deallocation, and a polled ring takes no flush: both are done now. */
+static bool has_no_queue(const struct spw_queue *q, const struct spw_queue_device *dev,
+			 const struct spw_io *io)
+{
+	return io->op == SPW_FLUSH ? q->polls && dev->fd >= 0
+				   : !q->ops->discards || !dev->device->geometry.discards;
+}
+
+COLD static void do_now(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io)
 {
 	leave_waiting(q, dev, io, NULL);
 	q->stats.system_calls++;
 	q->stats.sleeps++;
-	io->engine_error = spw_device_discard(dev->device, io->offset_bytes, io->len_bytes);
+	io->engine_error = io->op == SPW_FLUSH ? spw_device_sync(dev->device)
+					       : spw_device_discard(dev->device, io->offset_bytes,
+								    io->len_bytes);
 	io->engine_status = 0;
 	end_io(q, io);
 }
@@ -503,9 +470,8 @@ static void issue_device(struct spw_queue *q, struct spw_queue_device *dev)
 	while ((io = dev->head) != NULL) {
 		struct spw_part *part;
 
-		if (unlikely(io->op == SPW_DISCARD) &&
-		    !(q->ops->discards && dev->device->geometry.discards)) {
-			discard(q, dev, io);
+		if (unlikely(io->op > SPW_WRITE) && has_no_queue(q, dev, io)) {
+			do_now(q, dev, io);
 			continue;
 		}
 		if (!dev->free)
@@ -660,28 +626,13 @@ int spw_queue_prepare_any(struct spw_queue *q, struct spw_io *io)
 	return 0;
 }
 
-uint32_t spw_queue_room(const struct spw_queue *q, unsigned device)
-{
-	const struct spw_queue_device *dev;
-	uint32_t taken;
-
-	if (device >= q->device_count)
-		return 0;
-	dev = &q->devices[device];
-	taken = dev->in_flight + dev->waiting;
-	return taken < q->depth ? q->depth - taken : 0;
-}
-
 int spw_queue_submit(struct spw_queue *q)
 {
 	issue_all(q);
 	return q->ops->submit(q);
 }
 
-/*
- * How many completions to sleep for. No more than a quarter of the depth may fall idle while ios
- * wait for room.
- */
+/* How many completions to sleep for; 1/4 of the depth may fall idle while ios wait. */
 static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
 {
 	unsigned want = min - spw_queue_ended(q);

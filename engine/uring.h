@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/uring.h - the io_uring under two backends: plain transfers (backend_io_uring.c) and NVMe
- * passthrough (backend_nvme.c)
- *
- * A backend's state begins with a struct spw_uring, and q->state points to it. What goes into an
- * entry and what a completion means is the backend's; the ring, its registrations and the system
- * calls are here.
- */
+/* engine/uring.h - the io_uring of two backends, whose q->state begins with a struct spw_uring */
 #ifndef SPW_ENGINE_URING_H
 #define SPW_ENGINE_URING_H
 
@@ -24,15 +17,13 @@ struct spw_uring {
 	struct io_uring ring;
 	unsigned setup_flags;
 	unsigned extra_flags; /* setup flags that the backend cannot do without */
-	/* Complete what has ended. NULL: the result of a completion is that of its part. */
+	unsigned shift;       /* 1: entries and completions of twice the usual size */
+	/* Complete what has ended, by spw_uring_take(). */
 	void (*take)(struct spw_queue *queue, struct spw_uring *uring);
 	bool enabled;
 	pthread_t owner;      /* once enabled */
 	unsigned enter_flags; /* IORING_ENTER_REGISTERED_RING or 0 */
 	int enter_fd;
-	/* polls of the eventfd under way: as many as completions were ever waited for at once */
-	unsigned wakes_armed;
-	bool wake_fired;
 
 	/* Of entries of the usual size, to take the next one in few instructions. */
 	struct io_uring_sqe *entries;
@@ -42,9 +33,8 @@ struct spw_uring {
 };
 
 /*
- * Make the ring with q->wait_mode and register @fds, one per device, and the arena (in pieces of 1
- * << q->piece_shift, at most @pieces_max). The caller has zeroed @uring and set extra_flags and
- * take. Return: 0; a negative errno with the reason.
+ * Make the ring with q->wait_mode; register @fds, one per device, and at most @pieces_max pieces of
+ * the arena. The caller has zeroed @uring and set extra_flags, shift, take. Return: 0; -errno.
  */
 int spw_uring_set_up(struct spw_queue *queue, struct spw_uring *uring, const int fds[],
 		     uint64_t pieces_max);
@@ -55,13 +45,34 @@ void spw_uring_tear_down(struct spw_queue *queue, struct spw_uring *uring);
 /* As of struct spw_backend_ops. */
 int spw_uring_submit(struct spw_queue *queue);
 int spw_uring_wait(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
+void spw_uring_cancel(struct spw_queue *queue, struct spw_part *part);
 
-/* A poll of the eventfd has fired. */
-static inline void spw_uring_wake_completed(struct spw_uring *uring)
+/* Call @end for each part that has ended, with the result of its completion. */
+__attribute__((always_inline)) static inline void spw_uring_take(
+	struct spw_queue *queue, struct spw_uring *uring, unsigned shift,
+	void (*end)(struct spw_queue *queue, struct spw_part *part, int res))
 {
-	SPW_ASSERT(uring->wakes_armed > 0); /* URING-2 */
-	uring->wakes_armed--;
-	uring->wake_fired = true;
+	struct io_uring_cq *cq = &uring->ring.cq;
+	unsigned mask = *cq->kring_mask;
+	unsigned tail = io_uring_smp_load_acquire(cq->ktail);
+	unsigned head = *cq->khead;
+
+	while (head != tail) {
+		const struct io_uring_cqe *cqe = &cq->cqes[(head & mask) << shift];
+		uint64_t tag = cqe->user_data;
+		int res = cqe->res;
+
+		head++;
+		if (likely(tag > SPW_URING_TAG_CANCEL)) {
+			end(queue, (struct spw_part *)(uintptr_t)tag, res);
+		} else if (tag == SPW_URING_TAG_WAKE) {
+			SPW_ASSERT(queue->wake.polls > 0); /* URING-2 */
+			queue->wake.polls--;
+			queue->wake.fired = true;
+		}
+	}
+	/* The entries are read before the kernel may write over them. */
+	io_uring_smp_store_release(cq->khead, head);
 }
 
 #endif

@@ -41,10 +41,7 @@ void spw_wake_drain(struct spw_wake *wake)
 	/* Nothing to read (EAGAIN): drained before. */
 	if (read(wake->eventfd, &count, sizeof(count)) < 0)
 		return;
-	/*
-	 * Whoever has asked since the sleep was announced has signalled what was just drained:
-	 * signal again.
-	 */
+	/* Who has asked since the sleep was announced wrote what was just drained: write again. */
 	if (atomic_load(&wake->asked) && write(wake->eventfd, &one, sizeof(one)) < 0)
 		return;
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/wake.h - wake a thread that sleeps in a queue, without a system call when it does not
- * sleep
+ * engine/wake.h - wake a thread that sleeps in a queue; no system call when it does not sleep
  *
- * The flag is the truth; the eventfd only ends a sleep. The sleeper announces itself before it
- * looks at the flag, and the waker sets the flag before it looks for a sleeper: one of them sees
- * the other.
+ * The eventfd only ends a sleep. The sleeper announces itself before it looks at the flag, and the
+ * waker sets the flag before it looks for a sleeper: one of them sees the other.
  */
 #ifndef SPW_ENGINE_WAKE_H
 #define SPW_ENGINE_WAKE_H
@@ -18,6 +16,8 @@ struct spw_wake {
 	int watched; /* what a sleeper waits for: the same, or a set of descriptors with it */
 	atomic_bool asked;
 	atomic_bool sleeping;
+	unsigned polls; /* under way: one per completion waited for, so that a wake ends any wait */
+	bool fired;     /* one of them */
 };
 
 int spw_wake_open(struct spw_wake *wake);
@@ -26,7 +26,6 @@ void spw_wake_close(struct spw_wake *wake);
 /* From any thread, also from a signal handler. */
 void spw_wake_ask(struct spw_wake *wake);
 
-/* The sleep is over. */
 static inline void spw_wake_up(struct spw_wake *wake)
 {
 	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
@@ -42,8 +41,18 @@ static inline bool spw_wake_sleep(struct spw_wake *wake)
 	return false;
 }
 
-/* Make the eventfd unreadable again. */
 void spw_wake_drain(struct spw_wake *wake);
+
+/* How many polls to begin before @want completions are waited for. */
+static inline unsigned spw_wake_polls_missing(struct spw_wake *wake, unsigned want)
+{
+	if (wake->fired && wake->polls == 0) {
+		spw_wake_drain(wake);
+		wake->fired = false;
+	}
+	/* After a wake the rest of the polls end on their own. */
+	return wake->fired || wake->polls >= want ? 0 : want - wake->polls;
+}
 
 /* Whether somebody has asked; forgets it. */
 static inline bool spw_wake_taken(struct spw_wake *wake)

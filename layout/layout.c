@@ -3,42 +3,33 @@
  * layout/layout.c - encode, decode and choose superblocks
  *
  * Invariants of an intact copy; decode refuses a copy that breaks one, and the tests name them by
- * number.
+ * number. docs/FORMAT.md has each field's range.
  *
- *   LAYOUT-1   The encoded superblock is exactly 4096 bytes of little-endian fixed-width fields
- *              without implicit padding.
+ *   LAYOUT-1   4096 bytes of little-endian fields of fixed width, without implicit padding.
  *   LAYOUT-2   It begins with the magic and ends with the XXH3-64 of all bytes before. Both, and
- *              the version, stay where they are in every version of the format, so that damage and
- *              age can be told apart.
+ *              the version, stay where they are: so damage and age can be told apart.
  *   LAYOUT-3   version is 1 to SPW_FORMAT_VERSION, header_bytes is 4096.
  *   LAYOUT-4   copy_index is the place where the copy was found.
  *   LAYOUT-5   Reserved bytes and unknown flags are zero.
  *   LAYOUT-6   No incompatible feature is set that this version does not know.
  *   LAYOUT-7   sequence is 1 to SPW_LAYOUT_SEQUENCE_MAX.
  *   LAYOUT-8   drive_count is 1 to 64, drive_index below it.
- *   LAYOUT-9   The UUIDs of the store and of its drives are not zero and all different; those
- *              beyond drive_count are zero.
- *   LAYOUT-10  logical_block_bytes <= block_bytes <= chunk_bytes, all powers of two, at least 512,
- *              4096 and 64 KiB; chunk_bytes at most 64 MiB.
- *   LAYOUT-11  device_bytes is a multiple of 4096 and of logical_block_bytes, between 16 MiB and
- *              2^62.
+ *   LAYOUT-9   The UUIDs of store and drives are not zero and all different, unused ones are zero.
+ *   LAYOUT-10  logical_block_bytes <= block_bytes <= chunk_bytes, powers of two in their ranges.
+ *   LAYOUT-11  device_bytes is in its range, a multiple of 4096 and of logical_block_bytes.
  *   LAYOUT-12  partition_count is 1 to 256. data_offset_bytes and partition_bytes are multiples of
  *              block_bytes, and a partition holds at least one chunk.
- *   LAYOUT-13  The partitions lie between the reserved areas: data_offset_bytes >= 1 MiB, and
- *              data_offset_bytes + partition_count x partition_bytes <= device_bytes - 1 MiB. No
- *              sum overflows on the way.
+ *   LAYOUT-13  The partitions lie between the reserved areas, 1 MiB at each end; no sum overflows.
  *
  * And of the place of a copy that is not intact, beside one that is
  *   LAYOUT-14  Each byte is zero or as the intact copy has it, but for copy_index, flags, sequence
- *              and checksum, which may be anything: so a write of that copy, or of zeros over it,
- *              looks that was cut off. Any other byte was written by somebody else.
+ *              and checksum: so a write of that copy, or of zeros, looks that was cut off. Any
+ *              other byte was written by somebody else.
  */
 #include "layout/layout.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
-#include <linux/types.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,70 +42,66 @@
 
 static const char magic[8] = {'S', 'P', 'I', 'L', 'L', 'W', 'A', 'Y'};
 
-/*
- * On the drive. The UUIDs stand behind a long run of zeros on purpose: boot records, partition
- * tables and many file systems have their magic in the first 2 KiB, and random bytes there would
- * imitate a two-byte one sooner or later.
- */
-struct disk_superblock {
-	char magic[8];                               /* 0x000 */
-	__le32 version;                              /* 0x008 */
-	__le32 header_bytes;                         /* 0x00c */
-	__le32 copy_index;                           /* 0x010 */
-	__le32 flags;                                /* 0x014 */
-	__le64 sequence;                             /* 0x018 */
-	__le64 features_incompatible;                /* 0x020 */
-	__le64 features_read_only_compatible;        /* 0x028 */
-	__le64 features_compatible;                  /* 0x030 */
-	__le64 created_unix_s;                       /* 0x038 */
-	__u8 store_uuid[16];                         /* 0x040 */
-	__le32 drive_index;                          /* 0x050 */
-	__le32 drive_count;                          /* 0x054 */
-	__le32 block_bytes;                          /* 0x058 */
-	__le32 logical_block_bytes;                  /* 0x05c */
-	__le64 chunk_bytes;                          /* 0x060 */
-	__le64 device_bytes;                         /* 0x068 */
-	__le64 data_offset_bytes;                    /* 0x070 */
-	__le64 partition_bytes;                      /* 0x078 */
-	__le32 partition_count;                      /* 0x080 */
-	__u8 reserved0[0x800 - 0x084];               /* 0x084 */
-	__u8 drive_uuids[SPW_LAYOUT_DRIVES_MAX][16]; /* 0x800 */
-	__u8 reserved1[0xff8 - 0xc00];               /* 0xc00 */
-	__le64 checksum;                             /* 0xff8 */
-} __attribute__((packed));
+/* LAYOUT-1. UUIDs lie behind the first 2 KiB, where random bytes could be another's magic. */
+enum place {
+	AT_MAGIC = 0x000,
+	AT_VERSION = 0x008,
+	AT_HEADER_BYTES = 0x00c,
+	AT_COPY_INDEX = 0x010,
+	AT_FLAGS = 0x014,
+	AT_SEQUENCE = 0x018,
+	AT_FEATURES = 0x020,
+	AT_RESERVED0 = 0x084,
+	AT_DRIVE_UUIDS = 0x800,
+	AT_RESERVED1 = 0xc00,
+	AT_CHECKSUM = 0xff8,
+};
 
-/* LAYOUT-1 */
-static_assert(sizeof(struct disk_superblock) == SPW_SUPERBLOCK_BYTES, "size of the superblock");
-static_assert(offsetof(struct disk_superblock, version) == 0x008, "version");
-static_assert(offsetof(struct disk_superblock, header_bytes) == 0x00c, "header_bytes");
-static_assert(offsetof(struct disk_superblock, copy_index) == 0x010, "copy_index");
-static_assert(offsetof(struct disk_superblock, flags) == 0x014, "flags");
-static_assert(offsetof(struct disk_superblock, sequence) == 0x018, "sequence");
-static_assert(offsetof(struct disk_superblock, features_incompatible) == 0x020,
-	      "features_incompatible");
-static_assert(offsetof(struct disk_superblock, features_read_only_compatible) == 0x028,
-	      "features_read_only_compatible");
-static_assert(offsetof(struct disk_superblock, features_compatible) == 0x030,
-	      "features_compatible");
-static_assert(offsetof(struct disk_superblock, created_unix_s) == 0x038, "created_unix_s");
-static_assert(offsetof(struct disk_superblock, store_uuid) == 0x040, "store_uuid");
-static_assert(offsetof(struct disk_superblock, drive_index) == 0x050, "drive_index");
-static_assert(offsetof(struct disk_superblock, drive_count) == 0x054, "drive_count");
-static_assert(offsetof(struct disk_superblock, block_bytes) == 0x058, "block_bytes");
-static_assert(offsetof(struct disk_superblock, logical_block_bytes) == 0x05c,
-	      "logical_block_bytes");
-static_assert(offsetof(struct disk_superblock, chunk_bytes) == 0x060, "chunk_bytes");
-static_assert(offsetof(struct disk_superblock, device_bytes) == 0x068, "device_bytes");
-static_assert(offsetof(struct disk_superblock, data_offset_bytes) == 0x070, "data_offset_bytes");
-static_assert(offsetof(struct disk_superblock, partition_bytes) == 0x078, "partition_bytes");
-static_assert(offsetof(struct disk_superblock, partition_count) == 0x080, "partition_count");
-static_assert(offsetof(struct disk_superblock, reserved0) == 0x084, "reserved0");
-static_assert(offsetof(struct disk_superblock, drive_uuids) == 0x800, "drive_uuids");
-static_assert(offsetof(struct disk_superblock, reserved1) == 0xc00, "reserved1");
-static_assert(offsetof(struct disk_superblock, checksum) == 0xff8, "checksum");
+/* The fields that stand on the drive as they do in memory. */
+#define FIELD(at, name)                                            \
+	{                                                          \
+		at, offsetof(struct spw_superblock, name),         \
+			sizeof(((struct spw_superblock *)0)->name) \
+	}
+static const struct {
+	uint16_t at, in_memory, bytes;
+} fields[] = {
+	FIELD(AT_SEQUENCE, sequence),
+	FIELD(AT_FEATURES, features_incompatible),
+	FIELD(0x028, features_read_only_compatible),
+	FIELD(0x030, features_compatible),
+	FIELD(0x038, created_unix_s),
+	FIELD(0x040, store_uuid),
+	FIELD(0x050, drive_index),
+	FIELD(0x054, drive_count),
+	FIELD(0x058, block_bytes),
+	FIELD(0x05c, logical_block_bytes),
+	FIELD(0x060, chunk_bytes),
+	FIELD(0x068, device_bytes),
+	FIELD(0x070, data_offset_bytes),
+	FIELD(0x078, partition_bytes),
+	FIELD(0x080, partition_count),
+	FIELD(AT_DRIVE_UUIDS, drive_uuids),
+};
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fields are copied as they are");
+static_assert(AT_CHECKSUM + sizeof(uint64_t) == SPW_SUPERBLOCK_BYTES, "size of the superblock");
 static_assert(SPW_LAYOUT_BLOCK_BYTES >= SPW_SUPERBLOCK_BYTES, "a superblock copy fits a block");
 static_assert(SPW_LAYOUT_DEVICE_BYTES_MIN > 2 * SPW_LAYOUT_RESERVED_BYTES,
 	      "the smallest drive has room for data");
+
+static uint32_t get32(const uint8_t *block, enum place at)
+{
+	uint32_t value;
+
+	memcpy(&value, block + at, sizeof(value));
+	return value;
+}
+
+static void put32(uint8_t *block, enum place at, uint32_t value)
+{
+	memcpy(block + at, &value, sizeof(value));
+}
 
 uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy)
 {
@@ -130,9 +117,9 @@ uint64_t spw_layout_partition_offset(const struct spw_superblock *sb, unsigned p
 	return sb->data_offset_bytes + partition * sb->partition_bytes;
 }
 
-static uint64_t checksum_of(const struct disk_superblock *disk)
+static uint64_t checksum_of(const uint8_t *block)
 {
-	return XXH3_64bits(disk, offsetof(struct disk_superblock, checksum));
+	return XXH3_64bits(block, AT_CHECKSUM);
 }
 
 static bool is_zero(const uint8_t *bytes, size_t len)
@@ -183,10 +170,7 @@ int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 	if (sb->data_offset_bytes > sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES)
 		return -ENOSPC;
 	data_bytes = sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES - sb->data_offset_bytes;
-	/*
-	 * Partitions begin on the drive's own large units (erase blocks, stripes), if chunks are as
-	 * large.
-	 */
+	/* Partitions begin on the drive's own large units, if chunks are as large. */
 	align_bytes = sb->chunk_bytes < SPW_LAYOUT_RESERVED_BYTES ? sb->chunk_bytes
 								  : SPW_LAYOUT_RESERVED_BYTES;
 	if (align_bytes < sb->block_bytes)
@@ -198,71 +182,42 @@ int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 void spw_layout_encode(const struct spw_superblock *sb, unsigned copy,
 		       uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
-	struct disk_superblock disk = {
-		.version = htole32(SPW_FORMAT_VERSION),
-		.header_bytes = htole32(SPW_SUPERBLOCK_BYTES),
-		.copy_index = htole32(copy),
-		.flags = htole32(sb->complete ? FLAG_COMPLETE : 0),
-		.sequence = htole64(sb->sequence),
-		.features_incompatible = htole64(sb->features_incompatible),
-		.features_read_only_compatible = htole64(sb->features_read_only_compatible),
-		.features_compatible = htole64(sb->features_compatible),
-		.created_unix_s = htole64(sb->created_unix_s),
-		.drive_index = htole32(sb->drive_index),
-		.drive_count = htole32(sb->drive_count),
-		.block_bytes = htole32(sb->block_bytes),
-		.logical_block_bytes = htole32(sb->logical_block_bytes),
-		.chunk_bytes = htole64(sb->chunk_bytes),
-		.device_bytes = htole64(sb->device_bytes),
-		.data_offset_bytes = htole64(sb->data_offset_bytes),
-		.partition_bytes = htole64(sb->partition_bytes),
-		.partition_count = htole32(sb->partition_count),
-	};
+	uint64_t checksum;
 
-	memcpy(disk.magic, magic, sizeof(magic));
-	memcpy(disk.store_uuid, sb->store_uuid, sizeof(disk.store_uuid));
-	memcpy(disk.drive_uuids, sb->drive_uuids, sizeof(disk.drive_uuids));
-	disk.checksum = htole64(checksum_of(&disk));
-	memcpy(block, &disk, sizeof(disk));
+	memset(block, 0, SPW_SUPERBLOCK_BYTES);
+	memcpy(block + AT_MAGIC, magic, sizeof(magic));
+	put32(block, AT_VERSION, SPW_FORMAT_VERSION);
+	put32(block, AT_HEADER_BYTES, SPW_SUPERBLOCK_BYTES);
+	put32(block, AT_COPY_INDEX, copy);
+	put32(block, AT_FLAGS, sb->complete ? FLAG_COMPLETE : 0);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(fields); i++)
+		memcpy(block + fields[i].at, (const char *)sb + fields[i].in_memory,
+		       fields[i].bytes);
+	checksum = checksum_of(block);
+	memcpy(block + AT_CHECKSUM, &checksum, sizeof(checksum));
 }
 
-/* Everything as it stands; what it means is checked afterwards. */
-static void copy_fields(const struct disk_superblock *disk, struct spw_superblock *sb)
+static void copy_fields(const uint8_t *block, struct spw_superblock *sb)
 {
-	*sb = (struct spw_superblock){
-		.sequence = le64toh(disk->sequence),
-		.features_incompatible = le64toh(disk->features_incompatible),
-		.features_read_only_compatible = le64toh(disk->features_read_only_compatible),
-		.features_compatible = le64toh(disk->features_compatible),
-		.drive_index = le32toh(disk->drive_index),
-		.drive_count = le32toh(disk->drive_count),
-		.block_bytes = le32toh(disk->block_bytes),
-		.logical_block_bytes = le32toh(disk->logical_block_bytes),
-		.chunk_bytes = le64toh(disk->chunk_bytes),
-		.device_bytes = le64toh(disk->device_bytes),
-		.data_offset_bytes = le64toh(disk->data_offset_bytes),
-		.partition_bytes = le64toh(disk->partition_bytes),
-		.partition_count = le32toh(disk->partition_count),
-		.complete = (le32toh(disk->flags) & FLAG_COMPLETE) != 0,
-		.created_unix_s = le64toh(disk->created_unix_s),
-	};
-	memcpy(sb->store_uuid, disk->store_uuid, sizeof(sb->store_uuid));
-	memcpy(sb->drive_uuids, disk->drive_uuids, sizeof(sb->drive_uuids));
+	memset(sb, 0, sizeof(*sb));
+	sb->complete = (get32(block, AT_FLAGS) & FLAG_COMPLETE) != 0;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(fields); i++)
+		memcpy((char *)sb + fields[i].in_memory, block + fields[i].at, fields[i].bytes);
 }
 
 /* LAYOUT-3, LAYOUT-4, LAYOUT-5, once it is known that the version is not newer */
-static const char *header_fault(const struct disk_superblock *disk, unsigned copy)
+static const char *header_fault(const uint8_t *block, unsigned copy)
 {
-	if (disk->version == 0)
+	if (get32(block, AT_VERSION) == 0)
 		return "its format version is 0";
-	if (le32toh(disk->header_bytes) != SPW_SUPERBLOCK_BYTES)
+	if (get32(block, AT_HEADER_BYTES) != SPW_SUPERBLOCK_BYTES)
 		return "its header has another length";
-	if (le32toh(disk->copy_index) != copy)
+	if (get32(block, AT_COPY_INDEX) != copy)
 		return "it is the other copy, at the wrong place";
-	if ((le32toh(disk->flags) & ~FLAG_COMPLETE) != 0)
+	if ((get32(block, AT_FLAGS) & ~FLAG_COMPLETE) != 0)
 		return "an unknown flag is set";
-	if (!is_zero(disk->reserved0, sizeof(disk->reserved0)) ||
-	    !is_zero(disk->reserved1, sizeof(disk->reserved1)))
+	if (!is_zero(block + AT_RESERVED0, AT_DRIVE_UUIDS - AT_RESERVED0) ||
+	    !is_zero(block + AT_RESERVED1, AT_CHECKSUM - AT_RESERVED1))
 		return "a reserved byte is not zero";
 	return NULL;
 }
@@ -335,25 +290,25 @@ static const char *geometry_fault(const struct spw_superblock *sb)
 	return NULL;
 }
 
-static int decode_fields(const struct disk_superblock *disk, unsigned copy,
-			 struct spw_superblock *sb, const char **why)
+static int decode_fields(const uint8_t *block, unsigned copy, struct spw_superblock *sb,
+			 const char **why)
 {
-	/*
-	 * LAYOUT-2 first: until the checksum is right, no field says anything, the version neither.
-	 */
+	uint64_t checksum = checksum_of(block);
+
+	/* LAYOUT-2 first: until the checksum is right, no field says anything. */
 	*why = "it has no magic";
-	if (memcmp(disk->magic, magic, sizeof(magic)) != 0)
+	if (memcmp(block + AT_MAGIC, magic, sizeof(magic)) != 0)
 		return -EMEDIUMTYPE;
 	*why = "its checksum is wrong";
-	if (le64toh(disk->checksum) != checksum_of(disk))
+	if (memcmp(block + AT_CHECKSUM, &checksum, sizeof(checksum)) != 0)
 		return -EUCLEAN;
 	*why = "its format version is newer";
-	if (le32toh(disk->version) > SPW_FORMAT_VERSION)
+	if (get32(block, AT_VERSION) > SPW_FORMAT_VERSION)
 		return -EPROTONOSUPPORT;
-	*why = header_fault(disk, copy);
+	*why = header_fault(block, copy);
 	if (*why)
 		return -EUCLEAN;
-	copy_fields(disk, sb);
+	copy_fields(block, sb);
 	/* LAYOUT-6 before the fields, whose meaning an unknown feature may change. */
 	*why = "it uses a feature that this version does not know";
 	if ((sb->features_incompatible & ~SPW_FEATURES_INCOMPATIBLE) != 0)
@@ -369,12 +324,9 @@ static int decode_fields(const struct disk_superblock *disk, unsigned copy,
 int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
 		      struct spw_superblock *sb, const char **why)
 {
-	struct disk_superblock disk;
 	const char *reason;
-	int rc;
+	int rc = decode_fields(block, copy, sb, &reason);
 
-	memcpy(&disk, block, sizeof(disk));
-	rc = decode_fields(&disk, copy, sb, &reason);
 	if (rc != 0)
 		memset(sb, 0, sizeof(*sb));
 	if (why)
@@ -404,17 +356,11 @@ int spw_layout_choose(const struct spw_superblock copies[2], const int results[2
 	return weight_of(results[1]) > weight_of(results[0]) ? results[1] : results[0];
 }
 
-/* LAYOUT-14 */
+/* LAYOUT-14: copy_index, flags, sequence; checksum */
 static bool may_differ(size_t at)
 {
-	return (at >= offsetof(struct disk_superblock, copy_index) &&
-		at < offsetof(struct disk_superblock, features_incompatible)) ||
-	       at >= offsetof(struct disk_superblock, checksum);
+	return (at >= AT_COPY_INDEX && at < AT_FEATURES) || at >= AT_CHECKSUM;
 }
-
-static_assert(offsetof(struct disk_superblock, features_incompatible) ==
-		      offsetof(struct disk_superblock, copy_index) + 4 + 4 + 8,
-	      "copy_index, flags and sequence");
 
 size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy,
 			  const uint8_t block[SPW_SUPERBLOCK_BYTES])

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * layout/layout.h - what is on a drive: the superblock and the partitions; docs/FORMAT.md is
- * normative
+ * layout/layout.h - the superblock and the partitions of a drive; docs/FORMAT.md is normative
  *
- * Pure encode and decode, no I/O, any thread. Nothing decoded is trusted: every field is checked
- * against every other before a caller sees it. Checks against the device itself (its size now, its
- * blocks now, where a copy was found) are the caller's.
+ * No I/O, any thread. Fields are checked against each other before a caller sees them. Checks
+ * against the device (its size and blocks now, where a copy was found) are the caller's.
  */
 #ifndef SPW_LAYOUT_H
 #define SPW_LAYOUT_H
@@ -31,18 +29,12 @@
 #define SPW_LAYOUT_RESERVED_BYTES    (1u << 20) /* at each end: a copy, the rest zeroed by format */
 #define SPW_LAYOUT_LOGICAL_BYTES_MIN 512u
 
-/*
- * Features this version knows. An unknown incompatible one refuses to open, an unknown
- * read-only-compatible one refuses to write.
- */
+/* What this version knows: others refuse to open, or, if read-only-compatible, to write. */
 #define SPW_FEATURES_INCOMPATIBLE         UINT64_C(0)
 #define SPW_FEATURES_READ_ONLY_COMPATIBLE UINT64_C(0)
 #define SPW_FEATURES_COMPATIBLE           UINT64_C(0)
 
-/*
- * The superblock in memory. Both copies of a drive hold the same; the copy index is encoded too, to
- * catch a misplaced one.
- */
+/* In memory; both copies of a drive hold the same. */
 struct spw_superblock {
 	uint64_t sequence; /* the intact copy with the higher one wins */
 	uint64_t features_incompatible;
@@ -64,10 +56,7 @@ struct spw_superblock {
 	uint64_t created_unix_s;
 };
 
-/*
- * Where the copies lie. Copy 0 is the first SPW_SUPERBLOCK_BYTES of the device, copy 1 the last
- * whole ones.
- */
+/* Copy 0 is the first SPW_SUPERBLOCK_BYTES of the device, copy 1 the last whole ones. */
 uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy);
 
 /* Where partition @partition begins; its first byte is the one that its owner locks. */

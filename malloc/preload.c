@@ -30,9 +30,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct spw_spans spans;
 
 /*
- * This thread holds the lock because it forks. Other libraries' handlers of fork() run between
- * ours, and may allocate:
- * this thread is in none of the functions below then. In the child it is the only thread.
+ * This thread holds the lock because it forks: handlers of other libraries may allocate meanwhile,
+ * but it is in none of the functions below. In the child it is the only thread.
  */
 static __thread bool forking __attribute__((tls_model("initial-exec")));
 
@@ -116,19 +115,6 @@ static void *take(size_t size, bool *zeroed)
 	return block;
 }
 
-static void *take_aligned(size_t align, size_t size)
-{
-	bool zeroed;
-
-	return align <= SPW_SPAN_BYTES ? take(size, &zeroed) : NULL;
-}
-
-/* No lock: a block that is in use does not move or change its length. */
-static size_t len_bytes(const void *block)
-{
-	return spw_spans_len_bytes(&spans, block);
-}
-
 EXPORT void *malloc(size_t size)
 {
 	bool zeroed;
@@ -188,7 +174,8 @@ EXPORT void *realloc(void *block, size_t size)
 	}
 	if (!spw_spans_used(&spans, block))
 		refuse("realloc");
-	have = len_bytes(block);
+	/* No lock: a block in use does not change its length. */
+	have = spw_spans_len_bytes(&spans, block);
 	if (size <= have && size >= have / 2)
 		return block;
 	moved = malloc(size);
@@ -201,7 +188,8 @@ EXPORT void *realloc(void *block, size_t size)
 
 EXPORT void *memalign(size_t align, size_t size)
 {
-	void *block = take_aligned(align, size);
+	bool zeroed;
+	void *block = align <= SPW_SPAN_BYTES ? take(size, &zeroed) : NULL;
 
 	return block ? block : __libc_memalign(align, size);
 }
@@ -231,7 +219,7 @@ EXPORT size_t malloc_usable_size(void *block)
 	static size_t (*of_libc)(void *);
 
 	if (spw_spans_own(&spans, block))
-		return len_bytes(block);
+		return spw_spans_len_bytes(&spans, block);
 	if (!__atomic_load_n(&of_libc, __ATOMIC_RELAXED)) {
 		void *found = dlsym(RTLD_NEXT, "malloc_usable_size");
 

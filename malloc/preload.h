@@ -11,10 +11,9 @@
  *                              ulimit -v allows)
  * SPILLWAY_MALLOC_CACHE_BYTES  most bytes that stay resident while free (1 GiB)
  *
- * Safe in threads, and across fork(): the child has a copy, as of all memory. Where one of its
- * blocks is freed twice it ends the program, as libc does. As with every allocator that is
- * preloaded, a library that a program loads with RTLD_DEEPBIND frees by libc what others have
- * allocated, which ends the program too.
+ * Safe in threads, and across fork(). A block that is freed twice ends the program, as of libc; so
+ * does a library loaded with RTLD_DEEPBIND, which frees by libc what others have allocated, as with
+ * every allocator that is preloaded.
  */
 #ifndef SPW_MALLOC_PRELOAD_H
 #define SPW_MALLOC_PRELOAD_H

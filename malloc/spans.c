@@ -3,16 +3,15 @@
  * malloc/spans.c - finds, splits and joins blocks
  *
  * Invariants
- *   1. Each unit belongs to one block. len[first] is its length and state[first] its state; a free
- *      one has the same in its last unit, and one in use, if it is another, INSIDE. No unit but the
- *      first of a block in use is USED.
+ *   1. Each unit belongs to one block. len[first] and state[first] are its length and state; the
+ *      last unit of a free one has the same, of one in use, if it is another, INSIDE. No unit but
+ *      the first of a block in use is USED.
  *   2. A free block is in exactly one bin: of its state, and of log2 of its length.
  *   3. No two neighbours are free in the same state: they would be one.
- *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes when
- *      no call runs.
- *   5. used_bytes and resident_free_bytes together are at most used_max_bytes when no call runs:
- *      what is resident at once was once in use at once. Only where the system refuses to take
- *      memory back they are more.
+ *   When no call runs, and the system has not refused to take memory back:
+ *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes.
+ *   5. used_bytes and resident_free_bytes together are at most used_max_bytes: what is resident at
+ *      once was once in use at once.
  */
 #include "malloc/spans.h"
 
@@ -115,8 +114,7 @@ static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
 static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 {
 	/* Private anonymous memory then reads as zeros. If refused, it stays resident. */
-	if (madvise(spans->base + first * SPW_SPAN_BYTES, len * SPW_SPAN_BYTES, MADV_DONTNEED) !=
-	    0) {
+	if (madvise(spans->base + first * SPW_SPAN_BYTES, len * SPW_SPAN_BYTES, MADV_DONTNEED)) {
 		free_join(spans, first, len, DIRTY);
 		return;
 	}
@@ -176,12 +174,11 @@ int spw_spans_init(struct spw_spans *spans, uint64_t size_bytes, uint64_t reside
 	if (count == 0 || count >= UINT32_MAX)
 		return -EINVAL;
 	range = map_bytes(count * SPW_SPAN_BYTES + HUGE_PAGE_BYTES);
+	if (!range)
+		return -ENOMEM;
 	spans->len = map_bytes(count * (3 * sizeof(uint32_t) + 1));
-	if (!range || !spans->len) {
-		if (range)
-			(void)munmap(range, count * SPW_SPAN_BYTES + HUGE_PAGE_BYTES);
-		if (spans->len)
-			(void)munmap(spans->len, count * (3 * sizeof(uint32_t) + 1));
+	if (!spans->len) {
+		(void)munmap(range, count * SPW_SPAN_BYTES + HUGE_PAGE_BYTES);
 		return -ENOMEM;
 	}
 	spans->next = spans->len + count;

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * malloc/spans.h - large blocks out of one range of address space: reused while their pages are
- * there
+ * malloc/spans.h - large blocks out of one range of address space, reused while their pages exist
  *
  * Contract
  *   Threads   None: the caller locks.
  *   Memory    The range is reserved once and never given back. What is free in it is resident up to
- *             a limit, and as far as all that is resident has once been in use at once; what is
- *             beyond goes back to the system, and reads as zeros again. The tables lie in memory
- *             that is touched as far as the range is used.
+ *             a limit and the peak of what was in use; what is beyond reads as zeros again.
  *   Errors    0 or a negative errno. A block that cannot be had is NULL: the caller goes elsewhere.
  */
 #ifndef SPW_MALLOC_SPANS_H

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/forecast.c - when each tensor is out of memory, in closed form: what the planner searches
- * with
+ * plan/forecast.c - when each tensor is out of memory, in closed form
  *
  * Writes and reads each run at a rate of their own, whatever the other does; the simulation says
- * what sharing changes. One pass per question, so a forecast costs a fraction of a simulation.
+ * what sharing changes. One pass per question: a fraction of a simulation.
  */
 #include "plan/internal.h"
 
@@ -12,10 +11,7 @@
 
 /* ---- Writes ---- */
 
-/*
- * Those before it, in the order of packing, that wait for their write or are written when the next
- * one is packed.
- */
+/* What was packed before and waits for its write, or is written, when the next is packed. */
 struct staged {
 	const struct plan_work *work;
 	const uint8_t *counted; /* who is written */
@@ -48,17 +44,11 @@ static uint32_t event_from(const struct plan_work *work, uint32_t event, double 
 	return event;
 }
 
-/*
- * Writes in the order of packing. @wasted: those that end too late to give memory back take their
- * time all the same.
- */
+/* Writes in the order of packing. @wasted: also those that end too late to give memory back. */
 static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 			const uint8_t *spill, bool wasted)
 {
-	/*
-	 * Stores of bytes may change anything, as far as the compiler knows: what is in a variable
-	 * it need not load again.
-	 */
+	/* In variables: a store of a byte may change anything else, for the compiler. */
 	uint8_t *out = work->forecast.out, *written = work->forecast.written;
 	double *written_ns = work->forecast.written_ns;
 	const double *pack_ns = work->pack_ns, *wanted_ns = work->wanted_ns, *bytes = work->bytes;
@@ -96,10 +86,7 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 
 /* ---- Reads ---- */
 
-/*
- * Reads as late as possible, from the last use to the first; what would have to be read before it
- * is out stays.
- */
+/* Reads as late as possible, from the last use on; what would not be out by then stays. */
 static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -184,10 +171,7 @@ static double highest(const struct points *points)
 	return peak;
 }
 
-/*
- * At one time: reads that begin (before what is packed only if they begin earlier), the event, what
- * it gives back.
- */
+/* At one time: reads that begin (but after what is packed), the event, what it gives back. */
 static void merge_points(struct plan_work *work, bool with_reads)
 {
 	struct plan_forecast *forecast = &work->forecast;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * plan/internal.h - what the planner's parts share: the step in sorted arrays, the forecast, the
- * simulation
- */
+/* plan/internal.h - what the planner's parts share: the step in arrays, forecast, simulation */
 #ifndef SPW_PLAN_INTERNAL_H
 #define SPW_PLAN_INTERNAL_H
 
@@ -13,9 +10,8 @@
 #include <spillway/plan.h>
 
 /*
- * Times of the forecast and of the simulation are computed from opposite ends and differ by
- * rounding. Reads are planned to end this much early, and are let in this much early; what a step
- * stalls less than that is no stall.
+ * Times of the forecast and of the simulation differ by rounding. Reads are planned to end this
+ * much early, and are let in this much early; a shorter stall is none.
  */
 #define PLAN_TOLERANCE_NS 1.0
 #define PLAN_NEVER_NS     1e300  /* later than everything */
@@ -51,8 +47,7 @@ enum plan_reads {
 
 /*
  * The step with given choices, if writes run in the order of packing and reads in the order of use,
- * each at its own rate: when each tensor is out of memory, and the memory in use over time. What
- * has been written is given back at the next event, after what the event itself changes.
+ * each at its own rate. What has been written is given back at the next event.
  */
 struct plan_forecast {
 	double peak;
@@ -68,6 +63,13 @@ struct plan_forecast {
 	uint32_t *point_in;
 };
 
+/* Of the simulation: who is served, and until when. */
+struct plan_transfers {
+	uint32_t *order;
+	double *end_ns;
+};
+
+/* Arrays are of count elements, unless it says otherwise. */
 struct plan_work {
 	uint32_t count;
 	double *bytes, *pack_ns, *use_ns, *release_ns;
@@ -85,12 +87,19 @@ struct plan_work {
 	double keep_all_peak;
 
 	struct plan_forecast forecast;
-	uint32_t *order, *order_other; /* scratch of the choosers, count each */
+	/* by the planner's rule for reading ahead; of what is spilled and used */
+	double *read_from_ns;
+	uint32_t *stack; /* of points of the forecast */
+
+	uint8_t *spill, *trial;        /* choices: the best, and what is tried */
+	uint32_t *order, *order_other; /* scratch of the choosers */
 	uint64_t *keys, *keys_other;
-	/* over blocks of the points of the forecast: as many as points suffice */
-	double *tree, *tree_added;
-	void *simulation; /* arrays of the simulator */
-	void *memory;
+	double *tree, *tree_added; /* over the points of the forecast: twice as many */
+
+	uint8_t *state, *in_flight; /* of the simulation */
+	uint32_t *queue;
+	struct plan_transfers writes, reads;
+	void *memory; /* of all arrays */
 };
 
 /* What a plan leads to, in the simulation. */
@@ -100,40 +109,50 @@ struct plan_outcome {
 	bool given_up; /* beyond the bounds, and so not simulated to the end */
 };
 
-/*
- * A simulation is of no use once the peak or what is written is above, or the stall as long as
- * this.
- */
+/* A simulation ends early once the peak or what is written is above, or the stall as long. */
 struct plan_bounds {
 	double peak, written, stall_ns;
 };
 
-/* ---- plan_work.c ---- */
+/* ---- work.c ---- */
 
 int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *step,
 			  const struct spw_plan_drives *drives);
 void spw_planner_work_close(struct plan_work *work);
 
-/* Stable, ascending. @keys[i] belongs to @order[i]; the other two arrays are scratch. */
-void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other,
-		      uint32_t count);
+/* Stable, ascending by work->keys: that of order[i] is keys[i]. Overwrites the keys. */
+void spw_planner_sort(struct plan_work *work, uint32_t *order);
 
-/* ---- plan_forecast.c ---- */
+/* ---- forecast.c ---- */
 
 /* Who is marked in @spill but does not leave memory is unmarked. */
 void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates *rates,
 				 enum plan_reads reads, uint8_t *spill);
 
 /*
- * What the simulation reads ahead by: the memory over time if everything in @spill is written that
- * there is time to begin with, and nothing is read; so from its use on, what is out of memory
- * counts only by its release, as negative.
+ * The memory over time if all of @spill is written that can begin in time, and nothing is read:
+ * from its use on, what is out of memory counts only by its release, as negative.
  */
 void spw_planner_forecast_needs(struct plan_work *work, const uint8_t *spill);
 
-/* ---- plan_simulate.c ---- */
+/* ---- reads.c ---- */
 
-size_t spw_planner_simulation_bytes(uint32_t count);
+/* Sets work->read_from_ns, of a forecast of what has to be in memory in any case. */
+void spw_planner_time_reads(struct plan_work *work, const uint8_t *spill, double memory);
+
+struct plan_schedule {
+	/* of each tensor, compute time; 0: at any time, or it stays in memory until its use */
+	uint64_t *from_ns;
+	uint32_t *order; /* of those that are spilled and used, by use */
+	uint32_t count;
+};
+
+/* The caller's arrays are of as many elements as the step has tensors. */
+int spw_planner_schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			 uint64_t memory_bytes, const enum spw_plan_choice choices[],
+			 struct plan_schedule *schedule);
+
+/* ---- simulate.c ---- */
 
 struct plan_profile {
 	struct spw_plan_point *points;
@@ -145,22 +164,9 @@ void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double m
 			  const struct plan_bounds *bounds, struct plan_profile *profile,
 			  struct plan_outcome *outcome);
 
-/* ---- plan_reads.c ---- */
+/* ---- choose.c ---- */
 
-struct plan_schedule {
-	/* of each tensor, compute time; 0: at any time, or it stays in memory until its use */
-	uint64_t *from_ns;
-	uint32_t *order; /* of those that are spilled and used, by use */
-	uint32_t count;
-};
-
-/* The caller's arrays are of as many elements as the step has tensors. */
-int spw_planner_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			   uint64_t memory_bytes, const enum spw_plan_choice choices[],
-			   struct plan_schedule *schedule);
-
-/* ---- plan_choose.c ---- */
-
+/* What has been chosen is in work->spill. */
 struct plan_found {
 	uint8_t *spill;
 	double memory; /* to which reading ahead may fill */
@@ -168,17 +174,8 @@ struct plan_found {
 	bool feasible;
 };
 
-/* @found->spill and @scratch: count bytes each, @found's is set. */
-/* @scratch: for fastest and budget twice as long as the choices. */
-void spw_planner_choose_fastest(struct plan_work *work, const struct spw_plan_step *step,
-				const struct spw_plan_drives *drives, struct plan_found *found,
-				uint8_t *scratch);
-void spw_planner_choose_budget(struct plan_work *work, double memory, struct plan_found *found,
-			       uint8_t *scratch);
-/* With @bounds, unless NULL, what is found may have been given up. */
-void spw_planner_choose_positional(struct plan_work *work, const struct spw_plan_step *step,
-				   const struct spw_plan_drives *drives,
-				   const struct plan_bounds *bounds, struct plan_found *found,
-				   uint8_t *scratch);
+void spw_planner_choose(struct plan_work *work, const struct spw_plan_step *step,
+			const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
+			struct plan_found *found);
 
 #endif

@@ -3,74 +3,54 @@
  * plan/plan.c - the planner: from a measured step and measured drives to keep or spill for each
  * tensor
  *
- * The model (plan_simulate.c)
+ * The model (plan/simulate.c)
  *   Compute    has a clock of its own. It stops only while a tensor that it uses is not in memory:
  *              that is the stall. It never waits for a write.
  *   Memory     of a tensor is in use from its packing to its release, but for the time from the
  *              first event after the end of its write to the beginning of its read. An event is
- *              whatever compute does with a tensor, or a call that only gives back memory; what it
- *              changes by itself comes first.
- *   Writes     start after packing, in that order, one tensor after the other at the drives' write
- *              bandwidth w. What is packed while more waits to be written than may (staging_bytes)
- *              is kept.
- *   Reads      are in the order of use, at the read bandwidth r, each as soon as the memory allows.
- *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r: min(w, m /
- *              2), min(r, m / 2).
- *   Requests   of one tensor overlap, and so do those of tensors that follow each other. So latency
- *              costs no bandwidth, but a tensor's transfer has ended only
- *                  latency + chunk / bandwidth
- *              after the drives have served its last byte: its last requests share the drives with
- *              the next tensor's.
- *   Forwarding What is used, or whose turn it is to be read, while it is still in memory stays
- *   there. A write that has
- *              not been begun is cancelled; one that has been counts as written.
+ *              whatever compute does with a tensor, or a call that only gives back memory.
+ *   Writes     start after packing, in that order, one tensor after the other at the bandwidth w.
+ *              What is packed while more than staging_bytes waits to be written is kept.
+ *   Reads      are in the order of use, at the bandwidth r, each as soon as the memory allows.
+ *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r.
+ *   Requests   of tensors overlap, so latency costs no bandwidth. But a transfer has ended only
+ *              latency + chunk / bandwidth after the drives have served its last byte.
+ *   Forwarding What is used, or whose turn it is to be read, while it is in memory stays there. A
+ *              write that has not begun is cancelled; one that has counts as written.
  *
- * How deep reads run ahead (plan_simulate.c, plan_forecast.c)
- *   N(t)  is the memory in use at compute time t if every read began only at its use: what the step
- *         needs in any case.
+ * How deep reads run ahead (plan/reads.c)
+ *   N(t)  is the memory in use at compute time t if every read began only at its use.
  *   Tensor i may be read at time t if the memory M holds it until its use u(i), with all that is
  *   read before it:
- *              N(s) + sum of bytes of j, j used no later than i but after s <= M for all s in [t,
- *              u(i))
+ *              N(s) + bytes of all j used no later than i but after s  <=  M, for s in [t, u(i))
  *   With C(i), the bytes of all tensors used no later than i, and V(s) = N(s) - C(those used until
  *   s), this is
  *              max of V over [t, u(i))  +  C(i)  <=  M
- *   and as t and u(i) only grow, all maxima together cost one pass. Memory in use now says nothing
- *   about the peak that the forward pass of the next micro-batch still brings; V does. If reads
+ *   V also knows the peak that the forward pass of the next micro-batch still brings. If reads
  *   begin as late as they can without a stall, the peak is P, and reading ahead into M = P neither
- *   stalls nor goes above P, unless reads and writes share the drives. So P takes one pass
- *   backwards over the uses.
+ *   stalls nor goes above P, unless reads and writes share the drives. So P takes one pass.
  *
- * How it chooses (plan_choose.c)
+ * How it chooses (plan/choose.c)
  *   fastest    Spill whatever leaves memory at all: from the last use to the first, a tensor whose
- *              read would have to begin before its write has ended is kept. In a step of one
- *              micro-batch, whose uses are in the reverse order of packing, that has the lowest P:
- *              who is spilled in addition writes after, and reads before, the others. Where the
- *              simulation says otherwise, or tensors can be in each other's way, more is tried: to
- *              keep from the beginning those that could be out of memory shortest, and to expect
- *              some of the drives' bandwidth to be lost by sharing.
+ *              read would have to begin before its write has ended is kept. Where uses are in the
+ *              reverse order of packing that has the lowest P. For where they are not, it is tried
+ *              again with the tensors of the shortest gaps kept, and with less bandwidth.
  *   budget     The same with reads on demand, where P is the lowest that any reading ahead allows.
  *              If that is not low enough, the budget is P.
  *   repair     Then whoever is not needed for that peak, or for the budget, is kept again, in the
  *              order of benefit per byte: how long they would be out of memory while more than the
- *              limit is in use. Cost is what is written, and both grow with the size, which
- *              therefore does not matter but for what fits: a budget of few tensors is also tried
- *              with the largest first.
- *   The simulation decides between all that is tried; keeping all is always among it. Last, as long
- *   as a fixed amount of work is left (it is for up to some hundred tensors), up to three tensors
- *   are moved at a time, and what is better stays. A budget for at most a dozen tensors, among few
- *   others, is called infeasible only after all choices have been tried.
+ *              limit is in use.
+ *   The simulation decides between all that is tried; keeping all is always among it. Last, up to
+ *   three tensors are moved at a time, as long as a fixed amount of work is left.
  *
  * What it assumes
- *   The next step is like the measured one. Memory is counted in bytes, as if it could be given
- *   back and used again in any pieces. Compute is not slowed by transfers. One stream of compute. A
- *   peak within one tensor of the lowest is good enough: which sizes fit may change with the
- *   bandwidth, and then the peak can rise by less than one tensor.
+ *   The next step is like the measured one. Memory can be given back and used again in any pieces.
+ *   Compute is not slowed by transfers. One stream of compute. A peak within one tensor of the
+ *   lowest is good enough: which sizes fit changes with the bandwidth.
  */
 #include <spillway/plan.h>
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "plan/internal.h"
@@ -144,10 +124,9 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	     struct spw_plan_result *result)
 {
 	struct spw_plan_result filled = {0};
-	struct plan_found found = {0};
+	struct plan_found found;
 	struct spw_plan_opts opts;
-	struct plan_work work = {0};
-	uint8_t *bytes = NULL;
+	struct plan_work work;
 	int rc = check_arguments(step, drives, choices, result);
 
 	if (!rc)
@@ -155,21 +134,8 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	if (!rc)
 		rc = spw_planner_work_open(&work, step, drives);
 	if (rc)
-		goto out;
-	bytes = calloc(3, (size_t)work.count + 1);
-	if (!bytes) {
-		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", work.count);
-		goto out;
-	}
-	found.spill = bytes;
-	if (opts.mode == SPW_PLAN_FASTEST)
-		spw_planner_choose_fastest(&work, step, drives, &found, bytes + work.count + 1);
-	else if (opts.mode == SPW_PLAN_BUDGET)
-		spw_planner_choose_budget(&work, (double)opts.memory_bytes, &found,
-					  bytes + work.count + 1);
-	else
-		spw_planner_choose_positional(&work, step, drives, NULL, &found,
-					      bytes + work.count + 1);
+		return rc;
+	spw_planner_choose(&work, step, drives, &opts, &found);
 	fill_result(&filled, &work, step, &found.outcome, found.spill);
 	filled.feasible = found.feasible;
 	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
@@ -178,10 +144,8 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	set_result(result, &filled);
 	for (uint32_t i = 0; i < work.count; i++)
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
-out:
-	free(bytes);
 	spw_planner_work_close(&work);
-	return rc;
+	return 0;
 }
 
 int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
@@ -192,30 +156,22 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	struct plan_profile profile = {.points = points, .points_max = points_max};
 	struct spw_plan_result filled = {0};
 	struct plan_outcome outcome;
-	struct plan_work work = {0};
-	uint8_t *spill = NULL;
+	struct plan_work work;
 	int rc = check_arguments(step, drives, choices, result);
 
 	if (!rc)
 		rc = spw_planner_work_open(&work, step, drives);
 	if (rc)
-		goto out;
-	spill = calloc(1, (size_t)work.count + 1);
-	if (!spill) {
-		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", work.count);
-		goto out;
-	}
+		return rc;
 	for (uint32_t i = 0; i < work.count; i++)
-		spill[i] = choices[i] == SPW_PLAN_SPILL;
-	spw_planner_simulate(&work, spill, (double)memory_bytes, NULL, points ? &profile : NULL,
-			     &outcome);
-	fill_result(&filled, &work, step, &outcome, spill);
+		work.spill[i] = choices[i] == SPW_PLAN_SPILL;
+	spw_planner_simulate(&work, work.spill, (double)memory_bytes, NULL,
+			     points ? &profile : NULL, &outcome);
+	fill_result(&filled, &work, step, &outcome, work.spill);
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;
 	filled.points = (uint32_t)profile.count;
 	set_result(result, &filled);
-out:
-	free(spill);
 	spw_planner_work_close(&work);
-	return rc;
+	return 0;
 }

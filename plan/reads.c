@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/reads.c - from when on each spilled tensor may be read, for whoever carries a plan out
+ * plan/reads.c - from when on each spilled tensor may be read
  *
- * The planner's rule for reading ahead (plan/plan.c), turned around: tensor i may be read at
- * compute time t if
- *              max of V over [t, u(i))  +  C(i)  <=  M
- * so it may be from the end of the last point before its use at which V + C(i) is above M. Points
- * and tensors both are gone through in order of time, and only points that are higher than all
- * after them can be the last: a stack.
+ * The planner's rule for reading ahead (plan/plan.c), turned around: tensor i may be read from the
+ * end of the last point before its use at which V + C(i) is above M. Points and tensors both are
+ * gone through in order of time; only points higher than all after them can be the last: a stack.
  */
 #include "plan/internal.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
-#include "util/util.h"
-
+/* Points before the use of a tensor, each higher than those that come after it. */
 struct lookback {
 	const struct plan_forecast *forecast;
-	uint32_t *stack; /* points before the use, each higher than those above it */
+	uint32_t *stack;
 	uint32_t depth, next;
 };
 
@@ -59,54 +52,46 @@ static double free_from_ns(const struct lookback *back, double limit, double use
 	return forecast->point_ns[back->stack[low - 1] + 1];
 }
 
-static void find_times(struct plan_work *work, const uint8_t *spill, double memory, uint32_t *stack,
-		       struct plan_schedule *schedule)
+void spw_planner_time_reads(struct plan_work *work, const uint8_t *spill, double memory)
 {
-	struct lookback back = {.forecast = &work->forecast, .stack = stack};
+	struct lookback back = {.forecast = &work->forecast, .stack = work->stack};
 	double ahead = 0;
 
-	schedule->count = 0;
+	spw_planner_forecast_needs(work, spill);
 	for (uint32_t k = 0; k < work->count; k++) {
 		uint32_t i = work->by_use[k];
 
-		schedule->from_ns[i] = 0;
 		if (!spill[i] || !work->used[i])
 			continue;
-		schedule->order[schedule->count++] = i;
-		if (!work->forecast.out[i])
-			continue;
-		ahead += work->bytes[i];
 		push_until(&back, work->use_ns[i]);
-		schedule->from_ns[i] =
-			(uint64_t)free_from_ns(&back, memory - ahead, work->use_ns[i]);
+		work->read_from_ns[i] =
+			free_from_ns(&back, memory - ahead - work->bytes[i], work->use_ns[i]);
+		if (work->forecast.out[i])
+			ahead += work->bytes[i];
 	}
 }
 
-int spw_planner_read_times(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			   uint64_t memory_bytes, const enum spw_plan_choice choices[],
-			   struct plan_schedule *schedule)
+int spw_planner_schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			 uint64_t memory_bytes, const enum spw_plan_choice choices[],
+			 struct plan_schedule *schedule)
 {
-	struct plan_work work = {0};
-	uint32_t *stack = NULL;
-	uint8_t *spill = NULL;
+	struct plan_work work;
 	int rc = spw_planner_work_open(&work, step, drives);
 
 	if (rc)
-		goto out;
-	spill = calloc((size_t)work.count + 1, sizeof(*spill));
-	/* as many as a forecast has points */
-	stack = calloc(4 * ((size_t)work.count + 1), sizeof(*stack));
-	if (!spill || !stack) {
-		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", work.count);
-		goto out;
-	}
+		return rc;
 	for (uint32_t i = 0; i < work.count; i++)
-		spill[i] = choices[i] == SPW_PLAN_SPILL;
-	spw_planner_forecast_needs(&work, spill);
-	find_times(&work, spill, (double)memory_bytes, stack, schedule);
-out:
-	free(stack);
-	free(spill);
+		work.spill[i] = choices[i] == SPW_PLAN_SPILL;
+	spw_planner_time_reads(&work, work.spill, (double)memory_bytes);
+	schedule->count = 0;
+	for (uint32_t k = 0; k < work.count; k++) {
+		uint32_t i = work.by_use[k];
+
+		if (!work.spill[i] || !work.used[i])
+			continue;
+		schedule->order[schedule->count++] = i;
+		schedule->from_ns[i] = work.forecast.out[i] ? (uint64_t)work.read_from_ns[i] : 0;
+	}
 	spw_planner_work_close(&work);
-	return rc;
+	return 0;
 }

@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/simulate.c - the step event by event: compute, a writer, a reader, and drives that both
- * share
+ * plan/simulate.c - the step event by event: compute, a writer, a reader, drives that both share
  *
- * The states of a tensor, and what moves it on
+ * The states of a tensor
+ *   ABSENT -> KEPT -> GONE                                              to be kept
+ *   ABSENT -> QUEUED -> WRITING -> STORED -> READING -> RESIDENT -> GONE  to be spilled
+ *   QUEUED, WRITING -> RESIDENT                                         wanted in memory: forwarded
+ *   QUEUED, WRITING, STORED -> GONE                                     released without a use
  *
- *   ABSENT -> KEPT -> GONE packed, released: marked to be kept ABSENT -> QUEUED -> WRITING ->
- *   STORED -> READING -> RESIDENT -> GONE marked to be spilled
- *             QUEUED or WRITING -> RESIDENT wanted while in memory: forwarded QUEUED, WRITING or
- *             STORED -> GONE released without a use
- *
- * The memory of a tensor whose write has ended is given back by the next thing that compute does:
- * until then it is in memory as if the write were still under way. So is that of one which is gone
- * before its write has ended.
- *
- * What is packed while more waits to be written than may (staging_bytes) is kept, whatever it is
- * marked for.
+ * The memory of a tensor whose write has ended is given back by the next thing that compute does,
+ * also if it is gone before that.
  */
 #include "plan/internal.h"
 
@@ -47,10 +41,7 @@ struct channel {
 	uint32_t begun;       /* served or one more */
 	double alone, shared; /* rates, of this direction alone and while both run */
 	double delay_ns;
-	/*
-	 * when the one being served will have been, at this rate; PLAN_NEVER_NS if there is none,
-	 * too
-	 */
+	/* when the one being served will have been; PLAN_NEVER_NS: never, or none is */
 	double served_ns;
 	double rate;
 	double remaining; /* bytes of it at since_ns */
@@ -78,26 +69,13 @@ struct simulation {
 	/* reading ahead */
 	double memory;
 	uint32_t head; /* in the order of use: who is read next */
-	double ahead;  /* bytes of all that leaves memory, of those before the head */
-	/*
-	 * points of the forecast from now to the head's use: falling, so the first is the highest
-	 */
-	uint32_t *peaks;
-	uint32_t peaks_head, peaks_tail;
-	uint32_t point_now, point_next;
 };
 
-size_t spw_planner_simulation_bytes(uint32_t count)
+static void set_up_channel(struct channel *channel, const struct plan_transfers *transfers,
+			   double alone, double mixed, double delay_ns)
 {
-	size_t n = (size_t)count + 1;
-
-	return n * (2 * sizeof(uint8_t) + 3 * sizeof(uint32_t) + 2 * sizeof(double) +
-		    4 * sizeof(uint32_t)) +
-	       64;
-}
-
-static void set_up_channel(struct channel *channel, double alone, double mixed, double delay_ns)
-{
+	channel->order = transfers->order;
+	channel->end_ns = transfers->end_ns;
 	channel->alone = alone;
 	channel->shared = alone > mixed / 2 ? mixed / 2 : alone;
 	channel->delay_ns = delay_ns;
@@ -107,22 +85,16 @@ static void set_up_channel(struct channel *channel, double alone, double mixed, 
 static void set_up(struct simulation *sim)
 {
 	const struct plan_work *work = sim->work;
-	size_t n = (size_t)work->count + 1;
-	void *at = work->simulation;
 
-	sim->write.end_ns = at;
-	sim->read.end_ns = sim->write.end_ns + n;
-	at = sim->read.end_ns + n;
-	sim->write.order = at;
-	sim->read.order = sim->write.order + n;
-	sim->queue = sim->read.order + n;
-	sim->peaks = sim->queue + n;
-	sim->state = (uint8_t *)(sim->peaks + 4 * n);
-	sim->in_flight = sim->state + n;
-	memset(sim->state, ABSENT, work->count);
-	memset(sim->in_flight, 0, work->count);
-	set_up_channel(&sim->write, work->alone.write, work->mixed, work->alone.write_delay_ns);
-	set_up_channel(&sim->read, work->alone.read, work->mixed, work->alone.read_delay_ns);
+	memset(work->state, ABSENT, work->count);
+	memset(work->in_flight, 0, work->count);
+	set_up_channel(&sim->write, &work->writes, work->alone.write, work->mixed,
+		       work->alone.write_delay_ns);
+	set_up_channel(&sim->read, &work->reads, work->alone.read, work->mixed,
+		       work->alone.read_delay_ns);
+	sim->state = work->state;
+	sim->in_flight = work->in_flight;
+	sim->queue = work->queue;
 	sim->awaited = NOBODY;
 }
 
@@ -198,54 +170,15 @@ static void forward(struct simulation *sim, uint32_t i)
 
 /* ---- Reading ahead ---- */
 
-/*
- * The highest point of the forecast from now to the use of tensor i. Both ends only move on, so
- * every point enters and leaves once.
- */
-static double highest_until_use(struct simulation *sim, uint32_t i)
-{
-	const struct plan_forecast *forecast = &sim->work->forecast;
-	double compute_ns = sim->awaited != NOBODY ? sim->work->events[sim->event].ns
-						   : sim->now_ns - sim->behind_ns;
-	uint32_t *peaks = sim->peaks;
-
-	compute_ns += PLAN_TOLERANCE_NS;
-	while (sim->point_now + 1 < forecast->points &&
-	       forecast->point_ns[sim->point_now + 1] <= compute_ns)
-		sim->point_now++;
-	for (; sim->point_next < forecast->points &&
-	       (sim->point_next <= sim->point_now ||
-		forecast->point_ns[sim->point_next] < sim->work->use_ns[i]);
-	     sim->point_next++) {
-		while (sim->peaks_tail > sim->peaks_head &&
-		       forecast->point_bytes[peaks[sim->peaks_tail - 1]] <=
-			       forecast->point_bytes[sim->point_next])
-			sim->peaks_tail--;
-		peaks[sim->peaks_tail++] = sim->point_next;
-	}
-	while (peaks[sim->peaks_head] < sim->point_now)
-		sim->peaks_head++;
-	return forecast->point_bytes[peaks[sim->peaks_head]];
-}
-
-/*
- * What is not in memory yet must fit now, too: writes may be late, and a release that is due now to
- * come.
- */
-static bool fits(struct simulation *sim, uint32_t i)
-{
-	if (sim->state[i] == STORED && sim->bytes + sim->work->bytes[i] > sim->memory)
-		return false;
-	return highest_until_use(sim, i) + (sim->ahead + sim->work->bytes[i]) <= sim->memory;
-}
-
-static void next_head(struct simulation *sim)
+/* What is not in memory must fit now, too: writes may be late, and a release yet to come. */
+static bool fits(const struct simulation *sim, uint32_t i)
 {
 	const struct plan_work *work = sim->work;
-	uint32_t i = work->by_use[sim->head++];
+	double compute_ns =
+		sim->awaited != NOBODY ? work->events[sim->event].ns : sim->now_ns - sim->behind_ns;
 
-	if (work->forecast.out[i] && work->used[i])
-		sim->ahead += work->bytes[i];
+	return (sim->state[i] != STORED || sim->bytes + work->bytes[i] <= sim->memory) &&
+	       compute_ns + PLAN_TOLERANCE_NS >= work->read_from_ns[i];
 }
 
 static void begin_read(struct simulation *sim, uint32_t i)
@@ -253,13 +186,11 @@ static void begin_read(struct simulation *sim, uint32_t i)
 	sim->state[i] = READING;
 	begin_service(sim, &sim->read, i);
 	sim->outcome->read += sim->work->bytes[i];
-	next_head(sim);
+	sim->head++;
 	change_memory(sim, sim->work->bytes[i]);
 }
 
-/*
- * Strictly in the order of use. What is still in memory when its turn comes, and fits, stays there.
- */
+/* In the order of use. What is still in memory when its turn comes, and fits, stays there. */
 static void read_ahead(struct simulation *sim)
 {
 	const struct plan_work *work = sim->work;
@@ -270,7 +201,7 @@ static void read_ahead(struct simulation *sim)
 
 		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT ||
 		    state == GONE) {
-			next_head(sim);
+			sim->head++;
 		} else if (state == STORED) {
 			if (sim->awaited != i && !fits(sim, i))
 				return;
@@ -465,11 +396,8 @@ void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double m
 
 	memset(outcome, 0, sizeof(*outcome));
 	set_up(&sim);
-	spw_planner_forecast_needs(work, spill);
-	/*
-	 * When compute has ended, so has the step; a write still in flight is of a tensor that
-	 * nobody wants.
-	 */
+	spw_planner_time_reads(work, spill, memory);
+	/* The step ends with compute: nobody waits for a write that is still in flight. */
 	while (sim.event < work->event_count && !outcome->given_up && advance(&sim)) {
 		begin_write(&sim);
 		read_ahead(&sim);

@@ -8,10 +8,7 @@
 
 #include "util/util.h"
 
-/*
- * 13 days: in a double, such times are exact to less than PLAN_TOLERANCE_NS. Sums of sizes stay
- * within an int64_t.
- */
+/* 13 days: exact in a double to less than PLAN_TOLERANCE_NS. Sums of sizes fit an int64_t. */
 #define NS_MAX                (UINT64_C(1) << 50)
 #define BYTES_MAX             (UINT64_C(1) << 62)
 #define BYTES_PER_SECOND_MAX  (UINT64_C(1) << 60)
@@ -19,7 +16,6 @@
 #define ALIGN_BYTES           16u
 #define DIGIT_BITS            11u
 #define DIGIT_VALUES          (1u << DIGIT_BITS)
-#define INSERTION_MAX         32u /* of fewer, insertion is faster than digits */
 
 /* ---- Checks ---- */
 
@@ -103,21 +99,6 @@ static struct range range_of(const uint64_t *keys, uint32_t count)
 	return range;
 }
 
-static void sort_by_insertion(uint64_t *keys, uint32_t *order, uint32_t count)
-{
-	for (uint32_t i = 1; i < count; i++) {
-		uint64_t key = keys[i];
-		uint32_t tensor = order[i], to = i;
-
-		for (; to > 0 && keys[to - 1] > key; to--) {
-			keys[to] = keys[to - 1];
-			order[to] = order[to - 1];
-		}
-		keys[to] = key;
-		order[to] = tensor;
-	}
-}
-
 /* By the digit of (key - @low) at @shift, to the other arrays. */
 static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t *keys_to,
 			  uint32_t *order_to, uint32_t count, uint64_t low, unsigned shift)
@@ -140,38 +121,28 @@ static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t 
 	}
 }
 
-void spw_planner_sort(uint64_t *keys, uint32_t *order, uint64_t *keys_other, uint32_t *order_other,
-		      uint32_t count)
+void spw_planner_sort(struct plan_work *work, uint32_t *order)
 {
+	uint64_t *keys[2] = {work->keys, work->keys_other};
+	uint32_t *orders[2] = {order, work->order_other};
+	unsigned now = 0;
 	struct range range;
-	bool other = false;
 
-	if (count < 2)
+	if (work->count < 2)
 		return;
-	range = range_of(keys, count);
-	if (range.sorted)
-		return;
-	if (count <= INSERTION_MAX) {
-		sort_by_insertion(keys, order, count);
-		return;
-	}
-	for (unsigned shift = 0; shift < 64 && (range.high - range.low) >> shift > 0;
+	range = range_of(work->keys, work->count);
+	for (unsigned shift = 0;
+	     !range.sorted && shift < 64 && (range.high - range.low) >> shift > 0;
 	     shift += DIGIT_BITS) {
-		sort_by_digit(other ? keys_other : keys, other ? order_other : order,
-			      other ? keys : keys_other, other ? order : order_other, count,
+		sort_by_digit(keys[now], orders[now], keys[!now], orders[!now], work->count,
 			      range.low, shift);
-		other = !other;
+		now = !now;
 	}
-	if (other) {
-		memcpy(keys, keys_other, count * sizeof(*keys));
-		memcpy(order, order_other, count * sizeof(*order));
-	}
+	if (now == 1)
+		memcpy(order, work->order_other, work->count * sizeof(*order));
 }
 
-/*
- * @order: the tensors by the time at @offset of struct spw_plan_tensor; those of one time in their
- * own order.
- */
+/* @order: the tensors by the time at @offset of struct spw_plan_tensor, stable. */
 static void sort_tensors(struct plan_work *work, const struct spw_plan_step *step, size_t offset,
 			 uint32_t *order)
 {
@@ -180,7 +151,7 @@ static void sort_tensors(struct plan_work *work, const struct spw_plan_step *ste
 		       sizeof(work->keys[i]));
 		order[i] = i;
 	}
-	spw_planner_sort(work->keys, order, work->keys_other, work->order_other, work->count);
+	spw_planner_sort(work, order);
 }
 
 static void sort_by_gap(struct plan_work *work)
@@ -189,8 +160,7 @@ static void sort_by_gap(struct plan_work *work)
 		work->by_gap[i] = i;
 		work->keys[i] = (uint64_t)(work->wanted_ns[i] - work->pack_ns[i]);
 	}
-	spw_planner_sort(work->keys, work->by_gap, work->keys_other, work->order_other,
-			 work->count);
+	spw_planner_sort(work, work->by_gap);
 }
 
 /* ---- Events ---- */
@@ -201,6 +171,7 @@ static void merge_events(struct plan_work *work, const struct spw_plan_step *ste
 	uint32_t pack = 0, use = 0, release = 0, call = 0, count = work->count;
 	const uint32_t *by_pack = work->by_pack, *by_use = work->by_use;
 	struct plan_event *event = work->events;
+	double bytes = 0;
 
 	while (release < count) {
 		while (use < count && !work->used[by_use[use]])
@@ -214,32 +185,19 @@ static void merge_events(struct plan_work *work, const struct spw_plan_step *ste
 			*event++ = (struct plan_event){call_ns, UINT32_MAX, PLAN_CALL};
 			call++;
 		} else if (pack_ns <= use_ns && pack_ns <= release_ns) {
+			bytes += work->bytes[by_pack[pack]];
+			if (bytes > work->keep_all_peak)
+				work->keep_all_peak = bytes;
 			*event++ = (struct plan_event){pack_ns, by_pack[pack++], PLAN_PACK};
 		} else if (use_ns <= release_ns) {
 			*event++ = (struct plan_event){use_ns, by_use[use++], PLAN_USE};
 		} else {
+			bytes -= work->bytes[by_release[release]];
 			*event++ = (struct plan_event){release_ns, by_release[release++],
 						       PLAN_RELEASE};
 		}
 	}
 	work->event_count = (uint32_t)(event - work->events);
-}
-
-static double peak_of_keeping_all(const struct plan_work *work)
-{
-	double bytes = 0, peak = 0;
-
-	for (uint32_t i = 0; i < work->event_count; i++) {
-		const struct plan_event *event = &work->events[i];
-
-		if (event->kind == PLAN_PACK)
-			bytes += work->bytes[event->tensor];
-		else if (event->kind == PLAN_RELEASE)
-			bytes -= work->bytes[event->tensor];
-		if (bytes > peak)
-			peak = bytes;
-	}
-	return peak;
 }
 
 /* ---- Open and close ---- */
@@ -269,9 +227,19 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&work->order_other, count * sizeof(uint32_t)},
 		{&work->keys, count * sizeof(uint64_t)},
 		{&work->keys_other, count * sizeof(uint64_t)},
-		{&work->tree, points * sizeof(double)},
-		{&work->tree_added, points * sizeof(double)},
-		{&work->simulation, spw_planner_simulation_bytes(work->count)},
+		{&work->tree, 2 * points * sizeof(double)},
+		{&work->tree_added, 2 * points * sizeof(double)},
+		{&work->spill, count},
+		{&work->trial, count},
+		{&work->state, count},
+		{&work->in_flight, count},
+		{&work->queue, count * sizeof(uint32_t)},
+		{&work->writes.order, count * sizeof(uint32_t)},
+		{&work->writes.end_ns, count * sizeof(double)},
+		{&work->reads.order, count * sizeof(uint32_t)},
+		{&work->reads.end_ns, count * sizeof(double)},
+		{&work->read_from_ns, count * sizeof(double)},
+		{&work->stack, points * sizeof(uint32_t)},
 		{&forecast->point_ns, points * sizeof(double)},
 		{&forecast->point_bytes, points * sizeof(double)},
 		{&forecast->out, count},
@@ -353,7 +321,6 @@ int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *st
 	sort_tensors(work, step, offsetof(struct spw_plan_tensor, release_ns), work->order);
 	merge_events(work, step, work->order);
 	sort_by_gap(work);
-	work->keep_all_peak = peak_of_keeping_all(work);
 	return 0;
 }
 

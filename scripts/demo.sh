@@ -95,8 +95,8 @@ train() {
     local mode=$1 round=$2
     local ahead=$((2 * batch * (hidden / 64) * sequence * sequence * 4))
     [ "$ahead" -ge $((32 << 20)) ] || ahead=$((32 << 20))
-    "$python" -m spillway.demo.train --mode "$mode" --devices "$(joined)" --json "$work/$mode-$round.json" \
-        --text "$work/text" --layers "$layers" --hidden "$hidden" --heads $((hidden / 64)) --sequence "$sequence" \
+    "$python" "$root/python/examples/gpt.py" --mode "$mode" --devices "$(joined)" --json "$work/$mode-$round.json" \
+        --text "$work/text" --layers "$layers" --hidden "$hidden" --sequence "$sequence" --cache spill \
         --batch $batch --steps "$steps" --prefetch-bytes $ahead --arena-bytes $((2 * ahead))
 }
 

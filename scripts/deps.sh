@@ -22,7 +22,7 @@ declare -A packages=(
     [others]="e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk lvm2=c:pvcreate mdadm=c:mdadm cryptsetup-bin=c:cryptsetup
         bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio"
     [demo]="python3=c:python3 python3-torch=p:torch python3-dev=y:Python.h libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
-    [bench]="fio=c:fio python3=c:python3 python3-matplotlib=p:matplotlib dpkg-dev=c:dpkg-source mount=c:losetup"
+    [bench]="fio=c:fio python3=c:python3 dpkg-dev=c:dpkg-source mount=c:losetup"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
         g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
     [coverage]="gcovr=c:gcovr"

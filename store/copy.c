@@ -17,16 +17,10 @@
 
 #include "store/internal.h"
 
-/*
- * Small enough to stay in the first-level cache between the copy and the checksum: memory is read
- * once.
- */
+/* Small enough that the checksum finds in the first-level cache what was copied. */
 #define STRIDE_BYTES 16384u
 
-/*
- * The library chooses by what the CPU has: with AVX2 a fifth faster than with the SSE2 that every
- * x86-64 has.
- */
+/* By what the CPU has: with AVX2 a fifth faster than with SSE2. */
 uint64_t spw_checksum(const void *bytes, size_t len)
 {
 #ifdef DISPATCHES

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * store/inbox.c - from any thread to the worker: a lock-free list that many push to and the worker
- * empties at once
- */
+/* store/inbox.c - from any thread to the worker: a lock-free list, emptied at once */
 #include <errno.h>
 
 #include "store/internal.h"
 
 /*
- * All here is sequentially consistent, like the worker's store to asleep and its last look at the
- * inbox: it sees the message, or the thread that pushed it sees it asleep. Of several that do one
- * alone wakes it: a system call.
+ * Sequentially consistent, like the worker's store to asleep and its last look at the inbox: it
+ * sees the message, or who pushed it sees it asleep. One alone makes the system call.
  */
 void spw_store_wake(struct spw_store *store)
 {
@@ -47,5 +43,3 @@ int spw_store_owned(const struct spw_store *store)
 	return spw_error(-EPERM, "the store was opened before fork(), and is the parent's: open a "
 				 "partition of its own in the child");
 }
-
-/* Also closes what was opened only in part. Keeps the thread's last error. */

@@ -81,15 +81,11 @@ struct message {
 };
 
 /*
- * One contiguous run of blocks on one drive: a chunk, or a part of one that had to be split. An
- * object has a list of them, and a store may hold millions: 28 bytes, beside the 32 of the
- * allocator, which knows the extent itself.
+ * One contiguous run of blocks on one drive: a chunk, or a part of one that had to be split. A
+ * store may hold millions: 28 bytes, beside the 32 of the allocator, which knows the extent.
  */
 struct piece {
-	/*
-	 * XXH3-64 of the len_bytes; kept here, apart from the data: a stale, torn or misdirected
-	 * block shows.
-	 */
+	/* XXH3-64 of the len_bytes, kept apart from them: stale, torn, misdirected blocks show */
 	uint64_t checksum;
 	uint64_t object_offset : 56; /* bytes */
 	uint64_t drive : 8;          /* DRIVE_NONE: not placed, or to be placed again */
@@ -107,14 +103,11 @@ _Static_assert(sizeof(struct piece) == 28, "pieces are many");
 /* No store is that large: an allocator has at most 2^40 blocks. */
 #define OBJECT_BYTES_MAX ((UINT64_C(1) << 56) - 1)
 
-_Static_assert(SPW_DRIVES_MAX < DRIVE_NONE, "drives fit");
+_Static_assert(SPW_DRIVES_MAX < DRIVE_NONE && SPW_DRIVES_MAX <= 64, "drives fit, also in a mask");
 
 struct object {
 	struct message message;
-	/*
-	 * generation << 32 | alive << 31 | references. The object's existence is a reference,
-	 * every request on it another.
-	 */
+	/* generation << 32 | alive << 31 | references: one for existing, one for each request */
 	_Atomic uint64_t state;
 	uint64_t len_bytes;
 	uint64_t reserved_blocks;
@@ -154,8 +147,7 @@ struct spw_request {
 	_Atomic int state;      /* enum request_state */
 	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
 	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
-	int res;
-	uint8_t *bytes; /* NULL: a put of vector */
+	uint8_t *bytes;         /* NULL: a put of vector */
 	const struct iovec *vector;
 	uint64_t len_bytes;
 	uint64_t offset_bytes; /* in the object; revive: the drive's index */
@@ -163,7 +155,7 @@ struct spw_request {
 	struct spw_notify notify;
 	char error[512]; /* the failure in words */
 	/* worker */
-	int first_error;
+	int first_error;                     /* how it ends; the caller's once it has ended */
 	uint32_t in_flight;                  /* transfers */
 	uint64_t cut_bytes;                  /* put: given to drives so far */
 	uint32_t unplaced;                   /* put: list of pieces whose write failed */
@@ -193,7 +185,7 @@ struct transfer {
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
-	bool unsummed; /* see store/overlap.c */
+	bool unsummed; /* see store/read.c */
 	bool timed_out;
 	/* a write that timed out: its chunk was given to another transfer */
 	bool abandoned;
@@ -218,6 +210,15 @@ struct rate {
 	_Atomic uint64_t bytes_per_second;
 };
 
+/* What a drive did in one direction. */
+struct way {
+	struct rate rate;
+	struct spw_histogram latency; /* since it was last published */
+	_Atomic uint64_t bytes, transfers, errors, latency_ns_p50, latency_ns_p99;
+};
+
+_Static_assert(SPW_READ == 0 && SPW_WRITE == 1, "ways by enum spw_op");
+
 struct store_drive {
 	struct spw_device *device;
 	struct spw_geometry geometry;
@@ -232,17 +233,12 @@ struct store_drive {
 	struct read_list waiting[SPW_CLASSES];
 	/* reads to be done once more, when there is a slot for them; linked by next */
 	struct transfer *retries;
-	struct rate read_rate, write_rate;
-	struct spw_histogram read_latency, write_latency; /* since they were last published */
-	_Atomic bool retired;
-	_Atomic int retired_error; /* why */
-	uint64_t try_again_ns;     /* worker: when, if it was full */
-	bool on_trial;             /* worker: in service again since, and nothing was written yet */
+	struct way ways[2];    /* by enum spw_op */
+	_Atomic int retired;   /* why, a negative errno; 0: in service */
+	uint64_t try_again_ns; /* worker: when, if it was full */
+	bool on_trial;         /* worker: in service again since, and nothing was written yet */
 	/* counters */
-	_Atomic uint64_t bytes_written, bytes_read, writes, reads;
-	_Atomic uint64_t write_errors, read_errors, checksum_errors, timeouts, writes_no_space;
-	_Atomic uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50,
-		write_latency_ns_p99;
+	_Atomic uint64_t checksum_errors, timeouts, writes_no_space;
 	_Atomic uint64_t blocks_used;
 	_Atomic uint32_t in_flight_now, in_flight_max;
 };
@@ -292,6 +288,7 @@ struct spw_store {
 	/* that all drives lie on and that the worker and the arena are on, too; -1: none */
 	int numa_node;
 	cpu_set_t worker_cpus; /* of that node, as far as whoever opened the store may run there */
+	char uuid[SPW_UUID_TEXT_BYTES];
 	char description[512];
 	uint32_t *own; /* reads 0 in a child of fork(2); NULL: the kernel does not see to that */
 	/* who closes the store has woken the worker and touches the queue no more */
@@ -318,9 +315,10 @@ struct spw_store {
 	uint32_t drives_full; /* of these, for want of space below them */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
-	uint64_t looked_ns, watched_ns; /* see spw_watch_begin() */
-	struct spw_status_page *page;   /* NULL: could not be made */
-	int page_fd;                    /* -1: the same */
+	/* Deadlines count only time in which an end could be seen: since something is in flight. */
+	uint64_t looked_ns, watched_ns;
+	struct spw_status_page *page; /* NULL: could not be made */
+	int page_fd;                  /* -1: the same */
 	uint64_t next_publish_ns, published_ended;
 	struct spw_io *flush_ios;                     /* one per drive */
 	struct spw_request *flushing;                 /* the flush under way */
@@ -342,7 +340,9 @@ static inline void count_sub(_Atomic uint64_t *counter, uint64_t amount)
 
 /* store/object.c: references, pieces, space */
 int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id);
-struct object *spw_object_acquire(struct spw_store *store, spw_object id);
+/* A reference to a live object that has these bytes. Return: 0; -ENOENT; -ERANGE, in words. */
+int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
+		       struct object **object);
 void spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
 void spw_object_reclaim(struct spw_store *store, struct object *object);
 uint32_t spw_piece_take(struct spw_store *store);
@@ -352,9 +352,10 @@ struct spw_extent spw_piece_extent(const struct spw_store *store, const struct p
 void spw_piece_append(struct spw_store *store, struct object *object, uint32_t piece);
 
 /* store/request.c */
-/* NULL: all are in use, in words. */
+/* @out: set to it, if given. NULL: all are in use, in words; @object's reference is dropped. */
 struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind,
-				     struct object *object, const struct spw_notify *notify);
+				     struct object *object, const struct spw_notify *notify,
+				     struct spw_request **out);
 void spw_request_give(struct spw_request *request);
 bool spw_request_begin(struct spw_request *request);
 void spw_request_fail(struct spw_request *request, int error, const char *format, ...)
@@ -369,14 +370,12 @@ void spw_store_push(struct spw_store *store, struct message *message);
 void spw_store_push_put(struct spw_store *store, struct message *message);
 void spw_store_wake(struct spw_store *store);
 
-/*
- * store/partition.c: become the owner of the partition, until spw_publish_close() and
- * spw_assembly_close()
- */
+/* store/partition.c: own the partition, until spw_publish_close(), spw_assembly_close() */
 int spw_partition_take(struct spw_store *store);
 
 /* store/worker.c */
 int spw_store_settle(struct spw_store *store);
+/* Do what can be done. Return: how many requests ended; -errno. */
 int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns);
 int spw_store_start(struct spw_store *store);
 void spw_store_stop(struct spw_store *store);
@@ -392,33 +391,24 @@ void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
 /*
- * Before a large piece is summed, the drives get what was issued. Kernel threads that carry it out
- * (a loop drive's, io_uring's) may have been woken on this CPU: they go first. Four file-backed
- * drives, objects of 8 MiB and 1 MiB: without this puts reach 0.88 and 0.83 of what they do with
- * it, without the yield 0.97 and 0.95. Return: as spw_queue_submit().
+ * Before a large piece is summed: submit, and let kernel threads woken on this CPU (a loop drive's,
+ * io_uring's) go first. Puts reach 0.85 without it, 0.96 without the yield, on four file-backed
+ * drives. Return: as spw_queue_submit().
  */
 int spw_transfer_hand_over(struct spw_store *store);
-/*
- * Nothing was in flight, and something will be from now on. Deadlines count the time in which the
- * worker could see a transfer end: a process that was stopped, or a caller in inline mode that
- * stays away, does not blame its drives.
- */
-void spw_watch_begin(struct spw_store *store, uint64_t now_ns);
 void spw_latency_refresh(struct store_drive *drive);
 bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
 
 /* store/publish.c: the shared page */
-/*
- * Before the partition is locked: whoever finds it locked sees whether its owner lives. Return: as
- * spw_page_take().
- */
-int spw_publish_take(struct spw_store *store);
 int spw_publish_open(struct spw_store *store);
 void spw_publish_close(struct spw_store *store);
 void spw_publish(struct spw_store *store, bool now);
 int64_t spw_publish_timeout_ns(const struct spw_store *store);
+
+/* store/stats.c. Return: 0; -EINVAL, in words. */
+int spw_drive_exists(const struct spw_store *store, unsigned drive);
 
 /* store/service.c: drives out of service */
 /* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
@@ -427,10 +417,7 @@ void spw_drive_revive(struct spw_store *store, uint32_t drive);
 /* A drive that was full below is tried again from time to time, by whatever is put next. */
 void spw_drives_try_again(struct spw_store *store);
 int64_t spw_try_again_timeout_ns(const struct spw_store *store);
-/*
- * What helps where drives take nothing: if some are out of service which, why and what to do, in
- * @buf, else @advice. Any thread.
- */
+/* If drives are out of service: which, why and what to do, in @buf; else @advice. Any thread. */
 #define SPW_ADVICE_BYTES 448
 const char *spw_service_advice(const struct spw_store *store, const char *advice,
 			       char buf[SPW_ADVICE_BYTES]);
@@ -444,19 +431,19 @@ void spw_deadlines_check(struct spw_store *store);
 /* store/write.c */
 void spw_write_abandon(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
-void spw_write_unlink(struct spw_request *request);
-bool spw_write_next(struct spw_store *store, const bool willing[]);
+/* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
+void spw_write_end_if_done(struct spw_request *request);
+bool spw_write_next(struct spw_store *store, uint64_t willing);
 void spw_write_fail_all(struct spw_store *store);
 
 /* store/read.c */
 void spw_read_submit(struct spw_request *request);
-void spw_read_unlink(struct spw_request *request);
+void spw_read_end_if_done(struct spw_request *request);
 void spw_read_relink(struct spw_request *request);
 bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
 void spw_read_retry_next(struct spw_store *store, uint32_t drive);
 void spw_read_cancel_retries(struct spw_store *store);
-/* Reads whose checksum is still to be computed: are there any, and verify one. */
-bool spw_read_unverified(const struct spw_store *store);
+/* Of one of store->unsummed. */
 void spw_read_verify_next(struct spw_store *store);
 
 /* store/copy.c */

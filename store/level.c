@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * store/level.c - which kind of request a drive serves next: the most urgent, and in the end each
- */
+/* store/level.c - what a drive serves next: the most urgent, and in the end each */
 #include "store/internal.h"
 
 static bool level_waits(const struct spw_store *store, const struct store_drive *drive, int level)
@@ -12,10 +10,7 @@ static bool level_waits(const struct spw_store *store, const struct store_drive 
 	return drive->waiting[level].first != NULL;
 }
 
-/*
- * The most urgent level that waits for this drive, unless one below has been overtaken BYPASSES_MAX
- * times. Return: the level, or LEVELS when nothing waits.
- */
+/* The most urgent that waits, unless one below was overtaken BYPASSES_MAX times; LEVELS: none. */
 int spw_level_choose(const struct spw_store *store, const struct store_drive *drive)
 {
 	int chosen = LEVELS;

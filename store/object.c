@@ -7,13 +7,9 @@
 #define STATE_ALIVE      (UINT64_C(1) << 31)
 #define STATE_REFERENCES (STATE_ALIVE - 1)
 
-static uint32_t object_slot(const struct spw_store *store, const struct object *object)
-{
-	return (uint32_t)(object - store->objects);
-}
-
-/* The live object of an id, with one reference more; NULL when it was freed or never was. */
-struct object *spw_object_acquire(struct spw_store *store, spw_object id)
+/* Change the state of the live object of an id. Return: NULL when it was freed or never was. */
+static inline struct object *change_state(struct spw_store *store, spw_object id, uint64_t change,
+					  uint64_t *before)
 {
 	uint32_t slot = (uint32_t)id.value;
 	struct object *object;
@@ -26,9 +22,29 @@ struct object *spw_object_acquire(struct spw_store *store, spw_object id)
 	do
 		if (state >> 32 != id.value >> 32 || !(state & STATE_ALIVE))
 			return NULL;
-	while (!atomic_compare_exchange_weak_explicit(&object->state, &state, state + 1,
-						      memory_order_acquire, memory_order_relaxed));
+	while (!atomic_compare_exchange_weak_explicit(&object->state, &state, state + change,
+						      memory_order_acq_rel, memory_order_relaxed));
+	*before = state;
 	return object;
+}
+
+int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
+		       struct object **out)
+{
+	uint64_t before;
+	struct object *object = change_state(store, id, 1, &before);
+	uint64_t object_len;
+
+	if (!object)
+		return spw_error(-ENOENT, "no such object: it was freed, or never was");
+	*out = object;
+	object_len = object->len_bytes;
+	if (offset < object_len && len <= object_len - offset)
+		return 0;
+	spw_object_drop(store, object, false);
+	return spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu",
+			 (unsigned long long)offset, (unsigned long long)offset + len,
+			 (unsigned long long)object_len);
 }
 
 /* A new object with two references: its existence, and the put that makes it. */
@@ -107,10 +123,7 @@ static void object_unreferenced(struct spw_store *store, struct object *object, 
 		atomic_fetch_add(&store->blocks_available, blocks);
 		return;
 	}
-	/*
-	 * STORE-3: first the message, then the reservation. The object's fields are the worker's
-	 * from the push on.
-	 */
+	/* STORE-3. The fields of the object are the worker's from the push on. */
 	object->message.kind = MESSAGE_FREE;
 	spw_store_push(store, &object->message);
 	atomic_fetch_add(&store->blocks_available, blocks);
@@ -130,24 +143,16 @@ void spw_object_drop(struct spw_store *store, struct object *object, bool on_wor
 int spw_store_free(struct spw_store *store, spw_object id)
 {
 	struct object *object;
-	uint64_t state;
+	uint64_t before;
 
 	if (spw_store_owned(store))
 		return -EPERM;
-	if ((uint32_t)id.value >= store->opts.objects_max)
-		return spw_error(-ENOENT, "no such object");
-	object = &store->objects[(uint32_t)id.value];
-	state = atomic_load_explicit(&object->state, memory_order_relaxed);
-	do
-		if (state >> 32 != id.value >> 32 || !(state & STATE_ALIVE))
-			return spw_error(-ENOENT,
-					 "no such object: it was freed before, or never was");
-	while (!atomic_compare_exchange_weak_explicit(&object->state, &state,
-						      (state & ~STATE_ALIVE) - 1,
-						      memory_order_acq_rel, memory_order_relaxed));
+	object = change_state(store, id, -(STATE_ALIVE + 1), &before);
+	if (!object)
+		return spw_error(-ENOENT, "no such object: it was freed before, or never was");
 	atomic_fetch_add_explicit(&store->count.frees, 1, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&store->objects_alive, 1, memory_order_relaxed);
-	if ((state & STATE_REFERENCES) == 1)
+	if ((before & STATE_REFERENCES) == 1)
 		object_unreferenced(store, object, false);
 	return 0;
 }
@@ -183,14 +188,10 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 			"the store was opened without checksums, by which bytes are compared");
 	if (!bytes || len == 0)
 		return spw_error(-EINVAL, "holds needs bytes to compare with");
-	object = spw_object_acquire(store, id);
-	if (!object)
-		return spw_error(-ENOENT, "no such object: it was freed, or never was");
-	if (offset >= object->len_bytes || len > object->len_bytes - offset)
-		rc = spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu",
-			       (unsigned long long)offset, (unsigned long long)offset + len,
-			       (unsigned long long)object->len_bytes);
-	else if (atomic_load_explicit(&object->put, memory_order_acquire))
+	rc = spw_object_acquire(store, id, offset, len, &object);
+	if (rc)
+		return rc;
+	if (atomic_load_explicit(&object->put, memory_order_acquire))
 		rc = -EINPROGRESS;
 	else if (object->error)
 		rc = spw_error(object->error, "the object was never stored: its put failed");
@@ -223,7 +224,7 @@ void spw_object_reclaim(struct spw_store *store, struct object *object)
 		generation = 1;
 	atomic_store_explicit(&object->state, (uint64_t)(uint32_t)generation << 32,
 			      memory_order_relaxed);
-	spw_slots_give(&store->object_slots, object_slot(store, object));
+	spw_slots_give(&store->object_slots, (uint32_t)(object - store->objects));
 }
 
 /* ---- Pieces: worker only ---- */
@@ -258,10 +259,7 @@ void spw_piece_append(struct spw_store *store, struct object *object, uint32_t i
 	object->piece_last = index;
 }
 
-/*
- * Blocks of a drive out of service were given up when it was retired: they do not come back until
- * it is revived.
- */
+/* Blocks of a retired drive were given up: they come back when it is revived. */
 void spw_extent_give(struct spw_store *store, uint32_t index, const struct spw_extent *extent)
 {
 	struct store_drive *drive = &store->drives[index];
@@ -274,7 +272,6 @@ void spw_extent_give(struct spw_store *store, uint32_t index, const struct spw_e
 		atomic_fetch_sub(&store->blocks_available, (int64_t)extent->len_blocks);
 }
 
-/* Where a placed piece lies. */
 struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece)
 {
 	struct spw_extent extent;

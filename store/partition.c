@@ -1,38 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * store/partition.c - become the owner of a partition: its page, its locks, the claim on its drives
- */
+/* store/partition.c - become the owner of a partition: its page, its locks, its claims */
 #include <errno.h>
 #include <stdio.h>
 
 #include "store/internal.h"
 #include "drives/opener.h"
 
-/*
- * Several that open a store at the same time have its drives open before their pages; no longer
- * than this.
- */
+/* Several that open a store at once have its drives open before their pages, for so long. */
 #define OPENING_NS UINT64_C(1000000000)
 
-/*
- * Whose is a partition that is locked, and whose page can be had, so that no living process has it
- * open? Of one that has a claim of its own on a drive, as a bench has; then no process has the
- * store open. Else of one that was killed: the kernel still takes down its rings.
- */
+/* A killed process's, then; else it is locked by one that has not the store open, as a bench. */
 static bool is_dying(const struct spw_store *store)
 {
 	const struct spw_superblock *sb = &store->assembly.superblocks[0];
-	char uuid[SPW_UUID_TEXT_BYTES];
 
-	(void)spw_layout_uuid_text(sb->store_uuid, uuid);
-	return spw_page_others(uuid, sb->partition_count, store->partition) ||
+	return spw_page_others(store->uuid, sb->partition_count, store->partition) ||
 	       !spw_assembly_opened(&store->assembly);
 }
 
-/*
- * The page first, then the locks. @locked: set when nobody's page says who has locked it. Return:
- * 0; -EBUSY; another negative errno.
- */
+/* The page first, then the locks. @locked: by whom, no page says. Return: 0; -EBUSY; -errno. */
 static int lock_partition(struct spw_store *store, uint32_t partition, bool *locked)
 {
 	char words[256];
@@ -40,7 +26,8 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 
 	*locked = false;
 	store->partition = partition;
-	page_rc = spw_publish_take(store);
+	SPW_ASSERT(store->page_fd < 0);
+	page_rc = spw_page_take(store->uuid, partition, &store->page_fd);
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (page_rc == -EBUSY)
 		return spw_error(page_rc, "%s: %s", spw_device_path(store->assembly.devices[0]),
@@ -55,40 +42,35 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 	return rc;
 }
 
-static int await_partition(struct spw_store *store, uint32_t partition, uint64_t deadline_ns)
+static int await_partition(struct spw_store *store, uint32_t partition)
 {
-	uint64_t opened_ns = spw_clock_ns() + OPENING_NS;
+	const char *path = spw_device_path(store->assembly.devices[0]);
+	uint64_t opened_ns = spw_clock_ns() + OPENING_NS, deadline_ns = 0;
 	bool locked = true;
 	int rc = -EBUSY;
 
-	spw_log(&store->opts.log, SPW_LOG_WARNING,
-		"partition %u: is locked, and no process shows that it has it open; waiting up to "
-		"%u s for the last "
-		"write of one "
-		"that was killed",
-		partition, SPW_TEARDOWN_S_MAX);
 	while (rc == -EBUSY && locked) {
 		if (spw_clock_ns() > opened_ns && !is_dying(store))
 			return spw_error(rc,
 					 "%s: a process that has not the store open has locked "
-					 "partition %u; end that "
-					 "first (see fuser %s)",
-					 spw_device_path(store->assembly.devices[0]), partition,
-					 spw_device_path(store->assembly.devices[0]));
-		if (!spw_opener_pause(deadline_ns))
+					 "partition %u; end that first (see fuser %s)",
+					 path, partition, path);
+		if (!spw_opener_await(&deadline_ns, &store->opts.log,
+				      "partition %u: is locked, and no process shows that it has "
+				      "it open; waiting up to %u s for the last write of one that "
+				      "was killed",
+				      partition, SPW_TEARDOWN_S_MAX))
 			return spw_error(rc,
 					 "%s: partition %u was not released within %u s, by a "
-					 "process that was killed and "
-					 "waits for a drive, or by one of another container; see "
-					 "dmesg, and try again",
-					 spw_device_path(store->assembly.devices[0]), partition,
-					 SPW_TEARDOWN_S_MAX);
+					 "process that was killed and waits for a drive, or by one "
+					 "of another container; see dmesg, and try again",
+					 path, partition, SPW_TEARDOWN_S_MAX);
 		rc = lock_partition(store, partition, &locked);
 	}
 	return rc;
 }
 
-static int lock_any(struct spw_store *store, uint32_t count, uint64_t deadline_ns)
+static int lock_any(struct spw_store *store, uint32_t count)
 {
 	uint32_t first_locked = count;
 	int rc = -EBUSY;
@@ -101,12 +83,11 @@ static int lock_any(struct spw_store *store, uint32_t count, uint64_t deadline_n
 	}
 	/* None is free: one whose process is gone will be. */
 	if (rc == -EBUSY && first_locked < count)
-		rc = await_partition(store, first_locked, deadline_ns);
+		rc = await_partition(store, first_locked);
 	if (rc == -EBUSY)
 		return spw_error(rc,
 				 "all %u partitions of the store are open in other processes: "
-				 "close one, or format "
-				 "with more --partitions",
+				 "close one, or format with more --partitions",
 				 count);
 	return rc;
 }
@@ -115,24 +96,25 @@ static int lock_wanted(struct spw_store *store)
 {
 	uint32_t wanted = store->opts.partition,
 		 count = store->assembly.superblocks[0].partition_count;
-	uint64_t deadline_ns = spw_opener_deadline_ns();
 	bool locked;
 	int rc;
 
 	if (wanted == SPW_PARTITION_ANY)
-		return lock_any(store, count, deadline_ns);
+		return lock_any(store, count);
 	if (wanted >= count)
 		return spw_error(-EINVAL,
 				 "partition %u does not exist: the store has %u, numbered from 0; "
 				 "format it with more",
 				 wanted, count);
 	rc = lock_partition(store, wanted, &locked);
-	return rc == -EBUSY && locked ? await_partition(store, wanted, deadline_ns) : rc;
+	return rc == -EBUSY && locked ? await_partition(store, wanted) : rc;
 }
 
 int spw_partition_take(struct spw_store *store)
 {
-	int rc = lock_wanted(store);
+	int rc;
 
+	(void)spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, store->uuid);
+	rc = lock_wanted(store);
 	return rc ? rc : spw_assembly_claim(&store->assembly, store->partition, &store->opts.log);
 }

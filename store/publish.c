@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * store/publish.c - this process's page: who has the partition open, and its counters, for everyone
- * who may look
- */
+/* store/publish.c - the page that shows who has the partition open, and its counters */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,20 +10,6 @@
 #include "drives/status.h"
 
 #define REFRESH_INTERVAL_NS INT64_C(500000000)
-
-static void publish_uuid(const struct spw_store *store, char uuid[SPW_UUID_TEXT_BYTES])
-{
-	(void)spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, uuid);
-}
-
-int spw_publish_take(struct spw_store *store)
-{
-	char uuid[SPW_UUID_TEXT_BYTES];
-
-	SPW_ASSERT(store->page_fd < 0);
-	publish_uuid(store, uuid);
-	return spw_page_take(uuid, store->partition, &store->page_fd);
-}
 
 static int map_page(struct spw_store *store)
 {
@@ -46,14 +29,10 @@ static int map_page(struct spw_store *store)
 	return 0;
 }
 
-/*
- * A store works without its page: what goes wrong here is only logged, as is what went wrong when
- * it was made.
- */
+/* A store works without its page: what goes wrong here is only logged. */
 int spw_publish_open(struct spw_store *store)
 {
 	struct spw_status *status;
-	FILE *comm;
 	int rc;
 
 	spw_status_sweep();
@@ -65,15 +44,11 @@ int spw_publish_open(struct spw_store *store)
 		return 0;
 	status = &store->page->status;
 	status->size = sizeof(*status);
-	publish_uuid(store, status->store_uuid);
+	memcpy(status->store_uuid, store->uuid, sizeof(status->store_uuid));
 	status->partition = store->partition;
 	status->pid = getpid();
 	status->drives = store->drive_count;
-	comm = fopen("/proc/self/comm", "re");
-	if (comm && fgets(status->command, sizeof(status->command), comm))
-		status->command[strcspn(status->command, "\n")] = '\0';
-	if (comm)
-		(void)fclose(comm);
+	(void)spw_read_line("/proc/self/comm", status->command, sizeof(status->command));
 	(void)snprintf(status->description, sizeof(status->description), "%s",
 		       spw_store_description(store));
 	store->page->version = SPW_PAGE_VERSION;
@@ -86,15 +61,10 @@ int spw_publish_open(struct spw_store *store)
 
 void spw_publish_close(struct spw_store *store)
 {
-	char uuid[SPW_UUID_TEXT_BYTES];
-
 	if (store->page)
 		(void)munmap(store->page, sizeof(*store->page));
 	store->page = NULL;
-	if (store->page_fd >= 0) {
-		publish_uuid(store, uuid);
-		spw_page_drop(uuid, store->partition, store->page_fd);
-	}
+	spw_page_drop(store->uuid, store->partition, store->page_fd);
 	store->page_fd = -1;
 }
 
@@ -113,7 +83,6 @@ int64_t spw_publish_timeout_ns(const struct spw_store *store)
 	return store->page && store->published_ended != store->ended ? REFRESH_INTERVAL_NS : -1;
 }
 
-/* Refresh the page if it is time, or @now. Worker only. */
 void spw_publish(struct spw_store *store, bool now)
 {
 	struct spw_status_page *page = store->page;
@@ -130,10 +99,7 @@ void spw_publish(struct spw_store *store, bool now)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		spw_latency_refresh(&store->drives[i]);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_relaxed);
-	/*
-	 * The sequence is odd before anything changes, and even only after everything has. A full
-	 * barrier: TSan knows no fences.
-	 */
+	/* Odd before anything changes, even after everything has. TSan knows no fences. */
 	__sync_synchronize();
 	page->refreshed_ns = now_ns;
 	spw_store_stats(store, &page->status.store, sizeof(page->status.store));

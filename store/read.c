@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/read.c - gets: the pieces of a range, each waiting in its drive's list, verified when they
- * arrive
+ * store/read.c - gets: the pieces of a range wait in their drives' lists, and are verified
  *
  * A large piece is verified after its drive got the next request, one piece between two looks at
- * the queue: no drive waits for a checksum. Writes are summed before they are issued. Memory that
- * somebody changes meanwhile then shows, when the object is read and when it is compared with
- * memory; and with several chunks in flight no drive waits for that either.
+ * the queue: no drive waits for a checksum. Writes are summed before they are issued, so memory
+ * that somebody changes meanwhile shows when the object is read or compared.
  *
  *   OVERLAP-1  A transfer is at most once in the list of those to be verified, and its request
  *              cannot end while it is.
@@ -77,23 +75,19 @@ static void link_all(struct spw_request *request)
 	}
 }
 
-/* What has not been issued will not be. */
-void spw_read_unlink(struct spw_request *request)
-{
-	unlink_all(request);
-	request->reads_left = 0;
-}
-
 void spw_read_relink(struct spw_request *request)
 {
 	unlink_all(request);
 	link_all(request);
 }
 
-static void end_if_done(struct spw_request *request)
+void spw_read_end_if_done(struct spw_request *request)
 {
-	if (request->first_error)
-		spw_read_unlink(request);
+	/* What has not been issued will not be. */
+	if (request->first_error) {
+		unlink_all(request);
+		request->reads_left = 0;
+	}
 	if (request->reads_left == 0 && request->in_flight == 0)
 		spw_request_end(request);
 }
@@ -175,10 +169,7 @@ static void advance(struct spw_request *request, uint32_t drive)
 	while (store->pieces[read->piece].drive != drive);
 }
 
-/*
- * Does the caller want the whole piece, and can the drive write it where it belongs? Else it goes
- * through copy memory.
- */
+/* Does the caller want all of the piece, and can the drive write it there? Else it is copied. */
 static bool fits_directly(const struct spw_request *request, const struct piece *piece)
 {
 	struct spw_store *store = request->store;
@@ -209,7 +200,7 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 
 	if (!spw_request_begin(request)) {
 		spw_request_fail(request, -ECANCELED, "cancelled before anything was read");
-		end_if_done(request);
+		spw_read_end_if_done(request);
 		return true;
 	}
 	transfer = spw_transfer_take(store);
@@ -229,21 +220,6 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 
 /* ---- Completing ---- */
 
-/* Copy from bounce memory what the request wants of the piece. */
-static void deliver_part(struct transfer *transfer, const struct piece *piece)
-{
-	struct spw_request *request = transfer->request;
-	uint64_t from = piece->object_offset > request->offset_bytes ? piece->object_offset
-								     : request->offset_bytes;
-	uint64_t piece_end = piece->object_offset + piece->len_bytes;
-	uint64_t request_end = request->offset_bytes + request->len_bytes;
-	uint64_t end = piece_end < request_end ? piece_end : request_end;
-
-	memcpy(request->bytes + (from - request->offset_bytes),
-	       transfer->bounce + (from - piece->object_offset), end - from);
-	count_add(&transfer->store->count.bytes_copied, end - from);
-}
-
 /* Bring the bytes to the caller's memory. Return: their checksum, or 0 with checksums off. */
 static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 {
@@ -251,10 +227,12 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 	struct spw_request *request = transfer->request;
 	bool checked = !store->opts.no_checksums;
 	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
-	bool all = piece->object_offset >= request->offset_bytes &&
-		   piece->object_offset + piece->len_bytes <=
-			   request->offset_bytes + request->len_bytes;
-	uint64_t checksum;
+	uint64_t from = piece->object_offset > request->offset_bytes ? piece->object_offset
+								     : request->offset_bytes;
+	uint64_t piece_end = piece->object_offset + piece->len_bytes;
+	uint64_t request_end = request->offset_bytes + request->len_bytes;
+	uint64_t len = (piece_end < request_end ? piece_end : request_end) - from;
+	uint8_t *to = request->bytes + (from - request->offset_bytes);
 
 	if (!transfer->bounce) {
 		if (tail_bytes) {
@@ -265,15 +243,11 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 		}
 		return checked ? spw_checksum(transfer->direct, piece->len_bytes) : 0;
 	}
-	if (all && checked) {
-		count_add(&store->count.bytes_copied, piece->len_bytes);
-		return spw_copy_and_checksum(request->bytes +
-						     (piece->object_offset - request->offset_bytes),
-					     transfer->bounce, piece->len_bytes);
-	}
-	checksum = checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
-	deliver_part(transfer, piece);
-	return checksum;
+	count_add(&store->count.bytes_copied, len);
+	if (checked && len == piece->len_bytes)
+		return spw_copy_and_checksum(to, transfer->bounce, len);
+	memcpy(to, transfer->bounce + (from - piece->object_offset), len);
+	return checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
 }
 
 /* Once more, in case it was the way and not the drive. */
@@ -331,20 +305,14 @@ static void verify_later(struct transfer *transfer)
 	list->last = transfer;
 }
 
-bool spw_read_unverified(const struct spw_store *store)
-{
-	return store->unsummed.first != NULL;
-}
-
 static void end_transfer(struct transfer *transfer)
 {
 	struct spw_request *request = transfer->request;
 
 	spw_transfer_give(transfer);
-	end_if_done(request);
+	spw_read_end_if_done(request);
 }
 
-/* The store is being closed. */
 void spw_read_cancel_retries(struct spw_store *store)
 {
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
@@ -356,10 +324,6 @@ void spw_read_cancel_retries(struct spw_store *store)
 		}
 }
 
-/*
- * The bytes are there: are they those that were written? Gives the transfer back, or issues it once
- * more.
- */
 static void check_and_end(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -383,15 +347,6 @@ static void check_and_end(struct transfer *transfer)
 	end_transfer(transfer);
 }
 
-/* What read_done() left for a moment when the drives have enough to do. */
-static void verify(struct transfer *transfer)
-{
-	SPW_ASSERT(transfer->request->in_flight > 0); /* OVERLAP-1 */
-	transfer->request->in_flight--;
-	check_and_end(transfer);
-}
-
-/* Once more if that may help, else the request fails. */
 static void read_failed(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -399,7 +354,7 @@ static void read_failed(struct transfer *transfer)
 	struct store_drive *drive = &store->drives[piece->drive];
 	struct spw_io *io = &transfer->io;
 
-	count_add(&drive->read_errors, 1);
+	count_add(&drive->ways[SPW_READ].errors, 1);
 	/* New chunks would be written to it once more for nothing. */
 	if (io->res == -ENODEV)
 		spw_drive_retire(store, piece->drive, -ENODEV);
@@ -432,7 +387,7 @@ static void read_done(struct spw_io *io)
 	}
 }
 
-/* Verify one piece. */
+/* What read_done() left for a moment when the drives have enough to do. */
 void spw_read_verify_next(struct spw_store *store)
 {
 	struct overlap_list *list = &store->unsummed;
@@ -442,5 +397,7 @@ void spw_read_verify_next(struct spw_store *store)
 	if (!list->first)
 		list->last = NULL;
 	transfer->unsummed = false;
-	verify(transfer);
+	SPW_ASSERT(transfer->request->in_flight > 0); /* OVERLAP-1 */
+	transfer->request->in_flight--;
+	check_and_end(transfer);
 }

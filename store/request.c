@@ -10,7 +10,8 @@
 #include "store/internal.h"
 
 struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind,
-				     struct object *object, const struct spw_notify *notify)
+				     struct object *object, const struct spw_notify *notify,
+				     struct spw_request **out)
 {
 	uint32_t slot = spw_slots_take(&store->request_slots);
 	struct spw_request *request;
@@ -21,6 +22,8 @@ struct spw_request *spw_request_take(struct spw_store *store, enum request_kind 
 			"all %u requests are in use: wait for one, or open the store with a larger "
 			"requests_max",
 			store->opts.requests_max);
+		if (object)
+			spw_object_drop(store, object, false);
 		return NULL;
 	}
 	request = &store->requests[slot];
@@ -28,7 +31,6 @@ struct spw_request *spw_request_take(struct spw_store *store, enum request_kind 
 	request->kind = kind;
 	request->object = object;
 	request->notify = notify ? *notify : (struct spw_notify){0};
-	request->res = 0;
 	request->error[0] = '\0';
 	request->first_error = 0;
 	request->in_flight = 0;
@@ -38,6 +40,8 @@ struct spw_request *spw_request_take(struct spw_store *store, enum request_kind 
 	request->linked = false;
 	atomic_store_explicit(&request->state, REQUEST_QUEUED, memory_order_relaxed);
 	atomic_store_explicit(&request->ended, ENDED_NOT, memory_order_relaxed);
+	if (out)
+		*out = request;
 	return request;
 }
 
@@ -128,7 +132,6 @@ void spw_request_end(struct spw_request *request)
 		SPW_PROBE(put_end, request, request->len_bytes, res);
 	else if (request->kind == REQUEST_GET)
 		SPW_PROBE(get_end, request, request->len_bytes, res);
-	request->res = res;
 	store->ended++;
 	if (request->object)
 		spw_object_drop(store, request->object, true);
@@ -140,9 +143,7 @@ void spw_request_end(struct spw_request *request)
 		spw_request_give(request);
 		return;
 	}
-	/*
-	 * Release: the waiter sees the bytes and the result. The request may be gone right after.
-	 */
+	/* Release: the waiter sees bytes and result. The request may be gone right after. */
 	if (atomic_exchange_explicit(&request->ended, ENDED, memory_order_acq_rel) ==
 	    ENDED_WAITED_FOR)
 		futex_wake_all(&request->ended);

@@ -31,7 +31,7 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
 
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
-		int error = atomic_load_explicit(&drive->retired_error, memory_order_relaxed);
+		int error = atomic_load_explicit(&drive->retired, memory_order_relaxed);
 		size_t room = SPW_ADVICE_BYTES - ADVICE_END_BYTES - len;
 		int words;
 
@@ -64,8 +64,7 @@ void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 	if (drive->retired)
 		return;
 	SPW_ASSERT(error < 0 && store->drives_retired < store->drive_count);
-	atomic_store_explicit(&drive->retired_error, error, memory_order_relaxed);
-	drive->retired = true;
+	drive->retired = error;
 	drive->on_trial = false;
 	store->drives_retired++;
 	if (error == -ENOSPC) {
@@ -86,10 +85,9 @@ static void come_back(struct spw_store *store, uint32_t index)
 	struct store_drive *drive = &store->drives[index];
 
 	SPW_ASSERT(drive->retired && store->drives_retired > 0);
-	if (drive->retired_error == -ENOSPC)
+	if (drive->retired == -ENOSPC)
 		store->drives_full--;
-	atomic_store_explicit(&drive->retired_error, 0, memory_order_relaxed);
-	drive->retired = false;
+	drive->retired = 0;
 	store->drives_retired--;
 	/* It is not owed what the others got meanwhile. */
 	for (uint32_t i = 0; i < store->drive_count; i++)
@@ -105,10 +103,7 @@ void spw_drive_revive(struct spw_store *store, uint32_t index)
 		spw_device_path(store->drives[index].device));
 }
 
-/*
- * Not at the next put: while all drives are full a put is refused before the worker sees it. Not by
- * a write of our own: the next chunk is one, and is still in memory if there is no room for it.
- */
+/* Not at the next put: while all drives are full a put is refused before the worker sees it. */
 void spw_drives_try_again(struct spw_store *store)
 {
 	uint64_t now_ns = store->drives_full > 0 ? spw_clock_ns() : 0;
@@ -116,7 +111,7 @@ void spw_drives_try_again(struct spw_store *store)
 	for (uint32_t i = 0; store->drives_full > 0 && i < store->drive_count; i++) {
 		struct store_drive *drive = &store->drives[i];
 
-		if (drive->retired_error != -ENOSPC || now_ns < drive->try_again_ns)
+		if (drive->retired != -ENOSPC || now_ns < drive->try_again_ns)
 			continue;
 		come_back(store, i);
 		drive->on_trial = true;
@@ -131,8 +126,7 @@ int64_t spw_try_again_timeout_ns(const struct spw_store *store)
 	if (store->drives_full == 0)
 		return -1;
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		if (store->drives[i].retired_error == -ENOSPC &&
-		    store->drives[i].try_again_ns < first_ns)
+		if (store->drives[i].retired == -ENOSPC && store->drives[i].try_again_ns < first_ns)
 			first_ns = store->drives[i].try_again_ns;
 	now_ns = spw_clock_ns();
 	return first_ns > now_ns ? (int64_t)(first_ns - now_ns) : 0;

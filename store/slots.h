@@ -2,8 +2,8 @@
 /*
  * store/slots.h - a lock-free stack of free slot numbers, for requests and objects
  *
- * Any thread takes and gives. The head carries a tag that every change increments, so that a slot
- * taken and given back between a thread's load and its compare-and-swap is noticed.
+ * Every change increments the head's tag, so that a slot taken and given back between a thread's
+ * load and its compare-and-swap is noticed.
  */
 #ifndef SPW_SLOTS_H
 #define SPW_SLOTS_H

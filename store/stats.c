@@ -10,6 +10,14 @@ const char *spw_store_description(const struct spw_store *store)
 	return store->description;
 }
 
+int spw_drive_exists(const struct spw_store *store, unsigned drive)
+{
+	return drive < store->drive_count
+		       ? 0
+		       : spw_error(-EINVAL, "the store has %u drives, numbered from 0",
+				   store->drive_count);
+}
+
 static uint64_t now(const _Atomic uint64_t *counter)
 {
 	return atomic_load_explicit(counter, memory_order_relaxed);
@@ -20,10 +28,10 @@ static void sum_drives(const struct spw_store *store, struct spw_store_stats *su
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
 
-		sum->bytes_written += now(&drive->bytes_written);
-		sum->bytes_read += now(&drive->bytes_read);
-		sum->write_errors += now(&drive->write_errors);
-		sum->read_errors += now(&drive->read_errors);
+		sum->bytes_written += now(&drive->ways[SPW_WRITE].bytes);
+		sum->bytes_read += now(&drive->ways[SPW_READ].bytes);
+		sum->write_errors += now(&drive->ways[SPW_WRITE].errors);
+		sum->read_errors += now(&drive->ways[SPW_READ].errors);
 		sum->checksum_errors += now(&drive->checksum_errors);
 		sum->timeouts += now(&drive->timeouts);
 	}
@@ -70,35 +78,37 @@ int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_dr
 			  size_t size)
 {
 	const struct store_drive *drive;
+	const struct way *reads, *writes;
 	struct spw_drive_stats all = {.size = size < sizeof(all) ? size : sizeof(all)};
 
-	if (index >= store->drive_count)
-		return spw_error(-EINVAL, "the store has %u drives, numbered from 0",
-				 store->drive_count);
+	if (spw_drive_exists(store, index))
+		return -EINVAL;
 	drive = &store->drives[index];
+	reads = &drive->ways[SPW_READ];
+	writes = &drive->ways[SPW_WRITE];
 	(void)strncat(all.path, spw_device_path(drive->device), sizeof(all.path) - 1);
 	all.retired = drive->retired;
 	all.capacity_bytes = drive->blocks_total * store->block_bytes;
 	all.used_bytes = now(&drive->blocks_used) * store->block_bytes;
-	all.bytes_written = now(&drive->bytes_written);
-	all.bytes_read = now(&drive->bytes_read);
-	all.writes = now(&drive->writes);
-	all.reads = now(&drive->reads);
-	all.write_errors = now(&drive->write_errors);
-	all.read_errors = now(&drive->read_errors);
+	all.bytes_written = now(&writes->bytes);
+	all.bytes_read = now(&reads->bytes);
+	all.writes = now(&writes->transfers);
+	all.reads = now(&reads->transfers);
+	all.write_errors = now(&writes->errors);
+	all.read_errors = now(&reads->errors);
 	all.checksum_errors = now(&drive->checksum_errors);
 	all.timeouts = now(&drive->timeouts);
 	all.writes_no_space = now(&drive->writes_no_space);
-	all.full = atomic_load_explicit(&drive->retired_error, memory_order_relaxed) == -ENOSPC;
-	all.read_latency_ns_p50 = now(&drive->read_latency_ns_p50);
-	all.read_latency_ns_p99 = now(&drive->read_latency_ns_p99);
-	all.write_latency_ns_p50 = now(&drive->write_latency_ns_p50);
-	all.write_latency_ns_p99 = now(&drive->write_latency_ns_p99);
+	all.full = atomic_load_explicit(&drive->retired, memory_order_relaxed) == -ENOSPC;
+	all.read_latency_ns_p50 = now(&reads->latency_ns_p50);
+	all.read_latency_ns_p99 = now(&reads->latency_ns_p99);
+	all.write_latency_ns_p50 = now(&writes->latency_ns_p50);
+	all.write_latency_ns_p99 = now(&writes->latency_ns_p99);
 	all.in_flight = atomic_load_explicit(&drive->in_flight_now, memory_order_relaxed);
 	all.in_flight_max = atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed);
 	all.depth = store->opts.queue_depth;
-	all.write_bytes_per_second = now(&drive->write_rate.bytes_per_second);
-	all.read_bytes_per_second = now(&drive->read_rate.bytes_per_second);
+	all.write_bytes_per_second = now(&writes->rate.bytes_per_second);
+	all.read_bytes_per_second = now(&reads->rate.bytes_per_second);
 	memcpy(stats, &all, all.size);
 	return 0;
 }

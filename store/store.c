@@ -10,14 +10,9 @@
 
 #include "store/internal.h"
 
-/*
- * One on its way, and one that has arrived and waits for its checksum while the next is on its way.
- */
+/* One on its way; one has arrived and waits for its checksum. */
 #define TRANSFERS_PER_SLOT 2
-/*
- * Smaller pieces cost less to sum at once, with their bytes still in the cache, than to come back
- * to.
- */
+/* Smaller pieces are summed at once, while their bytes are in the cache. */
 #define OVERLAP_BYTES_MIN 65536u
 #define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
 
@@ -52,10 +47,7 @@ static int check_opts(const struct spw_store_opts *opts)
 
 /* ---- Opening, part by part ---- */
 
-/*
- * A child of fork(2) has no I/O thread, and the queue, the locks and the DMA memory stay its
- * parent's. It shall notice.
- */
+/* Tells a child of fork(2), which has no I/O thread, that queue and locks are its parent's. */
 static int open_mark(struct spw_store *store)
 {
 	size_t len = (size_t)sysconf(_SC_PAGESIZE);
@@ -73,12 +65,6 @@ static int open_mark(struct spw_store *store)
 	store->own = page;
 	*store->own = 1;
 	return 0;
-}
-
-static void close_mark(struct spw_store *store)
-{
-	if (store->own)
-		(void)munmap(store->own, (size_t)sysconf(_SC_PAGESIZE));
 }
 
 static int open_drives(struct spw_store *store)
@@ -106,11 +92,7 @@ static int open_drives(struct spw_store *store)
 	return 0;
 }
 
-/*
- * Descriptors for pieces: one for each object's last, partly filled chunk, and four times as many
- * as the capacity has chunks, for what fragmentation splits. Reserved here, committed by the kernel
- * as they are used.
- */
+/* One for each object's last chunk, and four for each that fits, for what fragmentation splits. */
 static int open_pieces(struct spw_store *store)
 {
 	uint64_t chunks = store->blocks_total * store->block_bytes / store->chunk_bytes;
@@ -121,8 +103,7 @@ static int open_pieces(struct spw_store *store)
 	if (count < chunks)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
 			"of this store's space only %llu chunks of %llu bytes can be used: format "
-			"it with a larger "
-			"chunk",
+			"it with a larger chunk",
 			(unsigned long long)count, (unsigned long long)store->chunk_bytes);
 	store->pieces_max = (uint32_t)count;
 	store->pieces_bytes = count * sizeof(struct piece);
@@ -176,6 +157,7 @@ static int open_memory(struct spw_store *store)
 	size_t tails_bytes = (size_t)TRANSFERS_PER_SLOT * slots * store->block_bytes;
 	uint64_t wanted = store->opts.arena_bytes / COPY_MEMORY_SHARE / store->chunk_bytes;
 	struct spw_arena_opts arena_opts;
+	uint64_t least_bytes;
 	void *memory;
 	int rc;
 
@@ -184,11 +166,11 @@ static int open_memory(struct spw_store *store)
 	/* With fewer, drives would wait for each other. */
 	if (wanted < 2 * store->drive_count)
 		wanted = 2 * store->drive_count;
+	least_bytes = wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
 	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
 	arena_opts.bytes = store->opts.arena_bytes;
-	if (arena_opts.bytes < wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES)
-		arena_opts.bytes =
-			wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
+	if (arena_opts.bytes < least_bytes)
+		arena_opts.bytes = least_bytes;
 	arena_opts.numa_node = store->numa_node;
 	arena_opts.no_hugetlb = store->opts.no_hugetlb;
 	arena_opts.log = store->opts.log;
@@ -317,7 +299,8 @@ void spw_store_close(struct spw_store *store)
 	free(store->requests);
 	free(store->drives);
 	spw_assembly_close(&store->assembly);
-	close_mark(store);
+	if (store->own)
+		(void)munmap(store->own, (size_t)sysconf(_SC_PAGESIZE));
 	if (atomic_load(&store->eventfd) >= 0)
 		(void)close(atomic_load(&store->eventfd));
 	free(store);

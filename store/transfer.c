@@ -46,10 +46,7 @@ bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive)
 	return store->drives[drive].bounces < store->bounces_per_drive;
 }
 
-/*
- * Copy memory for one chunk. False: all of it is in flight, and comes back when something ends
- * (STORE-4).
- */
+/* Copy memory for a chunk. False: all is in flight, and comes back as transfers end (STORE-4). */
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {
@@ -86,10 +83,7 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 	rate->bytes = 0;
 }
 
-/*
- * Fill in the io's memory: the piece's whole blocks where they lie, the tail block or the bounce
- * instead where they must not.
- */
+/* The piece's whole blocks where they lie; tail block or bounce where those must not be used. */
 static void set_memory(struct transfer *transfer, uint32_t len_bytes, uint32_t block_bytes)
 {
 	uint32_t whole = (uint32_t)spw_round_down(len_bytes, block_bytes);
@@ -106,11 +100,6 @@ static void set_memory(struct transfer *transfer, uint32_t len_bytes, uint32_t b
 	io->buf = NULL;
 	io->iov = transfer->vector;
 	io->iov_count = 2;
-}
-
-void spw_watch_begin(struct spw_store *store, uint64_t now_ns)
-{
-	store->looked_ns = now_ns;
 }
 
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io))
@@ -131,7 +120,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	io->context = transfer;
 	transfer->issued_ns = spw_clock_ns();
 	if (store->transfers_in_flight == 0)
-		spw_watch_begin(store, transfer->issued_ns);
+		store->looked_ns = transfer->issued_ns;
 	transfer->watched_from_ns = store->watched_ns;
 	transfer->request->in_flight++;
 	store->transfers_in_flight++;
@@ -143,13 +132,12 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 		atomic_store_explicit(&drive->in_flight_max, drive->in_flight,
 				      memory_order_relaxed);
 	transfer->in_flight = true;
-	rate_begin(op == SPW_READ ? &drive->read_rate : &drive->write_rate, transfer->issued_ns);
+	rate_begin(&drive->ways[op].rate, transfer->issued_ns);
 	rc = spw_queue_prepare(store->queue, io);
 	/* The store alone decides address, offset and length, and all are aligned and in range. */
 	SPW_ASSERT(rc == 0);
 }
 
-/* The io has ended, well or not: what issue counted up goes down. */
 int spw_transfer_hand_over(struct spw_store *store)
 {
 	int rc = spw_queue_submit(store->queue);
@@ -158,11 +146,13 @@ int spw_transfer_hand_over(struct spw_store *store)
 	return rc;
 }
 
+/* The io has ended, well or not: what issue counted up goes down. */
 void spw_transfer_ended(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct spw_io *io = &transfer->io;
 	struct store_drive *drive = &store->drives[io->device];
+	struct way *way = &drive->ways[io->op];
 	uint64_t bytes = io->res > 0 ? (uint64_t)io->res : 0;
 	uint64_t now_ns = spw_clock_ns();
 
@@ -176,28 +166,23 @@ void spw_transfer_ended(struct transfer *transfer)
 	drive->in_flight--;
 	drive->bounces -= transfer->bounce != NULL;
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
-	rate_end(io->op == SPW_READ ? &drive->read_rate : &drive->write_rate, now_ns, bytes);
-	spw_histogram_add(io->op == SPW_READ ? &drive->read_latency : &drive->write_latency,
-			  now_ns - transfer->issued_ns);
-	if (io->op == SPW_READ) {
-		count_add(&drive->reads, 1);
-		count_add(&drive->bytes_read, bytes);
-	} else {
-		count_add(&drive->writes, 1);
-		count_add(&drive->bytes_written, bytes);
-	}
+	rate_end(&way->rate, now_ns, bytes);
+	spw_histogram_add(&way->latency, now_ns - transfer->issued_ns);
+	count_add(&way->transfers, 1);
+	count_add(&way->bytes, bytes);
 }
 
-static void refresh(struct spw_histogram *recent, _Atomic uint64_t *p50, _Atomic uint64_t *p99)
-{
-	atomic_store_explicit(p50, spw_histogram_percentile(recent, 50), memory_order_relaxed);
-	atomic_store_explicit(p99, spw_histogram_percentile(recent, 99), memory_order_relaxed);
-	memset(recent, 0, sizeof(*recent));
-}
-
-/* Percentiles of the time since the last refresh. */
 void spw_latency_refresh(struct store_drive *drive)
 {
-	refresh(&drive->read_latency, &drive->read_latency_ns_p50, &drive->read_latency_ns_p99);
-	refresh(&drive->write_latency, &drive->write_latency_ns_p50, &drive->write_latency_ns_p99);
+	for (enum spw_op op = SPW_READ; op <= SPW_WRITE; op++) {
+		struct way *way = &drive->ways[op];
+
+		atomic_store_explicit(&way->latency_ns_p50,
+				      spw_histogram_percentile(&way->latency, 50),
+				      memory_order_relaxed);
+		atomic_store_explicit(&way->latency_ns_p99,
+				      spw_histogram_percentile(&way->latency, 99),
+				      memory_order_relaxed);
+		memset(&way->latency, 0, sizeof(way->latency));
+	}
 }

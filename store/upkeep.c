@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * store/upkeep.c - what is not a put or a get: flush, trim, transfers that miss their deadline,
- * drives that come back
- */
+/* store/upkeep.c - flush, trim, deadlines, drives that come back */
 #include <errno.h>
 
 #include "store/internal.h"
 
 #define CHECK_INTERVAL_NS_MAX 1000000000u
 
-/*
- * Batches long enough that a drive makes something of them, and few enough that the worker is soon
- * back.
- */
+/* Batches that are worth a discard, and so few that the worker is soon back. */
 #define TRIM_BLOCKS_MIN  256u
 #define TRIM_EXTENTS_MAX 256u
 
@@ -44,7 +38,7 @@ static void flush_begin(struct spw_store *store, struct spw_request *request)
 	store->flushing = request;
 	request->in_flight = store->drive_count;
 	if (store->transfers_in_flight == 0)
-		spw_watch_begin(store, spw_clock_ns());
+		store->looked_ns = spw_clock_ns();
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		struct spw_io *io = &store->flush_ios[i];
 		int rc;
@@ -78,10 +72,7 @@ static void flush_submit(struct spw_request *request)
 	struct spw_store *store = request->store;
 
 	request->next = NULL;
-	if (store->flush_first)
-		store->flush_last->next = request;
-	else
-		store->flush_first = request;
+	*(store->flush_first ? &store->flush_last->next : &store->flush_first) = request;
 	store->flush_last = request;
 	flush_next(store);
 }
@@ -111,10 +102,7 @@ static int trim_extent(struct spw_store *store, struct store_drive *drive,
 	return rc;
 }
 
-/*
- * Free space is taken from the allocator while it is discarded: nothing can be placed on it
- * meanwhile.
- */
+/* Free space is taken from the allocator meanwhile: nothing can be placed on it. */
 static int trim_drive(struct spw_store *store, struct store_drive *drive)
 {
 	struct spw_extent extents[TRIM_EXTENTS_MAX];

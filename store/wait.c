@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * store/wait.c - waiting for requests, cancelling and raising them; turns of a store in inline mode
- */
+/* store/wait.c - wait for requests, cancel and raise them; turns in inline mode */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -14,10 +12,7 @@
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected, const struct timespec *timeout)
 {
-	/*
-	 * EAGAIN: the word has changed; EINTR: a signal; ETIMEDOUT. In each case the caller looks
-	 * again.
-	 */
+	/* Changed, a signal, or the time is over: in each case the caller looks again. */
 	(void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout, NULL, 0);
 }
 
@@ -33,14 +28,13 @@ int spw_store_poll(struct spw_store *store, bool wait)
 			"the store has an I/O thread: only a store in inline mode is polled");
 	do
 		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0, -1);
-	while (ended == 0 && wait &&
-	       (store->transfers_in_flight > 0 || spw_read_unverified(store)));
+	while (ended == 0 && wait && (store->transfers_in_flight > 0 || store->unsummed.first));
 	return ended;
 }
 
 static int request_result(struct spw_request *request)
 {
-	int res = request->res;
+	int res = request->first_error;
 
 	if (res)
 		(void)spw_error(res, "%s", request->error);
@@ -54,11 +48,8 @@ static bool has_ended(const struct spw_request *request)
 }
 
 /*
- * Inline mode: after one turn for whoever waits. A queue that fails for a moment ends no request:
- * its buffer may still be a drive's, and only its own end gives it back. So the caller goes on
- * waiting, as the I/O thread would.
- *
- * Return: 0; -EEXIST the store belongs to another thread, whose turns end the request.
+ * Inline mode: a queue that fails for a moment ends no request, whose buffer may still be a
+ * drive's. Return: 0: wait on; -EEXIST the store is another thread's, whose turns end the request.
  */
 static int log_turn(struct spw_store *store, int rc)
 {
@@ -109,7 +100,6 @@ int spw_request_wait(struct spw_request *request)
 	return request_result(request);
 }
 
-/* Wait for the next end of any request, or until @deadline_ns. */
 static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_t deadline_ns)
 {
 	uint64_t now_ns = spw_clock_ns();
@@ -140,10 +130,7 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	if (spw_store_owned(store))
 		return -EPERM;
 	for (;;) {
-		/*
-		 * Read before the requests: an end after this changes it, and the wait returns at
-		 * once.
-		 */
+		/* Read first: an end after this changes it, and the wait returns at once. */
 		uint32_t sequence = atomic_load(&store->ended_sequence);
 		int rc;
 
@@ -202,10 +189,7 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 		if (now <= (int)cls)
 			return;
 	while (!atomic_compare_exchange_weak(&request->cls, &now, (int)cls));
-	/*
-	 * What is under way cannot go faster; what the worker has not seen yet comes with its
-	 * class: link_all().
-	 */
+	/* What is under way goes no faster; link_all() sees the class of what comes later. */
 	if (!atomic_load(&request->linked))
 		return;
 	atomic_store(&store->changed, true);

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * store/worker.c - the I/O worker: takes messages, decides which drive does what next, sleeps when
- * there is nothing to do
- */
+/* store/worker.c - the I/O worker: decides which drive does what next, and sleeps */
 #include <errno.h>
 #include <numa.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "store/internal.h"
+#include "util/parallel.h"
 
 /* ---- What was pushed ---- */
 
@@ -57,14 +54,13 @@ static void drain_inbox(struct spw_store *store)
 
 /* ---- Cancelled and raised requests ---- */
 
-static void end_cancelled(struct spw_request *request)
+static void cancel(struct spw_request *request, const char *why)
 {
+	spw_request_fail(request, -ECANCELED, "%s", why);
 	if (request->kind == REQUEST_PUT)
-		spw_write_unlink(request);
+		spw_write_end_if_done(request);
 	else
-		spw_read_unlink(request);
-	spw_request_fail(request, -ECANCELED, "cancelled");
-	spw_request_end(request);
+		spw_read_end_if_done(request);
 }
 
 static void process_changed_reads(struct read_list *list, enum spw_class cls)
@@ -79,7 +75,7 @@ static void process_changed_reads(struct read_list *list, enum spw_class cls)
 		/* Both take away all of the request's reads, of which this list holds one. */
 		if (atomic_load_explicit(&request->state, memory_order_acquire) ==
 		    REQUEST_CANCELLED)
-			end_cancelled(request);
+			cancel(request, "cancelled");
 		else if (wanted < (int)cls)
 			spw_read_relink(request);
 	}
@@ -93,7 +89,7 @@ static void process_changed(struct spw_store *store)
 		next = request->next;
 		if (atomic_load_explicit(&request->state, memory_order_acquire) ==
 		    REQUEST_CANCELLED)
-			end_cancelled(request);
+			cancel(request, "cancelled");
 	}
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		for (int cls = SPW_URGENT_READ; cls < SPW_CLASSES; cls++)
@@ -104,60 +100,57 @@ static void process_changed(struct spw_store *store)
 /* ---- Who goes next ---- */
 
 /*
- * One round over the drives: a read for each that wants one, and one write for the best of those
- * that want a write. Drives in @stuck lack copy memory until something ends.
- *
- * Return: whether anything was issued.
+ * A read for each drive that wants one, and one write for the best of those that want a write.
+ * @stuck: mask of drives that lack copy memory until something ends. Return: something was issued.
  */
-static bool schedule_round(struct spw_store *store, bool stuck[])
+static bool schedule_round(struct spw_store *store, uint64_t *stuck)
 {
-	bool willing[SPW_DRIVES_MAX] = {false};
-	bool issued = false, any_willing = false;
+	uint64_t willing = 0;
+	bool issued = false;
 
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		uint32_t index = (store->first_drive + i) % store->drive_count;
 		struct store_drive *drive = &store->drives[index];
+		uint64_t bit = UINT64_C(1) << index;
 		int level;
 
-		if (stuck[index] || drive->in_flight >= store->opts.queue_depth)
+		if (*stuck & bit || drive->in_flight >= store->opts.queue_depth)
 			continue;
 		if (drive->retries) {
 			spw_read_retry_next(store, index);
 			issued = true;
 			continue;
 		}
-		/*
-		 * All are taken only while pieces wait for their checksum, of which each turn
-		 * computes one.
-		 */
+		/* All are taken only while pieces wait for their checksum: one less each turn. */
 		if (!store->transfer_free)
 			break;
 		level = spw_level_choose(store, drive);
 		if (level == LEVEL_WRITE) {
-			willing[index] = any_willing = true;
+			willing |= bit;
 		} else if (level < LEVEL_WRITE) {
-			stuck[index] = !spw_read_next(store, index, (enum spw_class)level);
-			if (!stuck[index])
-				spw_level_served(store, drive, level);
-			issued |= !stuck[index];
+			if (!spw_read_next(store, index, (enum spw_class)level)) {
+				*stuck |= bit;
+				continue;
+			}
+			spw_level_served(store, drive, level);
+			issued = true;
 		}
 	}
-	if (any_willing && store->transfer_free) {
+	if (willing && store->transfer_free) {
 		if (spw_write_next(store, willing))
 			return true;
-		for (uint32_t index = 0; index < store->drive_count; index++)
-			stuck[index] |= willing[index];
+		*stuck |= willing;
 	}
 	return issued;
 }
 
 static void schedule(struct spw_store *store)
 {
-	bool stuck[SPW_DRIVES_MAX] = {false};
+	uint64_t stuck = 0;
 
 	if (store->writes_first && store->drives_retired == store->drive_count)
 		spw_write_fail_all(store);
-	while ((store->writes_first || store->reads_waiting) && schedule_round(store, stuck))
+	while ((store->writes_first || store->reads_waiting) && schedule_round(store, &stuck))
 		store->first_drive = (store->first_drive + 1) % store->drive_count;
 }
 
@@ -169,10 +162,7 @@ static bool nothing_new(struct spw_store *store)
 	       !atomic_load(&store->stopping);
 }
 
-/*
- * Until the next deadline, until what has changed should be published, or a full drive is tried
- * again; negative: for ever.
- */
+/* Until a deadline, the next publishing, or a full drive's next try; negative: for ever. */
 static int64_t sleep_limit_ns(const struct spw_store *store)
 {
 	const int64_t limits_ns[] = {spw_deadline_timeout_ns(store), spw_publish_timeout_ns(store),
@@ -185,11 +175,7 @@ static int64_t sleep_limit_ns(const struct spw_store *store)
 	return least_ns;
 }
 
-/*
- * Do what can be done; with @wait sleep until there is something to do, or for @limit_ns (negative:
- * however long that takes). Return:
- * how many requests ended, or a negative errno.
- */
+/* @wait: sleep until there is work, or for @limit_ns (negative: no limit). */
 int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 {
 	uint64_t ended_before = store->ended;
@@ -203,7 +189,7 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 		process_changed(store);
 	spw_drives_try_again(store);
 	schedule(store);
-	overlap = spw_read_unverified(store);
+	overlap = store->unsummed.first != NULL;
 	if (overlap) {
 		rc = spw_transfer_hand_over(store);
 		if (rc < 0)
@@ -230,31 +216,19 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	return (int)(store->ended - ended_before);
 }
 
-/*
- * Cancel whatever still waits in a list: nothing new is issued, what is in flight ends by itself.
- */
 static void cancel_waiting(struct spw_store *store)
 {
 	struct spw_request *next;
 
 	for (struct spw_request *request = store->writes_first; request; request = next) {
 		next = request->next;
-		spw_request_fail(request, -ECANCELED, "the store was closed");
-		spw_write_unlink(request);
-		if (request->in_flight == 0)
-			spw_request_end(request);
+		cancel(request, "the store was closed");
 	}
 	for (uint32_t i = 0; i < store->drive_count * (uint32_t)SPW_CLASSES; i++) {
 		struct read_list *list = &store->drives[i / SPW_CLASSES].waiting[i % SPW_CLASSES];
 
-		while (list->first) {
-			struct spw_request *request = list->first->request;
-
-			spw_request_fail(request, -ECANCELED, "the store was closed");
-			spw_read_unlink(request);
-			if (request->in_flight == 0)
-				spw_request_end(request);
-		}
+		while (list->first)
+			cancel(list->first->request, "the store was closed");
 	}
 }
 
@@ -266,16 +240,13 @@ static void wind_down(struct spw_store *store)
 		cancel_waiting(store);
 		spw_read_cancel_retries(store);
 		spw_upkeep_cancel(store);
-		while (spw_read_unverified(store))
+		while (store->unsummed.first)
 			spw_read_verify_next(store);
 		if (store->transfers_in_flight > 0)
 			(void)spw_queue_reap(store->queue, 1, -1);
-		/*
-		 * A write that failed has put its request back on the list, to be ended in another
-		 * round.
-		 */
-	} while (store->transfers_in_flight > 0 || spw_read_unverified(store) ||
-		 store->writes_first || store->reads_waiting || atomic_load(&store->inbox));
+		/* A failed write has put its request back on the list, to be ended next round. */
+	} while (store->transfers_in_flight > 0 || store->unsummed.first || store->writes_first ||
+		 store->reads_waiting || atomic_load(&store->inbox));
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0);
 	/* By the thread that used it: only then do the devices come free at once. */
@@ -302,7 +273,6 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
-/* The drives' node if they all share one. */
 static int node_of_drives(const struct spw_store *store)
 {
 	for (uint32_t i = 1; i < store->drive_count; i++)
@@ -311,7 +281,6 @@ static int node_of_drives(const struct spw_store *store)
 	return store->drives[0].geometry.numa_node;
 }
 
-/* Those CPUs of the node on which this thread may run. Return: how many. */
 static int cpus_of_node(int node, cpu_set_t *cpus)
 {
 	struct bitmask *of_node = NULL;
@@ -331,10 +300,7 @@ static int cpus_of_node(int node, cpu_set_t *cpus)
 	return CPU_COUNT(cpus);
 }
 
-/*
- * Where the worker and the memory will be: with the drives, if they are together and this process
- * may run there.
- */
+/* Worker and memory go to the drives' node, if they share one and the process may run there. */
 int spw_store_settle(struct spw_store *store)
 {
 	store->numa_node = node_of_drives(store);
@@ -359,26 +325,19 @@ static int create_worker(struct spw_store *store)
 		rc = pthread_attr_setaffinity_np(&attributes, sizeof(store->worker_cpus),
 						 &store->worker_cpus);
 	if (!rc)
-		rc = pthread_create(&store->worker, &attributes, worker_main, store);
+		rc = spw_thread_start(&store->worker, &attributes, worker_main, store);
 	(void)pthread_attr_destroy(&attributes);
 	return rc;
 }
 
 int spw_store_start(struct spw_store *store)
 {
-	sigset_t all, before;
 	int rc;
 
 	if (store->opts.inline_mode)
 		return 0;
-	/* Signals are the program's: none is delivered to the worker. */
-	(void)sigfillset(&all);
-	rc = pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (rc)
-		return spw_error_errno(-rc, "cannot block signals for the I/O worker");
 	(void)sem_init(&store->stop_woken, 0, 0);
 	rc = create_worker(store);
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc)
 		return spw_error_errno(-rc, "cannot start the I/O worker");
 	store->worker_started = true;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/write.c - puts: cut into chunks, each placed on a drive only when that drive has room for
- * it
+ * store/write.c - puts: cut into chunks, each placed on a drive only when it has room
  *
  * The list of writes holds every put with something to place, oldest first. A chunk whose write
  * fails goes back to its put, which goes back to the head of the list; the drive is retired.
@@ -14,37 +13,21 @@
 
 #define LEAD_COUNTED_MAX 4 /* half chunks: a drive that only seems equal must not be waited for */
 
-static void link_first(struct spw_request *request)
+/* In the list of writes, before @next; NULL: last. */
+static void link_before(struct spw_request *request, struct spw_request *next)
 {
 	struct spw_store *store = request->store;
+	struct spw_request *previous = next ? next->previous : store->writes_last;
 
 	SPW_ASSERT(!request->linked);
-	request->previous = NULL;
-	request->next = store->writes_first;
-	if (store->writes_first)
-		store->writes_first->previous = request;
-	else
-		store->writes_last = request;
-	store->writes_first = request;
+	request->next = next;
+	request->previous = previous;
+	*(previous ? &previous->next : &store->writes_first) = request;
+	*(next ? &next->previous : &store->writes_last) = request;
 	request->linked = true;
 }
 
-static void link_last(struct spw_request *request)
-{
-	struct spw_store *store = request->store;
-
-	SPW_ASSERT(!request->linked);
-	request->next = NULL;
-	request->previous = store->writes_last;
-	if (store->writes_last)
-		store->writes_last->next = request;
-	else
-		store->writes_first = request;
-	store->writes_last = request;
-	request->linked = true;
-}
-
-void spw_write_unlink(struct spw_request *request)
+static void unlink_write(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 
@@ -57,41 +40,36 @@ void spw_write_unlink(struct spw_request *request)
 
 void spw_write_submit(struct spw_request *request)
 {
-	link_last(request);
+	link_before(request, NULL);
 }
 
-static void end_if_done(struct spw_request *request)
+void spw_write_end_if_done(struct spw_request *request)
 {
 	bool placed = request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE;
 
 	if (placed || request->first_error)
-		spw_write_unlink(request);
+		unlink_write(request);
 	if (!request->linked && request->in_flight == 0)
 		spw_request_end(request);
 }
 
 /* ---- Where to ---- */
 
-/*
- * Of the drives that set the pace: what the one that was given the least was given. Drives half as
- * fast do not.
- */
+/* The least that a drive was given, of those that set the pace: half as fast ones do not. */
 static uint64_t pace(const struct spw_store *store)
 {
-	uint64_t fastest = 0, least = UINT64_MAX;
+	uint64_t rates[SPW_DRIVES_MAX], fastest = 0, least = UINT64_MAX;
 
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		uint64_t rate = atomic_load_explicit(&store->drives[i].write_rate.bytes_per_second,
-						     memory_order_relaxed);
+		const struct rate *rate = &store->drives[i].ways[SPW_WRITE].rate;
 
-		if (!store->drives[i].retired && rate > fastest)
-			fastest = rate;
+		rates[i] = atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
+		if (!store->drives[i].retired && rates[i] > fastest)
+			fastest = rates[i];
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
-		uint64_t rate = atomic_load_explicit(&drive->write_rate.bytes_per_second,
-						     memory_order_relaxed);
-		bool slow = rate != 0 && rate < fastest / 2;
+		bool slow = rates[i] != 0 && rates[i] < fastest / 2;
 
 		if (!drive->retired && !slow && spw_alloc_blocks_free(drive->alloc) > 0 &&
 		    drive->bytes_placed < least)
@@ -108,13 +86,11 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 }
 
 /*
- * The willing drive that will probably be done first: the one with the fewest transfers in flight.
- * A slow drive's stay in flight longer, so it takes less. But among equal drives, chance must not
- * decide: one that is ahead of the others counts as busier by its lead, up to a limit, and when all
- * are saturated it is refilled only to a quarter of its depth. That is enough to keep it busy, and
- * lets the others catch up.
+ * The willing drive with the fewest transfers in flight: a slow drive's stay longer, so it takes
+ * less. So that chance does not decide among equals, one that is ahead counts as busier by its
+ * lead, up to a limit, and is refilled only to a quarter of its depth, which keeps it busy.
  */
-static uint32_t pull(const struct spw_store *store, const bool willing[])
+static uint32_t pull(const struct spw_store *store, uint64_t willing)
 {
 	uint64_t least = pace(store), best_score = UINT64_MAX;
 	uint32_t best = SPW_DRIVES_MAX;
@@ -125,7 +101,7 @@ static uint32_t pull(const struct spw_store *store, const bool willing[])
 		uint64_t score =
 			drive->in_flight + (lead < LEAD_COUNTED_MAX ? lead : LEAD_COUNTED_MAX);
 
-		if (!willing[i] || spw_alloc_blocks_free(drive->alloc) == 0)
+		if (!(willing >> i & 1) || spw_alloc_blocks_free(drive->alloc) == 0)
 			continue;
 		if (lead >= 2 && drive->in_flight >= (store->opts.queue_depth + 3) / 4)
 			continue;
@@ -139,10 +115,8 @@ static uint32_t pull(const struct spw_store *store, const bool willing[])
 	return best;
 }
 
-/*
- * RAID 0 order: each chunk has its drive, and waits for it; only a retired or full one is left out.
- */
-static uint32_t take_turn(struct spw_store *store, const bool willing[])
+/* RAID 0: each chunk waits for its drive; only a retired or full one is left out. */
+static uint32_t take_turn(struct spw_store *store, uint64_t willing)
 {
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		uint32_t index = (uint32_t)((store->static_turn + i) % store->drive_count);
@@ -150,7 +124,7 @@ static uint32_t take_turn(struct spw_store *store, const bool willing[])
 
 		if (drive->retired || spw_alloc_blocks_free(drive->alloc) == 0)
 			continue;
-		if (!willing[index])
+		if (!(willing >> index & 1))
 			return SPW_DRIVES_MAX;
 		store->static_turn += i + 1;
 		return index;
@@ -158,7 +132,6 @@ static uint32_t take_turn(struct spw_store *store, const bool willing[])
 	return SPW_DRIVES_MAX;
 }
 
-/* Does any drive in service have a free block, busy or not? */
 static bool space_left(const struct spw_store *store)
 {
 	for (uint32_t i = 0; i < store->drive_count; i++)
@@ -168,12 +141,11 @@ static bool space_left(const struct spw_store *store)
 }
 
 /*
- * Find blocks for a piece: contiguous on the drive chosen, else contiguous on another willing one,
- * else as many as the chosen one has in a row. Return: how many blocks it got, perhaps fewer than
- * asked for; 0: none.
+ * Contiguous on the drive chosen, else contiguous on another willing one, else as many as the
+ * chosen one has in a row. Return: how many blocks the piece got; 0: none.
  */
 static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blocks,
-		      uint32_t chosen, const bool willing[])
+		      uint32_t chosen, uint64_t willing)
 {
 	uint32_t drive = chosen;
 	struct spw_extent extent;
@@ -181,7 +153,7 @@ static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blo
 
 	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count;
 	     i++)
-		if (willing[i]) {
+		if (willing >> i & 1) {
 			drive = i;
 			rc = spw_alloc_get(store->drives[i].alloc, blocks, &extent);
 		}
@@ -201,7 +173,6 @@ static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blo
 
 /* ---- One piece ---- */
 
-/* The next piece of a put: one whose write failed, or a fresh cut. */
 static uint32_t next_piece(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
@@ -231,10 +202,7 @@ static void put_back_piece(struct spw_request *request, uint32_t index)
 	request->unplaced = index;
 }
 
-/*
- * Only the first part of the piece found room in one extent: the rest becomes a piece of its own,
- * still without a place.
- */
+/* Only the first part found room in one extent: the rest is a piece of its own, not placed yet. */
 static bool split(struct spw_request *request, uint32_t index, uint64_t placed_blocks)
 {
 	struct spw_store *store = request->store;
@@ -261,7 +229,6 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 	return true;
 }
 
-/* Where the piece lies in memory: in one run that a drive can take, or NULL. */
 static uint8_t *run_of(const struct spw_store *store, const struct spw_request *request,
 		       const struct piece *piece)
 {
@@ -302,7 +269,6 @@ static void load_by_copy(struct transfer *transfer, struct piece *piece)
 	count_add(&store->count.copies_unaligned_address, 1);
 }
 
-/* Bring the piece's bytes where the drive can take them from, and note their checksum. */
 static void load(struct transfer *transfer, struct piece *piece)
 {
 	struct spw_store *store = transfer->store;
@@ -346,12 +312,11 @@ static void fail_no_space(struct spw_request *request)
 				 "no drive in service has room for %llu bytes: %s",
 				 (unsigned long long)request->len_bytes,
 				 spw_service_advice(store, "free objects, or add drives", advice));
-	end_if_done(request);
+	spw_write_end_if_done(request);
 }
 
-/* Place and issue one piece on @drive. */
 static void issue(struct spw_request *request, struct transfer *transfer, uint32_t drive,
-		  const bool willing[])
+		  uint64_t willing)
 {
 	struct spw_store *store = request->store;
 	uint32_t index = next_piece(request);
@@ -377,55 +342,44 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 	transfer->piece = index;
 	load(transfer, piece);
 	spw_transfer_issue(transfer, SPW_WRITE, write_done);
-	/*
-	 * Before the next piece is summed. A queue that fails is met again by the turn's own look
-	 * at it.
-	 */
+	/* Before the next piece is summed. The turn itself looks whether the queue has failed. */
 	if (piece->len_bytes >= store->overlap_bytes_min)
 		(void)spw_transfer_hand_over(store);
 	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
-		spw_write_unlink(request);
+		unlink_write(request);
 }
 
-/*
- * Can the drives take all of the request's memory as it lies? Pieces begin at multiples of the
- * block from its start.
- */
+/* Can drives take all of its memory as it lies? Pieces begin at multiples of the block. */
 static bool is_aligned(const struct spw_store *store, const struct spw_request *request)
 {
 	return request->bytes && (uintptr_t)request->bytes % store->memory_align_bytes == 0;
 }
 
-/*
- * Issue the next write of all to the best of the willing drives.
- * Return: false when that needs something that only the end of a transfer in flight brings.
- */
-bool spw_write_next(struct spw_store *store, const bool willing[])
+/* To the best of the mask @willing. Return: false: only the end of a transfer brings what lacks. */
+bool spw_write_next(struct spw_store *store, uint64_t willing)
 {
 	struct spw_request *request = store->writes_first;
 	bool copies = !is_aligned(store, request);
-	bool able[SPW_DRIVES_MAX] = {false}, any_able = false;
 	struct transfer *transfer;
 	uint32_t drive;
 
 	if (!spw_request_begin(request)) {
-		spw_write_unlink(request);
 		spw_request_fail(request, -ECANCELED, "cancelled before anything was written");
-		spw_request_end(request);
+		spw_write_end_if_done(request);
 		return true;
 	}
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		able[i] = willing[i] && (!copies || spw_bounce_allowed(store, i));
-		any_able |= able[i];
-	}
+	for (uint32_t i = 0; copies && i < store->drive_count; i++)
+		if (!spw_bounce_allowed(store, i))
+			willing &= ~(UINT64_C(1) << i);
 	transfer = spw_transfer_take(store);
-	if (!any_able || (copies && !spw_bounce_take(store, transfer))) {
+	if (!willing || (copies && !spw_bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
 		spw_transfer_give(transfer);
 		return false;
 	}
-	drive = store->opts.stripe == SPW_STRIPE_PULL ? pull(store, able) : take_turn(store, able);
+	drive = store->opts.stripe == SPW_STRIPE_PULL ? pull(store, willing)
+						      : take_turn(store, willing);
 	if (drive == SPW_DRIVES_MAX) {
 		spw_transfer_give(transfer);
 		if (space_left(store))
@@ -433,7 +387,7 @@ bool spw_write_next(struct spw_store *store, const bool willing[])
 		fail_no_space(request);
 		return true;
 	}
-	issue(request, transfer, drive, able);
+	issue(request, transfer, drive, willing);
 	return true;
 }
 
@@ -449,7 +403,7 @@ void spw_write_fail_all(struct spw_store *store)
 		(void)spw_request_begin(request);
 		spw_request_fail(request, error, "no drive of the store takes writes: %s",
 				 spw_service_advice(store, "one has come back since", advice));
-		end_if_done(request);
+		spw_write_end_if_done(request);
 	}
 }
 
@@ -458,7 +412,7 @@ static void place_again(struct spw_request *request, uint32_t index)
 {
 	put_back_piece(request, index);
 	if (!request->linked)
-		link_first(request);
+		link_before(request, request->store->writes_first);
 	count_add(&request->store->count.chunks_moved, 1);
 }
 
@@ -482,7 +436,7 @@ void spw_write_abandon(struct transfer *transfer)
 	request->in_flight--;
 	if (!request->first_error)
 		place_again(request, transfer->piece);
-	end_if_done(request);
+	spw_write_end_if_done(request);
 }
 
 static void abandoned_write_done(struct transfer *transfer)
@@ -519,7 +473,7 @@ static void write_done(struct spw_io *io)
 	} else if (io->res < 0) {
 		struct piece *piece = &store->pieces[index];
 
-		count_add(&store->drives[piece->drive].write_errors, 1);
+		count_add(&store->drives[piece->drive].ways[SPW_WRITE].errors, 1);
 		if (io->res == -ENOSPC)
 			count_add(&store->drives[piece->drive].writes_no_space, 1);
 		spw_drive_retire(store, piece->drive, io->res);
@@ -531,5 +485,5 @@ static void write_done(struct spw_io *io)
 		spw_log(&store->opts.log, SPW_LOG_INFO, "%s: has room again: in service",
 			spw_device_path(store->drives[io->device].device));
 	}
-	end_if_done(request);
+	spw_write_end_if_done(request);
 }

@@ -6,10 +6,7 @@
 
 #include "tensor/internal.h"
 
-/*
- * To wake the store's thread takes some microseconds: hardly any of the time that this takes to
- * write.
- */
+/* To wake the store's thread takes microseconds: little of the time to write so much. */
 #define HOLD_BYTES (UINT64_C(256) << 10)
 
 /* ---- Opening and closing ---- */

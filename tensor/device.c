@@ -33,7 +33,13 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 		} else {
 			cache->count.copies_failed++;
 			entry->copy_failed = true;
+			/* The owner still has the bytes, if nobody drained the token. */
+			if (entry_is_copying(entry))
+				spw_entry_not_copying(entry);
+			else if (entry->drainable && entry->state == ENTRY_LEAVING)
+				spw_entry_not_drainable(entry);
 		}
+		cache->copies_in_flight--;
 		if (--entry->copies == 0)
 			spw_write_copied(entry);
 		spw_window_fill(cache);
@@ -45,4 +51,86 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[], unsigned count)
 {
 	return spw_offer_drain(cache, &cache->drain_device, owners, count);
+}
+
+int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw_tensor *next)
+{
+	struct entry *entry;
+	bool held;
+
+	if (!next)
+		return spw_error(-EINVAL, "an order needs a tensor to set");
+	next->value = 0;
+	spw_cache_lock(cache);
+	spw_write_held(cache);
+	entry = spw_entry_of_id(cache, tensor.value);
+	held = entry && entry_is_copying(entry);
+	if (held) {
+		cache->count.copies_ordered++;
+		spw_entry_not_copying(entry);
+		spw_entry_make_drainable(entry);
+	}
+	entry = spw_write_to_order(cache);
+	if (entry)
+		*next = spw_entry_id(entry);
+	spw_cache_unlock_and_notify(cache);
+	return held ? 0 : spw_error(-ENOENT, "no copy of this tensor holds its memory");
+}
+
+int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_copy *copy)
+{
+	struct entry *entry;
+	int rc = SPW_OFFER_KEEP;
+
+	if (!copy)
+		return spw_error(-EINVAL, "a copy to set is needed");
+	spw_cache_lock(cache);
+	spw_write_held(cache);
+	entry = spw_entry_of_id(cache, tensor.value);
+	if (!entry || entry->users == 0)
+		rc = spw_error(-ENOENT, "no such tensor: it was released, or never was");
+	else if (entry->state == ENTRY_KEPT && entry->wants_copy)
+		rc = spw_offer_copy(entry);
+	if (rc == SPW_OFFER_COPY)
+		*copy = spw_write_copy_of(entry);
+	spw_cache_unlock_and_notify(cache);
+	return rc;
+}
+
+int spw_cache_wait_write(struct spw_cache *cache)
+{
+	bool writes;
+
+	spw_cache_lock(cache);
+	spw_write_held(cache);
+	writes = cache->device_writes_in_flight > 0;
+	if (writes) {
+		cache->count.staging_waits++;
+		spw_cache_wait_io(cache);
+	}
+	spw_cache_unlock_and_notify(cache);
+	return writes;
+}
+
+int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_taken *taken)
+{
+	struct entry *entry = NULL;
+
+	if (!tensor || !taken)
+		return spw_error(-EINVAL, "a tensor and a place for the result are needed");
+	*tensor = (spw_tensor){0};
+	*taken = (struct spw_taken){0};
+	spw_cache_lock(cache);
+	spw_write_held(cache);
+	if (!link_alone(&cache->coming))
+		entry = ENTRY_OF(cache->coming.next, device_link);
+	if (entry && entry->state == ENTRY_RESIDENT && !entry->copy_failed) {
+		cache->count.tensors_ahead++;
+		entry->ahead = true;
+		*tensor = spw_entry_id(entry);
+		spw_take_lease(entry, entry->offset_bytes, taken);
+		spw_window_fill(cache);
+	}
+	spw_cache_unlock_and_notify(cache);
+	return tensor->value != 0;
 }

@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tensor/entry.c - the table of entries: finding them, the states they pass through, what they hold
- */
+/* tensor/entry.c - the table of entries: how they are found, their states, what they hold */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "tensor/internal.h"
 
 /*
- * The table of DESIGN.md, and why it has more arrows than the ideal course of things:
- *   QUEUED, LEAVING -> KEPT    a failed copy or write must not fail the training step, and the
- *                              bytes are still in the owner's memory;
- *   LEAVING -> RESIDENT        they are forwarded; or a write from staging memory has failed;
- *   COMING -> STORED           a failed read is an error of that take alone: the next one reads
- *                              again;
+ * Why there are more arrows than the ideal course of things has:
+ *   KEPT -> LEAVING            of a device: staging memory has come free;
+ *   QUEUED, LEAVING -> KEPT    a failed copy or write must not fail the training step;
+ *   LEAVING -> RESIDENT        forwarded; or a write from staging memory has failed;
+ *   COMING -> STORED           a failed read fails that take alone: the next one reads again;
  *   RESIDENT -> STORED         of a device: what was handed out has been copied;
- *   all -> DEAD                the last user may go at any moment: a graph is dropped, a backward
- *                              pass raises an error.
+ *   all -> DEAD                the last user may go at any moment: a graph is dropped.
  */
 static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true, [ENTRY_LEAVING] = true},
-	[ENTRY_KEPT] = {[ENTRY_DEAD] = true},
+	[ENTRY_KEPT] = {[ENTRY_LEAVING] = true, [ENTRY_DEAD] = true},
 	[ENTRY_QUEUED] = {[ENTRY_LEAVING] = true,
 			  [ENTRY_RESIDENT] = true,
 			  [ENTRY_KEPT] = true,
@@ -35,9 +31,32 @@ static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 	[ENTRY_DEAD] = {[ENTRY_FREE] = true},
 };
 
-/* The only place where a state changes. */
-static void entry_change(struct entry *entry, enum entry_state to)
+/* What is true in each state. */
+static bool entry_holds(const struct entry *entry, enum entry_state state)
 {
+	bool writes = entry->write_in_flight;
+
+	switch (state) {
+	case ENTRY_FREE:
+		return link_alone(&entry->drain) && link_alone(&entry->device_link) &&
+		       !entry->in_window;
+	case ENTRY_KEPT: return entry_at_owner(entry) && !writes && entry->copies == 0;
+	case ENTRY_QUEUED: return entry->cache->held == entry;
+	case ENTRY_LEAVING: return (writes && entry->object_exists) || entry->copies > 0;
+	case ENTRY_STORED:
+		return !entry->owner_held && !entry->memory && !writes && entry->object_exists;
+	case ENTRY_COMING: return !entry->owner_held && entry->memory; /* CACHE-4 */
+	case ENTRY_RESIDENT:
+		return entry_at_owner(entry) || (entry->memory && !entry->read_in_flight);
+	case ENTRY_DEAD: return entry->users == 0;
+	case ENTRY_STATES: break;
+	}
+	return false;
+}
+
+void spw_entry_become(struct entry *entry, enum entry_state to)
+{
+	SPW_ASSERT(entry_holds(entry, to));
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
 	if (to == ENTRY_STORED || entry->state == ENTRY_STORED)
 		spw_control_stored(entry->cache->control, &entry->track, to == ENTRY_STORED);
@@ -47,9 +66,8 @@ static void entry_change(struct entry *entry, enum entry_state to)
 /* ---- The table ---- */
 
 /*
- * A look-up touches one bucket anywhere, each time another one: few of them stay in the caches, and
- * in memory that was never touched each costs a page fault. So as many are used as there are
- * entries; the rest is only reserved.
+ * Each look-up touches another bucket: few stay in the caches, and untouched memory faults. So as
+ * many are used as there are entries; the rest is only reserved.
  */
 #define BUCKETS_FIRST UINT64_C(1024)
 
@@ -68,13 +86,12 @@ int spw_entries_open(struct spw_cache *cache)
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
 	link_begin(&cache->drain_device);
+	link_begin(&cache->copying);
+	link_begin(&cache->coming);
 	return 0;
 }
 
-/*
- * One that was used before, else a fresh one: the memory of entries that are never needed is never
- * touched.
- */
+/* One that was used before, else a fresh one: what is never needed is never touched. */
 static struct entry *entry_take(struct spw_cache *cache)
 {
 	struct entry *entry = cache->free;
@@ -125,10 +142,7 @@ static struct entry **entry_bucket(struct spw_cache *cache, uint64_t key, uint64
 	return &cache->buckets[(hash >> 32) & cache->bucket_mask];
 }
 
-/*
- * Twice as many buckets: what lies in one goes there or into its new twin. Those are reserved
- * already.
- */
+/* Twice as many buckets, of those reserved: entries stay, or move to the new twin. */
 static void buckets_double(struct spw_cache *cache)
 {
 	uint64_t before = cache->bucket_mask + 1;
@@ -192,6 +206,7 @@ struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *o
 	*bucket = entry;
 	link_append(&cache->order, &entry->order);
 	link_begin(&entry->drain);
+	link_begin(&entry->device_link);
 	cache->count.entries++;
 	activation_add(entry);
 	return entry;
@@ -227,70 +242,6 @@ void spw_entry_offered_again(struct entry *entry)
 
 /* ---- What becomes of an entry ---- */
 
-/* Not spilled; or the copy or the write failed, and the bytes stay where they are. */
-void spw_entry_keep(struct entry *entry)
-{
-	SPW_ASSERT(entry_at_owner(entry) && !entry->write_in_flight && entry->copies == 0);
-	entry_change(entry, ENTRY_KEPT);
-}
-
-/* To be written, but not given to the store yet. */
-void spw_entry_queue(struct entry *entry)
-{
-	SPW_ASSERT(entry->cache->held == entry);
-	entry_change(entry, ENTRY_QUEUED);
-}
-
-/* The store has accepted the write; or the caller is to copy. */
-void spw_entry_begin_leaving(struct entry *entry)
-{
-	SPW_ASSERT((entry->write_in_flight && entry->object_exists) || entry->copies > 0);
-	entry_change(entry, ENTRY_LEAVING);
-}
-
-/* Written, and the memory given back. */
-void spw_entry_stored(struct entry *entry)
-{
-	SPW_ASSERT(!entry->owner_held && !entry->memory && !entry->write_in_flight &&
-		   entry->object_exists);
-	entry_change(entry, ENTRY_STORED);
-}
-
-/* The bytes stay in the memory that they are in until the last user is gone. */
-void spw_entry_stay(struct entry *entry)
-{
-	SPW_ASSERT(entry_at_owner(entry) || (entry->memory && entry->copies == 0));
-	entry_change(entry, ENTRY_RESIDENT);
-}
-
-void spw_entry_begin_read(struct entry *entry)
-{
-	SPW_ASSERT(!entry->read_in_flight && !entry->owner_held && entry->memory); /* CACHE-4 */
-	entry_change(entry, ENTRY_COMING);
-	entry->read_in_flight = true;
-}
-
-void spw_entry_read_ended(struct entry *entry)
-{
-	SPW_ASSERT(!entry->read_in_flight);
-	entry_change(entry, ENTRY_RESIDENT);
-}
-
-void spw_entry_read_failed(struct entry *entry)
-{
-	SPW_ASSERT(!entry->read_in_flight);
-	entry_change(entry, ENTRY_STORED);
-	spw_entry_put_memory(entry);
-}
-
-/* The last lease of a device's tensor is back: staging memory is for what comes next. */
-void spw_entry_returned(struct entry *entry)
-{
-	SPW_ASSERT(entry->device && entry->leases == 0 && entry->object_exists);
-	spw_entry_put_memory(entry);
-	spw_entry_stored(entry);
-}
-
 /* A write is not needed any more, or not needed yet: cancel it if that is still possible. */
 void spw_entry_cancel_write(struct entry *entry)
 {
@@ -308,11 +259,38 @@ void spw_entry_cancel_write(struct entry *entry)
 	cache->count.bytes_writes_cancelled += entry->len_bytes;
 }
 
+void spw_entry_copying(struct entry *entry)
+{
+	link_append(&entry->cache->copying, &entry->device_link);
+	entry->cache->copying_bytes += entry->len_bytes;
+}
+
+void spw_entry_not_copying(struct entry *entry)
+{
+	link_remove(&entry->device_link);
+	gauge_sub(&entry->cache->copying_bytes, entry->len_bytes);
+}
+
+/* To be copied to its device ahead of its use. */
+void spw_entry_coming(struct entry *entry)
+{
+	link_append(&entry->cache->coming, &entry->device_link);
+	entry->cache->coming_bytes += entry->len_bytes;
+}
+
+void spw_entry_not_coming(struct entry *entry)
+{
+	link_remove(&entry->device_link);
+	gauge_sub(&entry->cache->coming_bytes, entry->len_bytes);
+}
+
 /* It is not ahead of its use any more. */
 void spw_entry_leave_window(struct entry *entry)
 {
 	if (!entry->in_window)
 		return;
+	if (!link_alone(&entry->device_link))
+		spw_entry_not_coming(entry);
 	entry->in_window = false;
 	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
 }
@@ -320,7 +298,6 @@ void spw_entry_leave_window(struct entry *entry)
 /* The last user is gone. What is under way comes to its end first. */
 static void entry_die(struct entry *entry)
 {
-	SPW_ASSERT(entry->users == 0);
 	if (entry->write_in_flight || entry->cache->held == entry)
 		spw_entry_cancel_write(entry);
 	if (entry->read_request)
@@ -329,7 +306,7 @@ static void entry_die(struct entry *entry)
 	if (entry->handed_out)
 		activation_sub(entry);
 	entry_hide(entry);
-	entry_change(entry, ENTRY_DEAD);
+	spw_entry_become(entry, ENTRY_DEAD);
 	spw_entry_settle(entry);
 }
 
@@ -342,10 +319,7 @@ void spw_entry_leave(struct entry *entry)
 	entry_die(entry);
 }
 
-/*
- * The cache is closing: no user, lease or copy counts any more. What is in flight settles when it
- * ends.
- */
+/* The cache is closing: no user, lease or copy counts any more. I/O in flight ends first. */
 void spw_entries_abandon(struct spw_cache *cache)
 {
 	for (uint32_t i = 0; i < cache->entries_touched; i++) {
@@ -356,6 +330,7 @@ void spw_entries_abandon(struct spw_cache *cache)
 		entry->leases = 0;
 		entry->users = 0;
 		entry->copies = 0;
+		link_remove(&entry->device_link);
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		else
@@ -363,16 +338,12 @@ void spw_entries_abandon(struct spw_cache *cache)
 	}
 }
 
-/*
- * CACHE-6. An id that was given out for the slot is never given out again, for 2^32 - 1 uses of the
- * slot.
- */
+/* CACHE-6. An id is not given out again for 2^32 - 1 uses of its slot. */
 static void entry_recycle(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	SPW_ASSERT(link_alone(&entry->drain) && !entry->in_window);
-	entry_change(entry, ENTRY_FREE);
+	spw_entry_become(entry, ENTRY_FREE);
 	entry->generation++;
 	if (entry->generation == 0)
 		entry->generation = 1;
@@ -400,8 +371,8 @@ void spw_entry_settle(struct entry *entry)
 
 void spw_entry_make_drainable(struct entry *entry)
 {
-	SPW_ASSERT(entry_at_owner(entry) && entry->copies == 0); /* CACHE-2 */
-	SPW_ASSERT(!entry->write_in_flight || entry->device);    /* CACHE-2 */
+	SPW_ASSERT(entry_at_owner(entry) && link_alone(&entry->device_link)); /* CACHE-2 */
+	SPW_ASSERT(!entry->write_in_flight || entry->device);                 /* CACHE-2 */
 	entry->drainable = true;
 	link_append(entry->device ? &entry->cache->drain_device : &entry->cache->drain,
 		    &entry->drain);
@@ -423,8 +394,8 @@ void spw_entry_drained(struct entry *entry)
 	activation_sub(entry);
 	if (entry->state == ENTRY_DEAD)
 		spw_entry_settle(entry);
-	else if (entry->state == ENTRY_LEAVING && !entry->write_in_flight)
-		spw_entry_stored(entry);
+	else if (entry->state == ENTRY_LEAVING && !entry->write_in_flight && entry->copies == 0)
+		spw_entry_become(entry, ENTRY_STORED);
 }
 
 void spw_entry_free_object(struct entry *entry)
@@ -463,10 +434,7 @@ int spw_entry_get_arena_memory(struct entry *entry)
 	return rc;
 }
 
-/*
- * Memory to read into. Ordinary memory where the arena has none: the read is copied if the drives
- * cannot reach it.
- */
+/* Memory to read into, ordinary memory where the arena has none: then the read may be copied. */
 int spw_entry_get_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -502,10 +470,7 @@ void spw_entry_put_memory(struct entry *entry)
 	if (entry->memory_in_arena) {
 		cache->ports.release(cache->store, entry->memory);
 	} else {
-		/*
-		 * Giving pages back to the system takes long: spw_cache_unlock() does it. Memory of
-		 * this kind has room for a link.
-		 */
+		/* Giving pages back takes long: spw_cache_unlock() does it, from this list. */
 		*(void **)(void *)entry->memory = cache->doomed;
 		cache->doomed = entry->memory;
 	}
@@ -515,6 +480,8 @@ void spw_entry_put_memory(struct entry *entry)
 void spw_entry_hand_out(struct entry *entry)
 {
 	SPW_ASSERT(entry->state == ENTRY_RESIDENT && entry->memory);
+	if (!link_alone(&entry->device_link))
+		spw_entry_not_coming(entry);
 	entry->leases++;
 	if (!entry->device || entry->handed_out)
 		return;

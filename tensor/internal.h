@@ -3,25 +3,10 @@
  * tensor/internal.h - the cache's own structures: the table of entries, the window of the backward
  * pass, the scopes
  *
- * How an entry's life runs, and which function makes each step (entry.c holds the table of what is
- * allowed). Every state may end in DEAD, by the last release: entry_die.
+ * The states of an entry (entry.c has the table of what is allowed); every one may end in DEAD, by
+ * the last release.
  *
- *   FREE --- offer: spw_entry_keep -----------------> KEPT
- *   FREE --- offer: spw_entry_queue ----------------> QUEUED
- *   FREE --- offer: spw_entry_begin_leaving --------> LEAVING
- *   QUEUED --- spw_entry_begin_leaving -------------> LEAVING
- *   QUEUED --- refused: spw_entry_keep -------------> KEPT
- *   QUEUED --- forwarded: spw_entry_stay -----------> RESIDENT
- *   LEAVING --- failed: spw_entry_keep -------------> KEPT
- *   LEAVING --- forwarded: spw_entry_stay ----------> RESIDENT
- *   LEAVING --- not written: spw_entry_stay --------> RESIDENT (of a device, after its copy)
- *   LEAVING --- written and drained: spw_entry_stored ---> STORED
- *   STORED --- spw_entry_begin_read ----------------> COMING
- *   COMING --- failed: spw_entry_read_failed -------> STORED
- *   COMING --- ended: spw_entry_read_ended ---------> RESIDENT
- *   RESIDENT --- returned: spw_entry_returned ------> STORED (of a device)
- *   DEAD --- nothing refers to the slot any more: spw_entry_recycle ---> FREE
- *
+ * KEPT       The bytes stay in the owner's memory until the last user is gone.
  * QUEUED     Nothing has begun: the one write that is held back.
  * LEAVING    A copy or a write is under way, or has ended and the caller has not drained the token.
  *            The bytes are in the owner's memory; of a device, after the copy, in staging memory.
@@ -38,7 +23,7 @@
  *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no
  *              log function is called with it held.
  *   CACHE-2    A token is given back once, and never while a copy or a write from its memory is
- *              in flight.
+ *              in flight; of a device, a copy that the caller ordered before all that follows.
  *   CACHE-3    An object is freed only when no I/O on it is in flight.
  *   CACHE-4    At most one read of an entry is in flight, and none while the owner's memory holds
  *              the bytes.
@@ -126,6 +111,8 @@ struct entry {
 	/* of the offers; the last one is the first that the backward pass wants */
 	struct link order;
 	struct link drain; /* tokens that go back */
+	/* of a device: of the copies out whose memory is held; or of what is read ahead */
+	struct link device_link;
 	uint64_t key, version;
 	uint64_t offset_bytes, len_bytes; /* of what is stored, in the caller's storage */
 	/* of that, in the owner's memory; of a device an address that is only compared */
@@ -157,13 +144,13 @@ struct entry {
 	bool foreseen;
 	bool forwarded;
 	bool taken;
-	/*
-	 * was offered again during its write: its memory may have changed after the drives had it
-	 */
+	/* offered again during its write: its memory may have changed since */
 	bool recheck;
 	bool stale; /* its storage has other bytes now: is no duplicate of what is offered */
 	bool copy_failed;
 	bool handed_out; /* of a device: a lease was given, so the device has the bytes again */
+	bool ahead;      /* the same, and not taken since */
+	bool wants_copy; /* the caller was told to wait for staging memory */
 };
 
 struct scope {
@@ -201,14 +188,19 @@ struct spw_cache {
 	uint64_t bucket_mask;
 	struct link order;
 	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
-	uint64_t io_in_flight;           /* requests given to the store */
-	uint64_t waiters;                /* takes that wait for io_ended, and close */
-	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
-	atomic_uint notifiers;           /* by so many threads now */
-	/*
-	 * A transfer has ended: what goes on now. What moves bytes does not know what decides,
-	 * which stands above it.
-	 */
+	/* of devices: copies out whose memory is held, the oldest first; their bytes */
+	struct link copying;
+	uint64_t copying_bytes;
+	/* of devices: in the window and not on the device, in the order of use; their bytes */
+	struct link coming;
+	uint64_t coming_bytes;
+	uint32_t copies_in_flight; /* out of devices */
+	uint32_t device_writes_in_flight;
+	uint64_t io_in_flight; /* requests given to the store */
+	uint64_t waiters;      /* takes that wait for io_ended, and close */
+	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
+	atomic_uint notifiers; /* by so many threads now */
+	/* called when a transfer has ended: transfers know nothing of the window above them */
 	void (*go_on)(struct spw_cache *cache);
 	struct entry *held; /* queued, but not given to the store yet; or NULL */
 	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
@@ -253,10 +245,7 @@ struct spw_cache {
 void spw_cache_lock_open(struct spw_cache *cache);
 void spw_cache_lock_close(struct spw_cache *cache);
 void spw_cache_lock(struct spw_cache *cache);
-/*
- * Also frees what was doomed. The cache may be gone afterwards, if its closer only waited for the
- * caller of this.
- */
+/* Also frees what was doomed. The cache may be gone afterwards, if it is being closed. */
 void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
@@ -280,15 +269,8 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
 			      uint32_t device, uint64_t offset_bytes, uint64_t len_bytes);
 
-void spw_entry_keep(struct entry *entry);
-void spw_entry_queue(struct entry *entry);
-void spw_entry_begin_leaving(struct entry *entry);
-void spw_entry_stored(struct entry *entry);
-void spw_entry_stay(struct entry *entry);
-void spw_entry_begin_read(struct entry *entry);
-void spw_entry_read_ended(struct entry *entry);
-void spw_entry_read_failed(struct entry *entry);
-void spw_entry_returned(struct entry *entry);
+/* The only way a state changes. */
+void spw_entry_become(struct entry *entry, enum entry_state to);
 /* One user less; the last one. */
 void spw_entry_leave(struct entry *entry);
 /* Of a dead entry: give up what nothing needs any more, and the slot if nothing is left. */
@@ -307,6 +289,10 @@ int spw_entry_get_memory(struct entry *entry);
 void spw_entry_put_memory(struct entry *entry);
 /* A lease of the entry goes out. */
 void spw_entry_hand_out(struct entry *entry);
+void spw_entry_copying(struct entry *entry);
+void spw_entry_not_copying(struct entry *entry);
+void spw_entry_coming(struct entry *entry);
+void spw_entry_not_coming(struct entry *entry);
 
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
 void spw_entry_cancel_write(struct entry *entry);
@@ -320,6 +306,10 @@ int spw_write_begin(struct entry *entry);
 int spw_write_begin_copy(struct entry *entry);
 /* The last copy of a device's tensor into staging memory has ended. */
 void spw_write_copied(struct entry *entry);
+/* What the caller is to do. */
+struct spw_copy spw_write_copy_of(const struct entry *entry);
+/* The oldest copy whose memory is to be given back by order; NULL: few are under way. */
+struct entry *spw_write_to_order(struct spw_cache *cache);
 /* Count and note why an entry is kept that was to be written. */
 void spw_write_failed(struct entry *entry, int error, const char *words);
 /* The write that is held back goes to the store. */
@@ -337,11 +327,18 @@ int spw_read_ahead(struct entry *entry);
  */
 int spw_read_urgently(struct entry *entry);
 
+/* ---- take.c ---- */
+
+/* A lease of the entry's memory goes out. @taken: from @offset_bytes of the storage on. */
+void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken);
+
 /* ---- offer.c ---- */
 
 /* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
 int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
 		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
+/* A device's tensor is to be written: staging memory. Return: as spw_cache_copy_retry(). */
+int spw_offer_copy(struct entry *entry);
 /* As spw_cache_drain(), of one of the lists. */
 int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
 		    unsigned count);
@@ -350,14 +347,9 @@ int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owner
 
 /* After an event: the controller may have left its plan, or gone on by another one. */
 void spw_window_follow(struct spw_cache *cache);
-/*
- * A step begins: what was read ahead for the last one and never taken is ahead of nothing that
- * comes now.
- */
+/* A step begins: what was read ahead for the last one and never taken counts no more. */
 void spw_window_forget(struct spw_cache *cache);
-/*
- * A stage begins, and maybe it is said which comes next: start at the last offer of a backward one.
- */
+/* A stage begins: a backward one is read ahead from its last offer on. */
 void spw_window_begin(struct spw_cache *cache);
 /* As far as the budget allows: read, or hold back, what will be taken next. */
 void spw_window_fill(struct spw_cache *cache);
@@ -396,6 +388,12 @@ static inline void link_remove(struct link *link)
 	link_begin(link);
 }
 
+/* Records a call: the fields of its event. */
+#define CACHE_TRACE(cache, ...)                                                                 \
+	((cache)->opts.trace                                                                    \
+		 ? spw_trace_write((cache)->opts.trace, &(struct spw_trace_event){__VA_ARGS__}) \
+		 : (void)0)
+
 #define ENTRY_OF(link, member) ((struct entry *)((char *)(link)-offsetof(struct entry, member)))
 
 static inline void gauge_add(uint64_t *now, uint64_t *max, uint64_t amount)
@@ -423,10 +421,13 @@ static inline bool entry_at_owner(const struct entry *entry)
 	return entry->owner_held && !entry->drainable;
 }
 
-/*
- * The entry's bytes are once more in the memory that the user wants to save, or once less: the
- * host's, or the device's.
- */
+/* Copies out of the owner's memory are under way, which the caller has not ordered. */
+static inline bool entry_is_copying(const struct entry *entry)
+{
+	return entry_at_owner(entry) && !link_alone(&entry->device_link);
+}
+
+/* The entry's bytes are once more, or once less, in memory of the host or of the device. */
 static inline void activation_add(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;

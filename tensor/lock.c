@@ -64,20 +64,25 @@ void spw_cache_unlock(struct spw_cache *cache)
 	}
 }
 
-void spw_cache_unlock_and_notify(struct spw_cache *cache)
+SPW_COLD static void unlock_and_log(struct spw_cache *cache)
 {
-	uint32_t pending = cache->notices.pending;
-	struct spw_log log = cache->opts.log;
-	struct spw_notices notices;
+	const struct spw_notices notices = cache->notices;
+	const struct spw_log log = cache->opts.log;
 
-	if (pending)
-		notices = cache->notices;
 	cache->notices.pending = 0;
 	spw_cache_unlock(cache);
-	for (unsigned i = 0; pending && i < NOTICES; i++)
-		if (pending & 1u << i)
+	for (unsigned i = 0; i < NOTICES; i++)
+		if (notices.pending & 1u << i)
 			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING,
 				"cache: %s", notices.text[i]);
+}
+
+void spw_cache_unlock_and_notify(struct spw_cache *cache)
+{
+	if (cache->notices.pending)
+		unlock_and_log(cache);
+	else
+		spw_cache_unlock(cache);
 }
 
 void spw_cache_wait_io(struct spw_cache *cache)

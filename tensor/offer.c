@@ -58,9 +58,8 @@ static bool memory_has(const uint8_t *memory, const struct entry *entry,
 }
 
 /*
- * Compare with what was read back, or with what was written. Without the lock, for as long as
- * reading memory takes: the entry has a user, so that what it has read stays. Return: as
- * spw_store_holds().
+ * Compare with what was read back, or with what was written, without the lock: the entry has a
+ * user, so that what it has read stays. Return: as spw_store_holds().
  */
 static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 {
@@ -83,10 +82,7 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	return rc;
 }
 
-/*
- * Memory of a device is not read: what the device still has is the same. What has left it cannot be
- * compared.
- */
+/* Memory of a device is not read: what the device still has is the same, else unknown. */
 static bool device_has(const struct entry *entry, const struct spw_offer *offer)
 {
 	return entry_at_owner(entry) &&
@@ -110,17 +106,12 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 		if (entry->write_in_flight)
 			break;
 	}
-	/*
-	 * The drives have these bytes, or will have, if the memory has not changed since: that
-	 * shows at the end.
-	 */
+	/* The drives get these bytes if the memory has not changed: that shows at the end. */
 	entry->recheck = true;
 	return memory_has(entry->bytes, entry, offer);
 }
 
-/*
- * The entry that has the same bytes, with one user more; or NULL. No write is held back afterwards.
- */
+/* The entry that has the same bytes, with one user more; or NULL. Ends holding a write back. */
 static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer,
 				  uint32_t device)
 {
@@ -149,15 +140,14 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 	spw_control_hinted(cache->control, &entry->track, hint);
 	cache->count.bytes_deduplicated += offer->len_bytes;
 	cache->count.tensors_deduplicated++;
-	/*
-	 * The last offer is the first use. In the backward pass the order is being used, not made.
-	 */
+	/* The last offer is the first use. In the backward pass the order stands. */
 	if (cache->stage == SPW_STAGE_FORWARD)
 		spw_entry_offered_again(entry);
 	if (entry->copies == 0 || entry->state != ENTRY_LEAVING)
 		return SPW_OFFER_DEDUP;
 	/* The memory may have changed since the copy began, and its version may not tell. */
 	entry->copies++;
+	cache->copies_in_flight++;
 	cache->count.bytes_copied_again += entry->len_bytes;
 	return SPW_OFFER_COPY_AGAIN;
 }
@@ -173,6 +163,28 @@ static void no_staging(struct entry *entry)
 		   (unsigned long long)entry->len_bytes);
 }
 
+int spw_offer_copy(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc = spw_write_begin_copy(entry);
+
+	entry->wants_copy = rc == -ENOBUFS && cache->copies_in_flight > 0;
+	if (rc == 0) {
+		spw_rule_offered(cache, entry->len_bytes, true);
+		return SPW_OFFER_COPY;
+	}
+	if (entry->state == ENTRY_FREE)
+		spw_entry_become(entry, ENTRY_KEPT);
+	if (entry->wants_copy)
+		return SPW_OFFER_WAIT;
+	if (rc == -ENOBUFS)
+		no_staging(entry);
+	else
+		spw_write_failed(entry, rc, spw_last_error());
+	spw_rule_offered(cache, entry->len_bytes, false);
+	return SPW_OFFER_KEEP;
+}
+
 static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
@@ -183,19 +195,18 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 			    entry->len_bytes, hint);
 	spw_window_follow(cache);
 	reason = spw_rule_keep(entry, hint);
+	if (reason == KEEP_NOT && entry->device)
+		return spw_offer_copy(entry);
 	if (reason == KEEP_NOT) {
-		rc = entry->device ? spw_write_begin_copy(entry) : spw_write_begin(entry);
+		rc = spw_write_begin(entry);
 		if (rc == 0) {
 			spw_rule_offered(cache, entry->len_bytes, true);
-			return entry->device ? SPW_OFFER_COPY : SPW_OFFER_SPILL;
+			return SPW_OFFER_SPILL;
 		}
-		spw_entry_keep(entry);
-		if (entry->device && rc == -ENOBUFS)
-			no_staging(entry);
-		else
-			spw_write_failed(entry, rc, spw_last_error());
+		spw_entry_become(entry, ENTRY_KEPT);
+		spw_write_failed(entry, rc, spw_last_error());
 	} else {
-		spw_entry_keep(entry);
+		spw_entry_become(entry, ENTRY_KEPT);
 		kept_add(cache, reason, entry->len_bytes);
 		if (reason == KEEP_BACKPRESSURE)
 			spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
@@ -211,7 +222,7 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 /* A trace is of any machine: a copy is a part of the way to the drives. */
 static enum spw_trace_result trace_result(int result)
 {
-	if (result == SPW_OFFER_COPY)
+	if (result == SPW_OFFER_COPY || result == SPW_OFFER_WAIT)
 		return SPW_TRACE_RESULT_SPILL;
 	if (result == SPW_OFFER_COPY_AGAIN)
 		return SPW_TRACE_RESULT_DEDUP;
@@ -221,18 +232,11 @@ static enum spw_trace_result trace_result(int result)
 static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
 			enum spw_cache_hint hint, spw_tensor tensor, int result)
 {
-	if (!cache->opts.trace)
-		return;
-	spw_trace_write(cache->opts.trace,
-			&(struct spw_trace_event){.kind = SPW_TRACE_OFFER,
-						  .tensor = tensor.value,
-						  .storage_key = offer->storage_key,
-						  .storage_version = offer->storage_version,
-						  .storage_len_bytes = offer->storage_len_bytes,
-						  .hint = (enum spw_trace_hint)hint,
-						  .result = trace_result(result),
-						  .offset_bytes = offer->offset_bytes,
-						  .len_bytes = offer->len_bytes});
+	CACHE_TRACE(cache, .kind = SPW_TRACE_OFFER, .tensor = tensor.value,
+		    .storage_key = offer->storage_key, .storage_version = offer->storage_version,
+		    .storage_len_bytes = offer->storage_len_bytes,
+		    .hint = (enum spw_trace_hint)hint, .result = trace_result(result),
+		    .offset_bytes = offer->offset_bytes, .len_bytes = offer->len_bytes);
 }
 
 int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
@@ -272,9 +276,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 		*tensor = spw_entry_id(entry);
 		offer_trace(cache, offer, hint, *tensor, rc);
 		if (copy && (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN))
-			*copy = (struct spw_copy){.staging = entry->memory,
-						  .offset_bytes = entry->offset_bytes,
-						  .len_bytes = entry->len_bytes};
+			*copy = spw_write_copy_of(entry);
 		spw_window_fill(cache);
 	}
 	spw_cache_unlock_and_notify(cache);

@@ -17,10 +17,11 @@ static void read_ended(struct entry *entry, int res)
 	if (entry->state == ENTRY_DEAD) {
 		spw_entry_settle(entry);
 	} else if (res == 0) {
-		spw_entry_read_ended(entry);
+		spw_entry_become(entry, ENTRY_RESIDENT);
 	} else {
 		spw_entry_leave_window(entry);
-		spw_entry_read_failed(entry);
+		spw_entry_put_memory(entry);
+		spw_entry_become(entry, ENTRY_STORED);
 	}
 	spw_cache_io_ended(cache);
 }
@@ -61,7 +62,8 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 	}
 	spw_cache_io_began(cache);
 	entry->io_began_ns = spw_control_io_began(cache->control, DIRECTION_READ, entry->len_bytes);
-	spw_entry_begin_read(entry);
+	spw_entry_become(entry, ENTRY_COMING);
+	entry->read_in_flight = true;
 	return 0;
 }
 

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/rules.c - what is kept and what is spilled, and what the caller's steps, stages and scopes
- * mean for it
+ * tensor/rules.c - what is kept and spilled, and what steps, stages and scopes mean for it
  *
- * The last scope. What the forward pass saves last the backward pass wants first: spilling it would
- * only load the drives. Which scope is the last one shows when the backward stage begins, too late
- * for this step but not for the next. So each forward stage of a step remembers the last leaf scope
- * (one with no scope inside) that offered tensors worth spilling, by its number among the scopes
- * entered in the stage and by its key; when the next step enters the same scope at the same place,
- * it and all that follows in the stage is kept. It is remembered only if the backward stage of the
- * same micro-batch came next: in a pipeline with several micro-batches under way it does not. For a
- * GPT whose blocks are scopes inside a scope of the whole model this keeps the last block, the
- * final norm, the head and the loss.
+ * The last scope. What the forward pass saves last the backward pass wants first. Which scope that
+ * is shows when the backward stage begins: too late for this step, but not for the next. So
+ * each forward stage remembers the last scope with no scope inside that offered tensors worth
+ * spilling, by its number among the stage's scopes and its key; when the next step enters the same
+ * scope at the same place, it and all that follows in the stage is kept. It is remembered only if
+ * the backward stage of the same micro-batch came next: in a pipeline it does not. For a GPT whose
+ * blocks are scopes this keeps the last block, the final norm, the head and the loss.
  */
 #include "tensor/internal.h"
 
@@ -129,16 +126,10 @@ void spw_rule_taken(struct spw_cache *cache)
 static void stage_trace(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
 			const enum spw_stage *next_stage)
 {
-	if (!cache->opts.trace)
-		return;
-	spw_trace_write(cache->opts.trace,
-			&(struct spw_trace_event){
-				.kind = SPW_TRACE_STAGE,
-				.micro_batch = micro_batch,
-				.backward = stage == SPW_STAGE_BACKWARD,
-				.has_next = next_stage != NULL,
-				.next_micro_batch = next_stage ? cache->next_micro_batch : 0,
-				.next_backward = next_stage && *next_stage == SPW_STAGE_BACKWARD});
+	CACHE_TRACE(cache, .kind = SPW_TRACE_STAGE, .micro_batch = micro_batch,
+		    .backward = stage == SPW_STAGE_BACKWARD, .has_next = next_stage != NULL,
+		    .next_micro_batch = next_stage ? cache->next_micro_batch : 0,
+		    .next_backward = next_stage && *next_stage == SPW_STAGE_BACKWARD);
 }
 
 static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
@@ -156,9 +147,7 @@ void spw_cache_step(struct spw_cache *cache)
 {
 	spw_cache_lock(cache);
 	spw_write_held(cache);
-	if (cache->opts.trace)
-		spw_trace_write(cache->opts.trace,
-				&(struct spw_trace_event){.kind = SPW_TRACE_STEP});
+	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	if (spw_control_step_ended(cache->control)) {
 		/* Planning takes milliseconds: without the lock. */
 		spw_cache_unlock_and_notify(cache);
@@ -226,10 +215,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 			cache->in_last_scope = true;
 		cache->scopes_entered++;
 	}
-	if (cache->opts.trace)
-		spw_trace_write(cache->opts.trace,
-				&(struct spw_trace_event){.kind = SPW_TRACE_SCOPE_ENTER,
-							  .scope_key = scope_key});
+	CACHE_TRACE(cache, .kind = SPW_TRACE_SCOPE_ENTER, .scope_key = scope_key);
 	spw_cache_unlock_and_notify(cache);
 }
 
@@ -247,8 +233,6 @@ void spw_cache_scope_leave(struct spw_cache *cache)
 								 : NO_SCOPE);
 		spw_window_follow(cache);
 	}
-	if (cache->opts.trace)
-		spw_trace_write(cache->opts.trace,
-				&(struct spw_trace_event){.kind = SPW_TRACE_SCOPE_LEAVE});
+	CACHE_TRACE(cache, .kind = SPW_TRACE_SCOPE_LEAVE);
 	spw_cache_unlock_and_notify(cache);
 }

@@ -9,27 +9,24 @@
 #define REQUEST_LOOK_NS   100000
 #define REQUEST_LOOKS_MAX 100000u
 
-/*
- * How it stood with the bytes when they were asked for. They are not ahead of their use any more.
- */
+/* Where the bytes were when they were asked for. They are ahead of their use no more. */
 static void take_count(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	if (entry->state == ENTRY_STORED)
+	if (entry->state == ENTRY_STORED && !entry->ahead)
 		cache->count.misses++;
 	else if (entry->foreseen && entry->state == ENTRY_COMING)
 		cache->count.prefetch_late++;
-	else if (entry->foreseen && entry->memory && !entry->forwarded)
+	else if (entry->ahead || (entry->foreseen && entry->memory && !entry->forwarded))
 		cache->count.prefetch_hits++;
 	entry->foreseen = false;
 	spw_entry_leave_window(entry);
 }
 
 /*
- * The store's requests are all in use: no reason to fail. Those of this cache end with an event; a
- * request is free again only a little after its end, and others may use the store too, which
- * nothing tells: then look again in a while.
+ * The store's requests are all in use: no reason to fail. The end of one of this cache wakes us; of
+ * others, who may use the store too, nothing tells: then look again in a while.
  */
 static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 {
@@ -47,9 +44,7 @@ static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 	return true;
 }
 
-/*
- * See to it that the bytes are in memory. Unlocks while it waits; the entry may be dead afterwards.
- */
+/* Bring the bytes into memory. Unlocks while it waits; the entry may be dead afterwards. */
 static int take_fetch(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -69,6 +64,8 @@ static int take_fetch(struct entry *entry)
 	}
 	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
 		spw_write_forward(entry);
+	if (entry->copy_failed && !entry_at_owner(entry))
+		return spw_error(-EIO, "the copy of the tensor from its device failed");
 	return 0;
 }
 
@@ -83,19 +80,28 @@ static void take_forwarded(struct entry *entry)
 	cache->count.tensors_forwarded++;
 }
 
-static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
+void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
 {
-	entry->cache->count.takes++;
-	take_forwarded(entry);
-	if (entry_at_owner(entry)) {
-		taken->owner = entry->owner;
-		return;
-	}
 	spw_entry_hand_out(entry);
 	taken->lease = spw_entry_id(entry).value;
 	taken->storage_bytes_before = offset_bytes - entry->offset_bytes;
 	taken->storage_bytes_total = entry->len_bytes;
 	taken->bytes = entry->memory + taken->storage_bytes_before;
+}
+
+static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
+{
+	entry->cache->count.takes++;
+	take_forwarded(entry);
+	if (entry->ahead) {
+		entry->ahead = false;
+		return;
+	}
+	if (entry_at_owner(entry)) {
+		taken->owner = entry->owner;
+		return;
+	}
+	spw_take_lease(entry, offset_bytes, taken);
 }
 
 static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t len_bytes)
@@ -136,7 +142,9 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	entry->waiters++;
 	spw_rule_taken(cache);
 	spw_control_taken(cache->control, &entry->track);
-	if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
+	if (entry->ahead)
+		rc = 0;
+	else if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
 		rc = take_wait(entry, wait_ns);
 	else
 		rc = take_fetch(entry);
@@ -172,16 +180,20 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	rc = take_check(entry, offset_bytes, len_bytes);
 	if (rc == 0)
 		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
-	if (rc == 0 && cache->opts.trace)
-		spw_trace_write(cache->opts.trace,
-				&(struct spw_trace_event){.kind = SPW_TRACE_TAKE,
-							  .tensor = tensor.value,
-							  .offset_bytes = offset_bytes,
-							  .len_bytes = len_bytes,
-							  .wait_ns = wait_ns});
+	if (rc == 0)
+		CACHE_TRACE(cache, .kind = SPW_TRACE_TAKE, .tensor = tensor.value,
+			    .offset_bytes = offset_bytes, .len_bytes = len_bytes,
+			    .wait_ns = wait_ns);
 	SPW_PROBE(take, cache, tensor.value, len_bytes, wait_ns, rc);
 	spw_cache_unlock_and_notify(cache);
 	return rc;
+}
+
+/* The last lease of a device's tensor is back: staging memory is for what comes next. */
+static void give_staging_back(struct entry *entry)
+{
+	spw_entry_put_memory(entry);
+	spw_entry_become(entry, ENTRY_STORED);
 }
 
 void spw_cache_return(struct spw_cache *cache, uint64_t lease)
@@ -193,17 +205,14 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 	entry = spw_entry_of_id(cache, lease);
 	if (entry && entry->leases > 0) {
 		entry->leases--;
-		if (cache->opts.trace)
-			spw_trace_write(cache->opts.trace,
-					&(struct spw_trace_event){.kind = SPW_TRACE_RETURN,
-								  .tensor = lease});
+		CACHE_TRACE(cache, .kind = SPW_TRACE_RETURN, .tensor = lease);
 		if (entry->users == 0 && entry->leases == 0)
 			spw_control_released(cache->control, &entry->track, false);
 		if (entry->state == ENTRY_DEAD)
 			spw_entry_settle(entry);
 		else if (entry->device && entry->leases == 0 && entry->object_exists &&
 			 !entry->write_in_flight)
-			spw_entry_returned(entry);
+			give_staging_back(entry);
 		spw_window_fill(cache);
 	} else {
 		spw_notice(&cache->notices, NOTICE_LEASE,
@@ -223,10 +232,7 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 		spw_write_held(cache);
 	if (entry && entry->users > 0) {
 		cache->count.releases++;
-		if (cache->opts.trace)
-			spw_trace_write(cache->opts.trace,
-					&(struct spw_trace_event){.kind = SPW_TRACE_RELEASE,
-								  .tensor = tensor.value});
+		CACHE_TRACE(cache, .kind = SPW_TRACE_RELEASE, .tensor = tensor.value);
 		spw_entry_leave(entry);
 		spw_window_fill(cache);
 	} else {

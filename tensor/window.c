@@ -2,13 +2,12 @@
 /*
  * tensor/window.c - what is read ahead, in which order and how far
  *
- * By a plan: strictly in the order in which the last step used what is spilled, over all stages;
- * each as soon as the planner's rule for reading ahead (plan/reads.c) and the memory in use now
- * allow. Without one: the backward stage's tensors in the reverse order of their last offers, then
- * those of the backward stage that the caller says comes next, within a fixed budget.
+ * By a plan: in the order in which the last step used what is spilled, over all stages; each as
+ * soon as plan/reads.c and the memory in use now allow. Without one: the backward stage's
+ * tensors in the reverse order of their last offers, then those of the stage said to come next,
+ * within a budget.
  *
- * What is still in memory when its turn comes is not given back only to be read again: its write is
- * cancelled if it can be. So the window is always what comes next, wherever it is.
+ * What is still in memory when its turn comes stays there: its write is cancelled if it can be.
  */
 #include <errno.h>
 
@@ -20,6 +19,8 @@ static void window_enter(struct entry *entry)
 
 	SPW_ASSERT(!entry->in_window);
 	entry->in_window = entry->foreseen = true;
+	if (entry->device && !entry_at_owner(entry))
+		spw_entry_coming(entry);
 	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max,
 		  entry->len_bytes);
 	if (cache->stage != SPW_STAGE_BACKWARD || entry->micro_batch != cache->micro_batch)
@@ -43,7 +44,7 @@ static int window_take_in(struct entry *entry)
 /* On the drives, or on its way there; and no take is at it already. */
 static bool is_on_its_way(const struct entry *entry)
 {
-	return entry->waiters == 0 &&
+	return entry->waiters == 0 && !entry->ahead &&
 	       (entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
 		entry->state == ENTRY_LEAVING);
 }
@@ -51,9 +52,8 @@ static bool is_on_its_way(const struct entry *entry)
 /* ---- Without a plan ---- */
 
 /*
- * Automatic: one scope ahead, so that the drives have as long as a scope's backward pass takes;
- * never less than any one tensor, and enough to keep two chunks under way. Without scopes, two
- * tensors of the largest size.
+ * Automatic: one scope ahead, so that the drives have the time of its backward pass; never less
+ * than a tensor or two chunks. Without scopes, two tensors of the largest size.
  */
 static uint64_t window_bytes(const struct spw_cache *cache)
 {
@@ -97,7 +97,8 @@ static void fill_in_reverse(struct spw_cache *cache)
 		if (window_wants(cache, entry)) {
 			if (cache->count.prefetched_bytes + entry->len_bytes >
 				    cache->count.prefetch_budget_bytes &&
-			    !spw_control_fits_below_peak(cache->control, entry->len_bytes))
+			    !spw_control_fits_below_peak(cache->control,
+							 entry->len_bytes + cache->coming_bytes))
 				return;
 			if (window_take_in(entry))
 				return;
@@ -120,7 +121,8 @@ static void fill_by_plan(struct spw_cache *cache)
 			continue;
 		if (!spw_control_next_is_due(cache->control) ||
 		    (entry->state == ENTRY_STORED &&
-		     !spw_control_next_has_room(cache->control, entry->len_bytes)) ||
+		     !spw_control_next_has_room(cache->control,
+						entry->len_bytes + cache->coming_bytes)) ||
 		    window_take_in(entry))
 			return;
 	}

@@ -38,9 +38,8 @@ void spw_write_failed(struct entry *entry, int error, const char *words)
 }
 
 /*
- * Whether the memory still has the bytes that were written. It is compared without the lock, and
- * again if it is offered once more meanwhile; it is the cache's until the write is said to have
- * ended.
+ * Whether the memory still has the bytes that were written: compared without the lock, and again if
+ * it is offered once more meanwhile.
  */
 static bool write_holds(struct entry *entry)
 {
@@ -67,23 +66,17 @@ static void written(struct entry *entry)
 	}
 	spw_entry_put_memory(entry);
 	if (!entry->owner_held)
-		spw_entry_stored(entry);
+		spw_entry_become(entry, ENTRY_STORED);
 }
 
 /* Not on the drives: the bytes stay in the memory that the write is from. */
 static void not_written(struct entry *entry, int error, const char *words)
 {
-	if (entry->device)
-		spw_entry_stay(entry);
-	else
-		spw_entry_keep(entry);
+	spw_entry_become(entry, entry->device ? ENTRY_RESIDENT : ENTRY_KEPT);
 	spw_write_failed(entry, error, words);
 }
 
-/*
- * The object has been written, or not: what becomes of the entry depends on what happened to it
- * meanwhile.
- */
+/* What becomes of the entry depends on what happened to it during the write. */
 static void write_ended(struct entry *entry, int res, const char *words)
 {
 	struct spw_cache *cache = entry->cache;
@@ -118,6 +111,7 @@ static void write_done(void *context, int res)
 	changed = res == 0 && !write_holds(entry);
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
+	cache->device_writes_in_flight -= entry->device > 0;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	spw_control_io_ended(cache->control, DIRECTION_WRITE, entry->len_bytes, res == 0,
 			     entry->io_began_ns);
@@ -142,20 +136,19 @@ static int write_submit(struct entry *entry)
 		return rc;
 	entry->object_exists = true;
 	entry->write_in_flight = true;
+	cache->device_writes_in_flight += entry->device > 0;
 	spw_cache_io_began(cache);
 	entry->io_began_ns =
 		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
 	if (!entry->device) /* else the copy was the beginning */
-		spw_entry_begin_leaving(entry);
+		spw_entry_become(entry, ENTRY_LEAVING);
 	SPW_PROBE(spill, cache, entry, entry->len_bytes);
 	return 0;
 }
 
 /*
- * A put wakes the store's thread, and cancelling it does once more: for nothing, if the tensor is
- * taken next. So the last write is held back until the next call of the cache, or until some I/O
- * ends, whichever is first: while the drives are busy that costs no time, and of small tensors next
- * to none.
+ * A put wakes the store's thread, and cancelling it does again: for nothing, if the tensor is taken
+ * next. So the last write is held back until the next call of the cache, or until some I/O ends.
  */
 int spw_write_begin(struct entry *entry)
 {
@@ -166,7 +159,7 @@ int spw_write_begin(struct entry *entry)
 	if (cache->hold_bytes > 0 &&
 	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0)) {
 		cache->held = entry;
-		spw_entry_queue(entry);
+		spw_entry_become(entry, ENTRY_QUEUED);
 	} else {
 		rc = write_submit(entry);
 	}
@@ -185,19 +178,46 @@ int spw_write_begin_copy(struct entry *entry)
 	if (rc)
 		return rc;
 	entry->copies++;
-	spw_entry_begin_leaving(entry);
+	cache->copies_in_flight++;
+	spw_entry_copying(entry);
+	spw_entry_become(entry, ENTRY_LEAVING);
 	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	return 0;
+}
+
+/*
+ * The bus is busy while one is copied and the next is ready. What is copied beyond that only holds
+ * memory of the device.
+ */
+struct entry *spw_write_to_order(struct spw_cache *cache)
+{
+	if (cache->copying_bytes <= 2 * cache->tensor_spilled_bytes_max)
+		return NULL;
+	return ENTRY_OF(cache->copying.next, device_link);
+}
+
+struct spw_copy spw_write_copy_of(const struct entry *entry)
+{
+	const struct entry *oldest = spw_write_to_order(entry->cache);
+
+	return (struct spw_copy){.staging = entry->memory,
+				 .offset_bytes = entry->offset_bytes,
+				 .len_bytes = entry->len_bytes,
+				 .order = oldest ? spw_entry_id(oldest) : (spw_tensor){0}};
 }
 
 void spw_write_copied(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
+	bool ordered = !entry_is_copying(entry);
 	int rc;
 
 	SPW_ASSERT(entry->device && entry->memory && entry->copies == 0);
+	if (!ordered)
+		spw_entry_not_copying(entry);
 	if (entry->state == ENTRY_LEAVING && !entry->copy_failed) {
-		spw_entry_make_drainable(entry);
+		if (!ordered)
+			spw_entry_make_drainable(entry);
 		rc = write_submit(entry);
 		if (rc) {
 			gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
@@ -206,11 +226,16 @@ void spw_write_copied(struct entry *entry)
 		return;
 	}
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_entry_put_memory(entry);
 	if (entry->state == ENTRY_DEAD) {
 		spw_entry_settle(entry);
-	} else if (entry->state == ENTRY_LEAVING) {
-		spw_entry_keep(entry);
+	} else if (!entry_at_owner(entry)) {
+		if (entry->state == ENTRY_LEAVING) /* the bytes are lost: takes say so */
+			spw_entry_become(entry, ENTRY_RESIDENT);
+	} else {
+		spw_entry_put_memory(entry);
+		if (entry->state != ENTRY_LEAVING)
+			return;
+		spw_entry_become(entry, ENTRY_KEPT);
 		kept_add(cache, KEEP_ERROR, entry->len_bytes);
 	}
 }
@@ -237,6 +262,8 @@ void spw_write_forward(struct entry *entry)
 		spw_entry_free_object(entry);
 	if (entry->drainable)
 		spw_entry_not_drainable(entry);
-	spw_entry_stay(entry);
+	if (entry_is_copying(entry))
+		spw_entry_not_copying(entry);
+	spw_entry_become(entry, ENTRY_RESIDENT);
 	entry->forwarded = true;
 }

@@ -58,4 +58,19 @@ __attribute__((unused)) static void case_add(struct CMUnitTest added, int line)
 		return cmocka_run_group_tests(test_cases, setup, teardown); \
 	}
 
+/* Of a call of the library that returns 0 when all is well. */
+#define assert_ok(call)                                                                          \
+	do {                                                                                     \
+		int result_ = (call);                                                            \
+		if (result_)                                                                     \
+			fail_msg("%s: %s (%s)", #call, spw_strerror(result_), spw_last_error()); \
+	} while (0)
+
+/* What it says of the last call that failed. */
+#define expect_words(words)                                                                \
+	do {                                                                               \
+		if (!strstr(spw_last_error(), (words)))                                    \
+			fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), (words)); \
+	} while (0)
+
 #endif

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "tools/bench/bench.h"
-#include "tools/ui/output_file.h"
 #include "tools/ui/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
@@ -20,19 +19,11 @@ struct command_line {
 	bool in_job;
 	const char *jobfiles[64];
 	unsigned jobfiles_count;
-	bool json;
+	bool json, terse;
 	const char *output; /* a file, or NULL */
 	const char *sections[64];
 	unsigned sections_count; /* 0: all */
 };
-
-static bool same(const char *typed, const char *name)
-{
-	for (; *typed != '\0' && *name != '\0'; typed++, name++)
-		if (*typed != *name && !(*typed == '_' && *name == '-'))
-			return false;
-	return *typed == *name;
-}
 
 static int end_job(struct command_line *line)
 {
@@ -67,9 +58,10 @@ static int begin_job(struct command_line *line, const char *name)
 static int set_format(struct command_line *line, const char *value)
 {
 	line->json = value && strcmp(value, "json") == 0;
-	if (line->json || (value && strcmp(value, "normal") == 0))
+	line->terse = value && strcmp(value, "terse") == 0;
+	if (line->json || line->terse || (value && strcmp(value, "normal") == 0))
 		return 0;
-	return spw_error(-EINVAL, "--output-format=%s: there is normal and json",
+	return spw_error(-EINVAL, "--output-format=%s: there is normal, json and terse",
 			 value ? value : "");
 }
 
@@ -91,37 +83,50 @@ static int add_section(struct command_line *line, const char *value)
 	return 0;
 }
 
-static bool is_own_flag(const char *name)
+/* ---- The options of the run ---- */
+
+static int apply_tuned(struct command_line *line, const char *value)
 {
-	return same(name, "allow-destructive") || same(name, "verbose") || same(name, "json") ||
-	       same(name, "quiet");
+	return tune_file_apply(value, line->in_job ? &line->job : &line->global);
 }
 
-/* Options of the whole run. Return: 1 when @name is none of them. */
-static int set_own_option(struct command_line *line, const char *name, const char *value)
+#define LINE_FLAG(field) NULL, offsetof(struct command_line, field)
+
+static const struct own_option {
+	const char *name;
+	int (*set)(struct command_line *line, const char *value); /* NULL: a flag */
+	size_t flag;
+	const char *argument, *help; /* help NULL: stands among the options of a job */
+} own_options[] = {
+	{"name", begin_job, 0, "NAME", NULL},
+	{"tuned", apply_tuned, 0, "[=FILE]",
+	 "take bs, iodepth, hipri and backend from 'spillway tune' for the rw before"},
+	{"section", add_section, 0, "NAME", "only this section of the job files; may be repeated"},
+	{"allow-destructive", LINE_FLAG(run.allow_destructive), NULL,
+	 "write also where something is; never where it is in use"},
+	{"output-format", set_format, 0, "FORMAT", "normal json terse (default normal)"},
+	{"output", set_output, 0, "FILE", "write the report there"},
+	{"json", LINE_FLAG(json), NULL, "as --output-format=json"},
+	{"quiet", LINE_FLAG(run.quiet), NULL, "no progress line on a terminal"},
+	{"verbose", LINE_FLAG(run.verbose), NULL, "say more on standard error"},
+};
+
+static const struct own_option *find_own(const char *name)
 {
-	if (is_own_flag(name) && value)
-		return spw_error(-EINVAL, "--%s takes no value", name);
-	if (same(name, "allow-destructive"))
-		line->run.allow_destructive = true;
-	else if (same(name, "verbose"))
-		line->run.verbose = true;
-	else if (same(name, "quiet"))
-		line->run.quiet = true;
-	else if (same(name, "json"))
-		line->json = true;
-	else if (same(name, "output-format"))
-		return set_format(line, value);
-	else if (same(name, "output"))
-		return set_output(line, value);
-	else if (same(name, "tuned"))
-		return tune_file_apply(value, line->in_job ? &line->job : &line->global);
-	else if (same(name, "section"))
-		return add_section(line, value);
-	else if (same(name, "name"))
-		return begin_job(line, value);
-	else
-		return 1;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(own_options); i++)
+		if (bench_option_same(name, own_options[i].name))
+			return &own_options[i];
+	return NULL;
+}
+
+static int set_own_option(struct command_line *line, const struct own_option *own,
+			  const char *value)
+{
+	if (own->set)
+		return own->set(line, value);
+	if (value)
+		return spw_error(-EINVAL, "--%s takes no value", own->name);
+	*(bool *)((char *)line + own->flag) = true;
 	return 0;
 }
 
@@ -132,20 +137,21 @@ static int parse_option(struct command_line *line, int argc, char **argv, int *i
 	const char *text = argv[*index] + 2;
 	const char *value = strchr(text, '=');
 	size_t len = value ? (size_t)(value - text) : strlen(text);
-	int result;
+	const struct own_option *own;
+	bool alone; /* the next argument is not its value */
 
 	if (len >= sizeof(name))
 		return spw_error(-EINVAL, "option '%s' is not supported", text);
 	memcpy(name, text, len);
 	name[len] = '\0';
+	own = find_own(name);
+	alone = own ? !own->set || own->argument[0] == '[' : bench_option_is_flag(name);
 	if (value)
 		value++;
-	else if (!bench_option_is_flag(name) && !is_own_flag(name) && !same(name, "tuned") &&
-		 *index + 1 < argc)
+	else if (!alone && *index + 1 < argc)
 		value = argv[++*index];
-	result = set_own_option(line, name, value);
-	if (result != 1)
-		return result;
+	if (own)
+		return set_own_option(line, own, value);
 	return bench_option_set(line->in_job ? &line->job : &line->global, name, value);
 }
 
@@ -177,7 +183,6 @@ static bool is_wanted(const struct command_line *line, const char *name)
 	return line->sections_count == 0;
 }
 
-/* Drop the sections that were not asked for. */
 static int choose_sections(struct command_line *line)
 {
 	struct bench_plan *plan = &line->run.plan;
@@ -222,7 +227,7 @@ static int report(const struct command_line *line)
 	if (!out)
 		return spw_error_errno(-errno, "cannot write %s", line->output);
 	if (!line->json) {
-		result = bench_report_text(&line->run, out);
+		result = (line->terse ? bench_report_terse : bench_report_text)(&line->run, out);
 	} else {
 		json_t *document = bench_report_json(&line->run);
 
@@ -317,27 +322,15 @@ static int run(const struct tool_command *command, int argc, char **argv)
 
 static void print_options(FILE *out)
 {
-	static const struct tool_option own[] = {
-		{"tuned", TOOL_TEXT, NULL, "[=FILE]",
-		 "take bs, iodepth, hipri and backend from 'spillway tune' for the rw before"},
-		{"section", TOOL_TEXT, NULL, "NAME",
-		 "only this section of the job files; may be repeated"},
-		{"allow-destructive", TOOL_FLAG, NULL, NULL,
-		 "write also where something is; never where it is in use"},
-		{"output-format", TOOL_TEXT, NULL, "FORMAT", "normal or json (default normal)"},
-		{"output", TOOL_TEXT, NULL, "FILE", "write the report there"},
-		{"json", TOOL_FLAG, NULL, NULL, "as --output-format=json"},
-		{"quiet", TOOL_FLAG, NULL, NULL, "no progress line on a terminal"},
-		{"verbose", TOOL_FLAG, NULL, NULL, "say more on standard error"},
-		{NULL, TOOL_FLAG, NULL, NULL, NULL},
-	};
-
 	(void)fprintf(
 		out,
 		"Options of a job, on the command line and (without the dashes) in job files:\n");
 	bench_options_print(out);
 	(void)fprintf(out, "\nOptions of the run:\n");
-	tool_options_print(own, out);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(own_options); i++)
+		if (own_options[i].help)
+			tool_print_option(own_options[i].name, own_options[i].argument,
+					  own_options[i].help, out);
 }
 
 const struct tool_command command_bench = {
@@ -345,9 +338,9 @@ const struct tool_command command_bench = {
 	.summary = "measure drives or a store, in fio's terms",
 	.synopsis = "[JOBFILE...] [--filename=A:B] [--rw=KIND] [--bs=SIZE] [--iodepth=N] ...",
 	.description = "Runs jobs described as for fio, by options or by fio's job files,\n"
-		       "through spillway's own engine, and reports as fio does: text, or JSON\n"
-		       "with fio's keys. An option that is not supported is refused, never\n"
-		       "ignored. A device that carries anything is not written without\n"
+		       "through spillway's own engine, and reports as fio does: text, JSON with\n"
+		       "fio's keys, or terse lines. An option that is not supported is refused,\n"
+		       "never ignored. A device that carries anything is not written without\n"
 		       "--allow-destructive, and one that is mounted or in use never. With\n"
 		       "--level=store, --filename names the drives of a store and the jobs move\n"
 		       "objects: write puts, read gets what was put before in reverse order\n"

@@ -66,7 +66,6 @@ static void load_modules(void)
 			continue;
 }
 
-/* Before anything is taken from the kernel. */
 static int find_user(const struct tool_command *command)
 {
 	const struct passwd *entry = user ? getpwnam(user) : NULL;
@@ -127,8 +126,11 @@ static int give_to_user(const struct spw_vfio_probe_info *controller)
 static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
 {
 	struct spw_vfio_bind_opts opts;
-	int result = spw_vfio_examine(address, controller);
+	int result;
 
+	if (!dry_run)
+		load_modules();
+	result = spw_vfio_examine(address, controller);
 	if (result)
 		return result;
 	announce(controller);
@@ -145,37 +147,22 @@ static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
 	return result ? result : give_to_user(controller);
 }
 
+static void print_bound(const struct spw_vfio_probe_info *controller)
+{
+	(void)printf(dry_run ? "%s: nothing stands in the way\n"
+			     : "%s: bound; its first namespace is pci:%s/1\n",
+		     controller->address, controller->address);
+	for (uint32_t i = 0; i < controller->obstacles; i++)
+		(void)fprintf(stderr, "spillway bind: %s\n", controller->obstacle[i].text);
+}
+
 static int bind_all(const struct tool_command *command)
 {
-	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
-	int result = find_user(command);
-	json_t *array;
+	int code = find_user(command);
 
-	if (result == TOOL_DONE)
-		result = tool_check_controllers(command, &controllers, json);
-	if (result != TOOL_DONE)
-		return result;
-	array = json ? json_array() : NULL;
-	if (!dry_run)
-		load_modules();
-	for (unsigned i = 0; result == 0 && i < controllers.count; i++) {
-		result = bind_one(controllers.paths[i], &controller);
-		if (result)
-			break;
-		if (json)
-			(void)json_array_append_new(array, tool_json_controller(&controller));
-		else
-			(void)printf(dry_run ? "%s: nothing stands in the way\n"
-					     : "%s: bound; its first namespace is pci:%s/1\n",
-				     controller.address, controller.address);
-		for (uint32_t j = 0; !json && j < controller.obstacles; j++)
-			(void)fprintf(stderr, "spillway bind: %s\n", controller.obstacle[j].text);
-	}
-	if (result) {
-		json_decref(array);
-		return tool_fail(command, result, json);
-	}
-	return json ? tool_print_json(json_pack("{s:o}", "controllers", array)) : TOOL_DONE;
+	return code == TOOL_DONE
+		       ? tool_each_controller(command, &controllers, json, bind_one, print_bound)
+		       : code;
 }
 
 /* No IOMMU confines it, or not it alone. */

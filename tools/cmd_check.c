@@ -2,7 +2,6 @@
 /* tools/cmd_check.c - spillway check: verify every superblock copy of a store */
 #include "tools/ui/tool.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +30,7 @@ static json_t *json_drives(const struct spw_drive_info *drives)
 {
 	json_t *array = json_array();
 
-	for (unsigned i = 0; i < devices.count; i++)
+	for (unsigned i = 0; drives && i < devices.count; i++)
 		(void)json_array_append_new(array, tool_json_drive(&drives[i]));
 	return array;
 }
@@ -55,7 +54,7 @@ static int report_faults(const struct tool_command *command, int result,
 						tool_json_text(spw_last_error()), "errno", -result,
 						"drives", json_drives(drives)));
 	code = tool_fail(command, result, false);
-	for (unsigned i = 0; i < devices.count; i++)
+	for (unsigned i = 0; drives && i < devices.count; i++)
 		if (drives[i].error &&
 		    strncmp(drives[i].reason, spw_last_error(), sizeof(drives[i].reason) - 1) != 0)
 			(void)fprintf(stderr, "spillway %s: %s\n", command->name, drives[i].reason);
@@ -79,14 +78,9 @@ static void print_text(const struct spw_store_info *info, const struct spw_drive
 static int check(const struct tool_command *command)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
-	struct spw_drive_info *drives = calloc(devices.count, sizeof(*drives));
-	int result, code = TOOL_DONE;
+	struct spw_drive_info *drives;
+	int result = tool_check_store(&devices, &info, &drives), code = TOOL_DONE;
 
-	if (!drives)
-		return tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
-	for (unsigned i = 0; i < devices.count; i++)
-		drives[i].size = sizeof(drives[i]);
-	result = spw_check(devices.paths, devices.count, &info, drives);
 	if (result < 0)
 		code = report_faults(command, result, drives);
 	else if (json)

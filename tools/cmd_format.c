@@ -55,15 +55,11 @@ static bool announce(void)
 /* Where somebody watches. Elsewhere spw_format() refuses what nobody agreed to lose. */
 static int consent(const struct tool_command *command)
 {
-	char answer[16] = "";
-
 	if (!isatty(STDERR_FILENO) || !announce() || !isatty(STDIN_FILENO))
 		return TOOL_DONE;
-	(void)fprintf(stderr, "Erase it? [y/N] ");
-	if (fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y')) {
-		erase = true;
+	erase = tool_ask("Erase it? [y/N] ", "y");
+	if (erase)
 		return TOOL_DONE;
-	}
 	return tool_refuse(command, "nothing was written", json);
 }
 

@@ -65,31 +65,15 @@ static int find_controllers(struct spw_vfio_probe_info **controllers)
 	return found;
 }
 
-static void print_controllers(void)
-{
-	struct spw_vfio_probe_info *controllers;
-	int count = find_controllers(&controllers);
-
-	tool_print_controllers(controllers, count, stdout);
-	free(controllers);
-}
-
-static json_t *json_controllers(void)
-{
-	struct spw_vfio_probe_info *controllers;
-	int count = find_controllers(&controllers);
-	json_t *array = json_array();
-
-	for (int i = 0; i < count; i++)
-		(void)json_array_append_new(array, tool_json_controller(&controllers[i]));
-	free(controllers);
-	return array;
-}
-
 static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives,
 		      struct spw_status *status)
 {
-	json_t *array = json_array();
+	struct spw_vfio_probe_info *controllers;
+	int count = find_controllers(&controllers);
+	json_t *array = json_array(),
+	       *controllers_array = tool_json_controllers(controllers, count);
+
+	free(controllers);
 
 	for (unsigned i = 0; i < devices.count; i++) {
 		json_t *drive = tool_json_drive(&drives[i]);
@@ -99,36 +83,39 @@ static int print_json(const struct spw_store_info *info, const struct spw_drive_
 	}
 	return tool_print_json(json_pack("{s:o, s:o, s:o, s:o}", "store", tool_json_store(info),
 					 "open", json_holders(info, status), "drives", array,
-					 "controllers", json_controllers()));
+					 "controllers", controllers_array));
+}
+
+static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives,
+		       struct spw_status *status)
+{
+	struct spw_vfio_probe_info *controllers;
+	int count = find_controllers(&controllers);
+
+	tool_print_store(info, stdout);
+	print_holders(info, status);
+	(void)putchar('\n');
+	tool_print_drives(drives, devices.count, stdout);
+	tool_print_nvme(devices.paths, devices.count, stdout);
+	tool_print_controllers(controllers, count, stdout);
+	free(controllers);
 }
 
 static int show(const struct tool_command *command)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
-	struct spw_drive_info *drives = calloc(devices.count, sizeof(*drives));
 	struct spw_status *status = malloc(sizeof(*status));
-	int result, code = TOOL_DONE;
+	struct spw_drive_info *drives;
+	int result = tool_check_store(&devices, &info, &drives), code = TOOL_DONE;
 
-	if (!drives || !status) {
-		code = tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
-		goto out;
-	}
-	for (unsigned i = 0; i < devices.count; i++)
-		drives[i].size = sizeof(drives[i]);
-	result = spw_check(devices.paths, devices.count, &info, drives);
-	if (result < 0) {
+	if (!status)
+		result = spw_error(-ENOMEM, "out of memory");
+	if (result < 0)
 		code = tool_fail(command, result, json);
-	} else if (json) {
+	else if (json)
 		code = print_json(&info, drives, status);
-	} else {
-		tool_print_store(&info, stdout);
-		print_holders(&info, status);
-		(void)putchar('\n');
-		tool_print_drives(drives, devices.count, stdout);
-		tool_print_nvme(devices.paths, devices.count, stdout);
-		print_controllers();
-	}
-out:
+	else
+		print_text(&info, drives, status);
 	free(status);
 	free(drives);
 	return code;

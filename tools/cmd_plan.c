@@ -11,26 +11,17 @@
 #include "tools/plan/trace.h"
 #include "util/util.h"
 
-#define DEFAULT_DRIVE_WRITE 5000000000u
-#define DEFAULT_DRIVE_READ  7000000000u
-
-static const struct model default_model = {.sequence = 2048,
-					   .micro_batch = 1,
-					   .tensor_parallel = 1,
-					   .pipeline_parallel = 1,
-					   .dtype_bytes = 2};
 static struct model model = {.sequence = 2048,
 			     .micro_batch = 1,
 			     .tensor_parallel = 1,
 			     .pipeline_parallel = 1,
 			     .dtype_bytes = 2};
-static const char default_recompute[] = "none", default_gpu[] = "312", default_efficiency[] = "50",
-		  default_speed[] = "1";
-static const char *recompute_text = default_recompute, *gpu_text = default_gpu,
-		  *efficiency_text = default_efficiency;
-static const char *endurance_text = "600", *bandwidth_text, *speed_text = default_speed, *svg;
+static struct tool_choice recompute = {.names = {"none", "selective", "full"}};
+static struct tool_number gpu_tflops = {312, 1e-6, 1e9}, efficiency = {50, 1e-6, 100},
+			  endurance = {600, 1e-6, 1e9}, speed = {1, 1e-6, 1e6};
+static const char *bandwidth_text;
 static struct tool_devices traces;
-static uint64_t drive_write = DEFAULT_DRIVE_WRITE, drive_read = DEFAULT_DRIVE_READ, need;
+static uint64_t drive_write = 5000000000, drive_read = 7000000000, need;
 static uint32_t drives, step_number;
 static bool json;
 
@@ -48,18 +39,17 @@ static const struct tool_option options[] = {
 	 "GPUs that share each layer (default 1)"},
 	{"pipeline-parallel", TOOL_COUNT, &model.pipeline_parallel, "N",
 	 "stages (default 1); planned is the first, 1F1B"},
-	{"recompute", TOOL_TEXT, &recompute_text, "MODE",
+	{"recompute", TOOL_CHOICE, &recompute, "MODE",
 	 "none, selective (also for fused attention) or full: what is recomputed besides spilling "
 	 "(default none)"},
 	{"dtype-bytes", TOOL_COUNT, &model.dtype_bytes, "N", "of an element (default 2)"},
-	{"gpu-tflops", TOOL_TEXT, &gpu_text, "N", "of one GPU at best (default 312)"},
-	{"efficiency", TOOL_TEXT, &efficiency_text, "N",
-	 "percent of it that is reached (default 50)"},
+	{"gpu-tflops", TOOL_NUMBER, &gpu_tflops, "N", "of one GPU at best (default 312)"},
+	{"efficiency", TOOL_NUMBER, &efficiency, "N", "percent of it that is reached (default 50)"},
 	{"drive-write", TOOL_SIZE, &drive_write, "RATE",
 	 "of one drive, bytes per second (default 5GB)"},
 	{"drive-read", TOOL_SIZE, &drive_read, "RATE", "the same for reading (default 7GB)"},
 	{"drives", TOOL_COUNT, &drives, "N", "per GPU (default: as many as it takes)"},
-	{"endurance", TOOL_TEXT, &endurance_text, "N",
+	{"endurance", TOOL_NUMBER, &endurance, "N",
 	 "of one drive, in terabytes written (default 600)"},
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "RATE",
 	 "instead of a model: what a GPU writes in half of each step; with a trace: of all drives, "
@@ -67,47 +57,13 @@ static const struct tool_option options[] = {
 	{"trace", TOOL_DEVICES, &traces, "FILE",
 	 "instead of a model: a step that the tensor cache recorded"},
 	{"step", TOOL_COUNT, &step_number, "N", "with a trace: which step (default: the last)"},
-	{"speed", TOOL_TEXT, &speed_text, "X",
-	 "with a trace: compute is X times faster (default 1)"},
-	{"svg", TOOL_TEXT, &svg, "FILE", "write the curve there as a chart"},
+	{"speed", TOOL_NUMBER, &speed, "X", "with a trace: compute is X times faster (default 1)"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* A number above 0, up to @most. */
-static int parse_number(const struct tool_command *command, const char *name, const char *text,
-			double most, double *value)
-{
-	char *end;
-
-	*value = strtod(text, &end);
-	if (end != text && *end == '\0' && isfinite(*value) && *value > 0 && *value <= most)
-		return 0;
-	return tool_usage_error(command, "--%s=%s: not a number above 0 and up to %g", name, text,
-				most);
-}
-
-static int parse_recompute(const struct tool_command *command)
-{
-	static const char *const names[] = {"none", "selective", "full"};
-
-	for (unsigned i = 0; i < SPW_ARRAY_LEN(names); i++)
-		if (strcmp(recompute_text, names[i]) == 0) {
-			model.recompute = (enum model_recompute)i;
-			return 0;
-		}
-	return tool_usage_error(command, "--recompute=%s: none, selective or full", recompute_text);
-}
-
 static int parse_values(const struct tool_command *command, struct plan_report *report)
 {
-	double tflops, percent, terabytes;
-
-	if (parse_recompute(command) ||
-	    parse_number(command, "gpu-tflops", gpu_text, 1e9, &tflops) ||
-	    parse_number(command, "efficiency", efficiency_text, 100, &percent) ||
-	    parse_number(command, "endurance", endurance_text, 1e9, &terabytes))
-		return -EINVAL;
 	if (drive_write == 0 || drive_read == 0 || drive_write >= 1ull << 50 ||
 	    drive_read >= 1ull << 50)
 		return tool_usage_error(
@@ -115,14 +71,15 @@ static int parse_values(const struct tool_command *command, struct plan_report *
 			"a drive writes and reads more than 0 and less than 1 PiB per second");
 	if (drives > 1024)
 		return tool_usage_error(command, "--drives=%u: at most 1024 for one GPU", drives);
-	model.gpu_flops = tflops * 1e12 * percent / 100;
+	model.recompute = (enum model_recompute)recompute.value;
+	model.gpu_flops = gpu_tflops.value * 1e12 * efficiency.value / 100;
 	if (model.micro_batches == 0)
 		model.micro_batches = model.pipeline_parallel;
 	report->has_model = need == 0;
 	report->model = model;
 	report->drive_write = (double)drive_write;
 	report->drive_read = (double)drive_read;
-	report->drive_endurance_bytes = terabytes * 1e12;
+	report->drive_endurance_bytes = endurance.value * 1e12;
 	return 0;
 }
 
@@ -165,7 +122,6 @@ static int plan_point(const struct plan_report *report, enum curve_line line,
 
 static int plan_curve(struct plan_report *report)
 {
-	report->points = CURVE_POINTS;
 	for (unsigned line = 0; line < CURVE_LINES; line++)
 		for (unsigned k = 0; k < CURVE_POINTS; k++) {
 			uint64_t micro_batch = (uint64_t)report->model.micro_batch << k;
@@ -225,64 +181,40 @@ static int fill(struct plan_report *report)
 /* "1GB,2GB": of all drives, writing and reading. Without it, from 1/4 to 32 GB/s. */
 static int parse_rates(const struct tool_command *command, struct plan_trace_report *report)
 {
-	char text[256], *rest = text;
+	uint64_t sizes[PLAN_TRACE_RATES_MAX];
 
-	if (!bandwidth_text) {
+	if (bandwidth_text) {
+		report->rates_count = tool_sizes_parse(bandwidth_text, sizes, PLAN_TRACE_RATES_MAX);
+	} else {
 		for (uint64_t rate = 250000000; rate <= 32000000000; rate *= 2)
-			report->rates[report->rates_count++] = (struct plan_trace_rate){
-				.write = (double)rate, .read = (double)rate};
-		return 0;
+			sizes[report->rates_count++] = rate;
 	}
-	if ((size_t)snprintf(text, sizeof(text), "%s", bandwidth_text) < sizeof(text))
-		while (rest && report->rates_count < PLAN_TRACE_RATES_MAX) {
-			uint64_t rate;
-
-			if (spw_size_parse(strsep(&rest, ","), &rate) || rate == 0 ||
-			    rate >= 1ull << 50)
-				break;
-			report->rates[report->rates_count++] = (struct plan_trace_rate){
-				.write = (double)rate, .read = (double)rate};
-			if (!rest)
-				return 0;
-		}
-	return tool_usage_error(command,
-				"--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB",
-				bandwidth_text, PLAN_TRACE_RATES_MAX);
-}
-
-/* What would be left unread without a word. */
-static bool describes_a_model(void)
-{
-	const struct model *is = &model, *was = &default_model;
-
-	return is->layers != was->layers || is->hidden != was->hidden || is->heads != was->heads ||
-	       is->sequence != was->sequence || is->micro_batch != was->micro_batch ||
-	       is->micro_batches != was->micro_batches || is->vocabulary != was->vocabulary ||
-	       is->tensor_parallel != was->tensor_parallel ||
-	       is->pipeline_parallel != was->pipeline_parallel ||
-	       is->dtype_bytes != was->dtype_bytes || recompute_text != default_recompute ||
-	       gpu_text != default_gpu || efficiency_text != default_efficiency ||
-	       drive_write != DEFAULT_DRIVE_WRITE || drive_read != DEFAULT_DRIVE_READ || svg;
+	if (report->rates_count == 0)
+		return tool_usage_error(command,
+					"--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB",
+					bandwidth_text, PLAN_TRACE_RATES_MAX);
+	for (unsigned i = 0; i < report->rates_count; i++)
+		report->rates[i].write = report->rates[i].read = (double)sizes[i];
+	return 0;
 }
 
 static int run_trace(const struct tool_command *command)
 {
 	static struct plan_trace_report report;
-	double terabytes, speed;
+	static const char *const goes_with[] = {"trace",  "step",      "speed", "bandwidth",
+						"drives", "endurance", "json",  NULL};
 	int result;
 
-	if (traces.count != 1 || describes_a_model())
+	/* What would be left unread without a word. */
+	if (traces.count != 1 || tool_gave_other_than(command, goes_with))
 		return tool_usage_error(
-			command,
-			"one trace stands in place of a model, and draws no chart: with it go "
-			"--step, --speed, --bandwidth, --drives, --endurance and --json");
-	if (parse_number(command, "endurance", endurance_text, 1e9, &terabytes) ||
-	    parse_number(command, "speed", speed_text, 1e6, &speed) ||
-	    parse_rates(command, &report))
+			command, "one trace stands in place of a model: with it go "
+				 "--step, --speed, --bandwidth, --drives, --endurance and --json");
+	if (parse_rates(command, &report))
 		return TOOL_USAGE;
 	report.path = traces.paths[0];
-	report.endurance_bytes = terabytes * 1e12 * (drives ? drives : 1);
-	result = plan_trace_fill(&report, step_number, speed);
+	report.endurance_bytes = endurance.value * 1e12 * (drives ? drives : 1);
+	result = plan_trace_fill(&report, step_number, speed.value);
 	if (result != 0)
 		result = tool_fail(command, result, json);
 	else if (json)
@@ -300,7 +232,7 @@ static int run_model(const struct tool_command *command)
 	static struct plan_report report;
 	int result;
 
-	if (speed_text != default_speed || step_number != 0)
+	if (speed.value != 1 || step_number != 0)
 		return tool_usage_error(command,
 					"--speed and --step are of a recorded step: --trace FILE");
 	if (bandwidth_text && (spw_size_parse(bandwidth_text, &need) != 0 || need == 0))
@@ -310,14 +242,12 @@ static int run_model(const struct tool_command *command)
 	if (need == 0 && (model.layers == 0 || model.hidden == 0 || model.heads == 0))
 		return tool_usage_error(command, "describe the model: --layers, --hidden and "
 						 "--heads; or give --bandwidth, or --trace");
-	if (need != 0 && (model.layers != 0 || model.hidden != 0 || model.heads != 0 || svg))
+	if (need != 0 && (model.layers != 0 || model.hidden != 0 || model.heads != 0))
 		return tool_usage_error(command, "--bandwidth stands in place of a model, and "
 						 "there is no curve without one");
 	if (parse_values(command, &report) != 0)
 		return TOOL_USAGE;
 	result = fill(&report);
-	if (result == 0 && svg)
-		result = plan_report_svg(&report, svg);
 	if (result != 0)
 		return tool_fail(command, result, json);
 	if (json)
@@ -346,7 +276,7 @@ const struct tool_command command_plan = {
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
 		    "--pipeline-parallel 8 --micro-batches 32 \\\n"
 		    "                --recompute selective --gpu-tflops 989 --efficiency 40 "
-		    "--drive-write 10GB --svg curve.svg\n"
+		    "--drive-write 10GB\n"
 		    "  spillway plan --trace step.jsonl.gz --bandwidth 1GB,2GB,4GB --speed 40 "
 		    "--drives 4\n"
 		    "  spillway plan --bandwidth 12.1GB --drives 4 --endurance 600 --json\n",

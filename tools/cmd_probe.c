@@ -42,29 +42,27 @@ static json_t *device_json(const struct spw_probe_info *info)
 			 tool_json_geometry(&info->geometry), "nvme", tool_json_nvme(info->path));
 }
 
-static void device_row(struct tool_table *table, const struct spw_probe_info *info)
+static void print_devices(const struct spw_probe_info *infos, int count)
 {
-	const struct spw_geometry *geometry = &info->geometry;
+	struct tool_table *table =
+		tool_table_new("PATH|MODEL|>SIZE|>BLOCK|>NUMA|POLL|CHAR|USABLE|HOLDS");
 
-	tool_table_cell(table, "%s", info->path);
-	tool_table_cell(table, "%s", geometry->model[0] ? geometry->model : "-");
-	tool_table_cell(table, "%s", SPW_SIZE_TEXT(geometry->size_bytes));
-	tool_table_cell(table, "%u", geometry->logical_block_bytes);
-	tool_table_cell(table, geometry->numa_node < 0 ? "-" : "%d", geometry->numa_node);
-	tool_table_cell(table, "%s", geometry->polls ? "yes" : "no");
-	tool_table_cell(table, "%s", geometry->nvme_char_path[0] ? geometry->nvme_char_path : "-");
-	tool_table_cell(table, "%s", info->usable ? "yes" : "no");
-	tool_table_cell(table, "%s", info->holds[0] ? info->holds : "-");
+	for (int i = 0; i < count; i++) {
+		const struct spw_geometry *geometry = &infos[i].geometry;
+
+		tool_table_row(
+			table, infos[i].path, tool_or_dash(geometry->model),
+			SPW_SIZE_TEXT(geometry->size_bytes),
+			TOOL_SHORT("%u", geometry->logical_block_bytes),
+			geometry->numa_node < 0 ? "-" : TOOL_SHORT("%d", geometry->numa_node),
+			geometry->polls ? "yes" : "no", tool_or_dash(geometry->nvme_char_path),
+			infos[i].usable ? "yes" : "no", tool_or_dash(infos[i].holds));
+	}
+	tool_table_end(table, count > 0 ? stdout : NULL);
 }
-
-static const struct tool_column columns[] = {
-	{"PATH", false}, {"MODEL", false}, {"SIZE", true},    {"BLOCK", true},  {"NUMA", true},
-	{"POLL", false}, {"CHAR", false},  {"USABLE", false}, {"HOLDS", false},
-};
 
 static int print_text(const char *const *paths, const struct spw_probe_info *infos, int count)
 {
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
 	struct spw_vfio_probe_info *controllers;
 	int controllers_count = tool_find_controllers(devices.paths, devices.count, &controllers);
 	bool gap = false;
@@ -73,11 +71,7 @@ static int print_text(const char *const *paths, const struct spw_probe_info *inf
 		(void)printf(
 			"This machine has no block device that spillway could use.\n"
 			"Plain files do as well: truncate -s 1G a.img; spillway probe a.img\n");
-	for (int i = 0; i < count; i++)
-		device_row(table, &infos[i]);
-	if (count > 0)
-		tool_table_print(table, stdout);
-	tool_table_free(table);
+	print_devices(infos, count);
 	tool_print_nvme(paths, (unsigned)count, stdout);
 	for (int i = 0; i < count; i++) {
 		if (infos[i].usable)
@@ -94,15 +88,13 @@ static int print_text(const char *const *paths, const struct spw_probe_info *inf
 
 static int print_json(const struct spw_probe_info *infos, int count)
 {
-	json_t *array = json_array(), *controllers_array = json_array();
 	struct spw_vfio_probe_info *controllers;
-	int controllers_count = tool_find_controllers(devices.paths, devices.count, &controllers);
+	int found = tool_find_controllers(devices.paths, devices.count, &controllers);
+	json_t *array = json_array(),
+	       *controllers_array = tool_json_controllers(controllers, found);
 
 	for (int i = 0; i < count; i++)
 		(void)json_array_append_new(array, device_json(&infos[i]));
-	for (int i = 0; i < controllers_count; i++)
-		(void)json_array_append_new(controllers_array,
-					    tool_json_controller(&controllers[i]));
 	free(controllers);
 	return tool_print_json(
 		json_pack("{s:o, s:o}", "devices", array, "controllers", controllers_array));

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <malloc.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,13 +17,16 @@
 #define SIM_CHUNK_BYTES  (1u << 20)
 #define SIM_LATENCY_NS   100000u
 #define CHUNKS_PER_DRIVE 2u
-#define RATE_MAX         (UINT64_C(1) << 50)
 /* a second of it is within what a clock of nanoseconds holds for any tensor */
 #define RATE_MIN 1000u
 
 static struct tool_devices traces, devices;
-static const char *mode = "fastest", *speed_text = "1", *scale_text = "1", *bandwidth_text,
-		  *dip_text, *chrome, *svg;
+static const char *bandwidth_text, *dip_text, *chrome, *svg;
+static struct tool_number speed = {1, 1e-6, 1e6}, scale = {1, 1e-6, 1e6};
+static struct tool_choice mode = {.names = {"fastest", "budget", "positional", "spill", "keep"}};
+static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
+					    SPW_CACHE_POSITIONAL, SPW_CACHE_SPILL,
+					    SPW_CACHE_OBSERVE};
 static uint64_t budget;
 static uint32_t steps = 6, step_number;
 static bool json, verbose;
@@ -38,13 +40,13 @@ static const struct tool_option options[] = {
 	 "together (default: the lower)"},
 	{"dip", TOOL_TEXT, &dip_text, "N-M",
 	 "half of that bandwidth in replays N to M (of --steps)"},
-	{"mode", TOOL_TEXT, &mode, "MODE",
+	{"mode", TOOL_CHOICE, &mode, "MODE",
 	 "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
 	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
 	{"step", TOOL_COUNT, &step_number, "N", "which step of the trace (default: the last)"},
-	{"speed", TOOL_TEXT, &speed_text, "X", "compute is X times faster (default 1)"},
-	{"scale", TOOL_TEXT, &scale_text, "X",
+	{"speed", TOOL_NUMBER, &speed, "X", "compute is X times faster (default 1)"},
+	{"scale", TOOL_NUMBER, &scale, "X",
 	 "tensors, and a simulated drive's bandwidth, are X times as large (default 1); the report "
 	 "is in sizes of the trace"},
 	{"chrome", TOOL_TEXT, &chrome, "FILE",
@@ -55,148 +57,90 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-static const struct {
-	const char *name;
-	enum spw_cache_mode mode;
-} modes[] = {
-	{"fastest", SPW_CACHE_FASTEST}, {"budget", SPW_CACHE_BUDGET},
-	{"spill", SPW_CACHE_SPILL},     {"positional", SPW_CACHE_POSITIONAL},
-	{"keep", SPW_CACHE_OBSERVE},
-};
-
-/* All that the options say. */
-struct wanted {
-	enum spw_cache_mode mode;
-	double speed, scale;
-	struct spw_plan_drives drives; /* simulated; scaled */
-	uint32_t dip_first, dip_last;  /* from 1 on; 0: none */
-	char drives_text[512];
-};
+static struct spw_plan_drives drives;     /* simulated; scaled */
+static unsigned long dip_first, dip_last; /* from 1 on; 0: none */
+static char drives_text[512];
 
 /* ---- Options ---- */
 
-static int parse_factor(const struct tool_command *command, const char *name, const char *text,
-			double *value)
-{
-	char *end;
-
-	*value = strtod(text, &end);
-	if (end != text && *end == '\0' && isfinite(*value) && *value >= 1e-6 && *value <= 1e6)
-		return 0;
-	return tool_usage_error(command, "--%s=%s: not a number from 0.000001 to 1000000", name,
-				text);
-}
-
-static int parse_mode(const struct tool_command *command, struct wanted *wanted)
-{
-	for (unsigned i = 0; i < SPW_ARRAY_LEN(modes); i++)
-		if (strcmp(mode, modes[i].name) == 0) {
-			wanted->mode = modes[i].mode;
-			if ((wanted->mode == SPW_CACHE_BUDGET) == (budget > 0))
-				return 0;
-			return tool_usage_error(command,
-						"--mode=budget and --budget=SIZE go together");
-		}
-	return tool_usage_error(command, "--mode=%s: fastest, budget, positional, spill or keep",
-				mode);
-}
-
-static int parse_rates(const struct tool_command *command, struct wanted *wanted)
+static int parse_rates(const struct tool_command *command)
 {
 	uint64_t rates[3] = {0};
-	unsigned count = 0;
-	bool good = true;
-	char text[128], *rest = text, *rate;
+	unsigned count = tool_sizes_parse(bandwidth_text, rates, SPW_ARRAY_LEN(rates));
 
-	if ((size_t)snprintf(text, sizeof(text), "%s", bandwidth_text) >= sizeof(text))
-		rest = NULL;
-	while (good && rest && count < SPW_ARRAY_LEN(rates)) {
-		rate = strsep(&rest, ",");
-		good = spw_size_parse(rate, &rates[count]) == 0 && rates[count] > 0 &&
-		       rates[count] <= RATE_MAX;
-		count++;
-	}
-	if (!good || rest || count == 0)
+	if (count == 0)
 		return tool_usage_error(
 			command,
 			"--bandwidth=%s: one to three sizes above 0, such as 2GB or 2GB,3GB,3GB",
 			bandwidth_text);
 	for (unsigned i = 0; i < count; i++)
-		if (replay_scaled(rates[i], wanted->scale) < RATE_MIN)
+		if (replay_scaled(rates[i], scale.value) < RATE_MIN)
 			return tool_usage_error(
 				command,
 				"--bandwidth=%s: at least %u bytes per second, also "
 				"when made smaller by --scale",
 				bandwidth_text, RATE_MIN);
-	wanted->drives = (struct spw_plan_drives){
-		.write_bytes_per_second = replay_scaled(rates[0], wanted->scale),
-		.read_bytes_per_second = replay_scaled(rates[count > 1 ? 1 : 0], wanted->scale),
-		.mixed_bytes_per_second = replay_scaled(rates[2], wanted->scale),
+	drives = (struct spw_plan_drives){
+		.write_bytes_per_second = replay_scaled(rates[0], scale.value),
+		.read_bytes_per_second = replay_scaled(rates[count > 1 ? 1 : 0], scale.value),
+		.mixed_bytes_per_second = replay_scaled(rates[2], scale.value),
 		.latency_ns = SIM_LATENCY_NS,
-		.chunk_bytes = replay_scaled(SIM_CHUNK_BYTES, wanted->scale),
+		.chunk_bytes = replay_scaled(SIM_CHUNK_BYTES, scale.value),
 	};
-	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "simulated: %s",
-		       bandwidth_text);
+	(void)snprintf(drives_text, sizeof(drives_text), "simulated: %s", bandwidth_text);
 	return 0;
 }
 
-static int parse_dip(const struct tool_command *command, struct wanted *wanted)
+static int parse_dip(const struct tool_command *command)
 {
 	char *end;
-	unsigned long first, last;
 
-	if (!dip_text)
-		return 0;
-	first = strtoul(dip_text, &end, 10);
-	last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
-	if (*end == '\0' && first > 0 && first <= last && last <= REPLAY_STEPS_MAX &&
-	    bandwidth_text) {
-		if (first > steps)
-			return tool_usage_error(
-				command,
-				"--dip=%s: there are %u replays; --steps=%lu and more has them",
-				dip_text, steps, first);
-		wanted->dip_first = (uint32_t)first;
-		wanted->dip_last = (uint32_t)last;
-		return 0;
-	}
-	return tool_usage_error(command, "--dip=%s: two replays such as 6-9, of a simulated drive",
-				dip_text);
+	dip_first = strtoul(dip_text, &end, 10);
+	dip_last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
+	if (*end != '\0' || dip_first == 0 || dip_first > dip_last || dip_last > REPLAY_STEPS_MAX ||
+	    !bandwidth_text)
+		return tool_usage_error(command,
+					"--dip=%s: two replays such as 6-9, of a simulated drive",
+					dip_text);
+	if (dip_first > steps)
+		return tool_usage_error(
+			command, "--dip=%s: there are %u replays; --steps=%lu and more has them",
+			dip_text, steps, dip_first);
+	return 0;
 }
 
-static int parse(const struct tool_command *command, struct wanted *wanted)
+static int parse(const struct tool_command *command)
 {
+	bool simulated = bandwidth_text != NULL, kept = modes[mode.value] == SPW_CACHE_OBSERVE;
+
 	if (traces.count != 1)
-		(void)tool_usage_error(command, "one trace is replayed: TRACE");
-	else if ((devices.count > 0) + (bandwidth_text != NULL) + (strcmp(mode, "keep") == 0) != 1)
-		(void)tool_usage_error(
+		return tool_usage_error(command, "one trace is replayed: TRACE");
+	if ((devices.count > 0) + simulated + kept != 1)
+		return tool_usage_error(
 			command,
 			"on what: --devices=A,B,... or --bandwidth=RATE; --mode=keep needs none");
-	else if (steps == 0 || steps > REPLAY_STEPS_MAX)
-		(void)tool_usage_error(command, "--steps=%u: 1 to %u", steps, REPLAY_STEPS_MAX);
-	else if (parse_factor(command, "speed", speed_text, &wanted->speed) == 0 &&
-		 parse_factor(command, "scale", scale_text, &wanted->scale) == 0 &&
-		 parse_mode(command, wanted) == 0 &&
-		 (!bandwidth_text || parse_rates(command, wanted) == 0))
-		return parse_dip(command, wanted);
-	return -EINVAL;
+	if (steps == 0 || steps > REPLAY_STEPS_MAX)
+		return tool_usage_error(command, "--steps=%u: 1 to %u", steps, REPLAY_STEPS_MAX);
+	if ((modes[mode.value] == SPW_CACHE_BUDGET) != (budget > 0))
+		return tool_usage_error(command, "--mode=budget and --budget=SIZE go together");
+	if (simulated && parse_rates(command) != 0)
+		return TOOL_USAGE;
+	return dip_text ? parse_dip(command) : 0;
 }
 
 /* ---- The replay ---- */
 
-static void before_step(void *context, uint32_t number)
+static void before_step(uint32_t number)
 {
-	const struct wanted *wanted = context;
-	struct spw_plan_drives drives = wanted->drives;
+	struct spw_plan_drives now = drives;
 
-	if (wanted->dip_first == 0)
-		return;
-	if (number + 1 >= wanted->dip_first && number + 1 <= wanted->dip_last) {
-		drives.write_bytes_per_second /= 2;
-		drives.read_bytes_per_second /= 2;
-		drives.mixed_bytes_per_second /= 2;
+	if (number + 1 >= dip_first && number + 1 <= dip_last) {
+		now.write_bytes_per_second /= 2;
+		now.read_bytes_per_second /= 2;
+		now.mixed_bytes_per_second /= 2;
 	}
-	replay_drive_change(&drives);
+	if (dip_first > 0)
+		replay_drive_change(&now);
 }
 
 /* Simulated time is too short to show. */
@@ -205,9 +149,8 @@ static bool shows_progress(void)
 	return !bandwidth_text && (verbose || isatty(STDERR_FILENO));
 }
 
-static void after_step(void *context, uint32_t number, const struct replay_measure *measure)
+static void after_step(uint32_t number, const struct replay_measure *measure)
 {
-	(void)context;
 	if (!shows_progress())
 		return;
 	(void)fprintf(stderr, "%sspillway replay: %u of %u: %.4f s, of which %.4f s waiting%s",
@@ -215,16 +158,16 @@ static void after_step(void *context, uint32_t number, const struct replay_measu
 		      (double)measure->stall_ns / 1e9, verbose ? "\n" : "");
 }
 
-static int open_cache(const struct wanted *wanted, const struct replay_step *step,
-		      struct spw_store *store, struct spw_cache **cache)
+static int open_cache(const struct replay_step *step, struct spw_store *store,
+		      struct spw_cache **cache)
 {
 	struct spw_cache_opts opts;
 
 	spw_cache_opts_init(&opts, sizeof(opts));
-	opts.mode = wanted->mode;
-	opts.min_bytes = replay_scaled(opts.min_bytes, wanted->scale);
-	opts.staging_bytes = replay_scaled(opts.staging_bytes, wanted->scale);
-	opts.memory_bytes = replay_scaled(budget, wanted->scale);
+	opts.mode = modes[mode.value];
+	opts.min_bytes = replay_scaled(opts.min_bytes, scale.value);
+	opts.staging_bytes = replay_scaled(opts.staging_bytes, scale.value);
+	opts.memory_bytes = replay_scaled(budget, scale.value);
 	if (opts.tensors_max < 2 * step->tensors_count)
 		opts.tensors_max = 2 * step->tensors_count;
 	opts.log = tool_log(verbose);
@@ -232,19 +175,19 @@ static int open_cache(const struct wanted *wanted, const struct replay_step *ste
 }
 
 /* What the cache works on: a store, simulated or real, or none. */
-static int open_store(struct wanted *wanted, struct spw_store **store, uint64_t *chunk_bytes)
+static int open_store(struct spw_store **store, uint64_t *chunk_bytes)
 {
 	struct spw_store_opts opts;
 	struct spw_tune tune;
 	int rc;
 
 	*store = NULL;
-	*chunk_bytes = wanted->drives.chunk_bytes;
+	*chunk_bytes = drives.chunk_bytes;
 	if (bandwidth_text) {
-		*store = replay_drive_begin(&wanted->drives, *chunk_bytes);
+		*store = replay_drive_begin(&drives, *chunk_bytes);
 		return *store ? 0 : spw_error(-ENOMEM, "no memory for the simulated store");
 	}
-	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "none");
+	(void)snprintf(drives_text, sizeof(drives_text), "none");
 	if (devices.count == 0)
 		return 0;
 	spw_store_opts_init(&opts, sizeof(opts));
@@ -257,7 +200,7 @@ static int open_store(struct wanted *wanted, struct spw_store **store, uint64_t 
 	rc = spw_store_open(devices.paths, devices.count, &opts, store);
 	if (rc)
 		return rc;
-	(void)snprintf(wanted->drives_text, sizeof(wanted->drives_text), "%u: %s", devices.count,
+	(void)snprintf(drives_text, sizeof(drives_text), "%u: %s", devices.count,
 		       spw_store_description(*store));
 	*chunk_bytes = spw_store_chunk_bytes(*store) * devices.count;
 	return 0;
@@ -306,22 +249,19 @@ static int report(const struct tool_command *command, const struct replay_report
 	return rc == TOOL_DONE && run->interrupted ? TOOL_INTERRUPTED : rc;
 }
 
-static int replay(const struct tool_command *command, struct wanted *wanted,
-		  const struct spw_trace *trace, const struct replay_step *step)
+static int replay(const struct tool_command *command, const struct spw_trace *trace,
+		  const struct replay_step *step)
 {
-	struct replay_run run = {.step = step,
-				 .steps = steps,
-				 .before_step = before_step,
-				 .after_step = after_step,
-				 .context = wanted};
+	struct replay_run run = {
+		.step = step, .steps = steps, .before_step = before_step, .after_step = after_step};
 	struct spw_store *store;
 	uint64_t chunk_bytes;
 	int rc, code;
 
 	tool_stop_catch();
-	rc = open_store(wanted, &store, &chunk_bytes);
+	rc = open_store(&store, &chunk_bytes);
 	if (rc == 0) {
-		rc = open_cache(wanted, step, store, &run.cache);
+		rc = open_cache(step, store, &run.cache);
 		if (rc == 0)
 			rc = replay_run(&run);
 		if (run.measured > 0 && shows_progress() && !verbose)
@@ -333,12 +273,12 @@ static int replay(const struct tool_command *command, struct wanted *wanted,
 		  : report(command, &(struct replay_report){
 					    .trace = trace,
 					    .trace_path = traces.paths[0],
-					    .mode = mode,
+					    .mode = mode.names[mode.value],
 					    .step = step,
 					    .run = &run,
-					    .scale = wanted->scale,
-					    .speed = wanted->speed,
-					    .drives_text = wanted->drives_text,
+					    .scale = scale.value,
+					    .speed = speed.value,
+					    .drives_text = drives_text,
 					    .lower_bound_bytes = step->scope_bytes +
 								 CHUNKS_PER_DRIVE * chunk_bytes,
 				    });
@@ -349,19 +289,18 @@ static int replay(const struct tool_command *command, struct wanted *wanted,
 
 static int run_parsed(const struct tool_command *command)
 {
-	struct wanted wanted = {0};
 	struct spw_cache_opts defaults;
 	struct replay_step_opts opts;
 	struct replay_step step;
 	struct spw_trace *trace;
 	int rc, code;
 
-	if (parse(command, &wanted) != 0)
+	if (parse(command) != 0)
 		return TOOL_USAGE;
 	spw_cache_opts_init(&defaults, sizeof(defaults));
 	opts = (struct replay_step_opts){.number = step_number,
-					 .speed = wanted.speed,
-					 .scale = wanted.scale,
+					 .speed = speed.value,
+					 .scale = scale.value,
 					 .min_bytes = defaults.min_bytes};
 	/* Reuse freed memory as it is: fresh pages would cost more than what is measured. */
 	(void)mallopt(M_MMAP_MAX, 0);
@@ -370,7 +309,7 @@ static int run_parsed(const struct tool_command *command)
 	if (rc)
 		return tool_fail(command, rc, json);
 	rc = replay_step_make(trace, &opts, &step);
-	code = rc ? tool_fail(command, rc, json) : replay(command, &wanted, trace, &step);
+	code = rc ? tool_fail(command, rc, json) : replay(command, trace, &step);
 	if (rc == 0)
 		replay_step_free(&step);
 	spw_trace_free(trace);

@@ -80,7 +80,6 @@ static const struct spw_status *find(const struct snapshot *before, const struct
 	return NULL;
 }
 
-/* What one drive did between two snapshots. */
 struct rates {
 	double write_bytes, read_bytes, writes, reads; /* per second */
 	double share;                                  /* of the bytes of its partition */
@@ -112,42 +111,35 @@ static struct rates drive_rates(const struct spw_status *before, const struct sp
 
 /* ---- For people ---- */
 
+#define PERCENTILES(of) TOOL_SHORT("%.2f/%.2f", (double)of##_p50 / 1e6, (double)of##_p99 / 1e6)
+
 static void print_drive(struct tool_table *table, const struct spw_status *before,
 			const struct spw_status *now, uint32_t index, double seconds)
 {
 	const struct spw_drive_stats *drive = &now->drive[index];
 	struct rates rates = drive_rates(before, now, index, seconds);
+	double used = drive->capacity_bytes
+			      ? 100.0 * (double)drive->used_bytes / (double)drive->capacity_bytes
+			      : 0.0;
+	uint64_t errors =
+		drive->write_errors + drive->read_errors + drive->checksum_errors + drive->timeouts;
 
-	tool_table_cell(table, "%s", drive->path);
-	tool_table_cell(table, "%.1f", rates.write_bytes / 1e6);
-	tool_table_cell(table, "%.1f", rates.read_bytes / 1e6);
-	tool_table_cell(table, "%.0f", rates.writes + rates.reads);
-	tool_table_cell(table, "%u/%u", drive->in_flight, drive->depth);
-	tool_table_cell(table, "%.2f/%.2f", (double)drive->write_latency_ns_p50 / 1e6,
-			(double)drive->write_latency_ns_p99 / 1e6);
-	tool_table_cell(table, "%.2f/%.2f", (double)drive->read_latency_ns_p50 / 1e6,
-			(double)drive->read_latency_ns_p99 / 1e6);
-	tool_table_cell(table, "%.0f%%", 100 * rates.share);
-	tool_table_cell(table, "%.0f%%",
-			drive->capacity_bytes
-				? 100.0 * (double)drive->used_bytes / (double)drive->capacity_bytes
-				: 0.0);
-	tool_table_cell(table, "%llu",
-			(unsigned long long)(drive->write_errors + drive->read_errors +
-					     drive->checksum_errors + drive->timeouts));
-	tool_table_cell(table, "%s", drive->retired ? "RETIRED" : "in service");
+	tool_table_row(table, drive->path, TOOL_SHORT("%.1f", rates.write_bytes / 1e6),
+		       TOOL_SHORT("%.1f", rates.read_bytes / 1e6),
+		       TOOL_SHORT("%.0f", rates.writes + rates.reads),
+		       TOOL_SHORT("%u/%u", drive->in_flight, drive->depth),
+		       PERCENTILES(drive->write_latency_ns), PERCENTILES(drive->read_latency_ns),
+		       TOOL_SHORT("%.0f%%", 100 * rates.share), TOOL_SHORT("%.0f%%", used),
+		       TOOL_SHORT("%ju", (uintmax_t)errors),
+		       drive->retired ? "RETIRED" : "in service");
 }
 
 static void print_partition(const struct spw_status *before, const struct spw_status *now,
 			    double seconds)
 {
-	static const struct tool_column columns[] = {
-		{"DRIVE", false},         {"WRITE MB/s", true}, {"READ MB/s", true},
-		{"IOPS", true},           {"DEPTH", true},      {"WRITE ms 50/99%", true},
-		{"READ ms 50/99%", true}, {"SHARE", true},      {"USED", true},
-		{"ERRORS", true},         {"STATE", false},
-	};
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	struct tool_table *table =
+		tool_table_new("DRIVE|>WRITE MB/s|>READ MB/s|>IOPS|>DEPTH|>WRITE ms 50/99%|"
+			       ">READ ms 50/99%|>SHARE|>USED|>ERRORS|STATE");
 
 	(void)printf("store %s partition %u, open in process %d (%s), %s of %s used, %u objects, "
 		     "%u requests\n",
@@ -156,8 +148,7 @@ static void print_partition(const struct spw_status *before, const struct spw_st
 		     now->store.objects, now->store.requests);
 	for (uint32_t i = 0; i < now->drives; i++)
 		print_drive(table, before, now, i, seconds);
-	tool_table_print(table, stdout);
-	tool_table_free(table);
+	tool_table_end(table, stdout);
 }
 
 static int print_all(const struct snapshot *before, const struct snapshot *now)

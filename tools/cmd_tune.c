@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "tools/bench/bench.h"
-#include "tools/bench/devices.h"
 #include "tools/ui/stop.h"
 #include "tools/tune_file.h"
 #include "util/util.h"
@@ -42,31 +41,27 @@ static const uint32_t depths[] = {1, 4, 16, 64};
 /* Within this share of the best bandwidth, the setting with least CPU time wins. */
 #define GOOD_ENOUGH 0.97
 
-struct setting {
+/* A combination, and what was measured of it. */
+struct run {
 	unsigned direction;
 	uint64_t block_bytes;
 	uint32_t depth; /* per drive */
 	bool poll;
 	enum spw_backend backend;
-};
-
-struct result {
-	struct setting setting;
+	bool measured;
 	double bandwidth, iops, cpu_seconds_per_gib;
 	uint64_t latency_p99_ns;
 	char description[256];
 };
 
 struct sweep {
-	struct setting *settings;
-	unsigned settings_count;
-	struct result *results;
-	unsigned results_count;
+	struct run *runs;
+	unsigned runs_count;
 	bool drives_poll; /* all of them */
 	bool drives_vfio; /* one of them is driven from this process, so nothing else reaches all */
 	/* all of them are NVMe namespaces, with a node for passthrough that may be opened */
 	bool drives_pass;
-	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them can be had this way */
+	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them could be had this way */
 	bool interrupted;
 	struct bench_devices devices;
 	json_t *drives;   /* as the library tells them again */
@@ -74,63 +69,56 @@ struct sweep {
 	char usual[PATH_MAX];
 };
 
-static const char *backend_name(enum spw_backend backend)
+static const char *direction_name(unsigned direction)
 {
-	switch (backend) {
-	case SPW_BACKEND_LIBAIO: return "libaio";
-	case SPW_BACKEND_NVME: return "nvme";
-	case SPW_BACKEND_VFIO: return "vfio";
-	default: return "io_uring";
-	}
+	return direction == BENCH_DIR_WRITE ? "write" : "read";
 }
 
 /* ---- What to measure ------------------------------------------------------------------------- */
 
-static void add_setting(struct sweep *sweep, struct setting setting)
+static void add_run(struct sweep *sweep, struct run run)
 {
-	if (!sweep->refused[setting.backend] &&
-	    setting.block_bytes * setting.depth * devices.count <= MEMORY_BYTES_MAX &&
-	    setting.depth * devices.count <= SPW_QUEUE_DEPTH_MAX)
-		sweep->settings[sweep->settings_count++] = setting;
+	if (run.block_bytes * run.depth * devices.count <= MEMORY_BYTES_MAX &&
+	    run.depth * devices.count <= SPW_QUEUE_DEPTH_MAX)
+		sweep->runs[sweep->runs_count++] = run;
 }
 
-static void add_waits(struct sweep *sweep, struct setting setting)
+static void add_waits(struct sweep *sweep, struct run run)
 {
-	add_setting(sweep, setting);
-	setting.poll = true;
+	add_run(sweep, run);
+	run.poll = true;
 	if (sweep->drives_poll)
-		add_setting(sweep, setting);
+		add_run(sweep, run);
 }
 
-static void add_backends(struct sweep *sweep, struct setting setting)
+static void add_backends(struct sweep *sweep, struct run run)
 {
 	if (sweep->drives_vfio) {
-		setting.backend = SPW_BACKEND_VFIO;
-		add_setting(sweep, setting);
+		run.backend = SPW_BACKEND_VFIO;
+		add_run(sweep, run);
 		return;
 	}
-	setting.backend = SPW_BACKEND_IO_URING;
-	add_waits(sweep, setting);
-	setting.backend = SPW_BACKEND_NVME;
+	run.backend = SPW_BACKEND_IO_URING;
+	add_waits(sweep, run);
+	run.backend = SPW_BACKEND_NVME;
 	if (sweep->drives_pass)
-		add_waits(sweep, setting);
-	setting.backend = SPW_BACKEND_LIBAIO;
-	add_setting(sweep, setting);
+		add_waits(sweep, run);
+	run.backend = SPW_BACKEND_LIBAIO;
+	add_run(sweep, run);
 }
 
 static int plan_sweep(struct sweep *sweep)
 {
 	size_t most = 2 * 5 * SPW_ARRAY_LEN(block_sizes) * SPW_ARRAY_LEN(depths);
 
-	sweep->settings = calloc(most, sizeof(*sweep->settings));
-	sweep->results = calloc(most, sizeof(*sweep->results));
-	if (!sweep->settings || !sweep->results)
+	sweep->runs = calloc(most, sizeof(*sweep->runs));
+	if (!sweep->runs)
 		return spw_error(-ENOMEM, "out of memory");
 	/* Writing comes first: reading blocks that were never written measures nothing. */
 	for (unsigned write = with_writes; write < 2; write--)
 		for (size_t i = 0; i < SPW_ARRAY_LEN(block_sizes); i++)
 			for (size_t j = 0; j < SPW_ARRAY_LEN(depths); j++)
-				add_backends(sweep, (struct setting){
+				add_backends(sweep, (struct run){
 							    .direction = write ? BENCH_DIR_WRITE
 									       : BENCH_DIR_READ,
 							    .block_bytes = block_sizes[i],
@@ -174,65 +162,9 @@ static int look_at_drives(struct sweep *sweep)
 	return 0;
 }
 
-static int open_drives(struct spw_device *drives[], unsigned *count)
-{
-	struct spw_device_opts opts;
-	int result = 0;
-
-	if (devices.count > SPW_QUEUE_DEVICES_MAX)
-		return spw_error(-EINVAL, "%u drives: at most %u", devices.count,
-				 SPW_QUEUE_DEVICES_MAX);
-	spw_device_opts_init(&opts, sizeof(opts));
-	opts.read_only = true;
-	for (*count = 0; *count < devices.count && result == 0; *count += result == 0)
-		result = spw_device_open(devices.paths[*count], &opts, &drives[*count]);
-	return result;
-}
-
-static int try_backend(struct spw_device *drives[], unsigned count, enum spw_backend backend)
-{
-	struct spw_queue *queue;
-	struct spw_queue_opts opts;
-	int result;
-
-	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.backend = backend;
-	opts.depth = 1;
-	result = spw_queue_open(drives, count, &opts, &queue);
-	if (result == 0)
-		spw_queue_close(queue);
-	return result;
-}
-
-/* What is refused here, such as io_uring in containers, is reported, not measured. */
-static int try_backends(struct sweep *sweep)
-{
-	static const enum spw_backend all[] = {SPW_BACKEND_IO_URING, SPW_BACKEND_LIBAIO,
-					       SPW_BACKEND_NVME};
-	struct spw_device *drives[SPW_QUEUE_DEVICES_MAX];
-	unsigned count = 0, refused = 0, tried = 0;
-	int result = sweep->drives_vfio ? 0 : open_drives(drives, &count);
-
-	for (size_t i = 0; i < SPW_ARRAY_LEN(all) && result == 0 && !sweep->drives_vfio; i++) {
-		if (all[i] == SPW_BACKEND_NVME && !sweep->drives_pass)
-			continue;
-		tried++;
-		sweep->refused[all[i]] = try_backend(drives, count, all[i]) != 0;
-		refused += sweep->refused[all[i]];
-		if (sweep->refused[all[i]])
-			(void)fprintf(stderr, "spillway tune: not measured: %s\n",
-				      spw_last_error());
-	}
-	while (count > 0)
-		spw_device_close(drives[--count]);
-	if (result == 0 && tried > 0 && refused == tried)
-		return spw_error(-EOPNOTSUPP, "neither io_uring nor libaio can be used here");
-	return result;
-}
-
 /* ---- One measurement ------------------------------------------------------------------------- */
 
-static int make_job(struct bench_job *job, const struct setting *setting)
+static int make_job(struct bench_job *job, const struct run *run)
 {
 	size_t used = 0;
 	int result;
@@ -252,12 +184,12 @@ static int make_job(struct bench_job *job, const struct setting *setting)
 		if (i + 1 < devices.count)
 			job->filename[used++] = ':';
 	}
-	job->rw = setting->direction == BENCH_DIR_WRITE ? BENCH_WRITE : BENCH_READ;
-	job->block_bytes_min = job->block_bytes_max = setting->block_bytes;
-	job->iodepth = setting->depth * devices.count;
-	job->hipri = setting->poll;
+	job->rw = run->direction == BENCH_DIR_WRITE ? BENCH_WRITE : BENCH_READ;
+	job->block_bytes_min = job->block_bytes_max = run->block_bytes;
+	job->iodepth = run->depth * devices.count;
+	job->hipri = run->poll;
 	job->fixedbufs = true;
-	job->backend = setting->backend;
+	job->backend = run->backend;
 	job->time_based = true;
 	result = bench_parse_time(runtime_text, &job->runtime_ns);
 	if (result == 0 && job->runtime_ns == 0)
@@ -267,90 +199,104 @@ static int make_job(struct bench_job *job, const struct setting *setting)
 	return bench_job_check(job);
 }
 
-static void keep_result(struct sweep *sweep, const struct setting *setting,
-			const struct bench_run *run)
+static void keep_result(struct run *run, const struct bench_run *ended)
 {
-	const struct bench_stats *stats = &run->workers[0].stats;
-	const struct bench_direction_stats *direction = &stats->direction[setting->direction];
-	struct result *result = &sweep->results[sweep->results_count++];
+	const struct bench_stats *stats = &ended->workers[0].stats;
+	const struct bench_direction_stats *direction = &stats->direction[run->direction];
 	double seconds = (double)direction->runtime_ns / 1e9;
-	double cpu = (double)(run->process_user_ns + run->process_system_ns) / 1e9;
+	double cpu = (double)(ended->process_user_ns + ended->process_system_ns) / 1e9;
 
-	result->setting = *setting;
-	result->bandwidth = seconds > 0 ? (double)direction->bytes / seconds : 0;
-	result->iops = seconds > 0 ? (double)direction->ios / seconds : 0;
-	result->cpu_seconds_per_gib =
+	run->measured = true;
+	run->bandwidth = seconds > 0 ? (double)direction->bytes / seconds : 0;
+	run->iops = seconds > 0 ? (double)direction->ios / seconds : 0;
+	run->cpu_seconds_per_gib =
 		direction->bytes > 0 ? cpu / ((double)direction->bytes / (1u << 30)) : 0;
-	result->latency_p99_ns = spw_histogram_percentile(&direction->complete_ns, 99);
-	memcpy(result->description, stats->description, sizeof(result->description));
+	run->latency_p99_ns = spw_histogram_percentile(&direction->complete_ns, 99);
+	memcpy(run->description, stats->description, sizeof(run->description));
 }
 
-static int measure(struct sweep *sweep, const struct setting *setting)
+/* A backend that is refused here, such as io_uring in containers, is reported, not measured. */
+static int refuse(struct sweep *sweep, enum spw_backend backend)
 {
-	struct bench_run run = {
+	bool any = false;
+
+	(void)fprintf(stderr, "spillway tune: not measured: %s\n", spw_last_error());
+	sweep->refused[backend] = true;
+	for (unsigned i = 0; i < sweep->runs_count; i++)
+		any |= !sweep->refused[sweep->runs[i].backend];
+	return any ? 0 : spw_error(-EOPNOTSUPP, "neither io_uring nor libaio can be used here");
+}
+
+static int measure(struct sweep *sweep, struct run *run)
+{
+	struct bench_run bench = {
 		.devices = &sweep->devices,
 		.allow_destructive = allow_destructive,
 		.verbose = verbose,
 		.quiet = true,
 	};
 	struct bench_job job;
-	int result = make_job(&job, setting);
+	int result = make_job(&job, run);
 
 	if (result == 0)
-		result = bench_plan_add(&run.plan, &job);
+		result = bench_plan_add(&bench.plan, &job);
 	if (result == 0)
-		result = bench_run(&run);
-	if (result == 0 && run.workers[0].stats.error != 0)
-		result = spw_error(run.workers[0].stats.error, "%s",
-				   run.workers[0].stats.error_text);
-	sweep->interrupted = run.interrupted || tool_stopped();
-	if (result == 0 && !sweep->interrupted)
-		keep_result(sweep, setting, &run);
-	bench_run_free(&run);
+		result = bench_run(&bench);
+	sweep->interrupted = bench.interrupted || tool_stopped();
+	if (result == 0 && bench.workers[0].stats.error != 0) {
+		const struct bench_stats *stats = &bench.workers[0].stats;
+
+		result = spw_error(stats->error, "%s", stats->error_text);
+		/* Without a queue it has no description. */
+		if (stats->description[0] == '\0' && result != -ENOMEM)
+			result = refuse(sweep, run->backend);
+	} else if (result == 0 && !sweep->interrupted) {
+		keep_result(run, &bench);
+	}
+	bench_run_free(&bench);
 	return result;
 }
 
 /* ---- Which is best --------------------------------------------------------------------------- */
 
-static const struct result *best_of(const struct sweep *sweep, unsigned direction)
+static const struct run *best_of(const struct sweep *sweep, unsigned direction)
 {
-	const struct result *fastest = NULL, *best = NULL;
+	const struct run *best = NULL;
+	double most = 0;
 
-	for (unsigned i = 0; i < sweep->results_count; i++)
-		if (sweep->results[i].setting.direction == direction &&
-		    (!fastest || sweep->results[i].bandwidth > fastest->bandwidth))
-			fastest = &sweep->results[i];
-	for (unsigned i = 0; fastest && i < sweep->results_count; i++) {
-		const struct result *result = &sweep->results[i];
+	for (unsigned i = 0; i < sweep->runs_count; i++)
+		if (sweep->runs[i].direction == direction && sweep->runs[i].bandwidth > most)
+			most = sweep->runs[i].bandwidth;
+	for (unsigned i = 0; i < sweep->runs_count; i++) {
+		const struct run *run = &sweep->runs[i];
 
-		if (result->setting.direction == direction &&
-		    result->bandwidth >= GOOD_ENOUGH * fastest->bandwidth &&
-		    (!best || result->cpu_seconds_per_gib < best->cpu_seconds_per_gib))
-			best = result;
+		if (run->measured && run->direction == direction &&
+		    run->bandwidth >= GOOD_ENOUGH * most &&
+		    (!best || run->cpu_seconds_per_gib < best->cpu_seconds_per_gib))
+			best = run;
 	}
 	return best;
 }
 
 static void show_progress(const struct sweep *sweep, unsigned done, uint64_t begin_ns)
 {
-	const struct setting *next = &sweep->settings[done];
-	const struct result *best = best_of(sweep, next->direction);
+	const struct run *next = &sweep->runs[done];
+	const struct run *best = best_of(sweep, next->direction);
 	uint64_t spent_ns = spw_clock_ns() - begin_ns;
 
 	if (!isatty(STDERR_FILENO))
 		return;
 	(void)fprintf(stderr, "\rtune: %u of %u: %s, blocks of %s, depth %u, %s%s", done + 1,
-		      sweep->settings_count,
-		      next->direction == BENCH_DIR_WRITE ? "writes" : "reads",
-		      SPW_SIZE_TEXT(next->block_bytes), next->depth, backend_name(next->backend),
-		      next->poll ? " polled" : "");
+		      sweep->runs_count, next->direction == BENCH_DIR_WRITE ? "writes" : "reads",
+		      SPW_SIZE_TEXT(next->block_bytes), next->depth,
+		      bench_backend_name(next->backend), next->poll ? " polled" : "");
 	if (best)
 		(void)fprintf(stderr, "; best so far %s/s",
 			      SPW_SIZE_TEXT((uint64_t)best->bandwidth));
 	if (done > 0)
-		(void)fprintf(stderr, "; %ju s left",
-			      (uintmax_t)(spent_ns / done * (sweep->settings_count - done) /
-					  1000000000u));
+		(void)fprintf(
+			stderr, "; %ju s left",
+			(uintmax_t)(spent_ns / done * (sweep->runs_count - done) / 1000000000u));
 	(void)fprintf(stderr, "\033[K");
 	(void)fflush(stderr);
 }
@@ -370,9 +316,10 @@ static int run_sweep(struct sweep *sweep)
 			result = -ENOENT;
 	}
 	tool_stop_catch();
-	for (unsigned i = 0; i < sweep->settings_count && result == 0 && !sweep->interrupted; i++) {
+	for (unsigned i = 0; i < sweep->runs_count && result == 0 && !sweep->interrupted; i++) {
 		show_progress(sweep, i, begin_ns);
-		result = measure(sweep, &sweep->settings[i]);
+		if (!sweep->refused[sweep->runs[i].backend])
+			result = measure(sweep, &sweep->runs[i]);
 	}
 	tool_stop_release();
 	bench_devices_close(&sweep->devices);
@@ -383,67 +330,58 @@ static int run_sweep(struct sweep *sweep)
 
 /* ---- Results --------------------------------------------------------------------------------- */
 
-static json_t *result_json(const struct result *result)
+static json_t *run_json(const struct run *run)
 {
-	return json_pack("{s:s, s:I, s:I, s:s, s:s, s:f, s:f, s:f, s:I, s:o}", "rw",
-			 result->setting.direction == BENCH_DIR_WRITE ? "write" : "read",
-			 "block_bytes", (json_int_t)result->setting.block_bytes, "iodepth",
-			 (json_int_t)result->setting.depth, "wait",
-			 result->setting.poll ? "poll" : "interrupt", "backend",
-			 backend_name(result->setting.backend), "bandwidth_bytes_per_second",
-			 result->bandwidth, "iops", result->iops, "cpu_seconds_per_gib",
-			 result->cpu_seconds_per_gib, "latency_p99_ns",
-			 (json_int_t)result->latency_p99_ns, "description",
-			 tool_json_text(result->description));
+	return json_pack(
+		"{s:s, s:I, s:I, s:s, s:s, s:f, s:f, s:f, s:I, s:o}", "rw",
+		direction_name(run->direction), "block_bytes", (json_int_t)run->block_bytes,
+		"iodepth", (json_int_t)run->depth, "wait", run->poll ? "poll" : "interrupt",
+		"backend", bench_backend_name(run->backend), "bandwidth_bytes_per_second",
+		run->bandwidth, "iops", run->iops, "cpu_seconds_per_gib", run->cpu_seconds_per_gib,
+		"latency_p99_ns", (json_int_t)run->latency_p99_ns, "description",
+		tool_json_text(run->description));
 }
 
 static json_t *sweep_json(const struct sweep *sweep)
 {
-	const struct result *read = best_of(sweep, BENCH_DIR_READ),
-			    *write = best_of(sweep, BENCH_DIR_WRITE);
+	const struct run *read = best_of(sweep, BENCH_DIR_READ),
+			 *write = best_of(sweep, BENCH_DIR_WRITE);
 	json_t *paths = json_array(), *best = json_object(), *runs = json_array();
 
 	for (unsigned i = 0; i < devices.count; i++)
 		(void)json_array_append_new(paths, tool_json_text(devices.paths[i]));
 	if (read)
-		(void)json_object_set_new(best, "read", result_json(read));
+		(void)json_object_set_new(best, "read", run_json(read));
 	if (write)
-		(void)json_object_set_new(best, "write", result_json(write));
-	for (unsigned i = 0; i < sweep->results_count; i++)
-		(void)json_array_append_new(runs, result_json(&sweep->results[i]));
+		(void)json_object_set_new(best, "write", run_json(write));
+	for (unsigned i = 0; i < sweep->runs_count; i++)
+		if (sweep->runs[i].measured)
+			(void)json_array_append_new(runs, run_json(&sweep->runs[i]));
 	return json_pack("{s:i, s:s, s:I, s:o, s:O, s:o, s:o}", "format", SPW_TUNE_FORMAT,
 			 "version", spw_version(), "timestamp", (json_int_t)time(NULL), "devices",
 			 paths, "drives", sweep->drives, "best", best, "runs", runs);
 }
 
-static const struct tool_column columns[] = {
-	{"", false},           {"RW", false},       {"BLOCK", true},     {"DEPTH", true},
-	{"BACKEND", false},    {"WAIT", false},     {"BANDWIDTH", true}, {"IOPS", true},
-	{"99% LATENCY", true}, {"CPU s/GiB", true},
-};
-
 static void print_table(const struct sweep *sweep)
 {
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	struct tool_table *table = tool_table_new("|RW|>BLOCK|>DEPTH|BACKEND|WAIT|>BANDWIDTH|>IOPS|"
+						  ">99% LATENCY|>CPU s/GiB");
 
-	for (unsigned i = 0; i < sweep->results_count; i++) {
-		const struct result *result = &sweep->results[i];
+	for (unsigned i = 0; i < sweep->runs_count; i++) {
+		const struct run *run = &sweep->runs[i];
 
-		tool_table_cell(table, "%s",
-				result == best_of(sweep, result->setting.direction) ? "*" : "");
-		tool_table_cell(table, "%s",
-				result->setting.direction == BENCH_DIR_WRITE ? "write" : "read");
-		tool_table_cell(table, "%s", SPW_SIZE_TEXT(result->setting.block_bytes));
-		tool_table_cell(table, "%u", result->setting.depth);
-		tool_table_cell(table, "%s", backend_name(result->setting.backend));
-		tool_table_cell(table, "%s", result->setting.poll ? "poll" : "interrupt");
-		tool_table_cell(table, "%s/s", SPW_SIZE_TEXT((uint64_t)result->bandwidth));
-		tool_table_cell(table, "%.0f", result->iops);
-		tool_table_cell(table, "%.0f us", (double)result->latency_p99_ns / 1000);
-		tool_table_cell(table, "%.4f", result->cpu_seconds_per_gib);
+		if (!run->measured)
+			continue;
+		tool_table_row(table, run == best_of(sweep, run->direction) ? "*" : "",
+			       direction_name(run->direction), SPW_SIZE_TEXT(run->block_bytes),
+			       TOOL_SHORT("%u", run->depth), bench_backend_name(run->backend),
+			       run->poll ? "poll" : "interrupt",
+			       TOOL_SHORT("%s/s", SPW_SIZE_TEXT((uint64_t)run->bandwidth)),
+			       TOOL_SHORT("%.0f", run->iops),
+			       TOOL_SHORT("%.0f us", (double)run->latency_p99_ns / 1000),
+			       TOOL_SHORT("%.4f", run->cpu_seconds_per_gib));
 	}
-	tool_table_print(table, stdout);
-	tool_table_free(table);
+	tool_table_end(table, stdout);
 	(void)printf("\n* best: least CPU time within 3 %% of the highest bandwidth. Depth is per "
 		     "drive.\n");
 }
@@ -482,7 +420,7 @@ static int tune(const struct tool_command *command)
 	struct bench_job job;
 	int code, result;
 
-	result = make_job(&job, &(struct setting){.block_bytes = 4096, .depth = 1});
+	result = make_job(&job, &(struct run){.block_bytes = 4096, .depth = 1});
 	if (result == 0)
 		result = spw_drives_distinct(devices.paths, devices.count);
 	if (result != 0)
@@ -492,15 +430,12 @@ static int tune(const struct tool_command *command)
 	if (result == 0)
 		result = look_at_drives(&sweep);
 	if (result == 0)
-		result = try_backends(&sweep);
-	if (result == 0)
 		result = plan_sweep(&sweep);
 	if (result == 0)
 		result = run_sweep(&sweep);
 	code = result == 0 ? report(command, &sweep) : tool_fail(command, result, json);
 	json_decref(sweep.drives);
-	free(sweep.settings);
-	free(sweep.results);
+	free(sweep.runs);
 	return code;
 }
 

@@ -17,31 +17,22 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
+static int unbind_one(const char *address, struct spw_vfio_probe_info *controller)
+{
+	struct spw_log log = tool_log(verbose);
+	int result = spw_vfio_unbind(address, &log);
+
+	return result == 0 ? spw_vfio_examine(address, controller) : result;
+}
+
+static void print_unbound(const struct spw_vfio_probe_info *controller)
+{
+	(void)printf("%s: with the kernel's %s again\n", controller->address, controller->driver);
+}
+
 static int unbind_all(const struct tool_command *command)
 {
-	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
-	struct spw_log log = tool_log(verbose);
-	int result = tool_check_controllers(command, &controllers, json);
-	json_t *array;
-
-	if (result != TOOL_DONE)
-		return result;
-	array = json ? json_array() : NULL;
-	for (unsigned i = 0; i < controllers.count; i++) {
-		result = spw_vfio_unbind(controllers.paths[i], &log);
-		if (result == 0)
-			result = spw_vfio_examine(controllers.paths[i], &controller);
-		if (result) {
-			json_decref(array);
-			return tool_fail(command, result, json);
-		}
-		if (json)
-			(void)json_array_append_new(array, tool_json_controller(&controller));
-		else
-			(void)printf("%s: with the kernel's %s again\n", controller.address,
-				     controller.driver);
-	}
-	return json ? tool_print_json(json_pack("{s:o}", "controllers", array)) : TOOL_DONE;
+	return tool_each_controller(command, &controllers, json, unbind_one, print_unbound);
 }
 
 const struct tool_command command_unbind = {

@@ -3,8 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "util/util.h"
@@ -23,8 +21,6 @@ static const struct tool_option options[] = {
 
 static bool ask(void)
 {
-	char answer[16] = "";
-
 	(void)fprintf(stderr, "Everything in the store on these drives will be lost:\n");
 	for (unsigned i = 0; i < devices.count; i++) {
 		struct spw_probe_info info = {.size = sizeof(info)};
@@ -32,11 +28,7 @@ static bool ask(void)
 		if (spw_probe(devices.paths[i], &info) == 0)
 			(void)fprintf(stderr, "  %s  %s\n", devices.paths[i], info.holds);
 	}
-	(void)fprintf(stderr, "Wipe? Type yes: ");
-	if (!fgets(answer, sizeof(answer), stdin))
-		return false;
-	answer[strcspn(answer, "\n")] = '\0';
-	return strcasecmp(answer, "yes") == 0;
+	return tool_ask("Wipe? Type yes: ", "yes\n");
 }
 
 /* Return: TOOL_DONE, or TOOL_REFUSED with the remedy printed. */

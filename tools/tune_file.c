@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/ui/output_file.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 const char *tune_file_default(char *path, size_t len)
@@ -35,7 +35,6 @@ const char *tune_file_default(char *path, size_t len)
 	return path;
 }
 
-/* All folders above @path. */
 static int make_folders(const char *path)
 {
 	char folder[PATH_MAX];

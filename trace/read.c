@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * trace/read.c - reads a trace, and believes nothing of it
+ * trace/read.c - reads a trace, which may come from anywhere, and believes nothing of it
  *
- * A trace may come from anywhere. Every value is checked before it is used, lines and events are
- * bounded, and what is in memory grows with the lines that were good, whatever a compressed file
- * claims to hold.
+ * Every value is checked before it is used, lines and events are bounded, and what is in memory
+ * grows with the lines that were good, whatever a compressed file claims to hold.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -181,10 +180,7 @@ static int get_part(const struct reader *reader, struct spw_trace_event *event,
 	return 0;
 }
 
-/*
- * Numbers are given in the order of appearance: a new one is the next, so nobody can make us count
- * to 2^63.
- */
+/* Numbers are given in the order of appearance: a new one is the next. */
 static int get_next_number(const struct reader *reader, const char *name, uint32_t *known,
 			   uint64_t *value)
 {
@@ -219,10 +215,7 @@ static int grow(void **array, uint32_t used, uint32_t *max, size_t element_bytes
 	return 0;
 }
 
-/*
- * A tensor that is offered again lives, and is of one version of one storage: so the cache takes it
- * for the same.
- */
+/* A tensor that is offered again lives, and is of one version of one storage. */
 static int know_tensor(struct reader *reader, const struct spw_trace_event *event, bool again)
 {
 	struct known_tensor *tensor = &reader->tensors[event->tensor];
@@ -273,9 +266,7 @@ static int get_offer(struct reader *reader, struct spw_trace_event *event)
 	return know_tensor(reader, event, event->tensor <= known);
 }
 
-/*
- * A lease outlives the tensor's release: of it, it must only be known that there was such a tensor.
- */
+/* A lease outlives the tensor's release: there must only have been such a tensor. */
 static int get_known_tensor(const struct reader *reader, struct spw_trace_event *event)
 {
 	int rc = get_number(reader, "tensor", INT64_MAX, &event->tensor);

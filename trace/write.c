@@ -2,12 +2,9 @@
 /*
  * trace/write.c - records what the cache is asked and answers, one JSON line each
  *
- * Events are printed into blocks of memory under a lock; a thread writes full blocks to the file,
- * compressed or plain, without it. So an event costs its printing: whoever records may hold a lock
- * of its own. If the file is slower than the events, blocks queue up in memory.
- *
- * After a failure (no memory, no space) nothing more is recorded: a trace that ends early is a
- * trace of what was before, one with a hole in it would be wrong.
+ * Events are printed into blocks of memory under a lock; a thread writes full blocks to the file
+ * without it. If the file is slower than the events, blocks queue up in memory. After a failure
+ * nothing more is recorded: a trace with a hole in it would be wrong.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -193,10 +190,7 @@ static struct block *block_with_room(struct spw_trace_writer *writer)
 	return writer->filling;
 }
 
-/*
- * ---- Printing: many times faster than printf(), and events come in the middle of a training step
- * ----
- */
+/* ---- Printing: many times faster than printf(), in the middle of a training step ---- */
 
 static void put(struct block *block, const char *text)
 {

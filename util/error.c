@@ -22,7 +22,6 @@ const char *spw_last_error(void)
 	return last_error;
 }
 
-/* What the errnos mean that spillway gives a meaning of its own. */
 static const struct {
 	int error;
 	const char *text;
@@ -98,11 +97,7 @@ void spw_log(const struct spw_log *log, enum spw_log_level level, const char *fo
 	log->write(log->context, level, text);
 }
 
-/*
- * How many bytes at @at are a character of UTF-8 that does nothing to a terminal; 0: none are. Of
- * the controls of ISO 6429 above 127, 9b begins a command like ESC [: as UTF-8 has it, and as the
- * byte alone.
- */
+/* Bytes of a UTF-8 character that is no control (9b is like ESC [, as c2 9b, too); 0: none. */
 static size_t shown_bytes(const unsigned char *at)
 {
 	/* By the first byte, what the second may be: RFC 3629. */

@@ -4,7 +4,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool spw_read_line(const char *path, char *line, size_t len)
@@ -23,6 +25,30 @@ bool spw_read_line(const char *path, char *line, size_t len)
 	return found;
 }
 
+bool spw_read_text(const char *path, char *text, size_t len)
+{
+	bool found = spw_read_line(path, text, len);
+	size_t begin = strspn(text, " \t"), end = strlen(text);
+
+	while (end > begin && text[end - 1] == ' ')
+		end--;
+	memmove(text, text + begin, end - begin);
+	text[end - begin] = '\0';
+	spw_make_printable(text);
+	return found;
+}
+
+int64_t spw_read_number(const char *path, int64_t otherwise)
+{
+	char text[64], *end;
+	int64_t number;
+
+	(void)spw_read_text(path, text, sizeof(text));
+	errno = 0;
+	number = strtoll(text, &end, 0);
+	return end != text && *end == '\0' && errno == 0 ? number : otherwise;
+}
+
 int spw_each_name(const char *folder,
 		  int (*visit)(void *context, const char *folder, const char *name), void *context)
 {
@@ -37,4 +63,16 @@ int spw_each_name(const char *folder,
 			rc = visit(context, folder, entry->d_name);
 	(void)closedir(dir);
 	return rc;
+}
+
+int spw_fd_locked(int fd, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)offset_bytes,
+		.l_len = (off_t)len_bytes,
+	};
+
+	return fcntl(fd, F_OFD_GETLK, &lock) != 0 ? -errno : lock.l_type != F_UNLCK;
 }

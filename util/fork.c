@@ -21,11 +21,6 @@ static void before_fork(void)
 	(void)pthread_mutex_lock(&mutex);
 }
 
-static void after_fork_in_parent(void)
-{
-	(void)pthread_mutex_unlock(&mutex);
-}
-
 static void after_fork_in_child(void)
 {
 	while (count > 0)
@@ -36,7 +31,7 @@ static void after_fork_in_child(void)
 
 static void register_handlers(void)
 {
-	registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	registered = pthread_atfork(before_fork, spw_fork_release, after_fork_in_child);
 }
 
 void spw_fork_hold(void)

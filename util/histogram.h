@@ -2,10 +2,8 @@
 /*
  * util/histogram.h - summaries and log-linear histograms of latencies
  *
- * Every power of two is cut into 64 buckets, so a percentile is off by less than one part in 64.
- * These are the buckets of fio, so that percentiles of both agree. Values up to 2^40 (18 minutes in
- * nanoseconds) are told apart; larger ones share the last bucket. Adding allocates nothing and
- * takes no lock: one thread owns a histogram; merge to combine several.
+ * Every power of two has 64 buckets, those of fio: a percentile is off by less than one part in 64.
+ * Values above 2^40 (18 minutes in ns) share the last bucket. One thread owns a histogram; merge.
  */
 #ifndef SPW_HISTOGRAM_H
 #define SPW_HISTOGRAM_H

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * util/notices.h - texts for the log, each kind once in a while, written when no lock is held
- *
- * What goes wrong under a lock is noted there. Its owner takes the notes with it when it gives the
- * lock up, and writes them to the log then.
- */
+/* util/notices.h - texts for the log, each kind once in a while; written when no lock is held */
 #ifndef SPW_NOTICES_H
 #define SPW_NOTICES_H
 

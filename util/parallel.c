@@ -2,7 +2,6 @@
 /* util/parallel.c - the same work on several drives or controllers at the same time */
 #include "util/parallel.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 
@@ -28,23 +27,30 @@ static void *take_turns(void *argument)
 	return NULL;
 }
 
-/* Return: how many of @wanted could be started. */
+int spw_thread_start(pthread_t *thread, const pthread_attr_t *attributes, void *(*main)(void *),
+		     void *argument)
+{
+	sigset_t all, before;
+	int rc;
+
+	(void)sigfillset(&all);
+	rc = pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (rc)
+		return rc;
+	rc = pthread_create(thread, attributes, main, argument);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
+}
+
 static unsigned start(struct job *job, pthread_t threads[], unsigned wanted,
 		      const struct spw_log *log)
 {
-	sigset_t all, before;
 	unsigned started = 0;
-	int rc;
+	int rc = 0;
 
-	/* The program's signals are for its own threads. */
-	(void)sigfillset(&all);
-	rc = pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (rc == 0) {
-		while (rc == 0 && started < wanted) {
-			rc = pthread_create(&threads[started], NULL, take_turns, job);
-			started += rc == 0;
-		}
-		(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	while (rc == 0 && started < wanted) {
+		rc = spw_thread_start(&threads[started], NULL, take_turns, job);
+		started += rc == 0;
 	}
 	if (rc)
 		spw_log(log, SPW_LOG_INFO, "%u %s by %u thread%s: no more can be started (%s)",

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * util/probes.h - places where a tracer may look on (docs/TRACING.md)
- *
- * One instruction that does nothing, until bpftrace, perf or SystemTap puts another in its place.
- * Arguments are what is at hand: computing one would cost while nobody looks. Where the header is
- * missing (systemtap-sdt-dev) there are no such places.
+ * util/probes.h - trace points (docs/TRACING.md): one instruction that does nothing until a tracer
+ * replaces it. Arguments must be at hand already: computing one costs always.
  */
 #ifndef SPW_PROBES_H
 #define SPW_PROBES_H

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * util/util.h - what every layer needs: error texts, the log, the clock, sizes in words
- *
- * Lies under all layers and knows none of them.
- */
+/* util/util.h - what every layer needs: error texts, the log, the clock, sizes in words */
 #ifndef SPW_UTIL_H
 #define SPW_UTIL_H
 
@@ -15,23 +11,16 @@
 #include <spillway/error.h>
 
 #define SPW_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-/*
- * Rarely called: what leads to it is kept away from code that runs often, which so lies on fewer
- * pages.
- */
+/* Rarely called: kept away from code that runs often, which so lies on fewer pages. */
 #define SPW_COLD __attribute__((cold))
-/*
- * Runs for every transfer, and has no array that could overflow: without the guard that the build
- * puts on stacks.
- */
+/* Runs for every transfer, and has no array to overflow: without a guard on its stack. */
 #define SPW_UNGUARDED __attribute__((no_stack_protector))
+#define likely(x)     __builtin_expect(!!(x), 1)
+#define unlikely(x)   __builtin_expect(!!(x), 0)
 #define SPW_PRINTF(format_index, first_index) \
 	__attribute__((format(printf, format_index, first_index)))
 
-/*
- * An invariant of our own (never of bytes read from a drive, never of an argument). Stays on in
- * release builds.
- */
+/* Of our own invariants, never of a drive's bytes or of arguments; on in releases, too. */
 #define SPW_ASSERT(condition) \
 	((condition) ? (void)0 : spw_assert_failed(#condition, __FILE__, __LINE__))
 SPW_COLD __attribute__((noreturn)) void spw_assert_failed(const char *condition, const char *file,
@@ -46,7 +35,6 @@ SPW_COLD int spw_error_errno(int error, const char *format, ...) SPW_PRINTF(2, 3
 SPW_COLD void spw_log(const struct spw_log *log, enum spw_log_level level, const char *format, ...)
 	SPW_PRINTF(3, 4);
 
-/* Monotonic nanoseconds. */
 uint64_t spw_clock_ns(void);
 
 /*
@@ -64,26 +52,27 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
 /* Options structs start with their size: copy what the caller's version has over the defaults. */
 void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
 
-/*
- * Make text that came from a device or another process fit to be shown on a terminal: control
- * characters, and bytes that are no UTF-8, become question marks. Messages and log lines are so by
- * themselves.
- */
+/* Control characters, and bytes that are no UTF-8, become question marks, as in all messages. */
 void spw_make_printable(char *text);
 
-/*
- * The first line of a small file (sysfs, /proc), without its newline. Return: false, and "", when
- * there is none to be read.
- */
+/* The first line of a small file, without its newline. Return: false, and "": none. */
 bool spw_read_line(const char *path, char *line, size_t len);
 
+/* The same without surrounding blanks, and printable: drives and processes choose their names. */
+bool spw_read_text(const char *path, char *text, size_t len);
+
+/* What it has there is a number, and nothing else; else @otherwise. */
+int64_t spw_read_number(const char *path, int64_t otherwise);
+
 /*
- * Call @visit for each entry of a folder whose name begins with no dot, until it returns something
- * else than 0; a folder that is not there has none. Return: that; 0; or a negative errno: the
- * folder cannot be read.
+ * Call @visit for each entry whose name begins with no dot, until non-zero; a folder that is not
+ * there has none. Return: that; 0; or a negative errno: the folder cannot be read.
  */
 int spw_each_name(const char *folder,
 		  int (*visit)(void *context, const char *folder, const char *name), void *context);
+
+/* Has another description locked a byte of the range; len 0: to the end. Return: 1; 0; -errno. */
+int spw_fd_locked(int fd, uint64_t offset_bytes, uint64_t len_bytes);
 
 static inline uint64_t spw_round_up(uint64_t value, uint64_t unit)
 {

@@ -78,25 +78,27 @@ static void release(struct claims *claims)
 
 /* ---- Drivers ---- */
 
-/* What a controller had before. */
 struct former {
 	char driver[32];
 	char override[64]; /* "(null)": none */
 };
 
+static void read_driver(const struct spw_vfio_system *system, const char *address, char driver[32])
+{
+	(void)spw_vfio_read_link(system, address, "driver", driver, 32);
+}
+
 static void read_former(const struct spw_vfio_system *system, const char *address,
 			struct former *former)
 {
-	char path[PATH_MAX];
-
-	spw_vfio_read_driver(system, address, former->driver, sizeof(former->driver));
-	spw_vfio_folder(system, address, "driver_override", path);
-	(void)spw_vfio_read_line(path, former->override, sizeof(former->override));
+	read_driver(system, address, former->driver);
+	(void)spw_vfio_read_file(system, address, "driver_override", former->override,
+				 sizeof(former->override));
 }
 
 static int write_file(const struct spw_vfio_system *system, const char *path, const char *text)
 {
-	int rc = system->write(system->context, path, text);
+	int rc = system->write(path, text);
 
 	return rc ? spw_error_errno(rc, "%s cannot be set%s", path,
 				    rc == -EACCES || rc == -EPERM ? " (run as root)" : "")
@@ -108,27 +110,26 @@ static int set_override(const struct spw_vfio_system *system, const char *addres
 {
 	char path[PATH_MAX];
 
-	spw_vfio_folder(system, address, "driver_override", path);
-	return write_file(system, path, driver[0] && strcmp(driver, "(null)") != 0 ? driver : "\n");
+	return write_file(system, spw_vfio_file(system, address, "driver_override", path),
+			  driver[0] && strcmp(driver, "(null)") != 0 ? driver : "\n");
 }
 
-/* Take it from its driver, if it has one, and let the kernel look for another. */
-static int change_driver(const struct spw_vfio_system *system, const char *address)
+/* Take it from its driver, if it has one, and let the kernel look for another, which is told. */
+static int change_driver(const struct spw_vfio_system *system, const char *address, char driver[32])
 {
-	char path[PATH_MAX], driver[32];
+	char path[PATH_MAX];
 	int rc = 0;
 
-	spw_vfio_read_driver(system, address, driver, sizeof(driver));
-	if (driver[0]) {
-		spw_vfio_folder(system, address, "driver/unbind", path);
-		rc = write_file(system, path, address);
-	}
-	if (rc)
-		return rc;
-	if (snprintf(path, sizeof(path), "%s/bus/pci/drivers_probe", system->sysfs) >=
-	    (int)sizeof(path))
-		return spw_error(-ENAMETOOLONG, "%s: the path is too long", system->sysfs);
-	return write_file(system, path, address);
+	read_driver(system, address, driver);
+	if (driver[0])
+		rc = write_file(system, spw_vfio_file(system, address, "driver/unbind", path),
+				address);
+	if (rc == 0)
+		rc = write_file(system,
+				spw_vfio_path(path, "%s/bus/pci/drivers_probe", system->sysfs),
+				address);
+	read_driver(system, address, driver);
+	return rc;
 }
 
 /* BIND-2. The error of what went before stays the last one. */
@@ -140,11 +141,9 @@ static void restore(const struct spw_vfio_system *system, const char *address,
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	cleared = set_override(system, address, former->override);
-	spw_vfio_read_driver(system, address, driver, sizeof(driver));
-	if (strcmp(driver, former->driver) != 0) {
-		rc = change_driver(system, address);
-		spw_vfio_read_driver(system, address, driver, sizeof(driver));
-	}
+	read_driver(system, address, driver);
+	if (strcmp(driver, former->driver) != 0)
+		rc = change_driver(system, address, driver);
 	if (strcmp(driver, former->driver) != 0)
 		spw_log(log, SPW_LOG_ERROR,
 			"%s: could not be given back to %s%s%s; echo > "
@@ -169,9 +168,8 @@ static int hand_over(const struct spw_vfio_system *system, const char *address,
 	struct former former;
 	int rc;
 
-	if (snprintf(path, sizeof(path), "%s/bus/pci/drivers/%s", system->sysfs, spw_vfio_driver) >=
-		    (int)sizeof(path) ||
-	    access(path, F_OK) != 0)
+	(void)spw_vfio_path(path, "%s/bus/pci/drivers/%s", system->sysfs, spw_vfio_driver);
+	if (access(path, F_OK) != 0)
 		return spw_error(
 			-ENOENT,
 			"%s: the kernel's vfio-pci driver is not loaded; modprobe vfio-pci",
@@ -179,15 +177,12 @@ static int hand_over(const struct spw_vfio_system *system, const char *address,
 	read_former(system, address, &former);
 	rc = set_override(system, address, spw_vfio_driver);
 	if (rc == 0)
-		rc = change_driver(system, address);
-	if (rc == 0) {
-		spw_vfio_read_driver(system, address, driver, sizeof(driver));
-		if (strcmp(driver, spw_vfio_driver) != 0)
-			rc = spw_error(-EIO,
-				       "%s: the kernel does not give it to vfio-pci; its log says "
-				       "why (dmesg)",
-				       address);
-	}
+		rc = change_driver(system, address, driver);
+	if (rc == 0 && strcmp(driver, spw_vfio_driver) != 0)
+		rc = spw_error(-EIO,
+			       "%s: the kernel does not give it to vfio-pci; its log says why "
+			       "(dmesg)",
+			       address);
 	if (rc)
 		restore(system, address, &former, log);
 	else
@@ -224,7 +219,7 @@ int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address,
 		return rc;
 	rc = spw_vfio_find_obstacles(system, &controller);
 	if (rc == 0) /* BIND-1 */
-		rc = spw_vfio_each_namespace(system, controller.address, claim_namespace, &claims);
+		rc = spw_vfio_each_node(system, controller.address, claim_namespace, &claims);
 	if (rc == 0)
 		rc = spw_vfio_verify_shown(&controller);
 	if (rc == 0 && !opts.dry_run)
@@ -235,10 +230,7 @@ int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address,
 
 int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts)
 {
-	struct spw_vfio_system system;
-
-	spw_vfio_system_init(&system);
-	return spw_vfio_bind_in(&system, address, opts);
+	return spw_vfio_bind_in(&spw_vfio_here, address, opts);
 }
 
 /* ---- Unbind ---- */
@@ -250,13 +242,11 @@ static int verify_idle(const struct spw_vfio_system *system,
 	char path[PATH_MAX], holder[64];
 	int fd;
 
-	if (spw_vfio_holder(system, controller->address, NULL, holder, sizeof(holder)))
+	if (spw_safety_controller_opener(system, controller->address, holder, sizeof(holder)))
 		return spw_error(-EBUSY, "%s: %s drives it; end that first", controller->address,
 				 holder);
-	if (snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) >=
-	    (int)sizeof(path))
-		return spw_error(-ENAMETOOLONG, "%s: the path is too long", system->dev);
 	/* Processes of other containers are not in /proc, but refused like any second opener. */
+	(void)spw_vfio_path(path, "%s/vfio/%d", system->dev, controller->iommu_group);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
 		return spw_error(-EBUSY,
@@ -294,27 +284,20 @@ int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address
 		rc = set_override(system, address, "");
 	if (rc)
 		return rc;
-	rc = change_driver(system, address);
-	if (rc) {
+	rc = change_driver(system, address, driver);
+	if (rc)
 		restore(system, address, &former, log);
-	} else {
-		spw_vfio_read_driver(system, address, driver, sizeof(driver));
-		if (!driver[0] || strcmp(driver, spw_vfio_driver) == 0)
-			rc = spw_error(-ENODEV,
-				       "%s: no driver of the kernel takes it; modprobe nvme, then "
-				       "echo %s > %s/bus/pci/drivers_probe",
-				       address, address, system->sysfs);
-		else
-			spw_log(log, SPW_LOG_INFO, "%s: taken from vfio-pci, given to %s", address,
-				driver);
-	}
+	else if (!driver[0] || strcmp(driver, spw_vfio_driver) == 0)
+		rc = spw_error(-ENODEV,
+			       "%s: no driver of the kernel takes it; modprobe nvme, then echo %s "
+			       "> %s/bus/pci/drivers_probe",
+			       address, address, system->sysfs);
+	else
+		spw_log(log, SPW_LOG_INFO, "%s: taken from vfio-pci, given to %s", address, driver);
 	return rc;
 }
 
 int spw_vfio_unbind(const char *address, const struct spw_log *log)
 {
-	struct spw_vfio_system system;
-
-	spw_vfio_system_init(&system);
-	return spw_vfio_unbind_in(&system, address, log);
+	return spw_vfio_unbind_in(&spw_vfio_here, address, log);
 }

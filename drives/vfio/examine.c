@@ -5,10 +5,13 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <linux/capability.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <spillway/format.h>
@@ -23,43 +26,46 @@
 /* The arena that a store has by default, and what queues need. */
 #define MEMLOCK_BYTES_LEAST (288ull << 20)
 
+struct examination {
+	const struct spw_vfio_system *system;
+	struct spw_vfio_probe_info *controller;
+	bool bound; /* to vfio-pci */
+};
+
 /* ---- Obstacles ---- */
 
-static void SPW_PRINTF(4, 5) add(struct spw_vfio_probe_info *controller, int error, bool of_bind,
-				 const char *format, ...)
+static void add_error(const struct examination *e, int error, bool of_bind)
 {
-	struct spw_vfio_obstacle *obstacle = &controller->obstacle[controller->obstacles];
+	struct spw_vfio_probe_info *c = e->controller;
+
+	if (error == 0 || c->obstacles == SPW_VFIO_OBSTACLES_MAX)
+		return;
+	c->obstacle[c->obstacles].error = error;
+	c->obstacle[c->obstacles].of_bind = of_bind;
+	(void)snprintf(c->obstacle[c->obstacles].text, sizeof(c->obstacle[0].text), "%s",
+		       spw_last_error());
+	c->obstacles++;
+}
+
+static void SPW_PRINTF(4, 5)
+	add(const struct examination *e, int error, bool of_bind, const char *format, ...)
+{
+	char words[sizeof(e->controller->obstacle[0].text)];
 	va_list args;
 
-	if (controller->obstacles == SPW_VFIO_OBSTACLES_MAX)
-		return;
-	controller->obstacles++;
-	obstacle->error = error;
-	obstacle->of_bind = of_bind;
 	va_start(args, format);
-	(void)vsnprintf(obstacle->text, sizeof(obstacle->text), format, args);
+	(void)vsnprintf(words, sizeof(words), format, args);
 	va_end(args);
+	add_error(e, spw_error(error, "%s: %s", e->controller->address, words), of_bind);
 }
 
 /* ---- How it would be reached ---- */
-
-static void SPW_PRINTF(2, 3)
-	not_iommufd(struct spw_vfio_probe_info *controller, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	(void)vsnprintf(controller->not_iommufd, sizeof(controller->not_iommufd), format, args);
-	va_end(args);
-}
 
 static bool is_loaded(const struct spw_vfio_system *system, const char *what, const char *name)
 {
 	char path[PATH_MAX];
 
-	return snprintf(path, sizeof(path), "%s/%s/%s", system->sysfs, what, name) <
-		       (int)sizeof(path) &&
-	       access(path, F_OK) == 0;
+	return access(spw_vfio_path(path, "%s/%s/%s", system->sysfs, what, name), F_OK) == 0;
 }
 
 /* Does vfio make nodes of devices? It says so as soon as it is loaded. */
@@ -76,34 +82,35 @@ static bool has_device_nodes(const struct spw_vfio_system *system)
 	return found;
 }
 
-static void find_way(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
+static void find_way(const struct examination *e)
 {
-	bool bound = strcmp(controller->driver, spw_vfio_driver) == 0;
+	struct spw_vfio_probe_info *c = e->controller;
 	char iommu[PATH_MAX];
+	int rc = 0;
 
-	if (!bound && !is_loaded(system, "bus/pci/drivers", spw_vfio_driver))
+	if (!e->bound && !is_loaded(e->system, "bus/pci/drivers", spw_vfio_driver))
 		return;
-	(void)snprintf(iommu, sizeof(iommu), "%s/iommu", system->dev);
-	if (bound ? !controller->device_node[0] : !has_device_nodes(system))
-		not_iommufd(controller, "the kernel makes no nodes of vfio devices "
+	(void)spw_vfio_path(iommu, "%s/iommu", e->system->dev);
+	if (e->bound ? !c->device_node[0] : !has_device_nodes(e->system))
+		rc = spw_error(-ENODEV, "the kernel makes no nodes of vfio devices "
 					"(CONFIG_VFIO_DEVICE_CDEV, from 6.6 on)");
 	else if (access(iommu, F_OK) != 0)
-		not_iommufd(controller, "there is no %s; modprobe iommufd", iommu);
+		rc = spw_error(-ENOENT, "there is no %s; modprobe iommufd", iommu);
 	else if (access(iommu, R_OK | W_OK) != 0)
-		not_iommufd(controller,
-			    "this user may not open %s; give the user a right to it (setfacl -m "
-			    "u:NAME:rw, or a rule of udev)",
-			    iommu);
-	else if (bound && access(controller->device_node, R_OK | W_OK) != 0)
-		not_iommufd(controller, "this user may not open %s; give it to the user (chown)",
-			    controller->device_node);
-	(void)snprintf(controller->way, sizeof(controller->way),
-		       controller->not_iommufd[0] ? "group" : "iommufd");
+		rc = spw_error(-EACCES,
+			       "this user may not open %s; give the user a right to it (setfacl "
+			       "-m u:NAME:rw, or a rule of udev)",
+			       iommu);
+	else if (e->bound && access(c->device_node, R_OK | W_OK) != 0)
+		rc = spw_error(-EACCES, "this user may not open %s; give it to the user (chown)",
+			       c->device_node);
+	(void)snprintf(c->not_iommufd, sizeof(c->not_iommufd), "%s", rc ? spw_last_error() : "");
+	(void)snprintf(c->way, sizeof(c->way), rc ? "group" : "iommufd");
 }
 
-static bool is_by_iommufd(const struct spw_vfio_probe_info *controller)
+static bool is_by_iommufd(const struct examination *e)
 {
-	return strcmp(controller->way, "iommufd") == 0;
+	return strcmp(e->controller->way, "iommufd") == 0;
 }
 
 /* ---- What stands in the way ---- */
@@ -113,25 +120,21 @@ static int list_neighbours(const struct spw_vfio_system *system,
 			   const struct spw_vfio_probe_info *controller, bool bound, char *names,
 			   size_t len)
 {
-	char folder[PATH_MAX], path[PATH_MAX], line[32], driver[32];
+	char path[PATH_MAX], driver[32];
 	struct dirent *entry;
 	size_t used = 0;
-	DIR *dir;
+	DIR *dir = opendir(spw_vfio_file(system, controller->address, "iommu_group/devices", path));
 
 	names[0] = '\0';
-	spw_vfio_folder(system, controller->address, "iommu_group/devices", folder);
-	dir = opendir(folder);
 	if (!dir)
 		return spw_error_errno(-errno, "%s: its IOMMU group %d cannot be read",
 				       controller->address, controller->iommu_group);
 	while ((entry = readdir(dir)) != NULL) {
 		if (entry->d_name[0] == '.' || strcmp(entry->d_name, controller->address) == 0)
 			continue;
-		spw_vfio_folder(system, entry->d_name, "class", path);
-		if (spw_vfio_read_line(path, line, sizeof(line)) &&
-		    strtoul(line, NULL, 16) >> 8 == CLASS_BRIDGE)
+		if (spw_vfio_read_number(system, entry->d_name, "class", 0) >> 8 == CLASS_BRIDGE)
 			continue;
-		spw_vfio_read_driver(system, entry->d_name, driver, sizeof(driver));
+		(void)spw_vfio_read_link(system, entry->d_name, "driver", driver, sizeof(driver));
 		if (!bound && strcmp(driver, spw_vfio_driver) == 0)
 			continue;
 		if (used < len)
@@ -142,21 +145,19 @@ static int list_neighbours(const struct spw_vfio_system *system,
 	return 0;
 }
 
-/* What others in the same IOMMU group could do to us, and we to them. */
-static void find_neighbours(const struct spw_vfio_system *system,
-			    struct spw_vfio_probe_info *controller)
+static void find_neighbours(const struct examination *e)
 {
 	char names[128];
-	int rc = list_neighbours(system, controller, false, names, sizeof(names));
+	int rc = list_neighbours(e->system, e->controller, false, names, sizeof(names));
 
 	if (rc)
-		add(controller, rc, true, "%s", spw_last_error());
+		add_error(e, rc, true);
 	else if (names[0])
-		add(controller, -EBUSY, true,
-		    "%s: shares IOMMU group %d with %s, which could be reached with it; use a slot "
+		add(e, -EBUSY, true,
+		    "shares IOMMU group %d with %s, which could be reached with it; use a slot "
 		    "with a group of its own (one behind a port with ACS), or give those to "
 		    "vfio-pci by other means first (driverctl set-override), if nobody needs them",
-		    controller->address, controller->iommu_group, names);
+		    e->controller->iommu_group, names);
 }
 
 int spw_vfio_verify_alone(const struct spw_vfio_system *system,
@@ -177,99 +178,107 @@ int spw_vfio_verify_alone(const struct spw_vfio_system *system,
 		controller->address, controller->iommu_group, names);
 }
 
-static void find_isolation(const struct spw_vfio_system *system,
-			   struct spw_vfio_probe_info *controller)
+static void find_isolation(const struct examination *e)
 {
-	char path[PATH_MAX], line[32];
+	char line[32];
 
-	if (controller->iommu_group < 0) {
-		add(controller, -EOPNOTSUPP, true,
-		    "%s: no IOMMU confines it; switch VT-d or AMD-Vi on in the firmware, and boot "
-		    "with intel_iommu=on or amd_iommu=on",
-		    controller->address);
-		return;
-	}
-	spw_vfio_folder(system, controller->address, "iommu_group/name", path);
-	if (spw_vfio_read_line(path, line, sizeof(line)) && strcmp(line, "vfio-noiommu") == 0)
-		add(controller, -EOPNOTSUPP, true,
-		    "%s: is in no-IOMMU mode, in which a wrong address reaches any memory of the "
+	if (e->controller->iommu_group < 0)
+		add(e, -EOPNOTSUPP, true,
+		    "no IOMMU confines it; switch VT-d or AMD-Vi on in the firmware, and boot "
+		    "with intel_iommu=on or amd_iommu=on");
+	else if (spw_vfio_read_file(e->system, e->controller->address, "iommu_group/name", line,
+				    sizeof(line)) &&
+		 strcmp(line, "vfio-noiommu") == 0)
+		add(e, -EOPNOTSUPP, true,
+		    "is in no-IOMMU mode, in which a wrong address reaches any memory of the "
 		    "machine; spillway does not use that: switch the IOMMU on (intel_iommu=on, "
-		    "amd_iommu=on)",
-		    controller->address);
+		    "amd_iommu=on)");
 	else
-		find_neighbours(system, controller);
+		find_neighbours(e);
 }
 
-static void find_module(const struct spw_vfio_system *system,
-			struct spw_vfio_probe_info *controller)
+static void find_modules(const struct examination *e)
 {
-	if (!is_loaded(system, "bus/pci/drivers", spw_vfio_driver))
-		add(controller, -ENOENT, false,
-		    "%s: the kernel's vfio-pci driver is not loaded; modprobe vfio-pci",
-		    controller->address);
-	if (!is_by_iommufd(controller) && !is_loaded(system, "module", "vfio_iommu_type1"))
-		add(controller, -ENOENT, false,
-		    "%s: the kernel's vfio_iommu_type1 is not loaded; modprobe vfio_iommu_type1",
-		    controller->address);
+	if (!is_loaded(e->system, "bus/pci/drivers", spw_vfio_driver))
+		add(e, -ENOENT, false,
+		    "the kernel's vfio-pci driver is not loaded; modprobe vfio-pci");
+	if (!is_by_iommufd(e) && !is_loaded(e->system, "module", "vfio_iommu_type1"))
+		add(e, -ENOENT, false,
+		    "the kernel's vfio_iommu_type1 is not loaded; modprobe vfio_iommu_type1");
 }
 
-static void find_memlock(const struct spw_vfio_system *system,
-			 struct spw_vfio_probe_info *controller)
+/* Who may lock memory at will is not asked for the limit. */
+static bool may_lock_all(void)
 {
-	if (system->memlock_bytes < MEMLOCK_BYTES_LEAST)
-		add(controller, -ENOMEM, false,
-		    "%s: this user may lock %s of memory%s, and a drive needs all that it reaches "
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	return syscall(SYS_capget, &header, data) == 0 &&
+	       (data[0].effective & 1u << CAP_IPC_LOCK) != 0;
+}
+
+static uint64_t memlock_bytes(const struct spw_vfio_system *system)
+{
+	struct rlimit limit;
+
+	if (system->memlock_bytes > 0)
+		return system->memlock_bytes;
+	return may_lock_all() || getrlimit(RLIMIT_MEMLOCK, &limit) ? UINT64_MAX : limit.rlim_cur;
+}
+
+static void find_memlock(const struct examination *e)
+{
+	uint64_t bytes = memlock_bytes(e->system);
+
+	if (bytes < MEMLOCK_BYTES_LEAST)
+		add(e, -ENOMEM, false,
+		    "this user may lock %s of memory%s, and a drive needs all that it reaches "
 		    "locked: %s with the default staging memory; raise it (ulimit -l, "
 		    "LimitMEMLOCK=, /etc/security/limits.conf)",
-		    controller->address, SPW_SIZE_TEXT(system->memlock_bytes),
-		    is_by_iommufd(controller) ? " in all processes together" : "",
+		    SPW_SIZE_TEXT(bytes), is_by_iommufd(e) ? " in all processes together" : "",
 		    SPW_SIZE_TEXT(MEMLOCK_BYTES_LEAST));
 }
 
-static void find_driver(const struct spw_vfio_system *system,
-			struct spw_vfio_probe_info *controller)
+static void find_driver(const struct examination *e)
 {
-	char path[PATH_MAX], holder[64];
-	bool bound = strcmp(controller->driver, spw_vfio_driver) == 0;
+	const struct spw_vfio_probe_info *c = e->controller;
+	char path[PATH_MAX];
 
-	if (!bound && controller->driver[0] && strcmp(controller->driver, "nvme") != 0)
-		add(controller, -EBUSY, true, "%s: is driven by %s; release it there first",
-		    controller->address, controller->driver);
-	spw_vfio_folder(system, controller->address, "driver_override", path);
-	if (!bound && access(path, W_OK) != 0)
-		add(controller, -EACCES, true, "%s: only root can bind it", controller->address);
-	if (!bound)
-		return;
-	if (!is_by_iommufd(controller) &&
-	    snprintf(path, sizeof(path), "%s/vfio/%d", system->dev, controller->iommu_group) <
-		    (int)sizeof(path) &&
-	    access(path, R_OK | W_OK) != 0)
-		add(controller, -EACCES, false,
-		    "%s: this user may not open %s; give it to the user (chown), or run as root",
-		    controller->address, path);
-	if (spw_vfio_holder(system, controller->address, NULL, holder, sizeof(holder)))
-		add(controller, -EBUSY, false,
-		    "%s: %s drives it, and one process can; end that first", controller->address,
-		    holder);
+	if (c->driver[0] && strcmp(c->driver, "nvme") != 0)
+		add(e, -EBUSY, true, "is driven by %s; release it there first", c->driver);
+	if (access(spw_vfio_file(e->system, c->address, "driver_override", path), W_OK) != 0)
+		add(e, -EACCES, true, "only root can bind it");
 }
 
-static void find_paths(const struct spw_vfio_system *system, struct spw_vfio_probe_info *controller)
+static void find_holder(const struct examination *e)
 {
-	int rc = spw_vfio_verify_only_path(system, controller->address);
+	const struct spw_vfio_probe_info *c = e->controller;
+	char path[PATH_MAX], holder[64];
 
-	if (rc)
-		add(controller, rc, true, "%s", spw_last_error());
+	(void)spw_vfio_path(path, "%s/vfio/%d", e->system->dev, c->iommu_group);
+	if (!is_by_iommufd(e) && access(path, R_OK | W_OK) != 0)
+		add(e, -EACCES, false,
+		    "this user may not open %s; give it to the user (chown), or run as root", path);
+	if (spw_safety_controller_opener(e->system, c->address, holder, sizeof(holder)))
+		add(e, -EBUSY, false, "%s drives it, and one process can; end that first", holder);
 }
 
 int spw_vfio_find_obstacles(const struct spw_vfio_system *system,
 			    struct spw_vfio_probe_info *controller)
 {
-	find_way(system, controller);
-	find_driver(system, controller);
-	find_isolation(system, controller);
-	find_paths(system, controller);
-	find_module(system, controller);
-	find_memlock(system, controller);
+	const struct examination e = {.system = system,
+				      .controller = controller,
+				      .bound = strcmp(controller->driver, spw_vfio_driver) == 0};
+
+	find_way(&e);
+	if (e.bound)
+		find_holder(&e);
+	else
+		find_driver(&e);
+	find_isolation(&e);
+	add_error(&e, spw_vfio_verify_only_path(system, controller->address), true);
+	find_modules(&e);
+	find_memlock(&e);
 	for (uint32_t i = 0; i < controller->obstacles; i++)
 		if (controller->obstacle[i].of_bind)
 			return spw_error(controller->obstacle[i].error, "%s",
@@ -306,47 +315,34 @@ static int look_at_namespace(const char *node)
 			       "%s: carries %s; binding with --force leaves that as it is, but out "
 			       "of reach",
 			       node, contents.text);
-	if (rc == 0) {
-		rc = spw_safety_locked(node, 0, SPW_LOCK_ALL_BYTES);
-		if (rc > 0)
-			rc = spw_error(-EBUSY,
-				       "%s: a process has a store on it open, or writes to it; end "
-				       "that first (see fuser %s)",
-				       node, node);
-	}
 	if (rc == 0)
-		rc = spw_safety_relatives_locked(node, NULL);
+		rc = spw_safety_unlocked(node);
 	spw_device_close(device);
 	return rc;
 }
 
 static int add_namespace(void *context, const char *node)
 {
-	struct spw_vfio_probe_info *controller = context;
-	int rc = look_at_namespace(node);
-
-	if (rc)
-		add(controller, rc, true, "%s", spw_last_error());
+	add_error(context, look_at_namespace(node), true);
 	return 0;
 }
 
 int spw_vfio_examine_in(const struct spw_vfio_system *system, const char *address,
 			struct spw_vfio_probe_info *controller)
 {
-	bool bound;
+	struct examination e = {.system = system, .controller = controller};
 	int rc = spw_vfio_identify(system, address, controller);
 
 	if (rc)
 		return rc;
-	bound = strcmp(controller->driver, spw_vfio_driver) == 0;
+	e.bound = strcmp(controller->driver, spw_vfio_driver) == 0;
 	(void)spw_vfio_find_obstacles(system, controller);
-	rc = spw_vfio_each_namespace(system, controller->address, add_namespace, controller);
+	rc = spw_vfio_each_node(system, controller->address, add_namespace, &e);
 	if (rc == 0)
 		rc = spw_vfio_verify_shown(controller);
-	if (rc)
-		add(controller, rc, true, "%s", spw_last_error());
-	controller->bindable = !bound;
-	controller->ready = bound && controller->obstacles == 0;
+	add_error(&e, rc, true);
+	controller->bindable = !e.bound;
+	controller->ready = e.bound && controller->obstacles == 0;
 	for (uint32_t i = 0; i < controller->obstacles; i++)
 		controller->bindable = controller->bindable && !controller->obstacle[i].of_bind;
 	return 0;
@@ -355,11 +351,8 @@ int spw_vfio_examine_in(const struct spw_vfio_system *system, const char *addres
 int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller)
 {
 	struct spw_vfio_probe_info own;
-	struct spw_vfio_system system;
-	int rc;
+	int rc = spw_vfio_examine_in(&spw_vfio_here, address, &own);
 
-	spw_vfio_system_init(&system);
-	rc = spw_vfio_examine_in(&system, address, &own);
 	if (rc == 0)
 		spw_opts_merge(controller,
 			       controller->size == 0 ? sizeof(*controller) : controller->size, &own,
@@ -371,12 +364,8 @@ int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller
 
 static bool is_controller(const char *address)
 {
-	char path[PATH_MAX], line[32];
-
 	return isxdigit((unsigned char)address[0]) &&
-	       snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/class", address) <
-		       (int)sizeof(path) &&
-	       spw_vfio_read_line(path, line, sizeof(line)) && strcmp(line, "0x010802") == 0;
+	       spw_vfio_read_number(&spw_vfio_here, address, "class", -1) == SPW_VFIO_CLASS_NVME;
 }
 
 int spw_vfio_list(char ***addresses)

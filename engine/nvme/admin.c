@@ -5,11 +5,11 @@
 #include <errno.h>
 #include <sys/ioctl.h>
 
+#include "engine/backend.h"
 #include "util/util.h"
 
 #define ALL_NAMESPACES UINT32_MAX
 
-/* I/O Management Receive: Reclaim Unit Handle Status. */
 #define MANAGEMENT_RUH_STATUS 1u
 
 int spw_nvme_system_ioctl(int fd, unsigned long request, void *argument)
@@ -104,6 +104,17 @@ int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint3
 		return 0;
 	return ret < 0 ? refusal(path, "its placement handles", ret)
 		       : (int)spw_nvme_decode_placements(data, sizeof(data), ids);
+}
+
+int32_t spw_nvme_choose_placement(const struct spw_queue *q, const char *path, const uint16_t ids[],
+				  unsigned count)
+{
+	if (q->placement > 0 && count > 0)
+		return ids[(q->placement - 1) % count];
+	if (q->placement > 0)
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"%s has no placement handles (FDP); writes go without", path);
+	return SPW_NVME_PLACEMENT_NONE;
 }
 
 static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,

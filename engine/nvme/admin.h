@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/admin.h - questions to a drive, with their answers: Identify, logs, placement */
+/* engine/nvme/admin.h - questions to a drive, and the nodes by which it is asked */
 #ifndef SPW_ENGINE_NVME_ADMIN_H
 #define SPW_ENGINE_NVME_ADMIN_H
 
@@ -19,7 +19,21 @@ int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
 			    uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
+/* The identifier that the queue's writes name; SPW_NVME_PLACEMENT_NONE, logged: none. */
+int32_t spw_nvme_choose_placement(const struct spw_queue *queue, const char *path,
+				  const uint16_t ids[], unsigned count);
+
 /* Everything of struct spw_nvme_info but its size. */
 int spw_nvme_ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info);
+
+/* ---- Nodes of a namespace: one for blocks, /dev/nvme0n1, one for commands, /dev/ng0n1 ---- */
+
+struct spw_device;
+
+/* Open and check a block node's character node. Return: fd; -EOPNOTSUPP none; -ESTALE; -errno. */
+int spw_nvme_open_char(const struct spw_device *device);
+
+/* Open a namespace, partition or controller to ask. Return: fd; -EOPNOTSUPP; as open(2). */
+int spw_nvme_open_admin(const char *path);
 
 #endif

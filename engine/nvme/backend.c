@@ -3,12 +3,9 @@
  * engine/nvme/backend.c - parts as NVMe commands, past the block layer, by io_uring_cmd on the
  * character nodes of namespaces
  *
- * What the block layer does for a transfer is done here or above: no command is longer than the
- * controller and the kernel take, a failure that the drive does not call final is tried again as
- * often as the kernel would, and a status becomes the errno that the block layer gives. There is no
- * way to stop a command that the drive has: it ends by itself, or with the controller's time limit.
- * While the kernel resets a controller it keeps what comes by the block node, and refuses what
- * comes by the other: then a part goes by the block node, too.
+ * Limits of length, retries and the errno of a status are as the block layer has them. No command
+ * that the drive has can be stopped. While the kernel resets a controller it refuses what does not
+ * come by the block node: then a part goes that way, too.
  *
  * Invariants, cited by asserts and tests
  *   NVME-1  A command names at most SPW_NVME_BLOCKS_MAX blocks, which is what its field holds.
@@ -20,19 +17,10 @@
 #include <unistd.h>
 
 #include "engine/arena.h"
-#include "engine/geometry.h"
 #include "engine/nvme/admin.h"
-#include "engine/nvme/entry.h"
-#include "engine/nvme/node.h"
 #include "engine/nvme/probe.h"
 #include "engine/uring.h"
 #include "util/util.h"
-
-#define likely(x)   __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-
-/* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
-#define RETRIES_MAX 5
 
 /* What a kernel gives that does not say: PRP lists of one page, less one. */
 #define SEGMENTS_ASSUMED 127u
@@ -75,31 +63,11 @@ static int check_namespace(const struct spw_device *device, const struct spw_nvm
 	return 0;
 }
 
-static int choose_placement(struct spw_queue *q, const struct spw_device *device, int fd,
-			    struct nvme_device *d)
-{
-	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
-	int count;
-
-	d->placement = SPW_NVME_PLACEMENT_NONE;
-	if (q->placement == 0)
-		return 0;
-	count = spw_nvme_ask_placements(spw_nvme_system_ioctl, fd, device->path, d->ns.id, ids);
-	if (count < 0)
-		return count;
-	if (count == 0) {
-		spw_log(&q->log, SPW_LOG_WARNING,
-			"%s has no placement handles (FDP); writes go without", device->path);
-		return 0;
-	}
-	d->placement = ids[(q->placement - 1) % (unsigned)count];
-	return 0;
-}
-
 static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 {
 	const struct spw_device *device = q->devices[index].device;
 	struct nvme_device *d = &n->devices[index];
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	uint64_t bytes_max;
 	int ret = spw_nvme_open_char(device);
 
@@ -109,13 +77,15 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 	ret = spw_nvme_ask_namespace(spw_nvme_system_ioctl, n->fds[index], device->path, &d->ns);
 	if (ret == 0)
 		ret = check_namespace(device, &d->ns);
-	if (ret == 0)
-		ret = choose_placement(q, device, n->fds[index], d);
-	if (ret)
+	if (ret == 0 && q->placement > 0)
+		ret = spw_nvme_ask_placements(spw_nvme_system_ioctl, n->fds[index], device->path,
+					      d->ns.id, ids);
+	if (ret < 0)
 		return ret;
+	d->placement = spw_nvme_choose_placement(q, device->path, ids, (unsigned)ret);
 	d->read_only = device->read_only;
 	bytes_max = (uint64_t)SPW_NVME_BLOCKS_MAX << d->ns.block_shift;
-	d->command_bytes_max = spw_geometry_passthrough_bytes(device->fd);
+	d->command_bytes_max = device->passthrough_bytes;
 	if (d->command_bytes_max > bytes_max)
 		d->command_bytes_max = (uint32_t)bytes_max;
 	d->segments_max =
@@ -145,10 +115,8 @@ static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abi
 }
 
 /*
- * How many pieces of memory to register. Linux 6.1 takes registered memory only if no more pages
- * lie behind a command's first byte in its piece than a command may have, and makes a list of all
- * of them: in such small pieces a command of any length costs more than one that pins its own
- * pages. Where it is so, nothing is registered.
+ * How many pieces of memory to register. Linux 6.1 takes only pieces of as many pages as a command
+ * may have, and lists them all for each: dearer than commands that pin their own, so none is used.
  */
 static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abilities *all)
 {
@@ -162,7 +130,7 @@ static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abiliti
 }
 
 static int nvme_prepare(struct spw_queue *q, struct spw_io *io);
-static void take_completions(struct spw_queue *q, struct spw_uring *u);
+static void nvme_take(struct spw_queue *q, struct spw_uring *u);
 
 static int set_up(struct spw_queue *q, struct nvme *n)
 {
@@ -177,7 +145,8 @@ static int set_up(struct spw_queue *q, struct nvme *n)
 		q->wait_mode = SPW_WAIT_INTERRUPT;
 	}
 	n->uring.extra_flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32;
-	n->uring.take = take_completions;
+	n->uring.shift = 1;
+	n->uring.take = nvme_take;
 	ret = spw_uring_set_up(q, &n->uring, n->fds, choose_pieces(q, &all));
 	if (ret)
 		return ret;
@@ -198,18 +167,17 @@ static void free_state(struct spw_queue *q, struct nvme *n)
 static int nvme_open(struct spw_queue *q)
 {
 	struct nvme *n = calloc(1, sizeof(*n));
-	int ret = -ENOMEM;
+	int ret;
 
-	if (!n)
+	if (n)
+		n->ranges = calloc((size_t)q->depth * q->device_count, sizeof(*n->ranges));
+	if (!n || !n->ranges) {
+		free(n);
 		return spw_error(-ENOMEM, "nvme: no memory");
-	SPW_ASSERT(q->depth > 0 && q->device_count > 0);
+	}
 	for (unsigned i = 0; i < q->device_count; i++)
 		n->fds[i] = -1;
-	n->ranges = calloc((size_t)q->depth * q->device_count, sizeof(*n->ranges));
-	if (n->ranges)
-		ret = set_up(q, n);
-	else
-		(void)spw_error(ret, "nvme: no memory");
+	ret = set_up(q, n);
 	if (ret)
 		free_state(q, n);
 	else
@@ -265,19 +233,6 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 		part->piece = -1;
 }
 
-/*
- * A polled ring gets no command without memory. The kernel cannot poll for it and has it end by an
- * interrupt; and where it keeps what it would poll, Linux 6.1 then keeps something else, follows it
- * and dies.
- */
-static int flush_now(struct spw_queue *q, struct spw_part *part)
-{
-	q->stats.system_calls++;
-	q->stats.sleeps++;
-	spw_part_completed(q, part, spw_device_sync(q->devices[part->device].device));
-	return 0;
-}
-
 static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 {
 	struct nvme *n = q->state;
@@ -285,8 +240,6 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	struct nvme_uring_cmd *cmd;
 	struct io_uring_sqe *sqe;
 
-	if (q->polls && part->op == SPW_FLUSH)
-		return flush_now(q, part);
 	/* The kernel does not look at how the node was opened. */
 	if (unlikely(d->read_only) && part->op != SPW_READ && part->op != SPW_FLUSH) {
 		spw_part_completed(q, part, -EBADF);
@@ -336,41 +289,19 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 				 d->placement);
 	cmd->addr = (uintptr_t)io->buf;
 	cmd->data_len = io->len_bytes;
-	if (likely(is_registered)) {
+	if (likely(is_registered))
 		spw_nvme_entry_use_registered(sqe, (uint16_t)piece);
-		spw_whole_issued(q, dev, io);
-	} else {
-		spw_whole_unregistered_issued(q, dev, io);
-	}
+	else
+		q->parts_unregistered++;
+	spw_whole_issued(q, dev, io);
 	return 0;
-}
-
-static void nvme_cancel(struct spw_queue *q, struct spw_part *part)
-{
-	struct nvme *n = q->state;
-	struct io_uring_sq *sq = &n->uring.ring.sq;
-
-	/* The kernel cannot cancel on a drive: it ends by itself, unless not yet published. */
-	for (unsigned at = sq->sqe_head; at != sq->sqe_tail; at++) {
-		struct io_uring_sqe *sqe = &sq->sqes[(at & *sq->kring_mask) << 1];
-
-		if (sqe->user_data != (uintptr_t)part)
-			continue;
-		memset(sqe, 0, sizeof(*sqe));
-		sqe->opcode = IORING_OP_NOP;
-		sqe->fd = -1;
-		sqe->user_data = SPW_URING_TAG_CANCEL;
-		spw_part_completed(q, part, -ECANCELED);
-		return;
-	}
 }
 
 /* ---- While a controller is reset ------------------------------------------------------------- */
 
 /*
- * The kernel has taken the command back, or does not take it: not the drive's fault, nor the
- * command's. -EFAULT: where a command has to wait to be issued, Linux 6.1 loses its memory; memory
- * that is bad is so by the block node, too.
+ * The kernel has taken the command back, or does not take it. -EFAULT: Linux 6.1 loses the memory
+ * of a command that has to wait; memory that is bad is so by the block node, too.
  */
 static bool is_reset(int res)
 {
@@ -424,10 +355,10 @@ static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, stru
 /* ---- Completions ----------------------------------------------------------------------------- */
 
 /* @res: a negative errno of the kernel, or the drive's status. Return: what becomes of the part. */
-__attribute__((cold, noinline)) static int64_t part_result(struct spw_queue *q, struct nvme *n,
+__attribute__((cold, noinline)) static int64_t part_result(struct spw_queue *q,
 							   struct spw_part *part, int res)
 {
-	uint32_t status = (uint32_t)res;
+	struct nvme *n = q->state;
 
 	if (res == -EINVAL && part->piece >= 0) {
 		if (n->fixed)
@@ -439,56 +370,32 @@ __attribute__((cold, noinline)) static int64_t part_result(struct spw_queue *q, 
 		return -EAGAIN;
 	}
 	if (is_reset(res) && part->io->engine_state != IO_CANCELLED)
-		return part->retries < RETRIES_MAX
+		return part->retries < SPW_NVME_RETRIES_MAX
 			       ? -EAGAIN
 			       : go_by_block_node(q, &n->devices[part->device], part);
 	if (res < 0)
 		return res;
-	if (spw_nvme_errno(status) == 0)
-		return part->len_bytes;
-	if (!(status & SPW_NVME_STATUS_DNR) && part->retries < RETRIES_MAX)
-		return -EAGAIN;
-	q->drive_status = status & SPW_NVME_STATUS_CODE;
-	return spw_nvme_errno(status);
+	return spw_nvme_part_result(q, part, (uint32_t)res, part->len_bytes);
 }
 
 /* Of what did not end whole, or was not issued so. */
-static void complete(struct spw_queue *q, struct nvme *n, struct spw_part *part, int res)
+static void complete(struct spw_queue *q, struct spw_part *part, int res)
 {
 	if (spw_io_is_whole(part->io))
 		spw_part_unfold(q, part);
-	spw_part_completed(q, part,
-			   likely(res == 0) ? part->len_bytes : part_result(q, n, part, res));
+	spw_part_completed(q, part, likely(res == 0) ? part->len_bytes : part_result(q, part, res));
 	q->drive_status = 0;
 }
 
-static void take_completions(struct spw_queue *q, struct spw_uring *u)
+static inline void end_part(struct spw_queue *q, struct spw_part *part, int res)
 {
-	struct nvme *n = q->state;
-	struct io_uring_cq *cq = &u->ring.cq;
-	unsigned mask = *cq->kring_mask;
-	unsigned tail = io_uring_smp_load_acquire(cq->ktail);
-	unsigned head = *cq->khead;
+	if (unlikely(res != 0 || !spw_whole_completed(q, part, part->io->len_bytes)))
+		complete(q, part, res);
+}
 
-	while (head != tail) {
-		/* Completions of 32 bytes. */
-		const struct io_uring_cqe *cqe = &cq->cqes[(head & mask) << 1];
-		uint64_t tag = cqe->user_data;
-		int res = cqe->res;
-
-		head++;
-		if (likely(tag > SPW_URING_TAG_CANCEL)) {
-			struct spw_part *part = (struct spw_part *)(uintptr_t)tag;
-
-			if (unlikely(res != 0 ||
-				     !spw_whole_completed(q, part, part->io->len_bytes)))
-				complete(q, n, part, res);
-		} else if (tag == SPW_URING_TAG_WAKE) {
-			spw_uring_wake_completed(u);
-		}
-	}
-	/* The entries are read before the kernel may write over them. */
-	io_uring_smp_store_release(cq->khead, head);
+static void nvme_take(struct spw_queue *q, struct spw_uring *u)
+{
+	spw_uring_take(q, u, 1, end_part);
 }
 
 const struct spw_backend_ops spw_backend_nvme = {
@@ -501,6 +408,6 @@ const struct spw_backend_ops spw_backend_nvme = {
 	.issue = nvme_issue,
 	.submit = spw_uring_submit,
 	.wait = spw_uring_wait,
-	.cancel = nvme_cancel,
+	.cancel = spw_uring_cancel,
 	.status_text = spw_nvme_status_text,
 };

@@ -11,8 +11,6 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "ranges are written in the order of this machine");
 
-/* ---- Commands -------------------------------------------------------------------------------- */
-
 void spw_nvme_encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns)
 {
 	*cmd = (struct nvme_uring_cmd){.opcode = SPW_NVME_FLUSH, .nsid = ns->id};
@@ -37,27 +35,10 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 	};
 }
 
-/* ---- Answers --------------------------------------------------------------------------------- */
-
-static uint16_t le16(const uint8_t *data)
-{
-	return (uint16_t)(data[0] | data[1] << 8);
-}
-
-static uint32_t le32(const uint8_t *data)
-{
-	return le16(data) | (uint32_t)le16(data + 2) << 16;
-}
-
-static uint64_t le64(const uint8_t *data)
-{
-	return le32(data) | (uint64_t)le32(data + 4) << 32;
-}
-
 /* A counter of 128 bits, at most UINT64_MAX. */
 static uint64_t le128(const uint8_t *data)
 {
-	return le64(data + 8) ? UINT64_MAX : le64(data);
+	return spw_le64(data + 8) ? UINT64_MAX : spw_le64(data);
 }
 
 /* Data units are 1000 blocks of 512 bytes. */
@@ -88,9 +69,9 @@ void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 	text(data + 64, sizeof(info->firmware) - 1, info->firmware);
 	info->transfer_bytes_max =
 		mdts > 0 && mdts < 32 ? (uint64_t)SPW_NVME_PAGE_BYTES << mdts : 0;
-	info->version = le32(data + 80);
-	info->places_data = (le32(data + 96) & 1u << 19) != 0;
-	info->deallocates = (le16(data + 520) & 1u << 2) != 0;
+	info->version = spw_le32(data + 80);
+	info->places_data = (spw_le32(data + 96) & 1u << 19) != 0;
+	info->deallocates = (spw_le16(data + 520) & 1u << 2) != 0;
 	info->write_cache = (data[525] & 1u) != 0;
 }
 
@@ -100,8 +81,8 @@ int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 	unsigned format = (data[26] & 0xfu) | (data[26] >> 1 & 0x30u);
 	const uint8_t *lbaf = data + 128 + 4 * format;
 
-	ns->blocks = le64(data);
-	ns->metadata_bytes = le16(lbaf);
+	ns->blocks = spw_le64(data);
+	ns->metadata_bytes = spw_le16(lbaf);
 	ns->block_shift = lbaf[2];
 	if (ns->block_shift < 9 || ns->block_shift > 20 || ns->blocks == 0 ||
 	    ns->blocks > UINT64_MAX >> ns->block_shift)
@@ -113,7 +94,7 @@ void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct sp
 {
 	info->has_health = true;
 	info->critical_warning = data[0];
-	info->temperature_celsius = le16(data + 1) - 273;
+	info->temperature_celsius = spw_le16(data + 1) - 273;
 	info->spare_percent = data[3];
 	info->spare_threshold_percent = data[4];
 	info->percentage_used = data[5];
@@ -133,13 +114,13 @@ unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len,
 				    uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
 	size_t room = len < 16 ? 0 : (len - 16) / 32;
-	unsigned count = len < 16 ? 0 : le16(data + 14);
+	unsigned count = len < 16 ? 0 : spw_le16(data + 14);
 
 	if (count > room)
 		count = (unsigned)room;
 	if (count > SPW_NVME_PLACEMENTS_MAX)
 		count = SPW_NVME_PLACEMENTS_MAX;
 	for (unsigned i = 0; i < count; i++)
-		ids[i] = le16(data + 16 + 32 * i);
+		ids[i] = spw_le16(data + 16 + 32 * i);
 	return count;
 }

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/nvme/command.h - NVMe commands and answers as bytes: encode and decode, no I/O
- *
- * Names and numbers are those of the NVM Express Base and NVM Command Set specifications. Fields of
- * an answer are little-endian and come from a drive: nothing of them is trusted beyond its range.
- */
+/* engine/nvme/command.h - NVMe commands and answers as bytes; answers are not trusted */
 #ifndef SPW_ENGINE_NVME_COMMAND_H
 #define SPW_ENGINE_NVME_COMMAND_H
 
@@ -14,6 +9,8 @@
 #include <stdint.h>
 
 #include <spillway/nvme.h>
+
+#include "util/util.h"
 
 /* What older kernel headers do not have. */
 #ifndef NVME_URING_CMD_IO
@@ -49,7 +46,6 @@ enum spw_nvme_admin_opcode {
 	SPW_NVME_IDENTIFY = 0x06,
 };
 
-/* CNS of Identify. */
 #define SPW_NVME_IDENTIFY_NAMESPACE  0x00u
 #define SPW_NVME_IDENTIFY_CONTROLLER 0x01u
 #define SPW_NVME_IDENTIFY_BYTES      4096u
@@ -63,10 +59,7 @@ enum spw_nvme_admin_opcode {
 /* MDTS counts in pages of CAP.MPSMIN, which user space cannot read; every drive known has 4 KiB. */
 #define SPW_NVME_PAGE_BYTES 4096u
 
-/* No data placement directive. */
 #define SPW_NVME_PLACEMENT_NONE (-1)
-
-/* ---- Commands of the I/O queues ---- */
 
 struct spw_nvme_namespace {
 	uint32_t id;
@@ -90,7 +83,7 @@ static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 		.cdw11 = (uint32_t)(first >> 32),
 		.cdw12 = (len_bytes >> ns->block_shift) - 1,
 	};
-	if (__builtin_expect(placement >= 0 && !is_read, 0)) {
+	if (unlikely(placement >= 0 && !is_read)) {
 		cmd->cdw12 |= 2u << 20; /* DTYPE: data placement */
 		cmd->cdw13 = (uint32_t)placement << 16;
 	}
@@ -98,7 +91,6 @@ static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 
 void spw_nvme_encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns);
 
-/* One range of Dataset Management. */
 struct spw_nvme_range {
 	uint32_t attributes;
 	uint32_t blocks;
@@ -115,8 +107,6 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 				uint64_t offset_bytes, uint64_t len_bytes,
 				struct spw_nvme_range *range);
 
-/* ---- Status ---- */
-
 /* A completion's status without the phase: DNR, M, CRD; type (3 bits) and code (8). */
 #define SPW_NVME_STATUS_DNR  0x4000u
 #define SPW_NVME_STATUS_CODE 0x07ffu
@@ -128,7 +118,30 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 /* As the kernel's block layer would report it; its name is spw_nvme_status_text(). */
 int spw_nvme_errno(uint32_t status);
 
-/* ---- Answers ---- */
+/* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
+#define SPW_NVME_RETRIES_MAX 5
+
+struct spw_queue;
+struct spw_part;
+
+/* What becomes of a part of which the drive says @status: @bytes, or a negative errno. */
+int64_t spw_nvme_part_result(struct spw_queue *queue, const struct spw_part *part, uint32_t status,
+			     uint32_t bytes);
+
+static inline uint16_t spw_le16(const uint8_t *data)
+{
+	return (uint16_t)(data[0] | data[1] << 8);
+}
+
+static inline uint32_t spw_le32(const uint8_t *data)
+{
+	return spw_le16(data) | (uint32_t)spw_le16(data + 2) << 16;
+}
+
+static inline uint64_t spw_le64(const uint8_t *data)
+{
+	return spw_le32(data) | (uint64_t)spw_le32(data + 4) << 32;
+}
 
 void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 				struct spw_nvme_info *info);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* engine/nvme/node.c - which device nodes belong to one NVMe namespace, as sysfs tells */
-#include "engine/nvme/node.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/device.h"
+#include "engine/nvme/admin.h"
 #include "util/util.h"
 
 #ifndef SPW_SYSFS
@@ -59,7 +58,6 @@ static bool is_char_of_namespace(const struct stat *st, char folder[PATH_MAX])
 	       is_numbered(name_of(folder), "ng") && subsystem_is(folder, "nvme-generic");
 }
 
-/* Is there, at @path, the block node of which sysfs says "major:minor" in @folder/dev? */
 static bool is_block_node(const char *path, const char *folder)
 {
 	char file[PATH_MAX], line[32], wanted[32];

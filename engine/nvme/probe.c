@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/nvme/probe.c - what the kernel's NVMe passthrough can do with devices, found out by
- * reading their first blocks
+ * engine/nvme/probe.c - what passthrough can do with devices, found out by reading first blocks
  *
- * On a ring and in memory of its own, so that neither the queue's owner nor the arena's content
- * matters. That a drive fails the read says nothing against the way there. All devices are tried on
- * one ring, whose memory is registered once and goes with the ring: to make a ring, and to take
- * registered memory back, keeps the kernel waiting for all its processors, tens of milliseconds
- * each time.
+ * That a drive fails the read says nothing against the way there. All are tried on one ring of its
+ * own, whose memory goes with it: making a ring or unregistering memory takes tens of milliseconds.
  */
 #include "engine/nvme/probe.h"
 
 #include <errno.h>
-#include <liburing.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/nvme/entry.h"
 #include "util/util.h"
 
 struct probe {

@@ -1,11 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/probe.h - what the kernel's NVMe passthrough can do, found by trial reads */
+/* engine/nvme/probe.h - passthrough by io_uring: its entries, and what the kernel can do */
 #ifndef SPW_ENGINE_NVME_PROBE_H
 #define SPW_ENGINE_NVME_PROBE_H
 
+#include <liburing.h>
+#include <string.h>
+
 #include "engine/nvme/command.h"
 
-/* Of all devices that were tried. */
+/* @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: the command, all of it for the caller to set. */
+static inline struct nvme_uring_cmd *spw_nvme_entry(struct io_uring_sqe *sqe, int fd,
+						    uint32_t cmd_op, uint64_t user_data)
+{
+	memset(sqe, 0, sizeof(*sqe));
+	sqe->opcode = IORING_OP_URING_CMD;
+	sqe->fd = fd;
+	sqe->cmd_op = cmd_op;
+	sqe->user_data = user_data;
+	return (struct nvme_uring_cmd *)(void *)sqe->cmd;
+}
+
+/* The command's memory lies in the registered buffer @index. Not for vectors. */
+static inline void spw_nvme_entry_use_registered(struct io_uring_sqe *sqe, uint16_t index)
+{
+	sqe->uring_cmd_flags = IORING_URING_CMD_FIXED;
+	sqe->buf_index = index;
+}
+
 struct spw_nvme_abilities {
 	bool polled; /* completions can be polled */
 	bool fixed;  /* registered memory of any size can be used */

@@ -2,6 +2,7 @@
 /* engine/nvme/status.c - what an NVMe status code is called, and which errno it is */
 #include <errno.h>
 
+#include "engine/backend.h"
 #include "engine/nvme/command.h"
 #include "util/util.h"
 
@@ -108,6 +109,20 @@ int spw_nvme_errno(uint32_t status)
 	const struct status *found = find(status);
 
 	return found ? -(int)found->error : -EIO;
+}
+
+int64_t spw_nvme_part_result(struct spw_queue *q, const struct spw_part *part, uint32_t status,
+			     uint32_t bytes)
+{
+	int error = spw_nvme_errno(status);
+
+	/* A success may come with the word that there is more in a log. */
+	if (error == 0)
+		return bytes;
+	if (!(status & SPW_NVME_STATUS_DNR) && part->retries < SPW_NVME_RETRIES_MAX)
+		return -EAGAIN;
+	q->drive_status = status & SPW_NVME_STATUS_CODE;
+	return error;
 }
 
 const char *spw_nvme_status_text(uint32_t status)

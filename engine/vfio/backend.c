@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/backend.c - parts as NVMe commands in rings of this process: no system call on the
- * way
+ * engine/vfio/backend.c - parts as NVMe commands in rings of this process, without system calls
  *
- * Each device behind vfio has a pair of rings of its own, polled by the queue's thread. A part's
- * slot is its command's. Memory of the arena is mapped for the controller once and named by its
- * pages, or, where that takes less, by a scatter gather list; other memory, and a vector with gaps
- * between its pages for a controller that takes no such list, is copied through memory that is
- * mapped, and counted.
+ * Each device has a pair of rings, polled by the queue's thread; a part's slot is its command's.
+ * The arena is mapped once. Other memory, and a vector with gaps between its pages for a controller
+ * without scatter gather lists, is copied through mapped memory, and counted.
  *
- * There is no kernel below that would end what a drive does not: now and then the clock and the
- * controllers' registers are looked at, once a second where a queue sleeps for want of commands.
- * When a command is past its deadline, or a controller does not work any more, the controller is
- * stopped, and only then do its parts end: until that moment it may write to their memory.
+ * No kernel ends what a drive does not: the clock and the registers are looked at now and then,
+ * once a second where a queue sleeps. When a command is late, or a controller fails, the controller
+ * is stopped; only then do its parts end, since until that moment it may write to their memory.
  *
- * Devices that are not behind vfio are left to another backend, which shares the queue with this
- * one: its state is q->state, this one's q->front_state.
+ * Devices that are not behind vfio are another backend's, whose state is q->state.
  *
  * Invariants, cited by asserts and tests
  *   VFIO-1  Each copy is free, or that of one command in flight.
@@ -23,8 +18,6 @@
  *   VFIO-3  A command carries no more than its controller takes at a time.
  */
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -32,19 +25,12 @@
 
 #include "engine/arena.h"
 #include "engine/backend.h"
+#include "engine/nvme/admin.h"
 #include "engine/vfio/namespace.h"
-#include "engine/vfio/prp.h"
-#include "engine/vfio/sgl.h"
+#include "engine/vfio/pointer.h"
 #include "util/util.h"
 
-#define likely(x)   __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-
-/* As often as the kernel repeats what has not failed for good. */
-#define RETRIES_MAX 5
-
-/* One copy, and how many at a time: further parts that need one wait. */
-#define COPY_BYTES (128u << 10)
+/* Copies at a time: further parts that need one wait. */
 #define COPIES_MAX 32u
 
 /* No piece of registered memory is ever too long. */
@@ -59,15 +45,14 @@
 struct command {
 	uint32_t bytes;     /* that it carries: may be less than its part; 0: all of it */
 	int16_t copy;       /* index of its copy; -1: none */
-	bool gathered;      /* of a vector: copied to and from its elements */
 	uint32_t seen_uses; /* of the slot, when the deadlines were last looked at, */
 	uint64_t seen_ns;   /* and when this use was seen first */
 };
 
 struct vfio_device {
 	struct spw_vfio_pair pair;
-	/* less the arena's address: what makes a controller's address of one of its own */
-	uint64_t arena_iova;
+	/* what makes the controller's address of one in the arena, or in the pair's memory */
+	uint64_t arena_iova, own_iova;
 	struct spw_nvme_namespace nvme;
 	int32_t placement;
 	uint32_t changes_seen; /* of the controller's namespaces */
@@ -75,9 +60,7 @@ struct vfio_device {
 	bool takes_sgl;
 	bool dead;   /* the controller is stopped, and its parts have ended */
 	char *lists; /* a page per slot */
-	uint64_t lists_iova;
 	char *copies;
-	uint64_t copies_iova;
 	uint32_t copies_free; /* bit i: copy i */
 	struct command *commands;
 	struct spw_vfio_namespace *ns; /* NULL: not behind vfio */
@@ -86,25 +69,20 @@ struct vfio_device {
 
 struct vfio {
 	struct vfio_device devices[SPW_QUEUE_DEVICES_MAX];
-	/* in a queue shared with another backend: ends its sleep, see watch_controllers(); or -1 */
-	int watched;
+	unsigned device_count; /* that are behind vfio */
+	unsigned by_iommufd;
+	struct spw_vfio_link *link; /* of one of them: pauses are the same for all */
+	bool take_sgl;              /* all of them */
 	uint64_t pending; /* bit i: device i has commands that the controller is not told of */
 	uint32_t looks;
 	uint64_t next_check_ns;
-	uint64_t timeout_ns;
+	uint64_t timeout_ns; /* of a command */
+	uint64_t idle_ns;    /* between looks at the controllers of a queue that sleeps */
 	/* for devices that are not behind vfio; NULL: there are none */
 	const struct spw_backend_ops *other;
 };
 
 /* ---- The backend for the other devices ------------------------------------------------------- */
-
-static bool needs_other(const struct spw_queue *q)
-{
-	for (unsigned i = 0; i < q->device_count; i++)
-		if (!spw_vfio_of(q->devices[i].device))
-			return true;
-	return false;
-}
 
 static int open_other(struct spw_queue *q, struct vfio *v)
 {
@@ -124,19 +102,8 @@ static int open_other(struct spw_queue *q, struct vfio *v)
 	return ret;
 }
 
-static void close_other(struct spw_queue *q, struct vfio *v)
-{
-	if (v->other)
-		v->other->close(q);
-	v->other = NULL;
-}
-
-/*
- * The other backend sleeps until a descriptor is readable: the eventfd of a wake, and of its place
- * takes a set of that and of those by which the kernel says that it wants a controller back.
- * Without such a set that is noticed when the sleep ends by itself.
- */
-static void watch_controllers(struct spw_queue *q, struct vfio *v)
+/* Have the kernel's wish for a controller end a sleep, as a wake does, and not only its time. */
+static void watch_controllers(struct spw_queue *q, const struct vfio *v)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	int fd = epoll_create1(EPOLL_CLOEXEC);
@@ -154,67 +121,24 @@ static void watch_controllers(struct spw_queue *q, struct vfio *v)
 		if (v->devices[i].ns && v->devices[i].ns->controller->link->wanted_back >= 0)
 			(void)epoll_ctl(fd, EPOLL_CTL_ADD,
 					v->devices[i].ns->controller->link->wanted_back, &event);
-	v->watched = fd;
 	q->wake.watched = fd;
-}
-
-static void unwatch_controllers(struct spw_queue *q, struct vfio *v)
-{
-	if (v->watched < 0)
-		return;
-	q->wake.watched = q->wake.eventfd;
-	(void)close(v->watched);
-	v->watched = -1;
-}
-
-/* It is dead: what the kernel wants of it keeps nobody awake. */
-static void unwatch(const struct vfio *v, const struct vfio_device *d)
-{
-	if (v->watched >= 0 && d->ns->controller->link->wanted_back >= 0)
-		(void)epoll_ctl(v->watched, EPOLL_CTL_DEL, d->ns->controller->link->wanted_back,
-				NULL);
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-static int choose_placement(struct spw_queue *q, struct vfio_device *d)
-{
-	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
-	int count;
-
-	d->placement = SPW_NVME_PLACEMENT_NONE;
-	if (q->placement == 0)
-		return 0;
-	count = spw_vfio_placements(d->ns, ids);
-	if (count < 0)
-		return count;
-	if (count == 0) {
-		spw_log(&q->log, SPW_LOG_WARNING,
-			"%s has no placement handles (FDP); writes go without", d->ns->path);
-		return 0;
-	}
-	d->placement = ids[(q->placement - 1) % (unsigned)count];
-	return 0;
-}
-
-static uint32_t copies_of(const struct spw_queue *q)
-{
-	return q->depth < COPIES_MAX ? q->depth : COPIES_MAX;
-}
-
 static int open_pair(struct spw_queue *q, struct vfio_device *d)
 {
 	uint64_t lists_bytes = (uint64_t)q->depth * SPW_NVME_PAGE_BYTES;
-	uint32_t copies = copies_of(q);
-	int ret = spw_vfio_pair_open(d->ns->controller, q->depth,
-				     lists_bytes + (uint64_t)copies * COPY_BYTES, &d->pair);
+	uint32_t copies = q->depth < COPIES_MAX ? q->depth : COPIES_MAX;
+	int ret =
+		spw_vfio_pair_open(d->ns->controller, q->depth,
+				   lists_bytes + (uint64_t)copies * SPW_VFIO_COPY_BYTES, &d->pair);
 
 	if (ret)
 		return ret;
-	d->lists = spw_vfio_pair_extra(&d->pair);
-	d->lists_iova = spw_vfio_memory_iova(&d->pair.memory, d->lists);
+	d->lists = d->pair.extra;
 	d->copies = d->lists + lists_bytes;
-	d->copies_iova = d->lists_iova + lists_bytes;
+	d->own_iova = d->pair.memory.iova - (uintptr_t)d->pair.memory.base;
 	d->copies_free = copies == 32 ? UINT32_MAX : (UINT32_C(1) << copies) - 1;
 	return 0;
 }
@@ -235,31 +159,43 @@ static int map_arena(struct spw_queue *q, struct vfio_device *d)
 	return 0;
 }
 
-static int open_device(struct spw_queue *q, unsigned index, struct vfio_device *d)
+static void join(struct spw_queue *q, struct vfio *v, const struct spw_vfio_controller *c)
+{
+	v->device_count++;
+	v->link = c->link;
+	v->take_sgl = v->take_sgl && c->takes_sgl;
+	v->by_iommufd += c->link->way && c->link->why_group[0] == '\0';
+	q->stats.vfio_by_group += c->link->why_group[0] != '\0';
+	v->timeout_ns = (q->timeout_ms ? q->timeout_ms : c->link->timeout_ms) * UINT64_C(1000000);
+	v->idle_ns = c->link->idle_ms * UINT64_C(1000000);
+}
+
+static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 {
 	const struct spw_device *device = q->devices[index].device;
+	struct vfio_device *d = &v->devices[index];
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	int ret;
 
-	if (!spw_vfio_of(device))
-		return 0;
 	d->ns = spw_vfio_of(device);
+	if (!d->ns)
+		return 0;
 	d->nvme = d->ns->nvme;
 	d->read_only = device->read_only;
 	d->takes_sgl = d->ns->controller->takes_sgl;
-	q->stats.vfio_by_group += d->ns->controller->link->why_group[0] != '\0';
-	if (d->nvme.block_shift > 16)
-		return spw_error(-EOPNOTSUPP, "%s: blocks of %u bytes are too large", device->path,
-				 1u << d->nvme.block_shift);
+	join(q, v, d->ns->controller);
 	d->commands = calloc(q->depth, sizeof(*d->commands));
 	if (!d->commands)
 		return spw_error(-ENOMEM, "vfio: no memory");
 	for (uint32_t i = 0; i < q->depth; i++)
 		d->commands[i].copy = -1;
 	ret = spw_vfio_controller_error(d->ns->controller);
-	if (ret == 0)
-		ret = choose_placement(q, d);
-	if (ret == 0)
-		ret = open_pair(q, d);
+	if (ret == 0 && q->placement > 0)
+		ret = spw_vfio_placements(d->ns, ids);
+	if (ret < 0)
+		return ret;
+	d->placement = spw_nvme_choose_placement(q, d->ns->path, ids, (unsigned)ret);
+	ret = open_pair(q, d);
 	return ret ? ret : map_arena(q, d);
 }
 
@@ -279,8 +215,11 @@ static void vfio_close(struct spw_queue *q)
 {
 	struct vfio *v = q->front_state;
 
-	close_other(q, v);
-	unwatch_controllers(q, v);
+	if (v->other)
+		v->other->close(q);
+	if (q->wake.watched != q->wake.eventfd)
+		(void)close(q->wake.watched);
+	q->wake.watched = q->wake.eventfd;
 	for (unsigned i = 0; i < q->device_count; i++)
 		close_device(q, &v->devices[i]);
 	free(v);
@@ -289,60 +228,32 @@ static void vfio_close(struct spw_queue *q)
 
 static int vfio_prepare(struct spw_queue *q, struct spw_io *io);
 
-static bool all_take_sgl(const struct spw_queue *q, const struct vfio *v)
-{
-	for (unsigned i = 0; i < q->device_count; i++)
-		if (v->devices[i].ns && !v->devices[i].takes_sgl)
-			return false;
-	return true;
-}
-
-/* How the kernel lets them be reached. */
 static const char *ways_of(const struct spw_queue *q, const struct vfio *v)
 {
-	unsigned drives = 0;
-
-	for (unsigned i = 0; i < q->device_count; i++)
-		drives += v->devices[i].ns && v->devices[i].ns->controller->link->way;
-	if (drives == 0)
-		return "";
 	if (q->stats.vfio_by_group == 0)
-		return ", iommufd";
-	return q->stats.vfio_by_group < drives ? ", iommufd and IOMMU groups" : ", IOMMU groups";
+		return v->by_iommufd > 0 ? ", iommufd" : "";
+	return v->by_iommufd > 0 ? ", iommufd and IOMMU groups" : ", IOMMU groups";
 }
 
 static void describe(struct spw_queue *q, const struct vfio *v)
 {
-	const char *ways = ways_of(q, v);
-	const char *memory =
-		q->arena_len_bytes > 0 ? "mapped memory" : "no mapped memory, all is copied";
-	const char *lists = all_take_sgl(q, v) ? ", scatter gather lists" : "";
+	spw_queue_describe(q, "%s poll, %s%s%s", v->other ? "; vfio" : "",
+			   q->arena_len_bytes > 0 ? "mapped memory"
+						  : "no mapped memory, all is copied",
+			   v->take_sgl ? ", scatter gather lists" : "", ways_of(q, v));
+}
 
-	if (v->other) {
-		spw_queue_describe(q, "; vfio poll, %s%s%s", memory, lists, ways);
-		return;
-	}
-	spw_queue_describe(q, " poll, %s%s%s", memory, lists, ways);
+static void set_up_alone(struct spw_queue *q, const struct vfio *v)
+{
 	if (q->wait_mode != SPW_WAIT_POLL)
 		spw_log(&q->log, SPW_LOG_INFO,
 			"vfio: completions are polled, whatever way to wait was asked for");
 	/* Vectors are cut where a command cannot name them, as for a polled block device. */
-	q->polls = !all_take_sgl(q, v);
+	q->polls = !v->take_sgl;
 	q->pieces = q->arena_len_bytes > 0 ? 1 : 0;
 	q->piece_shift = WHOLE_SHIFT;
 	q->registered_bytes = q->arena_len_bytes;
 	q->prepare = vfio_prepare;
-}
-
-/* Of a command: what the caller says, or what suits the slowest controller. */
-static uint32_t timeout_ms(const struct spw_queue *q, const struct vfio *v)
-{
-	uint32_t most = q->timeout_ms;
-
-	for (unsigned i = 0; q->timeout_ms == 0 && i < q->device_count; i++)
-		if (v->devices[i].ns && v->devices[i].ns->controller->link->timeout_ms > most)
-			most = v->devices[i].ns->controller->link->timeout_ms;
-	return most;
 }
 
 static int vfio_open(struct spw_queue *q)
@@ -352,15 +263,14 @@ static int vfio_open(struct spw_queue *q)
 
 	if (!v)
 		return spw_error(-ENOMEM, "vfio: no memory");
-	v->watched = -1;
+	v->take_sgl = true;
 	q->front_state = v;
 	for (unsigned i = 0; i < q->device_count && ret == 0; i++)
-		ret = open_device(q, i, &v->devices[i]);
-	v->timeout_ns = timeout_ms(q, v) * UINT64_C(1000000);
-	if (ret == 0 && needs_other(q)) {
+		ret = open_device(q, v, i);
+	if (ret == 0)
 		watch_controllers(q, v);
+	if (ret == 0 && v->device_count < q->device_count)
 		ret = open_other(q, v);
-	}
 	if (ret) {
 		vfio_close(q);
 		return ret;
@@ -368,6 +278,8 @@ static int vfio_open(struct spw_queue *q)
 	describe(q, v);
 	if (v->other)
 		q->prepare = spw_queue_prepare_any;
+	else
+		set_up_alone(q, v);
 	return 0;
 }
 
@@ -381,9 +293,9 @@ static void vfio_limits(struct spw_queue *q, struct spw_queue_device *dev)
 			v->other->limits(q, dev);
 		return;
 	}
-	dev->part_bytes_max = (uint32_t)(d->ns->command_bytes_max & ~(uint64_t)dev->block_mask);
+	dev->part_bytes_max = (uint32_t)d->ns->command_bytes_max;
 	/* What is not in the arena is copied, and a copy is so long. */
-	dev->segments_max = (uint32_t)(COPY_BYTES / q->page_bytes);
+	dev->segments_max = (uint32_t)(SPW_VFIO_COPY_BYTES / q->page_bytes);
 	/* To the controller the arena is one run of pages. */
 	if (!v->other)
 		q->arena_page_bytes = SPW_HUGE_PAGE_BYTES;
@@ -391,41 +303,23 @@ static void vfio_limits(struct spw_queue *q, struct spw_queue_device *dev)
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
-static inline struct spw_vfio_prp_list list_of(const struct vfio_device *d, uint32_t slot)
+static inline struct spw_vfio_list list_of(const struct vfio_device *d, uint32_t slot)
 {
-	uint64_t offset = (uint64_t)slot * SPW_NVME_PAGE_BYTES;
+	char *list = d->lists + (size_t)slot * SPW_NVME_PAGE_BYTES;
 
-	return (struct spw_vfio_prp_list){.entries = (uint64_t *)(void *)(d->lists + offset),
-					  .iova = d->lists_iova + offset};
+	return (struct spw_vfio_list){.entries = (uint64_t *)(void *)list,
+				      .iova = (uintptr_t)list + d->own_iova};
 }
 
-/* Where a command's memory is. */
-struct pointer {
-	uint64_t words[2]; /* two pages' addresses, or a descriptor */
-	uint32_t flags;    /* which: of the command */
-};
-
-/* One run of memory; PRPs are shorter up to two pages. */
-static inline void name_run(const struct vfio_device *d, const struct spw_vfio_prp_list *list,
-			    uint64_t iova, uint32_t len_bytes, struct pointer *pointer)
-{
-	if (d->takes_sgl &&
-	    (iova & (SPW_NVME_PAGE_BYTES - 1)) + len_bytes > 2 * SPW_NVME_PAGE_BYTES) {
-		spw_vfio_sgl(iova, len_bytes, pointer->words);
-		pointer->flags = SPW_VFIO_SGL_FLAG;
-	} else {
-		spw_vfio_prp(list, iova, len_bytes, pointer->words);
-		pointer->flags = 0;
-	}
-}
-
-/* All words of an entry, which may hold an older command. */
-static inline void write_transfer(union spw_vfio_command *entry, const struct vfio_device *d,
-				  uint16_t cid, bool is_read, const struct pointer *pointer,
-				  uint64_t offset_bytes, uint32_t len_bytes)
+/* All words of an entry, which may hold an older command. There is room. */
+static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_read,
+				  const struct spw_vfio_pointer *pointer, uint64_t offset_bytes,
+				  uint32_t len_bytes)
 {
 	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1;
 	uint64_t placement = 0;
+	uint16_t cid;
+	union spw_vfio_command *entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
 
 	if (unlikely(d->placement >= 0) && !is_read) {
 		blocks |= 2u << 20; /* DTYPE: data placement */
@@ -449,12 +343,10 @@ SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 	struct spw_queue_device *dev;
 	uint64_t piece;
 	struct spw_part *part = spw_whole_slot(q, io, WHOLE_SHIFT, &dev, &piece);
-	struct spw_vfio_prp_list list;
-	union spw_vfio_command *entry;
+	struct spw_vfio_pointer pointer;
+	struct spw_vfio_list list;
 	struct vfio_device *d;
-	struct pointer pointer;
 	uint32_t slot;
-	uint16_t cid;
 
 	if (unlikely(!part))
 		return spw_queue_prepare_any(q, io);
@@ -463,10 +355,9 @@ SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 		return spw_queue_prepare_any(q, io);
 	slot = (uint32_t)(part - dev->parts);
 	list = list_of(d, slot);
-	name_run(d, &list, (uintptr_t)io->buf + d->arena_iova, io->len_bytes, &pointer);
-	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
-	write_transfer(entry, d, cid, io->op == SPW_READ, &pointer, io->offset_bytes,
-		       io->len_bytes);
+	spw_vfio_name_run(&list, d->takes_sgl, (uintptr_t)io->buf + d->arena_iova, io->len_bytes,
+			  &pointer);
+	issue_transfer(d, slot, io->op == SPW_READ, &pointer, io->offset_bytes, io->len_bytes);
 	spw_whole_issued(q, dev, io);
 	v->pending |= UINT64_C(1) << io->device;
 	return 0;
@@ -479,85 +370,32 @@ static bool in_arena(const struct spw_queue *q, const void *memory, uint64_t len
 	return first < q->arena_len_bytes && len_bytes <= q->arena_len_bytes - first;
 }
 
-static bool add_pages(const struct vfio_device *d, const struct spw_part *part,
-		      const struct spw_vfio_prp_list *list, struct spw_vfio_prp_builder *pages)
+static bool is_in_arena(const struct spw_queue *q, const struct spw_part *part)
 {
-	spw_vfio_prp_begin(pages, list);
 	for (uint32_t i = 0; i < part->iov_count; i++)
-		if (!spw_vfio_prp_add(pages, (uintptr_t)part->iov[i].iov_base + d->arena_iova,
-				      part->iov[i].iov_len))
+		if (!in_arena(q, part->iov[i].iov_base, part->iov[i].iov_len))
 			return false;
-	return true;
+	return part->iov_count > 0 || in_arena(q, part->buf, part->len_bytes);
 }
 
-static bool add_runs(const struct vfio_device *d, const struct spw_part *part,
-		     const struct spw_vfio_prp_list *list, struct spw_vfio_sgl_builder *runs)
+static char *copy_of(const struct vfio_device *d, const struct command *command)
 {
-	spw_vfio_sgl_begin(runs, list);
-	for (uint32_t i = 0; i < part->iov_count; i++)
-		if (!spw_vfio_sgl_add(runs, (uintptr_t)part->iov[i].iov_base + d->arena_iova,
-				      (uint32_t)part->iov[i].iov_len))
-			return false;
-	return true;
-}
-
-/* The elements of a part's vector. Return: can a command name them? @foreign: why not. */
-static bool name_vector(const struct spw_queue *q, const struct vfio_device *d,
-			const struct spw_part *part, const struct spw_vfio_prp_list *list,
-			bool *foreign, struct pointer *pointer)
-{
-	struct spw_vfio_prp_builder pages;
-	struct spw_vfio_sgl_builder runs;
-	bool in_pages;
-
-	*foreign = false;
-	for (uint32_t i = 0; i < part->iov_count && !*foreign; i++)
-		*foreign = !in_arena(q, part->iov[i].iov_base, part->iov[i].iov_len);
-	if (*foreign)
-		return false;
-	in_pages = add_pages(d, part, list, &pages);
-	/* A list of runs has two words each, of pages one; both are built in the same place. */
-	if (d->takes_sgl && (!in_pages || pages.count > 1)) {
-		if (add_runs(d, part, list, &runs) &&
-		    (!in_pages || runs.count * SPW_VFIO_SGL_WORDS < pages.count)) {
-			spw_vfio_sgl_end(&runs, pointer->words);
-			pointer->flags = SPW_VFIO_SGL_FLAG;
-			return true;
-		}
-		in_pages = in_pages && add_pages(d, part, list, &pages);
-	}
-	if (!in_pages)
-		return false;
-	spw_vfio_prp_end(&pages, pointer->words);
-	pointer->flags = 0;
-	return true;
-}
-
-static void copy_vector(const struct spw_part *part, char *copy, uint32_t bytes, bool to_copy)
-{
-	for (const struct iovec *iov = part->iov; bytes > 0; iov++) {
-		uint32_t now = iov->iov_len < bytes ? (uint32_t)iov->iov_len : bytes;
-
-		if (to_copy)
-			memcpy(copy, iov->iov_base, now);
-		else
-			memcpy(iov->iov_base, copy, now);
-		copy += now;
-		bytes -= now;
-	}
+	return d->copies + (size_t)command->copy * SPW_VFIO_COPY_BYTES;
 }
 
 static void copy_part(const struct vfio_device *d, const struct spw_part *part,
-		      const struct command *command, bool to_copy)
+		      const struct command *command)
 {
-	char *copy = d->copies + (size_t)command->copy * COPY_BYTES;
+	const struct iovec one = {.iov_base = part->buf, .iov_len = command->bytes};
+	char *copy = copy_of(d, command);
 
-	if (command->gathered)
-		copy_vector(part, copy, command->bytes, to_copy);
-	else if (to_copy)
-		memcpy(copy, part->buf, command->bytes);
-	else
-		memcpy(part->buf, copy, command->bytes);
+	for (uint32_t i = 0, left = command->bytes, now; left > 0; left -= now, copy += now, i++) {
+		const struct iovec *iov = part->iov_count > 0 ? &part->iov[i] : &one;
+
+		now = iov->iov_len < left ? (uint32_t)iov->iov_len : left;
+		memcpy(part->op == SPW_WRITE ? copy : iov->iov_base,
+		       part->op == SPW_WRITE ? iov->iov_base : copy, now);
+	}
 }
 
 /* Return: false: all copies are in use. */
@@ -569,11 +407,11 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 	SPW_ASSERT(command->copy < 0); /* VFIO-1 */
 	command->copy = (int16_t)__builtin_ctz(d->copies_free);
 	d->copies_free &= d->copies_free - 1;
-	command->gathered = part->iov_count > 0;
-	command->bytes = part->len_bytes < COPY_BYTES ? part->len_bytes : COPY_BYTES;
-	*iova = d->copies_iova + (uint64_t)command->copy * COPY_BYTES;
+	command->bytes =
+		part->len_bytes < SPW_VFIO_COPY_BYTES ? part->len_bytes : SPW_VFIO_COPY_BYTES;
+	*iova = (uintptr_t)copy_of(d, command) + d->own_iova;
 	if (part->op == SPW_WRITE)
-		copy_part(d, part, command, true);
+		copy_part(d, part, command);
 	*(foreign ? &q->stats.parts_copied_foreign : &q->stats.parts_copied_gaps) += 1;
 	q->stats.bytes_copied += command->bytes;
 	return true;
@@ -591,46 +429,32 @@ static void give_back(struct vfio_device *d, struct command *command)
 
 /* Where the part's memory is, for the controller. Return: false: all copies are in use. */
 static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_part *part,
-			uint32_t slot, struct pointer *pointer)
+			uint32_t slot, struct spw_vfio_pointer *pointer)
 {
 	struct command *command = &d->commands[slot];
-	struct spw_vfio_prp_list list = list_of(d, slot);
-	bool foreign = true;
+	struct spw_vfio_list list = list_of(d, slot);
+	bool is_foreign = !is_in_arena(q, part);
 	uint64_t iova;
 
-	if (part->iov_count > 0 && name_vector(q, d, part, &list, &foreign, pointer))
-		return true;
-	if (part->iov_count == 0 && in_arena(q, part->buf, part->len_bytes)) {
-		name_run(d, &list, (uintptr_t)part->buf + d->arena_iova, part->len_bytes, pointer);
+	if (!is_foreign && part->iov_count == 0) {
+		spw_vfio_name_run(&list, d->takes_sgl, (uintptr_t)part->buf + d->arena_iova,
+				  part->len_bytes, pointer);
 		return true;
 	}
-	if (!take_copy(q, d, part, foreign, command, &iova))
+	if (!is_foreign && spw_vfio_name_vector(&list, d->takes_sgl, part->iov, part->iov_count,
+						d->arena_iova, pointer))
+		return true;
+	if (!take_copy(q, d, part, is_foreign, command, &iova))
 		return false;
 	part->piece = -1;
-	name_run(d, &list, iova, command->bytes, pointer);
+	spw_vfio_name_run(&list, d->takes_sgl, iova, command->bytes, pointer);
 	return true;
-}
-
-static int issue_transfer(struct spw_queue *q, struct vfio_device *d, struct spw_part *part,
-			  uint32_t slot)
-{
-	union spw_vfio_command *entry;
-	struct pointer pointer;
-	uint16_t cid;
-
-	SPW_ASSERT(part->len_bytes <= d->ns->command_bytes_max); /* VFIO-3 */
-	if (!name_memory(q, d, part, slot, &pointer))
-		return -EAGAIN;
-	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
-	write_transfer(entry, d, cid, part->op == SPW_READ, &pointer, part->offset_bytes,
-		       d->commands[slot].bytes ? d->commands[slot].bytes : part->len_bytes);
-	return 0;
 }
 
 /* Flush and deallocation, encoded for the kernel's passthrough: the same fields. */
 static void issue_rest(struct vfio_device *d, struct spw_part *part, uint32_t slot)
 {
-	struct spw_vfio_prp_list list = list_of(d, slot);
+	struct spw_vfio_list list = list_of(d, slot);
 	union spw_vfio_command *entry;
 	struct nvme_uring_cmd cmd;
 	uint16_t cid;
@@ -675,6 +499,7 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 	struct vfio *v = q->front_state;
 	struct vfio_device *d = &v->devices[part->device];
 	uint32_t slot = (uint32_t)(part - q->devices[part->device].parts);
+	struct spw_vfio_pointer pointer;
 
 	if (!d->ns)
 		return issue_to_other(q, v, part);
@@ -683,15 +508,18 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 		return 0;
 	}
 	/* More than the drive takes at a time. */
-	if (unlikely(part->op == SPW_DISCARD && part->len_bytes > spw_vfio_deallocate_max(d->ns))) {
+	if (unlikely(part->op == SPW_DISCARD && part->len_bytes > d->ns->deallocate_bytes_max)) {
 		discard_here_and_now(q, part);
 		return 0;
 	}
 	if (!spw_vfio_pair_has_room(&d->pair))
 		return -EAGAIN;
 	if (likely(part->op <= SPW_WRITE)) {
-		if (issue_transfer(q, d, part, slot))
+		SPW_ASSERT(part->len_bytes <= d->ns->command_bytes_max); /* VFIO-3 */
+		if (!name_memory(q, d, part, slot, &pointer))
 			return -EAGAIN;
+		issue_transfer(d, slot, part->op == SPW_READ, &pointer, part->offset_bytes,
+			       d->commands[slot].bytes ? d->commands[slot].bytes : part->len_bytes);
 	} else {
 		issue_rest(d, part, slot);
 	}
@@ -727,20 +555,6 @@ static void vfio_cancel(struct spw_queue *q, struct spw_part *part)
 
 /* ---- Completions ----------------------------------------------------------------------------- */
 
-/* Return: what becomes of the part. */
-static int64_t part_result(struct spw_queue *q, const struct spw_part *part, uint32_t status,
-			   uint32_t bytes)
-{
-	int error = spw_nvme_errno(status);
-
-	if (status == 0)
-		return bytes;
-	if (!(status & SPW_NVME_STATUS_DNR) && part->retries < RETRIES_MAX)
-		return -EAGAIN;
-	q->drive_status = status & SPW_NVME_STATUS_CODE;
-	return error ? error : -EIO;
-}
-
 /* A command that the long way issued, or that failed. */
 __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vfio_device *d,
 						  struct spw_part *part, uint32_t slot,
@@ -752,11 +566,12 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	/* A success may come with the word that there is more in a log. */
 	if ((status & SPW_NVME_STATUS_CODE) == 0)
 		status = 0;
-	if (part->io->engine_state == IO_WHOLE)
+	if (spw_io_is_whole(part->io))
 		spw_part_unfold(q, part);
 	if (status == 0 && command->copy >= 0 && part->op == SPW_READ)
-		copy_part(d, part, command, false);
-	res = part_result(q, part, status, command->bytes ? command->bytes : part->len_bytes);
+		copy_part(d, part, command);
+	res = spw_nvme_part_result(q, part, status,
+				   command->bytes ? command->bytes : part->len_bytes);
 	give_back(d, command);
 	spw_part_completed(q, part, res);
 	q->drive_status = 0;
@@ -765,7 +580,6 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 static unsigned bury(struct spw_queue *q, struct vfio_device *d, struct spw_queue_device *dev,
 		     uint64_t expired_ns);
 
-/* Take what a device has completed. Return: how much. */
 static unsigned take_device(struct spw_queue *q, struct vfio_device *d,
 			    struct spw_queue_device *dev)
 {
@@ -807,7 +621,8 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 	if (d->dead)
 		return count;
 	d->dead = true;
-	unwatch(q->front_state, d);
+	/* What the kernel wants of it keeps nobody awake any more. */
+	(void)epoll_ctl(q->wake.watched, EPOLL_CTL_DEL, c->link->wanted_back, NULL);
 	q->prepare = spw_queue_prepare_any;
 	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason,
 		d->pair.in_flight);
@@ -889,7 +704,6 @@ static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct v
 	return count + bury(q, d, dev, now_ns - v->timeout_ns);
 }
 
-/* Return: how many commands have ended by it. */
 __attribute__((cold, noinline)) static unsigned check(struct spw_queue *q, struct vfio *v)
 {
 	uint64_t now_ns = spw_clock_ns();
@@ -926,74 +740,25 @@ static bool rings_are_empty(const struct spw_queue *q, const struct vfio *v)
 	return true;
 }
 
-/* Sleep for a wake, or until the kernel wants a controller back. */
-static int sleep_for_wake(struct spw_queue *q, struct vfio *v, int64_t timeout_ns)
+/* Looks at the controllers all the same: the kernel's removal of one waits for this thread. */
+static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want,
+				 int64_t timeout_ns)
 {
-	struct pollfd events[1 + SPW_QUEUE_DEVICES_MAX];
-	int64_t ms = (timeout_ns + 999999) / 1000000;
+	bool is_shortened = timeout_ns < 0 || timeout_ns > (int64_t)v->idle_ns;
+	uint32_t before = spw_queue_in_flight(q);
 	int ret;
 
-	events[0] = (struct pollfd){.fd = q->wake.eventfd, .events = POLLIN};
-	for (unsigned i = 0; i < q->device_count; i++) {
-		const struct vfio_device *d = &v->devices[i];
-
-		events[1 + i] = (struct pollfd){
-			.fd = d->ns && !d->dead ? d->ns->controller->link->wanted_back : -1,
-			.events = POLLIN};
-	}
-	q->stats.system_calls++;
-	q->stats.sleeps++;
-	ret = poll(events, 1 + q->device_count, ms < INT_MAX ? (int)ms : INT_MAX);
-	if (ret < 0)
-		return -errno;
-	if (events[0].revents)
-		spw_wake_drain(&q->wake);
-	if (ret > (events[0].revents ? 1 : 0))
-		v->next_check_ns = 0;
-	return ret == 0 ? -ETIME : 0;
-}
-
-static int sleep_in_other(struct spw_queue *q, struct vfio *v, unsigned want, int64_t timeout_ns)
-{
-	uint32_t before = spw_queue_in_flight(q);
-	int ret = v->other->wait(q, want, timeout_ns);
-
+	if (is_shortened)
+		timeout_ns = (int64_t)v->idle_ns;
+	ret = v->other ? v->other->wait(q, want, timeout_ns) : spw_queue_sleep(q, timeout_ns);
 	/* Nothing ended and nobody woke us: a controller ended the sleep. */
 	if (ret == 0 && spw_queue_in_flight(q) == before &&
 	    !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
 		v->next_check_ns = 0;
-	return ret;
-}
-
-static uint32_t idle_ms(const struct spw_queue *q, const struct vfio *v)
-{
-	uint32_t least = UINT32_MAX;
-
-	for (unsigned i = 0; i < q->device_count; i++)
-		if (v->devices[i].ns && v->devices[i].ns->controller->link->idle_ms < least)
-			least = v->devices[i].ns->controller->link->idle_ms;
-	return least;
-}
-
-/*
- * Nothing to poll. The controllers are looked at all the same: the kernel's removal of one would
- * wait for this thread, and who asks for the next transfer may be long in coming.
- */
-static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want,
-				 int64_t timeout_ns)
-{
-	int64_t idle_ns = idle_ms(q, v) * INT64_C(1000000);
-	bool is_shortened = timeout_ns < 0 || timeout_ns > idle_ns;
-	int ret;
-
-	if (is_shortened)
-		timeout_ns = idle_ns;
-	ret = v->other ? sleep_in_other(q, v, want, timeout_ns) : sleep_for_wake(q, v, timeout_ns);
 	(void)check(q, v);
 	return is_shortened && ret == -ETIME ? 0 : ret;
 }
 
-/* Tell the controllers, and take what has ended on all devices. */
 static int look(struct spw_queue *q, struct vfio *v, unsigned *taken)
 {
 	unsigned count = 0;
@@ -1013,16 +778,6 @@ static int look(struct spw_queue *q, struct vfio *v, unsigned *taken)
 	if (unlikely(++v->looks % LOOKS_PER_CLOCK == 0))
 		*taken += check(q, v);
 	return ret;
-}
-
-static void relax(const struct spw_queue *q, const struct vfio *v)
-{
-	for (unsigned i = 0; i < q->device_count; i++) {
-		if (v->devices[i].pair.in_flight == 0)
-			continue;
-		v->devices[i].ns->controller->link->ops->relax(v->devices[i].ns->controller->link);
-		return;
-	}
 }
 
 static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
@@ -1048,7 +803,7 @@ static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 		if (deadline_ns != UINT64_MAX && spw_clock_ns() >= deadline_ns)
 			return -ETIME;
 		if (taken == 0 && vain++ % SPW_VFIO_LOOKS_PER_RELAX == 0)
-			relax(q, v);
+			v->link->ops->relax(v->link);
 	}
 }
 

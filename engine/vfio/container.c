@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/container.c - controllers by their IOMMU groups, and the container that has their
- * address space
+ * engine/vfio/container.c - controllers by their IOMMU groups, and the container with their memory
  *
- * A group belongs to the one process that opened it. When the last group leaves its container, the
- * kernel forgets what was mapped, so the container is given up then and the next controller gets a
- * new one.
+ * When the last group leaves its container, the kernel forgets what was mapped: the container is
+ * given up then, and the next controller gets a new one.
  */
 #include "engine/vfio/function.h"
 
@@ -14,7 +12,6 @@
 #include <linux/vfio.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -28,33 +25,26 @@ struct spw_vfio_group {
 	struct spw_vfio_domain *container;
 };
 
-/* spw_vfio_domains_lock is held for both. */
+/* Under spw_vfio_domains_lock. */
 static struct spw_vfio_domain *current;
 static struct spw_vfio_group *groups;
-
-/* ---- The container --------------------------------------------------------------------------- */
 
 static int make_container(struct spw_vfio_domain *d)
 {
 	int version;
 
 	d->fd = open("/dev/vfio/vfio", O_RDWR | O_CLOEXEC);
-	if (d->fd < 0) {
-		int ret = -errno;
-
-		return spw_error_errno(ret, "/dev/vfio/vfio cannot be opened%s",
-				       ret == -ENOENT || ret == -ENODEV ? " (modprobe vfio-pci)"
-									: "");
-	}
+	if (d->fd < 0)
+		return spw_error_errno(-errno, "/dev/vfio/vfio cannot be opened%s",
+				       errno == ENOENT || errno == ENODEV ? " (modprobe vfio-pci)"
+									  : "");
 	version = ioctl(d->fd, VFIO_GET_API_VERSION);
 	if (version != VFIO_API_VERSION ||
-	    ioctl(d->fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1) {
-		(void)close(d->fd);
+	    ioctl(d->fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1)
 		return spw_error(-EOPNOTSUPP,
 				 "/dev/vfio/vfio has version %d and not the kind of IOMMU that is "
 				 "needed (modprobe vfio_iommu_type1)",
 				 version);
-	}
 	return 0;
 }
 
@@ -89,17 +79,15 @@ static int ask_ranges(struct spw_vfio_domain *d)
 		struct vfio_iommu_type1_info info;
 		char bytes[4096];
 	} answer = {.info.argsz = sizeof(answer)};
-	struct spw_vfio_space reported = {0};
 
 	if (ioctl(d->fd, VFIO_IOMMU_GET_INFO, &answer))
 		return spw_error_errno(-errno, "vfio: the IOMMU does not tell its addresses");
+	d->space.range_count = 0;
 	if (answer.info.flags & VFIO_IOMMU_INFO_CAPS && answer.info.argsz <= sizeof(answer))
-		read_ranges(&reported, answer.bytes, answer.info.argsz, answer.info.cap_offset);
-	if (reported.range_count == 0)
-		reported.ranges[reported.range_count++] =
+		read_ranges(&d->space, answer.bytes, answer.info.argsz, answer.info.cap_offset);
+	if (d->space.range_count == 0)
+		d->space.ranges[d->space.range_count++] =
 			(struct spw_vfio_range){.first = 0x10000, .last = 0xfedfffff};
-	memcpy(d->space.ranges, reported.ranges, sizeof(reported.ranges));
-	d->space.range_count = reported.range_count;
 	return 0;
 }
 
@@ -134,19 +122,15 @@ static int container_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapp
 	return d->members > 0 && ioctl(d->fd, VFIO_IOMMU_UNMAP_DMA, &unmap) ? -errno : 0;
 }
 
-/* ---- Groups ---------------------------------------------------------------------------------- */
-
-static int open_group_fd(const struct spw_vfio_function *f, int *fd)
+static int open_group_node(struct spw_vfio_group *g, const char *address)
 {
 	struct vfio_group_status status = {.argsz = sizeof(status)};
-	const char *address = f->link.address;
-	unsigned number = f->group_number;
 	char path[64];
 	int ret;
 
-	(void)snprintf(path, sizeof(path), "/dev/vfio/%u", number);
-	*fd = open(path, O_RDWR | O_CLOEXEC);
-	if (*fd < 0) {
+	(void)snprintf(path, sizeof(path), "/dev/vfio/%u", g->number);
+	g->fd = open(path, O_RDWR | O_CLOEXEC);
+	if (g->fd < 0) {
 		ret = -errno;
 		if (ret == -EBUSY)
 			return spw_error(ret,
@@ -159,46 +143,32 @@ static int open_group_fd(const struct spw_vfio_function *f, int *fd)
 					 address);
 		return spw_error_errno(ret, "pci:%s: %s cannot be opened", address, path);
 	}
-	if (ioctl(*fd, VFIO_GROUP_GET_STATUS, &status))
-		ret = spw_error_errno(-errno, "pci:%s: %s does not tell its state", address, path);
-	else if (!(status.flags & VFIO_GROUP_FLAGS_VIABLE))
-		ret = spw_error(-EBUSY,
-				"pci:%s shares its IOMMU group %u with devices that other drivers "
-				"have (see /sys/kernel/iommu_groups/%u/devices): bind all of them "
-				"to vfio-pci, or put the drive into another slot",
-				address, number, number);
-	else
-		return 0;
-	(void)close(*fd);
-	return ret;
+	if (ioctl(g->fd, VFIO_GROUP_GET_STATUS, &status))
+		return spw_error_errno(-errno, "pci:%s: %s does not tell its state", address, path);
+	if (!(status.flags & VFIO_GROUP_FLAGS_VIABLE))
+		return spw_error(-EBUSY,
+				 "pci:%s shares its IOMMU group %u with devices that other drivers "
+				 "have (see /sys/kernel/iommu_groups/%u/devices): bind all of them "
+				 "to vfio-pci, or put the drive into another slot",
+				 address, g->number, g->number);
+	return 0;
 }
 
 static int attach_group(struct spw_vfio_group *g, struct spw_vfio_function *f)
 {
 	int ret = spw_vfio_domain_get(&spw_vfio_by_group, &current, f);
-	struct spw_vfio_domain *d = f->domain;
 
 	if (ret)
 		return ret;
-	if (ioctl(g->fd, VFIO_GROUP_SET_CONTAINER, &d->fd)) {
-		ret = spw_error_errno(-errno, "pci:%s: its IOMMU group %u cannot be used",
-				      f->link.address, g->number);
-		spw_vfio_domain_put(f);
-		return ret;
-	}
-	ret = d->members++ == 0 ? set_iommu(f) : 0;
-	if (ret == 0)
-		ret = ask_ranges(d);
-	if (ret) {
-		(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
-		d->members--;
-		spw_vfio_domain_put(f);
-		return ret;
-	}
-	g->container = d;
-	return 0;
+	if (ioctl(g->fd, VFIO_GROUP_SET_CONTAINER, &f->domain->fd))
+		return spw_error_errno(-errno, "pci:%s: its IOMMU group %u cannot be used",
+				       f->link.address, g->number);
+	g->container = f->domain;
+	ret = g->container->members++ == 0 ? set_iommu(f) : 0;
+	return ret ? ret : ask_ranges(g->container);
 }
 
+/* put_group() undoes it also after an error. */
 static int open_group(struct spw_vfio_function *f)
 {
 	struct spw_vfio_group *g = calloc(1, sizeof(*g));
@@ -206,23 +176,11 @@ static int open_group(struct spw_vfio_function *f)
 
 	if (!g)
 		return spw_error(-ENOMEM, "vfio: no memory");
-	g->number = f->group_number;
-	g->links = 1;
-	ret = open_group_fd(f, &g->fd);
-	if (ret)
-		goto fail;
-	ret = attach_group(g, f);
-	if (ret) {
-		(void)close(g->fd);
-		goto fail;
-	}
-	g->next = groups;
+	*g = (struct spw_vfio_group){.next = groups, .number = f->group_number, .links = 1};
 	groups = g;
 	f->group = g;
-	return 0;
-fail:
-	free(g);
-	return ret;
+	ret = open_group_node(g, f->link.address);
+	return ret ? ret : attach_group(g, f);
 }
 
 /* The lock is held. */
@@ -241,27 +199,26 @@ static int get_group(struct spw_vfio_function *f)
 }
 
 /* The lock is held. */
-static void put_group(struct spw_vfio_group *g)
+static void put_group(struct spw_vfio_function *f)
 {
-	struct spw_vfio_domain *d = g->container;
+	struct spw_vfio_group *g = f->group, **at = &groups;
 
-	if (--g->links > 0)
+	f->group = NULL;
+	if (!g || --g->links > 0)
 		return;
-	for (struct spw_vfio_group **at = &groups; *at; at = &(*at)->next) {
-		if (*at != g)
-			continue;
-		*at = g->next;
-		break;
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	if (g->container) {
+		/* Closing the device removes the group from the container: the IOMMU blocks it. */
+		(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
+		if (--g->container->members == 0 && current == g->container)
+			current = NULL;
 	}
-	/* Closing the device removes the group from the container: the IOMMU blocks it. */
-	(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
-	(void)close(g->fd);
+	if (g->fd >= 0)
+		(void)close(g->fd);
 	free(g);
-	if (--d->members == 0 && current == d)
-		current = NULL;
 }
-
-/* ---- The way --------------------------------------------------------------------------------- */
 
 static int open_by_group(struct spw_vfio_function *f)
 {
@@ -269,6 +226,8 @@ static int open_by_group(struct spw_vfio_function *f)
 
 	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
 	ret = get_group(f);
+	if (ret)
+		put_group(f);
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 	if (ret)
 		return ret;
@@ -283,9 +242,7 @@ static void leave_group(struct spw_vfio_function *f)
 		(void)close(f->fd);
 	f->fd = -1;
 	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
-	if (f->group)
-		put_group(f->group);
-	f->group = NULL;
+	put_group(f);
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 }
 

@@ -9,10 +9,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/vfio/prp.h"
+#include "engine/vfio/pointer.h"
 #include "util/util.h"
 
-/* Registers. */
 #define REG_CAP  0x00u
 #define REG_CC   0x14u
 #define REG_CSTS 0x1cu
@@ -34,8 +33,10 @@
 #define CSTS_SHUTDOWN_MASK 0xcu
 #define CSTS_SHUTDOWN_DONE 0x8u
 
-/* What all registers read as once the controller is gone. */
 #define ALL_ONES UINT32_MAX
+
+#define GONE_TEXT  "the controller is gone: its registers read as all ones"
+#define FATAL_TEXT "the controller reports a fatal error (CSTS.CFS)"
 
 enum admin_opcode {
 	DELETE_SQ = 0x00,
@@ -45,6 +46,9 @@ enum admin_opcode {
 	SET_FEATURES = 0x09,
 	ASYNC_EVENT = 0x0c,
 };
+
+#define OPCODE_SENDS   0x1u
+#define OPCODE_FETCHES 0x2u
 
 #define FEATURE_QUEUES 0x07u
 #define FEATURE_EVENTS 0x0bu
@@ -56,7 +60,6 @@ enum admin_opcode {
 #define EVENT_NAMESPACES 0x0002u
 #define EVENT_MASK       0xff07u
 
-/* Slots of the admin queue. */
 enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 
 #define ALL_NAMESPACES UINT32_MAX
@@ -174,28 +177,28 @@ int spw_vfio_controller_error(const struct spw_vfio_controller *c)
 	return state == SPW_VFIO_LIVE ? 0 : spw_error(-ENODEV, "%s", c->reason);
 }
 
-/* The registers, and the kernel's wish. */
 static bool looks_alive(struct spw_vfio_controller *c)
 {
 	uint32_t status = status_register(c);
+	const char *why = NULL;
+	int error = -EIO;
 
 	if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE)
 		return false;
-	if (status == ALL_ONES)
-		spw_vfio_controller_stop(c, -ENODEV,
-					 "the controller is gone: its registers read as all ones");
-	else if (status & CSTS_FATAL)
-		spw_vfio_controller_stop(c, -EIO,
-					 "the controller reports a fatal error (CSTS.CFS)");
-	else if (!(status & CSTS_READY))
-		spw_vfio_controller_stop(
-			c, -EIO, "the controller is not ready any more (CSTS.RDY): it was reset");
-	else if (c->link->ops->is_wanted_back(c->link))
-		spw_vfio_controller_stop(
-			c, -ENODEV, "the kernel wants the device back: it is removed, or unbound");
-	else
-		return true;
-	return false;
+	if (status == ALL_ONES) {
+		error = -ENODEV;
+		why = GONE_TEXT;
+	} else if (status & CSTS_FATAL) {
+		why = FATAL_TEXT;
+	} else if (!(status & CSTS_READY)) {
+		why = "the controller is not ready any more (CSTS.RDY): it was reset";
+	} else if (c->link->ops->is_wanted_back(c->link)) {
+		error = -ENODEV;
+		why = "the kernel wants the device back: it is removed, or unbound";
+	}
+	if (why)
+		spw_vfio_controller_stop(c, error, "%s", why);
+	return !why;
 }
 
 /* ---- One command and its completion ---------------------------------------------------------- */
@@ -265,24 +268,41 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	return status & SPW_NVME_STATUS_CODE ? (int)status : 0;
 }
 
+/* The pair's lock is held. Its extra memory: a page for a list, then the data. */
+static int run_copied(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32_t slot,
+		      const union spw_vfio_command *command, void *data, uint32_t len_bytes,
+		      uint32_t *result)
+{
+	struct spw_vfio_list list = {.entries = (uint64_t *)(void *)pair->extra,
+				     .iova = spw_vfio_memory_iova(&pair->memory, pair->extra)};
+	char *copy = pair->extra + SPW_NVME_PAGE_BYTES;
+	union spw_vfio_command whole = *command;
+	struct spw_vfio_pointer pointer;
+	uint32_t ignored;
+	int ret;
+
+	if (len_bytes > 0) {
+		spw_vfio_name_run(&list, false, spw_vfio_memory_iova(&pair->memory, copy),
+				  len_bytes, &pointer);
+		memcpy(whole.prp, pointer.words, sizeof(whole.prp));
+		/* Every opcode has the direction. What a drive does not fill is zero. */
+		if (command->opcode & OPCODE_SENDS)
+			memcpy(copy, data, len_bytes);
+		else
+			memset(copy, 0, len_bytes);
+	}
+	ret = run(c, pair, slot, &whole, result ? result : &ignored);
+	if (ret == 0 && len_bytes > 0 && command->opcode & OPCODE_FETCHES)
+		memcpy(data, copy, len_bytes);
+	return ret;
+}
+
 /* The lock is held. */
 static int run_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command,
 		     void *data, uint32_t len_bytes, uint32_t *result)
 {
-	union spw_vfio_command whole = *command;
-	uint32_t ignored;
-	int ret;
-
 	SPW_ASSERT(len_bytes <= SPW_NVME_PAGE_BYTES);
-	if (data) {
-		memcpy(c->admin_data, data, len_bytes);
-		whole.prp[0] = c->admin_data_iova;
-		whole.prp[1] = 0;
-	}
-	ret = run(c, &c->admin, SLOT_COMMAND, &whole, result ? result : &ignored);
-	if (ret == 0 && data)
-		memcpy(data, c->admin_data, len_bytes);
-	return ret;
+	return run_copied(c, &c->admin, SLOT_COMMAND, command, data, len_bytes, result);
 }
 
 int spw_vfio_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command, void *data,
@@ -297,26 +317,13 @@ int spw_vfio_admin(struct spw_vfio_controller *c, const union spw_vfio_command *
 }
 
 int spw_vfio_command(struct spw_vfio_controller *c, const union spw_vfio_command *command,
-		     void *data, uint32_t len_bytes, bool sends, bool fetches)
+		     void *data, uint32_t len_bytes)
 {
-	struct spw_vfio_prp_list list = {
-		.entries = (uint64_t *)(void *)(c->io_data + SPW_VFIO_COPY_BYTES),
-		.iova = spw_vfio_memory_iova(&c->io.memory, c->io_data + SPW_VFIO_COPY_BYTES),
-	};
-	union spw_vfio_command whole = *command;
-	uint32_t ignored;
 	int ret;
 
 	SPW_ASSERT(len_bytes <= SPW_VFIO_COPY_BYTES);
 	(void)pthread_mutex_lock(&c->io_lock);
-	if (sends)
-		memcpy(c->io_data, data, len_bytes);
-	if (len_bytes > 0)
-		spw_vfio_prp(&list, spw_vfio_memory_iova(&c->io.memory, c->io_data), len_bytes,
-			     whole.prp);
-	ret = run(c, &c->io, 0, &whole, &ignored);
-	if (ret == 0 && fetches)
-		memcpy(data, c->io_data, len_bytes);
+	ret = run_copied(c, &c->io, 0, command, data, len_bytes, NULL);
 	(void)pthread_mutex_unlock(&c->io_lock);
 	return ret;
 }
@@ -404,9 +411,8 @@ static int refused(const struct spw_vfio_controller *c, const char *what, int st
 {
 	if (status <= 0)
 		return status;
-	return spw_error(spw_nvme_errno((uint32_t)status) ? spw_nvme_errno((uint32_t)status) : -EIO,
-			 "pci:%s refuses %s: %s (%03xh)", c->link->address, what,
-			 spw_nvme_status_text((uint32_t)status),
+	return spw_error(spw_vfio_errno(status), "pci:%s refuses %s: %s (%03xh)", c->link->address,
+			 what, spw_nvme_status_text((uint32_t)status),
 			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
 
@@ -415,13 +421,13 @@ static int create_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair
 {
 	union spw_vfio_command cq = {
 		.opcode = CREATE_CQ,
-		.prp = {spw_vfio_pair_cq_iova(pair)},
+		.prp = {pair->cq_iova},
 		.cdw10 = pair->mask << 16 | pair->id,
 		.cdw11 = 1, /* in one piece; no interrupts */
 	};
 	union spw_vfio_command sq = {
 		.opcode = CREATE_SQ,
-		.prp = {spw_vfio_pair_sq_iova(pair)},
+		.prp = {pair->memory.iova},
 		.cdw10 = pair->mask << 16 | pair->id,
 		.cdw11 = (uint32_t)pair->id << 16 | 1,
 	};
@@ -506,9 +512,7 @@ static int read_capabilities(struct spw_vfio_controller *c)
 	uint64_t cap = spw_vfio_get64(c->link, REG_CAP);
 
 	if (cap == UINT64_MAX)
-		return spw_error(-ENODEV,
-				 "pci:%s: the controller is gone: its registers read as all ones",
-				 c->link->address);
+		return spw_error(-ENODEV, "pci:%s: " GONE_TEXT, c->link->address);
 	c->entries_max = (uint32_t)(cap & 0xffffu) + 1;
 	c->ready_ms = (uint32_t)(cap >> 24 & 0xffu) * 500;
 	if (c->ready_ms == 0)
@@ -534,13 +538,9 @@ static int read_capabilities(struct spw_vfio_controller *c)
 
 static int ready_error(struct spw_vfio_controller *c, int ret, const char *what)
 {
-	if (ret == -ENODEV)
-		return spw_error(ret,
-				 "pci:%s: the controller is gone: its registers read as all ones",
-				 c->link->address);
-	if (ret == -EIO)
-		return spw_error(ret, "pci:%s: the controller reports a fatal error (CSTS.CFS)",
-				 c->link->address);
+	if (ret != -ETIMEDOUT)
+		return spw_error(ret, "pci:%s: %s", c->link->address,
+				 ret == -ENODEV ? GONE_TEXT : FATAL_TEXT);
 	return spw_error(ret, "pci:%s: %s within %u ms, the time that the controller itself states",
 			 c->link->address, what, c->ready_ms);
 }
@@ -555,24 +555,17 @@ static int enable(struct spw_vfio_controller *c)
 	if (ret)
 		return ret;
 	ret = spw_vfio_pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, ADMIN_ENTRIES_MAX,
-				 c->doorbell_bytes, SPW_NVME_PAGE_BYTES);
+				 c->doorbell_bytes, 2 * SPW_NVME_PAGE_BYTES);
 	if (ret)
 		return ret;
-	c->admin_data = spw_vfio_pair_extra(&c->admin);
-	c->admin_data_iova = spw_vfio_memory_iova(&c->admin.memory, c->admin_data);
 	spw_vfio_set32(c->link, REG_AQA, c->admin.mask << 16 | c->admin.mask);
-	spw_vfio_set64(c->link, REG_ASQ, spw_vfio_pair_sq_iova(&c->admin));
-	spw_vfio_set64(c->link, REG_ACQ, spw_vfio_pair_cq_iova(&c->admin));
+	spw_vfio_set64(c->link, REG_ASQ, c->admin.memory.iova);
+	spw_vfio_set64(c->link, REG_ACQ, c->admin.cq_iova);
 	/* The rings are in memory before the controller may look. */
 	spw_vfio_publish();
 	spw_vfio_set32(c->link, REG_CC, CC_ENTRY_SIZES | CC_ENABLE);
 	ret = wait_register(c, CSTS_READY, CSTS_READY, CSTS_FATAL, c->ready_ms);
 	return ret ? ready_error(c, ret, "does not start") : 0;
-}
-
-static uint32_t le32(const uint8_t *data)
-{
-	return data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
 }
 
 /* RTD3 Entry Latency; 0: not told. */
@@ -600,9 +593,9 @@ static int identify(struct spw_vfio_controller *c)
 	c->command_bytes_max = c->identity.transfer_bytes_max;
 	if (c->command_bytes_max == 0 || c->command_bytes_max > SPW_VFIO_PRP_BYTES_MAX)
 		c->command_bytes_max = SPW_VFIO_PRP_BYTES_MAX;
-	c->shutdown_ms = shutdown_ms(le32(data + 88));
-	c->tells_namespaces = (le32(data + 92) & EVENTS_NAMESPACES) != 0;
-	c->namespaces = le32(data + 516);
+	c->shutdown_ms = shutdown_ms(spw_le32(data + 88));
+	c->tells_namespaces = (spw_le32(data + 92) & EVENTS_NAMESPACES) != 0;
+	c->namespaces = spw_le32(data + 516);
 	c->writes_zeroes = (data[520] & 1u << 3) != 0;
 	/* 3 is reserved. */
 	c->takes_sgl = (data[536] & 3u) == 1 || (data[536] & 3u) == 2;
@@ -627,22 +620,12 @@ static int identify_limits(struct spw_vfio_controller *c)
 	if (data[1] > 0 && data[1] < 32 &&
 	    c->zeroes_bytes_max > (uint64_t)SPW_NVME_PAGE_BYTES << data[1])
 		c->zeroes_bytes_max = (uint64_t)SPW_NVME_PAGE_BYTES << data[1];
-	if (le32(data + 4) > 0)
-		c->deallocate_blocks_max = le32(data + 4);
-	blocks = le32(data + 8) | (uint64_t)le32(data + 12) << 32;
+	if (spw_le32(data + 4) > 0)
+		c->deallocate_blocks_max = spw_le32(data + 4);
+	blocks = spw_le64(data + 8);
 	if (blocks > 0 && blocks < c->deallocate_blocks_max)
 		c->deallocate_blocks_max = (uint32_t)blocks;
 	return 0;
-}
-
-/* Pairs of doorbells besides the admin queue's that the registers have room for. */
-static uint32_t pairs_with_doorbells(const struct spw_vfio_controller *c)
-{
-	uint64_t pairs = (c->link->registers_bytes - SPW_VFIO_DOORBELLS) / (2 * c->doorbell_bytes);
-
-	return pairs > SPW_VFIO_PAIRS_MAX ? SPW_VFIO_PAIRS_MAX
-	       : pairs > 0                ? (uint32_t)pairs - 1
-					  : 0;
 }
 
 static int set_features(struct spw_vfio_controller *c)
@@ -657,46 +640,40 @@ static int set_features(struct spw_vfio_controller *c)
 		.cdw10 = FEATURE_EVENTS,
 		.cdw11 = EVENTS_HEALTH | (c->tells_namespaces ? EVENTS_NAMESPACES : 0),
 	};
-	uint32_t granted = 0, pairs, room = pairs_with_doorbells(c);
+	uint32_t granted = 0, pairs;
 	int ret = refused(c, "its queues", spw_vfio_admin(c, &queues, NULL, 0, &granted));
 
 	if (ret)
 		return ret;
-	if (room == 0)
-		return spw_error(
-			-EPROTO,
-			"pci:%s: the %llu bytes of its registers have no doorbells for a queue",
-			c->link->address, (unsigned long long)c->link->registers_bytes);
 	pairs = (granted & 0xffffu) < granted >> 16 ? granted & 0xffffu : granted >> 16;
-	pairs = pairs + 1 < SPW_VFIO_PAIRS_MAX ? pairs + 1 : SPW_VFIO_PAIRS_MAX;
-	c->pairs = pairs < room ? pairs : room;
+	c->pairs = pairs + 1 < SPW_VFIO_PAIRS_MAX ? pairs + 1 : SPW_VFIO_PAIRS_MAX;
 	c->pairs_free = c->pairs == 64 ? UINT64_MAX : (UINT64_C(1) << c->pairs) - 1;
 	/* Which warnings there are differs; that one is not told is no reason not to work. */
 	ret = spw_vfio_admin(c, &events, NULL, 0, NULL);
 	return ret < 0 ? ret : 0;
 }
 
-static int start(struct spw_vfio_controller *c)
+static int open_own_pair(struct spw_vfio_controller *c)
 {
-	int ret = read_capabilities(c);
+	int ret = spw_vfio_pair_open(c, 1, SPW_VFIO_COPY_BYTES + SPW_NVME_PAGE_BYTES, &c->io);
 
-	if (ret == 0)
-		ret = enable(c);
-	if (ret == 0)
-		ret = identify(c);
-	if (ret == 0)
-		ret = identify_limits(c);
-	if (ret == 0)
-		ret = set_features(c);
-	if (ret == 0)
-		ret = spw_vfio_pair_open(c, 1, SPW_VFIO_COPY_BYTES + SPW_NVME_PAGE_BYTES, &c->io);
 	if (ret)
 		return ret;
-	c->io_data = spw_vfio_pair_extra(&c->io);
 	(void)pthread_mutex_lock(&c->admin_lock);
 	listen(c);
 	(void)pthread_mutex_unlock(&c->admin_lock);
 	return 0;
+}
+
+static int start(struct spw_vfio_controller *c)
+{
+	static int (*const steps[])(struct spw_vfio_controller * c) = {
+		read_capabilities, enable, identify, identify_limits, set_features, open_own_pair};
+	int ret = 0;
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(steps) && ret == 0; i++)
+		ret = steps[i](c);
+	return ret;
 }
 
 /* Shut down properly, then disable. One that never started or failed would not answer. */

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/controller.h - an NVMe controller: started, asked, given queue pairs, shut down; or
- * found dead, and stopped
+ * engine/vfio/controller.h - an NVMe controller, from its start to its shutdown or failure
  *
- * Threads    All functions may be called from any thread. A pair belongs to who made it; what is
- *            sent by spw_vfio_admin() takes turns.
+ * Threads    Any, for all functions. A pair belongs to who made it; admin commands take turns.
  *
- * Life       LIVE until it is closed, or until somebody finds that it does not work: a command past
- *            its deadline, a fatal status, a completion that cannot be, registers that read as all
- *            ones, the kernel wanting it back. That somebody stops it: the controller is disabled
- *            and then cut off from memory. Once it is STOPPED it can write nowhere any more, and
- *            whoever has commands in flight fails them and has the memory back. It does not come
- *            back to life; the next spw_vfio_open() starts anew.
+ * Life       LIVE until it is closed, or until somebody finds it not working: a late command, a
+ *            fatal status, an impossible completion, registers of all ones, the kernel wanting it
+ *            back. Who finds it disables it and cuts it off from memory. Once it is STOPPED it can
+ *            write nowhere: who has commands in flight fails them and has the memory back. It stays
+ *            so; the next spw_vfio_device_open() starts anew.
  *
  * Invariants, cited by asserts and tests
  *   CTRL-1  A controller is cut off before it is STOPPED, once.
@@ -22,6 +19,7 @@
 #ifndef SPW_ENGINE_VFIO_CONTROLLER_H
 #define SPW_ENGINE_VFIO_CONTROLLER_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -29,7 +27,7 @@
 
 #define SPW_VFIO_PAIRS_MAX 64u
 
-/* What spw_vfio_read() and its like copy through at a time. */
+/* What is copied through at a time, of a transfer that is not in mapped memory. */
 #define SPW_VFIO_COPY_BYTES (128u << 10)
 
 enum spw_vfio_state { SPW_VFIO_LIVE, SPW_VFIO_STOPPING, SPW_VFIO_STOPPED };
@@ -63,17 +61,14 @@ struct spw_vfio_controller {
 
 	pthread_mutex_t admin_lock; /* all below */
 	struct spw_vfio_pair admin;
-	char *admin_data; /* a page */
-	uint64_t admin_data_iova;
 	bool listens;        /* an Asynchronous Event Request is with the controller */
 	uint32_t pairs;      /* that it has, besides the admin queue's */
 	uint64_t pairs_free; /* bit i: pair i + 1 */
 	uint32_t event;      /* the last that was not logged yet, and whether there is one */
 	bool has_event;
 
-	pthread_mutex_t io_lock; /* for the transfers that wait; all below */
+	pthread_mutex_t io_lock; /* for the transfers that wait; what is below */
 	struct spw_vfio_pair io;
-	char *io_data; /* SPW_VFIO_COPY_BYTES, and the list of its pages behind it */
 };
 
 /* Start the controller behind @link, which belongs to it from now on, whatever is returned. */
@@ -89,9 +84,17 @@ int spw_vfio_controller_error(const struct spw_vfio_controller *controller);
 int spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
 		   void *data, uint32_t len_bytes, uint32_t *result);
 
-/* The same on its own I/O rings, at most SPW_VFIO_COPY_BYTES. @sends, @fetches: direction. */
+/* The same on its own I/O rings, at most SPW_VFIO_COPY_BYTES; the opcode has the direction. */
 int spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
-		     void *data, uint32_t len_bytes, bool sends, bool fetches);
+		     void *data, uint32_t len_bytes);
+
+/* Of a drive's status that is no success. */
+static inline int spw_vfio_errno(int status)
+{
+	int error = spw_nvme_errno((uint32_t)status);
+
+	return error ? error : -EIO;
+}
 
 /* Make a pair, with @extra_bytes for its owner. Return: 0; -EBUSY no more pairs; -errno. */
 int spw_vfio_pair_open(struct spw_vfio_controller *controller, uint32_t slots, uint64_t extra_bytes,

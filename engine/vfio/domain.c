@@ -22,8 +22,11 @@ int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain *
 			return spw_error(-ENOMEM, "vfio: no memory");
 		d->way = way;
 		d->current = current;
+		d->fd = -1;
 		ret = way->make(d);
 		if (ret) {
+			if (d->fd >= 0)
+				(void)close(d->fd);
 			free(d);
 			return ret;
 		}
@@ -39,13 +42,15 @@ void spw_vfio_domain_put(struct spw_vfio_function *f)
 	struct spw_vfio_domain *d = f->domain;
 
 	f->domain = NULL;
-	if (!d || --d->links > 0)
-		return;
-	SPW_ASSERT(d->members == 0 && !d->space.mappings);
-	if (*d->current == d)
-		*d->current = NULL;
-	(void)close(d->fd);
-	free(d);
+	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	if (d && --d->links == 0) {
+		SPW_ASSERT(d->members == 0 && !d->space.mappings);
+		if (*d->current == d)
+			*d->current = NULL;
+		(void)close(d->fd);
+		free(d);
+	}
+	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 }
 
 int spw_vfio_unsafe_interrupts(const struct spw_vfio_function *f, const char *module)

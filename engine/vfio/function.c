@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/function.c - controllers behind the kernel's vfio-pci: registers, configuration,
- * memory that they reach
- *
- * Which of the two ways leads to one is found by trying: iommufd, else its IOMMU group; whatever it
- * is that keeps iommufd from it.
- */
+/* engine/vfio/function.c - controllers behind vfio-pci: registers, configuration, memory */
 #include "engine/vfio/function.h"
 
 #include <errno.h>
@@ -30,9 +24,6 @@
 
 #define IDLE_MS 1000u
 
-/* Mass storage, non-volatile memory, NVM Express. */
-#define CLASS_NVME 0x010802
-
 /* So many pauses until another thread gets the core. */
 #define RELAXES_PER_YIELD 16u
 
@@ -43,11 +34,10 @@ static int examine(const char *address, unsigned *number)
 {
 	char path[PATH_MAX], driver[64], group[64], *end;
 
-	spw_vfio_folder(&spw_vfio_here, address, "", path);
-	if (access(path, F_OK))
+	if (access(spw_vfio_file(&spw_vfio_here, address, "", path), F_OK))
 		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)",
 				 address);
-	if (spw_vfio_read_number(&spw_vfio_here, address, "class", -1) != CLASS_NVME)
+	if (spw_vfio_read_number(&spw_vfio_here, address, "class", -1) != SPW_VFIO_CLASS_NVME)
 		return spw_error(-ENODEV, "pci:%s is not an NVMe controller", address);
 	if (!spw_vfio_read_link(&spw_vfio_here, address, "driver", driver, sizeof(driver)))
 		return spw_error(-ENODEV,
@@ -208,9 +198,7 @@ static void function_close(struct spw_vfio_link *link)
 		function_cut(link);
 	else if (f->way)
 		f->way->leave(f);
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
 	spw_vfio_domain_put(f);
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 	if (link->registers)
 		(void)munmap((void *)(uintptr_t)link->registers, link->registers_bytes);
 	if (link->wanted_back >= 0)
@@ -279,35 +267,27 @@ static int open_by(struct spw_vfio_function *f, const struct spw_vfio_way *way)
 }
 
 /*
- * Nothing was let transfer yet, and none of its memory is mapped: what the kernel does not let
- * iommufd do, it may let the group do. Where that does not work either, the first @error is the one
- * to mend; but only the group knows who has a device that is in use.
+ * What iommufd may not do the group may. Where both fail, the first error is the one to mend if
+ * iommufd is there at all; but only the group knows who has a device that is in use.
  */
-static int open_by_group_instead(struct spw_vfio_function *f, int error)
-{
-	int ret;
-
-	(void)snprintf(f->link.why_group, sizeof(f->link.why_group), "%s", spw_last_error());
-	f->way->leave(f);
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
-	spw_vfio_domain_put(f);
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
-	ret = open_by(f, &spw_vfio_by_group);
-	return ret == 0 || (ret == -EBUSY && error == -EBUSY)
-		       ? ret
-		       : spw_error(error, "%s", f->link.why_group);
-}
-
 static int open_device(struct spw_vfio_function *f)
 {
-	int ret = examine(f->link.address, &f->group_number);
+	int ret = examine(f->link.address, &f->group_number), error;
+	bool has_iommufd;
 
 	if (ret)
 		return ret;
-	if (!spw_vfio_iommufd_reaches(f))
-		return open_by(f, &spw_vfio_by_group);
-	ret = open_by(f, &spw_vfio_by_iommufd);
-	return ret ? open_by_group_instead(f, ret) : 0;
+	error = open_by(f, &spw_vfio_by_iommufd);
+	if (error == 0)
+		return 0;
+	(void)snprintf(f->link.why_group, sizeof(f->link.why_group), "%s", spw_last_error());
+	has_iommufd = f->domain != NULL;
+	f->way->leave(f);
+	spw_vfio_domain_put(f);
+	ret = open_by(f, &spw_vfio_by_group);
+	if (ret == 0 || !has_iommufd || (ret == -EBUSY && error == -EBUSY))
+		return ret;
+	return spw_error(error, "%s", f->link.why_group);
 }
 
 int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/function.h - controllers (PCI functions) behind the kernel's vfio-pci, and the two
- * ways to reach one
+ * engine/vfio/function.h - controllers (PCI functions) behind vfio-pci, and two ways to reach one
  *
- *   iommufd  (iommufd.c) The device has a node of its own, /dev/vfio/devices/vfioN. It is bound to
- *            /dev/iommu and attached to an address space there. Kernels from 6.6 on may have it.
- *   group    (container.c) What the IOMMU can keep apart from the rest, mostly one device, is a
- *            group and has the node /dev/vfio/N. It is put into a container, /dev/vfio/vfio, which
- *            has the address space.
+ *   iommufd  (iommufd.c) The device's own node, /dev/vfio/devices/vfioN, is bound to /dev/iommu and
+ *            attached to an address space there. Kernels from 6.6 on may have it.
+ *   group    (container.c) /dev/vfio/N, for what the IOMMU can keep apart, mostly one device, is
+ *            put into a container, /dev/vfio/vfio, which has the address space.
  *
- * Whichever it is, all controllers of a process that are reached the same way share one address
- * space, a domain: memory is mapped once for all of them. What is the same either way, registers
- * and configuration, is function.c; domains are domain.c.
+ * All controllers that are reached the same way share one address space, a domain (domain.c):
+ * memory is mapped once. Registers and configuration are the same either way (function.c).
  */
 #ifndef SPW_ENGINE_VFIO_FUNCTION_H
 #define SPW_ENGINE_VFIO_FUNCTION_H
@@ -20,8 +17,6 @@
 
 #include "engine/vfio/link.h"
 #include "engine/vfio/space.h"
-
-#define SPW_VFIO_PCI_DEVICES "/sys/bus/pci/devices"
 
 struct spw_vfio_way;
 struct spw_vfio_group; /* of container.c */
@@ -53,7 +48,7 @@ struct spw_vfio_way {
 	const char *name;
 	const char *more_memory; /* what to do when memory cannot be locked */
 
-	/* The kernel's part of a new domain. The lock is held. Return: 0; a negative errno. */
+	/* The kernel's part of a new domain, with its fd. The lock is held. Return: 0; -errno. */
 	int (*make)(struct spw_vfio_domain *domain);
 
 	/* Open and map the device; its reset takes long. leave() undoes it also after an error. */
@@ -73,11 +68,8 @@ extern const struct spw_vfio_way spw_vfio_by_iommufd, spw_vfio_by_group;
 int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
 			struct spw_vfio_function *f);
 
-/* The function has none any more; without functions it is gone. The lock is held. */
+/* The function has none any more; without functions it is gone. */
 void spw_vfio_domain_put(struct spw_vfio_function *f);
-
-/* Open node and domain by iommufd. Return: false: the reason is in link.why_group. */
-bool spw_vfio_iommufd_reaches(struct spw_vfio_function *f);
 
 /* The kernel does not take it as its interrupts are not kept apart. Return: -EPERM, in words. */
 int spw_vfio_unsafe_interrupts(const struct spw_vfio_function *f, const char *module);

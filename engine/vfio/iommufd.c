@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/iommufd.c - controllers by nodes of their own, and the address space that they share
- * in /dev/iommu
+ * engine/vfio/iommufd.c - controllers by nodes of their own, and their address space in /dev/iommu
  *
  * What is mapped stays so without a device: the address space lasts until no function has it.
  */
@@ -10,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,83 +25,47 @@
 /* spw_vfio_domains_lock is held. */
 static struct spw_vfio_domain *current;
 
-/* ---- Is it there? ---------------------------------------------------------------------------- */
-
-static bool SPW_PRINTF(2, 3) unreachable(struct spw_vfio_function *f, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	(void)vsnprintf(f->link.why_group, sizeof(f->link.why_group), format, args);
-	va_end(args);
-	return false;
-}
-
 /* A node that was left there, or put there, may be another device's. */
 static bool is_node_of(int fd, const char *address, const char *name)
 {
-	char path[PATH_MAX], line[32], own[32];
+	char file[128], line[32], own[32];
 	struct stat st;
 
-	(void)snprintf(path, sizeof(path), SPW_VFIO_PCI_DEVICES "/%s/vfio-dev/%s/dev", address,
-		       name);
-	if (fstat(fd, &st) || !spw_read_line(path, line, sizeof(line)))
+	(void)snprintf(file, sizeof(file), "vfio-dev/%s/dev", name);
+	if (fstat(fd, &st) ||
+	    !spw_vfio_read_file(&spw_vfio_here, address, file, line, sizeof(line)))
 		return false;
 	(void)snprintf(own, sizeof(own), "%u:%u", major(st.st_rdev), minor(st.st_rdev));
 	return strcmp(line, own) == 0;
 }
 
-static bool open_node(struct spw_vfio_function *f)
+static int open_node(struct spw_vfio_function *f)
 {
 	char name[64], path[128];
 
 	if (!spw_vfio_find_name(&spw_vfio_here, f->link.address, name))
-		return unreachable(f, "the kernel shows no vfio device of it");
+		return spw_error(-ENODEV, "the kernel shows no vfio device of it");
 	(void)snprintf(path, sizeof(path), DEVICE_NODES "/%s", name);
 	f->fd = open(path, O_RDWR | O_CLOEXEC);
 	if (f->fd < 0)
-		return unreachable(f, "%s cannot be opened: %s", path, spw_strerror(-errno));
-	if (is_node_of(f->fd, f->link.address, name))
-		return true;
-	(void)close(f->fd);
-	f->fd = -1;
-	return unreachable(f, "%s is not the node of that device", path);
+		return spw_error_errno(-errno, "%s cannot be opened", path);
+	return is_node_of(f->fd, f->link.address, name)
+		       ? 0
+		       : spw_error(-ENODEV, "%s is not the node of that device", path);
 }
 
 static int make_ioas(struct spw_vfio_domain *d)
 {
 	struct spw_iommufd_alloc alloc = {.size_bytes = sizeof(alloc)};
-	int ret;
 
 	d->fd = open(IOMMU_NODE, O_RDWR | O_CLOEXEC);
 	if (d->fd < 0)
 		return spw_error_errno(-errno, IOMMU_NODE " cannot be opened");
-	if (ioctl(d->fd, SPW_IOMMUFD_ALLOC, &alloc) == 0) {
-		d->ioas = alloc.ioas;
-		return 0;
-	}
-	ret = spw_error_errno(-errno, IOMMU_NODE " gives no address space");
-	(void)close(d->fd);
-	return ret;
+	if (ioctl(d->fd, SPW_IOMMUFD_ALLOC, &alloc))
+		return spw_error_errno(-errno, IOMMU_NODE " gives no address space");
+	d->ioas = alloc.ioas;
+	return 0;
 }
-
-bool spw_vfio_iommufd_reaches(struct spw_vfio_function *f)
-{
-	int ret;
-
-	if (!open_node(f))
-		return false;
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
-	ret = spw_vfio_domain_get(&spw_vfio_by_iommufd, &current, f);
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
-	if (ret == 0)
-		return true;
-	(void)close(f->fd);
-	f->fd = -1;
-	return unreachable(f, "%s", spw_last_error());
-}
-
-/* ---- The device ------------------------------------------------------------------------------ */
 
 /* The kernel resets the function, which takes long: others may open and close theirs meanwhile. */
 static int bind_device(const struct spw_vfio_function *f)
@@ -126,24 +88,25 @@ static int bind_device(const struct spw_vfio_function *f)
 	return spw_error_errno(ret, "pci:%s cannot be bound to " IOMMU_NODE, f->link.address);
 }
 
+_Static_assert(sizeof(struct spw_vfio_range) == sizeof(struct spw_iommufd_range) &&
+		       offsetof(struct spw_vfio_range, last) ==
+			       offsetof(struct spw_iommufd_range, last),
+	       "the kernel fills in what a space has");
+
 /* Each device that comes may take addresses away from all. */
 static int ask_ranges(struct spw_vfio_domain *d)
 {
-	struct spw_iommufd_range ranges[SPW_VFIO_RANGES_MAX] = {{0}};
 	struct spw_iommufd_ranges ask = {
 		.size_bytes = sizeof(ask),
 		.ioas = d->ioas,
 		.count = SPW_VFIO_RANGES_MAX,
-		.ranges = (uintptr_t)ranges,
+		.ranges = (uintptr_t)d->space.ranges,
 	};
 
 	/* More than there is room for are as good: the first are there. */
 	if (ioctl(d->fd, SPW_IOMMUFD_RANGES, &ask) && errno != EMSGSIZE)
 		return spw_error_errno(-errno, "vfio: the IOMMU does not tell its addresses");
 	d->space.range_count = ask.count < SPW_VFIO_RANGES_MAX ? ask.count : SPW_VFIO_RANGES_MAX;
-	for (unsigned i = 0; i < d->space.range_count; i++)
-		d->space.ranges[i] =
-			(struct spw_vfio_range){.first = ranges[i].first, .last = ranges[i].last};
 	return 0;
 }
 
@@ -172,8 +135,15 @@ static int attach_device(struct spw_vfio_function *f)
 
 static int open_by_iommufd(struct spw_vfio_function *f)
 {
-	int ret = bind_device(f);
+	int ret = open_node(f);
 
+	if (ret)
+		return ret;
+	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	ret = spw_vfio_domain_get(&spw_vfio_by_iommufd, &current, f);
+	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	if (ret == 0)
+		ret = bind_device(f);
 	if (ret)
 		return ret;
 	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
@@ -193,12 +163,11 @@ static void leave_iommufd(struct spw_vfio_function *f)
 		(void)close(f->fd);
 	f->fd = -1;
 	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
-	f->domain->members -= f->attached;
+	if (f->attached)
+		f->domain->members--;
 	f->attached = false;
 	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
 }
-
-/* ---- Mapping --------------------------------------------------------------------------------- */
 
 static int ioas_map(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
 {

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/iommufd.h - what the kernel is asked for through /dev/iommu and the node of a vfio
- * device
+ * engine/vfio/iommufd.h - requests to /dev/iommu and to the node of a vfio device
  *
- * The kernel's interface as of Linux 6.6, which never changes: include/uapi/linux/iommufd.h, and of
- * include/uapi/linux/vfio.h what came with device nodes. The headers of Debian 12 are older. Only
- * what is used; every request begins with its own size, and what is reserved is 0.
+ * What is used of include/uapi/linux/iommufd.h and vfio.h as of Linux 6.6; the headers of Debian 12
+ * are older. Every request begins with its own size; what is reserved is 0.
  */
 #ifndef SPW_ENGINE_VFIO_IOMMUFD_H
 #define SPW_ENGINE_VFIO_IOMMUFD_H
@@ -14,8 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
-
-/* ---- /dev/iommu ---- */
 
 #define SPW_IOMMUFD_REQUEST(number) _IO(';', 0x80 + (number))
 
@@ -72,8 +68,6 @@ struct spw_iommufd_unmap {
 #define SPW_IOMMUFD_UNMAP SPW_IOMMUFD_REQUEST(6)
 static_assert(sizeof(struct spw_iommufd_unmap) == 24, "as the kernel has it");
 
-/* ---- The node of a device ---- */
-
 #define SPW_VFIO_REQUEST(number) _IO(';', 100 + (number))
 
 /* Belongs to the open /dev/iommu until that is closed; nothing else can be done with it. */
@@ -95,7 +89,6 @@ struct spw_vfio_attach {
 #define SPW_VFIO_ATTACH SPW_VFIO_REQUEST(19)
 static_assert(sizeof(struct spw_vfio_attach) == 12, "as the kernel has it");
 
-/* It reaches no memory any more. */
 struct spw_vfio_detach {
 	uint32_t size_bytes;
 	uint32_t flags; /* none */

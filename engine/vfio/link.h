@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/link.h - how a controller is reached: its registers, and memory that it can reach
- *
- * function.c makes links to real controllers; the tests make one to a controller in memory. What a
- * controller does with it is vfio_controller.c.
- */
+/* engine/vfio/link.h - a controller's registers and what it reaches; in tests one in memory */
 #ifndef SPW_ENGINE_VFIO_LINK_H
 #define SPW_ENGINE_VFIO_LINK_H
 
@@ -21,10 +16,8 @@ struct spw_vfio_link;
 
 struct spw_vfio_link_ops {
 	/*
-	 * Let the controller reach whole pages of memory, at the same distance from each other,
-	 * from *@iova on. The same memory may be mapped several times and has one address then; it
-	 * is reachable until all of them are unmapped. Return: 0; -ENOMEM also: the limit of locked
-	 * memory; a negative errno.
+	 * Let the controller reach whole pages from *@iova on, the same each time, until they are
+	 * unmapped as often as mapped. Return: 0; -ENOMEM also: the limit of locked memory; -errno.
 	 */
 	int (*map)(struct spw_vfio_link *link, void *memory, uint64_t len_bytes, uint64_t *iova);
 	void (*unmap)(struct spw_vfio_link *link, void *memory, uint64_t len_bytes);
@@ -36,10 +29,8 @@ struct spw_vfio_link_ops {
 	bool (*is_wanted_back)(struct spw_vfio_link *link);
 
 	/*
-	 * Let the controller transfer: until then it reaches no memory at all, mapped or not. Not
-	 * before it is known to be stopped: one that was left in the middle of its work, and that
-	 * no reset has reached, would go on with it, in memory that has other users now. Return: 0;
-	 * a negative errno.
+	 * Let the controller reach memory. Not before it is known to be stopped: one that no reset
+	 * has reached would go on in memory that has other users now. Return: 0; -errno.
 	 */
 	int (*let_transfer)(struct spw_vfio_link *link);
 
@@ -67,10 +58,8 @@ struct spw_vfio_link {
 	uint32_t idle_ms;
 };
 
-/* Take the controller at a PCI address from vfio-pci. Return: as spw_vfio_open(). */
+/* Take the controller at a PCI address from vfio-pci. Return: as spw_vfio_device_open(). */
 int spw_vfio_link_open(const char *address, struct spw_vfio_link **link);
-
-/* ---- Memory for rings, lists and copies ---- */
 
 struct spw_vfio_memory {
 	char *base; /* NULL: none */
@@ -89,8 +78,6 @@ static inline uint64_t spw_vfio_memory_iova(const struct spw_vfio_memory *memory
 {
 	return memory->iova + (uint64_t)((const char *)at - memory->base);
 }
-
-/* ---- Registers ---- */
 
 static inline uint32_t spw_vfio_get32(const struct spw_vfio_link *link, uint32_t offset)
 {
@@ -116,30 +103,25 @@ static inline void spw_vfio_set64(struct spw_vfio_link *link, uint32_t offset, u
 	spw_vfio_set32(link, offset + 4, (uint32_t)(value >> 32));
 }
 
-/* ---- Order ---- */
+/* @kind: between which accesses, where the processor itself does not keep their order. */
+#if defined(__x86_64__) || defined(__i386__)
+#define SPW_VFIO_BARRIER(kind) __asm__ volatile("" ::: "memory")
+#elif defined(__aarch64__)
+#define SPW_VFIO_BARRIER(kind) __asm__ volatile("dmb " kind ::: "memory")
+#else
+#define SPW_VFIO_BARRIER(kind) __sync_synchronize()
+#endif
 
 /* Orders memory that the controller reads before the register write that announces it. */
 static inline void spw_vfio_publish(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__asm__ volatile("" ::: "memory");
-#elif defined(__aarch64__)
-	__asm__ volatile("dmb oshst" ::: "memory");
-#else
-	__sync_synchronize();
-#endif
+	SPW_VFIO_BARRIER("oshst");
 }
 
 /* Orders the read that shows a write before the reads of what was written earlier. */
 static inline void spw_vfio_acquire(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__asm__ volatile("" ::: "memory");
-#elif defined(__aarch64__)
-	__asm__ volatile("dmb oshld" ::: "memory");
-#else
-	__sync_synchronize();
-#endif
+	SPW_VFIO_BARRIER("oshld");
 }
 
 #endif

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/vfio/vfio.h"
@@ -15,70 +16,54 @@ bool spw_vfio_is_name(const char *path)
 	return strncmp(path, SPW_VFIO_PREFIX, strlen(SPW_VFIO_PREFIX)) == 0;
 }
 
-/* So many hexadecimal digits. Return: what follows; NULL there are others. */
-static const char *hex(const char *text, unsigned digits, unsigned *value)
+/* x stands for a hexadecimal digit, anything else for itself. */
+static bool begins_as(const char *text, const char *shape)
 {
-	*value = 0;
-	for (unsigned i = 0; i < digits; i++, text++) {
-		if (!isxdigit((unsigned char)*text))
-			return NULL;
-		*value = *value * 16 +
-			 (unsigned)(isdigit((unsigned char)*text)
-					    ? *text - '0'
-					    : tolower((unsigned char)*text) - 'a' + 10);
-	}
-	return text;
+	for (; *shape; text++, shape++)
+		if (*shape == 'x' ? !isxdigit((unsigned char)*text) : *text != *shape)
+			return false;
+	return true;
 }
 
-static bool parse_address(const char *text, struct spw_vfio_name *name, const char **end)
+/* Return: what follows; NULL: it is no address. */
+static const char *parse_address(const char *text, struct spw_vfio_name *name)
 {
-	unsigned domain = 0, bus, slot, function;
-	const char *at = hex(text, 4, &domain);
+	bool has_domain = begins_as(text, "xxxx:");
+	const char *at = has_domain ? text + 5 : text;
 
-	if (at && *at == ':')
-		text = at + 1;
-	else
-		domain = 0;
-	at = hex(text, 2, &bus);
-	if (!at || *at++ != ':')
-		return false;
-	at = hex(at, 2, &slot);
-	if (!at || *at++ != '.' || slot > 0x1f || !isdigit((unsigned char)*at))
-		return false;
-	function = (unsigned)(*at++ - '0');
-	if (function > 7)
-		return false;
-	(void)snprintf(name->address, sizeof(name->address), "%04x:%02x:%02x.%u", domain & 0xffffu,
-		       bus & 0xffu, slot & 0x1fu, function);
-	*end = at;
-	return true;
+	/* A bus has 32 slots of 8 functions. */
+	if (!begins_as(at, "xx:xx.") || at[3] > '1' || at[6] < '0' || at[6] > '7')
+		return NULL;
+	(void)snprintf(name->address, sizeof(name->address), "%s%.*s",
+		       has_domain ? "" : "0000:", (int)(at + 7 - text), text);
+	for (char *digit = name->address; *digit; digit++)
+		*digit = (char)tolower((unsigned char)*digit);
+	return at + 7;
 }
 
 static bool parse_namespace(const char *text, uint32_t *id)
 {
-	uint64_t value = 0;
+	unsigned long long value;
+	char *end;
 
 	*id = 1;
 	if (*text == '\0')
 		return true;
-	if (*text++ != '/' || *text < '1' || *text > '9')
+	if (text[0] != '/' || text[1] < '1' || text[1] > '9')
 		return false;
-	for (; isdigit((unsigned char)*text); text++) {
-		value = value * 10 + (uint64_t)(*text - '0');
-		if (value > NSID_MAX)
-			return false;
-	}
+	value = strtoull(text + 1, &end, 10);
 	*id = (uint32_t)value;
-	return *text == '\0';
+	return *end == '\0' && value <= NSID_MAX;
 }
 
 int spw_vfio_parse(const char *path, struct spw_vfio_name *name)
 {
-	const char *end;
+	const char *end = NULL;
 
 	memset(name, 0, sizeof(*name));
-	if (spw_vfio_is_name(path) && parse_address(path + strlen(SPW_VFIO_PREFIX), name, &end) &&
-	    parse_namespace(end, &name->namespace_id))
+	if (spw_vfio_is_name(path))
+		end = parse_address(path + strlen(SPW_VFIO_PREFIX), name);
+	if (end && parse_namespace(end, &name->namespace_id))
 		return 0;
 	return spw_error(
 		-EINVAL,

@@ -8,18 +8,19 @@
 
 #define SPW_VFIO_WRITE_ZEROES 0x08
 
-/* So many blocks at a time keep a drive from being silent for long, where it takes as many. */
-#define SPW_VFIO_DEALLOCATE_BLOCKS_MAX (1u << 21)
-
 struct holding;
+struct range_lock;
 
 struct spw_vfio_namespace {
 	struct spw_vfio_namespace *next; /* of the same controller */
 	struct holding *holding;
+	struct range_lock *locks;
 	struct spw_vfio_controller *controller;
 	struct spw_nvme_namespace nvme;
 	/* what one command carries, by the controller and by its count of blocks */
 	uint64_t command_bytes_max;
+	uint64_t deallocate_bytes_max; /* of one Dataset Management */
+	uint64_t zeroes_bytes_max;     /* of one Write Zeroes; 0: it cannot */
 	uint32_t physical_block_bytes;
 	uint8_t unique[24]; /* identifiers that no other namespace has; zeroes: it has none */
 	bool exclusive;
@@ -30,16 +31,6 @@ struct spw_vfio_namespace {
 static inline struct spw_vfio_namespace *spw_vfio_of(const struct spw_device *device)
 {
 	return device->geometry.kind == SPW_DEVICE_VFIO ? device->state : NULL;
-}
-
-/* What one Dataset Management deallocates. */
-static inline uint64_t spw_vfio_deallocate_max(const struct spw_vfio_namespace *ns)
-{
-	uint32_t blocks = ns->controller->deallocate_blocks_max;
-
-	return (uint64_t)(blocks < SPW_VFIO_DEALLOCATE_BLOCKS_MAX ? blocks
-								  : SPW_VFIO_DEALLOCATE_BLOCKS_MAX)
-	       << ns->nvme.block_shift;
 }
 
 /* Is it not what was opened any more? Asks a controller that lives. */

@@ -19,19 +19,9 @@ uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max)
 	return entries;
 }
 
-static uint64_t ring_bytes(uint32_t entries, size_t entry_bytes)
+static uint64_t ring_bytes(const struct spw_vfio_pair *pair, size_t entry_bytes)
 {
-	return spw_round_up((uint64_t)entries * entry_bytes, SPW_NVME_PAGE_BYTES);
-}
-
-static uint64_t sq_bytes(const struct spw_vfio_pair *pair)
-{
-	return ring_bytes(pair->mask + 1, sizeof(union spw_vfio_command));
-}
-
-static uint64_t cq_bytes(const struct spw_vfio_pair *pair)
-{
-	return ring_bytes(pair->mask + 1, sizeof(struct spw_vfio_completion));
+	return spw_round_up((pair->mask + 1ull) * entry_bytes, SPW_NVME_PAGE_BYTES);
 }
 
 int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
@@ -40,6 +30,7 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 {
 	uint64_t doorbells = SPW_VFIO_DOORBELLS + 2ull * id * doorbell_bytes;
 	volatile char *registers = link->registers;
+	uint64_t sq_bytes, cq_bytes;
 	int ret;
 
 	*pair = (struct spw_vfio_pair){.id = id, .slot_count = slots};
@@ -57,15 +48,18 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 	if (!pair->slots)
 		return spw_error(-ENOMEM, "pci:%s: no memory for a queue of %u commands",
 				 link->address, slots);
-	ret = spw_vfio_memory_alloc(link, sq_bytes(pair) + cq_bytes(pair) + extra_bytes,
-				    &pair->memory);
+	sq_bytes = ring_bytes(pair, sizeof(pair->commands[0]));
+	cq_bytes = ring_bytes(pair, sizeof(pair->completions[0]));
+	ret = spw_vfio_memory_alloc(link, sq_bytes + cq_bytes + extra_bytes, &pair->memory);
 	if (ret) {
 		spw_vfio_pair_free(pair, link);
 		return ret;
 	}
 	pair->commands = (union spw_vfio_command *)(void *)pair->memory.base;
 	pair->completions =
-		(const struct spw_vfio_completion *)(void *)(pair->memory.base + sq_bytes(pair));
+		(const struct spw_vfio_completion *)(void *)(pair->memory.base + sq_bytes);
+	pair->cq_iova = pair->memory.iova + sq_bytes;
+	pair->extra = pair->memory.base + sq_bytes + cq_bytes;
 	return 0;
 }
 
@@ -74,21 +68,6 @@ void spw_vfio_pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link)
 	spw_vfio_memory_free(link, &pair->memory);
 	free(pair->slots);
 	pair->slots = NULL;
-}
-
-uint64_t spw_vfio_pair_sq_iova(const struct spw_vfio_pair *pair)
-{
-	return pair->memory.iova;
-}
-
-uint64_t spw_vfio_pair_cq_iova(const struct spw_vfio_pair *pair)
-{
-	return pair->memory.iova + sq_bytes(pair);
-}
-
-char *spw_vfio_pair_extra(const struct spw_vfio_pair *pair)
-{
-	return pair->memory.base + sq_bytes(pair) + cq_bytes(pair);
 }
 
 void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot)

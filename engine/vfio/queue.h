@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/queue.h - a submission and a completion ring: commands in, completions out, nothing
- * else
+ * engine/vfio/queue.h - a submission and a completion ring
  *
  * A pair belongs to one thread at a time. A command has a slot from its issue to its completion;
- * its identifier is the slot and, in the bits above, how often the slot was used, so that a
- * completion that comes twice, or for nothing, is told from a right one. So is one for a command of
- * another queue: it has that queue's number.
+ * its identifier is the slot and, above it, how often that was used, so that a completion that
+ * comes twice, or for nothing, is found out.
  *
  * Invariants, cited by asserts and tests
  *   PAIR-1  Slots in use, and completions that were taken but whose entries were not given back,
  *           are together fewer than the entries of a ring, so neither ring overflows, and the entry
  *           at the tail is free.
  *   PAIR-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
- *   PAIR-3  The controller is told of no command before all of it is in memory, and reads no entry
- *           that is not told of.
+ *   PAIR-3  A doorbell is rung for a command once all of it is in memory, and the controller reads
+ *           no entry before.
  */
 #ifndef SPW_ENGINE_VFIO_QUEUE_H
 #define SPW_ENGINE_VFIO_QUEUE_H
@@ -25,7 +23,6 @@
 
 #define SPW_VFIO_SLOTS_MAX 1024u
 
-/* Where doorbells begin among the registers. */
 #define SPW_VFIO_DOORBELLS 0x1000u
 
 /* A command identifier: slot, and above it 5 bits of its use count. FFFFh is none. */
@@ -33,7 +30,6 @@
 #define SPW_VFIO_CID_SHIFT 10
 #define SPW_VFIO_CID_MASK  0x7fffu
 
-/* A submission queue entry. */
 union spw_vfio_command {
 	uint64_t words[8];
 	struct {
@@ -56,7 +52,6 @@ _Static_assert(sizeof(union spw_vfio_command) == 64 && offsetof(union spw_vfio_c
 		       offsetof(union spw_vfio_command, cdw15) == 60,
 	       "as in the specification");
 
-/* A completion queue entry. */
 struct spw_vfio_completion {
 	uint32_t result; /* command specific */
 	uint32_t reserved;
@@ -90,14 +85,16 @@ struct spw_vfio_pair {
 	uint32_t tail_told; /* what the controller knows */
 	uint32_t head;      /* of completions, free running */
 	uint32_t head_told;
-	/* so many taken completions need not be told: PAIR-1 holds with all slots in use */
+	/* so many completions need not be given back: PAIR-1 holds with all slots in use */
 	uint32_t head_lag_max;
 	uint32_t in_flight;
 	uint32_t slot_count;
 	uint16_t id;
 	/* what is wrong with the last completion, once spw_vfio_pair_take() has said so */
 	const char *complaint;
-	struct spw_vfio_memory memory;
+	struct spw_vfio_memory memory; /* submissions, completions, what is the owner's */
+	uint64_t cq_iova;
+	char *extra;
 };
 
 /* Entries for the slots, 2^n up to @entries_max: if possible a page full and twice the slots. */
@@ -109,14 +106,9 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 		       uint64_t extra_bytes);
 void spw_vfio_pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link);
 
-uint64_t spw_vfio_pair_sq_iova(const struct spw_vfio_pair *pair);
-uint64_t spw_vfio_pair_cq_iova(const struct spw_vfio_pair *pair);
-char *spw_vfio_pair_extra(const struct spw_vfio_pair *pair);
-
 /* The controller no longer has the pair: nothing is in flight any more. */
 void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot);
 
-/* Whether the rings take another command. */
 static inline bool spw_vfio_pair_has_room(const struct spw_vfio_pair *pair)
 {
 	return pair->in_flight < pair->mask;

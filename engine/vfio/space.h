@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/space.h - the addresses by which controllers reach memory: which are free, and what
- * is mapped where
+ * engine/vfio/space.h - the addresses by which controllers reach memory, free and mapped
  *
  * Invariants, cited by asserts and tests
  *   SPACE-1  Mappings are in the order of their addresses, and no two overlap.

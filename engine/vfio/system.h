@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/vfio/system.h - NVMe controllers as sysfs shows them, and whose they are
- *
- * All goes through a struct spw_vfio_system, so that tests can have a sysfs, a /dev and a kernel of
- * their own.
- */
+/* engine/vfio/system.h - NVMe controllers as sysfs shows them, or a test's stand-in for it */
 #ifndef SPW_ENGINE_VFIO_SYSTEM_H
 #define SPW_ENGINE_VFIO_SYSTEM_H
 
@@ -18,27 +13,30 @@ struct spw_vfio_system {
 	/* "/proc/devices": kinds of character devices that the kernel has now */
 	const char *char_devices;
 	/* Write @text to the attribute at @path. Return: 0 or a negative errno. */
-	int (*write)(void *context, const char *path, const char *text);
-	void *context;
+	int (*write)(const char *path, const char *text);
 	bool namespaces_are_files; /* of a test: they have no device number */
-	uint64_t memlock_bytes;    /* how much memory this process may lock; UINT64_MAX: all */
+	uint64_t memlock_bytes;    /* that this process may lock; 0: as the kernel says */
 };
 
 extern const char spw_vfio_driver[]; /* "vfio-pci" */
 
-/* The system itself, to read; and with all else. */
-extern const struct spw_vfio_system spw_vfio_here;
-void spw_vfio_system_init(struct spw_vfio_system *system);
+#define SPW_VFIO_CLASS_NVME 0x010802
 
-/* The folder of a controller, or a file in it. */
-void spw_vfio_folder(const struct spw_vfio_system *system, const char *address, const char *file,
-		     char path[PATH_MAX]);
+extern const struct spw_vfio_system spw_vfio_here; /* the system itself */
 
-/* Name of the driver; "" when there is none. */
-void spw_vfio_read_driver(const struct spw_vfio_system *system, const char *address, char *driver,
-			  size_t len);
+/* Of names that the kernel bounds: it fits. Return: @path. */
+const char *spw_vfio_path(char path[PATH_MAX], const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
 
-/* The last name in what a link of the controller's folder says. Return: false and "": none. */
+/* A file or a folder of a controller; "": its folder. Return: @path. */
+const char *spw_vfio_file(const struct spw_vfio_system *system, const char *address,
+			  const char *file, char path[PATH_MAX]);
+
+/* As spw_read_text(). */
+bool spw_vfio_read_file(const struct spw_vfio_system *system, const char *address, const char *file,
+			char *line, size_t len);
+
+/* The last name in a link of the controller's folder, "driver". Return: false and "": none. */
 bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
 			char *name, size_t len);
 
@@ -48,9 +46,6 @@ int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *a
 /* "vfio0": by which iommufd has it. Return: false: without an IOMMU it is named otherwise. */
 bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64]);
 
-/* First line of a file. Return: false and "" when it cannot be read. */
-bool spw_vfio_read_line(const char *path, char *line, size_t len);
-
 /* Block device of an entry: "nvme0n1", also for "nvme0c1n1". Return: false for others. */
 bool spw_vfio_block_name(const char *entry, char *name, size_t len);
 
@@ -58,12 +53,11 @@ bool spw_vfio_block_name(const char *entry, char *name, size_t len);
 int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		      struct spw_vfio_probe_info *controller);
 
-/* Call @visit with each namespace's node until non-zero. Return: that; 0; -errno. */
-int spw_vfio_each_namespace(const struct spw_vfio_system *system, const char *address,
-			    int (*visit)(void *context, const char *node), void *context);
-
-/* "process 4711 (python3)": who drives it, if this user may see. Return: false: nobody. */
-bool spw_vfio_holder(const struct spw_vfio_system *system, const char *address, int *pid,
-		     char *text, size_t len);
+/* Call @visit with each namespace's node, which is its own, or with its name, "nvme0n1", until
+ * non-zero. Return: that; 0; -errno. */
+int spw_vfio_each_node(const struct spw_vfio_system *system, const char *address,
+		       int (*visit)(void *context, const char *node), void *context);
+int spw_vfio_each_name(const struct spw_vfio_system *system, const char *address,
+		       int (*visit)(void *context, const char *name), void *context);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/vfio.c - namespaces behind vfio: who holds them, and transfers that wait */
+/* engine/vfio/vfio.c - namespaces behind vfio as devices: who holds them, transfers that wait */
 #include "engine/vfio/vfio.h"
 
 #include <errno.h>
@@ -9,23 +9,22 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-#include "engine/device.h"
 #include "engine/nvme/admin.h"
-#include "engine/vfio/controller.h"
 #include "engine/vfio/namespace.h"
 #include "util/parallel.h"
 #include "util/util.h"
 
-/* As often as the kernel repeats what has not failed for good. */
-#define RETRIES_MAX 5
+/* So many blocks at a time keep a drive from being silent for long, where it takes as many. */
+#define DEALLOCATE_BLOCKS_MAX (1u << 21)
 
 /* Of Identify Namespace: NGUID and EUI64. */
 #define UNIQUE_AT 104
 
+#define BLOCK_SHIFT_MAX 16u
+_Static_assert(SPW_VFIO_COPY_BYTES >= 1u << BLOCK_SHIFT_MAX, "a copy has whole blocks");
+
 struct range_lock {
 	struct range_lock *next;
-	uint32_t namespace_id;
-	const void *owner;
 	uint64_t first, last; /* both inclusive */
 };
 
@@ -33,15 +32,13 @@ struct range_lock {
 struct holding {
 	struct holding *next;
 	struct spw_vfio_controller *controller;
-	struct spw_vfio_namespace *namespaces;
-	struct range_lock *locks;
-	unsigned holds; /* that keep it open, besides namespaces */
+	struct spw_vfio_namespace
+		*namespaces; /* open ones, of which there may be several for one */
 	char address[SPW_VFIO_ADDRESS_BYTES];
 	/* it is being opened or closed, without the lock, since that takes long: wait */
 	bool changing;
 };
 
-/* Of all holdings. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a holding is not changing any more */
 static struct holding *holdings;
@@ -50,29 +47,20 @@ static struct holding *holdings;
 
 static int refused(const struct spw_vfio_namespace *ns, const char *what, int status)
 {
-	int error = spw_nvme_errno((uint32_t)status);
-
 	/* Only a controller that is dead answers nothing. */
 	if (status < 0)
 		return spw_error(status, "%s: %s failed: %s", ns->path, what,
 				 ns->controller->reason);
 	if (status == 0)
 		return 0;
-	return spw_error(error ? error : -EIO, "%s: %s failed: %s (%03xh)", ns->path, what,
+	return spw_error(spw_vfio_errno(status), "%s: %s failed: %s (%03xh)", ns->path, what,
 			 spw_nvme_status_text((uint32_t)status),
 			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
 
-/* The smallest write that the drive does not have to read for (NPWG), in blocks, where it says. */
-static uint32_t write_blocks(const uint8_t *data)
-{
-	return data[24] & 0x10u ? (uint32_t)(data[64] | data[65] << 8) + 1 : 1;
-}
-
-/* @tries: so often it was tried before. */
 static bool is_worth_another_try(int status, unsigned tries)
 {
-	return status > 0 && !(status & (int)SPW_NVME_STATUS_DNR) && tries < RETRIES_MAX;
+	return status > 0 && !(status & (int)SPW_NVME_STATUS_DNR) && tries < SPW_NVME_RETRIES_MAX;
 }
 
 static int ask_for_namespace(const struct spw_vfio_namespace *ns,
@@ -88,6 +76,33 @@ static int ask_for_namespace(const struct spw_vfio_namespace *ns,
 		if (!is_worth_another_try(status, i))
 			return status;
 	}
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* What one command is for: whole blocks. Return: 0; -EOPNOTSUPP. */
+static int set_limits(struct spw_vfio_namespace *ns)
+{
+	const struct spw_vfio_controller *c = ns->controller;
+	unsigned shift = ns->nvme.block_shift;
+	uint64_t block_bytes = UINT64_C(1) << shift;
+
+	if (shift > BLOCK_SHIFT_MAX)
+		return spw_error(-EOPNOTSUPP, "%s: blocks of %llu bytes are too large", ns->path,
+				 (unsigned long long)block_bytes);
+	ns->command_bytes_max = spw_round_down(
+		lesser(c->command_bytes_max, SPW_NVME_BLOCKS_MAX * block_bytes), block_bytes);
+	if (ns->command_bytes_max == 0)
+		return spw_error(-EOPNOTSUPP, "%s: a command carries %llu bytes, less than a block",
+				 ns->path, (unsigned long long)c->command_bytes_max);
+	ns->deallocate_bytes_max = lesser(c->deallocate_blocks_max, DEALLOCATE_BLOCKS_MAX) << shift;
+	if (c->writes_zeroes)
+		ns->zeroes_bytes_max = spw_round_down(
+			lesser(c->zeroes_bytes_max, ns->command_bytes_max), block_bytes);
+	return 0;
 }
 
 static int identify(struct spw_vfio_namespace *ns)
@@ -112,17 +127,13 @@ static int identify(struct spw_vfio_namespace *ns)
 		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block",
 				 ns->path, ns->nvme.metadata_bytes);
 	memcpy(ns->unique, data + UNIQUE_AT, sizeof(ns->unique));
-	physical = (uint64_t)write_blocks(data) << ns->nvme.block_shift;
+	/* The smallest write that the drive does not have to read for (NPWG), where it says. */
+	physical = (data[24] & 0x10u ? spw_le16(data + 64) + UINT64_C(1) : 1)
+		   << ns->nvme.block_shift;
 	ns->physical_block_bytes = spw_is_power_of_two(physical) && physical <= 1u << 20
 					   ? (uint32_t)physical
 					   : 1u << ns->nvme.block_shift;
-	ns->command_bytes_max = c->command_bytes_max;
-	if (ns->command_bytes_max > (uint64_t)SPW_NVME_BLOCKS_MAX << ns->nvme.block_shift)
-		ns->command_bytes_max = (uint64_t)SPW_NVME_BLOCKS_MAX << ns->nvme.block_shift;
-	if (ns->command_bytes_max >> ns->nvme.block_shift == 0)
-		return spw_error(-EOPNOTSUPP, "%s: a command carries %llu bytes, less than a block",
-				 ns->path, (unsigned long long)ns->command_bytes_max);
-	return 0;
+	return set_limits(ns);
 }
 
 bool spw_vfio_has_changed(const struct spw_vfio_namespace *ns)
@@ -151,31 +162,25 @@ static void forget_holding(struct holding *h)
 	free(h);
 }
 
-static bool is_open(const struct holding *h)
-{
-	return h->namespaces || h->holds > 0;
-}
-
-/* The lock is held. From here on nobody else finds it. */
-static void begin_to_close(struct holding *h)
-{
-	struct range_lock *l;
-
-	while ((l = h->locks) != NULL) {
-		h->locks = l->next;
-		free(l);
-	}
-	h->changing = true;
-}
-
 /* The lock is held, but not while the controller is shut down. */
-static void close_holding(struct holding *h)
+static void close_unless_open(struct holding *h)
 {
-	begin_to_close(h);
+	if (h->namespaces)
+		return;
+	/* From here on nobody else finds it. */
+	h->changing = true;
 	(void)pthread_mutex_unlock(&lock);
 	spw_vfio_controller_close(h->controller);
 	(void)pthread_mutex_lock(&lock);
 	forget_holding(h);
+}
+
+/* The lock is held. */
+static void add_namespace(struct holding *h, struct spw_vfio_namespace *ns)
+{
+	ns->holding = h;
+	ns->next = h->namespaces;
+	h->namespaces = ns;
 }
 
 static int open_controller(struct holding *h)
@@ -257,13 +262,10 @@ static int open_namespace(struct spw_vfio_namespace *ns, const char *address)
 		ret = spw_error(-EBUSY, "%s is held by this process already", ns->path);
 	else
 		ret = identify(ns);
-	if (ret == 0) {
-		ns->holding = h;
-		ns->next = h->namespaces;
-		h->namespaces = ns;
-	} else if (!is_open(h)) {
-		close_holding(h);
-	}
+	if (ret == 0)
+		add_namespace(h, ns);
+	else
+		close_unless_open(h);
 	return ret;
 }
 
@@ -279,14 +281,12 @@ static void log_opened(const struct spw_log *log, const struct spw_vfio_namespac
 			ns->path, link->why_group);
 }
 
-int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log,
-		  struct spw_vfio_namespace **out)
+static int open_path(const char *path, bool exclusive, struct spw_vfio_namespace **out)
 {
 	struct spw_vfio_namespace *ns;
 	struct spw_vfio_name name;
 	int ret = spw_vfio_parse(path, &name);
 
-	*out = NULL;
 	if (ret)
 		return ret;
 	ns = calloc(1, sizeof(*ns));
@@ -298,23 +298,19 @@ int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log,
 	(void)pthread_mutex_lock(&lock);
 	ret = open_namespace(ns, name.address);
 	(void)pthread_mutex_unlock(&lock);
-	if (ret) {
+	if (ret)
 		free(ns);
-		return ret;
-	}
-	if (log)
-		log_opened(log, ns);
-	*out = ns;
-	return 0;
+	else
+		*out = ns;
+	return ret;
 }
 
-void spw_vfio_close(struct spw_vfio_namespace *ns)
+/* No queue uses it any more. The last of a controller tells it to shut down. */
+static void close_namespace(struct spw_vfio_namespace *ns)
 {
-	struct holding *h;
+	struct holding *h = ns->holding;
+	struct range_lock *l;
 
-	if (!ns)
-		return;
-	h = ns->holding;
 	(void)pthread_mutex_lock(&lock);
 	for (struct spw_vfio_namespace **at = &h->namespaces; *at; at = &(*at)->next) {
 		if (*at != ns)
@@ -322,126 +318,93 @@ void spw_vfio_close(struct spw_vfio_namespace *ns)
 		*at = ns->next;
 		break;
 	}
-	if (!is_open(h))
-		close_holding(h);
+	close_unless_open(h);
 	(void)pthread_mutex_unlock(&lock);
+	while ((l = ns->locks) != NULL) {
+		ns->locks = l->next;
+		free(l);
+	}
 	free(ns);
 }
 
 /* ---- Several at once ------------------------------------------------------------------------- */
 
-struct held {
-	const char *path;        /* to be opened */
-	struct holding *holding; /* NULL: could not be opened, or is open by others too */
-};
-
 struct spw_vfio_hold {
 	struct spw_log log;
 	unsigned count;
-	struct held held[];
+	struct held {
+		const char *path;              /* to be opened */
+		struct spw_vfio_namespace *ns; /* NULL: could not be */
+	} held[];
 };
 
-/* Names or devices behind vfio; for a single one a thread gains nothing. */
-static struct spw_vfio_hold *new_hold(unsigned names)
-{
-	return names > 1 ? calloc(1, sizeof(struct spw_vfio_hold) + names * sizeof(struct held))
-			 : NULL;
-}
-
-static void hold_one(void *context, unsigned index)
+static void open_one(void *context, unsigned index)
 {
 	struct held *held = &((struct spw_vfio_hold *)context)->held[index];
-	struct spw_vfio_name name;
 
-	if (spw_vfio_parse(held->path, &name))
-		return;
-	(void)pthread_mutex_lock(&lock);
-	if (find_holding(name.address, &held->holding) == 0)
-		held->holding->holds++;
-	(void)pthread_mutex_unlock(&lock);
+	(void)open_path(held->path, false, &held->ns);
+}
+
+static void close_one(void *context, unsigned index)
+{
+	struct held *held = &((struct spw_vfio_hold *)context)->held[index];
+
+	if (held->ns)
+		close_namespace(held->ns);
 }
 
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
 				    const struct spw_log *log)
 {
-	struct spw_vfio_hold *hold;
-	unsigned names = 0;
+	struct spw_vfio_hold *hold = calloc(1, sizeof(*hold) + count * sizeof(hold->held[0]));
 
-	for (unsigned i = 0; i < count; i++)
-		names += spw_vfio_is_name(paths[i]);
-	hold = new_hold(names);
-	if (!hold)
-		return NULL;
-	if (log)
-		hold->log = *log;
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; hold && i < count; i++)
 		if (spw_vfio_is_name(paths[i]))
 			hold->held[hold->count++].path = paths[i];
-	spw_parallel(hold->count, "controllers are opened", hold_one, hold, &hold->log);
+	/* For a single one a thread gains nothing. */
+	if (!hold || hold->count <= 1) {
+		free(hold);
+		return NULL;
+	}
+	if (log)
+		hold->log = *log;
+	spw_parallel(hold->count, "controllers are opened", open_one, hold, &hold->log);
 	return hold;
 }
 
 struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count)
 {
-	struct spw_vfio_hold *hold;
-	unsigned names = 0;
+	struct spw_vfio_hold *hold = calloc(1, sizeof(*hold) + count * sizeof(hold->held[0]));
 
-	for (unsigned i = 0; i < count; i++)
-		names += devices[i] && spw_vfio_of(devices[i]);
-	hold = new_hold(names);
-	if (!hold)
-		return NULL;
 	(void)pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < count; i++) {
-		if (!devices[i] || !spw_vfio_of(devices[i]))
+	for (unsigned i = 0; hold && i < count; i++) {
+		const struct spw_vfio_namespace *of = devices[i] ? spw_vfio_of(devices[i]) : NULL;
+		struct spw_vfio_namespace *ns = of ? malloc(sizeof(*ns)) : NULL;
+
+		if (!ns)
 			continue;
+		*ns = *of;
+		ns->locks = NULL;
+		ns->exclusive = false;
+		add_namespace(of->holding, ns);
 		hold->log = devices[i]->log;
-		hold->held[hold->count].holding = spw_vfio_of(devices[i])->holding;
-		hold->held[hold->count++].holding->holds++;
+		hold->held[hold->count++].ns = ns;
 	}
 	(void)pthread_mutex_unlock(&lock);
 	return hold;
 }
 
-static void close_one(void *context, unsigned index)
-{
-	struct spw_vfio_hold *hold = context;
-
-	spw_vfio_controller_close(hold->held[index].holding->controller);
-}
-
 void spw_vfio_let_go(struct spw_vfio_hold *hold)
 {
-	unsigned held = hold ? hold->count : 0;
-
 	if (!hold)
 		return;
-	/* What nobody else has open comes to the front. */
-	hold->count = 0;
-	(void)pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < held; i++) {
-		struct holding *h = hold->held[i].holding;
-
-		if (!h)
-			continue;
-		h->holds--;
-		if (is_open(h))
-			continue;
-		begin_to_close(h);
-		hold->held[hold->count++] = (struct held){.holding = h};
-	}
-	(void)pthread_mutex_unlock(&lock);
 	spw_parallel(hold->count, "controllers are closed", close_one, hold, &hold->log);
-	(void)pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < hold->count; i++)
-		forget_holding(hold->held[i].holding);
-	(void)pthread_mutex_unlock(&lock);
 	free(hold);
 }
 
 /* ---- What it is ------------------------------------------------------------------------------ */
 
-void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry *g)
+static void read_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry *g)
 {
 	const struct spw_nvme_info *identity = &ns->controller->identity;
 
@@ -461,14 +424,8 @@ void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry 
 	(void)snprintf(g->serial, sizeof(g->serial), "%s", identity->serial);
 }
 
-/* Whom asked_of_namespace() asks: engine/nvme/admin.h knows only descriptors. */
+/* Whom answer_of_namespace() asks: engine/nvme/admin.h knows only descriptors. */
 static _Thread_local struct spw_vfio_namespace *asked;
-
-static int fail(int error)
-{
-	errno = -error;
-	return -1;
-}
 
 static int answer_of_namespace(int fd, unsigned long request, void *argument)
 {
@@ -490,22 +447,24 @@ static int answer_of_namespace(int fd, unsigned long request, void *argument)
 	if (request == NVME_IOCTL_ADMIN_CMD)
 		ret = spw_vfio_admin(asked->controller, &command, data, cmd->data_len, NULL);
 	else
-		ret = spw_vfio_command(asked->controller, &command, data, cmd->data_len, false,
-				       true);
-	return ret < 0 ? fail(ret) : ret;
+		ret = spw_vfio_command(asked->controller, &command, data, cmd->data_len);
+	if (ret >= 0)
+		return ret;
+	errno = -ret;
+	return -1;
 }
 
-int spw_vfio_info(struct spw_vfio_namespace *ns, struct spw_nvme_info *info)
+int spw_vfio_info(const char *path, struct spw_nvme_info *info)
 {
-	struct spw_nvme_info own = {.size = sizeof(own)};
-	int ret;
+	struct spw_vfio_namespace *ns;
+	int ret = open_path(path, false, &ns);
 
+	if (ret)
+		return ret;
 	asked = ns;
-	ret = spw_nvme_ask_all(answer_of_namespace, -1, ns->path, &own);
+	ret = spw_nvme_ask_all(answer_of_namespace, -1, ns->path, info);
 	asked = NULL;
-	if (ret == 0)
-		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own,
-			       sizeof(own));
+	close_namespace(ns);
 	return ret;
 }
 
@@ -521,142 +480,93 @@ int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLA
 	return ret;
 }
 
-/* ---- Transfers that wait --------------------------------------------------------------------- */
+/* ---- As a device ----------------------------------------------------------------------------- */
 
 static int send(struct spw_vfio_namespace *ns, const char *what,
-		const union spw_vfio_command *command, void *data, uint32_t len_bytes, bool sends,
-		bool fetches)
+		const union spw_vfio_command *command, void *data, uint32_t len_bytes)
 {
 	int status;
 
 	for (unsigned i = 0;; i++) {
-		status = spw_vfio_command(ns->controller, command, data, len_bytes, sends, fetches);
+		status = spw_vfio_command(ns->controller, command, data, len_bytes);
 		if (!is_worth_another_try(status, i))
 			return refused(ns, what, status);
 	}
 }
 
-static int check_range(const struct spw_vfio_namespace *ns, uint64_t len_bytes,
-		       uint64_t offset_bytes)
+/* @buf NULL: no data. @step_bytes: what one command is for at most, whole blocks. */
+static int send_each(struct spw_vfio_namespace *ns, const char *what, uint8_t opcode, char *buf,
+		     uint64_t len_bytes, uint64_t offset_bytes, uint64_t step_bytes)
 {
-	uint64_t size_bytes = ns->nvme.blocks << ns->nvme.block_shift;
+	int ret = 0;
 
-	if (((len_bytes | offset_bytes) & ((UINT64_C(1) << ns->nvme.block_shift) - 1)) == 0 &&
-	    len_bytes <= size_bytes && offset_bytes <= size_bytes - len_bytes)
-		return 0;
-	return spw_error(
-		-EINVAL,
-		"%s: %llu bytes at byte %llu are not whole blocks of %u bytes within the device",
-		ns->path, (unsigned long long)len_bytes, (unsigned long long)offset_bytes,
-		1u << ns->nvme.block_shift);
-}
-
-/* A command for @blocks from @offset_bytes on. */
-static union spw_vfio_command command_for(const struct spw_vfio_namespace *ns, uint8_t opcode,
-					  uint64_t offset_bytes, uint64_t len_bytes)
-{
-	uint64_t first = offset_bytes >> ns->nvme.block_shift;
-
-	return (union spw_vfio_command){
-		.opcode = opcode,
-		.nsid = ns->nvme.id,
-		.cdw10 = (uint32_t)first,
-		.cdw11 = (uint32_t)(first >> 32),
-		.cdw12 = (uint32_t)(len_bytes >> ns->nvme.block_shift) - 1,
-	};
-}
-
-static int transfer(struct spw_vfio_namespace *ns, bool is_read, char *buf, uint64_t len_bytes,
-		    uint64_t offset_bytes)
-{
-	uint64_t step = ns->command_bytes_max < SPW_VFIO_COPY_BYTES ? ns->command_bytes_max
-								    : SPW_VFIO_COPY_BYTES;
-	int ret = check_range(ns, len_bytes, offset_bytes);
-
-	step = spw_round_down(step, UINT64_C(1) << ns->nvme.block_shift);
-	if (step == 0)
-		return spw_error(-EOPNOTSUPP, "%s: blocks of %u bytes are too large", ns->path,
-				 1u << ns->nvme.block_shift);
+	step_bytes = lesser(step_bytes, ns->command_bytes_max);
 	while (ret == 0 && len_bytes > 0) {
-		uint32_t now = (uint32_t)(len_bytes < step ? len_bytes : step);
-		union spw_vfio_command command = command_for(
-			ns, is_read ? SPW_NVME_READ : SPW_NVME_WRITE, offset_bytes, now);
+		uint32_t now = (uint32_t)lesser(len_bytes, step_bytes);
+		uint64_t first = offset_bytes >> ns->nvme.block_shift;
+		union spw_vfio_command command = {
+			.opcode = opcode,
+			.nsid = ns->nvme.id,
+			.cdw10 = (uint32_t)first,
+			.cdw11 = (uint32_t)(first >> 32),
+			.cdw12 = (now >> ns->nvme.block_shift) - 1,
+		};
 
-		ret = send(ns, is_read ? "read" : "write", &command, buf, now, !is_read, is_read);
-		buf += now;
+		ret = send(ns, what, &command, buf, buf ? now : 0);
+		buf += buf ? now : 0;
 		len_bytes -= now;
 		offset_bytes += now;
 	}
 	return ret;
 }
 
-int spw_vfio_read(struct spw_vfio_namespace *ns, void *buf, uint64_t len_bytes,
-		  uint64_t offset_bytes)
+static int vfio_transfer(const struct spw_device *device, enum spw_op op, void *buf, size_t len,
+			 uint64_t offset_bytes)
 {
-	return transfer(ns, true, buf, len_bytes, offset_bytes);
+	return send_each(device->state, op == SPW_READ ? "read" : "write",
+			 op == SPW_READ ? SPW_NVME_READ : SPW_NVME_WRITE, buf, len, offset_bytes,
+			 SPW_VFIO_COPY_BYTES);
 }
 
-int spw_vfio_write(struct spw_vfio_namespace *ns, const void *buf, uint64_t len_bytes,
-		   uint64_t offset_bytes)
+static int vfio_sync(const struct spw_device *device)
 {
-	return transfer(ns, false, (char *)(uintptr_t)buf, len_bytes, offset_bytes);
-}
-
-int spw_vfio_flush(struct spw_vfio_namespace *ns)
-{
+	struct spw_vfio_namespace *ns = device->state;
 	union spw_vfio_command command = {.opcode = SPW_NVME_FLUSH, .nsid = ns->nvme.id};
 
-	return send(ns, "flush", &command, NULL, 0, false, false);
+	return send(ns, "flush", &command, NULL, 0);
 }
 
-int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes)
+static int vfio_discard(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	uint64_t step = spw_vfio_deallocate_max(ns);
-	int ret = check_range(ns, len_bytes, offset_bytes);
+	struct spw_vfio_namespace *ns = device->state;
+	int ret = 0;
 
-	if (!ns->controller->identity.deallocates)
-		return spw_error(-EOPNOTSUPP, "%s cannot deallocate", ns->path);
-	while (ret == 0 && len_bytes > 0) {
-		uint64_t now = len_bytes < step ? len_bytes : step;
+	for (uint64_t now; ret == 0 && len_bytes > 0; len_bytes -= now, offset_bytes += now) {
 		struct spw_nvme_range range;
 		struct nvme_uring_cmd cmd;
 		union spw_vfio_command command;
 
+		now = lesser(len_bytes, ns->deallocate_bytes_max);
 		spw_nvme_encode_deallocate(&cmd, &ns->nvme, offset_bytes, now, &range);
 		command = (union spw_vfio_command){.opcode = cmd.opcode,
 						   .nsid = cmd.nsid,
 						   .cdw10 = cmd.cdw10,
 						   .cdw11 = cmd.cdw11};
-		ret = send(ns, "deallocation", &command, &range, sizeof(range), true, false);
-		len_bytes -= now;
-		offset_bytes += now;
+		ret = send(ns, "deallocation", &command, &range, sizeof(range));
 	}
 	return ret;
 }
 
-int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes)
+static int vfio_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
+			     uint64_t len_bytes)
 {
-	uint64_t most = ns->controller->zeroes_bytes_max, step;
-	int ret = check_range(ns, len_bytes, offset_bytes);
+	struct spw_vfio_namespace *ns = device->state;
 
-	if (most > ns->command_bytes_max)
-		most = ns->command_bytes_max;
-	step = spw_round_down(most, UINT64_C(1) << ns->nvme.block_shift);
-	if (!ns->controller->writes_zeroes || step == 0)
+	if (ns->zeroes_bytes_max == 0)
 		return spw_error(-EOPNOTSUPP, "%s cannot write zeroes by itself", ns->path);
-	while (ret == 0 && len_bytes > 0) {
-		uint64_t now = len_bytes < step ? len_bytes : step;
-		union spw_vfio_command command =
-			command_for(ns, SPW_VFIO_WRITE_ZEROES, offset_bytes, now);
-
-		ret = send(ns, "writing zeroes", &command, NULL, 0, false, false);
-		len_bytes -= now;
-		offset_bytes += now;
-	}
-	return ret;
+	return send_each(ns, "writing zeroes", SPW_VFIO_WRITE_ZEROES, NULL, len_bytes, offset_bytes,
+			 ns->zeroes_bytes_max);
 }
-
-/* ---- Locks ----------------------------------------------------------------------------------- */
 
 static uint64_t last_byte(uint64_t offset_bytes, uint64_t len_bytes)
 {
@@ -667,81 +577,102 @@ static uint64_t last_byte(uint64_t offset_bytes, uint64_t len_bytes)
 		       : last;
 }
 
-static int add_lock(struct holding *h, uint32_t namespace_id, const void *owner, uint64_t first,
-		    uint64_t last)
+static int add_lock(struct spw_vfio_namespace *ns, uint64_t first, uint64_t last)
 {
 	struct range_lock *l = calloc(1, sizeof(*l));
 
 	if (!l)
 		return spw_error(-ENOMEM, "no memory for a lock");
-	*l = (struct range_lock){.next = h->locks,
-				 .namespace_id = namespace_id,
-				 .owner = owner,
-				 .first = first,
-				 .last = last};
-	h->locks = l;
+	*l = (struct range_lock){.next = ns->locks, .first = first, .last = last};
+	ns->locks = l;
 	return 0;
 }
 
-int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
-		  uint64_t len_bytes)
+static bool is_locked(const struct spw_vfio_namespace *ns, uint64_t first, uint64_t last)
 {
+	for (const struct range_lock *l = ns->locks; l; l = l->next)
+		if (l->first <= last && first <= l->last)
+			return true;
+	return false;
+}
+
+static int vfio_lock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	struct spw_vfio_namespace *ns = device->state;
 	uint64_t last = last_byte(offset_bytes, len_bytes);
 	int ret = 0;
 
 	(void)pthread_mutex_lock(&lock);
-	for (const struct range_lock *l = ns->holding->locks; l && ret == 0; l = l->next)
-		if (l->namespace_id == ns->nvme.id && l->owner != owner && l->first <= last &&
-		    offset_bytes <= l->last)
+	for (const struct spw_vfio_namespace *o = ns->holding->namespaces; o && !ret; o = o->next)
+		if (o != ns && o->nvme.id == ns->nvme.id && is_locked(o, offset_bytes, last))
 			ret = spw_error(-EBUSY,
 					"%s: bytes %llu to %llu are locked by another opener of "
 					"this process",
 					ns->path, (unsigned long long)offset_bytes,
 					(unsigned long long)last);
 	if (ret == 0)
-		ret = add_lock(ns->holding, ns->nvme.id, owner, offset_bytes, last);
+		ret = add_lock(ns, offset_bytes, last);
 	(void)pthread_mutex_unlock(&lock);
 	return ret;
 }
 
-/* What of the lock lies outside stays, and there is some. */
-static int shrink_lock(struct holding *h, struct range_lock *l, uint64_t first, uint64_t last)
+/* What of a lock lies beside the range stays. */
+static int vfio_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	if (l->first < first && l->last > last) {
-		int ret = add_lock(h, l->namespace_id, l->owner, last + 1, l->last);
-
-		if (ret)
-			return ret;
-	}
-	if (l->first < first)
-		l->last = first - 1;
-	else
-		l->first = last + 1;
-	return 0;
-}
-
-int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
-		    uint64_t len_bytes)
-{
+	struct spw_vfio_namespace *ns = device->state;
 	uint64_t last = last_byte(offset_bytes, len_bytes);
 	struct range_lock **at, *l;
 	int ret = 0;
 
 	(void)pthread_mutex_lock(&lock);
-	at = &ns->holding->locks;
-	while ((l = *at) != NULL && ret == 0) {
-		bool overlaps = l->namespace_id == ns->nvme.id && l->owner == owner &&
-				l->first <= last && offset_bytes <= l->last;
+	for (at = &ns->locks; (l = *at) != NULL && ret == 0;) {
+		bool has_begin = l->first<offset_bytes, has_end = l->last> last;
 
-		if (overlaps && l->first >= offset_bytes && l->last <= last) {
+		if (l->first > last || l->last < offset_bytes) {
+			at = &l->next;
+		} else if (has_begin && has_end) {
+			ret = add_lock(ns, last + 1, l->last);
+			if (ret == 0)
+				l->last = offset_bytes - 1;
+		} else if (has_begin) {
+			l->last = offset_bytes - 1;
+		} else if (has_end) {
+			l->first = last + 1;
+		} else {
 			*at = l->next;
 			free(l);
-			continue;
 		}
-		if (overlaps)
-			ret = shrink_lock(ns->holding, l, offset_bytes, last);
-		at = &l->next;
 	}
 	(void)pthread_mutex_unlock(&lock);
 	return ret;
+}
+
+static void vfio_close(struct spw_device *device)
+{
+	if (device->state)
+		close_namespace(device->state);
+}
+
+static const struct spw_device_ops vfio_ops = {
+	.transfer = vfio_transfer,
+	.sync = vfio_sync,
+	.discard = vfio_discard,
+	.write_zeroes = vfio_write_zeroes,
+	.lock = vfio_lock,
+	.unlock = vfio_unlock,
+	.close = vfio_close,
+};
+
+int spw_vfio_device_open(struct spw_device *device, bool exclusive)
+{
+	struct spw_vfio_namespace *ns;
+	int ret = open_path(device->path, exclusive, &ns);
+
+	if (ret)
+		return ret;
+	device->ops = &vfio_ops;
+	device->state = ns;
+	read_geometry(ns, &device->geometry);
+	log_opened(&device->log, ns);
+	return 0;
 }

@@ -1,42 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/vfio.h - NVMe namespaces driven from this process: what the rest of the engine and
- * the store see of them
+ * engine/vfio/vfio.h - NVMe namespaces driven from this process, as others see them
  *
  * A device named "pci:0000:3d:00.0/1" is namespace 1 of the controller at that PCI address, which
- * is bound to the kernel's vfio-pci driver. It has no node and no descriptor.
+ * vfio-pci has. It has no node and no descriptor: its state is that of engine/vfio/namespace.h, and
+ * spw_device_block_node() gives the name back, which nobody can stat(2) or open(2).
  *
- * As a struct spw_device
- *   spw_device_open("pci:...") works, and so does every spw_device_ function on the result: read,
- *   write, flush, discard, lock. geometry.kind is SPW_DEVICE_VFIO, fd is -1, and state is the
- *   namespace below. geometry.transfer_bytes_max is what one command takes, memory_align_bytes is
- *   4, polls is true; discards, model and serial are the controller's. spw_device_block_node()
- *   gives the name back as it is: nobody can stat(2) or open(2) it. A queue over such devices
- *   alone, or over such devices and others, is opened with backend "vfio"; SPW_BACKEND_AUTO does so
- *   by itself.
+ * The kernel gives a controller's IOMMU group to one process: another's spw_device_open() is -EBUSY
+ * until all devices of the controller are closed here, or the process has ended and its writes have
+ * landed or never will (docs/VFIO.md, What ends when). A namespace that the kernel reaches by
+ * another controller of the drive is not looked for here: spw_safety_in_use() of the store does.
  *
- * Who else has it
- *   Processes  The kernel gives a controller's IOMMU group to one process. spw_device_open() in
- *              another is -EBUSY, whatever namespace or partition it wants, until all devices of
- *              the controller are closed here or the process has ended. There are no mounts and no
- *              holders: a controller behind vfio-pci has no block device.
- *   Killed     The controller is a dead process's own until its writes have landed or never will:
- *              the kernel switches bus mastering off, resets the function, takes away the mappings,
- *              and only then lets somebody else open it. Opening it here waits until it has stopped
- *              before it may reach memory (docs/VFIO.md, What ends when).
- *   Paths      A namespace that the kernel reaches by another controller of the drive is not looked
- *              for here: spw_safety_in_use() of the store does.
- *   Here       Devices opened twice, or for several namespaces, share one controller (counted;
- *              opened by the first, shut down by the last). Byte-range locks and `exclusive` work
- *              between them as OFD locks and O_EXCL do between descriptors; they are kept in this
- *              process.
- *   Signatures Nothing but spw_device_pread() reads the drive. A library that wants a descriptor
- *   (libblkid) can be
- *              given a memfd of geometry.size_bytes into which the beginning and the end were
- *              copied.
+ * Devices of one controller share it: opened by the first, shut down by the last. Byte-range locks
+ * and `exclusive` work between them as OFD locks and O_EXCL do between descriptors.
  *
- * Threads: all functions may be called from any thread; transfers of one controller take turns.
- * They wait, by polling. Errors: 0 or a negative errno with spw_error() in words.
+ * Any thread may call all functions; transfers of one controller take turns, and poll.
  */
 #ifndef SPW_ENGINE_VFIO_VFIO_H
 #define SPW_ENGINE_VFIO_VFIO_H
@@ -47,8 +25,6 @@
 
 #include <spillway/engine.h>
 #include <spillway/nvme.h>
-
-/* ---- Names ---- */
 
 #define SPW_VFIO_PREFIX        "pci:"
 #define SPW_VFIO_ADDRESS_BYTES 16 /* "0000:3d:00.0", and its 0 */
@@ -68,67 +44,32 @@ int spw_vfio_parse(const char *path, struct spw_vfio_name *name);
 /* Canonical name: two names are one namespace if and only if these texts are equal. */
 void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES]);
 
-/* ---- A namespace ---- */
-
-struct spw_vfio_namespace; /* opaque */
-
 /*
- * Open a namespace, and the controller if it is not open here: takes its IOMMU group, resets it,
- * makes it run. Writes nothing to it. @exclusive: -EBUSY if it is open exclusively here already.
- * Return: 0; -EBUSY another process has it; -ENODEV no such device or namespace, or its driver is
- * not vfio-pci; -EPERM, -EACCES no right to /dev/vfio; -EOPNOTSUPP no IOMMU, or blocks with
- * metadata; -ENOMEM also: the limit of locked memory; -EIO, -ETIMEDOUT it does not work. The text
- * names the remedy.
+ * Open what @device's path names, and the controller if it is not open here: takes its IOMMU group,
+ * resets it, makes it run. Return: 0; -EBUSY another process has it, or @exclusive and it is open
+ * exclusively here; -ENODEV no such device or namespace, or its driver is not vfio-pci; -EPERM,
+ * -EACCES no right to /dev/vfio; -EOPNOTSUPP no IOMMU, or blocks with metadata; -ENOMEM also: the
+ * limit of locked memory; -EIO, -ETIMEDOUT it does not work. The text names the remedy.
  */
-int spw_vfio_open(const char *path, bool exclusive, const struct spw_log *log,
-		  struct spw_vfio_namespace **ns);
-
-/* Open what @device's path names, with its log. Return: as spw_vfio_open(). */
 struct spw_device;
 int spw_vfio_device_open(struct spw_device *device, bool exclusive);
 
-/* No queue uses it any more. The last of a controller tells it to shut down. */
-void spw_vfio_close(struct spw_vfio_namespace *ns);
+/* Identity and health of the namespace of that name, which is opened for it: all but the size. */
+int spw_vfio_info(const char *path, struct spw_nvme_info *info);
 
 /*
- * Have the controllers of those of @paths that are such names open, all of them at the same time,
- * and keep them so:
- * opening takes a tenth of a second each, for the kernel resets them, and whoever opens these
- * devices one after the other then waits for none. One that cannot be opened is not held: opening
- * its device says why. Those that no thread can be had for take turns, which is logged. Return:
- * NULL when there is nothing to be gained, or no memory.
+ * Open those of @paths that are such names, all at the same time: the kernel's reset takes a tenth
+ * of a second each. One that cannot be opened is not held: opening its device says why. Those that
+ * no thread can be had for take turns, which is logged. Return: NULL: nothing gained, or no memory.
  */
-struct spw_vfio_hold; /* opaque */
+struct spw_vfio_hold;
 struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
 				    const struct spw_log *log);
 
-/* The same for open controllers: closes in parallel those of @devices; others and NULL ignored. */
+/* The same of those of @devices that are open; others and NULL ignored. */
 struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count);
 
-/* Shuts down those not open elsewhere, all in parallel. NULL: nothing happens. */
+/* Closes all at the same time, and so shuts down those not open elsewhere. NULL is fine. */
 void spw_vfio_let_go(struct spw_vfio_hold *hold);
-
-/* Identity and health, as spw_nvme_info() of a node; spw_nvme_info("pci:...") opens and asks. */
-int spw_vfio_info(struct spw_vfio_namespace *ns, struct spw_nvme_info *info);
-
-/* Fill in all of @geometry. */
-void spw_vfio_geometry(const struct spw_vfio_namespace *ns, struct spw_geometry *geometry);
-
-/* Whole blocks, any memory and length; complete on return. Durable after spw_vfio_flush(). */
-int spw_vfio_read(struct spw_vfio_namespace *ns, void *buf, uint64_t len_bytes,
-		  uint64_t offset_bytes);
-int spw_vfio_write(struct spw_vfio_namespace *ns, const void *buf, uint64_t len_bytes,
-		   uint64_t offset_bytes);
-int spw_vfio_flush(struct spw_vfio_namespace *ns);
-
-/* -EOPNOTSUPP: the drive cannot. After write_zeroes the blocks read as zeroes. */
-int spw_vfio_deallocate(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes);
-int spw_vfio_write_zeroes(struct spw_vfio_namespace *ns, uint64_t offset_bytes, uint64_t len_bytes);
-
-/* As OFD locks, of @owner (a spw_device); @len_bytes 0: to the end. Return: 0; -EBUSY. */
-int spw_vfio_lock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
-		  uint64_t len_bytes);
-int spw_vfio_unlock(struct spw_vfio_namespace *ns, const void *owner, uint64_t offset_bytes,
-		    uint64_t len_bytes);
 
 #endif

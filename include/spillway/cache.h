@@ -58,10 +58,7 @@ typedef struct {
  * these modes reads ahead as far as its own peak allows.
  */
 enum spw_cache_mode {
-	/*
-	 * Spill all but: small tensors, the last scope, what the backward stage saves, what the
-	 * drives cannot take.
-	 */
+	/* spill all but small tensors, the last scope, what backward saves or drives cannot take */
 	SPW_CACHE_SPILL,
 	/* keep everything, count as if: for measuring what plain training holds */
 	SPW_CACHE_OBSERVE,
@@ -101,9 +98,7 @@ enum spw_cache_hint {
 	SPW_HINT_NONE,
 	/* keep it; a budget that cannot be met otherwise may spill it all the same */
 	SPW_HINT_KEEP,
-	/*
-	 * in a forward stage: spill it, whatever its size and the plan, if the drives can take it
-	 */
+	/* in a forward stage: spill it, whatever its size and the plan, if drives can take it */
 	SPW_HINT_SPILL,
 	SPW_HINT_PIN, /* keep it in any case */
 };
@@ -111,9 +106,7 @@ enum spw_cache_hint {
 enum spw_offer_result {
 	/* stays in memory: hold the memory until its token is drained, at the last release */
 	SPW_OFFER_KEEP,
-	/*
-	 * goes to the drives: hold the memory until its token is drained, as soon as it is written
-	 */
+	/* goes to the drives: hold the memory until its token is drained, once it is written */
 	SPW_OFFER_SPILL,
 	/* the same bytes are held already: this memory is not needed, its token is never drained */
 	SPW_OFFER_DEDUP,
@@ -124,6 +117,11 @@ enum spw_offer_result {
 	 * memory was changed: copy once more, after that one, and say when that has ended
 	 */
 	SPW_OFFER_COPY_AGAIN,
+	/*
+	 * of a device, as SPW_OFFER_KEEP for now: staging memory comes free when copies and writes
+	 * under way have ended; see spw_cache_copy_retry()
+	 */
+	SPW_OFFER_WAIT,
 };
 
 /*
@@ -152,9 +150,7 @@ struct spw_offer {
 struct spw_taken {
 	/* of the offered range [offset, offset + len); NULL: take them from the memory of @owner */
 	const void *bytes;
-	/*
-	 * if bytes is NULL: the token of the offer whose memory, of the whole storage, holds them
-	 */
+	/* if bytes is NULL: the token of the offer whose memory (whole storage) has them */
 	uint64_t owner;
 	/* if bytes is not NULL: for spw_cache_return(), when nothing uses them any more */
 	uint64_t lease;
@@ -233,10 +229,7 @@ SPW_EXPORT void spw_cache_scope_leave(struct spw_cache *cache);
 SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer,
 			       spw_tensor *tensor);
 
-/*
- * The same with a hint. Of a duplicate only SPW_HINT_KEEP and SPW_HINT_PIN count, for the steps
- * after.
- */
+/* The same with a hint. Of a duplicate only KEEP and PIN count, for the steps after. */
 SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 				    enum spw_cache_hint hint, spw_tensor *tensor);
 
@@ -244,6 +237,8 @@ SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_of
 struct spw_copy {
 	void *staging;                    /* in the store's arena, see spw_store_arena() */
 	uint64_t offset_bytes, len_bytes; /* of the storage */
+	/* for spw_cache_ordered(); value 0: none */
+	spw_tensor order;
 };
 
 /**
@@ -252,23 +247,26 @@ struct spw_copy {
  * @device:  which one, from 1 on, as the caller numbers them
  * @copy:    set if the caller is to copy
  *
- * The bytes pass through staging memory, which the cache takes out of the store's arena; if none is
- * free the tensor is kept. The caller carries out the copies, by streams of the device or in any
- * other way: the cache never calls into a device, and never waits for one.
+ * The bytes pass through staging memory, which the cache takes out of the store's arena. The caller
+ * carries out the copies, by streams of the device or in any other way: the cache never calls into
+ * a device, and never waits for one.
  *
  * Out: after SPW_OFFER_COPY the caller begins to copy, and calls spw_cache_copied() when the copy
- * has ended. The write begins then, and spw_cache_drain_device() gives the token back. Released
- * before, the entry keeps token and staging memory until the copy is said to have ended.
+ * has ended. The write begins then, and spw_cache_drain_device() gives the token back: earlier, if
+ * the caller orders its stream after the copy, see spw_cache_ordered(). Released before, the entry
+ * keeps token and staging memory until then.
  *
  * In: spw_cache_take() names the token while the device still has the bytes; else it gives a lease
- * of staging memory that has them. The caller copies from there into new memory of the device,
- * which is its own to keep for as long as it has use for it, and returns the lease when the copy
- * has ended. A take after that may read from the drives again.
+ * of staging memory that has them, or will have when a copy out to there that the caller ordered
+ * has ended: copy after it. The caller copies from there into new memory of the device, which is
+ * its own to keep for as long as it has use for it, and returns the lease when the copy has ended.
+ * A take after that may read from the drives again. spw_cache_ahead() gives such leases before
+ * they are asked for.
  *
  * Memory of a device cannot be compared with what has left it. So an offer is a duplicate if key,
  * version and address are those of an entry whose memory the device still has, and of no other.
  *
- * Return: as spw_cache_offer_hint(), and SPW_OFFER_COPY, SPW_OFFER_COPY_AGAIN.
+ * Return: as spw_cache_offer_hint(), and SPW_OFFER_COPY, SPW_OFFER_COPY_AGAIN, SPW_OFFER_WAIT.
  */
 SPW_EXPORT int spw_cache_offer_device(struct spw_cache *cache, const struct spw_offer *offer,
 				      uint32_t device, enum spw_cache_hint hint, spw_tensor *tensor,
@@ -284,6 +282,51 @@ SPW_EXPORT int spw_cache_offer_device(struct spw_cache *cache, const struct spw_
  * Return: 0; -EINVAL; -ENOENT no copy of this tensor is under way.
  */
 SPW_EXPORT int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc);
+
+/**
+ * spw_cache_ordered - whatever uses the tensor's memory next comes after the copies out of it
+ * @next:    set to another tensor for which the same is to be done; value 0: none
+ *
+ * A host that is ahead of the device never sees a copy end, and memory that waits for that is all
+ * in use at once. So when more is being copied than keeps the bus busy, struct spw_copy names the
+ * oldest tensor. The caller makes the stream that its memory belongs to wait, on the device, for
+ * the copies out of it, and then calls this: spw_cache_drain_device() gives the token back at once.
+ *
+ * Return: 0; -ENOENT no copy of this tensor is under way, or its token has been given back.
+ */
+SPW_EXPORT int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw_tensor *next);
+
+/**
+ * spw_cache_copy_retry - staging memory for a tensor of which SPW_OFFER_WAIT was said
+ * @copy:    set for SPW_OFFER_COPY
+ *
+ * The plan wants it on the drives, and while copies are under way the host is ahead of the device:
+ * waiting costs no time of the step. The caller waits for its oldest copy, or in
+ * spw_cache_wait_write(), and calls this, until it says something else.
+ *
+ * Return: SPW_OFFER_COPY, SPW_OFFER_WAIT, or SPW_OFFER_KEEP; -ENOENT no such tensor.
+ */
+SPW_EXPORT int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor,
+				    struct spw_copy *copy);
+
+/*
+ * Wait until some I/O has ended, if a device's tensor is being written. Return: 1; 0 none is: the
+ * oldest copy is to be waited for.
+ */
+SPW_EXPORT int spw_cache_wait_write(struct spw_cache *cache);
+
+/**
+ * spw_cache_ahead - the next tensor to be copied to its device ahead of its use
+ * @taken:   a lease, as of a take of all that is stored of the storage
+ *
+ * To be asked in the backward stage until it says 0: as far as tensors have been read ahead, in the
+ * order of their use. The caller keeps what it copied until a take of the tensor, which then sets
+ * neither bytes nor owner, or the release. Whoever has it no longer takes once more.
+ *
+ * Return: 1; 0 none now.
+ */
+SPW_EXPORT int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor,
+			       struct spw_taken *taken);
 
 /**
  * spw_cache_take - the backward pass needs the bytes of [offset_bytes, offset_bytes + len_bytes) of
@@ -383,10 +426,7 @@ struct spw_cache_stats {
 	uint64_t step_stall_ns; /* that some take waited */
 	uint64_t step_peak_bytes;
 
-	/*
-	 * The drives, as this cache's own transfers had them while they were busy, smoothed; 0: not
-	 * known.
-	 */
+	/* The drives while busy, by this cache's transfers, smoothed; 0: not known. */
 	uint64_t write_bytes_per_second, read_bytes_per_second;
 	uint64_t mixed_bytes_per_second; /* sum of both while both ran */
 	uint64_t drive_latency_ns;
@@ -410,6 +450,9 @@ struct spw_cache_stats {
 	/* from devices to staging memory: copies that ended well, and that failed */
 	uint64_t copies, bytes_copied, copies_failed;
 	uint64_t bytes_copied_again; /* for SPW_OFFER_COPY_AGAIN */
+	uint64_t copies_ordered;     /* memory given back by order, before its copy had ended */
+	uint64_t staging_waits;      /* of spw_cache_wait_write() */
+	uint64_t tensors_ahead;      /* given by spw_cache_ahead() */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,

@@ -108,8 +108,7 @@ SPW_EXPORT const char *spw_device_path(const struct spw_device *device);
 SPW_EXPORT const struct spw_geometry *spw_device_geometry(const struct spw_device *device);
 
 /**
- * spw_device_pread, spw_device_pwrite - one blocking transfer, for the few blocks that are read or
- * written outside a queue
+ * spw_device_pread, spw_device_pwrite - one blocking transfer, for few blocks outside a queue
  *
  * The same alignment rules as for a queue. Continues after a short transfer. A write is not durable
  * before spw_device_sync().
@@ -150,25 +149,12 @@ SPW_EXPORT int spw_device_unlock(const struct spw_device *device, uint64_t offse
 /* opaque: memory from huge pages, registered with every queue that is opened with it */
 struct spw_arena;
 
-enum spw_page_kind {
-	SPW_PAGES_HUGETLB,     /* MAP_HUGETLB */
-	SPW_PAGES_TRANSPARENT, /* madvise(MADV_HUGEPAGE) */
-	SPW_PAGES_PLAIN,
-};
-
 struct spw_arena_opts {
 	size_t size;
 	uint64_t bytes;  /* rounded up to 2 MiB; default 256 MiB */
 	int numa_node;   /* preferred node (libnuma), -1 for none; default -1 */
 	bool no_hugetlb; /* go straight to transparent huge pages; default false */
 	struct spw_log log;
-};
-
-struct spw_arena_stats {
-	size_t size;
-	enum spw_page_kind pages;
-	uint64_t bytes_total, bytes_used, bytes_used_max;
-	uint64_t allocations, refusals;
 };
 
 /* Allocations are multiples of this and start at such an address. */
@@ -195,30 +181,21 @@ SPW_EXPORT void spw_arena_close(struct spw_arena *arena); /* everything allocate
  */
 SPW_EXPORT int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory);
 SPW_EXPORT void spw_arena_free(struct spw_arena *arena, void *memory);
-SPW_EXPORT bool spw_arena_contains(const struct spw_arena *arena, const void *memory, size_t len);
 /* All of it: @len bytes. */
 SPW_EXPORT void *spw_arena_memory(const struct spw_arena *arena, size_t *len);
-SPW_EXPORT void spw_arena_stats(struct spw_arena *arena, struct spw_arena_stats *stats,
-				size_t size);
 
 /* ---- Queues ---- */
 
 struct spw_queue; /* opaque: submission and completion over one or more devices */
 
 enum spw_backend {
-	/*
-	 * vfio when one of the devices is behind vfio, nvme when all are NVMe character devices,
-	 * else io_uring, else libaio; the reason is logged
-	 */
+	/* vfio if a device needs it, nvme if all are NVMe character devices, io_uring, libaio */
 	SPW_BACKEND_AUTO,
 	SPW_BACKEND_IO_URING,
 	SPW_BACKEND_LIBAIO,
 	/* passthrough (io_uring_cmd): past the block layer to whole NVMe namespaces */
 	SPW_BACKEND_NVME,
-	/*
-	 * the controllers' queues in this process: needs a device behind vfio (pci:...); others go
-	 * by io_uring
-	 */
+	/* the controllers' queues in this process; devices not behind vfio go by io_uring */
 	SPW_BACKEND_VFIO,
 };
 
@@ -272,10 +249,7 @@ enum spw_wait {
 
 #define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
 
-/*
- * What suits reads, or writes, of all the drives at once. depth, of blocks in flight per drive, is
- * 0 when nothing is known.
- */
+/* What suits reads, or writes, of all drives at once; depth is per drive, 0: unknown. */
 struct spw_tune_settings {
 	uint64_t block_bytes;
 	uint32_t depth;
@@ -297,17 +271,12 @@ struct spw_queue_opts {
 	/* registered with the queue where the backend can; NULL for none */
 	struct spw_arena *arena;
 	struct spw_log log;
-	/*
-	 * nvme, drives with FDP: writes name the drive's placement handle of this number, counted
-	 * from 1 and modulo how many there are; 0: none; default 0
-	 */
+	/* FDP: placement handle of writes, from 1, modulo how many there are; 0: none; default 0 */
 	uint32_t placement;
 	/*
-	 * What spw_tune_read() gave for these drives: its depth is used instead of depth (so often
-	 * as its blocks have 1 MiB, that as much is in flight as was measured), and its backend and
-	 * way to wait where those above are the defaults; which, is logged. A backend that it names
-	 * and that is refused falls back as SPW_BACKEND_AUTO does. NULL: nothing. Read by
-	 * spw_queue_open() only.
+	 * What spw_tune_read() gave for these drives, or NULL. Its depth, times the MiB of its
+	 * blocks, replaces depth; its backend, which falls back as SPW_BACKEND_AUTO does, and its
+	 * wait replace defaults; logged. Read by spw_queue_open() only.
 	 */
 	const struct spw_tune *tune;
 	/* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
@@ -326,12 +295,8 @@ struct spw_queue_stats {
 	uint64_t system_calls; /* io_uring_enter, io_submit, io_getevents */
 	uint64_t sleeps;
 	uint32_t in_flight_max;
-	uint32_t
-		/*
-		 * io_uring worker threads of the process now: what could not be issued without
-		 * waiting
-		 */
-		kernel_workers;
+	/* io_uring's worker threads of the process now: for what would have had to wait */
+	uint32_t kernel_workers;
 	/* vfio: through mapped memory, because theirs is not in the arena, */
 	uint64_t parts_copied_foreign;
 	/* or because the elements of a vector do not fill whole pages */
@@ -365,33 +330,21 @@ SPW_EXPORT void spw_queue_close(struct spw_queue *queue);
 
 SPW_EXPORT enum spw_backend spw_queue_backend(const struct spw_queue *queue);
 
-/*
- * "io_uring: single_issuer defer_taskrun registered files and memory; libaio not needed" - for logs
- * and reports.
- */
+/* "io_uring: single_issuer registered files and memory", for logs and reports. */
 SPW_EXPORT const char *spw_queue_description(const struct spw_queue *queue);
-
-/*
- * How many more kernel requests device @device takes now. Zero: further ios are accepted and wait
- * inside the queue, in order.
- */
-SPW_EXPORT uint32_t spw_queue_room(const struct spw_queue *queue, unsigned device);
 
 /**
  * spw_queue_prepare - hand over an io; issued by the next submit or reap
  *
- * A transfer larger than the device or the kernel takes at once is split; its parts are joined
- * before done is called.
+ * What exceeds the depth waits inside the queue, in order. A transfer larger than the device or the
+ * kernel takes at once is split; its parts are joined before done is called.
  *
  * Return: 0; -EINVAL unaligned, empty, too long, beyond the device's end, or no such device (done
  * is then not called).
  */
 SPW_EXPORT int spw_queue_prepare(struct spw_queue *queue, struct spw_io *io);
 
-/*
- * Give everything prepared that fits the depth to the kernel, with one system call. Return: 0 or a
- * negative errno.
- */
+/* Give the kernel all prepared that fits the depth, with one system call. Return: 0; -errno. */
 SPW_EXPORT int spw_queue_submit(struct spw_queue *queue);
 
 /**
@@ -429,9 +382,8 @@ SPW_EXPORT void spw_queue_stats(struct spw_queue *queue, struct spw_queue_stats 
  * spw_queue_short_slice - have the calling thread run soon after what it waits for has come
  *
  * For a thread that does little but reap, prepare and submit: with a short time slice (Linux 6.12;
- * earlier kernels ignore it) it is run before threads that compute, and the drives do not fall idle
- * meanwhile. Its share of the processor stays what it is. Threads that it makes from now on inherit
- * the slice.
+ * earlier kernels ignore it) it is run before threads that compute, while drives would fall idle.
+ * Its share of the processor stays; threads that it makes from now on inherit the slice.
  *
  * Return: 0; -EOPNOTSUPP the thread has a real-time, batch or idle policy, which stays as it is;
  * another negative errno.

@@ -85,18 +85,12 @@ struct spw_probe_info {
 	size_t size;
 	char path[256];
 	struct spw_geometry geometry;
-	char holds
-		/*
-		 * "nothing known", "unknown data", "ext4 file system \"root\"", "spillway store
-		 * UUID drive 2 of 4"
-		 */
-		[160];
+	/* "nothing known", "unknown data", "ext4 file system \"root\"", "spillway store ..." */
+	char holds[160];
 	bool usable; /* spw_format() without force and erase would take it */
 	bool has_store;
 	char reason[256]; /* why it is not usable, with the remedy; "" when usable */
-	/*
-	 * 0 when usable, else what spw_format() returns for that reason: -EBUSY when it is in use
-	 */
+	/* 0 when usable, else what spw_format() returns: -EBUSY when it is in use */
 	int error;
 	bool unknown_data; /* nothing is known on it, but an end of it is not empty */
 };

@@ -52,10 +52,7 @@ struct spw_plan_step {
 	const struct spw_plan_tensor *tensors; /* in any order */
 	uint32_t count;
 	uint64_t forward_ns, backward_ns; /* of the whole step, all micro-batches */
-	/*
-	 * Other times, ascending, at which the memory of what has been written is given back; or
-	 * NULL.
-	 */
+	/* other times, ascending, at which what has been written gives memory back; or NULL */
 	const uint64_t *calls_ns;
 	uint32_t calls;
 };

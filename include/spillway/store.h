@@ -38,18 +38,12 @@ extern "C" {
 struct spw_store;   /* opaque */
 struct spw_request; /* opaque, from a pool made at open */
 
-/*
- * Slot and generation: the id of a freed object is refused, never reused for another. 0 is no
- * object.
- */
+/* Slot and generation: a freed object's id is refused, never reused. 0 is no object. */
 typedef struct {
 	uint64_t value;
 } spw_object;
 
-/*
- * Who goes first when a drive has a free slot. Bounded bypass: after 8 overtakings the next in line
- * is served.
- */
+/* Who goes first when a drive has a free slot; after 8 overtakings the next in line does. */
 enum spw_class {
 	SPW_URGENT_READ, /* somebody waits */
 	SPW_PREFETCH,    /* somebody will wait */
@@ -91,8 +85,8 @@ struct spw_store_opts {
 
 /*
  * How a request reports its end without anyone waiting: @done runs on the I/O thread (inline mode:
- * in the polling
- * call), must not block, and may submit further requests. */
+ * in the polling call), must not block, and may submit further requests.
+ */
 struct spw_notify {
 	void (*done)(void *context, int res); /* 0 or a negative errno */
 	void *context;
@@ -215,10 +209,7 @@ SPW_EXPORT int spw_store_free(struct spw_store *store, spw_object object);
  */
 SPW_EXPORT int spw_request_wait(struct spw_request *request);
 
-/*
- * As spw_request_wait(), but does not wait. Return: -EINPROGRESS the request goes on and is not
- * released.
- */
+/* As spw_request_wait(), without waiting. -EINPROGRESS: it goes on, and is not released. */
 SPW_EXPORT int spw_request_test(struct spw_request *request);
 
 /**
@@ -253,10 +244,7 @@ SPW_EXPORT int spw_store_eventfd(struct spw_store *store);
  */
 SPW_EXPORT int spw_request_cancel(struct spw_request *request);
 
-/*
- * A request that was to come later is now urgent: serve what has not been issued of a read as @cls.
- * Does not lower.
- */
+/* Somebody waits now: serve what has not been issued of a read as @cls. Does not lower. */
 SPW_EXPORT void spw_request_raise(struct spw_request *request, enum spw_class cls);
 
 /**
@@ -287,16 +275,10 @@ SPW_EXPORT int spw_store_trim(struct spw_store *store, const struct spw_notify *
  */
 SPW_EXPORT int spw_store_revive(struct spw_store *store, unsigned drive);
 
-/*
- * Inline mode: do what can be done. @wait: sleep until something has ended. Return: how many
- * requests ended.
- */
+/* Inline mode: do what can be done; @wait: until something ends. Return: how many requests did. */
 SPW_EXPORT int spw_store_poll(struct spw_store *store, bool wait);
 
-/*
- * DMA memory of the store's arena, never copied. -ENOBUFS when it is used up. Lives until freed or
- * the store is closed.
- */
+/* DMA memory of the arena, never copied, until freed or closed. -ENOBUFS: it is used up. */
 SPW_EXPORT int spw_store_alloc(struct spw_store *store, size_t len, void **memory);
 SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
 
@@ -337,10 +319,7 @@ struct spw_drive_stats {
 	uint32_t in_flight, in_flight_max, depth;
 	uint64_t write_bytes_per_second, read_bytes_per_second; /* moving average while busy */
 	uint64_t timeouts;
-	/*
-	 * Of the transfers that ended in about the last half second of traffic; 0: there were none
-	 * of that kind.
-	 */
+	/* of what ended in about the last half second of traffic; 0: none of that kind */
 	uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50,
 		write_latency_ns_p99;
 	/* of write_errors: the file system or the thin volume under it was full */

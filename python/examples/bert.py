@@ -11,7 +11,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open yet: no traceback
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,8 @@ class Block(nn.Module):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         self.attention = Attention(args.hidden, args.heads)
-        self.up, self.down = nn.Linear(args.hidden, 4 * args.hidden), nn.Linear(4 * args.hidden, args.hidden)
+        self.up = nn.Linear(args.hidden, 4 * args.hidden)
+        self.down = nn.Linear(4 * args.hidden, args.hidden)
         self.norm1, self.norm2 = nn.LayerNorm(args.hidden), nn.LayerNorm(args.hidden)
         self.dropout = nn.Dropout(args.dropout)
 
@@ -46,7 +47,8 @@ class BERT(nn.Module):
         self.position = nn.Embedding(args.sequence, args.hidden)
         self.norm = nn.LayerNorm(args.hidden)
         self.blocks = nn.ModuleList(Block(args) for _ in range(args.layers))
-        self.transform = nn.Sequential(nn.Linear(args.hidden, args.hidden), nn.GELU(), nn.LayerNorm(args.hidden))
+        self.transform = nn.Sequential(nn.Linear(args.hidden, args.hidden), nn.GELU(),
+                                       nn.LayerNorm(args.hidden))
         self.bias = nn.Parameter(torch.zeros(256 + 1))
         nn.init.normal_(self.token.weight, std=0.02)
 
@@ -54,7 +56,8 @@ class BERT(nn.Module):
         x = self.norm(self.token(tokens) + self.position.weight)
         for block in self.blocks:
             x = run_block(block, self.recompute, x)
-        return F.linear(self.transform(x), self.token.weight, self.bias)  # the embedding is also the output's weight
+        # the embedding is also the output's weight
+        return F.linear(self.transform(x), self.token.weight, self.bias)
 
 
 def batches(args: argparse.Namespace, text: Tensor, generator: torch.Generator) -> Batches:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# python/examples/common.py - what the examples share: the options, the attention, the training loop, the JSON
-"""Nothing in the models knows of spillway, and of the loop one line does, `with watched:`. The rest of it that is not plain PyTorch
-measures."""
+# python/examples/common.py - what the examples share: options, attention, training loop, JSON
+"""Nothing in the models knows of spillway, and of the loop one line does, `with watched:`. The rest
+of it that is not plain PyTorch measures."""
 from __future__ import annotations
 
 import argparse
@@ -10,10 +10,11 @@ import json
 import math
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,8 @@ import spillway
 import spillway.torch
 from gradients import POLICIES, Stepper
 from spillway.demo.data import collect_text, tokens_of
-from spillway.demo.memory import RssPeaks
-from spillway.demo.train import ends_on_signals, losses_of, open_store, result_of
+from spillway.demo.ending import exits_on
+from spillway.demo.memory import RssPeaks, rss_peak_bytes
 
 MODES = ("keep", "recompute", "spillway")
 IGNORED = -100  # a target that does not count
@@ -55,7 +56,8 @@ class Attention(nn.Module):
 
 
 def run_block(block: nn.Module, recompute: bool, *inputs: Any) -> Tensor:
-    """The block, or in mode recompute a checkpoint: only its inputs are kept, and the backward pass computes it again."""
+    """The block, or in mode recompute a checkpoint: only its inputs are kept, and the backward pass
+    computes it again."""
     return checkpoint(block, *inputs, use_reentrant=True) if recompute else block(*inputs)
 
 
@@ -78,8 +80,10 @@ def positive(text: str) -> int:
 
 
 def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Namespace:
-    """ranks: how many processes an example for several starts by default; 0: it runs in this one."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """ranks: how many processes an example for several starts by default; 0: it runs in this
+    one."""
+    parser = argparse.ArgumentParser(description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
     option("--mode", choices=MODES, default="keep", help="what becomes of activations (keep)")
     option("--layers", type=positive, default=12)
@@ -91,22 +95,32 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
     option("--steps", type=positive, default=6)
     option("--dropout", type=float, default=0.0)
     option("--seed", type=int, default=20)
-    option("--threads", type=positive, default=os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
-    option("--text", type=Path, default=Path(__file__).resolve().parents[2], help="file or folder to train on")
-    option("--devices", default="", help="mode spillway: the store's drives, separated by commas (spillway format)")
-    option("--cache", default=None, help="how the tensor cache decides: see spillway.torch.offload's mode")
+    option("--threads", type=positive,
+           default=os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    option("--text", type=Path, default=Path(__file__).resolve().parents[2],
+           help="file or folder to train on")
+    option("--devices", default="",
+           help="mode spillway: the store's drives, separated by commas (spillway format)")
+    option("--cache", default=None,
+           help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--budget-bytes", type=positive, help="with --cache budget: memory for activations")
-    option("--arena-bytes", type=positive, help="DMA memory of the store; all of it is resident (as spillway.Store has it)")
-    option("--staging-bytes", type=positive, help="most bytes that wait to be written")
+    option("--arena-bytes", type=positive,
+           help="DMA memory of the store; all of it is resident (as spillway.Store has it)")
     option("--prefetch-bytes", type=positive, help="most bytes read ahead")
-    option("--record", metavar="FILE", help="record a trace of the tensor cache, for `spillway plan`")
-    option("--json", nargs="?", const="-", metavar="FILE", help="what was measured, as JSON (standard output)")
-    option("--gradients", action="store_true", help="a checksum of every step's gradients, in the JSON")
+    option("--record", metavar="FILE",
+           help="record a trace of the tensor cache, for `spillway plan`")
+    option("--json", nargs="?", const="-", metavar="FILE",
+           help="what was measured, as JSON (standard output)")
+    option("--gradients", action="store_true",
+           help="a checksum of every step's gradients, in the JSON")
+    policies = "; ".join(f"{name}: {words}" for name, words in POLICIES.items())
     option("--grad-memory", choices=list(POLICIES), default="freed",
-           help="what becomes of gradients; " + "; ".join(f"{name}: {words}" for name, words in POLICIES.items()))
-    option("--turns", action="store_true", help="begin each step when a line comes on standard input: to run several side by side")
+           help=f"what becomes of gradients; {policies}")
+    option("--turns", action="store_true",
+           help="begin each step when a line comes on standard input: to run several side by side")
     if ranks:
-        option("--ranks", type=positive, default=ranks, help=f"processes to start, if torchrun has not ({ranks})")
+        option("--ranks", type=positive, default=ranks,
+               help=f"processes to start, if torchrun has not ({ranks})")
     args = parser.parse_args(argv)
     args.heads = args.heads or max(1, args.hidden // 64)
     if args.mode == "spillway" and not args.devices:
@@ -127,14 +141,46 @@ def text_of(args: argparse.Namespace) -> Tensor:
 
 
 def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
-    """In modes keep and recompute the cache only watches: it is the yardstick for activations in all modes."""
-    options: Dict[str, Any] = {"staging_bytes": args.staging_bytes, "prefetch_bytes": args.prefetch_bytes}
-    if args.budget_bytes:
-        options["budget_bytes"] = args.budget_bytes
-    if args.record:
-        options["record"] = args.record
-    mode = "observe" if store is None else args.cache
-    return spillway.torch.offload(model, store, **({"mode": mode} if mode else {}), **options)
+    """In modes keep and recompute the cache only watches: it is the yardstick for activations in
+    all modes."""
+    mode = "observe" if store is None else args.cache or "fastest"
+    return spillway.torch.offload(model, store, mode=mode, prefetch_bytes=args.prefetch_bytes,
+                                  record=args.record, budget_bytes=args.budget_bytes)
+
+
+@contextlib.contextmanager
+def open_store(args: argparse.Namespace, partition: int = 0) -> Iterator[Optional[spillway.Store]]:
+    """None where nothing is spilled."""
+    if args.mode != "spillway":
+        yield None
+        return
+    drives = args.devices.split(",")
+    with spillway.Store(drives, partition=partition, arena_bytes=args.arena_bytes) as store:
+        yield store
+
+
+def losses_of(losses: List[float]) -> Dict[str, Any]:
+    """In JSON's decimals, and as they are compared: to the last bit."""
+    return {"losses": losses, "losses_hex": [loss.hex() for loss in losses]}
+
+
+def result_of(args: argparse.Namespace, off: Any, store: Any) -> Dict[str, Any]:
+    stats = off.stats()
+    result: Dict[str, Any] = {
+        "activation_peak_bytes": stats.activation_bytes_max,
+        "rss_peak_bytes": rss_peak_bytes(),
+        "tokens_per_step": args.batch * args.micro_batches * args.sequence,
+    }
+    if store is not None:
+        names = "bytes_spilled", "bytes_read", "bytes_forwarded", "bytes_deduplicated"
+        result.update({name: getattr(stats, name) for name in (*names, "stall_seconds")})
+        result.update(
+            cache={name: getattr(stats, name) for name in stats.__dataclass_fields__},
+            io=store.description,
+            drives=[{name: getattr(drive, name) for name in ("path", "bytes_written", "bytes_read")}
+                    for drive in store.drive_stats()],
+        )
+    return result
 
 
 class Meter:
@@ -169,19 +215,21 @@ class Meter:
 
     def end_step(self, watched: bool) -> float:
         """The seconds of the step."""
-        for name, seconds in self._phases.items():
-            self._steps.setdefault(f"step_{name}_seconds", []).append(seconds)
         total = sum(self._phases.values())
-        self._steps.setdefault("step_seconds", []).append(total)
-        self._steps.setdefault("step_cpu_seconds", []).append(time.process_time() - self._cpu)
-        self._steps.setdefault("step_page_faults", []).append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - self._faults)
+        found = {f"step_{name}_seconds": seconds for name, seconds in self._phases.items()}
+        found.update(step_seconds=total, step_cpu_seconds=time.process_time() - self._cpu,
+                     step_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                     - self._faults)
+        for name, value in found.items():
+            self._steps.setdefault(name, []).append(value)
         if watched:
             stats, before = self._off.stats(), self._before
             self._of_cache.append({
                 "activation_peak_bytes": stats.activation_bytes_max,
                 "plan_peak_bytes": stats.plan_peak_bytes,
                 "stall_seconds": stats.stall_seconds - before.stall_seconds,
-                **{name: getattr(stats, name) - getattr(before, name) for name in ("bytes_spilled", "bytes_read", "bytes_forwarded")},
+                **{name: getattr(stats, name) - getattr(before, name)
+                   for name in ("bytes_spilled", "bytes_read", "bytes_forwarded")},
             })
             self._before = stats
             self._off.reset_peak()
@@ -197,7 +245,8 @@ class Meter:
         }
 
 
-def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: Any) -> Dict[str, Any]:
+def train(args: argparse.Namespace, model: nn.Module, batches: Batches,
+          store: Any) -> Dict[str, Any]:
     stepper = Stepper(model, args.grad_memory, args.gradients)
     off = offload_of(args, model, store)
     # Plain training is watched in its first step, which nobody times, or as long as it is recorded.
@@ -227,9 +276,9 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: A
         meter.end("optimizer")
         seconds = meter.end_step(step < watched_steps)
         losses.append(total)
-        print(f"  {args.mode:9s}  step {step + 1}/{args.steps}  loss {total:.4f}  {seconds:.2f} s", file=sys.stderr)
+        print(f"  {args.mode:9s}  step {step + 1}/{args.steps}  loss {total:.4f}  {seconds:.2f} s",
+              file=sys.stderr)
     result = {**result_of(args, off, store), **meter.result(), **losses_of(losses)}
-    result["tokens_per_step"] *= args.micro_batches
     if args.gradients:
         result["gradients_sha256"] = stepper.hexdigests[-1]
         result["step_gradients_sha256"] = stepper.hexdigests
@@ -240,15 +289,25 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches, store: A
 def write_result(args: argparse.Namespace, name: str, result: Dict[str, Any]) -> None:
     options = {key: value if isinstance(value, (int, float, str, type(None))) else str(value)
                for key, value in vars(args).items()}
-    result.update(model=name, mode=args.mode, options=options, threads=args.threads, torch=torch.__version__)
+    result.update(model=name, mode=args.mode, options=options, threads=args.threads,
+                  torch=torch.__version__)
     if args.json == "-":
         print(json.dumps(result))
     elif args.json:
         Path(args.json).write_text(json.dumps(result))
 
 
-def main(name: str, description: str, model_of: Callable[..., nn.Module], batches_of: Callable[..., Batches],
-         argv: Any = None) -> int:
+def ends_on_signals(mode: str) -> ContextManager[None]:
+    """Ctrl-C and SIGTERM end a training without a traceback; without a store, where there is
+    nothing to close, at once."""
+    if mode == "spillway":
+        return exits_on(signal.SIGINT, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return contextlib.nullcontext()
+
+
+def main(name: str, description: str, model_of: Callable[..., nn.Module],
+         batches_of: Callable[..., Batches], argv: Any = None) -> int:
     """Train and tell. model_of(args); batches_of(args, text, generator) gives (inputs, targets)."""
     args = arguments(description, argv)
     torch.set_num_threads(args.threads)

@@ -11,7 +11,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open yet: no traceback
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,8 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(args.hidden), nn.LayerNorm(args.hidden)
         self.attention = Attention(args.hidden, args.heads)
-        self.up, self.down = nn.Linear(args.hidden, 4 * args.hidden), nn.Linear(4 * args.hidden, args.hidden)
+        self.up = nn.Linear(args.hidden, 4 * args.hidden)
+        self.down = nn.Linear(4 * args.hidden, args.hidden)
         self.dropout = nn.Dropout(args.dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -43,7 +44,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(args) for _ in range(args.layers))
         self.norm = nn.LayerNorm(args.hidden)
         self.head = nn.Linear(args.hidden, 256, bias=False)
-        self.register_buffer("future", torch.full((args.sequence, args.sequence), -torch.inf).triu(1))
+        self.register_buffer("future",
+                             torch.full((args.sequence, args.sequence), -torch.inf).triu(1))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.token(tokens) + self.position.weight

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# python/examples/gradients.py - the optimizer, and what becomes of gradients: freed, kept, or let go in the backward pass
-"""Once activations are on drives, what is most in memory is parameters, gradients and the optimizer's state. Of these only
-gradients need not be there all at once."""
+# python/examples/gradients.py - the optimizer, and what becomes of gradients
+"""Once activations are on drives, what is most in memory is parameters, gradients and the
+optimizer's state. Of these only gradients need not be there all at once."""
 from __future__ import annotations
 
 import functools
@@ -15,13 +15,14 @@ from torch.optim import AdamW
 
 POLICIES = {
     "freed": "after the step, as PyTorch from 2.0 on does",
-    "kept": "set to zero in place, as PyTorch before 2.0 does: they are there in the forward pass too",
-    "early": "the backward pass steps a parameter as soon as its gradient is complete, and frees that",
+    "kept": "set to zero in place, as before PyTorch 2.0: they are there in the forward pass too",
+    "early": "the backward pass steps a parameter once its gradient is complete, and frees that",
 }
 
 
 def _when_complete(parameter: nn.Parameter, function: Callable[..., None]) -> Any:
-    """Call function() whenever a backward pass has added to the parameter's gradient. What is returned must be held."""
+    """Call function() whenever a backward pass has added to the parameter's gradient. What is
+    returned must be held."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # from PyTorch 2.1 on
         return parameter.register_post_accumulate_grad_hook(function)
     node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
@@ -38,7 +39,8 @@ class Stepper:
 
     def __init__(self, model: nn.Module, policy: str, checksum: bool) -> None:
         if policy == "early" and isinstance(model, DistributedDataParallel):
-            raise ValueError("gradients cannot go early in data parallel training: they are averaged after the backward pass")
+            raise ValueError("gradients cannot go early in data parallel training: they are "
+                             "averaged after the backward pass")
         self._parameters = list(model.parameters())
         self._policy = policy
         self._checksum = checksum
@@ -46,15 +48,14 @@ class Stepper:
         self.hexdigests: List[str] = []  # after each step, of all gradients so far
         self._digests: List[bytes] = [b""] * len(self._parameters)
         self._checksum_seconds = 0.0
-        self.last = True  # this backward pass is the last of its step: gradients are complete after it
-        groups = [[parameter] for parameter in self._parameters] if policy == "early" else [self._parameters]
-        self._optimizers = [AdamW(group, lr=3e-4) for group in groups]
-        self._hooks = []
+        # this backward pass is the last of its step: gradients are complete after it
+        self.last = True
+        groups = [self._parameters]
         if policy == "early":
-            self._hooks = [
-                _when_complete(parameter, functools.partial(self._complete, index))
-                for index, parameter in enumerate(self._parameters)
-            ]
+            groups = [[parameter] for parameter in self._parameters]
+            self._hooks = [_when_complete(parameter, functools.partial(self._complete, index))
+                           for index, parameter in enumerate(self._parameters)]
+        self._optimizers = [AdamW(group, lr=3e-4) for group in groups]
 
     def _complete(self, index: int, *_: Any) -> None:
         if self.last:

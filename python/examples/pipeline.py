@@ -4,7 +4,8 @@
 """Train one GPT on several processes, each with some of its layers; they share the drives.
 
   spillway format --partitions 2 --devices /dev/a,/dev/b
-  python3 python/examples/pipeline.py --ranks 2 --micro-batches 8 --mode spillway --devices /dev/a,/dev/b
+  python3 python/examples/pipeline.py --ranks 2 --micro-batches 8 --mode spillway \\
+      --devices /dev/a,/dev/b
 """
 import argparse
 import signal
@@ -13,17 +14,17 @@ import time
 from typing import Any, Dict, List
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open yet: no traceback
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import spillway.schedules
-from common import loss_of, losses_of, offload_of, result_of, text_of
+from common import loss_of, losses_of, offload_of, open_store, result_of, text_of
 from gpt import GPT, batches
 from gradients import Stepper
-from ranks import main, store_of
+from ranks import main
 
 
 class Part(nn.Module):
@@ -51,7 +52,8 @@ class Stage:
     def __init__(self, args: argparse.Namespace, rank: int, world: int) -> None:
         torch.manual_seed(args.seed)
         self.model = Part(GPT(args), rank, world)
-        self.before, self.after = rank - 1 if rank > 0 else None, rank + 1 if rank < world - 1 else None
+        self.before = rank - 1 if rank > 0 else None
+        self.after = rank + 1 if rank < world - 1 else None
         self.shape = (args.batch, args.sequence, args.hidden)
         self.micro_batches = args.micro_batches
         self.graphs: Dict[int, Any] = {}  # of micro-batches that wait for their backward pass
@@ -92,7 +94,7 @@ def run(args: argparse.Namespace, rank: int, world: int) -> Dict[str, Any]:
     stepper = Stepper(stage.model, args.grad_memory, checksum=True)
     source = batches(args, text_of(args), torch.Generator().manual_seed(args.seed))
     losses, seconds = [], []
-    with store_of(args, rank) as store:
+    with open_store(args, rank) as store:
         off = offload_of(args, stage.model, store)
         order = spillway.schedules.one_f_one_b(rank, world, args.micro_batches)
         for _ in range(args.steps):

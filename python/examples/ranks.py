@@ -1,37 +1,25 @@
 # SPDX-License-Identifier: MIT
-# python/examples/ranks.py - what the examples with several processes share: starting them, their stores, one result
+# python/examples/ranks.py - examples with several processes: their start, stores, one result
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
 import tempfile
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-import spillway
-from common import arguments, write_result
-from spillway.demo.train import ends_on_signals
+from common import arguments, ends_on_signals, write_result
 
 Run = Callable[[argparse.Namespace, int, int], Dict[str, Any]]
 
 
-@contextlib.contextmanager
-def store_of(args: argparse.Namespace, rank: int) -> Iterator[Any]:
-    """The drives are shared: each rank has a partition of its own (spillway format --partitions)."""
-    if args.mode != "spillway":
-        yield None
-        return
-    with spillway.Store(args.devices.split(","), partition=rank, arena_bytes=args.arena_bytes) as store:
-        yield store
-
-
-def _one(rank: int, world: int, meeting: str, name: str, run: Run, args: argparse.Namespace) -> None:
+def _one(rank: int, world: int, meeting: str, name: str, run: Run,
+         args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     try:
@@ -47,7 +35,8 @@ def _one(rank: int, world: int, meeting: str, name: str, run: Run, args: argpars
 
 
 def main(name: str, description: str, run: Run, ranks: int) -> int:
-    """run(args, rank, world) in every process, started here or by torchrun."""
+    """run(args, rank, world) in every process, started here or by torchrun. Drives are shared: each
+    rank has a partition of its own (spillway format --partitions)."""
     args = arguments(description, ranks=ranks)
     if "RANK" in os.environ:
         with ends_on_signals(args.mode):
@@ -56,11 +45,12 @@ def main(name: str, description: str, run: Run, ranks: int) -> int:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # in every rank: what is open is closed
-            torch.multiprocessing.start_processes(
-                _one, (args.ranks, f"file://{folder}/meeting", name, run, args), args.ranks, start_method="fork"
-            )
-        except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
+            # in every rank: what is open is closed
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            given = args.ranks, f"file://{folder}/meeting", name, run, args
+            torch.multiprocessing.start_processes(_one, given, args.ranks, start_method="fork")
+        except (torch.multiprocessing.ProcessExitedException,
+                torch.multiprocessing.ProcessRaisedException) as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # python/examples/t5.py - a T5 encoder-decoder that learns to restore spans taken out of the text
-"""Train a small T5 on the repository's own text, in one of three modes. Half of --layers decode, the rest encode.
+"""Train a small T5 on the repository's own text, in one of three modes. Half of --layers decode,
+the rest encode.
 
   spillway format --devices /dev/a,/dev/b
   python3 python/examples/t5.py --mode spillway --devices /dev/a,/dev/b
@@ -12,7 +13,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open yet: no traceback
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,8 @@ class RMSNorm(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """What the scores of all layers gain by the distance of two tokens: exact when near, by powers of two when far."""
+    """What the scores of all layers gain by the distance of two tokens: exact when near, by powers
+    of two when far."""
 
     def __init__(self, heads: int, both_ways: bool) -> None:
         super().__init__()
@@ -46,7 +48,8 @@ class RelativeBias(nn.Module):
 
     def forward(self, length: int) -> Tensor:
         distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
-        far = 8 + (distance.abs().clamp(min=8).float().div(8).log() / math.log(16) * 8).long().clamp(max=7)
+        powers = distance.abs().clamp(min=8).float().div(8).log() / math.log(16)
+        far = 8 + (powers * 8).long().clamp(max=7)
         bucket = torch.where(distance.abs() < 8, distance.abs(), far) + 16 * (distance > 0)
         bias = self.table(bucket).permute(2, 0, 1)
         return bias if self.both_ways else bias + torch.full((length, length), -torch.inf).triu(1)
@@ -57,7 +60,10 @@ class Block(nn.Module):
         super().__init__()
         self.attention = Attention(args.hidden, args.heads, bias=False)
         self.across = Attention(args.hidden, args.heads, bias=False) if decodes else None
-        self.norms = nn.ModuleDict({name: RMSNorm(args.hidden) for name in ("self", "across", "mlp")[:: 1 if decodes else 2]})
+        self.norms = nn.ModuleDict({
+            name: RMSNorm(args.hidden)
+            for name in ("self", "across", "mlp")[::1 if decodes else 2]
+        })
         self.up = nn.Linear(args.hidden, 4 * args.hidden, bias=False)
         self.down = nn.Linear(4 * args.hidden, args.hidden, bias=False)
         self.dropout = nn.Dropout(args.dropout)
@@ -76,9 +82,11 @@ class T5(nn.Module):
         self.recompute = args.mode == "recompute"
         decoders = args.layers // 2
         self.token = nn.Embedding(VOCABULARY, args.hidden)
-        self.encoder = nn.ModuleList(Block(args, decodes=False) for _ in range(args.layers - decoders))
+        self.encoder = nn.ModuleList(
+            Block(args, decodes=False) for _ in range(args.layers - decoders))
         self.decoder = nn.ModuleList(Block(args, decodes=True) for _ in range(decoders))
-        self.encoder_bias, self.decoder_bias = RelativeBias(args.heads, True), RelativeBias(args.heads, False)
+        self.encoder_bias = RelativeBias(args.heads, True)
+        self.decoder_bias = RelativeBias(args.heads, False)
         self.encoder_norm, self.decoder_norm = RMSNorm(args.hidden), RMSNorm(args.hidden)
         self.head = nn.Linear(args.hidden, VOCABULARY, bias=False)
 
@@ -94,13 +102,15 @@ class T5(nn.Module):
 
 
 def batches(args: argparse.Namespace, text: Tensor, generator: torch.Generator) -> Batches:
-    """The encoder reads the text with a sentinel for every span taken out; the decoder writes each sentinel and its span."""
+    """The encoder reads the text with a sentinel for every span taken out; the decoder writes each
+    sentinel and its span."""
     if args.sequence < SPAN:
         raise ValueError(f"--sequence must be at least {SPAN}: so many bytes are taken out at once")
     spans = min(SENTINELS, max(1, args.sequence // SPACING))
     room = args.sequence // spans
     for rows in cuts_of(text, args.batch, args.sequence, generator):
-        starts = torch.arange(spans) * room + torch.randint(max(1, room - SPAN), (spans,), generator=generator)
+        starts = torch.arange(spans) * room + torch.randint(max(1, room - SPAN),
+                                                            (spans,), generator=generator)
         sentinels = torch.arange(256, 256 + spans).expand(len(rows), spans)
         gone = starts[:, None] + torch.arange(SPAN)
         targets = torch.cat([sentinels[..., None], rows[:, gone]], -1).flatten(1)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * hooks/content.c - storages and their contents: what is known of them, and whether they were
- * modified
- */
+/* hooks/content.c - storages and their contents: what is known, and whether they were modified */
 #include "hooks.h"
 
 static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch, uint64_t step)
@@ -35,7 +32,7 @@ void version_drop(struct version *version)
 	PyMem_Free(version);
 }
 
-/* The witness, or NULL if it is gone. */
+/* A new reference. NULL: it is gone. */
 static PyObject *version_witness(const struct version *version)
 {
 	PyObject *witness;
@@ -48,10 +45,7 @@ static PyObject *version_witness(const struct version *version)
 	return witness;
 }
 
-/*
- * Whether a tensor of this storage that has version @number now still has the same content. Return:
- * 1; 0; -1.
- */
+/* Whether a tensor of this storage, at version @number, has the same content. Return: 1; 0; -1 */
 static int version_current(const struct version *version, PyObject *tensor, int64_t number)
 {
 	PyObject *witness;
@@ -126,11 +120,6 @@ void version_part(struct version *version, PyObject *held, bool is_shown)
 	PyErr_Restore(type, value, traceback);
 }
 
-PyObject *version_lender(const struct version *version)
-{
-	return torch.counted == Py_True ? NULL : version->counter;
-}
-
 static void record_dealloc(PyObject *object)
 {
 	struct record *record = (struct record *)object;
@@ -182,10 +171,8 @@ struct version *record_version(struct record *record, PyObject *tensor, uint64_t
 		return NULL;
 	if (record->version && record->version->step == step)
 		current = version_current(record->version, tensor, number);
-	if (current < 0)
-		return NULL;
-	if (current > 0)
-		return record->version;
+	if (current)
+		return current < 0 ? NULL : record->version;
 	version = version_new(tensor, number, record->epochs, step);
 	if (!version)
 		return NULL;

@@ -4,12 +4,12 @@
  * to the tensor cache and back
  *
  * A hook runs when the operation before it has swept the caches: its time is that of the memory it
- * touches, and the same steps in Python touch several times as much. What is rare (tensors of a
- * device, recorded steps, lazily conjugated tensors, errors) is left to the Python package.
+ * touches, of which the same steps in Python touch several times as much. What is rare (tensors of
+ * a device, recorded steps, lazily conjugated tensors, errors) is left to the Python package.
  *
- * Nothing of one Python or one PyTorch is compiled in. Of Python this uses the limited API of 3.11;
- * PyTorch's methods are called as Python objects, and memory of the cache becomes a tensor by way
- * of DLPack, whose deleter may come from any thread, without the interpreter's lock.
+ * One build serves all: of Python this uses the limited API of 3.11; PyTorch's methods are called
+ * as Python objects, and memory of the cache becomes a tensor by DLPack, whose deleter may come
+ * from any thread, without the interpreter's lock.
  *
  * Threads    The interpreter's lock guards all of this but the end of a lease, and struct leases,
  *            which is atomic.
@@ -39,7 +39,7 @@
 
 /* ---- What is called (calls.c) ---- */
 
-/* Functions of the library that spillway/_library.py has loaded. */
+/* Functions of the library, in the order of their addresses in _native.py. */
 struct library {
 	__typeof__(&spw_cache_offer_hint) offer_hint;
 	__typeof__(&spw_cache_take) take;
@@ -48,44 +48,58 @@ struct library {
 	__typeof__(&spw_cache_drain) drain;
 };
 
-/* An attribute of a type, to be had without a look at the object's own. */
+/* An attribute of a type. */
 struct attribute {
 	PyObject *descriptor;
 	descrgetfunc get;
 };
 
-/* Things of PyTorch, and of spillway/_native.py. */
+/* clang-format off */
+/* Attributes of a tensor; and of a storage its identity, cdata. */
+#define TORCH_ATTRIBUTES(X) \
+	X(is_cpu) X(is_leaf) X(requires_grad) X(dtype) X(version) X(shape) X(base) X(cdata)
+
+/* Types; methods of a tensor; methods of a storage; what else there is; functions of _native.py. */
+#define TORCH_OBJECTS(X) \
+	X(tensor_type) X(parameter_type) \
+	X(storage) X(detach) X(stride) X(storage_offset) X(is_neg) X(is_conj) X(as_strided) \
+	X(view) X(numel) X(address) \
+	X(data_ptr) X(nbytes) X(weak_ref) X(free_weak_ref) X(expired) \
+	X(from_dlpack) \
+	X(nothing) /* a tensor without memory */ \
+	X(counted) /* whether autograd counts what is handed out with what was saved */ \
+	X(plain) X(flagged) X(on) X(raise_modified) X(error_of)
+
+/* Names that are looked up, and their texts. */
+#define NAMES(X) \
+	X(mark, "_TE_do_not_offload") X(data, "data") X(pack_watched, "_pack_watched") \
+	X(use_watched, "_use_watched") X(meet, "_meet") X(unpack, "unpack") \
+	X(finish, "_finish") X(handle, "handle")
+/* clang-format on */
+
+/* What spillway/_native.py hands over, by these names. */
 struct torch {
-	PyObject *tensor_type, *parameter_type;
-	/* of a tensor */
-	struct attribute is_cpu, is_leaf, requires_grad, dtype, version, shape, base;
-	/* of a storage: its identity */
-	struct attribute cdata;
-	/* methods of a tensor */
-	PyObject *storage, *detach, *stride, *storage_offset, *is_neg, *is_conj, *as_strided, *view,
-		*numel, *address;
-	/* of a storage */
-	PyObject *data_ptr, *nbytes, *weak_ref, *free_weak_ref, *expired;
-	PyObject *from_dlpack;
-	PyObject *nothing; /* a tensor without memory */
-	PyObject *counted; /* whether autograd counts what is handed out with what was saved */
-	/* of _native.py */
-	PyObject *plain, *flagged, *on, *raise_modified, *error_of;
+#define MEMBER(name) struct attribute name;
+	TORCH_ATTRIBUTES(MEMBER)
+#undef MEMBER
+#define MEMBER(name) PyObject *name;
+	TORCH_OBJECTS(MEMBER)
+#undef MEMBER
 };
 
-/* Names that are looked up. */
 struct names {
-	PyObject *mark, *data, *pack_watched, *use_watched, *unpack, *finish, *handle;
+#define MEMBER(name, text) PyObject *name;
+	NAMES(MEMBER)
+#undef MEMBER
 };
 
-/*
- * A type of elements. What DLPack does not know goes as another of the same length, and is then
- * viewed as what it is.
- */
+/* A type of elements. */
 struct dtype {
 	PyObject *dtype;
 	uint8_t itemsize, code, bits;
-	bool is_complex, is_viewed;
+	/* DLPack does not know it: it goes as another of the same length, and is viewed as this */
+	bool is_viewed;
+	bool is_complex;
 };
 
 extern struct library library;
@@ -93,14 +107,9 @@ extern struct torch torch;
 extern struct names names;
 
 int make_names(void);
-/*
- * A function of the module: (addresses of the library's functions, things of PyTorch by their
- * names, types of elements).
- */
+/* connect(addresses of the library's functions, things of PyTorch by name, types of elements) */
 PyObject *connect_calls(PyObject *module, PyObject *args);
-/*
- * The row of a tensor's type. NULL without an exception: none is known, as for quantized tensors.
- */
+/* NULL without an exception: it is not known, as that of quantized tensors. */
 const struct dtype *dtype_of(PyObject *tensor);
 
 /* ---- Small helpers ---- */
@@ -144,10 +153,7 @@ static inline void object_free(PyObject *object)
 	Py_DECREF(type);
 }
 
-/*
- * These consume the reference. Return: 0, or to_bool() the truth value; -1 with an exception, also
- * if there is no object.
- */
+/* These consume the reference. Return: 0, or the truth value; -1, also if there is no object. */
 static inline int to_int64(PyObject *number, int64_t *value)
 {
 	if (!number)
@@ -179,47 +185,37 @@ static inline int to_bool(PyObject *object)
 
 /* ---- Tensors (tensor.c) ---- */
 
-/* The version counter. */
+/* The version counter; and the address of the first element. */
 int version_number(PyObject *tensor, int64_t *number);
-/* The same, and the address of the first element. */
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
 
-/*
- * What a save has to know of a tensor, asked for in the order of these functions. Ended by
- * seen_end().
- */
+/* What a save has to know of a tensor, asked for in the order of these functions. */
 struct seen {
 	PyObject *tensor;          /* borrowed */
 	const struct dtype *dtype; /* of seen_passes_by() */
+	bool is_elsewhere;         /* not in host memory; the same */
 	PyObject *storage;         /* and its identity; of seen_storage() */
 	PyObject *identity;
 	PyObject *base;           /* what it is a view of, or None; of seen_base() */
 	PyObject *shape, *stride; /* of seen_dims() */
 };
 
-struct place {
-	int64_t offset; /* of the tensor in its storage, in elements */
-	uint64_t storage_address, storage_len_bytes;
-};
-
-/* Return: 1 it passes by, whatever its storage is; 0; -1 with an exception. */
+/* Return: 1 it passes by, whatever its storage is; 0; -1 */
 int seen_passes_by(struct seen *seen);
 /*
- * Whether it is held as it is, a parameter: what is made its .data is used, and what was is let go,
- * as DeepSpeed relies on. All else is held without its graph (an output that holds its own node
- * would never be freed), which views have from what they are views of. Return: 1; 0; -1 with an
- * exception.
+ * Whether it is held as it is: a parameter, whose .data is replaced, as DeepSpeed does. All else,
+ * also a view of one, is held without its graph: an output that holds its own node would never be
+ * freed. Return: 1; 0; -1 with an exception.
  */
 int seen_is_parameter(const struct seen *seen);
-/* A new reference: its memory and its version counter without its graph. */
-PyObject *seen_detached(const struct seen *seen);
 int seen_storage(struct seen *seen);
 int seen_base(struct seen *seen);
 /* The number of dimensions; -1. */
 Py_ssize_t seen_dims(struct seen *seen);
 /* @sizes: filled with sizes and strides, in elements */
 int seen_shape(const struct seen *seen, int64_t sizes[]);
-int seen_place(const struct seen *seen, struct place *place);
+/* @offset: of the tensor in its storage, in elements. @offer: the storage's memory and length */
+int seen_place(const struct seen *seen, int64_t *offset, struct spw_offer *offer);
 /* The flags for conjugate and negative. */
 int seen_flags(const struct seen *seen, bool *conj, bool *neg);
 void seen_end(struct seen *seen);
@@ -237,9 +233,9 @@ struct version {
 	PyObject *moved;
 	PyObject *witness; /* weak: a tensor that shares the version counter with all others */
 	/*
-	 * A tensor that shares it too: of what may leave memory, the owner's, and has no memory
-	 * from when the owner ends. What is read back is handed out with the same counter, for the
-	 * next use may get the same memory. NULL: there is none.
+	 * A tensor that shares it too, or NULL: of what may leave memory, the owner's, and without
+	 * memory from when the owner ends. What is read back is handed out with the same counter:
+	 * the next use may get the same memory.
 	 */
 	PyObject *counter;
 };
@@ -261,36 +257,21 @@ static inline struct version *version_hold(struct version *version)
 }
 
 void version_drop(struct version *version);
-/*
- * Fails if the content was modified, also in the memory that it was read back to. @shown: of this
- * use, or NULL
- */
+/* Fails if the content was modified. @shown: the tensor of this use, on that memory; or NULL */
 int version_check(const struct version *version, PyObject *shown);
-/*
- * From now on it is seen for good when it is modified. @held: the owner's tensor, with the content.
- */
+/* Modifications are seen until the version ends. @held: the owner's tensor, with the content */
 void version_watch(struct version *version, PyObject *held);
-/*
- * The owner ends, and with it the memory of @held unless others were shown it; what counts stays.
- */
+/* The owner ends, and with it the memory of @held unless it was handed out; the counter stays. */
 void version_part(struct version *version, PyObject *held, bool is_shown);
-/*
- * Borrowed: with whose version counter memory that was read back is handed out. NULL: with one of
- * its own.
- */
-PyObject *version_lender(const struct version *version);
-/*
- * A tensor with the version counter of one, and with the memory, the type and the shape of another.
- */
+/* With the version counter of one tensor, and the memory, type and shape of another. */
 PyObject *tensor_counted_by(PyObject *counter, PyObject *memory);
 /* Sets the exception of PyTorch's own check. @tensor: that was modified; or NULL. Return: -1 */
 int raise_modified(PyObject *tensor, int64_t now, int64_t expected);
 
 struct record *record_new(const struct seen *seen, uint64_t key);
 /*
- * What the storage of @tensor holds now. Borrowed. In each step another one: memory that is filled
- * anew between steps in a way that PyTorch does not count, by NumPy perhaps, is not what a graph
- * has that is left from before.
+ * What the storage of @tensor holds now. Borrowed. In each step another one: between steps memory
+ * may be filled anew in a way that PyTorch does not count, by NumPy perhaps.
  */
 struct version *record_version(struct record *record, PyObject *tensor, uint64_t step);
 /* @held has the bytes of @version, wherever its memory is now. What was written may be others. */
@@ -307,7 +288,6 @@ struct leases {
 	PyObject *closer;                  /* the cache in Python, while it is waited for */
 };
 
-/* The same as an object of Python. */
 struct leases_object {
 	PyObject_HEAD struct leases *leases;
 };
@@ -322,15 +302,13 @@ void leases_user_ended(struct leases *leases);
 
 struct shape {
 	const struct dtype *dtype;
-	uint64_t len_bytes;   /* from its first element to the end of its last */
 	const int64_t *sizes; /* and strides, in elements */
 	Py_ssize_t dims;
 };
 
 /*
- * A tensor on the memory of a lease, which ends with it, and with it the use of @leases that began
- * before the take. So it does if there is no tensor. @counter: a tensor with whose version counter
- * it counts, or NULL.
+ * A tensor on the memory of a lease. With it, or at once if there is none, the lease ends, and the
+ * use of @leases that began before the take. @counter: whose version counter it has, or NULL
  */
 PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
 		       const struct shape *shape, PyObject *counter);
@@ -370,23 +348,19 @@ struct session {
 	uint32_t owners_max, owner_free, owners_held;
 };
 
-/* NULL with the exception that says that it is closed. */
+/* NULL with an exception: it is closed. */
 struct spw_cache *session_cache(struct session *session);
 /* A new reference. */
 struct record *session_record(struct session *session, const struct seen *seen);
-/* Forgets storages that are gone. */
-int session_prune(struct session *session);
+int session_prune(struct session *session); /* forgets storages that are gone */
 void session_drain(struct session *session);
-/* After short tensors were saved or used it is time for a drain now and then only. */
+/* After short tensors now and then only. */
 void session_drain_at_times(struct session *session, uint64_t len_bytes);
 
 /* Of a tensor with its graph, at @address. Return: its token; 0 with an exception. */
 uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version,
 		   struct record *record, uint64_t address);
-/*
- * From now on it holds @held, the memory without the graph. Return: false: its token was given back
- * meanwhile.
- */
+/* It holds @held, without the graph, from now on. Return: whether its token is still out */
 bool owner_hold(struct session *session, uint64_t token, PyObject *held);
 /* NULL without an exception: its token was given back. */
 struct owner *owner_of(const struct session *session, uint64_t token);
@@ -397,10 +371,7 @@ void owner_end(struct session *session, struct owner *owner);
 extern PyTypeObject *kept_type, *saved_type;
 extern PyType_Spec kept_spec, saved_spec;
 
-/*
- * The methods of a session: pack, save and keep return what autograd keeps, keep without the cache;
- * use is given what save returned.
- */
+/* Methods of a session. The first three return what autograd keeps, and use() is given. */
 PyObject *session_pack(PyObject *session, PyObject *tensor);
 PyObject *session_save(PyObject *session, PyObject *tensor);
 PyObject *session_keep(PyObject *session, PyObject *tensor);

@@ -192,10 +192,8 @@ static PyObject *leases_shut(PyObject *object, PyObject *unused)
 
 static PyObject *leases_forget(PyObject *object, PyObject *unused)
 {
-	(void)unused;
-	atomic_store(&((struct leases_object *)object)->leases->open, NULL);
 	atomic_store(&((struct leases_object *)object)->leases->cache, NULL);
-	Py_RETURN_NONE;
+	return leases_shut(object, unused);
 }
 
 static PyObject *leases_busy(PyObject *object, PyObject *closer)
@@ -207,10 +205,7 @@ static PyObject *leases_busy(PyObject *object, PyObject *closer)
 	atomic_store(&leases->waited_for, true);
 	if (atomic_load(&leases->users) > 0)
 		Py_RETURN_TRUE;
-	/*
-	 * If it is not ours any more, then whoever has taken it is waiting for the lock, and does
-	 * it.
-	 */
+	/* Whoever else has taken it waits for the interpreter's lock, and does it. */
 	if (!atomic_exchange(&leases->waited_for, false))
 		Py_RETURN_TRUE;
 	Py_CLEAR(leases->closer);

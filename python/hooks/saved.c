@@ -57,7 +57,7 @@ static PyObject *kept_new(const struct seen *seen)
 
 	if (!kept)
 		return NULL;
-	kept->tensor = as_it_is ? new_ref(seen->tensor) : seen_detached(seen);
+	kept->tensor = as_it_is ? new_ref(seen->tensor) : call(torch.detach, seen->tensor);
 	if (!kept->tensor || version_number(kept->tensor, &kept->version))
 		Py_CLEAR(kept);
 	return (PyObject *)kept;
@@ -150,9 +150,7 @@ static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
 	return tuple;
 }
 
-/*
- * The part of the storage that its elements lie in. Return: false: it has none, or they do not fit.
- */
+/* The part of the storage with its elements. Return: false: it has none, or they do not fit */
 static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
 {
 	uint64_t last = 0, itemsize = saved->dtype->itemsize;
@@ -176,25 +174,9 @@ static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_
 	return saved->offset_bytes + saved->len_bytes <= storage_len_bytes;
 }
 
-/* With sizes and strides alone. */
-static struct saved *saved_new(struct seen *seen)
-{
-	Py_ssize_t dims = seen_dims(seen);
-	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, saved_type, 2 * dims);
-
-	if (saved && seen_shape(seen, saved->sizes)) {
-		object_free((PyObject *)saved);
-		saved = NULL;
-	}
-	return saved;
-}
-
 /* ---- Saving ---- */
 
-/*
- * A nested tensor has no sizes, one of vmap or a sparse one has no storage: PyTorch says so. What
- * else is wrong shows on keeping it.
- */
+/* PyTorch says so of a nested tensor, which has no sizes, or of a sparse one, without storage. */
 static bool passes_by_after_all(void)
 {
 	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
@@ -209,13 +191,10 @@ static PyObject *plain_of(const struct saved *saved, const struct seen *seen)
 	if (saved->conj || saved->neg)
 		return PyObject_CallFunction(torch.plain, "Oii", seen->tensor, saved->conj,
 					     saved->neg);
-	return seen_detached(seen);
+	return call(torch.detach, seen->tensor);
 }
 
-/*
- * Whether a tensor that others are views of is a part of its storage only. Return: 1; 0; -1 with an
- * exception.
- */
+/* Whether what others are views of is a part of its storage only. Return: 1; 0; -1 */
 static int is_part(PyObject *base, uint64_t storage_len_bytes)
 {
 	const struct dtype *dtype = dtype_of(base);
@@ -229,14 +208,10 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 }
 
 /*
- * What must stay the tensor that it is:
- *  - a part of a storage that is no view, as the gates of nn.LSTM are, and views of one: the rest
- *    changes in place, during the write perhaps, and no version counter that we could look at
- *    tells;
- *  - what is no view and has no dimensions, and so is a number of Python perhaps: its type yields
- *    to that of others, that of a copy does not.
- *
- * Return: 1; 0; -1 with an exception.
+ * What must stay the tensor that it is: a part of a storage that is no view, as the gates of
+ * nn.LSTM are, and views of one, for the rest changes in place and no version counter that is known
+ * here shows it; and what is no view and has no dimensions, which may be a number of Python, whose
+ * type yields to that of others. Return: 1; 0; -1 with an exception.
  */
 static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen,
 			    uint64_t storage_len_bytes)
@@ -248,25 +223,20 @@ static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen,
 	return saved->len_bytes < storage_len_bytes ? is_part(seen->base, storage_len_bytes) : 0;
 }
 
-/*
- * What the cache asks for: the storage as it is now. Return: 0; 1 the caller has to keep it; -1
- * with an exception.
- */
+/* What the cache asks for. Return: 0; 1 the caller has to keep it; -1 with an exception */
 static int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 {
-	struct place place;
+	int64_t offset;
 	int kept;
 
-	if (seen_place(seen, &place))
+	if (seen_place(seen, &offset, offer))
 		return -1;
-	if (!saved_measure(saved, place.offset, place.storage_len_bytes))
+	if (!saved_measure(saved, offset, offer->storage_len_bytes))
 		return 1;
-	kept = is_kept_as_it_is(saved, seen, place.storage_len_bytes);
+	kept = is_kept_as_it_is(saved, seen, offer->storage_len_bytes);
 	if (kept)
 		return kept;
 	offer->storage_version = saved->version->epoch;
-	offer->storage_bytes = (const void *)(uintptr_t)place.storage_address;
-	offer->storage_len_bytes = place.storage_len_bytes;
 	offer->offset_bytes = saved->offset_bytes;
 	offer->len_bytes = saved->len_bytes;
 	return seen_flags(seen, &saved->conj, &saved->neg);
@@ -292,10 +262,8 @@ static int offer_hold(struct session *session, struct saved *saved, const struct
 }
 
 /*
- * Offer it. The owner is there before the call, for its token goes with it; what the cache has
- * already needs none.
- *
- * Return: 0; 1 the cache does not take it; -1 with an exception.
+ * The owner is there before the call, for its token goes with it; what the cache has already needs
+ * none. Return: 0; 1 the cache does not take it; -1 with an exception.
  */
 static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer,
 		      const struct seen *seen, struct record *record)
@@ -333,7 +301,8 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 static struct saved *saved_of(struct session *session, struct seen *seen, struct record *record)
 {
 	struct version *version = record_version(record, seen->tensor, session->steps);
-	struct saved *saved = version ? saved_new(seen) : NULL;
+	Py_ssize_t dims = version ? seen_dims(seen) : -1;
+	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, saved_type, 2 * dims);
 
 	if (!saved)
 		return NULL;
@@ -342,6 +311,8 @@ static struct saved *saved_of(struct session *session, struct seen *seen, struct
 	saved->dtype = seen->dtype;
 	saved->id = saved->token = 0;
 	saved->borrowed = NULL;
+	if (seen_shape(seen, saved->sizes))
+		Py_CLEAR(saved);
 	return saved;
 }
 
@@ -400,6 +371,9 @@ static PyObject *save(struct session *session, struct seen *seen)
 		Py_CLEAR(packed);
 		passes = 1;
 	}
+	if (passes > 0 && seen->is_elsewhere && session->device == Py_None)
+		return PyObject_CallMethodObjArgs((PyObject *)session, names.meet, seen->tensor,
+						  NULL);
 	return passes > 0 ? kept_new(seen) : packed;
 }
 
@@ -457,10 +431,7 @@ end:
 	return tensor;
 }
 
-/*
- * NULL without an exception: another thread drained the token since, the next take reads the bytes;
- * or is detaching the tensor.
- */
+/* NULL without an exception: another thread drained the token since, or detaches the tensor. */
 static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 {
 	struct owner *owner = owner_of(saved->session, token);
@@ -485,13 +456,11 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 /* The use that take began ends with the last tensor on the memory. */
 static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
-	struct shape shape = {.dtype = saved->dtype,
-			      .len_bytes = saved->len_bytes,
-			      .sizes = saved->sizes,
-			      .dims = saved_dims(saved)};
-	PyObject *tensor = lease_tensor(saved->session->leases, taken, &shape,
-					version_lender(saved->version)),
-		 *flagged;
+	struct shape shape = {
+		.dtype = saved->dtype, .sizes = saved->sizes, .dims = saved_dims(saved)};
+	/* Memory that was read back is handed out with the version counter of what was saved. */
+	PyObject *counter = torch.counted == Py_True ? NULL : saved->version->counter;
+	PyObject *tensor = lease_tensor(saved->session->leases, taken, &shape, counter), *flagged;
 
 	if (!tensor || (!saved->conj && !saved->neg))
 		return tensor;
@@ -509,9 +478,8 @@ static void take_failed(struct saved *saved, int result)
 	if (!error)
 		return;
 	/*
-	 * Memory that was modified during its write fails its checksum: the modification is the
-	 * fault, not the drive. So may memory that was not the tensor's any more, which has the
-	 * bytes.
+	 * Memory that was modified, or was the tensor's no longer, during its write fails its
+	 * checksum: that is the fault, not the drive.
 	 */
 	session_drain(session);
 	if (!saved->version->moved && version_check(saved->version, NULL) == 0)

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * hooks/session.c - a session: the memory that the cache may still read, the storages that it knows
- */
+/* hooks/session.c - a session: the memory that the cache may still read, and known storages */
 #include "hooks.h"
 
-#define DRAIN_MAX   64
-#define DRAIN_CALLS 4 /* saving and using short tensors drains once in so many */
-/* what is short in this sense: draining costs a call into the library */
+#define DRAIN_MAX    64
+#define DRAIN_CALLS  4 /* saving and using tensors up to DRAIN_BYTES drains once in so many */
 #define DRAIN_BYTES  (256u << 10)
 #define OWNERS_FIRST 64
 #define PLACE_BITS   24
 
 /* ---- Owners ---- */
 
-/*
- * A token names a place and, so that nobody takes the next owner there for the last one, a number.
- */
+/* A token names a place and, as another owner may come to be there, a number. */
 static uint64_t token_of(uint32_t place, uint64_t serial)
 {
 	return serial << PLACE_BITS | place;
@@ -112,10 +107,9 @@ void owner_end(struct session *session, struct owner *owner)
 }
 
 /*
- * The cache needs the memory no longer. Whether it was modified while the cache still read it; or
- * is another one: a tensor that is sent to another process, or resized, takes its bytes to other
- * memory, and what it had may have been used by others before the cache read it. No thread switch
- * in here.
+ * The cache needs the memory no longer. Marks whether it was modified while the cache still read
+ * it; or is another: a tensor that is sent to another process, or resized, takes its bytes to other
+ * memory, and others may have used what it had before the cache read it. No thread switch in here.
  */
 static void owner_mark(const struct owner *owner)
 {
@@ -139,10 +133,7 @@ static void owner_mark(const struct owner *owner)
 
 /* ---- What it does ---- */
 
-/*
- * Let go of the memory that the cache needs no longer. All is marked before anything is let go: a
- * thread that takes the bytes afterwards sees the mark.
- */
+/* All is marked before anything is let go: a thread that takes the bytes then sees the mark. */
 void session_drain(struct session *session)
 {
 	struct owner gone[DRAIN_MAX];

@@ -29,8 +29,10 @@ int seen_passes_by(struct seen *seen)
 	if ((PyObject *)Py_TYPE(tensor) != torch.tensor_type)
 		return 1;
 	rc = to_bool(get(&torch.is_cpu, tensor));
-	if (rc <= 0)
+	if (rc <= 0) {
+		seen->is_elsewhere = rc == 0;
 		return rc < 0 ? -1 : 1;
+	}
 	seen->dtype = dtype_of(tensor);
 	if (!seen->dtype)
 		return PyErr_Occurred() ? -1 : 1; /* quantized */
@@ -53,11 +55,6 @@ int seen_is_parameter(const struct seen *seen)
 	base = get(&torch.base, tensor);
 	Py_XDECREF(base);
 	return base ? base == Py_None : -1;
-}
-
-PyObject *seen_detached(const struct seen *seen)
-{
-	return call(torch.detach, seen->tensor);
 }
 
 int seen_storage(struct seen *seen)
@@ -108,15 +105,16 @@ int seen_shape(const struct seen *seen, int64_t sizes[])
 		       : 0;
 }
 
-int seen_place(const struct seen *seen, struct place *place)
+int seen_place(const struct seen *seen, int64_t *offset, struct spw_offer *offer)
 {
-	return to_int64(call(torch.storage_offset, seen->tensor), &place->offset) ||
-			       to_uint64(call(torch.nbytes, seen->storage),
-					 &place->storage_len_bytes) ||
-			       to_uint64(call(torch.data_ptr, seen->storage),
-					 &place->storage_address)
-		       ? -1
-		       : 0;
+	uint64_t address;
+
+	if (to_int64(call(torch.storage_offset, seen->tensor), offset) ||
+	    to_uint64(call(torch.nbytes, seen->storage), &offer->storage_len_bytes) ||
+	    to_uint64(call(torch.data_ptr, seen->storage), &address))
+		return -1;
+	offer->storage_bytes = (const void *)(uintptr_t)address;
+	return 0;
 }
 
 int seen_flags(const struct seen *seen, bool *conj, bool *neg)

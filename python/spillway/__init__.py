@@ -2,38 +2,16 @@
 # spillway/__init__.py - the Python package
 """spillway: a raw-block activation store.
 
-``Store`` keeps objects on raw drives; ``spillway.torch.offload`` (import ``spillway.torch``) spills what autograd saves
-for the backward pass onto one and brings it back in time.
+``Store`` keeps objects on raw drives; ``spillway.torch.offload`` (import ``spillway.torch``) spills
+what autograd saves for the backward pass onto one and brings it back in time.
 """
 from ._library import VERSION as __version__
 from ._library import SpillwayError
 from .cache import Cache, CacheStats
-from .store import (
-    DriveStats,
-    ProbeInfo,
-    Store,
-    StoreInfo,
-    StoreStats,
-    check_store,
-    format_store,
-    probe,
-    probe_all,
-    wipe_store,
-)
+from .store import (DriveStats, ProbeInfo, Store, StoreInfo, StoreStats, check_store, format_store,
+                    probe, wipe_store)
 
 __all__ = [
-    "Cache",
-    "CacheStats",
-    "DriveStats",
-    "ProbeInfo",
-    "SpillwayError",
-    "Store",
-    "StoreInfo",
-    "StoreStats",
-    "__version__",
-    "check_store",
-    "format_store",
-    "probe",
-    "probe_all",
-    "wipe_store",
+    "Cache", "CacheStats", "DriveStats", "ProbeInfo", "SpillwayError", "Store", "StoreInfo",
+    "StoreStats", "__version__", "check_store", "format_store", "probe", "wipe_store"
 ]

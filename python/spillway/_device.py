@@ -3,19 +3,21 @@
 """Carries out what the cache decides, and decides nothing.
 
 Out: the stream that computes records an event; a side stream waits for it, copies into staging
-     memory and records another. When that has come the copy has ended.
-In:  new memory is taken by the stream that computes, so that it is of its own; a side stream waits
-     for that, copies and records an event, for which the stream that computes waits.
+     memory and records another. When that has come the copy has ended. A host that is ahead of the
+     device does not see it come: order() lets go of the memory all the same.
+In:  new memory is taken by the stream that computes, so that it is of its own; another side stream
+     waits for that, copies and records an event, for which whoever uses the bytes waits.
 
-No stream is waited for here but at the end.
+No stream is waited for by the host here but at the end, and in finish_oldest().
 """
+
 from __future__ import annotations
 
 import errno
 import logging
 from collections import deque
 from ctypes import byref, c_char, c_size_t, c_void_p
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -27,70 +29,130 @@ from .store import Store
 _log = logging.getLogger("spillway")
 
 _OUT, _IN = 0, 1
-# An event, what it is the end of, and what is held till then.
-_Copies = Deque[Tuple[Any, int, Tensor]]
+
+
+class Copy:
+    """One that is under way, or has been."""
+
+    __slots__ = ("number", "stream", "event", "held", "taken")
+
+    def __init__(self, number: int, stream: Any, held: Tensor) -> None:
+        self.number = number  # out: the tensor's; in: the lease
+        self.stream = stream  # that computes: the memory is of its pool
+        self.event: Any = None  # its end
+        self.held: Optional[Tensor] = held  # until nobody else gets its memory before the end
+        self.taken = False  # in: what was ahead of its use has been used
 
 
 class Port:
     """For one thread at a time.
 
-    :param table: the CUDA calls, as _cuda.Table has them
+    :param table: streams and events, as _accelerator.Table has them
+    :param device: for which the memory is pinned first
     :param store: whose arena is pinned until unpin(); None: nothing is copied
     :raises RuntimeError: the memory cannot be pinned
     """
 
-    def __init__(self, table: Any, store: Optional[Store]) -> None:
+    def __init__(self, table: Any, device: torch.device, store: Optional[Store]) -> None:
         self.table = table
-        self._streams: Dict[Tuple[torch.device, int], Any] = {}
+        self.kind = device.type
+        self._sides: Dict[Tuple[torch.device, int], Any] = {}
         self._numbers: Dict[torch.device, int] = {}
-        # By device: one that is late holds nothing of another back.
-        self._copies: Tuple[Dict[torch.device, _Copies], Dict[torch.device, _Copies]] = {}, {}
-        self._pinned: Optional[int] = None
+        # By device, so that one that is late holds nothing of another back.
+        self._copies: Tuple[Dict[torch.device, Deque[Copy]], Dict[torch.device, Deque[Copy]]]
+        self._copies = {}, {}
+        self._out: Dict[int, Copy] = {}  # the last one of each tensor
+        self._seen: Dict[torch.device, List[Any]] = {}  # streams on which something was saved
+        self._pinned: Optional[Tuple[torch.device, int]] = None
         if store is not None:
             address, length = c_void_p(), c_size_t()
             check(fast.spw_store_arena(store.handle, byref(address), byref(length)))
-            table.pin(address.value, length.value)
-            self._pinned = address.value
+            table.pin(device, address.value, length.value)
+            assert address.value is not None
+            self._pinned = device, address.value
 
     def number(self, device: torch.device) -> int:
         """The device's, from 1 on."""
         return self._numbers.setdefault(device, len(self._numbers) + 1)
 
     def copy_out(
-        self, tensor: Tensor, produced: Any, begin: int, length: int, staging: int, number: int
-    ) -> None:
-        """Part of the tensor's storage to staging memory, after an event."""
-        device, table = tensor.device, self.table
-        side = self._side(device, _OUT)
-        table.wait(side, produced)
-        copies = self._copies[_OUT].setdefault(device, deque())
-        source = _bytes_of(tensor, begin, length)
-        self._copy(_bytes_at(staging, length), source, side, copies, number, tensor)
+        self,
+        tensor: Tensor,
+        stream: Any,
+        after: Any,
+        begin: int,
+        length: int,
+        staging: int,
+        number: int,
+    ) -> Any:
+        """Part of the tensor's storage to staging memory, after an event of the stream.
 
-    def copy_in(
-        self, device: torch.device, address: int, length: int, lease: int
-    ) -> Tuple[Tensor, Any]:
-        """New memory of the device with bytes of a lease, and the event after the copy."""
-        table = self.table
-        side, consumer = self._side(device, _IN), table.current_stream(device)
-        base = table.empty(length, device, consumer)
-        table.wait(side, table.record(consumer))
-        copies = self._copies[_IN].setdefault(device, deque())
-        return base, self._copy(base, _bytes_at(address, length), side, copies, lease, base)
+        :return: the event of its end
+        """
+        device = tensor.device
+        seen = self._seen.setdefault(device, [])
+        if stream not in seen:
+            seen.append(stream)
+        source = _bytes_of(tensor, begin, length)
+        copy = Copy(number, stream, tensor)
+        self._copy(_bytes_at(staging, length), source, after, None, copy, _OUT)
+        self._out[number] = copy
+        return copy.event
+
+    def order(self, number: int) -> None:
+        """What a stream is given from now on comes after the copies out of this tensor, which is
+        held no longer. Of which stream's pool its memory is nobody says: so this is done for each
+        that saves."""
+        copy = self._out.get(number)
+        if copy is None or copy.held is None:
+            return
+        for stream in self._seen[copy.held.device]:
+            self.table.wait(stream, copy.event)
+        for each in self._copies[_OUT][copy.held.device]:
+            if each.number == number:
+                each.held = None
+
+    def copy_in(self, stream: Any, address: int, length: int, lease: int, number: int) -> Copy:
+        """New memory of the stream's pool, and into it the bytes of a lease: after the copy out, if
+        that is under way."""
+        out = self._out.get(number)
+        base = self.table.empty(length, stream)
+        after = self.table.record(stream)
+        copy = Copy(lease, stream, base)
+        self._copy(base, _bytes_at(address, length), after, out, copy, _IN)
+        return copy
+
+    def use(self, copy: Copy, base: Tensor, stream: Any) -> None:
+        """What the stream is given from now on comes after a copy in, into this memory."""
+        self.table.wait(stream, copy.event)
+        if stream != copy.stream:
+            self.table.keep(base, stream)
+            self.table.wait(copy.stream, copy.event)
+        copy.held = None
+
+    def drop(self, copy: Copy) -> None:
+        """Nobody uses a copy in."""
+        if copy.held is not None:
+            self.table.wait(copy.stream, copy.event)
+            copy.held = None
 
     def _copy(
-        self, to: Tensor, source: Tensor, side: Any, copies: _Copies, number: int, held: Tensor
-    ) -> Any:
+        self, to: Tensor, source: Tensor, after: Any, out: Optional[Copy], copy: Copy, way: int
+    ) -> None:
         """Copy, and note it. If it is not noted, by Ctrl-C, its memory is soon somebody else's: so
         it has ended then."""
-        noted = len(copies)
+        table, device = self.table, copy.held.device  # type: ignore[union-attr]
+        side = self._side(device, way)
+        copies = self._copies[way].setdefault(device, deque())
+        table.wait(side, after)
+        if out is not None:
+            table.wait(side, out.event)
         try:
-            self.table.copy(to, source, side)
-            event = self.table.record(side)
-            copies.append((event, number, held))
-            return event
+            table.copy(to, source, side)
+            copy.event = table.record(side)
+            copies.append(copy)
         except BaseException:
-            if len(copies) == noted:
+            if not copies or copies[-1] is not copy:
                 self._finish(side)
             raise
 
@@ -102,50 +164,61 @@ class Port:
 
     def is_copying_out(self, number: int) -> bool:
         """Such a copy is noted: ended() will tell of it."""
-        return any(number == each[1] for copies in self._copies[_OUT].values() for each in copies)
+        return any(
+            number == each.number for copies in self._copies[_OUT].values() for each in copies
+        )
 
-    def ended(self) -> Tuple[List[Tuple[int, int]], List[Tuple[int, int]]]:
-        """The copies out that have ended since the last call, as (tensor, 0 or a negative errno),
-        and those in, as (lease, the same)."""
-        if self.table.capturing():
-            return [], []
-        return self._end(_OUT, self.table.done), self._end(_IN, self.table.done)
+    def ended_out(self) -> Iterator[Tuple[int, int]]:
+        """The copies out that have ended and were not told of: (tensor, 0 or a negative errno)."""
+        return self._end(_OUT, self.table.done)
+
+    def ended_in(self) -> Iterator[Tuple[int, int]]:
+        """The copies in: (lease, the same)."""
+        return self._end(_IN, self.table.done)
+
+    def oldest_out(self) -> Any:
+        """The event of a copy out for which all others of its device wait; None: there is none."""
+        for copies in self._copies[_OUT].values():
+            if copies:
+                return copies[0].event
+        return None
 
     def finish(self) -> None:
         """Wait for all copies. They are forgotten."""
-        for direction in (_OUT, _IN):
-            self._end(direction, self._finished)
+        for way in (_OUT, _IN):
+            for _ in self._end(way, self._finished):
+                pass
 
     def unpin(self) -> None:
         """The store may be closed. Calling it twice does nothing."""
-        address, self._pinned = self._pinned, None
-        if address is not None:
-            self.table.unpin(address)
+        pinned, self._pinned = self._pinned, None
+        if pinned is not None:
+            self.table.unpin(*pinned)
 
-    def _end(self, direction: int, done: Any) -> List[Tuple[int, int]]:
-        ended = []
-        for copies in self._copies[direction].values():
+    def _end(self, way: int, done: Any) -> Iterator[Tuple[int, int]]:
+        for copies in self._copies[way].values():
             while copies:
-                event, number, _ = copies[0]
+                copy = copies[0]
                 result = 0
                 try:
-                    if not done(event):
+                    if not done(copy.event):
                         break
                 except RuntimeError as error:  # so does every call from now on: nothing runs there
                     _log.warning("a copy to or from the device failed: %s", error)
                     result = -errno.EIO
-                ended.append((number, result))
                 copies.popleft()
-        return ended
+                if self._out.get(copy.number) is copy:
+                    del self._out[copy.number]
+                yield copy.number, result
 
     def _finished(self, event: Any) -> bool:
         self.table.finish(event)
         return True
 
-    def _side(self, device: torch.device, direction: int) -> Any:
-        stream = self._streams.get((device, direction))
+    def _side(self, device: torch.device, way: int) -> Any:
+        stream = self._sides.get((device, way))
         if stream is None:
-            stream = self._streams[device, direction] = self.table.new_stream(device)
+            stream = self._sides[device, way] = self.table.new_stream(device)
         return stream
 
 

@@ -24,18 +24,15 @@ _ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base".split()
 _METHODS = "detach stride storage_offset is_neg is_conj as_strided view numel".split()
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
 _CODES = {
-    **dict.fromkeys((torch.float32, torch.float16, torch.float64), _FLOAT),
-    torch.bfloat16: _BFLOAT,
+    **dict.fromkeys((torch.float32, torch.float16, torch.float64), _FLOAT), torch.bfloat16: _BFLOAT,
     torch.uint8: _UNSIGNED,
     **dict.fromkeys((torch.int8, torch.int16, torch.int32, torch.int64), _INT),
-    **dict.fromkeys((torch.complex64, torch.complex128), _COMPLEX),
+    **dict.fromkeys((torch.complex64, torch.complex128), _COMPLEX)
 }
 
 
 def _found() -> Any:
-    """
-    :raises ImportError: it was not built, or is of another version
-    """
+    """:raises ImportError: it was not built, or is of another version"""
     path = os.path.join(os.path.dirname(_library.path), _FILE)
     if importlib.util.find_spec(_NAME) is not None:
         module = importlib.import_module(_NAME)
@@ -47,13 +44,10 @@ def _found() -> Any:
     else:
         raise ImportError(
             f"the hooks on saved tensors were not found, neither in the package nor as {path}: "
-            "install Python's headers (python3-dev) and build them (make, or pip install ./python)"
-        )
+            "install Python's headers (python3-dev) and build them (make, or pip install ./python)")
     if module.VERSION != _library.VERSION:
-        raise ImportError(
-            f"{module.__file__} is version {module.VERSION}, this package is version "
-            f"{_library.VERSION}: build it anew"
-        )
+        raise ImportError(f"{module.__file__} is version {module.VERSION}, this package is version "
+                          f"{_library.VERSION}: build it anew")
     return module
 
 
@@ -95,13 +89,9 @@ def things() -> Dict[str, Any]:
         from_dlpack=torch._C._from_dlpack,  # type: ignore[attr-defined]
         nothing=_tensors.NOTHING,
         counted=_tensors.COUNTED,
-        plain=_tensors.plain,
-        flagged=_tensors.flagged,
-        on=_tensors.on,
-        raise_modified=_tensors.raise_modified,
-        error_of=_library.error_of,
-    )
-    return found
+        error_of=_library.error_of)
+    names = "plain", "flagged", "on", "raise_modified"
+    return {**found, **{name: getattr(_tensors, name) for name in names}}
 
 
 def addresses() -> Tuple[Any, ...]:

@@ -2,36 +2,37 @@
 # spillway/_on_device.py - what autograd saves on a device: from the hooks to _device.py and back
 """All of the hooks that a model without tensors on a device does without. What is checked here
 of a tensor is what the hooks in C check of one in host memory."""
+
 from __future__ import annotations
 
 import errno
 import itertools
 import logging
+import queue
 import threading
 import time
 import weakref
 from ctypes import byref, c_uint64
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ._library import Copy, Offer, SpillwayError, Taken, blocking, check, fast
-from ._tensors import COUNTED, NOTHING, counted_by, on, plain, raise_modified
+from ._device import Copy, Port
+from ._library import CopyOut, Offer, SpillwayError, Taken, blocking, check, fast
+from ._tensors import COUNTED, counted_by, nothing_on, on, plain, raise_modified
 from ._torch_compat import WeakStorage, storage_of
 from .cache import Cache
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
-    from ._device import Port
     from ._session import Session
 
 _log = logging.getLogger("spillway")
 
-SPILLED = ("cpu", "cuda")  # devices whose tensors spill
 _PRUNE_MIN = 1024  # storages in mind before those that are gone are forgotten
 _DRAIN_MAX = 64
 _HINT_NONE, _HINT_PIN = 0, 3
-_KEEP, _DEDUP, _COPY, _COPY_AGAIN = 0, 2, 3, 4  # what became of an offer
+_KEEP, _DEDUP, _COPY, _COPY_AGAIN, _WAIT = 0, 2, 3, 4, 5  # what became of an offer
 _KEYS = 1 << 63  # storages in host memory have lower keys
 
 
@@ -52,7 +53,7 @@ class _Version:
     def watch(self, tensor: Tensor) -> None:
         """From now on it is seen for good when the content, which ``tensor`` has, is modified."""
         if self.counter is None:
-            self.counter = counted_by(tensor, NOTHING)
+            self.counter = counted_by(tensor, nothing_on(tensor.device))
 
     def lend(self, memory: Tensor) -> Tensor:
         """What was read back, as it is handed out: with the same counter, for the next use may
@@ -153,26 +154,28 @@ class _Owner:
     """Memory of a device that the cache may still have copied, or handed out: held until its token
     is back."""
 
-    __slots__ = ("tensor", "version", "produced")
+    __slots__ = ("tensor", "version", "stream", "produced")
 
-    def __init__(self, tensor: Tensor, version: _Version, produced: Any) -> None:
+    def __init__(self, tensor: Tensor, version: _Version, stream: Any, produced: Any) -> None:
         self.tensor = tensor
         self.version = version
+        self.stream = stream
         self.produced = produced  # the event after what computed it
 
 
 class _Users:
     """The saved tensors that are one entry of the cache."""
 
-    __slots__ = ("count", "unused", "base", "arrived", "begin")
+    __slots__ = ("count", "unused", "stream", "begin", "base", "copy")
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Any) -> None:
         self.count = 0
         self.unused = 0  # that did not use it yet, if each does once
+        self.stream = stream  # on which it was saved
+        self.begin = 0  # of what was copied, in the storage
         # On the device again, until the last use or as long as there are several users.
         self.base: Optional[Tensor] = None
-        self.arrived: Any = None
-        self.begin = 0  # in the storage
+        self.copy: Optional[Copy] = None  # that brought it
 
 
 class _End(weakref.ref):
@@ -189,8 +192,9 @@ class DeviceTensors:
     """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one
     per device for the backward pass."""
 
-    def __init__(self, port: "Port", cache: Cache) -> None:
+    def __init__(self, port: Port, cache: Cache) -> None:
         self.port = port
+        self._kind = port.kind
         self._cache = cache
         self._lock = threading.Lock()  # not held while a take waits
         self._records: Dict[int, _Record] = {}  # of storages, by their identity
@@ -200,10 +204,14 @@ class DeviceTensors:
         self._users: Dict[int, _Users] = {}
         self._ends: Set[_End] = set()
         self._ended: List[_End] = []
+        # By device, so that one that is late holds nothing of another back.
+        self._notifiers: Dict[torch.device, _Notifier] = {}
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether it is one of a device."""
-        return bool(self.port.table.is_device(tensor))
+        """Whether it is one of such a device."""
+        return tensor.device.type == self._kind
+
+    # ---- Saving ----------------------------------------------------------------------------------
 
     def save(self, session: "Session", tensor: Tensor) -> Optional[SavedOnDevice]:
         """None: the caller keeps it."""
@@ -232,7 +240,9 @@ class DeviceTensors:
                 return None
             if result != _KEEP:
                 version.watch(held)
-            return saved
+        while result == _WAIT:
+            result = self._cache.call(self._retry, saved, token)
+        return saved
 
     def _version_of(self, tensor: Tensor, storage: Any, step: int) -> Tuple[_Version, int]:
         """And the storage's key."""
@@ -254,10 +264,10 @@ class DeviceTensors:
         version: _Version,
     ) -> int:
         """The cache is not closed before this returns; but it may be about to."""
-        table, number, copy = self.port.table, c_uint64(), Copy()
-        produced = table.record(table.current_stream(held.device))
+        table, number, copy = self.port.table, c_uint64(), CopyOut()
+        stream = table.current_stream(held.device)
         # Before the call: it is held from when the cache has it.
-        self._owners[offer.owner] = _Owner(held, version, produced)
+        owner = self._owners[offer.owner] = _Owner(held, version, stream, table.record(stream))
         device, to_number, to_copy = self.port.number(held.device), byref(number), byref(copy)
         result: int = fast.spw_cache_offer_device(
             handle, byref(offer), device, hint, to_number, to_copy
@@ -266,26 +276,31 @@ class DeviceTensors:
             del self._owners[offer.owner]
         if result < 0:
             return result
-        self._note_user(saved, number.value)
+        self._note_user(saved, number.value, stream)
         if result in (_COPY, _COPY_AGAIN):
-            self._copy_out(handle, held, produced, copy, saved.id)
+            self._copy_out(handle, owner, copy, saved.id)
         self._finish_if_closing()
         return result
 
-    def _note_user(self, saved: SavedOnDevice, number: int) -> None:
+    def _note_user(self, saved: SavedOnDevice, number: int, stream: Any) -> None:
         saved.id = number
-        users = self._users.setdefault(number, _Users())
+        users = self._users.get(number)
+        if users is None:
+            users = self._users[number] = _Users(stream)
         users.count += 1
         users.unused += 1
         end = _End(saved, self._ended.append)
         end.id = number
         self._ends.add(end)
 
-    def _copy_out(self, handle: int, held: Tensor, produced: Any, copy: Copy, number: int) -> None:
+    def _copy_out(self, handle: int, owner: _Owner, copy: CopyOut, number: int) -> None:
         """A copy that cannot begin gives its staging memory back: the tensor stays where it is."""
         begin, length, staging = copy.offset_bytes, copy.len_bytes, copy.staging
+        self._users[number].begin = begin
         try:
-            self.port.copy_out(held, produced, begin, length, staging, number)
+            event = self.port.copy_out(
+                owner.tensor, owner.stream, owner.produced, begin, length, staging, number
+            )
         except BaseException as error:
             if not self.port.is_copying_out(number):
                 fast.spw_cache_copied(handle, number, -errno.EIO)
@@ -293,55 +308,125 @@ class DeviceTensors:
                 raise
             # Not the error itself, which holds it: a log may be kept.
             _log.warning("a tensor cannot be copied from its device: %s", str(error))
+            return
+        if self.port.table.notifies:
+            self._notify(owner.tensor.device, event)
+        following = c_uint64(copy.order)
+        while following.value:
+            self.port.order(following.value)
+            if fast.spw_cache_ordered(handle, following.value, byref(following)) < 0:
+                return
+
+    def _notify(self, device: torch.device, event: Any) -> None:
+        notifier = self._notifiers.get(device)
+        if notifier is None:
+            on_end = weakref.WeakMethod(self._on_end)
+            notifier = self._notifiers[device] = _Notifier(self.port.table, on_end)
+        notifier.events.put(event)
+
+    def _retry(self, handle: int, saved: SavedOnDevice, token: int) -> int:
+        """The host is ahead of the device: its lead is what waiting takes."""
+        if not blocking.spw_cache_wait_write(handle):
+            with self._lock:
+                oldest = self.port.oldest_out()
+            if oldest is None:  # an interrupt came between a copy's end and its being told
+                return _KEEP
+            try:
+                self.port.table.finish(oldest)
+            except RuntimeError:  # ended() tells of it
+                pass
+        with self._lock:
+            self._go_on()
+            copy = CopyOut()
+            result: int = fast.spw_cache_copy_retry(handle, saved.id, byref(copy))
+            if result == _COPY:
+                self._copy_out(handle, self._owners[token], copy, saved.id)
+            self._finish_if_closing()
+        return result
+
+    # ---- Using -----------------------------------------------------------------------------------
 
     def load(self, saved: SavedOnDevice) -> Tuple[Tensor, int]:
         """A tensor on the device, and where in the saved storage its own begins. The stream that
         computes now waits for the bytes.
 
-        :raises SpillwayError: the drive failed, or the cache is closed
+        :raises SpillwayError: the drive failed, or the cache is closed; a graph is being captured
         """
-        table = self.port.table
+        if self.port.table.capturing():
+            raise SpillwayError(
+                errno.EBUSY,
+                "a tensor that was saved before cannot be used while a graph is captured: capture "
+                "its forward pass with it",
+            )
         with self._lock:
             self._cache.handle
-            self._go_on()
+            self._go_on(True)
             users = self._users[saved.id]
-            users.unused -= users.unused > 0
-            if users.base is not None:
-                base, consumer = users.base, table.current_stream(saved.device)
-                table.wait(consumer, users.arrived)
-                table.keep(base, consumer)
-                if users.count <= 1:
-                    users.base = users.arrived = None
-                return base, users.begin
+            if users.base is not None and users.copy is not None and users.copy.taken:
+                return self._used(saved, users)
         return self._cache.call(self._take, saved, users)  # type: ignore[no-any-return]
+
+    def _used(self, saved: SavedOnDevice, users: _Users) -> Tuple[Tensor, int]:
+        base, copy = users.base, users.copy
+        assert base is not None and copy is not None
+        self.port.use(copy, base, self.port.table.current_stream(saved.device))
+        copy.taken = True
+        users.unused -= users.unused > 0
+        if users.count <= 1:
+            users.base = users.copy = None
+        return base, users.begin
 
     def _take(self, handle: int, saved: SavedOnDevice, users: _Users) -> Tuple[Tensor, int]:
         """As _offer()."""
         taken, table = Taken(), self.port.table
         try:
-            part = saved.offset, saved.length
-            check(blocking.spw_cache_take(handle, saved.id, *part, byref(taken)))
-            with self._lock:
-                consumer = table.current_stream(saved.device)
-                if not taken.bytes:
-                    owner = self._owners[taken.owner]
-                    if owner.tensor._version != owner.version.number:
-                        owner.version.modified = True
-                    table.wait(consumer, owner.produced)
-                    table.keep(owner.tensor, consumer)
-                    return owner.tensor, 0
-                before, length = taken.storage_bytes_before, taken.storage_bytes_total
-                begin, address = saved.offset - before, taken.bytes - before
-                base, arrived = self.port.copy_in(saved.device, address, length, taken.lease)
-                taken.lease = 0
-                table.wait(consumer, arrived)
-                if users.count > 1:
-                    users.base, users.arrived, users.begin = base, arrived, begin
-                self._finish_if_closing()
-                return base, begin
+            while True:
+                part = saved.offset, saved.length
+                check(blocking.spw_cache_take(handle, saved.id, *part, byref(taken)))
+                with self._lock:
+                    stream = table.current_stream(saved.device)
+                    if taken.owner:
+                        return self._of_owner(self._owners[taken.owner], stream, users)
+                    if taken.bytes:
+                        self._bring(users, stream, taken, saved.id)
+                        taken.lease = 0
+                    elif users.base is None:  # its copy ahead could not begin
+                        continue
+                    used = self._used(saved, users)
+                    self._finish_if_closing()
+                    return used
         finally:
             if taken.lease:  # nothing is copied from there
                 fast.spw_cache_return(handle, taken.lease)
+
+    def _of_owner(self, owner: _Owner, stream: Any, users: _Users) -> Tuple[Tensor, int]:
+        if owner.tensor._version != owner.version.number:
+            owner.version.modified = True
+        if stream != owner.stream:
+            self.port.table.wait(stream, owner.produced)
+            self.port.table.keep(owner.tensor, stream)
+        users.unused -= users.unused > 0
+        return owner.tensor, 0
+
+    def _bring(self, users: _Users, stream: Any, taken: Taken, number: int) -> None:
+        """What a lease has to the device; that is returned when it is there."""
+        address, length = taken.bytes - taken.storage_bytes_before, taken.storage_bytes_total
+        copy = self.port.copy_in(stream, address, length, taken.lease, number)
+        users.base, users.copy = copy.held, copy
+
+    def _ahead(self, handle: int) -> None:
+        number, taken = c_uint64(), Taken()
+        while fast.spw_cache_ahead(handle, byref(number), byref(taken)) == 1:
+            users = self._users.get(number.value)
+            try:
+                if users is not None:
+                    self._bring(users, users.stream, taken, number.value)
+                    taken.lease = 0
+            finally:
+                if taken.lease:
+                    fast.spw_cache_return(handle, taken.lease)
+
+    # ---- Going on --------------------------------------------------------------------------------
 
     def progress(self) -> None:
         """Go on with what can go on. Not if somebody does: it may be this thread, that runs the
@@ -352,19 +437,23 @@ class DeviceTensors:
             finally:
                 self._lock.release()
 
-    def _go_on(self) -> None:
-        if not self._cache.closed:
+    def _on_end(self) -> None:
+        """A copy has ended: called by a thread that waits for that."""
+        with self._lock:
+            self._go_on()
+
+    def _go_on(self, ahead: bool = False) -> None:
+        if not self._cache.closed and not self.port.table.capturing():
             try:
-                self._cache.call(self._tell)
+                self._cache.call(self._tell, ahead)
             except SpillwayError:  # closed by another thread since
                 pass
 
-    def _tell(self, handle: int) -> None:
+    def _tell(self, handle: int, ahead: bool) -> None:
         """The cache hears what has ended, and memory is let go that it needs no longer."""
-        copied, returned = self.port.ended()
-        for number, result in copied:
+        for number, result in self.port.ended_out():
             fast.spw_cache_copied(handle, number, result)
-        for number, _ in returned:
+        for number, _ in self.port.ended_in():
             fast.spw_cache_return(handle, number)
         while self._ended:
             end = self._ended.pop()
@@ -376,13 +465,16 @@ class DeviceTensors:
             count = fast.spw_cache_drain_device(handle, tokens, _DRAIN_MAX)
             for token in tokens[:count]:
                 del self._owners[token]
+        if ahead:
+            self._ahead(handle)
 
     def _end_user(self, handle: int, number: int) -> None:
         users = self._users[number]
         users.count -= 1
         users.unused = min(users.unused, users.count)
-        if users.count <= 1 and not users.unused:
-            users.base = users.arrived = None
+        if users.count <= 1 and not users.unused and users.copy is not None:
+            self.port.drop(users.copy)
+            users.base = users.copy = None
         if not users.count:
             del self._users[number]
         fast.spw_cache_release(handle, number)
@@ -406,6 +498,8 @@ class DeviceTensors:
 
     def part(self) -> None:
         """The cache is about to close: copies from and to its memory end first."""
+        for notifier in list(self._notifiers.values()):
+            notifier.end()
         with self._lock:
             self.port.finish()
 
@@ -414,6 +508,36 @@ class DeviceTensors:
         for things in (self._records, self._owners, self._users, self._ends, self._ended):
             things.clear()  # type: ignore[attr-defined]
         self.port.unpin()
+
+
+class _Notifier:
+    """A thread that waits for copies out to end, while the host is elsewhere: their writes begin
+    then, and their memory is let go."""
+
+    def __init__(self, table: Any, on_end: "weakref.WeakMethod[Callable[[], None]]") -> None:
+        self.events: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_notify, args=(table, self.events, on_end), name="spillway", daemon=True
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """Calling it twice does nothing."""
+        self.events.put(None)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _notify(table: Any, events: "queue.SimpleQueue[Any]", on_end: Any) -> None:
+    for event in iter(events.get, None):
+        try:
+            table.finish(event)
+        except RuntimeError:  # Port.ended() tells of it
+            pass
+        method = on_end()
+        if method is not None:
+            method()
+        del event, method
 
 
 def _passes_by(session: "Session", tensor: Tensor) -> bool:
@@ -435,32 +559,18 @@ def _passes_by(session: "Session", tensor: Tensor) -> bool:
     return hasattr(tensor, "_TE_do_not_offload")
 
 
-def device_table(devices: Set[str]) -> Any:
-    """The CUDA calls, for a model that has tensors on such a device."""
-    if "cuda" not in devices:
-        return None
-    from ._cuda import Table
-
-    return Table()
-
-
-def device_tensors(model: nn.Module, cache: Cache, mode: str) -> Optional[DeviceTensors]:
-    """For tensors of a GPU, if the model has any. Without it they are kept: training goes on as
-    without spillway."""
-    devices = {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
-    if devices.difference(SPILLED):
-        _log.warning(
-            "the model is on %s: only what is saved in host memory and on CUDA devices spills; "
-            "tensors of other devices are kept",
-            " and ".join(sorted(devices)),
-        )
-    table = device_table(devices)
-    if table is None:
-        return None
-    from ._device import Port
-
+def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors]:
+    """For tensors of such a device. None: they are kept; training goes on as without spillway, and
+    the log says why."""
     try:
-        return DeviceTensors(Port(table, None if mode == "observe" else cache.store), cache)
+        store = None if cache.mode == "observe" else cache.store
+        return DeviceTensors(Port(_table(device.type), device, store), cache)
     except RuntimeError as error:
-        _log.warning("no pinned memory: tensors on the GPU are kept there (%s)", error)
+        _log.warning("tensors on %s are kept there: %s", device.type, error)
         return None
+
+
+def _table(kind: str) -> Any:
+    from ._accelerator import Table
+
+    return Table(kind)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ._on_device import SPILLED
 from ._torch_compat import is_compiling, storage_of
+
+_CONTAINERS = nn.ModuleList, nn.Sequential
 
 Scopes = Union[None, Iterable[nn.Module], Callable[[str, nn.Module], bool]]
 Exclude = Union[None, Iterable[Union[nn.Module, Tensor]], Callable[[str, nn.Module], bool]]
@@ -39,10 +40,6 @@ class Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-def _is_container(module: nn.Module) -> bool:
-    return isinstance(module, (nn.ModuleList, nn.Sequential))
-
-
 def layers_of(model: nn.Module) -> List[nn.Module]:
     """The layers of a model: the children of its outermost ModuleLists and Sequentials, in
     order; none lies inside another, and none is a ScriptModule, which takes no hooks."""
@@ -51,7 +48,7 @@ def layers_of(model: nn.Module) -> List[nn.Module]:
 
     def visit(module: nn.Module, inside: bool) -> None:
         for child in module.children():
-            if _is_container(child):
+            if isinstance(child, _CONTAINERS):
                 visit(child, True)
             elif not inside:
                 visit(child, False)
@@ -59,7 +56,7 @@ def layers_of(model: nn.Module) -> List[nn.Module]:
                 seen.add(id(child))
                 layers.append(child)
 
-    visit(model, _is_container(model))
+    visit(model, isinstance(model, _CONTAINERS))
     return layers
 
 
@@ -71,23 +68,16 @@ def scopes_of(model: nn.Module, scopes: Scopes) -> List[nn.Module]:
     return list(scopes)
 
 
-# The noise that it multiplies by is saved before it is drawn: only what stays where it is will be
-# right.
-_FILLS_LATER = nn.RReLU
-
-
 def excluded_of(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
     """What is excluded of the model as it is now."""
-    fills_later = [module for module in model.modules() if isinstance(module, _FILLS_LATER)]
-    return _excluded_by_user(model, exclude) + fills_later
-
-
-def _excluded_by_user(model: nn.Module, exclude: Exclude) -> List[Union[nn.Module, Tensor]]:
-    if exclude is None:
-        return []
-    if callable(exclude) and not isinstance(exclude, nn.Module):
-        return [module for name, module in model.named_modules() if exclude(name, module)]
-    things = [exclude] if isinstance(exclude, (nn.Module, Tensor)) else list(exclude)
+    # RReLU saves the noise that it multiplies by before it is drawn: it must stay where it is.
+    things: List[Any] = [module for module in model.modules() if isinstance(module, nn.RReLU)]
+    if isinstance(exclude, (nn.Module, Tensor)):
+        things.append(exclude)
+    elif callable(exclude):
+        things += [module for name, module in model.named_modules() if exclude(name, module)]
+    else:
+        things += exclude or []
     for thing in things:
         if not isinstance(thing, (nn.Module, Tensor)):
             raise TypeError(f"exclude takes modules and tensors, not {type(thing).__name__}")
@@ -98,11 +88,8 @@ def tensors_in(thing: Any, depth: int = 4) -> Iterable[Tensor]:
     """The tensors in nested tuples, lists and dicts."""
     if isinstance(thing, Tensor):
         yield thing
-    elif depth and isinstance(thing, (tuple, list)):
-        for item in thing:
-            yield from tensors_in(item, depth - 1)
-    elif depth and isinstance(thing, dict):
-        for item in thing.values():
+    elif depth and isinstance(thing, (tuple, list, dict)):
+        for item in thing.values() if isinstance(thing, dict) else thing:
             yield from tensors_in(item, depth - 1)
 
 
@@ -111,7 +98,7 @@ def identities(tensors: Iterable[Tensor]) -> Set[int]:
     for tensor in tensors:
         if is_lazy(tensor) or tensor.layout is not torch.strided or tensor.is_nested:
             continue
-        if tensor.device.type in SPILLED:
+        if tensor.device.type != "meta":
             with contextlib.suppress(RuntimeError, NotImplementedError):  # of vmap: it has none
                 found.add(storage_of(tensor)._cdata)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import Any, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Optional, Protocol, Set, Tuple
 
 from torch import Tensor
 
@@ -42,7 +42,8 @@ class Session(hooks.Session):  # type: ignore[misc]
     """
 
     cache: Cache
-    device: Optional[Elsewhere]  # for tensors of a GPU, where the model has any
+    device_of: Callable[..., Optional[Elsewhere]]  # makes what is to be the device
+    device: Optional[Elsewhere]  # for tensors of a device, from when one is met
     excluded: Set[int]  # storages, by their identity
     excluding: int  # modules that are excluded and run now
     tracer: Optional[StepTrace]
@@ -50,6 +51,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     steps: int
 
     def __init__(self, cache: Cache) -> None:
+        self._refused: Set[str] = {"meta"}  # kinds of devices whose tensors are kept
         cache.before_close = weakref.WeakMethod(self._part)
         cache.after_close = weakref.WeakMethod(self._forget)
 
@@ -61,6 +63,16 @@ class Session(hooks.Session):  # type: ignore[misc]
             packed = self.save(tensor)
         self.trace("save", began, packed)
         return packed
+
+    def _meet(self, tensor: Tensor) -> Any:
+        """A tensor that is not in host memory, while none has been met whose device serves."""
+        kind = tensor.device.type
+        if self.device is None and kind not in self._refused and not self.cache.forgotten:
+            self._refused.add(kind)  # also while this runs: it may make tensors
+            self.device = self.device_of(tensor.device, self.cache)
+        if self.device is None or not self.device.has(tensor):
+            return self.keep(tensor)
+        return self.device.save(self, tensor) or self.keep(tensor)
 
     def _use_watched(self, saved: Any) -> Tensor:
         began = time.perf_counter_ns()

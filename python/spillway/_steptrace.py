@@ -16,7 +16,8 @@ _COUNTERS = ("activation_bytes", "staging_bytes", "prefetched_bytes")
 
 
 class StepTrace:
-    """Events of one step. They come from the forward pass's thread and from autograd's: a list's append is atomic."""
+    """Events of one step. They come from the forward pass's thread and from autograd's: a list's
+    append is atomic."""
 
     def __init__(self, path: Path, stats: CacheStats) -> None:
         self.path = path
@@ -26,16 +27,10 @@ class StepTrace:
         self._depth = 0
 
     def _add(self, name: str, phase: str, ns: int, **more: Any) -> None:
-        self._events.append(
-            {
-                "name": name,
-                "ph": phase,
-                "ts": (ns - self._began) / 1000,
-                "pid": os.getpid(),
-                "tid": threading.get_native_id(),
-                **more,
-            }
-        )
+        self._events.append({
+            "name": name, "ph": phase, "ts": (ns - self._began) / 1000, "pid": os.getpid(),
+            "tid": threading.get_native_id(), **more
+        })
 
     def begin(self, name: str) -> None:
         self._depth += 1
@@ -50,7 +45,8 @@ class StepTrace:
     def mark(self, name: str) -> None:
         self._add(name, "i", time.perf_counter_ns(), s="p")
 
-    def tensor(self, what: str, began_ns: int, length_bytes: int, number: int, stats: CacheStats) -> None:
+    def tensor(self, what: str, began_ns: int, length_bytes: int, number: int,
+               stats: CacheStats) -> None:
         """A tensor was saved or used; ``stats`` are of after it."""
         now = time.perf_counter_ns()
         stall, self._stall_ns = stats.stall_ns - self._stall_ns, stats.stall_ns

@@ -15,6 +15,11 @@ with torch.inference_mode(False):  # whatever this is imported in
     NOTHING = torch.empty(0)
 
 
+def nothing_on(device: torch.device) -> Tensor:
+    """A tensor without memory whose memory may be set to such of the device."""
+    return NOTHING if device.type in ("cpu", "cuda") else torch.empty(0, device=device)
+
+
 def counted_by(counter: Tensor, memory: Tensor) -> Tensor:
     """A tensor with the version counter of one tensor, and with the memory, the type and the
     shape of another."""
@@ -49,8 +54,7 @@ def raise_modified(tensor: Optional[Tensor], now: int, expected: int) -> None:
     raise RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: {what} is at version {now}; expected version {expected} instead. "
-        "Hint: use the out-of-place form of the operation that changed it after it was used."
-    )
+        "Hint: use the out-of-place form of the operation that changed it after it was used.")
 
 
 def plain(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
@@ -68,15 +72,8 @@ def flagged(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
     return torch._neg_view(tensor) if neg else tensor
 
 
-def on(
-    base: Tensor,
-    dtype: torch.dtype,
-    size: Any,
-    stride: Any,
-    offset_bytes: int,
-    conj: bool,
-    neg: bool,
-) -> Tensor:
+def on(base: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset_bytes: int, conj: bool,
+       neg: bool) -> Tensor:
     """A tensor of any type on the storage of another one, with whose changes it counts its own."""
     empty = torch.empty(0, dtype=dtype, device=base.device)
     offset = offset_bytes // empty.element_size()

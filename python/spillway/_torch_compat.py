@@ -13,50 +13,38 @@ from torch import nn
 _HAS_UNTYPED = hasattr(torch.Tensor, "untyped_storage")  # from 2.0 on
 
 
-def _storage_getter() -> Callable[[torch.Tensor], Any]:
-    if _HAS_UNTYPED:
-        return torch.Tensor.untyped_storage
-    return torch.Tensor._storage  # type: ignore[attr-defined]
-
-
 # storage_of(tensor): the untyped storage; its _cdata is its identity, data_ptr() and nbytes() its
 # memory.
-storage_of = _storage_getter()
+storage_of: Callable[[torch.Tensor], Any] = getattr(
+    torch.Tensor, "untyped_storage" if _HAS_UNTYPED else "_storage")
 
 # Whose methods are in C: where the end of an object calls one, no Ctrl-C comes in, and is lost.
-_Untyped = torch.UntypedStorage
-free_weak_ref = _Untyped._free_weak_ref  # type: ignore[attr-defined]
-expired = _Untyped._expired  # type: ignore[attr-defined]
+free_weak_ref = torch.UntypedStorage._free_weak_ref  # type: ignore[attr-defined]
+expired = torch.UntypedStorage._expired  # type: ignore[attr-defined]
 
 
 class SavedTensorsHooks:
-    """torch.autograd.graph.saved_tensors_hooks in two calls. Whatever exception comes in between
-    two instructions, as Ctrl-C does, it is known whether they are pushed: one call of a list, in
-    C, does both."""
+    """torch.autograd.graph.saved_tensors_hooks in two calls. Wherever Ctrl-C comes in, it is known
+    whether they are pushed: one call of a list, in C, pushes and notes it."""
 
     __slots__ = ("_pairs", "_pushed", "_popped")
 
-    def __init__(
-        self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]
-    ) -> None:
+    def __init__(self, pack: Callable[[torch.Tensor], Any],
+                 unpack: Callable[[Any], torch.Tensor]) -> None:
         self._pairs = [(pack, unpack)]
         self._pushed: List[None] = []
         self._popped: List[None] = []
 
     def push(self) -> None:
-        """
-        :raises RuntimeError: PyTorch takes none here
-        """
+        """:raises RuntimeError: PyTorch takes none here"""
         self._pushed.extend(
-            itertools.starmap(torch._C._autograd._push_saved_tensors_default_hooks, self._pairs)
-        )
+            itertools.starmap(torch._C._autograd._push_saved_tensors_default_hooks, self._pairs))
 
     def pop(self) -> None:
         """Once, if they are pushed."""
         if len(self._pushed) > len(self._popped):
             self._popped.extend(
-                itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()])
-            )
+                itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()]))
 
 
 class WeakStorage:
@@ -84,19 +72,14 @@ def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> A
     return module.register_forward_pre_hook(hook)
 
 
-def _never() -> bool:
-    return False
-
-
 # is_compiling(): whether torch.compile traces the caller.
-is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+is_compiling: Callable[[], bool] = getattr(
+    getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def _probe_for_backward() -> Callable[[], bool]:
     if hasattr(torch._C, "_current_graph_task_id"):  # from 2.0 on
         return lambda: torch._C._current_graph_task_id() != -1
-    if not hasattr(torch._C, "_will_engine_execute_node"):
-        return lambda: False
 
     node = (torch.ones(1, requires_grad=True) * 1).grad_fn
 

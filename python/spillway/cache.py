@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import errno
 import logging
 import os
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from . import _library
-from ._library import SpillwayError, blocking, check, fast, to_dataclass
-from .store import Path, Store, _choice
+from ._handle import Handle
+from ._library import blocking, check, fast, to_dataclass
+from .store import Path, Store, choice
 
 _log = logging.getLogger("spillway")
 
@@ -131,6 +131,9 @@ class CacheStats:
     bytes_copied: int
     copies_failed: int
     bytes_copied_again: int
+    copies_ordered: int
+    staging_waits: int
+    tensors_ahead: int
 
     @property
     def stall_seconds(self) -> float:
@@ -141,22 +144,23 @@ class CacheStats:
 _CacheStatsStruct = _library.counters("spw_cache_stats", CacheStats, ("entries",))
 
 
-class Cache:
+class Cache(Handle):
     """A tensor cache over a store.
 
     :param store: where to spill; may be None in mode "observe"
-    :param mode: "spill": by a fixed rule; "observe": keep everything and count; "fastest": plan the
-        lowest peak that does not wait for drives; "budget": plan the fewest bytes written such that
-        memory_bytes suffice; "positional": plan once, by position: SSDTrain's rule, for comparison
-    :param min_bytes: smaller tensors are kept
-    :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
-    :param prefetch_bytes: most bytes read ahead of their use; 0 as much as the largest scope
-        spilled
-    :param memory_bytes: in mode "budget": most bytes of activations in memory
-    :param record: a file for a trace of every call, for ``spillway plan``; complete when the cache
-        is closed
+    :param mode: as offload() has it; or "positional": plan once, by position: SSDTrain's rule, for
+        comparison
+    :param memory_bytes: offload()'s budget_bytes
     :param record_model: what is recorded, in words
+
+    All other parameters are those of spillway.torch.offload().
     """
+
+    _closed_words = (
+        "the tensor cache is closed (so was its store, or offload.close() was called); "
+        "what was saved in it is gone: run the forward pass again with an open store")
+    _copied_words = ("a Cache cannot be copied or pickled: open one in each process, on a store of "
+                     "its own")
 
     def __init__(
         self,
@@ -170,18 +174,13 @@ class Cache:
         record: Optional[Path] = None,
         record_model: str = "",
     ) -> None:
-        self._handle: Optional[int] = None
-        self.forgotten = False  # it is a parent process'
         self._recorder = c_void_p()
         opts = _library.CacheOpts()
         fast.spw_cache_opts_init(byref(opts), ctypes.sizeof(opts))
-        opts.mode = _choice("mode", mode, _MODES)
-        lengths = {
-            "min_bytes": min_bytes,
-            "staging_bytes": staging_bytes,
-            "prefetch_bytes": prefetch_bytes,
-            "memory_bytes": memory_bytes,
-        }
+        self.mode = mode
+        opts.mode = choice("mode", mode, _MODES)
+        lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes,
+                   "prefetch_bytes": prefetch_bytes, "memory_bytes": memory_bytes}
         for name, value in lengths.items():
             if value is not None:
                 setattr(opts, name, _library.number(name, value, 64))
@@ -190,17 +189,14 @@ class Cache:
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:
-            check(
-                fast.spw_trace_create(
-                    os.fsencode(record), record_model.encode(), byref(self._recorder)
-                )
-            )
+            model = record_model.encode()
+            check(fast.spw_trace_create(os.fsencode(record), model, byref(self._recorder)))
             opts.trace = self._recorder
-        # Of both a list's own append and pop are used alone: whatever other threads do, one of them
-        # closes the cache, and once.
-        self._closing: List[int] = []  # the C handle, from close() until nothing uses it any more
-        self._users: List[None] = []
-        self.leases: Optional[Any] = None  # the same for users that the hooks count
+        self.leases: Optional[Any] = None  # users that the hooks count
+        # Weak references to functions that are called first and last when the cache closes.
+        self.before_close: Optional["weakref.WeakMethod[Any]"] = None
+        self.after_close: Optional["weakref.WeakMethod[Any]"] = None
+        self.store = store  # that it spills to
         try:
             check(blocking.spw_cache_open(store_handle, byref(opts), byref(handle)))
         except BaseException:  # Ctrl-C meanwhile is raised when it is open
@@ -208,49 +204,19 @@ class Cache:
                 blocking.spw_cache_close(handle)
             blocking.spw_trace_finish(self._recorder)
             raise
-        self._handle = handle.value
-        # Weak references to functions that are called first and last when the cache closes.
-        self.before_close: Optional["weakref.WeakMethod[Any]"] = None
-        self.after_close: Optional["weakref.WeakMethod[Any]"] = None
-        self._store = store
+        super().__init__(handle.value)
         if store is not None:
             store.add_dependent(self)
-        _library.handles.add(self)
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
-
-    def __reduce__(self) -> Any:
-        """Neither copied nor pickled: both would close it."""
-        raise TypeError(
-            "a Cache cannot be copied or pickled: open one in each process, on a store of its own"
-        )
-
-    def close(self) -> None:
-        """Wait for I/O in flight and forget everything. Closing twice does nothing.
-
-        Memory that was lent out stays valid: if somebody still uses it, the end of the last use
-        closes the cache (and its store).
-        """
-        handle, self._handle = self._handle, None
-        if handle is None:
-            return
+    def _before_end(self) -> None:
         if self.leases is not None:
             self.leases.shut()
-        try:
-            _call(self.before_close)
-        finally:
-            self._closing.append(handle)
-            self._finish()
+        _call(self.before_close)
 
-    def _finish(self) -> None:
-        if self._users or (self._closing and self.leases is not None and self.leases.busy(self)):
-            return
-        try:
-            handle = self._closing.pop()
-        except IndexError:  # another thread has it
-            return
+    def _is_lent(self) -> bool:
+        return self.leases is not None and self.leases.busy(self)
+
+    def _end(self, handle: int) -> None:
         try:
             blocking.spw_cache_close(handle)
         finally:  # also when Ctrl-C came meanwhile
@@ -262,54 +228,14 @@ class Cache:
         if failure < 0:
             _log.warning("the recording is not complete: %s", _library.error_of(failure))
         _call(self.after_close)
-        if self._store is not None:
-            self._store.drop_dependent(self)
-
-    def call(self, function: Any, *arguments: Any) -> Any:
-        """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when
-        it has returned.
-
-        :raises SpillwayError: EBADF the cache is closed
-        """
-        self._users.append(None)  # before the handle is asked for: closing waits for it from now on
-        try:
-            return function(self.handle, *arguments)
-        finally:
-            self._users.pop()
-            if self._closing:
-                self._finish()
+        if self.store is not None:
+            self.store.drop_dependent(self)
 
     def forget(self) -> None:
-        """Drop the handle without closing: for a child of fork(), to which the cache does not
-        belong."""
-        self._handle = None
-        self._closing.clear()
-        self.forgotten = True
+        """As of a Store; what is lent of its memory is the parent process' too."""
+        super().forget()
         if self.leases is not None:
             self.leases.forget()
-
-    @property
-    def handle(self) -> int:
-        """The C handle.
-
-        :raises SpillwayError: EBADF the cache is closed
-        """
-        if self._handle is None:
-            raise SpillwayError(
-                errno.EBADF,
-                "the tensor cache is closed (so was its store, or offload.close() was called); "
-                "what was saved in it is gone: run the forward pass again with an open store",
-            )
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        return self._handle is None
-
-    @property
-    def store(self) -> Optional[Store]:
-        """The store that it spills to."""
-        return self._store
 
     def stats(self) -> CacheStats:
         """Counters so far."""

@@ -14,7 +14,8 @@ Row = Tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceStats:
-    """Of tensors on devices, as in CacheStats; ``device_bytes`` and ``device_staging_bytes`` are of now."""
+    """Of tensors on devices, as in CacheStats; ``device_bytes`` and ``device_staging_bytes`` are of
+    now."""
 
     device_bytes: int
     device_bytes_max: int
@@ -24,6 +25,9 @@ class DeviceStats:
     bytes_copied: int
     copies_failed: int
     bytes_copied_again: int
+    copies_ordered: int
+    staging_waits: int
+    tensors_ahead: int
     bytes_kept_no_staging: int
     tensors_kept_no_staging: int
 
@@ -33,15 +37,15 @@ class DeviceStats:
 
 
 def bytes_text(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
+    for length, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count:.0f} B"
 
 
 def _both(stats: CacheStats, name: str) -> str:
-    return f"{bytes_text(getattr(stats, 'bytes_' + name))} in {getattr(stats, 'tensors_' + name)} tensors"
+    count = getattr(stats, "tensors_" + name)
+    return f"{bytes_text(getattr(stats, 'bytes_' + name))} in {count} tensors"
 
 
 _KEPT = (
@@ -72,10 +76,12 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
             yield f"  kept: {words}", _both(stats, "kept_" + name)
     yield "read back", bytes_text(stats.bytes_read)
     yield "  in time", f"{stats.prefetch_hits} tensors"
-    yield "  waited for", f"{stats.prefetch_late + stats.misses} tensors, {stats.stall_seconds * 1000:.1f} ms"
+    late = stats.prefetch_late + stats.misses
+    yield "  waited for", f"{late} tensors, {stats.stall_seconds * 1000:.1f} ms"
     if stats.plan_tensors:
         yield "plan", f"{stats.plan_tensors_spilled} of {stats.plan_tensors} tensors spill"
-        yield "  peak predicted", f"{bytes_text(stats.plan_peak_bytes)} of {bytes_text(stats.plan_keep_all_bytes)}"
+        peak, kept = bytes_text(stats.plan_peak_bytes), bytes_text(stats.plan_keep_all_bytes)
+        yield "  peak predicted", f"{peak} of {kept}"
     for name in ("writes_failed", "reads_failed", "prefetches_failed"):
         if getattr(stats, name):
             yield name.replace("_", " "), str(getattr(stats, name))
@@ -91,14 +97,14 @@ def _device_rows(stats: DeviceStats) -> Iterable[Row]:
 
 def _drive_rows(now: Sequence[DriveStats], before: Sequence[DriveStats]) -> Iterable[Row]:
     for drive, earlier in zip(now, before):
-        written, read = drive.bytes_written - earlier.bytes_written, drive.bytes_read - earlier.bytes_read
+        written = bytes_text(drive.bytes_written - earlier.bytes_written)
+        read = bytes_text(drive.bytes_read - earlier.bytes_read)
         state = ", no space below it" if drive.full else ", retired" if drive.retired else ""
-        yield drive.path, f"{bytes_text(written)} written, {bytes_text(read)} read{state}"
+        yield drive.path, f"{written} written, {read} read{state}"
 
 
-def table_of(
-    stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (), on_device: Optional[DeviceStats] = None
-) -> str:
+def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (),
+             on_device: Optional[DeviceStats] = None) -> str:
     """One line per counter that says something, and one per drive.
 
     :param drives_before: the drives' counters when those of ``stats`` began
@@ -118,26 +124,26 @@ class Progress:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._rewrites = file.isatty()
-        self._told: Optional[CacheStats] = None
+        self._told = 0, 0, 0.0  # steps, bytes spilled and seconds stalled
         self._since = time.perf_counter()
 
     def tell(self, stats: CacheStats) -> None:
-        """A step has ended, if one has begun since the last call. Nothing that goes wrong with the file ends a step."""
-        before = self._told
-        if stats.steps == (before.steps if before else 0):
+        """A step has ended, if one has begun since the last call. Nothing that goes wrong with the
+        file ends a step."""
+        steps, spilled, stalled = self._told
+        if stats.steps == steps:
             return
         now = time.perf_counter()
-        spilled = stats.bytes_spilled - (before.bytes_spilled if before else 0)
-        waited = stats.stall_seconds - (before.stall_seconds if before else 0)
-        line = (
-            f"step {stats.steps}  {now - self._since:.2f} s  activations {bytes_text(stats.activation_bytes_max)} at most  "
-            f"{bytes_text(spilled)} to drives  waited {waited * 1000:.0f} ms"
-        )
-        self._told, self._since = stats, now
+        line = (f"step {stats.steps}  {now - self._since:.2f} s  "
+                f"activations {bytes_text(stats.activation_bytes_max)} at most  "
+                f"{bytes_text(stats.bytes_spilled - spilled)} to drives  "
+                f"waited {(stats.stall_seconds - stalled) * 1000:.0f} ms")
+        self._told = stats.steps, stats.bytes_spilled, stats.stall_seconds
+        self._since = now
         self._write(f"\r\033[K{line}" if self._rewrites else line + "\n")
 
     def end(self) -> None:
-        if self._rewrites and self._told is not None:
+        if self._rewrites and self._told[0]:
             self._write("\n")
 
     def _write(self, text: str) -> None:

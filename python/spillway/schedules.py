@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-# spillway/schedules.py - tells a tensor cache where the schedule of a pipeline is: plain 1F1B, DeepSpeed, Megatron
-"""Pipelines run forward and backward passes of several micro-batches in turns. The cache reads ahead for the next
-backward pass while another pass computes, if it is told which comes: by ``offload.step()`` at the start of a step, and
-``offload.stage(micro_batch, phase, next=(micro_batch, phase))`` before each pass. That is all that a scheduler has to
-call. Here it is done for schedulers that exist; the training itself still runs ``with off:``.
+# spillway/schedules.py - the schedule of a pipeline: plain 1F1B, DeepSpeed, Megatron
+"""Pipelines run forward and backward passes of several micro-batches in turns. The cache reads
+ahead for the next backward pass while another pass computes if a scheduler calls ``off.step()``
+at the start of a step and ``off.stage()`` before each pass. Here it is done for schedulers that
+exist; the training itself still runs ``with off:``.
 
 >>> spillway.schedules.attach_deepspeed(engine, off)
->>> forward_backward = spillway.schedules.wrap_megatron(get_forward_backward_func(), off, rank, size)
+>>> func = get_forward_backward_func()
+>>> forward_backward = spillway.schedules.wrap_megatron(func, off, rank, size)
 
 Neither package is imported: the adapters use what their schedules do from outside.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -29,13 +30,15 @@ _PHASES = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
 def one_f_one_b(stage: int, stages: int, micro_batches: int) -> List[Stage]:
-    """The passes of one stage of a pipeline in the order of 1F1B: as many forward passes as there are stages after
-    this one, then forward and backward in turns, then the backward passes that are left.
+    """The passes of one stage of a pipeline in the order of 1F1B: as many forward passes as there
+    are stages after this one, then forward and backward in turns, then the backward passes that are
+    left.
 
     :raises ValueError: no such stage, or no micro-batch
     """
     if not 0 <= stage < stages or micro_batches < 1:
-        raise ValueError(f"stage {stage} of {stages} with {micro_batches} micro-batches cannot be scheduled")
+        raise ValueError(
+            f"stage {stage} of {stages} with {micro_batches} micro-batches cannot be scheduled")
     warm_up = min(stages - 1 - stage, micro_batches)
     order: List[Stage] = [(index, "forward") for index in range(warm_up)]
     for index in range(micro_batches - warm_up):
@@ -44,20 +47,24 @@ def one_f_one_b(stage: int, stages: int, micro_batches: int) -> List[Stage]:
 
 
 def announce(off: Offload, order: Iterable[Stage]) -> Iterator[Stage]:
-    """Begin a step and go through the passes of a schedule; each is told, with the one after it, before it is given
-    out.
+    """Begin a step and go through the passes of a schedule; each is told, with the one after it,
+    before it is given out.
 
-    >>> for micro_batch, phase in spillway.schedules.announce(off, spillway.schedules.one_f_one_b(0, 2, 8)):
+    >>> order = spillway.schedules.one_f_one_b(0, 2, 8)
+    >>> for micro_batch, phase in spillway.schedules.announce(off, order):
     ...     run(micro_batch, phase)
     """
     off.step()
-    passes: List[Stage] = list(order)
-    for index, (micro_batch, phase) in enumerate(passes):
-        off.stage(micro_batch, phase, next=passes[index + 1] if index + 1 < len(passes) else None)
-        yield micro_batch, phase
+    for here, then in _with_next(list(order)):
+        off.stage(*here, next=then)
+        yield here
 
 
-# ---- DeepSpeed -----------------------------------------------------------------------------------------------------------
+def _with_next(order: List[Stage]) -> Iterator[Tuple[Stage, Optional[Stage]]]:
+    return zip(order, [*order[1:], None])
+
+
+# ---- DeepSpeed -----------------------------------------------------------------------------------
 
 
 class _Announced:
@@ -74,7 +81,9 @@ class _Announced:
         try:
             passes = self._passes(steps)
         except (AttributeError, KeyError) as error:  # no reason not to train
-            _log.warning("this schedule is of a kind that is not known here, its passes are not told: %r", error)
+            _log.warning(
+                "this schedule is of a kind that is not known here, its passes are not told: %r",
+                error)
             return iter(steps)
         if not any(phase == "backward" for _, phase in passes):
             return iter(steps)  # evaluation
@@ -104,14 +113,17 @@ class _Announced:
 
 
 def attach_deepspeed(engine: Any, off: Offload) -> Callable[[], None]:
-    """Let a ``deepspeed.runtime.pipe.engine.PipelineEngine`` tell its passes; every schedule that it executes from now
-    on begins a step. Returns the function that ends it.
+    """Let a ``deepspeed.runtime.pipe.engine.PipelineEngine`` tell its passes; every schedule that
+    it executes from now on begins a step. Returns the function that ends it.
 
-    :raises TypeError: the engine has no _exec_schedule(): it is none, or of a version that works otherwise
+    :raises TypeError: the engine has no _exec_schedule(): it is none, or of a version that works
+        otherwise
     """
     execute = getattr(engine, "_exec_schedule", None)
     if not callable(execute):
-        raise TypeError(f"{type(engine).__name__} has no _exec_schedule(): it is not a PipelineEngine that is known here")
+        raise TypeError(
+            f"{type(engine).__name__} has no _exec_schedule(): it is not a PipelineEngine that is "
+            "known here")
 
     def execute_announced(pipe_schedule: Any) -> Any:
         return execute(_Announced(pipe_schedule, off))
@@ -124,7 +136,7 @@ def attach_deepspeed(engine: Any, off: Offload) -> Callable[[], None]:
     return detach
 
 
-# ---- Megatron ------------------------------------------------------------------------------------------------------------
+# ---- Megatron ------------------------------------------------------------------------------------
 
 
 def _outputs_of(result: Any) -> Iterable[Tensor]:
@@ -134,64 +146,52 @@ def _outputs_of(result: Any) -> Iterable[Tensor]:
             yield tensor
 
 
-class _MegatronStep:
-    """One call of a forward-backward function. Its forward passes are seen by their calls of forward_step_func, its
-    backward passes by the first gradient of an output."""
+def _watched(forward_step_func: Callable[..., Any], off: Offload,
+             order: List[Stage]) -> Callable[..., Any]:
+    """For one call of a forward-backward function. Forward passes are seen by their calls of
+    this, backward passes by the first gradient of an output."""
+    after = dict(_with_next(order))
+    count = itertools.count()
+    begun: Set[Stage] = set()
 
-    def __init__(self, off: Offload, order: Optional[List[Stage]]) -> None:
-        self._off = off
-        self._after: Dict[Stage, Optional[Stage]] = {}
-        if order is not None:
-            self._after = {here: order[i + 1] if i + 1 < len(order) else None for i, here in enumerate(order)}
-        self._count = itertools.count()
-        self._begun: Set[int] = set()
+    def begin(here: Stage) -> None:
+        if here not in begun:
+            begun.add(here)
+            off.stage(*here, next=after.get(here))
 
-    def _tell(self, here: Stage) -> None:
-        self._off.stage(*here, next=self._after.get(here))
+    def forward_step(*args: Any, **kwargs: Any) -> Any:
+        number = next(count)
+        if torch.is_grad_enabled():
+            begin((number, "forward"))
+        result = forward_step_func(*args, **kwargs)
+        for output in _outputs_of(result):
+            output.register_hook(lambda _gradient: begin((number, "backward")))
+        return result
 
-    def _backward(self, number: int) -> None:
-        if number not in self._begun:
-            self._begun.add(number)
-            self._tell((number, "backward"))
-
-    def watching(self, forward_step_func: Callable[..., Any]) -> Callable[..., Any]:
-        def forward_step(*args: Any, **kwargs: Any) -> Any:
-            number = next(self._count)
-            if torch.is_grad_enabled():
-                self._tell((number, "forward"))
-            result = forward_step_func(*args, **kwargs)
-            for output in _outputs_of(result):
-                output.register_hook(lambda _gradient: self._backward(number))
-            return result
-
-        return forward_step
+    return forward_step
 
 
-def wrap_megatron(
-    forward_backward_func: Callable[..., Any], off: Offload, pipeline_rank: int = 0, pipeline_size: int = 1
-) -> Callable[..., Any]:
-    """What ``megatron.core.pipeline_parallel.get_forward_backward_func()`` returned, telling its passes; same arguments,
-    same result. Each call with ``forward_only=False`` begins a step.
+def wrap_megatron(forward_backward_func: Callable[..., Any], off: Offload, pipeline_rank: int = 0,
+                  pipeline_size: int = 1) -> Callable[..., Any]:
+    """What ``megatron.core.pipeline_parallel.get_forward_backward_func()`` returned, telling its
+    passes; same arguments, same result. Each call with ``forward_only=False`` begins a step.
 
-    :param pipeline_rank: with ``pipeline_size``, the place in the pipeline: then it is known which pass comes next.
-        Not for interleaved schedules (several model chunks per rank): they tell each pass when it begins.
+    :param pipeline_rank: with ``pipeline_size``, the place in the pipeline: then it is known which
+        pass comes next. Not for interleaved schedules (several model chunks per rank): they tell
+        each pass when it begins.
     """
 
-    def forward_backward(*, forward_step_func: Callable[..., Any], num_microbatches: int, **kwargs: Any) -> Any:
-        if kwargs.get("forward_only", False):
-            return forward_backward_func(
-                forward_step_func=forward_step_func, num_microbatches=num_microbatches, **kwargs
-            )
-        # Without a pipeline each forward pass is followed by its backward pass: 1F1B of one stage.
-        order = None
-        if not _interleaved(kwargs.get("model")):
-            order = one_f_one_b(pipeline_rank, pipeline_size, num_microbatches)
-        off.step()
-        watched = _MegatronStep(off, order).watching(forward_step_func)
-        return forward_backward_func(forward_step_func=watched, num_microbatches=num_microbatches, **kwargs)
+    def forward_backward(*, forward_step_func: Callable[..., Any], num_microbatches: int,
+                         **kwargs: Any) -> Any:
+        if not kwargs.get("forward_only", False):
+            model = kwargs.get("model")
+            interleaved = isinstance(model, (list, tuple)) and len(model) > 1
+            # Without a pipeline a backward pass follows each forward pass: 1F1B of one stage.
+            order = [] if interleaved else one_f_one_b(pipeline_rank, pipeline_size,
+                                                       num_microbatches)
+            off.step()
+            forward_step_func = _watched(forward_step_func, off, order)
+        return forward_backward_func(forward_step_func=forward_step_func,
+                                     num_microbatches=num_microbatches, **kwargs)
 
     return forward_backward
-
-
-def _interleaved(model: Any) -> bool:
-    return isinstance(model, (list, tuple)) and len(model) > 1

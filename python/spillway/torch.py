@@ -15,7 +15,7 @@ tensor cache (in C: it decides what is written, kept, read ahead and handed back
 comes back bit for bit.
 
 What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of
-them), tensors that are not plain dense tensors in host memory or on a CUDA device, and tensors
+them), tensors that are not plain dense tensors in host memory or on an accelerator, and tensors
 without elements.
 
 In-place modification. PyTorch raises in backward when a saved tensor was modified after it was
@@ -41,17 +41,8 @@ from torch import Tensor, nn
 
 from . import _library, _native
 from ._library import SpillwayError, fast
-from ._on_device import DeviceTensors, device_tensors
-from ._scopes import (
-    Exclude,
-    Hook,
-    Scopes,
-    excluded_of,
-    identities,
-    layers_of,
-    scopes_of,
-    tensors_in,
-)
+from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, scopes_of,
+                      tensors_in)
 from ._session import Session
 from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
@@ -69,6 +60,14 @@ _STAGES = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
 
 _active = threading.local()
 
+_TROUBLES = (
+    ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
+    ("bytes_kept_error", "drives or copies failed: tensors were kept in memory"),
+    ("bytes_kept_changed", "memory that was saved twice changed in between in a way that "
+     "PyTorch does not count (.data, NumPy): it was kept"),
+    ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
+)
+
 
 class Offload:
     """A context in which what autograd saves is spilled. Made by offload(); entered once per step,
@@ -79,16 +78,9 @@ class Offload:
     say so by calling step() at the start of each.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        cache: Cache,
-        scopes: List[nn.Module],
-        exclude: Exclude = None,
-        own_store: Optional[Store] = None,
-        device: Optional[DeviceTensors] = None,
-        progress: Union[bool, TextIO] = False,
-    ) -> None:
+    def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
+                 exclude: Exclude = None, own_store: Optional[Store] = None,
+                 progress: Union[bool, TextIO] = False) -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -98,17 +90,17 @@ class Offload:
         # Others may have used the store.
         self._drives_before = [] if cache.store is None else cache.store.drive_stats()
         self._session = Session(cache)
-        self._session.device = device
-        self._progress = (
-            Progress(sys.stderr if progress is True else progress) if progress else None
-        )
+        self._session.device_of = _device_of
+        self._progress: Optional[Progress] = None
+        if progress:
+            self._progress = Progress(sys.stderr if progress is True else progress)
         self._hooks: Optional[SavedTensorsHooks] = None
-        # The same ones each time: compiled code asks.
-        self._module_hooks: List[Tuple[Callable[..., Any], nn.Module, Hook]] = []
+        self._module_hooks = self._make_hooks()  # the same ones each time: compiled code asks
         self._handles: List[Any] = []
         self._active = False
         self._in_backward = False  # entered there: by a function that a checkpoint runs again
-        self._entered: List[bool] = []  # scopes entered and not left: whether the cache was told of it
+        # scopes entered and not left: whether the cache was told of it
+        self._entered: List[bool] = []
         self._explicit_steps = False
         self._explicit_stages = False
         self._called = False  # by itself, once at least: that tells where passes begin
@@ -123,13 +115,11 @@ class Offload:
         if self._active:
             raise RuntimeError(
                 "this offload context is active already; leave it before entering it again (where "
-                "an interrupt left it half way, by __exit__(None, None, None))"
-            )
+                "an interrupt left it half way, by __exit__(None, None, None))")
         if getattr(_active, "offload", None) is not None:
             raise RuntimeError(
                 "an offload context is active in this thread already: autograd serves only the "
-                "innermost one: leave the first before entering the next"
-            )
+                "innermost one: leave the first before entering the next")
         self._session.cache.handle  # a closed store is reported now, not in backward
         self._hooks = SavedTensorsHooks(self._session.pack, _native.hooks.unpack)
         try:
@@ -138,7 +128,8 @@ class Offload:
             self._in_backward = in_backward()
             self._push_hooks()
             self._refresh_excluded()
-            self._install()
+            for register, module, hook in self._module_hooks:
+                self._handles.append(register(module, hook))
             # Compiled in place, it does not call its hooks.
             if getattr(self._model, "_compiled_call_impl", None) is not None:
                 self._begin_step_if_due()
@@ -176,28 +167,25 @@ class Offload:
             # as without spillway.
             _log.warning(
                 "PyTorch takes no hooks for saved tensors here: everything is kept in memory (%s)",
-                error,
-            )
+                error)
 
     def _check_leaving(self) -> bool:
         """Whether it is left within a backward pass."""
         if getattr(_active, "offload", None) is not self:
             raise RuntimeError(
                 "this offload context is not active in this thread: PyTorch has hooks per thread, "
-                "so leave it in the thread that entered it, and once"
-            )
+                "so leave it in the thread that entered it, and once")
         within = in_backward()
         if within and not self._in_backward:
             # Popped from the copy, the hooks would go and their place on the thread's own stack
             # stay.
             raise RuntimeError(
                 "the offload context cannot be left inside of a backward pass, by a hook: leave it "
-                "after backward() returns"
-            )
+                "after backward() returns")
         return within
 
     def _leave(self, within_backward: bool) -> None:
-        """May be interrupted anywhere, and is then called again."""
+        """If it is interrupted it is called again."""
         self._leave_all()
         while self._handles:
             self._handles[-1].remove()  # a second time it does nothing
@@ -231,8 +219,8 @@ class Offload:
         """The schedule of a pipeline goes on to the forward or backward pass of a micro-batch: call
         it before each.
 
-        From the first call on every pass must be named, and every step by step(): nothing is guessed
-        any more.
+        From the first call on every pass must be named, and every step by step(): nothing is
+        guessed any more.
 
         :param micro_batch: counted from 0 in each step; several model chunks per rank give each
             pair of micro-batch and chunk a number of its own
@@ -282,8 +270,7 @@ class Offload:
         things = excluded_of(model, self._exclude)
         tensors = (thing for thing in things if isinstance(thing, Tensor))
         self._session.excluded = identities(
-            itertools.chain(model.parameters(), model.buffers(), tensors)
-        )
+            itertools.chain(model.parameters(), model.buffers(), tensors))
         for module in things:
             if isinstance(module, nn.Module) and module not in self._excluded_modules:
                 self._excluded_modules.add(module)
@@ -293,61 +280,33 @@ class Offload:
     def _tell_troubles(self) -> None:
         """The step goes on when drives are full or fail; the log says so."""
         stats = self.stats()
-        for name, words in (
-            ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
-            ("bytes_kept_error", "drives or copies failed: tensors were kept in memory"),
-            (
-                "bytes_kept_changed",
-                "memory that was saved twice changed in between in a way that "
-                "PyTorch does not count (.data, NumPy): it was kept",
-            ),
-            (
-                "bytes_kept_entries",
-                "more tensors than the cache has entries for: they were kept in memory",
-            ),
-        ):
+        for name, words in _TROUBLES:
             total = getattr(stats, name)
-            if total > self._troubles.get(name, 0):
-                _log.warning(
-                    "%s (%d bytes in the last step)%s",
-                    words,
-                    total - self._troubles.get(name, 0),
-                    self._drives_out(),
-                )
+            new = total - self._troubles.get(name, 0)
+            if new > 0:
+                _log.warning("%s (%d bytes in the last step)%s", words, new, self._drives_out())
                 self._troubles[name] = total
 
     def _drives_out(self) -> str:
         store = self._session.cache.store
         drives = [] if store is None or store.closed else store.drive_stats()
-        return "".join(
-            f"; {drive.path} is out of service: "
-            + ("there is no space below it" if drive.full else "it failed")
-            for drive in drives
-            if drive.retired
-        )
+        return "".join(f"; {drive.path} is out of service: "
+                       + ("there is no space below it" if drive.full else "it failed")
+                       for drive in drives if drive.retired)
 
     # ---- Where the model is ----------------------------------------------------------------------
 
-    def _install(self) -> None:
-        if not self._module_hooks:
-            self._make_hooks()
-        for register, module, hook in self._module_hooks:
-            self._handles.append(register(module, hook))
-
-    def _make_hooks(self) -> None:
+    def _make_hooks(self) -> List[Tuple[Callable[..., Any], nn.Module, Hook]]:
         before, after = nn.Module.register_forward_pre_hook, nn.Module.register_forward_hook
-        hooks = [
+        hooks: List[Tuple[Callable[..., Any], nn.Module, Hook]] = [
             (register_forward_pre_hook, self._model, Hook(self._model_enter)),
-            (after, self._model, Hook(self._model_leave)),
-        ]
+            (after, self._model, Hook(self._model_leave))]
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
-            hooks += [
-                (before, module, Hook(self._scope_enter, key, name)),
-                (after, module, Hook(self._scope_leave)),
-            ]
-        self._module_hooks = hooks
+            hooks += [(before, module, Hook(self._scope_enter, key, name)),
+                      (after, module, Hook(self._scope_leave))]
+        return hooks
 
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
         self._session.excluding += 1
@@ -414,8 +373,7 @@ class Offload:
         return self._session.cache.stats()
 
     def device_stats(self) -> Optional[DeviceStats]:
-        """Of the counters those that only tensors on CUDA devices have; None: the model has none
-        there."""
+        """The counters of tensors on CUDA devices; None: the model has none there."""
         return None if self._session.device is None else DeviceStats.of(self.stats())
 
     def _tell_progress(self) -> None:
@@ -431,20 +389,15 @@ class Offload:
     def report(self, file: Optional[TextIO] = None) -> None:
         """Print a table of what the cache and the drives did since offload() was called, to
         standard output or a file."""
-        print(
-            table_of(
-                self.stats(), self._session.cache.store, self._drives_before, self.device_stats()
-            ),
-            file=file or sys.stdout,
-        )
+        print(table_of(self.stats(), self._session.cache.store, self._drives_before,
+                       self.device_stats()), file=file or sys.stdout)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
         The file shows layers, stages, each tensor saved and used, how long its use waited, and how
         much memory held activations, waited to be written and was read ahead. It is complete when
-        the step after begins, or at close(); and is written each time that the context is left
-        meanwhile. Recording costs some microseconds per tensor.
+        the step after begins, or at close(). Recording costs some microseconds per tensor.
 
         :raises OSError: the file cannot be made
         """
@@ -472,6 +425,12 @@ class Offload:
         self._session.cache.reset_peak()
 
 
+def _device_of(device: torch.device, cache: Cache) -> Any:
+    from ._on_device import device_tensors  # only for who has such tensors
+
+    return device_tensors(device, cache)
+
+
 def _stage_of(micro_batch: int, phase: str) -> Tuple[int, int]:
     if phase not in _STAGES:
         raise ValueError(f'the phase must be "forward" or "backward", not {phase!r}')
@@ -481,13 +440,8 @@ def _stage_of(micro_batch: int, phase: str) -> Tuple[int, int]:
 def rank_of_environment() -> Optional[int]:
     """The number of this process on its machine, as torchrun, Open MPI, MVAPICH and Slurm give
     it; None: there is none."""
-    for name in (
-        "LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "MV2_COMM_WORLD_LOCAL_RANK",
-        "SLURM_LOCALID",
-        "RANK",
-    ):
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
+                 "SLURM_LOCALID", "RANK"):
         value = os.environ.get(name, "")
         if value.isdigit():
             return int(value)
@@ -504,14 +458,11 @@ def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[
         if rank is not None and store.stats().partition != rank:
             raise ValueError(
                 f"the store is open on partition {store.stats().partition}, but rank is {rank}: "
-                f"open it with Store(drives, partition={rank}), or give offload() the drives and it "
-                "does"
-            )
+                f"open it with Store(drives, partition={rank}), or give offload() the drives and "
+                "it does")
         return store, None
     drives = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else list(store)
-    if rank is None:
-        rank = rank_of_environment()
-    opened = Store(drives, partition=rank)
+    opened = Store(drives, partition=rank_of_environment() if rank is None else rank)
     return opened, opened
 
 
@@ -522,8 +473,7 @@ def _check_arguments(model: nn.Module, mode: str, budget_bytes: Optional[int]) -
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
             "a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one "
-            "made for that"
-        )
+            "made for that")
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None:
@@ -580,19 +530,11 @@ def offload(
     scope_modules = scopes_of(model, scopes)
     opened, own = _opened(store, rank)
     try:
-        cache = Cache(
-            opened,
-            mode=mode,
-            min_bytes=min_bytes,
-            staging_bytes=staging_bytes,
-            prefetch_bytes=prefetch_bytes,
-            memory_bytes=budget_bytes,
-            record=record,
-            record_model=type(model).__name__,
-        )
-        device = device_tensors(model, cache, mode)
+        cache = Cache(opened, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
+                      prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
+                      record_model=type(model).__name__)
     except BaseException:
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, exclude, own, device, progress)
+    return Offload(model, cache, scope_modules, exclude, own, progress)

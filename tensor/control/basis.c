@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/basis.c - what plans are made from: a recording, smoothed over the steps that were
- * like it
+ * tensor/control/basis.c - what plans are made from: a recording, smoothed over steps like it
  *
  * Figures that change little are averaged; what changes much replaces what was.
  */
@@ -39,9 +38,8 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 }
 
 /*
- * What is not planned has no place. It holds memory all the same, and may be large: what the
- * backward stage saves. As long as the step has as many of it in the same order, it is known by
- * that.
+ * What is not planned has no place, but holds memory: what the backward stage saves. It is known by
+ * its order, as long as the step has as much of it.
  */
 static void merge_unplanned(struct recording *basis, const struct recording *now, bool replace)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/control.c - the controller's events, and the course of steps: recorded, ended,
- * planned for if there is a reason to
+ * tensor/control/control.c - the controller's events, and the course of steps
  *
  * Reasons to plan: the first recording; another shape of step; a timeline, a bandwidth or a peak
  * that is no longer what the plan counts on; a stall.
@@ -21,7 +20,7 @@ int spw_control_open(const struct control_opts *opts, struct control **out)
 	control->opts = *opts;
 	control->shape = &control->shapes[0];
 	control->probe = NO_TENSOR;
-	spw_margin_open(control);
+	control->time = control->shape->memory = spw_margin_none();
 	spw_recording_begin(control); /* the first step has not begun: records is not set yet */
 	control->records = opts->cache.mode >= SPW_CACHE_FASTEST;
 	return control->records ? spw_recording_open(control) : 0;
@@ -36,10 +35,13 @@ void spw_control_close(struct control *control)
 
 /* ---- Where the caller is ---- */
 
-/* The step is not the one that was planned for: another plan may fit, or the fixed rule does. */
-static void leave(struct control *control, const char *what)
+/*
+ * @what, unless NULL, shows that the step is not the one planned for: another plan may fit,
+ * or the fixed rule does.
+ */
+static void leave_by(struct control *control, const char *what)
 {
-	if (spw_shape_switch(control))
+	if (!what || spw_shape_switch(control))
 		return;
 	control->left = true;
 	control->plan_number++;
@@ -58,20 +60,18 @@ void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_s
 uint32_t spw_control_scope_enter(struct control *control, uint64_t key)
 {
 	uint32_t number = spw_recording_scope(control, key);
-	const char *what = number != NO_SCOPE ? spw_follow_scope(control, number) : NULL;
 
-	if (what)
-		leave(control, what);
+	if (number != NO_SCOPE)
+		leave_by(control, spw_follow_scope(control, number));
 	return number;
 }
 
 void spw_control_scope_leave(struct control *control, uint32_t outer)
 {
 	uint32_t left = spw_recording_leave(control, outer);
-	const char *what = left != NO_SCOPE ? spw_follow_scope_left(control, left) : NULL;
 
-	if (what)
-		leave(control, what);
+	if (left != NO_SCOPE)
+		leave_by(control, spw_follow_scope_left(control, left));
 }
 
 /* ---- Tensors ---- */
@@ -85,13 +85,10 @@ void spw_control_offered(struct control *control, struct track *track, uint32_t 
 			 uint64_t len_bytes, enum spw_cache_hint hint)
 {
 	struct recorded *recorded = spw_recording_offer(control, track, slot, len_bytes, hint);
-	const char *what;
 
 	if (!recorded || !recorded->plannable)
 		return;
-	what = spw_follow_offer(control, recorded);
-	if (what)
-		leave(control, what);
+	leave_by(control, spw_follow_offer(control, recorded));
 	control->now.scopes[recorded->scope].plannable++;
 	control->now.plannable++;
 }
@@ -130,8 +127,7 @@ void spw_control_released(struct control *control, const struct track *track, bo
 	if (!leased)
 		spw_follow_progress(control,
 				    control->shape->basis.tensors[recorded->matched].release_ns);
-	control->slots[recorded->matched] = NO_SLOT;
-	control->gone[recorded->matched] = true;
+	control->slots[recorded->matched] = GONE_SLOT;
 }
 
 void spw_control_stored(struct control *control, const struct track *track, bool stored)
@@ -182,7 +178,7 @@ static void stall_noticed(struct control *control)
 {
 	if (!spw_control_follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
-	    (double)control->waited_ns < STALL_SHARE * (double)control->shape->result.wall_ns)
+	    (double)control->waited_ns < NEGLIGIBLE * (double)control->shape->result.wall_ns)
 		return;
 	control->stalled_now = true;
 	control->opts.count->steps_hurried++;
@@ -394,5 +390,5 @@ void spw_control_stats(const struct control *control, struct spw_cache_stats *st
 	stats->plan_bytes_read = result->bytes_read;
 	stats->plan_bytes_forwarded = result->bytes_forwarded;
 	stats->plan_memory_bytes = result->memory_bytes;
-	stats->plan_caution_percent = (uint64_t)(control->caution * 100 + 0.5);
+	stats->plan_caution_percent = (uint64_t)(100 / (1 + control->time.share) + 0.5);
 }

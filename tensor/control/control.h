@@ -60,9 +60,8 @@ void spw_control_close(struct control *control);
 /* ---- Events: where the caller is ---- */
 
 /*
- * A step has ended. Return: whether it is to be planned anew: then call spw_control_plan(), without
- * the lock as it takes milliseconds, and spw_control_planned(), with it. No plan is in force
- * meanwhile.
+ * A step has ended. Return: whether it is to be planned anew: by spw_control_plan(), without the
+ * lock as it takes milliseconds, and spw_control_planned(), with it. No plan is in force meanwhile.
  */
 bool spw_control_step_ended(struct control *control);
 void spw_control_plan(struct control *control);
@@ -109,10 +108,7 @@ void spw_control_io_ended(struct control *control, enum direction direction, uin
 
 /* A plan is in force: the step was like it so far. */
 bool spw_control_follows_plan(const struct control *control);
-/*
- * A number that is another one each time that another plan, or none, is followed: what was decided
- * before may have to be decided again.
- */
+/* Changes each time that another plan, or none, is followed: decisions may change, too. */
 uint32_t spw_control_plan_number(const struct control *control);
 /* What the plan in force says of a tensor of this step. Return: whether it says something. */
 bool spw_control_choice(const struct control *control, const struct track *track,
@@ -122,10 +118,7 @@ uint64_t spw_control_memory_bytes(const struct control *control);
 /* Without a plan: whether this step has held so much before, and the drives would be idle soon. */
 bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes);
 
-/*
- * The tensors that the plan has spilled, in the order of their use. The next one's slot; NO_SLOT:
- * there is none yet.
- */
+/* The slot of the next tensor to be used that the plan has spilled; NO_SLOT: none yet. */
 uint32_t spw_control_next(struct control *control);
 /* Whether it is time to read it. */
 bool spw_control_next_is_due(const struct control *control);

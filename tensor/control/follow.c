@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/follow.c - a plan is carried out: which of its tensors is offered, how far along
- * the step is, what is read next
+ * tensor/control/follow.c - a plan is carried out: how far the step is, and what is read next
  *
  * Place for place each tensor has the size that it had, or the step has left its plan: it goes on
- * by the fixed rule, is recorded, and is planned for anew. What has been spilled by then is read
- * ahead by the fixed rule too, within the memory that the step has held already: where sequences
- * have ever other lengths, all steps are so.
+ * by the fixed rule, within the memory that it has held already, and is planned for anew.
  */
 #include "tensor/control/internal.h"
 
@@ -36,10 +33,8 @@ void spw_follow_begin(struct control *control)
 	control->left = control->stalled_now = false;
 	control->matched = control->use_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
-	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++) {
+	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++)
 		control->slots[i] = NO_SLOT;
-		control->gone[i] = false;
-	}
 }
 
 void spw_follow_progress(struct control *control, uint64_t basis_ns)
@@ -162,12 +157,12 @@ uint32_t spw_control_next(struct control *control)
 
 	for (; control->use_next < shape->use_count; control->use_next++) {
 		uint32_t which = shape->use_order[control->use_next];
+		uint32_t slot = control->slots[which];
 
-		if (control->slots[which] != NO_SLOT)
-			return control->slots[which];
+		if (slot != NO_SLOT && slot != GONE_SLOT)
+			return slot;
 		/* Not offered: it comes yet, or it should have by now. */
-		if (!control->gone[which] &&
-		    control->progress_ns <= shape->basis.tensors[which].pack_ns)
+		if (slot == NO_SLOT && control->progress_ns <= shape->basis.tensors[which].pack_ns)
 			break;
 	}
 	return NO_SLOT;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/internal.h - the controller's state: the step as it is recorded, the shapes of
- * step that are known, the plan in force
+ * tensor/control/internal.h - the controller's state: the step, its shapes, the plan in force
  *
- * A tensor of a step is known by its place: the how-manyth tensor worth planning that was offered
- * in the how-manyth scope of the step. Stages count as scopes: what is offered outside all others
- * belongs to them.
+ * A tensor is known by its place: the how-manyth worth planning in the how-manyth scope of a step.
+ * Stages count as scopes: what is offered outside all others belongs to them.
  *
  * Rules, cited by asserts
  *   CONTROL-1  Takes that wait at once count as one wait.
@@ -21,17 +19,13 @@
 #include "util/util.h"
 
 #define NO_TENSOR  UINT32_MAX
+#define GONE_SLOT  (NO_SLOT - 1)
 #define SHAPES_MAX 4u
 
-/*
- * A step may take this much longer than without spillway: the goal that is set for it. Less is no
- * stall.
- */
-#define STALL_SHARE 0.01
+/* Of a step's time, which may be so much longer than without spillway: its goal; or of a budget. */
+#define NEGLIGIBLE 0.01
 
-/* Two stalls within so many steps are no accident. */
-#define RECENT_STEPS 8u
-/* Good steps before more is risked, at first. */
+/* Steps before a margin is halved, at first: at most one in twenty is late because of that. */
 #define PATIENCE_STEPS 20u
 
 /* Times are of compute: since the step began, less all time in which some take waited for I/O. */
@@ -83,6 +77,13 @@ enum plan_reason {
 	PLAN_REASON_MEMORY,
 };
 
+/* What is left out of a plan, in parts of the whole. */
+struct margin {
+	double share;
+	uint32_t steps, needed; /* within the plan; until less is tried */
+	bool tried;             /* less, and nothing has shown since that it was too little */
+};
+
 /* A shape of step, and its plan. */
 struct shape {
 	struct recording basis; /* what the plan was made from, smoothed */
@@ -94,18 +95,11 @@ struct shape {
 	uint64_t lead_ns;
 	struct spw_plan_result result;
 	struct spw_plan_drives counted_on; /* measured, when the plan was made */
-	/* of the budget, left unplanned because earlier peaks were above it */
-	uint64_t reserve_bytes;
+	struct margin memory;              /* of the budget */
 	bool planned;
 	uint32_t id;      /* 0: none */
 	uint32_t next_id; /* of the shape that came after it the last time */
 	uint32_t step;    /* when another one was last put in its stead */
-};
-
-/* Good steps that are waited for before more is risked; twice as many each time that it failed. */
-struct patience {
-	uint32_t steps, needed;
-	bool risked; /* more, and nothing has shown since that it was too much */
 };
 
 struct control {
@@ -144,8 +138,7 @@ struct control {
 	uint64_t progress_ns;    /* compute time of the basis at the last event that matched, */
 	uint64_t progress_at_ns; /* and in this step */
 	uint32_t use_next;
-	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet, or gone */
-	bool *gone;
+	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
 
@@ -155,12 +148,10 @@ struct control {
 	enum plan_reason reason;         /* of the plan that is being made */
 	int plan_rc;                     /* how that went, */
 	uint64_t plan_cost_ns;           /* and how long it took */
-	double caution;                  /* share of the bandwidth measured that the plan uses */
-	struct patience calm;            /* for more of it */
-	struct patience below;           /* for more of the budget */
+	struct margin time;              /* of the backward pass */
+	bool late_before;                /* a step was, not long ago */
+	bool was_late;                   /* the last step was */
 	uint64_t unmeasured;             /* steps in a row of plans that spill nothing */
-	uint32_t
-		stalled_ago; /* steps by plans since one stalled; 0: the last did; RECENT at most */
 	bool broke_off; /* the last step by its plan did not take all that the plan has taken */
 };
 
@@ -178,7 +169,13 @@ uint32_t spw_recording_scope(struct control *control, uint64_t key);
 uint32_t spw_recording_leave(struct control *control, uint32_t outer);
 void spw_recording_drain(struct control *control);
 /* Its record in this step, or NULL. */
-struct recorded *spw_recording_of(const struct control *control, const struct track *track);
+static inline struct recorded *spw_recording_of(const struct control *control,
+						const struct track *track)
+{
+	if (!control->recording || track->recorded == NO_TENSOR || track->step != control->step)
+		return NULL;
+	return &control->now.tensors[track->recorded];
+}
 struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
 				     uint64_t bytes, enum spw_cache_hint hint);
 void spw_recording_take(struct control *control, struct recorded *recorded);
@@ -186,10 +183,7 @@ void spw_recording_release(struct control *control, struct recorded *recorded);
 
 /* ---- basis.c ---- */
 
-/*
- * The most that the time until the end of any scope has changed, in parts of the whole. @from_plan:
- * since the basis was planned.
- */
+/* The most that the end of any scope has moved, in parts of all. @from_plan: since the plan. */
 double spw_basis_drift(const struct recording *now, const struct recording *basis, bool from_plan);
 /* The step was like the basis: its figures are smoothed into it. */
 void spw_basis_merge(struct recording *basis, const struct recording *now);
@@ -226,7 +220,7 @@ void spw_shape_predict(struct control *control);
 
 /* ---- margin.c ---- */
 
-void spw_margin_open(struct control *control);
+struct margin spw_margin_none(void);
 /* What the next plan counts on, before the margin. */
 struct spw_plan_drives spw_margin_believed(const struct control *control);
 uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);

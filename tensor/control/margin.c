@@ -1,46 +1,53 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/margin.c - how far the figures are trusted: what a step that went by its plan says
- * of the next plan
+ * tensor/control/margin.c - how far the figures are trusted: what one step says of the next plan
  *
- * The planner leaves no time unused, and a step is never exactly like the last. So it is given a
- * part of the bandwidth only: the caution. That is a little less after a step that stalled, what it
- * turned out to be after another one soon, and more again after a number of steps without a stall;
- * that number doubles each time that this was too much. In the same way a part of a budget is left
- * unplanned after a peak above it.
+ * The planner leaves no time and no memory unused, and a step is never exactly like the last. So a
+ * part of either is left out of the plan: a margin. It grows by what a step exceeded its plan by,
+ * and half of it is given back after a number of steps that did not; that number doubles each time
+ * that it was needed after all.
+ *
+ * One late step may be an accident: it counts for what two like steps differ by, or not at all
+ * where a timeline or a bandwidth that has changed explains it. The next one soon after says what
+ * is missing. A peak above the budget is no accident.
  */
 #include "tensor/control/internal.h"
 
-/* Of what was believed, after a stall that may have been an accident. */
-#define CAUTION_FACTOR 0.95
-/* Less would keep nearly all in memory: then the drives are too slow for any plan. */
-#define CAUTION_MIN 0.3
-/* A plan is made anew where its timeline or a bandwidth has drifted so far. */
+/*
+ * A plan is made anew where its timeline or a bandwidth has changed by more: what two like steps
+ * differ by, and what they measure of the drives.
+ */
 #define TIMELINE_DRIFT  0.05
 #define BANDWIDTH_DRIFT 0.1
-/* Good steps before more is risked, at most. */
-#define PATIENCE_STEPS_MAX 1000u
-/* Of a budget: less than one of so many is not worth leaving out. */
-#define RESERVE_PARTS 64u
 
-/* ---- Patience ---- */
+/* ---- Margins ---- */
 
-/* Return: whether there were enough good steps to risk more. */
-static bool patience_step(struct patience *patience)
+static void margin_grow(struct margin *margin, double share)
 {
-	if (++patience->steps < patience->needed)
+	if (margin->tried)
+		margin->needed *= 2;
+	margin->tried = false;
+	margin->steps = 0;
+	margin->share += share;
+}
+
+/* A step was within its plan. Return: whether there were enough of them to try with less. */
+static bool margin_kept(struct margin *margin)
+{
+	if (++margin->steps < margin->needed)
 		return false;
-	patience->steps = 0;
-	patience->risked = true;
+	margin->steps = 0;
 	return true;
 }
 
-static void patience_failed(struct patience *patience)
+/* Return: whether there was any. */
+static bool margin_halve(struct margin *margin)
 {
-	if (patience->risked && patience->needed < PATIENCE_STEPS_MAX)
-		patience->needed *= 2;
-	patience->risked = false;
-	patience->steps = 0;
+	if (margin->share <= 0)
+		return false;
+	margin->tried = true;
+	margin->share = margin->share / 2 > NEGLIGIBLE ? margin->share / 2 : 0;
+	return true;
 }
 
 /* ---- What is believed of the drives ---- */
@@ -60,7 +67,7 @@ struct spw_plan_drives spw_margin_believed(const struct control *control)
 	const struct spw_plan_drives *then = &control->shape->counted_on;
 	struct spw_plan_drives now = control->measure.drives;
 
-	if (control->stalled_ago == 0) {
+	if (control->was_late) {
 		at_most(&now.write_bytes_per_second, then->write_bytes_per_second);
 		at_most(&now.read_bytes_per_second, then->read_bytes_per_second);
 		at_most(&now.mixed_bytes_per_second, then->mixed_bytes_per_second);
@@ -90,7 +97,7 @@ static bool latency_fell(const struct shape *shape, uint64_t now_ns)
 	uint64_t then_ns = shape->counted_on.latency_ns;
 
 	return then_ns > now_ns &&
-	       (double)(then_ns - now_ns) > STALL_SHARE * (double)shape->result.wall_ns;
+	       (double)(then_ns - now_ns) > NEGLIGIBLE * (double)shape->result.wall_ns;
 }
 
 static bool drives_drifted(const struct control *control)
@@ -104,7 +111,7 @@ static bool drives_drifted(const struct control *control)
 	       differs(spw_margin_mixed(&now), spw_margin_mixed(then), CHANGE);
 }
 
-/* ---- Stalls ---- */
+/* ---- Time ---- */
 
 static double late_ns(const struct control *control)
 {
@@ -112,114 +119,75 @@ static double late_ns(const struct control *control)
 }
 
 /*
- * What part of the bandwidth that was counted on is, from now on. One stall may be an accident, or
- * what the new timeline or bandwidth explains. Of two within a few steps the second tells: the
- * reads of a backward pass were to take no longer than that, and took longer by the stall. On a
- * machine that is fast in one step and slow in the next each has its explanation, and a plan for
- * the one stalls in the other.
+ * The margin of time, in parts of the backward pass: its reads took so much longer than planned.
+ * @explained: by figures that have drifted. Return: whether the plan is to be changed for it.
  */
-static double less_after_a_stall(const struct control *control, bool again)
+static bool time_seen(struct control *control, bool explained)
 {
-	double backward_ns = (double)control->now.backward_ns;
-	double part = again && backward_ns > 0 ? backward_ns / (backward_ns + late_ns(control))
-					       : CAUTION_FACTOR;
+	double share = late_ns(control) / (double)control->now.backward_ns;
+	bool again = control->late_before;
 
-	return part < CAUTION_FACTOR ? part : CAUTION_FACTOR;
-}
-
-/*
- * @explained: by figures that have drifted; @again: another step stalled not long ago. Return:
- * whether the plan is to be changed because of a stall, or of a long time without one.
- */
-static bool stall_seen(struct control *control, bool explained, bool again)
-{
-	if (control->stalled_ago == 0 && (!explained || again)) {
-		patience_failed(&control->calm);
-		if (control->caution * CAUTION_FACTOR < CAUTION_MIN)
-			return false;
-		control->caution *= less_after_a_stall(control, again);
-		if (control->caution < CAUTION_MIN)
-			control->caution = CAUTION_MIN;
-		return true;
+	if (control->was_late) {
+		control->late_before = true;
+		if (!again || share < TIMELINE_DRIFT)
+			share = explained && !again ? 0 : TIMELINE_DRIFT;
+		margin_grow(&control->time, share);
+		return share > 0;
 	}
-	if (control->stalled_ago == 0) {
-		control->calm.steps = 0;
+	if (!margin_kept(&control->time))
 		return false;
-	}
-	if (control->caution >= 1 || !patience_step(&control->calm))
-		return false;
-	control->caution /= CAUTION_FACTOR;
-	if (control->caution > 1)
-		control->caution = 1;
-	return true;
+	control->late_before = false;
+	return margin_halve(&control->time);
 }
 
 /* ---- A budget ---- */
 
-/*
- * What is left out of the budget may not be needed any more: some steps hold memory that others do
- * not.
- */
-static bool reserve_less(struct control *control, uint64_t budget)
-{
-	uint64_t *reserve_bytes = &control->shape->reserve_bytes;
-
-	if (*reserve_bytes == 0 || !patience_step(&control->below))
-		return false;
-	*reserve_bytes = *reserve_bytes > budget / RESERVE_PARTS ? *reserve_bytes / 2 : 0;
-	return true;
-}
-
-/*
- * The peak was above the budget though the plan's is not: something is not as simulated. Leave that
- * much out.
- */
+/* The peak was above the budget though the plan's is not: that much is left out from now on. */
 static bool peak_seen(struct control *control)
 {
-	uint64_t budget = control->opts.cache.memory_bytes, peak = control->peak_bytes;
+	double budget = (double)control->opts.cache.memory_bytes;
+	double above = (double)control->peak_bytes / budget - 1;
+	struct margin *margin = &control->shape->memory;
 
 	if (control->opts.cache.mode != SPW_CACHE_BUDGET || control->switched)
 		return false;
-	if (!control->shape->result.feasible || peak <= budget)
-		return reserve_less(control, budget);
-	patience_failed(&control->below);
-	if (control->shape->reserve_bytes + (peak - budget) > budget / 2)
-		return false;
-	control->shape->reserve_bytes += peak - budget;
-	return true;
+	if (!control->shape->result.feasible || above <= 0)
+		return margin_kept(margin) && margin_halve(margin);
+	if (margin->share + above > 0.5)
+		above = 0; /* no plan for half of it would help */
+	margin_grow(margin, above);
+	return above > 0;
 }
 
 /* ---- A step has ended ---- */
 
-void spw_margin_open(struct control *control)
+struct margin spw_margin_none(void)
 {
-	control->caution = 1;
-	control->calm.needed = control->below.needed = PATIENCE_STEPS;
-	control->stalled_ago = RECENT_STEPS;
+	return (struct margin){.needed = PATIENCE_STEPS};
 }
 
 void spw_margin_step_unplanned(struct control *control)
 {
-	control->stalled_ago = RECENT_STEPS;
+	control->late_before = control->was_late = false;
 }
 
 enum plan_reason spw_margin_step_ended(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 	enum plan_reason reason = PLAN_REASON_NONE;
-	bool again = control->stalled_ago < RECENT_STEPS;
+	bool time, peak;
 
-	if (late_ns(control) > STALL_SHARE * (double)control->opts.count->step_compute_ns)
-		control->stalled_ago = 0;
-	else if (again)
-		control->stalled_ago++;
+	control->was_late =
+		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
 	if (drives_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (spw_basis_drift(basis, basis, true) > TIMELINE_DRIFT)
 		reason = PLAN_REASON_TIMELINE;
-	if (stall_seen(control, reason != PLAN_REASON_NONE, again) && reason == PLAN_REASON_NONE)
-		reason = PLAN_REASON_STALL;
-	if (peak_seen(control) && reason == PLAN_REASON_NONE)
-		reason = PLAN_REASON_MEMORY;
-	return control->opts.cache.mode == SPW_CACHE_POSITIONAL ? PLAN_REASON_NONE : reason;
+	time = time_seen(control, reason != PLAN_REASON_NONE);
+	peak = peak_seen(control);
+	if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
+		return PLAN_REASON_NONE;
+	if (reason != PLAN_REASON_NONE)
+		return reason;
+	return time ? PLAN_REASON_STALL : peak ? PLAN_REASON_MEMORY : PLAN_REASON_NONE;
 }

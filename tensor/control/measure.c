@@ -8,37 +8,23 @@
 
 #define SAMPLES_MIN 2u /* fewer say nothing */
 
-/*
- * A line through the samples needs enough of them, of different sizes, and a slope near their plain
- * bandwidth.
- */
+/* A line needs enough samples, of different sizes, and a slope near their plain bandwidth. */
 #define SLOPE_SAMPLES_MIN  8u
 #define SLOPE_VARIANCE_MIN 0.05
 #define SLOPE_RATE_MAX     4
 
-/*
- * A bandwidth that rises is taken over only after it has stayed higher for RISE_STEPS steps, and at
- * most doubles then.
- */
-#define RISE_STEPS     2u
+/* A bandwidth that rises is believed after so many steps, at first: one may be a burst. */
+#define RISE_STEPS 2u
+/* It holds if it does for so many times as long. */
+#define RISE_HELD 4u
+/* And to so many times what it was: then it is believed again, or not. */
 #define RISE_RATIO_MAX 2.0
-
-/*
- * If it falls again within RISE_HELD times as many steps, the rise was false, and the next one has
- * to last twice as long, up to RISE_STEPS_MAX.
- */
-#define RISE_HELD      4u
-#define RISE_STEPS_MAX 64u
 
 /* A latency of more times what it was, and what the bytes take, is far above it. */
 #define LATE_RATIO 4.0
 
-/*
- * Of a transfer's time: less shared than this is alone, more than the other is mixed, between says
- * nothing.
- */
-#define ALONE_SHARE 0.1
-#define MIXED_SHARE 0.9
+/* Of a transfer's time: less shared is alone, as little alone is mixed; between says nothing. */
+#define SHARED_MAX 0.1
 
 static uint64_t busy_until(const struct flow *flow, uint64_t now_ns)
 {
@@ -97,7 +83,7 @@ static void count_served(struct measure *measure, enum direction direction, uint
 	uint64_t ns = now_ns - flow->since_ns, tail_ns = tail_of(flow);
 	uint64_t shared_ns = busy_until(&measure->flows[!direction], now_ns) - flow->other_busy_ns;
 	bool queued = !flow->fresh && began_ns + tail_ns <= flow->since_ns;
-	bool alone = (double)shared_ns <= ALONE_SHARE * (double)ns;
+	bool alone = (double)shared_ns <= SHARED_MAX * (double)ns;
 
 	if (flow->fresh && (flow->idle_ns == 0 || ns < flow->idle_ns))
 		flow->idle_ns = ns;
@@ -105,7 +91,7 @@ static void count_served(struct measure *measure, enum direction direction, uint
 		add_first(&flow->first, bytes, ns);
 	else if (alone && queued)
 		add_service(&flow->alone, bytes, ns);
-	else if ((double)shared_ns >= MIXED_SHARE * (double)ns && queued)
+	else if ((double)(ns - shared_ns) <= SHARED_MAX * (double)ns && queued)
 		add_service(&flow->mixed, bytes, ns);
 	flow->fresh = false;
 	serve_next(measure, direction, now_ns);
@@ -165,36 +151,28 @@ static double bandwidth_of(const struct flow *flow, uint64_t latency_ns)
 	return rate_of(&all);
 }
 
-/* Return: whether a much higher figure is believed now. */
-static bool rise_believed(struct trust *trust, double now)
+/* Much higher than it was. Return: whether that is believed now. */
+static bool rose(struct trust *trust, double now)
 {
-	uint32_t needed = trust->needed > 0 ? trust->needed : RISE_STEPS;
-
 	trust->lowest = trust->higher == 0 || now < trust->lowest ? now : trust->lowest;
-	if (++trust->higher < needed)
+	if (++trust->higher < trust->needed)
 		return false;
 	trust->higher = 0;
-	trust->since = 1;
+	trust->held = 1;
 	return true;
 }
 
-static void fell(struct trust *trust)
+/* Not higher. A rise that does not hold was false: the next one has to last twice as long. */
+static void held(struct trust *trust, bool fell)
 {
-	uint32_t needed = trust->needed > 0 ? trust->needed : RISE_STEPS;
-
-	if (trust->since > 0)
-		trust->needed = 2 * needed < RISE_STEPS_MAX ? 2 * needed : RISE_STEPS_MAX;
-	trust->since = 0;
-}
-
-static void held(struct trust *trust)
-{
-	uint32_t needed = trust->needed > 0 ? trust->needed : RISE_STEPS;
-
-	if (trust->since == 0 || ++trust->since <= RISE_HELD * needed)
-		return;
-	trust->since = 0;
-	trust->needed = RISE_STEPS;
+	trust->higher = 0;
+	if (trust->held > 0 && fell) {
+		trust->needed *= 2;
+		trust->held = 0;
+	} else if (trust->held > 0 && ++trust->held > RISE_HELD * trust->needed) {
+		trust->needed = RISE_STEPS;
+		trust->held = 0;
+	}
 }
 
 static void smooth(uint64_t *figure, struct trust *trust, double now)
@@ -203,26 +181,20 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 
 	if (now < 1)
 		return;
+	if (trust->needed == 0)
+		trust->needed = RISE_STEPS;
 	if (old > 0 && now >= old * (1 + CHANGE)) {
-		if (rise_believed(trust, now))
+		if (rose(trust, now))
 			*figure = (uint64_t)(trust->lowest < RISE_RATIO_MAX * old
 						     ? trust->lowest
 						     : RISE_RATIO_MAX * old);
 		return;
 	}
-	trust->higher = 0;
-	if (old > 0 && now <= old / (1 + CHANGE))
-		fell(trust);
-	else if (old > 0)
-		now = (old + now) / 2;
-	held(trust);
-	*figure = (uint64_t)now;
+	held(trust, now <= old / (1 + CHANGE));
+	*figure = (uint64_t)(old > 0 && now > old / (1 + CHANGE) ? (old + now) / 2 : now);
 }
 
-/*
- * Latency and bytes together, on average; of the direction in which that takes longer. 0: not
- * known.
- */
+/* The mean of a whole transfer, in the direction that takes longer. 0: not known. */
 static double whole_of(const struct measure *measure)
 {
 	double longest_ns = 0;

@@ -62,7 +62,7 @@ struct trust {
 	double lowest;   /* of the steps in which it was much higher, */
 	uint32_t higher; /* so many in a row */
 	uint32_t needed; /* until it is believed; 0: as many as at first */
-	uint32_t since;  /* steps since it was; 0: it was not */
+	uint32_t held;   /* steps since it was; 0: long ago, or it fell again */
 };
 
 struct measure {
@@ -75,10 +75,7 @@ struct measure {
 
 void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
 		       uint64_t now_ns);
-/*
- * @served: the drives have moved the bytes; else it failed, or was cancelled and never reached
- * them.
- */
+/* @served: the drives have moved the bytes; else it failed, or was cancelled before. */
 void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
 		       bool served, uint64_t began_ns, uint64_t now_ns);
 /* A step ends: what it has shown goes into the smoothed figures. */

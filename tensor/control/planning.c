@@ -8,7 +8,6 @@
  * come back in time; if so many times none would, then, and ever more seldom, the smallest.
  */
 #define PROBE_STEPS 8u
-#define PROBE_ANY   8u
 
 static struct spw_plan_step step_of(struct control *control, bool keep_hints)
 {
@@ -37,9 +36,8 @@ static struct spw_plan_step step_of(struct control *control, bool keep_hints)
 }
 
 /*
- * What has been measured is how much longer a whole tensor takes than its bytes do at full
- * bandwidth. The planner adds the time of a chunk by itself, as that is when the last requests of a
- * tensor end that others follow.
+ * Measured is how much longer a whole tensor takes than its bytes at full bandwidth. The planner
+ * adds the time of a chunk by itself: when the last requests of a tensor end that others follow.
  */
 static uint64_t latency_of(const struct spw_plan_drives *drives)
 {
@@ -54,7 +52,8 @@ static struct spw_plan_drives drives_of(const struct control *control)
 {
 	const struct control_opts *opts = &control->opts;
 	struct spw_plan_drives drives = control->shape->counted_on;
-	double caution = opts->cache.mode == SPW_CACHE_POSITIONAL ? 1 : control->caution;
+	double caution =
+		opts->cache.mode == SPW_CACHE_POSITIONAL ? 1 : 1 / (1 + control->time.share);
 
 	if (drives.read_bytes_per_second == 0)
 		/* all was forwarded so far */
@@ -77,7 +76,8 @@ static struct spw_plan_opts plan_opts_of(const struct control *control)
 		opts.mode = SPW_PLAN_BUDGET;
 	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		opts.mode = SPW_PLAN_POSITIONAL;
-	opts.memory_bytes = control->opts.cache.memory_bytes - control->shape->reserve_bytes;
+	opts.memory_bytes = control->opts.cache.memory_bytes;
+	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
 	return opts;
 }
 
@@ -131,8 +131,8 @@ int spw_planning_plan(struct control *control)
 	if (rc == 0)
 		rc = force_spills(shape, &step, &drives);
 	if (rc == 0)
-		rc = spw_planner_read_times(&step, &drives, shape->result.memory_bytes,
-					    shape->choices, &reads);
+		rc = spw_planner_schedule(&step, &drives, shape->result.memory_bytes,
+					  shape->choices, &reads);
 	shape->use_count = reads.count;
 	shape->lead_ns = lead_of(&step);
 	return rc;
@@ -148,7 +148,7 @@ static uint32_t probe_of(const struct control *control, bool any)
 {
 	const struct shape *shape = control->shape;
 	const struct spw_plan_drives drives = drives_of(control);
-	double spare_ns = STALL_SHARE / 2 * (double)shape->result.wall_ns;
+	double spare_ns = NEGLIGIBLE / 2 * (double)shape->result.wall_ns;
 	uint32_t best = NO_TENSOR;
 
 	for (uint32_t i = 0; i < shape->basis.count; i++) {
@@ -176,7 +176,7 @@ static uint32_t probe_now(const struct control *control)
 	if (control->unmeasured % PROBE_STEPS > 0)
 		return NO_TENSOR;
 	probe = probe_of(control, false);
-	if (probe == NO_TENSOR && probes >= PROBE_ANY && (probes & (probes - 1)) == 0)
+	if (probe == NO_TENSOR && probes >= PROBE_STEPS && (probes & (probes - 1)) == 0)
 		probe = probe_of(control, true);
 	return probe;
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tensor/control/recording.c - what a step is like: its scopes, its tensors, and when each was
- * packed, used and released
- */
+/* tensor/control/recording.c - a step's scopes and tensors, and the times of each */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -53,12 +50,11 @@ int spw_recording_open(struct control *control)
 	control->tensors_max = count;
 	control->scopes_max = count > SCOPES_MIN ? count : SCOPES_MIN;
 	control->slots = calloc(count, sizeof(*control->slots));
-	control->gone = calloc(count, sizeof(*control->gone));
 	control->tensors = calloc(count, sizeof(*control->tensors));
 	rc = recording_open(&control->now, count, control->scopes_max);
 	for (unsigned i = 0; i < SHAPES_MAX && rc == 0; i++)
 		rc = shape_open(&control->shapes[i], count, control->scopes_max);
-	if (rc || !control->slots || !control->gone || !control->tensors)
+	if (rc || !control->slots || !control->tensors)
 		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max",
 				 count);
 	return 0;
@@ -76,7 +72,6 @@ void spw_recording_close(struct control *control)
 	}
 	recording_close(&control->now);
 	free(control->slots);
-	free(control->gone);
 	free(control->tensors);
 }
 
@@ -105,10 +100,7 @@ void spw_recording_drain(struct control *control)
 {
 	struct recording *now = &control->now;
 
-	/*
-	 * What has no room is not known to the plan, which then expects memory to be given back a
-	 * little later.
-	 */
+	/* Without one that has no room the plan expects memory back a little later. */
 	if (control->recording &&
 	    now->drains < DRAINS_MAX(control->tensors_max, control->scopes_max) &&
 	    spw_recording_compute_ns(control) >= control->event_ns + DRAIN_APART_NS)
@@ -199,13 +191,6 @@ uint32_t spw_recording_leave(struct control *control, uint32_t outer)
 }
 
 /* ---- Tensors ---- */
-
-struct recorded *spw_recording_of(const struct control *control, const struct track *track)
-{
-	if (!control->recording || track->recorded == NO_TENSOR || track->step != control->step)
-		return NULL;
-	return &control->now.tensors[track->recorded];
-}
 
 struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
 				     uint64_t bytes, enum spw_cache_hint hint)

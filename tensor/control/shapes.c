@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/shapes.c - several shapes of step, each with a plan: training and evaluation,
- * sequences of several lengths
+ * tensor/control/shapes.c - several shapes of step, each with a plan
  *
- * When a step shows not to be like the shape in force, it goes on by the plan of another one that
- * is like all of it so far, if there is one, and if nothing that this one would keep has left
- * memory. Each shape remembers which one came after it: so the plan is mostly right from the
- * beginning. The one that was not in force for the longest time makes room for a new one.
+ * A step that shows not to be of the shape in force goes on by the plan of another one that is like
+ * all of it so far, if nothing that this one would keep has left memory. Each shape remembers which
+ * one came next. The one that was not in force for the longest time makes room for a new one.
  */
 #include "tensor/control/internal.h"
 
@@ -47,21 +45,26 @@ static void match_again(struct control *control)
 			continue;
 		recorded->matched = spw_basis_place(basis, recorded);
 		control->matched++;
-		if (recorded->released)
-			control->gone[recorded->matched] = true;
-		else
-			control->slots[recorded->matched] = recorded->slot;
+		control->slots[recorded->matched] = recorded->released ? GONE_SLOT : recorded->slot;
 	}
 	spw_follow_progress(control, basis->scopes[control->now.scope_count - 1].enter_ns);
 }
 
+/* The next shape from @from on, other than the one in force, that has a plan; or NULL. */
+static struct shape *other_planned(struct control *control, struct shape *from)
+{
+	for (; from < control->shapes + SHAPES_MAX; from++)
+		if (from != control->shape && from->planned)
+			return from;
+	return NULL;
+}
+
 bool spw_shape_switch(struct control *control)
 {
-	for (unsigned i = 0; i < SHAPES_MAX; i++) {
-		struct shape *shape = &control->shapes[i];
+	struct shape *shape = other_planned(control, control->shapes);
 
-		if (shape == control->shape || !shape->planned ||
-		    !spw_basis_begins_like(&control->now, &shape->basis) ||
+	for (; shape; shape = other_planned(control, shape + 1)) {
+		if (!spw_basis_begins_like(&control->now, &shape->basis) ||
 		    !keeps_what_it_wants(&control->now, shape))
 			continue;
 		put_in_force(control, shape);
@@ -78,18 +81,15 @@ bool spw_shape_switch(struct control *control)
 
 bool spw_shape_known(struct control *control)
 {
+	struct shape *shape = other_planned(control, control->shapes);
+
 	if (control->shape->planned && spw_basis_is_like(&control->now, &control->shape->basis))
 		return true;
-	for (unsigned i = 0; i < SHAPES_MAX; i++) {
-		struct shape *shape = &control->shapes[i];
-
-		if (shape == control->shape || !shape->planned ||
-		    !spw_basis_is_like(&control->now, &shape->basis))
-			continue;
+	while (shape && !spw_basis_is_like(&control->now, &shape->basis))
+		shape = other_planned(control, shape + 1);
+	if (shape)
 		put_in_force(control, shape);
-		return true;
-	}
-	return false;
+	return shape != NULL;
 }
 
 static struct shape *oldest_of(struct control *control)
@@ -110,7 +110,7 @@ void spw_shape_new(struct control *control)
 	if (control->shape->planned)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = false;
-	control->shape->reserve_bytes = 0;
+	control->shape->memory = spw_margin_none();
 	control->shape->id = ++control->ids;
 	control->shape->next_id = 0;
 }
@@ -125,13 +125,10 @@ void spw_shape_ended(struct control *control)
 
 void spw_shape_predict(struct control *control)
 {
-	for (unsigned i = 0; i < SHAPES_MAX; i++) {
-		struct shape *shape = &control->shapes[i];
+	struct shape *shape = other_planned(control, control->shapes);
 
-		if (shape == control->shape || !shape->planned ||
-		    shape->id != control->shape->next_id)
-			continue;
+	while (shape && shape->id != control->shape->next_id)
+		shape = other_planned(control, shape + 1);
+	if (shape)
 		put_in_force(control, shape);
-		return;
-	}
 }

@@ -5,12 +5,9 @@
  *
  * Prints rows, asserts nothing. SPW_SEED repeats a run.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "alloc/alloc.h"
 #include "tests/bench/rows.h"
+#include "tests/random.h"
 #include "util/util.h"
 
 #define BLOCK_BYTES   4096u
@@ -20,55 +17,34 @@
 #define OPS           10000000u
 #define OBJECT_BLOCKS ((64u << 20) / BLOCK_BYTES)
 
-/*
- * What one layer of a GPT saves in a step, in blocks: norms, q k v, attention, feed-forward in and
- * out, a statistic.
- */
+/* What one layer of a GPT saves in a step, in blocks. */
 static const uint32_t step_blocks[] = {1024, 2,    3072, 1024, 2048, 16, 1024,
 				       1024, 4096, 4096, 1024, 245,  1};
 
 static uint64_t random_state;
 
-static uint64_t random_next(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
-}
-
+static struct spw_alloc *alloc;
 static struct spw_extent *extents;
 static uint32_t count;
 
-static void drop(struct spw_alloc *alloc, uint32_t which)
+static void drop(uint32_t which)
 {
 	spw_alloc_put(alloc, &extents[which]);
 	extents[which] = extents[--count];
 }
 
-static void must(int result)
-{
-	if (result) {
-		fprintf(stderr, "alloc_bench: %s\n", spw_strerror(result));
-		exit(1);
-	}
-}
-
-/*
- * What one cache miss costs here: a chain of dependent reads through memory as large as the
- * extents' descriptors.
- */
+/* A cache miss: dependent reads through as much memory as the descriptors take. */
 static uint64_t miss_ns(void)
 {
 	uint32_t slots = 2 * LIVE_EXTENTS, at = 0, *chain = calloc(slots, 8 * sizeof(*chain));
 	uint64_t start_ns;
 
 	if (!chain)
-		must(-ENOMEM);
+		must(-ENOMEM, "memory");
 	for (uint32_t i = 0; i < slots; i++)
 		chain[8 * i] = i;
 	for (uint32_t i = slots - 1; i > 0; i--) { /* one cycle through all slots */
-		uint32_t other = (uint32_t)(random_next() % i), kept = chain[8 * i];
+		uint32_t other = (uint32_t)(random_next(&random_state) % i), kept = chain[8 * i];
 		chain[8 * i] = chain[8 * other];
 		chain[8 * other] = kept;
 	}
@@ -87,39 +63,37 @@ enum order { NEWEST, OLDEST, RANDOM };
 static uint32_t victim(enum order order, uint32_t i)
 {
 	if (order == RANDOM)
-		return (uint32_t)(random_next() % count);
+		return (uint32_t)(random_next(&random_state) % count);
 	return order == OLDEST ? i % count : count - 1 - i % 1000;
 }
 
 static void bench_pairs(const char *name, enum order order)
 {
-	struct spw_alloc *alloc;
 	uint64_t start_ns;
 	uint32_t which;
 
-	must(spw_alloc_open(DRIVE_BLOCKS, 2 * LIVE_EXTENTS, &alloc));
+	must(spw_alloc_open(DRIVE_BLOCKS, 2 * LIVE_EXTENTS, &alloc), "allocator");
 	for (count = 0; count < LIVE_EXTENTS; count++)
-		must(spw_alloc_get(alloc, 1 + random_next() % 24, &extents[count]));
+		must(spw_alloc_get(alloc, 1 + random_next(&random_state) % 24, &extents[count]),
+		     "allocator");
 	start_ns = spw_clock_ns();
 	for (uint32_t i = 0; i < PAIRS; i++) {
 		which = victim(order, i);
 		spw_alloc_put(alloc, &extents[which]);
-		must(spw_alloc_get(alloc, 1 + random_next() % 24, &extents[which]));
+		must(spw_alloc_get(alloc, 1 + random_next(&random_state) % 24, &extents[which]),
+		     "allocator");
 	}
 	bench_figure(name, (double)(spw_clock_ns() - start_ns) / PAIRS, "ns");
 	spw_alloc_close(alloc);
 }
 
-/*
- * Allocate steps until @blocks_free_min are left. @vary: lengths between half and one and a half,
- * as batches of varying length.
- */
-static void fill_to(struct spw_alloc *alloc, uint64_t blocks_free_min, bool vary, uint32_t *step)
+/* Allocate steps until the drive is 95 % full. @vary: batches of varying length. */
+static void fill(bool vary, uint32_t *step)
 {
-	while (spw_alloc_blocks_free(alloc) > blocks_free_min && count < LIVE_EXTENTS) {
+	while (spw_alloc_blocks_free(alloc) > DRIVE_BLOCKS / 20 && count < LIVE_EXTENTS) {
 		uint64_t rest = step_blocks[(*step)++ % SPW_ARRAY_LEN(step_blocks)];
 		if (vary)
-			rest = rest / 2 + 1 + random_next() % (rest + 1);
+			rest = rest / 2 + 1 + random_next(&random_state) % (rest + 1);
 		while (rest > 0 && count < LIVE_EXTENTS) {
 			if (spw_alloc_get_some(alloc, rest, &extents[count]))
 				return;
@@ -129,19 +103,24 @@ static void fill_to(struct spw_alloc *alloc, uint64_t blocks_free_min, bool vary
 }
 
 /* 64 MiB objects into what is left: how long are their extents? */
-static void report_large(struct spw_alloc *alloc, const char *aging)
+static void report_large(const char *aging)
 {
-	uint64_t objects = 0, pieces = 0, rest;
-	struct spw_alloc_stats stats;
+	uint64_t objects = 0, pieces = 0, rest, blocks_free = spw_alloc_blocks_free(alloc),
+		 largest = 0;
 	struct spw_extent extent;
 	char name[128];
 
-	spw_alloc_stats(alloc, &stats);
+	for (uint64_t more = SPW_ALLOC_BLOCKS_MAX; more > 0; more /= 2) {
+		if (spw_alloc_get(alloc, largest + more, &extent))
+			continue;
+		spw_alloc_put(alloc, &extent);
+		largest += more;
+	}
 	(void)snprintf(name, sizeof(name), "%s: largest free extent", aging);
-	bench_figure(name, (double)stats.largest_free_blocks * BLOCK_BYTES / (1 << 20), "MiB");
-	while (spw_alloc_blocks_free(alloc) > stats.blocks_free / 2 + OBJECT_BLOCKS) {
+	bench_figure(name, (double)largest * BLOCK_BYTES / (1 << 20), "MiB");
+	while (spw_alloc_blocks_free(alloc) > blocks_free / 2 + OBJECT_BLOCKS) {
 		for (rest = OBJECT_BLOCKS; rest > 0; rest -= extent.len_blocks, pieces++)
-			must(spw_alloc_get_some(alloc, rest, &extent));
+			must(spw_alloc_get_some(alloc, rest, &extent), "allocator");
 		objects++;
 	}
 	(void)snprintf(name, sizeof(name), "%s: extents of 64 MiB objects, mean", aging);
@@ -150,31 +129,27 @@ static void report_large(struct spw_alloc *alloc, const char *aging)
 
 static void bench_aging(const char *name, uint64_t batch, bool vary)
 {
-	struct spw_alloc *alloc;
 	uint64_t start_ns = spw_clock_ns();
 	uint32_t step = 0, ops = 0;
 	char words[128];
 
-	must(spw_alloc_open(DRIVE_BLOCKS, LIVE_EXTENTS + 100000, &alloc));
+	must(spw_alloc_open(DRIVE_BLOCKS, LIVE_EXTENTS + 100000, &alloc), "allocator");
 	count = 0;
-	fill_to(alloc, DRIVE_BLOCKS / 20, vary, &step);
+	fill(vary, &step);
 	while (ops < OPS) {
-		uint32_t before = count, which = (uint32_t)(random_next() % count);
-		/*
-		 * A batch of one is a random extent; a larger one is freed as a backward pass does:
-		 * a run, newest first.
-		 */
+		uint32_t before = count, which = (uint32_t)(random_next(&random_state) % count);
+		/* One random extent, or a run, newest first, as in a backward pass. */
 		for (uint64_t i = 0; i < batch && count > 1; i++, ops++)
-			drop(alloc, batch == 1 ? which : (which + count - (uint32_t)i) % count);
+			drop(batch == 1 ? which : (which + count - (uint32_t)i) % count);
 		before = count;
-		fill_to(alloc, DRIVE_BLOCKS / 20, vary, &step);
+		fill(vary, &step);
 		ops += count - before;
 	}
 	(void)snprintf(words, sizeof(words), "95 %% full, %s: an operation", name);
 	bench_figure(words, (double)(spw_clock_ns() - start_ns) / ops, "ns");
 	if (spw_alloc_verify(alloc))
-		must(-EUCLEAN);
-	report_large(alloc, name);
+		must(-EUCLEAN, "allocator");
+	report_large(name);
 	spw_alloc_close(alloc);
 }
 
@@ -182,11 +157,11 @@ int main(void)
 {
 	const char *seed = getenv("SPW_SEED");
 
-	random_state = seed ? strtoull(seed, NULL, 0) | 1 : spw_clock_ns() | 1;
+	random_state = seed ? strtoull(seed, NULL, 0) : spw_clock_ns();
 	(void)fprintf(stderr, "SPW_SEED=%llu\n", (unsigned long long)random_state);
 	extents = calloc(LIVE_EXTENTS, sizeof(*extents));
 	if (!extents)
-		must(-ENOMEM);
+		must(-ENOMEM, "memory");
 	bench_figure("a cache miss", (double)miss_ns(), "ns");
 	bench_pairs("1,000,000 extents, free and allocate: one of the 1000 newest", NEWEST);
 	bench_pairs("1,000,000 extents, free and allocate: the oldest first", OLDEST);

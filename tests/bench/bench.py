@@ -48,7 +48,6 @@ class Outcome:
     """What one process did."""
 
     status: int
-    wall_seconds: float
     cpu_seconds: float
     output: str
     errors: str
@@ -69,9 +68,6 @@ class Series:
     def hopeless(self):
         return len(self.failures) >= 2 and not any(self.rounds)
 
-    def fail(self, words):
-        self.failures.append(words)
-
 
 def main_thread_seconds(pid):
     """CPU time of the main thread of a process that has ended and has not been waited for. 0 where
@@ -87,14 +83,12 @@ def run(argv, timeout):
     puts its jobs into one each, and the kernel shares the CPU out by session (sched_autogroup), so
     that beside other work the same transfers would be slower in others."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start = time.monotonic()
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                    start_new_session=True)
         timer = threading.Timer(timeout, process.kill)
         timer.start()
         try:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            wall = time.monotonic() - start
         except BaseException:
             process.terminate()  # fio then ends its jobs; what does not is killed in time
             raise
@@ -106,7 +100,7 @@ def run(argv, timeout):
         out.seek(0)
         err.seek(0)
         cpu = max(0.0, usage.ru_utime + usage.ru_stime - main_thread)
-        return Outcome(process.returncode, wall, cpu,
+        return Outcome(process.returncode, cpu,
                        out.read().decode(errors="replace"), err.read().decode(errors="replace"))
 
 
@@ -131,7 +125,6 @@ def measured(outcome):
     """The figures of fio's JSON, all jobs and both directions together. spillway bench writes the
     same keys."""
     data = parse_json(outcome.output)
-    in_flight = 0
     result = {"bytes": 0, "ios": 0, "bandwidth": 0.0, "iops": 0.0, "errors": 0, "latency_ns": {}}
     for job in data["jobs"]:
         result["errors"] += int(job.get("error", 0) != 0)
@@ -143,7 +136,6 @@ def measured(outcome):
             result["ios"] += part["total_ios"]
             result["bandwidth"] += part["bw_bytes"]
             result["iops"] += part["iops"]
-            in_flight += part["total_ios"] * part.get("clat_ns", {}).get("mean", 0)
             percentiles = part.get("clat_ns", {}).get("percentile", {})
             for key in PERCENTILES:
                 if key in percentiles:
@@ -151,30 +143,28 @@ def measured(outcome):
                                                     percentiles[key])
     if result["ios"] == 0:
         raise ValueError("no transfers in the output")
-    result["in_flight_ns"] = in_flight / result["ios"]
     return result
+
+
+def figures_of(ios, seconds, block_bytes=4096, errors=0):
+    return {"iops": ios / seconds, "bandwidth": ios * block_bytes / seconds, "ios": ios,
+            "bytes": ios * block_bytes, "errors": errors, "latency_ns": {}}
 
 
 def measured_peak(outcome):
     """t/io_uring prints a line per second: the mean of the lines, as for the others, not the
     maximum."""
-    samples = []
-    for number, unit in re.findall(r"^IOPS=([0-9.]+)([KM]?)", outcome.output, re.MULTILINE):
-        samples.append(float(number) * {"": 1, "K": 1e3, "M": 1e6}[unit])
+    samples = [float(number) * {"": 1, "K": 1e3, "M": 1e6}[unit] for number, unit in
+               re.findall(r"^IOPS=([0-9.]+)([KM]?)", outcome.output, re.MULTILINE)]
     if not samples:
         raise ValueError("no IOPS in the output")
-    iops = sum(samples) / len(samples)
-    return {"iops": iops, "bandwidth": iops * 4096, "ios": iops * len(samples),
-            "bytes": iops * len(samples) * 4096,
-            "errors": 0, "latency_ns": {}}
+    return figures_of(sum(samples), len(samples))
 
 
 def measured_loop(outcome):
     """peak_bench prints one line of JSON."""
     data = parse_json(outcome.output)
-    return {"iops": data["ios"] / data["seconds"],
-            "bandwidth": data["ios"] * data["block_bytes"] / data["seconds"], "ios": data["ios"],
-            "bytes": data["ios"] * data["block_bytes"], "errors": data["failed"], "latency_ns": {}}
+    return figures_of(data["ios"], data["seconds"], data["block_bytes"], data["failed"])
 
 
 READERS = {"json": measured, "t/io_uring": measured_peak, "peak_bench": measured_loop}
@@ -211,14 +201,19 @@ class Bench:
         self.left_out = []
         cases = [c for c in cases if not options.only or re.search(options.only, c.title)]
         self.series = [s for case in cases for s in self.usable(case)]
-        peaks = [p for p in peaks if not options.only or re.search(options.only, f"peak: {p.name}")]
-        self.left_out += [f"peak: {p.name}: needs {p.drives} drives" for p in peaks
-                          if p.drives > len(options.devices)]
-        self.left_out += [f"peak: {p.name}: needs a throttled drive of the rig" for p in peaks
-                          if p.throttled and not options.throttled]
-        self.peaks = [p for p in peaks if p.drives <= len(options.devices)
-                      and (options.throttled or not p.throttled)]
+        wanted = [p for p in peaks
+                  if not options.only or re.search(options.only, f"peak: {p.name}")]
+        self.peaks = [p for p in wanted if self.has_drives_of(p)]
         self.peak_series = []
+
+    def has_drives_of(self, peak):
+        if peak.drives > len(self.options.devices):
+            self.left_out.append(f"peak: {peak.name}: needs {peak.drives} drives")
+            return False
+        if peak.throttled and not self.options.throttled:
+            self.left_out.append(f"peak: {peak.name}: needs a throttled drive of the rig")
+            return False
+        return True
 
     def usable(self, case):
         if case.drives > len(self.options.devices):
@@ -288,12 +283,14 @@ class Bench:
             if outcome.status != 0:
                 raise SystemExit(f"bench: cannot write {device}: {words_of(outcome)}")
 
-    def format(self, series):
+    def on_devices(self, series, *words):
         devices = ",".join(self.options.devices[: series.case.drives])
-        outcome = run([self.programs["spillway"], "format", "--force", "--erase", "--devices",
-                       devices], 60)
+        return run([self.programs["spillway"], *words, "--devices", devices], 600)
+
+    def format(self, series):
+        outcome = self.on_devices(series, "format", "--force", "--erase")
         if outcome.status != 0:
-            series.fail(f"spillway format: {words_of(outcome)}")
+            series.failures.append(f"spillway format: {words_of(outcome)}")
         return outcome.status == 0
 
     def remove_store(self):
@@ -304,32 +301,32 @@ class Bench:
             return
         series = max(formatted, key=lambda s: s.case.drives)
         if self.format(series):
-            devices = ",".join(self.options.devices[: series.case.drives])
-            outcome = run([self.programs["spillway"], "wipe", "--yes", "--devices", devices], 600)
+            outcome = self.on_devices(series, "wipe", "--yes")
             if outcome.status != 0:
                 print(f"bench: the store is still on the drives: {words_of(outcome)}",
                       file=sys.stderr)
 
-    def run_once(self, series, seconds):
-        if series.runner.format and not self.format(series):
+    @staticmethod
+    def result_of(series, seconds, reader):
+        """What its command measured; None: it failed, and the series says how."""
+        if series.hopeless:
             return None
-        series.command = self.with_size(self.command(series, seconds))
         outcome = run(series.command, 60 + 10 * (seconds or 1))
-        if outcome.status != 0:
-            series.fail(words_of(outcome))
-            return None
         try:
-            result = measured(outcome)
+            result = reader(outcome) if outcome.status == 0 else {"errors": 1}
+            if result["errors"]:
+                raise ValueError(words_of(outcome))
         except (ValueError, KeyError) as error:
-            series.fail(f"cannot read its output: {error}")
+            series.failures.append(str(error))
             return None
-        if result["errors"]:
-            series.fail(words_of(outcome))
-            return None
-        result["wall_seconds"] = outcome.wall_seconds
-        result["cpu_seconds_total"] = outcome.cpu_seconds
         result["cpu_seconds"] = max(0.0, outcome.cpu_seconds - series.idle_cpu_seconds)
         return result
+
+    def run_once(self, series, seconds):
+        if series.hopeless or (series.runner.format and not self.format(series)):
+            return None
+        series.command = self.with_size(self.command(series, seconds))
+        return self.result_of(series, seconds, measured)
 
     def measure_idle(self, series):
         """What starting and ending costs: the same command for a millisecond."""
@@ -340,7 +337,7 @@ class Bench:
         if outcome.status == 0:
             series.idle_cpu_seconds = outcome.cpu_seconds
         else:
-            series.fail(words_of(outcome))
+            series.failures.append(words_of(outcome))
 
     def is_late(self, round_seconds):
         """Whether one more round like the last one would take longer than the ten minutes that were
@@ -350,7 +347,7 @@ class Bench:
 
     def peak_seconds(self):
         # A throttled drive lets what was queued when the time was up end at its own speed.
-        return sum(len(p.runners) * (p.seconds_min + (4 if p.throttled else 1))
+        return sum(len(p.runner) * (p.seconds_min + (4 if p.throttled else 1))
                    for p in self.peaks) * self.options.rounds
 
     def measure(self):
@@ -372,8 +369,7 @@ class Bench:
                 shift = number % len(group) if group else 0
                 for series in group[shift:] + group[:shift]:
                     seconds = None if series.case.complete else self.seconds
-                    series.rounds.append(None if series.hopeless
-                                         else self.run_once(series, seconds))
+                    series.rounds.append(self.run_once(series, seconds))
                     progress.step(f"round {number + 1}: {title}: {series.runner.name}")
             round_seconds = time.monotonic() - begun
 
@@ -393,7 +389,7 @@ class Bench:
         for peak in self.peaks:
             seconds = math.ceil(max(peak.seconds_min, self.seconds))
             group = []
-            for entry in peak.runners:
+            for entry in peak.runner:
                 command = self.peak_command(entry["command"], peak, seconds)
                 if "/" in command[0] and not Path(command[0]).exists() or (
                         "libspillway_fio" in " ".join(command) and not self.options.engine):
@@ -405,24 +401,9 @@ class Bench:
             for number in range(self.options.rounds):
                 for series in group:
                     print(f"bench: peak, round {number + 1}: {series.runner.name}", file=sys.stderr)
-                    series.rounds.append(self.run_peak(series, seconds))
+                    series.rounds.append(self.result_of(series, seconds,
+                                                        READERS[series.runner.tool]))
             self.peak_series += group
-
-    def run_peak(self, series, seconds):
-        if series.hopeless:
-            return None
-        outcome = run(series.command, 60 + 10 * seconds)
-        try:
-            if outcome.status != 0:
-                raise ValueError(words_of(outcome))
-            result = READERS[series.runner.tool](outcome)
-        except (ValueError, KeyError) as error:
-            series.fail(str(error))
-            return None
-        result.update(wall_seconds=outcome.wall_seconds, cpu_seconds_total=outcome.cpu_seconds,
-                      cpu_seconds=outcome.cpu_seconds)
-        return result
-
 
     def count(self, argv):
         """Instructions in user space of a command under callgrind, system calls, and what it

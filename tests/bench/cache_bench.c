@@ -10,9 +10,6 @@
  */
 #include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <spillway/spillway.h>
@@ -33,24 +30,14 @@ static uint8_t *memory;
 static spw_tensor tensors[TENSORS_PLAN];
 static uint64_t next_key;
 
-static void must(int rc, const char *what)
-{
-	if (rc >= 0)
-		return;
-	(void)fprintf(stderr, "cache_bench: %s: %s\n", what, spw_last_error());
-	exit(1);
-}
-
 static void open_store(const char *path)
 {
 	struct spw_format_opts format;
 	struct spw_store_opts opts;
 	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-	if (fd < 0 || ftruncate(fd, (off_t)DRIVE_BYTES) || close(fd)) {
-		perror(path);
-		exit(1);
-	}
+	if (fd < 0 || ftruncate(fd, (off_t)DRIVE_BYTES) || close(fd))
+		must(spw_error_errno(-errno, "no drive"), path);
 	spw_format_opts_init(&format, sizeof(format));
 	must(spw_format(&path, 1, &format, NULL), "format");
 	spw_store_opts_init(&opts, sizeof(opts));
@@ -100,18 +87,11 @@ static void release_all(struct spw_cache *cache, unsigned count)
 		;
 }
 
-static int compare(const void *one, const void *other)
-{
-	uint64_t left = *(const uint64_t *)one, right = *(const uint64_t *)other;
-
-	return (left > right) - (left < right);
-}
-
 static void report(const char *name, uint64_t *ns, unsigned count, double at_most_us)
 {
 	struct bench_row row = {.name = name, .unit = "us", .at_most = at_most_us};
 
-	qsort(ns, count, sizeof(*ns), compare);
+	qsort(ns, count, sizeof(*ns), compare_ns);
 	row.value = (double)ns[count / 2] / 1e3;
 	row.low = (double)ns[0] / 1e3;
 	row.high = (double)ns[count - 1] / 1e3;
@@ -119,25 +99,15 @@ static void report(const char *name, uint64_t *ns, unsigned count, double at_mos
 }
 
 /* A whole step's offers, then its takes in reverse order, as a training step does. */
-static void bench_kept(enum spw_cache_mode mode, const char *name)
+static uint64_t step_kept(struct spw_cache *cache)
 {
-	struct spw_cache *cache = open_cache(mode);
-	uint64_t ns[ROUNDS];
+	uint64_t began_ns = spw_clock_ns();
 
-	for (unsigned round = 0; round < ROUNDS; round++) {
-		uint64_t began_ns;
-
-		spw_cache_step(cache);
-		began_ns = spw_clock_ns();
-		for (unsigned i = 0; i < TENSORS; i++)
-			offer(cache, i, KEPT_BYTES, SPW_HINT_PIN);
-		for (unsigned i = TENSORS; i-- > 0;)
-			take(cache, i, KEPT_BYTES);
-		ns[round] = (spw_clock_ns() - began_ns) / TENSORS;
-		release_all(cache, TENSORS);
-	}
-	report(name, ns, ROUNDS, 0.5);
-	spw_cache_close(cache);
+	for (unsigned i = 0; i < TENSORS; i++)
+		offer(cache, i, KEPT_BYTES, SPW_HINT_PIN);
+	for (unsigned i = TENSORS; i-- > 0;)
+		take(cache, i, KEPT_BYTES);
+	return spw_clock_ns() - began_ns;
 }
 
 /* Cancelled writes have left the store: it has requests for the next ones. */
@@ -151,43 +121,46 @@ static void settle(void)
 	} while (stats.requests > 0);
 }
 
-/*
- * Each is asked for at once, while its write has not been issued: forwarded, and the write
- * cancelled.
- */
-static void bench_forwarded(enum spw_cache_mode mode, const char *name)
+/* Each is taken before its write is issued: forwarded, and the write cancelled. */
+static uint64_t step_forwarded(struct spw_cache *cache)
+{
+	uint64_t began_ns, spent_ns = 0;
+
+	spw_cache_stage(cache, 0, SPW_STAGE_FORWARD);
+	for (unsigned i = 0; i < TENSORS; i += BATCH) {
+		settle();
+		began_ns = spw_clock_ns();
+		for (unsigned k = i; k < i + BATCH; k++) {
+			offer(cache, k, SMALL_BYTES, SPW_HINT_SPILL);
+			take(cache, k, SMALL_BYTES);
+			/* The first take began a backward stage: offers would be kept. */
+			if (k == 0) {
+				spw_cache_stage(cache, 0, SPW_STAGE_BACKWARD);
+				spw_cache_stage(cache, 1, SPW_STAGE_FORWARD);
+			}
+		}
+		spent_ns += spw_clock_ns() - began_ns;
+	}
+	return spent_ns;
+}
+
+static void bench_steps(enum spw_cache_mode mode, uint64_t (*step)(struct spw_cache *cache),
+			const char *name, double at_most_us)
 {
 	struct spw_cache *cache = open_cache(mode);
 	struct spw_cache_stats stats;
 	uint64_t ns[ROUNDS];
 
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		uint64_t began_ns, spent_ns = 0;
-
 		spw_cache_step(cache);
-		spw_cache_stage(cache, 0, SPW_STAGE_FORWARD);
-		for (unsigned i = 0; i < TENSORS; i += BATCH) {
-			settle();
-			began_ns = spw_clock_ns();
-			for (unsigned k = i; k < i + BATCH; k++) {
-				offer(cache, k, SMALL_BYTES, SPW_HINT_SPILL);
-				take(cache, k, SMALL_BYTES);
-				/* The first take began a backward stage: offers would be kept. */
-				if (k == 0)
-					spw_cache_stage(cache, 0, SPW_STAGE_BACKWARD);
-				if (k == 0)
-					spw_cache_stage(cache, 1, SPW_STAGE_FORWARD);
-			}
-			spent_ns += spw_clock_ns() - began_ns;
-		}
-		ns[round] = spent_ns / TENSORS;
+		ns[round] = step(cache) / TENSORS;
 		release_all(cache, TENSORS);
 	}
 	spw_cache_stats(cache, &stats, sizeof(stats));
-	if (stats.tensors_forwarded < (uint64_t)TENSORS * ROUNDS * 9 / 10)
+	if (step == step_forwarded && stats.tensors_forwarded < (uint64_t)TENSORS * ROUNDS * 9 / 10)
 		(void)fprintf(stderr, "cache_bench: only %llu of %u tensors were forwarded\n",
 			      (unsigned long long)stats.tensors_forwarded, TENSORS * ROUNDS);
-	report(name, ns, ROUNDS, 1);
+	report(name, ns, ROUNDS, at_most_us);
 	spw_cache_close(cache);
 }
 
@@ -230,10 +203,10 @@ int main(int argc, char **argv)
 	}
 	(void)snprintf(path, sizeof(path), "%s/cache-bench.drive", argv[1]);
 	open_store(path);
-	bench_kept(SPW_CACHE_SPILL, "offer + take, kept, fixed rule");
-	bench_kept(SPW_CACHE_FASTEST, "offer + take, kept, planning");
-	bench_forwarded(SPW_CACHE_SPILL, "offer + take, forwarded, fixed rule");
-	bench_forwarded(SPW_CACHE_FASTEST, "offer + take, forwarded, planning");
+	bench_steps(SPW_CACHE_SPILL, step_kept, "offer + take, kept, fixed rule", 0.5);
+	bench_steps(SPW_CACHE_FASTEST, step_kept, "offer + take, kept, planning", 0.5);
+	bench_steps(SPW_CACHE_SPILL, step_forwarded, "offer + take, forwarded, fixed rule", 1);
+	bench_steps(SPW_CACHE_FASTEST, step_forwarded, "offer + take, forwarded, planning", 1);
 	bench_planning();
 	spw_store_release(store, memory);
 	spw_store_close(store);

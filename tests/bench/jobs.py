@@ -5,7 +5,7 @@ that stands beside it without the job file or the environment."""
 
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -51,9 +51,9 @@ class Case:
 class Peak:
     name: str
     seconds_min: float
-    drives: int
-    metric: str
-    runners: list = field(default_factory=list)
+    runner: list
+    drives: int = 1
+    metric: str = "iops"
     throttled: bool = False
 
 
@@ -84,9 +84,7 @@ def load(path=HERE / "matrix.toml"):
             entry[key] = tuple(entry.get(key, ()))
         runners[entry["name"]] = Runner(**entry)
     cases = [case for row in data["row"] for case in row_cases(row, runners)]
-    peaks = [Peak(p["name"], p["seconds_min"], p.get("drives", 1), p.get("metric", "iops"), p["runner"], p.get("throttled", False))
-             for p in data.get("peak", [])]
-    return runners, cases, peaks
+    return runners, cases, [Peak(**peak) for peak in data.get("peak", [])]
 
 
 def row_cases(row, runners):

@@ -6,9 +6,6 @@
  * step of one micro-batch and one of eight in the order 1F1B, with as many tensors as the first
  * argument says (default 10000).
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include <spillway/plan.h>
@@ -21,14 +18,6 @@
 
 static const uint64_t layer_mib[LAYER] = {16, 1, 48, 16, 16, 1, 16, 64, 64, 16};
 
-static void must(int result)
-{
-	if (result) {
-		(void)fprintf(stderr, "plan_bench: %s\n", spw_last_error());
-		exit(1);
-	}
-}
-
 static uint64_t processor_ns(void)
 {
 	struct timespec used;
@@ -37,10 +26,7 @@ static uint64_t processor_ns(void)
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
-/*
- * One micro-batch's tensors: saved from @forward_ns on, used in reverse order from @backward_ns on,
- * twice as slowly.
- */
+/* Saved from @forward_ns on, used in reverse order from @backward_ns on, twice as slowly. */
 static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uint32_t scope,
 			    uint64_t forward_ns, uint64_t backward_ns, uint64_t each_ns)
 {
@@ -56,9 +42,7 @@ static void add_micro_batch(struct spw_plan_tensor *tensors, uint32_t count, uin
 	}
 }
 
-/*
- * 1F1B on the first of four stages: four forward passes, then one backward and one forward in turn.
- */
+/* 1F1B on the first of four stages: four forward passes, then both kinds in turn. */
 static struct spw_plan_step make_step(uint32_t count, uint32_t micro_batches,
 				      struct spw_plan_tensor *tensors)
 {
@@ -127,7 +111,7 @@ static void bench(const struct spw_plan_step *step, uint32_t micro_batches, doub
 	for (unsigned i = 0; i < REPEATS; i++) {
 		uint64_t before_ns = processor_ns(), used_ns;
 
-		must(spw_plan(step, &drives, opts, choices, &result));
+		must(spw_plan(step, &drives, opts, choices, &result), "plan");
 		used_ns = processor_ns() - before_ns;
 		best_used_ns = used_ns < best_used_ns ? used_ns : best_used_ns;
 	}
@@ -144,10 +128,11 @@ static void bench_step(uint32_t count, uint32_t micro_batches)
 	struct spw_plan_step step;
 
 	if (!tensors || !choices)
-		must(spw_error(-ENOMEM, "out of memory"));
+		must(-ENOMEM, "memory");
 	step = make_step(count, micro_batches, tensors);
 	must(spw_plan_simulate(&step, &(struct spw_plan_drives){0}, UINT64_MAX, choices, NULL, 0,
-			       &result));
+			       &result),
+	     "simulation");
 	for (size_t i = 0; i < SPW_ARRAY_LEN(shares); i++) {
 		spw_plan_opts_init(&opts, sizeof(opts));
 		bench(&step, micro_batches, shares[i], "fastest", &opts, choices);

@@ -13,7 +13,6 @@ step, as the traces are of a CPU."""
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "python/spillway/bench"))
 
 import results  # noqa: E402
+from rig import Rig, call  # noqa: E402
 
-RIG = ROOT / "tests" / "rig.sh"
 SPILL_ALL = 4e9
 BANDWIDTHS = [8, 6, 4, 3, 2, 1.5, 1, 0.75, 0.5, 0.25]
 RIG_BANDWIDTHS = [4, 2, 1]
@@ -43,16 +42,12 @@ def gb(rate):
 class Bench:
     def __init__(self, build, scale, rig_scale):
         self.spillway, self.scale, self.rig_scale = Path(build) / "spillway", scale, rig_scale
-        self.rows, self.commands = [], {}
+        self.rows = []
 
-    def replay(self, name, *options, under=()):
-        trace = (ROOT / "tests/traces" / f"{name}.jsonl.gz").relative_to(ROOT)
-        command = ["spillway", "replay", str(trace), *map(str, options), "--json"]
-        done = subprocess.run([*under, str(self.spillway), *command[1:]], cwd=ROOT,
-                              capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-        return json.loads(done.stdout), " ".join(command)
+    def replay(self, name, *options, by=call):
+        words = [f"tests/traces/{name}.jsonl.gz", *map(str, options), "--json"]
+        done = by(self.spillway, "replay", ROOT / words[0], *words[1:])
+        return json.loads(done), " ".join(["spillway", "replay", *words])
 
     def speed_of(self, name):
         result, _ = self.replay(name, "--mode", "keep", "--steps", 1, "--scale", 0.001, "--speed",
@@ -60,15 +55,9 @@ class Bench:
         return round(SPILL_ALL * 1000 * result["ideal_seconds"] / (2 * result["saved_bytes"]), 1)
 
     def row(self, kind, name, bandwidth, mode, result, command):
-        row = {"kind": kind, "trace": name, "gigabytes_per_second": bandwidth, "mode": mode,
-               "command": command,
-               "over_ideal_max": result["over_ideal_max"],
-               "stall_over_ideal": result["stall_seconds"] / result["ideal_seconds"]}
-        for key in ("ideal_seconds", "step_seconds", "stall_seconds", "activation_peak_bytes",
-                    "keep_all_bytes", "saved_bytes",
-                    "lower_bound_bytes", "bytes_written", "bytes_read", "bytes_forwarded", "speed",
-                    "steps"):
-            row[key] = result[key]
+        row = result | {"kind": kind, "trace": name, "gigabytes_per_second": bandwidth,
+                        "mode": mode, "command": command,
+                        "stall_over_ideal": result["stall_seconds"] / result["ideal_seconds"]}
         self.rows.append(row)
         return row
 
@@ -88,28 +77,21 @@ class Bench:
                 self.row("dip", name, bandwidth, "fastest", result, command)
 
     def on_rig(self, names):
-        label = f"replay-bench-{os.getpid()}"
         for bandwidth in RIG_BANDWIDTHS:
             limit = max(1, round(bandwidth * 1000 * self.rig_scale / RIG_SLOWER / 4))
-            made = subprocess.run([RIG, "up", "--name", label, "--size", "512M", "--write",
-                                   str(limit), "--read", str(limit)],
-                                  capture_output=True, text=True, check=True)
-            try:
-                drives = ",".join(made.stdout.split())
-                subprocess.run([self.spillway, "format", "--force", "--erase", "--devices", drives],
-                               check=True, capture_output=True)
+            with Rig(size="512M", write=limit, read=limit) as rig:
+                drives = ",".join(rig.drives)
+                call(self.spillway, "format", "--force", "--erase", "--devices", drives)
                 for name in names:
                     speed = round(self.speed_of(name) / RIG_SLOWER, 2)
                     result, command = self.replay(name, "--devices", drives, "--speed", speed,
                                                   "--steps", RIG_STEPS, "--scale", self.rig_scale,
-                                                  under=(RIG, "run", "--name", label))
+                                                  by=rig.run)
                     row = self.row("rig", name, bandwidth, "fastest", result,
                                    f"tests/rig.sh run {command}  # 4 drives of {limit} MB/s")
                     print(f"  rig     {name} at {bandwidth:g} GB/s: step "
                           f"{row['over_ideal_max']:.3f}, peak "
                           f"{row['activation_peak_bytes'] / MIB:.1f} MiB", flush=True)
-            finally:
-                subprocess.run([RIG, "down", "--name", label], capture_output=True, check=False)
 
     # ---- What must hold ----
 

@@ -1,11 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/bench/rows.h - a figure of a bench as a line of JSON, for `results.py run`
- */
+/* tests/bench/rows.h - how benches print a figure for `results.py run`, or fail */
 #ifndef TESTS_BENCH_ROWS_H
 #define TESTS_BENCH_ROWS_H
 
+#include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <spillway/error.h>
+
+static inline void must(int rc, const char *what)
+{
+	if (__builtin_expect(rc >= 0, 1))
+		return;
+	(void)fprintf(stderr, "%s: %s: %s: %s\n", program_invocation_short_name, what,
+		      spw_strerror(rc), spw_last_error());
+	exit(1);
+}
+
+/* For qsort(). */
+static inline int compare_ns(const void *one, const void *other)
+{
+	uint64_t left = *(const uint64_t *)one, right = *(const uint64_t *)other;
+
+	return (left > right) - (left < right);
+}
 
 struct bench_row {
 	const char *name, *unit;

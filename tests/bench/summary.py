@@ -107,10 +107,6 @@ def ratios(entry, peers, key):
     return found
 
 
-def cpu_per_io(run):
-    return run["cpu_seconds"] / run["ios"]
-
-
 def rows_of(entry, entries):
     """What is ours, and against the best of fio's."""
     same = [e for e in entries if (e["job"], e["section"]) == (entry["job"], entry["section"])]
@@ -121,7 +117,8 @@ def rows_of(entry, entries):
     good = [run for run in entry["rounds"] if run]
     rows = [results.row(name, [run[metric] / scale for run in good], unit,
                         command=entry["command"])]
-    shown = [("", lambda run: run[metric]), (", CPU time of an I/O", cpu_per_io)]
+    shown = [("", lambda run: run[metric]),
+             (", CPU time of an I/O", lambda run: run["cpu_seconds"] / run["ios"])]
     if entry["settings"].get("iodepth") == "1":
         shown.append((", p99 of the latency", lambda run: run["latency_ns"].get("99.000000", 0)))
     for words, key in shown:

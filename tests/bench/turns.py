@@ -48,13 +48,12 @@ class Run:
     def __init__(self, args, model, mode, folder, throttle):
         self.mode, self.result = mode, Path(folder, f"{model}-{mode}.json")
         self.seconds = []  # of its steps; at the end as it measured them itself: without checksums
-        command = [args.command, "run", "--"] if args.run else []
-        command += [sys.executable, str(ROOT / "python/examples" / f"{model}.py"), "--turns",
-                    "--mode", mode, "--steps", str(args.steps)]
-        command += ["--layers", str(args.layers), "--hidden", str(args.hidden), "--json",
-                    str(self.result)]
-        command += ["--grad-memory", args.grad_memory, "--gradients"]
-        command += ["--devices", args.devices] if mode == "spillway" else []
+        command = [*([args.command, "run", "--"] if args.run else []), sys.executable,
+                   str(ROOT / "python/examples" / f"{model}.py"), "--turns", "--mode", mode,
+                   "--steps", str(args.steps), "--layers", str(args.layers),
+                   "--hidden", str(args.hidden), "--json", str(self.result),
+                   "--grad-memory", args.grad_memory, "--gradients",
+                   *(["--devices", args.devices] if mode == "spillway" else [])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True,
                                         preexec_fn=throttle.enter if throttle

@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 	} while (0)
 
 /* The path of a file in memory that holds these bytes; the next call replaces them. */
-__attribute__((unused)) static const char *fuzz_path(const uint8_t *data, size_t size)
+static inline const char *fuzz_path(const uint8_t *data, size_t size)
 {
 	static char path[64];
 	static int fd = -1;
@@ -52,7 +52,7 @@ struct fuzz_bytes {
 };
 
 /* 0 at the end. */
-__attribute__((unused)) static uint8_t fuzz_byte(struct fuzz_bytes *bytes)
+static inline uint8_t fuzz_byte(struct fuzz_bytes *bytes)
 {
 	if (bytes->left == 0)
 		return 0;
@@ -61,7 +61,7 @@ __attribute__((unused)) static uint8_t fuzz_byte(struct fuzz_bytes *bytes)
 }
 
 /* A number: mostly small, else on the edge of something, else any. */
-__attribute__((unused)) static uint64_t fuzz_number(struct fuzz_bytes *bytes)
+static inline uint64_t fuzz_number(struct fuzz_bytes *bytes)
 {
 	static const uint64_t edges[] = {
 		0,          1,          511,       512,        4095,

@@ -176,10 +176,7 @@ static void release(struct world *world)
 	struct handle *handle = any_handle(world);
 	bool ours = is_ours(world, handle);
 
-	/*
-	 * Any number may by chance be a tensor that is ours: its handle would be wrong from then
-	 * on.
-	 */
+	/* Any number may by chance be a tensor that is ours, whose handle would be wrong then. */
 	for (unsigned i = 0; !ours && i < world->handle_count; i++)
 		if (world->handles[i].tensor.value == handle->tensor.value)
 			return;

@@ -91,9 +91,7 @@ static void check_plan(const struct input *input, const enum spw_plan_choice cho
 		     result->peak_bytes <= input->opts.memory_bytes);
 }
 
-/*
- * The same figures again, and a profile below the peak, which may last no time and so be no point.
- */
+/* The same figures again, and a profile below the peak, which may last no time: then no point. */
 static void check_simulation(const struct input *input, const enum spw_plan_choice choices[],
 			     const struct spw_plan_result *planned)
 {

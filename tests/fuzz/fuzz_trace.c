@@ -16,10 +16,7 @@ static bool has_range(const struct spw_trace_event *event)
 	return event->kind == SPW_TRACE_OFFER || event->kind == SPW_TRACE_TAKE;
 }
 
-/*
- * Offers less releases of each tensor never fall below zero, and nothing is taken that was not
- * offered.
- */
+/* No tensor is released more often than offered, and none is taken that was not offered. */
 static void check_lives(const struct spw_trace *trace)
 {
 	int32_t *users = calloc((size_t)trace->tensors + 1, sizeof(*users));

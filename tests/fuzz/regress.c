@@ -84,10 +84,7 @@ static size_t mutate(uint8_t *to, uint64_t *random)
 	return len;
 }
 
-/*
- * In a file that is mapped: it is there whatever ends the program, and keeping an input costs no
- * system call.
- */
+/* In a mapped file: it is there whatever ends the program, and costs no system call. */
 static void keep_input(const uint8_t *bytes, size_t len)
 {
 	static char path[4096];

@@ -75,21 +75,20 @@ static inline enum spw_wait rig_wait(void)
 /* The drives of SPW_TEST_DEVICES; false (and a note) without any. */
 static inline bool rig_open_devices(struct rig *rig)
 {
+	static const char *const backends[] = {[SPW_BACKEND_AUTO] = "auto",
+					       [SPW_BACKEND_IO_URING] = "io_uring",
+					       [SPW_BACKEND_LIBAIO] = "libaio",
+					       [SPW_BACKEND_NVME] = "nvme",
+					       [SPW_BACKEND_VFIO] = "vfio"};
 	const char *list = getenv("SPW_TEST_DEVICES");
 	const char *backend = getenv("SPW_TEST_BACKEND");
 	struct spw_device_opts opts;
 	char *copy, *path, *rest;
 
 	memset(rig, 0, sizeof(*rig));
-	rig->backend = SPW_BACKEND_AUTO;
-	if (backend && strcmp(backend, "io_uring") == 0)
-		rig->backend = SPW_BACKEND_IO_URING;
-	else if (backend && strcmp(backend, "libaio") == 0)
-		rig->backend = SPW_BACKEND_LIBAIO;
-	else if (backend && strcmp(backend, "nvme") == 0)
-		rig->backend = SPW_BACKEND_NVME;
-	else if (backend && strcmp(backend, "vfio") == 0)
-		rig->backend = SPW_BACKEND_VFIO;
+	for (unsigned i = 0; backend && i < sizeof(backends) / sizeof(backends[0]); i++)
+		if (strcmp(backend, backends[i]) == 0)
+			rig->backend = (enum spw_backend)i;
 	rig->wait = rig_wait();
 	if (!list || !*list) {
 		fprintf(stderr, "# SPW_TEST_DEVICES names no drives\n");

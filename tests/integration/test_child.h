@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/integration/test_child.h - for tests of the store: a child that works until it is killed,
- * at a moment drawn by lot
+ * tests/integration/test_child.h - for tests of the store: children that work in steps, or until
+ * they are killed
  */
 #ifndef SPW_TEST_CHILD_H
 #define SPW_TEST_CHILD_H
@@ -24,64 +24,125 @@
 		}                                                                          \
 	} while (0)
 
-static pid_t child_pid; /* 0: there is none */
+#define CHILDREN_MAX 4
 
-/*
- * Begin @work in a process of its own, and return when it has said by child_says() that it has
- * begun.
- */
-__attribute__((unused)) static void start_child(void (*work)(int said, uint64_t random),
-						uint64_t random)
+struct child {
+	pid_t pid; /* 0: there is none */
+	int said;  /* read end */
+	int told;  /* write end */
+};
+
+static struct child children[CHILDREN_MAX];
+
+/* In the child. */
+static int child_said, child_told;
+
+static inline void child_says(void)
 {
-	int said[2];
+	child_check(write(child_said, "s", 1) == 1);
+}
+
+/* A step is done, and the next is waited for. */
+static inline void child_says_and_waits(void)
+{
 	char word;
 
+	child_says();
+	if (read(child_told, &word, 1) != 1)
+		_exit(3);
+}
+
+/* Begin @work in a process of its own, which ends with this one. */
+static inline struct child *start_child(unsigned which, void (*work)(uint64_t argument),
+					uint64_t argument)
+{
+	struct child *child = &children[which];
+	int said[2], told[2];
+
 	assert_int_equal(pipe(said), 0);
+	assert_int_equal(pipe(told), 0);
 	(void)fflush(NULL);
-	child_pid = fork();
-	assert_true(child_pid >= 0);
-	if (child_pid == 0) {
+	child->pid = fork();
+	assert_true(child->pid >= 0);
+	if (child->pid == 0) {
 		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		child_said = said[1];
+		child_told = told[0];
 		(void)close(said[0]);
-		work(said[1], random);
+		(void)close(told[1]);
+		/* a sister's ends would keep her pipes open */
+		for (unsigned i = 0; i < which; i++) {
+			(void)close(children[i].said);
+			(void)close(children[i].told);
+		}
+		work(argument);
 		_exit(0);
 	}
 	(void)close(said[1]);
-	if (read(said[0], &word, 1) != 1)
-		fail_msg("the child has ended instead of beginning");
-	(void)close(said[0]);
+	(void)close(told[0]);
+	child->said = said[0];
+	child->told = told[1];
+	return child;
 }
 
-__attribute__((unused)) static void child_says(int said)
+static inline void await_step(const struct child *child)
 {
-	char word = 's';
+	char word;
 
-	child_check(write(said, &word, 1) == 1);
+	if (read(child->said, &word, 1) != 1)
+		fail_msg("the child has ended instead of doing its step");
 }
 
-/* The moment itself is what is random here. */
-__attribute__((unused)) static void kill_child_within(uint64_t *seed, uint64_t us)
+static inline void let_go_on(const struct child *child)
 {
-	struct timespec delay = {.tv_nsec = (long)(random_below(seed, us) * 1000)};
+	assert_int_equal(write(child->told, "g", 1), 1);
+}
+
+/* When it and its own children have ended. Return: the exit status, or minus the signal. */
+static inline int reap(struct child *child)
+{
+	char word;
 	int status;
 
-	(void)nanosleep(&delay, NULL);
-	assert_int_equal(kill(child_pid, SIGKILL), 0);
-	assert_int_equal(waitpid(child_pid, &status, 0), child_pid);
-	child_pid = 0;
-	if (!WIFSIGNALED(status))
-		fail_msg("the child ended by itself with status %d", WEXITSTATUS(status));
+	while (waitpid(child->pid, &status, 0) < 0)
+		assert_int_equal(errno, EINTR);
+	child->pid = 0;
+	while (read(child->said, &word, 1) == 1)
+		continue;
+	(void)close(child->said);
+	(void)close(child->told);
+	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* After a test, also after one that failed half-way. */
-__attribute__((unused)) static int end_child(void **state)
+static inline void kill_child(struct child *child)
 {
-	if (child_pid > 0) {
-		(void)kill(child_pid, SIGKILL);
-		(void)waitpid(child_pid, NULL, 0);
-		child_pid = 0;
-	}
+	assert_int_equal(kill(child->pid, SIGKILL), 0);
+	assert_int_equal(reap(child), -SIGKILL);
+}
+
+/* Kill a process that has begun to do @work, up to @us later: the moment is what is random here. */
+static inline void kill_at_work(void (*work)(uint64_t argument), uint64_t argument, uint64_t *seed,
+				uint64_t us)
+{
+	struct child *child = start_child(0, work, argument);
+	struct timespec delay = {.tv_nsec = (long)(random_below(seed, us) * 1000)};
+
+	await_step(child);
+	(void)nanosleep(&delay, NULL);
+	kill_child(child);
+}
+
+/* After a test, also after one that failed half-way: no child stays. */
+static inline int end_children(void **state)
+{
+	for (unsigned i = 0; i < CHILDREN_MAX; i++)
+		if (children[i].pid > 0) {
+			(void)kill(children[i].pid, SIGKILL);
+			(void)reap(&children[i]);
+		}
 	return close_stores(state);
 }
+
+#define CHILD_CASE(name) CASE_WITH(name, NULL, end_children)
 
 #endif

@@ -92,6 +92,7 @@ QUEUE_TEST(test_sizes_around_every_limit)
 				     2u << 20,   16u << 20,
 				     32u << 20};
 
+		write_and_read(device, block, g->size_bytes - block, IN_ARENA, FOREIGN);
 		for (size_t i = 0; i < SPW_ARRAY_LEN(limits); i++) {
 			for (int step = -1; step <= 1; step++) {
 				uint64_t len = spw_round_up(limits[i], block) +
@@ -109,16 +110,6 @@ QUEUE_TEST(test_sizes_around_every_limit)
 						       (enum memory)kind);
 			}
 		}
-	}
-}
-
-QUEUE_TEST(test_last_block)
-{
-	for (unsigned device = 0; device < rig.count; device++) {
-		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
-
-		write_and_read(device, g->logical_block_bytes,
-			       g->size_bytes - g->logical_block_bytes, IN_ARENA, FOREIGN);
 	}
 }
 
@@ -256,13 +247,23 @@ static void lane_done(struct spw_io *io)
 		lanes_busy--;
 }
 
-static void run_lanes(uint32_t depth, unsigned rounds)
+static void *wake_often(void *context)
+{
+	for (unsigned i = 0; i < 2000; i++)
+		spw_queue_wake(context);
+	return NULL;
+}
+
+static void run_lanes(uint32_t depth, unsigned rounds, bool is_woken)
 {
 	char *models = rig_foreign((size_t)LANES * LANE_BYTES);
 	struct spw_queue_stats stats;
+	pthread_t waker;
 
 	rig_close_queue(&rig);
 	rig_open_queue(&rig, depth);
+	if (is_woken)
+		assert_int_equal(pthread_create(&waker, NULL, wake_often, rig.queue), 0);
 	lanes_busy = 0;
 	for (unsigned i = 0; i < LANES; i++) {
 		struct lane *lane = &lanes[i];
@@ -286,6 +287,8 @@ static void run_lanes(uint32_t depth, unsigned rounds)
 	while (lanes_busy > 0)
 		rig_assert_ok(spw_queue_reap(rig.queue, 1 + (unsigned)(rig_random() % 40), -1),
 			      "reap");
+	if (is_woken)
+		assert_int_equal(pthread_join(waker, NULL), 0);
 	spw_queue_stats(rig.queue, &stats, sizeof(stats));
 	assert_int_equal(stats.errors, 0);
 	assert_true(stats.ios >= (uint64_t)rounds);
@@ -296,12 +299,12 @@ static void run_lanes(uint32_t depth, unsigned rounds)
 
 QUEUE_TEST(test_many_at_depth_1)
 {
-	run_lanes(1, 8);
+	run_lanes(1, 8, false);
 }
 
 QUEUE_TEST(test_many_at_depth_32)
 {
-	run_lanes(32, 40);
+	run_lanes(32, 40, false);
 }
 
 /* ---- Flush, discard, refusals ---------------------------------------------------------------- */
@@ -346,34 +349,42 @@ static void assert_refused(struct spw_io io, const char *word)
 	assert_int_equal(done, 0);
 }
 
+/* Of memory that a ring may know, and of the caller's own: each goes its own short way. */
 QUEUE_TEST(test_refusals)
 {
-	for (unsigned device = 0; device < rig.count; device++) {
-		const struct spw_geometry *g = spw_device_geometry(rig.devices[device]);
+	for (unsigned i = 0; i < 2 * rig.count; i++) {
+		const struct spw_geometry *g = spw_device_geometry(rig.devices[i / 2]);
 		uint32_t block = g->logical_block_bytes;
+		char *memory = i % 2 ? foreign : arena_memory;
 		struct spw_io good = {.op = SPW_READ,
-				      .device = device,
-				      .buf = arena_memory,
-				      .len_bytes = block},
+				      .device = i / 2,
+				      .buf = memory,
+				      .len_bytes = block,
+				      .offset_bytes = g->size_bytes - block},
 			      io;
-		struct iovec iov[2] = {{arena_memory, block}, {arena_memory + block, block}};
+		struct iovec iov[2] = {{memory, block}, {memory + block, block}};
 
 		assert_refused((io = good, io.len_bytes = 0, io), "no bytes");
 		assert_refused((io = good, io.len_bytes = block + 1, io), "length");
-		assert_refused((io = good, io.offset_bytes = block / 2, io), "offset");
-		assert_refused((io = good, io.offset_bytes = g->size_bytes, io), "beyond");
+		assert_refused((io = good, io.len_bytes = 2 * block, io), "beyond");
+		assert_refused((io = good, io.offset_bytes -= block / 2, io), "offset");
+		assert_refused((io = good, io.offset_bytes += block, io), "beyond");
+		/* the sum is 0 */
 		assert_refused((io = good, io.offset_bytes = UINT64_MAX - block + 1, io), "beyond");
 		assert_refused((io = good, io.device = rig.count, io), "device");
+		assert_refused((io = good, io.device = UINT32_MAX, io), "device");
+		assert_refused((io = good, io.op = (enum spw_op)9, io), "operation");
 		if (g->memory_align_bytes > 1)
-			assert_refused((io = good, io.buf = arena_memory + 1, io), "aligned");
+			assert_refused((io = good, io.buf = memory + 1, io), "aligned");
 		io = good;
 		io.buf = NULL;
 		assert_refused(io, "vector");
 		io.iov = iov;
 		io.iov_count = 2;
-		assert_refused(io, "vector");
+		assert_refused((io.offset_bytes -= block, io), "vector");
 		iov[1].iov_len = 1;
 		assert_refused(io, "element 1");
+		assert_int_equal(rig_run(&rig, good), (int32_t)block);
 	}
 }
 
@@ -394,6 +405,18 @@ QUEUE_TEST(test_wake_ends_an_endless_wait)
 		assert_int_equal(spw_queue_reap(rig.queue, 1 + (unsigned)round % 8, -1), 0);
 		assert_int_equal(pthread_join(thread, NULL), 0);
 	}
+}
+
+/* URING-2, AIO-2 */
+QUEUE_TEST(test_wakes_lose_no_io)
+{
+	for (unsigned i = 0; i < 5; i++)
+		run_lanes(8, 8, true);
+	/* A wake that nobody slept for ends the next reap, and only that. */
+	assert_int_equal(spw_queue_reap(rig.queue, 0, 0), 0);
+	spw_queue_wake(rig.queue);
+	assert_int_equal(spw_queue_reap(rig.queue, 1, -1), 0);
+	assert_int_equal(spw_queue_reap(rig.queue, 1, 1000000), 0);
 }
 
 QUEUE_TEST(test_timeout)

@@ -35,3 +35,9 @@ assert len(fio) > 150, len(fio)
 PY
 expect_true "keys of fio's JSON" \
     python3 "$TEST_TMP/keys.py" "$TEST_TMP/fio.json" "$TEST_TMP/report.json"
+
+begin "fio's terse line has as many fields"
+fields() { awk -F';' '{ print NF; exit }'; }
+theirs=$(fio "${job[@]}" --rw=read --disk_util=0 --output-format=terse | fields)
+ours=$("$SPILLWAY" bench "${job[@]}" --rw=read --output-format=terse | fields)
+expect_equal "$theirs" "$ours" "fields of the terse line"

@@ -30,7 +30,7 @@ static int open_partition(uint32_t partition, struct spw_store **store)
 /* ---- Traffic ---- */
 
 /* Puts, gets and frees without end; every byte that comes back is checked. */
-static void traffic(int said, uint64_t random)
+static void traffic(uint64_t random)
 {
 	struct spw_request *puts[SLOTS] = {NULL};
 	uint8_t *from = malloc(SLOTS * (size_t)OBJECT_BYTES), *back = malloc(OBJECT_BYTES);
@@ -40,7 +40,7 @@ static void traffic(int said, uint64_t random)
 
 	child_check(from && back && open_partition(0, &store) == 0);
 	content_fill(from, SLOTS * (size_t)OBJECT_BYTES, random);
-	child_says(said);
+	child_says();
 	for (;;) {
 		unsigned slot = (unsigned)random_below(&random, SLOTS);
 
@@ -58,7 +58,7 @@ static void traffic(int said, uint64_t random)
 }
 
 /* URING-1 */
-CASE_WITH(test_traffic_killed, NULL, end_child)
+CHILD_CASE(test_traffic_killed)
 {
 	uint8_t *bytes = malloc(4 * MIB);
 	struct spw_store *store, *neighbour;
@@ -70,8 +70,7 @@ CASE_WITH(test_traffic_killed, NULL, end_child)
 	content_fill(bytes, 4 * MIB, 77);
 	kept = put_wait(neighbour, bytes, 4 * MIB);
 	for (unsigned round = 0; round < KILLS; round++) {
-		start_child(traffic, random_next(&seed));
-		kill_child_within(&seed, 30000);
+		kill_at_work(traffic, random_next(&seed), &seed, 30000);
 		assert_ok(open_partition(0, &store));
 		assert_int_equal(stats_of(store).used_bytes, 0);
 		content_fill(bytes, 4 * MIB, round);
@@ -87,11 +86,8 @@ CASE_WITH(test_traffic_killed, NULL, end_child)
 
 /* ---- Opening ---- */
 
-/*
- * With as much memory as by default: the kernel takes long to give it to a ring, and to take it
- * back.
- */
-static void opens(int said, uint64_t random)
+/* With as much memory as by default: the kernel takes long to register and to release it. */
+static void opens(uint64_t random)
 {
 	struct spw_store_opts opts = default_opts();
 	struct spw_store *store;
@@ -99,24 +95,20 @@ static void opens(int said, uint64_t random)
 	(void)random;
 	opts.partition = 0;
 	opts.arena_bytes = 256 * MIB;
-	child_says(said);
+	child_says();
 	child_check(try_open(drive_paths, 4, &opts, &store) == 0);
 	for (;;)
 		(void)pause();
 }
 
-/*
- * Before it has published who it is, too: who opens next waits for the kernel, and is not told that
- * somebody has it.
- */
-CASE_WITH(test_opening_killed, NULL, end_child)
+/* Also before it has published who it is: who opens next waits for the kernel, without an error. */
+CHILD_CASE(test_opening_killed)
 {
 	struct spw_store *store;
 
 	format_drives(4, 1, SPW_CHUNK_BYTES_MIN);
 	for (unsigned round = 0; round < OPENING_KILLS; round++) {
-		start_child(opens, 0);
-		kill_child_within(&seed, 160000);
+		kill_at_work(opens, random_next(&seed), &seed, 160000);
 		assert_ok(open_partition(0, &store));
 		close_store(store);
 	}
@@ -136,15 +128,15 @@ static int format_with(uint32_t partitions)
 }
 
 /* A store of 3 partitions, then one of 4, again and again. */
-static void formats(int said, uint64_t random)
+static void formats(uint64_t random)
 {
 	(void)random;
-	child_says(said);
+	child_says();
 	for (unsigned i = 0;; i++)
 		child_check(format_with(3 + i % 2) == 0);
 }
 
-CASE_WITH(test_format_killed, NULL, end_child)
+CHILD_CASE(test_format_killed)
 {
 	unsigned usable = 0, refused = 0;
 
@@ -155,8 +147,7 @@ CASE_WITH(test_format_killed, NULL, end_child)
 		struct spw_store_opts opts = default_opts();
 		int rc;
 
-		start_child(formats, random_next(&seed));
-		kill_child_within(&seed, 60000);
+		kill_at_work(formats, random_next(&seed), &seed, 60000);
 		rc = spw_check(drive_paths, FORMAT_DRIVES, &info, NULL);
 		if (rc == 0)
 			assert_true(info.drives == FORMAT_DRIVES &&

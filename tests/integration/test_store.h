@@ -11,6 +11,7 @@
 #define SPW_TEST_STORE_H
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +23,6 @@
 
 #define KIB 1024u
 #define MIB (1024u * 1024u)
-
-#define assert_ok(call)                                                                          \
-	do {                                                                                     \
-		int result_ = (call);                                                            \
-		if (result_)                                                                     \
-			fail_msg("%s: %s (%s)", #call, spw_strerror(result_), spw_last_error()); \
-	} while (0)
 
 /* ---- Drives ---------------------------------------------------------------------------------- */
 
@@ -59,7 +53,7 @@ static void hold_controllers(void)
 }
 
 /* For tests whose children are to have the drives. */
-__attribute__((unused)) static void release_controllers(void)
+static inline void release_controllers(void)
 {
 	for (unsigned i = 0; i < TEST_DRIVES_MAX; i++) {
 		spw_device_close(controllers_held[i]);
@@ -98,9 +92,8 @@ static int drives_from_environment(void **state)
 
 /* ---- Stores ---------------------------------------------------------------------------------- */
 
-__attribute__((unused)) static struct spw_store_info format_drives(unsigned drives,
-								   uint32_t partitions,
-								   uint64_t chunk_bytes)
+static inline struct spw_store_info format_drives(unsigned drives, uint32_t partitions,
+						  uint64_t chunk_bytes)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_format_opts opts;
@@ -115,8 +108,7 @@ __attribute__((unused)) static struct spw_store_info format_drives(unsigned driv
 }
 
 /* So many partitions that each has about @partition_bytes: a small store is filled quickly. */
-__attribute__((unused)) static struct spw_store_info format_small(uint64_t partition_bytes,
-								  uint64_t chunk_bytes)
+static inline struct spw_store_info format_small(uint64_t partition_bytes, uint64_t chunk_bytes)
 {
 	struct spw_store_info info = format_drives(4, 1, chunk_bytes);
 	uint64_t partitions = info.capacity_bytes / partition_bytes;
@@ -126,15 +118,12 @@ __attribute__((unused)) static struct spw_store_info format_small(uint64_t parti
 		chunk_bytes);
 }
 
-/*
- * What a failed test leaves open is closed after it, or every later test would find the drives in
- * use.
- */
+/* What a failed test leaves open is closed after it: later tests need the drives. */
 static struct spw_store *stores_open[8];
 
 #define STORE_CASE(name) CASE_WITH(name, NULL, close_stores)
 
-__attribute__((unused)) static void close_store(struct spw_store *store)
+static inline void close_store(struct spw_store *store)
 {
 	for (size_t i = 0; i < sizeof(stores_open) / sizeof(stores_open[0]); i++)
 		if (stores_open[i] == store)
@@ -142,7 +131,7 @@ __attribute__((unused)) static void close_store(struct spw_store *store)
 	spw_store_close(store);
 }
 
-__attribute__((unused)) static int close_stores(void **state)
+static inline int close_stores(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof(stores_open) / sizeof(stores_open[0]); i++)
@@ -151,7 +140,7 @@ __attribute__((unused)) static int close_stores(void **state)
 	return 0;
 }
 
-__attribute__((unused)) static struct spw_store_opts default_opts(void)
+static inline struct spw_store_opts default_opts(void)
 {
 	struct spw_store_opts opts;
 
@@ -161,9 +150,8 @@ __attribute__((unused)) static struct spw_store_opts default_opts(void)
 	return opts;
 }
 
-__attribute__((unused)) static int try_open(const char *const paths[], unsigned drives,
-					    const struct spw_store_opts *opts,
-					    struct spw_store **store)
+static inline int try_open(const char *const paths[], unsigned drives,
+			   const struct spw_store_opts *opts, struct spw_store **store)
 {
 	int result = spw_store_open(paths, drives, opts, store);
 
@@ -175,9 +163,8 @@ __attribute__((unused)) static int try_open(const char *const paths[], unsigned 
 	return result;
 }
 
-__attribute__((unused)) static struct spw_store *open_paths(const char *const paths[],
-							    unsigned drives,
-							    const struct spw_store_opts *opts)
+static inline struct spw_store *open_paths(const char *const paths[], unsigned drives,
+					   const struct spw_store_opts *opts)
 {
 	struct spw_store *store;
 
@@ -186,20 +173,19 @@ __attribute__((unused)) static struct spw_store *open_paths(const char *const pa
 	return store;
 }
 
-__attribute__((unused)) static struct spw_store *open_drives(unsigned drives,
-							     const struct spw_store_opts *opts)
+static inline struct spw_store *open_drives(unsigned drives, const struct spw_store_opts *opts)
 {
 	return open_paths(drive_paths, drives, opts);
 }
 
-__attribute__((unused)) static struct spw_store *open_default(void)
+static inline struct spw_store *open_default(void)
 {
 	struct spw_store_opts opts = default_opts();
 
 	return open_drives(4, &opts);
 }
 
-__attribute__((unused)) static struct spw_store_stats stats_of(struct spw_store *store)
+static inline struct spw_store_stats stats_of(struct spw_store *store)
 {
 	struct spw_store_stats stats;
 
@@ -234,14 +220,13 @@ static void content_fill_at(void *bytes, size_t len, uint64_t seed, uint64_t off
 	}
 }
 
-__attribute__((unused)) static void content_fill(void *bytes, size_t len, uint64_t seed)
+static inline void content_fill(void *bytes, size_t len, uint64_t seed)
 {
 	content_fill_at(bytes, len, seed, 0);
 }
 
 /* Where the bytes first differ from [offset, offset + len) of the content of @seed, or len. */
-__attribute__((unused)) static size_t content_differs(const void *bytes, size_t len, uint64_t seed,
-						      uint64_t offset)
+static inline size_t content_differs(const void *bytes, size_t len, uint64_t seed, uint64_t offset)
 {
 	uint8_t expected[4096];
 	size_t part;
@@ -258,20 +243,18 @@ __attribute__((unused)) static size_t content_differs(const void *bytes, size_t 
 	return len;
 }
 
-__attribute__((unused)) static void assert_content(const void *bytes, size_t len, uint64_t seed,
-						   uint64_t offset)
+static inline void assert_content(const void *bytes, size_t len, uint64_t seed, uint64_t offset)
 {
 	size_t differs = content_differs(bytes, len, seed, offset);
 
 	if (differs < len)
-		fail_msg("byte %zu of %zu from offset %llu on is wrong", differs, len,
-			 (unsigned long long)offset);
+		fail_msg("byte %zu of %zu from offset %" PRIu64 " on is wrong", differs, len,
+			 offset);
 }
 
 /* ---- Whole operations ------------------------------------------------------------------------ */
 
-__attribute__((unused)) static spw_object put_wait(struct spw_store *store, const void *bytes,
-						   size_t len)
+static inline spw_object put_wait(struct spw_store *store, const void *bytes, size_t len)
 {
 	struct spw_request *request;
 	spw_object object;
@@ -282,8 +265,8 @@ __attribute__((unused)) static spw_object put_wait(struct spw_store *store, cons
 }
 
 /* Return: what get returns, or, if that is 0, how the request ended. */
-__attribute__((unused)) static int get_wait(struct spw_store *store, spw_object object,
-					    uint64_t offset, void *bytes, size_t len)
+static inline int get_wait(struct spw_store *store, spw_object object, uint64_t offset, void *bytes,
+			   size_t len)
 {
 	struct spw_request *request;
 	int result =
@@ -293,9 +276,8 @@ __attribute__((unused)) static int get_wait(struct spw_store *store, spw_object 
 }
 
 /* Get into memory filled with other bytes, so that bytes that were not written show; compare. */
-__attribute__((unused)) static void get_check(struct spw_store *store, spw_object object,
-					      uint64_t offset, void *bytes, size_t len,
-					      uint64_t seed)
+static inline void get_check(struct spw_store *store, spw_object object, uint64_t offset,
+			     void *bytes, size_t len, uint64_t seed)
 {
 	memset(bytes, 0xA5, len);
 	assert_ok(get_wait(store, object, offset, bytes, len));

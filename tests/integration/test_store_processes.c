@@ -5,104 +5,6 @@
  */
 #include "tests/integration/test_child.h"
 
-#include <signal.h>
-#include <stdbool.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define CHILDREN_MAX 4
-
-/* A child that works in steps: it says when it has done one, and waits to be told to go on. */
-struct child {
-	pid_t pid;
-	int said; /* read end */
-	int told; /* write end */
-};
-
-static struct child children[CHILDREN_MAX];
-
-/* In the child: one step is done. Ends with the parent. */
-static int child_said, child_told;
-
-static void say_and_wait(void)
-{
-	char word = 's';
-
-	if (write(child_said, &word, 1) != 1 || read(child_told, &word, 1) != 1)
-		_exit(3);
-}
-
-static struct child *start(unsigned which, void (*work)(unsigned which))
-{
-	struct child *child = &children[which];
-	int said[2], told[2];
-
-	assert_int_equal(pipe(said), 0);
-	assert_int_equal(pipe(told), 0);
-	(void)fflush(NULL);
-	child->pid = fork();
-	assert_true(child->pid >= 0);
-	if (child->pid == 0) {
-		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-		child_said = said[1];
-		child_told = told[0];
-		(void)close(said[0]);
-		(void)close(told[1]);
-		/* a sister's ends would keep her pipes open */
-		for (unsigned i = 0; i < which; i++) {
-			(void)close(children[i].said);
-			(void)close(children[i].told);
-		}
-		work(which);
-		_exit(0);
-	}
-	(void)close(said[1]);
-	(void)close(told[0]);
-	child->said = said[0];
-	child->told = told[1];
-	return child;
-}
-
-static void await_step(const struct child *child)
-{
-	char word;
-
-	if (read(child->said, &word, 1) != 1)
-		fail_msg("the child has ended instead of doing its step");
-}
-
-static void let_go_on(const struct child *child)
-{
-	char word = 'g';
-
-	assert_int_equal(write(child->told, &word, 1), 1);
-}
-
-/* Return: the exit status, or minus the signal. */
-static int reap(struct child *child)
-{
-	int status;
-
-	(void)close(child->said);
-	(void)close(child->told);
-	while (waitpid(child->pid, &status, 0) < 0)
-		assert_int_equal(errno, EINTR);
-	child->pid = 0;
-	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-/* Also after a test that failed half-way: no child stays. */
-static int end_all(void **state)
-{
-	for (unsigned i = 0; i < CHILDREN_MAX; i++)
-		if (children[i].pid > 0) {
-			(void)kill(children[i].pid, SIGKILL);
-			(void)reap(&children[i]);
-		}
-	return close_stores(state);
-}
-
 static struct spw_store_opts partition_opts(uint32_t partition)
 {
 	struct spw_store_opts opts = default_opts();
@@ -119,30 +21,52 @@ static int open_partition(uint32_t partition, struct spw_store **store)
 	return try_open(drive_paths, 4, &opts, store);
 }
 
+/* A store in use is not formatted, forced or not, nor wiped; it can be looked at. */
+static void expect_left_alone(void)
+{
+	struct spw_format_opts opts;
+
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.force = true;
+	assert_int_equal(spw_format(drive_paths, 4, &opts, NULL), -EBUSY);
+	assert_int_equal(spw_format(drive_paths + 3, 1, &opts, NULL), -EBUSY);
+	assert_int_equal(spw_wipe(drive_paths, 4, NULL), -EBUSY);
+}
+
+static unsigned partitions_in_use(void)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+
+	assert_ok(spw_check(drive_paths, 4, &info, NULL));
+	return info.partitions_in_use;
+}
+
 /* ---- One partition, one process -------------------------------------------------------------- */
 
-static void hold_partition(unsigned which)
+static void hold_partition(uint64_t partition)
 {
 	struct spw_store *store;
 
-	child_check(open_partition(which, &store) == 0);
-	say_and_wait();
+	child_check(open_partition((uint32_t)partition, &store) == 0);
+	child_says_and_waits();
 	close_store(store);
-	say_and_wait();
+	child_says_and_waits();
 }
 
-CASE_WITH(test_partition_in_use, NULL, end_all)
+CHILD_CASE(test_partition_in_use)
 {
 	struct spw_store *store, *mine;
 	struct child *child;
 
 	format_drives(4, 2, 0);
-	child = start(0, hold_partition);
+	child = start_child(0, hold_partition, 0);
 	await_step(child);
 	assert_int_equal(open_partition(0, &store), -EBUSY);
 	assert_null(store);
 	assert_true(strlen(spw_last_error()) > 0);
 	assert_int_equal(open_partition(2, &store), -EINVAL); /* there are two */
+	expect_left_alone();
+	assert_int_equal(partitions_in_use(), 1);
 
 	assert_ok(open_partition(SPW_PARTITION_ANY, &mine));
 	assert_int_equal(stats_of(mine).partition, 1);
@@ -151,6 +75,7 @@ CASE_WITH(test_partition_in_use, NULL, end_all)
 
 	let_go_on(child); /* it closes, and lives on */
 	await_step(child);
+	assert_int_equal(partitions_in_use(), 1);
 	assert_ok(open_partition(0, &store));
 	close_store(store);
 	close_store(mine);
@@ -160,42 +85,14 @@ CASE_WITH(test_partition_in_use, NULL, end_all)
 	assert_int_equal(reap(child), 0);
 }
 
-/* A store in use is not formatted, forced or not, nor wiped; it can be looked at. */
-CASE_WITH(test_in_use_is_left_alone, NULL, end_all)
-{
-	struct spw_store_info info = {.size = sizeof(info)};
-	struct spw_format_opts opts;
-	struct child *child;
-
-	format_drives(4, 2, 0);
-	child = start(0, hold_partition);
-	await_step(child);
-	spw_format_opts_init(&opts, sizeof(opts));
-	opts.force = true;
-	assert_int_equal(spw_format(drive_paths, 4, &opts, NULL), -EBUSY);
-	assert_int_equal(spw_format(drive_paths + 3, 1, &opts, NULL), -EBUSY);
-	assert_int_equal(spw_wipe(drive_paths, 4, NULL), -EBUSY);
-	assert_ok(spw_check(drive_paths, 4, &info, NULL));
-	assert_int_equal(info.partitions_in_use, 1);
-	let_go_on(child);
-	await_step(child);
-	let_go_on(child);
-	assert_int_equal(reap(child), 0);
-	assert_ok(spw_check(drive_paths, 4, &info, NULL));
-	assert_int_equal(info.partitions_in_use, 0);
-}
-
 /* ---- Forked ---- */
 
 static struct spw_store *inherited;
 static struct spw_request *inherited_request;
 static spw_object inherited_object;
 
-/*
- * All that a child could do by mistake: it is told, nothing hangs, and nothing of the parent's is
- * touched.
- */
-static void misuse(unsigned which)
+/* All that a child could do by mistake is refused, does not hang, and touches nothing. */
+static void misuse(uint64_t argument)
 {
 	static uint8_t bytes[4096];
 	struct spw_request *request;
@@ -203,7 +100,7 @@ static void misuse(unsigned which)
 	void *memory;
 	size_t len;
 
-	(void)which;
+	(void)argument;
 	(void)alarm(60);
 	child_check(spw_store_put(inherited, bytes, sizeof(bytes), NULL, &object, &request) ==
 		    -EPERM);
@@ -222,7 +119,7 @@ static void misuse(unsigned which)
 	spw_store_close(inherited);
 }
 
-CASE_WITH(test_child_of_fork, NULL, end_all)
+CHILD_CASE(test_child_of_fork)
 {
 	uint8_t *bytes = malloc(4 * MIB);
 	struct spw_store *store;
@@ -238,7 +135,7 @@ CASE_WITH(test_child_of_fork, NULL, end_all)
 		assert_ok(try_open(drive_paths, 4, &opts, &inherited));
 		assert_ok(spw_store_put(inherited, bytes, 4 * MIB, NULL, &inherited_object,
 					&inherited_request));
-		child = start(0, misuse);
+		child = start_child(0, misuse, 0);
 		assert_int_equal(reap(child), 0);
 		/* The partition is still the parent's, and its bytes too. */
 		assert_int_equal(open_partition(0, &store), -EBUSY);
@@ -252,68 +149,10 @@ CASE_WITH(test_child_of_fork, NULL, end_all)
 	free(bytes);
 }
 
-/* ---- Killed ---------------------------------------------------------------------------------- */
-
-/* Puts, gets and frees without end, all of it in flight. */
-static void work_until_killed(unsigned which)
-{
-	enum { SLOTS = 16 };
-	struct spw_request *requests[SLOTS] = {NULL};
-	spw_object objects[SLOTS];
-	uint8_t *from = malloc(SLOTS * (size_t)MIB);
-	struct spw_store *store;
-
-	child_check(from && open_partition(which, &store) == 0);
-	content_fill(from, SLOTS * (size_t)MIB, 1);
-	for (unsigned i = 0;; i++) {
-		unsigned slot = i % SLOTS;
-
-		if (requests[slot]) {
-			child_check(spw_request_wait(requests[slot]) == 0);
-			child_check(spw_store_free(store, objects[slot]) == 0);
-		}
-		child_check(spw_store_put(store, from + slot * MIB, MIB - 1, NULL, &objects[slot],
-					  &requests[slot]) == 0);
-		if (i == 2 * SLOTS)
-			child_check(write(child_said, "s", 1) == 1);
-	}
-}
-
-CASE_WITH(test_killed_in_the_middle, NULL, end_all)
-{
-	struct spw_store_info info = {.size = sizeof(info)};
-	uint8_t *bytes = malloc(4 * MIB);
-	struct spw_store *store;
-	struct child *child;
-	spw_object object;
-
-	assert_non_null(bytes);
-	format_drives(4, 1, 0);
-	for (unsigned round = 0; round < 5; round++) {
-		child = start(0, work_until_killed);
-		await_step(child);
-		assert_int_equal(kill(child->pid, SIGKILL), 0);
-		assert_int_equal(reap(child), -SIGKILL);
-
-		/* At once, without repair, empty, and good for use. */
-		assert_ok(open_partition(0, &store));
-		assert_int_equal(stats_of(store).used_bytes, 0);
-		content_fill(bytes, 4 * MIB, round);
-		object = put_wait(store, bytes, 4 * MIB);
-		get_check(store, object, 0, bytes, 4 * MIB, round);
-		close_store(store);
-		assert_ok(spw_check(drive_paths, 4, &info, NULL));
-	}
-	free(bytes);
-}
-
 /* ---- Side by side ---------------------------------------------------------------------------- */
 
-/*
- * Fills its partition to the last block; when all have, reads it all; then again with other bytes,
- * freed in another order.
- */
-static void fill_and_verify(unsigned which)
+/* Fill the partition; when all are full, read it; then with other bytes, freed in another order. */
+static void fill_and_verify(uint64_t which)
 {
 	enum { OBJECTS_MAX = 64 };
 	const size_t len = MIB - 4096 * which;
@@ -324,7 +163,7 @@ static void fill_and_verify(unsigned which)
 	unsigned count;
 	int result;
 
-	child_check(bytes && open_partition(which, &store) == 0);
+	child_check(bytes && open_partition((uint32_t)which, &store) == 0);
 	for (unsigned round = 0; round < 3; round++) {
 		for (count = 0, result = 0; result == 0; count += result == 0) {
 			child_check(count < OBJECTS_MAX);
@@ -333,7 +172,7 @@ static void fill_and_verify(unsigned which)
 			child_check(result == -ENOSPC || spw_request_wait(request) == 0);
 		}
 		child_check(result == -ENOSPC && count > 4);
-		say_and_wait();
+		child_says_and_waits();
 		for (unsigned i = 0; i < count; i++) {
 			memset(bytes, 0xA5, len);
 			child_check(get_wait(store, objects[i], 0, bytes, len) == 0);
@@ -344,13 +183,13 @@ static void fill_and_verify(unsigned which)
 			child_check(spw_store_free(store, objects[i]) == 0);
 		for (unsigned i = 1; i < count; i += 2)
 			child_check(spw_store_free(store, objects[i]) == 0);
-		say_and_wait();
+		child_says_and_waits();
 	}
 	close_store(store);
 	free(bytes);
 }
 
-CASE_WITH(test_partitions_do_not_touch, NULL, end_all)
+CHILD_CASE(test_partitions_do_not_touch)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_drive_info drives[4];
@@ -359,7 +198,7 @@ CASE_WITH(test_partitions_do_not_touch, NULL, end_all)
 	info = format_small(24 * MIB, 0);
 	assert_true(info.partitions >= CHILDREN_MAX);
 	for (unsigned i = 0; i < CHILDREN_MAX; i++)
-		(void)start(i, fill_and_verify);
+		(void)start_child(i, fill_and_verify, i);
 	for (unsigned step = 0; step < 6; step++) {
 		for (unsigned i = 0; i < CHILDREN_MAX; i++)
 			await_step(&children[i]);

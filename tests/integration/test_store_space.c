@@ -3,34 +3,18 @@
  * tests/integration/test_store_space.c - space and slots: used to the last block, refused exactly,
  * reused at once, spread evenly
  */
-#include "tests/integration/test_store.h"
+#include "tests/integration/store_case.h"
 
 #include <stdbool.h>
 
 #define OBJECTS_MAX 4096u
 
-static uint8_t *memory;
-static const size_t memory_bytes = (size_t)80 * MIB;
-
-static int setup(void **state)
-{
-	memory = malloc(memory_bytes);
-	if (!memory)
-		quit("no memory for the test's buffers");
-	return drives_from_environment(state);
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	free(memory);
-	return 0;
-}
+static uint8_t memory[80 * MIB];
 
 static spw_object objects[OBJECTS_MAX];
 
 /* Put objects of @len until one is refused. Return: how many there are then. */
-static unsigned fill(struct spw_store *store, size_t len, unsigned count)
+static unsigned fill(size_t len, unsigned count)
 {
 	struct spw_request *request;
 	int result;
@@ -48,7 +32,7 @@ static unsigned fill(struct spw_store *store, size_t len, unsigned count)
 	return count;
 }
 
-static void check_all(struct spw_store *store, size_t len, unsigned count)
+static void check_all(size_t len, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
 		get_check(store, objects[i], 0, memory, len, i);
@@ -63,14 +47,13 @@ static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_st
 	struct spw_store_stats before, after;
 	uint64_t object_bytes = (len + info.block_bytes - 1) / info.block_bytes * info.block_bytes;
 	struct spw_request *request;
-	struct spw_store *store;
 	spw_object other;
 	unsigned count;
 
 	opts.stripe = stripe;
 	store = open_drives(4, &opts);
 	assert_int_equal(stats_of(store).capacity_bytes, info.partition_capacity_bytes);
-	count = fill(store, len, 0);
+	count = fill(len, 0);
 
 	/* Exact: an object less would have fitted, and what is left is too little. */
 	before = stats_of(store);
@@ -84,7 +67,7 @@ static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_st
 	assert_int_equal(after.used_bytes, before.used_bytes);
 	assert_int_equal(after.objects, count);
 	assert_int_equal(after.requests, 0);
-	check_all(store, len, count);
+	check_all(len, count);
 
 	/* One freed, one fits, and only one. */
 	for (unsigned i = 0; i < count; i += count / 3) {
@@ -94,7 +77,7 @@ static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_st
 		assert_int_equal(spw_store_put(store, memory, len, NULL, &other, &request),
 				 -ENOSPC);
 	}
-	check_all(store, len, count);
+	check_all(len, count);
 
 	/* What is left over can be used too. */
 	while (before.capacity_bytes > (after = stats_of(store)).used_bytes)
@@ -123,10 +106,9 @@ STORE_CASE(test_one_object_of_all_space)
 	struct spw_store_info info = format_small(48 * MIB, 0);
 	uint64_t len = info.partition_capacity_bytes;
 	struct spw_request *request;
-	struct spw_store *store;
 	spw_object object, other;
 
-	assert_true(len < memory_bytes);
+	assert_true(len < sizeof(memory));
 	store = open_default();
 	for (unsigned round = 0; round < 3; round++) {
 		assert_int_equal(spw_store_put(store, memory, len + 1, NULL, &other, &request),
@@ -138,24 +120,19 @@ STORE_CASE(test_one_object_of_all_space)
 		assert_ok(spw_store_free(store, object));
 	}
 	assert_int_equal(spw_store_put(store, memory, SIZE_MAX, NULL, &other, &request), -ENOSPC);
-	close_store(store);
 }
 
-/*
- * Full of single blocks, half of them freed at random: what fits then lies in many pieces, and
- * comes back whole.
- */
+/* Full of single blocks, half of them freed at random: what fits then lies in many pieces. */
 STORE_CASE(test_splits_over_many_extents)
 {
 	struct spw_store_info info = format_small(12 * MIB, SPW_CHUNK_BYTES_MIN);
 	uint64_t freed_bytes = 0, random = random_seed();
 	bool freed[OBJECTS_MAX] = {false};
-	struct spw_store *store;
 	spw_object object;
 	unsigned count;
 
 	store = open_default();
-	count = fill(store, info.block_bytes, 0);
+	count = fill(info.block_bytes, 0);
 	for (unsigned i = 0; i < count; i++) {
 		freed[i] = random_below(&random, 2) == 0;
 		if (freed[i])
@@ -171,15 +148,11 @@ STORE_CASE(test_splits_over_many_extents)
 		if (!freed[i])
 			get_check(store, objects[i], 0, memory, info.block_bytes, i);
 	get_check(store, object, 12345, memory + 3, freed_bytes / 2, 4711);
-	close_store(store);
 }
 
 /* ---- Reuse ----------------------------------------------------------------------------------- */
 
-/*
- * Twenty times what fits, each object in what another has just given back, which was freed while it
- * was read.
- */
+/* Twenty times what fits, each object in place of one that was freed while it was read. */
 static void reuse(bool inline_mode)
 {
 	struct spw_store_info info = format_small(24 * MIB, 0);
@@ -187,7 +160,6 @@ static void reuse(bool inline_mode)
 	uint64_t len = info.partition_capacity_bytes / 4 / info.block_bytes * info.block_bytes;
 	uint8_t *from = memory, *to = memory + 16 * MIB;
 	struct spw_request *get, *put;
-	struct spw_store *store;
 	spw_object live[4];
 
 	opts.inline_mode = inline_mode;
@@ -225,7 +197,6 @@ static void check_requests_max(bool inline_mode)
 {
 	struct spw_store_opts opts = default_opts();
 	struct spw_request *requests[4], *more;
-	struct spw_store *store;
 	spw_object live[5];
 
 	opts.requests_max = 4;
@@ -256,18 +227,14 @@ static void check_requests_max(bool inline_mode)
 	close_store(store);
 }
 
-STORE_CASE(test_requests_max)
+FORMATTED_CASE(test_requests_max)
 {
-	format_drives(4, 1, 0);
 	check_requests_max(false);
 	check_requests_max(true);
 }
 
-/*
- * The slot of an object that was freed comes back as soon as the worker has seen it; inline mode:
- * in the next poll.
- */
-static spw_object put_when_slot_is_free(struct spw_store *store, bool inline_mode)
+/* The slot of a freed object comes back when the worker has seen it; inline: in the next poll. */
+static spw_object put_when_slot_is_free(bool inline_mode)
 {
 	struct spw_request *request;
 	spw_object object;
@@ -284,7 +251,6 @@ static void check_objects_max(bool inline_mode)
 {
 	struct spw_store_opts opts = default_opts();
 	struct spw_request *more;
-	struct spw_store *store;
 	spw_object live[9];
 
 	opts.objects_max = 8;
@@ -297,7 +263,7 @@ static void check_objects_max(bool inline_mode)
 				 -ENOBUFS);
 		assert_int_equal(stats_of(store).objects, 8);
 		assert_ok(spw_store_free(store, live[round % 8]));
-		live[round % 8] = put_when_slot_is_free(store, inline_mode);
+		live[round % 8] = put_when_slot_is_free(inline_mode);
 	}
 	for (unsigned i = 0; i < 8; i++)
 		assert_ok(spw_store_free(store, live[i]));
@@ -305,75 +271,20 @@ static void check_objects_max(bool inline_mode)
 	close_store(store);
 }
 
-STORE_CASE(test_objects_max)
+FORMATTED_CASE(test_objects_max)
 {
-	format_drives(4, 1, 0);
 	check_objects_max(false);
 	check_objects_max(true);
 }
 
-/* ---- Spread ---------------------------------------------------------------------------------- */
-
-/*
- * 256 MiB. One object at a time, the bytes written per drive are within 2 % of their mean. All at
- * once, a drive that the machine holds up takes less, as it should: only that none is left out is
- * certain.
- */
-static void check_even(size_t len, bool wait_for_each)
-{
-	double tolerance = wait_for_each ? 0.02 : 0.5;
-	struct spw_request *requests[256];
-	struct spw_drive_stats drive = {0};
-	unsigned count = (unsigned)(256 * MIB / len);
-	struct spw_store *store = open_default();
-	uint64_t written = 0;
-	double mean;
-
-	assert_true(count <= 256);
-	content_fill(memory, len, 1);
-	for (unsigned i = 0; i < count; i++) {
-		assert_ok(spw_store_put(store, memory, len, NULL, &objects[i], &requests[i]));
-		if (wait_for_each)
-			assert_ok(spw_request_wait(requests[i]));
-	}
-	for (unsigned i = 0; i < count && !wait_for_each; i++)
-		assert_ok(spw_request_wait(requests[i]));
-	mean = (double)stats_of(store).bytes_written / 4;
-	for (unsigned i = 0; i < 4; i++) {
-		assert_ok(spw_store_drive_stats(store, i, &drive, sizeof(drive)));
-		written += drive.bytes_written;
-		if ((double)drive.bytes_written < mean * (1 - tolerance) ||
-		    (double)drive.bytes_written > mean * (1 + tolerance))
-			fail_msg("objects of %zu bytes: drive %u of 4 took %llu bytes, the mean is "
-				 "%.0f",
-				 len, i, (unsigned long long)drive.bytes_written, mean);
-	}
-	assert_int_equal(written, stats_of(store).bytes_written);
-	assert_true(written >= count * len);
-	close_store(store);
-}
-
-STORE_CASE(test_drives_are_used_evenly)
-{
-	format_drives(4, 1, 0);
-	check_even(64 * MIB, false);
-	check_even(4 * MIB, false);
-	check_even(4 * MIB, true);
-	check_even(MIB, true);
-	check_even(1100000, false);
-}
-
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-STORE_CASE(test_counters_add_up)
+OPEN_CASE(test_counters_add_up)
 {
 	struct spw_drive_stats drive = {0}, sum = {0};
 	struct spw_store_stats stats;
-	struct spw_store *store;
 	uint64_t put_bytes = 0;
 
-	format_drives(4, 1, 0);
-	store = open_default();
 	for (unsigned i = 0; i < 50; i++) {
 		size_t len = 1 + i * 70001;
 
@@ -428,24 +339,19 @@ STORE_CASE(test_counters_add_up)
 		put_bytes = i == 0 ? drive.used_bytes : put_bytes + drive.used_bytes;
 	}
 	assert_int_equal(put_bytes, stats_of(store).used_bytes);
-	close_store(store);
 }
 
 /* An older caller's smaller struct is filled as far as it goes, and not beyond. */
-STORE_CASE(test_stats_of_an_older_caller)
+OPEN_CASE(test_stats_of_an_older_caller)
 {
-	struct spw_store *store;
 	struct {
 		struct spw_store_stats stats;
 	} room;
 
-	format_drives(4, 1, 0);
-	store = open_default();
 	memset(&room, 0x77, sizeof(room));
 	spw_store_stats(store, &room.stats, offsetof(struct spw_store_stats, puts));
 	assert_int_equal(room.stats.drives, 4);
 	assert_int_equal(room.stats.puts, UINT64_C(0x7777777777777777));
-	close_store(store);
 }
 
-RUN_CASES(setup, teardown)
+RUN_CASES(drives_from_environment, NULL)

@@ -5,6 +5,7 @@
  */
 #include "tests/integration/test_store.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -41,15 +42,20 @@ struct worker {
 	uint64_t random;
 	struct flight flights[IN_FLIGHT];
 	uint8_t *memory;
-	uint64_t puts, gets, frees, cancelled, refused, gone;
 };
 
 static struct spw_store *store;
-static struct slot slots[SLOTS];
+static struct slot slots[SLOTS] = {[0 ... SLOTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static struct worker workers[THREADS];
 static _Atomic bool failed;
 static _Atomic uint64_t next_seed;
 static uint64_t end_ns;
+static struct {
+	_Atomic uint64_t puts, gets, frees, cancelled, refused, gone;
+} counted; /* by all threads */
+
+/* In no order, which would hide races. */
+#define count(what, by) (void)atomic_fetch_add_explicit(&counted.what, (by), memory_order_relaxed)
 
 /* cmocka's asserts are for its own thread: the first failure is noted, and everybody ends. */
 #define check(worker, condition)                                                                \
@@ -69,10 +75,7 @@ static uint64_t now_ns(void)
 
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
-/*
- * A put that has ended is shared, unless its slot has been taken; then, or if it failed, it is
- * freed.
- */
+/* A put that has ended is shared if its slot is empty; otherwise, or if it failed, it is freed. */
 static void share(struct worker *worker, const struct flight *flight, int result)
 {
 	struct slot *slot = &slots[random_below(&worker->random, SLOTS)];
@@ -91,7 +94,7 @@ static void share(struct worker *worker, const struct flight *flight, int result
 	if (!shared) {
 		check(worker, spw_store_free(store, flight->object) == 0);
 		check(worker, spw_store_free(store, flight->object) == -ENOENT);
-		worker->frees++;
+		count(frees, 1);
 	}
 }
 
@@ -107,7 +110,7 @@ static void finish(struct worker *worker, struct flight *flight)
 		result = spw_request_wait(flight->request);
 	flight->request = NULL;
 	check(worker, result == (flight->cancelled ? -ECANCELED : 0));
-	worker->cancelled += result == -ECANCELED;
+	count(cancelled, result == -ECANCELED);
 	if (flight->is_put)
 		share(worker, flight, result);
 	else if (result == 0)
@@ -142,8 +145,8 @@ static void begin_put(struct worker *worker, struct flight *flight)
 	result = spw_store_put(store, flight->bytes, flight->len, NULL, &flight->object,
 			       &flight->request);
 	check(worker, result == 0 || result == -ENOSPC || result == -ENOBUFS);
-	worker->puts += result == 0;
-	worker->refused += result != 0;
+	count(puts, result == 0);
+	count(refused, result != 0);
 	if (result == 0)
 		maybe_cancel(worker, flight);
 }
@@ -172,8 +175,8 @@ static void begin_get(struct worker *worker, struct flight *flight)
 	result = spw_store_get(store, seen.object, flight->offset, flight->bytes, flight->len, cls,
 			       NULL, &flight->request);
 	check(worker, result == 0 || result == -ENOENT || result == -ENOBUFS);
-	worker->gets += result == 0;
-	worker->gone += result == -ENOENT;
+	count(gets, result == 0);
+	count(gone, result == -ENOENT);
 	if (result)
 		return;
 	maybe_cancel(worker, flight);
@@ -193,7 +196,7 @@ static void free_one(struct worker *worker)
 	if (object.value == 0)
 		return;
 	check(worker, spw_store_free(store, object) == 0);
-	worker->frees++;
+	count(frees, 1);
 }
 
 static void *work(void *context)
@@ -243,35 +246,28 @@ static void free_what_is_left(void)
 
 static void run(const struct spw_store_opts *opts, uint64_t seed)
 {
-	struct worker sum = {0};
 	struct spw_store_stats stats;
 
+	memset(&counted, 0, sizeof(counted));
 	store = open_drives(4, opts);
 	end_ns = now_ns() + RUN_SECONDS * UINT64_C(1000000000);
 	for (unsigned i = 0; i < THREADS; i++)
 		begin_worker(i, seed);
 	for (unsigned i = 0; i < THREADS; i++) {
 		assert_int_equal(pthread_join(workers[i].thread, NULL), 0);
-		sum.puts += workers[i].puts;
-		sum.gets += workers[i].gets;
-		sum.frees += workers[i].frees;
-		sum.cancelled += workers[i].cancelled;
-		sum.refused += workers[i].refused;
-		sum.gone += workers[i].gone;
 		free(workers[i].memory);
 	}
 	assert_false(atomic_load(&failed));
-	print_message(
-		"%llu puts, %llu gets, %llu frees, %llu cancelled, %llu refused, %llu too late\n",
-		(unsigned long long)sum.puts, (unsigned long long)sum.gets,
-		(unsigned long long)sum.frees, (unsigned long long)sum.cancelled,
-		(unsigned long long)sum.refused, (unsigned long long)sum.gone);
-	assert_true(sum.puts > 0 && sum.gets > 0 && sum.frees > 0);
+	print_message("%" PRIu64 " puts, %" PRIu64 " gets, %" PRIu64 " frees, %" PRIu64
+		      " cancelled, %" PRIu64 " refused, %" PRIu64 " too late\n",
+		      counted.puts, counted.gets, counted.frees, counted.cancelled, counted.refused,
+		      counted.gone);
+	assert_true(counted.puts > 0 && counted.gets > 0 && counted.frees > 0);
 	stats = stats_of(store);
 	assert_int_equal(stats.requests, 0);
-	assert_int_equal(stats.puts, sum.puts);
-	assert_int_equal(stats.gets, sum.gets);
-	assert_int_equal(stats.cancelled, sum.cancelled);
+	assert_int_equal(stats.puts, counted.puts);
+	assert_int_equal(stats.gets, counted.gets);
+	assert_int_equal(stats.cancelled, counted.cancelled);
 	free_what_is_left();
 	assert_int_equal(stats_of(store).used_bytes, 0);
 	close_store(store);
@@ -285,10 +281,7 @@ STORE_CASE(test_threads)
 	run(&opts, random_seed());
 }
 
-/*
- * So little of everything that it runs out all the time: space, requests, copy memory, room on the
- * drives.
- */
+/* Space, requests, copy memory and room on the drives run out all the time. */
 STORE_CASE(test_threads_in_want)
 {
 	struct spw_store_opts opts = default_opts();
@@ -301,11 +294,4 @@ STORE_CASE(test_threads_in_want)
 	run(&opts, random_seed());
 }
 
-static int setup(void **state)
-{
-	for (unsigned i = 0; i < SLOTS; i++)
-		(void)pthread_mutex_init(&slots[i].lock, NULL);
-	return drives_from_environment(state);
-}
-
-RUN_CASES(setup, NULL)
+RUN_CASES(drives_from_environment, NULL)

@@ -9,7 +9,7 @@
  */
 /* wrap: malloc calloc aligned_alloc strdup reallocarray asprintf __asprintf_chk __getdelim */
 /* wrap: getline free mmap munmap stat fstat statx access pread */
-/* wrap: pwrite fdatasync fallocate ftruncate shm_open madvise eventfd fopen opendir */
+/* wrap: pwrite fdatasync fallocate ftruncate madvise eventfd fopen opendir */
 /* wrap: getrandom realpath pthread_create pthread_join */
 /* wrap: lstat readlink linkat socket bind listen connect sendmsg recvmsg */
 /* wrap: open fcntl ioctl io_setup io_submit io_getevents io_uring_queue_init_params */
@@ -32,15 +32,12 @@
 #define A_WHILE 40
 #define MARK    "nothing was said"
 
-static uint8_t *bytes, *back;
+_Alignas(4096) static uint8_t bytes[8 * CHUNK_BYTES], back[8 * CHUNK_BYTES];
 static struct spw_store *subject;
 static bool inline_mode;
 static bool single; /* the fault that is armed does not come again */
-static unsigned made =
-	/*
-	 * drives that are formatted and wiped: one is quicker where there are hundreds of formats
-	 */
-	DRIVES;
+/* drives that are formatted and wiped: one is quicker where there are hundreds of formats */
+static unsigned made = DRIVES;
 
 struct operation {
 	const char *name;
@@ -129,6 +126,15 @@ static void sweep(const struct operation *op)
 	sweep_some(op, 1);
 }
 
+/* With an I/O thread, and without. */
+static void sweep_modes(const struct operation *op)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		inline_mode = i == 1;
+		sweep(op);
+	}
+}
+
 /* ---- Opening and closing ---- */
 
 static struct spw_store_opts small_opts(void)
@@ -194,7 +200,9 @@ static int disarm(void **state)
 	return 0;
 }
 
-CASE_WITH(test_open, NULL, disarm)
+#define SWEEP_CASE(name) CASE_WITH(name, NULL, disarm)
+
+SWEEP_CASE(test_open)
 {
 	static const struct operation op = {"open", NULL, open_or_nothing, use_and_close, FOR_EVER};
 
@@ -227,7 +235,7 @@ static void use_and_close_both(void)
 }
 
 /* A waste of time on other drives: there the neighbour is not asked. */
-CASE_WITH(test_join, NULL, disarm)
+SWEEP_CASE(test_join)
 {
 	static const struct operation op = {"join", open_neighbour, open_or_nothing,
 					    use_and_close_both, FOR_EVER};
@@ -259,26 +267,19 @@ static int open_with_traffic(void)
 	return rc;
 }
 
-CASE_WITH(test_close, NULL, disarm)
+SWEEP_CASE(test_close)
 {
 	static const struct operation idle = {"close", open_subject, run_close, NULL, A_WHILE},
 				      busy = {"close with requests", open_with_traffic, run_close,
 					      NULL, A_WHILE};
 
-	for (unsigned i = 0; i < 2; i++) {
-		inline_mode = i == 1;
-		sweep(&idle);
-		sweep(&busy);
-	}
-	inline_mode = false;
+	sweep_modes(&idle);
+	sweep_modes(&busy);
 }
 
 /* ---- Objects ---- */
 
-/*
- * An error is an answer, other bytes are not. The object exists from the put on, also when the put
- * has failed.
- */
+/* An error is an answer, other bytes are not. The object exists also when its put has failed. */
 static int round_trip(void)
 {
 	struct spw_request *request;
@@ -311,16 +312,12 @@ static void revive_and_close(void)
 	use_and_close();
 }
 
-CASE_WITH(test_round_trip, NULL, disarm)
+SWEEP_CASE(test_round_trip)
 {
 	static const struct operation op = {"put, get, flush, trim, free", open_subject, round_trip,
 					    revive_and_close, A_WHILE};
 
-	for (unsigned i = 0; i < 2; i++) {
-		inline_mode = i == 1;
-		sweep(&op);
-	}
-	inline_mode = false;
+	sweep_modes(&op);
 }
 
 /* ---- The tensor cache ---- */
@@ -395,7 +392,7 @@ static int one_step(void)
 	return rc;
 }
 
-CASE_WITH(test_step, NULL, disarm)
+SWEEP_CASE(test_step)
 {
 	static const struct operation op = {"a step of the cache", open_subject, one_step,
 					    revive_and_close, A_WHILE};
@@ -474,7 +471,7 @@ static int run_status(void)
 	return rc < 0 ? rc : 0;
 }
 
-CASE_WITH(test_drives, NULL, disarm)
+SWEEP_CASE(test_drives)
 {
 	static const struct operation format = {"format", NULL, run_format, check_and_format,
 						FOR_EVER},
@@ -507,29 +504,13 @@ static int format_foreign(void)
 	return spw_format(drive_paths, DRIVES, &opts, NULL);
 }
 
-static int run_refused(int (*attempt)(void))
+static void expect_refused(int (*attempt)(void))
 {
 	int rc = attempt();
 
 	if (rc == 0 || atomic_load(&faults.writes) > 0)
 		fail_msg("fault %s: a drive that is not free was %s", atomic_load(&faults.name),
 			 rc == 0 ? "taken" : "written to");
-	return rc;
-}
-
-static int refused_foreign(void)
-{
-	return run_refused(format_foreign);
-}
-
-static int refused_format(void)
-{
-	return run_refused(run_format);
-}
-
-static int refused_wipe(void)
-{
-	return run_refused(run_wipe);
 }
 
 static void sweep_refusals(const char *name, int (*attempt)(void))
@@ -542,7 +523,7 @@ static void sweep_refusals(const char *name, int (*attempt)(void))
 			(void)spw_error(-EIO, MARK);
 			fault_arm(kind % 2 ? FAULT_CALL : FAULT_MEMORY, nth,
 				  kind < 2 ? 1 : FOR_EVER);
-			(void)attempt();
+			expect_refused(attempt);
 			assert_string_not_equal(spw_last_error(), MARK);
 			if (fault_disarm() == 0)
 				break;
@@ -567,40 +548,28 @@ static void put_foreign_signature(bool there)
 	free(block);
 }
 
-CASE_WITH(test_not_ours, NULL, disarm)
+SWEEP_CASE(test_not_ours)
 {
 	if (!is_whole_sweep())
 		return;
 	assert_ok(run_wipe());
 	put_foreign_signature(true);
 	assert_int_equal(format_foreign(), -EEXIST);
-	sweep_refusals("format of a foreign drive", refused_foreign);
-	sweep_refusals("wipe of a foreign drive", refused_wipe);
+	sweep_refusals("format of a foreign drive", format_foreign);
+	sweep_refusals("wipe of a foreign drive", run_wipe);
 	put_foreign_signature(false);
 	assert_ok(run_format());
 	assert_ok(open_subject());
-	sweep_refusals("format of an open store", refused_format);
-	sweep_refusals("wipe of an open store", refused_wipe);
+	sweep_refusals("format of an open store", run_format);
+	sweep_refusals("wipe of an open store", run_wipe);
 	use_and_close();
 }
 
 static int setup(void **state)
 {
 	(void)drives_from_environment(state);
-	bytes = aligned_alloc(4096, 8 * (size_t)CHUNK_BYTES);
-	back = aligned_alloc(4096, 8 * (size_t)CHUNK_BYTES);
-	if (!bytes || !back)
-		quit("no memory for the test's buffers");
-	content_fill(bytes, 8 * (size_t)CHUNK_BYTES, 1);
+	content_fill(bytes, sizeof(bytes), 1);
 	return run_format();
 }
 
-static int teardown(void **state)
-{
-	(void)state;
-	free(bytes);
-	free(back);
-	return 0;
-}
-
-RUN_CASES(setup, teardown)
+RUN_CASES(setup, NULL)

@@ -54,7 +54,7 @@ expect_output "did you mean 'iodepth'?"
 expect_exit 2 "$SPILLWAY" bench --filename="$one" --bs=4KiB
 expect_output ambiguous
 expect_exit 2 "$SPILLWAY" bench --filename="$one" --output-format=xml
-expect_output "normal and json"
+expect_output "normal, json and terse"
 expect_exit 2 "$SPILLWAY" bench --filename="$one" --zonesize=1m
 expect_output "'zonesize' is not supported"
 printf '[global]\nfilename=%s\n\n[a]\nbs=4k\nzonesize=1m\n' "$one" >"$TEST_TMP/bad.fio"
@@ -173,10 +173,21 @@ report "[x['jobname'] for x in j] == ['a', 'b'] and r['total_ios'] == 16 and j[1
 begin "time, ramp and rate"
 bench 0 --filename="$one" --rw=randread --bs=4k --iodepth=4 --size=1m --time-based --runtime=400ms
 report "400 <= j[0]['job_runtime'] and r['io_bytes'] > 1 << 20"
-bench 0 --filename="$one" --rw=read --bs=4k --time-based --runtime=200ms --ramp-time=300ms
-report "200 <= j[0]['job_runtime'] and d['jobs'][0]['elapsed'] >= 1"
 bench 0 --filename="$one" --rw=read --bs=64k --iodepth=4 --rate=4m --time-based --runtime=500ms
-report "0 < r['io_bytes'] <= (4 << 20) * (j[0]['job_runtime'] / 1000 + 0.1)"
+report "1 << 20 <= r['io_bytes'] <= (4 << 20) * (j[0]['job_runtime'] / 1000 + 0.1)"
+bench 0 --filename="$one" --rw=randrw --rwmixread=75 --bs=16k --iodepth=4 --rate=4m --time-based --runtime=1200ms --ramp-time=1400ms
+report "1200 <= j[0]['job_runtime'] < 2600 and j[0]['elapsed'] >= 3 and r['clat_ns']['N'] == r['total_ios'] and r['bw_max'] < 1 << 14"
+report "0 < w['io_bytes'] < r['io_bytes'] <= (4 << 20) * (j[0]['job_runtime'] / 1000 + 0.1)"
+bench 0 --filename="$one" --rw=write --bs=1m --size=8m --verify=xxh3 --ramp-time=60
+report "w['io_bytes'] == r['io_bytes'] == 8 << 20"
+
+begin "a NUMA node that is there, and one that is not; a remark"
+if python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnuma.so.1").numa_available() < 0)'; then
+    bench 0 --filename="$one" --rw=read --bs=64k --size=1m --numa=0 --description="a remark"
+    report "r['total_ios'] == 16 and j[0]['desc'] == 'a remark'"
+fi
+bench 1 --filename="$one" --rw=read --numa=1023
+expect_output "numa=1023: this machine has no such node"
 
 begin "verify writes, reads back, and finds what is wrong"
 for options in "--rw=write --bs=1m" "--rw=randwrite --bs=4k --size=16m" "--rw=write --bsrange=4k-64k --size=16m" \
@@ -207,7 +218,7 @@ for options in "--rw=write --bs=1m" "--rw=randwrite --bsrange=4k-64k --blockalig
     bench 0 --filename="$one:$two" --iodepth=8 --verify=crc32c $options
     report "r['io_bytes'] == w['io_bytes'] and j[0]['spillway']['blocks_verified'] * int(j[0]['job options'].get('bs', 4096)) == r['io_bytes']"
 done
-bench 0 --filename="$one" --rw=randwrite --bs=64k --size=4m --iodepth=8 --verify=crc32c --verify-backlog=16 --time-based --runtime=200ms
+bench 0 --filename="$one" --rw=randwrite --bs=64k --size=4m --iodepth=8 --verify=crc32c --verify-backlog=16 --time-based --runtime=400ms
 report "r['io_bytes'] == w['io_bytes'] > 4 << 20"
 bench 0 --filename="$one" --rw=write --bs=64k --size=8m --iodepth=4 --verify=crc32c --numjobs=4 --offset-increment=8m --group-reporting
 report "j[0]['spillway']['blocks_verified'] == 512"
@@ -242,8 +253,14 @@ interrupted $!
 report "d['spillway']['interrupted'] is True and len(j) == 1"
 
 begin "the report for people"
-expect_exit 0 "$SPILLWAY" bench --filename="$one" --rw=randrw --bs=4k --iodepth=4 --size=8m
-expect_output "read: IOPS=" "write: IOPS=" "clat percentiles" "99.99th=" "Run status group 0" "READ: bw=" "cpu          : usr="
+expect_exit 0 "$SPILLWAY" bench --filename="$one" --rw=randrw --bs=4k --iodepth=4 --size=8m --description="a remark"
+expect_output "Description  : [a remark]" "read: IOPS=" "write: IOPS=" "clat percentiles" "99.99th=" "Run status group 0" "READ: bw=" "cpu          : usr="
+
+begin "terse lines: a job each, of fields at fio's places"
+expect_exit 0 "$SPILLWAY" bench --output-format=terse --filename="$one" --bs=64k --size=1m --name=put --rw=write --name=get --stonewall --rw=read --description=remark
+cp "$OUTPUT" "$TEST_TMP/terse"
+expect_equal "3 put 0 0 0 1024 121,3 get 1 0 1024 0 122" \
+    "$(awk -F';' '{ print $1, $3, $4, $5, $6, $47, NF }' "$TEST_TMP/terse" | paste -sd,)" "version, name, group, error, KiB, fields"
 
 begin "a store: every pattern, shares of the drives, and no room"
 make_file first 96M
@@ -257,6 +274,13 @@ done
 report "all(x['bytes_written'] > 0 for x in d['spillway']['drives'])"
 bench 0 --level=store --filename="$first:$second" --rw=rw --object-size=1m --size=64m --stripe=static
 report "d['spillway']['drives'][0]['bytes_written'] == d['spillway']['drives'][1]['bytes_written']"
+for rw in write rw randrw; do
+    bench 0 --level=store --filename="$first:$second" --rw=$rw --object-size=64k --size=1m --iodepth=4 --rate=4m --time-based --runtime=500ms \
+        --ramp-time=500ms
+    report "all(x <= (4 << 20) * (j[0]['job_runtime'] / 1000 + 0.1) for x in (r['io_bytes'], w['io_bytes'])) and w['io_bytes'] >= 1 << 18"
+done
+bench 1 --level=store --filename="$first:$second" --rw=write --size=32m --numa=1023
+expect_output "numa=1023"
 bench 1 --level=store --filename="$first:$second" --rw=write --object-size=1m --size=1g
 expect_output "a partition of this store has"
 bench 1 --level=store --filename="$first:$second" --rw=rw --object-size=1m --size=16m --numjobs=2

@@ -70,7 +70,7 @@ for args in "--devices=x," "--devices=,x" "--devices=" "x,"; do
 done
 expect_exit 2 "$SPILLWAY" wipe --yes x ""
 expect_output "an empty name"
-expect_exit 2 "$SPILLWAY" plan --layers 1 --hidden 1 --heads 1 --svg ""
+expect_exit 2 "$SPILLWAY" replay x --svg ""
 expect_output "an empty text"
 expect_exit 2 "$SPILLWAY" format --devices x --force=yes
 expect_output "takes no value"

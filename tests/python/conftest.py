@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
 # tests/python/conftest.py - the library under test, and stores on sparse files
 """The library is SPILLWAY_LIBRARY, else that of SPW_BUILD, else build/libspillway.so."""
+import contextlib
 import gc
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,18 +15,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "python/examples"
 BUILD = Path(os.environ.get("SPW_BUILD", ROOT / "build"))
 # One thread, here and in what the tests start: small tensors gain nothing from two, and on busy
 # cores the threads of one pool wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("SPILLWAY_LIBRARY", str(BUILD / "libspillway.so"))
+os.environ["PYTHONPATH"] = str(ROOT / "python")  # of what the tests start
 sys.path.insert(0, str(ROOT / "python"))
 
 import spillway  # noqa: E402
 
 
-MANY_SMALL_TESTS = ("test_autograd", "test_changed", "test_loops", "test_pitfalls",
-                    "test_tensors")
+# To clear a store's memory takes most of the time to open it: little where tests are many. In
+# test_long all of it may become resident at any time.
+ARENA_MIB = {"test_long": 8, "test_autograd": 16, "test_loops": 16, "test_pitfalls": 16,
+             "test_tensors": 16}
 LAYER = os.environ.get("SPW_TEST_LAYER", "all")
 
 
@@ -71,17 +78,72 @@ def drives(folder):
 
 
 @pytest.fixture
-def store(drives, request):
-    """An open store on four drives. It must be empty again when the test ends."""
-    # To clear its memory takes most of the time to open one: little where tests are many.
-    options = {}
-    if request.module.__name__ in MANY_SMALL_TESTS:
-        options["arena_bytes"] = 16 << 20
+def formatted(drives):
+    """Drives with an empty store that nobody has open."""
     spillway.format_store(drives)
-    with spillway.Store(drives, **options) as opened:
+    return drives
+
+
+@pytest.fixture
+def store(formatted, request):
+    """An open store on four drives. It must be empty again when the test ends."""
+    arena_bytes = ARENA_MIB.get(request.module.__name__, 64) << 20
+    with spillway.Store(formatted, arena_bytes=arena_bytes) as opened:
         yield opened
         if not opened.closed:
             assert emptied(opened), f"the test left objects in the store: {opened.stats()}"
+
+
+@pytest.fixture
+def off(store):
+    """An offload to which all goes that is saved. Nothing of it must be left when the test ends."""
+    from offloading import left_in, offload_all
+
+    context = offload_all(store)
+    yield context
+    gc.collect()
+    assert left_in(context) == (0, 0, 0)
+
+
+def given_back(drives):
+    """Nobody has the store on them open any more."""
+    spillway.Store(drives).close()
+
+
+def options_of(**named):
+    """As on a command line; lists are separated by commas."""
+    words = []
+    for name, value in named.items():
+        value = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        words += ["--" + name.replace("_", "-"), value]
+    return words
+
+
+def tiny(**named):
+    """Options of an example: a model as small as can be, and these."""
+    return options_of(**{"layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "batch": 2,
+                         "steps": 3, "threads": 1, "text": ROOT / "tensor", **named})
+
+
+def run_python(*arguments, env=(), **options):
+    """A Python that finds the package, to its end."""
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True,
+                          env={**os.environ, **dict(env)}, **options)
+
+
+@contextlib.contextmanager
+def started(*arguments, env=(), **options):
+    """The same while it runs, in a group of its own, its standard error to be read; it is killed
+    where the context ends."""
+    process = subprocess.Popen([sys.executable, *map(str, arguments)], stderr=subprocess.PIPE,
+                               text=True, start_new_session=True,
+                               env={**os.environ, **dict(env)}, **options)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def emptied(store):

@@ -2,6 +2,7 @@
 # tests/python/offloading.py - what the tests of spillway.torch share
 import contextlib
 import ctypes
+import threading
 import time
 
 import torch
@@ -30,8 +31,52 @@ class Save(torch.autograd.Function):
         return (gradient, None) + (None,) * ctx.count
 
 
+def save(seen, *tensors):
+    return Save.apply(torch.ones(1, requires_grad=True), seen, *tensors)
+
+
 class Nothing(nn.Module):
     """A model without parameters, for tests that save by themselves."""
+
+
+class Layers(nn.Module):
+    """Each is two scopes: a linear layer and what follows it."""
+
+    def __init__(self, count=4, width=100):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.GELU())
+                                    for _ in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def offload_all(store, model=None, **options):
+    """All that is saved is written, by the fixed rule."""
+    model = Nothing() if model is None else model
+    return spillway.torch.offload(model, store, **{"min_bytes": 1, "mode": "spill", **options})
+
+
+def gradients_of(model):
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def equal(these, those):
+    """To the last bit: tensors, or lists of them."""
+    if isinstance(these, torch.Tensor):
+        return torch.equal(these, those)
+    return len(these) == len(those) and all(map(equal, these, those))
+
+
+def in_threads(*functions):
+    """All at once, to their end."""
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def settle(off):
@@ -39,7 +84,8 @@ def settle(off):
     deadline = time.monotonic() + 30
     while True:
         stats = off.stats()
-        off._session.drain()  # afterwards: a write that ended between the two would still have its memory
+        # afterwards: a write that ended between the two would still have its memory
+        off._session.drain()
         if stats.staging_bytes == 0:
             return off.stats()
         assert time.monotonic() < deadline, f"writes do not end: {stats}"
@@ -62,24 +108,27 @@ def raw(tensor):
 
 
 def left_in(off):
-    """Entries, held memory and objects that are left; all 0 when every graph is gone. What was freed during its I/O goes
-    when that has ended."""
-    store = off._session.cache._store
+    """Entries, held memory and objects that are left; all 0 when every graph is gone. What was
+    freed during its I/O goes when that has ended."""
+    store = off._session.cache.store
     deadline = time.monotonic() + 10
     while True:
         off._session.drain()
-        left = off.stats().entries, off._session.held(), 0 if store is None else store.stats().objects
+        objects = 0 if store is None else store.stats().objects
+        left = off.stats().entries, off._session.held(), objects
         if not any(left) or time.monotonic() > deadline:
             return left
         time.sleep(0.001)
 
 
-TAKE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+TAKE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64,
+                        ctypes.c_uint64, ctypes.c_void_p)
 
 
 @contextlib.contextmanager
 def hooks_call(take=None, **things):
-    """The hooks call this in place of spw_cache_take(), and these in place of what they call of PyTorch by these names."""
+    """The hooks call this in place of spw_cache_take(), and these in place of what they call of
+    PyTorch by these names."""
     addresses = list(_native.addresses())
     if take is not None:
         addresses[1] = ctypes.cast(take, ctypes.c_void_p).value

@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: MIT
 # tests/python/streams.py - CUDA calls that need no GPU
-"""The table has the methods of spillway._cuda.Table. What computes is the CPU, at once, as stream "main"; side streams do what
-they are given only when somebody waits for it, or after some polls."""
+"""The table has the methods of spillway._accelerator.Table. What computes is the CPU, at once, as
+stream "main"; side streams do what they are given when somebody waits for it, or after some
+polls."""
 import torch
+
+from spillway._device import Port
+from spillway._on_device import DeviceTensors
+
+
+def host_is_device(off, table):
+    """From now on an Offload takes tensors in host memory for those of a device."""
+    cache = off._session.cache
+    off._session.device = DeviceTensors(Port(table, torch.device("cpu"), cache.store), cache)
 
 
 class Stream:
@@ -28,8 +38,7 @@ class Table:
         self.polls, self.log = polls, [] if log is None else log
         self.main, self.sides, self.pinned, self.graph = Stream("main"), 0, {}, False
 
-    def is_device(self, tensor):
-        return True
+    notifies = False
 
     def capturing(self):
         return self.graph
@@ -47,10 +56,8 @@ class Table:
 
     def wait(self, stream, event):
         self.log.append(("wait", stream.name, event.stream.name))
-        if stream is self.main:
+        if event.stream is not self.main:  # which has done what it was given
             event.stream.run(event.after)
-        else:
-            assert event.stream is self.main
 
     def done(self, event):
         assert not self.graph, "an event was asked for while a graph is captured"
@@ -69,12 +76,12 @@ class Table:
         self.log.append(("copy", stream.name))
         stream.given.append(lambda: to.copy_(source))
 
-    def empty(self, length, device, stream):
+    def empty(self, length, stream):
         self.log.append(("empty", stream.name))
-        return torch.full((length,), 0xEE, dtype=torch.uint8, device=device)
+        return torch.full((length,), 0xEE, dtype=torch.uint8)
 
-    def pin(self, address, length):
+    def pin(self, device, address, length):
         self.pinned[address] = length
 
-    def unpin(self, address):
+    def unpin(self, device, address):
         del self.pinned[address]

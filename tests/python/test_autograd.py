@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_autograd.py - in-place changes, several backward passes, exceptions, threads, the context's life
+# tests/python/test_autograd.py - in-place changes, several backward passes, the context's life
 # layer: test all
+import contextlib
 import errno
 import gc
 import logging
 import os
-import threading
 
 import pytest
 import torch
@@ -13,16 +13,9 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import make_drives
-from offloading import RAISED, Nothing, Save, left_in, settle
-
-
-@pytest.fixture
-def off(store):
-    context = spillway.torch.offload(Nothing(), store, min_bytes=1)
-    yield context
-    gc.collect()
-    assert left_in(context) == (0, 0, 0)
+from conftest import given_back, make_drives
+from offloading import (RAISED, Layers, Nothing, equal, gradients_of, in_threads, left_in,
+                        offload_all, save, settle)
 
 
 INPLACE = "modified by an inplace operation"
@@ -76,7 +69,8 @@ def test_a_change_before_the_save_is_no_fault(off):
 
 
 def test_bytes_changed_during_the_write_are_never_used(off):
-    """Many large tensors, changed at once after the save: some before, some during, some after their write."""
+    """Many large tensors, changed at once after the save: some before, some during, some after
+    their write."""
     outputs = []
     with off:
         for _ in range(16):
@@ -88,56 +82,6 @@ def test_bytes_changed_during_the_write_are_never_used(off):
                 y.sum().backward()
     del y
     outputs.clear()
-
-
-@pytest.mark.parametrize("wait", [True, False], ids=["stored", "forwarded"])
-def test_backward_twice(off, wait):
-    torch.manual_seed(3)
-    x = torch.randn(200, 200, requires_grad=True)
-    with off:
-        y = (x.exp() * x.sin()).sum()
-        if wait:
-            settle(off)
-        y.backward(retain_graph=True)
-        first = x.grad.clone()
-        y.backward()
-    expected = torch.autograd.grad((x.exp() * x.sin()).sum(), x)[0]
-    assert torch.equal(first, expected)
-    assert torch.equal(x.grad, expected + expected)
-    del y
-
-
-@pytest.mark.parametrize("wait", [True, False], ids=["stored", "forwarded"])
-def test_double_backward(off, wait):
-    def second(settled):
-        torch.manual_seed(5)
-        x = torch.randn(100, 100, requires_grad=True)
-        y = (x.exp() * x.tanh() @ x).sum()
-        settled()
-        (first,) = torch.autograd.grad(y, x, create_graph=True)
-        settled()
-        penalty = (first**2).sum()
-        penalty.backward()
-        return x.grad
-
-    expected = second(lambda: None)
-    with off:
-        got = second((lambda: settle(off)) if wait else (lambda: None))
-    assert torch.equal(got, expected)
-
-
-def test_several_losses(off):
-    def run():
-        torch.manual_seed(7)
-        x = torch.randn(100, 100, requires_grad=True)
-        h = x.sigmoid()
-        (h.exp().sum()).backward(retain_graph=True)
-        (h.log().sum()).backward()
-        return x.grad
-
-    expected = run()
-    with off:
-        assert torch.equal(run(), expected)
 
 
 def test_backward_after_the_context(off):
@@ -156,12 +100,7 @@ def test_backward_in_other_threads(off):
         for _ in range(8):
             leaves.append(torch.randn(300, 300, requires_grad=True))
             outputs.append((leaves[-1].exp().sin() * leaves[-1]).sum())
-    threads = [threading.Thread(target=outputs.pop(0).backward) for _ in leaves]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    threads.clear()
+    in_threads(*(outputs.pop(0).backward for _ in leaves))
     for leaf in leaves:
         assert torch.equal(leaf.grad, torch.autograd.grad((leaf.exp().sin() * leaf).sum(), leaf)[0])
 
@@ -173,11 +112,10 @@ def test_a_graph_that_is_dropped_leaves_nothing(off):
         assert left_in(off)[:2] == (0, 0) or settle(off).entries == 0
 
 
-class Layers(nn.Module):
-    def __init__(self, fault=None):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(100, 100), nn.GELU()) for _ in range(4))
-        self.fault = fault
+class Faulty(Layers):
+    """Its forward pass may end between two layers."""
+
+    fault = None
 
     def forward(self, x):
         for index, layer in enumerate(self.layers):
@@ -202,13 +140,13 @@ def step_of(model, off):
     model.zero_grad()
     with off:
         model(torch.randn(64, 100)).pow(2).sum().backward()
-    return [p.grad.clone() for p in model.parameters()]
+    return [gradient.clone() for gradient in gradients_of(model)]
 
 
 @pytest.mark.parametrize("where", ["forward", "layer", "backward"])
 def test_after_an_exception_the_next_step_works(store, where):
     torch.manual_seed(1)
-    model = Layers()
+    model = Faulty()
     off = spillway.torch.offload(model, store, min_bytes=1)
     expected = step_of(model, off)
     with pytest.raises(ArithmeticError):
@@ -217,7 +155,8 @@ def test_after_an_exception_the_next_step_works(store, where):
                 model.fault = 2
                 model(torch.randn(64, 100))
             elif where == "layer":
-                handle = model.layers[2][0].register_forward_pre_hook(lambda *_: Boom.backward(None, None))
+                handle = model.layers[2][0].register_forward_pre_hook(
+                    lambda *_: Boom.backward(None, None))
                 try:
                     model(torch.randn(64, 100))
                 finally:
@@ -228,7 +167,7 @@ def test_after_an_exception_the_next_step_works(store, where):
     gc.collect()
     assert left_in(off) == (0, 0, 0)
     for _ in range(2):
-        assert all(torch.equal(a, b) for a, b in zip(step_of(model, off), expected))
+        assert equal(step_of(model, off), expected)
     assert left_in(off) == (0, 0, 0)
 
 
@@ -264,61 +203,34 @@ def test_no_grad_is_left_alone(store):
     assert (off.stats().offers, off.stats().steps) == (0, 0)
 
 
-def test_steps_are_seen(store):
-    model = Layers()
-    off = spillway.torch.offload(model, store, min_bytes=1)
-    for _ in range(3):
-        step_of(model, off)
-    assert off.stats().steps == 3
-
-
-def test_gradient_accumulation(store):
-    def run(off=None):
-        torch.manual_seed(1)
-        model = Layers()
-        context = spillway.torch.offload(model, store, min_bytes=1) if off else None
-        for _ in range(2):
-            if context:
-                context.step()
-            for _ in range(3):
-                torch_step(model, context)
-        return [p.grad for p in model.parameters()], context
-
-    def torch_step(model, context):
-        batch = torch.randn(64, 100)
-        if context is None:
-            model(batch).pow(2).sum().backward()
-        else:
-            with context:
-                model(batch).pow(2).sum().backward()
-
-    expected, _ = run()
-    got, context = run(True)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected))
-    assert context.stats().steps == 2
-
-
-def test_several_forward_passes_before_backward(store):
+@pytest.mark.parametrize("passes", ["one by one", "accumulated", "forward first"])
+def test_steps(store, passes):
+    """A step begins with the first forward pass after a backward pass, or where step() says so."""
     def run(context):
         torch.manual_seed(1)
         model = Layers()
-        off = spillway.torch.offload(model, store, min_bytes=1) if context else None
-        if off:
-            off.__enter__()
-        losses = [model(torch.randn(64, 100)).pow(2).sum() for _ in range(3)]
-        for loss in losses:
-            loss.backward()
-        if off:
-            off.__exit__(None, None, None)
-        return [p.grad for p in model.parameters()]
+        off = context(model)
+        for _ in range(3):
+            if passes == "accumulated" and isinstance(off, spillway.torch.Offload):
+                off.step()
+            losses = []
+            for _ in range(1 if passes == "one by one" else 3):
+                with off:
+                    losses.append(model(torch.randn(64, 100)).pow(2).sum())
+                    if passes != "forward first":
+                        losses.pop().backward()
+            for loss in losses:
+                loss.backward()
+        return gradients_of(model), off
 
-    assert all(torch.equal(a, b) for a, b in zip(run(True), run(False)))
+    expected, _ = run(lambda model: contextlib.nullcontext())
+    got, off = run(lambda model: spillway.torch.offload(model, store, min_bytes=1))
+    assert equal(got, expected) and off.stats().steps == 3
 
 
-def test_a_store_closed_inside_the_context(drives):
-    spillway.format_store(drives)
-    store = spillway.Store(drives)
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+def test_a_store_closed_inside_the_context(formatted):
+    store = spillway.Store(formatted)
+    off = offload_all(store)
     x = torch.randn(1000, requires_grad=True)
     with off:
         y = x.exp().sum()
@@ -329,26 +241,23 @@ def test_a_store_closed_inside_the_context(drives):
             x.exp()
     with pytest.raises(spillway.SpillwayError, match="closed"):
         off.__enter__()
-    with spillway.Store(drives):  # the drives were given back
-        pass
+    given_back(formatted)
 
 
-def test_lent_memory_outlives_the_store(drives):
-    spillway.format_store(drives)
+def test_lent_memory_outlives_the_store(formatted):
     seen = []
-    with spillway.Store(drives) as store:
-        off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+    with spillway.Store(formatted) as store:
+        off = offload_all(store)
         tensor = torch.randn(100000)
         expected = tensor.clone()
         with off:
-            y = Save.apply(torch.ones(1, requires_grad=True), seen, tensor)
+            y = save(seen, tensor)
             del tensor
             settle(off)
             y.sum().backward()
     assert torch.equal(seen[0][0], expected)
     seen.clear()
-    with spillway.Store(drives):  # given back now at the latest
-        pass
+    given_back(formatted)
 
 
 def test_closing_inside_the_context_is_refused(off):
@@ -357,41 +266,39 @@ def test_closing_inside_the_context_is_refused(off):
             off.close()
 
 
-def test_damaged_drives_give_an_error_and_never_wrong_bytes(drives):
-    spillway.format_store(drives)
-    with spillway.Store(drives) as store:
-        off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+def test_damaged_drives_give_an_error_and_never_wrong_bytes(formatted):
+    with spillway.Store(formatted) as store:
+        off = offload_all(store)
         x = torch.randn(500000, requires_grad=True)
         with off:
             y = x.exp()
             z = y.sum()
             del y
             settle(off)
-            for path in drives:  # all data blocks; the superblocks are at both ends
+            for path in formatted:  # all data blocks; the superblocks are at both ends
                 size = os.path.getsize(path)
                 with open(path, "r+b") as file:
                     file.seek(1 << 20)
                     file.write(os.urandom(min(size - (2 << 20), 32 << 20)))
             with pytest.raises(RAISED, match=f"Errno {errno.EBADMSG}") as caught:
                 z.backward()
-        assert any(path in str(caught.value) for path in drives)
+        assert any(path in str(caught.value) for path in formatted)
         assert x.grad is None
 
 
-def test_drives_that_fail_in_backward_give_an_error_that_names_one(drives):
+def test_drives_that_fail_in_backward_give_an_error_that_names_one(formatted):
     """They end before the data: reads fail. The next step, whose writes succeed, works."""
-    spillway.format_store(drives)
-    with spillway.Store(drives) as store:
-        off = spillway.torch.offload(Nothing(), store, min_bytes=1)
+    with spillway.Store(formatted) as store:
+        off = offload_all(store)
         x = torch.randn(500000, requires_grad=True)
         with off:
             z = x.exp().sum()
             settle(off)
-            for path in drives:
+            for path in formatted:
                 os.truncate(path, 8192)
             with pytest.raises(RAISED, match="Errno ") as caught:
                 z.backward()
-            assert any(path in str(caught.value) for path in drives)
+            assert any(path in str(caught.value) for path in formatted)
             assert x.grad is None
             del z, caught  # its frames hold the tensor
             x.exp().sum().backward()
@@ -441,18 +348,10 @@ def test_a_forked_child_can_drop_what_it_inherited(off):
     del y
 
 
-def test_wrong_use(store):
-    with pytest.raises(TypeError, match="torch.nn.Module"):
-        spillway.torch.offload(lambda x: x, store)
-    with pytest.raises(ValueError, match="mode must be one of"):
-        spillway.torch.offload(Nothing(), store, mode="fast")
-    with pytest.raises(ValueError, match="a store is needed"):
-        spillway.torch.offload(Nothing(), None)
-
-
 def test_layers():
     inner = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
-    model = nn.Sequential(nn.Linear(1, 1), nn.Sequential(inner, nn.ModuleList([nn.Linear(1, 1)])), nn.Linear(1, 1))
+    model = nn.Sequential(nn.Linear(1, 1), nn.Sequential(inner, nn.ModuleList([nn.Linear(1, 1)])),
+                          nn.Linear(1, 1))
     layers = spillway.torch.layers_of(model)
     assert layers == [model[0], inner[0], inner[1], model[1][1][0], model[2]]
     assert spillway.torch.layers_of(Layers())[0] is not None

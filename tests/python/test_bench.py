@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, rows, interrupted, misused
-import contextlib
 import importlib.util
 import json
 import os
 import signal
 import subprocess
-import sys
-import time
 import xml.etree.ElementTree
 
 import pytest
 
 import spillway
-from conftest import BUILD, ROOT
+from conftest import BUILD, ROOT, options_of, run_python, started
 from spillway.bench import __main__ as bench
 from spillway.bench import blas, hooks, report, results, throttle
 from spillway.demo.ending import later
 
 COMMAND = BUILD / "spillway"
-TINY = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--steps", "2", "--rounds", "1",
-        "--threads", "1", "--drive-bytes",
-        str(64 << 20)]
+TINY = {"models": "gpt", "layers": 2, "hidden": 64, "sequence": 64, "steps": 2, "rounds": 1,
+        "threads": 1, "drive_bytes": 64 << 20, "text": ROOT / "tensor"}
+
+
+def words_of(folder, resume=False, twice=False, **options):
+    """Of a tiny matrix, without the time in hooks."""
+    flags = ["--no-hooks"] + ["--resume"] * resume + ["--twice"] * twice
+    return flags + options_of(**{**TINY, "work": folder, "out": folder / "out", **options})
 
 
 @pytest.fixture(autouse=True)
@@ -73,34 +75,32 @@ NOT_DONE = "runs that were planned and not done"
 FELL = ": peak RSS fell, of what activations fell by"
 
 
+def stand_ins(folder):
+    (folder / "examples").mkdir()
+    for model in bench.MODELS:
+        (folder / "examples" / f"{model}.py").write_text(STAND_IN)
+
+
 @pytest.fixture
 def matrix(folder):
     """bench.main() over stand-ins: (status, JSON, the value of each row)."""
-    examples = folder / "examples"
-    examples.mkdir()
-    for model in bench.MODELS:
-        (examples / f"{model}.py").write_text(STAND_IN)
+    stand_ins(folder)
 
-    def run(*options):
+    def run(**options):
         out = folder / "out"
-        status = bench.main([*TINY, "--text", str(ROOT / "tensor"), "--work", str(folder),
-                             "--examples", str(examples),
-                             "--out", str(out), *options])
-        found = json.loads((out / "torch.json").read_text()) if out.exists() else None
-        if found:
-            assert (out / "report.md").read_text() == results.section(found, "torch")
-        return status, found, {row["name"]: round(row["value"], 3)
-                               for row in found["rows"]} if found else None
+        status = bench.main(words_of(folder, examples=folder / "examples", **options))
+        if not out.exists():
+            return status, None, None
+        found = json.loads((out / "torch.json").read_text())
+        assert (out / "report.md").read_text() == results.section(found, "torch")
+        return status, found, {row["name"]: round(row["value"], 3) for row in found["rows"]}
 
     yield run
-    assert sorted(path.name for path in folder.iterdir()
-                  if path.name.startswith("spillway-bench.")) == []
+    assert not any(path.name.startswith("spillway-bench.") for path in folder.iterdir())
 
 
 def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
-    pytest.importorskip("matplotlib")
-    status, found, rows = matrix("--models", "gpt,t5", "--batches", "2,4", "--rounds", "2",
-                                 "--no-hooks")
+    status, found, rows = matrix(models="gpt,t5", batches="2,4", rounds=2)
     assert status == 0
     assert found["complete"]
     assert found["planned"] == len(found["runs"]) == 2 * 2 * 2 * 3
@@ -108,37 +108,33 @@ def test_the_matrix_is_run_in_rounds_and_reported(matrix, folder, capfd):
     assert [run["round"] for run in found["runs"]] == [0] * 12 + [1] * 12
     assert (rows[DIFFER], rows[ALONE], rows[NOT_DONE]) == (0, 0, 0)
     name = "gpt batch 4, tuned, gradients freed, spillway"
-    wanted = {"activation peak": 0.4, "activation peak / keep": 0.1, "peak RSS": 10.4,
-              "step time": 1,
-              "step time / keep": 1, "step time / recompute": 0.5,
-              "activation peak / recompute": 0.333,
-              "peak RSS fell, of what activations fell by": 1,
-              "RSS of forward passes fell, of what activations fell by": 1, "waited per step": 0.25,
-              "written per step": 1,
-              "peak of the timed steps / planned": round(0.4 / 1.4, 3),
-              "peak RSS / keep at batch 2": round(10.4 / 12, 3),
-              "tokens per second / keep at batch 2": 1}
+    wanted = {
+        "activation peak": 0.4, "activation peak / keep": 0.1, "activation peak / recompute": 0.333,
+        "peak RSS": 10.4, "peak RSS / keep at batch 2": round(10.4 / 12, 3), "step time": 1,
+        "step time / keep": 1, "step time / recompute": 0.5, "waited per step": 0.25,
+        "peak RSS fell, of what activations fell by": 1, "written per step": 1,
+        "RSS of forward passes fell, of what activations fell by": 1,
+        "peak of the timed steps / planned": round(0.4 / 1.4, 3),
+        "tokens per second / keep at batch 2": 1}
     assert {row.removeprefix(f"{name}: "): value for row, value in rows.items()
             if row.startswith(name)} == wanted
     fits = f"{name}: peak RSS / keep at batch 2"
     assert [row["met"] for row in found["rows"] if row["name"] == fits] == [True]
     for model in ("gpt", "t5"):
         xml.etree.ElementTree.parse(folder / "out" / f"{model}.svg")
-        assert (folder / "out" / f"{model}.png").read_bytes().startswith(b"\x89PNG")
     assert "[24/24] t5 batch 4 spillway: loss 1.5000, 1.00 s/step" in capfd.readouterr().err
 
 
 def test_one_run_is_identical_to_nothing(matrix):
-    status, _, rows = matrix("--models", "gpt,t5", "--batches", "4", "--modes", "spillway",
-                             "--no-hooks")
+    status, _, rows = matrix(models="gpt,t5", batches=4, modes="spillway")
     assert status == 0 and rows[ALONE] == 2
-    status, _, rows = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks")
+    status, _, rows = matrix(batches=4, twice=True)
     assert status == 0 and rows[ALONE] == 1 and rows[DIFFER] == 0
 
 
 @pytest.mark.parametrize("batches", ["7,9", "9,11"])
 def test_losses_and_gradients_that_differ_are_a_fault(matrix, batches):
-    status, found, rows = matrix("--batches", batches, "--models", "bert", "--no-hooks")
+    status, found, rows = matrix(batches=batches, models="bert")
     assert status == 1 and rows[DIFFER] == 1
     assert [row["met"] for row in found["rows"] if row["name"] == DIFFER] == [False]
 
@@ -159,19 +155,16 @@ class Group:
 
 
 @pytest.fixture
-def throttled(matrix, drives, monkeypatch):
-    spillway.format_store(drives)
+def throttled(matrix, formatted, monkeypatch):
     monkeypatch.setattr(Group, "made", [])
     monkeypatch.setattr(bench, "Throttle", Group)
-    return lambda *options: matrix("--models", "gpt", "--no-hooks", "--devices", ",".join(drives),
-                                   "--throttle", "0.5", *options)
+    return lambda **options: matrix(devices=formatted, throttle=0.5, **options)
 
 
 def test_drives_are_throttled_to_a_share_of_what_is_needed(throttled):
-    status, found, rows = throttled("--batches", "4", "--rounds", "2", "--steps", "3")
+    status, found, rows = throttled(batches=4, rounds=2, steps=3)
     assert status == 0
-    assert [run["mode"] for run in found["runs"]] == 2 * ["keep", "recompute", "spillway",
-                                                          "throttled"]
+    assert [run["mode"] for run in found["runs"]] == 2 * [*report.MODES, "throttled"]
     # 1 MiB per step over 0.5 s of forward and 0.25 s of backward pass; half of it; of four drives.
     assert Group.made == 2 * [[4, 1 << 18, 1 << 19, "closed"]]
     name = "gpt batch 4, tuned, gradients freed, throttled"
@@ -182,7 +175,7 @@ def test_drives_are_throttled_to_a_share_of_what_is_needed(throttled):
 
 
 def test_nothing_moved_is_nothing_to_throttle(throttled, capfd):
-    status, found, _ = throttled("--batches", "5")
+    status, found, _ = throttled(batches=5)
     assert status == 1 and Group.made == [] and len(found["runs"]) == 3
     words = "gpt at batch 5 moved nothing to the drives and back: leave out --throttle"
     assert words in capfd.readouterr().err
@@ -235,7 +228,7 @@ def turns_of(runs, slow):
 def test_steps_in_turn(matrix):
     """Ratios of steps, activations of those by a plan, and by how much RSS fell; with and without
     throttled drives."""
-    _, found, _ = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--steps", "4")
+    _, found, _ = matrix(batches=4, steps=4)
     mib, (keep, recompute, spilled) = 1 << 20, found["runs"]
     recompute.update(step_seconds=[9.0, 9.0, 3.0, 3.0], step_forward_seconds=[1.0, 1.0, 0.6, 0.9])
     for run, peak, rss in ((keep, 1000, 3000), (recompute, 120, 2200), (spilled, 70, 2100)):
@@ -267,8 +260,7 @@ def test_steps_in_turn(matrix):
 
 
 def test_twice_the_batch_is_only_spilled(matrix):
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--twice", "--no-hooks",
-                                 "--steps", "4")
+    status, found, rows = matrix(batches=4, twice=True, steps=4)
     assert status == 0
     assert [(run["mode"], run["batch"], len(run["step_seconds"])) for run in found["runs"]] == [
         ("keep", 4, 4), ("recompute", 4, 4), ("spillway", 4, 4), ("spillway", 8, 3)]
@@ -288,15 +280,13 @@ def test_the_text_is_that_of_the_beginning(matrix, folder, monkeypatch):
         return found
 
     monkeypatch.setattr(bench, "run_cell", run_and_edit)
-    _, found, _ = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--text", str(source))
+    _, found, _ = matrix(batches=4, text=source)
     assert [run["text"] for run in found["runs"]] == 3 * ["first"]
 
 
 def test_each_treatment_of_gradients_is_compared_with_itself(matrix, capfd):
     """In the stand-in keep has more resident when gradients are kept, and they have other bits."""
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--grad-memory",
-                                 "freed,kept,early", "--no-hooks", "--steps", "4",
-                                 "--twice")
+    status, found, rows = matrix(batches=4, grad_memory="freed,kept,early", steps=4, twice=True)
     assert status == 0 and found["planned"] == 10
     assert [(run["grad_memory"], run["mode"], len(run["losses_hex"]))
             for run in found["runs"][:9]] == [
@@ -329,15 +319,14 @@ def test_the_command_is_found(folder, monkeypatch, capsys):
 @pytest.mark.skipif(bool(os.environ.get("SANITIZE")), reason="a sanitizer replaces malloc() itself")
 def test_memory_from_elsewhere_is_compared_with_its_like(matrix, monkeypatch):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--malloc", "libc,run,tuned",
-                                 "--command", str(COMMAND),
-                                 "--grad-memory", "freed,kept", "--no-hooks")
+    status, found, rows = matrix(batches=4, malloc="libc,run,tuned", command=COMMAND,
+                                 grad_memory="freed,kept")
     assert status == 0 and found["complete"]
     how = [(run["malloc"], run["grad_memory"], run["preloaded"], run["tunables"])
            for run in found["runs"]]
-    assert how == 3 * [("libc", "freed", False, False)] + 3 * [("run", "freed", True,
-                                                                False)] + 3 * [
-        ("tuned", "freed", False, True)] + 3 * [("libc", "kept", False, False)]
+    kinds = [("libc", "freed", False, False), ("run", "freed", True, False),
+             ("tuned", "freed", False, True), ("libc", "kept", False, False)]
+    assert how == [kind for kind in kinds for _ in range(3)]
     for name in ("libc", "run", "tuned"):
         assert rows[f"gpt batch 4, {name}, gradients freed, spillway: step time / recompute"] == 0.5
     name = "gpt batch 4, run, gradients freed, spillway"
@@ -349,43 +338,38 @@ def test_what_was_run_is_saved_at_once_and_resumed(matrix, folder, capfd):
     """The run that fails comes after two that are not run again; nor is the text another one."""
     source = folder / "source"
     source.write_text("first")
-    options = ["--models", "gpt", "--batches", "2,13", "--no-hooks", "--text", str(source)]
-    status, found, _ = matrix(*options)
+    status, found, _ = matrix(text=source, batches="2,13")
     assert status == 1 and len(found["runs"]) == 3 and not found["complete"]
     found["runs"][1]["losses"][-1] = 0.25
     (folder / "out" / "torch.json").write_text(json.dumps(found))
     source.write_text("second")
-    status, found, _ = matrix(*options[:2], "--batches", "2,4", *options[4:], "--rounds", "2",
-                              "--resume")
+    status, found, _ = matrix(text=source, batches="2,4", rounds=2, resume=True)
     assert status == 0 and found["complete"] and found["planned"] == len(found["runs"]) == 2 * 2 * 3
     assert [run["losses"][-1] for run in found["runs"]].index(0.25) == 1
     assert {run["text"] for run in found["runs"]} == {"first"} and found["rounds"] == 2
     assert "[9/9] gpt batch 4 spillway" in capfd.readouterr().err
-    status, again, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--steps",
-                              "3")
+    status, again, _ = matrix(text=source, batches=2, resume=True, steps=3)
     assert status == 0 and len(again["runs"]) == len(found["runs"]) + 3  # longer runs
-    status, _, _ = matrix(*options[:2], "--batches", "2", *options[4:], "--resume", "--hidden",
-                          "128")
+    status, _, _ = matrix(text=source, batches=2, resume=True, hidden=128)
     assert status == 1 and "cannot be resumed: its shape is" in capfd.readouterr().err
 
 
 def test_gradients_that_are_kept_are_compared_with_each_other(matrix):
-    options = ("--models", "bert", "--batches", "11", "--no-hooks")
-    status, _, rows = matrix(*options, "--grad-memory", "freed,kept", "--modes", "keep,spillway")
+    options = {"models": "bert", "batches": 11}
+    status, _, rows = matrix(**options, grad_memory="freed,kept", modes="keep,spillway")
     assert status == 0 and rows[DIFFER] == 0
-    status, _, rows = matrix(*options, "--grad-memory", "kept")
+    status, _, rows = matrix(**options, grad_memory="kept")
     assert status == 1 and rows[DIFFER] == 1
 
 
 def test_no_run_begins_that_would_end_too_late(matrix, capfd):
-    status, found, rows = matrix("--models", "gpt", "--batches", "4", "--no-hooks", "--minutes",
-                                 "1e-12")
+    status, found, rows = matrix(batches=4, minutes="1e-12")
     assert status == 0 and found is None and rows is None
     assert "3 runs are left out: they would not end within 1e-12 minutes" in capfd.readouterr().err
 
 
 def test_a_run_that_fails_leaves_a_report_of_the_others(matrix, capfd):
-    status, found, rows = matrix("--batches", "2,13", "--models", "gpt", "--no-hooks")
+    status, found, rows = matrix(batches="2,13")
     assert status == 1 and len(found["runs"]) == 3 and rows[NOT_DONE] == 3
     assert "no such luck" in capfd.readouterr().err
 
@@ -394,28 +378,14 @@ def test_a_run_that_fails_leaves_a_report_of_the_others(matrix, capfd):
 def test_interrupted_it_ends_what_it_began(folder, number):
     """By Ctrl-C on the terminal the signal goes to every process of the foreground; SIGTERM to this
     one. After Ctrl-C it reports."""
-    examples = folder / "examples"
-    examples.mkdir()
-    (examples / "gpt.py").write_text(STAND_IN)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spillway.bench", *TINY, "--text", str(ROOT / "tensor"), "--models",
-         "gpt", "--batches", "2,99",
-         "--no-hooks", "--work", str(folder), "--examples", str(examples), "--out",
-         str(folder / "out")],
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
-    try:
-        for line in process.stderr:
-            if line.startswith("[3/6]"):  # the next one sleeps
-                break
+    stand_ins(folder)
+    words = words_of(folder, examples=folder / "examples", batches="2,99")
+    with started("-m", "spillway.bench", *words) as process:
+        assert any(line.startswith("[3/6]") for line in process.stderr)  # the next one sleeps
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         errors = process.communicate(timeout=60)[1]
         with pytest.raises(ProcessLookupError):  # its child has ended too
             os.killpg(process.pid, 0)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     assert process.returncode == 128 + number and "Traceback" not in errors, errors
     if number == signal.SIGINT:
         assert f"| {NOT_DONE} | 3 |" in (folder / "out" / "report.md").read_text()
@@ -434,9 +404,7 @@ def test_what_comes_while_a_process_is_started_comes_later():
 
 def test_a_tiny_matrix_of_the_examples(folder):
     """One model in two modes; each run is a process of its own that imports PyTorch."""
-    status = bench.main([*TINY, "--models", "gpt", "--modes", "keep,spillway", "--batches", "2",
-                         "--text", str(ROOT / "tensor"),
-                         "--work", str(folder), "--no-hooks", "--out", str(folder / "out")])
+    status = bench.main(words_of(folder, modes="keep,spillway", batches=2))
     found = json.loads((folder / "out" / "torch.json").read_text())
     assert status == 0 and [run["mode"] for run in found["runs"]] == ["keep", "spillway"]
     assert found["runs"][0]["losses_hex"] == found["runs"][1]["losses_hex"]
@@ -471,20 +439,16 @@ def test_kernels_are_told():
         has_openblas = "/libopenblas" in file.read()
     assert (blas.chosen() is not None) == has_openblas
     if has_openblas:
-        done = subprocess.run([sys.executable, "-c", "import torch; from spillway.bench import "
-                                                     "blas; print(blas.chosen())"], text=True,
-                              capture_output=True, env={**os.environ,
-                                                        "PYTHONPATH": str(ROOT / "python"),
-                                                        blas.NAME: "Nehalem"})
+        program = "import torch; from spillway.bench import blas; print(blas.chosen())"
+        done = run_python("-c", program, env={blas.NAME: "Nehalem"})
         assert done.stdout == "Nehalem\n", done.stderr
 
 
-def test_time_in_hooks(drives, monkeypatch, capsys):
-    spillway.format_store(drives)
-    for name, value in {"BYTES_MAX": 20 * hooks.LENGTHS[0], "HIDDEN": 64, "SEQUENCE": 64,
-                        "LAYERS": 2}.items():
+def test_time_in_hooks(formatted, monkeypatch, capsys):
+    small = {"BYTES_MAX": 20 * hooks.LENGTHS[0], "HIDDEN": 64, "SEQUENCE": 64, "LAYERS": 2}
+    for name, value in small.items():
         monkeypatch.setattr(hooks, name, value)
-    assert hooks.main([",".join(drives)]) == 0
+    assert hooks.main([",".join(formatted)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.pop("length_bytes") for line in lines[:-1]] == list(hooks.LENGTHS)
     assert [line["name"] for line in lines] == ["64 KiB", "256 KiB", "2,048 KiB", "8,192 KiB",
@@ -496,8 +460,8 @@ def test_time_in_hooks(drives, monkeypatch, capsys):
         assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us",
                              "use_us_mean"}
         assert line.pop("name") and line["save_us_wall"] > 0
-        assert all(isinstance(value, float)
-                   for value in line.values())  # so few are within what the clocks take, or less
+        # so few are within what the clocks take, or less
+        assert all(isinstance(value, float) for value in line.values())
 
 
 def test_help(capsys):
@@ -510,21 +474,21 @@ def test_help(capsys):
 
 
 @pytest.mark.parametrize("options, words", [
-    (["--models", "gpt,resnet"], "choose from gpt, bert, t5"),
-    (["--batches", "0"], "must be at least 1"),
-    (["--batches", "x"], "a list separated by commas"),
-    (["--steps", "1"], "--steps at least 2"),
-    (["--throttle", "0.5"], "needs --devices and mode spillway"),
-    (["--throttle", "0", "--devices", "/dev/null"], "a share above 0"),
-    (["--examples", "/nonexistent"], "has no gpt.py"),
-    (["--grad-memory", "kept,lost"], "choose from freed, kept, early"),
-    (["--malloc", "mine"], "choose from tuned, libc, run"),
-    (["--minutes", "-1"], "--minutes must be above 0"),
-    (["--drive-bytes", "-100"], "at least 16 MiB"),
+    ({"models": "gpt,resnet"}, "choose from gpt, bert, t5"),
+    ({"batches": 0}, "must be at least 1"),
+    ({"batches": "x"}, "a list separated by commas"),
+    ({"steps": 1}, "--steps at least 2"),
+    ({"throttle": 0.5}, "needs --devices and mode spillway"),
+    ({"throttle": 0, "devices": "/dev/null"}, "a share above 0"),
+    ({"examples": "/nonexistent"}, "has no gpt.py"),
+    ({"grad_memory": "kept,lost"}, "choose from freed, kept, early"),
+    ({"malloc": "mine"}, "choose from tuned, libc, run"),
+    ({"minutes": -1}, "--minutes must be above 0"),
+    ({"drive_bytes": -100}, "at least 16 MiB"),
 ])
 def test_wrong_use(capsys, options, words):
     with pytest.raises(SystemExit) as ended:
-        bench.main(options)
+        bench.main(options_of(**options))
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
 

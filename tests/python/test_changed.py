@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_changed.py - what a backward pass changes in place of what it was handed: as without spillway
+# tests/python/test_changed.py - a backward pass changes in place what it was handed
 # layer: test all
-"""Each program runs twice, without spillway and with it: both give the same gradients, or both the same error."""
+"""Each program runs twice, without spillway and with it: both give the same gradients, or both the
+same error."""
 import contextlib
+import functools
 import gc
+import inspect
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -16,22 +18,19 @@ import torch
 
 import spillway
 import spillway.torch
-from conftest import emptied, make_drives
-from offloading import Nothing, left_in, settle
-from spillway import _on_device
-from streams import Table
+from conftest import emptied, given_back, make_drives
+from offloading import equal, in_threads, left_in, offload_all, settle
+from streams import Table, host_is_device
 
 
 @pytest.fixture(scope="module")
 def one_store():
-    folder = Path(tempfile.mkdtemp(prefix="spillway-python.", dir=os.environ.get("TMPDIR", "/var/tmp")))
-    try:
-        drives = make_drives(folder, 2, 64 << 20)
+    with tempfile.TemporaryDirectory(prefix="spillway-python.",
+                                     dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:
+        drives = make_drives(Path(folder), 2, 64 << 20)
         spillway.format_store(drives)
         with spillway.Store(drives) as opened:
             yield opened
-    finally:
-        shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -63,14 +62,16 @@ class Change(torch.autograd.Function):
         return (gradient, None) + (None,) * ctx.count
 
 
-class Scaled(torch.autograd.Function):
-    """exp(), that computes its gradient in what it saved, as fused losses do to spare memory."""
-
+class Exp(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         y = x.exp()
         ctx.save_for_backward(y)
         return y.clone()
+
+
+class Scaled(Exp):
+    """It computes its gradient in what it saved, as fused losses do to spare memory."""
 
     @staticmethod
     def backward(ctx, gradient):
@@ -78,14 +79,8 @@ class Scaled(torch.autograd.Function):
         return y.mul_(gradient)
 
 
-class Computed(torch.autograd.Function):
-    """exp(), whose gradient is what it saved: right for a sum."""
-
-    @staticmethod
-    def forward(ctx, x):
-        y = x.exp()
-        ctx.save_for_backward(y)
-        return y.clone()
+class Computed(Exp):
+    """Its gradient is what it saved: right for a sum."""
 
     @staticmethod
     def backward(ctx, gradient):
@@ -93,7 +88,8 @@ class Computed(torch.autograd.Function):
 
 
 class Where:
-    """Where the bytes are when they are used. A device is one without a GPU: every tensor is on it."""
+    """Where the bytes are when they are used. A device is one without a GPU: every tensor is on
+    it."""
 
     opened = []
 
@@ -103,7 +99,7 @@ class Where:
         if what.startswith("device"):
             self._open_on_device(store)
         elif what != "without":
-            self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=1 << 30 if what == "kept" else 1)
+            self.off = offload_all(store, min_bytes=1 << 30 if what == "kept" else 1)
 
     @staticmethod
     def close_devices():
@@ -115,10 +111,8 @@ class Where:
         self.close_devices()
         # Copies to host memory end at once, or never.
         self._table = Table(polls=0 if self.what == "device: stored" else None)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_on_device, "device_table", lambda devices: self._table)
-            least = 1 << 40 if self.what == "device: kept" else 1
-            self.off = spillway.torch.offload(Nothing(), store, mode="spill", min_bytes=least)
+        self.off = offload_all(store, min_bytes=1 << 40 if self.what == "device: kept" else 1)
+        host_is_device(self.off, self._table)
         Where.opened.append(self.off)
 
     def context(self):
@@ -140,8 +134,9 @@ class Where:
             self._table.polls = 0
             deadline = time.monotonic() + 10
             stats = self.off.stats()
-            while (kept := stats.device_staging_bytes + stats.entries) and time.monotonic() < deadline:
+            while stats.device_staging_bytes + stats.entries and time.monotonic() < deadline:
                 stats = self.off.stats()
+            kept = stats.device_staging_bytes + stats.entries
         return (*left_in(self.off), kept)
 
 
@@ -164,11 +159,35 @@ def same(program, store, what):
     if expected is INPLACE or got is INPLACE:
         assert got is expected
     else:
-        assert len(got) == len(expected) and all(torch.equal(a, b) for a, b in zip(got, expected))
+        assert len(got) == len(expected) and equal(got, expected)
     return expected
 
 
-@pytest.fixture(params=["stored", "forwarded", "kept", "device: stored", "device: forwarded", "device: kept"])
+def _test_of(program, expected_error):
+    """A test of a program, which gets where its bytes are, in each of ``what``."""
+    names = list(inspect.signature(program).parameters)[1:]
+
+    def test(store, what, **given):
+        got = same(lambda where: program(where, **given), store, what)
+        assert (got is INPLACE) == expected_error
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    test.__signature__ = inspect.Signature(
+        [inspect.Parameter(name, keyword) for name in ("store", "what", *names)])
+    test.__name__, test.__doc__ = program.__name__, program.__doc__
+    return test
+
+
+def raises(program):
+    return _test_of(program, True)
+
+
+def same_gradients(program):
+    return _test_of(program, False)
+
+
+@pytest.fixture(
+    params=["stored", "forwarded", "kept", "device: stored", "device: forwarded", "device: kept"])
 def what(request):
     return request.param
 
@@ -177,20 +196,18 @@ def leaf(*size, dtype=torch.float32):
     return torch.randn(*(size or (20000,)), dtype=dtype, requires_grad=True)
 
 
-# ---- Errors ------------------------------------------------------------------------------------------------------------
+# ---- Errors --------------------------------------------------------------------------------------
 
 
-def test_the_graph_is_used_again(store, what):
-    def program(where):
-        x = leaf()
-        with where.context():
-            z = (2 * Scaled.apply(x)).sum()
-            where.saved()
-            z.backward(retain_graph=True)
-            assert torch.equal(x.grad, 2 * x.detach().exp())
-            z.backward()
-
-    assert same(program, store, what) is INPLACE
+@raises
+def test_the_graph_is_used_again(where):
+    x = leaf()
+    with where.context():
+        z = (2 * Scaled.apply(x)).sum()
+        where.saved()
+        z.backward(retain_graph=True)
+        assert torch.equal(x.grad, 2 * x.detach().exp())
+        z.backward()
 
 
 def test_the_words(store):
@@ -205,7 +222,8 @@ def test_the_words(store):
 
     for what in ("without", "stored", "forwarded", "device: stored", "device: forwarded"):
         text = program(Where(store, what))
-        assert "operation: [torch.FloatTensor [300]] is at version 1; expected version 0 instead" in text, what
+        words = "operation: [torch.FloatTensor [300]] is at version 1; expected version 0 instead"
+        assert words in text, what
     gc.collect()
 
 
@@ -220,18 +238,16 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_another_operation_saved_it(store, what, change):
-    def program(where):
-        x = leaf()
-        with where.context():
-            y = x * 1
-            a = y.sin()
-            b = Change.apply(a, CHANGES[change], y)  # the later one is used first
-            where.saved()
-            b.sum().backward()
-        return [x.grad]
-
-    assert same(program, store, what) is INPLACE
+@raises
+def test_another_operation_saved_it(where, change):
+    x = leaf()
+    with where.context():
+        y = x * 1
+        a = y.sin()
+        b = Change.apply(a, CHANGES[change], y)  # the later one is used first
+        where.saved()
+        b.sum().backward()
+    return [x.grad]
 
 
 VIEWS = {
@@ -244,24 +260,24 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("changed_first", [True, False], ids=["the view is changed", "the storage is changed"])
+@pytest.mark.parametrize("changed_first", [True, False],
+                         ids=["the view is changed", "the storage is changed"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_views_of_one_storage(store, what, view, changed_first):
+@raises
+def test_views_of_one_storage(where, view, changed_first):
     """They are handed out on the same memory."""
-    def program(where):
-        x = leaf(1)
-        with where.context():
-            y = torch.randn(20000)
-            seen = VIEWS[view](y)
-            one, other = (seen, y) if changed_first else (y, seen)
-            z = Change.apply(x, None, other)
-            z = Change.apply(z, lambda t: t.view(-1)[:3].zero_() if t.is_contiguous() else t[:1, :1].zero_(), one)
-            del y, seen, one, other
-            where.saved()
-            z.sum().backward()
-        return [x.grad]
-
-    assert same(program, store, what) is INPLACE
+    x = leaf(1)
+    with where.context():
+        y = torch.randn(20000)
+        seen = VIEWS[view](y)
+        one, other = (seen, y) if changed_first else (y, seen)
+        z = Change.apply(x, None, other)
+        z = Change.apply(z, lambda t: (t.view(-1)[:3] if t.is_contiguous() else t[:1, :1]).zero_(),
+                         one)
+        del y, seen, one, other
+        where.saved()
+        z.sum().backward()
+    return [x.grad]
 
 
 LAZY = {
@@ -275,48 +291,43 @@ LAZY = {
 
 @pytest.mark.parametrize("make", LAZY)
 @pytest.mark.parametrize("changed_first", [True, False])
-def test_lazy_views(store, what, make, changed_first):
-    def program(where):
-        x = leaf(1)
-        with where.context():
-            y = torch.randn(5000, dtype=torch.complex64)
-            seen = LAZY[make](y)
-            one, other = (seen, y) if changed_first else (y, seen)
-            z = Change.apply(Change.apply(x, None, other), lambda t: t.mul_(2), one)
-            del y, seen, one, other
-            where.saved()
-            z.sum().backward()
-        return [x.grad]
-
-    assert same(program, store, what) is INPLACE
+@raises
+def test_lazy_views(where, make, changed_first):
+    x = leaf(1)
+    with where.context():
+        y = torch.randn(5000, dtype=torch.complex64)
+        seen = LAZY[make](y)
+        one, other = (seen, y) if changed_first else (y, seen)
+        z = Change.apply(Change.apply(x, None, other), lambda t: t.mul_(2), one)
+        del y, seen, one, other
+        where.saved()
+        z.sum().backward()
+    return [x.grad]
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.int64, torch.complex128])
-def test_types(store, what, dtype):
-    def program(where):
-        x = leaf(1)
-        with where.context():
-            z = Change.apply(x, lambda t: t.zero_(), torch.ones(5000, dtype=dtype)).sum()
-            where.saved()
-            z.backward(retain_graph=True)
-            z.backward()
-
-    assert same(program, store, what) is INPLACE
+@raises
+def test_types(where, dtype):
+    x = leaf(1)
+    with where.context():
+        z = Change.apply(x, lambda t: t.zero_(), torch.ones(5000, dtype=dtype)).sum()
+        where.saved()
+        z.backward(retain_graph=True)
+        z.backward()
 
 
-def test_it_is_changed_between_the_uses(store, what):
-    """By whoever got it from the backward pass, and held it beyond that; and once more after it was used again."""
-    def program(where):
-        x, held = leaf(1), []
-        with where.context():
-            z = Change.apply(x, held.append, torch.randn(20000)).sum()
-            where.saved()
-            z.backward(retain_graph=True)
-            z.backward(retain_graph=True)
-            held[0].zero_()
-            z.backward()
-
-    assert same(program, store, what) is INPLACE
+@raises
+def test_it_is_changed_between_the_uses(where):
+    """By whoever got it from the backward pass, and held it beyond that; and once more after it was
+    used again."""
+    x, held = leaf(1), []
+    with where.context():
+        z = Change.apply(x, held.append, torch.randn(20000)).sum()
+        where.saved()
+        z.backward(retain_graph=True)
+        z.backward(retain_graph=True)
+        held[0].zero_()
+        z.backward()
 
 
 def test_in_another_thread(store, what):
@@ -334,9 +345,7 @@ def test_in_another_thread(store, what):
             outputs = [y.sin(), Change.apply(x, lambda t: t.zero_(), y)]
             where.saved()
             while outputs:
-                thread = threading.Thread(target=use, args=(outputs.pop(),))
-                thread.start()
-                thread.join()
+                in_threads(functools.partial(use, outputs.pop()))
         assert len(errors) == 1 and INPLACE in errors[0]
         return [x.grad]
 
@@ -369,34 +378,27 @@ def test_by_several_threads_at_once(store, what):
             errors.append(str(error))
 
     for _ in range(2):  # at once, then the others
-        threads = [threading.Thread(target=use, args=(outputs.pop(),)) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    del threads
+        in_threads(*(functools.partial(use, outputs.pop()) for _ in range(count)))
     assert got == [True] * count
     assert len(errors) == count and all(INPLACE in error for error in errors)
     assert where.left() == (0, 0, 0, 0)
 
 
-def test_double_backward(store, what):
+@raises
+def test_double_backward(where):
     """What the first backward pass changes the second one uses."""
-    def program(where):
-        x = leaf()
-        with where.context():
-            y = x.exp()
-            z = Change.apply(y * y, lambda t: t.mul_(2), y)
-            where.saved()
-            (first,) = torch.autograd.grad(z.sum(), x, create_graph=True)
-            where.saved()
-            first.pow(2).sum().backward()
-        return [x.grad]
-
-    assert same(program, store, what) is INPLACE
+    x = leaf()
+    with where.context():
+        y = x.exp()
+        z = Change.apply(y * y, lambda t: t.mul_(2), y)
+        where.saved()
+        (first,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+        where.saved()
+        first.pow(2).sum().backward()
+    return [x.grad]
 
 
-# ---- What PyTorch does not count ------------------------------------------------------------------------------------------
+# ---- What PyTorch does not count -----------------------------------------------------------------
 
 
 UNCOUNTED = {
@@ -409,132 +411,120 @@ UNCOUNTED = {
 
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("change", UNCOUNTED)
-def test_changed_between_two_passes(store, what, change, settled):
+@same_gradients
+def test_changed_between_two_passes(where, change, settled):
     """What is saved after the change is no duplicate of what was saved before it."""
-    def program(where):
-        x = leaf()
-        with where.context():
-            y = x * 1
-            first = y.sin()
-            if settled:
-                where.saved()
-            UNCOUNTED[change](y)
-            second = y.cos() + y.exp()
-            if settled:
-                where.saved()
-            second.sum().backward()
-        del first
-        return [x.grad]
-
-    assert same(program, store, what) is not INPLACE
+    x = leaf()
+    with where.context():
+        y = x * 1
+        first = y.sin()
+        if settled:
+            where.saved()
+        UNCOUNTED[change](y)
+        second = y.cos() + y.exp()
+        if settled:
+            where.saved()
+        second.sum().backward()
+    del first
+    return [x.grad]
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_changed_between_many_passes(store, what, settled):
-    def program(where):
-        x = leaf()
-        with where.context():
-            y = x * 1
-            outputs = []
-            for _ in range(5):
-                outputs += [y.sin(), y.exp()]
-                if settled:
-                    where.saved()
-                y.data.add_(1)
-            last = y.tan().sum()
-            where.saved()
-            last.backward()
-        del outputs
-        return [x.grad]
-
-    assert same(program, store, what) is not INPLACE
+@same_gradients
+def test_changed_between_many_passes(where, settled):
+    x = leaf()
+    with where.context():
+        y = x * 1
+        outputs = []
+        for _ in range(5):
+            outputs += [y.sin(), y.exp()]
+            if settled:
+                where.saved()
+            y.data.add_(1)
+        last = y.tan().sum()
+        where.saved()
+        last.backward()
+    del outputs
+    return [x.grad]
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_a_view_of_what_changed(store, what, settled):
-    def program(where):
-        x = leaf()
-        with where.context():
-            y = x * 1
-            first = (y * y).sum()
-            if settled:
-                where.saved()
-            y.data[15000:].fill_(3)
-            second = y[14000:].sin().sum() + y[:100].sin().sum()
-            if settled:
-                where.saved()
-            second.backward()
-        del first
-        return [x.grad]
-
-    assert same(program, store, what) is not INPLACE
-
-
-# ---- What PyTorch takes --------------------------------------------------------------------------------------------------
-
-
-def test_the_last_use(store, what):
-    def program(where):
-        x = leaf()
-        with where.context():
-            z = Scaled.apply(x).pow(2).sum()
+@same_gradients
+def test_a_view_of_what_changed(where, settled):
+    x = leaf()
+    with where.context():
+        y = x * 1
+        first = (y * y).sum()
+        if settled:
             where.saved()
-            z.backward()
-        return [x.grad]
+        y.data[15000:].fill_(3)
+        second = y[14000:].sin().sum() + y[:100].sin().sum()
+        if settled:
+            where.saved()
+        second.backward()
+    del first
+    return [x.grad]
 
-    assert same(program, store, what) is not INPLACE
+
+# ---- What PyTorch takes --------------------------------------------------------------------------
 
 
-def test_accumulation(store, what):
-    """The gradient may be what was saved itself, and outlives the graph. Whether the context is left does not matter."""
-    def program(where):
-        x = leaf()
-        for inside in (True, True, False, False):
-            with where.context():
-                z = Scaled.apply(x).sum() + Scaled.apply(x).sum()
-                where.saved()
-                if inside:
-                    z.backward()
-            if not inside:
+@same_gradients
+def test_the_last_use(where):
+    x = leaf()
+    with where.context():
+        z = Scaled.apply(x).pow(2).sum()
+        where.saved()
+        z.backward()
+    return [x.grad]
+
+
+@same_gradients
+def test_accumulation(where):
+    """The gradient may be what was saved itself, and outlives the graph. Whether the context is
+    left does not matter."""
+    x = leaf()
+    for inside in (True, True, False, False):
+        with where.context():
+            z = Scaled.apply(x).sum() + Scaled.apply(x).sum()
+            where.saved()
+            if inside:
                 z.backward()
-            del z
-        return [x.grad]
+        if not inside:
+            z.backward()
+        del z
+    return [x.grad]
 
-    assert same(program, store, what) is not INPLACE
 
-
-def test_used_again_and_not_changed(store, what):
-    def program(where):
-        x = leaf()
-        with where.context():
-            y = x.exp()
-            z = (y * y.sin() * y.view(100, 200).t().reshape(-1)).sum()
-            where.saved()
-            for _ in range(3):
-                z.backward(retain_graph=True)
-        return [x.grad]
-
-    assert same(program, store, what) is not INPLACE
+@same_gradients
+def test_used_again_and_not_changed(where):
+    x = leaf()
+    with where.context():
+        y = x.exp()
+        z = (y * y.sin() * y.view(100, 200).t().reshape(-1)).sum()
+        where.saved()
+        for _ in range(3):
+            z.backward(retain_graph=True)
+    return [x.grad]
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_the_gradient_is_what_was_saved(store, what, first):
+@same_gradients
+def test_the_gradient_is_what_was_saved(where, first):
     """Gradients are added in place where nobody else has them."""
-    def program(where):
-        x = leaf()
-        with where.context():
-            outputs = [Computed.apply, lambda x: x * 3]
-            z = sum(output(x).sum() for output in (reversed(outputs) if first else outputs))
-            where.saved()
-            for _ in range(3):
-                z.backward(retain_graph=True)
-        return [x.grad]
-
-    assert same(program, store, what) is not INPLACE
+    x = leaf()
+    with where.context():
+        outputs = [Computed.apply, lambda x: x * 3]
+        z = sum(output(x).sum() for output in (reversed(outputs) if first else outputs))
+        where.saved()
+        for _ in range(3):
+            z.backward(retain_graph=True)
+    return [x.grad]
 
 
 def test_it_is_taken_over_as_gradient(store, what):
-    """Some versions of PyTorch do so where there are hooks, and add to it in place. The third time the gradient would be wrong."""
+    """Some versions of PyTorch do so where there are hooks, and add to it in place. The third time
+    the gradient would be wrong."""
     def program(where):
         x = leaf()
         with where.context():
@@ -553,7 +543,8 @@ def test_it_is_taken_over_as_gradient(store, what):
 
 @pytest.mark.parametrize("what", ["stored", "device: stored"])
 def test_saved_anew_after_the_change(store, what):
-    """The change was one of memory that was read back, not of the tensor, which still has what it had."""
+    """The change was one of memory that was read back, not of the tensor, which still has what it
+    had."""
     where = Where(store, what)
     x = leaf(1)
     seen = []
@@ -573,17 +564,16 @@ def test_saved_anew_after_the_change(store, what):
     assert where.left() == (0, 0, 0, 0)
 
 
-def test_a_graph_that_is_kept_does_not_keep_the_drives(drives):
-    """What was read back is held as long as it may be used again, and no longer than the store is open."""
-    spillway.format_store(drives)
+def test_a_graph_that_is_kept_does_not_keep_the_drives(formatted):
+    """What was read back is held as long as it may be used again, and no longer than the store is
+    open."""
     x = leaf()
-    with spillway.Store(drives) as store:
+    with spillway.Store(formatted) as store:
         off = Where(store, "stored").off
         with off:
             z = (x.exp() * x.sin()).sum()
             settle(off)
             z.backward(retain_graph=True)
-    with spillway.Store(drives):  # they were given back
-        pass
+    given_back(formatted)
     with pytest.raises((RuntimeError, spillway.SpillwayError), match="the tensor cache is closed"):
         z.backward()

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_compile.py - torch.compile: hooks see what compiled code saves when it runs, and gradients are those without them
-"""By a compiler (inductor) where there is one, and without (aot_eager), which traces in the same way."""
+# tests/python/test_compile.py - torch.compile: gradients are those without hooks
+"""By a compiler (inductor) where there is one, and without (aot_eager), which traces in the same
+way."""
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -12,13 +14,13 @@ from torch import nn
 
 if hasattr(torch, "compile"):
     # What is compiled is kept there, and what PyTorch names as it is imported.
-    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="spillway-python.", dir=os.environ.get("TMPDIR"))
+    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(
+        prefix="spillway-python.", dir=os.environ.get("TMPDIR"))
     atexit.register(shutil.rmtree, tempfile.tempdir)
     # In this process, not in others that are still there when the test ends.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
-import spillway.torch  # noqa: E402
-from offloading import left_in, settle  # noqa: E402
+from offloading import equal, gradients_of, left_in, offload_all, settle  # noqa: E402
 
 
 def why_not():
@@ -38,15 +40,18 @@ pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
 def compiles():
-    """Inductor needs a compiler and PyTorch's headers, which a distribution may have in a package of their own."""
+    """Inductor needs a compiler and PyTorch's headers, which a distribution may have in a package
+    of their own."""
     if WHY_NOT is not None or shutil.which(os.environ.get("CXX", "g++")) is None:
         return False
     from torch.utils.cpp_extension import include_paths
 
-    return any(os.path.exists(os.path.join(path, "ATen/NumericUtils.h")) for path in [*include_paths(), "/usr/include"])
+    return any(os.path.exists(os.path.join(path, "ATen/NumericUtils.h"))
+               for path in [*include_paths(), "/usr/include"])
 
 
-COMPILER = pytest.mark.skipif(not compiles(), reason="no C++ compiler, or no headers of PyTorch (libtorch-dev)")
+COMPILER = pytest.mark.skipif(not compiles(),
+                              reason="no C++ compiler, or no headers of PyTorch (libtorch-dev)")
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=COMPILER)]
 
 
@@ -101,27 +106,19 @@ def layers_in_place(model, backend):
 WAYS = [whole, in_place, per_block, layers_in_place]
 
 
-def train(compiled, backend, off_of=None, steps=4, after=lambda: None):
+def train(compiled, backend, store=None, mode="spill", steps=4, after=lambda: None):
     """(gradients of every step, the offload)"""
     torch.manual_seed(1)
     model = compiled(Model(), backend)
-    off = off_of(model) if off_of else None
+    off = contextlib.nullcontext() if store is None else offload_all(store, model, mode=mode)
     gradients = []
     for _ in range(steps):
         model.zero_grad()
-        x = torch.randn(128, 64)
-        if off is None:
-            model(x).pow(2).mean().backward()
-        else:
-            with off:
-                model(x).pow(2).mean().backward()
-        gradients.append([p.grad.clone() for p in model.parameters()])
+        with off:
+            model(torch.randn(128, 64)).pow(2).mean().backward()
+        gradients.append([gradient.clone() for gradient in gradients_of(model)])
         after()
     return gradients, off
-
-
-def equal(these, those):
-    return all(torch.equal(a, b) for mine, others in zip(these, those) for a, b in zip(mine, others))
 
 
 @pytest.mark.parametrize("compiled", WAYS)
@@ -130,7 +127,7 @@ def equal(these, those):
 def test_the_same_gradients(store, backend, compiled, mode):
     expected, _ = train(compiled, backend)
     torch._dynamo.reset()
-    got, off = train(compiled, backend, lambda model: spillway.torch.offload(model, store, min_bytes=1, mode=mode))
+    got, off = train(compiled, backend, store, mode)
     assert equal(got, expected)
     assert off.stats().offers > 0 and off.stats().steps == 4
     assert left_in(off) == (0, 0, 0)
@@ -140,26 +137,21 @@ def test_the_same_gradients(store, backend, compiled, mode):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_compiled_code_saves_goes_to_drives_and_comes_back(store, backend):
     """113263, 116221: hooks are called when it runs, for real tensors, and each time."""
-    def run(off=None):
-        torch.manual_seed(2)
-        model = torch.compile(Model(), backend=backend)
-        gradients = []
-        for _ in range(3):
-            x = torch.randn(128, 64)
-            if off is None:
-                loss = model(x).pow(2).mean()
-            else:
-                with off:
-                    loss = model(x).pow(2).mean()
-                    settle(off)
-            loss.backward()
-            gradients.append([p.grad.clone() for p in model.parameters()])
-        return gradients
-
-    expected = run()
-    torch._dynamo.reset()
-    off = spillway.torch.offload(nn.Module(), store, min_bytes=1, mode="spill")
-    assert equal(run(off), expected)
+    off = offload_all(store)
+    torch.manual_seed(2)
+    model = torch.compile(Model(), backend=backend)
+    for _ in range(3):
+        x = torch.randn(128, 64)
+        model.zero_grad()
+        with off:
+            loss = model(x).pow(2).mean()
+            settle(off)
+        loss.backward()
+        got = [gradient.clone() for gradient in gradients_of(model)]
+        model.zero_grad()
+        model(x).pow(2).mean().backward()
+        assert equal(got, gradients_of(model))
+    del loss
     stats = off.stats()
     assert stats.bytes_spilled > 0 and stats.bytes_read > 0
     assert left_in(off) == (0, 0, 0)
@@ -170,7 +162,7 @@ def test_entering_again_compiles_nothing_again(store, compiled):
     from torch._dynamo.testing import CompileCounterWithBackend
 
     counter, counts = CompileCounterWithBackend("aot_eager"), []
-    off = train(compiled, counter, lambda model: spillway.torch.offload(model, store, min_bytes=1), steps=5,
+    off = train(compiled, counter, store, steps=5,
                 after=lambda: counts.append(counter.frame_count))[1]
     assert counts[0] > 0 and counts == counts[:1] * 5
     assert left_in(off) == (0, 0, 0)
@@ -186,16 +178,16 @@ def test_compiled_before_the_context(store, backend):
     def gradients():
         model.zero_grad()
         model(x).pow(2).mean().backward()
-        return [p.grad.clone() for p in model.parameters()]
+        return [gradient.clone() for gradient in gradients_of(model)]
 
     expected = gradients()
-    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    off = offload_all(store, model)
     for _ in range(2):
         with off:
-            assert equal([gradients()], [expected])
+            assert equal(gradients(), expected)
         offers = off.stats().offers
         assert offers > 0
-        assert equal([gradients()], [expected])
+        assert equal(gradients(), expected)
         assert off.stats().offers == offers
     assert left_in(off) == (0, 0, 0)
 
@@ -209,15 +201,13 @@ def test_backward_twice(store, backend):
         torch.manual_seed(4)
         model = torch.compile(Model(), backend=backend)
         x = torch.randn(128, 64)
-        if off is not None:
-            off.__enter__()
-        loss = model(x).pow(2).mean()
-        if off is not None:
-            settle(off)
-            off.__exit__(None, None, None)
+        with off or contextlib.nullcontext():
+            loss = model(x).pow(2).mean()
+            if off is not None:
+                settle(off)
         loss.backward(retain_graph=True)
         loss.backward()
-        return [p.grad.clone() for p in model.parameters()]
+        return gradients_of(model)
 
     donated = getattr(config, "donated_buffer", None)
     try:
@@ -225,8 +215,8 @@ def test_backward_twice(store, backend):
             config.donated_buffer = False
         expected = run()
         torch._dynamo.reset()
-        off = spillway.torch.offload(nn.Module(), store, min_bytes=1, mode="spill")
-        assert equal([run(off)], [expected])
+        off = offload_all(store)
+        assert equal(run(off), expected)
     finally:
         if donated is not None:
             config.donated_buffer = donated
@@ -234,8 +224,9 @@ def test_backward_twice(store, backend):
 
 
 def used_before(model, store, x):
-    """(how many saved tensors had been used when the gradient of the first block's output was there, how many in all)"""
-    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    """(how many saved tensors had been used when the gradient of the first block's output was
+    there, how many in all)"""
+    off = offload_all(store, model)
     seen, uses = [], []
     pack = off._session.pack
 
@@ -247,7 +238,8 @@ def used_before(model, store, x):
             uses.append(None)
             return self.packed.unpack()
 
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: Counted(pack(tensor)), lambda packed: packed.unpack())
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: Counted(pack(tensor)),
+                                                     lambda packed: packed.unpack())
     with off, hooks:
         between = model.blocks[0](x)
         between.register_hook(lambda _gradient: seen.append(len(uses)))

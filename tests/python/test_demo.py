@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_demo.py - the demo in small: the script from end to end, interrupted and misused; the report
+# tests/python/test_demo.py - the demo in small: end to end, interrupted, misused; the report
 # layer: all
 import json
 import os
@@ -12,18 +12,20 @@ from pathlib import Path
 import pytest
 
 import spillway
-from conftest import BUILD, ROOT
-from spillway.demo import report
+from conftest import BUILD, ROOT, run_python
+from spillway.demo import chart, report
 
 SCRIPT = ROOT / "scripts/demo.sh"
 SMALL = {"DEMO_LAYERS": "2", "DEMO_HIDDEN": "64", "DEMO_SEQUENCE": "96", "DEMO_STEPS": "3"}
 
-needs_command = pytest.mark.skipif(not (BUILD / "spillway").exists(), reason="the command is not built")
+needs_command = pytest.mark.skipif(not (BUILD / "spillway").exists(),
+                                   reason="the command is not built")
 
 
 @pytest.fixture
 def start(folder):
-    """Starts the script with everything below the folder; kills what a failed test leaves running."""
+    """Starts the script with everything below the folder; kills what a failed test leaves
+    running."""
     work, temporary = folder / "work", folder / "temporary"
     work.mkdir()
     temporary.mkdir()
@@ -31,11 +33,12 @@ def start(folder):
 
     def begin(**variables):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("DEMO_")}
-        process = subprocess.Popen(
-            [str(SCRIPT)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-            env={**clean, **SMALL, "PYTHON": sys.executable, "SPW_BUILD": str(BUILD), "DEMO_DIR": str(work),
-                 "TMPDIR": str(temporary), "DEMO_CHART": str(folder / "chart.svg"), **variables})
+        env = {**clean, **SMALL, "PYTHON": sys.executable, "SPW_BUILD": str(BUILD),
+               "DEMO_DIR": str(work), "TMPDIR": str(temporary),
+               "DEMO_CHART": str(folder / "chart.svg"), **variables}
+        process = subprocess.Popen([str(SCRIPT)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True,
+                                   env=env)
         started.append(process)
         return process
 
@@ -45,8 +48,10 @@ def start(folder):
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
     assert left_behind(work) == []
-    # Some versions of PyTorch write a file as they are imported, which they remove unless the process is killed.
-    assert [path for path in temporary.rglob("*") if path.is_file() and path.name != "_remote_module_non_scriptable.py"] == []
+    # Some versions of PyTorch write a file as they are imported, which they remove unless the
+    # process is killed.
+    left = {path.name for path in temporary.rglob("*") if path.is_file()}
+    assert left <= {"_remote_module_non_scriptable.py"}
 
 
 def left_behind(work):
@@ -64,7 +69,8 @@ def test_from_end_to_end(start, folder):
     xml.etree.ElementTree.parse(folder / "chart.svg")
     modes = json.loads((folder / "all.json").read_text())["modes"]
     for mode in report.MODES:
-        for key in ("activation_peak_bytes", "rss_peak_bytes", "step_seconds_median", "tokens_per_second"):
+        for key in ("activation_peak_bytes", "rss_peak_bytes", "step_seconds_median",
+                    "tokens_per_second"):
             assert modes[mode][key] > 0, (mode, key)
         assert len(modes[mode]["losses"]) == 3
     spillway = modes["spillway"]
@@ -74,33 +80,24 @@ def test_from_end_to_end(start, folder):
     assert modes["keep"]["losses_hex"] == modes["recompute"]["losses_hex"] == spillway["losses_hex"]
 
 
-@needs_command
-@pytest.mark.parametrize("mode", ["keep", "spillway"])
-def test_interrupted(start, mode):
-    """By Ctrl-C on the terminal: the signal goes to every process of the foreground."""
-    process = start(DEMO_STEPS="30")
-    for line in process.stdout:
-        if line.split()[:2] == [mode, "step"]:
-            break
-    os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, output + errors
-    assert "Traceback" not in errors
+def at_step_of(mode, process):
+    assert any(line.split()[:2] == [mode, "step"] for line in process.stderr)
 
 
 @needs_command
-def test_asked_to_end(start, folder):
-    """By SIGTERM, as the end of a session or a job is told: the store's status page goes too."""
+@pytest.mark.parametrize("mode, number", [("keep", signal.SIGINT), ("spillway", signal.SIGINT),
+                                          ("spillway", signal.SIGTERM)])
+def test_asked_to_end(start, folder, mode, number):
+    """By Ctrl-C on the terminal, or as at the end of a session: the signal goes to every process.
+    The store's status page goes too."""
     process = start(DEMO_STEPS="30")
-    for line in process.stdout:
-        if line.split()[:2] == ["spillway", "step"]:
-            break
+    at_step_of(mode, process)
     drives = sorted((folder / "work").glob("spillway-demo.*/drive?"))
     page = Path(f"/dev/shm/spillway-{spillway.check_store(drives).store_uuid}-0")
-    assert page.exists()
-    os.killpg(process.pid, signal.SIGTERM)
+    assert page.exists() == (mode == "spillway")
+    os.killpg(process.pid, number)
     output, errors = process.communicate(timeout=60)
-    assert process.returncode == 143, output + errors
+    assert process.returncode == 128 + number, output + errors
     assert "Traceback" not in errors and not page.exists()
 
 
@@ -108,12 +105,10 @@ def test_asked_to_end(start, folder):
 def test_killed_in_the_middle_of_a_step(start, folder):
     """The next run works without repair."""
     process = start(DEMO_STEPS="30")
-    for line in process.stdout:
-        if line.split()[:2] == ["spillway", "step"]:
-            break
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    assert len(children) == 1
-    os.kill(int(children[0]), signal.SIGKILL)
+    at_step_of("spillway", process)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
+    (child,) = children.stdout.split()
+    os.kill(int(child), signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == 137
     again = start()
@@ -147,22 +142,17 @@ def test_own_drives_are_wiped_in_the_end(start, folder):
     assert not any(spillway.probe(file).has_store for file in files)
 
 
-def run_report(folder, *arguments):
-    return subprocess.run([sys.executable, "-m", "spillway.demo.report", str(folder), *arguments], capture_output=True,
-                          text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
-
-
 def test_the_report_sees_a_wrong_bit(folder):
     for mode in report.MODES:
         losses = [1.5, 1.25 if mode != "spillway" else 1.25 + 2**-52]
-        run = {"activation_peak_bytes": 1 << 30, "rss_peak_bytes": 1, "step_seconds": [1, 2], "step_cpu_seconds": [1, 2],
-               "losses": losses, "losses_hex": [loss.hex() for loss in losses], "tokens_per_step": 1, "drives": [],
-               "io": ""}
+        run = {"activation_peak_bytes": 1 << 30, "rss_peak_bytes": 1, "step_seconds": [1, 2],
+               "step_cpu_seconds": [1, 2], "tokens_per_step": 1, "drives": [], "io": "",
+               "losses": losses, "losses_hex": [loss.hex() for loss in losses]}
         (folder / f"{mode}-1.json").write_text(json.dumps(run))
-    done = run_report(folder)
+    done = run_python("-m", "spillway.demo.report", folder)
     assert done.returncode == 1 and "DIFFERENT" in done.stdout, done.stderr
 
 
 def test_nice_steps():
     for span in (0.013, 0.4, 0.99, 1.0, 3.7, 12, 480):
-        assert 1.9 < span / report._nice_step(span) < 5.1
+        assert 1.9 < span / chart._nice_step(span) < 5.1

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_device.py - the way of a GPU's tensors, with CUDA calls that need none: their order, slow streams, faults
+# tests/python/test_device.py - the way of a GPU's tensors, with calls that need none: their order,
+# slow streams, faults
+import contextlib
 import ctypes
 import errno
 import gc
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections import deque
 
 import pytest
@@ -20,21 +23,21 @@ import spillway
 import spillway.torch
 from conftest import ROOT, make_drives
 from offloading import RAISED, Nothing, Save, same_bits
-from spillway import _cuda, _library, _on_device
-from spillway._device import Port
+from spillway import _accelerator, _library, _on_device
+from spillway._device import Copy, Port
 from spillway._torch_compat import WeakStorage, storage_of
-from streams import Event, Stream, Table
+from streams import Event, Stream, Table, host_is_device
 
 
 class Rig:
     """A session in which every tensor is one of a device, and what was asked of that in order."""
 
-    def __init__(self, store, monkeypatch, polls=0):
+    def __init__(self, store, polls=0):
         self.log = []
         self.table = Table(polls, self.log)
-        monkeypatch.setattr(_on_device, "device_table", lambda devices: self.table)
         self.off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
         self.session = self.off._session
+        host_is_device(self.off, self.table)
         self.device = self.session.device
 
     def save(self, tensor):
@@ -50,7 +53,10 @@ class Rig:
 
     def stored(self, count):
         """So many are on the drives and nowhere else."""
-        self.until(lambda stats: stats.tensors_spilled == count and stats.device_bytes == stats.device_staging_bytes == 0)
+        self.until(
+            lambda stats: stats.tensors_spilled == count
+            and stats.device_bytes == stats.device_staging_bytes == 0
+        )
 
     def names(self):
         """What happened since the last call."""
@@ -60,11 +66,11 @@ class Rig:
 
 
 @pytest.fixture
-def rig(store, monkeypatch):
+def rig(store):
     made = []
 
     def make(**options):
-        made.append(Rig(store, monkeypatch, **options))
+        made.append(Rig(store, **options))
         return made[-1]
 
     yield make
@@ -75,25 +81,39 @@ def rig(store, monkeypatch):
 
 def test_both_tables_have_the_same_methods():
     def methods(table):
-        return {name: list(inspect.signature(function).parameters) for name, function in vars(table).items()
-                if callable(function) and name[0] != "_"}
+        return {
+            name: list(inspect.signature(function).parameters)
+            for name, function in vars(table).items()
+            if callable(function) and name[0] != "_"
+        }
 
-    assert methods(Table) == methods(_cuda.Table)
+    assert methods(Table) == methods(_accelerator.Table)
 
 
-# ---- Order ---------------------------------------------------------------------------------------------------------------
+# ---- Order ---------------------------------------------------------------------------------------
 
 
 def test_save_and_use_in_order(rig):
     rig = rig()
     expected = torch.randn(1000)
     saved = rig.save(expected.clone())
-    assert rig.names() == [("record", "main"), ("wait", "side1", "main"), ("copy", "side1"), ("record", "side1")]
+    assert rig.names() == [
+        ("record", "main"),
+        ("wait", "side1", "main"),
+        ("copy", "side1"),
+        ("record", "side1"),
+    ]
     rig.stored(1)
     assert rig.names() == []
     assert torch.equal(saved.unpack(), expected)
-    assert rig.names() == [("empty", "main"), ("record", "main"), ("wait", "side2", "main"), ("copy", "side2"),
-                           ("record", "side2"), ("wait", "main", "side2")]
+    assert rig.names() == [
+        ("empty", "main"),
+        ("record", "main"),
+        ("wait", "side2", "main"),
+        ("copy", "side2"),
+        ("record", "side2"),
+        ("wait", "main", "side2"),
+    ]
     stats = rig.stats()
     assert (stats.bytes_copied, stats.bytes_spilled, stats.bytes_read) == (4000, 4000, 4000)
 
@@ -106,7 +126,12 @@ def test_nothing_is_written_before_the_copy_has_ended(rig):
     del tensor
     for _ in range(100):
         stats = rig.stats()
-    assert (stats.copies, stats.tensors_spilled, stats.device_bytes, stats.device_staging_bytes) == (0, 0, 4000, 4000)
+    assert (
+        stats.copies,
+        stats.tensors_spilled,
+        stats.device_bytes,
+        stats.device_staging_bytes,
+    ) == (0, 0, 4000, 4000)
     assert not storage.expired()
     rig.table.polls = 0
     rig.stored(1)
@@ -120,7 +145,7 @@ def test_what_the_device_still_has_is_used_from_there(rig):
     saved = rig.save(tensor)
     rig.names()
     assert saved.unpack().data_ptr() == tensor.data_ptr()
-    assert rig.names() == [("wait", "main", "main"), ("keep", "main")]
+    assert rig.names() == []  # on the stream that it was saved on there is nothing to wait for
     assert rig.stats().bytes_forwarded == 4000
     rig.table.polls = 0
     rig.until(lambda stats: stats.device_staging_bytes == 0)
@@ -132,7 +157,9 @@ def test_staging_memory_is_held_until_the_copy_out_of_it_has_ended(rig):
     saved = rig.save(torch.zeros(2048))
     rig.stored(1)
     rig.table.polls = None
-    rig.table.wait = lambda stream, event: None  # a device that computes for long before it comes to wait
+    rig.table.wait = (
+        lambda stream, event: None
+    )  # a device that computes for long before it comes to wait
     used = saved.unpack()
     del saved
     for _ in range(100):
@@ -148,7 +175,12 @@ def test_dropped_during_the_copy_it_is_not_written(rig):
     del saved
     rig.until(lambda stats: stats.entries == 0)
     stats = rig.stats()
-    assert (stats.copies, stats.tensors_spilled, stats.device_staging_bytes, rig.device.known()) == (1, 0, 0, 1)
+    assert (
+        stats.copies,
+        stats.tensors_spilled,
+        stats.device_staging_bytes,
+        rig.device.known(),
+    ) == (1, 0, 0, 1)
 
 
 def test_views_of_one_content_are_copied_once(rig):
@@ -163,7 +195,7 @@ def test_views_of_one_content_are_copied_once(rig):
 
 
 def test_what_is_saved_again_is_copied_again(rig):
-    """Nobody counts what has changed in between; once it has left the device nobody sees it either."""
+    """Nobody counts what has changed in between; once it has left the device nobody sees it."""
     rig = rig(polls=4)
     tensor = torch.zeros(1000)
     first = rig.save(tensor)
@@ -264,8 +296,10 @@ def test_a_late_device_holds_nothing_of_another_back(rig):
     port, late, early = rig.device.port, Event(Stream("late")), Event(Stream("early"))
     late.after = 1
     for number, event in enumerate((late, early), 1):
-        port._copies[0].setdefault(torch.device("cuda", number), deque()).append((event, number, torch.zeros(1)))
-    assert port.ended() == ([(2, 0)], [])
+        copy = Copy(number, rig.table.main, torch.zeros(1))
+        copy.event = event
+        port._copies[0].setdefault(torch.device("cuda", number), deque()).append(copy)
+    assert list(port.ended_out()) == [(2, 0)]
     port._copies[0].clear()
 
 
@@ -292,16 +326,17 @@ def test_no_event_is_asked_for_while_a_graph_is_captured(rig):
     del saved
 
 
-# ---- From the hooks to the drives ----------------------------------------------------------------------------------------
+# ---- From the hooks to the drives ----------------------------------------------------------------
 
 
 @pytest.fixture
-def offload(monkeypatch):
+def offload():
     """As spillway.torch.offload, where every tensor is one of a device."""
+
     def make(model, store, *, polls=0, waits=False, **options):
         table = Table(polls)
-        monkeypatch.setattr(_on_device, "device_table", lambda devices: table)
         off = spillway.torch.offload(model, store, min_bytes=1, **options)
+        host_is_device(off, table)
         if waits:
             wait_before_backward(off)
         return off
@@ -310,7 +345,7 @@ def offload(monkeypatch):
 
 
 def wait_before_backward(off):
-    """Drives have done what they were given when the first tensor is used: nothing is kept by chance."""
+    """Drives are idle when the first tensor is used: nothing is kept by chance."""
     device = off._session.device
     load = device.load
 
@@ -332,7 +367,9 @@ class Layers(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(1)
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(4))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(4)
+        )
 
     def forward(self, x):
         for layer in self.layers:
@@ -364,7 +401,9 @@ def left(store, off):
 def test_gradients_are_the_same_by_a_plan(store, offload, mode):
     expected, _ = gradients(lambda model: None, steps=6)
     options = {"budget_bytes": 100_000} if mode == "budget" else {}
-    got, off = gradients(lambda model: offload(model, store, mode=mode, waits=True, **options), steps=6)
+    got, off = gradients(
+        lambda model: offload(model, store, mode=mode, waits=True, **options), steps=6
+    )
     assert all(torch.equal(a, b) for a, b in zip(got, expected))
     assert left(store, off) == (0, 0)
     stats = off.stats()
@@ -419,10 +458,18 @@ def test_any_tensor_comes_back(store, offload):
     off = offload(Nothing(), store, mode="spill")
     spilled = 0
     for tensor in (
-        torch.randn(40, 50), torch.randn(40, 50).t(), torch.randn(1, 50).expand(40, 50), torch.arange(4000)[3::7],
-        torch.randn(300).to(torch.bfloat16), torch.randn(70).double(), torch.tensor(3.0), torch.rand(99) > 0.5,
-        torch.randn(30, dtype=torch.complex64).conj(), torch.randn(30, dtype=torch.complex64).conj().imag,
-        torch.randn(100000)[99000:], torch.zeros(0),
+        torch.randn(40, 50),
+        torch.randn(40, 50).t(),
+        torch.randn(1, 50).expand(40, 50),
+        torch.arange(4000)[3::7],
+        torch.randn(300).to(torch.bfloat16),
+        torch.randn(70).double(),
+        torch.tensor(3.0),
+        torch.rand(99) > 0.5,
+        torch.randn(30, dtype=torch.complex64).conj(),
+        torch.randn(30, dtype=torch.complex64).conj().imag,
+        torch.randn(100000)[99000:],
+        torch.zeros(0),
     ):
         seen, copy = [], tensor.clone(memory_format=torch.preserve_format)
         with off:
@@ -480,7 +527,8 @@ def test_changed_in_place_before_a_slow_copy_and_then_gone(store, offload):
 
 @pytest.mark.parametrize("polls", [0, None], ids=["stored", "on the device"])
 def test_what_was_handed_out_is_held_while_it_may_be_used_again(store, offload, polls):
-    """What autograd alone has it changes in place, to add gradients: from PyTorch 2.5 on the next use would be an error."""
+    """What autograd alone has it changes in place, to add gradients: from PyTorch 2.5 on the next
+    use would be an error."""
     off = offload(Nothing(), store, polls=polls)
     seen = []
     with off:
@@ -563,11 +611,11 @@ def test_a_store_closed_inside_the_context(drives, offload):
         pass
 
 
-def test_a_device_that_failed_keeps_no_drive(drives, monkeypatch, caplog):
+def test_a_device_that_failed_keeps_no_drive(drives, caplog):
     """After an error on the device CUDA answers every call with it."""
     spillway.format_store(drives)
     store = spillway.Store(drives)
-    rig = Rig(store, monkeypatch, polls=None)
+    rig = Rig(store, polls=None)
     saved = rig.save(torch.zeros(1000))
 
     def fail(event):
@@ -582,48 +630,75 @@ def test_a_device_that_failed_keeps_no_drive(drives, monkeypatch, caplog):
         pass
 
 
+class Runtime:
+    """A CUDA runtime that pins nothing, and keeps the error until the next kernel asks for it."""
+
+    kept = 0
+
+    def fail(self, *_):
+        self.kept = 2
+        return 2
+
+    cudaHostRegister = cudaHostUnregister = fail
+
+    def kernel(self, *args, **options):
+        error, self.kept = self.kept, 0
+        if error:
+            raise RuntimeError("CUDA error: out of memory")
+
+
 @pytest.fixture
 def runtime(monkeypatch):
-    """A CUDA runtime that pins nothing, and keeps the error until the next kernel asks for it."""
-    class Runtime:
-        kept = 0
-
-        def fail(self, *_):
-            self.kept = 2
-            return 2
-
-        cudaHostRegister = cudaHostUnregister = fail
-
-        def kernel(self, *args, **options):
-            error, self.kept = self.kept, 0
-            if error:
-                raise RuntimeError("CUDA error: out of memory")
-
-    runtime = Runtime()
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    """And a table of it."""
+    runtime, table = Runtime(), _accelerator.Table("cuda")
+    table.module = types.SimpleNamespace(device=contextlib.nullcontext, cudart=lambda: runtime)
     on_cpu = torch.ones
-    monkeypatch.setattr(torch, "ones", lambda *args, **options: (runtime.kernel if options.get("device") == "cuda" else on_cpu)(
-        *args, **options))
-    return runtime
+    monkeypatch.setattr(
+        torch,
+        "ones",
+        lambda *args, device=None: (runtime.kernel if device == "gpu" else on_cpu)(*args),
+    )
+    return runtime, table
 
 
 def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplog):
-    table = Table()
-    table.pin = _cuda.Table().pin
-    monkeypatch.setattr(_on_device, "device_table", lambda devices: table)
-    with caplog.at_level(logging.WARNING, "spillway"):
-        off = spillway.torch.offload(Layers(), store)
-    assert "tensors on the GPU are kept there (cudaHostRegister() of" in caplog.text
-    assert off.device_stats() is None
-    runtime.kernel()  # the model's next does not raise
+    runtime, table = runtime
+    monkeypatch.setattr(_on_device, "_table", lambda kind: table)
+    with spillway.torch.offload(Layers(), store) as off, caplog.at_level(
+        logging.WARNING, "spillway"
+    ):
+        assert (
+            _on_device.device_tensors(types.SimpleNamespace(type="gpu"), off._session.cache) is None
+        )
+    assert "tensors on gpu are kept there: cudaHostRegister() of" in caplog.text
+    with pytest.raises(RuntimeError, match="out of memory"):
+        runtime.kernel()  # nobody asked on this device
 
 
 def test_memory_that_cannot_be_unpinned_is_told(runtime, caplog):
+    runtime, table = runtime
     with caplog.at_level(logging.WARNING, "spillway"):
-        _cuda.Table().unpin(4096)
+        table.unpin("gpu", 4096)
     assert "cudaHostUnregister() failed" in caplog.text
-    runtime.kernel()
+    runtime.kernel()  # the model's next does not raise
+
+
+def test_a_device_without_streams_is_told(store, caplog):
+    off = spillway.torch.offload(Layers(), store)
+    with caplog.at_level(logging.WARNING, "spillway"):
+        assert (
+            _on_device.device_tensors(types.SimpleNamespace(type="mps"), off._session.cache) is None
+        )
+    assert "tensors on mps are kept there: " in caplog.text
+
+
+def test_of_a_device_that_serves_nobody_all_is_kept(store):
+    off = spillway.torch.offload(Layers(), store, min_bytes=1)
+    with off:
+        y = Save.apply(torch.ones(1, requires_grad=True), [], torch.empty(99, device="meta"))
+        y = Save.apply(y, [], torch.empty(99, device="meta"))
+    assert off.device_stats() is None and off.stats().offers == 0
+    del y
 
 
 def test_the_report_says_what_became_of_the_devices_tensors(store, offload, capsys):
@@ -643,11 +718,15 @@ with spillway.Store(sys.argv[1:]) as store:
         model(torch.randn(300, 300)).sum().backward()
     off.report()
     assert off.stats().offers == 2 and off.device_stats() is None
-assert not {"spillway._cuda", "spillway._device"} & set(sys.modules)
+assert not {"spillway._accelerator", "spillway._device", "spillway._on_device"} & set(sys.modules)
 assert not torch.cuda.is_initialized()
 """
-    done = subprocess.run([sys.executable, "-c", program, *drives], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    done = subprocess.run(
+        [sys.executable, "-c", program, *drives],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -655,21 +734,37 @@ assert not torch.cuda.is_initialized()
 def test_a_copy_that_is_interrupted_has_ended(when, monkeypatch):
     """Its memory is somebody else's soon."""
     table = Table(polls=None)
-    port = Port(table, None)
+    port = Port(table, torch.device("cpu"), None)
     source, to = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
     begun = getattr(table, when)
 
     def interrupted(*args):
-        begun(*args)
+        result = begun(*args)
         if when == "copy" or args[0] is not table.main:
             monkeypatch.setattr(table, when, begun)
             raise KeyboardInterrupt
+        return result
 
     monkeypatch.setattr(table, when, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        port.copy_out(source, Event(table.main), 0, 64, to.data_ptr(), 7)
+        port.copy_out(source, table.main, Event(table.main), 0, 64, to.data_ptr(), 7)
     assert torch.equal(to, source) and not port.is_copying_out(7)
-    port.copy_out(source, Event(table.main), 0, 64, to.zero_().data_ptr(), 8)
+    port.copy_out(source, table.main, Event(table.main), 0, 64, to.zero_().data_ptr(), 8)
     assert not to.any() and port.is_copying_out(8)
     port.finish()
     assert torch.equal(to, source) and not port.is_copying_out(8)
+
+
+def test_a_copy_in_comes_after_the_copy_out_and_before_its_memory_is_anybody_elses():
+    table = Table(polls=None)
+    port = Port(table, torch.device("cpu"), None)
+    source, staging = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
+    port.copy_out(source, table.main, Event(table.main), 0, 64, staging.data_ptr(), 7)
+    table.log.clear()
+    copy = port.copy_in(table.main, staging.data_ptr(), 64, 1, 7)
+    assert ("wait", "side2", "side1") in table.log
+    port.drop(copy)
+    assert table.log[-1] == ("wait", "main", "side2") and copy.held is None
+    port.drop(copy)
+    assert table.log.count(("wait", "main", "side2")) == 1
+    port.finish()

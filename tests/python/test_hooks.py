@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_hooks.py - the hooks on saved tensors: which are taken, and that what is kept goes away
+# tests/python/test_hooks.py - which hooks are taken, and that what is kept goes away
+import functools
 import gc
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,26 +13,25 @@ import torch
 
 import spillway
 import spillway.torch
-from conftest import ROOT
-from offloading import Nothing, Save, hooks_call, left_in, settle
+from conftest import given_back, run_python
+from offloading import hooks_call, in_threads, left_in, offload_all, save, settle
 from spillway import _native, _tensors, _torch_compat
 
 
-def imported(program="import spillway.torch", **environment):
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment})
-
-
 def test_it_may_be_imported_in_inference():
-    done = imported("import torch\nwith torch.inference_mode():\n    import spillway.torch\nprint(spillway._tensors.COUNTED)")
+    done = run_python(
+        "-c", "import torch\nwith torch.inference_mode():\n    import spillway.torch\n"
+        "print(spillway._tensors.COUNTED)")
     assert done.stdout.split() == [str(_tensors.COUNTED)], done.stderr
 
 
 def test_where_they_are_not_built_it_says_how(folder):
     library = shutil.copy(os.environ["SPILLWAY_LIBRARY"], folder / "libspillway.so")
-    done = imported(SPILLWAY_LIBRARY=str(library))
-    assert done.returncode != 0 and f"nor as {folder}/_hooks.abi3.so" in done.stderr and "python3-dev" in done.stderr
-    assert imported("import spillway", SPILLWAY_LIBRARY=str(library)).returncode == 0  # which needs none
+    done = run_python("-c", "import spillway.torch", env={"SPILLWAY_LIBRARY": library})
+    assert done.returncode != 0
+    assert f"nor as {folder}/_hooks.abi3.so" in done.stderr and "python3-dev" in done.stderr
+    # which needs none
+    assert run_python("-c", "import spillway", env={"SPILLWAY_LIBRARY": library}).returncode == 0
 
 
 def replace_in(path, old, new):
@@ -45,7 +44,7 @@ def test_of_another_version_they_are_not_taken(folder):
     library = shutil.copy(os.environ["SPILLWAY_LIBRARY"], folder / "libspillway.so")
     version = spillway._library.VERSION.encode()
     replace_in(Path(shutil.copy(_native.hooks.__file__, folder)), version, b"9" * len(version))
-    done = imported(SPILLWAY_LIBRARY=str(library))
+    done = run_python("-c", "import spillway.torch", env={"SPILLWAY_LIBRARY": library})
     assert done.returncode != 0 and "this package is version" in done.stderr
 
 
@@ -58,7 +57,7 @@ def test_none_is_made_but_by_the_hooks():
 
 def test_a_tensor_is_given_other_memory_while_it_is_saved(store):
     """Making an object collects garbage, which may do anything: here when the strides are made."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    off = offload_all(store)
     tensor, other = torch.zeros(50000) * 1, torch.ones(50000)
 
     def stride(asked):
@@ -80,12 +79,12 @@ def test_a_tensor_is_given_other_memory_while_it_is_saved(store):
 
 def test_a_saved_tensor_refers_to_nothing_that_stays(store):
     """Neither the tensor nor its session is held by what was saved and let go."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    off = offload_all(store)
     tensor, seen = torch.randn(50000), []
     before = sys.getrefcount(tensor), sys.getrefcount(off._session)
     with off:
         for stored in (True, False):
-            output = Save.apply(torch.ones(1, requires_grad=True), seen, tensor, tensor.view(500, 100), tensor.view(torch.int32))
+            output = save(seen, tensor, tensor.view(500, 100), tensor.view(torch.int32))
             if stored:
                 settle(off)
             output.sum().backward()
@@ -97,8 +96,9 @@ def test_a_saved_tensor_refers_to_nothing_that_stays(store):
 
 
 def test_another_thread_uses_what_is_being_saved(store):
-    """What holds the memory is detached after the offer. Until then nobody may be handed the tensor, which has the graph."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="observe")
+    """What holds the memory is detached after the offer. Until then nobody may be handed the
+    tensor, which has the graph."""
+    off = offload_all(store, mode="observe")
     save, use = off._session.save, off._session.use
     tensor = torch.randn(5000, requires_grad=True) * 1
     uses, used = threading.Event(), []
@@ -129,7 +129,7 @@ def test_another_thread_uses_what_is_being_saved(store):
 
 
 def test_memory_is_let_go_that_was_written_before_it_was_detached(store):
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    off = offload_all(store)
     tensor = torch.randn(50000, requires_grad=True) * 1
     storage = _torch_compat.WeakStorage(_torch_compat.storage_of(tensor))
 
@@ -152,24 +152,19 @@ def drop(tensors):
         tensors.pop()
 
 
-def test_the_last_lease_ends_in_another_thread(drives):
+def test_the_last_lease_ends_in_another_thread(formatted):
     """It closes the cache and its store, which were to be closed before."""
-    spillway.format_store(drives)
     seen = []
-    with spillway.Store(drives) as store:
-        off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    with spillway.Store(formatted) as store:
+        off = offload_all(store)
         with off:
-            output = Save.apply(torch.ones(1, requires_grad=True), seen, *(torch.full((20000,), float(i)) for i in range(20)))
+            output = save(seen, *(torch.full((20000,), float(i)) for i in range(20)))
             settle(off)
             output.sum().backward()
         del output, off
     lent = list(seen.pop())
     assert all(bool((tensor == i).all()) for i, tensor in enumerate(lent))
-    threads = [threading.Thread(target=drop, args=(lent[part::4],)) for part in range(4)]
+    parts = [lent[part::4] for part in range(4)]
     lent.clear()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with spillway.Store(drives):  # the drives were given back
-        pass
+    in_threads(*(functools.partial(drop, part) for part in parts))
+    given_back(formatted)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_hostile.py - any values in any call of the Python package: an exception of a kind that is promised, and nothing broken
-"""Calls drawn by chance, with values that no caller should give; the same ones each time, or others with SPW_SEED."""
+# tests/python/test_hostile.py - any values in any call: an exception of a kind that is promised
+"""Calls drawn by chance, with values that no caller should give; the same ones each time, or others
+with SPW_SEED."""
 import array
 import ctypes
 import math
@@ -16,15 +17,18 @@ import spillway.torch
 from spillway.cache import Cache
 from conftest import emptied, make_drives
 
-REFUSALS = (spillway.SpillwayError, ValueError, TypeError, OverflowError, MemoryError, BufferError, ctypes.ArgumentError, UnicodeError)
+REFUSALS = (spillway.SpillwayError, ValueError, TypeError, OverflowError, MemoryError, BufferError,
+            ctypes.ArgumentError, UnicodeError)
 CALLS = 1000
 # None that could be had: memory for gigabytes is no mistake.
-NUMBERS = (0, 1, -1, 2, 7, 511, 512, 4095, 4096, 65536, 1 << 20, -(1 << 31), 1 << 50, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64,
-           1 << 200, -(1 << 63))
-OTHERS = (None, True, "", "a", "\0", "\udcff", b"", b"x\0y", 1.5, math.nan, math.inf, (), [], {}, [None], object(), int, "/", "/dev/null",
-          "/proc/self/mem", "x" * 5000, ["/dev/null", "/dev/null"])
-BUFFERS = (b"", b"a", bytearray(4097), memoryview(bytearray(100))[::2], memoryview(b"abc"), array.array("d", [1.0] * 50),
-           (ctypes.c_char * 700)(), memoryview(bytearray(64)).cast("Q"))
+NUMBERS = (0, 1, -1, 2, 7, 511, 512, 4095, 4096, 65536, 1 << 20, -(1 << 31), 1 << 50, 1 << 62,
+           (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 200, -(1 << 63))
+OTHERS = (None, True, "", "a", "\0", "\udcff", b"", b"x\0y", 1.5, math.nan, math.inf, (), [], {},
+          [None], object(), int, "/", "/dev/null", "/proc/self/mem", "x" * 5000,
+          ["/dev/null", "/dev/null"])
+BUFFERS = (b"", b"a", bytearray(4097), memoryview(bytearray(100))[::2], memoryview(b"abc"),
+           array.array("d", [1.0] * 50), (ctypes.c_char * 700)(),
+           memoryview(bytearray(64)).cast("Q"))
 
 
 @pytest.fixture
@@ -39,7 +43,8 @@ def any_value(dice):
 
 
 def options(dice, names):
-    return {name: any_value(dice) for name in dice.sample(names, dice.randrange(min(3, len(names)) + 1))}
+    chosen = dice.sample(names, dice.randrange(min(3, len(names)) + 1))
+    return {name: any_value(dice) for name in chosen}
 
 
 def refused(call, *arguments, **named):
@@ -47,7 +52,8 @@ def refused(call, *arguments, **named):
     try:
         return call(*arguments, **named)
     except REFUSALS as refusal:
-        assert not isinstance(refusal, spillway.SpillwayError) or str(refusal), "a refusal without words"
+        is_ours = isinstance(refusal, spillway.SpillwayError)
+        assert not is_ours or str(refusal), "a refusal without words"
         return None
 
 
@@ -81,10 +87,9 @@ def test_opening_and_formatting(folder, dice):
     spillway.format_store(drives)
     names = ["partition", "queue_depth", "backend", "stripe", "checksums", "hugetlb"]
     for _ in range(60):
-        paths = dice.choice((drives, drives[:1], drives + drives, any_value(dice), [any_value(dice)]))
-        if not isinstance(paths, list):
-            paths = [paths]
-        opened = refused(spillway.Store, paths, arena_bytes=dice.choice((4 << 20, 0, 1, -1, 1 << 62, 1 << 64, "x")), **options(dice, names))
+        paths = dice.choice((drives, drives[:1], drives + drives, [any_value(dice)]))
+        arena_bytes = dice.choice((4 << 20, 0, 1, -1, 1 << 62, 1 << 64, "x"))
+        opened = refused(spillway.Store, paths, arena_bytes=arena_bytes, **options(dice, names))
         if opened is not None:
             thing = opened.put(b"abc")
             assert opened.get(thing, 3) == b"abc"
@@ -92,7 +97,8 @@ def test_opening_and_formatting(folder, dice):
         # Only names that cannot be anybody's drive.
         refused(spillway.probe, any_value(dice))
         refused(spillway.check_store, [any_value(dice)])
-        refused(spillway.format_store, drives, **options(dice, ["partitions", "chunk_bytes"]), force=True)
+        refused(spillway.format_store, drives, **options(dice, ["partitions", "chunk_bytes"]),
+                force=True)
         spillway.format_store(drives, force=True)
 
 
@@ -115,7 +121,8 @@ def numbers_of(function):
 
 
 def test_every_number_is_checked(folder):
-    """ctypes leaves off what does not fit: 2^64 more would be the same number. Each is refused by its name."""
+    """ctypes leaves off what does not fit: 2^64 more would be the same number. Each is refused by
+    its name."""
     drives = make_drives(folder, 2, 32 << 20)
     spillway.format_store(drives)
     tried = []
@@ -147,8 +154,8 @@ def test_every_number_is_checked(folder):
         assert store.get(thing, 4000) == b"kept" * 1000
         store.free(thing)
         assert emptied(store)
-    methods = [getattr(owner, name) for owner in (spillway.Store, spillway.Cache, spillway.torch.Offload) for name in vars(owner)
-               if name[0] != "_" and inspect.isfunction(vars(owner)[name])]
-    methods += [thing for thing in (getattr(spillway, name) for name in spillway.__all__) if inspect.isfunction(thing)]
-    untried = {(f.__name__, n) for f in methods for n in numbers_of(f)} - {(f.__name__, n) for f, n in tried}
-    assert not untried
+    owners = spillway, spillway.Store, spillway.Cache, spillway.torch.Offload
+    public = [thing for owner in owners for name, thing in vars(owner).items()
+              if name[0] != "_" and inspect.isfunction(thing)]
+    assert not {(f.__name__, n) for f in public for n in numbers_of(f)} - {
+        (f.__name__, n) for f, n in tried}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_layers.py - PyTorch's own layers: losses, gradients and what they become, to the last bit
+# tests/python/test_layers.py - PyTorch's own layers: losses, gradients and what they become
+import functools
 import gc
 
 import pytest
@@ -9,13 +10,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import spillway.torch
-from offloading import Nothing, Save, left_in, raw, same_bits, settle
+from offloading import equal, gradients_of, left_in, offload_all, raw, same_bits, save, settle
 
 TOKENS = 50
 
 
 class Recurrent(nn.Module):
-    """The cells of nn.LSTM and nn.GRU change the parts of one storage in place, each with a version counter of its own."""
+    """The cells of nn.LSTM and nn.GRU change the parts of one storage in place, each with a version
+    counter of its own."""
 
     def __init__(self, kind, packed=False, **options):
         super().__init__()
@@ -38,7 +40,8 @@ class Attending(nn.Module):
     def __init__(self):
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(3))
-        self.layers = nn.ModuleList(nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True) for _ in range(3))
+        self.layers = nn.ModuleList(
+            nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True) for _ in range(3))
 
     def forward(self, x):
         for norm, layer in zip(self.norms, self.layers):
@@ -62,10 +65,12 @@ class EncoderDecoder(nn.Module):
 
 
 def convolutions():
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, groups=4),
-        nn.GroupNorm(4, 16), nn.SiLU(inplace=True), nn.Dropout2d(0.2), nn.ConvTranspose2d(16, 8, 2, stride=2), nn.InstanceNorm2d(8),
-        nn.PReLU(), nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, TOKENS))
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True),
+                         nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, groups=4), nn.GroupNorm(4, 16),
+                         nn.SiLU(inplace=True), nn.Dropout2d(0.2),
+                         nn.ConvTranspose2d(16, 8, 2, stride=2), nn.InstanceNorm2d(8), nn.PReLU(),
+                         nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(4),
+                         nn.Flatten(), nn.Linear(128, TOKENS))
 
 
 class Scaled(torch.autograd.Function):
@@ -111,7 +116,8 @@ class Own(nn.Module):
 class Checkpointed(nn.Module):
     def __init__(self, reentrant):
         super().__init__()
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1)) for _ in range(4)))
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1))
+                                      for _ in range(4)))
         self.reentrant = reentrant
 
     def forward(self, x):
@@ -143,13 +149,17 @@ MODELS = {
     "attention": (Attending, numbers),
     "transformer": (EncoderDecoder, tokens),
     "convolutions": (convolutions, images),
-    "convolutions, channels last": (lambda: convolutions().to(memory_format=torch.channels_last), images),
+    "convolutions, channels last": (lambda: convolutions().to(memory_format=torch.channels_last),
+                                    images),
     "functions": (Own, numbers),
     "checkpoints": (lambda: Checkpointed(False), numbers),
     "checkpoints, reentrant": (lambda: Checkpointed(True), numbers),
     "double": (lambda: Attending().double(), lambda generator: numbers(generator).double()),
-    "rrelu": (lambda: nn.Sequential(nn.Linear(64, 64), nn.RReLU(), nn.Linear(64, 64), nn.RReLU()), numbers),
-    "sparse gradients": (lambda: nn.Sequential(nn.Embedding(TOKENS, 64, sparse=True), nn.Linear(64, TOKENS)), tokens),
+    "rrelu": (lambda: nn.Sequential(nn.Linear(64, 64), nn.RReLU(), nn.Linear(64, 64), nn.RReLU()),
+              numbers),
+    "sparse gradients": (
+        lambda: nn.Sequential(nn.Embedding(TOKENS, 64, sparse=True), nn.Linear(64, TOKENS)),
+        tokens),
 }
 
 
@@ -181,7 +191,8 @@ def trained(name, off_of=None):
             del loss
         if name != "sparse gradients":
             seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item().hex())
-        seen.append([None if p.grad is None else raw(p.grad.to_dense()) for p in model.parameters()])
+        seen.append([gradient if gradient is None else raw(gradient.to_dense())
+                     for gradient in gradients_of(model)])
         optimizer.step()
         optimizer.zero_grad()
         model.eval()
@@ -199,36 +210,38 @@ def trained(name, off_of=None):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer_trains_to_the_same_bits(store, name):
     plain = trained(name)
-    assert trained(name, lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill", scopes=[])) == plain
-    assert trained(name, lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill")) == plain
+    for scopes in ([], None):
+        assert trained(name, lambda model: offload_all(store, model, scopes=scopes)) == plain
 
 
 @pytest.mark.parametrize("wait", [True, False], ids=["stored", "at once"])
 def test_parts_that_do_not_know_of_each_other(store, wait):
-    """What torch.unsafe_chunk() gives, as cells of nn.LSTM have it: changing one in place shows in no counter of the others. They are
-    kept: the storage is still being written to."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    """What torch.unsafe_chunk() gives, as cells of nn.LSTM have it: changing one in place shows in
+    no counter of the others. They and their views are kept: the storage is still written to."""
+    off = offload_all(store)
     seen, expected, outputs = [], [], []
     with off:
         for part in torch.unsafe_chunk(torch.randn(200, 400), 4, 1):
             part.sigmoid_()
-            outputs.append(Save.apply(torch.ones(1, requires_grad=True), seen, part))
+            outputs.append(save(seen, part, part.t(), part[1:]))
             expected.append(part.clone())
             if wait:
                 settle(off)
         del part
         for output in outputs:
             output.sum().backward()
-    assert [torch.equal(got, wanted) for (got,), wanted in zip(seen, expected)] == [True] * 4
+    assert equal([got for got, _, _ in seen], expected)
+    assert equal([view for _, view, _ in seen], [part.t() for part in expected])
+    assert equal([rows for _, _, rows in seen], [part[1:] for part in expected])
     assert off.stats().offers == 0
 
 
 def test_views_know_of_each_other(store):
     """As what torch.chunk() gives: one object for all."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    off = offload_all(store)
     seen, whole = [], torch.randn(200, 400)
     with off:
-        output = Save.apply(torch.ones(1, requires_grad=True), seen, *whole.chunk(4, 1))
+        output = save(seen, *whole.chunk(4, 1))
         settle(off)
         output.sum().backward()
     assert all(same_bits(got, wanted) for got, wanted in zip(seen[0], whole.chunk(4, 1)))
@@ -237,8 +250,9 @@ def test_views_know_of_each_other(store):
 
 @pytest.mark.parametrize("min_bytes", [1, None], ids=["all", "by default"])
 def test_a_number_of_python_stays_one(store, min_bytes):
-    """Saved as a tensor of doubles without dimensions, whose type yields to that of others: gradients are computed as floats."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=min_bytes, mode="spill")
+    """Saved as a tensor of doubles without dimensions, whose type yields to that of others:
+    gradients are computed as floats."""
+    off = offload_all(store, min_bytes=min_bytes)
 
     def gradients():
         torch.manual_seed(1)
@@ -260,16 +274,18 @@ def test_a_model_that_is_compiled_as_a_whole(store):
 
 
 def test_a_model_with_parts_that_are_compiled(store):
-    """They take no hooks: they are no scopes. TorchScript's own gradients differ by rounding from run to run."""
-    model = nn.Sequential(*(torch.jit.script(nn.Sequential(nn.Linear(64, 64), nn.Tanh())) for _ in range(2)))
+    """They take no hooks: they are no scopes. TorchScript's own gradients differ by rounding from
+    run to run."""
+    model = nn.Sequential(*(torch.jit.script(nn.Sequential(nn.Linear(64, 64), nn.Tanh()))
+                            for _ in range(2)))
     inputs = torch.randn(32, 64)
     model(inputs).pow(2).sum().backward()
-    expected = [parameter.grad for parameter in model.parameters()]
+    expected = gradients_of(model)
     model.zero_grad(set_to_none=True)
-    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    off = offload_all(store, model)
     with off:
         output = model(inputs).pow(2).sum()
         settle(off)
         output.backward()
-    assert all(torch.allclose(a.grad, b, atol=1e-4) for a, b in zip(model.parameters(), expected))
+    assert all(map(functools.partial(torch.allclose, atol=1e-4), gradients_of(model), expected))
     assert off.stats().bytes_read > 0

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_loops.py - what training loops do besides: the same numbers as without, or the same error
+# tests/python/test_loops.py - what training loops do besides: the same numbers, or the same error
 # layer: test all
-"""Each program runs without spillway and with it. Then, what memory goes through that PyTorch does not count."""
+"""Each program runs without spillway and with it. Then, what memory goes through that PyTorch does
+not count."""
 import contextlib
+import functools
 import gc
-import threading
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm
+from torch.utils.checkpoint import checkpoint
 
-import spillway.torch
-from offloading import Nothing, Save, left_in, raw, settle
+from offloading import Layers, Save, in_threads, left_in, offload_all, raw, save, settle
 
 SEED = 7
 INPLACE = "modified by an inplace operation"
@@ -29,7 +30,7 @@ class Where:
     def context(self, model=None):
         if self.store is None:
             return contextlib.nullcontext()
-        self.offs.append(spillway.torch.offload(model or Nothing(), self.store, min_bytes=1, mode="spill"))
+        self.offs.append(offload_all(self.store, model))
         return self.offs[-1]
 
     def step(self):
@@ -65,13 +66,16 @@ def step(optimizer, loss):
     optimizer.step()
 
 
-# ---- Loops -------------------------------------------------------------------------------------------------------------
+# ---- Loops ---------------------------------------------------------------------------------------
 
 
 def adversaries(where):
-    """Two models with a context each, spectral norms and running statistics changed in forward, and a gradient penalty."""
-    maker = nn.Sequential(nn.Linear(16, SIZE), nn.BatchNorm1d(SIZE), nn.ReLU(True), nn.Linear(SIZE, SIZE))
-    judge = nn.Sequential(spectral_norm(nn.Linear(SIZE, SIZE)), nn.Softplus(), parametrizations.spectral_norm(nn.Linear(SIZE, 1)))
+    """Two models with a context each, spectral norms and running statistics changed in forward, and
+    a gradient penalty."""
+    maker = nn.Sequential(nn.Linear(16, SIZE), nn.BatchNorm1d(SIZE), nn.ReLU(True),
+                          nn.Linear(SIZE, SIZE))
+    judge = nn.Sequential(spectral_norm(nn.Linear(SIZE, SIZE)), nn.Softplus(),
+                          parametrizations.spectral_norm(nn.Linear(SIZE, 1)))
     steppers = [torch.optim.Adam(model.parameters(), lr=1e-3) for model in (maker, judge)]
     making, judging = where.context(maker), where.context(judge)
     losses = []
@@ -82,7 +86,8 @@ def adversaries(where):
             mixed = (made.detach() + torch.randn(32, SIZE)).requires_grad_()
             (slope,) = torch.autograd.grad(judge(mixed).sum(), mixed, create_graph=True)
             where.settle()
-            loss = judge(made.detach()).mean() - judge(torch.randn(32, SIZE)).mean() + (slope.norm(2, 1) - 1).pow(2).mean()
+            loss = judge(made.detach()).mean() - judge(torch.randn(
+                32, SIZE)).mean() + (slope.norm(2, 1) - 1).pow(2).mean()
             where.settle()
         step(steppers[1], loss)
         with judging:
@@ -91,6 +96,38 @@ def adversaries(where):
         step(steppers[0], loss)
         losses.append(loss.detach())
     return losses, maker, judge
+
+
+def backward_twice(where):
+    x = torch.randn(200, 200, requires_grad=True)
+    with where.context():
+        y = (x.exp() * x.sin()).sum()
+        where.settle()
+        y.backward(retain_graph=True)
+        first = x.grad.clone()
+        y.backward()
+    return first, x.grad
+
+
+def double_backward(where):
+    x = torch.randn(SIZE, SIZE, requires_grad=True)
+    with where.context():
+        y = (x.exp() * x.tanh() @ x).sum()
+        where.settle()
+        (first,) = torch.autograd.grad(y, x, create_graph=True)
+        where.settle()
+        (first**2).sum().backward()
+    return x.grad
+
+
+def several_losses(where):
+    x = torch.randn(SIZE, SIZE, requires_grad=True)
+    with where.context():
+        h = x.sigmoid()
+        where.settle()
+        h.exp().sum().backward(retain_graph=True)
+        h.log().sum().backward()
+    return x.grad
 
 
 def stepped_between(where):
@@ -134,7 +171,8 @@ def learning_to_learn(where):
     x = torch.randn(16, SIZE)
 
     def loss_of(weights):
-        return F.linear(F.linear(x, weights[0], weights[1]).tanh(), weights[2], weights[3]).pow(2).mean()
+        return F.linear(F.linear(x, weights[0], weights[1]).tanh(), weights[2],
+                        weights[3]).pow(2).mean()
 
     with where.context(model):
         for _ in range(3):
@@ -147,8 +185,12 @@ def learning_to_learn(where):
 
 
 def one_beside(where):
-    """What its modules change, or fill later, without counting it is known if the context's model has them, too."""
-    model = nn.ModuleList([nn.Linear(SIZE, SIZE), nn.Sequential(nn.Linear(SIZE, SIZE), nn.RReLU(), nn.BatchNorm1d(SIZE))])
+    """What its modules change, or fill later, without counting it is known if the context's model
+    has them, too."""
+    model = nn.ModuleList([
+        nn.Linear(SIZE, SIZE),
+        nn.Sequential(nn.Linear(SIZE, SIZE), nn.RReLU(), nn.BatchNorm1d(SIZE))
+    ])
     off = where.context(model)
     for _ in range(2):
         where.step()
@@ -164,7 +206,8 @@ def one_beside(where):
 
 
 def experts(where):
-    gate, some = nn.Linear(SIZE, 4), nn.ModuleList(nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU()) for _ in range(4))
+    gate, some = nn.Linear(SIZE, 4), nn.ModuleList(
+        nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU()) for _ in range(4))
     x = torch.randn(64, SIZE, requires_grad=True)
     with where.context():
         values, chosen = gate(x).softmax(-1).topk(2, -1)
@@ -213,11 +256,7 @@ def threads_on_one_graph(where):
         def use(number):
             got[number] = torch.autograd.grad(losses[number], x, retain_graph=True)[0]
 
-        threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*(functools.partial(use, number) for number in range(4)))
     return got
 
 
@@ -238,16 +277,101 @@ def windows(where):
     with where.context():
         h = x.exp()
         rows, parts = h.as_strided((997, 16), (4, 1)), h.unfold(0, 32, 8)
-        y = (rows.sin() * rows).sum() + (parts.tanh() * parts).sum() + h.as_strided((100, 100), (0, 1), 17).pow(3).sum()
+        y = (rows.sin() * rows).sum() + (parts.tanh() * parts).sum() + h.as_strided(
+            (100, 100), (0, 1), 17).pow(3).sum()
         where.settle()
         y.backward()
     return x.grad
 
 
+def rrelu_put_in_later(where):
+    """Its noise is drawn after it was saved: what such a module saves stays where it is, since
+    whenever the module is there: from before the context is entered, or in it."""
+    models = []
+    for inside in (False, True):
+        model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.ReLU(), nn.Linear(SIZE, SIZE))
+        off = where.context(model)
+        if not inside:
+            model[1] = nn.RReLU()
+        for _ in range(2):
+            with off:
+                if inside:
+                    model[1] = nn.RReLU()
+                loss = model(torch.randn(200, SIZE)).pow(2).sum()
+                where.settle()
+                loss.backward()
+        models.append(model)
+    return models
+
+
+def nested(where):
+    """Such tensors have no memory of their own; nor have those of vmap."""
+    if not hasattr(torch, "nested"):
+        pytest.skip("this PyTorch has no nested tensors")
+    weight = torch.randn(4, 8, requires_grad=True)
+    with where.context():
+        parts = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)]).requires_grad_()
+        y = torch.nested.to_padded_tensor(F.linear(parts, weight), 0.0)
+        where.settle()
+        y.pow(2).sum().backward()
+    return weight.grad
+
+
+def batched_gradients(where):
+    x = torch.arange(50.0, requires_grad=True)
+    with where.context():
+        y = x.sin() * x
+        rows = torch.autograd.grad(y, x, torch.eye(50), is_grads_batched=True, create_graph=True)[0]
+        where.settle()
+        rows.sum().backward()
+    return x.grad
+
+
+def autocast(where):
+    """Without oneDNN: its bf16 instructions are not on every machine that says so."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU(), nn.Linear(SIZE, SIZE))
+    without = torch.backends.mkldnn.flags(enabled=False)
+    with where.context(model), torch.autocast("cpu", torch.bfloat16), without:
+        output = model(torch.randn(64, SIZE))
+        assert output.dtype is torch.bfloat16
+        where.settle()
+        output.float().pow(2).sum().backward()
+    return model
+
+
+def checkpoints(where, reentrant=False):
+    """Their own hooks lie inside ours; what is computed again is kept."""
+    x = torch.randn(300, 300, requires_grad=True)
+    with where.context():
+        h = checkpoint(lambda t: t.sin().exp(), x.cos(), use_reentrant=reentrant)
+        y = checkpoint(lambda t: t.tanh().exp(), h, use_reentrant=reentrant).sum()
+        where.settle()
+        y.backward()
+    return x.grad
+
+
+def checkpoints_reentrant(where):
+    return checkpoints(where, reentrant=True)
+
+
+def checkpoint_inputs_in_lists(where):
+    """They are not seen by hooks (xtuner 1979): they stay in memory, and the gradient is right."""
+    x = torch.randn(300, 300, requires_grad=True)
+    with where.context():
+        held = [x.exp(), {"more": x.sin()}]
+        y = checkpoint(lambda first, rest: first * rest[0] + rest[1]["more"], x.cos(), held,
+                       use_reentrant=False)
+        where.settle()
+        y.sum().backward()
+    return x.grad
+
+
 @pytest.mark.parametrize("wait", [True, False], ids=["stored", "at once"])
 @pytest.mark.parametrize("program", [
-    adversaries, stepped_between, equilibrium, learning_to_learn, one_beside, experts, truncated, never_used, threads_on_one_graph, spectra,
-    windows,
+    adversaries, backward_twice, double_backward, several_losses, stepped_between, equilibrium,
+    learning_to_learn, one_beside, experts, truncated, never_used, threads_on_one_graph, spectra,
+    windows, autocast, checkpoints, checkpoints_reentrant, checkpoint_inputs_in_lists,
+    nested, batched_gradients, rrelu_put_in_later,
 ])
 def test_a_loop(store, program, wait):
     expected = outcome(program, Where(None, wait))
@@ -260,7 +384,7 @@ def test_a_loop(store, program, wait):
     assert [left_in(off) for off in where.offs] == [(0, 0, 0)] * len(where.offs)
 
 
-# ---- Memory that changes without being counted ---------------------------------------------------------------------------
+# ---- Memory that changes without being counted ---------------------------------------------------
 
 
 def shared(tensor):
@@ -280,7 +404,7 @@ def resized(tensor):
 @pytest.mark.parametrize("wait", [True, False], ids=["stored", "at once"])
 def test_memory_that_becomes_another(store, move, wait):
     """While the write waits: what it had belongs to others then, and is not what is written."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    off = offload_all(store)
     seen, x = [], torch.ones(1, requires_grad=True)
     tensor = torch.randn(10000)
     expected = tensor.clone()
@@ -304,7 +428,7 @@ def test_memory_that_becomes_another(store, move, wait):
 @pytest.mark.parametrize("graph", ["is gone", "is left"])
 def test_memory_that_is_filled_anew_in_each_step(store, graph):
     """By NumPy. What a graph has that is left from the step before is not what is saved now."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+    off = offload_all(store)
     seen, graphs, x = [], [], torch.ones(1, requires_grad=True)
     tensor = torch.zeros(10000)
     array = tensor.numpy()
@@ -325,54 +449,37 @@ def test_memory_that_is_filled_anew_in_each_step(store, graph):
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_a_parameter_is_given_other_memory(store, trained):
-    """As DeepSpeed does, which lets its memory go until it is used: what is the parameter's .data then is used."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+def test_a_parameter_is_given_other_memory(off, trained):
+    """As DeepSpeed does, which lets its memory go until it is used: what is the parameter's .data
+    then is used."""
     weight, seen = nn.Parameter(torch.zeros(300, 300), requires_grad=trained), []
-    x = torch.ones(1, requires_grad=True)
     with off:
-        y = Save.apply(x, seen, weight)
+        y = save(seen, weight)
         weight.data = torch.empty(0)
         weight.data = torch.ones(300, 300)
         y.sum().backward()
     assert torch.equal(seen[0][0], torch.ones(300, 300))
+    del y
 
 
-def test_views_of_parts_that_do_not_know_of_each_other(store):
-    """Views of what torch.unsafe_chunk() gives are kept, as the parts are."""
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
-    seen, x = [], torch.ones(1, requires_grad=True)
-    with off:
-        one, other = torch.unsafe_chunk(torch.randn(200, 400), 2, 1)
-        expected = one.clone()
-        y = Save.apply(x, seen, one.t(), one[1:], one[:, :50])
-        other.sigmoid_()
-        y.sum().backward()
-    assert [torch.equal(*pair) for pair in zip(seen[0], (expected.t(), expected[1:], expected[:, :50]))] == [True] * 3
-    assert off.stats().offers == 0
-
-
-class Parts(nn.Module):
+class Parts(Layers):
     """Never called itself."""
 
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU()) for _ in range(3))
+    forward = None
 
     def training_step(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x.square().sum()
+        return super().forward(x).square().sum()
 
 
 @pytest.mark.parametrize("called", [False, True])
 def test_steps_of_a_model_that_is_not_called_itself(store, called):
-    """They are seen by its layers; what several calls of a model that is called say stays theirs to say."""
+    """They are seen by its layers; what several calls of a model that is called say stays theirs to
+    say."""
     torch.manual_seed(SEED)
     model = Parts()
     if called:
         model.forward = model.training_step
-    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    off = offload_all(store, model)
     with off:
         for step in range(1, 5):
             (model if called else model.training_step)(torch.randn(8, SIZE)).backward()

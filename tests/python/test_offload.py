@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_offload.py - modes, what is excluded, stages of a schedule, report and trace, partitions, bad use
+# tests/python/test_offload.py - modes, what is excluded, stages, report and trace, partitions
+import contextlib
 import io
 import json
 import logging
@@ -10,37 +11,25 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from offloading import Nothing, left_in
+from offloading import Layers, Nothing, equal, gradients_of, left_in, offload_all
 
 
-class Layers(nn.Module):
-    def __init__(self, count=4):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(count))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def gradients(off=None, steps=3, micro_batches=1):
+def gradients(store=None, exclude=None, **options):
+    """(gradients after three steps, the offload); without either it is plain training."""
     torch.manual_seed(1)
-    model = Layers()
-    off = off(model) if off else None
-    for _ in range(steps):
-        for _ in range(micro_batches):
-            model_step(model, off)
-    return [p.grad for p in model.parameters()], off
+    model, off = Layers(), contextlib.nullcontext()
+    if exclude is not None:
+        options["exclude"] = exclude(model)
+    if store is not None or options:
+        off = spillway.torch.offload(model, store, **{"min_bytes": 1, **options})
+    for _ in range(3):
+        step(model, off)
+    return gradients_of(model), off
 
 
-def model_step(model, off):
-    x = torch.randn(256, 128)
-    if off is None:
-        model(x).pow(2).sum().backward()
-    else:
-        with off:
-            model(x).pow(2).sum().backward()
+def step(model, off):
+    with off:
+        model(torch.randn(256, 100)).pow(2).sum().backward()
 
 
 @pytest.fixture(scope="module")
@@ -48,45 +37,53 @@ def plain():
     return gradients()[0]
 
 
-def equal(these, those):
-    return all(torch.equal(a, b) for a, b in zip(these, those))
-
-
-# ---- Modes ---------------------------------------------------------------------------------------------------------------
+# ---- Modes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [
-    {"mode": "spill"}, {"mode": "fastest"}, {"mode": "positional"}, {"mode": "budget", "budget_bytes": 1 << 20},
-    {"mode": "budget", "budget_bytes": 1 << 30}, {"mode": "budget", "budget_bytes": 1},
+    {"mode": "spill"},
+    {"mode": "fastest"},
+    {"mode": "positional"},
+    {"mode": "budget", "budget_bytes": 1 << 20},
+    {"mode": "budget", "budget_bytes": 1 << 30},
+    {"mode": "budget", "budget_bytes": 1},
 ], ids=str)
 def test_every_mode_gives_the_same_gradients(store, plain, options):
-    got, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, **options))
+    got, off = gradients(store, **options)
     assert equal(got, plain)
     assert off.stats().steps == 3
     assert left_in(off) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("options, words", [
-    ({"mode": "budget"}, "belong together"),
-    ({"mode": "fastest", "budget_bytes": 1}, "belong together"),
-    ({"mode": "budget", "budget_bytes": -1}, "budget_bytes must not be negative"),
+@pytest.mark.parametrize("options, error, words", [
+    ({"mode": "budget"}, ValueError, "belong together"),
+    ({"mode": "fastest", "budget_bytes": 1}, ValueError, "belong together"),
+    ({"mode": "budget", "budget_bytes": -1}, ValueError, "budget_bytes must not be negative"),
+    ({"mode": "fast"}, ValueError, "mode must be one of"),
+    ({"model": lambda x: x}, TypeError, "torch.nn.Module"),
+    ({"store": None}, ValueError, "a store is needed"),
+    ({"exclude": ["layers.1"]}, TypeError, "modules and tensors, not str"),
+    ({"rank": 1}, ValueError, "open on partition 0, but rank is 1"),
 ])
-def test_a_budget_without_its_mode(store, options, words):
-    with pytest.raises(ValueError, match=words):
-        spillway.torch.offload(Layers(), store, **options)
+def test_wrong_use(store, options, error, words):
+    with pytest.raises(error, match=words):
+        spillway.torch.offload(**{"model": Layers(), "store": store, "rank": 0, **options})
 
 
-# ---- What is excluded ----------------------------------------------------------------------------------------------------
+# ---- What is excluded ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("exclude", [
-    lambda model: [model.layers[1]], lambda model: model.layers[1], lambda model: lambda name, module: name == "layers.1",
+    lambda model: [model.layers[1]],
+    lambda model: model.layers[1],
+    lambda model: lambda name, module: name == "layers.1",
 ], ids=["list", "module", "function"])
 def test_an_excluded_module_is_kept(store, plain, exclude):
-    got, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill", exclude=exclude(model)))
+    got, off = gradients(store, exclude, mode="spill")
     stats = off.stats()
     assert equal(got, plain)
-    assert stats.bytes_kept_hint == 3 * 2 * 256 * 128 * 4  # the inputs of its two modules, three steps
+    # the inputs of its two modules, three steps
+    assert stats.bytes_kept_hint == 3 * 2 * 256 * 100 * 4
     assert left_in(off) == (0, 0, 0)
 
 
@@ -102,60 +99,56 @@ def test_an_excluded_tensor_is_not_offered(store):
 def test_an_exception_in_an_excluded_module_excludes_no_more(store, plain):
     torch.manual_seed(1)
     model = Layers()
-    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill", exclude=model.layers[1])
+    off = offload_all(store, model, exclude=model.layers[1])
     fault = model.layers[1][0].register_forward_hook(lambda *_: 1 / 0)
     with off, pytest.raises(ZeroDivisionError):
-        model(torch.randn(256, 128))
+        model(torch.randn(256, 100))
     fault.remove()
     before = off.stats().tensors_kept_hint
     with off:
-        model(torch.randn(256, 128)).sum().backward()
+        model(torch.randn(256, 100)).sum().backward()
     assert off.stats().tensors_kept_hint - before == 2
 
 
-def test_wrong_things_to_exclude(store):
-    with pytest.raises(TypeError, match="modules and tensors, not str"):
-        spillway.torch.offload(Layers(), store, exclude=["layers.1"])
-
-
-# ---- A schedule's stages -------------------------------------------------------------------------------------------------
+# ---- A schedule's stages -------------------------------------------------------------------------
 
 
 def test_stages_of_1f1b(store):
     """The schedule of the first of two pipeline stages, with four micro-batches."""
-    order = [(0, "forward"), (1, "forward"), (0, "backward"), (2, "forward"), (1, "backward"), (3, "forward"), (2, "backward"),
-             (3, "backward")]
+    order = [(0, "forward"), (1, "forward"), (0, "backward"), (2, "forward"), (1, "backward"),
+             (3, "forward"), (2, "backward"), (3, "backward")]
 
-    def run(off_of):
+    def run(mode=None):
         torch.manual_seed(1)
-        model = Layers()
-        off = off_of(model) if off_of else None
+        model, off = Layers(), contextlib.nullcontext()
+        if mode:
+            off = offload_all(store, model, mode=mode)
         for _ in range(3):
             losses = {}
-            if off:
+            if mode:
                 off.step()
-            for index, (micro_batch, phase) in enumerate(order):
-                if off:
-                    off.stage(micro_batch, phase, next=order[index + 1] if index + 1 < len(order) else None)
-                    off.__enter__()
-                if phase == "forward":
-                    losses[micro_batch] = model(torch.randn(256, 128)).pow(2).sum()
-                else:
-                    losses.pop(micro_batch).backward()
-                if off:
-                    off.__exit__(None, None, None)
-        return [p.grad for p in model.parameters()], off
+            for here, then in zip(order, [*order[1:], None]):
+                if mode:
+                    off.stage(*here, next=then)
+                with off:
+                    if here[1] == "forward":
+                        losses[here[0]] = model(torch.randn(256, 100)).pow(2).sum()
+                    else:
+                        losses.pop(here[0]).backward()
+        return gradients_of(model), off
 
-    expected, _ = run(None)
+    expected, _ = run()
     for mode in ("spill", "fastest"):
-        got, off = run(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode=mode))
+        got, off = run(mode)
         assert equal(got, expected)
         assert off.stats().steps == 3
         assert left_in(off) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("stage, words", [
-    ((0, "sideways"), '"forward" or "backward", not'), ((-1, "forward"), "micro_batch must not be negative"), ((0, "forward", (0, "back")), "not 'back'"),
+    ((0, "sideways"), '"forward" or "backward", not'),
+    ((-1, "forward"), "micro_batch must not be negative"),
+    ((0, "forward", (0, "back")), "not 'back'"),
 ])
 def test_stages_that_do_not_exist(store, stage, words):
     off = spillway.torch.offload(Layers(), store)
@@ -164,11 +157,11 @@ def test_stages_that_do_not_exist(store, stage, words):
     assert off.stats().steps == 0
 
 
-# ---- Seeing it -----------------------------------------------------------------------------------------------------------
+# ---- Seeing it -----------------------------------------------------------------------------------
 
 
 def test_report(store, capsys):
-    _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, mode="spill"))
+    _, off = gradients(store, mode="spill")
     file = io.StringIO()
     off.report(file)
     off.report()
@@ -197,7 +190,7 @@ def test_report_counts_since_offload_was_called(store):
 
 
 def test_report_without_a_store(capsys):
-    _, off = gradients(lambda model: spillway.torch.offload(model, None, mode="observe"))
+    _, off = gradients(None, mode="observe")
     off.report()
     assert "kept: only watching" in capsys.readouterr().out
 
@@ -206,19 +199,20 @@ def test_trace(store, folder):
     torch.manual_seed(1)
     model = Layers()
     off = spillway.torch.offload(model, store, min_bytes=1)
-    model_step(model, off)
+    step(model, off)
     off.trace(folder / "step.json")
-    model_step(model, off)
+    step(model, off)
     events = json.loads((folder / "step.json").read_text())["traceEvents"]
     offers = off.stats().offers
     names = [event["name"] for event in events]
     assert names.count("save") == offers // 2 and names.count("use") == offers // 2
-    assert [name for name in names if name.startswith("layer")] == [f"layers.{i}.{j}" for i in range(4) for j in range(2)]
+    assert [name for name in names
+            if name.startswith("layer")] == [f"layers.{i}.{j}" for i in range(4) for j in range(2)]
     assert [e["ph"] for e in events].count("B") == [e["ph"] for e in events].count("E") == 8
     assert all(event["ts"] >= 0 for event in events)
     peaks = [event["args"]["activation_bytes"] for event in events if event["ph"] == "C"]
     assert max(peaks) > 0
-    model_step(model, off)  # is not in it
+    step(model, off)  # is not in it
     assert json.loads((folder / "step.json").read_text())["traceEvents"] == events
 
 
@@ -228,12 +222,13 @@ def test_a_trace_that_cannot_be_made(store, folder):
         off.trace(folder / "nowhere" / "step.json")
 
 
-# ---- Partitions ----------------------------------------------------------------------------------------------------------
+# ---- Partitions ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def without_rank(monkeypatch):
-    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "RANK"):
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
+                 "SLURM_LOCALID", "RANK"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -261,32 +256,24 @@ def test_drives_are_opened_on_the_partition_of_the_rank(drives, without_rank, mo
 
 def test_more_ranks_than_partitions(drives):
     spillway.format_store(drives, partitions=2)
-    with pytest.raises(spillway.SpillwayError, match="partition 2 does not exist.*format it with more"):
+    with pytest.raises(spillway.SpillwayError,
+                       match="partition 2 does not exist.*format it with more"):
         spillway.torch.offload(Layers(), drives, rank=2)
 
 
-def test_a_store_of_another_rank(store):
-    spillway.torch.offload(Layers(), store, rank=0)
-    with pytest.raises(ValueError, match="open on partition 0, but rank is 1"):
-        spillway.torch.offload(Layers(), store, rank=1)
-
-
-def test_what_was_opened_is_closed_when_the_options_are_wrong(drives):
-    spillway.format_store(drives)
+def test_what_was_opened_is_closed_when_the_options_are_wrong(formatted):
     with pytest.raises(ValueError):
-        spillway.torch.offload(Layers(), drives, min_bytes=-1)
-    assert spillway.check_store(drives).partitions_in_use == 0
+        spillway.torch.offload(Layers(), formatted, min_bytes=-1)
+    assert spillway.check_store(formatted).partitions_in_use == 0
 
 
-# ---- Bad use -------------------------------------------------------------------------------------------------------------
+# ---- Bad use -------------------------------------------------------------------------------------
 
 
-def test_a_model_on_two_devices_is_told_and_kept(store, caplog):
-    """The other device is one that needs no hardware."""
+def test_a_model_on_two_devices(store):
+    """The other device has no memory: what is saved there is kept."""
     model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300, device="meta"))
-    with caplog.at_level(logging.WARNING, "spillway"):
-        off = spillway.torch.offload(model, store, min_bytes=1)
-    assert "the model is on cpu and meta: only what is saved in host memory and on CUDA devices spills" in caplog.text
+    off = spillway.torch.offload(model, store, min_bytes=1)
     with off:
         loss = model[0](torch.randn(3, 300)).exp().sum()
         model[1](torch.randn(3, 300, device="meta")).exp().sum().backward()
@@ -295,9 +282,8 @@ def test_a_model_on_two_devices_is_told_and_kept(store, caplog):
     assert off.stats().offers == 2
 
 
-def test_a_store_that_is_closed(drives):
-    spillway.format_store(drives)
-    store = spillway.Store(drives)
+def test_a_store_that_is_closed(formatted):
+    store = spillway.Store(formatted)
     store.close()
     with pytest.raises(spillway.SpillwayError, match="closed"):
         spillway.torch.offload(Layers(), store)
@@ -311,7 +297,7 @@ def test_closing_twice_is_nothing(store):
         off.stage(0, "forward")
 
 
-# ---- Progress ------------------------------------------------------------------------------------------------------------
+# ---- Progress ------------------------------------------------------------------------------------
 
 
 class Terminal(io.StringIO):
@@ -320,10 +306,11 @@ class Terminal(io.StringIO):
 
 
 def test_progress_in_the_loop(store):
-    """A line per step in a file; one that rewrites itself on a terminal; the same once around the loop."""
+    """A line per step in a file; one that rewrites itself on a terminal; the same once around the
+    loop."""
     file, terminal = io.StringIO(), Terminal()
     for output in (file, terminal):
-        _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, progress=output))
+        _, off = gradients(store, progress=output)
         off.close()
     lines = file.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 1", "step 2", "step 3"]
@@ -333,18 +320,19 @@ def test_progress_in_the_loop(store):
     model = Layers()
     with spillway.torch.offload(model, store, min_bytes=1, progress=around):
         for _ in range(3):
-            model(torch.randn(256, 128)).sum().backward()
+            model(torch.randn(256, 100)).sum().backward()
     assert around.getvalue().count("\n") == 3
 
 
 def test_progress_is_told_when_a_step_ends(store):
-    """Backward after the context: the wait is the step's own. Several contexts in a step: one line."""
+    """Backward after the context: the wait is the step's own. Several contexts in a step: one
+    line."""
     file, model = io.StringIO(), Layers()
     lines = lambda: file.getvalue().count("\n")  # noqa: E731
     off = spillway.torch.offload(model, store, min_bytes=1, progress=file)
     for step in range(3):
         with off:
-            loss = model(torch.randn(256, 128)).sum()
+            loss = model(torch.randn(256, 100)).sum()
         assert lines() == step
         loss.backward()
     off.close()
@@ -354,7 +342,7 @@ def test_progress_is_told_when_a_step_ends(store):
         off.step()
         for _ in range(2):
             with off:
-                model(torch.randn(256, 128)).sum().backward()
+                model(torch.randn(256, 100)).sum().backward()
             assert lines() == 3 + step
     off.close()
     assert lines() == 6
@@ -365,10 +353,10 @@ def test_progress_nobody_reads_ends_no_step(store):
         def write(self, text):
             raise BrokenPipeError
 
-    _, off = gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1, progress=Broken()))
+    _, off = gradients(store, progress=Broken())
     assert off.stats().steps == 3
 
 
 def test_progress_is_silent_by_default(store, capsys):
-    gradients(lambda model: spillway.torch.offload(model, store, min_bytes=1))
+    gradients(store)
     assert capsys.readouterr() == ("", "")

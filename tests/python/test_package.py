@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_package.py - installed by pip, without a network; the library by pkg-config; types
+# tests/python/test_package.py - installed by pip without network; the library by pkg-config; types
 # layer: all
 import importlib.util
 import os
@@ -21,39 +21,40 @@ PRINT_PATH = "import spillway.torch; print(spillway._library.path)"
 
 @pytest.fixture(scope="module")
 def installed():
-    """The folder that pip installed the package into, from a copy: pip builds inside of the source."""
+    """The folder that pip installed the package into, from a copy: pip builds inside of the
+    source."""
     for needed in ("pip", "setuptools", "wheel"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"no {needed}")
-    folder = Path(tempfile.mkdtemp(prefix="spillway-python."))  # pytest's own folders stay
-    try:
-        yield install(folder)
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="spillway-python.") as folder:  # pytest's own stay
+        yield install(Path(folder))
 
 
 def install(folder):
-    shutil.copytree(ROOT / "python", folder / "source/python", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    shutil.copytree(ROOT / "python", folder / "source/python",
+                    ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     shutil.copytree(ROOT / "include", folder / "source/include")
     clean = {name: value for name, value in os.environ.items() if name != "SPW_BUILD"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-index", "--no-deps",
-         "--no-compile", "--target", str(folder / "site"), str(folder / "source/python")], capture_output=True, text=True, env=clean)
+    options = "--quiet --no-build-isolation --no-index --no-deps --no-compile".split()
+    done = subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target",
+                           folder / "site", folder / "source/python"],
+                          capture_output=True, text=True, env=clean)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "site"
 
 
 def run(site, **environment):
-    clean = {name: value for name, value in os.environ.items() if name not in ("SPILLWAY_LIBRARY", "PYTHONPATH")}
-    return subprocess.run([sys.executable, "-c", PRINT_PATH], capture_output=True, text=True, cwd=site.parent,
-                          env={**clean, "PYTHONPATH": str(site), **environment})
+    clean = {name: value for name, value in os.environ.items() if name != "SPILLWAY_LIBRARY"}
+    return subprocess.run([sys.executable, "-c", PRINT_PATH], capture_output=True, text=True,
+                          cwd=site.parent, env={**clean, "PYTHONPATH": str(site), **environment})
 
 
 def test_what_is_installed(installed):
     assert (installed / "spillway/py.typed").exists()
     assert {path.name for path in (ROOT / "python/spillway").rglob("*.py")} == {
         path.name for path in (installed / "spillway").rglob("*.py")}
-    assert {path.name for path in installed.iterdir()} == {"spillway", f"spillway-{spillway.__version__}.dist-info"}
+    info = f"spillway-{spillway.__version__}.dist-info"
+    assert {path.name for path in installed.iterdir()} == {"spillway", info}
 
 
 def test_the_library_is_named(installed):
@@ -81,8 +82,9 @@ def test_the_library_is_found_by_pkg_config(installed, folder):
     libdir.mkdir()
     shutil.copy(os.environ["SPILLWAY_LIBRARY"], libdir / "libspillway.so")
     text = (ROOT / "spillway.pc.in").read_text()
-    (libdir / "spillway.pc").write_text(
-        text.replace("@PREFIX@", "/usr").replace("@LIBDIR@", str(libdir)).replace("@VERSION@", spillway.__version__))
+    for name, value in (("PREFIX", "/usr"), ("LIBDIR", libdir), ("VERSION", spillway.__version__)):
+        text = text.replace(f"@{name}@", str(value))
+    (libdir / "spillway.pc").write_text(text)
     done = run(installed, PKG_CONFIG_PATH=str(libdir))
     assert done.stdout.strip() == str(libdir / "libspillway.so"), done.stderr
 
@@ -96,7 +98,8 @@ def test_without_a_library_it_says_where_it_looked(installed):
 
 
 def test_everything_public_has_types_and_a_text():
-    public = [getattr(module, name) for module in (spillway, spillway.torch) for name in module.__all__ if name[0] != "_"]
+    public = [getattr(module, name) for module in (spillway, spillway.torch)
+              for name in module.__all__ if name[0] != "_"]
     for thing in public:
         assert thing.__doc__, thing
         methods = [thing] if not isinstance(thing, type) else [

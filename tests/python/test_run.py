@@ -10,15 +10,15 @@ import sys
 
 import pytest
 
-import spillway
-from conftest import BUILD, ROOT
+from conftest import BUILD, EXAMPLES, tiny
 
 COMMAND = BUILD / "spillway"
 COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
 
 pytestmark = [
     pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built"),
-    pytest.mark.skipif(bool(os.environ.get("SANITIZE")), reason="a sanitizer replaces malloc() itself"),
+    pytest.mark.skipif(bool(os.environ.get("SANITIZE")),
+                       reason="a sanitizer replaces malloc() itself"),
 ]
 
 PROLOGUE = """
@@ -27,7 +27,9 @@ names = ("used_bytes", "resident_free_bytes", "taken", "reused", "refused", "ret
 class Stats(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in names]
 library = ctypes.CDLL(None)
-library.malloc.restype = library.calloc.restype = library.realloc.restype = library.memalign.restype = ctypes.c_void_p
+for name in ("malloc", "calloc", "realloc", "memalign", "reallocarray",
+             "valloc", "pvalloc", "aligned_alloc"):
+    getattr(library, name).restype = ctypes.c_void_p
 library.malloc_usable_size.restype = ctypes.c_size_t
 def malloc(size): return ctypes.c_void_p(library.malloc(ctypes.c_size_t(size)))
 def stats():
@@ -39,9 +41,14 @@ before = stats()
 """
 
 
+def under_run(program, *options, **named):
+    """A program with the prologue, under `spillway run`, to its end."""
+    command = [COMMAND, "run", *options, "--", sys.executable, "-c", PROLOGUE + program]
+    return subprocess.run(command, capture_output=True, text=True, **named)
+
+
 def run(program, *options):
-    done = subprocess.run([str(COMMAND), "run", *options, "--", sys.executable, "-c", PROLOGUE + program], capture_output=True,
-                          text=True)
+    done = under_run(program, *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -76,7 +83,8 @@ wide = ctypes.c_void_p(library.memalign(ctypes.c_size_t(4 * MIB), ctypes.c_size_
 aligned = wide.value % (4 * MIB) == 0
 library.free(wide)
 overflow = library.calloc(ctypes.c_size_t(1 << 40), ctypes.c_size_t(1 << 40)) is None
-print(json.dumps([zeros, grown, shrunk, aligned, overflow, stats()["used_bytes"] == before["used_bytes"]]))
+same = stats()["used_bytes"] == before["used_bytes"]
+print(json.dumps([zeros, grown, shrunk, aligned, overflow, same]))
 """) == [True] * 6
 
 
@@ -139,14 +147,13 @@ print(json.dumps([wrong, stats()["used_bytes"] == before["used_bytes"]]))
 
 def test_the_other_functions_of_libc():
     assert run("""
-for name in ("reallocarray", "valloc", "pvalloc", "aligned_alloc"):
-    getattr(library, name).restype = ctypes.c_void_p
 a = malloc(2 * MIB)
 ctypes.memset(a, 5, 2 * MIB)
 b = ctypes.c_void_p(library.reallocarray(a, ctypes.c_size_t(3), ctypes.c_size_t(MIB)))
 grown = ctypes.string_at(b, 2 * MIB) == bytes([5]) * (2 * MIB)
 library.free(b)
-for name, arguments in (("valloc", (2 * MIB,)), ("pvalloc", (2 * MIB,)), ("aligned_alloc", (4096, 2 * MIB))):
+for name, *arguments in (("valloc", 2 * MIB), ("pvalloc", 2 * MIB),
+                         ("aligned_alloc", 4096, 2 * MIB)):
     c = ctypes.c_void_p(getattr(library, name)(*map(ctypes.c_size_t, arguments)))
     ctypes.memset(c, 1, 2 * MIB)
     library.free(c)
@@ -162,20 +169,20 @@ print(json.dumps([grown, stats()["used_bytes"] == before["used_bytes"]]))
 ])
 def test_a_block_that_is_freed_twice_ends_the_program(program, function):
     """As in libc. Otherwise it would have two owners, and one of them other bytes than it wrote."""
-    program = PROLOGUE + "a, b = malloc(2 * MIB), malloc(2 * MIB)\n" + program
-    done = subprocess.run([str(COMMAND), "run", "--", sys.executable, "-c", program], capture_output=True, text=True)
+    done = under_run("a, b = malloc(2 * MIB), malloc(2 * MIB)\n" + program)
     assert done.returncode == -signal.SIGABRT and f"{function}(): not a block in use" in done.stderr
 
 
 def test_limited_address_space_is_left_for_others():
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
     limit = memory + (2 << 30)
-    done = subprocess.run([str(COMMAND), "run", "--", sys.executable, "-c", PROLOGUE + """
+    done = under_run("""
 import mmap
 block = malloc(2 * MIB)
-mmap.mmap(-1, 3 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000).close()  # MAP_NORESERVE
+MAP_NORESERVE = 0x4000
+mmap.mmap(-1, 3 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE).close()
 print(stats()["taken"] - before["taken"])
-"""], capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+""", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert done.returncode == 0 and done.stdout == "1\n", done.stderr
 
 
@@ -229,30 +236,29 @@ int main(void)
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 def test_handlers_of_fork_may_allocate(folder):
-    """A library that is initialised before this one has its handler run after this one's, with the lock held."""
+    """A library that is initialised before this one has its handler run after this one's, with the
+    lock held."""
     (folder / "handlers.c").write_text(HANDLERS)
     (folder / "forks.c").write_text(FORKS)
     library, program = folder / "libhandlers.so", folder / "forks"
     compiler = COMPILER.split()
-    subprocess.run([*compiler, "-shared", "-fPIC", "-o", library, folder / "handlers.c"], check=True)
+    subprocess.run([*compiler, "-shared", "-fPIC", "-o", library, folder / "handlers.c"],
+                   check=True)
     subprocess.run([*compiler, "-o", program, folder / "forks.c", library], check=True)
-    done = subprocess.run([str(COMMAND), "run", "--", program], timeout=60)
+    done = subprocess.run([COMMAND, "run", "--", program], timeout=60)
     assert done.returncode == 0
 
 
-def test_training_gives_the_same_bits(drives):
-    spillway.format_store(drives)
-    options = ["--layers", "2", "--hidden", "128", "--heads", "2", "--sequence", "256", "--batch", "2", "--steps", "3", "--threads", "1",
-               "--text", str(ROOT / "tensor"), "--gradients", "--mode", "spillway", "--devices", ",".join(drives), "--json"]
-    example = [sys.executable, str(ROOT / "python/examples/gpt.py"), *options]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+def test_training_gives_the_same_bits(formatted):
+    example = [sys.executable, EXAMPLES / "gpt.py", "--gradients", "--json", "-",
+               *tiny(hidden=128, sequence=256, mode="spillway", devices=formatted)]
     results = []
-    for start in ([], [str(COMMAND), "run", "--"]):
-        done = subprocess.run(start + example, capture_output=True, text=True, env=env)
+    for start in ([], [COMMAND, "run", "--"]):
+        done = subprocess.run(start + example, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         results.append(json.loads(done.stdout))
-    assert results[0]["losses_hex"] == results[1]["losses_hex"]
-    assert results[0]["gradients_sha256"] == results[1]["gradients_sha256"]
+    for key in ("losses_hex", "gradients_sha256"):
+        assert results[0][key] == results[1][key]
 
 
 @pytest.mark.parametrize("arguments, status, words", [
@@ -265,6 +271,6 @@ def test_training_gives_the_same_bits(drives):
     (["--", "true"], 0, ""),
 ])
 def test_use(arguments, status, words):
-    done = subprocess.run([str(COMMAND), "run", *arguments], capture_output=True, text=True)
+    done = subprocess.run([COMMAND, "run", *arguments], capture_output=True, text=True)
     assert done.returncode == status
     assert words in done.stderr

@@ -16,7 +16,8 @@ MIB = 1 << 20
 
 def load(name):
     """A module of tests/soak, which is no package."""
-    spec = importlib.util.spec_from_file_location("soak_" + name, os.path.join(ROOT, "tests", "soak", name + ".py"))
+    spec = importlib.util.spec_from_file_location("soak_" + name,
+                                                  os.path.join(ROOT, "tests", "soak", name + ".py"))
     module = importlib.util.module_from_spec(spec)
     sys.dont_write_bytecode = True
     spec.loader.exec_module(module)
@@ -47,12 +48,15 @@ def test_what_does_not_grow(memory):
 ], ids=["slowly", "at once"])
 def test_what_grows(memory):
     words, figures = judge.growth_of(memory, [10] * len(memory))
-    assert words.startswith("memory grew") and figures["memory_late"] > figures["memory_early"] + figures["memory_growth_allowed"]
+    assert words.startswith("memory grew")
+    allowed = figures["memory_early"] + figures["memory_growth_allowed"]
+    assert figures["memory_late"] > allowed
 
 
 def test_huge_pages_are_memory():
     """Whether an arena lies in them depends on what other programs of the machine reserve."""
-    lines = ["Name:\tpython3: soak\n", "VmRSS:\t   61440 kB\n", "HugetlbPages:\t   32768 kB\n", "Threads:\t2\n"]
+    lines = ["Name:\tpython3: soak\n", "VmRSS:\t   61440 kB\n",
+             "HugetlbPages:\t   32768 kB\n", "Threads:\t2\n"]
     assert programs.memory_of(lines) == 92 * MIB
     memory, files = programs.usage(os.getpid())
     assert memory > MIB and files > 2
@@ -62,7 +66,8 @@ def test_huge_pages_are_memory():
 def test_descriptors():
     level = [100 * MIB] * 400
     assert judge.growth_of(level, [10 + number % 4 for number in range(400)])[0] is None
-    assert judge.growth_of(level, [10 + number // 40 for number in range(400)])[0].startswith("descriptors grew")
+    grown = judge.growth_of(level, [10 + number // 40 for number in range(400)])[0]
+    assert grown.startswith("descriptors grew")
 
 
 def test_too_few_samples_are_said_to_be_too_few():
@@ -71,19 +76,22 @@ def test_too_few_samples_are_said_to_be_too_few():
 
 
 def result(violations=()):
-    samples = [{"seconds": second, "memory_bytes": 50 * MIB, "files": 9, "objects": 0, "used_bytes": 0, "errors": second // 3}
-               for second in range(10)]
-    program = {"counts": {"puts": 7}, "errors": {"get EBADMSG": {"count": 3, "words": "drive"}}, "samples": samples,
-               "growth": judge.growth_of([50 * MIB] * 100, [9] * 100)[1]}
-    return {"seed": 1, "seconds": 10.0, "generations": 2, "faults": [{"seconds": 4, "kind": "rot", "drive": "soak1", "generation": 1}],
-            "programs": {"objects": program}, "violations": list(violations), "passed": not violations}
+    samples = [{"seconds": second, "memory_bytes": 50 * MIB, "files": 9, "objects": 0,
+                "used_bytes": 0, "errors": second // 3} for second in range(10)]
+    program = {"counts": {"puts": 7}, "errors": {"get EBADMSG": {"count": 3, "words": "drive"}},
+               "samples": samples, "growth": judge.growth_of([50 * MIB] * 100, [9] * 100)[1]}
+    fault = {"seconds": 4, "kind": "rot", "drive": "soak1", "generation": 1}
+    return {"seed": 1, "seconds": 10.0, "generations": 2, "faults": [fault],
+            "programs": {"objects": program}, "violations": list(violations),
+            "passed": not violations}
 
 
 def test_report(folder, capsys):
     pytest.importorskip("matplotlib")
     report.write(folder, result(["objects: wrong bytes"]))
     words = capsys.readouterr().out
-    for wanted in ("SPW_SEED=1", "rot 1", "7 puts", "get EBADMSG 3", "50 -> 50 MiB", "VIOLATION  objects: wrong bytes", "FAILED: 1"):
+    for wanted in ("SPW_SEED=1", "rot 1", "7 puts", "get EBADMSG 3", "50 -> 50 MiB",
+                   "VIOLATION  objects: wrong bytes", "FAILED: 1"):
         assert wanted in words
     assert json.loads((folder / "soak.json").read_text())["violations"] == ["objects: wrong bytes"]
     assert (folder / "soak.png").read_bytes().startswith(b"\x89PNG")

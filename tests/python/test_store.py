@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_store.py - put, get and free from Python; errors as exceptions; lifetime
 import array
+import contextlib
 import errno
 import os
 import random
@@ -42,15 +43,12 @@ def test_any_buffer(store, kind):
     store.free(thing)
 
 
-def test_a_buffer_that_cannot_be_written_is_refused(store):
+def test_buffers_that_are_refused(store):
     thing = store.put(b"abc")
-    with pytest.raises(BufferError):
+    with pytest.raises(BufferError):  # cannot be written
         store.get_into(thing, b"abc")
     store.free(thing)
-
-
-def test_a_buffer_with_gaps_is_refused(store):
-    with pytest.raises(BufferError):
+    with pytest.raises(BufferError):  # has gaps
         store.put(memoryview(bytes(100))[::2])
 
 
@@ -92,89 +90,80 @@ def test_stats(store):
     store.free(thing)
 
 
-def test_missing_drive(drives):
-    spillway.format_store(drives)
-    error_of(errno.ENXIO, spillway.Store, drives[:3])
-    error_of(errno.ENOTUNIQ, spillway.Store, drives + drives[:1])
+def test_drives_that_are_refused(formatted, folder):
+    error_of(errno.ENXIO, spillway.Store, formatted[:3])
+    error_of(errno.ENOTUNIQ, spillway.Store, formatted + formatted[:1])
+    error_of(errno.ENOENT, spillway.Store, [formatted[0] + "-none"])
+    error_of(errno.EMEDIUMTYPE, spillway.Store, make_drives(folder, 1, name="empty"))
+    error_of(errno.ENOSPC, spillway.format_store, make_drives(folder, 1, 1 << 20, "little"))
+    with spillway.Store(formatted):
+        error_of(errno.EBUSY, spillway.Store, formatted)
 
 
-def test_no_store_on_the_drives(drives):
-    error_of(errno.EMEDIUMTYPE, spillway.Store, drives)
-    error_of(errno.ENOENT, spillway.Store, [drives[0] + "-none"])
+@pytest.mark.parametrize("paths, options, error, words", [
+    ("x", {}, TypeError, "a sequence of paths"),
+    (["x", ""], {}, ValueError, "the name of a drive is empty"),
+    (["x"], {"backend": "sync"}, ValueError, "backend must be one of auto"),
+    # -1 would be any partition, and 2^32 the first one.
+    (["x"], {"partition": -1}, ValueError, "partition must"),
+    (["x"], {"partition": 0xFFFFFFFF}, ValueError, "partition must"),
+    (["x"], {"partition": 1 << 32}, ValueError, "partition must"),
+    (["x"], {"queue_depth": 1 << 32}, ValueError, "queue_depth must"),
+    (["x"], {"arena_bytes": 1 << 64}, ValueError, "arena_bytes must"),
+    (["x"], {"arena_bytes": -1}, ValueError, "arena_bytes must"),
+])
+def test_arguments_that_are_refused(paths, options, error, words):
+    with pytest.raises(error, match=words):
+        spillway.Store(paths, **options)
 
 
-def test_in_use_by_another(store, drives):
-    error_of(errno.EBUSY, spillway.Store, drives)
-
-
-def test_paths_must_be_a_sequence(drives):
-    with pytest.raises(TypeError):
-        spillway.Store(drives[0])
-    with pytest.raises(ValueError, match="the name of a drive is empty"):
-        spillway.Store([*drives, ""])
-
-
-def test_wrong_option():
-    with pytest.raises(ValueError, match="backend must be one of auto"):
-        spillway.Store(["x"], backend="sync")
-
-
-def test_settings_that_the_environment_names(drives, folder, monkeypatch):
-    spillway.format_store(drives)
+def test_settings_that_the_environment_names(formatted, folder, monkeypatch):
     settings = folder / "tune.json"
     monkeypatch.setenv("SPILLWAY_TUNE", str(settings))
-    error_of(errno.ENOENT, spillway.Store, drives)
+    error_of(errno.ENOENT, spillway.Store, formatted)
     settings.write_text('{"format": 1}')
-    assert "holds no settings" in error_of(errno.EINVAL, spillway.Store, drives)
+    assert "holds no settings" in error_of(errno.EINVAL, spillway.Store, formatted)
     best = '{"block_bytes": 4096, "iodepth": 3, "wait": "interrupt", "backend": "libaio"}'
-    known = ", ".join(f'{{"path": "{drive}", "model": "", "serial": "", "size_bytes": {os.path.getsize(drive)}}}' for drive in drives)
+    known = ", ".join(
+        f'{{"path": "{drive}", "model": "", "serial": "", "size_bytes": {os.path.getsize(drive)}}}'
+        for drive in formatted)
     settings.write_text(f'{{"format": 1, "best": {{"read": {best}}}, "drives": [{known}]}}')
-    with spillway.Store(drives) as store:
+    with spillway.Store(formatted) as store:
         assert store.description.startswith("libaio")
     settings.write_text(f'{{"format": 1, "best": {{"read": {best}}}, "drives": []}}')
-    with spillway.Store(drives) as store:
+    with spillway.Store(formatted) as store:
         assert not store.description.startswith("libaio")
     monkeypatch.setenv("SPILLWAY_TUNE", "")
-    spillway.Store(drives).close()
+    spillway.Store(formatted).close()
 
 
-def test_memory_of_a_store(drives, monkeypatch):
+def test_memory_of_a_store(formatted, monkeypatch):
     """Resident: no more by default than training in host memory needs."""
-    spillway.format_store(drives)
-    for given, gpu, expected in ((None, "/nonexistent", 64), (None, "/dev/null", 256), (48 << 20, "/dev/null", 48)):
+    for given, gpu, expected in ((None, "/nonexistent", 64), (None, "/dev/null", 256),
+                                 (48 << 20, "/dev/null", 48)):
         monkeypatch.setattr(store_module, "_GPU", gpu)
-        with spillway.Store(drives, arena_bytes=given) as store:
+        with spillway.Store(formatted, arena_bytes=given) as store:
             assert store.arena_bytes == expected << 20
     monkeypatch.setattr(store_module, "_GPU", "/nonexistent")
-    assert store_module._needs_arena([b"/dev/null", b"pci:0000:3d:00.0/1"]) and not store_module._needs_arena([b"/dev/null"])
+    assert store_module._needs_arena([b"/dev/null", b"pci:0000:3d:00.0/1"])
+    assert not store_module._needs_arena([b"/dev/null"])
 
 
-@pytest.mark.parametrize("option", [{"partition": -1}, {"partition": 0xFFFFFFFF}, {"partition": 1 << 32}, {"queue_depth": 1 << 32},
-                                    {"arena_bytes": 1 << 64}, {"arena_bytes": -1}], ids=str)
-def test_a_number_that_does_not_fit_is_not_taken_for_another(drives, option):
-    """-1 would be any partition, and 2^32 the first one."""
-    spillway.format_store(drives, partitions=2)
-    with pytest.raises(ValueError, match=f"{next(iter(option))} must"):
-        spillway.Store(drives, **option)
-    with pytest.raises(ValueError, match="partitions must"):
-        spillway.format_store(drives, partitions=(1 << 32) + 1, force=True)
-
-
-def test_closed_store(drives):
-    spillway.format_store(drives)
-    store = spillway.Store(drives)
+def test_closed_store(formatted):
+    store = spillway.Store(formatted)
     store.close()
     store.close()
     assert store.closed
     assert "open it again" in error_of(errno.EBADF, store.put, b"x")
-    with spillway.Store(drives) as again:  # the drives were given back
+    with spillway.Store(formatted) as again:  # the drives were given back
         assert again.stats().objects == 0
 
 
 def test_partitions(drives):
     assert spillway.format_store(drives, partitions=2).partitions == 2
-    with spillway.Store(drives, partition=None) as one, spillway.Store(drives, partition=None) as two:
-        assert {one.stats().partition, two.stats().partition} == {0, 1}
+    with contextlib.ExitStack() as stack:
+        stores = [stack.enter_context(spillway.Store(drives, partition=None)) for _ in range(2)]
+        assert {store.stats().partition for store in stores} == {0, 1}
         error_of(errno.EBUSY, spillway.Store, drives, partition=None)
 
 
@@ -194,10 +183,6 @@ def test_probe_of_what_is_not_there():
     assert not probed.usable and probed.reason
 
 
-def test_too_small(folder):
-    error_of(errno.ENOSPC, spillway.format_store, make_drives(folder, 1, 1 << 20))
-
-
 def test_data_of_which_nothing_is_known_takes_erase(folder):
     drives = make_drives(folder, 2, 32 << 20)
     with open(drives[1], "r+b") as drive:
@@ -213,10 +198,9 @@ def test_data_of_which_nothing_is_known_takes_erase(folder):
     error_of(errno.EEXIST, spillway.format_store, drives, erase=True)  # by now a store
 
 
-def test_libaio_gives_the_same(drives):
-    spillway.format_store(drives)
+def test_libaio_gives_the_same(formatted):
     content = os.urandom(3000001)
-    with spillway.Store(drives, backend="libaio") as store:
+    with spillway.Store(formatted, backend="libaio") as store:
         thing = store.put(content)
         assert store.get(thing, len(content)) == content
         store.free(thing)
@@ -259,8 +243,9 @@ def test_a_full_file_system_under_sparse_drives(little):
             for _ in range(100):
                 store.put(bytes(4 << 20))
         assert refused.value.errno == errno.ENOSPC
-        assert f"{drives[0]} is out of service: the file system under it is full" in str(refused.value)
-        assert f"{drives[1]} is out of service" in str(refused.value) and "make room there" in str(refused.value)
+        words = str(refused.value)
+        assert f"{drives[0]} is out of service: the file system under it is full" in words
+        assert f"{drives[1]} is out of service" in words and "make room there" in words
         assert all(drive.writes_no_space > 0 for drive in store.drive_stats())
         os.unlink(little / "others")
         deadline = time.monotonic() + 30
@@ -271,5 +256,6 @@ def test_a_full_file_system_under_sparse_drives(little):
             except spillway.SpillwayError as error:
                 assert error.errno == errno.ENOSPC and time.monotonic() < deadline
                 time.sleep(0.05)
-        assert bytes(store.get(again, 1500000)) == b"again" * 300000 and bytes(store.get(kept, 1 << 20)) == bytes(1 << 20)
+        assert bytes(store.get(again, 1500000)) == b"again" * 300000
+        assert bytes(store.get(kept, 1 << 20)) == bytes(1 << 20)
         assert not all(drive.full for drive in store.drive_stats())

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-# tests/pytorch/hooked.py - a plugin for pytest: every test runs with hooks on saved tensors, and what came of it is noted at once
+# tests/pytorch/hooked.py - a plugin for pytest: every test runs with hooks on saved tensors
 """Loaded by suite.py, by -p. In its environment:
 
   SPW_SUITE_WAY      plain: no hooks; copies: hooks that only copy; spilled: spillway's
-  SPW_SUITE_RESULTS  a file that grows by lines of JSON: {"begun": test}, then {"test": ..., "outcome": ...}. Tests that it names
-                     already are left out: so a run goes on after the test that ended the last one
+  SPW_SUITE_RESULTS  a file that grows by lines of JSON: {"begun": test}, then {"test": ...,
+                     "outcome": ...}. Tests that it names already are left out: so a run goes on
+                     after the test that ended the last one
   SPW_SUITE_TIMEOUT  seconds for one test; then the process ends, and shows its stacks
   SPW_TEST_DEVICES   drives for "spilled"
 
@@ -27,15 +28,16 @@ STDERR = os.dup(2)  # pytest takes the other one for what the tests print
 
 
 def copies():
-    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda copy: copy)
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach().clone(),
+                                                    lambda copy: copy)
 
 
 class Spilled:
-    """Everything that is saved is written before the test goes on, so that each use reads it from the drives. One cache for each test,
-    on one store."""
+    """Everything that is saved is written before the test goes on, so that each use reads it from
+    the drives. One cache for each test, on one store."""
 
-    KEPT = ("tensors_kept_backpressure", "tensors_kept_no_space", "tensors_kept_error", "tensors_kept_entries",
-            "tensors_kept_last_scope", "tensors_kept_backward")
+    KEPT = ("tensors_kept_backpressure", "tensors_kept_no_space", "tensors_kept_error",
+            "tensors_kept_entries", "tensors_kept_last_scope", "tensors_kept_backward")
 
     def __init__(self):
         import spillway
@@ -58,7 +60,8 @@ class Spilled:
         off = self.offload(torch.nn.Module(), self.store, mode="spill", min_bytes=0)
         session = off._session
         save = session.pack
-        counters = self.counters()  # as a struct: a dataclass of it for each save would take as long as the write
+        # as a struct: a dataclass of it for each save would take as long as the write
+        counters = self.counters()
 
         def save_and_settle(tensor):
             saved = save(tensor)
@@ -70,12 +73,14 @@ class Spilled:
         session.pack = save_and_settle
         try:
             with off:
-                off.stage(0, "backward")  # told once, it is not guessed again: what a backward pass saves is spilled, too
+                # told once, it is not guessed again: what a backward pass saves is spilled, too
+                off.stage(0, "backward")
                 off.stage(0, "forward")
                 yield
         finally:
             stats = off.stats()
-            self.counts = {name: getattr(stats, name) for name in ("offers", "tensors_spilled", "tensors_deduplicated", *self.KEPT)}
+            names = "offers", "tensors_spilled", "tensors_deduplicated", *self.KEPT
+            self.counts = {name: getattr(stats, name) for name in names}
             del session.pack
             off.close()
 
@@ -96,7 +101,8 @@ def noted():
 class Plugin:
     def __init__(self, way):
         self.spilled = Spilled() if way == "spilled" else None
-        self.hooks = {"plain": contextlib.nullcontext, "copies": copies, "spilled": getattr(self.spilled, "hooks", None)}[way]
+        self.hooks = {"plain": contextlib.nullcontext, "copies": copies,
+                      "spilled": getattr(self.spilled, "hooks", None)}[way]
         self.reports = []
 
     @staticmethod
@@ -123,7 +129,8 @@ class Plugin:
     def pytest_runtest_logfinish(self, nodeid):
         outcome, message = outcome_of(self.reports)
         counts = self.spilled.counts if self.spilled else {}
-        note(test=nodeid, outcome=outcome, message=message, seconds=sum(report.duration for report in self.reports), **counts)
+        note(test=nodeid, outcome=outcome, message=message,
+             seconds=sum(report.duration for report in self.reports), **counts)
         self.watch()  # of what is between tests, and at the end
 
     def pytest_sessionfinish(self, exitstatus):
@@ -139,12 +146,14 @@ def outcome_of(reports):
         if hasattr(report, "wasxfail"):
             return ("xfailed" if report.skipped else "xpassed"), report.wasxfail
         if report.skipped:
-            return "skipped", report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            return "skipped", report.longrepr[2] if isinstance(report.longrepr, tuple) else str(
+                report.longrepr)
     return "passed", ""
 
 
 def cause(text):
-    """Of a failure's text: where it was raised, and the first lines of the error's own text, which may be matrices."""
+    """Of a failure's text: where it was raised, and the first lines of the error's own text, which
+    may be matrices."""
     lines = text.splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith("E ")), 0)
     return "\n".join(lines[max(0, first - 2):first + MESSAGE_LINES])
@@ -154,5 +163,5 @@ def pytest_configure(config):
     faulthandler.enable(STDERR)
     Plugin.watch()
     # Which tests run must not hang on how much memory happens to be free.
-    common_device_type._has_sufficient_memory = lambda _device, size_bytes: size_bytes <= MEMORY_MAX_BYTES
+    common_device_type._has_sufficient_memory = lambda _device, size: size <= MEMORY_MAX_BYTES
     config.pluginmanager.register(Plugin(os.environ["SPW_SUITE_WAY"]))

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/pytorch/suite.py - PyTorch's own tests of autograd and of modules, with everything that autograd saves on drives
+# tests/pytorch/suite.py - PyTorch's own tests of autograd and modules, all saved on drives
 """Usage: tests/pytorch/suite.py --build FOLDER [--jobs N] [--timeout SECONDS] [WORD...]
 
-The tests that fetch.sh has put into FOLDER/pytorch-suite run without hooks on saved tensors, with hooks that only copy, and with
-spillway's, by which every tensor is written to drives that are files and read back (hooked.py). A test has failed if it
-ends otherwise than without hooks, and not as with hooks that only copy, by the same error: what those change too is due to there being
-hooks at all, a test that asks for the saved tensor itself for example. With words, only tests whose names contain one.
+The tests that fetch.sh has put into FOLDER/pytorch-suite run without hooks on saved tensors, with
+hooks that only copy, and with spillway's, by which every tensor is written to drives that are files
+and read back (hooked.py). A test has failed if it ends otherwise than without hooks, and not as
+with hooks that only copy, by the same error: what those change too is due to there being hooks at
+all, a test that asks for the saved tensor itself for example. With words, only tests whose names
+contain one.
 
-The drives are files in TMPDIR; without that in memory, where that takes O_DIRECT (Linux 6.6), for a test may save a tensor thousands of
-times, and wait for each. What became of each test is in FOLDER/pytorch-suite/results.json, the output in FOLDER/pytorch-suite/runs. A test that ends the process,
-or takes longer than the timeout, is noted, and the run goes on after it.
+The drives are files in TMPDIR; without that in memory, where that takes O_DIRECT (Linux 6.6), for a
+test may save a tensor thousands of times, and wait for each. What became of each test is in
+FOLDER/pytorch-suite/results.json, the output in FOLDER/pytorch-suite/runs. A test that ends the
+process, or takes longer than the timeout, is noted, and the run goes on after it.
 """
 import argparse
 import collections
@@ -34,18 +37,25 @@ import drives  # noqa: E402
 import results  # noqa: E402
 
 PYTHON = "/usr/bin/python3"  # whose PyTorch is Debian's, of which the tests are
+# The folder's own conftest.py and the configuration of the tree around it are for PyTorch's runs.
+PYTEST_OPTIONS = ("-p hooked -p no:cacheprovider -p no:faulthandler -p no:warnings --noconftest "
+                  "-c /dev/null --rootdir=. -q --tb=short --color=no").split()
 WAYS = ("plain", "copies", "spilled")
-FILES = ("test_nn.py", "test_modules.py", "test_autograd.py", "nn/test_*.py")  # those that take longest first
+# those that take longest first
+FILES = ("test_nn.py", "test_modules.py", "test_autograd.py", "nn/test_*.py")
 DRIVE_MIB = 1024  # sparse; of four drives, that may be in memory, for each job
 NOTHING_SELECTED = 5  # pytest's exit status
 LOG_LINES_SHOWN = 20
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="only tests whose names contain one of these")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD",
+                        help="only tests whose names contain one of these")
     parser.add_argument("--build", default="build", help="the build folder (build)")
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="files of tests at once (2)")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1),
+                        help="files of tests at once (2)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds per test (600)")
     return parser.parse_args()
 
@@ -66,7 +76,8 @@ class Run:
         os.makedirs(os.path.dirname(self.log_path), exist_ok=True)
         current = "none yet"
         while current:
-            with drives.Place(self.suite.scratch, drives.FILES[0], DRIVE_MIB) as place, open(self.log_path, "wb") as log:
+            new_drives = drives.Place(self.suite.scratch, drives.FILES[0], DRIVE_MIB)
+            with new_drives as place, open(self.log_path, "wb") as log:
                 status = self.suite.run_process(self.command(), self.environment(place), log)
             current, ended = self.read_results()
             if current:
@@ -76,16 +87,15 @@ class Run:
 
     def command(self):
         selected = ["-k", " or ".join(self.suite.words)] if self.suite.words else []
-        # The folder's own conftest.py and the configuration of the tree around it are for PyTorch's runs.
-        return [PYTHON, "-m", "pytest", "-p", "hooked", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:warnings",
-                "--noconftest", "-c", "/dev/null", "--rootdir=.", "-q", "--tb=short", "--color=no", *selected, self.file]
+        return [PYTHON, "-m", "pytest", *PYTEST_OPTIONS, *selected, self.file]
 
     def environment(self, place):
-        paths = [os.path.join(ROOT, "tests", "pytorch"), os.path.join(self.suite.folder, "modules"), os.path.join(ROOT, "python")]
-        env = dict(os.environ, PYTHONPATH=":".join(paths), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", TMPDIR=place.tmp,
-                   SPILLWAY_LIBRARY=os.path.join(self.suite.build, "libspillway.so"),
-                   SPW_SUITE_WAY=self.way, SPW_SUITE_RESULTS=self.results_path,
-                   SPW_SUITE_TIMEOUT=str(self.suite.timeout), SPW_TEST_DEVICES=" ".join(place.devices))
+        paths = (f"{ROOT}/tests/pytorch", f"{self.suite.folder}/modules", f"{ROOT}/python")
+        env = dict(os.environ, PYTHONPATH=":".join(paths), PYTHONDONTWRITEBYTECODE="1",
+                   OMP_NUM_THREADS="1", TMPDIR=place.tmp,
+                   SPILLWAY_LIBRARY=f"{self.suite.build}/libspillway.so", SPW_SUITE_WAY=self.way,
+                   SPW_SUITE_RESULTS=self.results_path, SPW_SUITE_TIMEOUT=str(self.suite.timeout),
+                   SPW_TEST_DEVICES=" ".join(place.devices))
         for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"):
             env.pop(name, None)
         return env
@@ -107,7 +117,8 @@ class Run:
     def note_end(self, test, status):
         words = self.last_words()
         hung = words.startswith("Timeout (")
-        what = {"test": test, "outcome": "hung" if hung else "crashed", "seconds": 0, "message": f"{how_ended(status)}\n{words}"}
+        what = {"test": test, "outcome": "hung" if hung else "crashed", "seconds": 0,
+                "message": f"{how_ended(status)}\n{words}"}
         with open(self.results_path, "a", encoding="utf-8") as file:
             file.write(json.dumps(what) + "\n")
         self.tests[test] = what
@@ -116,7 +127,8 @@ class Run:
         """What faulthandler wrote, else the last lines."""
         with open(self.log_path, encoding="utf-8", errors="replace") as log:
             lines = log.read().splitlines()
-        begun = [number for number, line in enumerate(lines) if line.startswith(("Timeout (", "Fatal Python error"))]
+        begun = [number for number, line in enumerate(lines)
+                 if line.startswith(("Timeout (", "Fatal Python error"))]
         return "\n".join(lines[begun[-1]:][:LOG_LINES_SHOWN] if begun else lines[-LOG_LINES_SHOWN:])
 
     def summary(self):
@@ -134,7 +146,8 @@ class Suite:
         self.build = os.path.abspath(args.build)
         self.folder = os.path.join(self.build, "pytorch-suite")
         self.test_folder = os.path.join(self.folder, "test")
-        in_memory = not os.environ.get("TMPDIR") and os.path.isdir("/dev/shm") and drives.takes_o_direct("/dev/shm")
+        in_memory = (not os.environ.get("TMPDIR") and os.path.isdir("/dev/shm")
+                     and drives.takes_o_direct("/dev/shm"))
         self.scratch = drives.Scratch("/dev/shm" if in_memory else None, args.build)
         self.running = set()
         self.lock = threading.Lock()
@@ -150,8 +163,9 @@ class Suite:
             if self.ending:
                 raise KeyboardInterrupt
             # Else a killed runner's tests would go on, on drives that the next run removes.
-            process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], cwd=self.test_folder, env=env,
-                                       stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command],
+                                       cwd=self.test_folder, env=env, stdin=subprocess.DEVNULL,
+                                       stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             self.running.add(process)
         try:
             return process.wait()
@@ -186,16 +200,18 @@ class Suite:
     def execute_one(run):
         begun = time.monotonic()
         run.execute()
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(run.summary().items()))
-        print(f"  {'FAIL' if run.problem else 'ran':<5}{time.monotonic() - begun:6.1f} s  {run.name}  ({outcomes or 'no test'})", flush=True)
+        outcomes = [f"{count} {outcome}" for outcome, count in sorted(run.summary().items())]
+        print(f"  {'FAIL' if run.problem else 'ran':<5}{time.monotonic() - begun:6.1f} s  "
+              f"{run.name}  ({', '.join(outcomes) or 'no test'})", flush=True)
 
 
-# ---- What differs -----------------------------------------------------------------------------------------------------------------
+# ---- What differs --------------------------------------------------------------------------------
 
 
 # What may differ, by the beginning of a test's name, and why.
 EXPECTED = {
-    "test_nn.py::TestNN::test_RReLU": "its noise is saved before it is drawn, so that what a copy has is chance; in a model offload() leaves it alone",
+    "test_nn.py::TestNN::test_RReLU": "its noise is saved before it is drawn, so that what a copy "
+    "has is chance; in a model offload() leaves it alone",
 }
 
 
@@ -205,17 +221,21 @@ def error_in(message):
 
 
 def verdict(name, plain, copies, ours):
-    """("passed", "skipped" or "failed", why) of what a test did without hooks, with hooks that copy, and with spillway's."""
+    """("passed", "skipped" or "failed", why) of what a test did without hooks, with hooks that
+    copy, and with spillway's."""
     outcome = ours["outcome"]
     if outcome == plain["outcome"]:
-        return ("passed", "") if outcome == "passed" else ("skipped", f"{outcome} without hooks, too")
+        if outcome == "passed":
+            return "passed", ""
+        return "skipped", f"{outcome} without hooks, too"
     error = error_in(ours["message"])
     if outcome == copies["outcome"] and error == error_in(copies["message"]):
         return "skipped", f"{outcome} with hooks that only copy, too: {error}"
     for beginning, reason in EXPECTED.items():
         if name.startswith(beginning):
             return "skipped", f"{outcome}: {reason}"
-    return "failed", f"{plain['outcome']} without hooks, {copies['outcome']} with hooks that only copy, {outcome} with spillway's"
+    return "failed", (f"{plain['outcome']} without hooks, {copies['outcome']} with hooks that only "
+                      f"copy, {outcome} with spillway's")
 
 
 def compare(runs, tally):
@@ -240,7 +260,8 @@ def compare(runs, tally):
         setattr(tally, word, getattr(tally, word) + 1)
     for why, count in why_skipped.items():
         print(f"         skipped  {count} tests: {why}")
-    return {name: {way: what["outcome"] for way, what in by_way.items()} for name, by_way in tests.items()}
+    return {name: {way: what["outcome"] for way, what in by_way.items()}
+            for name, by_way in tests.items()}
 
 
 def counted(runs):
@@ -249,12 +270,14 @@ def counted(runs):
     for run in runs:
         for what in run.tests.values():
             sums[run.way][what["outcome"]] += 1
-            sums[run.way].update({name: value for name, value in what.items() if not isinstance(value, str)})
+            sums[run.way].update({name: value for name, value in what.items()
+                                  if not isinstance(value, str)})
     return sums
 
 
 def check_spilled(sums, suite, tally):
-    kept = {name: value for name, value in sums["spilled"].items() if name.startswith("tensors_kept") and value}
+    kept = {name: value for name, value in sums["spilled"].items()
+            if name.startswith("tensors_kept") and value}
     if kept:
         tally.note(f"not all was spilled: {kept}")
     if not sums["spilled"]["tensors_spilled"] and not suite.words:
@@ -286,7 +309,8 @@ def run_suite(suite, jobs):
     with open(os.path.join(suite.folder, "results.json"), "w", encoding="utf-8") as file:
         json.dump(table, file, indent=1)
     for way, sum_ in sums.items():
-        print(f"  {way:<8}{', '.join(f'{value:.0f} {name}' for name, value in sum_.items() if value)}")
+        words = [f"{value:.0f} {name}" for name, value in sum_.items() if value]
+        print(f"  {way:<8}{', '.join(words)}")
     return tally
 
 

@@ -2,6 +2,7 @@
 # tests/runner/drives.py - the drives of a test: files and loop devices in a scratch folder, and their removal
 import contextlib
 import fcntl
+import functools
 import glob
 import os
 import re
@@ -38,7 +39,7 @@ class Config:
                 return "needs root to set kernel.io_uring_disabled"
             return None if os.path.exists(SYSCTL) else "this kernel has no kernel.io_uring_disabled"
         if self.block_bytes:
-            return scratch.loop_problem()
+            return scratch.loop_problem
         return None
 
 
@@ -127,8 +128,6 @@ class Scratch:
         if not self.path:
             raise SystemExit("tests/run: none of " + " ".join(filter(None, places)) +
                              " takes O_DIRECT: name a folder on a disk's file system with --scratch")
-        self.loops_checked = False
-        self.loops_problem = None
 
     @staticmethod
     def clear_after_killed(place):
@@ -146,24 +145,19 @@ class Scratch:
         take_apart(path)
         shutil.rmtree(path, ignore_errors=True)
 
+    @functools.cached_property
     def loop_problem(self):
         """Why loop devices cannot be made here, or None. Tried once."""
-        if self.loops_checked:
-            return self.loops_problem
-        self.loops_checked = True
         if os.geteuid() != 0:
-            self.loops_problem = "needs root to make loop devices"
-            return self.loops_problem
+            return "needs root to make loop devices"
         probe = os.path.join(self.path, "loop-probe")
         with open(probe, "wb") as file:
             file.truncate(1 << 20)
         ok, text = run_quietly(["losetup", "-f", "--show", "--direct-io=on", probe])
         if ok:
             run_quietly(["losetup", "-d", text])
-        else:
-            self.loops_problem = "no loop devices here: " + text
         os.unlink(probe)
-        return self.loops_problem
+        return None if ok else "no loop devices here: " + text
 
     def loops_after_a_while(self):
         """The loop devices that stay. A detached one lasts until its last user has closed it, and nothing tells when that is."""

@@ -19,6 +19,8 @@
 #define LATE_NS     UINT64_C(1000000000)    /* more than any drive needs that is not slow */
 #define CALL_NS     1000 /* what a call costs that does not wait: so that polling gets anywhere */
 
+uint64_t sim_glances;
+
 struct sim_backend {
 	struct sim_io *ios; /* one per slot, in the same order */
 	struct spw_part **pending;
@@ -27,17 +29,12 @@ struct sim_backend {
 	uint64_t last_ended_ns; /* or when nothing was in flight */
 };
 
-int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count,
-			  const struct spw_queue_opts *opts, struct spw_queue **queue);
-uint64_t __wrap_spw_clock_ns(void);
-int __wrap_nanosleep(const struct timespec *interval, struct timespec *rest);
-
-uint64_t __wrap_spw_clock_ns(void)
+WRAP(uint64_t, spw_clock_ns, (void))
 {
 	return sim_now_ns;
 }
 
-int __wrap_nanosleep(const struct timespec *interval, struct timespec *rest)
+WRAP(int, nanosleep, (const struct timespec *interval, struct timespec *rest))
 {
 	(void)rest;
 	sim_now_ns += (uint64_t)interval->tv_sec * 1000000000 + (uint64_t)interval->tv_nsec;
@@ -61,10 +58,7 @@ static int backend_open(struct spw_queue *q)
 		return spw_error(-ENOMEM, "sim: no memory");
 	}
 	q->wait_mode = SPW_WAIT_INTERRUPT;
-	/*
-	 * A queue that polls cuts transfers to what the drive takes at once: parts as small as the
-	 * drives want them.
-	 */
+	/* A queue that polls cuts transfers to what the drive takes at once: many small parts. */
 	q->polls = q->devices[0].device->geometry.polls;
 	spw_queue_describe(q, " %u simulated drives", q->device_count);
 	q->state = b;
@@ -185,6 +179,7 @@ static int backend_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	struct sim_io *io;
 
 	(void)backend_submit(q);
+	sim_glances += want == 0 || timeout_ns == 0;
 	q->stats.system_calls++;
 	sim_now_ns += CALL_NS;
 	while ((io = first_to_finish(b)) != NULL &&
@@ -232,8 +227,9 @@ static const struct spw_backend_ops sim_backend = {
 	.cancel = backend_cancel,
 };
 
-int __wrap_spw_queue_open(struct spw_device *const devices[], unsigned count,
-			  const struct spw_queue_opts *opts, struct spw_queue **queue)
+WRAP(int, spw_queue_open,
+     (struct spw_device *const devices[], unsigned count, const struct spw_queue_opts *opts,
+      struct spw_queue **queue))
 {
 	static const struct spw_backend_ops *const only[] = {&sim_backend};
 

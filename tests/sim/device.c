@@ -23,51 +23,24 @@
 #include "tests/sim/sim.h"
 #include "util/util.h"
 
+/* Most answers are the same whatever the question. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 uint64_t sim_cut_at, sim_events;
 bool sim_cuts_reads;
 static uint64_t entropy;
 
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
-			   struct spw_device **device);
-int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
-				  uint64_t len_bytes);
-int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes,
-			     uint64_t len_bytes);
-int __wrap_spw_device_translate_error(const struct spw_device *device, int error);
-int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signatures);
-unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len);
-int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops);
-int __wrap_spw_loops_read(struct spw_loops **loops);
-int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
-int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
-int __wrap_spw_safety_still(const struct spw_device *device);
-int __wrap_spw_safety_writable(const char *path);
-int __wrap_spw_safety_conventional(const char *path);
-void __wrap_spw_parallel(unsigned count, const char *what,
-			 void (*work)(void *context, unsigned index), void *context,
-			 const struct spw_log *log);
-void __wrap_spw_status_sweep(void);
-ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags);
-time_t __wrap_time(time_t *now);
-int __wrap_spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
-void __wrap_spw_page_drop(const char *store_uuid, uint32_t partition, int fd);
-int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count,
-			  const struct spw_share_store *store, const struct spw_log *log,
-			  struct spw_share **share);
-void __wrap_spw_share_close(struct spw_share *share);
-
 /* ---- The system ---- */
 
 /* UUIDs of a run follow from its seed, as far as the store sees: they only have to differ. */
-ssize_t __wrap_getrandom(void *buf, size_t len, unsigned flags)
+WRAP(ssize_t, getrandom, (void *buf, size_t len, unsigned flags))
 {
-	(void)flags;
 	entropy++;
 	sim_fill(buf, len, entropy);
 	return (ssize_t)len;
 }
 
-time_t __wrap_time(time_t *now)
+WRAP(time_t, time, (time_t * now))
 {
 	time_t seconds = (time_t)(1 + sim_now_ns / 1000000000);
 
@@ -77,97 +50,66 @@ time_t __wrap_time(time_t *now)
 }
 
 /* The shared page, without a name that could stay behind. */
-int __wrap_spw_page_take(const char *store_uuid, uint32_t partition, int *fd)
+WRAP(int, spw_page_take, (const char *store_uuid, uint32_t partition, int *fd))
 {
-	(void)store_uuid, (void)partition;
 	*fd = memfd_create("sim", MFD_CLOEXEC);
 	return *fd < 0 || ftruncate(*fd, (off_t)sizeof(struct spw_status_page)) ? -errno : 0;
 }
 
-void __wrap_spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
+WRAP(void, spw_page_drop, (const char *store_uuid, uint32_t partition, int fd))
 {
-	(void)store_uuid, (void)partition;
 	(void)close(fd);
 }
 
-void __wrap_spw_status_sweep(void)
+WRAP(void, spw_status_sweep, (void))
 {
 }
 
 /* ---- Safety: nobody else is there ---- */
 
-int __wrap_spw_safety_signatures(const char *path, struct spw_signatures *signatures)
+#define ANSWER_0(name, parameters)  \
+	WRAP(int, name, parameters) \
+	{                           \
+		return 0;           \
+	}
+
+ANSWER_0(spw_safety_in_use, (const char *path, const struct spw_loops *loops))
+ANSWER_0(spw_safety_locked, (const char *path, uint64_t offset_bytes, uint64_t len_bytes))
+ANSWER_0(spw_safety_relatives_locked, (const char *path, const struct spw_loops *loops))
+ANSWER_0(spw_safety_still, (const struct spw_device *device))
+ANSWER_0(spw_safety_writable, (const char *path))
+ANSWER_0(spw_safety_conventional, (const char *path))
+ANSWER_0(spw_device_lock_shared,
+	 (const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes))
+ANSWER_0(spw_fd_locked, (int fd, uint64_t offset_bytes, uint64_t len_bytes))
+
+WRAP(int, spw_safety_signatures, (const char *path, struct spw_signatures *signatures))
 {
-	(void)path;
 	signatures->count = 0;
 	return 0;
 }
 
-unsigned __wrap_spw_safety_partitions(const char *path, char *names, size_t len)
+WRAP(unsigned, spw_safety_partitions, (const char *path, char *names, size_t len))
 {
-	(void)path;
 	if (len > 0)
 		names[0] = '\0';
 	return 0;
 }
 
-int __wrap_spw_loops_read(struct spw_loops **loops)
+WRAP(int, spw_loops_read, (struct spw_loops * *loops))
 {
 	*loops = NULL;
 	return 0;
 }
 
-int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops)
+/* One after the other: what the drives do follows from the order in which they are asked. */
+WRAP(void, spw_parallel,
+     (unsigned count, const char *what, void (*work)(void *context, unsigned index), void *context,
+      const struct spw_log *log))
 {
-	(void)path, (void)loops;
-	return 0;
-}
-
-int __wrap_spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
-{
-	(void)path, (void)offset_bytes, (void)len_bytes;
-	return 0;
-}
-
-int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops)
-{
-	(void)path, (void)loops;
-	return 0;
-}
-
-int __wrap_spw_safety_still(const struct spw_device *device)
-{
-	(void)device;
-	return 0;
-}
-
-int __wrap_spw_safety_writable(const char *path)
-{
-	(void)path;
-	return 0;
-}
-
-int __wrap_spw_safety_conventional(const char *path)
-{
-	(void)path;
-	return 0;
-}
-
-/*
- * One after the other: what the drives do follows from the seed, in the order in which they are
- * asked.
- */
-void __wrap_spw_parallel(unsigned count, const char *what,
-			 void (*work)(void *context, unsigned index), void *context,
-			 const struct spw_log *log)
-{
-	(void)what;
-	(void)log;
 	for (unsigned i = 0; i < count; i++)
 		work(context, i);
 }
-
-/* ---- Devices ---- */
 
 /* ---- The claim of an open store ---- */
 
@@ -176,13 +118,12 @@ struct spw_share {
 	struct sim_drive *drives[SIM_DRIVES_MAX];
 };
 
-int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count,
-			  const struct spw_share_store *store, const struct spw_log *log,
-			  struct spw_share **out)
+WRAP(int, spw_share_open,
+     (struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
+      const struct spw_log *log, struct spw_share **out))
 {
 	struct spw_share *share = calloc(1, sizeof(*share));
 
-	(void)store, (void)log;
 	SPW_ASSERT(share);
 	*out = share;
 	for (unsigned i = 0; i < count && sim_mutation != SIM_MUTATION_NO_CLAIM; i++) {
@@ -196,7 +137,7 @@ int __wrap_spw_share_open(struct spw_device *const devices[], unsigned count,
 	return 0;
 }
 
-void __wrap_spw_share_close(struct spw_share *share)
+WRAP(void, spw_share_close, (struct spw_share * share))
 {
 	for (unsigned i = 0; share && i < share->count; i++)
 		share->drives[i]->claimed_by = NULL;
@@ -252,18 +193,6 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 	return 0;
 }
 
-static int sim_device_read(const struct spw_device *device, void *buf, size_t len,
-			   uint64_t offset_bytes)
-{
-	return transfer(device, SPW_READ, buf, len, offset_bytes);
-}
-
-static int sim_device_write(const struct spw_device *device, const void *buf, size_t len,
-			    uint64_t offset_bytes)
-{
-	return transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len, offset_bytes);
-}
-
 static int sim_device_sync(const struct spw_device *device)
 {
 	return transfer(device, SPW_FLUSH, NULL, 0, 0);
@@ -292,30 +221,14 @@ static int sim_device_lock(const struct spw_device *device, uint64_t offset_byte
 	return 0;
 }
 
-/* Nobody else is there. */
-int __wrap_spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
-				  uint64_t len_bytes)
-{
-	(void)device, (void)offset_bytes, (void)len_bytes;
-	return 0;
-}
-
-int __wrap_spw_device_locked(const struct spw_device *device, uint64_t offset_bytes,
-			     uint64_t len_bytes)
-{
-	(void)device, (void)offset_bytes, (void)len_bytes;
-	return 0;
-}
-
 static int sim_device_unlock(const struct spw_device *device, uint64_t offset_bytes,
 			     uint64_t len_bytes)
 {
-	(void)offset_bytes, (void)len_bytes;
 	sim_drives[device->fd].locked.len_bytes = 0;
 	return 0;
 }
 
-int __wrap_spw_device_translate_error(const struct spw_device *device, int error)
+WRAP(int, spw_device_translate_error, (const struct spw_device *device, int error))
 {
 	return sim_drives[device->fd].removed && (error == -ENOSPC || error == -EIO) ? -ENODEV
 										     : error;
@@ -329,8 +242,7 @@ static void sim_device_close(struct spw_device *device)
 }
 
 static const struct spw_device_ops ops = {
-	.read = sim_device_read,
-	.write = sim_device_write,
+	.transfer = transfer,
 	.sync = sim_device_sync,
 	.discard = sim_device_discard,
 	.lock = sim_device_lock,
@@ -338,8 +250,8 @@ static const struct spw_device_ops ops = {
 	.close = sim_device_close,
 };
 
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
-			   struct spw_device **out)
+WRAP(int, spw_device_open,
+     (const char *path, const struct spw_device_opts *opts, struct spw_device **out))
 {
 	struct spw_device *device;
 	unsigned index;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,17 @@ static const char *const op_names[] = {
 	[SPW_WRITE] = "write",
 	[SPW_FLUSH] = "flush",
 };
+
+__attribute__((weak)) void sim_fail(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)vprintf(format, args);
+	va_end(args);
+	(void)printf("\n");
+	abort();
+}
 
 /* ---- Making one ---- */
 
@@ -227,10 +239,7 @@ static void store_in_part(struct sim_drive *drive, const struct sim_io *io)
 			      io->len_bytes - from < unit ? io->len_bytes - from : unit);
 }
 
-/*
- * What a write that was torn without notice leaves: the beginning, or the end. At least one sector
- * is missing.
- */
+/* What a torn write leaves: the beginning or the end, and at least one sector is missing. */
 static void store_torn(struct sim_drive *drive, const struct sim_io *io)
 {
 	uint32_t sectors = io->len_bytes / SECTOR;
@@ -560,10 +569,7 @@ static void check_place(const struct sim_drive *drive, const struct sim_io *io)
 			 io->len_bytes, (unsigned long long)io->offset_bytes);
 }
 
-/*
- * Blocks that are written belong to one request: whatever else touches them was given them too
- * early.
- */
+/* Blocks that are written belong to one request; others that touch them have them too early. */
 static void check_alone(const struct sim_drive *drive, const struct sim_io *io)
 {
 	for (const struct sim_io *other = drive->active_first; other; other = other->next)
@@ -621,10 +627,7 @@ void sim_io_begin(struct sim_io *io)
 		io->finish_ns = sim_now_ns + HANG_NS_MIN +
 				sim_below(&drive->random, HANG_NS_MAX - HANG_NS_MIN);
 	}
-	/*
-	 * A write that nobody waits for any more must not read memory that may be its owner's
-	 * again.
-	 */
+	/* A write that timed out must not read memory that may be its owner's again. */
 	if (io->op == SPW_WRITE && io->finish_ns - sim_now_ns > CAPTURE_NS)
 		capture(io);
 	if (io->fault == SIM_AGAIN) {
@@ -651,10 +654,16 @@ static bool is_unreadable(struct sim_drive *drive, const struct sim_io *io)
 	return false;
 }
 
-/*
- * What the drive as it is answers before it looks at the bytes: bytes that it would transfer, or an
- * error.
- */
+static bool is_failing(struct sim_failing *failing)
+{
+	bool due = failing->in == 1;
+
+	if (failing->in > 0 && !(due && failing->sticky))
+		failing->in--;
+	return due;
+}
+
+/* What the drive answers before it looks at the bytes: how many it would transfer, or an error. */
 static int64_t answer(struct sim_drive *drive, const struct sim_io *io)
 {
 	if (drive->removed) {
@@ -671,11 +680,13 @@ static int64_t answer(struct sim_drive *drive, const struct sim_io *io)
 		count(drive, SIM_EIO);
 		return -EIO;
 	}
+	if (is_failing(&drive->failing[io->op]))
+		return drive->failing[io->op].error;
 	if (drive->again_left > 0 && !io->blocking) {
 		drive->again_left--;
 		return sim_below(&drive->random, 2) ? -EAGAIN : -EINTR;
 	}
-	if (io->op == SPW_FLUSH)
+	if (io->op > SPW_WRITE)
 		return 0;
 	if (io->offset_bytes + io->len_bytes > drive->size_now_bytes)
 		return beyond_end(drive, io);
@@ -785,10 +796,7 @@ static void forget_before(const struct sim_undo *undo, uint64_t from, uint64_t t
 		memset(undo->before + (from - undo->offset_bytes), 0xdd, to - from);
 }
 
-/*
- * What a read of the range gives then is undefined: something that was never there. Where nothing
- * ever was, zeros do.
- */
+/* What is read there then is undefined: bytes that never were; zeros where nothing ever was. */
 int sim_discard(struct sim_drive *drive, uint64_t offset, uint64_t len)
 {
 	struct sim_io write = {.drive = drive,
@@ -799,7 +807,7 @@ int sim_discard(struct sim_drive *drive, uint64_t offset, uint64_t len)
 
 	check_place(drive, &write);
 	check_alone(drive, &write);
-	if (answer(drive, &(struct sim_io){.op = SPW_FLUSH, .blocking = true, .fault = -1}))
+	if (answer(drive, &(struct sim_io){.op = SPW_DISCARD, .blocking = true, .fault = -1}))
 		return -EIO;
 	for (uint64_t next; offset < end; offset = next) {
 		next = ((offset >> TOUCH_SHIFT) + 1) << TOUCH_SHIFT;

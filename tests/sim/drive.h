@@ -20,6 +20,8 @@
 
 #include <spillway/engine.h>
 
+#include "tests/random.h"
+
 #define SIM_DRIVES_MAX      8
 #define SIM_DRIVE_BYTES_MAX (24u << 20)
 #define SIM_RECENT          64 /* writes that a fault can be aimed at */
@@ -79,6 +81,13 @@ struct sim_io {
 	struct sim_io *next, *previous;
 };
 
+/* Of requests of one kind, the Nth from now fails; for tests, the faults above are the seeds'. */
+struct sim_failing {
+	uint32_t in; /* 1: the next one; 0: none */
+	int error;
+	bool sticky; /* all that follow, too */
+};
+
 struct sim_undo {
 	uint64_t offset_bytes;
 	uint32_t len_bytes;
@@ -113,6 +122,7 @@ struct sim_drive {
 		uint32_t after, times;
 	} armed[SIM_FAULTS];
 	bool dead, removed, off, cancels;
+	struct sim_failing failing[SPW_DISCARD + 1];
 	bool told[SIM_FAULTS]; /* counted: of faults that go on */
 	uint32_t again_left;
 	struct sim_range spared[SIM_SPARED]; /* reads that failed alone: tried again they go well */
@@ -137,6 +147,7 @@ extern unsigned sim_drive_count;
 extern bool sim_trace; /* every request, on the standard error */
 extern uint64_t sim_now_ns;
 extern uint64_t sim_ios_ended; /* on all drives: whether anything goes on */
+extern uint64_t sim_glances;   /* backend.c: how often a queue was looked at without waiting */
 extern const char *const sim_fault_names[SIM_FAULTS];
 extern const char *const sim_fault_texts[SIM_FAULTS];
 
@@ -148,10 +159,7 @@ void sim_io_begin(struct sim_io *io);
 /* Move the bytes; sim_now_ns is its finish_ns. Return: bytes or -errno. */
 int64_t sim_io_end(struct sim_io *io);
 
-/*
- * Do something to a drive now, or to one of its next requests. Return: whether there was something
- * to do it to.
- */
+/* Do something to a drive now, or to one of its next requests. Return: whether it was possible. */
 bool sim_fault(unsigned drive, enum sim_fault fault, uint32_t after, uint32_t times);
 /* Is a write that ended when the drive had ended no more than @writes still in its cache alone? */
 bool sim_has_unflushed(const struct sim_drive *drive, uint64_t writes);
@@ -163,9 +171,7 @@ void sim_drive_write(struct sim_drive *drive, uint64_t offset_bytes, const void 
 
 int sim_discard(struct sim_drive *drive, uint64_t offset_bytes, uint64_t len_bytes);
 
-/*
- * Power is gone: what was not flushed is kept, or lost, by units. In flight: the same, and fails.
- */
+/* Power is gone: what was not flushed is kept or lost by units; what is in flight fails, too. */
 void sim_power_off(unsigned drive);
 void sim_power_on(unsigned drive);
 
@@ -176,28 +182,16 @@ bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset_bytes, 
 bool sim_reads_may_fail(const struct sim_drive *drive);
 bool sim_writes_may_fail(const struct sim_drive *drive);
 
-/*
- * tests/sim/device.c: power is cut while the blocking transfer, flush or discard of that number is
- * under way; 0: never.
- */
+/* device.c: power is cut in the blocking transfer, flush or discard of that number; 0: never. */
 extern uint64_t sim_cut_at, sim_events; /* sim_events: how many there were */
 extern bool sim_cuts_reads;             /* reads are events, too */
 
-/* A violation: says so and does not return. */
+/* A violation: says so and does not return. A program may have one of its own. */
 __attribute__((noreturn, format(printf, 1, 2))) void sim_fail(const char *format, ...);
-
-static inline uint64_t sim_random(uint64_t *random)
-{
-	uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
 
 static inline uint64_t sim_below(uint64_t *random, uint64_t limit)
 {
-	return limit ? sim_random(random) % limit : 0;
+	return limit ? random_below(random, limit) : 0;
 }
 
 #endif

@@ -3,6 +3,7 @@
  * tests/sim/inside.c - what must hold inside the store between any two turns, and when nothing is
  * left in it
  */
+#include "engine/arena.h"
 #include "store/internal.h"
 #include "tests/sim/sim.h"
 
@@ -124,7 +125,6 @@ static void check_pieces(const struct spw_store *store)
 void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces)
 {
 	struct spw_store *store = sim_world.store;
-	struct spw_arena_stats arena;
 
 	sim_check_inside();
 	REQUIRE(store->transfers_in_flight == 0);
@@ -137,10 +137,9 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces)
 	if (store->bounces_free != bounces)
 		sim_fail("inside the store: %u copy buffers were not given back",
 			 bounces - store->bounces_free);
-	spw_arena_stats(store->arena, &arena, sizeof(arena));
-	if (arena.bytes_used != arena_bytes_used)
+	if (store->arena->bytes_used != arena_bytes_used)
 		sim_fail("inside the store: %llu bytes of the arena were not given back",
-			 (unsigned long long)(arena.bytes_used - arena_bytes_used));
+			 (unsigned long long)(store->arena->bytes_used - arena_bytes_used));
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		int broken = spw_alloc_verify(store->drives[i].alloc);
 
@@ -156,10 +155,8 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces)
 void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
 {
 	struct spw_store *store = sim_world.store;
-	struct spw_arena_stats arena;
 
-	spw_arena_stats(store->arena, &arena, sizeof(arena));
-	*arena_bytes_used = arena.bytes_used;
+	*arena_bytes_used = store->arena->bytes_used;
 	*bounces = store->bounces_free;
 	/* All pieces, those of the store's own choice, none. */
 	if (sim_world.config->seed % 3 != 1)

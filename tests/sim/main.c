@@ -42,7 +42,6 @@ struct options {
 	unsigned jobs;
 	uint32_t faults;
 	const char *steps_path, *folder;
-	bool has_folder;
 	bool quiet;
 };
 
@@ -95,10 +94,7 @@ static void run_seed(uint64_t seed, uint32_t faults)
 	run_steps(&config, steps, sim_steps_draw(&config, faults, steps));
 }
 
-/*
- * A broken invariant of the library's own is a violation like any other; its words are on the
- * standard error.
- */
+/* A broken invariant of the library is a violation, too; its words are on the standard error. */
 static bool ended_well(struct report *report, int status)
 {
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -139,10 +135,7 @@ static bool fails(const struct sim_config *config, const struct sim_step *steps,
 	return !ended_well(report, status);
 }
 
-/*
- * Delta debugging: leave out ever smaller parts of what is left, as long as the rest fails. Return:
- * how many are left.
- */
+/* Delta debugging: leave out ever smaller parts while the rest fails. Return: how many are left. */
 static unsigned shrink(const struct sim_config *config, struct sim_step steps[SIM_STEPS_MAX],
 		       unsigned count)
 {
@@ -194,7 +187,8 @@ static void explain(const struct options *options, uint64_t seed, const char *te
 	}
 	left = shrink(&config, steps, count);
 	(void)fails(&config, steps, left);
-	(void)snprintf(path, sizeof(path), "%s/sim-%" PRIu64 ".steps", options->folder, seed);
+	(void)snprintf(path, sizeof(path), "%s/sim-%" PRIu64 ".steps",
+		       options->folder ? options->folder : ".", seed);
 	if (sim_steps_write(path, seed, reports[JOBS_MAX].text, steps, left))
 		printf("  cannot write %s: %s\n", path, strerror(errno));
 	printf("  %u of %u steps are enough: %s\n", left, count, reports[JOBS_MAX].text);
@@ -257,10 +251,7 @@ static bool run_all(const struct options *options)
 		running--;
 		if (ended_well(&reports[job], status))
 			continue;
-		/*
-		 * Of several the lowest seed, whichever was faster: the others come to the end of
-		 * what they have.
-		 */
+		/* Of several the lowest seed, whichever was faster: the others finish theirs. */
 		atomic_store(next_seed, options->first + options->seeds);
 		if (failed++ == 0 || atomic_load(&reports[job].seed) < seed) {
 			seed = atomic_load(&reports[job].seed);
@@ -313,7 +304,7 @@ static void summarize(const struct options *options, uint64_t began_ns, bool goo
 	       " operations, %.0f s of simulated time, in %.1f s\n",
 	       sum.runs, options->first, sum.operations, (double)sum.virtual_ns * 1e-9,
 	       (double)(real_ns() - began_ns) * 1e-9);
-	if (good && options->has_folder && !options->quiet)
+	if (good && options->folder && !options->quiet)
 		write_figures(options, &sum);
 }
 
@@ -417,10 +408,7 @@ static bool take_option(struct options *options, int option)
 		options->jobs = (unsigned)number;
 		break;
 	case 'S': options->steps_path = optarg; break;
-	case 'o':
-		options->folder = optarg;
-		options->has_folder = true;
-		break;
+	case 'o': options->folder = optarg; break;
 	case 'm': good = parse_mutation(optarg); break;
 	case 'q': options->quiet = true; break;
 	case 't': sim_trace = true; break;
@@ -464,8 +452,7 @@ int main(int argc, char **argv)
 	struct options options = {.first = 1,
 				  .seeds = 2000,
 				  .jobs = cpus > 0 && cpus < JOBS_MAX ? (unsigned)cpus : 1,
-				  .faults = ALL_FAULTS,
-				  .folder = "."};
+				  .faults = ALL_FAULTS};
 	uint64_t began_ns = real_ns();
 	bool good;
 

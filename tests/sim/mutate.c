@@ -27,27 +27,6 @@ static bool one_in_50(void)
 	return ++calls % 50 == 0;
 }
 
-uint64_t __real_spw_checksum(const void *bytes, size_t len);
-uint64_t __wrap_spw_checksum(const void *bytes, size_t len);
-uint64_t __real_spw_copy_and_checksum(void *to, const void *from, size_t len);
-uint64_t __wrap_spw_copy_and_checksum(void *to, const void *from, size_t len);
-void __real_spw_write_abandon(struct transfer *transfer);
-void __wrap_spw_write_abandon(struct transfer *transfer);
-void __real_spw_transfer_issue(struct transfer *transfer, enum spw_op op,
-			       void (*done)(struct spw_io *io));
-void __wrap_spw_transfer_issue(struct transfer *transfer, enum spw_op op,
-			       void (*done)(struct spw_io *io));
-void __real_spw_transfer_give(struct transfer *transfer);
-void __wrap_spw_transfer_give(struct transfer *transfer);
-void __real_spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent);
-void __wrap_spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent);
-void __real_spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
-void __wrap_spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
-const char *__real_spw_device_path(const struct spw_device *device);
-const char *__wrap_spw_device_path(const struct spw_device *device);
-void __real_spw_entry_begin_leaving(struct entry *entry);
-void __wrap_spw_entry_begin_leaving(struct entry *entry);
-
 static size_t checked_bytes(size_t len)
 {
 	if (sim_mutation == SIM_MUTATION_NO_CHECKSUMS)
@@ -55,19 +34,19 @@ static size_t checked_bytes(size_t len)
 	return sim_mutation == SIM_MUTATION_PARTIAL_CHECKSUMS && len > 512 ? len - 512 : len;
 }
 
-uint64_t __wrap_spw_checksum(const void *bytes, size_t len)
+WRAP(uint64_t, spw_checksum, (const void *bytes, size_t len))
 {
 	return __real_spw_checksum(bytes, checked_bytes(len));
 }
 
-uint64_t __wrap_spw_copy_and_checksum(void *to, const void *from, size_t len)
+WRAP(uint64_t, spw_copy_and_checksum, (void *to, const void *from, size_t len))
 {
 	uint64_t checksum = __real_spw_copy_and_checksum(to, from, len);
 
 	return checked_bytes(len) == len ? checksum : __real_spw_checksum(to, checked_bytes(len));
 }
 
-void __wrap_spw_write_abandon(struct transfer *transfer)
+WRAP(void, spw_write_abandon, (struct transfer * transfer))
 {
 	struct spw_store *store = transfer->store;
 	uint64_t blocks;
@@ -80,28 +59,28 @@ void __wrap_spw_write_abandon(struct transfer *transfer)
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 }
 
-void __wrap_spw_transfer_issue(struct transfer *transfer, enum spw_op op,
-			       void (*done)(struct spw_io *io))
+WRAP(void, spw_transfer_issue,
+     (struct transfer * transfer, enum spw_op op, void (*done)(struct spw_io *io)))
 {
 	__real_spw_transfer_issue(transfer, op, done);
 	if (sim_mutation == SIM_MUTATION_EARLY_EXTENTS && op == SPW_WRITE && one_in_50())
 		spw_piece_unplace(transfer->store, &transfer->store->pieces[transfer->piece]);
 }
 
-void __wrap_spw_transfer_give(struct transfer *transfer)
+WRAP(void, spw_transfer_give, (struct transfer * transfer))
 {
 	if (sim_mutation != SIM_MUTATION_LEAKED_BOUNCE || !one_in_50())
 		__real_spw_transfer_give(transfer);
 }
 
-void __wrap_spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent)
+WRAP(void, spw_alloc_put, (struct spw_alloc * alloc, const struct spw_extent *extent))
 {
 	if (sim_mutation != SIM_MUTATION_LEAKED_EXTENT || !one_in_50())
 		__real_spw_alloc_put(alloc, extent);
 }
 
 /* The end of a request drops its object and then reports: here it has reported once already. */
-void __wrap_spw_object_drop(struct spw_store *store, struct object *object, bool on_worker)
+WRAP(void, spw_object_drop, (struct spw_store * store, struct object *object, bool on_worker))
 {
 	for (uint32_t i = 0;
 	     sim_mutation == SIM_MUTATION_ENDED_TWICE && on_worker && i < store->opts.requests_max;
@@ -117,7 +96,7 @@ void __wrap_spw_object_drop(struct spw_store *store, struct object *object, bool
 	__real_spw_object_drop(store, object, on_worker);
 }
 
-const char *__wrap_spw_device_path(const struct spw_device *device)
+WRAP(const char *, spw_device_path, (const struct spw_device *device))
 {
 	if (sim_mutation == SIM_MUTATION_WRONG_DRIVE)
 		return sim_drives[(unsigned)(__real_spw_device_path(device)[3] - '0' + 1) %
@@ -126,10 +105,10 @@ const char *__wrap_spw_device_path(const struct spw_device *device)
 	return __real_spw_device_path(device);
 }
 
-void __wrap_spw_entry_begin_leaving(struct entry *entry)
+WRAP(void, spw_entry_become, (struct entry * entry, enum entry_state to))
 {
-	__real_spw_entry_begin_leaving(entry);
-	if (sim_mutation != SIM_MUTATION_EARLY_TOKENS || !one_in_50())
+	__real_spw_entry_become(entry, to);
+	if (to != ENTRY_LEAVING || sim_mutation != SIM_MUTATION_EARLY_TOKENS || !one_in_50())
 		return;
 	entry->drainable = true;
 	link_append(&entry->cache->drain, &entry->drain);

@@ -4,6 +4,7 @@
  * must give
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ struct model_request {
 	enum model_kind kind;
 	struct spw_request *handle;
 	struct model_object *object;
-	uint8_t *memory, *to;
+	uint8_t *to;
 	bool in_arena;
 	uint64_t offset, len;
 	uint64_t begun_ns;
@@ -77,32 +78,29 @@ static void object_let_go(struct model_object *object)
 	object->used = object->alive || object->references > 0;
 }
 
-static bool any_writes_may_fail(void)
+/* On how many drives. */
+static unsigned writes_may_fail(void)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < sim_drive_count; i++)
+		count += sim_writes_may_fail(&sim_drives[i]);
+	return count;
+}
+
+/* Has any taken long? */
+static bool was_late(void)
 {
 	for (unsigned i = 0; i < sim_drive_count; i++)
-		if (sim_writes_may_fail(&sim_drives[i]))
+		if (sim_drives[i].injected[SIM_HANG] || sim_drives[i].injected[SIM_SLOW])
 			return true;
 	return false;
 }
 
-static bool all_writes_may_fail(void)
-{
-	for (unsigned i = 0; i < sim_drive_count; i++)
-		if (!sim_writes_may_fail(&sim_drives[i]))
-			return false;
-	return true;
-}
-
-/*
- * Blocks of a write that timed out stay taken, and a cache has objects of its own: then it is not
- * known.
- */
+/* Not when a cache has objects, too, or when blocks of writes that timed out are still taken. */
 static bool space_is_known(void)
 {
-	for (unsigned i = 0; i < sim_drive_count; i++)
-		if (sim_drives[i].injected[SIM_HANG] || sim_drives[i].injected[SIM_SLOW])
-			return false;
-	return !sim_world.config->has_cache;
+	return !was_late() && !sim_world.config->has_cache;
 }
 
 static uint64_t bytes_taken(void)
@@ -122,13 +120,13 @@ static void judge_put(const struct model_request *request, int res, const char *
 		sim_fail("a put that was cancelled has ended well");
 	if (res == 0 || (res == -ECANCELED && (request->cancelled || closing)))
 		return;
-	if (res == -EIO && all_writes_may_fail() && words[0])
+	if (res == -EIO && writes_may_fail() == sim_drive_count && words[0])
 		return;
-	if (res == -ENOSPC && any_writes_may_fail() && words[0] &&
+	if (res == -ENOSPC && writes_may_fail() > 0 && words[0] &&
 	    (!space_is_known() || request->most_bytes > sim_inside_sound_bytes()))
 		return;
-	sim_fail("a put of %llu bytes failed although no drive has: %d, %s",
-		 (unsigned long long)request->len, res, words);
+	sim_fail("a put of %" PRIu64 " bytes failed although no drive has: %d, %s", request->len,
+		 res, words);
 }
 
 static void put_ended(struct model_request *request, int res, const char *words)
@@ -152,8 +150,8 @@ static void check_guards(const struct model_request *request)
 	for (unsigned i = 0; i < GUARD; i++)
 		if (request->to[-1 - (int)i] != GUARD_BYTE ||
 		    request->to[request->len + i] != GUARD_BYTE)
-			sim_fail("a get of %llu bytes has written beside them",
-				 (unsigned long long)request->len);
+			sim_fail("a get of %" PRIu64 " bytes has written beside them",
+				 request->len);
 }
 
 static void judge_get(const struct model_request *request, int res, const char *words)
@@ -170,15 +168,14 @@ static void judge_get(const struct model_request *request, int res, const char *
 			return;
 		while (request->to[at] == expected[at])
 			at++;
-		sim_fail("wrong bytes: byte %llu of an object of %llu",
-			 (unsigned long long)(request->offset + at),
-			 (unsigned long long)object->len);
+		sim_fail("wrong bytes: byte %" PRIu64 " of an object of %" PRIu64,
+			 request->offset + at, object->len);
 	}
 	if (res == -ECANCELED && (request->cancelled || closing || object->put_cancelled))
 		return;
 	if (object->put_ended && object->put_res == res)
 		return;
-	if (!object->put_ended && (res == -EIO || res == -ENOSPC) && any_writes_may_fail())
+	if (!object->put_ended && (res == -EIO || res == -ENOSPC) && writes_may_fail() > 0)
 		return;
 	sim_judge_read_error(res, words);
 	if (object->alive)
@@ -190,13 +187,13 @@ static void get_ended(struct model_request *request, int res, const char *words)
 	judge_get(request, res, words);
 	check_guards(request);
 	if (request->in_arena)
-		spw_store_release(sim_world.store, request->memory);
+		spw_store_release(sim_world.store, request->to);
 }
 
 static void upkeep_ended(const struct model_request *request, int res, const char *words)
 {
 	if (res != 0 && !(res == -ECANCELED && (request->cancelled || closing)) &&
-	    !any_writes_may_fail())
+	    writes_may_fail() == 0)
 		sim_fail("a flush or trim failed although no drive has: %d, %s", res, words);
 	for (unsigned i = 0; res == 0 && request->is_flush && i < sim_drive_count; i++)
 		if (sim_has_unflushed(&sim_drives[i], request->writes[i]))
@@ -386,8 +383,7 @@ static bool do_put(const struct sim_step *step)
 	rc = put_begin(object, request, step->b);
 	if (rc) {
 		if (rc == -ENOSPC && sim_inside_has_space((step->a + block - 1) / block))
-			sim_fail("-ENOSPC for %llu bytes although there is space",
-				 (unsigned long long)step->a);
+			sim_fail("-ENOSPC for %" PRIu64 " bytes although there is space", step->a);
 		request_refused(request, rc);
 		if (object->in_arena)
 			spw_store_release(sim_world.store, object->source);
@@ -428,7 +424,7 @@ static bool do_get(const struct sim_step *step)
 		request->offset = sim_below(&random, object->len);
 		request->len = 1 + sim_below(&random, object->len - request->offset);
 	}
-	request->memory = request->to = memory_of(step->b / 3, request->len, &request->in_arena);
+	request->to = memory_of(step->b / 3, request->len, &request->in_arena);
 	if (!request->to) {
 		request->used = false;
 		object->references--;
@@ -446,7 +442,7 @@ static bool do_get(const struct sim_step *step)
 	if (rc) {
 		request_refused(request, rc);
 		if (request->in_arena)
-			spw_store_release(sim_world.store, request->memory);
+			spw_store_release(sim_world.store, request->to);
 	}
 	return true;
 }
@@ -580,14 +576,10 @@ bool sim_objects_step(const struct sim_step *step)
 
 static void check_starved(const struct model_request *request)
 {
-	uint64_t limit_ns = STARVED_NS;
+	uint64_t limit_ns = was_late() ? STARVED_NS_2 : STARVED_NS;
 
-	for (unsigned i = 0; i < sim_drive_count; i++)
-		if (sim_drives[i].injected[SIM_HANG] || sim_drives[i].injected[SIM_SLOW])
-			limit_ns = STARVED_NS_2;
 	if (sim_worked_ns - request->begun_ns > limit_ns)
-		sim_fail("a request has not ended after %llu s",
-			 (unsigned long long)(limit_ns / 1000000000));
+		sim_fail("a request has not ended after %" PRIu64 " s", limit_ns / 1000000000);
 }
 
 /* Those that nobody waits for are looked at once in a while. */
@@ -622,9 +614,7 @@ void sim_objects_closing(void)
 	closing = true;
 }
 
-/*
- * The store is closed: notified requests have ended, the others are void, and so are the objects.
- */
+/* The store is closed: notified requests have ended, other requests and objects are void. */
 void sim_objects_forget(void)
 {
 	for (unsigned i = 0; i < REQUESTS; i++)
@@ -681,26 +671,21 @@ void sim_objects_check_counts(void)
 	if (stats.puts != counted.puts || stats.gets != counted.gets ||
 	    stats.bytes_put != counted.bytes_put || stats.bytes_got != counted.bytes_got ||
 	    stats.cancelled != counted.cancelled)
-		sim_fail("the store counts %llu puts of %llu bytes, %llu gets of %llu, %llu "
-			 "cancelled; there were %llu "
-			 "of "
-			 "%llu, %llu of %llu, %llu",
-			 (unsigned long long)stats.puts, (unsigned long long)stats.bytes_put,
-			 (unsigned long long)stats.gets, (unsigned long long)stats.bytes_got,
-			 (unsigned long long)stats.cancelled, (unsigned long long)counted.puts,
-			 (unsigned long long)counted.bytes_put, (unsigned long long)counted.gets,
-			 (unsigned long long)counted.bytes_got,
-			 (unsigned long long)counted.cancelled);
+		sim_fail("the store counts %" PRIu64 " puts of %" PRIu64 " bytes, %" PRIu64
+			 " gets of %" PRIu64 ", %" PRIu64 " cancelled; there were %" PRIu64
+			 " of %" PRIu64 ", %" PRIu64 " of %" PRIu64 ", %" PRIu64,
+			 stats.puts, stats.bytes_put, stats.gets, stats.bytes_got, stats.cancelled,
+			 counted.puts, counted.bytes_put, counted.gets, counted.bytes_got,
+			 counted.cancelled);
 	/* A put that got no request has freed the object that it had by then. */
 	if (stats.frees < counted.frees || stats.frees > counted.frees + counted.refused)
-		sim_fail("the store counts %llu frees; there were %llu",
-			 (unsigned long long)stats.frees, (unsigned long long)counted.frees);
+		sim_fail("the store counts %" PRIu64 " frees; there were %" PRIu64, stats.frees,
+			 counted.frees);
 	if (stats.requests != 0 || stats.objects != 0)
 		sim_fail("the store counts requests or objects, and there are none");
 	if (stats.checksum_errors < counted.wrong)
-		sim_fail("%llu gets found wrong bytes, and the store counts %llu",
-			 (unsigned long long)counted.wrong,
-			 (unsigned long long)stats.checksum_errors);
+		sim_fail("%" PRIu64 " gets found wrong bytes, and the store counts %" PRIu64,
+			 counted.wrong, stats.checksum_errors);
 }
 
 /* What the store must say of itself. */
@@ -708,15 +693,12 @@ void sim_objects_check_stats(void)
 {
 	struct spw_store_stats stats;
 	uint64_t block = sim_inside_block_bytes(), least = 0, most = 0;
-	bool retired = false;
 
 	check_drive_stats();
 	/* The cache has objects of its own. */
 	if (sim_world.config->has_cache)
 		return;
 	spw_store_stats(sim_world.store, &stats, sizeof(stats));
-	for (unsigned i = 0; i < sim_drive_count; i++)
-		retired |= sim_writes_may_fail(&sim_drives[i]);
 	for (unsigned i = 0; i < OBJECTS; i++) {
 		uint64_t bytes = spw_round_up(objects[i].len, block);
 
@@ -726,8 +708,8 @@ void sim_objects_check_stats(void)
 	if (stats.objects != sim_objects_alive())
 		sim_fail("the store says that there are %u objects; there are %u", stats.objects,
 			 sim_objects_alive());
-	if (!retired && (stats.used_bytes < least || stats.used_bytes > most))
-		sim_fail("the store says that %llu bytes are used; it is %llu to %llu",
-			 (unsigned long long)stats.used_bytes, (unsigned long long)least,
-			 (unsigned long long)most);
+	if (writes_may_fail() == 0 && (stats.used_bytes < least || stats.used_bytes > most))
+		sim_fail("the store says that %" PRIu64 " bytes are used; it is %" PRIu64
+			 " to %" PRIu64,
+			 stats.used_bytes, least, most);
 }

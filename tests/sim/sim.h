@@ -14,6 +14,7 @@
 #include <spillway/store.h>
 
 #include "tests/sim/drive.h"
+#include "tests/wrap.h"
 
 #define SIM_STEPS_MAX 512
 
@@ -52,10 +53,7 @@ enum sim_step_kind {
 		SIM_STEPS
 };
 
-/*
- * All that a step decides is in its numbers: steps can be left out, and the others stay what they
- * are.
- */
+/* All that a step decides is in its numbers: others can be left out, and it stays what it is. */
 struct sim_step {
 	enum sim_step_kind kind;
 	uint64_t a, b, c;
@@ -87,10 +85,7 @@ int sim_steps_read(const char *path, uint64_t *seed, struct sim_step steps[SIM_S
 
 /* ---- world.c: a run ---- */
 
-/*
- * Return only if nothing was violated. Adds what was done to @operations and what was injected to
- * @injected.
- */
+/* Return only if nothing was violated. Adds to @operations what was done, to @injected faults. */
 void sim_run(const struct sim_config *config, const struct sim_step *steps, unsigned count,
 	     uint64_t *operations, uint64_t injected[SIM_FAULTS]);
 
@@ -108,16 +103,10 @@ struct sim_world {
 extern struct sim_world sim_world;
 extern uint64_t sim_worked_ns; /* time in which the store was polled */
 
-/*
- * Memory for the rest of the run, never given back before its end. NULL: none is left, and the step
- * is left out.
- */
+/* Memory until the end of the run. NULL: none is left, and the step is left out. */
 uint8_t *sim_memory(size_t len, size_t align);
 void sim_fill(uint8_t *to, size_t len, uint64_t seed);
-/*
- * A get or a take failed with @res: is there a drive that it can be blamed on, and do the words
- * name it? Fails if not.
- */
+/* A get or take failed: fails if @words name no drive, or one that cannot have caused @res. */
 void sim_judge_read_error(int res, const char *words);
 /* And the place: one of the object's. */
 void sim_judge_place(int res, const char *words, spw_object object);

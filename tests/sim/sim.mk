@@ -7,10 +7,10 @@ sim_obj   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/sim/*.c))
 sim_main  := $(BUILD)/tests/sim/main.o
 sim_wraps := spw_clock_ns spw_queue_open nanosleep pthread_cond_wait getrandom time spw_page_take spw_page_drop spw_status_sweep \
 	spw_share_open spw_share_close spw_loops_read \
-	$(addprefix spw_device_,open lock_shared locked translate_error path) \
-	$(addprefix spw_safety_,signatures partitions in_use locked relatives_locked still writable conventional) spw_parallel \
+	$(addprefix spw_device_,open lock_shared translate_error path) \
+	$(addprefix spw_safety_,signatures partitions in_use locked relatives_locked still writable conventional) spw_parallel spw_fd_locked \
 	spw_checksum spw_copy_and_checksum spw_write_abandon spw_transfer_issue spw_transfer_give spw_alloc_put spw_object_drop \
-	spw_entry_begin_leaving
+	spw_entry_become
 sim_flags := $(sim_wraps:%=-Wl,--wrap=%)
 
 $(BUILD)/tests/sim/sim: $(sim_obj) $(BUILD)/libspillway.a tests/sim/sim.mk

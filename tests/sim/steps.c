@@ -127,10 +127,7 @@ static uint64_t draw_len(const struct sim_config *config, uint64_t *random, uint
 	}
 }
 
-/*
- * What a drive does not survive is rarer than what it does, and what seldom finds its request more
- * frequent.
- */
+/* What a drive does not survive is rare, and what seldom finds its request is frequent. */
 static const unsigned fault_weights[SIM_FAULTS] = {
 	[SIM_SHORT] = 4,  [SIM_AGAIN] = 4,   [SIM_FULL] = 4,        [SIM_EIO] = 4,
 	[SIM_STICKY] = 1, [SIM_LATENT] = 4,  [SIM_ROT] = 4,         [SIM_FLIP] = 12,

@@ -7,6 +7,7 @@
  * soon as its token is drained.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "tensor/internal.h"
@@ -112,16 +113,13 @@ static void check_inside(void)
 	    in_flight != cache->io_in_flight)
 		sim_fail("inside the cache: its counts are not those of its entries");
 	if (staging > cache->opts.staging_bytes)
-		sim_fail("inside the cache: %llu bytes wait to be written, more than may",
-			 (unsigned long long)staging);
+		sim_fail("inside the cache: %" PRIu64 " bytes wait to be written, more than may",
+			 staging);
 }
 
 /* ---- Offers ---- */
 
-/*
- * Another storage; or the same one, written in place, while the cache may still have what was in it
- * before.
- */
+/* Another storage, or the same one written in place while the cache may have its old bytes. */
 static void draw_key(struct model_key *key, const struct sim_step *step)
 {
 	uint64_t random = step->b;
@@ -178,10 +176,7 @@ static void count_offer(const struct spw_offer *offer, int rc)
 	}
 }
 
-/*
- * a: which storage, and whether it is new or has a new version; b: which part of it; c: where it
- * lies
- */
+/* a: which storage, and whether it or its version is new; b: which part; c: where it lies */
 static bool do_offer(const struct sim_step *step)
 {
 	struct model_key *key = &keys[step->a % KEYS];
@@ -243,7 +238,7 @@ static struct model_tensor *pick_tensor(uint64_t pick)
 static void check_bytes(const uint8_t *bytes, const uint8_t *expected, uint64_t len)
 {
 	if (memcmp(bytes, expected, len) != 0)
-		sim_fail("wrong bytes: a take of %llu", (unsigned long long)len);
+		sim_fail("wrong bytes: a take of %" PRIu64, len);
 }
 
 static void check_taken(const struct spw_taken *taken, const uint8_t *expected, uint64_t offset,
@@ -414,25 +409,17 @@ static void check_counts(void)
 	    stats.takes != counted.takes || stats.releases != counted.releases ||
 	    stats.tensors_deduplicated != counted.duplicates)
 		sim_fail("the cache counts other offers, takes or releases than there were");
-	/*
-	 * A spilled tensor is written, or not, for a reason; a write that was held back may also
-	 * fail before it begins.
-	 */
+	/* What is not written has a reason; a held-back write may fail before it begins. */
 	written_or_not = stats.tensors_spilled + stats.writes_cancelled + stats.writes_failed;
 	kept_later = kept(&stats) - counted.keeps - counted.refused;
 	if (kept(&stats) < counted.keeps + counted.refused || written_or_not > counted.spills ||
 	    kept_later < counted.spills - written_or_not ||
 	    kept_later > counted.spills - written_or_not + stats.writes_failed)
-		sim_fail("the cache counts %llu kept, %llu written, %llu cancelled, %llu failed; "
-			 "of %llu it said that "
-			 "it "
-			 "keeps them, of %llu that not",
-			 (unsigned long long)kept(&stats),
-			 (unsigned long long)stats.tensors_spilled,
-			 (unsigned long long)stats.writes_cancelled,
-			 (unsigned long long)stats.writes_failed,
-			 (unsigned long long)(counted.keeps + counted.refused),
-			 (unsigned long long)counted.spills);
+		sim_fail("the cache counts %" PRIu64 " kept, %" PRIu64 " written, %" PRIu64
+			 " cancelled, %" PRIu64 " failed; of %" PRIu64
+			 " it said that it keeps them, of %" PRIu64 " that not",
+			 kept(&stats), stats.tensors_spilled, stats.writes_cancelled,
+			 stats.writes_failed, (counted.keeps + counted.refused), counted.spills);
 }
 
 /* All users gone, all tokens must come. */

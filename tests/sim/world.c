@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/sim/world.c - one run: drives, a store over them, and the steps one after the other */
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +22,6 @@ uint64_t sim_worked_ns;
 static uint64_t arena_bytes_used;
 static uint32_t bounces;
 
-int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
-
 /* ---- What the steps need ---- */
 
 uint8_t *sim_memory(size_t len, size_t align)
@@ -40,10 +39,10 @@ void sim_fill(uint8_t *to, size_t len, uint64_t seed)
 	uint64_t word;
 
 	for (; len >= sizeof(word); to += sizeof(word), len -= sizeof(word)) {
-		word = sim_random(&seed);
+		word = random_next(&seed);
 		memcpy(to, &word, sizeof(word));
 	}
-	word = sim_random(&seed);
+	word = random_next(&seed);
 	memcpy(to, &word, len);
 }
 
@@ -76,11 +75,8 @@ void sim_others_run(void)
 		sim_turn_or_fail("a thread waits for ever");
 }
 
-/*
- * The cache waits for the store's thread; there is none, and the store is polled instead, which is
- * all that a spurious wakeup is.
- */
-int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
+/* The cache waits for the store's thread, which is not there: polling is a spurious wakeup. */
+WRAP(int, pthread_cond_wait, (pthread_cond_t * condition, pthread_mutex_t *mutex))
 {
 	(void)condition;
 	SPW_ASSERT(pthread_mutex_unlock(mutex) == 0);
@@ -126,10 +122,7 @@ void sim_judge_read_error(int res, const char *words)
 	if (byte + len > drive->geometry.size_bytes)
 		sim_fail("a read failed at a place that does not exist: %d, %s", res, words);
 	if (res == -EBADMSG) {
-		/*
-		 * What took too long is not read again, also if the bytes went wrong on the way
-		 * alone.
-		 */
+		/* What took too long is not read again, also if it went wrong on the way only. */
 		bool once = drive->injected[SIM_FLIP] &&
 			    (drive->injected[SIM_HANG] || drive->injected[SIM_SLOW]);
 
@@ -203,7 +196,7 @@ static void make_drives(const struct sim_config *config)
 	sim_drive_count = config->drives;
 	for (unsigned i = 0; i < config->drives; i++)
 		sim_drive_make(i, config->drive_bytes[i], config->logical_block_bytes,
-			       sim_random(&random));
+			       random_next(&random));
 	if (!config->formatted) {
 		write_superblocks(config);
 		return;
@@ -359,10 +352,9 @@ void sim_run(const struct sim_config *config, const struct sim_step *steps, unsi
 		sim_fail("a new store cannot be opened: %s", spw_last_error());
 	for (unsigned i = 0; i < count && sim_world.store; i++) {
 		if (sim_trace)
-			(void)fprintf(stderr, "%s %llu %llu %llu\n", sim_step_names[steps[i].kind],
-				      (unsigned long long)steps[i].a,
-				      (unsigned long long)steps[i].b,
-				      (unsigned long long)steps[i].c);
+			(void)fprintf(stderr, "%s %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
+				      sim_step_names[steps[i].kind], steps[i].a, steps[i].b,
+				      steps[i].c);
 		*operations += do_step(config, &steps[i]);
 		if (!sim_world.store)
 			break;

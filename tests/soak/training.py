@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # tests/soak/training.py - a long-lived program of the soak: trains a small GPT again and again, and compares losses and gradients
 """Each training has the losses and the gradients of a plain one, bit for bit, or ends with an error that names a drive."""
+import argparse
 import contextlib
 import gc
 import hashlib
@@ -10,15 +11,17 @@ import random
 import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python/examples"))
 
 import torch  # noqa: E402
 
 import spillway.torch  # noqa: E402
-from spillway.demo.data import batches, tokens_of  # noqa: E402
-from spillway.demo.model import GPT, Config, loss_of  # noqa: E402
+from common import loss_of  # noqa: E402
+from gpt import GPT, batches  # noqa: E402
+from spillway.demo.data import tokens_of  # noqa: E402
 from worker import serve  # noqa: E402
 
-CONFIG = Config(layers=3, hidden=96, heads=3, sequence=96)
+CONFIG = argparse.Namespace(layers=3, hidden=96, heads=3, sequence=96, batch=2, dropout=0.0, mode="keep")
 STEPS = 4
 SEEDS = 4
 MODES = ({"mode": "spill", "min_bytes": 1}, {"mode": "fastest"}, {"mode": "spill", "staging_bytes": 1 << 20},
@@ -31,14 +34,14 @@ def train(seed, off_of=None):
     torch.manual_seed(seed)
     model = GPT(CONFIG)
     optimizer = torch.optim.AdamW(model.parameters())
-    source = batches(TEXT, 2, CONFIG.sequence, seed)
+    source = batches(CONFIG, TEXT, torch.Generator().manual_seed(seed))
     off = off_of(model) if off_of else None
     results = []
     try:
         for _ in range(STEPS):
-            tokens, targets = next(source)
+            inputs, targets = next(source)
             with off or contextlib.nullcontext():
-                loss = loss_of(model(tokens), targets)
+                loss = loss_of(model(*inputs), targets)
                 loss.backward()
             digest = hashlib.sha256(b"".join(p.grad.numpy().tobytes() for p in model.parameters()))
             results.append((loss.item().hex(), digest.hexdigest()))

@@ -41,6 +41,7 @@
 #include <unistd.h>
 
 #include "tests/sweep/wrap_ioctl.h"
+#include "tests/wrap.h"
 
 enum fault_class {
 	FAULT_NONE,
@@ -111,9 +112,7 @@ static bool fault_memory(const char *name)
 
 /* A wrapper: declare both, fail if it is due, else go on to the real one. */
 #define WRAP_MEMORY(name, parameters, arguments)                                            \
-	void *__real_##name parameters;                                                     \
-	void *__wrap_##name parameters;                                                     \
-	void *__wrap_##name parameters                                                      \
+	WRAP(void *, name, parameters)                                                      \
 	{                                                                                   \
 		return fault_memory(#name) ? NULL : fault_counted(__real_##name arguments); \
 	}
@@ -123,9 +122,7 @@ WRAP_MEMORY(calloc, (size_t count, size_t len), (count, len))
 WRAP_MEMORY(aligned_alloc, (size_t align, size_t len), (align, len))
 WRAP_MEMORY(strdup, (const char *text), (text))
 
-void *__real_reallocarray(void *memory, size_t count, size_t len);
-void *__wrap_reallocarray(void *memory, size_t count, size_t len);
-void *__wrap_reallocarray(void *memory, size_t count, size_t len)
+WRAP(void *, reallocarray, (void *memory, size_t count, size_t len))
 {
 	void *larger;
 
@@ -147,8 +144,7 @@ static int answer_asprintf(char **text, const char *format, va_list args)
 	return len;
 }
 
-int __wrap_asprintf(char **text, const char *format, ...);
-int __wrap_asprintf(char **text, const char *format, ...)
+WRAP(int, asprintf, (char **text, const char *format, ...))
 {
 	va_list args;
 	int len;
@@ -160,8 +156,7 @@ int __wrap_asprintf(char **text, const char *format, ...)
 }
 
 /* What a build that checks libc's calls makes of it. */
-int __wrap___asprintf_chk(char **text, int flag, const char *format, ...);
-int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
+WRAP(int, __asprintf_chk, (char **text, int flag, const char *format, ...))
 {
 	va_list args;
 	int len;
@@ -173,9 +168,7 @@ int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
 	return len;
 }
 
-ssize_t __real___getdelim(char **line, size_t *len, int delimiter, FILE *file);
-ssize_t __wrap___getdelim(char **line, size_t *len, int delimiter, FILE *file);
-ssize_t __wrap___getdelim(char **line, size_t *len, int delimiter, FILE *file)
+WRAP(ssize_t, __getdelim, (char **line, size_t *len, int delimiter, FILE *file))
 {
 	bool had = *line != NULL;
 	ssize_t got;
@@ -189,15 +182,12 @@ ssize_t __wrap___getdelim(char **line, size_t *len, int delimiter, FILE *file)
 }
 
 /* What a build without optimization calls. */
-ssize_t __wrap_getline(char **line, size_t *len, FILE *file);
-ssize_t __wrap_getline(char **line, size_t *len, FILE *file)
+WRAP(ssize_t, getline, (char **line, size_t *len, FILE *file))
 {
 	return __wrap___getdelim(line, len, '\n', file);
 }
 
-void __real_free(void *memory);
-void __wrap_free(void *memory);
-void __wrap_free(void *memory)
+WRAP(void, free, (void *memory))
 {
 	if (memory)
 		atomic_fetch_sub(&faults.allocations, 1);
@@ -216,9 +206,7 @@ static bool fault_call(const char *name, int error)
 
 /* @failed is what the caller sees; @error what errno says. */
 #define WRAP_CALL(type, name, parameters, arguments, failed, error)                   \
-	type __real_##name parameters;                                                \
-	type __wrap_##name parameters;                                                \
-	type __wrap_##name parameters                                                 \
+	WRAP(type, name, parameters)                                                  \
 	{                                                                             \
 		return fault_call(#name, error) ? (failed) : __real_##name arguments; \
 	}
@@ -231,8 +219,6 @@ WRAP_CALL(int, access, (const char *path, int mode), (path, mode), -1, EACCES)
 WRAP_CALL(ssize_t, pread, (int fd, void *buf, size_t len, off_t at), (fd, buf, len, at), -1, EIO)
 WRAP_CALL(int, fallocate, (int fd, int mode, off_t at, off_t len), (fd, mode, at, len), -1, EIO)
 WRAP_CALL(int, ftruncate, (int fd, off_t len), (fd, len), -1, EFBIG)
-WRAP_CALL(int, shm_open, (const char *name, int flags, mode_t mode), (name, flags, mode), -1,
-	  EMFILE)
 WRAP_CALL(int, lstat, (const char *path, struct stat *st), (path, st), -1, EACCES)
 WRAP_CALL(ssize_t, readlink, (const char *path, char *target, size_t len), (path, target, len), -1,
 	  EACCES)
@@ -283,24 +269,19 @@ WRAP_CALL(int, blkid_probe_set_device,
 WRAP_CALL(int, blkid_do_probe, (blkid_probe probe), (probe), -1, EIO)
 
 /* Nothing here is cut off from power: hundreds of flushes of a slow disk would prove nothing. */
-int __wrap_fdatasync(int fd);
-int __wrap_fdatasync(int fd)
+WRAP(int, fdatasync, (int fd))
 {
 	(void)fd;
 	return fault_call("fdatasync", EIO) ? -1 : 0;
 }
 
-ssize_t __real_pwrite(int fd, const void *buf, size_t len, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t at)
+WRAP(ssize_t, pwrite, (int fd, const void *buf, size_t len, off_t at))
 {
 	atomic_fetch_add(&faults.writes, 1);
 	return fault_call("pwrite", EIO) ? -1 : __real_pwrite(fd, buf, len, at);
 }
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
+WRAP(int, open, (const char *path, int flags, ...))
 {
 	mode_t mode = 0;
 	va_list args;
@@ -312,9 +293,7 @@ int __wrap_open(const char *path, int flags, ...)
 	return fault_call("open", EMFILE) ? -1 : __real_open(path, flags, mode);
 }
 
-int __real_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...)
+WRAP(int, fcntl, (int fd, int command, ...))
 {
 	va_list args;
 	void *argument;
@@ -330,9 +309,7 @@ static int answer_ioctl(int fd, unsigned long request, void *argument)
 	return fault_call("ioctl", EIO) ? -1 : __real_ioctl(fd, request, argument);
 }
 
-void *__real_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset)
+WRAP(void *, mmap, (void *at, size_t len, int protection, int flags, int fd, off_t offset))
 {
 	void *memory = MAP_FAILED;
 
@@ -343,20 +320,14 @@ void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t
 	return memory;
 }
 
-int __real_munmap(void *at, size_t len);
-int __wrap_munmap(void *at, size_t len);
-int __wrap_munmap(void *at, size_t len)
+WRAP(int, munmap, (void *at, size_t len))
 {
 	atomic_fetch_sub(&faults.mapped, (long long)len);
 	return __real_munmap(at, len);
 }
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
-			  void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
-			  void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
-			  void *context)
+WRAP(int, pthread_create,
+     (pthread_t * thread, const pthread_attr_t *attr, void *(*start)(void *), void *context))
 {
 	int error = fault_call("pthread_create", EAGAIN)
 			    ? EAGAIN
@@ -366,9 +337,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 	return error;
 }
 
-int __real_pthread_join(pthread_t thread, void **result);
-int __wrap_pthread_join(pthread_t thread, void **result);
-int __wrap_pthread_join(pthread_t thread, void **result)
+WRAP(int, pthread_join, (pthread_t thread, void **result))
 {
 	atomic_fetch_sub(&faults.threads, 1);
 	return __real_pthread_join(thread, result);

@@ -9,12 +9,12 @@
 
 #include <stdarg.h>
 
+#include "tests/wrap.h"
+
 /* Return: as ioctl(2). */
 static int answer_ioctl(int fd, unsigned long request, void *argument);
 
-int __real_ioctl(int fd, unsigned long request, ...);
-int __wrap_ioctl(int fd, unsigned long request, ...);
-int __wrap_ioctl(int fd, unsigned long request, ...)
+WRAP(int, ioctl, (int fd, unsigned long request, ...))
 {
 	va_list args;
 	void *argument;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/cache_fake.h - a scripted store for the cache's tests (tools/replay/simstore.h): short
- * words to pick requests and to end them
- */
+/* tests/unit/cache_fake.h - short words for the requests of tools/replay/simstore.h */
 #ifndef SPW_TEST_CACHE_FAKE_H
 #define SPW_TEST_CACHE_FAKE_H
 
@@ -17,7 +14,7 @@ enum fake_kind {
 	FAKE_READ,
 };
 
-static struct spw_store *fake_open(void)
+static inline struct spw_store *fake_open(void)
 {
 	struct spw_store *store = simstore_open(NULL, 1024);
 
@@ -25,19 +22,15 @@ static struct spw_store *fake_open(void)
 	return store;
 }
 
-__attribute__((unused)) static int fake_open_cache(struct spw_store *store,
-						   const struct spw_cache_opts *opts,
-						   struct spw_cache **cache)
+static inline int fake_open_cache(struct spw_store *store, const struct spw_cache_opts *opts,
+				  struct spw_cache **cache)
 {
 	return spw_cache_open_with(store, opts, &simstore_ports, cache);
 }
 
-/*
- * The @index-th of the requests of a kind that have not ended, the oldest first; NULL: so many are
- * not there.
- */
-static struct spw_request *fake_pending_locked(struct spw_store *store, enum fake_kind kind,
-					       unsigned index)
+/* The @index-th oldest request of a kind that has not ended; NULL: there are fewer. */
+static inline struct spw_request *fake_pending_locked(struct spw_store *store, enum fake_kind kind,
+						      unsigned index)
 {
 	struct spw_request *request = store->first;
 
@@ -46,8 +39,8 @@ static struct spw_request *fake_pending_locked(struct spw_store *store, enum fak
 	return request;
 }
 
-__attribute__((unused)) static struct spw_request *fake_pending(struct spw_store *store,
-								enum fake_kind kind, unsigned index)
+static inline struct spw_request *fake_pending(struct spw_store *store, enum fake_kind kind,
+					       unsigned index)
 {
 	struct spw_request *request;
 
@@ -58,7 +51,7 @@ __attribute__((unused)) static struct spw_request *fake_pending(struct spw_store
 }
 
 /* From here on it cannot be cancelled. */
-static void fake_issue(struct spw_request *request)
+static inline void fake_issue(struct spw_request *request)
 {
 	simstore_lock(request->store);
 	if (request->state == SIMSTORE_QUEUED)
@@ -67,7 +60,7 @@ static void fake_issue(struct spw_request *request)
 }
 
 /* The drives have the bytes already, though the write goes on. */
-__attribute__((unused)) static void fake_copy(struct spw_request *request)
+static inline void fake_copy(struct spw_request *request)
 {
 	struct simstore_object *object = &request->store->objects[request->object];
 
@@ -78,8 +71,7 @@ __attribute__((unused)) static void fake_copy(struct spw_request *request)
 }
 
 /* End the oldest one of a kind. */
-__attribute__((unused)) static void fake_end_oldest(struct spw_store *store, enum fake_kind kind,
-						    int res)
+static inline void fake_end_oldest(struct spw_store *store, enum fake_kind kind, int res)
 {
 	struct spw_request *request = fake_pending(store, kind, 0);
 
@@ -89,7 +81,7 @@ __attribute__((unused)) static void fake_end_oldest(struct spw_store *store, enu
 }
 
 /* What ends may make room for what begins then. */
-__attribute__((unused)) static void fake_end_all(struct spw_store *store)
+static inline void fake_end_all(struct spw_store *store)
 {
 	bool reads = true;
 

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/case.h"
@@ -22,7 +21,6 @@
 
 #include "drives/assemble.h"
 #include "drives/contents.h"
-#include "drives/format.h"
 #include "util/util.h"
 
 #define MIB        (UINT64_C(1) << 20)
@@ -107,6 +105,16 @@ static inline void read_at(const char *path, uint64_t offset, void *bytes, size_
 	assert_int_equal(close(fd), 0);
 }
 
+/* As mkswap(8) makes it, with a label. */
+static inline void make_swap_area(const char *path, const char *label)
+{
+	static const uint32_t header[] = {1, 4000};
+
+	write_at(path, 1024, header, sizeof(header));
+	write_at(path, 1024 + 28, label, strlen(label));
+	write_at(path, 4096 - 10, "SWAPSPACE2", 10);
+}
+
 static inline uint64_t size_of(const char *path)
 {
 	struct stat st;
@@ -146,11 +154,11 @@ static inline uint64_t hash_all(void)
 				 spw_last_error(), (expected), (unsigned long long)seed); \
 	} while (0)
 
-static inline void expect_words(const char *words)
-{
-	if (!strstr(spw_last_error(), words))
-		fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), words);
-}
+#define expect_refusal(expected, words, call) \
+	do {                                  \
+		expect(expected, call);       \
+		expect_words(words);          \
+	} while (0)
 
 static inline struct spw_format_opts options(bool force)
 {

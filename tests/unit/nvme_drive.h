@@ -137,7 +137,7 @@ static int nvme_drive_wait(struct spw_queue *q, unsigned want, int64_t timeout_n
 	(void)want;
 	(void)timeout_ns;
 	(void)nvme_drive_submit(q);
-	take_completions(q, &n->uring);
+	nvme_take(q, &n->uring);
 	return 0;
 }
 
@@ -184,6 +184,7 @@ static int nvme_drive_open(struct spw_queue *q)
 		.read_only = d->read_only,
 	};
 	make_ring(&n->uring.ring);
+	n->uring.shift = 1;
 	q->piece_shift = NVME_PIECE_SHIFT;
 	/* Not the last ones: a kernel takes so many pieces and no more. */
 	q->pieces = (unsigned)(q->arena_len_bytes >> NVME_PIECE_SHIFT) - 2;

@@ -53,8 +53,8 @@ struct naive {
 	/* now */
 	double now, stall;
 	enum naive_where where[NAIVE_TENSORS_MAX];
-	uint32_t calls_done;
-	bool use_done[NAIVE_TENSORS_MAX], release_done[NAIVE_TENSORS_MAX];
+	uint32_t events_done, released;
+	bool use_done[NAIVE_TENSORS_MAX];
 	/* until it is given back; till then, too */
 	bool write_open[NAIVE_TENSORS_MAX], write_over[NAIVE_TENSORS_MAX];
 	double write_ends[NAIVE_TENSORS_MAX], read_ends[NAIVE_TENSORS_MAX];
@@ -68,23 +68,30 @@ static const struct spw_plan_tensor *naive_tensor(const struct naive *naive, uin
 	return &naive->step->tensors[i];
 }
 
+static double naive_bytes(const struct naive *naive, uint32_t i)
+{
+	return (double)naive_tensor(naive, i)->bytes;
+}
+
 static double naive_wanted(const struct spw_plan_tensor *tensor)
 {
 	return (double)(tensor->users > 0 ? tensor->use_ns : tensor->release_ns);
 }
 
+/* The first of all in time, and of equals the one that comes first in the step. */
+static bool naive_before(uint64_t a_ns, uint32_t a, uint64_t b_ns, uint32_t b)
+{
+	return a_ns != b_ns ? a_ns < b_ns : a < b;
+}
+
 static bool naive_packed_before(const struct naive *naive, uint32_t a, uint32_t b)
 {
-	uint64_t one = naive_tensor(naive, a)->pack_ns, other = naive_tensor(naive, b)->pack_ns;
-
-	return one != other ? one < other : a < b;
+	return naive_before(naive_tensor(naive, a)->pack_ns, a, naive_tensor(naive, b)->pack_ns, b);
 }
 
 static bool naive_used_before(const struct naive *naive, uint32_t a, uint32_t b)
 {
-	uint64_t one = naive_tensor(naive, a)->use_ns, other = naive_tensor(naive, b)->use_ns;
-
-	return one != other ? one < other : a < b;
+	return naive_before(naive_tensor(naive, a)->use_ns, a, naive_tensor(naive, b)->use_ns, b);
 }
 
 /* ---- Forecast: N(t) ---- */
@@ -102,8 +109,7 @@ static int naive_compare(const void *left, const void *right)
 
 static void naive_event_add(struct naive *naive, double ns, int kind, uint32_t tensor)
 {
-	naive->events[naive->event_count++] =
-		(struct naive_change){.ns = ns, .kind = kind, .tensor = tensor};
+	naive->events[naive->event_count++] = (struct naive_change){ns, 0, kind, tensor};
 }
 
 static void naive_forecast_events(struct naive *naive)
@@ -135,28 +141,23 @@ static double naive_staged(const struct naive *naive, double ns)
 
 	for (uint32_t i = 0; i < naive->step->count; i++)
 		if (naive->is_written[i] && naive->written_ns[i] > ns)
-			bytes += (double)naive_tensor(naive, i)->bytes;
+			bytes += naive_bytes(naive, i);
 	return bytes;
 }
 
+/* In the order of packing. */
 static void naive_forecast_writes(struct naive *naive)
 {
-	bool done[NAIVE_TENSORS_MAX] = {false};
 	double free_ns = 0;
 
-	for (uint32_t k = 0; k < naive->step->count; k++) {
-		uint32_t next = 0;
+	for (uint32_t k = 0; k < naive->event_count; k++) {
+		uint32_t next = naive->events[k].tensor;
+		const struct spw_plan_tensor *tensor;
 		double begin;
 
-		/* Each round takes one of as many as there are. */
-		while (done[next])
-			next++;
-		for (uint32_t i = next + 1; i < naive->step->count; i++)
-			if (!done[i] && naive_packed_before(naive, i, next))
-				next = i;
-		const struct spw_plan_tensor *tensor = naive_tensor(naive, next);
-
-		done[next] = true;
+		if (naive->events[k].kind != 1)
+			continue;
+		tensor = naive_tensor(naive, next);
 		begin = (double)tensor->pack_ns > free_ns ? (double)tensor->pack_ns : free_ns;
 		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 ||
 		    begin >= naive_wanted(tensor) ||
@@ -169,13 +170,6 @@ static void naive_forecast_writes(struct naive *naive)
 		naive->out[next] =
 			naive_event_from(naive, naive->written_ns[next]) < naive_wanted(tensor);
 	}
-}
-
-static void naive_change_add(struct naive *naive, double ns, int kind, uint32_t tensor,
-			     double bytes)
-{
-	naive->changes[naive->change_count++] =
-		(struct naive_change){.ns = ns, .kind = kind, .tensor = tensor, .bytes = bytes};
 }
 
 static void naive_forecast(struct naive *naive)
@@ -198,13 +192,15 @@ static void naive_forecast(struct naive *naive)
 		if (event->kind == 2 && leaves)
 			naive->used_at[event->tensor] = naive->change_count;
 		if (event->kind != 4 && (event->kind != 2 || leaves))
-			naive_change_add(naive, event->ns, event->kind, event->tensor, bytes);
+			naive->changes[naive->change_count++] =
+				(struct naive_change){event->ns, bytes, event->kind, event->tensor};
 		for (uint32_t i = 0; i < naive->step->count; i++) {
 			if (!naive->out[i] || given_back[i] || naive->written_ns[i] > event->ns)
 				continue;
 			given_back[i] = true;
-			bytes -= (double)naive_tensor(naive, i)->bytes;
-			naive_change_add(naive, event->ns, 0, i, bytes);
+			bytes -= naive_bytes(naive, i);
+			naive->changes[naive->change_count++] =
+				(struct naive_change){event->ns, bytes, 0, i};
 		}
 	}
 }
@@ -226,7 +222,7 @@ static bool naive_fits(const struct naive *naive, uint32_t i, double compute_ns)
 				   : naive->out[j] && naive_tensor(naive, j)->users > 0 &&
 					     naive->used_at[j] > k &&
 					     naive_used_before(naive, j, i))
-				bytes += (double)naive_tensor(naive, j)->bytes;
+				bytes += naive_bytes(naive, j);
 		if (bytes > naive->memory)
 			return false;
 	}
@@ -243,7 +239,7 @@ static double naive_in_use(const struct naive *naive)
 		if ((naive->where[i] != NAIVE_NOT_YET && naive->where[i] != NAIVE_ON_DRIVES &&
 		     naive->where[i] != NAIVE_DEAD) ||
 		    naive->write_open[i])
-			bytes += (double)naive_tensor(naive, i)->bytes;
+			bytes += naive_bytes(naive, i);
 	return bytes;
 }
 
@@ -262,7 +258,7 @@ static void naive_begin_write(struct naive *naive)
 	naive->where[next] = NAIVE_BEING_WRITTEN;
 	naive->write_open[next] = true;
 	naive->writing = next;
-	naive->write_left = (double)naive_tensor(naive, next)->bytes;
+	naive->write_left = naive_bytes(naive, next);
 	naive->written += naive->write_left;
 }
 
@@ -287,7 +283,7 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 		naive->where[next] = NAIVE_IN_MEMORY;
 		return true;
 	}
-	double size = (double)naive_tensor(naive, next)->bytes;
+	double size = naive_bytes(naive, next);
 
 	if (naive->awaited != next &&
 	    (naive_in_use(naive) + size > naive->memory || !naive_fits(naive, next, compute_ns)))
@@ -299,48 +295,15 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 	return true;
 }
 
-/*
- * The next thing that compute does: at one time it packs, then uses, then releases, then only gives
- * back.
- */
-static uint32_t naive_next_compute(const struct naive *naive, int *kind, double *ns)
-{
-	uint32_t next = UINT32_MAX;
-
-	for (uint32_t i = 0; i < naive->step->count; i++) {
-		const struct spw_plan_tensor *tensor = naive_tensor(naive, i);
-		int its_kind = naive->where[i] == NAIVE_NOT_YET           ? 1
-			       : tensor->users > 0 && !naive->use_done[i] ? 2
-									  : 3;
-		double its_ns = (double)(its_kind == 1   ? tensor->pack_ns
-					 : its_kind == 2 ? tensor->use_ns
-							 : tensor->release_ns);
-
-		if (naive->release_done[i])
-			continue;
-		if (next == UINT32_MAX || its_ns < *ns || (its_ns == *ns && its_kind < *kind)) {
-			next = i;
-			*kind = its_kind;
-			*ns = its_ns;
-		}
-	}
-	if (next != UINT32_MAX && naive->calls_done < naive->step->calls &&
-	    (double)naive->step->calls_ns[naive->calls_done] < *ns) {
-		*kind = 4;
-		*ns = (double)naive->step->calls_ns[naive->calls_done];
-	}
-	return next;
-}
-
 /* Bytes that wait, or are being written, whatever else became of them. */
 static bool naive_fits_staging(const struct naive *naive, uint32_t which)
 {
-	double bytes = (double)naive_tensor(naive, which)->bytes;
+	double bytes = naive_bytes(naive, which);
 
 	for (uint32_t i = 0; i < naive->step->count; i++)
 		if (naive->where[i] == NAIVE_WAITS ||
 		    (naive->write_open[i] && !naive->write_over[i]))
-			bytes += (double)naive_tensor(naive, i)->bytes;
+			bytes += naive_bytes(naive, i);
 	return bytes <= naive->staging;
 }
 
@@ -364,31 +327,34 @@ static void naive_note_peak(struct naive *naive)
 		naive->peak = bytes;
 }
 
-static void naive_compute(struct naive *naive, uint32_t i, int kind)
+/* Compute does the next thing, or waits for what it uses. */
+static void naive_compute(struct naive *naive)
 {
-	if (kind == 4) {
-		naive->calls_done++;
-	} else if (kind == 1) {
+	const struct naive_change *event = &naive->events[naive->events_done];
+	uint32_t i = event->tensor;
+
+	if (event->kind == 1) {
 		naive->where[i] =
 			naive->choices[i] == SPW_PLAN_SPILL && naive_fits_staging(naive, i)
 				? NAIVE_WAITS
 				: NAIVE_IN_MEMORY;
-	} else if (kind == 2) {
+	} else if (event->kind == 2) {
 		if (naive->where[i] == NAIVE_ON_DRIVES || naive->where[i] == NAIVE_BEING_READ) {
 			naive->awaited = i;
 			return;
 		}
 		naive->use_done[i] = true;
 		naive->where[i] = NAIVE_IN_MEMORY;
-	} else {
-		naive->release_done[i] = true;
+	} else if (event->kind == 3) {
+		naive->released++;
 		naive->where[i] = NAIVE_DEAD;
 	}
+	naive->events_done++;
 	naive_note_peak(naive);
 	naive_give_back(naive);
 }
 
-static void naive_io_end(struct naive *naive, uint32_t i, bool write, double compute_ns)
+static void naive_io_end(struct naive *naive, uint32_t i, bool write)
 {
 	if (write) {
 		naive->write_ends[i] = NAIVE_NEVER;
@@ -400,7 +366,7 @@ static void naive_io_end(struct naive *naive, uint32_t i, bool write, double com
 	if (naive->awaited == i) {
 		naive->awaited = UINT32_MAX;
 		naive->use_done[i] = true;
-		naive->stall = naive->now - compute_ns;
+		naive->stall = naive->now - naive->events[naive->events_done++].ns;
 		naive_give_back(naive);
 	}
 }
@@ -412,11 +378,10 @@ static bool naive_advance(struct naive *naive)
 	double write_rate =
 		both && naive->mixed / 2 < naive->write ? naive->mixed / 2 : naive->write;
 	double read_rate = both && naive->mixed / 2 < naive->read ? naive->mixed / 2 : naive->read;
-	double compute_ns = 0,
-	       when[5] = {NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER},
+	double when[5] = {NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER},
 	       next = NAIVE_NEVER;
-	uint32_t who[5] = {naive->writing, 0, naive->reading, 0, 0};
-	int kind = 0, what = 0;
+	uint32_t who[4] = {naive->writing, 0, naive->reading, 0};
+	int what = 0;
 
 	if (naive->writing != UINT32_MAX && write_rate > 0)
 		when[0] = naive->now + naive->write_left / write_rate;
@@ -428,9 +393,8 @@ static bool naive_advance(struct naive *naive)
 		if (naive->read_ends[i] < when[3])
 			when[3] = naive->read_ends[who[3] = i];
 	}
-	who[4] = naive_next_compute(naive, &kind, &compute_ns);
-	if (who[4] != UINT32_MAX && naive->awaited == UINT32_MAX)
-		when[4] = compute_ns + naive->stall;
+	if (naive->awaited == UINT32_MAX)
+		when[4] = naive->events[naive->events_done].ns + naive->stall;
 	for (int k = 0; k < 5; k++)
 		next = when[k] < next ? when[k] : next;
 	if (next >= NAIVE_NEVER)
@@ -448,9 +412,9 @@ static bool naive_advance(struct naive *naive)
 		naive->read_ends[who[2]] = next + naive->read_delay;
 		naive->reading = UINT32_MAX;
 	} else if (what == 4) {
-		naive_compute(naive, who[4], kind);
+		naive_compute(naive);
 	} else {
-		naive_io_end(naive, who[what], what == 1, compute_ns);
+		naive_io_end(naive, who[what], what == 1);
 	}
 	return true;
 }
@@ -487,28 +451,20 @@ static void naive_open(struct naive *naive, const struct spw_plan_step *step,
 /* Return: whether the step ended. */
 static bool naive_simulate(struct naive *naive)
 {
-	uint32_t ended;
-
 	naive_forecast(naive);
-	for (;;) {
-		double compute_ns = 0;
-		int kind = 0;
+	while (naive->released < naive->step->count) {
+		double compute_ns;
 
-		ended = 0;
-		for (uint32_t i = 0; i < naive->step->count; i++)
-			ended += naive->release_done[i];
-		if (ended == naive->step->count)
-			return true;
 		if (!naive_advance(naive))
 			return false;
 		naive_begin_write(naive);
-		(void)naive_next_compute(naive, &kind, &compute_ns);
-		if (naive->awaited == UINT32_MAX)
-			compute_ns = naive->now - naive->stall;
+		compute_ns = naive->awaited == UINT32_MAX ? naive->now - naive->stall
+							  : naive->events[naive->events_done].ns;
 		while (naive_read_ahead(naive, compute_ns))
 			continue;
 		naive_note_peak(naive);
 	}
+	return true;
 }
 
 #endif

@@ -6,12 +6,7 @@
  * or removed. Whoever appends one puts its name, offset and the new size here, and a line into
  * CHANGELOG.md.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/case.h"
 
 #include <spillway/spillway.h>
 
@@ -29,7 +24,6 @@ static const struct {
 	ABI(struct spw_geometry, reserved, 248, 312),
 	ABI(struct spw_device_opts, log, 16, 32),
 	ABI(struct spw_arena_opts, log, 24, 40),
-	ABI(struct spw_arena_stats, refusals, 48, 56),
 	ABI(struct spw_io, engine_reserved, 100, 112),
 	ABI(struct spw_tune_settings, wait, 16, 24),
 	ABI(struct spw_tune, write, 32, 56),
@@ -62,13 +56,12 @@ static const struct {
 	ABI(struct spw_cache_opts, trace, 72, 80),
 	ABI(struct spw_offer, owner, 48, 56),
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
-	ABI(struct spw_copy, len_bytes, 16, 24),
-	ABI(struct spw_cache_stats, bytes_copied_again, 808, 816),
+	ABI(struct spw_copy, order, 24, 32),
+	ABI(struct spw_cache_stats, tensors_ahead, 832, 840),
 };
 
-static void test_public_structs_are_appended_to_only(void **state)
+CASE(test_public_structs_are_appended_to_only)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(structs) / sizeof(structs[0]); i++) {
 		if (structs[i].offset != structs[i].offset_known)
 			fail_msg("%s: %s is at %zu, was at %zu: append only", structs[i].type,
@@ -79,11 +72,4 @@ static void test_public_structs_are_appended_to_only(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_public_structs_are_appended_to_only),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

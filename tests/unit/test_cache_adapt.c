@@ -6,304 +6,255 @@
  * What shows outside only as a little more memory or a step that now and then takes longer.
  */
 /* link: tools/replay/simstore libspillway */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/unit/cache_sim.h"
-
-static const struct sim_model gpt = {.layers = 24, .tensors = 6, .len = 8192, .tensor_ns = 10000};
-#define GPT_LAYER_BYTES ((8 + 1 + 16 + 4 + 8 + 12) * 1024u)
-
-static struct sim sim;
 
 static void open_at(enum spw_cache_mode mode, double write, double read)
 {
-	sim_begin(&sim, mode);
+	sim_begin(mode);
 	sim.store->drives.write = write;
 	sim.store->drives.read = read;
 	sim.store->drives.mixed = write + read;
 	sim.opts.memory_bytes = GPT_LAYER_BYTES * gpt.layers * 6 / 10;
-	sim_open(&sim);
-	spw_cache_step(sim.cache);
+	sim_start();
 }
 
-static void steps(unsigned count)
+/* A take waits, or waits no more. */
+static void wait_changes(bool begins)
 {
-	for (unsigned i = 0; i < count; i++)
-		(void)sim_step(&sim, &gpt);
+	spw_cache_lock(sim.cache);
+	if (begins)
+		(void)spw_control_wait_began(sim.cache->control);
+	else
+		(void)spw_control_wait_ended(sim.cache->control);
+	spw_cache_unlock(sim.cache);
+}
+
+static unsigned steps_until(bool (*there)(uint64_t), uint64_t figure)
+{
+	unsigned count = 0;
+
+	for (; !there(figure); count++) {
+		assert_true(count < 1000);
+		(void)sim_step(&gpt);
+	}
+	return count;
 }
 
 /* ---- Time that is waited ---- */
 
 /* However many takes wait at once. */
-static void test_waits_at_once_count_once(void **state)
+SIM_CASE(test_waits_at_once_count_once)
 {
-	(void)state;
 	open_at(SPW_CACHE_FASTEST, 1, 1);
 	for (unsigned i = 0; i < 6; i++) {
-		sim_advance(&sim, sim_clock() + 10);
-		spw_cache_lock(sim.cache);
-		if (i < 3)
-			(void)spw_control_wait_began(sim.cache->control);
-		else
-			(void)spw_control_wait_ended(sim.cache->control);
-		spw_cache_unlock(sim.cache);
+		sim_advance(sim_clock() + 10);
+		wait_changes(i < 3);
 	}
 	assert_int_equal(sim.cache->control->waited_ns, 50);
-	sim_end(&sim);
 }
 
 /* ---- Caution ---- */
 
 /* A part of the bandwidth is counted on, in either direction. */
-static void test_caution_plans_for_less(void **state)
+CASE(test_caution_plans_for_less)
 {
 	static const double rates[][2] = {{0.5, 3}, {3, 0.3}};
 
-	(void)state;
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(rates); i++) {
 		struct control *control;
 		uint64_t peak;
 
 		open_at(SPW_CACHE_FASTEST, rates[i][0], rates[i][1]);
-		steps(4);
+		sim_steps(&gpt, 4);
 		control = sim.cache->control;
 		assert_int_equal(spw_planning_plan(control), 0);
 		peak = control->shape->result.peak_bytes;
-		control->caution = 0.5;
+		control->time.share = 1;
 		assert_int_equal(spw_planning_plan(control), 0);
 		assert_true(control->shape->result.peak_bytes > peak * 5 / 4);
-		sim_end(&sim);
+		sim_end();
 	}
 }
 
-/*
- * A step in which takes waited for @percent of it, as far as the cache can tell; of a model that
- * computes for so long.
- */
+/* A step of a model in which takes waited for @percent of it, as far as the cache can tell. */
 static void step_of(const struct sim_model *model, unsigned percent)
 {
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	sim_forward(&sim, model, 0);
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	sim_backward(&sim, model, 0);
-	spw_cache_lock(sim.cache);
-	(void)spw_control_wait_began(sim.cache->control);
-	spw_cache_unlock(sim.cache);
-	sim_advance(&sim, sim_clock() + 3 * model->layers * model->tensors * model->tensor_ns *
-						percent / 100);
-	spw_cache_lock(sim.cache);
-	(void)spw_control_wait_ended(sim.cache->control);
-	spw_cache_unlock(sim.cache);
+	sim_forward_stage(model);
+	sim_backward_stage(model);
+	wait_changes(true);
+	sim_advance(sim_clock() +
+		    3 * model->layers * model->tensors * model->tensor_ns * percent / 100);
+	wait_changes(false);
 	spw_cache_step(sim.cache);
 }
 
-static void step_that_stalls(unsigned percent)
+static unsigned caution(void)
 {
-	step_of(&gpt, percent);
+	return (unsigned)sim_stats().plan_caution_percent;
 }
 
-static unsigned steps_until_caution_is(unsigned percent)
+static bool caution_is(uint64_t percent)
 {
-	unsigned count = 0;
-
-	for (; sim_stats(&sim).plan_caution_percent != percent; count++) {
-		assert_true(count < 1000);
-		steps(1);
-	}
-	return count;
+	return caution() == percent;
 }
 
-/* More is dared after steps without a stall, and more seldom each time that it was too much. */
-static void test_daring_too_much_makes_it_rarer(void **state)
+static bool caution_is_not(uint64_t percent)
 {
-	(void)state;
+	return caution() != percent;
+}
+
+/* Less is left out after steps without a stall, later each time that it was too little. */
+SIM_CASE(test_a_margin_that_was_needed_is_given_back_later)
+{
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
-	steps(4);
+	sim_steps(&gpt, 4);
 	for (unsigned needed = PATIENCE_STEPS; needed <= 4 * PATIENCE_STEPS; needed *= 2) {
-		assert_int_equal(sim_stats(&sim).plan_caution_percent, 100);
-		step_that_stalls(5);
-		assert_int_equal(sim_stats(&sim).plan_caution_percent, 95);
-		assert_int_equal(steps_until_caution_is(100), needed);
+		unsigned before = caution();
+
+		step_of(&gpt, 5);
+		assert_true(caution() < before - 3);
+		assert_int_equal(steps_until(caution_is_not, caution()), needed);
 	}
-	sim_end(&sim);
+	(void)steps_until(caution_is, 100);
 }
 
-/*
- * One stall may be an accident. Two in a row say what the drives can do: two thirds of a step are
- * its backward pass.
- */
-static void test_a_second_stall_is_believed(void **state)
+/* One may be an accident, the second says what is missing: two thirds are backward pass. */
+SIM_CASE(test_a_second_stall_is_believed)
 {
-	(void)state;
+	static const struct {
+		unsigned stall, caution; /* percent */
+	} cases[] = {{40, 95}, {20, 74}, {5, 70}, {300, 17}};
+
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
-	steps(4);
-	step_that_stalls(40);
-	assert_int_equal(sim_stats(&sim).plan_caution_percent, 95);
-	step_that_stalls(20);
-	assert_in_range(sim_stats(&sim).plan_caution_percent, 95 * 100 / 132, 95 * 100 / 128);
-	step_that_stalls(5);
-	assert_in_range(sim_stats(&sim).plan_caution_percent, 65, 70);
-	step_that_stalls(2);
-	step_that_stalls(300);
-	assert_int_equal(sim_stats(&sim).plan_caution_percent, 30);
-	step_that_stalls(300);
-	assert_int_equal(sim_stats(&sim).plan_caution_percent, 30);
-	assert_true(steps_until_caution_is(100) >= PATIENCE_STEPS);
-	sim_end(&sim);
+	sim_steps(&gpt, 4);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		step_of(&gpt, cases[i].stall);
+		assert_in_range(caution(), cases[i].caution - 1, cases[i].caution + 1);
+	}
+	assert_int_equal(steps_until(caution_is_not, caution()), PATIENCE_STEPS);
 }
 
-/*
- * A machine that is faster and slower from step to step: the timeline explains each stall, and no
- * plan fits the next step.
- */
-static void test_stalls_that_come_back_are_believed(void **state)
+/* A machine of changing speed: the timeline explains each stall, and no plan fits. */
+SIM_CASE(test_stalls_that_come_back_are_believed)
 {
 	struct sim_model slower = gpt;
-	unsigned caution;
+	unsigned before;
 
-	(void)state;
 	slower.tensor_ns = gpt.tensor_ns * 13 / 10;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
-	steps(4);
+	sim_steps(&gpt, 4);
 	step_of(&slower, 20);
-	assert_int_equal(sim_stats(&sim).plan_caution_percent, 100); /* the timeline changed */
+	assert_int_equal(caution(), 100);
 	for (unsigned i = 0; i < 6; i++)
 		step_of(&gpt, 0);
 	/* to be so much faster made it stall a little */
-	caution = (unsigned)sim_stats(&sim).plan_caution_percent;
-	assert_in_range(caution, 90, 100);
+	before = caution();
+	assert_in_range(before, 90, 100);
 	step_of(&slower, 20);
-	assert_in_range(sim_stats(&sim).plan_caution_percent, caution * 100 / 132,
-			caution * 100 / 128);
-	caution = (unsigned)sim_stats(&sim).plan_caution_percent;
-	for (unsigned i = 0; i < RECENT_STEPS; i++)
+	assert_true(caution() < before);
+	for (unsigned i = 0; i < PATIENCE_STEPS; i++)
 		step_of(&slower, 0);
+	before = caution();
 	step_of(&gpt, 20); /* after so long it is the first again */
-	assert_int_equal(sim_stats(&sim).plan_caution_percent, caution);
-	sim_end(&sim);
+	assert_int_equal(caution(), before);
 }
 
 /* ---- Budgets ---- */
 
 /* Nothing is read for which the budget has no room, however late it is. */
-static void test_a_budget_has_no_slack(void **state)
+SIM_CASE(test_a_budget_has_no_slack)
 {
 	struct control *control;
 	uint64_t room;
 
-	(void)state;
 	open_at(SPW_CACHE_BUDGET, 1, 1);
-	steps(3);
+	sim_steps(&gpt, 3);
 	control = sim.cache->control;
 	assert_int_equal(control->shape->result.memory_bytes, sim.opts.memory_bytes);
 	assert_int_equal(spw_control_memory_bytes(control), sim.opts.memory_bytes);
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	sim_forward(&sim, &gpt, 0);
-	sim_advance(&sim, sim_clock() + 1000000); /* idle drives, and all reads are late */
+	sim_forward_stage(&gpt);
+	sim_advance(sim_clock() + 1000000); /* idle drives, and all reads are late */
 	spw_cache_lock(sim.cache);
 	control->use_next = 0;
 	room = sim.opts.memory_bytes - control->memory_bytes;
 	assert_true(spw_control_next_has_room(control, room));
 	assert_false(spw_control_next_has_room(control, room + 1));
 	spw_cache_unlock(sim.cache);
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	sim_backward(&sim, &gpt, 0);
+	sim_backward_stage(&gpt);
 	spw_cache_step(sim.cache);
-	sim_end(&sim);
 }
 
 /* With memory in use that no plan knows of. */
 static void step_above_the_budget(void)
 {
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	sim_forward(&sim, &gpt, 0);
+	sim_forward_stage(&gpt);
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	(void)sim_offer(&sim, 1000, 128 << 10, SPW_HINT_NONE);
-	sim_use(&sim, 1000, 10);
-	sim_backward(&sim, &gpt, 0);
+	(void)sim_offer(1000, 128 << 10, SPW_HINT_NONE);
+	sim_use(1000, 10);
+	sim_backward(&gpt, 0);
 	spw_cache_step(sim.cache);
 }
 
-static unsigned steps_until_reserve_is_below(uint64_t bytes)
-{
-	unsigned count = 0;
+static double reserve; /* shares are no whole numbers */
 
-	for (; sim.cache->control->shape->reserve_bytes >= bytes; count++) {
-		assert_true(count < 1000);
-		steps(1);
-	}
-	return count;
+static bool reserve_is_less(uint64_t unused)
+{
+	(void)unused;
+	return sim.cache->control->shape->memory.share < reserve;
 }
 
-/*
- * What was left out of the budget is used again, and more seldom each time that it was too early.
- */
-static void test_using_a_budget_again_too_early_makes_it_rarer(void **state)
+/* What was left out of the budget is tried again, less often each time it was too early. */
+SIM_CASE(test_using_a_budget_again_too_early_makes_it_rarer)
 {
-	(void)state;
 	open_at(SPW_CACHE_BUDGET, 1, 1);
-	steps(4);
+	sim_steps(&gpt, 4);
 	for (unsigned needed = PATIENCE_STEPS; needed <= 4 * PATIENCE_STEPS; needed *= 2) {
-		uint64_t before = sim.cache->control->shape->reserve_bytes;
+		double before = sim.cache->control->shape->memory.share;
 
 		step_above_the_budget();
-		assert_true(sim.cache->control->shape->reserve_bytes > before);
-		assert_int_equal(
-			steps_until_reserve_is_below(sim.cache->control->shape->reserve_bytes),
-			needed);
+		assert_true(sim.cache->control->shape->memory.share > before);
+		reserve = sim.cache->control->shape->memory.share;
+		assert_int_equal(steps_until(reserve_is_less, 0), needed);
 	}
-	sim_end(&sim);
 }
 
 /* ---- When a step leaves its plan ---- */
 
 /* In its backward stage: what is on the drives is read ahead all the same. */
-static void test_left_in_the_backward_stage(void **state)
+SIM_CASE(test_left_in_the_backward_stage)
 {
 	struct spw_cache_stats before, after;
 
-	(void)state;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
-	steps(3);
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	sim_forward(&sim, &gpt, 0);
+	sim_steps(&gpt, 3);
+	sim_forward_stage(&gpt);
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	before = sim_stats(&sim);
+	before = sim_stats();
 	spw_cache_scope_enter(sim.cache, 999);
 	spw_cache_scope_leave(sim.cache);
-	assert_int_equal(sim_stats(&sim).plan_mismatches, 1);
-	sim_backward(&sim, &gpt, 0);
-	after = sim_stats(&sim);
+	STAT_IS(plan_mismatches, 1);
+	sim_backward(&gpt, 0);
+	after = sim_stats();
 	assert_true(after.prefetches > before.prefetches + gpt.layers);
 	assert_in_range(after.misses - before.misses, 0, 2);
 	spw_cache_step(sim.cache);
-	sim_end(&sim);
 }
 
 /* Once a step has stalled memory counts for less than time. */
-static void test_hurried_reads_do_not_wait_for_their_time(void **state)
+SIM_CASE(test_hurried_reads_do_not_wait_for_their_time)
 {
 	struct control *control;
 	struct shape *shape;
 	uint64_t prefetches;
 
-	(void)state;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
-	steps(4);
+	sim_steps(&gpt, 4);
 	control = sim.cache->control;
 	shape = control->shape;
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	sim_forward(&sim, &gpt, 0);
+	sim_forward_stage(&gpt);
 	/* nothing is under way, and nothing has happened since */
-	sim_advance(&sim, sim_clock() + 1000000);
-	sim_drain(&sim);
+	sim_advance(sim_clock() + 1000000);
+	sim_drain();
 	spw_cache_lock(sim.cache);
 	for (unsigned i = control->use_next; i < shape->use_count; i++)
 		shape->read_from_ns[shape->use_order[i]] = UINT64_MAX / 2;
@@ -314,55 +265,47 @@ static void test_hurried_reads_do_not_wait_for_their_time(void **state)
 	spw_window_fill(sim.cache);
 	assert_true(sim.cache->count.prefetches > prefetches);
 	spw_cache_unlock(sim.cache);
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	sim_backward(&sim, &gpt, 0);
+	sim_backward_stage(&gpt);
 	spw_cache_step(sim.cache);
-	sim_end(&sim);
 }
 
 /* ---- When it goes on by the plan of another shape ---- */
 
-static const struct sim_model longer = {
-	.layers = 26, .tensors = 6, .len = 8192, .tensor_ns = 10000};
-
-/*
- * Both are known; the present step goes by the plan of gpt, and has come to its end in the forward
- * stage. Return: the other.
- */
+/* Two plans are known; a step of gpt is at the end of its forward stage. Return: the other. */
 static struct shape *at_the_fork(void)
 {
+	struct sim_model longer = gpt;
 	struct control *control;
 	struct shape *other = NULL;
 
+	longer.layers += 2;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
-	(void)sim_step(&sim, &longer);
-	steps(4);
+	(void)sim_step(&longer);
+	sim_steps(&gpt, 4);
 	control = sim.cache->control;
 	for (unsigned i = 0; i < SHAPES_MAX; i++)
 		if (control->shapes[i].planned && &control->shapes[i] != control->shape)
 			other = &control->shapes[i];
 	assert_non_null(other);
-	assert_int_equal(control->shape->basis.plannable, gpt.layers * gpt.tensors);
+	assert_int_equal(control->shape->basis.plannable, GPT_TENSORS);
 	/* still to be written at the end */
-	control->shape->choices[gpt.layers * gpt.tensors - 1] = SPW_PLAN_SPILL;
-	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	sim_forward(&sim, &gpt, 0);
+	control->shape->choices[GPT_TENSORS - 1] = SPW_PLAN_SPILL;
+	sim_forward_stage(&gpt);
 	return other;
 }
 
 /* One more tensor than gpt has, and the backward stage. */
 static void end_fork(void)
 {
-	unsigned slot = gpt.layers * gpt.tensors;
+	unsigned slot = GPT_TENSORS;
 
 	spw_cache_scope_enter(sim.cache, 100 + gpt.layers);
-	(void)sim_offer(&sim, slot, sim_len(&gpt, 0), SPW_HINT_NONE);
+	(void)sim_offer(slot, sim_len(&gpt, 0), SPW_HINT_NONE);
 	spw_cache_scope_leave(sim.cache);
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	sim_use(&sim, slot, gpt.tensor_ns);
-	sim_backward(&sim, &gpt, 0);
+	sim_use(slot, gpt.tensor_ns);
+	sim_backward(&gpt, 0);
 	spw_cache_step(sim.cache);
-	sim_end(&sim);
 }
 
 static struct entry *entry_of_slot(unsigned slot)
@@ -379,56 +322,37 @@ static enum spw_plan_choice *choice_of(const struct shape *shape, const struct e
 }
 
 /* What that plan keeps must be in memory: it is no plan for a step that has given it away. */
-static void test_no_switch_to_what_is_gone(void **state)
+SIM_CASE(test_no_switch_to_what_is_gone)
 {
 	struct shape *other = at_the_fork();
 	unsigned gone = 0;
 
-	(void)state;
 	while (entry_of_slot(gone)->state != ENTRY_STORED)
 		gone++;
 	*choice_of(other, entry_of_slot(gone)) = SPW_PLAN_KEEP;
 	spw_cache_scope_enter(sim.cache, 100 + gpt.layers);
-	assert_int_equal(sim_stats(&sim).plan_switches, 0);
-	assert_int_equal(sim_stats(&sim).plan_mismatches, 2);
+	STAT_IS(plan_switches, 0);
+	STAT_IS(plan_mismatches, 2);
 	spw_cache_scope_leave(sim.cache);
 	end_fork();
 }
 
 /* What that plan keeps and is not written yet stays. */
-static void test_a_switch_keeps_what_is_not_written(void **state)
+SIM_CASE(test_a_switch_keeps_what_is_not_written)
 {
 	struct shape *other = at_the_fork();
-	struct entry *entry = entry_of_slot(gpt.layers * gpt.tensors - 1);
+	struct entry *entry = entry_of_slot(GPT_TENSORS - 1);
 
-	(void)state;
 	assert_int_equal(entry->state, ENTRY_LEAVING);
-	for (unsigned i = 0; i < gpt.layers * gpt.tensors; i++)
+	for (unsigned i = 0; i < GPT_TENSORS; i++)
 		*choice_of(other, entry_of_slot(i)) =
 			entry_of_slot(i)->state == ENTRY_STORED ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
 	spw_cache_scope_enter(sim.cache, 100 + gpt.layers);
-	assert_int_equal(sim_stats(&sim).plan_switches, 1);
+	STAT_IS(plan_switches, 1);
 	assert_int_equal(entry->state, ENTRY_RESIDENT);
 	assert_true(entry->owner_held && entry->forwarded);
 	spw_cache_scope_leave(sim.cache);
 	end_fork();
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_waits_at_once_count_once),
-		cmocka_unit_test(test_caution_plans_for_less),
-		cmocka_unit_test(test_daring_too_much_makes_it_rarer),
-		cmocka_unit_test(test_a_second_stall_is_believed),
-		cmocka_unit_test(test_stalls_that_come_back_are_believed),
-		cmocka_unit_test(test_a_budget_has_no_slack),
-		cmocka_unit_test(test_using_a_budget_again_too_early_makes_it_rarer),
-		cmocka_unit_test(test_left_in_the_backward_stage),
-		cmocka_unit_test(test_hurried_reads_do_not_wait_for_their_time),
-		cmocka_unit_test(test_no_switch_to_what_is_gone),
-		cmocka_unit_test(test_a_switch_keeps_what_is_not_written),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

@@ -1,40 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_cache_ahead.c - the tensor cache: what scopes and stages mean, what is read
- * ahead, takes that wait
- */
+/* tests/unit/test_cache_ahead.c - the tensor cache: scopes, stages, reading ahead, waiting */
 /* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
-
-static struct rig rig;
-
-static int begin(void **state)
-{
-	(void)state;
-	rig_begin(&rig);
-	return 0;
-}
-
-static int begin_and_open(void **state)
-{
-	(void)state;
-	rig_default(&rig);
-	return 0;
-}
-
-static int end(void **state)
-{
-	(void)state;
-	rig_end(&rig);
-	return 0;
-}
-
-#define RIG_CASE(name)    CASE_WITH(name, begin_and_open, end)
-#define OPENED_CASE(name) CASE_WITH(name, begin, end) /* which sets options, and opens */
 
 /* ---- Scopes ---- */
 
 #define SAME_KEYS 50 /* as @key: all scopes have this one */
+
+/* Offer the next tensor of a model. Return: 1: it was kept. */
+static unsigned kept_of_model(struct piece *piece)
+{
+	static uint64_t key;
+
+	*piece = piece_make(++key, 200);
+	return offer(piece) == SPW_OFFER_KEEP;
+}
 
 /*
  * A model of scopes: outer(1), blocks, and a loss after them. Returns the tensors that were kept as
@@ -42,25 +22,19 @@ static int end(void **state)
  */
 static unsigned forward_of_model(struct piece *pieces, unsigned blocks, uint64_t key)
 {
-	unsigned kept = 0, count = 0;
+	unsigned kept, i = 0;
 
 	spw_cache_scope_enter(rig.cache, key);
-	pieces[count] = piece_make(++rig.next_key, 200);
-	kept |= (unsigned)(offer(&rig, &pieces[count]) == SPW_OFFER_KEEP) << count;
-	count++;
-	for (unsigned i = 0; i < blocks; i++, count++) {
-		spw_cache_scope_enter(rig.cache, key == SAME_KEYS ? key : key + 1 + i);
-		pieces[count] = piece_make(++rig.next_key, 200);
-		kept |= (unsigned)(offer(&rig, &pieces[count]) == SPW_OFFER_KEEP) << count;
+	kept = kept_of_model(&pieces[i++]);
+	for (; i <= blocks; i++) {
+		spw_cache_scope_enter(rig.cache, key == SAME_KEYS ? key : key + i);
+		kept |= kept_of_model(&pieces[i]) << i;
 		spw_cache_scope_leave(rig.cache);
 	}
-	pieces[count] = piece_make(++rig.next_key, 200);
-	kept |= (unsigned)(offer(&rig, &pieces[count]) == SPW_OFFER_KEEP) << count;
-	count++;
+	kept |= kept_of_model(&pieces[i]) << i;
 	spw_cache_scope_leave(rig.cache);
-	pieces[count] = piece_make(++rig.next_key, 200);
-	kept |= (unsigned)(offer(&rig, &pieces[count]) == SPW_OFFER_KEEP) << count;
-	return kept;
+	i++;
+	return kept | kept_of_model(&pieces[i]) << i;
 }
 
 static void backward_of_model(struct piece *pieces, unsigned blocks)
@@ -72,51 +46,39 @@ static void backward_of_model(struct piece *pieces, unsigned blocks)
 			fake_end_oldest(rig.store, FAKE_READ, 0);
 		assert_int_equal(
 			spw_cache_take(rig.cache, pieces[i].tensor, 0, pieces[i].len, &taken), 0);
-		released(&rig, &pieces[i]);
+		released(&pieces[i]);
 		if (taken.lease)
 			spw_cache_return(rig.cache, taken.lease);
 	}
 	fake_end_all(rig.store);
-	while (spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1) == 1)
-		;
-	for (unsigned i = 0; i < blocks + 3; i++)
-		free(pieces[i].bytes);
+	(void)drain_all();
 }
 
-RIG_CASE(test_last_scope_is_kept_from_the_second_step)
+/* A step whose backward stage is announced, or shows in the first take. */
+static void step_of_model(unsigned blocks, uint64_t key, bool announced, unsigned kept)
 {
 	struct piece pieces[8];
 
 	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 3, 1), 0);
-	backward_of_model(pieces, 3);
+	assert_int_equal(forward_of_model(pieces, blocks, key), kept);
+	if (announced)
+		spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	backward_of_model(pieces, blocks);
+}
+
+RIG_CASE(test_last_scope_is_kept_from_the_second_step)
+{
+	step_of_model(3, 1, false, 0);
 	/* The last block, the head, the loss. */
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 3, 1), 0x38);
-	assert_int_equal(rig_stats(&rig).bytes_kept_last_scope, 600);
-	assert_int_equal(rig_stats(&rig).tensors_kept_last_scope, 3);
-	backward_of_model(pieces, 3);
-	/* Learned anew in each step, told or not. */
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 3, 1), 0x38);
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	backward_of_model(pieces, 3);
-	/*
-	 * Another model: nothing is known of it. A block more: at the same place the same scope,
-	 * kept from there.
-	 */
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 3, 11), 0);
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	backward_of_model(pieces, 3);
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 4, 11), 0x78);
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	backward_of_model(pieces, 4);
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 4, 11), 0x70);
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	backward_of_model(pieces, 4);
+	step_of_model(3, 1, false, 0x38);
+	STAT_IS(bytes_kept_last_scope, 600);
+	STAT_IS(tensors_kept_last_scope, 3);
+	/* Learned anew in each step. */
+	step_of_model(3, 1, true, 0x38);
+	/* Another model is not known. With a block more the same place counts. */
+	step_of_model(3, 11, true, 0);
+	step_of_model(4, 11, true, 0x78);
+	step_of_model(4, 11, true, 0x70);
 }
 
 /* One that offers nothing, as dropout that does nothing, is not it. */
@@ -129,7 +91,7 @@ RIG_CASE(test_last_scope_is_not_an_empty_one)
 		for (unsigned i = 0; i < 3; i++) {
 			spw_cache_scope_enter(rig.cache, i);
 			if (i < 2)
-				pieces[i] = offered(&rig, 10 * step + i + 1, 200,
+				pieces[i] = offered(10 * step + i + 1, 200,
 						    step == 1 && i == 1 ? SPW_OFFER_KEEP
 									: SPW_OFFER_SPILL);
 			spw_cache_scope_leave(rig.cache);
@@ -137,57 +99,38 @@ RIG_CASE(test_last_scope_is_not_an_empty_one)
 		spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 		fake_end_all(rig.store);
 		for (unsigned i = 0; i < 2; i++)
-			released(&rig, &pieces[i]);
-		while (spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1) == 1)
-			;
-		for (unsigned i = 0; i < 2; i++)
-			free(pieces[i].bytes);
+			released(&pieces[i]);
+		(void)drain_all();
 	}
-	assert_int_equal(rig_stats(&rig).tensors_kept_last_scope, 1);
+	STAT_IS(tensors_kept_last_scope, 1);
 }
 
 RIG_CASE(test_last_scope_by_place)
 {
-	struct piece pieces[8];
+	struct piece piece;
 
 	/* Only the place tells scopes of one key apart. */
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 3, SAME_KEYS), 0);
-	backward_of_model(pieces, 3);
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 3, SAME_KEYS), 0x38);
-	backward_of_model(pieces, 3);
+	step_of_model(3, SAME_KEYS, false, 0);
+	step_of_model(3, SAME_KEYS, false, 0x38);
 	/* A step without scopes: nothing is known any more. */
 	spw_cache_step(rig.cache);
-	pieces[0] = offered(&rig, 1000, 200, SPW_OFFER_SPILL);
+	piece = offered(UINT64_MAX, 200, SPW_OFFER_SPILL);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	taken_from_owner(&rig, &pieces[0]);
-	released(&rig, &pieces[0]);
+	taken_from_owner(&piece);
 	fake_end_all(rig.store);
-	drained(&rig, &pieces[0]);
-	spw_cache_step(rig.cache);
-	assert_int_equal(forward_of_model(pieces, 3, SAME_KEYS), 0);
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	backward_of_model(pieces, 3);
+	gone(&piece);
+	step_of_model(3, SAME_KEYS, true, 0);
 }
 
 OPENED_CASE(test_last_scope_spilled_on_request)
 {
-	struct piece pieces[8];
-
 	rig.opts.spill_last_scope = true;
-	rig_open(&rig);
-	for (unsigned i = 0; i < 3; i++) {
-		spw_cache_step(rig.cache);
-		assert_int_equal(forward_of_model(pieces, 3, 1), 0);
-		backward_of_model(pieces, 3);
-	}
+	rig_open();
+	for (unsigned i = 0; i < 3; i++)
+		step_of_model(3, 1, false, 0);
 }
 
-/*
- * Two micro-batches under way: the backward stage after the second forward stage is that of the
- * first.
- */
+/* Two micro-batches under way: the first backward stage is not that of the last forward one. */
 RIG_CASE(test_last_scope_of_micro_batches)
 {
 	struct piece first[8], second[8];
@@ -202,7 +145,7 @@ RIG_CASE(test_last_scope_of_micro_batches)
 		backward_of_model(first, 3);
 		spw_cache_stage(rig.cache, 1, SPW_STAGE_BACKWARD);
 		backward_of_model(second, 3);
-		assert_int_equal(rig_stats(&rig).bytes_kept_last_scope, 0);
+		STAT_IS(bytes_kept_last_scope, 0);
 	}
 	/* One after the other: each has its own. */
 	for (unsigned step = 0; step < 2; step++) {
@@ -223,168 +166,163 @@ RIG_CASE(test_scopes_too_deep_or_unbalanced)
 	spw_cache_scope_leave(rig.cache);
 	for (unsigned i = 0; i < 200; i++)
 		spw_cache_scope_enter(rig.cache, i);
-	piece = offered(&rig, 1, 100, SPW_OFFER_SPILL);
+	piece = offered(1, 100, SPW_OFFER_SPILL);
 	for (unsigned i = 0; i < 300; i++)
 		spw_cache_scope_leave(rig.cache);
-	taken_from_owner(&rig, &piece);
-	released(&rig, &piece);
-	fake_end_all(rig.store);
-	drained(&rig, &piece);
+	taken_from_owner(&piece);
 }
 
 /* ---- Reading ahead ---- */
 
+/* So much is read ahead. */
+static void open_window(uint64_t bytes)
+{
+	rig.opts.prefetch_bytes = bytes;
+	rig_open();
+}
+
+static void all_stored(struct piece *pieces, unsigned count, size_t len)
+{
+	for (unsigned i = 0; i < count; i++)
+		pieces[i] = stored(i + 1, len);
+}
+
+/* When what is under way has ended. */
+static void taken_when_read(const struct piece *piece)
+{
+	fake_end_all(rig.store);
+	taken_and_gone(piece);
+}
+
+static void all_taken_and_gone(struct piece *pieces, unsigned count)
+{
+	while (count-- > 0)
+		taken_when_read(&pieces[count]);
+}
+
 OPENED_CASE(test_prefetch_order_and_budget)
 {
 	struct piece pieces[6];
-	uint64_t leases[6];
 
-	rig.opts.prefetch_bytes = 250;
-	rig_open(&rig);
-	for (unsigned i = 0; i < 6; i++)
-		pieces[i] = stored(&rig, i + 1, 100);
+	open_window(250);
+	all_stored(pieces, 6, 100);
 	assert_int_equal(rig.store->gets, 0);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(rig.store->gets, 2);
-	assert_int_equal(rig_stats(&rig).prefetched_bytes, 200);
-	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 250);
+	STAT_IS(prefetched_bytes, 200);
+	STAT_IS(prefetch_budget_bytes, 250);
 	assert_int_equal(fake_pending(rig.store, FAKE_READ, 0)->cls, SPW_PREFETCH);
 	for (unsigned i = 6; i-- > 0;) {
 		/* Two ahead, and each take makes room for one more. */
 		while (fake_pending(rig.store, FAKE_READ, 0))
 			fake_end_oldest(rig.store, FAKE_READ, 0);
-		leases[i] = taken_from_lease(&rig, &pieces[i]);
+		(void)taken_from_lease(&pieces[i]);
 		assert_int_equal(rig.store->gets, i >= 2 ? 9 - i - 1 : 6);
 	}
-	assert_int_equal(rig_stats(&rig).prefetches, 6);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 6);
-	assert_int_equal(rig_stats(&rig).misses, 0);
-	assert_int_equal(rig_stats(&rig).prefetch_late, 0);
-	assert_int_equal(rig_stats(&rig).stall_ns, 0);
-	assert_int_equal(rig_stats(&rig).prefetched_bytes_max, 200);
-	assert_int_equal(rig_stats(&rig).activation_bytes, 600);
-	for (unsigned i = 0; i < 6; i++) {
-		released(&rig, &pieces[i]);
-		spw_cache_return(rig.cache, leases[i]);
-	}
+	STAT_IS(prefetches, 6);
+	STAT_IS(prefetch_hits, 6);
+	STAT_IS(misses, 0);
+	STAT_IS(prefetch_late, 0);
+	STAT_IS(stall_ns, 0);
+	STAT_IS(prefetched_bytes_max, 200);
+	STAT_IS(activation_bytes, 600);
 }
 
 OPENED_CASE(test_window_holds_back_what_is_in_memory)
 {
 	struct piece far, written, issued, queued;
-	struct spw_cache_stats stats;
 
-	rig.opts.prefetch_bytes = 300;
-	rig_open(&rig);
-	far = offered(&rig, 1, 100, SPW_OFFER_SPILL);
-	written = offered(&rig, 2, 100, SPW_OFFER_SPILL);
+	open_window(300);
+	far = offered(1, 100, SPW_OFFER_SPILL);
+	written = offered(2, 100, SPW_OFFER_SPILL);
 	simstore_end(fake_pending(rig.store, FAKE_WRITE, 1), 0);
-	issued = offered(&rig, 3, 100, SPW_OFFER_SPILL);
+	issued = offered(3, 100, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 1));
-	queued = offered(&rig, 4, 100, SPW_OFFER_SPILL);
+	queued = offered(4, 100, SPW_OFFER_SPILL);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	stats = rig_stats(&rig);
-	assert_int_equal(stats.prefetched_bytes, 300);
-	assert_int_equal(stats.prefetches, 0);
-	assert_int_equal(stats.writes_cancelled, 1);
-	assert_int_equal(stats.bytes_forwarded, 0); /* not taken yet */
+	STAT_IS(prefetched_bytes, 300);
+	STAT_IS(prefetches, 0);
+	STAT_IS(writes_cancelled, 1);
+	STAT_IS(bytes_forwarded, 0); /* not taken yet */
 	fake_end_all(rig.store);
-	drained(&rig, &far); /* it alone was beyond the window */
-	nothing_drained(&rig);
-	taken_from_owner(&rig, &queued); /* makes room for the one beyond */
-	assert_int_equal(rig_stats(&rig).prefetches, 1);
+	drained(&far); /* it alone was beyond the window */
+	nothing_drained();
+	taken_from_owner(&queued); /* makes room for the one beyond */
+	STAT_IS(prefetches, 1);
 	fake_end_all(rig.store);
-	taken_from_owner(&rig, &issued);
-	taken_from_owner(&rig, &written);
-	taken_and_gone(&rig, &far);
-	stats = rig_stats(&rig);
-	assert_int_equal(stats.bytes_forwarded, 300);
-	assert_int_equal(stats.prefetch_hits, 1);
-	released(&rig, &queued);
-	drained(&rig, &queued);
-	released(&rig, &issued);
-	drained(&rig, &issued);
-	released(&rig, &written);
-	drained(&rig, &written);
+	taken_from_owner(&issued);
+	taken_from_owner(&written);
+	taken_and_gone(&far);
+	STAT_IS(bytes_forwarded, 300);
+	STAT_IS(prefetch_hits, 1);
 }
 
 OPENED_CASE(test_window_follows_the_last_offer)
 {
 	struct piece first, second;
 
-	rig.opts.prefetch_bytes = 100;
-	rig_open(&rig);
-	first = stored(&rig, 1, 100);
-	second = stored(&rig, 2, 100);
+	open_window(100);
+	first = stored(1, 100);
+	second = stored(2, 100);
 	first = piece_make(1, 100);
-	assert_int_equal(offer(&rig, &first), SPW_OFFER_DEDUP);
-	free(first.bytes);
+	assert_int_equal(offer(&first), SPW_OFFER_DEDUP);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	fake_end_all(rig.store);
-	assert_int_equal(rig_stats(&rig).prefetched_bytes, 100);
-	released(&rig, &first);
-	taken_and_gone(&rig, &first);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 1);
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &second);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 2);
+	STAT_IS(prefetched_bytes, 100);
+	released(&first);
+	taken_and_gone(&first);
+	STAT_IS(prefetch_hits, 1);
+	taken_when_read(&second);
+	STAT_IS(prefetch_hits, 2);
 }
 
 RIG_CASE(test_window_of_micro_batch_and_step)
 {
 	struct piece left, first, second;
 
-	left = stored(&rig, 1, 100);
+	left = stored(1, 100);
 	spw_cache_step(rig.cache);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_FORWARD);
-	first = stored(&rig, 2, 100);
+	first = stored(2, 100);
 	spw_cache_stage(rig.cache, 1, SPW_STAGE_FORWARD);
-	second = stored(&rig, 3, 100);
+	second = stored(3, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(rig.store->gets, 1);
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &first);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 1);
+	taken_when_read(&first);
+	STAT_IS(prefetch_hits, 1);
 	spw_cache_stage(rig.cache, 1, SPW_STAGE_BACKWARD);
 	assert_int_equal(rig.store->gets, 2);
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &second);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 2);
-	taken_and_gone(&rig, &left);
-	assert_int_equal(rig_stats(&rig).misses, 1);
+	taken_when_read(&second);
+	STAT_IS(prefetch_hits, 2);
+	taken_and_gone(&left);
+	STAT_IS(misses, 1);
 }
 
-/*
- * What a backward pass that broke off has read ahead does not stand in the way of the next step's.
- */
+/* What was read ahead for a backward pass that broke off does not hinder the next step. */
 OPENED_CASE(test_window_of_a_step_that_broke_off)
 {
 	struct piece left[3], first, second;
 
-	rig.opts.prefetch_bytes = 250;
-	rig_open(&rig);
+	open_window(250);
 	spw_cache_step(rig.cache);
-	for (unsigned i = 0; i < 3; i++)
-		left[i] = stored(&rig, i + 1, 100);
+	all_stored(left, 3, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(rig.store->gets, 2);
 	fake_end_oldest(rig.store, FAKE_READ, 0); /* the other is still under way */
 	spw_cache_step(rig.cache);
-	assert_int_equal(rig_stats(&rig).prefetched_bytes, 0);
-	first = stored(&rig, 4, 100);
-	second = stored(&rig, 5, 100);
+	STAT_IS(prefetched_bytes, 0);
+	first = stored(4, 100);
+	second = stored(5, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(rig.store->gets, 4);
-	assert_int_equal(rig_stats(&rig).prefetched_bytes, 200);
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &second);
-	taken_and_gone(&rig, &first);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 2);
-	assert_int_equal(rig_stats(&rig).misses, 0);
-	for (unsigned i = 3; i-- > 0;)
-		taken_and_gone(&rig, &left[i]);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 4);
-	assert_int_equal(rig_stats(&rig).misses, 1);
+	STAT_IS(prefetched_bytes, 200);
+	taken_when_read(&second);
+	taken_and_gone(&first);
+	STAT_IS(prefetch_hits, 2);
+	STAT_IS(misses, 0);
+	all_taken_and_gone(left, 3);
+	STAT_IS(prefetch_hits, 4);
+	STAT_IS(misses, 1);
 }
 
 RIG_CASE(test_automatic_window)
@@ -393,43 +331,33 @@ RIG_CASE(test_automatic_window)
 
 	spw_cache_step(rig.cache);
 	spw_cache_scope_enter(rig.cache, 1);
-	pieces[0] = stored(&rig, 1, 1000);
+	pieces[0] = stored(1, 1000);
 	spw_cache_scope_enter(rig.cache, 2);
-	pieces[1] = stored(&rig, 2, 2000);
-	pieces[2] = stored(&rig, 3, 2500);
+	pieces[1] = stored(2, 2000);
+	pieces[2] = stored(3, 2500);
 	spw_cache_scope_leave(rig.cache);
-	pieces[3] = stored(&rig, 4, 1000);
+	pieces[3] = stored(4, 1000);
 	spw_cache_scope_leave(rig.cache);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	/* twice the largest tensor is more than 4500 */
-	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 5000);
+	STAT_IS(prefetch_budget_bytes, 5000);
 	spw_cache_step(rig.cache);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 2048); /* two chunks */
-	fake_end_all(rig.store);
-	for (unsigned i = 4; i-- > 0;)
-		taken_and_gone(&rig, &pieces[i]);
+	STAT_IS(prefetch_budget_bytes, 2048); /* two chunks */
+	all_taken_and_gone(pieces, 4);
 	spw_cache_step(rig.cache);
 	spw_cache_scope_enter(rig.cache, 1);
-	for (unsigned i = 0; i < 5; i++)
-		pieces[i] = stored(&rig, i + 1, 600);
+	all_stored(pieces, 5, 600);
 	spw_cache_scope_leave(rig.cache);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 3000);
-	fake_end_all(rig.store);
-	for (unsigned i = 5; i-- > 0;)
-		taken_and_gone(&rig, &pieces[i]);
+	STAT_IS(prefetch_budget_bytes, 3000);
+	all_taken_and_gone(pieces, 5);
 	/* A scope that was never left ends with the step. */
 	spw_cache_scope_enter(rig.cache, 1);
 	spw_cache_step(rig.cache);
-	for (unsigned i = 0; i < 5; i++)
-		pieces[i] = stored(&rig, i + 1, 600);
+	all_stored(pieces, 5, 600);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).prefetch_budget_bytes, 2048);
-	for (unsigned i = 5; i-- > 0;) {
-		fake_end_all(rig.store);
-		taken_and_gone(&rig, &pieces[i]);
-	}
+	STAT_IS(prefetch_budget_bytes, 2048);
 }
 
 /* The window stopped at a tensor for want of room; then that tensor goes. */
@@ -437,96 +365,82 @@ OPENED_CASE(test_release_where_the_window_stopped)
 {
 	struct piece pieces[3];
 
-	rig.opts.prefetch_bytes = 100;
-	rig_open(&rig);
-	for (unsigned i = 0; i < 3; i++)
-		pieces[i] = stored(&rig, i + 1, 100);
+	open_window(100);
+	all_stored(pieces, 3, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	released(&rig, &pieces[1]);
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &pieces[2]);
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &pieces[0]);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 2);
+	released(&pieces[1]);
+	taken_when_read(&pieces[2]);
+	taken_when_read(&pieces[0]);
+	STAT_IS(prefetch_hits, 2);
 }
 
 /* The store's requests were used up by writes: reading ahead goes on when they end. */
 OPENED_CASE(test_window_waits_for_a_request)
 {
-	struct piece small, large[2];
+	struct piece small;
 
-	rig.opts.prefetch_bytes = 100;
-	rig_open(&rig);
-	small = stored(&rig, 1, 100);
+	open_window(100);
+	small = stored(1, 100);
 	rig.store->requests_max = 2;
-	large[0] = offered(&rig, 2, 200, SPW_OFFER_SPILL);
-	large[1] = offered(&rig, 3, 200, SPW_OFFER_SPILL);
+	(void)offered(2, 200, SPW_OFFER_SPILL);
+	(void)offered(3, 200, SPW_OFFER_SPILL);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).prefetches, 0);
+	STAT_IS(prefetches, 0);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
-	assert_int_equal(rig_stats(&rig).prefetches, 1);
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &small);
-	for (unsigned i = 0; i < 2; i++) {
-		drained(&rig, &large[i]);
-		released(&rig, &large[i]);
-	}
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 1);
+	STAT_IS(prefetches, 1);
+	taken_when_read(&small);
+	STAT_IS(prefetch_hits, 1);
 }
 
 OPENED_CASE(test_larger_than_the_window)
 {
 	struct piece small, large;
 
-	rig.opts.prefetch_bytes = 150;
-	rig_open(&rig);
-	small = stored(&rig, 1, 100);
-	large = stored(&rig, 2, 200);
+	open_window(150);
+	small = stored(1, 100);
+	large = stored(2, 200);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).prefetches, 1); /* past it, to the small one */
-	fake_end_all(rig.store);
-	taken_and_gone(&rig, &large);
-	taken_and_gone(&rig, &small);
-	assert_int_equal(rig_stats(&rig).misses, 1);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 1);
+	STAT_IS(prefetches, 1); /* past it, to the small one */
+	taken_when_read(&large);
+	taken_and_gone(&small);
+	STAT_IS(misses, 1);
+	STAT_IS(prefetch_hits, 1);
 }
 
 RIG_CASE(test_failed_prefetch_is_read_again)
 {
-	struct piece piece;
+	struct piece piece = stored(1, 100);
 	struct spw_taken taken;
 
-	piece = stored(&rig, 1, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	fake_end_oldest(rig.store, FAKE_READ, -EIO);
-	assert_int_equal(rig_stats(&rig).prefetches_failed, 1);
-	assert_int_equal(rig_stats(&rig).prefetched_bytes, 0);
-	assert_int_equal(rig_stats(&rig).activation_bytes, 0);
+	STAT_IS(prefetches_failed, 1);
+	STAT_IS(prefetched_bytes, 0);
+	STAT_IS(activation_bytes, 0);
 	rig.store->wait_res = -EIO;
 	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, 0, 100, &taken), -EIO);
 	assert_int_equal(rig.logged, 1); /* of the prefetch */
 	rig.store->wait_res = 0;
-	taken_and_gone(&rig, &piece);
+	taken_and_gone(&piece);
 }
 
 RIG_CASE(test_release_while_reading_ahead)
 {
-	struct piece queued, issued;
+	struct piece queued = stored(1, 100);
+	struct piece issued = stored(2, 100);
 
-	queued = stored(&rig, 1, 100);
-	issued = stored(&rig, 2, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	fake_issue(fake_pending(rig.store, FAKE_READ, 0));
-	released(&rig, &queued);
-	released(&rig, &issued);
+	released(&queued);
+	released(&issued);
 	assert_int_equal(rig.store->cancels, 1);
-	assert_int_equal(rig_stats(&rig).prefetched_bytes, 0);
+	STAT_IS(prefetched_bytes, 0);
 	/* the drives may still write into it */
-	assert_int_equal(rig_stats(&rig).activation_bytes, 200);
+	STAT_IS(activation_bytes, 200);
 	assert_int_equal(rig.store->objects_used, 2);
 	fake_end_all(rig.store);
-	assert_int_equal(rig_stats(&rig).prefetches_failed, 0);
+	STAT_IS(prefetches_failed, 0);
 }
 
 RIG_CASE(test_arena_full)
@@ -534,35 +448,28 @@ RIG_CASE(test_arena_full)
 	struct piece pieces[3];
 
 	rig.store->arena = 150;
-	for (unsigned i = 0; i < 3; i++)
-		pieces[i] = stored(&rig, i + 1, 100);
+	all_stored(pieces, 3, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).read_memory_outside_arena_bytes, 200);
+	STAT_IS(read_memory_outside_arena_bytes, 200);
 	assert_int_equal(rig.logged, 1);
 	assert_non_null(strstr(rig.log_text, "arena"));
-	fake_end_all(rig.store);
-	for (unsigned i = 3; i-- > 0;)
-		taken_and_gone(&rig, &pieces[i]);
+	all_taken_and_gone(pieces, 3);
 	/* The next step goes the same way, and there is nothing new to be told. */
 	spw_cache_step(rig.cache);
-	for (unsigned i = 0; i < 3; i++)
-		pieces[i] = stored(&rig, i + 4, 100);
+	all_stored(pieces, 3, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	assert_int_equal(rig_stats(&rig).read_memory_outside_arena_bytes, 400);
+	STAT_IS(read_memory_outside_arena_bytes, 400);
 	assert_int_equal(rig.logged, 1);
-	fake_end_all(rig.store);
-	for (unsigned i = 3; i-- > 0;)
-		taken_and_gone(&rig, &pieces[i]);
+	all_taken_and_gone(pieces, 3);
 }
 
 /* ---- Threads ---- */
 
-/* Ends the oldest read as soon as the store's @what counter has risen. */
+/* Ends the oldest request of a kind as soon as the store's @what counter has risen. */
 struct ender {
 	const unsigned *what;
 	enum fake_kind kind;
 	int res;
-	pthread_t thread;
 };
 
 static void *ender_run(void *context)
@@ -578,67 +485,46 @@ static void *ender_run(void *context)
 	return NULL;
 }
 
-static void ender_begin(struct ender *ender)
+static void taken_meanwhile(const struct piece *piece, struct ender ender)
 {
-	assert_int_equal(pthread_create(&ender->thread, NULL, ender_run, ender), 0);
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, ender_run, &ender), 0);
+	taken_and_gone(piece);
+	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void ender_end(struct ender *ender)
+/* One that fails is read again. */
+CASE(test_late_prefetch_is_raised)
 {
-	assert_int_equal(pthread_join(ender->thread, NULL), 0);
-}
+	for (int res = 0; res >= -EIO; res -= EIO) {
+		struct piece piece;
 
-RIG_CASE(test_late_prefetch_is_raised)
-{
-	struct piece piece;
-	struct ender ender = {.kind = FAKE_READ};
-
-	piece = stored(&rig, 1, 100);
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	ender.what = &rig.store->raises;
-	ender_begin(&ender);
-	taken_and_gone(&rig, &piece);
-	ender_end(&ender);
-	assert_int_equal(rig.store->gets, 1);
-	assert_int_equal(rig_stats(&rig).prefetch_late, 1);
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 0);
-	assert_int_equal(rig_stats(&rig).misses, 0);
-	assert_true(rig_stats(&rig).stall_ns > 0);
-}
-
-RIG_CASE(test_late_prefetch_that_fails_is_read_again)
-{
-	struct piece piece;
-	struct ender ender = {.kind = FAKE_READ, .res = -EIO};
-
-	piece = stored(&rig, 1, 100);
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
-	ender.what = &rig.store->raises;
-	ender_begin(&ender);
-	taken_and_gone(&rig, &piece);
-	ender_end(&ender);
-	assert_int_equal(rig.store->gets, 2);
-	assert_int_equal(rig_stats(&rig).prefetches_failed, 1);
-	assert_int_equal(rig_stats(&rig).reads_failed, 0);
+		rig_default();
+		piece = stored(1, 100);
+		spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+		taken_meanwhile(&piece, (struct ender){&rig.store->raises, FAKE_READ, res});
+		assert_int_equal(rig.store->gets, res ? 2 : 1);
+		STAT_IS(prefetch_late, 1);
+		STAT_IS(prefetch_hits, 0);
+		STAT_IS(misses, 0);
+		STAT_IS(prefetches_failed, res ? 1 : 0);
+		STAT_IS(reads_failed, 0);
+		assert_true(rig_stats().stall_ns > 0);
+		rig_end();
+	}
 }
 
 OPENED_CASE(test_take_waits_for_a_request)
 {
-	struct piece piece, other;
-	struct ender ender = {.kind = FAKE_WRITE};
+	struct piece piece;
 
-	rig.opts.prefetch_bytes = 1; /* nothing fits */
-	rig_open(&rig);
-	piece = stored(&rig, 1, 100);
-	other = offered(&rig, 2, 100, SPW_OFFER_SPILL);
+	open_window(1); /* nothing fits */
+	piece = stored(1, 100);
+	(void)offered(2, 100, SPW_OFFER_SPILL);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
 	rig.store->requests_max = 1;
-	ender.what = &rig.store->urgent_refused;
-	ender_begin(&ender);
-	taken_and_gone(&rig, &piece);
-	ender_end(&ender);
-	drained(&rig, &other);
-	released(&rig, &other);
+	taken_meanwhile(&piece, (struct ender){&rig.store->urgent_refused, FAKE_WRITE, 0});
 }
 
 struct taker {
@@ -657,8 +543,15 @@ static void *taker_run(void *context)
 	return NULL;
 }
 
-static struct spw_request *wait_for_read(struct spw_store *store)
+static void taker_begin(struct taker *taker, const struct piece *piece)
 {
+	taker->piece = piece;
+	assert_int_equal(pthread_create(&taker->thread, NULL, taker_run, taker), 0);
+}
+
+static struct spw_request *wait_for_read(void)
+{
+	struct spw_store *store = rig.store;
 	struct spw_request *request;
 
 	simstore_lock(store);
@@ -673,15 +566,12 @@ OPENED_CASE(test_takes_share_one_read)
 	struct piece piece;
 	struct taker takers[3];
 
-	rig.opts.prefetch_bytes = 1;
-	rig_open(&rig);
+	open_window(1);
 	rig.store->wait_for_test = true;
-	piece = stored(&rig, 1, 100);
-	for (unsigned i = 0; i < 3; i++) {
-		takers[i] = (struct taker){.piece = &piece};
-		assert_int_equal(pthread_create(&takers[i].thread, NULL, taker_run, &takers[i]), 0);
-	}
-	simstore_end(wait_for_read(rig.store), 0);
+	piece = stored(1, 100);
+	for (unsigned i = 0; i < 3; i++)
+		taker_begin(&takers[i], &piece);
+	simstore_end(wait_for_read(), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(pthread_join(takers[i].thread, NULL), 0);
 		assert_int_equal(takers[i].rc, 0);
@@ -689,22 +579,20 @@ OPENED_CASE(test_takes_share_one_read)
 		spw_cache_return(rig.cache, takers[i].taken.lease);
 	}
 	assert_int_equal(rig.store->gets, 1);
-	released(&rig, &piece);
 }
 
 OPENED_CASE(test_released_while_taken)
 {
 	struct piece piece;
-	struct taker taker = {.piece = &piece};
+	struct taker taker;
 	struct spw_request *request;
 
-	rig.opts.prefetch_bytes = 1;
-	rig_open(&rig);
+	open_window(1);
 	rig.store->wait_for_test = true;
-	piece = stored(&rig, 1, 100);
-	assert_int_equal(pthread_create(&taker.thread, NULL, taker_run, &taker), 0);
-	request = wait_for_read(rig.store);
-	released(&rig, &piece);
+	piece = stored(1, 100);
+	taker_begin(&taker, &piece);
+	request = wait_for_read();
+	released(&piece);
 	simstore_end(request, 0);
 	assert_int_equal(pthread_join(taker.thread, NULL), 0);
 	assert_int_equal(taker.rc, -ENOENT);

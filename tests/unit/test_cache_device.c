@@ -7,333 +7,256 @@
  * back too early has other bytes.
  */
 /* link: tools/replay/simstore libspillway */
-#include <sys/random.h>
-
+#include "tests/random.h"
 #include "tests/unit/cache_rig.h"
 
 #define DEVICE 1u
 
-/* A tensor on a device; its token is its key. */
-struct far {
-	uint64_t key;
-	size_t len;
-	uintptr_t address;
-	spw_tensor tensor;
-	struct spw_copy copy;
-};
-
-static int offer_at(struct rig *rig, struct far *far, uint64_t owner)
+static int offer_part(struct piece *far, uint32_t device, uint64_t offset, uint64_t len,
+		      uint64_t owner)
 {
 	const struct spw_offer offer = {.storage_key = far->key,
-					.storage_bytes = (const void *)far->address,
+					.storage_bytes = far->bytes,
 					.storage_len_bytes = far->len,
-					.len_bytes = far->len,
+					.offset_bytes = offset,
+					.len_bytes = len,
 					.owner = owner};
+	int result = spw_cache_offer_device(rig.cache, &offer, device, SPW_HINT_NONE, &far->tensor,
+					    &far->copy);
 
-	return spw_cache_offer_device(rig->cache, &offer, DEVICE, SPW_HINT_NONE, &far->tensor,
-				      &far->copy);
+	return noted(result, far->tensor, owner);
 }
 
-static struct far far_make(uint64_t key, size_t len)
+static int offer_at(struct piece *far, uint64_t owner)
+{
+	return offer_part(far, DEVICE, 0, far->len, owner);
+}
+
+/* A tensor on a device; its token is its key. */
+static struct piece far_make(uint64_t key, size_t len)
 {
 	/* No address of this machine's memory is so high. */
-	return (struct far){.key = key, .len = len, .address = UINTPTR_MAX / 2 + (key << 32)};
+	uintptr_t address = UINTPTR_MAX / 2 + (key << 32);
+
+	return (struct piece){.key = key, .len = len, .bytes = (uint8_t *)address};
 }
 
-static struct far far_offered(struct rig *rig, uint64_t key, size_t len, int result)
+static struct piece far_offered(uint64_t key, size_t len, int result)
 {
-	struct far far = far_make(key, len);
+	struct piece far = far_make(key, len);
 
-	assert_int_equal(offer_at(rig, &far, key), result);
+	assert_int_equal(offer_at(&far, key), result);
 	assert_int_not_equal(far.tensor.value, 0);
 	return far;
 }
 
-/* The copy ends: the bytes are in staging memory only now. */
-static void copied(struct rig *rig, const struct far *far)
+/* The bytes are in staging memory only now. */
+static void copy_ended(const struct piece *far, int res)
 {
 	uint8_t *staging = far->copy.staging;
 
-	for (size_t i = 0; i < far->copy.len_bytes; i++)
+	for (size_t i = 0; res == 0 && i < far->copy.len_bytes; i++)
 		staging[i] = pattern(far->key, far->copy.offset_bytes + i);
-	assert_int_equal(spw_cache_copied(rig->cache, far->tensor, 0), 0);
+	assert_int_equal(spw_cache_copied(rig.cache, far->tensor, res), 0);
 }
 
-static struct far far_copied(struct rig *rig, uint64_t key, size_t len)
+static void copied(const struct piece *far)
 {
-	struct far far = far_offered(rig, key, len, SPW_OFFER_COPY);
+	copy_ended(far, 0);
+}
+
+static struct piece far_copied(uint64_t key, size_t len)
+{
+	struct piece far = far_offered(key, len, SPW_OFFER_COPY);
 
 	assert_int_equal(far.copy.offset_bytes, 0);
 	assert_int_equal(far.copy.len_bytes, len);
-	copied(rig, &far);
+	copied(&far);
 	return far;
 }
 
-static void far_drained(struct rig *rig, const struct far *far)
+static void far_drained(const struct piece *far)
 {
 	uint64_t owner = 0;
 
-	assert_int_equal(spw_cache_drain_device(rig->cache, &owner, 1), 1);
+	assert_int_equal(spw_cache_drain_device(rig.cache, &owner, 1), 1);
 	assert_int_equal(owner, far->key);
+	bag_take(&rig.owners, owner);
 }
 
-static void none_back(struct rig *rig)
+static void far_gone(const struct piece *far)
+{
+	released(far);
+	far_drained(far);
+}
+
+static void none_back(void)
 {
 	uint64_t owner;
 
-	assert_int_equal(spw_cache_drain_device(rig->cache, &owner, 1), 0);
-	nothing_drained(rig);
+	assert_int_equal(spw_cache_drain_device(rig.cache, &owner, 1), 0);
+	nothing_drained();
 }
 
-static struct far far_stored(struct rig *rig, uint64_t key, size_t len)
+static struct piece far_stored(uint64_t key, size_t len)
 {
-	struct far far = far_copied(rig, key, len);
+	struct piece far = far_copied(key, len);
 
-	far_drained(rig, &far);
-	fake_end_oldest(rig->store, FAKE_WRITE, 0);
-	assert_int_equal(rig->store->arena_used, 0);
+	far_drained(&far);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	assert_int_equal(rig.store->arena_used, 0);
 	return far;
 }
 
-static void far_released(struct rig *rig, const struct far *far)
+static struct entry *entry_of(const struct piece *far)
 {
-	assert_int_equal(spw_cache_release(rig->cache, far->tensor), 0);
+	return spw_entry_of_id(rig.cache, far->tensor.value);
 }
 
-static void far_taken_from_owner(struct rig *rig, const struct far *far)
+static void state_is(const struct piece *far, enum entry_state state)
 {
-	struct spw_taken taken;
-
-	assert_int_equal(spw_cache_take(rig->cache, far->tensor, 0, far->len, &taken), 0);
-	assert_null(taken.bytes);
-	assert_int_equal(taken.owner, far->key);
-}
-
-static uint64_t far_taken_from_lease(struct rig *rig, const struct far *far)
-{
-	const struct piece piece = {.key = far->key, .len = far->len, .tensor = far->tensor};
-
-	return taken_from_lease(rig, &piece);
-}
-
-static struct entry *entry_of(struct rig *rig, const struct far *far)
-{
-	return spw_entry_of_id(rig->cache, far->tensor.value);
-}
-
-static void state_is(struct rig *rig, const struct far *far, enum entry_state state)
-{
-	assert_int_equal(entry_of(rig, far)->state, state);
-}
-
-static void far_end(struct rig *rig)
-{
-	struct spw_cache_stats stats = rig_stats(rig);
-
-	assert_int_equal(stats.device_bytes, 0);
-	assert_int_equal(stats.device_staging_bytes, 0);
-	rig_end(rig);
+	assert_int_equal(entry_of(far)->state, state);
 }
 
 /* ---- The course of things ---- */
 
-static void test_there_and_back(void **state)
+RIG_CASE(test_there_and_back)
 {
-	struct rig rig;
-	struct far far;
+	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
 	uint64_t lease;
 
-	(void)state;
-	rig_default(&rig);
-	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-	state_is(&rig, &far, ENTRY_LEAVING);
+	state_is(&far, ENTRY_LEAVING);
 	assert_int_equal(rig.store->puts, 0);
-	none_back(&rig);
-	assert_int_equal(rig_stats(&rig).device_bytes, 100);
-	assert_int_equal(rig_stats(&rig).activation_bytes, 100);
-	assert_int_equal(rig_stats(&rig).device_staging_bytes, 100);
-	assert_int_equal(rig_stats(&rig).staging_bytes, 100);
+	none_back();
+	STAT_IS(device_bytes, 100);
+	STAT_IS(activation_bytes, 100);
+	STAT_IS(device_staging_bytes, 100);
+	STAT_IS(staging_bytes, 100);
 
 	/* The device's memory is free as soon as the copy has ended, the staging memory is not. */
-	copied(&rig, &far);
+	copied(&far);
 	assert_int_equal(rig.store->puts, 1);
-	far_drained(&rig, &far);
-	assert_int_equal(rig_stats(&rig).device_bytes, 0);
-	assert_int_equal(rig_stats(&rig).activation_bytes, 0);
-	assert_int_equal(rig_stats(&rig).device_staging_bytes, 100);
-	state_is(&rig, &far, ENTRY_LEAVING);
+	far_drained(&far);
+	STAT_IS(device_bytes, 0);
+	STAT_IS(activation_bytes, 0);
+	STAT_IS(device_staging_bytes, 100);
+	state_is(&far, ENTRY_LEAVING);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
-	state_is(&rig, &far, ENTRY_STORED);
-	assert_int_equal(rig_stats(&rig).device_staging_bytes, 0);
-	assert_int_equal(rig_stats(&rig).staging_bytes, 0);
+	state_is(&far, ENTRY_STORED);
+	STAT_IS(device_staging_bytes, 0);
+	STAT_IS(staging_bytes, 0);
 
-	lease = far_taken_from_lease(&rig, &far);
-	assert_int_equal(rig_stats(&rig).device_bytes, 100);
-	assert_int_equal(rig_stats(&rig).device_staging_bytes, 100);
-	far_released(&rig, &far);
-	assert_int_equal(rig_stats(&rig).device_bytes, 0);
-	assert_int_equal(rig_stats(&rig).device_staging_bytes, 100);
-	spw_cache_return(rig.cache, lease);
-	assert_int_equal(rig_stats(&rig).copies, 1);
-	assert_int_equal(rig_stats(&rig).bytes_copied, 100);
-	assert_int_equal(rig_stats(&rig).device_bytes_max, 100);
-	assert_int_equal(rig_stats(&rig).device_staging_bytes_max, 100);
-	assert_int_equal(rig_stats(&rig).bytes_spilled, 100);
-	assert_int_equal(rig_stats(&rig).bytes_read, 100);
-	far_end(&rig);
+	lease = taken_from_lease(&far);
+	STAT_IS(device_bytes, 100);
+	STAT_IS(device_staging_bytes, 100);
+	released(&far);
+	STAT_IS(device_bytes, 0);
+	STAT_IS(device_staging_bytes, 100);
+	returned(lease);
+	STAT_IS(copies, 1);
+	STAT_IS(bytes_copied, 100);
+	STAT_IS(device_bytes_max, 100);
+	STAT_IS(device_staging_bytes_max, 100);
+	STAT_IS(bytes_spilled, 100);
+	STAT_IS(bytes_read, 100);
 }
 
-static void test_written_before_the_token_is_back(void **state)
+RIG_CASE(test_written_before_the_token_is_back)
 {
-	struct rig rig;
-	struct far far;
+	struct piece far = far_copied(1, 100);
 
-	(void)state;
-	rig_default(&rig);
-	far = far_copied(&rig, 1, 100);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
-	state_is(&rig, &far, ENTRY_LEAVING);
+	state_is(&far, ENTRY_LEAVING);
 	assert_int_equal(rig.store->arena_used, 0);
-	far_drained(&rig, &far);
-	state_is(&rig, &far, ENTRY_STORED);
-	far_released(&rig, &far);
-	far_end(&rig);
+	far_drained(&far);
+	state_is(&far, ENTRY_STORED);
 }
 
 /* What was handed out has been copied: staging memory is for others, a second pass reads again. */
-static void test_taken_twice(void **state)
+RIG_CASE(test_taken_twice)
 {
-	struct rig rig;
-	struct far far;
-	uint64_t lease;
+	struct piece far = far_stored(1, 100);
+	uint64_t lease = taken_from_lease(&far);
 
-	(void)state;
-	rig_default(&rig);
-	far = far_stored(&rig, 1, 100);
-	lease = far_taken_from_lease(&rig, &far);
-	assert_int_equal(far_taken_from_lease(&rig, &far), lease);
-	spw_cache_return(rig.cache, lease);
-	state_is(&rig, &far, ENTRY_RESIDENT);
-	spw_cache_return(rig.cache, lease);
-	state_is(&rig, &far, ENTRY_STORED);
+	assert_int_equal(taken_from_lease(&far), lease);
+	returned(lease);
+	state_is(&far, ENTRY_RESIDENT);
+	returned(lease);
+	state_is(&far, ENTRY_STORED);
 	assert_int_equal(rig.store->arena_used, 0);
-	assert_int_equal(rig_stats(&rig).device_bytes, 100);
-	lease = far_taken_from_lease(&rig, &far);
-	assert_int_equal(rig_stats(&rig).device_bytes, 100);
+	STAT_IS(device_bytes, 100);
+	lease = taken_from_lease(&far);
+	STAT_IS(device_bytes, 100);
 	assert_int_equal(rig.store->gets, 2);
-	spw_cache_return(rig.cache, lease);
-	far_released(&rig, &far);
-	far_end(&rig);
 }
 
-static void test_kept_by_the_rules(void **state)
+RIG_CASE(test_kept_by_the_rules)
 {
-	struct rig rig;
-	struct far far;
+	struct piece far = far_offered(1, 15, SPW_OFFER_KEEP);
 
-	(void)state;
-	rig_default(&rig);
-	far = far_offered(&rig, 1, 15, SPW_OFFER_KEEP);
-	state_is(&rig, &far, ENTRY_KEPT);
-	far_taken_from_owner(&rig, &far);
-	far_released(&rig, &far);
-	far_drained(&rig, &far);
-	assert_int_equal(rig_stats(&rig).bytes_kept_small, 15);
+	state_is(&far, ENTRY_KEPT);
+	taken_from_owner(&far);
+	far_gone(&far);
+	STAT_IS(bytes_kept_small, 15);
 	assert_int_equal(rig.store->arena_used, 0);
-	far_end(&rig);
 }
 
 /* ---- Released, and forwarded ---- */
 
-static void test_released_during_the_copy(void **state)
+/* Taken, released, or both: the bytes stay, and the token comes back when the copy has ended. */
+CASE(test_during_the_copy)
 {
-	struct rig rig;
-	struct far far;
+	for (unsigned i = 0; i < 6; i++) {
+		bool taken = i % 3 > 0, is_released = i % 3 < 2;
+		struct piece far;
 
-	(void)state;
-	rig_default(&rig);
-	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-	far_released(&rig, &far);
-	none_back(&rig);
-	assert_int_equal(rig.store->arena_used, 100);
-	copied(&rig, &far);
-	assert_int_equal(rig.store->puts, 0);
-	assert_int_equal(rig.store->arena_used, 0);
-	assert_int_equal(rig_stats(&rig).staging_bytes, 0);
-	far_drained(&rig, &far);
-	far_end(&rig);
+		rig_default();
+		far = far_offered(1, 100, SPW_OFFER_COPY);
+		if (taken) {
+			taken_from_owner(&far);
+			state_is(&far, ENTRY_RESIDENT);
+		}
+		if (is_released)
+			released(&far);
+		none_back();
+		assert_int_equal(rig.store->arena_used, 100);
+		copy_ended(&far, i < 3 ? 0 : -EIO);
+		assert_int_equal(rig.store->puts, 0);
+		assert_int_equal(rig.store->arena_used, 0);
+		STAT_IS(staging_bytes, 0);
+		STAT_IS(bytes_forwarded, taken ? 100 : 0);
+		if (is_released)
+			far_drained(&far);
+		else
+			taken_from_owner(&far);
+		none_back();
+		rig_end();
+	}
 }
 
-static void test_released_during_the_write(void **state)
+RIG_CASE(test_released_during_the_write)
 {
-	struct rig rig;
-	struct far far;
+	struct piece far = far_copied(1, 100);
 
-	(void)state;
-	rig_default(&rig);
-	far = far_copied(&rig, 1, 100);
 	fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
-	far_released(&rig, &far);
-	far_drained(&rig, &far);
+	far_gone(&far);
 	assert_int_equal(rig.store->arena_used, 100);
-	fake_end_oldest(rig.store, FAKE_WRITE, 0);
-	far_end(&rig);
-}
-
-static void test_forwarded_during_the_copy(void **state)
-{
-	struct rig rig;
-	struct far far;
-
-	(void)state;
-	rig_default(&rig);
-	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-	far_taken_from_owner(&rig, &far);
-	state_is(&rig, &far, ENTRY_RESIDENT);
-	assert_int_equal(rig.store->arena_used, 100);
-	copied(&rig, &far);
-	assert_int_equal(rig.store->puts, 0);
-	assert_int_equal(rig.store->arena_used, 0);
-	none_back(&rig);
-	far_taken_from_owner(&rig, &far);
-	assert_int_equal(rig_stats(&rig).bytes_forwarded, 100);
-	far_released(&rig, &far);
-	far_drained(&rig, &far);
-	far_end(&rig);
-}
-
-static void test_forwarded_and_released_during_the_copy(void **state)
-{
-	struct rig rig;
-	struct far far;
-
-	(void)state;
-	rig_default(&rig);
-	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-	far_taken_from_owner(&rig, &far);
-	far_released(&rig, &far);
-	none_back(&rig);
-	assert_int_equal(spw_cache_copied(rig.cache, far.tensor, -EIO), 0);
-	far_drained(&rig, &far);
-	far_end(&rig);
 }
 
 /* The device still has it: no copy back. The write may be under way, or have ended. */
-static void test_forwarded_before_the_token_is_back(void **state)
+CASE(test_forwarded_before_the_token_is_back)
 {
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
-		struct rig rig;
-		struct far far;
+		struct piece far;
 
-		rig_default(&rig);
-		far = far_copied(&rig, 1, 100);
+		rig_default();
+		far = far_copied(1, 100);
 		if (i > 0)
 			fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
 		if (i > 1)
 			fake_end_oldest(rig.store, FAKE_WRITE, 0);
-		far_taken_from_owner(&rig, &far);
-		none_back(&rig);
+		taken_from_owner(&far);
+		none_back();
 		assert_int_equal(rig.store->cancels, i == 0);
 		if (i < 2) {
 			assert_int_equal(rig.store->arena_used, 100);
@@ -341,365 +264,482 @@ static void test_forwarded_before_the_token_is_back(void **state)
 		}
 		assert_int_equal(rig.store->arena_used, 0);
 		assert_int_equal(rig.store->objects_used, 0);
-		far_taken_from_owner(&rig, &far);
-		far_released(&rig, &far);
-		far_drained(&rig, &far);
-		far_end(&rig);
+		taken_from_owner(&far);
+		rig_end();
 	}
 }
 
 /* The device has given it up: out of staging memory, which the write needs as well. */
-static void test_forwarded_out_of_staging(void **state)
+CASE(test_forwarded_out_of_staging)
 {
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		struct rig rig;
-		struct far far;
+		struct piece far;
 		uint64_t lease;
 
-		rig_default(&rig);
-		far = far_copied(&rig, 1, 100);
-		far_drained(&rig, &far);
+		rig_default();
+		far = far_copied(1, 100);
+		far_drained(&far);
 		if (i > 0)
 			fake_issue(fake_pending(rig.store, FAKE_WRITE, 0));
-		lease = far_taken_from_lease(&rig, &far);
+		lease = taken_from_lease(&far);
 		assert_int_equal(rig.store->cancels, i == 0);
-		spw_cache_return(rig.cache, lease);
+		returned(lease);
 		fake_end_oldest(rig.store, FAKE_WRITE, 0);
 		assert_int_equal(rig.store->objects_used, 0);
 		/* Nowhere else: it stays. */
-		lease = far_taken_from_lease(&rig, &far);
+		lease = taken_from_lease(&far);
 		assert_int_equal(rig.store->gets, 0);
-		assert_int_equal(rig_stats(&rig).bytes_forwarded, 100);
-		assert_int_equal(rig_stats(&rig).device_bytes, 100);
-		far_released(&rig, &far);
+		STAT_IS(bytes_forwarded, 100);
+		STAT_IS(device_bytes, 100);
+		released(&far);
 		assert_int_equal(rig.store->arena_used, 100);
-		spw_cache_return(rig.cache, lease);
-		far_end(&rig);
+		rig_end();
 	}
 }
 
 /* ---- What goes wrong ---- */
 
-static void test_a_copy_fails(void **state)
+RIG_CASE(test_a_copy_fails)
 {
-	struct rig rig;
-	struct far far;
+	struct piece far;
 
-	(void)state;
-	rig_default(&rig);
 	for (unsigned i = 0; i < 20; i++) {
 		spw_cache_step(rig.cache);
-		far = far_offered(&rig, 1 + i, 100, SPW_OFFER_COPY);
-		assert_int_equal(spw_cache_copied(rig.cache, far.tensor, -EIO), 0);
-		state_is(&rig, &far, ENTRY_KEPT);
+		far = far_offered(1 + i, 100, SPW_OFFER_COPY);
+		copy_ended(&far, -EIO);
+		state_is(&far, ENTRY_KEPT);
 		assert_int_equal(rig.store->arena_used, 0);
-		none_back(&rig);
-		far_taken_from_owner(&rig, &far);
-		far_released(&rig, &far);
-		far_drained(&rig, &far);
+		none_back();
+		taken_from_owner(&far);
+		far_gone(&far);
 	}
-	assert_int_equal(rig_stats(&rig).bytes_kept_error, 2000);
-	assert_int_equal(rig_stats(&rig).copies_failed, 20);
-	assert_int_equal(rig_stats(&rig).copies, 0);
+	STAT_IS(bytes_kept_error, 2000);
+	STAT_IS(copies_failed, 20);
+	STAT_IS(copies, 0);
 	assert_int_equal(rig.store->puts, 0);
-	far_end(&rig);
 }
 
-static void test_no_staging_memory(void **state)
+RIG_CASE(test_no_staging_memory)
 {
-	struct rig rig;
-	struct far first, second;
+	struct piece first, second;
 
-	(void)state;
-	rig_default(&rig);
 	rig.store->arena = 150;
-	first = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-	second = far_offered(&rig, 2, 100, SPW_OFFER_KEEP);
-	assert_int_equal(rig_stats(&rig).bytes_kept_no_staging, 100);
-	assert_int_equal(rig_stats(&rig).tensors_kept_no_staging, 1);
-	assert_int_equal(rig_stats(&rig).staging_bytes, 100);
+	first = far_copied(1, 100);
+	/* No copy is under way: the host is not ahead of the device. */
+	second = far_offered(2, 100, SPW_OFFER_KEEP);
+	STAT_IS(bytes_kept_no_staging, 100);
+	STAT_IS(tensors_kept_no_staging, 1);
+	STAT_IS(staging_bytes, 100);
 	assert_non_null(strstr(rig.log_text, "staging memory"));
-	far_released(&rig, &second);
-	far_drained(&rig, &second);
-	copied(&rig, &first);
-	far_drained(&rig, &first);
+	far_drained(&first);
+	far_gone(&second);
+}
+
+static int retried(struct piece *far)
+{
+	return spw_cache_copy_retry(rig.cache, far->tensor, &far->copy);
+}
+
+/* While the host is ahead of the device, staging memory is waited for. */
+RIG_CASE(test_staging_memory_is_waited_for)
+{
+	struct piece first, second, third;
+
+	rig.store->arena = 250;
+	first = far_offered(1, 100, SPW_OFFER_COPY);
+	second = far_offered(2, 100, SPW_OFFER_COPY);
+	third = far_offered(3, 100, SPW_OFFER_WAIT);
+	state_is(&third, ENTRY_KEPT);
+	assert_int_equal(spw_cache_wait_write(rig.cache), 0); /* the oldest copy is to end */
+	copied(&first);
+	assert_int_equal(retried(&third), SPW_OFFER_WAIT);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
-	far_released(&rig, &first);
-	far_end(&rig);
+	assert_int_equal(retried(&third), SPW_OFFER_COPY);
+	state_is(&third, ENTRY_LEAVING);
+	assert_int_equal(retried(&third), SPW_OFFER_KEEP); /* it is copied already */
+	copied(&third);
+	copied(&second);
+	fake_end_all(rig.store);
+	STAT_IS(tensors_spilled, 3);
+	STAT_IS(tensors_kept_no_staging, 0);
+	released(&third);
+	assert_int_equal(retried(&third), -ENOENT);
+}
+
+/* The device has caught up: the step would wait, so the tensor stays there. */
+RIG_CASE(test_staging_memory_is_waited_for_no_longer)
+{
+	struct piece first, second, third;
+
+	rig.store->arena = 150;
+	first = far_offered(1, 100, SPW_OFFER_COPY);
+	second = far_offered(2, 100, SPW_OFFER_WAIT);
+	third = far_offered(3, 100, SPW_OFFER_WAIT);
+	far_gone(&third); /* while it waits */
+	copied(&first);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(retried(&second), SPW_OFFER_KEEP);
+		STAT_IS(tensors_kept_no_staging, 1);
+	}
+}
+
+/* ---- A host that is ahead of the device ---- */
+
+/* The stream is told to wait for the copy. Return: which is next, 0: none. */
+static uint64_t ordered(const struct piece *far)
+{
+	spw_tensor next;
+
+	assert_int_equal(spw_cache_ordered(rig.cache, far->tensor, &next), 0);
+	return next.value;
+}
+
+RIG_CASE(test_memory_goes_before_the_copy_has_ended)
+{
+	struct piece far[5];
+
+	for (unsigned i = 0; i < 5; i++) {
+		far[i] = far_offered(1 + i, 100, SPW_OFFER_COPY);
+		if (i < 2) { /* one is copied, one is ready */
+			assert_int_equal(far[i].copy.order.value, 0);
+			continue;
+		}
+		assert_int_equal(far[i].copy.order.value, far[i - 2].tensor.value);
+		assert_int_equal(ordered(&far[i - 2]), 0);
+		far_drained(&far[i - 2]);
+		state_is(&far[i - 2], ENTRY_LEAVING);
+		STAT_IS(device_bytes, 200);
+	}
+	assert_int_equal(rig.store->puts, 0);
+	for (unsigned i = 0; i < 5; i++) {
+		copied(&far[i]);
+		fake_end_oldest(rig.store, FAKE_WRITE, 0);
+		if (i > 2)
+			far_drained(&far[i]);
+		state_is(&far[i], ENTRY_STORED);
+	}
+	STAT_IS(copies_ordered, 3);
+}
+
+RIG_CASE(test_wrong_orders)
+{
+	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
+	spw_tensor next;
+
+	assert_int_equal(spw_cache_ordered(rig.cache, far.tensor, NULL), -EINVAL);
+	assert_int_equal(spw_cache_copy_retry(rig.cache, far.tensor, NULL), -EINVAL);
+	assert_int_equal(spw_cache_ahead(rig.cache, NULL, NULL), -EINVAL);
+	assert_int_equal(ordered(&far), 0);
+	assert_int_equal(spw_cache_ordered(rig.cache, far.tensor, &next), -ENOENT); /* twice */
+	copied(&far);
+	assert_int_equal(spw_cache_ordered(rig.cache, far.tensor, &next), -ENOENT);
+	far_drained(&far);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	released(&far);
+	assert_int_equal(spw_cache_ordered(rig.cache, far.tensor, &next), -ENOENT);
+}
+
+/* Nowhere but in staging memory, and there not yet: whoever copies from it does so afterwards. */
+RIG_CASE(test_taken_out_of_staging_before_the_copy_has_ended)
+{
+	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
+	struct spw_taken taken;
+
+	assert_int_equal(ordered(&far), 0);
+	far_drained(&far);
+	assert_int_equal(spw_cache_take(rig.cache, far.tensor, 0, far.len, &taken), 0);
+	assert_ptr_equal(taken.bytes, far.copy.staging);
+	copied(&far);
+	assert_int_equal(rig.store->puts, 0); /* it is used now: not written any more */
+	STAT_IS(staging_bytes, 0);
+	spw_cache_return(rig.cache, taken.lease);
+	returned(taken_from_lease(&far));
+}
+
+/* Ordered, and the copy fails: the memory was somebody else's since. */
+RIG_CASE(test_a_copy_fails_whose_memory_is_gone)
+{
+	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
+	struct spw_taken taken;
+
+	assert_int_equal(ordered(&far), 0);
+	far_drained(&far);
+	copy_ended(&far, -EIO);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(spw_cache_take(rig.cache, far.tensor, 0, far.len, &taken), -EIO);
+	released(&far);
+	/* Not yet given back: the bytes are still there. */
+	spw_cache_step(rig.cache);
+	far = far_offered(2, 100, SPW_OFFER_COPY);
+	assert_int_equal(ordered(&far), 0);
+	copy_ended(&far, -EIO);
+	none_back();
+	taken_from_owner(&far);
+}
+
+RIG_CASE(test_released_after_the_order)
+{
+	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
+
+	released(&far);
+	assert_int_equal(ordered(&far), 0);
+	far_drained(&far);
+	STAT_IS(device_staging_bytes, 100);
+	copied(&far);
+	assert_int_equal(rig.store->puts, 0);
+}
+
+/* ---- Ahead of the use ---- */
+
+/* Return: the tensor that is to be copied to its device; 0: none now. */
+static uint64_t ahead(struct spw_taken *taken)
+{
+	spw_tensor tensor;
+	int rc = spw_cache_ahead(rig.cache, &tensor, taken);
+
+	assert_int_equal(rc, tensor.value != 0);
+	if (rc)
+		bag_put(&rig.leases, taken->lease);
+	return tensor.value;
+}
+
+static void far_is_ahead(const struct piece *far)
+{
+	struct spw_taken taken;
+
+	assert_int_equal(spw_cache_take(rig.cache, far->tensor, 0, far->len, &taken), 0);
+	assert_null(taken.bytes);
+	assert_int_equal(taken.owner, 0);
+	assert_int_equal(taken.lease, 0);
+}
+
+OPENED_CASE(test_copied_ahead_in_the_order_of_use)
+{
+	struct piece far[3];
+	struct spw_taken taken;
+
+	rig.opts.prefetch_bytes = 1000;
+	rig_open();
+	spw_cache_step(rig.cache);
+	for (unsigned i = 0; i < 3; i++)
+		far[i] = far_stored(1 + i, 100);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	assert_int_equal(ahead(&taken), 0); /* being read */
+	fake_end_oldest(rig.store, FAKE_READ, 0);
+	assert_int_equal(ahead(&taken), far[2].tensor.value);
+	assert_int_equal(((const uint8_t *)taken.bytes)[1], pattern(3, 1));
+	assert_int_equal(taken.storage_bytes_before, 0);
+	assert_int_equal(taken.storage_bytes_total, 100);
+	STAT_IS(device_bytes, 100);
+	returned(taken.lease);
+	state_is(&far[2], ENTRY_STORED);
+	assert_int_equal(ahead(&taken), 0);
+	assert_int_equal(rig.store->gets, 3); /* it is on the device: not read again */
+	far_is_ahead(&far[2]);
+	fake_end_all(rig.store);
+	for (unsigned i = 2; i-- > 0;) {
+		assert_int_equal(ahead(&taken), far[i].tensor.value);
+		returned(taken.lease);
+	}
+	far_is_ahead(&far[1]);
+	/* Whoever has it no longer takes once more. */
+	returned(taken_from_lease(&far[1]));
+	STAT_IS(prefetch_hits, 2);
+	STAT_IS(tensors_ahead, 3);
+}
+
+/* What is used before it has been given ahead is not given any more. */
+RIG_CASE(test_taken_before_it_is_ahead)
+{
+	struct piece far;
+	struct spw_taken taken;
+
+	spw_cache_step(rig.cache);
+	far = far_stored(1, 100);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	fake_end_all(rig.store);
+	returned(taken_from_lease(&far));
+	assert_int_equal(ahead(&taken), 0);
 }
 
 /* Copies count as what waits to be written. */
-static void test_backpressure(void **state)
+OPENED_CASE(test_backpressure)
 {
-	struct rig rig;
-	struct far first, second;
+	struct piece first, second;
 
-	(void)state;
-	rig_begin(&rig);
 	rig.opts.staging_bytes = 150;
-	rig_open(&rig);
-	first = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-	second = far_offered(&rig, 2, 100, SPW_OFFER_KEEP);
-	assert_int_equal(rig_stats(&rig).bytes_kept_backpressure, 100);
-	far_released(&rig, &second);
-	far_drained(&rig, &second);
-	copied(&rig, &first);
-	second = far_offered(&rig, 3, 100, SPW_OFFER_KEEP);
-	far_released(&rig, &second);
-	far_drained(&rig, &first);
-	far_drained(&rig, &second);
-	fake_end_oldest(rig.store, FAKE_WRITE, 0);
-	far_released(&rig, &first);
-	far_end(&rig);
+	rig_open();
+	first = far_offered(1, 100, SPW_OFFER_COPY);
+	second = far_offered(2, 100, SPW_OFFER_KEEP);
+	STAT_IS(bytes_kept_backpressure, 100);
+	far_gone(&second);
+	copied(&first);
+	(void)far_offered(3, 100, SPW_OFFER_KEEP);
 }
 
 /* The device may have given its memory up: the bytes stay in staging memory. */
-static void test_a_write_fails(void **state)
+CASE(test_a_write_fails)
 {
-	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
-		struct rig rig;
-		struct far far;
-		uint64_t lease;
+		struct piece far;
 
-		rig_default(&rig);
+		rig_default();
 		if (i == 0)
 			rig.store->put_error = -ENOSPC;
-		far = far_copied(&rig, 1, 100);
+		far = far_copied(1, 100);
 		if (i < 2)
-			far_drained(&rig, &far);
+			far_drained(&far);
 		if (i > 0)
 			fake_end_oldest(rig.store, FAKE_WRITE, -ENOSPC);
 		if (i == 2)
-			far_drained(&rig, &far);
-		state_is(&rig, &far, ENTRY_RESIDENT);
-		assert_int_equal(rig_stats(&rig).bytes_kept_no_space, 100);
-		assert_int_equal(rig_stats(&rig).staging_bytes, 0);
-		assert_int_equal(rig_stats(&rig).bytes_forwarded, 0);
+			far_drained(&far);
+		state_is(&far, ENTRY_RESIDENT);
+		STAT_IS(bytes_kept_no_space, 100);
+		STAT_IS(staging_bytes, 0);
+		STAT_IS(bytes_forwarded, 0);
 		assert_int_equal(rig.store->objects_used, 0);
-		lease = far_taken_from_lease(&rig, &far);
-		spw_cache_return(rig.cache, lease);
+		returned(taken_from_lease(&far));
 		assert_int_equal(rig.store->arena_used, 100);
-		lease = far_taken_from_lease(&rig, &far);
-		spw_cache_return(rig.cache, lease);
-		far_released(&rig, &far);
-		far_end(&rig);
+		(void)taken_from_lease(&far);
+		rig_end();
 	}
 }
 
-static void test_a_read_fails(void **state)
+RIG_CASE(test_a_read_fails)
 {
-	struct rig rig;
+	struct piece far = far_stored(1, 100);
 	struct spw_taken taken;
-	struct far far;
 
-	(void)state;
-	rig_default(&rig);
-	far = far_stored(&rig, 1, 100);
 	rig.store->wait_res = -EIO;
 	assert_int_equal(spw_cache_take(rig.cache, far.tensor, 0, 100, &taken), -EIO);
 	assert_int_equal(rig.store->arena_used, 0);
-	assert_int_equal(rig_stats(&rig).device_bytes, 0);
+	STAT_IS(device_bytes, 0);
 	rig.store->wait_res = 0;
-	spw_cache_return(rig.cache, far_taken_from_lease(&rig, &far));
-	far_released(&rig, &far);
-	far_end(&rig);
+	returned(taken_from_lease(&far));
 }
 
-static void test_wrong_calls(void **state)
+RIG_CASE(test_wrong_calls)
 {
-	struct rig rig;
-	struct far far = far_make(1, 100);
+	struct piece far = far_make(1, 100);
 	const struct spw_offer offer = {.storage_key = 1,
-					.storage_bytes = (const void *)far.address,
+					.storage_bytes = far.bytes,
 					.storage_len_bytes = 100,
 					.len_bytes = 100,
 					.owner = 1};
 
-	(void)state;
-	rig_default(&rig);
 	far.tensor.value = 1;
-	assert_int_equal(
-		spw_cache_offer_device(rig.cache, &offer, 0, SPW_HINT_NONE, &far.tensor, &far.copy),
-		-EINVAL);
+	assert_int_equal(offer_part(&far, 0, 0, 100, 1), -EINVAL);
 	assert_int_equal(far.tensor.value, 0);
 	assert_int_equal(
 		spw_cache_offer_device(rig.cache, &offer, 1, SPW_HINT_NONE, &far.tensor, NULL),
 		-EINVAL);
 	assert_int_equal(spw_cache_copied(rig.cache, far.tensor, 0), -ENOENT);
-	far = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
+	far = far_offered(1, 100, SPW_OFFER_COPY);
 	assert_int_equal(spw_cache_copied(rig.cache, far.tensor, 1), -EINVAL);
-	copied(&rig, &far);
+	copied(&far);
 	assert_int_equal(spw_cache_copied(rig.cache, far.tensor, 0), -ENOENT);
-	far_released(&rig, &far);
-	far_drained(&rig, &far);
+	far_gone(&far);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	assert_int_equal(spw_cache_copied(rig.cache, far.tensor, 0), -ENOENT);
-	far_end(&rig);
 }
 
 /* ---- Duplicates ---- */
 
-static void test_duplicates_of_what_is_kept(void **state)
+RIG_CASE(test_duplicates_of_what_is_kept)
 {
-	struct rig rig;
-	struct far far, again, moved;
+	struct piece far, again, moved;
 
-	(void)state;
-	rig_default(&rig);
-	far = again = far_offered(&rig, 1, 15, SPW_OFFER_KEEP);
-	assert_int_equal(offer_at(&rig, &again, 100), SPW_OFFER_DEDUP);
+	far = again = far_offered(1, 15, SPW_OFFER_KEEP);
+	assert_int_equal(offer_at(&again, 100), SPW_OFFER_DEDUP);
 	assert_int_equal(again.tensor.value, far.tensor.value);
 	/* Key and version say that it is the same, the address says that it is not. */
 	moved = far;
-	moved.address += 4096;
-	assert_int_equal(offer_at(&rig, &moved, 101), SPW_OFFER_KEEP);
-	assert_int_equal(rig_stats(&rig).offers_changed, 1);
+	moved.bytes += 4096;
+	assert_int_equal(offer_at(&moved, 101), SPW_OFFER_KEEP);
+	STAT_IS(offers_changed, 1);
 	assert_int_not_equal(moved.tensor.value, far.tensor.value);
-	far_released(&rig, &far);
-	far_released(&rig, &again);
-	far_drained(&rig, &far);
-	far_released(&rig, &moved);
-	moved.key = 101;
-	far_drained(&rig, &moved);
-	far_end(&rig);
 }
 
 /* The memory may have changed since the first copy began: both have to end, in any order. */
-static void test_copied_again(void **state)
+CASE(test_copied_again)
 {
-	(void)state;
 	for (unsigned failing = 0; failing < 3; failing++) {
-		struct rig rig;
-		struct far far, again;
+		struct piece far, again;
 
-		rig_default(&rig);
-		far = again = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-		assert_int_equal(offer_at(&rig, &again, 100), SPW_OFFER_COPY_AGAIN);
+		rig_default();
+		far = again = far_offered(1, 100, SPW_OFFER_COPY);
+		assert_int_equal(offer_at(&again, 100), SPW_OFFER_COPY_AGAIN);
 		assert_int_equal(again.tensor.value, far.tensor.value);
 		assert_ptr_equal(again.copy.staging, far.copy.staging);
 		assert_int_equal(again.copy.len_bytes, 100);
-		assert_int_equal(rig_stats(&rig).bytes_copied_again, 100);
-		if (failing == 1)
-			assert_int_equal(spw_cache_copied(rig.cache, far.tensor, -EIO), 0);
-		else
-			copied(&rig, &far);
+		STAT_IS(bytes_copied_again, 100);
+		copy_ended(&far, failing == 1 ? -EIO : 0);
 		assert_int_equal(rig.store->puts, 0);
-		none_back(&rig);
-		if (failing == 2)
-			assert_int_equal(spw_cache_copied(rig.cache, far.tensor, -EIO), 0);
-		else
-			copied(&rig, &far);
+		none_back();
+		copy_ended(&far, failing == 2 ? -EIO : 0);
 		assert_int_equal(rig.store->puts, failing == 0);
 		if (failing > 0)
-			far_taken_from_owner(&rig, &far);
+			taken_from_owner(&far);
 		else
-			far_drained(&rig, &far);
-		fake_end_all(rig.store);
-		far_released(&rig, &far);
-		far_released(&rig, &again);
-		if (failing > 0)
-			far_drained(&rig, &far);
-		far_end(&rig);
+			far_drained(&far);
+		rig_end();
 	}
 }
 
 /* Once forwarded, all users have the owner's memory: no copy is worth it. */
-static void test_duplicates_of_what_is_forwarded(void **state)
+RIG_CASE(test_duplicates_of_what_is_forwarded)
 {
-	struct rig rig;
-	struct far far, again;
+	struct piece far, again;
 
-	(void)state;
-	rig_default(&rig);
-	far = again = far_offered(&rig, 1, 100, SPW_OFFER_COPY);
-	far_taken_from_owner(&rig, &far);
-	assert_int_equal(offer_at(&rig, &again, 100), SPW_OFFER_DEDUP);
-	copied(&rig, &far);
-	assert_int_equal(offer_at(&rig, &again, 100), SPW_OFFER_DEDUP);
-	for (unsigned i = 0; i < 3; i++)
-		far_released(&rig, &far);
-	far_drained(&rig, &far);
-	far_end(&rig);
+	far = again = far_offered(1, 100, SPW_OFFER_COPY);
+	taken_from_owner(&far);
+	assert_int_equal(offer_at(&again, 100), SPW_OFFER_DEDUP);
+	copied(&far);
+	assert_int_equal(offer_at(&again, 100), SPW_OFFER_DEDUP);
 }
 
 /* What has left the device cannot be compared. */
-static void test_no_duplicates_of_what_has_left(void **state)
+CASE(test_no_duplicates_of_what_has_left)
 {
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		struct rig rig;
-		struct far far, again;
-		uint64_t lease = 0;
+		struct piece far, again;
 
-		rig_default(&rig);
-		far = again = far_copied(&rig, 1, 100);
+		rig_default();
+		far = again = far_copied(1, 100);
 		if (i > 0)
-			far_drained(&rig, &far);
+			far_drained(&far);
 		if (i > 1)
 			fake_end_oldest(rig.store, FAKE_WRITE, 0);
 		if (i > 2)
-			lease = far_taken_from_lease(&rig, &far);
+			(void)taken_from_lease(&far);
 		spw_cache_step(rig.cache);
-		assert_int_equal(offer_at(&rig, &again, 100), SPW_OFFER_COPY);
+		assert_int_equal(offer_at(&again, 100), SPW_OFFER_COPY);
 		assert_int_not_equal(again.tensor.value, far.tensor.value);
-		copied(&rig, &again);
-		far_released(&rig, &far);
-		if (i == 0)
-			far_drained(&rig, &far);
-		if (lease)
-			spw_cache_return(rig.cache, lease);
-		far_released(&rig, &again);
-		again.key = 100;
-		far_drained(&rig, &again);
-		fake_end_all(rig.store);
-		far_end(&rig);
+		copied(&again);
+		rig_end();
 	}
 }
 
-static void test_a_key_in_host_memory_too(void **state)
+RIG_CASE(test_a_key_in_host_memory_too)
 {
-	struct rig rig;
-	struct piece piece;
-	struct far far;
+	struct piece far = far_offered(1, 15, SPW_OFFER_KEEP);
 
-	(void)state;
-	rig_default(&rig);
-	far = far_offered(&rig, 1, 15, SPW_OFFER_KEEP);
-	piece = offered(&rig, 1, 15, SPW_OFFER_KEEP);
-	far_released(&rig, &far);
-	far_drained(&rig, &far);
-	assert_int_equal(offer_at(&rig, &far, 1), SPW_OFFER_KEEP);
-	released(&rig, &piece);
-	drained(&rig, &piece);
-	far_released(&rig, &far);
-	far_drained(&rig, &far);
-	far_end(&rig);
+	(void)offered(1, 15, SPW_OFFER_KEEP);
+	far_gone(&far);
+	assert_int_equal(offer_at(&far, 1), SPW_OFFER_KEEP);
 }
 
 /* A part begins where every element may. */
-static void test_parts(void **state)
+RIG_CASE(test_parts)
 {
-	struct rig rig;
-	struct far far = far_make(1, 1000);
+	struct piece far = far_make(1, 1000);
 	struct spw_taken taken;
-	const struct spw_offer offer = {.storage_key = 1,
-					.storage_bytes = (const void *)far.address,
-					.storage_len_bytes = 1000,
-					.offset_bytes = 100,
-					.len_bytes = 40,
-					.owner = 1};
 
-	(void)state;
-	rig_default(&rig);
-	assert_int_equal(
-		spw_cache_offer_device(rig.cache, &offer, 7, SPW_HINT_NONE, &far.tensor, &far.copy),
-		SPW_OFFER_COPY);
+	assert_int_equal(offer_part(&far, 7, 100, 40, 1), SPW_OFFER_COPY);
 	assert_int_equal(far.copy.offset_bytes, 96);
 	assert_int_equal(far.copy.len_bytes, 44);
-	copied(&rig, &far);
-	far_drained(&rig, &far);
+	copied(&far);
+	far_drained(&far);
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	assert_int_equal(spw_cache_take(rig.cache, far.tensor, 100, 40, &taken), 0);
 	assert_int_equal(taken.storage_bytes_before, 4);
@@ -707,247 +747,293 @@ static void test_parts(void **state)
 	for (size_t i = 0; i < 40; i++)
 		assert_int_equal(((const uint8_t *)taken.bytes)[i], pattern(1, 100 + i));
 	spw_cache_return(rig.cache, taken.lease);
-	far_released(&rig, &far);
-	far_end(&rig);
 }
 
 /* ---- Ahead of the use ---- */
 
-static void test_read_ahead(void **state)
+OPENED_CASE(test_read_ahead)
 {
-	struct rig rig;
-	struct far far[3];
+	struct piece far[3];
 
-	(void)state;
-	rig_begin(&rig);
 	rig.opts.prefetch_bytes = 1000;
-	rig_open(&rig);
+	rig_open();
 	spw_cache_step(rig.cache);
 	for (unsigned i = 0; i < 3; i++)
-		far[i] = far_stored(&rig, 1 + i, 100);
+		far[i] = far_stored(1 + i, 100);
 	/* As far as staging memory goes: no other memory is used for what can wait. */
 	rig.store->arena = 250;
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(rig.store->gets, 2);
 	fake_end_all(rig.store);
 	assert_int_equal(rig.store->gets, 2);
-	assert_int_equal(rig_stats(&rig).read_memory_outside_arena_bytes, 0);
+	STAT_IS(read_memory_outside_arena_bytes, 0);
 	for (unsigned i = 3; i-- > 0;) {
-		spw_cache_return(rig.cache, far_taken_from_lease(&rig, &far[i]));
+		returned(taken_from_lease(&far[i]));
 		fake_end_all(rig.store);
-		far_released(&rig, &far[i]);
+		released(&far[i]);
 	}
-	assert_int_equal(rig_stats(&rig).prefetch_hits, 3);
-	assert_int_equal(rig_stats(&rig).misses, 0);
-	far_end(&rig);
+	STAT_IS(prefetch_hits, 3);
+	STAT_IS(misses, 0);
 }
 
 /* A take cannot wait for staging memory that nobody may ever return. */
-static void test_taken_without_staging_memory(void **state)
+RIG_CASE(test_taken_without_staging_memory)
 {
-	struct rig rig;
-	struct far far;
+	struct piece far = far_stored(1, 100);
 
-	(void)state;
-	rig_default(&rig);
-	far = far_stored(&rig, 1, 100);
 	rig.store->arena = 0;
-	spw_cache_return(rig.cache, far_taken_from_lease(&rig, &far));
-	assert_int_equal(rig_stats(&rig).read_memory_outside_arena_bytes, 100);
-	assert_int_equal(rig_stats(&rig).device_staging_bytes, 0);
-	far_released(&rig, &far);
-	far_end(&rig);
+	returned(taken_from_lease(&far));
+	STAT_IS(read_memory_outside_arena_bytes, 100);
+	STAT_IS(device_staging_bytes, 0);
 }
 
 /* ---- Closing ---- */
 
-static void test_closed_with_all_there_is(void **state)
+CASE(test_closed_with_all_there_is)
 {
-	struct rig rig;
-	struct far far;
+	struct piece far;
 
-	(void)state;
-	rig_default(&rig);
-	far = far_stored(&rig, 1, 100); /* handed out */
-	(void)far_taken_from_lease(&rig, &far);
+	rig_default();
+	far = far_stored(1, 100); /* handed out */
+	(void)taken_from_lease(&far);
 	spw_cache_step(rig.cache);
-	far = far_offered(&rig, 2, 100, SPW_OFFER_COPY); /* forwarded during its copy */
-	far_taken_from_owner(&rig, &far);
+	far = far_offered(2, 100, SPW_OFFER_COPY); /* forwarded during its copy */
+	taken_from_owner(&far);
 	spw_cache_step(rig.cache);
-	far = far_offered(&rig, 3, 100, SPW_OFFER_COPY); /* released during its copy */
-	far_released(&rig, &far);
-	(void)far_offered(&rig, 4, 100, SPW_OFFER_COPY); /* a copy under way */
-	(void)far_copied(&rig, 5, 100);                  /* written, and the token not back */
+	far = far_offered(3, 100, SPW_OFFER_COPY); /* released during its copy */
+	released(&far);
+	(void)far_offered(4, 100, SPW_OFFER_COPY); /* a copy under way */
+	(void)far_copied(5, 100);                  /* written, and the token not back */
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
-	spw_cache_close(rig.cache);
-	simstore_close(rig.store);
+	rig_close();
 }
 
 /* ---- In any order ---- */
 
-#define FARS   40u
 #define COPIES 80u
 #define OPEN   48u /* users, leases */
 
-static uint64_t seed;
-
-/* What the model knows of one offer: it is the bytes of @key, and the token is @owner. */
-struct user {
-	struct far far;
-	uint64_t owner;
-};
-
-struct model {
-	struct rig rig;
+/* Beside what the rig knows; a token is the key of its bytes, and a number. */
+static struct model {
 	uint64_t random;
-	struct user users[OPEN];
-	struct far copies[COPIES];
+	struct piece users[OPEN], copies[COPIES];
 	struct {
 		uint64_t lease, key;
 		const uint8_t *bytes;
 		size_t len;
+		spw_tensor tensor;
 	} leases[OPEN];
-	unsigned user_count, copy_count, lease_count;
-	uint64_t owners, owner_key[100000]; /* 0: not held */
-	uint64_t keys[4], lens[4], last_key;
-	uint64_t written, read, forwarded, again;
-};
+	spw_tensor waiting, ahead[OPEN];
+	unsigned user_count, copy_count, lease_count, ahead_count;
+	uint64_t keys[4], lens[4], last_key, last_owner;
+} model;
 
-static uint64_t below(struct model *model, uint64_t limit)
+static uint64_t below(uint64_t limit)
 {
-	uint64_t z = model->random += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return (z ^ z >> 31) % limit;
+	return random_below(&model.random, limit);
 }
 
-#define REQUIRE(condition)                                                                   \
-	do {                                                                                 \
-		if (!(condition))                                                            \
-			fail_msg("%s; SPW_SEED=%llu", #condition, (unsigned long long)seed); \
-	} while (0)
-
-static void model_offer(struct model *model)
+static uint64_t key_of(uint64_t owner)
 {
-	unsigned which = (unsigned)below(model, SPW_ARRAY_LEN(model->keys));
-	struct user *user = &model->users[model->user_count];
+	return owner >> 32;
+}
+
+static void model_offer(void)
+{
+	unsigned which = (unsigned)below(SPW_ARRAY_LEN(model.keys));
+	struct piece *user = &model.users[model.user_count];
 	int rc;
 
-	if (model->user_count == OPEN || model->copy_count == COPIES)
+	if (model.user_count == OPEN || model.copy_count == COPIES)
 		return;
-	if (!model->keys[which] || below(model, 3) == 0) {
-		model->keys[which] = ++model->last_key;
-		model->lens[which] = 1 + below(model, 400);
+	if (!model.keys[which] || below(3) == 0) {
+		model.keys[which] = ++model.last_key;
+		model.lens[which] = 1 + below(400);
 	}
-	user->far = far_make(model->keys[which], model->lens[which]);
-	user->owner = ++model->owners;
-	rc = offer_at(&model->rig, &user->far, user->owner);
-	REQUIRE(rc >= 0 && rc != SPW_OFFER_SPILL);
-	model->user_count++;
-	if (rc == SPW_OFFER_KEEP || rc == SPW_OFFER_COPY)
-		model->owner_key[user->owner] = user->far.key;
+	*user = far_make(model.keys[which], model.lens[which]);
+	rc = offer_at(user, user->key << 32 | ++model.last_owner);
+	assert_true(rc >= 0 && rc != SPW_OFFER_SPILL);
+	model.user_count++;
+	if (rc == SPW_OFFER_WAIT)
+		model.waiting = user->tensor;
 	if (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN)
-		model->copies[model->copy_count++] = user->far;
+		model.copies[model.copy_count++] = *user;
 }
 
-static void model_copied(struct model *model)
+static struct piece *user_of(spw_tensor tensor)
+{
+	for (unsigned i = 0; i < model.user_count; i++)
+		if (model.users[i].tensor.value == tensor.value)
+			return &model.users[i];
+	return NULL;
+}
+
+static void model_retry(void)
+{
+	struct piece *far = user_of(model.waiting);
+	int rc;
+
+	if (!far || model.copy_count == COPIES)
+		return;
+	rc = retried(far);
+	assert_true(rc == SPW_OFFER_COPY || rc == SPW_OFFER_KEEP || rc == SPW_OFFER_WAIT);
+	if (rc == SPW_OFFER_COPY)
+		model.copies[model.copy_count++] = *far;
+}
+
+static void model_order(void)
+{
+	spw_tensor next;
+	int rc;
+
+	if (model.copy_count == 0)
+		return;
+	next = model.copies[below(model.copy_count)].tensor;
+	do {
+		rc = spw_cache_ordered(rig.cache, next, &next);
+		assert_true(rc == 0 || rc == -ENOENT);
+	} while (rc == 0 && next.value);
+}
+
+static bool is_copied(spw_tensor tensor)
+{
+	for (unsigned i = 0; i < model.copy_count; i++)
+		if (model.copies[i].tensor.value == tensor.value)
+			return false;
+	return true;
+}
+
+static void model_copied(void)
+{
+	const struct entry *entry;
+	unsigned which;
+
+	if (model.copy_count == 0)
+		return;
+	which = (unsigned)below(model.copy_count);
+	entry = entry_of(&model.copies[which]);
+	assert_non_null(entry);
+	/* A failure after the memory was let go loses the bytes. */
+	copy_ended(&model.copies[which], entry->owner_held && below(8) == 0 ? -EIO : 0);
+	model.copies[which] = model.copies[--model.copy_count];
+}
+
+static void model_return(void)
 {
 	unsigned which;
 
-	if (model->copy_count == 0)
+	if (model.lease_count == 0)
 		return;
-	which = (unsigned)below(model, model->copy_count);
-	if (below(model, 8) == 0)
-		REQUIRE(spw_cache_copied(model->rig.cache, model->copies[which].tensor, -EIO) == 0);
-	else
-		copied(&model->rig, &model->copies[which]);
-	model->copies[which] = model->copies[--model->copy_count];
+	which = (unsigned)below(model.lease_count);
+	if (!is_copied(model.leases[which].tensor)) /* then the copy from there waits for it */
+		return;
+	for (size_t i = 0; i < model.leases[which].len; i++)
+		assert_int_equal(model.leases[which].bytes[i], pattern(model.leases[which].key, i));
+	spw_cache_return(rig.cache, model.leases[which].lease);
+	model.leases[which] = model.leases[--model.lease_count];
 }
 
-static void model_return(struct model *model)
+static void model_lease(const struct piece *far, const struct spw_taken *taken)
 {
-	unsigned which;
-
-	if (model->lease_count == 0)
-		return;
-	which = (unsigned)below(model, model->lease_count);
-	for (size_t i = 0; i < model->leases[which].len; i++)
-		REQUIRE(model->leases[which].bytes[i] == pattern(model->leases[which].key, i));
-	spw_cache_return(model->rig.cache, model->leases[which].lease);
-	model->leases[which] = model->leases[--model->lease_count];
+	model.leases[model.lease_count].lease = taken->lease;
+	model.leases[model.lease_count].key = far->key;
+	model.leases[model.lease_count].len = far->len;
+	model.leases[model.lease_count].tensor = far->tensor;
+	model.leases[model.lease_count++].bytes = taken->bytes;
 }
 
-static void model_take(struct model *model)
+static void model_ahead(void)
 {
-	const struct far *far;
+	struct spw_taken taken;
+	spw_tensor tensor;
+
+	if (model.lease_count == OPEN || model.ahead_count == OPEN ||
+	    spw_cache_ahead(rig.cache, &tensor, &taken) == 0)
+		return;
+	assert_non_null(user_of(tensor));
+	model_lease(user_of(tensor), &taken);
+	model.ahead[model.ahead_count++] = tensor;
+}
+
+/* Once: after that the caller may not have it any more. */
+static bool was_ahead(spw_tensor tensor)
+{
+	for (unsigned i = 0; i < model.ahead_count; i++) {
+		if (model.ahead[i].value != tensor.value)
+			continue;
+		model.ahead[i] = model.ahead[--model.ahead_count];
+		return true;
+	}
+	return false;
+}
+
+static void model_take(void)
+{
+	const struct piece *far;
 	struct spw_taken taken;
 	int rc;
 
-	if (model->user_count == 0 || model->lease_count == OPEN)
+	if (model.user_count == 0 || model.lease_count == OPEN)
 		return;
-	far = &model->users[below(model, model->user_count)].far;
+	far = &model.users[below(model.user_count)];
 	/* One thread: a read that is under way ends before anybody waits for it. */
-	while (fake_pending(model->rig.store, FAKE_READ, 0))
-		fake_end_oldest(model->rig.store, FAKE_READ, 0);
-	model->rig.store->wait_res = below(model, 10) == 0 ? -EIO : 0;
-	rc = spw_cache_take(model->rig.cache, far->tensor, 0, far->len, &taken);
-	REQUIRE(rc == model->rig.store->wait_res || rc == 0);
+	while (fake_pending(rig.store, FAKE_READ, 0))
+		fake_end_oldest(rig.store, FAKE_READ, 0);
+	rig.store->wait_res = below(10) == 0 ? -EIO : 0;
+	rc = spw_cache_take(rig.cache, far->tensor, 0, far->len, &taken);
+	assert_true(rc == rig.store->wait_res || rc == 0);
 	if (rc)
 		return;
-	if (!taken.bytes) {
-		REQUIRE(model->owner_key[taken.owner] == far->key);
-		return;
-	}
-	model->leases[model->lease_count].lease = taken.lease;
-	model->leases[model->lease_count].key = far->key;
-	model->leases[model->lease_count].len = far->len;
-	model->leases[model->lease_count++].bytes = taken.bytes;
+	if (taken.owner)
+		assert_true(bag_has(&rig.owners, taken.owner) && key_of(taken.owner) == far->key);
+	else if (taken.bytes)
+		model_lease(far, &taken);
+	else
+		assert_true(was_ahead(far->tensor));
 }
 
-static void model_release(struct model *model)
+static void model_release(void)
 {
 	unsigned which;
 
-	if (model->user_count == 0)
+	if (model.user_count == 0)
 		return;
-	which = (unsigned)below(model, model->user_count);
-	far_released(&model->rig, &model->users[which].far);
-	model->users[which] = model->users[--model->user_count];
+	which = (unsigned)below(model.user_count);
+	released(&model.users[which]);
+	model.users[which] = model.users[--model.user_count];
 }
 
-static void model_drain(struct model *model)
+static void model_drain(void)
 {
 	uint64_t owner;
 
-	if (spw_cache_drain_device(model->rig.cache, &owner, 1) == 0)
+	if (spw_cache_drain_device(rig.cache, &owner, 1) == 0)
 		return;
-	REQUIRE(owner <= model->owners && model->owner_key[owner]);
-	model->owner_key[owner] = 0;
-	/* The memory is given up while a copy from it is under way: never. */
-	for (unsigned i = 0; i < model->copy_count; i++) {
-		const struct entry *entry = entry_of(&model->rig, &model->copies[i]);
+	bag_take(&rig.owners, owner);
+	/* The memory is given up while a copy from it is under way: only by order. */
+	for (unsigned i = 0; i < model.copy_count; i++) {
+		const struct entry *entry = entry_of(&model.copies[i]);
 
-		REQUIRE(entry && entry->owner != owner);
+		assert_true(entry && (entry->owner != owner || !entry_is_copying(entry)));
 	}
 }
 
-static void model_io(struct model *model)
+static void model_io(void)
 {
-	enum fake_kind kind = below(model, 2) ? FAKE_WRITE : FAKE_READ;
-	struct spw_request *request = fake_pending(model->rig.store, kind, 0);
+	enum fake_kind kind = below(2) ? FAKE_WRITE : FAKE_READ;
+	struct spw_request *request = fake_pending(rig.store, kind, 0);
 
 	if (!request)
 		return;
 	fake_issue(request);
-	if (below(model, 2))
-		simstore_end(request, below(model, 8) == 0 ? -EIO : 0);
+	if (below(2))
+		simstore_end(request, below(8) == 0 ? -EIO : 0);
 }
 
-static void model_check(struct model *model)
+static void model_check(void)
 {
-	struct spw_cache *cache = model->rig.cache;
-	uint64_t far_bytes = 0, staging = 0;
+	struct spw_cache *cache = rig.cache;
+	uint64_t far_bytes = 0, staging = 0, copying = 0, in_flight = 0;
 
 	for (uint32_t i = 0; i < cache->entries_touched; i++) {
 		const struct entry *entry = &cache->entries[i];
@@ -957,136 +1043,78 @@ static void model_check(struct model *model)
 		far_bytes += entry->owner_held ? entry->len_bytes : 0;
 		far_bytes += entry->handed_out && entry->state != ENTRY_DEAD ? entry->len_bytes : 0;
 		staging += entry->memory ? entry->len_bytes : 0;
-		REQUIRE(entry->copies == 0 || (entry->owner_held && !entry->drainable &&
-					       entry->memory && !entry->write_in_flight));
-		REQUIRE(!entry->write_in_flight || entry->memory);
-		REQUIRE(entry->state != ENTRY_LEAVING || entry->copies > 0 ||
-			entry->write_in_flight || entry->drainable);
-		REQUIRE(entry->state != ENTRY_STORED ||
-			(entry->object_exists && !entry->memory && !entry->owner_held));
-		REQUIRE(entry->state != ENTRY_RESIDENT || entry->memory || entry_at_owner(entry));
+		in_flight += entry->copies;
+		copying += entry_is_copying(entry) ? entry->len_bytes : 0;
+		assert_true(entry->copies > 0 || !entry_is_copying(entry));
+		assert_true(entry->copies == 0 || (entry->memory && !entry->write_in_flight));
+		assert_true(!entry->write_in_flight || entry->memory);
+		assert_true(entry->state != ENTRY_LEAVING || entry->copies > 0 ||
+			    entry->write_in_flight || entry->drainable);
+		assert_true(entry->state != ENTRY_STORED ||
+			    (entry->object_exists && !entry->memory && !entry->owner_held));
+		assert_true(entry->state != ENTRY_RESIDENT || entry->memory ||
+			    entry_at_owner(entry));
 	}
-	REQUIRE(cache->count.device_bytes == far_bytes);
-	REQUIRE(cache->count.activation_bytes == far_bytes);
-	REQUIRE(cache->count.device_staging_bytes == staging);
+	assert_true(cache->count.device_bytes == far_bytes);
+	assert_true(cache->count.activation_bytes == far_bytes);
+	assert_true(cache->count.device_staging_bytes == staging);
+	assert_true(cache->copying_bytes == copying);
+	assert_true(cache->copies_in_flight == in_flight);
 }
 
-static void model_one(struct model *model)
+static void model_say_where(void)
 {
-	switch (below(model, 12)) {
-	case 0:
-	case 1: model_offer(model); break;
-	case 2:
-	case 3: model_copied(model); break;
-	case 4: model_take(model); break;
-	case 5: model_return(model); break;
-	case 6: model_release(model); break;
-	case 7: model_drain(model); break;
-	case 8:
-		if (below(model, 3) == 0)
-			spw_cache_step(model->rig.cache);
-		break;
-	case 9:
-		if (below(model, 10) == 0)
-			spw_cache_stage(model->rig.cache, 0,
-					below(model, 2) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
-		break;
-	case 10:
-		if (below(model, 10) == 0)
-			model->rig.store->put_error = -EIO;
-		break;
-	default: model_io(model);
-	}
+	if (below(3) == 0)
+		spw_cache_step(rig.cache);
+	if (below(4) == 0)
+		spw_cache_stage(rig.cache, 0, below(2) ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
+	if (below(10) == 0)
+		rig.store->put_error = -EIO;
 }
 
-static void model_end(struct model *model)
+static void model_end(void)
 {
-	struct rig *rig = &model->rig;
-
-	model->written += rig->cache->count.tensors_spilled;
-	model->forwarded += rig->cache->count.tensors_forwarded;
-	model->read += rig->cache->count.bytes_read;
-	model->again += rig->cache->count.bytes_copied_again;
-	while (model->copy_count > 0)
-		model_copied(model);
-	while (model->user_count > 0)
-		model_release(model);
-	while (model->lease_count > 0)
-		model_return(model);
-	fake_end_all(rig->store);
-	for (uint64_t owner; spw_cache_drain_device(rig->cache, &owner, 1) > 0;)
-		model->owner_key[owner] = 0;
-	for (uint64_t i = 1; i <= model->owners; i++)
-		REQUIRE(model->owner_key[i] == 0);
-	REQUIRE(rig->store->arena_used == 0);
-	far_end(rig);
+	while (model.copy_count > 0)
+		model_copied();
+	while (model.user_count > 0)
+		model_release();
+	while (model.lease_count > 0)
+		model_return();
+	rig_end();
 }
 
-static void test_in_any_order(void **state)
+CASE(test_in_any_order)
 {
-	static struct model model;
-	uint64_t random = seed;
-	uint64_t written = 0, read = 0, forwarded = 0, again = 0;
+	static void (*const acts[])(void) = {
+		model_offer,  model_offer,   model_copied, model_copied,    model_take,
+		model_return, model_release, model_drain,  model_say_where, model_io,
+		model_order,  model_retry,   model_ahead,
+	};
+	uint64_t random = random_seed();
+	uint64_t written = 0, read = 0, forwarded = 0, again = 0, given = 0, ordered = 0;
 
-	(void)state;
 	for (unsigned round = 0; round < 40; round++) {
-		model = (struct model){.random = random};
-		random = below(&model, UINT64_MAX);
-		rig_begin(&model.rig);
-		model.rig.opts.mode = below(&model, 2) ? SPW_CACHE_SPILL : SPW_CACHE_FASTEST;
-		model.rig.opts.tensors_max = 256;
-		rig_open(&model.rig);
-		model.rig.store->arena = below(&model, 2) ? UINT64_MAX : 2000;
+		rig_begin();
+		model = (struct model){.random = random_next(&random)};
+		rig.opts.mode = below(2) ? SPW_CACHE_SPILL : SPW_CACHE_FASTEST;
+		rig.opts.tensors_max = 256;
+		rig_open();
+		rig.store->arena = below(2) ? UINT64_MAX : 2000;
 		for (unsigned i = 0; i < 2000; i++) {
-			model_one(&model);
-			model_check(&model);
+			acts[below(SPW_ARRAY_LEN(acts))]();
+			model_check();
 		}
-		model_end(&model);
-		written += model.written;
-		read += model.read;
-		forwarded += model.forwarded;
-		again += model.again;
+		written += rig.cache->count.tensors_spilled;
+		forwarded += rig.cache->count.tensors_forwarded;
+		read += rig.cache->count.bytes_read;
+		again += rig.cache->count.bytes_copied_again;
+		given += rig.cache->count.tensors_ahead;
+		ordered += rig.cache->count.copies_ordered;
+		model_end();
 	}
 	/* The run has seen something. */
 	assert_true(written > 100 && read > 10000 && forwarded > 200 && again > 10000);
+	assert_true(given > 10 && ordered > 100);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_there_and_back),
-		cmocka_unit_test(test_written_before_the_token_is_back),
-		cmocka_unit_test(test_taken_twice),
-		cmocka_unit_test(test_kept_by_the_rules),
-		cmocka_unit_test(test_released_during_the_copy),
-		cmocka_unit_test(test_released_during_the_write),
-		cmocka_unit_test(test_forwarded_during_the_copy),
-		cmocka_unit_test(test_forwarded_and_released_during_the_copy),
-		cmocka_unit_test(test_forwarded_before_the_token_is_back),
-		cmocka_unit_test(test_forwarded_out_of_staging),
-		cmocka_unit_test(test_a_copy_fails),
-		cmocka_unit_test(test_no_staging_memory),
-		cmocka_unit_test(test_backpressure),
-		cmocka_unit_test(test_a_write_fails),
-		cmocka_unit_test(test_a_read_fails),
-		cmocka_unit_test(test_wrong_calls),
-		cmocka_unit_test(test_duplicates_of_what_is_kept),
-		cmocka_unit_test(test_copied_again),
-		cmocka_unit_test(test_duplicates_of_what_is_forwarded),
-		cmocka_unit_test(test_no_duplicates_of_what_has_left),
-		cmocka_unit_test(test_a_key_in_host_memory_too),
-		cmocka_unit_test(test_parts),
-		cmocka_unit_test(test_read_ahead),
-		cmocka_unit_test(test_taken_without_staging_memory),
-		cmocka_unit_test(test_closed_with_all_there_is),
-		cmocka_unit_test(test_in_any_order),
-	};
-	const char *text = getenv("SPW_SEED");
-
-	if (text)
-		seed = strtoull(text, NULL, 0);
-	else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-		return 1;
-	print_message("SPW_SEED=%llu\n", (unsigned long long)seed);
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_CASES(NULL, NULL)

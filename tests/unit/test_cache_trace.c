@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_cache_trace.c - the tensor cache tells a trace writer every call, in order, with
- * what came of it
- */
+/* tests/unit/test_cache_trace.c - the tensor cache writes every call to a trace, in order */
 /* link: tools/replay/simstore libspillway */
 #include <unistd.h>
 
@@ -10,19 +7,19 @@
 
 #include "tests/unit/cache_rig.h"
 
-static void one_step(struct rig *rig)
+static void one_step(void)
 {
 	struct piece pieces[3];
 	struct spw_taken taken;
 	spw_tensor again;
 	uint64_t lease;
 
-	spw_cache_step(rig->cache);
-	spw_cache_stage_next(rig->cache, 3, SPW_STAGE_FORWARD, 4, SPW_STAGE_BACKWARD);
-	spw_cache_scope_enter(rig->cache, 70);
-	pieces[0] = stored(rig, 1, 4096);
+	spw_cache_step(rig.cache);
+	spw_cache_stage_next(rig.cache, 3, SPW_STAGE_FORWARD, 4, SPW_STAGE_BACKWARD);
+	spw_cache_scope_enter(rig.cache, 70);
+	pieces[0] = stored(1, 4096);
 	pieces[1] = piece_make(2, 4096);
-	assert_int_equal(spw_cache_offer_hint(rig->cache,
+	assert_int_equal(spw_cache_offer_hint(rig.cache,
 					      &(struct spw_offer){.storage_key = 2,
 								  .storage_version = 9,
 								  .storage_bytes = pieces[1].bytes,
@@ -32,20 +29,20 @@ static void one_step(struct rig *rig)
 								  .owner = 2},
 					      SPW_HINT_PIN, &pieces[1].tensor),
 			 SPW_OFFER_KEEP);
-	assert_int_equal(offer_range(rig, &pieces[1], 9, 100, 200, 7, &again), SPW_OFFER_DEDUP);
-	spw_cache_scope_leave(rig->cache);
-	spw_cache_stage(rig->cache, 3, SPW_STAGE_BACKWARD);
-	fake_end_all(rig->store);
-	lease = taken_from_lease(rig, &pieces[0]);
-	released(rig, &pieces[0]);
-	spw_cache_return(rig->cache, lease);
-	assert_int_equal(spw_cache_take(rig->cache, again, 110, 20, &taken), 0);
-	assert_int_equal(spw_cache_release(rig->cache, again), 0);
-	released(rig, &pieces[1]);
+	assert_int_equal(offer_range(&pieces[1], 9, 100, 200, 7, &again), SPW_OFFER_DEDUP);
+	spw_cache_scope_leave(rig.cache);
+	spw_cache_stage(rig.cache, 3, SPW_STAGE_BACKWARD);
+	fake_end_all(rig.store);
+	lease = taken_from_lease(&pieces[0]);
+	released(&pieces[0]);
+	returned(lease);
+	assert_int_equal(spw_cache_take(rig.cache, again, 110, 20, &taken), 0);
+	tensor_released(again);
+	assert_int_equal(spw_cache_release(rig.cache, again), 0);
 	/* What failed is no event. */
-	assert_int_equal(spw_cache_take(rig->cache, again, 110, 20, &taken), -ENOENT);
-	assert_int_equal(spw_cache_release(rig->cache, again), -ENOENT);
-	drained(rig, &pieces[1]);
+	assert_int_equal(spw_cache_take(rig.cache, again, 110, 20, &taken), -ENOENT);
+	assert_int_equal(spw_cache_release(rig.cache, again), -ENOENT);
+	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1), 1);
 }
 
 CASE(test_every_call_is_told)
@@ -60,15 +57,14 @@ CASE(test_every_call_is_told)
 	const struct spw_trace_event *events;
 	struct spw_trace *trace;
 	char path[4096];
-	struct rig rig;
 
 	(void)snprintf(path, sizeof(path), "%s/cache-trace-%d.jsonl", folder ? folder : "/tmp",
 		       (int)getpid());
-	rig_begin(&rig);
+	rig_begin();
 	assert_int_equal(spw_trace_create(path, NULL, &rig.opts.trace), 0);
-	rig_open(&rig);
-	one_step(&rig);
-	rig_end(&rig);
+	rig_open();
+	one_step();
+	rig_end();
 	assert_int_equal(spw_trace_finish(rig.opts.trace), 0);
 	assert_int_equal(spw_trace_read(path, &trace), 0);
 	assert_int_equal(unlink(path), 0);

@@ -17,7 +17,6 @@
 #include "tests/case.h"
 
 #include "engine/device.h"
-#include "engine/geometry.h"
 
 #define SIZE (4u << 20)
 

@@ -8,7 +8,6 @@
  */
 #include <errno.h>
 #include <libaio.h>
-#include <pthread.h>
 
 #include "tests/unit/engine_file.h"
 
@@ -60,7 +59,7 @@ static int reset(void **state)
 	batch_max = 0;
 	full_every = submissions = 0;
 	flush_error = setup_error = poll_error = wait_error = 0;
-	return 0;
+	return open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT);
 }
 
 static int close_queue(void **state)
@@ -78,7 +77,6 @@ AIO_TEST(test_plain)
 {
 	struct spw_queue_stats stats;
 
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	pass_over_drive();
 	spw_queue_stats(drive_queue, &stats, sizeof(stats));
 	assert_int_equal(stats.parts, 2 * (DRIVE_BYTES / 65536 + 1));
@@ -88,50 +86,33 @@ AIO_TEST(test_plain)
 
 AIO_TEST(test_partial_submissions)
 {
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	for (batch_max = 1; batch_max < 6; batch_max++)
 		pass_over_drive();
 }
 
 AIO_TEST(test_a_full_kernel)
 {
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	batch_max = 3;
 	full_every = 2;
-	pass_over_drive();
-}
-
-AIO_TEST(test_flush_without_an_asynchronous_one)
-{
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
-	flush_error = -EINVAL;
 	pass_over_drive();
 }
 
 AIO_TEST(test_a_refused_request_fails_alone)
 {
 	unsigned done = 0;
-	void *memory;
 	struct spw_io ios[3];
 
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
-	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
 	flush_error = -EBADF;
 	for (unsigned i = 0; i < 3; i++) {
-		ios[i] = (struct spw_io){.op = i == 1 ? SPW_FLUSH : SPW_READ,
-					 .buf = memory,
-					 .len_bytes = 65536,
-					 .done = count_done,
-					 .context = &done};
+		ios[i] = small_io(i == 1 ? SPW_FLUSH : SPW_READ, drive_memory, 0, &done);
 		assert_int_equal(spw_queue_prepare(drive_queue, &ios[i]), 0);
 	}
 	while (done < 3)
 		assert_true(spw_queue_reap(drive_queue, 3, -1) > 0);
-	assert_int_equal(ios[0].res, 65536);
+	assert_int_equal(ios[0].res, 4096);
 	assert_int_equal(ios[1].res, -EBADF);
-	assert_int_equal(ios[2].res, 65536);
+	assert_int_equal(ios[2].res, 4096);
 	assert_logged("flush failed: Bad file descriptor");
-	spw_arena_free(drive_arena, memory);
 }
 
 struct stubborn {
@@ -156,8 +137,8 @@ AIO_TEST(test_refused_requests_that_are_prepared_again)
 	struct spw_queue_opts opts;
 	struct stubborn ios[8];
 	struct spw_device *device;
-	void *memory;
 
+	(void)close_queue(NULL);
 	spw_device_opts_init(&device_opts, sizeof(device_opts));
 	device_opts.read_only = true;
 	assert_int_equal(spw_device_open(drive_path, &device_opts, &device), 0);
@@ -165,39 +146,30 @@ AIO_TEST(test_refused_requests_that_are_prepared_again)
 	opts.backend = SPW_BACKEND_LIBAIO;
 	opts.depth = 8;
 	assert_int_equal(spw_queue_open(&device, 1, &opts, &drive_queue), 0);
-	assert_int_equal(spw_arena_alloc(drive_arena, 4096, &memory), 0);
 	for (unsigned i = 0; i < 8; i++) {
 		ios[i] = (struct stubborn){.io = {.op = SPW_WRITE,
-						  .buf = memory,
+						  .buf = drive_memory,
 						  .len_bytes = 4096,
 						  .done = try_again}};
 		ios[i].io.context = &ios[i];
 		assert_int_equal(spw_queue_prepare(drive_queue, &ios[i].io), 0);
 	}
-	while (spw_queue_room(drive_queue, 0) < 8)
+	while (spw_queue_ios(drive_queue) > 0)
 		assert_true(spw_queue_reap(drive_queue, 1, -1) > 0);
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(ios[i].tries, 20);
 	spw_queue_close(drive_queue);
 	drive_queue = NULL;
 	spw_device_close(device);
-	spw_arena_free(drive_arena, memory);
 }
 
-AIO_TEST(test_the_short_way_refuses_and_cancels)
+AIO_TEST(test_what_is_cancelled_before_it_is_submitted_never_reaches_the_drive)
 {
-	void *memory;
-
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
-	assert_int_equal(spw_arena_alloc(drive_arena, 65536, &memory), 0);
-	check_refusals(memory);
-	check_cancelled_before_submission(memory);
-	spw_arena_free(drive_arena, memory);
+	check_cancelled_before_submission(drive_memory);
 }
 
 AIO_TEST(test_interrupted_wait)
 {
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
 	wait_error = -EINTR;
 	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 0);
 	wait_error = -EINVAL;
@@ -207,6 +179,7 @@ AIO_TEST(test_interrupted_wait)
 
 AIO_TEST(test_refusals_at_open)
 {
+	(void)close_queue(NULL);
 	setup_error = -EAGAIN;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), -EAGAIN);
 	assert_non_null(strstr(spw_last_error(), "fs.aio-max-nr"));
@@ -217,30 +190,6 @@ AIO_TEST(test_refusals_at_open)
 	poll_error = 0;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_SQPOLL), 0);
 	assert_logged("using interrupts");
-}
-
-static void *wake_often(void *context)
-{
-	for (unsigned i = 0; i < 2000; i++)
-		spw_queue_wake(context);
-	return NULL;
-}
-
-/* AIO-2 */
-AIO_TEST(test_wakes_lose_no_io)
-{
-	pthread_t thread;
-
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), 0);
-	for (unsigned i = 0; i < 5; i++) {
-		assert_int_equal(pthread_create(&thread, NULL, wake_often, drive_queue), 0);
-		pass_over_drive();
-		assert_int_equal(pthread_join(thread, NULL), 0);
-	}
-	assert_int_equal(spw_queue_reap(drive_queue, 0, 0), 0);
-	spw_queue_wake(drive_queue);
-	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 0);
-	assert_int_equal(spw_queue_reap(drive_queue, 1, 1000000), 0);
 }
 
 RUN_CASES(make_drive, remove_drive)

@@ -50,7 +50,10 @@ static struct fake {
 	bool hold;                      /* complete nothing */
 	bool ends_at_once;              /* inside issue */
 	struct spw_queue_device limits; /* what of them is not 0 */
-	int64_t (*outcome)(struct spw_part *part);
+	int64_t answer;                 /* to the next parts, */
+	unsigned answers;               /* so many */
+	uint32_t at_most;               /* a part transfers no more; 0: all of it */
+	uint64_t bad_offset;            /* the part that begins here fails; 0: none */
 } fake;
 
 static struct spw_device devices[DRIVES];
@@ -165,6 +168,19 @@ static int64_t random_outcome(const struct spw_part *part)
 	}
 }
 
+static int64_t outcome_of(const struct spw_part *part)
+{
+	if (fake.answers > 0) {
+		fake.answers--;
+		return fake.answer;
+	}
+	if (fake.bad_offset > 0 && part->offset_bytes == fake.bad_offset)
+		return -EIO;
+	if (fake.at_most > 0 && part->len_bytes > fake.at_most)
+		return fake.at_most;
+	return fake.random ? random_outcome(part) : (int64_t)part->len_bytes;
+}
+
 static int fake_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
 	unsigned todo = fake.count;
@@ -182,9 +198,7 @@ static int fake_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	while (todo-- > 0 && !fake.hold) {
 		unsigned pick = fake.random ? (unsigned)(draw() % fake.count) : 0;
 		struct spw_part *part = fake.issued[pick];
-		int64_t res = fake.outcome  ? fake.outcome(part)
-			      : fake.random ? random_outcome(part)
-					    : (int64_t)part->len_bytes;
+		int64_t res = outcome_of(part);
 
 		memmove(&fake.issued[pick], &fake.issued[pick + 1],
 			(--fake.count - pick) * sizeof(fake.issued[0]));
@@ -298,16 +312,47 @@ static void prepare(struct counted *counted, enum spw_op op, unsigned device, ch
 	assert_int_equal(spw_queue_prepare(queue, &counted->io), 0);
 }
 
-static unsigned parts_of(char *buf, uint64_t len)
+static void reap_until_empty(void)
+{
+	while (spw_queue_ios(queue) > 0)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+}
+
+/* One io from prepare to done. Return: its result. */
+static int32_t run(enum spw_op op, unsigned device, char *buf, uint64_t len, uint64_t offset)
 {
 	struct counted one;
-	uint64_t at = 0;
 
 	fake.history_count = 0;
-	prepare(&one, SPW_READ, 0, buf, len, 0);
-	while (!one.done)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-	assert_int_equal(one.io.res, len);
+	prepare(&one, op, device, buf, len, offset);
+	reap_until_empty();
+	assert_int_equal(one.done, 1);
+	return one.io.res;
+}
+
+static void run_vector(enum spw_op op, const struct iovec *iov, uint32_t count_of_elements,
+		       uint64_t offset)
+{
+	struct counted one = {.io = {.op = op,
+				     .iov = iov,
+				     .iov_count = count_of_elements,
+				     .offset_bytes = offset,
+				     .done = count,
+				     .context = &one}};
+
+	for (uint32_t i = 0; i < count_of_elements; i++)
+		one.io.len_bytes += (uint32_t)iov[i].iov_len;
+	fake.history_count = 0;
+	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
+	reap_until_empty();
+	assert_int_equal(one.io.res, (int)one.io.len_bytes);
+}
+
+static unsigned parts_of(char *buf, uint64_t len)
+{
+	uint64_t at = 0;
+
+	assert_int_equal(run(SPW_READ, 0, buf, len, 0), len);
 	for (unsigned i = 0; i < fake.history_count; i++) {
 		assert_int_equal(fake.history[i].offset_bytes, at);
 		at += fake.history[i].len_bytes;
@@ -355,54 +400,56 @@ QUEUE_TEST(test_polled_transfers_are_never_split_by_the_kernel)
 	assert_int_equal(parts_of(memory, 256u << 10), 2);
 }
 
+#define PIECE (UINT64_C(1) << SPW_PIECE_SHIFT)
+
 QUEUE_TEST(test_arena_memory_is_cut_at_16_mib_and_at_pieces)
 {
+	static const struct {
+		unsigned pieces;
+		uint32_t block_bytes, align_bytes;
+		uint64_t offset, len;
+		unsigned parts;
+		uint32_t first_bytes;
+		int16_t first_piece, last_piece;
+	} cases[] = {
+		{3, BLOCK, BLOCK, 0, 16u << 20, 1, 16u << 20, 0, 0},
+		{3, BLOCK, BLOCK, 0, (16u << 20) + BLOCK, 2, 16u << 20, 0, 0},
+		{3, BLOCK, BLOCK, PIECE - BLOCK, 2u << 20, 2, BLOCK, 0, 1},
+		/* What is small is not worth two requests: it goes whole, unregistered. */
+		{3, BLOCK, BLOCK, PIECE - BLOCK, 2 * BLOCK, 1, 2 * BLOCK, -1, -1},
+		{3, BLOCK, BLOCK, 2 * PIECE, 64u << 20, 4, 16u << 20, 2, 2},
+		/* What does not begin with a block: its pages would not end with one. */
+		{3, BLOCK, 4, 4, 4096, 1, 4096, -1, -1},
+		/* A block that lies across two pieces goes whole, unregistered. */
+		{3, 4096, BLOCK, PIECE - BLOCK, 4096, 1, 4096, -1, -1},
+		{0, BLOCK, BLOCK, PIECE - 4096, 16u << 20, 1, 16u << 20, -1, -1},
+	};
 	struct spw_arena_opts opts;
 	struct spw_arena *arena;
-	uint64_t piece = UINT64_C(1) << SPW_PIECE_SHIFT;
+	void *all;
 
 	spw_arena_opts_init(&opts, sizeof(opts));
-	opts.bytes = 2 * piece + (64u << 20);
+	opts.bytes = 2 * PIECE + (64u << 20);
 	opts.no_hugetlb = true;
 	assert_int_equal(spw_arena_open(&opts, &arena), 0);
 	/* What this machine's transparent pages are set to is no matter here. */
 	arena->pages = SPW_PAGES_TRANSPARENT;
 	/* Nothing is touched, but the address sanitizer wants it allocated. */
-	void *all;
 	assert_int_equal(spw_arena_alloc(arena, opts.bytes, &all), 0);
-	fake.pieces = 3;
-	open_queue(8, arena);
-	assert_int_equal(parts_of(arena->base, 16u << 20), 1);
-	assert_int_equal(fake.history[0].piece, 0);
-	assert_int_equal(parts_of(arena->base, (16u << 20) + BLOCK), 2);
-	assert_int_equal(parts_of(arena->base + piece - BLOCK, 2u << 20), 2);
-	assert_int_equal(fake.history[0].piece, 0);
-	assert_int_equal(fake.history[0].len_bytes, BLOCK);
-	assert_int_equal(fake.history[1].piece, 1);
-	/* What does not begin with a block goes unregistered: its pages would not end with one. */
-	devices[0].geometry.memory_align_bytes = 4;
-	spw_queue_close(queue);
-	open_queue(8, arena);
-	assert_int_equal(parts_of(arena->base + 4, 4096), 1);
-	assert_int_equal(fake.history[0].piece, -1);
-	/* What is small is not worth two requests: it goes whole, unregistered. */
-	assert_int_equal(parts_of(arena->base + piece - BLOCK, 2 * BLOCK), 1);
-	assert_int_equal(fake.history[0].piece, -1);
-	assert_int_equal(parts_of(arena->base + 2 * piece, 64u << 20), 4);
-	assert_int_equal(fake.history[3].piece, 2);
-	/* A block that lies across two pieces goes whole, unregistered. */
-	spw_queue_close(queue);
-	devices[0].geometry.logical_block_bytes = 4096;
-	open_queue(8, arena);
-	assert_int_equal(parts_of(arena->base + piece - BLOCK, 4096), 1);
-	assert_int_equal(fake.history[0].piece, -1);
-	spw_queue_close(queue);
-	fake.pieces = 0;
-	open_queue(8, arena);
-	assert_int_equal(parts_of(arena->base + piece - 4096, 16u << 20), 1);
-	assert_int_equal(fake.history[0].piece, -1);
-	spw_queue_close(queue);
-	queue = NULL;
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		print_message("arena case %zu\n", i);
+		fake.pieces = cases[i].pieces;
+		devices[0].geometry.logical_block_bytes = cases[i].block_bytes;
+		devices[0].geometry.memory_align_bytes = cases[i].align_bytes;
+		open_queue(8, arena);
+		assert_int_equal(parts_of(arena->base + cases[i].offset, cases[i].len),
+				 cases[i].parts);
+		assert_int_equal(fake.history[0].len_bytes, cases[i].first_bytes);
+		assert_int_equal(fake.history[0].piece, cases[i].first_piece);
+		assert_int_equal(fake.history[cases[i].parts - 1].piece, cases[i].last_piece);
+		spw_queue_close(queue);
+		queue = NULL;
+	}
 	spw_arena_close(arena);
 }
 
@@ -422,8 +469,6 @@ QUEUE_TEST(test_a_block_is_one_part_whatever_the_limits)
 QUEUE_TEST(test_no_part_goes_over_a_boundary)
 {
 	struct iovec iov[40];
-	struct counted one = {0};
-	uint64_t bytes = 0;
 
 	/* The drive's boundaries; the device begins 3 blocks before one. */
 	fake.limits = (struct spw_queue_device){.boundary_bytes = 64u << 10,
@@ -435,22 +480,9 @@ QUEUE_TEST(test_no_part_goes_over_a_boundary)
 	assert_int_equal(parts_of(memory, (256u << 10) + 4 * BLOCK), 6);
 	for (unsigned i = 1; i < fake.history_count; i++)
 		assert_int_equal(fake.history[i].offset_bytes % (64u << 10), 3 * BLOCK);
-	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++) {
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++)
 		iov[i] = (struct iovec){memory + (size_t)i * 65536, (1 + i % 9) * 3 * BLOCK};
-		bytes += iov[i].iov_len;
-	}
-	fake.history_count = 0;
-	one.io = (struct spw_io){.op = SPW_READ,
-				 .iov = iov,
-				 .iov_count = SPW_ARRAY_LEN(iov),
-				 .len_bytes = (uint32_t)bytes,
-				 .offset_bytes = 7 * BLOCK,
-				 .done = count,
-				 .context = &one};
-	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
-	while (!one.done)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-	assert_int_equal(one.io.res, (int)bytes);
+	run_vector(SPW_READ, iov, SPW_ARRAY_LEN(iov), 7 * BLOCK);
 	for (unsigned i = 0; i < fake.history_count; i++) {
 		uint64_t first = fake.history[i].offset_bytes + fake.limits.start_bytes;
 
@@ -461,21 +493,12 @@ QUEUE_TEST(test_no_part_goes_over_a_boundary)
 QUEUE_TEST(test_no_vector_is_longer_than_a_system_call_takes)
 {
 	static struct iovec iov[2500];
-	struct counted one = {0};
 
 	fake.limits.segments_max = 65535;
 	open_queue(8, NULL);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(iov); i++)
 		iov[i] = (struct iovec){memory + (size_t)i * 2 * BLOCK, BLOCK};
-	one.io = (struct spw_io){.op = SPW_WRITE,
-				 .iov = iov,
-				 .iov_count = SPW_ARRAY_LEN(iov),
-				 .len_bytes = SPW_ARRAY_LEN(iov) * BLOCK,
-				 .done = count,
-				 .context = &one};
-	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, (int)one.io.len_bytes);
+	run_vector(SPW_WRITE, iov, SPW_ARRAY_LEN(iov), 0);
 	assert_int_equal(fake.history_count, 3);
 	for (unsigned i = 0; i < fake.history_count; i++)
 		assert_true(fake.history[i].iov_count <= IOV_MAX);
@@ -484,18 +507,12 @@ QUEUE_TEST(test_no_vector_is_longer_than_a_system_call_takes)
 QUEUE_TEST(test_vectors_are_cut_between_elements)
 {
 	struct iovec iov[300];
-	struct counted one = {0};
 
 	open_queue(16, NULL);
 	for (unsigned i = 0; i < 300; i++)
 		iov[i] = (struct iovec){memory + (size_t)i * 8192, BLOCK};
 	iov[299].iov_len = 3u << 20;
-	one.io = (struct spw_io){
-		.op = SPW_READ, .iov = iov, .iov_count = 300, .done = count, .context = &one};
-	one.io.len_bytes = 299 * BLOCK + (3u << 20);
-	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, (int)one.io.len_bytes);
+	run_vector(SPW_READ, iov, SPW_ARRAY_LEN(iov), 0);
 	assert_int_equal(fake.history_count, 5);
 	assert_int_equal(fake.history[0].iov_count, 256);
 	assert_int_equal(fake.history[1].iov_count, 43);
@@ -515,17 +532,10 @@ QUEUE_TEST(test_polled_vectors_are_cut_at_gaps)
 			       {memory + 16384, 4096},
 			       {memory + 32768 + 512, 3584},
 			       {memory + 4096, 512}};
-	struct counted one = {0};
 
 	fake.polls = true;
 	open_queue(16, NULL);
-	one.io = (struct spw_io){
-		.op = SPW_READ, .iov = iov, .iov_count = 5, .done = count, .context = &one};
-	for (unsigned i = 0; i < 5; i++)
-		one.io.len_bytes += (uint32_t)iov[i].iov_len;
-	assert_int_equal(spw_queue_prepare(queue, &one.io), 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, (int)one.io.len_bytes);
+	run_vector(SPW_READ, iov, SPW_ARRAY_LEN(iov), 0);
 	assert_int_equal(fake.history_count, 3);
 	assert_int_equal(fake.history[0].iov_count, 2);
 	assert_int_equal(fake.history[1].len_bytes, 4096);
@@ -606,26 +616,13 @@ QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes)
 	}
 }
 
-static int64_t three_blocks_and_a_bit(struct spw_part *part)
-{
-	return part->len_bytes > 3 * BLOCK ? 3 * BLOCK + 17 : (int64_t)part->len_bytes;
-}
-
-static int64_t five_blocks(struct spw_part *part)
-{
-	return part->len_bytes > 5 * BLOCK ? 5 * BLOCK : (int64_t)part->len_bytes;
-}
-
 QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended)
 {
 	struct spw_queue_stats stats;
-	struct counted one;
 
 	open_queue(4, NULL);
-	fake.outcome = three_blocks_and_a_bit;
-	prepare(&one, SPW_READ, 0, memory, 8 * BLOCK, 5 * BLOCK);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, 8 * BLOCK);
+	fake.at_most = 3 * BLOCK + 17;
+	assert_int_equal(run(SPW_READ, 0, memory, 8 * BLOCK, 5 * BLOCK), 8 * BLOCK);
 	assert_int_equal(fake.history_count, 3);
 	assert_int_equal(fake.history[1].offset_bytes, 8 * BLOCK);
 	assert_int_equal(fake.history[1].len_bytes, 5 * BLOCK);
@@ -638,118 +635,66 @@ QUEUE_TEST(test_a_short_transfer_is_continued_where_it_ended)
 /* Memory that has to be aligned by more than a block is so where a transfer is continued. */
 QUEUE_TEST(test_a_short_transfer_is_continued_in_aligned_memory)
 {
-	struct counted one;
-
 	devices[0].geometry.memory_align_bytes = 4 * BLOCK;
 	open_queue(4, NULL);
-	fake.outcome = five_blocks;
-	prepare(&one, SPW_READ, 0, memory, 11 * BLOCK, BLOCK);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, 11 * BLOCK);
+	fake.at_most = 5 * BLOCK;
+	assert_int_equal(run(SPW_READ, 0, memory, 11 * BLOCK, BLOCK), 11 * BLOCK);
 	assert_int_equal(fake.history_count, 3);
 	assert_int_equal(fake.history[1].offset_bytes, 5 * BLOCK);
 	assert_int_equal(fake.history[2].len_bytes, 3 * BLOCK);
 }
 
-static int64_t less_than_a_block(struct spw_part *part)
+static void answer(int64_t what, unsigned times)
 {
-	(void)part;
-	return BLOCK / 2 + 1;
-}
-
-static unsigned torn_left;
-
-static int64_t torn_so_often(struct spw_part *part)
-{
-	return torn_left > 0 ? torn_left--, BLOCK - 1 : part->len_bytes;
+	fake.answer = what;
+	fake.answers = times;
 }
 
 /* -ENODEV would have a store give up the drive, which answers. */
 QUEUE_TEST(test_less_than_a_block_is_tried_again_and_no_missing_device)
 {
 	struct spw_queue_stats stats;
-	struct counted one, two;
 
 	devices[0].geometry.kind = SPW_DEVICE_BLOCK;
 	open_queue(4, NULL);
-	torn_left = 3;
-	fake.outcome = torn_so_often;
-	prepare(&one, SPW_READ, 0, memory, 2 * BLOCK, BLOCK);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, 2 * BLOCK);
+	answer(BLOCK - 1, 3);
+	assert_int_equal(run(SPW_READ, 0, memory, 2 * BLOCK, BLOCK), 2 * BLOCK);
 	spw_queue_stats(queue, &stats, sizeof(stats));
 	assert_int_equal(stats.short_transfers, 3);
 	assert_int_equal(stats.retries, 3);
-	fake.outcome = less_than_a_block;
-	prepare(&two, SPW_WRITE, 1, memory, 2 * BLOCK, BLOCK);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(two.io.res, -EIO);
-	assert_int_equal(fake.history_count, 4 + 257);
-}
-
-static int64_t always_again(struct spw_part *part)
-{
-	(void)part;
-	return -EAGAIN;
+	answer(BLOCK / 2 + 1, UINT_MAX);
+	assert_int_equal(run(SPW_WRITE, 1, memory, 2 * BLOCK, BLOCK), -EIO);
+	assert_int_equal(fake.history_count, 257);
 }
 
 QUEUE_TEST(test_trying_again_has_a_bound)
 {
 	struct spw_queue_stats stats;
-	struct counted one;
 
 	open_queue(4, NULL);
-	fake.outcome = always_again;
-	prepare(&one, SPW_WRITE, 1, memory, BLOCK, 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, -EAGAIN);
+	answer(-EAGAIN, UINT_MAX);
+	assert_int_equal(run(SPW_WRITE, 1, memory, BLOCK, 0), -EAGAIN);
 	spw_queue_stats(queue, &stats, sizeof(stats));
 	assert_int_equal(stats.retries, 256);
 	assert_int_equal(stats.parts, 257);
 	assert_int_equal(stats.errors, 1);
 }
 
-static int64_t nothing(struct spw_part *part)
-{
-	(void)part;
-	return 0;
-}
-
 QUEUE_TEST(test_no_progress_is_a_lost_device)
 {
-	struct counted one;
-
 	devices[1].geometry.kind = SPW_DEVICE_BLOCK;
 	open_queue(4, NULL);
-	fake.outcome = nothing;
-	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, -EIO);
-	prepare(&one, SPW_READ, 1, memory, 8 * BLOCK, 4 * BLOCK);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, -ENODEV);
+	answer(0, UINT_MAX);
+	assert_int_equal(run(SPW_READ, 0, memory, BLOCK, 0), -EIO);
+	assert_int_equal(run(SPW_READ, 1, memory, 8 * BLOCK, 4 * BLOCK), -ENODEV);
 	assert_non_null(strstr(spw_last_error(), "drive1: read of 4096 bytes at byte 2048 failed"));
-}
-
-static int64_t too_much(struct spw_part *part)
-{
-	return (int64_t)part->len_bytes + BLOCK;
 }
 
 QUEUE_TEST(test_more_bytes_than_asked_for_is_an_error)
 {
-	struct counted one;
-
 	open_queue(4, NULL);
-	fake.outcome = too_much;
-	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
-	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
-	assert_int_equal(one.io.res, -EPROTO);
-}
-
-static int64_t fail_second_mib(struct spw_part *part)
-{
-	return part->offset_bytes == 1u << 20 ? -EIO : (int64_t)part->len_bytes;
+	answer(2 * BLOCK, 1);
+	assert_int_equal(run(SPW_READ, 0, memory, BLOCK, 0), -EPROTO);
 }
 
 /* QUEUE-2 */
@@ -758,32 +703,27 @@ QUEUE_TEST(test_after_a_failure_nothing_more_is_issued)
 	struct counted bad, good;
 
 	open_queue(1, NULL);
-	fake.outcome = fail_second_mib;
+	fake.bad_offset = 1u << 20;
 	prepare(&bad, SPW_READ, 0, memory, 4u << 20, 0);
 	prepare(&good, SPW_READ, 0, memory, BLOCK, 0);
-	while (!good.done)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	reap_until_empty();
 	assert_int_equal(bad.done, 1);
 	assert_int_equal(bad.io.res, -EIO);
 	assert_int_equal(good.io.res, BLOCK);
 	assert_int_equal(fake.history_count, 3);
 }
 
-/* ---- Order, room, system calls --------------------------------------------------------------- */
+/* ---- Order, system calls --------------------------------------------------------------------- */
 
 /* QUEUE-1 */
-QUEUE_TEST(test_ios_wait_in_order_and_room_tells)
+QUEUE_TEST(test_ios_wait_in_order)
 {
 	struct counted ios[6];
 
 	open_queue(4, NULL);
 	fake.hold = true;
-	assert_int_equal(spw_queue_room(queue, 2), 4);
 	for (unsigned i = 0; i < 6; i++)
 		prepare(&ios[i], SPW_READ, 2, memory, BLOCK, i * BLOCK);
-	assert_int_equal(spw_queue_room(queue, 2), 0);
-	assert_int_equal(spw_queue_room(queue, 1), 4);
-	assert_int_equal(spw_queue_room(queue, DRIVES), 0);
 	assert_int_equal(fake.history_count, 0);
 	assert_int_equal(spw_queue_submit(queue), 0);
 	assert_int_equal(fake.history_count, 4);
@@ -793,7 +733,6 @@ QUEUE_TEST(test_ios_wait_in_order_and_room_tells)
 		assert_true(spw_queue_reap(queue, 6, -1) > 0);
 	for (unsigned i = 0; i < 6; i++)
 		assert_int_equal(fake.history[i].offset_bytes, i * BLOCK);
-	assert_int_equal(spw_queue_room(queue, 2), 4);
 }
 
 QUEUE_TEST(test_one_call_submits_and_one_reaps)
@@ -817,8 +756,7 @@ QUEUE_TEST(test_a_full_backend_loses_nothing)
 	open_queue(8, NULL);
 	for (unsigned i = 0; i < 30; i++)
 		prepare(&ios[i], SPW_WRITE, i % DRIVES, memory, BLOCK, i * BLOCK);
-	while (spw_queue_ios(queue) > 0)
-		assert_true(spw_queue_reap(queue, 30, -1) > 0);
+	reap_until_empty();
 	for (unsigned i = 0; i < 30; i++)
 		assert_int_equal(ios[i].io.res, BLOCK);
 }
@@ -876,8 +814,7 @@ QUEUE_TEST(test_cancel)
 	assert_int_equal(fake.cancels, 3);
 	assert_int_equal(ios[3].done, 0);
 	fake.hold = false;
-	while (spw_queue_ios(queue) > 0)
-		assert_true(spw_queue_reap(queue, 8, -1) > 0);
+	reap_until_empty();
 	/* The backend could not stop what it had: it ended well. */
 	assert_int_equal(ios[0].io.res, BLOCK);
 	assert_int_equal(ios[1].io.res, BLOCK);
@@ -892,12 +829,6 @@ QUEUE_TEST(test_cancel)
 	assert_int_equal(fake.history_count, 2 + 2 + 1);
 }
 
-static int64_t interrupted(struct spw_part *part)
-{
-	(void)part;
-	return -EINTR;
-}
-
 QUEUE_TEST(test_a_cancelled_io_is_not_tried_again)
 {
 	struct counted one;
@@ -908,7 +839,7 @@ QUEUE_TEST(test_a_cancelled_io_is_not_tried_again)
 	assert_int_equal(spw_queue_submit(queue), 0);
 	assert_int_equal(spw_queue_cancel(queue, &one.io), 0);
 	fake.hold = false;
-	fake.outcome = interrupted;
+	answer(-EINTR, 1);
 	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
 	assert_int_equal(one.io.res, -ECANCELED);
 }
@@ -918,12 +849,11 @@ QUEUE_TEST(test_an_io_cancelled_before_it_is_tried_again)
 	struct counted one;
 
 	open_queue(2, NULL);
-	fake.outcome = interrupted;
+	answer(-EINTR, 1);
 	prepare(&one, SPW_READ, 0, memory, BLOCK, 0);
 	assert_int_equal(spw_queue_submit(queue), 0);
 	assert_int_equal(spw_queue_reap(queue, 0, 0), 0);
 	assert_int_equal(spw_queue_cancel(queue, &one.io), 0);
-	fake.outcome = NULL;
 	assert_int_equal(spw_queue_reap(queue, 1, -1), 1);
 	assert_int_equal(one.io.res, -ECANCELED);
 	assert_int_equal(fake.history_count, 1);
@@ -949,52 +879,40 @@ QUEUE_TEST(test_close_ends_everything)
 
 /* ---- Inside done ----------------------------------------------------------------------------- */
 
-static unsigned chain;
+static unsigned chain, chain_max;
 
 static void prepare_next(struct spw_io *io)
 {
-	assert_int_equal(io->res, BLOCK);
+	assert_int_equal(io->res, (int)io->len_bytes);
 	assert_int_equal(spw_queue_reap(queue, 0, 0), -EDEADLK);
-	if (++chain == 100)
+	if (++chain == chain_max)
 		return;
 	assert_int_equal(spw_queue_prepare(queue, io), 0);
-	if (chain % 2)
+	if (chain % 2 || fake.ends_at_once)
 		assert_int_equal(spw_queue_submit(queue), 0);
+}
+
+static void run_chain(struct spw_io io, unsigned len)
+{
+	open_queue(1, NULL);
+	io.done = prepare_next;
+	chain = 0;
+	chain_max = len;
+	assert_int_equal(spw_queue_prepare(queue, &io), 0);
+	reap_until_empty();
+	assert_int_equal(chain, len);
 }
 
 QUEUE_TEST(test_done_may_prepare_and_submit)
 {
-	struct spw_io io = {
-		.op = SPW_READ, .buf = memory, .len_bytes = BLOCK, .done = prepare_next};
-
-	open_queue(1, NULL);
-	chain = 0;
-	assert_int_equal(spw_queue_prepare(queue, &io), 0);
-	while (spw_queue_ios(queue) > 0)
-		assert_true(spw_queue_reap(queue, 1, -1) > 0);
-	assert_int_equal(chain, 100);
-}
-
-static void prepare_and_submit(struct spw_io *io)
-{
-	if (++chain == 1000000)
-		return;
-	assert_int_equal(spw_queue_prepare(queue, io), 0);
-	assert_int_equal(spw_queue_submit(queue), 0);
+	run_chain((struct spw_io){.op = SPW_READ, .buf = memory, .len_bytes = BLOCK}, 100);
 }
 
 /* What ends while it is issued must not call done from there: the chain would eat the stack. */
 QUEUE_TEST(test_ending_at_once_does_not_nest)
 {
-	struct spw_io io = {.op = SPW_FLUSH, .done = prepare_and_submit};
-
 	fake.ends_at_once = true;
-	open_queue(1, NULL);
-	chain = 0;
-	assert_int_equal(spw_queue_prepare(queue, &io), 0);
-	while (spw_queue_ios(queue) > 0)
-		assert_true(spw_queue_reap(queue, 1, -1) > 0);
-	assert_int_equal(chain, 1000000);
+	run_chain((struct spw_io){.op = SPW_FLUSH}, 1000000);
 }
 
 QUEUE_TEST(test_discard_without_support)
@@ -1011,9 +929,10 @@ QUEUE_TEST(test_discard_without_support)
 
 /* ---- Choosing -------------------------------------------------------------------------------- */
 
+/* As one that has settled for interrupts before. */
 static int refuse_to_open(struct spw_queue *q)
 {
-	(void)q;
+	q->wait_mode = SPW_WAIT_INTERRUPT;
 	return spw_error(-EPERM, "first refused: Operation not permitted");
 }
 
@@ -1035,10 +954,13 @@ QUEUE_TEST(test_fallback_in_order_with_the_reason)
 	first.open = refuse_to_open;
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.log = (struct spw_log){collect, warning};
+	opts.wait = SPW_WAIT_POLL;
 	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), 0);
 	assert_string_equal(warning, "first refused: Operation not permitted; using fake");
 	assert_string_equal(spw_queue_description(queue),
 			    "fake:; first refused: Operation not permitted");
+	/* What the first made do with does not bind the next. */
+	assert_int_equal(queue->wait_mode, SPW_WAIT_POLL);
 	spw_queue_close(queue);
 	fake.open_result = -ENOMEM;
 	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -ENOMEM);
@@ -1048,26 +970,6 @@ QUEUE_TEST(test_fallback_in_order_with_the_reason)
 	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -EINVAL);
 	opts.depth = SPW_QUEUE_DEPTH_MAX + 1;
 	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -EINVAL);
-}
-
-static int settle_for_interrupts_and_refuse(struct spw_queue *q)
-{
-	q->wait_mode = SPW_WAIT_INTERRUPT;
-	return spw_error(-EPERM, "first refused: Operation not permitted");
-}
-
-QUEUE_TEST(test_what_one_backend_made_do_with_binds_no_other)
-{
-	struct spw_backend_ops first = fake_ops;
-	const struct spw_backend_ops *const both[] = {&first, &fake_ops};
-	struct spw_device *one_device[] = {&devices[0]};
-	struct spw_queue_opts opts;
-
-	first.open = settle_for_interrupts_and_refuse;
-	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.wait = SPW_WAIT_POLL;
-	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), 0);
-	assert_int_equal(queue->wait_mode, SPW_WAIT_POLL);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
  * tests/unit/test_engine_slice.c - a thread gets a short slice and keeps all else that the
  * scheduler knows of it
  */
-/* link: util engine */
+/* link: util */
 
 #include "tests/case.h"
 
@@ -16,9 +16,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "engine/slice.h"
-
-#include <spillway/engine.h>
+#include "engine/slice.c"
 
 #define SLICE_NS_MAX 1000000u
 

@@ -7,6 +7,7 @@
 #include "tools/fio_engine/objects.c"
 
 #include "tests/unit/format_drives.h"
+#include "tests/wrap.h"
 
 #define DEPTH       4u
 #define BLOCK_BYTES (64u << 10)
@@ -15,9 +16,7 @@
 
 static unsigned polls_left; /* before it fails */
 
-int __real_spw_store_poll(struct spw_store *store, bool wait);
-int __wrap_spw_store_poll(struct spw_store *store, bool wait);
-int __wrap_spw_store_poll(struct spw_store *store, bool wait)
+WRAP(int, spw_store_poll, (struct spw_store * store, bool wait))
 {
 	if (polls_left == 0)
 		return spw_error(-EIO, "the ring is gone");
@@ -49,10 +48,7 @@ static void open_job(uint64_t blocks)
 	polls_left = UINT_MAX;
 }
 
-/*
- * As fio ends a job: the memory first. What still writes to the frame of a function that has
- * returned is seen here.
- */
+/* As fio ends a job: the memory first. A write to the frame of a function that has ended shows. */
 static __attribute__((noinline)) void close_job(void)
 {
 	volatile uint8_t frame[2048];
@@ -69,10 +65,7 @@ static __attribute__((noinline)) void close_job(void)
 
 #define DRIVE_CASE(name) CASE_WITH(name, make_drives, remove_drives)
 
-/*
- * With fewer puts than there are requests, and with more; from the first poll on, and later: one
- * ends DEPTH at most.
- */
+/* With fewer puts than there are requests, and with more; polling fails at once, or later. */
 DRIVE_CASE(test_laying_out)
 {
 	static const struct {
@@ -83,8 +76,7 @@ DRIVE_CASE(test_laying_out)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		open_job(cases[i].blocks);
 		polls_left = cases[i].polls;
-		expect(-EIO, spw_fio_objects_lay_out(level, memory));
-		expect_words("the ring is gone");
+		expect_refusal(-EIO, "the ring is gone", spw_fio_objects_lay_out(level, memory));
 		close_job();
 	}
 	open_job(3 * DEPTH);
@@ -116,8 +108,8 @@ DRIVE_CASE(test_requests)
 				.len_bytes = BLOCK_BYTES,
 				.buf = memory + i * BLOCK_BYTES,
 				.done = note_end,
+				.level = level,
 			};
-			expect(0, level->ops->request_init(level, &requests[i]));
 			assert_int_equal(level->ops->queue(level, &requests[i]), SPW_FIO_QUEUED);
 		}
 		polls_left = polls;
@@ -128,8 +120,6 @@ DRIVE_CASE(test_requests)
 		close_job();
 		assert_int_equal(ended, DEPTH);
 		assert_true(polls > 0 || failed == DEPTH);
-		for (unsigned i = 0; i < DEPTH; i++)
-			spw_fio_objects.request_free(&requests[i]);
 	}
 }
 

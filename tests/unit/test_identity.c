@@ -2,28 +2,17 @@
 /* tests/unit/test_identity.c - which block devices are the same drive, in a made-up sysfs */
 /* wrap: opendir */
 #include <dirent.h>
-#include <errno.h>
-#include <ftw.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "tests/case.h"
+#include "tests/unit/tree.h"
+#include "tests/wrap.h"
 
 #include "drives/identity.h"
-#include "util/util.h"
 
 #define WWID "eui.0025385b91b00000\n"
 
-static char sysfs[128];
 static unsigned folders_until_failure; /* 0: none fails */
 
-DIR *__real_opendir(const char *path);
-DIR *__wrap_opendir(const char *path);
-DIR *__wrap_opendir(const char *path)
+WRAP(DIR *, opendir, (const char *path))
 {
 	if (folders_until_failure == 0 || --folders_until_failure > 0)
 		return __real_opendir(path);
@@ -32,47 +21,6 @@ DIR *__wrap_opendir(const char *path)
 }
 
 /* ---- A sysfs ---- */
-
-static const char *path_of(const char *format, ...) SPW_PRINTF(1, 2);
-static const char *path_of(const char *format, ...)
-{
-	static char path[PATH_MAX];
-	va_list args;
-	int len = snprintf(path, sizeof(path), "%s/", sysfs);
-
-	va_start(args, format);
-	(void)vsnprintf(path + len, sizeof(path) - (size_t)len, format, args);
-	va_end(args);
-	return path;
-}
-
-static void make_folders(const char *path)
-{
-	char copy[PATH_MAX];
-
-	(void)snprintf(copy, sizeof(copy), "%s", path);
-	for (char *at = strchr(copy + strlen(sysfs), '/'); at; at = strchr(at + 1, '/')) {
-		*at = '\0';
-		assert_true(mkdir(copy, 0700) == 0 || errno == EEXIST);
-		*at = '/';
-	}
-}
-
-static void put_bytes(const char *path, const char *bytes, size_t len)
-{
-	FILE *file;
-
-	make_folders(path);
-	file = fopen(path, "we");
-	assert_non_null(file);
-	assert_int_equal(fwrite(bytes, 1, len, file), len);
-	assert_int_equal(fclose(file), 0);
-}
-
-static void put(const char *path, const char *text)
-{
-	put_bytes(path, text, strlen(text));
-}
 
 /* An attribute of a drive, with what stands for the line's end in sysfs. */
 static void set(const char *drive, const char *attribute, const char *text)
@@ -85,26 +33,25 @@ static void clear(const char *drive, const char *attribute)
 	assert_int_equal(unlink(path_of("devices/%s/%s", drive, attribute)), 0);
 }
 
-static void put_device(const char *folder, const char *name, const char *blocks)
+static void put_device(const char *place, const char *name, const char *blocks)
 {
 	char target[PATH_MAX];
 
-	put(path_of("devices/%s/size", folder), blocks);
-	put(path_of("devices/%s/dev", folder), "259:0\n");
-	(void)snprintf(target, sizeof(target), "../../devices/%s", folder);
-	make_folders(path_of("class/block/%s", name));
-	assert_int_equal(symlink(target, path_of("class/block/%s", name)), 0);
+	put(path_of("devices/%s/size", place), blocks);
+	put(path_of("devices/%s/dev", place), "259:0\n");
+	(void)snprintf(target, sizeof(target), "../../devices/%s", place);
+	put_link(path_of("class/block/%s", name), target);
 }
 
 static void put_partition(const char *drive, const char *name, const char *start,
 			  const char *blocks)
 {
-	char folder[PATH_MAX];
+	char place[PATH_MAX];
 
-	(void)snprintf(folder, sizeof(folder), "%s/%s", drive, name);
-	put_device(folder, name, blocks);
-	put(path_of("devices/%s/partition", folder), "1\n");
-	put(path_of("devices/%s/start", folder), start);
+	(void)snprintf(place, sizeof(place), "%s/%s", drive, name);
+	put_device(place, name, blocks);
+	put(path_of("devices/%s/partition", place), "1\n");
+	put(path_of("devices/%s/start", place), start);
 }
 
 static void put_nvme(const char *name)
@@ -128,9 +75,7 @@ static int set_up(void **state)
 {
 	(void)state;
 	folders_until_failure = 0;
-	(void)snprintf(sysfs, sizeof(sysfs), "%.90s/spillway-identity.XXXXXX",
-		       getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp");
-	assert_non_null(mkdtemp(sysfs));
+	begin_tree();
 	put_nvme("nvme0n1");
 	put_nvme("nvme1n1");
 	put_scsi("sda");
@@ -138,27 +83,13 @@ static int set_up(void **state)
 	return 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *place)
-{
-	(void)st;
-	(void)kind;
-	(void)place;
-	return remove(path);
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	return nftw(sysfs, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 static void assert_same(const char *a, const char *b, bool same)
 {
-	if (spw_identity_same(sysfs, a, b) != same || spw_identity_same(sysfs, b, a) != same)
+	if (spw_identity_same(folder, a, b) != same || spw_identity_same(folder, b, a) != same)
 		fail_msg("%s and %s are %sthe same", a, b, same ? "not " : "");
 }
 
-#define FIXTURE_CASE(name) CASE_WITH(name, set_up, tear_down)
+#define FIXTURE_CASE(name) CASE_WITH(name, set_up, remove_tree)
 
 /* ---- Drives ---- */
 
@@ -281,7 +212,7 @@ static void assert_paths(const char *name, const char *const wanted[])
 	size_t len = 0;
 
 	visited[0] = '\0';
-	assert_int_equal(spw_identity_each_path(sysfs, name, visit, NULL), 0);
+	assert_int_equal(spw_identity_each_path(folder, name, visit, NULL), 0);
 	for (; *wanted; wanted++) {
 		assert_non_null(strstr(visited, *wanted));
 		len += strlen(*wanted) + 1;
@@ -301,7 +232,7 @@ FIXTURE_CASE(test_each_path)
 	assert_paths("sdb2", (const char *const[]){"sda", NULL});
 	assert_paths("nvme0n1", (const char *const[]){"nvme1n1", NULL});
 	visited[0] = '\0';
-	assert_int_equal(spw_identity_each_path(sysfs, "sda", visit, name), 7);
+	assert_int_equal(spw_identity_each_path(folder, "sda", visit, name), 7);
 	/* One that has no number cannot be opened: the kernel has joined it to another. */
 	clear("nvme1n1", "dev");
 	assert_paths("nvme0n1", (const char *const[]){NULL});
@@ -316,17 +247,17 @@ FIXTURE_CASE(test_no_answer_is_an_error)
 	for (unsigned i = 1; i <= 2; i++) {
 		visited[0] = '\0';
 		folders_until_failure = i;
-		assert_int_equal(spw_identity_each_path(sysfs, "sda", visit, NULL), -EMFILE);
+		assert_int_equal(spw_identity_each_path(folder, "sda", visit, NULL), -EMFILE);
 		assert_non_null(strstr(spw_last_error(), "cannot be read"));
 	}
 	folders_until_failure = 1;
-	assert_int_equal(spw_identity_find_namespace(sysfs, &any, name, sizeof(name)), -EMFILE);
+	assert_int_equal(spw_identity_find_namespace(folder, &any, name, sizeof(name)), -EMFILE);
 	/* A system without block devices, and a drive that is not there any more. */
 	put(path_of("empty/nothing"), "");
 	(void)snprintf(visited, sizeof(visited), "%s", path_of("empty"));
 	assert_int_equal(spw_identity_each_path(visited, "sda", visit, NULL), 0);
 	assert_int_equal(spw_identity_find_namespace(visited, &any, name, sizeof(name)), 0);
-	assert_int_equal(spw_identity_each_path(sysfs, "sdz", visit, NULL), 0);
+	assert_int_equal(spw_identity_each_path(folder, "sdz", visit, NULL), 0);
 }
 
 /* ---- What is driven from here ---- */
@@ -342,7 +273,7 @@ static void assert_found(const char *serial, const char *model, uint32_t id, con
 		.serial = serial, .model = model, .id = id, .unique = bytes};
 	char name[32] = "";
 
-	assert_int_equal(spw_identity_find_namespace(sysfs, &wanted, name, sizeof(name)), found);
+	assert_int_equal(spw_identity_find_namespace(folder, &wanted, name, sizeof(name)), found);
 	assert_string_equal(name, found ? "nvme1n1" : "");
 }
 

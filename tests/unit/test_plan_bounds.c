@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_plan_bounds.c - the planner: what it simulates is bounded, however many calls or
- * small tensors there are
- */
+/* tests/unit/test_plan_bounds.c - the planner: what it simulates is bounded */
 /* wrap: spw_planner_simulate */
 
 #include "tests/case.h"
@@ -17,12 +14,7 @@
 /* A training step that is planned for waits for this: about a tenth of a second. */
 #define EVENTS_MAX (UINT64_C(20) << 20)
 
-void __real_spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
-				 const struct plan_bounds *bounds, struct plan_profile *profile,
-				 struct plan_outcome *outcome);
-void __wrap_spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
-				 const struct plan_bounds *bounds, struct plan_profile *profile,
-				 struct plan_outcome *outcome);
+typeof(spw_planner_simulate) __real_spw_planner_simulate, __wrap_spw_planner_simulate;
 
 static uint64_t events; /* simulated */
 

@@ -4,6 +4,7 @@
 #include <dirent.h>
 
 #include "tests/unit/format_drives.h"
+#include "tests/wrap.h"
 
 #include "drives/safety.h"
 
@@ -16,9 +17,7 @@ static unsigned pwrites_until_failure; /* 0: none fails */
 static const char *closed_folder;      /* its entries cannot be listed */
 static bool short_of_memory;           /* for a line of a table */
 
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
+WRAP(int, open, (const char *path, int flags, ...))
 {
 	char target[PATH_MAX];
 	ssize_t len;
@@ -37,9 +36,7 @@ int __wrap_open(const char *path, int flags, ...)
 	return fd;
 }
 
-ssize_t __real_pwrite(int fd, const void *buf, size_t len, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t at)
+WRAP(ssize_t, pwrite, (int fd, const void *buf, size_t len, off_t at))
 {
 	if (pwrites_until_failure > 0 && --pwrites_until_failure == 0) {
 		errno = EIO;
@@ -48,9 +45,7 @@ ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t at)
 	return __real_pwrite(fd, buf, len, at);
 }
 
-DIR *__real_opendir(const char *path);
-DIR *__wrap_opendir(const char *path);
-DIR *__wrap_opendir(const char *path)
+WRAP(DIR *, opendir, (const char *path))
 {
 	if (!closed_folder || strcmp(path, closed_folder) != 0)
 		return __real_opendir(path);
@@ -58,9 +53,7 @@ DIR *__wrap_opendir(const char *path)
 	return NULL;
 }
 
-ssize_t __real___getdelim(char **line, size_t *len, int delimiter, FILE *file);
-ssize_t __wrap___getdelim(char **line, size_t *len, int delimiter, FILE *file);
-ssize_t __wrap___getdelim(char **line, size_t *len, int delimiter, FILE *file)
+WRAP(ssize_t, __getdelim, (char **line, size_t *len, int delimiter, FILE *file))
 {
 	if (!short_of_memory)
 		return __real___getdelim(line, len, delimiter, file);
@@ -69,8 +62,7 @@ ssize_t __wrap___getdelim(char **line, size_t *len, int delimiter, FILE *file)
 }
 
 /* What a build without optimization calls. */
-ssize_t __wrap_getline(char **line, size_t *len, FILE *file);
-ssize_t __wrap_getline(char **line, size_t *len, FILE *file)
+WRAP(ssize_t, getline, (char **line, size_t *len, FILE *file))
 {
 	return __wrap___getdelim(line, len, '\n', file);
 }
@@ -83,24 +75,11 @@ static int make_all(void **state)
 	return make_drives(state);
 }
 
-/* As mkswap(8) makes it, with a label. */
-static void make_swap_area(const char *path, const char *label)
-{
-	static const uint32_t header[] = {1, 4000};
-
-	write_at(path, 1024, header, sizeof(header));
-	write_at(path, 1024 + 28, label, strlen(label));
-	write_at(path, 4096 - 10, "SWAPSPACE2", 10);
-}
-
 /* ---- Tests ---- */
 
 #define DRIVE_CASE(name) CASE_WITH(name, make_all, remove_drives)
 
-/*
- * udev puts a link elsewhere between the questions and the opening: what was not asked about is not
- * written to.
- */
+/* udev moves a link between the checks and the open: what was not checked is not written to. */
 DRIVE_CASE(test_a_name_that_changes_hands)
 {
 	struct spw_format_opts opts = options(false);
@@ -114,8 +93,8 @@ DRIVE_CASE(test_a_name_that_changes_hands)
 	before = hash_all();
 	swapped = link;
 	swapped_to = drives[3];
-	expect(-ESTALE, spw_format(paths, 1, &opts, NULL));
-	expect_words("names another device than a moment ago");
+	expect_refusal(-ESTALE, "names another device than a moment ago",
+		       spw_format(paths, 1, &opts, NULL));
 	assert_int_equal(hash_all(), before);
 	/* A store that was asked about, and another one that would be wiped. */
 	make_drive(drives[3], DRIVE_SIZE);
@@ -135,12 +114,10 @@ DRIVE_CASE(test_no_answer_is_not_free)
 	uint64_t before = hash_all();
 
 	closed_folder = "/sys/class/block";
-	expect(-EMFILE, format_drives(DRIVES, true, NULL));
-	expect_words("/sys/class/block");
+	expect_refusal(-EMFILE, "/sys/class/block", format_drives(DRIVES, true, NULL));
 	closed_folder = NULL;
 	short_of_memory = true;
-	expect(-EIO, format_drives(DRIVES, true, NULL));
-	expect_words("/proc/");
+	expect_refusal(-EIO, "/proc/", format_drives(DRIVES, true, NULL));
 	short_of_memory = false;
 	assert_int_equal(hash_all(), before);
 	expect(0, format_drives(DRIVES, true, NULL));
@@ -170,10 +147,7 @@ DRIVE_CASE(test_interrupted_wipe)
 	}
 }
 
-/*
- * The device has become smaller, and no longer has the byte that tells that a process has its last
- * partition open.
- */
+/* The device has shrunk: the byte whose lock shows that its last partition is open is gone. */
 DRIVE_CASE(test_a_lock_behind_the_end)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
@@ -184,8 +158,7 @@ DRIVE_CASE(test_a_lock_behind_the_end)
 	expect(0, spw_assemble(drives, 1, false, NULL, &assembly));
 	expect(0, spw_assembly_lock(&assembly, 1));
 	assert_int_equal(truncate(drives[0], 20 * (off_t)MIB), 0);
-	expect(-EBUSY, format_drives(1, true, NULL));
-	expect_words("a process has a store on it open");
+	expect_refusal(-EBUSY, "a process has a store on it open", format_drives(1, true, NULL));
 	expect(0, spw_probe(drives[0], &info));
 	assert_int_equal(info.error, -EBUSY);
 	spw_assembly_close(&assembly);

@@ -17,13 +17,22 @@
 #define ROUNDS   20000
 #define NO_LIMIT UINT64_MAX
 
-static void start(struct spw_spans *spans, uint64_t resident_max_bytes)
+static struct spw_spans the_spans, *const spans = &the_spans;
+
+static bool zeroed; /* what was taken last */
+
+static void start(uint64_t resident_max_bytes)
 {
 	assert_int_equal(spw_spans_init(spans, UNITS * SPW_SPAN_BYTES, resident_max_bytes), 0);
 }
 
+static void *take(size_t len)
+{
+	return spw_spans_take(spans, len, &zeroed);
+}
+
 /* The invariants at the top of spans.c. */
-static void check(const struct spw_spans *spans)
+static int check(void **state)
 {
 	uint64_t used = 0, dirty = 0;
 	unsigned free_blocks = 0, in_bins = 0;
@@ -58,197 +67,181 @@ static void check(const struct spw_spans *spans)
 	assert_int_equal(dirty * SPW_SPAN_BYTES, spans->resident_free_bytes);
 	assert_true(spans->resident_free_bytes <= spans->resident_max_bytes);
 	assert_true(spans->used_bytes + spans->resident_free_bytes <= spans->used_max_bytes);
+	(void)state;
+	return 0;
 }
 
-CASE(test_a_block_is_reused)
+static int end(void **state)
 {
-	struct spw_spans spans;
-	bool zeroed;
+	(void)check(state);
+	spw_spans_destroy(spans);
+	return 0;
+}
+
+#define SPANS_TEST(name) CASE_WITH(name, NULL, end)
+
+SPANS_TEST(test_a_block_is_reused)
+{
 	char *first, *second;
 
-	start(&spans, NO_LIMIT);
-	first = spw_spans_take(&spans, MIB + 1, &zeroed);
+	start(NO_LIMIT);
+	first = take(MIB + 1);
 	assert_true(zeroed);
 	assert_int_equal((uintptr_t)first % SPW_SPAN_BYTES, 0);
-	assert_int_equal(spw_spans_len_bytes(&spans, first), MIB + SPW_SPAN_BYTES);
+	assert_int_equal(spw_spans_len_bytes(spans, first), MIB + SPW_SPAN_BYTES);
 	memset(first, 1, MIB + 1);
-	spw_spans_give(&spans, first);
-	second = spw_spans_take(&spans, MIB, &zeroed);
+	spw_spans_give(spans, first);
+	second = take(MIB);
 	assert_ptr_equal(first, second);
 	assert_false(zeroed);
-	assert_int_equal(spans.reused, 1);
-	check(&spans);
-	spw_spans_destroy(&spans);
+	assert_int_equal(spans->reused, 1);
 }
 
-CASE(test_only_what_is_in_use_is_used)
+SPANS_TEST(test_only_what_is_in_use_is_used)
 {
-	struct spw_spans spans;
-	bool zeroed;
 	char *blocks[3];
 
-	start(&spans, NO_LIMIT);
+	start(NO_LIMIT);
 	for (unsigned i = 0; i < 3; i++)
-		blocks[i] = spw_spans_take(&spans, (i + 1) * SPW_SPAN_BYTES, &zeroed);
+		blocks[i] = take((i + 1) * SPW_SPAN_BYTES);
 	for (unsigned i = 0; i < 3; i++) {
-		assert_true(spw_spans_used(&spans, blocks[i]));
-		assert_false(spw_spans_used(&spans, blocks[i] + 1));
+		assert_true(spw_spans_used(spans, blocks[i]));
+		assert_false(spw_spans_used(spans, blocks[i] + 1));
 	}
-	assert_false(spw_spans_used(&spans, blocks[2] + SPW_SPAN_BYTES));
-	assert_false(spw_spans_used(&spans, blocks[2] + 2 * SPW_SPAN_BYTES));
-	assert_false(spw_spans_used(&spans, blocks[2] + 3 * SPW_SPAN_BYTES));
+	assert_false(spw_spans_used(spans, blocks[2] + SPW_SPAN_BYTES));
+	assert_false(spw_spans_used(spans, blocks[2] + 2 * SPW_SPAN_BYTES));
+	assert_false(spw_spans_used(spans, blocks[2] + 3 * SPW_SPAN_BYTES));
 	for (unsigned i = 0; i < 3; i++)
-		spw_spans_give(&spans, blocks[i]);
+		spw_spans_give(spans, blocks[i]);
 	for (unsigned i = 0; i < 3; i++)
-		assert_false(spw_spans_used(&spans, blocks[i]));
-	blocks[0] = spw_spans_take(&spans, UNITS * SPW_SPAN_BYTES, &zeroed);
+		assert_false(spw_spans_used(spans, blocks[i]));
+	blocks[0] = take(UNITS * SPW_SPAN_BYTES);
 	for (unsigned i = 1; i < UNITS; i++)
-		assert_false(spw_spans_used(&spans, blocks[0] + i * SPW_SPAN_BYTES));
-	check(&spans);
-	spw_spans_destroy(&spans);
+		assert_false(spw_spans_used(spans, blocks[0] + i * SPW_SPAN_BYTES));
 }
 
-CASE(test_beyond_the_limit_memory_goes_back)
+SPANS_TEST(test_beyond_the_limit_memory_goes_back)
 {
-	struct spw_spans spans;
-	bool zeroed;
 	char *blocks[3];
 
-	start(&spans, 2 * MIB);
+	start(2 * MIB);
 	for (unsigned i = 0; i < 3; i++) {
-		blocks[i] = spw_spans_take(&spans, MIB, &zeroed);
+		blocks[i] = take(MIB);
 		memset(blocks[i], 1, MIB);
 	}
 	for (unsigned i = 0; i < 3; i++)
-		spw_spans_give(&spans, blocks[i]);
-	check(&spans);
-	assert_int_equal(spans.resident_free_bytes, 2 * MIB);
-	assert_int_equal(spans.returned_bytes, MIB);
+		spw_spans_give(spans, blocks[i]);
+	(void)check(NULL);
+	assert_int_equal(spans->resident_free_bytes, 2 * MIB);
+	assert_int_equal(spans->returned_bytes, MIB);
 	for (size_t i = 0; i < MIB; i++)
 		assert_int_equal(blocks[2][i], 0);
-	spw_spans_destroy(&spans);
 }
 
 /*
  * Free blocks that are too short for the next one go back instead of staying beside it, but no more
  * of them than it takes.
  */
-CASE(test_resident_is_what_was_used_at_once)
+SPANS_TEST(test_resident_is_what_was_used_at_once)
 {
-	struct spw_spans spans;
-	bool zeroed;
 	char *blocks[3], *longer;
 
-	start(&spans, NO_LIMIT);
+	start(NO_LIMIT);
 	for (unsigned i = 0; i < 3; i++) {
-		blocks[i] = spw_spans_take(&spans, 3 * MIB, &zeroed);
+		blocks[i] = take(3 * MIB);
 		memset(blocks[i], 1, 3 * MIB);
 	}
-	spw_spans_give(&spans, blocks[0]);
-	spw_spans_give(&spans, blocks[2]);
-	check(&spans);
-	assert_int_equal(spans.resident_free_bytes, 6 * MIB);
-	assert_int_equal(spans.returned_bytes, 0);
-	longer = spw_spans_take(&spans, 4 * MIB, &zeroed);
+	spw_spans_give(spans, blocks[0]);
+	spw_spans_give(spans, blocks[2]);
+	(void)check(NULL);
+	assert_int_equal(spans->resident_free_bytes, 6 * MIB);
+	assert_int_equal(spans->returned_bytes, 0);
+	longer = take(4 * MIB);
 	assert_true(zeroed);
-	assert_int_equal(spans.used_max_bytes, 9 * MIB);
-	assert_int_equal(spans.used_bytes + spans.resident_free_bytes + spans.returned_bytes,
+	assert_int_equal(spans->used_max_bytes, 9 * MIB);
+	assert_int_equal(spans->used_bytes + spans->resident_free_bytes + spans->returned_bytes,
 			 3 * MIB + 4 * MIB + 6 * MIB);
-	assert_in_range(spans.returned_bytes, 4 * MIB, 6 * MIB);
-	check(&spans);
-	spw_spans_give(&spans, longer);
-	assert_non_null(spw_spans_take(&spans, 4 * MIB, &zeroed));
+	assert_in_range(spans->returned_bytes, 4 * MIB, 6 * MIB);
+	(void)check(NULL);
+	spw_spans_give(spans, longer);
+	assert_non_null(take(4 * MIB));
 	assert_false(zeroed);
-	check(&spans);
-	spw_spans_destroy(&spans);
 }
 
-CASE(test_what_does_not_fit_is_refused)
+SPANS_TEST(test_what_does_not_fit_is_refused)
 {
-	struct spw_spans spans;
-	bool zeroed;
 	void *blocks[4];
 
-	start(&spans, NO_LIMIT);
-	assert_null(spw_spans_take(&spans, UNITS * SPW_SPAN_BYTES + 1, &zeroed));
-	assert_null(spw_spans_take(&spans, SIZE_MAX, &zeroed));
-	assert_null(spw_spans_take(&spans, 0, &zeroed));
+	start(NO_LIMIT);
+	assert_null(take(UNITS * SPW_SPAN_BYTES + 1));
+	assert_null(take(SIZE_MAX));
+	assert_null(take(0));
 	for (unsigned i = 0; i < 4; i++)
-		blocks[i] = spw_spans_take(&spans, UNITS / 4 * SPW_SPAN_BYTES, &zeroed);
-	assert_null(spw_spans_take(&spans, 1, &zeroed));
-	assert_int_equal(spans.refused, 4);
+		blocks[i] = take(UNITS / 4 * SPW_SPAN_BYTES);
+	assert_null(take(1));
+	assert_int_equal(spans->refused, 4);
 	for (unsigned i = 0; i < 4; i++)
-		spw_spans_give(&spans, blocks[i ^ 1]);
-	check(&spans);
-	assert_non_null(spw_spans_take(&spans, UNITS * SPW_SPAN_BYTES, &zeroed));
-	spw_spans_destroy(&spans);
+		spw_spans_give(spans, blocks[i ^ 1]);
+	(void)check(NULL);
+	assert_non_null(take(UNITS * SPW_SPAN_BYTES));
 }
 
 /* Dirty and clean blocks in turns leave no room until all are clean. */
-CASE(test_room_is_joined_when_it_is_needed)
+SPANS_TEST(test_room_is_joined_when_it_is_needed)
 {
-	struct spw_spans spans;
-	bool zeroed;
 	void *blocks[UNITS];
 
-	start(&spans, UNITS / 2 * SPW_SPAN_BYTES);
+	start(UNITS / 2 * SPW_SPAN_BYTES);
 	for (unsigned i = 0; i < UNITS; i++)
-		blocks[i] = spw_spans_take(&spans, SPW_SPAN_BYTES, &zeroed);
+		blocks[i] = take(SPW_SPAN_BYTES);
 	for (unsigned i = 0; i < UNITS; i += 2)
-		spw_spans_give(&spans, blocks[i]);
+		spw_spans_give(spans, blocks[i]);
 	for (unsigned i = 1; i < UNITS; i += 2)
-		spw_spans_give(&spans, blocks[i]);
-	check(&spans);
-	assert_int_equal(spans.resident_free_bytes, UNITS / 2 * SPW_SPAN_BYTES);
-	assert_non_null(spw_spans_take(&spans, UNITS * SPW_SPAN_BYTES, &zeroed));
+		spw_spans_give(spans, blocks[i]);
+	(void)check(NULL);
+	assert_int_equal(spans->resident_free_bytes, UNITS / 2 * SPW_SPAN_BYTES);
+	assert_non_null(take(UNITS * SPW_SPAN_BYTES));
 	assert_true(zeroed);
-	check(&spans);
-	spw_spans_destroy(&spans);
 }
 
-CASE(test_random)
+SPANS_TEST(test_random)
 {
 	uint64_t random = random_seed();
-	struct spw_spans spans;
 	unsigned char *blocks[BLOCKS] = {NULL};
 	size_t lens[BLOCKS];
 
-	start(&spans, 40 * SPW_SPAN_BYTES);
+	start(40 * SPW_SPAN_BYTES);
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		unsigned i = (unsigned)random_below(&random, BLOCKS);
-		bool zeroed;
 
 		if (blocks[i]) { /* its first and last byte are still its own */
 			assert_int_equal(blocks[i][0], i + 1);
 			assert_int_equal(blocks[i][lens[i] - 1], i + 1);
-			spw_spans_give(&spans, blocks[i]);
+			spw_spans_give(spans, blocks[i]);
 			blocks[i] = NULL;
 		} else {
 			lens[i] = 2 + random_below(&random, 24 * SPW_SPAN_BYTES);
-			blocks[i] = spw_spans_take(&spans, lens[i], &zeroed);
+			blocks[i] = take(lens[i]);
 			if (blocks[i]) {
-				assert_true(spw_spans_own(&spans, blocks[i]));
+				assert_true(spw_spans_own(spans, blocks[i]));
 				assert_true(!zeroed ||
 					    (blocks[i][0] == 0 && blocks[i][lens[i] - 1] == 0));
 				blocks[i][0] = blocks[i][lens[i] - 1] = (unsigned char)(i + 1);
 			}
 		}
 		if (round % 16 == 0)
-			check(&spans);
+			(void)check(NULL);
 	}
-	assert_true(spans.reused > 0 && spans.returned_bytes > 0 && spans.refused > 0);
-	spw_spans_destroy(&spans);
+	assert_true(spans->reused > 0 && spans->returned_bytes > 0 && spans->refused > 0);
 }
 
 CASE(test_no_range)
 {
-	struct spw_spans spans;
-
-	assert_int_equal(spw_spans_init(&spans, 1, NO_LIMIT), -EINVAL);
-	assert_int_equal(spw_spans_init(&spans, (uint64_t)UINT32_MAX * SPW_SPAN_BYTES, NO_LIMIT),
+	assert_int_equal(spw_spans_init(spans, 1, NO_LIMIT), -EINVAL);
+	assert_int_equal(spw_spans_init(spans, (uint64_t)UINT32_MAX * SPW_SPAN_BYTES, NO_LIMIT),
 			 -EINVAL);
-	assert_int_equal(spw_spans_init(&spans, (uint64_t)1 << 47, NO_LIMIT), -ENOMEM);
-	assert_false(spw_spans_own(&spans, &spans));
+	assert_int_equal(spw_spans_init(spans, (uint64_t)1 << 47, NO_LIMIT), -ENOMEM);
+	assert_false(spw_spans_own(spans, spans));
 }
 
 RUN_CASES(NULL, NULL)

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_bench.c - the parts of the bench: offsets, verified blocks, histograms,
- * names
- */
+/* tests/unit/test_tool_bench.c - the bench: offsets, verified blocks, histograms, names */
 
 #include "tests/case.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "tools/bench/devices.c"
 #include "tools/bench/offsets.c"
 #include "tools/bench/options.c"
 #include "tools/bench/values.c"
-#include "tools/bench/backlog.c"
-#include "tools/bench/crc32c.c"
 #include "tools/bench/verify.c"
 #include "tools/ui/nearest.c"
 
@@ -163,6 +156,8 @@ CASE(what_does_not_fit_is_refused)
 
 #define UNIT 4096
 
+static char buf[2 * UNIT];
+
 static const enum bench_verify kinds[] = {BENCH_VERIFY_XXH3, BENCH_VERIFY_CRC32C};
 
 static struct bench_units units_of(enum bench_verify checksum)
@@ -170,59 +165,54 @@ static struct bench_units units_of(enum bench_verify checksum)
 	return (struct bench_units){.checksum = checksum, .unit_bytes = UNIT, .seed = 7};
 }
 
+/* The first @len bytes of what was written to @offset: 0, or -EBADMSG. */
+static int check_at(const struct bench_units *units, size_t len, uint64_t offset,
+		    uint64_t generation)
+{
+	return bench_verify_check(units, buf, len, offset, generation, "d");
+}
+
 CASE(every_flipped_bit_is_found)
 {
-	static char buf[2 * UNIT];
-
 	for (size_t kind = 0; kind < SPW_ARRAY_LEN(kinds); kind++) {
 		struct bench_units units = units_of(kinds[kind]);
 
 		bench_verify_fill(&units, buf, sizeof(buf), 8 * UNIT, 3);
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), 0);
+		assert_int_equal(check_at(&units, sizeof(buf), 8 * UNIT, 3), 0);
 		for (unsigned bit = 0; bit < sizeof(buf) * 8; bit++) {
 			buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
-			assert_int_equal(
-				bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"),
-				-EBADMSG);
+			assert_int_equal(check_at(&units, sizeof(buf), 8 * UNIT, 3), -EBADMSG);
 			buf[bit / 8] = (char)(buf[bit / 8] ^ 1 << bit % 8);
 		}
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 8 * UNIT, 3, "d"), 0);
+		assert_int_equal(check_at(&units, sizeof(buf), 8 * UNIT, 3), 0);
 	}
+}
+
+static void is_wrong(const struct bench_units *units, uint64_t offset, uint64_t generation,
+		     const char *words)
+{
+	assert_int_equal(check_at(units, units->unit_bytes, offset, generation), -EBADMSG);
+	assert_non_null(strstr(spw_last_error(), words));
 }
 
 CASE(misplaced_and_older_blocks_are_found)
 {
-	static char buf[UNIT];
-
 	for (size_t kind = 0; kind < SPW_ARRAY_LEN(kinds); kind++) {
-		struct bench_units units = units_of(kinds[kind]), other = units;
+		struct bench_units units = units_of(kinds[kind]), seeded = units, shorter = units,
+				   other = units_of(kinds[!kind]);
 
-		bench_verify_fill(&units, buf, sizeof(buf), UNIT, 3);
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 2 * UNIT, 3, "d"),
-				 -EBADMSG);
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), 0, 3, "d"), -EBADMSG);
-		assert_non_null(
-			strstr(spw_last_error(), "holds the block that was written to byte 4096"));
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 4, "d"),
-				 -EBADMSG);
-		assert_non_null(strstr(spw_last_error(), "last write to it was lost"));
-		other.seed = 8;
-		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"),
-				 -EBADMSG);
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT,
-						    BENCH_GENERATION_ANY, "d"),
-				 0);
-		other = units;
-		other.unit_bytes = 512;
-		assert_int_equal(bench_verify_check(&other, buf, 512, UNIT, 3, "d"), -EBADMSG);
-		other = units_of(kinds[!kind]);
-		assert_int_equal(bench_verify_check(&other, buf, sizeof(buf), UNIT, 3, "d"),
-				 -EBADMSG);
-		assert_non_null(strstr(spw_last_error(), "another verify="));
-		memset(buf, 0, sizeof(buf));
-		assert_int_equal(bench_verify_check(&units, buf, sizeof(buf), UNIT, 3, "d"),
-				 -EBADMSG);
-		assert_non_null(strstr(spw_last_error(), "not written by a verify job"));
+		seeded.seed = 8;
+		shorter.unit_bytes = 512;
+		bench_verify_fill(&units, buf, UNIT, UNIT, 3);
+		assert_int_equal(check_at(&units, UNIT, UNIT, BENCH_GENERATION_ANY), 0);
+		is_wrong(&units, 2 * UNIT, 3, "");
+		is_wrong(&units, 0, 3, "holds the block that was written to byte 4096");
+		is_wrong(&units, UNIT, 4, "last write to it was lost");
+		is_wrong(&seeded, UNIT, 3, "");
+		is_wrong(&shorter, UNIT, 3, "");
+		is_wrong(&other, UNIT, 3, "another verify=");
+		memset(buf, 0, UNIT);
+		is_wrong(&units, UNIT, 3, "not written by a verify job");
 	}
 }
 
@@ -244,78 +234,8 @@ CASE(crc32c_is_castagnolis)
 
 		assert_int_equal(bench_crc32c(first, bytes + cut, sizeof(bytes) - cut),
 				 bench_crc32c(0, bytes, sizeof(bytes)));
-		assert_int_equal(first, ~by_hand(~0u, bytes, cut));
+		assert_int_equal(first, ~crc32c_by_hand(~0u, bytes, cut));
 	}
-}
-
-/*
- * Writes end in any order; what is due is read back in the order of writing, each once, and never
- * before it has ended.
- */
-CASE(a_backlog_gives_back_what_was_written)
-{
-	struct bench_job job = {.verify_backlog = 4, .iodepth = 3};
-	struct bench_backlog backlog = {0};
-	struct spw_io io = {.len_bytes = 4096};
-
-	assert_int_equal(bench_backlog_init(&backlog, &job), 0);
-	for (unsigned i = 0; i < 4; i++) {
-		assert_false(bench_backlog_is_due(&backlog));
-		io.offset_bytes = i * 4096;
-		assert_int_equal(bench_backlog_add(&backlog, &io, 10 + i), i);
-	}
-	assert_true(bench_backlog_is_due(&backlog));
-	bench_backlog_ended(&backlog, 1);
-	assert_null(bench_backlog_next(&backlog));
-	bench_backlog_ended(&backlog, 0);
-	for (unsigned i = 0; i < 2; i++) {
-		const struct bench_written *written = bench_backlog_next(&backlog);
-
-		assert_non_null(written);
-		assert_int_equal(written->offset_bytes, i * 4096);
-		assert_int_equal(written->generation, 10 + i);
-	}
-	assert_null(bench_backlog_next(&backlog));
-	bench_backlog_ended(&backlog, 2);
-	bench_backlog_ended(&backlog, 3);
-	assert_non_null(bench_backlog_next(&backlog));
-	assert_non_null(bench_backlog_next(&backlog));
-	assert_false(bench_backlog_is_due(&backlog));
-	assert_false(backlog.left_out);
-	bench_backlog_free(&backlog);
-}
-
-CASE(a_small_batch_leaves_the_rest_for_the_end)
-{
-	struct bench_job job = {.verify_backlog = 4, .verify_backlog_batch = 1, .iodepth = 2};
-	struct bench_backlog backlog = {0};
-	struct spw_io io = {.len_bytes = 4096};
-	unsigned reads = 0;
-
-	assert_int_equal(bench_backlog_init(&backlog, &job), 0);
-	for (unsigned i = 0; i < 8; i++) {
-		assert_true(bench_backlog_takes(&backlog));
-		bench_backlog_ended(&backlog, bench_backlog_add(&backlog, &io, i));
-		for (; bench_backlog_is_due(&backlog); reads++)
-			assert_int_equal(bench_backlog_next(&backlog)->generation, reads);
-	}
-	assert_int_equal(reads, 2);
-	assert_false(backlog.left_out);
-	bench_backlog_flush(&backlog);
-	for (; bench_backlog_is_due(&backlog); reads++)
-		assert_int_equal(bench_backlog_next(&backlog)->generation, reads);
-	assert_int_equal(reads, 8);
-	/* It holds no more than it has room for. One that has not ended is never forgotten. */
-	assert_true(backlog.capacity > 7);
-	backlog.capacity = 7;
-	for (unsigned i = 0; i < 7; i++)
-		(void)bench_backlog_add(&backlog, &io, i);
-	assert_false(bench_backlog_takes(&backlog));
-	bench_backlog_ended(&backlog, backlog.head);
-	assert_true(bench_backlog_takes(&backlog));
-	(void)bench_backlog_add(&backlog, &io, 7);
-	assert_true(backlog.left_out);
-	bench_backlog_free(&backlog);
 }
 
 /* ---- Histograms ------------------------------------------------------------------------------ */
@@ -353,7 +273,6 @@ CASE(percentiles_agree_with_sorting)
 	static uint64_t values[30000];
 	struct bench_random random = {.state = 42};
 
-	(void)state;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(values); i++) {
 		values[i] = bench_random_next(&random) >> (20 + bench_random_next(&random) % 40);
 		spw_histogram_add(&parts[i % 3], values[i] % (UINT64_C(1) << 39));

@@ -157,15 +157,15 @@ uint64_t spw_store_chunk_bytes(const struct spw_store *store)
 
 /* ---- Cases ---- */
 
-/* A job that puts @depth objects at once, @fails of which fail. Return: what it ended with. */
-static int run_job(unsigned depth, unsigned fails, struct bench_worker *worker)
+/* A job that puts three objects at once, @fails of which fail. Return: what it ended with. */
+static int run_job(unsigned fails, struct bench_worker *worker)
 {
 	struct bench_job job = {
 		.name = "fails",
 		.rw = BENCH_WRITE,
 		.object_bytes = OBJECT_BYTES,
 		.size_bytes = (uint64_t)PUTS_MAX * OBJECT_BYTES,
-		.iodepth = depth,
+		.iodepth = 3,
 		.numjobs = 1,
 		.numa_node = BENCH_NUMA_ANY,
 	};
@@ -174,30 +174,25 @@ static int run_job(unsigned depth, unsigned fails, struct bench_worker *worker)
 
 	fake = (struct fake){.fails = fails};
 	bench_gate_init(&gate);
-	gate.open = true;
+	assert_int_equal(sem_post(&gate.open), 0);
 	*worker = (struct bench_worker){.job = &job, .devices_count = 1, .gate = &gate};
 	result = bench_store_worker_run(worker);
 	assert_int_equal(worker->stats.error, result);
-	free(worker->shares);
+	free(worker->drives);
 	return result;
 }
 
-CASE(what_is_in_flight_keeps_its_memory)
+/* What is in flight keeps its memory, and the words are those of the first error. */
+CASE(a_failing_put_ends_the_job)
 {
 	static struct bench_worker worker;
 
-	assert_int_equal(run_job(3, 1, &worker), -ENOSPC);
-	assert_true(fake.closed);
-	assert_false(fake.torn);
-	assert_string_equal(worker.stats.error_text, "put 3 has failed");
-}
-
-CASE(the_words_are_those_of_the_first_error)
-{
-	static struct bench_worker worker;
-
-	assert_int_equal(run_job(3, 2, &worker), -ENOSPC);
-	assert_string_equal(worker.stats.error_text, "put 3 has failed");
+	for (unsigned fails = 1; fails <= 2; fails++) {
+		assert_int_equal(run_job(fails, &worker), -ENOSPC);
+		assert_true(fake.closed);
+		assert_false(fake.torn);
+		assert_string_equal(worker.stats.error_text, "put 3 has failed");
+	}
 }
 
 RUN_CASES(NULL, NULL)

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_jobfile.c - job files: what is understood, and every bad input with its line
- */
+/* tests/unit/test_tool_jobfile.c - job files: what is understood, and bad input with its line */
 
 #include "tests/case.h"
 #include "tests/random.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "tools/bench/jobfile.c"
@@ -25,7 +22,7 @@ static void tell(const char *fault)
 	told_count++;
 }
 
-static int read_text(const char *text, struct bench_plan *plan)
+static int read_bytes(const char *text, size_t len, struct bench_plan *plan)
 {
 	struct bench_job global;
 	int fd, result;
@@ -35,13 +32,18 @@ static int read_text(const char *text, struct bench_plan *plan)
 		       getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	fd = mkstemp(path);
 	assert_true(fd >= 0);
-	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+	assert_int_equal(write(fd, text, len), len);
 	assert_int_equal(close(fd), 0);
 	*plan = (struct bench_plan){0};
 	told_count = 0;
 	result = bench_jobfile_read(path, &global, plan, tell);
 	assert_int_equal(unlink(path), 0);
 	return result;
+}
+
+static int read_text(const char *text, struct bench_plan *plan)
+{
+	return read_bytes(text, strlen(text), plan);
 }
 
 CASE(sections_inherit)
@@ -121,6 +123,7 @@ CASE(every_option_is_understood)
 	assert_int_equal(job->level, BENCH_LEVEL_STORE);
 	assert_int_equal(job->object_bytes, 32 << 20);
 	assert_int_equal(job->numa_node, 0);
+	assert_string_equal(job->description, "words of it");
 	bench_plan_free(&plan);
 }
 
@@ -283,7 +286,6 @@ CASE(long_lines_names_and_zero_bytes_are_refused)
 	static char text[3 * LINE_BYTES_MAX];
 	struct bench_plan plan;
 	struct bench_job global;
-	FILE *file;
 
 	memset(text, 'x', sizeof(text) - 1);
 	memcpy(text, "[a]\nfilename=", 13);
@@ -295,15 +297,9 @@ CASE(long_lines_names_and_zero_bytes_are_refused)
 	assert_int_equal(read_text(text, &plan), -EINVAL);
 	assert_non_null(strstr(spw_last_error(), ":1: the name is longer"));
 
-	bench_job_init(&global);
-	file = fopen(path, "w");
-	assert_non_null(file);
-	assert_int_equal(fwrite("[a]\n\0\n", 1, 6, file), 6);
-	assert_int_equal(fclose(file), 0);
-	plan = (struct bench_plan){0};
-	assert_int_equal(bench_jobfile_read(path, &global, &plan, tell), -EINVAL);
+	assert_int_equal(read_bytes("[a]\n\0\n", 6, &plan), -EINVAL);
 	assert_non_null(strstr(spw_last_error(), ":2: the line holds a zero byte"));
-	assert_int_equal(unlink(path), 0);
+	bench_job_init(&global);
 	assert_int_equal(bench_jobfile_read(path, &global, &plan, tell), -ENOENT);
 	assert_non_null(strstr(spw_last_error(), path));
 	assert_int_equal(bench_jobfile_read("/", &global, &plan, tell), -EISDIR);

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_plan.c - the formulae of spillway plan against published figures and against
- * each other
- */
+/* tests/unit/test_tool_plan.c - spillway plan: its formulae against published figures */
 
 #include "tests/case.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "tools/plan/model.c"
 
@@ -56,10 +52,7 @@ CASE(activations_of_a_layer)
 	     1e-12);
 }
 
-/*
- * Of GPT-3, the core of attention holds 5 a s / h = 80 of 34 + 80: selective recomputation saves 70
- * %.
- */
+/* Of GPT-3, the core of attention holds 5 a s / h = 80 of 34 + 80, which is 70 %. */
 CASE(selective_recomputation_saves_70_percent)
 {
 	struct model model = gpt3;
@@ -164,35 +157,29 @@ CASE(bandwidth_is_all_in_half_of_the_step)
 	near(20e9, model_bandwidth_needed(&step), 1e-12);
 }
 
-static void refuse(const struct model *model, const char *words)
-{
-	assert_int_equal(-EINVAL, model_check(model));
-	assert_non_null(strstr(spw_last_error(), words));
-}
-
 CASE(nonsense_is_refused)
 {
+	static struct model model;
+	static const struct {
+		uint32_t *field, value;
+		const char *words;
+	} rows[] = {
+		{&model.layers, 97, "pipeline stages"},
+		{&model.tensor_parallel, 7, "shared by 7"},
+		{&model.hidden, 12289, "heads"},
+		{&model.sequence, 0, "must not be 0"},
+		{&model.dtype_bytes, 9, "more than 8"},
+		{&model.micro_batches, UINT32_MAX, "micro-batches are more"},
+	};
 	struct spw_plan_result result;
-	struct model model = gpt3;
 
-	assert_int_equal(0, model_check(&model));
-	model.layers = 97;
-	refuse(&model, "pipeline stages");
-	model = gpt3;
-	model.tensor_parallel = 7;
-	refuse(&model, "shared by 7");
-	model = gpt3;
-	model.hidden = 12289;
-	refuse(&model, "heads");
-	model = gpt3;
-	model.sequence = 0;
-	refuse(&model, "must not be 0");
-	model = gpt3;
-	model.dtype_bytes = 9;
-	refuse(&model, "more than 8");
-	model = gpt3;
-	model.micro_batches = UINT32_MAX;
-	refuse(&model, "micro-batches are more");
+	assert_int_equal(0, model_check(&gpt3));
+	for (size_t i = 0; i < SPW_ARRAY_LEN(rows); i++) {
+		model = gpt3;
+		*rows[i].field = rows[i].value;
+		assert_int_equal(-EINVAL, model_check(&model));
+		assert_non_null(strstr(spw_last_error(), rows[i].words));
+	}
 	model.micro_batches = MODEL_MICRO_BATCHES_MAX;
 	assert_int_equal(-EINVAL, model_plan(&model, NULL, &result));
 	model = gpt3;

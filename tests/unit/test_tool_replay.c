@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_tool_replay.c - spillway replay: steps out of traces, and the pattern that finds
- * wrong bytes
- */
+/* tests/unit/test_tool_replay.c - spillway replay: steps of traces; the pattern of its bytes */
 
 #include "tests/case.h"
 
@@ -15,54 +12,29 @@
 
 static const struct replay_step_opts plain = {.speed = 1, .scale = 1, .min_bytes = 50};
 
+#define AT(ms, what)         .ns = (ms)*MS, .kind = SPW_TRACE_##what
+#define OF(id, storage, all) .tensor = id, .storage_key = storage, .storage_len_bytes = all
+#define RANGE(offset, len)   .offset_bytes = offset, .len_bytes = len
+
 /* Step 1: one tensor, used up in step 2. Step 2: two scopes, views, an overwritten storage. */
 static const struct spw_trace_event events[] = {
-	{.ns = 1 * MS, .kind = SPW_TRACE_STEP},
-	{.ns = 2 * MS,
-	 .kind = SPW_TRACE_OFFER,
-	 .tensor = 1,
-	 .storage_key = 1,
-	 .storage_len_bytes = 100,
-	 .len_bytes = 100},
-	{.ns = 10 * MS, .kind = SPW_TRACE_STEP},
-	{.ns = 11 * MS, .kind = SPW_TRACE_SCOPE_ENTER, .scope_key = 1},
-	{.ns = 12 * MS,
-	 .kind = SPW_TRACE_OFFER,
-	 .tensor = 2,
-	 .storage_key = 2,
-	 .storage_len_bytes = 1000,
-	 .offset_bytes = 100,
-	 .len_bytes = 500},
-	{.ns = 13 * MS,
-	 .kind = SPW_TRACE_OFFER,
-	 .tensor = 2,
-	 .storage_key = 2,
-	 .storage_len_bytes = 1000,
-	 .len_bytes = 1000,
-	 .result = SPW_TRACE_RESULT_DEDUP},
-	{.ns = 14 * MS, .kind = SPW_TRACE_SCOPE_LEAVE},
-	{.ns = 14 * MS, .kind = SPW_TRACE_SCOPE_ENTER, .scope_key = 2},
-	{.ns = 15 * MS,
-	 .kind = SPW_TRACE_OFFER,
-	 .tensor = 3,
-	 .storage_key = 2,
-	 .storage_version = 1,
-	 .storage_len_bytes = 1000,
-	 .offset_bytes = 100,
-	 .len_bytes = 40},
-	{.ns = 16 * MS, .kind = SPW_TRACE_SCOPE_LEAVE},
-	{.ns = 20 * MS, .kind = SPW_TRACE_TAKE, .tensor = 1, .len_bytes = 100},
-	{.ns = 21 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 1},
-	{.ns = 26 * MS,
-	 .kind = SPW_TRACE_TAKE,
-	 .tensor = 3,
-	 .offset_bytes = 100,
-	 .len_bytes = 40,
-	 .wait_ns = 4 * MS},
-	{.ns = 27 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 3},
-	{.ns = 28 * MS, .kind = SPW_TRACE_TAKE, .tensor = 2, .len_bytes = 1000},
-	{.ns = 30 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 2},
-	{.ns = 40 * MS, .kind = SPW_TRACE_STEP},
+	{AT(1, STEP)},
+	{AT(2, OFFER), OF(1, 1, 100), RANGE(0, 100)},
+	{AT(10, STEP)},
+	{AT(11, SCOPE_ENTER), .scope_key = 1},
+	{AT(12, OFFER), OF(2, 2, 1000), RANGE(100, 500)},
+	{AT(13, OFFER), OF(2, 2, 1000), RANGE(0, 1000), .result = SPW_TRACE_RESULT_DEDUP},
+	{AT(14, SCOPE_LEAVE)},
+	{AT(14, SCOPE_ENTER), .scope_key = 2},
+	{AT(15, OFFER), OF(3, 2, 1000), RANGE(100, 40), .storage_version = 1},
+	{AT(16, SCOPE_LEAVE)},
+	{AT(20, TAKE), .tensor = 1, RANGE(0, 100)},
+	{AT(21, RELEASE), .tensor = 1},
+	{AT(26, TAKE), .tensor = 3, RANGE(100, 40), .wait_ns = 4 * MS},
+	{AT(27, RELEASE), .tensor = 3},
+	{AT(28, TAKE), .tensor = 2, RANGE(0, 1000)},
+	{AT(30, RELEASE), .tensor = 2},
+	{AT(40, STEP)},
 };
 
 static const struct spw_trace trace = {.model = "",
@@ -71,6 +43,22 @@ static const struct spw_trace trace = {.model = "",
 				       .steps = 3,
 				       .tensors = 3,
 				       .storages = 2};
+
+/* What the planner was given, of two tensors. */
+static struct spw_plan_step planned;
+
+static struct spw_plan_result plan_of(const struct replay_step *step)
+{
+	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30,
+					       .read_bytes_per_second = 1u << 30};
+	struct spw_plan_result result = {.size = sizeof(result)};
+	static struct spw_plan_tensor tensors[2];
+	enum spw_plan_choice choices[2];
+
+	replay_step_plan(step, 50, tensors, &planned);
+	assert_int_equal(spw_plan(&planned, &drives, NULL, choices, &result), 0);
+	return result;
+}
 
 CASE(a_step_of_a_trace)
 {
@@ -91,7 +79,6 @@ CASE(a_step_of_a_trace)
 	assert_int_equal(step.scope_bytes, 1000);
 	assert_int_equal(step.small_bytes, 40);
 	assert_int_equal(step.tensors[0].pack_ns, 2 * MS);
-	assert_int_equal(step.tensors[0].offers, 2);
 	assert_int_equal(step.tensors[0].use_ns, 14 * MS);
 	/* Offered twice, released once: the other user goes at the end. */
 	assert_int_equal(step.tensors[0].release_ns, 26 * MS);
@@ -128,47 +115,20 @@ CASE(speed_and_scale)
 	replay_step_free(&step);
 }
 
-/*
- * Two threads wait at the same time, longer together than passes: time stands still, and never goes
- * back.
- */
+/* Waits that are longer together than passes: time stands still, and never goes back. */
 CASE(waits_at_the_same_time)
 {
 	static const struct spw_trace_event made[] = {
-		{.ns = 5 * MS, .kind = SPW_TRACE_STEP},
-		{.ns = 6 * MS,
-		 .kind = SPW_TRACE_OFFER,
-		 .tensor = 1,
-		 .storage_key = 1,
-		 .storage_len_bytes = 100,
-		 .len_bytes = 100},
-		{.ns = 7 * MS,
-		 .kind = SPW_TRACE_OFFER,
-		 .tensor = 2,
-		 .storage_key = 2,
-		 .storage_len_bytes = 100,
-		 .len_bytes = 100},
-		{.ns = 17 * MS,
-		 .kind = SPW_TRACE_TAKE,
-		 .tensor = 1,
-		 .len_bytes = 100,
-		 .wait_ns = 9 * MS},
-		{.ns = 17 * MS,
-		 .kind = SPW_TRACE_TAKE,
-		 .tensor = 2,
-		 .len_bytes = 100,
-		 .wait_ns = 9 * MS},
-		{.ns = 18 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 1},
-		{.ns = 19 * MS, .kind = SPW_TRACE_RELEASE, .tensor = 2},
+		{AT(5, STEP)},
+		{AT(6, OFFER), OF(1, 1, 100), RANGE(0, 100)},
+		{AT(7, OFFER), OF(2, 2, 100), RANGE(0, 100)},
+		{AT(17, TAKE), .tensor = 1, RANGE(0, 100), .wait_ns = 9 * MS},
+		{AT(17, TAKE), .tensor = 2, RANGE(0, 100), .wait_ns = 9 * MS},
+		{AT(18, RELEASE), .tensor = 1},
+		{AT(19, RELEASE), .tensor = 2},
 	};
 	static const struct spw_trace two = {
 		.model = "", .events = made, .count = 7, .steps = 1, .tensors = 2, .storages = 2};
-	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30,
-					       .read_bytes_per_second = 1u << 30};
-	struct spw_plan_result result = {.size = sizeof(result)};
-	enum spw_plan_choice choices[2];
-	struct spw_plan_tensor tensors[2];
-	struct spw_plan_step plan;
 	struct replay_step step;
 
 	assert_int_equal(replay_step_make(&two, &plain, &step), 0);
@@ -177,8 +137,7 @@ CASE(waits_at_the_same_time)
 	assert_int_equal(step.tensors[0].use_ns, 3 * MS);
 	assert_int_equal(step.tensors[1].use_ns, 3 * MS);
 	assert_int_equal(step.compute_ns, 5 * MS);
-	replay_step_plan(&step, 50, tensors, &plan);
-	assert_int_equal(spw_plan(&plan, &drives, NULL, choices, &result), 0);
+	(void)plan_of(&step);
 	replay_step_free(&step);
 }
 
@@ -247,24 +206,16 @@ CASE(enormous_figures)
 CASE(the_step_for_the_planner)
 {
 	struct replay_step_opts opts = plain;
-	struct spw_plan_result result = {.size = sizeof(result)};
-	const struct spw_plan_drives drives = {.write_bytes_per_second = 1u << 30,
-					       .read_bytes_per_second = 1u << 30};
-	enum spw_plan_choice choices[2];
-	struct spw_plan_tensor tensors[2];
-	struct spw_plan_step plan;
 	struct replay_step step;
 
 	opts.number = 2;
 	assert_int_equal(replay_step_make(&trace, &opts, &step), 0);
-	replay_step_plan(&step, 50, tensors, &plan);
-	assert_int_equal(plan.count, 2);
-	assert_int_equal(plan.forward_ns + plan.backward_ns, step.compute_ns);
-	assert_int_equal(tensors[0].users, 1);
-	assert_false(tensors[0].must_keep);
-	assert_true(tensors[1].must_keep);
-	assert_int_equal(spw_plan(&plan, &drives, NULL, choices, &result), 0);
-	assert_int_equal(result.peak_keep_all_bytes, step.keep_all_bytes);
+	assert_int_equal(plan_of(&step).peak_keep_all_bytes, step.keep_all_bytes);
+	assert_int_equal(planned.count, 2);
+	assert_int_equal(planned.forward_ns + planned.backward_ns, step.compute_ns);
+	assert_int_equal(planned.tensors[0].users, 1);
+	assert_false(planned.tensors[0].must_keep);
+	assert_true(planned.tensors[1].must_keep);
 	replay_step_free(&step);
 }
 

@@ -5,7 +5,6 @@
 /* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile */
 /* link: tools/bench/run tools/bench/devices tools/bench/timer */
 /* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify */
-/* link: tools/bench/crc32c tools/bench/backlog */
 /* link: tools/bench/live */
 /* wrap: bench_run bench_run_free spw_device_open */
 
@@ -13,7 +12,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "tools/bench/bench.h"
@@ -27,10 +25,7 @@ static unsigned measurements, interrupt_before; /* this one */
 static bool measures;                           /* in earnest */
 static unsigned opens, interrupt_open;          /* of a drive; at this one */
 
-int __real_spw_device_open(const char *path, const struct spw_device_opts *opts,
-			   struct spw_device **device);
-int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
-			   struct spw_device **device);
+typeof(spw_device_open) __real_spw_device_open, __wrap_spw_device_open;
 int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
 			   struct spw_device **device)
 {
@@ -39,8 +34,7 @@ int __wrap_spw_device_open(const char *path, const struct spw_device_opts *opts,
 	return __real_spw_device_open(path, opts, device);
 }
 
-int __real_bench_run(struct bench_run *run);
-int __wrap_bench_run(struct bench_run *run);
+typeof(bench_run) __real_bench_run, __wrap_bench_run;
 int __wrap_bench_run(struct bench_run *run)
 {
 	static struct bench_worker worker;
@@ -59,8 +53,7 @@ int __wrap_bench_run(struct bench_run *run)
 	return 0;
 }
 
-void __real_bench_run_free(struct bench_run *run);
-void __wrap_bench_run_free(struct bench_run *run);
+typeof(bench_run_free) __real_bench_run_free, __wrap_bench_run_free;
 void __wrap_bench_run_free(struct bench_run *run)
 {
 	if (interrupt_open > 0)

@@ -1,24 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * tests/unit/test_trace.c - traces: what is written comes back; what is damaged is refused, with
- * the line
- */
+/* tests/unit/test_trace.c - traces are read as written; damaged ones are refused, with the line */
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/case.h"
 #include "tests/random.h"
-#include <zlib.h>
 
 #include <spillway/trace.h>
 
+#include "util/util.h"
+
 #define HEADER "{\"format\":\"spillway-trace\",\"version\":1,\"model\":\"m\"}\n"
-#define STEP   "{\"event\":\"step\",\"ns\":5}\n"
+#define STEP   EVENT("step", ",\"ns\":5")
 #define OFFER                                                                               \
 	"{\"event\":\"offer\",\"ns\":7,\"tensor\":1,\"storage\":1,\"version\":0,\"storage_" \
 	"bytes\":100,\"offset\":10,"
@@ -26,7 +20,10 @@
 #define AGAIN(storage, version)                                                                   \
 	"{\"event\":\"offer\",\"ns\":9,\"tensor\":1,\"storage\":" storage ",\"version\":" version \
 	",\"storage_bytes\":100,\"offset\":10,\"bytes\":90,\"result\":\"dedup\"}\n"
-#define RELEASE "{\"event\":\"release\",\"ns\":9,\"tensor\":1}\n"
+#define EVENT(name, rest) "{\"event\":\"" name "\"" rest "}\n"
+#define RELEASE           EVENT("release", ",\"ns\":9,\"tensor\":1")
+#define TAKE(rest)        EVENT("take", ",\"ns\":9,\"tensor\":1," rest)
+#define STAGE(rest)       EVENT("stage", ",\"ns\":5,\"micro_batch\":" rest)
 
 static char path[4096], path_gz[4096];
 
@@ -57,60 +54,86 @@ static void put_file(const char *name, const void *bytes, size_t len)
 	assert_int_equal(fclose(file), 0);
 }
 
-/* Reading @text fails with @error, and the message holds @words. */
-static void refused(const char *text, int error, const char *words)
+/* Return: so many bytes of the file, all of which fit into @bytes. */
+static size_t get_file(const char *name, void *bytes, size_t size)
+{
+	FILE *file = fopen(name, "r");
+	size_t len;
+
+	assert_non_null(file);
+	len = fread(bytes, 1, size, file);
+	assert_int_equal(fclose(file), 0);
+	assert_true(len > 100 && len < size);
+	return len;
+}
+
+static struct spw_trace *read_trace(const char *name)
 {
 	struct spw_trace *trace;
 
-	put_file(path, text, strlen(text));
-	assert_int_equal(spw_trace_read(path, &trace), error);
+	assert_int_equal(spw_trace_read(name, &trace), 0);
+	return trace;
+}
+
+/* It is read or refused. */
+static void read_damaged(const char *name)
+{
+	struct spw_trace *trace;
+
+	if (spw_trace_read(name, &trace) == 0)
+		spw_trace_free(trace);
+	else
+		assert_null(trace);
+}
+
+/* Reading it fails with @error, and the message holds @words. */
+static void not_read(const char *name, int error, const char *words)
+{
+	struct spw_trace *trace;
+
+	assert_int_equal(spw_trace_read(name, &trace), error);
 	assert_null(trace);
 	if (!strstr(spw_last_error(), words))
 		fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), words);
 }
 
+static void refused(const char *text, int error, const char *words)
+{
+	put_file(path, text, strlen(text));
+	not_read(path, error, words);
+}
+
 /* ---- What is written comes back ---- */
 
+#define IS(what)           .kind = SPW_TRACE_##what
+#define RANGE(offset, len) .offset_bytes = offset, .len_bytes = len
+#define OF(key, all)       .storage_key = key, .storage_len_bytes = all
+#define CAME(what)         .result = SPW_TRACE_RESULT_##what
+
 static const struct spw_trace_event samples[] = {
-	{.kind = SPW_TRACE_STEP},
-	{.kind = SPW_TRACE_STAGE,
-	 .micro_batch = 3,
-	 .has_next = true,
-	 .next_micro_batch = 4,
+	{IS(STEP)},
+	{IS(STAGE), .micro_batch = 3, .has_next = true, .next_micro_batch = 4,
 	 .next_backward = true},
-	{.kind = SPW_TRACE_SCOPE_ENTER, .scope_key = 0},
-	{.kind = SPW_TRACE_SCOPE_ENTER, .scope_key = UINT64_MAX},
-	{.kind = SPW_TRACE_OFFER,
-	 .tensor = UINT64_MAX,
-	 .storage_key = UINT64_MAX - 1,
-	 .storage_version = INT64_MAX,
-	 .storage_len_bytes = INT64_MAX,
-	 .offset_bytes = 1,
-	 .len_bytes = INT64_MAX - 1,
-	 .hint = SPW_TRACE_HINT_PIN,
-	 .result = SPW_TRACE_RESULT_SPILL},
-	{.kind = SPW_TRACE_OFFER,
-	 .tensor = 77,
-	 .storage_key = 0,
-	 .storage_len_bytes = 8,
-	 .len_bytes = 8,
-	 .result = SPW_TRACE_RESULT_DEDUP},
-	{.kind = SPW_TRACE_SCOPE_LEAVE},
-	{.kind = SPW_TRACE_STAGE, .backward = true},
-	{.kind = SPW_TRACE_TAKE,
-	 .tensor = 77,
-	 .offset_bytes = 2,
-	 .len_bytes = 6,
-	 .wait_ns = INT64_MAX},
-	{.kind = SPW_TRACE_RELEASE, .tensor = 77},
-	{.kind = SPW_TRACE_RETURN, .tensor = 77},
-	{.kind = SPW_TRACE_RELEASE, .tensor = UINT64_MAX},
+	{IS(SCOPE_ENTER), .scope_key = 0},
+	{IS(SCOPE_ENTER), .scope_key = UINT64_MAX},
+	{IS(OFFER), .tensor = UINT64_MAX, OF(UINT64_MAX - 1, INT64_MAX), RANGE(1, INT64_MAX - 1),
+	 .storage_version = INT64_MAX, .hint = SPW_TRACE_HINT_PIN, CAME(SPILL)},
+	{IS(OFFER), .tensor = 77, OF(0, 8), RANGE(0, 8), CAME(DEDUP)},
+	{IS(SCOPE_LEAVE)},
+	{IS(STAGE), .backward = true},
+	{IS(TAKE), .tensor = 77, RANGE(2, 6), .wait_ns = INT64_MAX},
+	{IS(RELEASE), .tensor = 77},
+	{IS(RETURN), .tensor = 77},
+	{IS(RELEASE), .tensor = UINT64_MAX},
 };
 
-enum { SAMPLES = sizeof(samples) / sizeof(samples[0]) };
+#define SAMPLES SPW_ARRAY_LEN(samples)
 
-static void check_samples(const struct spw_trace *trace)
+static void check_samples(const char *name, const char *model)
 {
+	struct spw_trace *trace = read_trace(name);
+
+	assert_string_equal(trace->model, model);
 	assert_int_equal(trace->count, SAMPLES);
 	assert_int_equal(trace->steps, 1);
 	assert_int_equal(trace->tensors, 2);
@@ -128,6 +151,7 @@ static void check_samples(const struct spw_trace *trace)
 		assert_true(i == 0 || want.ns >= trace->events[i - 1].ns);
 		assert_memory_equal(&trace->events[i], &want, sizeof(want));
 	}
+	spw_trace_free(trace);
 }
 
 static void record_samples(const char *name, const char *model)
@@ -143,26 +167,14 @@ static void record_samples(const char *name, const char *model)
 CASE(test_round_trip)
 {
 	const char *model = "two \"layers\"\n\\ and a \xc3\xa4";
-	struct spw_trace *trace;
-	unsigned char magic[2];
-	FILE *file;
+	unsigned char compressed[8192];
 
 	record_samples(path, model);
-	assert_int_equal(spw_trace_read(path, &trace), 0);
-	assert_string_equal(trace->model, model);
-	check_samples(trace);
-	spw_trace_free(trace);
-
+	check_samples(path, model);
 	record_samples(path_gz, NULL);
-	file = fopen(path_gz, "r");
-	assert_non_null(file);
-	assert_int_equal(fread(magic, 1, 2, file), 2);
-	assert_int_equal(fclose(file), 0);
-	assert_memory_equal(magic, "\x1f\x8b", 2);
-	assert_int_equal(spw_trace_read(path_gz, &trace), 0);
-	assert_string_equal(trace->model, "");
-	check_samples(trace);
-	spw_trace_free(trace);
+	(void)get_file(path_gz, compressed, sizeof(compressed));
+	assert_memory_equal(compressed, "\x1f\x8b", 2);
+	check_samples(path_gz, "");
 }
 
 #define THREADS          4
@@ -202,7 +214,7 @@ CASE(test_threads)
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
 	assert_int_equal(spw_trace_finish(writers[0]), 0);
-	assert_int_equal(spw_trace_read(path_gz, &trace), 0);
+	trace = read_trace(path_gz);
 	assert_int_equal(trace->count, 2 * THREADS * PAIRS_PER_THREAD);
 	assert_int_equal(trace->tensors, THREADS * PAIRS_PER_THREAD);
 	spw_trace_free(trace);
@@ -255,7 +267,7 @@ CASE(test_event_out_of_range)
 		{.kind = SPW_TRACE_TAKE, .tensor = 1, .wait_ns = UINT64_MAX},
 	};
 
-	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(wrong); i++) {
 		struct spw_trace_writer *writer;
 		struct spw_trace *trace;
 
@@ -264,7 +276,7 @@ CASE(test_event_out_of_range)
 		spw_trace_write(writer, &wrong[i]);
 		spw_trace_write(writer, &samples[0]);
 		assert_int_equal(spw_trace_finish(writer), -EINVAL);
-		assert_int_equal(spw_trace_read(path, &trace), 0);
+		trace = read_trace(path);
 		assert_int_equal(trace->count, 1);
 		spw_trace_free(trace);
 	}
@@ -274,10 +286,8 @@ CASE(test_event_out_of_range)
 
 CASE(test_no_trace)
 {
-	struct spw_trace *trace;
-
-	assert_int_equal(spw_trace_read("/nonexistent", &trace), -ENOENT);
-	assert_int_equal(spw_trace_read(NULL, &trace), -EINVAL);
+	not_read("/nonexistent", -ENOENT, "/nonexistent");
+	not_read(NULL, -EINVAL, "");
 	refused("", -EBADMSG, "this is no trace");
 	refused("{}\n", -EBADMSG, "this is no trace");
 	refused("[1]\n", -EBADMSG, "line 1");
@@ -296,73 +306,59 @@ CASE(test_bad_lines)
 	static const struct {
 		const char *text, *words;
 	} cases[] = {
-		{HEADER STEP "{\"event\":\"step\",\"ns\":4}\n", "line 3: \"ns\" is 4, before"},
-		{HEADER "{\"event\":\"jump\",\"ns\":4}\n", "line 2: \"event\""},
+		{HEADER STEP EVENT("step", ",\"ns\":4"), "line 3: \"ns\" is 4, before"},
+		{HEADER EVENT("jump", ",\"ns\":4"), "line 2: \"event\""},
 		{HEADER "{\"ns\":4}\n", "line 2: \"event\" is missing"},
-		{HEADER "{\"event\":\"step\"}\n", "line 2: \"ns\" is missing"},
-		{HEADER "{\"event\":\"step\",\"ns\":-1}\n", "no whole number"},
-		{HEADER "{\"event\":\"step\",\"ns\":1.5}\n", "no whole number"},
-		{HEADER "{\"event\":\"step\",\"ns\":\"5\"}\n", "no whole number"},
-		{HEADER "{\"event\":\"step\",\"ns\":99999999999999999999}\n", "line 2: no JSON"},
+		{HEADER EVENT("step", ""), "line 2: \"ns\" is missing"},
+		{HEADER EVENT("step", ",\"ns\":-1"), "no whole number"},
+		{HEADER EVENT("step", ",\"ns\":1.5"), "no whole number"},
+		{HEADER EVENT("step", ",\"ns\":\"5\""), "no whole number"},
+		{HEADER EVENT("step", ",\"ns\":99999999999999999999"), "line 2: no JSON"},
 		{HEADER STEP "{\"event\":\"step\",\"ns\":5}", "line 3: the file ends"},
 		{HEADER STEP "{\"event\":\"step\",\"ns\":5}", "(head -n 2)"},
 		{HEADER "\n", "line 2: no JSON"},
 		{HEADER "{\"event\":5,\"ns\":5}\n", "line 2: \"event\""},
-		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":4294967296,\"stage\":"
-			"\"forward\"}\n",
-		 "at most"},
-		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":0,\"stage\":\"sideward\"}\n",
-		 "\"stage\""},
-		{HEADER "{\"event\":\"stage\",\"ns\":5,\"micro_batch\":0,\"stage\":\"forward\","
-			"\"next_stage\":"
-			"\"backward\"}\n",
+		{HEADER STAGE("4294967296,\"stage\":\"forward\""), "at most"},
+		{HEADER STAGE("0,\"stage\":\"sideward\""), "\"stage\""},
+		{HEADER STAGE("0,\"stage\":\"forward\",\"next_stage\":\"backward\""),
 		 "next_micro_batch"},
-		{HEADER "{\"event\":\"scope_enter\",\"ns\":5}\n", "scope"},
+		{HEADER EVENT("scope_enter", ",\"ns\":5"), "scope"},
 		{HEADER OFFER "\"bytes\":91,\"result\":\"keep\"}\n", "not within a storage of 100"},
 		{HEADER OFFER "\"bytes\":0,\"result\":\"keep\"}\n", "are empty"},
 		{HEADER OFFER "\"bytes\":9223372036854775807,\"result\":\"keep\"}\n", "not within"},
 		{HEADER OFFER "\"bytes\":9,\"result\":\"lose\"}\n", "\"result\""},
 		{HEADER OFFER "\"bytes\":9,\"hint\":\"?\",\"result\":\"keep\"}\n", "\"hint\""},
-		{HEADER OFFERED
-		 "{\"event\":\"offer\",\"ns\":8,\"tensor\":9000000000,\"storage\":1}\n",
+		{HEADER OFFERED EVENT("offer", ",\"ns\":8,\"tensor\":9000000000,\"storage\":1"),
 		 "numbered"},
-		{HEADER OFFERED "{\"event\":\"offer\",\"ns\":8,\"tensor\":2,\"storage\":3}\n",
-		 "numbered"},
-		{HEADER OFFERED "{\"event\":\"offer\",\"ns\":8,\"tensor\":0,\"storage\":1}\n",
-		 "numbered"},
+		{HEADER OFFERED EVENT("offer", ",\"ns\":8,\"tensor\":2,\"storage\":3"), "numbered"},
+		{HEADER OFFERED EVENT("offer", ",\"ns\":8,\"tensor\":0,\"storage\":1"), "numbered"},
 		{HEADER RELEASE, "line 2: tensor 1 has not been offered"},
 		{HEADER OFFERED RELEASE RELEASE, "line 4: tensor 1 has been released"},
-		{HEADER OFFERED RELEASE
-		 "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":10,\"bytes\":1,"
-		 "\"wait_ns\":0}\n",
+		{HEADER OFFERED RELEASE TAKE("\"offset\":10,\"bytes\":1,\"wait_ns\":0"),
 		 "line 4: tensor 1 has been released"},
-		{HEADER OFFERED
-		 "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":90,\"bytes\":11,"
-		 "\"wait_ns\":0}\n",
+		{HEADER OFFERED TAKE("\"offset\":90,\"bytes\":11,\"wait_ns\":0"),
 		 "line 3: bytes 90 + 11"},
-		{HEADER OFFERED
-		 "{\"event\":\"take\",\"ns\":9,\"tensor\":1,\"offset\":90,\"bytes\":1}\n",
-		 "wait_ns"},
-		{HEADER "{\"event\":\"return\",\"ns\":9,\"tensor\":1}\n", "not been offered"},
-		{HEADER "{\"event\":\"return\",\"ns\":9,\"tensor\":0}\n", "not been offered"},
+		{HEADER OFFERED TAKE("\"offset\":90,\"bytes\":1"), "wait_ns"},
+		{HEADER EVENT("return", ",\"ns\":9,\"tensor\":1"), "not been offered"},
+		{HEADER EVENT("return", ",\"ns\":9,\"tensor\":0"), "not been offered"},
 		{HEADER OFFERED RELEASE AGAIN("1", "0"), "line 4: tensor 1 has been released"},
 		{HEADER OFFERED AGAIN("2", "0"), "line 3: tensor 1 is of storage 1"},
 		{HEADER OFFERED AGAIN("1", "1"), "line 3: tensor 1 is of storage 1, version 0"},
 	};
 
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(cases); i++)
 		refused(cases[i].text, -EBADMSG, cases[i].words);
 }
 
 /* A lease may be returned after the release, and offers of one tensor need as many releases. */
 CASE(test_good_lines)
 {
-	const char *text = HEADER STEP OFFERED OFFERED RELEASE RELEASE
-		"{\"event\":\"return\",\"ns\":9,\"tensor\":1,\"unknown\":[{}]}\n";
+	const char *text = HEADER STEP OFFERED OFFERED RELEASE RELEASE EVENT(
+		"return", ",\"ns\":9,\"tensor\":1,\"unknown\":[{}]");
 	struct spw_trace *trace;
 
 	put_file(path, text, strlen(text));
-	assert_int_equal(spw_trace_read(path, &trace), 0);
+	trace = read_trace(path);
 	assert_int_equal(trace->count, 6);
 	assert_int_equal(trace->tensors, 1);
 	spw_trace_free(trace);
@@ -384,41 +380,27 @@ CASE(test_long_and_binary_lines)
 	free(text);
 
 	put_file(path, HEADER STEP "{\0}\n", header_len + strlen(STEP) + 4);
-	assert_int_equal(spw_trace_read(path, (struct spw_trace **)&text), -EBADMSG);
-	assert_non_null(strstr(spw_last_error(), "line 3"));
+	not_read(path, -EBADMSG, "line 3");
 }
 
-/*
- * Cut and damaged at every place: refused, or, where only unread bytes changed, read; never a
- * crash.
- */
+/* Cut and damaged at every place: refused or read, never a crash. */
 CASE(test_damaged)
 {
 	unsigned char whole[8192], copy[sizeof(whole)];
 	uint64_t random = random_seed();
-	struct spw_trace *trace;
 	size_t len;
-	FILE *file;
 
 	record_samples(path_gz, "m");
-	file = fopen(path_gz, "r");
-	assert_non_null(file);
-	len = fread(whole, 1, sizeof(whole), file);
-	assert_int_equal(fclose(file), 0);
-	assert_true(len > 100 && len < sizeof(whole));
+	len = get_file(path_gz, whole, sizeof(whole));
 	for (size_t cut = 0; cut < len; cut++) {
 		put_file(path_gz, whole, cut);
-		assert_int_equal(spw_trace_read(path_gz, &trace), -EBADMSG);
-		assert_null(trace);
+		not_read(path_gz, -EBADMSG, "");
 	}
 	for (unsigned i = 0; i < 300; i++) {
 		memcpy(copy, whole, len);
 		copy[random_below(&random, len)] ^= (unsigned char)(1u << random_below(&random, 8));
 		put_file(path_gz, copy, len);
-		if (spw_trace_read(path_gz, &trace) == 0)
-			spw_trace_free(trace);
-		else
-			assert_null(trace);
+		read_damaged(path_gz);
 	}
 }
 
@@ -429,23 +411,17 @@ CASE(test_cut_text)
 	struct spw_trace *trace;
 	uint32_t lines = 0;
 	size_t len;
-	FILE *file;
 
 	record_samples(path, "m");
-	file = fopen(path, "r");
-	assert_non_null(file);
-	len = fread(whole, 1, sizeof(whole), file);
-	assert_int_equal(fclose(file), 0);
-	assert_true(len > 100 && len < sizeof(whole));
+	len = get_file(path, whole, sizeof(whole));
 	for (size_t cut = 0; cut <= len; cut++) {
 		put_file(path, whole, cut);
 		if (cut > 0 && whole[cut - 1] == '\n') {
-			assert_int_equal(spw_trace_read(path, &trace), 0);
+			trace = read_trace(path);
 			assert_int_equal(trace->count, lines++); /* beside the header */
 			spw_trace_free(trace);
 		} else {
-			assert_int_equal(spw_trace_read(path, &trace), -EBADMSG);
-			assert_null(trace);
+			not_read(path, -EBADMSG, "");
 		}
 	}
 	assert_int_equal(lines, SAMPLES + 1);
@@ -457,26 +433,17 @@ CASE(test_damaged_text)
 	static const char noise[] = "{}[]\",:0123456789-eE.\n\\u tfn";
 	uint64_t random = random_seed();
 	char whole[8192], copy[sizeof(whole)];
-	struct spw_trace *trace;
 	size_t len;
-	FILE *file;
 
 	record_samples(path, "m");
-	file = fopen(path, "r");
-	assert_non_null(file);
-	len = fread(whole, 1, sizeof(whole), file);
-	assert_int_equal(fclose(file), 0);
+	len = get_file(path, whole, sizeof(whole));
 	for (unsigned i = 0; i < 1000; i++) {
 		memcpy(copy, whole, len);
-		for (unsigned k = 0; k <= i % 3; k++) {
+		for (unsigned k = 0; k <= i % 3; k++)
 			copy[random_below(&random, len)] =
 				noise[random_below(&random, sizeof(noise) - 1)];
-		}
 		put_file(path, copy, len);
-		if (spw_trace_read(path, &trace) == 0)
-			spw_trace_free(trace);
-		else
-			assert_null(trace);
+		read_damaged(path);
 	}
 }
 

@@ -101,16 +101,6 @@ CASE(test_size_parse_refuses)
 	}
 }
 
-CASE(test_size_parse_long_number)
-{
-	char text[6000];
-	uint64_t bytes;
-
-	memset(text, '9', sizeof(text) - 1);
-	text[sizeof(text) - 1] = '\0';
-	assert_int_equal(spw_size_parse(text, &bytes), -ERANGE);
-}
-
 static void assert_format(uint64_t bytes, const char *text)
 {
 	char buf[32];
@@ -323,15 +313,6 @@ struct opts_now {
 static const struct opts_now defaults = {
 	.size = sizeof(struct opts_now), .depth = 32, .parts = 4, .bytes = 100};
 
-CASE(test_opts_of_same_version)
-{
-	struct opts_now to = defaults,
-			from = {.size = sizeof(from), .depth = 8, .parts = 2, .bytes = 7};
-
-	spw_opts_merge(&to, sizeof(to), &from, from.size);
-	assert_memory_equal(&to, &from, sizeof(to));
-}
-
 /* A program compiled against an older header: what it does not know keeps its default. */
 CASE(test_opts_of_older_version)
 {
@@ -426,25 +407,17 @@ CASE(test_printable)
 	assert_string_equal(broken, "a?b ?? ??? ??? ???? ? ??");
 }
 
-static char logged[64];
-
-static void keep_line(void *context, enum spw_log_level level, const char *message)
-{
-	(void)context;
-	(void)level;
-	(void)snprintf(logged, sizeof(logged), "%s", message);
-}
-
 CASE(test_messages_are_printable)
 {
-	const struct spw_log log = {.write = keep_line};
+	struct heard heard = {0};
+	const struct spw_log log = {.write = hear, .context = &heard};
 
 	(void)spw_error(-EBUSY, "it is mounted on /mnt/%s", "\033]0;\302\233x\007");
 	assert_string_equal(spw_last_error(), "it is mounted on /mnt/?]0;??x?");
 	(void)spw_error_errno(-ENOENT, "%s", "\033c");
 	assert_string_equal(spw_last_error(), "?c: No such file or directory");
 	spw_log(&log, SPW_LOG_INFO, "%s", "a\033[2J\303\274");
-	assert_string_equal(logged, "a?[2J\303\274");
+	assert_string_equal(heard.text, "a?[2J\303\274");
 }
 
 /* ---- Small files ----------------------------------------------------------------------------- */

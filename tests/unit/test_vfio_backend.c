@@ -40,16 +40,15 @@ TEST_BLOCKS(test_waiting_transfers)
 	assert_int_equal(fake.deallocations, 1);
 	assert_int_equal(fake.drives[0][FAKE_DRIVE_BYTES - 1], 0);
 	memset(fake.drives[0], 0x77, 4 * COMMAND_MAX);
-	assert_int_equal(spw_vfio_write_zeroes(spw_vfio_of(device), block, 2 * COMMAND_MAX), 0);
+	assert_int_equal(spw_device_write_zeroes(device, block, 2 * COMMAND_MAX), 0);
 	assert_int_equal(fake.zeroes, 2);
 	assert_int_equal(fake.drives[0][block - 1], 0x77);
 	assert_int_equal(fake.drives[0][block], 0);
 	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX - 1], 0);
 	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX], 0x77);
 	assert_int_equal(spw_device_pread(device, foreign, block, FAKE_DRIVE_BYTES), -EINVAL);
-	assert_int_equal(spw_vfio_write_zeroes(spw_vfio_of(device), 1, block), -EINVAL);
-	assert_int_equal(spw_vfio_read(spw_vfio_of(device), foreign, block, UINT64_MAX - block + 1),
-			 -EINVAL);
+	assert_int_equal(spw_device_write_zeroes(device, 1, block), -EINVAL);
+	assert_int_equal(spw_device_pread(device, foreign, block, UINT64_MAX - block + 1), -EINVAL);
 }
 
 TEST(test_waiting_transfers_that_fail)
@@ -88,7 +87,6 @@ TEST(test_read_only)
 {
 	struct spw_device *reader;
 	struct spw_device_opts opts;
-	struct spw_queue_opts queue_opts;
 
 	spw_device_opts_init(&opts, sizeof(opts));
 	opts.read_only = true;
@@ -96,16 +94,13 @@ TEST(test_read_only)
 	assert_int_equal(spw_device_pwrite(reader, foreign, 512, 0), -EBADF);
 	assert_int_equal(spw_device_discard(reader, 0, 512), -EBADF);
 	assert_int_equal(spw_device_lock(reader, 0, 1), -EBADF);
-	spw_queue_opts_init(&queue_opts, sizeof(queue_opts));
-	queue_opts.arena = arena;
-	assert_int_equal(spw_queue_open(&reader, 1, &queue_opts, &queue), 0);
+	open_queue_over(&reader, 1, 8, 0);
 	assert_int_equal(run(SPW_WRITE, memory, 512, 0), -EBADF);
 	assert_int_equal(run(SPW_DISCARD, NULL, 512, 0), -EBADF);
 	assert_int_equal(run(SPW_READ, memory, 512, 0), 512);
 	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), 0);
 	assert_int_equal(fake.writes + fake.deallocations, 0);
-	spw_queue_close(queue);
-	queue = NULL;
+	close_queue();
 	spw_device_close(reader);
 }
 
@@ -156,14 +151,8 @@ TEST(test_controllers_that_do_not_start)
 {
 	struct spw_device *other;
 
-	spw_device_close(device);
-	device = NULL;
+	close_device();
 	assert_int_equal(fake.shutdowns, 1);
-	fake.never_ready = true;
-	assert_int_equal(spw_device_open(PATH, NULL, &other), -ETIMEDOUT);
-	expect_error("does not start within 1000 ms");
-	assert_true(fake.closed);
-	fake.never_ready = false;
 	fake.refuses_queues = true;
 	assert_int_equal(spw_device_open(PATH, NULL, &other), -EIO);
 	expect_error("refuses a submission queue");
@@ -190,7 +179,7 @@ TEST_EACH(test_every_size_and_place)
 	static const uint32_t limits[] = {4096,    8192, 12288, 65536, COMMAND_MAX, 2 * COMMAND_MAX,
 					  1u << 20};
 
-	open_queue_of(8, true, 0);
+	open_queue_of(8, 0);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(limits); i++)
 		for (size_t j = 0; j < SPW_ARRAY_LEN(around); j++)
 			for (unsigned place = 0; place < 6; place++) {
@@ -202,15 +191,9 @@ TEST_EACH(test_every_size_and_place)
 				if (len <= 0)
 					continue;
 				memset(from, (int)(i * 16 + j * 5 + place), (size_t)len);
-				assert_int_equal(run(SPW_WRITE, from, (uint32_t)len, 3 * block),
-						 len);
-				assert_memory_equal(fake.drives[0] + 3 * block, from, (size_t)len);
-				assert_int_equal(run(SPW_READ, to, (uint32_t)len, 5 * block), len);
-				assert_memory_equal(fake.drives[0] + 5 * block, to, (size_t)len);
-				assert_int_equal(run(SPW_READ, foreign, (uint32_t)len, 7 * block),
-						 len);
-				assert_memory_equal(fake.drives[0] + 7 * block, foreign,
-						    (size_t)len);
+				transfer(SPW_WRITE, from, (uint32_t)len, 3 * block);
+				transfer(SPW_READ, to, (uint32_t)len, 5 * block);
+				transfer(SPW_READ, foreign, (uint32_t)len, 7 * block);
 			}
 }
 
@@ -223,29 +206,23 @@ static int32_t run_vector(enum spw_op op, const struct iovec *iov, unsigned coun
 	make_io(0, op, NULL, len, offset);
 	ios[0].iov = iov;
 	ios[0].iov_count = count;
-	assert_int_equal(spw_queue_prepare(queue, &ios[0]), 0);
-	while (results[0] == INT32_MAX)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-	return results[0];
+	return run_io(&ios[0], 0);
 }
 
 /* VFIO-1 */
 TEST(test_copies_are_counted_with_their_reason)
 {
-	struct spw_queue_stats stats;
 	struct iovec gaps[3] = {{memory, 512}, {memory + 8192, 512}, {memory + 4096, 512}};
 
-	open_queue_of(8, true, 0);
+	open_queue_of(8, 0);
 	assert_int_equal(run(SPW_WRITE, memory, 65536, 0), 65536);
-	spw_queue_stats(queue, &stats, sizeof(stats));
-	assert_int_equal(stats.bytes_copied, 0);
-	assert_int_equal(stats.parts_fixed, 1);
+	assert_int_equal(queue_stats().bytes_copied, 0);
+	assert_int_equal(queue_stats().parts_fixed, 1);
 	assert_int_equal(run(SPW_WRITE, foreign, 65536, 0), 65536);
-	spw_queue_stats(queue, &stats, sizeof(stats));
-	assert_int_equal(stats.bytes_copied, 65536);
-	assert_int_equal(stats.parts_copied_foreign, 1);
-	assert_int_equal(stats.parts_copied_gaps, 0);
-	assert_int_equal(stats.parts_fixed, 1);
+	assert_int_equal(queue_stats().bytes_copied, 65536);
+	assert_int_equal(queue_stats().parts_copied_foreign, 1);
+	assert_int_equal(queue_stats().parts_copied_gaps, 0);
+	assert_int_equal(queue_stats().parts_fixed, 1);
 	assert_int_equal(run_vector(SPW_READ, gaps, 3, 0), 1536);
 	for (unsigned i = 0; i < 3; i++)
 		assert_memory_equal(gaps[i].iov_base, fake.drives[0] + 512 * i, 512);
@@ -256,11 +233,10 @@ TEST_SGL(test_lists_of_runs)
 {
 	struct iovec gaps[3] = {{memory, 512}, {memory + 8192, 1024}, {memory + 4096, 512}};
 	struct iovec next[2] = {{memory, 65536}, {memory + 65536, 4096}};
-	struct spw_queue_stats stats;
 	struct iovec scattered[8];
 
-	open_queue_of(8, true, 0);
-	assert_non_null(strstr(spw_queue_description(queue), "scatter gather"));
+	open_queue_of(8, 0);
+	expect_in("scatter gather", spw_queue_description(queue));
 	/* Two pages need no list. */
 	assert_int_equal(run(SPW_READ, memory + 512, 7680, 0), 7680);
 	assert_int_equal(fake.descriptors + fake.segments + fake.lists, 0);
@@ -287,14 +263,13 @@ TEST_SGL(test_lists_of_runs)
 	assert_int_equal(fake.segments, 2);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(scattered); i++)
 		assert_memory_equal(scattered[i].iov_base, fake.drives[0] + 8192 + i * 4096, 4096);
-	spw_queue_stats(queue, &stats, sizeof(stats));
-	assert_int_equal(stats.parts_copied_gaps, 0);
-	assert_int_equal(stats.parts_copied_foreign, 1);
+	assert_int_equal(queue_stats().parts_copied_gaps, 0);
+	assert_int_equal(queue_stats().parts_copied_foreign, 1);
 }
 
 TEST(test_no_lists_of_runs_for_a_controller_that_takes_none)
 {
-	open_queue_of(8, true, 0);
+	open_queue_of(8, 0);
 	assert_null(strstr(spw_queue_description(queue), "scatter gather"));
 	assert_int_equal(run(SPW_READ, memory, 65536, 0), 65536);
 	assert_int_equal(fake.lists, 1);
@@ -307,7 +282,7 @@ TEST_EACH(test_random_vectors)
 	uint32_t block = 1u << fake.block_shift;
 	static struct iovec iov[64];
 
-	open_queue_of(4, true, 0);
+	open_queue_of(4, 0);
 	for (unsigned round = 0; round < 200; round++) {
 		char *at = memory, *away = foreign;
 		uint32_t len = 0;
@@ -351,7 +326,9 @@ static void many(unsigned depth, uint32_t delay, enum fake_order order)
 	enum { COUNT = 600 };
 	uint32_t len = 4096;
 
-	open_queue_of(depth, true, 20000);
+	printf("# depth %u, delay %u, order %d\n", depth, delay, order);
+	open_queue_of(depth, 20000);
+	ended = 0;
 	fake.delay = delay;
 	fake.order = order;
 	for (unsigned i = 0; i < COUNT; i++) {
@@ -365,33 +342,21 @@ static void many(unsigned depth, uint32_t delay, enum fake_order order)
 			while (ended <= i)
 				assert_true(spw_queue_reap(queue, 1 + i % 7, -1) >= 0);
 	}
-	while (ended < COUNT)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	reap_until(COUNT);
 	for (unsigned i = 0; i < COUNT; i++) {
 		assert_int_equal(results[i], len);
 		if (i % 2)
 			assert_int_equal((uint8_t)fake.drives[0][(size_t)i * len + 17], (uint8_t)i);
 	}
 	assert_int_equal(failed, 0);
+	close_queue();
 }
 
-TEST(test_many_in_order)
+TEST(test_many_at_a_time)
 {
 	many(32, 0, FAKE_IN_ORDER);
-}
-
-TEST(test_many_out_of_order)
-{
 	many(64, 3, FAKE_SHUFFLED);
-}
-
-TEST(test_many_backwards_at_depth_1024)
-{
 	many(1024, 1, FAKE_BACKWARDS);
-}
-
-TEST(test_many_at_depth_1)
-{
 	many(1, 2, FAKE_SHUFFLED);
 }
 
@@ -400,13 +365,11 @@ TEST(test_doorbells_are_rung_once_per_batch)
 {
 	unsigned before;
 
-	open_queue_of(32, true, 0);
+	open_queue_of(32, 0);
 	fake_pump();
 	before = fake.doorbells;
 	for (unsigned i = 0; i < 16; i++)
-		assert_int_equal(spw_queue_prepare(queue, make_io(i, SPW_READ, memory + i * 4096,
-								  4096, i * 4096)),
-				 0);
+		start(i, SPW_READ, memory + i * 4096, 4096, i * 4096);
 	fake_pump();
 	assert_int_equal(fake.doorbells, before);
 	assert_int_equal(spw_queue_submit(queue), 0);
@@ -415,24 +378,9 @@ TEST(test_doorbells_are_rung_once_per_batch)
 	assert_int_equal(spw_queue_reap(queue, 16, -1), 16);
 }
 
-/* A drive that answers one command at a time is told of many completions at once. */
-TEST(test_heads_are_told_once_per_many)
-{
-	enum { COUNT = 310 };
-	unsigned before;
-
-	open_queue_of(31, true, 0);
-	before = fake.head_doorbells;
-	for (unsigned i = 0; i < COUNT; i++)
-		assert_int_equal(run(SPW_READ, memory, 4096, i * 4096), 4096);
-	fake_pump();
-	/* A ring of 64 entries, one of which is never used. */
-	assert_int_equal(fake.head_doorbells - before, COUNT / (64 - 31));
-}
-
 TEST(test_flush_and_discard)
 {
-	open_queue_of(4, true, 0);
+	open_queue_of(4, 0);
 	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), 0);
 	assert_int_equal(fake.flushes, 1);
 	assert_int_equal(run(SPW_DISCARD, NULL, 1u << 20, 8192), 1 << 20);
@@ -441,15 +389,12 @@ TEST(test_flush_and_discard)
 	assert_int_equal(fake.drives[0][8192 + (1u << 20) - 1], 0);
 	assert_int_not_equal(fake.drives[0][8192 + (1u << 20) + 1], 0);
 	/* The list of a slot's pages held the range: a transfer in the same slot makes its own. */
-	assert_int_equal(run(SPW_READ, memory, COMMAND_MAX, 0), COMMAND_MAX);
-	assert_memory_equal(memory, fake.drives[0], COMMAND_MAX);
+	transfer(SPW_READ, memory, COMMAND_MAX, 0);
 }
 
 TEST(test_failures_of_the_drive)
 {
-	struct spw_queue_stats stats;
-
-	open_queue_of(8, true, 0);
+	open_queue_of(8, 0);
 	fake.fail_next = 1;
 	fake.fail_status = 0x4281;
 	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODATA);
@@ -460,8 +405,7 @@ TEST(test_failures_of_the_drive)
 	fake.fail_next = 100;
 	assert_int_equal(run(SPW_WRITE, foreign, 4096, 0), -EIO);
 	fake.fail_next = 0;
-	spw_queue_stats(queue, &stats, sizeof(stats));
-	assert_int_equal(stats.retries, 9);
+	assert_int_equal(queue_stats().retries, 9);
 	/* The copy that the failed write had is there again. */
 	for (unsigned i = 0; i < 40; i++)
 		assert_int_equal(run(SPW_WRITE, foreign, 4096, 0), 4096);
@@ -469,19 +413,15 @@ TEST(test_failures_of_the_drive)
 
 TEST(test_cancelled_in_flight)
 {
-	open_queue_of(8, true, 0);
+	open_queue_of(8, 0);
 	fake.delay = 5;
 	for (unsigned i = 0; i < 40; i++)
-		assert_int_equal(
-			spw_queue_prepare(queue, make_io(i, i % 2 ? SPW_READ : SPW_WRITE,
-							 (i % 3 ? memory : foreign) + i * 8192,
-							 8192, i * 8192)),
-			0);
+		start(i, i % 2 ? SPW_READ : SPW_WRITE, (i % 3 ? memory : foreign) + i * 8192, 8192,
+		      i * 8192);
 	assert_int_equal(spw_queue_submit(queue), 0);
 	for (unsigned i = 0; i < 40; i += 2)
 		assert_int_equal(spw_queue_cancel(queue, &ios[i]), 0);
-	while (ended < 40)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	reap_until(40);
 	for (unsigned i = 0; i < 40; i++)
 		assert_true(results[i] == 8192 || (i % 2 == 0 && results[i] == -ECANCELED));
 }
@@ -507,8 +447,7 @@ TEST(test_queues_share_a_controller)
 	assert_int_equal(spw_queue_open(&device, 1, &opts, &queues[0]), 0);
 	for (unsigned i = 0; i < count; i++) {
 		queue = queues[i];
-		assert_int_equal(run(SPW_READ, memory, 65536, i * 4096), 65536);
-		assert_memory_equal(memory, fake.drives[0] + i * 4096, 65536);
+		transfer(SPW_READ, memory, 65536, i * 4096);
 	}
 	/* All die when one finds the controller dead. */
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
@@ -525,13 +464,10 @@ TEST(test_queues_share_a_controller)
 TEST(test_two_namespaces_in_one_queue)
 {
 	struct spw_device *both[2] = {device};
-	struct spw_queue_opts opts;
 
 	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", NULL, &both[1]), 0);
 	assert_int_equal(fake.opens, 1);
-	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.arena = arena;
-	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
+	open_queue_over(both, 2, 8, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		make_io(i, SPW_READ, memory + i * 65536, 65536, 4096);
 		ios[i].device = i;
@@ -542,34 +478,8 @@ TEST(test_two_namespaces_in_one_queue)
 	for (unsigned i = 0; i < 2; i++)
 		assert_memory_equal(memory + i * 65536, fake.drives[i] + 4096, 65536);
 	assert_memory_not_equal(memory, memory + 65536, 65536);
-	spw_queue_close(queue);
-	queue = NULL;
+	close_queue();
 	spw_device_close(both[1]);
-}
-
-TEST(test_several_opened_at_once)
-{
-	static const char *const paths[] = {PATH, "/dev/null", "pci:" FAKE_ADDRESS "/2",
-					    "pci:0000:3e:00.0"};
-	struct spw_vfio_hold *hold;
-
-	spw_device_close(device);
-	device = NULL;
-	assert_true(fake.closed);
-	/* Nothing to be gained. */
-	assert_null(spw_vfio_hold(paths, 2, NULL));
-	assert_true(fake.closed);
-	hold = spw_vfio_hold(paths, 4, NULL);
-	assert_non_null(hold);
-	assert_int_equal(fake.opens, 2);
-	assert_false(fake.closed);
-	open_device();
-	assert_int_equal(fake.opens, 2);
-	/* What is open goes on. */
-	spw_vfio_let_go(hold);
-	spw_vfio_let_go(NULL);
-	assert_false(fake.closed);
-	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
 }
 
 static void *open_and_close(void *context)
@@ -589,8 +499,7 @@ TEST(test_opened_and_closed_by_many)
 	char *paths[] = {PATH, "pci:" FAKE_ADDRESS "/2", PATH};
 	pthread_t threads[SPW_ARRAY_LEN(paths)];
 
-	spw_device_close(device);
-	device = NULL;
+	close_device();
 	for (size_t i = 0; i < SPW_ARRAY_LEN(paths); i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, open_and_close, paths[i]), 0);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(paths); i++)
@@ -601,23 +510,10 @@ TEST(test_opened_and_closed_by_many)
 
 TEST(test_mixed_with_a_file)
 {
-	const char *base = getenv("TMPDIR");
-	struct spw_device *both[2] = {device};
-	struct spw_queue_opts opts;
-	char path[256];
-	int fd;
+	struct spw_device *both[2] = {device, open_file()};
 
-	(void)snprintf(path, sizeof(path), "%s/spillway-vfio.XXXXXX", base ? base : "/var/tmp");
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, 4 << 20), 0);
-	assert_int_equal(close(fd), 0);
-	assert_int_equal(spw_device_open(path, NULL, &both[1]), 0);
-	assert_int_equal(unlink(path), 0);
-	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.arena = arena;
-	assert_int_equal(spw_queue_open(both, 2, &opts, &queue), 0);
-	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
+	fake.link.idle_ms = 5;
+	open_queue_over(both, 2, 32, 0);
 	for (unsigned round = 0; round < 40; round++) {
 		ended = 0;
 		fake.delay = round % 4;
@@ -648,14 +544,12 @@ TEST(test_mixed_with_a_file)
 	}
 	/* The one dies, and is found while the queue waits in the other's backend. */
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
-	fake.link.idle_ms = 5;
 	for (unsigned i = 0; i < 100 && !fake.cut; i++)
 		assert_int_equal(spw_queue_reap(queue, 1, 100000000), 0);
 	assert_true(fake.cut);
 	assert_int_equal(run(SPW_READ, memory, 4096, 0), -ENODEV);
-	assert_int_equal(run_on(1, SPW_READ, memory, 4096, 0), 4096);
-	spw_queue_close(queue);
-	queue = NULL;
+	assert_int_equal(run_io(make_io(0, SPW_READ, memory, 4096, 0), 1), 4096);
+	close_queue();
 	spw_device_close(both[1]);
 }
 
@@ -693,14 +587,14 @@ TEST(test_wakes_and_timeouts)
 	uint64_t start_ns;
 	pthread_t thread;
 
-	open_queue_of(4, true, 20000);
+	open_queue_of(4, 20000);
 	/* Asleep, with nothing to poll. */
 	assert_int_equal(pthread_create(&thread, NULL, wake, queue), 0);
 	assert_int_equal(spw_queue_reap(queue, 1, -1), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	/* While polling. */
 	fake.never_after = 0;
-	assert_int_equal(spw_queue_prepare(queue, make_io(0, SPW_READ, memory, 4096, 0)), 0);
+	start(0, SPW_READ, memory, 4096, 0);
 	start_ns = spw_clock_ns();
 	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
 	assert_true(spw_clock_ns() - start_ns >= 10000000);

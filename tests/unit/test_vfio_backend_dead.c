@@ -2,6 +2,7 @@
 /* tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong */
 /* wrap: spw_vfio_link_open io_uring_queue_init_params */
 #include "tests/unit/vfio_rig.h"
+#include "tests/wrap.h"
 
 #include <liburing.h>
 #include <sys/eventfd.h>
@@ -18,7 +19,8 @@ static void done_safely(struct spw_io *io)
 
 static void start_many(unsigned count)
 {
-	bad_ends = 0;
+	bad_ends = ended = failed = 0;
+	said[0] = '\0';
 	for (unsigned i = 0; i < count; i++) {
 		make_io(i, i % 2 ? SPW_WRITE : SPW_READ,
 			(i % 3 ? memory : foreign) + (size_t)i * 4096, 4096, i * 4096);
@@ -30,8 +32,7 @@ static void start_many(unsigned count)
 
 static void finish_many(unsigned count)
 {
-	while (ended < count)
-		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+	reap_until(count);
 	assert_int_equal(ended, count);
 	assert_int_equal(bad_ends, 0);
 	assert_true(fake.cut);
@@ -46,15 +47,12 @@ static void expect_dead_then_alive(void)
 	assert_int_equal(run(SPW_WRITE, foreign, 1u << 20, 0), -ENODEV);
 	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), -ENODEV);
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODEV);
-	spw_queue_close(queue);
-	queue = NULL;
+	close_queue();
 	assert_int_equal(fake_mapped() > 0, 1); /* what the device itself has */
-	spw_device_close(device);
-	device = NULL;
-	assert_true(fake.closed);
+	close_device();
 	memset(fake.registers, 0, FAKE_REGISTERS);
 	fake.never_after = FAKE_NEVER;
-	fake.wrong_cid = fake.twice = 0;
+	fake.wrong_cid = fake.twice = fake.sq_flip = 0;
 	fake.wanted_back = false;
 	fake.never_stops = false;
 	assert_int_equal(spw_device_open(PATH, NULL, &again), 0);
@@ -63,11 +61,32 @@ static void expect_dead_then_alive(void)
 	open_device();
 }
 
+/*
+ * Of eight commands so many end, and then the controller dies, by itself or by @die(): so many
+ * fail, or, 0, some.
+ */
+static void expect_death(uint32_t timeout_ms, unsigned ended_before, void (*die)(void),
+			 unsigned failures, const char *words)
+{
+	printf("# %s\n", words);
+	open_queue_of(32, timeout_ms);
+	fake.never_after = ended_before;
+	start_many(8);
+	if (die) {
+		fake_pump();
+		die();
+	}
+	finish_many(8);
+	assert_in_range(failed, failures > 0 ? failures : 1, failures > 0 ? failures : 8);
+	expect_said(words);
+	expect_dead_then_alive();
+}
+
 TEST(test_a_command_past_its_deadline)
 {
 	uint64_t start_ns;
 
-	open_queue_of(32, true, 60);
+	open_queue_of(32, 60);
 	fake.never_after = 5;
 	start_ns = spw_clock_ns();
 	start_many(20);
@@ -87,7 +106,7 @@ TEST(test_one_stuck_among_many)
 {
 	unsigned rounds = 0;
 
-	open_queue_of(4, true, 50);
+	open_queue_of(4, 50);
 	start_many(1);
 	fake.never_after = 0;
 	fake_pump();
@@ -116,7 +135,7 @@ TEST(test_one_slot_for_many_in_turn)
 {
 	uint64_t until_ns = spw_clock_ns() + 800000000;
 
-	open_queue_of(1, true, 400);
+	open_queue_of(1, 400);
 	fake.delay = 100;
 	while (spw_clock_ns() < until_ns)
 		assert_int_equal(run(SPW_READ, memory, 4096, 0), 4096);
@@ -126,13 +145,8 @@ TEST(test_one_slot_for_many_in_turn)
 /* CTRL-1 */
 TEST(test_a_controller_that_does_not_even_stop)
 {
-	open_queue_of(32, true, 40);
-	fake.never_after = 0;
 	fake.never_stops = true;
-	start_many(8);
-	finish_many(8);
-	assert_int_equal(failed, 8);
-	expect_dead_then_alive();
+	expect_death(40, 0, NULL, 8, "has not ended within 40 ms");
 }
 
 /* VFIO-2: Not as long as it says that a start takes: all that it had waits for it. */
@@ -142,72 +156,56 @@ TEST(test_a_controller_that_takes_long_to_stop)
 
 	spw_vfio_of(device)->controller->ready_ms = 600000;
 	spw_vfio_of(device)->controller->stop_ms = 30;
-	open_queue_of(32, true, 40);
-	fake.never_after = 0;
 	fake.never_stops = true;
-	start_many(8);
 	start_ns = spw_clock_ns();
-	finish_many(8);
-	assert_in_range(spw_clock_ns() - start_ns, 30000000, 20000000000);
-	assert_int_equal(failed, 8);
-	expect_dead_then_alive();
+	expect_death(40, 0, NULL, 8, "has not ended within 40 ms");
+	assert_in_range(spw_clock_ns() - start_ns, 70000000, PATIENCE_NS);
 }
 
-TEST(test_a_fatal_status)
+static void report_fatal_error(void)
 {
-	open_queue_of(32, true, 20000);
-	fake.never_after = 2;
-	start_many(8);
-	fake_pump();
 	fake.registers[0x1c / 4] |= 2;
-	finish_many(8);
-	assert_int_equal(failed, 6);
-	assert_int_equal(results[7], -EIO);
-	expect_said("CSTS.CFS");
-	expect_dead_then_alive();
 }
 
-TEST(test_registers_of_all_ones)
+static void pull_out(void)
 {
-	open_queue_of(32, true, 20000);
-	fake.never_after = 0;
-	start_many(8);
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
-	finish_many(8);
-	assert_int_equal(results[0], -ENODEV);
-	expect_said("all ones");
-	expect_dead_then_alive();
 }
 
-TEST(test_reset_behind_our_back)
+static void reset(void)
 {
-	open_queue_of(32, true, 20000);
-	fake.never_after = 0;
-	start_many(8);
 	fake_reset();
 	fake.registers[0x1c / 4] = 0;
 	fake.registers[0x14 / 4] = 0;
-	finish_many(8);
-	assert_int_equal(results[0], -EIO);
-	expect_said("CSTS.RDY");
-	expect_dead_then_alive();
 }
 
-TEST(test_wanted_back_by_the_kernel)
+static void want_back(void)
 {
-	open_queue_of(32, true, 20000);
-	fake.never_after = 0;
-	start_many(8);
 	fake.wanted_back = true;
-	finish_many(8);
-	assert_int_equal(results[0], -ENODEV);
-	expect_said("the kernel wants the device back");
-	expect_dead_then_alive();
+}
+
+TEST(test_controllers_that_die)
+{
+	static const struct {
+		void (*die)(void);
+		unsigned ended_before;
+		int result;
+		const char *words;
+	} cases[] = {
+		{report_fatal_error, 2, -EIO, "CSTS.CFS"},
+		{pull_out, 0, -ENODEV, "all ones"},
+		{reset, 0, -EIO, "CSTS.RDY"},
+		{want_back, 0, -ENODEV, "the kernel wants the device back"},
+	};
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		expect_death(20000, cases[i].ended_before, cases[i].die, 8 - cases[i].ended_before,
+			     cases[i].words);
+		assert_int_equal(results[7], cases[i].result);
+	}
 }
 
 /* ---- Without commands ------------------------------------------------------------------------ */
-
-#define PATIENCE_NS 20000000000
 
 static void wake_queue(void)
 {
@@ -228,52 +226,29 @@ static void sleep_until_cut(void)
 
 TEST(test_wanted_back_while_a_queue_sleeps)
 {
-	struct spw_queue_stats before, after;
+	uint64_t sleeps;
 	int fd = eventfd(1, EFD_CLOEXEC);
 
 	assert_true(fd >= 0);
 	fake.link.idle_ms = 3600000;
 	fake.wanted_back = true;
 	fake.link.wanted_back = fd;
-	open_queue_of(32, true, 20000);
+	open_queue_of(32, 20000);
 	sleep_until_cut();
 	expect_said("the kernel wants the device back");
 	/* It stays readable, and keeps nobody awake; the wake may be left over, for one turn. */
-	spw_queue_stats(queue, &before, sizeof(before));
+	sleeps = queue_stats().sleeps;
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
-	spw_queue_stats(queue, &after, sizeof(after));
-	assert_in_range(after.sleeps - before.sleeps, 1, 2);
+	assert_in_range(queue_stats().sleeps - sleeps, 1, 2);
 	expect_dead_then_alive();
 	fake.link.wanted_back = -1;
 	assert_int_equal(close(fd), 0);
 }
 
-static struct spw_device *open_file(void)
-{
-	const char *base = getenv("TMPDIR");
-	struct spw_device *file;
-	char path[256];
-	int fd;
-
-	(void)snprintf(path, sizeof(path), "%s/spillway-vfio.XXXXXX", base ? base : "/var/tmp");
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, 4 << 20), 0);
-	assert_int_equal(close(fd), 0);
-	assert_int_equal(spw_device_open(path, NULL, &file), 0);
-	assert_int_equal(unlink(path), 0);
-	return file;
-}
-
 static bool has_io_uring = true;
 
-int __real_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
-				      struct io_uring_params *params);
-int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
-				      struct io_uring_params *params);
-
-int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
-				      struct io_uring_params *params)
+WRAP(int, io_uring_queue_init_params,
+     (unsigned entries, struct io_uring *ring, struct io_uring_params *params))
 {
 	return has_io_uring ? __real_io_uring_queue_init_params(entries, ring, params) : -ENOSYS;
 }
@@ -282,41 +257,34 @@ int __wrap_io_uring_queue_init_params(unsigned entries, struct io_uring *ring,
 static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 {
 	struct spw_device *devices[3] = {device, open_file()};
-	struct spw_queue_stats before, after;
+	uint64_t sleeps;
 	int fd = eventfd(0, EFD_CLOEXEC);
-	struct spw_queue_opts opts;
 
 	assert_true(fd >= 0);
 	fake.link.idle_ms = 3600000;
 	fake.link.wanted_back = fd;
 	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS "/2", NULL, &devices[2]), 0);
-	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.arena = arena;
-	opts.log.write = collect;
-	assert_int_equal(spw_queue_open(devices, 3, &opts, &queue), 0);
-	assert_non_null(strstr(spw_queue_description(queue), backend));
+	open_queue_over(devices, 3, 32, 0);
+	expect_in(backend, spw_queue_description(queue));
 	/* A wake is one as before; */
 	spw_queue_wake(queue);
 	assert_int_equal(spw_queue_reap(queue, 1, PATIENCE_NS), 0);
 	assert_false(fake.cut);
 	/* and so is a time. */
 	assert_int_equal(spw_queue_reap(queue, 1, 10000000), 0);
-	spw_queue_stats(queue, &before, sizeof(before));
+	sleeps = queue_stats().sleeps;
 	fake.wanted_back = true;
 	assert_int_equal(eventfd_write(fd, 1), 0);
 	sleep_until_cut();
 	expect_said("the kernel wants the device back");
-	spw_queue_stats(queue, &after, sizeof(after));
-	assert_in_range(after.sleeps - before.sleeps, 1, 3);
+	assert_in_range(queue_stats().sleeps - sleeps, 1, 3);
 	/* It stays readable, and wakes nobody; the wake and old polls may, for one turn. */
-	spw_queue_stats(queue, &before, sizeof(before));
+	sleeps = queue_stats().sleeps;
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
-	spw_queue_stats(queue, &after, sizeof(after));
-	assert_in_range(after.sleeps - before.sleeps, 1, 3);
+	assert_in_range(queue_stats().sleeps - sleeps, 1, 3);
 	/* The file goes on. */
-	assert_int_equal(run_on(1, SPW_READ, memory, 4096, 0), 4096);
-	spw_queue_close(queue);
-	queue = NULL;
+	assert_int_equal(run_io(make_io(0, SPW_READ, memory, 4096, 0), 1), 4096);
+	close_queue();
 	spw_device_close(devices[1]);
 	spw_device_close(devices[2]);
 	fake.link.wanted_back = -1;
@@ -337,8 +305,8 @@ TEST(test_wanted_back_while_a_mixed_queue_sleeps_in_libaio)
 
 TEST(test_death_while_a_queue_sleeps)
 {
-	open_queue_of(32, true, 20000);
 	fake.link.idle_ms = 5;
+	open_queue_of(32, 20000);
 	memset(fake.registers, 0xff, FAKE_REGISTERS);
 	sleep_until_cut();
 	expect_said("all ones");
@@ -352,20 +320,18 @@ TEST(test_death_while_a_queue_sleeps)
 TEST(test_looking_at_controllers_ends_no_sleep)
 {
 	uint64_t begin_ns = spw_clock_ns();
-	struct spw_queue_stats stats;
 	unsigned waits = 0;
 
-	open_queue_of(32, true, 20000);
 	fake.link.idle_ms = 5;
+	open_queue_of(32, 20000);
 	do {
 		uint64_t start_ns = spw_clock_ns();
 
 		assert_int_equal(spw_queue_reap(queue, 1, 100000000), 0);
 		assert_true(spw_clock_ns() - start_ns >= 100000000);
-		spw_queue_stats(queue, &stats, sizeof(stats));
 		waits++;
-	} while (stats.sleeps <= waits && spw_clock_ns() - begin_ns < PATIENCE_NS);
-	assert_true(stats.sleeps > waits);
+	} while (queue_stats().sleeps <= waits && spw_clock_ns() - begin_ns < PATIENCE_NS);
+	assert_true(queue_stats().sleeps > waits);
 	assert_false(fake.cut);
 }
 
@@ -376,42 +342,23 @@ TEST(test_completions_for_other_commands)
 	static const uint16_t flips[] = {0x3ff, 0x400, 0x7c00, 0x8000, 0xffff};
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(flips); i++) {
-		open_queue_of(32, true, 20000);
-		ended = failed = 0;
-		fake.never_after = 3;
 		fake.wrong_cid = 1;
 		fake.cid_flip = flips[i];
-		start_many(8);
-		finish_many(8);
-		assert_true(failed > 0);
-		expect_said("a completion for a command that");
-		expect_dead_then_alive();
-		said[0] = '\0';
+		expect_death(20000, 3, NULL, 0, "a completion for a command that");
 	}
 }
 
 /* Another queue may well have a command of that identifier. */
 TEST(test_completions_of_another_queue)
 {
-	open_queue_of(32, true, 20000);
 	fake.sq_flip = 3;
-	start_many(8);
-	finish_many(8);
-	assert_int_equal(failed, 8);
-	expect_said("a completion for a command of another queue");
-	fake.sq_flip = 0;
-	expect_dead_then_alive();
+	expect_death(20000, FAKE_NEVER, NULL, 8, "a completion for a command of another queue");
 }
 
 TEST(test_completions_that_come_twice)
 {
-	open_queue_of(32, true, 20000);
 	fake.twice = 1;
-	fake.never_after = 4;
-	start_many(8);
-	finish_many(8);
-	expect_said("a second completion for one command");
-	expect_dead_then_alive();
+	expect_death(20000, 4, NULL, 0, "a second completion for one command");
 }
 
 TEST(test_death_while_a_call_waits)
@@ -443,11 +390,10 @@ TEST(test_a_process_stopped_while_a_call_waits)
 /* CTRL-2 */
 TEST(test_closing_with_commands_that_never_end)
 {
-	open_queue_of(32, true, 40);
+	open_queue_of(32, 40);
 	fake.never_after = 0;
 	start_many(8);
-	spw_queue_close(queue);
-	queue = NULL;
+	close_queue();
 	assert_int_equal(ended, 8);
 	assert_int_equal(bad_ends, 0);
 }
@@ -458,8 +404,7 @@ TEST(test_closing_with_commands_that_never_end)
  */
 TEST(test_a_controller_that_still_runs_when_opened)
 {
-	spw_device_close(device);
-	device = NULL;
+	close_device();
 	fake.still_runs = true;
 	open_device();
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
@@ -504,7 +449,7 @@ TEST(test_how_long_a_shutdown_may_take)
 
 TEST(test_events_are_logged_and_asked_for_again)
 {
-	open_queue_of(4, true, 40);
+	open_queue_of(4, 40);
 	for (unsigned i = 0; i < 2; i++) {
 		said[0] = '\0';
 		fake_pump();

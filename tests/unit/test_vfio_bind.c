@@ -9,22 +9,15 @@
  */
 /* wrap: spw_safety_in_use spw_safety_relatives_locked spw_safety_opener */
 #include <endian.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "tests/case.h"
+#include "tests/unit/tree.h"
+#include "tests/wrap.h"
 
 #include <spillway/format.h>
 
 #include "drives/safety.h"
 #include "drives/vfio/bind.h"
-#include "util/util.h"
 
 #define ADDRESS         "0000:3d:00.0"
 #define NEIGHBOUR       "0000:3d:00.1"
@@ -33,8 +26,8 @@
 
 /* ---- A sysfs ---- */
 
-static char folder[128];
 static struct spw_vfio_system fake;
+static char sysfs[PATH_MAX], dev[PATH_MAX], char_devices[PATH_MAX];
 static struct kernel {
 	unsigned writes;
 	unsigned fails_at; /* this write, counted from 1; 0: none */
@@ -53,18 +46,14 @@ static struct use {
 	unsigned questions;
 } use;
 
-int __real_spw_safety_in_use(const char *path, const struct spw_loops *loops);
-int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops);
-int __wrap_spw_safety_in_use(const char *path, const struct spw_loops *loops)
+WRAP(int, spw_safety_in_use, (const char *path, const struct spw_loops *loops))
 {
 	if (use.only_meanwhile && ++use.questions > 1)
 		return spw_error(-EBUSY, "%s: is mounted on /somewhere", path);
 	return __real_spw_safety_in_use(path, loops);
 }
 
-int __real_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
-int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
-int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops *loops)
+WRAP(int, spw_safety_relatives_locked, (const char *path, const struct spw_loops *loops))
 {
 	if (use.partition_locked)
 		return spw_error(-EBUSY, "%s: a process has a store on %sp1 open", path, path);
@@ -72,58 +61,11 @@ int __wrap_spw_safety_relatives_locked(const char *path, const struct spw_loops 
 }
 
 /* Who has locked the partition lives. */
-bool __real_spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
-bool __wrap_spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
-bool __wrap_spw_safety_opener(const char *path, int but_fd, char *words, size_t len)
+WRAP(bool, spw_safety_opener, (const char *path, int but_fd, char *words, size_t len))
 {
 	if (use.partition_locked)
 		(void)snprintf(words, len, "process 1 (init)");
 	return use.partition_locked || __real_spw_safety_opener(path, but_fd, words, len);
-}
-
-static const char *path_of(const char *format, ...) SPW_PRINTF(1, 2);
-static const char *path_of(const char *format, ...)
-{
-	static char paths[4][PATH_MAX];
-	static unsigned next;
-	char *path = paths[next++ % 4];
-	va_list args;
-	int len = snprintf(path, PATH_MAX, "%s/", folder);
-
-	va_start(args, format);
-	(void)vsnprintf(path + len, (size_t)(PATH_MAX - len), format, args);
-	va_end(args);
-	return path;
-}
-
-static void make_folders(const char *path)
-{
-	char copy[PATH_MAX];
-
-	(void)snprintf(copy, sizeof(copy), "%s", path);
-	for (char *at = strchr(copy + strlen(folder), '/'); at; at = strchr(at + 1, '/')) {
-		*at = '\0';
-		assert_true(mkdir(copy, 0700) == 0 || errno == EEXIST);
-		*at = '/';
-	}
-}
-
-static void put(const char *path, const char *text)
-{
-	FILE *file;
-
-	make_folders(path);
-	file = fopen(path, "we");
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-}
-
-static void put_link(const char *path, const char *target)
-{
-	make_folders(path);
-	(void)unlink(path);
-	assert_int_equal(symlink(target, path), 0);
 }
 
 static const char *device_file(const char *name)
@@ -143,7 +85,7 @@ static const char *driver(void)
 {
 	static char name[32];
 
-	spw_vfio_read_driver(&fake, ADDRESS, name, sizeof(name));
+	(void)spw_vfio_read_link(&fake, ADDRESS, "driver", name, sizeof(name));
 	return name;
 }
 
@@ -151,15 +93,14 @@ static const char * override(void)
 {
 	static char text[64];
 
-	assert_true(spw_vfio_read_line(device_file("driver_override"), text, sizeof(text)));
+	assert_true(spw_read_text(device_file("driver_override"), text, sizeof(text)));
 	return text;
 }
 
-static int obey(void *context, const char *path, const char *text)
+static int obey(const char *path, const char *text)
 {
 	const char *name = strrchr(path, '/') + 1;
 
-	(void)context;
 	kernel.writes++;
 	if (kernel.fails_at && (kernel.writes == kernel.fails_at ||
 				(kernel.stays_failed && kernel.writes > kernel.fails_at)))
@@ -198,9 +139,7 @@ static void put_namespace(const char *entry, const char *node)
 static int set_up(void **state)
 {
 	(void)state;
-	(void)snprintf(folder, sizeof(folder), "%.90s/spillway-vfio.XXXXXX",
-		       getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp");
-	assert_non_null(mkdtemp(folder));
+	begin_tree();
 	memset(&kernel, 0, sizeof(kernel));
 	memset(&use, 0, sizeof(use));
 	log_text[0] = '\0';
@@ -218,39 +157,26 @@ static int set_up(void **state)
 	put(path_of("proc/devices"), "Character devices:\n  1 mem\n 10 misc\n");
 	put_driver("../../drivers/nvme");
 	put_namespace("nvme0n1", "nvme0n1");
-	fake = (struct spw_vfio_system){
-		.write = obey, .namespaces_are_files = true, .memlock_bytes = UINT64_MAX};
-	fake.sysfs = strdup(path_of("sys"));
-	fake.dev = strdup(path_of("dev"));
-	fake.char_devices = strdup(path_of("proc/devices"));
-	return fake.sysfs && fake.dev && fake.char_devices ? 0 : -1;
+	fake = (struct spw_vfio_system){.sysfs = strcpy(sysfs, path_of("sys")),
+					.dev = strcpy(dev, path_of("dev")),
+					.char_devices =
+						strcpy(char_devices, path_of("proc/devices")),
+					.write = obey,
+					.namespaces_are_files = true,
+					.memlock_bytes = UINT64_MAX};
+	return 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *place)
+static int bind_by(struct spw_vfio_bind_opts opts)
 {
-	(void)st;
-	(void)kind;
-	(void)place;
-	return remove(path);
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	free((void *)(uintptr_t)fake.sysfs);
-	free((void *)(uintptr_t)fake.dev);
-	free((void *)(uintptr_t)fake.char_devices);
-	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	opts.size = sizeof(opts);
+	opts.log.write = keep_log;
+	return spw_vfio_bind_in(&fake, ADDRESS, &opts);
 }
 
 static int bind(bool force)
 {
-	struct spw_vfio_bind_opts opts;
-
-	spw_vfio_bind_opts_init(&opts, sizeof(opts));
-	opts.force = force;
-	opts.log.write = keep_log;
-	return spw_vfio_bind_in(&fake, ADDRESS, &opts);
+	return bind_by((struct spw_vfio_bind_opts){.force = force});
 }
 
 static int unbind(void)
@@ -274,6 +200,16 @@ static void assert_refused(int got, int want, const char *words)
 		fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), words);
 }
 
+/* By force or not. */
+static void assert_never_bound(int error, const char *words)
+{
+	for (unsigned force = 0; force < 2; force++) {
+		use.questions = 0;
+		assert_refused(bind(force), error, words);
+		assert_untouched();
+	}
+}
+
 static struct spw_vfio_probe_info examined(void)
 {
 	struct spw_vfio_probe_info controller;
@@ -282,7 +218,7 @@ static struct spw_vfio_probe_info examined(void)
 	return controller;
 }
 
-#define FIXTURE_CASE(name) CASE_WITH(name, set_up, tear_down)
+#define FIXTURE_CASE(name) CASE_WITH(name, set_up, remove_tree)
 
 /* ---- There and back ---- */
 
@@ -315,11 +251,7 @@ FIXTURE_CASE(test_a_controller_without_a_driver)
 
 FIXTURE_CASE(test_a_dry_run_changes_nothing)
 {
-	struct spw_vfio_bind_opts opts;
-
-	spw_vfio_bind_opts_init(&opts, sizeof(opts));
-	opts.dry_run = true;
-	assert_int_equal(spw_vfio_bind_in(&fake, ADDRESS, &opts), 0);
+	assert_int_equal(bind_by((struct spw_vfio_bind_opts){.dry_run = true}), 0);
 	assert_untouched();
 }
 
@@ -423,13 +355,8 @@ FIXTURE_CASE(test_no_namespace_is_shown_yet)
 {
 	struct spw_vfio_probe_info controller;
 
-	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")),
-			 0);
-	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
-	for (unsigned force = 0; force < 2; force++) {
-		assert_refused(bind(force), -EAGAIN, "shows no namespace");
-		assert_untouched();
-	}
+	drop(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size"));
+	assert_never_bound(-EAGAIN, "shows no namespace");
 	controller = examined();
 	assert_false(controller.bindable);
 }
@@ -452,8 +379,7 @@ FIXTURE_CASE(test_an_open_store_is)
 
 	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
 	assert_int_equal(spw_device_lock(device, 1u << 20, 1), 0);
-	assert_refused(bind(true), -EBUSY, "a process has a store on it open");
-	assert_untouched();
+	assert_never_bound(-EBUSY, "a process has a store on it open");
 	assert_int_equal(examined().obstacle[0].error, -EBUSY);
 	spw_device_close(device);
 	assert_int_equal(bind(true), 0);
@@ -466,10 +392,7 @@ FIXTURE_CASE(test_a_lock_behind_the_end)
 
 	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
 	assert_int_equal(spw_device_lock(device, NAMESPACE_BYTES + (1u << 20), 1), 0);
-	for (unsigned force = 0; force < 2; force++) {
-		assert_refused(bind(force), -EBUSY, "a process has a store on it open");
-		assert_untouched();
-	}
+	assert_never_bound(-EBUSY, "a process has a store on it open");
 	assert_int_equal(examined().obstacle[0].error, -EBUSY);
 	spw_device_close(device);
 	assert_int_equal(bind(false), 0);
@@ -478,10 +401,7 @@ FIXTURE_CASE(test_a_lock_behind_the_end)
 FIXTURE_CASE(test_an_open_store_on_a_partition)
 {
 	use.partition_locked = true;
-	for (unsigned force = 0; force < 2; force++) {
-		assert_refused(bind(force), -EBUSY, "nvme0n1p1 open");
-		assert_untouched();
-	}
+	assert_never_bound(-EBUSY, "nvme0n1p1 open");
 	assert_int_equal(examined().obstacle[0].error, -EBUSY);
 	use.partition_locked = false;
 	assert_int_equal(bind(false), 0);
@@ -489,25 +409,20 @@ FIXTURE_CASE(test_an_open_store_on_a_partition)
 
 FIXTURE_CASE(test_mounted_before_it_was_claimed)
 {
-	for (unsigned force = 0; force < 2; force++) {
-		use = (struct use){.only_meanwhile = true};
-		assert_refused(bind(force), -EBUSY, "is mounted on");
-		assert_untouched();
-	}
+	use.only_meanwhile = true;
+	assert_never_bound(-EBUSY, "is mounted on");
 }
 
 FIXTURE_CASE(test_in_doubt_nothing_is_taken)
 {
 	assert_int_equal(unlink(path_of("dev/nvme0n1")), 0);
-	assert_refused(bind(true), -ENOENT, "by which its use would be seen");
-	assert_untouched();
+	assert_never_bound(-ENOENT, "by which its use would be seen");
 	assert_false(examined().bindable);
 	/* A node of that name that is not that device. */
 	put(path_of("dev/nvme0n1"), "");
 	put(path_of("sys/class/block/nvme0n1/dev"), "259:0\n");
 	fake.namespaces_are_files = false;
-	assert_refused(bind(true), -ESTALE, "is not the block device of that name");
-	assert_untouched();
+	assert_never_bound(-ESTALE, "is not the block device of that name");
 }
 
 /* ---- Obstacles ---- */
@@ -525,8 +440,7 @@ static void assert_obstacle(int error, bool of_bind, const char *words)
 	assert_int_equal(controller.bindable, !of_bind && strcmp(driver(), "vfio-pci") != 0);
 	if (!of_bind)
 		return;
-	assert_refused(bind(true), error, words);
-	assert_untouched();
+	assert_never_bound(error, words);
 }
 
 FIXTURE_CASE(test_without_an_iommu)
@@ -557,11 +471,7 @@ FIXTURE_CASE(test_a_shared_group)
 
 static int bind_alone(void)
 {
-	struct spw_vfio_bind_opts opts;
-
-	spw_vfio_bind_opts_init(&opts, sizeof(opts));
-	opts.force = opts.alone = true;
-	return spw_vfio_bind_in(&fake, ADDRESS, &opts);
+	return bind_by((struct spw_vfio_bind_opts){.force = true, .alone = true});
 }
 
 /* Whoever is given the group gets what else is in it, by whatever driver, now or later. */
@@ -629,26 +539,21 @@ FIXTURE_CASE(test_another_path_of_its_own)
 /* One block device, and a hidden one below each controller. */
 FIXTURE_CASE(test_another_path_that_the_kernel_has_joined)
 {
-	assert_int_equal(unlink(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size")),
-			 0);
-	assert_int_equal(rmdir(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1")), 0);
+	drop(path_of("sys/bus/pci/devices/" ADDRESS "/nvme/nvme0/nvme0n1/size"));
 	put_namespace("nvme0c0n1", "nvme0n1");
 	put_other_controller("nvme0c1n1");
 	assert_obstacle(-EBUSY, true, "nvme0n1 is reached by controller nvme1 (" OTHER ") too");
-	assert_int_equal(unlink(path_of("sys/class/nvme/nvme1/nvme0c1n1/size")), 0);
-	assert_int_equal(rmdir(path_of("sys/class/nvme/nvme1/nvme0c1n1")), 0);
+	drop(path_of("sys/class/nvme/nvme1/nvme0c1n1/size"));
 	put_other_controller("nvme0c1n2");
 	assert_int_equal(bind(false), 0);
 }
 
 FIXTURE_CASE(test_missing_modules)
 {
-	assert_int_equal(unlink(path_of("sys/module/vfio_iommu_type1/refcnt")), 0);
-	assert_int_equal(rmdir(path_of("sys/module/vfio_iommu_type1")), 0);
+	drop(path_of("sys/module/vfio_iommu_type1/refcnt"));
 	assert_obstacle(-ENOENT, false, "modprobe vfio_iommu_type1");
 	put(path_of("sys/module/vfio_iommu_type1/refcnt"), "");
-	assert_int_equal(unlink(path_of("sys/bus/pci/drivers/vfio-pci/bind")), 0);
-	assert_int_equal(rmdir(path_of("sys/bus/pci/drivers/vfio-pci")), 0);
+	drop(path_of("sys/bus/pci/drivers/vfio-pci/bind"));
 	assert_obstacle(-ENOENT, false, "modprobe vfio-pci");
 	assert_refused(bind(false), -ENOENT, "modprobe vfio-pci");
 	assert_untouched();
@@ -671,21 +576,25 @@ FIXTURE_CASE(test_another_driver)
 	assert_false(examined().bindable);
 }
 
-FIXTURE_CASE(test_whoever_drives_it_keeps_it)
+static void assert_kept_by_opener_of(const char *node)
 {
 	char words[64];
-	int fd;
+	int fd = open(path_of("%s", node), O_RDWR | O_CLOEXEC);
 
-	assert_int_equal(bind(false), 0);
-	assert_true(examined().ready);
-	fd = open(path_of("dev/vfio/42"), O_RDWR | O_CLOEXEC);
 	assert_true(fd >= 0);
+	assert_int_equal(bind(false), 0);
 	(void)snprintf(words, sizeof(words), "process %d", (int)getpid());
 	assert_obstacle(-EBUSY, false, words);
 	assert_refused(unbind(), -EBUSY, words);
 	assert_string_equal(driver(), "vfio-pci");
 	assert_int_equal(close(fd), 0);
+	assert_true(examined().ready);
 	assert_int_equal(unbind(), 0);
+}
+
+FIXTURE_CASE(test_whoever_drives_it_keeps_it)
+{
+	assert_kept_by_opener_of("dev/vfio/42");
 }
 
 FIXTURE_CASE(test_unbinding_that_fails)
@@ -784,8 +693,7 @@ FIXTURE_CASE(test_which_way_before_it_is_bound)
 	assert_way("iommufd", "");
 	assert_string_equal(examined().device_node, "");
 	/* Nobody can tell what vfio will do. */
-	assert_int_equal(unlink(path_of("sys/bus/pci/drivers/vfio-pci/bind")), 0);
-	assert_int_equal(rmdir(path_of("sys/bus/pci/drivers/vfio-pci")), 0);
+	drop(path_of("sys/bus/pci/drivers/vfio-pci/bind"));
 	assert_way("", "");
 }
 
@@ -810,8 +718,7 @@ FIXTURE_CASE(test_iommufd_needs_less)
 {
 	assert_int_equal(bind(false), 0);
 	put_iommufd();
-	assert_int_equal(unlink(path_of("sys/module/vfio_iommu_type1/refcnt")), 0);
-	assert_int_equal(rmdir(path_of("sys/module/vfio_iommu_type1")), 0);
+	drop(path_of("sys/module/vfio_iommu_type1/refcnt"));
 	assert_int_equal(unlink(path_of("dev/vfio/42")), 0);
 	assert_true(examined().ready);
 	fake.memlock_bytes = 8u << 20;
@@ -824,18 +731,8 @@ FIXTURE_CASE(test_iommufd_needs_less)
 
 FIXTURE_CASE(test_whoever_drives_it_by_iommufd_keeps_it)
 {
-	char words[64];
-	int fd;
-
-	assert_int_equal(bind(false), 0);
 	put_iommufd();
-	fd = open(path_of("dev/vfio/devices/vfio7"), O_RDWR | O_CLOEXEC);
-	assert_true(fd >= 0);
-	(void)snprintf(words, sizeof(words), "process %d", (int)getpid());
-	assert_obstacle(-EBUSY, false, words);
-	assert_refused(unbind(), -EBUSY, words);
-	assert_int_equal(close(fd), 0);
-	assert_int_equal(unbind(), 0);
+	assert_kept_by_opener_of("dev/vfio/devices/vfio7");
 }
 
 /* ---- What libblkid is shown of a drive without a node ---- */
@@ -927,8 +824,8 @@ FIXTURE_CASE(test_names_of_one_namespace)
 	static const char *const others[] = {"pci:0000:3d:00.0/1", "pci:3d:00.0/2", "pci:3e:00.0",
 					     "/dev/null", "pci:x"};
 
-	assert_refused(spw_safety_distinct(same, 2), -ENOTUNIQ, "are the same device");
-	assert_int_equal(spw_safety_distinct(others, SPW_ARRAY_LEN(others)), 0);
+	assert_refused(spw_drives_distinct(same, 2), -ENOTUNIQ, "are the same device");
+	assert_int_equal(spw_drives_distinct(others, SPW_ARRAY_LEN(others)), 0);
 }
 
 RUN_CASES(NULL, NULL)

@@ -5,53 +5,32 @@
  * test_vfio_cost.sh counts their instructions
  */
 /* wrap: spw_vfio_link_open */
-#include "tests/unit/vfio_fake.h"
-
-#include <spillway/engine.h>
+#include "tests/unit/vfio_rig.h"
 
 #define DEPTH 32u
 
-static struct spw_io ios[DEPTH];
-static uint64_t ended, correct;
+static uint64_t correct;
 
-static void done(struct spw_io *io)
+static void count_end(struct spw_io *io)
 {
 	ended++;
 	correct += io->res == 4096;
 }
 
-CASE(test_transfers)
+TEST(test_transfers)
 {
 	const char *text = getenv("SPW_VFIO_COST_IOS");
 	uint64_t count = text ? strtoull(text, NULL, 10) : 1000;
-	struct spw_queue_opts opts;
-	struct spw_arena_opts arena_opts;
-	struct spw_device *device;
-	struct spw_arena *arena;
-	struct spw_queue *queue;
-	void *memory;
 
-	fake_begin(9);
-	assert_int_equal(spw_device_open("pci:" FAKE_ADDRESS, NULL, &device), 0);
-	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
-	arena_opts.bytes = 2 << 20;
-	arena_opts.no_hugetlb = true;
-	assert_int_equal(spw_arena_open(&arena_opts, &arena), 0);
-	assert_int_equal(spw_arena_alloc(arena, 2 << 20, &memory), 0);
-	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.arena = arena;
-	opts.depth = DEPTH;
-	assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), 0);
+	open_queue_of(DEPTH, 20000);
 	for (uint64_t i = 0; i < count;) {
 		for (unsigned j = 0; j < DEPTH && i < count; j++, i++) {
-			ios[j] = (struct spw_io){
-				.op = j % 2 ? SPW_WRITE : SPW_READ,
-				.buf = (char *)memory + j * 8192,
-				.len_bytes = 4096,
-				.offset_bytes = i % 4096 * 4096,
-				.done = done,
-			};
-			assert_int_equal(spw_queue_prepare(queue, &ios[j]), 0);
+			struct spw_io *io =
+				make_io(j, j % 2 ? SPW_WRITE : SPW_READ, memory + (size_t)j * 8192,
+					4096, i % 4096 * 4096);
+
+			io->done = count_end;
+			assert_int_equal(spw_queue_prepare(queue, io), 0);
 		}
 		assert_int_equal(spw_queue_submit(queue), 0);
 		while (ended < i)
@@ -59,11 +38,6 @@ CASE(test_transfers)
 	}
 	assert_int_equal(correct, count);
 	assert_int_equal(fake.reads + fake.writes, count);
-	assert_int_equal(fake.faults, 0);
-	spw_queue_close(queue);
-	spw_device_close(device);
-	spw_arena_close(arena);
-	fake_end();
 }
 
 RUN_CASES(NULL, NULL)

@@ -2,6 +2,7 @@
 /* tests/unit/test_vfio_format.c - format on a controller in memory: zeroes, and other paths */
 /* wrap: spw_vfio_link_open spw_identity_find_namespace */
 #include "tests/unit/vfio_rig.h"
+#include "tests/wrap.h"
 
 #include <spillway/format.h>
 #include <spillway/store.h>
@@ -27,8 +28,7 @@ static void format_once(void)
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_format_opts opts;
 
-	spw_device_close(device);
-	device = NULL;
+	close_device();
 	spw_format_opts_init(&opts, sizeof(opts));
 	opts.force = true;
 	opts.erase = true;
@@ -81,12 +81,8 @@ TEST_BLOCKS(test_zeroes_that_fail)
 
 static bool kernel_has_it;
 
-int __wrap_spw_identity_find_namespace(const char *sysfs,
-				       const struct spw_identity_namespace *wanted, char *name,
-				       size_t len);
-int __wrap_spw_identity_find_namespace(const char *sysfs,
-				       const struct spw_identity_namespace *wanted, char *name,
-				       size_t len)
+WRAP(int, spw_identity_find_namespace,
+     (const char *sysfs, const struct spw_identity_namespace *wanted, char *name, size_t len))
 {
 	assert_string_equal(sysfs, "/sys");
 	assert_string_equal(wanted->serial, "FAKE0001");

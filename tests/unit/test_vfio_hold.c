@@ -3,15 +3,10 @@
 /* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin */
 /* wrap: spw_vfio_command */
 /* wrap: pthread_create */
-#include <errno.h>
-#include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
-#include "tests/case.h"
+#include "tests/unit/meet.h"
+#include "tests/wrap.h"
 
 #include <spillway/store.h>
 
@@ -20,17 +15,15 @@
 #include "util/util.h"
 
 #define CONTROLLERS 4u
-#define PATIENCE_S  20
 
 static const char *const paths[] = {"pci:0000:01:00.0/1", "pci:0000:02:00.0/1",
 				    "pci:0000:03:00.0/1", "pci:0000:04:00.0/1",
 				    "pci:0000:04:00.0/2"};
+/* The last one is not there. */
+static const char *const others[] = {"pci:0000:01:00.0", "/dev/null", "pci:0000:99:00.0"};
 
 static struct spw_vfio_link links[CONTROLLERS];
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static unsigned wanted, arrived, alone, open_now, opens, closes;
-static unsigned threads_left; /* that can be started */
+static unsigned open_now, opens, closes; /* meet_lock is held */
 static char said[1024];
 
 static void collect(void *context, enum spw_log_level level, const char *message)
@@ -44,33 +37,7 @@ static void collect(void *context, enum spw_log_level level, const char *message
 
 static const struct spw_log listener = {.write = collect};
 
-/* Return when @wanted have called it. One that waits in vain is counted. */
-static void meet(void)
-{
-	struct timespec until;
-
-	(void)clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += PATIENCE_S;
-	(void)pthread_mutex_lock(&mutex);
-	if (++arrived % wanted == 0)
-		(void)pthread_cond_broadcast(&changed);
-	for (unsigned goal = (arrived + wanted - 1) / wanted * wanted; arrived < goal;)
-		if (pthread_cond_timedwait(&changed, &mutex, &until)) {
-			alone++;
-			break;
-		}
-	(void)pthread_mutex_unlock(&mutex);
-}
-
-int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link);
-int __wrap_spw_vfio_controller_open(struct spw_vfio_link *link,
-				    struct spw_vfio_controller **controller);
-void __wrap_spw_vfio_controller_close(struct spw_vfio_controller *controller);
-int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller,
-			  const union spw_vfio_command *command, void *data, uint32_t len_bytes,
-			  uint32_t *result);
-
-int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
+WRAP(int, spw_vfio_link_open, (const char *address, struct spw_vfio_link **link))
 {
 	unsigned i = (unsigned)strtoul(address + 5, NULL, 16) - 1;
 
@@ -80,8 +47,8 @@ int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	return 0;
 }
 
-int __wrap_spw_vfio_controller_open(struct spw_vfio_link *link,
-				    struct spw_vfio_controller **controller)
+WRAP(int, spw_vfio_controller_open,
+     (struct spw_vfio_link * link, struct spw_vfio_controller **controller))
 {
 	*controller = calloc(1, sizeof(**controller));
 	if (!*controller)
@@ -90,27 +57,27 @@ int __wrap_spw_vfio_controller_open(struct spw_vfio_link *link,
 	(*controller)->namespaces = 2;
 	(*controller)->command_bytes_max = 131072;
 	meet();
-	(void)pthread_mutex_lock(&mutex);
+	(void)pthread_mutex_lock(&meet_lock);
 	opens++;
 	open_now++;
-	(void)pthread_mutex_unlock(&mutex);
+	(void)pthread_mutex_unlock(&meet_lock);
 	return 0;
 }
 
-void __wrap_spw_vfio_controller_close(struct spw_vfio_controller *controller)
+WRAP(void, spw_vfio_controller_close, (struct spw_vfio_controller * controller))
 {
 	meet();
-	(void)pthread_mutex_lock(&mutex);
+	(void)pthread_mutex_lock(&meet_lock);
 	closes++;
 	open_now--;
-	(void)pthread_mutex_unlock(&mutex);
+	(void)pthread_mutex_unlock(&meet_lock);
 	free(controller);
 }
 
 /* All that is asked is what a namespace is like. */
-int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller,
-			  const union spw_vfio_command *command, void *data, uint32_t len_bytes,
-			  uint32_t *result)
+WRAP(int, spw_vfio_admin,
+     (struct spw_vfio_controller * controller, const union spw_vfio_command *command, void *data,
+      uint32_t len_bytes, uint32_t *result))
 {
 	(void)controller;
 	(void)command;
@@ -122,34 +89,14 @@ int __wrap_spw_vfio_admin(struct spw_vfio_controller *controller,
 }
 
 /* There is nothing on it. */
-int __wrap_spw_vfio_command(struct spw_vfio_controller *controller,
-			    const union spw_vfio_command *command, void *data, uint32_t len_bytes,
-			    bool sends, bool fetches);
-
-int __wrap_spw_vfio_command(struct spw_vfio_controller *controller,
-			    const union spw_vfio_command *command, void *data, uint32_t len_bytes,
-			    bool sends, bool fetches)
+WRAP(int, spw_vfio_command,
+     (struct spw_vfio_controller * controller, const union spw_vfio_command *command, void *data,
+      uint32_t len_bytes))
 {
 	(void)controller;
-	(void)command;
-	(void)sends;
-	if (fetches)
+	if (command->opcode == SPW_NVME_READ)
 		memset(data, 0, len_bytes);
 	return 0;
-}
-
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-			  void *(*work)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-			  void *(*work)(void *), void *context);
-
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-			  void *(*work)(void *), void *context)
-{
-	if (threads_left == 0)
-		return EAGAIN;
-	threads_left--;
-	return __real_pthread_create(thread, attributes, work, context);
 }
 
 static void open_all(struct spw_device *devices[], unsigned count)
@@ -171,10 +118,9 @@ static void close_all(struct spw_device *const devices[], unsigned count)
 static int begin(void **state)
 {
 	(void)state;
-	wanted = 1;
-	threads_left = UINT_MAX;
+	begin_meeting(1);
 	said[0] = '\0';
-	arrived = alone = open_now = opens = closes = 0;
+	open_now = opens = closes = 0;
 	for (unsigned i = 0; i < CONTROLLERS; i++) {
 		links[i] = (struct spw_vfio_link){.numa_node = -1, .wanted_back = -1};
 		(void)snprintf(links[i].address, sizeof(links[i].address), "0000:%02x:00.0", i + 1);
@@ -187,7 +133,7 @@ CASE_WITH(test_opened_and_closed_at_the_same_time, begin, NULL)
 	struct spw_device *devices[SPW_ARRAY_LEN(paths)];
 	struct spw_vfio_hold *hold;
 
-	wanted = CONTROLLERS;
+	begin_meeting(CONTROLLERS);
 	/* Two namespaces of one controller among them. */
 	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths), NULL);
 	assert_non_null(hold);
@@ -201,12 +147,22 @@ CASE_WITH(test_opened_and_closed_at_the_same_time, begin, NULL)
 	assert_int_equal(open_now, CONTROLLERS);
 	spw_vfio_let_go(hold);
 	assert_int_equal(open_now, 0);
+	/* Two are a gain, though one of them cannot be had. */
+	assert_null(spw_vfio_hold(others, 2, NULL));
+	begin_meeting(1);
+	hold = spw_vfio_hold(others, 3, NULL);
+	assert_non_null(hold);
+	assert_int_equal(open_now, 1);
+	spw_vfio_let_go(hold);
+	spw_vfio_let_go(NULL);
+	assert_int_equal(open_now, 0);
+	begin_meeting(CONTROLLERS);
 	/* What nobody has opened meanwhile is closed at once, too. */
 	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths), NULL);
 	spw_vfio_let_go(hold);
 	assert_int_equal(open_now, 0);
-	assert_int_equal(opens, 2 * CONTROLLERS);
-	assert_int_equal(alone, 0);
+	assert_int_equal(opens, 2 * CONTROLLERS + 1);
+	assert_int_equal(meeting.alone, 0);
 }
 
 /*
@@ -218,7 +174,7 @@ CASE_WITH(test_what_others_have_stays_open, begin, NULL)
 	struct spw_device *devices[SPW_ARRAY_LEN(paths)], *other, *again, *mixed[3];
 	struct spw_vfio_hold *hold;
 
-	wanted = 1;
+	begin_meeting(1);
 	open_all(devices, 3);
 	assert_int_equal(spw_device_open(paths[1], NULL, &other), 0);
 	hold = spw_vfio_hold_open(devices, 3);
@@ -231,18 +187,15 @@ CASE_WITH(test_what_others_have_stays_open, begin, NULL)
 	mixed[0] = other;
 	mixed[1] = NULL;
 	mixed[2] = again;
-	/* One alone gains nothing. */
-	assert_null(spw_vfio_hold_open(mixed, 2));
 	hold = spw_vfio_hold_open(mixed, 3);
 	spw_device_close(other);
 	spw_device_close(again);
 	assert_int_equal(open_now, 2);
-	wanted = 2;
-	arrived = 0;
+	begin_meeting(2);
 	spw_vfio_let_go(hold);
 	assert_int_equal(open_now, 0);
 	assert_int_equal(opens, 0);
-	assert_int_equal(alone, 0);
+	assert_int_equal(meeting.alone, 0);
 }
 
 /* All are held all the same, which takes longer, and is said. */
@@ -255,7 +208,7 @@ CASE_WITH(test_without_threads, begin, NULL)
 		char words[64];
 
 		said[0] = '\0';
-		threads_left = threads;
+		meeting.threads_left = threads;
 		hold = spw_vfio_hold(paths, CONTROLLERS, &listener);
 		assert_non_null(hold);
 		assert_int_equal(open_now, CONTROLLERS);
@@ -270,7 +223,7 @@ CASE_WITH(test_without_threads, begin, NULL)
 		hold = spw_vfio_hold_open(devices, CONTROLLERS);
 		close_all(devices, CONTROLLERS);
 		assert_int_equal(open_now, CONTROLLERS);
-		threads_left = threads;
+		meeting.threads_left = threads;
 		spw_vfio_let_go(hold);
 		assert_int_equal(open_now, 0);
 		(void)snprintf(words, sizeof(words), "%u controllers are closed by %u thread",
@@ -285,13 +238,13 @@ CASE_WITH(test_a_failed_open, begin, NULL)
 	struct spw_store_opts opts;
 	struct spw_store *store;
 
-	wanted = CONTROLLERS;
+	begin_meeting(CONTROLLERS);
 	spw_store_opts_init(&opts, sizeof(opts));
 	assert_true(spw_store_open(paths, CONTROLLERS, &opts, &store) < 0);
 	assert_int_equal(opens, CONTROLLERS);
 	assert_int_equal(closes, CONTROLLERS);
 	assert_int_equal(open_now, 0);
-	assert_int_equal(alone, 0);
+	assert_int_equal(meeting.alone, 0);
 }
 
 RUN_CASES(NULL, NULL)

@@ -4,8 +4,7 @@
 #include "tests/unit/vfio_fake.h"
 
 #include "engine/vfio/space.h"
-#include "engine/vfio/prp.h"
-#include "engine/vfio/sgl.h"
+#include "engine/vfio/pointer.h"
 
 #define PAGE 4096u
 
@@ -64,7 +63,7 @@ CASE(test_names)
 /* ---- Lists of pages -------------------------------------------------------------------------- */
 
 static uint64_t list_page[SPW_VFIO_PRP_ENTRIES + 1] __attribute__((aligned(4096)));
-static const struct spw_vfio_prp_list list = {.entries = list_page, .iova = 0x7000};
+static const struct spw_vfio_list list = {.entries = list_page, .iova = 0x7000};
 
 /* What the specification says that two addresses and a list mean, against what was to be said. */
 static void check_run(uint64_t iova, uint32_t len, const uint64_t prp[2])
@@ -93,7 +92,7 @@ static void check_run(uint64_t iova, uint32_t len, const uint64_t prp[2])
 CASE(test_every_alignment_around_the_ends_of_pages)
 {
 	static const int32_t around[] = {-8, -4, 0, 4, 8};
-	uint64_t prp[2];
+	struct spw_vfio_pointer pointer;
 
 	for (uint32_t pages = 0; pages <= SPW_VFIO_PRP_ENTRIES; pages++)
 		for (size_t i = 0; i < SPW_ARRAY_LEN(around); i++)
@@ -103,10 +102,31 @@ CASE(test_every_alignment_around_the_ends_of_pages)
 				if (len <= 0 || len > SPW_VFIO_PRP_BYTES_MAX)
 					continue;
 				list_page[SPW_VFIO_PRP_ENTRIES] = 0x600d;
-				spw_vfio_prp(&list, 0x100000000 + offset, (uint32_t)len, prp);
-				check_run(0x100000000 + offset, (uint32_t)len, prp);
+				spw_vfio_name_run(&list, false, 0x100000000 + offset, (uint32_t)len,
+						  &pointer);
+				assert_int_equal(pointer.flags, 0);
+				check_run(0x100000000 + offset, (uint32_t)len, pointer.words);
 				assert_int_equal(list_page[SPW_VFIO_PRP_ENTRIES], 0x600d);
 			}
+}
+
+static struct iovec elements[SPW_VFIO_SGL_RUNS_MAX + 2];
+static uint64_t words[2];
+static uint32_t element_count, entries;
+
+static void add(uint64_t iova, size_t len)
+{
+	elements[element_count++] = (struct iovec){(void *)(uintptr_t)iova, len};
+}
+
+static bool name_pages(void)
+{
+	return spw_vfio_name_pages(&list, elements, element_count, 0, words, &entries);
+}
+
+static bool name_runs(void)
+{
+	return spw_vfio_name_runs(&list, elements, element_count, 0, words, &entries);
 }
 
 /* A run cut into elements anywhere at the ends of pages is the same run. */
@@ -116,77 +136,80 @@ CASE(test_elements_that_fill_pages_are_one_run)
 	for (unsigned round = 0; round < 2000; round++) {
 		uint64_t iova = 0x200000000 + (fake_random() % (PAGE / 4)) * 4, at = iova;
 		uint32_t len = 4 + 4 * (uint32_t)(fake_random() % 40000), left = len;
-		struct spw_vfio_prp_builder builder;
-		uint64_t prp[2];
 
-		spw_vfio_prp_begin(&builder, &list);
-		while (left > 0) {
+		for (element_count = 0; left > 0;
+		     left -= (uint32_t)elements[element_count - 1].iov_len) {
 			uint64_t page_end = (at | (PAGE - 1)) + 1 + (fake_random() % 6) * PAGE;
-			uint32_t now = page_end - at < left ? (uint32_t)(page_end - at) : left;
 
-			assert_true(spw_vfio_prp_add(&builder, at, now));
-			at += now;
-			left -= now;
+			add(at, page_end - at < left ? page_end - at : left);
+			at = page_end;
 		}
-		spw_vfio_prp_end(&builder, prp);
-		check_run(iova, len, prp);
+		assert_true(name_pages());
+		check_run(iova, len, words);
 	}
 }
 
 CASE(test_gaps_are_refused)
 {
-	struct spw_vfio_prp_builder builder;
+	static const struct {
+		uint64_t iova, len;
+	} cases[][3] = {
+		/* The first piece stops short of its page's end. */
+		{{0x1000, PAGE - 4}, {0x9000, 4}},
+		/* The second does not begin a page. */
+		{{0x1800, 0x800}, {0x9800, 0x800}},
+		/* More pages than a list has. */
+		{{0x1000, PAGE}, {0x100000, SPW_VFIO_PRP_BYTES_MAX}, {0x1000, 4}},
+	};
 
-	/* The first piece stops short of its page's end. */
-	spw_vfio_prp_begin(&builder, &list);
-	assert_true(spw_vfio_prp_add(&builder, 0x1000, PAGE - 4));
-	assert_false(spw_vfio_prp_add(&builder, 0x9000, 4));
-	/* The second does not begin a page. */
-	spw_vfio_prp_begin(&builder, &list);
-	assert_true(spw_vfio_prp_add(&builder, 0x1800, 0x800));
-	assert_false(spw_vfio_prp_add(&builder, 0x9800, 0x800));
-	/* More pages than a list has. */
-	spw_vfio_prp_begin(&builder, &list);
-	assert_true(spw_vfio_prp_add(&builder, 0x1000, PAGE));
-	assert_true(spw_vfio_prp_add(&builder, 0x100000, SPW_VFIO_PRP_BYTES_MAX));
-	assert_false(spw_vfio_prp_add(&builder, 0x1000, 4));
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		element_count = 0;
+		for (size_t j = 0; j < 3 && cases[i][j].len > 0; j++) {
+			assert_true(name_pages());
+			add(cases[i][j].iova, cases[i][j].len);
+		}
+		assert_false(name_pages());
+	}
 }
 
 /* Runs that touch are one, others are not; the list has room for just so many. */
 CASE(test_runs)
 {
-	struct spw_vfio_sgl_builder builder;
-	uint64_t words[2];
+	struct spw_vfio_pointer pointer;
 
-	spw_vfio_sgl(0x1234567890, 8192, words);
-	assert_int_equal(words[0], 0x1234567890);
-	assert_int_equal(words[1], 8192);
-	spw_vfio_sgl_begin(&builder, &list);
-	assert_true(spw_vfio_sgl_add(&builder, 0x1004, 4));
-	assert_true(spw_vfio_sgl_add(&builder, 0x1008, 0));
-	assert_true(spw_vfio_sgl_add(&builder, 0x1008, 0x3000));
-	spw_vfio_sgl_end(&builder, words);
+	spw_vfio_name_run(&list, true, 0x1234567000, 8196, &pointer);
+	assert_int_equal(pointer.flags, SPW_VFIO_SGL_FLAG);
+	assert_int_equal(pointer.words[0], 0x1234567000);
+	assert_int_equal(pointer.words[1], 8196);
+	element_count = 0;
+	add(0x1004, 4);
+	add(0x1008, 0);
+	add(0x1008, 0x3000);
+	assert_true(name_runs());
 	assert_int_equal(words[0], 0x1004);
 	assert_int_equal(words[1], 0x3004);
-	assert_true(spw_vfio_sgl_add(&builder, 0x1000, 4));
-	spw_vfio_sgl_end(&builder, words);
+	add(0x1000, 4);
+	assert_true(name_runs());
 	assert_int_equal(words[0], list.iova);
 	assert_true(words[1] == (32 | UINT64_C(3) << 60));
 	assert_int_equal(list_page[2], 0x1000);
 	assert_int_equal(list_page[3], 4);
 	/* A length has 32 bits. */
-	spw_vfio_sgl_begin(&builder, &list);
-	assert_true(spw_vfio_sgl_add(&builder, 0x1000, UINT32_MAX - 3));
-	assert_true(spw_vfio_sgl_add(&builder, 0x1000 + (UINT64_C(1) << 32) - 4, 4));
-	assert_int_equal(builder.count, 2);
+	element_count = 0;
+	add(0x1000, UINT32_MAX - 3);
+	add(0x1000 + (UINT64_C(1) << 32) - 4, 4);
+	assert_true(name_runs());
+	assert_int_equal(entries, 2 * SPW_VFIO_SGL_WORDS);
 	list_page[SPW_VFIO_PRP_ENTRIES] = 0x600d;
-	spw_vfio_sgl_begin(&builder, &list);
+	element_count = 0;
 	for (uint32_t i = 0; i < SPW_VFIO_SGL_RUNS_MAX; i++)
-		assert_true(spw_vfio_sgl_add(&builder, 0x100000 + i * 8192, 4096));
-	assert_true(spw_vfio_sgl_add(&builder, builder.end, 4)); /* of the last run */
-	assert_false(spw_vfio_sgl_add(&builder, 0x1000, 4));
-	assert_int_equal(list_page[SPW_VFIO_PRP_ENTRIES], 0x600d);
+		add(0x100000 + i * 8192, 4096);
+	add(0x100000 + (SPW_VFIO_SGL_RUNS_MAX - 1) * 8192 + 4096, 4); /* of the last run */
+	assert_true(name_runs());
 	assert_int_equal(list_page[2 * SPW_VFIO_SGL_RUNS_MAX - 1], 4100);
+	add(0x1000, 4);
+	assert_false(name_runs());
+	assert_int_equal(list_page[SPW_VFIO_PRP_ENTRIES], 0x600d);
 }
 
 /* ---- Addresses ------------------------------------------------------------------------------- */

@@ -3,15 +3,6 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
-#define PATIENCE_NS 20000000000
-
-static void close_device(void)
-{
-	spw_device_close(device);
-	device = NULL;
-	assert_true(fake.closed);
-}
-
 static void expect_refusal(int error, const char *words)
 {
 	assert_int_equal(spw_device_open(PATH, NULL, &device), error);
@@ -35,10 +26,9 @@ static void transfer_some(void)
 /* The admin queue, which always has a request for events in it, has rings of its own size. */
 TEST(test_the_smallest_rings)
 {
-	close_device();
 	fake.mqes = 1;
-	open_device();
-	open_queue_of(8, true, 20000);
+	reopen_device();
+	open_queue_of(8, 20000);
 	transfer_some();
 	assert_int_equal(spw_device_pread(device, foreign, 65536, 0), 0);
 }
@@ -48,7 +38,7 @@ TEST(test_doorbells_far_from_each_other)
 	close_device();
 	fake.dstrd = 5;
 	open_device();
-	open_queue_of(8, true, 20000);
+	open_queue_of(8, 20000);
 	transfer_some();
 }
 
@@ -57,9 +47,9 @@ TEST(test_registers_without_doorbells_for_queues)
 	close_device();
 	fake.dstrd = 8;
 	fake.link.registers_bytes = 0x1800;
-	expect_refusal(-EPROTO, "no doorbells for a queue");
+	expect_refusal(-EPROTO, "queue 1 has its doorbells beyond");
 	fake.link.registers_bytes = 0x1410;
-	expect_refusal(-EPROTO, "no doorbells for a queue");
+	expect_refusal(-EPROTO, "queue 1 has its doorbells beyond");
 	fake.link.registers_bytes = 0x1400;
 	expect_refusal(-EPROTO, "queue 0 has its doorbells beyond");
 	fake.dstrd = 0;
@@ -160,7 +150,7 @@ TEST_BLOCKS(test_limits_of_what_moves_no_data)
 	assert_int_equal(spw_device_discard(device, 1u << 20, 33 * block), 0);
 	expect_zeroes(1u << 20, 33 * block);
 	assert_int_equal(fake.deallocations, 3);
-	open_queue_of(4, true, 20000);
+	open_queue_of(4, 20000);
 	assert_int_equal(run(SPW_DISCARD, NULL, 33 * block, 2u << 20), 33 * block);
 	expect_zeroes(2u << 20, 33 * block);
 	assert_int_equal(fake.deallocations, 6);
@@ -168,8 +158,7 @@ TEST_BLOCKS(test_limits_of_what_moves_no_data)
 	assert_int_equal(run(SPW_DISCARD, NULL, 16 * block, 3u << 20), 16 * block);
 	expect_zeroes(3u << 20, 16 * block);
 	assert_int_equal(fake.deallocations, 7);
-	spw_queue_close(queue);
-	queue = NULL;
+	close_queue();
 	close_device();
 	/* A limit of all ranges of a command is one of a single range too. */
 	fake.dmrsl = 0;
@@ -183,45 +172,62 @@ TEST_BLOCKS(test_limits_of_what_moves_no_data)
 TEST(test_no_limits)
 {
 	assert_int_equal(spw_vfio_of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
-	assert_int_equal(spw_vfio_deallocate_max(spw_vfio_of(device)),
-			 (uint64_t)SPW_VFIO_DEALLOCATE_BLOCKS_MAX << fake.block_shift);
-	close_device();
+	assert_int_equal(spw_vfio_of(device)->deallocate_bytes_max,
+			 UINT64_C(1) << (21 + fake.block_shift));
 	fake.has_limits = true;
 	fake.wzsl = 31;
-	open_device();
+	reopen_device();
 	assert_int_equal(spw_vfio_of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
 	assert_int_equal(spw_vfio_of(device)->controller->deallocate_blocks_max, UINT32_MAX);
 }
 
 /* ---- What it tells --------------------------------------------------------------------------- */
 
+static bool has_said(void)
+{
+	return said[0];
+}
+
+static bool has_answered(void)
+{
+	return fake.not_ready == 0;
+}
+
+static bool is_cut(void)
+{
+	return fake.cut;
+}
+
+static void flush_until(bool (*is_so)(void))
+{
+	uint64_t start_ns = spw_clock_ns();
+
+	while (!is_so()) {
+		assert_true(spw_clock_ns() - start_ns < PATIENCE_NS);
+		(void)run(SPW_FLUSH, NULL, 0, 0);
+	}
+}
+
 static void say_event(uint32_t event)
 {
 	said[0] = '\0';
 	fake_pump();
 	fake_event(event);
-	for (uint64_t start_ns = spw_clock_ns();
-	     !said[0] && spw_clock_ns() - start_ns < PATIENCE_NS;)
-		(void)run(SPW_FLUSH, NULL, 0, 0);
+	flush_until(has_said);
 }
 
 /* The status says: a success, and more about it in the log of errors. */
 TEST(test_success_about_which_there_is_more)
 {
-	struct spw_queue_stats stats;
-
-	close_device();
 	fake.says_more = true;
-	open_device();
-	open_queue_of(8, true, 40);
+	reopen_device();
+	open_queue_of(8, 40);
 	transfer_some();
-	assert_int_equal(run(SPW_READ, foreign, 65536, 8192), 65536);
-	assert_memory_equal(foreign, fake.drives[0] + 8192, 65536);
+	transfer(SPW_READ, foreign, 65536, 8192);
 	assert_int_equal(run(SPW_FLUSH, NULL, 0, 0), 0);
 	assert_int_equal(spw_device_pread(device, foreign, 65536, 4096), 0);
 	assert_memory_equal(foreign, fake.drives[0] + 4096, 65536);
-	spw_queue_stats(queue, &stats, sizeof(stats));
-	assert_int_equal(stats.retries + stats.errors, 0);
+	assert_int_equal(queue_stats().retries + queue_stats().errors, 0);
 	say_event(0x020101);
 	expect_said("the temperature is over its limit");
 }
@@ -229,7 +235,7 @@ TEST(test_success_about_which_there_is_more)
 /* Those of other kinds are heard all the same. */
 TEST(test_events_whose_page_cannot_be_read)
 {
-	open_queue_of(4, true, 40);
+	open_queue_of(4, 40);
 	fake.refuses_pages = true;
 	say_event(0xc00007);
 	expect_said("something of its own");
@@ -240,11 +246,10 @@ TEST(test_events_whose_page_cannot_be_read)
 
 static void open_with_notices(void)
 {
-	close_device();
 	fake.oaes = 1u << 8;
-	open_device();
+	reopen_device();
 	assert_int_equal(fake.events_asked, 0x11f);
-	open_queue_of(8, true, 40);
+	open_queue_of(8, 40);
 }
 
 TEST(test_namespaces_that_have_not_changed)
@@ -258,19 +263,15 @@ TEST(test_namespaces_that_have_not_changed)
 	/* What is not an answer yet says nothing about it. */
 	fake.not_ready = 5;
 	say_event(0x040002);
-	for (uint64_t start_ns = spw_clock_ns();
-	     fake.not_ready > 0 && spw_clock_ns() - start_ns < PATIENCE_NS;)
-		(void)run(SPW_FLUSH, NULL, 0, 0);
-	assert_int_equal(fake.not_ready, 0);
+	flush_until(has_answered);
 	transfer_some();
 	assert_false(fake.cut);
 }
 
 TEST(test_a_namespace_that_is_not_ready_at_once)
 {
-	close_device();
 	fake.not_ready = 5;
-	open_device();
+	reopen_device();
 	assert_int_equal(fake.not_ready, 0);
 	close_device();
 	fake.not_ready = 6;
@@ -290,10 +291,7 @@ TEST_BLOCKS(test_namespaces_that_have_changed)
 		fake.is_cut = i == 2;
 		fake.is_detached = i == 3;
 		say_event(0x040002);
-		for (uint64_t start_ns = spw_clock_ns();
-		     !fake.cut && spw_clock_ns() - start_ns < PATIENCE_NS;)
-			(void)run(SPW_FLUSH, NULL, 0, 0);
-		assert_true(fake.cut);
+		flush_until(is_cut);
 		expect_said("namespace 1 is not what it was when it was opened");
 		assert_int_equal(run(SPW_WRITE, memory, 4096, 0), -ENODEV);
 		spw_queue_close(queue);

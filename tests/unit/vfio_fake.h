@@ -22,20 +22,20 @@
 
 #include "tests/case.h"
 #include "tests/random.h"
+#include "tests/wrap.h"
 
 #include "engine/vfio/controller.h"
 #include "util/util.h"
 
-#define FAKE_ADDRESS       "0000:3d:00.0"
-#define FAKE_REGISTERS     0x2000u
-#define FAKE_MAPPINGS      64u
-#define FAKE_QUEUES        9u /* the admin queue's pair among them */
-#define FAKE_PENDING       2048u
-#define FAKE_MDTS          5u /* 128 KiB */
-#define FAKE_DRIVE_BYTES   (16u << 20)
-#define FAKE_NAMESPACES    2u
-#define FAKE_NEVER         UINT32_MAX
-#define FAKE_IDENTIFY_MDTS 77
+#define FAKE_ADDRESS     "0000:3d:00.0"
+#define FAKE_REGISTERS   0x2000u
+#define FAKE_MAPPINGS    64u
+#define FAKE_QUEUES      9u /* the admin queue's pair among them */
+#define FAKE_PENDING     2048u
+#define FAKE_MDTS        5u /* 128 KiB */
+#define FAKE_DRIVE_BYTES (16u << 20)
+#define FAKE_NAMESPACES  2u
+#define FAKE_NEVER       UINT32_MAX
 
 enum fake_order { FAKE_IN_ORDER, FAKE_BACKWARDS, FAKE_SHUFFLED };
 
@@ -64,7 +64,6 @@ struct fake {
 	char *drives[FAKE_NAMESPACES];
 	unsigned block_shift;
 	unsigned metadata_bytes;
-	uint32_t mdts;
 	uint32_t rtd3e_us;
 	uint32_t sgls; /* of Identify Controller: 0: takes no scatter gather lists */
 	uint32_t oaes;
@@ -111,7 +110,6 @@ struct fake {
 	/* so long the process is stopped, once, while the controller ends what it has */
 	unsigned sleeps_ms;
 	bool still_runs; /* when it is opened: nothing has reset it */
-	bool one_queue;  /* grants one pair */
 	uint64_t seed;
 	void (*on_cut)(void);
 	int map_error;
@@ -121,13 +119,10 @@ struct fake {
 	unsigned faults;
 	unsigned opens;
 	unsigned reads, writes, flushes, deallocations, zeroes, shutdowns;
-	unsigned doorbells;      /* of submissions, rung, as far as pumps saw */
-	unsigned head_doorbells; /* of completions, the same */
-	uint32_t heads_seen[FAKE_QUEUES];
-	unsigned lists; /* of pages, that I/O commands had; */
+	unsigned doorbells; /* of submissions, rung, as far as pumps saw */
+	unsigned lists;     /* of pages, that I/O commands had; */
 	/* I/O commands with one descriptor, and with a segment of them */
 	unsigned descriptors, segments;
-	uint32_t last_cdw13, last_cdw12;
 	uint32_t events_asked;
 	uint32_t event_cid; /* of the Asynchronous Event Request that waits, + 1; 0: none */
 };
@@ -216,12 +211,19 @@ static inline unsigned fake_mapped(void)
 	return count;
 }
 
+static inline void fake_move(uint64_t iova, char *data, uint64_t len_bytes, bool to_host)
+{
+	char *memory = fake_reach(iova, len_bytes);
+
+	if (memory)
+		memcpy(to_host ? memory : data, to_host ? data : memory, len_bytes);
+}
+
 /* One descriptor of memory. Return: how much of @len_bytes is left. */
 static inline uint64_t fake_run(uint64_t address, uint64_t what, char **data, uint64_t len_bytes,
 				bool to_host)
 {
 	uint64_t now = what & UINT32_MAX;
-	char *memory;
 
 	if (what >> 32 != 0)
 		fake_fault("a descriptor that is no memory", what);
@@ -231,11 +233,7 @@ static inline uint64_t fake_run(uint64_t address, uint64_t what, char **data, ui
 		fake_fault("more memory than data", now);
 		now = len_bytes;
 	}
-	memory = fake_reach(address, now);
-	if (memory && to_host)
-		memcpy(memory, *data, now);
-	else if (memory)
-		memcpy(*data, memory, now);
+	fake_move(address, *data, now, to_host);
 	*data += now;
 	return len_bytes - now;
 }
@@ -293,14 +291,10 @@ static inline void fake_transfer(const union spw_vfio_command *command, char *da
 				   : list       ? list[i - 1]
 						: 0;
 		uint64_t len = i == 0 ? first : len_bytes - at < 4096 ? len_bytes - at : 4096;
-		char *memory = fake_reach(address, len);
 
 		if (i > 0 && address & 4095)
 			fake_fault("a page that does not begin at its beginning", address);
-		if (memory && to_host)
-			memcpy(memory, data + at, len);
-		else if (memory)
-			memcpy(data + at, memory, len);
+		fake_move(address, data + at, len, to_host);
 		at += len;
 	}
 }
@@ -328,7 +322,7 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		memcpy(data + 4, "FAKE0001            ", 20);
 		memcpy(data + 24, "a controller in memory                  ", 40);
 		memcpy(data + 64, "1.0     ", 8);
-		data[77] = (uint8_t)fake.mdts;
+		data[77] = FAKE_MDTS;
 		fake_put(data + 80, 0x010400, 4);
 		fake_put(data + 88, fake.rtd3e_us, 4);
 		fake_put(data + 92, fake.oaes, 4);
@@ -407,7 +401,7 @@ static inline uint16_t fake_admin(const union spw_vfio_command *command, uint32_
 	case 0x09:
 		if (command->cdw10 == 0x0b)
 			fake.events_asked = command->cdw11;
-		*result = fake.one_queue ? 0 : (FAKE_QUEUES - 2) << 16 | (FAKE_QUEUES - 2);
+		*result = (FAKE_QUEUES - 2) << 16 | (FAKE_QUEUES - 2);
 		return 0;
 	default: return 0x4001;
 	}
@@ -426,8 +420,6 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 		return 0x4002;
 	}
 	drive = fake.drives[command->nsid - 1];
-	fake.last_cdw12 = command->cdw12;
-	fake.last_cdw13 = command->cdw13;
 	if (command->opcode == SPW_NVME_FLUSH) {
 		fake.flushes++;
 		return 0;
@@ -451,7 +443,7 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 		return 0x4080;
 	if (command->opcode == 0x08 && fake.wzsl && len > 4096u << fake.wzsl)
 		return 0x4183;
-	if (fake.mdts && len > 4096u << fake.mdts)
+	if (len > 4096u << FAKE_MDTS)
 		fake_fault("a command longer than MDTS", len);
 	switch (command->opcode) {
 	case SPW_NVME_READ:
@@ -534,8 +526,6 @@ static inline void fake_fetch(uint16_t id)
 		return;
 	}
 	fake.doorbells += sq->at != tail;
-	fake.head_doorbells += fake.heads_seen[id] != *fake_doorbell(id, true);
-	fake.heads_seen[id] = *fake_doorbell(id, true);
 	while (sq->at != tail && fake.pending_count < FAKE_PENDING) {
 		const union spw_vfio_command *at =
 			(const void *)fake_reach(sq->iova + sq->at * sizeof(*at), sizeof(*at));
@@ -701,9 +691,7 @@ static const struct spw_vfio_link_ops fake_ops = {
 	.close = fake_close,
 };
 
-int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link);
-
-int __wrap_spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
+WRAP(int, spw_vfio_link_open, (const char *address, struct spw_vfio_link **link))
 {
 	if (strcmp(address, FAKE_ADDRESS) != 0)
 		return spw_error(-ENODEV, "there is no %s", address);
@@ -744,7 +732,6 @@ static inline void fake_begin(unsigned block_shift)
 			 .address = FAKE_ADDRESS},
 		.registers = registers ? registers : calloc(1, FAKE_REGISTERS),
 		.block_shift = block_shift,
-		.mdts = FAKE_MDTS,
 		.mqes = 1023,
 		.to = 2,
 		.never_after = FAKE_NEVER,

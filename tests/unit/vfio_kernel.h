@@ -11,25 +11,17 @@
 #ifndef SPW_TESTS_VFIO_KERNEL_H
 #define SPW_TESTS_VFIO_KERNEL_H
 
-#include "tests/case.h"
+#include "tests/unit/tree.h"
+#include "tests/wrap.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <limits.h>
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "engine/vfio/iommufd.h"
 #include "tests/sweep/wrap_ioctl.h"
-#include "util/util.h"
 
 #define DEVICES      2u
 #define SPACES       64u
@@ -74,101 +66,61 @@ static struct kernel {
 	const char *failed;
 } kernel;
 
-static char folder[128];
-
 static const char *const addresses[DEVICES] = {"0000:3d:00.0", "0000:3e:00.0"};
 
 /* ---- Its files ---- */
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *place)
+static const char *file_of(unsigned i, const char *file)
 {
-	(void)st;
-	(void)kind;
-	(void)place;
-	return remove(path);
+	return path_of("sys/bus/pci/devices/%s/%s", addresses[i], file);
 }
 
-static const char *place(char path[PATH_MAX], const char *format, ...) SPW_PRINTF(2, 3);
-static const char *place(char path[PATH_MAX], const char *format, ...)
+static const char *node_of(unsigned i)
 {
-	va_list args;
-	int len = snprintf(path, PATH_MAX, "%s", folder);
-
-	va_start(args, format);
-	(void)vsnprintf(path + len, (size_t)(PATH_MAX - len), format, args);
-	va_end(args);
-	return path;
-}
-
-static void put(const char *path, const char *text)
-{
-	char copy[PATH_MAX];
-	FILE *file;
-
-	(void)snprintf(copy, sizeof(copy), "%s", path);
-	for (char *at = strchr(copy + strlen(folder) + 1, '/'); at; at = strchr(at + 1, '/')) {
-		*at = '\0';
-		assert_true(mkdir(copy, 0700) == 0 || errno == EEXIST);
-		*at = '/';
-	}
-	file = fopen(path, "we");
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-}
-
-static void put_link(const char *path, const char *target)
-{
-	(void)unlink(path);
-	assert_int_equal(symlink(target, path), 0);
+	return path_of("dev/vfio/devices/vfio%u", i);
 }
 
 static void put_device(unsigned i)
 {
-	const char *device = addresses[i];
-	char path[PATH_MAX], target[64];
+	char text[64];
 
-	put(place(path, "/sys/bus/pci/devices/%s/class", device), "0x010802\n");
-	put(place(path, "/sys/bus/pci/devices/%s/numa_node", device), "1\n");
-	put_link(place(path, "/sys/bus/pci/devices/%s/driver", device), "../../drivers/vfio-pci");
-	(void)snprintf(target, sizeof(target), "../../groups/%u", FIRST_GROUP + i);
-	put_link(place(path, "/sys/bus/pci/devices/%s/iommu_group", device), target);
+	put(file_of(i, "class"), "0x010802\n");
+	put(file_of(i, "numa_node"), "1\n");
+	put_link(file_of(i, "driver"), "../../drivers/vfio-pci");
+	(void)snprintf(text, sizeof(text), "../../groups/%u", FIRST_GROUP + i);
+	put_link(file_of(i, "iommu_group"), text);
 	/* A plain file's number. */
-	put(place(path, "/sys/bus/pci/devices/%s/vfio-dev/vfio%u/dev", device, i), "0:0\n");
-	put(place(path, "/dev/vfio/%u", FIRST_GROUP + i), "");
-	put(place(path, "/dev/vfio/devices/vfio%u", i), "");
-	assert_int_equal(truncate(path, CONFIG_BYTES + 4096), 0);
+	(void)snprintf(text, sizeof(text), "vfio-dev/vfio%u/dev", i);
+	put(file_of(i, text), "0:0\n");
+	put(path_of("dev/vfio/%u", FIRST_GROUP + i), "");
+	put(node_of(i), "");
+	assert_int_equal(truncate(node_of(i), CONFIG_BYTES + 4096), 0);
 	kernel.devices[i].attached = kernel.devices[i].group_space = -1;
 	kernel.devices[i].wants_back = -1;
 }
 
 static int start_kernel(void **state)
 {
-	char path[PATH_MAX];
-
 	(void)state;
 	kernel = (struct kernel){.ranges = {{.first = 0, .last = 0xfedfffff},
 					    {.first = 0xfef00000, .last = UINT64_MAX}},
 				 .range_count = 2};
-	(void)snprintf(folder, sizeof(folder), "%.90s/spillway-kernel.XXXXXX",
-		       getenv("TMPDIR") ? getenv("TMPDIR") : "/var/tmp");
-	assert_non_null(mkdtemp(folder));
+	begin_tree();
 	for (unsigned i = 0; i < DEVICES; i++)
 		put_device(i);
-	put(place(path, "/dev/iommu"), "");
-	put(place(path, "/dev/vfio/vfio"), "");
+	put(path_of("dev/iommu"), "");
+	put(path_of("dev/vfio/vfio"), "");
 	return 0;
 }
 
 /* Nothing of it may be in use any more. */
 static int stop_kernel(void **state)
 {
-	(void)state;
 	for (int fd = 0; fd < FDS; fd++)
 		assert_int_equal(kernel.fds[fd].kind, CLOSED);
 	for (unsigned i = 0; i < DEVICES; i++)
 		assert_false(kernel.devices[i].granted || kernel.devices[i].registers);
-	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	return remove_tree(state);
 }
 
 /* ---- Steps that fail ---- */
@@ -194,83 +146,31 @@ static bool is_of_kernel(const char *path)
 	       strcmp(path, "/dev/iommu") == 0;
 }
 
-static const char *real_place(const char *path, char buf[PATH_MAX])
+static const char *real_place(const char *path)
 {
-	return is_of_kernel(path) ? place(buf, "%s", path) : path;
+	return is_of_kernel(path) ? path_of("%s", path + 1) : path;
 }
 
-ssize_t __real_readlink(const char *path, char *buf, size_t len);
-ssize_t __wrap_readlink(const char *path, char *buf, size_t len);
-ssize_t __wrap_readlink(const char *path, char *buf, size_t len)
-{
-	char real[PATH_MAX];
+/* The real one, unless it is its turn to fail. */
+#define FAILING(type, name, parameters, is_due, failure, arguments)    \
+	WRAP(type, name, parameters)                                   \
+	{                                                              \
+		return (is_due) ? (failure) : __real_##name arguments; \
+	}
 
-	return __real_readlink(real_place(path, real), buf, len);
-}
-
-int __real_access(const char *path, int mode);
-int __wrap_access(const char *path, int mode);
-int __wrap_access(const char *path, int mode)
-{
-	char real[PATH_MAX];
-
-	return __real_access(real_place(path, real), mode);
-}
-
-DIR *__real_opendir(const char *path);
-DIR *__wrap_opendir(const char *path);
-DIR *__wrap_opendir(const char *path)
-{
-	char real[PATH_MAX];
-
-	return fails("opendir") ? NULL : __real_opendir(real_place(path, real));
-}
-
-FILE *__real_fopen(const char *path, const char *mode);
-FILE *__wrap_fopen(const char *path, const char *mode);
-FILE *__wrap_fopen(const char *path, const char *mode)
-{
-	char real[PATH_MAX];
-
-	if (is_of_kernel(path) && fails("fopen"))
-		return NULL;
-	return __real_fopen(real_place(path, real), mode);
-}
-
-int __real_fstat(int fd, struct stat *st);
-int __wrap_fstat(int fd, struct stat *st);
-int __wrap_fstat(int fd, struct stat *st)
-{
-	return fails("fstat") ? -1 : __real_fstat(fd, st);
-}
-
-void *__real_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_calloc(size_t count, size_t size)
-{
-	return fails("calloc") ? NULL : __real_calloc(count, size);
-}
-
-int __real_eventfd(unsigned value, int flags);
-int __wrap_eventfd(unsigned value, int flags);
-int __wrap_eventfd(unsigned value, int flags)
-{
-	return fails("eventfd") ? -1 : __real_eventfd(value, flags);
-}
-
-ssize_t __real_pread(int fd, void *buf, size_t len, off_t at);
-ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t at);
-ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t at)
-{
-	return fails("pread") ? -1 : __real_pread(fd, buf, len, at);
-}
-
-ssize_t __real_pwrite(int fd, const void *buf, size_t len, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t at);
-ssize_t __wrap_pwrite(int fd, const void *buf, size_t len, off_t at)
-{
-	return fails("pwrite") ? -1 : __real_pwrite(fd, buf, len, at);
-}
+FAILING(ssize_t, readlink, (const char *path, char *buf, size_t len), false, -1,
+	(real_place(path), buf, len))
+FAILING(int, access, (const char *path, int mode), false, -1, (real_place(path), mode))
+FAILING(DIR *, opendir, (const char *path), fails("opendir"), NULL, (real_place(path)))
+FAILING(FILE *, fopen, (const char *path, const char *mode), is_of_kernel(path) && fails("fopen"),
+	NULL, (real_place(path), mode))
+FAILING(int, fstat, (int fd, struct stat *st), fails("fstat"), -1, (fd, st))
+FAILING(void *, calloc, (size_t count, size_t size), fails("calloc"), NULL, (count, size))
+FAILING(int, eventfd, (unsigned value, int flags), fails("eventfd"), -1, (value, flags))
+FAILING(ssize_t, pread, (int fd, void *buf, size_t len, off_t at), fails("pread"), -1,
+	(fd, buf, len, at))
+FAILING(ssize_t, pwrite, (int fd, const void *buf, size_t len, off_t at), fails("pwrite"), -1,
+	(fd, buf, len, at))
 
 /* ---- Opening ---- */
 
@@ -308,11 +208,9 @@ static int open_group_node(unsigned i, const char *real, int flags)
 	return note(__real_open(real, flags), GROUP, i);
 }
 
-int __wrap_open(const char *path, int flags, ...);
-
-int __wrap_open(const char *path, int flags, ...)
+WRAP(int, open, (const char *path, int flags, ...))
 {
-	char real[PATH_MAX];
+	const char *real;
 	unsigned i;
 	int end = 0;
 
@@ -322,7 +220,7 @@ int __wrap_open(const char *path, int flags, ...)
 		return -1;
 	if (kernel.refused && strstr(path, kernel.refused))
 		return refuse(kernel.error);
-	(void)real_place(path, real);
+	real = real_place(path);
 	if (__real_access(real, F_OK))
 		return refuse(ENOENT);
 	assert_int_equal(flags, O_RDWR | O_CLOEXEC);
@@ -336,17 +234,19 @@ int __wrap_open(const char *path, int flags, ...)
 		    kernel.space_count++);
 }
 
+static uint32_t read_node(unsigned i, off_t at)
+{
+	int fd = __real_open(node_of(i), O_RDONLY | O_CLOEXEC);
+	uint32_t value;
+
+	assert_int_equal(__real_pread(fd, &value, sizeof(value), at), sizeof(value));
+	assert_int_equal(close(fd), 0);
+	return value;
+}
+
 static bool masters_the_bus(unsigned i)
 {
-	char path[PATH_MAX];
-	uint16_t command;
-	int fd = __real_open(place(path, "/dev/vfio/devices/vfio%u", i), O_RDONLY | O_CLOEXEC);
-
-	assert_true(fd >= 0);
-	assert_int_equal(__real_pread(fd, &command, sizeof(command), CONFIG_BYTES + PCI_COMMAND),
-			 sizeof(command));
-	assert_int_equal(close(fd), 0);
-	return command & PCI_COMMAND_MASTER;
+	return read_node(i, CONFIG_BYTES + PCI_COMMAND) & PCI_COMMAND_MASTER;
 }
 
 static bool reaches_memory(unsigned i)
@@ -380,9 +280,7 @@ static void leave_container(unsigned i)
 		space->count = 0;
 }
 
-int __real_close(int fd);
-int __wrap_close(int fd);
-int __wrap_close(int fd)
+WRAP(int, close, (int fd))
 {
 	enum kind kind = fd < FDS ? kernel.fds[fd].kind : CLOSED;
 	unsigned of = fd < FDS ? kernel.fds[fd].of : 0;
@@ -399,9 +297,7 @@ int __wrap_close(int fd)
 	return __real_close(fd);
 }
 
-void *__real_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t len, int protection, int flags, int fd, off_t offset)
+WRAP(void *, mmap, (void *at, size_t len, int protection, int flags, int fd, off_t offset))
 {
 	static void *registers[DEVICES];
 	void *memory;
@@ -537,7 +433,6 @@ static int ask_group(int fd, unsigned long request, void *argument)
 {
 	unsigned i = kernel.fds[fd].of;
 	struct vfio_group_status *status = argument;
-	char path[PATH_MAX];
 	int container;
 
 	switch (request) {
@@ -558,9 +453,7 @@ static int ask_group(int fd, unsigned long request, void *argument)
 		assert_string_equal(argument, addresses[i]);
 		assert_true(kernel.devices[i].group_space >= 0);
 		kernel.devices[i].granted = true;
-		return note(
-			__real_open(place(path, "/dev/vfio/devices/vfio%u", i), O_RDWR | O_CLOEXEC),
-			DEVICE, i);
+		return note(__real_open(node_of(i), O_RDWR | O_CLOEXEC), DEVICE, i);
 	default: fail_msg("a group is asked for %lx", request); return -1;
 	}
 }

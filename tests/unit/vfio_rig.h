@@ -15,6 +15,7 @@
 #define ARENA_BYTES  (4u << 20)
 #define COMMAND_MAX  (4096u << FAKE_MDTS)
 #define FOREIGN_SIZE (2u << 20)
+#define PATIENCE_NS  20000000000
 
 static struct spw_device *device;
 static struct spw_arena *arena;
@@ -56,12 +57,21 @@ static inline struct spw_io *make_io(unsigned i, enum spw_op op, char *buf, uint
 	return &ios[i];
 }
 
-/* On the queue's device of this place. */
-static inline int32_t run_on(unsigned place, enum spw_op op, char *buf, uint32_t len,
-			     uint64_t offset)
+/* Prepared for the queue, as number @i. */
+static inline void start(unsigned i, enum spw_op op, char *buf, uint32_t len, uint64_t offset)
 {
-	struct spw_io *io = make_io(0, op, buf, len, offset);
+	assert_int_equal(spw_queue_prepare(queue, make_io(i, op, buf, len, offset)), 0);
+}
 
+static inline void reap_until(unsigned count)
+{
+	while (ended < count)
+		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
+}
+
+/* @io is the first, for the queue's device of this place. */
+static inline int32_t run_io(struct spw_io *io, unsigned place)
+{
 	io->device = place;
 	assert_int_equal(spw_queue_prepare(queue, io), 0);
 	while (results[0] == INT32_MAX)
@@ -71,7 +81,22 @@ static inline int32_t run_on(unsigned place, enum spw_op op, char *buf, uint32_t
 
 static inline int32_t run(enum spw_op op, char *buf, uint32_t len, uint64_t offset)
 {
-	return run_on(0, op, buf, len, offset);
+	return run_io(make_io(0, op, buf, len, offset), 0);
+}
+
+/* The same bytes are there and on the drive then. */
+static inline void transfer(enum spw_op op, char *buf, uint32_t len, uint64_t offset)
+{
+	assert_int_equal(run(op, buf, len, offset), len);
+	assert_memory_equal(fake.drives[0] + offset, buf, len);
+}
+
+static inline struct spw_queue_stats queue_stats(void)
+{
+	struct spw_queue_stats stats;
+
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	return stats;
 }
 
 static inline void open_device(void)
@@ -84,19 +109,62 @@ static inline void open_device(void)
 		fail_msg("%s", spw_last_error());
 }
 
-static inline void open_queue_of(uint32_t depth, bool with_arena, uint32_t timeout_ms)
+static inline void close_device(void)
+{
+	spw_device_close(device);
+	device = NULL;
+	assert_true(fake.closed);
+}
+
+static inline void reopen_device(void)
+{
+	close_device();
+	open_device();
+}
+
+static inline struct spw_device *open_file(void)
+{
+	const char *base = getenv("TMPDIR");
+	struct spw_device *file;
+	char path[256];
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/spillway-vfio.XXXXXX", base ? base : "/var/tmp");
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 4 << 20), 0);
+	assert_int_equal(close(fd), 0);
+	assert_int_equal(spw_device_open(path, NULL, &file), 0);
+	assert_int_equal(unlink(path), 0);
+	return file;
+}
+
+static inline void open_queue_over(struct spw_device *const devices[], unsigned count,
+				   uint32_t depth, uint32_t timeout_ms)
 {
 	struct spw_queue_opts opts;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.depth = depth;
-	opts.arena = with_arena ? arena : NULL;
+	opts.arena = arena;
 	opts.log.write = collect;
 	opts.wait = SPW_WAIT_POLL;
 	opts.timeout_ms = timeout_ms;
-	if (spw_queue_open(&device, 1, &opts, &queue))
+	if (spw_queue_open(devices, count, &opts, &queue))
 		fail_msg("%s", spw_last_error());
 	assert_int_equal(spw_queue_backend(queue), SPW_BACKEND_VFIO);
+}
+
+/* @timeout_ms 0: the controller's. */
+static inline void open_queue_of(uint32_t depth, uint32_t timeout_ms)
+{
+	open_queue_over(&device, 1, depth, timeout_ms);
+}
+
+static inline void close_queue(void)
+{
+	spw_queue_close(queue);
+	queue = NULL;
 }
 
 static inline void begin_with(unsigned block_shift, uint32_t sgls)
@@ -120,60 +188,45 @@ static inline void begin_with(unsigned block_shift, uint32_t sgls)
 	open_device();
 }
 
-static inline int begin(void **state)
-{
-	(void)state;
-	begin_with(9, 0);
-	return 0;
-}
-
-static inline int begin_4k(void **state)
-{
-	(void)state;
-	begin_with(12, 0);
-	return 0;
-}
-
-static inline int begin_sgl(void **state)
-{
-	(void)state;
-	begin_with(9, 1);
-	return 0;
-}
-
-static inline int begin_sgl_4k(void **state)
-{
-	(void)state;
-	begin_with(12, 2);
-	return 0;
-}
+#define BEGIN(name, block_shift, sgls)         \
+	static inline int name(void **state)   \
+	{                                      \
+		(void)state;                   \
+		begin_with(block_shift, sgls); \
+		return 0;                      \
+	}
+BEGIN(begin, 9, 0)
+BEGIN(begin_4k, 12, 0)
+BEGIN(begin_sgl, 9, 1)
+BEGIN(begin_sgl_4k, 12, 2)
 
 static inline int end(void **state)
 {
 	(void)state;
-	spw_queue_close(queue);
-	queue = NULL;
-	spw_device_close(device);
-	device = NULL;
+	close_queue();
+	close_device();
 	spw_arena_close(arena);
 	free(foreign);
-	assert_true(fake.closed);
 	assert_int_equal(fake_mapped(), 0);
 	assert_int_equal(fake.faults, 0);
 	fake_end();
 	return 0;
 }
 
+static inline void expect_in(const char *words, const char *text)
+{
+	if (!strstr(text, words))
+		fail_msg("not said: %s; but: %s", words, text);
+}
+
 static inline void expect_said(const char *words)
 {
-	if (!strstr(said, words))
-		fail_msg("not said: %s; but: %s", words, said);
+	expect_in(words, said);
 }
 
 static inline void expect_error(const char *words)
 {
-	if (!strstr(spw_last_error(), words))
-		fail_msg("not said: %s; but: %s", words, spw_last_error());
+	expect_in(words, spw_last_error());
 }
 
 #define TEST(name) CASE_WITH(name, begin, end)

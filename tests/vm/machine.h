@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,16 @@ static inline void machine_pull(unsigned drive)
 	assert_true(len > 0);
 	line[len] = '\0';
 	assert_string_equal(line, "ok\n");
+}
+
+/* The command that the environment names. Return: false: none. */
+static inline bool machine_run(const char *name)
+{
+	const char *command = getenv(name);
+
+	if (command && system(command) != 0)
+		fail_msg("failed: %s", command);
+	return command;
 }
 
 static inline time_t machine_seconds(void)

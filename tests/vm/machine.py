@@ -73,12 +73,10 @@ class Options:
         self.drives = 4
         self.drive_bytes = 256 << 20
         self.block_bytes = 512
-        self.nodes = 2  # NUMA; drive i lies on node i % nodes
-        self.cpus = 2
+        self.nodes = 2  # NUMA, 1 or 2; drive i lies on node i % nodes
         self.memory_mib = 3072
         self.poll_queues = 0
         self.iommu = False  # Intel's, with interrupt remapping: drives can be driven by vfio
-        self.write_cache = True
         self.shares = []  # folders of the host that the machine may write to
         self.errors = {}  # drive number: list of rules of QEMU's blkdebug
         self.two_ports = []  # drive numbers: with a second controller, on a port of its own
@@ -118,18 +116,14 @@ class Machine:
         return os.path.join(self.state, "console")
 
     def numa_arguments(self):
-        count, cpus = self.options.nodes, self.options.cpus
-        if count < 2:
-            return ["-smp", str(cpus), "-m", str(self.options.memory_mib)]
-        arguments = ["-smp", f"{cpus},sockets={count},cores={cpus // count}", "-m", str(self.options.memory_mib)]
-        for node in range(count):
-            first, last = node * cpus // count, (node + 1) * cpus // count - 1
-            arguments += ["-object", f"memory-backend-ram,id=mem{node},size={self.options.memory_mib // count}M",
-                          "-numa", f"node,nodeid={node},cpus={first}-{last},memdev=mem{node}",
+        if self.options.nodes < 2:
+            return ["-smp", "2", "-m", str(self.options.memory_mib)]
+        arguments = ["-smp", "2,sockets=2,cores=1", "-m", str(self.options.memory_mib)]
+        for node in range(2):
+            arguments += ["-object", f"memory-backend-ram,id=mem{node},size={self.options.memory_mib // 2}M",
+                          "-numa", f"node,nodeid={node},cpus={node},memdev=mem{node}",
                           "-device", f"pxb-pcie,id=pxb{node},bus_nr={64 * (node + 1)},bus=pcie.0,numa_node={node}"]
-        for node in range(1, count):
-            arguments += ["-numa", f"dist,src=0,dst={node},val=21"]
-        return arguments
+        return arguments + ["-numa", "dist,src=0,dst=1,val=21"]
 
     def block_node(self, number):
         """The layers under a drive, as QEMU takes them."""
@@ -147,7 +141,7 @@ class Machine:
 
     def block_properties(self, number):
         block = self.options.block_bytes
-        return {"drive": f"d{number}", "write-cache": "on" if self.options.write_cache else "off",
+        return {"drive": f"d{number}", "write-cache": "on",
                 "logical_block_size": block, "physical_block_size": max(block, 4096)}
 
     def drive_properties(self, number):
@@ -308,24 +302,24 @@ class Machine:
     def restore_drives(self):
         """Bring back the drives that were pulled out, as new and empty as at the start."""
         for number in sorted(self.pulled):
-            # It goes when the machine's kernel lets it, which may be after the program that asked has ended.
             deadline = time.monotonic() + BOOT_SECONDS
-            while f"n{number}" in self.devices():
+            while why := self.try_to_add(number):
                 if time.monotonic() > deadline:
-                    raise MachineError(f"drive {number} was pulled and is still there")
+                    raise MachineError(f"drive {number} cannot be brought back: {why}")
                 time.sleep(0.2)
-            deadline = time.monotonic() + BOOT_SECONDS
-            while True:
-                try:
-                    self.qmp("device_add", **self.drive_properties(number))
-                    break
-                except MachineError as error:
-                    # The old one's blocks are let go of when the machine's kernel has let go of the drive.
-                    if time.monotonic() > deadline:
-                        raise MachineError(f"drive {number} cannot be brought back: {error}") from error
-                    time.sleep(0.2)
             self.wait_for_drive(number)
         self.pulled.clear()
+
+    def try_to_add(self, number):
+        """Return "", or why not. The old one goes when the machine's kernel lets it, which may be after the program that asked has ended, and
+        its blocks some time after."""
+        if f"n{number}" in self.devices():
+            return "it was pulled and is still there"
+        try:
+            self.qmp("device_add", **self.drive_properties(number))
+        except MachineError as error:
+            return str(error)
+        return ""
 
     def devices(self):
         return {device["qdev_id"] for bus in self.qmp("query-pci") for device in self.devices_below(bus)}
@@ -384,7 +378,6 @@ done; do sleep 0.1; done; blkdiscard -z "/dev/${{path##*/}}n1" """, timeout=BOOT
                       SPW_VM="1", **env)
         with open(os.path.join(self.state, name), "w", encoding="utf-8") as job:
             job.write("".join(f"export {key}={shlex.quote(value)}\n" for key, value in wanted.items()))
-            # By serial number: the kernel's numbers are given in the order in which the drives answer.
             job.write(FIND_DRIVES)
             job.write(f"cd {shlex.quote(cwd)} || exit 127\n")
             job.write(f"{command}\n" if isinstance(command, str) else f"exec {shlex.join(command)}\n")

@@ -9,24 +9,15 @@ class Case:
     the greater part: run if it is named, or with --all."""
 
     def __init__(self, name, program, argument="", prelude="", timeout=120, extra=False, **env):
-        self.name = name
-        self.extra = extra
-        self.program = program
-        self.argument = argument
-        self.prelude = prelude
-        self.timeout = timeout
-        self.env = env
+        self.name, self.program, self.argument, self.prelude = name, program, argument, prelude
+        self.timeout, self.extra, self.env = timeout, extra, env
 
 
 class Kind:
     """A machine: options of machine.Options, and cases, run one after the other. @seconds: about how long, for the order of machines."""
 
     def __init__(self, name, what, cases, seconds, **options):
-        self.name = name
-        self.what = what
-        self.cases = cases
-        self.seconds = seconds
-        self.options = options
+        self.name, self.what, self.cases, self.seconds, self.options = name, what, cases, seconds, options
 
 
 CONFORMANCE = "tests/integration/test_engine_conformance.c"
@@ -160,7 +151,7 @@ BLKDEBUG = [Case(f"blkdebug {backend}", FAULTY, "test_a_drive_that_fails", with_
 
 ALL = [
     Kind("nvme512", "4 drives of 512 byte blocks, 2 nodes, poll queues",
-         conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_faults", "store_processes") +
+         conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_processes") +
          passthrough("interrupt", "poll") + [Case("passthrough nodes", NODES), Case("kills", KILLS, timeout=300), Case("boundaries", BOUNDARY)] +
          [Case("numa", NUMA)] + removal(),
          seconds=270, poll_queues=2),

@@ -45,7 +45,7 @@ def stores(Case, Kind):
 
     return [
         Kind("vfio-store", "4 drives behind an IOMMU, and stores on them",
-             [*integration("store", "store_requests", "store_threads", "store_faults"), *integration("store_space", "store_status", extra=True),
+             [*integration("store", "store_requests", "store_threads"), *integration("store_space", "store_status", extra=True),
               *integration("store", where=" on a mix", drives="0 2"), *removal("put")],
              seconds=270, nodes=1, iommu=True),
         Kind("vfio-life", "4 drives behind an IOMMU that come, go, fall silent and lose their process",

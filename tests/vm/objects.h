@@ -64,6 +64,23 @@ __attribute__((unused)) static void put_batch(struct spw_store *store, void (*me
 		assert_ok(spw_request_wait(requests[i]));
 }
 
+/* As many as are alive at once: none of them is from before. */
+__attribute__((unused)) static void put_all(struct spw_store *store)
+{
+	for (unsigned i = 0; i < OBJECTS; i += BATCH)
+		put_batch(store, NULL);
+}
+
+__attribute__((unused)) static struct spw_store *open_filled(void)
+{
+	struct spw_store *store;
+
+	(void)format_drives(4, 1, MIB);
+	store = open_default();
+	put_all(store);
+	return store;
+}
+
 /*
  * How a get ended: with the right bytes, or in one of the ways allowed, which names the bad drive
  * and the block.
@@ -104,5 +121,15 @@ __attribute__((unused)) static unsigned get_all(struct spw_store *store, void (*
 	}
 	return lost;
 }
+
+/* With an argument, only the case of that name. */
+#define RUN_OBJECT_CASES(allowed)                                                           \
+	int main(int argc, char **argv)                                                     \
+	{                                                                                   \
+		if (argc > 1)                                                               \
+			cmocka_set_test_filter(argv[1]);                                    \
+		errors_allowed = allowed;                                                   \
+		return cmocka_run_group_tests(test_cases, setup_objects, teardown_objects); \
+	}
 
 #endif

@@ -13,21 +13,7 @@ static const int faults[] = {-EIO, -ENODEV, -ETIMEDOUT, -EBADMSG, -EREMOTEIO, -E
 
 static void break_drive(void)
 {
-	const char *command = getenv("SPW_VM_BREAK");
-
-	if (command && system(command) != 0)
-		fail_msg("failed: %s", command);
-}
-
-static struct spw_store *open_filled(void)
-{
-	struct spw_store *store;
-
-	(void)format_drives(4, 1, MIB);
-	store = open_default();
-	while (puts_begun < OBJECTS)
-		put_batch(store, NULL);
-	return store;
+	(void)machine_run("SPW_VM_BREAK");
 }
 
 static uint64_t faults_seen(struct spw_store *store)
@@ -52,8 +38,7 @@ STORE_CASE(test_a_drive_that_fails)
 		put_batch(store, NULL);
 		(void)get_all(store, NULL);
 	}
-	for (unsigned i = 0; i < OBJECTS; i += BATCH)
-		put_batch(store, NULL);
+	put_all(store);
 	(void)get_all(store, NULL);
 	close_store(store);
 }
@@ -64,8 +49,7 @@ STORE_CASE(test_a_drive_that_is_slow)
 	struct spw_store *store = open_filled();
 
 	break_drive();
-	for (unsigned i = 0; i < OBJECTS; i += BATCH)
-		put_batch(store, NULL);
+	put_all(store);
 	assert_int_equal(get_all(store, NULL), 0);
 	assert_int_equal(faults_seen(store), 0);
 	assert_int_equal(stats_of(store).drives_retired, 0);
@@ -82,10 +66,4 @@ STORE_CASE(test_a_drive_that_is_well)
 	close_store(store);
 }
 
-int main(int argc, char **argv)
-{
-	if (argc > 1)
-		cmocka_set_test_filter(argv[1]);
-	errors_allowed = faults;
-	return cmocka_run_group_tests(test_cases, setup_objects, teardown_objects);
-}
+RUN_OBJECT_CASES(faults)

@@ -40,8 +40,8 @@ static uint64_t used_bytes(struct spw_store *store)
 /* New objects lie on the drives that are left, and nothing of the space is lost but the drive's. */
 static void goes_on_without_it(struct spw_store *store)
 {
-	for (unsigned i = 0; i < 2 * OBJECTS; i += BATCH)
-		put_batch(store, NULL);
+	put_all(store);
+	put_all(store);
 	assert_int_equal(get_all(store, NULL), 0);
 	assert_retired(store);
 	for (unsigned place = 0; place < OBJECTS; place++)
@@ -58,12 +58,8 @@ static void goes_on_without_it(struct spw_store *store)
 STORE_CASE(test_pulled_during_put)
 {
 	time_t deadline = machine_seconds() + MACHINE_PATIENCE_S;
-	struct spw_store *store;
+	struct spw_store *store = open_filled();
 
-	(void)format_drives(4, 1, MIB);
-	store = open_default();
-	while (puts_begun < OBJECTS)
-		put_batch(store, NULL);
 	put_batch(store, pull);
 	while (stats_of(store).drives_retired == 0) {
 		machine_assert_before(deadline, "a write to the drive that was pulled fails");
@@ -79,13 +75,9 @@ STORE_CASE(test_pulled_during_put)
 STORE_CASE(test_pulled_during_get)
 {
 	time_t deadline = machine_seconds() + MACHINE_PATIENCE_S;
-	struct spw_store *store;
+	struct spw_store *store = open_filled();
 	unsigned lost;
 
-	(void)format_drives(4, 1, MIB);
-	store = open_default();
-	while (puts_begun < OBJECTS)
-		put_batch(store, NULL);
 	for (lost = get_all(store, pull); lost == 0; lost = get_all(store, NULL))
 		machine_assert_before(deadline, "a read of the drive that was pulled fails");
 	assert_true(stats_of(store).read_errors > 0);
@@ -94,10 +86,4 @@ STORE_CASE(test_pulled_during_get)
 	goes_on_without_it(store);
 }
 
-int main(int argc, char **argv)
-{
-	if (argc > 1)
-		cmocka_set_test_filter(argv[1]);
-	errors_allowed = gone;
-	return cmocka_run_group_tests(test_cases, setup_objects, teardown_objects);
-}
+RUN_OBJECT_CASES(gone)

@@ -9,6 +9,7 @@
  * has landed by then, or never does.
  */
 #include "tests/integration/test_child.h"
+#include "tests/vm/machine.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -47,21 +48,21 @@ static int try_open_store(struct spw_store **store)
  * Puts and gets, all slots at a time, without end. @opening: it says so before it opens the store,
  * not after.
  */
-static void work(int said, uint64_t opening)
+static void work(uint64_t opening)
 {
 	struct spw_request *requests[SLOTS];
 	spw_object objects[SLOTS];
 	struct spw_store *store;
 
 	if (opening)
-		child_says(said);
+		child_says();
 	child_check(try_open_store(&store) == 0);
 	for (unsigned round = 0;; round++) {
 		for (unsigned i = 0; i < SLOTS; i++)
 			child_check(spw_store_put(store, slot(i), OBJECT_BYTES, NULL, &objects[i],
 						  &requests[i]) == 0);
 		if (round == 0 && !opening)
-			child_says(said);
+			child_says();
 		for (unsigned i = 0; i < SLOTS; i++)
 			child_check(spw_request_wait(requests[i]) == 0);
 		for (unsigned i = 0; i < SLOTS; i++)
@@ -118,7 +119,7 @@ static void verify(unsigned round)
 	free(back);
 }
 
-CASE_WITH(test_killed, NULL, end_child)
+CHILD_CASE(test_killed)
 {
 	struct spw_drive_info drives[DRIVES];
 	const char *text = getenv("SPW_KILLS");
@@ -139,8 +140,7 @@ CASE_WITH(test_killed, NULL, end_child)
 	for (unsigned round = 1; round <= kills; round++) {
 		bool opening = round % OPEN_EVERY == 0;
 
-		start_child(work, opening);
-		kill_child_within(&seed, opening ? OPEN_US_MAX : DELAY_US_MAX);
+		kill_at_work(work, opening, &seed, opening ? OPEN_US_MAX : DELAY_US_MAX);
 		verify(round);
 	}
 	assert_ok(spw_check(drive_paths, DRIVES, NULL, NULL));
@@ -217,24 +217,14 @@ static void late_open(void)
 	child_check(spw_queue_submit(late.queue) >= 0);
 }
 
-static void late_work(int said, uint64_t stamp)
+static void late_work(uint64_t stamp)
 {
 	late.stamp = stamp;
 	late.goes_on = true;
 	late_open();
-	child_says(said);
+	child_says();
 	for (;;)
 		child_check(spw_queue_reap(late.queue, 1, -1) >= 0);
-}
-
-static void late_run(const char *name)
-{
-	const char *command = getenv(name);
-
-	if (!command)
-		fail_msg("%s is not set", name);
-	if (system(command) != 0)
-		fail_msg("failed: %s", command);
 }
 
 /* What the drive has where it was written to. */
@@ -259,12 +249,12 @@ CASE(test_a_late_write_is_seen)
 {
 	uint8_t *first = late_bytes(), *then = late_bytes();
 
-	late_run(LATE_DRIVE_SLOW);
+	assert_true(machine_run(LATE_DRIVE_SLOW));
 	late = (struct late_writer){.stamp = 1};
 	*late_count = (struct late_count){0};
 	late_open();
 	late_read(late.device, first);
-	late_run(LATE_DRIVE_FAST);
+	assert_true(machine_run(LATE_DRIVE_FAST));
 	while (atomic_load(&late_count->ended) < LATE_WRITES)
 		assert_true(spw_queue_reap(late.queue, 1, -1) >= 0);
 	late_read(late.device, then);
@@ -282,7 +272,7 @@ static struct spw_device *late_take_over(void)
 	struct spw_device *device;
 	int rc;
 
-	assert_int_equal(kill(child_pid, SIGKILL), 0);
+	assert_int_equal(kill(children[0].pid, SIGKILL), 0);
 	do
 		rc = spw_device_open(drive_paths[LATE_DRIVE], NULL, &device);
 	while (rc == -EBUSY);
@@ -290,7 +280,7 @@ static struct spw_device *late_take_over(void)
 	return device;
 }
 
-CASE_WITH(test_what_was_in_flight_lands_before_or_never, NULL, end_child)
+CHILD_CASE(test_what_was_in_flight_lands_before_or_never)
 {
 	uint8_t *first = late_bytes(), *then = late_bytes();
 	unsigned in_flight = 0;
@@ -301,23 +291,22 @@ CASE_WITH(test_what_was_in_flight_lands_before_or_never, NULL, end_child)
 						 (long)(random_below(&seed, DELAY_US_MAX) * 1000)};
 		struct spw_device *device;
 
-		late_run(LATE_DRIVE_SLOW);
+		assert_true(machine_run(LATE_DRIVE_SLOW));
 		*late_count = (struct late_count){0};
-		start_child(late_work, (uint64_t)(round + 1) << 32);
+		await_step(start_child(0, late_work, (uint64_t)(round + 1) << 32));
 		(void)nanosleep(&delay, NULL);
 		device = late_take_over();
 		late_read(device, first);
 		/* The counts are those of its death: it cannot go on. */
 		in_flight += atomic_load(&late_count->begun) - atomic_load(&late_count->ended);
 		/* What would still be on its way has nothing to wait for now. */
-		late_run(LATE_DRIVE_FAST);
+		assert_true(machine_run(LATE_DRIVE_FAST));
 		for (unsigned look = 0; look < LATE_LOOKS; look++) {
 			late_read(device, then);
 			assert_memory_equal(first, then, LATE_WRITES * MIB);
 		}
 		spw_device_close(device);
-		assert_int_equal(waitpid(child_pid, NULL, 0), child_pid);
-		child_pid = 0;
+		assert_int_equal(reap(&children[0]), -SIGKILL);
 	}
 	printf("killed %u times with %u writes in flight\n", LATE_ROUNDS, in_flight);
 	assert_true(in_flight >= LATE_ROUNDS);

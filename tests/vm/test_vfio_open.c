@@ -17,6 +17,11 @@ static uint64_t now_us(void)
 	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
+static void print_since(const char *what, uint64_t begun_us)
+{
+	printf("%s after %.1f ms\n", what, (double)(now_us() - begun_us) / 1000);
+}
+
 static void note_end(struct spw_io *io)
 {
 	*(int *)io->context = 1;
@@ -36,8 +41,7 @@ static void assert_way(struct spw_queue *queue)
 	assert_int_equal(stats.vfio_by_group, strcmp(way, "group") == 0);
 }
 
-/* Return: microseconds. */
-static uint64_t read_first_block(uint8_t *block)
+static void read_first_block(uint8_t *block)
 {
 	struct spw_queue_opts opts;
 	struct spw_device *device;
@@ -48,7 +52,7 @@ static uint64_t read_first_block(uint8_t *block)
 			    .len_bytes = 4096,
 			    .done = note_end,
 			    .context = &ended};
-	uint64_t begun = now_us(), us;
+	uint64_t begun = now_us();
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.backend = SPW_BACKEND_VFIO;
@@ -58,11 +62,10 @@ static uint64_t read_first_block(uint8_t *block)
 	assert_ok(spw_queue_prepare(queue, &io));
 	while (!ended)
 		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
-	us = now_us() - begun;
+	print_since("open to first I/O:", begun);
 	assert_int_equal(io.res, 4096);
 	spw_queue_close(queue);
 	spw_device_close(device);
-	return us;
 }
 
 CASE(test_open_to_first_io)
@@ -71,38 +74,30 @@ CASE(test_open_to_first_io)
 
 	assert_non_null(block);
 	for (unsigned i = 0; i < ROUNDS; i++)
-		printf("open to first I/O: %.1f ms\n", (double)read_first_block(block) / 1000);
+		read_first_block(block);
 	free(block);
-}
-
-/* Return: microseconds. */
-static uint64_t put_first_object(uint8_t *block)
-{
-	struct spw_store_opts opts = default_opts();
-	uint64_t begun = now_us(), us;
-	struct spw_store *store;
-
-	opts.arena_bytes = 16 * MIB;
-	store = open_drives(4, &opts);
-	us = now_us() - begun;
-	(void)put_wait(store, block, 4096);
-	printf("a store of four drives: open after %.1f ms, first object put after %.1f ms\n",
-	       (double)us / 1000, (double)(now_us() - begun) / 1000);
-	begun = now_us();
-	close_store(store);
-	printf("a store of four drives: closed after %.1f ms\n", (double)(now_us() - begun) / 1000);
-	return us;
 }
 
 STORE_CASE(test_open_to_first_object)
 {
+	struct spw_store_opts opts = default_opts();
 	uint8_t *block = aligned_alloc(4096, 4096);
 
 	assert_non_null(block);
 	content_fill(block, 4096, 1);
 	(void)format_drives(4, 1, 0);
-	for (unsigned i = 0; i < ROUNDS; i++)
-		assert_true(put_first_object(block) > 0);
+	opts.arena_bytes = 16 * MIB;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		uint64_t begun = now_us();
+		struct spw_store *store = open_drives(4, &opts);
+
+		print_since("a store of four drives: open", begun);
+		(void)put_wait(store, block, 4096);
+		print_since("a store of four drives: first object put", begun);
+		begun = now_us();
+		close_store(store);
+		print_since("a store of four drives: closed", begun);
+	}
 	free(block);
 }
 

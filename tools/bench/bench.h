@@ -4,11 +4,14 @@
 #define SPW_BENCH_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -69,10 +72,9 @@ struct bench_job {
 	uint64_t object_bytes;
 	uint32_t iodepth, submit_batch, complete_min, numjobs, read_percent;
 	uint32_t verify, backend, level, stripe;
-	uint32_t verify_backlog,
-		/* in writes; 0: read back at the end; as many as verify_backlog */
-		verify_backlog_batch;
-	uint32_t numa_node;
+	/* in writes; 0: read back at the end; 0: as many as verify_backlog */
+	uint32_t verify_backlog, verify_backlog_batch;
+	uint32_t numa_node; /* BENCH_NUMA_ANY: none named */
 	bool time_based, hipri, sqthread_poll, fixedbufs, group_reporting, stonewall, norandommap;
 	bool scramble_buffers;
 	bool no_checksums; /* of a store */
@@ -82,15 +84,12 @@ struct bench_job {
 
 void bench_job_init(struct bench_job *job);
 
-/**
- * bench_option_set - set one option by its name, as fio spells it; dashes and underscores are the
- * same @value: NULL when none was written: allowed for flags
- *
- * Return: 0; -EINVAL with the words in spw_last_error().
- */
+/* @value: NULL when none was written: allowed for flags. Return: 0; -EINVAL, in words. */
 int bench_option_set(struct bench_job *job, const char *name, const char *value);
 
 bool bench_option_exists(const char *name);
+/* Is it what somebody typed, but for dashes and underscores? */
+bool bench_option_same(const char *typed, const char *name);
 
 /* A flag needs no value, so the next argument of the command line is not its value. */
 bool bench_option_is_flag(const char *name);
@@ -101,6 +100,7 @@ int bench_job_check(const struct bench_job *job);
 void bench_options_print(FILE *out);
 
 const char *bench_rw_name(uint32_t rw);
+const char *bench_backend_name(uint32_t backend);
 bool bench_rw_is_random(uint32_t rw);
 bool bench_rw_reads(uint32_t rw);
 bool bench_rw_writes(uint32_t rw);
@@ -216,7 +216,6 @@ struct bench_stats {
 	uint64_t context_switches, faults_major, faults_minor;
 	uint64_t blocks_verified;
 	struct spw_queue_stats queue;
-	struct spw_store_stats store;
 	int error; /* 0 or the negative errno that ended the job */
 	char error_text[512];
 	char description[256]; /* the backend in words */
@@ -224,10 +223,11 @@ struct bench_stats {
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-struct bench_drive_share {
-	char path[256];
-	uint64_t bytes_written, bytes_read;
-	uint32_t in_flight_max, depth; /* of the queue; the first, of the whole run */
+/* What a worker had moved when last looked at, and its rates at all looks. */
+struct bench_sample {
+	uint64_t bytes[BENCH_DIRECTIONS], ios[BENCH_DIRECTIONS];
+	uint64_t time_ns, start_ns; /* when looked; when measuring began */
+	struct spw_summary bandwidth[BENCH_DIRECTIONS], iops[BENCH_DIRECTIONS];
 };
 
 /* One thread that runs a job. */
@@ -243,41 +243,65 @@ struct bench_worker {
 	struct bench_gate *gate; /* all workers of a wave begin together */
 	pthread_t thread;
 	bool started;
-	struct bench_drive_share *shares; /* store level: per drive */
-	unsigned shares_count;
+	struct bench_region *regions;   /* engine level: of each device */
+	struct spw_drive_stats *drives; /* store level: what each has moved; or NULL */
 	struct bench_stats stats;
 
 	/* Progress: written by the worker with relaxed stores, read by the main thread. */
 	_Atomic uint64_t live_bytes[BENCH_DIRECTIONS], live_ios[BENCH_DIRECTIONS];
-	_Atomic uint64_t live_start_ns; /* 0: still ramping up */
+	_Atomic uint64_t live_start_ns; /* of measuring; 0: not yet */
 	_Atomic uint64_t live_total_bytes;
 	atomic_bool live_ended;
+	struct bench_sample sample; /* the main thread's */
 };
 
 /* Workers prepare, wait here, and begin when the last one is ready or has failed. */
 struct bench_gate {
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	unsigned waiting, ended;
-	bool open;
+	sem_t ready, open, end; /* posted once by or for each worker */
+	unsigned ended;
 };
 
 void bench_gate_init(struct bench_gate *gate);
 void bench_gate_wait(struct bench_gate *gate); /* a worker is ready */
 void bench_gate_end(struct bench_gate *gate);  /* a worker has ended */
-/* Return: how many workers have ended when that is @count, or at @until_ns (monotonic). */
-unsigned bench_gate_watch(struct bench_gate *gate, unsigned count, uint64_t until_ns);
+/* Until all are ready; then let them begin. */
+void bench_gate_ready(struct bench_gate *gate, unsigned workers);
+void bench_gate_open(struct bench_gate *gate, unsigned workers);
+/* Return: whether all have ended, at once when they have, or at @until_ns (monotonic). */
+bool bench_gate_watch(struct bench_gate *gate, unsigned workers, uint64_t until_ns);
+
+struct bench_device {
+	char *path; /* as first named */
+	bool writes;
+	bool is_vfio; /* no node, so no identity but its name */
+	struct stat status;
+	struct spw_device *device;
+};
+
+struct bench_devices {
+	struct bench_device *list[BENCH_FILES_MAX];
+	unsigned count;
+};
+
+/* The device that @path names, added if it is new. NULL: the words are in spw_last_error(). */
+struct bench_device *bench_devices_find(struct bench_devices *devices, const char *path);
+
+/**
+ * bench_devices_open - check every device that is written, then open all that are not open yet
+ * Return: 0; -EBUSY, -EEXIST, -ESPIPE refused for safety; or what probing and opening give. Nothing
+ * has been written.
+ */
+int bench_devices_open(struct bench_devices *devices, bool allow_destructive,
+		       const struct spw_log *log);
+void bench_devices_close(struct bench_devices *devices);
 
 /* Everything of one command line. */
-struct bench_devices;
-
 struct bench_run {
 	struct bench_plan plan;
 	struct bench_worker *workers;
 	unsigned workers_count;
-	struct bench_devices
-		/* kept open between runs and closed by the caller; NULL: opened for this run */
-		*devices;
+	/* kept open between runs and closed by the caller; NULL: opened for this run */
+	struct bench_devices *devices;
 	bool allow_destructive;
 	bool verbose;
 	bool quiet; /* no progress line */
@@ -297,6 +321,7 @@ void bench_run_free(struct bench_run *run);
 int bench_worker_run(struct bench_worker *worker);       /* on devices */
 int bench_store_worker_run(struct bench_worker *worker); /* on a store */
 
+/* Run this thread on the job's node, if it names one. Return: 0; -EINVAL there is none; -errno. */
 int bench_bind_to_node(const struct bench_job *job);
 
 /* Split a colon separated list into the worker's paths. Return: 0; -EINVAL; -ENOMEM. */
@@ -304,21 +329,31 @@ int bench_split_filename(const char *filename, struct bench_worker *worker);
 
 /* What both loops share: the clock of a job, its limits and its accounts. */
 struct bench_timer {
-	uint64_t begin_ns; /* of everything, ramp included */
-	uint64_t start_ns; /* of what is measured */
-	uint64_t end_ns;   /* when to stop; UINT64_MAX: no limit */
-	uint64_t user_ns, system_ns;
-	uint64_t context_switches, faults_major, faults_minor;
-	bool ramping;
+	uint64_t start_ns;    /* of what is measured */
+	uint64_t end_ns;      /* when to stop; UINT64_MAX: no limit */
+	uint64_t ramp_end_ns; /* when measuring begins anew; 0: it does not */
+	/* by the job's rate: when the next transfer may start, and what a byte adds to that */
+	uint64_t due_ns[BENCH_DIRECTIONS];
+	double ns_per_byte;
+	struct rusage usage; /* at the start */
 };
 
+uint64_t bench_timeval_ns(const struct timeval *time);
+
 void bench_timer_begin(struct bench_timer *timer, struct bench_worker *worker);
-/* Return: true when the job's time is up or it is to stop. Ends the ramp when that is over. */
+/* Ends the ramp, too. Return: true when the job's time is up or it is to stop. */
 bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns);
-void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker);
+/* A transfer has started: when may the next? */
+void bench_timer_pace(struct bench_timer *timer, unsigned direction, uint64_t bytes);
+/* Sleep until the next transfer of @direction may start; less if the job may have to end. */
+void bench_timer_sleep(const struct bench_timer *timer, unsigned direction);
+void bench_timer_end(const struct bench_timer *timer, struct bench_worker *worker);
 void bench_worker_live(struct bench_worker *worker);
-/* The job ended with @result; an earlier message is kept. Return: @result. */
-int bench_worker_ended(struct bench_worker *worker, int result);
+/* Unless @error is 0: the job ends with it, and with its words, if it is the first. Return: it. */
+int bench_worker_failed(struct bench_worker *worker, int error);
+/* A transfer has ended. */
+void bench_account(struct bench_direction_stats *stats, uint64_t bytes, uint64_t start_ns,
+		   uint64_t issue_ns, uint64_t end_ns);
 unsigned bench_depth_level(unsigned in_flight);
 unsigned bench_batch_level(unsigned batch);
 
@@ -330,6 +365,9 @@ struct bench_units {
 	size_t unit_bytes;
 	uint64_t seed;
 };
+
+/* CRC-32C, as fio has it. @crc: of the bytes before; 0: there are none. */
+uint32_t bench_crc32c(uint32_t crc, const void *bytes, size_t len);
 
 /* Fill @len bytes for @offset with units, whose headers say where, when and by whom. */
 void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
@@ -343,13 +381,9 @@ int bench_verify_check(const struct bench_units *units, const void *buf, size_t 
 
 /* ---- Progress and reports -------------------------------------------------------------------- */
 
-struct bench_live;
-
-struct bench_live *bench_live_new(const struct bench_run *run);
 /* Wait until all @count workers have ended; meanwhile take samples and draw the line. */
-void bench_live_watch(struct bench_live *live, struct bench_gate *gate,
+void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 		      struct bench_worker *workers, unsigned count);
-void bench_live_free(struct bench_live *live);
 
 /* Results are reported per job, or merged per group: an entry of the report. */
 struct bench_entry {
@@ -366,9 +400,19 @@ extern const unsigned bench_percentiles_count;
 extern const char *const bench_depth_names[BENCH_DEPTH_LEVELS],
 	*const bench_batch_names[BENCH_DEPTH_LEVELS];
 
+/* fio's coarse classes: completions up to 2, 4, 10 ... 1000 ns, us and ms; up to 2 s; more. */
+#define BENCH_LATENCY_CLASSES 30
+
+/* The upper end of a class, in its unit. */
+uint64_t bench_latency_limit(unsigned class);
+/* Return: how many completions there were. */
+uint64_t bench_latency_classes(const struct bench_stats *stats,
+			       uint64_t classes[BENCH_LATENCY_CLASSES + 2]);
+
 double bench_percentage(uint64_t part, uint64_t whole);
 
 int bench_report_text(const struct bench_run *run, FILE *out);
+int bench_report_terse(const struct bench_run *run, FILE *out);
 json_t *bench_report_json(const struct bench_run *run);
 
 #endif

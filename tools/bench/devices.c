@@ -5,11 +5,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <spillway/format.h>
 
-#include "tools/bench/devices.h"
 #include "util/names.h"
 #include "util/util.h"
 
@@ -43,10 +41,13 @@ int bench_split_filename(const char *filename, struct bench_worker *worker)
 /* Two names may mean one device; opened twice, the second would find it held by the first. */
 static bool same_device(const struct bench_device *device, const struct stat *status)
 {
-	if (S_ISBLK(status->st_mode))
-		return device->is_block && device->identity == status->st_rdev;
-	return !device->is_vfio && !device->is_block && device->file_system == status->st_dev &&
-	       device->identity == status->st_ino;
+	const struct stat *own = &device->status;
+
+	if (device->is_vfio || S_ISBLK(own->st_mode) != S_ISBLK(status->st_mode))
+		return false;
+	return S_ISBLK(own->st_mode)
+		       ? own->st_rdev == status->st_rdev
+		       : own->st_dev == status->st_dev && own->st_ino == status->st_ino;
 }
 
 struct bench_device *bench_devices_find(struct bench_devices *devices, const char *path)
@@ -76,9 +77,7 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 		return NULL;
 	}
 	device->is_vfio = is_vfio;
-	device->is_block = S_ISBLK(status.st_mode);
-	device->file_system = status.st_dev;
-	device->identity = device->is_block ? status.st_rdev : status.st_ino;
+	device->status = status;
 	devices->list[devices->count++] = device;
 	return device;
 }

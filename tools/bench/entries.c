@@ -13,6 +13,43 @@ const double bench_percentiles[] = {1,  5,  10, 20, 30,   40,   50,    60,   70,
 				    80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99};
 const unsigned bench_percentiles_count = SPW_ARRAY_LEN(bench_percentiles);
 
+static const uint64_t limits_ns[] = {2, 4, 10, 20, 50, 100, 250, 500, 750, 1000};
+
+uint64_t bench_latency_limit(unsigned class)
+{
+	return limits_ns[class % SPW_ARRAY_LEN(limits_ns)];
+}
+
+static unsigned latency_class(uint64_t ns)
+{
+	uint64_t unit_ns = 1;
+	unsigned class = 0;
+
+	for (; class < BENCH_LATENCY_CLASSES; class ++) {
+		if (ns < bench_latency_limit(class) * unit_ns)
+			return class;
+		if ((class + 1) % SPW_ARRAY_LEN(limits_ns) == 0)
+			unit_ns *= 1000;
+	}
+	return ns < UINT64_C(2000000000) ? class : class + 1;
+}
+
+uint64_t bench_latency_classes(const struct bench_stats *stats,
+			       uint64_t classes[BENCH_LATENCY_CLASSES + 2])
+{
+	uint64_t count = 0;
+
+	memset(classes, 0, (BENCH_LATENCY_CLASSES + 2) * sizeof(*classes));
+	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
+		for (unsigned bucket = 0; bucket < SPW_HISTOGRAM_BUCKETS; bucket++) {
+			uint64_t here = stats->direction[i].complete_ns.buckets[bucket];
+
+			classes[latency_class(spw_histogram_bucket_value(bucket))] += here;
+			count += here;
+		}
+	return count;
+}
+
 const char *const bench_depth_names[] = {"1", "2", "4", "8", "16", "32", ">=64"};
 const char *const bench_batch_names[] = {"0", "4", "8", "16", "32", "64", ">=64"};
 
@@ -38,18 +75,10 @@ static void merge_direction(struct bench_direction_stats *to,
 
 static void merge_queue(struct spw_queue_stats *to, const struct spw_queue_stats *from)
 {
-	to->ios += from->ios;
-	to->bytes_read += from->bytes_read;
-	to->bytes_written += from->bytes_written;
 	to->parts += from->parts;
 	to->parts_fixed += from->parts_fixed;
-	to->short_transfers += from->short_transfers;
 	to->retries += from->retries;
-	to->errors += from->errors;
 	to->system_calls += from->system_calls;
-	to->sleeps += from->sleeps;
-	if (from->in_flight_max > to->in_flight_max)
-		to->in_flight_max = from->in_flight_max;
 	/* Of the process, not of the queue. */
 	if (from->kernel_workers > to->kernel_workers)
 		to->kernel_workers = from->kernel_workers;
@@ -72,7 +101,7 @@ static void merge(struct bench_stats *to, const struct bench_stats *from)
 	to->faults_minor += from->faults_minor;
 	to->blocks_verified += from->blocks_verified;
 	merge_queue(&to->queue, &from->queue);
-	if (to->error == 0 && from->error != 0) {
+	if (to->error == 0) {
 		to->error = from->error;
 		memcpy(to->error_text, from->error_text, sizeof(to->error_text));
 	}

@@ -59,15 +59,6 @@ static int complain(struct reader *reader, int error)
 	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;
 }
 
-/* The value is unknown, so the job's other faults are, too. */
-static void spoil(struct reader *reader)
-{
-	if (reader->section == IN_GLOBAL)
-		reader->global_spoilt = true;
-	else
-		reader->spoilt = true;
-}
-
 int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
 {
 	struct bench_job *grown;
@@ -156,18 +147,13 @@ static int end_section(struct reader *reader)
 static int begin_section(struct reader *reader, char *line)
 {
 	size_t len = strlen(line);
-	int result = end_section(reader);
 
-	if (result != 0)
-		return result;
 	reader->section = IN_NO_JOB;
 	if (line[len - 1] != ']' || len < 3)
-		return complain(reader,
-				spw_error(-EINVAL, "'%s' is not a section; write [name]", line));
+		return spw_error(-EINVAL, "'%s' is not a section; write [name]", line);
 	line[len - 1] = '\0';
 	if (len - 2 >= BENCH_NAME_BYTES)
-		return complain(reader, spw_error(-EINVAL, "the name is longer than %d bytes",
-						  BENCH_NAME_BYTES - 1));
+		return spw_error(-EINVAL, "the name is longer than %d bytes", BENCH_NAME_BYTES - 1);
 	reader->section_line = reader->line;
 	if (strcmp(line + 1, "global") == 0) {
 		reader->section = IN_GLOBAL;
@@ -181,42 +167,45 @@ static int begin_section(struct reader *reader, char *line)
 	return 0;
 }
 
-static int set_option(struct reader *reader, char *line)
+static int set_option(struct reader *reader, const char *line)
 {
-	struct bench_job *job = reader->section == IN_GLOBAL ? reader->global : &reader->job;
-	char *value = strchr(line, '=');
+	bool global = reader->section == IN_GLOBAL;
+	char expanded[LINE_BYTES_MAX], *value;
 	const char *name;
-	int result;
+	int result = expand(line, expanded, sizeof(expanded));
+	bool known = result != 0;
 
-	if (reader->section == NO_SECTION)
-		return complain(reader,
-				spw_error(-EINVAL, "'%s' stands before the first section", line));
-	if (value) {
-		*value = '\0';
-		value = trim(value + 1);
+	if (result == 0 && reader->section == NO_SECTION)
+		return spw_error(-EINVAL, "'%s' stands before the first section", expanded);
+	if (result == 0) {
+		value = strchr(expanded, '=');
+		if (value) {
+			*value = '\0';
+			value = trim(value + 1);
+		}
+		name = trim(expanded);
+		result = bench_option_set(global ? reader->global : &reader->job, name, value);
+		known = bench_option_exists(name);
 	}
-	name = trim(line);
-	result = bench_option_set(job, name, value);
-	if (result != 0 && bench_option_exists(name))
-		spoil(reader);
-	return result == 0 ? 0 : complain(reader, result);
+	/* Its value is unknown, so the job's other faults are, too. */
+	if (result != 0 && known)
+		*(global ? &reader->global_spoilt : &reader->spoilt) = true;
+	return result;
 }
 
 static int read_line(struct reader *reader, char *line)
 {
-	char expanded[LINE_BYTES_MAX];
-	int result;
+	int result = 0;
 
 	line = trim(line);
 	if (line[0] == '\0')
 		return 0;
 	if (line[0] == '[')
-		return begin_section(reader, line);
-	result = expand(line, expanded, sizeof(expanded));
-	if (result == 0)
-		return set_option(reader, expanded);
-	spoil(reader);
-	return complain(reader, result);
+		result = end_section(reader);
+	if (result != 0)
+		return result;
+	result = line[0] == '[' ? begin_section(reader, line) : set_option(reader, line);
+	return result == 0 ? 0 : complain(reader, result);
 }
 
 static int read_lines(struct reader *reader, FILE *file)

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "tools/bench/latency.h"
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
@@ -102,49 +101,38 @@ static json_t *levels_json(const uint64_t levels[], const char *const names[])
 
 static void set_latencies(json_t *object, const struct bench_stats *stats)
 {
-	static const char *const names[BENCH_LATENCY_UNITS] = {"latency_ns", "latency_us",
-							       "latency_ms"};
-	struct bench_latency latency;
+	static const char *const names[] = {"latency_ns", "latency_us", "latency_ms"};
+	uint64_t classes[BENCH_LATENCY_CLASSES + 2], count = bench_latency_classes(stats, classes);
+	json_t *unit = NULL;
 	char limit[16];
 
-	bench_latency_classes(stats, &latency);
-	for (unsigned unit = 0; unit < BENCH_LATENCY_UNITS; unit++) {
-		json_t *classes = json_object();
-
-		for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++) {
-			(void)snprintf(limit, sizeof(limit), "%ju",
-				       (uintmax_t)bench_latency_limit(i));
-			set(classes, limit,
-			    json_real(bench_percentage(latency.classes[unit][i], latency.count)));
+	for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++) {
+		if (i % (BENCH_LATENCY_CLASSES / SPW_ARRAY_LEN(names)) == 0) {
+			unit = json_object();
+			set(object, names[i / (BENCH_LATENCY_CLASSES / SPW_ARRAY_LEN(names))],
+			    unit);
 		}
-		if (unit == BENCH_LATENCY_UNITS - 1) {
-			set(classes, "2000",
-			    json_real(bench_percentage(latency.up_to_2s, latency.count)));
-			set(classes, ">=2000",
-			    json_real(bench_percentage(latency.above_2s, latency.count)));
-		}
-		set(object, names[unit], classes);
+		(void)snprintf(limit, sizeof(limit), "%ju", (uintmax_t)bench_latency_limit(i));
+		set(unit, limit, json_real(bench_percentage(classes[i], count)));
 	}
+	set(unit, "2000", json_real(bench_percentage(classes[BENCH_LATENCY_CLASSES], count)));
+	set(unit, ">=2000", json_real(bench_percentage(classes[BENCH_LATENCY_CLASSES + 1], count)));
 }
 
 static json_t *options_json(const struct bench_job *job)
 {
 	json_t *object = json_object();
-	char text[64];
+	bool range = job->block_bytes_max != job->block_bytes_min;
 
 	set(object, "name", tool_json_text(job->name));
 	set(object, "filename", tool_json_text(job->filename));
 	set(object, "rw", json_string(bench_rw_name(job->rw)));
-	(void)snprintf(text, sizeof(text), "%ju", (uintmax_t)job->block_bytes_min);
-	if (job->block_bytes_max != job->block_bytes_min)
-		(void)snprintf(text, sizeof(text), "%ju-%ju", (uintmax_t)job->block_bytes_min,
-			       (uintmax_t)job->block_bytes_max);
-	set(object, job->block_bytes_max == job->block_bytes_min ? "bs" : "bsrange",
-	    json_string(text));
-	(void)snprintf(text, sizeof(text), "%u", job->iodepth);
-	set(object, "iodepth", json_string(text));
-	(void)snprintf(text, sizeof(text), "%u", job->numjobs);
-	set(object, "numjobs", json_string(text));
+	set(object, range ? "bsrange" : "bs",
+	    range ? json_sprintf("%ju-%ju", (uintmax_t)job->block_bytes_min,
+				 (uintmax_t)job->block_bytes_max)
+		  : json_sprintf("%ju", (uintmax_t)job->block_bytes_min));
+	set(object, "iodepth", json_sprintf("%u", job->iodepth));
+	set(object, "numjobs", json_sprintf("%u", job->numjobs));
 	return object;
 }
 
@@ -175,6 +163,8 @@ static json_t *entry_json(const struct bench_run *run, const struct bench_entry 
 	set(object, "jobname", tool_json_text(entry->job->name));
 	set_count(object, "groupid", entry->group);
 	set_count(object, "error", (uint64_t)-stats->error);
+	if (entry->job->description[0] != '\0')
+		set(object, "desc", tool_json_text(entry->job->description));
 	set_count(object, "eta", 0);
 	set_count(object, "elapsed", (run->elapsed_ns + 999999999u) / 1000000000u);
 	set(object, "job options", options_json(entry->job));
@@ -201,23 +191,23 @@ static json_t *entry_json(const struct bench_run *run, const struct bench_entry 
 	return object;
 }
 
-/* Of a store's drives, over all workers of the run. */
-static json_t *shares_json(const struct bench_run *run)
+static json_t *drives_json(const struct bench_run *run)
 {
 	json_t *array = json_array();
 
 	for (unsigned i = 0; i < run->workers_count; i++)
-		for (unsigned j = 0; j < run->workers[i].shares_count; j++) {
-			const struct bench_drive_share *drive = &run->workers[i].shares[j];
+		for (unsigned j = 0; run->workers[i].drives && j < run->workers[i].devices_count;
+		     j++) {
+			const struct spw_drive_stats *drive = &run->workers[i].drives[j];
+			json_t *object = json_object();
 
-			(void)json_array_append_new(
-				array, json_pack("{s:o, s:o, s:I, s:I, s:I, s:I}", "jobname",
-						 tool_json_text(run->workers[i].job->name), "path",
-						 tool_json_text(drive->path), "bytes_written",
-						 (json_int_t)drive->bytes_written, "bytes_read",
-						 (json_int_t)drive->bytes_read, "in_flight_max",
-						 (json_int_t)drive->in_flight_max, "depth",
-						 (json_int_t)drive->depth));
+			set(object, "jobname", tool_json_text(run->workers[i].job->name));
+			set(object, "path", tool_json_text(drive->path));
+			set_count(object, "bytes_written", drive->bytes_written);
+			set_count(object, "bytes_read", drive->bytes_read);
+			set_count(object, "in_flight_max", drive->in_flight_max);
+			set_count(object, "depth", drive->depth);
+			(void)json_array_append_new(array, object);
 		}
 	return array;
 }
@@ -245,7 +235,7 @@ json_t *bench_report_json(const struct bench_run *run)
 	    json_pack("{s:f, s:f, s:b, s:o}", "process_user_seconds",
 		      (double)run->process_user_ns / 1e9, "process_system_seconds",
 		      (double)run->process_system_ns / 1e9, "interrupted", run->interrupted,
-		      "drives", shares_json(run)));
+		      "drives", drives_json(run)));
 	free(entries);
 	return document;
 }

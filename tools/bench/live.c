@@ -2,91 +2,51 @@
 /* tools/bench/live.c - the progress line on a terminal, and the samples of bandwidth over time */
 #include "tools/bench/bench.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "util/util.h"
 
 #define SAMPLE_NS 500000000u
 
-/* What one worker had moved when last looked at. */
-struct sample {
-	uint64_t bytes[BENCH_DIRECTIONS], ios[BENCH_DIRECTIONS];
-	uint64_t time_ns, start_ns;
+struct live {
+	uint64_t rates[BENCH_DIRECTIONS], iops[BENCH_DIRECTIONS]; /* now, of all workers */
 };
-
-struct bench_live {
-	const struct bench_run *run;
-	struct sample *samples; /* one per worker of the run */
-	struct spw_summary (*bandwidth)[BENCH_DIRECTIONS], (*iops)[BENCH_DIRECTIONS];
-	uint64_t read_rate, write_rate, read_iops, write_iops; /* of the last sample, all workers */
-	bool drawn;
-};
-
-struct bench_live *bench_live_new(const struct bench_run *run)
-{
-	struct bench_live *live = calloc(1, sizeof(*live));
-
-	if (!live)
-		return NULL;
-	live->run = run;
-	live->samples = calloc(run->workers_count + 1, sizeof(*live->samples));
-	live->bandwidth = calloc(run->workers_count + 1, sizeof(*live->bandwidth));
-	live->iops = calloc(run->workers_count + 1, sizeof(*live->iops));
-	if (!live->samples || !live->bandwidth || !live->iops) {
-		bench_live_free(live);
-		return NULL;
-	}
-	return live;
-}
-
-void bench_live_free(struct bench_live *live)
-{
-	if (!live)
-		return;
-	free(live->samples);
-	free(live->bandwidth);
-	free(live->iops);
-	free(live);
-}
 
 static uint64_t load(const _Atomic uint64_t *value)
 {
 	return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-/* One worker's rates since the last look. Rates of the ramp are shown, but are no samples. */
-static void sample_worker(struct bench_live *live, struct bench_worker *worker, uint64_t now_ns)
+/* A count that began anew, at the end of the ramp, has no rate yet. */
+static uint64_t rate_of(uint64_t now, uint64_t before, double seconds)
 {
-	size_t index = (size_t)(worker - live->run->workers);
-	struct sample *last = &live->samples[index];
-	uint64_t start_ns = load(&worker->live_start_ns);
-	struct sample now = {.time_ns = now_ns, .start_ns = start_ns};
+	return now < before ? 0 : (uint64_t)((double)(now - before) / seconds);
+}
+
+/* Rates of the ramp are shown, but are no samples. */
+static void sample_worker(struct live *live, struct bench_worker *worker, uint64_t now_ns)
+{
+	struct bench_sample *last = &worker->sample;
 	double seconds = (double)(now_ns - last->time_ns) / 1e9;
-	uint64_t rates[2], iops[2];
+	uint64_t start_ns = atomic_load(&worker->live_start_ns);
+	bool ramped = worker->job->ramp_ns > 0 && (start_ns == 0 || start_ns != last->start_ns);
 
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++) {
-		now.bytes[i] = load(&worker->live_bytes[i]);
-		now.ios[i] = load(&worker->live_ios[i]);
-		rates[i] = now.bytes[i] < last->bytes[i]
-				   ? 0
-				   : (uint64_t)((double)(now.bytes[i] - last->bytes[i]) / seconds);
-		iops[i] = now.ios[i] < last->ios[i]
-				  ? 0
-				  : (uint64_t)((double)(now.ios[i] - last->ios[i]) / seconds);
-		if (start_ns == 0 || last->start_ns != start_ns ||
-		    atomic_load(&worker->live_ended) || rates[i] == 0)
+		uint64_t bytes = load(&worker->live_bytes[i]), ios = load(&worker->live_ios[i]);
+		uint64_t rate = rate_of(bytes, last->bytes[i], seconds);
+		uint64_t iops = rate_of(ios, last->ios[i], seconds);
+
+		last->bytes[i] = bytes;
+		last->ios[i] = ios;
+		live->rates[i] += rate;
+		live->iops[i] += iops;
+		if (atomic_load(&worker->live_ended) || rate == 0 || ramped)
 			continue;
-		spw_summary_add(&live->bandwidth[index][i], rates[i] / 1024);
-		spw_summary_add(&live->iops[index][i], iops[i]);
+		spw_summary_add(&last->bandwidth[i], rate / 1024);
+		spw_summary_add(&last->iops[i], iops);
 	}
-	*last = now;
-	live->read_rate += rates[BENCH_DIR_READ];
-	live->write_rate += rates[BENCH_DIR_WRITE];
-	live->read_iops += iops[BENCH_DIR_READ];
-	live->write_iops += iops[BENCH_DIR_WRITE];
+	last->time_ns = now_ns;
+	last->start_ns = start_ns;
 }
 
 /* The least finished of the workers decides. *@left_ns: 0 when it cannot be told. */
@@ -118,68 +78,52 @@ static double progress(struct bench_worker *workers, unsigned count, uint64_t no
 	return least;
 }
 
-static void draw(struct bench_live *live, struct bench_worker *workers, unsigned count,
+static void draw(const struct live *live, struct bench_worker *workers, unsigned count,
 		 uint64_t now_ns)
 {
-	unsigned running = 0, ramping = 0;
+	unsigned running = 0;
 	char left[32] = "";
 	uint64_t left_ns;
 	double part = progress(workers, count, now_ns, &left_ns);
 
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0; i < count; i++)
 		running += !atomic_load(&workers[i].live_ended);
-		ramping += load(&workers[i].live_start_ns) == 0;
-	}
 	if (left_ns > 0)
 		(void)snprintf(left, sizeof(left), ", %ju s left",
 			       (uintmax_t)((left_ns + 999999999u) / 1000000000u));
-	(void)fprintf(stderr,
-		      "\r%s: %u job%s%s %3.0f %%  read %s/s %ju IOPS  write %s/s %ju IOPS%s\033[K",
-		      workers[0].job->name, running, running == 1 ? "" : "s",
-		      ramping > 0 ? " ramping up," : ",", part * 100,
-		      SPW_SIZE_TEXT(live->read_rate), (uintmax_t)live->read_iops,
-		      SPW_SIZE_TEXT(live->write_rate), (uintmax_t)live->write_iops, left);
+	(void)fprintf(
+		stderr, "\r%s: %u job%s, %3.0f %%  read %s/s %ju IOPS  write %s/s %ju IOPS%s\033[K",
+		workers[0].job->name, running, running == 1 ? "" : "s", part * 100,
+		SPW_SIZE_TEXT(live->rates[BENCH_DIR_READ]), (uintmax_t)live->iops[BENCH_DIR_READ],
+		SPW_SIZE_TEXT(live->rates[BENCH_DIR_WRITE]), (uintmax_t)live->iops[BENCH_DIR_WRITE],
+		left);
 	(void)fflush(stderr);
-	live->drawn = true;
 }
 
-static void take_samples(struct bench_live *live, struct bench_worker *workers, unsigned count,
-			 uint64_t now_ns)
-{
-	live->read_rate = live->write_rate = live->read_iops = live->write_iops = 0;
-	for (unsigned i = 0; i < count; i++)
-		sample_worker(live, &workers[i], now_ns);
-}
-
-/* The workers' own statistics are theirs until they have ended. */
-static void hand_over(struct bench_live *live, struct bench_worker *workers, unsigned count)
-{
-	for (unsigned i = 0; i < count; i++) {
-		size_t index = (size_t)(&workers[i] - live->run->workers);
-
-		for (unsigned j = 0; j < BENCH_DIRECTIONS; j++) {
-			workers[i].stats.direction[j].bandwidth_kib = live->bandwidth[index][j];
-			workers[i].stats.direction[j].iops = live->iops[index][j];
-		}
-	}
-}
-
-void bench_live_watch(struct bench_live *live, struct bench_gate *gate,
+void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 		      struct bench_worker *workers, unsigned count)
 {
-	bool show = !live->run->quiet && isatty(STDERR_FILENO);
+	bool show = !run->quiet && isatty(STDERR_FILENO), drawn = false;
 	uint64_t sample_ns = spw_clock_ns();
 
 	for (unsigned i = 0; i < count; i++)
-		live->samples[&workers[i] - live->run->workers].time_ns = sample_ns;
-	while (bench_gate_watch(gate, count, sample_ns + SAMPLE_NS) < count) {
+		workers[i].sample.time_ns = sample_ns;
+	for (; !bench_gate_watch(gate, count, sample_ns + SAMPLE_NS); drawn = show) {
+		struct live live = {0};
+
 		sample_ns = spw_clock_ns();
-		take_samples(live, workers, count, sample_ns);
+		for (unsigned i = 0; i < count; i++)
+			sample_worker(&live, &workers[i], sample_ns);
 		if (show)
-			draw(live, workers, count, sample_ns);
+			draw(&live, workers, count, sample_ns);
 	}
-	if (live->drawn)
+	if (drawn)
 		(void)fprintf(stderr, "\r\033[K");
-	live->drawn = false;
-	hand_over(live, workers, count);
+	/* The workers' own statistics are theirs until they have ended. */
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned j = 0; j < BENCH_DIRECTIONS; j++) {
+			workers[i].stats.direction[j].bandwidth_kib =
+				workers[i].sample.bandwidth[j];
+			workers[i].stats.direction[j].iops = workers[i].sample.iops[j];
+		}
 }

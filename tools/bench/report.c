@@ -5,12 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/bench/latency.h"
 #include "util/util.h"
 
 /* ---- Numbers for people ---------------------------------------------------------------------- */
 
 #define NUMBER_BYTES 32
+
+static const char *const binary_units[] = {"B", "KiB", "MiB", "GiB", "TiB", NULL};
+static const char *const decimal_units[] = {"B", "kB", "MB", "GB", "TB", NULL};
+static const char *const plain_units[] = {"", "k", "M", "G", NULL};
 
 /* Four digits that matter, by powers of @base: 1600000 -> "1600k" */
 static const char *short_number(double value, double base, const char *const units[], char *text)
@@ -26,26 +29,9 @@ static const char *short_number(double value, double base, const char *const uni
 	return text;
 }
 
-static const char *binary(double value, char *text)
-{
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", NULL};
-
-	return short_number(value, 1024, units, text);
-}
-
-static const char *decimal(double value, char *text)
-{
-	static const char *const units[] = {"B", "kB", "MB", "GB", "TB", NULL};
-
-	return short_number(value, 1000, units, text);
-}
-
-static const char *plain(double value, char *text)
-{
-	static const char *const units[] = {"", "k", "M", "G", NULL};
-
-	return short_number(value, 1000, units, text);
-}
+#define BINARY(value)  short_number(value, 1024, binary_units, (char[NUMBER_BYTES]){0})
+#define DECIMAL(value) short_number(value, 1000, decimal_units, (char[NUMBER_BYTES]){0})
+#define PLAIN(value)   short_number(value, 1000, plain_units, (char[NUMBER_BYTES]){0})
 
 /* The unit in which a latency reads best. */
 static const char *time_unit(double ns, double *divisor)
@@ -65,14 +51,12 @@ static void print_summary(FILE *out, const char *name, const struct spw_summary 
 {
 	double divisor, mean = spw_summary_mean(summary);
 	const char *unit = time_unit(mean, &divisor);
-	char least[NUMBER_BYTES], most[NUMBER_BYTES];
 
 	if (summary->count == 0)
 		return;
 	(void)fprintf(out, "    %4s (%s): min=%s, max=%s, avg=%.2f, stdev=%.2f\n", name, unit,
-		      plain((double)summary->min / divisor, least),
-		      plain((double)summary->max / divisor, most), mean / divisor,
-		      spw_summary_deviation(summary) / divisor);
+		      PLAIN((double)summary->min / divisor), PLAIN((double)summary->max / divisor),
+		      mean / divisor, spw_summary_deviation(summary) / divisor);
 }
 
 static void print_percentiles(FILE *out, const struct spw_histogram *histogram)
@@ -110,13 +94,12 @@ static void print_samples(FILE *out, const struct bench_direction_stats *stats)
 static void print_direction(FILE *out, const char *name, const struct bench_direction_stats *stats)
 {
 	double bandwidth = per_second(stats->bytes, stats->runtime_ns);
-	char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES];
 
 	if (stats->ios == 0)
 		return;
 	(void)fprintf(out, "  %5s: IOPS=%s, BW=%s/s (%s/s)(%s/%jumsec)\n", name,
-		      plain(per_second(stats->ios, stats->runtime_ns), a), binary(bandwidth, b),
-		      decimal(bandwidth, c), binary((double)stats->bytes, d),
+		      PLAIN(per_second(stats->ios, stats->runtime_ns)), BINARY(bandwidth),
+		      DECIMAL(bandwidth), BINARY((double)stats->bytes),
 		      (uintmax_t)(stats->runtime_ns / 1000000));
 	print_summary(out, "slat", &stats->submit_ns);
 	print_summary(out, "clat", &stats->complete_ns.summary);
@@ -127,27 +110,25 @@ static void print_direction(FILE *out, const char *name, const struct bench_dire
 
 static void print_latencies(FILE *out, const struct bench_stats *stats)
 {
-	static const char *const units[BENCH_LATENCY_UNITS] = {"nsec", "usec", "msec"};
-	struct bench_latency latency;
+	static const char *const units[] = {"nsec", "usec", "msec"};
+	uint64_t classes[BENCH_LATENCY_CLASSES + 2], count = bench_latency_classes(stats, classes);
+	unsigned begun = 0; /* units, from 1 on */
 
-	bench_latency_classes(stats, &latency);
-	for (unsigned unit = 0; unit < BENCH_LATENCY_UNITS; unit++) {
-		bool begun = false;
+	for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++) {
+		unsigned unit = i / (BENCH_LATENCY_CLASSES / SPW_ARRAY_LEN(units)) + 1;
 
-		for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++) {
-			if (latency.classes[unit][i] == 0)
-				continue;
-			if (begun)
-				(void)fprintf(out, ", ");
-			else
-				(void)fprintf(out, "  lat (%s)   : ", units[unit]);
-			begun = true;
-			(void)fprintf(out, "%ju=%.2f%%", (uintmax_t)bench_latency_limit(i),
-				      bench_percentage(latency.classes[unit][i], latency.count));
-		}
-		if (begun)
-			(void)fputc('\n', out);
+		if (classes[i] == 0)
+			continue;
+		if (begun == unit)
+			(void)fprintf(out, ", ");
+		else
+			(void)fprintf(out, "%s  lat (%s)   : ", begun ? "\n" : "", units[unit - 1]);
+		begun = unit;
+		(void)fprintf(out, "%ju=%.2f%%", (uintmax_t)bench_latency_limit(i),
+			      bench_percentage(classes[i], count));
 	}
+	if (begun)
+		(void)fputc('\n', out);
 }
 
 static void print_levels(FILE *out, const char *title, const uint64_t levels[],
@@ -173,6 +154,8 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 		      stats->error_text);
 	(void)fprintf(out, "  engine     : %s\n",
 		      stats->description[0] != '\0' ? stats->description : "not started");
+	if (entry->job->description[0] != '\0')
+		(void)fprintf(out, "  Description  : [%s]\n", entry->job->description);
 	print_direction(out, "read", &stats->direction[BENCH_DIR_READ]);
 	print_direction(out, "write", &stats->direction[BENCH_DIR_WRITE]);
 	print_latencies(out, stats);
@@ -205,8 +188,6 @@ static void print_group_direction(FILE *out, const char *name, const struct benc
 				  int count, unsigned group, unsigned direction)
 {
 	struct group_total total = {0};
-	char a[NUMBER_BYTES], b[NUMBER_BYTES], c[NUMBER_BYTES], d[NUMBER_BYTES], e[NUMBER_BYTES],
-		f[NUMBER_BYTES];
 
 	for (int i = 0; i < count; i++) {
 		const struct bench_direction_stats *stats = &entries[i].stats.direction[direction];
@@ -230,10 +211,9 @@ static void print_group_direction(FILE *out, const char *name, const struct benc
 			    ? total.most
 			    : (double)total.bytes * 1000 / (double)total.runtime_most_ms;
 	(void)fprintf(out, "  %5s: bw=%s/s (%s/s), %s/s-%s/s, io=%s (%s), run=%ju-%jumsec\n", name,
-		      binary(total.sum, a), decimal(total.sum, b), binary(total.least, c),
-		      binary(total.most, d), binary((double)total.bytes, e),
-		      decimal((double)total.bytes, f), (uintmax_t)total.runtime_least_ms,
-		      (uintmax_t)total.runtime_most_ms);
+		      BINARY(total.sum), DECIMAL(total.sum), BINARY(total.least),
+		      BINARY(total.most), BINARY((double)total.bytes), DECIMAL((double)total.bytes),
+		      (uintmax_t)total.runtime_least_ms, (uintmax_t)total.runtime_most_ms);
 }
 
 static void print_group(FILE *out, const struct bench_entry *entries, int count, unsigned group)
@@ -244,22 +224,20 @@ static void print_group(FILE *out, const struct bench_entry *entries, int count,
 }
 
 /* Even use of the drives is the point of a store: each drive's share, per job. */
-static void print_shares(const struct bench_run *run, FILE *out)
+static void print_drives(const struct bench_run *run, FILE *out)
 {
-	char written[NUMBER_BYTES], read[NUMBER_BYTES];
-
 	for (unsigned i = 0; i < run->workers_count; i++) {
 		const struct bench_worker *worker = &run->workers[i];
 
-		if (worker->shares_count > 0)
+		if (worker->drives)
 			(void)fprintf(out, "\nDrives of %s:\n", worker->job->name);
-		for (unsigned j = 0; j < worker->shares_count; j++)
+		for (unsigned j = 0; worker->drives && j < worker->devices_count; j++)
 			(void)fprintf(out,
 				      "  %s: written=%s, read=%s, in flight at most %u of %u\n",
-				      worker->shares[j].path,
-				      binary((double)worker->shares[j].bytes_written, written),
-				      binary((double)worker->shares[j].bytes_read, read),
-				      worker->shares[j].in_flight_max, worker->shares[j].depth);
+				      worker->drives[j].path,
+				      BINARY((double)worker->drives[j].bytes_written),
+				      BINARY((double)worker->drives[j].bytes_read),
+				      worker->drives[j].in_flight_max, worker->drives[j].depth);
 	}
 }
 
@@ -276,7 +254,7 @@ int bench_report_text(const struct bench_run *run, FILE *out)
 	for (int i = 0; i < count; i++)
 		if (i == 0 || entries[i].group != entries[i - 1].group)
 			print_group(out, entries, count, entries[i].group);
-	print_shares(run, out);
+	print_drives(run, out);
 	(void)fprintf(out, "\nProcess, kernel workers included: user %.3f s, system %.3f s\n",
 		      (double)run->process_user_ns / 1e9, (double)run->process_system_ns / 1e9);
 	if (run->interrupted)

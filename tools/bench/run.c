@@ -8,7 +8,6 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "tools/bench/devices.h"
 #include "tools/ui/stop.h"
 #include "tools/ui/tool.h"
 #include "util/util.h"
@@ -83,25 +82,33 @@ static int collect_devices(struct bench_run *run, struct bench_devices *devices)
 }
 
 /* What does not fit is refused before any job has written anything. */
-static int check_regions(struct bench_run *run, struct bench_devices *devices)
+static int place_regions(struct bench_worker *worker, struct bench_devices *devices)
 {
-	struct bench_region region;
+	struct bench_job job = *worker->job;
+	uint64_t seed = bench_mix(job.randseed, worker->sequence), total = 0;
 	int result = 0;
 
-	for (unsigned i = 0; i < run->workers_count; i++) {
-		struct bench_worker *worker = &run->workers[i];
-
-		for (unsigned j = 0;
-		     j < worker->devices_count && worker->job->level == BENCH_LEVEL_ENGINE; j++) {
-			worker->devices[j] = bench_devices_find(devices, worker->paths[j])->device;
-			result = bench_region_place(&region, worker->job, worker->paths[j],
-						    spw_device_geometry(worker->devices[j]),
-						    worker->devices_count, 0);
-			if (result != 0)
-				return result;
-		}
+	if (job.level == BENCH_LEVEL_STORE)
+		return 0;
+	worker->regions = calloc(worker->devices_count, sizeof(*worker->regions));
+	if (!worker->regions)
+		return spw_error(-ENOMEM, "out of memory");
+	if (__builtin_mul_overflow(job.offset_increment_bytes, worker->index,
+				   &job.offset_increment_bytes) ||
+	    __builtin_add_overflow(job.offset_bytes, job.offset_increment_bytes, &job.offset_bytes))
+		return spw_error(-EINVAL, "job %s: offset_increment: too large for numjobs=%u",
+				 job.name, job.numjobs);
+	for (unsigned i = 0; i < worker->devices_count && result == 0; i++) {
+		worker->devices[i] = bench_devices_find(devices, worker->paths[i])->device;
+		result = bench_region_place(&worker->regions[i], &job, worker->paths[i],
+					    spw_device_geometry(worker->devices[i]),
+					    worker->devices_count, bench_mix(seed, i));
+		total += worker->regions[i].len_bytes;
 	}
-	return 0;
+	if (job.verify != BENCH_VERIFY_NONE && bench_rw_writes(job.rw))
+		total *= 2;
+	atomic_store_explicit(&worker->live_total_bytes, total, memory_order_relaxed);
+	return result;
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -119,39 +126,18 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
-static void wait_until_ready(struct bench_gate *gate, unsigned workers)
-{
-	(void)pthread_mutex_lock(&gate->lock);
-	while (gate->waiting < workers)
-		(void)pthread_cond_wait(&gate->changed, &gate->lock);
-	(void)pthread_mutex_unlock(&gate->lock);
-}
-
-static void open_gate(struct bench_gate *gate)
-{
-	(void)pthread_mutex_lock(&gate->lock);
-	gate->open = true;
-	(void)pthread_cond_broadcast(&gate->changed);
-	(void)pthread_mutex_unlock(&gate->lock);
-}
-
-static uint64_t timeval_ns(const struct timeval *time)
-{
-	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_usec * 1000u;
-}
-
 /* CPU time of the process, kernel threads working for it included. @sign: 1 or -1. */
 static void add_process_time(struct bench_run *run, int sign)
 {
 	struct rusage usage;
 
 	(void)getrusage(RUSAGE_SELF, &usage);
-	run->process_user_ns += (uint64_t)sign * timeval_ns(&usage.ru_utime);
-	run->process_system_ns += (uint64_t)sign * timeval_ns(&usage.ru_stime);
+	run->process_user_ns += (uint64_t)sign * bench_timeval_ns(&usage.ru_utime);
+	run->process_system_ns += (uint64_t)sign * bench_timeval_ns(&usage.ru_stime);
 }
 
 /* The workers of one group, side by side. Preparing them (filling buffers) is not measured. */
-static int run_wave(struct bench_run *run, struct bench_live *live, unsigned first, unsigned count)
+static int run_wave(struct bench_run *run, unsigned first, unsigned count)
 {
 	struct bench_gate gate;
 	unsigned started = 0;
@@ -170,10 +156,10 @@ static int run_wave(struct bench_run *run, struct bench_live *live, unsigned fir
 		}
 		worker->started = true;
 	}
-	wait_until_ready(&gate, started);
+	bench_gate_ready(&gate, started);
 	add_process_time(run, -1);
-	open_gate(&gate);
-	bench_live_watch(live, &gate, &run->workers[first], started);
+	bench_gate_open(&gate, started);
+	bench_live_watch(run, &gate, &run->workers[first], started);
 	add_process_time(run, 1);
 	for (unsigned i = 0; i < started; i++)
 		(void)pthread_join(run->workers[first + i].thread, NULL);
@@ -182,9 +168,8 @@ static int run_wave(struct bench_run *run, struct bench_live *live, unsigned fir
 
 static int run_waves(struct bench_run *run)
 {
-	struct bench_live *live = bench_live_new(run);
-	int result = live ? 0 : spw_error(-ENOMEM, "out of memory");
 	unsigned first = 0;
+	int result = 0;
 
 	while (result == 0 && first < run->workers_count && !tool_stopped()) {
 		unsigned count = 1;
@@ -192,10 +177,9 @@ static int run_waves(struct bench_run *run)
 		while (first + count < run->workers_count &&
 		       run->workers[first + count].group == run->workers[first].group)
 			count++;
-		result = run_wave(run, live, first, count);
+		result = run_wave(run, first, count);
 		first += count;
 	}
-	bench_live_free(live);
 	return result;
 }
 
@@ -211,8 +195,8 @@ int bench_run(struct bench_run *run)
 		result = collect_devices(run, devices);
 	if (result == 0)
 		result = bench_devices_open(devices, run->allow_destructive, &log);
-	if (result == 0)
-		result = check_regions(run, devices);
+	for (unsigned i = 0; i < run->workers_count && result == 0; i++)
+		result = place_regions(&run->workers[i], devices);
 	if (result != 0)
 		goto out;
 	(void)clock_gettime(CLOCK_REALTIME, &wall);
@@ -231,7 +215,8 @@ void bench_run_free(struct bench_run *run)
 	for (unsigned i = 0; i < run->workers_count; i++) {
 		for (unsigned j = 0; j < BENCH_FILES_MAX; j++)
 			free(run->workers[i].paths[j]);
-		free(run->workers[i].shares);
+		free(run->workers[i].regions);
+		free(run->workers[i].drives);
 	}
 	free(run->workers);
 	bench_plan_free(&run->plan);

@@ -39,26 +39,12 @@ struct state {
 	unsigned objects_count;
 	struct transfer *transfers;
 	struct transfer **idle, **completed;
-	unsigned idle_count, completed_count, in_flight;
+	unsigned idle_count, completed_count;
 	struct bench_timer timer;
 	struct bench_random random;
 	uint64_t now_ns;
-	bool measuring; /* what fills a store for a read job is not measured */
-	bool freeing;   /* the backward half of a step: objects die after their get */
-	int error;
+	bool freeing; /* the backward half of a step: objects die after their get */
 };
-
-/* The job ends with its first failure. Called while the last error has its words. */
-static void note_error(struct state *state, int error)
-{
-	char *text = state->worker->stats.error_text;
-
-	if (state->error != 0)
-		return;
-	state->error = error;
-	(void)snprintf(text, sizeof(state->worker->stats.error_text), "%s",
-		       spw_last_error()[0] != '\0' ? spw_last_error() : spw_strerror(error));
-}
 
 static void transfer_done(void *context, int res)
 {
@@ -67,7 +53,7 @@ static void transfer_done(void *context, int res)
 	transfer->res = res;
 	transfer->state->completed[transfer->state->completed_count++] = transfer;
 	if (res != 0)
-		note_error(transfer->state, res);
+		bench_worker_failed(transfer->state->worker, res);
 }
 
 static int issue(struct state *state, unsigned direction, unsigned object)
@@ -89,16 +75,14 @@ static int issue(struct state *state, unsigned direction, unsigned object)
 				       len, SPW_URGENT_READ, &notify, NULL);
 	if (result != 0)
 		return result;
+	bench_timer_pace(&state->timer, direction, len);
 	state->idle_count--;
-	state->in_flight++;
 	state->busy[object] = true;
 	state->now_ns = transfer->issue_ns = spw_clock_ns();
-	if (state->measuring) {
-		stats->depth_levels[bench_depth_level(state->in_flight)]++;
-		stats->submit_levels[1]++;
-		spw_summary_add(&stats->direction[direction].submit_ns,
-				transfer->issue_ns - transfer->start_ns);
-	}
+	stats->depth_levels[bench_depth_level(state->job->iodepth - state->idle_count)]++;
+	stats->submit_levels[1]++;
+	spw_summary_add(&stats->direction[direction].submit_ns,
+			transfer->issue_ns - transfer->start_ns);
 	return 0;
 }
 
@@ -120,14 +104,11 @@ static void complete(struct state *state, struct transfer *transfer)
 	if (result == 0 && state->freeing) {
 		result = end_object(state, transfer->object);
 		if (result != 0)
-			note_error(state, result);
+			bench_worker_failed(state->worker, result);
 	}
-	if (result != 0 || !state->measuring)
-		return;
-	stats->ios++;
-	stats->bytes += state->job->object_bytes;
-	spw_histogram_add(&stats->complete_ns, state->now_ns - transfer->issue_ns);
-	spw_summary_add(&stats->total_ns, state->now_ns - transfer->start_ns);
+	if (result == 0)
+		bench_account(stats, state->job->object_bytes, transfer->start_ns,
+			      transfer->issue_ns, state->now_ns);
 }
 
 static int reap(struct state *state)
@@ -137,70 +118,74 @@ static int reap(struct state *state)
 	state->now_ns = spw_clock_ns();
 	for (unsigned i = 0; i < state->completed_count; i++)
 		complete(state, state->completed[i]);
-	if (state->measuring && state->completed_count > 0) {
+	if (state->completed_count > 0) {
 		state->worker->stats.complete_levels[bench_batch_level(state->completed_count)]++;
 		bench_worker_live(state->worker);
 	}
-	state->in_flight -= state->completed_count;
 	state->completed_count = 0;
-	return result < 0 ? result : state->error;
+	return result < 0 ? result : state->worker->stats.error;
 }
 
-static int drain(struct state *state)
+/* Until so many transfers are idle. */
+static int reap_until(struct state *state, unsigned idle)
 {
 	int result = 0;
 
-	while (state->in_flight > 0 && result == 0)
+	while (state->idle_count < idle && result == 0)
 		result = reap(state);
 	return result;
 }
 
 static bool expired(struct state *state)
 {
-	if (!state->measuring)
-		return tool_stopped();
 	return bench_timer_expired(&state->timer, state->worker, state->now_ns);
 }
 
-static int wait_for_slot(struct state *state)
+/* Until a transfer is idle and the job's rate allows the next one, or the time is up. */
+static int wait_for_turn(struct state *state, unsigned direction)
 {
-	int result = 0;
+	int result = reap_until(state, 1);
 
-	while (state->idle_count == 0 && result == 0)
-		result = reap(state);
+	while (result == 0 && state->timer.due_ns[direction] > state->now_ns && !expired(state)) {
+		if (state->idle_count < state->job->iodepth) {
+			result = reap(state);
+		} else {
+			bench_timer_sleep(&state->timer, direction);
+			state->now_ns = spw_clock_ns();
+		}
+	}
 	return result;
 }
 
 /* ---- Phases ---------------------------------------------------------------------------------- */
 
-static int put_all(struct state *state)
+enum order {
+	PUTTING,
+	REVERSE,
+	SHUFFLED,
+};
+
+/* A transfer of every object; what is not there is not got. */
+static int transfer_all(struct state *state, unsigned direction, enum order order, uint64_t pass)
 {
+	unsigned count = state->objects_count;
+	struct bench_shuffle shuffle;
 	int result = 0;
 
-	for (unsigned i = 0; i < state->objects_count && result == 0 && !expired(state); i++) {
-		result = wait_for_slot(state);
-		if (result == 0)
-			result = issue(state, BENCH_DIR_WRITE, i);
-	}
-	return result == 0 ? drain(state) : result;
-}
+	bench_shuffle_init(&shuffle, count, bench_mix(state->job->randseed, pass));
+	for (unsigned i = 0; i < count && result == 0; i++) {
+		unsigned object = order == SHUFFLED  ? (unsigned)bench_shuffle_at(&shuffle, i)
+				  : order == REVERSE ? count - 1 - i
+						     : i;
 
-/* @shuffle: NULL for the reverse order of putting. Missing objects are skipped. */
-static int get_all(struct state *state, const struct bench_shuffle *shuffle)
-{
-	int result = 0;
-
-	for (unsigned i = 0; i < state->objects_count && result == 0 && !expired(state); i++) {
-		unsigned object = shuffle ? (unsigned)bench_shuffle_at(shuffle, i)
-					  : state->objects_count - 1 - i;
-
-		if (state->objects[object].value == 0)
+		if (direction == BENCH_DIR_READ && state->objects[object].value == 0)
 			continue;
-		result = wait_for_slot(state);
-		if (result == 0)
-			result = issue(state, BENCH_DIR_READ, object);
+		result = wait_for_turn(state, direction);
+		if (result != 0 || expired(state))
+			break;
+		result = issue(state, direction, object);
 	}
-	return result == 0 ? drain(state) : result;
+	return result == 0 ? reap_until(state, state->job->iodepth) : result;
 }
 
 static int free_all(struct state *state)
@@ -216,11 +201,11 @@ static int free_all(struct state *state)
 /* One training step. What the end of the run leaves behind is freed by closing the store. */
 static int step(struct state *state)
 {
-	int result = put_all(state);
+	int result = transfer_all(state, BENCH_DIR_WRITE, PUTTING, 0);
 
 	state->freeing = true;
 	if (result == 0)
-		result = get_all(state, NULL);
+		result = transfer_all(state, BENCH_DIR_READ, REVERSE, 0);
 	state->freeing = false;
 	return result;
 }
@@ -230,39 +215,38 @@ static int mix(struct state *state)
 {
 	int result = 0;
 
-	for (unsigned i = 0; i < state->objects_count && result == 0 && !expired(state); i++) {
+	for (unsigned i = 0; i < state->objects_count && result == 0; i++) {
 		bool get = bench_random_next(&state->random) % 100 < state->job->read_percent;
+		unsigned direction = get ? BENCH_DIR_READ : BENCH_DIR_WRITE;
 		unsigned object =
 			(unsigned)(bench_random_next(&state->random) % state->objects_count);
 
-		result = wait_for_slot(state);
+		result = wait_for_turn(state, direction);
+		if (result != 0 || expired(state))
+			break;
 		/* More objects than slots: there is always one that is not busy. */
 		while (state->busy[object])
 			object = object + 1 == state->objects_count ? 0 : object + 1;
-		if (result == 0 && !get)
+		if (!get)
 			result = end_object(state, object);
 		if (result == 0)
-			result = issue(state, get ? BENCH_DIR_READ : BENCH_DIR_WRITE, object);
+			result = issue(state, direction, object);
 	}
 	return result;
 }
 
 static int one_pass(struct state *state, uint64_t pass)
 {
-	struct bench_shuffle shuffle;
 	int result;
 
 	switch (state->job->rw) {
-	case BENCH_READ: return get_all(state, NULL);
-	case BENCH_RANDREAD:
-		bench_shuffle_init(&shuffle, state->objects_count,
-				   bench_mix(state->job->randseed, pass));
-		return get_all(state, &shuffle);
+	case BENCH_READ: return transfer_all(state, BENCH_DIR_READ, REVERSE, pass);
+	case BENCH_RANDREAD: return transfer_all(state, BENCH_DIR_READ, SHUFFLED, pass);
 	case BENCH_RW: return step(state);
 	case BENCH_RANDRW: return mix(state);
 	default:
 		result = pass > 0 ? free_all(state) : 0;
-		return result == 0 ? put_all(state) : result;
+		return result == 0 ? transfer_all(state, BENCH_DIR_WRITE, PUTTING, pass) : result;
 	}
 }
 
@@ -339,10 +323,8 @@ static int open_store(struct state *state)
 	const struct bench_job *job = state->job;
 	struct spw_store_opts opts;
 	struct spw_tune tune;
-	int result = bench_bind_to_node(job);
+	int result;
 
-	if (result != 0)
-		return result;
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
 	opts.backend = job->backend;
@@ -366,15 +348,17 @@ static int open_store(struct state *state)
 
 static int set_up(struct state *state)
 {
-	int result = open_store(state);
+	int result = bench_bind_to_node(state->job);
 
+	if (result == 0)
+		result = open_store(state);
 	if (result == 0)
 		result = make_objects(state);
 	if (result == 0)
 		result = make_transfers(state);
-	if (result == 0 && state->job->rw != BENCH_WRITE && state->job->rw != BENCH_RANDWRITE &&
-	    state->job->rw != BENCH_RW)
-		result = put_all(state);
+	/* Reading first needs something there; a step puts it itself. */
+	if (result == 0 && bench_rw_reads(state->job->rw) && state->job->rw != BENCH_RW)
+		result = transfer_all(state, BENCH_DIR_WRITE, PUTTING, 0);
 	return result;
 }
 
@@ -392,21 +376,19 @@ static void tear_down(struct state *state)
 
 /* ---- Results --------------------------------------------------------------------------------- */
 
-static int read_shares(struct state *state, struct bench_drive_share *shares, unsigned count)
+/* What each drive has moved since the last call. */
+static int read_drives(struct state *state, struct spw_drive_stats *drives, unsigned count)
 {
-	for (unsigned i = 0; i < count; i++) {
-		struct spw_drive_stats drive = {.size = sizeof(drive)};
-		int result = spw_store_drive_stats(state->store, i, &drive, sizeof(drive));
+	int result = 0;
 
-		if (result != 0)
-			return result;
-		memcpy(shares[i].path, drive.path, sizeof(shares[i].path));
-		shares[i].bytes_written = drive.bytes_written - shares[i].bytes_written;
-		shares[i].bytes_read = drive.bytes_read - shares[i].bytes_read;
-		shares[i].in_flight_max = drive.in_flight_max;
-		shares[i].depth = drive.depth;
+	for (unsigned i = 0; i < count && result == 0; i++) {
+		struct spw_drive_stats before = drives[i];
+
+		result = spw_store_drive_stats(state->store, i, &drives[i], sizeof(drives[i]));
+		drives[i].bytes_written -= before.bytes_written;
+		drives[i].bytes_read -= before.bytes_read;
 	}
-	return 0;
+	return result;
 }
 
 static int measure(struct state *state)
@@ -415,31 +397,28 @@ static int measure(struct state *state)
 	struct bench_stats *stats = &worker->stats;
 	int result = 0;
 
-	worker->shares = calloc(worker->devices_count, sizeof(*worker->shares));
-	if (!worker->shares)
+	worker->drives = calloc(worker->devices_count, sizeof(*worker->drives));
+	if (!worker->drives)
 		return spw_error(-ENOMEM, "out of memory");
-	worker->shares_count = worker->devices_count;
-	result = read_shares(state, worker->shares, worker->shares_count);
-	state->measuring = true;
+	result = read_drives(state, worker->drives, worker->devices_count);
+	/* What filled the store for a read job is not measured. */
 	bench_timer_begin(&state->timer, worker);
-	state->now_ns = state->timer.begin_ns;
+	state->now_ns = state->timer.start_ns;
 	for (uint64_t pass = 0; result == 0 && !expired(state); pass++) {
 		result = one_pass(state, pass);
 		if (!state->job->time_based)
 			break;
 	}
 	if (result == 0)
-		result = drain(state);
+		result = reap_until(state, state->job->iodepth);
 	bench_timer_end(&state->timer, worker);
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
 		stats->direction[i].runtime_ns =
 			stats->direction[i].ios > 0 ? stats->runtime_ns : 0;
 	if (result == 0)
-		result = read_shares(state, worker->shares, worker->shares_count);
-	stats->store.size = sizeof(stats->store);
-	spw_store_stats(state->store, &stats->store, sizeof(stats->store));
+		result = read_drives(state, worker->drives, worker->devices_count);
 	(void)snprintf(stats->description, sizeof(stats->description),
-		       "store of %u drives, chunks of %ju bytes, %s", stats->store.drives,
+		       "store of %u drives, chunks of %ju bytes, %s", worker->devices_count,
 		       (uintmax_t)spw_store_chunk_bytes(state->store),
 		       spw_store_description(state->store));
 	return result;
@@ -447,7 +426,8 @@ static int measure(struct state *state)
 
 int bench_store_worker_run(struct bench_worker *worker)
 {
-	struct state state = {.worker = worker, .job = worker->job};
+	struct state state = {
+		.worker = worker, .job = worker->job, .timer = {.end_ns = UINT64_MAX}};
 	int result;
 
 	state.random.state = bench_mix(worker->job->randseed, worker->sequence);
@@ -455,7 +435,7 @@ int bench_store_worker_run(struct bench_worker *worker)
 	bench_gate_wait(worker->gate);
 	if (result == 0)
 		result = measure(&state);
-	result = bench_worker_ended(worker, result);
+	result = bench_worker_failed(worker, result);
 	tear_down(&state);
 	return result;
 }

@@ -5,124 +5,138 @@
 #include <errno.h>
 #include <numa.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
+#define SLEEP_NS_MAX 100000000u /* an interrupt is noticed after this */
+
 void bench_gate_init(struct bench_gate *gate)
 {
-	pthread_condattr_t attributes;
-
-	*gate = (struct bench_gate){.lock = PTHREAD_MUTEX_INITIALIZER};
-	/* None of these can fail on Linux. */
-	(void)pthread_condattr_init(&attributes);
-	(void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&gate->changed, &attributes);
-	(void)pthread_condattr_destroy(&attributes);
+	/* None of these can fail with these arguments. */
+	(void)sem_init(&gate->ready, 0, 0);
+	(void)sem_init(&gate->open, 0, 0);
+	(void)sem_init(&gate->end, 0, 0);
+	gate->ended = 0;
 }
 
-void bench_gate_end(struct bench_gate *gate)
+static void await(sem_t *semaphore)
 {
-	(void)pthread_mutex_lock(&gate->lock);
-	gate->ended++;
-	(void)pthread_cond_broadcast(&gate->changed);
-	(void)pthread_mutex_unlock(&gate->lock);
-}
-
-unsigned bench_gate_watch(struct bench_gate *gate, unsigned count, uint64_t until_ns)
-{
-	struct timespec until = {
-		.tv_sec = (time_t)(until_ns / 1000000000u),
-		.tv_nsec = (long)(until_ns % 1000000000u),
-	};
-	unsigned ended;
-	int result = 0;
-
-	(void)pthread_mutex_lock(&gate->lock);
-	while (gate->ended < count && result == 0)
-		result = pthread_cond_timedwait(&gate->changed, &gate->lock, &until);
-	ended = gate->ended;
-	(void)pthread_mutex_unlock(&gate->lock);
-	return ended;
+	while (sem_wait(semaphore) != 0)
+		continue; /* a signal */
 }
 
 void bench_gate_wait(struct bench_gate *gate)
 {
-	(void)pthread_mutex_lock(&gate->lock);
-	gate->waiting++;
-	(void)pthread_cond_broadcast(&gate->changed);
-	while (!gate->open)
-		(void)pthread_cond_wait(&gate->changed, &gate->lock);
-	(void)pthread_mutex_unlock(&gate->lock);
+	(void)sem_post(&gate->ready);
+	await(&gate->open);
 }
 
-static uint64_t timeval_ns(const struct timeval *time)
+void bench_gate_ready(struct bench_gate *gate, unsigned workers)
+{
+	while (workers-- > 0)
+		await(&gate->ready);
+}
+
+void bench_gate_open(struct bench_gate *gate, unsigned workers)
+{
+	while (workers-- > 0)
+		(void)sem_post(&gate->open);
+}
+
+void bench_gate_end(struct bench_gate *gate)
+{
+	(void)sem_post(&gate->end);
+}
+
+bool bench_gate_watch(struct bench_gate *gate, unsigned workers, uint64_t until_ns)
+{
+	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+				 .tv_nsec = (long)(until_ns % 1000000000u)};
+
+	while (gate->ended < workers) {
+		if (sem_clockwait(&gate->end, CLOCK_MONOTONIC, &until) == 0)
+			gate->ended++;
+		else if (errno == ETIMEDOUT)
+			return false;
+	}
+	return true;
+}
+
+uint64_t bench_timeval_ns(const struct timeval *time)
 {
 	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_usec * 1000u;
 }
 
-static void read_usage(struct bench_timer *timer)
+/* What was before is forgotten. The runtime begins after the ramp. */
+static void measure_from(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns)
 {
-	struct rusage usage;
+	uint64_t runtime_ns = worker->job->runtime_ns;
+	bool ramping = timer->ramp_end_ns > 0;
 
-	/* Cannot fail with these arguments. */
-	(void)getrusage(RUSAGE_THREAD, &usage);
-	timer->user_ns = timeval_ns(&usage.ru_utime);
-	timer->system_ns = timeval_ns(&usage.ru_stime);
-	timer->context_switches = (uint64_t)(usage.ru_nvcsw + usage.ru_nivcsw);
-	timer->faults_major = (uint64_t)usage.ru_majflt;
-	timer->faults_minor = (uint64_t)usage.ru_minflt;
-}
-
-static void start_measuring(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns)
-{
-	const struct bench_job *job = worker->job;
-
-	read_usage(timer);
+	(void)getrusage(RUSAGE_THREAD, &timer->usage); /* cannot fail with these arguments */
 	memset(&worker->stats, 0, sizeof(worker->stats));
-	timer->ramping = false;
+	bench_worker_live(worker);
+	/* What the rate would have allowed in the ramp is not made up for. */
+	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
+		timer->due_ns[i] = timer->due_ns[i] > now_ns ? timer->due_ns[i] : now_ns;
 	timer->start_ns = now_ns;
-	timer->end_ns = job->runtime_ns > 0 ? now_ns + job->runtime_ns : UINT64_MAX;
-	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++) {
-		atomic_store_explicit(&worker->live_bytes[i], 0, memory_order_relaxed);
-		atomic_store_explicit(&worker->live_ios[i], 0, memory_order_relaxed);
-	}
-	atomic_store_explicit(&worker->live_start_ns, now_ns, memory_order_relaxed);
+	timer->end_ns = runtime_ns > 0 && !ramping ? now_ns + runtime_ns : UINT64_MAX;
+	/* After the counts: who sees the time sees that they began anew. */
+	atomic_store(&worker->live_start_ns, ramping ? 0 : now_ns);
 }
 
 void bench_timer_begin(struct bench_timer *timer, struct bench_worker *worker)
 {
-	timer->begin_ns = spw_clock_ns();
-	if (worker->job->ramp_ns == 0) {
-		start_measuring(timer, worker, timer->begin_ns);
-		return;
-	}
-	timer->ramping = true;
-	timer->end_ns = UINT64_MAX;
-	timer->start_ns = timer->begin_ns;
+	const struct bench_job *job = worker->job;
+	uint64_t now_ns = spw_clock_ns();
+
+	timer->ramp_end_ns = job->ramp_ns > 0 ? now_ns + job->ramp_ns : 0;
+	timer->ns_per_byte = job->rate_bytes > 0 ? 1e9 / (double)job->rate_bytes : 0;
+	measure_from(timer, worker, now_ns);
 }
 
 bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns)
 {
-	if (timer->ramping && now_ns - timer->begin_ns >= worker->job->ramp_ns)
-		start_measuring(timer, worker, now_ns);
+	if (timer->ramp_end_ns > 0 && now_ns >= timer->ramp_end_ns && worker->stats.error == 0) {
+		timer->ramp_end_ns = 0;
+		measure_from(timer, worker, now_ns);
+	}
 	return now_ns >= timer->end_ns || tool_stopped();
 }
 
-void bench_timer_end(struct bench_timer *timer, struct bench_worker *worker)
+void bench_timer_pace(struct bench_timer *timer, unsigned direction, uint64_t bytes)
 {
-	struct bench_stats *stats = &worker->stats;
-	struct bench_timer now = {0};
+	timer->due_ns[direction] += (uint64_t)((double)bytes * timer->ns_per_byte);
+}
 
-	read_usage(&now);
+void bench_timer_sleep(const struct bench_timer *timer, unsigned direction)
+{
+	uint64_t until_ns = spw_clock_ns() + SLEEP_NS_MAX;
+	struct timespec until;
+
+	until_ns = timer->end_ns < until_ns ? timer->end_ns : until_ns;
+	until_ns = timer->due_ns[direction] < until_ns ? timer->due_ns[direction] : until_ns;
+	until = (struct timespec){.tv_sec = (time_t)(until_ns / 1000000000u),
+				  .tv_nsec = (long)(until_ns % 1000000000u)};
+	(void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
+void bench_timer_end(const struct bench_timer *timer, struct bench_worker *worker)
+{
+	const struct rusage *before = &timer->usage;
+	struct bench_stats *stats = &worker->stats;
+	struct rusage now;
+
+	(void)getrusage(RUSAGE_THREAD, &now);
 	stats->runtime_ns = spw_clock_ns() - timer->start_ns;
-	stats->user_ns = now.user_ns - timer->user_ns;
-	stats->system_ns = now.system_ns - timer->system_ns;
-	stats->context_switches = now.context_switches - timer->context_switches;
-	stats->faults_major = now.faults_major - timer->faults_major;
-	stats->faults_minor = now.faults_minor - timer->faults_minor;
+	stats->user_ns = bench_timeval_ns(&now.ru_utime) - bench_timeval_ns(&before->ru_utime);
+	stats->system_ns = bench_timeval_ns(&now.ru_stime) - bench_timeval_ns(&before->ru_stime);
+	stats->context_switches =
+		(uint64_t)(now.ru_nvcsw - before->ru_nvcsw + now.ru_nivcsw - before->ru_nivcsw);
+	stats->faults_major = (uint64_t)(now.ru_majflt - before->ru_majflt);
+	stats->faults_minor = (uint64_t)(now.ru_minflt - before->ru_minflt);
 }
 
 void bench_worker_live(struct bench_worker *worker)
@@ -135,15 +149,26 @@ void bench_worker_live(struct bench_worker *worker)
 	}
 }
 
-int bench_worker_ended(struct bench_worker *worker, int result)
+int bench_worker_failed(struct bench_worker *worker, int error)
 {
 	struct bench_stats *stats = &worker->stats;
+	const char *words = spw_last_error();
 
-	stats->error = result;
-	if (result != 0 && stats->error_text[0] == '\0')
-		(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s",
-			       spw_last_error());
-	return result;
+	if (error == 0 || stats->error != 0)
+		return error;
+	stats->error = error;
+	(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s",
+		       words[0] != '\0' ? words : spw_strerror(error));
+	return error;
+}
+
+void bench_account(struct bench_direction_stats *stats, uint64_t bytes, uint64_t start_ns,
+		   uint64_t issue_ns, uint64_t end_ns)
+{
+	stats->ios++;
+	stats->bytes += bytes;
+	spw_histogram_add(&stats->complete_ns, end_ns - issue_ns);
+	spw_summary_add(&stats->total_ns, end_ns - start_ns);
 }
 
 int bench_bind_to_node(const struct bench_job *job)

@@ -11,23 +11,18 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "tools/bench/backlog.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
 #define BUFFER_ALIGN_BYTES 4096u
 #define SECTOR_BYTES       512u
-/* how long a job that waits for its rate may be deaf to an interrupt */
-#define NAP_NS_MAX 100000000
 
 struct slot {
 	struct spw_io io;
 	struct state *state;
 	uint64_t start_ns, issue_ns;
 	uint64_t generation;
-	uint64_t number; /* of a write, in the backlog */
 	unsigned direction;
 };
 
@@ -38,26 +33,30 @@ struct state {
 	struct spw_arena *arena;
 	struct slot *slots;
 	struct slot **idle, **prepared, **completed; /* stacks of iodepth */
-	unsigned idle_count, prepared_count, completed_count, in_flight;
-	struct bench_region regions[BENCH_FILES_MAX];
+	unsigned idle_count, prepared_count, completed_count, writes_in_flight;
 	unsigned device_in_flight[BENCH_FILES_MAX];
-	/* verify: transfers of that pass which were written */
-	uint64_t region_written[BENCH_FILES_MAX];
 	struct bench_units units;
-	struct bench_backlog backlog;
+	/*
+	 * What was written is read back by readers that follow through the same regions: which
+	 * transfer comes next depends on nothing but the seed. Not while writes are in flight.
+	 */
+	struct bench_region *readers;
+	uint64_t since; /* writes since a batch of them was due */
+	uint64_t due;   /* reads, before the next write */
 	unsigned region_next;
 	struct bench_timer timer;
 	struct bench_random random;
-	unsigned direction;
-	bool direction_drawn; /* for a transfer that had to wait for its rate */
-	uint64_t due_ns[BENCH_DIRECTIONS];
-	uint64_t wait_until_ns; /* 0: not waiting for a rate */
+	unsigned direction; /* of the next transfer, which may have to wait for the job's rate */
 	uint64_t now_ns;
 	uint64_t generation; /* of pass 0 */
-	bool exhausted, verifying;
-	bool reading_backlog; /* at the end: what the backlog still holds, and nothing else */
-	int error;
+	bool exhausted;
+	bool ending; /* all is written, what is left is read back */
 };
+
+static unsigned in_flight(const struct state *state)
+{
+	return state->job->iodepth - state->idle_count;
+}
 
 /* ---- What comes next ------------------------------------------------------------------------- */
 
@@ -65,7 +64,7 @@ static unsigned draw_direction(struct state *state)
 {
 	uint32_t rw = state->job->rw;
 
-	if (state->verifying || !bench_rw_writes(rw))
+	if (!bench_rw_writes(rw))
 		return BENCH_DIR_READ;
 	if (!bench_rw_reads(rw))
 		return BENCH_DIR_WRITE;
@@ -73,44 +72,30 @@ static unsigned draw_direction(struct state *state)
 										  : BENCH_DIR_WRITE;
 }
 
-/* Transfers start one after another at the rate's pace. Return: false: not yet. */
-static bool rate_allows(struct state *state)
+/* @due: read back what was written; at the end also what the last pass left of the one before. */
+static bool next_of_region(struct state *state, unsigned index, unsigned direction, bool due,
+			   struct slot *slot)
 {
-	if (state->job->rate_bytes == 0 || state->verifying)
-		return true;
-	if (state->now_ns >= state->due_ns[state->direction])
-		return true;
-	state->wait_until_ns = state->due_ns[state->direction];
-	return false;
-}
+	struct bench_region *region = &state->worker->regions[index];
+	struct bench_region *reader = &state->readers[index];
+	bool written = !due || reader->index < region->index;
 
-static void rate_account(struct state *state, uint32_t len_bytes)
-{
-	if (state->job->rate_bytes > 0)
-		state->due_ns[state->direction] +=
-			(uint64_t)((double)len_bytes * 1e9 / (double)state->job->rate_bytes);
-}
-
-/* Verifying goes over the last pass: first what it wrote, then what it left of the pass before. */
-static bool next_of_region(struct state *state, unsigned index, struct slot *slot)
-{
-	struct bench_region *region = &state->regions[index];
-	bool written = !state->verifying || region->index < state->region_written[index];
-
-	if (!written && region->pass == 0)
+	if (!written && (!state->ending || state->job->verify_backlog > 0 || region->pass == 0))
 		return false;
-	slot->generation = state->generation + region->pass - (written ? 0 : 1);
-	return bench_region_next(region, state->direction, &slot->io.offset_bytes,
+	slot->generation = state->generation + region->pass - !written;
+	return bench_region_next(due ? reader : region, direction, &slot->io.offset_bytes,
 				 &slot->io.len_bytes);
 }
 
 /* The next pass overwrites the last one's blocks, which may wait for being read back. */
 static bool must_read_back_first(struct state *state)
 {
-	if (state->backlog.every == 0)
+	if (state->job->verify_backlog == 0)
 		return false;
-	bench_backlog_flush(&state->backlog);
-	return bench_backlog_is_due(&state->backlog) || state->in_flight > 0;
+	for (unsigned i = 0; i < state->worker->devices_count; i++)
+		if (state->readers[i].index < state->worker->regions[i].index)
+			state->due = UINT64_MAX;
+	return state->due > 0 || in_flight(state) > 0;
 }
 
 /* By turns, fewest in flight first: else a slow drive would gather them all. */
@@ -128,21 +113,23 @@ static unsigned choose_device(const struct state *state)
 	return chosen;
 }
 
-static bool next_transfer(struct state *state, struct slot *slot)
+static bool next_transfer(struct state *state, unsigned direction, bool due, struct slot *slot)
 {
 	unsigned count = state->worker->devices_count;
 
 	state->region_next = choose_device(state);
 	for (unsigned tried = 0; tried < count; tried++) {
 		unsigned index = state->region_next;
-		bool found = next_of_region(state, index, slot);
+		bool found = next_of_region(state, index, direction, due, slot);
 
-		if (!found && state->job->time_based && !state->verifying) {
+		if (!found && state->job->time_based && !due && !state->ending) {
+			uint64_t pass = state->worker->regions[index].pass + 1;
+
 			if (must_read_back_first(state))
 				return false;
-			bench_region_start_pass(&state->regions[index],
-						state->regions[index].pass + 1);
-			found = next_of_region(state, index, slot);
+			bench_region_start_pass(&state->worker->regions[index], pass);
+			bench_region_start_pass(&state->readers[index], pass);
+			found = next_of_region(state, index, direction, due, slot);
 		}
 		state->region_next = index + 1 == count ? 0 : index + 1;
 		if (found) {
@@ -207,59 +194,48 @@ static int prepare(struct state *state, struct slot *slot, unsigned direction)
 	slot->direction = direction;
 	slot->io.op = slot->direction == BENCH_DIR_READ ? SPW_READ : SPW_WRITE;
 	slot->start_ns = state->now_ns;
-	if (slot->direction == BENCH_DIR_WRITE)
+	if (slot->direction == BENCH_DIR_WRITE) {
 		fill(state, slot);
-	if (slot->direction == BENCH_DIR_WRITE && state->backlog.every > 0)
-		slot->number = bench_backlog_add(&state->backlog, &slot->io, slot->generation);
+		state->writes_in_flight++;
+		if (++state->since == state->job->verify_backlog) {
+			state->since = 0;
+			state->due = state->job->verify_backlog_batch > 0
+					     ? state->job->verify_backlog_batch
+					     : state->job->verify_backlog;
+		}
+	}
 	state->idle_count--;
 	state->prepared[state->prepared_count++] = slot;
-	state->in_flight++;
 	state->device_in_flight[slot->io.device]++;
-	state->worker->stats.depth_levels[bench_depth_level(state->in_flight)]++;
+	state->worker->stats.depth_levels[bench_depth_level(in_flight(state))]++;
 	return spw_queue_prepare(state->queue, &slot->io);
-}
-
-/* Return: 1 a read of what is to be read back was prepared; 0 its write has not ended. */
-static int prepare_read_back(struct state *state, struct slot *slot)
-{
-	const struct bench_written *written = bench_backlog_next(&state->backlog);
-	int result;
-
-	if (!written)
-		return 0;
-	slot->io.device = written->device;
-	slot->io.offset_bytes = written->offset_bytes;
-	slot->io.len_bytes = written->len_bytes;
-	slot->generation = written->generation;
-	result = prepare(state, slot, BENCH_DIR_READ);
-	return result < 0 ? result : 1;
 }
 
 /* Return: 1 the next transfer was prepared; 0 there is none now. */
 static int prepare_next(struct state *state, struct slot *slot)
 {
+	unsigned direction = BENCH_DIR_READ;
 	int result;
 
-	if (bench_backlog_is_due(&state->backlog))
-		return prepare_read_back(state, slot);
-	if (state->backlog.every > 0 && !bench_backlog_takes(&state->backlog))
+	if (state->due > 0 && state->writes_in_flight > 0)
 		return 0;
-	if (!state->direction_drawn)
+	if (state->due > 0 && next_transfer(state, direction, true, slot)) {
+		state->due--;
+	} else {
+		state->due = 0;
+		direction = state->direction;
+		if (!state->ending && state->timer.due_ns[direction] > state->now_ns)
+			return 0;
+		if (state->ending || !next_transfer(state, direction, false, slot)) {
+			/* A pass that is over begins anew when nothing of it is in flight. */
+			state->exhausted = state->ending || !state->job->time_based ||
+					   (in_flight(state) == 0 && state->due == 0);
+			return 0;
+		}
+		bench_timer_pace(&state->timer, direction, slot->io.len_bytes);
 		state->direction = draw_direction(state);
-	state->direction_drawn = true;
-	if (!rate_allows(state))
-		return 0;
-	if (state->reading_backlog || !next_transfer(state, slot)) {
-		if (bench_backlog_is_due(&state->backlog))
-			return prepare_read_back(state, slot);
-		/* A pass that is over begins anew when nothing of it is in flight. */
-		state->exhausted =
-			!(state->job->time_based && !state->verifying && state->in_flight > 0);
-		return 0;
 	}
-	state->direction_drawn = false;
-	rate_account(state, slot->io.len_bytes);
-	result = prepare(state, slot, state->direction);
+	result = prepare(state, slot, direction);
 	return result < 0 ? result : 1;
 }
 
@@ -268,7 +244,6 @@ static int issue(struct state *state)
 {
 	int result = 1;
 
-	state->wait_until_ns = 0;
 	while (result > 0 && state->idle_count > 0 && !state->exhausted) {
 		result = prepare_next(state, state->idle[state->idle_count - 1]);
 		if (result > 0 && state->prepared_count == state->job->submit_batch) {
@@ -292,8 +267,6 @@ static int check_transfer(struct state *state, const struct slot *slot)
 		return spw_error_errno(slot->io.res, "%s: %s of %u bytes at byte %ju failed", path,
 				       slot->direction == BENCH_DIR_READ ? "read" : "write",
 				       slot->io.len_bytes, (uintmax_t)slot->io.offset_bytes);
-	if (slot->direction == BENCH_DIR_WRITE && state->backlog.every > 0)
-		bench_backlog_ended(&state->backlog, slot->number);
 	if (state->job->verify == BENCH_VERIFY_NONE || slot->direction == BENCH_DIR_WRITE)
 		return 0;
 	state->worker->stats.blocks_verified += slot->io.len_bytes / state->job->block_bytes_min;
@@ -308,24 +281,18 @@ static void account(struct state *state)
 
 	for (unsigned i = 0; i < state->completed_count; i++) {
 		struct slot *slot = state->completed[i];
-		struct bench_direction_stats *direction = &stats->direction[slot->direction];
 		int result = check_transfer(state, slot);
 
-		if (result == 0) {
-			direction->ios++;
-			direction->bytes += slot->io.len_bytes;
-			spw_histogram_add(&direction->complete_ns, state->now_ns - slot->issue_ns);
-			spw_summary_add(&direction->total_ns, state->now_ns - slot->start_ns);
-		} else if (state->error == 0) {
-			state->error = result;
-			(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s",
-				       spw_last_error());
-		}
+		if (result == 0)
+			bench_account(&stats->direction[slot->direction], slot->io.len_bytes,
+				      slot->start_ns, slot->issue_ns, state->now_ns);
+		else
+			bench_worker_failed(state->worker, result);
 		state->device_in_flight[slot->io.device]--;
+		state->writes_in_flight -= slot->direction == BENCH_DIR_WRITE;
 		state->idle[state->idle_count++] = slot;
 	}
 	stats->complete_levels[bench_batch_level(state->completed_count)]++;
-	state->in_flight -= state->completed_count;
 	state->completed_count = 0;
 	bench_worker_live(state->worker);
 }
@@ -340,30 +307,19 @@ static int reap(struct state *state, unsigned min, int64_t timeout_ns)
 	return result < 0 ? result : 0;
 }
 
-static void nap(const struct state *state)
-{
-	uint64_t wait_ns =
-		state->wait_until_ns > state->now_ns ? state->wait_until_ns - state->now_ns : 0;
-	struct timespec time = {.tv_nsec = wait_ns < NAP_NS_MAX ? (long)wait_ns : NAP_NS_MAX};
-
-	(void)nanosleep(&time, NULL);
-}
-
-/* Wait for completions, or for the time of the next transfer by the rate. */
+/* Wait for completions, but no longer than until the rate allows the next transfer. */
 static int wait_for_room(struct state *state)
 {
-	unsigned min = state->job->complete_min < state->in_flight ? state->job->complete_min
-								   : state->in_flight;
+	unsigned flying = in_flight(state), min = state->job->complete_min;
+	uint64_t due_ns = state->timer.due_ns[state->direction];
 
-	if (state->in_flight == 0) {
-		if (state->wait_until_ns > 0)
-			nap(state);
-		state->now_ns = spw_clock_ns();
-		return 0;
-	}
-	if (state->wait_until_ns > state->now_ns)
-		return reap(state, 1, (int64_t)(state->wait_until_ns - state->now_ns));
-	return reap(state, min, -1);
+	if (state->idle_count == 0 || due_ns <= state->now_ns)
+		return reap(state, min < flying ? min : flying, -1);
+	if (flying > 0)
+		return reap(state, 1, (int64_t)(due_ns - state->now_ns));
+	bench_timer_sleep(&state->timer, state->direction);
+	state->now_ns = spw_clock_ns();
+	return 0;
 }
 
 /* Until the time is up, everything was transferred, or something failed; then what is in flight. */
@@ -372,17 +328,17 @@ static int transfer_all(struct state *state)
 	int result = 0;
 
 	state->now_ns = spw_clock_ns();
-	while (result == 0 && state->error == 0 &&
+	while (result == 0 && state->worker->stats.error == 0 &&
 	       !bench_timer_expired(&state->timer, state->worker, state->now_ns)) {
 		result = issue(state);
-		if (result == 0 && state->in_flight == 0 && state->exhausted)
+		if (result == 0 && in_flight(state) == 0 && state->exhausted)
 			break;
 		if (result == 0)
 			result = wait_for_room(state);
 	}
-	while (result == 0 && state->in_flight > 0)
+	while (result == 0 && in_flight(state) > 0)
 		result = reap(state, 1, -1);
-	return result == 0 ? state->error : result;
+	return result == 0 ? state->worker->stats.error : result;
 }
 
 /* ---- Verifying ------------------------------------------------------------------------------- */
@@ -391,26 +347,17 @@ static int read_back(struct state *state)
 {
 	struct bench_direction_stats *reads = &state->worker->stats.direction[BENCH_DIR_READ];
 	uint64_t begin_ns = spw_clock_ns();
-	uint64_t end_ns = state->timer.end_ns;
 	int result;
 
-	/* Whatever is in the backlog is all that was not read back yet, unless some did not fit. */
-	state->reading_backlog = state->backlog.every > 0 && !state->backlog.left_out;
-	bench_backlog_flush(&state->backlog);
-	if (!state->reading_backlog)
-		state->backlog.due = 0;
-	for (unsigned i = 0; i < state->worker->devices_count; i++) {
-		state->region_written[i] = state->regions[i].index;
-		bench_region_start_pass(&state->regions[i], state->regions[i].pass);
-	}
-	state->verifying = true;
+	state->ending = true;
+	state->due = UINT64_MAX;
 	state->exhausted = false;
-	state->direction_drawn = false;
-	state->timer.end_ns = UINT64_MAX; /* the runtime limits the writing */
+	/* Runtime and ramp are of the writing. */
+	state->timer.end_ns = UINT64_MAX;
+	state->timer.ramp_end_ns = 0;
 	result = transfer_all(state);
-	state->timer.end_ns = end_ns;
-	reads->runtime_ns =
-		spw_clock_ns() - (state->backlog.every > 0 ? state->timer.start_ns : begin_ns);
+	reads->runtime_ns = spw_clock_ns() -
+			    (state->job->verify_backlog > 0 ? state->timer.start_ns : begin_ns);
 	return result;
 }
 
@@ -501,41 +448,18 @@ static int make_slots(struct state *state)
 	return 0;
 }
 
-static int place_regions(struct state *state)
-{
-	struct bench_worker *worker = state->worker;
-	struct bench_job job = *state->job;
-	uint64_t seed = bench_mix(state->job->randseed, worker->sequence);
-	uint64_t total = 0;
-	int result = 0;
-
-	if (__builtin_mul_overflow(job.offset_increment_bytes, worker->index,
-				   &job.offset_increment_bytes) ||
-	    __builtin_add_overflow(job.offset_bytes, job.offset_increment_bytes, &job.offset_bytes))
-		return spw_error(-EINVAL, "job %s: offset_increment: too large for numjobs=%u",
-				 job.name, job.numjobs);
-	for (unsigned i = 0; i < worker->devices_count && result == 0; i++) {
-		result = bench_region_place(&state->regions[i], &job, worker->paths[i],
-					    spw_device_geometry(worker->devices[i]),
-					    worker->devices_count, bench_mix(seed, i));
-		total += state->regions[i].len_bytes;
-	}
-	if (state->job->verify != BENCH_VERIFY_NONE && bench_rw_writes(state->job->rw))
-		total *= 2;
-	atomic_store_explicit(&worker->live_total_bytes, total, memory_order_relaxed);
-	return result;
-}
-
 static int set_up(struct state *state)
 {
+	size_t regions_bytes = state->worker->devices_count * sizeof(*state->readers);
 	int result = bench_bind_to_node(state->job);
 
 	if (result == 0)
-		result = place_regions(state);
-	if (result == 0)
 		result = make_slots(state);
-	if (result == 0)
-		result = bench_backlog_init(&state->backlog, state->job);
+	state->readers = malloc(regions_bytes);
+	if (state->readers)
+		memcpy(state->readers, state->worker->regions, regions_bytes);
+	else if (result == 0)
+		result = spw_error(-ENOMEM, "out of memory");
 	if (result == 0)
 		result = make_buffers(state);
 	if (result == 0)
@@ -549,22 +473,21 @@ static void tear_down(struct state *state)
 		spw_queue_close(state->queue);
 	if (state->arena)
 		spw_arena_close(state->arena);
-	bench_backlog_free(&state->backlog);
+	free(state->readers);
 	free(state->completed);
 	free(state->prepared);
 	free(state->idle);
 	free(state->slots);
 }
 
-/* From the gate to the last completion. */
 static int measure(struct state *state)
 {
 	struct bench_worker *worker = state->worker;
 	uint64_t transfer_ns;
 	int result;
 
+	state->direction = draw_direction(state);
 	bench_timer_begin(&state->timer, worker);
-	state->due_ns[0] = state->due_ns[1] = state->timer.begin_ns;
 	result = transfer_all(state);
 	transfer_ns = spw_clock_ns() - state->timer.start_ns;
 	worker->stats.direction[BENCH_DIR_READ].runtime_ns =
@@ -602,7 +525,7 @@ int bench_worker_run(struct bench_worker *worker)
 	bench_gate_wait(worker->gate);
 	if (result == 0)
 		result = measure(&state);
-	result = bench_worker_ended(worker, result);
+	result = bench_worker_failed(worker, result);
 	tear_down(&state);
 	return result;
 }

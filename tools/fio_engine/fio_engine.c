@@ -51,15 +51,17 @@ struct engine {
 
 /* What an io_u's engine_data points to. */
 struct unit {
-	struct spw_fio_request request;
 	struct engine *engine;
 	struct io_u *io_u;
 	bool trimmed; /* trim_now() has its end */
+	struct spw_fio_request request;
+	struct spw_io pieces[];
 };
 
-#define ENGINE_OPTION(option_name, help_text)                         \
-	.name = option_name, .lname = option_name, .help = help_text, \
-	.category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_INVALID
+#define OPTION(option_name, kind, field, help_text)                                   \
+	.name = option_name, .lname = option_name, .help = help_text, .type = kind,   \
+	.off1 = offsetof(struct engine_options, field), .category = FIO_OPT_C_ENGINE, \
+	.group = FIO_OPT_G_INVALID
 
 #define CHOICE(word, value, help_text)                         \
 	{                                                      \
@@ -68,69 +70,34 @@ struct unit {
 
 /* clang-format off */
 static struct fio_option options[] = {
-	{
-		ENGINE_OPTION("spillway_devices",
-		              "Devices to stripe over, divided by colons (\\: for one in a name)"),
-		.type = FIO_OPT_STR_STORE,
-		.off1 = offsetof(struct engine_options, devices),
-	},
-	{
-		ENGINE_OPTION("spillway_level", "What fio's blocks are"),
-		.type = FIO_OPT_STR,
-		.off1 = offsetof(struct engine_options, level),
-		.def = "volume",
-		.posval = {
-			CHOICE("volume", LEVEL_VOLUME,
-			       "Blocks of one address space over the devices"),
-			CHOICE("store", LEVEL_STORE, "Objects of a spillway store"),
-		},
-	},
-	{
-		ENGINE_OPTION("spillway_backend", "How the kernel is asked for transfers"),
-		.type = FIO_OPT_STR,
-		.off1 = offsetof(struct engine_options, backend),
-		.def = "auto",
-		.posval = {
-			CHOICE("auto", SPW_BACKEND_AUTO,
-			       "vfio for pci:*, nvme for /dev/ng*, else io_uring, else libaio"),
-			CHOICE("io_uring", SPW_BACKEND_IO_URING, "io_uring or nothing"),
-			CHOICE("libaio", SPW_BACKEND_LIBAIO, "Linux native AIO"),
-			CHOICE("nvme", SPW_BACKEND_NVME, "NVMe passthrough or nothing"),
-			CHOICE("vfio", SPW_BACKEND_VFIO,
-			       "Drives named pci:ADDRESS/1, driven from the job's process"),
-		},
-	},
-	{
-		ENGINE_OPTION("spillway_stripe", "How a store spreads an object's chunks"),
-		.type = FIO_OPT_STR,
-		.off1 = offsetof(struct engine_options, stripe),
-		.def = "pull",
-		.posval = {
-			CHOICE("pull", SPW_STRIPE_PULL,
-			       "A drive takes the next chunk when it has room"),
-			CHOICE("static", SPW_STRIPE_STATIC, "RAID 0 order"),
-		},
-	},
-	{
-		ENGINE_OPTION("spillway_chunk",
-		              "Bytes on one device before a volume goes on to the next"),
-		.type = FIO_OPT_STR_VAL,
-		.off1 = offsetof(struct engine_options, chunk_bytes),
-		.def = "1m",
-	},
-	{
-		ENGINE_OPTION("hipri",
-		              "Poll the drives for completions, as fio's io_uring engine does"),
-		.type = FIO_OPT_STR_SET,
-		.off1 = offsetof(struct engine_options, hipri),
-	},
-	{
-		ENGINE_OPTION("sqthread_poll",
-		              "Let a kernel thread submit, as fio's io_uring engine does"),
-		.type = FIO_OPT_STR_SET,
-		.off1 = offsetof(struct engine_options, sqthread_poll),
-	},
-	{ .name = NULL },
+	{OPTION("spillway_devices", FIO_OPT_STR_STORE, devices,
+	        "Devices to stripe over, divided by colons (\\: for one in a name)")},
+	{OPTION("spillway_level", FIO_OPT_STR, level, "What fio's blocks are"),
+	 .def = "volume",
+	 .posval = {CHOICE("volume", LEVEL_VOLUME, "Blocks of one address space over the devices"),
+	            CHOICE("store", LEVEL_STORE, "Objects of a spillway store")}},
+	{OPTION("spillway_backend", FIO_OPT_STR, backend, "How the kernel is asked for transfers"),
+	 .def = "auto",
+	 .posval = {CHOICE("auto", SPW_BACKEND_AUTO,
+	                   "vfio for pci:*, nvme for /dev/ng*, else io_uring, else libaio"),
+	            CHOICE("io_uring", SPW_BACKEND_IO_URING, "io_uring or nothing"),
+	            CHOICE("libaio", SPW_BACKEND_LIBAIO, "Linux native AIO"),
+	            CHOICE("nvme", SPW_BACKEND_NVME, "NVMe passthrough or nothing"),
+	            CHOICE("vfio", SPW_BACKEND_VFIO,
+	                   "Drives named pci:ADDRESS/1, driven from the job's process")}},
+	{OPTION("spillway_stripe", FIO_OPT_STR, stripe, "How a store spreads an object's chunks"),
+	 .def = "pull",
+	 .posval = {CHOICE("pull", SPW_STRIPE_PULL,
+	                   "A drive takes the next chunk when it has room"),
+	            CHOICE("static", SPW_STRIPE_STATIC, "RAID 0 order")}},
+	{OPTION("spillway_chunk", FIO_OPT_STR_VAL, chunk_bytes,
+	        "Bytes on one device before a volume goes on to the next"),
+	 .def = "1m"},
+	{OPTION("hipri", FIO_OPT_STR_SET, hipri,
+	        "Poll the drives for completions, as fio's io_uring engine does")},
+	{OPTION("sqthread_poll", FIO_OPT_STR_SET, sqthread_poll,
+	        "Let a kernel thread submit, as fio's io_uring engine does")},
+	{.name = NULL},
 };
 /* clang-format on */
 
@@ -408,8 +375,7 @@ static int engine_post_init(struct thread_data *td)
 		return failed(td, err);
 	if (output_format & FIO_OUTPUT_NORMAL)
 		log_info("%s: spillway %s: %s\n", td->o.name,
-			 o->level == LEVEL_STORE ? "store" : "volume",
-			 engine->level->ops->description(engine->level));
+			 o->level == LEVEL_STORE ? "store" : "volume", engine->level->description);
 	return o->level == LEVEL_STORE && td_read(td) ? lay_out(td) : 0;
 }
 
@@ -427,7 +393,8 @@ static void request_done(struct spw_fio_request *request)
 static int engine_io_u_init(struct thread_data *td, struct io_u *io_u)
 {
 	struct engine *engine = td->io_ops_data;
-	struct unit *unit = calloc(1, sizeof(*unit));
+	size_t pieces_bytes = engine->level->pieces_max * sizeof(struct spw_io);
+	struct unit *unit = calloc(1, sizeof(*unit) + pieces_bytes);
 
 	if (!unit)
 		return ENOMEM;
@@ -435,23 +402,16 @@ static int engine_io_u_init(struct thread_data *td, struct io_u *io_u)
 	unit->io_u = io_u;
 	unit->request.done = request_done;
 	unit->request.context = unit;
-	if (engine->level->ops->request_init(engine->level, &unit->request)) {
-		free(unit);
-		return failed(td, -ENOMEM);
-	}
+	unit->request.level = engine->level;
+	unit->request.pieces = unit->pieces;
 	io_u->engine_data = unit;
 	return 0;
 }
 
 static void engine_io_u_free(struct thread_data *td, struct io_u *io_u)
 {
-	struct engine *engine = td->io_ops_data;
-	struct unit *unit = io_u->engine_data;
-
-	if (!engine || !unit)
-		return;
-	engine->level->ops->request_free(&unit->request);
-	free(unit);
+	(void)td;
+	free(io_u->engine_data);
 	io_u->engine_data = NULL;
 }
 
@@ -655,14 +615,7 @@ static fio_unused char *errdetails_td(struct thread_data *td, struct io_u *io_u)
 		 : errdetails_td)
 
 /* fio's own notion of an open file: the devices are open from init to cleanup. */
-static int engine_open_file(struct thread_data *td, struct fio_file *f)
-{
-	(void)td;
-	(void)f;
-	return 0;
-}
-
-static int engine_close_file(struct thread_data *td, struct fio_file *f)
+static int engine_file(struct thread_data *td, struct fio_file *f)
 {
 	(void)td;
 	(void)f;
@@ -683,8 +636,8 @@ __attribute__((visibility("default"))) struct ioengine_ops ioengine = {
 	.event = engine_event,
 	.errdetails = ERRDETAILS,
 	.cleanup = engine_cleanup,
-	.open_file = engine_open_file,
-	.close_file = engine_close_file,
+	.open_file = engine_file,
+	.close_file = engine_file,
 	.get_file_size = engine_get_file_size,
 	.iomem_alloc = engine_iomem_alloc,
 	.iomem_free = engine_iomem_free,

@@ -12,6 +12,8 @@
 #ifndef SPW_FIO_LEVEL_H
 #define SPW_FIO_LEVEL_H
 
+#include <stdio.h>
+
 #include <spillway/spillway.h>
 
 enum spw_fio_op {
@@ -57,10 +59,12 @@ struct spw_fio_request {
 
 	int res; /* 0 or a negative errno */
 
+	struct spw_fio_level *level;
+
+	struct spw_io *pieces; /* the level's pieces_max of them */
+
 	/* the level's */
-	void *level;
 	uint32_t pieces_pending;
-	struct spw_io *pieces;
 	spw_object object;
 
 	char text[SPW_FIO_TEXT_BYTES]; /* of res */
@@ -68,19 +72,18 @@ struct spw_fio_request {
 
 struct spw_fio_level {
 	const struct spw_fio_level_ops *ops;
+	unsigned pieces_max;     /* of one request */
+	const char *description; /* from start on */
 };
 
 struct spw_fio_level_ops {
 	/* The size of one address space. What the job writes is claimed by now. */
 	int (*size)(const struct spw_fio_config *config, unsigned file, uint64_t *bytes);
 	int (*open)(const struct spw_fio_config *config, struct spw_fio_level **level);
-	int (*request_init)(struct spw_fio_level *level, struct spw_fio_request *request);
-	void (*request_free)(struct spw_fio_request *request);
 	/* Memory that is registered with the drives' queues. Before start. */
 	int (*memory_alloc)(struct spw_fio_level *level, size_t len, void **memory);
 	void (*memory_free)(struct spw_fio_level *level, void *memory);
 	int (*start)(struct spw_fio_level *level);
-	const char *(*description)(const struct spw_fio_level *level);
 	enum spw_fio_queued (*queue)(struct spw_fio_level *level, struct spw_fio_request *request);
 	int (*submit)(struct spw_fio_level *level);
 	/* Submit and reap. @wait_for: sleep until about so many have ended; 0 does not sleep. */
@@ -90,6 +93,14 @@ struct spw_fio_level_ops {
 
 extern const struct spw_fio_level_ops spw_fio_volume;
 extern const struct spw_fio_level_ops spw_fio_objects;
+
+/* The request has ended with @err, whose words are in spw_last_error(). Return: SPW_FIO_DONE. */
+static inline enum spw_fio_queued spw_fio_failed(struct spw_fio_request *request, int err)
+{
+	request->res = err;
+	(void)snprintf(request->text, sizeof(request->text), "%s", spw_last_error());
+	return SPW_FIO_DONE;
+}
 
 /* Put an object of @block everywhere, to be read. @block is used until the level closes. */
 int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block);

@@ -8,7 +8,6 @@
  * nothing to do: a store promises nothing beyond its closing.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "level.h"
@@ -35,8 +34,10 @@ static struct objects *to_objects(struct spw_fio_level *level)
 	return (struct objects *)level;
 }
 
-/* Blocks of a partition, less room to replace every object that may be in flight. */
-/* Opening a partition claims the drives. */
+/*
+ * Blocks of a partition, less room to replace every object that may be in flight. Opening a
+ * partition claims the drives.
+ */
 static int objects_size(const struct spw_fio_config *config, unsigned file, uint64_t *bytes)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
@@ -132,17 +133,6 @@ fail:
 	return err;
 }
 
-static int objects_request_init(struct spw_fio_level *level, struct spw_fio_request *request)
-{
-	request->level = to_objects(level);
-	return 0;
-}
-
-static void objects_request_free(struct spw_fio_request *request)
-{
-	(void)request;
-}
-
 static int objects_memory_alloc(struct spw_fio_level *level, size_t len, void **memory)
 {
 	return spw_store_alloc(to_objects(level)->store, len, memory);
@@ -155,13 +145,8 @@ static void objects_memory_free(struct spw_fio_level *level, void *memory)
 
 static int objects_start(struct spw_fio_level *level)
 {
-	(void)level;
+	level->description = spw_store_description(to_objects(level)->store);
 	return 0; /* the store's queues were opened with it */
-}
-
-static const char *objects_description(const struct spw_fio_level *level)
-{
-	return spw_store_description(((const struct objects *)level)->store);
 }
 
 static spw_object *slot_of(struct objects *objects, const struct spw_fio_request *request)
@@ -169,20 +154,14 @@ static spw_object *slot_of(struct objects *objects, const struct spw_fio_request
 	return &objects->table[request->offset_bytes / objects->block_bytes - objects->first];
 }
 
-static void keep_text(struct spw_fio_request *request, int res)
-{
-	request->res = res;
-	snprintf(request->text, sizeof(request->text), "%s", spw_last_error());
-}
-
 static void request_done(void *context, int res)
 {
 	struct spw_fio_request *request = context;
-	struct objects *objects = request->level;
+	struct objects *objects = to_objects(request->level);
 
 	request->res = 0;
 	if (res)
-		keep_text(request, res);
+		(void)spw_fio_failed(request, res);
 	if (request->op == SPW_FIO_WRITE) {
 		spw_object *slot = slot_of(objects, request), old = request->object;
 
@@ -202,27 +181,23 @@ static enum spw_fio_queued queued(struct spw_fio_request *request, int err)
 		return SPW_FIO_QUEUED;
 	if (err == -ENOBUFS)
 		return SPW_FIO_BUSY;
-	keep_text(request, err);
-	return SPW_FIO_DONE;
+	return spw_fio_failed(request, err);
 }
 
 static enum spw_fio_queued fail(struct spw_fio_request *request, int err, const char *why)
 {
-	request->res = err;
-	snprintf(request->text, sizeof(request->text), "block at %llu: %s",
-		 (unsigned long long)request->offset_bytes, why);
-	return SPW_FIO_DONE;
+	return spw_fio_failed(request, spw_error(err, "block at %llu: %s",
+						 (unsigned long long)request->offset_bytes, why));
 }
 
 static enum spw_fio_queued trim(struct objects *objects, struct spw_fio_request *request)
 {
 	spw_object *slot = slot_of(objects, request);
 
-	request->res = slot->value ? spw_store_free(objects->store, *slot) : 0;
+	int err = slot->value ? spw_store_free(objects->store, *slot) : 0;
+
 	slot->value = 0;
-	if (request->res)
-		keep_text(request, request->res);
-	return SPW_FIO_DONE;
+	return err ? spw_fio_failed(request, err) : SPW_FIO_DONE;
 }
 
 static enum spw_fio_queued objects_queue(struct spw_fio_level *level,
@@ -314,12 +289,9 @@ int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block)
 const struct spw_fio_level_ops spw_fio_objects = {
 	.size = objects_size,
 	.open = objects_open,
-	.request_init = objects_request_init,
-	.request_free = objects_request_free,
 	.memory_alloc = objects_memory_alloc,
 	.memory_free = objects_memory_free,
 	.start = objects_start,
-	.description = objects_description,
 	.queue = objects_queue,
 	.submit = objects_submit,
 	.reap = objects_reap,

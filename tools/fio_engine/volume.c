@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +24,6 @@ struct volume {
 	struct spw_fio_config config;
 	struct spw_device *devices[SPW_QUEUE_DEVICES_MAX];
 	unsigned device_count;
-	unsigned pieces_max; /* of one request */
 	struct spw_arena *arena;
 	struct spw_queue *queue;
 };
@@ -60,59 +58,40 @@ struct claimed {
 static pthread_mutex_t claims_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct claimed *claims;
 
-static struct spw_device *find_claim(const char *path)
-{
-	for (const struct claimed *claimed = claims; claimed; claimed = claimed->next)
-		if (strcmp(claimed->path, path) == 0)
-			return claimed->device;
-	return NULL;
-}
-
-static int add_claim(const char *path, const struct spw_log *log, struct spw_device **device)
-{
-	struct claimed *claimed = calloc(1, sizeof(*claimed));
-	int err = -ENOMEM;
-
-	if (claimed)
-		claimed->path = strdup(path);
-	if (claimed && claimed->path)
-		err = spw_claim(path, log, &claimed->device);
-	else
-		(void)spw_error(err, "%s: no memory to claim it", path);
-	if (err) {
-		free(claimed ? claimed->path : NULL);
-		free(claimed);
-		return err;
-	}
-	claimed->next = claims;
-	claims = claimed;
-	*device = claimed->device;
-	return 0;
-}
-
 /* The device that jobs write, by whatever name. Never closed: its lock is that of all jobs. */
 static int claim_device(const char *path, const struct spw_log *log, struct spw_device **device)
 {
 	char *real = realpath(path, NULL);
+	struct claimed *claimed;
 	int err = 0;
 
 	if (!real)
 		return spw_error_errno(-errno, "%s cannot be opened", path);
 	(void)pthread_mutex_lock(&claims_mutex);
-	*device = find_claim(real);
-	if (!*device)
-		err = add_claim(real, log, device);
+	claimed = claims;
+	while (claimed && strcmp(claimed->path, real) != 0)
+		claimed = claimed->next;
+	if (!claimed) {
+		claimed = calloc(1, sizeof(*claimed));
+		err = claimed ? spw_claim(real, log, &claimed->device)
+			      : spw_error(-ENOMEM, "%s: no memory to claim it", path);
+		if (err) {
+			free(claimed);
+			goto out;
+		}
+		claimed->path = real;
+		claimed->next = claims;
+		claims = claimed;
+		real = NULL;
+	}
+	*device = claimed->device;
+out:
 	(void)pthread_mutex_unlock(&claims_mutex);
 	free(real);
 	return err;
 }
 
 /* A drive behind vfio is one process' alone: each job has it in turn. */
-static bool is_shared(const struct spw_fio_config *config, unsigned index)
-{
-	return !config->read_only && strncmp(config->paths[index], "pci:", 4) != 0;
-}
-
 static void close_device(const struct spw_fio_config *config, struct spw_device *device)
 {
 	if (config->read_only || spw_device_geometry(device)->kind == SPW_DEVICE_VFIO)
@@ -122,19 +101,20 @@ static void close_device(const struct spw_fio_config *config, struct spw_device 
 static int open_device(const struct spw_fio_config *config, unsigned index,
 		       struct spw_device **device)
 {
+	const char *path = config->paths[index];
 	struct spw_device_opts opts;
 	int err;
 
 	*device = NULL;
 	spw_device_opts_init(&opts, sizeof(opts));
-	opts.read_only = config->read_only;
+	opts.read_only = true;
 	opts.log = config->log;
-	if (is_shared(config, index))
-		err = claim_device(config->paths[index], &config->log, device);
-	else if (!config->read_only)
-		err = spw_claim(config->paths[index], &config->log, device);
+	if (config->read_only)
+		err = spw_device_open(path, &opts, device);
+	else if (strncmp(path, "pci:", 4) == 0)
+		err = spw_claim(path, &config->log, device);
 	else
-		err = spw_device_open(config->paths[index], &opts, device);
+		err = claim_device(path, &config->log, device);
 	if (err)
 		return err;
 	err = check_chunk(config, *device);
@@ -201,10 +181,10 @@ static int volume_open(const struct spw_fio_config *config, struct spw_fio_level
 		return spw_error(-ENOMEM, "no memory for a volume");
 	volume->level.ops = &spw_fio_volume;
 	volume->config = *config;
-	volume->pieces_max =
+	volume->level.pieces_max =
 		config->striped ? (unsigned)(config->block_bytes_max / config->chunk_bytes) + 2 : 1;
-	if (volume->pieces_max < config->path_count)
-		volume->pieces_max = config->path_count; /* a flush goes to every device */
+	if (volume->level.pieces_max < config->path_count)
+		volume->level.pieces_max = config->path_count; /* a flush goes to every device */
 	while (volume->device_count < config->path_count) {
 		err = open_device(config, volume->device_count,
 				  &volume->devices[volume->device_count]);
@@ -217,20 +197,6 @@ static int volume_open(const struct spw_fio_config *config, struct spw_fio_level
 	volume->config.paths = NULL; /* the caller's */
 	*level = &volume->level;
 	return 0;
-}
-
-static int volume_request_init(struct spw_fio_level *level, struct spw_fio_request *request)
-{
-	struct volume *volume = to_volume(level);
-
-	request->level = volume;
-	request->pieces = calloc(volume->pieces_max, sizeof(*request->pieces));
-	return request->pieces ? 0 : spw_error(-ENOMEM, "no memory for %u ios", volume->pieces_max);
-}
-
-static void volume_request_free(struct spw_fio_request *request)
-{
-	free(request->pieces);
 }
 
 static int volume_memory_alloc(struct spw_fio_level *level, size_t len, void **memory)
@@ -286,6 +252,7 @@ static int volume_start(struct spw_fio_level *level)
 {
 	struct volume *volume = to_volume(level);
 	struct spw_queue_opts opts;
+	int err;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.backend = volume->config.backend;
@@ -293,16 +260,16 @@ static int volume_start(struct spw_fio_level *level)
 	opts.depth = kernel_depth(volume);
 	opts.arena = volume->arena;
 	opts.log = volume->config.log;
-	return spw_queue_open(volume->devices, volume->device_count, &opts, &volume->queue);
+	err = spw_queue_open(volume->devices, volume->device_count, &opts, &volume->queue);
+	if (err == 0)
+		level->description = spw_queue_description(volume->queue);
+	return err;
 }
 
-static const char *volume_description(const struct spw_fio_level *level)
+static void piece_done(struct spw_io *io)
 {
-	return spw_queue_description(((const struct volume *)level)->queue);
-}
-
-static const char *op_name(enum spw_op op)
-{
+	struct spw_fio_request *request = io->context;
+	struct volume *volume = to_volume(request->level);
 	static const char *const names[] = {
 		[SPW_READ] = "read",
 		[SPW_WRITE] = "write",
@@ -310,20 +277,13 @@ static const char *op_name(enum spw_op op)
 		[SPW_DISCARD] = "discard",
 	};
 
-	return names[op];
-}
-
-static void piece_done(struct spw_io *io)
-{
-	struct spw_fio_request *request = io->context;
-	struct volume *volume = request->level;
-
 	if (io->res < 0 && !request->res) {
-		request->res = io->res;
-		snprintf(request->text, sizeof(request->text), "%s: %s of %u bytes at %llu: %s",
-			 spw_device_path(volume->devices[io->device]), op_name(io->op),
-			 io->len_bytes, (unsigned long long)io->offset_bytes,
-			 spw_strerror(io->res));
+		int err =
+			spw_error_errno(io->res, "%s: %s of %u bytes at %llu",
+					spw_device_path(volume->devices[io->device]), names[io->op],
+					io->len_bytes, (unsigned long long)io->offset_bytes);
+
+		(void)spw_fio_failed(request, err);
 	}
 	if (--request->pieces_pending == 0)
 		request->done(request);
@@ -337,8 +297,7 @@ static bool prepare_piece(struct volume *volume, struct spw_fio_request *request
 	io->done = piece_done;
 	err = spw_queue_prepare(volume->queue, io);
 	if (err) {
-		request->res = err;
-		snprintf(request->text, sizeof(request->text), "%s", spw_last_error());
+		(void)spw_fio_failed(request, err);
 		return false;
 	}
 	request->pieces_pending++;
@@ -415,12 +374,9 @@ static int volume_reap(struct spw_fio_level *level, unsigned wait_for)
 const struct spw_fio_level_ops spw_fio_volume = {
 	.size = volume_size,
 	.open = volume_open,
-	.request_init = volume_request_init,
-	.request_free = volume_request_free,
 	.memory_alloc = volume_memory_alloc,
 	.memory_free = volume_memory_free,
 	.start = volume_start,
-	.description = volume_description,
 	.queue = volume_queue,
 	.submit = volume_submit,
 	.reap = volume_reap,

@@ -10,26 +10,16 @@
 #define DAY_SECONDS  86400.0
 #define YEAR_SECONDS (365.25 * DAY_SECONDS)
 
-const char *const curve_names[CURVE_LINES] = {"keep", "recompute selectively", "recompute all",
-					      "offload"};
+static const char *const curve_names[CURVE_LINES] = {"keep", "recompute selectively",
+						     "recompute all", "offload"};
 
-static const char *format_rate(double bytes_per_second, char *buf, size_t len)
-{
-	(void)snprintf(buf, len, bytes_per_second < 1e8 ? "%.1f MB/s" : "%.2f GB/s",
-		       bytes_per_second / (bytes_per_second < 1e8 ? 1e6 : 1e9));
-	return buf;
-}
-
-static const char *format_span(double seconds, char *buf, size_t len)
-{
-	if (seconds < 2 * DAY_SECONDS)
-		(void)snprintf(buf, len, "%.1f hours", seconds / 3600);
-	else if (seconds < YEAR_SECONDS)
-		(void)snprintf(buf, len, "%.1f days", seconds / DAY_SECONDS);
-	else
-		(void)snprintf(buf, len, "%.1f years", seconds / YEAR_SECONDS);
-	return buf;
-}
+#define RATE_TEXT(rate)                                       \
+	((rate) < 1e8 ? TOOL_SHORT("%.1f MB/s", (rate) / 1e6) \
+		      : TOOL_SHORT("%.2f GB/s", (rate) / 1e9))
+#define SPAN_TEXT(seconds)                                                              \
+	((seconds) < 2 * DAY_SECONDS ? TOOL_SHORT("%.1f hours", (seconds) / 3600)       \
+	 : (seconds) < YEAR_SECONDS  ? TOOL_SHORT("%.1f days", (seconds) / DAY_SECONDS) \
+				     : TOOL_SHORT("%.1f years", (seconds) / YEAR_SECONDS))
 
 /* ---- Text ---- */
 
@@ -53,13 +43,11 @@ static void print_model(const struct plan_report *report, FILE *out)
 
 static void print_drives(const struct plan_report *report, FILE *out)
 {
-	char rate[32], drive[32];
-
 	(void)fprintf(out, "Drives of each GPU\n");
 	(void)fprintf(out, "  bandwidth to spill all  %s, in half of the step\n",
-		      format_rate(report->bandwidth_needed, rate, sizeof(rate)));
+		      RATE_TEXT(report->bandwidth_needed));
 	(void)fprintf(out, "  drives to spill all     %u that write %s\n", report->drives_needed,
-		      format_rate(report->drive_write, drive, sizeof(drive)));
+		      RATE_TEXT(report->drive_write));
 	(void)fprintf(out, "  drives planned with     %u\n", report->drives);
 	if (report->has_model)
 		(void)fprintf(out,
@@ -68,55 +56,53 @@ static void print_drives(const struct plan_report *report, FILE *out)
 			      report->planned.tensors_spilled);
 }
 
-static void add_life(struct tool_table *table, const char *what, double all, double planned,
-		     bool has_model)
-{
-	char text[32];
-
-	tool_table_cell(table, "  %s", what);
-	tool_table_cell(table, "%s", format_span(all, text, sizeof(text)));
-	if (has_model)
-		tool_table_cell(table, "%s",
-				planned > 0 ? format_span(planned, text, sizeof(text))
-					    : "no writes");
-}
-
 static void print_life(const struct plan_report *report, FILE *out)
 {
-	const struct tool_column columns[] = {
-		{"  Life of the drives", false}, {"all spilled", true}, {"as planned", true}};
 	const struct model_life *all = &report->life, *planned = &report->life_planned;
-	struct tool_table *table = tool_table_new(columns, report->has_model ? 3 : 2);
+	const struct {
+		const char *what;
+		double all, planned;
+	} rows[] = {
+		{"  as rated", all->rated_seconds, planned->rated_seconds},
+		{"  rated at a write amplification of 2.5, used at 1", all->sequential_seconds,
+		 planned->sequential_seconds},
+		{"  and if data need last a day only (86 times; no setting of a drive)",
+		 all->retention_seconds, planned->retention_seconds},
+	};
+	struct tool_table *table =
+		tool_table_new(report->has_model ? "  Life of the drives|>all spilled|>as planned"
+						 : "  Life of the drives|>all spilled");
 
-	add_life(table, "as rated", all->rated_seconds, planned->rated_seconds, report->has_model);
-	add_life(table, "rated at a write amplification of 2.5, used at 1", all->sequential_seconds,
-		 planned->sequential_seconds, report->has_model);
-	add_life(table, "and if data need last a day only (86 times; no setting of a drive)",
-		 all->retention_seconds, planned->retention_seconds, report->has_model);
-	tool_table_print(table, out);
-	tool_table_free(table);
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(rows); i++) {
+		const char *spilled = SPAN_TEXT(rows[i].all);
+
+		if (!report->has_model)
+			tool_table_row(table, rows[i].what, spilled);
+		else
+			tool_table_row(table, rows[i].what, spilled,
+				       rows[i].planned > 0 ? SPAN_TEXT(rows[i].planned)
+							   : "no writes");
+	}
+	tool_table_end(table, out);
 }
 
 static void print_curve(const struct plan_report *report, FILE *out)
 {
-	static const struct tool_column columns[] = {
-		{"  Activations", false}, {"micro-batch", true}, {"peak", true},
-		{"step", true},           {"TFLOPS", true},      {"written/step", true}};
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	struct tool_table *table =
+		tool_table_new("  Activations|>micro-batch|>peak|>step|>TFLOPS|>written/step");
 
 	for (unsigned line = 0; line < CURVE_LINES; line++)
-		for (unsigned k = 0; k < report->points; k++) {
+		for (unsigned k = 0; k < CURVE_POINTS; k++) {
 			const struct curve_point *point = &report->curve[line][k];
 
-			tool_table_cell(table, "  %s", curve_names[line]);
-			tool_table_cell(table, "%u", point->micro_batch);
-			tool_table_cell(table, "%s", SPW_SIZE_TEXT((uint64_t)point->peak_bytes));
-			tool_table_cell(table, "%.3g s", point->step_seconds);
-			tool_table_cell(table, "%.1f", point->flops / 1e12);
-			tool_table_cell(table, "%s", SPW_SIZE_TEXT((uint64_t)point->written_bytes));
+			tool_table_row(table, TOOL_SHORT("  %s", curve_names[line]),
+				       TOOL_SHORT("%u", point->micro_batch),
+				       SPW_SIZE_TEXT((uint64_t)point->peak_bytes),
+				       TOOL_SHORT("%.3g s", point->step_seconds),
+				       TOOL_SHORT("%.1f", point->flops / 1e12),
+				       SPW_SIZE_TEXT((uint64_t)point->written_bytes));
 		}
-	tool_table_print(table, out);
-	tool_table_free(table);
+	tool_table_end(table, out);
 }
 
 void plan_report_print(const struct plan_report *report, FILE *out)
@@ -143,7 +129,7 @@ static json_t *json_curve(const struct plan_report *report)
 	json_t *curve = json_array();
 
 	for (unsigned line = 0; line < CURVE_LINES; line++)
-		for (unsigned k = 0; k < report->points; k++) {
+		for (unsigned k = 0; k < CURVE_POINTS; k++) {
 			const struct curve_point *point = &report->curve[line][k];
 
 			(void)json_array_append_new(

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/report.h - the report of spillway plan: what it is made of, as text, JSON and SVG */
+/* tools/plan/report.h - the report of spillway plan: what it is made of, as text and JSON */
 #ifndef SPW_TOOLS_PLAN_REPORT_H
 #define SPW_TOOLS_PLAN_REPORT_H
 
@@ -36,14 +36,9 @@ struct plan_report {
 	struct model_life life_planned; /* if what the plan spills is */
 	struct spw_plan_result planned;
 	struct curve_point curve[CURVE_LINES][CURVE_POINTS];
-	unsigned points; /* per line */
 };
-
-extern const char *const curve_names[CURVE_LINES];
 
 void plan_report_print(const struct plan_report *report, FILE *out);
 json_t *plan_report_json(const struct plan_report *report);
-/* Return: 0; -errno with words. */
-int plan_report_svg(const struct plan_report *report, const char *path);
 
 #endif

@@ -19,7 +19,6 @@ static const unsigned budget_percent[PLAN_TRACE_BUDGETS] = {75, 50, 25};
 
 /* ---- Recompute ---- */
 
-/* Memory comes or goes. */
 struct change {
 	uint64_t ns;
 	int64_t bytes;
@@ -216,54 +215,36 @@ static void print_head(const struct plan_trace_report *report, FILE *out)
 		      (report->recompute_seconds / seconds - 1) * 100);
 }
 
-static void print_budget(struct tool_table *table, const struct spw_plan_result *result)
-{
-	if (result->feasible)
-		tool_table_cell(table, "%s", SPW_SIZE_TEXT(result->bytes_written));
-	else
-		tool_table_cell(table, "-");
-}
-
-static const char *stall_text(const struct spw_plan_result *result, char *text, size_t len)
-{
-	if (result->stall_ns == SPW_PLAN_STALL_FOREVER)
-		(void)snprintf(text, len, "for ever");
-	else
-		(void)snprintf(text, len, "%.4f", (double)result->stall_ns / 1e9);
-	return text;
-}
+#define STALL_TEXT(result)                            \
+	((result)->stall_ns == SPW_PLAN_STALL_FOREVER \
+		 ? "for ever"                         \
+		 : TOOL_SHORT("%.4f", (double)(result)->stall_ns / 1e9))
+#define BUDGET_TEXT(result) ((result)->feasible ? SPW_SIZE_TEXT((result)->bytes_written) : "-")
 
 void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 {
-	static const struct tool_column columns[] = {
-		{"OFFLOAD GB/s", true}, {"PEAK", true},     {"% OF KEEP", true},
-		{"STALL s", true},      {"WRITTEN", true},  {"LIFE, RATED", true},
-		{"POSITIONAL", true},   {"STALL s", true},  {"FOR 75 %", true},
-		{"FOR 50 %", true},     {"FOR 25 %", true},
-	};
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
-	char text[32];
+	struct tool_table *table = tool_table_new(">OFFLOAD GB/s|>PEAK|>% OF KEEP|>STALL "
+						  "s|>WRITTEN|>LIFE, RATED|>POSITIONAL|>STALL s|"
+						  ">FOR 75 %|>FOR 50 %|>FOR 25 %");
 
 	print_head(report, out);
 	for (unsigned i = 0; i < report->rates_count; i++) {
 		const struct plan_trace_rate *rate = &report->rates[i];
+		const struct spw_plan_result *fastest = &rate->fastest;
+		double percent =
+			100 * (double)fastest->peak_bytes / (double)fastest->peak_keep_all_bytes;
 
-		tool_table_cell(table, "%.4g", rate->write / 1e9);
-		tool_table_cell(table, "%s", SPW_SIZE_TEXT(rate->fastest.peak_bytes));
-		tool_table_cell(table, "%.1f",
-				(double)rate->fastest.peak_bytes /
-					(double)rate->fastest.peak_keep_all_bytes * 100);
-		tool_table_cell(table, "%s", stall_text(&rate->fastest, text, sizeof(text)));
-		tool_table_cell(table, "%s", SPW_SIZE_TEXT(rate->fastest.bytes_written));
-		tool_table_cell(table, rate->life_seconds > 0 ? "%.1f days" : "no writes",
-				rate->life_seconds / DAY_SECONDS);
-		tool_table_cell(table, "%s", SPW_SIZE_TEXT(rate->positional.peak_bytes));
-		tool_table_cell(table, "%s", stall_text(&rate->positional, text, sizeof(text)));
-		for (unsigned k = 0; k < PLAN_TRACE_BUDGETS; k++)
-			print_budget(table, &rate->budgets[k]);
+		tool_table_row(table, TOOL_SHORT("%.4g", rate->write / 1e9),
+			       SPW_SIZE_TEXT(fastest->peak_bytes), TOOL_SHORT("%.1f", percent),
+			       STALL_TEXT(fastest), SPW_SIZE_TEXT(fastest->bytes_written),
+			       rate->life_seconds > 0
+				       ? TOOL_SHORT("%.1f days", rate->life_seconds / DAY_SECONDS)
+				       : "no writes",
+			       SPW_SIZE_TEXT(rate->positional.peak_bytes),
+			       STALL_TEXT(&rate->positional), BUDGET_TEXT(&rate->budgets[0]),
+			       BUDGET_TEXT(&rate->budgets[1]), BUDGET_TEXT(&rate->budgets[2]));
 	}
-	tool_table_print(table, out);
-	tool_table_free(table);
+	tool_table_end(table, out);
 	(void)fprintf(out, "\nFor 75, 50 and 25 %%: the least that is written to fit so much of "
 			   "what keeping takes; it may stall. -: cannot be met.\n");
 }

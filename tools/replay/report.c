@@ -125,33 +125,24 @@ void replay_each_pass(const struct replay_report *report,
 
 static void print_steps(const struct replay_report *report, FILE *out)
 {
-	static const struct tool_column columns[] = {
-		{"REPLAY", true},    {"SECONDS", true},      {"OVER IDEAL", true}, {"STALL", true},
-		{"LATE", true},      {"PEAK", true},         {"WRITTEN", true},    {"READ", true},
-		{"FORWARDED", true}, {"PLANNED PEAK", true},
-	};
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	struct tool_table *table = tool_table_new(">REPLAY|>SECONDS|>OVER IDEAL|>STALL|>LATE|>PEAK|"
+						  ">WRITTEN|>READ|>FORWARDED|>PLANNED PEAK");
 	double ideal = seconds_of(report->step->compute_ns);
 
 	for (uint32_t i = 0; i < report->run->measured; i++) {
 		const struct replay_measure *measure = &report->run->measures[i];
+		double seconds = seconds_of(measure->step_ns);
+		uint64_t planned = measure->stats.plan_peak_bytes;
 
-		tool_table_cell(table, "%u", i + 1);
-		tool_table_cell(table, "%.4f", seconds_of(measure->step_ns));
-		tool_table_cell(table, "%.4f", seconds_of(measure->step_ns) / ideal);
-		tool_table_cell(table, "%.4f", seconds_of(measure->stall_ns));
-		tool_table_cell(table, "%.4f", seconds_of(measure->late_ns));
-		tool_table_cell(table, "%s", SIZE_TEXT(measure->peak_bytes));
-		tool_table_cell(table, "%s", SIZE_TEXT(measure->bytes_written));
-		tool_table_cell(table, "%s", SIZE_TEXT(measure->bytes_read));
-		tool_table_cell(table, "%s", SIZE_TEXT(measure->bytes_forwarded));
-		tool_table_cell(table, "%s",
-				measure->stats.plan_peak_bytes > 0
-					? SIZE_TEXT(measure->stats.plan_peak_bytes)
-					: "-");
+		tool_table_row(table, TOOL_SHORT("%u", i + 1), TOOL_SHORT("%.4f", seconds),
+			       TOOL_SHORT("%.4f", seconds / ideal),
+			       TOOL_SHORT("%.4f", seconds_of(measure->stall_ns)),
+			       TOOL_SHORT("%.4f", seconds_of(measure->late_ns)),
+			       SIZE_TEXT(measure->peak_bytes), SIZE_TEXT(measure->bytes_written),
+			       SIZE_TEXT(measure->bytes_read), SIZE_TEXT(measure->bytes_forwarded),
+			       planned > 0 ? SIZE_TEXT(planned) : "-");
 	}
-	tool_table_print(table, out);
-	tool_table_free(table);
+	tool_table_end(table, out);
 }
 
 void replay_report_print(const struct replay_report *report, FILE *out)

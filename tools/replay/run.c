@@ -304,7 +304,7 @@ static int one_step(struct replaying *replaying, uint32_t number)
 		replaying->current[i] = NULL;
 	memset(replaying->keys, 0, run->step->contents_count * sizeof(*replaying->keys));
 	if (run->before_step)
-		run->before_step(run->context, number);
+		run->before_step(number);
 	spw_cache_reset_peak(run->cache);
 	spw_cache_stats(run->cache, &before, sizeof(before));
 	replaying->last = number + 1 == run->steps;
@@ -345,7 +345,7 @@ int replay_run(struct replay_run *run)
 			break;
 		run->measured++;
 		if (run->after_step)
-			run->after_step(run->context, i, &run->measures[i]);
+			run->after_step(i, &run->measures[i]);
 	}
 	/* Writes may still run from the buffers: the cache goes first. */
 	spw_cache_close(run->cache);

@@ -56,9 +56,8 @@ struct replay_run {
 	bool interrupted;
 	struct replay_measure *measures; /* steps of them */
 	struct replay_timeline timeline;
-	void (*before_step)(void *context, uint32_t number); /* from 0 on; or NULL */
-	void (*after_step)(void *context, uint32_t number, const struct replay_measure *measure);
-	void *context;
+	void (*before_step)(uint32_t number); /* from 0 on; or NULL */
+	void (*after_step)(uint32_t number, const struct replay_measure *measure);
 };
 
 /* Return: 0, also interrupted; -EBADMSG wrong bytes; -ENOMEM; the cache's. @run: to be freed. */

@@ -162,7 +162,6 @@ static void drop_request(struct spw_store *store, struct spw_request *request)
 	simstore_unlock(store);
 }
 
-/* Return: the result. */
 static int transfer(struct spw_store *store, const struct spw_request *request, int res)
 {
 	struct simstore_object *object = &store->objects[request->object];

@@ -14,7 +14,6 @@
 #define SAVED_BYTES_MAX 0x1p50
 #define STEP_NS_MAX     0x1p50 /* 13 days, as the planner has it */
 
-/* What is known while the events are gone through. */
 struct making {
 	const struct spw_trace *trace;
 	const struct replay_step_opts *opts;
@@ -135,7 +134,6 @@ static void add_offer(struct making *making, const struct spw_trace_event *event
 					: op->len_bytes;
 	}
 	op->tensor = *known - 1;
-	step->tensors[op->tensor].offers++;
 	making->users[op->tensor]++;
 }
 
@@ -216,12 +214,12 @@ static void release_rest(struct making *making)
 /* ---- What the step is like ---- */
 
 /* @users: zeros, and zeros again afterwards. */
-static void find_peak(struct replay_step *step, uint32_t *users)
+static void keep_all(struct replay_step *step, uint32_t *users)
 {
 	uint64_t bytes = 0;
 
 	for (uint32_t i = 0; i < step->ops_count; i++) {
-		const struct replay_op *op = &step->ops[i];
+		struct replay_op *op = &step->ops[i];
 
 		if (op->event->kind == SPW_TRACE_OFFER && users[op->tensor]++ == 0)
 			bytes += step->tensors[op->tensor].bytes;
@@ -229,6 +227,7 @@ static void find_peak(struct replay_step *step, uint32_t *users)
 			bytes -= step->tensors[op->tensor].bytes;
 		if (bytes > step->keep_all_bytes)
 			step->keep_all_bytes = bytes;
+		op->kept_bytes = bytes;
 	}
 }
 
@@ -300,7 +299,7 @@ static int go_through(struct making *making)
 			-EINVAL,
 			"step %u of the trace takes no time: take another step, or a lower speed",
 			step->number);
-	find_peak(step, making->users);
+	keep_all(step, making->users);
 	find_largest_scope(step, replay_scaled(making->opts->min_bytes, making->opts->scale));
 	return 0;
 }

@@ -20,6 +20,7 @@ struct replay_op {
 	const struct spw_trace_event *event;
 	uint32_t tensor, content;
 	uint64_t offset_bytes, len_bytes; /* of offers and takes, scaled */
+	uint64_t kept_bytes;              /* in memory after it if everything is kept */
 };
 
 /* One version of one storage. */
@@ -32,7 +33,7 @@ struct replay_tensor {
 	uint32_t content;
 	uint64_t bytes; /* that are stored for it: of the part offered, or of the whole storage */
 	uint64_t pack_ns, use_ns, release_ns;
-	uint32_t offers, takes;
+	uint32_t takes;
 	uint32_t scope;   /* number of the stretch between scope events in which it was offered */
 	bool in_backward; /* offered there: always kept */
 	enum spw_trace_hint hint;

@@ -2,11 +2,10 @@
 /* tools/replay/svg.c - the last replay as a picture: compute, writes, reads, memory */
 #include "tools/replay/report.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "tools/replay/drive.h"
+#include "tools/ui/tool.h"
 #include "util/util.h"
 
 #define WIDTH       1000.0
@@ -217,34 +216,24 @@ static void draw_memory(const struct picture *picture)
 	(void)fprintf(picture->out, "H%.2f V%.2f Z\"/>\n", WIDTH - RIGHT, y_of(picture, 0));
 }
 
-/* What would be in memory if all were kept. Without memory for it, it is left out. */
 static void draw_all_kept(const struct picture *picture)
 {
 	const struct replay_step *step = picture->report->step;
-	uint32_t *users = calloc((size_t)step->tensors_count + 1, sizeof(*users));
-	double bytes = 0;
+	uint64_t bytes = 0;
 
-	if (!users)
-		return;
 	(void)fprintf(picture->out,
 		      "<path fill=\"none\" stroke=\"" COLOUR_KEPT
 		      "\" stroke-dasharray=\"4 3\" d=\"M%.2f %.2f",
 		      LEFT, y_of(picture, 0));
 	for (uint32_t i = 0; i < step->ops_count; i++) {
-		const struct replay_op *op = &step->ops[i];
-
-		if (op->event->kind == SPW_TRACE_OFFER && users[op->tensor]++ == 0)
-			bytes += (double)step->tensors[op->tensor].bytes;
-		else if (op->event->kind == SPW_TRACE_RELEASE && --users[op->tensor] == 0)
-			bytes -= (double)step->tensors[op->tensor].bytes;
-		else
+		if (step->ops[i].kept_bytes == bytes)
 			continue;
+		bytes = step->ops[i].kept_bytes;
 		(void)fprintf(picture->out, "H%.2f V%.2f",
 			      x_of(picture, picture->report->run->timeline.op_ns[i]),
-			      y_of(picture, fmax(bytes, 0) / picture->report->scale));
+			      y_of(picture, (double)bytes / picture->report->scale));
 	}
 	(void)fprintf(picture->out, "H%.2f\"/>\n", WIDTH - RIGHT);
-	free(users);
 }
 
 static void draw_peak(const struct picture *picture, double bytes)
@@ -306,15 +295,17 @@ static void draw_model(const struct picture *picture)
 	(void)fputs("</text>\n", picture->out);
 }
 
-static void draw(struct picture *picture)
+static void draw(void *context, FILE *out)
 {
+	struct picture *picture = context;
 	static const char *const lanes[LANES] = {"compute", "writes", "reads"};
 	const struct replay_report *report = picture->report;
 	const struct replay_measure *last = &report->run->measures[report->run->steps - 1];
 	char text[160];
 
+	picture->out = out;
 	(void)fprintf(
-		picture->out,
+		out,
 		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
 		"width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" font-size=\"12\">\n"
 		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
@@ -340,7 +331,7 @@ static void draw(struct picture *picture)
 	draw_memory(picture);
 	draw_all_kept(picture);
 	draw_peak(picture, (double)last->peak_bytes / report->scale);
-	(void)fprintf(picture->out, "</svg>\n");
+	(void)fputs("</svg>\n", out);
 }
 
 int replay_svg_write(const struct replay_report *report, const char *path)
@@ -348,15 +339,7 @@ int replay_svg_write(const struct replay_report *report, const char *path)
 	const struct replay_measure *last = &report->run->measures[report->run->steps - 1];
 	struct picture picture = {.report = report, .step_ns = fmax((double)last->step_ns, 1)};
 	double most = fmax((double)report->step->keep_all_bytes, (double)last->peak_bytes);
-	int failed;
 
 	picture.bytes_max = fmax(most / report->scale * 1.08, 1);
-	picture.out = fopen(path, "w");
-	if (!picture.out)
-		return spw_error_errno(-errno, "cannot create the picture %s", path);
-	draw(&picture);
-	failed = ferror(picture.out);
-	if (fclose(picture.out) != 0 || failed)
-		return spw_error_errno(errno ? -errno : -EIO, "cannot write the picture %s", path);
-	return 0;
+	return tool_output_write(path, "the picture", draw, &picture);
 }

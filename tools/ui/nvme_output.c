@@ -68,32 +68,13 @@ json_t *tool_json_nvme(const char *path)
 		(json_int_t)info.placement_handles, "health", health_json(&info));
 }
 
-static void drive_row(struct tool_table *table, const char *path, const struct spw_nvme_info *info)
-{
-	char text[96];
-
-	describe_warnings(info, text, sizeof(text));
-	tool_table_cell(table, "%s", path);
-	tool_table_cell(table, "%s", info->firmware[0] ? info->firmware : "-");
-	tool_table_cell(table, "%u %%", info->percentage_used);
-	tool_table_cell(table, "%s", SPW_SIZE_TEXT(info->bytes_written));
-	tool_table_cell(table, "%u %%", info->spare_percent);
-	tool_table_cell(table, "%d C", (int)info->temperature_celsius);
-	tool_table_cell(table, "%llu", (unsigned long long)info->media_errors);
-	tool_table_cell(table, info->placement_handles ? "%u" : "-", info->placement_handles);
-	tool_table_cell(table, "%s", text);
-}
-
 void tool_print_nvme(const char *const paths[], unsigned count, FILE *out)
 {
-	static const struct tool_column columns[] = {
-		{"NVME", false},        {"FIRMWARE", false}, {"WORN", true},
-		{"WRITTEN", true},      {"SPARE", true},     {"TEMP", true},
-		{"MEDIA ERRORS", true}, {"FDP", true},       {"WARNING", false},
-	};
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	struct tool_table *table = tool_table_new(
+		"NVME|FIRMWARE|>WORN|>WRITTEN|>SPARE|>TEMP|>MEDIA ERRORS|>FDP|WARNING");
 	struct spw_nvme_info info;
 	unsigned rows = 0;
+	char text[96];
 
 	for (unsigned i = 0; i < count; i++) {
 		int result;
@@ -101,15 +82,24 @@ void tool_print_nvme(const char *const paths[], unsigned count, FILE *out)
 		memset(&info, 0, sizeof(info));
 		info.size = sizeof(info);
 		result = spw_nvme_info(paths[i], &info);
-		if (result == 0)
-			drive_row(table, paths[i], &info);
-		else if (result != -EOPNOTSUPP && result != -ENOENT)
+		if (result == -EOPNOTSUPP || result == -ENOENT)
+			continue;
+		if (result != 0) {
 			(void)fprintf(out, "\n%s\n", spw_last_error());
-		rows += result == 0;
+			continue;
+		}
+		describe_warnings(&info, text, sizeof(text));
+		tool_table_row(
+			table, paths[i], tool_or_dash(info.firmware),
+			TOOL_SHORT("%u %%", info.percentage_used),
+			SPW_SIZE_TEXT(info.bytes_written), TOOL_SHORT("%u %%", info.spare_percent),
+			TOOL_SHORT("%d C", (int)info.temperature_celsius),
+			TOOL_SHORT("%ju", (uintmax_t)info.media_errors),
+			info.placement_handles ? TOOL_SHORT("%u", info.placement_handles) : "-",
+			text);
+		rows++;
 	}
-	if (rows > 0) {
+	if (rows > 0)
 		(void)fputc('\n', out);
-		tool_table_print(table, out);
-	}
-	tool_table_free(table);
+	tool_table_end(table, rows > 0 ? out : NULL);
 }

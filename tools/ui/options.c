@@ -16,6 +16,21 @@ const char tool_no_drives[] = "no drives given: --devices A,B,...";
 const char tool_no_controllers[] = "no controller given: name its PCI address, such as "
 				   "0000:3d:00.0; 'spillway probe' lists them";
 
+static uint64_t given; /* by index into the options of the command that was parsed last */
+
+bool tool_gave_other_than(const struct tool_command *command, const char *const names[])
+{
+	for (unsigned i = 0; command->options[i].name; i++) {
+		const char *const *name = names;
+
+		while (*name && strcmp(*name, command->options[i].name) != 0)
+			name++;
+		if (!*name && given >> i & 1)
+			return true;
+	}
+	return false;
+}
+
 int tool_usage_error(const struct tool_command *command, const char *format, ...)
 {
 	va_list args;
@@ -84,30 +99,91 @@ static int set_text(const char *text, const char **value)
 	return text[0] != '\0' ? 0 : -EINVAL;
 }
 
-static int set_value(const struct tool_command *command, const struct tool_option *option,
-		     const char *text)
+static int parse_number(const char *text, struct tool_number *number)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end != '\0' || !(value >= number->least && value <= number->most))
+		return -EINVAL;
+	number->value = value;
+	return 0;
+}
+
+static int choose(const char *text, struct tool_choice *choice)
+{
+	for (unsigned i = 0; choice->names[i]; i++)
+		if (strcmp(text, choice->names[i]) == 0) {
+			choice->value = i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most)
+{
+	char *copy = strdup(text), *rest = copy;
+	unsigned count = 0;
+	bool good = copy;
+
+	for (; good && rest; count++)
+		good = count < most && spw_size_parse(strsep(&rest, ","), &sizes[count]) == 0 &&
+		       sizes[count] > 0 && sizes[count] <= UINT64_C(1) << 50;
+	free(copy);
+	return good ? count : 0;
+}
+
+static const char *describe_fault(const struct tool_option *option, char *text, size_t len)
 {
 	static const char *const faults[] = {
-		[TOOL_FLAG] = "",
 		[TOOL_COUNT] = "not a number",
 		[TOOL_SIZE] = "not a size; write for example 4k, 1MiB or 2G",
 		[TOOL_TEXT] = "an empty text",
 		[TOOL_DEVICES] = "an empty name",
 	};
+	const struct tool_number *number = option->value;
+	const struct tool_choice *choice = option->value;
+
+	if (option->kind == TOOL_NUMBER)
+		return tool_format(text, len, "not a number from %g to %g", number->least,
+				   number->most);
+	if (option->kind != TOOL_CHOICE)
+		return faults[option->kind];
+	for (unsigned i = 0; choice->names[i]; i++) {
+		size_t used = strlen(text);
+
+		(void)snprintf(text + used, len - used, "%s%s",
+			       i == 0                 ? ""
+			       : choice->names[i + 1] ? ", "
+						      : " or ",
+			       choice->names[i]);
+	}
+	return text;
+}
+
+static int set_value(const struct tool_command *command, const struct tool_option *option,
+		     const char *text)
+{
+	char fault[128] = "";
 	int result = 0;
 
+	given |= UINT64_C(1) << (option - command->options);
 	switch (option->kind) {
 	case TOOL_FLAG: *(bool *)option->value = true; break;
 	case TOOL_TEXT: result = set_text(text, option->value); break;
 	case TOOL_COUNT: result = parse_count(text, option->value); break;
 	case TOOL_SIZE: result = spw_size_parse(text, option->value); break;
+	case TOOL_NUMBER: result = parse_number(text, option->value); break;
+	case TOOL_CHOICE: result = choose(text, option->value); break;
 	case TOOL_DEVICES: result = spw_names_split(text, ',', add_device, option->value); break;
 	}
 	if (result == -ENOMEM)
 		return tool_fail(command, result, false);
 	if (result)
 		return tool_usage_error(command, "--%s=%s: %s", option->name, text,
-					result == -ERANGE ? "too large" : faults[option->kind]);
+					result == -ERANGE
+						? "too large"
+						: describe_fault(option, fault, sizeof(fault)));
 	return TOOL_GO_ON;
 }
 
@@ -160,6 +236,7 @@ int tool_options_parse(const struct tool_command *command, int argc, char **argv
 	bool only_arguments = false;
 	int code = TOOL_GO_ON;
 
+	given = 0;
 	for (int i = 1; i < argc && code == TOOL_GO_ON; i++) {
 		if (only_arguments || argv[i][0] != '-') {
 			if (!positional)
@@ -208,17 +285,13 @@ int tool_run(const struct tool_command *command, int argc, char **argv)
 	return code;
 }
 
-void tool_options_print(const struct tool_option *options, FILE *out)
+void tool_print_option(const char *name, const char *argument, const char *help, FILE *out)
 {
-	for (; options->name; options++) {
-		char left[NAME_CHARS_MAX];
+	char left[NAME_CHARS_MAX];
 
-		(void)snprintf(left, sizeof(left), "--%s%s%s", options->name,
-			       options->argument && options->argument[0] != '[' ? " " : "",
-			       options->argument ? options->argument : "");
-		(void)fprintf(out, "  %-20s %s\n", left, options->help);
-	}
-	(void)fprintf(out, "  %-20s %s\n", "--help", "show this help");
+	(void)snprintf(left, sizeof(left), "--%s%s%s", name,
+		       argument && argument[0] != '[' ? " " : "", argument ? argument : "");
+	(void)fprintf(out, "  %-20s %s\n", left, help);
 }
 
 void tool_print_help(const struct tool_command *command, FILE *out)
@@ -227,7 +300,8 @@ void tool_print_help(const struct tool_command *command, FILE *out)
 		      command->summary, command->name, command->synopsis, command->description);
 	if (command->print_options)
 		command->print_options(out);
-	else
-		tool_options_print(command->options, out);
+	for (const struct tool_option *option = command->options; option && option->name; option++)
+		tool_print_option(option->name, option->argument, option->help, out);
+	tool_print_option("help", NULL, "show this help", out);
 	(void)fprintf(out, "\nExamples:\n%s", command->examples);
 }

@@ -9,95 +9,101 @@
 
 #include "util/util.h"
 
+#define COLUMNS_MAX 32
+
 struct tool_table {
-	const struct tool_column *columns;
-	unsigned columns_count;
-	char **cells; /* row after row */
+	char **cells; /* row after row, the titles first */
 	size_t cells_count;
+	unsigned columns;
+	uint32_t right; /* a bit for each column that is aligned to the right */
 	bool out_of_memory;
 };
 
-struct tool_table *tool_table_new(const struct tool_column *columns, unsigned count)
+static void add_cell(struct tool_table *table, const char *text, size_t len)
+{
+	char **grown = realloc(table->cells, (table->cells_count + 1) * sizeof(*grown));
+	char *cell = grown ? strndup(text, len) : NULL;
+
+	if (grown)
+		table->cells = grown;
+	table->out_of_memory |= !cell;
+	if (!cell)
+		return;
+	spw_make_printable(cell);
+	table->cells[table->cells_count++] = cell;
+}
+
+struct tool_table *tool_table_new(const char *titles)
 {
 	struct tool_table *table = calloc(1, sizeof(*table));
 
-	if (!table)
-		return NULL;
-	table->columns = columns;
-	table->columns_count = count;
+	while (table && titles) {
+		const char *end = strchrnul(titles, '|');
+		bool right = titles[0] == '>';
+
+		SPW_ASSERT(table->columns < COLUMNS_MAX);
+		table->right |= (uint32_t)right << table->columns++;
+		add_cell(table, titles + right, (size_t)(end - titles - right));
+		titles = *end ? end + 1 : NULL;
+	}
 	return table;
 }
 
-void tool_table_cell(struct tool_table *table, const char *format, ...)
+void tool_table_add(struct tool_table *table, const char *const cells[])
 {
-	char **grown;
-	va_list args;
-	char *text;
-	int len;
-
-	if (!table)
-		return;
-	va_start(args, format);
-	len = vasprintf(&text, format, args);
-	va_end(args);
-	grown = len < 0 ? NULL : realloc(table->cells, (table->cells_count + 1) * sizeof(*grown));
-	if (!grown) {
-		if (len >= 0)
-			free(text);
-		table->out_of_memory = true;
-		return;
-	}
-	spw_make_printable(text);
-	table->cells = grown;
-	table->cells[table->cells_count++] = text;
+	for (; table && *cells; cells++)
+		add_cell(table, *cells, strlen(*cells));
+	SPW_ASSERT(!table || table->out_of_memory || table->cells_count % table->columns == 0);
 }
 
-static void print_cell(const struct tool_table *table, unsigned column, const char *text,
-		       size_t width, FILE *out)
+static void print_table(const struct tool_table *table, FILE *out)
 {
-	bool last = column + 1 == table->columns_count;
+	size_t widths[COLUMNS_MAX] = {0};
 
-	if (table->columns[column].right)
-		(void)fprintf(out, "%*s", (int)width, text);
-	else
-		(void)fprintf(out, "%-*s", last ? 0 : (int)width, text);
-	(void)fputs(last ? "\n" : "  ", out);
-}
-
-void tool_table_print(const struct tool_table *table, FILE *out)
-{
-	size_t widths[32] = {0};
-
-	if (!table || table->out_of_memory || table->columns_count == 0 ||
-	    table->columns_count > SPW_ARRAY_LEN(widths)) {
-		(void)fprintf(stderr, "spillway: out of memory while printing a table\n");
-		return;
-	}
-	for (unsigned i = 0; i < table->columns_count; i++)
-		widths[i] = strlen(table->columns[i].title);
 	for (size_t i = 0; i < table->cells_count; i++) {
 		size_t len = strlen(table->cells[i]);
 
-		if (len > widths[i % table->columns_count])
-			widths[i % table->columns_count] = len;
+		if (len > widths[i % table->columns])
+			widths[i % table->columns] = len;
 	}
-	for (unsigned i = 0; i < table->columns_count; i++)
-		print_cell(table, i, table->columns[i].title, widths[i], out);
 	for (size_t i = 0; i < table->cells_count; i++) {
-		unsigned column = (unsigned)(i % table->columns_count);
+		size_t column = i % table->columns;
+		bool last = column + 1 == table->columns;
 
-		print_cell(table, column, table->cells[i], widths[column], out);
+		if (table->right >> column & 1)
+			(void)fprintf(out, "%*s", (int)widths[column], table->cells[i]);
+		else
+			(void)fprintf(out, "%-*s", last ? 0 : (int)widths[column], table->cells[i]);
+		(void)fputs(last ? "\n" : "  ", out);
 	}
 }
 
-void tool_table_free(struct tool_table *table)
+void tool_table_end(struct tool_table *table, FILE *out)
 {
-	if (!table)
-		return;
-	for (size_t i = 0; i < table->cells_count; i++)
+	if (out && (!table || table->out_of_memory))
+		(void)fprintf(stderr, "spillway: out of memory while printing a table\n");
+	else if (out)
+		print_table(table, out);
+	for (size_t i = 0; table && i < table->cells_count; i++)
 		free(table->cells[i]);
-	free(table->cells);
+	if (table)
+		free(table->cells);
 	free(table);
+}
+
+const char *tool_format(char *buf, size_t len, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	(void)vsnprintf(buf, len, format, args);
+	va_end(args);
+	return buf;
+}
+
+const char *tool_or_dash(const char *text)
+{
+	return text[0] ? text : "-";
 }
 
 void tool_print_text(const char *text, FILE *out)
@@ -164,6 +170,15 @@ int tool_fail(const struct tool_command *command, int error, bool json)
 			json_pack("{s:o, s:i}", "error", tool_json_text(text), "errno", -error));
 	(void)fprintf(stderr, "spillway %s: %s\n", command->name, text);
 	return tool_exit_code(command, error);
+}
+
+bool tool_ask(const char *question, const char *agreed)
+{
+	char answer[16] = "";
+
+	(void)fputs(question, stderr);
+	return fgets(answer, sizeof(answer), stdin) &&
+	       strncasecmp(answer, agreed, strlen(agreed)) == 0;
 }
 
 int tool_refuse(const struct tool_command *command, const char *text, bool json)

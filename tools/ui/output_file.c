@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/output_file.c - whether a report can be written, asked before there is one */
-#include "tools/ui/output_file.h"
+/* tools/ui/output_file.c - files that a command writes for its user */
+#include "tools/ui/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,5 +24,20 @@ int tool_output_check(const char *path)
 		(void)close(fd);
 	if (made)
 		(void)unlink(path);
+	return 0;
+}
+
+int tool_output_write(const char *path, const char *what, void (*write)(void *context, FILE *out),
+		      void *context)
+{
+	FILE *out = fopen(path, "we");
+	int failed;
+
+	if (!out)
+		return spw_error_errno(-errno, "cannot create %s %s", what, path);
+	write(context, out);
+	failed = ferror(out);
+	if (fclose(out) != 0 || failed)
+		return spw_error_errno(errno ? -errno : -EIO, "cannot write %s %s", what, path);
 	return 0;
 }

@@ -2,6 +2,9 @@
 /* tools/ui/store_output.c - a store, its drives and a device's geometry, as tables and as JSON */
 #include "tools/ui/tool.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 #include "util/util.h"
 
 static const char *kind_name(enum spw_device_kind kind)
@@ -56,6 +59,17 @@ json_t *tool_json_drive(const struct spw_drive_info *drive)
 		"geometry", tool_json_geometry(&drive->geometry));
 }
 
+int tool_check_store(const struct tool_devices *devices, struct spw_store_info *info,
+		     struct spw_drive_info **drives)
+{
+	*drives = calloc(devices->count, sizeof(**drives));
+	if (!*drives)
+		return spw_error(-ENOMEM, "out of memory");
+	for (unsigned i = 0; i < devices->count; i++)
+		(*drives)[i].size = sizeof(**drives);
+	return spw_check(devices->paths, devices->count, info, *drives);
+}
+
 void tool_print_store(const struct spw_store_info *info, FILE *out)
 {
 	(void)fprintf(out, "store        %s (disk format %u)\n", info->store_uuid,
@@ -70,26 +84,20 @@ void tool_print_store(const struct spw_store_info *info, FILE *out)
 
 void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE *out)
 {
-	static const struct tool_column columns[] = {
-		{"DRIVE", true}, {"PATH", false},  {"SIZE", true},   {"BLOCK", true},
-		{"NUMA", true},  {"COPIES", true}, {"MODEL", false}, {"UUID", false},
-	};
-	struct tool_table *table = tool_table_new(columns, SPW_ARRAY_LEN(columns));
+	struct tool_table *table =
+		tool_table_new(">DRIVE|PATH|>SIZE|>BLOCK|>NUMA|>COPIES|MODEL|UUID");
 
 	for (unsigned i = 0; i < count; i++) {
 		const struct spw_drive_info *drive = &drives[i];
+		const struct spw_geometry *geometry = &drive->geometry;
 
-		tool_table_cell(table, "%u", drive->index);
-		tool_table_cell(table, "%s", drive->path);
-		tool_table_cell(table, "%s", SPW_SIZE_TEXT(drive->size_bytes));
-		tool_table_cell(table, "%u", drive->geometry.logical_block_bytes);
-		tool_table_cell(table, drive->geometry.numa_node < 0 ? "-" : "%d",
-				drive->geometry.numa_node);
-		tool_table_cell(table, "%u/2", drive->copies_good);
-		tool_table_cell(table, "%s",
-				drive->geometry.model[0] ? drive->geometry.model : "-");
-		tool_table_cell(table, "%s", drive->drive_uuid);
+		tool_table_row(table, TOOL_SHORT("%u", drive->index), drive->path,
+			       SPW_SIZE_TEXT(drive->size_bytes),
+			       TOOL_SHORT("%u", geometry->logical_block_bytes),
+			       geometry->numa_node < 0 ? "-"
+						       : TOOL_SHORT("%d", geometry->numa_node),
+			       TOOL_SHORT("%u/2", drive->copies_good),
+			       tool_or_dash(geometry->model), drive->drive_uuid);
 	}
-	tool_table_print(table, out);
-	tool_table_free(table);
+	tool_table_end(table, out);
 }

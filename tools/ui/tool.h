@@ -57,12 +57,23 @@ struct tool_devices {
 };
 
 enum tool_option_kind {
-	TOOL_FLAG,  /* bool */
-	TOOL_COUNT, /* uint32_t */
-	TOOL_SIZE,  /* uint64_t, bytes */
-	TOOL_TEXT,  /* const char * */
+	TOOL_FLAG,   /* bool */
+	TOOL_COUNT,  /* uint32_t */
+	TOOL_SIZE,   /* uint64_t, bytes */
+	TOOL_NUMBER, /* struct tool_number */
+	TOOL_CHOICE, /* struct tool_choice */
+	TOOL_TEXT,   /* const char * */
 	/* struct tool_devices: separated by commas (\, is one in a name), positional, repeatable */
 	TOOL_DEVICES,
+};
+
+struct tool_number {
+	double value, least, most;
+};
+
+struct tool_choice {
+	unsigned value;       /* an index into */
+	const char *names[8]; /* ended by NULL */
 };
 
 struct tool_option {
@@ -75,7 +86,13 @@ struct tool_option {
 
 /* Set the options' values; failures are printed. Return: TOOL_GO_ON, else an exit code. */
 int tool_options_parse(const struct tool_command *command, int argc, char **argv);
-void tool_options_print(const struct tool_option *options, FILE *out);
+void tool_print_option(const char *name, const char *argument, const char *help, FILE *out);
+
+/* Was an option given that is none of @names (NULL-ended)? Of the command line parsed last. */
+bool tool_gave_other_than(const struct tool_command *command, const char *const names[]);
+
+/* "1GB,2GB". Return: how many; 0: not 1 to @most sizes above 0 and up to 1 PiB. */
+unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most);
 
 /* Parse the options, do the action, free what was named. Return: the exit code. */
 int tool_run(const struct tool_command *command, int argc, char **argv);
@@ -96,16 +113,20 @@ bool tool_is_misspelt(const char *typed, const char *name);
 
 struct tool_table; /* rows of text, columns as wide as their widest cell */
 
-struct tool_column {
-	const char *title;
-	bool right; /* align to the right: numbers */
-};
+/* "NAME|>SIZE": the titles of the columns; numbers are aligned to the right. */
+struct tool_table *tool_table_new(const char *titles);
+/* A text for each column. */
+#define tool_table_row(table, ...) tool_table_add(table, (const char *const[]){__VA_ARGS__, NULL})
+void tool_table_add(struct tool_table *table, const char *const cells[]);
+/* Print it, unless @out is NULL, and free it. */
+void tool_table_end(struct tool_table *table, FILE *out);
 
-struct tool_table *tool_table_new(const struct tool_column *columns, unsigned count);
-void tool_table_cell(struct tool_table *table, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-void tool_table_print(const struct tool_table *table, FILE *out);
-void tool_table_free(struct tool_table *table);
+/* A short text, in memory of the block that it stands in. */
+#define TOOL_SHORT(...) tool_format((char[64]){0}, 64, __VA_ARGS__)
+const char *tool_format(char *buf, size_t len, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* "-" for nothing */
+const char *tool_or_dash(const char *text);
 
 /* Print @text that came from elsewhere: nothing in it does anything to a terminal. */
 void tool_print_text(const char *text, FILE *out);
@@ -116,11 +137,21 @@ json_t *tool_json_text(const char *text);
 /* Print @document (stolen). Return: TOOL_DONE, or TOOL_FAILED: it could not be written. */
 int tool_print_json(json_t *document);
 
+/* Can @path be written? Asked before measuring; leaves no trace. Return: 0; -errno, in words. */
+int tool_output_check(const char *path);
+
+/* Make the file anew; @what: it is "the chart", say. Return: 0; -errno, in words. */
+int tool_output_write(const char *path, const char *what, void (*write)(void *context, FILE *out),
+		      void *context);
+
 /* TOOL_REFUSED: not done to be safe: in use, not empty, or no longer the same; or TOOL_FAILED. */
 int tool_exit_code(const struct tool_command *command, int error);
 
 /* Report a failure whose words are in spw_last_error(). Return: the exit code for @error. */
 int tool_fail(const struct tool_command *command, int error, bool json);
+
+/* Ask on the terminal. Return: whether the answer begins with @agreed, in small letters or not. */
+bool tool_ask(const char *question, const char *agreed);
 
 /* Report that somebody did not agree. Return: TOOL_REFUSED. */
 int tool_refuse(const struct tool_command *command, const char *text, bool json);
@@ -132,6 +163,9 @@ json_t *tool_json_geometry(const struct spw_geometry *geometry);
 json_t *tool_json_store(const struct spw_store_info *info);
 json_t *tool_json_drive(const struct spw_drive_info *drive);
 void tool_print_store(const struct spw_store_info *info, FILE *out);
+/* spw_check() of them; *@drives: for free(), also after a failure. */
+int tool_check_store(const struct tool_devices *devices, struct spw_store_info *info,
+		     struct spw_drive_info **drives);
 void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE *out);
 
 /* Wear and health of the NVMe devices, below a blank line; nothing when there is none. */
@@ -144,12 +178,15 @@ struct spw_vfio_probe_info;
 int tool_find_controllers(const char *const paths[], unsigned count,
 			  struct spw_vfio_probe_info **controllers);
 
-/* Are all addresses of NVMe controllers? Says if not. Return: TOOL_DONE; another exit code. */
-int tool_check_controllers(const struct tool_command *command, const struct tool_devices *named,
-			   bool as_json);
+/* Do @act with each, print them as JSON or by @print. Return: the exit code. */
+int tool_each_controller(const struct tool_command *command, const struct tool_devices *named,
+			 bool as_json,
+			 int (*act)(const char *address, struct spw_vfio_probe_info *controller),
+			 void (*print)(const struct spw_vfio_probe_info *controller));
 
 /* Can a process drive them, what hinders it; below a blank line. None: nothing. */
 void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int count, FILE *out);
 json_t *tool_json_controller(const struct spw_vfio_probe_info *controller);
+json_t *tool_json_controllers(const struct spw_vfio_probe_info *controllers, int count);
 
 #endif

@@ -35,20 +35,42 @@ json_t *tool_json_controller(const struct spw_vfio_probe_info *controller)
 			 tool_json_text(controller->device_node));
 }
 
-int tool_check_controllers(const struct tool_command *command, const struct tool_devices *named,
-			   bool as_json)
+json_t *tool_json_controllers(const struct spw_vfio_probe_info *controllers, int count)
+{
+	json_t *array = json_array();
+
+	for (int i = 0; i < count; i++)
+		(void)json_array_append_new(array, tool_json_controller(&controllers[i]));
+	return array;
+}
+
+int tool_each_controller(const struct tool_command *command, const struct tool_devices *named,
+			 bool as_json,
+			 int (*act)(const char *address, struct spw_vfio_probe_info *controller),
+			 void (*print)(const struct spw_vfio_probe_info *controller))
 {
 	struct spw_vfio_probe_info controller = {.size = sizeof(controller)};
+	json_t *array = json_array();
+	int result = 0;
 
-	for (unsigned i = 0; i < named->count; i++) {
-		int result = spw_vfio_examine(named->paths[i], &controller);
-
-		if (result == -EINVAL)
-			return tool_usage_error(command, "%s", spw_last_error());
-		if (result)
-			return tool_fail(command, result, as_json);
+	/* All are looked at before anything is done with the first. */
+	for (unsigned i = 0; i < named->count && result == 0; i++)
+		result = spw_vfio_examine(named->paths[i], &controller);
+	if (result == -EINVAL) {
+		json_decref(array);
+		return tool_usage_error(command, "%s", spw_last_error());
 	}
-	return TOOL_DONE;
+	for (unsigned i = 0; i < named->count && result == 0; i++) {
+		result = act(named->paths[i], &controller);
+		if (result == 0 && as_json)
+			(void)json_array_append_new(array, tool_json_controller(&controller));
+		else if (result == 0)
+			print(&controller);
+	}
+	if (result == 0 && as_json)
+		return tool_print_json(json_pack("{s:o}", "controllers", array));
+	json_decref(array);
+	return result == 0 ? TOOL_DONE : tool_fail(command, result, as_json);
 }
 
 /* Is @path one of the controller's, by either of its names? */
@@ -115,33 +137,24 @@ static void print_groups(const struct spw_vfio_probe_info *controllers, int coun
 
 void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int count, FILE *out)
 {
-	static const struct tool_column columns[] = {
-		{"CONTROLLER", false}, {"DRIVER", false}, {"IOMMU GROUP", true}, {"NUMA", true},
-		{"VFIO", false},       {"BY", false},     {"MODEL", false},      {"DEVICES", false},
-	};
 	struct tool_table *table =
-		count > 0 ? tool_table_new(columns, SPW_ARRAY_LEN(columns)) : NULL;
+		tool_table_new("CONTROLLER|DRIVER|>IOMMU GROUP|>NUMA|VFIO|BY|MODEL|DEVICES");
 	bool headed = false;
 
 	for (int i = 0; i < count; i++) {
 		const struct spw_vfio_probe_info *c = &controllers[i];
+		bool bound = strcmp(c->driver, "vfio-pci") == 0;
 
-		tool_table_cell(table, "%s", c->address);
-		tool_table_cell(table, "%s", c->driver[0] ? c->driver : "-");
-		tool_table_cell(table, c->iommu_group < 0 ? "-" : "%d", c->iommu_group);
-		tool_table_cell(table, c->numa_node < 0 ? "-" : "%d", c->numa_node);
-		tool_table_cell(table, "%s", verdict(c));
-		tool_table_cell(table, "%s", c->way[0] ? c->way : "-");
-		tool_table_cell(table, "%s", c->model[0] ? c->model : "-");
-		if (strcmp(c->driver, "vfio-pci") == 0)
-			tool_table_cell(table, "pci:%s/1", c->address);
-		else
-			tool_table_cell(table, "%s", c->block_devices[0] ? c->block_devices : "-");
+		tool_table_row(table, c->address, tool_or_dash(c->driver),
+			       c->iommu_group < 0 ? "-" : TOOL_SHORT("%d", c->iommu_group),
+			       c->numa_node < 0 ? "-" : TOOL_SHORT("%d", c->numa_node), verdict(c),
+			       tool_or_dash(c->way), tool_or_dash(c->model),
+			       bound ? TOOL_SHORT("pci:%s/1", c->address)
+				     : tool_or_dash(c->block_devices));
 	}
-	if (table) {
+	if (count > 0)
 		(void)fputc('\n', out);
-		tool_table_print(table, out);
-	}
+	tool_table_end(table, count > 0 ? out : NULL);
 	for (int i = 0; i < count; i++) {
 		for (uint32_t j = 0; j < controllers[i].obstacles; j++) {
 			(void)fprintf(out, "%s%s\n", headed ? "" : "\nIn the way of vfio:\n",
@@ -149,6 +162,5 @@ void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int c
 			headed = true;
 		}
 	}
-	tool_table_free(table);
 	print_groups(controllers, count, out);
 }

@@ -7,10 +7,6 @@ what was done.
 
   python -m spillway.bench --quick                    minutes, tiny models, on four files
   python -m spillway.bench --devices /dev/a,/dev/b    on a store made by `spillway format`
-  python -m spillway.bench --batches 4 --twice --grad-memory kept,freed,early --throttle 0.5 \\
-      --minutes 25 --devices /dev/a,/dev/b
-  python -m spillway.bench --batches 4 --malloc libc,run --devices /dev/a,/dev/b
-                                                      then the same with --resume
 """
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ from .. import _library
 from . import blas, results
 from ..demo.data import collect_text
 from ..demo.ending import exits_on, later
-from .report import (GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw, kind_of,
+from .report import (GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw_curves, kind_of,
                      rows_of)
 from .throttle import Throttle
 
@@ -246,20 +242,23 @@ def cells_of(args: argparse.Namespace) -> List[Cell]:
     return cells
 
 
+def python_under(malloc: str, args: argparse.Namespace) -> List[str]:
+    return [*([args.command, "run", "--"] if malloc == "run" else []), sys.executable]
+
+
 def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: Path) -> List[str]:
     mode = "spillway" if cell.mode == THROTTLED else cell.mode
-    command = [args.command, "run", "--"] if cell.malloc == "run" else []
-    command += [sys.executable, str(args.examples / f"{cell.model}.py"), "--mode", mode, "--batch",
-                str(cell.batch)]
-    command += ["--json", str(result), "--steps", str(cell.steps), "--text", str(args.text),
-                "--grad-memory", cell.grad_memory]
-    for name in ("layers", "hidden", "sequence", "threads"):
-        command += [f"--{name}", str(getattr(args, name))]
+    options: Dict[str, Any] = {name: getattr(args, name) for name in (
+        "layers", "hidden", "sequence", "threads", "text")}
+    options.update({"mode": mode, "batch": cell.batch, "json": result, "steps": cell.steps,
+                    "grad-memory": cell.grad_memory})
     if mode == "spillway":
-        command += ["--devices", ",".join(drives)]
-        command += ["--arena-bytes", str(args.arena_bytes)] if args.arena_bytes else []
-        command += ["--cache", args.cache] if args.cache else []
-    return [*command, "--gradients"]
+        options.update({"devices": ",".join(drives), "arena-bytes": args.arena_bytes,
+                        "cache": args.cache})
+    words = [word for name, value in options.items() if value
+             for word in (f"--{name}", str(value))]
+    return [*python_under(cell.malloc, args), str(args.examples / f"{cell.model}.py"), *words,
+            "--gradients"]
 
 
 def needed_bandwidth(run: Dict[str, Any]) -> Tuple[float, float]:
@@ -282,12 +281,12 @@ def environment_of(malloc: str) -> Dict[str, str]:
 def end(process: "subprocess.Popen[str]") -> None:
     """One that runs still is asked to end: killed, it would leave its store's status page
     behind."""
-    process.terminate()
-    try:
-        process.wait(ENDS_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    with process:  # whose end closes its pipe, and waits
+        process.terminate()
+        try:
+            process.wait(ENDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def run_one(command: List[str], malloc: str, screen: Screen, title: str,
@@ -296,25 +295,19 @@ def run_one(command: List[str], malloc: str, screen: Screen, title: str,
 
     :raises RuntimeError: the run failed
     """
-    with tempfile.TemporaryFile("w+") as output:
-        process = None
+    with tempfile.TemporaryFile("w+") as output, contextlib.ExitStack() as stack:
+        with later(signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output, text=True,
+                                       env=environment_of(malloc),
+                                       preexec_fn=throttle.enter if throttle else None)
+            stack.callback(end, process)
         said: List[str] = []
-        try:
-            with later(signal.SIGINT, signal.SIGTERM):
-                process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=output,
-                                           text=True, env=environment_of(malloc),
-                                           preexec_fn=throttle.enter if throttle else None)
-            assert process.stderr is not None
-            for line in process.stderr:
-                said = (said + [line.rstrip()])[-20:]
-                screen.passing(f"{title}{line.rstrip()}")
-            if process.wait() != 0:
-                raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(said))
-        finally:
-            if process is not None:
-                end(process)
-                if process.stderr is not None:
-                    process.stderr.close()
+        assert process.stderr is not None
+        for line in process.stderr:
+            said = (said + [line.rstrip()])[-20:]
+            screen.passing(f"{title}{line.rstrip()}")
+        if process.wait() != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n" + "\n".join(said))
         output.seek(0)
         return output.read()
 
@@ -341,19 +334,17 @@ def run_cell(
         result = Path(folder) / "result.json"
         run_one(command_of(args, cell, drives, result), cell.malloc, screen, title, throttle)
         run = json.loads(result.read_text())
-        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, grad_memory=cell.grad_memory,
-                   malloc=cell.malloc,
-                   round=cell.round, **speeds)
+        run.update(model=cell.model, mode=cell.mode, batch=cell.batch, malloc=cell.malloc,
+                   grad_memory=cell.grad_memory, round=cell.round, **speeds)
         return run
 
 
 def time_hooks(args: argparse.Namespace, drives: List[str], screen: Screen) -> List[Dict[str, Any]]:
     """In a process with the allocator's settings of the runs."""
     screen.passing("time in hooks")
-    command = [args.command, "run", "--"] if args.malloc[0] == "run" else []
-    command += [sys.executable, "-m", "spillway.bench.hooks", *drives]
-    return [json.loads(line) for line in run_one(command, args.malloc[0], screen,
-                                                 "time in hooks ").splitlines()]
+    command = [*python_under(args.malloc[0], args), "-m", "spillway.bench.hooks", *drives]
+    printed = run_one(command, args.malloc[0], screen, "time in hooks ")
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, Any],
@@ -374,8 +365,8 @@ def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, 
             screen.line(f"{len(left) - index + 1} runs are left out: they would not end within "
                         f"{args.minutes:g} minutes")
             return
-        words = (f", {cell.malloc}" if len(args.malloc) > 1
-                 else "") + (f", gradients {cell.grad_memory}" if len(args.grad_memory) > 1 else "")
+        words = f", {cell.malloc}" if len(args.malloc) > 1 else ""
+        words += f", gradients {cell.grad_memory}" if len(args.grad_memory) > 1 else ""
         title = f"[{index}/{len(left)}] {cell.model} batch {cell.batch} {cell.mode}{words}: "
         runs.append(run_cell(args, cell, drives, runs, screen, title))
         lasted[cell.kind()] = seconds = time.monotonic() - now
@@ -395,10 +386,7 @@ def save(args: argparse.Namespace, document: Dict[str, Any]) -> None:
 
 
 def write(args: argparse.Namespace, document: Dict[str, Any], screen: Screen) -> None:
-    try:
-        draw(document["runs"], args.out)
-    except ImportError as error:
-        screen.line(f"no charts ({error}): apt-get install python3-matplotlib")
+    draw_curves(document["runs"], args.out)
     written = json.loads((args.out / RESULTS).read_text())
     (args.out / "report.md").write_text(results.section(written, Path(RESULTS).stem))
     screen.line(f"report: {args.out / 'report.md'}")

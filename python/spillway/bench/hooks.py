@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-# spillway/bench/hooks.py - the time that the hooks on saved tensors take: python -m spillway.bench.hooks DRIVE...
-"""Measured from outside: the functions that autograd calls are timed, around chains of operations that save one tensor each,
-and around the layers of a transformer, whose tensors are of several lengths, and some of which are saved twice or kept. Nothing
-of it is in what a training runs. Prints one JSON object per program.
+# spillway/bench/hooks.py - the time that the hooks on saved tensors take
+"""Measured from outside: the functions that autograd calls are timed, around chains of operations
+that save one tensor each, and around the layers of a transformer, whose tensors are of several
+lengths, and some of which are saved twice or kept. Nothing of it is in what a training runs. Prints
+one JSON object per program.
 
   python -m spillway.bench.hooks /dev/a,/dev/b      (or the drives one by one; they hold a store)
 """
@@ -28,7 +29,8 @@ import spillway.torch
 
 from ..demo.ending import exits_on
 
-LENGTHS = (64 << 10, 256 << 10, 2 << 20, 8 << 20)  # bytes; the first is the shortest that is not kept for being small
+# bytes; the first is the shortest that is not kept for being small
+LENGTHS = (64 << 10, 256 << 10, 2 << 20, 8 << 20)
 TENSORS = 500
 BYTES_MAX = 1 << 30  # of all tensors of a chain
 LAYERS, HIDDEN, SEQUENCE, BATCH = 4, 768, 512, 4
@@ -49,7 +51,8 @@ class _Chain(nn.Module):
 class _Layers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(HIDDEN, HIDDEN // 64, 4 * HIDDEN, 0.0, "gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(HIDDEN, HIDDEN // 64, 4 * HIDDEN, 0.0, "gelu",
+                                           batch_first=True, norm_first=True)
         self._layers = nn.TransformerEncoder(layer, LAYERS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,8 +75,8 @@ def _itself(thing: Any) -> Any:
 
 
 def _cost_of_clocks(model: nn.Module, x: torch.Tensor) -> float:
-    """What lies between their readings around a hook that does nothing, in the same program: there the operations sweep the caches
-    that the clocks are read from. Nanoseconds."""
+    """Nanoseconds between their readings around a hook that does nothing, in the same program:
+    there the operations sweep the caches that the clocks are read from."""
     costs: List[int] = []
     with torch.autograd.graph.saved_tensors_hooks(_timed(_itself, costs, []), _itself):
         model(x)
@@ -85,17 +88,15 @@ def _timed_step(off: Any, model: nn.Module, x: torch.Tensor, clocks: float) -> D
     saves_wall: List[int] = []
     uses: List[int] = []
     hooks = torch.autograd.graph.saved_tensors_hooks(
-        _timed(off._session.pack, saves, saves_wall), _timed(lambda packed: packed.unpack(), uses, [])
-    )
+        _timed(off._session.pack, saves, saves_wall),
+        _timed(lambda packed: packed.unpack(), uses, []))
     with off, hooks:
         model(x).sum().backward()
-    return {
-        "save_us": (statistics.median(saves) - clocks) / 1000,
-        "save_us_mean": (statistics.mean(saves) - clocks) / 1000,
-        "save_us_wall": statistics.median(saves_wall) / 1000,
-        "use_us": (statistics.median(uses) - clocks) / 1000,
-        "use_us_mean": (statistics.mean(uses) - clocks) / 1000,
-    }
+    found = {"save_us_wall": statistics.median(saves_wall) / 1000}
+    for way, times in (("save", saves), ("use", uses)):
+        found[f"{way}_us"] = (statistics.median(times) - clocks) / 1000
+        found[f"{way}_us_mean"] = (statistics.mean(times) - clocks) / 1000
+    return found
 
 
 def _medians(steps: List[Dict[str, float]]) -> Dict[str, float]:
@@ -103,9 +104,9 @@ def _medians(steps: List[Dict[str, float]]) -> Dict[str, float]:
 
 
 def hook_times(store: Any, rounds: int = 5, length_bytes: int = LENGTHS[0]) -> Dict[str, float]:
-    """Of a chain of tensors of one length, microseconds per tensor, the medians of some rounds' medians and means: CPU time of the
-    thread, that neither other programs nor slow drives lengthen, and for saving, which waits for nothing, the time on the clock too.
-    What reading the clocks takes is taken off."""
+    """Of a chain of tensors of one length, microseconds per tensor, the medians of some rounds'
+    medians and means: CPU time of the thread without that of reading the clocks, and for saving,
+    which waits for nothing, the time on the clock too."""
     model = _Chain(max(1, min(TENSORS, BYTES_MAX // length_bytes)))
     x = torch.randn(length_bytes // 4, requires_grad=True)
     clocks = _cost_of_clocks(model, x)
@@ -118,7 +119,8 @@ def hook_times(store: Any, rounds: int = 5, length_bytes: int = LENGTHS[0]) -> D
 
 
 def layer_times(store: Any, rounds: int = 5) -> Dict[str, float]:
-    """The same of the layers of a transformer, offloaded as a training is: by default, step by step, those by a plan."""
+    """The same of the layers of a transformer, offloaded as a training is: by default, step by
+    step, those by a plan."""
     model = _Layers()
     x = torch.randn(BATCH, SEQUENCE, HIDDEN, requires_grad=True)
     clocks = _cost_of_clocks(model, x)
@@ -131,12 +133,14 @@ def layer_times(store: Any, rounds: int = 5) -> Dict[str, float]:
 def main(drives: Sequence[str]) -> int:
     names = [name for drive in drives for name in drive.split(",")]
     if not names or names[0].startswith("-"):
-        print(__doc__, file=sys.stdout if names[:1] in (["-h"], ["--help"]) else sys.stderr)
-        return 0 if names[:1] in (["-h"], ["--help"]) else 2
+        asked = names[:1] in (["-h"], ["--help"])
+        print(__doc__, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
     try:
         with spillway.Store(names) as store:
             for length in LENGTHS:
-                row = {"name": f"{length >> 10:,} KiB", "length_bytes": length, **hook_times(store, 5, length)}
+                row = {"name": f"{length >> 10:,} KiB", "length_bytes": length,
+                       **hook_times(store, 5, length)}
                 print(json.dumps(row), flush=True)
             row = {"name": f"{LAYERS} layers, hidden {HIDDEN}", **layer_times(store)}
             print(json.dumps(row), flush=True)

@@ -7,21 +7,19 @@ import statistics
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
 
+from ..demo.chart import Point, draw
 from .results import Row, row
 
 MODES = ("keep", "recompute", "spillway")
 THROTTLED = "throttled"  # mode spillway on drives slowed down
-SHOWN = MODES + (THROTTLED,)
-COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d", THROTTLED: "#8a8a3c"}
-# What becomes of gradients: the examples' option --grad-memory. It changes where the peak of memory
-# lies, in every mode: only runs of the same are compared.
+# What becomes of gradients: the examples' option --grad-memory. Only runs of the same are compared.
 GRADIENTS = {
     "freed": "freed after the step",
     "kept": "kept and zeroed in place",
     "early": "let go in the backward pass",
 }
-# Where large blocks of memory come from, in every mode: only runs of the same are compared, but for
-# one line that says so.
+# Where large blocks of memory come from. Only runs of the same are compared, but for one row that
+# says so.
 MALLOCS = {
     "tuned": "glibc's malloc, told to take large blocks from the system on huge pages and to give "
              "them back, as `make demo` does",
@@ -30,8 +28,7 @@ MALLOCS = {
 }
 MIB = 1 << 20
 Run = Dict[str, Any]
-Kind = Tuple[str, str, int, str,
-             str]  # model, mode, batch, what becomes of gradients, where large blocks come from
+Kind = Tuple[str, str, int, str, str]  # model, mode, batch, one of GRADIENTS, one of MALLOCS
 Kinds = Dict[Kind, List[Run]]
 Figure = Callable[[Run], float]
 
@@ -183,8 +180,7 @@ def _against_libc(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Itera
 def hook_rows(programs: List[Dict[str, Any]]) -> Iterator[Row]:
     for hooks in programs:
         for key, words in (("save_us", "saving, median"), ("save_us_mean", "saving, mean"),
-                           ("use_us", "using, median"),
-                           ("use_us_mean", "using, mean")):
+                           ("use_us", "using, median"), ("use_us_mean", "using, mean")):
             yield row(f"CPU time in hooks, tensors of {hooks['name']}: {words}", hooks[key], "us")
 
 
@@ -206,44 +202,20 @@ def rows_of(document: Dict[str, Any]) -> List[Row]:
     return rows + list(hook_rows(document.get("hooks", [])))
 
 
-def draw(runs: List[Run], folder: Path) -> List[Path]:
-    """The recompute-offload-keep curve of each model: tokens per second over the memory of
-    activations, a line per mode along the batch sizes.
-
-    :raises ImportError: no matplotlib
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def draw_curves(runs: List[Run], folder: Path) -> None:
+    """MODEL.svg: tokens per second over the memory of activations, along the batch sizes."""
     kinds = kinds_of(runs)
-    files = []
     for model in dict.fromkeys(run["model"] for run in runs):
-        figure, axes = pyplot.subplots(figsize=(7, 4.5))
         # Activations are the same whatever becomes of gradients.
         _, _, _, *first = next(kind for kind in kinds if kind[0] == model)
-        for mode in SHOWN:
-            points = sorted((b, of_kind) for (m, kind, b, *how), of_kind in kinds.items()
-                            if (m, kind, *how) == (model, mode, *first))
-            if not points:
-                continue
-            across = [statistics.median(_values(of_kind, activation_peak)) for _, of_kind in points]
-            up = [statistics.median(_values(of_kind, tokens_per_second)) for _, of_kind in points]
-            axes.plot(across, up, "o-", color=COLOURS[mode], label=mode)
-            for (batch, _), x, y in zip(points, across, up):
-                axes.annotate(f"batch {batch}", (x, y), textcoords="offset points", xytext=(5, 5),
-                              fontsize=8)
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("activation peak, MiB")
-        axes.set_ylabel("tokens per second")
-        axes.set_title(f"{model}: recompute, offload, keep")
-        axes.grid(alpha=0.3)
-        axes.legend()
-        for kind in ("svg", "png"):
-            path = folder / f"{model}.{kind}"
-            figure.savefig(path, dpi=120, bbox_inches="tight")
-            files.append(path)
-        pyplot.close(figure)
-    return files
+        curves: Dict[str, List[Point]] = {}
+        for (name, mode, batch, *how), of_kind in sorted(kinds.items()):
+            if (name, how) == (model, first):
+                peaks = _values(of_kind, activation_peak)
+                speeds = _values(of_kind, tokens_per_second)
+                curves.setdefault(mode, []).append(
+                    Point(statistics.median(peaks), statistics.median(speeds), min(speeds),
+                          max(speeds), f"{mode}, batch {batch}"))
+        text = draw(f"{model}: recompute, offload, keep", "activation peak (MiB)",
+                    "tokens per second", curves)
+        (folder / f"{model}.svg").write_text(text)

@@ -102,10 +102,9 @@ def section(document: Dict[str, Any], name: str) -> str:
 def render(folder: Path) -> str:
     """:raises ValueError: a file is none of ours"""
     parts = ["# Results\n\nWritten by `make results` from what the benches left in `build/bench`; "
-             "what is not here"
-             " was not measured.\n[BENCHMARKING.md](BENCHMARKING.md) says how, the JSON files "
-             "name the command of"
-             " each row. Compare ratios,\nnot numbers of different machines.\n"]
+             "what is not here was not measured.\n[BENCHMARKING.md](BENCHMARKING.md) says how, the "
+             "JSON files name the command of each row. Compare ratios,\nnot numbers of different "
+             "machines.\n"]
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict) or not {"title", "machine", "rows"} <= set(document):

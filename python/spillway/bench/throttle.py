@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/bench/throttle.py - runs a process with block devices slowed down to a given speed
-"""By the blkio (v1) or io (v2) controller of the kernel: it holds for what runs in a group of its own, and for nothing else.
-Needs root. Plain files cannot be throttled: loop devices over them can."""
+"""By the blkio (v1) or io (v2) controller of the kernel: it holds for what runs in a group of its
+own, and for nothing else. Needs root. Plain files cannot be throttled: loop devices over them
+can."""
 from __future__ import annotations
 
 import os
@@ -19,7 +20,8 @@ class Throttle:
     :raises OSError: the system does not do that, or not for these devices, or not for this user
     """
 
-    def __init__(self, devices: List[str], write_bytes_per_second: int, read_bytes_per_second: int) -> None:
+    def __init__(self, devices: List[str], write_bytes_per_second: int,
+                 read_bytes_per_second: int) -> None:
         numbers = [number_of(device) for device in devices]
         self._enabled: Optional[Path] = None
         self._group = self._make_group(f"spillway-bench-{os.getpid()}")
@@ -29,23 +31,27 @@ class Throttle:
                     limits = f"{number} wbps={write_bytes_per_second} rbps={read_bytes_per_second}"
                     (self._group / "io.max").write_text(limits)
                 else:
-                    for name, speed in (("write", write_bytes_per_second), ("read", read_bytes_per_second)):
-                        (self._group / f"blkio.throttle.{name}_bps_device").write_text(f"{number} {speed}")
+                    for name, speed in (("write", write_bytes_per_second),
+                                        ("read", read_bytes_per_second)):
+                        limit = self._group / f"blkio.throttle.{name}_bps_device"
+                        limit.write_text(f"{number} {speed}")
         except OSError as error:
             self.close()
-            raise OSError(error.errno, f"{' '.join(devices)} cannot be throttled: {error.strerror}") from error
+            raise OSError(error.errno,
+                          f"{' '.join(devices)} cannot be throttled: {error.strerror}") from error
 
     def _make_group(self, name: str) -> Path:
         if (CGROUPS / "blkio/cgroup.procs").exists():
             parent = CGROUPS / "blkio"
-        elif (CGROUPS / "cgroup.controllers").exists() and "io" in (CGROUPS / "cgroup.controllers").read_text().split():
+        elif "io" in _words(CGROUPS / "cgroup.controllers"):
             parent = CGROUPS
             control = parent / "cgroup.subtree_control"
-            if "io" not in control.read_text().split():
+            if "io" not in _words(control):
                 control.write_text("+io")
                 self._enabled = control
         else:
-            raise OSError(0, "this system has no blkio (v1) or io (v2) cgroup controller: leave out --throttle")
+            raise OSError(0, "this system has no blkio (v1) or io (v2) cgroup controller: leave "
+                          "out --throttle")
         group = parent / name
         group.mkdir()
         return group
@@ -67,6 +73,10 @@ class Throttle:
                 time.sleep(0.05)
         if self._enabled is not None:
             self._enabled.write_text("-io")
+
+
+def _words(path: Path) -> List[str]:
+    return path.read_text().split() if path.exists() else []
 
 
 def number_of(device: str) -> str:

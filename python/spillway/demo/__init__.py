@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: MIT
 # spillway/demo/__init__.py - the demonstration: one small GPT trained in three modes
-"""Run by scripts/demo.sh (``make demo``): ``train`` trains in one mode and writes JSON, ``report`` compares the
-modes."""
+"""scripts/demo.sh (``make demo``) trains python/examples/gpt.py in each mode; ``report`` compares
+what it wrote. The rest is what the examples and the bench share."""

@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Iterator, Tuple
+from typing import Iterator
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open while PyTorch is loaded: no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open yet: no traceback
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ _SKIP = {"build", "node_modules", "__pycache__"}
 
 def _files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _SKIP and not name.startswith((".", "build-")))
+        folders[:] = sorted(name for name in folders
+                            if name not in _SKIP and not name.startswith((".", "build-")))
         for name in sorted(names):
             path = Path(folder, name)
             if path.suffix in _SUFFIXES and not path.is_symlink():
@@ -40,15 +41,6 @@ def tokens_of(text: bytes, at_least: int) -> Tensor:
     if len(text) < at_least:
         raise ValueError(f"the text has {len(text)} bytes, {at_least} are needed")
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).to(torch.int64)
-
-
-def batches(text: Tensor, batch: int, sequence: int, seed: int) -> Iterator[Tuple[Tensor, Tensor]]:
-    """Endless random cuts (tokens, targets) of the text; the same for the same seed."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        starts = torch.randint(len(text) - sequence - 1, (batch,), generator=generator).tolist()
-        rows = torch.stack([text[start : start + sequence + 1] for start in starts])
-        yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/ending.py - a program that is asked to end does so by an exception: what is open is closed
+# spillway/demo/ending.py - a program that is asked to end does so by an exception
 from __future__ import annotations
 
 import contextlib
@@ -10,8 +10,8 @@ from typing import Any, Iterator, List
 
 
 def ends_at_once(name: str) -> None:
-    """Until there is another handler, Ctrl-C ends the program with a line and without a traceback: while its modules are
-    loaded nothing is open that would have to be closed."""
+    """Until there is another handler, Ctrl-C ends the program with a line and without a traceback:
+    while its modules are loaded nothing is open that would have to be closed."""
 
     def end(number: int, _frame: Any) -> None:
         with contextlib.suppress(OSError):
@@ -23,12 +23,14 @@ def ends_at_once(name: str) -> None:
 
 @contextlib.contextmanager
 def exits_on(*numbers: int) -> Iterator[None]:
-    """By default these signals end a process at once: its stores are then closed by the kernel, and the pages in which they tell
-    about themselves stay in /dev/shm until somebody looks. Here they raise SystemExit, in the main thread."""
+    """By default these signals end a process at once: its stores are then closed by the kernel, and
+    the pages in which they tell about themselves stay in /dev/shm until somebody looks. Here they
+    raise SystemExit, in the main thread."""
     asked = []
 
     def end(number: int, _frame: Any) -> None:
-        # It takes a moment. Another Ctrl-C ends it at once; SIGTERM often comes after one, from the parent.
+        # It takes a moment. Another Ctrl-C ends it at once; SIGTERM often comes after one, from the
+        # parent.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         asked.append(number)
@@ -46,12 +48,17 @@ def exits_on(*numbers: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def later(*numbers: int) -> Iterator[None]:
-    """These signals do what they do at the end of this. Interrupted while it starts a process, a program would not know of it."""
-    if threading.current_thread() is not threading.main_thread():  # signals are handled in the main thread alone
+    """These signals do what they do at the end of this. Interrupted while it starts a process, a
+    program would not know of it."""
+    # signals are handled in the main thread alone
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: List[int] = []
-    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    before = {
+        number: signal.signal(number, lambda number, _frame: came.append(number))
+        for number in numbers
+    }
     try:
         yield
     finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/memory.py - how much memory this process had resident at most, as a whole and in each part of a step
+# spillway/demo/memory.py - the most memory that was resident, in all and in each part of a step
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Dict
 
 
 def rss_peak_bytes() -> int:
-    """The most memory this process has had resident, and the huge pages that it holds, which the kernel does not count
-    as that."""
+    """The most memory this process has had resident, and the huge pages that it holds, which the
+    kernel does not count as that."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return sum(int(status[name].split()[0]) * 1024 for name in ("VmHWM", "HugetlbPages"))
 
 
 class RssPeaks:
-    """Peaks by phase. The kernel keeps the high-water mark, so no peak is too short to be seen; it is reset between
-    phases."""
+    """Peaks by phase. The kernel keeps the high-water mark, so no peak is too short to be seen; it
+    is reset between phases."""
 
     def __init__(self) -> None:
         self.most = 0  # bytes, since the process began
@@ -35,5 +35,6 @@ class RssPeaks:
             self._resets = False
 
     def phases(self) -> Dict[str, int]:
-        """Bytes by phase, the most of all its times; empty where the kernel does not let the mark be reset."""
+        """Bytes by phase, the most of all its times; empty where the kernel does not let the mark
+        be reset."""
         return dict(self._phases) if self._resets else {}

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+# spillway/demo/chart.py - the recompute-offload-keep curve as SVG
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Callable, Dict, List
+
+_COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d",
+            "throttled": "#8a8a3c"}
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 440, 70, 60, 50, 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: float
+    y: float
+    low: float  # of y in all rounds
+    high: float
+    words: str
+
+
+def _nice_step(span: float) -> float:
+    """1, 2 or 5 times a power of ten: two to five of them fit in the span."""
+    raw = span / 5
+    unit = 10.0 ** math.floor(math.log10(raw))
+    return next(unit * k for k in (1, 2, 5, 10) if unit * k >= raw)
+
+
+def _text(x: float, y: float, anchor: str, text: str, more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{text}</text>'
+
+
+def _grid(limit: float, to_pixel: Callable[[float], float], vertical: bool) -> List[str]:
+    parts = []
+    tick, step = 0.0, _nice_step(limit)
+    while tick <= limit:
+        at, number = to_pixel(tick), f"{tick:g}"
+        if vertical:
+            line = f"M{at:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"
+            label = _text(at, _HEIGHT - _BOTTOM + 18, "middle", number)
+        else:
+            line = f"M{_LEFT} {at:.1f}H{_WIDTH - _RIGHT}"
+            label = _text(_LEFT - 8, at + 4, "end", number)
+        parts += [f'<path d="{line}" stroke="#e4e4e4"/>', label]
+        tick = round(tick + step, 10)
+    return parts
+
+
+def draw(title: str, x_words: str, y_words: str, curves: Dict[str, List[Point]]) -> str:
+    """A curve per mode, both axes from zero."""
+    points = [point for curve in curves.values() for point in curve]
+    x_max, y_max = (1.15 * max(values) or 1.0 for values in zip(*((p.x, p.high) for p in points)))
+
+    def x(value: float) -> float:
+        return _LEFT + value / x_max * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(value: float) -> float:
+        return _HEIGHT - _BOTTOM - value / y_max * (_HEIGHT - _BOTTOM - _TOP)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        _text(_WIDTH / 2, 26, "middle", title, ' font-size="15"'),
+        _text(_WIDTH / 2, _HEIGHT - 14, "middle", x_words),
+        _text(20, _HEIGHT / 2, "middle", y_words, f' transform="rotate(-90 20 {_HEIGHT / 2})"'),
+        *_grid(x_max, x, True), *_grid(y_max, y, False),
+    ]
+    for mode, curve in curves.items():
+        path = "M" + "L".join(f"{x(p.x):.1f} {y(p.y):.1f}" for p in curve)
+        path += "".join(f"M{x(p.x):.1f} {y(p.low):.1f}V{y(p.high):.1f}" for p in curve)
+        parts.append(f'<path d="{path}" stroke="{_COLOURS[mode]}" stroke-width="2" fill="none"/>')
+        for point in curve:
+            at_x, at_y, fill = x(point.x), y(point.y), f' fill="{_COLOURS[mode]}"'
+            anchor, shift = ("end", -10) if at_x > _WIDTH * 0.75 else ("start", 10)
+            parts += [f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="6"{fill}/>',
+                      _text(at_x + shift, at_y - 10, anchor, point.words, fill)]
+    return "\n".join([*parts, "</svg>"]) + "\n"

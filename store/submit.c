@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* store/submit.c - requests from the caller to the worker; write.c, read.c and upkeep.c go on */
+#include <errno.h>
+#include <string.h>
+
+#include "store/internal.h"
+
+static int put(struct spw_store *store, const void *bytes, const struct iovec *vector, uint64_t len,
+	       const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+{
+	struct spw_request *request;
+	int rc;
+
+	id->value = 0;
+	if (out)
+		*out = NULL;
+	if (len == 0 || (!bytes && !vector) || (!notify && !out))
+		return spw_error(-EINVAL, "put needs bytes, and a notify or a request to wait for");
+	rc = spw_store_owned(store);
+	if (!rc)
+		rc = spw_object_create(store, len, id);
+	if (rc)
+		return rc;
+	request = spw_request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value], notify,
+				   out);
+	if (!request) {
+		(void)spw_store_free(store, *id);
+		id->value = 0;
+		return -ENOBUFS;
+	}
+	/* The worker only reads through it. */
+	memcpy(&request->bytes, &bytes, sizeof(request->bytes));
+	request->vector = vector;
+	request->len_bytes = len;
+	request->offset_bytes = 0;
+	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
+	atomic_store_explicit(&request->object->put, request, memory_order_relaxed);
+	SPW_PROBE(put_begin, request, len);
+	spw_store_push_put(store, &request->message);
+	return 0;
+}
+
+int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
+		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+{
+	return put(store, bytes, NULL, len, notify, id, out);
+}
+
+int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
+		   const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+{
+	uint64_t len = 0;
+
+	for (unsigned i = 0; vector && i < count; i++) {
+		if (vector[i].iov_len > 0 && !vector[i].iov_base)
+			return spw_error(-EINVAL,
+					 "element %u of the vector has a length but no memory", i);
+		if (__builtin_add_overflow(len, vector[i].iov_len, &len))
+			return spw_error(-EINVAL,
+					 "the vector's lengths add up to more than 64 bits hold");
+	}
+	return put(store, NULL, vector, len, notify, id, out);
+}
+
+int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
+		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
+{
+	struct spw_request *request;
+	struct object *object;
+	int rc;
+
+	if (out)
+		*out = NULL;
+	if (len == 0 || !bytes || (!notify && !out) || cls < SPW_URGENT_READ || cls >= SPW_CLASSES)
+		return spw_error(
+			-EINVAL,
+			"get needs memory, a class, and a notify or a request to wait for");
+	rc = spw_store_owned(store);
+	if (!rc)
+		rc = spw_object_acquire(store, id, offset, len, &object);
+	if (rc)
+		return rc;
+	request = spw_request_take(store, REQUEST_GET, object, notify, out);
+	if (!request)
+		return -ENOBUFS;
+	request->bytes = bytes;
+	request->len_bytes = len;
+	request->offset_bytes = offset;
+	atomic_store_explicit(&request->cls, cls, memory_order_relaxed);
+	SPW_PROBE(get_begin, request, len);
+	spw_store_push(store, &request->message);
+	return 0;
+}
+
+/* ---- Without an object ---- */
+
+static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64_t drive,
+			 const struct spw_notify *notify, struct spw_request **out)
+{
+	struct spw_request *request;
+
+	if (out)
+		*out = NULL;
+	if (!notify && !out)
+		return spw_error(-EINVAL, "a notify or a request to wait for is needed");
+	if (spw_store_owned(store))
+		return -EPERM;
+	request = spw_request_take(store, kind, NULL, notify, out);
+	if (!request)
+		return -ENOBUFS;
+	request->offset_bytes = drive;
+	spw_store_push(store, &request->message);
+	return 0;
+}
+
+int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
+		    struct spw_request **out)
+{
+	return submit_upkeep(store, REQUEST_FLUSH, 0, notify, out);
+}
+
+int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
+		   struct spw_request **out)
+{
+	return submit_upkeep(store, REQUEST_TRIM, 0, notify, out);
+}
+
+int spw_store_revive(struct spw_store *store, unsigned drive)
+{
+	struct spw_request *request;
+	int rc = spw_drive_exists(store, drive);
+
+	if (rc == 0)
+		rc = submit_upkeep(store, REQUEST_REVIVE, drive, NULL, &request);
+	return rc ? rc : spw_request_wait(request);
+}

@@ -1,0 +1,118 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/device/device.sh - tensors of a device that is late on purpose; see --help
+set -Eeuo pipefail
+
+usage() {
+    cat <<'END'
+tests/device/device.sh - trains on a device that runs nothing before it must, by seeds
+
+  tests/device/device.sh [--build FOLDER] [--seeds N] [--first N] [--jobs N] [--fixed]
+
+The device (late.cpp) is compiled for a PyTorch of 2.13 or later with its headers: that of PYTHON=, or one
+that pip puts into BUILD/device. Two files of 256 MiB in TMPDIR are the drives of each job.
+
+  --seeds N    how many (500)           --first N    from which on (1)
+  --jobs N     at once (2)              --fixed      only the cases that have no seed
+The exit status is 1 if one failed; it is shown with its seed.
+END
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=${here%/tests/device}
+build=$root/build
+seeds=500
+first=1
+jobs=2
+fixed=
+torch=2.13.0 # a release that pip has without CUDA
+
+die() {
+    echo "tests/device/device.sh: $1" >&2
+    exit "${2:-1}"
+}
+
+number() {
+    [[ $2 =~ ^[0-9]+$ ]] || die "$1 needs a number, not $2" 2
+}
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --build | --seeds | --first | --jobs)
+        [ $# -ge 2 ] || die "$1 needs a value" 2
+        [ "$1" = --build ] || number "$1" "$2"
+        declare "${1#--}=$2"
+        shift
+        ;;
+    --fixed) fixed=1 ;;
+    --help)
+        usage
+        exit
+        ;;
+    *) die "no such option: $1 (see --help)" 2 ;;
+    esac
+    shift
+done
+
+# The interpreter, with PyTorch and what compiles against it.
+python=${PYTHON:-$build/device/venv/bin/python3}
+if [ -z "${PYTHON:-}" ] && ! "$python" -c 'import torch' 2>/dev/null; then
+    echo "  PIP   torch $torch into $build/device/venv"
+    python3 -m venv "$build/device/venv"
+    "$build/device/venv/bin/pip" install -q "torch==$torch" numpy
+fi
+version=$("$python" -c 'import torch; print(torch.__version__)') || die "$python has no PyTorch"
+module=$build/device/$version
+mkdir -p "$module"
+
+if [ ! -e "$module/late_device.so" ] || [ "$here/late.cpp" -nt "$module/late_device.so" ]; then
+    echo "  CXX   late_device.so for PyTorch $version"
+    mapfile -t includes < <("$python" -c '
+import sysconfig, torch.utils.cpp_extension as extension
+print("\n".join("-I" + path for path in [*extension.include_paths(), sysconfig.get_path("include")]))')
+    libraries=$("$python" -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))')
+    g++ -std=c++20 -O1 -fPIC -shared -w -DTORCH_EXTENSION_NAME=late_device "${includes[@]}" \
+        -o "$module/late_device.so.new" "$here/late.cpp" -L"$libraries" -lc10 -ltorch_cpu -ltorch_python
+    mv "$module/late_device.so.new" "$module/late_device.so"
+fi
+
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/spillway-device.XXXXXX")
+trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+export PYTHONPATH=$module:$here:$root/python SPILLWAY_LIBRARY=$build/libspillway.so
+
+# run NAME PROGRAM ARGUMENTS: on two drives of its own
+run() {
+    local name=$1 program=$2
+    shift 2
+    mkdir "$work/$name"
+    truncate -s 256M "$work/$name/drive0" "$work/$name/drive1"
+    "$python" "$here/$program" "$@" "$work/$name/drive0" "$work/$name/drive1" >"$work/$name.log" 2>&1
+}
+
+passed=0
+failed=0
+run fixed fixed.py || true
+sed 's/^/  /' "$work/fixed.log"
+passed=$(grep -c '^ok ' "$work/fixed.log" || true)
+failed=$(grep -c '^FAILED ' "$work/fixed.log" || true)
+grep -q '^done$' "$work/fixed.log" || failed=$((failed + 1))
+pids=()
+if [ -z "$fixed" ]; then
+    share=$(((seeds + jobs - 1) / jobs))
+    for ((job = 0; job * share < seeds; job++)); do
+        count=$((seeds - job * share < share ? seeds - job * share : share))
+        run "job$job" seeds.py --first $((first + job * share)) --count $count &
+        pids+=($!)
+    done
+    for ((job = 0; job < ${#pids[@]}; job++)); do
+        wait "${pids[job]}" || true
+        sed 's/^/  /' "$work/job$job.log"
+        read -r ok bad < <(awk '/ seeds passed, / {print $1, $4}' "$work/job$job.log") || { ok=0; bad=1; }
+        passed=$((passed + ok))
+        failed=$((failed + bad))
+    done
+fi
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: MIT
+# tests/device/seeds.py - training on the late device, by seeds: with spillway as without it
+"""Each seed makes a model, a way to be late, a store and a trouble. The model trains without
+spillway and with it: losses and gradients have the same bits, the host never waits for a stream
+that computes, and afterwards all memory is back.
+
+    python seeds.py --first 1 --count 500 DRIVE...
+"""
+
+import argparse
+import ctypes
+import faulthandler
+import gc
+import logging
+import random
+import sys
+import time
+import traceback
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import late
+import late_device as machine
+import spillway
+import spillway.torch
+from spillway import _on_device
+from spillway._library import fast
+
+STEPS = 3
+SECONDS_MAX = 120  # of one seed, which takes half a second: then it hangs
+TROUBLES = ("interrupt", "copies fail", "exception")
+
+
+class Trouble(Exception):
+    """Of the model."""
+
+
+class Layer(nn.Module):
+    """What layers do to the tensors that they save: views, the same one twice, changes in place."""
+
+    def __init__(self, width, kind):
+        super().__init__()
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
+        self.kind = kind
+
+    def forward(self, x):
+        if self.kind == "checkpoint":
+            return checkpoint(self.body, x, use_reentrant=False)
+        return self.body(x)
+
+    def body(self, x):
+        y = self.up(self.norm(x))
+        if self.kind == "in place":
+            y = torch.relu_(y)
+        elif self.kind == "views":
+            left, right = y.chunk(2, -1)
+            y = torch.cat(
+                [left * right.sigmoid(), (right * left).transpose(0, 1).transpose(0, 1)], -1
+            )
+        elif self.kind == "twice":
+            y = y * y + (y[None] * y[None].exp()).squeeze(0)
+        else:
+            y = nn.functional.gelu(y)
+        return x + self.down(y)
+
+
+class Model(nn.Module):
+    def __init__(self, case):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(case.width, kind) for kind in case.kinds)
+        self.split = case.split
+        self.fails_at = None
+
+    def place(self, device):
+        for i, layer in enumerate(self.layers):
+            layer.to(torch.device("late", 1 if i >= self.split else device))
+        return self
+
+    def forward(self, x):
+        for i, layer in enumerate(self.layers):
+            if i == self.fails_at:
+                self.fails_at = None
+                raise Trouble
+            if i == self.split:
+                x = x.cpu().to(torch.device("late", 1))
+            x = layer(x)
+        return x
+
+
+class Case:
+    """All that a seed says."""
+
+    def __init__(self, seed):
+        dice = random.Random(seed)
+        self.seed = seed
+        self.width = dice.choice((16, 32, 64))
+        self.rows = dice.choice((8, 64))
+        self.kinds = [
+            dice.choice(("gelu", "checkpoint", "in place", "views", "twice"))
+            for _ in range(dice.randint(2, 6))
+        ]
+        self.split = dice.randint(1, len(self.kinds)) if dice.random() < 0.3 else len(self.kinds)
+        self.batches = dice.choice((1, 1, 2))  # accumulated in a step
+        self.late = dice.choice((0, 0.1, 0.5)), dice.choice((0, 0.25, 1)), dice.random() < 0.5
+        self.notifies = dice.random() < 0.1
+        self.small = dice.random() < 0.4  # a store with little staging memory
+        self.mode = dice.choice(("spill", "spill", "fastest", "budget"))
+        self.trouble = dice.choice(TROUBLES) if dice.random() < 0.5 else None
+        self.trouble_step = dice.randrange(STEPS)
+        self.trouble_at = dice.randint(0, 60)
+        self.unused = dice.random() < 0.3  # a forward pass without a backward pass comes first
+
+    def __str__(self):
+        return ", ".join(f"{name} {value}" for name, value in vars(self).items())
+
+    def be_late(self):
+        machine.seed(self.seed, *self.late)
+
+
+def batch_of(case, step, number):
+    generator = torch.Generator().manual_seed(case.seed * 1000 + step * 10 + number)
+    return torch.randn(case.rows, case.width, generator=generator)
+
+
+def train(case, off_of, skip):
+    """(bits of every loss and gradient; steps that did not come to their end; the context)"""
+    torch.manual_seed(case.seed)
+    model = Model(case).place(0)
+    off = off_of(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
+    seen, failed = [], []
+    for step in range(STEPS):
+        if step in skip:
+            continue
+        try:
+            losses = one_step(case, model, off, step)
+        except (Trouble, KeyboardInterrupt, RuntimeError) as error:
+            if off is None or not is_expected(case, step, error):
+                raise
+            traceback.clear_frames(error.__traceback__)
+            del error
+            failed.append(step)
+            optimizer.zero_grad()
+            continue
+        finally:
+            end_trouble(off)
+        seen += [loss.item() for loss in losses]
+        seen += [parameter.grad.cpu() for parameter in model.parameters()]
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen, failed, off
+
+
+def one_step(case, model, off, step):
+    make_trouble(case, model, off, step)
+    if off is not None:
+        off.__enter__()
+    try:
+        if off is not None and case.batches > 1:
+            off.step()
+        if case.unused:
+            model(batch_of(case, step, 9).to(torch.device("late", 0)))
+        losses = []
+        for number in range(case.batches):
+            loss = model(batch_of(case, step, number).to(torch.device("late", 0))).pow(2).mean()
+            losses.append(loss.detach())
+            loss.backward()
+        return losses
+    finally:
+        if off is not None:
+            off.__exit__(None, None, None)
+
+
+def make_trouble(case, model, off, step):
+    if off is None or step != case.trouble_step:
+        return
+    if case.trouble == "interrupt":
+        off.table.until_interrupt = case.trouble_at
+    elif case.trouble == "copies fail":
+        machine.fail_copies(case.trouble_at, 3)
+    elif case.trouble == "exception":
+        model.fails_at = case.trouble_at % len(case.kinds)
+
+
+def end_trouble(off):
+    if off is not None:
+        off.table.until_interrupt = None
+        machine.fail_copies(0, 0)
+
+
+def is_expected(case, step, error):
+    if step != case.trouble_step:
+        return False
+    return {
+        "interrupt": isinstance(error, KeyboardInterrupt),
+        "copies fail": "by order" in str(error),
+        "exception": isinstance(error, Trouble),
+        None: False,
+    }[case.trouble]
+
+
+def offload(case, model, store):
+    table = late.Table(case.notifies)
+    _on_device._table = lambda kind: table
+    options = {"budget_bytes": 20 * case.rows * case.width} if case.mode == "budget" else {}
+    off = spillway.torch.offload(model, store, min_bytes=64, mode=case.mode, **options)
+    off.table = table
+    return off
+
+
+def same(got, expected):
+    return len(got) == len(expected) and all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(got, expected)
+    )
+
+
+def memory():
+    gc.collect()
+    torch.accelerator.synchronize()
+    return [machine.counters(device)["allocated"] for device in (0, 1)] + [
+        machine.counters(0)["pinned"]
+    ]
+
+
+def check(case, stores):
+    """What is wrong with a seed, in words; or None."""
+    store = stores[case.small]
+    before = memory()
+    case.be_late()
+    machine.fail_copies(0, 0)
+    waits = machine.counters(0)["host_waits"]
+    got, failed, off = train(case, lambda model: offload(case, model, store), ())
+    if machine.counters(0)["host_waits"] != waits:
+        return "the host waited for a stream that computes"
+    stats = off.stats()
+    off.close()
+    del off
+    if memory() != before:
+        return f"device memory and pins are {memory()}, were {before}"
+    if store.stats().objects:
+        return f"{store.stats().objects} objects are left"
+    case.be_late()
+    expected, _, _ = train(case, lambda model: None, failed)
+    if not same(got, expected):
+        return "losses or gradients differ"
+    return stats
+
+
+def opened(drives):
+    """One store with enough staging memory, one with little."""
+    stores = []
+    for drive, arena_bytes in zip(drives, (64 << 20, 1 << 20)):
+        spillway.format_store([drive])
+        stores.append(spillway.Store([drive], arena_bytes=arena_bytes))
+    taken, memory = [], ctypes.c_void_p()
+    while (
+        fast.spw_store_alloc(
+            ctypes.c_void_p(stores[1].handle), ctypes.c_size_t(64 << 10), ctypes.byref(memory)
+        )
+        == 0
+    ):
+        taken.append(memory.value)
+    for address in taken[:4]:
+        fast.spw_store_release(ctypes.c_void_p(stores[1].handle), ctypes.c_void_p(address))
+    return stores
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--count", type=int, default=200, help="how many")
+    parser.add_argument("--verbose", action="store_true", help="a line per seed")
+    parser.add_argument(
+        "drives", nargs=2, metavar="DRIVE", help="a file or a device, which is formatted"
+    )
+    options = parser.parse_args()
+    logging.getLogger("spillway").setLevel(logging.CRITICAL)  # troubles are meant
+    stores = opened(options.drives)
+    passed, failures, totals = 0, 0, {}
+    for seed in range(options.first, options.first + options.count):
+        case = Case(seed)
+        faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
+        try:
+            result = check(case, stores)
+        except BaseException:
+            result = traceback.format_exc()
+        if options.verbose:
+            print(seed, time.monotonic(), flush=True)
+        if isinstance(result, str):
+            failures += 1
+            print(f"FAILED seed {seed}: {result} ({case})", flush=True)
+            if failures == 5:
+                break
+            continue
+        passed += 1
+        for name in (
+            "bytes_copied",
+            "copies_ordered",
+            "staging_waits",
+            "tensors_ahead",
+            "copies_failed",
+            "bytes_forwarded",
+            "bytes_read",
+            "bytes_deduplicated",
+            "tensors_kept_no_staging",
+        ):
+            totals[name] = totals.get(name, 0) + getattr(result, name)
+    print(", ".join(f"{name} {value}" for name, value in totals.items()))
+    print(f"{passed} seeds passed, {failures} failed")
+    return failures > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
