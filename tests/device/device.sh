@@ -5,15 +5,18 @@ set -Eeuo pipefail
 
 usage() {
     cat <<'END'
-tests/device/device.sh - trains on a device that runs nothing before it must, by seeds
+tests/device/device.sh - trains on a device by seeds, with spillway and without: bits, memory, what is left
 
-  tests/device/device.sh [--build FOLDER] [--seeds N] [--first N] [--jobs N] [--fixed]
+  tests/device/device.sh [--build FOLDER] [--seeds N] [--first N] [--jobs N] [--fixed]    a device that is late
+  tests/device/device.sh --gpu [--minutes N] [the same]                                   the accelerator here
 
-The device (late.cpp) is compiled for a PyTorch of 2.13 or later with its headers: that of PYTHON=, or one
-that pip puts into BUILD/device. Two files of 256 MiB in TMPDIR are the drives of each job.
+The late device (late.cpp) runs nothing before it must. It is compiled for a PyTorch of 2.13 or later with its
+headers: that of PYTHON=, or one that pip puts into BUILD/device. --gpu takes the PyTorch of PYTHON=, else of
+python3. Two files of 256 MiB in TMPDIR are the drives of each job.
 
   --seeds N    how many (500)           --first N    from which on (1)
   --jobs N     at once (2)              --fixed      only the cases that have no seed
+  --minutes N  begin no seed after these
 The exit status is 1 if one failed; it is shown with its seed.
 END
 }
@@ -25,6 +28,8 @@ seeds=500
 first=1
 jobs=2
 fixed=
+gpu=
+minutes=
 torch=2.13.0 # a release that pip has without CUDA
 
 die() {
@@ -38,13 +43,14 @@ number() {
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --build | --seeds | --first | --jobs)
+    --build | --seeds | --first | --jobs | --minutes)
         [ $# -ge 2 ] || die "$1 needs a value" 2
         [ "$1" = --build ] || number "$1" "$2"
         declare "${1#--}=$2"
         shift
         ;;
     --fixed) fixed=1 ;;
+    --gpu) gpu=1 ;;
     --help)
         usage
         exit
@@ -54,18 +60,20 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# The interpreter, with PyTorch and what compiles against it.
-python=${PYTHON:-$build/device/venv/bin/python3}
-if [ -z "${PYTHON:-}" ] && ! "$python" -c 'import torch' 2>/dev/null; then
-    echo "  PIP   torch $torch into $build/device/venv"
-    python3 -m venv "$build/device/venv"
-    "$build/device/venv/bin/pip" install -q "torch==$torch" numpy
-fi
-version=$("$python" -c 'import torch; print(torch.__version__)') || die "$python has no PyTorch"
-module=$build/device/$version
-mkdir -p "$module"
-
-if [ ! -e "$module/late_device.so" ] || [ "$here/late.cpp" -nt "$module/late_device.so" ]; then
+# make_late: the interpreter with a PyTorch that late.cpp compiles against, and the module
+make_late() {
+    python=${PYTHON:-$build/device/venv/bin/python3}
+    if [ -z "${PYTHON:-}" ] && ! "$python" -c 'import torch' 2>/dev/null; then
+        echo "  PIP   torch $torch into $build/device/venv"
+        python3 -m venv "$build/device/venv"
+        "$build/device/venv/bin/pip" install -q "torch==$torch" numpy
+    fi
+    version=$("$python" -c 'import torch; print(torch.__version__)') || die "$python has no PyTorch"
+    module=$build/device/$version
+    mkdir -p "$module"
+    if [ -e "$module/late_device.so" ] && [ ! "$here/late.cpp" -nt "$module/late_device.so" ]; then
+        return
+    fi
     echo "  CXX   late_device.so for PyTorch $version"
     mapfile -t includes < <("$python" -c '
 import sysconfig, torch.utils.cpp_extension as extension
@@ -74,13 +82,23 @@ print("\n".join("-I" + path for path in [*extension.include_paths(), sysconfig.g
     g++ -std=c++20 -O1 -fPIC -shared -w -DTORCH_EXTENSION_NAME=late_device "${includes[@]}" \
         -o "$module/late_device.so.new" "$here/late.cpp" -L"$libraries" -lc10 -ltorch_cpu -ltorch_python
     mv "$module/late_device.so.new" "$module/late_device.so"
+}
+
+if [ -n "$gpu" ]; then
+    python=${PYTHON:-python3}
+    module=
+    export SPW_TEST_DEVICE=gpu
+    "$python" -c 'import sys, torch; sys.exit(torch.accelerator.current_accelerator() is None)' 2>/dev/null ||
+        die "$python has no PyTorch that sees an accelerator: PYTHON= names an interpreter that has"
+else
+    make_late
 fi
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/spillway-device.XXXXXX")
 trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-export PYTHONPATH=$module:$here:$root/python SPILLWAY_LIBRARY=$build/libspillway.so
+export PYTHONPATH=$here${module:+:$module}:$root/python SPILLWAY_LIBRARY=$build/libspillway.so
 
 # run NAME PROGRAM ARGUMENTS: on two drives of its own
 run() {
@@ -103,7 +121,7 @@ if [ -z "$fixed" ]; then
     share=$(((seeds + jobs - 1) / jobs))
     for ((job = 0; job * share < seeds; job++)); do
         count=$((seeds - job * share < share ? seeds - job * share : share))
-        run "job$job" seeds.py --first $((first + job * share)) --count $count &
+        run "job$job" seeds.py --first $((first + job * share)) --count $count ${minutes:+--minutes $minutes} &
         pids+=($!)
     done
     for ((job = 0; job < ${#pids[@]}; job++)); do

@@ -63,10 +63,7 @@ struct Machine {
 	double by_itself = 0;     // the chance that a task runs when another is given
 	double when_asked = 0;    // that an event comes when it is asked for
 	bool sides_run = false;   // all but the default streams do at once what they may
-	uint64_t copies_fail = 0; // so many copies raise, after so many that do not
-	uint64_t copies_until = 0;
 	uint64_t host_waits = 0; // for a default stream, which computes
-	uint64_t copies = 0;     // that the host did not wait for
 	c10::StreamId streams = 0;
 
 	bool luck(double chance)
@@ -602,17 +599,6 @@ at::Tensor &set_to_part(at::Tensor &self, at::Storage source, int64_t offset, c1
 	return at::cpu::set_(self, source, offset, size, stride);
 }
 
-void fail_by_order()
-{
-	Machine &m = machine();
-	if (m.copies_until > 0) {
-		m.copies_until--;
-	} else if (m.copies_fail > 0) {
-		m.copies_fail--;
-		TORCH_CHECK(false, "a copy that fails by order");
-	}
-}
-
 at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_blocking)
 {
 	Lock lock;
@@ -627,12 +613,8 @@ at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_bloc
 	};
 	const at::Tensor &host = is_ours(from) ? to : from;
 	bool waits = !is_ours(host) && !(non_blocking && is_pinned(host.data_ptr()));
-	if (!is_ours(host) && !waits) {
-		fail_by_order();
-		machine().copies++;
-		if (!is_ours(to) && to.is_contiguous())
-			memset(to.data_ptr(), POISON, to.nbytes());
-	}
+	if (!waits && !is_ours(to) && to.is_contiguous())
+		memset(to.data_ptr(), POISON, to.nbytes());
 	machine().give(place, {copy, nullptr, nullptr});
 	if (waits)
 		machine().drain(place);
@@ -755,11 +737,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 		machine().when_asked = when_asked;
 		machine().sides_run = sides_run;
 	});
-	m.def("fail_copies", [](uint64_t after, uint64_t count) {
-		Lock lock;
-		machine().copies_until = after;
-		machine().copies_fail = count;
-	});
 	m.def("pin", [](uintptr_t address, size_t length) {
 		Lock lock;
 		pinned[address] = length;
@@ -776,7 +753,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 			{"peak", stats.allocated_bytes[0].peak},
 			{"reserved", stats.reserved_bytes[0].current},
 			{"pinned", static_cast<int64_t>(pinned.size())},
-			{"copies", static_cast<int64_t>(machine().copies)},
 			{"host_waits", static_cast<int64_t>(machine().host_waits)}};
 	});
 }

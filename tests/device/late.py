@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 # tests/device/late.py - the late device as PyTorch and spillway see it
-"""Imports the module that late.cpp was compiled to, whose folder is on sys.path."""
+"""Imports the module that late.cpp was compiled to, whose folder is on sys.path. What the tests ask
+of a machine is in Machine, here and in gpu.py."""
 
-import contextlib
-import threading
+import gc
 import types
 
 import torch
 
-import late_device as machine
+import late_device
 
 torch.utils.rename_privateuse1_backend("late")
 torch._register_device_module(
@@ -40,24 +40,6 @@ class Table:
     def __init__(self, notifies=False):
         self.notifies = notifies
         self.captures = False
-        self.until_interrupt = None  # calls till Ctrl-C
-
-    def _called(self):
-        # A thread of spillway's own gets no signals.
-        if self.until_interrupt is not None and threading.current_thread().name != "spillway":
-            self.until_interrupt -= 1
-            if self.until_interrupt < 0:
-                self.until_interrupt = None
-                raise KeyboardInterrupt
-
-    @contextlib.contextmanager
-    def _call(self, of_events=True):
-        """Ctrl-C comes before or after the call."""
-        if of_events and self.captures:
-            raise Graph("an event from outside")
-        self._called()
-        yield
-        self._called()
 
     def capturing(self):
         return self.captures
@@ -68,35 +50,69 @@ class Table:
     def new_stream(self, device):
         return torch.Stream(device)
 
+    def _of_events(self):
+        if self.captures:
+            raise Graph("an event from outside")
+
     def record(self, stream):
-        with self._call():
-            return stream.record_event()
+        self._of_events()
+        return stream.record_event()
 
     def wait(self, stream, event):
-        with self._call():
-            stream.wait_event(event)
+        self._of_events()
+        stream.wait_event(event)
 
     def done(self, event):
-        with self._call():
-            return event.query()
+        self._of_events()
+        return event.query()
 
     def finish(self, event):
         event.synchronize()
 
     def keep(self, tensor, stream):
-        with self._call():
-            tensor.record_stream(stream)
+        tensor.record_stream(stream)
 
     def copy(self, to, source, stream):
-        with self._call(), stream:
+        with stream:
             to.copy_(source, non_blocking=True)
 
     def empty(self, length, stream):
-        with self._call(), stream:
+        with stream:
             return torch.empty(length, dtype=torch.uint8, device=stream.device)
 
     def pin(self, device, address, length):
-        machine.pin(address, length)
+        late_device.pin(address, length)
 
     def unpin(self, device, address):
-        machine.unpin(address)
+        late_device.unpin(address)
+
+
+class Machine:
+    """Two late devices."""
+
+    kind, count = "late", 2
+    table = Table
+
+    def be_late(self, seed, by_itself, when_asked, sides_run):
+        """From now on: the chances that a task runs, and whether side streams run at once."""
+        late_device.seed(seed, by_itself, when_asked, sides_run)
+
+    def host_waits(self):
+        """How often the host has waited for a stream that computes."""
+        return late_device.counters(0)["host_waits"]
+
+    def begin_peak(self):
+        torch.accelerator.reset_peak_memory_stats()
+
+    def peak(self):
+        return late_device.counters(0)["peak"]
+
+    def reserved(self):
+        return late_device.counters(0)["reserved"]
+
+    def memory(self):
+        """Bytes of each device, and pinned, when all has run."""
+        gc.collect()
+        torch.accelerator.synchronize()
+        allocated = [late_device.counters(number)["allocated"] for number in range(self.count)]
+        return allocated + [late_device.counters(0)["pinned"]]

@@ -10,8 +10,8 @@ that computes, and afterwards all memory is back.
 import argparse
 import ctypes
 import faulthandler
-import gc
 import logging
+import math
 import random
 import sys
 import time
@@ -21,12 +21,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import late
-import late_device as machine
 import spillway
 import spillway.torch
 from spillway import _on_device
 from spillway._library import fast
+
+from machine import machine
+from troubles import Troubled
 
 STEPS = 3
 SECONDS_MAX = 120  # of one seed, which takes half a second: then it hangs
@@ -35,6 +36,11 @@ TROUBLES = ("interrupt", "copies fail", "exception")
 
 class Trouble(Exception):
     """Of the model."""
+
+
+def device_of(number):
+    """Where there is one device only, it stands for two."""
+    return torch.device(machine.kind, min(number, machine.count - 1))
 
 
 class Layer(nn.Module):
@@ -79,7 +85,7 @@ class Model(nn.Module):
 
     def place(self, device):
         for i, layer in enumerate(self.layers):
-            layer.to(torch.device("late", 1 if i >= self.split else device))
+            layer.to(device_of(1 if i >= self.split else device))
         return self
 
     def forward(self, x):
@@ -88,7 +94,7 @@ class Model(nn.Module):
                 self.fails_at = None
                 raise Trouble
             if i == self.split:
-                x = x.cpu().to(torch.device("late", 1))
+                x = x.cpu().to(device_of(1))
             x = layer(x)
         return x
 
@@ -120,7 +126,7 @@ class Case:
         return ", ".join(f"{name} {value}" for name, value in vars(self).items())
 
     def be_late(self):
-        machine.seed(self.seed, *self.late)
+        machine.be_late(self.seed, *self.late)
 
 
 def batch_of(case, step, number):
@@ -165,10 +171,10 @@ def one_step(case, model, off, step):
         if off is not None and case.batches > 1:
             off.step()
         if case.unused:
-            model(batch_of(case, step, 9).to(torch.device("late", 0)))
+            model(batch_of(case, step, 9).to(device_of(0)))
         losses = []
         for number in range(case.batches):
-            loss = model(batch_of(case, step, number).to(torch.device("late", 0))).pow(2).mean()
+            loss = model(batch_of(case, step, number).to(device_of(0))).pow(2).mean()
             losses.append(loss.detach())
             loss.backward()
         return losses
@@ -183,15 +189,14 @@ def make_trouble(case, model, off, step):
     if case.trouble == "interrupt":
         off.table.until_interrupt = case.trouble_at
     elif case.trouble == "copies fail":
-        machine.fail_copies(case.trouble_at, 3)
+        off.table.until_failure = case.trouble_at
     elif case.trouble == "exception":
         model.fails_at = case.trouble_at % len(case.kinds)
 
 
 def end_trouble(off):
     if off is not None:
-        off.table.until_interrupt = None
-        machine.fail_copies(0, 0)
+        off.table.until_interrupt = off.table.until_failure = None
 
 
 def is_expected(case, step, error):
@@ -206,7 +211,7 @@ def is_expected(case, step, error):
 
 
 def offload(case, model, store):
-    table = late.Table(case.notifies)
+    table = Troubled(machine.table(case.notifies))
     _on_device._table = lambda kind: table
     options = {"budget_bytes": 20 * case.rows * case.width} if case.mode == "budget" else {}
     off = spillway.torch.offload(model, store, min_bytes=64, mode=case.mode, **options)
@@ -220,29 +225,20 @@ def same(got, expected):
     )
 
 
-def memory():
-    gc.collect()
-    torch.accelerator.synchronize()
-    return [machine.counters(device)["allocated"] for device in (0, 1)] + [
-        machine.counters(0)["pinned"]
-    ]
-
-
 def check(case, stores):
     """What is wrong with a seed, in words; or None."""
     store = stores[case.small]
-    before = memory()
+    before = machine.memory()
     case.be_late()
-    machine.fail_copies(0, 0)
-    waits = machine.counters(0)["host_waits"]
+    waits = machine.host_waits()
     got, failed, off = train(case, lambda model: offload(case, model, store), ())
-    if machine.counters(0)["host_waits"] != waits:
+    if machine.host_waits() != waits:
         return "the host waited for a stream that computes"
     stats = off.stats()
     off.close()
     del off
-    if memory() != before:
-        return f"device memory and pins are {memory()}, were {before}"
+    if machine.memory() != before:
+        return f"device memory and pins are {machine.memory()}, were {before}"
     if store.stats().objects:
         return f"{store.stats().objects} objects are left"
     case.be_late()
@@ -275,6 +271,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--count", type=int, default=200, help="how many")
+    parser.add_argument("--minutes", type=float, help="begin no seed after these")
     parser.add_argument("--verbose", action="store_true", help="a line per seed")
     parser.add_argument(
         "drives", nargs=2, metavar="DRIVE", help="a file or a device, which is formatted"
@@ -283,7 +280,10 @@ def main():
     logging.getLogger("spillway").setLevel(logging.CRITICAL)  # troubles are meant
     stores = opened(options.drives)
     passed, failures, totals = 0, 0, {}
+    began, minutes = time.monotonic(), options.minutes or math.inf
     for seed in range(options.first, options.first + options.count):
+        if time.monotonic() - began > 60 * minutes:
+            break
         case = Case(seed)
         faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
         try:

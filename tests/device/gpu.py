@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+# tests/device/gpu.py - PyTorch's accelerator, whatever it is, as the tests ask of a machine
+"""See late.py. What cannot be made or counted on a real device says so."""
+
+import gc
+import os
+
+import torch
+
+from spillway import _accelerator
+
+# Kernels that give the same bits each time; cuBLAS asks for this, in front of its first call.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+torch.use_deterministic_algorithms(True)
+
+
+class Machine:
+    """The devices of one kind."""
+
+    def __init__(self):
+        device = torch.accelerator.current_accelerator()
+        if device is None:
+            raise SystemExit("PyTorch sees no accelerator")
+        self.kind = device.type
+        self.count = torch.accelerator.device_count()
+        self._module = getattr(torch, self.kind)
+
+    def table(self, notifies=False):
+        """It always notifies."""
+        return _accelerator.Table(self.kind)
+
+    def be_late(self, seed, *how_late):
+        """As late as it is."""
+
+    def host_waits(self):
+        """Nobody counts them."""
+        return 0
+
+    def begin_peak(self):
+        self._module.reset_peak_memory_stats()
+
+    def peak(self):
+        return self._module.max_memory_allocated()
+
+    def reserved(self):
+        return self._module.memory_reserved()
+
+    def memory(self):
+        """Bytes of each device, when all has run."""
+        gc.collect()
+        numbers = range(self.count)
+        for number in numbers:
+            self._module.synchronize(number)
+        return [self._module.memory_allocated(number) for number in numbers]
