@@ -168,6 +168,12 @@ test-device: all ## training on a device that is late on purpose, PyTorch 2.13 b
 	@tests/device/device.sh --build $(BUILD) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
 		$(if $(JOBS),--jobs $(JOBS))
 
+-include tests/device/gpu.mk
+.PHONY: gpu-kit
+gpu-kit: ## BUILD-kit/spillway-gpu.tar.gz: test-gpu and bench-gpu for a machine with a GPU and PyTorch, without network, root, compiler
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory BUILD=$(BUILD)-kit LDFLAGS='-Wl,-rpath,\$$$$ORIGIN' all && \
+		tests/device/kit.sh $(BUILD)-kit
+
 .PHONY: test-pytorch-suite
 test-pytorch-suite: ## PyTorch's own tests of autograd and modules, all that is saved on drives (30 min); WORDS= JOBS=2
 	@scripts/deps.sh build pytorch-suite && $(MAKE) --no-print-directory all && tests/pytorch/fetch.sh $(BUILD)/pytorch-suite && \

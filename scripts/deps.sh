@@ -122,8 +122,8 @@ main() {
         entries_of "${@:-build}" | sed 's/=.*//'
         return
     fi
-    mapfile -t entries < <(entries_of "$@")
-    [ ${#entries[@]} -gt 0 ] || exit 1
+    entries=$(entries_of "$@") || exit 1
+    mapfile -t entries <<<"$entries"
     mapfile -t missing < <(missing_of "${entries[@]}")
     [ ${#missing[@]} -gt 0 ] || return 0
     if ! command -v apt-get >/dev/null; then

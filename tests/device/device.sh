@@ -95,7 +95,7 @@ else
 fi
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/spillway-device.XXXXXX")
-trap 'kill $(jobs -p) 2>/dev/null; wait; rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 export PYTHONPATH=$here${module:+:$module}:$root/python SPILLWAY_LIBRARY=$build/libspillway.so

@@ -4,17 +4,19 @@
 # layer: all
 . "$(dirname "$0")/../lib.sh"
 
-python=${PYTHON:-$SPW_BUILD/device/venv/bin/python3}
-if ! "$python" -c 'import sys, torch; sys.exit(torch.__version__ < "2.13")' 2>/dev/null; then
-    skip "$python has no PyTorch of 2.13 or later: make test-device puts one there"
-fi
-
-begin "a device that is late trains as the host does"
-expect_exit 0 "$ROOT/tests/device/device.sh" --build "$SPW_BUILD" --seeds 24
-expect_output " 0 failed"
-
-begin "wrong arguments of device.sh"
+begin "wrong arguments"
 expect_exit 2 "$ROOT/tests/device/device.sh" --seeds many
 expect_output "needs a number"
 expect_exit 2 "$ROOT/tests/device/device.sh" --nonsense
 expect_output "no such option"
+expect_exit 2 "$ROOT/tests/device/bench.sh" --out
+expect_output "needs a value"
+
+begin "a device that is late trains as the host does"
+python=${PYTHON:-$SPW_BUILD/device/venv/bin/python3}
+if "$python" -c 'import sys, torch; sys.exit(torch.__version__ < "2.13")' 2>/dev/null; then
+    expect_exit 0 "$ROOT/tests/device/device.sh" --build "$SPW_BUILD" --seeds 24
+    expect_output " 0 failed"
+else
+    skip "$python has no PyTorch of 2.13 or later: make test-device puts one there"
+fi

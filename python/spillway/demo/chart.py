@@ -8,6 +8,7 @@ from typing import Callable, Dict, List
 
 _COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d",
             "throttled": "#8a8a3c"}
+_OTHER = "#666666"  # of a mode that is not ours
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 440, 70, 60, 50, 30
 
 
@@ -70,9 +71,10 @@ def draw(title: str, x_words: str, y_words: str, curves: Dict[str, List[Point]])
     for mode, curve in curves.items():
         path = "M" + "L".join(f"{x(p.x):.1f} {y(p.y):.1f}" for p in curve)
         path += "".join(f"M{x(p.x):.1f} {y(p.low):.1f}V{y(p.high):.1f}" for p in curve)
-        parts.append(f'<path d="{path}" stroke="{_COLOURS[mode]}" stroke-width="2" fill="none"/>')
+        colour = _COLOURS.get(mode, _OTHER)
+        parts.append(f'<path d="{path}" stroke="{colour}" stroke-width="2" fill="none"/>')
         for point in curve:
-            at_x, at_y, fill = x(point.x), y(point.y), f' fill="{_COLOURS[mode]}"'
+            at_x, at_y, fill = x(point.x), y(point.y), f' fill="{colour}"'
             anchor, shift = ("end", -10) if at_x > _WIDTH * 0.75 else ("start", 10)
             parts += [f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="6"{fill}/>',
                       _text(at_x + shift, at_y - 10, anchor, point.words, fill)]
