@@ -193,7 +193,7 @@ int spw_safety_conventional(const char *path)
 		return rc < 0 ? rc : 0;
 	/* A kernel that knows no zones has no such file. */
 	if (!spw_sysfs_whole(st.st_rdev, folder, &whole) ||
-	    !spw_sysfs_line(zoned, sizeof(zoned), "%s/queue/zoned", folder) ||
+	    !spw_sysfs_line(SPW_PATH("%s/queue/zoned", folder), zoned, sizeof(zoned)) ||
 	    strcmp(zoned, "none") == 0)
 		return 0;
 	return spw_error(-ESPIPE,
@@ -254,15 +254,15 @@ static bool find_open_store(const char *address, char *text, size_t len)
 bool spw_safety_controller_opener(const struct spw_vfio_system *system, const char *address,
 				  char *words, size_t len)
 {
-	char path[PATH_MAX], name[64];
 	struct stat st;
+	char name[64];
 
 	if (spw_vfio_read_link(system, address, "iommu_group", name, sizeof(name)) &&
-	    stat(spw_vfio_path(path, "%s/vfio/%s", system->dev, name), &st) == 0 &&
+	    stat(SPW_PATH("%s/vfio/%s", system->dev, name), &st) == 0 &&
 	    spw_opener_find(&st, -1, words, len))
 		return true;
 	return spw_vfio_find_name(system, address, name) &&
-	       stat(spw_vfio_path(path, "%s/vfio/devices/%s", system->dev, name), &st) == 0 &&
+	       stat(SPW_PATH("%s/vfio/devices/%s", system->dev, name), &st) == 0 &&
 	       spw_opener_find(&st, -1, words, len);
 }
 

@@ -282,9 +282,9 @@ const char *spw_queue_description(const struct spw_queue *q)
 /* Threads of this process that io_uring made to issue what would have made it wait. */
 static int count_kernel_worker(void *context, const char *folder, const char *task)
 {
-	char path[320], name[32];
+	const char *path = SPW_PATH("%s/%s/comm", folder, task);
+	char name[32];
 
-	(void)snprintf(path, sizeof(path), "%s/%s/comm", folder, task);
 	*(uint32_t *)context +=
 		spw_read_line(path, name, sizeof(name)) && strncmp(name, "iou-wrk", 7) == 0;
 	return 0;

@@ -3,7 +3,6 @@
 #include "engine/vfio/function.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
 #include <poll.h>
@@ -32,9 +31,9 @@
 /* Preconditions before vfio is asked, with remedies. Return: 0, and the group; -errno. */
 static int examine(const char *address, unsigned *number)
 {
-	char path[PATH_MAX], driver[64], group[64], *end;
+	char driver[64], group[64], *end;
 
-	if (access(spw_vfio_file(&spw_vfio_here, address, "", path), F_OK))
+	if (access(SPW_VFIO_FILE(&spw_vfio_here, address, ""), F_OK))
 		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)",
 				 address);
 	if (spw_vfio_read_number(&spw_vfio_here, address, "class", -1) != SPW_VFIO_CLASS_NVME)
