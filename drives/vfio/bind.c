@@ -92,8 +92,8 @@ static void read_former(const struct spw_vfio_system *system, const char *addres
 			struct former *former)
 {
 	read_driver(system, address, former->driver);
-	(void)spw_vfio_read_file(system, address, "driver_override", former->override,
-				 sizeof(former->override));
+	(void)spw_read_text(SPW_VFIO_FILE(system, address, "driver_override"), former->override,
+			    sizeof(former->override));
 }
 
 static int write_file(const struct spw_vfio_system *system, const char *path, const char *text)

@@ -128,7 +128,8 @@ static int list_neighbours(const struct spw_vfio_system *system,
 	while ((entry = readdir(dir)) != NULL) {
 		if (entry->d_name[0] == '.' || strcmp(entry->d_name, controller->address) == 0)
 			continue;
-		if (spw_vfio_read_number(system, entry->d_name, "class", 0) >> 8 == CLASS_BRIDGE)
+		if (spw_read_number(SPW_VFIO_FILE(system, entry->d_name, "class"), 0) >> 8 ==
+		    CLASS_BRIDGE)
 			continue;
 		(void)spw_vfio_read_link(system, entry->d_name, "driver", driver, sizeof(driver));
 		if (!bound && strcmp(driver, spw_vfio_driver) == 0)
@@ -182,8 +183,8 @@ static void find_isolation(const struct examination *e)
 		add(e, -EOPNOTSUPP, true,
 		    "no IOMMU confines it; switch VT-d or AMD-Vi on in the firmware, and boot "
 		    "with intel_iommu=on or amd_iommu=on");
-	else if (spw_vfio_read_file(e->system, e->controller->address, "iommu_group/name", line,
-				    sizeof(line)) &&
+	else if (spw_read_text(SPW_VFIO_FILE(e->system, e->controller->address, "iommu_group/name"),
+			       line, sizeof(line)) &&
 		 strcmp(line, "vfio-noiommu") == 0)
 		add(e, -EOPNOTSUPP, true,
 		    "is in no-IOMMU mode, in which a wrong address reaches any memory of the "
@@ -360,7 +361,8 @@ int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller
 static bool is_controller(const char *address)
 {
 	return isxdigit((unsigned char)address[0]) &&
-	       spw_vfio_read_number(&spw_vfio_here, address, "class", -1) == SPW_VFIO_CLASS_NVME;
+	       spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "class"), -1) ==
+		       SPW_VFIO_CLASS_NVME;
 }
 
 int spw_vfio_list(char ***addresses)

@@ -36,7 +36,8 @@ static int examine(const char *address, unsigned *number)
 	if (access(SPW_VFIO_FILE(&spw_vfio_here, address, ""), F_OK))
 		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)",
 				 address);
-	if (spw_vfio_read_number(&spw_vfio_here, address, "class", -1) != SPW_VFIO_CLASS_NVME)
+	if (spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "class"), -1) !=
+	    SPW_VFIO_CLASS_NVME)
 		return spw_error(-ENODEV, "pci:%s is not an NVMe controller", address);
 	if (!spw_vfio_read_link(&spw_vfio_here, address, "driver", driver, sizeof(driver)))
 		return spw_error(-ENODEV,
@@ -302,7 +303,8 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	f->link.timeout_ms = TIMEOUT_MS;
 	f->link.idle_ms = IDLE_MS;
 	(void)snprintf(f->link.address, sizeof(f->link.address), "%s", address);
-	f->link.numa_node = (int)spw_vfio_read_number(&spw_vfio_here, address, "numa_node", -1);
+	f->link.numa_node =
+		(int)spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "numa_node"), -1);
 	ret = open_device(f);
 	if (ret == 0)
 		ret = map_registers(f);

@@ -38,12 +38,6 @@ const struct spw_vfio_system spw_vfio_here = {
 	.write = write_attribute,
 };
 
-bool spw_vfio_read_file(const struct spw_vfio_system *system, const char *address, const char *file,
-			char *line, size_t len)
-{
-	return spw_read_text(SPW_VFIO_FILE(system, address, file), line, len);
-}
-
 bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
 			char *name, size_t len)
 {
@@ -58,12 +52,6 @@ bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *addres
 	last = strrchr(target, '/');
 	(void)snprintf(name, len, "%s", last ? last + 1 : target);
 	return true;
-}
-
-int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *address,
-			     const char *file, int64_t otherwise)
-{
-	return spw_read_number(SPW_VFIO_FILE(system, address, file), otherwise);
 }
 
 struct walk {
@@ -211,7 +199,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 	rc = normalise(address, c->address);
 	if (rc)
 		return rc;
-	class = spw_vfio_read_number(system, c->address, "class", -1);
+	class = spw_read_number(SPW_VFIO_FILE(system, c->address, "class"), -1);
 	if (class < 0)
 		return spw_error(-ENODEV,
 				 "%s: there is no such PCI device; spillway probe lists the NVMe "
@@ -221,7 +209,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		return spw_error(-EMEDIUMTYPE, "%s: is no NVMe controller (its PCI class is %06x)",
 				 c->address, (unsigned)class);
 	(void)spw_vfio_read_link(system, c->address, "driver", c->driver, sizeof(c->driver));
-	c->numa_node = (int32_t)spw_vfio_read_number(system, c->address, "numa_node", -1);
+	c->numa_node = (int32_t)spw_read_number(SPW_VFIO_FILE(system, c->address, "numa_node"), -1);
 	if (spw_vfio_read_link(system, c->address, "iommu_group", text, sizeof(text)))
 		c->iommu_group = (int32_t)strtol(text, NULL, 10);
 	/* By which iommufd has the device, where the kernel has such. */

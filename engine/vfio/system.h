@@ -28,16 +28,9 @@ extern const struct spw_vfio_system spw_vfio_here; /* the system itself */
 #define SPW_VFIO_FILE(system, address, file) \
 	SPW_PATH("%s/bus/pci/devices/%s/%s", (system)->sysfs, address, file)
 
-/* As spw_read_text(). */
-bool spw_vfio_read_file(const struct spw_vfio_system *system, const char *address, const char *file,
-			char *line, size_t len);
-
 /* The last name in a link of the controller's folder, "driver". Return: false and "": none. */
 bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
 			char *name, size_t len);
-
-int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *address,
-			     const char *file, int64_t otherwise);
 
 /* "vfio0": by which iommufd has it. Return: false: without an IOMMU it is named otherwise. */
 bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64]);
