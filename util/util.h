@@ -13,6 +13,9 @@
 #include <spillway/error.h>
 
 #define SPW_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+/* Of arguments that may be computed twice. */
+#define SPW_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define SPW_MAX(a, b) ((a) > (b) ? (a) : (b))
 /* Rarely called: kept away from code that runs often, which so lies on fewer pages. */
 #define SPW_COLD __attribute__((cold))
 /* Runs for every transfer, and has no array to overflow: without a guard on its stack. */
