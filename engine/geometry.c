@@ -164,10 +164,8 @@ static int check(const char *path, struct spw_geometry *g)
 				 "%s: a logical block of %u bytes and a memory alignment of %u are "
 				 "not powers of two",
 				 path, g->logical_block_bytes, g->memory_align_bytes);
-	if (g->physical_block_bytes < g->logical_block_bytes)
-		g->physical_block_bytes = g->logical_block_bytes;
-	if (g->transfer_bytes_max < g->logical_block_bytes)
-		g->transfer_bytes_max = g->logical_block_bytes;
+	g->physical_block_bytes = SPW_MAX(g->physical_block_bytes, g->logical_block_bytes);
+	g->transfer_bytes_max = SPW_MAX(g->transfer_bytes_max, g->logical_block_bytes);
 	g->size_bytes = spw_round_down(g->size_bytes, g->logical_block_bytes);
 	if (g->size_bytes == 0)
 		return spw_error(-ENODEV,

@@ -69,14 +69,11 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	if (q->ops->limits)
 		q->ops->limits(q, dev);
 	/* One logical block always fits, at any address. */
-	if (dev->segments_max < block_pages + 2)
-		dev->segments_max = block_pages + 2;
-	if (dev->part_bytes_max < g->logical_block_bytes)
-		dev->part_bytes_max = g->logical_block_bytes;
+	dev->segments_max = SPW_MAX(dev->segments_max, block_pages + 2);
+	dev->part_bytes_max = SPW_MAX(dev->part_bytes_max, g->logical_block_bytes);
 	SPW_ASSERT(dev->part_bytes_max >= g->logical_block_bytes); /* QUEUE-5 */
 	dev->uncut_bytes = (uint32_t)((dev->segments_max - 1) * q->page_bytes);
-	if (dev->uncut_bytes > dev->part_bytes_max)
-		dev->uncut_bytes = dev->part_bytes_max;
+	dev->uncut_bytes = SPW_MIN(dev->uncut_bytes, dev->part_bytes_max);
 	whole = (uint64_t)(dev->segments_max - 1) * q->arena_page_bytes;
 	dev->whole_mask = dev->block_mask | dev->align_mask;
 	dev->whole_bytes = whole < dev->part_bytes_max ? (uint32_t)whole : dev->part_bytes_max;
