@@ -254,14 +254,15 @@ static int verify_member(const struct spw_candidate *candidate, const struct spw
 	return 0;
 }
 
-static int missing_error(const struct spw_candidate *member, const bool *present)
+static int missing_error(const struct spw_candidate *member,
+			 const struct spw_candidate *const by_index[])
 {
 	const struct spw_superblock *sb = &member->superblock;
 	char drive[SPW_UUID_TEXT_BYTES], store[SPW_UUID_TEXT_BYTES], more[32] = "";
 	unsigned missing = 0, first = 0;
 
 	for (unsigned i = sb->drive_count; i-- > 0;)
-		if (!present[i]) {
+		if (!by_index[i]) {
 			missing++;
 			first = i;
 		}
@@ -280,7 +281,6 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count)
 {
 	const struct spw_candidate *of = representative(candidates, count);
 	const struct spw_candidate *by_index[SPW_DRIVES_MAX] = {NULL};
-	bool present[SPW_DRIVES_MAX] = {false};
 	int rc;
 
 	for (unsigned i = 0; i < count; i++) {
@@ -289,15 +289,14 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count)
 		rc = verify_member(&candidates[i], of);
 		if (rc != 0)
 			return rc;
-		if (present[index])
+		if (by_index[index])
 			return spw_error(-ENOTUNIQ,
 					 "%s and %s are both drive %u of the store: one is a copy "
 					 "of the other; name one",
 					 by_index[index]->path, candidates[i].path, index + 1);
-		present[index] = true;
 		by_index[index] = &candidates[i];
 	}
-	return missing_error(of, present);
+	return missing_error(of, by_index);
 }
 
 void spw_candidates_close(struct spw_candidate *candidates, unsigned count)

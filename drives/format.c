@@ -127,8 +127,7 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 	if (!zeros)
 		return -ENOMEM;
 	while (rc == 0 && from_bytes < to_bytes) {
-		size_t len =
-			to_bytes - from_bytes < ZERO_BYTES ? to_bytes - from_bytes : ZERO_BYTES;
+		size_t len = SPW_MIN(to_bytes - from_bytes, ZERO_BYTES);
 
 		rc = spw_device_pwrite(target->device, zeros, len, from_bytes);
 		from_bytes += len;
@@ -373,8 +372,7 @@ static int plan_store(const struct format_run *run, struct spw_superblock *store
 	for (unsigned i = 0; rc == 0 && i < run->count; i++) {
 		uint32_t logical = spw_device_geometry(run->targets[i].device)->logical_block_bytes;
 
-		if (logical > store->block_bytes)
-			store->block_bytes = logical;
+		store->block_bytes = SPW_MAX(store->block_bytes, logical);
 		rc = random_uuid(store->drive_uuids[i]);
 	}
 	if (rc == 0 && store->block_bytes > store->chunk_bytes)
@@ -544,13 +542,10 @@ static int examine_for_wipe(const struct format_run *run, struct spw_candidate *
 static void discard_data(const struct spw_candidate *target, const struct spw_log *log)
 {
 	const struct spw_superblock *sb = &target->superblock;
-	uint64_t size_bytes = spw_device_geometry(target->device)->size_bytes;
-	uint64_t end = sb->data_offset_bytes + sb->partition_count * sb->partition_bytes;
+	uint64_t end = SPW_MIN(sb->data_offset_bytes + sb->partition_count * sb->partition_bytes,
+			       spw_device_geometry(target->device)->size_bytes);
 	int rc = -EOPNOTSUPP;
 
-	if (end > size_bytes)
-		end = spw_round_down(size_bytes,
-				     spw_device_geometry(target->device)->logical_block_bytes);
 	if (end > sb->data_offset_bytes)
 		rc = spw_device_discard(target->device, sb->data_offset_bytes,
 					end - sb->data_offset_bytes);

@@ -13,7 +13,6 @@
  */
 #include "drives/identity.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,9 +33,7 @@
 /* The folder of a block device's whole drive. Return: false: there is no such device. */
 static bool drive_folder(const char *sysfs, const char *name, char folder[PATH_MAX])
 {
-	char path[PATH_MAX];
-
-	if (!spw_sysfs_path(path, "%s/class/block/%s", sysfs, name) || !realpath(path, folder))
+	if (!realpath(SPW_PATH("%s/class/block/%s", sysfs, name), folder))
 		return false;
 	if (spw_sysfs_has(folder, ".", "partition"))
 		*strrchr(folder, '/') = '\0';
@@ -45,7 +42,7 @@ static bool drive_folder(const char *sysfs, const char *name, char folder[PATH_M
 
 static bool read_attribute(const char *folder, const char *attribute, char text[ATTRIBUTE_BYTES])
 {
-	return spw_sysfs_line(text, ATTRIBUTE_BYTES, "%s/%s", folder, attribute);
+	return spw_sysfs_line(SPW_PATH("%s/%s", folder, attribute), text, ATTRIBUTE_BYTES);
 }
 
 static bool same_attribute(const char *a, const char *b, const char *attribute)
@@ -59,11 +56,10 @@ static bool same_attribute(const char *a, const char *b, const char *attribute)
 static uint64_t read_blocks(const char *sysfs, const char *name, const char *attribute,
 			    uint64_t otherwise)
 {
+	const char *path = SPW_PATH("%s/class/block/%s/%s", sysfs, name, attribute);
 	char text[ATTRIBUTE_BYTES];
 
-	return spw_sysfs_line(text, sizeof(text), "%s/class/block/%s/%s", sysfs, name, attribute)
-		       ? strtoull(text, NULL, 10)
-		       : otherwise;
+	return spw_sysfs_line(path, text, sizeof(text)) ? strtoull(text, NULL, 10) : otherwise;
 }
 
 /* ---- The same drive ---- */
@@ -89,13 +85,10 @@ static const char *read_wwid(const char *folder, char wwid[ATTRIBUTE_BYTES])
 
 static size_t read_serial(const char *folder, char serial[PAGE_BYTES_MAX])
 {
-	char path[PATH_MAX], page[PAGE_BYTES_MAX];
+	FILE *file = fopen(SPW_PATH("%s/device/vpd_pg80", folder), "re");
+	char page[PAGE_BYTES_MAX];
 	size_t len = 0;
-	FILE *file;
 
-	if (!spw_sysfs_path(path, "%s/device/vpd_pg80", folder))
-		return 0;
-	file = fopen(path, "re");
 	if (file) {
 		len = fread(page, 1, sizeof(page), file);
 		(void)fclose(file);
@@ -157,17 +150,6 @@ struct search {
 	void *context;
 };
 
-static int each_block_device(const char *sysfs,
-			     int (*visit)(void *context, const char *folder, const char *name),
-			     void *context)
-{
-	char folder[PATH_MAX];
-
-	if (!spw_sysfs_path(folder, "%s/class/block", sysfs))
-		return spw_error(-ENAMETOOLONG, "%s: the path is too long", sysfs);
-	return spw_each_name(folder, visit, context);
-}
-
 /* A drive or partition. Without a number it cannot be opened: the kernel joined its paths. */
 static int visit_path(void *context, const char *folder, const char *name)
 {
@@ -188,11 +170,11 @@ static int visit_partition(void *context, const char *folder, const char *name)
 static int visit_drive(void *context, const char *folder, const char *name)
 {
 	struct search *search = context;
-	char path[PATH_MAX], wwid[ATTRIBUTE_BYTES];
+	const char *path = SPW_PATH("%s/%s", folder, name);
+	char wwid[ATTRIBUTE_BYTES];
 	int rc;
 
-	if (!spw_sysfs_path(path, "%s/%s", folder, name) ||
-	    !read_attribute(path, search->attribute, wwid) || strcmp(wwid, search->wwid) != 0)
+	if (!read_attribute(path, search->attribute, wwid) || strcmp(wwid, search->wwid) != 0)
 		return 0;
 	rc = visit_path(search, folder, name);
 	return rc == 0 ? spw_each_name(path, visit_partition, search) : rc;
@@ -209,7 +191,7 @@ int spw_identity_each_path(const char *sysfs, const char *name,
 	search.attribute = read_wwid(folder, search.wwid);
 	if (!search.attribute)
 		return 0;
-	return each_block_device(sysfs, visit_drive, &search);
+	return spw_each_name(SPW_PATH("%s/class/block", sysfs), visit_drive, &search);
 }
 
 /* ---- A namespace that is driven from here ---- */
@@ -266,10 +248,9 @@ struct namespace_search {
 static int compare_namespace(void *context, const char *folder, const char *name)
 {
 	const struct namespace_search *search = context;
-	char path[PATH_MAX];
 
-	if (!spw_sysfs_has(folder, name, "dev") || !spw_sysfs_path(path, "%s/%s", folder, name) ||
-	    !is_namespace(path, search->wanted))
+	if (!spw_sysfs_has(folder, name, "dev") ||
+	    !is_namespace(SPW_PATH("%s/%s", folder, name), search->wanted))
 		return 0;
 	(void)snprintf(search->name, search->len, "%s", name);
 	return 1;
@@ -280,5 +261,5 @@ int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_nam
 {
 	struct namespace_search search = {.wanted = wanted, .name = name, .len = len};
 
-	return each_block_device(sysfs, compare_namespace, &search);
+	return spw_each_name(SPW_PATH("%s/class/block", sysfs), compare_namespace, &search);
 }

@@ -121,33 +121,30 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	return found;
 }
 
-struct holder {
-	char *text; /* "dm-0 (vg-root)" */
-	size_t len;
-};
-
+/* "dm-0 (vg-root)" */
 static int take_holder(void *context, const char *folder, const char *name)
 {
-	const struct holder *holder = context;
+	const char *path = SPW_PATH("/sys/class/block/%s/dm/name", name);
+	struct question *question = context;
 	char mapped[64];
 
 	(void)folder;
-	if (spw_sysfs_line(mapped, sizeof(mapped), "/sys/class/block/%s/dm/name", name))
-		(void)snprintf(holder->text, holder->len, "%.128s (%s)", name, mapped);
+	if (spw_sysfs_line(path, mapped, sizeof(mapped)))
+		(void)snprintf(question->answer, sizeof(question->answer), "%.128s (%s)", name,
+			       mapped);
 	else
-		(void)snprintf(holder->text, holder->len, "%s", name);
+		(void)snprintf(question->answer, sizeof(question->answer), "%s", name);
 	return 1;
 }
 
 /* The block devices on top: device mapper, RAID, bcache. Return: 1, 0 or a negative errno. */
-static int find_holder(dev_t number, char *answer, size_t len)
+static int find_holder(struct question *question)
 {
-	struct holder holder = {answer, len};
-	char folder[PATH_MAX], path[PATH_MAX];
+	char folder[PATH_MAX];
 
-	if (!spw_sysfs_folder(number, folder) || !spw_sysfs_path(path, "%s/holders", folder))
-		return 0;
-	return spw_each_name(path, take_holder, &holder);
+	return spw_sysfs_folder(question->st.st_rdev, folder)
+		       ? spw_each_name(SPW_PATH("%s/holders", folder), take_holder, question)
+		       : 0;
 }
 
 static int has_users(const char *subject, const struct stat *st)
@@ -166,7 +163,7 @@ static int has_users(const char *subject, const struct stat *st)
 				 "%s is in use as swap; run swapoff first, or name another %s",
 				 subject, is_device ? "device" : "file");
 	if (found == 0 && is_device)
-		found = find_holder(st->st_rdev, question.answer, sizeof(question.answer));
+		found = find_holder(&question);
 	if (found > 0)
 		return spw_error(-EBUSY,
 				 "%s is held by %s, a block device made on top of it; remove that "

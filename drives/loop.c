@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -57,8 +56,8 @@ static bool read_loop(const char *name, struct loop *loop)
 {
 	/* Most names end here: other devices, and loop devices that are free. */
 	if (strncmp(name, "loop", 4) != 0 || strlen(name) >= sizeof(loop->name) ||
-	    !spw_sysfs_line(loop->backing, sizeof(loop->backing),
-			    ALL_BLOCK_DEVICES "/%s/loop/backing_file", name) ||
+	    !spw_sysfs_line(SPW_PATH(ALL_BLOCK_DEVICES "/%s/loop/backing_file", name),
+			    loop->backing, sizeof(loop->backing)) ||
 	    !spw_sysfs_number(name, &loop->number))
 		return false;
 	memcpy(loop->name, name, strlen(name) + 1);

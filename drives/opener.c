@@ -5,7 +5,6 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,12 +18,10 @@
 /* "flags:	02100002", octal, in /proc/PID/fdinfo/FD */
 static bool opened_for_writing(const char *pid, const char *fd)
 {
-	char path[64], line[64];
+	FILE *file = fopen(SPW_PATH("/proc/%s/fdinfo/%s", pid, fd), "re");
 	unsigned flags = O_RDONLY;
-	FILE *file;
+	char line[64];
 
-	(void)snprintf(path, sizeof(path), "/proc/%.20s/fdinfo/%.20s", pid, fd);
-	file = fopen(path, "re");
 	while (file && fgets(line, sizeof(line), file))
 		if (sscanf(line, "flags: %o", &flags) == 1)
 			break;
@@ -35,14 +32,11 @@ static bool opened_for_writing(const char *pid, const char *fd)
 
 static bool process_has(const char *pid, const struct stat *st, int but_fd)
 {
-	char path[NAME_MAX + 64];
 	bool own = strtol(pid, NULL, 10) == (long)getpid(), found = false;
+	DIR *dir = opendir(SPW_PATH("/proc/%s/fd", pid));
 	struct dirent *entry;
 	struct stat other;
-	DIR *dir;
 
-	(void)snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
-	dir = opendir(path);
 	while (dir && !found && (entry = readdir(dir)) != NULL) {
 		if (!isdigit((unsigned char)entry->d_name[0]) ||
 		    (own && atoi(entry->d_name) == but_fd))
@@ -58,18 +52,17 @@ static bool process_has(const char *pid, const struct stat *st, int but_fd)
 bool spw_opener_find(const struct stat *st, int but_fd, char *words, size_t len)
 {
 	DIR *proc = opendir("/proc");
-	char path[64], command[32];
 	struct dirent *entry;
 	bool found = false;
+	char command[32];
 
 	while (proc && !found && (entry = readdir(proc)) != NULL) {
 		if (!isdigit((unsigned char)entry->d_name[0]) ||
 		    !process_has(entry->d_name, st, but_fd))
 			continue;
 		found = true;
-		(void)snprintf(path, sizeof(path), "/proc/%.20s/comm", entry->d_name);
-		(void)spw_read_line(path, command, sizeof(command));
-		spw_make_printable(command);
+		(void)spw_read_text(SPW_PATH("/proc/%s/comm", entry->d_name), command,
+				    sizeof(command));
 		(void)snprintf(words, len, "process %.20s (%s)", entry->d_name, command);
 	}
 	if (proc)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* drives/probe.c - what a device is, what it holds, and whether it could be formatted */
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +96,7 @@ static bool has_size(const char *name)
 {
 	char line[32];
 
-	return spw_sysfs_line(line, sizeof(line), "/sys/class/block/%s/size", name) &&
+	return spw_sysfs_line(SPW_PATH("/sys/class/block/%s/size", name), line, sizeof(line)) &&
 	       strtoull(line, NULL, 10) > 0;
 }
 

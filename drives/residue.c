@@ -13,14 +13,6 @@
 #define PIECE_BYTES  (256u << 10) /* read at once */
 #define SAMPLE_BYTES 4096u
 
-/* In whole blocks: bytes of a file behind the last one are no drive's. */
-static uint64_t size_of(const struct spw_device *device)
-{
-	const struct spw_geometry *geometry = spw_device_geometry(device);
-
-	return spw_round_down(geometry->size_bytes, geometry->logical_block_bytes);
-}
-
 static void note_first(struct spw_residue *residue, const uint8_t *buf, size_t at, size_t len,
 		       uint64_t offset_bytes)
 {
@@ -34,8 +26,7 @@ static int read_range(const struct spw_device *device, uint8_t *buf, uint64_t fr
 		      uint64_t to_bytes, struct spw_residue *residue, uint64_t *not_zero)
 {
 	while (from_bytes < to_bytes) {
-		size_t len =
-			to_bytes - from_bytes < PIECE_BYTES ? to_bytes - from_bytes : PIECE_BYTES;
+		size_t len = SPW_MIN(to_bytes - from_bytes, PIECE_BYTES);
 		int rc = spw_device_pread(device, buf, len, from_bytes);
 
 		if (rc != 0)
@@ -54,11 +45,9 @@ static int read_range(const struct spw_device *device, uint8_t *buf, uint64_t fr
 
 int spw_residue_read(const struct spw_device *device, struct spw_residue *residue)
 {
-	uint64_t size_bytes = size_of(device);
-	uint64_t first_end =
-		size_bytes < SPW_RESIDUE_END_BYTES ? size_bytes : SPW_RESIDUE_END_BYTES;
-	uint64_t last_begin =
-		size_bytes - first_end < first_end ? first_end : size_bytes - first_end;
+	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
+	uint64_t first_end = SPW_MIN(size_bytes, SPW_RESIDUE_END_BYTES);
+	uint64_t last_begin = SPW_MAX(size_bytes - first_end, first_end);
 	uint8_t *buf = spw_device_buffer(device, PIECE_BYTES);
 	int rc;
 
@@ -98,23 +87,23 @@ static bool is_zero(const uint8_t *buf, size_t len)
 
 int spw_residue_sample(const struct spw_device *device, struct spw_residue_samples *samples)
 {
-	uint32_t block_bytes = spw_device_geometry(device)->logical_block_bytes;
-	size_t len = block_bytes > SAMPLE_BYTES ? block_bytes : SAMPLE_BYTES;
-	uint64_t size_bytes = size_of(device), span_bytes;
+	const struct spw_geometry *geometry = spw_device_geometry(device);
+	size_t len = SPW_MAX(geometry->logical_block_bytes, SAMPLE_BYTES);
+	uint64_t span_bytes;
 	uint8_t *buf;
 
 	memset(samples, 0, sizeof(*samples));
-	if (size_bytes < 2 * SPW_RESIDUE_END_BYTES + SPW_RESIDUE_SAMPLES * len)
+	if (geometry->size_bytes < 2 * SPW_RESIDUE_END_BYTES + SPW_RESIDUE_SAMPLES * len)
 		return 0;
 	buf = spw_device_buffer(device, len);
 	if (!buf)
 		return -ENOMEM;
-	span_bytes = size_bytes - 2 * SPW_RESIDUE_END_BYTES;
+	span_bytes = geometry->size_bytes - 2 * SPW_RESIDUE_END_BYTES;
 	for (uint64_t i = 0; i < SPW_RESIDUE_SAMPLES; i++) {
 		/* span / 128 x (2i + 1): the middle of each 64th */
 		uint64_t at = SPW_RESIDUE_END_BYTES +
 			      spw_round_down(span_bytes / (2 * SPW_RESIDUE_SAMPLES) * (2 * i + 1),
-					     block_bytes);
+					     geometry->logical_block_bytes);
 
 		samples->taken++;
 		if (spw_device_pread(device, buf, len, at) != 0)

@@ -44,17 +44,6 @@ static int stat_node(const char *path, struct stat *st)
 	return rc != 0 ? rc : stat(node, st) != 0 ? -errno : 0;
 }
 
-/* The same, in words. Return: 1; 0: it has none, being behind vfio-pci; or -errno, in words. */
-static int examine_node(const char *path, struct stat *st)
-{
-	int rc;
-
-	if (spw_vfio_is_name(path))
-		return 0;
-	rc = stat_node(path, st);
-	return rc != 0 ? spw_error_errno(rc, "%s cannot be examined", path) : 1;
-}
-
 struct name_list {
 	char *text;
 	size_t len, used;
@@ -187,13 +176,18 @@ int spw_safety_conventional(const char *path)
 	char folder[PATH_MAX], zoned[32];
 	struct stat st;
 	dev_t whole;
-	int rc = examine_node(path, &st);
+	int rc;
 
-	if (rc <= 0 || !S_ISBLK(st.st_mode))
-		return rc < 0 ? rc : 0;
+	if (spw_vfio_is_name(path))
+		return 0;
+	rc = stat_node(path, &st);
+	if (rc != 0)
+		return spw_error_errno(rc, "%s cannot be examined", path);
+	if (!S_ISBLK(st.st_mode))
+		return 0;
 	/* A kernel that knows no zones has no such file. */
 	if (!spw_sysfs_whole(st.st_rdev, folder, &whole) ||
-	    !spw_sysfs_line(zoned, sizeof(zoned), "%s/queue/zoned", folder) ||
+	    !spw_sysfs_line(SPW_PATH("%s/queue/zoned", folder), zoned, sizeof(zoned)) ||
 	    strcmp(zoned, "none") == 0)
 		return 0;
 	return spw_error(-ESPIPE,
@@ -231,8 +225,7 @@ static bool find_open_store(const char *address, char *text, size_t len)
 	struct spw_vfio_name name;
 	bool found = false;
 
-	if (count > (int)SPW_ARRAY_LEN(names))
-		count = SPW_ARRAY_LEN(names);
+	count = SPW_MIN(count, (int)SPW_ARRAY_LEN(names));
 	for (int i = 0; i < count && !found; i++) {
 		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
 				    sizeof(*status)))
@@ -254,15 +247,15 @@ static bool find_open_store(const char *address, char *text, size_t len)
 bool spw_safety_controller_opener(const struct spw_vfio_system *system, const char *address,
 				  char *words, size_t len)
 {
-	char path[PATH_MAX], name[64];
 	struct stat st;
+	char name[64];
 
 	if (spw_vfio_read_link(system, address, "iommu_group", name, sizeof(name)) &&
-	    stat(spw_vfio_path(path, "%s/vfio/%s", system->dev, name), &st) == 0 &&
+	    stat(SPW_PATH("%s/vfio/%s", system->dev, name), &st) == 0 &&
 	    spw_opener_find(&st, -1, words, len))
 		return true;
 	return spw_vfio_find_name(system, address, name) &&
-	       stat(spw_vfio_path(path, "%s/vfio/devices/%s", system->dev, name), &st) == 0 &&
+	       stat(SPW_PATH("%s/vfio/devices/%s", system->dev, name), &st) == 0 &&
 	       spw_opener_find(&st, -1, words, len);
 }
 

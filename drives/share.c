@@ -246,11 +246,8 @@ static void release(struct spw_share *share)
 /* The device itself, whatever its name leads to by now. */
 static int reopen(const struct drive *drive, int flags)
 {
-	char path[32];
-	int fd;
+	int fd = open(SPW_PATH("/proc/self/fd/%d", drive->device->fd), flags | O_CLOEXEC);
 
-	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", drive->device->fd);
-	fd = open(path, flags | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
 

@@ -135,38 +135,19 @@ static void add_boot_sector(int fd, struct spw_signatures *signatures)
 #define TAIL_BYTES (2u << 20)
 #define STEP_BYTES (256u << 10)
 
-static int write_all(int fd, const uint8_t *buf, size_t len, uint64_t offset_bytes)
-{
-	while (len > 0) {
-		ssize_t n = pwrite(fd, buf, len, (off_t)offset_bytes);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		buf += n;
-		len -= (size_t)n;
-		offset_bytes += (uint64_t)n;
-	}
-	return 0;
-}
-
 static int copy_range(const struct spw_device *device, int fd, uint8_t *buf, uint64_t from_bytes,
 		      uint64_t to_bytes)
 {
 	int rc = 0;
 
 	while (rc == 0 && from_bytes < to_bytes) {
-		size_t len =
-			to_bytes - from_bytes < STEP_BYTES ? to_bytes - from_bytes : STEP_BYTES;
+		size_t len = SPW_MIN(to_bytes - from_bytes, STEP_BYTES);
 
 		rc = spw_device_pread(device, buf, len, from_bytes);
-		if (rc)
-			return rc;
-		rc = write_all(fd, buf, len, from_bytes);
-		if (rc)
-			return spw_error_errno(rc, "%s: no memory for a copy of its ends",
-					       spw_device_path(device));
+		/* To memory: no signal cuts it short. */
+		if (rc == 0 && pwrite(fd, buf, len, (off_t)from_bytes) != (ssize_t)len)
+			rc = spw_error(-ENOMEM, "%s: no memory for a copy of its ends",
+				       spw_device_path(device));
 		from_bytes += len;
 	}
 	return rc;
@@ -176,17 +157,17 @@ static int copy_range(const struct spw_device *device, int fd, uint8_t *buf, uin
 static int image_of(const struct spw_device *device)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);
-	uint64_t unit = geometry->logical_block_bytes,
-		 end = spw_round_down(geometry->size_bytes, unit);
-	uint64_t head = end < HEAD_BYTES ? end : HEAD_BYTES;
-	uint64_t tail = end - head < TAIL_BYTES ? head : spw_round_down(end - TAIL_BYTES, unit);
+	uint64_t end = geometry->size_bytes, head = SPW_MIN(end, HEAD_BYTES);
+	uint64_t tail = end - head < TAIL_BYTES
+				? head
+				: spw_round_down(end - TAIL_BYTES, geometry->logical_block_bytes);
 	uint8_t *buf = spw_device_buffer(device, STEP_BYTES);
 	int fd, rc;
 
 	if (!buf)
 		return -ENOMEM;
 	fd = memfd_create("spillway-drive", MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)geometry->size_bytes) != 0)
+	if (fd < 0 || ftruncate(fd, (off_t)end) != 0)
 		rc = spw_error_errno(-errno, "%s: no memory for a copy of its ends",
 				     spw_device_path(device));
 	else

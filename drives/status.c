@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "drives/sysfs.h"
 #include "util/fork.h"
 #include "util/util.h"
 
@@ -18,12 +19,8 @@
 #define TAKES_MAX 100  /* of a name that somebody else takes and leaves each time */
 #define FOLDER    "/dev/shm"
 
-#define PAGE_PATH_BYTES 80
-
-static void page_path(const char *store_uuid, uint32_t partition, char path[PAGE_PATH_BYTES])
-{
-	(void)snprintf(path, PAGE_PATH_BYTES, FOLDER "/spillway-%.36s-%u", store_uuid, partition);
-}
+#define PAGE_PATH(store_uuid, partition) \
+	SPW_PATH(FOLDER "/spillway-%.36s-%u", store_uuid, partition)
 
 static int no_page_error(const char *path)
 {
@@ -44,7 +41,7 @@ static bool is_named(int fd, const char *path)
 	struct stat opened, named;
 
 	return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 &&
-	       opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+	       spw_same_file(&opened, &named);
 }
 
 /*
@@ -124,10 +121,9 @@ static int busy_error(const char *store_uuid, uint32_t partition)
 /* Of several who want the same name, the first gets it; the others find it owned. */
 static int name_page(const char *path, int fd)
 {
-	char link[32];
+	const char *link = SPW_PATH("/proc/self/fd/%d", fd);
 	int rc = 0;
 
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	for (unsigned i = 0; i < TAKES_MAX; i++) {
 		if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
 			return 0;
@@ -142,13 +138,12 @@ static int name_page(const char *path, int fd)
 
 int spw_page_take(const char *store_uuid, uint32_t partition, int *fd)
 {
-	char path[PAGE_PATH_BYTES];
+	const char *path = PAGE_PATH(store_uuid, partition);
 	int rc;
 
 	spw_fork_hold();
 	rc = make_page(fd);
 	spw_fork_release();
-	page_path(store_uuid, partition, path);
 	if (rc == 0) {
 		rc = name_page(path, *fd);
 		if (rc)
@@ -163,10 +158,9 @@ int spw_page_take(const char *store_uuid, uint32_t partition, int *fd)
 
 static bool is_owned(const char *store_uuid, uint32_t partition)
 {
-	char path[PAGE_PATH_BYTES];
+	const char *path = PAGE_PATH(store_uuid, partition);
 	int fd, owner;
 
-	page_path(store_uuid, partition, path);
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return false;
@@ -185,11 +179,10 @@ bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but)
 
 void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
 {
-	char path[PAGE_PATH_BYTES];
+	const char *path = PAGE_PATH(store_uuid, partition);
 
 	if (fd < 0)
 		return;
-	page_path(store_uuid, partition, path);
 	if (is_named(fd, path))
 		(void)unlink(path);
 	spw_fork_close(fd);
@@ -200,11 +193,10 @@ void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
 /* Open a page. Its content is not trusted, only its size is known. Return: a descriptor. */
 static int open_page(const char *store_uuid, uint32_t partition, int flags)
 {
-	char path[PAGE_PATH_BYTES];
+	const char *path = PAGE_PATH(store_uuid, partition);
 	struct stat st;
 	int fd;
 
-	page_path(store_uuid, partition, path);
 	fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0 && errno == ENOENT)
 		return spw_error(-ENOENT, "partition %u of store %s is not open in any process",
@@ -285,7 +277,7 @@ static int check_copy(struct spw_status_page *copy, int owner, const char *store
 /* By reading: of a mapping whose file its owner cuts off, a look ends the process by SIGBUS. */
 static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy)
 {
-	char path[PAGE_PATH_BYTES];
+	const char *path = PAGE_PATH(store_uuid, partition);
 	int fd = open_page(store_uuid, partition, O_RDONLY), rc, owner;
 
 	if (fd < 0)
@@ -303,7 +295,6 @@ static int copy_page(const char *store_uuid, uint32_t partition, struct spw_stat
 	if (rc == 0 && copy->magic == 0)
 		return spw_error(-ENOENT, "partition %u of store %s is being opened", partition,
 				 store_uuid);
-	page_path(store_uuid, partition, path);
 	if (rc || copy->magic != SPW_PAGE_MAGIC || copy->version != SPW_PAGE_VERSION ||
 	    copy->size != sizeof(*copy))
 		return no_page_error(path);
@@ -372,13 +363,13 @@ static int visit_page(void *context, const char *folder, const char *entry)
 {
 	struct list *list = context;
 	struct spw_status_name name;
-	char path[PAGE_PATH_BYTES];
+	const char *path;
 	struct stat st;
 
 	(void)folder;
 	if (sscanf(entry, "spillway-%36[0-9a-f-]-%u", name.store_uuid, &name.partition) != 2)
 		return 0;
-	page_path(name.store_uuid, name.partition, path);
+	path = PAGE_PATH(name.store_uuid, name.partition);
 	/* Before it is read: a process may have died while it wrote. */
 	if (lstat(path, &st) || !S_ISREG(st.st_mode) || remove_unowned(path) == 0 ||
 	    copy_page(name.store_uuid, name.partition, list->page))

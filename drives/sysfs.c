@@ -2,57 +2,25 @@
 /* drives/sysfs.c - find block devices in sysfs */
 #include "drives/sysfs.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-bool spw_sysfs_path(char path[PATH_MAX], const char *format, ...)
+bool spw_sysfs_line(const char *path, char *line, size_t len)
 {
-	va_list args;
-	int len;
-
-	va_start(args, format);
-	len = vsnprintf(path, PATH_MAX, format, args);
-	va_end(args);
-	return len < PATH_MAX;
-}
-
-bool spw_sysfs_line(char *line, size_t line_len, const char *format, ...)
-{
-	char path[PATH_MAX];
-	va_list args;
-	int len;
-
-	va_start(args, format);
-	len = vsnprintf(path, sizeof(path), format, args);
-	va_end(args);
-	return len < PATH_MAX && spw_read_line(path, line, line_len) && line[0] != '\0';
+	return spw_read_line(path, line, len) && line[0] != '\0';
 }
 
 bool spw_sysfs_has(const char *folder, const char *name, const char *file)
 {
-	char path[PATH_MAX];
-
-	return spw_sysfs_path(path, "%s/%s/%s", folder, name, file) && access(path, F_OK) == 0;
+	return access(SPW_PATH("%s/%s/%s", folder, name, file), F_OK) == 0;
 }
 
 bool spw_sysfs_folder(dev_t number, char folder[PATH_MAX])
 {
-	static const char links[] = "/sys/dev/block/";
-	char link[64];
-	ssize_t len;
-
-	(void)snprintf(link, sizeof(link), "%s%u:%u", links, major(number), minor(number));
-	/* "../../devices/virtual/block/loop0" */
-	len = readlink(link, folder + strlen(links), PATH_MAX - sizeof(links));
-	if (len < 0)
-		return false;
-	memcpy(folder, links, strlen(links));
-	folder[strlen(links) + (size_t)len] = '\0';
-	return true;
+	return realpath(SPW_PATH("/sys/dev/block/%u:%u", major(number), minor(number)), folder);
 }
 
 const char *spw_sysfs_name(const char *folder)
@@ -62,14 +30,7 @@ const char *spw_sysfs_name(const char *folder)
 
 bool spw_sysfs_number(const char *name, dev_t *number)
 {
-	unsigned major_number, minor_number;
-	char line[32];
-
-	if (!spw_sysfs_line(line, sizeof(line), "/sys/class/block/%s/dev", name) ||
-	    sscanf(line, "%u:%u", &major_number, &minor_number) != 2)
-		return false;
-	*number = makedev(major_number, minor_number);
-	return true;
+	return spw_read_device(SPW_PATH("/sys/class/block/%s/dev", name), number);
 }
 
 bool spw_sysfs_whole(dev_t number, char folder[PATH_MAX], dev_t *whole)

@@ -3,7 +3,6 @@
 #ifndef SPW_DRIVES_SYSFS_H
 #define SPW_DRIVES_SYSFS_H
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -11,11 +10,8 @@
 
 #include "util/util.h"
 
-/* A path as by printf(3). Return: false: too long. */
-bool spw_sysfs_path(char path[PATH_MAX], const char *format, ...) SPW_PRINTF(2, 3);
-
-/* The line in the file of such a path. Return: false: there is none, or it is empty. */
-bool spw_sysfs_line(char *line, size_t len, const char *format, ...) SPW_PRINTF(3, 4);
+/* The first line of a file. Return: false: there is none, or it is empty. */
+bool spw_sysfs_line(const char *path, char *line, size_t len);
 
 bool spw_sysfs_has(const char *folder, const char *name, const char *file);
 

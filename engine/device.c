@@ -157,13 +157,10 @@ int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, ui
 void *spw_device_buffer(const struct spw_device *device, size_t len)
 {
 	const struct spw_geometry *geometry = &device->geometry;
-	size_t align = BUFFER_ALIGN_BYTES;
+	uint32_t unit = SPW_MAX(geometry->logical_block_bytes, geometry->memory_align_bytes);
+	size_t align = SPW_MAX(unit, BUFFER_ALIGN_BYTES);
 	void *buf;
 
-	if (align < geometry->logical_block_bytes)
-		align = geometry->logical_block_bytes;
-	if (align < geometry->memory_align_bytes)
-		align = geometry->memory_align_bytes;
 	len = spw_round_up(len, align);
 	buf = aligned_alloc(align, len);
 	if (buf)

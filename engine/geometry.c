@@ -29,42 +29,25 @@
 /* Of a file system that does not say: right for all drives with blocks up to this. */
 #define FILE_ALIGN_ASSUMED 4096u
 
-static void sysfs_text(const char *directory, const char *name, char *text, size_t len)
+static int64_t sysfs_number(const char *directory, const char *name, int64_t otherwise)
 {
-	char path[PATH_MAX];
-
-	text[0] = '\0';
-	if (snprintf(path, sizeof(path), "%s/%s", directory, name) < (int)sizeof(path))
-		(void)spw_read_text(path, text, len);
-}
-
-static long long sysfs_number(const char *directory, const char *name, long long otherwise)
-{
-	char path[PATH_MAX];
-
-	if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path))
-		return otherwise;
-	return spw_read_number(path, otherwise);
+	return spw_read_number(SPW_PATH("%s/%s", directory, name), otherwise);
 }
 
 /* The folder of the whole drive: a partition's queue and model are its parent's. */
-static bool sysfs_drive(dev_t number, char *directory, size_t len, bool *is_partition)
+static bool sysfs_drive(dev_t number, char directory[PATH_MAX], bool *is_partition)
 {
-	char link[64], partition[PATH_MAX + 16], real[PATH_MAX];
-
-	(void)snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(number), minor(number));
-	if (!realpath(link, real))
+	if (!realpath(SPW_PATH("/sys/dev/block/%u:%u", major(number), minor(number)), directory))
 		return false;
-	(void)snprintf(partition, sizeof(partition), "%s/partition", real);
-	*is_partition = access(partition, F_OK) == 0;
+	*is_partition = access(SPW_PATH("%s/partition", directory), F_OK) == 0;
 	if (*is_partition)
-		*strrchr(real, '/') = '\0';
-	return snprintf(directory, len, "%s", real) < (int)len;
+		*strrchr(directory, '/') = '\0';
+	return true;
 }
 
 static int numa_node(const char *drive)
 {
-	long long node = sysfs_number(drive, "device/numa_node", -1);
+	int64_t node = sysfs_number(drive, "device/numa_node", -1);
 
 	if (node < 0)
 		node = sysfs_number(drive, "device/device/numa_node", -1);
@@ -97,15 +80,14 @@ uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block
 static void read_boundary(dev_t number, const char *queue, bool is_partition,
 			  struct spw_device *device)
 {
-	long long sectors = sysfs_number(queue, "chunk_sectors", 0), start = 0;
-	char own[64];
+	int64_t sectors = sysfs_number(queue, "chunk_sectors", 0), start = 0;
 
 	if (sectors <= 0 || sectors > UINT32_MAX)
 		return;
 	device->boundary_bytes = (uint64_t)sectors * SECTOR_BYTES;
-	(void)snprintf(own, sizeof(own), "/sys/dev/block/%u:%u", major(number), minor(number));
 	if (is_partition)
-		start = sysfs_number(own, "start", 0);
+		start = spw_read_number(
+			SPW_PATH("/sys/dev/block/%u:%u/start", major(number), minor(number)), 0);
 	if (start > 0)
 		device->start_bytes = (uint64_t)start * SECTOR_BYTES;
 }
@@ -115,11 +97,11 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 	struct spw_geometry *g = &device->geometry;
 	char drive[PATH_MAX], queue[PATH_MAX];
 	bool is_partition;
-	long long kib, segments;
+	int64_t kib, segments;
 
-	if (!sysfs_drive(number, drive, sizeof(drive), &is_partition) ||
-	    snprintf(queue, sizeof(queue), "%s/queue", drive) >= (int)sizeof(queue))
+	if (!sysfs_drive(number, drive, &is_partition))
 		return;
+	(void)spw_path(queue, "%s/queue", drive);
 	kib = sysfs_number(queue, "max_sectors_kb", 0);
 	segments = sysfs_number(queue, "max_segments", 0);
 	if (kib > 0 && kib <= UINT32_MAX >> 10)
@@ -130,8 +112,8 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 		spw_geometry_choose_passthrough(sysfs_number(queue, "max_hw_sectors_kb", 0), kib);
 	g->rotational = sysfs_number(queue, "rotational", 0) == 1;
 	g->numa_node = numa_node(drive);
-	sysfs_text(drive, "device/model", g->model, sizeof(g->model));
-	sysfs_text(drive, "device/serial", g->serial, sizeof(g->serial));
+	(void)spw_read_text(SPW_PATH("%s/device/model", drive), g->model, sizeof(g->model));
+	(void)spw_read_text(SPW_PATH("%s/device/serial", drive), g->serial, sizeof(g->serial));
 	if (g->kind != SPW_DEVICE_BLOCK)
 		return;
 	g->polls = sysfs_number(queue, "io_poll", 0) == 1;
@@ -182,10 +164,8 @@ static int check(const char *path, struct spw_geometry *g)
 				 "%s: a logical block of %u bytes and a memory alignment of %u are "
 				 "not powers of two",
 				 path, g->logical_block_bytes, g->memory_align_bytes);
-	if (g->physical_block_bytes < g->logical_block_bytes)
-		g->physical_block_bytes = g->logical_block_bytes;
-	if (g->transfer_bytes_max < g->logical_block_bytes)
-		g->transfer_bytes_max = g->logical_block_bytes;
+	g->physical_block_bytes = SPW_MAX(g->physical_block_bytes, g->logical_block_bytes);
+	g->transfer_bytes_max = SPW_MAX(g->transfer_bytes_max, g->logical_block_bytes);
 	g->size_bytes = spw_round_down(g->size_bytes, g->logical_block_bytes);
 	if (g->size_bytes == 0)
 		return spw_error(-ENODEV,

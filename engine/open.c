@@ -127,9 +127,7 @@ static uint32_t tuned_depth(const struct spw_tune_settings *settings)
 {
 	uint64_t transfers = (settings->block_bytes + TUNED_BYTES - 1) / TUNED_BYTES;
 
-	return settings->depth * transfers < SPW_QUEUE_DEPTH_MAX
-		       ? (uint32_t)(settings->depth * transfers)
-		       : SPW_QUEUE_DEPTH_MAX;
+	return (uint32_t)SPW_MIN(settings->depth * transfers, SPW_QUEUE_DEPTH_MAX);
 }
 
 /* One queue does both: it waits as suits reads, and is deep enough for both. */

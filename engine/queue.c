@@ -69,14 +69,11 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	if (q->ops->limits)
 		q->ops->limits(q, dev);
 	/* One logical block always fits, at any address. */
-	if (dev->segments_max < block_pages + 2)
-		dev->segments_max = block_pages + 2;
-	if (dev->part_bytes_max < g->logical_block_bytes)
-		dev->part_bytes_max = g->logical_block_bytes;
+	dev->segments_max = SPW_MAX(dev->segments_max, block_pages + 2);
+	dev->part_bytes_max = SPW_MAX(dev->part_bytes_max, g->logical_block_bytes);
 	SPW_ASSERT(dev->part_bytes_max >= g->logical_block_bytes); /* QUEUE-5 */
 	dev->uncut_bytes = (uint32_t)((dev->segments_max - 1) * q->page_bytes);
-	if (dev->uncut_bytes > dev->part_bytes_max)
-		dev->uncut_bytes = dev->part_bytes_max;
+	dev->uncut_bytes = SPW_MIN(dev->uncut_bytes, dev->part_bytes_max);
 	whole = (uint64_t)(dev->segments_max - 1) * q->arena_page_bytes;
 	dev->whole_mask = dev->block_mask | dev->align_mask;
 	dev->whole_bytes = whole < dev->part_bytes_max ? (uint32_t)whole : dev->part_bytes_max;
@@ -282,9 +279,9 @@ const char *spw_queue_description(const struct spw_queue *q)
 /* Threads of this process that io_uring made to issue what would have made it wait. */
 static int count_kernel_worker(void *context, const char *folder, const char *task)
 {
-	char path[320], name[32];
+	const char *path = SPW_PATH("%s/%s/comm", folder, task);
+	char name[32];
 
-	(void)snprintf(path, sizeof(path), "%s/%s/comm", folder, task);
 	*(uint32_t *)context +=
 		spw_read_line(path, name, sizeof(name)) && strncmp(name, "iou-wrk", 7) == 0;
 	return 0;

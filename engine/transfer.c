@@ -76,10 +76,7 @@ HOT void call_done(struct spw_queue *q, struct spw_io *io)
 COLD static void end_later(struct spw_queue *q, struct spw_io *io)
 {
 	io->engine_next = NULL;
-	if (q->ended_tail)
-		q->ended_tail->engine_next = io;
-	else
-		q->ended_head = io;
+	*(q->ended_tail ? &q->ended_tail->engine_next : &q->ended_head) = io;
 	q->ended_tail = io;
 }
 
@@ -117,10 +114,7 @@ HOT void leave_waiting(struct spw_queue *q, struct spw_queue_device *dev, struct
 		       struct spw_io *before)
 {
 	SPW_ASSERT(io->engine_state == IO_WAITING && dev->waiting > 0); /* QUEUE-1 */
-	if (before)
-		before->engine_next = io->engine_next;
-	else
-		dev->head = io->engine_next;
+	*(before ? &before->engine_next : &dev->head) = io->engine_next;
 	if (dev->tail == io)
 		dev->tail = before;
 	dev->waiting--;
@@ -159,10 +153,7 @@ HOT void end_part(struct spw_queue *q, struct spw_part *part)
 COLD static void issue_again(struct spw_queue *q, struct spw_part *part)
 {
 	part->next = NULL;
-	if (q->again_tail)
-		q->again_tail->next = part;
-	else
-		q->again_head = part;
+	*(q->again_tail ? &q->again_tail->next : &q->again_head) = part;
 	q->again_tail = part;
 	q->again++;
 }
@@ -270,10 +261,8 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 	uint64_t limit = (uint64_t)dev->segments_max * page - (address & (page - 1));
 	uint64_t rest = boundary_rest(dev, offset_bytes);
 
-	if (limit > dev->part_bytes_max)
-		limit = dev->part_bytes_max;
-	if (limit > rest)
-		limit = rest;
+	limit = SPW_MIN(limit, dev->part_bytes_max);
+	limit = SPW_MIN(limit, rest);
 	if (in_arena < q->arena_len_bytes && q->pieces > 0) {
 		uint64_t piece = UINT64_C(1) << q->piece_shift;
 		uint64_t piece_rest = piece - (in_arena & (piece - 1));
@@ -327,11 +316,8 @@ COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_de
 	part->iov = iov;
 	part->iov_offset = offset;
 	if (bytes == 0) {
-		uint64_t rest = iov->iov_len - offset;
-
 		bytes = part_limit(q, dev, (uintptr_t)iov->iov_base + offset, part->offset_bytes);
-		if (bytes > rest)
-			bytes = (uint32_t)rest;
+		bytes = (uint32_t)SPW_MIN(bytes, iov->iov_len - offset);
 	}
 	part->rest_bytes = bytes;
 	io->engine_issued_bytes += bytes;
@@ -384,8 +370,7 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 
 		part->buf = (char *)part->iov->iov_base + part->iov_offset;
 		if (part->iov_offset > 0 || first >= part->rest_bytes) {
-			part->len_bytes =
-				first < part->rest_bytes ? (uint32_t)first : part->rest_bytes;
+			part->len_bytes = (uint32_t)SPW_MIN(first, part->rest_bytes);
 		} else {
 			while (bytes < part->rest_bytes)
 				bytes += (uint32_t)part->iov[part->iov_count++].iov_len;
@@ -615,10 +600,7 @@ int spw_queue_prepare_any(struct spw_queue *q, struct spw_io *io)
 	io->engine_error = 0;
 	io->engine_iov_index = 0;
 	io->engine_iov_offset = 0;
-	if (dev->head)
-		dev->tail->engine_next = io;
-	else
-		dev->head = io;
+	*(dev->head ? &dev->tail->engine_next : &dev->head) = io;
 	dev->tail = io;
 	dev->waiting++;
 	q->waiting_mask |= UINT64_C(1) << io->device;
@@ -642,13 +624,11 @@ static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
 	SPW_ASSERT(q->again <= in_flight); /* QUEUE-3 */
 	if (ios == 0)
 		return 1; /* only a wake can end this */
-	if (want > ios)
-		want = ios;
+	want = SPW_MIN(want, ios);
 	if (q->waiting_mask && want > q->depth / 4)
 		want = q->depth >= 4 ? q->depth / 4 : 1;
-	if (want > in_flight - q->again)
-		want = in_flight - q->again;
-	return want < SPW_WANT_MAX ? want : SPW_WANT_MAX;
+	want = SPW_MIN(want, in_flight - q->again);
+	return SPW_MIN(want, SPW_WANT_MAX);
 }
 
 static int wait_once(struct spw_queue *q, unsigned want, int64_t timeout_ns)

@@ -227,11 +227,10 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 	struct spw_request *request = transfer->request;
 	bool checked = !store->opts.no_checksums;
 	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
-	uint64_t from = piece->object_offset > request->offset_bytes ? piece->object_offset
-								     : request->offset_bytes;
+	uint64_t from = SPW_MAX(request->offset_bytes, piece->object_offset);
 	uint64_t piece_end = piece->object_offset + piece->len_bytes;
 	uint64_t request_end = request->offset_bytes + request->len_bytes;
-	uint64_t len = (piece_end < request_end ? piece_end : request_end) - from;
+	uint64_t len = SPW_MIN(piece_end, request_end) - from;
 	uint8_t *to = request->bytes + (from - request->offset_bytes);
 
 	if (!transfer->bounce) {

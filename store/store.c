@@ -19,7 +19,7 @@
 void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
 {
 	struct spw_store_opts defaults = {
-		.size = size,
+		.size = sizeof(defaults),
 		.queue_depth = 16,
 		.arena_bytes = 256u << 20,
 		.requests_max = 4096,
@@ -28,7 +28,7 @@ void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
 		.write_deadline_ms = 30000,
 	};
 
-	memcpy(opts, &defaults, size < sizeof(defaults) ? size : sizeof(defaults));
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
 static int check_opts(const struct spw_store_opts *opts)
@@ -85,8 +85,8 @@ static int open_drives(struct spw_store *store)
 		drive->base_bytes = sb->data_offset_bytes + store->partition * sb->partition_bytes;
 		drive->blocks_total = sb->partition_bytes / store->block_bytes;
 		store->blocks_total += drive->blocks_total;
-		if (drive->geometry.memory_align_bytes > store->memory_align_bytes)
-			store->memory_align_bytes = drive->geometry.memory_align_bytes;
+		store->memory_align_bytes =
+			SPW_MAX(store->memory_align_bytes, drive->geometry.memory_align_bytes);
 	}
 	atomic_init(&store->blocks_available, (int64_t)store->blocks_total);
 	return 0;
@@ -98,8 +98,7 @@ static int open_pieces(struct spw_store *store)
 	uint64_t chunks = store->blocks_total * store->block_bytes / store->chunk_bytes;
 	uint64_t count = store->opts.objects_max + 4 * chunks + 1024;
 
-	if (count > SPW_ALLOC_EXTENTS_MAX)
-		count = SPW_ALLOC_EXTENTS_MAX;
+	count = SPW_MIN(count, SPW_ALLOC_EXTENTS_MAX);
 	if (count < chunks)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
 			"of this store's space only %llu chunks of %llu bytes can be used: format "
@@ -161,16 +160,12 @@ static int open_memory(struct spw_store *store)
 	void *memory;
 	int rc;
 
-	if (wanted > slots)
-		wanted = slots;
+	wanted = SPW_MIN(wanted, slots);
 	/* With fewer, drives would wait for each other. */
-	if (wanted < 2 * store->drive_count)
-		wanted = 2 * store->drive_count;
+	wanted = SPW_MAX(wanted, 2 * store->drive_count);
 	least_bytes = wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
 	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
-	arena_opts.bytes = store->opts.arena_bytes;
-	if (arena_opts.bytes < least_bytes)
-		arena_opts.bytes = least_bytes;
+	arena_opts.bytes = SPW_MAX(store->opts.arena_bytes, least_bytes);
 	arena_opts.numa_node = store->numa_node;
 	arena_opts.no_hugetlb = store->opts.no_hugetlb;
 	arena_opts.log = store->opts.log;
@@ -285,11 +280,9 @@ void spw_store_close(struct spw_store *store)
 	free(store->flush_ios);
 	free(store->transfers);
 	free(store->bounces);
-	if (store->arena)
-		spw_arena_close(store->arena);
+	spw_arena_close(store->arena);
 	for (uint32_t i = 0; store->drives && i < store->drive_count; i++)
-		if (store->drives[i].alloc)
-			spw_alloc_close(store->drives[i].alloc);
+		spw_alloc_close(store->drives[i].alloc);
 	if (store->pieces)
 		(void)munmap(store->pieces, store->pieces_bytes);
 	spw_slots_close(&store->request_slots);

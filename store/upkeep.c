@@ -184,8 +184,7 @@ int64_t spw_deadline_timeout_ns(const struct spw_store *store)
 
 	if (store->transfers_in_flight == 0 || least_ns == 0)
 		return -1;
-	return (int64_t)(least_ns / 4 < CHECK_INTERVAL_NS_MAX ? least_ns / 4
-							      : CHECK_INTERVAL_NS_MAX);
+	return (int64_t)SPW_MIN(least_ns / 4, CHECK_INTERVAL_NS_MAX);
 }
 
 /* However late this look is, no more counts than the time that the worker may sleep. */

@@ -8,6 +8,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
+
+const char *spw_path(char path[PATH_MAX], const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (vsnprintf(path, PATH_MAX, format, args) >= PATH_MAX)
+		path[0] = '\0';
+	va_end(args);
+	return path;
+}
 
 bool spw_read_line(const char *path, char *line, size_t len)
 {
@@ -47,6 +59,18 @@ int64_t spw_read_number(const char *path, int64_t otherwise)
 	errno = 0;
 	number = strtoll(text, &end, 0);
 	return end != text && *end == '\0' && errno == 0 ? number : otherwise;
+}
+
+bool spw_read_device(const char *path, dev_t *number)
+{
+	unsigned major_number, minor_number;
+	char line[32];
+
+	if (!spw_read_line(path, line, sizeof(line)) ||
+	    sscanf(line, "%u:%u", &major_number, &minor_number) != 2)
+		return false;
+	*number = makedev(major_number, minor_number);
+	return true;
 }
 
 int spw_each_name(const char *folder,

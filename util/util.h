@@ -3,14 +3,19 @@
 #ifndef SPW_UTIL_H
 #define SPW_UTIL_H
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <spillway/error.h>
 
 #define SPW_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+/* Of arguments that may be computed twice. */
+#define SPW_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define SPW_MAX(a, b) ((a) > (b) ? (a) : (b))
 /* Rarely called: kept away from code that runs often, which so lies on fewer pages. */
 #define SPW_COLD __attribute__((cold))
 /* Runs for every transfer, and has no array to overflow: without a guard on its stack. */
@@ -55,6 +60,12 @@ void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size
 /* Control characters, and bytes that are no UTF-8, become question marks, as in all messages. */
 void spw_make_printable(char *text);
 
+/* A path as by printf(3); one too long for the kernel is "", which nothing has. Return: @path. */
+const char *spw_path(char path[PATH_MAX], const char *format, ...) SPW_PRINTF(2, 3);
+
+/* The same, in memory of the block that it stands in. */
+#define SPW_PATH(...) spw_path((char[PATH_MAX]){0}, __VA_ARGS__)
+
 /* The first line of a small file, without its newline. Return: false, and "": none. */
 bool spw_read_line(const char *path, char *line, size_t len);
 
@@ -63,6 +74,9 @@ bool spw_read_text(const char *path, char *text, size_t len);
 
 /* What it has there is a number, and nothing else; else @otherwise. */
 int64_t spw_read_number(const char *path, int64_t otherwise);
+
+/* "8:1", in files named dev. Return: false: none. */
+bool spw_read_device(const char *path, dev_t *number);
 
 /*
  * Call @visit for each entry whose name begins with no dot, until non-zero; a folder that is not

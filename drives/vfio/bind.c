@@ -92,8 +92,8 @@ static void read_former(const struct spw_vfio_system *system, const char *addres
 			struct former *former)
 {
 	read_driver(system, address, former->driver);
-	(void)spw_vfio_read_file(system, address, "driver_override", former->override,
-				 sizeof(former->override));
+	(void)spw_read_text(SPW_VFIO_FILE(system, address, "driver_override"), former->override,
+			    sizeof(former->override));
 }
 
 static int write_file(const struct spw_vfio_system *system, const char *path, const char *text)
@@ -108,25 +108,20 @@ static int write_file(const struct spw_vfio_system *system, const char *path, co
 static int set_override(const struct spw_vfio_system *system, const char *address,
 			const char *driver)
 {
-	char path[PATH_MAX];
-
-	return write_file(system, spw_vfio_file(system, address, "driver_override", path),
+	return write_file(system, SPW_VFIO_FILE(system, address, "driver_override"),
 			  driver[0] && strcmp(driver, "(null)") != 0 ? driver : "\n");
 }
 
 /* Take it from its driver, if it has one, and let the kernel look for another, which is told. */
 static int change_driver(const struct spw_vfio_system *system, const char *address, char driver[32])
 {
-	char path[PATH_MAX];
 	int rc = 0;
 
 	read_driver(system, address, driver);
 	if (driver[0])
-		rc = write_file(system, spw_vfio_file(system, address, "driver/unbind", path),
-				address);
+		rc = write_file(system, SPW_VFIO_FILE(system, address, "driver/unbind"), address);
 	if (rc == 0)
-		rc = write_file(system,
-				spw_vfio_path(path, "%s/bus/pci/drivers_probe", system->sysfs),
+		rc = write_file(system, SPW_PATH("%s/bus/pci/drivers_probe", system->sysfs),
 				address);
 	read_driver(system, address, driver);
 	return rc;
@@ -164,12 +159,11 @@ static void restore(const struct spw_vfio_system *system, const char *address,
 static int hand_over(const struct spw_vfio_system *system, const char *address,
 		     const struct spw_log *log)
 {
-	char path[PATH_MAX], driver[32];
 	struct former former;
+	char driver[32];
 	int rc;
 
-	(void)spw_vfio_path(path, "%s/bus/pci/drivers/%s", system->sysfs, spw_vfio_driver);
-	if (access(path, F_OK) != 0)
+	if (access(SPW_PATH("%s/bus/pci/drivers/%s", system->sysfs, spw_vfio_driver), F_OK) != 0)
 		return spw_error(
 			-ENOENT,
 			"%s: the kernel's vfio-pci driver is not loaded; modprobe vfio-pci",
@@ -239,14 +233,14 @@ int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts)
 static int verify_idle(const struct spw_vfio_system *system,
 		       const struct spw_vfio_probe_info *controller)
 {
-	char path[PATH_MAX], holder[64];
+	const char *path = SPW_PATH("%s/vfio/%d", system->dev, controller->iommu_group);
+	char holder[64];
 	int fd;
 
 	if (spw_safety_controller_opener(system, controller->address, holder, sizeof(holder)))
 		return spw_error(-EBUSY, "%s: %s drives it; end that first", controller->address,
 				 holder);
 	/* Processes of other containers are not in /proc, but refused like any second opener. */
-	(void)spw_vfio_path(path, "%s/vfio/%d", system->dev, controller->iommu_group);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
 		return spw_error(-EBUSY,

@@ -8,7 +8,6 @@
 #include <linux/capability.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -63,9 +62,7 @@ static void SPW_PRINTF(4, 5)
 
 static bool is_loaded(const struct spw_vfio_system *system, const char *what, const char *name)
 {
-	char path[PATH_MAX];
-
-	return access(spw_vfio_path(path, "%s/%s/%s", system->sysfs, what, name), F_OK) == 0;
+	return access(SPW_PATH("%s/%s/%s", system->sysfs, what, name), F_OK) == 0;
 }
 
 /* Does vfio make nodes of devices? It says so as soon as it is loaded. */
@@ -84,13 +81,12 @@ static bool has_device_nodes(const struct spw_vfio_system *system)
 
 static void find_way(const struct examination *e)
 {
+	const char *iommu = SPW_PATH("%s/iommu", e->system->dev);
 	struct spw_vfio_probe_info *c = e->controller;
-	char iommu[PATH_MAX];
 	int rc = 0;
 
 	if (!e->bound && !is_loaded(e->system, "bus/pci/drivers", spw_vfio_driver))
 		return;
-	(void)spw_vfio_path(iommu, "%s/iommu", e->system->dev);
 	if (e->bound ? !c->device_node[0] : !has_device_nodes(e->system))
 		rc = spw_error(-ENODEV, "the kernel makes no nodes of vfio devices "
 					"(CONFIG_VFIO_DEVICE_CDEV, from 6.6 on)");
@@ -120,10 +116,10 @@ static int list_neighbours(const struct spw_vfio_system *system,
 			   const struct spw_vfio_probe_info *controller, bool bound, char *names,
 			   size_t len)
 {
-	char path[PATH_MAX], driver[32];
+	DIR *dir = opendir(SPW_VFIO_FILE(system, controller->address, "iommu_group/devices"));
 	struct dirent *entry;
+	char driver[32];
 	size_t used = 0;
-	DIR *dir = opendir(spw_vfio_file(system, controller->address, "iommu_group/devices", path));
 
 	names[0] = '\0';
 	if (!dir)
@@ -132,7 +128,8 @@ static int list_neighbours(const struct spw_vfio_system *system,
 	while ((entry = readdir(dir)) != NULL) {
 		if (entry->d_name[0] == '.' || strcmp(entry->d_name, controller->address) == 0)
 			continue;
-		if (spw_vfio_read_number(system, entry->d_name, "class", 0) >> 8 == CLASS_BRIDGE)
+		if (spw_read_number(SPW_VFIO_FILE(system, entry->d_name, "class"), 0) >> 8 ==
+		    CLASS_BRIDGE)
 			continue;
 		(void)spw_vfio_read_link(system, entry->d_name, "driver", driver, sizeof(driver));
 		if (!bound && strcmp(driver, spw_vfio_driver) == 0)
@@ -186,8 +183,8 @@ static void find_isolation(const struct examination *e)
 		add(e, -EOPNOTSUPP, true,
 		    "no IOMMU confines it; switch VT-d or AMD-Vi on in the firmware, and boot "
 		    "with intel_iommu=on or amd_iommu=on");
-	else if (spw_vfio_read_file(e->system, e->controller->address, "iommu_group/name", line,
-				    sizeof(line)) &&
+	else if (spw_read_text(SPW_VFIO_FILE(e->system, e->controller->address, "iommu_group/name"),
+			       line, sizeof(line)) &&
 		 strcmp(line, "vfio-noiommu") == 0)
 		add(e, -EOPNOTSUPP, true,
 		    "is in no-IOMMU mode, in which a wrong address reaches any memory of the "
@@ -242,20 +239,19 @@ static void find_memlock(const struct examination *e)
 static void find_driver(const struct examination *e)
 {
 	const struct spw_vfio_probe_info *c = e->controller;
-	char path[PATH_MAX];
 
 	if (c->driver[0] && strcmp(c->driver, "nvme") != 0)
 		add(e, -EBUSY, true, "is driven by %s; release it there first", c->driver);
-	if (access(spw_vfio_file(e->system, c->address, "driver_override", path), W_OK) != 0)
+	if (access(SPW_VFIO_FILE(e->system, c->address, "driver_override"), W_OK) != 0)
 		add(e, -EACCES, true, "only root can bind it");
 }
 
 static void find_holder(const struct examination *e)
 {
 	const struct spw_vfio_probe_info *c = e->controller;
-	char path[PATH_MAX], holder[64];
+	const char *path = SPW_PATH("%s/vfio/%d", e->system->dev, c->iommu_group);
+	char holder[64];
 
-	(void)spw_vfio_path(path, "%s/vfio/%d", e->system->dev, c->iommu_group);
 	if (!is_by_iommufd(e) && access(path, R_OK | W_OK) != 0)
 		add(e, -EACCES, false,
 		    "this user may not open %s; give it to the user (chown), or run as root", path);
@@ -365,7 +361,8 @@ int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller
 static bool is_controller(const char *address)
 {
 	return isxdigit((unsigned char)address[0]) &&
-	       spw_vfio_read_number(&spw_vfio_here, address, "class", -1) == SPW_VFIO_CLASS_NVME;
+	       spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "class"), -1) ==
+		       SPW_VFIO_CLASS_NVME;
 }
 
 int spw_vfio_list(char ***addresses)

@@ -35,9 +35,9 @@ static int compare_namespace(void *context, const char *folder, const char *entr
 
 static int other_path_error(const struct search *search, const char *folder, const char *name)
 {
-	char path[PATH_MAX], address[64];
+	char address[64];
 
-	if (!spw_read_text(spw_vfio_path(path, "%s/address", folder), address, sizeof(address)))
+	if (!spw_read_text(SPW_PATH("%s/address", folder), address, sizeof(address)))
 		(void)snprintf(address, sizeof(address), "its address");
 	return spw_error(-EBUSY,
 			 "%s: %s is reached by controller %s (%s) too, as %s, where nobody would "
@@ -49,24 +49,23 @@ static int other_path_error(const struct search *search, const char *folder, con
 static int compare_controller(void *context, const char *folder, const char *name)
 {
 	const struct search *search = context;
-	char path[PATH_MAX], own[64];
+	const char *own = SPW_VFIO_FILE(search->system, search->address, "nvme");
+	const char *path = SPW_PATH("%s/%s", folder, name);
 	int rc;
 
-	(void)snprintf(own, sizeof(own), "nvme/%.32s", name);
-	if (access(spw_vfio_file(search->system, search->address, own, path), F_OK) == 0)
+	if (access(SPW_PATH("%s/%s", own, name), F_OK) == 0)
 		return 0;
-	rc = spw_each_name(spw_vfio_path(path, "%s/%s", folder, name), compare_namespace, context);
+	rc = spw_each_name(path, compare_namespace, context);
 	return rc > 0 ? other_path_error(search, path, name) : rc;
 }
 
 static int search_namespace(void *context, const char *name)
 {
 	struct search *search = context;
-	char path[PATH_MAX];
 
 	search->own = name;
-	return spw_each_name(spw_vfio_path(path, "%s/class/nvme", search->system->sysfs),
-			     compare_controller, search);
+	return spw_each_name(SPW_PATH("%s/class/nvme", search->system->sysfs), compare_controller,
+			     search);
 }
 
 int spw_vfio_verify_only_path(const struct spw_vfio_system *system, const char *address)

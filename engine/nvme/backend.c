@@ -85,9 +85,7 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 	d->placement = spw_nvme_choose_placement(q, device->path, ids, (unsigned)ret);
 	d->read_only = device->read_only;
 	bytes_max = (uint64_t)SPW_NVME_BLOCKS_MAX << d->ns.block_shift;
-	d->command_bytes_max = device->passthrough_bytes;
-	if (d->command_bytes_max > bytes_max)
-		d->command_bytes_max = (uint32_t)bytes_max;
+	d->command_bytes_max = (uint32_t)SPW_MIN(device->passthrough_bytes, bytes_max);
 	d->segments_max =
 		device->geometry.segments_max ? device->geometry.segments_max : SEGMENTS_ASSUMED;
 	return 0;

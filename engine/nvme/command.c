@@ -113,13 +113,9 @@ void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct sp
 unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len,
 				    uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
-	size_t room = len < 16 ? 0 : (len - 16) / 32;
-	unsigned count = len < 16 ? 0 : spw_le16(data + 14);
+	size_t room = len < 16 ? 0 : SPW_MIN((len - 16) / 32, SPW_NVME_PLACEMENTS_MAX);
+	unsigned count = room == 0 ? 0 : (unsigned)SPW_MIN(spw_le16(data + 14), room);
 
-	if (count > room)
-		count = (unsigned)room;
-	if (count > SPW_NVME_PLACEMENTS_MAX)
-		count = SPW_NVME_PLACEMENTS_MAX;
 	for (unsigned i = 0; i < count; i++)
 		ids[i] = spw_le16(data + 16 + 32 * i);
 	return count;

@@ -22,14 +22,11 @@
 /* Path and name of a device in sysfs: ".../nvme/nvme0/ng0n1". Return: false: no device node. */
 static bool sysfs_folder(const struct stat *st, char folder[PATH_MAX])
 {
-	char link[PATH_MAX];
-
 	if (!S_ISBLK(st->st_mode) && !S_ISCHR(st->st_mode))
 		return false;
-	(void)snprintf(link, sizeof(link), SPW_SYSFS "/dev/%s/%u:%u",
-		       S_ISBLK(st->st_mode) ? "block" : "char", major(st->st_rdev),
-		       minor(st->st_rdev));
-	return realpath(link, folder) != NULL;
+	return realpath(SPW_PATH(SPW_SYSFS "/dev/%s/%u:%u", S_ISBLK(st->st_mode) ? "block" : "char",
+				 major(st->st_rdev), minor(st->st_rdev)),
+			folder);
 }
 
 static const char *name_of(const char *folder)
@@ -46,10 +43,10 @@ static bool is_numbered(const char *name, const char *word)
 
 static bool subsystem_is(const char *folder, const char *name)
 {
-	char link[PATH_MAX], subsystem[PATH_MAX];
+	char subsystem[PATH_MAX];
 
-	return snprintf(link, sizeof(link), "%s/subsystem", folder) < (int)sizeof(link) &&
-	       realpath(link, subsystem) && strcmp(name_of(subsystem), name) == 0;
+	return realpath(SPW_PATH("%s/subsystem", folder), subsystem) &&
+	       strcmp(name_of(subsystem), name) == 0;
 }
 
 static bool is_char_of_namespace(const struct stat *st, char folder[PATH_MAX])
@@ -60,15 +57,11 @@ static bool is_char_of_namespace(const struct stat *st, char folder[PATH_MAX])
 
 static bool is_block_node(const char *path, const char *folder)
 {
-	char file[PATH_MAX], line[32], wanted[32];
 	struct stat st;
+	dev_t number;
 
-	if (stat(path, &st) || !S_ISBLK(st.st_mode) ||
-	    snprintf(file, sizeof(file), "%s/dev", folder) >= (int)sizeof(file) ||
-	    !spw_read_line(file, line, sizeof(line)))
-		return false;
-	(void)snprintf(wanted, sizeof(wanted), "%u:%u", major(st.st_rdev), minor(st.st_rdev));
-	return strcmp(line, wanted) == 0;
+	return stat(path, &st) == 0 && S_ISBLK(st.st_mode) &&
+	       spw_read_device(SPW_PATH("%s/dev", folder), &number) && number == st.st_rdev;
 }
 
 /* Of the character node at @path: first beside it, if /dev is elsewhere, then in /dev. */

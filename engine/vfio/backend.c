@@ -407,8 +407,7 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 	SPW_ASSERT(command->copy < 0); /* VFIO-1 */
 	command->copy = (int16_t)__builtin_ctz(d->copies_free);
 	d->copies_free &= d->copies_free - 1;
-	command->bytes =
-		part->len_bytes < SPW_VFIO_COPY_BYTES ? part->len_bytes : SPW_VFIO_COPY_BYTES;
+	command->bytes = SPW_MIN(part->len_bytes, SPW_VFIO_COPY_BYTES);
 	*iova = (uintptr_t)copy_of(d, command) + d->own_iova;
 	if (part->op == SPW_WRITE)
 		copy_part(d, part, command);
@@ -707,13 +706,11 @@ static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct v
 __attribute__((cold, noinline)) static unsigned check(struct spw_queue *q, struct vfio *v)
 {
 	uint64_t now_ns = spw_clock_ns();
-	uint64_t interval_ns = CHECK_MS * UINT64_C(1000000);
+	uint64_t interval_ns = SPW_MIN(CHECK_MS * UINT64_C(1000000), v->timeout_ns / 4);
 	unsigned count = 0;
 
 	if (now_ns < v->next_check_ns)
 		return 0;
-	if (interval_ns > v->timeout_ns / 4)
-		interval_ns = v->timeout_ns / 4;
 	v->next_check_ns = now_ns + interval_ns;
 	for (unsigned i = 0; i < q->device_count; i++)
 		if (v->devices[i].ns && !v->devices[i].dead)

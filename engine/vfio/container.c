@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/vfio.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -125,10 +124,9 @@ static int container_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapp
 static int open_group_node(struct spw_vfio_group *g, const char *address)
 {
 	struct vfio_group_status status = {.argsz = sizeof(status)};
-	char path[64];
+	const char *path = SPW_PATH("/dev/vfio/%u", g->number);
 	int ret;
 
-	(void)snprintf(path, sizeof(path), "/dev/vfio/%u", g->number);
 	g->fd = open(path, O_RDWR | O_CLOEXEC);
 	if (g->fd < 0) {
 		ret = -errno;

@@ -510,6 +510,7 @@ void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pa
 static int read_capabilities(struct spw_vfio_controller *c)
 {
 	uint64_t cap = spw_vfio_get64(c->link, REG_CAP);
+	uint32_t told_ms = 0;
 
 	if (cap == UINT64_MAX)
 		return spw_error(-ENODEV, "pci:%s: " GONE_TEXT, c->link->address);
@@ -517,15 +518,12 @@ static int read_capabilities(struct spw_vfio_controller *c)
 	c->ready_ms = (uint32_t)(cap >> 24 & 0xffu) * 500;
 	if (c->ready_ms == 0)
 		c->ready_ms = 500;
-	if (cap & CAP_TELLS_READY_TIME) {
-		uint32_t ms = (spw_vfio_get32(c->link, REG_CRTO) & 0xffffu) * 500;
-
-		/* CAP has no more than 8 bits for it, and some controllers have it wrong here. */
-		c->ready_ms = ms > c->ready_ms ? ms : c->ready_ms;
-	}
-	if (c->ready_ms > READY_MS_MAX)
-		c->ready_ms = READY_MS_MAX;
-	c->stop_ms = c->ready_ms < STOP_MS_MAX ? c->ready_ms : STOP_MS_MAX;
+	/* CAP has no more than 8 bits for it, and some controllers have it wrong here. */
+	if (cap & CAP_TELLS_READY_TIME)
+		told_ms = (spw_vfio_get32(c->link, REG_CRTO) & 0xffffu) * 500;
+	c->ready_ms = SPW_MAX(c->ready_ms, told_ms);
+	c->ready_ms = SPW_MIN(c->ready_ms, READY_MS_MAX);
+	c->stop_ms = SPW_MIN(c->ready_ms, STOP_MS_MAX);
 	c->doorbell_bytes = 4u << (cap >> 32 & 0xfu);
 	if (!(cap >> 37 & 1u))
 		return spw_error(-EOPNOTSUPP, "pci:%s does not know the NVM command set",

@@ -3,7 +3,6 @@
 #include "engine/vfio/function.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
 #include <poll.h>
@@ -32,12 +31,13 @@
 /* Preconditions before vfio is asked, with remedies. Return: 0, and the group; -errno. */
 static int examine(const char *address, unsigned *number)
 {
-	char path[PATH_MAX], driver[64], group[64], *end;
+	char driver[64], group[64], *end;
 
-	if (access(spw_vfio_file(&spw_vfio_here, address, "", path), F_OK))
+	if (access(SPW_VFIO_FILE(&spw_vfio_here, address, ""), F_OK))
 		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)",
 				 address);
-	if (spw_vfio_read_number(&spw_vfio_here, address, "class", -1) != SPW_VFIO_CLASS_NVME)
+	if (spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "class"), -1) !=
+	    SPW_VFIO_CLASS_NVME)
 		return spw_error(-ENODEV, "pci:%s is not an NVMe controller", address);
 	if (!spw_vfio_read_link(&spw_vfio_here, address, "driver", driver, sizeof(driver)))
 		return spw_error(-ENODEV,
@@ -303,7 +303,8 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	f->link.timeout_ms = TIMEOUT_MS;
 	f->link.idle_ms = IDLE_MS;
 	(void)snprintf(f->link.address, sizeof(f->link.address), "%s", address);
-	f->link.numa_node = (int)spw_vfio_read_number(&spw_vfio_here, address, "numa_node", -1);
+	f->link.numa_node =
+		(int)spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "numa_node"), -1);
 	ret = open_device(f);
 	if (ret == 0)
 		ret = map_registers(f);

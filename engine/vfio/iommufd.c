@@ -8,11 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "engine/vfio/function.h"
@@ -28,24 +24,21 @@ static struct spw_vfio_domain *current;
 /* A node that was left there, or put there, may be another device's. */
 static bool is_node_of(int fd, const char *address, const char *name)
 {
-	char file[128], line[32], own[32];
+	const char *file = SPW_PATH("/sys/bus/pci/devices/%s/vfio-dev/%s/dev", address, name);
 	struct stat st;
+	dev_t number;
 
-	(void)snprintf(file, sizeof(file), "vfio-dev/%s/dev", name);
-	if (fstat(fd, &st) ||
-	    !spw_vfio_read_file(&spw_vfio_here, address, file, line, sizeof(line)))
-		return false;
-	(void)snprintf(own, sizeof(own), "%u:%u", major(st.st_rdev), minor(st.st_rdev));
-	return strcmp(line, own) == 0;
+	return fstat(fd, &st) == 0 && spw_read_device(file, &number) && number == st.st_rdev;
 }
 
 static int open_node(struct spw_vfio_function *f)
 {
-	char name[64], path[128];
+	char name[64];
+	const char *path;
 
 	if (!spw_vfio_find_name(&spw_vfio_here, f->link.address, name))
 		return spw_error(-ENODEV, "the kernel shows no vfio device of it");
-	(void)snprintf(path, sizeof(path), DEVICE_NODES "/%s", name);
+	path = SPW_PATH(DEVICE_NODES "/%s", name);
 	f->fd = open(path, O_RDWR | O_CLOEXEC);
 	if (f->fd < 0)
 		return spw_error_errno(-errno, "%s cannot be opened", path);

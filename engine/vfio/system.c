@@ -5,12 +5,10 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "engine/vfio/vfio.h"
@@ -40,37 +38,12 @@ const struct spw_vfio_system spw_vfio_here = {
 	.write = write_attribute,
 };
 
-const char *spw_vfio_path(char path[PATH_MAX], const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	SPW_ASSERT(vsnprintf(path, PATH_MAX, format, args) < PATH_MAX);
-	va_end(args);
-	return path;
-}
-
-const char *spw_vfio_file(const struct spw_vfio_system *system, const char *address,
-			  const char *file, char path[PATH_MAX])
-{
-	return spw_vfio_path(path, "%s/bus/pci/devices/%s/%s", system->sysfs, address, file);
-}
-
-bool spw_vfio_read_file(const struct spw_vfio_system *system, const char *address, const char *file,
-			char *line, size_t len)
-{
-	char path[PATH_MAX];
-
-	return spw_read_text(spw_vfio_file(system, address, file, path), line, len);
-}
-
 bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
 			char *name, size_t len)
 {
-	char path[PATH_MAX], target[PATH_MAX];
+	char target[PATH_MAX];
 	const char *last;
-	ssize_t got =
-		readlink(spw_vfio_file(system, address, link, path), target, sizeof(target) - 1);
+	ssize_t got = readlink(SPW_VFIO_FILE(system, address, link), target, sizeof(target) - 1);
 
 	name[0] = '\0';
 	if (got <= 0)
@@ -79,14 +52,6 @@ bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *addres
 	last = strrchr(target, '/');
 	(void)snprintf(name, len, "%s", last ? last + 1 : target);
 	return true;
-}
-
-int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *address,
-			     const char *file, int64_t otherwise)
-{
-	char path[PATH_MAX];
-
-	return spw_read_number(spw_vfio_file(system, address, file, path), otherwise);
 }
 
 struct walk {
@@ -113,18 +78,17 @@ bool spw_vfio_block_name(const char *entry, char *name, size_t len)
 /* In doubt nothing is taken: without its node nobody can tell whether a namespace is in use. */
 static int verify_node(const struct spw_vfio_system *system, const char *node, const char *name)
 {
-	char path[PATH_MAX], line[32], own[32];
 	struct stat st;
+	dev_t number;
 
 	if (stat(node, &st))
 		return spw_error_errno(
 			-errno, "%s, by which its use would be seen, cannot be examined", node);
 	if (system->namespaces_are_files)
 		return 0;
-	(void)snprintf(own, sizeof(own), "%u:%u", major(st.st_rdev), minor(st.st_rdev));
-	(void)spw_vfio_path(path, "%s/class/block/%s/dev", system->sysfs, name);
-	if (S_ISBLK(st.st_mode) && spw_read_text(path, line, sizeof(line)) &&
-	    strcmp(line, own) == 0)
+	if (S_ISBLK(st.st_mode) &&
+	    spw_read_device(SPW_PATH("%s/class/block/%s/dev", system->sysfs, name), &number) &&
+	    number == st.st_rdev)
 		return 0;
 	return spw_error(-ESTALE, "%s is not the block device of that name; its use cannot be seen",
 			 node);
@@ -133,7 +97,8 @@ static int verify_node(const struct spw_vfio_system *system, const char *node, c
 static int visit_namespace(void *context, const char *folder, const char *entry)
 {
 	const struct walk *walk = context;
-	char name[32], node[PATH_MAX];
+	const char *node;
+	char name[32];
 	int rc;
 
 	(void)folder;
@@ -141,26 +106,21 @@ static int visit_namespace(void *context, const char *folder, const char *entry)
 		return 0;
 	if (!walk->by_node)
 		return walk->visit(walk->context, name);
-	(void)spw_vfio_path(node, "%s/%s", walk->system->dev, name);
+	node = SPW_PATH("%s/%s", walk->system->dev, name);
 	rc = verify_node(walk->system, node, name);
 	return rc ? rc : walk->visit(walk->context, node);
 }
 
 static int visit_controller(void *context, const char *folder, const char *entry)
 {
-	char path[PATH_MAX];
-
 	if (strncmp(entry, "nvme", 4) != 0 || !isdigit((unsigned char)entry[4]))
 		return 0;
-	return spw_each_name(spw_vfio_path(path, "%s/%s", folder, entry), visit_namespace, context);
+	return spw_each_name(SPW_PATH("%s/%s", folder, entry), visit_namespace, context);
 }
 
 static int each_namespace(const char *address, struct walk walk)
 {
-	char path[PATH_MAX];
-
-	return spw_each_name(spw_vfio_file(walk.system, address, "nvme", path), visit_controller,
-			     &walk);
+	return spw_each_name(SPW_VFIO_FILE(walk.system, address, "nvme"), visit_controller, &walk);
 }
 
 int spw_vfio_each_node(const struct spw_vfio_system *system, const char *address,
@@ -178,11 +138,10 @@ int spw_vfio_each_name(const struct spw_vfio_system *system, const char *address
 static int read_names(void *context, const char *folder, const char *entry)
 {
 	struct spw_vfio_probe_info *controller = context;
-	char path[PATH_MAX];
 
-	(void)spw_read_text(spw_vfio_path(path, "%s/%s/model", folder, entry), controller->model,
+	(void)spw_read_text(SPW_PATH("%s/%s/model", folder, entry), controller->model,
 			    sizeof(controller->model));
-	(void)spw_read_text(spw_vfio_path(path, "%s/%s/serial", folder, entry), controller->serial,
+	(void)spw_read_text(SPW_PATH("%s/%s/serial", folder, entry), controller->serial,
 			    sizeof(controller->serial));
 	return 0;
 }
@@ -217,10 +176,8 @@ static int normalise(const char *address, char normal[SPW_VFIO_ADDRESS_BYTES])
 /* Without an IOMMU it is named otherwise; without a number it has no node. */
 static int take_vfio_name(void *context, const char *folder, const char *entry)
 {
-	char path[PATH_MAX];
-
 	if (strncmp(entry, "vfio", 4) != 0 ||
-	    access(spw_vfio_path(path, "%s/%s/dev", folder, entry), F_OK) != 0)
+	    access(SPW_PATH("%s/%s/dev", folder, entry), F_OK) != 0)
 		return 0;
 	(void)snprintf(context, 64, "%.63s", entry);
 	return 1;
@@ -228,16 +185,13 @@ static int take_vfio_name(void *context, const char *folder, const char *entry)
 
 bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64])
 {
-	char path[PATH_MAX];
-
-	return spw_each_name(spw_vfio_file(system, address, "vfio-dev", path), take_vfio_name,
-			     name) == 1;
+	return spw_each_name(SPW_VFIO_FILE(system, address, "vfio-dev"), take_vfio_name, name) == 1;
 }
 
 int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		      struct spw_vfio_probe_info *c)
 {
-	char path[PATH_MAX], text[64];
+	char text[64];
 	int64_t class;
 	int rc;
 
@@ -245,7 +199,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 	rc = normalise(address, c->address);
 	if (rc)
 		return rc;
-	class = spw_vfio_read_number(system, c->address, "class", -1);
+	class = spw_read_number(SPW_VFIO_FILE(system, c->address, "class"), -1);
 	if (class < 0)
 		return spw_error(-ENODEV,
 				 "%s: there is no such PCI device; spillway probe lists the NVMe "
@@ -255,7 +209,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 		return spw_error(-EMEDIUMTYPE, "%s: is no NVMe controller (its PCI class is %06x)",
 				 c->address, (unsigned)class);
 	(void)spw_vfio_read_link(system, c->address, "driver", c->driver, sizeof(c->driver));
-	c->numa_node = (int32_t)spw_vfio_read_number(system, c->address, "numa_node", -1);
+	c->numa_node = (int32_t)spw_read_number(SPW_VFIO_FILE(system, c->address, "numa_node"), -1);
 	if (spw_vfio_read_link(system, c->address, "iommu_group", text, sizeof(text)))
 		c->iommu_group = (int32_t)strtol(text, NULL, 10);
 	/* By which iommufd has the device, where the kernel has such. */
@@ -263,7 +217,7 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 	    snprintf(c->device_node, sizeof(c->device_node), "%s/vfio/devices/%s", system->dev,
 		     text) >= (int)sizeof(c->device_node))
 		c->device_node[0] = '\0';
-	(void)spw_each_name(spw_vfio_file(system, c->address, "nvme", path), read_names, c);
+	(void)spw_each_name(SPW_VFIO_FILE(system, c->address, "nvme"), read_names, c);
 	(void)spw_vfio_each_node(system, c->address, add_block_device, c);
 	return 0;
 }

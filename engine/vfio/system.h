@@ -3,9 +3,9 @@
 #ifndef SPW_ENGINE_VFIO_SYSTEM_H
 #define SPW_ENGINE_VFIO_SYSTEM_H
 
-#include <limits.h>
-
 #include <spillway/vfio.h>
+
+#include "util/util.h"
 
 struct spw_vfio_system {
 	const char *sysfs; /* "/sys" */
@@ -24,24 +24,13 @@ extern const char spw_vfio_driver[]; /* "vfio-pci" */
 
 extern const struct spw_vfio_system spw_vfio_here; /* the system itself */
 
-/* Of names that the kernel bounds: it fits. Return: @path. */
-const char *spw_vfio_path(char path[PATH_MAX], const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-/* A file or a folder of a controller; "": its folder. Return: @path. */
-const char *spw_vfio_file(const struct spw_vfio_system *system, const char *address,
-			  const char *file, char path[PATH_MAX]);
-
-/* As spw_read_text(). */
-bool spw_vfio_read_file(const struct spw_vfio_system *system, const char *address, const char *file,
-			char *line, size_t len);
+/* A file or a folder of a controller; "": its folder. As SPW_PATH(). */
+#define SPW_VFIO_FILE(system, address, file) \
+	SPW_PATH("%s/bus/pci/devices/%s/%s", (system)->sysfs, address, file)
 
 /* The last name in a link of the controller's folder, "driver". Return: false and "": none. */
 bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
 			char *name, size_t len);
-
-int64_t spw_vfio_read_number(const struct spw_vfio_system *system, const char *address,
-			     const char *file, int64_t otherwise);
 
 /* "vfio0": by which iommufd has it. Return: false: without an IOMMU it is named otherwise. */
 bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64]);

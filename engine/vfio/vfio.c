@@ -58,29 +58,29 @@ static int refused(const struct spw_vfio_namespace *ns, const char *what, int st
 			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
 
-static bool is_worth_another_try(int status, unsigned tries)
+/* As often as the kernel would, unless the drive says that it makes no difference. */
+static int ask(const struct spw_vfio_namespace *ns, bool is_admin,
+	       const union spw_vfio_command *command, void *data, uint32_t len_bytes)
 {
-	return status > 0 && !(status & (int)SPW_NVME_STATUS_DNR) && tries < SPW_NVME_RETRIES_MAX;
+	int status;
+
+	for (unsigned tries = 0;; tries++) {
+		status = is_admin ? spw_vfio_admin(ns->controller, command, data, len_bytes, NULL)
+				  : spw_vfio_command(ns->controller, command, data, len_bytes);
+		if (status <= 0 || status & (int)SPW_NVME_STATUS_DNR ||
+		    tries >= SPW_NVME_RETRIES_MAX)
+			return status;
+	}
 }
 
 static int ask_for_namespace(const struct spw_vfio_namespace *ns,
 			     uint8_t data[SPW_NVME_IDENTIFY_BYTES])
 {
-	union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
-				      .nsid = ns->nvme.id,
-				      .cdw10 = SPW_NVME_IDENTIFY_NAMESPACE};
-	int status;
+	const union spw_vfio_command command = {.opcode = SPW_NVME_IDENTIFY,
+						.nsid = ns->nvme.id,
+						.cdw10 = SPW_NVME_IDENTIFY_NAMESPACE};
 
-	for (unsigned i = 0;; i++) {
-		status = spw_vfio_admin(ns->controller, &ask, data, SPW_NVME_IDENTIFY_BYTES, NULL);
-		if (!is_worth_another_try(status, i))
-			return status;
-	}
-}
-
-static uint64_t lesser(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
+	return ask(ns, true, &command, data, SPW_NVME_IDENTIFY_BYTES);
 }
 
 /* What one command is for: whole blocks. Return: 0; -EOPNOTSUPP. */
@@ -94,14 +94,15 @@ static int set_limits(struct spw_vfio_namespace *ns)
 		return spw_error(-EOPNOTSUPP, "%s: blocks of %llu bytes are too large", ns->path,
 				 (unsigned long long)block_bytes);
 	ns->command_bytes_max = spw_round_down(
-		lesser(c->command_bytes_max, SPW_NVME_BLOCKS_MAX * block_bytes), block_bytes);
+		SPW_MIN(c->command_bytes_max, SPW_NVME_BLOCKS_MAX * block_bytes), block_bytes);
 	if (ns->command_bytes_max == 0)
 		return spw_error(-EOPNOTSUPP, "%s: a command carries %llu bytes, less than a block",
 				 ns->path, (unsigned long long)c->command_bytes_max);
-	ns->deallocate_bytes_max = lesser(c->deallocate_blocks_max, DEALLOCATE_BLOCKS_MAX) << shift;
+	ns->deallocate_bytes_max =
+		(uint64_t)SPW_MIN(c->deallocate_blocks_max, DEALLOCATE_BLOCKS_MAX) << shift;
 	if (c->writes_zeroes)
 		ns->zeroes_bytes_max = spw_round_down(
-			lesser(c->zeroes_bytes_max, ns->command_bytes_max), block_bytes);
+			SPW_MIN(c->zeroes_bytes_max, ns->command_bytes_max), block_bytes);
 	return 0;
 }
 
@@ -485,13 +486,7 @@ int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLA
 static int send(struct spw_vfio_namespace *ns, const char *what,
 		const union spw_vfio_command *command, void *data, uint32_t len_bytes)
 {
-	int status;
-
-	for (unsigned i = 0;; i++) {
-		status = spw_vfio_command(ns->controller, command, data, len_bytes);
-		if (!is_worth_another_try(status, i))
-			return refused(ns, what, status);
-	}
+	return refused(ns, what, ask(ns, false, command, data, len_bytes));
 }
 
 /* @buf NULL: no data. @step_bytes: what one command is for at most, whole blocks. */
@@ -500,9 +495,9 @@ static int send_each(struct spw_vfio_namespace *ns, const char *what, uint8_t op
 {
 	int ret = 0;
 
-	step_bytes = lesser(step_bytes, ns->command_bytes_max);
+	step_bytes = SPW_MIN(step_bytes, ns->command_bytes_max);
 	while (ret == 0 && len_bytes > 0) {
-		uint32_t now = (uint32_t)lesser(len_bytes, step_bytes);
+		uint32_t now = (uint32_t)SPW_MIN(len_bytes, step_bytes);
 		uint64_t first = offset_bytes >> ns->nvme.block_shift;
 		union spw_vfio_command command = {
 			.opcode = opcode,
@@ -546,7 +541,7 @@ static int vfio_discard(const struct spw_device *device, uint64_t offset_bytes, 
 		struct nvme_uring_cmd cmd;
 		union spw_vfio_command command;
 
-		now = lesser(len_bytes, ns->deallocate_bytes_max);
+		now = SPW_MIN(len_bytes, ns->deallocate_bytes_max);
 		spw_nvme_encode_deallocate(&cmd, &ns->nvme, offset_bytes, now, &range);
 		command = (union spw_vfio_command){.opcode = cmd.opcode,
 						   .nsid = cmd.nsid,
