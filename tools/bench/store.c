@@ -424,7 +424,7 @@ static int measure(struct state *state)
 	return result;
 }
 
-int bench_store_worker_run(struct bench_worker *worker)
+void bench_store_worker_run(struct bench_worker *worker)
 {
 	struct state state = {
 		.worker = worker, .job = worker->job, .timer = {.end_ns = UINT64_MAX}};
@@ -435,7 +435,6 @@ int bench_store_worker_run(struct bench_worker *worker)
 	bench_gate_wait(worker->gate);
 	if (result == 0)
 		result = measure(&state);
-	result = bench_worker_failed(worker, result);
+	bench_worker_failed(worker, result);
 	tear_down(&state);
-	return result;
 }

@@ -504,7 +504,7 @@ static int measure(struct state *state)
 	return result;
 }
 
-int bench_worker_run(struct bench_worker *worker)
+void bench_worker_run(struct bench_worker *worker)
 {
 	struct state state = {
 		.worker = worker,
@@ -525,7 +525,6 @@ int bench_worker_run(struct bench_worker *worker)
 	bench_gate_wait(worker->gate);
 	if (result == 0)
 		result = measure(&state);
-	result = bench_worker_failed(worker, result);
+	bench_worker_failed(worker, result);
 	tear_down(&state);
-	return result;
 }
