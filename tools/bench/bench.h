@@ -144,6 +144,7 @@ struct bench_random {
 };
 
 uint64_t bench_random_next(struct bench_random *random);
+void bench_random_fill(uint64_t seed, void *bytes, size_t len);
 
 /* A well mixed number that depends on both: the same for the same arguments, in every run. */
 uint64_t bench_mix(uint64_t key, uint64_t value);
