@@ -294,29 +294,25 @@ static int bench(const struct tool_command *command, struct command_line *line)
 
 static int run(const struct tool_command *command, int argc, char **argv)
 {
-	struct command_line *line = calloc(1, sizeof(*line));
+	struct command_line line = {0};
 	int result, code;
 
 	for (int i = 1; i < argc; i++)
 		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
 			tool_print_help(command, stdout);
-			free(line);
 			return TOOL_DONE;
 		}
-	if (!line)
-		return tool_fail(command, spw_error(-ENOMEM, "out of memory"), false);
-	bench_job_init(&line->global);
-	result = parse_arguments(line, argc, argv);
+	bench_job_init(&line.global);
+	result = parse_arguments(&line, argc, argv);
 	if (result == 0)
-		result = make_plan(line);
+		result = make_plan(&line);
 	if (result == 0)
-		code = bench(command, line);
+		code = bench(command, &line);
 	else if (result == -EINVAL || result == -ERANGE)
 		code = tool_usage_error(command, "%s", spw_last_error());
 	else
-		code = tool_fail(command, result, line->json);
-	bench_run_free(&line->run);
-	free(line);
+		code = tool_fail(command, result, line.json);
+	bench_run_free(&line.run);
 	return code;
 }
 

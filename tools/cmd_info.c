@@ -2,7 +2,6 @@
 /* tools/cmd_info.c - spillway info: what a store and its drives are like */
 #include "tools/ui/tool.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +12,7 @@
 
 static struct tool_devices devices;
 static bool json;
+static struct spw_status status; /* of the partition that is being looked at */
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
@@ -22,29 +22,28 @@ static const struct tool_option options[] = {
 };
 
 /* Who has which partition open, as far as the holders let this user see. */
-static void print_holders(const struct spw_store_info *info, struct spw_status *status)
+static void print_holders(const struct spw_store_info *info)
 {
 	for (uint32_t i = 0; i < info->partitions; i++)
-		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
+		if (spw_status_read(info->store_uuid, i, &status, sizeof(status)) == 0)
 			(void)printf("open         partition %u, in process %d (%s); drives "
 				     "retired: %u; %s\n",
-				     i, status->pid, status->command, status->store.drives_retired,
-				     status->description);
+				     i, status.pid, status.command, status.store.drives_retired,
+				     status.description);
 }
 
-static json_t *json_holders(const struct spw_store_info *info, struct spw_status *status)
+static json_t *json_holders(const struct spw_store_info *info)
 {
 	json_t *holders = json_array();
 
 	for (uint32_t i = 0; i < info->partitions; i++)
-		if (spw_status_read(info->store_uuid, i, status, sizeof(*status)) == 0)
+		if (spw_status_read(info->store_uuid, i, &status, sizeof(status)) == 0)
 			(void)json_array_append_new(
-				holders,
-				json_pack("{s:i, s:i, s:o, s:i, s:o}", "partition", (int)i, "pid",
-					  (int)status->pid, "command",
-					  tool_json_text(status->command), "drives_retired",
-					  (int)status->store.drives_retired, "description",
-					  tool_json_text(status->description)));
+				holders, json_pack("{s:i, s:i, s:o, s:i, s:o}", "partition", (int)i,
+						   "pid", (int)status.pid, "command",
+						   tool_json_text(status.command), "drives_retired",
+						   (int)status.store.drives_retired, "description",
+						   tool_json_text(status.description)));
 	return holders;
 }
 
@@ -66,14 +65,9 @@ static int find_controllers(struct spw_vfio_probe_info **controllers)
 }
 
 static int print_json(const struct spw_store_info *info, const struct spw_drive_info *drives,
-		      struct spw_status *status)
+		      const struct spw_vfio_probe_info *controllers, int count)
 {
-	struct spw_vfio_probe_info *controllers;
-	int count = find_controllers(&controllers);
-	json_t *array = json_array(),
-	       *controllers_array = tool_json_controllers(controllers, count);
-
-	free(controllers);
+	json_t *array = json_array();
 
 	for (unsigned i = 0; i < devices.count; i++) {
 		json_t *drive = tool_json_drive(&drives[i]);
@@ -82,41 +76,36 @@ static int print_json(const struct spw_store_info *info, const struct spw_drive_
 		(void)json_array_append_new(array, drive);
 	}
 	return tool_print_json(json_pack("{s:o, s:o, s:o, s:o}", "store", tool_json_store(info),
-					 "open", json_holders(info, status), "drives", array,
-					 "controllers", controllers_array));
+					 "open", json_holders(info), "drives", array, "controllers",
+					 tool_json_controllers(controllers, count)));
 }
 
 static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives,
-		       struct spw_status *status)
+		       const struct spw_vfio_probe_info *controllers, int count)
 {
-	struct spw_vfio_probe_info *controllers;
-	int count = find_controllers(&controllers);
-
 	tool_print_store(info, stdout);
-	print_holders(info, status);
+	print_holders(info);
 	(void)putchar('\n');
 	tool_print_drives(drives, devices.count, stdout);
 	tool_print_nvme(devices.paths, devices.count, stdout);
 	tool_print_controllers(controllers, count, stdout);
-	free(controllers);
 }
 
 static int show(const struct tool_command *command)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
-	struct spw_status *status = malloc(sizeof(*status));
+	struct spw_vfio_probe_info *controllers = NULL;
 	struct spw_drive_info *drives;
 	int result = tool_check_store(&devices, &info, &drives), code = TOOL_DONE;
+	int count = result < 0 ? 0 : find_controllers(&controllers);
 
-	if (!status)
-		result = spw_error(-ENOMEM, "out of memory");
 	if (result < 0)
 		code = tool_fail(command, result, json);
 	else if (json)
-		code = print_json(&info, drives, status);
+		code = print_json(&info, drives, controllers, count);
 	else
-		print_text(&info, drives, status);
-	free(status);
+		print_text(&info, drives, controllers, count);
+	free(controllers);
 	free(drives);
 	return code;
 }

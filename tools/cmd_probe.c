@@ -61,10 +61,9 @@ static void print_devices(const struct spw_probe_info *infos, int count)
 	tool_table_end(table, count > 0 ? stdout : NULL);
 }
 
-static int print_text(const char *const *paths, const struct spw_probe_info *infos, int count)
+static void print_text(const char *const *paths, const struct spw_probe_info *infos, int count,
+		       const struct spw_vfio_probe_info *controllers, int found)
 {
-	struct spw_vfio_probe_info *controllers;
-	int controllers_count = tool_find_controllers(devices.paths, devices.count, &controllers);
 	bool gap = false;
 
 	if (count == 0)
@@ -81,23 +80,18 @@ static int print_text(const char *const *paths, const struct spw_probe_info *inf
 		(void)printf(": %s\n", infos[i].reason);
 		gap = true;
 	}
-	tool_print_controllers(controllers, controllers_count, stdout);
-	free(controllers);
-	return TOOL_DONE;
+	tool_print_controllers(controllers, found, stdout);
 }
 
-static int print_json(const struct spw_probe_info *infos, int count)
+static int print_json(const struct spw_probe_info *infos, int count,
+		      const struct spw_vfio_probe_info *controllers, int found)
 {
-	struct spw_vfio_probe_info *controllers;
-	int found = tool_find_controllers(devices.paths, devices.count, &controllers);
-	json_t *array = json_array(),
-	       *controllers_array = tool_json_controllers(controllers, found);
+	json_t *array = json_array();
 
 	for (int i = 0; i < count; i++)
 		(void)json_array_append_new(array, device_json(&infos[i]));
-	free(controllers);
-	return tool_print_json(
-		json_pack("{s:o, s:o}", "devices", array, "controllers", controllers_array));
+	return tool_print_json(json_pack("{s:o, s:o}", "devices", array, "controllers",
+					 tool_json_controllers(controllers, found)));
 }
 
 /* A named device that is unreadable is a failure; a listed one may have gone since. */
@@ -114,32 +108,33 @@ static int exit_code(const struct spw_probe_info *infos, int count)
 
 static int probe(const struct tool_command *command)
 {
+	struct spw_vfio_probe_info *controllers = NULL;
 	struct spw_probe_info *infos = NULL;
 	const char *const *paths;
 	char **listed;
-	int count = candidates(&paths, &listed), result, code;
+	int count = candidates(&paths, &listed), result = count, found, code = TOOL_DONE;
 
-	if (count < 0) {
-		code = tool_fail(command, count, json);
-		goto out;
+	if (result >= 0) {
+		infos = calloc((size_t)count + 1, sizeof(*infos));
+		result = infos ? 0 : spw_error(-ENOMEM, "out of memory");
 	}
-	infos = calloc((size_t)count + 1, sizeof(*infos));
-	if (!infos) {
-		code = tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
-		goto out;
-	}
-	for (int i = 0; i < count; i++) {
+	for (int i = 0; i < count && result == 0; i++) {
 		infos[i].size = sizeof(infos[i]);
 		result = spw_probe(paths[i], &infos[i]);
-		if (result < 0) {
-			code = tool_fail(command, result, json);
-			goto out;
-		}
 	}
-	code = json ? print_json(infos, count) : print_text(paths, infos, count);
+	if (result < 0) {
+		code = tool_fail(command, result, json);
+		goto out;
+	}
+	found = tool_find_controllers(devices.paths, devices.count, &controllers);
+	if (json)
+		code = print_json(infos, count, controllers, found);
+	else
+		print_text(paths, infos, count, controllers, found);
 	if (code == TOOL_DONE)
 		code = exit_code(infos, count);
 out:
+	free(controllers);
 	free(infos);
 	spw_probe_list_free(listed);
 	return code;

@@ -3,7 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <spillway/status.h>
@@ -21,20 +20,20 @@ static const struct tool_option options[] = {
 };
 
 /* Ask every open partition that has the drive retired. Return: how many, or a negative errno. */
-static int revive(const char *path, const struct spw_status_name *names, int count,
-		  struct spw_status *status)
+static int revive(const char *path, const struct spw_status_name *names, int count)
 {
+	static struct spw_status status;
 	int asked = 0, holders = 0;
 
 	for (int i = 0; i < count; i++) {
-		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
-				    sizeof(*status)))
+		if (spw_status_read(names[i].store_uuid, names[i].partition, &status,
+				    sizeof(status)))
 			continue;
-		for (uint32_t drive = 0; drive < status->drives; drive++) {
-			if (strcmp(status->drive[drive].path, path) != 0)
+		for (uint32_t drive = 0; drive < status.drives; drive++) {
+			if (strcmp(status.drive[drive].path, path) != 0)
 				continue;
 			holders++;
-			if (status->drive[drive].retired &&
+			if (status.drive[drive].retired &&
 			    spw_status_revive(names[i].store_uuid, names[i].partition, drive) == 0)
 				asked++;
 		}
@@ -52,20 +51,16 @@ static int revive(const char *path, const struct spw_status_name *names, int cou
 static int revive_all(const struct tool_command *command)
 {
 	struct spw_status_name names[256];
-	struct spw_status *status = malloc(sizeof(*status));
 	int count = spw_status_list(names, SPW_ARRAY_LEN(names)), rc = count;
 
-	if (!status)
-		rc = spw_error(-ENOMEM, "out of memory");
 	if (count > (int)SPW_ARRAY_LEN(names))
 		count = SPW_ARRAY_LEN(names);
 	for (unsigned i = 0; rc >= 0 && i < devices.count; i++) {
-		rc = revive(devices.paths[i], names, count, status);
+		rc = revive(devices.paths[i], names, count);
 		if (rc > 0 && !json)
 			(void)printf("%s: will be tried again when the store next has traffic\n",
 				     devices.paths[i]);
 	}
-	free(status);
 	if (rc < 0)
 		return tool_fail(command, rc, json);
 	return json ? tool_print_json(json_pack("{s:i}", "drives", (int)devices.count)) : TOOL_DONE;

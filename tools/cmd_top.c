@@ -3,7 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -244,21 +243,16 @@ static int look(const struct tool_command *command, struct snapshot snapshots[2]
 
 static int top(const struct tool_command *command)
 {
-	struct snapshot snapshots[2] = {{0}};
+	static struct spw_status partitions[2][PARTITIONS_MAX];
+	struct snapshot snapshots[2] = {{.partitions = partitions[0]},
+					{.partitions = partitions[1]}};
 	int code;
 
 	if (interval_s == 0)
 		return tool_usage_error(command, "--interval must be at least 1");
-	for (unsigned i = 0; i < 2; i++)
-		snapshots[i].partitions = calloc(PARTITIONS_MAX, sizeof(*snapshots[i].partitions));
 	tool_stop_catch();
-	if (snapshots[0].partitions && snapshots[1].partitions)
-		code = look(command, snapshots);
-	else
-		code = tool_fail(command, spw_error(-ENOMEM, "out of memory"), json);
+	code = look(command, snapshots);
 	tool_stop_release();
-	free(snapshots[0].partitions);
-	free(snapshots[1].partitions);
 	return code;
 }
 

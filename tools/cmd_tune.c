@@ -54,8 +54,10 @@ struct run {
 	char description[256];
 };
 
+#define RUNS_MAX (2 * 5 * SPW_ARRAY_LEN(block_sizes) * SPW_ARRAY_LEN(depths))
+
 struct sweep {
-	struct run *runs;
+	struct run runs[RUNS_MAX];
 	unsigned runs_count;
 	bool drives_poll; /* all of them */
 	bool drives_vfio; /* one of them is driven from this process, so nothing else reaches all */
@@ -107,13 +109,8 @@ static void add_backends(struct sweep *sweep, struct run run)
 	add_run(sweep, run);
 }
 
-static int plan_sweep(struct sweep *sweep)
+static void plan_sweep(struct sweep *sweep)
 {
-	size_t most = 2 * 5 * SPW_ARRAY_LEN(block_sizes) * SPW_ARRAY_LEN(depths);
-
-	sweep->runs = calloc(most, sizeof(*sweep->runs));
-	if (!sweep->runs)
-		return spw_error(-ENOMEM, "out of memory");
 	/* Writing comes first: reading blocks that were never written measures nothing. */
 	for (unsigned write = with_writes; write < 2; write--)
 		for (size_t i = 0; i < SPW_ARRAY_LEN(block_sizes); i++)
@@ -124,7 +121,6 @@ static int plan_sweep(struct sweep *sweep)
 							    .block_bytes = block_sizes[i],
 							    .depth = depths[j],
 						    });
-	return 0;
 }
 
 static json_t *drive_json(const char *path, const struct spw_geometry *geometry)
@@ -429,13 +425,12 @@ static int tune(const struct tool_command *command)
 	result = sweep.path ? tune_file_check(sweep.path) : -ENOENT;
 	if (result == 0)
 		result = look_at_drives(&sweep);
-	if (result == 0)
-		result = plan_sweep(&sweep);
-	if (result == 0)
+	if (result == 0) {
+		plan_sweep(&sweep);
 		result = run_sweep(&sweep);
+	}
 	code = result == 0 ? report(command, &sweep) : tool_fail(command, result, json);
 	json_decref(sweep.drives);
-	free(sweep.runs);
 	return code;
 }
 

@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,20 +35,23 @@ struct reader {
 	char *line;
 	unsigned line_number;
 	json_t *object; /* of the line */
+	/* The first, with its words. What is read of a line after it is 0, and goes nowhere. */
+	int error;
 };
 
-static int bad(const struct reader *reader, const char *format, ...) SPW_PRINTF(2, 3);
+/* What is wrong with the line, unless something was already. Value: the first error. */
+#define bad(reader, format, ...)                                                                 \
+	((reader)->error = (reader)->error                                                       \
+				   ? (reader)->error                                             \
+				   : spw_error(-EBADMSG, "%s, line %u: " format, (reader)->path, \
+					       (reader)->line_number, ##__VA_ARGS__))
 
-static int bad(const struct reader *reader, const char *format, ...)
-{
-	char words[256];
-	va_list args;
-
-	va_start(args, format);
-	(void)vsnprintf(words, sizeof(words), format, args);
-	va_end(args);
-	return spw_error(-EBADMSG, "%s, line %u: %s", reader->path, reader->line_number, words);
-}
+const char *const spw_kind_names[TRACE_KINDS] = {
+	"step", "stage", "scope_enter", "scope_leave", "offer", "take", "return", "release",
+};
+const char *const spw_hint_names[TRACE_HINTS] = {"none", "keep", "spill", "pin"};
+const char *const spw_result_names[TRACE_RESULTS] = {"keep", "spill", "dedup"};
+const char *const spw_stage_names[2] = {"forward", "backward"};
 
 /* ---- Lines ---- */
 
@@ -107,32 +109,33 @@ static int next_line(struct reader *reader)
 
 /* ---- Fields ---- */
 
-static int get_number(const struct reader *reader, const char *name, uint64_t most, uint64_t *value)
+static uint64_t get_number(struct reader *reader, const char *name, uint64_t most)
 {
 	const json_t *field = json_object_get(reader->object, name);
+	uint64_t value = (uint64_t)json_integer_value(field);
 
 	if (!field)
-		return bad(reader, "\"%s\" is missing", name);
-	if (!json_is_integer(field) || json_integer_value(field) < 0)
-		return bad(reader, "\"%s\" is no whole number from 0 on", name);
-	*value = (uint64_t)json_integer_value(field);
-	if (*value > most)
-		return bad(reader, "\"%s\" is %" PRIu64 "; at most %" PRIu64, name, *value, most);
-	return 0;
+		bad(reader, "\"%s\" is missing", name);
+	else if (!json_is_integer(field) || json_integer_value(field) < 0)
+		bad(reader, "\"%s\" is no whole number from 0 on", name);
+	else if (value > most)
+		bad(reader, "\"%s\" is %" PRIu64 "; at most %" PRIu64, name, value, most);
+	return reader->error ? 0 : value;
 }
 
-static int get_word(const struct reader *reader, const char *name, const char *const words[],
-		    unsigned count, unsigned *value)
+static unsigned get_word(struct reader *reader, const char *name, const char *const words[],
+			 unsigned count)
 {
 	const json_t *field = json_object_get(reader->object, name);
 
 	if (!field)
-		return bad(reader, "\"%s\" is missing", name);
-	for (*value = 0; json_is_string(field) && *value < count; (*value)++)
-		if (strcmp(json_string_value(field), words[*value]) == 0)
-			return 0;
-	return bad(reader, "\"%s\" is none of the %u words that it may be, from \"%s\" to \"%s\"",
-		   name, count, words[0], words[count - 1]);
+		bad(reader, "\"%s\" is missing", name);
+	for (unsigned value = 0; json_is_string(field) && value < count; value++)
+		if (strcmp(json_string_value(field), words[value]) == 0)
+			return value;
+	bad(reader, "\"%s\" is none of the %u words that it may be, from \"%s\" to \"%s\"", name,
+	    count, words[0], words[count - 1]);
+	return 0;
 }
 
 static bool has(const struct reader *reader, const char *name)
@@ -142,60 +145,42 @@ static bool has(const struct reader *reader, const char *name)
 
 /* ---- Events ---- */
 
-static int get_stage(const struct reader *reader, struct spw_trace_event *event)
+static void get_stage(struct reader *reader, struct spw_trace_event *event)
 {
-	uint64_t micro_batch = 0, next_micro_batch = 0;
-	unsigned stage = 0, next_stage = 0;
-	int rc = get_number(reader, "micro_batch", UINT32_MAX, &micro_batch);
-
-	if (rc == 0)
-		rc = get_word(reader, "stage", spw_stage_names, 2, &stage);
+	event->micro_batch = (uint32_t)get_number(reader, "micro_batch", UINT32_MAX);
+	event->backward = get_word(reader, "stage", spw_stage_names, 2) == 1;
 	event->has_next = has(reader, "next_stage") || has(reader, "next_micro_batch");
-	if (rc == 0 && event->has_next)
-		rc = get_number(reader, "next_micro_batch", UINT32_MAX, &next_micro_batch);
-	if (rc == 0 && event->has_next)
-		rc = get_word(reader, "next_stage", spw_stage_names, 2, &next_stage);
-	event->micro_batch = (uint32_t)micro_batch;
-	event->next_micro_batch = (uint32_t)next_micro_batch;
-	event->backward = stage == 1;
-	event->next_backward = next_stage == 1;
-	return rc;
+	if (!event->has_next)
+		return;
+	event->next_micro_batch = (uint32_t)get_number(reader, "next_micro_batch", UINT32_MAX);
+	event->next_backward = get_word(reader, "next_stage", spw_stage_names, 2) == 1;
 }
 
-static int get_part(const struct reader *reader, struct spw_trace_event *event,
-		    uint64_t storage_len_bytes)
+static void get_part(struct reader *reader, struct spw_trace_event *event,
+		     uint64_t storage_len_bytes)
 {
-	int rc = get_number(reader, "offset", INT64_MAX, &event->offset_bytes);
-
-	if (rc == 0)
-		rc = get_number(reader, "bytes", INT64_MAX, &event->len_bytes);
-	if (rc)
-		return rc;
+	event->offset_bytes = get_number(reader, "offset", INT64_MAX);
+	event->len_bytes = get_number(reader, "bytes", INT64_MAX);
 	if (event->len_bytes == 0 || event->offset_bytes > storage_len_bytes ||
 	    event->len_bytes > storage_len_bytes - event->offset_bytes)
-		return bad(reader,
-			   "bytes %" PRIu64 " + %" PRIu64
-			   " are empty, or not within a storage of %" PRIu64,
-			   event->offset_bytes, event->len_bytes, storage_len_bytes);
-	return 0;
+		bad(reader,
+		    "bytes %" PRIu64 " + %" PRIu64
+		    " are empty, or not within a storage of %" PRIu64,
+		    event->offset_bytes, event->len_bytes, storage_len_bytes);
 }
 
 /* Numbers are given in the order of appearance: a new one is the next. */
-static int get_next_number(const struct reader *reader, const char *name, uint32_t *known,
-			   uint64_t *value)
+static uint64_t get_next_number(struct reader *reader, const char *name, uint32_t *known)
 {
-	int rc = get_number(reader, name, INT64_MAX, value);
+	uint64_t value = get_number(reader, name, INT64_MAX);
 
-	if (rc)
-		return rc;
-	if (*value == 0 || *value > (uint64_t)*known + 1)
-		return bad(reader,
-			   "\"%s\" is %" PRIu64
-			   "; new ones are numbered from 1 on, and %u are known",
-			   name, *value, *known);
-	if (*value > *known)
+	if (value == 0 || value > (uint64_t)*known + 1)
+		bad(reader,
+		    "\"%s\" is %" PRIu64 "; new ones are numbered from 1 on, and %u are known",
+		    name, value, *known);
+	else if (value > *known)
 		(*known)++;
-	return 0;
+	return value;
 }
 
 /* Room for one more element of an array. */
@@ -216,108 +201,87 @@ static int grow(void **array, uint32_t used, uint32_t *max, size_t element_bytes
 }
 
 /* A tensor that is offered again lives, and is of one version of one storage. */
-static int know_tensor(struct reader *reader, const struct spw_trace_event *event, bool again)
+static void know_tensor(struct reader *reader, const struct spw_trace_event *event, bool again)
 {
 	struct known_tensor *tensor = &reader->tensors[event->tensor];
 
 	if (again && tensor->users == 0)
-		return bad(reader, "tensor %" PRIu64 " has been released, and is offered again",
-			   event->tensor);
+		bad(reader, "tensor %" PRIu64 " has been released, and is offered again",
+		    event->tensor);
 	if (again &&
 	    (tensor->storage != event->storage_key || tensor->version != event->storage_version))
-		return bad(reader,
-			   "tensor %" PRIu64 " is of storage %" PRIu64 ", version %" PRIu64
-			   ", and is offered again of another",
-			   event->tensor, tensor->storage, tensor->version);
+		bad(reader,
+		    "tensor %" PRIu64 " is of storage %" PRIu64 ", version %" PRIu64
+		    ", and is offered again of another",
+		    event->tensor, tensor->storage, tensor->version);
 	tensor->storage = event->storage_key;
 	tensor->version = event->storage_version;
 	if (tensor->storage_len_bytes < event->storage_len_bytes)
 		tensor->storage_len_bytes = event->storage_len_bytes;
 	tensor->users++;
-	return 0;
 }
 
-static int get_offer(struct reader *reader, struct spw_trace_event *event)
+static void get_offer(struct reader *reader, struct spw_trace_event *event)
 {
 	uint32_t known = reader->trace.tensors;
-	unsigned hint = 0, result = 0;
-	int rc = get_next_number(reader, "tensor", &reader->trace.tensors, &event->tensor);
 
-	if (rc == 0)
-		rc = grow((void **)&reader->tensors, reader->trace.tensors, &reader->tensors_max,
-			  sizeof(*reader->tensors));
-	if (rc == 0)
-		rc = get_next_number(reader, "storage", &reader->trace.storages,
-				     &event->storage_key);
-	if (rc == 0)
-		rc = get_number(reader, "version", INT64_MAX, &event->storage_version);
-	if (rc == 0)
-		rc = get_number(reader, "storage_bytes", INT64_MAX, &event->storage_len_bytes);
-	if (rc == 0)
-		rc = get_part(reader, event, event->storage_len_bytes);
-	if (rc == 0 && has(reader, "hint"))
-		rc = get_word(reader, "hint", spw_hint_names, TRACE_HINTS, &hint);
-	if (rc == 0)
-		rc = get_word(reader, "result", spw_result_names, TRACE_RESULTS, &result);
-	if (rc)
-		return rc;
-	event->hint = hint;
-	event->result = result;
-	return know_tensor(reader, event, event->tensor <= known);
+	event->tensor = get_next_number(reader, "tensor", &reader->trace.tensors);
+	if (!reader->error)
+		reader->error = grow((void **)&reader->tensors, reader->trace.tensors,
+				     &reader->tensors_max, sizeof(*reader->tensors));
+	event->storage_key = get_next_number(reader, "storage", &reader->trace.storages);
+	event->storage_version = get_number(reader, "version", INT64_MAX);
+	event->storage_len_bytes = get_number(reader, "storage_bytes", INT64_MAX);
+	get_part(reader, event, event->storage_len_bytes);
+	if (has(reader, "hint"))
+		event->hint = get_word(reader, "hint", spw_hint_names, TRACE_HINTS);
+	event->result = get_word(reader, "result", spw_result_names, TRACE_RESULTS);
+	if (!reader->error)
+		know_tensor(reader, event, event->tensor <= known);
 }
 
-/* A lease outlives the tensor's release: there must only have been such a tensor. */
-static int get_known_tensor(const struct reader *reader, struct spw_trace_event *event)
+/* A lease outlives the tensor's release: there must only have been such a tensor. Or NULL. */
+static struct known_tensor *get_known_tensor(struct reader *reader, struct spw_trace_event *event)
 {
-	int rc = get_number(reader, "tensor", INT64_MAX, &event->tensor);
-
-	if (rc)
-		return rc;
+	event->tensor = get_number(reader, "tensor", INT64_MAX);
 	if (event->tensor == 0 || event->tensor > reader->trace.tensors)
-		return bad(reader, "tensor %" PRIu64 " has not been offered", event->tensor);
-	if (event->kind != SPW_TRACE_RETURN && reader->tensors[event->tensor].users == 0)
-		return bad(reader, "tensor %" PRIu64 " has been released", event->tensor);
-	return 0;
+		bad(reader, "tensor %" PRIu64 " has not been offered", event->tensor);
+	else if (event->kind != SPW_TRACE_RETURN && reader->tensors[event->tensor].users == 0)
+		bad(reader, "tensor %" PRIu64 " has been released", event->tensor);
+	return reader->error ? NULL : &reader->tensors[event->tensor];
 }
 
-static int get_take(const struct reader *reader, struct spw_trace_event *event)
+static void get_event(struct reader *reader, struct spw_trace_event *event, uint64_t not_before_ns)
 {
-	int rc = get_known_tensor(reader, event);
+	struct known_tensor *tensor;
 
-	if (rc == 0)
-		rc = get_part(reader, event, reader->tensors[event->tensor].storage_len_bytes);
-	return rc ? rc : get_number(reader, "wait_ns", INT64_MAX, &event->wait_ns);
-}
-
-static int get_event(struct reader *reader, struct spw_trace_event *event, uint64_t not_before_ns)
-{
-	unsigned kind;
-	int rc = get_word(reader, "event", spw_kind_names, TRACE_KINDS, &kind);
-
-	if (rc == 0)
-		rc = get_number(reader, "ns", INT64_MAX, &event->ns);
-	if (rc)
-		return rc;
+	event->kind = get_word(reader, "event", spw_kind_names, TRACE_KINDS);
+	event->ns = get_number(reader, "ns", INT64_MAX);
 	if (event->ns < not_before_ns)
-		return bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above",
-			   event->ns);
-	event->kind = kind;
+		bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above", event->ns);
+	if (reader->error)
+		return;
 	switch (event->kind) {
-	case SPW_TRACE_STEP: reader->trace.steps++; return 0;
-	case SPW_TRACE_STAGE: return get_stage(reader, event);
+	case SPW_TRACE_STEP: reader->trace.steps++; break;
+	case SPW_TRACE_STAGE: get_stage(reader, event); break;
 	case SPW_TRACE_SCOPE_ENTER:
-		return get_number(reader, "scope", INT64_MAX, &event->scope_key);
-	case SPW_TRACE_SCOPE_LEAVE: return 0;
-	case SPW_TRACE_OFFER: return get_offer(reader, event);
-	case SPW_TRACE_TAKE: return get_take(reader, event);
-	case SPW_TRACE_RETURN: return get_known_tensor(reader, event);
+		event->scope_key = get_number(reader, "scope", INT64_MAX);
+		break;
+	case SPW_TRACE_SCOPE_LEAVE: break;
+	case SPW_TRACE_OFFER: get_offer(reader, event); break;
+	case SPW_TRACE_TAKE:
+		tensor = get_known_tensor(reader, event);
+		if (tensor)
+			get_part(reader, event, tensor->storage_len_bytes);
+		event->wait_ns = get_number(reader, "wait_ns", INT64_MAX);
+		break;
+	case SPW_TRACE_RETURN: (void)get_known_tensor(reader, event); break;
 	case SPW_TRACE_RELEASE:
-		rc = get_known_tensor(reader, event);
-		if (rc == 0)
-			reader->tensors[event->tensor].users--;
-		return rc;
+		tensor = get_known_tensor(reader, event);
+		if (tensor)
+			tensor->users--;
+		break;
 	}
-	return -EINVAL;
 }
 
 /* ---- The whole ---- */
@@ -325,7 +289,7 @@ static int get_event(struct reader *reader, struct spw_trace_event *event, uint6
 static int read_header(struct reader *reader)
 {
 	const json_t *format, *model;
-	uint64_t version = 0;
+	uint64_t version;
 	int rc = next_line(reader);
 
 	if (rc < 0)
@@ -334,9 +298,9 @@ static int read_header(struct reader *reader)
 	if (!json_is_string(format) || strcmp(json_string_value(format), TRACE_FORMAT) != 0)
 		return spw_error(-EBADMSG, "%s, line 1: this is no trace: no \"format\":\"%s\"",
 				 reader->path, TRACE_FORMAT);
-	rc = get_number(reader, "version", INT64_MAX, &version);
-	if (rc)
-		return rc;
+	version = get_number(reader, "version", INT64_MAX);
+	if (reader->error)
+		return reader->error;
 	if (version != SPW_TRACE_VERSION)
 		return spw_error(-EPROTONOSUPPORT,
 				 "%s, line 1: a trace of version %" PRIu64 "; known is %u",
@@ -365,10 +329,11 @@ static int read_events(struct reader *reader)
 					 reader->path, reader->line_number, SPW_TRACE_EVENTS_MAX);
 		rc = grow((void **)&reader->events, trace->count, &reader->events_max,
 			  sizeof(*reader->events));
-		if (rc == 0)
-			rc = get_event(reader, &reader->events[trace->count], ns);
 		if (rc)
 			return rc;
+		get_event(reader, &reader->events[trace->count], ns);
+		if (reader->error)
+			return reader->error;
 		ns = reader->events[trace->count++].ns;
 	}
 	trace->events = reader->events;

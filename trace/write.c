@@ -53,8 +53,8 @@ struct spw_trace_writer {
 	int error; /* the first; nothing is recorded after it */
 	char error_text[512];
 	bool finishing;
-	bool file_failed;
-	struct block *unwritten; /* zlib may look at it once more when the file is closed */
+	/* the file failed; zlib may look at this once more when it is closed */
+	struct block *unwritten;
 };
 
 /* ---- Numbers for ids ---- */
@@ -91,20 +91,21 @@ static int numbering_grow(struct numbering *numbering)
 	return 0;
 }
 
-/* Return: the number of the id; 0: no memory. */
-static uint64_t number_of(struct numbering *numbering, uint64_t id)
+/* The id becomes its number. Return: whether there was memory for it. */
+static bool number(struct numbering *numbering, uint64_t *id)
 {
 	size_t slot;
 
 	if ((!numbering->slots || numbering->count * 2 > numbering->mask) &&
 	    numbering_grow(numbering))
-		return 0;
-	slot = slot_of(numbering, id);
+		return false;
+	slot = slot_of(numbering, *id);
 	if (numbering->slots[slot].number == 0) {
-		numbering->slots[slot].id = id;
+		numbering->slots[slot].id = *id;
 		numbering->slots[slot].number = ++numbering->count;
 	}
-	return numbering->slots[slot].number;
+	*id = numbering->slots[slot].number;
+	return true;
 }
 
 /* ---- Failure ---- */
@@ -150,7 +151,7 @@ static void *write_blocks(void *context)
 		writer->full = block->next;
 		if (!writer->full)
 			writer->full_end = &writer->full;
-		if (!writer->file_failed) {
+		if (!writer->unwritten) {
 			SPW_ASSERT(pthread_mutex_unlock(&writer->lock) == 0);
 			rc = write_block(writer, block);
 			SPW_ASSERT(pthread_mutex_lock(&writer->lock) == 0);
@@ -158,7 +159,6 @@ static void *write_blocks(void *context)
 		if (!rc) {
 			free(block);
 		} else {
-			writer->file_failed = true;
 			writer->unwritten = block;
 			fail(writer, rc, spw_strerror(rc));
 		}
@@ -235,13 +235,7 @@ static void put_stage(struct block *block, const struct spw_trace_event *event)
 	put_word(block, "next_stage", spw_stage_names[event->next_backward]);
 }
 
-/* The event's ids, as numbers. */
-struct numbers {
-	uint64_t tensor, storage, scope;
-};
-
-static void put_event(struct block *block, const struct spw_trace_event *event,
-		      const struct numbers *numbers)
+static void put_event(struct block *block, const struct spw_trace_event *event)
 {
 	put(block, "{\"event\":\"");
 	put(block, spw_kind_names[event->kind]);
@@ -250,11 +244,11 @@ static void put_event(struct block *block, const struct spw_trace_event *event,
 	if (event->kind == SPW_TRACE_STAGE)
 		put_stage(block, event);
 	if (event->kind == SPW_TRACE_SCOPE_ENTER)
-		put_number(block, "scope", numbers->scope);
-	if (numbers->tensor)
-		put_number(block, "tensor", numbers->tensor);
-	if (numbers->storage) {
-		put_number(block, "storage", numbers->storage);
+		put_number(block, "scope", event->scope_key);
+	if (event->kind >= SPW_TRACE_OFFER)
+		put_number(block, "tensor", event->tensor);
+	if (event->kind == SPW_TRACE_OFFER) {
+		put_number(block, "storage", event->storage_key);
 		put_number(block, "version", event->storage_version);
 		put_number(block, "storage_bytes", event->storage_len_bytes);
 	}
@@ -283,39 +277,30 @@ static bool event_valid(const struct spw_trace_event *event)
 	       event->wait_ns <= INT64_MAX;
 }
 
-/* Return: whether there was memory for it. */
-static bool number_ids(struct spw_trace_writer *writer, const struct spw_trace_event *event,
-		       struct numbers *numbers)
+static bool number_ids(struct spw_trace_writer *writer, struct spw_trace_event *event)
 {
-	if (event->kind == SPW_TRACE_SCOPE_ENTER) {
-		numbers->scope = number_of(&writer->scopes, event->scope_key);
-		return numbers->scope != 0;
-	}
-	if (event->kind < SPW_TRACE_OFFER)
-		return true;
-	numbers->tensor = number_of(&writer->tensors, event->tensor);
-	if (event->kind != SPW_TRACE_OFFER || numbers->tensor == 0)
-		return numbers->tensor != 0;
-	numbers->storage = number_of(&writer->storages, event->storage_key);
-	return numbers->storage != 0;
+	if (event->kind == SPW_TRACE_SCOPE_ENTER)
+		return number(&writer->scopes, &event->scope_key);
+	if (event->kind >= SPW_TRACE_OFFER && !number(&writer->tensors, &event->tensor))
+		return false;
+	return event->kind != SPW_TRACE_OFFER || number(&writer->storages, &event->storage_key);
 }
 
 static void write_locked(struct spw_trace_writer *writer, struct spw_trace_event *event)
 {
-	struct numbers numbers = {0};
 	struct block *block;
 
 	if (!event_valid(event)) {
 		fail(writer, -EINVAL, "an event is out of range");
 		return;
 	}
-	block = number_ids(writer, event, &numbers) ? block_with_room(writer) : NULL;
+	block = number_ids(writer, event) ? block_with_room(writer) : NULL;
 	if (!block) {
 		fail(writer, -ENOMEM, "no memory");
 		return;
 	}
 	event->ns = spw_clock_ns() - writer->begin_ns;
-	put_event(block, event, &numbers);
+	put_event(block, event);
 }
 
 void spw_trace_write(struct spw_trace_writer *writer, const struct spw_trace_event *caller)
@@ -369,15 +354,8 @@ static int start(struct spw_trace_writer *writer, const char *model)
 	if (rc)
 		return rc;
 	writer->begin_ns = spw_clock_ns();
-	SPW_ASSERT(pthread_mutex_init(&writer->lock, NULL) == 0);
-	SPW_ASSERT(pthread_cond_init(&writer->changed, NULL) == 0);
 	rc = pthread_create(&writer->thread, NULL, write_blocks, writer);
-	if (rc) {
-		SPW_ASSERT(pthread_cond_destroy(&writer->changed) == 0);
-		SPW_ASSERT(pthread_mutex_destroy(&writer->lock) == 0);
-		return spw_error_errno(-rc, "no thread to write the trace %s", writer->path);
-	}
-	return 0;
+	return rc ? spw_error_errno(-rc, "no thread to write the trace %s", writer->path) : 0;
 }
 
 static void writer_free(struct spw_trace_writer *writer)
@@ -402,10 +380,12 @@ int spw_trace_create(const char *path, const char *model, struct spw_trace_write
 	if (model && strlen(model) > SPW_TRACE_MODEL_MAX)
 		return spw_error(-EINVAL, "the description of a trace has %zu bytes; at most %u",
 				 strlen(model), SPW_TRACE_MODEL_MAX);
-	writer = calloc(1, sizeof(*writer));
+	writer = malloc(sizeof(*writer));
 	if (!writer)
 		return spw_error(-ENOMEM, "no memory for a trace");
-	writer->full_end = &writer->full;
+	*writer = (struct spw_trace_writer){.lock = PTHREAD_MUTEX_INITIALIZER,
+					    .changed = PTHREAD_COND_INITIALIZER,
+					    .full_end = &writer->full};
 	writer->path = strdup(path);
 	rc = writer->path ? open_file(writer) : spw_error(-ENOMEM, "no memory for a trace");
 	if (rc == 0) {
@@ -441,8 +421,6 @@ int spw_trace_finish(struct spw_trace_writer *writer)
 		fail(writer, rc, spw_strerror(rc));
 	}
 	rc = writer->error ? spw_error(writer->error, "%s", writer->error_text) : 0;
-	SPW_ASSERT(pthread_cond_destroy(&writer->changed) == 0);
-	SPW_ASSERT(pthread_mutex_destroy(&writer->lock) == 0);
 	writer_free(writer);
 	return rc;
 }

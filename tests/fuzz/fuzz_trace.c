@@ -3,7 +3,7 @@
  * tests/fuzz/fuzz_trace.c - a trace of anybody's: an error with words, or events that keep what
  * spillway/trace.h guarantees
  */
-/* link: util trace/names trace/read */
+/* link: util trace/read */
 #include <errno.h>
 
 #include <spillway/trace.h>

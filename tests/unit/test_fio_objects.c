@@ -103,7 +103,7 @@ DRIVE_CASE(test_requests)
 		ended = failed = 0;
 		for (unsigned i = 0; i < DEPTH; i++) {
 			requests[i] = (struct spw_fio_request){
-				.op = i % 2 ? SPW_FIO_READ : SPW_FIO_WRITE,
+				.op = i % 2 ? SPW_READ : SPW_WRITE,
 				.offset_bytes = i * BLOCK_BYTES,
 				.len_bytes = BLOCK_BYTES,
 				.buf = memory + i * BLOCK_BYTES,

@@ -170,16 +170,14 @@ static int run_job(unsigned fails, struct bench_worker *worker)
 		.numa_node = BENCH_NUMA_ANY,
 	};
 	struct bench_gate gate;
-	int result;
 
 	fake = (struct fake){.fails = fails};
 	bench_gate_init(&gate);
 	assert_int_equal(sem_post(&gate.open), 0);
 	*worker = (struct bench_worker){.job = &job, .devices_count = 1, .gate = &gate};
-	result = bench_store_worker_run(worker);
-	assert_int_equal(worker->stats.error, result);
+	bench_store_worker_run(worker);
 	free(worker->drives);
-	return result;
+	return worker->stats.error;
 }
 
 /* What is in flight keeps its memory, and the words are those of the first error. */

@@ -144,6 +144,7 @@ struct bench_random {
 };
 
 uint64_t bench_random_next(struct bench_random *random);
+void bench_random_fill(uint64_t seed, void *bytes, size_t len);
 
 /* A well mixed number that depends on both: the same for the same arguments, in every run. */
 uint64_t bench_mix(uint64_t key, uint64_t value);
@@ -263,12 +264,7 @@ struct bench_gate {
 
 void bench_gate_init(struct bench_gate *gate);
 void bench_gate_wait(struct bench_gate *gate); /* a worker is ready */
-void bench_gate_end(struct bench_gate *gate);  /* a worker has ended */
-/* Until all are ready; then let them begin. */
-void bench_gate_ready(struct bench_gate *gate, unsigned workers);
-void bench_gate_open(struct bench_gate *gate, unsigned workers);
-/* Return: whether all have ended, at once when they have, or at @until_ns (monotonic). */
-bool bench_gate_watch(struct bench_gate *gate, unsigned workers, uint64_t until_ns);
+void bench_await(sem_t *semaphore);            /* not ended by signals */
 
 struct bench_device {
 	char *path; /* as first named */
@@ -318,8 +314,9 @@ struct bench_run {
 int bench_run(struct bench_run *run);
 void bench_run_free(struct bench_run *run);
 
-int bench_worker_run(struct bench_worker *worker);       /* on devices */
-int bench_store_worker_run(struct bench_worker *worker); /* on a store */
+/* What a job ends with stands in the worker's stats. */
+void bench_worker_run(struct bench_worker *worker);       /* on devices */
+void bench_store_worker_run(struct bench_worker *worker); /* on a store */
 
 /* Run this thread on the job's node, if it names one. Return: 0; -EINVAL there is none; -errno. */
 int bench_bind_to_node(const struct bench_job *job);
@@ -349,8 +346,8 @@ void bench_timer_pace(struct bench_timer *timer, unsigned direction, uint64_t by
 void bench_timer_sleep(const struct bench_timer *timer, unsigned direction);
 void bench_timer_end(const struct bench_timer *timer, struct bench_worker *worker);
 void bench_worker_live(struct bench_worker *worker);
-/* Unless @error is 0: the job ends with it, and with its words, if it is the first. Return: it. */
-int bench_worker_failed(struct bench_worker *worker, int error);
+/* Unless @error is 0: the job ends with it, and with its words, if it is the first. */
+void bench_worker_failed(struct bench_worker *worker, int error);
 /* A transfer has ended. */
 void bench_account(struct bench_direction_stats *stats, uint64_t bytes, uint64_t start_ns,
 		   uint64_t issue_ns, uint64_t end_ns);

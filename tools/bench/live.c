@@ -2,6 +2,8 @@
 /* tools/bench/live.c - the progress line on a terminal, and the samples of bandwidth over time */
 #include "tools/bench/bench.h"
 
+#include <errno.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "util/util.h"
@@ -100,6 +102,21 @@ static void draw(const struct live *live, struct bench_worker *workers, unsigned
 	(void)fflush(stderr);
 }
 
+/* Return: whether all have ended, at once when they have, or at @until_ns (monotonic). */
+static bool await_end(struct bench_gate *gate, unsigned workers, uint64_t until_ns)
+{
+	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+				 .tv_nsec = (long)(until_ns % 1000000000u)};
+
+	while (gate->ended < workers) {
+		if (sem_clockwait(&gate->end, CLOCK_MONOTONIC, &until) == 0)
+			gate->ended++;
+		else if (errno == ETIMEDOUT)
+			return false;
+	}
+	return true;
+}
+
 void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 		      struct bench_worker *workers, unsigned count)
 {
@@ -108,7 +125,7 @@ void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 
 	for (unsigned i = 0; i < count; i++)
 		workers[i].sample.time_ns = sample_ns;
-	for (; !bench_gate_watch(gate, count, sample_ns + SAMPLE_NS); drawn = show) {
+	for (; !await_end(gate, count, sample_ns + SAMPLE_NS); drawn = show) {
 		struct live live = {0};
 
 		sample_ns = spw_clock_ns();

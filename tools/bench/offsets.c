@@ -3,6 +3,7 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "util/util.h"
 
@@ -27,6 +28,18 @@ uint64_t bench_random_next(struct bench_random *random)
 {
 	random->state += GOLDEN;
 	return finalize(random->state);
+}
+
+void bench_random_fill(uint64_t seed, void *bytes, size_t len)
+{
+	struct bench_random random = {.state = seed};
+
+	for (size_t at = 0; at < len; at += sizeof(uint64_t)) {
+		uint64_t word = bench_random_next(&random);
+
+		memcpy((char *)bytes + at, &word,
+		       len - at < sizeof(word) ? len - at : sizeof(word));
+	}
 }
 
 void bench_shuffle_init(struct bench_shuffle *shuffle, uint64_t slots, uint64_t key)

@@ -3,7 +3,6 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 
 #include "tools/ui/tool.h"
@@ -394,18 +393,7 @@ int bench_option_set(struct bench_job *job, const char *name, const char *value)
 
 /* ---- What cannot be said of one option alone ------------------------------------------------- */
 
-static int wrong(const struct bench_job *job, const char *format, ...) SPW_PRINTF(2, 3);
-
-static int wrong(const struct bench_job *job, const char *format, ...)
-{
-	char words[256];
-	va_list args;
-
-	va_start(args, format);
-	(void)vsnprintf(words, sizeof(words), format, args);
-	va_end(args);
-	return spw_error(-EINVAL, "job %s: %s", job->name, words);
-}
+#define wrong(job, format, ...) spw_error(-EINVAL, "job %s: " format, (job)->name, ##__VA_ARGS__)
 
 static int check_verify(const struct bench_job *job)
 {

@@ -179,41 +179,30 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
-struct group_total {
-	double least, most, sum;
-	uint64_t bytes, runtime_least_ms, runtime_most_ms;
-};
-
 static void print_group_direction(FILE *out, const char *name, const struct bench_entry *entries,
 				  int count, unsigned group, unsigned direction)
 {
-	struct group_total total = {0};
+	struct spw_summary rates = {0}, times_ms = {0};
+	uint64_t bytes = 0;
+	double all;
 
 	for (int i = 0; i < count; i++) {
 		const struct bench_direction_stats *stats = &entries[i].stats.direction[direction];
-		double rate = per_second(stats->bytes, stats->runtime_ns);
-		uint64_t ms = stats->runtime_ns / 1000000;
 
 		if (entries[i].group != group || stats->ios == 0)
 			continue;
-		total.least = total.bytes == 0 || rate < total.least ? rate : total.least;
-		total.most = rate > total.most ? rate : total.most;
-		total.runtime_least_ms = total.bytes == 0 || ms < total.runtime_least_ms
-						 ? ms
-						 : total.runtime_least_ms;
-		total.runtime_most_ms = ms > total.runtime_most_ms ? ms : total.runtime_most_ms;
-		total.bytes += stats->bytes;
+		spw_summary_add(&rates, (uint64_t)per_second(stats->bytes, stats->runtime_ns));
+		spw_summary_add(&times_ms, stats->runtime_ns / 1000000);
+		bytes += stats->bytes;
 	}
-	if (total.bytes == 0)
+	if (bytes == 0)
 		return;
 	/* As fio: all bytes of the group over the time of its longest job. */
-	total.sum = total.runtime_most_ms == 0
-			    ? total.most
-			    : (double)total.bytes * 1000 / (double)total.runtime_most_ms;
+	all = times_ms.max == 0 ? (double)rates.max : (double)bytes * 1000 / (double)times_ms.max;
 	(void)fprintf(out, "  %5s: bw=%s/s (%s/s), %s/s-%s/s, io=%s (%s), run=%ju-%jumsec\n", name,
-		      BINARY(total.sum), DECIMAL(total.sum), BINARY(total.least),
-		      BINARY(total.most), BINARY((double)total.bytes), DECIMAL((double)total.bytes),
-		      (uintmax_t)total.runtime_least_ms, (uintmax_t)total.runtime_most_ms);
+		      BINARY(all), DECIMAL(all), BINARY((double)rates.min),
+		      BINARY((double)rates.max), BINARY((double)bytes), DECIMAL((double)bytes),
+		      (uintmax_t)times_ms.min, (uintmax_t)times_ms.max);
 }
 
 static void print_group(FILE *out, const struct bench_entry *entries, int count, unsigned group)

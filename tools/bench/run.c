@@ -118,11 +118,11 @@ static void *worker_main(void *argument)
 	struct bench_worker *worker = argument;
 
 	if (worker->job->level == BENCH_LEVEL_STORE)
-		(void)bench_store_worker_run(worker);
+		bench_store_worker_run(worker);
 	else
-		(void)bench_worker_run(worker);
+		bench_worker_run(worker);
 	atomic_store(&worker->live_ended, true);
-	bench_gate_end(worker->gate);
+	(void)sem_post(&worker->gate->end);
 	return NULL;
 }
 
@@ -156,9 +156,11 @@ static int run_wave(struct bench_run *run, unsigned first, unsigned count)
 		}
 		worker->started = true;
 	}
-	bench_gate_ready(&gate, started);
+	for (unsigned i = 0; i < started; i++)
+		bench_await(&gate.ready);
 	add_process_time(run, -1);
-	bench_gate_open(&gate, started);
+	for (unsigned i = 0; i < started; i++)
+		(void)sem_post(&gate.open);
 	bench_live_watch(run, &gate, &run->workers[first], started);
 	add_process_time(run, 1);
 	for (unsigned i = 0; i < started; i++)

@@ -52,8 +52,7 @@ static void transfer_done(void *context, int res)
 
 	transfer->res = res;
 	transfer->state->completed[transfer->state->completed_count++] = transfer;
-	if (res != 0)
-		bench_worker_failed(transfer->state->worker, res);
+	bench_worker_failed(transfer->state->worker, res);
 }
 
 static int issue(struct state *state, unsigned direction, unsigned object)
@@ -103,8 +102,7 @@ static void complete(struct state *state, struct transfer *transfer)
 	state->idle[state->idle_count++] = transfer;
 	if (result == 0 && state->freeing) {
 		result = end_object(state, transfer->object);
-		if (result != 0)
-			bench_worker_failed(state->worker, result);
+		bench_worker_failed(state->worker, result);
 	}
 	if (result == 0)
 		bench_account(stats, state->job->object_bytes, transfer->start_ns,
@@ -263,18 +261,13 @@ static int make_transfers(struct state *state)
 		return spw_error(-ENOMEM, "out of memory");
 	for (size_t i = 0; i < depth; i++) {
 		struct transfer *transfer = &state->transfers[i];
-		struct bench_random random = {.state = bench_mix(state->job->randseed, i)};
 		int result =
 			spw_store_alloc(state->store, state->job->object_bytes, &transfer->buffer);
 
 		if (result != 0)
 			return result;
-		for (uint64_t at = 0; at + sizeof(uint64_t) <= state->job->object_bytes;
-		     at += sizeof(uint64_t)) {
-			uint64_t word = bench_random_next(&random);
-
-			memcpy((char *)transfer->buffer + at, &word, sizeof(word));
-		}
+		bench_random_fill(bench_mix(state->job->randseed, i), transfer->buffer,
+				  state->job->object_bytes);
 		transfer->state = state;
 		state->idle[state->idle_count++] = transfer;
 	}
@@ -424,7 +417,7 @@ static int measure(struct state *state)
 	return result;
 }
 
-int bench_store_worker_run(struct bench_worker *worker)
+void bench_store_worker_run(struct bench_worker *worker)
 {
 	struct state state = {
 		.worker = worker, .job = worker->job, .timer = {.end_ns = UINT64_MAX}};
@@ -435,7 +428,6 @@ int bench_store_worker_run(struct bench_worker *worker)
 	bench_gate_wait(worker->gate);
 	if (result == 0)
 		result = measure(&state);
-	result = bench_worker_failed(worker, result);
+	bench_worker_failed(worker, result);
 	tear_down(&state);
-	return result;
 }

@@ -21,7 +21,7 @@ void bench_gate_init(struct bench_gate *gate)
 	gate->ended = 0;
 }
 
-static void await(sem_t *semaphore)
+void bench_await(sem_t *semaphore)
 {
 	while (sem_wait(semaphore) != 0)
 		continue; /* a signal */
@@ -30,38 +30,7 @@ static void await(sem_t *semaphore)
 void bench_gate_wait(struct bench_gate *gate)
 {
 	(void)sem_post(&gate->ready);
-	await(&gate->open);
-}
-
-void bench_gate_ready(struct bench_gate *gate, unsigned workers)
-{
-	while (workers-- > 0)
-		await(&gate->ready);
-}
-
-void bench_gate_open(struct bench_gate *gate, unsigned workers)
-{
-	while (workers-- > 0)
-		(void)sem_post(&gate->open);
-}
-
-void bench_gate_end(struct bench_gate *gate)
-{
-	(void)sem_post(&gate->end);
-}
-
-bool bench_gate_watch(struct bench_gate *gate, unsigned workers, uint64_t until_ns)
-{
-	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
-				 .tv_nsec = (long)(until_ns % 1000000000u)};
-
-	while (gate->ended < workers) {
-		if (sem_clockwait(&gate->end, CLOCK_MONOTONIC, &until) == 0)
-			gate->ended++;
-		else if (errno == ETIMEDOUT)
-			return false;
-	}
-	return true;
+	bench_await(&gate->open);
 }
 
 uint64_t bench_timeval_ns(const struct timeval *time)
@@ -149,17 +118,16 @@ void bench_worker_live(struct bench_worker *worker)
 	}
 }
 
-int bench_worker_failed(struct bench_worker *worker, int error)
+void bench_worker_failed(struct bench_worker *worker, int error)
 {
 	struct bench_stats *stats = &worker->stats;
 	const char *words = spw_last_error();
 
 	if (error == 0 || stats->error != 0)
-		return error;
+		return;
 	stats->error = error;
 	(void)snprintf(stats->error_text, sizeof(stats->error_text), "%s",
 		       words[0] != '\0' ? words : spw_strerror(error));
-	return error;
 }
 
 void bench_account(struct bench_direction_stats *stats, uint64_t bytes, uint64_t start_ns,

@@ -89,17 +89,6 @@ static uint64_t checksum(const struct bench_units *units, const char *unit)
 	return XXH3_64bits_withSeed(unit, header_bytes, XXH3_64bits(payload, payload_bytes));
 }
 
-static void fill_payload(char *payload, size_t len, uint64_t key)
-{
-	struct bench_random random = {.state = key};
-	uint64_t word = 0;
-
-	for (size_t at = 0; at < len; at += sizeof(word)) {
-		word = bench_random_next(&random);
-		memcpy(payload + at, &word, len - at < sizeof(word) ? len - at : sizeof(word));
-	}
-}
-
 void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
 		       uint64_t offset_bytes, uint64_t generation)
 {
@@ -113,8 +102,8 @@ void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
 			.unit_bytes = units->unit_bytes,
 		};
 
-		fill_payload(unit + sizeof(header), units->unit_bytes - sizeof(header),
-			     bench_mix(units->seed ^ generation, offset_bytes + at));
+		bench_random_fill(bench_mix(units->seed ^ generation, offset_bytes + at),
+				  unit + sizeof(header), units->unit_bytes - sizeof(header));
 		memcpy(unit, &header, sizeof(header));
 		header.checksum = checksum(units, unit);
 		memcpy(unit, &header, sizeof(header));

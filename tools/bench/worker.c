@@ -403,9 +403,7 @@ static int make_buffers(struct state *state)
 {
 	uint64_t slice = spw_round_up(state->job->block_bytes_max, BUFFER_ALIGN_BYTES);
 	uint64_t bytes = slice * state->job->iodepth;
-	struct bench_random random = {.state = state->job->randseed};
 	struct spw_arena_opts opts;
-	uint64_t *words;
 	void *memory;
 	int result;
 
@@ -420,9 +418,7 @@ static int make_buffers(struct state *state)
 		result = spw_arena_alloc(state->arena, bytes, &memory);
 	if (result != 0)
 		return result;
-	words = memory;
-	for (uint64_t i = 0; i < bytes / sizeof(*words); i++)
-		words[i] = bench_random_next(&random);
+	bench_random_fill(state->job->randseed, memory, bytes);
 	for (unsigned i = 0; i < state->job->iodepth; i++)
 		state->slots[i].io.buf = (char *)memory + i * slice;
 	return 0;
@@ -504,7 +500,7 @@ static int measure(struct state *state)
 	return result;
 }
 
-int bench_worker_run(struct bench_worker *worker)
+void bench_worker_run(struct bench_worker *worker)
 {
 	struct state state = {
 		.worker = worker,
@@ -525,7 +521,6 @@ int bench_worker_run(struct bench_worker *worker)
 	bench_gate_wait(worker->gate);
 	if (result == 0)
 		result = measure(&state);
-	result = bench_worker_failed(worker, result);
+	bench_worker_failed(worker, result);
 	tear_down(&state);
-	return result;
 }

@@ -143,8 +143,6 @@ static void free_paths(struct spw_fio_config *config)
 	for (unsigned i = 0; i < config->path_count; i++)
 		free(config->paths[i]);
 	free(config->paths);
-	config->paths = NULL;
-	config->path_count = 0;
 }
 
 static int add_path(void *context, const char *path)
@@ -420,11 +418,11 @@ static void engine_io_u_free(struct thread_data *td, struct io_u *io_u)
 static bool to_request(const struct io_u *io_u, struct spw_fio_request *request)
 {
 	switch (io_u->ddir) {
-	case DDIR_READ: request->op = SPW_FIO_READ; break;
-	case DDIR_WRITE: request->op = SPW_FIO_WRITE; break;
-	case DDIR_TRIM: request->op = SPW_FIO_TRIM; break;
+	case DDIR_READ: request->op = SPW_READ; break;
+	case DDIR_WRITE: request->op = SPW_WRITE; break;
+	case DDIR_TRIM: request->op = SPW_DISCARD; break;
 	case DDIR_SYNC:
-	case DDIR_DATASYNC: request->op = SPW_FIO_SYNC; break;
+	case DDIR_DATASYNC: request->op = SPW_FLUSH; break;
 	default: return false;
 	}
 	request->file = (uint32_t)io_u->file->fileno;
@@ -511,7 +509,7 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 		set_issue_time(td, io_u);
 		return completed_at_once(td, io_u, request);
 	}
-	if (request->op == SPW_FIO_TRIM && td_trimwrite(td))
+	if (request->op == SPW_DISCARD && td_trimwrite(td))
 		return trim_now(td, io_u, request);
 	switch (engine->level->ops->queue(engine->level, request)) {
 	case SPW_FIO_BUSY: return FIO_Q_BUSY;
@@ -590,22 +588,17 @@ static struct io_u *engine_event(struct thread_data *td, int event)
 	return io_u;
 }
 
-static char *error_text(struct io_u *io_u)
+static char *errdetails(struct io_u *io_u)
 {
 	const struct unit *unit = io_u->engine_data;
 
 	return strdup(unit->request.text);
 }
 
-static fio_unused char *errdetails(struct io_u *io_u)
-{
-	return error_text(io_u);
-}
-
 static fio_unused char *errdetails_td(struct thread_data *td, struct io_u *io_u)
 {
 	(void)td;
-	return error_text(io_u);
+	return errdetails(io_u);
 }
 
 /* errdetails gained the thread between interfaces 31 and 39: the header tells. */

@@ -16,13 +16,6 @@
 
 #include <spillway/spillway.h>
 
-enum spw_fio_op {
-	SPW_FIO_READ,
-	SPW_FIO_WRITE,
-	SPW_FIO_TRIM,
-	SPW_FIO_SYNC,
-};
-
 enum spw_fio_queued {
 	SPW_FIO_QUEUED,
 	SPW_FIO_DONE, /* ended already: res is set, done will not be called */
@@ -49,7 +42,7 @@ struct spw_fio_config {
 #define SPW_FIO_TEXT_BYTES 256
 
 struct spw_fio_request {
-	enum spw_fio_op op;
+	enum spw_op op; /* SPW_DISCARD is a trim, SPW_FLUSH a sync */
 	uint32_t file;
 	uint64_t offset_bytes;
 	uint64_t len_bytes;

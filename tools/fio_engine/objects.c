@@ -162,7 +162,7 @@ static void request_done(void *context, int res)
 	request->res = 0;
 	if (res)
 		(void)spw_fio_failed(request, res);
-	if (request->op == SPW_FIO_WRITE) {
+	if (request->op == SPW_WRITE) {
 		spw_object *slot = slot_of(objects, request), old = request->object;
 
 		if (!res) {
@@ -208,7 +208,7 @@ static enum spw_fio_queued objects_queue(struct spw_fio_level *level,
 	uint64_t number = request->offset_bytes / objects->block_bytes;
 
 	request->res = 0;
-	if (request->op == SPW_FIO_SYNC)
+	if (request->op == SPW_FLUSH)
 		return SPW_FIO_DONE;
 	if (request->offset_bytes % objects->block_bytes ||
 	    request->len_bytes != objects->block_bytes)
@@ -217,40 +217,30 @@ static enum spw_fio_queued objects_queue(struct spw_fio_level *level,
 			    "offsets");
 	if (number < objects->first || number - objects->first >= objects->count)
 		return fail(request, -EINVAL, "outside the job's range of offset= and size=");
-	switch (request->op) {
-	case SPW_FIO_WRITE:
+	if (request->op == SPW_DISCARD)
+		return trim(objects, request);
+	if (request->op == SPW_WRITE)
 		return queued(request,
 			      spw_store_put(objects->store, request->buf, request->len_bytes,
 					    &notify, &request->object, NULL));
-	case SPW_FIO_READ:
-		if (!slot_of(objects, request)->value)
-			return fail(
-				request, -EIO,
-				"holds no object: it was never written by this job, or trimmed");
-		return queued(request, spw_store_get(objects->store, *slot_of(objects, request), 0,
-						     request->buf, request->len_bytes,
-						     SPW_URGENT_READ, &notify, NULL));
-	case SPW_FIO_TRIM:
-	case SPW_FIO_SYNC: break;
-	}
-	return trim(objects, request);
+	if (!slot_of(objects, request)->value)
+		return fail(request, -EIO,
+			    "holds no object: it was never written by this job, or trimmed");
+	return queued(request,
+		      spw_store_get(objects->store, *slot_of(objects, request), 0, request->buf,
+				    request->len_bytes, SPW_URGENT_READ, &notify, NULL));
 }
 
-static int poll_store(struct objects *objects, bool wait)
+static int objects_reap(struct spw_fio_level *level, unsigned wait_for)
 {
-	int ended = spw_store_poll(objects->store, wait);
+	int ended = spw_store_poll(to_objects(level)->store, wait_for > 0);
 
 	return ended < 0 ? ended : 0;
 }
 
 static int objects_submit(struct spw_fio_level *level)
 {
-	return poll_store(to_objects(level), false);
-}
-
-static int objects_reap(struct spw_fio_level *level, unsigned wait_for)
-{
-	return poll_store(to_objects(level), wait_for > 0);
+	return objects_reap(level, 0);
 }
 
 static void layout_put_done(void *context, int res)
@@ -276,11 +266,11 @@ int spw_fio_objects_lay_out(struct spw_fio_level *level, void *block)
 			objects->puts_pending++;
 			i++;
 		} else if (err == -ENOBUFS && objects->puts_pending) {
-			err = poll_store(objects, true);
+			err = objects_reap(level, 1);
 		}
 	}
 	while (objects->puts_pending && !poll_err)
-		poll_err = poll_store(objects, true);
+		poll_err = objects_reap(level, 1);
 	if (!err)
 		err = poll_err;
 	return err ? err : objects->put_error;

@@ -313,7 +313,7 @@ static void queue_flushes(struct volume *volume, struct spw_fio_request *request
 	}
 }
 
-static void queue_range(struct volume *volume, struct spw_fio_request *request, enum spw_op op)
+static void queue_range(struct volume *volume, struct spw_fio_request *request)
 {
 	uint64_t chunk = volume->config.chunk_bytes, offset = request->offset_bytes,
 		 left = request->len_bytes;
@@ -323,7 +323,7 @@ static void queue_range(struct volume *volume, struct spw_fio_request *request, 
 		struct spw_io *io = &request->pieces[i];
 		uint64_t len = left;
 
-		*io = (struct spw_io){.op = op, .buf = buf};
+		*io = (struct spw_io){.op = request->op, .buf = buf};
 		if (volume->config.striped) {
 			uint64_t number = offset / chunk, within = offset % chunk;
 
@@ -352,12 +352,10 @@ static enum spw_fio_queued volume_queue(struct spw_fio_level *level,
 
 	request->res = 0;
 	request->pieces_pending = 0;
-	switch (request->op) {
-	case SPW_FIO_READ: queue_range(volume, request, SPW_READ); break;
-	case SPW_FIO_WRITE: queue_range(volume, request, SPW_WRITE); break;
-	case SPW_FIO_TRIM: queue_range(volume, request, SPW_DISCARD); break;
-	case SPW_FIO_SYNC: queue_flushes(volume, request); break;
-	}
+	if (request->op == SPW_FLUSH)
+		queue_flushes(volume, request);
+	else
+		queue_range(volume, request);
 	return request->pieces_pending ? SPW_FIO_QUEUED : SPW_FIO_DONE;
 }
 

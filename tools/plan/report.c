@@ -74,14 +74,12 @@ static void print_life(const struct plan_report *report, FILE *out)
 						 : "  Life of the drives|>all spilled");
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(rows); i++) {
-		const char *spilled = SPAN_TEXT(rows[i].all);
+		const char *as_planned =
+			rows[i].planned > 0 ? SPAN_TEXT(rows[i].planned) : "no writes";
 
-		if (!report->has_model)
-			tool_table_row(table, rows[i].what, spilled);
-		else
-			tool_table_row(table, rows[i].what, spilled,
-				       rows[i].planned > 0 ? SPAN_TEXT(rows[i].planned)
-							   : "no writes");
+		/* NULL ends the row. */
+		tool_table_row(table, rows[i].what, SPAN_TEXT(rows[i].all),
+			       report->has_model ? as_planned : NULL);
 	}
 	tool_table_end(table, out);
 }

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tools/plan/model.h"
 #include "tools/ui/tool.h"
@@ -163,19 +162,10 @@ int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double sp
 {
 	const struct replay_step_opts opts = {
 		.number = number, .speed = speed, .scale = 1, .min_bytes = MIN_BYTES};
-	struct spw_trace *trace;
-	char *model;
-	int rc = spw_trace_read(report->path, &trace);
+	int rc = spw_trace_read(report->path, &report->trace);
 
-	if (rc)
-		return rc;
-	model = strdup(trace->model);
-	rc = model ? replay_step_make(trace, &opts, &report->step)
-		   : spw_error(-ENOMEM, "no memory for a plan");
-	report->model = model;
-	/* The operations point into the trace; what is planned does not. */
-	report->step.ops_count = 0;
-	spw_trace_free(trace);
+	if (rc == 0)
+		rc = replay_step_make(report->trace, &opts, &report->step);
 	if (rc == 0)
 		rc = find_recompute(report);
 	if (rc)
@@ -188,8 +178,7 @@ int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double sp
 void plan_trace_free(struct plan_trace_report *report)
 {
 	replay_step_free(&report->step);
-	free((void *)(uintptr_t)report->model);
-	report->model = NULL;
+	spw_trace_free(report->trace);
 }
 
 /* ---- For people ---- */
@@ -200,7 +189,7 @@ static void print_head(const struct plan_trace_report *report, FILE *out)
 	double seconds = (double)step->compute_ns / 1e9;
 
 	(void)fprintf(out, "Step %u of %s: ", step->number, report->path);
-	tool_print_text(report->model, out);
+	tool_print_text(report->trace->model, out);
 	(void)fputc('\n', out);
 	(void)fprintf(out, "  step                    %.4g s of compute\n", seconds);
 	(void)fprintf(out, "  saved                   %s in %u tensors\n",
@@ -290,9 +279,9 @@ json_t *plan_trace_json(const struct plan_trace_report *report)
 	for (unsigned i = 0; i < report->rates_count; i++)
 		(void)json_array_append_new(rates, rate_json(&report->rates[i]));
 	return json_pack("{s:o, s:o, s:i, s:f, s:I, s:I, s:I, s:f, s:i, s:I, s:f, s:o}", "trace",
-			 tool_json_text(report->path), "model", tool_json_text(report->model),
-			 "trace_step", (int)step->number, "step_seconds",
-			 (double)step->compute_ns / 1e9, "step_activation_bytes",
+			 tool_json_text(report->path), "model",
+			 tool_json_text(report->trace->model), "trace_step", (int)step->number,
+			 "step_seconds", (double)step->compute_ns / 1e9, "step_activation_bytes",
 			 (json_int_t)step->saved_bytes, "largest_scope_bytes",
 			 (json_int_t)step->scope_bytes, "peak_keep_bytes",
 			 (json_int_t)step->keep_all_bytes, "bandwidth_needed_bytes_per_second",

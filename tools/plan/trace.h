@@ -37,7 +37,8 @@ struct plan_trace_rate {
 };
 
 struct plan_trace_report {
-	const char *path, *model;
+	const char *path;
+	struct spw_trace *trace;
 	struct replay_step step;
 	double endurance_bytes; /* of all drives */
 	uint64_t recompute_peak_bytes;

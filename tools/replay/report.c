@@ -2,7 +2,9 @@
 /* tools/replay/report.c - the report of spillway replay for people and as JSON */
 #include "tools/replay/report.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/ui/tool.h"
 #include "util/util.h"
@@ -30,16 +32,25 @@ static int compare(const void *a, const void *b)
 	return first < second ? -1 : first > second;
 }
 
-static uint64_t median(uint64_t values[], uint32_t count)
-{
-	qsort(values, count, sizeof(*values), compare);
-	return values[count / 2];
-}
-
 static uint32_t first_steady(const struct replay_report *report)
 {
 	return report->run->measured > WARM_STEPS ? WARM_STEPS : report->run->measured - 1;
 }
+
+/* Of what stands at @offset of each steady measure. */
+static uint64_t median(const struct replay_report *report, size_t offset)
+{
+	uint64_t values[REPLAY_STEPS_MAX] = {0};
+	uint32_t count = 0;
+
+	for (uint32_t i = first_steady(report); i < report->run->measured; i++)
+		memcpy(&values[count++], (const char *)&report->run->measures[i] + offset,
+		       sizeof(*values));
+	qsort(values, count, sizeof(*values), compare);
+	return values[count / 2];
+}
+
+#define MEDIAN(field) median(report, offsetof(struct replay_measure, field))
 
 /*
  * In short: of the replays from the third on, as the first one measures and the second is the first
@@ -54,31 +65,23 @@ struct summary {
 /* At least one replay was measured. */
 static struct summary summarize(const struct replay_report *report)
 {
-	uint64_t step_ns[REPLAY_STEPS_MAX] = {0}, stall_ns[REPLAY_STEPS_MAX] = {0},
-		 written[REPLAY_STEPS_MAX] = {0};
-	uint64_t read[REPLAY_STEPS_MAX] = {0}, forwarded[REPLAY_STEPS_MAX] = {0};
-	struct summary summary = {.ideal_seconds = seconds_of(report->step->compute_ns)};
-	uint32_t first = first_steady(report), count = 0;
+	struct summary summary = {
+		.ideal_seconds = seconds_of(report->step->compute_ns),
+		.step_seconds = seconds_of(MEDIAN(step_ns)),
+		.stall_seconds = seconds_of(MEDIAN(stall_ns)),
+		.bytes_written = size_of(report, MEDIAN(bytes_written)),
+		.bytes_read = size_of(report, MEDIAN(bytes_read)),
+		.bytes_forwarded = size_of(report, MEDIAN(bytes_forwarded)),
+	};
 
-	for (uint32_t i = first; i < report->run->measured; i++, count++) {
+	for (uint32_t i = first_steady(report); i < report->run->measured; i++) {
 		const struct replay_measure *measure = &report->run->measures[i];
 		double peak = size_of(report, measure->peak_bytes);
 		double over = seconds_of(measure->step_ns) / summary.ideal_seconds;
 
-		step_ns[count] = measure->step_ns;
-		stall_ns[count] = measure->stall_ns;
-		written[count] = measure->bytes_written;
-		read[count] = measure->bytes_read;
-		forwarded[count] = measure->bytes_forwarded;
-		summary.peak_bytes = peak > summary.peak_bytes ? peak : summary.peak_bytes;
-		summary.over_ideal_max =
-			over > summary.over_ideal_max ? over : summary.over_ideal_max;
+		summary.peak_bytes = fmax(summary.peak_bytes, peak);
+		summary.over_ideal_max = fmax(summary.over_ideal_max, over);
 	}
-	summary.step_seconds = seconds_of(median(step_ns, count));
-	summary.stall_seconds = seconds_of(median(stall_ns, count));
-	summary.bytes_written = size_of(report, median(written, count));
-	summary.bytes_read = size_of(report, median(read, count));
-	summary.bytes_forwarded = size_of(report, median(forwarded, count));
 	return summary;
 }
 

@@ -19,16 +19,17 @@ static struct spw_store *timed; /* whose time is the cache's; NULL: the system's
 
 struct spw_store *simstore_open(const struct simstore_drives *drives, uint64_t chunk_bytes)
 {
-	struct spw_store *store = calloc(1, sizeof(*store));
+	struct spw_store *store = malloc(sizeof(*store));
 
 	if (!store)
 		return NULL;
-	SPW_ASSERT(pthread_mutex_init(&store->lock, NULL) == 0 &&
-		   pthread_cond_init(&store->changed, NULL) == 0);
-	store->end = &store->first;
-	store->chunk_bytes = chunk_bytes;
-	store->requests_max = UINT_MAX;
-	store->capacity = store->arena = UINT64_MAX;
+	*store = (struct spw_store){.lock = PTHREAD_MUTEX_INITIALIZER,
+				    .changed = PTHREAD_COND_INITIALIZER,
+				    .chunk_bytes = chunk_bytes,
+				    .end = &store->first,
+				    .requests_max = UINT_MAX,
+				    .capacity = UINT64_MAX,
+				    .arena = UINT64_MAX};
 	if (drives) {
 		store->timed = true;
 		store->drives = *drives;
@@ -41,8 +42,6 @@ void simstore_close(struct spw_store *store)
 {
 	SPW_ASSERT(store->requests_used == 0 && store->objects_used == 0);
 	SPW_ASSERT(store->used == 0 && store->arena_used == 0);
-	SPW_ASSERT(pthread_cond_destroy(&store->changed) == 0 &&
-		   pthread_mutex_destroy(&store->lock) == 0);
 	if (timed == store)
 		timed = NULL;
 	for (struct spw_request *request = store->unused; request; request = store->unused) {

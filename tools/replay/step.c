@@ -103,8 +103,7 @@ static uint32_t content_of(struct making *making, const struct spw_trace_event *
 	if (!content || content->version != event->storage_version ||
 	    content->len_bytes != len_bytes) {
 		content = &step->contents[step->contents_count++];
-		*content = (struct replay_content){.storage = event->storage_key,
-						   .version = event->storage_version,
+		*content = (struct replay_content){.version = event->storage_version,
 						   .len_bytes = len_bytes};
 		*known = step->contents_count;
 	}

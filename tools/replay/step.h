@@ -25,8 +25,8 @@ struct replay_op {
 
 /* One version of one storage. */
 struct replay_content {
-	uint64_t storage, version; /* as in the trace */
-	uint64_t len_bytes;        /* scaled */
+	uint64_t version;   /* as in the trace */
+	uint64_t len_bytes; /* scaled */
 };
 
 struct replay_tensor {

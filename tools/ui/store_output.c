@@ -7,21 +7,17 @@
 
 #include "util/util.h"
 
-static const char *kind_name(enum spw_device_kind kind)
-{
-	switch (kind) {
-	case SPW_DEVICE_BLOCK: return "block";
-	case SPW_DEVICE_FILE: return "file";
-	case SPW_DEVICE_NVME_CHAR: return "nvme-char";
-	case SPW_DEVICE_VFIO: return "vfio";
-	}
-	return "unknown";
-}
+static const char *const kind_names[] = {
+	[SPW_DEVICE_BLOCK] = "block",
+	[SPW_DEVICE_FILE] = "file",
+	[SPW_DEVICE_NVME_CHAR] = "nvme-char",
+	[SPW_DEVICE_VFIO] = "vfio",
+};
 
 json_t *tool_json_geometry(const struct spw_geometry *geometry)
 {
 	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o, s:o, s:o}",
-			 "kind", kind_name(geometry->kind), "size_bytes",
+			 "kind", kind_names[geometry->kind], "size_bytes",
 			 (json_int_t)geometry->size_bytes, "logical_block_bytes",
 			 (json_int_t)geometry->logical_block_bytes, "physical_block_bytes",
 			 (json_int_t)geometry->physical_block_bytes, "memory_align_bytes",

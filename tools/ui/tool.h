@@ -186,7 +186,6 @@ int tool_each_controller(const struct tool_command *command, const struct tool_d
 
 /* Can a process drive them, what hinders it; below a blank line. None: nothing. */
 void tool_print_controllers(const struct spw_vfio_probe_info *controllers, int count, FILE *out);
-json_t *tool_json_controller(const struct spw_vfio_probe_info *controller);
 json_t *tool_json_controllers(const struct spw_vfio_probe_info *controllers, int count);
 
 #endif

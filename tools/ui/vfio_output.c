@@ -10,7 +10,7 @@
 
 #include "util/util.h"
 
-json_t *tool_json_controller(const struct spw_vfio_probe_info *controller)
+static json_t *controller_json(const struct spw_vfio_probe_info *controller)
 {
 	json_t *obstacles = json_array();
 	char path[sizeof(controller->address) + 8];
@@ -40,7 +40,7 @@ json_t *tool_json_controllers(const struct spw_vfio_probe_info *controllers, int
 	json_t *array = json_array();
 
 	for (int i = 0; i < count; i++)
-		(void)json_array_append_new(array, tool_json_controller(&controllers[i]));
+		(void)json_array_append_new(array, controller_json(&controllers[i]));
 	return array;
 }
 
@@ -63,7 +63,7 @@ int tool_each_controller(const struct tool_command *command, const struct tool_d
 	for (unsigned i = 0; i < named->count && result == 0; i++) {
 		result = act(named->paths[i], &controller);
 		if (result == 0 && as_json)
-			(void)json_array_append_new(array, tool_json_controller(&controller));
+			(void)json_array_append_new(array, controller_json(&controller));
 		else if (result == 0)
 			print(&controller);
 	}
