@@ -69,21 +69,20 @@ enum entry_state {
 	ENTRY_STATES,
 };
 
+/* clang-format off */
+/* Why a tensor is kept, and the counters of it: bytes_kept_*, tensors_kept_*. */
+#define KEPT_COUNTERS(X) \
+	X(KEEP_SMALL, small) X(KEEP_LAST_SCOPE, last_scope) X(KEEP_BACKPRESSURE, backpressure) \
+	X(KEEP_NO_SPACE, no_space) X(KEEP_ERROR, error) X(KEEP_ENTRIES, entries) \
+	X(KEEP_OBSERVED, observed) X(KEEP_BACKWARD, backward) X(KEEP_PLANNED, planned) \
+	X(KEEP_HINT, hint) X(KEEP_CHANGED, changed) X(KEEP_NO_STAGING, no_staging)
+/* clang-format on */
+
 enum keep_reason {
 	KEEP_NOT, /* spill it */
-	KEEP_SMALL,
-	KEEP_LAST_SCOPE,
-	KEEP_BACKPRESSURE,
-	KEEP_NO_SPACE,
-	KEEP_ERROR,
-	KEEP_ENTRIES,
-	KEEP_OBSERVED,
-	KEEP_BACKWARD,
-	KEEP_PLANNED,
-	KEEP_HINT,
-	KEEP_CHANGED,
-	KEEP_NO_STAGING,
-	KEEP_REASONS,
+#define REASON(reason, counter) reason,
+	KEPT_COUNTERS(REASON)
+#undef REASON
 };
 
 /* What is logged once per step; NOTICE_MEMORY once, as it is no trouble. */
@@ -231,7 +230,6 @@ struct spw_cache {
 	uint32_t next_micro_batch;
 
 	struct spw_cache_stats count;
-	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
 
 	/* Long, and last: what every call touches lies together. */
 	struct scope scopes[SCOPE_DEPTH_MAX];
@@ -405,8 +403,16 @@ static inline void gauge_add(uint64_t *now, uint64_t *max, uint64_t amount)
 
 static inline void kept_add(struct spw_cache *cache, enum keep_reason reason, uint64_t bytes)
 {
-	cache->kept_bytes[reason] += bytes;
-	cache->kept_tensors[reason]++;
+	switch (reason) {
+#define COUNT(which, counter)                               \
+	case which:                                         \
+		cache->count.bytes_kept_##counter += bytes; \
+		cache->count.tensors_kept_##counter++;      \
+		break;
+		KEPT_COUNTERS(COUNT)
+#undef COUNT
+	case KEEP_NOT: break;
+	}
 }
 
 static inline void gauge_sub(uint64_t *now, uint64_t amount)
