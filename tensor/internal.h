@@ -104,6 +104,12 @@ struct link {
 	struct link *next, *previous;
 };
 
+/* Entries of devices, by their device_link, and the bytes of all. */
+struct queue {
+	struct link head;
+	uint64_t bytes;
+};
+
 struct entry {
 	struct spw_cache *cache;
 	struct entry *next; /* of the hash chain, or of the free slots */
@@ -187,12 +193,10 @@ struct spw_cache {
 	uint64_t bucket_mask;
 	struct link order;
 	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
-	/* of devices: copies out whose memory is held, the oldest first; their bytes */
-	struct link copying;
-	uint64_t copying_bytes;
-	/* of devices: in the window and not on the device, in the order of use; their bytes */
-	struct link coming;
-	uint64_t coming_bytes;
+	/* of devices: copies out whose memory is held, the oldest first */
+	struct queue copying;
+	/* of devices: in the window and not on the device, in the order of use */
+	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
 	uint64_t io_in_flight; /* requests given to the store */
@@ -248,8 +252,7 @@ void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
 void spw_cache_wait_io(struct spw_cache *cache);
-/* A request has been given to the store; it has ended. */
-void spw_cache_io_began(struct spw_cache *cache);
+/* A request that was given to the store has ended. */
 void spw_cache_io_ended(struct spw_cache *cache);
 
 /* ---- entry.c ---- */
@@ -287,10 +290,6 @@ int spw_entry_get_memory(struct entry *entry);
 void spw_entry_put_memory(struct entry *entry);
 /* A lease of the entry goes out. */
 void spw_entry_hand_out(struct entry *entry);
-void spw_entry_copying(struct entry *entry);
-void spw_entry_not_copying(struct entry *entry);
-void spw_entry_coming(struct entry *entry);
-void spw_entry_not_coming(struct entry *entry);
 
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
 void spw_entry_cancel_write(struct entry *entry);
@@ -312,6 +311,8 @@ struct entry *spw_write_to_order(struct spw_cache *cache);
 void spw_write_failed(struct entry *entry, int error, const char *words);
 /* The write that is held back goes to the store. */
 void spw_write_held(struct spw_cache *cache);
+/* As most calls begin: lock, and that. */
+void spw_cache_enter(struct spw_cache *cache);
 /* The bytes are still in memory: leave them there. */
 void spw_write_forward(struct entry *entry);
 
@@ -419,6 +420,18 @@ static inline void gauge_sub(uint64_t *now, uint64_t amount)
 {
 	SPW_ASSERT(*now >= amount);
 	*now -= amount;
+}
+
+static inline void queue_join(struct queue *queue, struct entry *entry)
+{
+	link_append(&queue->head, &entry->device_link);
+	queue->bytes += entry->len_bytes;
+}
+
+static inline void queue_quit(struct queue *queue, struct entry *entry)
+{
+	link_remove(&entry->device_link);
+	gauge_sub(&queue->bytes, entry->len_bytes);
 }
 
 /* The owner's memory has the bytes, and will have them. */

@@ -95,11 +95,6 @@ void spw_cache_wait_io(struct spw_cache *cache)
 	cache->waiters--;
 }
 
-void spw_cache_io_began(struct spw_cache *cache)
-{
-	cache->io_in_flight++;
-}
-
 void spw_cache_io_ended(struct spw_cache *cache)
 {
 	SPW_ASSERT(cache->io_in_flight > 0);
