@@ -40,26 +40,20 @@ static int opts_check(const struct spw_store *store, const struct spw_cache_opts
 	return 0;
 }
 
-static void set_drives(struct spw_cache *cache)
-{
-	struct spw_store_stats stats = {0};
-
-	if (!cache->store)
-		return;
-	cache->ports.stats(cache->store, &stats, sizeof(stats));
-	cache->chunk_bytes = cache->ports.chunk_bytes(cache->store);
-	cache->drives = stats.drives;
-}
-
 static int control_open(struct spw_cache *cache)
 {
-	const struct control_opts opts = {.cache = cache->opts,
-					  .chunk_bytes = cache->chunk_bytes,
-					  .drives = cache->drives,
-					  .clock_ns = cache->ports.clock_ns,
-					  .count = &cache->count,
-					  .notices = &cache->notices};
+	struct spw_store_stats stats = {0};
+	struct control_opts opts = {.cache = cache->opts,
+				    .clock_ns = cache->ports.clock_ns,
+				    .count = &cache->count,
+				    .notices = &cache->notices};
 
+	if (cache->store) {
+		cache->ports.stats(cache->store, &stats, sizeof(stats));
+		cache->chunk_bytes = cache->ports.chunk_bytes(cache->store);
+	}
+	opts.chunk_bytes = cache->chunk_bytes;
+	opts.drives = stats.drives;
 	return spw_control_open(&opts, &cache->control);
 }
 
@@ -91,7 +85,6 @@ int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *us
 	cache->store = store;
 	cache->ports = *ports;
 	cache->opts = opts;
-	set_drives(cache);
 	cache->cursor = &cache->order;
 	cache->go_on = spw_window_fill;
 	cache->hold_bytes = HOLD_BYTES;

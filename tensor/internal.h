@@ -183,7 +183,6 @@ struct spw_cache {
 	uint32_t plan_number; /* of the controller's, as it was when it was last asked */
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
-	uint32_t drives;
 
 	/* entries */
 	struct entry *entries;
