@@ -71,31 +71,15 @@ struct simulation {
 	uint32_t head; /* in the order of use: who is read next */
 };
 
-static void set_up_channel(struct channel *channel, const struct plan_transfers *transfers,
-			   double alone, double mixed, double delay_ns)
+static struct channel channel_of(const struct plan_transfers *transfers, double alone, double mixed,
+				 double delay_ns)
 {
-	channel->order = transfers->order;
-	channel->end_ns = transfers->end_ns;
-	channel->alone = alone;
-	channel->shared = alone > mixed / 2 ? mixed / 2 : alone;
-	channel->delay_ns = delay_ns;
-	channel->served_ns = PLAN_NEVER_NS;
-}
-
-static void set_up(struct simulation *sim)
-{
-	const struct plan_work *work = sim->work;
-
-	memset(work->state, ABSENT, work->count);
-	memset(work->in_flight, 0, work->count);
-	set_up_channel(&sim->write, &work->writes, work->alone.write, work->mixed,
-		       work->alone.write_delay_ns);
-	set_up_channel(&sim->read, &work->reads, work->alone.read, work->mixed,
-		       work->alone.read_delay_ns);
-	sim->state = work->state;
-	sim->in_flight = work->in_flight;
-	sim->queue = work->queue;
-	sim->awaited = NOBODY;
+	return (struct channel){.order = transfers->order,
+				.end_ns = transfers->end_ns,
+				.alone = alone,
+				.shared = alone > mixed / 2 ? mixed / 2 : alone,
+				.delay_ns = delay_ns,
+				.served_ns = PLAN_NEVER_NS};
 }
 
 /* ---- The drives ---- */
@@ -388,14 +372,25 @@ void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double m
 			  const struct plan_bounds *bounds, struct plan_profile *profile,
 			  struct plan_outcome *outcome)
 {
-	struct simulation sim = {.work = work,
-				 .spill = spill,
-				 .outcome = outcome,
-				 .profile = profile,
-				 .memory = memory};
+	const struct plan_rates *alone = &work->alone;
+	struct simulation sim = {
+		.work = work,
+		.spill = spill,
+		.outcome = outcome,
+		.profile = profile,
+		.state = work->state,
+		.in_flight = work->in_flight,
+		.write =
+			channel_of(&work->writes, alone->write, work->mixed, alone->write_delay_ns),
+		.read = channel_of(&work->reads, alone->read, work->mixed, alone->read_delay_ns),
+		.queue = work->queue,
+		.awaited = NOBODY,
+		.memory = memory,
+	};
 
 	memset(outcome, 0, sizeof(*outcome));
-	set_up(&sim);
+	memset(work->state, ABSENT, work->count);
+	memset(work->in_flight, 0, work->count);
 	spw_planner_time_reads(work, spill, memory);
 	/* The step ends with compute: nobody waits for a write that is still in flight. */
 	while (sim.event < work->event_count && !outcome->given_up && advance(&sim)) {

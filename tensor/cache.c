@@ -40,26 +40,20 @@ static int opts_check(const struct spw_store *store, const struct spw_cache_opts
 	return 0;
 }
 
-static void set_drives(struct spw_cache *cache)
-{
-	struct spw_store_stats stats = {0};
-
-	if (!cache->store)
-		return;
-	cache->ports.stats(cache->store, &stats, sizeof(stats));
-	cache->chunk_bytes = cache->ports.chunk_bytes(cache->store);
-	cache->drives = stats.drives;
-}
-
 static int control_open(struct spw_cache *cache)
 {
-	const struct control_opts opts = {.cache = cache->opts,
-					  .chunk_bytes = cache->chunk_bytes,
-					  .drives = cache->drives,
-					  .clock_ns = cache->ports.clock_ns,
-					  .count = &cache->count,
-					  .notices = &cache->notices};
+	struct spw_store_stats stats = {0};
+	struct control_opts opts = {.cache = cache->opts,
+				    .clock_ns = cache->ports.clock_ns,
+				    .count = &cache->count,
+				    .notices = &cache->notices};
 
+	if (cache->store) {
+		cache->ports.stats(cache->store, &stats, sizeof(stats));
+		cache->chunk_bytes = cache->ports.chunk_bytes(cache->store);
+	}
+	opts.chunk_bytes = cache->chunk_bytes;
+	opts.drives = stats.drives;
 	return spw_control_open(&opts, &cache->control);
 }
 
@@ -91,7 +85,6 @@ int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *us
 	cache->store = store;
 	cache->ports = *ports;
 	cache->opts = opts;
-	set_drives(cache);
 	cache->cursor = &cache->order;
 	cache->go_on = spw_window_fill;
 	cache->hold_bytes = HOLD_BYTES;
@@ -126,43 +119,12 @@ void spw_cache_close(struct spw_cache *cache)
 
 /* ---- Counters ---- */
 
-static void stats_kept(const struct spw_cache *cache, struct spw_cache_stats *stats)
-{
-	const uint64_t *bytes = cache->kept_bytes, *tensors = cache->kept_tensors;
-
-	stats->bytes_kept_small = bytes[KEEP_SMALL];
-	stats->bytes_kept_last_scope = bytes[KEEP_LAST_SCOPE];
-	stats->bytes_kept_backpressure = bytes[KEEP_BACKPRESSURE];
-	stats->bytes_kept_no_space = bytes[KEEP_NO_SPACE];
-	stats->bytes_kept_error = bytes[KEEP_ERROR];
-	stats->bytes_kept_entries = bytes[KEEP_ENTRIES];
-	stats->bytes_kept_observed = bytes[KEEP_OBSERVED];
-	stats->bytes_kept_backward = bytes[KEEP_BACKWARD];
-	stats->bytes_kept_planned = bytes[KEEP_PLANNED];
-	stats->bytes_kept_hint = bytes[KEEP_HINT];
-	stats->tensors_kept_planned = tensors[KEEP_PLANNED];
-	stats->tensors_kept_hint = tensors[KEEP_HINT];
-	stats->bytes_kept_no_staging = bytes[KEEP_NO_STAGING];
-	stats->tensors_kept_no_staging = tensors[KEEP_NO_STAGING];
-	stats->bytes_kept_changed = bytes[KEEP_CHANGED];
-	stats->tensors_kept_changed = tensors[KEEP_CHANGED];
-	stats->tensors_kept_small = tensors[KEEP_SMALL];
-	stats->tensors_kept_last_scope = tensors[KEEP_LAST_SCOPE];
-	stats->tensors_kept_backpressure = tensors[KEEP_BACKPRESSURE];
-	stats->tensors_kept_no_space = tensors[KEEP_NO_SPACE];
-	stats->tensors_kept_error = tensors[KEEP_ERROR];
-	stats->tensors_kept_entries = tensors[KEEP_ENTRIES];
-	stats->tensors_kept_observed = tensors[KEEP_OBSERVED];
-	stats->tensors_kept_backward = tensors[KEEP_BACKWARD];
-}
-
 void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, size_t size)
 {
 	struct spw_cache_stats now;
 
 	spw_cache_lock(cache);
 	now = cache->count;
-	stats_kept(cache, &now);
 	spw_control_stats(cache->control, &now);
 	spw_cache_unlock(cache);
 	memset(stats, 0, size);

@@ -22,8 +22,7 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 
 	if (rc > 0)
 		return spw_error(-EINVAL, "a copy ends with 0 or a negative errno, not %d", rc);
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
 	under_way = entry && entry->copies > 0;
 	if (under_way) {
@@ -35,7 +34,7 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 			entry->copy_failed = true;
 			/* The owner still has the bytes, if nobody drained the token. */
 			if (entry_is_copying(entry))
-				spw_entry_not_copying(entry);
+				queue_quit(&cache->copying, entry);
 			else if (entry->drainable && entry->state == ENTRY_LEAVING)
 				spw_entry_not_drainable(entry);
 		}
@@ -61,13 +60,12 @@ int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw_tensor *ne
 	if (!next)
 		return spw_error(-EINVAL, "an order needs a tensor to set");
 	next->value = 0;
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
 	held = entry && entry_is_copying(entry);
 	if (held) {
 		cache->count.copies_ordered++;
-		spw_entry_not_copying(entry);
+		queue_quit(&cache->copying, entry);
 		spw_entry_make_drainable(entry);
 	}
 	entry = spw_write_to_order(cache);
@@ -84,8 +82,7 @@ int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_
 
 	if (!copy)
 		return spw_error(-EINVAL, "a copy to set is needed");
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	entry = spw_entry_of_id(cache, tensor.value);
 	if (!entry || entry->users == 0)
 		rc = spw_error(-ENOENT, "no such tensor: it was released, or never was");
@@ -101,8 +98,7 @@ int spw_cache_wait_write(struct spw_cache *cache)
 {
 	bool writes;
 
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	writes = cache->device_writes_in_flight > 0;
 	if (writes) {
 		cache->count.staging_waits++;
@@ -120,10 +116,9 @@ int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_take
 		return spw_error(-EINVAL, "a tensor and a place for the result are needed");
 	*tensor = (spw_tensor){0};
 	*taken = (struct spw_taken){0};
-	spw_cache_lock(cache);
-	spw_write_held(cache);
-	if (!link_alone(&cache->coming))
-		entry = ENTRY_OF(cache->coming.next, device_link);
+	spw_cache_enter(cache);
+	if (!link_alone(&cache->coming.head))
+		entry = ENTRY_OF(cache->coming.head.next, device_link);
 	if (entry && entry->state == ENTRY_RESIDENT && !entry->copy_failed) {
 		cache->count.tensors_ahead++;
 		entry->ahead = true;

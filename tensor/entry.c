@@ -86,8 +86,8 @@ int spw_entries_open(struct spw_cache *cache)
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
 	link_begin(&cache->drain_device);
-	link_begin(&cache->copying);
-	link_begin(&cache->coming);
+	link_begin(&cache->copying.head);
+	link_begin(&cache->coming.head);
 	return 0;
 }
 
@@ -259,38 +259,13 @@ void spw_entry_cancel_write(struct entry *entry)
 	cache->count.bytes_writes_cancelled += entry->len_bytes;
 }
 
-void spw_entry_copying(struct entry *entry)
-{
-	link_append(&entry->cache->copying, &entry->device_link);
-	entry->cache->copying_bytes += entry->len_bytes;
-}
-
-void spw_entry_not_copying(struct entry *entry)
-{
-	link_remove(&entry->device_link);
-	gauge_sub(&entry->cache->copying_bytes, entry->len_bytes);
-}
-
-/* To be copied to its device ahead of its use. */
-void spw_entry_coming(struct entry *entry)
-{
-	link_append(&entry->cache->coming, &entry->device_link);
-	entry->cache->coming_bytes += entry->len_bytes;
-}
-
-void spw_entry_not_coming(struct entry *entry)
-{
-	link_remove(&entry->device_link);
-	gauge_sub(&entry->cache->coming_bytes, entry->len_bytes);
-}
-
 /* It is not ahead of its use any more. */
 void spw_entry_leave_window(struct entry *entry)
 {
 	if (!entry->in_window)
 		return;
 	if (!link_alone(&entry->device_link))
-		spw_entry_not_coming(entry);
+		queue_quit(&entry->cache->coming, entry);
 	entry->in_window = false;
 	gauge_sub(&entry->cache->count.prefetched_bytes, entry->len_bytes);
 }
@@ -481,7 +456,7 @@ void spw_entry_hand_out(struct entry *entry)
 {
 	SPW_ASSERT(entry->state == ENTRY_RESIDENT && entry->memory);
 	if (!link_alone(&entry->device_link))
-		spw_entry_not_coming(entry);
+		queue_quit(&entry->cache->coming, entry);
 	entry->leases++;
 	if (!entry->device || entry->handed_out)
 		return;

@@ -69,21 +69,20 @@ enum entry_state {
 	ENTRY_STATES,
 };
 
+/* clang-format off */
+/* Why a tensor is kept, and the counters of it: bytes_kept_*, tensors_kept_*. */
+#define KEPT_COUNTERS(X) \
+	X(KEEP_SMALL, small) X(KEEP_LAST_SCOPE, last_scope) X(KEEP_BACKPRESSURE, backpressure) \
+	X(KEEP_NO_SPACE, no_space) X(KEEP_ERROR, error) X(KEEP_ENTRIES, entries) \
+	X(KEEP_OBSERVED, observed) X(KEEP_BACKWARD, backward) X(KEEP_PLANNED, planned) \
+	X(KEEP_HINT, hint) X(KEEP_CHANGED, changed) X(KEEP_NO_STAGING, no_staging)
+/* clang-format on */
+
 enum keep_reason {
 	KEEP_NOT, /* spill it */
-	KEEP_SMALL,
-	KEEP_LAST_SCOPE,
-	KEEP_BACKPRESSURE,
-	KEEP_NO_SPACE,
-	KEEP_ERROR,
-	KEEP_ENTRIES,
-	KEEP_OBSERVED,
-	KEEP_BACKWARD,
-	KEEP_PLANNED,
-	KEEP_HINT,
-	KEEP_CHANGED,
-	KEEP_NO_STAGING,
-	KEEP_REASONS,
+#define REASON(reason, counter) reason,
+	KEPT_COUNTERS(REASON)
+#undef REASON
 };
 
 /* What is logged once per step; NOTICE_MEMORY once, as it is no trouble. */
@@ -103,6 +102,12 @@ enum notice {
 /* A circular list with a head, or a member of one. */
 struct link {
 	struct link *next, *previous;
+};
+
+/* Entries of devices, by their device_link, and the bytes of all. */
+struct queue {
+	struct link head;
+	uint64_t bytes;
 };
 
 struct entry {
@@ -178,7 +183,6 @@ struct spw_cache {
 	uint32_t plan_number; /* of the controller's, as it was when it was last asked */
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
-	uint32_t drives;
 
 	/* entries */
 	struct entry *entries;
@@ -188,12 +192,10 @@ struct spw_cache {
 	uint64_t bucket_mask;
 	struct link order;
 	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
-	/* of devices: copies out whose memory is held, the oldest first; their bytes */
-	struct link copying;
-	uint64_t copying_bytes;
-	/* of devices: in the window and not on the device, in the order of use; their bytes */
-	struct link coming;
-	uint64_t coming_bytes;
+	/* of devices: copies out whose memory is held, the oldest first */
+	struct queue copying;
+	/* of devices: in the window and not on the device, in the order of use */
+	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
 	uint64_t io_in_flight; /* requests given to the store */
@@ -231,7 +233,6 @@ struct spw_cache {
 	uint32_t next_micro_batch;
 
 	struct spw_cache_stats count;
-	uint64_t kept_bytes[KEEP_REASONS], kept_tensors[KEEP_REASONS];
 
 	/* Long, and last: what every call touches lies together. */
 	struct scope scopes[SCOPE_DEPTH_MAX];
@@ -250,8 +251,7 @@ void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
 void spw_cache_wait_io(struct spw_cache *cache);
-/* A request has been given to the store; it has ended. */
-void spw_cache_io_began(struct spw_cache *cache);
+/* A request that was given to the store has ended. */
 void spw_cache_io_ended(struct spw_cache *cache);
 
 /* ---- entry.c ---- */
@@ -289,10 +289,6 @@ int spw_entry_get_memory(struct entry *entry);
 void spw_entry_put_memory(struct entry *entry);
 /* A lease of the entry goes out. */
 void spw_entry_hand_out(struct entry *entry);
-void spw_entry_copying(struct entry *entry);
-void spw_entry_not_copying(struct entry *entry);
-void spw_entry_coming(struct entry *entry);
-void spw_entry_not_coming(struct entry *entry);
 
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
 void spw_entry_cancel_write(struct entry *entry);
@@ -314,6 +310,8 @@ struct entry *spw_write_to_order(struct spw_cache *cache);
 void spw_write_failed(struct entry *entry, int error, const char *words);
 /* The write that is held back goes to the store. */
 void spw_write_held(struct spw_cache *cache);
+/* As most calls begin: lock, and that. */
+void spw_cache_enter(struct spw_cache *cache);
 /* The bytes are still in memory: leave them there. */
 void spw_write_forward(struct entry *entry);
 
@@ -405,14 +403,34 @@ static inline void gauge_add(uint64_t *now, uint64_t *max, uint64_t amount)
 
 static inline void kept_add(struct spw_cache *cache, enum keep_reason reason, uint64_t bytes)
 {
-	cache->kept_bytes[reason] += bytes;
-	cache->kept_tensors[reason]++;
+	switch (reason) {
+#define COUNT(which, counter)                               \
+	case which:                                         \
+		cache->count.bytes_kept_##counter += bytes; \
+		cache->count.tensors_kept_##counter++;      \
+		break;
+		KEPT_COUNTERS(COUNT)
+#undef COUNT
+	case KEEP_NOT: break;
+	}
 }
 
 static inline void gauge_sub(uint64_t *now, uint64_t amount)
 {
 	SPW_ASSERT(*now >= amount);
 	*now -= amount;
+}
+
+static inline void queue_join(struct queue *queue, struct entry *entry)
+{
+	link_append(&queue->head, &entry->device_link);
+	queue->bytes += entry->len_bytes;
+}
+
+static inline void queue_quit(struct queue *queue, struct entry *entry)
+{
+	link_remove(&entry->device_link);
+	gauge_sub(&queue->bytes, entry->len_bytes);
 }
 
 /* The owner's memory has the bytes, and will have them. */

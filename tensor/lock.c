@@ -5,20 +5,15 @@
 
 #include "tensor/internal.h"
 
-/* Held for less time than falling asleep takes: spin a little first. */
-static void mutex_open(pthread_mutex_t *lock)
+void spw_cache_lock_open(struct spw_cache *cache)
 {
 	pthread_mutexattr_t attributes;
 
+	/* Held for less time than falling asleep takes: spin a little first. */
 	SPW_ASSERT(pthread_mutexattr_init(&attributes) == 0);
 	SPW_ASSERT(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP) == 0);
-	SPW_ASSERT(pthread_mutex_init(lock, &attributes) == 0);
+	SPW_ASSERT(pthread_mutex_init(&cache->lock, &attributes) == 0);
 	SPW_ASSERT(pthread_mutexattr_destroy(&attributes) == 0);
-}
-
-void spw_cache_lock_open(struct spw_cache *cache)
-{
-	mutex_open(&cache->lock);
 	SPW_ASSERT(pthread_cond_init(&cache->io_ended, NULL) == 0);
 }
 
@@ -36,14 +31,6 @@ void spw_cache_lock(struct spw_cache *cache)
 	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
 }
 
-/* Without the lock: who waits needs it, and would be woken only to wait for it. */
-static void notify_waiters(struct spw_cache *cache)
-{
-	SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
-	/* From here on the cache may be gone: see spw_cache_close(). */
-	(void)atomic_fetch_sub(&cache->notifiers, 1);
-}
-
 void spw_cache_unlock(struct spw_cache *cache)
 {
 	void *doomed = cache->doomed;
@@ -54,8 +41,12 @@ void spw_cache_unlock(struct spw_cache *cache)
 	if (tell)
 		(void)atomic_fetch_add(&cache->notifiers, 1);
 	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
-	if (tell)
-		notify_waiters(cache);
+	if (tell) {
+		/* Without the lock: who waits needs it, and would be woken only to wait for it. */
+		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+		/* From here on the cache may be gone: see spw_cache_close(). */
+		(void)atomic_fetch_sub(&cache->notifiers, 1);
+	}
 	while (doomed) {
 		void *next = *(void **)doomed;
 
@@ -93,11 +84,6 @@ void spw_cache_wait_io(struct spw_cache *cache)
 	cache->waiters++;
 	SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
 	cache->waiters--;
-}
-
-void spw_cache_io_began(struct spw_cache *cache)
-{
-	cache->io_in_flight++;
 }
 
 void spw_cache_io_ended(struct spw_cache *cache)

@@ -305,8 +305,7 @@ int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owner
 
 	if (!owners && count > 0)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	spw_control_drained(cache->control);
 	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
 		struct entry *entry = ENTRY_OF(tokens->next, drain);

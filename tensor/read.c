@@ -60,7 +60,7 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 		spw_entry_put_memory(entry);
 		return rc;
 	}
-	spw_cache_io_began(cache);
+	cache->io_in_flight++;
 	entry->io_began_ns = spw_control_io_began(cache->control, DIRECTION_READ, entry->len_bytes);
 	spw_entry_become(entry, ENTRY_COMING);
 	entry->read_in_flight = true;

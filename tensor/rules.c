@@ -123,30 +123,27 @@ void spw_rule_taken(struct spw_cache *cache)
 		stage_begin_backward(cache, cache->micro_batch);
 }
 
-static void stage_trace(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
-			const enum spw_stage *next_stage)
+/* As the recording has it. */
+static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *event)
 {
-	CACHE_TRACE(cache, .kind = SPW_TRACE_STAGE, .micro_batch = micro_batch,
-		    .backward = stage == SPW_STAGE_BACKWARD, .has_next = next_stage != NULL,
-		    .next_micro_batch = next_stage ? cache->next_micro_batch : 0,
-		    .next_backward = next_stage && *next_stage == SPW_STAGE_BACKWARD);
-}
-
-static void stage_begin(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
-{
-	if (stage == SPW_STAGE_BACKWARD) {
+	spw_cache_enter(cache);
+	if (cache->opts.trace)
+		spw_trace_write(cache->opts.trace, event);
+	cache->next_backward = event->next_backward;
+	cache->next_micro_batch = event->next_micro_batch;
+	if (event->backward) {
 		cache->backward_marked = true;
-		stage_begin_backward(cache, micro_batch);
+		stage_begin_backward(cache, event->micro_batch);
 	} else {
-		stage_begin_forward(cache, micro_batch);
+		stage_begin_forward(cache, event->micro_batch);
 	}
 	cache->stage_ordinal++;
+	spw_cache_unlock_and_notify(cache);
 }
 
 void spw_cache_step(struct spw_cache *cache)
 {
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	if (spw_control_step_ended(cache->control)) {
 		/* Planning takes milliseconds: without the lock. */
@@ -171,24 +168,21 @@ void spw_cache_step(struct spw_cache *cache)
 
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
 {
-	spw_cache_lock(cache);
-	spw_write_held(cache);
-	stage_trace(cache, micro_batch, stage, NULL);
-	cache->next_backward = false;
-	stage_begin(cache, micro_batch, stage);
-	spw_cache_unlock_and_notify(cache);
+	stage_begin(cache, &(struct spw_trace_event){.kind = SPW_TRACE_STAGE,
+						     .micro_batch = micro_batch,
+						     .backward = stage == SPW_STAGE_BACKWARD});
 }
 
 void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage,
 			  uint32_t next_micro_batch, enum spw_stage next_stage)
 {
-	spw_cache_lock(cache);
-	spw_write_held(cache);
-	cache->next_backward = next_stage == SPW_STAGE_BACKWARD;
-	cache->next_micro_batch = next_micro_batch;
-	stage_trace(cache, micro_batch, stage, &next_stage);
-	stage_begin(cache, micro_batch, stage);
-	spw_cache_unlock_and_notify(cache);
+	stage_begin(cache,
+		    &(struct spw_trace_event){.kind = SPW_TRACE_STAGE,
+					      .micro_batch = micro_batch,
+					      .backward = stage == SPW_STAGE_BACKWARD,
+					      .has_next = true,
+					      .next_micro_batch = next_micro_batch,
+					      .next_backward = next_stage == SPW_STAGE_BACKWARD});
 }
 
 void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
@@ -196,8 +190,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	const struct last_scope *record;
 	struct scope *scope;
 
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;
@@ -221,8 +214,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 
 void spw_cache_scope_leave(struct spw_cache *cache)
 {
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	if (cache->depth > 0) {
 		if (cache->stage == SPW_STAGE_FORWARD && cache->depth <= SCOPE_DEPTH_MAX)
 			scope_remember(cache, scope_innermost(cache));

@@ -69,17 +69,6 @@ static int take_fetch(struct entry *entry)
 	return 0;
 }
 
-static void take_forwarded(struct entry *entry)
-{
-	struct spw_cache *cache = entry->cache;
-
-	if (!entry->forwarded || entry->taken)
-		return;
-	entry->taken = true;
-	cache->count.bytes_forwarded += entry->len_bytes;
-	cache->count.tensors_forwarded++;
-}
-
 void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
 {
 	spw_entry_hand_out(entry);
@@ -91,8 +80,14 @@ void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken
 
 static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
 {
-	entry->cache->count.takes++;
-	take_forwarded(entry);
+	struct spw_cache_stats *count = &entry->cache->count;
+
+	count->takes++;
+	if (entry->forwarded && !entry->taken) {
+		entry->taken = true;
+		count->bytes_forwarded += entry->len_bytes;
+		count->tensors_forwarded++;
+	}
 	if (entry->ahead) {
 		entry->ahead = false;
 		return;
@@ -189,30 +184,25 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	return rc;
 }
 
-/* The last lease of a device's tensor is back: staging memory is for what comes next. */
-static void give_staging_back(struct entry *entry)
-{
-	spw_entry_put_memory(entry);
-	spw_entry_become(entry, ENTRY_STORED);
-}
-
 void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 {
 	struct entry *entry;
 
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache_enter(cache);
 	entry = spw_entry_of_id(cache, lease);
 	if (entry && entry->leases > 0) {
 		entry->leases--;
 		CACHE_TRACE(cache, .kind = SPW_TRACE_RETURN, .tensor = lease);
 		if (entry->users == 0 && entry->leases == 0)
 			spw_control_released(cache->control, &entry->track, false);
-		if (entry->state == ENTRY_DEAD)
+		if (entry->state == ENTRY_DEAD) {
 			spw_entry_settle(entry);
-		else if (entry->device && entry->leases == 0 && entry->object_exists &&
-			 !entry->write_in_flight)
-			give_staging_back(entry);
+		} else if (entry->device && entry->leases == 0 && entry->object_exists &&
+			   !entry->write_in_flight) {
+			/* Staging memory is for what comes next. */
+			spw_entry_put_memory(entry);
+			spw_entry_become(entry, ENTRY_STORED);
+		}
 		spw_window_fill(cache);
 	} else {
 		spw_notice(&cache->notices, NOTICE_LEASE,

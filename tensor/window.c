@@ -20,7 +20,7 @@ static void window_enter(struct entry *entry)
 	SPW_ASSERT(!entry->in_window);
 	entry->in_window = entry->foreseen = true;
 	if (entry->device && !entry_at_owner(entry))
-		spw_entry_coming(entry);
+		queue_join(&cache->coming, entry);
 	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max,
 		  entry->len_bytes);
 	if (cache->stage != SPW_STAGE_BACKWARD || entry->micro_batch != cache->micro_batch)
@@ -98,7 +98,7 @@ static void fill_in_reverse(struct spw_cache *cache)
 			if (cache->count.prefetched_bytes + entry->len_bytes >
 				    cache->count.prefetch_budget_bytes &&
 			    !spw_control_fits_below_peak(cache->control,
-							 entry->len_bytes + cache->coming_bytes))
+							 entry->len_bytes + cache->coming.bytes))
 				return;
 			if (window_take_in(entry))
 				return;
@@ -122,7 +122,7 @@ static void fill_by_plan(struct spw_cache *cache)
 		if (!spw_control_next_is_due(cache->control) ||
 		    (entry->state == ENTRY_STORED &&
 		     !spw_control_next_has_room(cache->control,
-						entry->len_bytes + cache->coming_bytes)) ||
+						entry->len_bytes + cache->coming.bytes)) ||
 		    window_take_in(entry))
 			return;
 	}

@@ -137,7 +137,7 @@ static int write_submit(struct entry *entry)
 	entry->object_exists = true;
 	entry->write_in_flight = true;
 	cache->device_writes_in_flight += entry->device > 0;
-	spw_cache_io_began(cache);
+	cache->io_in_flight++;
 	entry->io_began_ns =
 		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
 	if (!entry->device) /* else the copy was the beginning */
@@ -179,7 +179,7 @@ int spw_write_begin_copy(struct entry *entry)
 		return rc;
 	entry->copies++;
 	cache->copies_in_flight++;
-	spw_entry_copying(entry);
+	queue_join(&cache->copying, entry);
 	spw_entry_become(entry, ENTRY_LEAVING);
 	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	return 0;
@@ -191,9 +191,9 @@ int spw_write_begin_copy(struct entry *entry)
  */
 struct entry *spw_write_to_order(struct spw_cache *cache)
 {
-	if (cache->copying_bytes <= 2 * cache->tensor_spilled_bytes_max)
+	if (cache->copying.bytes <= 2 * cache->tensor_spilled_bytes_max)
 		return NULL;
-	return ENTRY_OF(cache->copying.next, device_link);
+	return ENTRY_OF(cache->copying.head.next, device_link);
 }
 
 struct spw_copy spw_write_copy_of(const struct entry *entry)
@@ -214,7 +214,7 @@ void spw_write_copied(struct entry *entry)
 
 	SPW_ASSERT(entry->device && entry->memory && entry->copies == 0);
 	if (!ordered)
-		spw_entry_not_copying(entry);
+		queue_quit(&cache->copying, entry);
 	if (entry->state == ENTRY_LEAVING && !entry->copy_failed) {
 		if (!ordered)
 			spw_entry_make_drainable(entry);
@@ -255,6 +255,12 @@ void spw_write_held(struct spw_cache *cache)
 	not_written(entry, rc, spw_last_error());
 }
 
+void spw_cache_enter(struct spw_cache *cache)
+{
+	spw_cache_lock(cache);
+	spw_write_held(cache);
+}
+
 void spw_write_forward(struct entry *entry)
 {
 	spw_entry_cancel_write(entry);
@@ -263,7 +269,7 @@ void spw_write_forward(struct entry *entry)
 	if (entry->drainable)
 		spw_entry_not_drainable(entry);
 	if (entry_is_copying(entry))
-		spw_entry_not_copying(entry);
+		queue_quit(&entry->cache->copying, entry);
 	spw_entry_become(entry, ENTRY_RESIDENT);
 	entry->forwarded = true;
 }

@@ -308,10 +308,10 @@ struct shape {
 
 /*
  * A tensor on the memory of a lease. With it, or at once if there is none, the lease ends, and the
- * use of @leases that began before the take. @counter: whose version counter it has, or NULL
+ * use of @leases that began before the take.
  */
 PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
-		       const struct shape *shape, PyObject *counter);
+		       const struct shape *shape);
 
 /* ---- A session: what outlives the context (session.c) ---- */
 
@@ -378,7 +378,7 @@ PyObject *session_keep(PyObject *session, PyObject *tensor);
 PyObject *session_use(PyObject *session, PyObject *saved);
 /* The cache closes: saved tensors let go of its memory. */
 PyObject *session_part(PyObject *session, PyObject *unused);
-PyObject *saved_unpack(PyObject *saved, PyObject *unused);
-PyObject *kept_unpack(PyObject *kept, PyObject *unused);
+PyObject *saved_unpack(PyObject *saved);
+PyObject *kept_unpack(PyObject *kept);
 
 #endif

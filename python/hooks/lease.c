@@ -107,13 +107,13 @@ static struct lease *lease_new(struct leases *leases, const struct spw_taken *ta
 	return lease;
 }
 
-static PyObject *tensor_by_dlpack(struct leases *leases, const struct spw_taken *taken,
-				  const struct shape *shape)
+PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
+		       const struct shape *shape)
 {
 	const struct dtype *dtype = shape->dtype;
 	Py_ssize_t dims = shape->dims;
 	struct lease *lease = lease_new(leases, taken, 2 * (size_t)dims);
-	PyObject *capsule, *tensor, *viewed;
+	PyObject *capsule, *tensor;
 
 	if (!lease)
 		return NULL;
@@ -134,25 +134,10 @@ static PyObject *tensor_by_dlpack(struct leases *leases, const struct spw_taken 
 	if (!tensor && (!capsule || PyCapsule_IsValid(capsule, DLPACK_NAME)))
 		lease_end(&lease->managed);
 	Py_XDECREF(capsule);
-	if (tensor && dtype->is_viewed) {
-		viewed = PyObject_CallFunctionObjArgs(torch.view, tensor, dtype->dtype, NULL);
-		Py_DECREF(tensor);
-		tensor = viewed;
-	}
+	if (tensor && dtype->is_viewed)
+		set_ref(&tensor,
+			PyObject_CallFunctionObjArgs(torch.view, tensor, dtype->dtype, NULL));
 	return tensor;
-}
-
-PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
-		       const struct shape *shape, PyObject *counter)
-{
-	PyObject *tensor, *counted;
-
-	tensor = tensor_by_dlpack(leases, taken, shape);
-	if (!tensor || !counter)
-		return tensor;
-	counted = tensor_counted_by(counter, tensor);
-	Py_DECREF(tensor);
-	return counted;
 }
 
 /* ---- As an object of Python ---- */

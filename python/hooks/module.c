@@ -167,9 +167,9 @@ static PyObject *unpack(PyObject *module, PyObject *packed)
 {
 	(void)module;
 	if (Py_TYPE(packed) == saved_type)
-		return saved_unpack(packed, NULL);
+		return saved_unpack(packed);
 	if (Py_TYPE(packed) == kept_type)
-		return kept_unpack(packed, NULL);
+		return kept_unpack(packed);
 	return PyObject_CallMethodObjArgs(packed, names.unpack, NULL);
 }
 

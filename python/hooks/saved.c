@@ -16,12 +16,11 @@ static void kept_dealloc(PyObject *object)
 	object_free(object);
 }
 
-PyObject *kept_unpack(PyObject *object, PyObject *unused)
+PyObject *kept_unpack(PyObject *object)
 {
 	struct kept *kept = (struct kept *)object;
 	int64_t now;
 
-	(void)unused;
 	if (version_number(kept->tensor, &now))
 		return NULL;
 	if (now != kept->version) {
@@ -30,11 +29,6 @@ PyObject *kept_unpack(PyObject *object, PyObject *unused)
 	}
 	return new_ref(kept->tensor);
 }
-
-static PyMethodDef kept_methods[] = {
-	{"unpack", kept_unpack, METH_NOARGS, NULL},
-	{NULL, NULL, 0, NULL},
-};
 
 PyTypeObject *kept_type;
 PyType_Spec kept_spec = {
@@ -45,7 +39,6 @@ PyType_Spec kept_spec = {
 		(PyType_Slot[]){
 			{Py_tp_doc, "A saved tensor that passes by the cache."},
 			{Py_tp_dealloc, kept_dealloc},
-			{Py_tp_methods, kept_methods},
 			{0, NULL},
 		},
 };
@@ -435,7 +428,7 @@ end:
 static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 {
 	struct owner *owner = owner_of(saved->session, token);
-	PyObject *held, *tensor;
+	PyObject *tensor;
 	int64_t number;
 
 	if (!owner || !owner->is_held)
@@ -445,11 +438,9 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 	if (number != owner->version->number)
 		saved->version->modified = true;
 	owner->is_shown = true;
-	held = new_ref(owner->tensor);
-	if (token == saved->token && !saved->conj && !saved->neg)
-		return held;
-	tensor = saved_on(saved, held);
-	Py_DECREF(held);
+	tensor = new_ref(owner->tensor);
+	if (token != saved->token || saved->conj || saved->neg)
+		set_ref(&tensor, saved_on(saved, tensor));
 	return tensor;
 }
 
@@ -460,13 +451,14 @@ static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *ta
 		.dtype = saved->dtype, .sizes = saved->sizes, .dims = saved_dims(saved)};
 	/* Memory that was read back is handed out with the version counter of what was saved. */
 	PyObject *counter = torch.counted == Py_True ? NULL : saved->version->counter;
-	PyObject *tensor = lease_tensor(saved->session->leases, taken, &shape, counter), *flagged;
+	PyObject *tensor = lease_tensor(saved->session->leases, taken, &shape);
 
-	if (!tensor || (!saved->conj && !saved->neg))
-		return tensor;
-	flagged = PyObject_CallFunction(torch.flagged, "Oii", tensor, saved->conj, saved->neg);
-	Py_DECREF(tensor);
-	return flagged;
+	if (tensor && counter)
+		set_ref(&tensor, tensor_counted_by(counter, tensor));
+	if (tensor && (saved->conj || saved->neg))
+		set_ref(&tensor, PyObject_CallFunction(torch.flagged, "Oii", tensor, saved->conj,
+						       saved->neg));
+	return tensor;
 }
 
 static void take_failed(struct saved *saved, int result)
@@ -542,12 +534,11 @@ PyObject *session_use(PyObject *object, PyObject *saved)
 	return use((struct saved *)saved);
 }
 
-PyObject *saved_unpack(PyObject *object, PyObject *unused)
+PyObject *saved_unpack(PyObject *object)
 {
 	struct saved *saved = (struct saved *)object;
 	PyObject *tensor;
 
-	(void)unused;
 	Py_INCREF(object);
 	if (saved->session->tracer == Py_None)
 		tensor = use(saved);
@@ -557,11 +548,6 @@ PyObject *saved_unpack(PyObject *object, PyObject *unused)
 	Py_DECREF(object);
 	return tensor;
 }
-
-static PyMethodDef saved_methods[] = {
-	{"unpack", saved_unpack, METH_NOARGS, NULL},
-	{NULL, NULL, 0, NULL},
-};
 
 static PyMemberDef saved_members[] = {
 	{"id", T_ULONGLONG, offsetof(struct saved, id), READONLY, NULL},
@@ -579,7 +565,6 @@ PyType_Spec saved_spec = {
 		(PyType_Slot[]){
 			{Py_tp_doc, "A saved tensor that the cache knows."},
 			{Py_tp_dealloc, saved_dealloc},
-			{Py_tp_methods, saved_methods},
 			{Py_tp_members, saved_members},
 			{0, NULL},
 		},

@@ -25,11 +25,31 @@ STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
 
 @dataclasses.dataclass(frozen=True)
-class CacheStats:
-    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``,
-    ``entries``, ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and
-    ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
+class DeviceStats:
+    """Of tensors on devices, as in CacheStats; ``device_bytes`` and ``device_staging_bytes`` are of
+    now."""
 
+    bytes_kept_no_staging: int
+    tensors_kept_no_staging: int
+    device_bytes: int
+    device_bytes_max: int
+    device_staging_bytes: int
+    device_staging_bytes_max: int
+    copies: int
+    bytes_copied: int
+    copies_failed: int
+    bytes_copied_again: int
+    copies_ordered: int
+    staging_waits: int
+    tensors_ahead: int
+
+    @classmethod
+    def of(cls, stats: "CacheStats") -> "DeviceStats":
+        return to_dataclass(cls, stats)
+
+
+@dataclasses.dataclass(frozen=True)
+class _HostStats:
     steps: int
     offers: int
     takes: int
@@ -121,19 +141,13 @@ class CacheStats:
     offers_changed: int
     bytes_kept_changed: int
     tensors_kept_changed: int
-    bytes_kept_no_staging: int
-    tensors_kept_no_staging: int
-    device_bytes: int
-    device_bytes_max: int
-    device_staging_bytes: int
-    device_staging_bytes_max: int
-    copies: int
-    bytes_copied: int
-    copies_failed: int
-    bytes_copied_again: int
-    copies_ordered: int
-    staging_waits: int
-    tensors_ahead: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheStats(DeviceStats, _HostStats):
+    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``,
+    ``entries``, ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and
+    ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
 
     @property
     def stall_seconds(self) -> float:
@@ -141,6 +155,7 @@ class CacheStats:
         return self.stall_ns / 1e9
 
 
+# Fields of the last base come first, as in C.
 _CacheStatsStruct = _library.counters("spw_cache_stats", CacheStats, ("entries",))
 
 

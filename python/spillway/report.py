@@ -2,38 +2,13 @@
 # spillway/report.py - the counters of a training run as a table for people
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Iterable, List, Optional, Sequence, TextIO, Tuple
 
-from .cache import CacheStats
+from .cache import CacheStats, DeviceStats
 from .store import DriveStats, Store
 
 Row = Tuple[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceStats:
-    """Of tensors on devices, as in CacheStats; ``device_bytes`` and ``device_staging_bytes`` are of
-    now."""
-
-    device_bytes: int
-    device_bytes_max: int
-    device_staging_bytes: int
-    device_staging_bytes_max: int
-    copies: int
-    bytes_copied: int
-    copies_failed: int
-    bytes_copied_again: int
-    copies_ordered: int
-    staging_waits: int
-    tensors_ahead: int
-    bytes_kept_no_staging: int
-    tensors_kept_no_staging: int
-
-    @classmethod
-    def of(cls, stats: CacheStats) -> "DeviceStats":
-        return cls(**{field.name: getattr(stats, field.name) for field in dataclasses.fields(cls)})
 
 
 def bytes_text(count: float) -> str:

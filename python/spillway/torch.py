@@ -46,8 +46,8 @@ from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of,
 from ._session import Session
 from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
-from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats
-from .report import DeviceStats, Progress, table_of
+from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats
+from .report import Progress, table_of
 from .store import Path, Store
 
 __all__ = ["Offload", "layers_of", "offload", "rank_of_environment"]

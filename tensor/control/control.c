@@ -20,7 +20,7 @@ int spw_control_open(const struct control_opts *opts, struct control **out)
 	control->opts = *opts;
 	control->shape = &control->shapes[0];
 	control->probe = NO_TENSOR;
-	control->time = control->shape->memory = spw_margin_none();
+	control->time = control->shape->memory = MARGIN_NONE;
 	spw_recording_begin(control); /* the first step has not begun: records is not set yet */
 	control->records = opts->cache.mode >= SPW_CACHE_FASTEST;
 	return control->records ? spw_recording_open(control) : 0;
@@ -159,11 +159,6 @@ void spw_control_memory_sub(struct control *control, const struct track *track, 
 	control->old_bytes -= bytes;
 }
 
-void spw_control_drained(struct control *control)
-{
-	spw_recording_drain(control);
-}
-
 uint64_t spw_control_wait_began(struct control *control)
 {
 	uint64_t now_ns = control->opts.clock_ns();
@@ -292,7 +287,7 @@ bool spw_control_step_ended(struct control *control)
 		count_step(control);
 	spw_measure_step(&control->measure);
 	if (!followed)
-		spw_margin_step_unplanned(control);
+		control->late_before = control->was_late = false;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (!control->records || control->now.takes == 0)
 		control->reason = PLAN_REASON_NONE;

@@ -84,6 +84,8 @@ struct margin {
 	bool tried;             /* less, and nothing has shown since that it was too little */
 };
 
+#define MARGIN_NONE ((struct margin){.needed = PATIENCE_STEPS})
+
 /* A shape of step, and its plan. */
 struct shape {
 	struct recording basis; /* what the plan was made from, smoothed */
@@ -167,7 +169,6 @@ void spw_recording_end(struct control *control);
 uint32_t spw_recording_scope(struct control *control, uint64_t key);
 /* Return: the scope that has been left, or NO_SCOPE. */
 uint32_t spw_recording_leave(struct control *control, uint32_t outer);
-void spw_recording_drain(struct control *control);
 /* Its record in this step, or NULL. */
 static inline struct recorded *spw_recording_of(const struct control *control,
 						const struct track *track)
@@ -220,13 +221,11 @@ void spw_shape_predict(struct control *control);
 
 /* ---- margin.c ---- */
 
-struct margin spw_margin_none(void);
 /* What the next plan counts on, before the margin. */
 struct spw_plan_drives spw_margin_believed(const struct control *control);
 uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
-void spw_margin_step_unplanned(struct control *control);
 
 /* ---- planning.c ---- */
 

@@ -161,16 +161,6 @@ static bool peak_seen(struct control *control)
 
 /* ---- A step has ended ---- */
 
-struct margin spw_margin_none(void)
-{
-	return (struct margin){.needed = PATIENCE_STEPS};
-}
-
-void spw_margin_step_unplanned(struct control *control)
-{
-	control->late_before = control->was_late = false;
-}
-
 enum plan_reason spw_margin_step_ended(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;

@@ -96,7 +96,7 @@ static uint64_t event_ns(struct control *control)
 	return now_ns;
 }
 
-void spw_recording_drain(struct control *control)
+void spw_control_drained(struct control *control)
 {
 	struct recording *now = &control->now;
 

@@ -110,7 +110,7 @@ void spw_shape_new(struct control *control)
 	if (control->shape->planned)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = false;
-	control->shape->memory = spw_margin_none();
+	control->shape->memory = MARGIN_NONE;
 	control->shape->id = ++control->ids;
 	control->shape->next_id = 0;
 }

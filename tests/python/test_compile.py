@@ -21,6 +21,7 @@ if hasattr(torch, "compile"):
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 from offloading import equal, gradients_of, left_in, offload_all, settle  # noqa: E402
+from spillway import _native  # noqa: E402
 
 
 def why_not():
@@ -228,18 +229,12 @@ def used_before(model, store, x):
     there, how many in all)"""
     off = offload_all(store, model)
     seen, uses = [], []
-    pack = off._session.pack
 
-    class Counted:
-        def __init__(self, packed):
-            self.packed = packed
+    def unpack(packed):
+        uses.append(None)
+        return _native.hooks.unpack(packed)
 
-        def unpack(self):
-            uses.append(None)
-            return self.packed.unpack()
-
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: Counted(pack(tensor)),
-                                                     lambda packed: packed.unpack())
+    hooks = torch.autograd.graph.saved_tensors_hooks(off._session.pack, unpack)
     with off, hooks:
         between = model.blocks[0](x)
         between.register_hook(lambda _gradient: seen.append(len(uses)))

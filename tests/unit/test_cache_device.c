@@ -1058,7 +1058,7 @@ static void model_check(void)
 	assert_true(cache->count.device_bytes == far_bytes);
 	assert_true(cache->count.activation_bytes == far_bytes);
 	assert_true(cache->count.device_staging_bytes == staging);
-	assert_true(cache->copying_bytes == copying);
+	assert_true(cache->copying.bytes == copying);
 	assert_true(cache->copies_in_flight == in_flight);
 }
 
