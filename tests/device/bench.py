@@ -198,9 +198,12 @@ class Bench:
         command = [sys.executable, __file__, "--child", way, *sys.argv[1:]]
         # In a session of its own: Ctrl-C is for the bench, which ends it.
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             out, errors = process.communicate()
         except BaseException:
@@ -229,8 +232,9 @@ class Bench:
                     print(f"  {way}: left out: {result['left_out']}", file=sys.stderr)
                     continue
                 self.found.setdefault(way, []).append(result)
-                print(f"  round {number + 1}  {way:12}  {result['seconds'] * 1000:9.1f} ms  "
-                      f"{result['activation_bytes'] / (1 << 20):9.1f} MiB", file=sys.stderr)  # fmt: skip
+                milliseconds, mib = result["seconds"] * 1000, result["activation_bytes"] / (1 << 20)
+                words = f"{way:12}  {milliseconds:9.1f} ms  {mib:9.1f} MiB"
+                print(f"  round {number + 1}  {words}", file=sys.stderr)
 
     def differing(self):
         """Ways with other losses than keep's."""

@@ -60,9 +60,9 @@ struct Machine {
 	std::recursive_mutex mutex;
 	std::map<Place, std::deque<Task>> queues;
 	std::mt19937_64 random;
-	double by_itself = 0;     // the chance that a task runs when another is given
-	double when_asked = 0;    // that an event comes when it is asked for
-	bool sides_run = false;   // all but the default streams do at once what they may
+	double by_itself = 0;    // the chance that a task runs when another is given
+	double when_asked = 0;   // that an event comes when it is asked for
+	bool sides_run = false;  // all but the default streams do at once what they may
 	uint64_t host_waits = 0; // for a default stream, which computes
 	c10::StreamId streams = 0;
 

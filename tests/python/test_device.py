@@ -447,8 +447,8 @@ def test_little_staging_memory_keeps_on_the_device(drives, offload):
         all_there_is = []
         for length in (1 << 20, 4 << 10):
             address = ctypes.c_void_p()
-            while _library.fast.spw_store_alloc(ctypes.c_void_p(store.handle), ctypes.c_size_t(length),
-                                                     ctypes.byref(address)) == 0:
+            wanted = ctypes.c_void_p(store.handle), ctypes.c_size_t(length), ctypes.byref(address)
+            while _library.fast.spw_store_alloc(*wanted) == 0:
                 all_there_is.append(address.value)
         got, off = gradients(lambda model: offload(model, store, polls=20))
         assert off.device_stats().bytes_kept_no_staging > 0
