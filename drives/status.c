@@ -29,11 +29,37 @@ static int no_page_error(const char *path)
 
 /* ---- Whose a page is ---- */
 
+/* An owner locks all bytes and is known by the first; who removes a page locks another. */
+#define OWNER_BYTE   0
+#define REMOVER_BYTE 1
+
 static int lock_page(int fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 
 	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
+}
+
+/* Return: 1; 0: nobody has, nor ever will; -errno. */
+static int owner_of(int fd)
+{
+	return spw_fd_locked(fd, OWNER_BYTE, 1);
+}
+
+/*
+ * Of a page that nobody owns, for as long as it takes another to remove it. Return: 0; -EACCES:
+ * another user's, who could keep us waiting.
+ */
+static int lock_removal(int fd, bool waits)
+{
+	struct flock lock = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = REMOVER_BYTE, .l_len = 1};
+	int rc;
+
+	do
+		rc = fcntl(fd, waits ? F_OFD_SETLKW : F_OFD_SETLK, &lock) ? -errno : 0;
+	while (rc == -EINTR);
+	return rc == -EAGAIN ? -EACCES : rc;
 }
 
 static bool is_named(int fd, const char *path)
@@ -45,13 +71,14 @@ static bool is_named(int fd, const char *path)
 }
 
 /*
- * Remove what has the name of a page and is owned by nobody (PAGE-1), under the page's own lock, so
- * that none removes what another has just made. Return: 0 the name is free; -EBUSY it is owned;
+ * Remove what has the name of a page and is owned by nobody (PAGE-1), one at a time, so that none
+ * removes what another has just made. Return: 0 the name is free; -EBUSY it is owned;
  * -EACCES it is another user's, whose lock must not keep us from our drives; another -errno.
  */
 static int remove_unowned(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	bool trusted;
 	struct stat st;
 	int rc;
 
@@ -60,9 +87,12 @@ static int remove_unowned(const char *path)
 	/* A link or a folder is no page. One that may not be opened is another user's. */
 	if (fd < 0)
 		return errno == ELOOP || errno == EISDIR ? (unlink(path) ? -errno : 0) : -errno;
-	rc = fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? lock_page(fd) : 0;
-	if (rc == -EAGAIN)
-		rc = st.st_uid == geteuid() || st.st_uid == 0 ? -EBUSY : -EACCES;
+	rc = fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? owner_of(fd) : 0;
+	trusted = rc >= 0 && (st.st_uid == geteuid() || st.st_uid == 0);
+	if (rc > 0)
+		rc = trusted ? -EBUSY : -EACCES;
+	if (rc == 0 && S_ISREG(st.st_mode))
+		rc = lock_removal(fd, trusted);
 	if (rc == 0 && is_named(fd, path) && unlink(path))
 		rc = -errno;
 	(void)close(fd);
@@ -164,7 +194,7 @@ static bool is_owned(const char *store_uuid, uint32_t partition)
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return false;
-	owner = spw_fd_locked(fd, 0, 0);
+	owner = owner_of(fd);
 	(void)close(fd);
 	return owner > 0;
 }
@@ -283,7 +313,7 @@ static int copy_page(const char *store_uuid, uint32_t partition, struct spw_stat
 	if (fd < 0)
 		return fd;
 	/* What a process left behind does not change any more, in the middle of a write or not. */
-	owner = spw_fd_locked(fd, 0, 0);
+	owner = owner_of(fd);
 	if (owner == 0)
 		rc = read_exactly(fd, copy, sizeof(*copy), 0) ? 0 : -EIO;
 	else

@@ -15,8 +15,8 @@ declare -A packages=(
     [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
         libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h zlib1g-dev=h:zlib.h
         libinih-dev=h:ini.h systemtap-sdt-dev=h:sys/sdt.h"
-    [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch
-        libopenblas0-pthread=p:torch python3-pytest=p:pytest python3-pip=p:pip python3-setuptools=p:setuptools
+    [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch,pytest
+        libopenblas0-pthread=p:torch python3-pytest=p:torch,pytest python3-pip=p:pip python3-setuptools=p:setuptools
         python3-wheel=p:wheel python3-dev=y:Python.h e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup procps=c:pgrep valgrind=c:valgrind python3-matplotlib=p:matplotlib"
     [others]="e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk lvm2=c:pvcreate mdadm=c:mdadm cryptsetup-bin=c:cryptsetup
@@ -40,11 +40,13 @@ die() {
     exit 1
 }
 
-# One python3 for all modules, and only when dpkg does not know the package: starting it takes longer than all else here.
-has_python_module() {
+# Modules a,b in one interpreter; asked only when dpkg does not know the package: starting Python takes longer than all else here.
+has_python_modules() {
     local python
     for python in "${PYTHON:-python3}" /usr/bin/python3; do
-        "$python" -c "import sys, importlib.util as i; sys.exit(i.find_spec('$1') is None)" 2>/dev/null && return 0
+        "$python" -c "
+import importlib.util, sys
+sys.exit(not all(map(importlib.util.find_spec, '$1'.split(','))))" 2>/dev/null && return 0
     done
     return 1
 }
@@ -64,7 +66,7 @@ probe() {
     case $1 in
     c:*) command -v "${1#c:}" >/dev/null || [ -x "/sbin/${1#c:}" ] || [ -x "/usr/sbin/${1#c:}" ] ;;
     h:*) [ -e "/usr/include/${1#h:}" ] || [ -e "/usr/local/include/${1#h:}" ] ;;
-    p:*) has_python_module "${1#p:}" ;;
+    p:*) has_python_modules "${1#p:}" ;;
     y:*) has_python_header "${1#y:}" ;;
     *) return 1 ;;
     esac

@@ -199,7 +199,8 @@ done
 bench 0 --filename="$one" --rw=write --bs=64k --iodepth=8 --verify=xxh3
 bench 0 --filename="$one" --rw=randread --bs=64k --iodepth=8 --verify=xxh3
 report "j[0]['spillway']['blocks_verified'] == 1024"
-printf 'x' | dd of="$one" bs=1 seek=$((20 * 65536 + 777)) conv=notrunc status=none
+byte=$(od -An -tu1 -j $((20 * 65536 + 777)) -N 1 "$one")
+printf "\\$(printf %o $((255 - byte)))" | dd of="$one" bs=1 seek=$((20 * 65536 + 777)) conv=notrunc status=none
 sync "$one"
 bench 1 --filename="$one" --rw=read --bs=64k --iodepth=8 --verify=xxh3
 expect_output "$one" "byte $((20 * 65536))" checksum
