@@ -29,8 +29,7 @@ import spillway  # noqa: E402
 
 # To clear a store's memory takes most of the time to open it: little where tests are many. In
 # test_long all of it may become resident at any time.
-ARENA_MIB = {"test_long": 8, "test_autograd": 16, "test_loops": 16, "test_pitfalls": 16,
-             "test_tensors": 16}
+ARENA_MIB = {"test_long": 8, "test_autograd": 16, "test_loops": 16, "test_pitfalls": 16}
 LAYER = os.environ.get("SPW_TEST_LAYER", "all")
 
 
@@ -92,6 +91,17 @@ def store(formatted, request):
         yield opened
         if not opened.closed:
             assert emptied(opened), f"the test left objects in the store: {opened.stats()}"
+
+
+@pytest.fixture(scope="module")
+def one_store():
+    """The same for all tests of a file that has many: to make one takes longer than they do."""
+    with tempfile.TemporaryDirectory(prefix="spillway-python.",
+                                     dir=os.environ.get("TMPDIR", "/var/tmp")) as path:
+        drives = make_drives(Path(path), 2, 64 << 20)
+        spillway.format_store(drives)
+        with spillway.Store(drives) as opened:
+            yield opened
 
 
 @pytest.fixture

@@ -7,35 +7,22 @@ import contextlib
 import functools
 import gc
 import inspect
-import os
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 import spillway
 import spillway.torch
-from conftest import emptied, given_back, make_drives
+from conftest import emptied, given_back
 from offloading import equal, in_threads, left_in, offload_all, settle
 from streams import Table, host_is_device
 
 
-@pytest.fixture(scope="module")
-def one_store():
-    with tempfile.TemporaryDirectory(prefix="spillway-python.",
-                                     dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:
-        drives = make_drives(Path(folder), 2, 64 << 20)
-        spillway.format_store(drives)
-        with spillway.Store(drives) as opened:
-            yield opened
-
-
 @pytest.fixture
 def store(one_store):
-    """The same for all tests here, empty again after each."""
+    """Empty again after each test."""
     yield one_store
     Where.close_devices()
     assert emptied(one_store), f"the test left objects in the store: {one_store.stats()}"

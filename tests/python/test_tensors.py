@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import spillway.torch
+from conftest import emptied
 from offloading import Nothing, equal, left_in, offload_all, same_bits, save, settle
 
 DTYPES = [
@@ -38,6 +39,13 @@ KINDS = {
     "channels last": lambda t: t.view(2, 8, 16, 16).contiguous(memory_format=torch.channels_last),
     "no elements": lambda t: t[5:5],
 }
+
+
+@pytest.fixture
+def store(one_store):
+    """Empty again after each test."""
+    yield one_store
+    assert emptied(one_store), f"the test left objects in the store: {one_store.stats()}"
 
 
 def saved_and_back(off, tensor, stored=True):

@@ -24,7 +24,9 @@ static uint64_t seed;
  * keeps: where it is required, the cases are always the same ones. SPW_SEED draws others.
  */
 static uint64_t figures_seed = 20261119;
-static unsigned cases = 1000;
+
+#define CASES 500 /* per random test; under a sanitizer or valgrind fewer */
+static unsigned cases = CASES;
 
 /* What a run under a sanitizer takes longer, about: so it takes as long. */
 #if defined(__SANITIZE_THREAD__)
@@ -546,7 +548,7 @@ static void check_monotone(uint64_t slack_bytes)
 	const double need = 20.0 * (1 << 30);
 	uint64_t last = UINT64_MAX, first = 0;
 
-	for (double factor = 0.02; factor < 50; factor *= cases < 1000 ? 1.6 : 1.09) {
+	for (double factor = 0.02; factor < 50; factor *= cases < CASES ? 1.6 : 1.09) {
 		uint64_t bandwidth = (uint64_t)(factor * need);
 
 		set_drives(bandwidth, bandwidth + bandwidth / 5, bandwidth + bandwidth / 10);
@@ -894,9 +896,9 @@ static int set_up(void **state)
 	if (getenv("SPW_SEED"))
 		figures_seed = seed;
 	cases /= getenv("SPW_TEST_VALGRIND") ? 40 : SLOWER;
-	if (cases < 1000)
-		print_message("%u cases per random test instead of 1000: a sanitizer is at work\n",
-			      cases);
+	if (cases < CASES)
+		print_message("%u cases per random test instead of %u: a sanitizer is at work\n",
+			      cases, CASES);
 	return 0;
 }
 
