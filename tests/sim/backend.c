@@ -48,6 +48,7 @@ static int backend_open(struct spw_queue *q)
 
 	if (!b)
 		return spw_error(-ENOMEM, "sim: no memory");
+	b->last_ended_ns = sim_now_ns;
 	b->slots = q->depth * q->device_count;
 	b->ios = calloc(b->slots, sizeof(*b->ios));
 	b->pending = calloc(b->slots, sizeof(struct spw_part *));
