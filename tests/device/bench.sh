@@ -47,6 +47,10 @@ python=${PYTHON:-python3}
 export SPW_TEST_DEVICE=${SPW_TEST_DEVICE:-gpu}
 export PYTHONPATH=$here:$root/python${PYTHONPATH:+:$PYTHONPATH} SPILLWAY_LIBRARY=$build/libspillway.so
 
+"$python" -c 'import torch' 2>/dev/null || {
+    echo "tests/device/bench.sh: $python has no PyTorch: PYTHON= names an interpreter that has" >&2
+    exit 1
+}
 mkdir -p "$out"
 if [ ${#devices[@]} -eq 0 ]; then
     work=$(mktemp -d "${TMPDIR:-/var/tmp}/spillway-bench.XXXXXX")

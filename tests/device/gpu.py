@@ -20,7 +20,9 @@ class Machine:
     def __init__(self):
         device = torch.accelerator.current_accelerator()
         if device is None:
-            raise SystemExit("PyTorch sees no accelerator")
+            raise SystemExit(
+                "PyTorch sees no accelerator: PYTHON= names an interpreter whose PyTorch does"
+            )
         self.kind = device.type
         self.count = torch.accelerator.device_count()
         self._module = getattr(torch, self.kind)
