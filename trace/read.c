@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,12 +40,23 @@ struct reader {
 	int error;
 };
 
-/* What is wrong with the line, unless something was already. Value: the first error. */
-#define bad(reader, format, ...)                                                                 \
-	((reader)->error = (reader)->error                                                       \
-				   ? (reader)->error                                             \
-				   : spw_error(-EBADMSG, "%s, line %u: " format, (reader)->path, \
-					       (reader)->line_number, ##__VA_ARGS__))
+static int bad(struct reader *reader, const char *format, ...) SPW_PRINTF(2, 3);
+
+/* What is wrong with the line, unless something was already. Return: the first error. */
+static int bad(struct reader *reader, const char *format, ...)
+{
+	char words[256];
+	va_list args;
+
+	if (reader->error == 0) {
+		va_start(args, format);
+		(void)vsnprintf(words, sizeof(words), format, args);
+		va_end(args);
+		reader->error = spw_error(-EBADMSG, "%s, line %u: %s", reader->path,
+					  reader->line_number, words);
+	}
+	return reader->error;
+}
 
 const char *const spw_kind_names[TRACE_KINDS] = {
 	"step", "stage", "scope_enter", "scope_leave", "offer", "take", "return", "release",
@@ -115,11 +127,11 @@ static uint64_t get_number(struct reader *reader, const char *name, uint64_t mos
 	uint64_t value = (uint64_t)json_integer_value(field);
 
 	if (!field)
-		bad(reader, "\"%s\" is missing", name);
+		(void)bad(reader, "\"%s\" is missing", name);
 	else if (!json_is_integer(field) || json_integer_value(field) < 0)
-		bad(reader, "\"%s\" is no whole number from 0 on", name);
+		(void)bad(reader, "\"%s\" is no whole number from 0 on", name);
 	else if (value > most)
-		bad(reader, "\"%s\" is %" PRIu64 "; at most %" PRIu64, name, value, most);
+		(void)bad(reader, "\"%s\" is %" PRIu64 "; at most %" PRIu64, name, value, most);
 	return reader->error ? 0 : value;
 }
 
@@ -129,12 +141,12 @@ static unsigned get_word(struct reader *reader, const char *name, const char *co
 	const json_t *field = json_object_get(reader->object, name);
 
 	if (!field)
-		bad(reader, "\"%s\" is missing", name);
+		(void)bad(reader, "\"%s\" is missing", name);
 	for (unsigned value = 0; json_is_string(field) && value < count; value++)
 		if (strcmp(json_string_value(field), words[value]) == 0)
 			return value;
-	bad(reader, "\"%s\" is none of the %u words that it may be, from \"%s\" to \"%s\"", name,
-	    count, words[0], words[count - 1]);
+	(void)bad(reader, "\"%s\" is none of the %u words that it may be, from \"%s\" to \"%s\"",
+		  name, count, words[0], words[count - 1]);
 	return 0;
 }
 
@@ -163,10 +175,10 @@ static void get_part(struct reader *reader, struct spw_trace_event *event,
 	event->len_bytes = get_number(reader, "bytes", INT64_MAX);
 	if (event->len_bytes == 0 || event->offset_bytes > storage_len_bytes ||
 	    event->len_bytes > storage_len_bytes - event->offset_bytes)
-		bad(reader,
-		    "bytes %" PRIu64 " + %" PRIu64
-		    " are empty, or not within a storage of %" PRIu64,
-		    event->offset_bytes, event->len_bytes, storage_len_bytes);
+		(void)bad(reader,
+			  "bytes %" PRIu64 " + %" PRIu64
+			  " are empty, or not within a storage of %" PRIu64,
+			  event->offset_bytes, event->len_bytes, storage_len_bytes);
 }
 
 /* Numbers are given in the order of appearance: a new one is the next. */
@@ -175,9 +187,10 @@ static uint64_t get_next_number(struct reader *reader, const char *name, uint32_
 	uint64_t value = get_number(reader, name, INT64_MAX);
 
 	if (value == 0 || value > (uint64_t)*known + 1)
-		bad(reader,
-		    "\"%s\" is %" PRIu64 "; new ones are numbered from 1 on, and %u are known",
-		    name, value, *known);
+		(void)bad(reader,
+			  "\"%s\" is %" PRIu64
+			  "; new ones are numbered from 1 on, and %u are known",
+			  name, value, *known);
 	else if (value > *known)
 		(*known)++;
 	return value;
@@ -206,14 +219,14 @@ static void know_tensor(struct reader *reader, const struct spw_trace_event *eve
 	struct known_tensor *tensor = &reader->tensors[event->tensor];
 
 	if (again && tensor->users == 0)
-		bad(reader, "tensor %" PRIu64 " has been released, and is offered again",
-		    event->tensor);
+		(void)bad(reader, "tensor %" PRIu64 " has been released, and is offered again",
+			  event->tensor);
 	if (again &&
 	    (tensor->storage != event->storage_key || tensor->version != event->storage_version))
-		bad(reader,
-		    "tensor %" PRIu64 " is of storage %" PRIu64 ", version %" PRIu64
-		    ", and is offered again of another",
-		    event->tensor, tensor->storage, tensor->version);
+		(void)bad(reader,
+			  "tensor %" PRIu64 " is of storage %" PRIu64 ", version %" PRIu64
+			  ", and is offered again of another",
+			  event->tensor, tensor->storage, tensor->version);
 	tensor->storage = event->storage_key;
 	tensor->version = event->storage_version;
 	if (tensor->storage_len_bytes < event->storage_len_bytes)
@@ -245,9 +258,9 @@ static struct known_tensor *get_known_tensor(struct reader *reader, struct spw_t
 {
 	event->tensor = get_number(reader, "tensor", INT64_MAX);
 	if (event->tensor == 0 || event->tensor > reader->trace.tensors)
-		bad(reader, "tensor %" PRIu64 " has not been offered", event->tensor);
+		(void)bad(reader, "tensor %" PRIu64 " has not been offered", event->tensor);
 	else if (event->kind != SPW_TRACE_RETURN && reader->tensors[event->tensor].users == 0)
-		bad(reader, "tensor %" PRIu64 " has been released", event->tensor);
+		(void)bad(reader, "tensor %" PRIu64 " has been released", event->tensor);
 	return reader->error ? NULL : &reader->tensors[event->tensor];
 }
 
@@ -258,7 +271,8 @@ static void get_event(struct reader *reader, struct spw_trace_event *event, uint
 	event->kind = get_word(reader, "event", spw_kind_names, TRACE_KINDS);
 	event->ns = get_number(reader, "ns", INT64_MAX);
 	if (event->ns < not_before_ns)
-		bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above", event->ns);
+		(void)bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above",
+			  event->ns);
 	if (reader->error)
 		return;
 	switch (event->kind) {
