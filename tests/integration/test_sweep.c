@@ -501,6 +501,7 @@ static int format_foreign(void)
 	struct spw_format_opts opts;
 
 	spw_format_opts_init(&opts, sizeof(opts));
+	opts.erase = true; /* so that the signature alone protects the drive */
 	return spw_format(drive_paths, DRIVES, &opts, NULL);
 }
 
