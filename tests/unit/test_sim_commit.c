@@ -522,7 +522,7 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 {
 	struct spw_commit commit;
 	struct spw_commit_place place = {.drive_count = DRIVES, .block_bytes = 4096};
-	uint8_t block[4096], junk[16] = {1};
+	uint8_t block[4096], junk[4] = {1};
 	const char *why;
 
 	make_drives(4096, 1);
@@ -535,8 +535,9 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 	assert_ok(spw_commit_decode(block, &place, 0, &commit, &why));
 	/* Drives are named in another order than they have. */
 	sim_drive_write(&sim_drives[1 - commit.pieces[0].drive],
-			SPW_LAYOUT_RESERVED_BYTES + commit.pieces[0].start_block * 4096, junk,
-			sizeof(junk));
+			SPW_LAYOUT_RESERVED_BYTES + commit.pieces[0].start_block * 4096 +
+				commit.manifest_bytes - sizeof(junk),
+			junk, sizeof(junk));
 	assert_int_equal(open_with(SPW_COMMIT_NEWEST), -EBADMSG);
 	expect_words("damaged");
 	expect_words("spillway state drop");
