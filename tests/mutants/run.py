@@ -31,6 +31,7 @@ from functions import functions_of_c, functions_of_python  # noqa: E402
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 TIMEOUT_S = 120
 # A line of tests/run: a program, and then each of its cases that failed.
+SKIPPED = re.compile(r"^ +skipped +(.+)$", re.MULTILINE)
 FAILED = re.compile(r"^ +FAILED +(.+?): ", re.MULTILINE)
 
 
@@ -146,7 +147,7 @@ class Tree:
 
     def test(self, *tests):
         return run(["tests/run", "--build", self.build, "--config", "files-io_uring", "--kind", "unit", "--kind", "integration", "--kind",
-                    "script", "--kind", "python", "--timeout", str(TIMEOUT_S), *tests], self.path)
+                    "script", "--kind", "python", "--exit-first", "--timeout", str(TIMEOUT_S), *tests], self.path)
 
     def clean_run(self, tests):
         """Unchanged, every test must pass: else catching would mean nothing."""
@@ -156,6 +157,8 @@ class Tree:
         done = self.test(*sorted(tests))
         if done.returncode != 0:
             raise SystemExit("tests fail without any mutation:\n" + done.stdout[-4000:])
+        for case in sorted(set(SKIPPED.findall(done.stdout))):
+            print(f"  skipped here, so what it alone catches survives: {case}", flush=True)
 
 
 def try_mutant(tree, mutant):

@@ -176,7 +176,7 @@ class PythonFiles(Program):
         return [self.python, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short",
                 "--color=no", "-o", f"faulthandler_timeout={args.timeout * 0.9:.0f}",
                 "-o", "junit_logging=all", "--junitxml", self.report(place),
-                *(file.path for file in self.files)]
+                *(["--exitfirst"] if args.exit_first else []), *(file.path for file in self.files)]
 
     @staticmethod
     def report(place):
