@@ -14,8 +14,9 @@
  *              could do something fails with -EPERM, and spw_store_close() leaves all to the
  *              parent; memory of spw_store_alloc() is not there. The child may open a partition of
  *              its own.
- *   Objects    An object exists from a successful put until free. Its bytes never change. Nothing
- *              survives spw_store_close().
+ *   Objects    An object exists from a successful put until free. Its bytes never change.
+ *   Durable    What was committed is there again when the partition is opened next, after a stop, a
+ *              crash or a power cut. Nothing else survives spw_store_close().
  *   Errors     0 or a count on success, a negative errno otherwise; spw_last_error() names the
  *              drive, the cause and the remedy.
  *   Promise    get returns the bytes that put was given, or an error. Never other bytes.
@@ -59,6 +60,13 @@ enum spw_stripe {
 
 #define SPW_PARTITION_ANY UINT32_MAX
 
+#define SPW_COMMIT_NEWEST UINT64_MAX
+#define SPW_COMMIT_NONE   (UINT64_MAX - 1)
+/* The largest number that a commit may have. */
+#define SPW_COMMIT_NUMBER_MAX (UINT64_MAX >> 1)
+/* The largest record that may go with a commit. */
+#define SPW_COMMIT_RECORD_BYTES_MAX (256u << 20)
+
 struct spw_store_opts {
 	size_t size; /* sizeof *this as the caller knows it */
 	/* which part of the drives this process owns, or SPW_PARTITION_ANY; default 0 */
@@ -81,6 +89,11 @@ struct spw_store_opts {
 	uint32_t write_deadline_ms;
 	/* of struct spw_queue_opts; read by spw_store_open() only; default NULL */
 	const struct spw_tune *tune;
+	/*
+	 * Which commit to restore; default SPW_COMMIT_NEWEST. A number: that one, and a later one
+	 * is given up for good; SPW_COMMIT_NONE: all are given up, the partition is empty.
+	 */
+	uint64_t commit_number;
 };
 
 /*
@@ -103,8 +116,9 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  *
  * Reads the superblock of every drive, takes the partition's lock, and claims the drives
  * exclusively (O_EXCL), together with all processes that have the store open: until the last of
- * them closes it, nobody who asks mounts, formats or otherwise takes one. Writes nothing. Does not
- * format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
+ * them closes it, nobody who asks mounts, formats or otherwise takes one. The objects of the
+ * partition's last commit are there again: see spw_store_committed(). Writes nothing, but for
+ * opts.commit_number. Does not format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
  * has to take, is waited for up to five seconds; the log says so.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
@@ -112,7 +126,9 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * superblock copies are damaged, or a format did not finish; -ENOSPC a drive is smaller than when
  * it was formatted; -EBUSY the partition is open elsewhere (says in which process), or a drive, a
  * part of it or its whole is mounted, held or in use; -EROFS one is write-protected;
- * -EPROTONOSUPPORT a newer disk format; -ENOMEM; or what open(2) and io_uring_setup(2) return.
+ * -EPROTONOSUPPORT a newer disk format; -ENODATA the partition has no commit opts.commit_number;
+ * -EBADMSG what its commit says cannot be read or is damaged (names the drive); -ENOMEM; or what
+ * open(2) and io_uring_setup(2) return.
  */
 SPW_EXPORT int spw_store_open(const char *const paths[], unsigned count,
 			      const struct spw_store_opts *opts, struct spw_store **store);
@@ -256,6 +272,79 @@ SPW_EXPORT void spw_request_raise(struct spw_request *request, enum spw_class cl
 SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
 			       struct spw_request **request);
 
+/* ---- Durable objects ---- */
+
+/* What is committed. */
+struct spw_commit_info {
+	size_t size;
+	uint64_t number;       /* that its caller gave it */
+	uint64_t record_bytes; /* length of what the caller put beside the objects */
+	uint32_t objects;
+	bool has_previous; /* the commit before is still held: a crash of others may ask for it */
+	uint64_t previous; /* its number */
+};
+
+/**
+ * spw_store_commit - make a set of objects durable, in place of the set committed before
+ * @objects:        their puts have ended well; in the order in which they are to be found again.
+ *                  May be freed as soon as this returns: what is committed keeps their bytes
+ * @number:         the caller's name for it, at most SPW_COMMIT_NUMBER_MAX: a step. Above that of
+ *                  the commit before
+ * @record:         any bytes that belong to it, up to SPW_COMMIT_RECORD_BYTES_MAX; NULL: none
+ * @keep_previous:  the set before stays durable, too, until spw_store_commit_release(): for one of
+ *                  several processes that commit the same step each for itself
+ *
+ * Writes out the drives' volatile caches, then the set's description, then, on every drive, the
+ * block that names it. A crash at any point leaves the set before or this one, complete. Blocks
+ * until then; other threads may use the store meanwhile. No blocks of a committed object are used
+ * again before a later commit is durable, so the partition has to have room for both.
+ *
+ * One commit at a time: not from two threads at once. Not in inline mode.
+ *
+ * Return: 0; -EINVAL a number that is not above the last, or too many objects; -ENOENT one is not
+ * there; -EINPROGRESS a put goes on; -EBUSY the previous commit was kept and is not released;
+ * -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive that holds some of
+ * it could not write or flush, it is named. After an error the set before is durable still, or, if
+ * the block was written all the same, this one; the blocks of both stay until a commit succeeds.
+ */
+SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
+				uint64_t number, const void *record, size_t len,
+				bool keep_previous);
+
+/* The previous commit, if it was kept, is not needed any more: its space can be used again. */
+SPW_EXPORT void spw_store_commit_release(struct spw_store *store);
+
+/**
+ * spw_store_committed - what is durable now: what was restored when the store was opened, or what
+ * has been committed since
+ *
+ * Return: 0; -ENODATA nothing is.
+ */
+SPW_EXPORT int spw_store_committed(struct spw_store *store, struct spw_commit_info *info,
+				   size_t size);
+
+/**
+ * spw_store_committed_record - copy the record that was given with the commit
+ * @len:  room in @record: info.record_bytes
+ *
+ * Return: 0; -ENODATA nothing is committed; -ERANGE @len is another.
+ */
+SPW_EXPORT int spw_store_committed_record(struct spw_store *store, void *record, size_t len);
+
+/**
+ * spw_store_committed_objects - the objects that opening the store has restored, in the order in
+ * which they were committed
+ * @objects:  info.objects of them
+ * @lens:     the length of each in bytes; may be NULL
+ *
+ * They are the caller's, like those of puts: to be freed when they are not needed any more. Later
+ * commits do not change what this gives.
+ *
+ * Return: 0; -ENODATA nothing was restored; -ERANGE @count is another.
+ */
+SPW_EXPORT int spw_store_committed_objects(struct spw_store *store, spw_object objects[],
+					   uint64_t lens[], uint32_t count);
+
 /**
  * spw_store_trim - tell the drives that can which blocks of the partition are free (discard)
  *
@@ -307,6 +396,7 @@ struct spw_store_stats {
 	uint64_t bypasses; /* times a higher class went first */
 	uint64_t timeouts; /* transfers that missed their deadline */
 	uint64_t bytes_trimmed;
+	uint64_t commits; /* durable */
 };
 
 struct spw_drive_stats {

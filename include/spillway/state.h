@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * spillway/state.h - training state as records on drives: read ahead, changed in memory, written
+ * behind, and durable at a commit
+ *
+ * A record is a run of bytes of fixed length with a name: of an optimizer, a tile of some 16 to
+ * 64 MiB with all fields of a run of parameters. The caller says in which order it will use the
+ * records of a pass; each is then in memory when its turn comes, and goes back when it was changed.
+ *
+ *   spw_state_open(store, &opts, &state);
+ *   for each record: spw_state_add(state, name, len_bytes, shape, shape_len, &record);
+ *   spw_state_attach(state);                    what is durable under these names is there again
+ *   each step:
+ *     spw_state_pass(state, order, count);
+ *     for each record of the order: spw_state_take(...); change it; spw_state_give(state, r, true);
+ *     now and then: spw_state_commit(state, step, extra, extra_len);
+ *
+ * Contract
+ *   Threads    One thread at a time uses a state. Several may work on the memory of records that
+ *              are taken. The store's own thread does the I/O.
+ *   Memory     opts.memory_bytes of the store's arena, in buffers of opts.record_bytes_max each;
+ *              drives move bytes from and to them without a copy. What spw_state_take() gives is
+ *              the caller's until spw_state_give().
+ *   Order      A record that is used again soonest is not the one to be written: when memory is
+ *              needed, the clean or changed record goes whose next use, by the orders given, is the
+ *              farthest (Belady). So of passes that go up and down in turn, what was used last is
+ *              still there when the next begins.
+ *   Writing    A changed record is put as a new object; the object before is freed when that has
+ *              ended, so no record is ever torn. Each put finds the drives that are fastest now.
+ *   Durable    After spw_state_commit() all records are on the drives as they are at that moment,
+ *              whatever happens. Until the next commit a crash goes back to them.
+ *   Errors     0 or a count, or a negative errno with spw_last_error() in words. A failed write
+ *              keeps the record in memory, and is reported by the next call that needs the room,
+ *              or by the commit. Nothing is lost while the process lives.
+ *   Promise    take gives the bytes that were in the record when it was given back last, or an
+ *              error. Never other bytes.
+ */
+#ifndef SPILLWAY_STATE_H
+#define SPILLWAY_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <spillway/error.h>
+#include <spillway/store.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct spw_state; /* opaque */
+
+#define SPW_STATE_NAME_BYTES_MAX  512u
+#define SPW_STATE_SHAPE_BYTES_MAX 65536u
+#define SPW_STATE_RECORDS_MAX     (1u << 20)
+
+struct spw_state_opts {
+	size_t size; /* sizeof *this as the caller knows it */
+	/*
+	 * Memory for records; rounded down to whole buffers. Default 0: four buffers, the least
+	 * with which one is used while one comes, one goes and one waits
+	 */
+	uint64_t memory_bytes;
+	uint64_t record_bytes_max; /* the longest record; default 32 MiB */
+	struct spw_log log;        /* default: none */
+};
+
+struct spw_state_stats {
+	size_t size;
+	uint32_t records;
+	uint32_t buffers;
+	uint64_t total_bytes;  /* of all records */
+	uint64_t memory_bytes; /* of all buffers */
+	uint64_t takes;
+	uint64_t hits;  /* of takes: it was in memory, from its use before */
+	uint64_t ready; /* of takes: it had been read ahead in time */
+	uint64_t waits; /* of takes: the caller waited */
+	uint64_t wait_ns;
+	uint64_t reads, bytes_read;       /* begun by this */
+	uint64_t writes, bytes_written;   /* the same */
+	uint64_t write_failures;          /* put once more since */
+	uint64_t commits, commit_ns;      /* time in which the caller waited */
+	uint64_t commit_bytes_written;    /* by commits: changed records still in memory */
+	uint64_t passes, passes_departed; /* of passes: another order than was said */
+};
+
+SPW_EXPORT void spw_state_opts_init(struct spw_state_opts *opts, size_t size);
+
+/**
+ * spw_state_open - hold training state in a store
+ * @store:  open, not in inline mode; stays the caller's, and must outlive the state. Its objects
+ *          and commits are the state's from now on: nobody else commits in it
+ *
+ * Return: 0; -EINVAL options; -ENOBUFS the store's arena has no such memory (says how much to
+ * open it with); -EBUSY the store has a state already.
+ */
+SPW_EXPORT int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
+			      struct spw_state **state);
+
+/* Waits for I/O in flight. What was changed since the last commit is not durable. */
+SPW_EXPORT void spw_state_close(struct spw_state *state);
+
+/**
+ * spw_state_add - declare a record, before spw_state_attach()
+ * @name:    unique, not empty, at most SPW_STATE_NAME_BYTES_MAX bytes
+ * @len:     1 to opts.record_bytes_max bytes
+ * @shape:   any bytes that say what is in it (types, lengths of fields): compared when what is
+ *           durable is attached, else not read; at most SPW_STATE_SHAPE_BYTES_MAX
+ * @record:  set to its number, from 0 on in the order of the calls
+ *
+ * Return: 0; -EINVAL; -EEXIST the name is taken; -E2BIG too many; -EALREADY attached.
+ */
+SPW_EXPORT int spw_state_add(struct spw_state *state, const char *name, uint64_t len,
+			     const void *shape, size_t shape_len, uint32_t *record);
+
+/**
+ * spw_state_attach - all records are declared: take up what the store has committed, if anything
+ *
+ * The store must have room for every record twice, since a commit stays until the next is durable;
+ * said here, before the first step.
+ *
+ * Return: 1 the records have the bytes of the last commit; 0 nothing is committed: they are zero;
+ * -ENOSPC the store is too small (says by how many bytes); -EUCLEAN what is committed has other
+ * records (names the first that is missing, too many, or of another length or shape); nothing is
+ * changed then.
+ */
+SPW_EXPORT int spw_state_attach(struct spw_state *state);
+
+/* The number of the commit that was attached; -ENODATA none was. */
+SPW_EXPORT int spw_state_attached(const struct spw_state *state, uint64_t *number);
+
+/**
+ * spw_state_extra - the bytes that were given with the commit that was attached
+ * @len:  in: room in @extra; out: their length. With @extra NULL only that
+ *
+ * Return: 0; -ENODATA nothing was attached; -ERANGE the room is too small.
+ */
+SPW_EXPORT int spw_state_extra(const struct spw_state *state, void *extra, size_t *len);
+
+/**
+ * spw_state_pass - say in which order records will be taken next
+ * @order:  each at most once; copied
+ *
+ * Reading ahead begins at once. What follows after this pass is not known: it is taken to be the
+ * same in reverse. A take out of order is served all the same, and counted.
+ *
+ * Return: 0; -EINVAL a number that is none or is there twice; -EBUSY a record is taken.
+ */
+SPW_EXPORT int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t count);
+
+/**
+ * spw_state_take - a record's bytes, to be read and changed
+ * @memory:  set: aligned to 4096, as long as the record
+ *
+ * Waits until it is in memory. As many may be taken at once as there are buffers but one.
+ *
+ * Return: 0; -EALREADY it is taken; -ENOBUFS all buffers are taken; -EBADMSG, -EIO: as
+ * spw_store_get(); how a write failed without which there is no room.
+ */
+SPW_EXPORT int spw_state_take(struct spw_state *state, uint32_t record, void **memory);
+
+/**
+ * spw_state_give - a record was used
+ * @changed:  its bytes are others than before
+ *
+ * Does not wait. Return: 0; -EINVAL it is not taken.
+ */
+SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool changed);
+
+/**
+ * spw_state_commit - make all records durable as they are now
+ * @number:         above that of the commit before
+ * @extra:          any bytes that belong to it
+ * @keep_previous:  as of spw_store_commit()
+ *
+ * Waits for the puts of changed records that are in memory, and for the drives. Records that never
+ * were given back changed are zero, and take no space. None may be taken.
+ *
+ * Return: 0; -EBUSY one is taken; as spw_store_commit().
+ */
+SPW_EXPORT int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra,
+				size_t extra_len, bool keep_previous);
+
+/* As spw_store_commit_release(). */
+SPW_EXPORT void spw_state_commit_release(struct spw_state *state);
+
+SPW_EXPORT void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats,
+				size_t size);
+
+/* ---- What a commit holds, without declaring anything: for tools ---- */
+
+/* How many records the store's commit has; -ENODATA none is committed; -EUCLEAN it is no state's.
+ */
+SPW_EXPORT int spw_state_committed_count(struct spw_store *store);
+
+/**
+ * spw_state_committed - call @each for every record of the store's commit, in order
+ * @each:  @object's value is 0 where the record is zero. Another value than 0 ends it, and is
+ *         returned. What it is given is valid during the call only
+ */
+SPW_EXPORT int spw_state_committed(struct spw_store *store,
+				   int (*each)(void *context, const char *name, uint64_t len,
+					       const void *shape, size_t shape_len,
+					       spw_object object),
+				   void *context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
