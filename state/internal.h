@@ -40,7 +40,7 @@
 
 #define BUFFERS_MIN   4u
 #define BUFFER_ALIGN  4096u
-#define TRANSFERS_MAX 64u /* in each direction */
+#define TRANSFERS_MAX 64u        /* in each direction */
 #define NONE          UINT32_MAX /* of records, buffers and places */
 
 enum record_state {
@@ -56,7 +56,7 @@ enum record_state {
 struct record {
 	char *name;
 	void *shape;
-	size_t shape_len;
+	uint32_t name_len, shape_len;
 	uint64_t len_bytes;
 	spw_object object;        /* that has its bytes, or had before it was changed; 0: zeros */
 	spw_object object_coming; /* of the put that is under way */
@@ -87,10 +87,10 @@ struct spw_state {
 	bool attached;
 
 	struct record *records;
-	uint32_t records_max;        /* room for so many */
-	uint32_t *name_slots;        /* record numbers by the hash of their name, or NONE */
-	uint32_t name_mask;          /* slots less one */
-	uint64_t entries_bytes;      /* of the manifest */
+	uint32_t records_max;   /* room for so many */
+	uint32_t *name_slots;   /* record numbers by the hash of their name, or NONE */
+	uint32_t name_mask;     /* slots less one */
+	uint64_t entries_bytes; /* of the manifest */
 
 	void **buffers;
 	uint32_t *buffer_records; /* whose it is, or NONE */
@@ -100,8 +100,8 @@ struct spw_state {
 	/* the pass */
 	uint32_t *order;
 	uint32_t order_count;
-	uint32_t position; /* of the first that is not used yet */
-	bool departed;     /* another order than was said */
+	uint32_t position;     /* of the first that is not used yet */
+	bool departed;         /* another order than was said */
 	uint64_t passes_named; /* so far, refused ones too */
 
 	/* transfers under way, in no order */
@@ -111,8 +111,8 @@ struct spw_state {
 	uint32_t transfers_max; /* in each direction */
 	uint32_t loading, storing, taken;
 
-	uint64_t calls; /* so far; the number of the one that runs */
-	uint64_t looks; /* ahead, so far */
+	uint64_t calls;   /* so far; the number of the one that runs */
+	uint64_t looks;   /* ahead, so far */
 	uint32_t *wanted; /* of the last look: the records, the next one first */
 	uint32_t wanted_count;
 	struct failure read_failure, write_failure;

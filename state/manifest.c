@@ -230,8 +230,8 @@ static const char *parts_fault(const uint8_t *bytes, size_t len)
 
 		if (why)
 			return why;
-		entry_len = spw_state_entry_bytes(get32(at, AT_NAME_BYTES),
-						  get32(at, AT_SHAPE_BYTES));
+		entry_len =
+			spw_state_entry_bytes(get32(at, AT_NAME_BYTES), get32(at, AT_SHAPE_BYTES));
 		at += entry_len;
 		left -= entry_len;
 	}
@@ -274,8 +274,8 @@ int spw_state_manifest_decode(const void *bytes, size_t len, struct spw_state_ma
 	manifest->records = manifest->left = get32(from, AT_RECORDS);
 	manifest->objects = get32(from, AT_OBJECTS);
 	manifest->extra_len = get64(from, AT_EXTRA_BYTES);
-	manifest->extra = from + len - sizeof(uint64_t) -
-			  spw_round_up(manifest->extra_len, ALIGN_BYTES);
+	manifest->extra =
+		from + len - sizeof(uint64_t) - spw_round_up(manifest->extra_len, ALIGN_BYTES);
 	manifest->next = from + HEADER_BYTES;
 	return 0;
 }

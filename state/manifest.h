@@ -18,7 +18,8 @@ struct spw_state_entry {
 	const char *name;
 	const uint8_t *shape;
 	uint32_t name_len, shape_len;
-	uint32_t object; /* its place among the commit's objects, from 1 on; 0: all bytes are zero */
+	uint32_t
+		object; /* its place among the commit's objects, from 1 on; 0: all bytes are zero */
 	uint64_t len_bytes;
 };
 

@@ -10,7 +10,8 @@ static int check_order(struct spw_state *state, const uint32_t order[], uint32_t
 	uint64_t pass = ++state->passes_named;
 
 	if (state->taken > 0)
-		return spw_error(-EBUSY, "%u records are taken: give them back before a pass begins",
+		return spw_error(-EBUSY,
+				 "%u records are taken: give them back before a pass begins",
 				 state->taken);
 	for (uint32_t i = 0; i < count; i++) {
 		if (order[i] >= state->count.records)

@@ -79,9 +79,9 @@ static uint32_t slot_of(const struct spw_state *state, const char *name, size_t 
 	uint32_t slot = (uint32_t)XXH3_64bits(name, len) & state->name_mask;
 
 	while (state->name_slots[slot] != NONE) {
-		const char *other = state->records[state->name_slots[slot]].name;
+		const struct record *other = &state->records[state->name_slots[slot]];
 
-		if (strlen(other) == len && memcmp(other, name, len) == 0)
+		if (other->name_len == len && memcmp(other->name, name, len) == 0)
 			break;
 		slot = (slot + 1) & state->name_mask;
 	}
@@ -95,9 +95,9 @@ uint32_t spw_record_find(const struct spw_state *state, const char *name, size_t
 
 static void enter(struct spw_state *state, uint32_t number)
 {
-	const char *name = state->records[number].name;
+	const struct record *record = &state->records[number];
 
-	state->name_slots[slot_of(state, name, strlen(name))] = number;
+	state->name_slots[slot_of(state, record->name, record->name_len)] = number;
 }
 
 static int grow(struct spw_state *state)

@@ -73,13 +73,15 @@ struct spw_state_stats {
 	uint64_t total_bytes;  /* of all records */
 	uint64_t memory_bytes; /* of all buffers */
 	uint64_t takes;
-	uint64_t hits;  /* of takes: it was in memory, from its use before */
-	uint64_t ready; /* of takes: it had been read ahead in time */
-	uint64_t waits; /* of takes: the caller waited */
+	uint64_t hits;            /* of takes: it was in memory, from its use before */
+	uint64_t ready;           /* of takes: it had been read ahead in time */
+	uint64_t waits;           /* of takes: the caller waited */
+	uint64_t waits_for_write; /* of waits: it was on its way to the drives */
 	uint64_t wait_ns;
 	uint64_t reads, bytes_read;       /* begun by this */
 	uint64_t writes, bytes_written;   /* the same */
-	uint64_t write_failures;          /* put once more since */
+	uint64_t read_failures;           /* of reading ahead too: a take reads once more */
+	uint64_t write_failures;          /* the record stays in memory, and is put once more */
 	uint64_t commits, commit_ns;      /* time in which the caller waited */
 	uint64_t commit_bytes_written;    /* by commits: changed records still in memory */
 	uint64_t passes, passes_departed; /* of passes: another order than was said */
