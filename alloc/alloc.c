@@ -361,6 +361,48 @@ int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_
 	return 0;
 }
 
+/* The blocks of a free extent from @start_block on become one of their own. */
+static uint32_t part(struct spw_alloc *alloc, uint32_t index, uint64_t start_block)
+{
+	uint32_t rest = desc_get(alloc);
+	struct desc *desc = &alloc->descs[index];
+	uint64_t end_block = desc->start_block + desc->len_blocks;
+
+	SPW_ASSERT(is_free(desc) && start_block > desc->start_block && start_block < end_block);
+	alloc->descs[rest] = (struct desc){.start_block = start_block,
+					   .len_blocks = end_block - start_block,
+					   .address_prev = index,
+					   .address_next = desc->address_next};
+	alloc->descs[desc->address_next].address_prev = rest;
+	desc->address_next = rest;
+	list_resize(alloc, index, desc->start_block, start_block - desc->start_block);
+	list_insert(alloc, rest);
+	return rest;
+}
+
+int spw_alloc_get_at(struct spw_alloc *alloc, uint64_t start_block, uint64_t len_blocks,
+		     struct spw_extent *extent)
+{
+	uint32_t index = alloc->descs[0].address_prev;
+	const struct desc *desc;
+
+	*extent = (struct spw_extent){0};
+	if (len_blocks == 0 || start_block >= alloc->blocks_total ||
+	    len_blocks > alloc->blocks_total - start_block)
+		return -ERANGE;
+	while (alloc->descs[index].start_block > start_block)
+		index = alloc->descs[index].address_prev;
+	desc = &alloc->descs[index];
+	if (!is_free(desc) || len_blocks > desc->start_block + desc->len_blocks - start_block)
+		return -EEXIST;
+	if (alloc->extents_used == alloc->extents_max) /* ALLOC-8 */
+		return -ENOSPC;
+	if (start_block > desc->start_block)
+		index = part(alloc, index, start_block);
+	cut(alloc, index, len_blocks, extent);
+	return 0;
+}
+
 /* ---- Free ------------------------------------------------------------------------------------ */
 
 /* Take an extent out of the address order; its blocks have gone to a neighbour. */

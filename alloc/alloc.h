@@ -70,6 +70,17 @@ int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_exten
  */
 int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent);
 
+/**
+ * spw_alloc_get_at - allocate these very blocks, as they were before a restart
+ *
+ * Constant time if they lie behind all that is allocated; else linear in the extents behind them.
+ *
+ * Return: 0; -ERANGE beyond the end, or none; -EEXIST some are allocated; -ENOSPC extents_max is
+ * reached.
+ */
+int spw_alloc_get_at(struct spw_alloc *alloc, uint64_t start_block, uint64_t len_blocks,
+		     struct spw_extent *extent);
+
 /* Give an extent back as it was allocated (asserted); joins free neighbours. O(1). */
 void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent);
 

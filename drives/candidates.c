@@ -110,6 +110,12 @@ static int verify_against_device(const struct spw_candidate *candidate)
 			-EUCLEAN,
 			"%s: its format did not finish: run spillway format again, with --force",
 			candidate->path);
+	if (!(sb->features_incompatible & SPW_FEATURE_COMMITS))
+		return spw_error(-EPROTONOSUPPORT,
+				 "%s: was formatted by an earlier version of spillway, without "
+				 "room for commits; nothing is stored on it: format it again, with "
+				 "--force",
+				 candidate->path);
 	if (candidate->contents.foreign) /* ASSEMBLE-3 */
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: something else has been made of this drive of a store (it "

@@ -75,7 +75,8 @@ static int fill_store(const struct spw_candidate *candidates, unsigned count,
 	own.partitions_in_use = (uint32_t)in_use;
 	(void)spw_layout_uuid_text(sb->store_uuid, own.store_uuid);
 	for (unsigned i = 0; i < count; i++)
-		own.partition_capacity_bytes += candidates[i].superblock.partition_bytes;
+		own.partition_capacity_bytes +=
+			spw_layout_partition_capacity(&candidates[i].superblock);
 	own.capacity_bytes = own.partition_capacity_bytes * sb->partition_count;
 	spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
 	return 0;

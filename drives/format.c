@@ -38,6 +38,7 @@
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
 #include "drives/candidates.h"
+#include "drives/committed.h"
 #include "drives/safety.h"
 #include "util/util.h"
 
@@ -52,6 +53,7 @@ struct format_run {
 	struct spw_vfio_hold *hold;
 	const struct spw_log *log;
 	const struct spw_format_opts *opts; /* of a format */
+	bool erase;                         /* of a wipe: what is committed, too */
 };
 
 typedef int format_step(const struct format_run *run, struct spw_candidate *target);
@@ -278,14 +280,25 @@ static int claim_for_format(const struct format_run *run, struct spw_candidate *
 	return 0;
 }
 
+/* The store that the drive is of by now, if it is one, may hold what somebody needs. */
+static int refuse_committed(const struct spw_candidate *target)
+{
+	const struct spw_superblocks *superblocks = &target->contents.superblocks;
+
+	if (superblocks->chosen < 0)
+		return 0;
+	return spw_committed_refuse(target->device,
+				    &superblocks->places[superblocks->chosen].superblock);
+}
+
 static int examine_for_format(const struct format_run *run, struct spw_candidate *target)
 {
 	if (!run->opts->force && (target->contents.store || target->contents.foreign))
 		return spw_carries_error(target->path, &target->contents);
-	/* A question of its own: whoever always forces must not have answered it. */
+	/* Questions of their own: whoever always forces must not have answered them. */
 	if (!run->opts->erase && target->contents.residue.found)
 		return spw_residue_error(target->path, &target->contents.residue);
-	return 0;
+	return run->opts->erase ? 0 : refuse_committed(target);
 }
 
 static int open_targets(struct format_run *run, const char *const paths[], unsigned count)
@@ -364,6 +377,7 @@ static int plan_store(const struct format_run *run, struct spw_superblock *store
 
 	if (rc == 0)
 		rc = random_uuid(store->store_uuid);
+	store->features_incompatible = SPW_FEATURE_COMMITS;
 	store->drive_count = run->count;
 	store->block_bytes = SPW_LAYOUT_BLOCK_BYTES;
 	store->chunk_bytes = opts->chunk_bytes != 0 ? opts->chunk_bytes : CHUNK_BYTES_DEFAULT;
@@ -518,7 +532,6 @@ static int examine_for_wipe(const struct format_run *run, struct spw_candidate *
 {
 	const struct spw_contents *contents = &target->contents;
 
-	(void)run;
 	if (contents->superblocks.chosen < 0 && contents->store)
 		return spw_error(contents->superblocks.chosen,
 				 "%s: carries a %s, whose extent is not known; format it again "
@@ -535,7 +548,7 @@ static int examine_for_wipe(const struct format_run *run, struct spw_candidate *
 			"if nobody needs that, format it with --force, then wipe it",
 			target->path, contents->text);
 	target->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
-	return 0;
+	return run->erase ? 0 : refuse_committed(target);
 }
 
 /* Best effort: many devices cannot. */
@@ -581,11 +594,24 @@ static int wipe_target(const struct format_run *run, struct spw_candidate *targe
 	return rc == 0 ? wipe_place(target, (enum spw_place)chosen) : rc;
 }
 
-int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *log)
+void spw_wipe_opts_init(struct spw_wipe_opts *opts, size_t size)
 {
-	struct format_run run = {.log = log};
-	int rc = open_targets(&run, paths, count);
+	struct spw_wipe_opts defaults = {.size = sizeof(defaults)};
 
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+}
+
+int spw_wipe(const char *const paths[], unsigned count, const struct spw_wipe_opts *user_opts)
+{
+	struct spw_wipe_opts opts = {0};
+	struct format_run run = {.log = &opts.log};
+	int rc;
+
+	spw_wipe_opts_init(&opts, sizeof(opts));
+	if (user_opts)
+		spw_opts_merge(&opts, sizeof(opts), user_opts, user_opts->size);
+	run.erase = opts.erase;
+	rc = open_targets(&run, paths, count);
 	if (rc == 0)
 		rc = examine_targets(&run, claim, examine_for_wipe);
 	if (rc == 0)

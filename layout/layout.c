@@ -18,7 +18,7 @@
  *   LAYOUT-10  logical_block_bytes <= block_bytes <= chunk_bytes, powers of two in their ranges.
  *   LAYOUT-11  device_bytes is in its range, a multiple of 4096 and of logical_block_bytes.
  *   LAYOUT-12  partition_count is 1 to 256. data_offset_bytes and partition_bytes are multiples of
- *              block_bytes, and a partition holds at least one chunk.
+ *              block_bytes, and a partition holds at least one chunk, and the blocks for commits.
  *   LAYOUT-13  The partitions lie between the reserved areas, 1 MiB at each end; no sum overflows.
  *
  * And of the place of a copy that is not intact, beside one that is
@@ -117,6 +117,19 @@ uint64_t spw_layout_partition_offset(const struct spw_superblock *sb, unsigned p
 	return sb->data_offset_bytes + partition * sb->partition_bytes;
 }
 
+uint64_t spw_layout_partition_capacity(const struct spw_superblock *sb)
+{
+	return sb->partition_bytes - SPW_COMMIT_SLOTS * sb->block_bytes;
+}
+
+uint64_t spw_layout_commit_offset(const struct spw_superblock *sb, unsigned partition,
+				  unsigned slot)
+{
+	SPW_ASSERT(slot < SPW_COMMIT_SLOTS);
+	return spw_layout_partition_offset(sb, partition) + spw_layout_partition_capacity(sb) +
+	       slot * sb->block_bytes;
+}
+
 static uint64_t checksum_of(const uint8_t *block)
 {
 	return XXH3_64bits(block, AT_CHECKSUM);
@@ -150,6 +163,14 @@ static const char *units_fault(const struct spw_superblock *sb)
 	return NULL;
 }
 
+/* LAYOUT-12 */
+static uint64_t partition_bytes_min(const struct spw_superblock *sb)
+{
+	bool commits = (sb->features_incompatible & SPW_FEATURE_COMMITS) != 0;
+
+	return sb->chunk_bytes + (commits ? SPW_COMMIT_SLOTS * sb->block_bytes : 0);
+}
+
 int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 {
 	uint64_t data_bytes, align_bytes, unit_bytes;
@@ -176,7 +197,7 @@ int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 	if (align_bytes < sb->block_bytes)
 		align_bytes = sb->block_bytes;
 	sb->partition_bytes = spw_round_down(data_bytes / sb->partition_count, align_bytes);
-	return sb->partition_bytes < sb->chunk_bytes ? -ENOSPC : 0;
+	return sb->partition_bytes < partition_bytes_min(sb) ? -ENOSPC : 0;
 }
 
 void spw_layout_encode(const struct spw_superblock *sb, unsigned copy,
@@ -277,7 +298,7 @@ static const char *geometry_fault(const struct spw_superblock *sb)
 	if (sb->data_offset_bytes % sb->block_bytes != 0 ||
 	    sb->partition_bytes % sb->block_bytes != 0)
 		return "its partitions do not begin on a block";
-	if (sb->partition_bytes < sb->chunk_bytes)
+	if (sb->partition_bytes < partition_bytes_min(sb))
 		return "its partitions do not hold a chunk";
 	if (sb->data_offset_bytes < SPW_LAYOUT_RESERVED_BYTES)
 		return "its partitions begin inside the reserved area";

@@ -29,8 +29,12 @@
 #define SPW_LAYOUT_RESERVED_BYTES    (1u << 20) /* at each end: a copy, the rest zeroed by format */
 #define SPW_LAYOUT_LOGICAL_BYTES_MIN 512u
 
+/* The last two blocks of each partition are for commits (layout/commit.h): none before had them. */
+#define SPW_FEATURE_COMMITS UINT64_C(1)
+#define SPW_COMMIT_SLOTS    2u
+
 /* What this version knows: others refuse to open, or, if read-only-compatible, to write. */
-#define SPW_FEATURES_INCOMPATIBLE         UINT64_C(0)
+#define SPW_FEATURES_INCOMPATIBLE         SPW_FEATURE_COMMITS
 #define SPW_FEATURES_READ_ONLY_COMPATIBLE UINT64_C(0)
 #define SPW_FEATURES_COMPATIBLE           UINT64_C(0)
 
@@ -61,6 +65,13 @@ uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy);
 
 /* Where partition @partition begins; its first byte is the one that its owner locks. */
 uint64_t spw_layout_partition_offset(const struct spw_superblock *sb, unsigned partition);
+
+/* Bytes of it for data: all but the blocks for commits. */
+uint64_t spw_layout_partition_capacity(const struct spw_superblock *sb);
+
+/* Where on the drive the block for a commit is. */
+uint64_t spw_layout_commit_offset(const struct spw_superblock *sb, unsigned partition,
+				  unsigned slot);
 
 /**
  * spw_layout_plan - fill in the fields that follow from a device's size

@@ -130,6 +130,7 @@ enum request_kind {
 	REQUEST_FLUSH,
 	REQUEST_TRIM,
 	REQUEST_REVIVE,
+	REQUEST_LOCATE,
 };
 
 /* A get's pieces on one drive, waiting in that drive's list. */
@@ -147,10 +148,11 @@ struct spw_request {
 	_Atomic int state;      /* enum request_state */
 	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
 	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
-	uint8_t *bytes;         /* NULL: a put of vector */
+	uint8_t *bytes;         /* NULL: a put of vector; locate: struct spw_commit_piece[] */
 	const struct iovec *vector;
-	uint64_t len_bytes;
-	uint64_t offset_bytes; /* in the object; revive: the drive's index */
+	uint64_t len_bytes; /* locate: pieces */
+	/* in the object; revive: the drive's index; flush: a mask of drives */
+	uint64_t offset_bytes;
 	struct object *object;
 	struct spw_notify notify;
 	char error[512]; /* the failure in words */
@@ -323,6 +325,7 @@ struct spw_store {
 	struct spw_io *flush_ios;                     /* one per drive */
 	struct spw_request *flushing;                 /* the flush under way */
 	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
+	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
 };
 
@@ -339,6 +342,7 @@ static inline void count_sub(_Atomic uint64_t *counter, uint64_t amount)
 }
 
 /* store/object.c: references, pieces, space */
+/* Space for it is reserved. It has two references: the second is the put's, or the commit's. */
 int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id);
 /* A reference to a live object that has these bytes. Return: 0; -ENOENT; -ERANGE, in words. */
 int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
@@ -372,6 +376,14 @@ void spw_store_wake(struct spw_store *store);
 
 /* store/partition.c: own the partition, until spw_publish_close(), spw_assembly_close() */
 int spw_partition_take(struct spw_store *store);
+
+/* store/commit.c, store/restore.c: what is durable */
+int spw_restore(struct spw_store *store);
+void spw_commits_close(struct spw_store *store);
+
+/* store/submit.c: have the worker do it, and wait. Return: how it ended. */
+int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
+		   uint64_t len);
 
 /* store/worker.c */
 int spw_store_settle(struct spw_store *store);

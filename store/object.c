@@ -47,7 +47,7 @@ int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, 
 			 (unsigned long long)object_len);
 }
 
-/* A new object with two references: its existence, and the put that makes it. */
+/* A new object with two references: its existence, and the put that makes it, or its commit. */
 static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t len,
 			       uint64_t blocks)
 {

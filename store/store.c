@@ -26,6 +26,7 @@ void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
 		.objects_max = 65536,
 		.read_deadline_ms = 30000,
 		.write_deadline_ms = 30000,
+		.commit_number = SPW_COMMIT_NEWEST,
 	};
 
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
@@ -83,7 +84,7 @@ static int open_drives(struct spw_store *store)
 		drive->device = store->assembly.devices[i];
 		drive->geometry = *spw_device_geometry(drive->device);
 		drive->base_bytes = sb->data_offset_bytes + store->partition * sb->partition_bytes;
-		drive->blocks_total = sb->partition_bytes / store->block_bytes;
+		drive->blocks_total = spw_layout_partition_capacity(sb) / store->block_bytes;
 		store->blocks_total += drive->blocks_total;
 		store->memory_align_bytes =
 			SPW_MAX(store->memory_align_bytes, drive->geometry.memory_align_bytes);
@@ -240,9 +241,9 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		   struct spw_store **out)
 {
 	int (*const parts[])(struct spw_store *) = {
-		spw_partition_take, open_mark,        open_drives,     open_pieces,
-		open_slots,         spw_store_settle, open_memory,     open_transfers,
-		open_queue,         spw_publish_open, spw_store_start,
+		spw_partition_take, open_mark,   open_drives,      open_pieces,
+		open_slots,         spw_restore, spw_store_settle, open_memory,
+		open_transfers,     open_queue,  spw_publish_open, spw_store_start,
 	};
 	struct spw_store *store;
 	int rc;
@@ -277,6 +278,7 @@ void spw_store_close(struct spw_store *store)
 		return;
 	spw_store_stop(store);
 	spw_publish_close(store);
+	spw_commits_close(store);
 	free(store->flush_ios);
 	free(store->transfers);
 	free(store->bounces);

@@ -94,8 +94,9 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 
 /* ---- Without an object ---- */
 
-static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64_t drive,
-			 const struct spw_notify *notify, struct spw_request **out)
+static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64_t what,
+			 void *bytes, uint64_t len, const struct spw_notify *notify,
+			 struct spw_request **out)
 {
 	struct spw_request *request;
 
@@ -108,7 +109,9 @@ static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64
 	request = spw_request_take(store, kind, NULL, notify, out);
 	if (!request)
 		return -ENOBUFS;
-	request->offset_bytes = drive;
+	request->offset_bytes = what;
+	request->bytes = bytes;
+	request->len_bytes = len;
 	spw_store_push(store, &request->message);
 	return 0;
 }
@@ -116,21 +119,27 @@ static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64
 int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
 		    struct spw_request **out)
 {
-	return submit_upkeep(store, REQUEST_FLUSH, 0, notify, out);
+	return submit_upkeep(store, REQUEST_FLUSH, UINT64_MAX, NULL, 0, notify, out);
 }
 
 int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
 		   struct spw_request **out)
 {
-	return submit_upkeep(store, REQUEST_TRIM, 0, notify, out);
+	return submit_upkeep(store, REQUEST_TRIM, 0, NULL, 0, notify, out);
+}
+
+int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
+		   uint64_t len)
+{
+	struct spw_request *request;
+	int rc = submit_upkeep(store, kind, what, bytes, len, NULL, &request);
+
+	return rc ? rc : spw_request_wait(request);
 }
 
 int spw_store_revive(struct spw_store *store, unsigned drive)
 {
-	struct spw_request *request;
 	int rc = spw_drive_exists(store, drive);
 
-	if (rc == 0)
-		rc = submit_upkeep(store, REQUEST_REVIVE, drive, NULL, &request);
-	return rc ? rc : spw_request_wait(request);
+	return rc ? rc : spw_upkeep_run(store, REQUEST_REVIVE, drive, NULL, 0);
 }

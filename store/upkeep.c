@@ -2,6 +2,7 @@
 /* store/upkeep.c - flush, trim, deadlines, drives that come back */
 #include <errno.h>
 
+#include "layout/commit.h"
 #include "store/internal.h"
 
 #define CHECK_INTERVAL_NS_MAX 1000000000u
@@ -36,19 +37,22 @@ static void flush_begin(struct spw_store *store, struct spw_request *request)
 {
 	SPW_ASSERT(!store->flushing && request->in_flight == 0);
 	store->flushing = request;
-	request->in_flight = store->drive_count;
 	if (store->transfers_in_flight == 0)
 		store->looked_ns = spw_clock_ns();
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		struct spw_io *io = &store->flush_ios[i];
 		int rc;
 
+		if (!(request->offset_bytes >> i & 1))
+			continue;
+		request->in_flight++;
 		*io = (struct spw_io){
 			.op = SPW_FLUSH, .device = i, .done = flush_done, .context = store};
 		store->transfers_in_flight++;
 		rc = spw_queue_prepare(store->queue, io);
 		SPW_ASSERT(rc == 0);
 	}
+	SPW_ASSERT(request->in_flight > 0); /* STORE-1: else nobody would end it */
 }
 
 static void flush_next(struct spw_store *store)
@@ -139,6 +143,26 @@ static void trim_submit(struct spw_request *request)
 	spw_request_end(request);
 }
 
+/* ---- Locate ---- */
+
+/* What each piece's start_block is: until now the handle of its drive's allocator. */
+static void locate_submit(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	struct spw_commit_piece *pieces = (struct spw_commit_piece *)(void *)request->bytes;
+
+	if (!spw_request_begin(request))
+		spw_request_fail(request, -ECANCELED, "cancelled before it was begun");
+	for (uint64_t i = 0; !request->first_error && i < request->len_bytes; i++) {
+		struct spw_extent extent;
+
+		spw_alloc_extent(store->drives[pieces[i].drive].alloc,
+				 (uint32_t)pieces[i].start_block, &extent);
+		pieces[i].start_block = extent.start_block;
+	}
+	spw_request_end(request);
+}
+
 /* ---- Revive ---- */
 
 static void revive_submit(struct spw_request *request)
@@ -163,6 +187,8 @@ void spw_upkeep_submit(struct spw_request *request)
 		flush_submit(request);
 	else if (request->kind == REQUEST_TRIM)
 		trim_submit(request);
+	else if (request->kind == REQUEST_LOCATE)
+		locate_submit(request);
 	else
 		revive_submit(request);
 }

@@ -22,7 +22,9 @@ static const struct tool_option options[] = {
 	{"force", TOOL_FLAG, &force, NULL,
 	 "overwrite stores and signatures; a drive in use is refused even so"},
 	{"erase", TOOL_FLAG, &erase, NULL,
-	 "overwrite data of which nothing is known; asked for on a terminal"},
+	 "overwrite data of which nothing is known (asked for on a terminal), and what is "
+	 "committed "
+	 "in a store"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -100,7 +102,8 @@ const struct tool_command command_format = {
 		       "system or another store is refused unless --force is given. One on\n"
 		       "which nothing is known, but whose first or last MiB is not all zeros,\n"
 		       "is refused unless --erase is given, or agreed to on a terminal: what is\n"
-		       "there is shown. A refusal writes nothing and exits with 3.\n",
+		       "there is shown. A store in which training state is committed needs both.\n"
+		       "A refusal writes nothing and exits with 3.\n",
 	.examples =
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight "

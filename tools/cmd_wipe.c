@@ -8,12 +8,13 @@
 #include "util/util.h"
 
 static struct tool_devices devices;
-static bool yes, json, verbose;
+static bool yes, erase, json, verbose;
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "the drives to free; \\, is a comma in a name"},
 	{"yes", TOOL_FLAG, &yes, NULL, "do not ask; needed without a terminal"},
+	{"erase", TOOL_FLAG, &erase, NULL, "also a store in which something is committed"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -49,13 +50,16 @@ static int consent(const struct tool_command *command)
 
 static int wipe(const struct tool_command *command)
 {
-	struct spw_log log = tool_log(verbose);
+	struct spw_wipe_opts opts;
 	int code = consent(command);
 	int result;
 
 	if (code != TOOL_DONE)
 		return code;
-	result = spw_wipe(devices.paths, devices.count, &log);
+	spw_wipe_opts_init(&opts, sizeof(opts));
+	opts.erase = erase;
+	opts.log = tool_log(verbose);
+	result = spw_wipe(devices.paths, devices.count, &opts);
 	if (result < 0)
 		return tool_fail(command, result, json);
 	if (json)
@@ -70,10 +74,11 @@ static const int refusals[] = {EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, 0};
 const struct tool_command command_wipe = {
 	.name = "wipe",
 	.summary = "remove a store, so that its drives are free again",
-	.synopsis = "--devices A,B,... [--yes] [--json]",
+	.synopsis = "--devices A,B,... [--yes] [--erase] [--json]",
 	.description = "Overwrites both superblock copies of every drive and discards the data\n"
 		       "area where the drive can. Asks first on a terminal; elsewhere --yes is\n"
-		       "needed. Refuses a drive that holds no spillway store or is in use, and\n"
+		       "needed. Refuses a drive that holds no spillway store or is in use, or,\n"
+		       "without --erase, a store in which training state is committed, and\n"
 		       "exits with 3.\n",
 	.examples = "  spillway wipe --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway wipe --devices a.img,b.img --yes\n",

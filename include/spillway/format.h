@@ -47,7 +47,17 @@ struct spw_format_opts {
 	/* overwrite stores and signatures; never a device in use; default false */
 	bool force;
 	struct spw_log log;
-	bool erase; /* overwrite bytes that nothing known accounts for; default false */
+	/*
+	 * overwrite bytes that nothing known accounts for, and what is committed in a store;
+	 * default false
+	 */
+	bool erase;
+};
+
+struct spw_wipe_opts {
+	size_t size;
+	bool erase; /* what is committed, too; default false */
+	struct spw_log log;
 };
 
 /* What a store's superblocks say. */
@@ -95,6 +105,16 @@ struct spw_probe_info {
 	bool unknown_data; /* nothing is known on it, but an end of it is not empty */
 };
 
+/* What is committed. */
+struct spw_commit_info {
+	size_t size;
+	uint64_t number;       /* that its caller gave it */
+	uint64_t record_bytes; /* length of what the caller put beside the objects */
+	uint32_t objects;
+	bool has_previous; /* the commit before is still held: a crash of others may ask for it */
+	uint64_t previous; /* its number */
+};
+
 SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
 
 /**
@@ -109,7 +129,7 @@ SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
  * spw_store_open() refuses as "format did not finish", never a store of mixed generations.
  *
  * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not
- * forced), or data of nobody knows whom (not to be erased); -EBUSY a drive is in use; -ENOTUNIQ a
+ * forced), or data of nobody knows whom, or a commit (not to be erased); -EBUSY a drive is in use; -ENOTUNIQ a
  * drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or what opening
  * and writing it returns.
  */
@@ -131,14 +151,31 @@ SPW_EXPORT int spw_check(const char *const paths[], unsigned count, struct spw_s
 			 struct spw_drive_info drives[]);
 
 /**
+ * spw_committed - what is committed in a partition, without opening the store
+ * @paths, @count:  the store's drives
+ * @info:           number, has_previous and previous are set, the rest is 0
+ *
+ * Reads only; works while the store is open elsewhere. For processes that have to agree on a commit
+ * that all of them have: opening with another number than the newest gives that up.
+ *
+ * Return: 0; -ENODATA nothing is; -EINVAL no such partition; else as spw_store_open().
+ */
+SPW_EXPORT int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
+			     struct spw_commit_info *info, size_t size);
+
+/**
  * spw_wipe - remove a store: overwrite both superblock copies of every drive, so that the drives
  * are free again
  *
  * Discards the data area too where the device can. Refuses a drive that holds no spillway
- * superblock (-EMEDIUMTYPE), or one in use (-EBUSY). A drive of an incomplete store (others
- * missing) may be wiped.
+ * superblock (-EMEDIUMTYPE), one in use (-EBUSY), or one with a commit that is not to be erased
+ * (-EEXIST). A drive of an incomplete store (others missing) may be wiped.
+ *
+ * @opts: NULL: the defaults
  */
-SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count, const struct spw_log *log);
+SPW_EXPORT void spw_wipe_opts_init(struct spw_wipe_opts *opts, size_t size);
+SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count,
+			const struct spw_wipe_opts *opts);
 
 /**
  * spw_claim - open a drive read-write as its only user, to write anywhere on it

@@ -90,8 +90,9 @@ struct spw_store_opts {
 	/* of struct spw_queue_opts; read by spw_store_open() only; default NULL */
 	const struct spw_tune *tune;
 	/*
-	 * Which commit to restore; default SPW_COMMIT_NEWEST. A number: that one, and a later one
-	 * is given up for good; SPW_COMMIT_NONE: all are given up, the partition is empty.
+	 * Which commit to restore; default SPW_COMMIT_NEWEST. A number: that one.
+	 * SPW_COMMIT_NONE: none, the partition is empty. Others are given up for good. Which there
+	 * are: spw_committed()
 	 */
 	uint64_t commit_number;
 };
@@ -118,7 +119,7 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * exclusively (O_EXCL), together with all processes that have the store open: until the last of
  * them closes it, nobody who asks mounts, formats or otherwise takes one. The objects of the
  * partition's last commit are there again: see spw_store_committed(). Writes nothing, but for
- * opts.commit_number. Does not format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
+ * other commits, which it gives up. Does not format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
  * has to take, is waited for up to five seconds; the log says so.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
@@ -274,16 +275,6 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
 
 /* ---- Durable objects ---- */
 
-/* What is committed. */
-struct spw_commit_info {
-	size_t size;
-	uint64_t number;       /* that its caller gave it */
-	uint64_t record_bytes; /* length of what the caller put beside the objects */
-	uint32_t objects;
-	bool has_previous; /* the commit before is still held: a crash of others may ask for it */
-	uint64_t previous; /* its number */
-};
-
 /**
  * spw_store_commit - make a set of objects durable, in place of the set committed before
  * @objects:        their puts have ended well; in the order in which they are to be found again.
@@ -299,10 +290,10 @@ struct spw_commit_info {
  * until then; other threads may use the store meanwhile. No blocks of a committed object are used
  * again before a later commit is durable, so the partition has to have room for both.
  *
- * One commit at a time: not from two threads at once. Not in inline mode.
+ * One commit at a time: not from two threads at once.
  *
- * Return: 0; -EINVAL a number that is not above the last, or too many objects; -ENOENT one is not
- * there; -EINPROGRESS a put goes on; -EBUSY the previous commit was kept and is not released;
+ * Return: 0; -EINVAL a number that is not above the last, or an object twice; -E2BIG the
+ * description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY the previous commit was kept and is not released;
  * -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive that holds some of
  * it could not write or flush, it is named. After an error the set before is durable still, or, if
  * the block was written all the same, this one; the blocks of both stay until a commit succeeds.
@@ -311,8 +302,11 @@ SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object object
 				uint64_t number, const void *record, size_t len,
 				bool keep_previous);
 
-/* The previous commit, if it was kept, is not needed any more: its space can be used again. */
-SPW_EXPORT void spw_store_commit_release(struct spw_store *store);
+/*
+ * The previous commit, if it was kept, is not needed any more: it is made unfindable, then its
+ * space can be used again. Blocks until then. Return: 0; how a drive failed: it is kept still.
+ */
+SPW_EXPORT int spw_store_commit_release(struct spw_store *store);
 
 /**
  * spw_store_committed - what is durable now: what was restored when the store was opened, or what
@@ -396,7 +390,6 @@ struct spw_store_stats {
 	uint64_t bypasses; /* times a higher class went first */
 	uint64_t timeouts; /* transfers that missed their deadline */
 	uint64_t bytes_trimmed;
-	uint64_t commits; /* durable */
 };
 
 struct spw_drive_stats {

@@ -42,6 +42,7 @@ Geometry = _struct(
     model=c_char * 64, serial=c_char * 64, nvme_char_path=c_char * 64, reserved=c_uint64 * 8)
 FormatOpts = _struct("spw_format_opts", size=c_size_t, partitions=c_uint32, chunk_bytes=c_uint64,
                      force=c_bool, log=Log, erase=c_bool)
+WipeOpts = _struct("spw_wipe_opts", size=c_size_t, erase=c_bool, log=Log)
 StoreInfoStruct = _struct(
     "spw_store_info", size=c_size_t, store_uuid=c_char * 37, format_version=c_uint32,
     drives=c_uint32, partitions=c_uint32, block_bytes=c_uint32, chunk_bytes=c_uint64,
@@ -55,7 +56,7 @@ StoreOpts = _struct(
     "spw_store_opts", size=c_size_t, partition=c_uint32, queue_depth=c_uint32, arena_bytes=c_uint64,
     requests_max=c_uint32, objects_max=c_uint32, stripe=c_int, backend=c_int, no_checksums=c_bool,
     inline_mode=c_bool, no_hugetlb=c_bool, log=Log, read_deadline_ms=c_uint32,
-    write_deadline_ms=c_uint32, tune=POINTER(Tune))
+    write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64)
 CacheOpts = _struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
@@ -97,7 +98,8 @@ _PROTOTYPES = {
     "spw_format_opts_init": (None, [POINTER(FormatOpts), c_size_t]),
     "spw_format": (c_int, [_PATHS, c_uint, POINTER(FormatOpts), POINTER(StoreInfoStruct)]),
     "spw_check": (c_int, [_PATHS, c_uint, POINTER(StoreInfoStruct), c_void_p]),
-    "spw_wipe": (c_int, [_PATHS, c_uint, POINTER(Log)]),
+    "spw_wipe_opts_init": (None, [POINTER(WipeOpts), c_size_t]),
+    "spw_wipe": (c_int, [_PATHS, c_uint, POINTER(WipeOpts)]),
     "spw_probe": (c_int, [c_char_p, POINTER(ProbeInfoStruct)]),
     "spw_tune_read": (c_int, [c_char_p, _PATHS, c_uint, POINTER(Log), POINTER(Tune), c_size_t]),
     "spw_store_opts_init": (None, [POINTER(StoreOpts), c_size_t]),

@@ -219,13 +219,18 @@ def check_store(paths: Sequence[Path]) -> StoreInfo:
     return to_dataclass(StoreInfo, info)
 
 
-def wipe_store(paths: Sequence[Path]) -> None:
+def wipe_store(paths: Sequence[Path], erase: bool = False) -> None:
     """Remove a store from drives, so that they are free again.
 
-    :raises SpillwayError: EMEDIUMTYPE a drive holds no store; EBUSY it is in use
+    :param erase: also one in which something is committed
+    :raises SpillwayError: EMEDIUMTYPE a drive holds no store; EBUSY it is in use; EEXIST something
+        is committed in it
     """
+    opts = _library.WipeOpts()
+    fast.spw_wipe_opts_init(byref(opts), ctypes.sizeof(opts))
+    opts.erase = erase
     array, count = _path_array(paths)
-    check(blocking.spw_wipe(array, count, None))
+    check(blocking.spw_wipe(array, count, byref(opts)))
 
 
 def probe(path: Path) -> ProbeInfo:

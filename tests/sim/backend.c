@@ -108,6 +108,8 @@ static void begin(struct spw_queue *q, struct sim_backend *b, struct spw_part *p
 			      .vector = part->iov_count ? part->iov : &io->one,
 			      .one = {.iov_base = part->buf, .iov_len = part->len_bytes}};
 	sim_io_begin(io);
+	if (sim_cuts_queues)
+		sim_event(io->op);
 	if (sim_mutation == SIM_MUTATION_NO_FLUSH && io->op == SPW_FLUSH)
 		io->fault = SIM_LOST;
 	b->in_flight++;

@@ -27,7 +27,7 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 uint64_t sim_cut_at, sim_events;
-bool sim_cuts_reads;
+bool sim_cuts_reads, sim_cuts_queues;
 static uint64_t entropy;
 
 /* ---- The system ---- */
@@ -148,7 +148,7 @@ WRAP(void, spw_share_close, (struct spw_share * share))
  * Power fails while the event of that number is under way. Reads leave nothing half done, so they
  * count only where there is nothing else.
  */
-static void event(enum spw_op op)
+void sim_event(enum spw_op op)
 {
 	if ((op == SPW_READ && !sim_cuts_reads) || ++sim_events != sim_cut_at)
 		return;
@@ -171,7 +171,7 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 		io.one = (struct iovec){.iov_base = at, .iov_len = len};
 		io.vector = &io.one;
 		sim_io_begin(&io);
-		event(op);
+		sim_event(op);
 		if (io.finish_ns > sim_now_ns)
 			sim_now_ns = io.finish_ns;
 		res = sim_io_end(&io);
@@ -204,7 +204,7 @@ static int sim_device_discard(const struct spw_device *device, uint64_t offset_b
 {
 	struct sim_drive *drive = &sim_drives[device->fd];
 
-	event(SPW_DISCARD);
+	sim_event(SPW_DISCARD);
 	if (sim_discard(drive, offset_bytes, len_bytes))
 		return spw_error(-EIO, "%s: discard failed", device->path);
 	return 0;

@@ -185,6 +185,8 @@ bool sim_writes_may_fail(const struct sim_drive *drive);
 /* device.c: power is cut in the blocking transfer, flush or discard of that number; 0: never. */
 extern uint64_t sim_cut_at, sim_events; /* sim_events: how many there were */
 extern bool sim_cuts_reads;             /* reads are events, too */
+extern bool sim_cuts_queues;            /* and what begins in a queue */
+void sim_event(enum spw_op op);
 
 /* A violation: says so and does not return. A program may have one of its own. */
 __attribute__((noreturn, format(printf, 1, 2))) void sim_fail(const char *format, ...);

@@ -115,11 +115,8 @@ static void model_check(const struct model *model)
 	assert_int_equal(model->alloc->extents_used, model->count);
 }
 
-/*
- * ALLOC-1: an extent that was given lies inside, was free in every block, and starts where a free
- * run starts.
- */
-static void model_take(struct model *model, const struct spw_extent *extent)
+/* ALLOC-1: an extent that was given lies inside and was free in every block. */
+static void model_mark(struct model *model, const struct spw_extent *extent)
 {
 	assert_in_range(extent->len_blocks, 1, model->blocks);
 	assert_in_range(extent->start_block, 0, model->blocks - extent->len_blocks);
@@ -128,8 +125,34 @@ static void model_take(struct model *model, const struct spw_extent *extent)
 		assert_int_equal(model->used[block], 0);
 		model->used[block] = 1;
 	}
-	assert_true(extent->start_block == 0 || model->used[extent->start_block - 1]);
 	model->extents[model->count++] = *extent;
+}
+
+/* And it starts where a free run starts. */
+static void model_take(struct model *model, const struct spw_extent *extent)
+{
+	model_mark(model, extent);
+	assert_true(extent->start_block == 0 || model->used[extent->start_block - 1]);
+}
+
+/* The reason that comes first: the range, a block that is used, no extent left (ALLOC-8). */
+static bool model_get_at(struct model *model, uint64_t start_block, uint64_t len_blocks)
+{
+	bool inside = len_blocks > 0 && start_block < model->blocks &&
+		      len_blocks <= model->blocks - start_block;
+	bool is_free = inside && !memchr(&model->used[start_block], 1, len_blocks);
+	int wanted = !inside                              ? -ERANGE
+		     : !is_free                           ? -EEXIST
+		     : model->count == model->extents_max ? -ENOSPC
+							  : 0;
+	struct spw_extent extent;
+
+	assert_int_equal(spw_alloc_get_at(model->alloc, start_block, len_blocks, &extent), wanted);
+	if (wanted)
+		return false;
+	assert_true(extent.start_block == start_block && extent.len_blocks == len_blocks);
+	model_mark(model, &extent);
+	return true;
 }
 
 /* -ENOSPC exactly when no run is long enough, or when the extents are used up (ALLOC-8). */
@@ -252,7 +275,8 @@ CASE(test_every_sequence)
 
 /*
  * Every way to cut a device into extents, and every choice of them to free, upwards and downwards:
- * all states there are up to the order of the lists. In each, every length is asked for.
+ * all states there are up to the order of the lists. In each, every length is asked for, and every
+ * run of blocks.
  */
 static void every_request(struct model *here)
 {
@@ -266,6 +290,11 @@ static void every_request(struct model *here)
 			model_check(here);
 			snapshot_restore(&snapshot, here);
 		}
+		for (uint64_t start_block = 0; start_block <= here->blocks; start_block++)
+			if (model_get_at(here, start_block, len_blocks)) {
+				model_check(here);
+				snapshot_restore(&snapshot, here);
+			}
 	}
 }
 
@@ -326,6 +355,7 @@ enum action {
 	GET_ANY,
 	GET_FIXED,
 	GET_SOME,
+	GET_AT,
 	PUT_RANDOM,
 	PUT_NEWEST,
 	PUT_OLDEST,
@@ -352,7 +382,9 @@ static void act(enum action action, uint32_t fixed_blocks)
 		(void)model_get(&model, lens[action]);
 	else if (action == GET_SOME)
 		(void)model_get_some(&model, 1 + below(model.blocks));
-	while (action > GET_SOME && model.count > left)
+	else if (action == GET_AT)
+		(void)model_get_at(&model, below(model.blocks + 2), below(40));
+	while (action > GET_AT && model.count > left)
 		model_put(&model, action == PUT_NEWEST   ? model.count - 1
 				  : action == PUT_OLDEST ? 0
 							 : below(model.count));

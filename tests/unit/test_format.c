@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_format.c - format, check, open, wipe, probe on files: refusals, damage, locks */
+#include "drives/committed.h"
 #include "tests/unit/format_drives.h"
 
 #define DRIVE_CASE(name) CASE_WITH(name, make_drives, remove_drives)
@@ -50,7 +51,7 @@ DRIVE_CASE(test_format_and_check)
 		assert_int_equal(drive_info[i].copies_good, 2);
 		assert_int_equal(drive_info[i].sequence, 2);
 		assert_int_equal(strlen(drive_info[i].drive_uuid), 36);
-		partition_bytes += drive_info[i].partition_bytes;
+		partition_bytes += drive_info[i].partition_bytes - SPW_COMMIT_SLOTS * 4096;
 	}
 	assert_int_equal(info.partition_capacity_bytes, partition_bytes);
 	assert_int_equal(info.capacity_bytes, 2 * partition_bytes);
@@ -407,7 +408,73 @@ static void set_read_only_feature(struct spw_superblock *sb)
 
 static void set_incompatible_feature(struct spw_superblock *sb)
 {
-	sb->features_incompatible = 1;
+	sb->features_incompatible |= 2;
+}
+
+static void make_earlier(struct spw_superblock *sb)
+{
+	sb->features_incompatible = 0;
+}
+
+DRIVE_CASE(test_store_of_an_earlier_version)
+{
+	expect(0, format_drives(DRIVES, false, NULL));
+	for (unsigned i = 0; i < DRIVES; i++)
+		change_copies(drives[i], make_earlier);
+	expect_refusal(-EPROTONOSUPPORT, "was formatted by an earlier version",
+		       check_drives(drives, DRIVES));
+	expect(-EEXIST, format_drives(DRIVES, false, NULL));
+	expect(0, format_drives(DRIVES, true, NULL));
+	expect(0, check_drives(drives, DRIVES));
+	for (unsigned i = 0; i < DRIVES; i++)
+		change_copies(drives[i], make_earlier);
+	expect(0, spw_wipe(drives, DRIVES, NULL));
+}
+
+/* Of one drive of two partitions: its block says that step 12 is durable. */
+static void commit_something(const char *path)
+{
+	struct spw_commit_place place;
+	struct spw_commit commit = {.slot = 1,
+				    .sequence = 3,
+				    .number = 12,
+				    .manifest_bytes = 100,
+				    .piece_count = 1,
+				    .pieces = {{.len_bytes = 100}}};
+	uint8_t block[SPW_COMMIT_BLOCK_BYTES];
+	struct spw_superblock sb;
+
+	read_copy(path, 0, &sb);
+	spw_commit_place(&sb, 1, &place);
+	spw_commit_encode(&commit, &place, block);
+	write_at(path, spw_layout_commit_offset(&sb, 1, 1), block, sizeof(block));
+}
+
+DRIVE_CASE(test_what_is_committed_is_not_overwritten)
+{
+	struct spw_format_opts format = options(true);
+	struct spw_wipe_opts wipe;
+	struct spw_commit_info info;
+
+	expect(0, format_drives(DRIVES, false, NULL));
+	expect(-ENODATA, spw_committed(drives, DRIVES, 1, &info, sizeof(info)));
+	commit_something(drives[2]);
+	expect(0, spw_committed(drives, DRIVES, 1, &info, sizeof(info)));
+	assert_true(info.number == 12 && !info.has_previous);
+	expect(-ENODATA, spw_committed(drives, DRIVES, 0, &info, sizeof(info)));
+	expect(-EINVAL, spw_committed(drives, DRIVES, 2, &info, sizeof(info)));
+	expect_refusal(-EEXIST, "drive2: partition 1 holds commit 12",
+		       spw_format(drives, DRIVES, &format, NULL));
+	expect_refusal(-EEXIST, "--erase", spw_wipe(drives, DRIVES, NULL));
+	format.erase = true;
+	expect(0, spw_format(drives, DRIVES, &format, NULL));
+	/* Of the store that was there before: it is none of this one. */
+	expect(-ENODATA, spw_committed(drives, DRIVES, 1, &info, sizeof(info)));
+	expect(0, format_drives(DRIVES, true, NULL));
+	commit_something(drives[0]);
+	spw_wipe_opts_init(&wipe, sizeof(wipe));
+	wipe.erase = true;
+	expect(0, spw_wipe(drives, DRIVES, &wipe));
 }
 
 DRIVE_CASE(test_drive_faults)

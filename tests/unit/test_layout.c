@@ -28,6 +28,7 @@ static const struct {
 } golden[] = {
 	{0x000, "53 50 49 4c 4c 57 41 59 01 00 00 00 00 10 00 00"},
 	{0x010, "01 00 00 00 01 00 00 00 08 07 06 05 04 03 02 01"},
+	{0x020, "01 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"},
 	{0x030, "00 00 00 00 00 00 00 00 80 66 1e 69 00 00 00 00"},
 	{0x040, "10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f"},
 	{0x050, "01 00 00 00 02 00 00 00 00 10 00 00 00 02 00 00"},
@@ -36,7 +37,7 @@ static const struct {
 	{0x080, "02 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"},
 	{0x800, "20 21 22 23 24 25 26 27 28 29 2a 2b 2c 2d 2e 2f"},
 	{0x810, "30 31 32 33 34 35 36 37 38 39 3a 3b 3c 3d 3e 3f"},
-	{0xff0, "00 00 00 00 00 00 00 00 f7 5d e6 7b 02 bc 78 6f"},
+	{0xff0, "00 00 00 00 00 00 00 00 23 ee 34 91 f7 2e d3 ae"},
 };
 
 static void golden_block(uint8_t block[SPW_SUPERBLOCK_BYTES])
@@ -61,6 +62,7 @@ static struct spw_superblock golden_superblock(void)
 		.data_offset_bytes = 1u << 20,
 		.partition_bytes = 511u << 20,
 		.partition_count = 2,
+		.features_incompatible = SPW_FEATURE_COMMITS,
 		.complete = true,
 		.created_unix_s = 1763600000,
 	};
@@ -223,7 +225,7 @@ static const struct impossible impossible_fields[] = {
 	{"LAYOUT-5 last reserved byte before the UUIDs", 0x7ff, 1, 0x80, -EUCLEAN},
 	{"LAYOUT-5 first reserved byte behind the UUIDs", 0xc00, 1, 1, -EUCLEAN},
 	{"LAYOUT-5 last reserved byte", 0xff7, 1, 1, -EUCLEAN},
-	{"LAYOUT-6 feature 0", 0x20, 8, 1, -EPROTONOSUPPORT},
+	{"LAYOUT-6 feature 1", 0x20, 8, 2, -EPROTONOSUPPORT},
 	{"LAYOUT-6 feature 63", 0x20, 8, UINT64_C(1) << 63, -EPROTONOSUPPORT},
 	{"LAYOUT-7 sequence 0", 0x18, 8, 0, -EUCLEAN},
 	{"LAYOUT-7 sequence too high", 0x18, 8, SPW_LAYOUT_SEQUENCE_MAX + 1, -EUCLEAN},
@@ -263,6 +265,7 @@ static const struct impossible impossible_fields[] = {
 	{"LAYOUT-12 partition not whole blocks", 0x78, 8, (511u << 20) - 512, -EUCLEAN},
 	{"LAYOUT-12 partition 0", 0x78, 8, 0, -EUCLEAN},
 	{"LAYOUT-12 partition below a chunk", 0x78, 8, (1u << 20) - 4096, -EUCLEAN},
+	{"LAYOUT-12 partition without room for commits", 0x78, 8, (1u << 20) + 4096, -EUCLEAN},
 	{"LAYOUT-13 data in the first reserved area", 0x70, 8, 4096, -EUCLEAN},
 	{"LAYOUT-13 data behind the end", 0x70, 8, 1u << 30, -EUCLEAN},
 	{"LAYOUT-13 data at 2^64 - 4096", 0x70, 8, UINT64_MAX - 4095, -EUCLEAN},
@@ -368,7 +371,7 @@ CASE(test_plan)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(sizes); i++) {
 		check_plan(sizes[i], 1, 1u << 20, 4096);
 		check_plan(sizes[i], 7, 1u << 20, 4096);
-		check_plan(sizes[i], 200, 64u << 10, 4096);
+		check_plan(sizes[i], 100, 64u << 10, 4096);
 		check_plan(sizes[i], 2, 4u << 20, 65536);
 		if (sizes[i] >= (UINT64_C(1) << 29)) /* blocks larger than the reserved area */
 			check_plan(sizes[i], 2, 4u << 20, 2u << 20);
@@ -403,6 +406,8 @@ CASE(test_plan_refuses)
 	expect_plan(-ENOSPC, SPW_LAYOUT_DEVICE_BYTES_MIN - 1, 1, 1u << 20, 4096);
 	expect_plan(-ENOSPC, SPW_LAYOUT_DEVICE_BYTES_MIN, 1, 16u << 20, 4096);
 	expect_plan(-ENOSPC, SPW_LAYOUT_DEVICE_BYTES_MIN, 15, 1u << 20, 4096);
+	/* A chunk in each, and no room for commits. */
+	expect_plan(-ENOSPC, SPW_LAYOUT_DEVICE_BYTES_MIN, 200, 64u << 10, 4096);
 	/* Blocks so large that the first one behind the reserved area is behind the end. */
 	expect_plan(-ENOSPC, SPW_LAYOUT_DEVICE_BYTES_MIN, 1, 64u << 20, 64u << 20);
 }

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/committed.c - read the commit blocks of drives, and tell which of them count */
+#include "drives/committed.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <spillway/format.h>
+
+#include "drives/assemble.h"
+#include "util/util.h"
+
+void spw_commit_place(const struct spw_superblock *sb, uint32_t partition,
+		      struct spw_commit_place *place)
+{
+	memcpy(place->store_uuid, sb->store_uuid, sizeof(place->store_uuid));
+	place->partition = partition;
+	place->drive_count = sb->drive_count;
+	place->block_bytes = sb->block_bytes;
+	place->chunk_bytes = sb->chunk_bytes;
+}
+
+/* Return: 0; -EIO and the like; -ENOMEM; as spw_commit_decode(). *why: of the latter. */
+static int read_slot(const struct spw_device *device, const struct spw_superblock *sb,
+		     uint32_t partition, uint32_t slot, struct spw_commit *commit, const char **why)
+{
+	uint8_t *buf = spw_device_buffer(device, sb->block_bytes);
+	struct spw_commit_place place;
+	int rc;
+
+	*why = "it cannot be read";
+	if (!buf)
+		return -ENOMEM;
+	spw_commit_place(sb, partition, &place);
+	rc = spw_device_pread(device, buf, sb->block_bytes,
+			      spw_layout_commit_offset(sb, partition, slot));
+	if (rc == 0)
+		rc = spw_commit_decode(buf, &place, slot, commit, why);
+	free(buf);
+	return rc;
+}
+
+/* An intact one replaces what another drive had in this slot, if it is newer. */
+static int note(const struct spw_assembly *assembly, struct spw_commits_found *found,
+		uint32_t drive, const struct spw_commit *commit)
+{
+	uint32_t slot = commit->slot;
+	const struct spw_commit *known = &found->commits[slot];
+
+	if (found->there[slot] && known->sequence == commit->sequence &&
+	    memcmp(known, commit, sizeof(*known)) != 0)
+		return spw_error(-EUCLEAN,
+				 "%s and %s contradict each other about commit %llu: one of them "
+				 "is a copy from another time",
+				 spw_device_path(assembly->devices[found->drive[slot]]),
+				 spw_device_path(assembly->devices[drive]),
+				 (unsigned long long)commit->number);
+	if (found->there[slot] && known->sequence >= commit->sequence)
+		return 0;
+	found->there[slot] = true;
+	found->drive[slot] = drive;
+	found->commits[slot] = *commit;
+	return 0;
+}
+
+static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, uint32_t partition,
+			  uint32_t slot, const struct spw_log *log, struct spw_commits_found *found)
+{
+	const struct spw_device *device = assembly->devices[drive];
+	struct spw_commit commit;
+	const char *why;
+	int rc = read_slot(device, &assembly->superblocks[drive], partition, slot, &commit, &why);
+
+	switch (rc) {
+	case 0: return note(assembly, found, drive, &commit);
+	case -ENOMEM: return rc;
+	case -EMEDIUMTYPE: return 0;
+	case -EPROTONOSUPPORT:
+		return spw_error(
+			rc,
+			"%s: what is committed was written by a newer version of spillway; "
+			"use that version",
+			spw_device_path(device));
+	case -EUCLEAN:
+		/* As a crash leaves it; the other slot is what counts then. */
+		spw_log(log, SPW_LOG_INFO, "%s: a commit did not get as far as this drive (%s)",
+			spw_device_path(device), why);
+		return 0;
+	default:
+		spw_log(log, SPW_LOG_WARNING,
+			"%s: one of its two blocks for commits cannot be read; those of other "
+			"drives serve: %s",
+			spw_device_path(device), spw_last_error());
+		return 0;
+	}
+}
+
+int spw_commits_look(const struct spw_assembly *assembly, uint32_t partition,
+		     const struct spw_log *log, struct spw_commits_found *found)
+{
+	int rc = 0;
+
+	memset(found, 0, sizeof(*found));
+	for (uint32_t drive = 0; rc == 0 && drive < assembly->count; drive++)
+		for (uint32_t slot = 0; rc == 0 && slot < SPW_COMMIT_SLOTS; slot++)
+			rc = look_into_slot(assembly, drive, partition, slot, log, found);
+	return rc;
+}
+
+int spw_commits_newest(const struct spw_commits_found *found)
+{
+	if (found->there[0] && found->there[1])
+		return found->commits[1].sequence > found->commits[0].sequence;
+	return found->there[0] ? 0 : found->there[1] ? 1 : -1;
+}
+
+bool spw_commits_is_kept(const struct spw_commits_found *found, int slot)
+{
+	const struct spw_commit *last = &found->commits[spw_commits_newest(found)];
+
+	return found->there[slot] && last->has_previous &&
+	       last->previous == found->commits[slot].number;
+}
+
+int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
+		  struct spw_commit_info *info, size_t size)
+{
+	struct spw_commit_info all = {.size = SPW_MIN(size, sizeof(all))};
+	struct spw_commits_found found;
+	struct spw_assembly assembly;
+	int slot = -1, rc = spw_assemble(paths, count, true, NULL, &assembly);
+
+	if (rc)
+		return rc;
+	if (partition >= assembly.superblocks[0].partition_count)
+		rc = spw_error(-EINVAL, "partition %u does not exist: the store has %u, from 0",
+			       partition, assembly.superblocks[0].partition_count);
+	else
+		rc = spw_commits_look(&assembly, partition, NULL, &found);
+	spw_assembly_close(&assembly);
+	if (rc == 0)
+		slot = spw_commits_newest(&found);
+	if (rc == 0 && slot < 0)
+		rc = spw_error(-ENODATA, "nothing is committed in partition %u of the store",
+			       partition);
+	if (rc)
+		return rc;
+	all.number = found.commits[slot].number;
+	all.has_previous = spw_commits_is_kept(&found, 1 - slot);
+	all.previous = all.has_previous ? found.commits[slot].previous : 0;
+	memcpy(info, &all, all.size);
+	return 0;
+}
+
+int spw_committed_refuse(const struct spw_device *device, const struct spw_superblock *sb)
+{
+	if (!sb->complete || !(sb->features_incompatible & SPW_FEATURE_COMMITS))
+		return 0;
+	for (uint32_t partition = 0; partition < sb->partition_count; partition++)
+		for (uint32_t slot = 0; slot < SPW_COMMIT_SLOTS; slot++) {
+			struct spw_commit commit;
+			const char *why;
+
+			if (read_slot(device, sb, partition, slot, &commit, &why) == 0)
+				return spw_error(
+					-EEXIST,
+					"%s: partition %u holds commit %llu, the state of "
+					"somebody's training; if nobody needs it, use --erase, or "
+					"give up that alone (spillway state drop)",
+					spw_device_path(device), partition,
+					(unsigned long long)commit.number);
+		}
+	return 0;
+}

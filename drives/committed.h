@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* drives/committed.h - what is committed in a partition, as the slots of its drives say */
+#ifndef SPW_DRIVES_COMMITTED_H
+#define SPW_DRIVES_COMMITTED_H
+
+#include <spillway/error.h>
+
+#include "engine/device.h"
+#include "layout/commit.h"
+
+struct spw_assembly;
+
+/* The newest intact block of each slot, on whatever drive it is. */
+struct spw_commits_found {
+	bool there[SPW_COMMIT_SLOTS];
+	uint32_t drive[SPW_COMMIT_SLOTS];
+	struct spw_commit commits[SPW_COMMIT_SLOTS];
+};
+
+void spw_commit_place(const struct spw_superblock *sb, uint32_t partition,
+		      struct spw_commit_place *place);
+
+/**
+ * spw_commits_look - read the slots of all drives
+ * @log:  a block that cannot be read, or that a crash left half written; may be NULL
+ *
+ * Return: 0; -EUCLEAN drives contradict each other; -EPROTONOSUPPORT one is of a newer version;
+ * -ENOMEM.
+ */
+int spw_commits_look(const struct spw_assembly *assembly, uint32_t partition,
+		     const struct spw_log *log, struct spw_commits_found *found);
+
+/* Return: the slot of the commit that counts; -1: nothing is committed. */
+int spw_commits_newest(const struct spw_commits_found *found);
+
+/* The commit before the newest counts only if the newest says that it was kept. */
+bool spw_commits_is_kept(const struct spw_commits_found *found, int slot);
+
+/* For format and wipe: fails with -EEXIST, in words, if a partition has a commit on this drive. */
+int spw_committed_refuse(const struct spw_device *device, const struct spw_superblock *sb);
+
+#endif

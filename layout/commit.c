@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * layout/commit.c - encode and decode commit blocks and manifests
+ *
+ * Invariants; decode refuses what breaks one, and the tests name them by number. docs/FORMAT.md has
+ * each field.
+ *
+ *   COMMIT-1  A block is 4096 bytes of little-endian fields of fixed width. It begins with the
+ *             magic and ends with the XXH3-64 of all bytes before.
+ *   COMMIT-2  It names the store, the partition and the slot in which it lies.
+ *   COMMIT-3  sequence is 1 to 2^62; number is below 2^63, and above that of the previous one.
+ *   COMMIT-4  A piece is 1 to chunk_bytes long and lies on a drive of the store. All of an object
+ *             but the last are whole blocks.
+ *   COMMIT-5  The pieces of the manifest are as long as the manifest. Reserved bytes are zero.
+ *   COMMIT-6  A manifest has the store, the partition, the sequence and the number of the block
+ *             that names it.
+ *   COMMIT-7  Its tables and its record fill it exactly, and the pieces of each object are as long
+ *             as the object.
+ */
+#include "layout/commit.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "util/util.h"
+
+#define COMMIT_VERSION 1u
+#define FLAG_PREVIOUS  1u
+#define NUMBER_MAX     (UINT64_MAX >> 1)
+
+static const char block_magic[8] = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
+static const char manifest_magic[8] = {'S', 'P', 'W', 'M', 'A', 'N', 'I', 'F'};
+
+/* COMMIT-1 */
+struct disk_block {
+	char magic[8];
+	uint32_t version;
+	uint32_t flags;
+	uint8_t store_uuid[16];
+	uint32_t partition;
+	uint32_t slot;
+	uint64_t sequence;
+	uint64_t number;
+	uint64_t previous;
+	uint64_t manifest_bytes;
+	uint32_t piece_count;
+	uint32_t reserved0;
+	uint8_t reserved1[48];
+	struct spw_commit_piece pieces[SPW_COMMIT_PIECES_MAX];
+	uint64_t checksum;
+};
+
+struct disk_manifest {
+	char magic[8];
+	uint32_t version;
+	uint32_t object_count;
+	uint8_t store_uuid[16];
+	uint32_t partition;
+	uint32_t reserved;
+	uint64_t sequence;
+	uint64_t number;
+	uint64_t piece_count;
+	uint64_t record_bytes;
+};
+
+static_assert(sizeof(struct spw_commit_piece) == 24, "a piece on the drive");
+static_assert(sizeof(struct spw_commit_object) == 16, "an object on the drive");
+static_assert(sizeof(struct disk_block) == SPW_COMMIT_BLOCK_BYTES, "a commit block");
+static_assert(offsetof(struct disk_block, pieces) == 0x80, "pieces of a commit block");
+static_assert(sizeof(struct disk_manifest) == 0x48, "the header of a manifest");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fields are copied as they are");
+
+/* ---- The block ---- */
+
+void spw_commit_encode(const struct spw_commit *commit, const struct spw_commit_place *place,
+		       uint8_t block[SPW_COMMIT_BLOCK_BYTES])
+{
+	struct disk_block disk = {
+		.version = COMMIT_VERSION,
+		.flags = commit->has_previous ? FLAG_PREVIOUS : 0,
+		.partition = place->partition,
+		.slot = commit->slot,
+		.sequence = commit->sequence,
+		.number = commit->number,
+		.previous = commit->has_previous ? commit->previous : 0,
+		.manifest_bytes = commit->manifest_bytes,
+		.piece_count = commit->piece_count,
+	};
+
+	SPW_ASSERT(commit->slot < SPW_COMMIT_SLOTS); /* COMMIT-2 */
+	SPW_ASSERT(commit->piece_count > 0 && commit->piece_count <= SPW_COMMIT_PIECES_MAX);
+	memcpy(disk.magic, block_magic, sizeof(disk.magic));
+	memcpy(disk.store_uuid, place->store_uuid, sizeof(disk.store_uuid));
+	memcpy(disk.pieces, commit->pieces, commit->piece_count * sizeof(disk.pieces[0]));
+	disk.checksum = XXH3_64bits(&disk, offsetof(struct disk_block, checksum));
+	memcpy(block, &disk, sizeof(disk));
+}
+
+/* COMMIT-4: one object's pieces, as long as all of it. Return: NULL, or what is wrong. */
+static const char *pieces_fault(const struct spw_commit_place *place,
+				const struct spw_commit_piece *pieces, uint64_t count,
+				uint64_t len_bytes)
+{
+	uint64_t sum_bytes = 0;
+
+	for (uint64_t i = 0; i < count; i++) {
+		if (pieces[i].drive >= place->drive_count)
+			return "a piece lies on a drive that the store has not";
+		if (pieces[i].len_bytes == 0 || pieces[i].len_bytes > place->chunk_bytes)
+			return "the length of a piece is out of range";
+		if (i + 1 < count && pieces[i].len_bytes % place->block_bytes != 0)
+			return "a piece ends within a block";
+		sum_bytes += pieces[i].len_bytes;
+	}
+	return sum_bytes == len_bytes ? NULL : "the pieces of an object are not as long as it is";
+}
+
+static bool is_zero(const void *bytes, size_t len)
+{
+	const uint8_t *at = bytes;
+
+	while (len > 0 && *at == 0) {
+		at++;
+		len--;
+	}
+	return len == 0;
+}
+
+/* COMMIT-2, COMMIT-3, COMMIT-5 */
+static const char *block_fault(const struct disk_block *disk, const struct spw_commit_place *place,
+			       unsigned slot)
+{
+	size_t rest = SPW_COMMIT_PIECES_MAX - SPW_MIN(disk->piece_count, SPW_COMMIT_PIECES_MAX);
+
+	if (disk->partition != place->partition || disk->slot != slot)
+		return "it belongs to another place";
+	if ((disk->flags & ~FLAG_PREVIOUS) != 0)
+		return "an unknown flag is set";
+	if (disk->sequence == 0 || disk->sequence > SPW_COMMIT_SEQUENCE_MAX)
+		return "its sequence number is out of range";
+	if (disk->number > NUMBER_MAX ||
+	    (disk->flags & FLAG_PREVIOUS ? disk->previous >= disk->number : disk->previous != 0))
+		return "its number is out of range";
+	if (disk->piece_count == 0 || disk->piece_count > SPW_COMMIT_PIECES_MAX)
+		return "its number of pieces is out of range";
+	if (disk->reserved0 != 0 || !is_zero(disk->reserved1, sizeof(disk->reserved1)) ||
+	    !is_zero(&disk->pieces[disk->piece_count], rest * sizeof(disk->pieces[0])))
+		return "a reserved byte is not zero";
+	return pieces_fault(place, disk->pieces, disk->piece_count, disk->manifest_bytes);
+}
+
+int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
+		      const struct spw_commit_place *place, unsigned slot,
+		      struct spw_commit *commit, const char **why)
+{
+	struct disk_block disk;
+
+	memset(commit, 0, sizeof(*commit));
+	memcpy(&disk, block, sizeof(disk));
+	*why = "there is none";
+	if (memcmp(disk.magic, block_magic, sizeof(disk.magic)) != 0)
+		return -EMEDIUMTYPE;
+	*why = "its checksum is wrong";
+	if (disk.checksum != XXH3_64bits(&disk, offsetof(struct disk_block, checksum)))
+		return -EUCLEAN;
+	*why = "it is of another store";
+	if (memcmp(disk.store_uuid, place->store_uuid, sizeof(disk.store_uuid)) != 0)
+		return -EMEDIUMTYPE;
+	*why = "it is of a newer version";
+	if (disk.version > COMMIT_VERSION)
+		return -EPROTONOSUPPORT;
+	*why = disk.version == 0 ? "its version is 0" : block_fault(&disk, place, slot);
+	if (*why)
+		return -EUCLEAN;
+	commit->slot = slot;
+	commit->sequence = disk.sequence;
+	commit->number = disk.number;
+	commit->has_previous = (disk.flags & FLAG_PREVIOUS) != 0;
+	commit->previous = disk.previous;
+	commit->manifest_bytes = disk.manifest_bytes;
+	commit->piece_count = disk.piece_count;
+	memcpy(commit->pieces, disk.pieces, sizeof(commit->pieces));
+	return 0;
+}
+
+/* ---- The manifest ---- */
+
+uint64_t spw_manifest_record_offset(const struct spw_manifest *manifest)
+{
+	return sizeof(struct disk_manifest) +
+	       manifest->object_count * sizeof(struct spw_commit_object) +
+	       manifest->piece_count * sizeof(struct spw_commit_piece);
+}
+
+uint64_t spw_manifest_bytes(const struct spw_manifest *manifest)
+{
+	return spw_manifest_record_offset(manifest) + manifest->record_bytes;
+}
+
+void spw_manifest_encode(const struct spw_manifest *manifest, const struct spw_commit_place *place,
+			 uint8_t *bytes)
+{
+	struct disk_manifest disk = {
+		.version = COMMIT_VERSION,
+		.object_count = manifest->object_count,
+		.partition = place->partition,
+		.sequence = manifest->sequence,
+		.number = manifest->number,
+		.piece_count = manifest->piece_count,
+		.record_bytes = manifest->record_bytes,
+	};
+	size_t objects_bytes = manifest->object_count * sizeof(struct spw_commit_object);
+	size_t pieces_bytes = manifest->piece_count * sizeof(struct spw_commit_piece);
+
+	memcpy(disk.magic, manifest_magic, sizeof(disk.magic));
+	memcpy(disk.store_uuid, place->store_uuid, sizeof(disk.store_uuid));
+	memcpy(bytes, &disk, sizeof(disk));
+	bytes += sizeof(disk);
+	if (objects_bytes > 0)
+		memcpy(bytes, manifest->objects, objects_bytes);
+	if (pieces_bytes > 0)
+		memcpy(bytes + objects_bytes, manifest->pieces, pieces_bytes);
+	if (manifest->record_bytes > 0)
+		memcpy(bytes + objects_bytes + pieces_bytes, manifest->record,
+		       manifest->record_bytes);
+}
+
+/* COMMIT-6 */
+static const char *header_fault(const struct disk_manifest *disk,
+				const struct spw_commit_place *place,
+				const struct spw_commit *commit)
+{
+	if (memcmp(disk->magic, manifest_magic, sizeof(disk->magic)) != 0)
+		return "the manifest has no magic";
+	if (disk->version != COMMIT_VERSION || disk->reserved != 0)
+		return "the manifest is of another version";
+	if (memcmp(disk->store_uuid, place->store_uuid, sizeof(disk->store_uuid)) != 0 ||
+	    disk->partition != place->partition || disk->sequence != commit->sequence ||
+	    disk->number != commit->number)
+		return "the manifest is of another commit";
+	return NULL;
+}
+
+/* COMMIT-7 */
+static const char *tables_fault(const struct spw_manifest *manifest,
+				const struct spw_commit_place *place)
+{
+	const struct spw_commit_piece *piece = manifest->pieces;
+	uint64_t left = manifest->piece_count;
+
+	for (uint32_t i = 0; i < manifest->object_count; i++) {
+		const struct spw_commit_object *object = &manifest->objects[i];
+		const char *why;
+
+		if (object->len_bytes == 0 || object->reserved != 0)
+			return "the table of objects is not valid";
+		if (object->pieces > left)
+			return "the objects have more pieces than there are";
+		why = pieces_fault(place, piece, object->pieces, object->len_bytes);
+		if (why)
+			return why;
+		piece += object->pieces;
+		left -= object->pieces;
+	}
+	return left == 0 ? NULL : "there are pieces of no object";
+}
+
+int spw_manifest_decode(const uint8_t *bytes, size_t len, const struct spw_commit_place *place,
+			const struct spw_commit *commit, struct spw_manifest *manifest,
+			const char **why)
+{
+	struct disk_manifest disk;
+	uint64_t rest = len - sizeof(disk);
+
+	memset(manifest, 0, sizeof(*manifest));
+	SPW_ASSERT((uintptr_t)bytes % 8 == 0);
+	*why = "the manifest is too short";
+	if (len < sizeof(disk) || len != commit->manifest_bytes)
+		return -EUCLEAN;
+	memcpy(&disk, bytes, sizeof(disk));
+	*why = header_fault(&disk, place, commit);
+	if (*why)
+		return -EUCLEAN;
+	/* Each below what is left, so that no product overflows. */
+	*why = "the tables of the manifest do not fill it";
+	if (disk.object_count > rest / sizeof(struct spw_commit_object) ||
+	    disk.piece_count > rest / sizeof(struct spw_commit_piece) || disk.record_bytes > rest)
+		return -EUCLEAN;
+	manifest->sequence = disk.sequence;
+	manifest->number = disk.number;
+	manifest->object_count = disk.object_count;
+	manifest->piece_count = disk.piece_count;
+	manifest->record_bytes = disk.record_bytes;
+	if (spw_manifest_bytes(manifest) != len) {
+		memset(manifest, 0, sizeof(*manifest));
+		return -EUCLEAN;
+	}
+	bytes += sizeof(disk);
+	manifest->objects = (const struct spw_commit_object *)(const void *)bytes;
+	bytes += disk.object_count * sizeof(struct spw_commit_object);
+	manifest->pieces = (const struct spw_commit_piece *)(const void *)bytes;
+	manifest->record = bytes + disk.piece_count * sizeof(struct spw_commit_piece);
+	*why = tables_fault(manifest, place);
+	if (*why)
+		memset(manifest, 0, sizeof(*manifest));
+	return *why ? -EUCLEAN : 0;
+}

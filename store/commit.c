@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/commit.c - make a set of objects durable
+ *
+ * What is written, in this order: the objects, before; the manifest, which says where they are; a
+ * flush; the commit block, which says where the manifest is, into one of two slots on every drive;
+ * a flush.
+ *
+ *   DURABLE-1  A commit block is written only when all that it names has been flushed.
+ *   DURABLE-2  It goes into the slot in which the last durable one does not lie, so that one of the
+ *              two is intact at any moment.
+ *   DURABLE-3  A set is held until a later one is durable on every drive in service. One of which
+ *              it is not known whether its block was written is held as long.
+ *   DURABLE-4  A block has a higher sequence number than any that was written before.
+ */
+#include "store/commit.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/device.h"
+
+struct committed *spw_committed_new(uint32_t count)
+{
+	struct committed *set = calloc(1, sizeof(*set));
+
+	if (!set)
+		return NULL;
+	set->objects = calloc(count > 0 ? count : 1, sizeof(struct object *));
+	if (!set->objects) {
+		free(set);
+		return NULL;
+	}
+	return set;
+}
+
+void spw_committed_free(struct committed *set)
+{
+	if (!set)
+		return;
+	free(set->objects);
+	free(set);
+}
+
+/* Its objects and its manifest are not held any more. */
+static void let_go(struct spw_store *store, struct committed *set)
+{
+	if (!set)
+		return;
+	for (uint32_t i = 0; i < set->count; i++)
+		spw_object_drop(store, set->objects[i], false);
+	if (set->manifest.value)
+		(void)spw_store_free(store, set->manifest);
+	spw_committed_free(set);
+}
+
+/* ---- What is to be committed ---- */
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t left = ((const spw_object *)a)->value, right = ((const spw_object *)b)->value;
+
+	return (left > right) - (left < right);
+}
+
+/* Twice in a set, its blocks would be there twice when it is restored. */
+static int check_distinct(const spw_object objects[], uint32_t count)
+{
+	spw_object *sorted = malloc((count > 0 ? count : 1) * sizeof(*sorted));
+	int rc = 0;
+
+	if (!sorted)
+		return spw_error(-ENOMEM, "no memory to commit %u objects", count);
+	if (count > 0) {
+		memcpy(sorted, objects, count * sizeof(*sorted));
+		qsort(sorted, count, sizeof(*sorted), by_value);
+	}
+	for (uint32_t i = 1; rc == 0 && i < count; i++)
+		if (sorted[i].value == sorted[i - 1].value)
+			rc = spw_error(-EINVAL, "an object is twice among those to be committed");
+	free(sorted);
+	return rc;
+}
+
+static int check_commit(const struct spw_store *store, const spw_object objects[], uint32_t count,
+			uint64_t number, const void *record, size_t len)
+{
+	const struct spw_commits *commits = store->commits;
+
+	if ((count > 0 && !objects) || (len > 0 && !record))
+		return spw_error(-EINVAL, "a commit of objects or of a record that are not given");
+	if (number > SPW_COMMIT_NUMBER_MAX)
+		return spw_error(-EINVAL, "a commit's number must be below 2^63");
+	if (commits->durable && number <= commits->durable->block.number)
+		return spw_error(-EINVAL,
+				 "commit %llu is durable: the next needs a higher number than "
+				 "that, not %llu",
+				 (unsigned long long)commits->durable->block.number,
+				 (unsigned long long)number);
+	if (len > SPW_COMMIT_RECORD_BYTES_MAX)
+		return spw_error(-EINVAL,
+				 "a record of %zu bytes: at most %u go with a commit; put the "
+				 "rest as objects",
+				 len, SPW_COMMIT_RECORD_BYTES_MAX);
+	if (store->opts.no_checksums)
+		return spw_error(-EOPNOTSUPP,
+				 "the store was opened without checksums, by which what is "
+				 "durable is verified: open it with them");
+	if (commits->previous)
+		return spw_error(-EBUSY,
+				 "commit %llu, before the last, is still kept: release it first",
+				 (unsigned long long)commits->previous->block.number);
+	return check_distinct(objects, count);
+}
+
+/* A reference to each. Return: 0; -ENOENT; -EINPROGRESS; how its put failed. */
+static int hold(struct spw_store *store, const spw_object objects[], uint32_t count,
+		struct committed *set)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		struct object *object;
+		int rc = spw_object_acquire(store, objects[i], 0, 1, &object);
+
+		if (rc)
+			return rc;
+		set->objects[set->count++] = object;
+		if (atomic_load_explicit(&object->put, memory_order_acquire))
+			return spw_error(-EINPROGRESS,
+					 "object %u of those to be committed is still being put: "
+					 "wait for it",
+					 i);
+		if (object->error)
+			return spw_error(object->error,
+					 "object %u of those to be committed was never stored: "
+					 "its put failed",
+					 i);
+	}
+	return 0;
+}
+
+/* ---- The manifest ---- */
+
+static uint32_t piece_count(const struct spw_store *store, const struct object *object)
+{
+	uint32_t count = 0;
+
+	for (uint32_t index = object->piece_first; index != PIECE_NONE;
+	     index = store->pieces[index].next)
+		count++;
+	return count;
+}
+
+/* Where each begins, only the worker can tell: until then it is the allocator's handle. */
+static struct spw_commit_piece *describe(const struct spw_store *store, const struct object *object,
+					 struct spw_commit_piece *to)
+{
+	for (uint32_t index = object->piece_first; index != PIECE_NONE;
+	     index = store->pieces[index].next, to++) {
+		const struct piece *piece = &store->pieces[index];
+
+		SPW_ASSERT(piece->drive != DRIVE_NONE); /* STORE-7 */
+		*to = (struct spw_commit_piece){.start_block = piece->handle,
+						.checksum = piece->checksum,
+						.len_bytes = piece->len_bytes,
+						.drive = piece->drive};
+	}
+	return to;
+}
+
+static int locate(struct spw_store *store, struct spw_commit_piece *pieces, uint64_t count)
+{
+	return count > 0 ? spw_upkeep_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
+}
+
+static uint64_t drives_of(const struct spw_commit_piece *pieces, uint64_t count)
+{
+	uint64_t mask = 0;
+
+	for (uint64_t i = 0; i < count; i++)
+		mask |= UINT64_C(1) << pieces[i].drive;
+	return mask;
+}
+
+/* Where all of the set is. @mask: the drives. @out: to be freed, also after an error. */
+static int list_pieces(struct spw_store *store, const struct committed *set,
+		       struct spw_commit_object *objects, struct spw_commit_piece **out,
+		       uint64_t *count, uint64_t *mask)
+{
+	struct spw_commit_piece *pieces, *end;
+	int rc;
+
+	*count = 0;
+	for (uint32_t i = 0; i < set->count; i++) {
+		objects[i] =
+			(struct spw_commit_object){.len_bytes = set->objects[i]->len_bytes,
+						   .pieces = piece_count(store, set->objects[i])};
+		*count += objects[i].pieces;
+	}
+	pieces = *out = calloc(*count > 0 ? *count : 1, sizeof(*pieces));
+	if (!pieces)
+		return spw_error(-ENOMEM, "no memory to commit %llu pieces",
+				 (unsigned long long)*count);
+	end = pieces;
+	for (uint32_t i = 0; i < set->count; i++)
+		end = describe(store, set->objects[i], end);
+	SPW_ASSERT(end == pieces + *count);
+	rc = locate(store, pieces, *count);
+	*mask |= drives_of(pieces, *count);
+	return rc;
+}
+
+static int put_and_wait(struct spw_store *store, const void *bytes, size_t len, spw_object *object)
+{
+	struct spw_request *request;
+	int rc = spw_store_put(store, bytes, len, NULL, object, &request);
+
+	if (rc) {
+		object->value = 0;
+		return rc;
+	}
+	return spw_request_wait(request);
+}
+
+/* The commit block names the pieces of the manifest. */
+static int name_manifest(struct spw_store *store, struct committed *set, uint64_t *mask)
+{
+	struct object *object;
+	uint32_t count;
+	int rc = spw_object_acquire(store, set->manifest, 0, 1, &object);
+
+	if (rc)
+		return rc;
+	count = piece_count(store, object);
+	if (count <= SPW_COMMIT_PIECES_MAX)
+		(void)describe(store, object, set->block.pieces);
+	spw_object_drop(store, object, false);
+	if (count > SPW_COMMIT_PIECES_MAX)
+		return spw_error(
+			-E2BIG,
+			"the description of the commit has %llu bytes in %u pieces, and at "
+			"most %u can be named: put larger objects, or format the store "
+			"with a larger chunk",
+			(unsigned long long)set->block.manifest_bytes, count,
+			SPW_COMMIT_PIECES_MAX);
+	set->block.piece_count = count;
+	rc = locate(store, set->block.pieces, count);
+	*mask |= drives_of(set->block.pieces, count);
+	return rc;
+}
+
+static int write_manifest(struct spw_store *store, struct committed *set,
+			  const struct spw_manifest *manifest)
+{
+	uint64_t len = spw_manifest_bytes(manifest);
+	uint8_t *bytes = malloc(len);
+	int rc;
+
+	if (!bytes)
+		return spw_error(-ENOMEM, "no memory for %llu bytes that describe a commit",
+				 (unsigned long long)len);
+	spw_manifest_encode(manifest, &store->commits->place, bytes);
+	set->block.manifest_bytes = len;
+	rc = put_and_wait(store, bytes, len, &set->manifest);
+	free(bytes);
+	return rc;
+}
+
+/* @mask: set to the drives on which something of it is. */
+static int describe_set(struct spw_store *store, struct committed *set, const void *record,
+			size_t len, uint64_t *mask)
+{
+	struct spw_commit_object *objects = calloc(set->count + UINT64_C(1), sizeof(*objects));
+	struct spw_manifest manifest = {.sequence = set->block.sequence,
+					.number = set->block.number,
+					.object_count = set->count,
+					.record_bytes = len,
+					.record = record,
+					.objects = objects};
+	struct spw_commit_piece *pieces = NULL;
+	int rc;
+
+	*mask = 0;
+	if (!objects)
+		return spw_error(-ENOMEM, "no memory to commit %u objects", set->count);
+	rc = list_pieces(store, set, objects, &pieces, &manifest.piece_count, mask);
+	manifest.pieces = pieces;
+	if (rc == 0)
+		rc = write_manifest(store, set, &manifest);
+	if (rc == 0)
+		rc = name_manifest(store, set, mask);
+	free(pieces);
+	free(objects);
+	return rc;
+}
+
+/* ---- The commit block ---- */
+
+/* @commit NULL: zeroes. Durable after a flush. */
+static int write_block(const struct spw_store *store, uint32_t drive, uint32_t slot,
+		       const struct spw_commit *commit)
+{
+	const struct spw_device *device = store->drives[drive].device;
+	uint8_t *buf = spw_device_buffer(device, store->block_bytes);
+	int rc;
+
+	if (!buf)
+		return -ENOMEM;
+	if (commit)
+		spw_commit_encode(commit, &store->commits->place, buf);
+	rc = spw_device_pwrite(device, buf, store->block_bytes,
+			       spw_layout_commit_offset(&store->assembly.superblocks[drive],
+							store->partition, slot));
+	free(buf);
+	return rc;
+}
+
+/* On every drive in service. One out of service need not know: the highest sequence wins. */
+static int write_blocks(struct spw_store *store, uint32_t slot, const struct spw_commit *commit)
+{
+	uint64_t mask = 0;
+
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		int rc;
+
+		if (atomic_load_explicit(&store->drives[i].retired, memory_order_relaxed))
+			continue;
+		rc = write_block(store, i, slot, commit);
+		if (rc)
+			return rc;
+		mask |= UINT64_C(1) << i;
+	}
+	if (mask == 0)
+		return spw_error(-EIO, "no drive of the store is in service: a commit cannot be "
+				       "written");
+	return spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, 0);
+}
+
+static uint32_t free_slot(const struct spw_commits *commits)
+{
+	return commits->durable ? 1 - commits->durable->block.slot : 0; /* DURABLE-2 */
+}
+
+/* Return: 0; an error, and *doubtful whether the set may be found after a restart all the same. */
+static int write_set(struct spw_store *store, struct committed *set, const void *record, size_t len,
+		     bool *doubtful)
+{
+	struct spw_commits *commits = store->commits;
+	uint64_t mask;
+	int rc;
+
+	*doubtful = false;
+	set->record_bytes = len;
+	set->block.slot = free_slot(commits);
+	set->block.sequence = ++commits->sequence; /* DURABLE-4 */
+	rc = describe_set(store, set, record, len, &mask);
+	if (rc == 0) /* DURABLE-1 */
+		rc = spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, 0);
+	if (rc)
+		return rc;
+	*doubtful = true;
+	return write_blocks(store, set->block.slot, &set->block);
+}
+
+/* DURABLE-3: the set before, and those that may have been durable, are not needed any more. */
+static void replace(struct spw_store *store, struct committed *set, bool keep_previous)
+{
+	struct spw_commits *commits = store->commits;
+
+	if (keep_previous)
+		commits->previous = commits->durable;
+	else
+		let_go(store, commits->durable);
+	commits->durable = set;
+	while (commits->doubtful) {
+		struct committed *next = commits->doubtful->next;
+
+		let_go(store, commits->doubtful);
+		commits->doubtful = next;
+	}
+}
+
+static int commit(struct spw_store *store, const spw_object objects[], uint32_t count,
+		  uint64_t number, const void *record, size_t len, bool keep_previous)
+{
+	struct spw_commits *commits = store->commits;
+	struct committed *set;
+	bool doubtful = false;
+	int rc = check_commit(store, objects, count, number, record, len);
+
+	if (rc)
+		return rc;
+	set = spw_committed_new(count);
+	if (!set)
+		return spw_error(-ENOMEM, "no memory to commit %u objects", count);
+	set->block.number = number;
+	set->block.has_previous = keep_previous && commits->durable;
+	set->block.previous = set->block.has_previous ? commits->durable->block.number : 0;
+	rc = hold(store, objects, count, set);
+	if (rc == 0)
+		rc = write_set(store, set, record, len, &doubtful);
+	if (rc == 0) {
+		replace(store, set, keep_previous);
+	} else if (doubtful) {
+		set->next = commits->doubtful;
+		commits->doubtful = set;
+	} else {
+		let_go(store, set);
+	}
+	return rc;
+}
+
+int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
+		     uint64_t number, const void *record, size_t len, bool keep_previous)
+{
+	int rc = spw_store_owned(store);
+
+	if (rc)
+		return rc;
+	if (atomic_exchange(&store->commits->under_way, true))
+		return spw_error(-EBUSY, "another thread commits in this store");
+	rc = commit(store, objects, count, number, record, len, keep_previous);
+	atomic_store(&store->commits->under_way, false);
+	return rc;
+}
+
+int spw_store_commit_release(struct spw_store *store)
+{
+	struct spw_commits *commits = store->commits;
+	int rc = spw_store_owned(store);
+
+	if (rc || !commits->previous)
+		return rc;
+	/* First it cannot be found any more, then its blocks may be used. */
+	rc = write_blocks(store, commits->previous->block.slot, NULL);
+	if (rc)
+		return rc;
+	let_go(store, commits->previous);
+	commits->previous = NULL;
+	commits->durable->block.has_previous = false;
+	return 0;
+}
+
+int spw_commit_give_up(struct spw_store *store, uint32_t slot)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < store->drive_count; i++)
+		rc = write_block(store, i, slot, NULL);
+	for (uint32_t i = 0; rc == 0 && i < store->drive_count; i++)
+		rc = spw_device_sync(store->drives[i].device);
+	return rc;
+}
+
+/* ---- What is durable ---- */
+
+static int nothing_error(void)
+{
+	return spw_error(-ENODATA, "nothing is committed in this partition of the store");
+}
+
+int spw_store_committed(struct spw_store *store, struct spw_commit_info *info, size_t size)
+{
+	const struct committed *durable = store->commits->durable;
+	struct spw_commit_info all = {.size = size < sizeof(all) ? size : sizeof(all)};
+
+	if (!durable)
+		return nothing_error();
+	all.number = durable->block.number;
+	all.record_bytes = durable->record_bytes;
+	all.objects = durable->count;
+	all.has_previous = durable->block.has_previous;
+	all.previous = durable->block.previous;
+	memcpy(info, &all, all.size);
+	return 0;
+}
+
+int spw_store_committed_record(struct spw_store *store, void *record, size_t len)
+{
+	const struct committed *durable = store->commits->durable;
+	struct spw_request *request;
+	int rc;
+
+	if (!durable)
+		return nothing_error();
+	if (len != durable->record_bytes)
+		return spw_error(-ERANGE, "the commit's record has %llu bytes, not %zu",
+				 (unsigned long long)durable->record_bytes, len);
+	if (len == 0)
+		return 0;
+	rc = spw_store_get(store, durable->manifest, durable->block.manifest_bytes - len, record,
+			   len, SPW_URGENT_READ, NULL, &request);
+	return rc ? rc : spw_request_wait(request);
+}
+
+int spw_store_committed_objects(struct spw_store *store, spw_object objects[], uint64_t lens[],
+				uint32_t count)
+{
+	const struct spw_commits *commits = store->commits;
+
+	if (!commits->restored)
+		return spw_error(-ENODATA, "nothing was committed when the store was opened");
+	if (count != commits->restored_count)
+		return spw_error(-ERANGE, "%u objects were restored, not %u",
+				 commits->restored_count, count);
+	for (uint32_t i = 0; i < count; i++) {
+		objects[i] = commits->restored[i];
+		if (lens)
+			lens[i] = commits->restored_lens[i];
+	}
+	return 0;
+}
+
+void spw_commits_close(struct spw_store *store)
+{
+	struct spw_commits *commits = store->commits;
+
+	if (!commits)
+		return;
+	spw_committed_free(commits->durable);
+	spw_committed_free(commits->previous);
+	while (commits->doubtful) {
+		struct committed *next = commits->doubtful->next;
+
+		spw_committed_free(commits->doubtful);
+		commits->doubtful = next;
+	}
+	free(commits->restored);
+	free(commits->restored_lens);
+	free(commits);
+	store->commits = NULL;
+}

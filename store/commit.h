@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* store/commit.h - sets of objects that are durable: which are held, and where they are named */
+#ifndef SPW_STORE_COMMIT_H
+#define SPW_STORE_COMMIT_H
+
+#include "layout/commit.h"
+#include "store/internal.h"
+
+/* A set, and a reference to each of its objects: their blocks are not used again (DURABLE-3). */
+struct committed {
+	struct spw_commit block;
+	uint64_t record_bytes;
+	spw_object manifest;
+	uint32_t count;
+	struct object **objects;
+	struct committed *next; /* of the doubtful ones */
+};
+
+struct spw_commits {
+	struct spw_commit_place place;
+	uint64_t sequence; /* the highest that was seen or used (DURABLE-4) */
+	struct committed *durable;
+	struct committed *previous; /* kept at the caller's wish */
+	/* Their blocks may have been written, or not: the commit failed at that. */
+	struct committed *doubtful;
+	/* what opening has found, for spw_store_committed_objects() */
+	spw_object *restored;
+	uint64_t *restored_lens;
+	uint32_t restored_count;
+	_Atomic bool under_way; /* a commit */
+};
+
+struct committed *spw_committed_new(uint32_t count);
+/* Without giving anything back: for a set that never held its objects, or at the end of all. */
+void spw_committed_free(struct committed *set);
+/* Before the queue is open: what lies in this slot of each drive is never found again. */
+int spw_commit_give_up(struct spw_store *store, uint32_t slot);
+
+#endif

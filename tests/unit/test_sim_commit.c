@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_sim_commit.c - commits over simulated drives with volatile caches: power is cut at
+ * every transfer, and what is found afterwards is the old step or the new one, complete
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/case.h"
+#include "tests/random.h"
+
+#include "layout/commit.h"
+#include "store/internal.h"
+#include "tests/sim/sim.h"
+
+#define DRIVES      2
+#define CHUNK_BYTES SPW_CHUNK_BYTES_MIN
+#define OBJECTS     3
+#define ROUNDS      3
+
+static const char *const paths[DRIVES] = {"sim1", "sim0"};
+static const uint32_t units[] = {512, 4096, 0};
+static uint64_t seed;
+static struct spw_store *store;
+
+/* ---- Drives and stores ---- */
+
+static void make_drives(uint32_t unit, uint32_t partitions)
+{
+	struct spw_format_opts opts;
+
+	sim_drive_count = DRIVES;
+	sim_now_ns = 1000000000;
+	sim_events = sim_cut_at = 0;
+	for (unsigned i = 0; i < DRIVES; i++) {
+		sim_drive_make(i, SPW_DRIVE_BYTES_MIN + i * 12288, 512, random_next(&seed));
+		sim_drives[i].cache_is_volatile = true;
+		sim_drives[i].atomic_bytes = unit;
+	}
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.chunk_bytes = CHUNK_BYTES;
+	opts.partitions = partitions;
+	opts.force = opts.erase = true;
+	assert_ok(spw_format(paths, DRIVES, &opts, NULL));
+}
+
+static int open_with(uint64_t commit_number)
+{
+	struct spw_store_opts opts;
+
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.inline_mode = true;
+	opts.no_hugetlb = true;
+	opts.arena_bytes = 1u << 20;
+	opts.requests_max = 64;
+	opts.objects_max = 64;
+	opts.commit_number = commit_number;
+	return spw_store_open(paths, DRIVES, &opts, &store);
+}
+
+static void open_store(void)
+{
+	assert_ok(open_with(SPW_COMMIT_NEWEST));
+}
+
+static void close_store(void)
+{
+	spw_store_close(store);
+	store = NULL;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	close_store();
+	sim_cuts_queues = false;
+	sim_cut_at = 0;
+	return 0;
+}
+
+static void power_on(void)
+{
+	sim_cut_at = 0;
+	sim_cuts_queues = false;
+	for (unsigned i = 0; i < DRIVES; i++) {
+		if (!sim_drives[i].off)
+			sim_power_off(i);
+		sim_power_on(i);
+	}
+}
+
+/* ---- What is committed: a step's objects follow from its number ---- */
+
+static size_t len_of(uint64_t step, unsigned index)
+{
+	return 1 + (step * 7919 + index * 104729) % (5 * CHUNK_BYTES);
+}
+
+static uint8_t *bytes_of(uint64_t step, unsigned index)
+{
+	uint8_t *bytes = malloc(len_of(step, index));
+
+	assert_non_null(bytes);
+	sim_fill(bytes, len_of(step, index), step * 100 + index);
+	return bytes;
+}
+
+static int put(uint64_t step, unsigned index, spw_object *object)
+{
+	uint8_t *bytes = bytes_of(step, index);
+	struct spw_request *request;
+	int rc = spw_store_put(store, bytes, len_of(step, index), NULL, object, &request);
+
+	if (rc == 0)
+		rc = spw_request_wait(request);
+	free(bytes);
+	return rc;
+}
+
+/* Puts the step's objects, commits and forgets them. What is in the way is used again soon. */
+static int commit_step(uint64_t step, bool keep_previous)
+{
+	spw_object objects[OBJECTS];
+	int rc = 0;
+
+	for (unsigned i = 0; rc == 0 && i < OBJECTS; i++)
+		rc = put(step, i, &objects[i]);
+	if (rc)
+		return rc;
+	rc = spw_store_commit(store, objects, OBJECTS, step, &step, sizeof(step), keep_previous);
+	for (unsigned i = 0; i < OBJECTS; i++)
+		assert_ok(spw_store_free(store, objects[i]));
+	return rc;
+}
+
+/* All of the step is there, or this fails. Return: the step. */
+static uint64_t verify(void)
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+	spw_object objects[OBJECTS];
+	uint64_t lens[OBJECTS], step;
+
+	if (spw_store_committed(store, &info, sizeof(info)) == -ENODATA)
+		return 0;
+	assert_int_equal(info.objects, OBJECTS);
+	assert_int_equal(info.record_bytes, sizeof(step));
+	assert_ok(spw_store_committed_record(store, &step, sizeof(step)));
+	assert_int_equal(step, info.number);
+	assert_ok(spw_store_committed_objects(store, objects, lens, OBJECTS));
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		uint8_t *bytes = bytes_of(step, i), *back = malloc(len_of(step, i));
+		struct spw_request *request;
+
+		assert_non_null(back);
+		assert_int_equal(lens[i], len_of(step, i));
+		assert_ok(spw_store_get(store, objects[i], 0, back, lens[i], SPW_URGENT_READ, NULL,
+					&request));
+		assert_ok(spw_request_wait(request));
+		assert_memory_equal(back, bytes, lens[i]);
+		free(back);
+		free(bytes);
+	}
+	return step;
+}
+
+static uint64_t found(void)
+{
+	uint64_t step;
+
+	open_store();
+	step = verify();
+	close_store();
+	return step;
+}
+
+/* Fills all that is free, so that nothing of a commit would be left where it is not held. */
+static void overwrite_all_that_is_free(void)
+{
+	static uint8_t junk[CHUNK_BYTES];
+	struct spw_request *request;
+	spw_object objects[64];
+	unsigned count = 0;
+
+	memset(junk, 0x5a, sizeof(junk));
+	while (count < SPW_ARRAY_LEN(objects) - 16 &&
+	       spw_store_put(store, junk, sizeof(junk), NULL, &objects[count], &request) == 0) {
+		if (spw_request_wait(request)) {
+			(void)spw_store_free(store, objects[count]);
+			break;
+		}
+		count++;
+	}
+	while (count > 0)
+		assert_ok(spw_store_free(store, objects[--count]));
+}
+
+/* ---- Without faults ---- */
+
+CASE_WITH(test_found_again, NULL, tear_down)
+{
+	make_drives(4096, 2);
+	open_store();
+	assert_int_equal(verify(), 0);
+	assert_ok(commit_step(7, false));
+	close_store();
+	assert_int_equal(found(), 7);
+	/* And what was restored is held: it is not written over. */
+	open_store();
+	overwrite_all_that_is_free();
+	assert_int_equal(verify(), 7);
+	assert_ok(commit_step(8, false));
+	overwrite_all_that_is_free();
+	close_store();
+	assert_int_equal(found(), 8);
+	assert_int_equal(open_with(7), -ENODATA);
+	expect_words("the last is 8");
+	assert_int_equal(found(), 8);
+}
+
+CASE_WITH(test_refusals, NULL, tear_down)
+{
+	spw_object objects[2], none = {.value = 12345};
+	struct spw_commit_info info;
+	uint64_t before;
+	struct spw_store_stats stats;
+
+	make_drives(4096, 1);
+	open_store();
+	assert_int_equal(spw_store_committed(store, &info, sizeof(info)), -ENODATA);
+	assert_int_equal(spw_store_committed_objects(store, objects, NULL, 1), -ENODATA);
+	assert_int_equal(spw_store_committed_record(store, objects, 8), -ENODATA);
+	assert_ok(put(1, 0, &objects[0]));
+	objects[1] = objects[0];
+	assert_int_equal(spw_store_commit(store, objects, 2, 1, NULL, 0, false), -EINVAL);
+	expect_words("twice");
+	assert_int_equal(spw_store_commit(store, &none, 1, 1, NULL, 0, false), -ENOENT);
+	assert_int_equal(spw_store_commit(store, NULL, 1, 1, NULL, 0, false), -EINVAL);
+	assert_int_equal(spw_store_commit(store, NULL, 0, 1, NULL, 8, false), -EINVAL);
+	assert_int_equal(
+		spw_store_commit(store, NULL, 0, SPW_COMMIT_NUMBER_MAX + 1, NULL, 0, false),
+		-EINVAL);
+	assert_ok(spw_store_commit(store, objects, 1, 5, NULL, 0, false));
+	assert_int_equal(spw_store_commit(store, objects, 1, 5, NULL, 0, false), -EINVAL);
+	expect_words("commit 5 is durable");
+	spw_store_stats(store, &stats, sizeof(stats));
+	before = stats.used_bytes;
+	/* A refusal holds nothing. */
+	assert_int_equal(spw_store_commit(store, objects, 2, 6, NULL, 0, false), -EINVAL);
+	assert_ok(spw_store_commit(store, objects, 1, 6, NULL, 0, false));
+	spw_store_stats(store, &stats, sizeof(stats));
+	assert_int_equal(stats.used_bytes, before);
+	assert_ok(spw_store_commit(store, NULL, 0, 7, NULL, 0, false));
+	assert_ok(spw_store_free(store, objects[0]));
+	close_store();
+	open_store();
+	assert_ok(spw_store_committed(store, &info, sizeof(info)));
+	assert_true(info.number == 7 && info.objects == 0 && info.record_bytes == 0);
+}
+
+CASE_WITH(test_a_put_goes_on, NULL, tear_down)
+{
+	uint8_t *bytes = bytes_of(1, 0);
+	struct spw_request *request;
+	spw_object object;
+
+	make_drives(4096, 1);
+	open_store();
+	assert_ok(spw_store_put(store, bytes, len_of(1, 0), NULL, &object, &request));
+	assert_int_equal(spw_store_commit(store, &object, 1, 1, NULL, 0, false), -EINPROGRESS);
+	assert_ok(spw_request_wait(request));
+	assert_ok(spw_store_commit(store, &object, 1, 1, NULL, 0, false));
+	free(bytes);
+}
+
+CASE_WITH(test_previous_is_kept, NULL, tear_down)
+{
+	make_drives(4096, 1);
+	open_store();
+	assert_ok(commit_step(1, true));
+	assert_ok(commit_step(2, true));
+	overwrite_all_that_is_free();
+	assert_int_equal(commit_step(3, true), -EBUSY);
+	expect_words("commit 1, before the last, is still kept");
+	close_store();
+	/* Another process lacks step 2: all go back to 1, and 2 is never found again. */
+	assert_ok(open_with(1));
+	assert_int_equal(verify(), 1);
+	overwrite_all_that_is_free();
+	close_store();
+	assert_int_equal(open_with(2), -ENODATA);
+	assert_int_equal(found(), 1);
+	open_store();
+	assert_ok(commit_step(2, true));
+	assert_ok(spw_store_commit_release(store));
+	overwrite_all_that_is_free();
+	close_store();
+	assert_int_equal(open_with(1), -ENODATA);
+	assert_int_equal(found(), 2);
+}
+
+/* Who takes the newest gives up the one that was kept, and may then use its blocks. */
+CASE_WITH(test_newest_gives_up_the_previous, NULL, tear_down)
+{
+	make_drives(4096, 1);
+	open_store();
+	assert_ok(commit_step(1, true));
+	assert_ok(commit_step(2, true));
+	close_store();
+	assert_int_equal(found(), 2);
+	assert_int_equal(open_with(1), -ENODATA);
+	assert_ok(open_with(SPW_COMMIT_NONE));
+	assert_int_equal(verify(), 0);
+	close_store();
+	assert_int_equal(found(), 0);
+}
+
+/* ---- Power cuts ---- */
+
+/* Steps 1 and 2, then power is cut at an event of what @run does. Return: whether it was. */
+static bool cut_at(uint64_t point, uint32_t unit, int (*run)(void), unsigned outcomes[4])
+{
+	uint64_t step;
+	bool cut;
+	int rc;
+
+	make_drives(unit, 1);
+	open_store();
+	assert_ok(commit_step(1, false));
+	assert_ok(commit_step(2, false));
+	sim_events = 0;
+	sim_cut_at = point;
+	sim_cuts_queues = true;
+	rc = run();
+	cut = sim_events >= point;
+	close_store();
+	power_on();
+	step = found();
+	assert_in_range(step, 2, 3);
+	assert_true(rc || step == 3); /* what was reported as durable is */
+	assert_true(rc == 0 || cut);
+	outcomes[step]++;
+	/* It goes on from there, and is found again. */
+	open_store();
+	assert_ok(commit_step(step + 1, false));
+	close_store();
+	assert_int_equal(found(), step + 1);
+	return cut;
+}
+
+static int commit_3(void)
+{
+	return commit_step(3, false);
+}
+
+static int overwrite_and_commit_3(void)
+{
+	overwrite_all_that_is_free();
+	return commit_step(3, false);
+}
+
+static void cut_everywhere(int (*run)(void))
+{
+	unsigned outcomes[4] = {0};
+
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++)
+		for (unsigned round = 0; round < ROUNDS; round++) {
+			uint64_t point = 1;
+
+			while (cut_at(point, units[unit], run, outcomes))
+				point++;
+			assert_in_range(point, 10, 1000);
+		}
+	(void)printf("step 2: %u, step 3: %u\n", outcomes[2], outcomes[3]);
+	assert_true(outcomes[2] > 0 && outcomes[3] > 3 * ROUNDS);
+}
+
+CASE_WITH(test_cut_in_commit, NULL, tear_down)
+{
+	cut_everywhere(commit_3);
+}
+
+CASE_WITH(test_cut_in_puts_and_commit, NULL, tear_down)
+{
+	cut_everywhere(overwrite_and_commit_3);
+}
+
+/* A cut while a later commit is given up: the later one still, or the one asked for. */
+CASE_WITH(test_cut_in_going_back, NULL, tear_down)
+{
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {
+		uint64_t point = 0, step;
+		bool cut = true;
+
+		while (cut) {
+			int rc;
+
+			make_drives(units[unit], 1);
+			open_store();
+			assert_ok(commit_step(1, true));
+			assert_ok(commit_step(2, true));
+			close_store();
+			sim_events = 0;
+			sim_cut_at = ++point;
+			rc = open_with(1);
+			if (rc == 0)
+				overwrite_all_that_is_free();
+			cut = sim_events >= point;
+			close_store();
+			power_on();
+			step = found();
+			assert_true(rc ? step == 1 || step == 2 : step == 1);
+		}
+		assert_in_range(point, 2 * DRIVES, 100);
+	}
+}
+
+/* ---- Errors of drives ---- */
+
+/* A commit that fails leaves it open which counts: until the next, the blocks of both are held. */
+static bool fail_at(unsigned drive, enum spw_op op, uint32_t nth)
+{
+	uint64_t step;
+	int rc;
+
+	make_drives(4096, 1);
+	open_store();
+	assert_ok(commit_step(1, false));
+	assert_ok(commit_step(2, false));
+	/* Of a drive that stays in service: a put retires it at a failed write. */
+	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = -EIO};
+	rc = commit_step(3, false);
+	sim_drives[drive].failing[op].in = 0;
+	if (rc)
+		expect_words("sim");
+	overwrite_all_that_is_free();
+	close_store();
+	step = found();
+	assert_true(step == 2 || step == 3);
+	assert_true(rc || step == 3);
+	open_store();
+	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = -EIO};
+	rc = commit_step(step + 1, false);
+	sim_drives[drive].failing[op].in = 0;
+	if (rc) {
+		overwrite_all_that_is_free();
+		rc = commit_step(step + 2, false);
+		step++;
+	}
+	assert_ok(rc);
+	overwrite_all_that_is_free();
+	close_store();
+	assert_int_equal(found(), step + 1);
+	return nth < 12;
+}
+
+CASE_WITH(test_errors, NULL, tear_down)
+{
+	for (unsigned drive = 0; drive < DRIVES; drive++)
+		for (enum spw_op op = SPW_WRITE; op <= SPW_FLUSH; op++)
+			for (uint32_t nth = 1; fail_at(drive, op, nth); nth++)
+				;
+}
+
+/* ---- Damage ---- */
+
+static uint64_t slot_at(unsigned drive, unsigned slot)
+{
+	const struct spw_geometry *geometry = &sim_drives[drive].geometry;
+	struct spw_superblock sb = {.block_bytes = 4096,
+				    .chunk_bytes = CHUNK_BYTES,
+				    .logical_block_bytes = 512,
+				    .features_incompatible = SPW_FEATURE_COMMITS,
+				    .partition_count = 1};
+
+	assert_ok(spw_layout_plan(&sb, geometry->size_bytes));
+	return spw_layout_commit_offset(&sb, 0, slot);
+}
+
+/* One drive has it: that is enough. None has: the one before does not come back as if it were. */
+CASE_WITH(test_lost_blocks, NULL, tear_down)
+{
+	static const uint8_t zeros[4096];
+
+	make_drives(4096, 1);
+	open_store();
+	assert_ok(commit_step(1, false));
+	assert_ok(commit_step(2, false)); /* in slot 1 */
+	close_store();
+	for (unsigned drive = 0; drive < DRIVES; drive++) {
+		assert_int_equal(found(), 2);
+		sim_drive_write(&sim_drives[drive], slot_at(drive, 1), zeros, sizeof(zeros));
+	}
+	/* Its manifest may be there or not; what it says is verified, and never wrong. */
+	if (open_with(SPW_COMMIT_NEWEST) == 0)
+		assert_int_equal(verify(), 1);
+	else
+		expect_words("damaged");
+}
+
+CASE_WITH(test_damaged_manifest, NULL, tear_down)
+{
+	struct spw_commit commit;
+	struct spw_commit_place place = {.drive_count = DRIVES, .block_bytes = 4096};
+	uint8_t block[4096], junk[16] = {1};
+	const char *why;
+
+	make_drives(4096, 1);
+	open_store();
+	assert_ok(commit_step(1, false));
+	place.chunk_bytes = CHUNK_BYTES;
+	memcpy(place.store_uuid, store->assembly.superblocks[0].store_uuid, 16);
+	close_store();
+	memcpy(block, sim_drives[0].medium + slot_at(0, 0), sizeof(block));
+	assert_ok(spw_commit_decode(block, &place, 0, &commit, &why));
+	/* Drives are named in another order than they have. */
+	sim_drive_write(&sim_drives[1 - commit.pieces[0].drive],
+			SPW_LAYOUT_RESERVED_BYTES + commit.pieces[0].start_block * 4096, junk,
+			sizeof(junk));
+	assert_int_equal(open_with(SPW_COMMIT_NEWEST), -EBADMSG);
+	expect_words("damaged");
+	expect_words("spillway state drop");
+	assert_ok(open_with(SPW_COMMIT_NONE));
+	assert_int_equal(verify(), 0);
+	assert_ok(commit_step(1, false));
+	close_store();
+	assert_int_equal(found(), 1);
+}
+
+static int take_seed(void **state)
+{
+	(void)state;
+	(void)setenv("SPW_SEED", "1", false);
+	seed = random_seed();
+	return 0;
+}
+
+RUN_CASES(take_seed, NULL)
