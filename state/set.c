@@ -56,6 +56,8 @@ static int read_objects(struct spw_store *store, struct state_set *set)
 	set->lens = calloc(count, sizeof(*set->lens));
 	if (!set->objects || !set->lens)
 		return no_memory();
+	if (set->info.objects == 0)
+		return 0;
 	return spw_store_committed_objects(store, set->objects, set->lens, set->info.objects);
 }
 
