@@ -154,8 +154,9 @@ int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra
 	return rc;
 }
 
-void spw_state_commit_release(struct spw_state *state)
+int spw_state_commit_release(struct spw_state *state)
 {
-	if (spw_state_enter(state) == 0)
-		spw_store_commit_release(state->store);
+	int rc = spw_state_enter_attached(state);
+
+	return rc ? rc : spw_store_commit_release(state->store);
 }

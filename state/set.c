@@ -8,18 +8,6 @@
 
 #include "util/util.h"
 
-/* What was restored is what is committed, until the next commit. */
-static int check_restored(struct spw_store *store)
-{
-	struct spw_store_stats stats;
-
-	spw_store_stats(store, &stats, sizeof(stats));
-	if (stats.commits == 0)
-		return 0;
-	return spw_error(-EALREADY, "the store has made a commit since it was opened: open it "
-				    "again to have its records");
-}
-
 static int no_memory(void)
 {
 	return spw_error(-ENOMEM, "no memory for what is committed");
@@ -61,6 +49,28 @@ static int read_objects(struct spw_store *store, struct state_set *set)
 	return spw_store_committed_objects(store, set->objects, set->lens, set->info.objects);
 }
 
+/*
+ * Objects that somebody has freed since are those of a commit before the last, or of a state that
+ * was closed. Nothing is read: beyond the end of an object there are no bytes.
+ */
+static int check_objects(struct spw_store *store, const struct state_set *set)
+{
+	for (uint32_t i = 0; i < set->info.objects; i++) {
+		struct spw_request *request;
+		uint8_t byte;
+		int rc = spw_store_get(store, set->objects[i], set->lens[i], &byte, 1, SPW_PREFETCH,
+				       NULL, &request);
+
+		if (rc == -ENOENT)
+			return spw_error(-EALREADY,
+					 "what the store had when it was opened was used and given "
+					 "up since: open the store again");
+		if (rc != -ERANGE)
+			return rc;
+	}
+	return 0;
+}
+
 /* An object is as long as its record. */
 static int check_lens(const struct state_set *set)
 {
@@ -85,11 +95,11 @@ int spw_state_set_read(struct spw_store *store, struct state_set *set)
 	memset(set, 0, sizeof(*set));
 	rc = spw_store_committed(store, &set->info, sizeof(set->info));
 	if (rc == 0)
-		rc = check_restored(store);
-	if (rc == 0)
 		rc = read_manifest(store, set);
 	if (rc == 0)
 		rc = read_objects(store, set);
+	if (rc == 0)
+		rc = check_objects(store, set);
 	return rc ? rc : check_lens(set);
 }
 

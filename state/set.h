@@ -19,7 +19,7 @@ struct state_set {
  * spw_state_set_read - what opening the store has restored
  * @set:  to be given to spw_state_set_free() whatever this returns
  *
- * Return: 0; -ENODATA nothing is committed; -EALREADY something else was since; -EUCLEAN it is no
+ * Return: 0; -ENODATA nothing is committed; -EALREADY its objects are given up; -EUCLEAN it is no
  * state's; -EPROTONOSUPPORT a newer version's; -ENOMEM.
  */
 int spw_state_set_read(struct spw_store *store, struct state_set *set);

@@ -185,7 +185,7 @@ SPW_EXPORT int spw_state_commit(struct spw_state *state, uint64_t number, const 
 				size_t extra_len, bool keep_previous);
 
 /* As spw_store_commit_release(). */
-SPW_EXPORT void spw_state_commit_release(struct spw_state *state);
+SPW_EXPORT int spw_state_commit_release(struct spw_state *state);
 
 SPW_EXPORT void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats,
 				size_t size);
