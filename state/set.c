@@ -65,6 +65,7 @@ static int check_objects(struct spw_store *store, const struct state_set *set)
 			return spw_error(-EALREADY,
 					 "what the store had when it was opened was used and given "
 					 "up since: open the store again");
+		SPW_ASSERT(rc != 0);
 		if (rc != -ERANGE)
 			return rc;
 	}
