@@ -2,19 +2,21 @@
 /*
  * state/ahead.c - which records are in memory: those that are used next
  *
- * Wanted are the records whose next use is nearest, as many as there are buffers that the caller
- * does not have. What of them is on the drives is read, the nearest first. What is not wanted makes
- * room, the farthest first: a clean record is dropped when its buffer is needed, a changed one is
- * put as soon as it is known that its buffer will be. So which records move, and how many bytes,
- * follows from the order alone, not from how fast the drives are; and a record that goes could not
- * have stayed in the place of another that is used later (Belady).
+ * Wanted are as many records as there are buffers that the caller does not have: the next few of
+ * the order, then what is in memory already and still to be used in this pass, then the next ones
+ * again. What of them is on the drives is read, the nearest first. What is not wanted makes room,
+ * the farthest first: a clean record is dropped when its buffer is needed, a changed one is put as
+ * soon as it is known that its buffer will be.
  *
  * Of N records in B buffers that are used up and down in turn, the B that were used last are
- * wanted at the end of a pass, and are the first of the next: N - B are read and as many written.
+ * wanted at the end of a pass, and are the first of the next: N - B are read and as many written,
+ * however fast the drives are. In the same direction always, which is known only when the next pass
+ * begins, those that were used last are used last again, and stay but for the few.
  *
- * With four buffers one is used, one is ready, one comes and one goes. When the caller gives a
- * record and takes the next one, the put that has ended meanwhile leaves its buffer to the next
- * read: a pass takes as long as its use, or as its reads, or as its writes, whichever is longest.
+ * The few are one in use, one that is ready, and those that come and go. With four buffers one is
+ * used, one ready, one comes and one goes: when the caller gives a record and takes the next one,
+ * the put that has ended meanwhile leaves its buffer to the next read. So a pass takes as long as
+ * its use, or as its reads, or as its writes, whichever is longest.
  */
 #include "state/internal.h"
 
@@ -24,24 +26,70 @@ static void want(struct spw_state *state, uint32_t number)
 	state->wanted[state->wanted_count++] = number;
 }
 
+static bool is_wanted(const struct spw_state *state, const struct record *record)
+{
+	return record->wanted == state->looks;
+}
+
+/* The nearest that are not wanted yet, until there are @count. */
+static void want_nearest(struct spw_state *state, uint32_t count)
+{
+	struct walk walk = spw_order_walk(state);
+	uint32_t number;
+
+	while (state->wanted_count < count && spw_order_next(state, &walk, &number))
+		if (!is_wanted(state, &state->records[number]) &&
+		    state->records[number].state != RECORD_TAKEN)
+			want(state, number);
+}
+
+/* Still to be used in this pass, and in memory, or about to be. */
+static bool is_early(const struct record *record)
+{
+	return record->place != NONE && !record->used && record->state != RECORD_TAKEN;
+}
+
+/* Of those wanted from @begin on the farthest is not. */
+static void want_one_less(struct spw_state *state, uint32_t begin)
+{
+	uint32_t farthest = begin, last = --state->wanted_count;
+
+	for (uint32_t i = begin + 1; i <= last; i++)
+		if (state->records[state->wanted[i]].place >
+		    state->records[state->wanted[farthest]].place)
+			farthest = i;
+	state->records[state->wanted[farthest]].wanted = 0;
+	state->wanted[farthest] = state->wanted[last];
+}
+
+/* What is in memory early; the nearest of it, so that there are no more than @count. */
+static void want_early(struct spw_state *state, uint32_t count)
+{
+	uint32_t begin = state->wanted_count;
+
+	for (uint32_t i = 0; i < state->count.buffers; i++) {
+		uint32_t number = state->buffer_records[i];
+
+		if (number != NONE && is_early(&state->records[number]) &&
+		    !is_wanted(state, &state->records[number]))
+			want(state, number);
+	}
+	while (state->wanted_count > count)
+		want_one_less(state, begin);
+}
+
 /* Find what is wanted. */
 static void look(struct spw_state *state, uint32_t first)
 {
-	struct walk walk = spw_order_walk(state);
-	uint32_t room = state->count.buffers - state->taken, number;
+	uint32_t room = state->count.buffers - state->taken;
 
 	state->looks++;
 	state->wanted_count = 0;
 	if (first != NONE)
 		want(state, first);
-	while (state->wanted_count < room && spw_order_next(state, &walk, &number))
-		if (number != first && state->records[number].state != RECORD_TAKEN)
-			want(state, number);
-}
-
-static bool is_wanted(const struct spw_state *state, const struct record *record)
-{
-	return record->wanted == state->looks;
+	want_nearest(state, SPW_MIN(state->few - SPW_MIN(state->taken, state->few), room));
+	want_early(state, room);
+	want_nearest(state, room);
 }
 
 /*

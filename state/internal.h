@@ -109,11 +109,12 @@ struct spw_state {
 	uint32_t request_records[2 * TRANSFERS_MAX];
 	uint32_t request_count;
 	uint32_t transfers_max; /* in each direction */
+	uint32_t few;           /* buffers that keep drives and caller busy (ahead.c) */
 	uint32_t loading, storing, taken;
 
 	uint64_t calls;   /* so far; the number of the one that runs */
 	uint64_t looks;   /* ahead, so far */
-	uint32_t *wanted; /* of the last look: the records, the next one first */
+	uint32_t *wanted; /* found by the last look; room for twice as many as buffers */
 	uint32_t wanted_count;
 	struct failure read_failure, write_failure;
 

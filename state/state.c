@@ -67,7 +67,7 @@ static int get_buffers(struct spw_state *state)
 	state->buffers = calloc(count, sizeof(*state->buffers));
 	state->buffer_records = calloc(count, sizeof(*state->buffer_records));
 	state->buffers_free = calloc(count, sizeof(*state->buffers_free));
-	state->wanted = calloc(count, sizeof(*state->wanted));
+	state->wanted = calloc(2 * (size_t)count, sizeof(*state->wanted));
 	if (!state->buffers || !state->buffer_records || !state->buffers_free || !state->wanted)
 		return spw_error(-ENOMEM, "no memory for a state of %u buffers", count);
 	for (uint32_t i = 0; i < count; i++) {
@@ -114,6 +114,7 @@ int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 							    state->opts.record_bytes_max);
 		state->count.memory_bytes = state->count.buffers * state->opts.record_bytes_max;
 		state->transfers_max = transfers_of(store, state);
+		state->few = SPW_MIN(2 + 2 * state->transfers_max, state->count.buffers);
 		rc = get_buffers(state);
 	}
 	if (rc) {
