@@ -13,7 +13,8 @@ static const unsigned speeds[] = {0, 1, 3};
 
 static const struct {
 	uint32_t buffers, records;
-} sizes[] = {{4, 4}, {4, 5}, {4, 6}, {4, 40}, {5, 40}, {7, 40}, {8, 9}, {16, 40}, {39, 40}, {64, 40}};
+} sizes[] = {{4, 4},  {4, 5}, {4, 6},   {4, 40},  {5, 40},
+	     {7, 40}, {8, 9}, {16, 40}, {39, 40}, {64, 40}};
 
 /* Passes up and down in turn: what does not fit moves once each way, and nothing else. */
 static void check_up_and_down(uint32_t buffers, uint32_t records, bool commits)
