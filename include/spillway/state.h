@@ -21,17 +21,21 @@
  *   Memory     opts.memory_bytes of the store's arena, in buffers of opts.record_bytes_max each;
  *              drives move bytes from and to them without a copy. What spw_state_take() gives is
  *              the caller's until spw_state_give().
- *   Order      A record that is used again soonest is not the one to be written: when memory is
- *              needed, the clean or changed record goes whose next use, by the orders given, is the
- *              farthest (Belady). So of passes that go up and down in turn, what was used last is
- *              still there when the next begins.
- *   Writing    A changed record is put as a new object; the object before is freed when that has
- *              ended, so no record is ever torn. Each put finds the drives that are fastest now.
+ *   Order      In memory are the records whose next use, by the order given, is the nearest; when
+ *              room is needed, the one goes whose next use is the farthest. So of N records in
+ *              memory for B, passes that go up and down in turn read N - B records each and write
+ *              as many: what was used last is still there when the next pass begins.
+ *   Writing    A changed record is put as a new object as soon as it is known that it has to go;
+ *              the object before is freed when that has ended, so no record is ever torn. Each put
+ *              finds the drives that are fastest now.
  *   Durable    After spw_state_commit() all records are on the drives as they are at that moment,
  *              whatever happens. Until the next commit a crash goes back to them.
  *   Errors     0 or a count, or a negative errno with spw_last_error() in words. A failed write
- *              keeps the record in memory, and is reported by the next call that needs the room,
- *              or by the commit. Nothing is lost while the process lives.
+ *              keeps the record in memory, is logged and counted, and made again by the next call;
+ *              it is reported by one that needs the room, or by the commit. Nothing is lost while
+ *              the process lives.
+ *   Fork       A state belongs to the process that opened it: in a child of fork(2) its calls fail
+ *              with -EPERM, and spw_state_close() frees what the child has of it.
  *   Promise    take gives the bytes that were in the record when it was given back last, or an
  *              error. Never other bytes.
  */
@@ -58,8 +62,8 @@ struct spw_state; /* opaque */
 struct spw_state_opts {
 	size_t size; /* sizeof *this as the caller knows it */
 	/*
-	 * Memory for records; rounded down to whole buffers. Default 0: four buffers, the least
-	 * with which one is used while one comes, one goes and one waits
+	 * Memory for records; rounded down to whole buffers. Default 0: four buffers, the least:
+	 * one is used while one is ready, one comes and one goes
 	 */
 	uint64_t memory_bytes;
 	uint64_t record_bytes_max; /* the longest record; default 32 MiB */
@@ -91,16 +95,22 @@ SPW_EXPORT void spw_state_opts_init(struct spw_state_opts *opts, size_t size);
 
 /**
  * spw_state_open - hold training state in a store
- * @store:  open, not in inline mode; stays the caller's, and must outlive the state. Its objects
- *          and commits are the state's from now on: nobody else commits in it
+ * @store:  open, not in inline mode; stays the caller's, and must outlive the state. What it has
+ *          committed is the state's from now on: nobody else commits in it, or has a second state
+ *          in it. Others may put and get objects of their own
+ * @opts:   options, or NULL for the defaults
+ * @state:  set on success, else NULL
  *
- * Return: 0; -EINVAL options; -ENOBUFS the store's arena has no such memory (says how much to
- * open it with); -EBUSY the store has a state already.
+ * Return: 0; -EINVAL options; -ENOBUFS the store's arena has no such memory (says by how much it
+ * is to be larger); -ENOMEM.
  */
 SPW_EXPORT int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 			      struct spw_state **state);
 
-/* Waits for I/O in flight. What was changed since the last commit is not durable. */
+/*
+ * Waits for I/O in flight, and frees the objects of all records. What was changed since the last
+ * commit is lost; what was committed is there when the store is opened again.
+ */
 SPW_EXPORT void spw_state_close(struct spw_state *state);
 
 /**
@@ -111,7 +121,8 @@ SPW_EXPORT void spw_state_close(struct spw_state *state);
  *           durable is attached, else not read; at most SPW_STATE_SHAPE_BYTES_MAX
  * @record:  set to its number, from 0 on in the order of the calls
  *
- * Return: 0; -EINVAL; -EEXIST the name is taken; -E2BIG too many; -EALREADY attached.
+ * Return: 0; -EINVAL; -EEXIST the name is taken; -E2BIG too many, or their names and shapes are
+ * too long for a commit; -EALREADY attached; -ENOMEM.
  */
 SPW_EXPORT int spw_state_add(struct spw_state *state, const char *name, uint64_t len,
 			     const void *shape, size_t shape_len, uint32_t *record);
@@ -119,13 +130,16 @@ SPW_EXPORT int spw_state_add(struct spw_state *state, const char *name, uint64_t
 /**
  * spw_state_attach - all records are declared: take up what the store has committed, if anything
  *
- * The store must have room for every record twice, since a commit stays until the next is durable;
- * said here, before the first step.
+ * Records are found by their names, whatever the order. The store must have room for every record
+ * twice, since a commit stays until the next is durable; said here, before the first step. Until
+ * the release of a commit that is kept, what changes takes room a third time.
  *
- * Return: 1 the records have the bytes of the last commit; 0 nothing is committed: they are zero;
- * -ENOSPC the store is too small (says by how many bytes); -EUCLEAN what is committed has other
- * records (names the first that is missing, too many, or of another length or shape); nothing is
- * changed then.
+ * Return: 1 the records have the bytes of the commit that the store has restored; 0 nothing is
+ * committed: they are zero; -EINVAL no record; -ENOSPC the store is too small (says by how many
+ * bytes); -EUCLEAN what is committed is no state, or has other records (names the first that is
+ * missing, too many, or of another length or shape); -EPROTONOSUPPORT it is a newer version's;
+ * -EALREADY attached, or what the store had restored was used by another state since: open it
+ * again; -ENOMEM. After an error nothing is changed.
  */
 SPW_EXPORT int spw_state_attach(struct spw_state *state);
 
@@ -145,7 +159,8 @@ SPW_EXPORT int spw_state_extra(const struct spw_state *state, void *extra, size_
  * @order:  each at most once; copied
  *
  * Reading ahead begins at once. What follows after this pass is not known: it is taken to be the
- * same in reverse. A take out of order is served all the same, and counted.
+ * same in reverse. Records that are not named are taken to be used after all others. A take out of
+ * order is served all the same, and counted.
  *
  * Return: 0; -EINVAL a number that is none or is there twice; -EBUSY a record is taken.
  */
@@ -155,10 +170,12 @@ SPW_EXPORT int spw_state_pass(struct spw_state *state, const uint32_t order[], u
  * spw_state_take - a record's bytes, to be read and changed
  * @memory:  set: aligned to 4096, as long as the record
  *
- * Waits until it is in memory. As many may be taken at once as there are buffers but one.
+ * Waits until it is in memory, and, if a put of it is under way, until that has ended. As many may
+ * be taken at once as there are buffers but one.
  *
- * Return: 0; -EALREADY it is taken; -ENOBUFS all buffers are taken; -EBADMSG, -EIO: as
- * spw_store_get(); how a write failed without which there is no room.
+ * Return: 0; -EINVAL no such record, or not attached; -EALREADY it is taken; -ENOBUFS that many are
+ * taken, or as spw_store_get(); -EBADMSG, -EIO: how reading it failed; how a write failed without
+ * which there is no room. After an error it can be tried again.
  */
 SPW_EXPORT int spw_state_take(struct spw_state *state, uint32_t record, void **memory);
 
@@ -166,7 +183,8 @@ SPW_EXPORT int spw_state_take(struct spw_state *state, uint32_t record, void **m
  * spw_state_give - a record was used
  * @changed:  its bytes are others than before
  *
- * Does not wait. Return: 0; -EINVAL it is not taken.
+ * The memory is not the caller's any more. Does not wait for drives. Return: 0; -EINVAL it is not
+ * taken.
  */
 SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool changed);
 
@@ -176,15 +194,17 @@ SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool cha
  * @extra:          any bytes that belong to it
  * @keep_previous:  as of spw_store_commit()
  *
- * Waits for the puts of changed records that are in memory, and for the drives. Records that never
- * were given back changed are zero, and take no space. None may be taken.
+ * Waits for the puts of changed records that are in memory, and for the drives. They stay in memory.
+ * Records that never were given back changed are zero, and take no space. None may be taken.
  *
- * Return: 0; -EBUSY one is taken; as spw_store_commit().
+ * Return: 0; -EBUSY one is taken; -E2BIG @extra_len; how the put of a record failed; as
+ * spw_store_commit(). After an error the commit before is durable still (spw_store_commit() says
+ * when it may be this one), and nothing in memory is lost.
  */
 SPW_EXPORT int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra,
 				size_t extra_len, bool keep_previous);
 
-/* As spw_store_commit_release(). */
+/* As spw_store_commit_release(), which blocks. */
 SPW_EXPORT int spw_state_commit_release(struct spw_state *state);
 
 SPW_EXPORT void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats,
@@ -192,14 +212,18 @@ SPW_EXPORT void spw_state_stats(const struct spw_state *state, struct spw_state_
 
 /* ---- What a commit holds, without declaring anything: for tools ---- */
 
-/* How many records the store's commit has; -ENODATA none is committed; -EUCLEAN it is no state's.
+/*
+ * How many records the commit has that opening the store has restored; -ENODATA none was; -EUCLEAN
+ * it is no state's; -EALREADY as spw_state_attach().
  */
 SPW_EXPORT int spw_state_committed_count(struct spw_store *store);
 
 /**
- * spw_state_committed - call @each for every record of the store's commit, in order
+ * spw_state_committed - call @each for every record of that commit, in order
  * @each:  @object's value is 0 where the record is zero. Another value than 0 ends it, and is
- *         returned. What it is given is valid during the call only
+ *         returned. What it is given is valid during the call only, but for the object
+ *
+ * Return: 0; as spw_state_committed_count(); what @each returned.
  */
 SPW_EXPORT int spw_state_committed(struct spw_store *store,
 				   int (*each)(void *context, const char *name, uint64_t len,
