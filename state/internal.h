@@ -13,8 +13,8 @@
  * TAKEN      The caller has its buffer.
  *
  * Rules, cited by asserts
- *   STATE-1    A record has a buffer if and only if it is not STORED; a buffer has one record, or is
- *              among the free ones.
+ *   STATE-1    A record has a buffer if and only if it is not STORED; a buffer has one record, or
+ *              is among the free ones.
  *   STATE-2    From or into a buffer at most one transfer is under way: that of its LOADING or
  *              STORING record. So the caller's memory is no drive's, and the other way round.
  *   STATE-3    Only what is CLEAN loses its buffer, but for a read that failed: the bytes are on

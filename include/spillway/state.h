@@ -194,7 +194,7 @@ SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool cha
  * @extra:          any bytes that belong to it
  * @keep_previous:  as of spw_store_commit()
  *
- * Waits for the puts of changed records that are in memory, and for the drives. They stay in memory.
+ * Waits for the puts of changed records that are in memory, where they stay, and for the drives.
  * Records that never were given back changed are zero, and take no space. None may be taken.
  *
  * Return: 0; -EBUSY one is taken; -E2BIG @extra_len; how the put of a record failed; as

@@ -160,6 +160,18 @@ STATE_CASE(test_nobody_waits_when_drives_are_fast)
 	assert_int_equal(after.wait_ns, before.wait_ns);
 }
 
+STATE_CASE(test_a_read_ahead_that_is_waited_for_becomes_urgent)
+{
+	open_with(4, 12);
+	pass(12, false, 0, 1);
+	begin_pass(12, true);
+	for (uint32_t i = 12; i-- > 8;)
+		use(i, 1, 2);
+	assert_int_equal(fake.raises, 0);
+	use(7, 1, 2);
+	assert_true(fake.raises > 0);
+}
+
 /* A take from outside the order, and one of what is on its way to the drives. */
 STATE_CASE(test_takes_out_of_order_are_served_and_counted)
 {
