@@ -88,6 +88,8 @@ static int check_commit(const struct spw_store *store, const spw_object objects[
 {
 	const struct spw_commits *commits = store->commits;
 
+	if (store->opts.read_only)
+		return spw_error(-EROFS, "the store was opened to be read only");
 	if ((count > 0 && !objects) || (len > 0 && !record))
 		return spw_error(-EINVAL, "a commit of objects or of a record that are not given");
 	if (number > SPW_COMMIT_NUMBER_MAX)

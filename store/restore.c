@@ -278,7 +278,7 @@ static int restore(struct spw_store *store)
 			rc = restore_set(store, &found.commits[slot], &manifest);
 		free(bytes);
 	}
-	return rc ? rc : give_up_others(store, &found, slot);
+	return rc || store->opts.read_only ? rc : give_up_others(store, &found, slot);
 }
 
 int spw_restore(struct spw_store *store)

@@ -5,6 +5,14 @@
 
 #include "store/internal.h"
 
+/* Return: 0; -EPERM; -EROFS. */
+static int may_write(const struct spw_store *store)
+{
+	if (store->opts.read_only)
+		return spw_error(-EROFS, "the store was opened to be read only");
+	return spw_store_owned(store);
+}
+
 static int put(struct spw_store *store, const void *bytes, const struct iovec *vector, uint64_t len,
 	       const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
@@ -16,7 +24,7 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 		*out = NULL;
 	if (len == 0 || (!bytes && !vector) || (!notify && !out))
 		return spw_error(-EINVAL, "put needs bytes, and a notify or a request to wait for");
-	rc = spw_store_owned(store);
+	rc = may_write(store);
 	if (!rc)
 		rc = spw_object_create(store, len, id);
 	if (rc)
@@ -125,7 +133,9 @@ int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
 int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
 		   struct spw_request **out)
 {
-	return submit_upkeep(store, REQUEST_TRIM, 0, NULL, 0, notify, out);
+	int rc = may_write(store);
+
+	return rc ? rc : submit_upkeep(store, REQUEST_TRIM, 0, NULL, 0, notify, out);
 }
 
 int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,

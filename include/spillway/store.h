@@ -95,6 +95,11 @@ struct spw_store_opts {
 	 * are: spw_committed()
 	 */
 	uint64_t commit_number;
+	/*
+	 * to look at what is committed: nothing is put, trimmed, committed or given up (-EROFS);
+	 * default false
+	 */
+	bool read_only;
 };
 
 /*

@@ -110,30 +110,31 @@ void sim_check_inside(void)
 	check_transfers(store);
 }
 
-static void check_pieces(const struct spw_store *store)
+static void check_pieces(const struct spw_store *store, uint32_t held)
 {
 	uint32_t idle = 0;
 
 	for (uint32_t i = store->piece_free; i != PIECE_NONE; i = store->pieces[i].next)
 		idle++;
-	if (idle != store->pieces_fresh)
+	if (idle + held != store->pieces_fresh)
 		sim_fail("inside the store: %u of %u chunk descriptors were not given back",
-			 store->pieces_fresh - idle, store->pieces_fresh);
+			 store->pieces_fresh - idle - held, store->pieces_fresh);
 }
 
 /* After the last request has ended and the last object was freed. */
-void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces)
+void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manifests)
 {
 	struct spw_store *store = sim_world.store;
+	uint64_t used_blocks = 0;
 
 	sim_check_inside();
 	REQUIRE(store->transfers_in_flight == 0);
 	REQUIRE(!store->writes_first && store->reads_waiting == 0 && !store->flush_first &&
 		!store->flushing);
-	REQUIRE(atomic_load(&store->objects_alive) == 0);
+	REQUIRE(atomic_load(&store->objects_alive) == manifests);
 	REQUIRE(atomic_load(&store->request_slots.taken) == 0);
-	REQUIRE(atomic_load(&store->object_slots.taken) == 0);
-	check_pieces(store);
+	REQUIRE(atomic_load(&store->object_slots.taken) == manifests);
+	check_pieces(store, manifests);
 	if (store->bounces_free != bounces)
 		sim_fail("inside the store: %u copy buffers were not given back",
 			 bounces - store->bounces_free);
@@ -146,10 +147,11 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces)
 		if (broken)
 			sim_fail("inside the store: invariant %d of the allocator of drive %u",
 				 broken, i);
-		REQUIRE(spw_alloc_blocks_free(store->drives[i].alloc) ==
-			store->drives[i].blocks_total);
+		used_blocks += store->drives[i].blocks_total -
+			       spw_alloc_blocks_free(store->drives[i].alloc);
 		REQUIRE(store->drives[i].in_flight == 0);
 	}
+	REQUIRE(used_blocks == manifests);
 }
 
 void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
@@ -164,7 +166,8 @@ void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		sim_drives[i].allowed = (struct sim_range){
 			.offset_bytes = store->drives[i].base_bytes,
-			.len_bytes = store->drives[i].blocks_total * store->block_bytes,
+			/* With the blocks for commits. */
+			.len_bytes = store->assembly.superblocks[i].partition_bytes,
 		};
 }
 

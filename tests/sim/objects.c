@@ -11,7 +11,7 @@
 #include "tests/sim/sim.h"
 #include "util/util.h"
 
-#define OBJECTS    96
+#define OBJECTS    SIM_OBJECTS
 #define REQUESTS   160
 #define GUARD      64
 #define GUARD_BYTE 0x6b
@@ -110,7 +110,7 @@ static uint64_t bytes_taken(void)
 	for (unsigned i = 0; i < OBJECTS; i++)
 		bytes += objects[i].used ? spw_round_up(objects[i].len, sim_inside_block_bytes())
 					 : 0;
-	return bytes;
+	return bytes + sim_commits_bytes();
 }
 
 /* As long as there is a drive that takes it, and room on it, a put does not fail. */
@@ -572,6 +572,35 @@ bool sim_objects_step(const struct sim_step *step)
 	}
 }
 
+/* ---- What is durable ---- */
+
+unsigned sim_objects_committable(spw_object ids[], struct sim_kept kept[], unsigned most)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < OBJECTS && count < most; i++) {
+		const struct model_object *object = &objects[i];
+
+		if (!object->used || !object->alive || !object->put_ended || object->put_res)
+			continue;
+		ids[count] = object->id;
+		kept[count++] = (struct sim_kept){object->expected, object->len};
+	}
+	return count;
+}
+
+void sim_objects_restored(spw_object id, const struct sim_kept *kept)
+{
+	struct model_object *object = objects;
+
+	while (object->used)
+		object++;
+	*object = (struct model_object){
+		.used = true, .alive = true, .id = id, .len = kept->len, .put_ended = true};
+	/* It is only read. */
+	memcpy(&object->expected, &kept->expected, sizeof(object->expected));
+}
+
 /* ---- All of them ---- */
 
 static void check_starved(const struct model_request *request)
@@ -665,7 +694,8 @@ void sim_objects_check_counts(void)
 {
 	struct spw_store_stats stats;
 
-	if (sim_world.config->has_cache)
+	/* Nor when commits have put what describes them. */
+	if (sim_world.config->has_cache || sim_commits_attempted())
 		return;
 	spw_store_stats(sim_world.store, &stats, sizeof(stats));
 	if (stats.puts != counted.puts || stats.gets != counted.gets ||
@@ -695,8 +725,8 @@ void sim_objects_check_stats(void)
 	uint64_t block = sim_inside_block_bytes(), least = 0, most = 0;
 
 	check_drive_stats();
-	/* The cache has objects of its own. */
-	if (sim_world.config->has_cache)
+	/* The cache has objects of its own, and what is committed is held after it was freed. */
+	if (sim_world.config->has_cache || sim_commits_attempted())
 		return;
 	spw_store_stats(sim_world.store, &stats, sizeof(stats));
 	for (unsigned i = 0; i < OBJECTS; i++) {

@@ -17,6 +17,7 @@
 #include "tests/wrap.h"
 
 #define SIM_STEPS_MAX 512
+#define SIM_OBJECTS   96
 
 /* ---- steps.c: what a run does ---- */
 
@@ -26,6 +27,7 @@
 	X(FREE, free)         \
 	X(CANCEL, cancel)     \
 	X(RAISE, raise)       \
+	X(COMMIT, commit)     \
 	X(WAIT, wait)         \
 	X(POLL, poll)         \
 	X(SETTLE, settle)     \
@@ -130,10 +132,31 @@ unsigned sim_objects_alive(void);
 void sim_objects_check_stats(void);
 void sim_objects_check_counts(void);
 
+/* What an object must give. */
+struct sim_kept {
+	const uint8_t *expected;
+	uint64_t len;
+};
+/* Up to @most objects that are stored. Return: how many. */
+unsigned sim_objects_committable(spw_object ids[], struct sim_kept kept[], unsigned most);
+void sim_objects_restored(spw_object id, const struct sim_kept *kept);
+
+/* ---- commits.c: what is durable, against a model ---- */
+
+void sim_commits_begin(void);
+bool sim_commits_step(const struct sim_step *step);
+bool sim_commits_attempted(void);
+void sim_commits_blackout(void);
+bool sim_commits_may_be_lost(void);
+uint64_t sim_commits_bytes(void);
+void sim_commits_opened(void);
+bool sim_commits_end(void);
+
 /* ---- inside.c: what the store's own structures say ---- */
 
 void sim_check_inside(void);
-void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces);
+/* But for @manifests: descriptions of sets of nothing, of a block each. */
+void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manifests);
 void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces);
 uint32_t sim_inside_transfers(void);
 bool sim_inside_no_requests(void);

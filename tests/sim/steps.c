@@ -92,7 +92,7 @@ static const unsigned weights[SIM_STEPS] = {
 	[SIM_STEP_FAULT] = 12, [SIM_STEP_OFFER] = 24,   [SIM_STEP_TAKE] = 24,
 	[SIM_STEP_RETURN] = 8, [SIM_STEP_RELEASE] = 16, [SIM_STEP_DRAIN] = 16,
 	[SIM_STEP_STEP] = 2,   [SIM_STEP_STAGE] = 5,    [SIM_STEP_ENTER] = 6,
-	[SIM_STEP_LEAVE] = 5,
+	[SIM_STEP_LEAVE] = 5,  [SIM_STEP_COMMIT] = 3,
 };
 
 static void draw_weights(const struct sim_config *config, uint64_t *random,

@@ -168,6 +168,7 @@ static void write_superblocks(const struct sim_config *config)
 					    .logical_block_bytes = config->logical_block_bytes,
 					    .chunk_bytes = config->chunk_bytes,
 					    .partition_count = config->partitions,
+					    .features_incompatible = SPW_FEATURE_COMMITS,
 					    .complete = true,
 					    .created_unix_s = 1};
 		uint8_t block[SPW_SUPERBLOCK_BYTES];
@@ -235,7 +236,10 @@ static bool open_store(const struct sim_config *config)
 		sim_disarm(i);
 		sim_drives[i].allowed.len_bytes = 0;
 		sound &= is_sound(&sim_drives[i]);
+		/* Opening may write: it gives up a commit that was kept. */
+		sound &= !sim_drives[i].injected[SIM_STICKY];
 	}
+	sound &= !sim_commits_may_be_lost();
 	rc = spw_store_open(paths, sim_drive_count, &config->store, &sim_world.store);
 	if (rc && sound)
 		sim_fail("the store cannot be opened although all drives are sound: %d, %s", rc,
@@ -247,6 +251,7 @@ static bool open_store(const struct sim_config *config)
 		return false;
 	sim_inside_opened(&arena_bytes_used, &bounces);
 	sim_objects_begin();
+	sim_commits_opened();
 	if (config->has_cache)
 		sim_tensors_begin();
 	return true;
@@ -293,6 +298,8 @@ static bool do_reopen(const struct sim_config *config, bool blackout)
 		sim_power_off(i);
 		sim_drives[i].injected[SIM_POWER]++;
 	}
+	if (blackout)
+		sim_commits_blackout();
 	close_store();
 	for (unsigned i = 0; blackout && i < sim_drive_count; i++)
 		sim_power_on(i);
@@ -314,6 +321,8 @@ static bool do_step(const struct sim_config *config, const struct sim_step *step
 	case SIM_STEP_BLACKOUT: return do_reopen(config, step->kind == SIM_STEP_BLACKOUT);
 	default: break;
 	}
+	if (step->kind == SIM_STEP_COMMIT)
+		return config->has_store && sim_commits_step(step);
 	if (step->kind >= SIM_STEP_OFFER)
 		return config->has_cache && sim_tensors_step(step);
 	return config->has_store && sim_objects_step(step);
@@ -322,16 +331,22 @@ static bool do_step(const struct sim_config *config, const struct sim_step *step
 /* Everything ends, everything is given back, and then nothing is left. */
 static void end_run(void)
 {
+	bool attempted, emptied = true;
+
 	if (sim_world.config->has_cache)
 		sim_tensors_end(false);
 	sim_objects_settle(true);
+	attempted = sim_commits_attempted();
+	if (attempted)
+		emptied = sim_commits_end();
 	for (unsigned i = 0; sim_inside_transfers() > 0; i++) {
 		if (i > 100000)
 			sim_fail("transfers do not end");
 		sim_turn(true);
 	}
 	sim_turn(false);
-	sim_check_empty(arena_bytes_used, bounces);
+	if (emptied)
+		sim_check_empty(arena_bytes_used, bounces, attempted);
 	sim_objects_check_stats();
 	sim_objects_check_counts();
 	close_store();
@@ -348,6 +363,7 @@ void sim_run(const struct sim_config *config, const struct sim_step *steps, unsi
 	sim_world.pool_used = 0;
 	sim_world.config = config;
 	make_drives(config);
+	sim_commits_begin();
 	if (!open_store(config))
 		sim_fail("a new store cannot be opened: %s", spw_last_error());
 	for (unsigned i = 0; i < count && sim_world.store; i++) {

@@ -39,7 +39,7 @@ static const struct {
 	ABI(struct spw_drive_info, reason, 660, 920),
 	ABI(struct spw_probe_info, unknown_data, 1000, 1008),
 	ABI(spw_object, value, 0, 8),
-	ABI(struct spw_store_opts, commit_number, 80, 88),
+	ABI(struct spw_store_opts, read_only, 88, 96),
 	ABI(struct spw_commit_info, previous, 32, 40),
 	ABI(struct spw_notify, context, 8, 16),
 	ABI(struct spw_store_stats, bytes_trimmed, 224, 232),

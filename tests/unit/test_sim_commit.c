@@ -46,7 +46,7 @@ static void make_drives(uint32_t unit, uint32_t partitions)
 	assert_ok(spw_format(paths, DRIVES, &opts, NULL));
 }
 
-static int open_with(uint64_t commit_number)
+static int open_how(uint64_t commit_number, bool read_only)
 {
 	struct spw_store_opts opts;
 
@@ -57,7 +57,13 @@ static int open_with(uint64_t commit_number)
 	opts.requests_max = 64;
 	opts.objects_max = 64;
 	opts.commit_number = commit_number;
+	opts.read_only = read_only;
 	return spw_store_open(paths, DRIVES, &opts, &store);
+}
+
+static int open_with(uint64_t commit_number)
+{
+	return open_how(commit_number, false);
 }
 
 static void open_store(void)
@@ -303,10 +309,23 @@ CASE_WITH(test_previous_is_kept, NULL, tear_down)
 /* Who takes the newest gives up the one that was kept, and may then use its blocks. */
 CASE_WITH(test_newest_gives_up_the_previous, NULL, tear_down)
 {
+	struct spw_request *request;
+
 	make_drives(4096, 1);
 	open_store();
 	assert_ok(commit_step(1, true));
 	assert_ok(commit_step(2, true));
+	close_store();
+	/* Who only looks gives up nothing. */
+	for (uint64_t step = 2; step > 0; step--) {
+		assert_ok(open_how(step, true));
+		assert_int_equal(verify(), step);
+		assert_int_equal(commit_step(3, false), -EROFS);
+		assert_int_equal(spw_store_trim(store, NULL, &request), -EROFS);
+		assert_int_equal(spw_store_commit(store, NULL, 0, 3, NULL, 0, false), -EROFS);
+		close_store();
+	}
+	assert_ok(open_how(SPW_COMMIT_NONE, true));
 	close_store();
 	assert_int_equal(found(), 2);
 	assert_int_equal(open_with(1), -ENODATA);
@@ -503,7 +522,7 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 {
 	struct spw_commit commit;
 	struct spw_commit_place place = {.drive_count = DRIVES, .block_bytes = 4096};
-	uint8_t block[4096], junk[16] = {1};
+	uint8_t block[4096], junk[4] = {1};
 	const char *why;
 
 	make_drives(4096, 1);
@@ -516,8 +535,9 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 	assert_ok(spw_commit_decode(block, &place, 0, &commit, &why));
 	/* Drives are named in another order than they have. */
 	sim_drive_write(&sim_drives[1 - commit.pieces[0].drive],
-			SPW_LAYOUT_RESERVED_BYTES + commit.pieces[0].start_block * 4096, junk,
-			sizeof(junk));
+			SPW_LAYOUT_RESERVED_BYTES + commit.pieces[0].start_block * 4096 +
+				commit.manifest_bytes - sizeof(junk),
+			junk, sizeof(junk));
 	assert_int_equal(open_with(SPW_COMMIT_NEWEST), -EBADMSG);
 	expect_words("damaged");
 	expect_words("spillway state drop");
