@@ -33,7 +33,7 @@ lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
-layers   := util alloc layout engine drives store plan trace tensor
+layers   := util alloc layout engine drives store state plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
 tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)

@@ -10,6 +10,7 @@
 #include <spillway/format.h>
 #include <spillway/store.h>
 #include <spillway/status.h>
+#include <spillway/state.h>
 #include <spillway/plan.h>
 #include <spillway/trace.h>
 #include <spillway/cache.h>

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 
 checks=$ROOT/tests/check
-mkdir -p "$TEST_TMP"/tree/{util,alloc,layout,engine/nvme,engine/vfio,drives/vfio,store,tensor,tools/ui,include/spillway}
+mkdir -p "$TEST_TMP"/tree/{util,alloc,layout,engine/nvme,engine/vfio,drives/vfio,store,state,tensor,tools/ui,include/spillway}
 tree=$TEST_TMP/tree
 
 # plant FILE LINE: the file has one include.
@@ -59,6 +59,13 @@ expect_refused tensor/bad.c '#include "store/internal.h"'
 expect_refused tensor/bad.c '#include "engine/queue.h"'
 expect_refused tensor/bad.c '#include <spillway/engine.h>'
 expect_allowed tensor/good.c '#include <spillway/store.h>'
+
+begin "includes: state sees the store's header and nothing below"
+expect_refused state/bad.c '#include "store/internal.h"'
+expect_refused state/bad.c '#include "layout/commit.h"'
+expect_refused state/bad.c '#include <spillway/cache.h>'
+expect_refused store/bad.c '#include <spillway/state.h>'
+expect_allowed state/good.c '#include <spillway/store.h>'
 
 begin "includes: tools use only public headers and util"
 expect_refused tools/bad.c '#include "layout/layout.h"'

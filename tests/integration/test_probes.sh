@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 
 begin "the probes are in the library"
-sed -n 's/^[^#]*SPW_PROBE(\([a-z_]*\),.*/\1/p' "$ROOT"/{engine,store,tensor,tensor/control}/*.[ch] | sort -u >"$TEST_TMP/source"
+sed -n 's/^[^#]*SPW_PROBE(\([a-z_]*\),.*/\1/p' "$ROOT"/{engine,store,state,tensor,tensor/control}/*.[ch] | sort -u >"$TEST_TMP/source"
 expect_true "more than 5 probes" test "$(wc -l <"$TEST_TMP/source")" -gt 5
 if echo '#include <sys/sdt.h>' | ${CC:-gcc} -E - >/dev/null 2>&1; then
     readelf -n "$SPW_BUILD/libspillway.so" | sed -n '/Provider: spillway/{n; s/.*Name: //p}' | sort -u >"$TEST_TMP/built"

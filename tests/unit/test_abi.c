@@ -46,6 +46,8 @@ static const struct {
 	ABI(struct spw_drive_stats, full, 424, 432),
 	ABI(struct spw_status, drive, 496, 28144),
 	ABI(struct spw_status_name, partition, 40, 44),
+	ABI(struct spw_state_opts, log, 24, 40),
+	ABI(struct spw_state_stats, passes_departed, 160, 168),
 	ABI(struct spw_plan_tensor, must_keep, 40, 48),
 	ABI(struct spw_plan_step, calls, 40, 48),
 	ABI(struct spw_plan_drives, staging_bytes, 40, 48),

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/* state/attach.c - what is durable under the names that were declared is there again */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "state/internal.h"
+#include "state/set.h"
+
+/* What a store takes for anything: spillway/format.h, unless formatted with larger blocks. */
+#define BLOCK_BYTES 4096u
+/* A commit's description of an object, and of each of its pieces (docs/FORMAT.md). */
+#define OBJECT_ENTRY_BYTES 16u
+#define PIECE_ENTRY_BYTES  24u
+
+/* ---- Room ---- */
+
+/*
+ * Every record twice: as it is committed, and as it has been put since; those whose puts are under
+ * way once more. And the descriptions of two commits.
+ */
+static int check_room(const struct spw_state *state)
+{
+	uint64_t chunk_bytes = spw_store_chunk_bytes(state->store);
+	uint64_t records_bytes = 0, needed_bytes;
+	uint64_t description_bytes = spw_state_manifest_bytes(0) + state->entries_bytes;
+	struct spw_store_stats stats;
+
+	for (uint32_t i = 0; i < state->count.records; i++) {
+		uint64_t len_bytes = state->records[i].len_bytes;
+
+		records_bytes += spw_round_up(len_bytes, BLOCK_BYTES);
+		description_bytes +=
+			OBJECT_ENTRY_BYTES + PIECE_ENTRY_BYTES * (len_bytes / chunk_bytes + 1);
+	}
+	needed_bytes = 2 * (records_bytes + spw_round_up(description_bytes, BLOCK_BYTES)) +
+		       state->transfers_max * state->opts.record_bytes_max;
+	spw_store_stats(state->store, &stats, sizeof(stats));
+	if (needed_bytes <= stats.capacity_bytes)
+		return 0;
+	return spw_error(
+		-ENOSPC,
+		"the store is too small by %llu bytes: %u records of %s together are there twice, "
+		"as a "
+		"commit stays until the next is durable, which with what is under way takes %s; "
+		"this partition has %s",
+		(unsigned long long)(needed_bytes - stats.capacity_bytes), state->count.records,
+		SPW_SIZE_TEXT(state->count.total_bytes), SPW_SIZE_TEXT(needed_bytes),
+		SPW_SIZE_TEXT(stats.capacity_bytes));
+}
+
+/* ---- What is committed ---- */
+
+static int other_error(const struct state_set *set, const char *name, size_t name_len,
+		       const char *words)
+{
+	return spw_error(-EUCLEAN, "commit %llu of the store has other records: %.*s %s",
+			 (unsigned long long)set->info.number, (int)name_len, name, words);
+}
+
+/* Return: NULL, or what differs. */
+static const char *difference(const struct record *record, const struct spw_state_entry *entry)
+{
+	if (record->len_bytes != entry->len_bytes)
+		return "has another length there";
+	if (record->shape_len != entry->shape_len ||
+	    (entry->shape_len > 0 && memcmp(record->shape, entry->shape, entry->shape_len) != 0))
+		return "has another shape there";
+	return NULL;
+}
+
+/*
+ * @objects: set: of each record, by its number
+ * @found:   all false; set: whether the commit has it
+ */
+static int match(const struct spw_state *state, const struct state_set *set, spw_object *objects,
+		 bool *found)
+{
+	struct spw_state_manifest manifest = set->manifest;
+	struct spw_state_entry entry;
+
+	while (spw_state_manifest_next(&manifest, &entry)) {
+		uint32_t number = spw_record_find(state, entry.name, entry.name_len);
+		const char *words;
+
+		if (number == NONE)
+			return other_error(set, entry.name, entry.name_len,
+					   "is there, and was not declared");
+		if (found[number])
+			return other_error(set, entry.name, entry.name_len, "is there twice");
+		words = difference(&state->records[number], &entry);
+		if (words)
+			return other_error(set, entry.name, entry.name_len, words);
+		found[number] = true;
+		if (entry.object > 0)
+			objects[number] = set->objects[entry.object - 1];
+	}
+	for (uint32_t i = 0; i < state->count.records; i++)
+		if (!found[i])
+			return other_error(set, state->records[i].name,
+					   strlen(state->records[i].name), "is missing there");
+	return 0;
+}
+
+static int no_memory(const struct spw_state *state)
+{
+	return spw_error(-ENOMEM, "no memory for a state of %u records", state->count.records);
+}
+
+static int keep_extra(struct spw_state *state, const struct spw_state_manifest *manifest)
+{
+	state->extra = malloc(SPW_MAX(manifest->extra_len, 1u));
+	if (!state->extra)
+		return no_memory(state);
+	memcpy(state->extra, manifest->extra, manifest->extra_len);
+	state->extra_len = manifest->extra_len;
+	return 0;
+}
+
+/* All of it, or nothing. */
+static int take_up(struct spw_state *state, const struct state_set *set)
+{
+	spw_object *objects = calloc(state->count.records, sizeof(*objects));
+	bool *found = calloc(state->count.records, sizeof(*found));
+	int rc = objects && found ? match(state, set, objects, found) : no_memory(state);
+
+	if (rc == 0)
+		rc = keep_extra(state, &set->manifest);
+	for (uint32_t i = 0; rc == 0 && i < state->count.records; i++)
+		state->records[i].object = objects[i];
+	if (rc == 0) {
+		state->has_commit = true;
+		state->commit_number = set->info.number;
+	}
+	free(objects);
+	free(found);
+	return rc;
+}
+
+/* Return: 1 there was something; 0 nothing is committed. */
+static int attach(struct spw_state *state)
+{
+	struct state_set set;
+	int rc = spw_state_set_read(state->store, &set);
+
+	if (rc == 0)
+		rc = take_up(state, &set);
+	spw_state_set_free(&set);
+	return rc == -ENODATA ? 0 : rc ? rc : 1;
+}
+
+int spw_state_attach(struct spw_state *state)
+{
+	int rc = spw_state_enter(state);
+
+	if (rc)
+		return rc;
+	if (state->attached)
+		return spw_error(-EALREADY, "the state is attached already");
+	if (state->count.records == 0)
+		return spw_error(-EINVAL, "no record was declared: call spw_state_add() before");
+	rc = check_room(state);
+	if (rc)
+		return rc;
+	free(state->order);
+	state->order = calloc(state->count.records, sizeof(*state->order));
+	if (!state->order)
+		return no_memory(state);
+	rc = attach(state);
+	state->attached = rc >= 0;
+	return rc;
+}
+
+static int no_commit(void)
+{
+	return spw_error(-ENODATA, "no commit was attached");
+}
+
+int spw_state_attached(const struct spw_state *state, uint64_t *number)
+{
+	if (!state->has_commit)
+		return no_commit();
+	*number = state->commit_number;
+	return 0;
+}
+
+int spw_state_extra(const struct spw_state *state, void *extra, size_t *len)
+{
+	size_t room = *len;
+
+	*len = state->extra_len;
+	if (!state->has_commit)
+		return no_commit();
+	if (!extra)
+		return 0;
+	if (room < state->extra_len)
+		return spw_error(-ERANGE, "the commit's bytes are %zu, and there is room for %zu",
+				 state->extra_len, room);
+	memcpy(extra, state->extra, state->extra_len);
+	return 0;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* state/call.c - what each call begins with */
+#include <errno.h>
+#include <unistd.h>
+
+#include "state/internal.h"
+
+int spw_state_enter(struct spw_state *state)
+{
+	if (state->process != getpid())
+		return spw_error(-EPERM,
+				 "this state belongs to process %d: a child of fork(2) has none of "
+				 "its memory; open the child's own",
+				 (int)state->process);
+	state->calls++;
+	return 0;
+}
+
+int spw_state_enter_attached(struct spw_state *state)
+{
+	int rc = spw_state_enter(state);
+
+	if (rc == 0 && !state->attached)
+		rc = spw_error(-EINVAL, "the state is not attached: call spw_state_attach() when "
+					"all records are declared");
+	return rc;
+}

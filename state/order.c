@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * state/order.c - in which order records are used: what the caller says of a pass, and the reverse
+ * of it after its end
+ *
+ * A record that is not used yet in this pass is used next at its place, one that was used at its
+ * place counted back from the end of the pass that follows. Those that the order does not name
+ * are used after all others; of them the one that was taken last comes first.
+ */
+#include "state/internal.h"
+
+struct walk spw_order_walk(const struct spw_state *state)
+{
+	return (struct walk){.place = state->position};
+}
+
+bool spw_order_next(const struct spw_state *state, struct walk *walk, uint32_t *number)
+{
+	if (!walk->back) {
+		while (walk->place < state->order_count) {
+			*number = state->order[walk->place++];
+			if (!state->records[*number].used)
+				return true;
+		}
+		walk->back = true;
+	}
+	while (walk->place > 0) {
+		*number = state->order[--walk->place];
+		if (state->records[*number].used)
+			return true;
+	}
+	return false;
+}
+
+uint64_t spw_order_use(const struct spw_state *state, const struct record *record)
+{
+	if (record->place == NONE)
+		return UINT64_MAX - record->taken_last;
+	if (!record->used)
+		return record->place;
+	return 2 * (uint64_t)state->order_count - 1 - record->place;
+}
+
+void spw_order_used(struct spw_state *state, uint32_t number)
+{
+	struct record *record = &state->records[number];
+
+	if (state->count.passes > 0 &&
+	    (state->position == state->order_count || state->order[state->position] != number) &&
+	    !state->departed) {
+		state->departed = true;
+		state->count.passes_departed++;
+	}
+	record->used = true;
+	while (state->position < state->order_count &&
+	       state->records[state->order[state->position]].used)
+		state->position++;
+}

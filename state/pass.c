@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* state/pass.c - the caller says in which order it will take records */
+#include <errno.h>
+
+#include "state/internal.h"
+
+/* Nothing is changed if it is wrong. */
+static int check_order(struct spw_state *state, const uint32_t order[], uint32_t count)
+{
+	uint64_t pass = ++state->passes_named;
+
+	if (state->taken > 0)
+		return spw_error(-EBUSY,
+				 "%u records are taken: give them back before a pass begins",
+				 state->taken);
+	for (uint32_t i = 0; i < count; i++) {
+		if (order[i] >= state->count.records)
+			return spw_error(-EINVAL, "record %u of a pass: there are %u", order[i],
+					 state->count.records);
+		if (state->records[order[i]].named == pass)
+			return spw_error(-EINVAL, "record %u (%s) is twice in the order of a pass",
+					 order[i], state->records[order[i]].name);
+		state->records[order[i]].named = pass;
+	}
+	return 0;
+}
+
+int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t count)
+{
+	int rc = spw_state_enter_attached(state);
+
+	if (rc == 0)
+		rc = check_order(state, order, count);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < state->count.records; i++) {
+		state->records[i].place = NONE;
+		state->records[i].used = false;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		state->order[i] = order[i];
+		state->records[order[i]].place = i;
+	}
+	state->order_count = count;
+	state->position = 0;
+	state->departed = false;
+	state->count.passes++;
+	spw_ahead(state, NONE);
+	return 0;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* state/set.c - read and check what a store has committed */
+#include "state/set.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+static int no_memory(void)
+{
+	return spw_error(-ENOMEM, "no memory for what is committed");
+}
+
+static int read_manifest(struct spw_store *store, struct state_set *set)
+{
+	const char *why;
+	int rc;
+
+	set->bytes = malloc(SPW_MAX(set->info.record_bytes, 1u));
+	if (!set->bytes)
+		return no_memory();
+	rc = spw_store_committed_record(store, set->bytes, set->info.record_bytes);
+	if (rc)
+		return rc;
+	rc = spw_state_manifest_decode(set->bytes, set->info.record_bytes, &set->manifest, &why);
+	if (rc == 0 && set->manifest.objects != set->info.objects) {
+		why = "it has another number of objects than the commit";
+		rc = -EUCLEAN;
+	}
+	if (rc)
+		rc = spw_error(rc == -EMEDIUMTYPE ? -EUCLEAN : rc,
+			       "commit %llu of the store cannot be used as a state: %s",
+			       (unsigned long long)set->info.number, why);
+	return rc;
+}
+
+static int read_objects(struct spw_store *store, struct state_set *set)
+{
+	size_t count = SPW_MAX(set->info.objects, 1u);
+
+	set->objects = calloc(count, sizeof(*set->objects));
+	set->lens = calloc(count, sizeof(*set->lens));
+	if (!set->objects || !set->lens)
+		return no_memory();
+	if (set->info.objects == 0)
+		return 0;
+	return spw_store_committed_objects(store, set->objects, set->lens, set->info.objects);
+}
+
+/*
+ * Objects that somebody has freed since are those of a commit before the last, or of a state that
+ * was closed. Nothing is read: beyond the end of an object there are no bytes.
+ */
+static int check_objects(struct spw_store *store, const struct state_set *set)
+{
+	for (uint32_t i = 0; i < set->info.objects; i++) {
+		struct spw_request *request;
+		uint8_t byte;
+		int rc = spw_store_get(store, set->objects[i], set->lens[i], &byte, 1, SPW_PREFETCH,
+				       NULL, &request);
+
+		if (rc == -ENOENT)
+			return spw_error(-EALREADY,
+					 "what the store had when it was opened was used and given "
+					 "up since: open the store again");
+		SPW_ASSERT(rc != 0);
+		if (rc != -ERANGE)
+			return rc;
+	}
+	return 0;
+}
+
+/* An object is as long as its record. */
+static int check_lens(const struct state_set *set)
+{
+	struct spw_state_manifest manifest = set->manifest;
+	struct spw_state_entry entry;
+
+	while (spw_state_manifest_next(&manifest, &entry))
+		if (entry.object > 0 && set->lens[entry.object - 1] != entry.len_bytes)
+			return spw_error(-EUCLEAN,
+					 "commit %llu of the store cannot be used as a state: "
+					 "record %.*s has %llu bytes, and its object %llu",
+					 (unsigned long long)set->info.number, (int)entry.name_len,
+					 entry.name, (unsigned long long)entry.len_bytes,
+					 (unsigned long long)set->lens[entry.object - 1]);
+	return 0;
+}
+
+int spw_state_set_read(struct spw_store *store, struct state_set *set)
+{
+	int rc;
+
+	memset(set, 0, sizeof(*set));
+	rc = spw_store_committed(store, &set->info, sizeof(set->info));
+	if (rc == 0)
+		rc = read_manifest(store, set);
+	if (rc == 0)
+		rc = read_objects(store, set);
+	if (rc == 0)
+		rc = check_objects(store, set);
+	return rc ? rc : check_lens(set);
+}
+
+void spw_state_set_free(struct state_set *set)
+{
+	free(set->bytes);
+	free(set->objects);
+	free(set->lens);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* state/set.h - what a store has committed, read and checked */
+#ifndef SPW_STATE_SET_H
+#define SPW_STATE_SET_H
+
+#include <spillway/store.h>
+
+#include "state/manifest.h"
+
+struct state_set {
+	struct spw_commit_info info;
+	uint8_t *bytes; /* of the manifest */
+	struct spw_state_manifest manifest;
+	spw_object *objects; /* of the manifest, the first is number 1 */
+	uint64_t *lens;
+};
+
+/**
+ * spw_state_set_read - what opening the store has restored
+ * @set:  to be given to spw_state_set_free() whatever this returns
+ *
+ * Return: 0; -ENODATA nothing is committed; -EALREADY its objects are given up; -EUCLEAN it is no
+ * state's; -EPROTONOSUPPORT a newer version's; -ENOMEM.
+ */
+int spw_state_set_read(struct spw_store *store, struct state_set *set);
+void spw_state_set_free(struct state_set *set);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/* state/state.c - open and close a state, declare its records, count */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "state/internal.h"
+#include "state/manifest.h"
+
+#define RECORD_BYTES_LIMIT (UINT64_C(1) << 40)
+/* A drive that has so many chunks to write or read is as fast as it can be. */
+#define CHUNKS_IN_FLIGHT 4u
+
+void spw_state_opts_init(struct spw_state_opts *opts, size_t size)
+{
+	struct spw_state_opts defaults = {
+		.size = sizeof(defaults),
+		.record_bytes_max = 32u << 20,
+	};
+
+	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
+}
+
+/* ---- Open and close ---- */
+
+static int check_opts(const struct spw_state_opts *opts)
+{
+	if (opts->record_bytes_max < 1 || opts->record_bytes_max > RECORD_BYTES_LIMIT)
+		return spw_error(-EINVAL, "record_bytes_max is %llu: it must be 1 to 2^40",
+				 (unsigned long long)opts->record_bytes_max);
+	if (opts->memory_bytes > 0 && opts->memory_bytes / opts->record_bytes_max < BUFFERS_MIN)
+		return spw_error(-EINVAL,
+				 "memory_bytes is %s: it must hold %u records of %s at least",
+				 SPW_SIZE_TEXT(opts->memory_bytes), BUFFERS_MIN,
+				 SPW_SIZE_TEXT(opts->record_bytes_max));
+	if (opts->memory_bytes / opts->record_bytes_max > SPW_STATE_RECORDS_MAX)
+		return spw_error(-EINVAL, "memory_bytes holds more than %u records",
+				 SPW_STATE_RECORDS_MAX);
+	return 0;
+}
+
+/*
+ * How many records are read, and how many written, at a time: while the end of one is on its way,
+ * drives that have no more of it serve the next. And more where a record is so short that it does
+ * not keep all drives busy.
+ */
+static uint32_t transfers_of(struct spw_store *store, const struct spw_state *state)
+{
+	struct spw_store_stats stats;
+	uint64_t busy_bytes, transfers;
+
+	spw_store_stats(store, &stats, sizeof(stats));
+	busy_bytes = stats.drives * CHUNKS_IN_FLIGHT * spw_store_chunk_bytes(store);
+	transfers =
+		1 + (busy_bytes + state->opts.record_bytes_max - 1) / state->opts.record_bytes_max;
+	transfers = SPW_MAX(transfers, 2u);
+	transfers = SPW_MIN(transfers, state->count.buffers / 2);
+	return (uint32_t)SPW_MIN(transfers, TRANSFERS_MAX / 2);
+}
+
+/* From the arena, so drives need no copy. */
+static int get_buffers(struct spw_state *state)
+{
+	uint32_t count = state->count.buffers;
+
+	state->buffers = calloc(count, sizeof(*state->buffers));
+	state->buffer_records = calloc(count, sizeof(*state->buffer_records));
+	state->buffers_free = calloc(count, sizeof(*state->buffers_free));
+	state->wanted = calloc(2 * (size_t)count, sizeof(*state->wanted));
+	if (!state->buffers || !state->buffer_records || !state->buffers_free || !state->wanted)
+		return spw_error(-ENOMEM, "no memory for a state of %u buffers", count);
+	for (uint32_t i = 0; i < count; i++) {
+		int rc = spw_store_alloc(state->store, state->opts.record_bytes_max,
+					 &state->buffers[i]);
+
+		if (rc == -ENOBUFS)
+			return spw_error(
+				rc,
+				"the store's arena has room for %u of %u buffers of %s: "
+				"open it with arena_bytes larger by %llu at least",
+				i, count, SPW_SIZE_TEXT(state->opts.record_bytes_max),
+				(unsigned long long)((count - i) * state->opts.record_bytes_max));
+		if (rc)
+			return rc;
+		SPW_ASSERT((uintptr_t)state->buffers[i] % BUFFER_ALIGN == 0);
+		state->buffer_records[i] = NONE;
+		/* The first buffer is on top. */
+		state->buffers_free[count - 1 - i] = i;
+	}
+	state->buffers_free_count = count;
+	return 0;
+}
+
+int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
+		   struct spw_state **out)
+{
+	struct spw_state *state = calloc(1, sizeof(*state));
+	int rc;
+
+	*out = NULL;
+	if (!state)
+		return spw_error(-ENOMEM, "no memory for a state");
+	state->store = store;
+	state->process = getpid();
+	spw_state_opts_init(&state->opts, sizeof(state->opts));
+	if (opts)
+		spw_opts_merge(&state->opts, sizeof(state->opts), opts, opts->size);
+	rc = check_opts(&state->opts);
+	if (rc == 0) {
+		state->count.buffers = state->opts.memory_bytes == 0
+					       ? BUFFERS_MIN
+					       : (uint32_t)(state->opts.memory_bytes /
+							    state->opts.record_bytes_max);
+		state->count.memory_bytes = state->count.buffers * state->opts.record_bytes_max;
+		state->transfers_max = transfers_of(store, state);
+		state->few = SPW_MIN(2 + 2 * state->transfers_max, state->count.buffers);
+		rc = get_buffers(state);
+	}
+	if (rc) {
+		spw_state_close(state);
+		return rc;
+	}
+	*out = state;
+	return 0;
+}
+
+/* What a child of fork(2) has of it, too. */
+static void free_memory(struct spw_state *state)
+{
+	for (uint32_t i = 0; i < state->count.records; i++) {
+		free(state->records[i].name);
+		free(state->records[i].shape);
+	}
+	free(state->records);
+	free(state->name_slots);
+	free(state->buffers);
+	free(state->buffer_records);
+	free(state->buffers_free);
+	free(state->wanted);
+	free(state->order);
+	free(state->extra);
+	free(state);
+}
+
+void spw_state_close(struct spw_state *state)
+{
+	if (!state)
+		return;
+	if (state->process == getpid()) {
+		while (state->request_count > 0 && spw_transfer_wait(state) == 0)
+			continue;
+		for (uint32_t i = 0; i < state->count.records; i++)
+			if (state->records[i].object.value)
+				(void)spw_store_free(state->store, state->records[i].object);
+		for (uint32_t i = 0; state->buffers && i < state->count.buffers; i++)
+			if (state->buffers[i])
+				spw_store_release(state->store, state->buffers[i]);
+	}
+	free_memory(state);
+}
+
+/* ---- Records ---- */
+
+static int check_add(struct spw_state *state, const char *name, uint64_t len, size_t shape_len)
+{
+	size_t name_len = strnlen(name, SPW_STATE_NAME_BYTES_MAX + 1);
+	int rc = spw_state_enter(state);
+
+	if (rc)
+		return rc;
+	if (state->attached)
+		return spw_error(-EALREADY,
+				 "record %.80s: the state is attached, its records are known",
+				 name);
+	if (name_len < 1 || name_len > SPW_STATE_NAME_BYTES_MAX)
+		return spw_error(-EINVAL, "record %.80s: a name has 1 to %u bytes", name,
+				 SPW_STATE_NAME_BYTES_MAX);
+	if (len < 1 || len > state->opts.record_bytes_max)
+		return spw_error(-EINVAL,
+				 "record %s: %llu bytes, it must be 1 to record_bytes_max (%llu)",
+				 name, (unsigned long long)len,
+				 (unsigned long long)state->opts.record_bytes_max);
+	if (shape_len > SPW_STATE_SHAPE_BYTES_MAX)
+		return spw_error(-EINVAL, "record %s: its shape has %zu bytes, more than %u", name,
+				 shape_len, SPW_STATE_SHAPE_BYTES_MAX);
+	if (spw_record_find(state, name, name_len) != NONE)
+		return spw_error(-EEXIST, "record %s is there already", name);
+	if (state->count.records == SPW_STATE_RECORDS_MAX)
+		return spw_error(-E2BIG, "record %s: there are %u, no more are possible", name,
+				 SPW_STATE_RECORDS_MAX);
+	if (spw_state_manifest_bytes(0) + state->entries_bytes +
+		    spw_state_entry_bytes(name_len, shape_len) >
+	    SPW_COMMIT_RECORD_BYTES_MAX)
+		return spw_error(-E2BIG,
+				 "record %s: the names and shapes of all are more than the %u "
+				 "bytes that go with a commit",
+				 name, SPW_COMMIT_RECORD_BYTES_MAX);
+	return 0;
+}
+
+static int grow_records(struct spw_state *state)
+{
+	uint32_t room = state->records_max ? 2 * state->records_max : 64;
+	struct record *records;
+
+	if (state->count.records < state->records_max)
+		return 0;
+	records = realloc(state->records, room * sizeof(*records));
+	if (!records)
+		return -ENOMEM;
+	state->records = records;
+	state->records_max = room;
+	return 0;
+}
+
+/* Return: 0; -ENOMEM, and nothing is added. */
+static int add(struct spw_state *state, const struct record *added)
+{
+	if (!added->name || !added->shape || grow_records(state))
+		return -ENOMEM;
+	state->records[state->count.records++] = *added;
+	if (spw_record_name(state)) {
+		state->count.records--;
+		return -ENOMEM;
+	}
+	state->entries_bytes += spw_state_entry_bytes(added->name_len, added->shape_len);
+	state->count.total_bytes += added->len_bytes;
+	return 0;
+}
+
+int spw_state_add(struct spw_state *state, const char *name, uint64_t len, const void *shape,
+		  size_t shape_len, uint32_t *number)
+{
+	struct record added = {.len_bytes = len, .buffer = NONE, .place = NONE};
+	int rc = check_add(state, name, len, shape_len);
+
+	*number = NONE;
+	if (rc)
+		return rc;
+	added.name_len = (uint32_t)strlen(name);
+	added.shape_len = (uint32_t)shape_len;
+	added.name = strdup(name);
+	added.shape = malloc(SPW_MAX(shape_len, 1u));
+	if (added.shape && shape_len > 0)
+		memcpy(added.shape, shape, shape_len);
+	rc = add(state, &added);
+	if (rc) {
+		free(added.name);
+		free(added.shape);
+		return spw_error(rc, "no memory for record %s", name);
+	}
+	*number = state->count.records - 1;
+	return 0;
+}
+
+void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats, size_t size)
+{
+	struct spw_state_stats all = state->count;
+
+	all.size = SPW_MIN(size, sizeof(all));
+	memcpy(stats, &all, all.size);
+}
