@@ -78,11 +78,13 @@ expect_exit 2 "$SPILLWAY" info -d x
 expect_output "begin with two dashes"
 
 begin "the manual and the help name the same options"
-commands=$("$SPILLWAY" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' | grep -v '^spillway$\|^help$')
-for command in $commands; do
+commands=$("$SPILLWAY" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' | grep -v '^spillway$\|^help$\|^state$')
+mapfile -t commands <<<"$commands"
+for command in "${commands[@]}" "state list" "state export" "state drop"; do
     manual=$ROOT/docs/spillway-$command.1
     [ -e "$manual" ] || manual=$ROOT/docs/spillway.1
-    "$SPILLWAY" "$command" --help >"$TEST_TMP/help"
+    read -ra words <<<"$command"
+    "$SPILLWAY" "${words[@]}" --help >"$TEST_TMP/help"
     sed -n 's/^  --\([a-z-]*\).*/\1/p' "$TEST_TMP/help" | grep -vx help >"$TEST_TMP/options"
     while read -r option; do
         grep -qE "Fl -$option( |$)" "$manual" || fail "$(basename "$manual") has no --$option of $command"

@@ -45,7 +45,7 @@ struct tool_command {
 
 extern const struct tool_command command_probe, command_format, command_info, command_check,
 	command_wipe, command_bind, command_unbind, command_bench, command_tune, command_top,
-	command_revive, command_plan, command_replay, command_run;
+	command_revive, command_state, command_plan, command_replay, command_run;
 
 void tool_print_help(const struct tool_command *command, FILE *out);
 

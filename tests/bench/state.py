@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# tests/bench/state.py - an optimizer whose state is on drives, against the same in memory and
+# against what the drives give
+"""Called by `make bench-state`. Needs root: the drives are a rig of loop devices. Each round makes
+them anew, asks fio how fast they read and write at once, and then has AdamW step in memory and over
+the store in turn, a step each: the same parameters, the same gradients, and at the end the same
+bits. What a step over the store can take at least is the longer of two: its bytes at fio's
+bandwidth, and the step in memory. Commits are compared with torch.save() and fsync() to a file
+system over the same drives. Writes BUILD/bench/state.json."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "python/spillway/bench"), str(ROOT / "tests/bench")]
+
+import results  # noqa: E402
+from rig import Rig, call  # noqa: E402
+
+STEPS_UNTIMED = 2  # the first has nothing to read, the second no order that was seen
+STEPS_TIMED = 4
+GOAL = 1.1
+# name, drives, what a step keeps for each parameter: bytes read and written without a tail cache
+CASES = {
+    "throttled": (dict(drives=4, write=500, read=600), False),
+    "file-backed": (dict(drives=4, on="/var/tmp"), False),
+    "one of four at a quarter": (dict(drives=4, write="500,500,125,500",
+                                      read="600,600,150,600"), False),
+    "masters, throttled": (dict(drives=4, write=500, read=600), True),
+}
+
+
+# ---- In a process of its own, at the drives' speed ------------------------------------------------
+
+def shapes_of(elements):
+    """As of layers of a transformer: large matrices and short vectors."""
+    hidden = 2048
+    layer = [(3 * hidden, hidden), (3 * hidden,), (hidden, hidden), (hidden,),
+             (4 * hidden, hidden), (4 * hidden,), (hidden, 4 * hidden), (hidden,), (hidden,)]
+    found, count = [], 0
+    while count < elements:
+        found += layer
+        count += 12 * hidden * hidden + 10 * hidden
+    return found
+
+
+def steps_in_turn(args):
+    import torch
+
+    import spillway
+    import spillway.torch
+
+    dtype = torch.bfloat16 if args.masters else torch.float32
+    generator = torch.Generator().manual_seed(1)
+    stored = [torch.nn.Parameter((torch.rand(shape, generator=generator) - 0.5).to(dtype))
+              for shape in shapes_of(args.elements)]
+    gradients = [(torch.rand(param.shape, generator=generator) - 0.5).to(dtype)
+                 for param in stored]
+    kept = [torch.nn.Parameter(param.detach().float()) for param in stored]
+    in_memory = torch.optim.AdamW(kept, lr=1e-3, foreach=False)
+    elements = sum(param.numel() for param in stored)
+    with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
+        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
+                                             masters=args.masters, memory=args.memory)
+        times = {"memory": [], "store": []}
+        for step in range(STEPS_UNTIMED + STEPS_TIMED):
+            for param, gradient in zip(kept, gradients):
+                param.grad = gradient.float()
+            for param, gradient in zip(stored, gradients):
+                param.grad = gradient
+            before = optimizer.stats()
+            for name, one in (("memory", in_memory), ("store", optimizer)):
+                begun = time.perf_counter()
+                one.step()
+                times[name].append(time.perf_counter() - begun)
+            after = optimizer.stats()
+        same = all(torch.equal(a.detach(), b.detach().to(dtype)) for a, b in zip(stored, kept))
+        print(json.dumps({
+            "elements": elements, "same": same, "memory_bytes": after.memory_bytes,
+            "total_bytes": after.total_bytes, "wait_ns": after.wait_ns - before.wait_ns,
+            "takes": after.takes - before.takes, "hits": after.hits - before.hits,
+            "bytes_read": after.bytes_read - before.bytes_read,
+            "bytes_written": after.bytes_written - before.bytes_written,
+            **{name: found[STEPS_UNTIMED:] for name, found in times.items()}}))
+
+
+def commit_in_turn(args):
+    """The pause of a commit, and torch.save() of the same state into a folder."""
+    import torch
+
+    import spillway
+    import spillway.torch
+
+    dtype = torch.bfloat16 if args.masters else torch.float32
+    stored = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype))
+              for shape in shapes_of(args.elements)]
+    for param in stored:
+        param.grad = torch.full_like(param, 0.5)
+    with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
+        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
+                                             masters=args.masters, memory=args.memory)
+        optimizer.step()
+        optimizer.commit()
+        optimizer.step()
+        begun = time.perf_counter()
+        optimizer.commit()
+        pause = time.perf_counter() - begun
+        stats = optimizer.stats()
+        optimizer.close()
+    print(json.dumps({"commit": pause, "state_bytes": stats.total_bytes,
+                      "written": stats.commit_bytes_written,
+                      "parameters": sum(p.numel() * p.element_size() for p in stored)}))
+
+
+def save(args):
+    """As much as the state has, by torch.save() and fsync()."""
+    import torch
+
+    tensors = [torch.ones(1 << 26) for _ in range(args.elements >> 26)]
+    path = Path(args.folder, "state.pt")
+    begun = time.perf_counter()
+    with open(path, "wb") as file:
+        torch.save(tensors, file)
+        file.flush()
+        os.fsync(file.fileno())
+    print(json.dumps({"save": time.perf_counter() - begun, "bytes": path.stat().st_size}))
+
+
+# ---- Rounds ---------------------------------------------------------------------------------------
+
+class Bench:
+    def __init__(self, args):
+        self.args = args
+        self.build = Path(args.build).resolve()
+        self.found = {}  # values by name of a row
+        self.environment = {"PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1",
+                            "SPILLWAY_LIBRARY": str(self.build / "libspillway.so")}
+        os.environ.update(self.environment)
+
+    def note(self, name, value):
+        self.found.setdefault(name, []).append(value)
+
+    def mixed_bandwidth(self, rig):
+        """Bytes per second that all drives read and write at once, by the best of two sizes."""
+        best = 0
+        for size in ("128k", "1m"):
+            command = ["fio", "--direct=1", "--ioengine=io_uring", "--time_based", "--runtime=4",
+                       "--rw=rw", "--rwmixread=50", f"--bs={size}", "--iodepth=16",
+                       "--output-format=json"]
+            for index, drive in enumerate(rig.drives):
+                command += [f"--name=d{index}", f"--filename={drive}"]
+            jobs = json.loads(rig.run(*command))["jobs"]
+            best = max(best, sum(job["read"]["bw_bytes"] + job["write"]["bw_bytes"]
+                                 for job in jobs))
+        return best
+
+    def worker(self, rig, what, masters, elements, *more):
+        command = [sys.executable, __file__, "--worker", what, "--devices", ",".join(rig.drives),
+                   "--elements", str(elements), *(["--masters"] if masters else []), *more]
+        if self.args.memory is not None:
+            command += ["--memory", str(self.args.memory)]
+        return json.loads(rig.run(*command).strip().splitlines()[-1])
+
+    def format(self, rig):
+        call(self.build / "spillway", "format", "--force", "--erase", "--devices",
+             ",".join(rig.drives))
+
+    def steps(self, name, options, masters):
+        state = self.args.elements * (12 if masters else 8)
+        size = f"{2 * state // 4 * 5 // 4 // (1 << 20) + 64}M"
+        for _ in range(self.args.rounds):
+            with Rig(size=size, **options) as rig:
+                bandwidth = self.mixed_bandwidth(rig)
+                self.format(rig)
+                one = self.worker(rig, "steps", masters, self.args.elements)
+            if not one["same"]:
+                raise SystemExit(f"state: {name}: the bits differ from those in memory")
+            moved = one["bytes_read"] + one["bytes_written"]
+            in_memory, over = statistics.median(one["memory"]), statistics.median(one["store"])
+            least = max(moved / bandwidth, in_memory)
+            self.note((name, "step / what it takes at least", "", GOAL), over / least)
+            self.note((name, "step / step in memory", "", None), over / in_memory)
+            self.note((name, "its bytes at fio's bandwidth / step in memory", "", None),
+                      moved / bandwidth / in_memory)
+            self.note((name, "bytes per parameter", "bytes", None), moved / one["elements"])
+            self.note((name, "memory of the state / state", "", None),
+                      one["memory_bytes"] / one["total_bytes"])
+            self.note((name, "waited for drives / step", "", None), one["wait_ns"] / 1e9 / over)
+            print(f"state: {name}: {over / least:.3f} of the least, {over:.2f} s", file=sys.stderr)
+
+    def commits(self):
+        elements = self.args.commit_elements
+        name = f"commit of {elements * 12 / (1 << 30):.1f} GiB, file-backed"
+        for _ in range(self.args.rounds):
+            with Rig(size=f"{2 * elements * 12 // 4 * 5 // 4 // (1 << 20) + 64}M", drives=4,
+                     on="/var/tmp") as rig, striped(rig.drives) as folder:
+                saved = self.worker(rig, "save", True, elements * 3, "--folder", folder)
+            with Rig(size=f"{2 * elements * 14 // 4 * 5 // 4 // (1 << 20) + 64}M", drives=4,
+                     on="/var/tmp") as rig:
+                self.format(rig)
+                one = self.worker(rig, "commit", True, elements)
+            goal = 0.01 + one["parameters"] / saved["bytes"]
+            self.note((name, "pause / torch.save and fsync", "", round(goal, 3)),
+                      one["commit"] / saved["save"])
+            self.note((name, "pause", "s", None), one["commit"])
+            self.note((name, "torch.save and fsync", "s", None), saved["save"])
+            self.note((name, "written by the commit / state", "", None),
+                      one["written"] / one["state_bytes"])
+
+    def write(self):
+        rows = [results.row(f"{case}: {what}", values, unit, at_most=goal,
+                            command="make bench-state")
+                for (case, what, unit, goal), values in self.found.items()]
+        results.write(self.build / "bench/state.json", "Optimizer state on drives", rows,
+                      results.machine(["loop devices, see the rows"]),
+                      elements=self.args.elements)
+        print(results.table(rows))
+
+
+class striped:
+    """ext4 over the drives, striped by device mapper, mounted for as long as the `with` lasts."""
+
+    def __init__(self, drives):
+        self.drives, self.name = drives, f"spillway-bench-{os.getpid()}"
+        self.folder = tempfile.mkdtemp()
+
+    def __enter__(self):
+        sectors = int(call("blockdev", "--getsz", self.drives[0]).strip()) // 2048 * 2048
+        table = f"0 {sectors * len(self.drives)} striped {len(self.drives)} 2048 " + " ".join(
+            f"{drive} 0" for drive in self.drives)
+        call("dmsetup", "create", self.name, "--table", table)
+        try:
+            call("mkfs.ext4", "-q", "-E", "nodiscard", f"/dev/mapper/{self.name}")
+            call("mount", f"/dev/mapper/{self.name}", self.folder)
+        except BaseException:
+            call("dmsetup", "remove", self.name)
+            raise
+        return self.folder
+
+    def __exit__(self, *_):
+        call("umount", self.folder)
+        call("dmsetup", "remove", self.name)
+        os.rmdir(self.folder)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build", help="the build folder (build)")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", "5")))
+    parser.add_argument("--elements", type=int, default=200_000_000, help="parameters")
+    parser.add_argument("--commit-elements", type=int, default=360_000_000,
+                        help="parameters whose commit is measured")
+    parser.add_argument("--memory", type=int, help="of the records, in bytes (the default)")
+    parser.add_argument("--arena", type=int, default=512 << 20, help=argparse.SUPPRESS)
+    parser.add_argument("--case", action="append", help="only these: " + ", ".join(CASES)
+                        + ", commit")
+    for hidden in ("--worker", "--devices", "--folder"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--masters", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
+    if args.worker:
+        {"steps": steps_in_turn, "commit": commit_in_turn, "save": save}[args.worker](args)
+        return 0
+    bench = Bench(args)
+    for name, (options, masters) in CASES.items():
+        if not args.case or name in args.case:
+            bench.steps(name, options, masters)
+    if not args.case or "commit" in args.case:
+        bench.commits()
+    bench.write()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        sys.exit(f"state: {error}")

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_state.c - spillway state: what training state a store holds; export it; give it up */
+#include "tools/ui/tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <spillway/state.h>
+
+#include "tools/state_export.h"
+#include "util/util.h"
+
+#define PARTITION_NONE  UINT32_MAX
+#define ARENA_BYTES     (16u << 20)
+#define DESCRIPTION_MAX 48
+
+static struct tool_devices devices;
+static uint32_t partition = PARTITION_NONE, step;
+static bool yes, records, json, verbose;
+static const char *folder;
+
+/* ---- Opening ---- */
+
+static int open_store(uint32_t which, uint64_t commit_number, bool read_only,
+		      struct spw_store **store)
+{
+	struct spw_store_opts opts;
+
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.partition = which;
+	opts.arena_bytes = ARENA_BYTES;
+	opts.no_hugetlb = true;
+	opts.commit_number = commit_number;
+	opts.read_only = read_only;
+	opts.log = tool_log(verbose);
+	return spw_store_open(devices.paths, devices.count, &opts, store);
+}
+
+/* How many partitions the store has. Return: 0; -errno, in words. */
+static int count_partitions(uint32_t *count)
+{
+	struct spw_store_info info = {.size = sizeof(info)};
+	int rc = spw_check(devices.paths, devices.count, &info, NULL);
+
+	*count = rc == 0 ? info.partitions : 0;
+	if (rc == 0 && partition != PARTITION_NONE && partition >= info.partitions)
+		return spw_error(-EINVAL, "partition %u does not exist: the store has %u, from 0",
+				 partition, info.partitions);
+	return rc;
+}
+
+/* ---- list ---- */
+
+struct listing {
+	json_t *array; /* NULL: as a table */
+	struct tool_table *table;
+	json_t *records;
+	bool found;
+};
+
+/* Shapes are text, as a rule; what is none is not shown. */
+static json_t *json_shape(const void *shape, size_t len)
+{
+	json_t *text = json_stringn(shape, len);
+
+	return text ? text : json_null();
+}
+
+static int add_record(void *context, const char *name, uint64_t len, const void *shape,
+		      size_t shape_len, spw_object object)
+{
+	struct listing *listing = context;
+
+	if (listing->array)
+		(void)json_array_append_new(listing->records,
+					    json_pack("{s:o, s:I, s:b, s:o}", "name",
+						      tool_json_text(name), "bytes",
+						      (json_int_t)len, "stored", object.value != 0,
+						      "shape", json_shape(shape, shape_len)));
+	else
+		tool_table_row(listing->table, "", "", name, TOOL_SHORT("%s", SPW_SIZE_TEXT(len)),
+			       object.value ? "" : "zeros");
+	return 0;
+}
+
+static int add_bytes(void *context, const char *name, uint64_t len, const void *shape,
+		     size_t shape_len, spw_object object)
+{
+	(void)name;
+	(void)shape;
+	(void)shape_len;
+	(void)object;
+	*(uint64_t *)context += len;
+	return 0;
+}
+
+/* What a partition has that is open elsewhere, its owner alone can tell. */
+static void describe(uint32_t which, const struct spw_commit_info *info, struct spw_store *store,
+		     struct listing *listing)
+{
+	int count = store ? spw_state_committed_count(store) : -EBUSY;
+	char note[DESCRIPTION_MAX] = "";
+	uint64_t bytes = 0;
+
+	if (!store)
+		(void)snprintf(note, sizeof(note), "open in another process");
+	else if (count < 0)
+		(void)snprintf(note, sizeof(note), "no records: committed by a program itself");
+	else if (info->has_previous)
+		(void)snprintf(note, sizeof(note), "step %llu is kept, too",
+			       (unsigned long long)info->previous);
+	listing->found = true;
+	listing->records = listing->array ? json_array() : NULL;
+	if (count >= 0)
+		(void)spw_state_committed(store, add_bytes, &bytes);
+	if (!listing->array)
+		tool_table_row(listing->table, TOOL_SHORT("%u", which),
+			       TOOL_SHORT("%llu", (unsigned long long)info->number),
+			       count < 0 ? "-" : TOOL_SHORT("%d records", count),
+			       count < 0 ? "-" : SPW_SIZE_TEXT(bytes), note);
+	if (count >= 0 && (listing->array || records))
+		(void)spw_state_committed(store, add_record, listing);
+	if (!listing->array)
+		return;
+	(void)json_array_append_new(listing->array,
+				    json_pack("{s:i, s:I, s:o, s:o, s:b}", "partition", (int)which,
+					      "step", (json_int_t)info->number, "previous",
+					      info->has_previous
+						      ? json_integer((json_int_t)info->previous)
+						      : json_null(),
+					      "records", listing->records, "open", !store));
+}
+
+/* Return: 0, also where nothing is committed; -errno. */
+static int list_partition(uint32_t which, struct listing *listing)
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+	struct spw_store *store = NULL;
+	int rc = spw_committed(devices.paths, devices.count, which, &info, sizeof(info));
+
+	if (rc)
+		return rc == -ENODATA ? 0 : rc;
+	rc = open_store(which, SPW_COMMIT_NEWEST, true, &store);
+	if (rc && rc != -EBUSY)
+		return rc;
+	describe(which, &info, store, listing);
+	spw_store_close(store);
+	return 0;
+}
+
+static int list(const struct tool_command *command)
+{
+	struct listing listing = {.array = json ? json_array() : NULL};
+	uint32_t count;
+	int rc = count_partitions(&count);
+
+	listing.table = tool_table_new(">PARTITION|>STEP|HOLDS|>BYTES|");
+	for (uint32_t i = 0; rc == 0 && i < count; i++)
+		if (partition == PARTITION_NONE || partition == i)
+			rc = list_partition(i, &listing);
+	tool_table_end(listing.table, rc == 0 && !json && listing.found ? stdout : NULL);
+	if (rc) {
+		json_decref(listing.array);
+		return tool_fail(command, rc, json);
+	}
+	if (json)
+		return tool_print_json(json_pack("{s:o}", "commits", listing.array));
+	if (!listing.found)
+		(void)printf("nothing is committed\n");
+	return TOOL_DONE;
+}
+
+/* ---- export ---- */
+
+/* The only one, unless one was named. */
+static int choose_partition(const struct tool_command *command, uint32_t *which)
+{
+	uint32_t count;
+	int rc = count_partitions(&count);
+
+	if (rc)
+		return tool_fail(command, rc, json);
+	if (partition == PARTITION_NONE && count > 1)
+		return tool_usage_error(command,
+					"the store has %u partitions: say which, by "
+					"--partition",
+					count);
+	*which = partition == PARTITION_NONE ? 0 : partition;
+	return TOOL_GO_ON;
+}
+
+static int export_state(const struct tool_command *command)
+{
+	struct tool_exported exported;
+	struct spw_store *store;
+	uint32_t which;
+	int code, rc;
+
+	if (!folder)
+		return tool_usage_error(command, "say where to, by --to");
+	code = choose_partition(command, &which);
+	if (code != TOOL_GO_ON)
+		return code;
+	rc = open_store(which, step ? step : SPW_COMMIT_NEWEST, true, &store);
+	if (rc == 0)
+		rc = tool_state_export(store, folder, &exported);
+	spw_store_close(store);
+	if (rc)
+		return tool_fail(command, rc, json);
+	if (json)
+		return tool_print_json(
+			json_pack("{s:I, s:i, s:I}", "step", (json_int_t)exported.step, "records",
+				  (int)exported.records, "bytes", (json_int_t)exported.bytes));
+	(void)printf("step %llu: %u records, %s, in %s\n", (unsigned long long)exported.step,
+		     exported.records, SPW_SIZE_TEXT(exported.bytes), folder);
+	return TOOL_DONE;
+}
+
+/* ---- drop ---- */
+
+static bool agreed(uint32_t which)
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+
+	if (spw_committed(devices.paths, devices.count, which, &info, sizeof(info)) == 0)
+		(void)fprintf(stderr, "Partition %u holds step %llu.\n", which,
+			      (unsigned long long)info.number);
+	return tool_ask("Give it up for good? Type yes: ", "yes\n");
+}
+
+static int drop(const struct tool_command *command)
+{
+	struct spw_store *store;
+	uint32_t which;
+	int rc, code = choose_partition(command, &which);
+
+	if (code != TOOL_GO_ON)
+		return code;
+	if (!yes && (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)))
+		return tool_refuse(command,
+				   "what is dropped is lost, and nobody is there to ask: add --yes "
+				   "if that is meant",
+				   json);
+	if (!yes && !agreed(which))
+		return tool_refuse(command, "nothing was dropped", json);
+	rc = open_store(which, SPW_COMMIT_NONE, false, &store);
+	spw_store_close(store);
+	if (rc)
+		return tool_fail(command, rc, json);
+	if (json)
+		return tool_print_json(json_pack("{s:i}", "partition", (int)which));
+	(void)printf("partition %u holds nothing any more\n", which);
+	return TOOL_DONE;
+}
+
+/* ---- The commands ---- */
+
+#define OPTION_DEVICES                                                                    \
+	{                                                                                 \
+		"devices", TOOL_DEVICES, &devices, "A,B,...",                             \
+			"all drives of the store, in any order; \\, is a comma in a name" \
+	}
+#define OPTION_JSON                                          \
+	{                                                    \
+		"json", TOOL_FLAG, &json, NULL, "print JSON" \
+	}
+#define OPTION_VERBOSE                                                             \
+	{                                                                          \
+		"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error" \
+	}
+#define OPTION_END                                \
+	{                                         \
+		NULL, TOOL_FLAG, NULL, NULL, NULL \
+	}
+
+static const struct tool_option list_options[] = {
+	OPTION_DEVICES,
+	{"partition", TOOL_COUNT, &partition, "N", "of this one only"},
+	{"records", TOOL_FLAG, &records, NULL, "each record by name"},
+	OPTION_JSON,
+	OPTION_VERBOSE,
+	OPTION_END,
+};
+
+static const struct tool_option export_options[] = {
+	OPTION_DEVICES,
+	{"to", TOOL_TEXT, &folder, "DIR", "the folder to make; must not exist"},
+	{"partition", TOOL_COUNT, &partition, "N", "of this one; needed if there are several"},
+	{"step", TOOL_COUNT, &step, "STEP", "which, if the one before is kept, too"},
+	OPTION_JSON,
+	OPTION_VERBOSE,
+	OPTION_END,
+};
+
+static const struct tool_option drop_options[] = {
+	OPTION_DEVICES,
+	{"partition", TOOL_COUNT, &partition, "N", "of this one; needed if there are several"},
+	{"yes", TOOL_FLAG, &yes, NULL, "do not ask; needed without a terminal"},
+	OPTION_JSON,
+	OPTION_VERBOSE,
+	OPTION_END,
+};
+
+static const struct tool_command verbs[] = {
+	{
+		.name = "state list",
+		.summary = "which steps of a training run a store holds",
+		.synopsis = "--devices A,B,... [--partition N] [--records] [--json]",
+		.description = "For each partition in which something is committed: the step, how\n"
+			       "many records, how many bytes. Reads only.\n",
+		.examples = "  spillway state list --devices /dev/nvme1n1,/dev/nvme2n1\n"
+			    "  spillway state list --devices a.img,b.img --records --json\n",
+		.action = list,
+		.none_named = tool_no_drives,
+		.options = list_options,
+	},
+	{
+		.name = "state export",
+		.summary = "write the records of a committed step to files",
+		.synopsis = "--devices A,B,... --to DIR [--partition N] [--step STEP] [--json]",
+		.description =
+			"Makes a folder with a file for each record, its bytes as they are, and\n"
+			"index.json: the step, and of each record the file, the name, the length,\n"
+			"and what its owner said is in it. Every byte is verified. The index is\n"
+			"written last: a folder without it is not complete. Reads only.\n",
+		.examples = "  spillway state export --devices a.img,b.img --to step\n",
+		.action = export_state,
+		.none_named = tool_no_drives,
+		.options = export_options,
+	},
+	{
+		.name = "state drop",
+		.summary = "give up what is committed",
+		.synopsis = "--devices A,B,... [--partition N] [--yes] [--json]",
+		.description = "The partition is empty then, and the store stays. Asks first on a\n"
+			       "terminal; elsewhere --yes is needed.\n",
+		.examples = "  spillway state drop --devices a.img,b.img --yes\n",
+		.action = drop,
+		.none_named = tool_no_drives,
+		.options = drop_options,
+		.destructive = true,
+	},
+};
+
+static void print_verbs(FILE *out)
+{
+	for (size_t i = 0; i < SPW_ARRAY_LEN(verbs); i++)
+		(void)fprintf(out, "  %-8s %s\n", strchr(verbs[i].name, ' ') + 1, verbs[i].summary);
+	(void)fputs("\n'spillway state VERB --help' explains one.\n", out);
+}
+
+static int run(const struct tool_command *command, int argc, char **argv)
+{
+	const char *names[SPW_ARRAY_LEN(verbs) + 1] = {NULL};
+	const char *near;
+	size_t count = 0;
+
+	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+		tool_print_help(command, stdout);
+		return TOOL_DONE;
+	}
+	for (size_t i = 0; i < SPW_ARRAY_LEN(verbs); i++) {
+		const char *verb = strchr(verbs[i].name, ' ') + 1;
+
+		if (argc > 1 && strcmp(argv[1], verb) == 0)
+			return tool_run(&verbs[i], argc - 1, argv + 1);
+		if (argc > 1 && (!verbs[i].destructive || tool_is_misspelt(argv[1], verb)))
+			names[count++] = verb;
+	}
+	if (argc < 2)
+		return tool_usage_error(command, "say what to do: list, export or drop");
+	near = tool_nearest(argv[1], names);
+	return tool_usage_error(command,
+				near ? "there is no '%s'; did you mean '%s'?"
+				     : "there is no '%s': list, export or drop",
+				argv[1], near);
+}
+
+const struct tool_command command_state = {
+	.name = "state",
+	.summary = "what training state a store holds: list, export, drop",
+	.synopsis = "list|export|drop [OPTION...]",
+	.description =
+		"A training run that keeps its optimizer's state on a store commits it from\n"
+		"time to time: a step that survives a crash and that training resumes from.\n",
+	.examples = "  spillway state list --devices /dev/nvme1n1,/dev/nvme2n1\n"
+		    "  spillway state export --devices a.img,b.img --to step\n"
+		    "  spillway state drop --devices a.img,b.img --yes\n",
+	.run = run,
+	.print_options = print_verbs,
+};
