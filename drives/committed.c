@@ -41,6 +41,17 @@ static int read_slot(const struct spw_device *device, const struct spw_superbloc
 	return rc;
 }
 
+/* As they lie on drives: the struct has padding. */
+static bool same(const struct spw_commit *a, const struct spw_commit *b)
+{
+	static const struct spw_commit_place nowhere;
+	uint8_t block_a[SPW_COMMIT_BLOCK_BYTES], block_b[SPW_COMMIT_BLOCK_BYTES];
+
+	spw_commit_encode(a, &nowhere, block_a);
+	spw_commit_encode(b, &nowhere, block_b);
+	return memcmp(block_a, block_b, sizeof(block_a)) == 0;
+}
+
 /* An intact one replaces what another drive had in this slot, if it is newer. */
 static int note(const struct spw_assembly *assembly, struct spw_commits_found *found,
 		uint32_t drive, const struct spw_commit *commit)
@@ -49,7 +60,7 @@ static int note(const struct spw_assembly *assembly, struct spw_commits_found *f
 	const struct spw_commit *known = &found->commits[slot];
 
 	if (found->there[slot] && known->sequence == commit->sequence &&
-	    memcmp(known, commit, sizeof(*known)) != 0)
+	    !same(known, commit))
 		return spw_error(-EUCLEAN,
 				 "%s and %s contradict each other about commit %llu: one of them "
 				 "is a copy from another time",

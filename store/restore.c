@@ -198,8 +198,8 @@ static struct placing *note_placings(const struct spw_store *store, spw_object i
 	const struct object *object = &store->objects[(uint32_t)id.value];
 
 	for (uint32_t index = object->piece_first; index != PIECE_NONE;
-	     index = store->pieces[index].next)
-		*to++ = (struct placing){.at = at++, .piece = index};
+	     index = store->pieces[index].next, at++)
+		*to++ = (struct placing){.at = at, .piece = index};
 	return to;
 }
 

@@ -195,7 +195,7 @@ static int export_state(const struct tool_command *command)
 {
 	struct tool_exported exported;
 	struct spw_store *store;
-	uint32_t which;
+	uint32_t which = 0;
 	int code, rc;
 
 	if (!folder)
@@ -233,7 +233,7 @@ static bool agreed(uint32_t which)
 static int drop(const struct tool_command *command)
 {
 	struct spw_store *store;
-	uint32_t which;
+	uint32_t which = 0;
 	int rc, code = choose_partition(command, &which);
 
 	if (code != TOOL_GO_ON)
