@@ -59,8 +59,7 @@ static int note(const struct spw_assembly *assembly, struct spw_commits_found *f
 	uint32_t slot = commit->slot;
 	const struct spw_commit *known = &found->commits[slot];
 
-	if (found->there[slot] && known->sequence == commit->sequence &&
-	    !same(known, commit))
+	if (found->there[slot] && known->sequence == commit->sequence && !same(known, commit))
 		return spw_error(-EUCLEAN,
 				 "%s and %s contradict each other about commit %llu: one of them "
 				 "is a copy from another time",

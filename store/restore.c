@@ -264,8 +264,9 @@ static int restore(struct spw_store *store)
 	struct spw_manifest manifest;
 	struct spw_commits_found found;
 	uint8_t *bytes = NULL;
-	int slot,
-		rc = spw_commits_look(&store->assembly, store->partition, &store->opts.log, &found);
+	int slot = -1, rc;
+
+	rc = spw_commits_look(&store->assembly, store->partition, &store->opts.log, &found);
 
 	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)
 		if (found.there[i]) /* DURABLE-4 */

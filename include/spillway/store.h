@@ -124,8 +124,9 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * exclusively (O_EXCL), together with all processes that have the store open: until the last of
  * them closes it, nobody who asks mounts, formats or otherwise takes one. The objects of the
  * partition's last commit are there again: see spw_store_committed(). Writes nothing, but for
- * other commits, which it gives up. Does not format: see spw_format(). A process that was killed a moment ago, whose last write a drive still
- * has to take, is waited for up to five seconds; the log says so.
+ * other commits, which it gives up. Does not format: see spw_format(). A process that was killed a
+ * moment ago, whose last write a drive still has to take, is waited for up to five seconds; the log
+ * says so.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
  * belongs to another store or to none, or something else was made on it since; -EUCLEAN both
@@ -298,8 +299,8 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  * One commit at a time: not from two threads at once.
  *
  * Return: 0; -EINVAL a number that is not above the last, or an object twice; -E2BIG the
- * description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY the previous commit was kept and is not released;
- * -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive that holds some of
+ * description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY the
+ * previous commit was kept and is not released; -EROFS; -EOPNOTSUPP without checksums; -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive that holds some of
  * it could not write or flush, it is named. After an error the set before is durable still, or, if
  * the block was written all the same, this one; the blocks of both stay until a commit succeeds.
  */

@@ -3,7 +3,7 @@
  * tests/sim/commits.c - commits, and the model that knows what must be there when the store is
  * opened again
  *
- * Of drives that do not lie: the last commit that ended well, or one that failed after it. Of drives
+ * Of drives that do not lie: the last commit that ended well, or one that failed after it. Of those
  * that lose, tear or rot what they have acknowledged: any that ever was, or an error; and whatever
  * bytes come back are those that were committed, as always.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_sim_commit.c - commits over simulated drives with volatile caches: power is cut at
- * every transfer, and what is found afterwards is the old step or the new one, complete
+ * tests/unit/test_sim_commit.c - commits over simulated drives with volatile caches: power is cut
+ * at every transfer, and what is found afterwards is the old step or the new one, complete
  */
 #include <errno.h>
 #include <stdio.h>
