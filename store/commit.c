@@ -194,9 +194,8 @@ static int list_pieces(struct spw_store *store, const struct committed *set,
 
 	*count = 0;
 	for (uint32_t i = 0; i < set->count; i++) {
-		objects[i] =
-			(struct spw_commit_object){.len_bytes = set->objects[i]->len_bytes,
-						   .pieces = piece_count(store, set->objects[i])};
+		objects[i].len_bytes = set->objects[i]->len_bytes;
+		objects[i].pieces = piece_count(store, set->objects[i]);
 		*count += objects[i].pieces;
 	}
 	pieces = *out = calloc(*count > 0 ? *count : 1, sizeof(*pieces));
