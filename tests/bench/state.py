@@ -10,7 +10,10 @@ bandwidth, and the step in memory. Commits are compared with torch.save() and fs
 system over the same drives. Writes BUILD/bench/state.json."""
 
 import argparse
+import concurrent.futures
+import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -50,6 +53,15 @@ def shapes_of(elements):
         found += layer
         count += 12 * hidden * hidden + 10 * hidden
     return found
+
+
+def size_of_drives(state_bytes):
+    """Of each of four, for two steps' state and a quarter more."""
+    return f"{2 * state_bytes * 5 // 4 // 4 // (1 << 20) + 64}M"
+
+
+def elements_of(elements):
+    return sum(math.prod(shape) for shape in shapes_of(elements))
 
 
 def steps_in_turn(args):
@@ -121,17 +133,24 @@ def commit_in_turn(args):
 
 
 def save(args):
-    """As much as the state has, by torch.save() and fsync()."""
+    """The same state by torch.save() and fsync(): a part on each drive, all at once."""
     import torch
 
-    tensors = [torch.ones(1 << 26) for _ in range(args.elements >> 26)]
-    path = Path(args.folder, "state.pt")
+    folders = args.folders.split(",")
+    part = [torch.ones(args.elements // len(folders)) for _ in range(3)]
+
+    def save_part(folder):
+        path = Path(folder, "state.pt")
+        with open(path, "wb") as file:
+            torch.save(part, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return path.stat().st_size
+
     begun = time.perf_counter()
-    with open(path, "wb") as file:
-        torch.save(tensors, file)
-        file.flush()
-        os.fsync(file.fileno())
-    print(json.dumps({"save": time.perf_counter() - begun, "bytes": path.stat().st_size}))
+    with concurrent.futures.ThreadPoolExecutor(len(folders)) as pool:
+        written = sum(pool.map(save_part, folders))
+    print(json.dumps({"save": time.perf_counter() - begun, "bytes": written}))
 
 
 # ---- Rounds ---------------------------------------------------------------------------------------
@@ -174,8 +193,7 @@ class Bench:
              ",".join(rig.drives))
 
     def steps(self, name, options, masters):
-        state = self.args.elements * (12 if masters else 8)
-        size = f"{2 * state // 4 * 5 // 4 // (1 << 20) + 64}M"
+        size = size_of_drives(elements_of(self.args.elements) * (14 if masters else 12))
         for _ in range(self.args.rounds):
             with Rig(size=size, **options) as rig:
                 bandwidth = self.mixed_bandwidth(rig)
@@ -197,14 +215,13 @@ class Bench:
             print(f"state: {name}: {over / least:.3f} of the least, {over:.2f} s", file=sys.stderr)
 
     def commits(self):
-        elements = self.args.commit_elements
+        elements = elements_of(self.args.commit_elements)
         name = f"commit of {elements * 12 / (1 << 30):.1f} GiB, file-backed"
         for _ in range(self.args.rounds):
-            with Rig(size=f"{2 * elements * 12 // 4 * 5 // 4 // (1 << 20) + 64}M", drives=4,
-                     on="/var/tmp") as rig, striped(rig.drives) as folder:
-                saved = self.worker(rig, "save", True, elements * 3, "--folder", folder)
-            with Rig(size=f"{2 * elements * 14 // 4 * 5 // 4 // (1 << 20) + 64}M", drives=4,
-                     on="/var/tmp") as rig:
+            with Rig(size=size_of_drives(elements * 14), drives=4, on="/var/tmp") as rig:
+                with filesystems(rig.drives) as folders:
+                    saved = self.worker(rig, "save", True, elements, "--folders",
+                                        ",".join(folders))
                 self.format(rig)
                 one = self.worker(rig, "commit", True, elements)
             goal = 0.01 + one["parameters"] / saved["bytes"]
@@ -214,6 +231,8 @@ class Bench:
             self.note((name, "torch.save and fsync", "s", None), saved["save"])
             self.note((name, "written by the commit / state", "", None),
                       one["written"] / one["state_bytes"])
+            print(f"state: {name}: {one['commit']:.2f} s, torch.save {saved['save']:.2f} s",
+                  file=sys.stderr)
 
     def write(self):
         rows = [results.row(f"{case}: {what}", values, unit, at_most=goal,
@@ -225,30 +244,17 @@ class Bench:
         print(results.table(rows))
 
 
-class striped:
-    """ext4 over the drives, striped by device mapper, mounted for as long as the `with` lasts."""
-
-    def __init__(self, drives):
-        self.drives, self.name = drives, f"spillway-bench-{os.getpid()}"
-        self.folder = tempfile.mkdtemp()
-
-    def __enter__(self):
-        sectors = int(call("blockdev", "--getsz", self.drives[0]).strip()) // 2048 * 2048
-        table = f"0 {sectors * len(self.drives)} striped {len(self.drives)} 2048 " + " ".join(
-            f"{drive} 0" for drive in self.drives)
-        call("dmsetup", "create", self.name, "--table", table)
-        try:
-            call("mkfs.ext4", "-q", "-E", "nodiscard", f"/dev/mapper/{self.name}")
-            call("mount", f"/dev/mapper/{self.name}", self.folder)
-        except BaseException:
-            call("dmsetup", "remove", self.name)
-            raise
-        return self.folder
-
-    def __exit__(self, *_):
-        call("umount", self.folder)
-        call("dmsetup", "remove", self.name)
-        os.rmdir(self.folder)
+@contextlib.contextmanager
+def filesystems(drives):
+    """ext4 on each drive, mounted for as long as the `with` lasts: their folders."""
+    with contextlib.ExitStack() as mounted:
+        folders = []
+        for drive in drives:
+            call("mkfs.ext4", "-q", "-F", drive)
+            folders.append(mounted.enter_context(tempfile.TemporaryDirectory()))
+            call("mount", drive, folders[-1])
+            mounted.callback(call, "umount", folders[-1])
+        yield folders
 
 
 def parse_arguments():
@@ -263,7 +269,7 @@ def parse_arguments():
     parser.add_argument("--arena", type=int, default=512 << 20, help=argparse.SUPPRESS)
     parser.add_argument("--case", action="append", help="only these: " + ", ".join(CASES)
                         + ", commit")
-    for hidden in ("--worker", "--devices", "--folder"):
+    for hidden in ("--worker", "--devices", "--folders"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--masters", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
