@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/_library.py - finds libspillway.so and describes its C interface to ctypes
 """Of two handles on the library ``fast`` keeps the interpreter lock during a call and is for
-functions that never block; ``blocking`` gives it up. The library never calls into Python, so
-holding the lock cannot deadlock.
+functions that never block; ``blocking`` gives it up. The library never calls into Python but from
+spw_state_committed(), which ``blocking`` calls; so holding the lock cannot deadlock.
 """
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import dataclasses
 import operator
 import os
 import subprocess
-from ctypes import (POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64, c_size_t,
-                    c_uint, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64,
+                    c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Type
 
@@ -64,6 +64,8 @@ CacheOpts = _struct(
 Offer = _struct("spw_offer", storage_key=c_uint64, storage_version=c_uint64, storage_bytes=c_void_p,
                 storage_len_bytes=c_uint64, offset_bytes=c_uint64, len_bytes=c_uint64,
                 owner=c_uint64)
+StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
+                    record_bytes_max=c_uint64, log=Log)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
                   order=c_uint64)
 Taken = _struct("spw_taken", bytes=c_void_p, owner=c_uint64, lease=c_uint64,
@@ -86,6 +88,9 @@ def to_dataclass(cls: Any, *structs: Structure, **given: Any) -> Any:
         given[name] = os.fsdecode(value) if isinstance(value, bytes) else value
     return cls(**given)
 
+
+# Of spw_state_committed(): (context, name, len, shape, shape_len, object)
+Each = CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_void_p, c_size_t, c_uint64)
 
 # spw_object and spw_tensor are structs of one uint64_t: passed as one.
 _PATHS = POINTER(c_char_p)
@@ -139,6 +144,21 @@ _PROTOTYPES = {
     "spw_cache_drain_device": (c_int, [c_void_p, _NUMBER, c_uint]),
     "spw_cache_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_cache_reset_peak": (None, [c_void_p]),
+    "spw_state_opts_init": (None, [POINTER(StateOpts), c_size_t]),
+    "spw_state_open": (c_int, [c_void_p, POINTER(StateOpts), _HANDLE]),
+    "spw_state_close": (None, [c_void_p]),
+    "spw_state_add": (
+        c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
+    "spw_state_attach": (c_int, [c_void_p]),
+    "spw_state_attached": (c_int, [c_void_p, _NUMBER]),
+    "spw_state_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
+    "spw_state_pass": (c_int, [c_void_p, POINTER(c_uint32), c_uint32]),
+    "spw_state_take": (c_int, [c_void_p, c_uint32, _HANDLE]),
+    "spw_state_give": (c_int, [c_void_p, c_uint32, c_bool]),
+    "spw_state_commit": (c_int, [c_void_p, c_uint64, c_char_p, c_size_t, c_bool]),
+    "spw_state_commit_release": (c_int, [c_void_p]),
+    "spw_state_committed": (c_int, [c_void_p, Each, c_void_p]),
+    "spw_state_stats": (None, [c_void_p, c_void_p, c_size_t]),
 }
 
 

@@ -9,7 +9,7 @@
 ...     store.free(thing)
 b'any buffer'
 
-Nothing survives ``close()``: a store is memory on drives, not a file system.
+Nothing survives ``close()`` but what is committed, as training state is: see spillway.optimizer.
 """
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _ARENA_BYTES = 64 << 20
 _GPU = "/dev/nvidiactl"
 _KINDS = ("block device", "file", "NVMe character device", "NVMe namespace behind vfio")
 _URGENT_READ = 0
+_COMMIT_NEWEST, _COMMIT_NONE = (1 << 64) - 1, (1 << 64) - 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,8 +264,10 @@ class Store(Handle):
     :param stripe: "pull" or "static"
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them
+    :param commit: which commit to restore: "newest", or its number. None: none: the partition is
+        empty. Other commits are given up for good
     :raises SpillwayError: ENXIO a drive is missing; EMEDIUMTYPE one holds no store or another;
-        EBUSY in use; and others, in words
+        EBUSY in use; ENODATA there is no such commit; and others, in words
     """
 
     _closed_words = "the store is closed; open it again with spillway.Store(paths)"
@@ -282,6 +285,7 @@ class Store(Handle):
         stripe: str = "pull",
         checksums: bool = True,
         hugetlb: bool = True,
+        commit: Union[int, str, None] = "newest",
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
@@ -298,6 +302,7 @@ class Store(Handle):
             opts.arena_bytes = _ARENA_BYTES
         opts.backend = choice("backend", backend, _BACKENDS)
         opts.stripe = choice("stripe", stripe, _STRIPES)
+        opts.commit_number = _commit_number(commit)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         tune = _library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
@@ -330,6 +335,10 @@ class Store(Handle):
         drop_dependent(); also where the garbage collector ends the store first."""
         self._dependents.add(dependent)
         self._uses.append(None)
+
+    def has_open(self, kind: Any) -> bool:
+        """Whether something of this kind uses the store now."""
+        return any(isinstance(other, kind) and not other.closed for other in self._dependents)
 
     def drop_dependent(self, dependent: Any) -> None:
         """It is closed, and uses the store no longer."""
@@ -437,6 +446,14 @@ def _wait_to_end(request: c_void_p) -> int:
     if interrupted is not None:
         raise interrupted
     return result
+
+
+def _commit_number(commit: Union[int, str, None]) -> int:
+    if commit is None:
+        return _COMMIT_NONE
+    if isinstance(commit, str):
+        return choice("commit", commit, {"newest": _COMMIT_NEWEST})
+    return number("commit", commit, 63)
 
 
 def choice(name: str, value: str, choices: "dict[str, int]") -> int:

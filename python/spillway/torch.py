@@ -34,7 +34,8 @@ import logging
 import os
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, TextIO, Tuple, Union
+from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set, TextIO,
+                    Tuple, Union)
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +51,10 @@ from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats
 from .report import Progress, table_of
 from .store import Path, Store
 
-__all__ = ["Offload", "layers_of", "offload", "rank_of_environment"]
+if TYPE_CHECKING:
+    from .optimizer import Optimizer
+
+__all__ = ["Offload", "Optimizer", "layers_of", "offload", "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
@@ -67,6 +71,15 @@ _TROUBLES = (
      "PyTorch does not count (.data, NumPy): it was kept"),
     ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
 )
+
+
+def __getattr__(name: str) -> Any:
+    """Optimizer is there for who asks for it: others need not wait for torch.optim."""
+    if name == "Optimizer":
+        from .optimizer import Optimizer
+
+        return Optimizer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Offload:

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+# spillway/_layout.py - all records of an optimizer, and how much memory they pass through
+from __future__ import annotations
+
+import dataclasses
+import errno
+import re
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+
+from ._library import SpillwayError
+from ._tiles import Field, Laid, Tile, cut, element_bytes, run_name
+from .store import Store
+
+Memory = Union[int, str, None]
+
+# One is used while one comes, one goes and one waits.
+BUFFERS_MIN = 4
+_TILE_BYTES_MAX = 32 << 20
+_TILE_BYTES_MIN = 1 << 20
+# So that four tiles are 2 % of the state.
+_TILES = 200
+_PERCENT = 2
+_PAGE_BYTES = 4096
+
+FieldsOf = Callable[[int, torch.dtype], Tuple[Field, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """``tiles`` have what the optimizer keeps, and are used in each step; ``copies`` are of
+    parameters without a master, and are used by commits alone."""
+
+    tiles: Tuple[Tile, ...]
+    copies: Tuple[Tile, ...]
+    record_bytes_max: int
+    memory_bytes: int
+    state_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(_whole_pages(tile.len_bytes) for tile in self.records)
+
+    @property
+    def records(self) -> List[Tile]:
+        return [tile for tile in (*self.tiles, *self.copies) if tile.fields]
+
+
+def _whole_pages(len_bytes: int) -> int:
+    return -(-len_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _runs_of(groups: Sequence[Sequence[Laid]]) -> List[Tuple[int, List[Laid]]]:
+    """(group, its parameters of one type), for all types of all groups."""
+    runs = []
+    for number, group in enumerate(groups):
+        by_type: Dict[torch.dtype, List[Laid]] = {}
+        for laid in group:
+            by_type.setdefault(laid.dtype, []).append(laid)
+        runs += [(number, run) for run in by_type.values()]
+    return runs
+
+
+def memory_of(memory: Memory, state_bytes: int) -> Optional[int]:
+    """Bytes, of bytes or of "2%" of the state; None where none are given.
+
+    :raises ValueError: it is neither
+    """
+    if memory is None:
+        return None
+    if isinstance(memory, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", memory)
+        if found is None:
+            raise ValueError(f'memory must be bytes, or like "2%" of the state, not {memory!r}')
+        return int(state_bytes * float(found[1]) / 100)
+    if isinstance(memory, bool) or not isinstance(memory, int):
+        raise TypeError(f'memory must be bytes, or like "2%", not {type(memory).__name__}')
+    if memory <= 0:
+        raise ValueError("memory must be more than 0 bytes")
+    return memory
+
+
+def _share_of(arena_bytes: int) -> int:
+    """Of an arena, what records take if nobody says more: the store's own copies need some."""
+    return arena_bytes // 8 * 3
+
+
+def _tile_bytes(state_bytes: int, memory_bytes: Optional[int], arena_bytes: int) -> int:
+    """The longest record, where the caller does not say: so many pass through the memory."""
+    wanted = max(_TILE_BYTES_MIN, state_bytes // _TILES)
+    for room in (memory_bytes, _share_of(arena_bytes) if arena_bytes else None):
+        if room is not None:
+            wanted = min(wanted, room // BUFFERS_MIN)
+    return max(_PAGE_BYTES, min(wanted, _TILE_BYTES_MAX) // _PAGE_BYTES * _PAGE_BYTES)
+
+
+def least_bytes(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str) -> int:
+    """Of all records together, before anything is cut."""
+    total = 0
+    for number, run in _runs_of(groups):
+        fields = fields_of(number, run[0].dtype)
+        if not any(field.name == master for field in fields):
+            fields = (*fields, Field("parameter", run[0].dtype))
+        total += sum(laid.count for laid in run) * element_bytes(fields)
+    return total
+
+
+def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, tile: Optional[int],
+            memory: Memory, arena_bytes: int, committed: Mapping[str, int]) -> Layout:
+    """
+    :param groups: the parameters of each
+    :param fields_of: of a group and a type
+    :param master: the name of a field from which a parameter can be made again
+    :param tile: elements of the longest tile; None: as many as fit the memory
+    :param arena_bytes: of the store; 0: not known
+    :param committed: the longest tile of each run that is committed, which it keeps unless ``tile``
+        is given
+    :raises ValueError: the memory is less than four tiles
+    """
+    runs = [(number, run, fields_of(number, run[0].dtype)) for number, run in _runs_of(groups)]
+    state_bytes = sum(laid.count * element_bytes(fields) for _, run, fields in runs for laid in run)
+    given_bytes = memory_of(memory, state_bytes)
+    tile_bytes = _tile_bytes(state_bytes, given_bytes, arena_bytes)
+    tiles: List[Tile] = []
+    for number, run, fields in runs:
+        limit = tile
+        if limit is None:
+            limit = max(1, tile_bytes // max(1, element_bytes(fields)))
+            limit = committed.get(run_name("state", number, run[0].dtype), limit)
+        tiles += cut("state", number, run, fields, limit)
+    longest = max([item.len_bytes for item in tiles if item.fields] or [tile_bytes])
+    copies: List[Tile] = []
+    for number, run, fields in runs:
+        if not any(field.name == master for field in fields):
+            field = Field("parameter", run[0].dtype)
+            limit = max(1, longest // element_bytes([field]))
+            limit = committed.get(run_name("parameters", number, run[0].dtype), limit)
+            copies += cut("parameters", number, run, [field], limit)
+    longest = _whole_pages(max([item.len_bytes for item in (*tiles, *copies)] or [longest]))
+    memory_bytes = _checked(given_bytes, longest, state_bytes, arena_bytes)
+    return Layout(tuple(tiles), tuple(copies), longest, memory_bytes, state_bytes)
+
+
+def _checked(given_bytes: Optional[int], longest: int, state_bytes: int, arena_bytes: int) -> int:
+    least = BUFFERS_MIN * longest
+    if given_bytes is None:
+        wanted = state_bytes * _PERCENT // 100
+        if arena_bytes:
+            wanted = min(wanted, _share_of(arena_bytes))
+        return max(wanted, least)
+    if given_bytes < least:
+        raise ValueError(
+            f"memory of {given_bytes} bytes is less than four of the longest records, {least} "
+            "bytes: give more, or a smaller tile")
+    return given_bytes
+
+
+def check_room(store: Store, total_bytes: int) -> None:
+    """As far as can be told before anything is declared: a commit stays until the next is durable,
+    so there is room for every record twice.
+
+    :raises SpillwayError: ENOSPC there is not; says how many bytes are missing
+    """
+    missing = 2 * total_bytes - store.stats().capacity_bytes
+    if missing > 0:
+        raise SpillwayError(
+            errno.ENOSPC, f"the store is too small by {missing} bytes: the optimizer's records are "
+            f"{total_bytes} bytes, and there must be room for them twice, since a commit stays "
+            "until the next is durable. Give it more drives")

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+# spillway/_records.py - the records of an optimizer, one in memory at a time
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+from typing import Dict, Iterator, List, Sequence
+
+from torch import Tensor
+
+from ._arithmetic import memory_at, views_of
+from ._layout import Layout
+from ._library import SpillwayError
+from ._tiles import Tile, run_of
+from .state import State, committed_records
+from .store import Store
+
+
+def committed_limits(store: Store) -> Dict[str, int]:
+    """The longest tile, in elements, of each run of parameters in the store's commit: a resumed
+    optimizer has the same, whatever its memory is."""
+    limits = {}
+    for name, shape in committed_records(store):
+        try:
+            limits[run_of(name)] = int(json.loads(shape)["tile"])
+        except (ValueError, TypeError, KeyError):  # not an optimizer's: attach() says so
+            continue
+    return limits
+
+
+class Taken:
+    """A record that is in memory: its fields, flat. ``changed``: it has to be written."""
+
+    __slots__ = ("views", "changed")
+
+    def __init__(self, views: Dict[str, Tensor]) -> None:
+        self.views = views
+        self.changed = False
+
+
+class Records:
+    """The state of a store with the records of a layout."""
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self.layout = layout
+        self.state = State(store, memory_bytes=layout.memory_bytes,
+                           record_bytes_max=layout.record_bytes_max)
+        self._numbers: Dict[str, int] = {}
+        self._attached = False
+        self.resumable = False  # something was committed, which nobody has taken up yet
+
+    def attach(self) -> None:
+        """Once: declare all records. Where this fails it may be tried again.
+
+        :raises SpillwayError: ENOSPC, EUCLEAN, as State.attach()
+        """
+        if self._attached:
+            return
+        for tile in self.layout.records:
+            if tile.name not in self._numbers:
+                self._numbers[tile.name] = self.state.add(tile.name, tile.len_bytes,
+                                                          tile.description)
+        try:
+            self.resumable = self.state.attach()
+        except SpillwayError as error:
+            if error.errno == errno.EUCLEAN:
+                raise SpillwayError(errno.EUCLEAN, self._another_model(error)) from error
+            raise
+        self._attached = True
+
+    def _another_model(self, error: SpillwayError) -> str:
+        words = str(error.strerror)
+        for tile in self.layout.records:
+            if f"{tile.name} " in words + " ":
+                words += f" (here it is of {', '.join(tile.parameters)})"
+        return (f"{words}. The names, shapes and types of parameters, their groups, what the class "
+                "keeps for them, and tile= must be those of the commit, which is unchanged")
+
+    def close(self) -> None:
+        self.state.close()
+
+    def begin_pass(self, tiles: Sequence[Tile]) -> None:
+        order: List[int] = [self._numbers[tile.name] for tile in tiles if tile.fields]
+        if order:
+            self.state.begin_pass(order)
+
+    @contextlib.contextmanager
+    def taken(self, tile: Tile) -> Iterator[Taken]:
+        """A record is in memory while the context lasts; afterwards its views must not be used."""
+        if not tile.fields:  # the class keeps nothing for elements
+            yield Taken({})
+            return
+        number = self._numbers[tile.name]
+        address = self.state.take(number)
+        taken = Taken({})
+        try:
+            taken.views = views_of(tile, memory_at(address, tile.len_bytes))
+            yield taken
+        finally:
+            taken.views = {}
+            self.state.give(number, taken.changed)

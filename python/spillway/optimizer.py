@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: MIT
+# spillway/optimizer.py - an optimizer of PyTorch whose state is on drives
+"""An optimizer whose state does not have to fit into memory, and whose every state survives.
+
+>>> optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.parameters(), store, lr=1e-3)
+>>> resumed = optimizer.resume()            # None: nothing is committed
+>>> for step in range(resumed.step if resumed else 0, steps):
+...     loss(model, step).backward()
+...     optimizer.step()
+...     optimizer.zero_grad()
+...     if step % 100 == 99:
+...         optimizer.commit()
+
+The numbers are those of the class itself, bit for bit, with ``foreach=False``. docs/STATE.md says
+how much memory it takes and how many bytes a step moves.
+"""
+from __future__ import annotations
+
+import errno
+import itertools
+from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple,
+                    Type)
+
+import torch
+from torch import Tensor
+
+from . import _library
+from ._arithmetic import MASTER, Arithmetic
+from ._backward import SCALED, DuringBackward, check_supported
+from ._checkpoint import (Checkpoint, decoded, encoded, options_of, random_state,
+                          set_random_state)
+from ._elementwise import Options, make, probe
+from ._layout import Layout, Memory, check_room, lay_out, least_bytes
+from ._library import SpillwayError
+from ._loading import loaded_entries, loaded_groups
+from ._records import Records, committed_limits
+from ._tiled import Tiled, check_dense
+from ._tiles import Field, Laid, name_of
+from .state import StateStats
+from .store import Store
+
+__all__ = ["Optimizer", "Resumed"]
+
+_REDUCED = (torch.float16, torch.bfloat16)
+_WHOLE = (torch.float32, torch.float64)
+# Options that choose other arithmetic than loops over single tensors.
+_OTHER_ARITHMETIC = ("foreach", "fused", "capturable", "differentiable")
+
+
+def _takes_names() -> bool:
+    """Whether this PyTorch's optimizers take (name, parameter)."""
+    try:
+        named: Any = [("name", torch.zeros(1))]
+        return "param_names" in torch.optim.SGD(named, lr=1.0).param_groups[0]
+    except (TypeError, AttributeError):
+        return False
+
+
+_TAKES_NAMES = _takes_names()
+
+
+class Resumed(NamedTuple):
+    """``step``: how many steps the optimizer had made at the commit; ``extra``: what was given with
+    it."""
+
+    step: int
+    extra: Any
+
+
+class Optimizer(torch.optim.Optimizer):
+    """A ``torch.optim.Optimizer`` whose state is in a store.
+
+    :param optimizer_class: whose arithmetic it is: SGD, Adam, AdamW, RMSprop, Adagrad, or any other
+        that steps each element by itself, which is tried
+    :param params: as torch.optim has it: tensors, (name, tensor) pairs as of
+        ``model.named_parameters()``, or groups of them. Names are compared where a commit is
+        resumed
+    :param store: open; its objects and commits are the optimizer's from now on
+    :param memory: of the store's arena, for records: bytes, or "2%" of the state. Default: 2 % and
+        at least four tiles, at most three eighths of the arena
+    :param tile: elements of the longest tile; default: those of the store's commit, else as many
+        as fit four times into the memory, up to 32 MiB
+    :param masters: float16 and bfloat16 parameters are stepped as float32 masters, which are on
+        drives too; a parameter is its master, rounded
+    :param commit_every: commit at the end of each n-th step
+    :param commit_extra: called by commit() for what goes with it, where it is given nothing
+    :param in_backward: step parameters during the backward pass, as soon as all gradients of a tile
+        are there, and free these. step() ends it. The same numbers, less memory; but nobody sees
+        gradients after the backward pass: no clipping, no accumulation over several, no GradScaler,
+        no reduction over processes. From PyTorch 2.1 on
+    :param options: the class's own: lr, betas and so on
+    :raises TypeError: the class cannot have its state on drives (says why), or a parameter cannot
+    :raises ValueError: an option; or the memory is less than four tiles
+    :raises SpillwayError: ENOSPC the store is too small (says by how much); EBUSY another optimizer
+        is in it; ENOBUFS its arena is
+    """
+
+    def __init__(
+        self,
+        optimizer_class: Type[torch.optim.Optimizer],
+        params: Iterable[Any],
+        store: Store,
+        *,
+        memory: Memory = None,
+        tile: Optional[int] = None,
+        masters: bool = False,
+        commit_every: Optional[int] = None,
+        commit_extra: Optional[Callable[[], Any]] = None,
+        in_backward: bool = False,
+        **options: Any,
+    ) -> None:
+        if not (isinstance(optimizer_class, type)
+                and issubclass(optimizer_class, torch.optim.Optimizer)):
+            raise TypeError("optimizer_class must be a class like torch.optim.AdamW, not "
+                            f"{optimizer_class!r}")
+        if tile is not None and _library.number("tile", tile, 40) == 0:
+            raise ValueError("tile must be at least 1 element")
+        if commit_every is not None and _library.number("commit_every", commit_every, 63) == 0:
+            raise ValueError("commit_every must be at least 1 step")
+        _check_options(options, "options")
+        if in_backward:
+            check_supported()
+        groups: Any = params if isinstance(params, Tensor) else list(params)
+        self.optimizer_class = optimizer_class
+        self.commit_every = commit_every
+        self.commit_extra = commit_extra
+        self.steps = 0  # made
+        self._options = options
+        self._store = store
+        self._memory = memory
+        self._tile = tile
+        self._masters = masters
+        self._names: List[List[str]] = []
+        self._probed: Dict[Any, Tuple[Field, ...]] = {}
+        self._tiled: Optional[Tiled] = None
+        self._in_backward = in_backward
+        self._during: Optional[DuringBackward] = None
+        self._begun = False  # the records are declared, and groups are what they are
+        self._resumed = False
+        first = groups[0] if isinstance(groups, list) and groups else None
+        defaults = _defaults(optimizer_class, first if isinstance(first, dict) else {}, options)
+        super().__init__(groups, defaults)
+        self._open()
+
+    # ---- Parameters and records ------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """As torch.optim has it, before the first step.
+
+        :raises RuntimeError: the optimizer has begun: its records are what they are
+        """
+        if self._begun:
+            raise RuntimeError(
+                "parameters cannot be added after the first step, nor after resume(), commit() or "
+                "state_dict(): records on drives are declared once. Make the optimizer with all of "
+                "them, the later ones with requires_grad=False: what has no gradient costs nothing")
+        _check_options(param_group, "the group")
+        group, names = _without_names(param_group)
+        super().add_param_group(group)
+        added = self.param_groups[-1]
+        try:
+            for param in added["params"]:
+                self._check_parameter(param)
+            number = len(self.param_groups) - 1
+            self._names.append(added.get("param_names") or names
+                               or [f"group{number}.param{i}" for i in range(len(added["params"]))])
+            if self._tiled is not None:
+                self._open()
+        except BaseException:
+            self.param_groups.pop()
+            del self._names[len(self.param_groups):]
+            raise
+
+    def _check_parameter(self, param: Tensor) -> None:
+        name = name_of(param.dtype)
+        if param.layout is not torch.strided or param.device.type == "meta":
+            raise TypeError("a parameter is sparse or has no memory: its optimizer cannot have its "
+                            "state on drives")
+        if param.dtype in _REDUCED and not self._masters:
+            raise TypeError(
+                f"a parameter is {name}: what arithmetic in it comes to depends on where a run is "
+                "cut. Give masters=True, which steps float32 masters")
+        if param.dtype not in _WHOLE + _REDUCED:
+            raise TypeError(f"a parameter is {name}: only float32 and float64 can be stepped, and "
+                            "with masters=True float16 and bfloat16")
+
+    def _fields_of(self, number: int, dtype: torch.dtype) -> Tuple[Field, ...]:
+        """What is in a record for each element of a group's parameters of a type."""
+        group = options_of(self.param_groups[number])
+        has_master = dtype in _REDUCED
+        stepped = torch.float32 if has_master else dtype
+        key = stepped, _pattern(group)
+        if key not in self._probed:
+            self._probed[key] = probe(self.optimizer_class, group, self._options, stepped)
+        fields = self._probed[key]
+        return (*fields, Field(MASTER, torch.float32)) if has_master else fields
+
+    def _params(self) -> List[Tensor]:
+        return list(itertools.chain.from_iterable(group["params"] for group in self.param_groups))
+
+    def _laid(self) -> List[List[Laid]]:
+        counter = itertools.count()
+        return [[Laid(next(counter), name, tuple(param.shape), param.dtype)
+                 for name, param in zip(names, group["params"])]
+                for names, group in zip(self._names, self.param_groups)]
+
+    def _open(self) -> None:
+        """The records of the groups as they are now, in place of those before."""
+        laid = self._laid()
+        check_room(self._store, least_bytes(laid, self._fields_of, MASTER))
+        layout = lay_out(laid, self._fields_of, MASTER, self._tile, self._memory,
+                         self._store.arena_bytes, committed_limits(self._store))
+        check_room(self._store, layout.total_bytes)
+        if self._tiled is not None:
+            self._tiled.records.close()
+        params = self._params()
+        arithmetic = Arithmetic(self.optimizer_class, self._options, params)
+        self._tiled = Tiled(Records(self._store, layout), arithmetic, params)
+        if self._during is not None:
+            self._during.remove()
+        if self._in_backward:
+            self._during = DuringBackward(params, self._whole_in_backward, self._group_options)
+
+    def _whole_in_backward(self) -> Tiled:
+        tiled = self._whole(to_finish=True)
+        self._check_fields()
+        return tiled
+
+    def _whole(self, to_finish: bool = False, to_resume: bool = False) -> Tiled:
+        """The state, declared and of use.
+
+        :raises SpillwayError: EEXIST the store has a commit that nobody has resumed; and as
+            Records.attach()
+        """
+        assert self._tiled is not None
+        self._tiled.check_whole(to_finish)
+        if not to_finish and self._during is not None and self._during.under_way:
+            raise RuntimeError("a backward pass has stepped parameters, and no step() has ended "
+                               "it: call that first")
+        self._tiled.records.attach()
+        self._begun = True
+        if self._tiled.records.resumable and not to_resume:
+            raise SpillwayError(
+                errno.EEXIST,
+                f"the store has commit {self._tiled.records.state.attached} of this model, which "
+                "the next would replace: call resume() first, to go on from it; or open the store "
+                "without it, if it is not wanted any more")
+        return self._tiled
+
+    # ---- As torch.optim has it -------------------------------------------------------------------
+
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
+        """One step of all parameters that have gradients.
+
+        :param closure: computes the gradients, and returns the loss, which is returned
+        :raises SpillwayError: a drive failed. Nothing is lost: the same call, with the same
+            gradients, finishes the step
+        :raises TypeError: a gradient is sparse
+        :raises ValueError: an option was changed such that the class keeps something else
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            tiled = self._whole(to_finish=True)
+            self._check_step()
+            if self._during is not None:
+                self._during.finish()
+            else:
+                tiled.step(self._group_options())
+            self.steps += 1
+        if self.commit_every is not None and self.steps % self.commit_every == 0:
+            self._commit_after_step()
+        return loss
+
+    def _commit_after_step(self) -> None:
+        try:
+            self.commit()
+        except SpillwayError as error:
+            raise SpillwayError(error.errno, f"step {self.steps} is made, and must not be made "
+                                f"again, but its commit failed: {error.strerror}") from error
+
+    def _group_options(self) -> List[Options]:
+        return [options_of(group) for group in self.param_groups]
+
+    def _check_step(self) -> None:
+        """Before anything is changed."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                check_dense(param.grad)
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        """The options are such that the class keeps what the records have."""
+        assert self._tiled is not None
+        for tile in self._tiled.records.layout.tiles:
+            wanted = self._fields_of(tile.group, tile.dtype)
+            if not set(wanted) <= set(tile.fields):
+                names = sorted(field.name for field in set(wanted) - set(tile.fields))
+                raise ValueError(
+                    f"the options of group {tile.group} are such now that "
+                    f"{self.optimizer_class.__name__} keeps {', '.join(names)}, for which there is "
+                    "no room in the records: make the optimizer with these options")
+
+    def state_dict(self) -> Dict[str, Any]:
+        """As the class's own, which takes it. All of the state is in memory then: what survives a
+        crash without that is commit().
+
+        :raises SpillwayError: a drive failed
+        """
+        with torch.no_grad():
+            whole = self._whole().gathered()
+        for param, state in zip(self._params(), whole):
+            if state:
+                self.state[param] = state
+        try:
+            return super().state_dict()
+        finally:
+            self.state.clear()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Take over the state of an optimizer of the same class, on drives or not.
+
+        :raises ValueError: it is of other groups or shapes, or has what the records have no room
+            for; nothing is changed
+        :raises SpillwayError: a drive failed
+        """
+        tiled = self._whole()
+        for pre_hook in list(getattr(self, "_optimizer_load_state_dict_pre_hooks", {}).values()):
+            state_dict = pre_hook(self, dict(state_dict)) or state_dict
+        groups = loaded_groups(self.param_groups, state_dict)
+        entries = loaded_entries(self._params(), tiled.field_names(), state_dict)
+        groups, entries = self._brought_up_to_date(groups, entries)
+        before = list(self.param_groups)
+        self.param_groups[:] = groups
+        try:
+            self._check_fields()
+        except BaseException:
+            self.param_groups[:] = before
+            raise
+        with torch.no_grad():
+            tiled.fill(entries)
+        for post_hook in list(getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values()):
+            post_hook(self)
+
+    def _brought_up_to_date(
+        self, groups: List[Options], entries: List[Optional[Options]]
+    ) -> Tuple[List[Options], List[Optional[Options]]]:
+        """As the class makes of what an older PyTorch has saved."""
+        inner = make(self.optimizer_class, [torch.zeros(1)], self.param_groups[0], self._options)
+        params = self._params()
+        state = {param: entry for param, entry in zip(params, entries) if entry is not None}
+        inner.__setstate__({"state": state, "param_groups": groups})
+        return inner.param_groups, [inner.state.get(param) for param in params]
+
+    def __getstate__(self) -> Dict[str, Any]:
+        raise TypeError("an optimizer with its state on drives cannot be copied or pickled: "
+                        "commit() and resume(), or state_dict() and load_state_dict()")
+
+    # ---- Durable ---------------------------------------------------------------------------------
+
+    def commit(self, step: Optional[int] = None, extra: Any = None, *,
+               keep_previous: bool = False) -> int:
+        """Make all durable as it is now: state, parameters, options, PyTorch's random states, and
+        what is given. A crash later goes back to here, a crash meanwhile to the commit before.
+
+        :param step: the number of the commit, above that of the one before; default: steps made
+        :param extra: what else training needs to go on: numbers, strings, bytes, tensors, and lists
+            and dicts of them, as state_dict() of schedulers, scalers and data loaders gives
+        :param keep_previous: the commit before stays, too, until commit_release(): for one of
+            several processes that commit the same step each for itself
+        :return: its number
+        :raises TypeError: something in ``extra`` is of another type; nothing is changed
+        :raises SpillwayError: EINVAL the number; a drive failed: the commit before is durable still
+        """
+        if extra is None and self.commit_extra is not None:
+            extra = self.commit_extra()
+        tiled = self._whole()
+        number = self.steps if step is None else _library.number("step", step, 63)
+        content = encoded(Checkpoint(self._class_name, self.steps, self._group_options(),
+                                     tiled.entries, random_state(), extra))
+        with torch.no_grad():
+            tiled.save_parameters()
+        tiled.records.state.commit(number, content, keep_previous)
+        return number
+
+    def commit_release(self) -> None:
+        """The commit before the last, if it was kept, is not needed any more."""
+        self._whole().records.state.commit_release()
+
+    def resume(self, *, random: bool = True) -> Optional[Resumed]:
+        """Once, before the first step: go on from what is committed in the store. Parameters,
+        state, options and random states are as they were; the model's buffers are not the
+        optimizer's: give them in ``extra``.
+
+        :param random: also of PyTorch's random states
+        :return: None: nothing is committed, and nothing is changed
+        :raises SpillwayError: EUCLEAN the commit is of another model or another class; nothing is
+            changed
+        """
+        if self.steps or self._resumed:
+            raise RuntimeError("resume() comes once, before the first step: this optimizer has "
+                               f"made {self.steps}")
+        tiled = self._whole(to_resume=True)
+        if not tiled.records.resumable:
+            return None
+        checkpoint = decoded(tiled.records.state.extra())
+        self._check_resumable(checkpoint, tiled.records.layout)
+        with torch.no_grad():
+            tiled.restore(checkpoint.entries)
+        for group, options in zip(self.param_groups, checkpoint.groups):
+            group.update(options)
+        self.steps = checkpoint.step
+        if random:
+            set_random_state(checkpoint.random)
+        tiled.records.resumable, self._resumed = False, True
+        return Resumed(checkpoint.step, checkpoint.extra)
+
+    @property
+    def _class_name(self) -> str:
+        return f"{self.optimizer_class.__module__}.{self.optimizer_class.__qualname__}"
+
+    def _check_resumable(self, checkpoint: Checkpoint, layout: Layout) -> None:
+        reason = None
+        if checkpoint.optimizer != self._class_name:
+            reason = f"it is of {checkpoint.optimizer}, and this is {self._class_name}"
+        elif len(checkpoint.groups) != len(self.param_groups):
+            reason = (f"it has {len(checkpoint.groups)} groups of parameters, and this "
+                      f"{len(self.param_groups)}")
+        elif len(checkpoint.entries) != len(self._params()):
+            reason = (f"it has {len(checkpoint.entries)} parameters, and this "
+                      f"{len(self._params())}")
+        if reason is not None:
+            raise SpillwayError(errno.EUCLEAN, "the store has a commit of another optimizer: "
+                                f"{reason}. It is unchanged")
+
+    def stats(self) -> StateStats:
+        """Counters of records, since the optimizer was made."""
+        assert self._tiled is not None
+        return self._tiled.records.state.stats()
+
+    def close(self) -> None:
+        """Give the memory of records back; also when the store closes. What was changed since the
+        last commit is gone."""
+        if self._during is not None:
+            self._during.remove()
+        if self._tiled is not None:
+            self._tiled.records.close()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """A GradScaler asks for it before it does anything.
+
+        :raises RuntimeError: it comes too late
+        """
+        if self._in_backward:
+            raise RuntimeError(SCALED)
+        return False
+
+
+def _defaults(optimizer_class: Type[torch.optim.Optimizer], group: Options,
+              options: Options) -> Options:
+    """What the class makes of its options.
+
+    :raises TypeError: it takes no vectors: see probe()
+    """
+    try:
+        return make(optimizer_class, [torch.zeros(1)], group, options).defaults
+    except (TypeError, ValueError):
+        try:
+            make(optimizer_class, [torch.zeros(1, 1)], group, options)
+        except (TypeError, ValueError):
+            takes_matrices = False
+        else:
+            takes_matrices = True
+        if takes_matrices:
+            probe(optimizer_class, options_of(group), options, torch.float32)
+        raise
+
+
+def _check_options(options: Dict[str, Any], where: str) -> None:
+    """:raises ValueError: other arithmetic than that of loops is wanted"""
+    for name in _OTHER_ARITHMETIC if isinstance(options, dict) else ():
+        if options.get(name):
+            raise ValueError(f"{where}: {name}={options[name]!r} is other arithmetic than that of "
+                             "loops over single tensors, which is what runs on records: leave it "
+                             "out")
+
+
+def _without_names(group: Dict[str, Any]) -> Tuple[Dict[str, Any], Optional[List[str]]]:
+    """A group, and the names of its parameters if they have any, for a PyTorch that takes none."""
+    if not isinstance(group, dict) or isinstance(group["params"], (Tensor, set)):
+        return group, None
+    params: Sequence[Any] = list(group["params"])
+    group["params"] = params
+    if _TAKES_NAMES or not params or not all(isinstance(param, tuple) for param in params):
+        return group, None
+    group["params"] = [param for _, param in params]
+    return group, [name for name, _ in params]
+
+
+def _pattern(value: Any) -> Any:
+    """Of options, what may decide which fields a class keeps: not how large a number is."""
+    if isinstance(value, dict):
+        return tuple((name, _pattern(value[name])) for name in sorted(value))
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_pattern, value))
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)):
+        return type(value).__name__, bool(value)
+    return type(value).__name__

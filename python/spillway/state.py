@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: MIT
+# spillway/state.py - a thin handle on records of training state
+"""Records of fixed length that are read ahead, changed in memory, written behind, and durable at a
+commit. The order, the memory and the drives are C's; here are the calls, and no policy.
+
+>>> state = State(store, record_bytes_max=1 << 20)
+>>> record = state.add("layer0", 1 << 20, b"what is in it")
+>>> state.attach()                          # False: nothing was committed
+>>> state.begin_pass([record])
+>>> address = state.take(record)            # of its memory, until give()
+>>> state.give(record, changed=True)
+>>> state.commit(1, b"any bytes")
+"""
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+from ctypes import byref, c_uint32, c_uint64, c_void_p
+from typing import Any, List, Optional, Sequence, Tuple
+
+from . import _library
+from ._handle import Handle
+from ._library import SpillwayError, blocking, check, fast, number, to_dataclass
+from .store import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class StateStats:
+    """Counters since the state was opened; ``records``, ``buffers``, ``total_bytes`` and
+    ``memory_bytes`` are of now."""
+
+    records: int
+    buffers: int
+    total_bytes: int
+    memory_bytes: int
+    takes: int
+    hits: int
+    ready: int
+    waits: int
+    waits_for_write: int
+    wait_ns: int
+    reads: int
+    bytes_read: int
+    writes: int
+    bytes_written: int
+    read_failures: int
+    write_failures: int
+    commits: int
+    commit_ns: int
+    commit_bytes_written: int
+    passes: int
+    passes_departed: int
+
+
+_StateStatsStruct = _library.counters("spw_state_stats", StateStats, ("records", "buffers"))
+
+
+def committed_records(store: Store) -> List[Tuple[str, bytes]]:
+    """The name and the shape of each record of the commit that opening the store has restored; none
+    if there is no such commit, or nobody can attach it any more.
+
+    :raises SpillwayError: EUCLEAN it is no state's; or it cannot be read
+    """
+    records: List[Tuple[str, bytes]] = []
+
+    def each(_: object, name: bytes, __: int, shape: int, shape_len: int, ___: int) -> int:
+        records.append((name.decode(errors="replace"), ctypes.string_at(shape, shape_len)))
+        return 0
+
+    result = store.call(blocking.spw_state_committed, _library.Each(each), None)
+    if result in (-errno.ENODATA, -errno.EALREADY):
+        return []
+    check(result)
+    return records
+
+
+class State(Handle):
+    """Training state in a store. One thread at a time uses it.
+
+    :param store: open; its objects and commits are the state's from now on
+    :param memory_bytes: of the store's arena, rounded down to whole buffers; 0: four buffers
+    :param record_bytes_max: the longest record; 0: 32 MiB
+    :raises SpillwayError: EBUSY the store has a state already; ENOBUFS its arena has no such memory
+    """
+
+    _closed_words = ("the training state is closed (so was its store, or close() was called); open "
+                     "the store again: what was committed is there")
+    _copied_words = ("a State cannot be copied or pickled: open one in each process, on a store of "
+                     "its own")
+
+    def __init__(self, store: Store, *, memory_bytes: int = 0, record_bytes_max: int = 0) -> None:
+        if store.has_open(State):
+            raise SpillwayError(
+                errno.EBUSY, "the store has a training state already, of another optimizer: close "
+                "that, or give each one a partition of its own")
+        opts = _library.StateOpts()
+        fast.spw_state_opts_init(byref(opts), ctypes.sizeof(opts))
+        opts.memory_bytes = number("memory_bytes", memory_bytes, 64)
+        if record_bytes_max:
+            opts.record_bytes_max = number("record_bytes_max", record_bytes_max, 64)
+        handle = c_void_p()
+        try:
+            check(blocking.spw_state_open(store.handle, byref(opts), byref(handle)))
+        except BaseException:  # Ctrl-C meanwhile is raised when it is open
+            if handle.value:
+                blocking.spw_state_close(handle)
+            raise
+        self.store = store
+        super().__init__(handle.value)
+        store.add_dependent(self)
+
+    def _end(self, handle: int) -> None:
+        try:
+            blocking.spw_state_close(handle)
+        finally:  # also when Ctrl-C came meanwhile
+            self.store.drop_dependent(self)
+
+    def add(self, name: str, len_bytes: int, shape: bytes) -> int:
+        """Declare a record before attach().
+
+        :param shape: what is in it; compared with what was committed
+        :return: its number
+        :raises SpillwayError: EEXIST the name is taken; EALREADY attached
+        """
+        record = c_uint32()
+        len_bytes = number("len_bytes", len_bytes, 64)
+        check(self.call(fast.spw_state_add, name.encode(), len_bytes, shape, len(shape),
+                        byref(record)))
+        return record.value
+
+    def attach(self) -> bool:
+        """All records are declared: take up what is committed.
+
+        :return: whether anything is; else all records are zero
+        :raises SpillwayError: ENOSPC the store is too small; EUCLEAN other records are committed
+        """
+        return check(self.call(blocking.spw_state_attach)) == 1
+
+    @property
+    def attached(self) -> Optional[int]:
+        """The number of the commit that was attached."""
+        value = c_uint64()
+        result = self.call(fast.spw_state_attached, byref(value))
+        return None if result < 0 else value.value
+
+    def extra(self) -> bytes:
+        """What was given with the commit that was attached.
+
+        :raises SpillwayError: ENODATA nothing was attached
+        """
+        length = ctypes.c_size_t()
+        check(self.call(blocking.spw_state_extra, None, byref(length)))
+        memory = (ctypes.c_char * length.value)()
+        check(self.call(blocking.spw_state_extra, memory, byref(length)))
+        return memory.raw
+
+    def begin_pass(self, order: Sequence[int]) -> None:
+        """Say in which order records will be taken next; reading ahead begins.
+
+        :raises SpillwayError: EINVAL a number is none or there twice; EBUSY a record is taken
+        """
+        numbers = (c_uint32 * len(order))(*order)
+        check(self.call(blocking.spw_state_pass, numbers, len(order)))
+
+    def take(self, record: int) -> int:
+        """The address of a record's bytes, aligned to 4096: the caller's until give().
+
+        :raises SpillwayError: EBADMSG, EIO it cannot be read; or how a write failed without which
+            there is no room
+        """
+        memory = c_void_p()
+        try:
+            check(self.call(blocking.spw_state_take, record, byref(memory)))
+        except BaseException:  # Ctrl-C meanwhile is raised when it is taken
+            if memory.value:
+                self.call(blocking.spw_state_give, record, False)
+            raise
+        assert memory.value is not None
+        return memory.value
+
+    def give(self, record: int, changed: bool) -> None:
+        """It was used, and its bytes are others than before or not. Does not wait.
+
+        :raises SpillwayError: EINVAL it is not taken
+        """
+        check(self.call(blocking.spw_state_give, record, changed))
+
+    def commit(self, number: int, extra: bytes, keep_previous: bool = False) -> None:
+        """Make all records durable as they are now.
+
+        :param number: above that of the commit before
+        :raises SpillwayError: EBUSY one is taken; EINVAL the number; EIO and others: the commit
+            before is durable still
+        """
+        number = _library.number("number", number, 63)
+        check(self.call(blocking.spw_state_commit, number, extra, len(extra), keep_previous))
+
+    def commit_release(self) -> None:
+        """The commit before the last, if it was kept, is not needed any more."""
+        check(self.call(blocking.spw_state_commit_release))
+
+    def stats(self) -> StateStats:
+        """Counters so far."""
+        struct: Any = _StateStatsStruct()
+        self.call(fast.spw_state_stats, byref(struct), ctypes.sizeof(struct))
+        return to_dataclass(StateStats, struct)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+# tests/python/fake_state.py - spillway.state.State in plain memory, strict about its contract
+"""Memory that is given back is overwritten, so who still looks at it is found out. ``fail_after``
+counts calls of take(): the one that makes it 0 fails, as a drive does."""
+import ctypes
+import errno
+
+import spillway
+from spillway.state import StateStats
+
+BUFFERS = 4
+
+
+class FakeStore:
+    """What an optimizer asks of a store, and what is durable in it."""
+
+    def __init__(self, capacity_bytes=1 << 40, arena_bytes=0):
+        self.arena_bytes = arena_bytes
+        self.capacity_bytes = capacity_bytes
+        self.state = None
+        self.committed = None  # (number, {name: (shape, bytes)}, extra)
+
+    def stats(self):
+        return self
+
+
+def committed_records(store):
+    if store.committed is None:
+        return []
+    return [(name, shape) for name, (shape, _) in store.committed[1].items()]
+
+
+def error(number, words="said by the fake"):
+    return spillway.SpillwayError(number, words)
+
+
+class FakeState:
+    def __init__(self, store, *, memory_bytes=0, record_bytes_max=0):
+        if store.state is not None:
+            raise error(errno.EBUSY, "the store has a state already")
+        store.state = self
+        self.store = store
+        assert memory_bytes >= BUFFERS * record_bytes_max
+        assert record_bytes_max % 4096 == 0
+        self.record_bytes_max = record_bytes_max
+        self.memory = [ctypes.create_string_buffer(record_bytes_max + 4096) for _ in range(BUFFERS)]
+        self.names, self.shapes, self.bytes = [], [], []
+        self.is_attached, self.taken = False, {}
+        self.orders, self.takes, self.gives = [], 0, []
+        self.fail_after = None
+        self.closed = False
+
+    def close(self):
+        if not self.closed:
+            self.closed, self.store.state = True, None
+
+    def add(self, name, len_bytes, shape):
+        assert not self.is_attached and name not in self.names and isinstance(shape, bytes)
+        assert 0 < len_bytes <= self.record_bytes_max and len(name) <= 512 and len(shape) <= 65536
+        self.names.append(name)
+        self.shapes.append(shape)
+        self.bytes.append(bytes(len_bytes))
+        return len(self.names) - 1
+
+    def attach(self):
+        assert not self.is_attached
+        if self.store.committed is None:
+            self.is_attached = True
+            return False
+        number, records, extra = self.store.committed
+        if sorted(records) != sorted(self.names):
+            raise error(errno.EUCLEAN, "what is committed has other records")
+        for index, name in enumerate(self.names):
+            shape, content = records[name]
+            if shape != self.shapes[index] or len(content) != len(self.bytes[index]):
+                raise error(errno.EUCLEAN, f"{name} is of another shape")
+        self.bytes = [records[name][1] for name in self.names]
+        self.attached, self.attached_extra = number, extra
+        self.is_attached = True
+        return True
+
+    def extra(self):
+        return self.attached_extra
+
+    def begin_pass(self, order):
+        assert self.is_attached and not self.taken and len(set(order)) == len(order)
+        self.orders.append(list(order))
+
+    def take(self, record):
+        assert self.is_attached and record not in self.taken
+        if self.fail_after is not None:
+            self.fail_after -= 1
+            if self.fail_after <= 0:
+                raise error(errno.EIO, "a drive failed")
+        self.takes += 1
+        memory = self.memory[self.takes % BUFFERS]
+        address = ctypes.addressof(memory) + 4096 - ctypes.addressof(memory) % 4096
+        ctypes.memmove(address, self.bytes[record], len(self.bytes[record]))
+        self.taken[record] = address
+        return address
+
+    def give(self, record, changed):
+        address, length = self.taken.pop(record), len(self.bytes[record])
+        content = ctypes.string_at(address, length)
+        if changed:
+            self.bytes[record] = content
+        else:
+            assert content == self.bytes[record], "it was changed, and nobody said so"
+        self.gives.append((record, changed))
+        ctypes.memset(address, 0xff, length)  # NaN
+
+    def commit(self, number, extra, keep_previous=False):
+        assert not self.taken
+        last = self.store.committed
+        if last is not None and number <= last[0]:
+            raise error(errno.EINVAL, "the number is not above the last")
+        records = {name: (shape, content)
+                   for name, shape, content in zip(self.names, self.shapes, self.bytes)}
+        self.store.committed = number, records, bytes(extra)
+
+    def commit_release(self):
+        pass
+
+    def stats(self):
+        return StateStats(**{**dict.fromkeys(StateStats.__annotations__, 0),
+                             "records": len(self.names), "takes": self.takes})

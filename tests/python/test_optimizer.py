@@ -1,0 +1,776 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_optimizer.py - an optimizer over records computes what PyTorch's does
+"""Over records in plain memory (fake_state.py), which are overwritten when they are given back."""
+import copy
+import errno
+import os
+import random
+import warnings
+
+import pytest
+import torch
+
+import spillway
+import spillway.torch
+from fake_state import FakeState, FakeStore, committed_records
+from spillway import _records
+
+SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
+SHAPES = ((7,), (300, 200), (1,), (), (0, 3), (50,), (33, 3), (20000,))
+CLASSES = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("Adam", {}),
+    ("Adam", {"amsgrad": True, "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.01}),
+    ("AdamW", {"amsgrad": True, "maximize": True}),
+    ("RMSprop", {}),
+    ("RMSprop", {"centered": True, "momentum": 0.9}),
+    ("Adagrad", {"initial_accumulator_value": 0.1, "lr_decay": 0.1}),
+    ("Adadelta", {}),
+    ("Adamax", {}),
+    ("NAdam", {}),
+    ("RAdam", {}),
+    ("Rprop", {}),
+    ("ASGD", {"t0": 2}),
+]
+IDS = [f"{name}-{'-'.join(options)}" for name, options in CLASSES]
+
+
+@pytest.fixture(autouse=True)
+def seeded(monkeypatch):
+    print(f"SPW_SEED={SEED}")
+    torch.manual_seed(SEED)
+    monkeypatch.setattr(_records, "State", FakeState)
+    monkeypatch.setattr(_records, "committed_records", committed_records)
+
+
+def made(shapes=SHAPES, dtype=torch.float32):
+    """Two times the same parameters."""
+    values = [torch.randn(shape).to(dtype) for shape in shapes]
+    return [[torch.nn.Parameter(value.clone()) for value in values] for _ in range(2)]
+
+
+def give_grads(*models, none=0.0):
+    """The same gradients to all, converted to their types."""
+    for params in zip(*models):
+        grad = torch.randn(params[0].shape) * 10 ** random.Random(SEED).uniform(-3, 1)
+        grad = grad.to(params[-1].dtype)
+        absent = torch.rand(()).item() < none
+        for param in params:
+            param.grad = None if absent else grad.clone().to(param.device, param.dtype)
+
+
+def assert_same(one, other):
+    """Bit for bit, types and shapes as well."""
+    assert type(one) is type(other) or isinstance(one, torch.Tensor), (one, other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert torch.equal(one.detach(), other.detach())
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_same(one[name], other[name])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for pair in zip(one, other):
+            assert_same(*pair)
+    else:
+        assert one == other
+
+
+def reference(name, params, options):
+    return getattr(torch.optim, name)(params, foreach=False, **options)
+
+
+def of(optimizer, name="state"):
+    """What a state_dict has, without which arithmetic was asked for."""
+    content = copy.deepcopy(optimizer.state_dict())
+    for group in content["param_groups"]:
+        group.pop("foreach", None)
+    return content
+
+
+# ---- The same numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", [997, 20001, None])
+@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+def test_bits_are_those_of_the_class(name, options, tile):
+    ours, theirs = made()
+    plain = reference(name, theirs, options)
+    tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=tile,
+                                     **options)
+    for _ in range(7):
+        give_grads(ours, theirs, none=0.3)
+        plain.step()
+        tiled.step()
+        assert_same(ours, theirs)
+    assert_same(of(tiled), of(plain))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_types_and_threads(dtype, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        ours, theirs = made(((70001,), (65537, 2), (3,)), dtype)
+        plain = reference("AdamW", theirs, {})
+        tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=50001)
+        for _ in range(3):
+            give_grads(ours, theirs)
+            plain.step()
+            tiled.step()
+        assert_same(ours, theirs)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+def test_masters_are_float32(name, options, dtype):
+    ours, theirs = made(((5, 77), (3,), (3001,)), dtype)
+    masters = [torch.nn.Parameter(param.detach().float()) for param in theirs]
+    plain = reference(name, masters, options)
+    tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=333,
+                                     masters=True, **options)
+    for _ in range(5):
+        give_grads(masters, ours, none=0.3)
+        for master, param in zip(masters, ours):
+            if param.grad is not None:
+                assert torch.equal(master.grad, param.grad.float())
+        plain.step()
+        tiled.step()
+        assert_same(ours, [master.detach().to(dtype) for master in masters])
+    state = of(tiled)
+    for number, entry in state["state"].items():
+        if "master" in entry:
+            assert_same(entry.pop("master"), masters[number].detach())
+    assert_same({key: entry for key, entry in state["state"].items() if entry}, of(plain)["state"])
+
+
+def test_groups_of_several_types_and_options():
+    one, other = made(((40, 5), (11,), (90,), (3, 3)))
+    for params in (one, other):
+        params[1].data = params[1].data.double()
+    options = [{"lr": 0.1}, {"betas": (0.5, 0.6), "weight_decay": 0.5}]
+    groups = [[{"params": params[:2], **options[0]}, {"params": params[2:], **options[1]}]
+              for params in (one, other)]
+    plain = torch.optim.Adam(groups[1], foreach=False)
+    tiled = spillway.torch.Optimizer(torch.optim.Adam, groups[0], FakeStore(), tile=64)
+    for _ in range(4):
+        give_grads(one, other)
+        plain.step()
+        tiled.step()
+    assert_same(one, other)
+    assert_same(of(tiled), of(plain))
+
+
+def test_layouts_that_are_not_flat():
+    values = torch.randn(6, 5), torch.randn(2, 3, 4, 5), torch.randn(200, 300)
+    both = [[torch.nn.Parameter(values[0].t().contiguous().t()),
+             torch.nn.Parameter(values[1].to(memory_format=torch.channels_last)),
+             torch.nn.Parameter(values[2].clone())] for _ in range(2)]
+    ours, theirs = both
+    assert not ours[0].is_contiguous()
+    plain = reference("AdamW", theirs, {})
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=17000)
+    for _ in range(3):
+        for mine, yours in zip(ours, theirs):
+            grad = torch.randn(mine.shape)
+            mine.grad, yours.grad = grad.clone(), grad.clone()
+        ours[2].grad = torch.randn(300, 200).t()
+        theirs[2].grad = ours[2].grad.clone()
+        assert not ours[2].grad.is_contiguous()
+        plain.step()
+        tiled.step()
+    assert_same(ours, theirs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("masters", [False, True])
+def test_parameters_of_a_gpu_are_stepped_on_the_host(masters):
+    dtype = torch.bfloat16 if masters else torch.float32
+    ours, theirs = made(dtype=dtype)
+    ours = [torch.nn.Parameter(param.detach().cuda()) for param in ours]
+    store = FakeStore()
+    make = lambda params, store: spillway.torch.Optimizer(  # noqa: E731
+        torch.optim.AdamW, params, store, tile=20001, masters=masters)
+    tiled, plain = make(ours, store), make(theirs, FakeStore())
+    for _ in range(4):
+        give_grads(ours, theirs, none=0.3)
+        tiled.step()
+        plain.step()
+    assert_same([param.cpu() for param in ours], [param.detach() for param in theirs])
+    tiled.commit()
+    tiled.close()
+    others = [torch.nn.Parameter(torch.zeros_like(param)) for param in ours]
+    again = make(others, store)
+    assert again.resume().step == 4
+    assert_same([param.cpu() for param in others], [param.cpu() for param in ours])
+    give_grads(others, theirs)
+    again.step()
+    plain.step()
+    assert_same([param.cpu() for param in others], [param.detach() for param in theirs])
+
+
+def test_what_autograd_saved_is_known_to_have_changed():
+    param = torch.nn.Parameter(torch.randn(20000))
+    tiled = spillway.torch.Optimizer(torch.optim.SGD, [param], FakeStore(), lr=0.1, momentum=0.9)
+    loss = (param * param).sum()
+    param.grad = torch.ones(20000)
+    tiled.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+# ---- As torch.optim has it -----------------------------------------------------------------------
+
+
+def test_a_scheduler_a_closure_and_hooks():
+    ours, theirs = made(((30,), (4, 4)))
+    plain = reference("SGD", theirs, {"lr": 0.5, "momentum": 0.9})
+    tiled = spillway.torch.Optimizer(torch.optim.SGD, ours, FakeStore(), lr=0.5, momentum=0.9)
+    assert isinstance(tiled, torch.optim.Optimizer)
+    schedulers = [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=9)
+                  for optimizer in (tiled, plain)]
+    calls = []
+    if hasattr(tiled, "register_step_post_hook"):
+        tiled.register_step_post_hook(lambda *_: calls.append(1))
+    for _ in range(5):
+        losses = []
+        for optimizer, params in ((tiled, ours), (plain, theirs)):
+            def closure():
+                optimizer.zero_grad()
+                loss = sum((param * param).sum() for param in params)
+                loss.backward()
+                return loss
+
+            losses.append(optimizer.step(closure).item())
+        assert losses[0] == losses[1]
+        for scheduler in schedulers:
+            scheduler.step()
+    assert_same(ours, theirs)
+    assert tiled.param_groups[0]["lr"] == plain.param_groups[0]["lr"] != 0.5
+    assert len(calls) in (0, 5)
+
+
+def test_hooks_of_all_optimizers_hear_whole_steps_only():
+    optimizer_module = pytest.importorskip("torch.optim.optimizer")
+    register = getattr(optimizer_module, "register_optimizer_step_pre_hook", None)
+    if register is None:
+        pytest.skip("this PyTorch has none")
+    ours, _ = made(((100,), (100,)))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=50)
+    heard = []
+    handle = register(lambda optimizer, *_: heard.append(optimizer))
+    try:
+        give_grads(ours)
+        tiled.step()
+    finally:
+        handle.remove()
+    assert heard == [tiled]
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="no scaler of the host")
+def test_a_scaler_skips_what_overflowed():
+    ours, theirs = made(((30,), (4, 4)))
+    plain = reference("AdamW", theirs, {})
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    scalers = [torch.amp.GradScaler("cpu", init_scale=4.0) for _ in range(2)]
+    for step in range(4):
+        for scaler, optimizer, params in zip(scalers, (tiled, plain), (ours, theirs)):
+            optimizer.zero_grad()
+            scaler.scale(sum((param * param).sum() for param in params)).backward()
+            if step == 2:
+                params[0].grad[3] = float("inf")
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    assert_same(ours, theirs)
+    assert tiled.steps == 3 and scalers[0].get_scale() == scalers[1].get_scale() == 2.0
+
+
+@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+def test_state_dicts_both_ways(name, options):
+    """Into PyTorch's and out of it, and on with the same numbers."""
+    ours, theirs = made()
+    store = FakeStore()
+    cls = getattr(torch.optim, name)
+    plain = reference(name, theirs, options)
+    tiled = spillway.torch.Optimizer(cls, ours, store, tile=997, **options)
+    for _ in range(2):
+        give_grads(ours, theirs, none=0.3)
+        plain.step()
+        tiled.step()
+    tiled.close()
+    new_plain = reference(name, ours, {**options, "lr": 0.5})
+    new_tiled = spillway.torch.Optimizer(cls, theirs, FakeStore(), tile=2001,
+                                         **{**options, "lr": 0.5})
+    loaded = plain.state_dict()
+    kept = copy.deepcopy(loaded)
+    new_tiled.load_state_dict(loaded)
+    assert_same(loaded, kept)
+    # the first is closed: its state_dict was not asked for before, so from the plain one
+    new_plain.load_state_dict(new_tiled.state_dict())
+    assert new_tiled.param_groups[0]["lr"] == plain.param_groups[0]["lr"]
+    for _ in range(3):
+        give_grads(ours, theirs, none=0.3)
+        new_plain.step()
+        new_tiled.step()
+    assert_same(ours, theirs)
+    assert_same(of(new_tiled), of(new_plain))
+
+
+def test_a_state_dict_with_masters_comes_back():
+    ours, others = made(((5, 77), (3,)), torch.bfloat16)
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), masters=True, tile=100)
+    for _ in range(3):
+        give_grads(ours)
+        tiled.step()
+    again = spillway.torch.Optimizer(torch.optim.AdamW, others, FakeStore(), masters=True)
+    with torch.no_grad():
+        for mine, yours in zip(ours, others):
+            yours.copy_(mine)
+    again.load_state_dict(tiled.state_dict())
+    for _ in range(2):
+        give_grads(ours, others)
+        tiled.step()
+        again.step()
+    assert_same(ours, others)
+    assert_same(of(tiled), of(again))
+
+
+def test_hooks_of_state_dicts():
+    ours, _ = made(((30,),))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    if not hasattr(tiled, "register_load_state_dict_pre_hook"):
+        pytest.skip("this PyTorch has none")
+    heard = []
+    tiled.register_state_dict_post_hook(lambda _, content: heard.append(len(content["state"])))
+    tiled.register_load_state_dict_pre_hook(lambda *_: heard.append("before"))
+    tiled.register_load_state_dict_post_hook(lambda *_: heard.append("after"))
+    give_grads(ours)
+    tiled.step()
+    tiled.load_state_dict(tiled.state_dict())
+    assert heard == [1, "before", "after"]
+
+
+def test_named_parameters():
+    model = torch.nn.Linear(3, 2)
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), FakeStore())
+    give_grads(list(model.parameters()))
+    tiled.step()
+    state = tiled._tiled.records.state
+    assert b'"weight"' in state.shapes[0] and b'"bias"' in state.shapes[0]
+
+
+# ---- Records -------------------------------------------------------------------------------------
+
+
+def test_passes_go_up_and_down_and_leave_out_what_has_no_gradient():
+    ours, _ = made(((100,), (100,), (100,)))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
+    give_grads(ours)
+    tiled.step()
+    tiled.step()
+    ours[1].grad = None
+    tiled.step()
+    assert tiled._tiled.records.state.orders == [[0, 1, 2], [2, 1, 0], [0, 2]]
+
+
+def test_a_record_is_all_fields_of_a_run_and_fields_are_aligned():
+    ours, _ = made(((100,), (31,)))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), amsgrad=True, tile=70)
+    tiles = tiled._tiled.records.layout.tiles
+    assert [tile.count for tile in tiles] == [70, 61]
+    for tile in tiles:
+        assert [field.name for field in tile.fields] == ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
+        assert all(offset % 64 == 0 for offset in tile.offsets)
+        assert tile.len_bytes >= 3 * 4 * tile.count
+    covered = [(piece.parameter, index) for tile in tiles for piece in tile.pieces
+               for index in range(piece.start, piece.stop)]
+    assert covered == [(0, index) for index in range(100)] + [(1, index) for index in range(31)]
+
+
+def test_memory_is_2_percent_or_four_tiles():
+    ours = [torch.nn.Parameter(torch.zeros(25 << 20))]
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    layout = tiled._tiled.records.layout
+    assert layout.state_bytes == 200 << 20
+    assert layout.memory_bytes == 4 * layout.record_bytes_max
+    assert 0.019 < layout.memory_bytes / layout.state_bytes < 0.021
+    with_more = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), memory="10%")
+    assert with_more._tiled.records.layout.memory_bytes == 20 << 20
+
+
+def test_many_small_parameters_share_calls(monkeypatch):
+    """Equal neighbours are one run: a step costs calls by the tile, not by the parameter."""
+    ours, _ = made(((5,),) * 300)
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=750)
+    runs = []
+    inner_step = tiled._tiled._arithmetic._step
+    monkeypatch.setattr(tiled._tiled._arithmetic, "_step", lambda inner: (
+        runs.append(len(inner.param_groups[0]["params"])), inner_step(inner)))
+    for _ in range(3):
+        give_grads(ours)
+        tiled.step()
+    assert runs == [1, 1] * 3
+
+
+# ---- What goes wrong -----------------------------------------------------------------------------
+
+
+def raises(kind, words):
+    return pytest.raises(kind, match=words)
+
+
+@pytest.mark.parametrize("name, options", [
+    ("LBFGS", {}), ("SparseAdam", {}), ("Adafactor", {}), ("Muon", {"lr": 0.1})],
+    ids=["LBFGS", "SparseAdam", "Adafactor", "Muon"])
+def test_classes_that_are_not_elementwise_are_refused_by_name(name, options):
+    cls = getattr(torch.optim, name, None)
+    if cls is None:
+        pytest.skip("this PyTorch has none")
+    store = FakeStore()
+    with raises(TypeError, f"{name} cannot have its state on drives: .*use {name} itself"):
+        spillway.torch.Optimizer(cls, [torch.nn.Parameter(torch.zeros(3, 3))], store, **options)
+    assert store.state is None
+
+
+class Noisy(torch.optim.SGD):
+    def step(self):
+        for param in self.param_groups[0]["params"]:
+            param.grad.add_(torch.randn_like(param.grad))
+        super().step()
+
+
+class Normed(torch.optim.SGD):
+    def step(self):
+        for param in self.param_groups[0]["params"]:
+            param.grad.div_(param.grad.norm())
+        super().step()
+
+
+class Positional(torch.optim.SGD):
+    def step(self):
+        for param in self.param_groups[0]["params"]:
+            param.grad.view(-1)[0] = 0
+        super().step()
+
+
+class Counting(torch.optim.SGD):
+    def step(self):
+        self.param_groups[0]["lr"] *= 0.9
+        super().step()
+
+
+@pytest.mark.parametrize("cls, words", [
+    (Noisy, "depends on others, or on chance"), (Normed, "depends on others"),
+    (Positional, "depends on others"), (Counting, "changes its param_groups")])
+def test_classes_are_tried(cls, words):
+    with raises(TypeError, words):
+        spillway.torch.Optimizer(cls, [torch.nn.Parameter(torch.zeros(3))], FakeStore(), lr=0.1)
+
+
+def test_wrong_arguments():
+    make = spillway.torch.Optimizer
+    params = [torch.nn.Parameter(torch.zeros(30))]
+    adam, store = torch.optim.AdamW, FakeStore()
+    with raises(TypeError, "optimizer_class must be a class"):
+        make(adam(params), params, store)
+    with raises(ValueError, "foreach=True is other arithmetic"):
+        make(adam, params, store, foreach=True)
+    with raises(ValueError, "Invalid learning rate"):
+        make(adam, params, store, lr=-1.0)
+    with raises(ValueError, "empty parameter list"):
+        make(adam, [], store)
+    with raises(ValueError, "more than one parameter group"):
+        make(adam, [{"params": params}, {"params": params}], store)
+    with raises(TypeError, "bfloat16: .* masters=True"):
+        make(adam, [torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))], store)
+    with raises(TypeError, "complex64"):
+        make(adam, [torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))], store)
+    with raises(ValueError, "less than four of the longest"):
+        make(adam, params, store, memory=1000)
+    with raises(ValueError, "at least 1 element"):
+        make(adam, params, store, tile=0)
+    with raises(ValueError, "memory must be bytes, or like"):
+        make(adam, params, store, memory="much")
+    assert store.state is None
+    make(adam, params, store)
+    with raises(spillway.SpillwayError, "has a state already"):
+        make(adam, params, store)
+
+
+def test_a_store_that_is_too_small_says_so_at_once():
+    params = [torch.nn.Parameter(torch.zeros(1 << 20))]
+    # 8 MiB of state, and 4 of parameters, twice
+    with raises(spillway.SpillwayError, f"too small by {4 << 20} bytes") as caught:
+        spillway.torch.Optimizer(torch.optim.AdamW, params, FakeStore(20 << 20))
+    assert caught.value.errno == errno.ENOSPC
+    spillway.torch.Optimizer(torch.optim.AdamW, params, FakeStore(24 << 20))
+
+
+def test_groups_are_added_before_the_first_step_only():
+    ours, theirs = made(((30,), (4, 4), (5,)))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours[:1], FakeStore())
+    plain = reference("AdamW", theirs[:1], {})
+    for optimizer, params in ((tiled, ours), (plain, theirs)):
+        optimizer.add_param_group({"params": params[1:2], "lr": 0.5})
+    with raises(TypeError, "complex64"):
+        tiled.add_param_group(
+            {"params": [torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))]})
+    give_grads(ours, theirs)
+    plain.step()
+    tiled.step()
+    assert_same(ours, theirs)
+    with raises(RuntimeError, "cannot be added after the first step"):
+        tiled.add_param_group({"params": ours[2:]})
+    tiled.step()
+    plain.step()
+    assert_same(ours, theirs)
+
+
+def test_a_sparse_gradient_changes_nothing():
+    ours, theirs = made(((4, 3),))
+    embedding = torch.nn.Embedding(4, 3, sparse=True)
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, [*ours, embedding.weight], FakeStore())
+    embedding(torch.tensor([1])).sum().backward()
+    give_grads(ours)
+    before = embedding.weight.detach().clone()
+    with raises(TypeError, "a gradient is sparse"):
+        tiled.step()
+    assert_same(embedding.weight.detach(), before)
+    assert_same(ours, theirs)
+
+
+def test_options_that_need_another_field_are_refused_before_the_step():
+    ours, theirs = made(((40,),))
+    tiled = spillway.torch.Optimizer(torch.optim.SGD, ours, FakeStore(), lr=0.1)
+    give_grads(ours)
+    tiled.param_groups[0]["momentum"] = 0.9
+    with raises(ValueError, "keeps momentum_buffer, for which there is no room"):
+        tiled.step()
+    assert_same(ours, theirs)
+    tiled.param_groups[0]["momentum"] = 0
+    tiled.step()
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda d: d["param_groups"].append(d["param_groups"][0]), "has 2 groups"),
+    (lambda d: d["param_groups"][0]["params"].pop(), "has 1 parameters"),
+    (lambda d: d["state"][0].update(exp_avg=torch.zeros(3)), r"has the shape \(3,\)"),
+    (lambda d: d["state"][0].update(max_exp_avg_sq=torch.zeros(30)), "has max_exp_avg_sq"),
+    (lambda d: d["param_groups"][0].update(amsgrad=True), "keeps max_exp_avg_sq"),
+])
+def test_a_state_dict_of_another_optimizer_changes_nothing(change, words):
+    ours, theirs = made(((30,), (4, 4)))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    plain = reference("AdamW", theirs, {})
+    give_grads(ours, theirs)
+    tiled.step()
+    plain.step()
+    wrong = copy.deepcopy(plain.state_dict())
+    change(wrong)
+    with raises(ValueError, words):
+        tiled.load_state_dict(wrong)
+    assert_same(of(tiled), of(plain))
+
+
+def test_a_step_that_a_drive_ends_is_finished_by_the_next():
+    ours, theirs = made(((300,), (4, 4), (500,)))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
+    plain = reference("AdamW", theirs, {})
+    for fail_after in (1, 4, 7, None):
+        give_grads(ours, theirs)
+        plain.step()
+        state = tiled._tiled.records.state
+        state.fail_after = fail_after
+        if fail_after is not None:
+            with raises(spillway.SpillwayError, "a drive failed"):
+                tiled.step()
+            for call in (tiled.commit, tiled.state_dict):
+                with raises(RuntimeError, "call step.. again"):
+                    call()
+            state.fail_after = None
+        tiled.step()
+        assert_same(ours, theirs)
+    assert tiled.steps == 4
+    assert_same(of(tiled), of(plain))
+
+
+def test_a_step_that_a_drive_ends_is_not_finished_with_other_gradients():
+    ours, _ = made(((300,),))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
+    give_grads(ours)
+    tiled.step()
+    tiled._tiled.records.state.fail_after = 2
+    with raises(spillway.SpillwayError, "a drive failed"):
+        tiled.step()
+    tiled._tiled.records.state.fail_after = None
+    ours[0].grad.mul_(2)
+    with raises(RuntimeError, "the gradients are others now"):
+        tiled.step()
+
+
+def test_a_step_that_fails_inside_of_a_tile_ends_the_use(monkeypatch):
+    ours, _ = made(((300,),))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
+    give_grads(ours)
+
+    def fail(_):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(tiled._tiled._arithmetic, "_step", fail)
+    with raises(MemoryError, "no memory"):
+        tiled.step()
+    assert not tiled._tiled.records.state.taken
+    with raises(RuntimeError, "not whole any more, since a step failed half way .no memory."):
+        tiled.step()
+
+
+def test_it_is_not_copied():
+    ours, _ = made(((3,),))
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    with raises(TypeError, "cannot be copied or pickled"):
+        copy.deepcopy(tiled)
+
+
+# ---- Commits -------------------------------------------------------------------------------------
+
+
+def trained(optimizer, params, steps, generator):
+    for _ in range(steps):
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator).to(param.dtype)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("masters", [False, True])
+@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+def test_resumed_is_uninterrupted(name, options, masters):
+    cls = getattr(torch.optim, name)
+    ours, others = made(((40, 30), (7,), (500,)), torch.bfloat16 if masters else torch.float32)
+    store = FakeStore()
+    make = lambda params, lr: spillway.torch.Optimizer(  # noqa: E731
+        cls, params, store, tile=333, masters=masters, **{**options, "lr": lr})
+    generator = torch.Generator().manual_seed(SEED)
+    tiled = make(ours, 0.25)
+    assert tiled.resume() is None
+    trained(tiled, ours[:2], 2, generator)  # one is new after the commit
+    extra = {"list": [1, 2.5, None], "tensor": torch.arange(3), "bytes": b"\0\1"}
+    assert tiled.commit(extra=extra) == 2
+    drawn, kept = torch.get_rng_state(), generator.get_state()
+    trained(tiled, ours, 3, generator)
+    tiled.close()
+    torch.rand(5)
+    again = make(others, 0.5)
+    with raises(spillway.SpillwayError, "has commit 2 of this model.*call resume") as caught:
+        trained(again, others, 1, generator)
+    assert caught.value.errno == errno.EEXIST
+    resumed = again.resume()
+    assert resumed.step == again.steps == 2 and again.param_groups[0]["lr"] == 0.25
+    assert_same(resumed.extra, extra)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    generator.set_state(kept)
+    trained(again, others, 3, generator)
+    assert_same(ours, others)
+    with raises(RuntimeError, "comes once, before the first step"):
+        again.resume()
+    assert again.commit() == 5
+
+
+def test_commits_by_themselves():
+    ours, _ = made(((30,),))
+    store = FakeStore()
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, store, commit_every=2,
+                                     commit_extra=lambda: {"at": tiled.steps})
+    numbers = []
+    for _ in range(5):
+        give_grads(ours)
+        tiled.step()
+        numbers.append(store.committed and store.committed[0])
+    assert numbers == [None, 2, 2, 4, 4]
+    tiled.close()
+    again = spillway.torch.Optimizer(torch.optim.AdamW, ours, store)
+    assert again.resume() == (4, {"at": 4})
+
+
+def test_what_cannot_go_with_a_commit_is_named():
+    ours, _ = made(((30,),))
+    store = FakeStore()
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, store)
+    with raises(TypeError, r"extra\['a'\]\[1\] is a function"):
+        tiled.commit(extra={"a": [1, lambda: 1]})
+    assert store.committed is None
+
+
+def test_a_commit_of_another_optimizer_changes_nothing():
+    ours, others = made(((30,), (4, 4)))
+    store = FakeStore()
+    make = spillway.torch.Optimizer
+    tiled = make(torch.optim.Adam, ours, store)
+    give_grads(ours)
+    tiled.step()
+    tiled.commit()
+    tiled.close()
+    committed = copy.deepcopy(store.committed)
+    before = [param.detach().clone() for param in others]
+    other = make(torch.optim.NAdam, others, store)  # with the same fields
+    with raises(spillway.SpillwayError, "it is of torch.optim.adam.Adam, and this is .*NAdam"):
+        other.resume()
+    other.close()
+    one_more = [*others, torch.nn.Parameter(torch.zeros(3))]
+    for params in (others[:1], one_more, others[::-1]):
+        other = make(torch.optim.Adam, params, store)
+        with raises(spillway.SpillwayError, "other records|another shape"):
+            other.resume()
+        other.close()
+    damaged = committed[0], committed[1], committed[2][:50]
+    store.committed = damaged
+    other = make(torch.optim.Adam, others, store)
+    with raises(spillway.SpillwayError, "is no optimizer's"):
+        other.resume()
+    other.close()
+    assert_same([param.detach() for param in others], before)
+    store.committed = committed
+    other = make(torch.optim.Adam, others, store)
+    assert other.resume().step == 1
+    assert_same(ours, others)
+
+
+def test_objects_of_training_come_back_as_they_were():
+    from spillway._pack import pack, unpack
+
+    param = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([param], lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        value = {
+            "scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2]).state_dict(),
+            3: (float("inf"), -0.0, 1e-320, 2**70, None, True, "é", b"\xff"),
+            "tensors": [torch.randn(3, 4).to(dtype) for dtype in (
+                torch.float64, torch.bfloat16, torch.int8, torch.bool)],
+            "empty": [[], {}, (), torch.zeros(0, 3), torch.tensor(7)],
+        }
+    assert_same(unpack(pack(value)), value)
+
+
+def test_bytes_of_a_commit_are_not_trusted():
+    from spillway._pack import pack, unpack
+
+    content = pack({"a": [1, torch.arange(9), b"abc"], "b": (2.5, "x")})
+    source = random.Random(SEED)
+    for _ in range(3000):
+        damaged = bytearray(content[:source.randrange(len(content) + 1)]
+                            if source.random() < 0.3 else content)
+        for _ in range(source.randrange(1, 4)):
+            if damaged:
+                damaged[source.randrange(len(damaged))] = source.randrange(256)
+        try:
+            unpack(bytes(damaged))
+        except ValueError:
+            pass

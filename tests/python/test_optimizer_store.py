@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_optimizer_store.py - an optimizer over drives: the same bits, also after a crash
+import errno
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import spillway
+import spillway.torch
+from conftest import EXAMPLES, make_drives, options_of, run_python, started
+
+SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
+STEPS = 24
+SHAPES = ((1000, 37), (1000,), (20011,), (5, 3))
+
+
+def opened(drives, **options):
+    return spillway.Store(drives, arena_bytes=8 << 20, **options)
+
+
+def parameters(masters=False):
+    generator = torch.Generator().manual_seed(SEED)
+    values = [torch.randn(shape, generator=generator) for shape in SHAPES]
+    return [nn.Parameter(value.bfloat16() if masters else value) for value in values]
+
+
+def over(store, params, cls=torch.optim.AdamW, tile=1009, **options):
+    return spillway.torch.Optimizer(cls, params, store, tile=tile, **options)
+
+
+def give_grads(*models):
+    for params in zip(*models):
+        grad = torch.randn(params[0].shape)  # by PyTorch's own generator
+        for param in params:
+            param.grad = grad.to(param.dtype)
+
+
+def assert_same(one, other):
+    for mine, yours in zip(one, other):
+        assert torch.equal(mine, yours)
+
+
+@pytest.mark.parametrize("name, options", [
+    ("AdamW", {"amsgrad": True}), ("SGD", {"lr": 0.1, "momentum": 0.9}), ("SGD", {"lr": 0.1})],
+    ids=["AdamW", "momentum", "SGD"])
+def test_bits_are_those_of_the_class(formatted, name, options):
+    ours, theirs = parameters(), parameters()
+    cls = getattr(torch.optim, name)
+    plain = cls(theirs, foreach=False, **options)
+    with opened(formatted) as store:
+        optimizer = over(store, ours, cls, **options)
+        for step in range(6):
+            give_grads(ours, theirs)
+            if step == 3:
+                ours[2].grad = theirs[2].grad = None
+            optimizer.step()
+            plain.step()
+            assert_same(ours, theirs)
+        stats = optimizer.stats()
+        if name == "AdamW":
+            assert stats.takes > 4 * stats.records / 2 and stats.bytes_read > 0
+            assert stats.memory_bytes < stats.total_bytes / 10
+        for mine, yours in zip(optimizer.state_dict()["state"].values(),
+                               plain.state_dict()["state"].values()):
+            for field, value in yours.items():
+                if isinstance(value, torch.Tensor):
+                    assert torch.equal(mine[field], value)
+
+
+def test_memory_is_given_back(store):
+    """The fixture asks whether the store is empty: what is not committed is forgotten."""
+    optimizer = over(store, parameters())
+    with pytest.raises(spillway.SpillwayError) as caught:
+        over(store, parameters())
+    assert caught.value.errno == errno.EBUSY
+    optimizer.close()
+    again = over(store, parameters())
+    give_grads(again.param_groups[0]["params"])
+    again.step()
+    again.close()
+    again.close()
+    with pytest.raises(spillway.SpillwayError, match="is closed"):
+        again.step()
+
+
+def test_errors_name_the_remedy(formatted):
+    huge = [nn.Parameter(torch.zeros(()).expand(1 << 40))]
+    with opened(formatted) as store:
+        with pytest.raises(spillway.SpillwayError, match="too small by [0-9]+ bytes"):
+            spillway.torch.Optimizer(torch.optim.AdamW, huge, store)
+        with pytest.raises(spillway.SpillwayError) as caught:
+            over(store, parameters(), memory=1 << 30)
+        assert caught.value.errno == errno.ENOBUFS
+        over(store, parameters()).close()
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_resumed_after_the_store_was_closed(formatted, masters):
+    ours, others = parameters(masters), [nn.Parameter(param * 0) for param in parameters(masters)]
+    with opened(formatted) as store:
+        optimizer = over(store, ours, masters=masters)
+        assert optimizer.resume() is None
+        for _ in range(3):
+            give_grads(ours)
+            optimizer.step()
+        assert optimizer.commit(extra=b"anything") == 3
+        committed = [param.detach().clone() for param in ours]
+        give_grads(ours)
+        optimizer.step()
+    with opened(formatted) as store:
+        again = over(store, others, masters=masters)
+        with pytest.raises(spillway.SpillwayError, match="has commit 3 of this model"):
+            again.step()
+        assert again.resume() == (3, b"anything")
+        assert_same(others, committed)
+        give_grads(others)  # the generator is where it was
+        again.step()
+        assert_same(others, ours)
+
+
+def test_resumed_with_another_memory(formatted):
+    """Tiles are those of the commit, unless others are asked for."""
+    ours, others = parameters(), parameters()
+    with opened(formatted) as store:
+        optimizer = over(store, ours, tile=None, memory=64 << 10)
+        give_grads(ours)
+        optimizer.step()
+        optimizer.commit()
+        count = optimizer.stats().records
+    with opened(formatted) as store:
+        again = over(store, others, tile=None, memory=256 << 10)
+        assert again.resume().step == 1
+        assert again.stats().records == count
+        assert again.stats().buffers > 4
+        assert_same(ours, others)
+
+
+def test_a_commit_of_another_model_stays_as_it_is(formatted):
+    ours = parameters()
+    with opened(formatted) as store:
+        optimizer = over(store, ours)
+        give_grads(ours)
+        optimizer.step()
+        optimizer.commit()
+    for params, tile in ((ours[:2], 1009), (ours[::-1], 1009), (ours, 1010)):
+        before = [param.detach().clone() for param in params]
+        with opened(formatted) as store:
+            other = over(store, params, tile=tile)
+            with pytest.raises(spillway.SpillwayError, match=r"here it is of .*\[0:1009\]|"
+                               "must be those of the commit") as caught:
+                other.resume()
+            assert caught.value.errno == errno.EUCLEAN
+        assert_same(before, params)
+    with opened(formatted) as store:
+        assert over(store, ours).resume().step == 1
+
+
+def test_a_commit_that_is_not_wanted_is_given_up(formatted):
+    ours = parameters()
+    with opened(formatted) as store:
+        optimizer = over(store, ours)
+        give_grads(ours)
+        optimizer.step()
+        optimizer.commit()
+    with pytest.raises(spillway.SpillwayError) as caught:
+        opened(formatted, commit=5)
+    assert caught.value.errno == errno.ENODATA
+    with opened(formatted, commit=1) as store:
+        assert over(store, ours).resume().step == 1
+    with opened(formatted, commit=None) as store:
+        optimizer = over(store, ours[:2])
+        assert optimizer.resume() is None
+        give_grads(ours)
+        optimizer.step()
+
+
+# ---- Crashes -------------------------------------------------------------------------------------
+
+
+def train(drives, results, masters=False):
+    """Until STEPS are made, from the last commit on. It commits every other step."""
+    torch.manual_seed(SEED)
+    params = parameters(masters)
+    with opened(drives) as store:
+        optimizer = over(store, params, masters=masters)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        resumed = optimizer.resume()
+        if resumed is not None:
+            scheduler.load_state_dict(resumed.extra["scheduler"])
+        while optimizer.steps < STEPS:
+            give_grads(params)
+            optimizer.step()
+            scheduler.step()
+            if optimizer.steps % 2 == 0:
+                optimizer.commit(extra={"scheduler": scheduler.state_dict()})
+    torch.save([param.detach() for param in params], results)
+
+
+def train_in_child(drives, results, masters, seconds):
+    """Return: whether it came to its end, before a signal did."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            train(drives, results, masters)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGALRM), f"the child ended by itself, with {status}"
+    return status == 0
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_a_run_that_is_killed_at_any_moment_comes_to_the_same_bits(folder, masters):
+    print(f"SPW_SEED={SEED}")
+    source = random.Random(SEED)
+    for name in ("first", "plain"):  # the first one imports things, too
+        plain_drives = make_drives(folder, 2, 64 << 20, name)
+        spillway.format_store(plain_drives)
+        begun = time.monotonic()
+        train(plain_drives, folder / "plain", masters)
+        seconds = time.monotonic() - begun
+    drives = make_drives(folder, 2, 64 << 20)
+    spillway.format_store(drives)
+    kills = 0
+    while not train_in_child(drives, folder / "killed", masters,
+                             seconds * (source.uniform(0.05, 0.8) if kills < 12 else 1000)):
+        kills += 1
+    print(f"killed {kills} times")
+    assert kills > 0
+    assert_same(torch.load(folder / "killed"), torch.load(folder / "plain"))
+
+
+@pytest.mark.rest
+def test_the_example_goes_on_where_it_was_killed(folder):
+    drives, plain_drives = make_drives(folder, 2, 64 << 20), make_drives(folder, 1, 64 << 20, "one")
+    spillway.format_store(drives)
+    spillway.format_store(plain_drives)
+
+    def arguments(devices):
+        return [EXAMPLES / "resume.py",
+                *options_of(devices=devices, steps=12, every=3, hidden=32)]
+
+    plain = run_python(*arguments(plain_drives))
+    assert plain.returncode == 0, plain.stderr
+    with started(*arguments(drives), stdout=subprocess.PIPE) as process:
+        first = [process.stdout.readline() for _ in range(8)]
+        process.kill()
+    again = run_python(*arguments(drives))
+    assert again.returncode == 0, again.stderr
+    head, *rest = again.stdout.splitlines()
+    assert head in [f"resumed after step {step}" for step in (6, 9, 12)]
+    expected = plain.stdout.splitlines()
+    assert [line.strip() for line in first] == expected[:8]
+    assert rest == expected[int(head.split()[-1]):]
