@@ -6,11 +6,12 @@ need python3
 
 # commit PARTITION STEP: three records, of which the last was never changed
 commit() {
-    PYTHONPATH="$ROOT/python" SPILLWAY_LIBRARY="$SPW_BUILD/libspillway.so" expect_exit 0 python3 - "$one" "$two" "$@" <<'END'
+    cat >"$TEST_TMP/commit.py" <<'END'
 import ctypes, sys
 import spillway
 from spillway.state import State
-with spillway.Store(sys.argv[1:3], partition=int(sys.argv[3])) as store, State(store) as state:
+with spillway.Store(sys.argv[1:3], partition=int(sys.argv[3])) as store, \
+        State(store, record_bytes_max=5 << 20) as state:
     for number, len_bytes in enumerate((100000, 5000000, 4096)):
         state.add(f"layer/{number}", len_bytes, f"shape {number}".encode())
     state.attach()
@@ -20,8 +21,9 @@ with spillway.Store(sys.argv[1:3], partition=int(sys.argv[3])) as store, State(s
         state.give(number, True)
     state.commit(int(sys.argv[4]), b"")
 END
+    PYTHONPATH="$ROOT/python" SPILLWAY_LIBRARY="$SPW_BUILD/libspillway.so" \
+        expect_exit 0 python3 "$TEST_TMP/commit.py" "$one" "$two" "$@"
 }
-one= two=
 
 # json EXPRESSION: true of the document that the last expect_exit printed on standard output, as d.
 json() {
