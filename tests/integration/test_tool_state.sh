@@ -7,11 +7,11 @@ need python3
 # commit PARTITION STEP: three records, of which the last was never changed
 commit() {
     cat >"$TEST_TMP/commit.py" <<'END'
-import ctypes, sys
+import contextlib, ctypes, sys
 import spillway
 from spillway.state import State
 with spillway.Store(sys.argv[1:3], partition=int(sys.argv[3])) as store, \
-        State(store, record_bytes_max=5 << 20) as state:
+        contextlib.closing(State(store, record_bytes_max=5 << 20)) as state:
     for number, len_bytes in enumerate((100000, 5000000, 4096)):
         state.add(f"layer/{number}", len_bytes, f"shape {number}".encode())
     state.attach()
