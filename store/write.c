@@ -11,7 +11,8 @@
 
 #include "store/internal.h"
 
-#define LEAD_COUNTED_MAX 4 /* half chunks: a drive that only seems equal must not be waited for */
+#define ONE              UINT64_C(16) /* a transfer in flight, as drives are compared */
+#define LEAD_COUNTED_MAX 4u /* half chunks: a drive that only seems equal must not be waited for */
 
 /* In the list of writes, before @next; NULL: last. */
 static void link_before(struct spw_request *request, struct spw_request *next)
@@ -62,12 +63,12 @@ struct field {
 	uint64_t least; /* bytes that a drive was given, of those that set the pace */
 };
 
-/* How many times longer a drive takes for a chunk than the fastest; 1 unless it is half as fast. */
+/* How much longer a drive takes for a chunk than the fastest, in parts; ONE unless twice as long. */
 static uint64_t slowness(const struct field *field, uint32_t drive)
 {
 	uint64_t rate = field->rates[drive];
 
-	return rate != 0 && rate < field->fastest / 2 ? field->fastest / rate : 1;
+	return rate != 0 && rate < field->fastest / 2 ? ONE * field->fastest / rate : ONE;
 }
 
 static void survey(const struct spw_store *store, struct field *field)
@@ -85,7 +86,7 @@ static void survey(const struct spw_store *store, struct field *field)
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
 
-		if (!drive->retired && slowness(field, i) == 1 &&
+		if (!drive->retired && slowness(field, i) == ONE &&
 		    spw_alloc_blocks_free(drive->alloc) > 0 && drive->bytes_placed < field->least)
 			field->least = drive->bytes_placed;
 	}
@@ -116,7 +117,7 @@ static uint32_t pull(const struct spw_store *store, uint64_t willing)
 		const struct store_drive *drive = &store->drives[i];
 		uint64_t lead = lead_half_chunks(store, drive, field.least);
 		uint64_t score = (drive->in_flight + UINT64_C(1)) * slowness(&field, i) +
-				 (lead < LEAD_COUNTED_MAX ? lead : LEAD_COUNTED_MAX);
+				 ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
 
 		if (drive->retired || drive->in_flight >= store->opts.queue_depth ||
 		    spw_alloc_blocks_free(drive->alloc) == 0)
