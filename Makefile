@@ -256,6 +256,11 @@ bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, t
 bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, step by step in turn; BENCH_OPTIONS=
 	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
 
+.PHONY: bench-state
+bench-state: ## AdamW with its state on drives against memory and fio, commits against torch.save; BENCH_ROUNDS=
+	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && \
+		$$(scripts/python-with.sh torch demo) tests/bench/state.py --build $(BUILD)
+
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=
 	@scripts/deps.sh build bench vm && $(MAKE) --no-print-directory all && mkdir -p $(or $(BENCH_OUT),$(BUILD)/bench) && tests/vm/run \

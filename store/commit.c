@@ -8,7 +8,7 @@
  *
  *   DURABLE-1  A commit block is written only when all that it names has been flushed.
  *   DURABLE-2  It goes into the slot in which the last durable one does not lie, so that one of the
- *              two is intact at any moment.
+ *              two is intact at any moment; but where the one before that is kept, never over that.
  *   DURABLE-3  A set is held until a later one is durable on every drive in service. One of which
  *              it is not known whether its block was written is held as long.
  *   DURABLE-4  A block has a higher sequence number than any that was written before.
@@ -84,7 +84,7 @@ static int check_distinct(const spw_object objects[], uint32_t count)
 }
 
 static int check_commit(const struct spw_store *store, const spw_object objects[], uint32_t count,
-			uint64_t number, const void *record, size_t len)
+			uint64_t number, const void *record, size_t len, bool keep_previous)
 {
 	const struct spw_commits *commits = store->commits;
 
@@ -109,7 +109,7 @@ static int check_commit(const struct spw_store *store, const spw_object objects[
 		return spw_error(-EOPNOTSUPP,
 				 "the store was opened without checksums, by which what is "
 				 "durable is verified: open it with them");
-	if (commits->previous)
+	if (commits->previous && !keep_previous)
 		return spw_error(-EBUSY,
 				 "commit %llu, before the last, is still kept: release it first",
 				 (unsigned long long)commits->previous->block.number);
@@ -339,7 +339,9 @@ static int write_blocks(struct spw_store *store, uint32_t slot, const struct spw
 
 static uint32_t free_slot(const struct spw_commits *commits)
 {
-	return commits->durable ? 1 - commits->durable->block.slot : 0; /* DURABLE-2 */
+	if (commits->previous) /* DURABLE-2 */
+		return 1 - commits->previous->block.slot;
+	return commits->durable ? 1 - commits->durable->block.slot : 0;
 }
 
 /* Return: 0; an error, and *doubtful whether the set may be found after a restart all the same. */
@@ -368,7 +370,7 @@ static void replace(struct spw_store *store, struct committed *set, bool keep_pr
 {
 	struct spw_commits *commits = store->commits;
 
-	if (keep_previous)
+	if (keep_previous && !commits->previous)
 		commits->previous = commits->durable;
 	else
 		let_go(store, commits->durable);
@@ -385,9 +387,10 @@ static int commit(struct spw_store *store, const spw_object objects[], uint32_t 
 		  uint64_t number, const void *record, size_t len, bool keep_previous)
 {
 	struct spw_commits *commits = store->commits;
+	const struct committed *kept = commits->previous ? commits->previous : commits->durable;
 	struct committed *set;
 	bool doubtful = false;
-	int rc = check_commit(store, objects, count, number, record, len);
+	int rc = check_commit(store, objects, count, number, record, len, keep_previous);
 
 	if (rc)
 		return rc;
@@ -395,8 +398,8 @@ static int commit(struct spw_store *store, const spw_object objects[], uint32_t 
 	if (!set)
 		return spw_error(-ENOMEM, "no memory to commit %u objects", count);
 	set->block.number = number;
-	set->block.has_previous = keep_previous && commits->durable;
-	set->block.previous = set->block.has_previous ? commits->durable->block.number : 0;
+	set->block.has_previous = keep_previous && kept;
+	set->block.previous = set->block.has_previous ? kept->block.number : 0;
 	rc = hold(store, objects, count, set);
 	if (rc == 0)
 		rc = write_set(store, set, record, len, &doubtful);

@@ -11,7 +11,8 @@
 
 #include "store/internal.h"
 
-#define LEAD_COUNTED_MAX 4 /* half chunks: a drive that only seems equal must not be waited for */
+#define ONE              UINT64_C(16) /* a transfer in flight, as drives are compared */
+#define LEAD_COUNTED_MAX 4u /* half chunks: a drive that only seems equal must not be waited for */
 
 /* In the list of writes, before @next; NULL: last. */
 static void link_before(struct spw_request *request, struct spw_request *next)
@@ -55,27 +56,40 @@ void spw_write_end_if_done(struct spw_request *request)
 
 /* ---- Where to ---- */
 
-/* The least that a drive was given, of those that set the pace: half as fast ones do not. */
-static uint64_t pace(const struct spw_store *store)
-{
-	uint64_t rates[SPW_DRIVES_MAX], fastest = 0, least = UINT64_MAX;
+/* What the drives in service are like: who is slow, and who is ahead. */
+struct field {
+	uint64_t rates[SPW_DRIVES_MAX]; /* bytes per second, measured; 0: unknown */
+	uint64_t fastest;
+	uint64_t least; /* bytes that a drive was given, of those that set the pace */
+};
 
+/* How much longer a drive takes for a chunk than the fastest, in parts; ONE unless twice as long. */
+static uint64_t slowness(const struct field *field, uint32_t drive)
+{
+	uint64_t rate = field->rates[drive];
+
+	return rate != 0 && rate < field->fastest / 2 ? ONE * field->fastest / rate : ONE;
+}
+
+static void survey(const struct spw_store *store, struct field *field)
+{
+	field->fastest = 0;
+	field->least = UINT64_MAX;
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct rate *rate = &store->drives[i].ways[SPW_WRITE].rate;
 
-		rates[i] = atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
-		if (!store->drives[i].retired && rates[i] > fastest)
-			fastest = rates[i];
+		field->rates[i] =
+			atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
+		if (!store->drives[i].retired && field->rates[i] > field->fastest)
+			field->fastest = field->rates[i];
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
-		bool slow = rates[i] != 0 && rates[i] < fastest / 2;
 
-		if (!drive->retired && !slow && spw_alloc_blocks_free(drive->alloc) > 0 &&
-		    drive->bytes_placed < least)
-			least = drive->bytes_placed;
+		if (!drive->retired && slowness(field, i) == ONE &&
+		    spw_alloc_blocks_free(drive->alloc) > 0 && drive->bytes_placed < field->least)
+			field->least = drive->bytes_placed;
 	}
-	return least;
 }
 
 static uint64_t lead_half_chunks(const struct spw_store *store, const struct store_drive *drive,
@@ -86,22 +100,27 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 }
 
 /*
- * The willing drive with the fewest transfers in flight: a slow drive's stay longer, so it takes
- * less. So that chance does not decide among equals, one that is ahead counts as busier by its
- * lead, up to a limit, and is refilled only to a quarter of its depth, which keeps it busy.
+ * The drive that will probably have the chunk first: by its transfers in flight, each counted as
+ * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its
+ * share. If that one has reads to issue before, the chunk waits for it. So that chance does not
+ * decide among equals, one that is ahead counts as busier by its lead, up to a limit, and is
+ * refilled only to a quarter of its depth, which keeps it busy.
  */
 static uint32_t pull(const struct spw_store *store, uint64_t willing)
 {
-	uint64_t least = pace(store), best_score = UINT64_MAX;
+	uint64_t best_score = UINT64_MAX;
 	uint32_t best = SPW_DRIVES_MAX;
+	struct field field;
 
+	survey(store, &field);
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
-		uint64_t lead = lead_half_chunks(store, drive, least);
-		uint64_t score =
-			drive->in_flight + (lead < LEAD_COUNTED_MAX ? lead : LEAD_COUNTED_MAX);
+		uint64_t lead = lead_half_chunks(store, drive, field.least);
+		uint64_t score = (drive->in_flight + UINT64_C(1)) * slowness(&field, i) +
+				 ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
 
-		if (!(willing >> i & 1) || spw_alloc_blocks_free(drive->alloc) == 0)
+		if (drive->retired || drive->in_flight >= store->opts.queue_depth ||
+		    spw_alloc_blocks_free(drive->alloc) == 0)
 			continue;
 		if (lead >= 2 && drive->in_flight >= (store->opts.queue_depth + 3) / 4)
 			continue;
@@ -112,7 +131,7 @@ static uint32_t pull(const struct spw_store *store, uint64_t willing)
 			best_score = score;
 		}
 	}
-	return best;
+	return best < SPW_DRIVES_MAX && willing >> best & 1 ? best : SPW_DRIVES_MAX;
 }
 
 /* RAID 0: each chunk waits for its drive; only a retired or full one is left out. */

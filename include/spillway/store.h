@@ -289,7 +289,8 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  *                  the commit before
  * @record:         any bytes that belong to it, up to SPW_COMMIT_RECORD_BYTES_MAX; NULL: none
  * @keep_previous:  the set before stays durable, too, until spw_store_commit_release(): for one of
- *                  several processes that commit the same step each for itself
+ *                  several processes that commit the same step each for itself. Where one is kept
+ *                  already, that one stays, and the last is replaced: others have not got it
  *
  * Writes out the drives' volatile caches, then the set's description, then, on every drive, the
  * block that names it. A crash at any point leaves the set before or this one, complete. Blocks
@@ -300,9 +301,11 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  *
  * Return: 0; -EINVAL a number that is not above the last, or an object twice; -E2BIG the
  * description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY the
- * previous commit was kept and is not released; -EROFS; -EOPNOTSUPP without checksums; -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive that holds some of
- * it could not write or flush, it is named. After an error the set before is durable still, or, if
- * the block was written all the same, this one; the blocks of both stay until a commit succeeds.
+ * previous commit was kept, is not released, and this one does not keep it; -EROFS; -EOPNOTSUPP
+ * without checksums; -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive
+ * that holds some of it could not write or flush, it is named. After an error the set before is
+ * durable still, or, if the block was written all the same, this one, or, where one is kept, at
+ * least that; the blocks of all stay until a commit succeeds.
  */
 SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
 				uint64_t number, const void *record, size_t len,

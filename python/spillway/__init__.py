@@ -8,10 +8,11 @@ what autograd saves for the backward pass onto one and brings it back in time.
 from ._library import VERSION as __version__
 from ._library import SpillwayError
 from .cache import Cache, CacheStats
-from .store import (DriveStats, ProbeInfo, Store, StoreInfo, StoreStats, check_store, format_store,
-                    probe, wipe_store)
+from .store import (CommitInfo, DriveStats, ProbeInfo, Store, StoreInfo, StoreStats, check_store,
+                    committed, format_store, probe, wipe_store)
 
 __all__ = [
-    "Cache", "CacheStats", "DriveStats", "ProbeInfo", "SpillwayError", "Store", "StoreInfo",
-    "StoreStats", "__version__", "check_store", "format_store", "probe", "wipe_store"
+    "Cache", "CacheStats", "CommitInfo", "DriveStats", "ProbeInfo", "SpillwayError", "Store",
+    "StoreInfo", "StoreStats", "__version__", "check_store", "committed", "format_store", "probe",
+    "wipe_store"
 ]

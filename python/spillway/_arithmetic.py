@@ -55,8 +55,17 @@ def views_of(tile: Tile, memory: Tensor) -> Dict[str, Tensor]:
     return views
 
 
+def local_of(tensor: Any) -> Any:
+    """Of a DTensor the shard that is here, in the same memory; else the tensor."""
+    if not hasattr(tensor, "to_local"):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()
+
+
 def flat_of(tensor: Tensor) -> Optional[Tensor]:
     """Its elements in order as a flat view; None if they do not lie so in host memory."""
+    tensor = local_of(tensor)
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return None
     return tensor.detach().view(-1)
@@ -66,12 +75,13 @@ def read_piece(tensor: Tensor, piece: Piece, into: Tensor) -> None:
     """Copy elements of a tensor, wherever it is, to flat memory of any type."""
     flat = flat_of(tensor)
     if flat is None:
-        flat = tensor.detach().reshape(-1)
+        flat = local_of(tensor).detach().reshape(-1)
     into.copy_(flat[piece.start:piece.stop])
 
 
 def write_piece(tensor: Tensor, piece: Piece, source: Tensor) -> None:
     """The other way."""
+    tensor = local_of(tensor)
     if tensor.is_contiguous():
         tensor.detach().view(-1)[piece.start:piece.stop].copy_(source)
         return

@@ -17,7 +17,7 @@ from torch import Tensor
 from ._arithmetic import Entry
 from ._elementwise import Options
 from ._library import SpillwayError
-from ._tiled import Tiled, check_dense
+from ._tiled import Tiled, check_gradient
 from ._tiles import Tile
 
 _log = logging.getLogger("spillway")
@@ -101,7 +101,7 @@ class DuringBackward:
                     "a second backward pass before step(): with in_backward=True the first has "
                     "stepped parameters already. Call step() after each, or leave it out to "
                     "accumulate gradients")
-            check_dense(self._params[number].grad)
+            check_gradient(self._params[number])
             tiled = self._begin()
             self._here.add(number)
             assert self._tiles_of is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -22,10 +22,12 @@ _FORMAT = 1
 
 @dataclasses.dataclass
 class Checkpoint:
-    """``groups`` are options without parameters; ``entries`` are of all parameters, in order."""
+    """``rank``: which process, of how many; ``groups`` are options without parameters; ``entries``
+    are of all parameters, in order."""
 
     optimizer: str
     step: int
+    rank: Tuple[int, int]
     groups: List[Options]
     entries: List[Entry]
     random: Dict[str, Any]
@@ -64,7 +66,7 @@ def encoded(checkpoint: Checkpoint) -> bytes:
                [[name, value is ON_DRIVES, None if value is ON_DRIVES else value]
                 for name, value in entry.items()] for entry in checkpoint.entries]
     parts = {"optimizer": checkpoint.optimizer, "step": checkpoint.step,
-             "random": checkpoint.random, "extra": checkpoint.extra}
+             "rank": list(checkpoint.rank), "random": checkpoint.random, "extra": checkpoint.extra}
     # By themselves, so that an error names what the caller gave.
     return pack({
         "format": _FORMAT,
@@ -89,8 +91,9 @@ def decoded(content: bytes) -> Checkpoint:
             for entry in unpack(parts["entries"])
         ]
         named = {name: unpack(parts[name]) for name in ("optimizer", "step", "random", "extra")}
+        rank, count = unpack(parts["rank"])
         groups = [unpack(group) for group in parts["groups"]]
     except (ValueError, TypeError, KeyError) as error:
         raise SpillwayError(errno.EUCLEAN, "what is committed in the store is no optimizer's: "
                             f"{error}") from error
-    return Checkpoint(groups=groups, entries=entries, **named)
+    return Checkpoint(groups=groups, entries=entries, rank=(rank, count), **named)

@@ -47,6 +47,9 @@ StoreInfoStruct = _struct(
     "spw_store_info", size=c_size_t, store_uuid=c_char * 37, format_version=c_uint32,
     drives=c_uint32, partitions=c_uint32, block_bytes=c_uint32, chunk_bytes=c_uint64,
     capacity_bytes=c_uint64, partition_capacity_bytes=c_uint64, partitions_in_use=c_uint32)
+CommitInfoStruct = _struct(
+    "spw_commit_info", size=c_size_t, number=c_uint64, record_bytes=c_uint64, objects=c_uint32,
+    has_previous=c_bool, previous=c_uint64)
 ProbeInfoStruct = _struct("spw_probe_info", size=c_size_t, path=c_char * 256, geometry=Geometry,
                           holds=c_char * 160, usable=c_bool, has_store=c_bool, reason=c_char * 256)
 TuneSettings = _struct("spw_tune_settings", block_bytes=c_uint64, depth=c_uint32, backend=c_int,
@@ -103,6 +106,8 @@ _PROTOTYPES = {
     "spw_format_opts_init": (None, [POINTER(FormatOpts), c_size_t]),
     "spw_format": (c_int, [_PATHS, c_uint, POINTER(FormatOpts), POINTER(StoreInfoStruct)]),
     "spw_check": (c_int, [_PATHS, c_uint, POINTER(StoreInfoStruct), c_void_p]),
+    "spw_committed": (
+        c_int, [_PATHS, c_uint, c_uint32, POINTER(CommitInfoStruct), c_size_t]),
     "spw_wipe_opts_init": (None, [POINTER(WipeOpts), c_size_t]),
     "spw_wipe": (c_int, [_PATHS, c_uint, POINTER(WipeOpts)]),
     "spw_probe": (c_int, [c_char_p, POINTER(ProbeInfoStruct)]),

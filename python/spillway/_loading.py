@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 import torch
 from torch import Tensor
 
-from ._arithmetic import MASTER
+from ._arithmetic import MASTER, local_of
 from ._elementwise import Options
 
 
@@ -50,7 +50,7 @@ def _cast(value: Any, name: str, dtype: torch.dtype) -> Any:
 
 def loaded_entries(params: Sequence[Tensor], fields: Sequence[Set[str]],
                    state_dict: Dict[str, Any]) -> List[Optional[Options]]:
-    """The state of each parameter; None: it has none.
+    """The state of each parameter, of a sharded one what is here; None: it has none.
 
     :param fields: what the records have for each
     :raises ValueError: a tensor is of another shape, or has no field
@@ -67,7 +67,8 @@ def loaded_entries(params: Sequence[Tensor], fields: Sequence[Set[str]],
         for name, value in state.items():
             if name == MASTER and MASTER not in names:
                 continue
-            _check(number, param, names, name, value)
+            value = local_of(value)
+            _check(number, local_of(param), names, name, value)
             entry[name] = _cast(value, name, dtype)
         entries.append(entry)
     return entries

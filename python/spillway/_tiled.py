@@ -14,7 +14,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import torch
 from torch import Tensor
 
-from ._arithmetic import MASTER, ON_DRIVES, Arithmetic, Entry, read_piece, write_piece
+from ._arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, read_piece,
+                          write_piece)
 from ._elementwise import Options
 from ._records import Records, Taken
 from ._tiles import Piece, Tile
@@ -23,11 +24,15 @@ _BROKEN = ("the optimizer's state is not whole any more, since {what} failed hal
            "What was committed is: open the store again, make the optimizer anew, and resume()")
 
 
-def check_dense(grad: Optional[Tensor]) -> None:
-    """:raises TypeError: it is sparse"""
+def check_gradient(param: Any) -> None:
+    """:raises TypeError: it is sparse, or sharded in another way than its parameter"""
+    grad = param.grad
     if grad is not None and grad.layout is not torch.strided:
         raise TypeError("a gradient is sparse: give the layer that makes it sparse=False, or an "
                         "optimizer of its own")
+    if grad is not None and getattr(grad, "placements", None) != getattr(param, "placements", None):
+        raise TypeError(f"a parameter is placed as {param.placements}, and its gradient as "
+                        f"{grad.placements}: redistribute() that first")
 
 
 @dataclasses.dataclass
@@ -89,7 +94,7 @@ class Tiled:
             to be finished
         """
         self.check_whole(to_finish=True)
-        grads = {number: (param.grad, param.grad._version)
+        grads = {number: (param.grad, local_of(param.grad)._version)
                  for number, param in enumerate(self._params) if param.grad is not None}
         if self._pass is None:
             tiles = [tile for tile in self.records.layout.tiles
@@ -190,7 +195,7 @@ class Tiled:
                     if field.name != MASTER and state.get(field.name) is None:
                         continue
                     if field.name not in state or state[field.name] is ON_DRIVES:
-                        shape = self._params[piece.parameter].shape
+                        shape = local_of(self._params[piece.parameter]).shape
                         state[field.name] = torch.empty(shape, dtype=field.dtype)
                     view = taken.views[field.name][piece.offset:piece.end]
                     write_piece(state[field.name], piece, view)

@@ -25,16 +25,17 @@ import torch
 from torch import Tensor
 
 from . import _library
-from ._arithmetic import MASTER, Arithmetic
+from ._arithmetic import MASTER, Arithmetic, local_of
 from ._backward import SCALED, DuringBackward, check_supported
 from ._checkpoint import (Checkpoint, decoded, encoded, options_of, random_state,
                           set_random_state)
 from ._elementwise import Options, make, probe
-from ._layout import Layout, Memory, check_room, lay_out, least_bytes
+from ._layout import Memory, check_room, lay_out, least_bytes
 from ._library import SpillwayError
 from ._loading import loaded_entries, loaded_groups
+from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
 from ._records import Records, committed_limits
-from ._tiled import Tiled, check_dense
+from ._tiled import Tiled, check_gradient
 from ._tiles import Field, Laid, name_of
 from .state import StateStats
 from .store import Store
@@ -88,9 +89,16 @@ class Optimizer(torch.optim.Optimizer):
         are there, and free these. step() ends it. The same numbers, less memory; but nobody sees
         gradients after the backward pass: no clipping, no accumulation over several, no GradScaler,
         no reduction over processes. From PyTorch 2.1 on
+    :param process_group: whose processes, each with a partition of its own, make commit() and
+        resume() together: all have the same step durable, or go back to the one before. "all": all
+        processes, where torch.distributed has been initialised with several: to leave this out by
+        mistake would cost the state at a crash, to have it by mistake is said at the first start.
+        Or a group. None: this process commits for itself. Parameters may be sharded (DTensor):
+        what is here of them is stepped
     :param options: the class's own: lr, betas and so on
     :raises TypeError: the class cannot have its state on drives (says why), or a parameter cannot
-    :raises ValueError: an option; or the memory is less than four tiles
+    :raises ValueError: an option; the memory is less than four tiles; or one of several processes
+        has opened its store without commit=spillway.torch.newest_of_all()
     :raises SpillwayError: ENOSPC the store is too small (says by how much); EBUSY another optimizer
         is in it; ENOBUFS its arena is
     """
@@ -107,6 +115,7 @@ class Optimizer(torch.optim.Optimizer):
         commit_every: Optional[int] = None,
         commit_extra: Optional[Callable[[], Any]] = None,
         in_backward: bool = False,
+        process_group: Group = "all",
         **options: Any,
     ) -> None:
         if not (isinstance(optimizer_class, type)
@@ -120,6 +129,13 @@ class Optimizer(torch.optim.Optimizer):
         _check_options(options, "options")
         if in_backward:
             check_supported()
+        ranks = ranks_of(process_group)
+        if ranks is not None and not store.commit_chosen:
+            raise ValueError(
+                "several processes have to resume the same commit, and to open the newest of one "
+                "gives up the one before: open the store with "
+                "commit=spillway.torch.newest_of_all(). Where each process is to commit for "
+                "itself, give process_group=None")
         groups: Any = params if isinstance(params, Tensor) else list(params)
         self.optimizer_class = optimizer_class
         self.commit_every = commit_every
@@ -137,6 +153,9 @@ class Optimizer(torch.optim.Optimizer):
         self._during: Optional[DuringBackward] = None
         self._begun = False  # the records are declared, and groups are what they are
         self._resumed = False
+        self._ranks = ranks
+        self._commits = None if ranks is None else CommonCommits(ranks, self._release_kept)
+        self._committed = False  # by this optimizer
         first = groups[0] if isinstance(groups, list) and groups else None
         defaults = _defaults(optimizer_class, first if isinstance(first, dict) else {}, options)
         super().__init__(groups, defaults)
@@ -200,7 +219,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _laid(self) -> List[List[Laid]]:
         counter = itertools.count()
-        return [[Laid(next(counter), name, tuple(param.shape), param.dtype)
+        return [[Laid(next(counter), name, tuple(local_of(param).shape), param.dtype)
                  for name, param in zip(names, group["params"])]
                 for names, group in zip(self._names, self.param_groups)]
 
@@ -288,7 +307,7 @@ class Optimizer(torch.optim.Optimizer):
         """Before anything is changed."""
         for group in self.param_groups:
             for param in group["params"]:
-                check_dense(param.grad)
+                check_gradient(param)
         self._check_fields()
 
     def _check_fields(self) -> None:
@@ -304,8 +323,9 @@ class Optimizer(torch.optim.Optimizer):
                     "no room in the records: make the optimizer with these options")
 
     def state_dict(self) -> Dict[str, Any]:
-        """As the class's own, which takes it. All of the state is in memory then: what survives a
-        crash without that is commit().
+        """As the class's own, which takes it; but of sharded parameters what is here, as plain
+        tensors. All of the state is in memory then: what survives a crash without that is
+        commit().
 
         :raises SpillwayError: a drive failed
         """
@@ -369,24 +389,45 @@ class Optimizer(torch.optim.Optimizer):
         :param extra: what else training needs to go on: numbers, strings, bytes, tensors, and lists
             and dicts of them, as state_dict() of schedulers, scalers and data loaders gives
         :param keep_previous: the commit before stays, too, until commit_release(): for one of
-            several processes that commit the same step each for itself
+            several processes that commit the same step each for itself, with process_group=None
         :return: its number
         :raises TypeError: something in ``extra`` is of another type; nothing is changed
-        :raises SpillwayError: EINVAL the number; a drive failed: the commit before is durable still
+        :raises SpillwayError: EINVAL the number; a drive failed: the commit before is durable
+            still. Of several processes all get it where one fails: the words say which, and why
         """
+        if self._commits is None:
+            return self._commit(step, extra, keep_previous)
+        if keep_previous:
+            raise ValueError("processes that commit together keep the commit before by themselves: "
+                             "leave keep_previous out, or give the optimizer process_group=None")
+        return self._commits.commit(lambda: self._commit(step, extra, True))
+
+    def _commit(self, step: Optional[int], extra: Any, keep_previous: bool) -> int:
+        """Of this process."""
         if extra is None and self.commit_extra is not None:
             extra = self.commit_extra()
         tiled = self._whole()
         number = self.steps if step is None else _library.number("step", step, 63)
-        content = encoded(Checkpoint(self._class_name, self.steps, self._group_options(),
+        content = encoded(Checkpoint(self._class_name, self.steps, world(), self._group_options(),
                                      tiled.entries, random_state(), extra))
         with torch.no_grad():
             tiled.save_parameters()
-        tiled.records.state.commit(number, content, keep_previous)
+        state = tiled.records.state
+        if (self._ranks is not None and number > FIRST and not self._committed
+                and state.attached is None):  # R2
+            state.commit(FIRST, content)
+            self._committed = True
+        state.commit(number, content, keep_previous)
+        self._committed = True
         return number
 
     def commit_release(self) -> None:
-        """The commit before the last, if it was kept, is not needed any more."""
+        """The commit before the last, if it was kept, is not needed any more. Processes that commit
+        together see to this by themselves."""
+        if self._commits is None:
+            self._release_kept()
+
+    def _release_kept(self) -> None:
         self._whole().records.state.commit_release()
 
     def resume(self, *, random: bool = True) -> Optional[Resumed]:
@@ -396,9 +437,25 @@ class Optimizer(torch.optim.Optimizer):
 
         :param random: also of PyTorch's random states
         :return: None: nothing is committed, and nothing is changed
-        :raises SpillwayError: EUCLEAN the commit is of another model or another class; nothing is
-            changed
+        :raises SpillwayError: EUCLEAN the commit is of another model, another class or another
+            process; or several processes have opened different ones; nothing is changed
         """
+        found: List[Checkpoint] = []
+        if self._ranks is None:
+            self._find(found)
+            return self._restore(found, random)
+        steps = self._ranks.together(lambda: self._find(found), "nothing is resumed")
+        if len(set(steps)) > 1:
+            raise SpillwayError(
+                errno.EUCLEAN, "the processes have opened commits of different steps: "
+                f"{say_each(steps)}. Open all stores with commit=spillway.torch.newest_of_all()")
+        resumed: List[Optional[Resumed]] = []
+        self._ranks.together(lambda: resumed.append(self._restore(found, random)),
+                             "parameters and state are not whole on all ranks")
+        return resumed[0]
+
+    def _find(self, found: List[Checkpoint]) -> Optional[int]:
+        """What is to be resumed, if anything is, and its step. Changes nothing."""
         if self.steps or self._resumed:
             raise RuntimeError("resume() comes once, before the first step: this optimizer has "
                                f"made {self.steps}")
@@ -406,7 +463,15 @@ class Optimizer(torch.optim.Optimizer):
         if not tiled.records.resumable:
             return None
         checkpoint = decoded(tiled.records.state.extra())
-        self._check_resumable(checkpoint, tiled.records.layout)
+        self._check_resumable(checkpoint)
+        found.append(checkpoint)
+        return checkpoint.step
+
+    def _restore(self, found: List[Checkpoint], random: bool) -> Optional[Resumed]:
+        if not found:
+            return None
+        checkpoint, = found
+        tiled = self._whole(to_resume=True)
         with torch.no_grad():
             tiled.restore(checkpoint.entries)
         for group, options in zip(self.param_groups, checkpoint.groups):
@@ -421,7 +486,7 @@ class Optimizer(torch.optim.Optimizer):
     def _class_name(self) -> str:
         return f"{self.optimizer_class.__module__}.{self.optimizer_class.__qualname__}"
 
-    def _check_resumable(self, checkpoint: Checkpoint, layout: Layout) -> None:
+    def _check_resumable(self, checkpoint: Checkpoint) -> None:
         reason = None
         if checkpoint.optimizer != self._class_name:
             reason = f"it is of {checkpoint.optimizer}, and this is {self._class_name}"
@@ -431,6 +496,9 @@ class Optimizer(torch.optim.Optimizer):
         elif len(checkpoint.entries) != len(self._params()):
             reason = (f"it has {len(checkpoint.entries)} parameters, and this "
                       f"{len(self._params())}")
+        elif world()[1] > 1 and checkpoint.rank != world():
+            reason = ("it is of rank {} of {}, and this is rank {} of {}: give each process the "
+                      "partition that it had".format(*checkpoint.rank, *world()))
         if reason is not None:
             raise SpillwayError(errno.EUCLEAN, "the store has a commit of another optimizer: "
                                 f"{reason}. It is unchanged")

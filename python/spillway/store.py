@@ -16,16 +16,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import errno
 import os
 import weakref
 from ctypes import byref, c_char_p, c_int, c_ssize_t, c_uint64, c_void_p
-from typing import Any, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _library
 from ._handle import Handle, close_all
 from ._library import blocking, check, fast, number, to_dataclass
 
 Path = Union[str, "os.PathLike[str]"]
+# "newest", a number, None, or what chooses one by the drives and the partition.
+Commit = Union[int, str, None, Callable[[Sequence[Path], int], Union[int, str, None]]]
 
 _BACKENDS = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3, "vfio": 4}
 _STRIPES = {"pull": 0, "static": 1}
@@ -49,6 +52,15 @@ class StoreInfo:
     capacity_bytes: int
     partition_capacity_bytes: int
     partitions_in_use: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitInfo:
+    """What is committed in a partition: the number of the last commit, and of the one before if
+    that is kept."""
+
+    number: int
+    previous: Optional[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +232,23 @@ def check_store(paths: Sequence[Path]) -> StoreInfo:
     return to_dataclass(StoreInfo, info)
 
 
+def committed(paths: Sequence[Path], partition: int = 0) -> Optional[CommitInfo]:
+    """What is committed in a partition, without opening it. Reads only; works while the store is
+    open elsewhere.
+
+    :return: None: nothing is
+    :raises SpillwayError: EINVAL no such partition; and as opening it would
+    """
+    info = _library.CommitInfoStruct()
+    array, count = _path_array(paths)
+    result = blocking.spw_committed(array, count, number("partition", partition, 32), byref(info),
+                                    ctypes.sizeof(info))
+    if result == -errno.ENODATA:
+        return None
+    check(result)
+    return CommitInfo(info.number, info.previous if info.has_previous else None)
+
+
 def wipe_store(paths: Sequence[Path], erase: bool = False) -> None:
     """Remove a store from drives, so that they are free again.
 
@@ -265,7 +294,8 @@ class Store(Handle):
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them
     :param commit: which commit to restore: "newest", or its number. None: none: the partition is
-        empty. Other commits are given up for good
+        empty. Other commits are given up for good. Or a function of paths and partition that
+        returns one of these, as spillway.torch.newest_of_all()
     :raises SpillwayError: ENXIO a drive is missing; EMEDIUMTYPE one holds no store or another;
         EBUSY in use; ENODATA there is no such commit; and others, in words
     """
@@ -285,7 +315,7 @@ class Store(Handle):
         stripe: str = "pull",
         checksums: bool = True,
         hugetlb: bool = True,
-        commit: Union[int, str, None] = "newest",
+        commit: Commit = "newest",
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
@@ -302,6 +332,11 @@ class Store(Handle):
             opts.arena_bytes = _ARENA_BYTES
         opts.backend = choice("backend", backend, _BACKENDS)
         opts.stripe = choice("stripe", stripe, _STRIPES)
+        self.commit_chosen = commit != "newest"  # somebody has thought of others
+        if callable(commit):
+            if partition is None:
+                raise ValueError("the commit is chosen by what the partition has: give its number")
+            commit = commit(paths, opts.partition)
         opts.commit_number = _commit_number(commit)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         tune = _library.Tune()

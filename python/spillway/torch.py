@@ -52,9 +52,10 @@ from .report import Progress, table_of
 from .store import Path, Store
 
 if TYPE_CHECKING:
+    from ._ranks import newest_of_all
     from .optimizer import Optimizer
 
-__all__ = ["Offload", "Optimizer", "layers_of", "offload", "rank_of_environment"]
+__all__ = ["Offload", "Optimizer", "layers_of", "newest_of_all", "offload", "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
@@ -74,11 +75,16 @@ _TROUBLES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Optimizer is there for who asks for it: others need not wait for torch.optim."""
+    """Optimizer and newest_of_all are there for who asks for them: others need not wait for
+    torch.optim."""
     if name == "Optimizer":
         from .optimizer import Optimizer
 
         return Optimizer
+    if name == "newest_of_all":
+        from ._ranks import newest_of_all
+
+        return newest_of_all
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -104,6 +104,53 @@ def steps_in_turn(args):
             **{name: found[STEPS_UNTIMED:] for name, found in times.items()}}))
 
 
+def train_in_turn(args):
+    """Whole training steps of the example's GPT: AdamW in memory, and over the store in backward."""
+    import torch
+
+    import spillway
+    import spillway.torch
+
+    sys.path.insert(0, str(ROOT / "python/examples"))
+    import gpt
+
+    shape = argparse.Namespace(mode="keep", hidden=768, heads=12, layers=args.layers, sequence=512,
+                               dropout=0.0)
+    models = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        models.append(gpt.GPT(shape))
+    alive = [0]
+
+    def watch(param):
+        gradients = sum(p.grad.numel() for p in models[1].parameters() if p.grad is not None)
+        alive[0] = max(alive[0], gradients * param.element_size())
+
+    for param in models[1].parameters():
+        param.register_post_accumulate_grad_hook(watch)
+    with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
+        optimizers = [torch.optim.AdamW(models[0].parameters(), lr=1e-3, foreach=False),
+                      spillway.torch.Optimizer(torch.optim.AdamW, models[1].parameters(), store,
+                                               lr=1e-3, in_backward=True, memory=args.memory)]
+        times, losses = [[], []], [[], []]
+        for step in range(STEPS_UNTIMED + STEPS_TIMED):
+            torch.manual_seed(step)
+            tokens = torch.randint(0, 256, (4, 513))
+            for which in (0, 1):
+                begun = time.perf_counter()
+                out = models[which](tokens[:, :-1])
+                loss = torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())
+                loss.backward()
+                optimizers[which].step()
+                optimizers[which].zero_grad()
+                times[which].append(time.perf_counter() - begun)
+                losses[which].append(loss.item())
+    block = sum(p.numel() * p.element_size() for p in models[1].blocks[0].parameters())
+    print(json.dumps({"same": losses[0] == losses[1], "memory": times[0][STEPS_UNTIMED:],
+                      "store": times[1][STEPS_UNTIMED:], "gradients": alive[0], "block": block,
+                      "elements": sum(p.numel() for p in models[1].parameters())}))
+
+
 def commit_in_turn(args):
     """The pause of a commit, and torch.save() of the same state into a folder."""
     import torch
@@ -214,9 +261,24 @@ class Bench:
             self.note((name, "waited for drives / step", "", None), one["wait_ns"] / 1e9 / over)
             print(f"state: {name}: {over / least:.3f} of the least, {over:.2f} s", file=sys.stderr)
 
+    def training(self):
+        name = f"GPT of {self.args.layers} layers, hidden 768, 4 x 512 tokens, in backward, file-backed"
+        for _ in range(self.args.rounds):
+            with Rig(size="1G", drives=4, on="/var/tmp") as rig:
+                self.format(rig)
+                one = self.worker(rig, "train", False, 0, "--layers", str(self.args.layers))
+            if not one["same"]:
+                raise SystemExit(f"state: {name}: the losses differ from those in memory")
+            ratio = statistics.median(over / kept for over, kept in zip(one["store"],
+                                                                        one["memory"]))
+            self.note((name, "training step / in memory", "", 1.02), ratio)
+            self.note((name, "gradients at once / a layer's", "", 2), one["gradients"] / one["block"])
+            print(f"state: {name}: {ratio:.3f} of the {statistics.median(one['memory']):.2f} s in "
+                  "memory", file=sys.stderr)
+
     def commits(self):
         elements = elements_of(self.args.commit_elements)
-        name = f"commit of {elements * 12 / (1 << 30):.1f} GiB, file-backed"
+        name = f"commit of {elements * 12 / (1 << 30):.1f} GiB, masters, file-backed"
         for _ in range(self.args.rounds):
             with Rig(size=size_of_drives(elements * 14), drives=4, on="/var/tmp") as rig:
                 with filesystems(rig.drives) as folders:
@@ -224,8 +286,7 @@ class Bench:
                                         ",".join(folders))
                 self.format(rig)
                 one = self.worker(rig, "commit", True, elements)
-            goal = 0.01 + one["parameters"] / saved["bytes"]
-            self.note((name, "pause / torch.save and fsync", "", round(goal, 3)),
+            self.note((name, "pause / torch.save and fsync", "", 0.01),
                       one["commit"] / saved["save"])
             self.note((name, "pause", "s", None), one["commit"])
             self.note((name, "torch.save and fsync", "s", None), saved["save"])
@@ -268,7 +329,8 @@ def parse_arguments():
     parser.add_argument("--memory", type=int, help="of the records, in bytes (the default)")
     parser.add_argument("--arena", type=int, default=512 << 20, help=argparse.SUPPRESS)
     parser.add_argument("--case", action="append", help="only these: " + ", ".join(CASES)
-                        + ", commit")
+                        + ", training, commit")
+    parser.add_argument("--layers", type=int, default=6, help="of the GPT that is trained")
     for hidden in ("--worker", "--devices", "--folders"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--masters", action="store_true", help=argparse.SUPPRESS)
@@ -278,12 +340,14 @@ def parse_arguments():
 def main():
     args = parse_arguments()
     if args.worker:
-        {"steps": steps_in_turn, "commit": commit_in_turn, "save": save}[args.worker](args)
+        {"steps": steps_in_turn, "train": train_in_turn, "commit": commit_in_turn, "save": save}[args.worker](args)
         return 0
     bench = Bench(args)
     for name, (options, masters) in CASES.items():
         if not args.case or name in args.case:
             bench.steps(name, options, masters)
+    if not args.case or "training" in args.case:
+        bench.training()
     if not args.case or "commit" in args.case:
         bench.commits()
     bench.write()

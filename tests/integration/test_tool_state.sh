@@ -58,9 +58,9 @@ expect_exit 0 "$SPILLWAY" state list --devices "$one,$two"
 expect_output "nothing is committed"
 expect_exit 0 "$SPILLWAY" state list "$one" "$two" --json
 json 'd == {"commits": []}'
-expect_exit 2 "$SPILLWAY" state export "$one" "$two" --to "$TMPDIR/out"
+expect_exit 2 "$SPILLWAY" state export "$one" "$two" --to "$TEST_TMP/out"
 expect_output "2 partitions" "--partition"
-expect_exit 1 "$SPILLWAY" state export "$one" "$two" --to "$TMPDIR/out" --partition 1
+expect_exit 1 "$SPILLWAY" state export "$one" "$two" --to "$TEST_TMP/out" --partition 1
 expect_output "nothing is committed"
 expect_exit 1 "$SPILLWAY" state list "$one" "$two" --partition 2
 expect_output "partition 2 does not exist"
@@ -75,11 +75,11 @@ expect_exit 0 "$SPILLWAY" state list "$one" "$two" --json
 json 'len(d["commits"]) == 1'
 json '{k: d["commits"][0][k] for k in ("partition", "step", "previous", "open")} == {"partition": 1, "step": 7, "previous": None, "open": False}'
 json '[(r["name"], r["bytes"], r["stored"], r["shape"]) for r in d["commits"][0]["records"]] == [("layer/0", 100000, True, "shape 0"), ("layer/1", 5000000, True, "shape 1"), ("layer/2", 4096, False, "shape 2")]'
-unchanged "$one" unchanged "$two" expect_exit 0 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TMPDIR/out"
+unchanged "$one" unchanged "$two" expect_exit 0 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/out"
 expect_output "step 7: 3 records"
-expect_equal 100000 "$(stat -c %s "$TMPDIR/out/000000.bin")" "the first record"
-expect_equal 5000000 "$(stat -c %s "$TMPDIR/out/000001.bin")" "the second record"
-python3 - "$TMPDIR/out" <<'END' || fail "the bytes are others"
+expect_equal 100000 "$(stat -c %s "$TEST_TMP/out/000000.bin")" "the first record"
+expect_equal 5000000 "$(stat -c %s "$TEST_TMP/out/000001.bin")" "the second record"
+python3 - "$TEST_TMP/out" <<'END' || fail "the bytes are others"
 import json, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
 index = json.loads((folder / "index.json").read_text())
@@ -89,9 +89,9 @@ for number, record in enumerate(index["records"]):
     wanted = bytes((i * 7 + number) % 251 for i in range(1000)) if number < 2 else bytes(1000)
     assert len(data) == record["bytes"] and data[:1000] == wanted, number
 END
-expect_exit 3 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TMPDIR/out"
+expect_exit 3 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/out"
 expect_output "File exists"
-expect_exit 1 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TMPDIR/other" --step 6
+expect_exit 1 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/other" --step 6
 expect_output "no commit 6" "the last is 7"
 
 begin "what is committed is given up only if that is meant"

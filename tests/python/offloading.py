@@ -137,3 +137,12 @@ def hooks_call(take=None, **things):
         yield
     finally:
         _native.hooks.connect(_native.addresses(), _native.things(), _native.types())
+
+
+def shards():
+    """Whether this PyTorch has fully_shard, on CPUs."""
+    try:
+        from torch.distributed.fsdp import fully_shard  # noqa: F401
+    except (ImportError, ValueError):  # the latter from PyTorch 1 under Python 3.11
+        return False
+    return hasattr(torch.cpu.Stream, "record_event")

@@ -16,7 +16,7 @@ import spillway
 import spillway.schedules
 import spillway.torch
 from conftest import EXAMPLES, run_python, started, tiny
-from offloading import Layers, equal, gradients_of, left_in
+from offloading import Layers, equal, gradients_of, left_in, shards
 from spillway.schedules import one_f_one_b
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
@@ -364,15 +364,6 @@ if off is not None:
 print(json.dumps({"gradients": digest.hexdigest(), "spilled": spilled}))
 dist.destroy_process_group()
 """
-
-
-def shards():
-    """On CPUs."""
-    try:
-        from torch.distributed.fsdp import fully_shard  # noqa: F401
-    except (ImportError, ValueError):  # the latter from PyTorch 1 under Python 3.11
-        return False
-    return hasattr(torch.cpu.Stream, "record_event")
 
 
 @pytest.mark.skipif(not shards(),

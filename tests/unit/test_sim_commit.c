@@ -287,7 +287,7 @@ CASE_WITH(test_previous_is_kept, NULL, tear_down)
 	assert_ok(commit_step(1, true));
 	assert_ok(commit_step(2, true));
 	overwrite_all_that_is_free();
-	assert_int_equal(commit_step(3, true), -EBUSY);
+	assert_int_equal(commit_step(3, false), -EBUSY);
 	expect_words("commit 1, before the last, is still kept");
 	close_store();
 	/* Another process lacks step 2: all go back to 1, and 2 is never found again. */
@@ -403,6 +403,58 @@ CASE_WITH(test_cut_in_commit, NULL, tear_down)
 CASE_WITH(test_cut_in_puts_and_commit, NULL, tear_down)
 {
 	cut_everywhere(overwrite_and_commit_3);
+}
+
+/* Step 1 is kept, another process lacks step 2: 3 takes its place, and 1 stays all the time. */
+static bool cut_in_third(uint64_t point, uint32_t unit, unsigned outcomes[4])
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+	bool cut;
+	int rc;
+
+	make_drives(unit, 1);
+	open_store();
+	assert_ok(commit_step(1, false));
+	assert_ok(commit_step(2, true));
+	sim_events = 0;
+	sim_cut_at = point;
+	sim_cuts_queues = true;
+	rc = commit_step(3, true);
+	cut = sim_events >= point;
+	if (!cut)
+		overwrite_all_that_is_free();
+	close_store();
+	power_on();
+	assert_ok(spw_committed(paths, DRIVES, 0, &info, sizeof(info)));
+	assert_true(rc || info.number == 3);
+	assert_true(rc == 0 || cut);
+	assert_true(info.number == 1 || (info.has_previous && info.previous == 1));
+	outcomes[info.number]++;
+	assert_ok(open_how(info.number, true));
+	assert_int_equal(verify(), info.number);
+	close_store();
+	assert_ok(open_with(1));
+	assert_int_equal(verify(), 1);
+	assert_ok(commit_step(2, true));
+	close_store();
+	assert_int_equal(found(), 2);
+	return cut;
+}
+
+CASE_WITH(test_cut_where_the_last_is_replaced, NULL, tear_down)
+{
+	unsigned outcomes[4] = {0};
+
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++)
+		for (unsigned round = 0; round < ROUNDS; round++) {
+			uint64_t point = 1;
+
+			while (cut_in_third(point, units[unit], outcomes))
+				point++;
+			assert_in_range(point, 10, 1000);
+		}
+	(void)printf("step 1: %u, step 2: %u, step 3: %u\n", outcomes[1], outcomes[2], outcomes[3]);
+	assert_true(outcomes[2] > 0 && outcomes[3] >= 3 * ROUNDS);
 }
 
 /* A cut while a later commit is given up: the later one still, or the one asked for. */

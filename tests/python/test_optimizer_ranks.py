@@ -1,0 +1,638 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_optimizer_ranks.py - ranks that commit together, and all go back to one step
+"""Ranks are children of this process, which has imported what they need."""
+import errno
+import itertools
+import os
+import pickle
+import random
+import select
+import signal
+import socket
+import time
+import traceback
+
+import pytest
+import torch
+from torch import nn
+
+import spillway
+import spillway.torch
+from conftest import make_drives
+from offloading import shards
+from spillway._ranks import Ranks, common_commit
+from spillway.state import State
+from spillway.store import CommitInfo
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(),
+                                reason="PyTorch is built without torch.distributed")
+
+SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
+RANKS = 2
+STEPS = 12
+PARALLEL = ["ddp", pytest.param("fsdp", marks=pytest.mark.skipif(
+    not shards(), reason="this PyTorch has no fully_shard, or only for GPUs: 2.7 has"))]
+numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    print(f"SPW_SEED={SEED}")
+
+
+@pytest.fixture
+def parts(folder):
+    """Drives with a partition for each rank."""
+    paths = make_drives(folder, 2, 96 << 20)
+    spillway.format_store(paths, partitions=RANKS)
+    return paths
+
+
+# ---- Processes -----------------------------------------------------------------------------------
+
+
+def begin(rank, meeting, function, before):
+    """In a child, which ends here."""
+    status = 1
+    try:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        before(rank)
+        torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank,
+                                             world_size=RANKS)
+        function(rank)
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def run_ranks(folder, function, before=lambda rank: None, seconds=None):
+    """``function(rank)`` in each. Return: how each ended; all are dead then.
+
+    :param seconds: they are killed then
+    """
+    meeting = folder / f"meeting{next(numbers)}"
+    children = []
+    for rank in range(RANKS):
+        child = os.fork()
+        if child == 0:
+            begin(rank, meeting, function, before)
+        children.append(child)
+    ends = [os.pidfd_open(child) for child in children]
+    try:
+        poll = select.poll()
+        for end in ends:
+            poll.register(end, select.POLLIN)
+        deadline = time.monotonic() + (120 if seconds is None else seconds)
+        left = set(ends)
+        while left:
+            ended = poll.poll(max(0, deadline - time.monotonic()) * 1000)
+            if not ended:
+                break
+            for end, _ in ended:
+                poll.unregister(end)
+                left.discard(end)
+    finally:
+        # All stand still before one dies: none sees that, and ends for it.
+        for child in children:
+            os.kill(child, signal.SIGSTOP)
+        for child in children:
+            os.waitid(os.P_PID, child, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            os.kill(child, signal.SIGKILL)
+        for end in ends:
+            os.close(end)
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return statuses
+
+
+def together(folder, function, **options):
+    """What the function returns on each rank."""
+    results = [folder / f"result{rank}" for rank in range(RANKS)]
+
+    def saved(rank):
+        results[rank].write_bytes(pickle.dumps(function(rank)))
+
+    assert run_ranks(folder, saved, **options) == [0] * RANKS
+    return [pickle.loads(result.read_bytes()) for result in results]
+
+
+@pytest.fixture
+def meet_and_die():
+    """Of a rank: both die, when both have come so far. So none sees the other's end before its
+    own."""
+    ends = socket.socketpair()
+    for end in ends:
+        end.settimeout(120)
+
+    def meet_and_die(rank):
+        ends[rank].send(b"-")
+        assert ends[rank].recv(1) == b"-"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    yield meet_and_die
+    for end in ends:
+        end.close()
+
+
+# ---- Training ------------------------------------------------------------------------------------
+
+
+def model_of(parallel):
+    """Shards are of different lengths, and one is empty."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(nn.Linear(20, 301), nn.GELU(), nn.Linear(301, 64), nn.GELU(),
+                          nn.Linear(64, 1))
+    if parallel == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+
+    mesh = init_device_mesh("cpu", (RANKS,))
+    by_columns = model[4].weight
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh, shard_placement_fn=lambda param: Shard(
+        1 if param is by_columns else 0))
+    return model
+
+
+def local_of(tensor):
+    return tensor.detach().to_local() if hasattr(tensor, "to_local") else tensor.detach()
+
+
+def opened(drives, rank, **options):
+    options.setdefault("commit", spillway.torch.newest_of_all())
+    return spillway.Store(drives, partition=rank, arena_bytes=8 << 20, **options)
+
+
+def over(store, params, tile=1009, **options):
+    return spillway.torch.Optimizer(torch.optim.AdamW, params, store, tile=tile, lr=0.01, **options)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    loss = model(torch.randn(16, 20)).pow(2).mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+
+
+def outcome(model, optimizer):
+    """Parameters and state, of sharded ones what is here."""
+    state = optimizer.state_dict()["state"]
+    return [local_of(param).clone() for param in model.parameters()], [
+        {name: local_of(value).clone() for name, value in sorted(entry.items())}
+        for _, entry in sorted(state.items())]
+
+
+def train_plain(parallel, rank):
+    model = model_of(parallel)
+    torch.manual_seed(SEED + 1 + rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    for _ in range(STEPS):
+        step(model, optimizer)
+    return outcome(model, optimizer)
+
+
+def train(parallel, drives, rank, resumed=None, failing=()):
+    """Until STEPS are made, from the last commit on. It commits every other step.
+
+    :param resumed: here it is noted at which step
+    :param failing: commits for which it is an error
+    """
+    model = model_of(parallel)
+    torch.manual_seed(SEED + 1 + rank)
+    with opened(drives, rank) as store:
+        optimizer = over(store, model.parameters())
+        found = optimizer.resume()
+        if resumed is not None:
+            resumed.append(found and found.step)
+        assert found is None or found.extra == f"rank {rank}"
+        while optimizer.steps < STEPS:
+            step(model, optimizer)
+            if optimizer.steps % 2 == 0:
+                if optimizer.steps in failing:
+                    with pytest.raises(spillway.SpillwayError, match="rank 1: drive 2"):
+                        optimizer.commit(extra=f"rank {rank}")
+                else:
+                    optimizer.commit(extra=f"rank {rank}")
+        return outcome(model, optimizer)
+
+
+def assert_same(one, other):
+    (params, states), (other_params, other_states) = one, other
+    assert all(map(torch.equal, params, other_params))
+    assert len(states) == len(other_states)
+    for state, other_state in zip(states, other_states):
+        assert state.keys() == other_state.keys()
+        assert all(torch.equal(state[name], other_state[name]) for name in state)
+
+
+def committed(drives):
+    return [spillway.committed(drives, rank) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_bits_are_those_of_the_class(folder, parts, parallel):
+    plain = together(folder, lambda rank: train_plain(parallel, rank))
+    ours = together(folder, lambda rank: train(parallel, parts, rank))
+    for rank in range(RANKS):
+        assert_same(ours[rank], plain[rank])
+    assert committed(parts) == [CommitInfo(STEPS, None)] * RANKS
+    if parallel == "fsdp":
+        assert any(len(param) == 0 for param in plain[1][0])
+
+
+# ---- Crashes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts, parallel):
+    source = random.Random(SEED)
+    plain = together(folder, lambda rank: train_plain(parallel, rank))
+    others = make_drives(folder, 1, 96 << 20, "other")
+    spillway.format_store(others, partitions=RANKS)
+    begun = time.monotonic()
+    together(folder, lambda rank: train(parallel, others, rank))
+    seconds = time.monotonic() - begun
+    results = [folder / f"killed{rank}" for rank in range(RANKS)]
+
+    def saved(rank):
+        results[rank].write_bytes(pickle.dumps(train(parallel, parts, rank)))
+
+    kills, statuses = 0, []
+    while statuses != [0] * RANKS:
+        statuses = run_ranks(folder, saved, seconds=seconds * source.uniform(0.05, 0.9)
+                             if kills < 8 else None)
+        assert set(statuses) <= {0, -signal.SIGKILL}
+        kills += statuses != [0] * RANKS
+        assert kills <= 8
+    print(f"killed {kills} times")
+    assert kills > 0
+    for rank in range(RANKS):
+        assert_same(pickle.loads(results[rank].read_bytes()), plain[rank])
+
+
+class Moment:
+    """Ranks die around a commit.
+
+    :param die: of a rank
+    :param number: that one rank makes, and dies before it knows of the other
+    :param ahead: which
+    :param behind: the other dies before it makes this one
+    :param fails: an earlier commit, which rank 1 cannot make
+    """
+
+    def __init__(self, die, number, ahead, behind, fails):
+        self.die, self.number, self.ahead = die, number, ahead
+        self.behind, self.fails = behind, fails
+
+    def __call__(self, rank):
+        commit, gather = State.commit, Ranks.gather
+        done = []
+
+        def commit_or_die(state, number, *arguments):
+            if number == self.behind and rank != self.ahead:
+                self.die(rank)
+            if number == self.fails and rank == 1:
+                raise spillway.SpillwayError(errno.EIO, "drive 2 could not flush")
+            commit(state, number, *arguments)
+            done.append(number)
+
+        def gather_or_die(ranks, mine):
+            if done[-1:] == [self.number]:
+                self.die(rank)
+            return gather(ranks, mine)
+
+        State.commit, Ranks.gather = commit_or_die, gather_or_die
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+@pytest.mark.parametrize("number, ahead, behind, fails, infos, step", [
+    (6, 0, 6, None, [CommitInfo(6, 4), CommitInfo(4, None)], 4),
+    (6, 1, 6, None, [CommitInfo(4, None), CommitInfo(6, 4)], 4),
+    (2, 0, 0, None, [CommitInfo(2, 0), None], None),
+    (2, 1, 2, None, [CommitInfo(0, None), CommitInfo(2, 0)], 2),
+    (6, 0, 6, 4, [CommitInfo(6, 2), CommitInfo(2, None)], 2),
+    (4, 0, 4, 2, [CommitInfo(4, 0), CommitInfo(0, None)], 2)],
+    ids=["0 ahead", "1 ahead", "before the first", "in the first", "one failed",
+         "the first failed"])
+def test_killed_between_the_commits_of_two_ranks(folder, parts, meet_and_die, parallel, number,
+                                                 ahead, behind, fails, infos, step):
+    moment = Moment(meet_and_die, number, ahead, behind, fails)
+    assert run_ranks(folder, lambda rank: train(parallel, parts, rank, failing=[fails]),
+                     before=moment) == [-signal.SIGKILL] * RANKS
+    assert committed(parts) == infos
+
+    def resumed_and_trained(rank):
+        resumed = []
+        return train(parallel, parts, rank, resumed), resumed
+
+    plain = together(folder, lambda rank: train_plain(parallel, rank))
+    ours = together(folder, resumed_and_trained)
+    for rank in range(RANKS):
+        assert_same(ours[rank][0], plain[rank])
+        assert ours[rank][1] == [step]
+
+
+def test_killed_before_one_rank_has_released(folder, parts, meet_and_die):
+    """All have the new one: none goes back."""
+    def before(rank):
+        release = State.commit_release
+        releases = []
+
+        def release_or_die(state):
+            releases.append(None)
+            if rank == 1 or len(releases) < 3:
+                release(state)
+            if len(releases) == 3:
+                meet_and_die(rank)
+
+        State.commit_release = release_or_die
+
+    assert run_ranks(folder, lambda rank: train("ddp", parts, rank),
+                     before=before) == [-signal.SIGKILL] * RANKS
+    assert committed(parts) == [CommitInfo(6, 4), CommitInfo(6, None)]
+
+    def resumed(rank):
+        steps = []
+        train("ddp", parts, rank, steps)
+        return steps
+
+    assert together(folder, resumed) == [[6], [6]]
+
+
+# ---- Shards --------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not shards(),
+                    reason="this PyTorch has no fully_shard, or only for GPUs: 2.7 has")
+def test_masters_of_shards_and_the_state_of_the_class(folder, parts):
+    def masters(rank):
+        model = model_of("fsdp").bfloat16()
+        masters = [nn.Parameter(local_of(param).float()) for param in model.parameters()]
+        plain = torch.optim.AdamW(masters, lr=0.01, foreach=False)
+        with opened(parts, rank) as store:
+            optimizer = over(store, model.parameters(), masters=True)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(16, 20).bfloat16()).pow(2).mean().backward()
+                for master, param in zip(masters, model.parameters()):
+                    master.grad = param.grad.to_local().float()
+                plain.step()
+                optimizer.step()
+                for master, param in zip(masters, model.parameters()):
+                    assert torch.equal(local_of(param), master.detach().bfloat16())
+
+    def loaded(rank):
+        ours, theirs = model_of("fsdp"), model_of("fsdp")
+        plain = torch.optim.AdamW(theirs.parameters(), lr=0.01, foreach=False)
+        with opened(parts, rank) as store:
+            optimizer = over(store, ours.parameters())
+            optimizer.step()
+            for number in range(4):
+                for model, each in ((theirs, plain), (ours, optimizer)):
+                    if number >= 2 or each is plain:
+                        torch.manual_seed(SEED + number)
+                        step(model, each)
+                if number == 1:  # what is sharded is taken over, too
+                    optimizer.load_state_dict(plain.state_dict())
+                    with torch.no_grad():
+                        for mine, yours in zip(ours.parameters(), theirs.parameters()):
+                            mine.copy_(yours)
+            assert_same(outcome(ours, optimizer), outcome(theirs, plain))
+            optimizer.load_state_dict(optimizer.state_dict())
+            assert_same(outcome(ours, optimizer), outcome(theirs, plain))
+
+    together(folder, masters)
+    together(folder, loaded)
+
+
+@pytest.mark.skipif(not shards(),
+                    reason="this PyTorch has no fully_shard, or only for GPUs: 2.7 has")
+def test_shards_that_are_not_flat(folder, parts):
+    def run(rank):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        mesh = init_device_mesh("cpu", (RANKS,))
+
+        def sharded(values, placement=Shard(0)):
+            return DTensor.from_local(values, mesh, [placement])
+
+        value = torch.randn(300, 200)
+        param = nn.Parameter(sharded(value.t()))
+        master = nn.Parameter(value.t().clone())
+        assert not param.to_local().is_contiguous()
+        plain = torch.optim.AdamW([master], lr=0.01, foreach=False)
+        with opened(parts, rank) as store:
+            optimizer = over(store, [param], tile=17000)
+            for _ in range(3):
+                grad = torch.randn(300, 200)
+                param.grad, master.grad = sharded(grad.t()), grad.t()
+                optimizer.step()
+                plain.step()
+                assert torch.equal(local_of(param), master.detach())
+            state = optimizer.state_dict()["state"][0]
+            assert torch.equal(state["exp_avg"], plain.state_dict()["state"][0]["exp_avg"])
+            param.grad = sharded(torch.zeros(RANKS * 200, 300), Replicate())
+            with pytest.raises(TypeError, match="and its gradient as .*Replicate"):
+                optimizer.step()
+
+    together(folder, run)
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+
+def linear_over(store, **options):
+    model = nn.Linear(300, 20)
+    return model, over(store, model.parameters(), **options)
+
+
+def few_steps(model, optimizer, count=1):
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.ones(2, 300)).sum().backward()
+        optimizer.step()
+
+
+def error_of(function):
+    """Its number and its words, or its type."""
+    with pytest.raises((OSError, TypeError, ValueError, RuntimeError)) as caught:
+        function()
+    if isinstance(caught.value, spillway.SpillwayError):
+        return caught.value.errno, caught.value.strerror
+    return type(caught.value).__name__, str(caught.value)
+
+
+def test_a_commit_that_one_rank_cannot_make(folder, parts):
+    def run(rank):
+        with opened(parts, rank) as store:
+            model, optimizer = linear_over(store)
+            few_steps(model, optimizer)
+            optimizer.commit()
+            few_steps(model, optimizer)
+            strange = error_of(lambda: optimizer.commit(extra=object() if rank == 1 else None))
+            different = error_of(lambda: optimizer.commit(step=5 + rank))
+            torch.distributed.barrier()
+            kept = committed(parts)
+            torch.distributed.barrier()
+            optimizer.commit(step=7)
+            return strange, different, kept
+
+    for rank, (strange, different, kept) in enumerate(together(folder, run)):
+        assert strange[0] == ("TypeError" if rank == 1 else errno.ECANCELED)
+        assert rank == 1 or "rank 1: TypeError: " in strange[1]
+        assert different[0] == errno.EINVAL and "rank 0 5, rank 1 6" in different[1]
+        assert kept == [CommitInfo(5, 1), CommitInfo(6, 1)]
+    assert committed(parts) == [CommitInfo(7, None)] * RANKS
+
+
+def test_a_commit_that_one_rank_cannot_release(folder, parts):
+    """It is released before the next, without which no next is made."""
+    def run(rank):
+        release, failures = State.commit_release, [None] * 2
+
+        def failing(state):
+            if rank == 1 and failures:
+                failures.pop()
+                raise spillway.SpillwayError(errno.EIO, "drive 2 could not flush")
+            release(state)
+
+        with opened(parts, rank) as store:
+            model, optimizer = linear_over(store)
+            few_steps(model, optimizer)
+            State.commit_release = failing
+            optimizer.commit()
+            few_steps(model, optimizer)
+            error = error_of(optimizer.commit)
+            torch.distributed.barrier()
+            kept = committed(parts)
+            torch.distributed.barrier()
+            optimizer.commit(step=3)
+            return error, kept
+
+    for error, kept in together(folder, run):
+        assert error[0] == errno.EIO and "rank 1: drive 2 could not flush" in error[1]
+        assert kept == [CommitInfo(2, 1), CommitInfo(1, 0)]
+    assert committed(parts) == [CommitInfo(3, None)] * RANKS
+
+
+def test_after_an_agreement_that_did_not_end_no_commit_follows(folder, parts):
+    def run(rank):
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
+
+        with opened(parts, rank) as store:
+            model, optimizer = linear_over(store)
+            gather = torch.distributed.all_gather_object
+            torch.distributed.all_gather_object = interrupted
+            with pytest.raises(KeyboardInterrupt):
+                optimizer.commit()
+            torch.distributed.all_gather_object = gather
+            few_steps(model, optimizer)
+            return error_of(optimizer.commit)
+
+    assert all("did not get to agree" in words for _, words in together(folder, run))
+
+
+def test_a_store_that_is_opened_without_the_others(folder, parts):
+    """Is refused at the first start: at a crash it would be too late."""
+    def run(rank):
+        with opened(parts, rank, commit="newest") as store:
+            refused = error_of(lambda: linear_over(store))
+            model, optimizer = linear_over(store, process_group=None)
+            few_steps(model, optimizer, 2 + rank)
+            optimizer.commit(keep_previous=True)
+            optimizer.commit_release()
+        torch.distributed.barrier()
+        lost = error_of(lambda: opened(parts, rank))
+        with opened(parts, rank, commit=2 + rank) as store:
+            _, optimizer = linear_over(store)
+            different = error_of(optimizer.resume)
+            together_only = error_of(lambda: optimizer.commit(keep_previous=True))
+        return refused, lost, different, together_only
+
+    for refused, lost, different, together_only in together(folder, run):
+        assert refused[0] == "ValueError" and "newest_of_all()" in refused[1]
+        assert lost[0] == errno.ENODATA and "rank 0 2, rank 1 3" in lost[1]
+        assert different[0] == errno.EUCLEAN and "rank 0 2, rank 1 3" in different[1]
+        assert together_only[0] == "ValueError" and "process_group=None" in together_only[1]
+    assert committed(parts) == [CommitInfo(2, None), CommitInfo(3, None)]
+
+
+def test_a_rank_with_the_partition_of_another_or_none(folder, parts):
+    def committing(rank):
+        with opened(parts, rank) as store:
+            model, optimizer = linear_over(store)
+            few_steps(model, optimizer)
+            optimizer.commit()
+
+    def swapped(rank):
+        with opened(parts, 1 - rank) as store:
+            _, optimizer = linear_over(store)
+            swapped = error_of(optimizer.resume)
+        torch.distributed.barrier()
+        none = error_of(lambda: opened(parts, 2 * rank))
+        unread = error_of(lambda: opened(parts, None))
+        return swapped, none, unread
+
+    together(folder, committing)
+    for swapped, none, unread in together(folder, swapped):
+        assert swapped[0] == errno.EUCLEAN and "rank 0: " in swapped[1] and "rank 1: " in swapped[1]
+        assert "it is of rank 1 of 2, and this is rank 0 of 2" in swapped[1]
+        assert none[0] == errno.EINVAL and "rank 1: partition 2 does not exist" in none[1]
+        assert unread[0] == "ValueError"
+    with opened(parts, 1) as store:  # one process goes on with what one of several had
+        _, optimizer = linear_over(store)
+        assert optimizer.resume().step == 1
+
+
+# ---- Which commit --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("infos, number", [
+    ([(5, None), (5, None)], 5),
+    ([(5, 3), (3, None)], 3),
+    ([(3, None), (5, 3), (5, 3)], 3),
+    ([(5, 3), (5, None)], 5),
+    ([(5, 3), (5, 3)], 5),
+    ([(5, 3), (7, 3)], 3),
+    ([(5, 0), (0, None)], 0),
+    ([(5, 0), None], None),
+    ([None, (0, None)], None),
+    ([None, None], None),
+    ([(5, None)], 5),
+])
+def test_the_newest_that_all_have(infos, number):
+    infos = [info and CommitInfo(*info) for info in infos]
+    assert common_commit(infos) == number
+    assert common_commit(infos[::-1]) == number
+
+
+@pytest.mark.parametrize("infos, words", [
+    ([(5, None), None], "rank 0 5, rank 1 nothing"),
+    ([(7, 5), (9, None)], "rank 0 5 and 7, rank 1 9"),
+    ([(5, 0), None, (5, None)], "rank 1 nothing"),
+])
+def test_nothing_in_common_is_an_error(infos, words):
+    """And not to begin anew: what some have would be given up."""
+    with pytest.raises(spillway.SpillwayError, match=words) as caught:
+        common_commit([info and CommitInfo(*info) for info in infos])
+    assert caught.value.errno == errno.ENODATA
+
+
+def test_one_process_needs_no_group(parts):
+    with opened(parts, 1) as store:
+        model, optimizer = linear_over(store)
+        few_steps(model, optimizer)
+        optimizer.commit()
+    assert committed(parts) == [None, CommitInfo(1, None)]
+    with opened(parts, 1) as store:
+        assert linear_over(store)[1].resume().step == 1
+    with pytest.raises(ValueError, match="process_group must be"), opened(parts, 0) as store:
+        linear_over(store, process_group="some")
