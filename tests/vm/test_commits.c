@@ -163,6 +163,7 @@ static int open_verified(uint64_t number, bool read_only, struct spw_commit_info
 	struct spw_store_opts opts = default_opts();
 	int rc;
 
+	opts.backend = SPW_BACKEND_AUTO; /* a host may refuse io_uring for a while */
 	opts.arena_bytes = 4 * MIB;
 	opts.inline_mode = read_only; /* a look needs no thread, and there are thousands */
 	opts.read_only = read_only;
