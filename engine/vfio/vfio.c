@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "engine/nvme/admin.h"
 #include "engine/vfio/namespace.h"
@@ -37,6 +38,8 @@ struct holding {
 	char address[SPW_VFIO_ADDRESS_BYTES];
 	/* it is being opened or closed, without the lock, since that takes long: wait */
 	bool changing;
+	/* that opened it; in a child of fork(2) its registers are not there (function.c) */
+	pid_t process;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -192,7 +195,10 @@ static int open_controller(struct holding *h)
 	return ret ? ret : spw_vfio_controller_open(link, &h->controller);
 }
 
-/* The lock is held. A dead one stays with its holders; opening it again makes a new one. */
+/*
+ * The lock is held. A dead one stays with its holders; opening it again makes a new one. One of the
+ * process from which this one was forked changes no more.
+ */
 static struct holding *present_holding(const char *address)
 {
 	struct holding *h = holdings;
@@ -200,7 +206,9 @@ static struct holding *present_holding(const char *address)
 	while (h) {
 		bool is_it = strcmp(h->address, address) == 0;
 
-		if (is_it && h->changing) {
+		if (is_it && h->process != getpid()) {
+			return h;
+		} else if (is_it && h->changing) {
 			/* Afterwards the list may be another. */
 			(void)pthread_cond_wait(&changed, &lock);
 			h = holdings;
@@ -220,6 +228,11 @@ static int find_holding(const char *address, struct holding **out)
 	int ret;
 
 	*out = h;
+	if (h && h->process != getpid())
+		return spw_error(-EBUSY,
+				 "pci:%s: process %d had it open when this one was forked from it: "
+				 "close it there before the fork, or start another program",
+				 address, (int)h->process);
 	if (h)
 		return 0;
 	h = calloc(1, sizeof(*h));
@@ -227,6 +240,7 @@ static int find_holding(const char *address, struct holding **out)
 		return spw_error(-ENOMEM, "pci:%s: no memory for it", address);
 	(void)snprintf(h->address, sizeof(h->address), "%s", address);
 	h->changing = true;
+	h->process = getpid();
 	h->next = holdings;
 	holdings = h;
 	(void)pthread_mutex_unlock(&lock);

@@ -4,6 +4,8 @@
 /* wrap: spw_vfio_command */
 /* wrap: pthread_create */
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/unit/meet.h"
 #include "tests/wrap.h"
@@ -245,6 +247,33 @@ CASE_WITH(test_a_failed_open, begin, NULL)
 	assert_int_equal(closes, CONTROLLERS);
 	assert_int_equal(open_now, 0);
 	assert_int_equal(meeting.alone, 0);
+}
+
+/* In a child of fork(2) the registers of what is open are not there. */
+CASE_WITH(test_a_child_is_refused_what_its_parent_has, begin, NULL)
+{
+	struct spw_device *devices[2], *device;
+	int status;
+	pid_t child;
+
+	open_all(devices, 1);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		char words[32];
+
+		(void)snprintf(words, sizeof(words), "process %d had it open", (int)getppid());
+		if (spw_device_open(paths[0], NULL, &device) != -EBUSY ||
+		    !strstr(spw_last_error(), words))
+			_exit(1);
+		_exit(spw_device_open(paths[1], NULL, &device) == 0 ? 0 : 2);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_int_equal(spw_device_open(paths[0], NULL, &devices[1]), 0);
+	close_all(devices, 2);
+	assert_int_equal(open_now, 0);
 }
 
 RUN_CASES(NULL, NULL)

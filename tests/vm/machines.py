@@ -27,6 +27,7 @@ KILLS = "tests/vm/test_kills.sh"
 BOUNDARY = "tests/vm/test_boundary.sh"
 REMOVAL = "tests/vm/test_removal.c"
 REMOVAL_ENGINE = "tests/vm/test_removal_engine.c"
+REMOVAL_STATE = "tests/vm/test_removal_state.c"
 
 
 def conformance(*ways, **more):
@@ -68,6 +69,7 @@ def removal():
         for test in ("put", "get"):
             cases.append(Case(f"drive {victim} pulled during {test} {backend}", REMOVAL, f"test_pulled_during_{test}",
                               SPW_TEST_BACKEND=backend, SPW_VM_VICTIM=str(victim)))
+        cases.append(Case(f"drive {victim} pulled from a state {backend}", REMOVAL_STATE, SPW_TEST_BACKEND=backend, SPW_VM_VICTIM=str(victim)))
     for way in ("interrupt", "poll", "libaio"):
         cases.append(Case(f"drive 1 pulled from an engine {way}", REMOVAL_ENGINE, SPW_VM_VICTIM="1",
                           SPW_TEST_BACKEND="libaio" if way == "libaio" else "io_uring",
@@ -152,9 +154,9 @@ BLKDEBUG = [Case(f"blkdebug {backend}", FAULTY, "test_a_drive_that_fails", with_
 ALL = [
     Kind("nvme512", "4 drives of 512 byte blocks, 2 nodes, poll queues",
          conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_processes") +
-         passthrough("interrupt", "poll") + [Case("passthrough nodes", NODES), Case("kills", KILLS, timeout=300), Case("boundaries", BOUNDARY)] +
+         integration("committed", "state", backend="nvme") + integration("committed", "state", extra=True) + passthrough("interrupt", "poll") + [Case("passthrough nodes", NODES), Case("kills", KILLS, timeout=300), Case("boundaries", BOUNDARY)] +
          [Case("numa", NUMA)] + removal(),
-         seconds=270, poll_queues=2),
+         seconds=325, poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
          conformance("interrupt") + conformance("poll", extra=True) + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
          integration("store") + integration("store_space", extra=True), seconds=100, block_bytes=4096, nodes=1, poll_queues=2),
@@ -168,4 +170,4 @@ ALL = [
 ALL += machines_vfio.stores(Case, Kind)
 
 # Programs of the host that boot machines by themselves: (name, program).
-ON_HOST = [("power cuts", "tests/vm/power")]
+ON_HOST = [("power cuts", "tests/vm/power"), ("power cuts in commits", "tests/vm/power_commits")]

@@ -45,9 +45,9 @@ def stores(Case, Kind):
 
     return [
         Kind("vfio-store", "4 drives behind an IOMMU, and stores on them",
-             [*integration("store", "store_requests", "store_threads"), *integration("store_space", "store_status", extra=True),
+             [*integration("store", "store_requests", "store_threads", "state"), *integration("store_space", "store_status", extra=True),
               *integration("store", where=" on a mix", drives="0 2"), *removal("put")],
-             seconds=270, nodes=1, iommu=True),
+             seconds=325, nodes=1, iommu=True),
         Kind("vfio-life", "4 drives behind an IOMMU that come, go, fall silent and lose their process",
              [Case("vfio killed in mid-I/O", "tests/vm/test_vfio_kills.c", "", TAKE.format("0 1 2 3") + SLOW, 600, SPW_TEST_BACKEND="vfio"),
               Case("bind and unbind", "tests/vm/test_vfio_bind.sh", timeout=240),
