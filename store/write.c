@@ -63,7 +63,7 @@ struct field {
 	uint64_t least; /* bytes that a drive was given, of those that set the pace */
 };
 
-/* How much longer a drive takes for a chunk than the fastest, in parts; ONE unless twice as long. */
+/* How much longer a drive takes for a chunk than the fastest; ONE unless twice as long. */
 static uint64_t slowness(const struct field *field, uint32_t drive)
 {
 	uint64_t rate = field->rates[drive];

@@ -130,8 +130,8 @@ SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
  *
  * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not
  * forced), or data of nobody knows whom, or a commit (not to be erased); -EBUSY a drive is in use;
- * -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or what opening
- * and writing it returns.
+ * -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or
+ * what opening and writing it returns.
  */
 SPW_EXPORT int spw_format(const char *const paths[], unsigned count,
 			  const struct spw_format_opts *opts, struct spw_store_info *info);
