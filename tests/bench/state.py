@@ -83,15 +83,28 @@ def steps_in_turn(args):
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
                                              masters=args.masters, memory=args.memory)
         times = {"memory": [], "store": []}
-        for step in range(STEPS_UNTIMED + STEPS_TIMED):
+        rounded = [param.detach().clone() for param in stored]
+
+        def step_in_memory():
+            # Of masters: the gradient as they are, and what they come to as the model has it.
             for param, gradient in zip(kept, gradients):
-                param.grad = gradient.float()
+                param.grad = gradient.to(param.dtype)
+            in_memory.step()
+            for param, copy in zip(kept, rounded):
+                copy.copy_(param.detach())
+                param.grad = None
+
+        for step in range(STEPS_UNTIMED + STEPS_TIMED):
             for param, gradient in zip(stored, gradients):
                 param.grad = gradient
             before = optimizer.stats()
-            for name, one in (("memory", in_memory), ("store", optimizer)):
+            for name, one in (("memory", step_in_memory if args.masters else in_memory.step),
+                              ("store", optimizer.step)):
+                if name == "memory" and not args.masters:
+                    for param, gradient in zip(kept, gradients):
+                        param.grad = gradient
                 begun = time.perf_counter()
-                one.step()
+                one()
                 times[name].append(time.perf_counter() - begun)
             after = optimizer.stats()
         same = all(torch.equal(a.detach(), b.detach().to(dtype)) for a, b in zip(stored, kept))
