@@ -205,14 +205,13 @@ static struct holding *present_holding(const char *address)
 
 	while (h) {
 		bool is_it = strcmp(h->address, address) == 0;
+		bool is_ours = h->process == getpid();
 
-		if (is_it && h->process != getpid()) {
-			return h;
-		} else if (is_it && h->changing) {
+		if (is_it && is_ours && h->changing) {
 			/* Afterwards the list may be another. */
 			(void)pthread_cond_wait(&changed, &lock);
 			h = holdings;
-		} else if (is_it && !spw_vfio_controller_error(h->controller)) {
+		} else if (is_it && (!is_ours || !spw_vfio_controller_error(h->controller))) {
 			return h;
 		} else {
 			h = h->next;
