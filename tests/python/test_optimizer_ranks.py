@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_optimizer_ranks.py - ranks that commit together, and all go back to one step
+# layer: all
 """Ranks are children of this process, which has imported what they need."""
 import errno
 import itertools
@@ -56,6 +57,7 @@ def begin(rank, meeting, function, before):
     status = 1
     try:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        torch.set_num_threads(1)  # those of the parent's are not here, and would be waited for
         before(rank)
         torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank,
                                              world_size=RANKS)
