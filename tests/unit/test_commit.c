@@ -336,4 +336,18 @@ CASE(test_every_impossible_manifest_is_refused)
 	}
 }
 
+/* COMMIT-7: what takes two fields to go wrong. */
+CASE(test_pieces_of_no_object_are_refused)
+{
+	static const struct spw_commit_object shorter = {.len_bytes = 4096, .pieces = 1};
+	struct spw_manifest manifest = a_manifest, decoded;
+	uint8_t *bytes = malloc(MANIFEST_BYTES);
+
+	assert_non_null(bytes);
+	manifest.objects = &shorter;
+	spw_manifest_encode(&manifest, &place, bytes);
+	assert_int_equal(decode(bytes, MANIFEST_BYTES, &decoded), -EUCLEAN);
+	free(bytes);
+}
+
 RUN_CASES(NULL, NULL)
