@@ -208,6 +208,7 @@ def train_in_child(drives, results, masters, seconds):
     if child == 0:
         status = 1
         try:
+            torch.set_num_threads(1)  # the parent's are not here, and would be waited for
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds)
             train(drives, results, masters)
