@@ -132,6 +132,7 @@ def test_every_number_is_checked(folder):
         given = {"thing": thing, "length": 4, "offset": 0, "micro_batch": 0}
         calls = [
             (spillway.format_store, (drives,), {}),
+            (spillway.committed, (drives,), {}),
             (spillway.Store, (drives,), {}),
             (spillway.Cache, (store,), {}),
             (spillway.torch.offload, (torch.nn.Linear(2, 2), store), {"mode": "budget"}),
