@@ -4,40 +4,68 @@
 B1  a tile is stepped once between two calls of step(), with the gradients that its parameters have
     from one backward pass
 B2  a gradient is freed when all tiles that its parameter lies in have been stepped
+B3  a tile is stepped when nobody reads its parameters any more; step() itself comes after all reads
 """
 from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Union
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ._arithmetic import Entry
 from ._elementwise import Options
+from ._freed import Freed
 from ._library import SpillwayError
+from ._ranks import world
+from ._readers import Readers, can_count
+from ._reduced import Reduced
 from ._tiled import Tiled, check_gradient
 from ._tiles import Tile
 
 _log = logging.getLogger("spillway")
 
+# Whether, or the model whose gradients are reduced over processes first.
+InBackward = Union[bool, DistributedDataParallel]
+
 SCALED = ("in_backward=True steps parameters during the backward pass, with gradients that a "
           "GradScaler has not unscaled yet: make the optimizer without it, or train in bfloat16")
+_AGAIN = ("a second backward pass before step(): with in_backward=True the first has stepped "
+          "parameters already. Call step() after each, or leave it out to accumulate gradients. If "
+          "an error ended the first, go back to the last commit")
 
 
-def check_supported() -> None:
+def reduced_of(in_backward: InBackward) -> Optional[Reduced]:
+    """What reduces the gradients before they are used, if anything does.
+
+    :raises TypeError: it is neither a bool nor DistributedDataParallel
+    :raises ValueError: a model that cannot be used so
+    :raises RuntimeError: this PyTorch has no hook for it
     """
-    :raises RuntimeError: this PyTorch has no hook for it, or gradients are reduced after it
-    """
-    if not hasattr(Tensor, "register_post_accumulate_grad_hook"):
+    if not isinstance(in_backward, (bool, DistributedDataParallel)):
+        raise TypeError("in_backward must be True, False, or the DistributedDataParallel that "
+                        f"reduces the gradients, not {type(in_backward).__name__}")
+    if in_backward and not (hasattr(Tensor, "register_post_accumulate_grad_hook") and can_count()):
         raise RuntimeError(f"in_backward=True needs PyTorch 2.1, this is {torch.__version__}: "
                            "leave it out, the numbers are the same")
-    distributed = torch.distributed
-    if (distributed.is_available() and distributed.is_initialized()
-            and distributed.get_world_size() > 1):
+    return Reduced(in_backward) if isinstance(in_backward, DistributedDataParallel) else None
+
+
+def check_reduced(params: Sequence[Tensor], reduced: Optional[Reduced]) -> None:
+    """:raises RuntimeError: gradients are reduced later than they would be used"""
+    if reduced is not None:
+        if not all(reduced.has(param) for param in params if param.requires_grad):
+            raise RuntimeError("in_backward is a model, and a parameter is none of those whose "
+                               "gradients it reduces")
+    elif world()[1] > 1 and not all(hasattr(param, "placements") for param in params):
         raise RuntimeError("in_backward=True steps parameters before their gradients have been "
-                           "reduced over all processes: leave it out where there are several")
+                           "reduced over all processes: give in_backward=model, where it is "
+                           "DistributedDataParallel, or leave it out. Parameters that "
+                           "fully_shard has sharded are reduced first")
 
 
 class DuringBackward:
@@ -45,35 +73,56 @@ class DuringBackward:
 
     :param whole: the optimizer's state, or what is wrong with it as an exception
     :param groups: the options of groups as they are now
+    :param reduced: the gradients come from there; None: from autograd
     """
 
     def __init__(self, params: Sequence[Tensor], whole: Callable[[], Tiled],
-                 groups: Callable[[], List[Options]]) -> None:
+                 groups: Callable[[], List[Options]], reduced: Optional[Reduced]) -> None:
         self._params = params
         self._whole = whole
         self._groups = groups
+        self._reduced = reduced
         self._lock = threading.Lock()  # each device has a thread of autograd's
         self._here: Set[int] = set()  # parameters whose gradients have come
         self._stepped: Set[str] = set()  # tiles
+        self._changed: Set[int] = set()  # parameters of which a tile was stepped
+        self._freed: Set[int] = set()  # parameters whose gradients were
+        self._waiting: List[Tile] = []  # whose gradients are there, for readers
         self._after: Dict[int, Entry] = {}
         self._order: List[Tile] = []  # in which tiles were stepped
         self._next_order: Optional[List[Tile]] = None
         self._postponed = False  # a drive failed: the rest is left to step()
         self._tiles_of: Optional[List[List[Tile]]] = None
         self._handles: List[Any] = []
-        self._hooked: Set[int] = set()
-        for number, param in enumerate(params):
-            if param.requires_grad:
-                self._hooked.add(number)
-                self._handles.append(self._hook(number, param))
+        self._readers = Readers(params, self._changed.__contains__)
+        self._hooked = {number for number, param in enumerate(params) if param.requires_grad}
+        if reduced is not None:
+            reduced.follow({id(param): number for number, param in enumerate(params)},
+                           self._arrived, self._mark)
+        else:
+            for number in self._hooked:
+                self._handles.append(self._hook(number, params[number]))
 
     def _hook(self, number: int, param: Any) -> Any:
-        return param.register_post_accumulate_grad_hook(lambda _: self._arrived(number))
+        # Autograd has the hook where the garbage collector does not look: what it held would never
+        # be freed.
+        found = weakref.ref(self)
+
+        def arrived(_: Tensor) -> None:
+            here = found()
+            if here is not None:
+                here._arrived(number)
+                here._mark()
+
+        return param.register_post_accumulate_grad_hook(arrived)
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._readers.remove()
+        if self._reduced is not None:
+            self._reduced.unfollow()
 
     @property
     def under_way(self) -> bool:
@@ -88,35 +137,39 @@ class DuringBackward:
                 for piece in tile.pieces:
                     self._tiles_of[piece.parameter].append(tile)
         if not self._here:
-            check_supported()
-            order = self._next_order or tiled.records.layout.tiles[::-1]
-            tiled.records.begin_pass(order)
+            check_reduced(self._params, self._reduced)
+            tiled.records.begin_pass(self._next_order or tiled.records.layout.tiles[::-1])
         return tiled
 
     def _arrived(self, number: int) -> None:
         """A gradient is complete, in a thread of autograd's."""
         with self._lock, torch.no_grad():
             if number in self._here:
-                raise RuntimeError(
-                    "a second backward pass before step(): with in_backward=True the first has "
-                    "stepped parameters already. Call step() after each, or leave it out to "
-                    "accumulate gradients")
+                raise RuntimeError(_AGAIN)
             check_gradient(self._params[number])
             tiled = self._begin()
             self._here.add(number)
             assert self._tiles_of is not None
-            for tile in self._tiles_of[number]:
-                if not self._postponed and self._is_complete(tile):
-                    try:
-                        self._step_tile(tiled, tile)
-                    except SpillwayError as error:
-                        _log.warning("%s is left to step(), and its gradients stay: %s", tile.name,
-                                     error)
-                        self._postponed = True
+            self._waiting += filter(self._is_complete, self._tiles_of[number])
+            self._step_waiting(tiled)
 
     def _is_complete(self, tile: Tile) -> bool:
         return all(piece.parameter in self._here or piece.parameter not in self._hooked
                    for piece in tile.pieces)
+
+    def _step_waiting(self, tiled: Tiled) -> None:
+        """Those that nobody reads any more (B3)."""
+        waiting, self._waiting = self._waiting, []
+        for tile in waiting:
+            if self._postponed or any(self._readers.has(piece.parameter) for piece in tile.pieces):
+                self._waiting.append(tile)
+                continue
+            try:
+                self._step_tile(tiled, tile)
+            except SpillwayError as error:
+                _log.warning("%s is left to step(), and its gradients stay: %s", tile.name, error)
+                self._postponed = True
+                self._waiting.append(tile)
 
     def _step_tile(self, tiled: Tiled, tile: Tile) -> None:
         pieces = [piece for piece in tile.pieces
@@ -124,19 +177,37 @@ class DuringBackward:
         if pieces:
             self._after.update(tiled.step_tile(tile, self._groups()[tile.group], pieces))
             self._order.append(tile)
+            self._changed.update(piece.parameter for piece in pieces)
         self._stepped.add(tile.name)
         assert self._tiles_of is not None
         for piece in pieces:  # B2
             if all(other.name in self._stepped for other in self._tiles_of[piece.parameter]):
                 self._params[piece.parameter].grad = None
+                self._freed.add(piece.parameter)
+
+    def _mark(self) -> None:
+        """Who looks for a gradient that was freed shall get words, until step()."""
+        with self._lock:
+            for number in self._freed:
+                self._params[number].grad = Freed(self._params[number])
+            self._freed.clear()
+
+    def _unmark(self) -> None:
+        for number in self._here:
+            if isinstance(self._params[number].grad, Freed):
+                self._params[number].grad = None
 
     def finish(self) -> None:
-        """What is left of the step: tiles with a parameter that has got no gradient.
+        """What is left of the step: tiles with a parameter that has got no gradient, or that was
+        read until the end.
 
         :raises SpillwayError: a drive failed; the same call again finishes the step
         """
         with self._lock:
             tiled = self._begin()
+            self._unmark()
+            for param in self._params:
+                check_gradient(param)
             for tile in tiled.records.layout.tiles[::-1]:
                 if tile.name not in self._stepped:
                     self._step_tile(tiled, tile)
@@ -144,5 +215,10 @@ class DuringBackward:
             self._next_order = self._order + [
                 tile for tile in tiled.records.layout.tiles if tile.name not in
                 {done.name for done in self._order}]
-            self._here, self._stepped, self._after, self._order = set(), set(), {}, []
+            for of_step in (self._here, self._stepped, self._changed, self._freed, self._after):
+                of_step.clear()
+            self._waiting, self._order = [], []
             self._postponed = False
+            self._readers.begin_step()
+            # The first records are read while the next forward pass goes on.
+            tiled.records.begin_pass(self._next_order)

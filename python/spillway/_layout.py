@@ -18,7 +18,9 @@ Memory = Union[int, str, None]
 # One is used while one comes, one goes and one waits.
 BUFFERS_MIN = 4
 _TILE_BYTES_MAX = 32 << 20
-_TILE_BYTES_MIN = 1 << 20
+# Shorter ones pass faster than the drives answer: with 4 MiB a training step waited for 3 % of its
+# time, with 16 for 0.5 (GPT of 43 million parameters, stepped during the backward pass).
+_TILE_BYTES_MIN = 16 << 20
 # So that four tiles are 2 % of the state.
 _TILES = 200
 _PERCENT = 2

@@ -48,6 +48,8 @@ class Records:
                            record_bytes_max=layout.record_bytes_max)
         self._numbers: Dict[str, int] = {}
         self._attached = False
+        self._order: List[int] = []  # of the pass
+        self._taken = False  # a record, in this pass
         self.resumable = False  # something was committed, which nobody has taken up yet
 
     def attach(self) -> None:
@@ -81,9 +83,11 @@ class Records:
         self.state.close()
 
     def begin_pass(self, tiles: Sequence[Tile]) -> None:
-        order: List[int] = [self._numbers[tile.name] for tile in tiles if tile.fields]
-        if order:
+        """It may be said before, so that the first records are read meanwhile."""
+        order = [self._numbers[tile.name] for tile in tiles if tile.fields]
+        if order and (self._taken or order != self._order):
             self.state.begin_pass(order)
+            self._order, self._taken = order, False
 
     @contextlib.contextmanager
     def taken(self, tile: Tile) -> Iterator[Taken]:
@@ -92,6 +96,7 @@ class Records:
             yield Taken({})
             return
         number = self._numbers[tile.name]
+        self._taken = True
         address = self.state.take(number)
         taken = Taken({})
         try:

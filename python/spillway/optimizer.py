@@ -26,7 +26,8 @@ from torch import Tensor
 
 from . import _library
 from ._arithmetic import MASTER, Arithmetic, local_of
-from ._backward import SCALED, DuringBackward, check_supported
+from ._backward import (SCALED, DuringBackward, InBackward, check_reduced,
+                        reduced_of)
 from ._checkpoint import (Checkpoint, decoded, encoded, options_of, random_state,
                           set_random_state)
 from ._elementwise import Options, make, probe
@@ -86,9 +87,10 @@ class Optimizer(torch.optim.Optimizer):
     :param commit_every: commit at the end of each n-th step
     :param commit_extra: called by commit() for what goes with it, where it is given nothing
     :param in_backward: step parameters during the backward pass, as soon as all gradients of a tile
-        are there, and free these. step() ends it. The same numbers, less memory; but nobody sees
-        gradients after the backward pass: no clipping, no accumulation over several, no GradScaler,
-        no reduction over processes. From PyTorch 2.1 on
+        are there and nobody reads its parameters any more, and free the gradients. step() ends it.
+        The same numbers, less memory; but nobody sees gradients after the backward pass: no
+        clipping, no accumulation over several, no GradScaler. Where DistributedDataParallel reduces
+        the gradients, give the model that it has made. From PyTorch 2.1 on
     :param process_group: whose processes, each with a partition of its own, make commit() and
         resume() together: all have the same step durable, or go back to the one before. "all": all
         processes, where torch.distributed has been initialised with several: to leave this out by
@@ -114,7 +116,7 @@ class Optimizer(torch.optim.Optimizer):
         masters: bool = False,
         commit_every: Optional[int] = None,
         commit_extra: Optional[Callable[[], Any]] = None,
-        in_backward: bool = False,
+        in_backward: InBackward = False,
         process_group: Group = "all",
         **options: Any,
     ) -> None:
@@ -127,8 +129,6 @@ class Optimizer(torch.optim.Optimizer):
         if commit_every is not None and _library.number("commit_every", commit_every, 63) == 0:
             raise ValueError("commit_every must be at least 1 step")
         _check_options(options, "options")
-        if in_backward:
-            check_supported()
         ranks = ranks_of(process_group)
         if ranks is not None and not store.commit_chosen:
             raise ValueError(
@@ -149,7 +149,8 @@ class Optimizer(torch.optim.Optimizer):
         self._names: List[List[str]] = []
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
-        self._in_backward = in_backward
+        self._in_backward = in_backward is not False
+        self._reduced = reduced_of(in_backward)
         self._during: Optional[DuringBackward] = None
         self._begun = False  # the records are declared, and groups are what they are
         self._resumed = False
@@ -225,20 +226,22 @@ class Optimizer(torch.optim.Optimizer):
 
     def _open(self) -> None:
         """The records of the groups as they are now, in place of those before."""
-        laid = self._laid()
+        laid, params = self._laid(), self._params()
+        if self._in_backward:
+            check_reduced(params, self._reduced)
         check_room(self._store, least_bytes(laid, self._fields_of, MASTER))
         layout = lay_out(laid, self._fields_of, MASTER, self._tile, self._memory,
                          self._store.arena_bytes, committed_limits(self._store))
         check_room(self._store, layout.total_bytes)
         if self._tiled is not None:
             self._tiled.records.close()
-        params = self._params()
         arithmetic = Arithmetic(self.optimizer_class, self._options, params)
         self._tiled = Tiled(Records(self._store, layout), arithmetic, params)
         if self._during is not None:
             self._during.remove()
         if self._in_backward:
-            self._during = DuringBackward(params, self._whole_in_backward, self._group_options)
+            self._during = DuringBackward(params, self._whole_in_backward, self._group_options,
+                                          self._reduced)
 
     def _whole_in_backward(self) -> Tiled:
         tiled = self._whole(to_finish=True)
@@ -283,10 +286,11 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         with torch.no_grad():
             tiled = self._whole(to_finish=True)
-            self._check_step()
             if self._during is not None:
+                self._check_fields()
                 self._during.finish()
             else:
+                self._check_step()
                 tiled.step(self._group_options())
             self.steps += 1
         if self.commit_every is not None and self.steps % self.commit_every == 0:

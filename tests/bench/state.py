@@ -135,7 +135,7 @@ def train_in_turn(args):
     alive = [0]
 
     def watch(param):
-        gradients = sum(p.grad.numel() for p in models[1].parameters() if p.grad is not None)
+        gradients = sum(p.grad.numel() for p in models[1].parameters() if type(p.grad) is torch.Tensor)
         alive[0] = max(alive[0], gradients * param.element_size())
 
     for param in models[1].parameters():
@@ -145,10 +145,10 @@ def train_in_turn(args):
                       spillway.torch.Optimizer(torch.optim.AdamW, models[1].parameters(), store,
                                                lr=1e-3, in_backward=True, memory=args.memory)]
         times, losses = [[], []], [[], []]
-        for step in range(STEPS_UNTIMED + STEPS_TIMED):
+        for step in range(STEPS_UNTIMED + 2 * STEPS_TIMED):
             torch.manual_seed(step)
             tokens = torch.randint(0, 256, (4, 513))
-            for which in (0, 1):
+            for which in (0, 1) if step % 2 else (1, 0):
                 begun = time.perf_counter()
                 out = models[which](tokens[:, :-1])
                 loss = torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())

@@ -14,6 +14,9 @@ import spillway
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
 from spillway import _records
+from spillway._arithmetic import MASTER
+from spillway._layout import lay_out
+from spillway._tiles import Field, Laid
 
 SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 SHAPES = ((7,), (300, 200), (1,), (), (0, 3), (50,), (33, 3), (20000,))
@@ -395,15 +398,21 @@ def test_a_record_is_all_fields_of_a_run_and_fields_are_aligned():
     assert covered == [(0, index) for index in range(100)] + [(1, index) for index in range(31)]
 
 
+def laid_out(count, memory=None):
+    """AdamW's, of so many float32 parameters."""
+    fields = tuple(Field(name, torch.float32) for name in ("exp_avg", "exp_avg_sq"))
+    laid = [[Laid(0, "weight", (count,), torch.float32)]]
+    return lay_out(laid, lambda group, dtype: fields, MASTER, None, memory, 0, {})
+
+
 def test_memory_is_2_percent_or_four_tiles():
-    ours = [torch.nn.Parameter(torch.zeros(25 << 20))]
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
-    layout = tiled._tiled.records.layout
-    assert layout.state_bytes == 200 << 20
-    assert layout.memory_bytes == 4 * layout.record_bytes_max
-    assert 0.019 < layout.memory_bytes / layout.state_bytes < 0.021
-    with_more = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), memory="10%")
-    assert with_more._tiled.records.layout.memory_bytes == 20 << 20
+    layout = laid_out(500 << 20)
+    assert layout.state_bytes == 4000 << 20
+    assert layout.memory_bytes == 4 * layout.record_bytes_max == 80 << 20
+    assert laid_out(500 << 20, "10%").memory_bytes == 400 << 20
+    small = laid_out(25 << 20)
+    assert small.memory_bytes == 4 * small.record_bytes_max == 64 << 20
+    assert laid_out(25 << 20, "5%").memory_bytes == 10 << 20
 
 
 def test_many_small_parameters_share_calls(monkeypatch):

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_optimizer_backward.py - parameters stepped while the backward pass goes on
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import spillway
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
 from spillway import _records
+from spillway._freed import Freed
 
 HOOKS = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 needs_hooks = pytest.mark.skipif(not HOOKS, reason="this PyTorch has no hook for it")
@@ -84,8 +90,8 @@ def test_bits_are_those_of_a_step_afterwards(tile):
 def test_gradients_are_freed_as_tiles_are_stepped():
     ours, _ = made()
     optimizer = tiled(ours, 100)
-    ours(torch.randn(8, 20)).backward()
-    assert all(param.grad is None for param in ours.parameters())
+    ours(torch.randn(8, 20), 0).backward()
+    assert all(isinstance(param.grad, Freed) for param in ours.parameters())
     with pytest.raises(RuntimeError, match="no step.. has ended it"):
         optimizer.commit()
     optimizer.step()
@@ -94,11 +100,45 @@ def test_gradients_are_freed_as_tiles_are_stepped():
 
 @needs_hooks
 def test_a_second_backward_pass_is_refused():
+    """Whether the gradient is freed, or there still for a tile that lacks another."""
+    for tile in (100, 5000):
+        ours, _ = made()
+        optimizer = tiled(ours, tile)
+        ours(torch.randn(8, 20), 2).backward()
+        with pytest.raises(RuntimeError, match="Call step.. after each"):
+            ours(torch.randn(8, 20), 2).backward()
+        optimizer.step()
+
+
+@needs_hooks
+@pytest.mark.parametrize("look", [
+    lambda params: nn.utils.clip_grad_norm_(params, 1.0),
+    lambda params: nn.utils.clip_grad_norm_(params, 1.0, foreach=False),
+    lambda params: nn.utils.clip_grad_value_(params, 1.0),
+    lambda params: [float(param.grad.norm()) for param in params],
+], ids=["norm", "norm of each", "value", "look"])
+def test_who_looks_at_gradients_before_step_is_told(look):
+    ours, theirs = made()
+    optimizer, plain = tiled(ours, 100), torch.optim.AdamW(theirs.parameters(), foreach=False)
+    x = torch.randn(8, 20)
+    ours(x).backward()
+    with pytest.raises(RuntimeError, match="this gradient has been used and freed"):
+        look(list(ours.parameters()))
+    assert "used and freed" in repr(ours.last.weight.grad)
+    optimizer.step()
+    theirs(x).backward()
+    plain.step()
+    assert_same(ours, theirs)
+    assert all(param.grad is None for param in ours.parameters())
+
+
+@needs_hooks
+def test_gradients_may_be_dropped_before_step():
     ours, _ = made()
-    optimizer = tiled(ours)
+    optimizer = tiled(ours, 100)
     ours(torch.randn(8, 20)).backward()
-    with pytest.raises(RuntimeError, match="a second backward pass before step"):
-        ours(torch.randn(8, 20)).backward()
+    optimizer.zero_grad()
+    assert all(param.grad is None for param in ours.parameters())
     optimizer.step()
 
 
@@ -137,8 +177,135 @@ def test_what_a_drive_refuses_during_the_pass_is_stepped_at_its_end(fail_after, 
 
 
 @needs_hooks
-def test_several_processes_are_refused(monkeypatch):
+def test_gradients_that_are_reduced_later_are_refused(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
     with pytest.raises(RuntimeError, match="before their gradients have been reduced"):
-        tiled(Model())
+        tiled(Model(), process_group=None)
+    with pytest.raises(TypeError, match="not Model"):
+        spillway.torch.Optimizer(torch.optim.AdamW, Model().parameters(), FakeStore(),
+                                 in_backward=Model(), process_group=None)
+
+
+# ---- Who reads parameters after their gradients have come ---------------------------------------
+
+
+class Readers(nn.Module):
+    """Each way to read a weight a second time, later in the backward pass than its gradient comes.
+
+    Of a layer that is used twice the second use has a part in the gradient. The backward pass of
+    the first is later, and reads the weight as it was.
+    """
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+        self.before = nn.Linear(20, 20)
+        self.layer = Detachable(20, 20)
+        self.after = nn.Linear(20, 1)
+
+    def forward(self, x):
+        return self.after(getattr(self, self.way)(self.before(x)).tanh()).sum()
+
+    def detached(self, x):
+        return self.layer(functional.linear(x, self.layer.weight.detach()))
+
+    def recomputed(self, x):
+        return self.layer(checkpoint(self.layer, x, True, use_reentrant=False))
+
+    def recomputed_with_a_part(self, x):
+        return self.layer(checkpoint(self.layer, x, use_reentrant=False))
+
+    def recomputed_once(self, x):
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+    def reentrant_once(self, x):
+        return checkpoint(self.layer, x, use_reentrant=True)
+
+    def tied(self, x):
+        return functional.linear(self.layer(x), self.layer.weight)
+
+    def unseen(self, x):
+        """The gradient comes from a use that is no call of the layer."""
+        x = checkpoint(self.layer, x, True, use_reentrant=False)
+        return functional.linear(x, self.layer.weight)
+
+    def reentrant(self, x):
+        """A backward pass of its own for each use."""
+        x = checkpoint(self.layer, x, use_reentrant=True)
+        return checkpoint(self.layer, x, use_reentrant=True)
+
+
+class Detachable(nn.Linear):
+    def forward(self, x, detached=False):
+        weight = self.weight.detach() if detached else self.weight
+        return functional.linear(x, weight, self.bias)
+
+
+def read(way):
+    torch.manual_seed(7)
+    ours = Readers(way)
+    theirs = Readers(way)
+    theirs.load_state_dict(ours.state_dict())
+    return ours, theirs
+
+
+@needs_hooks
+@pytest.mark.parametrize("retain_graph", [False, True])
+@pytest.mark.parametrize("way", ["detached", "recomputed", "recomputed_with_a_part",
+                                 "recomputed_once", "reentrant_once", "tied"])
+def test_a_parameter_is_stepped_after_its_last_reader(way, retain_graph):
+    ours, theirs = read(way)
+    optimizer = tiled(ours, 100, lr=0.1)
+    plain = torch.optim.AdamW(theirs.parameters(), foreach=False, lr=0.1)
+    for _ in range(4):
+        x = torch.randn(8, 20)
+        for model, one in ((ours, optimizer), (theirs, plain)):
+            one.zero_grad()
+            model(x).backward(retain_graph=retain_graph)
+            one.step()
+        assert_same(ours, theirs)
+        assert all(param.grad is None for param in ours.parameters())
+
+
+@needs_hooks
+@pytest.mark.parametrize("way, words", [("unseen", "Detachable.weight is read again"),
+                                        ("reentrant", "a second backward pass before step")])
+def test_a_reader_that_was_not_foreseen_is_an_error_and_no_other_number(way, words):
+    ours, _ = read(way)
+    optimizer = tiled(ours, 100)
+    with pytest.raises(RuntimeError, match=words):
+        ours(torch.randn(8, 20)).backward()
+    optimizer.close()
+
+
+@needs_hooks
+def test_evaluation_does_not_keep_gradients():
+    ours, _ = read("recomputed_once")
+    optimizer = tiled(ours, 100)
+    for _ in range(2):
+        ours.eval()
+        with torch.no_grad():
+            ours(torch.randn(8, 20))
+        ours.train()
+        ours(torch.randn(8, 20)).backward()
+        assert all(isinstance(param.grad, Freed) for param in ours.parameters())
+        optimizer.step()
+
+
+@needs_hooks
+def test_readers_are_watched_as_long_as_the_optimizer_is_there():
+    watching = torch.nn.modules.module._global_forward_pre_hooks
+    gc.collect()
+    before = len(watching)
+    ours, _ = made()
+    first, second = tiled(ours), tiled(made()[0])
+    assert len(watching) == before + 2
+    first.close()
+    assert len(watching) == before + 1
+    there = weakref.ref(second)
+    del second
+    gc.collect()
+    assert there() is None
+    assert len(watching) == before

@@ -21,6 +21,7 @@ import spillway
 import spillway.torch
 from conftest import make_drives
 from offloading import shards
+from spillway._freed import Freed
 from spillway._ranks import Ranks, common_commit
 from spillway.state import State
 from spillway.store import CommitInfo
@@ -142,13 +143,16 @@ def meet_and_die():
 # ---- Training ------------------------------------------------------------------------------------
 
 
-def model_of(parallel):
-    """Shards are of different lengths, and one is empty."""
+def model_of(parallel, **options):
+    """Shards are of different lengths, and one is empty.
+
+    :param options: of DistributedDataParallel
+    """
     torch.manual_seed(SEED)
     model = nn.Sequential(nn.Linear(20, 301), nn.GELU(), nn.Linear(301, 64), nn.GELU(),
                           nn.Linear(64, 1))
     if parallel == "ddp":
-        return nn.parallel.DistributedDataParallel(model)
+        return nn.parallel.DistributedDataParallel(model, **options)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
@@ -246,6 +250,121 @@ def test_bits_are_those_of_the_class(folder, parts, parallel):
     assert committed(parts) == [CommitInfo(STEPS, None)] * RANKS
     if parallel == "fsdp":
         assert any(len(param) == 0 for param in plain[1][0])
+
+
+# ---- During the backward pass --------------------------------------------------------------------
+
+
+IN_BACKWARD = [pytest.param("ddp", {"gradient_as_bucket_view": view, "bucket_cap_mb": 0.01},
+                            id=f"ddp-{'views' if view else 'copies'}") for view in (False, True)]
+IN_BACKWARD.append(pytest.param("fsdp", {}, id="fsdp", marks=PARALLEL[1].marks))
+needs_hooks = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
+    reason="this PyTorch has no hook for it")
+
+
+def during(parallel, model):
+    return model if parallel == "ddp" else True
+
+
+def accumulate(parallel, model, x):
+    """A backward pass whose gradients are not reduced yet."""
+    if parallel == "ddp":
+        with model.no_sync():
+            model(x).pow(2).mean().backward()
+        return
+    for part in (model, model[0]):
+        part.set_requires_gradient_sync(False)
+    model(x).pow(2).mean().backward()
+    for part in (model, model[0]):
+        part.set_requires_gradient_sync(True)
+
+
+def train_in_backward(parallel, rank, options, make):
+    """
+    :param make: an optimizer of a model
+    :return: also how many gradients there were after a backward pass, at most; of those that are
+        accumulated all are there before
+    """
+    model = model_of(parallel, **options)
+    torch.manual_seed(SEED + 1 + rank)
+    optimizer = make(model)
+    left = 0
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        accumulated = number % 3 == 2
+        if accumulated:
+            accumulate(parallel, model, torch.randn(16, 20))
+        model(torch.randn(16, 20)).pow(2).mean().backward()
+        if not accumulated:
+            left = max(left, sum(param.grad is not None and not isinstance(param.grad, Freed)
+                                 for param in model.parameters()))
+        optimizer.step()
+    return (*outcome(model, optimizer), left)
+
+
+@needs_hooks
+@pytest.mark.parametrize("parallel, options", IN_BACKWARD)
+def test_tiles_are_stepped_after_the_reduction(folder, parts, parallel, options):
+    def over_store(rank):
+        with opened(parts, rank) as store:
+            return train_in_backward(parallel, rank, options, lambda model: over(
+                store, model.parameters(), in_backward=during(parallel, model)))
+
+    plain = together(folder, lambda rank: train_in_backward(
+        parallel, rank, options, lambda model: torch.optim.AdamW(
+            model.parameters(), lr=0.01, foreach=False)))
+    ours = together(folder, over_store)
+    for rank in range(RANKS):
+        assert_same(ours[rank][:2], plain[rank][:2])
+        assert (ours[rank][2], plain[rank][2]) == (0, 6)
+
+
+@needs_hooks
+def test_parameters_of_another_optimizer_are_reduced_too(folder, parts):
+    """Of one DistributedDataParallel."""
+    options = {"bucket_cap_mb": 0.01}
+
+    class Two:
+        def __init__(self, *optimizers):
+            self.zero_grad = lambda: [one.zero_grad() for one in optimizers]
+            self.step = lambda: [one.step() for one in optimizers]
+            self.state_dict = optimizers[0].state_dict
+
+    def make(model, first):
+        return Two(first, torch.optim.SGD(list(model.parameters())[:2], lr=0.1, foreach=False))
+
+    def over_store(rank):
+        with opened(parts, rank) as store:
+            return train_in_backward("ddp", rank, options, lambda model: make(model, over(
+                store, list(model.parameters())[2:], in_backward=model)))
+
+    plain = together(folder, lambda rank: train_in_backward(
+        "ddp", rank, options, lambda model: make(model, torch.optim.AdamW(
+            list(model.parameters())[2:], lr=0.01, foreach=False))))
+    ours = together(folder, over_store)
+    for rank in range(RANKS):
+        assert_same(ours[rank][:2], plain[rank][:2])
+        assert ours[rank][2] == 2
+
+
+@needs_hooks
+def test_what_cannot_be_reduced_first_is_refused(folder, parts):
+    def refuse(rank):
+        with opened(parts, rank) as store:
+            for name in ("find_unused_parameters", "static_graph"):
+                model = model_of("ddp", **{name: True})
+                with pytest.raises(ValueError, match="static_graph=True"):
+                    over(store, model.parameters(), in_backward=model)
+            model = model_of("ddp")
+            with pytest.raises(RuntimeError, match="none of those whose gradients it reduces"):
+                over(store, [nn.Parameter(torch.ones(3))], in_backward=model)
+            with pytest.raises(RuntimeError, match="called once"):  # the hook of the one before
+                over(store, model.parameters(), in_backward=model)
+            with pytest.raises(RuntimeError, match="give in_backward=model"):
+                over(store, model.parameters(), in_backward=True)
+
+    together(folder, refuse)
 
 
 # ---- Crashes -------------------------------------------------------------------------------------

@@ -89,6 +89,27 @@ def test_memory_is_given_back(store):
         again.step()
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
+                    reason="this PyTorch has no hook for it")
+def test_during_the_backward_pass_records_are_taken_in_the_order_that_was_said(formatted):
+    """Each pass is said once, at the end of the step before."""
+    ours, theirs = parameters(), parameters()
+    plain = torch.optim.AdamW(theirs, foreach=False)
+    with opened(formatted) as store:
+        optimizer = over(store, ours, in_backward=True)
+        for step in range(4):
+            grads = [torch.randn(param.shape) for param in ours]
+            for params, one in ((ours, optimizer), (theirs, plain)):
+                torch.autograd.backward([(param * grad).sum()
+                                         for param, grad in zip(params, grads)])
+                one.step()
+                one.zero_grad()
+            assert_same(ours, theirs)
+            stats = optimizer.stats()
+            assert stats.passes == step + 2
+            assert stats.passes_departed <= 1
+
+
 def test_errors_name_the_remedy(formatted):
     huge = [nn.Parameter(torch.zeros(()).expand(1 << 40))]
     with opened(formatted) as store:
