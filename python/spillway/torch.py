@@ -34,6 +34,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set, TextIO,
                     Tuple, Union)
 
@@ -99,7 +100,7 @@ class Offload:
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
-                 progress: Union[bool, TextIO] = False) -> None:
+                 progress: Union[bool, TextIO] = False, endurance_bytes: int = 0) -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -108,6 +109,8 @@ class Offload:
         self._own_store = own_store
         # Others may have used the store.
         self._drives_before = [] if cache.store is None else cache.store.drive_stats()
+        self._since = time.monotonic()
+        self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
         self._progress: Optional[Progress] = None
@@ -406,10 +409,11 @@ class Offload:
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None) -> None:
-        """Print a table of what the cache and the drives did since offload() was called, to
-        standard output or a file."""
+        """Print a table of what the cache and the drives did since offload() was called, and how
+        much that wears the drives, to standard output or a file."""
         print(table_of(self.stats(), self._session.cache.store, self._drives_before,
-                       self.device_stats()), file=file or sys.stdout)
+                       self.device_stats(), time.monotonic() - self._since,
+                       self._endurance_bytes), file=file or sys.stdout)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -513,6 +517,7 @@ def offload(
     rank: Optional[int] = None,
     record: Optional[Path] = None,
     progress: Union[bool, TextIO] = False,
+    endurance_bytes: Optional[int] = None,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use.
@@ -538,6 +543,9 @@ def offload(
     :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
         (standard error)
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
+    :param endurance_bytes: that each drive may be written in its life, by its maker (600e12 of a
+        drive of 600 TBW); default: by what its health page says is written and used, which it takes
+        root to read. report() says how long the drives last
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials
     :raises SpillwayError: the store is closed; no memory
@@ -546,6 +554,8 @@ def offload(
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now
+    endurance = (0 if endurance_bytes is None
+                 else _library.number("endurance_bytes", int(endurance_bytes), 64))
     scope_modules = scopes_of(model, scopes)
     opened, own = _opened(store, rank)
     try:
@@ -556,4 +566,4 @@ def offload(
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, exclude, own, progress)
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance)
