@@ -2,8 +2,8 @@
 /*
  * spillway/wear.h - how long a drive lasts that is written so much
  *
- * The only place that says how: `spillway plan` and `top`, the metrics, the report of a training run
- * and the cache's cap all ask here.
+ * The only place that says how: `spillway plan` and `top`, the metrics, the report of a training
+ * run and the cache's cap all ask here.
  *
  *   left        With a rating: the rating, less the percentage that the drive calls used. Without
  *               one: of what has been written for that percentage, the rest of the 100; as drives

@@ -12,8 +12,8 @@ import dataclasses
 import operator
 import os
 import subprocess
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int64,
-                    c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int,
+                    c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Type
 
@@ -63,7 +63,8 @@ StoreOpts = _struct(
 CacheOpts = _struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
-    memory_bytes=c_uint64, trace=c_void_p)
+    memory_bytes=c_uint64, trace=c_void_p, wear_bytes_per_day=c_uint64, wear_years=c_double,
+    endurance_bytes=c_uint64)
 WearStruct = _struct(
     "spw_wear", size=c_size_t, basis=c_int, has_health=c_bool, percentage_used=c_uint32,
     life_bytes=c_double, left_bytes=c_double, bytes_per_day=c_double, years=c_double,

@@ -58,6 +58,7 @@ _KEPT = (
     ("error", "drives or copies failed"),
     ("entries", "no entry free"),
     ("no_staging", "no staging memory free"),
+    ("wear", "the cap on wear was used up"),
 )
 
 
@@ -79,6 +80,10 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
         yield "plan", f"{stats.plan_tensors_spilled} of {stats.plan_tensors} tensors spill"
         peak, kept = bytes_text(stats.plan_peak_bytes), bytes_text(stats.plan_keep_all_bytes)
         yield "  peak predicted", f"{peak} of {kept}"
+        yield "  written in a step", bytes_text(stats.plan_bytes_written)
+    if stats.wear_bytes_per_day:
+        limited = "has kept more in memory" if stats.plans_limited else "has changed no plan"
+        yield "cap on wear", f"{per_day_text(stats.wear_bytes_per_day)}: it {limited}"
     for name in ("writes_failed", "reads_failed", "prefetches_failed"):
         if getattr(stats, name):
             yield name.replace("_", " "), str(getattr(stats, name))

@@ -51,6 +51,7 @@ from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_
 from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats
 from .report import Progress, table_of
 from .store import Path, Store
+from .wear import Cap
 
 if TYPE_CHECKING:
     from ._ranks import newest_of_all
@@ -100,7 +101,7 @@ class Offload:
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
-                 progress: Union[bool, TextIO] = False, endurance_bytes: int = 0) -> None:
+                 progress: Union[bool, TextIO] = False, endurance_bytes: float = 0) -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -517,7 +518,8 @@ def offload(
     rank: Optional[int] = None,
     record: Optional[Path] = None,
     progress: Union[bool, TextIO] = False,
-    endurance_bytes: Optional[int] = None,
+    wear: Optional[Cap] = None,
+    endurance_bytes: float = 0,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use.
@@ -543,6 +545,10 @@ def offload(
     :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
         (standard error)
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
+    :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
+        drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
+        log says so once. Plans need no more than what a step's own time gives, with an hour's worth
+        for what is not planned
     :param endurance_bytes: that each drive may be written in its life, by its maker (600e12 of a
         drive of 600 TBW); default: by what its health page says is written and used, which it takes
         root to read. report() says how long the drives last
@@ -554,16 +560,15 @@ def offload(
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now
-    endurance = (0 if endurance_bytes is None
-                 else _library.number("endurance_bytes", int(endurance_bytes), 64))
     scope_modules = scopes_of(model, scopes)
     opened, own = _opened(store, rank)
     try:
         cache = Cache(opened, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
                       prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
-                      record_model=type(model).__name__)
+                      record_model=type(model).__name__, wear=wear,
+                      endurance_bytes=endurance_bytes)
     except BaseException:
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, exclude, own, progress, endurance)
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes)

@@ -7,13 +7,40 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import re
 from ctypes import byref
-from typing import Optional
+from typing import Optional, Tuple, Union
 
 from . import _library
 from ._library import blocking, check, to_dataclass
 
 _BASES = ("unknown", "health", "rating", "rating alone")
+
+
+# Bytes per day, or in words: "2TB/day", "5 years".
+Cap = Union[int, float, str]
+
+_UNITS = {"MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15}
+_WORDS = re.compile(r"\s*(\d+(?:\.\d*)?)\s*(?:(years?)|([MGTP]B)(?:\s*/\s*day|\s+a\s+day)?)\s*")
+
+
+def cap_of(wear: Cap) -> Tuple[int, float]:
+    """A cap on what is written as (bytes per day, years), of which one is 0.
+
+    :raises ValueError: it is neither, or not above 0
+    """
+    found = _WORDS.fullmatch(wear) if isinstance(wear, str) else None
+    if found and found[2]:
+        per_day, years = 0.0, float(found[1])
+    elif found:
+        per_day, years = float(found[1]) * _UNITS[found[3]], 0.0
+    elif isinstance(wear, str):
+        raise ValueError(f'wear must be bytes per day, "2TB/day" or "5 years", not {wear!r}')
+    else:
+        per_day, years = float(wear), 0.0
+    if not (per_day >= 1 or years > 0) or per_day >= 1 << 63:
+        raise ValueError(f"wear must be above 0, and be possible: {wear!r}")
+    return int(per_day), years
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import spillway
 import spillway.torch
 from offloading import Layers, offload_all
 from spillway.report import per_day_text, years_text
-from spillway.wear import Wear, wear_of
+from spillway.wear import Wear, cap_of, wear_of
 
 DAY = 86400
 
@@ -70,3 +70,46 @@ def test_a_report_counts_on_the_rating_given(store):
     text = report_of(trained(store, endurance_bytes=600e12))
     assert "a day, lasts " in text and "unknown" not in text
     assert "names a rating" not in text
+
+
+# ---- The cap -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wear, per_day, years", [
+    (5, 5, 0), (2e12, 2 * 10**12, 0), ("2TB/day", 2 * 10**12, 0), ("1.5 GB a day", 15 * 10**8, 0),
+    ("3PB", 3 * 10**15, 0), ("5 years", 0, 5), ("1 year", 0, 1), (" 0.5years ", 0, 0.5),
+])
+def test_a_cap_in_words(wear, per_day, years):
+    assert cap_of(wear) == (per_day, years)
+
+
+@pytest.mark.parametrize("wear", [
+    0, -1, "", "TB", "2 TB/hour", "-2TB", "5 months", "0 years", "0TB", 1e30, float("nan"), "2TB5",
+])
+def test_a_cap_that_is_none(wear):
+    with pytest.raises(ValueError, match="wear must be"):
+        cap_of(wear)
+
+
+def test_beyond_the_cap_tensors_are_kept_and_the_report_says_so(store):
+    """A step saves some 200 KB; an hour's worth is 100 KB."""
+    off = trained(store, wear=2.4e6, steps=4)
+    stats = off.stats()
+    assert 0 < stats.bytes_spilled <= 1e5
+    assert stats.bytes_kept_wear > 0 and stats.wear_bytes_per_day == 2400000
+    text = report_of(off)
+    assert "kept: the cap on wear was used up" in text
+    assert "2.4 MB a day" in text
+
+
+def test_years_need_to_know_the_drives(store):
+    with pytest.raises(spillway.SpillwayError, match="name its rating"):
+        offload_all(store, wear="5 years")
+    off = offload_all(store, wear="5 years", endurance_bytes=600e12)
+    expected = 600e12 * len(store.drive_stats()) / 5 / 365.25
+    assert off.stats().wear_bytes_per_day == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_positional_rule_has_no_cap(store):
+    with pytest.raises(spillway.SpillwayError, match="positional rule"):
+        offload_all(store, mode="positional", wear="2TB/day")

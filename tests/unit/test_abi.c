@@ -52,17 +52,17 @@ static const struct {
 	ABI(struct spw_plan_tensor, must_keep, 40, 48),
 	ABI(struct spw_plan_step, calls, 40, 48),
 	ABI(struct spw_plan_drives, staging_bytes, 40, 48),
-	ABI(struct spw_plan_opts, memory_bytes, 16, 24),
-	ABI(struct spw_plan_result, points, 84, 88),
+	ABI(struct spw_plan_opts, bytes_written_max, 24, 32),
+	ABI(struct spw_plan_result, limited, 88, 96),
 	ABI(struct spw_plan_point, bytes, 8, 16),
 	ABI(struct spw_trace_event, wait_ns, 88, 96),
 	ABI(struct spw_trace, storages, 28, 32),
 	ABI(spw_tensor, value, 0, 8),
-	ABI(struct spw_cache_opts, trace, 72, 80),
+	ABI(struct spw_cache_opts, endurance_bytes, 96, 104),
 	ABI(struct spw_offer, owner, 48, 56),
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
 	ABI(struct spw_copy, order, 24, 32),
-	ABI(struct spw_cache_stats, tensors_ahead, 832, 840),
+	ABI(struct spw_cache_stats, plan_bytes_written_max, 872, 880),
 };
 
 CASE(test_public_structs_are_appended_to_only)
