@@ -149,7 +149,7 @@ static void trim_submit(struct spw_request *request)
 static void locate_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
-	struct spw_commit_piece *pieces = (struct spw_commit_piece *)(void *)request->bytes;
+	struct spw_commit_piece *pieces = (struct spw_commit_piece *)request->run.iov_base;
 
 	if (!spw_request_begin(request))
 		spw_request_fail(request, -ECANCELED, "cancelled before it was begun");

@@ -180,8 +180,8 @@ SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t 
  * spw_store_putv - the same for bytes that lie in @count pieces of memory
  * @vector:  must stay valid, like the memory it describes, until the request has ended
  *
- * A chunk that lies wholly in one aligned element is not copied; one that spans several is gathered
- * by a copy.
+ * A chunk that lies in at most 16 elements, each aligned as the drives need it and, but for the
+ * last, of whole blocks of 4096 bytes, is not copied; any other is gathered by a copy.
  */
 SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
 			      const struct spw_notify *notify, spw_object *object,
@@ -201,6 +201,22 @@ SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector
 SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_t offset,
 			     void *bytes, size_t len, enum spw_class cls,
 			     const struct spw_notify *notify, struct spw_request **request);
+
+/**
+ * spw_store_getv - the same into @count pieces of memory, filled one after the other
+ * @vector:  must stay valid, like the memory it describes, until the request has ended. Elements
+ *           must not overlap; empty ones are passed over
+ *
+ * Reads as many bytes as the elements have together. What is copied is as for spw_store_putv(), and
+ * counted. One request: it ends well when all elements are filled and verified; when it fails, for
+ * whatever part of it, the bytes of all elements are undefined. Memory beside them is never written
+ * to.
+ *
+ * Return: as spw_store_get(); -EINVAL an element has a length and no memory.
+ */
+SPW_EXPORT int spw_store_getv(struct spw_store *store, spw_object object, uint64_t offset,
+			      const struct iovec vector[], unsigned count, enum spw_class cls,
+			      const struct spw_notify *notify, struct spw_request **request);
 
 /**
  * spw_store_holds - compare memory with what an object has, without reading a drive

@@ -11,7 +11,8 @@
 #define LARGEST_BYTES ((size_t)67108865)
 #define GUARD_BYTES   ((size_t)64)
 
-static uint8_t from_memory[LARGEST_BYTES + 8 * KIB], to_memory[LARGEST_BYTES + 8 * KIB];
+static uint8_t from_memory[LARGEST_BYTES + 8 * KIB] __attribute__((aligned(4096))),
+	to_memory[LARGEST_BYTES + 8 * KIB];
 
 /* Get with guards on both sides of the memory: not one byte beside the range may change. */
 static void get_guarded(spw_object object, uint64_t offset, size_t len, size_t odd, uint64_t seed)
@@ -239,6 +240,51 @@ OPEN_CASE(test_own_memory_is_not_copied)
 	assert_int_equal(spw_store_alloc(store, UINT64_C(1) << 40, &none), -ENOBUFS);
 	spw_store_release(store, from);
 	spw_store_release(store, to);
+}
+
+/* Of the arena's memory in a random order of whole blocks, then of any memory cut anywhere. */
+OPEN_CASE(test_vectors)
+{
+	enum { ELEMENTS = 9, BLOCK = 4096 };
+	const size_t len = 3 * MIB;
+	struct iovec vector[ELEMENTS];
+	struct spw_store_stats before;
+	uint64_t random = random_seed();
+	uint8_t *arena, *memories[2];
+
+	assert_ok(spw_store_alloc(store, len, (void **)&arena));
+	memories[0] = arena;
+	memories[1] = to_memory + GUARD_BYTES + 1;
+	for (unsigned round = 0; round < 40; round++) {
+		size_t unit = round % 2 ? 1 : BLOCK, at = 0;
+		struct spw_request *request;
+		spw_object object;
+
+		for (unsigned i = 0; i < ELEMENTS; i++) {
+			size_t left = (len - at) / unit;
+			size_t part = i + 1 == ELEMENTS ? left : random_below(&random, left + 1);
+
+			vector[i].iov_base = memories[round % 2] + at;
+			vector[i].iov_len = part * unit;
+			at += part * unit;
+		}
+		before = stats_of(store);
+		content_fill(from_memory, len, round);
+		object = put_wait(store, from_memory, len);
+		memset(memories[round % 2], 0, len);
+		assert_ok(spw_store_getv(store, object, 0, vector, ELEMENTS, SPW_URGENT_READ, NULL,
+					 &request));
+		assert_ok(spw_request_wait(request));
+		assert_memory_equal(memories[round % 2], from_memory, len);
+		assert_ok(spw_store_free(store, object));
+		assert_ok(spw_store_putv(store, vector, ELEMENTS, NULL, &object, &request));
+		assert_ok(spw_request_wait(request));
+		get_check(store, object, 0, from_memory, len, round);
+		assert_ok(spw_store_free(store, object));
+		assert_true((stats_of(store).bytes_copied == before.bytes_copied) ==
+			    (unit == BLOCK));
+	}
+	spw_store_release(store, arena);
 }
 
 /* Filled up, refused, given back, filled up again: nothing is lost. */
