@@ -45,6 +45,7 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
+#include "engine/range.h"
 #include "store/slots.h"
 #include "drives/status.h"
 #include "util/histogram.h"
@@ -132,6 +133,8 @@ enum request_kind {
 	REQUEST_TRIM,
 	REQUEST_REVIVE,
 	REQUEST_LOCATE,
+	REQUEST_REGISTER,
+	REQUEST_UNREGISTER,
 };
 
 /* A get's pieces on one drive, waiting in that drive's list. */
@@ -254,6 +257,7 @@ struct store_counters {
 	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk,
 		waits_for_copy_memory;
 	_Atomic uint64_t chunks_split, chunks_moved, cancelled, bypasses, bytes_trimmed;
+	_Atomic uint64_t registered_bytes, registrations_refused, transfers_registered;
 };
 
 struct spw_store {

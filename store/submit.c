@@ -179,3 +179,13 @@ int spw_store_revive(struct spw_store *store, unsigned drive)
 
 	return rc ? rc : spw_upkeep_run(store, REQUEST_REVIVE, drive, NULL, 0);
 }
+
+int spw_store_register(struct spw_store *store, void *memory, size_t len)
+{
+	return spw_upkeep_run(store, REQUEST_REGISTER, 0, memory, len);
+}
+
+int spw_store_unregister(struct spw_store *store, void *memory)
+{
+	return spw_upkeep_run(store, REQUEST_UNREGISTER, 0, memory, 0);
+}

@@ -162,6 +162,11 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 				      memory_order_relaxed);
 	transfer->in_flight = true;
 	rate_begin(&drive->ways[op].rate, transfer->issued_ns);
+	if (atomic_load_explicit(&store->count.registered_bytes, memory_order_relaxed) > 0 &&
+	    !transfer->bounce &&
+	    spw_queue_knows(store->queue, transfer->vector[0].iov_base,
+			    transfer->vector[0].iov_len))
+		count_add(&store->count.transfers_registered, 1);
 	rc = spw_queue_prepare(store->queue, io);
 	/* The store alone decides address, offset and length, and all are aligned and in range. */
 	SPW_ASSERT(rc == 0);

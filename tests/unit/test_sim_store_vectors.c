@@ -270,6 +270,82 @@ DRIVES_CASE(test_getv_refuses)
 	assert_int_equal(stats().requests, 0);
 }
 
+/* ---- Memory of the caller's that is registered ---- */
+
+DRIVES_CASE(test_registered_memory)
+{
+	const size_t len = 6 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 41), *back = memory(len);
+	spw_object object;
+
+	open_store(4);
+	assert_ok(put_wait(bytes, len, &object));
+	assert_int_equal(stats().transfers_registered, 0);
+	assert_ok(spw_store_register(store, bytes, len));
+	assert_int_equal(stats().registered_bytes, len);
+	assert_int_equal(spw_store_register(store, bytes + 1, 1), -EEXIST);
+	assert_int_equal(spw_store_register(store, NULL, 1), -EINVAL);
+	assert_ok(spw_store_free(store, object));
+	assert_ok(put_wait(bytes, len, &object));
+	assert_int_equal(stats().transfers_registered, 6);
+	expect_identical(object, bytes, len);
+	assert_int_equal(stats().transfers_registered, 6);
+	assert_ok(spw_store_register(store, back, len));
+	assert_ok(get_wait(object, 0, back, len));
+	assert_memory_equal(back, bytes, len);
+	assert_int_equal(stats().transfers_registered, 12);
+	assert_ok(spw_store_unregister(store, bytes));
+	assert_int_equal(spw_store_unregister(store, bytes), -ENOENT);
+	assert_int_equal(stats().registered_bytes, len);
+	assert_int_equal(stats().registrations_refused, 0);
+	assert_ok(put_wait(bytes, len, &object));
+	assert_int_equal(stats().transfers_registered, 12);
+}
+
+/* RANGE-2: nothing is waited for, and nothing is revoked under a drive that does not answer. */
+DRIVES_CASE(test_unregister_while_a_drive_hangs)
+{
+	const size_t len = 6 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 42);
+	struct spw_request *request;
+	spw_object object;
+
+	open_store(4);
+	assert_ok(spw_store_register(store, bytes, len));
+	hang(1);
+	assert_ok(spw_store_put(store, bytes, len, NULL, &object, &request));
+	poll_once();
+	assert_int_equal(spw_store_unregister(store, bytes), -EBUSY);
+	assert_non_null(strstr(spw_last_error(), "has not ended: wait"));
+	assert_int_equal(stats().registered_bytes, len);
+	hang_no_more(1);
+	assert_ok(spw_request_wait(request));
+	assert_ok(spw_store_unregister(store, bytes));
+	assert_int_equal(stats().registered_bytes, 0);
+	expect_identical(object, bytes, len);
+}
+
+/* The put has ended on other drives, but one may read its memory still. */
+DRIVES_CASE(test_unregister_after_a_missed_deadline)
+{
+	const size_t len = 6 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 43);
+	struct spw_store_opts opts = options(4);
+	spw_object object;
+
+	opts.write_deadline_ms = 1000;
+	open_with(&opts);
+	assert_ok(spw_store_register(store, bytes, len));
+	hang(0);
+	assert_ok(put_wait(bytes, len, &object));
+	assert_true(is_retired(0));
+	assert_int_equal(spw_store_unregister(store, bytes), -EBUSY);
+	hang_no_more(0);
+	turn();
+	assert_ok(spw_store_unregister(store, bytes));
+	expect_identical(object, bytes, len);
+}
+
 DRIVES_CASE(test_wait_any)
 {
 	uint8_t *bytes = pattern(1 << 20, 16);
