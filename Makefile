@@ -171,7 +171,7 @@ test-device: all ## training on a device that is late on purpose, PyTorch 2.13 b
 -include tests/device/gpu.mk
 .PHONY: gpu-kit
 gpu-kit: ## BUILD-kit/spillway-gpu.tar.gz: test-gpu and bench-gpu for a machine with a GPU and PyTorch, without network, root, compiler
-	@scripts/deps.sh build demo && $(MAKE) --no-print-directory BUILD=$(BUILD)-kit LDFLAGS='-Wl,-rpath,\$$$$ORIGIN' all && \
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory BUILD=$(BUILD)-kit LDFLAGS='-Wl,--disable-new-dtags,-rpath,\$$$$ORIGIN' all && \
 		tests/device/kit.sh $(BUILD)-kit
 
 .PHONY: test-pytorch-suite
@@ -335,7 +335,7 @@ install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (
 		for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$$dir/$${file#python/} || exit 1; done; \
 		for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
 	done
-	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install ./python'
+	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install .'
 	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" != 0 ] || ! grep -qsxF '$(LIBDIR)' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf || ldconfig
 
 .PHONY: uninstall
@@ -345,6 +345,12 @@ uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
 	rm -rf $(pydirs:%=$(DESTDIR)%/spillway)
 	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio 2>/dev/null || true
+
+.PHONY: wheel
+wheel: ## BUILD/dist: a source distribution, and from it a wheel with the library, for machines without a compiler
+	@scripts/deps.sh build wheel && python=$$(scripts/python-with.sh setuptools,wheel,pip wheel) && mkdir -p $(BUILD)/dist && \
+		$$python setup.py -q sdist -d $(BUILD)/dist && CFLAGS=-O2 $$python -m pip wheel -q --no-build-isolation \
+		--no-index --no-deps -w $(BUILD)/dist $(BUILD)/dist/spillway-$(VERSION).tar.gz && ls -l $(BUILD)/dist
 
 .PHONY: clean
 clean: ## remove everything built
