@@ -323,7 +323,7 @@ install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (
 	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
 	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/
 	install -m 755 $(BUILD)/libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/$(solib)
-	install -m 755 $(BUILD)/libspillway_malloc.so $(DESTDIR)$(LIBDIR)/
+	install -D -m 755 $(BUILD)/libspillway_malloc.so $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_malloc.so
 	$(if $(fio_made),install -D -m 755 $(fio_made) $(DESTDIR)$(LIBDIR)/fio/libspillway_fio.so)
 	ln -sf $(solib) $(DESTDIR)$(LIBDIR)/libspillway.so.$(SOMAJOR)
 	ln -sf libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libspillway.so
@@ -341,10 +341,15 @@ install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (
 .PHONY: uninstall
 uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	rm -f $(headers:include/%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/spillway
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a libspillway_malloc.so $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc fio/libspillway_fio.so)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc fio/libspillway_fio.so)
+	rm -f $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_malloc.so
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
 	rm -rf $(pydirs:%=$(DESTDIR)%/spillway)
-	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio 2>/dev/null || true
+	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio $(DESTDIR)$(PREFIX)/lib/spillway 2>/dev/null || true
+
+.PHONY: deb
+deb: ## BUILD/deb: packages for Debian and Ubuntu: spillway, libspillway0, libspillway-dev, python3-spillway, spillway-fio
+	@scripts/deps.sh build deb && scripts/deb.sh $(BUILD)
 
 .PHONY: wheel
 wheel: ## BUILD/dist: a source distribution, and from it a wheel with the library, for machines without a compiler

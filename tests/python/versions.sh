@@ -125,17 +125,10 @@ make_root() {
     cp -L /etc/resolv.conf /etc/hosts "$folder/etc/"
 }
 
-# The files that git knows or would take, else all but what was built.
 copy_tree() {
     rm -rf "$folder/src"
-    mkdir -p "$folder/src" "$folder/build"
-    if git -C "$root" rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-        git -C "$root" ls-files -z --cached --others --exclude-standard |
-            (cd "$root" && while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done) |
-            tar -C "$root" --null --no-recursion -T - -c -f -
-    else
-        tar -C "$root" --exclude=./build --exclude='./build-*' --exclude=./.git -c -f - .
-    fi | tar -C "$folder/src" --no-same-owner -x -f -
+    mkdir -p "$folder/build"
+    "$root/scripts/copy-tree.sh" "$folder/src"
 }
 
 # By the project's own list of packages, and PyTorch's headers for what torch.compile makes.
