@@ -10,6 +10,7 @@ LDFLAGS  ?=
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 DESTDIR  ?=
+ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 SANITIZE ?=
 FUZZ_SANITIZE ?= address,undefined
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
@@ -35,7 +36,7 @@ test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine drives store state plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
-tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c)
+tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c tools/completion/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
@@ -162,6 +163,10 @@ test-vm-iommufd: ## what of it drives drives by vfio, by iommufd under a newer k
 .PHONY: test-torch-versions
 test-torch-versions: ## build, and run tests/python, with the PyTorch of other Debian releases (root); SUITES="trixie sid", --help
 	@scripts/deps.sh releases && tests/python/versions.sh --work $(BUILD)/torch-versions $(SUITES)
+
+.PHONY: test-packages
+test-packages: ## make deb, install, use and purge its packages in clean roots of Debian (root); SUITES="bookworm trixie"
+	@scripts/deps.sh releases && tests/packages/debian.sh --work $(BUILD)/packages $(SUITES)
 
 .PHONY: test-device
 test-device: all ## training on a device that is late on purpose, PyTorch 2.13 by pip; SEEDS=500 FIRST=1 JOBS=2
@@ -317,8 +322,16 @@ $(BUILD)/man/spillway-%.3: include/spillway/%.h include/spillway/error.h scripts
 	@mkdir -p $(@D)
 	$(q)scripts/manpage.sh $< >$@
 
+# How shells complete the command: their files below PREFIX, but for zsh's.
+completed := $(BUILD)/completion/bash $(BUILD)/completion/zsh $(BUILD)/completion/fish
+bash_file := $(PREFIX)/share/bash-completion/completions/spillway
+fish_file := $(PREFIX)/share/fish/vendor_completions.d/spillway.fish
+$(completed): $(BUILD)/completion/%: $(BUILD)/spillway
+	@mkdir -p $(@D)
+	$(q)$< completion $* >$@
+
 .PHONY: install
-install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
+install: all $(BUILD)/spillway.pc $(pages) $(completed) $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/spillway
 	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
 	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/
@@ -329,6 +342,9 @@ install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (
 	ln -sf libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libspillway.so
 	install -m 644 $(BUILD)/spillway.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
 	install -m 755 $(BUILD)/spillway $(DESTDIR)$(PREFIX)/bin/
+	install -D -m 644 $(BUILD)/completion/bash $(DESTDIR)$(bash_file)
+	install -D -m 644 $(BUILD)/completion/zsh $(DESTDIR)$(ZSHDIR)/_spillway
+	install -D -m 644 $(BUILD)/completion/fish $(DESTDIR)$(fish_file)
 	@for man in $(mans); do install -D -m 644 $$man $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/} || exit 1; done
 	@for dir in $(pydirs); do \
 		echo "install the Python package into $(DESTDIR)$$dir"; \
@@ -342,7 +358,7 @@ install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (
 uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	rm -f $(headers:include/%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/spillway
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc fio/libspillway_fio.so)
-	rm -f $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_malloc.so
+	rm -f $(addprefix $(DESTDIR),$(PREFIX)/lib/spillway/libspillway_malloc.so $(bash_file) $(ZSHDIR)/_spillway $(fish_file))
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
 	rm -rf $(pydirs:%=$(DESTDIR)%/spillway)
 	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio $(DESTDIR)$(PREFIX)/lib/spillway 2>/dev/null || true
@@ -367,7 +383,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{ printf "  %-19s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  CC=clang  CFLAGS="-O0 -g"  LDFLAGS=...  SANITIZE=address,undefined  BUILD=folder  V=1 (show commands)'
-	@echo '  PREFIX=/usr LIBDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
+	@echo '  PREFIX=/usr LIBDIR=... ZSHDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
 	@echo '  Tests: SPW_SEED=number (repeat a random test); tests/run --help (one test, one configuration)'
 
 -include $(lib_obj:.o=.d) $(tool_obj:.o=.d) $(test_obj:.o=.d) $(fuzz_src:%.c=$(BUILD)/%.d)

@@ -11,7 +11,7 @@
 # installations work too.
 set -euo pipefail
 
-# others: what else may want a drive. Tests try each that is there, against an open store.
+# others: what else may want a drive, and shells that complete. Tests try each that is there.
 declare -A packages=(
     [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
         libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h zlib1g-dev=h:zlib.h
@@ -21,13 +21,14 @@ declare -A packages=(
         python3-wheel=p:wheel python3-dev=y:Python.h e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup procps=c:pgrep valgrind=c:valgrind python3-matplotlib=p:matplotlib"
     [others]="e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk lvm2=c:pvcreate mdadm=c:mdadm cryptsetup-bin=c:cryptsetup
-        bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio"
+        bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio
+        zsh=c:zsh fish=c:fish"
     [demo]="python3=c:python3 python3-torch=p:torch python3-dev=y:Python.h libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 dpkg-dev=c:dpkg-source mount=c:losetup"
     [wheel]="python3=c:python3 python3-pip=p:pip,setuptools,wheel
         python3-setuptools=p:pip,setuptools,wheel python3-wheel=p:pip,setuptools,wheel python3-dev=y:Python.h
         binutils=c:objdump"
-    [deb]="debhelper dh-python dpkg-dev=c:dpkg-buildpackage lintian=c:lintian fakeroot=c:fakeroot python3=c:python3
+    [deb]="build-essential debhelper dh-python dpkg-dev=c:dpkg-buildpackage lintian=c:lintian fakeroot=c:fakeroot python3=c:python3
         python3-dev fio=c:fio"
     [abi]="abigail-tools=c:abidiff git=c:git"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
