@@ -42,7 +42,7 @@ static const struct {
 	ABI(struct spw_store_opts, read_only, 88, 96),
 	ABI(struct spw_commit_info, previous, 32, 40),
 	ABI(struct spw_notify, context, 8, 16),
-	ABI(struct spw_store_stats, bytes_trimmed, 224, 232),
+	ABI(struct spw_store_stats, transfers_registered, 248, 256),
 	ABI(struct spw_drive_stats, full, 424, 432),
 	ABI(struct spw_status, drive, 496, 28144),
 	ABI(struct spw_status_name, partition, 40, 44),
