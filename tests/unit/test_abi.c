@@ -44,7 +44,7 @@ static const struct {
 	ABI(struct spw_notify, context, 8, 16),
 	ABI(struct spw_store_stats, transfers_registered, 248, 256),
 	ABI(struct spw_drive_stats, full, 424, 432),
-	ABI(struct spw_status, drive, 496, 28144),
+	ABI(struct spw_status, drive, 520, 28168),
 	ABI(struct spw_status_name, partition, 40, 44),
 	ABI(struct spw_state_opts, log, 24, 40),
 	ABI(struct spw_state_stats, passes_departed, 160, 168),
