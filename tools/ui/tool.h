@@ -26,6 +26,18 @@ enum tool_exit {
 
 struct tool_option;
 
+/* An option as completion shows it. */
+struct tool_shown {
+	const char *name;
+	const char *argument; /* "FILE"; NULL for flags */
+	const char *help;
+	const char *values; /* separated by blanks, where they are few; or NULL */
+	bool positional;    /* its values may stand alone */
+	bool devices;       /* several names, separated by commas */
+};
+
+typedef void tool_show(void *context, const struct tool_shown *option);
+
 struct tool_command {
 	const char *name;
 	const char *summary;  /* one line of the global help */
@@ -36,9 +48,13 @@ struct tool_command {
 	const char *none_named; /* the usage error when no device is named; NULL: none is needed */
 	/* instead of the action: it parses its own options; argv[0] is the subcommand */
 	int (*run)(const struct tool_command *command, int argc, char **argv);
+	/* instead of both: "state list" and so on, ended by a NULL name */
+	const struct tool_command *verbs;
 	/* ended by a NULL name; they point at the command's own variables */
 	const struct tool_option *options;
-	void (*print_options)(FILE *out); /* for a command whose options are not in that table */
+	/* for a command whose options are not in that table */
+	void (*print_options)(FILE *out);
+	void (*each_option)(tool_show *show, void *context);
 	/* errors that here are refusals for safety too, ended by 0; or NULL */
 	const int *refusals;
 	/* proposed only to somebody who wrote nearly that, as drives lose their contents */
@@ -47,7 +63,11 @@ struct tool_command {
 
 extern const struct tool_command command_probe, command_format, command_info, command_check,
 	command_wipe, command_bind, command_unbind, command_bench, command_tune, command_top,
-	command_revive, command_state, command_plan, command_replay, command_run;
+	command_revive, command_state, command_plan, command_replay, command_run,
+	command_completion;
+
+/* What completion completes, ended by NULL; set before a command runs. */
+extern const struct tool_command *const *tool_completed;
 
 void tool_print_help(const struct tool_command *command, FILE *out);
 
@@ -88,6 +108,10 @@ struct tool_option {
 
 /* Set the options' values; failures are printed. Return: TOOL_GO_ON, else an exit code. */
 int tool_options_parse(const struct tool_command *command, int argc, char **argv);
+/* Show each of the command's options, but --help. */
+void tool_each_option(const struct tool_command *command, tool_show *show, void *context);
+/* Of "state list": "list". */
+const char *tool_verb_name(const struct tool_command *verb);
 void tool_print_option(const char *name, const char *argument, const char *help, FILE *out);
 
 /* Was an option given that is none of @names (NULL-ended)? Of the command line parsed last. */
