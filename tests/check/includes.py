@@ -31,11 +31,12 @@ RULES = {
     "trace": ("util/", "spillway/trace.h", *ERROR),
     "tensor/control": ("util/", "plan/", "spillway/plan.h", "spillway/cache.h", *ERROR),
     "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", "spillway/wear.h", *ERROR),
-    "tools": ("util/", "tools/ui/", "tools/bench/", "tools/plan/", "tools/replay/", *PUBLIC),
+    "tools": ("util/", "tools/ui/", "tools/bench/", "tools/plan/", "tools/replay/", "tools/metrics/", *PUBLIC),
     "tools/ui": ("util/", *PUBLIC),
     "tools/bench": ("util/", "tools/ui/", *PUBLIC),
     "tools/replay": ("util/", "tensor/ports.h", "tools/ui/", *PUBLIC),
     "tools/plan": ("util/", "tools/ui/", "tools/replay/", *PUBLIC),
+    "tools/metrics": ("util/", "tools/ui/", *PUBLIC),
     "tools/fio_engine": ("util/", *PUBLIC),
     "malloc": (),
 }
