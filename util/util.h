@@ -36,6 +36,8 @@ SPW_COLD int spw_error(int error, const char *format, ...) SPW_PRINTF(2, 3);
 
 /* The same with the errno's own words appended: "...: No such file or directory". */
 SPW_COLD int spw_error_errno(int error, const char *format, ...) SPW_PRINTF(2, 3);
+/* What to do about EACCES or EPERM (@error) of a device, a part of a sentence. */
+const char *spw_permission_advice(int error);
 
 SPW_COLD void spw_log(const struct spw_log *log, enum spw_log_level level, const char *format, ...)
 	SPW_PRINTF(3, 4);
