@@ -2,7 +2,8 @@
 # spillway/_library.py - finds libspillway.so and describes its C interface to ctypes
 """Of two handles on the library ``fast`` keeps the interpreter lock during a call and is for
 functions that never block; ``blocking`` gives it up. The library never calls into Python but from
-spw_state_committed(), which ``blocking`` calls; so holding the lock cannot deadlock.
+spw_state_committed(), which ``blocking`` calls; so holding the lock cannot deadlock. ``log`` is
+where it logs to.
 """
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_i
                     c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Type
+
+from ._log import LibraryLog
 
 VERSION = "0.1.0"
 PARTITION_ANY = 0xFFFFFFFF
@@ -35,6 +38,7 @@ def _struct(name: str, **members: Any) -> Any:
 
 
 Log = _struct("spw_log", write=c_void_p, context=c_void_p)
+LogLine = _struct("spw_log_line", level=c_int, lost=c_uint32, text=c_char * 512)
 Geometry = _struct(
     "spw_geometry", size=c_size_t, kind=c_int, size_bytes=c_uint64, logical_block_bytes=c_uint32,
     physical_block_bytes=c_uint32, memory_align_bytes=c_uint32, transfer_bytes_max=c_uint32,
@@ -103,6 +107,10 @@ _PROTOTYPES = {
     "spw_version": (c_char_p, []),
     "spw_strerror": (c_char_p, [c_int]),
     "spw_last_error": (c_char_p, []),
+    "spw_log_ring_open": (c_int, [c_uint, _HANDLE]),
+    "spw_log_ring_write": (None, [c_void_p, c_int, c_char_p]),
+    "spw_log_ring_read": (c_int, [c_void_p, POINTER(LogLine)]),
+    "spw_size_parse": (c_int, [c_char_p, _NUMBER]),
     "spw_format_opts_init": (None, [POINTER(FormatOpts), c_size_t]),
     "spw_format": (c_int, [_PATHS, c_uint, POINTER(FormatOpts), POINTER(StoreInfoStruct)]),
     "spw_check": (c_int, [_PATHS, c_uint, POINTER(StoreInfoStruct), c_void_p]),
@@ -220,6 +228,15 @@ version: str = fast.spw_version().decode()
 if version.split(".")[:2] != VERSION.split(".")[:2]:
     raise ImportError(
         f"{path} is version {version}, this package is version {VERSION}: install the matching one")
+log = LibraryLog(fast, Log, LogLine)
+
+
+def options(kind: Type[Structure]) -> Any:
+    """A struct of options that has the defaults, and the log."""
+    opts: Any = kind()
+    getattr(fast, kind.__name__ + "_init")(ctypes.byref(opts), ctypes.sizeof(opts))
+    opts.log = log.sink
+    return opts
 
 
 def error_of(result: int) -> SpillwayError:
@@ -229,9 +246,11 @@ def error_of(result: int) -> SpillwayError:
 
 
 def check(result: int) -> int:
-    """The result of a call, or its failure as an exception."""
-    if result < 0:
-        raise error_of(result)
+    """The result of a call, or its failure as an exception; what it logged is handed on."""
+    error = error_of(result) if result < 0 else None
+    log.drain()
+    if error is not None:
+        raise error
     return result
 
 

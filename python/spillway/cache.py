@@ -190,8 +190,7 @@ class Cache(Handle):
         record_model: str = "",
     ) -> None:
         self._recorder = c_void_p()
-        opts = _library.CacheOpts()
-        fast.spw_cache_opts_init(byref(opts), ctypes.sizeof(opts))
+        opts = _library.options(_library.CacheOpts)
         self.mode = mode
         opts.mode = choice("mode", mode, _MODES)
         lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes,

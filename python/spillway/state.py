@@ -94,8 +94,7 @@ class State(Handle):
             raise SpillwayError(
                 errno.EBUSY, "the store has a training state already, of another optimizer: close "
                 "that, or give each one a partition of its own")
-        opts = _library.StateOpts()
-        fast.spw_state_opts_init(byref(opts), ctypes.sizeof(opts))
+        opts = _library.options(_library.StateOpts)
         opts.memory_bytes = number("memory_bytes", memory_bytes, 64)
         if record_bytes_max:
             opts.record_bytes_max = number("record_bytes_max", record_bytes_max, 64)

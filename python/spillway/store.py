@@ -209,8 +209,7 @@ def format_store(paths: Sequence[Path], *, partitions: int = 1, chunk_bytes: int
     :raises SpillwayError: EEXIST a drive carries something, known or not; EBUSY one is in use;
         ENOSPC one is too small; ENOTUNIQ one is given twice; ESPIPE one is zoned
     """
-    opts = _library.FormatOpts()
-    fast.spw_format_opts_init(byref(opts), ctypes.sizeof(opts))
+    opts = _library.options(_library.FormatOpts)
     opts.partitions = number("partitions", partitions, 32)
     opts.chunk_bytes = number("chunk_bytes", chunk_bytes, 64)
     opts.force, opts.erase = force, erase
@@ -256,8 +255,7 @@ def wipe_store(paths: Sequence[Path], erase: bool = False) -> None:
     :raises SpillwayError: EMEDIUMTYPE a drive holds no store; EBUSY it is in use; EEXIST something
         is committed in it
     """
-    opts = _library.WipeOpts()
-    fast.spw_wipe_opts_init(byref(opts), ctypes.sizeof(opts))
+    opts = _library.options(_library.WipeOpts)
     opts.erase = erase
     array, count = _path_array(paths)
     check(blocking.spw_wipe(array, count, byref(opts)))
@@ -319,8 +317,7 @@ class Store(Handle):
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
-        opts = _library.StoreOpts()
-        fast.spw_store_opts_init(byref(opts), ctypes.sizeof(opts))
+        opts = _library.options(_library.StoreOpts)
         opts.partition = _library.PARTITION_ANY
         if partition is not None:  # and this is no number of the caller's
             opts.partition = number("partition", partition, 31)
@@ -341,7 +338,8 @@ class Store(Handle):
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         tune = _library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
-        check(blocking.spw_tune_read(path, array, count, None, byref(tune), ctypes.sizeof(tune)))
+        check(blocking.spw_tune_read(path, array, count, byref(opts.log), byref(tune),
+                                     ctypes.sizeof(tune)))
         opts.tune = ctypes.pointer(tune)
         handle = c_void_p()
         try:

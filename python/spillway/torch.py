@@ -34,7 +34,7 @@ import logging
 import os
 import sys
 import threading
-from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set, TextIO,
+from typing import (TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Set, TextIO,
                     Tuple, Union)
 
 import torch
@@ -64,15 +64,6 @@ Stage = Tuple[int, str]  # a micro-batch, and "forward" or "backward"
 _STAGES = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
 
 _active = threading.local()
-
-_TROUBLES = (
-    ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
-    ("bytes_kept_error", "drives or copies failed: tensors were kept in memory"),
-    ("bytes_kept_changed", "memory that was saved twice changed in between in a way that "
-     "PyTorch does not count (.data, NumPy): it was kept"),
-    ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
-)
-
 
 def __getattr__(name: str) -> Any:
     """Optimizer and newest_of_all are there for who asks for them: others need not wait for
@@ -126,7 +117,6 @@ class Offload:
         self._begun = False
         self._trace_path: Optional[Path] = None
         self._micro_batch = 0
-        self._troubles: Dict[str, int] = {}
 
     # ---- The context -----------------------------------------------------------------------------
 
@@ -281,7 +271,6 @@ class Offload:
         self._micro_batch = 0
         session.unpacked = False
         session.prune()
-        self._tell_troubles()
 
     def _refresh_excluded(self) -> None:
         """The model may have been changed since."""
@@ -295,23 +284,6 @@ class Offload:
                 self._excluded_modules.add(module)
                 self._handles.append(module.register_forward_pre_hook(self._excluded_hooks[0]))
                 self._handles.append(module.register_forward_hook(self._excluded_hooks[1]))
-
-    def _tell_troubles(self) -> None:
-        """The step goes on when drives are full or fail; the log says so."""
-        stats = self.stats()
-        for name, words in _TROUBLES:
-            total = getattr(stats, name)
-            new = total - self._troubles.get(name, 0)
-            if new > 0:
-                _log.warning("%s (%d bytes in the last step)%s", words, new, self._drives_out())
-                self._troubles[name] = total
-
-    def _drives_out(self) -> str:
-        store = self._session.cache.store
-        drives = [] if store is None or store.closed else store.drive_stats()
-        return "".join(f"; {drive.path} is out of service: "
-                       + ("there is no space below it" if drive.full else "it failed")
-                       for drive in drives if drive.retired)
 
     # ---- Where the model is ----------------------------------------------------------------------
 
