@@ -24,7 +24,7 @@ declare -A packages=(
     [demo]="python3=c:python3 python3-torch=p:torch python3-dev=y:Python.h libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 dpkg-dev=c:dpkg-source mount=c:losetup"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
-        g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
+        mypy=c:mypy g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
     [coverage]="gcovr=c:gcovr"
     [valgrind]="valgrind=c:valgrind"
     [fuzz]="clang=c:clang libclang-rt-14-dev=h:../lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"
