@@ -329,6 +329,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_step(self) -> None:
         """Before anything is changed."""
+        if self._gradients is not None:
+            self._gradients.check_all()
         for group in self.param_groups:
             for param in group["params"]:
                 check_gradient(param)
