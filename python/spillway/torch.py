@@ -34,8 +34,14 @@ import logging
 import os
 import sys
 import threading
+<<<<<<< HEAD
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Optional, Sequence, Set,
                     TextIO, Tuple, Union)
+=======
+import time
+from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set, TextIO,
+                    Tuple, Union)
+>>>>>>> see
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +55,12 @@ from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
 from .report import Progress, table_of
+<<<<<<< HEAD
 from .store import Path, Store, choice
+=======
+from .store import Path, Store
+from .wear import Cap
+>>>>>>> see
 
 if TYPE_CHECKING:
     from ._ranks import newest_of_all
@@ -92,7 +103,7 @@ class Offload:
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
-                 progress: Union[bool, TextIO] = False) -> None:
+                 progress: Union[bool, TextIO] = False, endurance_bytes: float = 0) -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -101,6 +112,8 @@ class Offload:
         self._own_store = own_store
         # Others may have used the store.
         self._drives_before = [] if cache.store is None else cache.store.drive_stats()
+        self._since = time.monotonic()
+        self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
         self._progress: Optional[Progress] = None
@@ -380,10 +393,11 @@ class Offload:
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None) -> None:
-        """Print a table of what the cache and the drives did since offload() was called, to
-        standard output or a file."""
+        """Print a table of what the cache and the drives did since offload() was called, and how
+        much that wears the drives, to standard output or a file."""
         print(table_of(self.stats(), self._session.cache.store, self._drives_before,
-                       self.device_stats()), file=file or sys.stdout)
+                       self.device_stats(), time.monotonic() - self._since,
+                       self._endurance_bytes), file=file or sys.stdout)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -486,6 +500,8 @@ def offload(
     rank: Optional[int] = None,
     record: Optional[Path] = None,
     progress: Union[bool, TextIO] = False,
+    wear: Optional[Cap] = None,
+    endurance_bytes: float = 0,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
@@ -512,6 +528,13 @@ def offload(
     :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
         (standard error)
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
+    :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
+        drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
+        log says so once. Plans need no more than what a step's own time gives, with an hour's worth
+        for what is not planned
+    :param endurance_bytes: that each drive may be written in its life, by its maker (600e12 of a
+        drive of 600 TBW); default: by what its health page says is written and used, which it takes
+        root to read. report() says how long the drives last
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials
     :raises SpillwayError: the store is closed; no memory
@@ -525,9 +548,10 @@ def offload(
     try:
         cache = Cache(opened, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
                       prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
-                      record_model=type(model).__name__)
+                      record_model=type(model).__name__, wear=wear,
+                      endurance_bytes=endurance_bytes)
     except BaseException:
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, exclude, own, progress)
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes)
