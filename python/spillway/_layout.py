@@ -9,14 +9,9 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Uni
 
 import torch
 
-<<<<<<< HEAD
-from ._library import SpillwayError
+from ._library import Size, SpillwayError, size
 from ._tiles import (Field, Laid, Tile, beside, cut, element_bytes, item_bytes, name_of,
                      run_name)
-=======
-from ._library import Size, SpillwayError, size
-from ._tiles import Field, Laid, Tile, cut, element_bytes, run_name
->>>>>>> first
 from .store import Store
 
 Memory = Union[Size, None]

@@ -196,7 +196,7 @@ class Cache(Handle):
         record: Optional[Path] = None,
         record_model: str = "",
         wear: Optional[Cap] = None,
-        endurance_bytes: float = 0,
+        endurance_bytes: Size = 0,
     ) -> None:
         self._recorder = c_void_p()
         opts = _library.options(_library.CacheOpts)
@@ -206,14 +206,10 @@ class Cache(Handle):
                    "prefetch_bytes": prefetch_bytes, "memory_bytes": memory_bytes}
         for name, value in lengths.items():
             if value is not None:
-<<<<<<< HEAD
                 setattr(opts, name, _library.size(name, value))
-=======
-                setattr(opts, name, _library.number(name, value, 64))
         if wear is not None:
             opts.wear_bytes_per_day, opts.wear_years = cap_of(wear)
-        opts.endurance_bytes = _library.number("endurance_bytes", int(endurance_bytes), 64)
->>>>>>> see
+        opts.endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
         if store is None and mode != "observe":
             raise ValueError('a store is needed, except in mode "observe"')
         handle = c_void_p()

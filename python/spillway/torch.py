@@ -34,14 +34,9 @@ import logging
 import os
 import sys
 import threading
-<<<<<<< HEAD
+import time
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Optional, Sequence, Set,
                     TextIO, Tuple, Union)
-=======
-import time
-from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set, TextIO,
-                    Tuple, Union)
->>>>>>> see
 
 import torch
 from torch import Tensor, nn
@@ -55,12 +50,8 @@ from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
 from .report import Progress, table_of
-<<<<<<< HEAD
 from .store import Path, Store, choice
-=======
-from .store import Path, Store
 from .wear import Cap
->>>>>>> see
 
 if TYPE_CHECKING:
     from ._ranks import newest_of_all
@@ -103,7 +94,7 @@ class Offload:
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
-                 progress: Union[bool, TextIO] = False, endurance_bytes: float = 0) -> None:
+                 progress: Union[bool, TextIO] = False, endurance_bytes: int = 0) -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -501,7 +492,7 @@ def offload(
     record: Optional[Path] = None,
     progress: Union[bool, TextIO] = False,
     wear: Optional[Cap] = None,
-    endurance_bytes: float = 0,
+    endurance_bytes: Size = 0,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
@@ -532,7 +523,7 @@ def offload(
         drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
         log says so once. Plans need no more than what a step's own time gives, with an hour's worth
         for what is not planned
-    :param endurance_bytes: that each drive may be written in its life, by its maker (600e12 of a
+    :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB" of a
         drive of 600 TBW); default: by what its health page says is written and used, which it takes
         root to read. report() says how long the drives last
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
@@ -540,6 +531,7 @@ def offload(
     :raises SpillwayError: the store is closed; no memory
     """
     _check_arguments(model, mode, budget_bytes)
+    endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now

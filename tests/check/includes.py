@@ -30,14 +30,9 @@ RULES = {
     "plan": ("util/", "spillway/plan.h", *ERROR),
     "trace": ("util/", "spillway/trace.h", *ERROR),
     "tensor/control": ("util/", "plan/", "spillway/plan.h", "spillway/cache.h", *ERROR),
-<<<<<<< HEAD
-    "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", *ERROR),
+    "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", "spillway/wear.h", *ERROR),
     "tools": ("util/", "tools/ui/", "tools/bench/", "tools/completion/", "tools/grant/", "tools/plan/",
               "tools/replay/", *PUBLIC),
-=======
-    "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", "spillway/wear.h", *ERROR),
-    "tools": ("util/", "tools/ui/", "tools/bench/", "tools/plan/", "tools/replay/", *PUBLIC),
->>>>>>> see
     "tools/ui": ("util/", *PUBLIC),
     "tools/bench": ("util/", "tools/ui/", *PUBLIC),
     "tools/completion": ("util/", "tools/ui/"),
