@@ -86,7 +86,7 @@ enum keep_reason {
 #undef REASON
 };
 
-/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble. */
+/* What is noted once per step; NOTICE_MEMORY once, as it is no trouble. */
 enum notice {
 	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,

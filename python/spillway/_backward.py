@@ -181,6 +181,7 @@ class DuringBackward:
             self._next_order = self._order + [
                 tile for tile in tiled.records.layout.tiles if tile.name not in
                 {done.name for done in self._order}]
+            of_step: Any
             for of_step in (self._here, self._stepped, self._changed, self._freed, self._after):
                 of_step.clear()
             self._waiting, self._order = [], []

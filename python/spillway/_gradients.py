@@ -6,8 +6,8 @@ theirs, and its memory is freed; what stands for it as ``grad`` is a StoredGradi
 
 Invariants:
 G1  a gradient is current as long as what stands for it is the grad of its parameter, or lies in it
-G2  of a current gradient, the elements in a tile are in memory if the tile is in ``left``, else in
-    the tile's record
+G2  of a current gradient, the elements in a tile are in the tile's record, unless it is in
+    ``left``: then they are ``held``, or, if it ``adds``, the sum of both
 G3  a record is cleared only if no current gradient has elements that are there alone
 G4  of tiles that lack some of their gradients at most ``_open_max`` wait for them
 """
@@ -18,7 +18,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -34,8 +34,9 @@ from ._tiles import Piece, Tile, name_of
 
 _log = logging.getLogger("spillway")
 
-_DEAD = ("this gradient was on drives, and is not any more: its parameter has another one, or it "
-         "was dropped meanwhile")
+_DEAD = ("this gradient was on drives, and is not any more: its parameter has another one, it was "
+         "dropped meanwhile, or an error or Ctrl-C came while it was added to. zero_grad(), and "
+         "begin again with the gradients of this step")
 
 
 class Gradients:
@@ -142,8 +143,8 @@ class Gradients:
             assert self._pass is not None
             gradient = self._taken_over(number, to_mark)
             self._pass.add(number)
-            for question in self._asked:
-                if question not in gradient.answers:
+            if not gradient.adds:  # all of it is in memory
+                for question in self._asked:
                     gradient.answers[question] = self._computed(gradient, question)
             for tile in self._tiles_of[number]:
                 self._waiting[tile.name] = tile
@@ -205,19 +206,35 @@ class Gradients:
                    if piece.parameter in self._current]
         found = [(piece, gradient) for piece, gradient in current if tile.name in gradient.left]
         if found:
-            if len(found) == len(current):  # all of it is written: none need be read
-                self._clear(tile)
+            if len(found) == len(current) and not any(gradient.adds for _, gradient in found):
+                self._clear(tile)  # all of it is written, and none need be read
             self._filled.add(tile.name)
-            with self._records.taken(tile) as taken:
-                taken.changed = True
-                for piece, gradient in found:
-                    read_piece(gradient.held, piece, taken.views[GRADIENT][piece.offset:piece.end])
-            for _, gradient in found:  # G2
-                gradient.left.discard(tile.name)
-                if not gradient.left:
-                    gradient.held = None
+            self._put(tile, found)
             self._written[tile.name] = tile
         self._waiting.pop(tile.name, None)
+
+    def _put(self, tile: Tile, found: List[Tuple[Piece, Gradient]]) -> None:
+        """Into the record (G2)."""
+        inside = False
+        try:
+            with self._records.taken(tile) as taken:
+                inside = taken.changed = True
+                for piece, gradient in found:
+                    assert gradient.held is not None
+                    into = taken.views[GRADIENT][piece.offset:piece.end]
+                    if gradient.adds:
+                        into.add_(piece_of(gradient.held, piece).to("cpu"))
+                    else:
+                        read_piece(gradient.held, piece, into)
+            for _, gradient in found:
+                gradient.left.discard(tile.name)
+                if not gradient.left:
+                    gradient.held, gradient.adds = None, False
+        except BaseException:
+            if inside:  # it is not known what has been added
+                for _, gradient in found:
+                    self._current.pop(gradient.number, None)
+            raise
 
     # ---- What stands for gradients asks ----------------------------------------------------------
 
@@ -226,17 +243,29 @@ class Gradients:
         if self._current.get(gradient.number) is not gradient:
             raise RuntimeError(_DEAD)
 
-    def add(self, gradient: Gradient, other: Tensor, alpha: Any) -> None:
-        """To all of it in memory, as autograd does: the same operation on the same numbers."""
+    def add(self, gradient: Gradient, other: Tensor) -> None:
+        """As autograd does, the same numbers in the same order: at once if all of it is in memory,
+        else to each record when it is written next.
+
+        :raises SpillwayError: a drive failed; nothing was added
+        """
         with self._lock, torch.no_grad():
             self._enter(gradient.number)
             self.check(gradient)
-            if gradient.held is None or gradient.later:
+            all_tiles = {tile.name for tile in self._tiles_of[gradient.number]}
+            if gradient.later:
                 value = self._read(gradient)
-                gradient.held, gradient.later = value, []
-            gradient.left = {tile.name for tile in self._tiles_of[gradient.number]}
+                gradient.held, gradient.adds, gradient.left, gradient.later = (
+                    value, False, all_tiles, [])
+            elif gradient.adds or gradient.left != all_tiles:
+                for tile in self._tiles_of[gradient.number]:
+                    if tile.name in gradient.left:
+                        self._write_tile(tile)
+                gradient.held, gradient.adds, gradient.left = other, True, all_tiles
             gradient.answers.clear()
-            gradient.held.add_(other, alpha=alpha)
+            if not gradient.adds:
+                assert gradient.held is not None
+                gradient.held.add_(other)
 
     def answer(self, gradient: Gradient, question: Question) -> Tensor:
         """What is asked between all steps is known when the gradient has come; else it is read.
@@ -261,35 +290,51 @@ class Gradients:
 
     def _computed(self, gradient: Gradient, question: Question) -> Tensor:
         function, args, kwargs = question
-        held = gradient.held if not gradient.later else None
-        answer: Tensor = function(self._read(gradient) if held is None else held, *args,
+        is_here = not gradient.adds and not gradient.later and gradient.held is not None
+        answer: Tensor = function(gradient.held if is_here else self._read(gradient), *args,
                                   **dict(kwargs))
         return answer
 
     def _begin_reading(self, gradient: Gradient) -> None:
         """Others are asked after it, in the order of parameters."""
-        if not self._reading and gradient.held is None:
-            self._records.begin_pass([tile for tile in self._order[::-1]])
+        if not self._reading and (gradient.held is None or gradient.adds):
+            self._records.begin_pass(self._order[::-1])
             self._reading, self._pass = True, None
 
     def _read(self, gradient: Gradient) -> Tensor:
         """In memory of its own, in the strides that it had when it came."""
-        if gradient.held is not None:
+        if gradient.held is not None and not gradient.adds:
             value = gradient.held.clone()
         else:
-            param = local_of(self._params[gradient.number])
-            dtype = self._tiles_of[gradient.number][0].dtype
-            value = torch.empty_strided(gradient.shape, gradient.strides, dtype=dtype,
-                                        device=param.device)
-            for tile in self._tiles_of[gradient.number]:
-                with self._records.taken(tile) as taken:
-                    for piece in tile.pieces:
-                        if piece.parameter == gradient.number:
-                            write_piece(value, piece,
-                                        taken.views[GRADIENT][piece.offset:piece.end])
+            value = self._read_records(gradient)
         for change in gradient.later:
             change(value)
         return value
+
+    def _read_records(self, gradient: Gradient) -> Tensor:
+        param = local_of(self._params[gradient.number])
+        value = torch.empty_strided(gradient.shape, gradient.strides, device=param.device,
+                                    dtype=self._tiles_of[gradient.number][0].dtype)
+        for tile in self._tiles_of[gradient.number]:
+            with self._records.taken(tile) as taken:
+                for piece in tile.pieces:
+                    if piece.parameter == gradient.number:
+                        found = self._content(gradient, tile, piece, taken.views[GRADIENT])
+                        write_piece(value, piece, found)
+        return value
+
+    def _content(self, gradient: Gradient, tile: Tile, piece: Piece,
+                 view: Optional[Tensor]) -> Tensor:
+        """Of a piece (G2), before what comes later. ``view``: of the tile's record."""
+        if tile.name not in gradient.left:
+            assert view is not None
+            return view[piece.offset:piece.end]
+        assert gradient.held is not None
+        held = piece_of(gradient.held, piece)
+        if not gradient.adds:
+            return held
+        assert view is not None
+        return view[piece.offset:piece.end] + held.to("cpu")
 
     # ---- A step ----------------------------------------------------------------------------------
 
@@ -307,12 +352,17 @@ class Gradients:
         self.check(grad.gradient)
         return grad.gradient
 
+    def check_all(self) -> None:
+        """:raises RuntimeError: a gradient that was here is not any more"""
+        for number in range(len(self._params)):
+            self._of(number)
+
     def records_of(self, tile: Tile) -> List[Tile]:
         """What a step of a tile takes, in order."""
         beside = self._beside[tile.name]
         for piece in tile.pieces:
             gradient = self._of(piece.parameter)
-            if gradient is not None and beside.name not in gradient.left:
+            if gradient is not None and (beside.name not in gradient.left or gradient.adds):
                 return [beside, tile]
         return [tile]
 
@@ -331,12 +381,7 @@ class Gradients:
         grad: Any = self._params[piece.parameter].grad
         if gradient is None:  # somebody has put it there
             return piece_of(grad, piece)
-        if self._beside[tile.name].name in gradient.left:  # G2
-            assert gradient.held is not None
-            found = piece_of(gradient.held, piece)
-        else:
-            assert view is not None
-            found = view[piece.offset:piece.end]
+        found = self._content(gradient, self._beside[tile.name], piece, view)
         if not gradient.later:
             return found
         memory = self._scratch.of("changed", found.dtype, tile.count)[piece.offset:piece.end]

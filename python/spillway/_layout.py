@@ -9,12 +9,12 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Uni
 
 import torch
 
-from ._library import SpillwayError
+from ._library import Size, SpillwayError, size
 from ._tiles import (Field, Laid, Tile, beside, cut, element_bytes, item_bytes, name_of,
                      run_name)
 from .store import Store
 
-Memory = Union[int, str, None]
+Memory = Union[Size, None]
 
 GRADIENT = "gradient"
 # One is used while one comes, one goes and one waits; with gradients beside two are used.
@@ -72,22 +72,18 @@ def _runs_of(groups: Sequence[Sequence[Laid]]) -> List[Tuple[int, List[Laid]]]:
 
 
 def memory_of(memory: Memory, state_bytes: int) -> Optional[int]:
-    """Bytes, of bytes or of "2%" of the state; None where none are given.
+    """Bytes, of a size or of "2%" of the state; None where none are given.
 
     :raises ValueError: it is neither
     """
     if memory is None:
         return None
-    if isinstance(memory, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", memory)
-        if found is None:
-            raise ValueError(f'memory must be bytes, or like "2%" of the state, not {memory!r}')
-        return int(state_bytes * float(found[1]) / 100)
-    if isinstance(memory, bool) or not isinstance(memory, int):
-        raise TypeError(f'memory must be bytes, or like "2%", not {type(memory).__name__}')
-    if memory <= 0:
-        raise ValueError("memory must be more than 0 bytes")
-    return memory
+    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", str(memory))
+    if share is not None:
+        return int(state_bytes * float(share[1]) / 100)
+    if isinstance(memory, bool):
+        raise TypeError("memory must be a size, not a bool")
+    return size("memory", memory, ', or a share like "2%" of the state')
 
 
 def _share_of(arena_bytes: int) -> int:

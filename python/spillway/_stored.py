@@ -30,7 +30,7 @@ class Owner(Protocol):
     def check(self, gradient: Gradient) -> None:
         ...
 
-    def add(self, gradient: Gradient, other: Tensor, alpha: Any) -> None:
+    def add(self, gradient: Gradient, other: Tensor) -> None:
         ...
 
     def answer(self, gradient: Gradient, question: Question) -> Tensor:
@@ -43,18 +43,20 @@ class Owner(Protocol):
 class Gradient:
     """Of a parameter, or of what is here of it.
 
-    ``held``: all of it in memory, until the records of ``left`` have theirs.
+    ``held``: all of it in memory, until the records of ``left`` have theirs. If it ``adds``, what
+    is to be added to these instead.
     ``later``: what each element has been through since it was added last; not done yet.
     ``answers``: to questions, as long as no element changes.
     """
 
-    __slots__ = ("number", "owner", "held", "left", "later", "answers", "shape", "strides",
+    __slots__ = ("number", "owner", "held", "adds", "left", "later", "answers", "shape", "strides",
                  "__weakref__")
 
     def __init__(self, number: int, owner: Owner, held: Tensor, records: Iterable[str]) -> None:
         self.number = number
         self.owner = weakref.ref(owner)
         self.held: Optional[Tensor] = held
+        self.adds = False
         self.left: Set[str] = set(records)
         self.later: List[Callable[[Tensor], Any]] = []
         self.answers: Dict[Question, Tensor] = {}
@@ -102,6 +104,12 @@ class StoredGradient(Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"<a gradient of {tuple(self.shape)} on drives>"
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise RuntimeError(_UNREADABLE.format("a copy or a file"))
+
+    def __deepcopy__(self, _: Any) -> Any:
+        raise RuntimeError(_UNREADABLE.format("a copy or a file"))
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         able = _ABLE.get(func)
@@ -114,11 +122,12 @@ def _unreadable(func: Any) -> RuntimeError:
     return RuntimeError(_UNREADABLE.format(func))
 
 
-def _add(func: Any, stored: Any, other: Any, alpha: Any = 1) -> Any:
+def _add(func: Any, stored: Any, other: Any, **more: Any) -> Any:
     """As autograd does, where a parameter has a gradient already."""
-    if not isinstance(stored, StoredGradient) or isinstance(other, StoredGradient):
+    if (more or not isinstance(stored, StoredGradient) or isinstance(other, StoredGradient)
+            or other.shape != stored.shape or other.layout is not torch.strided):
         raise _unreadable(func)
-    stored.gradient.here().add(stored.gradient, other, alpha)
+    stored.gradient.here().add(stored.gradient, other)
     return stored
 
 

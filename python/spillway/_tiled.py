@@ -135,8 +135,11 @@ class Tiled:
         elif not _the_same(self._pass.grads, grads):
             raise RuntimeError("the last step did not end, for an error that it raised, and the "
                                "gradients are others now: go back to the last commit")
+        under_way = self._pass
+        self.records.begin_pass([record for tile in under_way.left
+                                 for record in self._gradients.records_of(tile)])
         try:
-            self._finish(self._pass, groups)
+            self._finish(under_way, groups)
         except SpillwayError:
             raise
         except BaseException as error:  # perhaps between a tile's step and the note of it
@@ -145,8 +148,6 @@ class Tiled:
         self._pass = None
 
     def _finish(self, under_way: _Pass, groups: Sequence[Options]) -> None:
-        self.records.begin_pass([record for tile in under_way.left
-                                 for record in self._gradients.records_of(tile)])
         while under_way.left:
             tile = under_way.left[0]
             pieces = [piece for piece in tile.pieces if piece.parameter in under_way.grads]

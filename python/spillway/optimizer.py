@@ -79,8 +79,8 @@ class Optimizer(torch.optim.Optimizer):
         ``model.named_parameters()``, or groups of them. Names are compared where a commit is
         resumed
     :param store: open; its objects and commits are the optimizer's from now on
-    :param memory: of the store's arena, for records: bytes, or "2%" of the state. Default: 2 % and
-        at least four tiles, at most three eighths of the arena
+    :param memory: of the store's arena, for records: bytes, a size like "64MiB", or "2%" of the
+        state. Default: 2 % and at least four tiles, at most three eighths of the arena
     :param tile: elements of the longest tile; default: those of the store's commit, else as many
         as fit four times into the memory, up to 32 MiB
     :param masters: float16 and bfloat16 parameters are stepped as float32 masters, which are on
@@ -329,6 +329,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_step(self) -> None:
         """Before anything is changed."""
+        if self._gradients is not None:
+            self._gradients.check_all()
         for group in self.param_groups:
             for param in group["params"]:
                 check_gradient(param)

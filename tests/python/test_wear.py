@@ -67,7 +67,7 @@ def test_a_report_says_what_it_wears(store):
 
 
 def test_a_report_counts_on_the_rating_given(store):
-    text = report_of(trained(store, endurance_bytes=600e12))
+    text = report_of(trained(store, endurance_bytes="600TB"))
     assert "a day, lasts " in text and "unknown" not in text
     assert "names a rating" not in text
 
@@ -105,7 +105,7 @@ def test_beyond_the_cap_tensors_are_kept_and_the_report_says_so(store):
 def test_years_need_to_know_the_drives(store):
     with pytest.raises(spillway.SpillwayError, match="name its rating"):
         offload_all(store, wear="5 years")
-    off = offload_all(store, wear="5 years", endurance_bytes=600e12)
+    off = offload_all(store, wear="5 years", endurance_bytes="600TB")
     expected = 600e12 * len(store.drive_stats()) / 5 / 365.25
     assert off.stats().wear_bytes_per_day == pytest.approx(expected, rel=1e-9)
 

@@ -21,6 +21,7 @@ static const struct {
 	size_t offset, offset_known, size, size_known;
 } structs[] = {
 	ABI(struct spw_log, context, 8, 16),
+	ABI(struct spw_log_line, text, 8, 520),
 	ABI(struct spw_geometry, reserved, 248, 312),
 	ABI(struct spw_device_opts, log, 16, 32),
 	ABI(struct spw_arena_opts, log, 24, 40),
