@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT_BYTES_MAX 512
+#define TEXT_BYTES_MAX SPW_LOG_TEXT_BYTES_MAX
 
 static _Thread_local char last_error[TEXT_BYTES_MAX];
 static _Thread_local char errno_text[128];
