@@ -116,7 +116,8 @@ static int take_all_of(struct revoking *revoking, uid_t uid)
 		rc = take_group(revoking, &revoking->rules.groups[i]);
 	}
 	return rc || found ? rc
-			   : spw_error(-ENOENT, "%s has not been given anything: %s has no rule of that",
+			   : spw_error(-ENOENT,
+				       "%s has not been given anything: %s has no rule of that",
 				       user, revoking->rules.path);
 }
 
