@@ -159,8 +159,8 @@ static bool owns(const char *node, uid_t uid)
 	return stat(node, &st) == 0 && st.st_uid == uid;
 }
 
-/* By udev, as at each boot, and else as udev would. */
-static int give_now(const struct drive *drives, uid_t uid, bool by_udev)
+/* By udev, as at each boot, and else as udev would. @by: who did it. */
+static int give_now(const struct drive *drives, uid_t uid, bool by_udev, const char **by)
 {
 	const char **nodes = calloc(2 * (size_t)devices.count, sizeof(*nodes));
 	unsigned count = 0;
@@ -171,6 +171,7 @@ static int give_now(const struct drive *drives, uid_t uid, bool by_udev)
 		if (drives[i].nodes.character[0])
 			nodes[count++] = drives[i].nodes.character;
 	}
+	*by = by_udev ? "udev" : "chown";
 	if (rc == 0 && by_udev)
 		rc = grant_trigger(nodes, count);
 	for (unsigned i = 0; i < count && rc == 0; i++) {
@@ -182,6 +183,7 @@ static int give_now(const struct drive *drives, uid_t uid, bool by_udev)
 				"spillway grant: udev has read the rule, but not given %s: is "
 				"%s where it looks? Given by chown\n",
 				nodes[i], folder);
+		*by = "chown";
 		rc = grant_chown(nodes[i], uid);
 	}
 	free(nodes);
@@ -286,12 +288,10 @@ static int grant_all(const struct tool_command *command, uid_t uid)
 			    : spw_error(-ENOMEM, "no memory for %u drives", devices.count);
 	if (rc == 0 && rules.lock >= 0)
 		rule = rules.path;
-	if (rc == 0 && !dry_run) {
-		by = rule && grant_udev() ? "udev" : "chown";
-		rc = rule ? write_rules(&rules, drives, uid) : 0;
-	}
+	if (rc == 0 && !dry_run && rule)
+		rc = write_rules(&rules, drives, uid);
 	if (rc == 0 && !dry_run)
-		rc = give_now(drives, uid, strcmp(by, "udev") == 0);
+		rc = give_now(drives, uid, rule && grant_udev(), &by);
 	if (rc)
 		code = rc == -ENOTBLK ? tool_usage_error(command, "%s", spw_last_error())
 				      : tool_fail(command, rc, json);
