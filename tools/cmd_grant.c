@@ -3,7 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -23,7 +22,7 @@ static const char *user, *folder = GRANT_RULES_FOLDER;
 static bool force, dry_run, json;
 
 static const struct tool_option options[] = {
-	{"user", TOOL_TEXT, &user, "USER", "whose they shall be"},
+	{"user", TOOL_TEXT, &user, "USER", "whose they shall be: a name, or a number"},
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "block devices or NVMe character devices (or name them without the option)"},
 	{"rules", TOOL_TEXT, &folder, "FOLDER",
@@ -306,15 +305,15 @@ static int grant_all(const struct tool_command *command, uid_t uid)
 
 static int grant(const struct tool_command *command)
 {
-	const struct passwd *entry = user ? getpwnam(user) : NULL;
+	uid_t uid;
 
 	if (!user)
 		return tool_usage_error(command, "say to whom: --user NAME");
-	if (!entry)
+	if (!grant_user(user, &uid))
 		return tool_usage_error(command, "--user=%s: there is no such user", user);
-	if (entry->pw_uid == 0)
+	if (uid == 0)
 		return tool_usage_error(command, "--user=%s: may use every drive as it is", user);
-	return grant_all(command, entry->pw_uid);
+	return grant_all(command, uid);
 }
 
 const struct tool_command command_grant = {

@@ -58,6 +58,13 @@ expect_output "$two belongs to root again"
 expect_equal "root" "$(owner "$two")"
 expect_true "no file is left" test ! -e "$rules/70-spillway.rules"
 
+begin "a user that has but a number, as a container's"
+expect_exit 0 "$SPILLWAY" grant --user 54321 "$one" --rules "$rules"
+expect_equal 54321 "$(stat -c %u "$one")"
+expect_exit 0 "$SPILLWAY" revoke --user 54321 --rules "$rules"
+expect_equal root "$(owner "$one")"
+expect_exit 2 "$SPILLWAY" grant --user 12x "$one" --rules "$rules"
+
 begin "what is mounted, held, or carries something is refused, and stays root's"
 make_loop three 64M
 mkfs.ext4 -q "$three"

@@ -86,7 +86,6 @@ try() {
     layer user
     mkdir "$folder/debs"
     cp "$packages"/*.deb "$folder/debs/"
-    rm -f "$folder"/debs/*-dbgsym_*.deb
     cp "$root/tests/packages/use.sh" "$root/tests/lib.sh" "$root/scripts/extract-example.sh" "$folder/debs/"
     say TRY "$suite: install, use, purge"
     enter bash /debs/use.sh

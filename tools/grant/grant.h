@@ -68,6 +68,9 @@ bool grant_identity_parse(const char *text, struct grant_identity *identity);
 
 /* ---- Now ---- */
 
+/* A user's name, or number: a container's need not have a name here. Return: false: neither. */
+bool grant_user(const char *name, uid_t *uid);
+
 /* The node of a block device, and of an NVMe namespace its character node; "": none. */
 struct grant_nodes {
 	char block[64], character[64];
