@@ -27,9 +27,13 @@ cflags    := -std=gnu17 -D_GNU_SOURCE -Iinclude -I. -fPIC -fvisibility=hidden $(
 # sanitizer. Other levels of it are for CFLAGS to choose.
 optimized := $(filter-out -O0,$(lastword $(filter -O%,$(CFLAGS))))
 fortify   := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+# The library and the command are optimized over all their files: a call from one file to the next costs what one within a file does.
+# Objects hold machine code as well, so that any linker takes libspillway.a; tests are linked without. LTO= leaves it out.
+lto_flags := -flto=auto -ffat-lto-objects
+LTO       ?= $(if $(or $(SANITIZE),$(FUZZER),$(if $(optimized),,O0)),,$(shell echo 'int x;' | $(CC) $(lto_flags) -Werror -xc -c -o /dev/null - 2>/dev/null && echo '$(lto_flags)'))
 harden    := -fstack-protector-strong $(if $(or $(SANITIZE),$(FUZZER),$(findstring _FORTIFY_SOURCE,$(CFLAGS))),,$(if $(optimized),$(fortify)))
 # And in all that is linked: what the loader has filled in can no longer be changed.
-ldflags   := -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
+ldflags   := -Wl,-z,relro -Wl,-z,now -fno-lto $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
@@ -56,14 +60,16 @@ all: $(BUILD)/libspillway.so $(BUILD)/libspillway.a $(BUILD)/spillway ## build t
 # Other flags or another compiler: compile again.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(ldflags)' | cmp -s - $@ || echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(ldflags)' > $@
+	@echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(LTO) $(ldflags)' | cmp -s - $@ || echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(LTO) $(ldflags)' > $@
 .PHONY: FORCE
 FORCE:
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(q)$(CC) $(cflags) $(harden) $(CFLAGS) -c $< -o $@
+	$(q)$(CC) $(cflags) $(harden) $(CFLAGS) $(lto) -c $< -o $@
+
+$(lib_obj) $(tool_obj): private lto := $(LTO)
 
 $(BUILD)/libspillway.a: $(lib_obj)
 	$(call say,AR,$@)
@@ -71,7 +77,7 @@ $(BUILD)/libspillway.a: $(lib_obj)
 
 $(BUILD)/libspillway.so.$(SOMAJOR): $(lib_obj) spillway.map
 	$(call say,LD,$@)
-	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) -Wl,-soname,libspillway.so.$(SOMAJOR) \
+	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -Wl,-soname,libspillway.so.$(SOMAJOR) \
 		-Wl,--version-script=spillway.map $(if $(SANITIZE),,-Wl$(comma)-z$(comma)defs) -o $@ $(lib_obj) $(lib_libs)
 
 $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
@@ -79,7 +85,7 @@ $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
 
 $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
 # A test links the whole library, or, if a line of its source reads `/* link: util tools/ui/stop */`, the objects of those folders and
@@ -234,7 +240,7 @@ bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 
 $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs) $(tool_libs)
 
 .PHONY: bench-store
 bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=

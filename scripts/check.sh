@@ -114,6 +114,10 @@ check_shell() { # shell scripts parse, and shellcheck finds nothing
     return $found
 }
 
+check_types() { # Python's types hold, and refuse what they shall (tests/check/refused.py)
+    mypy --config-file tests/check/mypy.ini --cache-dir /dev/null python/spillway python/examples tests/check/refused.py
+}
+
 check_clang() { # clang has no warning either
     printf '%s\n' "${c_sources[@]}" | xargs -P "$jobs" -n 8 clang "${cflags[@]}" -fsyntax-only
 }

@@ -32,7 +32,7 @@ declare -A packages=(
         python3-dev fio=c:fio"
     [abi]="abigail-tools=c:abidiff git=c:git"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
-        g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
+        mypy=c:mypy g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
     [coverage]="gcovr=c:gcovr"
     [valgrind]="valgrind=c:valgrind"
     [fuzz]="clang=c:clang libclang-rt-14-dev=h:../lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"

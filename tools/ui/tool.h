@@ -11,6 +11,8 @@
 #include <jansson.h>
 
 #include <spillway/format.h>
+#include <spillway/status.h>
+#include <spillway/wear.h>
 
 enum tool_exit {
 	TOOL_GO_ON = -1,
@@ -152,6 +154,10 @@ const char *tool_format(char *buf, size_t len, const char *format, ...)
 /* "-" for nothing */
 const char *tool_or_dash(const char *text);
 
+/* At most so many letters of a path: what is in the middle gives way to "...". */
+#define TOOL_SHORT_PATH(path) tool_short_path((char[64]){0}, path, 36)
+const char *tool_short_path(char buf[64], const char *path, unsigned width);
+
 /* Print @text that came from elsewhere: nothing in it does anything to a terminal. */
 void tool_print_text(const char *text, FILE *out);
 
@@ -196,6 +202,20 @@ void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE
 void tool_print_nvme(const char *const paths[], unsigned count, FILE *out);
 /* With identity and abilities: null if not NVMe, {"error": ...} if it cannot be asked. */
 json_t *tool_json_nvme(const char *path);
+
+/* "1.2 TB/day"; "3.4 years" */
+#define TOOL_PER_DAY(bytes_per_day) tool_per_day((char[64]){0}, 64, bytes_per_day)
+#define TOOL_SPAN(seconds)          tool_span((char[64]){0}, 64, seconds)
+const char *tool_per_day(char *buf, size_t len, double bytes_per_day);
+const char *tool_span(char *buf, size_t len, double seconds);
+
+/* Of a drive of an open store, at the rate since that was opened. @rated: as of spw_wear(). */
+void tool_wear_of(const struct spw_status *status, uint32_t index, double rated,
+		  struct spw_wear *wear);
+/* How long it lasts, or "unknown". */
+#define TOOL_WEAR_YEARS(wear) tool_wear_years((char[64]){0}, 64, wear)
+const char *tool_wear_years(char *buf, size_t len, const struct spw_wear *wear);
+json_t *tool_json_wear(const struct spw_wear *wear);
 
 /* Controllers of the paths, or all if none given; @controllers: for free(). Return: how many. */
 struct spw_vfio_probe_info;
