@@ -102,7 +102,7 @@ static const char *reason_of_refusal(int error, char *text, size_t len)
 		(void)snprintf(text, len, " (needs Linux 5.11)");
 	if (error == -ENOMEM)
 		(void)snprintf(text, len, " (see ulimit -l)");
-	/* Podman's profile for containers says so, and every other that gives no error of its own. */
+	/* Podman's profile for containers says so, and others that name no error of their own. */
 	if (error == -ENOSYS)
 		(void)snprintf(text, len,
 			       " (seccomp, as in many containers, or not in this kernel)");

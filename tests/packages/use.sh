@@ -9,7 +9,7 @@ truncate -s 256M $drive
 useradd -m trainer
 chown trainer $drive
 as_trainer() {
-    setpriv --reuid trainer --regid trainer --init-groups env HOME=/home/trainer "$@"
+    setpriv --reuid trainer --regid trainer --init-groups env HOME="$(getent passwd trainer | cut -d: -f6)" "$@"
 }
 quiet_apt() {
     apt-get -q -y --no-install-recommends -o Dpkg::Use-Pty=0 "$@"
@@ -88,3 +88,16 @@ echo '# granted' >/etc/udev/rules.d/70-spillway.rules
 expect_exit 0 quiet_apt purge '*spillway*'
 expect_equal "" "$(find / -xdev -iname '*spillway*' ! -path '/debs*' ! -path '/proc/*' ! -path $drive ! -path "$TEST_TMP*" \
     ! -path '/var/cache/*' ! -path '/src/*')" "files that stay"
+
+begin "the wheel works in an empty virtual environment, with nothing else of spillway, and without a compiler"
+expect_exit 0 quiet_apt install python3-venv
+expect_exit 0 quiet_apt purge gcc 'gcc-[0-9]*' cpp
+expect_exit 0 python3 -m venv /opt/venv
+expect_exit 0 /opt/venv/bin/pip install --no-index /debs/*.whl
+expect_exit 0 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/python -c '
+import spillway
+spillway.format_store(["'$drive'"], force=True)
+with spillway.Store(["'$drive'"]) as store:
+    print("opened", spillway._library.path, store.description)
+print(*sorted({line.split()[-1] for line in open("/proc/self/maps") if "liburing" in line or "hooks" in line}))'
+expect_output "site-packages/spillway/libspillway.so" "site-packages/spillway/liburing.so.2"

@@ -80,7 +80,7 @@ void grant_nodes(const char *name, struct grant_nodes *nodes);
 /* Does udev run here? */
 bool grant_udev(void);
 
-/* Let udev read the rules, and, of nodes that are named, apply them. Return: 0; -errno, in words. */
+/* Let udev read the rules, and apply them to nodes that are named. Return: 0; -errno, in words. */
 int grant_trigger(const char *const nodes[], unsigned count);
 
 /* Give a node that exists; its group and rights stay. Return: 0; -errno, in words. */
