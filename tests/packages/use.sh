@@ -18,7 +18,7 @@ apt-get update -q >/dev/null
 
 begin "the packages install, with nothing but what they depend on"
 expect_exit 0 quiet_apt install /debs/*.deb
-expect_equal "$(basename -a /debs/*.deb | cut -d_ -f1 | paste -s -d' ')" \
+expect_equal "$(basename -a /debs/*.deb | cut -d_ -f1 | sort | paste -s -d' ')" \
     "$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' '*spillway*' | sed -n 's/ installed//p' | sort | paste -s -d' ')"
 
 begin "the command: as a user that is not root, with a file as drive"
