@@ -230,8 +230,10 @@ def test_gradients_are_written_once_and_read_once(formatted, passes):
             assert_same(ours, theirs)
         written = state_bytes + passes * gradient_bytes
         read = written + gradient_bytes * (passes > 1)
-        # Less, or later, what stays in memory as one pass over records ends and the next begins.
-        assert 0 <= read - (after.bytes_read - before.bytes_read) <= 3 * after.memory_bytes
+        # Less what stays in memory as one pass over records ends and the next begins; for a norm a
+        # tile of two parameters is read twice.
+        saved = read - (after.bytes_read - before.bytes_read)
+        assert -after.memory_bytes < saved <= 3 * after.memory_bytes
         assert abs(written - (after.bytes_written - before.bytes_written)) <= after.memory_bytes
         assert after.memory_bytes < state_bytes / 9
 
