@@ -26,7 +26,7 @@ def _both(stats: CacheStats, name: str) -> str:
 _KEPT = (
     ("small", "too small"),
     ("planned", "by the plan"),
-    ("last_scope", "last layer"),
+    ("last_scope", "needed first (the last layer, and what follows)"),
     ("backward", "saved in the backward pass"),
     ("observed", "only watching"),
     ("hint", "excluded"),
