@@ -198,7 +198,7 @@ void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum sp
 					      .next_backward = next_stage == SPW_STAGE_BACKWARD});
 }
 
-/* Three times the largest scope: this one, and as much for what follows it, as a head and a loss. */
+/* Three times the largest scope: this one, and as much each for a head and a loss. */
 static void last_scope_began(struct spw_cache *cache, const struct last_scope *record)
 {
 	uint64_t kept = SPW_MIN(record->bytes, 3 * record->scope_bytes_max);

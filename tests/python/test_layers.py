@@ -294,7 +294,7 @@ def test_a_model_with_parts_that_are_compiled(store):
 
 
 def test_heads_beside_the_layers_are_no_last_layer(store):
-    """As of a detector: three quarters of what it saves come after the last layer of a ModuleList."""
+    """As of a detector: three quarters of what it saves come after the last ModuleList."""
     model = Detector()
     off = offload_all(store, model)
     for _ in range(3):
