@@ -19,7 +19,7 @@
 #include <spillway/status.h>
 
 #define SPW_PAGE_MAGIC   UINT64_C(0x736b6e6177777073)
-#define SPW_PAGE_VERSION 2u
+#define SPW_PAGE_VERSION 3u
 
 struct spw_status_page {
 	uint64_t magic;
@@ -29,6 +29,7 @@ struct spw_status_page {
 	_Atomic uint32_t sequence;
 	_Atomic uint64_t revive; /* bit per drive: set by others, taken by the owner */
 	uint64_t refreshed_ns;   /* CLOCK_MONOTONIC */
+	uint64_t opened_ns;      /* the same */
 	struct spw_status status;
 };
 
@@ -37,8 +38,9 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 		       offsetof(struct spw_status_page, sequence) == 16 &&
 		       offsetof(struct spw_status_page, revive) == 24 &&
 		       offsetof(struct spw_status_page, refreshed_ns) == 32 &&
-		       offsetof(struct spw_status_page, status) == 40 &&
-		       sizeof(struct spw_status_page) == 28184,
+		       offsetof(struct spw_status_page, opened_ns) == 40 &&
+		       offsetof(struct spw_status_page, status) == 48 &&
+		       sizeof(struct spw_status_page) == 28224,
 	       "of another layout is another version");
 
 /**

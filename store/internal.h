@@ -45,6 +45,7 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
+#include "engine/range.h"
 #include "store/slots.h"
 #include "drives/status.h"
 #include "util/histogram.h"
@@ -52,7 +53,8 @@
 #include "util/util.h"
 
 #define PIECE_NONE   UINT32_MAX
-#define BYPASSES_MAX 8 /* how often a waiting level may be overtaken on one drive */
+#define BYPASSES_MAX 8  /* how often a waiting level may be overtaken on one drive */
+#define RUNS_MAX     16 /* of the caller's memory in one transfer; a piece in more is copied */
 
 /* In what order a drive serves. Reads come by the class of their request, writes last. */
 enum level {
@@ -131,6 +133,8 @@ enum request_kind {
 	REQUEST_TRIM,
 	REQUEST_REVIVE,
 	REQUEST_LOCATE,
+	REQUEST_REGISTER,
+	REQUEST_UNREGISTER,
 };
 
 /* A get's pieces on one drive, waiting in that drive's list. */
@@ -148,8 +152,10 @@ struct spw_request {
 	_Atomic int state;      /* enum request_state */
 	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
 	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
-	uint8_t *bytes;         /* NULL: a put of vector; locate: struct spw_commit_piece[] */
+	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
+	/* all of that memory, where it is one run; what else a request is given to work on */
+	struct iovec run;
 	uint64_t len_bytes; /* locate: pieces */
 	/* in the object; revive: the drive's index; flush: a mask of drives */
 	uint64_t offset_bytes;
@@ -177,13 +183,14 @@ enum {
 /* One piece on its way to or from a drive. */
 struct transfer {
 	struct spw_io io;
-	struct iovec vector[2];
+	/* the caller's memory, and the tail, as the drive takes them, if not through bounce */
+	struct iovec vector[RUNS_MAX + 1];
+	uint32_t elements;
 	struct spw_store *store;
 	struct spw_request *request;
 	struct transfer *next; /* of the list it is in: free, unsummed, or retries */
 	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
 	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
-	uint8_t *direct;       /* the caller's memory, if not through bounce */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
@@ -250,6 +257,7 @@ struct store_counters {
 	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk,
 		waits_for_copy_memory;
 	_Atomic uint64_t chunks_split, chunks_moved, cancelled, bypasses, bytes_trimmed;
+	_Atomic uint64_t registered_bytes, registrations_refused, transfers_registered;
 };
 
 struct spw_store {
@@ -399,6 +407,11 @@ void spw_level_served(struct spw_store *store, struct store_drive *drive, int le
 
 /* store/transfer.c: one piece to or from a drive */
 struct transfer *spw_transfer_take(struct spw_store *store);
+/*
+ * Have the drive use the memory that the request has for the piece, all of it, as it lies. Return:
+ * false: it cannot, for an address, a length between two runs, or too many of them: to be copied.
+ */
+bool spw_transfer_lay(struct transfer *transfer, const struct piece *piece);
 void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
@@ -461,7 +474,13 @@ void spw_read_verify_next(struct spw_store *store);
 /* store/copy.c */
 uint64_t spw_checksum(const void *bytes, size_t len);
 uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);
-/* @len bytes of what a vector describes, from @offset on, in one run. */
+/* @len bytes of what a vector describes, from @offset on: to and from one run, and their sum. */
 void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);
+void spw_scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len);
+uint64_t spw_checksum_vector(const struct iovec *vector, uint64_t offset, size_t len);
+/* NULL: they are not in one run. */
+void *spw_run_of(const struct iovec *vector, uint64_t offset, size_t len);
+/* From one vector to another, @len bytes from @offset on to its beginning. */
+void spw_regather(const struct iovec *to, const struct iovec *from, uint64_t offset, size_t len);
 
 #endif

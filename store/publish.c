@@ -53,6 +53,7 @@ int spw_publish_open(struct spw_store *store)
 		       spw_store_description(store));
 	store->page->version = SPW_PAGE_VERSION;
 	store->page->size = sizeof(*store->page);
+	store->page->opened_ns = spw_clock_ns();
 	spw_publish(store, true);
 	/* Last: a reader that came before saw no page. */
 	store->page->magic = SPW_PAGE_MAGIC;

@@ -68,6 +68,9 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.cancelled = now(&count->cancelled),
 		.bypasses = now(&count->bypasses),
 		.bytes_trimmed = now(&count->bytes_trimmed),
+		.registered_bytes = now(&count->registered_bytes),
+		.registrations_refused = now(&count->registrations_refused),
+		.transfers_registered = now(&count->transfers_registered),
 	};
 
 	sum_drives(store, &all);

@@ -13,16 +13,42 @@ static int may_write(const struct spw_store *store)
 	return spw_store_owned(store);
 }
 
-static int put(struct spw_store *store, const void *bytes, const struct iovec *vector, uint64_t len,
-	       const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+/* Return: 0, and how many bytes a caller's vector describes; -EINVAL. */
+static int measure(const struct iovec vector[], unsigned count, uint64_t *len)
+{
+	*len = 0;
+	for (unsigned i = 0; vector && i < count; i++) {
+		if (vector[i].iov_len > 0 && !vector[i].iov_base)
+			return spw_error(-EINVAL,
+					 "element %u of the vector has a length but no memory", i);
+		if (__builtin_add_overflow(*len, vector[i].iov_len, len))
+			return spw_error(-EINVAL,
+					 "the vector's lengths add up to more than 64 bits hold");
+	}
+	return 0;
+}
+
+/* @vector: copied if it is one run, else the caller's. */
+static void set_vector(struct spw_request *request, const struct iovec vector[], unsigned count)
+{
+	request->run = vector[0];
+	request->vector = count == 1 ? &request->run : vector;
+}
+
+int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
+		   const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
 	struct spw_request *request;
+	uint64_t len;
 	int rc;
 
 	id->value = 0;
 	if (out)
 		*out = NULL;
-	if (len == 0 || (!bytes && !vector) || (!notify && !out))
+	rc = measure(vector, count, &len);
+	if (rc)
+		return rc;
+	if (len == 0 || (!notify && !out))
 		return spw_error(-EINVAL, "put needs bytes, and a notify or a request to wait for");
 	rc = may_write(store);
 	if (!rc)
@@ -36,9 +62,7 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 		id->value = 0;
 		return -ENOBUFS;
 	}
-	/* The worker only reads through it. */
-	memcpy(&request->bytes, &bytes, sizeof(request->bytes));
-	request->vector = vector;
+	set_vector(request, vector, count);
 	request->len_bytes = len;
 	request->offset_bytes = 0;
 	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
@@ -51,35 +75,28 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	return put(store, bytes, NULL, len, notify, id, out);
+	struct iovec run = {.iov_len = len};
+
+	/* The worker only reads through it. */
+	memcpy(&run.iov_base, &bytes, sizeof(run.iov_base));
+	return spw_store_putv(store, &run, bytes ? 1 : 0, notify, id, out);
 }
 
-int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
-		   const struct spw_notify *notify, spw_object *id, struct spw_request **out)
-{
-	uint64_t len = 0;
-
-	for (unsigned i = 0; vector && i < count; i++) {
-		if (vector[i].iov_len > 0 && !vector[i].iov_base)
-			return spw_error(-EINVAL,
-					 "element %u of the vector has a length but no memory", i);
-		if (__builtin_add_overflow(len, vector[i].iov_len, &len))
-			return spw_error(-EINVAL,
-					 "the vector's lengths add up to more than 64 bits hold");
-	}
-	return put(store, NULL, vector, len, notify, id, out);
-}
-
-int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
-		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
+int spw_store_getv(struct spw_store *store, spw_object id, uint64_t offset,
+		   const struct iovec vector[], unsigned count, enum spw_class cls,
+		   const struct spw_notify *notify, struct spw_request **out)
 {
 	struct spw_request *request;
 	struct object *object;
+	uint64_t len;
 	int rc;
 
 	if (out)
 		*out = NULL;
-	if (len == 0 || !bytes || (!notify && !out) || cls < SPW_URGENT_READ || cls >= SPW_CLASSES)
+	rc = measure(vector, count, &len);
+	if (rc)
+		return rc;
+	if (len == 0 || (!notify && !out) || cls < SPW_URGENT_READ || cls >= SPW_CLASSES)
 		return spw_error(
 			-EINVAL,
 			"get needs memory, a class, and a notify or a request to wait for");
@@ -91,13 +108,21 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 	request = spw_request_take(store, REQUEST_GET, object, notify, out);
 	if (!request)
 		return -ENOBUFS;
-	request->bytes = bytes;
+	set_vector(request, vector, count);
 	request->len_bytes = len;
 	request->offset_bytes = offset;
 	atomic_store_explicit(&request->cls, cls, memory_order_relaxed);
 	SPW_PROBE(get_begin, request, len);
 	spw_store_push(store, &request->message);
 	return 0;
+}
+
+int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
+		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
+{
+	const struct iovec run = {.iov_base = bytes, .iov_len = len};
+
+	return spw_store_getv(store, id, offset, &run, bytes ? 1 : 0, cls, notify, out);
 }
 
 /* ---- Without an object ---- */
@@ -118,7 +143,8 @@ static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64
 	if (!request)
 		return -ENOBUFS;
 	request->offset_bytes = what;
-	request->bytes = bytes;
+	request->vector = NULL;
+	request->run.iov_base = bytes;
 	request->len_bytes = len;
 	spw_store_push(store, &request->message);
 	return 0;
@@ -152,4 +178,14 @@ int spw_store_revive(struct spw_store *store, unsigned drive)
 	int rc = spw_drive_exists(store, drive);
 
 	return rc ? rc : spw_upkeep_run(store, REQUEST_REVIVE, drive, NULL, 0);
+}
+
+int spw_store_register(struct spw_store *store, void *memory, size_t len)
+{
+	return spw_upkeep_run(store, REQUEST_REGISTER, 0, memory, len);
+}
+
+int spw_store_unregister(struct spw_store *store, void *memory)
+{
+	return spw_upkeep_run(store, REQUEST_UNREGISTER, 0, memory, 0);
 }

@@ -75,7 +75,8 @@ enum entry_state {
 	X(KEEP_SMALL, small) X(KEEP_LAST_SCOPE, last_scope) X(KEEP_BACKPRESSURE, backpressure) \
 	X(KEEP_NO_SPACE, no_space) X(KEEP_ERROR, error) X(KEEP_ENTRIES, entries) \
 	X(KEEP_OBSERVED, observed) X(KEEP_BACKWARD, backward) X(KEEP_PLANNED, planned) \
-	X(KEEP_HINT, hint) X(KEEP_CHANGED, changed) X(KEEP_NO_STAGING, no_staging)
+	X(KEEP_HINT, hint) X(KEEP_CHANGED, changed) X(KEEP_NO_STAGING, no_staging) \
+	X(KEEP_WEAR, wear)
 /* clang-format on */
 
 enum keep_reason {

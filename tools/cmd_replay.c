@@ -27,7 +27,7 @@ static struct tool_choice mode = {.names = {"fastest", "budget", "positional", "
 static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
 					    SPW_CACHE_POSITIONAL, SPW_CACHE_SPILL,
 					    SPW_CACHE_OBSERVE};
-static uint64_t budget;
+static uint64_t budget, wear;
 static uint32_t steps = 6, step_number;
 static bool json, verbose;
 
@@ -43,6 +43,8 @@ static const struct tool_option options[] = {
 	{"mode", TOOL_CHOICE, &mode, "MODE",
 	 "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
+	{"wear", TOOL_SIZE, &wear, "SIZE",
+	 "most bytes that are written per day: beyond it tensors are kept (default: no limit)"},
 	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
 	{"step", TOOL_COUNT, &step_number, "N", "which step of the trace (default: the last)"},
 	{"speed", TOOL_NUMBER, &speed, "X", "compute is X times faster (default 1)"},
@@ -123,6 +125,9 @@ static int parse(const struct tool_command *command)
 		return tool_usage_error(command, "--steps=%u: 1 to %u", steps, REPLAY_STEPS_MAX);
 	if ((modes[mode.value] == SPW_CACHE_BUDGET) != (budget > 0))
 		return tool_usage_error(command, "--mode=budget and --budget=SIZE go together");
+	if (wear > 0 && (kept || modes[mode.value] == SPW_CACHE_POSITIONAL))
+		return tool_usage_error(command, "--wear is for modes that limit what is written: "
+						 "not for positional and keep");
 	if (simulated && parse_rates(command) != 0)
 		return TOOL_USAGE;
 	return dip_text ? parse_dip(command) : 0;
@@ -168,6 +173,7 @@ static int open_cache(const struct replay_step *step, struct spw_store *store,
 	opts.min_bytes = replay_scaled(opts.min_bytes, scale.value);
 	opts.staging_bytes = replay_scaled(opts.staging_bytes, scale.value);
 	opts.memory_bytes = replay_scaled(budget, scale.value);
+	opts.wear_bytes_per_day = replay_scaled(wear, scale.value);
 	if (opts.tensors_max < 2 * step->tensors_count)
 		opts.tensors_max = 2 * step->tensors_count;
 	opts.log = tool_log(verbose);

@@ -14,8 +14,8 @@ import operator
 import os
 import re
 import subprocess
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64,
-                    c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int,
+                    c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, Type, Union
 
@@ -68,7 +68,12 @@ StoreOpts = _struct(
 CacheOpts = _struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
-    memory_bytes=c_uint64, trace=c_void_p)
+    memory_bytes=c_uint64, trace=c_void_p, wear_bytes_per_day=c_uint64, wear_years=c_double,
+    endurance_bytes=c_uint64)
+WearStruct = _struct(
+    "spw_wear", size=c_size_t, basis=c_int, has_health=c_bool, percentage_used=c_uint32,
+    life_bytes=c_double, left_bytes=c_double, bytes_per_day=c_double, years=c_double,
+    reason=c_char * 256)
 Offer = _struct("spw_offer", storage_key=c_uint64, storage_version=c_uint64, storage_bytes=c_void_p,
                 storage_len_bytes=c_uint64, offset_bytes=c_uint64, len_bytes=c_uint64,
                 owner=c_uint64)
@@ -120,6 +125,7 @@ _PROTOTYPES = {
     "spw_wipe_opts_init": (None, [POINTER(WipeOpts), c_size_t]),
     "spw_wipe": (c_int, [_PATHS, c_uint, POINTER(WipeOpts)]),
     "spw_probe": (c_int, [c_char_p, POINTER(ProbeInfoStruct)]),
+    "spw_wear": (c_int, [c_char_p, c_double, c_double, c_double, POINTER(WearStruct), c_size_t]),
     "spw_tune_read": (c_int, [c_char_p, _PATHS, c_uint, POINTER(Log), POINTER(Tune), c_size_t]),
     "spw_store_opts_init": (None, [POINTER(StoreOpts), c_size_t]),
     "spw_store_open": (c_int, [_PATHS, c_uint, POINTER(StoreOpts), _HANDLE]),
@@ -163,12 +169,14 @@ _PROTOTYPES = {
     "spw_state_close": (None, [c_void_p]),
     "spw_state_add": (
         c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
+    "spw_state_add_transient": (c_int, [c_void_p, c_char_p, c_uint64, POINTER(c_uint32)]),
     "spw_state_attach": (c_int, [c_void_p]),
     "spw_state_attached": (c_int, [c_void_p, _NUMBER]),
     "spw_state_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "spw_state_pass": (c_int, [c_void_p, POINTER(c_uint32), c_uint32]),
     "spw_state_take": (c_int, [c_void_p, c_uint32, _HANDLE]),
     "spw_state_give": (c_int, [c_void_p, c_uint32, c_bool]),
+    "spw_state_clear": (c_int, [c_void_p, c_uint32]),
     "spw_state_commit": (c_int, [c_void_p, c_uint64, c_char_p, c_size_t, c_bool]),
     "spw_state_commit_release": (c_int, [c_void_p]),
     "spw_state_committed": (c_int, [c_void_p, Each, c_void_p]),

@@ -16,6 +16,7 @@ from . import _library
 from ._handle import Handle
 from ._library import Size, blocking, check, fast, to_dataclass
 from .store import Path, Store, choice
+from .wear import Cap, cap_of
 
 _log = logging.getLogger("spillway")
 
@@ -151,6 +152,12 @@ class CacheStats(DeviceStats, _HostStats):
     ``entries``, ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and
     ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
 
+    bytes_kept_wear: int
+    tensors_kept_wear: int
+    wear_bytes_per_day: int
+    plans_limited: int
+    plan_bytes_written_max: int
+
     @property
     def stall_seconds(self) -> float:
         """Time that the backward pass waited for drives."""
@@ -188,6 +195,8 @@ class Cache(Handle):
         memory_bytes: Optional[Size] = None,
         record: Optional[Path] = None,
         record_model: str = "",
+        wear: Optional[Cap] = None,
+        endurance_bytes: Size = 0,
     ) -> None:
         self._recorder = c_void_p()
         opts = _library.options(_library.CacheOpts)
@@ -198,6 +207,9 @@ class Cache(Handle):
         for name, value in lengths.items():
             if value is not None:
                 setattr(opts, name, _library.size(name, value))
+        if wear is not None:
+            opts.wear_bytes_per_day, opts.wear_years = cap_of(wear)
+        opts.endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
         if store is None and mode != "observe":
             raise ValueError('a store is needed, except in mode "observe"')
         handle = c_void_p()

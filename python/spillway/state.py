@@ -130,6 +130,13 @@ class State(Handle):
                         byref(record)))
         return record.value
 
+    def add_transient(self, name: str, len_bytes: int) -> int:
+        """Declare a record that no commit has, before attach(): as add()."""
+        record = c_uint32()
+        len_bytes = number("len_bytes", len_bytes, 64)
+        check(self.call(fast.spw_state_add_transient, name.encode(), len_bytes, byref(record)))
+        return record.value
+
     def attach(self) -> bool:
         """All records are declared: take up what is committed.
 
@@ -186,6 +193,13 @@ class State(Handle):
         :raises SpillwayError: EINVAL it is not taken
         """
         check(self.call(blocking.spw_state_give, record, changed))
+
+    def clear(self, record: int) -> None:
+        """Its bytes are zero, and nothing is read or written for it. Waits for what is under way.
+
+        :raises SpillwayError: EINVAL there is no such record; EBUSY it is taken
+        """
+        check(self.call(blocking.spw_state_clear, record))
 
     def commit(self, number: int, extra: bytes, keep_previous: bool = False) -> None:
         """Make all records durable as they are now.

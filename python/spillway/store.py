@@ -125,6 +125,9 @@ class StoreStats:
     bypasses: int
     timeouts: int
     bytes_trimmed: int
+    registered_bytes: int
+    registrations_refused: int
+    transfers_registered: int
 
 
 @dataclasses.dataclass(frozen=True)

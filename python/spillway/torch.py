@@ -34,6 +34,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Optional, Sequence, Set,
                     TextIO, Tuple, Union)
@@ -51,6 +52,7 @@ from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
 from .report import Progress, hints_of, table_of
 from .store import Path, Store, choice
+from .wear import Cap
 
 if TYPE_CHECKING:
     from ._ranks import newest_of_all
@@ -93,7 +95,7 @@ class Offload(contextlib.ContextDecorator):
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
-                 progress: Union[bool, TextIO] = False) -> None:
+                 progress: Union[bool, TextIO] = False, endurance_bytes: int = 0) -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -104,6 +106,8 @@ class Offload(contextlib.ContextDecorator):
         store = cache.store
         self._drives_before = [] if store is None else store.drive_stats()
         self._store_before = None if store is None else store.stats()
+        self._since = time.monotonic()
+        self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
         self._progress: Optional[Progress] = None
@@ -410,10 +414,11 @@ class Offload(contextlib.ContextDecorator):
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None) -> None:
-        """Print a table of what the cache and the drives did since offload() was called, to
-        standard output or a file."""
+        """Print a table of what the cache and the drives did since offload() was called, how much
+        that wears the drives, and hints, to standard output or a file."""
         stats, store = self.stats(), self._session.cache.store
-        table = table_of(stats, store, self._drives_before, self.device_stats())
+        table = table_of(stats, store, self._drives_before, self.device_stats(),
+                         time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
         print("\n".join([table, *hints]), file=file or sys.stdout)
 
@@ -535,6 +540,8 @@ def offload(
     rank: Optional[int] = None,
     record: Optional[Path] = None,
     progress: Union[bool, TextIO] = False,
+    wear: Optional[Cap] = None,
+    endurance_bytes: Size = 0,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
@@ -561,11 +568,19 @@ def offload(
     :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
         (standard error)
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
+    :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
+        drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
+        log says so once. Plans need no more than what a step's own time gives, with an hour's worth
+        for what is not planned
+    :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB" of a
+        drive of 600 TBW); default: by what its health page says is written and used, which it takes
+        root to read. report() says how long the drives last
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials
     :raises SpillwayError: the store is closed; no memory
     """
     _check_arguments(model, mode, budget_bytes)
+    endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now
@@ -574,9 +589,10 @@ def offload(
     try:
         cache = Cache(opened, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
                       prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
-                      record_model=type(model).__name__)
+                      record_model=type(model).__name__, wear=wear,
+                      endurance_bytes=endurance_bytes)
     except BaseException:
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, exclude, own, progress)
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes)

@@ -247,6 +247,26 @@ else
     skip "an unprivileged user cannot reach $SPILLWAY"
 fi
 
+begin "root in a container whose device cgroup forbids the drive"
+cgroup=/sys/fs/cgroup/devices/spillway-test-$$
+in_cgroup() {
+    bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$cgroup" "$@"
+}
+if mkdir "$cgroup" 2>/dev/null && [ -e "$cgroup/devices.deny" ]; then
+    on_exit rmdir "$cgroup"
+    echo "b $((16#$(stat -c %t "$three"))):$((16#$(stat -c %T "$three"))) rwm" >"$cgroup/devices.deny"
+    refuses 1 "$three" in_cgroup "$SPILLWAY" format --devices "$three"
+    expect_output "no permission to" "device cgroup" "--device (docker, podman)"
+    expect_no_output "run as root"
+    unchanged "$three" expect_exit 1 in_cgroup "$SPILLWAY" probe "$three"
+    expect_output "device cgroup"
+    expect_no_output "$three: $three" "run as root"
+    refuses 1 "$three" in_cgroup "$SPILLWAY" bench --filename="$three" --rw=read --size=1m
+    expect_output "device cgroup"
+else
+    skip "no device cgroup (version 1) can be made here"
+fi
+
 begin "a write-protected drive"
 blockdev --setro "$three"
 on_exit blockdev --setrw "$three"

@@ -160,6 +160,15 @@ for command in "replay --bandwidth 4GB" plan; do
     json "d['model'].startswith('\x1b[2Jfour <layers>')"
 done
 
+begin "a cap on wear: no step writes more than its own time's share of a day"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --json
+json "d['steps'][-1]['bytes_written'] > 5e12 / 86400 * d['steps'][-1]['step_seconds']"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --wear 5TB --json
+json "all(0 < s['bytes_written'] <= 5e12 / 86400 * s['step_seconds'] for s in d['steps'][2:])"
+expect_output "the drives are worn by no more than 5000 GB a day"
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 4GB --wear 5TB --mode positional
+expect_exit 2 "$SPILLWAY" replay "$trace" --wear 5TB --mode keep
+
 begin "simulated time: the same result every time, whatever the machine does"
 "$SPILLWAY" replay "$trace" --bandwidth 300MB --mode spill --json >"$TEST_TMP/first"
 "$SPILLWAY" replay "$trace" --bandwidth 300MB --mode spill --json >"$TEST_TMP/second"

@@ -18,6 +18,7 @@
 #include <spillway/engine.h>
 #include <spillway/store.h>
 
+#include "tools/ui/tool.h"
 #include "util/histogram.h"
 
 #define BENCH_NAME_BYTES     64
@@ -97,6 +98,7 @@ bool bench_option_is_flag(const char *name);
 /* What cannot be said of one option alone. Return: 0; -EINVAL. */
 int bench_job_check(const struct bench_job *job);
 
+void bench_options_each(tool_show *show, void *context);
 void bench_options_print(FILE *out);
 
 const char *bench_rw_name(uint32_t rw);

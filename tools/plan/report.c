@@ -7,19 +7,12 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-#define DAY_SECONDS  86400.0
-#define YEAR_SECONDS (365.25 * DAY_SECONDS)
-
 static const char *const curve_names[CURVE_LINES] = {"keep", "recompute selectively",
 						     "recompute all", "offload"};
 
 #define RATE_TEXT(rate)                                       \
 	((rate) < 1e8 ? TOOL_SHORT("%.1f MB/s", (rate) / 1e6) \
 		      : TOOL_SHORT("%.2f GB/s", (rate) / 1e9))
-#define SPAN_TEXT(seconds)                                                              \
-	((seconds) < 2 * DAY_SECONDS ? TOOL_SHORT("%.1f hours", (seconds) / 3600)       \
-	 : (seconds) < YEAR_SECONDS  ? TOOL_SHORT("%.1f days", (seconds) / DAY_SECONDS) \
-				     : TOOL_SHORT("%.1f years", (seconds) / YEAR_SECONDS))
 
 /* ---- Text ---- */
 
@@ -56,6 +49,25 @@ static void print_drives(const struct plan_report *report, FILE *out)
 			      report->planned.tensors_spilled);
 }
 
+/* Wear, before anybody has spent it. */
+static void print_wear(const struct plan_report *report, FILE *out)
+{
+	const struct model_life *life = report->has_model ? &report->life_planned : &report->life;
+
+	(void)fprintf(out, "Wear of the drives\n");
+	if (report->has_model && life->bytes_per_day <= 0) {
+		(void)fprintf(out, "  as planned              nothing is written\n");
+		return;
+	}
+	(void)fprintf(out, "  %s             %s to %u drive%s\n",
+		      report->has_model ? "as planned" : "at that rate",
+		      TOOL_PER_DAY(life->bytes_per_day), report->drives,
+		      report->drives == 1 ? "" : "s");
+	(void)fprintf(
+		out, "  they last               %s, if each may be written %.3g TB (--endurance)\n",
+		TOOL_SPAN(life->rated_seconds), report->drive_endurance_bytes / 1e12);
+}
+
 static void print_life(const struct plan_report *report, FILE *out)
 {
 	const struct model_life *all = &report->life, *planned = &report->life_planned;
@@ -75,10 +87,10 @@ static void print_life(const struct plan_report *report, FILE *out)
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(rows); i++) {
 		const char *as_planned =
-			rows[i].planned > 0 ? SPAN_TEXT(rows[i].planned) : "no writes";
+			rows[i].planned > 0 ? TOOL_SPAN(rows[i].planned) : "no writes";
 
 		/* NULL ends the row. */
-		tool_table_row(table, rows[i].what, SPAN_TEXT(rows[i].all),
+		tool_table_row(table, rows[i].what, TOOL_SPAN(rows[i].all),
 			       report->has_model ? as_planned : NULL);
 	}
 	tool_table_end(table, out);
@@ -108,6 +120,7 @@ void plan_report_print(const struct plan_report *report, FILE *out)
 	if (report->has_model)
 		print_model(report, out);
 	print_drives(report, out);
+	print_wear(report, out);
 	print_life(report, out);
 	if (report->has_model)
 		print_curve(report, out);
@@ -117,9 +130,10 @@ void plan_report_print(const struct plan_report *report, FILE *out)
 
 static json_t *json_life(const struct model_life *life)
 {
-	return json_pack("{s:f, s:f, s:f}", "rated_seconds", life->rated_seconds,
-			 "write_amplification_1_seconds", life->sequential_seconds,
-			 "retention_1_day_seconds", life->retention_seconds);
+	return json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_day", life->bytes_per_day,
+			 "rated_seconds", life->rated_seconds, "write_amplification_1_seconds",
+			 life->sequential_seconds, "retention_1_day_seconds",
+			 life->retention_seconds);
 }
 
 static json_t *json_curve(const struct plan_report *report)

@@ -23,6 +23,7 @@
 
 #include <spillway/plan.h>
 
+#include "tools/plan/model.h"
 #include "tools/replay/step.h"
 
 #define PLAN_TRACE_RATES_MAX 16u
@@ -33,7 +34,7 @@ struct plan_trace_rate {
 	struct spw_plan_result fastest, positional;
 	struct spw_plan_result budgets[PLAN_TRACE_BUDGETS];
 	/* of the drives as rated, by what fastest writes; 0: nothing is written */
-	double life_seconds;
+	struct model_life life;
 };
 
 struct plan_trace_report {
