@@ -101,7 +101,7 @@ int spw_check(const char *const paths[], unsigned count, struct spw_store_info *
 
 	if (rc != 0)
 		return rc;
-	rc = spw_candidates_examine(paths, count, true, NULL, &candidates);
+	rc = spw_candidates_examine(paths, count, true, NULL, NULL, &candidates);
 	for (unsigned i = 0; candidates && drives && i < count; i++)
 		fill_drive(&candidates[i],
 			   (struct spw_drive_info *)((char *)drives + i * drive_size), drive_size);

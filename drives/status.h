@@ -19,7 +19,7 @@
 #include <spillway/status.h>
 
 #define SPW_PAGE_MAGIC   UINT64_C(0x736b6e6177777073)
-#define SPW_PAGE_VERSION 2u
+#define SPW_PAGE_VERSION 3u
 
 struct spw_status_page {
 	uint64_t magic;
@@ -38,7 +38,7 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 		       offsetof(struct spw_status_page, revive) == 24 &&
 		       offsetof(struct spw_status_page, refreshed_ns) == 32 &&
 		       offsetof(struct spw_status_page, status) == 40 &&
-		       sizeof(struct spw_status_page) == 28184,
+		       sizeof(struct spw_status_page) == 28208,
 	       "of another layout is another version");
 
 /**

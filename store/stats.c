@@ -68,6 +68,9 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.cancelled = now(&count->cancelled),
 		.bypasses = now(&count->bypasses),
 		.bytes_trimmed = now(&count->bytes_trimmed),
+		.chunks_single = now(&count->chunks_single),
+		.reads_switched = now(&count->reads_switched),
+		.drives_missing = store->assembly.missing,
 	};
 
 	sum_drives(store, &all);

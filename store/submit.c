@@ -13,8 +13,25 @@ static int may_write(const struct spw_store *store)
 	return spw_store_owned(store);
 }
 
+/* Two copies, where there are two drives with room; else one, which is better than none. */
+static int create(struct spw_store *store, uint64_t len, unsigned copies, spw_object *id)
+{
+	uint64_t blocks = spw_blocks_of(store, len);
+	int rc = -ENOSPC;
+
+	if (copies == 2 && store->drive_count - store->drives_retired >= 2)
+		rc = spw_object_create(store, len, 2, 2 * blocks, id);
+	if (rc != -ENOSPC)
+		return rc;
+	rc = spw_object_create(store, len, 1, blocks, id);
+	if (rc == 0 && copies == 2)
+		spw_single_note(store, len);
+	return rc;
+}
+
 static int put(struct spw_store *store, const void *bytes, const struct iovec *vector, uint64_t len,
-	       const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+	       unsigned copies, const struct spw_notify *notify, spw_object *id,
+	       struct spw_request **out)
 {
 	struct spw_request *request;
 	int rc;
@@ -24,9 +41,11 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 		*out = NULL;
 	if (len == 0 || (!bytes && !vector) || (!notify && !out))
 		return spw_error(-EINVAL, "put needs bytes, and a notify or a request to wait for");
+	if (copies < 1 || copies > 2)
+		return spw_error(-EINVAL, "%u copies: there can be 1 or 2", copies);
 	rc = may_write(store);
 	if (!rc)
-		rc = spw_object_create(store, len, id);
+		rc = create(store, len, copies, id);
 	if (rc)
 		return rc;
 	request = spw_request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value], notify,
@@ -51,7 +70,13 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	return put(store, bytes, NULL, len, notify, id, out);
+	return put(store, bytes, NULL, len, 1, notify, id, out);
+}
+
+int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len, unsigned copies,
+			 const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+{
+	return put(store, bytes, NULL, len, copies, notify, id, out);
 }
 
 int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
@@ -67,7 +92,7 @@ int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigne
 			return spw_error(-EINVAL,
 					 "the vector's lengths add up to more than 64 bits hold");
 	}
-	return put(store, NULL, vector, len, notify, id, out);
+	return put(store, NULL, vector, len, 1, notify, id, out);
 }
 
 int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,

@@ -17,6 +17,7 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 	transfer->bounce = NULL;
 	transfer->direct = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->unsummed = false;
+	transfer->switched = false;
 	return transfer;
 }
 

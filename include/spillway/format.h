@@ -113,6 +113,10 @@ struct spw_commit_info {
 	uint32_t objects;
 	bool has_previous; /* the commit before is still held: a crash of others may ask for it */
 	uint64_t previous; /* its number */
+	/* of an open store alone: */
+	bool mirrored;        /* it has a mirror: its description has two copies */
+	uint64_t runs;        /* of bytes, in all its objects: chunks, or parts of them */
+	uint64_t runs_single; /* of these, how many have one copy alone */
 };
 
 SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);

@@ -188,6 +188,20 @@ SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector
 			      struct spw_request **request);
 
 /**
+ * spw_store_put_copies - the same as spw_store_put(), on two drives
+ * @copies:  1; 2: every chunk is written to two different drives, each found as the one is
+ *
+ * A get reads the copy whose drive will probably be first, and the other one where that does not
+ * serve; either is verified. Where fewer than two drives in service have room, what is put has one
+ * copy alone, which is logged and counted (chunks_single).
+ *
+ * Return: as spw_store_put(); -EINVAL @copies.
+ */
+SPW_EXPORT int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len,
+				    unsigned copies, const struct spw_notify *notify,
+				    spw_object *object, struct spw_request **request);
+
+/**
  * spw_store_get - begin to read @len bytes of an object from @offset on
  * @cls:  SPW_URGENT_READ, SPW_PREFETCH or SPW_BACKGROUND
  *
@@ -281,6 +295,9 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
 
 /* ---- Durable objects ---- */
 
+#define SPW_COMMIT_KEEP_PREVIOUS 1u
+#define SPW_COMMIT_MIRRORED      2u
+
 /**
  * spw_store_commit - make a set of objects durable, in place of the set committed before
  * @objects:        their puts have ended well; in the order in which they are to be found again.
@@ -288,14 +305,19 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  * @number:         the caller's name for it, at most SPW_COMMIT_NUMBER_MAX: a step. Above that of
  *                  the commit before
  * @record:         any bytes that belong to it, up to SPW_COMMIT_RECORD_BYTES_MAX; NULL: none
- * @keep_previous:  the set before stays durable, too, until spw_store_commit_release(): for one of
- *                  several processes that commit the same step each for itself. Where one is kept
- *                  already, that one stays, and the last is replaced: others have not got it
+ * @flags:          0, or of SPW_COMMIT_*. KEEP_PREVIOUS: the set before stays durable, too, until
+ *                  spw_store_commit_release(): for one of several processes that commit the same
+ *                  step each for itself. Where one is kept already, that one stays, and the last is
+ *                  replaced: others have not got it. MIRRORED: the set's description gets two
+ *                  copies also where none of the objects has
  *
  * Writes out the drives' volatile caches, then the set's description, then, on every drive, the
  * block that names it. A crash at any point leaves the set before or this one, complete. Blocks
  * until then; other threads may use the store meanwhile. No blocks of a committed object are used
  * again before a later commit is durable, so the partition has to have room for both.
+ *
+ * Where all objects have two copies, one drive may fail at any moment: the commit is made without
+ * it, and the partition can be opened without it.
  *
  * One commit at a time: not from two threads at once.
  *
@@ -308,8 +330,7 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  * least that; the blocks of all stay until a commit succeeds.
  */
 SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
-				uint64_t number, const void *record, size_t len,
-				bool keep_previous);
+				uint64_t number, const void *record, size_t len, unsigned flags);
 
 /*
  * The previous commit, if it was kept, is not needed any more: it is made unfindable, then its
@@ -399,6 +420,9 @@ struct spw_store_stats {
 	uint64_t bypasses; /* times a higher class went first */
 	uint64_t timeouts; /* transfers that missed their deadline */
 	uint64_t bytes_trimmed;
+	uint64_t chunks_single;  /* of two copies one alone: no second drive had room */
+	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
+	uint32_t drives_missing; /* of the store, when it was opened */
 };
 
 struct spw_drive_stats {

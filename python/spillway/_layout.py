@@ -158,15 +158,19 @@ def _checked(given_bytes: Optional[int], longest: int, state_bytes: int, arena_b
     return given_bytes
 
 
-def check_room(store: Store, total_bytes: int) -> None:
+def check_room(store: Store, total_bytes: int, copies: int) -> None:
     """As far as can be told before anything is declared: a commit stays until the next is durable,
-    so there is room for every record twice.
+    so there is room for every record twice, in each of its copies; in one, if drives are missing.
 
     :raises SpillwayError: ENOSPC there is not; says how many bytes are missing
     """
-    missing = 2 * total_bytes - store.stats().capacity_bytes
+    stats = store.stats()
+    if stats.drives_missing or stats.drives_retired:
+        copies = 1
+    total_bytes *= copies
+    missing = 2 * total_bytes - stats.capacity_bytes
     if missing > 0:
         raise SpillwayError(
             errno.ENOSPC, f"the store is too small by {missing} bytes: the optimizer's records are "
-            f"{total_bytes} bytes, and there must be room for them twice, since a commit stays "
+            f"{total_bytes} bytes{' in two copies' if copies == 2 else ''}, and there must be room for them twice, since a commit stays "
             "until the next is durable. Give it more drives")
