@@ -234,7 +234,8 @@ int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 		rc = spw_commits_look(&assembly, partition, NULL, &found);
 	if (rc == 0)
 		slot = spw_commits_newest(&found);
-	if (rc == 0 && assembly.missing > 0 && !spw_commits_may_lack(&found))
+	/* Whether it is whole without them, who opens it is told. */
+	if (rc == 0 && assembly.missing > 0 && slot < 0)
 		rc = spw_assembly_missing_error(&assembly);
 	else if (rc == 0 && found.forked)
 		rc = spw_commits_forked_error(&assembly, &found);

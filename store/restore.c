@@ -123,24 +123,45 @@ static int read_piece(const struct spw_store *store, const struct spw_commit *co
 				 (unsigned long long)commit->number, store->assembly.missing_words);
 	if (piece->start_block >= drive->blocks_total ||
 	    len / store->block_bytes > drive->blocks_total - piece->start_block)
-		return damaged_error(store, commit, "it lies beyond the end of a drive");
+		return spw_error(-EBADMSG, "%s: it lies beyond its end",
+				 spw_device_path(drive->device));
 	buf = spw_device_buffer(drive->device, len);
 	if (!buf)
 		return -ENOMEM;
 	rc = spw_device_pread(drive->device, buf, len,
 			      drive->base_bytes + piece->start_block * store->block_bytes);
 	if (rc == 0 && spw_checksum(buf, piece->len_bytes) != piece->checksum)
-		rc = damaged_error(store, commit, spw_device_path(drive->device));
+		rc = spw_error(-EBADMSG, "%s: other bytes than were written",
+			       spw_device_path(drive->device));
 	if (rc == 0)
 		memcpy(to, buf, piece->len_bytes);
 	free(buf);
 	return rc;
 }
 
+/* Either copy of it. */
+static int read_run(const struct spw_store *store, const struct spw_commit *commit,
+		    const struct spw_commit_piece *pieces, uint8_t *to)
+{
+	bool second = commit->mirrored && position_of(store, &pieces[1]) != DRIVE_NONE;
+	int rc;
+
+	if (second && position_of(store, &pieces[0]) == DRIVE_NONE)
+		return read_piece(store, commit, &pieces[1], to);
+	rc = read_piece(store, commit, &pieces[0], to);
+	if (rc == 0 || rc == -ENOMEM || !second)
+		return rc;
+	spw_log(&store->opts.log, SPW_LOG_WARNING,
+		"one copy of the description of commit %llu does not serve: %s",
+		(unsigned long long)commit->number, spw_last_error());
+	return read_piece(store, commit, &pieces[1], to);
+}
+
 static int read_manifest(const struct spw_store *store, const struct spw_commit *commit,
 			 uint8_t **bytes, struct spw_manifest *manifest)
 {
 	uint8_t *at;
+	char words[256];
 	const char *why;
 	int rc = 0;
 
@@ -148,17 +169,12 @@ static int read_manifest(const struct spw_store *store, const struct spw_commit 
 	if (!at)
 		return -ENOMEM;
 	for (uint32_t i = 0; rc == 0 && i < commit->piece_count; i += commit->mirrored ? 2 : 1) {
-		rc = read_piece(store, commit, &commit->pieces[i], at);
-		if (rc && rc != -ENOMEM && commit->mirrored) {
-			spw_log(&store->opts.log, SPW_LOG_WARNING,
-				"one copy of the description of commit %llu does not serve: %s",
-				(unsigned long long)commit->number, spw_last_error());
-			rc = read_piece(store, commit, &commit->pieces[i + 1], at);
-		}
+		rc = read_run(store, commit, &commit->pieces[i], at);
 		at += commit->pieces[i].len_bytes;
 	}
+	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (rc)
-		return rc;
+		return rc == -EBADMSG ? damaged_error(store, commit, words) : rc;
 	rc = spw_manifest_decode(*bytes, commit->manifest_bytes, &store->commits->place, commit,
 				 manifest, &why);
 	return rc ? damaged_error(store, commit, why) : 0;

@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/scrub.h"
 #include "util/util.h"
 
 static struct tool_devices devices;
-static bool json;
+static bool json, scrub;
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "all drives of the store, in any order; \\, is a comma in a name"},
+	{"scrub", TOOL_FLAG, &scrub, NULL,
+	 "read every byte that is committed, and mend what is bad"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
@@ -81,7 +84,10 @@ static int check(const struct tool_command *command)
 	struct spw_drive_info *drives;
 	int result = tool_check_store(&devices, &info, &drives), code = TOOL_DONE;
 
-	if (result < 0)
+	/* With a mirror a drive may be missing. */
+	if (scrub && info.partitions > 0)
+		code = tool_scrub(command, &devices, info.partitions, json);
+	else if (result < 0)
 		code = report_faults(command, result, drives);
 	else if (json)
 		code = print_json(&info, drives);
@@ -94,12 +100,19 @@ static int check(const struct tool_command *command)
 const struct tool_command command_check = {
 	.name = "check",
 	.summary = "verify the superblocks of a store and that its drives belong together",
-	.synopsis = "--devices A,B,... [--json]",
+	.synopsis = "--devices A,B,... [--scrub] [--json]",
 	.description = "Reads and verifies both superblock copies of every drive. Exits with 0\n"
 		       "when the store can be opened (and names drives that have one good copy\n"
-		       "left), else with 1 and what is wrong, of every drive. Reads only.\n",
+		       "left), else with 1 and what is wrong, of every drive. Reads only.\n"
+		       "\n"
+		       "With --scrub it reads and verifies every copy of what is committed, in\n"
+		       "all partitions, none of which may be open. A bad copy is written again\n"
+		       "from the good one. Exits with 0 when all is good now, 1 when something is\n"
+		       "lost or cannot be written again, or it was interrupted, 3 when a process\n"
+		       "has a partition open.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
-		    "  spillway check --devices a.img,b.img --json\n",
+		    "  spillway check --devices a.img,b.img --json\n"
+		    "  spillway check --devices a.img,b.img --scrub\n",
 	.action = check,
 	.none_named = tool_no_drives,
 	.options = options,

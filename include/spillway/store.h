@@ -369,6 +369,37 @@ SPW_EXPORT int spw_store_committed_record(struct spw_store *store, void *record,
 SPW_EXPORT int spw_store_committed_objects(struct spw_store *store, spw_object objects[],
 					   uint64_t lens[], uint32_t count);
 
+/* What a scrub found on a drive. */
+struct spw_scrub_drive {
+	uint64_t copies, bytes; /* read */
+	uint64_t copies_bad, copies_repaired;
+};
+
+struct spw_scrub {
+	size_t size;
+	uint64_t runs;        /* of bytes: chunks, or parts of them */
+	uint64_t runs_single; /* of these, how many have one copy alone */
+	uint64_t runs_lost;   /* of which no copy is good, or there */
+	struct spw_scrub_drive drive[SPW_DRIVES_MAX];
+};
+
+/**
+ * spw_store_scrub - read and verify every copy of what is committed, and mend bad ones
+ * @go_on:  may be NULL; called in between, in any thread, one at a time; false ends it
+ * @found:  set, whatever this returns
+ *
+ * A bad copy is written again, where it lies, with the bytes of the good one. Of a store that was
+ * opened to be read only, too: what is committed does not change. Right after the store was opened:
+ * nothing else may be under way. All drives are read at the same time.
+ *
+ * Return: 0 all is good now; -EBADMSG something is not, which the log names; -ENODATA nothing is
+ * committed; -ECANCELED; -ENOMEM; -EPERM in a child of fork(2).
+ */
+SPW_EXPORT int spw_store_scrub(struct spw_store *store,
+			       bool (*go_on)(void *context, uint64_t done_bytes,
+					     uint64_t all_bytes),
+			       void *context, struct spw_scrub *found, size_t size);
+
 /**
  * spw_store_trim - tell the drives that can which blocks of the partition are free (discard)
  *

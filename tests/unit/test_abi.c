@@ -44,6 +44,8 @@ static const struct {
 	ABI(struct spw_notify, context, 8, 16),
 	ABI(struct spw_store_stats, drives_missing, 248, 256),
 	ABI(struct spw_drive_stats, full, 424, 432),
+	ABI(struct spw_scrub_drive, copies_repaired, 24, 32),
+	ABI(struct spw_scrub, drive, 32, 2080),
 	ABI(struct spw_status, drive, 520, 28168),
 	ABI(struct spw_status_name, partition, 40, 44),
 	ABI(struct spw_state_opts, copies, 40, 48),

@@ -461,7 +461,7 @@ CASE_WITH(test_refused_without_a_mirror, NULL, tear_down)
 	assert_ok(commit_copies(1, 1, 1));
 	close_store();
 	assert_int_equal(open_mask(3), -ENXIO);
-	assert_int_equal(spw_committed(paths, 2, 0, &info, sizeof(info)), -ENXIO);
+	assert_ok(spw_committed(paths, 2, 0, &info, sizeof(info)));
 	/* Half of it has no mirror. */
 	assert_ok(open_mask(all()));
 	assert_ok(commit_copies(2, 2, 2));
@@ -727,6 +727,130 @@ CASE_WITH(test_slots_that_nobody_can_read, NULL, tear_down)
 	assert_int_equal(verify(), 2);
 	close_store();
 	assert_int_equal(open_mask(1), -ENXIO);
+}
+
+/* ---- Scrub ---- */
+
+static bool stop_at_once(void *context, uint64_t done_bytes, uint64_t all_bytes)
+{
+	(void)context;
+	assert_in_range(done_bytes, 1, all_bytes);
+	return false;
+}
+
+/* Of every block in which something lies the copies on one drive are made bad. */
+static void spoil(unsigned drive)
+{
+	static const uint8_t junk[4096] = {1};
+
+	for (uint64_t at = SPW_LAYOUT_RESERVED_BYTES; at < 2 * SPW_LAYOUT_RESERVED_BYTES;
+	     at += 4096)
+		sim_drive_write(&sim_drives[drive], at, junk, sizeof(junk));
+}
+
+static uint64_t bad(const struct spw_scrub *found)
+{
+	return found->drive[0].copies_bad + found->drive[1].copies_bad;
+}
+
+static uint64_t repaired(const struct spw_scrub *found)
+{
+	return found->drive[0].copies_repaired + found->drive[1].copies_repaired;
+}
+
+CASE_WITH(test_scrub_mends, NULL, tear_down)
+{
+	struct spw_scrub found;
+
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -ENODATA);
+	assert_ok(commit_step(1));
+	assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+	assert_true(bad(&found) == 0 && found.runs_single == 0);
+	assert_int_equal(found.drive[0].copies, found.runs);
+	assert_int_equal(found.drive[1].copies, found.runs);
+	assert_int_equal(spw_store_scrub(store, stop_at_once, NULL, &found, sizeof(found)),
+			 -ECANCELED);
+	close_store();
+	for (unsigned drive = 0; drive < 2; drive++) {
+		spoil(drive);
+		assert_ok(open_these(3, SPW_COMMIT_NEWEST, true));
+		assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+		assert_int_equal(found.drive[drive].copies_bad, found.runs);
+		assert_true(bad(&found) == repaired(&found) && found.runs_lost == 0);
+		assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+		assert_int_equal(bad(&found), 0);
+		close_store();
+		/* Each is whole by itself. */
+		assert_int_equal(found_with(1u << drive), 1);
+	}
+}
+
+CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
+{
+	struct spw_scrub found;
+
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_ok(commit_step(1));
+	spoil(0);
+	spoil(1);
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
+	expect_words("are lost");
+	assert_int_equal(found.runs_lost, found.runs);
+	assert_true(repaired(&found) == 0 && bad(&found) == 2 * found.runs);
+	close_store();
+	/* What cannot be written again stays bad, and the other copy good. */
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_ok(commit_step(1));
+	spoil(1);
+	sim_drives[1].failing[SPW_WRITE] =
+		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
+	assert_true(found.runs_lost == 0 && repaired(&found) == 0);
+	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
+	/* Without a mirror all is read, and nothing can be mended. */
+	assert_ok(commit_copies(2, 1, 2));
+	spoil(0);
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
+	assert_int_equal(found.runs_lost, found.drive[0].copies);
+	assert_int_equal(found.runs_single, found.runs);
+}
+
+/* Power is cut at each event of a repair: the good copy is good, and the next scrub mends the rest. */
+CASE_WITH(test_cut_in_scrub, NULL, tear_down)
+{
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {
+		uint64_t point = 0;
+		bool cut = true;
+
+		while (cut) {
+			struct spw_scrub found;
+			int rc;
+
+			make_drives(2, units[unit]);
+			assert_ok(open_mask(3));
+			assert_ok(commit_step(1));
+			close_store();
+			spoil(1);
+			assert_ok(open_mask(3));
+			sim_events = 0;
+			sim_cut_at = ++point;
+			rc = spw_store_scrub(store, NULL, NULL, &found, sizeof(found));
+			cut = sim_events >= point;
+			close_store();
+			power_on();
+			assert_true(rc == 0 || cut);
+			assert_int_equal(found_with(3), 1);
+			assert_ok(open_mask(3));
+			assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+			close_store();
+			assert_int_equal(found_with(2), 1);
+		}
+		assert_in_range(point, 10, 100);
+	}
 }
 
 static int take_seed(void **state)

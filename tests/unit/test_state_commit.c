@@ -515,7 +515,7 @@ STATE_CASE(test_a_store_that_is_too_small_says_by_how_much)
 STATE_CASE(test_a_mirror_needs_room_for_two_copies)
 {
 	struct spw_state_opts opts;
-		uint64_t missing, single;
+	uint64_t missing, single;
 
 	fake.drives = 3;
 	fake.capacity = 0;
