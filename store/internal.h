@@ -486,6 +486,8 @@ void spw_write_submit(struct spw_request *request);
 /* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
 void spw_write_end_if_done(struct spw_request *request);
 bool spw_write_next(struct spw_store *store, uint64_t willing);
+/* store/mirror.c: the same, where the oldest put is of a mirrored object */
+bool spw_mirror_next(struct spw_store *store, uint64_t willing);
 void spw_write_fail_all(struct spw_store *store);
 
 /* store/read.c */

@@ -12,48 +12,9 @@
  */
 #include "store/mirror.h"
 
-static bool is_placed(const struct piece *piece)
-{
-	return piece->drive != DRIVE_NONE;
-}
-
-static bool is_wanting(const struct piece *piece)
-{
-	return !is_placed(piece) && piece->handle != HANDLE_HOLE;
-}
-
 static uint64_t bit_of(const struct piece *piece)
 {
-	return is_placed(piece) ? UINT64_C(1) << piece->drive : 0;
-}
-
-void spw_mirror_look(struct spw_request *request)
-{
-	const struct spw_store *store = request->store;
-	uint32_t run = request->object->piece_first;
-
-	while (run != PIECE_NONE && !is_wanting(&store->pieces[run]) &&
-	       !is_wanting(&store->pieces[store->pieces[run].next]))
-		run = spw_run_next(store, request->object, run);
-	request->unplaced = run;
-}
-
-void spw_mirror_settle(struct spw_request *request)
-{
-	struct spw_store *store = request->store;
-
-	for (uint32_t run = request->object->piece_first; run != PIECE_NONE;
-	     run = spw_run_next(store, request->object, run)) {
-		struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
-
-		if (is_placed(first) || !is_placed(second))
-			continue;
-		first->drive = second->drive;
-		first->handle = second->handle;
-		first->checksum = second->checksum;
-		second->drive = DRIVE_NONE;
-		second->handle = HANDLE_HOLE;
-	}
+	return spw_piece_is_placed(piece) ? UINT64_C(1) << piece->drive : 0;
 }
 
 /* ---- Runs ---- */
@@ -114,6 +75,8 @@ static bool split(struct spw_request *request, uint32_t run, uint64_t blocks)
 	first->len_bytes = second->len_bytes = len_bytes;
 	if (store->pieces[store->pieces[rest].next].next == PIECE_NONE)
 		request->object->piece_last = store->pieces[rest].next;
+	if (second->handle == HANDLE_HOLE)
+		store->pieces[store->pieces[rest].next].handle = HANDLE_HOLE;
 	count_add(&store->count.chunks_split, 1);
 	return true;
 }
@@ -136,7 +99,7 @@ static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t d
 
 	if (blocks > 0 && blocks < spw_blocks_of(store, piece->len_bytes))
 		spw_piece_unplace(store, piece);
-	return is_placed(piece);
+	return spw_piece_is_placed(piece);
 }
 
 /* Which drives: SPW_DRIVES_MAX is none. Return: false: only the end of a transfer brings one. */
@@ -168,7 +131,7 @@ static bool mend(struct spw_request *request, uint32_t run, uint64_t willing)
 {
 	struct spw_store *store = request->store;
 	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
-	struct piece *lost = is_wanting(first) ? first : second;
+	struct piece *lost = spw_piece_is_wanting(first) ? first : second;
 	struct piece *kept = lost == first ? second : first;
 	struct transfer *transfer;
 	uint32_t drive;
@@ -185,7 +148,7 @@ static bool mend(struct spw_request *request, uint32_t run, uint64_t willing)
 		leave_hole(request, lost);
 	else
 		lost->checksum = kept->checksum;
-	spw_mirror_look(request);
+	spw_runs_look(request);
 	if (drive < SPW_DRIVES_MAX)
 		spw_write_issue(request, transfer, (uint32_t)(lost - store->pieces), true);
 	else
@@ -219,11 +182,18 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 {
 	struct spw_store *store = request->store;
 	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
-	uint64_t blocks = spw_write_place(store, first, drives[0], willing), more = 0;
+	uint64_t blocks, more = 0;
 
+	/* Neither is placed: the one that has become a hole, if any, is the second. */
+	if (!spw_piece_is_wanting(first)) {
+		first->next_unplaced = PIECE_NONE;
+		second->handle = HANDLE_HOLE;
+	}
+	blocks = spw_write_place(store, first, drives[0], willing);
 	if (blocks == 0)
 		return false;
-	if (drives[1] < SPW_DRIVES_MAX) /* MIRROR-1: the first may have gone to that one */
+	if (drives[1] < SPW_DRIVES_MAX && spw_piece_is_wanting(second))
+		/* MIRROR-1: the first may have gone to that one. */
 		more = spw_write_place(store, second,
 				       first->drive == drives[1] ? drives[0] : drives[1],
 				       willing & ~bit_of(first));
@@ -234,7 +204,7 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 	}
 	if (!split(request, run, blocks))
 		return false;
-	if (more == 0)
+	if (spw_piece_is_wanting(second))
 		leave_hole(request, second);
 	return true;
 }
@@ -247,7 +217,7 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 	struct piece *first = &store->pieces[run];
 	bool placed = run != PIECE_NONE && place_both(request, run, drives, willing);
 
-	if (transfers[1] && !(placed && is_placed(&store->pieces[first->next]))) {
+	if (transfers[1] && !(placed && spw_piece_is_placed(&store->pieces[first->next]))) {
 		spw_transfer_give(transfers[1]);
 		transfers[1] = NULL;
 	}
@@ -256,7 +226,7 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 		spw_write_fail_no_space(request);
 		return;
 	}
-	spw_mirror_look(request);
+	spw_runs_look(request);
 	spw_write_issue(request, transfers[0], run, false);
 	if (!transfers[1])
 		return;
@@ -266,14 +236,17 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 	spw_write_issue(request, transfers[1], first->next, true);
 }
 
-bool spw_mirror_next(struct spw_request *request, uint64_t willing)
+bool spw_mirror_next(struct spw_store *store, uint64_t willing)
 {
-	struct spw_store *store = request->store;
+	struct spw_request *request = store->writes_first;
 	uint32_t run = request->unplaced, drives[2];
 	struct transfer *transfers[2] = {NULL, NULL};
 
-	if (run != PIECE_NONE &&
-	    (is_placed(&store->pieces[run]) || is_placed(&store->pieces[store->pieces[run].next])))
+	if (!spw_put_begin(request))
+		return true;
+	willing = spw_put_willing(request, willing);
+	if (run != PIECE_NONE && (spw_piece_is_placed(&store->pieces[run]) ||
+				  spw_piece_is_placed(&store->pieces[store->pieces[run].next])))
 		return mend(request, run, willing);
 	if (!choose(store, willing, 0, &drives[0]))
 		return false;

@@ -5,16 +5,28 @@
 
 #include "store/internal.h"
 
-/* store/mirror.c */
-/* As spw_write_next(), of a mirrored object. */
-bool spw_mirror_next(struct spw_request *request, uint64_t willing);
+static inline bool spw_piece_is_placed(const struct piece *piece)
+{
+	return piece->drive != DRIVE_NONE;
+}
+
+/* To be placed yet, or again. */
+static inline bool spw_piece_is_wanting(const struct piece *piece)
+{
+	return !spw_piece_is_placed(piece) && piece->handle != HANDLE_HOLE;
+}
+
+/* store/runs.c */
 /* Some of its pieces lost their place: find which is to be placed next. */
-void spw_mirror_look(struct spw_request *request);
+void spw_runs_look(struct spw_request *request);
 /* Nothing of it is in flight, or will be: the placed copy of each run comes first (STORE-7). */
-void spw_mirror_settle(struct spw_request *request);
+void spw_runs_settle(struct spw_request *request);
 
 /* store/write.c */
-void spw_write_unlink(struct spw_request *request);
+/* False: it was cancelled, and has ended. */
+bool spw_put_begin(struct spw_request *request);
+/* Of the drives that are willing, those whose copy memory it may have, if it needs any. */
+uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing);
 /* Can drives take all of its memory as it lies? Pieces begin at multiples of the block. */
 bool spw_write_is_aligned(const struct spw_store *store, const struct spw_request *request);
 /* The best of all drives but those of the mask @but, if it is willing; SPW_DRIVES_MAX: none. */

@@ -139,7 +139,8 @@ static bool schedule_round(struct spw_store *store, uint64_t *stuck)
 		}
 	}
 	if (willing && store->transfer_free) {
-		if (spw_write_next(store, willing))
+		if (store->writes_first->object->copies == 2 ? spw_mirror_next(store, willing)
+							     : spw_write_next(store, willing))
 			return true;
 		*stuck |= willing;
 	}

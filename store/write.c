@@ -29,7 +29,7 @@ static void link_before(struct spw_request *request, struct spw_request *next)
 	request->linked = true;
 }
 
-void spw_write_unlink(struct spw_request *request)
+static void unlink_write(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 
@@ -50,11 +50,11 @@ void spw_write_end_if_done(struct spw_request *request)
 	bool placed = request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE;
 
 	if (placed || request->first_error)
-		spw_write_unlink(request);
+		unlink_write(request);
 	if (request->linked || request->in_flight > 0)
 		return;
 	if (request->object->copies == 2)
-		spw_mirror_settle(request);
+		spw_runs_settle(request);
 	spw_request_end(request);
 }
 
@@ -356,7 +356,7 @@ void spw_write_issue(struct spw_request *request, struct transfer *transfer, uin
 		(void)spw_transfer_hand_over(store);
 	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
-		spw_write_unlink(request);
+		unlink_write(request);
 }
 
 /* The next piece, to @drive if it finds room there. */
@@ -382,6 +382,25 @@ bool spw_write_is_aligned(const struct spw_store *store, const struct spw_reques
 	return request->bytes && (uintptr_t)request->bytes % store->memory_align_bytes == 0;
 }
 
+bool spw_put_begin(struct spw_request *request)
+{
+	if (spw_request_begin(request))
+		return true;
+	spw_request_fail(request, -ECANCELED, "cancelled before anything was written");
+	spw_write_end_if_done(request);
+	return false;
+}
+
+uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing)
+{
+	const struct spw_store *store = request->store;
+
+	for (uint32_t i = 0; !spw_write_is_aligned(store, request) && i < store->drive_count; i++)
+		if (!spw_bounce_allowed(store, i))
+			willing &= ~(UINT64_C(1) << i);
+	return willing;
+}
+
 /* To the best of the mask @willing. Return: false: only the end of a transfer brings what lacks. */
 bool spw_write_next(struct spw_store *store, uint64_t willing)
 {
@@ -390,16 +409,9 @@ bool spw_write_next(struct spw_store *store, uint64_t willing)
 	struct transfer *transfer;
 	uint32_t drive;
 
-	if (!spw_request_begin(request)) {
-		spw_request_fail(request, -ECANCELED, "cancelled before anything was written");
-		spw_write_end_if_done(request);
+	if (!spw_put_begin(request))
 		return true;
-	}
-	for (uint32_t i = 0; copies && i < store->drive_count; i++)
-		if (!spw_bounce_allowed(store, i))
-			willing &= ~(UINT64_C(1) << i);
-	if (request->object->copies == 2)
-		return spw_mirror_next(request, willing);
+	willing = spw_put_willing(request, willing);
 	transfer = spw_transfer_take(store);
 	if (!willing || (copies && !spw_bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
@@ -439,7 +451,7 @@ void spw_write_fail_all(struct spw_store *store)
 static void place_again(struct spw_request *request, uint32_t index)
 {
 	if (request->object->copies == 2)
-		spw_mirror_look(request);
+		spw_runs_look(request);
 	else
 		put_back_piece(request, index);
 	if (!request->linked)
