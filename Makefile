@@ -10,6 +10,7 @@ LDFLAGS  ?=
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 DESTDIR  ?=
+ZSHDIR   ?= $(PREFIX)/share/zsh/site-functions
 SANITIZE ?=
 FUZZ_SANITIZE ?= address,undefined
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
@@ -26,16 +27,20 @@ cflags    := -std=gnu17 -D_GNU_SOURCE -Iinclude -I. -fPIC -fvisibility=hidden $(
 # sanitizer. Other levels of it are for CFLAGS to choose.
 optimized := $(filter-out -O0,$(lastword $(filter -O%,$(CFLAGS))))
 fortify   := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+# The library and the command are optimized over all their files: a call from one file to the next costs what one within a file does.
+# Objects hold machine code as well, so that any linker takes libspillway.a; tests are linked without. LTO= leaves it out.
+lto_flags := -flto=auto -ffat-lto-objects
+LTO       ?= $(if $(or $(SANITIZE),$(FUZZER),$(if $(optimized),,O0)),,$(shell echo 'int x;' | $(CC) $(lto_flags) -Werror -xc -c -o /dev/null - 2>/dev/null && echo '$(lto_flags)'))
 harden    := -fstack-protector-strong $(if $(or $(SANITIZE),$(FUZZER),$(findstring _FORTIFY_SOURCE,$(CFLAGS))),,$(if $(optimized),$(fortify)))
 # And in all that is linked: what the loader has filled in can no longer be changed.
-ldflags   := -Wl,-z,relro -Wl,-z,now $(LDFLAGS)
+ldflags   := -Wl,-z,relro -Wl,-z,now -fno-lto $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 tool_libs := -linih
 test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine drives store state plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
-tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c)
+tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c tools/completion/*.c tools/grant/*.c tools/metrics/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
@@ -55,14 +60,16 @@ all: $(BUILD)/libspillway.so $(BUILD)/libspillway.a $(BUILD)/spillway ## build t
 # Other flags or another compiler: compile again.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(ldflags)' | cmp -s - $@ || echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(ldflags)' > $@
+	@echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(LTO) $(ldflags)' | cmp -s - $@ || echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(LTO) $(ldflags)' > $@
 .PHONY: FORCE
 FORCE:
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(q)$(CC) $(cflags) $(harden) $(CFLAGS) -c $< -o $@
+	$(q)$(CC) $(cflags) $(harden) $(CFLAGS) $(lto) -c $< -o $@
+
+$(lib_obj) $(tool_obj): private lto := $(LTO)
 
 $(BUILD)/libspillway.a: $(lib_obj)
 	$(call say,AR,$@)
@@ -70,7 +77,7 @@ $(BUILD)/libspillway.a: $(lib_obj)
 
 $(BUILD)/libspillway.so.$(SOMAJOR): $(lib_obj) spillway.map
 	$(call say,LD,$@)
-	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) -Wl,-soname,libspillway.so.$(SOMAJOR) \
+	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -Wl,-soname,libspillway.so.$(SOMAJOR) \
 		-Wl,--version-script=spillway.map $(if $(SANITIZE),,-Wl$(comma)-z$(comma)defs) -o $@ $(lib_obj) $(lib_libs)
 
 $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
@@ -78,7 +85,7 @@ $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
 
 $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs) $(tool_libs)
 
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
 # A test links the whole library, or, if a line of its source reads `/* link: util tools/ui/stop */`, the objects of those folders and
@@ -163,6 +170,10 @@ test-vm-iommufd: ## what of it drives drives by vfio, by iommufd under a newer k
 test-torch-versions: ## build, and run tests/python, with the PyTorch of other Debian releases (root); SUITES="trixie sid", --help
 	@scripts/deps.sh releases && tests/python/versions.sh --work $(BUILD)/torch-versions $(SUITES)
 
+.PHONY: test-packages
+test-packages: ## make deb, install, use and purge its packages in clean roots of Debian (root); SUITES="bookworm trixie"
+	@scripts/deps.sh releases && tests/packages/debian.sh --work $(BUILD)/packages $(SUITES)
+
 .PHONY: test-device
 test-device: all ## training on a device that is late on purpose, PyTorch 2.13 by pip; SEEDS=500 FIRST=1 JOBS=2
 	@tests/device/device.sh --build $(BUILD) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
@@ -171,7 +182,7 @@ test-device: all ## training on a device that is late on purpose, PyTorch 2.13 b
 -include tests/device/gpu.mk
 .PHONY: gpu-kit
 gpu-kit: ## BUILD-kit/spillway-gpu.tar.gz: test-gpu and bench-gpu for a machine with a GPU and PyTorch, without network, root, compiler
-	@scripts/deps.sh build demo && $(MAKE) --no-print-directory BUILD=$(BUILD)-kit LDFLAGS='-Wl,-rpath,\$$$$ORIGIN' all && \
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory BUILD=$(BUILD)-kit LDFLAGS='-Wl,--disable-new-dtags,-rpath,\$$$$ORIGIN' all && \
 		tests/device/kit.sh $(BUILD)-kit
 
 .PHONY: test-pytorch-suite
@@ -186,6 +197,10 @@ test-sanitized:
 .PHONY: check
 check: ## style, static analysis, one-way includes, files without circles, function length
 	@scripts/deps.sh build check && $(MAKE) --no-print-directory all && SPW_BUILD='$(BUILD)' CHECK_CFLAGS='$(filter-out -MMD -MP,$(cflags))' scripts/check.sh
+
+.PHONY: abi
+abi: ## the library's binary interface against that of the last tag; TAG= for another
+	@scripts/deps.sh build abi && scripts/abi.sh $(BUILD) $(TAG)
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser and the cache's calls; SECONDS= for each target (60), TARGET= for one, FUZZ_SANITIZE= faster, without
@@ -225,7 +240,7 @@ bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 
 $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs) $(tool_libs)
 
 .PHONY: bench-store
 bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=
@@ -317,34 +332,56 @@ $(BUILD)/man/spillway-%.3: include/spillway/%.h include/spillway/error.h scripts
 	@mkdir -p $(@D)
 	$(q)scripts/manpage.sh $< >$@
 
+# How shells complete the command: their files below PREFIX, but for zsh's.
+completed := $(BUILD)/completion/bash $(BUILD)/completion/zsh $(BUILD)/completion/fish
+bash_file := $(PREFIX)/share/bash-completion/completions/spillway
+fish_file := $(PREFIX)/share/fish/vendor_completions.d/spillway.fish
+$(completed): $(BUILD)/completion/%: $(BUILD)/spillway
+	@mkdir -p $(@D)
+	$(q)$< completion $* >$@
+
 .PHONY: install
-install: all $(BUILD)/spillway.pc $(pages) $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
+install: all $(BUILD)/spillway.pc $(pages) $(completed) $(fio_made) ## install under PREFIX (default /usr/local), staged below DESTDIR; the fio engine if it was built
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include/spillway
 	install -m 644 $(headers) $(DESTDIR)$(PREFIX)/include/spillway/
 	install -m 644 $(BUILD)/libspillway.a $(DESTDIR)$(LIBDIR)/
 	install -m 755 $(BUILD)/libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/$(solib)
-	install -m 755 $(BUILD)/libspillway_malloc.so $(DESTDIR)$(LIBDIR)/
+	install -D -m 755 $(BUILD)/libspillway_malloc.so $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_malloc.so
 	$(if $(fio_made),install -D -m 755 $(fio_made) $(DESTDIR)$(LIBDIR)/fio/libspillway_fio.so)
 	ln -sf $(solib) $(DESTDIR)$(LIBDIR)/libspillway.so.$(SOMAJOR)
 	ln -sf libspillway.so.$(SOMAJOR) $(DESTDIR)$(LIBDIR)/libspillway.so
 	install -m 644 $(BUILD)/spillway.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
 	install -m 755 $(BUILD)/spillway $(DESTDIR)$(PREFIX)/bin/
+	install -D -m 644 $(BUILD)/completion/bash $(DESTDIR)$(bash_file)
+	install -D -m 644 $(BUILD)/completion/zsh $(DESTDIR)$(ZSHDIR)/_spillway
+	install -D -m 644 $(BUILD)/completion/fish $(DESTDIR)$(fish_file)
 	@for man in $(mans); do install -D -m 644 $$man $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/} || exit 1; done
 	@for dir in $(pydirs); do \
 		echo "install the Python package into $(DESTDIR)$$dir"; \
 		for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$$dir/$${file#python/} || exit 1; done; \
 		for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
 	done
-	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install ./python'
+	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install .'
 	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" != 0 ] || ! grep -qsxF '$(LIBDIR)' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf || ldconfig
 
 .PHONY: uninstall
 uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	rm -f $(headers:include/%=$(DESTDIR)$(PREFIX)/include/%) $(DESTDIR)$(PREFIX)/bin/spillway
-	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a libspillway_malloc.so $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc fio/libspillway_fio.so)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc fio/libspillway_fio.so)
+	rm -f $(addprefix $(DESTDIR),$(PREFIX)/lib/spillway/libspillway_malloc.so $(bash_file) $(ZSHDIR)/_spillway $(fish_file))
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
 	rm -rf $(pydirs:%=$(DESTDIR)%/spillway)
-	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio 2>/dev/null || true
+	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio $(DESTDIR)$(PREFIX)/lib/spillway 2>/dev/null || true
+
+.PHONY: deb
+deb: ## BUILD/deb: packages for Debian and Ubuntu: spillway, libspillway0, libspillway-dev, python3-spillway, spillway-fio
+	@scripts/deps.sh build deb && scripts/deb.sh $(BUILD)
+
+.PHONY: wheel
+wheel: ## BUILD/dist: a source distribution, and from it a wheel with the library, for machines without a compiler
+	@scripts/deps.sh build wheel && python=$$(scripts/python-with.sh setuptools,wheel,pip wheel) && mkdir -p $(BUILD)/dist && \
+		$$python setup.py -q sdist -d $(BUILD)/dist && CFLAGS=-O2 $$python -m pip wheel -q --no-build-isolation \
+		--no-index --no-deps -w $(BUILD)/dist $(BUILD)/dist/spillway-$(VERSION).tar.gz && ls -l $(BUILD)/dist
 
 .PHONY: clean
 clean: ## remove everything built
@@ -356,7 +393,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | sort | awk -F'|' '{ printf "  %-19s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  CC=clang  CFLAGS="-O0 -g"  LDFLAGS=...  SANITIZE=address,undefined  BUILD=folder  V=1 (show commands)'
-	@echo '  PREFIX=/usr LIBDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
+	@echo '  PREFIX=/usr LIBDIR=... ZSHDIR=... DESTDIR=...  PYTHON=interpreter with PyTorch'
 	@echo '  Tests: SPW_SEED=number (repeat a random test); tests/run --help (one test, one configuration)'
 
 -include $(lib_obj:.o=.d) $(tool_obj:.o=.d) $(test_obj:.o=.d) $(fuzz_src:%.c=$(BUILD)/%.d)

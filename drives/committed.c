@@ -112,9 +112,9 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 		return 0;
 	default:
 		spw_log(log, SPW_LOG_WARNING,
-			"%s: one of its two blocks for commits cannot be read; those of other "
-			"drives serve: %s",
-			spw_device_path(device), spw_last_error());
+			"one of two blocks for commits cannot be read; those of other drives "
+			"serve: %s",
+			spw_last_error());
 		return 1;
 	}
 }

@@ -117,9 +117,8 @@ int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *sho
 		*backing = loop->backing;
 		if (loop->asked == -EACCES || loop->asked == -EPERM)
 			return spw_error(loop->asked,
-					 "/dev/%s: no permission to ask it what it shows; run as "
-					 "root, or as a user in the group that owns it",
-					 loop->name);
+					 "/dev/%s: no permission to ask it what it shows; %s",
+					 loop->name, spw_permission_advice(-loop->asked));
 		return loop->asked ? spw_error_errno(loop->asked,
 						     "/dev/%s cannot be asked what it shows (%s)",
 						     loop->name, loop->backing)

@@ -61,6 +61,9 @@ static void examine(const char *path, struct spw_probe_info *info)
 	struct spw_contents contents;
 	int rc = spw_safety_open(path, true, false, NULL, &device);
 
+	/* Who uses it is known without opening it, and is the better reason. */
+	if ((rc == -EACCES || rc == -EPERM) && spw_safety_in_use(path, NULL) == -EBUSY)
+		rc = -EBUSY;
 	if (rc == 0) {
 		info->geometry = *spw_device_geometry(device);
 		rc = spw_contents_read(device, &contents);

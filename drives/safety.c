@@ -296,11 +296,6 @@ int spw_safety_open(const char *path, bool read_only, bool exclusive, const stru
 		return rc == -EBUSY ? vfio_busy_error(path) : rc;
 	if (rc == -EPERM && !read_only && spw_safety_changeable(path) != 0)
 		return rc;
-	if (rc == -EACCES || rc == -EPERM)
-		return spw_error(rc,
-				 "%s: no permission to %s it; run as root, or as a user in the "
-				 "group that owns it",
-				 path, read_only ? "read" : "write");
 	if (rc == -EROFS)
 		return read_only_error(path);
 	if (rc == -EBUSY)

@@ -343,7 +343,8 @@ int spw_status_read(const char *store_uuid, uint32_t partition, struct spw_statu
 	rc = copy_page(store_uuid, partition, copy);
 	if (rc == 0) {
 		now_ns = spw_clock_ns();
-		copy->status.age_ns = now_ns > copy->refreshed_ns ? now_ns - copy->refreshed_ns : 0;
+		copy->status.age_ns = spw_since_ns(copy->refreshed_ns, now_ns);
+		copy->status.open_ns = spw_since_ns(copy->opened_ns, now_ns);
 		copy->status.size = size < sizeof(*status) ? size : sizeof(*status);
 		memcpy(status, &copy->status, copy->status.size);
 	}

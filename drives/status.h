@@ -29,6 +29,7 @@ struct spw_status_page {
 	_Atomic uint32_t sequence;
 	_Atomic uint64_t revive; /* bit per drive: set by others, taken by the owner */
 	uint64_t refreshed_ns;   /* CLOCK_MONOTONIC */
+	uint64_t opened_ns;      /* the same */
 	struct spw_status status;
 };
 
@@ -37,8 +38,9 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 		       offsetof(struct spw_status_page, sequence) == 16 &&
 		       offsetof(struct spw_status_page, revive) == 24 &&
 		       offsetof(struct spw_status_page, refreshed_ns) == 32 &&
-		       offsetof(struct spw_status_page, status) == 40 &&
-		       sizeof(struct spw_status_page) == 28208,
+		       offsetof(struct spw_status_page, opened_ns) == 40 &&
+		       offsetof(struct spw_status_page, status) == 48 &&
+		       sizeof(struct spw_status_page) == 46872,
 	       "of another layout is another version");
 
 /**

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 #include "engine/device.h"
+#include "engine/range.h"
 #include "engine/sanitize.h"
 #include "engine/wake.h"
 #include "util/probes.h"
@@ -50,6 +51,14 @@ struct spw_part {
 
 _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");
 
+/* engine/range.c */
+struct spw_range {
+	uintptr_t base;
+	uint64_t len_bytes;  /* 0: there is none here */
+	int32_t first_piece; /* among the backend's; -1: not registered */
+	uint32_t pieces;
+};
+
 struct spw_backend_ops {
 	const char *name;
 	enum spw_backend backend;
@@ -74,6 +83,13 @@ struct spw_backend_ops {
 	int (*wait)(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
 	/* Try to stop a part that was issued. It completes in any case. */
 	void (*cancel)(struct spw_queue *queue, struct spw_part *part);
+	/*
+	 * Register a range's memory and set its pieces, in room that no other's take. NULL: the
+	 * backend registers none. Return: 0; -errno, in words, and nothing is changed.
+	 */
+	int (*add_range)(struct spw_queue *queue, struct spw_range *range);
+	/* Of what add_range registered; no part uses it. */
+	void (*remove_range)(struct spw_queue *queue, struct spw_range *range);
 	/* What queue->drive_status means. NULL: the backend never sets it. */
 	const char *(*status_text)(uint32_t status);
 };
@@ -125,6 +141,7 @@ struct spw_queue {
 	uint64_t arena_len_bytes;   /* 0: no arena */
 	uintptr_t arena_page_bytes; /* how much of the arena one segment covers */
 	unsigned pieces;            /* registered; 0: none */
+	unsigned pieces_room;       /* theirs, and what is left for ranges; 0: none */
 	uint64_t registered_bytes;  /* from the arena's base */
 
 	/*
@@ -152,6 +169,9 @@ struct spw_queue {
 	uint32_t drive_status;
 	uint32_t placement;  /* of struct spw_queue_opts */
 	uint32_t timeout_ms; /* of struct spw_queue_opts */
+
+	unsigned ranges_top; /* behind it there are none */
+	struct spw_range ranges[SPW_RANGES_MAX];
 
 	struct spw_queue_stats stats;
 	struct spw_queue_device *devices;
@@ -228,6 +248,11 @@ static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const vo
 	return (uintptr_t)memory - queue->arena_base < queue->arena_len_bytes;
 }
 
+/* Of ranges: the one that holds all of it, or NULL; its registered piece that does, or -1. */
+const struct spw_range *spw_queue_range(const struct spw_queue *queue, const void *memory,
+					uint64_t len);
+int16_t spw_range_piece(const struct spw_queue *queue, const void *memory, uint32_t len_bytes);
+
 /* The registered piece that holds all of a buffer; -1 when none does. */
 static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory,
 				      uint32_t len_bytes)
@@ -235,6 +260,8 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 	uint64_t first = (uintptr_t)memory - queue->arena_base;
 	uint64_t piece = first >> queue->piece_shift;
 
+	if (first >= queue->arena_len_bytes && queue->ranges_top > 0 && len_bytes > 0)
+		return spw_range_piece(queue, memory, len_bytes);
 	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
 		return -1;
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;

@@ -14,6 +14,7 @@
  *   URING-3  A part with a piece lies in memory that is registered.
  */
 #include <errno.h>
+#include <limits.h>
 #include <liburing.h>
 #include <poll.h>
 #include <pthread.h>
@@ -31,6 +32,8 @@
 /* More slots than this are submitted in several goes. */
 #define SQ_ENTRIES_MAX 4096u
 #define SQ_IDLE_MS     1000u
+/* Empty places in the ring's table of memory, for ranges: of 1 GiB each. */
+#define RANGE_PIECES 1024u
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
@@ -99,6 +102,10 @@ static const char *reason_of_refusal(int error, char *text, size_t len)
 		(void)snprintf(text, len, " (needs Linux 5.11)");
 	if (error == -ENOMEM)
 		(void)snprintf(text, len, " (see ulimit -l)");
+	/* Podman's profile for containers says so, and others that name no error of their own. */
+	if (error == -ENOSYS)
+		(void)snprintf(text, len,
+			       " (seccomp, as in many containers, or not in this kernel)");
 	if (error != -EPERM)
 		return text;
 	if (spw_read_line("/proc/sys/kernel/io_uring_disabled", line, sizeof(line)) && atoi(line))
@@ -161,14 +168,34 @@ static int register_files(struct spw_queue *q, struct spw_uring *u, const int fd
 	return 0;
 }
 
+/* @base's memory as the ring is told of it. Return: NULL: no memory. */
+static struct iovec *cut_pieces(const struct spw_queue *q, uintptr_t base, uint64_t len_bytes,
+				uint64_t count, uint64_t room)
+{
+	uint64_t piece_bytes = UINT64_C(1) << q->piece_shift;
+	struct iovec *pieces = calloc(room, sizeof(*pieces));
+
+	for (uint64_t i = 0; pieces && i < count; i++) {
+		pieces[i].iov_base = (void *)(base + (i << q->piece_shift));
+		pieces[i].iov_len = SPW_MIN(len_bytes - (i << q->piece_shift), piece_bytes);
+	}
+	return pieces;
+}
+
+static uint64_t count_pieces(const struct spw_queue *q, uint64_t len_bytes)
+{
+	return (len_bytes + (UINT64_C(1) << q->piece_shift) - 1) >> q->piece_shift;
+}
+
+/* The arena, and empty places for ranges, which Linux before 5.13 does not know. */
 static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
 {
 	uint64_t piece_bytes = UINT64_C(1) << q->piece_shift;
-	uint64_t count = (q->arena_len_bytes + piece_bytes - 1) >> q->piece_shift;
+	uint64_t count = count_pieces(q, q->arena_len_bytes), room;
 	struct iovec *pieces;
 	int ret;
 
-	if (count == 0)
+	if (count == 0 || pieces_max == 0)
 		return;
 	if (count > pieces_max) {
 		count = pieces_max;
@@ -176,18 +203,17 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 			"io_uring: only the first %llu MiB of memory are registered",
 			(unsigned long long)(count * piece_bytes >> 20));
 	}
-	pieces = calloc(count, sizeof(*pieces));
+	room = SPW_MIN(count + RANGE_PIECES, pieces_max);
+	pieces = cut_pieces(q, q->arena_base, q->arena_len_bytes, count, room);
 	if (!pieces) {
 		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: no memory to register memory");
 		return;
 	}
-	for (uint64_t i = 0; i < count; i++) {
-		uint64_t rest = q->arena_len_bytes - (i << q->piece_shift);
-
-		pieces[i].iov_base = (char *)q->arena->base + (i << q->piece_shift);
-		pieces[i].iov_len = rest < piece_bytes ? rest : piece_bytes;
+	ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)room);
+	if (ret == -EFAULT && room > count) {
+		room = count;
+		ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)room);
 	}
-	ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)count);
 	free(pieces);
 	if (ret) {
 		spw_log(&q->log, SPW_LOG_WARNING,
@@ -196,11 +222,86 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 			spw_strerror(ret));
 		return;
 	}
-	SPW_ASSERT(count <= INT16_MAX); /* URING-3: of a part */
+	SPW_ASSERT(room <= INT16_MAX); /* URING-3: of a part */
 	q->pieces = (unsigned)count;
-	q->registered_bytes =
-		count * piece_bytes < q->arena_len_bytes ? count * piece_bytes : q->arena_len_bytes;
+	q->pieces_room = (unsigned)room;
+	q->registered_bytes = SPW_MIN(count * piece_bytes, q->arena_len_bytes);
 	spw_queue_describe(q, " memory");
+}
+
+/* The lowest pieces in a row that belong to no range (RANGE-1). Return: false: there are none. */
+static bool find_pieces(const struct spw_queue *q, uint64_t count, uint32_t *first)
+{
+	uint64_t at = q->pieces;
+
+	for (unsigned i = 0; i < q->ranges_top; i++) {
+		const struct spw_range *range = &q->ranges[i];
+
+		if (range->first_piece < 0 || at >= (uint64_t)range->first_piece + range->pieces ||
+		    at + count <= (uint64_t)range->first_piece)
+			continue;
+		at = (uint64_t)range->first_piece + range->pieces;
+		i = UINT_MAX; /* all of them once more */
+	}
+	*first = (uint32_t)at;
+	return at + count <= q->pieces_room;
+}
+
+/* Return: how many of the pieces the ring knows from now on; -errno: none. */
+static int update_pieces(struct spw_uring *u, uint32_t first, const struct iovec *pieces,
+			 uint64_t count)
+{
+	return io_uring_register_buffers_update_tag(&u->ring, first, pieces, NULL, (unsigned)count);
+}
+
+static void forget_pieces(struct spw_queue *q, struct spw_uring *u, uint32_t first, uint64_t count)
+{
+	static const struct iovec none;
+	int ret = 1;
+
+	for (uint64_t i = 0; i < count && ret == 1; i++)
+		ret = update_pieces(u, first + (uint32_t)i, &none, 1);
+	if (ret != 1)
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"io_uring: memory stays locked until the queue is closed: %s",
+			spw_strerror(ret));
+}
+
+int spw_uring_add_range(struct spw_queue *q, struct spw_range *range)
+{
+	struct spw_uring *u = q->state;
+	uint64_t count = count_pieces(q, range->len_bytes);
+	struct iovec *pieces;
+	uint32_t first;
+	int ret;
+
+	if (!find_pieces(q, count, &first))
+		return spw_error(-EOPNOTSUPP, q->pieces_room > q->pieces
+						      ? "io_uring: more than the ring has room for"
+						      : "io_uring: the ring knows no memory");
+	pieces = cut_pieces(q, range->base, range->len_bytes, count, count);
+	if (!pieces)
+		return spw_error(-ENOMEM, "io_uring: no memory to register memory");
+	ret = update_pieces(u, first, pieces, count);
+	free(pieces);
+	if (ret >= 0 && (uint64_t)ret < count) {
+		forget_pieces(q, u, first, (uint64_t)ret);
+		ret = -ENOMEM;
+	}
+	if (ret < 0)
+		return spw_error(ret, "io_uring: %s%s", spw_strerror(ret),
+				 ret == -ENOMEM       ? " (see ulimit -l)"
+				 : ret == -EFAULT     ? " (can it be written to?)"
+				 : ret == -EOPNOTSUPP ? " (is it a file's?)"
+						      : "");
+	range->first_piece = (int32_t)first;
+	range->pieces = (uint32_t)count;
+	return 0;
+}
+
+void spw_uring_remove_range(struct spw_queue *q, struct spw_range *range)
+{
+	forget_pieces(q, q->state, (uint32_t)range->first_piece, range->pieces);
 }
 
 int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], uint64_t pieces_max)
@@ -287,7 +388,7 @@ void spw_uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 	} else {
 		/* A closed ring lives on for a while and would keep devices, locks and claims. */
 		(void)io_uring_unregister_files(&u->ring);
-		if (q->pieces > 0)
+		if (q->pieces_room > 0)
 			(void)io_uring_unregister_buffers(&u->ring);
 	}
 	spw_fork_remove(u->ring.ring_fd);
@@ -375,7 +476,7 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 	} else {
 		prepare_entry(sqe, read + part->op, part->device, part->buf, part->len_bytes,
 			      part->offset_bytes, tag);
-		SPW_ASSERT(part->piece < (int)q->pieces); /* URING-3 */
+		SPW_ASSERT(part->piece < (int)q->pieces_room || part->piece < 0); /* URING-3 */
 		sqe->buf_index = part->piece >= 0 ? (uint16_t)part->piece : 0;
 	}
 	sqe->flags = IOSQE_FIXED_FILE;
@@ -402,19 +503,25 @@ static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first
 	entry->words[5] = piece;
 }
 
-/* Memory of the caller's own. */
+/* Memory of the caller's own, of a range or any. */
 __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, struct spw_io *io)
 {
 	struct spw_uring *u = q->state;
 	struct spw_queue_device *dev;
 	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
 	unsigned tail = u->ring.sq.sqe_tail;
+	int16_t piece;
 
 	if (unlikely(!part))
 		return spw_queue_prepare_any(q, io);
 	if (unlikely(tail == u->tail_limit))
 		return prepare_into_full(q, io);
 	spw_whole_issued(q, dev, io);
+	piece = q->ranges_top > 0 ? spw_range_piece(q, io->buf, io->len_bytes) : -1;
+	if (piece >= 0) {
+		fill_entry(u, tail, PLAIN_ENTRY, io, part, (uint64_t)piece);
+		return 0;
+	}
 	q->parts_unregistered++;
 	fill_entry(u, tail, UNREGISTERED_ENTRY, io, part, 0);
 	return 0;
@@ -689,4 +796,6 @@ const struct spw_backend_ops spw_backend_io_uring = {
 	.submit = spw_uring_submit,
 	.wait = spw_uring_wait,
 	.cancel = spw_uring_cancel,
+	.add_range = spw_uring_add_range,
+	.remove_range = spw_uring_remove_range,
 };

@@ -30,6 +30,14 @@ static bool is_drive(const struct stat *st)
 	return S_ISBLK(st->st_mode) || S_ISREG(st->st_mode);
 }
 
+static int open_error(const struct spw_device *device, const struct stat *st, int error)
+{
+	if (error == EACCES || (error == EPERM && S_ISBLK(st->st_mode)))
+		return spw_error(-error, "%s: no permission to %s it; %s", device->path,
+				 device->read_only ? "read" : "write", spw_permission_advice(error));
+	return spw_error_errno(-error, "%s cannot be opened", device->path);
+}
+
 static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 {
 	int flags = O_DIRECT | O_CLOEXEC | O_NOCTTY | (device->read_only ? O_RDONLY : O_RDWR);
@@ -61,7 +69,7 @@ static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 		return spw_error(-EBUSY,
 				 "%s is mounted or held by another program (see lsblk, fuser)",
 				 path);
-	return spw_error_errno(-errno, "%s cannot be opened", path);
+	return open_error(device, &st, errno);
 }
 
 static void file_close(struct spw_device *device)

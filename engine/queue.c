@@ -179,7 +179,7 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 
 		(void)snprintf(q->description, sizeof(q->description), "%s:", candidates[i]->name);
 		q->ops = candidates[i];
-		q->pieces = 0;
+		q->pieces = q->pieces_room = 0;
 		q->piece_shift = SPW_PIECE_SHIFT;
 		q->registered_bytes = 0;
 		q->prepare = spw_queue_prepare_any;

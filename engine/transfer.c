@@ -273,11 +273,17 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 	return (uint32_t)(limit & ~(uint64_t)dev->block_mask);
 }
 
-/* An NVMe drive takes gaps between pages at the ends only, and polled nothing is split. */
+/*
+ * An NVMe drive takes gaps between pages at the ends only, and polled nothing is split. What
+ * controllers reach by different mappings is not named in one command.
+ */
 static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 {
 	uintptr_t end = (uintptr_t)iov[0].iov_base + iov[0].iov_len;
 
+	if (q->front_state && q->ranges_top > 0 &&
+	    spw_queue_range(q, iov[0].iov_base, 1) != spw_queue_range(q, iov[1].iov_base, 1))
+		return true;
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }
 

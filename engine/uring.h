@@ -46,6 +46,8 @@ void spw_uring_tear_down(struct spw_queue *queue, struct spw_uring *uring);
 int spw_uring_submit(struct spw_queue *queue);
 int spw_uring_wait(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
 void spw_uring_cancel(struct spw_queue *queue, struct spw_part *part);
+int spw_uring_add_range(struct spw_queue *queue, struct spw_range *range);
+void spw_uring_remove_range(struct spw_queue *queue, struct spw_range *range);
 
 /* Call @end for each part that has ended, with the result of its completion. */
 __attribute__((always_inline)) static inline void spw_uring_take(

@@ -16,10 +16,12 @@
 #define EVENTS_PER_TENSOR 8u
 /* The same for the greedy choices. */
 #define GREEDY_TENSORS_MAX 20000u
-#define FLIPS_MAX          3u /* tensors that are changed at a time */
-#define MANY_TENSORS       1000u
-#define ALL_TENSORS_MAX    12u        /* that may be spilled: all choices are tried, */
-#define ALL_WORK_MAX       (1u << 20) /* if they do not cost more than this */
+/* halvings of the range of peaks, to meet a limit of what is written */
+#define LIMIT_STEPS     12u
+#define FLIPS_MAX       3u /* tensors that are changed at a time */
+#define MANY_TENSORS    1000u
+#define ALL_TENSORS_MAX 12u        /* that may be spilled: all choices are tried, */
+#define ALL_WORK_MAX    (1u << 20) /* if they do not cost more than this */
 
 enum goal {
 	GOAL_FASTEST,
@@ -30,6 +32,7 @@ struct search {
 	struct plan_work *work;
 	enum goal goal;
 	double memory; /* of the budget */
+	double written_max;
 	struct plan_found *best;
 	uint32_t tries_left;
 	uint32_t flipped[FLIPS_MAX];
@@ -94,6 +97,8 @@ static struct plan_bounds bounds_of(const struct search *search)
 	} else if (!best->outcome.forever) {
 		bounds.peak = larger(search->memory, best->outcome.peak);
 	}
+	if (bounds.written > search->written_max)
+		bounds.written = search->written_max;
 	return bounds;
 }
 
@@ -106,6 +111,8 @@ static bool consider(struct search *search, double memory)
 	bool feasible;
 
 	spw_planner_simulate(work, work->trial, memory, &bounds, NULL, &outcome);
+	if (outcome.written > search->written_max)
+		search->best->limited = true;
 	if (outcome.given_up)
 		return false;
 	feasible = search->goal == GOAL_BUDGET ? outcome.peak <= search->memory && !outcome.forever
@@ -321,6 +328,46 @@ static void drop_all_needless(struct search *search, const struct plan_rates *ra
 		spw_planner_forecast_choose(work, rates, reads, work->trial);
 }
 
+/* The trial becomes who of the start's has to be spilled for a peak of @limit. */
+static void choose_for(struct search *search, const struct start *start,
+		       const struct plan_rates *rates, enum plan_reads reads, double limit)
+{
+	struct plan_work *work = search->work;
+
+	start_from(search, start);
+	spw_planner_forecast_choose(work, rates, reads, work->trial);
+	order_by_benefit(work, limit);
+	drop_all_needless(search, rates, reads, limit);
+}
+
+static bool writes_too_much(const struct search *search)
+{
+	const struct plan_work *work = search->work;
+	double bytes = 0;
+
+	for (uint32_t i = 0; i < work->count; i++)
+		bytes += work->trial[i] ? work->bytes[i] : 0;
+	return bytes > search->written_max;
+}
+
+/* The lowest peak, from @low on, for which the trial writes no more than it may. */
+static void raise_peak(struct search *search, const struct start *start,
+		       const struct plan_rates *rates, enum plan_reads reads, double low)
+{
+	double high = search->work->keep_all_peak; /* for which nobody has to be spilled */
+
+	for (unsigned k = 0; k < LIMIT_STEPS; k++) {
+		double middle = (low + high) / 2;
+
+		choose_for(search, start, rates, reads, middle);
+		if (writes_too_much(search))
+			low = middle;
+		else
+			high = middle;
+	}
+	choose_for(search, start, rates, reads, high);
+}
+
 static void greedy(struct search *search, const struct start *start)
 {
 	struct plan_rates rates = rates_of(search, start->shared);
@@ -340,6 +387,10 @@ static void greedy(struct search *search, const struct start *start)
 		return;
 	order_by_benefit(work, limit);
 	drop_all_needless(search, &rates, reads, limit);
+	if (writes_too_much(search)) {
+		search->best->limited = true;
+		raise_peak(search, start, &rates, reads, limit);
+	}
 	/* Sharing the drives, and stalls, only let memory be given back later. */
 	if (search->goal == GOAL_FASTEST && work->forecast.peak > bounds.peak)
 		return;
@@ -507,7 +558,8 @@ static void nearest_budget(const struct search *search)
 	struct plan_outcome outcome;
 
 	spw_planner_simulate(search->work, found->spill, found->outcome.peak, NULL, NULL, &outcome);
-	if (outcome.peak > found->outcome.peak || outcome.forever)
+	if (outcome.peak > found->outcome.peak || outcome.forever ||
+	    outcome.written > search->written_max)
 		return;
 	found->memory = found->outcome.peak;
 	found->outcome = outcome;
@@ -520,6 +572,9 @@ void spw_planner_choose(struct plan_work *work, const struct spw_plan_step *step
 	struct search search = {.work = work,
 				.goal = opts->mode == SPW_PLAN_BUDGET ? GOAL_BUDGET : GOAL_FASTEST,
 				.memory = (double)opts->memory_bytes,
+				.written_max = opts->bytes_written_max > 0
+						       ? (double)opts->bytes_written_max
+						       : INFINITY,
 				.best = found};
 
 	*found = (struct plan_found){.spill = work->spill,

@@ -171,7 +171,7 @@ struct plan_found {
 	uint8_t *spill;
 	double memory; /* to which reading ahead may fill */
 	struct plan_outcome outcome;
-	bool feasible;
+	bool feasible, limited;
 };
 
 void spw_planner_choose(struct plan_work *work, const struct spw_plan_step *step,

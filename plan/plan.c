@@ -40,6 +40,9 @@
  *   repair     Then whoever is not needed for that peak, or for the budget, is kept again, in the
  *              order of benefit per byte: how long they would be out of memory while more than the
  *              limit is in use.
+ *   limit      Of what may be written: where more would be, the peak aimed at is raised, by halving
+ *              the range, until what it needs spilled is within the limit. Nothing that writes more
+ *              is a candidate.
  *   The simulation decides between all that is tried; keeping all is always among it. Last, up to
  *   three tensors are moved at a time, as long as a fixed amount of work is left.
  *
@@ -116,6 +119,8 @@ static int check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *
 	spw_opts_merge(opts, sizeof(*opts), caller, caller->size);
 	if (opts->mode > SPW_PLAN_POSITIONAL)
 		return spw_error(-EINVAL, "plan: there is no mode %u", (unsigned)opts->mode);
+	if (opts->mode == SPW_PLAN_POSITIONAL && opts->bytes_written_max > 0)
+		return spw_error(-EINVAL, "plan: the positional rule has no bytes_written_max");
 	return 0;
 }
 
@@ -138,6 +143,7 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	spw_planner_choose(&work, step, drives, &opts, &found);
 	fill_result(&filled, &work, step, &found.outcome, found.spill);
 	filled.feasible = found.feasible;
+	filled.limited = found.limited;
 	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
 				      ? opts.memory_bytes
 				      : (uint64_t)found.memory;

@@ -61,7 +61,8 @@ check_includes() { # layers include only what lies under them
 check_circles() { # no two files of a folder need each other, by the symbols of what was built
     python3 tests/check/circles.py "${SPW_BUILD:-build}" util alloc layout engine engine/nvme \
         engine/vfio drives drives/vfio store state plan trace tensor tensor/control tools tools/ui \
-        tools/bench tools/replay tools/plan python/hooks
+        tools/bench tools/replay tools/plan tools/completion tools/grant tools/metrics \
+        python/hooks
 }
 
 check_functions() { # no function above 70 lines
@@ -111,6 +112,10 @@ check_shell() { # shell scripts parse, and shellcheck finds nothing
     # SC1007: `name= other=` empties both, and is meant to. SC2154: make_loop and make_file of tests/lib.sh set the variable named.
     shellcheck -x -S warning -e SC1007,SC2154 "${shell_files[@]}" || found=1
     return $found
+}
+
+check_types() { # Python's types hold, and refuse what they shall (tests/check/refused.py)
+    mypy --config-file tests/check/mypy.ini --cache-dir /dev/null python/spillway python/examples tests/check/refused.py
 }
 
 check_clang() { # clang has no warning either

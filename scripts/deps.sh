@@ -3,6 +3,7 @@
 # scripts/deps.sh - the packages that each purpose needs (Debian 12 names), and their installation
 #
 #   scripts/deps.sh PURPOSE...     install what is missing (root), or print the apt line and fail
+#   scripts/deps.sh --check PURPOSE...     only say what is missing
 #   scripts/deps.sh --list PURPOSE...
 #
 # Each entry is package[=probe]. A package counts as there when dpkg says so, or else when its probe, if it has one, succeeds: c:COMMAND,
@@ -10,7 +11,7 @@
 # installations work too.
 set -euo pipefail
 
-# others: what else may want a drive. Tests try each that is there, against an open store.
+# others: what else may want a drive, and shells that complete. Tests try each that is there.
 declare -A packages=(
     [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
         libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h zlib1g-dev=h:zlib.h
@@ -20,11 +21,18 @@ declare -A packages=(
         python3-wheel=p:wheel python3-dev=y:Python.h e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup procps=c:pgrep valgrind=c:valgrind python3-matplotlib=p:matplotlib"
     [others]="e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk lvm2=c:pvcreate mdadm=c:mdadm cryptsetup-bin=c:cryptsetup
-        bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio"
+        bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio
+        zsh=c:zsh fish=c:fish"
     [demo]="python3=c:python3 python3-torch=p:torch python3-dev=y:Python.h libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 dpkg-dev=c:dpkg-source mount=c:losetup"
+    [wheel]="python3=c:python3 python3-pip=p:pip,setuptools,wheel
+        python3-setuptools=p:pip,setuptools,wheel python3-wheel=p:pip,setuptools,wheel python3-dev=y:Python.h
+        binutils=c:objdump"
+    [deb]="build-essential debhelper dh-python dpkg-dev=c:dpkg-buildpackage lintian=c:lintian fakeroot=c:fakeroot python3=c:python3
+        python3-dev fio=c:fio"
+    [abi]="abigail-tools=c:abidiff git=c:git"
     [check]="clang=c:clang clang-format=c:clang-format clang-tidy=c:clang-tidy cppcheck=c:cppcheck shellcheck=c:shellcheck
-        g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
+        mypy=c:mypy g++=c:g++ python3=c:python3 libcmocka-dev=h:cmocka.h"
     [coverage]="gcovr=c:gcovr"
     [valgrind]="valgrind=c:valgrind"
     [fuzz]="clang=c:clang libclang-rt-14-dev=h:../lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"
@@ -33,7 +41,7 @@ declare -A packages=(
         python3-dev=y:Python.h"
     [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test others demo bench check coverage valgrind fuzz releases pytorch-suite vm"
+purposes="build test others demo bench wheel deb abi check coverage valgrind fuzz releases pytorch-suite vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2
@@ -117,12 +125,16 @@ apt_install() {
 }
 
 main() {
-    local entries missing
+    local entries missing install=1
     [ $# -gt 0 ] || die "say for what: $purposes"
     if [ "$1" = --list ]; then
         shift
         entries_of "${@:-build}" | sed 's/=.*//'
         return
+    fi
+    if [ "$1" = --check ]; then
+        shift
+        install=
     fi
     entries=$(entries_of "$@") || exit 1
     mapfile -t entries <<<"$entries"
@@ -131,7 +143,7 @@ main() {
     if ! command -v apt-get >/dev/null; then
         die "missing (by their Debian 12 names): ${missing[*]}"
     fi
-    if [ "$(id -u)" -ne 0 ]; then
+    if [ -z "$install" ] || [ "$(id -u)" -ne 0 ]; then
         echo "scripts/deps.sh: packages for '$*' are missing. Install them and try again:" >&2
         echo "  sudo apt-get install --no-install-recommends ${missing[*]}" >&2
         exit 1

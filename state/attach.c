@@ -31,14 +31,14 @@ static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
 }
 
 /*
- * Every record twice: as it is committed, and as it has been put since; those whose puts are under
- * way once more. And the descriptions of two commits. With a mirror all of it in two copies; but
- * where a drive is missing or out of service it must go on, if need be with one.
+ * Every record twice: as it is committed, and as it has been put since; transient ones once. Those
+ * whose puts are under way once more. And the descriptions of two commits. With a mirror all of it
+ * in two copies; but where a drive is missing or out of service it must go on, if need be with one.
  */
 static int check_room(const struct spw_state *state)
 {
 	uint64_t chunk_bytes = spw_store_chunk_bytes(state->store);
-	uint64_t records_bytes = 0, needed_bytes, room_bytes;
+	uint64_t records_bytes = 0, transient_bytes = 0, needed_bytes, room_bytes;
 	struct spw_store_stats stats;
 	uint64_t description_bytes = spw_state_manifest_bytes(0) + state->entries_bytes;
 	bool pairs;
@@ -49,12 +49,16 @@ static int check_room(const struct spw_state *state)
 	for (uint32_t i = 0; i < state->count.records; i++) {
 		uint64_t len_bytes = state->records[i].len_bytes;
 
+		if (state->records[i].transient) {
+			transient_bytes += spw_round_up(len_bytes, BLOCK_BYTES);
+			continue;
+		}
 		records_bytes += spw_round_up(len_bytes, BLOCK_BYTES);
 		description_bytes += OBJECT_ENTRY_BYTES + state->opts.copies * PIECE_ENTRY_BYTES *
 								  (len_bytes / chunk_bytes + 1);
 	}
 	needed_bytes = 2 * (records_bytes + spw_round_up(description_bytes, BLOCK_BYTES)) +
-		       state->transfers_max * state->opts.record_bytes_max;
+		       transient_bytes + state->transfers_max * state->opts.record_bytes_max;
 	if (needed_bytes <= room_bytes)
 		return 0;
 	return spw_error(
@@ -101,7 +105,7 @@ static int match(const struct spw_state *state, const struct state_set *set, spw
 		uint32_t number = spw_record_find(state, entry.name, entry.name_len);
 		const char *words;
 
-		if (number == NONE)
+		if (number == NONE || state->records[number].transient)
 			return other_error(set, entry.name, entry.name_len,
 					   "is there, and was not declared");
 		if (found[number])
@@ -114,7 +118,7 @@ static int match(const struct spw_state *state, const struct state_set *set, spw
 			objects[number] = set->objects[entry.object - 1];
 	}
 	for (uint32_t i = 0; i < state->count.records; i++)
-		if (!found[i])
+		if (!found[i] && !state->records[i].transient)
 			return other_error(set, state->records[i].name,
 					   strlen(state->records[i].name), "is missing there");
 	return 0;
@@ -175,8 +179,9 @@ int spw_state_attach(struct spw_state *state)
 		return rc;
 	if (state->attached)
 		return spw_error(-EALREADY, "the state is attached already");
-	if (state->count.records == 0)
-		return spw_error(-EINVAL, "no record was declared: call spw_state_add() before");
+	if (state->count.records == state->transients)
+		return spw_error(-EINVAL, "no record was declared that a commit could have: call "
+					  "spw_state_add() before");
 	rc = check_room(state);
 	if (rc)
 		return rc;

@@ -25,3 +25,12 @@ int spw_state_enter_attached(struct spw_state *state)
 					"all records are declared");
 	return rc;
 }
+
+int spw_state_enter_record(struct spw_state *state, uint32_t number)
+{
+	int rc = spw_state_enter_attached(state);
+
+	if (rc == 0 && number >= state->count.records)
+		rc = spw_error(-EINVAL, "record %u: there are %u", number, state->count.records);
+	return rc;
+}

@@ -26,26 +26,36 @@ static int wait_for_puts(struct spw_state *state, uint32_t count)
 	return rc;
 }
 
+static bool has_to_be_put(const struct record *record)
+{
+	return record->state == RECORD_CHANGED && !record->transient;
+}
+
+static int check_all_put(const struct spw_state *state)
+{
+	for (uint32_t i = 0; i < state->count.records; i++)
+		if (has_to_be_put(&state->records[i]))
+			return spw_error(
+				state->write_failure.error,
+				"a changed record cannot be written, so nothing is committed: %s",
+				state->write_failure.words);
+	return 0;
+}
+
 /* Each once, in the order of their numbers. */
 static int put_all(struct spw_state *state)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < state->count.records; i++) {
-		const struct record *record = &state->records[i];
-
-		if (record->state == RECORD_CHANGED)
+		if (has_to_be_put(&state->records[i]))
 			rc = wait_for_puts(state, state->transfers_max - 1);
-		if (record->state == RECORD_CHANGED && rc == 0)
+		if (has_to_be_put(&state->records[i]) && rc == 0)
 			(void)spw_transfer_store(state, i);
 	}
 	if (rc == 0)
 		rc = wait_for_puts(state, 0);
-	if (rc == 0 && state->write_failure.call == state->calls)
-		rc = spw_error(state->write_failure.error,
-			       "a changed record cannot be written, so nothing is committed: %s",
-			       state->write_failure.words);
-	return rc;
+	return rc ? rc : check_all_put(state);
 }
 
 /* ---- Its description ---- */
@@ -66,6 +76,8 @@ static void describe_records(const struct spw_state *state, struct description *
 			.len_bytes = record->len_bytes,
 		};
 
+		if (record->transient)
+			continue;
 		SPW_ASSERT(record->state == RECORD_STORED || record->state == RECORD_LOADING ||
 			   record->state == RECORD_CLEAN); /* STATE-6 */
 		if (record->object.value) {
@@ -82,7 +94,7 @@ static uint32_t count_objects(const struct spw_state *state)
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < state->count.records; i++)
-		count += state->records[i].object.value != 0;
+		count += state->records[i].object.value != 0 && !state->records[i].transient;
 	return count;
 }
 
@@ -90,7 +102,7 @@ static int describe(const struct spw_state *state, const void *extra, size_t ext
 		    struct description *description)
 {
 	struct spw_state_manifest manifest = {
-		.records = state->count.records,
+		.records = state->count.records - state->transients,
 		.objects = count_objects(state),
 		.extra = extra,
 		.extra_len = extra_len,

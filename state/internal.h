@@ -17,12 +17,12 @@
  *              is among the free ones.
  *   STATE-2    From or into a buffer at most one transfer is under way: that of its LOADING or
  *              STORING record. So the caller's memory is no drive's, and the other way round.
- *   STATE-3    Only what is CLEAN loses its buffer, but for a read that failed: the bytes are on
- *              the drives, or zero.
+ *   STATE-3    Only what is CLEAN loses its buffer, but for a read that failed, and for what is
+ *              cleared: the bytes are on the drives, or zero.
  *   STATE-4    The object before is freed when the put of the new one has ended well, not earlier.
  *   STATE-5    What is wanted is not moved out to make room. Wanted are the records that are used
  *              next, as many as there are buffers that the caller does not have (ahead.c).
- *   STATE-6    At a commit each record is STORED, LOADING or CLEAN.
+ *   STATE-6    At a commit each record is STORED, LOADING or CLEAN, but for transient ones.
  */
 #ifndef SPW_STATE_INTERNAL_H
 #define SPW_STATE_INTERNAL_H
@@ -68,6 +68,7 @@ struct record {
 	uint64_t taken_last;   /* number of that take, or 0 */
 	uint64_t read_failed;  /* number of the call in which reading it failed last, or 0 */
 	uint64_t write_failed; /* the same; 0 once it has been written */
+	bool transient;        /* of no commit */
 	bool used;             /* in this pass */
 	bool changed;          /* TAKEN: it was CHANGED */
 	bool ahead;            /* it came into memory after its last use */
@@ -91,6 +92,7 @@ struct spw_state {
 	uint32_t *name_slots;   /* record numbers by the hash of their name, or NONE */
 	uint32_t name_mask;     /* slots less one */
 	uint64_t entries_bytes; /* of the manifest */
+	uint32_t transients;
 
 	void **buffers;
 	uint32_t *buffer_records; /* whose it is, or NONE */
@@ -173,6 +175,8 @@ void spw_order_used(struct spw_state *state, uint32_t number);
  * failed, which is noted. */
 bool spw_transfer_load(struct spw_state *state, uint32_t number, enum spw_class cls);
 bool spw_transfer_store(struct spw_state *state, uint32_t number);
+/* A record does not have it any more (STATE-4). */
+void spw_transfer_free_object(struct spw_state *state, spw_object object);
 /* Somebody waits for a LOADING record. */
 void spw_transfer_raise(struct spw_state *state, uint32_t number);
 /* See what has ended. */
@@ -190,5 +194,7 @@ void spw_ahead(struct spw_state *state, uint32_t first);
 /* Each call begins with it. Return: 0; -EPERM in a child of fork(2); -EINVAL not attached. */
 int spw_state_enter(struct spw_state *state);
 int spw_state_enter_attached(struct spw_state *state);
+/* Of one record: -EINVAL there is none of this number, too. */
+int spw_state_enter_record(struct spw_state *state, uint32_t number);
 
 #endif

@@ -15,7 +15,7 @@ static const uint8_t allowed[RECORD_STATES] = {
 	[RECORD_STORED] = BIT(RECORD_LOADING) | BIT(RECORD_CLEAN), /* read; zeros */
 	[RECORD_LOADING] = BIT(RECORD_CLEAN) | BIT(RECORD_STORED), /* or it failed */
 	[RECORD_CLEAN] = BIT(RECORD_TAKEN) | BIT(RECORD_STORED),
-	[RECORD_CHANGED] = BIT(RECORD_TAKEN) | BIT(RECORD_STORING),
+	[RECORD_CHANGED] = BIT(RECORD_TAKEN) | BIT(RECORD_STORING) | BIT(RECORD_STORED),
 	[RECORD_STORING] = BIT(RECORD_CLEAN) | BIT(RECORD_CHANGED), /* or it failed */
 	[RECORD_TAKEN] = BIT(RECORD_CLEAN) | BIT(RECORD_CHANGED),
 };
@@ -60,9 +60,9 @@ void spw_record_put_buffer(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 
-	/* STATE-3; a read that could not even be begun has left it STORED. */
-	SPW_ASSERT(record->state == RECORD_CLEAN || record->state == RECORD_LOADING ||
-		   record->state == RECORD_STORED);
+	/* STATE-3: what is CHANGED is cleared; a read that could not be begun has left it STORED. */
+	SPW_ASSERT(record->state == RECORD_CLEAN || record->state == RECORD_CHANGED ||
+		   record->state == RECORD_LOADING || record->state == RECORD_STORED);
 	SPW_ASSERT(state->buffer_records[record->buffer] == number);
 	state->buffer_records[record->buffer] = NONE;
 	state->buffers_free[state->buffers_free_count++] = record->buffer;

@@ -206,14 +206,20 @@ static int check_add(struct spw_state *state, const char *name, uint64_t len, si
 	if (state->count.records == SPW_STATE_RECORDS_MAX)
 		return spw_error(-E2BIG, "record %s: there are %u, no more are possible", name,
 				 SPW_STATE_RECORDS_MAX);
-	if (spw_state_manifest_bytes(0) + state->entries_bytes +
-		    spw_state_entry_bytes(name_len, shape_len) >
-	    SPW_COMMIT_RECORD_BYTES_MAX)
-		return spw_error(-E2BIG,
-				 "record %s: the names and shapes of all are more than the %u "
-				 "bytes that go with a commit",
-				 name, SPW_COMMIT_RECORD_BYTES_MAX);
 	return 0;
+}
+
+/* Of a record that commits have. */
+static int check_entry(const struct spw_state *state, const char *name, size_t shape_len)
+{
+	if (spw_state_manifest_bytes(0) + state->entries_bytes +
+		    spw_state_entry_bytes(strlen(name), shape_len) <=
+	    SPW_COMMIT_RECORD_BYTES_MAX)
+		return 0;
+	return spw_error(-E2BIG,
+			 "record %s: the names and shapes of all are more than the %u bytes that "
+			 "go with a commit",
+			 name, SPW_COMMIT_RECORD_BYTES_MAX);
 }
 
 static int grow_records(struct spw_state *state)
@@ -241,18 +247,24 @@ static int add(struct spw_state *state, const struct record *added)
 		state->count.records--;
 		return -ENOMEM;
 	}
-	state->entries_bytes += spw_state_entry_bytes(added->name_len, added->shape_len);
+	if (added->transient)
+		state->transients++;
+	else
+		state->entries_bytes += spw_state_entry_bytes(added->name_len, added->shape_len);
 	state->count.total_bytes += added->len_bytes;
 	return 0;
 }
 
-int spw_state_add(struct spw_state *state, const char *name, uint64_t len, const void *shape,
-		  size_t shape_len, uint32_t *number)
+static int declare(struct spw_state *state, const char *name, uint64_t len, const void *shape,
+		   size_t shape_len, bool transient, uint32_t *number)
 {
-	struct record added = {.len_bytes = len, .buffer = NONE, .place = NONE};
+	struct record added = {
+		.len_bytes = len, .transient = transient, .buffer = NONE, .place = NONE};
 	int rc = check_add(state, name, len, shape_len);
 
 	*number = NONE;
+	if (rc == 0 && !transient)
+		rc = check_entry(state, name, shape_len);
 	if (rc)
 		return rc;
 	added.name_len = (uint32_t)strlen(name);
@@ -269,6 +281,18 @@ int spw_state_add(struct spw_state *state, const char *name, uint64_t len, const
 	}
 	*number = state->count.records - 1;
 	return 0;
+}
+
+int spw_state_add(struct spw_state *state, const char *name, uint64_t len, const void *shape,
+		  size_t shape_len, uint32_t *number)
+{
+	return declare(state, name, len, shape, shape_len, false, number);
+}
+
+int spw_state_add_transient(struct spw_state *state, const char *name, uint64_t len,
+			    uint32_t *number)
+{
+	return declare(state, name, len, NULL, 0, true, number);
 }
 
 void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats, size_t size)

@@ -4,19 +4,12 @@
 
 #include "state/internal.h"
 
-static int number_error(const struct spw_state *state, uint32_t number)
-{
-	return spw_error(-EINVAL, "record %u: there are %u", number, state->count.records);
-}
-
 static int check_take(struct spw_state *state, uint32_t number)
 {
-	int rc = spw_state_enter_attached(state);
+	int rc = spw_state_enter_record(state, number);
 
 	if (rc)
 		return rc;
-	if (number >= state->count.records)
-		return number_error(state, number);
 	if (state->records[number].state == RECORD_TAKEN)
 		return spw_error(-EALREADY, "record %s is taken", state->records[number].name);
 	if (state->taken + 1 >= state->count.buffers)
@@ -111,12 +104,10 @@ int spw_state_take(struct spw_state *state, uint32_t number, void **memory)
 int spw_state_give(struct spw_state *state, uint32_t number, bool changed)
 {
 	struct record *record;
-	int rc = spw_state_enter_attached(state);
+	int rc = spw_state_enter_record(state, number);
 
 	if (rc)
 		return rc;
-	if (number >= state->count.records)
-		return number_error(state, number);
 	record = &state->records[number];
 	if (record->state != RECORD_TAKEN)
 		return spw_error(-EINVAL, "record %s is not taken", record->name);

@@ -98,7 +98,7 @@ void spw_transfer_raise(struct spw_state *state, uint32_t number)
 			spw_request_raise(state->requests[i], SPW_URGENT_READ);
 }
 
-static void free_object(struct spw_state *state, spw_object object)
+void spw_transfer_free_object(struct spw_state *state, spw_object object)
 {
 	int rc = object.value ? spw_store_free(state->store, object) : 0;
 
@@ -122,11 +122,11 @@ static void store_ended(struct spw_state *state, uint32_t number, int res)
 
 	if (res) {
 		write_failed(state, number, res);
-		free_object(state, record->object_coming);
+		spw_transfer_free_object(state, record->object_coming);
 		spw_record_become(state, number, RECORD_CHANGED);
 		return;
 	}
-	free_object(state, record->object);
+	spw_transfer_free_object(state, record->object);
 	record->object = record->object_coming;
 	record->write_failed = 0;
 	spw_record_become(state, number, RECORD_CLEAN);

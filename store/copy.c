@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/copy.c - checksums, and copies that compute them on the way */
+/* store/copy.c - checksums, copies that compute them on the way, and the bytes of vectors */
 #define XXH_STATIC_LINKING_ONLY /* the state on the stack */
 #include <xxhash.h>
 #if defined(__x86_64__) && defined(__has_include)
@@ -56,22 +56,89 @@ uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len)
 	return XXH3_64bits_digest(&state);
 }
 
+/* ---- Vectors ---- */
+
+/* The element that @offset lies in, which becomes the offset in it. */
+static const struct iovec *seek(const struct iovec *vector, uint64_t *offset)
+{
+	while (*offset >= vector->iov_len)
+		*offset -= vector++->iov_len;
+	return vector;
+}
+
+/* The next bytes of a vector in one run, at most @max; @vector and @offset go on behind them. */
+static struct iovec next_run(const struct iovec **vector, uint64_t *offset, size_t max)
+{
+	struct iovec run;
+
+	*vector = seek(*vector, offset);
+	SPW_ASSERT((*vector)->iov_base != NULL);
+	run.iov_base = (uint8_t *)(*vector)->iov_base + *offset;
+	run.iov_len = SPW_MIN((*vector)->iov_len - *offset, max);
+	*offset += run.iov_len;
+	return run;
+}
+
+void *spw_run_of(const struct iovec *vector, uint64_t offset, size_t len)
+{
+	struct iovec run = next_run(&vector, &offset, len);
+
+	return run.iov_len == len ? run.iov_base : NULL;
+}
+
 void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len)
 {
 	uint8_t *at = to;
 
 	while (len > 0) {
-		size_t part;
+		struct iovec run = next_run(&vector, &offset, len);
 
-		if (offset >= vector->iov_len) {
-			offset -= vector++->iov_len;
-			continue;
-		}
-		SPW_ASSERT(vector->iov_base != NULL);
-		part = vector->iov_len - offset < len ? vector->iov_len - offset : len;
-		memcpy(at, (const uint8_t *)vector->iov_base + offset, part);
-		at += part;
-		len -= part;
-		offset += part;
+		memcpy(at, run.iov_base, run.iov_len);
+		at += run.iov_len;
+		len -= run.iov_len;
 	}
+}
+
+void spw_scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len)
+{
+	const uint8_t *at = from;
+
+	while (len > 0) {
+		struct iovec run = next_run(&vector, &offset, len);
+
+		memcpy(run.iov_base, at, run.iov_len);
+		at += run.iov_len;
+		len -= run.iov_len;
+	}
+}
+
+void spw_regather(const struct iovec *to, const struct iovec *from, uint64_t offset, size_t len)
+{
+	uint64_t to_offset = 0;
+
+	while (len > 0) {
+		struct iovec run = next_run(&to, &to_offset, len);
+
+		spw_gather(run.iov_base, from, offset, run.iov_len);
+		offset += run.iov_len;
+		len -= run.iov_len;
+	}
+}
+
+uint64_t spw_checksum_vector(const struct iovec *vector, uint64_t offset, size_t len)
+{
+	const void *all = spw_run_of(vector, offset, len);
+	XXH3_state_t state;
+
+	if (all)
+		return spw_checksum(all, len);
+	XXH3_INITSTATE(&state);
+	(void)XXH3_64bits_reset(&state);
+	while (len > 0) {
+		struct iovec run = next_run(&vector, &offset, len);
+
+		update(&state, run.iov_base, run.iov_len);
+		len -= run.iov_len;
+	}
+	return XXH3_64bits_digest(&state);
 }

@@ -47,6 +47,7 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
+#include "engine/range.h"
 #include "store/slots.h"
 #include "drives/status.h"
 #include "util/histogram.h"
@@ -54,8 +55,9 @@
 #include "util/util.h"
 
 #define PIECE_NONE   UINT32_MAX
-#define HANDLE_HOLE  0 /* of a piece that is not placed, and will not be */
-#define BYPASSES_MAX 8 /* how often a waiting level may be overtaken on one drive */
+#define HANDLE_HOLE  0  /* of a piece that is not placed, and will not be */
+#define BYPASSES_MAX 8  /* how often a waiting level may be overtaken on one drive */
+#define RUNS_MAX     16 /* of the caller's memory in one transfer; a piece in more is copied */
 
 /* In what order a drive serves. Reads come by the class of their request, writes last. */
 enum level {
@@ -136,6 +138,8 @@ enum request_kind {
 	REQUEST_REVIVE,
 	REQUEST_RETIRE,
 	REQUEST_LOCATE,
+	REQUEST_REGISTER,
+	REQUEST_UNREGISTER,
 };
 
 /* A get's pieces on one drive, waiting in that drive's list. */
@@ -153,8 +157,10 @@ struct spw_request {
 	_Atomic int state;      /* enum request_state */
 	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
 	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
-	uint8_t *bytes;         /* NULL: a put of vector; locate: struct spw_commit_piece[] */
+	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
+	/* all of that memory, where it is one run; what else a request is given to work on */
+	struct iovec run;
 	/* locate: pieces; retire: an errno, positive; flush: whether drives that fail are retired */
 	uint64_t len_bytes;
 	/* in the object; revive, retire: the drive's index; flush: a mask of drives */
@@ -188,13 +194,14 @@ enum {
 /* One piece on its way to or from a drive. */
 struct transfer {
 	struct spw_io io;
-	struct iovec vector[2];
+	/* the caller's memory, and the tail, as the drive takes them, if not through bounce */
+	struct iovec vector[RUNS_MAX + 1];
+	uint32_t elements;
 	struct spw_store *store;
 	struct spw_request *request;
 	struct transfer *next; /* of the list it is in: free, unsummed, or retries */
 	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
 	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
-	uint8_t *direct;       /* the caller's memory, if not through bounce */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
@@ -229,6 +236,8 @@ struct way {
 	struct rate rate;
 	struct spw_histogram latency; /* since it was last published */
 	_Atomic uint64_t bytes, transfers, errors, latency_ns_p50, latency_ns_p99;
+	/* what was published, all of it */
+	_Atomic uint64_t latency_counts[SPW_LATENCY_COUNTS], latency_ns_sum;
 };
 
 _Static_assert(SPW_READ == 0 && SPW_WRITE == 1, "ways by enum spw_op");
@@ -263,6 +272,7 @@ struct store_counters {
 	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk,
 		waits_for_copy_memory;
 	_Atomic uint64_t chunks_split, chunks_moved, cancelled, bypasses, bytes_trimmed;
+	_Atomic uint64_t registered_bytes, registrations_refused, transfers_registered;
 	_Atomic uint64_t chunks_single, reads_switched;
 };
 
@@ -342,6 +352,8 @@ struct spw_store {
 	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
+	/* spw_step_stats, without its size, as was last told: written by any thread */
+	_Atomic uint64_t told[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
 
 /* Counters have one writer, the worker; others read them at any time. */
@@ -436,6 +448,11 @@ void spw_level_served(struct spw_store *store, struct store_drive *drive, int le
 
 /* store/transfer.c: one piece to or from a drive */
 struct transfer *spw_transfer_take(struct spw_store *store);
+/*
+ * Have the drive use the memory that the request has for the piece, all of it, as it lies. Return:
+ * false: it cannot, for an address, a length between two runs, or too many of them: to be copied.
+ */
+bool spw_transfer_lay(struct transfer *transfer, const struct piece *piece);
 void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
@@ -446,6 +463,8 @@ void spw_transfer_ended(struct transfer *transfer);
  */
 int spw_transfer_hand_over(struct spw_store *store);
 void spw_latency_refresh(struct store_drive *drive);
+/* store/stats.c: what spw_store_tell() was given last; all 0: nothing */
+void spw_store_told(const struct spw_store *store, struct spw_step_stats *steps);
 bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);
@@ -504,7 +523,13 @@ void spw_read_verify_next(struct spw_store *store);
 /* store/copy.c */
 uint64_t spw_checksum(const void *bytes, size_t len);
 uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);
-/* @len bytes of what a vector describes, from @offset on, in one run. */
+/* @len bytes of what a vector describes, from @offset on: to and from one run, and their sum. */
 void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);
+void spw_scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len);
+uint64_t spw_checksum_vector(const struct iovec *vector, uint64_t offset, size_t len);
+/* NULL: they are not in one run. */
+void *spw_run_of(const struct iovec *vector, uint64_t offset, size_t len);
+/* From one vector to another, @len bytes from @offset on to its beginning. */
+void spw_regather(const struct iovec *to, const struct iovec *from, uint64_t offset, size_t len);
 
 #endif

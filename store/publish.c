@@ -53,6 +53,7 @@ int spw_publish_open(struct spw_store *store)
 		       spw_store_description(store));
 	store->page->version = SPW_PAGE_VERSION;
 	store->page->size = sizeof(*store->page);
+	store->page->opened_ns = spw_clock_ns();
 	spw_publish(store, true);
 	/* Last: a reader that came before saw no page. */
 	store->page->magic = SPW_PAGE_MAGIC;
@@ -106,5 +107,6 @@ void spw_publish(struct spw_store *store, bool now)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		(void)spw_store_drive_stats(store, i, &page->status.drive[i],
 					    sizeof(page->status.drive[i]));
+	spw_store_told(store, &page->status.steps);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_release);
 }

@@ -175,10 +175,7 @@ static void get_from_memory(struct spw_request *request)
 {
 	const struct spw_request *put = request->object->put;
 
-	if (put->bytes)
-		memcpy(request->bytes, put->bytes + request->offset_bytes, request->len_bytes);
-	else
-		spw_gather(request->bytes, put->vector, request->offset_bytes, request->len_bytes);
+	spw_regather(request->vector, put->vector, request->offset_bytes, request->len_bytes);
 	count_add(&request->store->count.bytes_from_memory, request->len_bytes);
 	spw_request_end(request);
 }
@@ -246,18 +243,17 @@ static void advance(struct spw_request *request, uint32_t drive)
 }
 
 /* Does the caller want all of the piece, and can the drive write it there? Else it is copied. */
-static bool fits_directly(const struct spw_request *request, const struct piece *piece)
+static bool fits_directly(struct transfer *transfer, const struct piece *piece)
 {
-	struct spw_store *store = request->store;
+	const struct spw_request *request = transfer->request;
+	struct spw_store *store = transfer->store;
 
 	if (piece->object_offset < request->offset_bytes ||
 	    piece->object_offset + piece->len_bytes > request->offset_bytes + request->len_bytes) {
 		count_add(&store->count.copies_partial_chunk, 1);
 		return false;
 	}
-	if ((uintptr_t)(request->bytes + (piece->object_offset - request->offset_bytes)) %
-		    store->memory_align_bytes !=
-	    0) {
+	if (!spw_transfer_lay(transfer, piece)) {
 		count_add(&store->count.copies_unaligned_address, 1);
 		return false;
 	}
@@ -282,9 +278,8 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 	transfer = spw_transfer_take(store);
 	transfer->request = request;
 	transfer->piece = chosen_copy(request, read->piece);
-	if (fits_directly(request, piece)) {
-		transfer->direct = request->bytes + (piece->object_offset - request->offset_bytes);
-	} else if (!spw_bounce_allowed(store, drive) || !spw_bounce_take(store, transfer)) {
+	if (!fits_directly(transfer, piece) &&
+	    (!spw_bounce_allowed(store, drive) || !spw_bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
 		spw_transfer_give(transfer);
 		return false;
@@ -307,21 +302,23 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 	uint64_t piece_end = piece->object_offset + piece->len_bytes;
 	uint64_t request_end = request->offset_bytes + request->len_bytes;
 	uint64_t len = SPW_MIN(piece_end, request_end) - from;
-	uint8_t *to = request->bytes + (from - request->offset_bytes);
+	uint64_t offset = from - request->offset_bytes;
+	uint8_t *to;
 
 	if (!transfer->bounce) {
 		if (tail_bytes) {
-			memcpy(transfer->direct + (piece->len_bytes - tail_bytes), transfer->tail,
-			       tail_bytes);
+			spw_scatter(request->vector, offset + len - tail_bytes, transfer->tail,
+				    tail_bytes);
 			count_add(&store->count.bytes_copied, tail_bytes);
 			count_add(&store->count.copies_unaligned_length, 1);
 		}
-		return checked ? spw_checksum(transfer->direct, piece->len_bytes) : 0;
+		return checked ? spw_checksum_vector(request->vector, offset, len) : 0;
 	}
 	count_add(&store->count.bytes_copied, len);
-	if (checked && len == piece->len_bytes)
+	to = spw_run_of(request->vector, offset, len);
+	if (checked && len == piece->len_bytes && to)
 		return spw_copy_and_checksum(to, transfer->bounce, len);
-	memcpy(to, transfer->bounce + (from - piece->object_offset), len);
+	spw_scatter(request->vector, offset, transfer->bounce + (from - piece->object_offset), len);
 	return checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
 }
 

@@ -29,17 +29,43 @@ static int create(struct spw_store *store, uint64_t len, unsigned copies, spw_ob
 	return rc;
 }
 
-static int put(struct spw_store *store, const void *bytes, const struct iovec *vector, uint64_t len,
+/* Return: 0, and how many bytes a caller's vector describes; -EINVAL. */
+static int measure(const struct iovec vector[], unsigned count, uint64_t *len)
+{
+	*len = 0;
+	for (unsigned i = 0; vector && i < count; i++) {
+		if (vector[i].iov_len > 0 && !vector[i].iov_base)
+			return spw_error(-EINVAL,
+					 "element %u of the vector has a length but no memory", i);
+		if (__builtin_add_overflow(*len, vector[i].iov_len, len))
+			return spw_error(-EINVAL,
+					 "the vector's lengths add up to more than 64 bits hold");
+	}
+	return 0;
+}
+
+/* @vector: copied if it is one run, else the caller's. */
+static void set_vector(struct spw_request *request, const struct iovec vector[], unsigned count)
+{
+	request->run = vector[0];
+	request->vector = count == 1 ? &request->run : vector;
+}
+
+static int put(struct spw_store *store, const struct iovec vector[], unsigned count,
 	       unsigned copies, const struct spw_notify *notify, spw_object *id,
 	       struct spw_request **out)
 {
 	struct spw_request *request;
+	uint64_t len;
 	int rc;
 
 	id->value = 0;
 	if (out)
 		*out = NULL;
-	if (len == 0 || (!bytes && !vector) || (!notify && !out))
+	rc = measure(vector, count, &len);
+	if (rc)
+		return rc;
+	if (len == 0 || (!notify && !out))
 		return spw_error(-EINVAL, "put needs bytes, and a notify or a request to wait for");
 	if (copies < 1 || copies > 2)
 		return spw_error(-EINVAL, "%u copies: there can be 1 or 2", copies);
@@ -55,9 +81,7 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 		id->value = 0;
 		return -ENOBUFS;
 	}
-	/* The worker only reads through it. */
-	memcpy(&request->bytes, &bytes, sizeof(request->bytes));
-	request->vector = vector;
+	set_vector(request, vector, count);
 	request->len_bytes = len;
 	request->offset_bytes = 0;
 	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
@@ -70,41 +94,40 @@ static int put(struct spw_store *store, const void *bytes, const struct iovec *v
 int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	return put(store, bytes, NULL, len, 1, notify, id, out);
+	return spw_store_put_copies(store, bytes, len, 1, notify, id, out);
 }
 
 int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len, unsigned copies,
 			 const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	return put(store, bytes, NULL, len, copies, notify, id, out);
+	struct iovec run = {.iov_len = len};
+
+	/* The worker only reads through it. */
+	memcpy(&run.iov_base, &bytes, sizeof(run.iov_base));
+	return put(store, &run, bytes ? 1 : 0, copies, notify, id, out);
 }
 
 int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
 		   const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	uint64_t len = 0;
-
-	for (unsigned i = 0; vector && i < count; i++) {
-		if (vector[i].iov_len > 0 && !vector[i].iov_base)
-			return spw_error(-EINVAL,
-					 "element %u of the vector has a length but no memory", i);
-		if (__builtin_add_overflow(len, vector[i].iov_len, &len))
-			return spw_error(-EINVAL,
-					 "the vector's lengths add up to more than 64 bits hold");
-	}
-	return put(store, NULL, vector, len, 1, notify, id, out);
+	return put(store, vector, count, 1, notify, id, out);
 }
 
-int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
-		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
+int spw_store_getv(struct spw_store *store, spw_object id, uint64_t offset,
+		   const struct iovec vector[], unsigned count, enum spw_class cls,
+		   const struct spw_notify *notify, struct spw_request **out)
 {
 	struct spw_request *request;
 	struct object *object;
+	uint64_t len;
 	int rc;
 
 	if (out)
 		*out = NULL;
-	if (len == 0 || !bytes || (!notify && !out) || cls < SPW_URGENT_READ || cls >= SPW_CLASSES)
+	rc = measure(vector, count, &len);
+	if (rc)
+		return rc;
+	if (len == 0 || (!notify && !out) || cls < SPW_URGENT_READ || cls >= SPW_CLASSES)
 		return spw_error(
 			-EINVAL,
 			"get needs memory, a class, and a notify or a request to wait for");
@@ -116,13 +139,21 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 	request = spw_request_take(store, REQUEST_GET, object, notify, out);
 	if (!request)
 		return -ENOBUFS;
-	request->bytes = bytes;
+	set_vector(request, vector, count);
 	request->len_bytes = len;
 	request->offset_bytes = offset;
 	atomic_store_explicit(&request->cls, cls, memory_order_relaxed);
 	SPW_PROBE(get_begin, request, len);
 	spw_store_push(store, &request->message);
 	return 0;
+}
+
+int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
+		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **out)
+{
+	const struct iovec run = {.iov_base = bytes, .iov_len = len};
+
+	return spw_store_getv(store, id, offset, &run, bytes ? 1 : 0, cls, notify, out);
 }
 
 /* ---- Without an object ---- */
@@ -143,7 +174,8 @@ static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64
 	if (!request)
 		return -ENOBUFS;
 	request->offset_bytes = what;
-	request->bytes = bytes;
+	request->vector = NULL;
+	request->run.iov_base = bytes;
 	request->len_bytes = len;
 	spw_store_push(store, &request->message);
 	return 0;
@@ -177,4 +209,14 @@ int spw_store_revive(struct spw_store *store, unsigned drive)
 	int rc = spw_drive_exists(store, drive);
 
 	return rc ? rc : spw_upkeep_run(store, REQUEST_REVIVE, drive, NULL, 0);
+}
+
+int spw_store_register(struct spw_store *store, void *memory, size_t len)
+{
+	return spw_upkeep_run(store, REQUEST_REGISTER, 0, memory, len);
+}
+
+int spw_store_unregister(struct spw_store *store, void *memory)
+{
+	return spw_upkeep_run(store, REQUEST_UNREGISTER, 0, memory, 0);
 }

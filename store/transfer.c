@@ -15,7 +15,6 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 	SPW_ASSERT(transfer != NULL);
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
-	transfer->direct = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->unsummed = false;
 	transfer->switched = false;
 	return transfer;
@@ -84,23 +83,53 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 	rate->bytes = 0;
 }
 
-/* The piece's whole blocks where they lie; tail block or bounce where those must not be used. */
+/* Whole blocks of a run; what the last one of all ends with goes by the tail block. */
+static bool lay_run(struct transfer *transfer, uint8_t *run, size_t len, bool is_last)
+{
+	const struct spw_store *store = transfer->store;
+	size_t whole = spw_round_down(len, store->block_bytes);
+
+	if ((uintptr_t)run % store->memory_align_bytes != 0 || (whole < len && !is_last))
+		return false;
+	if (whole > 0)
+		transfer->vector[transfer->elements++] =
+			(struct iovec){.iov_base = run, .iov_len = whole};
+	if (whole < len)
+		transfer->vector[transfer->elements++] =
+			(struct iovec){.iov_base = transfer->tail, .iov_len = store->block_bytes};
+	return true;
+}
+
+bool spw_transfer_lay(struct transfer *transfer, const struct piece *piece)
+{
+	const struct iovec *at = transfer->request->vector;
+	uint64_t offset = piece->object_offset - transfer->request->offset_bytes;
+	size_t left = piece->len_bytes;
+
+	for (; offset >= at->iov_len; at++)
+		offset -= at->iov_len;
+	transfer->elements = 0;
+	for (; left > 0; at++, offset = 0) {
+		size_t len = SPW_MIN(at->iov_len - offset, left);
+
+		if (len > 0 &&
+		    (transfer->elements == RUNS_MAX ||
+		     !lay_run(transfer, (uint8_t *)at->iov_base + offset, len, len == left)))
+			return false;
+		left -= len;
+	}
+	return true;
+}
+
 static void set_memory(struct transfer *transfer, uint32_t len_bytes, uint32_t block_bytes)
 {
-	uint32_t whole = (uint32_t)spw_round_down(len_bytes, block_bytes);
 	struct spw_io *io = &transfer->io;
+	bool one = transfer->bounce || transfer->elements == 1;
 
 	io->len_bytes = (uint32_t)spw_round_up(len_bytes, block_bytes);
-	io->buf = transfer->bounce ? transfer->bounce : whole ? transfer->direct : transfer->tail;
-	io->iov = NULL;
-	io->iov_count = 0;
-	if (transfer->bounce || whole == len_bytes || whole == 0)
-		return;
-	transfer->vector[0] = (struct iovec){.iov_base = transfer->direct, .iov_len = whole};
-	transfer->vector[1] = (struct iovec){.iov_base = transfer->tail, .iov_len = block_bytes};
-	io->buf = NULL;
-	io->iov = transfer->vector;
-	io->iov_count = 2;
+	io->buf = !one ? NULL : transfer->bounce ? transfer->bounce : transfer->vector[0].iov_base;
+	io->iov = one ? NULL : transfer->vector;
+	io->iov_count = one ? 0 : transfer->elements;
 }
 
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io))
@@ -134,6 +163,11 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 				      memory_order_relaxed);
 	transfer->in_flight = true;
 	rate_begin(&drive->ways[op].rate, transfer->issued_ns);
+	if (atomic_load_explicit(&store->count.registered_bytes, memory_order_relaxed) > 0 &&
+	    !transfer->bounce &&
+	    spw_queue_knows(store->queue, transfer->vector[0].iov_base,
+			    transfer->vector[0].iov_len))
+		count_add(&store->count.transfers_registered, 1);
 	rc = spw_queue_prepare(store->queue, io);
 	/* The store alone decides address, offset and length, and all are aligned and in range. */
 	SPW_ASSERT(rc == 0);
@@ -173,6 +207,21 @@ void spw_transfer_ended(struct transfer *transfer)
 	count_add(&way->bytes, bytes);
 }
 
+static void sum_latencies(struct way *way)
+{
+	const struct spw_histogram *latency = &way->latency;
+
+	for (unsigned i = 0; i < SPW_HISTOGRAM_BUCKETS; i++) {
+		uint64_t value = spw_histogram_bucket_value(i) >> SPW_LATENCY_FIRST_LOG;
+		unsigned range = value == 0 ? 0 : 64u - (unsigned)__builtin_clzll(value);
+
+		if (latency->buckets[i] > 0)
+			count_add(&way->latency_counts[SPW_MIN(range, SPW_LATENCY_COUNTS - 1)],
+				  latency->buckets[i]);
+	}
+	count_add(&way->latency_ns_sum, latency->summary.sum);
+}
+
 void spw_latency_refresh(struct store_drive *drive)
 {
 	for (enum spw_op op = SPW_READ; op <= SPW_WRITE; op++) {
@@ -184,6 +233,9 @@ void spw_latency_refresh(struct store_drive *drive)
 		atomic_store_explicit(&way->latency_ns_p99,
 				      spw_histogram_percentile(&way->latency, 99),
 				      memory_order_relaxed);
+		if (way->latency.summary.count == 0)
+			continue;
+		sum_latencies(way);
 		memset(&way->latency, 0, sizeof(way->latency));
 	}
 }

@@ -152,7 +152,7 @@ static void trim_submit(struct spw_request *request)
 static void locate_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
-	struct spw_commit_piece *pieces = (struct spw_commit_piece *)(void *)request->bytes;
+	struct spw_commit_piece *pieces = (struct spw_commit_piece *)request->run.iov_base;
 
 	if (!spw_request_begin(request))
 		spw_request_fail(request, -ECANCELED, "cancelled before it was begun");
@@ -192,6 +192,26 @@ static void retire_submit(struct spw_request *request)
 	spw_request_end(request);
 }
 
+/* ---- Memory of others ---- */
+
+static void register_submit(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	int rc = request->kind == REQUEST_REGISTER
+			 ? spw_queue_register(store->queue, request->run.iov_base,
+					      request->len_bytes)
+			 : spw_queue_unregister(store->queue, request->run.iov_base);
+
+	(void)spw_request_begin(request);
+	if (rc < 0)
+		spw_request_fail(request, rc, "%s", spw_last_error());
+	else if (rc == 0 && request->kind == REQUEST_REGISTER)
+		count_add(&store->count.registrations_refused, 1);
+	atomic_store_explicit(&store->count.registered_bytes, spw_queue_ranges_bytes(store->queue),
+			      memory_order_relaxed);
+	spw_request_end(request);
+}
+
 void spw_upkeep_submit(struct spw_request *request)
 {
 	SPW_ASSERT(request->kind != REQUEST_PUT && request->kind != REQUEST_GET);
@@ -203,6 +223,8 @@ void spw_upkeep_submit(struct spw_request *request)
 		locate_submit(request);
 	else if (request->kind == REQUEST_RETIRE)
 		retire_submit(request);
+	else if (request->kind == REQUEST_REGISTER || request->kind == REQUEST_UNREGISTER)
+		register_submit(request);
 	else
 		revive_submit(request);
 }

@@ -254,39 +254,17 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 	return true;
 }
 
-static uint8_t *run_of(const struct spw_store *store, const struct spw_request *request,
-		       const struct piece *piece)
-{
-	const struct iovec *vector = request->vector;
-	uint64_t offset = piece->object_offset;
-	uint8_t *run;
-
-	if (request->bytes) {
-		run = request->bytes + offset;
-	} else {
-		while (offset >= vector->iov_len)
-			offset -= vector++->iov_len;
-		if (vector->iov_len - offset < piece->len_bytes)
-			return NULL;
-		run = (uint8_t *)vector->iov_base + offset;
-	}
-	return (uintptr_t)run % store->memory_align_bytes == 0 ? run : NULL;
-}
-
 /* Through copy memory, in one pass with the checksum where the source is one run. */
 static void load_by_copy(struct transfer *transfer, struct piece *piece, bool checked)
 {
 	struct spw_store *store = transfer->store;
-	const struct spw_request *request = transfer->request;
+	const struct iovec *vector = transfer->request->vector;
+	const void *run = spw_run_of(vector, piece->object_offset, piece->len_bytes);
 
-	if (request->bytes && checked) {
-		piece->checksum = spw_copy_and_checksum(
-			transfer->bounce, request->bytes + piece->object_offset, piece->len_bytes);
-	} else if (request->bytes) {
-		memcpy(transfer->bounce, request->bytes + piece->object_offset, piece->len_bytes);
+	if (run && checked) {
+		piece->checksum = spw_copy_and_checksum(transfer->bounce, run, piece->len_bytes);
 	} else {
-		spw_gather(transfer->bounce, request->vector, piece->object_offset,
-			   piece->len_bytes);
+		spw_gather(transfer->bounce, vector, piece->object_offset, piece->len_bytes);
 		if (checked)
 			piece->checksum = spw_checksum(transfer->bounce, piece->len_bytes);
 	}
@@ -298,21 +276,22 @@ static void load_by_copy(struct transfer *transfer, struct piece *piece, bool ch
 static void load(struct transfer *transfer, struct piece *piece, bool sum)
 {
 	struct spw_store *store = transfer->store;
+	const struct iovec *vector = transfer->request->vector;
 	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
 	uint32_t whole = piece->len_bytes - tail_bytes;
-	uint8_t *source = run_of(store, transfer->request, piece);
+	bool copied = !spw_transfer_lay(transfer, piece);
 	uint8_t *tail;
 
-	if (source && transfer->bounce)
+	if (!copied && transfer->bounce)
 		spw_bounce_give(transfer);
-	transfer->direct = source;
-	if (!source)
+	if (copied)
 		load_by_copy(transfer, piece, sum);
 	else if (sum)
-		piece->checksum = spw_checksum(source, piece->len_bytes);
-	tail = transfer->bounce ? transfer->bounce + whole : transfer->tail;
-	if (source && tail_bytes) {
-		memcpy(tail, source + whole, tail_bytes);
+		piece->checksum =
+			spw_checksum_vector(vector, piece->object_offset, piece->len_bytes);
+	tail = copied ? transfer->bounce + whole : transfer->tail;
+	if (!copied && tail_bytes) {
+		spw_gather(tail, vector, piece->object_offset + whole, tail_bytes);
 		count_add(&store->count.bytes_copied, tail_bytes);
 		count_add(&store->count.copies_unaligned_length, 1);
 	}
@@ -379,7 +358,8 @@ static void place_next(struct spw_request *request, struct transfer *transfer, u
 
 bool spw_write_is_aligned(const struct spw_store *store, const struct spw_request *request)
 {
-	return request->bytes && (uintptr_t)request->bytes % store->memory_align_bytes == 0;
+	return request->vector == &request->run &&
+	       (uintptr_t)request->run.iov_base % store->memory_align_bytes == 0;
 }
 
 bool spw_put_begin(struct spw_request *request)

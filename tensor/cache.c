@@ -4,10 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <spillway/wear.h>
+
 #include "tensor/internal.h"
 
 /* To wake the store's thread takes microseconds: little of the time to write so much. */
 #define HOLD_BYTES (UINT64_C(256) << 10)
+
+#define WEAR_YEARS_MAX 1e6
 
 /* ---- Opening and closing ---- */
 
@@ -37,6 +41,35 @@ static int opts_check(const struct spw_store *store, const struct spw_cache_opts
 	if (opts->tensors_max == 0 || opts->tensors_max > INT32_MAX)
 		return spw_error(-EINVAL, "tensors_max is %u: 1 to %d", opts->tensors_max,
 				 INT32_MAX);
+	if (opts->wear_years != 0 && !(opts->wear_years > 0 && opts->wear_years <= WEAR_YEARS_MAX))
+		return spw_error(-EINVAL, "wear_years is %g: above 0, and up to %g",
+				 opts->wear_years, WEAR_YEARS_MAX);
+	if (opts->wear_years != 0 && opts->wear_bytes_per_day != 0)
+		return spw_error(-EINVAL,
+				 "wear is limited by bytes per day or by years, not by both");
+	if ((opts->wear_years != 0 || opts->wear_bytes_per_day != 0) &&
+	    opts->mode == SPW_CACHE_POSITIONAL)
+		return spw_error(-EINVAL, "the positional rule does not limit wear");
+	return 0;
+}
+
+/* Years become bytes per day. Drives that are used up get next to nothing. */
+static int wear_find(struct spw_cache *cache)
+{
+	struct spw_cache_opts *opts = &cache->opts;
+	double left_bytes, per_day;
+	int rc;
+
+	if (opts->wear_years == 0 || !cache->store)
+		return 0;
+	rc = cache->ports.left(cache->store, (double)opts->endurance_bytes, &left_bytes);
+	if (rc)
+		return rc;
+	per_day = left_bytes / opts->wear_years / SPW_DAYS_PER_YEAR;
+	opts->wear_bytes_per_day = per_day < 1 ? 1 : per_day < 0x1p63 ? (uint64_t)per_day : 0;
+	spw_log(&opts->log, SPW_LOG_INFO,
+		"for the drives to last %g years, no more than %.4g GB a day are written",
+		opts->wear_years, (double)opts->wear_bytes_per_day / 1e9);
 	return 0;
 }
 
@@ -88,7 +121,9 @@ int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *us
 	cache->cursor = &cache->order;
 	cache->go_on = spw_window_fill;
 	cache->hold_bytes = HOLD_BYTES;
-	rc = spw_entries_open(cache);
+	rc = wear_find(cache);
+	if (rc == 0)
+		rc = spw_entries_open(cache);
 	if (rc == 0)
 		rc = control_open(cache);
 	if (rc) {

@@ -75,6 +75,19 @@ int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw_tensor *ne
 	return held ? 0 : spw_error(-ENOENT, "no copy of this tensor holds its memory");
 }
 
+/* While it waited others may have used up what the cap on wear allows. */
+static int copy_again(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (spw_control_may_write(cache->control, cache->count.staging_bytes, entry->len_bytes))
+		return spw_offer_copy(entry);
+	entry->wants_copy = false;
+	kept_add(cache, KEEP_WEAR, entry->len_bytes);
+	spw_rule_offered(cache, entry->len_bytes, false);
+	return SPW_OFFER_KEEP;
+}
+
 int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_copy *copy)
 {
 	struct entry *entry;
@@ -87,7 +100,7 @@ int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_
 	if (!entry || entry->users == 0)
 		rc = spw_error(-ENOENT, "no such tensor: it was released, or never was");
 	else if (entry->state == ENTRY_KEPT && entry->wants_copy)
-		rc = spw_offer_copy(entry);
+		rc = copy_again(entry);
 	if (rc == SPW_OFFER_COPY)
 		*copy = spw_write_copy_of(entry);
 	spw_cache_unlock_and_notify(cache);

@@ -75,7 +75,8 @@ enum entry_state {
 	X(KEEP_SMALL, small) X(KEEP_LAST_SCOPE, last_scope) X(KEEP_BACKPRESSURE, backpressure) \
 	X(KEEP_NO_SPACE, no_space) X(KEEP_ERROR, error) X(KEEP_ENTRIES, entries) \
 	X(KEEP_OBSERVED, observed) X(KEEP_BACKWARD, backward) X(KEEP_PLANNED, planned) \
-	X(KEEP_HINT, hint) X(KEEP_CHANGED, changed) X(KEEP_NO_STAGING, no_staging)
+	X(KEEP_HINT, hint) X(KEEP_CHANGED, changed) X(KEEP_NO_STAGING, no_staging) \
+	X(KEEP_WEAR, wear)
 /* clang-format on */
 
 enum keep_reason {
@@ -85,7 +86,7 @@ enum keep_reason {
 #undef REASON
 };
 
-/* What is logged once per step; NOTICE_MEMORY once, as it is no trouble. */
+/* What is noted once per step; NOTICE_MEMORY once, as it is no trouble. */
 enum notice {
 	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
@@ -240,6 +241,11 @@ struct spw_cache {
 	struct last_scope records[STAGES_MAX];
 	struct spw_notices notices; /* of enum control_notice and enum notice */
 };
+
+/* ---- tell.c ---- */
+
+/* The store publishes how the cache is doing. */
+void spw_cache_tell(struct spw_cache *cache);
 
 /* ---- lock.c ---- */
 

@@ -2,11 +2,47 @@
 /* tensor/ports.c - the cache over a store, in the system's time */
 #include "tensor/ports.h"
 
+#include <errno.h>
+
+#include <spillway/wear.h>
+
 #include "util/util.h"
+
+/*
+ * As if each had an equal share of what is written: of drives that are unlike, the one with the
+ * least left counts.
+ */
+static int left_of(struct spw_store *store, double rated, double *bytes)
+{
+	struct spw_store_stats stats = {0};
+	struct spw_drive_stats drive = {0};
+	struct spw_wear wear;
+
+	*bytes = 0;
+	spw_store_stats(store, &stats, sizeof(stats));
+	for (unsigned i = 0; i < stats.drives; i++) {
+		int rc = spw_store_drive_stats(store, i, &drive, sizeof(drive));
+
+		if (rc == 0)
+			rc = spw_wear(drive.path, rated, 0, 1, &wear, sizeof(wear));
+		if (rc)
+			return rc;
+		if (wear.basis == SPW_WEAR_UNKNOWN)
+			return spw_error(-ENODATA,
+					 "how long %s lasts is not known (%s): name its rating "
+					 "(endurance_bytes), or limit the bytes per day instead",
+					 drive.path, wear.reason);
+		if (i == 0 || wear.left_bytes * stats.drives < *bytes)
+			*bytes = wear.left_bytes * stats.drives;
+	}
+	return 0;
+}
 
 const struct spw_cache_ports spw_cache_ports_real = {
 	.chunk_bytes = spw_store_chunk_bytes,
 	.stats = spw_store_stats,
+	.left = left_of,
+	.tell = spw_store_tell,
 	.put = spw_store_put,
 	.get = spw_store_get,
 	.holds = spw_store_holds,

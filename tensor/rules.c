@@ -52,6 +52,8 @@ enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hi
 	if (len_bytes > cache->opts.staging_bytes ||
 	    cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes)
 		return KEEP_BACKPRESSURE;
+	if (!spw_control_may_write(cache->control, cache->count.staging_bytes, len_bytes))
+		return KEEP_WEAR;
 	return KEEP_NOT;
 }
 
@@ -154,12 +156,13 @@ void spw_cache_step(struct spw_cache *cache)
 	}
 	spw_window_forget(cache);
 	cache->count.steps++;
+	spw_cache_tell(cache);
 	cache->step++;
 	cache->stage_ordinal = 0;
 	cache->depth = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
-	spw_notices_again(&cache->notices, 1u << NOTICE_MEMORY);
+	spw_notices_again(&cache->notices, 1u << NOTICE_MEMORY | 1u << CONTROL_NOTICE_WEAR);
 	cache->next_backward = false;
 	spw_control_step_began(cache->control);
 	stage_begin_forward(cache, 0);

@@ -115,6 +115,8 @@ static void write_done(void *context, int res)
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	spw_control_io_ended(cache->control, DIRECTION_WRITE, entry->len_bytes, res == 0,
 			     entry->io_began_ns);
+	if (res != -ECANCELED)
+		spw_control_written(cache->control, entry->len_bytes);
 	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
 	spw_cache_io_ended(cache);
 	spw_write_held(cache);

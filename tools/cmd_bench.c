@@ -329,6 +329,19 @@ static void print_options(FILE *out)
 					  own_options[i].help, out);
 }
 
+static void each_option(tool_show *show, void *context)
+{
+	bench_options_each(show, context);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(own_options); i++)
+		if (own_options[i].help)
+			show(context, &(struct tool_shown){.name = own_options[i].name,
+							   .argument = own_options[i].argument,
+							   .help = own_options[i].help});
+	show(context,
+	     &(struct tool_shown){
+		     .name = "", .argument = "FILE", .help = "a job file", .positional = true});
+}
+
 const struct tool_command command_bench = {
 	.name = "bench",
 	.summary = "measure drives or a store, in fio's terms",
@@ -352,4 +365,5 @@ const struct tool_command command_bench = {
 		    "--object-size=16m --size=512m\n",
 	.run = run,
 	.print_options = print_options,
+	.each_option = each_option,
 };

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <spillway/vfio.h>
 
@@ -61,6 +62,19 @@ static void print_devices(const struct spw_probe_info *infos, int count)
 	tool_table_end(table, count > 0 ? stdout : NULL);
 }
 
+/* The reason alone, where it begins with the path. */
+static void print_reason(const struct spw_probe_info *info)
+{
+	size_t len = strlen(info->path);
+
+	if (strncmp(info->reason, info->path, len) != 0 || !strchr(": ", info->reason[len])) {
+		tool_print_text(info->path, stdout);
+		(void)fputs(": ", stdout);
+	}
+	tool_print_text(info->reason, stdout);
+	(void)fputs("\n", stdout);
+}
+
 static void print_text(const char *const *paths, const struct spw_probe_info *infos, int count,
 		       const struct spw_vfio_probe_info *controllers, int found)
 {
@@ -76,8 +90,7 @@ static void print_text(const char *const *paths, const struct spw_probe_info *in
 		if (infos[i].usable)
 			continue;
 		(void)fputs(gap ? "" : "\nNot usable:\n", stdout);
-		tool_print_text(infos[i].path, stdout);
-		(void)printf(": %s\n", infos[i].reason);
+		print_reason(&infos[i]);
 		gap = true;
 	}
 	tool_print_controllers(controllers, found, stdout);

@@ -27,7 +27,9 @@ static struct tool_choice mode = {.names = {"fastest", "budget", "positional", "
 static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
 					    SPW_CACHE_POSITIONAL, SPW_CACHE_SPILL,
 					    SPW_CACHE_OBSERVE};
-static uint64_t budget;
+static uint64_t budget, wear;
+/* Smaller tensors are kept anyhow: nobody means less. */
+#define SIZE_LEAST 65536u
 static uint32_t steps = 6, step_number;
 static bool json, verbose;
 
@@ -43,6 +45,8 @@ static const struct tool_option options[] = {
 	{"mode", TOOL_CHOICE, &mode, "MODE",
 	 "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
+	{"wear", TOOL_SIZE, &wear, "SIZE",
+	 "most bytes that are written per day: beyond it tensors are kept (default: no limit)"},
 	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
 	{"step", TOOL_COUNT, &step_number, "N", "which step of the trace (default: the last)"},
 	{"speed", TOOL_NUMBER, &speed, "X", "compute is X times faster (default 1)"},
@@ -78,7 +82,7 @@ static int parse_rates(const struct tool_command *command)
 			return tool_usage_error(
 				command,
 				"--bandwidth=%s: at least %u bytes per second, also "
-				"when made smaller by --scale",
+				"when made smaller by --scale; sizes need their unit, such as 2GB",
 				bandwidth_text, RATE_MIN);
 	drives = (struct spw_plan_drives){
 		.write_bytes_per_second = replay_scaled(rates[0], scale.value),
@@ -123,6 +127,13 @@ static int parse(const struct tool_command *command)
 		return tool_usage_error(command, "--steps=%u: 1 to %u", steps, REPLAY_STEPS_MAX);
 	if ((modes[mode.value] == SPW_CACHE_BUDGET) != (budget > 0))
 		return tool_usage_error(command, "--mode=budget and --budget=SIZE go together");
+	if (budget > 0 && tool_too_small(command, "budget", budget, "", SIZE_LEAST) != TOOL_GO_ON)
+		return TOOL_USAGE;
+	if (wear > 0 && tool_too_small(command, "wear", wear, " per day", SIZE_LEAST) != TOOL_GO_ON)
+		return TOOL_USAGE;
+	if (wear > 0 && (kept || modes[mode.value] == SPW_CACHE_POSITIONAL))
+		return tool_usage_error(command, "--wear is for modes that limit what is written: "
+						 "not for positional and keep");
 	if (simulated && parse_rates(command) != 0)
 		return TOOL_USAGE;
 	return dip_text ? parse_dip(command) : 0;
@@ -168,6 +179,7 @@ static int open_cache(const struct replay_step *step, struct spw_store *store,
 	opts.min_bytes = replay_scaled(opts.min_bytes, scale.value);
 	opts.staging_bytes = replay_scaled(opts.staging_bytes, scale.value);
 	opts.memory_bytes = replay_scaled(budget, scale.value);
+	opts.wear_bytes_per_day = replay_scaled(wear, scale.value);
 	if (opts.tensors_max < 2 * step->tensors_count)
 		opts.tensors_max = 2 * step->tensors_count;
 	opts.log = tool_log(verbose);

@@ -23,14 +23,14 @@ static const struct tool_option options[] = {
 	{"address-bytes", TOOL_SIZE, &address_bytes, "SIZE",
 	 "address space for large blocks (as much as there is memory)"},
 	{"library", TOOL_TEXT, &library, "FILE",
-	 "which " LIBRARY " (beside this program, or in ../lib)"},
+	 "which " LIBRARY " (beside this program, or in ../lib/spillway)"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Beside this program, as it is built, or in ../lib, as it is installed. */
+/* Beside this program, as it is built, or in ../lib/spillway, as it is installed. */
 static bool find_library(char *path, size_t size)
 {
-	static const char *const places[] = {"", "../lib/"};
+	static const char *const places[] = {"", "../lib/spillway/"};
 	char self[PATH_MAX];
 	ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	char *slash;

@@ -374,41 +374,8 @@ static const struct tool_command verbs[] = {
 		.options = drop_options,
 		.destructive = true,
 	},
+	{.name = NULL},
 };
-
-static void print_verbs(FILE *out)
-{
-	for (size_t i = 0; i < SPW_ARRAY_LEN(verbs); i++)
-		(void)fprintf(out, "  %-8s %s\n", strchr(verbs[i].name, ' ') + 1, verbs[i].summary);
-	(void)fputs("\n'spillway state VERB --help' explains one.\n", out);
-}
-
-static int run(const struct tool_command *command, int argc, char **argv)
-{
-	const char *names[SPW_ARRAY_LEN(verbs) + 1] = {NULL};
-	const char *near;
-	size_t count = 0;
-
-	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-		tool_print_help(command, stdout);
-		return TOOL_DONE;
-	}
-	for (size_t i = 0; i < SPW_ARRAY_LEN(verbs); i++) {
-		const char *verb = strchr(verbs[i].name, ' ') + 1;
-
-		if (argc > 1 && strcmp(argv[1], verb) == 0)
-			return tool_run(&verbs[i], argc - 1, argv + 1);
-		if (argc > 1 && (!verbs[i].destructive || tool_is_misspelt(argv[1], verb)))
-			names[count++] = verb;
-	}
-	if (argc < 2)
-		return tool_usage_error(command, "say what to do: list, export or drop");
-	near = tool_nearest(argv[1], names);
-	return tool_usage_error(command,
-				near ? "there is no '%s'; did you mean '%s'?"
-				     : "there is no '%s': list, export or drop",
-				argv[1], near);
-}
 
 const struct tool_command command_state = {
 	.name = "state",
@@ -420,6 +387,5 @@ const struct tool_command command_state = {
 	.examples = "  spillway state list --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway state export --devices a.img,b.img --to step\n"
 		    "  spillway state drop --devices a.img,b.img --yes\n",
-	.run = run,
-	.print_options = print_verbs,
+	.verbs = verbs,
 };

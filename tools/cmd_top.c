@@ -4,53 +4,30 @@
 
 #include <errno.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <spillway/status.h>
 
+#include "tools/metrics/openmetrics.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
-#define PARTITIONS_MAX 64
-
-static bool once, json;
+static bool once, json, openmetrics;
 static uint32_t interval_s = 1;
+static struct tool_number endurance = {0, 1e-6, 1e9};
 
 static const struct tool_option options[] = {
 	{"once", TOOL_FLAG, &once, NULL, "print one interval and end"},
 	{"interval", TOOL_COUNT, &interval_s, "SECONDS", "how long to look before each print (1)"},
+	{"endurance", TOOL_NUMBER, &endurance, "N",
+	 "terabytes that one drive may be written, by its maker (default: by what its health page "
+	 "says is written and used)"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON, a document per interval"},
+	{"openmetrics", TOOL_FLAG, &openmetrics, NULL,
+	 "print all counters once, in the text format of OpenMetrics, and end"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
-
-/* Every partition that is open, as it is at one moment. */
-struct snapshot {
-	uint64_t time_ns;
-	unsigned count;
-	struct spw_status *partitions;
-};
-
-static int take_snapshot(struct snapshot *snapshot)
-{
-	struct spw_status_name names[PARTITIONS_MAX];
-	int found = spw_status_list(names, PARTITIONS_MAX);
-
-	snapshot->count = 0;
-	snapshot->time_ns = spw_clock_ns();
-	if (found > PARTITIONS_MAX)
-		(void)fprintf(stderr,
-			      "spillway top: %d partitions are open, the first %d are shown\n",
-			      found, PARTITIONS_MAX);
-	for (int i = 0; i < found && i < PARTITIONS_MAX; i++) {
-		struct spw_status *status = &snapshot->partitions[snapshot->count];
-
-		/* It may have been closed since it was listed. */
-		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
-				    sizeof(*status)) == 0)
-			snapshot->count++;
-	}
-	return found < 0 ? found : 0;
-}
 
 /* Counters grow while a store is open: lower ones mean that it was opened anew. */
 static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
@@ -67,7 +44,8 @@ static bool is_opened_since(const struct spw_status *before, const struct spw_st
 }
 
 /* The same partition in the snapshot before, or NULL: opened since. */
-static const struct spw_status *find(const struct snapshot *before, const struct spw_status *now)
+static const struct spw_status *find(const struct tool_snapshot *before,
+				     const struct spw_status *now)
 {
 	for (unsigned i = 0; i < before->count; i++) {
 		const struct spw_status *status = &before->partitions[i];
@@ -123,14 +101,40 @@ static void print_drive(struct tool_table *table, const struct spw_status *befor
 	uint64_t errors =
 		drive->write_errors + drive->read_errors + drive->checksum_errors + drive->timeouts;
 
-	tool_table_row(table, drive->path, TOOL_SHORT("%.1f", rates.write_bytes / 1e6),
-		       TOOL_SHORT("%.1f", rates.read_bytes / 1e6),
-		       TOOL_SHORT("%.0f", rates.writes + rates.reads),
-		       TOOL_SHORT("%u/%u", drive->in_flight, drive->depth),
-		       PERCENTILES(drive->write_latency_ns), PERCENTILES(drive->read_latency_ns),
-		       TOOL_SHORT("%.0f%%", 100 * rates.share), TOOL_SHORT("%.0f%%", used),
-		       TOOL_SHORT("%ju", (uintmax_t)errors),
-		       drive->retired ? "RETIRED" : "in service");
+	tool_table_row(
+		table, TOOL_SHORT_PATH(drive->path), TOOL_SHORT("%.1f", rates.write_bytes / 1e6),
+		TOOL_SHORT("%.1f", rates.read_bytes / 1e6),
+		TOOL_SHORT("%.0f", rates.writes + rates.reads),
+		TOOL_SHORT("%u/%u", drive->in_flight, drive->depth),
+		PERCENTILES(drive->write_latency_ns), PERCENTILES(drive->read_latency_ns),
+		TOOL_SHORT("%.0f%%", 100 * rates.share), TOOL_SHORT("%.0f%%", used),
+		TOOL_SHORT("%ju", (uintmax_t)errors), drive->retired ? "RETIRED" : "in service");
+}
+
+/* Since the store was opened: a step writes and pauses by turns, so a short while says nothing. */
+static void print_wear(const struct spw_status *now)
+{
+	struct tool_table *table = tool_table_new("DRIVE|>WRITTEN|>PER DAY|>WORN|>LASTS");
+	struct spw_wear wear;
+	char reason[sizeof(wear.reason)] = "";
+
+	for (uint32_t i = 0; i < now->drives; i++) {
+		tool_wear_of(now, i, endurance.value * 1e12, &wear);
+		tool_table_row(table, TOOL_SHORT_PATH(now->drive[i].path),
+			       SPW_SIZE_TEXT(now->drive[i].bytes_written),
+			       TOOL_PER_DAY(wear.bytes_per_day),
+			       wear.has_health ? TOOL_SHORT("%u %%", wear.percentage_used) : "-",
+			       TOOL_WEAR_YEARS(&wear));
+		if (!reason[0])
+			memcpy(reason, wear.reason, sizeof(reason));
+	}
+	(void)printf("\nwear, since it was opened %s ago\n", TOOL_SPAN((double)now->open_ns / 1e9));
+	tool_table_end(table, stdout);
+	if (reason[0]) {
+		tool_print_text(reason, stdout);
+		(void)puts(endurance.value > 0 ? ": taken for new"
+					       : "; --endurance names a rating");
+	}
 }
 
 static void print_partition(const struct spw_status *before, const struct spw_status *now,
@@ -148,9 +152,10 @@ static void print_partition(const struct spw_status *before, const struct spw_st
 	for (uint32_t i = 0; i < now->drives; i++)
 		print_drive(table, before, now, i, seconds);
 	tool_table_end(table, stdout);
+	print_wear(now);
 }
 
-static int print_all(const struct snapshot *before, const struct snapshot *now)
+static int print_all(const struct tool_snapshot *before, const struct tool_snapshot *now)
 {
 	double seconds = (double)(now->time_ns - before->time_ns) / 1e9;
 
@@ -168,6 +173,14 @@ static int print_all(const struct snapshot *before, const struct snapshot *now)
 
 /* ---- For programs ---- */
 
+static json_t *json_wear(const struct spw_status *now, uint32_t index)
+{
+	struct spw_wear wear;
+
+	tool_wear_of(now, index, endurance.value * 1e12, &wear);
+	return tool_json_wear(&wear);
+}
+
 static json_t *json_drive(const struct spw_status *before, const struct spw_status *now,
 			  uint32_t index, double seconds)
 {
@@ -176,7 +189,7 @@ static json_t *json_drive(const struct spw_status *before, const struct spw_stat
 
 	return json_pack(
 		"{s:o, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-		"s:I, s:I, s:I}",
+		"s:I, s:I, s:I, s:I, s:I, s:o}",
 		"path", tool_json_text(drive->path), "retired", drive->retired,
 		"write_bytes_per_second", rates.write_bytes, "read_bytes_per_second",
 		rates.read_bytes, "write_iops", rates.writes, "read_iops", rates.reads, "share",
@@ -188,7 +201,9 @@ static json_t *json_drive(const struct spw_status *before, const struct spw_stat
 		(json_int_t)drive->used_bytes, "capacity_bytes", (json_int_t)drive->capacity_bytes,
 		"write_errors", (json_int_t)drive->write_errors, "read_errors",
 		(json_int_t)drive->read_errors, "checksum_errors",
-		(json_int_t)drive->checksum_errors, "timeouts", (json_int_t)drive->timeouts);
+		(json_int_t)drive->checksum_errors, "timeouts", (json_int_t)drive->timeouts,
+		"bytes_written", (json_int_t)drive->bytes_written, "bytes_read",
+		(json_int_t)drive->bytes_read, "wear", json_wear(now, index));
 }
 
 static json_t *json_partition(const struct spw_status *before, const struct spw_status *now,
@@ -198,16 +213,17 @@ static json_t *json_partition(const struct spw_status *before, const struct spw_
 
 	for (uint32_t i = 0; i < now->drives; i++)
 		(void)json_array_append_new(drives, json_drive(before, now, i, seconds));
-	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:o, s:I, s:I, s:i, s:i, s:o}", "store_uuid",
-			 now->store_uuid, "partition", (int)now->partition, "pid", (int)now->pid,
-			 "command", tool_json_text(now->command), "age_ns", (json_int_t)now->age_ns,
+	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:f, s:o, s:I, s:I, s:i, s:i, s:o}",
+			 "store_uuid", now->store_uuid, "partition", (int)now->partition, "pid",
+			 (int)now->pid, "command", tool_json_text(now->command), "age_ns",
+			 (json_int_t)now->age_ns, "open_seconds", (double)now->open_ns / 1e9,
 			 "description", tool_json_text(now->description), "used_bytes",
 			 (json_int_t)now->store.used_bytes, "capacity_bytes",
 			 (json_int_t)now->store.capacity_bytes, "objects", (int)now->store.objects,
 			 "requests", (int)now->store.requests, "drives", drives);
 }
 
-static int print_json(const struct snapshot *before, const struct snapshot *now)
+static int print_json(const struct tool_snapshot *before, const struct tool_snapshot *now)
 {
 	double seconds = (double)(now->time_ns - before->time_ns) / 1e9;
 	json_t *partitions = json_array();
@@ -222,17 +238,58 @@ static int print_json(const struct snapshot *before, const struct snapshot *now)
 
 /* ---- The loop ---- */
 
-static int look(const struct tool_command *command, struct snapshot snapshots[2])
+/* Keys are read one at a time while a terminal of ours is watched; q ends it. */
+static struct termios terminal;
+static bool has_keys;
+
+static void keys_begin(void)
 {
-	int code = TOOL_DONE, rc = take_snapshot(&snapshots[0]);
+	struct termios raw;
+
+	has_keys = !once && !json && isatty(STDOUT_FILENO) &&
+		   tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &terminal) == 0;
+	if (!has_keys)
+		return;
+	raw = terminal;
+	raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+	(void)tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+}
+
+static void keys_end(void)
+{
+	if (has_keys)
+		(void)tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
+}
+
+/* Return: whether to go on. */
+static bool wait_until(uint64_t ns)
+{
+	struct pollfd fds[] = {{.fd = tool_stop_fd(), .events = POLLIN},
+			       {.fd = has_keys ? STDIN_FILENO : -1, .events = POLLIN}};
+	char key;
+
+	while (!tool_stopped() && spw_clock_ns() < ns) {
+		if (tool_stop_poll(fds, SPW_ARRAY_LEN(fds), ns) <= 0 || !fds[1].revents)
+			continue;
+		if (read(STDIN_FILENO, &key, 1) != 1)
+			fds[1].fd = -1; /* the terminal is gone */
+		else if (key == 'q' || key == 'Q')
+			return false;
+	}
+	return !tool_stopped();
+}
+
+static int look(const struct tool_command *command, struct tool_snapshot snapshots[2])
+{
+	int code = TOOL_DONE, rc = tool_snapshot_take(&snapshots[0]);
 
 	for (unsigned turn = 1; rc == 0 && code == TOOL_DONE; turn++) {
-		struct snapshot *before = &snapshots[(turn - 1) % 2], *now = &snapshots[turn % 2];
+		struct tool_snapshot *before = &snapshots[(turn - 1) % 2],
+				     *now = &snapshots[turn % 2];
 
-		tool_stop_sleep_until(before->time_ns + interval_s * UINT64_C(1000000000));
-		if (tool_stopped())
+		if (!wait_until(before->time_ns + interval_s * UINT64_C(1000000000)))
 			return TOOL_DONE;
-		rc = take_snapshot(now);
+		rc = tool_snapshot_take(now);
 		if (rc == 0)
 			code = json ? print_json(before, now) : print_all(before, now);
 		if (once)
@@ -241,17 +298,34 @@ static int look(const struct tool_command *command, struct snapshot snapshots[2]
 	return rc < 0 ? tool_fail(command, rc, json) : code;
 }
 
+/* Counters since the stores were opened: there is no interval to look at. */
+static int print_metrics(const struct tool_command *command, struct tool_snapshot *snapshot)
+{
+	int rc = tool_snapshot_take(snapshot);
+
+	if (rc)
+		return tool_fail(command, rc, false);
+	openmetrics_write(snapshot, endurance.value * 1e12, stdout);
+	return fflush(stdout) == 0 ? TOOL_DONE : TOOL_FAILED;
+}
+
 static int top(const struct tool_command *command)
 {
-	static struct spw_status partitions[2][PARTITIONS_MAX];
-	struct snapshot snapshots[2] = {{.partitions = partitions[0]},
-					{.partitions = partitions[1]}};
+	static struct spw_status partitions[2][TOOL_PARTITIONS_MAX];
+	struct tool_snapshot snapshots[2] = {{.partitions = partitions[0]},
+					     {.partitions = partitions[1]}};
 	int code;
 
 	if (interval_s == 0)
 		return tool_usage_error(command, "--interval must be at least 1");
+	if (openmetrics && json)
+		return tool_usage_error(command, "--openmetrics and --json are two formats");
+	if (openmetrics)
+		return print_metrics(command, &snapshots[0]);
 	tool_stop_catch();
+	keys_begin();
 	code = look(command, snapshots);
+	keys_end();
 	tool_stop_release();
 	return code;
 }
@@ -259,14 +333,19 @@ static int top(const struct tool_command *command)
 const struct tool_command command_top = {
 	.name = "top",
 	.summary = "watch the stores that are open on this machine, drive by drive",
-	.synopsis = "[--once] [--interval SECONDS] [--json]",
+	.synopsis = "[--once] [--interval SECONDS] [--endurance N] [--json | --openmetrics]",
 	.description = "Shows for every open partition which process has it, and for each drive\n"
 		       "what it moves, how deep its queue is, its latencies, its share of the\n"
-		       "traffic, how full it is, its errors, and whether it is retired. Reads\n"
-		       "the pages that the processes publish in /dev/shm: yours, or all as\n"
-		       "root. Ends with Ctrl-C.\n",
+		       "traffic, how full it is, its errors, and whether it is retired; and its\n"
+		       "wear: what was written since the store was opened, how much that is a\n"
+		       "day, and how long the drive lasts at that rate, by its health page (for\n"
+		       "which it takes root) or by --endurance. Reads the pages that the\n"
+		       "processes publish in /dev/shm: yours, or all as root. Ends with q or\n"
+		       "Ctrl-C.\n",
 	.examples = "  spillway top\n"
-		    "  spillway top --once --json\n",
+		    "  spillway top --endurance 600\n"
+		    "  spillway top --once --json\n"
+		    "  spillway top --openmetrics >/var/lib/node_exporter/spillway.prom\n",
 	.action = top,
 	.options = options,
 };

@@ -8,9 +8,10 @@
 #include "util/util.h"
 
 static const struct tool_command *const commands[] = {
-	&command_probe,  &command_format, &command_info,  &command_check,  &command_wipe,
-	&command_bind,   &command_unbind, &command_bench, &command_tune,   &command_top,
-	&command_revive, &command_state,  &command_plan,  &command_replay, &command_run,
+	&command_probe, &command_format, &command_info,   &command_check,      &command_wipe,
+	&command_grant, &command_revoke, &command_bind,   &command_unbind,     &command_bench,
+	&command_tune,  &command_top,    &command_export, &command_revive,     &command_state,
+	&command_plan,  &command_replay, &command_run,    &command_completion, NULL,
 };
 
 static const char introduction[] =
@@ -36,19 +37,19 @@ static const char tutorial[] =
 static void print_help(FILE *out)
 {
 	(void)fputs(introduction, out);
-	for (size_t i = 0; i < SPW_ARRAY_LEN(commands); i++)
-		(void)fprintf(out, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
-	(void)fprintf(out, "  %-8s %s\n", "help", "explain a command");
+	for (size_t i = 0; commands[i]; i++)
+		(void)fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+	(void)fprintf(out, "  %-10s %s\n", "help", "explain a command");
 	(void)fputs(tutorial, out);
 }
 
 static const struct tool_command *find_command(const char *name)
 {
-	const char *names[SPW_ARRAY_LEN(commands) + 1] = {NULL};
+	const char *names[SPW_ARRAY_LEN(commands)] = {NULL};
 	const char *nearest;
 	size_t count = 0;
 
-	for (size_t i = 0; i < SPW_ARRAY_LEN(commands); i++) {
+	for (size_t i = 0; commands[i]; i++) {
 		if (strcmp(commands[i]->name, name) == 0)
 			return commands[i];
 		if (!commands[i]->destructive || tool_is_misspelt(name, commands[i]->name))
@@ -90,6 +91,7 @@ int main(int argc, char **argv)
 {
 	const struct tool_command *command;
 
+	tool_completed = commands;
 	if (argc < 2) {
 		print_help(stderr);
 		return TOOL_USAGE;

@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define TEXT_BYTES_MAX 512
+#define TEXT_BYTES_MAX SPW_LOG_TEXT_BYTES_MAX
 
 static _Thread_local char last_error[TEXT_BYTES_MAX];
 static _Thread_local char errno_text[128];
@@ -81,6 +82,18 @@ int spw_error_errno(int error, const char *format, ...)
 	(void)snprintf(last_error + used, sizeof(last_error) - used, ": %s",
 		       strerror_r(error < 0 ? -error : error, reason, sizeof(reason)));
 	return error;
+}
+
+const char *spw_permission_advice(int error)
+{
+	if (error == EPERM)
+		return "whoever asks is refused, so most likely the device cgroup of this "
+		       "container or service forbids it: start it with --device (docker, podman) "
+		       "or DeviceAllow= (systemd)";
+	if (geteuid() == 0)
+		return "root has no right to it here, as in a container without CAP_DAC_OVERRIDE: "
+		       "run as the user who owns it";
+	return "run as root, or as a user in the group that owns it";
 }
 
 void spw_log(const struct spw_log *log, enum spw_log_level level, const char *format, ...)

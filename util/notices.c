@@ -1,21 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* util/notices.c - texts for the log, each kind once in a while */
+/* util/notices.c - texts for the log, each kind ever more rarely */
 #include "util/notices.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 void spw_notice(struct spw_notices *notices, unsigned kind, const char *format, ...)
 {
-	uint32_t bit = UINT32_C(1) << kind;
+	uint32_t bit = UINT32_C(1) << kind, times;
+	char *text = notices->text[kind];
 	va_list args;
+	size_t used;
 
 	SPW_ASSERT(kind < SPW_NOTICES_MAX);
 	if (notices->noted & bit)
 		return;
 	notices->noted |= bit;
+	times = ++notices->times[kind];
+	if (!spw_is_power_of_two(times))
+		return;
 	notices->pending |= bit;
 	va_start(args, format);
-	(void)vsnprintf(notices->text[kind], sizeof(notices->text[kind]), format, args);
+	(void)vsnprintf(text, SPW_NOTICE_BYTES_MAX, format, args);
 	va_end(args);
+	used = strlen(text);
+	if (times > 1)
+		(void)snprintf(text + used, SPW_NOTICE_BYTES_MAX - used, " (%u times so far)",
+			       times);
 }

@@ -36,17 +36,19 @@ SPW_COLD int spw_error(int error, const char *format, ...) SPW_PRINTF(2, 3);
 
 /* The same with the errno's own words appended: "...: No such file or directory". */
 SPW_COLD int spw_error_errno(int error, const char *format, ...) SPW_PRINTF(2, 3);
+/* What to do about EACCES or EPERM (@error) of a device, a part of a sentence. */
+const char *spw_permission_advice(int error);
 
 SPW_COLD void spw_log(const struct spw_log *log, enum spw_log_level level, const char *format, ...)
 	SPW_PRINTF(3, 4);
 
 uint64_t spw_clock_ns(void);
 
-/*
- * "1536" "4k" "1.5MiB" "2G" "1EiB" -> bytes, in every locale; suffixes are powers of 1024, or of
- * 1000 with a trailing "B" alone ("4kB"). Return: 0; -EINVAL not a size; -ERANGE does not fit.
- */
-int spw_size_parse(const char *text, uint64_t *bytes);
+/* How long ago @then was; 0: it was not yet. */
+static inline uint64_t spw_since_ns(uint64_t then_ns, uint64_t now_ns)
+{
+	return now_ns > then_ns ? now_ns - then_ns : 0;
+}
 
 /* 1610612736 -> "1.5 GiB". Return: buf. */
 const char *spw_size_format(uint64_t bytes, char *buf, size_t len);

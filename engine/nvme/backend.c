@@ -273,8 +273,15 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	struct nvme_uring_cmd *cmd;
 	struct io_uring_sqe *sqe;
 
-	if (!part)
+	if (!part) {
 		part = spw_whole_unregistered_slot(q, io, &dev);
+		if (part && unlikely(q->ranges_top > 0) && n->fixed) {
+			int16_t of_range = spw_range_piece(q, io->buf, io->len_bytes);
+
+			is_registered = of_range >= 0;
+			piece = (uint64_t)of_range;
+		}
+	}
 	if (unlikely(!part))
 		return spw_queue_prepare_any(q, io);
 	d = &n->devices[io->device];
@@ -407,5 +414,7 @@ const struct spw_backend_ops spw_backend_nvme = {
 	.submit = spw_uring_submit,
 	.wait = spw_uring_wait,
 	.cancel = spw_uring_cancel,
+	.add_range = spw_uring_add_range,
+	.remove_range = spw_uring_remove_range,
 	.status_text = spw_nvme_status_text,
 };

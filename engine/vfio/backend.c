@@ -53,6 +53,7 @@ struct vfio_device {
 	struct spw_vfio_pair pair;
 	/* what makes the controller's address of one in the arena, or in the pair's memory */
 	uint64_t arena_iova, own_iova;
+	uint64_t range_iovas[SPW_RANGES_MAX]; /* the same, by the queue's ranges */
 	struct spw_nvme_namespace nvme;
 	int32_t placement;
 	uint32_t changes_seen; /* of the controller's namespaces */
@@ -159,6 +160,84 @@ static int map_arena(struct spw_queue *q, struct vfio_device *d)
 	return 0;
 }
 
+/* The whole pages that a range lies in. */
+static uint64_t pages_of(const struct spw_range *range, void **first)
+{
+	uintptr_t base = range->base & ~(uintptr_t)(SPW_NVME_PAGE_BYTES - 1);
+
+	*first = (void *)base;
+	return spw_round_up(range->base + range->len_bytes, SPW_NVME_PAGE_BYTES) - base;
+}
+
+static void unmap_range(struct vfio_device *d, const struct spw_range *range)
+{
+	void *first;
+	uint64_t len_bytes = pages_of(range, &first);
+
+	d->ns->controller->link->ops->unmap(d->ns->controller->link, first, len_bytes);
+}
+
+static void unmap_range_of(struct vfio *v, const struct spw_range *range, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (v->devices[i].ns)
+			unmap_range(&v->devices[i], range);
+}
+
+static int map_range(struct spw_queue *q, struct vfio *v, const struct spw_range *range)
+{
+	void *first;
+	uint64_t len_bytes = pages_of(range, &first);
+
+	for (unsigned i = 0; i < q->device_count; i++) {
+		struct vfio_device *d = &v->devices[i];
+		struct spw_vfio_link *link;
+		uint64_t iova;
+		int ret;
+
+		if (!d->ns)
+			continue;
+		link = d->ns->controller->link;
+		ret = link->ops->map(link, first, len_bytes, &iova);
+		if (ret) {
+			unmap_range_of(v, range, i);
+			return ret;
+		}
+		d->range_iovas[range - q->ranges] = iova - (uintptr_t)first;
+	}
+	return 0;
+}
+
+/* By all controllers, and where there are other drives by their ring, too, or by none. */
+static int vfio_add_range(struct spw_queue *q, struct spw_range *range)
+{
+	struct vfio *v = q->front_state;
+	int ret = map_range(q, v, range);
+
+	if (ret)
+		return ret;
+	if (!v->other) {
+		range->first_piece = (int32_t)q->pieces;
+		range->pieces = 1;
+		return 0;
+	}
+	ret = v->other->add_range
+		      ? v->other->add_range(q, range)
+		      : spw_error(-EOPNOTSUPP, "%s registers no memory", v->other->name);
+	if (ret)
+		unmap_range_of(v, range, q->device_count);
+	return ret;
+}
+
+static void vfio_remove_range(struct spw_queue *q, struct spw_range *range)
+{
+	struct vfio *v = q->front_state;
+
+	unmap_range_of(v, range, q->device_count);
+	if (v->other)
+		v->other->remove_range(q, range);
+}
+
 static void join(struct spw_queue *q, struct vfio *v, const struct spw_vfio_controller *c)
 {
 	v->device_count++;
@@ -208,6 +287,9 @@ static void close_device(struct spw_queue *q, struct vfio_device *d)
 	if (d->arena_is_mapped)
 		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base,
 						    q->arena_len_bytes);
+	for (unsigned i = 0; i < q->ranges_top; i++)
+		if (q->ranges[i].first_piece >= 0)
+			unmap_range(d, &q->ranges[i]);
 	free(d->commands);
 }
 
@@ -370,12 +452,37 @@ static bool in_arena(const struct spw_queue *q, const void *memory, uint64_t len
 	return first < q->arena_len_bytes && len_bytes <= q->arena_len_bytes - first;
 }
 
-static bool is_in_arena(const struct spw_queue *q, const struct spw_part *part)
+/* What makes the controller's address of memory. Return: false: it does not reach it. */
+static bool find_iova(const struct spw_queue *q, const struct vfio_device *d, const void *memory,
+		      uint64_t len_bytes, uint64_t *to_iova)
 {
-	for (uint32_t i = 0; i < part->iov_count; i++)
-		if (!in_arena(q, part->iov[i].iov_base, part->iov[i].iov_len))
+	const struct spw_range *range;
+
+	*to_iova = d->arena_iova;
+	if (likely(in_arena(q, memory, len_bytes)))
+		return true;
+	range = spw_queue_range(q, memory, len_bytes);
+	if (!range || range->first_piece < 0)
+		return false;
+	*to_iova = d->range_iovas[range - q->ranges];
+	return true;
+}
+
+/* The same of all memory of a part, which one mapping has to cover. */
+static bool find_iova_of_part(const struct spw_queue *q, const struct vfio_device *d,
+			      const struct spw_part *part, uint64_t *to_iova)
+{
+	uint64_t next;
+
+	if (part->iov_count == 0)
+		return find_iova(q, d, part->buf, part->len_bytes, to_iova);
+	for (uint32_t i = 0; i < part->iov_count; i++) {
+		if (!find_iova(q, d, part->iov[i].iov_base, part->iov[i].iov_len, &next) ||
+		    (i > 0 && next != *to_iova))
 			return false;
-	return part->iov_count > 0 || in_arena(q, part->buf, part->len_bytes);
+		*to_iova = next;
+	}
+	return true;
 }
 
 static char *copy_of(const struct vfio_device *d, const struct command *command)
@@ -432,16 +539,16 @@ static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_p
 {
 	struct command *command = &d->commands[slot];
 	struct spw_vfio_list list = list_of(d, slot);
-	bool is_foreign = !is_in_arena(q, part);
-	uint64_t iova;
+	uint64_t iova, to_iova = 0;
+	bool is_foreign = !find_iova_of_part(q, d, part, &to_iova);
 
 	if (!is_foreign && part->iov_count == 0) {
-		spw_vfio_name_run(&list, d->takes_sgl, (uintptr_t)part->buf + d->arena_iova,
+		spw_vfio_name_run(&list, d->takes_sgl, (uintptr_t)part->buf + to_iova,
 				  part->len_bytes, pointer);
 		return true;
 	}
-	if (!is_foreign && spw_vfio_name_vector(&list, d->takes_sgl, part->iov, part->iov_count,
-						d->arena_iova, pointer))
+	if (!is_foreign &&
+	    spw_vfio_name_vector(&list, d->takes_sgl, part->iov, part->iov_count, to_iova, pointer))
 		return true;
 	if (!take_copy(q, d, part, is_foreign, command, &iova))
 		return false;
@@ -815,5 +922,7 @@ const struct spw_backend_ops spw_backend_vfio = {
 	.submit = vfio_submit,
 	.wait = vfio_wait,
 	.cancel = vfio_cancel,
+	.add_range = vfio_add_range,
+	.remove_range = vfio_remove_range,
 	.status_text = spw_nvme_status_text,
 };

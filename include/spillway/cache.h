@@ -86,6 +86,16 @@ struct spw_cache_opts {
 	uint64_t memory_bytes;
 	/* every call is recorded here; the caller's, and outlives the cache; or NULL */
 	struct spw_trace_writer *trace;
+	/*
+	 * Most bytes that are written per day; 0: no limit. In any time no more is written than
+	 * that gives for it and for an hour; beyond it tensors are kept. Writes that are cancelled
+	 * do not count. Plans keep to what a step's own time gives. Not in SPW_CACHE_POSITIONAL.
+	 */
+	uint64_t wear_bytes_per_day;
+	/* instead: how many years the drives shall last from now on, by spw_wear(); 0: no limit */
+	double wear_years;
+	/* for that: bytes that each drive may be written in its life, by its maker; 0: not known */
+	uint64_t endurance_bytes;
 };
 
 enum spw_stage {
@@ -165,7 +175,7 @@ SPW_EXPORT void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size);
  * The store stays the caller's, must outlive the cache and must not be in inline mode: nobody would
  * poll it while take waits. In SPW_CACHE_OBSERVE mode it may be NULL.
  *
- * Return: 0; -EINVAL; -ENOMEM.
+ * Return: 0; -EINVAL; -ENOMEM; -ENODATA years are given, and how long a drive lasts is unknown.
  */
 SPW_EXPORT int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts,
 			      struct spw_cache **cache);
@@ -453,6 +463,12 @@ struct spw_cache_stats {
 	uint64_t copies_ordered;     /* memory given back by order, before its copy had ended */
 	uint64_t staging_waits;      /* of spw_cache_wait_write() */
 	uint64_t tensors_ahead;      /* given by spw_cache_ahead() */
+
+	/* the cap on what is written was used up */
+	uint64_t bytes_kept_wear, tensors_kept_wear;
+	uint64_t wear_bytes_per_day;     /* the cap, also where years were given; 0: none */
+	uint64_t plans_limited;          /* that spill less because of it */
+	uint64_t plan_bytes_written_max; /* what the plan in force may write; 0: no limit */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,

@@ -9,7 +9,7 @@
  * Contract
  *   Purity     No I/O, no clock, no threads, no state: the same input gives the same plan. What it
  *              takes is bounded by the number of tensors and calls; 10,000 are planned in a few
- *              milliseconds.
+ *              milliseconds, with a limit of what is written in some ten times as many.
  *   Threads    Any thread, any number at a time.
  *   Memory     The caller's arrays are read, never kept. What is needed besides is allocated and
  *              freed within a call.
@@ -83,6 +83,8 @@ struct spw_plan_opts {
 	size_t size;
 	enum spw_plan_mode mode; /* default SPW_PLAN_FASTEST */
 	uint64_t memory_bytes;   /* SPW_PLAN_BUDGET: most bytes of activations in memory */
+	/* most bytes that the step may write; 0: no limit; not with SPW_PLAN_POSITIONAL */
+	uint64_t bytes_written_max;
 };
 
 enum spw_plan_choice {
@@ -106,6 +108,8 @@ struct spw_plan_result {
 	uint64_t bytes_forwarded; /* marked to be spilled, but wanted while still in memory */
 	uint32_t tensors_spilled; /* marked to be spilled */
 	uint32_t points;          /* of the profile; spw_plan_simulate() only */
+	/* bytes_written_max has ruled out what would have been planned otherwise */
+	bool limited;
 };
 
 /* The memory in use from @ns, wall time, until the next point. */
@@ -123,7 +127,8 @@ SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
  *
  * A budget that cannot be met is no error: result->feasible is false, and the plan is for the
  * lowest peak that was found as the budget (result->memory_bytes). SPW_PLAN_FASTEST never gives a
- * plan that stalls in the simulation.
+ * plan that stalls in the simulation. No plan writes more than bytes_written_max, whatever memory
+ * that takes.
  *
  * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
  */

@@ -8,6 +8,7 @@
 #include <spillway/nvme.h>
 #include <spillway/vfio.h>
 #include <spillway/format.h>
+#include <spillway/wear.h>
 #include <spillway/store.h>
 #include <spillway/status.h>
 #include <spillway/state.h>

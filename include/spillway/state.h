@@ -29,10 +29,11 @@
  *              the object before is freed when that has ended, so no record is ever torn. Each put
  *              finds the drives that are fastest now.
  *   Durable    After spw_state_commit() all records are on the drives as they are at that moment,
- *              whatever happens. Until the next commit a crash goes back to them. With opts.copies
- *              of 2 one drive may die, too, at any time: the state goes on, and is attached again
- *              without it. Where only one drive has room left, records have one copy until they
- *              are put the next time (spw_store_stats, chunks_single; spw_commit_info).
+ *              whatever happens. Until the next commit a crash goes back to them. Transient records
+ *              are of no commit: they are zero when a state is attached. With opts.copies of 2 one
+ *              drive may die, too, at any time: the state goes on, and is attached again without
+ *              it. Where only one drive has room left, records have one copy until they are put
+ *              the next time (spw_store_stats, chunks_single; spw_commit_info).
  *   Errors     0 or a count, or a negative errno with spw_last_error() in words. A failed write
  *              keeps the record in memory, is logged and counted, and made again by the next call;
  *              it is reported by one that needs the room, or by the commit. Nothing is lost while
@@ -136,14 +137,26 @@ SPW_EXPORT int spw_state_add(struct spw_state *state, const char *name, uint64_t
 			     const void *shape, size_t shape_len, uint32_t *record);
 
 /**
+ * spw_state_add_transient - declare a record that no commit has, before spw_state_attach()
+ * @name:    as of spw_state_add()
+ * @len:     the same
+ * @record:  the same
+ *
+ * For what is needed from one step to the next at most, like gradients. It needs room once. Return:
+ * as spw_state_add().
+ */
+SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name, uint64_t len,
+				       uint32_t *record);
+
+/**
  * spw_state_attach - all records are declared: take up what the store has committed, if anything
  *
  * Records are found by their names, whatever the order. The store must have room for every record
- * twice, since a commit stays until the next is durable; said here, before the first step. Until
- * the release of a commit that is kept, what changes takes room a third time.
+ * twice, since a commit stays until the next is durable, but for transient ones; said here, before
+ * the first step. Until the release of a commit that is kept, what changes takes room a third time.
  *
  * Return: 1 the records have the bytes of the commit that the store has restored; 0 nothing is
- * committed: they are zero; -EINVAL no record; -ENOSPC the store is too small (says by how many
+ * committed: they are zero; -EINVAL no record, or none that a commit could have; -ENOSPC the store is too small (says by how many
  * bytes); -EUCLEAN what is committed is no state, or has other records (names the first that is
  * missing, too many, or of another length or shape); -EPROTONOSUPPORT it is a newer version's;
  * -EALREADY attached, or what the store had restored was used by another state since: open it
@@ -195,6 +208,14 @@ SPW_EXPORT int spw_state_take(struct spw_state *state, uint32_t record, void **m
  * taken.
  */
 SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool changed);
+
+/**
+ * spw_state_clear - a record's bytes are not needed any more, and are zero
+ *
+ * Nothing is read or written for it, and it takes no space on the drives until it is given back
+ * changed. Waits for what is under way of it. Return: 0; -EINVAL no such record; -EBUSY it is taken.
+ */
+SPW_EXPORT int spw_state_clear(struct spw_state *state, uint32_t record);
 
 /**
  * spw_state_commit - make all records durable as they are now

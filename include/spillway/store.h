@@ -180,8 +180,8 @@ SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t 
  * spw_store_putv - the same for bytes that lie in @count pieces of memory
  * @vector:  must stay valid, like the memory it describes, until the request has ended
  *
- * A chunk that lies wholly in one aligned element is not copied; one that spans several is gathered
- * by a copy.
+ * A chunk that lies in at most 16 elements, each aligned as the drives need it and, but for the
+ * last, of whole blocks of 4096 bytes, is not copied; any other is gathered by a copy.
  */
 SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
 			      const struct spw_notify *notify, spw_object *object,
@@ -215,6 +215,22 @@ SPW_EXPORT int spw_store_put_copies(struct spw_store *store, const void *bytes, 
 SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_t offset,
 			     void *bytes, size_t len, enum spw_class cls,
 			     const struct spw_notify *notify, struct spw_request **request);
+
+/**
+ * spw_store_getv - the same into @count pieces of memory, filled one after the other
+ * @vector:  must stay valid, like the memory it describes, until the request has ended. Elements
+ *           must not overlap; empty ones are passed over
+ *
+ * Reads as many bytes as the elements have together. What is copied is as for spw_store_putv(), and
+ * counted. One request: it ends well when all elements are filled and verified; when it fails, for
+ * whatever part of it, the bytes of all elements are undefined. Memory beside them is never written
+ * to.
+ *
+ * Return: as spw_store_get(); -EINVAL an element has a length and no memory.
+ */
+SPW_EXPORT int spw_store_getv(struct spw_store *store, spw_object object, uint64_t offset,
+			      const struct iovec vector[], unsigned count, enum spw_class cls,
+			      const struct spw_notify *notify, struct spw_request **request);
 
 /**
  * spw_store_holds - compare memory with what an object has, without reading a drive
@@ -432,6 +448,38 @@ SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
  */
 SPW_EXPORT int spw_store_arena(struct spw_store *store, void **memory, size_t *len);
 
+/**
+ * spw_store_register - make memory of the caller's known to the drives, as the arena is
+ * @memory:  whole of it is locked in memory (RLIMIT_MEMLOCK); at any address
+ * @len:     in bytes; at most 64 ranges are registered at once: rather few and large ones
+ *
+ * Registered once, its pages need not be pinned and mapped for each transfer; controllers behind
+ * vfio reach it without a copy. It changes nothing else: puts and gets take any memory as before,
+ * and what drives cannot take unaligned is copied still. Where the kernel or the backend refuses,
+ * for want of locked memory (ulimit -l), say, or memory of a file, all goes on as without it: that
+ * is logged and counted, and no error. Blocks; not from a notify.
+ *
+ * Unregister it before it is unmapped or mapped anew: the kernel keeps the pages that were there,
+ * and transfers would go on with those. Memory that a child of fork(2) shares stays the parent's.
+ *
+ * Return: 0, whether it helps or not: see registered_bytes and registrations_refused; -EINVAL no
+ * memory; -EEXIST it overlaps the arena or what is registered; -ENOBUFS 64 ranges are; -EPERM.
+ */
+SPW_EXPORT int spw_store_register(struct spw_store *store, void *memory, size_t len);
+
+/**
+ * spw_store_unregister - the reverse, by the address that was registered; closing the store does it
+ *
+ * Never waits for a drive: while a transfer with that memory is in flight nothing is done. So does
+ * a write that missed its deadline, until the drive has answered. When all requests with that
+ * memory have ended it succeeds at once otherwise; requests that have not been issued yet go on as
+ * from any memory.
+ *
+ * Return: 0; -EBUSY a transfer with it is in flight, the words name the drive; -ENOENT no
+ * registered memory begins there; -EPERM.
+ */
+SPW_EXPORT int spw_store_unregister(struct spw_store *store, void *memory);
+
 struct spw_store_stats {
 	size_t size;
 	uint32_t drives, drives_retired, partition;
@@ -451,9 +499,21 @@ struct spw_store_stats {
 	uint64_t bypasses; /* times a higher class went first */
 	uint64_t timeouts; /* transfers that missed their deadline */
 	uint64_t bytes_trimmed;
-	uint64_t chunks_single;  /* of two copies one alone: no second drive had room */
+	uint64_t registered_bytes;      /* of spw_store_register(), known to the drives now */
+	uint64_t registrations_refused; /* by kernel or backend: the log has the reason */
+	uint64_t transfers_registered;  /* that used such memory */
+	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
 	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
 	uint32_t drives_missing; /* of the store, when it was opened */
+};
+
+/* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */
+#define SPW_LATENCY_COUNTS    17u
+#define SPW_LATENCY_FIRST_LOG 14u
+
+struct spw_latencies {
+	uint64_t counts[SPW_LATENCY_COUNTS]; /* each of its own range only */
+	uint64_t sum_ns;
 };
 
 struct spw_drive_stats {
@@ -472,6 +532,24 @@ struct spw_drive_stats {
 	/* of write_errors: the file system or the thin volume under it was full */
 	uint64_t writes_no_space;
 	bool full; /* retired for that: tried again every second */
+	/* since open, but for those of the last half second */
+	struct spw_latencies read_latencies, write_latencies;
+};
+
+/* What a cache above the store says of its steps: as in spw_cache_stats. */
+struct spw_step_stats {
+	size_t size;
+	uint64_t steps, waits, stall_ns; /* takes that waited, and for how long */
+	uint64_t bytes_offered, bytes_spilled, bytes_read, bytes_forwarded;
+	uint64_t bytes_kept, bytes_kept_wear; /* for any reason; for the cap on wear */
+	uint64_t activation_bytes;
+	/* the last step that ended */
+	uint64_t step_compute_ns, step_stall_ns, step_peak_bytes;
+	/* the plan in force; 0: there is none */
+	uint64_t plan_tensors, plan_tensors_spilled, plan_peak_bytes, plan_keep_all_bytes,
+		plan_bytes_written, plan_stall_ns;
+	uint64_t plans, steps_planned, plans_limited;
+	uint64_t wear_bytes_per_day; /* the cap; 0: none */
 };
 
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */
@@ -479,6 +557,12 @@ SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats 
 				size_t size);
 SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
 				     struct spw_drive_stats *stats, size_t size);
+
+/*
+ * For others to see (spw_status_read()), with the next refresh of the status page. A cache does so
+ * with each step; of several, the last one is seen.
+ */
+SPW_EXPORT void spw_store_tell(struct spw_store *store, const struct spw_step_stats *steps);
 
 /* The backend and its features, in words. */
 SPW_EXPORT const char *spw_store_description(const struct spw_store *store);

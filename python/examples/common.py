@@ -143,7 +143,7 @@ def text_of(args: argparse.Namespace) -> Tensor:
 def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
     """In modes keep and recompute the cache only watches: it is the yardstick for activations in
     all modes."""
-    mode = "observe" if store is None else args.cache or "fastest"
+    mode: spillway.torch.Mode = "observe" if store is None else args.cache or "fastest"
     return spillway.torch.offload(model, store, mode=mode, prefetch_bytes=args.prefetch_bytes,
                                   record=args.record, budget_bytes=args.budget_bytes)
 

@@ -11,7 +11,7 @@ import argparse
 import signal
 import sys
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is open yet: no traceback
@@ -34,16 +34,21 @@ class Part(nn.Module):
         super().__init__()
         share = -(-len(whole.blocks) // stages)
         self.blocks = nn.ModuleList(list(whole.blocks)[stage * share : (stage + 1) * share])
-        self.token, self.position = (whole.token, whole.position) if stage == 0 else (None, None)
-        self.norm, self.head = (whole.norm, whole.head) if stage == stages - 1 else (None, None)
+        first, last = stage == 0, stage == stages - 1
+        self.token: Optional[nn.Embedding] = whole.token if first else None
+        self.position: Optional[nn.Embedding] = whole.position if first else None
+        self.norm: Optional[nn.LayerNorm] = whole.norm if last else None
+        self.head: Optional[nn.Linear] = whole.head if last else None
         self.register_buffer("future", whole.future)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.token is not None:
+        if self.token is not None and self.position is not None:
             x = self.token(x) + self.position.weight
         for block in self.blocks:
             x = block(x, self.future)
-        return x if self.head is None else self.head(self.norm(x))
+        if self.norm is not None and self.head is not None:
+            x = self.head(self.norm(x))
+        return x
 
 
 class Stage:

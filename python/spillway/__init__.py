@@ -10,9 +10,10 @@ from ._library import SpillwayError
 from .cache import Cache, CacheStats
 from .store import (CommitInfo, DriveStats, ProbeInfo, Store, StoreInfo, StoreStats, check_store,
                     committed, format_store, probe, wipe_store)
+from .wear import Wear, wear_of
 
 __all__ = [
     "Cache", "CacheStats", "CommitInfo", "DriveStats", "ProbeInfo", "SpillwayError", "Store",
-    "StoreInfo", "StoreStats", "__version__", "check_store", "committed", "format_store", "probe",
-    "wipe_store"
+    "StoreInfo", "StoreStats", "Wear", "__version__", "check_store", "committed", "format_store",
+    "probe", "wear_of", "wipe_store"
 ]

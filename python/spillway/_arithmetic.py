@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -71,12 +71,14 @@ def flat_of(tensor: Tensor) -> Optional[Tensor]:
     return tensor.detach().view(-1)
 
 
+def piece_of(tensor: Tensor, piece: Piece) -> Tensor:
+    """Elements of a tensor, flat: in its memory where they lie so there, else in a copy."""
+    return local_of(tensor).detach().reshape(-1)[piece.start:piece.stop]
+
+
 def read_piece(tensor: Tensor, piece: Piece, into: Tensor) -> None:
     """Copy elements of a tensor, wherever it is, to flat memory of any type."""
-    flat = flat_of(tensor)
-    if flat is None:
-        flat = local_of(tensor).detach().reshape(-1)
-    into.copy_(flat[piece.start:piece.stop])
+    into.copy_(piece_of(tensor, piece))
 
 
 def write_piece(tensor: Tensor, piece: Piece, source: Tensor) -> None:
@@ -109,6 +111,7 @@ class _Run:
     """Adjacent pieces that are stepped as one."""
 
     pieces: List[Piece]
+    grads: List[Tensor]  # of each, flat
     entry: Entry
     direct: bool  # the parameter's and the gradient's own memory
     param: Tensor = dataclasses.field(init=False)
@@ -155,15 +158,16 @@ class Arithmetic:
         self._kept: Optional[Optimizer] = None  # used again where no parameter is new
 
     def step(self, tile: Tile, views: Dict[str, Tensor], group: Options, entries: Sequence[Entry],
-             pieces: Sequence[Piece]) -> Dict[int, Entry]:
+             pieces: Sequence[Piece], gradient: Callable[[Piece], Tensor]) -> Dict[int, Entry]:
         """One step of the pieces, whose parameters have gradients.
 
         :param views: the tile's fields; a master must have been filled in
         :param group: the options of the tile's group, as they are now
         :param entries: of all parameters, before this step
+        :param gradient: of a piece, flat, of any type and anywhere
         :return: entries after it, by number of the parameter
         """
-        runs = self._runs(tile, entries, pieces)
+        runs = self._runs(tile, entries, pieces, gradient)
         grads = self._scratch.of("grad", self._dtype(tile), sum(
             run.end - run.begin for run in runs if not run.direct))
         params = self._scratch.of("param", tile.dtype, 0 if MASTER in views else len(grads))
@@ -186,41 +190,38 @@ class Arithmetic:
         """That a tile's arithmetic is in."""
         return next((field.dtype for field in tile.fields if field.name == MASTER), tile.dtype)
 
-    def _runs(self, tile: Tile, entries: Sequence[Entry], pieces: Sequence[Piece]) -> List[_Run]:
+    def _runs(self, tile: Tile, entries: Sequence[Entry], pieces: Sequence[Piece],
+              gradient: Callable[[Piece], Tensor]) -> List[_Run]:
         has_master = any(field.name == MASTER for field in tile.fields)
         runs: List[_Run] = []
         for piece in pieces:
             entry = entries[piece.parameter]
             param = self._params[piece.parameter]
-            grad = param.grad
-            assert grad is not None
+            grad = gradient(piece)
             direct = (not has_master and piece.stop - piece.start >= _DIRECT_COUNT
-                      and flat_of(param) is not None and flat_of(grad) is not None)
+                      and flat_of(param) is not None and grad.device.type == "cpu")
             last = runs[-1] if runs else None
             if (last is not None and not direct and not last.direct and last.end == piece.offset
                     and _equal(last.entry, entry)):
                 last.pieces.append(piece)  # A1
+                last.grads.append(grad)
             else:
-                runs.append(_Run([piece], entry, direct))
+                runs.append(_Run([piece], [grad], entry, direct))
         return runs
 
     def _point(self, run: _Run) -> None:
         piece, = run.pieces
-        param = self._params[piece.parameter]
-        assert param.grad is not None
-        flat, grad = flat_of(param), flat_of(param.grad)
-        assert flat is not None and grad is not None
+        flat = flat_of(self._params[piece.parameter])
+        assert flat is not None
         run.param = flat[piece.start:piece.stop]
-        run.param.grad = grad[piece.start:piece.stop]
+        run.param.grad, = run.grads
 
     def _gather(self, run: _Run, views: Dict[str, Tensor], grad: Tensor, param: Tensor) -> None:
-        for piece in run.pieces:
+        for piece, found in zip(run.pieces, run.grads):
             at = slice(piece.offset - run.begin, piece.end - run.begin)
-            source = self._params[piece.parameter]
-            assert source.grad is not None
-            read_piece(source.grad, piece, grad[at])
+            grad[at].copy_(found)
             if MASTER not in views:
-                read_piece(source, piece, param[at])
+                read_piece(self._params[piece.parameter], piece, param[at])
         run.param = run.of(views[MASTER]) if MASTER in views else param
         run.param.grad = grad
 

@@ -11,61 +11,27 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from ._arithmetic import Entry
 from ._elementwise import Options
 from ._freed import Freed
 from ._library import SpillwayError
-from ._ranks import world
-from ._readers import Readers, can_count
-from ._reduced import Reduced
+from ._readers import Readers
+from ._reduced import Reduced, check_reduced
 from ._tiled import Tiled, check_gradient
 from ._tiles import Tile
 
 _log = logging.getLogger("spillway")
-
-# Whether, or the model whose gradients are reduced over processes first.
-InBackward = Union[bool, DistributedDataParallel]
 
 SCALED = ("in_backward=True steps parameters during the backward pass, with gradients that a "
           "GradScaler has not unscaled yet: make the optimizer without it, or train in bfloat16")
 _AGAIN = ("a second backward pass before step(): with in_backward=True the first has stepped "
           "parameters already. Call step() after each, or leave it out to accumulate gradients. If "
           "an error ended the first, go back to the last commit")
-
-
-def reduced_of(in_backward: InBackward) -> Optional[Reduced]:
-    """What reduces the gradients before they are used, if anything does.
-
-    :raises TypeError: it is neither a bool nor DistributedDataParallel
-    :raises ValueError: a model that cannot be used so
-    :raises RuntimeError: this PyTorch has no hook for it
-    """
-    if not isinstance(in_backward, (bool, DistributedDataParallel)):
-        raise TypeError("in_backward must be True, False, or the DistributedDataParallel that "
-                        f"reduces the gradients, not {type(in_backward).__name__}")
-    if in_backward and not (hasattr(Tensor, "register_post_accumulate_grad_hook") and can_count()):
-        raise RuntimeError(f"in_backward=True needs PyTorch 2.1, this is {torch.__version__}: "
-                           "leave it out, the numbers are the same")
-    return Reduced(in_backward) if isinstance(in_backward, DistributedDataParallel) else None
-
-
-def check_reduced(params: Sequence[Tensor], reduced: Optional[Reduced]) -> None:
-    """:raises RuntimeError: gradients are reduced later than they would be used"""
-    if reduced is not None:
-        if not all(reduced.has(param) for param in params if param.requires_grad):
-            raise RuntimeError("in_backward is a model, and a parameter is none of those whose "
-                               "gradients it reduces")
-    elif world()[1] > 1 and not all(hasattr(param, "placements") for param in params):
-        raise RuntimeError("in_backward=True steps parameters before their gradients have been "
-                           "reduced over all processes: give in_backward=model, where it is "
-                           "DistributedDataParallel, or leave it out. Parameters that "
-                           "fully_shard has sharded are reduced first")
 
 
 class DuringBackward:
@@ -137,7 +103,7 @@ class DuringBackward:
                 for piece in tile.pieces:
                     self._tiles_of[piece.parameter].append(tile)
         if not self._here:
-            check_reduced(self._params, self._reduced)
+            check_reduced("in_backward", self._params, self._reduced)
             tiled.records.begin_pass(self._next_order or tiled.records.layout.tiles[::-1])
         return tiled
 
@@ -215,6 +181,7 @@ class DuringBackward:
             self._next_order = self._order + [
                 tile for tile in tiled.records.layout.tiles if tile.name not in
                 {done.name for done in self._order}]
+            of_step: Any
             for of_step in (self._here, self._stepped, self._changed, self._freed, self._after):
                 of_step.clear()
             self._waiting, self._order = [], []

@@ -17,7 +17,7 @@ class Freed(Tensor):
     an error, where None would be left out of a norm without a word."""
 
     @staticmethod
-    def __new__(cls, param: Tensor) -> Freed:
+    def __new__(cls: Any, param: Tensor) -> Freed:
         make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
         return make(cls, param.shape, strides=param.stride(), dtype=param.dtype,
                     device=param.device, layout=param.layout)

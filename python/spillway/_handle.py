@@ -8,7 +8,7 @@ import os
 import weakref
 from typing import Any, Iterable, List, Optional
 
-from ._library import SpillwayError
+from ._library import SpillwayError, log
 
 
 class Handle:
@@ -49,7 +49,7 @@ class Handle:
 
     def call(self, function: Any, *arguments: Any) -> Any:
         """``function(handle, *arguments)``. A close() by another thread meanwhile takes effect when
-        it has returned.
+        it has returned. What was logged until then is handed on.
 
         :raises SpillwayError: EBADF it is closed
         """
@@ -58,6 +58,7 @@ class Handle:
             return function(self.handle, *arguments)
         finally:
             self._end_use()
+            log.drain()
 
     def close(self) -> None:
         """Wait for I/O in flight, forget everything and give the drives back. Closing twice does
@@ -94,6 +95,7 @@ class Handle:
         except IndexError:  # another thread has it
             return
         self._end(handle)
+        log.drain()
 
     def _before_end(self) -> None:
         """Nothing uses it anew."""

@@ -9,14 +9,17 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Uni
 
 import torch
 
-from ._library import SpillwayError
-from ._tiles import Field, Laid, Tile, cut, element_bytes, run_name
+from ._library import Size, SpillwayError, size
+from ._tiles import (Field, Laid, Tile, beside, cut, element_bytes, item_bytes, name_of,
+                     run_name)
 from .store import Store
 
-Memory = Union[int, str, None]
+Memory = Union[Size, None]
 
-# One is used while one comes, one goes and one waits.
+GRADIENT = "gradient"
+# One is used while one comes, one goes and one waits; with gradients beside two are used.
 BUFFERS_MIN = 4
+_BUFFERS_MIN_BESIDE = 6
 _TILE_BYTES_MAX = 32 << 20
 # Shorter ones pass faster than the drives answer: with 4 MiB a training step waited for 3 % of its
 # time, with 16 for 0.5 (GPT of 43 million parameters, stepped during the backward pass).
@@ -32,17 +35,21 @@ FieldsOf = Callable[[int, torch.dtype], Tuple[Field, ...]]
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """``tiles`` have what the optimizer keeps, and are used in each step; ``copies`` are of
-    parameters without a master, and are used by commits alone."""
+    parameters without a master, and are used by commits alone. ``gradients`` are beside tiles, one
+    for each or none at all, and of no commit."""
 
     tiles: Tuple[Tile, ...]
     copies: Tuple[Tile, ...]
+    gradients: Tuple[Tile, ...]
     record_bytes_max: int
     memory_bytes: int
     state_bytes: int
 
     @property
-    def total_bytes(self) -> int:
-        return sum(_whole_pages(tile.len_bytes) for tile in self.records)
+    def needed_bytes(self) -> int:
+        """On the drives: a commit stays until the next is durable."""
+        return (2 * sum(_whole_pages(tile.len_bytes) for tile in self.records)
+                + sum(_whole_pages(tile.len_bytes) for tile in self.gradients))
 
     @property
     def records(self) -> List[Tile]:
@@ -65,22 +72,18 @@ def _runs_of(groups: Sequence[Sequence[Laid]]) -> List[Tuple[int, List[Laid]]]:
 
 
 def memory_of(memory: Memory, state_bytes: int) -> Optional[int]:
-    """Bytes, of bytes or of "2%" of the state; None where none are given.
+    """Bytes, of a size or of "2%" of the state; None where none are given.
 
     :raises ValueError: it is neither
     """
     if memory is None:
         return None
-    if isinstance(memory, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", memory)
-        if found is None:
-            raise ValueError(f'memory must be bytes, or like "2%" of the state, not {memory!r}')
-        return int(state_bytes * float(found[1]) / 100)
-    if isinstance(memory, bool) or not isinstance(memory, int):
-        raise TypeError(f'memory must be bytes, or like "2%", not {type(memory).__name__}')
-    if memory <= 0:
-        raise ValueError("memory must be more than 0 bytes")
-    return memory
+    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", str(memory))
+    if share is not None:
+        return int(state_bytes * float(share[1]) / 100)
+    if isinstance(memory, bool):
+        raise TypeError("memory must be a size, not a bool")
+    return size("memory", memory, ', or a share like "2%" of the state')
 
 
 def _share_of(arena_bytes: int) -> int:
@@ -88,24 +91,40 @@ def _share_of(arena_bytes: int) -> int:
     return arena_bytes // 8 * 3
 
 
-def _tile_bytes(state_bytes: int, memory_bytes: Optional[int], arena_bytes: int) -> int:
+def _tile_bytes(state_bytes: int, memory_bytes: Optional[int], arena_bytes: int,
+                buffers: int) -> int:
     """The longest record, where the caller does not say: so many pass through the memory."""
     wanted = max(_TILE_BYTES_MIN, state_bytes // _TILES)
     for room in (memory_bytes, _share_of(arena_bytes) if arena_bytes else None):
         if room is not None:
-            wanted = min(wanted, room // BUFFERS_MIN)
+            wanted = min(wanted, room // buffers)
     return max(_PAGE_BYTES, min(wanted, _TILE_BYTES_MAX) // _PAGE_BYTES * _PAGE_BYTES)
 
 
 def least_bytes(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str) -> int:
-    """Of all records together, before anything is cut."""
+    """As needed_bytes of all records, before anything is cut."""
     total = 0
     for number, run in _runs_of(groups):
         fields = fields_of(number, run[0].dtype)
         if not any(field.name == master for field in fields):
             fields = (*fields, Field("parameter", run[0].dtype))
-        total += sum(laid.count for laid in run) * element_bytes(fields)
+        total += sum(laid.count for laid in run) * (2 * element_bytes(fields)
+                                                    + element_bytes(_beside_of(number, run)))
     return total
+
+
+def _beside_of(group: int, run: Sequence[Laid]) -> Tuple[Field, ...]:
+    """What the records beside those of a run have, if there are any.
+
+    :raises ValueError: more than one type
+    """
+    types = {laid.gradient for laid in run}
+    if len(types) > 1:
+        raise ValueError(
+            f"group {group} has parameters of {name_of(run[0].dtype)} whose gradients are of "
+            "different types: give each type a group of its own")
+    dtype, = types
+    return () if dtype is None else (Field(GRADIENT, dtype),)
 
 
 def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, tile: Optional[int],
@@ -123,15 +142,21 @@ def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, 
     runs = [(number, run, fields_of(number, run[0].dtype)) for number, run in _runs_of(groups)]
     state_bytes = sum(laid.count * element_bytes(fields) for _, run, fields in runs for laid in run)
     given_bytes = memory_of(memory, state_bytes)
-    tile_bytes = _tile_bytes(state_bytes, given_bytes, arena_bytes)
+    has_beside = any(_beside_of(number, run) for number, run, _ in runs)
+    buffers = _BUFFERS_MIN_BESIDE if has_beside else BUFFERS_MIN
+    tile_bytes = _tile_bytes(state_bytes, given_bytes, arena_bytes, buffers)
     tiles: List[Tile] = []
+    gradients: List[Tile] = []
     for number, run, fields in runs:
+        extra = _beside_of(number, run)
         limit = tile
         if limit is None:
-            limit = max(1, tile_bytes // max(1, element_bytes(fields)))
+            limit = max(1, tile_bytes // max(1, element_bytes(fields), element_bytes(extra)))
             limit = committed.get(run_name("state", number, run[0].dtype), limit)
-        tiles += cut("state", number, run, fields, limit)
-    longest = max([item.len_bytes for item in tiles if item.fields] or [tile_bytes])
+        cut_of_run = cut("state", number, run, fields, limit)
+        tiles += cut_of_run
+        gradients += [beside(item, "gradients", *extra) for item in cut_of_run if extra]
+    longest = max([item.len_bytes for item in (*tiles, *gradients) if item.fields] or [tile_bytes])
     copies: List[Tile] = []
     for number, run, fields in runs:
         if not any(field.name == master for field in fields):
@@ -139,13 +164,13 @@ def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, 
             limit = max(1, longest // element_bytes([field]))
             limit = committed.get(run_name("parameters", number, run[0].dtype), limit)
             copies += cut("parameters", number, run, [field], limit)
-    longest = _whole_pages(max([item.len_bytes for item in (*tiles, *copies)] or [longest]))
-    memory_bytes = _checked(given_bytes, longest, state_bytes, arena_bytes)
-    return Layout(tuple(tiles), tuple(copies), longest, memory_bytes, state_bytes)
+    longest = _whole_pages(max([item.len_bytes for item in (*tiles, *copies, *gradients)]
+                               or [longest]))
+    memory_bytes = _checked(given_bytes, buffers * longest, state_bytes, arena_bytes)
+    return Layout(tuple(tiles), tuple(copies), tuple(gradients), longest, memory_bytes, state_bytes)
 
 
-def _checked(given_bytes: Optional[int], longest: int, state_bytes: int, arena_bytes: int) -> int:
-    least = BUFFERS_MIN * longest
+def _checked(given_bytes: Optional[int], least: int, state_bytes: int, arena_bytes: int) -> int:
     if given_bytes is None:
         wanted = state_bytes * _PERCENT // 100
         if arena_bytes:
@@ -153,24 +178,25 @@ def _checked(given_bytes: Optional[int], longest: int, state_bytes: int, arena_b
         return max(wanted, least)
     if given_bytes < least:
         raise ValueError(
-            f"memory of {given_bytes} bytes is less than four of the longest records, {least} "
-            "bytes: give more, or a smaller tile")
+            f"memory of {given_bytes} bytes is less than four of the longest records, with "
+            f"gradients six, {least} bytes: give more, or a smaller tile")
     return given_bytes
 
 
-def check_room(store: Store, total_bytes: int, copies: int) -> None:
-    """As far as can be told before anything is declared: a commit stays until the next is durable,
-    so there is room for every record twice, in each of its copies; in one, if drives are missing.
+def check_room(store: Store, needed_bytes: int, copies: int) -> None:
+    """As far as can be told before anything is declared: there is room for all of it in each of its
+    copies; in one, if drives are missing.
 
     :raises SpillwayError: ENOSPC there is not; says how many bytes are missing
     """
     stats = store.stats()
     if stats.drives_missing or stats.drives_retired:
         copies = 1
-    total_bytes *= copies
-    missing = 2 * total_bytes - stats.capacity_bytes
+    needed_bytes *= copies
+    missing = needed_bytes - stats.capacity_bytes
     if missing > 0:
+        what = "in two copies, " if copies == 2 else ""
         raise SpillwayError(
-            errno.ENOSPC, f"the store is too small by {missing} bytes: the optimizer's records are "
-            f"{total_bytes} bytes{' in two copies' if copies == 2 else ''}, and there must be room for them twice, since a commit stays "
+            errno.ENOSPC, f"the store is too small by {missing} bytes: the optimizer's records "
+            f"take {needed_bytes} bytes, {what}as all but gradients are there twice: a commit stays "
             "until the next is durable. Give it more drives")

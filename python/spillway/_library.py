@@ -2,7 +2,8 @@
 # spillway/_library.py - finds libspillway.so and describes its C interface to ctypes
 """Of two handles on the library ``fast`` keeps the interpreter lock during a call and is for
 functions that never block; ``blocking`` gives it up. The library never calls into Python but from
-spw_state_committed(), which ``blocking`` calls; so holding the lock cannot deadlock.
+spw_state_committed(), which ``blocking`` calls; so holding the lock cannot deadlock. ``log`` is
+where it logs to.
 """
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ import ctypes
 import dataclasses
 import operator
 import os
+import re
 import subprocess
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64,
-                    c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int,
+                    c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, Type
+from typing import Any, Dict, Iterable, Iterator, Type, Union
+
+from ._log import LibraryLog
 
 VERSION = "0.1.0"
 PARTITION_ANY = 0xFFFFFFFF
@@ -35,6 +39,7 @@ def _struct(name: str, **members: Any) -> Any:
 
 
 Log = _struct("spw_log", write=c_void_p, context=c_void_p)
+LogLine = _struct("spw_log_line", level=c_int, lost=c_uint32, text=c_char * 512)
 Geometry = _struct(
     "spw_geometry", size=c_size_t, kind=c_int, size_bytes=c_uint64, logical_block_bytes=c_uint32,
     physical_block_bytes=c_uint32, memory_align_bytes=c_uint32, transfer_bytes_max=c_uint32,
@@ -63,7 +68,12 @@ StoreOpts = _struct(
 CacheOpts = _struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
-    memory_bytes=c_uint64, trace=c_void_p)
+    memory_bytes=c_uint64, trace=c_void_p, wear_bytes_per_day=c_uint64, wear_years=c_double,
+    endurance_bytes=c_uint64)
+WearStruct = _struct(
+    "spw_wear", size=c_size_t, basis=c_int, has_health=c_bool, percentage_used=c_uint32,
+    life_bytes=c_double, left_bytes=c_double, bytes_per_day=c_double, years=c_double,
+    reason=c_char * 256)
 Offer = _struct("spw_offer", storage_key=c_uint64, storage_version=c_uint64, storage_bytes=c_void_p,
                 storage_len_bytes=c_uint64, offset_bytes=c_uint64, len_bytes=c_uint64,
                 owner=c_uint64)
@@ -80,11 +90,11 @@ def counters(name: str, cls: Any, narrow: Iterable[str]) -> Any:
     order: uint64_t where it says int, uint32_t if named in ``narrow``, bool, and char[256] where it
     says str."""
     types = {"int": c_uint64, "bool": c_bool, "str": c_char * 256}
-    members = {field.name: types[field.type] for field in dataclasses.fields(cls)}
+    members = {field.name: types[str(field.type)] for field in dataclasses.fields(cls)}
     return _struct(name, size=c_size_t, **{**members, **dict.fromkeys(narrow, c_uint32)})
 
 
-def to_dataclass(cls: Any, *structs: Structure, **given: Any) -> Any:
+def to_dataclass(cls: Any, *structs: Any, **given: Any) -> Any:
     """A dataclass with the values of the structs' members of the same names."""
     for name in (field.name for field in dataclasses.fields(cls) if field.name not in given):
         value = next(getattr(struct, name) for struct in structs if hasattr(struct, name))
@@ -103,6 +113,10 @@ _PROTOTYPES = {
     "spw_version": (c_char_p, []),
     "spw_strerror": (c_char_p, [c_int]),
     "spw_last_error": (c_char_p, []),
+    "spw_log_ring_open": (c_int, [c_uint, _HANDLE]),
+    "spw_log_ring_write": (None, [c_void_p, c_int, c_char_p]),
+    "spw_log_ring_read": (c_int, [c_void_p, POINTER(LogLine)]),
+    "spw_size_parse": (c_int, [c_char_p, _NUMBER]),
     "spw_format_opts_init": (None, [POINTER(FormatOpts), c_size_t]),
     "spw_format": (c_int, [_PATHS, c_uint, POINTER(FormatOpts), POINTER(StoreInfoStruct)]),
     "spw_check": (c_int, [_PATHS, c_uint, POINTER(StoreInfoStruct), c_void_p]),
@@ -111,6 +125,7 @@ _PROTOTYPES = {
     "spw_wipe_opts_init": (None, [POINTER(WipeOpts), c_size_t]),
     "spw_wipe": (c_int, [_PATHS, c_uint, POINTER(WipeOpts)]),
     "spw_probe": (c_int, [c_char_p, POINTER(ProbeInfoStruct)]),
+    "spw_wear": (c_int, [c_char_p, c_double, c_double, c_double, POINTER(WearStruct), c_size_t]),
     "spw_tune_read": (c_int, [c_char_p, _PATHS, c_uint, POINTER(Log), POINTER(Tune), c_size_t]),
     "spw_store_opts_init": (None, [POINTER(StoreOpts), c_size_t]),
     "spw_store_open": (c_int, [_PATHS, c_uint, POINTER(StoreOpts), _HANDLE]),
@@ -154,12 +169,14 @@ _PROTOTYPES = {
     "spw_state_close": (None, [c_void_p]),
     "spw_state_add": (
         c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
+    "spw_state_add_transient": (c_int, [c_void_p, c_char_p, c_uint64, POINTER(c_uint32)]),
     "spw_state_attach": (c_int, [c_void_p]),
     "spw_state_attached": (c_int, [c_void_p, _NUMBER]),
     "spw_state_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "spw_state_pass": (c_int, [c_void_p, POINTER(c_uint32), c_uint32]),
     "spw_state_take": (c_int, [c_void_p, c_uint32, _HANDLE]),
     "spw_state_give": (c_int, [c_void_p, c_uint32, c_bool]),
+    "spw_state_clear": (c_int, [c_void_p, c_uint32]),
     "spw_state_commit": (c_int, [c_void_p, c_uint64, c_char_p, c_size_t, c_bool]),
     "spw_state_commit_release": (c_int, [c_void_p]),
     "spw_state_committed": (c_int, [c_void_p, Each, c_void_p]),
@@ -220,24 +237,62 @@ version: str = fast.spw_version().decode()
 if version.split(".")[:2] != VERSION.split(".")[:2]:
     raise ImportError(
         f"{path} is version {version}, this package is version {VERSION}: install the matching one")
+log = LibraryLog(fast, Log, LogLine)
+
+
+# The library advises options of its command; here they are arguments.
+_ARGUMENTS = {"--force": "force=True", "--erase": "erase=True", "--chunk": "chunk_bytes=",
+              "--partitions": "partitions="}
+_OPTION = re.compile("|".join(f"{option}\\b" for option in _ARGUMENTS))
+
+
+def options(kind: Type[Structure]) -> Any:
+    """A struct of options that has the defaults, and the log."""
+    opts: Any = kind()
+    getattr(fast, kind.__name__ + "_init")(ctypes.byref(opts), ctypes.sizeof(opts))
+    opts.log = log.sink
+    return opts
 
 
 def error_of(result: int) -> SpillwayError:
     """The exception for a negative result, with the words of this thread's last failure."""
-    words = fast.spw_last_error() or fast.spw_strerror(result)
-    return SpillwayError(-result, words.decode(errors="replace"))
+    words = (fast.spw_last_error() or fast.spw_strerror(result)).decode(errors="replace")
+    return SpillwayError(-result, _OPTION.sub(lambda option: _ARGUMENTS[option[0]], words))
 
 
 def check(result: int) -> int:
-    """The result of a call, or its failure as an exception."""
-    if result < 0:
-        raise error_of(result)
+    """The result of a call, or its failure as an exception; what it logged is handed on."""
+    error = error_of(result) if result < 0 else None
+    log.drain()
+    if error is not None:
+        raise error
     return result
+
+
+# Bytes, or in words as on the command line: "4k", "1.5MiB", "2GB".
+Size = Union[int, str]
+
+
+def size(name: str, value: Size, otherwise: str = "") -> int:
+    """A number of bytes. Every one that a caller gives goes through here.
+
+    :param otherwise: what else it may be, for the error
+    :raises ValueError: it is no size, negative or too large
+    :raises TypeError: it is neither a whole number nor words
+    """
+    if not isinstance(value, str):
+        return number(name, value, 64)
+    length = c_uint64()
+    if "\0" in value or fast.spw_size_parse(value.encode(), ctypes.byref(length)) < 0:
+        raise ValueError(
+            f'{name} must be bytes, or a size like "4k", "1.5MiB", "2G" (powers of 1024) or "4GB" '
+            f"(of 1000){otherwise}, not {value!r}")
+    return length.value
 
 
 def number(name: str, value: int, bits: int) -> int:
     """``value``, if it fits: ctypes takes any number and leaves off what does not. Every number
-    that a caller gives goes through here.
+    that a caller gives goes through here, but those of bytes.
 
     :raises ValueError: it does not fit
     :raises TypeError: it is no whole number

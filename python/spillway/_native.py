@@ -44,7 +44,7 @@ def _found() -> Any:
     else:
         raise ImportError(
             f"the hooks on saved tensors were not found, neither in the package nor as {path}: "
-            "install Python's headers (python3-dev) and build them (make, or pip install ./python)")
+            "install Python's headers (python3-dev) and build them (make, or pip install .)")
     if module.VERSION != _library.VERSION:
         raise ImportError(f"{module.__file__} is version {module.VERSION}, this package is version "
                           f"{_library.VERSION}: build it anew")

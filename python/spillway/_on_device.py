@@ -178,7 +178,7 @@ class _Users:
         self.copy: Optional[Copy] = None  # that brought it
 
 
-class _End(weakref.ref):
+class _End(weakref.ref[Any]):
     """The end of a saved tensor, noted in a list (by a list's own append) and seen to later: an
     exception of Ctrl-C that came in a finaliser would be lost."""
 
@@ -203,7 +203,7 @@ class DeviceTensors:
         self._owners: Dict[int, _Owner] = {}
         self._users: Dict[int, _Users] = {}
         self._ends: Set[_End] = set()
-        self._ended: List[_End] = []
+        self._ended: List[Any] = []  # of type _End
         # By device, so that one that is late holds nothing of another back.
         self._notifiers: Dict[torch.device, _Notifier] = {}
 
@@ -529,6 +529,7 @@ class _Notifier:
 
 
 def _notify(table: Any, events: "queue.SimpleQueue[Any]", on_end: Any) -> None:
+    event: Any
     for event in iter(events.get, None):
         try:
             table.finish(event)

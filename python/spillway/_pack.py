@@ -51,6 +51,7 @@ class _Packer:
             return [_MAPPING_TYPES[type(value)],
                     *([self.packed(key, f"a key of {where}"),
                        self.packed(item, f"{where}[{key!r}]")] for key, item in value.items())]
+        kind: Any
         for name, kind in (("list", list), ("tuple", (tuple, torch.Size)), ("set", set)):
             if isinstance(value, kind) and not hasattr(value, "_fields"):
                 return [name, *(self.packed(item, f"{where}[{index}]")

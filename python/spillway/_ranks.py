@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import Any, Callable, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, List, Literal, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch import distributed
@@ -23,7 +23,7 @@ _log = logging.getLogger("spillway")
 FIRST = 0
 
 # "all": all processes, where torch.distributed has several; None: this one, by itself.
-Group = Union["torch.distributed.ProcessGroup", str, None]
+Group = Union["torch.distributed.ProcessGroup", Literal["all"], None]
 
 _Answer = Tuple[Any, Optional[Tuple[int, str]]]  # a result, or an errno and words
 

@@ -63,6 +63,9 @@ class Records:
             if tile.name not in self._numbers:
                 self._numbers[tile.name] = self.state.add(tile.name, tile.len_bytes,
                                                           tile.description)
+        for tile in self.layout.gradients:
+            if tile.name not in self._numbers:
+                self._numbers[tile.name] = self.state.add_transient(tile.name, tile.len_bytes)
         try:
             self.resumable = self.state.attach()
         except SpillwayError as error:
@@ -88,6 +91,10 @@ class Records:
         if order and (self._taken or order != self._order):
             self.state.begin_pass(order)
             self._order, self._taken = order, False
+
+    def clear(self, tile: Tile) -> None:
+        """What is in it is not needed any more."""
+        self.state.clear(self._numbers[tile.name])
 
     @contextlib.contextmanager
     def taken(self, tile: Tile) -> Iterator[Taken]:

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: MIT
 # spillway/_reduced.py - gradients that DistributedDataParallel has reduced, while others come still
-"""PyTorch's hook of a parameter comes before DistributedDataParallel has summed its gradient over
+"""An option of the optimizer uses gradients as they come in the backward pass. PyTorch's hook of a parameter comes before DistributedDataParallel has summed its gradient over
 the processes. A communication hook has that sum, by buckets."""
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Deque, List, Mapping, Tuple
+import weakref
+from typing import Any, Callable, Deque, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, distributed
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
+
+from ._ranks import world
+from ._readers import can_count
+
+# Of such an option: whether, or the model whose gradients are reduced over processes first.
+Reducing = Union[bool, DistributedDataParallel]
 
 _Bucket = Tuple[List[Tensor], List[Tensor], Any]  # parameters, their sums, and when these are there
 
@@ -18,19 +25,21 @@ _Bucket = Tuple[List[Tensor], List[Tensor], Any]  # parameters, their sums, and 
 class Reduced:
     """Of a model's buckets.
 
+    :param option: that it is for, by name
     :raises ValueError: gradients that nobody has computed could not be told from zeros
     :raises RuntimeError: the model has another communication hook
     """
 
-    def __init__(self, model: DistributedDataParallel) -> None:
+    def __init__(self, model: DistributedDataParallel, option: str) -> None:
         if model.find_unused_parameters or model.static_graph:
             raise ValueError(
-                "in_backward with find_unused_parameters=True or static_graph=True: a bucket has "
+                f"{option} with find_unused_parameters=True or static_graph=True: a bucket has "
                 "zeros for what no process has used, and the optimizer would step it with them. "
-                "Leave these out of DistributedDataParallel, or in_backward out of the optimizer")
+                f"Leave these out of DistributedDataParallel, or {option} out of the optimizer")
         if model.mixed_precision is not None:
-            raise ValueError("in_backward with mixed_precision of DistributedDataParallel: its "
+            raise ValueError(f"{option} with mixed_precision of DistributedDataParallel: its "
                              "buckets are not of the parameters' type. Leave one of them out")
+        self._model = weakref.ref(model)
         self._group = model.process_group
         self._params = {id(param): param for param in model._module_parameters}
         self._under_way: Deque[_Bucket] = collections.deque()
@@ -39,6 +48,12 @@ class Reduced:
         model.register_comm_hook(self, _reduce)
         # Else it makes all gradients anew at the end of the pass.
         model.reducer._set_optimizer_in_backward()
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the backward pass that goes on does: not with no_sync()."""
+        model = self._model()
+        return model is not None and bool(model.require_backward_grad_sync)
 
     def has(self, param: Tensor) -> bool:
         """Whether this is a parameter whose gradient is reduced."""
@@ -94,3 +109,32 @@ class Reduced:
 # PyTorch reads annotations of such a function, and wants none or types themselves.
 def _reduce(reduced, bucket):  # type: ignore[no-untyped-def]
     return reduced.reduce(bucket)
+
+
+def reduced_of(option: str, value: Reducing) -> Optional[Reduced]:
+    """What reduces the gradients before they are used, if anything does.
+
+    :raises TypeError: it is neither a bool nor DistributedDataParallel
+    :raises ValueError: a model that cannot be used so
+    :raises RuntimeError: this PyTorch has no hook for it
+    """
+    if not isinstance(value, (bool, DistributedDataParallel)):
+        raise TypeError(f"{option} must be True, False, or the DistributedDataParallel that "
+                        f"reduces the gradients, not {type(value).__name__}")
+    if value and not (hasattr(Tensor, "register_post_accumulate_grad_hook") and can_count()):
+        raise RuntimeError(f"{option}=True needs PyTorch 2.1, this is {torch.__version__}: "
+                           "leave it out, the numbers are the same")
+    return Reduced(value, option) if isinstance(value, DistributedDataParallel) else None
+
+
+def check_reduced(option: str, params: Sequence[Tensor], reduced: Optional[Reduced]) -> None:
+    """:raises RuntimeError: gradients are reduced later than they would be used"""
+    if reduced is not None:
+        if not all(reduced.has(param) for param in params if param.requires_grad):
+            raise RuntimeError(f"{option} is a model, and a parameter is none of those whose "
+                               "gradients it reduces")
+    elif world()[1] > 1 and not all(hasattr(param, "placements") for param in params):
+        raise RuntimeError(f"{option}=True uses gradients before they have been reduced over all "
+                           f"processes: give {option}=model, where it is DistributedDataParallel, "
+                           "or leave it out. Parameters that fully_shard has sharded are reduced "
+                           "first")

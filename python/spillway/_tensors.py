@@ -32,6 +32,7 @@ def _autograd_counts() -> bool:
     """Whether autograd counts changes of what a hook hands out with those of what was saved,
     whatever was handed out: so up to PyTorch 2.4 (its issue 128611)."""
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda packed: other)
+    other: Any
     with torch.inference_mode(False), torch.enable_grad(), hooks:
         other = torch.zeros(1).add_(1)
         node = torch.zeros(1, requires_grad=True).sin().grad_fn

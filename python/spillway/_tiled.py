@@ -8,15 +8,17 @@ S3  a master is in its record from the first time that the record is written
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import Tensor
 
-from ._arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, read_piece,
-                          write_piece)
+from ._arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, piece_of,
+                          read_piece, write_piece)
 from ._elementwise import Options
+from ._library import SpillwayError
 from ._records import Records, Taken
 from ._tiles import Piece, Tile
 
@@ -35,6 +37,32 @@ def check_gradient(param: Any) -> None:
                         f"{grad.placements}: redistribute() that first")
 
 
+class InMemory:
+    """Gradients, each as ``grad`` of its parameter."""
+
+    # What was used last is used first in the next step.
+    alternates = True
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self._params = params
+
+    def records_of(self, tile: Tile) -> List[Tile]:
+        """What a step of a tile takes, in order."""
+        return [tile]
+
+    def of_tile(self, tile: Tile) -> ContextManager[Callable[[Piece], Tensor]]:
+        """While the context lasts, what gives the gradient of a piece of a tile, flat."""
+        return contextlib.nullcontext(self._piece)
+
+    def _piece(self, piece: Piece) -> Tensor:
+        grad = self._params[piece.parameter].grad
+        assert grad is not None
+        return piece_of(grad, piece)
+
+    def end_step(self) -> None:
+        pass
+
+
 @dataclasses.dataclass
 class _Pass:
     """A step under way. It holds its gradients, to know them again."""
@@ -48,10 +76,13 @@ class Tiled:
     """What an optimizer keeps for its parameters, on drives and beside.
 
     :param params: all parameters, as pieces number them
+    :param gradients: where they are; default: in memory
     """
 
-    def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor]) -> None:
+    def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor],
+                 gradients: Any = None) -> None:
         self.records = records
+        self._gradients = gradients or InMemory(params)
         self.entries: List[Entry] = [None] * len(params)
         self._arithmetic = arithmetic
         self._params = params
@@ -99,20 +130,32 @@ class Tiled:
         if self._pass is None:
             tiles = [tile for tile in self.records.layout.tiles
                      if any(piece.parameter in grads for piece in tile.pieces)]
-            self._pass = _Pass(grads, tiles if self._ascending else tiles[::-1], {})
+            ascending = self._ascending or not self._gradients.alternates
+            self._pass = _Pass(grads, tiles if ascending else tiles[::-1], {})
         elif not _the_same(self._pass.grads, grads):
             raise RuntimeError("the last step did not end, for an error that it raised, and the "
                                "gradients are others now: go back to the last commit")
         under_way = self._pass
-        self.records.begin_pass(under_way.left)
+        self.records.begin_pass([record for tile in under_way.left
+                                 for record in self._gradients.records_of(tile)])
+        try:
+            self._finish(under_way, groups)
+        except SpillwayError:
+            raise
+        except BaseException as error:  # perhaps between a tile's step and the note of it
+            self._break("a step", error)
+            raise
+        self._pass = None
+
+    def _finish(self, under_way: _Pass, groups: Sequence[Options]) -> None:
         while under_way.left:
             tile = under_way.left[0]
-            pieces = [piece for piece in tile.pieces if piece.parameter in grads]
+            pieces = [piece for piece in tile.pieces if piece.parameter in under_way.grads]
             after = self.step_tile(tile, groups[tile.group], pieces)
             under_way.after.update(after)
             under_way.left.pop(0)
         self.end_pass(under_way.after)
-        self._pass = None
+        self._gradients.end_step()
 
     def end_pass(self, after: Dict[int, Entry]) -> None:
         """All pieces of these parameters have been stepped (S1)."""
@@ -124,10 +167,11 @@ class Tiled:
         """Step these pieces of a tile. Return: entries for end_pass()."""
         inside = False
         try:
-            with self.records.taken(tile) as taken:
+            with self._gradients.of_tile(tile) as gradient, self.records.taken(tile) as taken:
                 inside = True
                 self._fill_masters(tile, taken)
-                after = self._arithmetic.step(tile, taken.views, group, self.entries, pieces)
+                after = self._arithmetic.step(tile, taken.views, group, self.entries, pieces,
+                                              gradient)
                 taken.changed = True
                 self._note_masters(tile)
                 inside = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -39,6 +39,7 @@ class Laid:
     name: str
     shape: Tuple[int, ...]
     dtype: torch.dtype
+    gradient: Optional[torch.dtype] = None  # the type of its gradients, where they go to drives
 
     @property
     def count(self) -> int:
@@ -64,7 +65,8 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """A record: ``count`` elements of each field, the i-th field from byte ``offsets[i]`` on."""
+    """A record: ``count`` elements of each field, the i-th field from byte ``offsets[i]`` on.
+    ``dtype`` is that of its parameters, or of its gradients."""
 
     name: str
     group: int
@@ -163,3 +165,11 @@ def cut(prefix: str, group: int, parameters: Sequence[Laid], fields: Sequence[Fi
         tiles.append(Tile(f"{run}/{number}", group, dtype, tuple(fields), offsets, count,
                           tuple(pieces), len_bytes, description))
     return tiles
+
+
+def beside(tile: Tile, prefix: str, field: Field) -> Tile:
+    """A record with one field for the same pieces, of which no commit has a description."""
+    offsets, len_bytes = _offsets([field], tile.count)
+    name = f"{prefix}/{tile.name.partition('/')[2]}"
+    return Tile(name, tile.group, field.dtype, (field,), offsets, tile.count, tile.pieces,
+                len_bytes, b"")

@@ -10,16 +10,19 @@ import logging
 import os
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Optional
+from typing import Any, Dict, Literal, Optional
 
 from . import _library
 from ._handle import Handle
-from ._library import blocking, check, fast, to_dataclass
+from ._library import Size, blocking, check, fast, to_dataclass
 from .store import Path, Store, choice
+from .wear import Cap, cap_of
 
 _log = logging.getLogger("spillway")
 
-_MODES = {"spill": 0, "observe": 1, "fastest": 2, "budget": 3, "positional": 4}
+Mode = Literal["fastest", "budget", "spill", "observe", "positional"]
+
+MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1, "positional": 4}
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
@@ -149,6 +152,12 @@ class CacheStats(DeviceStats, _HostStats):
     ``entries``, ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and
     ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
 
+    bytes_kept_wear: int
+    tensors_kept_wear: int
+    wear_bytes_per_day: int
+    plans_limited: int
+    plan_bytes_written_max: int
+
     @property
     def stall_seconds(self) -> float:
         """Time that the backward pass waited for drives."""
@@ -163,8 +172,6 @@ class Cache(Handle):
     """A tensor cache over a store.
 
     :param store: where to spill; may be None in mode "observe"
-    :param mode: as offload() has it; or "positional": plan once, by position: SSDTrain's rule, for
-        comparison
     :param memory_bytes: offload()'s budget_bytes
     :param record_model: what is recorded, in words
 
@@ -181,24 +188,28 @@ class Cache(Handle):
         self,
         store: Optional[Store],
         *,
-        mode: str = "fastest",
-        min_bytes: Optional[int] = None,
-        staging_bytes: Optional[int] = None,
-        prefetch_bytes: Optional[int] = None,
-        memory_bytes: Optional[int] = None,
+        mode: Mode = "fastest",
+        min_bytes: Optional[Size] = None,
+        staging_bytes: Optional[Size] = None,
+        prefetch_bytes: Optional[Size] = None,
+        memory_bytes: Optional[Size] = None,
         record: Optional[Path] = None,
         record_model: str = "",
+        wear: Optional[Cap] = None,
+        endurance_bytes: Size = 0,
     ) -> None:
         self._recorder = c_void_p()
-        opts = _library.CacheOpts()
-        fast.spw_cache_opts_init(byref(opts), ctypes.sizeof(opts))
+        opts = _library.options(_library.CacheOpts)
         self.mode = mode
-        opts.mode = choice("mode", mode, _MODES)
+        opts.mode = choice("mode", mode, MODES)
         lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes,
                    "prefetch_bytes": prefetch_bytes, "memory_bytes": memory_bytes}
         for name, value in lengths.items():
             if value is not None:
-                setattr(opts, name, _library.number(name, value, 64))
+                setattr(opts, name, _library.size(name, value))
+        if wear is not None:
+            opts.wear_bytes_per_day, opts.wear_years = cap_of(wear)
+        opts.endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
         if store is None and mode != "observe":
             raise ValueError('a store is needed, except in mode "observe"')
         handle = c_void_p()

@@ -26,16 +26,17 @@ from torch import Tensor
 
 from . import _library
 from ._arithmetic import MASTER, Arithmetic, local_of
-from ._backward import (SCALED, DuringBackward, InBackward, check_reduced,
-                        reduced_of)
+from ._backward import SCALED, DuringBackward
 from ._checkpoint import (Checkpoint, decoded, encoded, options_of, random_state,
                           set_random_state)
 from ._elementwise import Options, make, probe
+from ._gradients import Gradients
 from ._layout import Memory, check_room, lay_out, least_bytes
 from ._library import SpillwayError
 from ._loading import loaded_entries, loaded_groups
 from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
 from ._records import Records, committed_limits
+from ._reduced import Reducing, check_reduced, reduced_of
 from ._tiled import Tiled, check_gradient
 from ._tiles import Field, Laid, name_of
 from .state import StateStats
@@ -78,8 +79,8 @@ class Optimizer(torch.optim.Optimizer):
         ``model.named_parameters()``, or groups of them. Names are compared where a commit is
         resumed
     :param store: open; its objects and commits are the optimizer's from now on
-    :param memory: of the store's arena, for records: bytes, or "2%" of the state. Default: 2 % and
-        at least four tiles, at most three eighths of the arena
+    :param memory: of the store's arena, for records: bytes, a size like "64MiB", or "2%" of the
+        state. Default: 2 % and at least four tiles, at most three eighths of the arena
     :param tile: elements of the longest tile; default: those of the store's commit, else as many
         as fit four times into the memory, up to 32 MiB
     :param masters: float16 and bfloat16 parameters are stepped as float32 masters, which are on
@@ -91,6 +92,10 @@ class Optimizer(torch.optim.Optimizer):
         The same numbers, less memory; but nobody sees gradients after the backward pass: no
         clipping, no accumulation over several, no GradScaler. Where DistributedDataParallel reduces
         the gradients, give the model that it has made. From PyTorch 2.1 on
+    :param gradients: are on drives, too: written in the backward pass, as soon as all of a tile are
+        there, and freed. They can be accumulated over several passes, clipped and unscaled by a
+        GradScaler as usual; a commit does not have them. Where DistributedDataParallel reduces
+        them, give the model that it has made. From PyTorch 2.1 on
     :param process_group: whose processes, each with a partition of its own, make commit() and
         resume() together: all have the same step durable, or go back to the one before. "all": all
         processes, where torch.distributed has been initialised with several: to leave this out by
@@ -101,7 +106,7 @@ class Optimizer(torch.optim.Optimizer):
         and commits, and resume() finds all without it. Takes twice the room and the writes
     :param options: the class's own: lr, betas and so on
     :raises TypeError: the class cannot have its state on drives (says why), or a parameter cannot
-    :raises ValueError: an option; the memory is less than four tiles; or one of several processes
+    :raises ValueError: an option; the memory is less than four tiles, with gradients six; or one of several processes
         has opened its store without commit=spillway.torch.newest_of_all()
     :raises SpillwayError: ENOSPC the store is too small (says by how much); EBUSY another optimizer
         is in it; ENOBUFS its arena is
@@ -118,7 +123,8 @@ class Optimizer(torch.optim.Optimizer):
         masters: bool = False,
         commit_every: Optional[int] = None,
         commit_extra: Optional[Callable[[], Any]] = None,
-        in_backward: InBackward = False,
+        in_backward: Reducing = False,
+        gradients: Reducing = False,
         process_group: Group = "all",
         copies: Literal[1, 2] = 1,
         **options: Any,
@@ -155,9 +161,15 @@ class Optimizer(torch.optim.Optimizer):
         self._names: List[List[str]] = []
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
+        if in_backward and gradients:
+            raise ValueError("in_backward steps parameters at once and frees their gradients, which "
+                             "gradients would keep on drives: leave one of them out")
         self._in_backward = in_backward is not False
-        self._reduced = reduced_of(in_backward)
+        self._on_drives = gradients is not False
+        self._reduced = (reduced_of("in_backward", in_backward)
+                         or reduced_of("gradients", gradients))
         self._during: Optional[DuringBackward] = None
+        self._gradients: Optional[Gradients] = None
         self._begun = False  # the records are declared, and groups are what they are
         self._resumed = False
         self._ranks = ranks
@@ -226,28 +238,36 @@ class Optimizer(torch.optim.Optimizer):
 
     def _laid(self) -> List[List[Laid]]:
         counter = itertools.count()
-        return [[Laid(next(counter), name, tuple(local_of(param).shape), param.dtype)
+        return [[Laid(next(counter), name, tuple(local_of(param).shape), param.dtype,
+                      _gradient_type(param) if self._on_drives else None)
                  for name, param in zip(names, group["params"])]
                 for names, group in zip(self._names, self.param_groups)]
 
     def _open(self) -> None:
         """The records of the groups as they are now, in place of those before."""
         laid, params = self._laid(), self._params()
-        if self._in_backward:
-            check_reduced(params, self._reduced)
+        if self._in_backward or self._on_drives:
+            check_reduced("gradients" if self._on_drives else "in_backward", params, self._reduced)
         check_room(self._store, least_bytes(laid, self._fields_of, MASTER), self._copies)
         layout = lay_out(laid, self._fields_of, MASTER, self._tile, self._memory,
                          self._store.arena_bytes, committed_limits(self._store))
-        check_room(self._store, layout.total_bytes, self._copies)
+        check_room(self._store, layout.needed_bytes, self._copies)
         if self._tiled is not None:
             self._tiled.records.close()
+        self._remove_hooks()
         arithmetic = Arithmetic(self.optimizer_class, self._options, params)
-        self._tiled = Tiled(Records(self._store, layout, self._copies), arithmetic, params)
-        if self._during is not None:
-            self._during.remove()
+        records = Records(self._store, layout, self._copies)
+        if self._on_drives:
+            self._gradients = Gradients(params, records, self._whole, self._reduced)
+        self._tiled = Tiled(records, arithmetic, params, self._gradients)
         if self._in_backward:
             self._during = DuringBackward(params, self._whole_in_backward, self._group_options,
                                           self._reduced)
+
+    def _remove_hooks(self) -> None:
+        for hooked in (self._during, self._gradients):
+            if hooked is not None:
+                hooked.remove()
 
     def _whole_in_backward(self) -> Tiled:
         tiled = self._whole(to_finish=True)
@@ -315,6 +335,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_step(self) -> None:
         """Before anything is changed."""
+        if self._gradients is not None:
+            self._gradients.check_all()
         for group in self.param_groups:
             for param in group["params"]:
                 check_gradient(param)
@@ -521,8 +543,7 @@ class Optimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Give the memory of records back; also when the store closes. What was changed since the
         last commit is gone."""
-        if self._during is not None:
-            self._during.remove()
+        self._remove_hooks()
         if self._tiled is not None:
             self._tiled.records.close()
 
@@ -535,6 +556,11 @@ class Optimizer(torch.optim.Optimizer):
         if self._in_backward:
             raise RuntimeError(SCALED)
         return False
+
+
+def _gradient_type(param: Any) -> torch.dtype:
+    """PyTorch 2.10 and later let gradients be of another type than their parameter."""
+    return getattr(param, "grad_dtype", None) or param.dtype
 
 
 def _defaults(optimizer_class: Type[torch.optim.Optimizer], group: Options,

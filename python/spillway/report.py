@@ -7,6 +7,7 @@ from typing import Iterable, List, Optional, Sequence, TextIO, Tuple
 
 from .cache import CacheStats, DeviceStats
 from .store import DriveStats, Store
+from .wear import Wear, wear_of
 
 Row = Tuple[str, str]
 
@@ -16,6 +17,27 @@ def bytes_text(count: float) -> str:
         if count >= length:
             return f"{count / length:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def per_day_text(count: float) -> str:
+    for length, unit in ((1e12, "TB"), (1e9, "GB")):
+        if count >= length:
+            return f"{count / length:.1f} {unit} a day"
+    return f"{count / 1e6:.1f} MB a day"
+
+
+def years_text(wear: Wear) -> str:
+    """How long the drive lasts, in words."""
+    if wear.left_bytes is None:
+        return "for how long is unknown"
+    if wear.left_bytes <= 0:
+        return "it is used up"
+    if wear.years is None:
+        return "nothing is written"
+    days = wear.years * 365.25
+    if days < 730:
+        return f"lasts {days:.1f} days" if days >= 2 else f"lasts {days * 24:.1f} hours"
+    return f"lasts {wear.years:.1f} years" if wear.years < 1000 else "lasts over 1000 years"
 
 
 def _both(stats: CacheStats, name: str) -> str:
@@ -36,6 +58,7 @@ _KEPT = (
     ("error", "drives or copies failed"),
     ("entries", "no entry free"),
     ("no_staging", "no staging memory free"),
+    ("wear", "the cap on wear was used up"),
 )
 
 
@@ -57,6 +80,10 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
         yield "plan", f"{stats.plan_tensors_spilled} of {stats.plan_tensors} tensors spill"
         peak, kept = bytes_text(stats.plan_peak_bytes), bytes_text(stats.plan_keep_all_bytes)
         yield "  peak predicted", f"{peak} of {kept}"
+        yield "  written in a step", bytes_text(stats.plan_bytes_written)
+    if stats.wear_bytes_per_day:
+        limited = "has kept more in memory" if stats.plans_limited else "has changed no plan"
+        yield "cap on wear", f"{per_day_text(stats.wear_bytes_per_day)}: it {limited}"
     for name in ("writes_failed", "reads_failed", "prefetches_failed"):
         if getattr(stats, name):
             yield name.replace("_", " "), str(getattr(stats, name))
@@ -78,17 +105,39 @@ def _drive_rows(now: Sequence[DriveStats], before: Sequence[DriveStats]) -> Iter
         yield drive.path, f"{written} written, {read} read{state}"
 
 
-def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (),
-             on_device: Optional[DeviceStats] = None) -> str:
-    """One line per counter that says something, and one per drive.
+def wear_rows(drives: Sequence[Tuple[str, Wear]]) -> Iterable[Row]:
+    """A row for each drive, and one for each reason why something is not known."""
+    for path, wear in drives:
+        used = "" if wear.percentage_used is None else f", {wear.percentage_used} % used so far"
+        yield f"wear of {path}", f"{per_day_text(wear.bytes_per_day)}, {years_text(wear)}{used}"
+    for reason in dict.fromkeys(wear.reason for _, wear in drives if wear.reason):
+        yield "  not all is known", reason + (
+            "" if all(wear.left_bytes is not None for _, wear in drives)
+            else "; offload(endurance_bytes=) names a rating")
 
-    :param drives_before: the drives' counters when those of ``stats`` began
+
+def wear_since(now: Sequence[DriveStats], before: Sequence[DriveStats], seconds: float,
+               endurance_bytes: float) -> List[Tuple[str, Wear]]:
+    """Of each drive, at the rate since ``before``, which was so many seconds ago."""
+    return [(drive.path, wear_of(drive.path, drive.bytes_written - earlier.bytes_written,
+                                 max(seconds, 1e-3), endurance_bytes))
+            for drive, earlier in zip(now, before)]
+
+
+def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (),
+             on_device: Optional[DeviceStats] = None, seconds: float = 0,
+             endurance_bytes: float = 0) -> str:
+    """One line per counter that says something, and two per drive.
+
+    :param drives_before: the drives' counters when those of ``stats`` began, ``seconds`` ago
     """
     rows: List[Row] = list(_cache_rows(stats))
     if on_device is not None:
         rows.extend(_device_rows(on_device))
     if store is not None and not store.closed:
-        rows.extend(_drive_rows(store.drive_stats(), drives_before))
+        drives = store.drive_stats()
+        rows.extend(_drive_rows(drives, drives_before))
+        rows.extend(wear_rows(wear_since(drives, drives_before, seconds, endurance_bytes)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 

@@ -20,13 +20,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set,
 import torch
 from torch import Tensor
 
-from .torch import Offload, Stage
+from .torch import Offload, Phase, Stage
 
 _log = logging.getLogger("spillway")
 
 __all__ = ["announce", "attach_deepspeed", "one_f_one_b", "wrap_megatron"]
 
-_PHASES = {"ForwardPass": "forward", "BackwardPass": "backward"}
+_PHASES: Dict[str, Phase] = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
 def one_f_one_b(stage: int, stages: int, micro_batches: int) -> List[Stage]:
@@ -119,7 +119,7 @@ def attach_deepspeed(engine: Any, off: Offload) -> Callable[[], None]:
     :raises TypeError: the engine has no _exec_schedule(): it is none, or of a version that works
         otherwise
     """
-    execute = getattr(engine, "_exec_schedule", None)
+    execute: Any = getattr(engine, "_exec_schedule", None)
     if not callable(execute):
         raise TypeError(
             f"{type(engine).__name__} has no _exec_schedule(): it is not a PipelineEngine that is "

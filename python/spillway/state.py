@@ -21,7 +21,8 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _library
 from ._handle import Handle
-from ._library import SpillwayError, blocking, check, fast, number, to_dataclass
+from ._library import (Size, SpillwayError, blocking, check, fast, number, size,
+                       to_dataclass)
 from .store import Store
 
 
@@ -91,17 +92,16 @@ class State(Handle):
     _copied_words = ("a State cannot be copied or pickled: open one in each process, on a store of "
                      "its own")
 
-    def __init__(self, store: Store, *, memory_bytes: int = 0, record_bytes_max: int = 0,
+    def __init__(self, store: Store, *, memory_bytes: Size = 0, record_bytes_max: Size = 0,
                  copies: int = 1) -> None:
         if store.has_open(State):
             raise SpillwayError(
                 errno.EBUSY, "the store has a training state already, of another optimizer: close "
                 "that, or give each one a partition of its own")
-        opts = _library.StateOpts()
-        fast.spw_state_opts_init(byref(opts), ctypes.sizeof(opts))
-        opts.memory_bytes = number("memory_bytes", memory_bytes, 64)
+        opts = _library.options(_library.StateOpts)
+        opts.memory_bytes = size("memory_bytes", memory_bytes)
         if record_bytes_max:
-            opts.record_bytes_max = number("record_bytes_max", record_bytes_max, 64)
+            opts.record_bytes_max = size("record_bytes_max", record_bytes_max)
         opts.copies = number("copies", copies, 32)
         handle = c_void_p()
         try:
@@ -131,6 +131,13 @@ class State(Handle):
         len_bytes = number("len_bytes", len_bytes, 64)
         check(self.call(fast.spw_state_add, name.encode(), len_bytes, shape, len(shape),
                         byref(record)))
+        return record.value
+
+    def add_transient(self, name: str, len_bytes: int) -> int:
+        """Declare a record that no commit has, before attach(): as add()."""
+        record = c_uint32()
+        len_bytes = number("len_bytes", len_bytes, 64)
+        check(self.call(fast.spw_state_add_transient, name.encode(), len_bytes, byref(record)))
         return record.value
 
     def attach(self) -> bool:
@@ -189,6 +196,13 @@ class State(Handle):
         :raises SpillwayError: EINVAL it is not taken
         """
         check(self.call(blocking.spw_state_give, record, changed))
+
+    def clear(self, record: int) -> None:
+        """Its bytes are zero, and nothing is read or written for it. Waits for what is under way.
+
+        :raises SpillwayError: EINVAL there is no such record; EBUSY it is taken
+        """
+        check(self.call(blocking.spw_state_clear, record))
 
     def commit(self, number: int, extra: bytes, keep_previous: bool = False) -> None:
         """Make all records durable as they are now.

@@ -20,23 +20,29 @@ import errno
 import os
 import weakref
 from ctypes import byref, c_char_p, c_int, c_ssize_t, c_uint64, c_void_p
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping, Optional,
+                    Sequence, Tuple, TypeVar, Union)
 
 from . import _library
 from ._handle import Handle, close_all
-from ._library import blocking, check, fast, number, to_dataclass
+from ._library import Size, blocking, check, fast, number, size, to_dataclass
 
 Path = Union[str, "os.PathLike[str]"]
-# "newest", a number, None, or what chooses one by the drives and the partition.
-Commit = Union[int, str, None, Callable[[Sequence[Path], int], Union[int, str, None]]]
+Backend = Literal["auto", "io_uring", "libaio", "nvme", "vfio"]
+Stripe = Literal["pull", "static"]
+# "newest", a number, or None: none.
+CommitName = Union[int, Literal["newest"], None]
+# One, or what chooses one by the drives and the partition.
+Commit = Union[CommitName, Callable[[Sequence[Path], int], CommitName]]
 
-_BACKENDS = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3, "vfio": 4}
-_STRIPES = {"pull": 0, "static": 1}
+_BACKENDS: Dict[Backend, int] = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3, "vfio": 4}
+_STRIPES: Dict[Stripe, int] = {"pull": 0, "static": 1}
 _ARENA_BYTES = 64 << 20
 _GPU = "/dev/nvidiactl"
 _KINDS = ("block device", "file", "NVMe character device", "NVMe namespace behind vfio")
 _URGENT_READ = 0
 _COMMIT_NEWEST, _COMMIT_NONE = (1 << 64) - 1, (1 << 64) - 2
+_COMMITS: Dict[Literal["newest"], int] = {"newest": _COMMIT_NEWEST}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +122,9 @@ class StoreStats:
     bypasses: int
     timeouts: int
     bytes_trimmed: int
+    registered_bytes: int
+    registrations_refused: int
+    transfers_registered: int
     chunks_single: int
     reads_switched: int
     drives_missing: int
@@ -200,23 +209,22 @@ def _bytes_of(buffer: Any, writable: bool) -> Iterator[Tuple[Optional[int], int]
         _ReleaseBuffer(byref(view))
 
 
-def format_store(paths: Sequence[Path], *, partitions: int = 1, chunk_bytes: int = 0,
+def format_store(paths: Sequence[Path], *, partitions: int = 1, chunk_bytes: Size = 0,
                  force: bool = False, erase: bool = False) -> StoreInfo:
     """Make a new, empty store on drives (block devices, or existing files of at least 16 MiB). What
     they held is lost.
 
     :param partitions: how many processes can use the store at once, each its own part
-    :param chunk_bytes: unit of striping, a power of two; 0 chooses
+    :param chunk_bytes: unit of striping, a power of two, as a number or like "1MiB"; 0 chooses
     :param force: overwrite file systems and other signatures; a drive in use is refused even then
     :param erase: overwrite what is at the ends of a drive on which nothing is known; ``force`` does
         not stand for it
     :raises SpillwayError: EEXIST a drive carries something, known or not; EBUSY one is in use;
         ENOSPC one is too small; ENOTUNIQ one is given twice; ESPIPE one is zoned
     """
-    opts = _library.FormatOpts()
-    fast.spw_format_opts_init(byref(opts), ctypes.sizeof(opts))
+    opts = _library.options(_library.FormatOpts)
     opts.partitions = number("partitions", partitions, 32)
-    opts.chunk_bytes = number("chunk_bytes", chunk_bytes, 64)
+    opts.chunk_bytes = size("chunk_bytes", chunk_bytes)
     opts.force, opts.erase = force, erase
     info = _library.StoreInfoStruct(size=ctypes.sizeof(_library.StoreInfoStruct))
     array, count = _path_array(paths)
@@ -260,8 +268,7 @@ def wipe_store(paths: Sequence[Path], erase: bool = False) -> None:
     :raises SpillwayError: EMEDIUMTYPE a drive holds no store; EBUSY it is in use; EEXIST something
         is committed in it
     """
-    opts = _library.WipeOpts()
-    fast.spw_wipe_opts_init(byref(opts), ctypes.sizeof(opts))
+    opts = _library.options(_library.WipeOpts)
     opts.erase = erase
     array, count = _path_array(paths)
     check(blocking.spw_wipe(array, count, byref(opts)))
@@ -288,10 +295,10 @@ class Store(Handle):
     :param paths: all drives of the store, in any order
     :param partition: which part of the drives this process takes; None takes a free one
     :param queue_depth: chunks in flight per drive; 0 the default
-    :param arena_bytes: DMA memory for copies and prefetching, as a rule all of it resident. None:
-        64 MiB; but 256 where there is a GPU, whose tensors pass through half of it, and for drives
-        behind vfio, which reach no other memory without a copy. What does not fit is read into
-        ordinary memory
+    :param arena_bytes: DMA memory for copies and prefetching (bytes, or like "256MiB"), as a rule
+        all of it resident. None: 64 MiB; but 256 where there is a GPU, whose tensors pass through
+        half of it, and for drives behind vfio, which reach no other memory without a copy. What
+        does not fit is read into ordinary memory
     :param backend: "auto", "io_uring", "libaio", "nvme" (passthrough to whole NVMe namespaces) or
         "vfio" (drives named pci:0000:3d:00.0/1, driven from this process)
     :param stripe: "pull" or "static"
@@ -314,24 +321,23 @@ class Store(Handle):
         *,
         partition: Optional[int] = 0,
         queue_depth: int = 0,
-        arena_bytes: Optional[int] = None,
-        backend: str = "auto",
-        stripe: str = "pull",
+        arena_bytes: Optional[Size] = None,
+        backend: Backend = "auto",
+        stripe: Stripe = "pull",
         checksums: bool = True,
         hugetlb: bool = True,
         commit: Commit = "newest",
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
-        opts = _library.StoreOpts()
-        fast.spw_store_opts_init(byref(opts), ctypes.sizeof(opts))
+        opts = _library.options(_library.StoreOpts)
         opts.partition = _library.PARTITION_ANY
         if partition is not None:  # and this is no number of the caller's
             opts.partition = number("partition", partition, 31)
         if queue_depth:
             opts.queue_depth = number("queue_depth", queue_depth, 32)
         if arena_bytes is not None:
-            opts.arena_bytes = number("arena_bytes", arena_bytes, 64)
+            opts.arena_bytes = size("arena_bytes", arena_bytes)
         elif not _needs_arena(array):
             opts.arena_bytes = _ARENA_BYTES
         opts.backend = choice("backend", backend, _BACKENDS)
@@ -345,7 +351,8 @@ class Store(Handle):
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         tune = _library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
-        check(blocking.spw_tune_read(path, array, count, None, byref(tune), ctypes.sizeof(tune)))
+        check(blocking.spw_tune_read(path, array, count, byref(opts.log), byref(tune),
+                                     ctypes.sizeof(tune)))
         opts.tune = ctypes.pointer(tune)
         handle = c_void_p()
         try:
@@ -487,16 +494,21 @@ def _wait_to_end(request: c_void_p) -> int:
     return result
 
 
-def _commit_number(commit: Union[int, str, None]) -> int:
+def _commit_number(commit: CommitName) -> int:
     if commit is None:
         return _COMMIT_NONE
     if isinstance(commit, str):
-        return choice("commit", commit, {"newest": _COMMIT_NEWEST})
+        return choice("commit", commit, _COMMITS)
     return number("commit", commit, 63)
 
 
-def choice(name: str, value: str, choices: "dict[str, int]") -> int:
+_Word = TypeVar("_Word", bound=str)
+
+
+def choice(name: str, value: _Word, choices: Mapping[_Word, int]) -> int:
+    """:raises ValueError: it is none of them"""
     try:
         return choices[value]
-    except KeyError:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}") from None
+    except (KeyError, TypeError):  # or nothing that a dict has
+        words = ", ".join(f'"{word}"' for word in choices)
+        raise ValueError(f"{name} must be one of {words}, not {value!r}") from None

@@ -34,45 +34,40 @@ import logging
 import os
 import sys
 import threading
-from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set, TextIO,
-                    Tuple, Union)
+import time
+from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Optional, Sequence, Set,
+                    TextIO, Tuple, Union)
 
 import torch
 from torch import Tensor, nn
 
 from . import _library, _native
-from ._library import SpillwayError, fast
+from ._library import Size, SpillwayError, fast
 from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, scopes_of,
                       tensors_in)
 from ._session import Session
 from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
-from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats
+from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
 from .report import Progress, table_of
-from .store import Path, Store
+from .store import Path, Store, choice
+from .wear import Cap
 
 if TYPE_CHECKING:
     from ._ranks import newest_of_all
     from .optimizer import Optimizer
 
-__all__ = ["Offload", "Optimizer", "layers_of", "newest_of_all", "offload", "rank_of_environment"]
+__all__ = ["Mode", "Offload", "Optimizer", "Phase", "Stage", "layers_of", "newest_of_all",
+           "offload", "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
-Stage = Tuple[int, str]  # a micro-batch, and "forward" or "backward"
+Phase = Literal["forward", "backward"]
+Stage = Tuple[int, Phase]  # of a micro-batch
 
-_STAGES = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
+_PHASES: Dict[Phase, int] = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWARD}
 
 _active = threading.local()
-
-_TROUBLES = (
-    ("bytes_kept_no_space", "the store is full: tensors were kept in memory"),
-    ("bytes_kept_error", "drives or copies failed: tensors were kept in memory"),
-    ("bytes_kept_changed", "memory that was saved twice changed in between in a way that "
-     "PyTorch does not count (.data, NumPy): it was kept"),
-    ("bytes_kept_entries", "more tensors than the cache has entries for: they were kept in memory"),
-)
-
 
 def __getattr__(name: str) -> Any:
     """Optimizer and newest_of_all are there for who asks for them: others need not wait for
@@ -99,7 +94,7 @@ class Offload:
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
-                 progress: Union[bool, TextIO] = False) -> None:
+                 progress: Union[bool, TextIO] = False, endurance_bytes: int = 0) -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -108,6 +103,8 @@ class Offload:
         self._own_store = own_store
         # Others may have used the store.
         self._drives_before = [] if cache.store is None else cache.store.drive_stats()
+        self._since = time.monotonic()
+        self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
         self._progress: Optional[Progress] = None
@@ -126,7 +123,6 @@ class Offload:
         self._begun = False
         self._trace_path: Optional[Path] = None
         self._micro_batch = 0
-        self._troubles: Dict[str, int] = {}
 
     # ---- The context -----------------------------------------------------------------------------
 
@@ -234,7 +230,7 @@ class Offload:
         self._explicit_steps = True
         self._begin_step()
 
-    def stage(self, micro_batch: int, phase: str, next: Optional[Stage] = None) -> None:
+    def stage(self, micro_batch: int, phase: Phase, next: Optional[Stage] = None) -> None:
         """The schedule of a pipeline goes on to the forward or backward pass of a micro-batch: call
         it before each.
 
@@ -281,7 +277,6 @@ class Offload:
         self._micro_batch = 0
         session.unpacked = False
         session.prune()
-        self._tell_troubles()
 
     def _refresh_excluded(self) -> None:
         """The model may have been changed since."""
@@ -295,23 +290,6 @@ class Offload:
                 self._excluded_modules.add(module)
                 self._handles.append(module.register_forward_pre_hook(self._excluded_hooks[0]))
                 self._handles.append(module.register_forward_hook(self._excluded_hooks[1]))
-
-    def _tell_troubles(self) -> None:
-        """The step goes on when drives are full or fail; the log says so."""
-        stats = self.stats()
-        for name, words in _TROUBLES:
-            total = getattr(stats, name)
-            new = total - self._troubles.get(name, 0)
-            if new > 0:
-                _log.warning("%s (%d bytes in the last step)%s", words, new, self._drives_out())
-                self._troubles[name] = total
-
-    def _drives_out(self) -> str:
-        store = self._session.cache.store
-        drives = [] if store is None or store.closed else store.drive_stats()
-        return "".join(f"; {drive.path} is out of service: "
-                       + ("there is no space below it" if drive.full else "it failed")
-                       for drive in drives if drive.retired)
 
     # ---- Where the model is ----------------------------------------------------------------------
 
@@ -406,10 +384,11 @@ class Offload:
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None) -> None:
-        """Print a table of what the cache and the drives did since offload() was called, to
-        standard output or a file."""
+        """Print a table of what the cache and the drives did since offload() was called, and how
+        much that wears the drives, to standard output or a file."""
         print(table_of(self.stats(), self._session.cache.store, self._drives_before,
-                       self.device_stats()), file=file or sys.stdout)
+                       self.device_stats(), time.monotonic() - self._since,
+                       self._endurance_bytes), file=file or sys.stdout)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -450,10 +429,8 @@ def _device_of(device: torch.device, cache: Cache) -> Any:
     return device_tensors(device, cache)
 
 
-def _stage_of(micro_batch: int, phase: str) -> Tuple[int, int]:
-    if phase not in _STAGES:
-        raise ValueError(f'the phase must be "forward" or "backward", not {phase!r}')
-    return _library.number("micro_batch", micro_batch, 32), _STAGES[phase]
+def _stage_of(micro_batch: int, phase: Phase) -> Tuple[int, int]:
+    return _library.number("micro_batch", micro_batch, 32), choice("phase", phase, _PHASES)
 
 
 def rank_of_environment() -> Optional[int]:
@@ -485,7 +462,7 @@ def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[
     return opened, opened
 
 
-def _check_arguments(model: nn.Module, mode: str, budget_bytes: Optional[int]) -> None:
+def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size]) -> None:
     """What can be checked before drives are opened."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
@@ -493,29 +470,32 @@ def _check_arguments(model: nn.Module, mode: str, budget_bytes: Optional[int]) -
         raise TypeError(
             "a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one "
             "made for that")
+    choice("mode", mode, MODES)
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None:
-        _library.number("budget_bytes", budget_bytes, 64)  # of the others the cache says so
+        _library.size("budget_bytes", budget_bytes)  # of the others the cache says so
 
 
 def offload(
     model: nn.Module,
     store: Union[None, Store, Path, Sequence[Path]],
     *,
-    min_bytes: Optional[int] = None,
-    staging_bytes: Optional[int] = None,
-    prefetch_bytes: Optional[int] = None,
-    mode: str = "fastest",
-    budget_bytes: Optional[int] = None,
+    min_bytes: Optional[Size] = None,
+    staging_bytes: Optional[Size] = None,
+    prefetch_bytes: Optional[Size] = None,
+    mode: Mode = "fastest",
+    budget_bytes: Optional[Size] = None,
     scopes: Scopes = None,
     exclude: Exclude = None,
     rank: Optional[int] = None,
     record: Optional[Path] = None,
     progress: Union[bool, TextIO] = False,
+    wear: Optional[Cap] = None,
+    endurance_bytes: Size = 0,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
-    use.
+    use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
 
     :param model: used to know parameters, buffers and layers; not changed
     :param store: an open store; or the drives of one, which is then opened on the partition of this
@@ -528,7 +508,8 @@ def offload(
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
-        "observe": keep everything and count what plain training holds
+        "observe": keep everything and count what plain training holds; "positional": plan once, by
+        position, which is SSDTrain's rule, for comparison
     :param budget_bytes: with mode "budget": most bytes of activations in memory
     :param exclude: what is never written: modules (all that is saved while one runs its forward)
         and tensors, or a function of (name, module)
@@ -538,11 +519,19 @@ def offload(
     :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
         (standard error)
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
+    :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
+        drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
+        log says so once. Plans need no more than what a step's own time gives, with an hour's worth
+        for what is not planned
+    :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB" of a
+        drive of 600 TBW); default: by what its health page says is written and used, which it takes
+        root to read. report() says how long the drives last
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials
     :raises SpillwayError: the store is closed; no memory
     """
     _check_arguments(model, mode, budget_bytes)
+    endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now
@@ -551,9 +540,10 @@ def offload(
     try:
         cache = Cache(opened, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
                       prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
-                      record_model=type(model).__name__)
+                      record_model=type(model).__name__, wear=wear,
+                      endurance_bytes=endurance_bytes)
     except BaseException:
         if own is not None:
             own.close()
         raise
-    return Offload(model, cache, scope_modules, exclude, own, progress)
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes)

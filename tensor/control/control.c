@@ -21,6 +21,7 @@ int spw_control_open(const struct control_opts *opts, struct control **out)
 	control->shape = &control->shapes[0];
 	control->probe = NO_TENSOR;
 	control->time = control->shape->memory = MARGIN_NONE;
+	spw_wear_open(control);
 	spw_recording_begin(control); /* the first step has not begun: records is not set yet */
 	control->records = opts->cache.mode >= SPW_CACHE_FASTEST;
 	return control->records ? spw_recording_open(control) : 0;
@@ -344,6 +345,7 @@ void spw_control_planned(struct control *control)
 			   (unsigned long long)control->opts.cache.memory_bytes,
 			   (unsigned long long)shape->result.peak_bytes);
 	}
+	spw_wear_planned(control);
 	for (uint32_t i = 0; i < shape->basis.scope_count; i++)
 		shape->basis.scopes[i].planned_ns = shape->basis.scopes[i].compute_ns;
 	shape->planned = true;
@@ -373,6 +375,7 @@ void spw_control_stats(const struct control *control, struct spw_cache_stats *st
 	stats->read_bytes_per_second = drives->read_bytes_per_second;
 	stats->mixed_bytes_per_second = drives->mixed_bytes_per_second;
 	stats->drive_latency_ns = drives->latency_ns;
+	stats->wear_bytes_per_day = control->opts.cache.wear_bytes_per_day;
 	if (!control->shape->planned)
 		return;
 	stats->plan_tensors = control->shape->basis.count;
@@ -385,5 +388,6 @@ void spw_control_stats(const struct control *control, struct spw_cache_stats *st
 	stats->plan_bytes_read = result->bytes_read;
 	stats->plan_bytes_forwarded = result->bytes_forwarded;
 	stats->plan_memory_bytes = result->memory_bytes;
+	stats->plan_bytes_written_max = control->shape->wear_step_bytes;
 	stats->plan_caution_percent = (uint64_t)(100 / (1 + control->time.share) + 0.5);
 }

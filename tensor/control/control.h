@@ -36,6 +36,7 @@ enum control_notice {
 	CONTROL_NOTICE_SHAPE,
 	CONTROL_NOTICE_SHORT,
 	CONTROL_NOTICE_PLAN,
+	CONTROL_NOTICE_WEAR, /* once */
 	CONTROL_NOTICES,
 };
 
@@ -104,7 +105,13 @@ uint64_t spw_control_io_began(struct control *control, enum direction direction,
 void spw_control_io_ended(struct control *control, enum direction direction, uint64_t bytes,
 			  bool served, uint64_t began_ns);
 
+/* A write has not been cancelled: the drives were given the bytes, whatever came of it. */
+void spw_control_written(struct control *control, uint64_t bytes);
+
 /* ---- Decisions ---- */
+
+/* Whether the cap on wear allows it, while so much waits to be written already. */
+bool spw_control_may_write(struct control *control, uint64_t waiting_bytes, uint64_t bytes);
 
 /* A plan is in force: the step was like it so far. */
 bool spw_control_follows_plan(const struct control *control);

@@ -86,6 +86,13 @@ struct margin {
 
 #define MARGIN_NONE ((struct margin){.needed = PATIENCE_STEPS})
 
+/* The cap on what is written; see wear.c. */
+struct wear {
+	double bytes_per_ns; /* 0: none */
+	double left_bytes;   /* may be written, as of then: */
+	uint64_t since_ns;
+};
+
 /* A shape of step, and its plan. */
 struct shape {
 	struct recording basis; /* what the plan was made from, smoothed */
@@ -98,6 +105,7 @@ struct shape {
 	struct spw_plan_result result;
 	struct spw_plan_drives counted_on; /* measured, when the plan was made */
 	struct margin memory;              /* of the budget */
+	uint64_t wear_step_bytes;          /* that the plan may write; 0: no limit */
 	bool planned;
 	uint32_t id;      /* 0: none */
 	uint32_t next_id; /* of the shape that came after it the last time */
@@ -143,6 +151,8 @@ struct control {
 	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
+
+	struct wear wear;
 
 	/* between steps */
 	struct measure measure;
@@ -226,6 +236,16 @@ struct spw_plan_drives spw_margin_believed(const struct control *control);
 uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
+
+/* ---- wear.c ---- */
+
+void spw_wear_open(struct control *control);
+/* What the cap gives for a step of the shape in force; 0: there is none. */
+uint64_t spw_wear_step_bytes(const struct control *control);
+/* That is no longer what its plan was made for. */
+bool spw_wear_drifted(const struct control *control);
+/* A plan has been made: say whether the cap has changed it. */
+void spw_wear_planned(struct control *control);
 
 /* ---- planning.c ---- */
 

@@ -171,7 +171,7 @@ enum plan_reason spw_margin_step_ended(struct control *control)
 		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
 	if (drives_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
-	else if (spw_basis_drift(basis, basis, true) > TIMELINE_DRIFT)
+	else if (spw_basis_drift(basis, basis, true) > TIMELINE_DRIFT || spw_wear_drifted(control))
 		reason = PLAN_REASON_TIMELINE;
 	time = time_seen(control, reason != PLAN_REASON_NONE);
 	peak = peak_seen(control);

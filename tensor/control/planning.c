@@ -76,6 +76,7 @@ static struct spw_plan_opts plan_opts_of(const struct control *control)
 		opts.mode = SPW_PLAN_BUDGET;
 	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		opts.mode = SPW_PLAN_POSITIONAL;
+	opts.bytes_written_max = control->shape->wear_step_bytes;
 	opts.memory_bytes = control->opts.cache.memory_bytes;
 	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
 	return opts;
@@ -113,7 +114,7 @@ static uint64_t lead_of(const struct spw_plan_step *step)
 int spw_planning_plan(struct control *control)
 {
 	struct shape *shape = control->shape;
-	struct spw_plan_opts opts = plan_opts_of(control);
+	struct spw_plan_opts opts;
 	struct spw_plan_step step = step_of(control, true);
 	struct plan_schedule reads = {.from_ns = shape->read_from_ns, .order = shape->use_order};
 	struct spw_plan_drives drives;
@@ -121,6 +122,8 @@ int spw_planning_plan(struct control *control)
 
 	control->probe = NO_TENSOR; /* of the plan before: what is read from now on is this one's */
 	shape->counted_on = spw_margin_believed(control);
+	shape->wear_step_bytes = spw_wear_step_bytes(control);
+	opts = plan_opts_of(control);
 	drives = drives_of(control);
 	shape->result = (struct spw_plan_result){.size = sizeof(shape->result)};
 	rc = spw_plan(&step, &drives, &opts, shape->choices, &shape->result);

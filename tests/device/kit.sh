@@ -15,31 +15,8 @@ trap 'rm -rf "$kit"' EXIT
 top=$kit/spillway-gpu
 mkdir -p "$top/build" "$top/python" "$top/tests"
 
-# What the library needs lies beside it; libc is everywhere.
-needed() {
-    objdump -p "$1" | awk '$1 == "NEEDED" && $2 !~ /^(libc|libm|libpthread|ld-linux.*)\.so/ { print $2 }'
-}
-cp "$build/libspillway.so" "$top/build/"
+scripts/bundle.sh "$build/libspillway.so" "$top/build" >/dev/null
 ln -s libspillway.so "$top/build/libspillway.so.0"
-for name in $(needed "$build/libspillway.so"); do
-    path=$(ldd "$build/libspillway.so" | awk -v name="$name" '$1 == name { print $3 }')
-    [ -n "$path" ] || {
-        echo "tests/device/kit.sh: $name is not to be found" >&2
-        exit 1
-    }
-    for more in $(needed "$path"); do # the path to look in is the library's alone
-        needed "$build/libspillway.so" | grep -qxF "$more" || {
-            echo "tests/device/kit.sh: $name needs $more, which the library does not" >&2
-            exit 1
-        }
-    done
-    cp -L "$path" "$top/build/$name"
-done
-objdump -p "$build/libspillway.so" | grep -qE 'R(UN)?PATH +\$ORIGIN' || {
-    echo "tests/device/kit.sh: $build/libspillway.so does not look beside itself: make gpu-kit builds one that does" >&2
-    exit 1
-}
-
 cp "$build/spillway" "$top/build/"
 cp -r python/spillway "$top/python/"
 cp "$build/_hooks.abi3.so" "$top/python/spillway/"

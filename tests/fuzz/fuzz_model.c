@@ -3,8 +3,7 @@
  * tests/fuzz/fuzz_model.c - any description of a model for spillway plan: refused in words, or
  * finite figures that fit each other
  */
-/* link: util tools/plan/model plan/plan plan/choose plan/forecast plan/reads plan/simulate */
-/* link: plan/work */
+/* link: tools/plan/model libspillway */
 #include <errno.h>
 #include <math.h>
 

@@ -67,6 +67,7 @@ static void read_input(struct fuzz_bytes *bytes, struct input *input)
 	spw_plan_opts_init(&input->opts, sizeof(input->opts));
 	input->opts.mode = (enum spw_plan_mode)(fuzz_byte(bytes) % 4);
 	input->opts.memory_bytes = fuzz_number(bytes);
+	input->opts.bytes_written_max = fuzz_number(bytes);
 }
 
 static void check_plan(const struct input *input, const enum spw_plan_choice choices[],
@@ -87,6 +88,8 @@ static void check_plan(const struct input *input, const enum spw_plan_choice cho
 	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_FASTEST ||
 		     result->peak_bytes <= result->peak_keep_all_bytes);
 	FUZZ_REQUIRE(input->opts.mode == SPW_PLAN_BUDGET || result->feasible);
+	FUZZ_REQUIRE(input->opts.bytes_written_max == 0 ||
+		     result->bytes_written <= input->opts.bytes_written_max);
 	FUZZ_REQUIRE(input->opts.mode != SPW_PLAN_BUDGET || !result->feasible ||
 		     result->peak_bytes <= input->opts.memory_bytes);
 }

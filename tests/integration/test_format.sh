@@ -247,6 +247,43 @@ else
     skip "an unprivileged user cannot reach $SPILLWAY"
 fi
 
+begin "root in a container whose device cgroup forbids the drive"
+cgroup=/sys/fs/cgroup/devices/spillway-test-$$
+in_cgroup() {
+    bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$cgroup" "$@"
+}
+if mkdir "$cgroup" 2>/dev/null && [ -e "$cgroup/devices.deny" ]; then
+    on_exit rmdir "$cgroup"
+    echo "b $((16#$(stat -c %t "$three"))):$((16#$(stat -c %T "$three"))) rwm" >"$cgroup/devices.deny"
+    refuses 1 "$three" in_cgroup "$SPILLWAY" format --devices "$three"
+    expect_output "no permission to" "device cgroup" "--device (docker, podman)"
+    expect_no_output "run as root"
+    unchanged "$three" expect_exit 1 in_cgroup "$SPILLWAY" probe "$three"
+    expect_output "device cgroup"
+    expect_no_output "$three: $three" "run as root"
+    refuses 1 "$three" in_cgroup "$SPILLWAY" bench --filename="$three" --rw=read --size=1m
+    expect_output "device cgroup"
+else
+    skip "no device cgroup (version 1) can be made here"
+fi
+
+begin "sparse files that promise more than their file system has are formatted, and said"
+truncate -s 15T "$TEST_TMP/large" 2>/dev/null || true
+if [ -s "$TEST_TMP/large" ]; then
+    make_file small 64M
+    expect_exit 0 "$SPILLWAY" format --json "$TEST_TMP/large" "$small"
+    expect_output "$TEST_TMP/large and 1 other: 15.0 TiB that the store will count on have no space yet" "left: once it is full, writes fail"
+    "$SPILLWAY" format --force --json "$TEST_TMP/large" "$small" 2>"$OUTPUT" |
+        python3 -c 'import json, sys; w = json.load(sys.stdin)["warnings"]; assert any("TiB that the store" in x for x in w), w' ||
+        fail "the warning in JSON"
+else
+    skip "this file system has no files of that size"
+fi
+make_file small 64M
+expect_exit 0 "$SPILLWAY" format --json "$small"
+expect_output '"warnings": []'
+expect_no_output "no space yet"
+
 begin "a write-protected drive"
 blockdev --setro "$three"
 on_exit blockdev --setrw "$three"

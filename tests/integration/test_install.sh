@@ -20,6 +20,10 @@ expect_equal "libspillway.so.$version" "$(readlink "$stage$prefix/lib/libspillwa
 expect_equal "libspillway.so.${version%%.*}" "$(readlink "$stage$prefix/lib/libspillway.so")"
 expect_true "the command" test -x "$stage$prefix/bin/spillway"
 
+for file in bash-completion/completions/spillway zsh/site-functions/_spillway fish/vendor_completions.d/spillway.fish; do
+    expect_true "completion: $file" test -s "$stage$prefix/share/$file"
+done
+
 begin "every public header has a manual page"
 for header in "$ROOT"/include/spillway/*.h; do
     name=$(basename "$header" .h)

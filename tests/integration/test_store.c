@@ -7,11 +7,14 @@
 
 #include <stdbool.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define LARGEST_BYTES ((size_t)67108865)
 #define GUARD_BYTES   ((size_t)64)
 
-static uint8_t from_memory[LARGEST_BYTES + 8 * KIB], to_memory[LARGEST_BYTES + 8 * KIB];
+_Alignas(4096) static uint8_t from_memory[LARGEST_BYTES + 8 * KIB],
+	to_memory[LARGEST_BYTES + 8 * KIB];
 
 /* Get with guards on both sides of the memory: not one byte beside the range may change. */
 static void get_guarded(spw_object object, uint64_t offset, size_t len, size_t odd, uint64_t seed)
@@ -239,6 +242,138 @@ OPEN_CASE(test_own_memory_is_not_copied)
 	assert_int_equal(spw_store_alloc(store, UINT64_C(1) << 40, &none), -ENOBUFS);
 	spw_store_release(store, from);
 	spw_store_release(store, to);
+}
+
+/* Of the arena's memory in a random order of whole blocks, then of any memory cut anywhere. */
+OPEN_CASE(test_vectors)
+{
+	enum { ELEMENTS = 9, BLOCK = 4096 };
+	const size_t len = 3 * MIB;
+	struct iovec vector[ELEMENTS];
+	struct spw_store_stats before;
+	uint64_t random = random_seed();
+	uint8_t *arena, *memories[2];
+
+	assert_ok(spw_store_alloc(store, len, (void **)&arena));
+	memories[0] = arena;
+	memories[1] = to_memory + GUARD_BYTES + 1;
+	for (unsigned round = 0; round < 40; round++) {
+		size_t unit = round % 2 ? 1 : BLOCK, at = 0;
+		struct spw_request *request;
+		spw_object object;
+
+		for (unsigned i = 0; i < ELEMENTS; i++) {
+			size_t left = (len - at) / unit;
+			size_t part = i + 1 == ELEMENTS ? left : random_below(&random, left + 1);
+
+			vector[i].iov_base = memories[round % 2] + at;
+			vector[i].iov_len = part * unit;
+			at += part * unit;
+		}
+		before = stats_of(store);
+		content_fill(from_memory, len, round);
+		object = put_wait(store, from_memory, len);
+		memset(memories[round % 2], 0, len);
+		assert_ok(spw_store_getv(store, object, 0, vector, ELEMENTS, SPW_URGENT_READ, NULL,
+					 &request));
+		assert_ok(spw_request_wait(request));
+		assert_memory_equal(memories[round % 2], from_memory, len);
+		assert_ok(spw_store_free(store, object));
+		assert_ok(spw_store_putv(store, vector, ELEMENTS, NULL, &object, &request));
+		assert_ok(spw_request_wait(request));
+		get_check(store, object, 0, from_memory, len, round);
+		assert_ok(spw_store_free(store, object));
+		assert_true((stats_of(store).bytes_copied == before.bytes_copied) ==
+			    (unit == BLOCK));
+	}
+	spw_store_release(store, arena);
+}
+
+/* ---- Memory of the caller's that is registered ------------------------------------------------ */
+
+static void expect_round_trip(uint8_t *memory, size_t len, uint64_t seed)
+{
+	spw_object object;
+
+	content_fill(memory, len, seed);
+	object = put_wait(store, memory, len);
+	memset(memory, 0, len);
+	get_check(store, object, 0, memory, len, seed);
+	assert_ok(spw_store_free(store, object));
+}
+
+/* Where the backend can register, it is used; where it cannot, all goes on, counted. */
+OPEN_CASE(test_registered_memory)
+{
+	const size_t len = 9 * MIB + 777;
+	bool registers = !strstr(spw_store_description(store), "libaio");
+	uint64_t before;
+
+	assert_ok(spw_store_register(store, to_memory + 1, len));
+	assert_int_equal(stats_of(store).registered_bytes, registers ? len : 0);
+	assert_int_equal(stats_of(store).registrations_refused, registers ? 0 : 1);
+	expect_round_trip(to_memory + 4096, len - 4095, 51);
+	assert_int_equal(stats_of(store).transfers_registered > 0, registers);
+	expect_round_trip(to_memory + 1, len, 52); /* unaligned: by copies */
+	assert_int_equal(spw_store_register(store, to_memory + MIB, 1), -EEXIST);
+	assert_ok(spw_store_unregister(store, to_memory + 1));
+	before = stats_of(store).transfers_registered;
+	expect_round_trip(to_memory + 4096, len - 4095, 53);
+	assert_int_equal(stats_of(store).transfers_registered, before);
+	assert_int_equal(spw_store_unregister(store, to_memory + 1), -ENOENT);
+}
+
+/* The kernel registers no memory of files: that is no error. */
+OPEN_CASE(test_memory_of_a_file_is_not_registered)
+{
+	const size_t len = 4 * MIB;
+	FILE *file = tmpfile();
+	uint8_t *memory;
+
+	assert_non_null(file);
+	assert_int_equal(ftruncate(fileno(file), (off_t)len), 0);
+	memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+	assert_ptr_not_equal(memory, MAP_FAILED);
+	assert_ok(spw_store_register(store, memory, len));
+	assert_int_equal(stats_of(store).registered_bytes, 0);
+	assert_int_equal(stats_of(store).registrations_refused, 1);
+	expect_round_trip(memory, len, 54);
+	assert_ok(spw_store_unregister(store, memory));
+	(void)munmap(memory, len);
+	(void)fclose(file);
+}
+
+/* The child writes to its copy; what the parent stores, reads and changes stays the parent's. */
+OPEN_CASE(test_registered_memory_and_fork)
+{
+	const size_t len = 4 * MIB;
+	uint8_t *memory = to_memory + 4096;
+	int go[2], status;
+	pid_t child;
+
+	content_fill(memory, len, 55);
+	assert_ok(spw_store_register(store, memory, len));
+	assert_int_equal(pipe(go), 0);
+	child = fork();
+	if (child == 0) {
+		char byte;
+
+		if (spw_store_register(store, from_memory, 4096) != -EPERM ||
+		    spw_store_unregister(store, memory) != -EPERM)
+			_exit(1);
+		memset(memory, 0x77, len);
+		(void)close(go[1]);
+		_exit(read(go[0], &byte, 1) == 0 && memory[len - 1] == 0x77 ? 0 : 2);
+	}
+	assert_true(child > 0);
+	for (uint64_t round = 0; round < 4; round++)
+		expect_round_trip(memory, len, 56 + round);
+	(void)close(go[0]);
+	(void)close(go[1]);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	expect_round_trip(memory, len, 60);
+	assert_ok(spw_store_unregister(store, memory));
 }
 
 /* Filled up, refused, given back, filled up again: nothing is lost. */

@@ -78,7 +78,7 @@ expect_exit 2 "$SPILLWAY" info -d x
 expect_output "begin with two dashes"
 
 begin "the manual and the help name the same options"
-commands=$("$SPILLWAY" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | grep -v '^spillway$\|^help$\|^state$')
+commands=$("$SPILLWAY" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | grep -v '^spillway$\|^help$\|^state$\|^completion$')
 mapfile -t commands <<<"$commands"
 for command in "${commands[@]}" "state list" "state export" "state drop"; do
     manual=$ROOT/docs/spillway-$command.1

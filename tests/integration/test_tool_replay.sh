@@ -119,6 +119,10 @@ for wrong in 1 999 1GB,1; do
 done
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 100KB --scale 0.001
 expect_output --scale
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 2GB --mode budget --budget 400
+expect_output "--budget: 400 bytes, less than can be meant" "400GB"
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 2GB --wear 12
+expect_output "--wear: 12 bytes per day, less than can be meant"
 expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 1KB --dip 2-3 --mode spill --steps 3
 
 begin "a bad trace exits with 1 and names the line"
@@ -159,6 +163,15 @@ for command in "replay --bandwidth 4GB" plan; do
     expect_exit 0 "$SPILLWAY" $command --trace "$TEST_TMP/hostile.jsonl" --json
     json "d['model'].startswith('\x1b[2Jfour <layers>')"
 done
+
+begin "a cap on wear: no step writes more than its own time's share of a day"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --json
+json "d['steps'][-1]['bytes_written'] > 5e12 / 86400 * d['steps'][-1]['step_seconds']"
+expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 4GB --wear 5TB --json
+json "all(0 < s['bytes_written'] <= 5e12 / 86400 * s['step_seconds'] for s in d['steps'][2:])"
+expect_output "the drives are worn by no more than 5000 GB a day"
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 4GB --wear 5TB --mode positional
+expect_exit 2 "$SPILLWAY" replay "$trace" --wear 5TB --mode keep
 
 begin "simulated time: the same result every time, whatever the machine does"
 "$SPILLWAY" replay "$trace" --bandwidth 300MB --mode spill --json >"$TEST_TMP/first"

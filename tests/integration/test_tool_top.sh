@@ -46,6 +46,42 @@ for _ in $(seq 20); do
 done
 [ "$told" -eq 0 ] || fail "what top's JSON says"
 
+begin "wear: what is written, per day, and how long that lasts"
+expect_exit 0 "$SPILLWAY" top --once
+expect_output "wear, since it was opened" "--endurance names a rating" unknown
+expect_exit 0 "$SPILLWAY" top --once --endurance 600
+expect_output "taken for new" "/day"
+expect_exit 0 "$SPILLWAY" top --once --endurance 600 --json
+python3 - "$OUTPUT" "$holder" <<'PYTHON' || fail "what top's JSON says of wear"
+import json, sys
+mine = [p for p in json.load(open(sys.argv[1]))["partitions"] if p["pid"] == int(sys.argv[2])][0]
+for drive in mine["drives"]:
+    wear = drive["wear"]
+    per_day = drive["bytes_written"] / mine["open_seconds"] * 86400
+    assert 0.9 < wear["bytes_per_day"] / per_day < 1.1, (wear, mine)
+    assert abs(wear["years"] * wear["bytes_per_day"] * 365.25 / 600e12 - 1) < 1e-9, wear
+    assert wear["basis"] == "rating" and wear["percentage_used"] is None and wear["reason"], wear
+PYTHON
+expect_exit 2 "$SPILLWAY" top --endurance -1
+
+begin "q ends it"
+python3 - "$SPILLWAY" <<'PYTHON' || fail "q on a terminal"
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execl(sys.argv[1], "spillway", "top", "--interval", "1")
+shown = b""
+while b"open in process" not in shown:
+    shown += os.read(terminal, 65536)
+os.write(terminal, b"xq")
+try:
+    while os.read(terminal, 65536):
+        pass
+except OSError:
+    pass
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+PYTHON
+
 begin "a drive in service, or of no store, is not revived"
 expect_exit 1 "$SPILLWAY" revive --devices "$one"
 expect_output "is in service"

@@ -123,7 +123,7 @@ class Tree:
         subprocess.run(["cp", "-a", first.folder, self.folder], check=True)
 
     def make(self, *targets):
-        return run(["make", f"-j{self.compilers}", f"BUILD={self.build}", "CFLAGS=-O1 -g -Wno-maybe-uninitialized -Wno-misleading-indentation", *targets], self.path)
+        return run(["make", f"-j{self.compilers}", f"BUILD={self.build}", "LTO=", "CFLAGS=-O1 -g -Wno-maybe-uninitialized -Wno-misleading-indentation", *targets], self.path)
 
     def targets_of(self, test):
         """What a test, named by a part of its path, needs to be built."""

@@ -45,6 +45,7 @@ class FakeState:
         self.record_bytes_max = record_bytes_max
         self.memory = [ctypes.create_string_buffer(record_bytes_max + 4096) for _ in range(BUFFERS)]
         self.names, self.shapes, self.bytes = [], [], []
+        self.transient, self.cleared = set(), []
         self.is_attached, self.taken = False, {}
         self.orders, self.takes, self.gives = [], 0, []
         self.fail_after = None
@@ -62,19 +63,28 @@ class FakeState:
         self.bytes.append(bytes(len_bytes))
         return len(self.names) - 1
 
+    def add_transient(self, name, len_bytes):
+        number = self.add(name, len_bytes, b"")
+        self.transient.add(number)
+        return number
+
     def attach(self):
         assert not self.is_attached
         if self.store.committed is None:
             self.is_attached = True
             return False
         number, records, extra = self.store.committed
-        if sorted(records) != sorted(self.names):
+        durable = [name for index, name in enumerate(self.names) if index not in self.transient]
+        if sorted(records) != sorted(durable):
             raise error(errno.EUCLEAN, "what is committed has other records")
         for index, name in enumerate(self.names):
+            if index in self.transient:
+                continue
             shape, content = records[name]
             if shape != self.shapes[index] or len(content) != len(self.bytes[index]):
                 raise error(errno.EUCLEAN, f"{name} is of another shape")
-        self.bytes = [records[name][1] for name in self.names]
+        self.bytes = [records[name][1] if name in records else self.bytes[index]
+                      for index, name in enumerate(self.names)]
         self.attached, self.attached_extra = number, extra
         self.is_attached = True
         return True
@@ -109,13 +119,20 @@ class FakeState:
         self.gives.append((record, changed))
         ctypes.memset(address, 0xff, length)  # NaN
 
+    def clear(self, record):
+        assert self.is_attached and record not in self.taken
+        self.bytes[record] = bytes(len(self.bytes[record]))
+        self.cleared.append(record)
+
     def commit(self, number, extra, keep_previous=False):
         assert not self.taken
         last = self.store.committed
         if last is not None and number <= last[0]:
             raise error(errno.EINVAL, "the number is not above the last")
         records = {name: (shape, content)
-                   for name, shape, content in zip(self.names, self.shapes, self.bytes)}
+                   for index, (name, shape, content) in enumerate(zip(self.names, self.shapes,
+                                                                      self.bytes))
+                   if index not in self.transient}
         self.store.committed = number, records, bytes(extra)
 
     def commit_release(self):

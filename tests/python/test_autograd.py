@@ -329,7 +329,7 @@ def test_a_full_store_keeps_tensors_and_says_so(folder, caplog):
         with off:
             off.step()
         assert off.stats().bytes_kept_no_space > 0
-        assert "the store is full" in caplog.text
+        assert "no space on the drives: tensors stay in memory" in caplog.text
 
 
 def test_a_forked_child_can_drop_what_it_inherited(off):

@@ -117,7 +117,7 @@ def test_options_of_a_cache(store, dice):
 def numbers_of(function):
     """The parameters that are numbers."""
     return [name for name, parameter in inspect.signature(function).parameters.items()
-            if parameter.annotation in ("int", "Optional[int]")]
+            if parameter.annotation in ("int", "Size", "Optional[int]", "Optional[Size]")]
 
 
 def test_every_number_is_checked(folder):

@@ -59,7 +59,13 @@ def test_every_mode_gives_the_same_gradients(store, plain, options):
     ({"mode": "budget"}, ValueError, "belong together"),
     ({"mode": "fastest", "budget_bytes": 1}, ValueError, "belong together"),
     ({"mode": "budget", "budget_bytes": -1}, ValueError, "budget_bytes must not be negative"),
-    ({"mode": "fast"}, ValueError, "mode must be one of"),
+    ({"mode": "fast"}, ValueError, "^mode must be one of \"fastest\", \"budget\", \"spill\", "
+     "\"observe\", \"positional\", not 'fast'$"),
+    ({"mode": ["spill"]}, ValueError, "mode must be one of"),
+    ({"mode": "budget", "budget_bytes": "4 gigs"}, ValueError, "budget_bytes must be bytes, or a "
+     "size like \"4k\", .* not '4 gigs'"),
+    ({"min_bytes": "5%"}, ValueError, "min_bytes must be bytes, or a size like"),
+    ({"staging_bytes": "16E"}, ValueError, "staging_bytes must be bytes, or a size like"),
     ({"model": lambda x: x}, TypeError, "torch.nn.Module"),
     ({"store": None}, ValueError, "a store is needed"),
     ({"exclude": ["layers.1"]}, TypeError, "modules and tensors, not str"),
@@ -68,6 +74,18 @@ def test_every_mode_gives_the_same_gradients(store, plain, options):
 def test_wrong_use(store, options, error, words):
     with pytest.raises(error, match=words):
         spillway.torch.offload(**{"model": Layers(), "store": store, "rank": 0, **options})
+
+
+@pytest.mark.parametrize("words, count", [
+    ("100k", 100 << 10), ("0.1MiB", 104857), ("100kB", 100000), ("102400", 102400),
+])
+def test_sizes_in_words(store, words, count):
+    """As on the command line. A layer saves two tensors of 100 KiB."""
+    def kept(min_bytes):
+        return gradients(store, mode="spill", min_bytes=min_bytes)[1].stats().bytes_kept_small
+
+    assert kept(words) == kept(count)
+    assert kept(words) == (0 if count <= 256 * 100 * 4 else kept("1G"))
 
 
 # ---- What is excluded ----------------------------------------------------------------------------
@@ -146,7 +164,7 @@ def test_stages_of_1f1b(store):
 
 
 @pytest.mark.parametrize("stage, words", [
-    ((0, "sideways"), '"forward" or "backward", not'),
+    ((0, "sideways"), 'phase must be one of "forward", "backward", not'),
     ((-1, "forward"), "micro_batch must not be negative"),
     ((0, "forward", (0, "back")), "not 'back'"),
 ])

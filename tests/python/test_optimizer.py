@@ -506,7 +506,7 @@ def test_wrong_arguments():
         make(adam, params, store, memory=1000)
     with raises(ValueError, "at least 1 element"):
         make(adam, params, store, tile=0)
-    with raises(ValueError, "memory must be bytes, or like"):
+    with raises(ValueError, "memory must be bytes, or a size like .* or a share like"):
         make(adam, params, store, memory="much")
     assert store.state is None
     make(adam, params, store)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_package.py - installed by pip without network; the library by pkg-config; types
+# tests/python/test_package.py - installed by pip, from its source distribution, without network
 # layer: all
 import importlib.util
 import os
@@ -20,33 +20,53 @@ PRINT_PATH = "import spillway.torch; print(spillway._library.path)"
 
 
 @pytest.fixture(scope="module")
-def installed():
-    """The folder that pip installed the package into, from a copy: pip builds inside of the
-    source."""
+def source():
+    """A copy of the sources: pip builds inside of them."""
     for needed in ("pip", "setuptools", "wheel"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"no {needed}")
     with tempfile.TemporaryDirectory(prefix="spillway-python.") as folder:  # pytest's own stay
-        yield install(Path(folder))
+        copy = Path(folder) / "source"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(
+            "build", "build-*", ".git", "__pycache__", "tests"))
+        yield copy
 
 
-def install(folder):
-    shutil.copytree(ROOT / "python", folder / "source/python",
-                    ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-    shutil.copytree(ROOT / "include", folder / "source/include")
-    clean = {name: value for name, value in os.environ.items() if name != "SPW_BUILD"}
-    options = "--quiet --no-build-isolation --no-index --no-deps --no-compile".split()
-    done = subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target",
-                           folder / "site", folder / "source/python"],
-                          capture_output=True, text=True, env=clean)
+@pytest.fixture(scope="module")
+def installed(source):
+    """The folder into which pip installed what a source distribution holds."""
+    done = subprocess.run([sys.executable, "setup.py", "-q", "sdist", "-d", source.parent],
+                          cwd=source, capture_output=True, text=True, env=clean())
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "site"
+    done = pip_install(source.parent / f"spillway-{spillway.__version__}.tar.gz",
+                       source.parent / "site")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return source.parent / "site"
+
+
+def clean(**environment):
+    """What make hands on to the tests is not for another make."""
+    left_out = {"SPILLWAY_LIBRARY", "SPW_BUILD", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH"}
+    given = {name: value for name, value in os.environ.items() if name not in left_out}
+    return {**given, "CFLAGS": "-O0", "LDFLAGS": "", **environment}
+
+
+def pip_install(what, site, **environment):
+    options = "--quiet --no-build-isolation --no-index --no-deps --no-compile".split()
+    return subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", site,
+                           what], capture_output=True, text=True, env=clean(**environment))
 
 
 def run(site, **environment):
-    clean = {name: value for name, value in os.environ.items() if name != "SPILLWAY_LIBRARY"}
     return subprocess.run([sys.executable, "-c", PRINT_PATH], capture_output=True, text=True,
-                          cwd=site.parent, env={**clean, "PYTHONPATH": str(site), **environment})
+                          cwd=site.parent, env=clean(PYTHONPATH=str(site), **environment))
+
+
+@pytest.fixture
+def without_library(installed, folder):
+    """The package as it is installed with a library that lies elsewhere."""
+    shutil.copytree(installed, folder / "site", ignore=shutil.ignore_patterns("lib*.so*"))
+    return folder / "site"
 
 
 def test_what_is_installed(installed):
@@ -62,22 +82,61 @@ def test_the_library_is_named(installed):
     assert done.stdout.strip() == os.environ["SPILLWAY_LIBRARY"], done.stderr
 
 
-def test_a_library_that_is_built_is_taken_along(installed, folder):
-    """From a source tree after make: nothing has to be named."""
-    (folder / "source/build").mkdir(parents=True)
-    shutil.copy(os.environ["SPILLWAY_LIBRARY"], folder / "source/build/libspillway.so")
-    site = install(folder)
-    done = run(site, PATH="/nonexistent", PKG_CONFIG_PATH="/nonexistent")
-    assert done.stdout.strip() == str(site / "spillway/libspillway.so"), done.stderr
+def test_the_library_and_what_it_needs_are_in_the_package(installed):
+    """Nothing has to be installed or named."""
+    done = run(installed, PATH="/nonexistent", PKG_CONFIG_PATH="/nonexistent")
+    assert done.stdout.strip() == str(installed / "spillway/libspillway.so"), done.stderr
+    program = PRINT_PATH + "; print(open('/proc/self/maps').read())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                          cwd=installed, env=clean(PYTHONPATH=str(installed)))
+    for name in ("liburing", "libaio", "libblkid", "libxxhash", "libjansson"):
+        assert f"{installed}/spillway/{name}.so" in done.stdout, name
 
 
 def test_the_hooks_are_of_every_python(installed):
     """By its limited API: one file, that names no version of Python."""
-    assert [path.name for path in (installed / "spillway").glob("*.so")] == ["_hooks.abi3.so"]
+    assert [path.name for path in (installed / "spillway").glob("_*.so")] == ["_hooks.abi3.so"]
+    tags = next(installed.glob("*.dist-info/WHEEL")).read_text()
+    assert "Root-Is-Purelib: false" in tags and "Tag: cp311-abi3-" in tags, tags
+
+
+def test_the_platform_is_what_the_libraries_ask_for(installed):
+    tag = next(installed.glob("*.dist-info/WHEEL")).read_text().split("Tag: ")[1].strip()
+    libraries = sorted((installed / "spillway").glob("*.so*"))
+    asked = subprocess.run(["objdump", "-T", *libraries], capture_output=True, text=True).stdout
+    versions = {tuple(map(int, word.split("GLIBC_")[1].rstrip(")").split(".")))
+                for word in asked.split() if "GLIBC_" in word and "PRIVATE" not in word}
+    highest = ".".join(map(str, max(versions)[:2])).replace(".", "_")
+    assert tag.startswith(f"cp311-abi3-manylinux_{highest}_"), tag
+
+
+def test_without_a_compiler_the_build_says_what_is_missing(source, folder):
+    (folder / "bin").mkdir()
+    for name in ("make", "objdump", "bash", "sh"):
+        (folder / "bin" / name).symlink_to(shutil.which(name))
+    done = pip_install(source, folder / "site", PATH=str(folder / "bin"))
+    assert done.returncode != 0
+    assert "its library is built from C, and gcc is not there" in done.stdout + done.stderr
+
+
+def test_a_build_that_fails_is_no_package(source, folder):
+    """It once installed a package without a library."""
+    copy = shutil.copytree(source, folder / "source", ignore=shutil.ignore_patterns("build"))
+    (copy / "util/error.c").write_text("#error planted\n")
+    done = pip_install(copy, folder / "site")
+    assert done.returncode != 0
+    assert "planted" in done.stdout + done.stderr
+    assert "the library was not built; what make says is above" in done.stdout + done.stderr
+
+
+def test_the_folder_of_the_package_says_what_to_install(source, folder):
+    done = pip_install(source / "python", folder / "site")
+    assert done.returncode != 0
+    assert "from the root of its sources" in done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
-def test_the_library_is_found_by_pkg_config(installed, folder):
+def test_the_library_is_found_by_pkg_config(without_library, folder):
     libdir = folder / "lib"
     libdir.mkdir()
     shutil.copy(os.environ["SPILLWAY_LIBRARY"], libdir / "libspillway.so")
@@ -85,21 +144,22 @@ def test_the_library_is_found_by_pkg_config(installed, folder):
     for name, value in (("PREFIX", "/usr"), ("LIBDIR", libdir), ("VERSION", spillway.__version__)):
         text = text.replace(f"@{name}@", str(value))
     (libdir / "spillway.pc").write_text(text)
-    done = run(installed, PKG_CONFIG_PATH=str(libdir))
+    done = run(without_library, PKG_CONFIG_PATH=str(libdir))
     assert done.stdout.strip() == str(libdir / "libspillway.so"), done.stderr
 
 
-def test_without_a_library_it_says_where_it_looked(installed):
-    done = run(installed, PATH="/nonexistent", PKG_CONFIG_PATH="/nonexistent")
+def test_without_a_library_it_says_where_it_looked(without_library):
+    done = run(without_library, PATH="/nonexistent", PKG_CONFIG_PATH="/nonexistent")
     if done.returncode == 0:
         pytest.skip("a library is installed in this system")
     assert "libspillway.so was not found; build it (make)" in done.stderr
-    assert str(installed / "spillway/libspillway.so") in done.stderr
+    assert str(without_library / "spillway/libspillway.so") in done.stderr
 
 
 def test_everything_public_has_types_and_a_text():
     public = [getattr(module, name) for module in (spillway, spillway.torch)
               for name in module.__all__ if name[0] != "_"]
+    public = [thing for thing in public if typing.get_origin(thing) is None]  # and no type's name
     for thing in public:
         assert thing.__doc__, thing
         methods = [thing] if not isinstance(thing, type) else [

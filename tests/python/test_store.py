@@ -103,7 +103,7 @@ def test_drives_that_are_refused(formatted, folder):
 @pytest.mark.parametrize("paths, options, error, words", [
     ("x", {}, TypeError, "a sequence of paths"),
     (["x", ""], {}, ValueError, "the name of a drive is empty"),
-    (["x"], {"backend": "sync"}, ValueError, "backend must be one of auto"),
+    (["x"], {"backend": "sync"}, ValueError, "backend must be one of \"auto\""),
     # -1 would be any partition, and 2^32 the first one.
     (["x"], {"partition": -1}, ValueError, "partition must"),
     (["x"], {"partition": 0xFFFFFFFF}, ValueError, "partition must"),
@@ -259,3 +259,12 @@ def test_a_full_file_system_under_sparse_drives(little):
         assert bytes(store.get(again, 1500000)) == b"again" * 300000
         assert bytes(store.get(kept, 1 << 20)) == bytes(1 << 20)
         assert not all(drive.full for drive in store.drive_stats())
+
+
+def test_errors_name_arguments_of_python(formatted):
+    """The library's own words name options of the command."""
+    with pytest.raises(spillway.SpillwayError, match="force=True") as caught:
+        spillway.format_store(formatted)
+    assert "--" not in str(caught.value)
+    with pytest.raises(spillway.SpillwayError, match="smaller chunk_bytes=|fewer partitions="):
+        spillway.format_store(formatted, force=True, partitions=256, chunk_bytes="4MiB")

@@ -27,6 +27,8 @@ END
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${here%/tests/python}
+# shellcheck source=tests/releases.sh
+. "$root/tests/releases.sh"
 work=
 fresh=
 mirror=
@@ -34,15 +36,10 @@ jobs=2
 command=
 suites=()
 arguments=()
-end_with_me=(setpriv --pdeathsig TERM) # a shell that is ended would leave what it waits for running
 
 die() {
     echo "tests/python/versions.sh: $*" >&2
     exit 1
-}
-
-say() {
-    printf '  %-5s %s\n' "$1" "$2"
 }
 
 parse() {
@@ -79,63 +76,6 @@ parse() {
     for suite in "${suites[@]}"; do
         [[ $suite =~ ^[a-z0-9-]+$ ]] || die "$suite: a suite is named like trixie"
     done
-}
-
-# Where this machine has Debian's packages from.
-find_mirror() {
-    [ -z "$mirror" ] || return 0
-    mirror=$(apt-get indextargets --format "\$(ORIGIN)|\$(LABEL)|\$(REPO_URI)" "Created-By: Packages" 2>/dev/null |
-        sed -n 's/^Debian|Debian|//p' | head -n 1)
-    [ -n "$mirror" ] || die "apt knows no archive of Debian: try apt-get update, or name one with --mirror"
-}
-
-# ---- A root folder: FOLDER/SUITE; FOLDER/SUITE.made says what is complete ---------------------------------------------------------------
-
-# enter COMMAND...: in the root folder, with nothing of this environment but what programs need to know of the outside.
-enter() {
-    local name given=()
-    for name in V SPW_SEED SPW_TEST_TIMEOUT CFLAGS http_proxy https_proxy no_proxy; do
-        [ -z "${!name+x}" ] || given+=("$name=${!name}")
-    done
-    "${end_with_me[@]}" chroot "$folder" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-        BUILD=/build SPW_BUILD=/build "${given[@]}" "$@"
-}
-
-# Devices and cgroups are this machine's; so are the locks by which runs of the tests agree about what the kernel has but once.
-mount_all() {
-    mkdir -p "$folder/run/lock" /run/lock
-    mount -t proc proc "$folder/proc"
-    mount --rbind /sys "$folder/sys"
-    mount --rbind /dev "$folder/dev"
-    mount --bind /run/lock "$folder/run/lock"
-}
-
-make_root() {
-    if [ -n "$fresh" ] || [ ! -e "$folder.made" ]; then
-        rm -rf --one-file-system "$folder" "$folder.made"
-        say ROOT "$suite: debootstrap"
-        debootstrap --variant=minbase "$suite" "$folder" "$mirror" >"$folder.log" 2>&1 || {
-            tail -n 5 "$folder.log" >&2
-            die "debootstrap could not make $folder"
-        }
-        echo base >"$folder.made"
-    fi
-    printf '#!/bin/sh\nexit 101\n' >"$folder/usr/sbin/policy-rc.d" # nothing that is installed is started
-    chmod 755 "$folder/usr/sbin/policy-rc.d"
-    cp -L /etc/resolv.conf /etc/hosts "$folder/etc/"
-}
-
-# The files that git knows or would take, else all but what was built.
-copy_tree() {
-    rm -rf "$folder/src"
-    mkdir -p "$folder/src" "$folder/build"
-    if git -C "$root" rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-        git -C "$root" ls-files -z --cached --others --exclude-standard |
-            (cd "$root" && while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done) |
-            tar -C "$root" --null --no-recursion -T - -c -f -
-    else
-        tar -C "$root" --exclude=./build --exclude='./build-*' --exclude=./.git -c -f - .
-    fi | tar -C "$folder/src" --no-same-owner -x -f -
 }
 
 # By the project's own list of packages, and PyTorch's headers for what torch.compile makes.
@@ -183,12 +123,9 @@ run_inside() {
 }
 
 main() {
-    local suite results status=0 needed
+    local suite results status=0
     parse "$@"
-    [ "$(id -u)" -eq 0 ] || die "needs root: for debootstrap, chroot and mounts"
-    for needed in debootstrap unshare setpriv flock; do
-        command -v "$needed" >/dev/null || die "$needed is missing: scripts/deps.sh releases installs it"
-    done
+    need_releases
     find_mirror
     work=${work:-$root/build/torch-versions}
     mkdir -p "$work"

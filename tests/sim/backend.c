@@ -219,6 +219,25 @@ static void backend_cancel(struct spw_queue *q, struct spw_part *part)
 	io->finish_ns = sim_now_ns;
 }
 
+/* Nothing has to be done for it: who unregisters what is in use is found. */
+static int backend_add_range(struct spw_queue *q, struct spw_range *range)
+{
+	(void)q;
+	range->first_piece = 0;
+	range->pieces = 1;
+	return 0;
+}
+
+static void backend_remove_range(struct spw_queue *q, struct spw_range *range)
+{
+	const struct sim_backend *b = q->state;
+
+	for (unsigned i = 0; i < b->slots; i++)
+		if (b->ios[i].active &&
+		    (uintptr_t)b->ios[i].vector->iov_base - range->base < range->len_bytes)
+			sim_fail("memory is unregistered while a drive uses it");
+}
+
 static const struct spw_backend_ops sim_backend = {
 	.name = "sim",
 	.backend = SPW_BACKEND_IO_URING,
@@ -228,6 +247,8 @@ static const struct spw_backend_ops sim_backend = {
 	.submit = backend_submit,
 	.wait = backend_wait,
 	.cancel = backend_cancel,
+	.add_range = backend_add_range,
+	.remove_range = backend_remove_range,
 };
 
 WRAP(int, spw_queue_open,

@@ -39,6 +39,11 @@ WRAP(uint64_t, spw_checksum, (const void *bytes, size_t len))
 	return __real_spw_checksum(bytes, checked_bytes(len));
 }
 
+WRAP(uint64_t, spw_checksum_vector, (const struct iovec *vector, uint64_t offset, size_t len))
+{
+	return __real_spw_checksum_vector(vector, offset, checked_bytes(len));
+}
+
 WRAP(uint64_t, spw_copy_and_checksum, (void *to, const void *from, size_t len))
 {
 	uint64_t checksum = __real_spw_copy_and_checksum(to, from, len);

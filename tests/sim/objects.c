@@ -45,6 +45,7 @@ struct model_request {
 	uint8_t *to;
 	bool in_arena;
 	uint64_t offset, len;
+	struct iovec vector[VECTOR_MAX];
 	uint64_t begun_ns;
 	uint64_t most_bytes; /* that all objects took together, at most, since it began */
 	uint64_t then;       /* what its callback does */
@@ -316,20 +317,22 @@ static uint8_t *memory_of(uint64_t mode, size_t len, bool *in_arena)
 	return at;
 }
 
-static void cut_vector(struct model_object *object, uint64_t random, unsigned *count)
+/* @memory of @len bytes, in pieces. Return: how many. */
+static unsigned cut_vector(struct iovec vector[VECTOR_MAX], uint8_t *memory, uint64_t len,
+			   uint64_t random)
 {
+	unsigned count = 1 + (unsigned)sim_below(&random, VECTOR_MAX);
 	uint64_t at = 0;
 
-	*count = 1 + (unsigned)sim_below(&random, VECTOR_MAX);
-	for (unsigned i = 0; i < *count; i++) {
-		uint64_t len = i + 1 == *count ? object->len - at
-					       : sim_below(&random, object->len - at + 1);
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t part = i + 1 == count ? len - at : sim_below(&random, len - at + 1);
 
-		if (i + 1 < *count && sim_below(&random, 2))
-			len = spw_round_down(len, 4096);
-		object->vector[i] = (struct iovec){.iov_base = object->source + at, .iov_len = len};
-		at += len;
+		if (i + 1 < count && sim_below(&random, 2))
+			part = spw_round_down(part, 4096);
+		vector[i] = (struct iovec){.iov_base = memory + at, .iov_len = part};
+		at += part;
 	}
+	return count;
 }
 
 static int put_begin(struct model_object *object, struct model_request *request, uint64_t mode)
@@ -341,7 +344,7 @@ static int put_begin(struct model_object *object, struct model_request *request,
 	if (mode / 64 % 4)
 		return spw_store_put_copies(sim_world.store, object->source, object->len,
 					    object->copies, how, &object->id, &request->handle);
-	cut_vector(object, mode, &count);
+	count = cut_vector(object->vector, object->source, object->len, mode);
 	return spw_store_putv(sim_world.store, object->vector, count, how, &object->id,
 			      &request->handle);
 }
@@ -409,6 +412,20 @@ static struct model_object *pick_object(uint64_t pick)
 			return &objects[i];
 }
 
+static int get_begin(struct model_request *request, uint64_t mode, enum spw_class cls,
+		     const struct spw_notify *how)
+{
+	const struct model_object *object = request->object;
+	unsigned count;
+
+	if (mode % 4)
+		return spw_store_get(sim_world.store, object->id, request->offset, request->to,
+				     request->len, cls, how, &request->handle);
+	count = cut_vector(request->vector, request->to, request->len, mode);
+	return spw_store_getv(sim_world.store, object->id, request->offset, request->vector, count,
+			      cls, how, &request->handle);
+}
+
 /* a: which, and from where; b: how much, and what memory; c: class, notified */
 static bool do_get(const struct sim_step *step)
 {
@@ -440,9 +457,8 @@ static bool do_get(const struct sim_step *step)
 		memset(request->to - GUARD, GUARD_BYTE, request->len + 2 * (size_t)GUARD);
 	notify.context = request;
 	request->then = step->c / 8;
-	rc = spw_store_get(sim_world.store, object->id, request->offset, request->to, request->len,
-			   (enum spw_class)(step->c % SPW_CLASSES),
-			   request->notified ? &notify : NULL, &request->handle);
+	rc = get_begin(request, step->b / 12, (enum spw_class)(step->c % SPW_CLASSES),
+		       request->notified ? &notify : NULL);
 	if (rc) {
 		request_refused(request, rc);
 		if (request->in_arena)

@@ -202,15 +202,21 @@ static void simulate(uint64_t memory)
 	world.result = result_of(world.choices, memory);
 }
 
-static void plan(enum spw_plan_mode mode, uint64_t memory)
+static void plan_within(enum spw_plan_mode mode, uint64_t memory, uint64_t written_max)
 {
 	struct spw_plan_opts opts;
 
 	spw_plan_opts_init(&opts, sizeof(opts));
 	opts.mode = mode;
 	opts.memory_bytes = memory;
+	opts.bytes_written_max = written_max;
 	assert_int_equal(0,
 			 spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
+}
+
+static void plan(enum spw_plan_mode mode, uint64_t memory)
+{
+	plan_within(mode, memory, 0);
 }
 
 /* ---- The simulation ---- */
@@ -491,8 +497,8 @@ CASE(test_fastest_never_stalls)
 	assert_true(lower > cases / 16);
 }
 
-/* The lowest peak without a stall of all choices and all depths of reading ahead. */
-static uint64_t lowest_of_all(void)
+/* The lowest peak without a stall of all choices that write so much, and all depths of reading. */
+static uint64_t lowest_of_all(uint64_t written_max)
 {
 	uint64_t lowest = world.result.peak_keep_all_bytes;
 	enum spw_plan_choice choices[16];
@@ -505,7 +511,7 @@ static uint64_t lowest_of_all(void)
 		     memory -= 1u << 20) {
 			struct spw_plan_result result = result_of(choices, memory);
 
-			if (result.stall_ns > 0)
+			if (result.stall_ns > 0 || result.bytes_written > written_max)
 				break;
 			lowest = result.peak_bytes < lowest ? result.peak_bytes : lowest;
 			memory = result.peak_bytes < memory ? result.peak_bytes : memory;
@@ -525,7 +531,7 @@ CASE(test_fastest_against_all)
 		make_any(&random, (uint32_t)random_between(&random, 2, 7));
 		random_drives(&random);
 		plan(SPW_PLAN_FASTEST, 0);
-		lowest = lowest_of_all();
+		lowest = lowest_of_all(UINT64_MAX);
 		if (lowest == world.result.peak_keep_all_bytes)
 			continue;
 		lower++;
@@ -595,6 +601,92 @@ CASE(test_fastest_keeps_the_last)
 	}
 	assert_in_range(late, 0, 1); /* but for one that happens to have the size that fits */
 	assert_int_equal(20, early);
+}
+
+/* ---- A limit of what is written ---- */
+
+/* Never more, in any mode, whatever the step; and no plan changes that writes no more anyway. */
+CASE(test_limit_is_kept)
+{
+	uint64_t random = seed;
+	unsigned limited = 0;
+
+	for (unsigned k = 0; k < cases / 2; k++) {
+		enum spw_plan_mode mode = k % 2 ? SPW_PLAN_BUDGET : SPW_PLAN_FASTEST;
+		struct spw_plan_result free_plan, again;
+		uint64_t memory, max;
+
+		make_any(&random, (uint32_t)random_between(&random, 1, 60));
+		random_drives(&random);
+		plan(SPW_PLAN_FASTEST, 0);
+		memory = world.result.peak_keep_all_bytes * random_between(&random, 10, 98) / 100;
+		plan(mode, memory);
+		free_plan = world.result;
+		assert_true(!free_plan.limited);
+		max = free_plan.bytes_written * random_between(&random, 0, 120) / 100 + 1;
+		plan_within(mode, memory, max);
+		assert_true(world.result.bytes_written <= max);
+		assert_true(world.result.peak_bytes <= world.result.peak_keep_all_bytes);
+		assert_true(mode == SPW_PLAN_BUDGET || world.result.stall_ns == 0);
+		again = result_of(world.choices, world.result.memory_bytes);
+		assert_true(again.bytes_written == world.result.bytes_written &&
+			    again.peak_bytes == world.result.peak_bytes);
+		if (free_plan.bytes_written > max)
+			assert_true(world.result.limited);
+		limited += world.result.limited;
+	}
+	assert_true(limited > cases / 20);
+	plan_within(SPW_PLAN_FASTEST, 0, 1);
+	assert_int_equal(0, world.result.tensors_spilled);
+}
+
+CASE(test_limit_against_all)
+{
+	uint64_t random = figures_seed;
+	unsigned limited = 0, near = 0, exact = 0;
+
+	while (limited < cases / 8) {
+		uint64_t lowest, max;
+
+		make_any(&random, (uint32_t)random_between(&random, 2, 7));
+		random_drives(&random);
+		plan(SPW_PLAN_FASTEST, 0);
+		if (world.result.bytes_written == 0)
+			continue;
+		max = world.result.bytes_written * random_between(&random, 30, 99) / 100;
+		plan_within(SPW_PLAN_FASTEST, 0, max);
+		lowest = lowest_of_all(max);
+		limited++;
+		exact += world.result.peak_bytes <= lowest;
+		near += (double)world.result.peak_bytes <= 1.05 * (double)lowest;
+	}
+	print_message("limit: %u cases, %u within 5 %% of the lowest, %u exact\n", limited, near,
+		      exact);
+	assert_true(near >= limited * 95 / 100);
+}
+
+/* The more may be written the lower the peak; half of it takes about half of what falls. */
+CASE(test_limit_of_many_tensors)
+{
+	uint64_t random = figures_seed, lowest, all, highest, last = UINT64_MAX;
+
+	make_training(&random, 1000, 1, 1, true);
+	set_drives(UINT64_C(50) << 30, UINT64_C(50) << 30, 0);
+	plan(SPW_PLAN_FASTEST, 0);
+	lowest = world.result.peak_bytes;
+	highest = world.result.peak_keep_all_bytes;
+	all = world.result.bytes_written;
+	for (uint64_t percent = 10; percent <= 100; percent += 10) {
+		uint64_t max = all * percent / 100, share = (highest - lowest) * percent / 100;
+
+		plan_within(SPW_PLAN_FASTEST, 0, max);
+		assert_true(world.result.bytes_written <= max);
+		assert_true(world.result.bytes_written >= max - max / 20);
+		assert_true(world.result.peak_bytes <= last);
+		assert_true(world.result.peak_bytes <= highest - share + (highest - lowest) / 20);
+		last = world.result.peak_bytes;
+	}
+	assert_true(last == lowest);
 }
 
 /* ---- SSDTrain's rule ---- */
@@ -856,6 +948,10 @@ CASE(test_refused)
 
 	spw_plan_opts_init(&opts, sizeof(opts));
 	opts.mode = SPW_PLAN_POSITIONAL + 1;
+	assert_int_equal(-EINVAL,
+			 spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
+	opts.mode = SPW_PLAN_POSITIONAL;
+	opts.bytes_written_max = 1;
 	assert_int_equal(-EINVAL,
 			 spw_plan(&world.step, &world.drives, &opts, world.choices, &world.result));
 	opts.mode = SPW_PLAN_FASTEST;

@@ -144,6 +144,98 @@ STATE_CASE(test_calls_before_attach_are_refused)
 	assert_int_equal(spw_state_give(held, 1, true), -EINVAL);
 }
 
+STATE_CASE(test_transient_records_are_of_no_commit)
+{
+	uint32_t number;
+	unsigned puts;
+
+	open_state(4);
+	assert_ok(spw_state_add_transient(held, "gradient", LEN, &number));
+	assert_int_equal(number, 0);
+	assert_int_equal(spw_state_attach(held), -EINVAL);
+	expect_words("that a commit could have");
+	assert_int_equal(spw_state_add_transient(held, "gradient", LEN, &number), -EEXIST);
+	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &number));
+	assert_int_equal(spw_state_attach(held), 0);
+	use(0, 0, 5);
+	use(1, 0, 6);
+	puts = fake.puts;
+	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
+	assert_int_equal(fake.puts, puts + 1);
+	use(0, 5, 5);
+	spw_state_close(held);
+	held = NULL;
+	fake_check_empty();
+	fake_reopen();
+	assert_int_equal(spw_state_committed_count(&fake), 1);
+	open_state(4);
+	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &number));
+	assert_ok(spw_state_add_transient(held, "gradient", LEN, &number));
+	assert_int_equal(spw_state_attach(held), 1);
+	use(0, 6, 6);
+	use(1, 0, 0);
+}
+
+/* Also where a transient record has the name of a committed one. */
+STATE_CASE(test_a_committed_record_that_is_transient_now_is_another)
+{
+	uint32_t number;
+
+	open_with(4, 2);
+	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
+	spw_state_close(held);
+	held = NULL;
+	fake_reopen();
+	open_state(4);
+	add_records(1);
+	assert_ok(spw_state_add_transient(held, "tile 1", LEN, &number));
+	assert_int_equal(spw_state_attach(held), -EUCLEAN);
+	expect_words("tile 1 is there, and was not declared");
+}
+
+/* It is not the commit's. */
+STATE_CASE(test_a_transient_record_that_cannot_be_written_hinders_no_commit)
+{
+	uint32_t number;
+
+	open_state(4);
+	add_records(1);
+	for (uint32_t i = 1; i < 6; i++) {
+		char name[] = {'g', (char)('0' + i), '\0'};
+
+		assert_ok(spw_state_add_transient(held, name, LEN, &number));
+	}
+	assert_int_equal(spw_state_attach(held), 0);
+	begin_pass(6, true);
+	use(5, 0, 1);
+	use(4, 0, 2);
+	fake.put_error = -EIO;
+	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
+	fake.put_error = 0;
+	use(5, 1, 1);
+}
+
+STATE_CASE(test_what_is_cleared_is_zero_and_takes_no_space)
+{
+	open_with(4, 8);
+	pass(8, false, 0, 3);
+	pass(8, true, 3, 4);
+	take(2);
+	assert_int_equal(spw_state_clear(held, 2), -EBUSY);
+	expect_words("is taken");
+	assert_ok(spw_state_give(held, 2, false));
+	assert_int_equal(spw_state_clear(held, 8), -EINVAL);
+	for (uint32_t i = 0; i < 8; i++) /* in memory, under way, on the drives */
+		assert_ok(spw_state_clear(held, i));
+	assert_int_equal(fake_objects(), 0);
+	pass(8, false, 0, 9);
+	assert_ok(spw_state_clear(held, 0));
+	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
+	reopen(4, 8);
+	use(0, 0, 0);
+	use(1, 9, 9);
+}
+
 STATE_CASE(test_orders_are_checked)
 {
 	const uint32_t beyond[] = {0, 5}, twice[] = {3, 1, 3}, good[] = {4, 0};

@@ -15,6 +15,7 @@ static uint64_t seed;
 static struct {
 	uint32_t records, buffers;
 	uint64_t lens[RECORDS];
+	bool transient[RECORDS];
 	uint8_t now[RECORDS][LEN], durable[RECORDS][LEN];
 	uint8_t *taken[RECORDS];
 	uint32_t taken_count;
@@ -34,7 +35,9 @@ static void declare(void)
 		uint32_t number;
 
 		(void)snprintf(name, sizeof(name), "tile %u", i);
-		assert_ok(spw_state_add(held, name, model.lens[i], NULL, 0, &number));
+		assert_ok(model.transient[i]
+				  ? spw_state_add_transient(held, name, model.lens[i], &number)
+				  : spw_state_add(held, name, model.lens[i], NULL, 0, &number));
 	}
 	assert_int_equal(spw_state_attach(held), model.commits > 0);
 }
@@ -44,8 +47,10 @@ static void begin(void)
 	memset(&model, 0, sizeof(model));
 	model.buffers = 4 + below(12);
 	model.records = 1 + below(model.buffers * 4);
-	for (uint32_t i = 0; i < model.records; i++)
+	for (uint32_t i = 0; i < model.records; i++) {
 		model.lens[i] = 1 + below(LEN);
+		model.transient[i] = i > 0 && below(4) == 0;
+	}
 	fake.random = random_next(&seed);
 	fake.chunk_bytes = 1u << below(8);
 	fake.lazy = below(4);
@@ -105,6 +110,15 @@ static void give_one(uint32_t number)
 	model.taken_count--;
 }
 
+static void clear_one(uint32_t number)
+{
+	int rc = spw_state_clear(held, number);
+
+	assert_int_equal(rc, model.taken[number] ? -EBUSY : 0);
+	if (rc == 0)
+		memset(model.now[number], 0, LEN);
+}
+
 static void give_all(void)
 {
 	for (uint32_t i = 0; i < model.records; i++)
@@ -155,7 +169,9 @@ static void commit(void)
 	if (rc)
 		return;
 	model.commits++;
-	memcpy(model.durable, model.now, sizeof(model.now));
+	for (uint32_t i = 0; i < model.records; i++)
+		if (!model.transient[i])
+			memcpy(model.durable[i], model.now[i], LEN);
 }
 
 /* Close, or crash: what was committed is there again. */
@@ -184,6 +200,7 @@ static void step(void)
 			open_again();
 		break;
 	case 4: give_all(); break;
+	case 5: clear_one(number); break;
 	default:
 		if (below(2))
 			take_one(number);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_top.c - spillway top: interrupts, and rates of a reopened store */
 /* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
+/* link: tools/ui/wear_output tools/ui/snapshot tools/metrics/openmetrics */
 
 #include "tests/case.h"
 
@@ -28,7 +29,25 @@ int spw_status_read(const char *uuid, uint32_t partition, struct spw_status *sta
 	return -ENOENT;
 }
 
+int spw_wear(const char *path, double rated, double written, double seconds, struct spw_wear *wear,
+	     size_t size)
+{
+	(void)path, (void)rated, (void)written, (void)seconds, (void)wear, (void)size;
+	return -EINVAL;
+}
+
 /* ---- Cases ---- */
+
+CASE(a_long_path_is_shortened_in_the_middle)
+{
+	char buf[64];
+
+	assert_string_equal(tool_short_path(buf, "/dev/nvme0n1", 20), "/dev/nvme0n1");
+	assert_string_equal(tool_short_path(buf, "12345678901234567890", 20),
+			    "12345678901234567890");
+	assert_string_equal(tool_short_path(buf, "/dev/disk/by-id/nvme-MAKER_123-part1", 20),
+			    "/dev/...ER_123-part1");
+}
 
 CASE(an_interrupt_while_it_looks_is_not_lost)
 {
@@ -46,7 +65,7 @@ CASE(an_interrupt_while_it_looks_is_not_lost)
 CASE(a_store_opened_again_begins_anew)
 {
 	static struct spw_status before, now;
-	struct snapshot snapshot = {.count = 1, .partitions = &before};
+	struct tool_snapshot snapshot = {.count = 1, .partitions = &before};
 
 	before = (struct spw_status){.pid = 7, .store_uuid = "u", .drives = 2};
 	before.drive[1].bytes_written = 1000;

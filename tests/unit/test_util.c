@@ -3,6 +3,7 @@
  * tests/unit/test_util.c - sizes in words, error texts, the log, option structs of other versions
  */
 /* link: util */
+#include "util/notices.h"
 #include "util/util.h"
 
 #include <errno.h>
@@ -299,6 +300,96 @@ CASE(test_log_is_cut)
 	spw_log(&log, SPW_LOG_INFO, "%s", text);
 	assert_int_equal(heard.count, 1);
 	assert_int_equal(strlen(heard.text), 511);
+}
+
+#define RING_LINES 8
+
+CASE(test_log_ring)
+{
+	struct spw_log_ring *ring;
+	struct spw_log_line line;
+	struct spw_log log = {.write = spw_log_ring_write};
+
+	assert_int_equal(spw_log_ring_open(0, &ring), -EINVAL);
+	spw_log_ring_close(ring);
+	assert_int_equal(spw_log_ring_open(RING_LINES, &ring), 0);
+	log.context = ring;
+	(void)spw_error(-EIO, "as it was");
+	for (unsigned round = 0; round < 3; round++) {
+		assert_int_equal(spw_log_ring_read(ring, NULL), 0);
+		assert_int_equal(spw_log_ring_read(ring, &line), 0);
+		for (unsigned i = 0; i < RING_LINES + round; i++)
+			spw_log(&log, i % 2 ? SPW_LOG_INFO : SPW_LOG_ERROR, "%u of %u", i, round);
+		for (unsigned i = 0; i < RING_LINES; i++) {
+			char text[32];
+
+			(void)snprintf(text, sizeof(text), "%u of %u", i, round);
+			assert_int_equal(spw_log_ring_read(ring, NULL), 1);
+			assert_int_equal(spw_log_ring_read(ring, &line), 1);
+			assert_string_equal(line.text, text);
+			assert_int_equal(line.level, i % 2 ? SPW_LOG_INFO : SPW_LOG_ERROR);
+			assert_int_equal(line.lost, i ? 0 : round);
+		}
+	}
+	assert_string_equal(spw_last_error(), "as it was");
+	spw_log_ring_close(ring);
+}
+
+#define RING_WRITERS 4
+#define RING_WRITES  20000
+
+static void *write_to_ring(void *ring)
+{
+	for (unsigned i = 0; i < RING_WRITES; i++)
+		spw_log_ring_write(ring, SPW_LOG_INFO, "from a thread");
+	return NULL;
+}
+
+/* Each line is read or counted, while several write. */
+CASE(test_log_ring_by_threads)
+{
+	pthread_t threads[RING_WRITERS];
+	struct spw_log_ring *ring;
+	struct spw_log_line line;
+	uint64_t seen = 0;
+
+	assert_int_equal(spw_log_ring_open(RING_LINES, &ring), 0);
+	for (unsigned i = 0; i < RING_WRITERS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, write_to_ring, ring), 0);
+	while (seen < RING_WRITERS * RING_WRITES - RING_LINES)
+		if (spw_log_ring_read(ring, &line)) {
+			assert_string_equal(line.text, "from a thread");
+			seen += 1 + line.lost;
+		}
+	for (unsigned i = 0; i < RING_WRITERS; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	while (spw_log_ring_read(ring, &line))
+		seen += 1 + line.lost;
+	assert_int_equal(seen, RING_WRITERS * RING_WRITES);
+	spw_log_ring_close(ring);
+}
+
+CASE(test_notices)
+{
+	static struct spw_notices notices;
+	unsigned written = 0;
+
+	for (unsigned step = 1; step <= 100; step++) {
+		char text[64];
+
+		spw_notice(&notices, 3, "drive %u", step);
+		spw_notice(&notices, 3, "not this");
+		(void)snprintf(text, sizeof(text),
+			       step > 1 ? "drive %u (%u times so far)" : "drive %u", step, step);
+		if (notices.pending) {
+			assert_int_equal(notices.pending, 1u << 3);
+			assert_string_equal(notices.text[3], text);
+			written++;
+		}
+		notices.pending = 0;
+		spw_notices_again(&notices, 1u << 4);
+	}
+	assert_int_equal(written, 7); /* 1, 2, 4 ... 64 */
 }
 
 /* ---- Option structs -------------------------------------------------------------------------- */

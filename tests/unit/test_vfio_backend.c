@@ -3,6 +3,8 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
+#include "engine/range.h"
+
 #include <pthread.h>
 
 /* ---- A device without a queue ---------------------------------------------------------------- */
@@ -276,6 +278,50 @@ TEST(test_no_lists_of_runs_for_a_controller_that_takes_none)
 	assert_int_equal(fake.descriptors + fake.segments, 0);
 }
 
+/* At any address; from what lies in it nothing is copied, and nothing beside it is reached. */
+TEST(test_registered_memory_is_not_copied)
+{
+	struct iovec mixed[3] = {{foreign, 8192}, {memory, 4096}, {foreign + 16384, 4096}};
+	unsigned mapped;
+
+	open_queue_of(8, 0);
+	mapped = fake_mapped();
+	assert_int_equal(spw_queue_register(queue, foreign + 8, 131072), 1);
+	assert_true(fake_mapped() > mapped);
+	assert_int_equal(run(SPW_WRITE, foreign + 4096, 65536, 0), 65536);
+	assert_memory_equal(fake.drives[0], foreign + 4096, 65536);
+	assert_int_equal(run(SPW_READ, foreign + 65536, 65536, 4096), 65536);
+	assert_memory_equal(fake.drives[0] + 4096, foreign + 65536, 65536);
+	assert_int_equal(queue_stats().bytes_copied, 0);
+	assert_int_equal(run(SPW_READ, foreign, 65536, 4096), 65536);
+	assert_int_equal(queue_stats().bytes_copied, 65536);
+	assert_ok(spw_queue_unregister(queue, foreign + 8));
+	assert_int_equal(fake_mapped(), mapped);
+	assert_int_equal(run(SPW_WRITE, foreign + 4096, 65536, 0), 65536);
+	assert_int_equal(queue_stats().bytes_copied, 2 * 65536);
+	/* Elements of several mappings go by commands of their own. */
+	assert_int_equal(spw_queue_register(queue, foreign, 65536), 1);
+	assert_int_equal(run_vector(SPW_WRITE, mixed, 3, 0), 16384);
+	assert_memory_equal(fake.drives[0], foreign, 8192);
+	assert_memory_equal(fake.drives[0] + 8192, memory, 4096);
+	assert_memory_equal(fake.drives[0] + 12288, foreign + 16384, 4096);
+	assert_int_equal(queue_stats().bytes_copied, 2 * 65536);
+	/* It is unmapped with the queue. */
+}
+
+TEST(test_memory_that_cannot_be_mapped_is_copied)
+{
+	open_queue_of(8, 0);
+	fake.map_error = -ENOMEM;
+	fake.map_errors_after = 0;
+	assert_int_equal(spw_queue_register(queue, foreign, 65536), 0);
+	expect_in("the test wants no mapping", said);
+	fake.map_error = 0;
+	assert_int_equal(run(SPW_WRITE, foreign, 65536, 0), 65536);
+	assert_int_equal(queue_stats().bytes_copied, 65536);
+	assert_ok(spw_queue_unregister(queue, foreign));
+}
+
 /* A mixture of arena and other memory, with gaps and without, of any length. */
 TEST_EACH(test_random_vectors)
 {
@@ -287,6 +333,10 @@ TEST_EACH(test_random_vectors)
 		char *at = memory, *away = foreign;
 		uint32_t len = 0;
 		unsigned count = 1 + (unsigned)(fake_random() % SPW_ARRAY_LEN(iov));
+
+		/* Half of the rounds with some of it registered. */
+		if (round == 100)
+			assert_int_equal(spw_queue_register(queue, foreign + 4096, 32768), 1);
 
 		for (unsigned i = 0; i < count; i++) {
 			uint32_t now =

@@ -460,14 +460,42 @@ int bench_job_check(const struct bench_job *job)
 	return check_verify(job);
 }
 
+/* As on the command line. */
+static void write_name(const struct option *option, char *name, size_t len)
+{
+	(void)snprintf(name, len, "%s", option->name);
+	for (char *at = name; *at != '\0'; at++)
+		*at = *at == '_' ? '-' : *at;
+}
+
+void bench_options_each(tool_show *show, void *context)
+{
+	char name[48], values[128];
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(options); i++) {
+		const struct choice *choice = options[i].choices;
+
+		write_name(&options[i], name, sizeof(name));
+		values[0] = '\0';
+		for (; choice && choice->name; choice++) {
+			size_t used = strlen(values);
+
+			(void)snprintf(values + used, sizeof(values) - used, "%s%s",
+				       used ? " " : "", choice->name);
+		}
+		show(context, &(struct tool_shown){.name = name,
+						   .argument = options[i].argument,
+						   .help = options[i].help,
+						   .values = values[0] ? values : NULL});
+	}
+}
+
 void bench_options_print(FILE *out)
 {
 	char left[64], name[48];
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(options); i++) {
-		(void)snprintf(name, sizeof(name), "%s", options[i].name);
-		for (char *at = name; *at != '\0'; at++)
-			*at = *at == '_' ? '-' : *at;
+		write_name(&options[i], name, sizeof(name));
 		(void)snprintf(left, sizeof(left), "--%s%s%s", name, options[i].argument ? "=" : "",
 			       options[i].argument ? options[i].argument : "");
 		(void)fprintf(out, "  %-31s %s\n", left, options[i].help);

@@ -20,7 +20,7 @@ $(BUILD)/tools/fio_engine/%.o: tools/fio_engine/%.c $(BUILD)/flags $(fio_src)/.s
 
 $(BUILD)/libspillway_fio.so: $(fio_obj) $(BUILD)/libspillway.a tools/fio_engine/fio_engine.map
 	$(call say,LD,$@)
-	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) -Wl,--version-script=tools/fio_engine/fio_engine.map -o $@ \
+	$(q)$(CC) -shared $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -Wl,--version-script=tools/fio_engine/fio_engine.map -o $@ \
 		$(fio_obj) $(BUILD)/libspillway.a $(lib_libs)
 
 # fio's own tool for the highest rate of small reads.

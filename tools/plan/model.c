@@ -33,6 +33,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include <spillway/wear.h>
+
 #include "util/util.h"
 
 #define RATED_WRITE_AMPLIFICATION 2.5
@@ -161,8 +163,14 @@ double model_bandwidth_needed(const struct model_step *step)
 
 struct model_life model_life_of(double endurance_bytes, double bytes, double seconds)
 {
-	struct model_life life = {.rated_seconds = endurance_bytes * seconds / bytes};
+	struct model_life life = {0};
+	struct spw_wear wear;
 
+	/* What is left of a new drive, at this rate. */
+	if (spw_wear(NULL, endurance_bytes, bytes, seconds, &wear, sizeof(wear)) || wear.years < 0)
+		return life;
+	life.bytes_per_day = wear.bytes_per_day;
+	life.rated_seconds = wear.years * SPW_DAYS_PER_YEAR * SPW_SECONDS_PER_DAY;
 	life.sequential_seconds = life.rated_seconds * RATED_WRITE_AMPLIFICATION;
 	life.retention_seconds = life.sequential_seconds * RETENTION_FACTOR;
 	return life;

@@ -46,6 +46,7 @@ struct model_drives {
 };
 
 struct model_life {
+	double bytes_per_day; /* written to all of them */
 	double rated_seconds; /* the rating taken as bytes that the host may write */
 	/* the rating assumes a write amplification of 2.5, spilling has 1 */
 	double sequential_seconds;

@@ -7,19 +7,12 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-#define DAY_SECONDS  86400.0
-#define YEAR_SECONDS (365.25 * DAY_SECONDS)
-
 static const char *const curve_names[CURVE_LINES] = {"keep", "recompute selectively",
 						     "recompute all", "offload"};
 
 #define RATE_TEXT(rate)                                       \
 	((rate) < 1e8 ? TOOL_SHORT("%.1f MB/s", (rate) / 1e6) \
 		      : TOOL_SHORT("%.2f GB/s", (rate) / 1e9))
-#define SPAN_TEXT(seconds)                                                              \
-	((seconds) < 2 * DAY_SECONDS ? TOOL_SHORT("%.1f hours", (seconds) / 3600)       \
-	 : (seconds) < YEAR_SECONDS  ? TOOL_SHORT("%.1f days", (seconds) / DAY_SECONDS) \
-				     : TOOL_SHORT("%.1f years", (seconds) / YEAR_SECONDS))
 
 /* ---- Text ---- */
 
@@ -41,6 +34,32 @@ static void print_model(const struct plan_report *report, FILE *out)
 		      step->model_flops / step->seconds / 1e12);
 }
 
+/* All that was given or left as it is: each is an option. */
+static void print_assumptions(const struct plan_report *report, FILE *out)
+{
+	static const char *const recompute[] = {"none", "selective", "full"};
+	const struct model *model = &report->model;
+
+	(void)fprintf(out, "Assumed, by the options of these names\n");
+	if (report->has_model)
+		(void)fprintf(
+			out,
+			"  layers %u, hidden %u, heads %u, sequence %u, vocabulary %u\n"
+			"  micro-batch %u, micro-batches %u, tensor-parallel %u, pipeline-parallel "
+			"%u\n"
+			"  recompute %s, dtype-bytes %u, gpu-tflops %.4g, efficiency %.3g %%\n",
+			model->layers, model->hidden, model->heads, model->sequence,
+			model->vocabulary, model->micro_batch, model->micro_batches,
+			model->tensor_parallel, model->pipeline_parallel,
+			recompute[model->recompute], model->dtype_bytes, report->gpu_tflops,
+			report->efficiency_percent);
+	else
+		(void)fprintf(out, "  bandwidth %s\n", RATE_TEXT(report->bandwidth_needed));
+	(void)fprintf(out, "  drives %u, drive-write %s, drive-read %s, endurance %.4g TB each\n",
+		      report->drives, RATE_TEXT(report->drive_write), RATE_TEXT(report->drive_read),
+		      report->drive_endurance_bytes / 1e12);
+}
+
 static void print_drives(const struct plan_report *report, FILE *out)
 {
 	(void)fprintf(out, "Drives of each GPU\n");
@@ -54,6 +73,25 @@ static void print_drives(const struct plan_report *report, FILE *out)
 			      "  spilled per step        %s of activations, %u tensors, no stall\n",
 			      SPW_SIZE_TEXT(report->planned.bytes_written),
 			      report->planned.tensors_spilled);
+}
+
+/* Wear, before anybody has spent it. */
+static void print_wear(const struct plan_report *report, FILE *out)
+{
+	const struct model_life *life = report->has_model ? &report->life_planned : &report->life;
+
+	(void)fprintf(out, "Wear of the drives\n");
+	if (report->has_model && life->bytes_per_day <= 0) {
+		(void)fprintf(out, "  as planned              nothing is written\n");
+		return;
+	}
+	(void)fprintf(out, "  %s             %s to %u drive%s\n",
+		      report->has_model ? "as planned" : "at that rate",
+		      TOOL_PER_DAY(life->bytes_per_day), report->drives,
+		      report->drives == 1 ? "" : "s");
+	(void)fprintf(
+		out, "  they last               %s, if each may be written %.3g TB (--endurance)\n",
+		TOOL_SPAN(life->rated_seconds), report->drive_endurance_bytes / 1e12);
 }
 
 static void print_life(const struct plan_report *report, FILE *out)
@@ -75,10 +113,10 @@ static void print_life(const struct plan_report *report, FILE *out)
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(rows); i++) {
 		const char *as_planned =
-			rows[i].planned > 0 ? SPAN_TEXT(rows[i].planned) : "no writes";
+			rows[i].planned > 0 ? TOOL_SPAN(rows[i].planned) : "no writes";
 
 		/* NULL ends the row. */
-		tool_table_row(table, rows[i].what, SPAN_TEXT(rows[i].all),
+		tool_table_row(table, rows[i].what, TOOL_SPAN(rows[i].all),
 			       report->has_model ? as_planned : NULL);
 	}
 	tool_table_end(table, out);
@@ -105,9 +143,11 @@ static void print_curve(const struct plan_report *report, FILE *out)
 
 void plan_report_print(const struct plan_report *report, FILE *out)
 {
+	print_assumptions(report, out);
 	if (report->has_model)
 		print_model(report, out);
 	print_drives(report, out);
+	print_wear(report, out);
 	print_life(report, out);
 	if (report->has_model)
 		print_curve(report, out);
@@ -117,9 +157,10 @@ void plan_report_print(const struct plan_report *report, FILE *out)
 
 static json_t *json_life(const struct model_life *life)
 {
-	return json_pack("{s:f, s:f, s:f}", "rated_seconds", life->rated_seconds,
-			 "write_amplification_1_seconds", life->sequential_seconds,
-			 "retention_1_day_seconds", life->retention_seconds);
+	return json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_day", life->bytes_per_day,
+			 "rated_seconds", life->rated_seconds, "write_amplification_1_seconds",
+			 life->sequential_seconds, "retention_1_day_seconds",
+			 life->retention_seconds);
 }
 
 static json_t *json_curve(const struct plan_report *report)
@@ -141,13 +182,41 @@ static json_t *json_curve(const struct plan_report *report)
 	return curve;
 }
 
+static json_t *json_assumptions(const struct plan_report *report)
+{
+	static const char *const recompute[] = {"none", "selective", "full"};
+	const struct model *model = &report->model;
+	json_t *json = json_pack(
+		"{s:f, s:f, s:f, s:I}", "drive_write_bytes_per_second", report->drive_write,
+		"drive_read_bytes_per_second", report->drive_read, "drive_endurance_bytes",
+		report->drive_endurance_bytes, "drives", (json_int_t)report->drives);
+
+	if (!json || !report->has_model)
+		return json;
+	(void)json_object_update_new(
+		json,
+		json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f}",
+			  "layers", (json_int_t)model->layers, "hidden", (json_int_t)model->hidden,
+			  "heads", (json_int_t)model->heads, "sequence",
+			  (json_int_t)model->sequence, "vocabulary", (json_int_t)model->vocabulary,
+			  "micro_batch", (json_int_t)model->micro_batch, "micro_batches",
+			  (json_int_t)model->micro_batches, "tensor_parallel",
+			  (json_int_t)model->tensor_parallel, "pipeline_parallel",
+			  (json_int_t)model->pipeline_parallel, "recompute",
+			  recompute[model->recompute], "dtype_bytes",
+			  (json_int_t)model->dtype_bytes, "gpu_tflops", report->gpu_tflops,
+			  "efficiency_percent", report->efficiency_percent));
+	return json;
+}
+
 json_t *plan_report_json(const struct plan_report *report)
 {
 	const struct model_step *step = &report->step;
-	json_t *json = json_pack("{s:f, s:i, s:i, s:o}", "bandwidth_needed_bytes_per_second",
-				 report->bandwidth_needed, "drives_needed",
-				 (int)report->drives_needed, "drives", (int)report->drives,
-				 "life_all_spilled", json_life(&report->life));
+	json_t *json =
+		json_pack("{s:o, s:f, s:i, s:i, s:o}", "assumptions", json_assumptions(report),
+			  "bandwidth_needed_bytes_per_second", report->bandwidth_needed,
+			  "drives_needed", (int)report->drives_needed, "drives",
+			  (int)report->drives, "life_all_spilled", json_life(&report->life));
 
 	if (!json || !report->has_model)
 		return json;

@@ -12,7 +12,6 @@
 #define LATENCY_NS  100000u
 #define CHUNK_BYTES (1u << 20)
 #define MIN_BYTES   (64u << 10) /* the cache's own default */
-#define DAY_SECONDS 86400.0
 
 static const unsigned budget_percent[PLAN_TRACE_BUDGETS] = {75, 50, 25};
 
@@ -130,11 +129,10 @@ static int plan_rate(const struct plan_trace_report *report, const struct planni
 		rc = plan_once(planning, &drives, SPW_PLAN_BUDGET,
 			       rate->fastest.peak_keep_all_bytes / 100 * budget_percent[i],
 			       &rate->budgets[i]);
-	if (rc == 0 && rate->fastest.bytes_written > 0)
-		rate->life_seconds =
+	if (rc == 0)
+		rate->life =
 			model_life_of(report->endurance_bytes, (double)rate->fastest.bytes_written,
-				      (double)report->step.compute_ns / 1e9)
-				.rated_seconds;
+				      (double)report->step.compute_ns / 1e9);
 	return rc;
 }
 
@@ -158,10 +156,10 @@ static int plan_rates(struct plan_trace_report *report)
 	return rc;
 }
 
-int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double speed)
+int plan_trace_fill(struct plan_trace_report *report, uint32_t number)
 {
 	const struct replay_step_opts opts = {
-		.number = number, .speed = speed, .scale = 1, .min_bytes = MIN_BYTES};
+		.number = number, .speed = report->speed, .scale = 1, .min_bytes = MIN_BYTES};
 	int rc = spw_trace_read(report->path, &report->trace);
 
 	if (rc == 0)
@@ -191,6 +189,11 @@ static void print_head(const struct plan_trace_report *report, FILE *out)
 	(void)fprintf(out, "Step %u of %s: ", step->number, report->path);
 	tool_print_text(report->trace->model, out);
 	(void)fputc('\n', out);
+	(void)fprintf(out,
+		      "  assumed                 speed %.4g; drives %u, endurance %.4g TB of all; "
+		      "reads as fast as writes, latency %u us\n",
+		      report->speed, report->drives, report->endurance_bytes / 1e12,
+		      LATENCY_NS / 1000);
 	(void)fprintf(out, "  step                    %.4g s of compute\n", seconds);
 	(void)fprintf(out, "  saved                   %s in %u tensors\n",
 		      SPW_SIZE_TEXT(step->saved_bytes), step->tensors_count);
@@ -212,9 +215,10 @@ static void print_head(const struct plan_trace_report *report, FILE *out)
 
 void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 {
-	struct tool_table *table = tool_table_new(">OFFLOAD GB/s|>PEAK|>% OF KEEP|>STALL "
-						  "s|>WRITTEN|>LIFE, RATED|>POSITIONAL|>STALL s|"
-						  ">FOR 75 %|>FOR 50 %|>FOR 25 %");
+	struct tool_table *table =
+		tool_table_new(">OFFLOAD GB/s|>PEAK|>% OF KEEP|>STALL "
+			       "s|>WRITTEN|>PER DAY|>LIFE, RATED|>POSITIONAL|>STALL s|"
+			       ">FOR 75 %|>FOR 50 %|>FOR 25 %");
 
 	print_head(report, out);
 	for (unsigned i = 0; i < report->rates_count; i++) {
@@ -226,15 +230,19 @@ void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 		tool_table_row(table, TOOL_SHORT("%.4g", rate->write / 1e9),
 			       SPW_SIZE_TEXT(fastest->peak_bytes), TOOL_SHORT("%.1f", percent),
 			       STALL_TEXT(fastest), SPW_SIZE_TEXT(fastest->bytes_written),
-			       rate->life_seconds > 0
-				       ? TOOL_SHORT("%.1f days", rate->life_seconds / DAY_SECONDS)
-				       : "no writes",
+			       TOOL_PER_DAY(rate->life.bytes_per_day),
+			       rate->life.rated_seconds > 0 ? TOOL_SPAN(rate->life.rated_seconds)
+							    : "no writes",
 			       SPW_SIZE_TEXT(rate->positional.peak_bytes),
 			       STALL_TEXT(&rate->positional), BUDGET_TEXT(&rate->budgets[0]),
 			       BUDGET_TEXT(&rate->budgets[1]), BUDGET_TEXT(&rate->budgets[2]));
 	}
 	tool_table_end(table, out);
-	(void)fprintf(out, "\nFor 75, 50 and 25 %%: the least that is written to fit so much of "
+	(void)fprintf(out,
+		      "\nLife: of drives that may all together be written %.3g TB (--endurance, of "
+		      "one, x --drives).\n",
+		      report->endurance_bytes / 1e12);
+	(void)fprintf(out, "For 75, 50 and 25 %%: the least that is written to fit so much of "
 			   "what keeping takes; it may stall. -: cannot be met.\n");
 }
 
@@ -265,10 +273,11 @@ static json_t *rate_json(const struct plan_trace_rate *rate)
 					  json_integer(budget_percent[i]));
 		(void)json_array_append_new(budgets, budget);
 	}
-	return json_pack("{s:f, s:f, s:o, s:o, s:o, s:f}", "write_bytes_per_second", rate->write,
-			 "read_bytes_per_second", rate->read, "fastest",
+	return json_pack("{s:f, s:f, s:o, s:o, s:o, s:f, s:f}", "write_bytes_per_second",
+			 rate->write, "read_bytes_per_second", rate->read, "fastest",
 			 result_json(&rate->fastest), "positional", result_json(&rate->positional),
-			 "budgets", budgets, "life_rated_seconds", rate->life_seconds);
+			 "budgets", budgets, "life_rated_seconds", rate->life.rated_seconds,
+			 "written_bytes_per_day", rate->life.bytes_per_day);
 }
 
 json_t *plan_trace_json(const struct plan_trace_report *report)
@@ -278,8 +287,11 @@ json_t *plan_trace_json(const struct plan_trace_report *report)
 
 	for (unsigned i = 0; i < report->rates_count; i++)
 		(void)json_array_append_new(rates, rate_json(&report->rates[i]));
-	return json_pack("{s:o, s:o, s:i, s:f, s:I, s:I, s:I, s:f, s:i, s:I, s:f, s:o}", "trace",
-			 tool_json_text(report->path), "model",
+	return json_pack("{s:o, s:{s:f, s:I, s:f, s:I}, s:o, s:i, s:f, s:I, s:I, s:I, s:f, s:i, "
+			 "s:I, s:f, s:o}",
+			 "trace", tool_json_text(report->path), "assumptions", "speed",
+			 report->speed, "drives", (json_int_t)report->drives, "endurance_bytes",
+			 report->endurance_bytes, "latency_ns", (json_int_t)LATENCY_NS, "model",
 			 tool_json_text(report->trace->model), "trace_step", (int)step->number,
 			 "step_seconds", (double)step->compute_ns / 1e9, "step_activation_bytes",
 			 (json_int_t)step->saved_bytes, "largest_scope_bytes",

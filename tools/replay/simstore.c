@@ -512,9 +512,22 @@ static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
 	return pthread_mutex_lock(lock);
 }
 
+static int left(struct spw_store *store, double rated, double *bytes)
+{
+	*bytes = rated > 0 ? rated : store->left;
+	return *bytes > 0 ? 0 : spw_error(-ENODATA, "how long drive 1 lasts is not known");
+}
+
+static void tell(struct spw_store *store, const struct spw_step_stats *steps)
+{
+	(void)store, (void)steps;
+}
+
 const struct spw_cache_ports simstore_ports = {
 	.chunk_bytes = chunk_bytes,
 	.stats = stats,
+	.left = left,
+	.tell = tell,
 	.put = put,
 	.get = get,
 	.holds = holds,

@@ -91,6 +91,7 @@ struct spw_store {
 	struct simstore_drives drives;
 	unsigned requests_max;    /* more are refused */
 	uint64_t capacity, arena; /* limits of used, arena_used */
+	double left;              /* that may still be written to the drives; 0: unknown */
 	int put_error;            /* of the next put, then 0 */
 	int wait_res;             /* scripted: how a read ends that is waited for */
 	bool wait_for_test;       /* ... but only by simstore_end() */

@@ -120,6 +120,19 @@ static int choose(const char *text, struct tool_choice *choice)
 	return -EINVAL;
 }
 
+int tool_too_small(const struct tool_command *command, const char *name, uint64_t value,
+		   const char *per, uint64_t least)
+{
+	if (value >= least)
+		return TOOL_GO_ON;
+	return tool_usage_error(
+		command,
+		"--%s: %llu bytes%s, less than can be meant; sizes need their unit, "
+		"such as %lluGB",
+		name, (unsigned long long)value, per,
+		(unsigned long long)(value > 0 && value < 1000 ? value : 12));
+}
+
 unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most)
 {
 	char *copy = strdup(text), *rest = copy;
@@ -266,11 +279,71 @@ static void free_devices(struct tool_devices *devices)
 	*devices = (struct tool_devices){0};
 }
 
+/* ---- Verbs ---- */
+
+const char *tool_verb_name(const struct tool_command *verb)
+{
+	return strchr(verb->name, ' ') + 1;
+}
+
+/* "list, export or drop" */
+static void list_verbs(const struct tool_command *verbs, char *text, size_t len)
+{
+	text[0] = '\0';
+	for (; verbs->name; verbs++) {
+		size_t used = strlen(text);
+
+		(void)snprintf(text + used, len - used, "%s%s", tool_verb_name(verbs),
+			       !verbs[1].name  ? ""
+			       : verbs[2].name ? ", "
+					       : " or ");
+	}
+}
+
+static int run_verb(const struct tool_command *command, int argc, char **argv)
+{
+	const char *names[8] = {NULL};
+	char all[128];
+	const char *near;
+	size_t count = 0;
+
+	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+		tool_print_help(command, stdout);
+		return TOOL_DONE;
+	}
+	for (const struct tool_command *verb = command->verbs; verb->name; verb++) {
+		if (argc > 1 && strcmp(argv[1], tool_verb_name(verb)) == 0)
+			return tool_run(verb, argc - 1, argv + 1);
+		if (argc > 1 && count + 1 < SPW_ARRAY_LEN(names) &&
+		    (!verb->destructive || tool_is_misspelt(argv[1], tool_verb_name(verb))))
+			names[count++] = tool_verb_name(verb);
+	}
+	list_verbs(command->verbs, all, sizeof(all));
+	if (argc < 2)
+		return tool_usage_error(command, "say which: %s", all);
+	near = tool_nearest(argv[1], names);
+	if (near)
+		return tool_usage_error(command, "there is no '%s'; did you mean '%s'?", argv[1],
+					near);
+	return tool_usage_error(command, "there is no '%s': %s", argv[1], all);
+}
+
+static void print_verbs(const struct tool_command *command, FILE *out)
+{
+	for (const struct tool_command *verb = command->verbs; verb->name; verb++)
+		(void)fprintf(out, "  %-8s %s\n", tool_verb_name(verb), verb->summary);
+	(void)fprintf(out, "\n'spillway %s VERB --help' explains one.\n", command->name);
+}
+
+/* ---- Run, and explain ---- */
+
 int tool_run(const struct tool_command *command, int argc, char **argv)
 {
 	const struct tool_devices *named;
 	int code;
 
+	if (command->verbs)
+		return run_verb(command, argc, argv);
 	if (command->run)
 		return command->run(command, argc, argv);
 	named = command->none_named ? positional_option(command->options)->value : NULL;
@@ -294,10 +367,40 @@ void tool_print_option(const char *name, const char *argument, const char *help,
 	(void)fprintf(out, "  %-20s %s\n", left, help);
 }
 
+void tool_each_option(const struct tool_command *command, tool_show *show, void *context)
+{
+	const struct tool_option *option = command->options;
+
+	if (command->each_option)
+		command->each_option(show, context);
+	for (; option && option->name; option++) {
+		const struct tool_choice *choice = option->value;
+		char values[128] = "";
+
+		for (unsigned i = 0; option->kind == TOOL_CHOICE && choice->names[i]; i++) {
+			size_t used = strlen(values);
+
+			(void)snprintf(values + used, sizeof(values) - used, "%s%s", i ? " " : "",
+				       choice->names[i]);
+		}
+		show(context, &(struct tool_shown){
+				      .name = option->name,
+				      .argument = option->argument,
+				      .help = option->help,
+				      .values = values[0] ? values : NULL,
+				      .positional = option->kind == TOOL_DEVICES &&
+						    option == positional_option(command->options),
+				      .devices = option->kind == TOOL_DEVICES,
+			      });
+	}
+}
+
 void tool_print_help(const struct tool_command *command, FILE *out)
 {
 	(void)fprintf(out, "spillway %s: %s\n\nusage: spillway %s %s\n\n%s\n", command->name,
 		      command->summary, command->name, command->synopsis, command->description);
+	if (command->verbs)
+		print_verbs(command, out);
 	if (command->print_options)
 		command->print_options(out);
 	for (const struct tool_option *option = command->options; option && option->name; option++)

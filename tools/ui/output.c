@@ -101,6 +101,16 @@ const char *tool_format(char *buf, size_t len, const char *format, ...)
 	return buf;
 }
 
+const char *tool_short_path(char buf[64], const char *path, unsigned width)
+{
+	size_t len = strlen(path), head = (width - 3) / 3, tail = width - 3 - head;
+
+	SPW_ASSERT(width > 6 && width < 64);
+	if (len <= width)
+		return tool_format(buf, 64, "%s", path);
+	return tool_format(buf, 64, "%.*s...%s", (int)head, path, path + len - tail);
+}
+
 const char *tool_or_dash(const char *text)
 {
 	return text[0] ? text : "-";

@@ -3,10 +3,12 @@
 #include "tools/ui/stop.h"
 
 #include <errno.h>
-#include <semaphore.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "util/util.h"
 
@@ -14,16 +16,19 @@ static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
 /* The only things that a signal handler can reach. */
 static atomic_bool came;
-static sem_t wake; /* a sleep that begins after the signal must not miss it */
+static int wake = -1; /* a sleep that begins after the signal must not miss it */
 
 static struct sigaction before[SPW_ARRAY_LEN(signals)];
 
 void tool_stop(void)
 {
+	static const uint64_t one = 1;
 	int saved = errno;
+	ssize_t wrote;
 
 	atomic_store(&came, true);
-	(void)sem_post(&wake);
+	wrote = write(wake, &one, sizeof(one));
+	(void)wrote; /* it fails when it is readable already */
 	errno = saved;
 }
 
@@ -39,7 +44,9 @@ void tool_stop_catch(void)
 				   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
 
 	atomic_store(&came, false);
-	(void)sem_init(&wake, 0, 0);
+	wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (wake < 0)
+		return; /* an interrupt kills, as it would without us */
 	(void)sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(signals); i++) {
 		(void)sigaction(signals[i], NULL, &before[i]);
@@ -51,9 +58,12 @@ void tool_stop_catch(void)
 
 void tool_stop_release(void)
 {
+	if (wake < 0)
+		return;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(signals); i++)
 		(void)sigaction(signals[i], &before[i], NULL);
-	(void)sem_destroy(&wake);
+	(void)close(wake);
+	wake = -1;
 }
 
 bool tool_stopped(void)
@@ -61,12 +71,25 @@ bool tool_stopped(void)
 	return atomic_load(&came);
 }
 
+int tool_stop_fd(void)
+{
+	return wake;
+}
+
+int tool_stop_poll(struct pollfd fds[], unsigned count, uint64_t until_ns)
+{
+	uint64_t left_ns = spw_since_ns(spw_clock_ns(), until_ns);
+	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000),
+				.tv_nsec = (long)(left_ns % 1000000000)};
+	int ready = ppoll(fds, count, &left, NULL);
+
+	return ready < 0 && errno == EINTR ? 0 : ready;
+}
+
 void tool_stop_sleep_until(uint64_t ns)
 {
-	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000),
-				 .tv_nsec = (long)(ns % 1000000000)};
+	struct pollfd stopped = {.fd = wake, .events = POLLIN};
 
-	while (!tool_stopped() && sem_clockwait(&wake, CLOCK_MONOTONIC, &until) != 0 &&
-	       errno == EINTR)
-		;
+	while (!tool_stopped() && spw_clock_ns() < ns)
+		(void)tool_stop_poll(&stopped, 1, ns);
 }

@@ -11,6 +11,8 @@
 #include <jansson.h>
 
 #include <spillway/format.h>
+#include <spillway/status.h>
+#include <spillway/wear.h>
 
 enum tool_exit {
 	TOOL_GO_ON = -1,
@@ -24,6 +26,18 @@ enum tool_exit {
 
 struct tool_option;
 
+/* An option as completion shows it. */
+struct tool_shown {
+	const char *name;
+	const char *argument; /* "FILE"; NULL for flags */
+	const char *help;
+	const char *values; /* separated by blanks, where they are few; or NULL */
+	bool positional;    /* its values may stand alone */
+	bool devices;       /* several names, separated by commas */
+};
+
+typedef void tool_show(void *context, const struct tool_shown *option);
+
 struct tool_command {
 	const char *name;
 	const char *summary;  /* one line of the global help */
@@ -34,9 +48,13 @@ struct tool_command {
 	const char *none_named; /* the usage error when no device is named; NULL: none is needed */
 	/* instead of the action: it parses its own options; argv[0] is the subcommand */
 	int (*run)(const struct tool_command *command, int argc, char **argv);
+	/* instead of both: "state list" and so on, ended by a NULL name */
+	const struct tool_command *verbs;
 	/* ended by a NULL name; they point at the command's own variables */
 	const struct tool_option *options;
-	void (*print_options)(FILE *out); /* for a command whose options are not in that table */
+	/* for a command whose options are not in that table */
+	void (*print_options)(FILE *out);
+	void (*each_option)(tool_show *show, void *context);
 	/* errors that here are refusals for safety too, ended by 0; or NULL */
 	const int *refusals;
 	/* proposed only to somebody who wrote nearly that, as drives lose their contents */
@@ -45,7 +63,11 @@ struct tool_command {
 
 extern const struct tool_command command_probe, command_format, command_info, command_check,
 	command_wipe, command_bind, command_unbind, command_bench, command_tune, command_top,
-	command_revive, command_state, command_plan, command_replay, command_run;
+	command_export, command_revive, command_state, command_plan, command_replay, command_run,
+	command_completion, command_grant, command_revoke;
+
+/* What completion completes, ended by NULL; set before a command runs. */
+extern const struct tool_command *const *tool_completed;
 
 void tool_print_help(const struct tool_command *command, FILE *out);
 
@@ -86,10 +108,18 @@ struct tool_option {
 
 /* Set the options' values; failures are printed. Return: TOOL_GO_ON, else an exit code. */
 int tool_options_parse(const struct tool_command *command, int argc, char **argv);
+/* Show each of the command's options, but --help. */
+void tool_each_option(const struct tool_command *command, tool_show *show, void *context);
+/* Of "state list": "list". */
+const char *tool_verb_name(const struct tool_command *verb);
 void tool_print_option(const char *name, const char *argument, const char *help, FILE *out);
 
 /* Was an option given that is none of @names (NULL-ended)? Of the command line parsed last. */
 bool tool_gave_other_than(const struct tool_command *command, const char *const names[]);
+
+/* A size or rate of bytes, below @least, that nobody can mean: as of a number without its unit. */
+int tool_too_small(const struct tool_command *command, const char *name, uint64_t value,
+		   const char *per, uint64_t least);
 
 /* "1GB,2GB". Return: how many; 0: not 1 to @most sizes above 0 and up to 1 PiB. */
 unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most);
@@ -127,6 +157,10 @@ const char *tool_format(char *buf, size_t len, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* "-" for nothing */
 const char *tool_or_dash(const char *text);
+
+/* At most so many letters of a path: what is in the middle gives way to "...". */
+#define TOOL_SHORT_PATH(path) tool_short_path((char[64]){0}, path, 36)
+const char *tool_short_path(char buf[64], const char *path, unsigned width);
 
 /* Print @text that came from elsewhere: nothing in it does anything to a terminal. */
 void tool_print_text(const char *text, FILE *out);
@@ -172,6 +206,32 @@ void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE
 void tool_print_nvme(const char *const paths[], unsigned count, FILE *out);
 /* With identity and abilities: null if not NVMe, {"error": ...} if it cannot be asked. */
 json_t *tool_json_nvme(const char *path);
+
+/* Every partition that is open, and that this user may look at, as it is at one moment. */
+#define TOOL_PARTITIONS_MAX 64
+
+struct tool_snapshot {
+	uint64_t time_ns;
+	unsigned count;
+	struct spw_status *partitions; /* TOOL_PARTITIONS_MAX of them */
+};
+
+/* Return: 0; -errno, in words. */
+int tool_snapshot_take(struct tool_snapshot *snapshot);
+
+/* "1.2 TB/day"; "3.4 years" */
+#define TOOL_PER_DAY(bytes_per_day) tool_per_day((char[64]){0}, 64, bytes_per_day)
+#define TOOL_SPAN(seconds)          tool_span((char[64]){0}, 64, seconds)
+const char *tool_per_day(char *buf, size_t len, double bytes_per_day);
+const char *tool_span(char *buf, size_t len, double seconds);
+
+/* Of a drive of an open store, at the rate since that was opened. @rated: as of spw_wear(). */
+void tool_wear_of(const struct spw_status *status, uint32_t index, double rated,
+		  struct spw_wear *wear);
+/* How long it lasts, or "unknown". */
+#define TOOL_WEAR_YEARS(wear) tool_wear_years((char[64]){0}, 64, wear)
+const char *tool_wear_years(char *buf, size_t len, const struct spw_wear *wear);
+json_t *tool_json_wear(const struct spw_wear *wear);
 
 /* Controllers of the paths, or all if none given; @controllers: for free(). Return: how many. */
 struct spw_vfio_probe_info;

@@ -289,8 +289,10 @@ def end(process: "subprocess.Popen[str]") -> None:
             process.kill()
 
 
-def run_one(command: List[str], malloc: str, screen: Screen, title: str,
-            throttle: Optional[Throttle] = None) -> str:
+def run_one(  # type: ignore[return]
+    command: List[str], malloc: str, screen: Screen, title: str,
+    throttle: Optional[Throttle] = None
+) -> str:
     """What it printed.
 
     :raises RuntimeError: the run failed
@@ -312,7 +314,7 @@ def run_one(command: List[str], malloc: str, screen: Screen, title: str,
         return output.read()
 
 
-def run_cell(
+def run_cell(  # type: ignore[return]
     args: argparse.Namespace, cell: Cell, drives: List[str], runs: List[Dict[str, Any]],
     screen: Screen, title: str
 ) -> Dict[str, Any]:

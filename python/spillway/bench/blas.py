@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Set
 
 NAME = "OPENBLAS_CORETYPE"
 _WITHOUT_AVX = ("Katmai", "Coppermine", "Northwood", "Prescott", "Banias", "Atom", "Core2",
@@ -40,7 +40,7 @@ def better(kernels: Optional[str], cpuinfo: str) -> Optional[str]:
     """
     if kernels not in _WITHOUT_AVX:
         return None
-    flags = next((set(line.split(":", 1)[1].split())
+    flags: Set[str] = next((set(line.split(":", 1)[1].split())
                   for line in cpuinfo.splitlines() if line.startswith("flags")), set())
     return next((name for name, needed in _KERNELS.items() if needed <= flags), None)
 

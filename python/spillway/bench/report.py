@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 
 from ..demo.chart import Point, draw
 from .results import Row, row
@@ -53,8 +53,8 @@ def _added(run: Run) -> bool:
 def differing(runs: List[Run]) -> List[Tuple[str, int]]:
     """The (model, batch) whose losses or gradients are not the same to the last bit in all modes
     and rounds, in any step that several runs have."""
-    losses: Dict[Tuple[str, int, int], set] = {}
-    gradients: Dict[Tuple[str, int, int, bool], set] = {}
+    losses: Dict[Any, Set[str]] = {}
+    gradients: Dict[Any, Set[str]] = {}
     for run in runs:
         bits = zip(run["losses_hex"], run["step_gradients_sha256"])
         for step, (loss, gradient) in enumerate(bits):
@@ -62,7 +62,7 @@ def differing(runs: List[Run]) -> List[Tuple[str, int]]:
             gradients.setdefault((run["model"], run["batch"], step, _added(run)),
                                  set()).add(gradient)
     return sorted({key[:2] for seen in (losses, gradients) for key, bits in seen.items()
-                   if len(bits) > 1})  # type: ignore[attr-defined]
+                   if len(bits) > 1})
 
 
 def alone(runs: List[Run]) -> List[Tuple[str, int]]:

@@ -131,7 +131,8 @@ def chart(modes: Dict[str, Dict[str, Any]], title: str) -> str:
         peak = modes[mode]["activation_peak_bytes"] / GIB
         seconds = modes[mode]["step_seconds_median"]
         words = f"{mode}: {peak:.2f} GiB, {seconds:.2f} s"
-        curves[mode] = [Point(peak, seconds, *modes[mode]["step_seconds_spread"], words)]
+        low, high = modes[mode]["step_seconds_spread"]
+        curves[mode] = [Point(peak, seconds, low, high, words)]
     return draw(title, "activation peak (GiB)", "step time, median (s)", curves)
 
 

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/wear.c - the cap on what is written
+ *
+ * An allowance grows with time, and is spent by what is written: it holds an hour's at most, and
+ * does so at first. So in any time no more is written than the cap gives for that time and an hour.
+ * What waits to be written counts as spent until it is known not to be needed.
+ *
+ * Plans are made to need no more than what a step's own time gives, so that the allowance is for
+ * what was not planned.
+ */
+#include "tensor/control/internal.h"
+
+#define DAY_NS  86400e9
+#define HOUR_NS 3600e9
+
+/* A plan is made anew where a step's share of the cap has changed by more. */
+#define SHARE_DRIFT 0.05
+
+void spw_wear_open(struct control *control)
+{
+	struct wear *wear = &control->wear;
+
+	wear->bytes_per_ns = (double)control->opts.cache.wear_bytes_per_day / DAY_NS;
+	wear->left_bytes = wear->bytes_per_ns * HOUR_NS;
+	wear->since_ns = control->opts.clock_ns();
+}
+
+static void grow(struct control *control)
+{
+	struct wear *wear = &control->wear;
+	uint64_t now_ns = control->opts.clock_ns();
+	double most = wear->bytes_per_ns * HOUR_NS;
+
+	wear->left_bytes += wear->bytes_per_ns * (double)spw_since_ns(wear->since_ns, now_ns);
+	if (wear->left_bytes > most)
+		wear->left_bytes = most;
+	wear->since_ns = now_ns;
+}
+
+bool spw_control_may_write(struct control *control, uint64_t waiting_bytes, uint64_t bytes)
+{
+	if (control->wear.bytes_per_ns <= 0)
+		return true;
+	grow(control);
+	if ((double)waiting_bytes + (double)bytes <= control->wear.left_bytes)
+		return true;
+	spw_notice(
+		control->opts.notices, CONTROL_NOTICE_WEAR,
+		"the drives are worn by no more than %.4g GB a day: tensors stay in memory while "
+		"that is used up (wear)",
+		(double)control->opts.cache.wear_bytes_per_day / 1e9);
+	return false;
+}
+
+void spw_control_written(struct control *control, uint64_t bytes)
+{
+	if (control->wear.bytes_per_ns <= 0)
+		return;
+	grow(control);
+	control->wear.left_bytes -= (double)bytes;
+}
+
+/* ---- Plans ---- */
+
+/* For the planner, to which 0 is no limit. */
+uint64_t spw_wear_step_bytes(const struct control *control)
+{
+	const struct recording *basis = &control->shape->basis;
+	double bytes = control->wear.bytes_per_ns *
+		       ((double)basis->forward_ns + (double)basis->backward_ns);
+
+	if (control->wear.bytes_per_ns <= 0)
+		return 0;
+	return bytes < 1 ? 1 : (uint64_t)bytes;
+}
+
+bool spw_wear_drifted(const struct control *control)
+{
+	const struct spw_plan_result *result = &control->shape->result;
+	double now = (double)spw_wear_step_bytes(control) * (1 + SHARE_DRIFT);
+	double then = (double)control->shape->wear_step_bytes;
+
+	if (control->wear.bytes_per_ns <= 0)
+		return false;
+	if (result->limited && now > then * (1 + 2 * SHARE_DRIFT))
+		return true;
+	return now < (double)result->bytes_written;
+}
+
+void spw_wear_planned(struct control *control)
+{
+	const struct spw_plan_result *result = &control->shape->result;
+
+	if (!result->limited)
+		return;
+	control->opts.count->plans_limited++;
+	spw_notice(
+		control->opts.notices, CONTROL_NOTICE_WEAR,
+		"the drives are worn by no more than %.4g GB a day: the plan writes %llu bytes a "
+		"step, and keeps in memory what it would spill beyond that (wear)",
+		(double)control->opts.cache.wear_bytes_per_day / 1e9,
+		(unsigned long long)result->bytes_written);
+}

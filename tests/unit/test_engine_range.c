@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_engine_range.c - memory of others registered with a real ring, over a file, and
+ * each way in which that is refused
+ *
+ * The backend's source is included with the calls that the kernel may refuse replaced.
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <sys/mman.h>
+
+#include "tests/unit/engine_file.h"
+
+static int buffers_error, update_error, update_limit;
+static unsigned registrations, forgotten;
+
+static int stub_register_buffers(struct io_uring *ring, const struct iovec *iovecs, unsigned count)
+{
+	registrations++;
+	if (buffers_error && registrations == 1)
+		return buffers_error;
+	return io_uring_register_buffers(ring, iovecs, count);
+}
+
+static int stub_update(struct io_uring *ring, unsigned first, const struct iovec *iovecs,
+		       const __u64 *tags, unsigned count)
+{
+	if (update_error && iovecs->iov_base)
+		return update_error;
+	if (update_limit && count > (unsigned)update_limit)
+		count = (unsigned)update_limit;
+	forgotten += iovecs->iov_base == NULL;
+	return io_uring_register_buffers_update_tag(ring, first, iovecs, tags, count);
+}
+
+#define io_uring_register_buffers            stub_register_buffers
+#define io_uring_register_buffers_update_tag stub_update
+#include "engine/backend_io_uring.c"
+
+#define LEN (1u << 20)
+
+static char *foreign; /* LEN bytes, at a page */
+static unsigned ended;
+
+static int open_ring(void **state)
+{
+	(void)state;
+	buffers_error = update_error = update_limit = 0;
+	registrations = forgotten = ended = 0;
+	foreign = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(foreign, MAP_FAILED);
+	return open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT);
+}
+
+static int close_ring(void **state)
+{
+	(void)state;
+	spw_queue_close(drive_queue);
+	drive_queue = NULL;
+	return munmap(foreign, LEN);
+}
+
+#define RANGE_CASE(name) CASE_WITH(name, open_ring, close_ring)
+
+static struct spw_queue_stats queue_stats(void)
+{
+	struct spw_queue_stats stats;
+
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	return stats;
+}
+
+static struct spw_io an_io(enum spw_op op, void *buf, uint32_t len)
+{
+	return (struct spw_io){
+		.op = op, .buf = buf, .len_bytes = len, .done = count_done, .context = &ended};
+}
+
+static void run_io(enum spw_op op, void *buf, uint32_t len)
+{
+	struct spw_io io = an_io(op, buf, len);
+	unsigned before = ended;
+
+	assert_ok(spw_queue_prepare(drive_queue, &io));
+	while (ended == before)
+		assert_true(spw_queue_reap(drive_queue, 1, -1) >= 0);
+	assert_int_equal(io.res, (int)len);
+}
+
+/* Written from registered memory, read back into it: whole, in parts, and at its very end. */
+static void expect_fixed(char *at, uint32_t len, bool fixed)
+{
+	uint64_t before = queue_stats().parts_fixed, parts = queue_stats().parts;
+
+	for (uint32_t i = 0; i < len; i++)
+		at[i] = (char)(i * 7 + len);
+	run_io(SPW_WRITE, at, len);
+	memset(at, 0, len);
+	run_io(SPW_READ, at, len);
+	for (uint32_t i = 0; i < len; i++)
+		assert_true(at[i] == (char)(i * 7 + len));
+	assert_int_equal(queue_stats().parts_fixed - before,
+			 fixed ? queue_stats().parts - parts : 0);
+}
+
+RANGE_CASE(test_registered_and_unregistered)
+{
+	expect_fixed(foreign, 65536, false);
+	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 1);
+	assert_int_equal(spw_queue_ranges_bytes(drive_queue), LEN);
+	expect_fixed(foreign, 65536, true);
+	expect_fixed(foreign, LEN, true);
+	expect_fixed(foreign + LEN - 4096, 4096, true);
+	assert_true(spw_queue_knows(drive_queue, foreign + LEN - 1, 1));
+	assert_false(spw_queue_knows(drive_queue, foreign + LEN - 1, 2));
+	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_int_equal(spw_queue_ranges_bytes(drive_queue), 0);
+	expect_fixed(foreign, 65536, false);
+	assert_int_equal(spw_queue_unregister(drive_queue, foreign), -ENOENT);
+	/* The arena's is registered as before. */
+	expect_fixed(drive_memory, 65536, true);
+}
+
+/* A part of the range only, at odd addresses: what lies across its ends is not taken for it. */
+RANGE_CASE(test_ends_of_a_range)
+{
+	assert_int_equal(spw_queue_register(drive_queue, foreign + 4097, 3 * 4096), 1);
+	expect_fixed(foreign + 8192, 4096, true);
+	expect_fixed(foreign + 4096, 4096, false);
+	expect_fixed(foreign + 12288, 8192, false);
+	expect_fixed(foreign, 65536, false);
+}
+
+/* RANGE-1 */
+RANGE_CASE(test_many_ranges)
+{
+	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
+		assert_int_equal(spw_queue_register(drive_queue, foreign + i * 8192, 4096), 1);
+	assert_int_equal(spw_queue_register(drive_queue, foreign + SPW_RANGES_MAX * 8192ul, 4096),
+			 -ENOBUFS);
+	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
+		expect_fixed(foreign + i * 8192, 4096, true);
+	for (unsigned i = 0; i < SPW_RANGES_MAX; i += 2)
+		assert_ok(spw_queue_unregister(drive_queue, foreign + i * 8192));
+	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
+		expect_fixed(foreign + i * 8192, 4096, i % 2 != 0);
+	/* Their places are taken again. */
+	for (unsigned i = 0; i < SPW_RANGES_MAX; i += 2)
+		assert_int_equal(spw_queue_register(drive_queue, foreign + i * 8192, 4096), 1);
+	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
+		expect_fixed(foreign + i * 8192, 4096, true);
+}
+
+RANGE_CASE(test_what_cannot_be_registered)
+{
+	size_t arena_len;
+	char *arena = spw_arena_memory(drive_arena, &arena_len);
+
+	assert_int_equal(spw_queue_register(drive_queue, NULL, 4096), -EINVAL);
+	assert_int_equal(spw_queue_register(drive_queue, foreign, 0), -EINVAL);
+	assert_int_equal(spw_queue_register(drive_queue, foreign, SIZE_MAX), -EINVAL);
+	assert_int_equal(spw_queue_register(drive_queue, arena + 4096, 4096), -EEXIST);
+	assert_int_equal(spw_queue_register(drive_queue, arena + arena_len - 1, 2), -EEXIST);
+	assert_int_equal(spw_queue_register(drive_queue, foreign + 8192, 8192), 1);
+	assert_int_equal(spw_queue_register(drive_queue, foreign, 8193), -EEXIST);
+	assert_int_equal(spw_queue_register(drive_queue, foreign + 16383, 1), -EEXIST);
+	assert_int_equal(spw_queue_register(drive_queue, foreign + 16384, 1), 1);
+	assert_int_equal(spw_queue_unregister(drive_queue, foreign + 8193), -ENOENT);
+}
+
+/* RANGE-2: prepared, whole or in parts of a vector, it is in use until it has ended. */
+RANGE_CASE(test_in_use)
+{
+	struct iovec vector[2] = {{drive_memory, 4096}, {foreign + 4096, 4096}};
+	struct spw_io io = an_io(SPW_WRITE, foreign, 4096);
+
+	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 1);
+	for (unsigned round = 0; round < 3; round++) {
+		assert_ok(spw_queue_prepare(drive_queue, &io));
+		assert_ok(spw_queue_submit(drive_queue));
+		/* Only a reap ends it. */
+		assert_int_equal(spw_queue_unregister(drive_queue, foreign), -EBUSY);
+		assert_non_null(strstr(spw_last_error(), drive_path));
+		while (ended <= round)
+			assert_true(spw_queue_reap(drive_queue, 1, -1) >= 0);
+		io = an_io(SPW_WRITE, round == 0 ? NULL : foreign, round == 0 ? 8192 : LEN);
+		io.iov = round == 0 ? vector : NULL;
+		io.iov_count = round == 0 ? 2 : 0;
+	}
+	assert_ok(spw_queue_unregister(drive_queue, foreign));
+}
+
+RANGE_CASE(test_no_locked_memory)
+{
+	update_error = -ENOMEM;
+	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 0);
+	assert_logged("1 MiB of a caller's memory are not registered: io_uring");
+	assert_logged("ulimit -l");
+	assert_int_equal(spw_queue_ranges_bytes(drive_queue), 0);
+	expect_fixed(foreign, 65536, false);
+	/* It is known all the same. */
+	assert_int_equal(spw_queue_register(drive_queue, foreign, 4096), -EEXIST);
+	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	update_error = 0;
+	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 1);
+}
+
+/* The kernel takes one of two pieces: neither stays. */
+RANGE_CASE(test_half_registered)
+{
+	drive_queue->piece_shift = 16;
+	update_limit = 1;
+	assert_int_equal(spw_queue_register(drive_queue, foreign, 2 * 65536), 0);
+	assert_int_equal(forgotten, 1);
+	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	update_limit = 0;
+	assert_int_equal(spw_queue_register(drive_queue, foreign, 2 * 65536), 1);
+	expect_fixed(foreign + 65536, 65536, true);
+	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_int_equal(forgotten, 3);
+}
+
+/* Before Linux 5.13: no empty places. */
+RANGE_CASE(test_a_kernel_without_empty_places)
+{
+	spw_queue_close(drive_queue);
+	buffers_error = -EFAULT;
+	registrations = 0;
+	assert_ok(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT));
+	assert_int_equal(registrations, 2);
+	expect_fixed(drive_memory, 65536, true);
+	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 0);
+	assert_logged("the ring knows no memory");
+	expect_fixed(foreign, 65536, false);
+	assert_ok(spw_queue_unregister(drive_queue, foreign));
+}
+
+RANGE_CASE(test_libaio_registers_nothing)
+{
+	spw_queue_close(drive_queue);
+	assert_ok(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT));
+	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 0);
+	assert_logged("libaio registers no memory");
+	expect_fixed(foreign, 65536, false);
+	assert_ok(spw_queue_unregister(drive_queue, foreign));
+}
+
+RUN_CASES(make_drive, remove_drive)

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_completion.c - spillway completion: scripts by which shells complete its words */
+#include "tools/ui/tool.h"
+
+#include "tools/completion/completion.h"
+
+const struct tool_command *const *tool_completed;
+
+static const struct tool_option no_options[] = {{NULL, TOOL_FLAG, NULL, NULL, NULL}};
+
+static int bash(const struct tool_command *command)
+{
+	(void)command;
+	completion_bash(tool_completed, stdout);
+	return TOOL_DONE;
+}
+
+static int zsh(const struct tool_command *command)
+{
+	(void)command;
+	completion_zsh(tool_completed, stdout);
+	return TOOL_DONE;
+}
+
+static int fish(const struct tool_command *command)
+{
+	(void)command;
+	completion_fish(tool_completed, stdout);
+	return TOOL_DONE;
+}
+
+static const struct tool_command verbs[] = {
+	{
+		.name = "completion bash",
+		.summary = "for bash",
+		.synopsis = "",
+		.description = "Prints a script for bash to read.\n",
+		.examples = "  source <(spillway completion bash)\n"
+			    "  spillway completion bash "
+			    ">~/.local/share/bash-completion/completions/spillway\n",
+		.action = bash,
+		.options = no_options,
+	},
+	{
+		.name = "completion zsh",
+		.summary = "for zsh",
+		.synopsis = "",
+		.description = "Prints a file for a folder that is in zsh's fpath.\n",
+		.examples = "  spillway completion zsh >~/.zfunc/_spillway    # fpath+=~/.zfunc\n",
+		.action = zsh,
+		.options = no_options,
+	},
+	{
+		.name = "completion fish",
+		.summary = "for fish",
+		.synopsis = "",
+		.description = "Prints a script for fish to read.\n",
+		.examples =
+			"  spillway completion fish >~/.config/fish/completions/spillway.fish\n",
+		.action = fish,
+		.options = no_options,
+	},
+	{.name = NULL},
+};
+
+const struct tool_command command_completion = {
+	.name = "completion",
+	.summary = "a script by which a shell completes these words: bash, zsh, fish",
+	.synopsis = "bash|zsh|fish",
+	.description = "The scripts have the commands, their options, and what may follow those.\n"
+		       "make install and the packages put them where the shells look.\n",
+	.examples = "  source <(spillway completion bash)\n",
+	.verbs = verbs,
+};

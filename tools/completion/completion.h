@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/completion/completion.h - scripts by which shells complete the command's words */
+#ifndef SPW_TOOLS_COMPLETION_COMPLETION_H
+#define SPW_TOOLS_COMPLETION_COMPLETION_H
+
+#include <stdio.h>
+
+#include "tools/ui/tool.h"
+
+/* What may follow an option, or stand alone. */
+enum completion_kind {
+	COMPLETION_FLAG, /* nothing follows */
+	COMPLETION_ANY,  /* what nobody can guess */
+	COMPLETION_VALUES,
+	COMPLETION_FILE,
+	COMPLETION_FILES, /* several, separated by commas */
+	COMPLETION_FOLDER,
+	COMPLETION_USER,
+};
+
+enum completion_kind completion_kind(const struct tool_shown *option);
+
+/* @text with a backslash before each of @special, and what ends a quote as the shell has it. */
+void completion_quote(const char *text, const char *special, const char *quote, FILE *out);
+
+/* @commands: ended by NULL */
+void completion_bash(const struct tool_command *const commands[], FILE *out);
+void completion_zsh(const struct tool_command *const commands[], FILE *out);
+void completion_fish(const struct tool_command *const commands[], FILE *out);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* util/log_ring.c - a log that is kept until it is read */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "util/util.h"
+
+/*
+ * Invariants, under the lock:
+ * RING-1  taken <= written <= taken + lines_max: so many are in it, in the order of writing
+ * RING-2  lost is what found no room since a line was taken; the next that is taken says so
+ */
+struct spw_log_ring {
+	pthread_mutex_t lock;
+	_Atomic uint64_t written; /* stored under the lock; read by who only asks, too */
+	_Atomic uint64_t taken;
+	uint32_t lost;
+	unsigned lines_max;
+	struct spw_log_line lines[];
+};
+
+int spw_log_ring_open(unsigned lines_max, struct spw_log_ring **ring)
+{
+	struct spw_log_ring *made;
+
+	*ring = NULL;
+	if (lines_max == 0)
+		return spw_error(-EINVAL, "a log of 0 lines keeps none");
+	made = calloc(1, sizeof(*made) + lines_max * sizeof(made->lines[0]));
+	if (!made)
+		return spw_error(-ENOMEM, "no memory for a log of %u lines", lines_max);
+	SPW_ASSERT(pthread_mutex_init(&made->lock, NULL) == 0);
+	made->lines_max = lines_max;
+	*ring = made;
+	return 0;
+}
+
+void spw_log_ring_close(struct spw_log_ring *ring)
+{
+	if (!ring)
+		return;
+	SPW_ASSERT(pthread_mutex_destroy(&ring->lock) == 0);
+	free(ring);
+}
+
+void spw_log_ring_write(void *context, enum spw_log_level level, const char *message)
+{
+	struct spw_log_ring *ring = context;
+	uint64_t written;
+
+	SPW_ASSERT(pthread_mutex_lock(&ring->lock) == 0);
+	written = ring->written;
+	if (written - ring->taken == ring->lines_max) {
+		ring->lost++;
+	} else {
+		struct spw_log_line *line = &ring->lines[written % ring->lines_max];
+
+		line->level = level;
+		(void)snprintf(line->text, sizeof(line->text), "%s", message);
+		ring->written = written + 1;
+	}
+	SPW_ASSERT(pthread_mutex_unlock(&ring->lock) == 0);
+}
+
+int spw_log_ring_read(struct spw_log_ring *ring, struct spw_log_line *line)
+{
+	uint64_t taken;
+	int found;
+
+	if (ring->written == ring->taken || !line)
+		return ring->written != ring->taken;
+	SPW_ASSERT(pthread_mutex_lock(&ring->lock) == 0);
+	taken = ring->taken;
+	found = ring->written != taken;
+	if (found) {
+		*line = ring->lines[taken % ring->lines_max];
+		line->lost = ring->lost;
+		ring->lost = 0;
+		ring->taken = taken + 1;
+	}
+	SPW_ASSERT(pthread_mutex_unlock(&ring->lock) == 0);
+	return found;
+}
