@@ -161,7 +161,7 @@ struct spw_request {
 	const struct iovec *vector;
 	/* all of that memory, where it is one run; what else a request is given to work on */
 	struct iovec run;
-	/* locate: pieces; retire: an errno, positive; flush: whether drives that fail are retired */
+	/* locate: pieces; retire: a positive errno; flush: whether drives that fail are retired */
 	uint64_t len_bytes;
 	/* in the object; revive, retire: the drive's index; flush: a mask of drives */
 	uint64_t offset_bytes;

@@ -2,9 +2,9 @@
 /*
  * store/scrub.c - read all that is committed, every copy of it, and mend what is bad
  *
- * A bad copy is written again where it lies, with the bytes of the good one: cut off anywhere, it is
- * a bad copy still, and the good one is not touched. So nothing that is committed changes, and no
- * commit is needed.
+ * A bad copy is written again where it lies, with the bytes of the good one: cut off anywhere, it
+ * is a bad copy still, and the good one is not touched. So nothing that is committed changes, and
+ * no commit is needed.
  *
  *   SCRUB-1  What is written to a copy has the checksum that the commit says.
  */

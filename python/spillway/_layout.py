@@ -198,5 +198,5 @@ def check_room(store: Store, needed_bytes: int, copies: int) -> None:
         what = "in two copies, " if copies == 2 else ""
         raise SpillwayError(
             errno.ENOSPC, f"the store is too small by {missing} bytes: the optimizer's records "
-            f"take {needed_bytes} bytes, {what}as all but gradients are there twice: a commit stays "
-            "until the next is durable. Give it more drives")
+            f"take {needed_bytes} bytes, {what}as all but gradients are there twice: a commit "
+            "stays until the next is durable. Give it more drives")

@@ -226,7 +226,7 @@ CASE(test_every_impossible_field_is_refused)
 
 /* ---- With two copies ---- */
 
-/* What docs/FORMAT.md says of the other example: a mirrored commit, of which one run has one copy. */
+/* The other example of docs/FORMAT.md: a mirrored commit whose manifest has one copy. */
 static const struct line golden_mirror[] = {
 	{0x000, "53 50 57 43 4f 4d 49 54 02 00 00 00 02 00 00 00"},
 	{0x010, "10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f"},

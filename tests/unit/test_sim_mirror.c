@@ -334,7 +334,7 @@ CASE_WITH(test_parts_are_read_from_the_other_copy, NULL, tear_down)
 	free(bytes);
 }
 
-/* A write that fails goes to the third drive; without one there is one copy, and no more is held. */
+/* A write that fails goes to the third drive; without one there is one copy and no more space. */
 CASE_WITH(test_failed_writes, NULL, tear_down)
 {
 	for (unsigned count = 2; count <= 3; count++)
@@ -432,7 +432,7 @@ CASE_WITH(test_any_drive_may_be_missing, NULL, tear_down)
 			assert_true(info.runs_single > 0);
 			overwrite_all_that_is_free();
 			assert_int_equal(verify(), 1);
-			/* It goes on, and is found; what was missing comes back, and is not believed. */
+			/* It goes on, and is found; what comes back is not believed. */
 			assert_ok(commit_step(2));
 			overwrite_all_that_is_free();
 			close_store();
@@ -635,7 +635,7 @@ static bool cut_at(unsigned count, uint64_t point, uint32_t unit, unsigned outco
 	with_all = verify();
 	close_store();
 	assert_in_range(with_all, rc ? 2 : 3, 3);
-	/* One is missing from now on; it may have the new step alone, cut off, and comes back later. */
+	/* One is missing now; it may have the new step alone, cut off, and comes back. */
 	lost = (unsigned)(point % count);
 	assert_ok(open_mask(all() & ~(1u << lost)));
 	step = verify();
@@ -819,7 +819,7 @@ CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
 	assert_int_equal(found.runs_single, found.runs);
 }
 
-/* Power is cut at each event of a repair: the good copy is good, and the next scrub mends the rest. */
+/* Power is cut at each event of a repair: the good copy stays, the next scrub mends the rest. */
 CASE_WITH(test_cut_in_scrub, NULL, tear_down)
 {
 	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {
