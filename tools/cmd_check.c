@@ -64,6 +64,20 @@ static int report_faults(const struct tool_command *command, int result,
 	return code;
 }
 
+/* What is committed may be whole without the drives that are missing. */
+static void name_commits(const struct spw_store_info *info)
+{
+	for (uint32_t i = 0; i < info->partitions; i++) {
+		struct spw_commit_info commit = {.size = sizeof(commit)};
+
+		if (spw_committed(devices.paths, devices.count, i, &commit, sizeof(commit)) == 0)
+			(void)fprintf(stderr,
+				      "partition %u holds commit %llu, which may be whole without "
+				      "that, if it has a mirror: spillway check --scrub tells\n",
+				      i, (unsigned long long)commit.number);
+	}
+}
+
 static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives)
 {
 	(void)printf("store %s: usable, %u drive%s\n", info->store_uuid, info->drives,
@@ -93,6 +107,8 @@ static int check(const struct tool_command *command)
 		code = print_json(&info, drives);
 	else
 		print_text(&info, drives);
+	if (result < 0 && !scrub && !json)
+		name_commits(&info);
 	free(drives);
 	return code;
 }

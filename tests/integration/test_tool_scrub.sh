@@ -67,6 +67,8 @@ for drive in "$one" "$two"; do
     unchanged "$one" unchanged "$two" expect_exit 0 "$SPILLWAY" state list "$drive"
     expect_output "3 records"
     expect_no_output "lost"
+    expect_exit 1 "$SPILLWAY" check "$drive"
+    expect_output "is missing" "partition 0 holds commit 7, which may be whole without that"
     expect_exit 0 "$SPILLWAY" check --scrub "$drive" "$TEST_TMP/nowhere"
     expect_output "chunks have one copy alone"
     expect_exit 0 "$SPILLWAY" state export "$drive" --to "$TEST_TMP/out.$(basename "$drive")"
