@@ -40,7 +40,7 @@ test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
 
 layers   := util alloc layout engine drives store state plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
-tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c tools/completion/*.c tools/grant/*.c)
+tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c tools/completion/*.c tools/grant/*.c tools/metrics/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)
@@ -197,6 +197,10 @@ test-sanitized:
 .PHONY: check
 check: ## style, static analysis, one-way includes, files without circles, function length
 	@scripts/deps.sh build check && $(MAKE) --no-print-directory all && SPW_BUILD='$(BUILD)' CHECK_CFLAGS='$(filter-out -MMD -MP,$(cflags))' scripts/check.sh
+
+.PHONY: abi
+abi: ## the library's binary interface against that of the last tag; TAG= for another
+	@scripts/deps.sh build abi && scripts/abi.sh $(BUILD) $(TAG)
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser and the cache's calls; SECONDS= for each target (60), TARGET= for one, FUZZ_SANITIZE= faster, without

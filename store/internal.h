@@ -224,6 +224,8 @@ struct way {
 	struct rate rate;
 	struct spw_histogram latency; /* since it was last published */
 	_Atomic uint64_t bytes, transfers, errors, latency_ns_p50, latency_ns_p99;
+	/* what was published, all of it */
+	_Atomic uint64_t latency_counts[SPW_LATENCY_COUNTS], latency_ns_sum;
 };
 
 _Static_assert(SPW_READ == 0 && SPW_WRITE == 1, "ways by enum spw_op");
@@ -335,6 +337,8 @@ struct spw_store {
 	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
+	/* spw_step_stats, without its size, as was last told: written by any thread */
+	_Atomic uint64_t told[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
 
 /* Counters have one writer, the worker; others read them at any time. */
@@ -422,6 +426,8 @@ void spw_transfer_ended(struct transfer *transfer);
  */
 int spw_transfer_hand_over(struct spw_store *store);
 void spw_latency_refresh(struct store_drive *drive);
+/* store/stats.c: what spw_store_tell() was given last; all 0: nothing */
+void spw_store_told(const struct spw_store *store, struct spw_step_stats *steps);
 bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);

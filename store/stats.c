@@ -77,6 +77,36 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 	memcpy(stats, &all, all.size);
 }
 
+static struct spw_latencies latencies_of(const struct way *way)
+{
+	struct spw_latencies latencies = {.sum_ns = now(&way->latency_ns_sum)};
+
+	for (unsigned i = 0; i < SPW_LATENCY_COUNTS; i++)
+		latencies.counts[i] = now(&way->latency_counts[i]);
+	return latencies;
+}
+
+void spw_store_tell(struct spw_store *store, const struct spw_step_stats *steps)
+{
+	uint64_t words[SPW_ARRAY_LEN(store->told)] = {0};
+
+	if (steps->size > sizeof(steps->size))
+		memcpy(words, (const char *)steps + sizeof(steps->size),
+		       SPW_MIN(steps->size - sizeof(steps->size), sizeof(words)));
+	for (size_t i = 0; i < SPW_ARRAY_LEN(words); i++)
+		atomic_store_explicit(&store->told[i], words[i], memory_order_relaxed);
+}
+
+void spw_store_told(const struct spw_store *store, struct spw_step_stats *steps)
+{
+	uint64_t words[SPW_ARRAY_LEN(store->told)];
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(words); i++)
+		words[i] = now(&store->told[i]);
+	steps->size = sizeof(*steps);
+	memcpy((char *)steps + sizeof(steps->size), words, sizeof(words));
+}
+
 int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_drive_stats *stats,
 			  size_t size)
 {
@@ -112,6 +142,8 @@ int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_dr
 	all.depth = store->opts.queue_depth;
 	all.write_bytes_per_second = now(&writes->rate.bytes_per_second);
 	all.read_bytes_per_second = now(&reads->rate.bytes_per_second);
+	all.read_latencies = latencies_of(reads);
+	all.write_latencies = latencies_of(writes);
 	memcpy(stats, &all, all.size);
 	return 0;
 }

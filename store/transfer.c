@@ -206,6 +206,21 @@ void spw_transfer_ended(struct transfer *transfer)
 	count_add(&way->bytes, bytes);
 }
 
+static void sum_latencies(struct way *way)
+{
+	const struct spw_histogram *latency = &way->latency;
+
+	for (unsigned i = 0; i < SPW_HISTOGRAM_BUCKETS; i++) {
+		uint64_t value = spw_histogram_bucket_value(i) >> SPW_LATENCY_FIRST_LOG;
+		unsigned range = value == 0 ? 0 : 64u - (unsigned)__builtin_clzll(value);
+
+		if (latency->buckets[i] > 0)
+			count_add(&way->latency_counts[SPW_MIN(range, SPW_LATENCY_COUNTS - 1)],
+				  latency->buckets[i]);
+	}
+	count_add(&way->latency_ns_sum, latency->summary.sum);
+}
+
 void spw_latency_refresh(struct store_drive *drive)
 {
 	for (enum spw_op op = SPW_READ; op <= SPW_WRITE; op++) {
@@ -217,6 +232,9 @@ void spw_latency_refresh(struct store_drive *drive)
 		atomic_store_explicit(&way->latency_ns_p99,
 				      spw_histogram_percentile(&way->latency, 99),
 				      memory_order_relaxed);
+		if (way->latency.summary.count == 0)
+			continue;
+		sum_latencies(way);
 		memset(&way->latency, 0, sizeof(way->latency));
 	}
 }

@@ -254,6 +254,11 @@ struct spw_cache {
 	struct spw_notices notices; /* of enum control_notice and enum notice */
 };
 
+/* ---- tell.c ---- */
+
+/* The store publishes how the cache is doing. */
+void spw_cache_tell(struct spw_cache *cache);
+
 /* ---- lock.c ---- */
 
 void spw_cache_lock_open(struct spw_cache *cache);

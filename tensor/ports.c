@@ -42,6 +42,7 @@ const struct spw_cache_ports spw_cache_ports_real = {
 	.chunk_bytes = spw_store_chunk_bytes,
 	.stats = spw_store_stats,
 	.left = left_of,
+	.tell = spw_store_tell,
 	.put = spw_store_put,
 	.get = spw_store_get,
 	.holds = spw_store_holds,

@@ -9,12 +9,11 @@
 
 #include <spillway/status.h>
 
+#include "tools/metrics/openmetrics.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
-#define PARTITIONS_MAX 64
-
-static bool once, json;
+static bool once, json, openmetrics;
 static uint32_t interval_s = 1;
 static struct tool_number endurance = {0, 1e-6, 1e9};
 
@@ -25,37 +24,10 @@ static const struct tool_option options[] = {
 	 "terabytes that one drive may be written, by its maker (default: by what its health page "
 	 "says is written and used)"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON, a document per interval"},
+	{"openmetrics", TOOL_FLAG, &openmetrics, NULL,
+	 "print all counters once, in the text format of OpenMetrics, and end"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
-
-/* Every partition that is open, as it is at one moment. */
-struct snapshot {
-	uint64_t time_ns;
-	unsigned count;
-	struct spw_status *partitions;
-};
-
-static int take_snapshot(struct snapshot *snapshot)
-{
-	struct spw_status_name names[PARTITIONS_MAX];
-	int found = spw_status_list(names, PARTITIONS_MAX);
-
-	snapshot->count = 0;
-	snapshot->time_ns = spw_clock_ns();
-	if (found > PARTITIONS_MAX)
-		(void)fprintf(stderr,
-			      "spillway top: %d partitions are open, the first %d are shown\n",
-			      found, PARTITIONS_MAX);
-	for (int i = 0; i < found && i < PARTITIONS_MAX; i++) {
-		struct spw_status *status = &snapshot->partitions[snapshot->count];
-
-		/* It may have been closed since it was listed. */
-		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
-				    sizeof(*status)) == 0)
-			snapshot->count++;
-	}
-	return found < 0 ? found : 0;
-}
 
 /* Counters grow while a store is open: lower ones mean that it was opened anew. */
 static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
@@ -72,7 +44,8 @@ static bool is_opened_since(const struct spw_status *before, const struct spw_st
 }
 
 /* The same partition in the snapshot before, or NULL: opened since. */
-static const struct spw_status *find(const struct snapshot *before, const struct spw_status *now)
+static const struct spw_status *find(const struct tool_snapshot *before,
+				     const struct spw_status *now)
 {
 	for (unsigned i = 0; i < before->count; i++) {
 		const struct spw_status *status = &before->partitions[i];
@@ -182,7 +155,7 @@ static void print_partition(const struct spw_status *before, const struct spw_st
 	print_wear(now);
 }
 
-static int print_all(const struct snapshot *before, const struct snapshot *now)
+static int print_all(const struct tool_snapshot *before, const struct tool_snapshot *now)
 {
 	double seconds = (double)(now->time_ns - before->time_ns) / 1e9;
 
@@ -250,7 +223,7 @@ static json_t *json_partition(const struct spw_status *before, const struct spw_
 			 "requests", (int)now->store.requests, "drives", drives);
 }
 
-static int print_json(const struct snapshot *before, const struct snapshot *now)
+static int print_json(const struct tool_snapshot *before, const struct tool_snapshot *now)
 {
 	double seconds = (double)(now->time_ns - before->time_ns) / 1e9;
 	json_t *partitions = json_array();
@@ -306,16 +279,17 @@ static bool wait_until(uint64_t ns)
 	return !tool_stopped();
 }
 
-static int look(const struct tool_command *command, struct snapshot snapshots[2])
+static int look(const struct tool_command *command, struct tool_snapshot snapshots[2])
 {
-	int code = TOOL_DONE, rc = take_snapshot(&snapshots[0]);
+	int code = TOOL_DONE, rc = tool_snapshot_take(&snapshots[0]);
 
 	for (unsigned turn = 1; rc == 0 && code == TOOL_DONE; turn++) {
-		struct snapshot *before = &snapshots[(turn - 1) % 2], *now = &snapshots[turn % 2];
+		struct tool_snapshot *before = &snapshots[(turn - 1) % 2],
+				     *now = &snapshots[turn % 2];
 
 		if (!wait_until(before->time_ns + interval_s * UINT64_C(1000000000)))
 			return TOOL_DONE;
-		rc = take_snapshot(now);
+		rc = tool_snapshot_take(now);
 		if (rc == 0)
 			code = json ? print_json(before, now) : print_all(before, now);
 		if (once)
@@ -324,15 +298,30 @@ static int look(const struct tool_command *command, struct snapshot snapshots[2]
 	return rc < 0 ? tool_fail(command, rc, json) : code;
 }
 
+/* Counters since the stores were opened: there is no interval to look at. */
+static int print_metrics(const struct tool_command *command, struct tool_snapshot *snapshot)
+{
+	int rc = tool_snapshot_take(snapshot);
+
+	if (rc)
+		return tool_fail(command, rc, false);
+	openmetrics_write(snapshot, endurance.value * 1e12, stdout);
+	return fflush(stdout) == 0 ? TOOL_DONE : TOOL_FAILED;
+}
+
 static int top(const struct tool_command *command)
 {
-	static struct spw_status partitions[2][PARTITIONS_MAX];
-	struct snapshot snapshots[2] = {{.partitions = partitions[0]},
-					{.partitions = partitions[1]}};
+	static struct spw_status partitions[2][TOOL_PARTITIONS_MAX];
+	struct tool_snapshot snapshots[2] = {{.partitions = partitions[0]},
+					     {.partitions = partitions[1]}};
 	int code;
 
 	if (interval_s == 0)
 		return tool_usage_error(command, "--interval must be at least 1");
+	if (openmetrics && json)
+		return tool_usage_error(command, "--openmetrics and --json are two formats");
+	if (openmetrics)
+		return print_metrics(command, &snapshots[0]);
 	tool_stop_catch();
 	keys_begin();
 	code = look(command, snapshots);
@@ -344,7 +333,7 @@ static int top(const struct tool_command *command)
 const struct tool_command command_top = {
 	.name = "top",
 	.summary = "watch the stores that are open on this machine, drive by drive",
-	.synopsis = "[--once] [--interval SECONDS] [--endurance N] [--json]",
+	.synopsis = "[--once] [--interval SECONDS] [--endurance N] [--json | --openmetrics]",
 	.description = "Shows for every open partition which process has it, and for each drive\n"
 		       "what it moves, how deep its queue is, its latencies, its share of the\n"
 		       "traffic, how full it is, its errors, and whether it is retired; and its\n"
@@ -355,7 +344,8 @@ const struct tool_command command_top = {
 		       "Ctrl-C.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --endurance 600\n"
-		    "  spillway top --once --json\n",
+		    "  spillway top --once --json\n"
+		    "  spillway top --openmetrics >/var/lib/node_exporter/spillway.prom\n",
 	.action = top,
 	.options = options,
 };

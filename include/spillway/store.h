@@ -452,6 +452,15 @@ struct spw_store_stats {
 	uint64_t transfers_registered;  /* that used such memory */
 };
 
+/* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */
+#define SPW_LATENCY_COUNTS    17u
+#define SPW_LATENCY_FIRST_LOG 14u
+
+struct spw_latencies {
+	uint64_t counts[SPW_LATENCY_COUNTS]; /* each of its own range only */
+	uint64_t sum_ns;
+};
+
 struct spw_drive_stats {
 	size_t size;
 	char path[256];
@@ -468,6 +477,24 @@ struct spw_drive_stats {
 	/* of write_errors: the file system or the thin volume under it was full */
 	uint64_t writes_no_space;
 	bool full; /* retired for that: tried again every second */
+	/* since open, but for those of the last half second */
+	struct spw_latencies read_latencies, write_latencies;
+};
+
+/* What a cache above the store says of its steps: as in spw_cache_stats. */
+struct spw_step_stats {
+	size_t size;
+	uint64_t steps, waits, stall_ns; /* takes that waited, and for how long */
+	uint64_t bytes_offered, bytes_spilled, bytes_read, bytes_forwarded;
+	uint64_t bytes_kept, bytes_kept_wear; /* for any reason; for the cap on wear */
+	uint64_t activation_bytes;
+	/* the last step that ended */
+	uint64_t step_compute_ns, step_stall_ns, step_peak_bytes;
+	/* the plan in force; 0: there is none */
+	uint64_t plan_tensors, plan_tensors_spilled, plan_peak_bytes, plan_keep_all_bytes,
+		plan_bytes_written, plan_stall_ns;
+	uint64_t plans, steps_planned, plans_limited;
+	uint64_t wear_bytes_per_day; /* the cap; 0: none */
 };
 
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */
@@ -475,6 +502,12 @@ SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats 
 				size_t size);
 SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
 				     struct spw_drive_stats *stats, size_t size);
+
+/*
+ * For others to see (spw_status_read()), with the next refresh of the status page. A cache does so
+ * with each step; of several, the last one is seen.
+ */
+SPW_EXPORT void spw_store_tell(struct spw_store *store, const struct spw_step_stats *steps);
 
 /* The backend and its features, in words. */
 SPW_EXPORT const char *spw_store_description(const struct spw_store *store);

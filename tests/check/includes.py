@@ -31,7 +31,7 @@ RULES = {
     "trace": ("util/", "spillway/trace.h", *ERROR),
     "tensor/control": ("util/", "plan/", "spillway/plan.h", "spillway/cache.h", *ERROR),
     "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", "spillway/wear.h", *ERROR),
-    "tools": ("util/", "tools/ui/", "tools/bench/", "tools/completion/", "tools/grant/", "tools/plan/",
+    "tools": ("util/", "tools/ui/", "tools/bench/", "tools/completion/", "tools/grant/", "tools/metrics/", "tools/plan/",
               "tools/replay/", *PUBLIC),
     "tools/ui": ("util/", *PUBLIC),
     "tools/bench": ("util/", "tools/ui/", *PUBLIC),
@@ -39,6 +39,7 @@ RULES = {
     "tools/grant": ("util/", *ERROR),
     "tools/replay": ("util/", "tensor/ports.h", "tools/ui/", *PUBLIC),
     "tools/plan": ("util/", "tools/ui/", "tools/replay/", *PUBLIC),
+    "tools/metrics": ("util/", "tools/ui/", *PUBLIC),
     "tools/fio_engine": ("util/", *PUBLIC),
     "malloc": (),
 }

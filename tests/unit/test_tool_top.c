@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_top.c - spillway top: interrupts, and rates of a reopened store */
 /* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
-/* link: tools/ui/wear_output */
+/* link: tools/ui/wear_output tools/ui/snapshot tools/metrics/openmetrics */
 
 #include "tests/case.h"
 
@@ -65,7 +65,7 @@ CASE(an_interrupt_while_it_looks_is_not_lost)
 CASE(a_store_opened_again_begins_anew)
 {
 	static struct spw_status before, now;
-	struct snapshot snapshot = {.count = 1, .partitions = &before};
+	struct tool_snapshot snapshot = {.count = 1, .partitions = &before};
 
 	before = (struct spw_status){.pid = 7, .store_uuid = "u", .drives = 2};
 	before.drive[1].bytes_written = 1000;

@@ -11,14 +11,15 @@ struct where {
 	FILE *out;
 };
 
+/* The command is the first word: a verb may have the name of another command. */
 static void begin(const struct where *where)
 {
-	(void)fputs("complete -c spillway -n '__fish_seen_subcommand_from ", where->out);
+	(void)fprintf(where->out, "complete -c spillway -n 'contains -- %s (commandline -opc)[2]",
+		      where->above ? where->above : where->command->name);
 	if (where->above)
-		(void)fprintf(where->out, "%s; and __fish_seen_subcommand_from %s'", where->above,
+		(void)fprintf(where->out, "; and __fish_seen_subcommand_from %s",
 			      tool_verb_name(where->command));
-	else
-		(void)fprintf(where->out, "%s'", where->command->name);
+	(void)fputc('\'', where->out);
 }
 
 static void add_text(const char *flag, const char *text, FILE *out)

@@ -518,10 +518,16 @@ static int left(struct spw_store *store, double rated, double *bytes)
 	return *bytes > 0 ? 0 : spw_error(-ENODATA, "how long drive 1 lasts is not known");
 }
 
+static void tell(struct spw_store *store, const struct spw_step_stats *steps)
+{
+	(void)store, (void)steps;
+}
+
 const struct spw_cache_ports simstore_ports = {
 	.chunk_bytes = chunk_bytes,
 	.stats = stats,
 	.left = left,
+	.tell = tell,
 	.put = put,
 	.get = get,
 	.holds = holds,

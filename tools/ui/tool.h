@@ -63,7 +63,7 @@ struct tool_command {
 
 extern const struct tool_command command_probe, command_format, command_info, command_check,
 	command_wipe, command_bind, command_unbind, command_bench, command_tune, command_top,
-	command_revive, command_state, command_plan, command_replay, command_run,
+	command_export, command_revive, command_state, command_plan, command_replay, command_run,
 	command_completion, command_grant, command_revoke;
 
 /* What completion completes, ended by NULL; set before a command runs. */
@@ -116,6 +116,10 @@ void tool_print_option(const char *name, const char *argument, const char *help,
 
 /* Was an option given that is none of @names (NULL-ended)? Of the command line parsed last. */
 bool tool_gave_other_than(const struct tool_command *command, const char *const names[]);
+
+/* A size or rate of bytes, below @least, that nobody can mean: as of a number without its unit. */
+int tool_too_small(const struct tool_command *command, const char *name, uint64_t value,
+		   const char *per, uint64_t least);
 
 /* "1GB,2GB". Return: how many; 0: not 1 to @most sizes above 0 and up to 1 PiB. */
 unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most);
@@ -202,6 +206,18 @@ void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE
 void tool_print_nvme(const char *const paths[], unsigned count, FILE *out);
 /* With identity and abilities: null if not NVMe, {"error": ...} if it cannot be asked. */
 json_t *tool_json_nvme(const char *path);
+
+/* Every partition that is open, and that this user may look at, as it is at one moment. */
+#define TOOL_PARTITIONS_MAX 64
+
+struct tool_snapshot {
+	uint64_t time_ns;
+	unsigned count;
+	struct spw_status *partitions; /* TOOL_PARTITIONS_MAX of them */
+};
+
+/* Return: 0; -errno, in words. */
+int tool_snapshot_take(struct tool_snapshot *snapshot);
 
 /* "1.2 TB/day"; "3.4 years" */
 #define TOOL_PER_DAY(bytes_per_day) tool_per_day((char[64]){0}, 64, bytes_per_day)

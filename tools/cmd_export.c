@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_export.c - spillway export: the open stores' counters over HTTP, for Prometheus */
+#include "tools/ui/tool.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "tools/metrics/openmetrics.h"
+#include "tools/metrics/serve.h"
+#include "tools/ui/stop.h"
+#include "util/util.h"
+
+static const char *address = "127.0.0.1:9755";
+static struct tool_number endurance = {0, 1e-6, 1e9};
+
+static const struct tool_option options[] = {
+	{"listen", TOOL_TEXT, &address, "ADDRESS:PORT",
+	 "where, in numbers (127.0.0.1:9755); port 0: one that is free"},
+	{"endurance", TOOL_NUMBER, &endurance, "N",
+	 "terabytes that one drive may be written, by its maker (default: by its health page)"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+static char *make(size_t *len)
+{
+	static struct spw_status partitions[TOOL_PARTITIONS_MAX];
+	struct tool_snapshot snapshot = {.partitions = partitions};
+	char *text = NULL;
+	FILE *out;
+
+	if (tool_snapshot_take(&snapshot) < 0)
+		return NULL;
+	out = open_memstream(&text, len);
+	if (!out)
+		return NULL;
+	openmetrics_write(&snapshot, endurance.value * 1e12, out);
+	if (fclose(out) == 0)
+		return text;
+	free(text);
+	return NULL;
+}
+
+static bool is_loopback(const struct sockaddr_storage *bound)
+{
+	const struct sockaddr_in *four = (const struct sockaddr_in *)bound;
+	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)bound;
+
+	return bound->ss_family == AF_INET ? ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+					   : IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+}
+
+/* Where it listens, and who that lets in. */
+static void announce(int fd)
+{
+	struct sockaddr_storage bound = {0};
+	socklen_t len = sizeof(bound);
+	unsigned port;
+
+	(void)getsockname(fd, (struct sockaddr *)&bound, &len);
+	port = ntohs(bound.ss_family == AF_INET ? ((const struct sockaddr_in *)&bound)->sin_port
+						: ((const struct sockaddr_in6 *)&bound)->sin6_port);
+	(void)fprintf(stderr, "spillway export: http://%.*s:%u/metrics\n",
+		      (int)(strrchr(address, ':') - address), address, port);
+	if (!is_loopback(&bound))
+		(void)fprintf(stderr, "spillway export: whoever reaches that address sees names of "
+				      "drives and processes: there is no password\n");
+}
+
+static int export(const struct tool_command *command)
+{
+	static const struct serve_document document = {
+		.path = "/metrics", .type = OPENMETRICS_TYPE, .make = make};
+	int fd = serve_listen(address), rc;
+
+	if (fd < 0)
+		return tool_fail(command, fd, false);
+	tool_stop_catch();
+	announce(fd);
+	rc = serve_until_stopped(fd, &document);
+	tool_stop_release();
+	return rc ? tool_fail(command, rc, false) : TOOL_DONE;
+}
+
+const struct tool_command command_export = {
+	.name = "export",
+	.summary = "serve the open stores' counters over HTTP, for Prometheus",
+	.synopsis = "[--listen ADDRESS:PORT] [--endurance N]",
+	.description =
+		"Answers GET /metrics with what 'spillway top --openmetrics' prints: per\n"
+		"drive bytes, latencies, errors and wear, per store space and requests, and\n"
+		"of a tensor cache its steps, stalls and plan. Sees the stores that top\n"
+		"sees: yours, or all as root. Listens on this machine alone unless told\n"
+		"otherwise. Up to 16 connections are served at a time. Ends with Ctrl-C.\n",
+	.examples = "  spillway export\n"
+		    "  spillway export --listen 127.0.0.1:9100 --endurance 600\n",
+	.action = export,
+	.options = options,
+};

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/metrics/openmetrics.c - one family after the other: its head, then a sample of every drive,
+ * store or cache that has it
+ */
+#include "tools/metrics/openmetrics.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "util/util.h"
+
+enum type {
+	GAUGE,
+	COUNTER,
+};
+
+/* A number in a struct of counters. */
+struct family {
+	const char *name, *unit, *help; /* a name ends with its unit, if it has one */
+	enum type type;
+	bool narrow; /* uint32_t */
+	bool nanoseconds;
+	size_t offset;
+};
+
+#define DRIVE(member) .offset = offsetof(struct spw_drive_stats, member)
+#define STORE(member) .offset = offsetof(struct spw_store_stats, member)
+#define CACHE(member) .offset = offsetof(struct spw_step_stats, member)
+
+static const struct family of_drives[] = {
+	{"drive_written_bytes", "bytes", "Written to the drive.", COUNTER, DRIVE(bytes_written)},
+	{"drive_read_bytes", "bytes", "Read from the drive.", COUNTER, DRIVE(bytes_read)},
+	{"drive_writes", NULL, "Writes that have ended.", COUNTER, DRIVE(writes)},
+	{"drive_reads", NULL, "Reads that have ended.", COUNTER, DRIVE(reads)},
+	{"drive_write_errors", NULL, "Writes that failed.", COUNTER, DRIVE(write_errors)},
+	{"drive_read_errors", NULL, "Reads that failed.", COUNTER, DRIVE(read_errors)},
+	{"drive_checksum_errors", NULL, "Reads that gave other bytes than were written.", COUNTER,
+	 DRIVE(checksum_errors)},
+	{"drive_timeouts", NULL, "Transfers that missed their deadline.", COUNTER, DRIVE(timeouts)},
+	{"drive_writes_no_space", NULL, "Writes below which there was no space.", COUNTER,
+	 DRIVE(writes_no_space)},
+	{"drive_capacity_bytes", "bytes", "Of the partition on the drive.", GAUGE,
+	 DRIVE(capacity_bytes)},
+	{"drive_used_bytes", "bytes", "Of the partition on the drive, in use.", GAUGE,
+	 DRIVE(used_bytes)},
+	{"drive_in_flight", NULL, "Transfers that the drive has.", GAUGE, .narrow = true,
+	 DRIVE(in_flight)},
+	{"drive_depth", NULL, "Transfers that the drive gets at most.", GAUGE, .narrow = true,
+	 DRIVE(depth)},
+};
+
+static const struct family of_stores[] = {
+	{"store_capacity_bytes", "bytes", "Of the partition on all drives.", GAUGE,
+	 STORE(capacity_bytes)},
+	{"store_used_bytes", "bytes", "In use.", GAUGE, STORE(used_bytes)},
+	{"store_objects", NULL, "Objects that exist.", GAUGE, .narrow = true, STORE(objects)},
+	{"store_requests", NULL, "Requests under way.", GAUGE, .narrow = true, STORE(requests)},
+	{"store_drives_retired", NULL, "Drives that get nothing new.", GAUGE, .narrow = true,
+	 STORE(drives_retired)},
+	{"store_puts", NULL, "Objects that were stored.", COUNTER, STORE(puts)},
+	{"store_gets", NULL, "Reads of objects.", COUNTER, STORE(gets)},
+	{"store_put_bytes", "bytes", "Of objects that were stored.", COUNTER, STORE(bytes_put)},
+	{"store_got_bytes", "bytes", "Of objects that were read.", COUNTER, STORE(bytes_got)},
+	{"store_copied_bytes", "bytes", "Copied as drives could not take the caller's memory.",
+	 COUNTER, STORE(bytes_copied)},
+	{"store_cancelled", NULL, "Requests that were cancelled.", COUNTER, STORE(cancelled)},
+};
+
+static const struct family of_caches[] = {
+	{"cache_steps", NULL, "Training steps.", COUNTER, CACHE(steps)},
+	{"cache_waits", NULL, "Uses of tensors that waited for drives.", COUNTER, CACHE(waits)},
+	{"cache_stall_seconds", "seconds", "That they waited.", COUNTER, .nanoseconds = true,
+	 CACHE(stall_ns)},
+	{"cache_offered_bytes", "bytes", "Of tensors that were saved.", COUNTER,
+	 CACHE(bytes_offered)},
+	{"cache_spilled_bytes", "bytes", "Of tensors that were written.", COUNTER,
+	 CACHE(bytes_spilled)},
+	{"cache_read_bytes", "bytes", "Of tensors that were read back.", COUNTER,
+	 CACHE(bytes_read)},
+	{"cache_forwarded_bytes", "bytes", "Of tensors handed back before they were written.",
+	 COUNTER, CACHE(bytes_forwarded)},
+	{"cache_kept_bytes", "bytes", "Of tensors that stayed in memory, for any reason.", COUNTER,
+	 CACHE(bytes_kept)},
+	{"cache_kept_wear_bytes", "bytes",
+	 "Of tensors that stayed in memory as the cap on wear was used up.", COUNTER,
+	 CACHE(bytes_kept_wear)},
+	{"cache_activation_bytes", "bytes", "Of tensors in memory, as the last step began.", GAUGE,
+	 CACHE(activation_bytes)},
+	{"cache_step_compute_seconds", "seconds", "The last step, less what it waited.", GAUGE,
+	 .nanoseconds = true, CACHE(step_compute_ns)},
+	{"cache_step_stall_seconds", "seconds", "That the last step waited for drives.", GAUGE,
+	 .nanoseconds = true, CACHE(step_stall_ns)},
+	{"cache_step_peak_bytes", "bytes", "Most of tensors in memory in the last step.", GAUGE,
+	 CACHE(step_peak_bytes)},
+	{"cache_plans", NULL, "Plans that were made.", COUNTER, CACHE(plans)},
+	{"cache_plans_limited", NULL, "Plans that spill less because of the cap on wear.", COUNTER,
+	 CACHE(plans_limited)},
+	{"cache_steps_planned", NULL, "Steps that went by a plan.", COUNTER, CACHE(steps_planned)},
+	{"cache_plan_tensors", NULL, "Tensors of the plan in force; 0: there is none.", GAUGE,
+	 CACHE(plan_tensors)},
+	{"cache_plan_tensors_spilled", NULL, "Tensors that it spills.", GAUGE,
+	 CACHE(plan_tensors_spilled)},
+	{"cache_plan_peak_bytes", "bytes", "Most in memory by the plan.", GAUGE,
+	 CACHE(plan_peak_bytes)},
+	{"cache_plan_keep_all_bytes", "bytes", "Most in memory if nothing were spilled.", GAUGE,
+	 CACHE(plan_keep_all_bytes)},
+	{"cache_plan_written_bytes", "bytes", "Written in a step by the plan.", GAUGE,
+	 CACHE(plan_bytes_written)},
+	{"cache_plan_stall_seconds", "seconds", "Waited in a step by the plan.", GAUGE,
+	 .nanoseconds = true, CACHE(plan_stall_ns)},
+	{"cache_wear_limit_bytes", "bytes", "That may be written a day; 0: no limit.", GAUGE,
+	 CACHE(wear_bytes_per_day)},
+};
+
+/* ---- Text ---- */
+
+static void print_head(const char *name, const char *type, const char *unit, const char *help,
+		       FILE *out)
+{
+	(void)fprintf(out, "# TYPE spillway_%s %s\n", name, type);
+	if (unit)
+		(void)fprintf(out, "# UNIT spillway_%s %s\n", name, unit);
+	(void)fprintf(out, "# HELP spillway_%s %s\n", name, help);
+}
+
+/* Where numbers come from other processes, texts were cleaned when they were read. */
+static void print_label(const char *name, const char *value, FILE *out)
+{
+	(void)fprintf(out, "%s=\"", name);
+	for (; *value; value++) {
+		if (*value == '\\' || *value == '"')
+			(void)fputc('\\', out);
+		(void)fputc(*value, out);
+	}
+	(void)fputc('"', out);
+}
+
+/* @drive: or NULL; @more: {"le", "0.1"}, or NULL */
+static void print_labels(const struct spw_status *status, const char *drive, const char *le,
+			 FILE *out)
+{
+	(void)fputc('{', out);
+	print_label("store", status->store_uuid, out);
+	(void)fprintf(out, ",partition=\"%u\"", status->partition);
+	if (drive) {
+		(void)fputc(',', out);
+		print_label("drive", drive, out);
+	}
+	if (le) {
+		(void)fputc(',', out);
+		print_label("le", le, out);
+	}
+	(void)fputs("} ", out);
+}
+
+static void print_value(const struct family *family, const void *from, FILE *out)
+{
+	const char *at = (const char *)from + family->offset;
+	uint64_t value;
+	uint32_t narrow;
+
+	if (family->narrow) {
+		memcpy(&narrow, at, sizeof(narrow));
+		value = narrow;
+	} else {
+		memcpy(&value, at, sizeof(value));
+	}
+	if (family->nanoseconds)
+		(void)fprintf(out, "%ju.%09ju\n", (uintmax_t)(value / 1000000000),
+			      (uintmax_t)(value % 1000000000));
+	else
+		(void)fprintf(out, "%ju\n", (uintmax_t)value);
+}
+
+static void print_sample(const struct family *family, const struct spw_status *status,
+			 const char *drive, const void *from, FILE *out)
+{
+	(void)fprintf(out, "spillway_%s%s", family->name, family->type == COUNTER ? "_total" : "");
+	print_labels(status, drive, NULL, out);
+	print_value(family, from, out);
+}
+
+static void print_family_head(const struct family *family, FILE *out)
+{
+	print_head(family->name, family->type == COUNTER ? "counter" : "gauge", family->unit,
+		   family->help, out);
+}
+
+/* ---- Families ---- */
+
+static void print_drives(const struct tool_snapshot *snapshot, FILE *out)
+{
+	for (size_t k = 0; k < SPW_ARRAY_LEN(of_drives); k++) {
+		print_family_head(&of_drives[k], out);
+		for (unsigned i = 0; i < snapshot->count; i++) {
+			const struct spw_status *status = &snapshot->partitions[i];
+
+			for (uint32_t n = 0; n < status->drives; n++)
+				print_sample(&of_drives[k], status, status->drive[n].path,
+					     &status->drive[n], out);
+		}
+	}
+}
+
+static void print_in_service(const struct tool_snapshot *snapshot, FILE *out)
+{
+	print_head("drive_in_service", "gauge", NULL, "1; 0: retired, it gets nothing new.", out);
+	for (unsigned i = 0; i < snapshot->count; i++) {
+		const struct spw_status *status = &snapshot->partitions[i];
+
+		for (uint32_t n = 0; n < status->drives; n++) {
+			(void)fputs("spillway_drive_in_service", out);
+			print_labels(status, status->drive[n].path, NULL, out);
+			(void)fprintf(out, "%d\n", !status->drive[n].retired);
+		}
+	}
+}
+
+static void print_latencies(const char *name, const struct spw_status *status, const char *drive,
+			    const struct spw_latencies *latencies, FILE *out)
+{
+	uint64_t count = 0;
+
+	for (unsigned i = 0; i < SPW_LATENCY_COUNTS; i++) {
+		double le = (double)(UINT64_C(1) << (SPW_LATENCY_FIRST_LOG + i)) / 1e9;
+
+		count += latencies->counts[i];
+		(void)fprintf(out, "spillway_%s_bucket", name);
+		print_labels(status, drive,
+			     i + 1 < SPW_LATENCY_COUNTS ? TOOL_SHORT("%.9f", le) : "+Inf", out);
+		(void)fprintf(out, "%ju\n", (uintmax_t)count);
+	}
+	(void)fprintf(out, "spillway_%s_count", name);
+	print_labels(status, drive, NULL, out);
+	(void)fprintf(out, "%ju\nspillway_%s_sum", (uintmax_t)count, name);
+	print_labels(status, drive, NULL, out);
+	(void)fprintf(out, "%ju.%09ju\n", (uintmax_t)(latencies->sum_ns / 1000000000),
+		      (uintmax_t)(latencies->sum_ns % 1000000000));
+}
+
+static void print_histograms(const struct tool_snapshot *snapshot, bool writes, FILE *out)
+{
+	const char *name = writes ? "drive_write_latency_seconds" : "drive_read_latency_seconds";
+
+	print_head(name, "histogram", "seconds",
+		   writes ? "From issue to end, of each write." : "The same of each read.", out);
+	for (unsigned i = 0; i < snapshot->count; i++) {
+		const struct spw_status *status = &snapshot->partitions[i];
+
+		for (uint32_t n = 0; n < status->drives; n++) {
+			const struct spw_drive_stats *drive = &status->drive[n];
+
+			print_latencies(name, status, drive->path,
+					writes ? &drive->write_latencies : &drive->read_latencies,
+					out);
+		}
+	}
+}
+
+static void print_stores(const struct tool_snapshot *snapshot, FILE *out)
+{
+	print_head("store", "info", NULL, "Who has the partition open, and how.", out);
+	for (unsigned i = 0; i < snapshot->count; i++) {
+		const struct spw_status *status = &snapshot->partitions[i];
+
+		(void)fputs("spillway_store_info{", out);
+		print_label("store", status->store_uuid, out);
+		(void)fprintf(out, ",partition=\"%u\",pid=\"%d\",", status->partition, status->pid);
+		print_label("command", status->command, out);
+		(void)fputc(',', out);
+		print_label("description", status->description, out);
+		(void)fputs("} 1\n", out);
+	}
+	print_head("store_open_seconds", "gauge", "seconds", "For how long it has been open.", out);
+	for (unsigned i = 0; i < snapshot->count; i++) {
+		(void)fputs("spillway_store_open_seconds", out);
+		print_labels(&snapshot->partitions[i], NULL, NULL, out);
+		(void)fprintf(out, "%.3f\n", (double)snapshot->partitions[i].open_ns / 1e9);
+	}
+	for (size_t k = 0; k < SPW_ARRAY_LEN(of_stores); k++) {
+		print_family_head(&of_stores[k], out);
+		for (unsigned i = 0; i < snapshot->count; i++)
+			print_sample(&of_stores[k], &snapshot->partitions[i], NULL,
+				     &snapshot->partitions[i].store, out);
+	}
+}
+
+static void print_caches(const struct tool_snapshot *snapshot, FILE *out)
+{
+	for (size_t k = 0; k < SPW_ARRAY_LEN(of_caches); k++) {
+		print_family_head(&of_caches[k], out);
+		for (unsigned i = 0; i < snapshot->count; i++)
+			if (snapshot->partitions[i].steps.steps > 0)
+				print_sample(&of_caches[k], &snapshot->partitions[i], NULL,
+					     &snapshot->partitions[i].steps, out);
+	}
+}
+
+/* ---- Wear ---- */
+
+struct wear_family {
+	const char *name, *unit, *help;
+	/* NAN: not known */
+	double (*value)(const struct spw_wear *wear);
+};
+
+static double used_of(const struct spw_wear *wear)
+{
+	return wear->has_health ? wear->percentage_used / 100. : NAN;
+}
+
+static double life_of(const struct spw_wear *wear)
+{
+	return wear->has_health ? wear->life_bytes : NAN;
+}
+
+static double left_of(const struct spw_wear *wear)
+{
+	return wear->basis != SPW_WEAR_UNKNOWN ? wear->left_bytes : NAN;
+}
+
+static double lasts_of(const struct spw_wear *wear)
+{
+	return wear->years >= 0 ? wear->years * SPW_DAYS_PER_YEAR * SPW_SECONDS_PER_DAY : NAN;
+}
+
+static const struct wear_family of_wear[] = {
+	{"drive_life_used_ratio", "ratio", "Of the drive's life, as it says itself; 1: used up.",
+	 used_of},
+	{"drive_life_written_bytes", "bytes", "Written in the drive's life, by anybody.", life_of},
+	{"drive_left_bytes", "bytes", "That the drive may still be written.", left_of},
+	{"drive_lasts_seconds", "seconds", "Until then, at the rate since the store was opened.",
+	 lasts_of},
+};
+
+/* What is not known has no sample: without the right to ask drives, or a rating. */
+static void print_wear(const struct tool_snapshot *snapshot, const struct spw_wear *wear, FILE *out)
+{
+	for (size_t k = 0; k < SPW_ARRAY_LEN(of_wear); k++) {
+		const struct wear_family *family = &of_wear[k];
+		const struct spw_wear *next = wear;
+
+		print_head(family->name, "gauge", family->unit, family->help, out);
+		for (unsigned i = 0; i < snapshot->count; i++) {
+			const struct spw_status *status = &snapshot->partitions[i];
+
+			for (uint32_t n = 0; n < status->drives; n++) {
+				double value = family->value(next++);
+
+				if (isnan(value))
+					continue;
+				(void)fprintf(out, "spillway_%s", family->name);
+				print_labels(status, status->drive[n].path, NULL, out);
+				(void)fprintf(out, "%.15g\n", value);
+			}
+		}
+	}
+}
+
+void openmetrics_write(const struct tool_snapshot *snapshot, double rated, FILE *out)
+{
+	static struct spw_wear wear[TOOL_PARTITIONS_MAX * SPW_DRIVES_MAX];
+	struct spw_wear *next = wear;
+
+	/* Each drive is asked once. */
+	for (unsigned i = 0; i < snapshot->count; i++)
+		for (uint32_t n = 0; n < snapshot->partitions[i].drives; n++)
+			tool_wear_of(&snapshot->partitions[i], n, rated, next++);
+	print_drives(snapshot, out);
+	print_in_service(snapshot, out);
+	print_histograms(snapshot, true, out);
+	print_histograms(snapshot, false, out);
+	print_wear(snapshot, wear, out);
+	print_stores(snapshot, out);
+	print_caches(snapshot, out);
+	(void)fputs("# EOF\n", out);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tools/metrics/serve.h - one document over HTTP/1.1, to few at a time
+ *
+ * One thread serves up to SERVE_CONNECTIONS at once; more wait to be accepted. Each has so many
+ * bytes for its request and so long until all of the answer is gone: a client that is slow, or says
+ * too much, costs nothing else. Every connection carries one request.
+ */
+#ifndef SPW_TOOLS_METRICS_SERVE_H
+#define SPW_TOOLS_METRICS_SERVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SERVE_CONNECTIONS   16u
+#define SERVE_REQUEST_BYTES 4096u
+#define SERVE_NS            UINT64_C(10000000000)
+
+struct serve_document {
+	const char *path; /* "/metrics" */
+	const char *type;
+	/* The document as of now, for free(). NULL: there is none; @len is set. */
+	char *(*make)(size_t *len);
+};
+
+/* "127.0.0.1:9755", "[::1]:9755". Return: a descriptor that listens; -errno, in words. */
+int serve_listen(const char *address);
+/* Serve until a signal ends it (tools/ui/stop.h). Closes @fd. Return: 0; -errno, in words. */
+int serve_until_stopped(int fd, const struct serve_document *document);
+
+#endif
