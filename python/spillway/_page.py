@@ -70,6 +70,7 @@ th, td { text-align: right; padding: .4rem 0 .4rem 1rem; border-top: 1px solid v
   vertical-align: top; }
 tr:first-child > * { border-top: 0; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; overflow-wrap: anywhere; }
+td.figure { white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 500; font-size: .9rem; }
 .bar { height: .5rem; margin-top: .3rem; background: var(--ours); border-radius: 2px; min-width: 1px; }
 @media (max-width: 40rem) { .wide { display: none; } .narrow { display: block; }
@@ -169,6 +170,10 @@ def _tile(title: str, figure: str, words: str, bad: bool = False) -> str:
             f"<span>{html.escape(words)}</span></div>")
 
 
+def _lasts_text(wear: Wear) -> str:
+    return "unknown" if wear.left_bytes is None else years_text(wear).replace("lasts ", "")
+
+
 def _least(wear: Sequence[Tuple[str, Wear]]) -> Optional[Wear]:
     """Of the drive that lasts the shortest, as far as is known."""
     known = [one for _, one in wear if one.years is not None or one.left_bytes == 0]
@@ -183,7 +188,7 @@ def _tiles(run: Run) -> str:
     memory = (f"{_percent(ours, highest)} of the {bytes_text(highest)} without spilling" if highest
               else "no step has ended yet")
     per_day = sum(one.bytes_per_day for _, one in run.wear)
-    lasts = "unknown" if least is None else years_text(least).replace("lasts ", "")
+    lasts = "unknown" if least is None else _lasts_text(least)
     short = least is not None and (least.years is None or least.years < 1)
     why = ("at this rate" if least is not None else
            "nobody has said what they endure: see Wear") if per_day else "nothing is written"
@@ -270,7 +275,7 @@ def _tensors(stats: CacheStats) -> str:
     most = max(row[1] for row in rows) or 1
     body = "".join(
         f"<tr><td>{html.escape(name)}<div class=\"bar\" style=\"width:{100 * count / most:.1f}%\">"
-        f"</div></td><td>{bytes_text(count)}</td><td>{tensors}</td></tr>"
+        f"</div></td><td class=\"figure\">{bytes_text(count)}</td><td>{tensors}</td></tr>"
         for name, count, tensors in rows if tensors)
     return ("<h2>Where tensors went</h2><p>Of all that was saved since the run began.</p>"
             '<div class="table"><table><thead><tr><th></th><th>bytes</th><th>tensors</th></tr>'
@@ -303,7 +308,7 @@ def _wear(run: Run) -> str:
         return ""
     based = {"health": "its health page", "rating": "its rating and health page",
              "rating alone": "its rating, as if new", "unknown": "nothing"}
-    rows = [(path, per_day_text(one.bytes_per_day), years_text(one).replace("lasts ", ""),
+    rows = [(path, per_day_text(one.bytes_per_day), _lasts_text(one),
              "-" if one.percentage_used is None else f"{one.percentage_used} %", based[one.basis])
             for path, one in run.wear]
     reasons = dict.fromkeys(one.reason for _, one in run.wear if one.reason)
