@@ -289,7 +289,7 @@ OPEN_CASE(test_vectors)
 	spw_store_release(store, arena);
 }
 
-/* ---- Memory of the caller's that is registered ------------------------------------------------ */
+/* ---- Memory of the caller's that is registered ----------------------------------------------- */
 
 static void expect_round_trip(uint8_t *memory, size_t len, uint64_t seed)
 {
