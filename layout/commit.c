@@ -240,7 +240,7 @@ int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
 
 /* ---- The manifest ---- */
 
-uint64_t spw_manifest_record_offset(const struct spw_manifest *manifest)
+static uint64_t record_offset(const struct spw_manifest *manifest)
 {
 	return sizeof(struct disk_manifest) +
 	       manifest->object_count * sizeof(struct spw_commit_object) +
@@ -249,7 +249,7 @@ uint64_t spw_manifest_record_offset(const struct spw_manifest *manifest)
 
 uint64_t spw_manifest_bytes(const struct spw_manifest *manifest)
 {
-	return spw_manifest_record_offset(manifest) + manifest->record_bytes;
+	return record_offset(manifest) + manifest->record_bytes;
 }
 
 void spw_manifest_encode(const struct spw_manifest *manifest, const struct spw_commit_place *place,

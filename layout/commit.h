@@ -89,8 +89,7 @@ struct spw_manifest {
 	const uint8_t *record;
 };
 
-/* Where the record begins, which is last, and how long all is. */
-uint64_t spw_manifest_record_offset(const struct spw_manifest *manifest);
+/* How long all is. */
 uint64_t spw_manifest_bytes(const struct spw_manifest *manifest);
 
 /* @bytes: spw_manifest_bytes() of them */

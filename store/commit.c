@@ -41,7 +41,8 @@ struct committed *spw_committed_new(uint32_t count)
 	return set;
 }
 
-void spw_committed_free(struct committed *set)
+/* Without giving anything back: for a set that never held its objects, or at the end of all. */
+static void committed_free(struct committed *set)
 {
 	if (!set)
 		return;
@@ -58,7 +59,7 @@ static void let_go(struct spw_store *store, struct committed *set)
 		spw_object_drop(store, set->objects[i], false);
 	if (set->manifest.value)
 		(void)spw_store_free(store, set->manifest);
-	spw_committed_free(set);
+	committed_free(set);
 }
 
 /* ---- What is to be committed ---- */
@@ -610,12 +611,12 @@ void spw_commits_close(struct spw_store *store)
 
 	if (!commits)
 		return;
-	spw_committed_free(commits->durable);
-	spw_committed_free(commits->previous);
+	committed_free(commits->durable);
+	committed_free(commits->previous);
 	while (commits->doubtful) {
 		struct committed *next = commits->doubtful->next;
 
-		spw_committed_free(commits->doubtful);
+		committed_free(commits->doubtful);
 		commits->doubtful = next;
 	}
 	free(commits->restored);

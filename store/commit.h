@@ -35,8 +35,6 @@ struct spw_commits {
 };
 
 struct committed *spw_committed_new(uint32_t count);
-/* Without giving anything back: for a set that never held its objects, or at the end of all. */
-void spw_committed_free(struct committed *set);
 /* Before the queue is open: what lies in this slot of each drive is never found again. */
 int spw_commit_give_up(struct spw_store *store, uint32_t slot);
 

@@ -115,7 +115,7 @@ static int check(const struct tool_command *command)
 
 const struct tool_command command_check = {
 	.name = "check",
-	.summary = "verify the superblocks of a store and that its drives belong together",
+	.summary = "verify a store's superblocks and that its drives belong together",
 	.synopsis = "--devices A,B,... [--scrub] [--json]",
 	.description = "Reads and verifies both superblock copies of every drive. Exits with 0\n"
 		       "when the store can be opened (and names drives that have one good copy\n"

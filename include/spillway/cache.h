@@ -218,7 +218,8 @@ SPW_EXPORT void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_bat
  * A scope of the forward pass is entered or left. Scopes nest; tensors belong to the innermost one.
  * Name layers (the blocks of a transformer) and what encloses them, not the parts of a layer: the
  * last scope without scopes inside, and all that is offered after it was entered, is what the next
- * step keeps because its backward pass comes at once.
+ * step keeps because its backward pass comes at once; of that the last, three times as much as the
+ * largest scope has.
  */
 SPW_EXPORT void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key);
 SPW_EXPORT void spw_cache_scope_leave(struct spw_cache *cache);
@@ -474,6 +475,22 @@ struct spw_cache_stats {
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,
 				size_t size);
 SPW_EXPORT void spw_cache_reset_peak(struct spw_cache *cache);
+
+#define SPW_MEMORY_POINTS_MAX 512u
+
+/* Of a step, from @ns after its beginning until the next point: the most in that time. */
+struct spw_memory_point {
+	uint64_t ns;
+	uint64_t bytes;          /* in memory, as activation_bytes */
+	uint64_t keep_all_bytes; /* that would be if nothing were spilled: from offer to release */
+};
+
+/*
+ * The memory in use over the last step that ended. Return: how many points, of which the first
+ * @count are set; 0: none has ended.
+ */
+SPW_EXPORT unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point points[],
+				      unsigned count);
 
 #ifdef __cplusplus
 }

@@ -81,6 +81,7 @@ StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
                   order=c_uint64)
+MemoryPoint = _struct("spw_memory_point", ns=c_uint64, bytes=c_uint64, keep_all_bytes=c_uint64)
 Taken = _struct("spw_taken", bytes=c_void_p, owner=c_uint64, lease=c_uint64,
                 storage_bytes_before=c_uint64, storage_bytes_total=c_uint64)
 
@@ -164,6 +165,7 @@ _PROTOTYPES = {
     "spw_cache_drain_device": (c_int, [c_void_p, _NUMBER, c_uint]),
     "spw_cache_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_cache_reset_peak": (None, [c_void_p]),
+    "spw_cache_profile": (c_uint, [c_void_p, POINTER(MemoryPoint), c_uint]),
     "spw_state_opts_init": (None, [POINTER(StateOpts), c_size_t]),
     "spw_state_open": (c_int, [c_void_p, POINTER(StateOpts), _HANDLE]),
     "spw_state_close": (None, [c_void_p]),
@@ -288,6 +290,14 @@ def size(name: str, value: Size, otherwise: str = "") -> int:
             f'{name} must be bytes, or a size like "4k", "1.5MiB", "2G" (powers of 1024) or "4GB" '
             f"(of 1000){otherwise}, not {value!r}")
     return length.value
+
+
+def bytes_text(count: float) -> str:
+    """In words, for people."""
+    for length, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count:.0f} B"
 
 
 def number(name: str, value: int, bits: int) -> int:

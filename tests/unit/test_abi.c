@@ -67,6 +67,7 @@ static const struct {
 	ABI(struct spw_offer, owner, 48, 56),
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
 	ABI(struct spw_copy, order, 24, 32),
+	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
 	ABI(struct spw_cache_stats, plan_bytes_written_max, 872, 880),
 };
 
