@@ -290,6 +290,7 @@ void spw_entry_leave(struct entry *entry)
 	SPW_ASSERT(entry->users > 0);
 	if (--entry->users > 0)
 		return;
+	spw_control_gone(entry->cache->control, entry->len_bytes);
 	spw_control_released(entry->cache->control, &entry->track, entry->leases > 0);
 	entry_die(entry);
 }

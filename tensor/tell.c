@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/tell.c - how the cache is doing, for the store to publish */
+/* tensor/tell.c - how the cache is doing: for the store to publish, and over the last step */
 #include "tensor/internal.h"
 
 void spw_cache_tell(struct spw_cache *cache)
@@ -39,4 +39,17 @@ void spw_cache_tell(struct spw_cache *cache)
 	KEPT_COUNTERS(ADD_KEPT)
 #undef ADD_KEPT
 	cache->ports.tell(cache->store, &steps);
+}
+
+unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point points[],
+			   unsigned count)
+{
+	struct spw_memory_point all[SPW_MEMORY_POINTS_MAX];
+	unsigned found;
+
+	spw_cache_lock(cache);
+	found = spw_control_profile(cache->control, all);
+	spw_cache_unlock(cache);
+	memcpy(points, all, SPW_MIN(found, count) * sizeof(*points));
+	return found;
 }

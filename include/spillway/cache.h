@@ -476,6 +476,22 @@ SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats 
 				size_t size);
 SPW_EXPORT void spw_cache_reset_peak(struct spw_cache *cache);
 
+#define SPW_MEMORY_POINTS_MAX 512u
+
+/* Of a step, from @ns after its beginning until the next point: the most in that time. */
+struct spw_memory_point {
+	uint64_t ns;
+	uint64_t bytes;          /* in memory, as activation_bytes */
+	uint64_t keep_all_bytes; /* that would be if nothing were spilled: from offer to release */
+};
+
+/*
+ * The memory in use over the last step that ended. Return: how many points, of which the first
+ * @count are set; 0: none has ended.
+ */
+SPW_EXPORT unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point points[],
+				      unsigned count);
+
 #ifdef __cplusplus
 }
 #endif

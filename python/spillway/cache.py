@@ -10,7 +10,7 @@ import logging
 import os
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Dict, Literal, Optional
+from typing import Any, Dict, List, Literal, Optional, Tuple
 
 from . import _library
 from ._handle import Handle
@@ -23,6 +23,8 @@ _log = logging.getLogger("spillway")
 Mode = Literal["fastest", "budget", "spill", "observe", "positional"]
 
 MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1, "positional": 4}
+
+_POINTS_MAX = 512  # of a profile
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
@@ -268,6 +270,13 @@ class Cache(Handle):
         struct = _CacheStatsStruct()
         self.call(fast.spw_cache_stats, byref(struct), ctypes.sizeof(struct))
         return to_dataclass(CacheStats, struct)
+
+    def profile(self) -> List[Tuple[float, int, int]]:
+        """The memory over the last step that ended: (seconds since it began, most bytes of
+        activations in memory from then until the next point, the same if nothing were spilled)."""
+        points = (_library.MemoryPoint * _POINTS_MAX)()
+        count = self.call(fast.spw_cache_profile, points, _POINTS_MAX)
+        return [(point.ns / 1e9, point.bytes, point.keep_all_bytes) for point in points[:count]]
 
     def reset_peak(self) -> None:
         """Let the peaks start anew from what is in memory now."""

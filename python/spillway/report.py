@@ -58,6 +58,14 @@ _KEPT = (
 )
 
 
+def kept_rows(stats: CacheStats) -> Iterable[Tuple[str, int, int]]:
+    """Why tensors were kept in memory, with their bytes and how many."""
+    for name, words in _KEPT:
+        if getattr(stats, "tensors_kept_" + name):
+            yield (words, getattr(stats, "bytes_kept_" + name),
+                   getattr(stats, "tensors_kept_" + name))
+
+
 def _cache_rows(stats: CacheStats) -> Iterable[Row]:
     yield "steps", str(stats.steps)
     yield "activations in memory, peak", bytes_text(stats.activation_bytes_max)
@@ -65,9 +73,8 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
     yield "  written to drives", _both(stats, "spilled")
     yield "  handed over before it was written", _both(stats, "forwarded")
     yield "  the same bytes as another", _both(stats, "deduplicated")
-    for name, words in _KEPT:
-        if getattr(stats, "tensors_kept_" + name):
-            yield f"  kept: {words}", _both(stats, "kept_" + name)
+    for words, count, tensors in kept_rows(stats):
+        yield f"  kept: {words}", f"{bytes_text(count)} in {tensors} tensors"
     yield "read back", bytes_text(stats.bytes_read)
     yield "  in time", f"{stats.prefetch_hits} tensors"
     late = stats.prefetch_late + stats.misses

@@ -44,13 +44,14 @@ from torch import Tensor, nn
 
 from . import _library, _native
 from ._library import Size, SpillwayError, bytes_text, fast
+from ._page import Run, page_of
 from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, scopes_of,
                       tensors_in)
 from ._session import Session
 from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
-from .report import Progress, hints_of, table_of
+from .report import Progress, hints_of, table_of, wear_since
 from .store import Path, Store, choice
 from .wear import Cap
 
@@ -413,14 +414,33 @@ class Offload(contextlib.ContextDecorator):
         prefetched memory; of a device, what was in its own memory."""
         return self.stats().activation_bytes_max
 
-    def report(self, file: Optional[TextIO] = None) -> None:
+    def report(self, file: Optional[TextIO] = None, *, html: Optional[Path] = None) -> None:
         """Print a table of what the cache and the drives did since offload() was called, how much
-        that wears the drives, and hints, to standard output or a file."""
+        that wears the drives, and hints, to standard output or a file.
+
+        :param html: a file to write instead: a page for a browser, with the memory over the last
+            step, the plan and its reasons, drives and wear. It needs nothing from elsewhere
+        :raises OSError: it cannot be written
+        """
+        if html is not None:
+            with open(html, "w", encoding="utf-8") as page:
+                page.write(page_of(self._run()))
+            return
         stats, store = self.stats(), self._session.cache.store
         table = table_of(stats, store, self._drives_before, self.device_stats(),
                          time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
         print("\n".join([table, *hints]), file=file or sys.stdout)
+
+    def _run(self) -> Run:
+        cache, seconds = self._session.cache, time.monotonic() - self._since
+        stats, store = self.stats(), cache.store
+        drives = [] if store is None or store.closed else store.drive_stats()
+        return Run(
+            type(self._model).__name__, cache.mode, time.strftime("%Y-%m-%d %H:%M"), seconds, stats,
+            cache.profile(), drives, self._drives_before,
+            wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
+            "" if store is None or store.closed else store.description)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.

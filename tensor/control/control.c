@@ -22,7 +22,8 @@ int spw_control_open(const struct control_opts *opts, struct control **out)
 	control->probe = NO_TENSOR;
 	control->time = control->shape->memory = MARGIN_NONE;
 	spw_wear_open(control);
-	spw_recording_begin(control); /* the first step has not begun: records is not set yet */
+	control->profile.width_ns = 1; /* nothing is noted before a step */
+	spw_recording_begin(control);  /* the first step has not begun: records is not set yet */
 	control->records = opts->cache.mode >= SPW_CACHE_FASTEST;
 	return control->records ? spw_recording_open(control) : 0;
 }
@@ -87,6 +88,8 @@ void spw_control_offered(struct control *control, struct track *track, uint32_t 
 {
 	struct recorded *recorded = spw_recording_offer(control, track, slot, len_bytes, hint);
 
+	control->keep_all_bytes += len_bytes;
+	spw_profile_note(control);
 	if (!recorded || !recorded->plannable)
 		return;
 	leave_by(control, spw_follow_offer(control, recorded));
@@ -114,6 +117,13 @@ void spw_control_taken(struct control *control, const struct track *track)
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
 		spw_follow_progress(control,
 				    control->shape->basis.tensors[recorded->matched].use_ns);
+}
+
+void spw_control_gone(struct control *control, uint64_t len_bytes)
+{
+	SPW_ASSERT(control->keep_all_bytes >= len_bytes);
+	control->keep_all_bytes -= len_bytes;
+	spw_profile_note(control);
 }
 
 void spw_control_released(struct control *control, const struct track *track, bool leased)
@@ -148,12 +158,14 @@ void spw_control_memory_add(struct control *control, const struct track *track, 
 		control->peak_bytes = control->memory_bytes;
 	if (track->step != control->step)
 		control->old_bytes += bytes;
+	spw_profile_note(control);
 }
 
 void spw_control_memory_sub(struct control *control, const struct track *track, uint64_t bytes)
 {
 	SPW_ASSERT(control->memory_bytes >= bytes);
 	control->memory_bytes -= bytes;
+	spw_profile_note(control);
 	if (track->step == control->step)
 		return;
 	SPW_ASSERT(control->old_bytes >= bytes); /* CONTROL-2 */
@@ -283,6 +295,7 @@ bool spw_control_step_ended(struct control *control)
 	bool followed = spw_control_follows_plan(control) &&
 			control->matched == control->shape->basis.plannable;
 
+	spw_profile_note(control);
 	spw_recording_end(control);
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
@@ -357,6 +370,7 @@ void spw_control_step_began(struct control *control)
 {
 	control->step++;
 	spw_recording_begin(control);
+	spw_profile_step_began(control);
 	spw_shape_predict(control);
 	control->switched = false;
 	spw_follow_begin(control);

@@ -86,6 +86,8 @@ void spw_control_hinted(struct control *control, const struct track *track,
 void spw_control_taken(struct control *control, const struct track *track);
 /* The last user is gone; said again when the last lease is. */
 void spw_control_released(struct control *control, const struct track *track, bool leased);
+/* The first time, with its length. */
+void spw_control_gone(struct control *control, uint64_t len_bytes);
 /* The drives alone have its bytes, or do so no longer. */
 void spw_control_stored(struct control *control, const struct track *track, bool stored);
 /* Its bytes take so much memory more, or less. */
@@ -133,6 +135,9 @@ bool spw_control_next_is_due(const struct control *control);
 bool spw_control_next_has_room(const struct control *control, uint64_t bytes);
 /* It needs nothing more. */
 void spw_control_next_done(struct control *control);
+
+/* @points: SPW_MEMORY_POINTS_MAX of them. Return: how many are set. */
+unsigned spw_control_profile(const struct control *control, struct spw_memory_point points[]);
 
 /* The figures of the drives, and the plan in force. */
 void spw_control_stats(const struct control *control, struct spw_cache_stats *stats);

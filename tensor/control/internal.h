@@ -86,6 +86,14 @@ struct margin {
 
 #define MARGIN_NONE ((struct margin){.needed = PATIENCE_STEPS})
 
+/* Of the memory in use in a step; see profile.c. */
+struct profile {
+	uint64_t width_ns; /* of each bin */
+	uint32_t used;
+	struct spw_memory_point now;
+	struct spw_memory_point bins[SPW_MEMORY_POINTS_MAX];
+};
+
 /* The cap on what is written; see wear.c. */
 struct wear {
 	double bytes_per_ns; /* 0: none */
@@ -152,6 +160,8 @@ struct control {
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
 
+	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
+	struct profile profile, profile_before; /* of this step, and of the one before */
 	struct wear wear;
 
 	/* between steps */
@@ -236,6 +246,12 @@ struct spw_plan_drives spw_margin_believed(const struct control *control);
 uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
+
+/* ---- profile.c ---- */
+
+void spw_profile_step_began(struct control *control);
+/* The memory in use has changed. */
+void spw_profile_note(struct control *control);
 
 /* ---- wear.c ---- */
 

@@ -798,4 +798,43 @@ SIM_CASE(test_no_step_has_ended)
 	assert_in_range(sim_stats().step_compute_ns, sim.compute_ns, sim.compute_ns + 1000);
 }
 
+/* ---- The memory over a step ---- */
+
+/* However long it was: the highest of all is the peak, and what keeping takes rises and falls. */
+CASE(test_the_profile_of_a_step)
+{
+	static struct spw_memory_point points[SPW_MEMORY_POINTS_MAX];
+	const uint64_t all = 24 * GPT_LAYER_BYTES;
+
+	for (uint64_t tensor_ns = 10000; tensor_ns < UINT64_C(1000000000); tensor_ns *= 100) {
+		struct sim_model model = gpt;
+		uint64_t highest = 0, keep_all = 0;
+		struct sim_step step;
+		unsigned count, top = 0;
+
+		model.tensor_ns = tensor_ns;
+		open_at(SPW_CACHE_FASTEST, 3);
+		sim.jitter_percent = 0;
+		assert_int_equal(spw_cache_profile(sim.cache, points, SPW_MEMORY_POINTS_MAX), 0);
+		sim_steps(&model, 3);
+		step = sim_step(&model);
+		count = spw_cache_profile(sim.cache, points, SPW_MEMORY_POINTS_MAX);
+		assert_in_range(count, 2, SPW_MEMORY_POINTS_MAX);
+		for (unsigned i = 0; i < count; i++) {
+			assert_true(i == 0 ? points[i].ns == 0 : points[i].ns > points[i - 1].ns);
+			highest = SPW_MAX(highest, points[i].bytes);
+			top = points[i].keep_all_bytes > keep_all ? i : top;
+			keep_all = SPW_MAX(keep_all, points[i].keep_all_bytes);
+		}
+		assert_int_equal(highest, step.peak_bytes);
+		assert_int_equal(keep_all, all);
+		/* The forward pass is a third of it. */
+		assert_in_range(3 * points[top].ns, sim.compute_ns - sim.compute_ns / 20,
+				sim.compute_ns + sim.compute_ns / 20);
+		assert_true(points[count - 1].ns <= sim.compute_ns + sim_stats().step_stall_ns);
+		assert_true(count > SPW_MEMORY_POINTS_MAX / 4);
+		sim_end();
+	}
+}
+
 RUN_CASES(NULL, NULL)
