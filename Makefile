@@ -198,6 +198,10 @@ test-sanitized:
 check: ## style, static analysis, one-way includes, files without circles, function length
 	@scripts/deps.sh build check && $(MAKE) --no-print-directory all && SPW_BUILD='$(BUILD)' CHECK_CFLAGS='$(filter-out -MMD -MP,$(cflags))' scripts/check.sh
 
+.PHONY: abi
+abi: ## the library's binary interface against that of the last tag; TAG= for another
+	@scripts/deps.sh build abi && scripts/abi.sh $(BUILD) $(TAG)
+
 .PHONY: fuzz
 fuzz: ## fuzz every parser and the cache's calls; SECONDS= for each target (60), TARGET= for one, FUZZ_SANITIZE= faster, without
 	@scripts/deps.sh build fuzz

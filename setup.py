@@ -19,7 +19,8 @@ LIBRARY, HOOKS = BUILD / "libspillway.so", BUILD / "_hooks.abi3.so"
 
 def make() -> None:
     """Build both; SystemExit says what is missing, and what to do."""
-    missing = [name for name in ("make", "gcc", "objdump") if not shutil.which(name)]
+    compiler = os.environ.get("CC", "gcc").split()[0]
+    missing = [name for name in ("make", compiler, "objdump") if not shutil.which(name)]
     if missing:
         raise SystemExit(f"spillway: its library is built from C, and {', '.join(missing)} is not "
                          f"there: install a compiler (docs/INSTALL.md), or take a wheel")

@@ -40,6 +40,7 @@
 #include "drives/candidates.h"
 #include "drives/committed.h"
 #include "drives/safety.h"
+#include "drives/space.h"
 #include "util/util.h"
 
 #define CHUNK_BYTES_DEFAULT  (1u << 20)
@@ -507,8 +508,10 @@ int spw_format(const char *const paths[], unsigned count, const struct spw_forma
 		rc = examine_targets(&run, claim_for_format, examine_for_format);
 	if (rc == 0)
 		rc = plan(&run);
-	if (rc == 0)
+	if (rc == 0) {
+		spw_space_warn(run.targets, run.count, run.log);
 		rc = write_store(&run);
+	}
 	if (rc == 0)
 		rc = each(&run, release);
 	/* Read back what was written, and report that. */

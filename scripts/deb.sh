@@ -40,4 +40,7 @@ unset MAKEFLAGS MFLAGS MAKELEVEL BUILD SPW_BUILD CFLAGS LDFLAGS
 }
 rm -rf "$tree"
 lintian --fail-on error "$build"/deb/*.changes
+# What debuggers want lies apart: apt-get install build/deb/*.deb is what users want.
+mkdir "$build/deb/debug"
+mv "$build"/deb/*-dbgsym_*.deb "$build/deb/debug/"
 ls -l "$build"/deb/*.deb

@@ -31,6 +31,17 @@ static bool has_to_be_put(const struct record *record)
 	return record->state == RECORD_CHANGED && !record->transient;
 }
 
+static int check_all_put(const struct spw_state *state)
+{
+	for (uint32_t i = 0; i < state->count.records; i++)
+		if (has_to_be_put(&state->records[i]))
+			return spw_error(
+				state->write_failure.error,
+				"a changed record cannot be written, so nothing is committed: %s",
+				state->write_failure.words);
+	return 0;
+}
+
 /* Each once, in the order of their numbers. */
 static int put_all(struct spw_state *state)
 {
@@ -44,13 +55,7 @@ static int put_all(struct spw_state *state)
 	}
 	if (rc == 0)
 		rc = wait_for_puts(state, 0);
-	for (uint32_t i = 0; rc == 0 && i < state->count.records; i++)
-		if (has_to_be_put(&state->records[i]))
-			rc = spw_error(
-				state->write_failure.error,
-				"a changed record cannot be written, so nothing is committed: %s",
-				state->write_failure.words);
-	return rc;
+	return rc ? rc : check_all_put(state);
 }
 
 /* ---- Its description ---- */

@@ -161,6 +161,8 @@ struct entry {
 
 struct scope {
 	uint64_t key;
+	uint64_t began_bytes;   /* offered in this stage before it was entered */
+	uint64_t offered_bytes; /* but for small ones, as all that is offered below */
 	uint64_t spilled_bytes;
 	uint32_t ordinal; /* of the scopes entered in this stage */
 	bool has_scopes;  /* not a leaf */
@@ -168,9 +170,16 @@ struct scope {
 	uint32_t recorded; /* its number in the recording, or NO_SCOPE */
 };
 
-/* Where in a stage the last leaf scope began. */
+/*
+ * Where in a stage the last leaf scope began, and what was offered from there on: as a rule that
+ * scope's tensors and few of what follows it. But heads of a detector, which are in no scope, may
+ * save more than all before them.
+ */
 struct last_scope {
 	uint64_t key;
+	uint64_t began_bytes; /* offered in the stage before */
+	uint64_t bytes;       /* offered from there on */
+	uint64_t scope_bytes_max;
 	uint32_t ordinal;
 	bool valid;
 };
@@ -220,7 +229,10 @@ struct spw_cache {
 	uint32_t depth;
 	uint32_t scopes_entered; /* in this stage */
 	struct last_scope last_scope;
-	bool in_last_scope;               /* it was entered: what follows is kept */
+	bool in_last_scope;               /* it was entered: what follows is kept, but: */
+	uint64_t keep_from_bytes;         /* no more than the last of the stage */
+	uint64_t stage_bytes;             /* offered in this stage */
+	uint64_t scope_bytes_max;         /* in one leaf scope of it */
 	uint64_t scope_spilled_bytes_max; /* in this step */
 	uint64_t tensor_spilled_bytes_max;
 

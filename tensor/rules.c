@@ -34,7 +34,8 @@ static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint
 		return KEEP_HINT;
 	if (cache->stage == SPW_STAGE_BACKWARD)
 		return KEEP_BACKWARD;
-	if (cache->in_last_scope && !cache->opts.spill_last_scope)
+	if (cache->in_last_scope && !cache->opts.spill_last_scope &&
+	    cache->stage_bytes + entry->len_bytes > cache->keep_from_bytes)
 		return KEEP_LAST_SCOPE;
 	return KEEP_NOT;
 }
@@ -71,10 +72,14 @@ void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled)
 
 	if (spilled && len_bytes > cache->tensor_spilled_bytes_max)
 		cache->tensor_spilled_bytes_max = len_bytes;
+	if (len_bytes >= cache->opts.min_bytes)
+		cache->stage_bytes += len_bytes;
 	if (!scope)
 		return;
-	if (len_bytes >= cache->opts.min_bytes)
+	if (len_bytes >= cache->opts.min_bytes) {
 		scope->has_tensors = true;
+		scope->offered_bytes += len_bytes;
+	}
 	if (!spilled)
 		return;
 	scope->spilled_bytes += len_bytes;
@@ -91,15 +96,21 @@ static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 	cache->scopes_entered = 0;
 	cache->in_last_scope = false;
 	cache->last_scope.valid = false;
+	cache->stage_bytes = 0;
+	cache->scope_bytes_max = 0;
 	spw_control_stage(cache->control, micro_batch, SPW_STAGE_FORWARD);
 	spw_window_begin(cache);
 }
 
 static void scope_remember(struct spw_cache *cache, const struct scope *scope)
 {
-	if (!scope->has_scopes && scope->has_tensors)
-		cache->last_scope = (struct last_scope){
-			.key = scope->key, .ordinal = scope->ordinal, .valid = true};
+	if (scope->has_scopes || !scope->has_tensors)
+		return;
+	cache->scope_bytes_max = SPW_MAX(cache->scope_bytes_max, scope->offered_bytes);
+	cache->last_scope = (struct last_scope){.key = scope->key,
+						.began_bytes = scope->began_bytes,
+						.ordinal = scope->ordinal,
+						.valid = true};
 }
 
 static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
@@ -112,6 +123,8 @@ static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
 			scope_remember(cache, open);
 		*record = cache->last_scope;
 		record->valid = record->valid && micro_batch == cache->micro_batch;
+		record->bytes = cache->stage_bytes - record->began_bytes;
+		record->scope_bytes_max = cache->scope_bytes_max;
 	}
 	cache->stage = SPW_STAGE_BACKWARD;
 	cache->micro_batch = micro_batch;
@@ -188,6 +201,15 @@ void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch, enum sp
 					      .next_backward = next_stage == SPW_STAGE_BACKWARD});
 }
 
+/* Three times the largest scope: this one, and as much each for a head and a loss. */
+static void last_scope_began(struct spw_cache *cache, const struct last_scope *record)
+{
+	uint64_t kept = SPW_MIN(record->bytes, 3 * record->scope_bytes_max);
+
+	cache->in_last_scope = true;
+	cache->keep_from_bytes = cache->stage_bytes + record->bytes - kept;
+}
+
 void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 {
 	const struct last_scope *record;
@@ -201,6 +223,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	if (cache->depth <= SCOPE_DEPTH_MAX)
 		*scope_innermost(cache) = (struct scope){
 			.key = scope_key,
+			.began_bytes = cache->stage_bytes,
 			.ordinal = cache->scopes_entered,
 			.recorded = spw_control_scope_enter(cache->control, scope_key)};
 	spw_window_follow(cache);
@@ -208,7 +231,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 		record = &cache->records[cache->stage_ordinal];
 		if (record->valid && record->ordinal == cache->scopes_entered &&
 		    record->key == scope_key)
-			cache->in_last_scope = true;
+			last_scope_began(cache, record);
 		cache->scopes_entered++;
 	}
 	CACHE_TRACE(cache, .kind = SPW_TRACE_SCOPE_ENTER, .scope_key = scope_key);

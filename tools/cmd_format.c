@@ -65,10 +65,22 @@ static int consent(const struct tool_command *command)
 	return tool_refuse(command, "nothing was written", json);
 }
 
+/* Printed as by every command, and part of what --json says. */
+static void note_warning(void *context, enum spw_log_level level, const char *message)
+{
+	json_t *warnings = context;
+	struct spw_log log = tool_log(verbose);
+
+	log.write(log.context, level, message);
+	if (level == SPW_LOG_WARNING)
+		(void)json_array_append_new(warnings, tool_json_text(message));
+}
+
 static int format_store(const struct tool_command *command)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	struct spw_format_opts opts;
+	json_t *warnings, *document;
 	int code, result;
 
 	if (partitions == 0 || chunk_bytes == 0)
@@ -81,14 +93,20 @@ static int format_store(const struct tool_command *command)
 		return code;
 	opts.force = force;
 	opts.erase = erase;
-	opts.log = tool_log(verbose);
+	warnings = json_array();
+	opts.log = (struct spw_log){.write = note_warning, .context = warnings};
 	result = spw_format(devices.paths, devices.count, &opts, &info);
-	if (result < 0)
-		return tool_fail(command, result, json);
-	if (json)
-		return tool_print_json(tool_json_store(&info));
-	tool_print_store(&info, stdout);
-	return TOOL_DONE;
+	if (result < 0) {
+		code = tool_fail(command, result, json);
+	} else if (json) {
+		document = tool_json_store(&info);
+		(void)json_object_set(document, "warnings", warnings);
+		code = tool_print_json(document);
+	} else {
+		tool_print_store(&info, stdout);
+	}
+	json_decref(warnings);
+	return code;
 }
 
 const struct tool_command command_format = {

@@ -3,7 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -23,7 +22,7 @@ static const char *user, *folder = GRANT_RULES_FOLDER;
 static bool force, dry_run, json;
 
 static const struct tool_option options[] = {
-	{"user", TOOL_TEXT, &user, "USER", "whose they shall be"},
+	{"user", TOOL_TEXT, &user, "USER", "whose they shall be: a name, or a number"},
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "block devices or NVMe character devices (or name them without the option)"},
 	{"rules", TOOL_TEXT, &folder, "FOLDER",
@@ -159,8 +158,8 @@ static bool owns(const char *node, uid_t uid)
 	return stat(node, &st) == 0 && st.st_uid == uid;
 }
 
-/* By udev, as at each boot, and else as udev would. */
-static int give_now(const struct drive *drives, uid_t uid, bool by_udev)
+/* By udev, as at each boot, and else as udev would. @by: who did it. */
+static int give_now(const struct drive *drives, uid_t uid, bool by_udev, const char **by)
 {
 	const char **nodes = calloc(2 * (size_t)devices.count, sizeof(*nodes));
 	unsigned count = 0;
@@ -171,6 +170,7 @@ static int give_now(const struct drive *drives, uid_t uid, bool by_udev)
 		if (drives[i].nodes.character[0])
 			nodes[count++] = drives[i].nodes.character;
 	}
+	*by = by_udev ? "udev" : "chown";
 	if (rc == 0 && by_udev)
 		rc = grant_trigger(nodes, count);
 	for (unsigned i = 0; i < count && rc == 0; i++) {
@@ -182,6 +182,7 @@ static int give_now(const struct drive *drives, uid_t uid, bool by_udev)
 				"spillway grant: udev has read the rule, but not given %s: is "
 				"%s where it looks? Given by chown\n",
 				nodes[i], folder);
+		*by = "chown";
 		rc = grant_chown(nodes[i], uid);
 	}
 	free(nodes);
@@ -286,12 +287,10 @@ static int grant_all(const struct tool_command *command, uid_t uid)
 			    : spw_error(-ENOMEM, "no memory for %u drives", devices.count);
 	if (rc == 0 && rules.lock >= 0)
 		rule = rules.path;
-	if (rc == 0 && !dry_run) {
-		by = rule && grant_udev() ? "udev" : "chown";
-		rc = rule ? write_rules(&rules, drives, uid) : 0;
-	}
+	if (rc == 0 && !dry_run && rule)
+		rc = write_rules(&rules, drives, uid);
 	if (rc == 0 && !dry_run)
-		rc = give_now(drives, uid, strcmp(by, "udev") == 0);
+		rc = give_now(drives, uid, rule && grant_udev(), &by);
 	if (rc)
 		code = rc == -ENOTBLK ? tool_usage_error(command, "%s", spw_last_error())
 				      : tool_fail(command, rc, json);
@@ -306,15 +305,15 @@ static int grant_all(const struct tool_command *command, uid_t uid)
 
 static int grant(const struct tool_command *command)
 {
-	const struct passwd *entry = user ? getpwnam(user) : NULL;
+	uid_t uid;
 
 	if (!user)
 		return tool_usage_error(command, "say to whom: --user NAME");
-	if (!entry)
+	if (!grant_user(user, &uid))
 		return tool_usage_error(command, "--user=%s: there is no such user", user);
-	if (entry->pw_uid == 0)
+	if (uid == 0)
 		return tool_usage_error(command, "--user=%s: may use every drive as it is", user);
-	return grant_all(command, entry->pw_uid);
+	return grant_all(command, uid);
 }
 
 const struct tool_command command_grant = {

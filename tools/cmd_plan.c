@@ -17,13 +17,17 @@ static struct model model = {.sequence = 2048,
 			     .pipeline_parallel = 1,
 			     .dtype_bytes = 2};
 static struct tool_choice recompute = {.names = {"none", "selective", "full"}};
-static struct tool_number gpu_tflops = {312, 1e-6, 1e9}, efficiency = {50, 1e-6, 100},
-			  endurance = {600, 1e-6, 1e9}, speed = {1, 1e-6, 1e6};
+/* What drives and GPUs can be, so that a fraction, or a number in another unit, is refused. */
+static struct tool_number gpu_tflops = {312, 0.01, 1e6}, efficiency = {50, 1, 100},
+			  endurance = {600, 0.01, 1e6}, speed = {1, 1e-6, 1e6};
 static const char *bandwidth_text;
 static struct tool_devices traces;
 static uint64_t drive_write = 5000000000, drive_read = 7000000000, need;
 static uint32_t drives, step_number;
 static bool json;
+
+/* Bytes per second: no drive is slower. */
+#define RATE_LEAST 1000000u
 
 static const struct tool_option options[] = {
 	{"layers", TOOL_COUNT, &model.layers, "N", "of the model"},
@@ -69,6 +73,11 @@ static int parse_values(const struct tool_command *command, struct plan_report *
 		return tool_usage_error(
 			command,
 			"a drive writes and reads more than 0 and less than 1 PiB per second");
+	if (tool_too_small(command, "drive-write", drive_write, " per second", RATE_LEAST) !=
+		    TOOL_GO_ON ||
+	    tool_too_small(command, "drive-read", drive_read, " per second", RATE_LEAST) !=
+		    TOOL_GO_ON)
+		return TOOL_USAGE;
 	if (drives > 1024)
 		return tool_usage_error(command, "--drives=%u: at most 1024 for one GPU", drives);
 	model.recompute = (enum model_recompute)recompute.value;
@@ -80,6 +89,8 @@ static int parse_values(const struct tool_command *command, struct plan_report *
 	report->drive_write = (double)drive_write;
 	report->drive_read = (double)drive_read;
 	report->drive_endurance_bytes = endurance.value * 1e12;
+	report->gpu_tflops = gpu_tflops.value;
+	report->efficiency_percent = efficiency.value;
 	return 0;
 }
 
@@ -193,8 +204,12 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 		return tool_usage_error(command,
 					"--bandwidth=%s: up to %u sizes above 0, such as 500MB,2GB",
 					bandwidth_text, PLAN_TRACE_RATES_MAX);
-	for (unsigned i = 0; i < report->rates_count; i++)
+	for (unsigned i = 0; i < report->rates_count; i++) {
 		report->rates[i].write = report->rates[i].read = (double)sizes[i];
+		if (tool_too_small(command, "bandwidth", sizes[i], " per second", RATE_LEAST) !=
+		    TOOL_GO_ON)
+			return TOOL_USAGE;
+	}
 	return 0;
 }
 
@@ -213,8 +228,10 @@ static int run_trace(const struct tool_command *command)
 	if (parse_rates(command, &report))
 		return TOOL_USAGE;
 	report.path = traces.paths[0];
+	report.speed = speed.value;
+	report.drives = drives ? drives : 1;
 	report.endurance_bytes = endurance.value * 1e12 * (drives ? drives : 1);
-	result = plan_trace_fill(&report, step_number, speed.value);
+	result = plan_trace_fill(&report, step_number);
 	if (result != 0)
 		result = tool_fail(command, result, json);
 	else if (json)
@@ -239,6 +256,9 @@ static int run_model(const struct tool_command *command)
 		return tool_usage_error(
 			command, "--bandwidth=%s: not a size above 0; write for example 12.1GB",
 			bandwidth_text);
+	if (bandwidth_text &&
+	    tool_too_small(command, "bandwidth", need, " per second", RATE_LEAST) != TOOL_GO_ON)
+		return TOOL_USAGE;
 	if (need == 0 && (model.layers == 0 || model.hidden == 0 || model.heads == 0))
 		return tool_usage_error(command, "describe the model: --layers, --hidden and "
 						 "--heads; or give --bandwidth, or --trace");

@@ -28,6 +28,8 @@ static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
 					    SPW_CACHE_POSITIONAL, SPW_CACHE_SPILL,
 					    SPW_CACHE_OBSERVE};
 static uint64_t budget, wear;
+/* Smaller tensors are kept anyhow: nobody means less. */
+#define SIZE_LEAST 65536u
 static uint32_t steps = 6, step_number;
 static bool json, verbose;
 
@@ -80,7 +82,7 @@ static int parse_rates(const struct tool_command *command)
 			return tool_usage_error(
 				command,
 				"--bandwidth=%s: at least %u bytes per second, also "
-				"when made smaller by --scale",
+				"when made smaller by --scale; sizes need their unit, such as 2GB",
 				bandwidth_text, RATE_MIN);
 	drives = (struct spw_plan_drives){
 		.write_bytes_per_second = replay_scaled(rates[0], scale.value),
@@ -125,6 +127,10 @@ static int parse(const struct tool_command *command)
 		return tool_usage_error(command, "--steps=%u: 1 to %u", steps, REPLAY_STEPS_MAX);
 	if ((modes[mode.value] == SPW_CACHE_BUDGET) != (budget > 0))
 		return tool_usage_error(command, "--mode=budget and --budget=SIZE go together");
+	if (budget > 0 && tool_too_small(command, "budget", budget, "", SIZE_LEAST) != TOOL_GO_ON)
+		return TOOL_USAGE;
+	if (wear > 0 && tool_too_small(command, "wear", wear, " per day", SIZE_LEAST) != TOOL_GO_ON)
+		return TOOL_USAGE;
 	if (wear > 0 && (kept || modes[mode.value] == SPW_CACHE_POSITIONAL))
 		return tool_usage_error(command, "--wear is for modes that limit what is written: "
 						 "not for positional and keep");

@@ -3,7 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -116,7 +115,8 @@ static int take_all_of(struct revoking *revoking, uid_t uid)
 		rc = take_group(revoking, &revoking->rules.groups[i]);
 	}
 	return rc || found ? rc
-			   : spw_error(-ENOENT, "%s has not been given anything: %s has no rule of that",
+			   : spw_error(-ENOENT,
+				       "%s has not been given anything: %s has no rule of that",
 				       user, revoking->rules.path);
 }
 
@@ -165,15 +165,15 @@ static int revoke_all(const struct tool_command *command, uid_t uid)
 
 static int take_back(const struct tool_command *command)
 {
-	const struct passwd *entry = user ? getpwnam(user) : NULL;
+	uid_t uid = 0;
 
 	if (!user == (devices.count == 0))
 		return tool_usage_error(
 			command, "say what: either --devices A,B,..., or --user NAME for all "
 				 "that NAME was given");
-	if (user && !entry)
+	if (user && !grant_user(user, &uid))
 		return tool_usage_error(command, "--user=%s: there is no such user", user);
-	return revoke_all(command, entry ? entry->pw_uid : 0);
+	return revoke_all(command, uid);
 }
 
 const struct tool_command command_revoke = {

@@ -38,6 +38,11 @@ static const uint32_t depths[] = {1, 4, 16, 64};
 /* combinations that keep more in flight are left out */
 #define MEMORY_BYTES_MAX (UINT64_C(256) << 20)
 
+/* More than this share of a drive never written: reads are not to be believed. */
+#define UNWRITTEN_SHARE 16
+/* Written before such a drive is measured, and all that is measured then. */
+#define REGION_BYTES_MAX (UINT64_C(8) << 30)
+
 /* Within this share of the best bandwidth, the setting with least CPU time wins. */
 #define GOOD_ENOUGH 0.97
 
@@ -66,8 +71,10 @@ struct sweep {
 	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them could be had this way */
 	bool interrupted;
 	struct bench_devices devices;
-	json_t *drives;   /* as the library tells them again */
-	const char *path; /* of the settings */
+	uint64_t region_bytes;   /* of each drive, that is measured; 0: all */
+	uint64_t smallest_bytes; /* the drive of which there is least */
+	json_t *drives;          /* as the library tells them again */
+	const char *path;        /* of the settings */
 	char usual[PATH_MAX];
 };
 
@@ -123,6 +130,23 @@ static void plan_sweep(struct sweep *sweep)
 						    });
 }
 
+/* Reads of what was never written measure nothing: it is written first, or nothing is measured. */
+static int check_written(struct sweep *sweep, const char *path, uint64_t size_bytes)
+{
+	uint64_t bytes = bench_unwritten(path, 0, size_bytes);
+
+	if (bytes == BENCH_UNWRITTEN_UNKNOWN || bytes <= size_bytes / UNWRITTEN_SHARE)
+		return 0;
+	if (!with_writes)
+		return spw_error(-ENODATA,
+				 "%s: %s of its %s were never written: they are answered without "
+				 "being read, and that measures nothing; with --write they are "
+				 "written first (OVERWRITES THE DRIVE)",
+				 path, SPW_SIZE_TEXT(bytes), SPW_SIZE_TEXT(size_bytes));
+	sweep->region_bytes = REGION_BYTES_MAX;
+	return 0;
+}
+
 static json_t *drive_json(const char *path, const struct spw_geometry *geometry)
 {
 	char *whole = realpath(path, NULL);
@@ -140,6 +164,7 @@ static int look_at_drives(struct sweep *sweep)
 	sweep->drives_poll = true;
 	sweep->drives_pass = true;
 	sweep->drives = json_array();
+	sweep->smallest_bytes = UINT64_MAX;
 	for (unsigned i = 0; i < devices.count; i++) {
 		struct spw_probe_info info = {.size = sizeof(info)};
 		int result = spw_probe(devices.paths[i], &info);
@@ -148,6 +173,10 @@ static int look_at_drives(struct sweep *sweep)
 			return result;
 		if (info.geometry.size_bytes == 0)
 			return spw_error(info.error != 0 ? info.error : -ENODEV, "%s", info.reason);
+		result = check_written(sweep, devices.paths[i], info.geometry.size_bytes);
+		if (result != 0)
+			return result;
+		sweep->smallest_bytes = SPW_MIN(sweep->smallest_bytes, info.geometry.size_bytes);
 		(void)json_array_append_new(sweep->drives,
 					    drive_json(devices.paths[i], &info.geometry));
 		sweep->drives_poll &= info.geometry.polls;
@@ -160,7 +189,7 @@ static int look_at_drives(struct sweep *sweep)
 
 /* ---- One measurement ------------------------------------------------------------------------- */
 
-static int make_job(struct bench_job *job, const struct run *run)
+static int make_job(struct bench_job *job, const struct sweep *sweep, const struct run *run)
 {
 	size_t used = 0;
 	int result;
@@ -187,6 +216,7 @@ static int make_job(struct bench_job *job, const struct run *run)
 	job->fixedbufs = true;
 	job->backend = run->backend;
 	job->time_based = true;
+	job->size_bytes = sweep->region_bytes * devices.count;
 	result = bench_parse_time(runtime_text, &job->runtime_ns);
 	if (result == 0 && job->runtime_ns == 0)
 		result = spw_error(-EINVAL, "0 is no time to measure");
@@ -223,6 +253,42 @@ static int refuse(struct sweep *sweep, enum spw_backend backend)
 	return any ? 0 : spw_error(-EOPNOTSUPP, "neither io_uring nor libaio can be used here");
 }
 
+/* Once, before anything is measured, by the same rules as every write. */
+static int write_region(struct sweep *sweep)
+{
+	const struct run run = {.direction = BENCH_DIR_WRITE, .block_bytes = 1u << 20, .depth = 4};
+	struct bench_run bench = {
+		.devices = &sweep->devices,
+		.allow_destructive = allow_destructive,
+		.verbose = verbose,
+		.quiet = true,
+	};
+	struct bench_job job;
+	int result;
+
+	if (sweep->region_bytes == 0)
+		return 0;
+	sweep->region_bytes = SPW_MIN(sweep->region_bytes,
+				      spw_round_down(sweep->smallest_bytes, run.block_bytes));
+	(void)fprintf(stderr,
+		      "spillway tune: not all was ever written: the first %s of each drive are "
+		      "written, then measured\n",
+		      SPW_SIZE_TEXT(sweep->region_bytes));
+	result = make_job(&job, sweep, &run);
+	job.time_based = false;
+	job.runtime_ns = 0;
+	if (result == 0)
+		result = bench_plan_add(&bench.plan, &job);
+	if (result == 0)
+		result = bench_run(&bench);
+	if (result == 0 && bench.workers[0].stats.error != 0)
+		result = spw_error(bench.workers[0].stats.error, "%s",
+				   bench.workers[0].stats.error_text);
+	sweep->interrupted = bench.interrupted || tool_stopped();
+	bench_run_free(&bench);
+	return result;
+}
+
 static int measure(struct sweep *sweep, struct run *run)
 {
 	struct bench_run bench = {
@@ -232,7 +298,7 @@ static int measure(struct sweep *sweep, struct run *run)
 		.quiet = true,
 	};
 	struct bench_job job;
-	int result = make_job(&job, run);
+	int result = make_job(&job, sweep, run);
 
 	if (result == 0)
 		result = bench_plan_add(&bench.plan, &job);
@@ -312,6 +378,8 @@ static int run_sweep(struct sweep *sweep)
 			result = -ENOENT;
 	}
 	tool_stop_catch();
+	if (result == 0)
+		result = write_region(sweep);
 	for (unsigned i = 0; i < sweep->runs_count && result == 0 && !sweep->interrupted; i++) {
 		show_progress(sweep, i, begin_ns);
 		if (!sweep->refused[sweep->runs[i].backend])
@@ -416,7 +484,7 @@ static int tune(const struct tool_command *command)
 	struct bench_job job;
 	int code, result;
 
-	result = make_job(&job, &(struct run){.block_bytes = 4096, .depth = 1});
+	result = make_job(&job, &sweep, &(struct run){.block_bytes = 4096, .depth = 1});
 	if (result == 0)
 		result = spw_drives_distinct(devices.paths, devices.count);
 	if (result != 0)
@@ -442,9 +510,10 @@ const struct tool_command command_tune = {
 		       "combination of block size, depth per drive, backend and (where all\n"
 		       "drives can) polling; prints a table with the best marked, and writes\n"
 		       "the settings to a file. A backend that is refused here is left out.\n"
-		       "Reads only, unless --write is given. Drives that were never written\n"
-		       "answer reads without reading anything: write them once before, or give\n"
-		       "--write.\n",
+		       "Reads only, unless --write is given. What was never written is answered\n"
+		       "without being read: where that can be told (holes of files, also under\n"
+		       "loop devices; what NVMe drives say is used), nothing is measured, or,\n"
+		       "with --write, up to 8 GiB of each drive are written before.\n",
 	.examples = "  spillway tune /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway tune a.img --write --runtime 200ms --output settings.json\n"
 		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 "

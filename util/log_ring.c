@@ -67,11 +67,12 @@ void spw_log_ring_write(void *context, enum spw_log_level level, const char *mes
 
 int spw_log_ring_read(struct spw_log_ring *ring, struct spw_log_line *line)
 {
-	uint64_t taken;
-	int found;
+	uint64_t taken = ring->taken;
+	int found = ring->written != taken;
 
-	if (ring->written == ring->taken || !line)
-		return ring->written != ring->taken;
+	/* Asked once: a line that is written meanwhile has not been read. */
+	if (!found || !line)
+		return found;
 	SPW_ASSERT(pthread_mutex_lock(&ring->lock) == 0);
 	taken = ring->taken;
 	found = ring->written != taken;

@@ -82,6 +82,7 @@ int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 	const uint8_t *lbaf = data + 128 + 4 * format;
 
 	ns->blocks = spw_le64(data);
+	ns->used_blocks = SPW_MIN(spw_le64(data + 16), ns->blocks);
 	ns->metadata_bytes = spw_le16(lbaf);
 	ns->block_shift = lbaf[2];
 	if (ns->block_shift < 9 || ns->block_shift > 20 || ns->blocks == 0 ||

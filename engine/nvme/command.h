@@ -66,6 +66,7 @@ struct spw_nvme_namespace {
 	uint32_t block_shift; /* of a logical block */
 	uint32_t metadata_bytes;
 	uint64_t blocks;
+	uint64_t used_blocks; /* NUSE: at most blocks */
 };
 
 /* Read or Write of whole blocks; @placement of a Write or _NONE. Caller sets addr, data_len. */

@@ -218,7 +218,8 @@ SPW_EXPORT void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_bat
  * A scope of the forward pass is entered or left. Scopes nest; tensors belong to the innermost one.
  * Name layers (the blocks of a transformer) and what encloses them, not the parts of a layer: the
  * last scope without scopes inside, and all that is offered after it was entered, is what the next
- * step keeps because its backward pass comes at once.
+ * step keeps because its backward pass comes at once; of that the last, three times as much as the
+ * largest scope has.
  */
 SPW_EXPORT void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key);
 SPW_EXPORT void spw_cache_scope_leave(struct spw_cache *cache);

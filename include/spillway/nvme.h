@@ -65,6 +65,9 @@ struct spw_nvme_info {
 	uint64_t power_cycles, power_on_hours, unsafe_shutdowns;
 	uint64_t media_errors;
 	uint64_t error_log_entries;
+
+	/* Identify Namespace: of namespace_bytes; some drives count all as used from the first */
+	uint64_t namespace_used_bytes;
 };
 
 /**

@@ -298,7 +298,7 @@ class Gradients:
     def _begin_reading(self, gradient: Gradient) -> None:
         """Others are asked after it, in the order of parameters."""
         if not self._reading and (gradient.held is None or gradient.adds):
-            self._records.begin_pass(self._order[::-1])
+            self._records.begin_pass(self._records.layout.gradients)
             self._reading, self._pass = True, None
 
     def _read(self, gradient: Gradient) -> Tensor:

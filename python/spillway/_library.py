@@ -292,6 +292,14 @@ def size(name: str, value: Size, otherwise: str = "") -> int:
     return length.value
 
 
+def bytes_text(count: float) -> str:
+    """In words, for people."""
+    for length, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
 def number(name: str, value: int, bits: int) -> int:
     """``value``, if it fits: ctypes takes any number and leaves off what does not. Every number
     that a caller gives goes through here, but those of bytes.

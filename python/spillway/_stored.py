@@ -135,8 +135,8 @@ def _elementwise(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Any:
     """By numbers that are the same for all elements."""
     given = [*args, *kwargs.values()]
     if not isinstance(stored, StoredGradient) or any(
-            isinstance(value, Tensor) and (isinstance(value, StoredGradient) or value.dim() > 0)
-            for value in given):
+            isinstance(value, (list, tuple)) or isinstance(value, Tensor) and
+            (isinstance(value, StoredGradient) or value.dim() > 0) for value in given):
         raise _unreadable(func)
     # They may change before it is done.
     args = tuple(value.clone() if isinstance(value, Tensor) else value for value in args)
@@ -155,6 +155,29 @@ def _norm(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Tensor:
     return stored.gradient.here().answer(stored.gradient, question)
 
 
+class _OfOne:
+    """A function of a list of tensors, as one of a single tensor."""
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+
+    def __call__(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = self.func([tensor], *args, **kwargs)
+        return None if found is None else found[0]
+
+
+def _each(func: Any, able: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a list; DTensors are used so. Others may be among them."""
+    of_one = _OfOne(func)
+
+    def each(_: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        found = [able(of_one, tensor, *args, **kwargs) if isinstance(tensor, StoredGradient)
+                 else of_one(tensor, *args, **kwargs) for tensor in tensors]
+        return found if able is _norm else None
+
+    return each
+
+
 def _copy(func: Any, into: Any, stored: Any, non_blocking: bool = False) -> Any:
     """Into memory, as DistributedDataParallel does before it reduces."""
     if isinstance(into, StoredGradient):
@@ -162,8 +185,10 @@ def _copy(func: Any, into: Any, stored: Any, non_blocking: bool = False) -> Any:
     return into.copy_(stored.gradient.here().value(stored.gradient), non_blocking)
 
 
-def _again(_: Any, stored: Any, *__: Any) -> Any:
-    """The same gradient, in the same shape."""
+def _again(func: Any, stored: Any, size: Any = None) -> Any:
+    """The same gradient, in the same shape: what a DTensor's to_local() does."""
+    if size is not None and tuple(size) != tuple(stored.shape):
+        raise _unreadable(func)
     return StoredGradient(stored.gradient, stored)
 
 
@@ -187,13 +212,26 @@ def _unscaling(func: Any, inv_scale: Tensor) -> Callable[[Tensor], Any]:
     return change
 
 
+_OF_LISTS = {
+    "_foreach_norm.Scalar": _norm,
+    "_foreach_mul_.Tensor": _elementwise,
+    "_foreach_mul_.Scalar": _elementwise,
+    "_foreach_clamp_min_.Scalar": _elementwise,
+    "_foreach_clamp_max_.Scalar": _elementwise,
+}
 _ABLE: Dict[Any, Callable[..., Any]] = {
     _aten.add_.Tensor: _add,
     _aten.linalg_vector_norm.default: _norm,
     _aten.copy_.default: _copy,
     _aten.detach.default: _again,
+    _aten.view.default: _again,
     **dict.fromkeys((_aten.mul_.Tensor, _aten.mul_.Scalar, _aten.div_.Tensor, _aten.div_.Scalar,
                      _aten.clamp_.default), _elementwise),
 }
+for _name, _able in _OF_LISTS.items():  # not all PyTorches have all
+    _packet, _, _overload = _name.partition(".")
+    _func = getattr(getattr(_aten, _packet, None), _overload, None)
+    if _func is not None:
+        _ABLE[_func] = _each(_func, _able)
 if hasattr(_aten, "_amp_foreach_non_finite_check_and_unscale_"):
     _ABLE[_aten._amp_foreach_non_finite_check_and_unscale_.default] = _unscale

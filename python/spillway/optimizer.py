@@ -174,6 +174,14 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self._open()
 
+    def __repr__(self) -> str:
+        words = f"Optimizer of {self.optimizer_class.__name__}, {self.steps} steps"
+        if self._tiled is not None:
+            layout = self._tiled.records.layout
+            words += (f", {_library.bytes_text(layout.state_bytes)} of state on drives by way of "
+                      f"{_library.bytes_text(layout.memory_bytes)} of memory")
+        return super().__repr__().replace("Optimizer", words, 1)
+
     # ---- Parameters and records ------------------------------------------------------------------
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:

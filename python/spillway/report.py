@@ -2,21 +2,17 @@
 # spillway/report.py - the counters of a training run as a table for people
 from __future__ import annotations
 
+import shlex
+import sys
 import time
 from typing import Iterable, List, Optional, Sequence, TextIO, Tuple
 
+from ._library import bytes_text
 from .cache import CacheStats, DeviceStats
-from .store import DriveStats, Store
+from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
 
 Row = Tuple[str, str]
-
-
-def bytes_text(count: float) -> str:
-    for length, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= length:
-            return f"{count / length:.1f} {unit}"
-    return f"{count:.0f} B"
 
 
 def per_day_text(count: float) -> str:
@@ -48,7 +44,7 @@ def _both(stats: CacheStats, name: str) -> str:
 _KEPT = (
     ("small", "too small"),
     ("planned", "by the plan"),
-    ("last_scope", "last layer"),
+    ("last_scope", "needed first (the last layer, and what follows)"),
     ("backward", "saved in the backward pass"),
     ("observed", "only watching"),
     ("hint", "excluded"),
@@ -147,6 +143,37 @@ def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[
         rows.extend(wear_rows(wear_since(drives, drives_before, seconds, endurance_bytes)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def hints_of(stats: CacheStats, entries: int, store: Optional[Store],
+             before: Optional[StoreStats]) -> Iterable[str]:
+    """What could be better, in words.
+
+    :param entries: how often the context was entered
+    :param before: the store's counters when those of ``stats`` began
+    """
+    if entries == 0:
+        yield ("hint: nothing ran inside the context: put the forward pass inside of `with off:`, "
+               "or decorate the function of a step with `@off`")
+    elif stats.offers == 0:
+        yield ("hint: autograd saved nothing inside the context: is it the forward pass of the "
+               "model that offload() was given, and not under torch.no_grad()?")
+    if store is None or before is None or store.closed:
+        return
+    now = store.stats()
+    chunks = (now.bytes_written - before.bytes_written) // store.chunk_bytes
+    copied = now.copies_unaligned_address - before.copies_unaligned_address
+    if 2 * copied > chunks > 0:
+        yield (f"hint: {copied} chunks were copied before they were written, because PyTorch's "
+               "memory does not begin where drives need it; without copies, by\n"
+               f"  {aligned_command()}")
+
+
+def aligned_command() -> str:
+    """This program, with memory that drives take as it is."""
+    if "ipykernel" in sys.modules:  # whose own command is no user's
+        return "spillway run -- jupyter lab"
+    return "spillway run -- " + shlex.join(sys.orig_argv)
 
 
 class Progress:

@@ -17,15 +17,18 @@ import contextlib
 import ctypes
 import dataclasses
 import errno
+import inspect
 import os
+import sys
 import weakref
 from ctypes import byref, c_char_p, c_int, c_ssize_t, c_uint64, c_void_p
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping, Optional,
                     Sequence, Tuple, TypeVar, Union)
 
 from . import _library
-from ._handle import Handle, close_all
-from ._library import Size, blocking, check, fast, number, size, to_dataclass
+from ._handle import Handle, close_all, handles
+from ._library import (Size, SpillwayError, blocking, bytes_text, check, fast, number, size,
+                       to_dataclass)
 
 Path = Union[str, "os.PathLike[str]"]
 Backend = Literal["auto", "io_uring", "libaio", "nvme", "vfio"]
@@ -224,7 +227,8 @@ def format_store(paths: Sequence[Path], *, partitions: int = 1, chunk_bytes: Siz
     opts.force, opts.erase = force, erase
     info = _library.StoreInfoStruct(size=ctypes.sizeof(_library.StoreInfoStruct))
     array, count = _path_array(paths)
-    check(blocking.spw_format(array, count, byref(opts), byref(info)))
+    with _own_is_named(array):
+        check(blocking.spw_format(array, count, byref(opts), byref(info)))
     return to_dataclass(StoreInfo, info)
 
 
@@ -267,7 +271,8 @@ def wipe_store(paths: Sequence[Path], erase: bool = False) -> None:
     opts = _library.options(_library.WipeOpts)
     opts.erase = erase
     array, count = _path_array(paths)
-    check(blocking.spw_wipe(array, count, byref(opts)))
+    with _own_is_named(array):
+        check(blocking.spw_wipe(array, count, byref(opts)))
 
 
 def probe(path: Path) -> ProbeInfo:
@@ -278,6 +283,38 @@ def probe(path: Path) -> ProbeInfo:
     kind = info.geometry.kind
     return to_dataclass(ProbeInfo, info, info.geometry,
                         kind=_KINDS[kind] if 0 <= kind < len(_KINDS) else "unknown")
+
+
+@contextlib.contextmanager
+def _own_is_named(array: Iterable[bytes], partition: Optional[int] = None) -> Iterator[None]:
+    """Where drives are refused because this process itself has a store on them open, as where a
+    cell of a notebook runs again, the error says which, and what to do.
+
+    :param partition: that is wanted; None: any
+    """
+    try:
+        yield
+    except SpillwayError as error:
+        real = {os.path.realpath(path) for path in map(os.fsdecode, array)}
+        own = [store for store in list(handles) if isinstance(store, Store) and not store.closed
+               and any(os.path.realpath(path) in real for path in store.paths)
+               and partition in (None, store.stats().partition)]
+        if error.errno != errno.EBUSY or not own:
+            raise
+        raise SpillwayError(errno.EBUSY, own[0]._says_it_is_open()) from error
+
+
+def _own_store_of(thing: Any) -> Any:
+    """The store that an offload() opened."""
+    return inspect.getattr_static(thing, "_own_store", None)
+
+
+def place_of_caller() -> str:
+    """FILE:LINE of who called into this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("spillway."):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _needs_arena(paths: Iterable[bytes]) -> bool:
@@ -310,6 +347,9 @@ class Store(Handle):
     _closed_words = "the store is closed; open it again with spillway.Store(paths)"
     _copied_words = ("a Store cannot be copied or pickled: open one in each process, on a "
                      "partition of its own")
+
+    paths: Tuple[str, ...] = ()
+    opened_at = ""
 
     def __init__(
         self,
@@ -352,19 +392,40 @@ class Store(Handle):
         opts.tune = ctypes.pointer(tune)
         handle = c_void_p()
         try:
-            check(blocking.spw_store_open(array, count, byref(opts), byref(handle)))
+            with _own_is_named(array, partition):
+                check(blocking.spw_store_open(array, count, byref(opts), byref(handle)))
         except BaseException:  # Ctrl-C meanwhile is raised when it is open
             if handle.value:
                 blocking.spw_store_close(handle)
             raise
         self.arena_bytes: int = opts.arena_bytes
+        self.paths = tuple(map(os.fsdecode, array))
+        self.opened_at = place_of_caller()
         super().__init__(handle.value)
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.paths) or "no drive"
+        if self._handle is None:
+            return f"<spillway.Store on {where}: closed>"
+        stats = self.stats()
+        return (f"<spillway.Store on {where}: partition {stats.partition}, "
+                f"{bytes_text(stats.used_bytes)} of {bytes_text(stats.capacity_bytes)} used, "
+                f"by {self.description.partition(':')[0]}>")
 
     def __enter__(self) -> "Store":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _says_it_is_open(self) -> str:
+        """With the names that it goes by in the program, or in the notebook."""
+        names = [name for name, value in list(vars(sys.modules["__main__"]).items())
+                 if name[0] != "_" and (value is self or _own_store_of(value) is self)]
+        that = names[0] if names else "that object"
+        return (f"{', '.join(self.paths)}: this process has the store open itself, since "
+                f"{self.opened_at}. Use {that} again, or {that}.close() first; leaving "
+                "`with spillway.Store(...)` closes a store, too")
 
     def _before_end(self) -> None:
         close_all(self._dependents)

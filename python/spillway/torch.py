@@ -35,6 +35,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Optional, Sequence, Set,
                     TextIO, Tuple, Union)
 
@@ -42,7 +43,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _library, _native
-from ._library import Size, SpillwayError, fast
+from ._library import Size, SpillwayError, bytes_text, fast
 from ._page import Run, page_of
 from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, scopes_of,
                       tensors_in)
@@ -50,7 +51,7 @@ from ._session import Session
 from ._steptrace import StepTrace
 from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
-from .report import Progress, table_of, wear_since
+from .report import Progress, hints_of, table_of, wear_since
 from .store import Path, Store, choice
 from .wear import Cap
 
@@ -84,13 +85,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class Offload:
+class Offload(contextlib.ContextDecorator):
     """A context in which what autograd saves is spilled. Made by offload(); entered once per step,
-    or once around a loop.
+    or once around a loop. As a decorator of a function it is entered in each call of that.
 
     Backward may run inside or after the context. A step begins with the first forward pass after
-    a backward pass; programs that run several forward passes per step (gradient accumulation)
-    say so by calling step() at the start of each.
+    a backward pass: where gradients are accumulated over several of each, every pair is a step of
+    its own, and nothing need be said.
     """
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
@@ -103,7 +104,9 @@ class Offload:
         self._excluded_modules: Set[nn.Module] = set()  # that have them
         self._own_store = own_store
         # Others may have used the store.
-        self._drives_before = [] if cache.store is None else cache.store.drive_stats()
+        store = cache.store
+        self._drives_before = [] if store is None else store.drive_stats()
+        self._store_before = None if store is None else store.stats()
         self._since = time.monotonic()
         self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
@@ -124,6 +127,29 @@ class Offload:
         self._begun = False
         self._trace_path: Optional[Path] = None
         self._micro_batch = 0
+        self._entries = 0  # of the context
+        _note_made(model, cache.mode)
+
+    def __repr__(self) -> str:
+        cache = self._session.cache
+        words = (f"<spillway.torch.Offload of {type(self._model).__name__}, mode {cache.mode!r}, "
+                 f"{len(self._scopes)} scopes")
+        if cache.closed:
+            return words + ": closed>"
+        stats = self.stats()
+        return (f"{words}: {stats.steps} steps, {bytes_text(stats.bytes_spilled)} written, "
+                f"{bytes_text(stats.activation_bytes_max)} of activations in memory at most>")
+
+    def __call__(self, function: Any) -> Any:
+        """As a decorator: each call of the function runs in the context.
+
+        :raises TypeError: it is no function: offload() is given the model
+        """
+        if not callable(function) or isinstance(function, nn.Module):
+            raise TypeError(
+                f"an Offload decorates functions, not {type(function).__name__}: run the forward "
+                "pass of the model that offload() was given inside of `with off:`")
+        return super().__call__(function)
 
     # ---- The context -----------------------------------------------------------------------------
 
@@ -141,6 +167,7 @@ class Offload:
         try:
             # From here on leaving it undoes what has been done, whatever comes in between.
             self._active, _active.offload = True, self
+            self._entries += 1
             self._in_backward = in_backward()
             self._push_hooks()
             self._refresh_excluded()
@@ -226,8 +253,9 @@ class Offload:
             self._own_store.close()
 
     def step(self) -> None:
-        """A training step begins. Needed only when a step has several forward passes; from the
-        first call on it must be called in every step."""
+        """A training step begins. Needed where a forward pass follows a backward pass in one step
+        while tensors of another pass are still to be used, as in a pipeline, or where the model
+        itself is not called; from the first call on it must be called in every step."""
         self._explicit_steps = True
         self._begin_step()
 
@@ -274,6 +302,8 @@ class Offload:
         session = self._session
         session.cache.call(fast.spw_cache_step)
         session.steps += 1
+        if session.steps == 2:
+            _made.pop(self._model, None)
         self._begun = True
         self._micro_batch = 0
         session.unpacked = False
@@ -385,8 +415,8 @@ class Offload:
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None, *, html: Optional[Path] = None) -> None:
-        """Print a table of what the cache and the drives did since offload() was called, and how
-        much that wears the drives, to standard output or a file.
+        """Print a table of what the cache and the drives did since offload() was called, how much
+        that wears the drives, and hints, to standard output or a file.
 
         :param html: a file to write instead: a page for a browser, with the memory over the last
             step, the plan and its reasons, drives and wear. It needs nothing from elsewhere
@@ -396,9 +426,11 @@ class Offload:
             with open(html, "w", encoding="utf-8") as page:
                 page.write(page_of(self._run()))
             return
-        print(table_of(self.stats(), self._session.cache.store, self._drives_before,
-                       self.device_stats(), time.monotonic() - self._since,
-                       self._endurance_bytes), file=file or sys.stdout)
+        stats, store = self.stats(), self._session.cache.store
+        table = table_of(stats, store, self._drives_before, self.device_stats(),
+                         time.monotonic() - self._since, self._endurance_bytes)
+        hints = hints_of(stats, self._entries, store, self._store_before)
+        print("\n".join([table, *hints]), file=file or sys.stdout)
 
     def _run(self) -> Run:
         cache, seconds = self._session.cache, time.monotonic() - self._since
@@ -408,7 +440,8 @@ class Offload:
             type(self._model).__name__, cache.mode, time.strftime("%Y-%m-%d %H:%M"), seconds, stats,
             cache.profile(), drives, self._drives_before,
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
-            "" if store is None or store.closed else store.description)
+            "" if store is None or store.closed else store.description,
+            list(hints_of(stats, self._entries, store, self._store_before)))
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -441,6 +474,23 @@ class Offload:
     def reset_peak(self) -> None:
         """Let activation_peak_bytes start anew."""
         self._session.cache.reset_peak()
+
+
+# Of a model, how many offloads in a row were made and have not come to their second step.
+_made: "weakref.WeakKeyDictionary[nn.Module, int]" = weakref.WeakKeyDictionary()
+_MADE_MAX = 3
+
+
+def _note_made(model: nn.Module, mode: str) -> None:
+    """Say once that what is made anew in each step never gets a plan."""
+    if mode in ("spill", "observe"):
+        return
+    _made[model] = _made.get(model, 0) + 1
+    if _made[model] == _MADE_MAX + 1:
+        _log.warning(
+            "offload() was called %d times for one %s, and none of them saw a second step: the "
+            "first is measured, and later ones follow its plan. Make it once, before the loop, "
+            "and enter that `with off:` in each step", _MADE_MAX + 1, type(model).__name__)
 
 
 def _device_of(device: torch.device, cache: Cache) -> Any:

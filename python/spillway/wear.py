@@ -9,7 +9,7 @@ import dataclasses
 import os
 import re
 from ctypes import byref
-from typing import Optional, Tuple, Union
+from typing import Literal, Optional, Tuple, Union
 
 from . import _library
 from ._library import blocking, check, to_dataclass
@@ -56,7 +56,7 @@ class Wear:
     :param reason: why the health page, or what is left, is not known; or ""
     """
 
-    basis: str
+    basis: Literal["unknown", "health", "rating", "rating alone"]
     percentage_used: Optional[int]
     left_bytes: Optional[float]
     bytes_per_day: float

@@ -267,6 +267,23 @@ else
     skip "no device cgroup (version 1) can be made here"
 fi
 
+begin "sparse files that promise more than their file system has are formatted, and said"
+truncate -s 15T "$TEST_TMP/large" 2>/dev/null || true
+if [ -s "$TEST_TMP/large" ]; then
+    make_file small 64M
+    expect_exit 0 "$SPILLWAY" format --json "$TEST_TMP/large" "$small"
+    expect_output "$TEST_TMP/large and 1 other: 15.0 TiB that the store will count on have no space yet" "left: once it is full, writes fail"
+    "$SPILLWAY" format --force --json "$TEST_TMP/large" "$small" 2>"$OUTPUT" |
+        python3 -c 'import json, sys; w = json.load(sys.stdin)["warnings"]; assert any("TiB that the store" in x for x in w), w' ||
+        fail "the warning in JSON"
+else
+    skip "this file system has no files of that size"
+fi
+make_file small 64M
+expect_exit 0 "$SPILLWAY" format --json "$small"
+expect_output '"warnings": []'
+expect_no_output "no space yet"
+
 begin "a write-protected drive"
 blockdev --setro "$three"
 on_exit blockdev --setrw "$three"

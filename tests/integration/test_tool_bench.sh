@@ -3,7 +3,7 @@
 # tests/integration/test_tool_bench.sh - bench and tune: jobs do what they say, reports have fio's keys, nothing foreign is written
 . "$(dirname "$0")/../lib.sh"
 need python3
-one= two= first= second= disk=
+one= two= first= second= disk= hollow=
 
 # bench STATUS ARGS: run it with JSON to a file; messages are in $OUTPUT.
 bench() {
@@ -310,12 +310,48 @@ python3 -c "import json, sys; assert json.load(open(sys.argv[1]))['errno'] == 17
 bench 0 --filename="$first" --rw=write --bs=1m --allow-destructive
 expect_exit 1 "$SPILLWAY" check "$first" "$second"
 
+begin "reads of what was never written: bench says so, tune measures nothing, or writes first"
+make_file hollow 64M
+bench 0 --filename="$hollow" --rw=read --bs=1m
+expect_output "64 MiB of the 64 MiB that job bench is to read were never written" "--rw=write"
+report "j[0]['spillway']['unwritten_bytes'] == 64 << 20"
+unchanged "$hollow" expect_exit 1 "$SPILLWAY" tune "$hollow" --runtime 5ms --output "$TEST_TMP/hollow.json"
+expect_output "$hollow: 64 MiB of its 64 MiB were never written" "--write"
+expect_no_output BANDWIDTH
+expect_true "no settings" test ! -e "$TEST_TMP/hollow.json"
+dd if=/dev/urandom of="$hollow" bs=1M count=32 conv=notrunc,fsync status=none
+bench 0 --filename="$hollow" --rw=read --bs=1m
+expect_output "32 MiB of the 64 MiB"
+bench 0 --filename="$hollow" --rw=read --bs=1m --size=32m
+expect_no_output "never written"
+report "j[0]['spillway']['unwritten_bytes'] == 0"
+printf '[global]\nfilename=%s\nbs=1m\n[fill]\nrw=write\n[again]\nstonewall\nrw=read\n' "$hollow" >"$TEST_TMP/fill.fio"
+bench 0 "$TEST_TMP/fill.fio"
+expect_no_output "never written"
+make_file hollow 64M
+expect_exit 0 "$SPILLWAY" tune "$hollow" --runtime 5ms --write --output "$TEST_TMP/hollow.json"
+expect_output "not all was ever written: the first 64 MiB of each drive are written" BANDWIDTH
+expect_equal 65536 "$(du -k "$hollow" | cut -f1)" "KiB that are written"
+
+begin "the same of a file under a loop device"
+if is_root; then
+    make_loop hollow 64M 512
+    unchanged "$hollow" expect_exit 1 "$SPILLWAY" tune "$hollow" --runtime 5ms --output "$TEST_TMP/none.json"
+    expect_output "$hollow: 64 MiB of its 64 MiB were never written"
+    expect_exit 0 "$SPILLWAY" tune "$hollow" --runtime 5ms --write --output "$TEST_TMP/none.json"
+    expect_exit 0 "$SPILLWAY" tune "$hollow" --runtime 5ms --output "$TEST_TMP/none.json"
+    expect_no_output "never written"
+else
+    skip "needs root"
+fi
+
 begin "tune: a table, a file, and its use"
 export XDG_CONFIG_HOME=$TEST_TMP/config
 expect_exit 2 "$SPILLWAY" tune "$two" --output=
 expect_exit 1 "$SPILLWAY" tune "$two" --output "$one/settings.json"
 expect_output "$one"
 expect_no_output BANDWIDTH
+dd if=/dev/urandom of="$two" bs=1M count=64 conv=notrunc,fsync status=none
 "$SPILLWAY" tune "$two" --runtime 60 --json --output "$TEST_TMP/interrupted.json" >"$TEST_TMP/report.json" 2>"$OUTPUT" &
 interruptible $!
 interrupted $!
@@ -349,6 +385,7 @@ SPILLWAY_TUNE=$XDG_CONFIG_HOME/spillway/tune.json expect_exit 0 "$SPILLWAY" benc
     --size=8m --verbose
 expect_output "not among the drives"
 expect_exit 0 "$SPILLWAY" wipe --yes --devices "$one" --devices "$two"
+dd if=/dev/urandom of="$two" bs=1M count=64 conv=notrunc,fsync status=none
 expect_exit 0 "$SPILLWAY" tune "$two" --runtime 5ms --json --output "$TEST_TMP/read.json"
 expect_exit 2 "$SPILLWAY" bench --filename="$two" --rw=write --tuned="$TEST_TMP/read.json"
 expect_output "no settings for rw=write"

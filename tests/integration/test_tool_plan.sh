@@ -27,6 +27,36 @@ json "abs(d['life_all_spilled']['rated_seconds'] - 4 * 600e12 / 6.05e9) < 1"
 json "abs(d['life_all_spilled']['write_amplification_1_seconds'] / d['life_all_spilled']['rated_seconds'] - 2.5) < 1e-9"
 json "abs(d['life_all_spilled']['retention_1_day_seconds'] / d['life_all_spilled']['rated_seconds'] - 215) < 1e-6"
 
+begin "what can only be a number without its unit is refused, with the way out"
+for wrong in "--bandwidth 12" "--bandwidth 12.5" "--bandwidth 12k" "--bandwidth 1GB --drive-write 5" "--bandwidth 1GB --drive-read 7"; do
+    # shellcheck disable=SC2086 # options and their values
+    expect_exit 2 "$SPILLWAY" plan $wrong
+    expect_output "less than can be meant; sizes need their unit, such as"
+done
+expect_exit 2 "$SPILLWAY" plan --bandwidth 12
+expect_output "12GB"
+expect_exit 2 "$SPILLWAY" plan "$ROOT/tests/traces/gpt.jsonl.gz" --bandwidth 1GB,2
+expect_output "2GB"
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --efficiency 0.5
+expect_output "from 1 to 100"
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --endurance 600000000000000
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --gpu-tflops 312000000000000
+
+begin "all that a plan assumes is in it"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4
+expect_output "Assumed" "layers 24, hidden 4096, heads 32, sequence 2048" "micro-batch 1, micro-batches 1" "recompute none, dtype-bytes 2" \
+    "gpu-tflops 312, efficiency 50 %" "drives 4, drive-write 5.00 GB/s, drive-read 7.00 GB/s, endurance 600 TB each"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4 --recompute full --json
+json "d['assumptions'] == dict(layers=24, hidden=4096, heads=32, sequence=2048, vocabulary=0, micro_batch=1, micro_batches=1, tensor_parallel=1,
+    pipeline_parallel=1, recompute='full', dtype_bytes=2, gpu_tflops=312, efficiency_percent=50, drives=4, drive_write_bytes_per_second=5e9,
+    drive_read_bytes_per_second=7e9, drive_endurance_bytes=600e12)"
+expect_exit 0 "$SPILLWAY" plan --bandwidth 12.1GB
+expect_output "bandwidth 12.10 GB/s" "drives 3, drive-write 5.00 GB/s"
+expect_exit 0 "$SPILLWAY" plan "$ROOT/tests/traces/gpt.jsonl.gz" --bandwidth 1GB --speed 40 --drives 2
+expect_output "speed 40; drives 2, endurance 1200 TB of all"
+expect_exit 0 "$SPILLWAY" plan "$ROOT/tests/traces/gpt.jsonl.gz" --bandwidth 1GB --json
+json "d['assumptions'] == dict(speed=1, drives=1, endurance_bytes=600e12, latency_ns=100000)"
+
 begin "a model's activations, and what the drives make of them"
 expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4
 expect_output "activations per layer" "drives to spill all" "recompute all" offload TFLOPS

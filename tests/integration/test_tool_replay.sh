@@ -119,6 +119,10 @@ for wrong in 1 999 1GB,1; do
 done
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 100KB --scale 0.001
 expect_output --scale
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 2GB --mode budget --budget 400
+expect_output "--budget: 400 bytes, less than can be meant" "400GB"
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 2GB --wear 12
+expect_output "--wear: 12 bytes per day, less than can be meant"
 expect_exit 0 "$SPILLWAY" replay "$trace" --bandwidth 1KB --dip 2-3 --mode spill --steps 3
 
 begin "a bad trace exits with 1 and names the line"

@@ -9,8 +9,9 @@ tests/packages/debian.sh - build the packages in a root of each release, and try
 
   tests/packages/debian.sh [--work FOLDER] [--mirror URL] [--fresh] [SUITE...]     (bookworm trixie)
 
-For each suite: a root folder, made by debootstrap. Over it, what is needed to build; there `make deb` is run. Over it again, and each
-time anew, the packages are installed as a user would, used, and purged. Exit status 1 if anything failed.
+For each suite: a root folder, made by debootstrap. Over it, what is needed to build; there `make deb` and
+`make wheel` are run. Over it again, and each time anew, the packages are installed as a user would, used, and
+purged, and the wheel is used in a virtual environment. Exit status 1 if anything failed.
 
   --work FOLDER   where the root folders are kept from one run to the next (build/packages); 3 GB each
   --fresh         make them anew
@@ -70,14 +71,19 @@ build() {
     [ -z "$fresh" ] || rm -rf --one-file-system "$base-build"
     layer build
     copy_tree
-    enter /src/scripts/deps.sh build deb || die "$suite: packages are missing"
+    enter /src/scripts/deps.sh build deb wheel || die "$suite: packages are missing"
     say MAKE "$suite: make deb"
     enter make -C /src --no-print-directory BUILD=/build deb >"$base.log" 2>&1 || {
         tail -n 40 "$base.log" >&2
         die "$suite: make deb failed"
     }
     grep -E '^[EWI]: ' "$base.log" || echo "        lintian has nothing to say"
-    packages=$folder/build/deb
+    say MAKE "$suite: make wheel"
+    enter make -C /src --no-print-directory BUILD=/build wheel >"$base.log" 2>&1 || {
+        tail -n 40 "$base.log" >&2
+        die "$suite: make wheel failed"
+    }
+    packages=("$folder"/build/deb/*.deb "$folder"/build/dist/*.whl)
 }
 
 # As a stranger: the packages alone, in a root that has never seen the sources.
@@ -85,8 +91,7 @@ try() {
     rm -rf --one-file-system "$base-user"
     layer user
     mkdir "$folder/debs"
-    cp "$packages"/*.deb "$folder/debs/"
-    rm -f "$folder"/debs/*-dbgsym_*.deb
+    cp "${packages[@]}" "$folder/debs/"
     cp "$root/tests/packages/use.sh" "$root/tests/lib.sh" "$root/scripts/extract-example.sh" "$folder/debs/"
     say TRY "$suite: install, use, purge"
     enter bash /debs/use.sh

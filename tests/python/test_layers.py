@@ -2,6 +2,7 @@
 # tests/python/test_layers.py - PyTorch's own layers: losses, gradients and what they become
 import functools
 import gc
+import io
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import spillway.torch
+from detection import Detector
 from offloading import equal, gradients_of, left_in, offload_all, raw, same_bits, save, settle
 
 TOKENS = 50
@@ -289,3 +291,20 @@ def test_a_model_with_parts_that_are_compiled(store):
         output.backward()
     assert all(map(functools.partial(torch.allclose, atol=1e-4), gradients_of(model), expected))
     assert off.stats().bytes_read > 0
+
+
+def test_heads_beside_the_layers_are_no_last_layer(store):
+    """As of a detector: three quarters of what it saves come after the last ModuleList."""
+    model = Detector()
+    off = offload_all(store, model)
+    for _ in range(3):
+        before = off.stats()
+        with off:
+            model(torch.randn(2, 3, 128, 128)).sum().backward()
+    stats = off.stats()
+    offered = stats.bytes_offered - before.bytes_offered
+    kept = stats.bytes_kept_last_scope - before.bytes_kept_last_scope
+    assert 0 < kept < offered / 3
+    report = io.StringIO()
+    off.report(report)
+    assert "kept: needed first (the last layer, and what follows)" in report.getvalue()

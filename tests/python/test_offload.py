@@ -191,7 +191,7 @@ def test_report(store, capsys):
     rows = rows_of(text)
     assert rows.keys() == rows_of(file.getvalue()).keys()  # a drive may still count a write
     assert rows["steps"].strip() == "3"
-    assert "kept: last layer" in text
+    assert "kept: needed first (the last layer" in text
     assert all(drive.path in text for drive in store.drive_stats())
 
 

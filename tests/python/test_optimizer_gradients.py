@@ -434,6 +434,12 @@ def test_a_gradient_that_was_replaced_is_no_other():
         each.step()
         each.zero_grad()
     assert_same(ours, theirs)
+    backward(ours, without=2)  # nor one whose record is of no use any more
+    two.grad = before[1]
+    with pytest.raises(RuntimeError, match="was on drives, and is not any more"):
+        optimizer.step()
+    two.grad = None
+    optimizer.zero_grad()
     backward(ours, theirs)
     one.grad = before[0]
     for call in (optimizer.step, lambda: clip_grad_norm_(ours.parameters(), 1.0),

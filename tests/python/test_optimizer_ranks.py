@@ -320,6 +320,50 @@ def test_tiles_are_stepped_after_the_reduction(folder, parts, parallel, options)
         assert (ours[rank][2], plain[rank][2]) == (0, 6)
 
 
+def train_with_clipping(parallel, rank, options, make):
+    """Micro-batches, of which each, the last or all but the first are reduced.
+
+    :param make: an optimizer of a model
+    :return: also the norms, and the gradients that are there as plain tensors, at most
+    """
+    model = model_of(parallel, **options)
+    torch.manual_seed(SEED + 1 + rank)
+    optimizer = make(model)
+    norms, plain = [], 0
+    for number in range(STEPS):
+        for micro in range(3):
+            if number % 3 == 1 and micro < 2 or number % 3 == 2 and micro == 0:
+                accumulate(parallel, model, torch.randn(16, 20))
+            else:
+                model(torch.randn(16, 20)).pow(2).mean().backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        norms.append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        plain = max(plain, sum(type(local_of(param.grad)) is torch.Tensor
+                               for param in model.parameters()))
+        optimizer.step()
+        optimizer.zero_grad()
+    return (*outcome(model, optimizer), norms, plain)
+
+
+@needs_hooks
+@pytest.mark.parametrize("parallel, options", IN_BACKWARD)
+def test_gradients_on_drives_are_those_of_the_reduction(folder, parts, parallel, options):
+    """Whatever is reduced when: the norms are the same, too."""
+    def over_store(rank):
+        with opened(parts, rank) as store:
+            return train_with_clipping(parallel, rank, options, lambda model: over(
+                store, model.parameters(), gradients=during(parallel, model)))
+
+    plain = together(folder, lambda rank: train_with_clipping(
+        parallel, rank, options, lambda model: torch.optim.AdamW(
+            model.parameters(), lr=0.01, foreach=False)))
+    ours = together(folder, over_store)
+    for rank in range(RANKS):
+        assert_same(ours[rank][:2], plain[rank][:2])
+        assert all(map(torch.equal, ours[rank][2], plain[rank][2]))
+        assert (ours[rank][3], plain[rank][3]) == (0, 6)
+
+
 @needs_hooks
 def test_parameters_of_another_optimizer_are_reduced_too(folder, parts):
     """Of one DistributedDataParallel."""

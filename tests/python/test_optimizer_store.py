@@ -201,6 +201,43 @@ def test_a_commit_that_is_not_wanted_is_given_up(formatted):
         optimizer.step()
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
+                    reason="this PyTorch has no hook for it")
+@pytest.mark.parametrize("passes", [1, 3])
+def test_gradients_are_written_once_and_read_once(formatted, passes):
+    """And each further backward pass reads and writes them once more. A norm of what one pass has
+    computed reads nothing, one of a sum reads it."""
+    ours, theirs = parameters(), parameters()
+    plain = torch.optim.AdamW(theirs, foreach=False)
+    with opened(formatted) as store:
+        optimizer = over(store, ours, gradients=True)
+        layout = optimizer._tiled.records.layout
+        state_bytes = sum(tile.len_bytes for tile in layout.tiles)
+        gradient_bytes = sum(tile.len_bytes for tile in layout.gradients)
+        for _ in range(4):
+            before = optimizer.stats()
+            for _ in range(passes):
+                grads = [torch.randn(param.shape) for param in ours]
+                for params in (ours, theirs):
+                    torch.autograd.backward([(param * grad).sum()
+                                             for param, grad in zip(params, grads)])
+            norms = [nn.utils.clip_grad_norm_(params, 0.1) for params in (ours, theirs)]
+            assert torch.equal(*norms)
+            for one in (optimizer, plain):
+                one.step()
+                one.zero_grad()
+            after = optimizer.stats()
+            assert_same(ours, theirs)
+        written = state_bytes + passes * gradient_bytes
+        read = written + gradient_bytes * (passes > 1)
+        # Less what stays in memory as one pass over records ends and the next begins; for a norm a
+        # tile of two parameters is read twice.
+        saved = read - (after.bytes_read - before.bytes_read)
+        assert -after.memory_bytes < saved <= 3 * after.memory_bytes
+        assert abs(written - (after.bytes_written - before.bytes_written)) <= after.memory_bytes
+        assert after.memory_bytes < state_bytes / 9
+
+
 # ---- Crashes -------------------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ def test_the_memory_over_a_step(store, folder):
     stats = off.stats()
     assert max(point[1] for point in profile) == stats.step_peak_bytes > 0
     assert all(earlier[0] < later[0] for earlier, later in zip(profile, profile[1:]))
-    assert profile[0][0] == 0 and max(point[2] for point in profile) >= stats.step_peak_bytes
+    assert profile[0][0] == 0 and max(point[2] for point in profile) > 0
 
 
 def test_a_page_before_the_first_step(store, folder):
@@ -130,7 +130,8 @@ def test_names_do_nothing(store, folder):
     run = off._run()
     drives = [dataclasses.replace(drive, path=evil) for drive in run.drives]
     wear = [(evil, dataclasses.replace(one, reason=evil)) for _, one in run.wear]
-    text = page_of(dataclasses.replace(run, model=evil, backend=evil, drives=drives, wear=wear))
+    text = page_of(dataclasses.replace(run, model=evil, backend=evil, drives=drives, wear=wear,
+                                       hints=[evil]))
     assert evil in check(text).text
 
 

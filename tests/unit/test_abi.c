@@ -30,7 +30,7 @@ static const struct {
 	ABI(struct spw_tune, write, 32, 56),
 	ABI(struct spw_queue_opts, timeout_ms, 64, 72),
 	ABI(struct spw_queue_stats, vfio_by_group, 120, 128),
-	ABI(struct spw_nvme_info, error_log_entries, 216, 224),
+	ABI(struct spw_nvme_info, namespace_used_bytes, 224, 232),
 	ABI(struct spw_wear, reason, 56, 312),
 	ABI(struct spw_vfio_obstacle, text, 5, 328),
 	ABI(struct spw_vfio_probe_info, device_node, 4664, 4856),

@@ -81,6 +81,32 @@ RIG_CASE(test_last_scope_is_kept_from_the_second_step)
 	step_of_model(4, 11, true, 0x70);
 }
 
+/* Heads that are in no scope, as of a detector, are not kept because a short one came before. */
+RIG_CASE(test_last_scope_before_long_heads)
+{
+	enum { SCOPES = 3, PIECES = 12, KEPT = 3 };
+	struct piece pieces[PIECES];
+
+	for (unsigned step = 0; step < 3; step++) {
+		spw_cache_step(rig.cache);
+		for (unsigned i = 0; i < PIECES; i++) {
+			if (i < SCOPES)
+				spw_cache_scope_enter(rig.cache, i);
+			pieces[i] = offered(PIECES * step + i + 1, 200,
+					    step > 0 && i >= PIECES - KEPT ? SPW_OFFER_KEEP
+									   : SPW_OFFER_SPILL);
+			if (i < SCOPES)
+				spw_cache_scope_leave(rig.cache);
+		}
+		spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+		fake_end_all(rig.store);
+		for (unsigned i = 0; i < PIECES; i++)
+			released(&pieces[i]);
+		(void)drain_all();
+	}
+	STAT_IS(tensors_kept_last_scope, 2 * KEPT);
+}
+
 /* One that offers nothing, as dropout that does nothing, is not it. */
 RIG_CASE(test_last_scope_is_not_an_empty_one)
 {

@@ -3,6 +3,7 @@
 /* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file */
 /* link: tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
 /* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile */
+/* link: tools/bench/unwritten */
 /* link: tools/bench/run tools/bench/devices tools/bench/timer */
 /* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify */
 /* link: tools/bench/live */
@@ -17,7 +18,7 @@
 #include "tools/bench/bench.h"
 #include "tools/ui/tool.h"
 
-static char drive[256], settings[300];
+static char drive[256], settings[300], written[1 << 20];
 
 /* ---- Measurements ---- */
 
@@ -74,6 +75,9 @@ static int set_up(void **state)
 	fd = mkstemp(drive);
 	assert_true(fd >= 0);
 	assert_int_equal(ftruncate(fd, 64 << 20), 0);
+	/* What was never written is not measured. */
+	for (unsigned i = 0; i < 64; i++)
+		assert_int_equal(write(fd, written, sizeof(written)), sizeof(written));
 	assert_int_equal(close(fd), 0);
 	(void)snprintf(settings, sizeof(settings), "%s.json", drive);
 	return 0;

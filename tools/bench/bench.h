@@ -185,6 +185,14 @@ struct bench_region {
  */
 int bench_region_place(struct bench_region *region, const struct bench_job *job, const char *path,
 		       const struct spw_geometry *geometry, unsigned files, uint64_t seed);
+#define BENCH_UNWRITTEN_UNKNOWN UINT64_MAX
+
+/*
+ * How many bytes of a part of a file or device were never written, or were discarded since, so that
+ * reads of them measure nothing; BENCH_UNWRITTEN_UNKNOWN: that cannot be asked.
+ */
+uint64_t bench_unwritten(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
+
 void bench_region_start_pass(struct bench_region *region, uint64_t pass);
 
 /* The next transfer of the pass. Return: false when the pass has ended. */
@@ -248,6 +256,7 @@ struct bench_worker {
 	bool started;
 	struct bench_region *regions;   /* engine level: of each device */
 	struct spw_drive_stats *drives; /* store level: what each has moved; or NULL */
+	uint64_t unwritten_bytes;       /* of what it reads, when it began, as far as is known */
 	struct bench_stats stats;
 
 	/* Progress: written by the worker with relaxed stores, read by the main thread. */
@@ -389,6 +398,7 @@ struct bench_entry {
 	const struct bench_job *job;
 	unsigned group, workers;
 	struct bench_stats stats;
+	uint64_t unwritten_bytes;
 };
 
 /* Return: how many entries, to be freed with free(); -ENOMEM. */

@@ -144,6 +144,7 @@ static json_t *own_json(const struct bench_entry *entry)
 
 	set(object, "backend", tool_json_text(stats->description));
 	set_count(object, "blocks_verified", stats->blocks_verified);
+	set_count(object, "unwritten_bytes", entry->unwritten_bytes);
 	set_count(object, "kernel_requests", stats->queue.parts);
 	set_count(object, "kernel_requests_fixed", stats->queue.parts_fixed);
 	set_count(object, "system_calls", stats->queue.system_calls);

@@ -136,6 +136,31 @@ static void add_process_time(struct bench_run *run, int sign)
 	run->process_system_ns += (uint64_t)sign * bench_timeval_ns(&usage.ru_stime);
 }
 
+/* Just before it begins: a job before may have written what this one reads. */
+static void look_for_unwritten(const struct bench_run *run, struct bench_worker *worker)
+{
+	const struct bench_job *job = worker->job;
+
+	for (unsigned i = 0;
+	     worker->regions && bench_rw_reads(job->rw) && i < worker->devices_count; i++) {
+		const struct bench_region *region = &worker->regions[i];
+		uint64_t bytes =
+			bench_unwritten(worker->paths[i], region->start_bytes, region->len_bytes);
+
+		if (bytes == 0 || bytes == BENCH_UNWRITTEN_UNKNOWN)
+			continue;
+		worker->unwritten_bytes += bytes;
+		if (!run->quiet && worker->index == 0)
+			(void)fprintf(
+				stderr,
+				"spillway bench: %s: %s of the %s that job %s is to read were "
+				"never written: reads of those measure nothing; write them "
+				"first (--rw=write)\n",
+				worker->paths[i], SPW_SIZE_TEXT(bytes),
+				SPW_SIZE_TEXT(region->len_bytes), job->name);
+	}
+}
+
 /* The workers of one group, side by side. Preparing them (filling buffers) is not measured. */
 static int run_wave(struct bench_run *run, unsigned first, unsigned count)
 {
@@ -143,6 +168,8 @@ static int run_wave(struct bench_run *run, unsigned first, unsigned count)
 	unsigned started = 0;
 	int result = 0;
 
+	for (unsigned i = 0; i < count; i++)
+		look_for_unwritten(run, &run->workers[first + i]);
 	bench_gate_init(&gate);
 	for (; started < count; started++) {
 		struct bench_worker *worker = &run->workers[first + started];

@@ -68,6 +68,9 @@ bool grant_identity_parse(const char *text, struct grant_identity *identity);
 
 /* ---- Now ---- */
 
+/* A user's name, or number: a container's need not have a name here. Return: false: neither. */
+bool grant_user(const char *name, uid_t *uid);
+
 /* The node of a block device, and of an NVMe namespace its character node; "": none. */
 struct grant_nodes {
 	char block[64], character[64];
@@ -77,7 +80,7 @@ void grant_nodes(const char *name, struct grant_nodes *nodes);
 /* Does udev run here? */
 bool grant_udev(void);
 
-/* Let udev read the rules, and, of nodes that are named, apply them. Return: 0; -errno, in words. */
+/* Let udev read the rules, and apply them to nodes that are named. Return: 0; -errno, in words. */
 int grant_trigger(const char *const nodes[], unsigned count);
 
 /* Give a node that exists; its group and rights stay. Return: 0; -errno, in words. */

@@ -3,6 +3,7 @@
 #include "tools/grant/grant.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,21 @@
 #include <unistd.h>
 
 #include "util/util.h"
+
+bool grant_user(const char *name, uid_t *uid)
+{
+	const struct passwd *entry = getpwnam(name);
+	unsigned long number;
+	char *end;
+
+	if (entry) {
+		*uid = entry->pw_uid;
+		return true;
+	}
+	number = strtoul(name, &end, 10);
+	*uid = (uid_t)number;
+	return name[0] >= '0' && name[0] <= '9' && *end == '\0' && number < UINT32_MAX;
+}
 
 void grant_nodes(const char *name, struct grant_nodes *nodes)
 {

@@ -34,6 +34,32 @@ static void print_model(const struct plan_report *report, FILE *out)
 		      step->model_flops / step->seconds / 1e12);
 }
 
+/* All that was given or left as it is: each is an option. */
+static void print_assumptions(const struct plan_report *report, FILE *out)
+{
+	static const char *const recompute[] = {"none", "selective", "full"};
+	const struct model *model = &report->model;
+
+	(void)fprintf(out, "Assumed, by the options of these names\n");
+	if (report->has_model)
+		(void)fprintf(
+			out,
+			"  layers %u, hidden %u, heads %u, sequence %u, vocabulary %u\n"
+			"  micro-batch %u, micro-batches %u, tensor-parallel %u, pipeline-parallel "
+			"%u\n"
+			"  recompute %s, dtype-bytes %u, gpu-tflops %.4g, efficiency %.3g %%\n",
+			model->layers, model->hidden, model->heads, model->sequence,
+			model->vocabulary, model->micro_batch, model->micro_batches,
+			model->tensor_parallel, model->pipeline_parallel,
+			recompute[model->recompute], model->dtype_bytes, report->gpu_tflops,
+			report->efficiency_percent);
+	else
+		(void)fprintf(out, "  bandwidth %s\n", RATE_TEXT(report->bandwidth_needed));
+	(void)fprintf(out, "  drives %u, drive-write %s, drive-read %s, endurance %.4g TB each\n",
+		      report->drives, RATE_TEXT(report->drive_write), RATE_TEXT(report->drive_read),
+		      report->drive_endurance_bytes / 1e12);
+}
+
 static void print_drives(const struct plan_report *report, FILE *out)
 {
 	(void)fprintf(out, "Drives of each GPU\n");
@@ -117,6 +143,7 @@ static void print_curve(const struct plan_report *report, FILE *out)
 
 void plan_report_print(const struct plan_report *report, FILE *out)
 {
+	print_assumptions(report, out);
 	if (report->has_model)
 		print_model(report, out);
 	print_drives(report, out);
@@ -155,13 +182,41 @@ static json_t *json_curve(const struct plan_report *report)
 	return curve;
 }
 
+static json_t *json_assumptions(const struct plan_report *report)
+{
+	static const char *const recompute[] = {"none", "selective", "full"};
+	const struct model *model = &report->model;
+	json_t *json = json_pack(
+		"{s:f, s:f, s:f, s:I}", "drive_write_bytes_per_second", report->drive_write,
+		"drive_read_bytes_per_second", report->drive_read, "drive_endurance_bytes",
+		report->drive_endurance_bytes, "drives", (json_int_t)report->drives);
+
+	if (!json || !report->has_model)
+		return json;
+	(void)json_object_update_new(
+		json,
+		json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f}",
+			  "layers", (json_int_t)model->layers, "hidden", (json_int_t)model->hidden,
+			  "heads", (json_int_t)model->heads, "sequence",
+			  (json_int_t)model->sequence, "vocabulary", (json_int_t)model->vocabulary,
+			  "micro_batch", (json_int_t)model->micro_batch, "micro_batches",
+			  (json_int_t)model->micro_batches, "tensor_parallel",
+			  (json_int_t)model->tensor_parallel, "pipeline_parallel",
+			  (json_int_t)model->pipeline_parallel, "recompute",
+			  recompute[model->recompute], "dtype_bytes",
+			  (json_int_t)model->dtype_bytes, "gpu_tflops", report->gpu_tflops,
+			  "efficiency_percent", report->efficiency_percent));
+	return json;
+}
+
 json_t *plan_report_json(const struct plan_report *report)
 {
 	const struct model_step *step = &report->step;
-	json_t *json = json_pack("{s:f, s:i, s:i, s:o}", "bandwidth_needed_bytes_per_second",
-				 report->bandwidth_needed, "drives_needed",
-				 (int)report->drives_needed, "drives", (int)report->drives,
-				 "life_all_spilled", json_life(&report->life));
+	json_t *json =
+		json_pack("{s:o, s:f, s:i, s:i, s:o}", "assumptions", json_assumptions(report),
+			  "bandwidth_needed_bytes_per_second", report->bandwidth_needed,
+			  "drives_needed", (int)report->drives_needed, "drives",
+			  (int)report->drives, "life_all_spilled", json_life(&report->life));
 
 	if (!json || !report->has_model)
 		return json;

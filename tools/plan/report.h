@@ -31,6 +31,7 @@ struct plan_report {
 	struct model_step step;
 	double bandwidth_needed; /* per GPU, while it writes: half of the step */
 	double drive_write, drive_read, drive_endurance_bytes;
+	double gpu_tflops, efficiency_percent; /* of which the model's speed is made */
 	uint32_t drives_needed, drives; /* per GPU: for all activations, and as given or needed */
 	struct model_life life;         /* if all activations are written */
 	struct model_life life_planned; /* if what the plan spills is */

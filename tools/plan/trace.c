@@ -156,10 +156,10 @@ static int plan_rates(struct plan_trace_report *report)
 	return rc;
 }
 
-int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double speed)
+int plan_trace_fill(struct plan_trace_report *report, uint32_t number)
 {
 	const struct replay_step_opts opts = {
-		.number = number, .speed = speed, .scale = 1, .min_bytes = MIN_BYTES};
+		.number = number, .speed = report->speed, .scale = 1, .min_bytes = MIN_BYTES};
 	int rc = spw_trace_read(report->path, &report->trace);
 
 	if (rc == 0)
@@ -189,6 +189,11 @@ static void print_head(const struct plan_trace_report *report, FILE *out)
 	(void)fprintf(out, "Step %u of %s: ", step->number, report->path);
 	tool_print_text(report->trace->model, out);
 	(void)fputc('\n', out);
+	(void)fprintf(out,
+		      "  assumed                 speed %.4g; drives %u, endurance %.4g TB of all; "
+		      "reads as fast as writes, latency %u us\n",
+		      report->speed, report->drives, report->endurance_bytes / 1e12,
+		      LATENCY_NS / 1000);
 	(void)fprintf(out, "  step                    %.4g s of compute\n", seconds);
 	(void)fprintf(out, "  saved                   %s in %u tensors\n",
 		      SPW_SIZE_TEXT(step->saved_bytes), step->tensors_count);
@@ -282,8 +287,11 @@ json_t *plan_trace_json(const struct plan_trace_report *report)
 
 	for (unsigned i = 0; i < report->rates_count; i++)
 		(void)json_array_append_new(rates, rate_json(&report->rates[i]));
-	return json_pack("{s:o, s:o, s:i, s:f, s:I, s:I, s:I, s:f, s:i, s:I, s:f, s:o}", "trace",
-			 tool_json_text(report->path), "model",
+	return json_pack("{s:o, s:{s:f, s:I, s:f, s:I}, s:o, s:i, s:f, s:I, s:I, s:I, s:f, s:i, "
+			 "s:I, s:f, s:o}",
+			 "trace", tool_json_text(report->path), "assumptions", "speed",
+			 report->speed, "drives", (json_int_t)report->drives, "endurance_bytes",
+			 report->endurance_bytes, "latency_ns", (json_int_t)LATENCY_NS, "model",
 			 tool_json_text(report->trace->model), "trace_step", (int)step->number,
 			 "step_seconds", (double)step->compute_ns / 1e9, "step_activation_bytes",
 			 (json_int_t)step->saved_bytes, "largest_scope_bytes",

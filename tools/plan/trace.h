@@ -41,7 +41,9 @@ struct plan_trace_report {
 	const char *path;
 	struct spw_trace *trace;
 	struct replay_step step;
-	double endurance_bytes; /* of all drives */
+	double endurance_bytes; /* of all drives, */
+	uint32_t drives;        /* so many */
+	double speed;
 	uint64_t recompute_peak_bytes;
 	double recompute_seconds; /* of the step */
 	double bandwidth_needed;  /* to spill everything within half of the step */
@@ -49,8 +51,8 @@ struct plan_trace_report {
 	unsigned rates_count; /* set, with write and read, by the caller */
 };
 
-/* Fill all but path, endurance_bytes and the rates. Return: 0; -errno, in words. */
-int plan_trace_fill(struct plan_trace_report *report, uint32_t number, double speed);
+/* Fill all but path, endurance_bytes, drives, speed and the rates. Return: 0; -errno, in words. */
+int plan_trace_fill(struct plan_trace_report *report, uint32_t number);
 void plan_trace_free(struct plan_trace_report *report);
 
 void plan_trace_print(const struct plan_trace_report *report, FILE *out);

@@ -120,6 +120,19 @@ static int choose(const char *text, struct tool_choice *choice)
 	return -EINVAL;
 }
 
+int tool_too_small(const struct tool_command *command, const char *name, uint64_t value,
+		   const char *per, uint64_t least)
+{
+	if (value >= least)
+		return TOOL_GO_ON;
+	return tool_usage_error(
+		command,
+		"--%s: %llu bytes%s, less than can be meant; sizes need their unit, "
+		"such as %lluGB",
+		name, (unsigned long long)value, per,
+		(unsigned long long)(value > 0 && value < 1000 ? value : 12));
+}
+
 unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most)
 {
 	char *copy = strdup(text), *rest = copy;

@@ -117,6 +117,10 @@ void tool_print_option(const char *name, const char *argument, const char *help,
 /* Was an option given that is none of @names (NULL-ended)? Of the command line parsed last. */
 bool tool_gave_other_than(const struct tool_command *command, const char *const names[]);
 
+/* A size or rate of bytes, below @least, that nobody can mean: as of a number without its unit. */
+int tool_too_small(const struct tool_command *command, const char *name, uint64_t value,
+		   const char *per, uint64_t least);
+
 /* "1GB,2GB". Return: how many; 0: not 1 to @most sizes above 0 and up to 1 PiB. */
 unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most);
 
