@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_page.py - the HTML page of a run: complete, from nowhere else, harmless, and readable on a phone
+# tests/python/test_page.py - the HTML page of a run: complete, harmless, readable on a phone
 import dataclasses
 import html
 import html.parser
@@ -82,7 +82,8 @@ def page_after(store, path, steps=3, **options):
 
 
 def test_a_page_of_a_run(store, folder, capsys):
-    off, text = page_after(store, folder / "run.html", 4, mode="fastest", endurance_bytes=600 * 10**12)
+    off, text = page_after(store, folder / "run.html", 4, mode="fastest",
+                           endurance_bytes=600 * 10**12)
     page = check(text)
     assert capsys.readouterr().out == ""
     for head in ("Memory over a step", "The plan, and why", "Where tensors went", "Drives", "Wear"):
