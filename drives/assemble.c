@@ -3,6 +3,7 @@
 #include "drives/assemble.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,34 +15,59 @@
 #include "util/fork.h"
 #include "util/util.h"
 
-int spw_assemble(const char *const paths[], unsigned count, bool read_only,
-		 const struct spw_log *log, struct spw_assembly *out)
+/* Those that are there, by index. */
+static int take_members(struct spw_candidate *candidates, unsigned count, struct spw_assembly *out)
+{
+	struct spw_candidate *by_index[SPW_DRIVES_MAX] = {NULL};
+
+	out->devices = calloc(count, sizeof(struct spw_device *));
+	out->superblocks = calloc(count, sizeof(*out->superblocks));
+	if (!out->devices || !out->superblocks)
+		return spw_error(-ENOMEM, "no memory for %u drives", count);
+	for (unsigned i = 0; i < count; i++)
+		if (!candidates[i].absent)
+			by_index[candidates[i].superblock.drive_index] = &candidates[i];
+	for (unsigned i = 0; i < SPW_DRIVES_MAX; i++) {
+		if (!by_index[i])
+			continue;
+		out->devices[out->count] = by_index[i]->device;
+		out->superblocks[out->count++] = by_index[i]->superblock;
+		by_index[i]->device = NULL;
+	}
+	return 0;
+}
+
+/* A path that leads nowhere tells more than that a drive is missing. */
+static void note_missing(const struct spw_candidate *candidates, unsigned count,
+			 struct spw_assembly *out)
+{
+	const char *words = spw_last_error();
+
+	out->missing_error = -ENXIO;
+	for (unsigned i = count; i-- > 0;)
+		if (candidates[i].absent) {
+			out->missing_error = candidates[i].fault;
+			words = candidates[i].words;
+		}
+	(void)snprintf(out->missing_words, sizeof(out->missing_words), "%s", words);
+}
+
+static int assemble(const char *const paths[], unsigned count, bool read_only, unsigned *missing,
+		    const struct spw_log *log, struct spw_assembly *out)
 {
 	struct spw_candidate *candidates;
 	int rc;
 
 	memset(out, 0, sizeof(*out));
-	rc = spw_candidates_examine(paths, count, read_only, log, &candidates);
+	rc = spw_candidates_examine(paths, count, read_only, missing, log, &candidates);
 	if (rc != 0)
 		goto out;
 	SPW_ASSERT(candidates);
-	out->devices = calloc(count, sizeof(struct spw_device *));
-	out->superblocks = calloc(count, sizeof(*out->superblocks));
-	if (!out->devices || !out->superblocks) {
-		spw_assembly_close(out);
-		rc = spw_error(-ENOMEM, "no memory for %u drives", count);
-		goto out;
-	}
-	for (unsigned i = 0; i < count; i++) {
-		unsigned index = candidates[i].superblock.drive_index;
-
-		out->devices[index] = candidates[i].device;
-		out->superblocks[index] = candidates[i].superblock;
-		candidates[i].device = NULL;
-	}
-	out->count = count;
+	if (missing && *missing > 0)
+		note_missing(candidates, count, out);
+	rc = take_members(candidates, count, out);
 	/* What a child of fork(2) inherits, it would keep locked after its parent was killed. */
-	for (unsigned i = 0; i < count && rc == 0; i++)
+	for (unsigned i = 0; i < out->count && rc == 0; i++)
 		if (out->devices[i]->fd >= 0)
 			rc = spw_fork_add(out->devices[i]->fd);
 	if (rc != 0)
@@ -49,6 +75,28 @@ int spw_assemble(const char *const paths[], unsigned count, bool read_only,
 out:
 	spw_candidates_close(candidates, count);
 	return rc;
+}
+
+int spw_assemble(const char *const paths[], unsigned count, bool read_only,
+		 const struct spw_log *log, struct spw_assembly *out)
+{
+	return assemble(paths, count, read_only, NULL, log, out);
+}
+
+int spw_assemble_some(const char *const paths[], unsigned count, bool read_only,
+		      const struct spw_log *log, struct spw_assembly *out)
+{
+	unsigned missing;
+	int rc = assemble(paths, count, read_only, &missing, log, out);
+
+	if (rc == 0)
+		out->missing = missing;
+	return rc;
+}
+
+int spw_assembly_missing_error(const struct spw_assembly *assembly)
+{
+	return spw_error(assembly->missing_error, "%s", assembly->missing_words);
 }
 
 void spw_assembly_close(struct spw_assembly *assembly)

@@ -16,9 +16,12 @@
 
 struct spw_share;
 
-/* Ordered by drive index: superblocks[i].drive_index is i. */
+/* Ordered by drive index: superblocks[i].drive_index is i, unless drives before it are missing. */
 struct spw_assembly {
 	unsigned count;
+	unsigned missing;        /* of the store's drives, how many are not there */
+	int missing_error;       /* a negative errno */
+	char missing_words[512]; /* which, and what to do */
 	struct spw_device **devices;
 	struct spw_superblock *superblocks; /* the copies chosen */
 	struct spw_share *share; /* the claim on the block devices among them; NULL: none */
@@ -36,6 +39,15 @@ struct spw_assembly {
  */
 int spw_assemble(const char *const paths[], unsigned count, bool read_only,
 		 const struct spw_log *log, struct spw_assembly *out);
+
+/*
+ * The same, but drives may be missing, and paths lead nowhere: out->missing. What is on the others
+ * decides whether that will do. Return: also 0 then.
+ */
+int spw_assemble_some(const char *const paths[], unsigned count, bool read_only,
+		      const struct spw_log *log, struct spw_assembly *out);
+/* As spw_assemble() would have failed. */
+int spw_assembly_missing_error(const struct spw_assembly *assembly);
 void spw_assembly_close(struct spw_assembly *assembly);
 
 /**

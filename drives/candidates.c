@@ -160,7 +160,7 @@ static void look_into(void *context, unsigned index)
 static int first_fault(const struct spw_candidate *candidates, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++)
-		if (candidates[i].fault != 0)
+		if (candidates[i].fault != 0 && !candidates[i].absent)
 			return spw_error(candidates[i].fault, "%s", candidates[i].words);
 	return 0;
 }
@@ -218,7 +218,7 @@ static const struct spw_candidate *representative(const struct spw_candidate *ca
 	for (unsigned i = 0; i < count; i++) {
 		unsigned votes = 0;
 
-		for (unsigned j = 0; j < count; j++)
+		for (unsigned j = 0; !candidates[i].absent && j < count; j++)
 			votes += same_store(&candidates[i], &candidates[j]);
 		if (votes > best_votes) {
 			best_votes = votes;
@@ -260,22 +260,23 @@ static int verify_member(const struct spw_candidate *candidate, const struct spw
 	return 0;
 }
 
+/* @missing: set to how many are. Return: 0: none. */
 static int missing_error(const struct spw_candidate *member,
-			 const struct spw_candidate *const by_index[])
+			 const struct spw_candidate *const by_index[], unsigned *missing)
 {
 	const struct spw_superblock *sb = &member->superblock;
 	char drive[SPW_UUID_TEXT_BYTES], store[SPW_UUID_TEXT_BYTES], more[32] = "";
-	unsigned missing = 0, first = 0;
+	unsigned first = 0;
 
 	for (unsigned i = sb->drive_count; i-- > 0;)
 		if (!by_index[i]) {
-			missing++;
+			++*missing;
 			first = i;
 		}
-	if (missing == 0)
+	if (*missing == 0)
 		return 0;
-	if (missing > 1)
-		(void)snprintf(more, sizeof(more), ", and %u more", missing - 1);
+	if (*missing > 1)
+		(void)snprintf(more, sizeof(more), ", and %u more", *missing - 1);
 	return spw_error(
 		-ENXIO,
 		"drive %u of %u (%s)%s is missing: %s belongs to store %s; name all its drives",
@@ -283,7 +284,7 @@ static int missing_error(const struct spw_candidate *member,
 		more, member->path, spw_layout_uuid_text(sb->store_uuid, store));
 }
 
-static int verify_set(const struct spw_candidate *candidates, unsigned count)
+static int verify_set(const struct spw_candidate *candidates, unsigned count, unsigned *missing)
 {
 	const struct spw_candidate *of = representative(candidates, count);
 	const struct spw_candidate *by_index[SPW_DRIVES_MAX] = {NULL};
@@ -292,6 +293,8 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count)
 	for (unsigned i = 0; i < count; i++) {
 		unsigned index = candidates[i].superblock.drive_index;
 
+		if (candidates[i].absent)
+			continue;
 		rc = verify_member(&candidates[i], of);
 		if (rc != 0)
 			return rc;
@@ -302,7 +305,7 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count)
 					 by_index[index]->path, candidates[i].path, index + 1);
 		by_index[index] = &candidates[i];
 	}
-	return missing_error(of, by_index);
+	return missing_error(of, by_index, missing);
 }
 
 void spw_candidates_close(struct spw_candidate *candidates, unsigned count)
@@ -362,10 +365,33 @@ int spw_candidates_new(const char *const paths[], unsigned count, bool sampled,
 	return 0;
 }
 
+/* A drive that died, or was pulled: its path leads nowhere, or nothing of it can be read. */
+static bool is_gone(int fault)
+{
+	return fault == -ENOENT || fault == -ENODEV || fault == -ENXIO || fault == -EIO;
+}
+
+/* Unless all are: then the first fault tells more. */
+static void note_absent(struct spw_candidate *candidates, unsigned count, const struct spw_log *log)
+{
+	unsigned gone = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		gone += is_gone(candidates[i].fault);
+	for (unsigned i = 0; gone < count && i < count; i++) {
+		if (!is_gone(candidates[i].fault))
+			continue;
+		spw_log(log, SPW_LOG_WARNING, "%s; taken for a drive that is missing",
+			candidates[i].words);
+		candidates[i].absent = true;
+	}
+}
+
 int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
-			   const struct spw_log *log, struct spw_candidate **out)
+			   unsigned *missing, const struct spw_log *log, struct spw_candidate **out)
 {
 	char words[512] = "";
+	unsigned lacking = 0;
 	int first = 0, rc = spw_candidates_new(paths, count, false, out);
 
 	if (rc != 0)
@@ -376,6 +402,12 @@ int spw_candidates_examine(const char *const paths[], unsigned count, bool read_
 	examine_each(*out, paths, count, read_only, log);
 	if (first != 0)
 		return spw_error(first, "%s", words);
+	if (missing)
+		note_absent(*out, count, log);
 	rc = first_fault(*out, count);
-	return rc == 0 ? verify_set(*out, count) : rc;
+	if (rc == 0)
+		rc = verify_set(*out, count, &lacking);
+	if (missing)
+		*missing = lacking;
+	return missing && lacking > 0 ? 0 : rc;
 }

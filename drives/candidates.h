@@ -17,6 +17,7 @@ struct spw_candidate {
 	struct spw_superblock superblock;   /* the one chosen; drive_count 0: none */
 	int fault;                          /* the first, and its words */
 	char words[512];
+	bool absent; /* its fault is that nothing of it can be read, and it may be missing */
 };
 
 /* As many as there are paths. Return: 0; -EINVAL none, or too many; -ENOMEM. */
@@ -27,9 +28,14 @@ int spw_candidates_new(const char *const paths[], unsigned count, bool sampled,
 int spw_candidates_read(struct spw_candidate *candidates, unsigned count,
 			const struct spw_log *log);
 
-/* Open and verify @paths as one store. @candidates: in order; NULL: no memory, or too many. */
+/*
+ * Open and verify @paths as one store. @missing: set to how many of its drives are not there, whose
+ * words are spw_last_error(); NULL: none may be missing. @candidates: in order; NULL: no memory, or
+ * too many.
+ */
 int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
-			   const struct spw_log *log, struct spw_candidate **candidates);
+			   unsigned *missing, const struct spw_log *log,
+			   struct spw_candidate **candidates);
 
 /* With their devices, as far as they are still there. @candidates may be NULL. */
 void spw_candidates_close(struct spw_candidate *candidates, unsigned count);

@@ -82,6 +82,29 @@ static int fill_store(const struct spw_candidate *candidates, unsigned count,
 	return 0;
 }
 
+/* What any drive says of a store that cannot be opened as it was named. */
+static void fill_part(const struct spw_candidate *candidates, unsigned count,
+		      struct spw_store_info *info)
+{
+	for (unsigned i = 0; i < count; i++) {
+		const struct spw_superblock *sb = &candidates[i].superblock;
+		struct spw_store_info own = {
+			.size = sizeof(own),
+			.format_version = SPW_FORMAT_VERSION,
+			.partitions = sb->partition_count,
+			.block_bytes = sb->block_bytes,
+			.chunk_bytes = sb->chunk_bytes,
+		};
+
+		if (sb->drive_count == 0)
+			continue;
+		(void)spw_layout_uuid_text(sb->store_uuid, own.store_uuid);
+		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own,
+			       sizeof(own));
+		return;
+	}
+}
+
 /* Bytes from one element to the next, as the caller was compiled. 0: as this library. */
 static int drive_info_step(const struct spw_drive_info drives[], size_t *step)
 {
@@ -101,13 +124,15 @@ int spw_check(const char *const paths[], unsigned count, struct spw_store_info *
 
 	if (rc != 0)
 		return rc;
-	rc = spw_candidates_examine(paths, count, true, NULL, &candidates);
+	rc = spw_candidates_examine(paths, count, true, NULL, NULL, &candidates);
 	for (unsigned i = 0; candidates && drives && i < count; i++)
 		fill_drive(&candidates[i],
 			   (struct spw_drive_info *)((char *)drives + i * drive_size), drive_size);
 	SPW_ASSERT(rc != 0 || candidates);
 	if (rc == 0 && info)
 		rc = fill_store(candidates, count, info);
+	else if (candidates && info)
+		fill_part(candidates, count, info);
 	spw_candidates_close(candidates, count);
 	return rc;
 }

@@ -59,7 +59,11 @@ static int note(const struct spw_assembly *assembly, struct spw_commits_found *f
 	uint32_t slot = commit->slot;
 	const struct spw_commit *known = &found->commits[slot];
 
-	if (found->there[slot] && known->sequence == commit->sequence && !same(known, commit))
+	/* Those that went on without each other may have counted alike: see find_forks(). */
+	bool apart = known->members && commit->members && !(known->members & commit->members);
+
+	if (found->there[slot] && known->sequence == commit->sequence && !same(known, commit) &&
+	    !apart)
 		return spw_error(-EUCLEAN,
 				 "%s and %s contradict each other about commit %llu: one of them "
 				 "is a copy from another time",
@@ -74,14 +78,23 @@ static int note(const struct spw_assembly *assembly, struct spw_commits_found *f
 	return 0;
 }
 
+/* What each drive has last. */
+struct newest {
+	uint64_t sequence, number, members;
+};
+
+/* @newest: of this drive so far. Return: 1 the slot cannot be read; 0; a negative errno. */
 static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, uint32_t partition,
-			  uint32_t slot, const struct spw_log *log, struct spw_commits_found *found)
+			  uint32_t slot, const struct spw_log *log, struct spw_commits_found *found,
+			  struct newest *newest)
 {
 	const struct spw_device *device = assembly->devices[drive];
 	struct spw_commit commit;
 	const char *why;
 	int rc = read_slot(device, &assembly->superblocks[drive], partition, slot, &commit, &why);
 
+	if (rc == 0 && commit.sequence > newest->sequence)
+		*newest = (struct newest){commit.sequence, commit.number, commit.members};
 	switch (rc) {
 	case 0: return note(assembly, found, drive, &commit);
 	case -ENOMEM: return rc;
@@ -102,19 +115,83 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 			"one of two blocks for commits cannot be read; those of other drives "
 			"serve: %s",
 			spw_last_error());
-		return 0;
+		return 1;
 	}
+}
+
+int spw_commits_forked_error(const struct spw_assembly *assembly,
+			     const struct spw_commits_found *found)
+{
+	int last = spw_commits_newest(found);
+
+	return spw_error(
+		-EUCLEAN,
+		"%s has commit %llu, and %s has commit %llu, which were made without each other: "
+		"open the store with the drives of one alone and commit, or ask for commit %llu, "
+		"to give up the other",
+		spw_device_path(assembly->devices[found->drive[last]]),
+		(unsigned long long)found->commits[last].number,
+		spw_device_path(assembly->devices[found->forked_drive]),
+		(unsigned long long)found->forked_number,
+		(unsigned long long)found->commits[last].number);
+}
+
+/*
+ * Of two commits of which one was made after the other, with drives missing, some drive has both,
+ * or had: whoever made the later one has read the other there. With no member in common they know
+ * nothing of each other. Drives that missed several commits of changing sets may look so, too.
+ * Return: a mask of those whose newest is of another line than the newest of all.
+ */
+static uint64_t find_forks(const struct spw_assembly *assembly, const struct newest newest[],
+			   struct spw_commits_found *found)
+{
+	int last = spw_commits_newest(found);
+	uint64_t members = last < 0 ? 0 : found->commits[last].members, mask = 0;
+
+	for (uint32_t i = 0; members && i < assembly->count; i++)
+		if (newest[i].members && !(newest[i].members & members)) {
+			mask |= UINT64_C(1) << i;
+			found->forked = true;
+			found->forked_drive = i;
+			found->forked_number = newest[i].number;
+		}
+	return mask;
+}
+
+/* At all drives but those of the mask @but. */
+static int look(const struct spw_assembly *assembly, uint32_t partition, uint64_t but,
+		const struct spw_log *log, struct spw_commits_found *found, struct newest newest[])
+{
+	int rc = 0;
+
+	for (uint32_t drive = 0; rc >= 0 && drive < assembly->count; drive++) {
+		bool unread = false;
+
+		for (uint32_t slot = 0; rc >= 0 && !(but >> drive & 1) && slot < SPW_COMMIT_SLOTS;
+		     slot++) {
+			rc = look_into_slot(assembly, drive, partition, slot, log, found,
+					    &newest[drive]);
+			unread |= rc != 0;
+		}
+		found->seen |= !unread;
+	}
+	return SPW_MIN(rc, 0);
 }
 
 int spw_commits_look(const struct spw_assembly *assembly, uint32_t partition,
 		     const struct spw_log *log, struct spw_commits_found *found)
 {
-	int rc = 0;
+	struct newest newest[SPW_DRIVES_MAX] = {{0}};
+	uint64_t forked;
+	int rc;
 
 	memset(found, 0, sizeof(*found));
-	for (uint32_t drive = 0; rc == 0 && drive < assembly->count; drive++)
-		for (uint32_t slot = 0; rc == 0 && slot < SPW_COMMIT_SLOTS; slot++)
-			rc = look_into_slot(assembly, drive, partition, slot, log, found);
+	rc = look(assembly, partition, 0, log, found, newest);
+	forked = rc ? 0 : find_forks(assembly, newest, found);
+	if (forked) {
+		memset(found->there, 0, sizeof(found->there));
+		rc = look(assembly, partition, forked, NULL, found, newest);
+	}
 	return rc;
 }
 
@@ -123,6 +200,13 @@ int spw_commits_newest(const struct spw_commits_found *found)
 	if (found->there[0] && found->there[1])
 		return found->commits[1].sequence > found->commits[0].sequence;
 	return found->there[0] ? 0 : found->there[1] ? 1 : -1;
+}
+
+bool spw_commits_may_lack(const struct spw_commits_found *found)
+{
+	int last = spw_commits_newest(found);
+
+	return last >= 0 && found->commits[last].members != 0 && found->seen;
 }
 
 bool spw_commits_is_kept(const struct spw_commits_found *found, int slot)
@@ -139,7 +223,7 @@ int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 	struct spw_commit_info all = {.size = SPW_MIN(size, sizeof(all))};
 	struct spw_commits_found found;
 	struct spw_assembly assembly;
-	int slot = -1, rc = spw_assemble(paths, count, true, NULL, &assembly);
+	int slot = -1, rc = spw_assemble_some(paths, count, true, NULL, &assembly);
 
 	if (rc)
 		return rc;
@@ -148,9 +232,14 @@ int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 			       partition, assembly.superblocks[0].partition_count);
 	else
 		rc = spw_commits_look(&assembly, partition, NULL, &found);
-	spw_assembly_close(&assembly);
 	if (rc == 0)
 		slot = spw_commits_newest(&found);
+	/* Whether it is whole without them, who opens it is told. */
+	if (rc == 0 && assembly.missing > 0 && slot < 0)
+		rc = spw_assembly_missing_error(&assembly);
+	else if (rc == 0 && found.forked)
+		rc = spw_commits_forked_error(&assembly, &found);
+	spw_assembly_close(&assembly);
 	if (rc == 0 && slot < 0)
 		rc = spw_error(-ENODATA, "nothing is committed in partition %u of the store",
 			       partition);
@@ -171,8 +260,15 @@ int spw_committed_refuse(const struct spw_device *device, const struct spw_super
 		for (uint32_t slot = 0; slot < SPW_COMMIT_SLOTS; slot++) {
 			struct spw_commit commit;
 			const char *why;
+			int rc = read_slot(device, sb, partition, slot, &commit, &why);
 
-			if (read_slot(device, sb, partition, slot, &commit, &why) == 0)
+			if (rc == -EPROTONOSUPPORT)
+				return spw_error(-EEXIST,
+						 "%s: partition %u holds a commit of a newer "
+						 "version of spillway, the state of somebody's "
+						 "training; if nobody needs it, use --erase",
+						 spw_device_path(device), partition);
+			if (rc == 0)
 				return spw_error(
 					-EEXIST,
 					"%s: partition %u holds commit %llu, the state of "

@@ -15,6 +15,12 @@ struct spw_commits_found {
 	bool there[SPW_COMMIT_SLOTS];
 	uint32_t drive[SPW_COMMIT_SLOTS];
 	struct spw_commit commits[SPW_COMMIT_SLOTS];
+	/* Of one drive at least all slots could be read. */
+	bool seen;
+	/* The newest of this drive was made without those that have the newest of all. */
+	bool forked;
+	uint32_t forked_drive;
+	uint64_t forked_number;
 };
 
 void spw_commit_place(const struct spw_superblock *sb, uint32_t partition,
@@ -35,6 +41,16 @@ int spw_commits_newest(const struct spw_commits_found *found);
 
 /* The commit before the newest counts only if the newest says that it was kept. */
 bool spw_commits_is_kept(const struct spw_commits_found *found, int slot);
+
+/*
+ * With drives missing: is there a newest commit that may do without them, and are there none that
+ * nobody could read? All that it names is to be looked for then.
+ */
+bool spw_commits_may_lack(const struct spw_commits_found *found);
+
+/* Drives went on without each other. Return: -EUCLEAN, in words. */
+int spw_commits_forked_error(const struct spw_assembly *assembly,
+			     const struct spw_commits_found *found);
 
 /* For format and wipe: fails with -EEXIST, in words, if a partition has a commit on this drive. */
 int spw_committed_refuse(const struct spw_device *device, const struct spw_superblock *sb);

@@ -33,11 +33,10 @@ static int find_obstacle(const char *path, const struct spw_device *device,
 
 	if (rc == 0)
 		rc = spw_safety_changeable(path);
-	if (rc == 0 && geometry->kind != SPW_DEVICE_VFIO && access(path, W_OK) != 0)
-		rc = spw_error_errno(-errno,
-				     "%s: cannot be written by this user; run as root, or as a "
-				     "user in the group that owns it",
-				     path);
+	if (rc == 0 && geometry->kind != SPW_DEVICE_VFIO && access(path, W_OK) != 0 &&
+	    errno != EROFS)
+		rc = spw_error(-errno, "%s: no permission to write it; %s", path,
+			       spw_permission_advice(errno));
 	if (rc == 0)
 		rc = spw_safety_writable(path);
 	if (rc == 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* drives/relatives.c - walk from a drive to its whole drive, its partitions, and what it shows */
+#include "engine/device.h"
 #include "drives/relatives.h"
 
 #include <errno.h>
@@ -106,7 +107,7 @@ int spw_relatives_each(const char *path, const struct spw_loops *loops,
 	if (rc == 0 && stat(node, &self.st) != 0)
 		rc = -errno;
 	if (rc != 0)
-		return spw_error_errno(rc, "%s cannot be examined", path);
+		return spw_device_stat_error(path, rc);
 	if (!S_ISBLK(self.st.st_mode) && !S_ISREG(self.st.st_mode))
 		return 0;
 	(void)snprintf(words, sizeof(words), "%s:", path);

@@ -139,7 +139,7 @@ int spw_safety_still(const struct spw_device *device)
 	if (spw_vfio_is_name(path))
 		return 0;
 	if (fstat(device->fd, &opened) != 0)
-		return spw_error_errno(-errno, "%s cannot be examined", path);
+		return spw_device_stat_error(path, -errno);
 	if (stat_node(path, &named) != 0 || !spw_same_file(&named, &opened))
 		return spw_error(-ESTALE,
 				 "%s: names another device than a moment ago; look what it is, and "
@@ -182,7 +182,7 @@ int spw_safety_conventional(const char *path)
 		return 0;
 	rc = stat_node(path, &st);
 	if (rc != 0)
-		return spw_error_errno(rc, "%s cannot be examined", path);
+		return spw_device_stat_error(path, rc);
 	if (!S_ISBLK(st.st_mode))
 		return 0;
 	/* A kernel that knows no zones has no such file. */

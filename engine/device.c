@@ -30,6 +30,17 @@ void spw_device_close(struct spw_device *device)
 	free(device);
 }
 
+int spw_device_stat_error(const char *path, int error)
+{
+	if (error == -ENOENT)
+		return spw_error(
+			-ENOENT,
+			"%s cannot be opened: there is no such file or device; look at its "
+			"name (spillway probe lists drives), or make a file (truncate -s 1G)",
+			path);
+	return spw_error_errno(error, "%s cannot be examined", path);
+}
+
 const char *spw_device_path(const struct spw_device *device)
 {
 	return device->path;

@@ -61,6 +61,9 @@ int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_byt
 /* After no progress: -ENODEV, a block device was removed; -EIO, a file became shorter. */
 int spw_device_no_progress_error(const struct spw_device *device);
 
+/* Of a path that stat(2) refuses. Return: @error, in words. */
+int spw_device_stat_error(const char *path, int error);
+
 /* -ENODEV if the block device has no size any more, else @error. A system call. */
 int spw_device_translate_error(const struct spw_device *device, int error);
 

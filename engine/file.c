@@ -34,7 +34,8 @@ static int open_error(const struct spw_device *device, const struct stat *st, in
 {
 	if (error == EACCES || (error == EPERM && S_ISBLK(st->st_mode)))
 		return spw_error(-error, "%s: no permission to %s it; %s", device->path,
-				 device->read_only ? "read" : "write", spw_permission_advice(error));
+				 device->read_only ? "read" : "write",
+				 spw_permission_advice(error));
 	return spw_error_errno(-error, "%s cannot be opened", device->path);
 }
 
@@ -46,7 +47,7 @@ static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 
 	/* Only to open another kind may wait, or move a tape. */
 	if (stat(node, &st))
-		return spw_error_errno(-errno, "%s cannot be opened", path);
+		return spw_device_stat_error(path, -errno);
 	if (!is_drive(&st))
 		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
 	/* Without O_CREAT it means something for block devices alone. */

@@ -10,12 +10,15 @@
  *   COMMIT-2  It names the store, the partition and the slot in which it lies.
  *   COMMIT-3  sequence is 1 to 2^62; number is below 2^63, and above that of the previous one.
  *   COMMIT-4  A piece is 1 to chunk_bytes long and lies on a drive of the store. All of an object
- *             but the last are whole blocks.
+ *             but the last are whole blocks. The two of a pair have the same length and checksum
+ *             and lie on different drives; the second may lie on none.
  *   COMMIT-5  The pieces of the manifest are as long as the manifest. Reserved bytes are zero.
  *   COMMIT-6  A manifest has the store, the partition, the sequence and the number of the block
  *             that names it.
  *   COMMIT-7  Its tables and its record fill it exactly, and the pieces of each object are as long
  *             as the object.
+ *   COMMIT-8  Version 1 has no members and nothing mirrored; version 2 has members, all of them
+ *             drives of the store. The manifest has the version of its block.
  */
 #include "layout/commit.h"
 
@@ -27,9 +30,11 @@
 
 #include "util/util.h"
 
-#define COMMIT_VERSION 1u
-#define FLAG_PREVIOUS  1u
-#define NUMBER_MAX     (UINT64_MAX >> 1)
+#define VERSION_PLAIN   1u
+#define VERSION_MEMBERS 2u
+#define FLAG_PREVIOUS   1u
+#define FLAG_MIRRORED   2u
+#define NUMBER_MAX      (UINT64_MAX >> 1)
 
 static const char block_magic[8] = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
 static const char manifest_magic[8] = {'S', 'P', 'W', 'M', 'A', 'N', 'I', 'F'};
@@ -48,7 +53,8 @@ struct disk_block {
 	uint64_t manifest_bytes;
 	uint32_t piece_count;
 	uint32_t reserved0;
-	uint8_t reserved1[48];
+	uint64_t members;
+	uint8_t reserved1[40];
 	struct spw_commit_piece pieces[SPW_COMMIT_PIECES_MAX];
 	uint64_t checksum;
 };
@@ -79,8 +85,9 @@ void spw_commit_encode(const struct spw_commit *commit, const struct spw_commit_
 		       uint8_t block[SPW_COMMIT_BLOCK_BYTES])
 {
 	struct disk_block disk = {
-		.version = COMMIT_VERSION,
-		.flags = commit->has_previous ? FLAG_PREVIOUS : 0,
+		.version = commit->members ? VERSION_MEMBERS : VERSION_PLAIN,
+		.flags = (commit->has_previous ? FLAG_PREVIOUS : 0) |
+			 (commit->mirrored ? FLAG_MIRRORED : 0),
 		.partition = place->partition,
 		.slot = commit->slot,
 		.sequence = commit->sequence,
@@ -88,9 +95,11 @@ void spw_commit_encode(const struct spw_commit *commit, const struct spw_commit_
 		.previous = commit->has_previous ? commit->previous : 0,
 		.manifest_bytes = commit->manifest_bytes,
 		.piece_count = commit->piece_count,
+		.members = commit->members,
 	};
 
-	SPW_ASSERT(commit->slot < SPW_COMMIT_SLOTS); /* COMMIT-2 */
+	SPW_ASSERT(commit->slot < SPW_COMMIT_SLOTS);           /* COMMIT-2 */
+	SPW_ASSERT(commit->members != 0 || !commit->mirrored); /* COMMIT-8 */
 	SPW_ASSERT(commit->piece_count > 0 && commit->piece_count <= SPW_COMMIT_PIECES_MAX);
 	memcpy(disk.magic, block_magic, sizeof(disk.magic));
 	memcpy(disk.store_uuid, place->store_uuid, sizeof(disk.store_uuid));
@@ -99,19 +108,39 @@ void spw_commit_encode(const struct spw_commit *commit, const struct spw_commit_
 	memcpy(block, &disk, sizeof(disk));
 }
 
+static const char *pair_fault(const struct spw_commit_place *place,
+			      const struct spw_commit_piece pair[2])
+{
+	if (pair[1].len_bytes != pair[0].len_bytes || pair[1].checksum != pair[0].checksum)
+		return "two copies are not of the same bytes";
+	if (pair[1].drive == pair[0].drive)
+		return "two copies lie on one drive";
+	if (pair[1].drive == SPW_COMMIT_NO_DRIVE ? pair[1].start_block != 0
+						 : pair[1].drive >= place->drive_count)
+		return "a copy lies on a drive that the store has not";
+	return NULL;
+}
+
 /* COMMIT-4: one object's pieces, as long as all of it. Return: NULL, or what is wrong. */
 static const char *pieces_fault(const struct spw_commit_place *place,
 				const struct spw_commit_piece *pieces, uint64_t count,
-				uint64_t len_bytes)
+				uint64_t len_bytes, bool mirrored)
 {
+	unsigned step = mirrored ? 2 : 1;
 	uint64_t sum_bytes = 0;
 
-	for (uint64_t i = 0; i < count; i++) {
+	if (count % step != 0)
+		return "a piece has no second copy";
+	for (uint64_t i = 0; i < count; i += step) {
+		const char *why = mirrored ? pair_fault(place, &pieces[i]) : NULL;
+
+		if (why)
+			return why;
 		if (pieces[i].drive >= place->drive_count)
 			return "a piece lies on a drive that the store has not";
 		if (pieces[i].len_bytes == 0 || pieces[i].len_bytes > place->chunk_bytes)
 			return "the length of a piece is out of range";
-		if (i + 1 < count && pieces[i].len_bytes % place->block_bytes != 0)
+		if (i + step < count && pieces[i].len_bytes % place->block_bytes != 0)
 			return "a piece ends within a block";
 		sum_bytes += pieces[i].len_bytes;
 	}
@@ -129,6 +158,24 @@ static bool is_zero(const void *bytes, size_t len)
 	return len == 0;
 }
 
+/* COMMIT-8 */
+static const char *version_fault(const struct disk_block *disk,
+				 const struct spw_commit_place *place)
+{
+	uint64_t drives =
+		place->drive_count < 64 ? (UINT64_C(1) << place->drive_count) - 1 : UINT64_MAX;
+
+	if (disk->version == 0)
+		return "its version is 0";
+	if (disk->version == VERSION_PLAIN)
+		return disk->members == 0 && !(disk->flags & FLAG_MIRRORED)
+			       ? NULL
+			       : "a reserved byte is not zero";
+	return disk->members != 0 && (disk->members & ~drives) == 0
+		       ? NULL
+		       : "it names drives that the store has not";
+}
+
 /* COMMIT-2, COMMIT-3, COMMIT-5 */
 static const char *block_fault(const struct disk_block *disk, const struct spw_commit_place *place,
 			       unsigned slot)
@@ -137,7 +184,7 @@ static const char *block_fault(const struct disk_block *disk, const struct spw_c
 
 	if (disk->partition != place->partition || disk->slot != slot)
 		return "it belongs to another place";
-	if ((disk->flags & ~FLAG_PREVIOUS) != 0)
+	if ((disk->flags & ~(FLAG_PREVIOUS | FLAG_MIRRORED)) != 0)
 		return "an unknown flag is set";
 	if (disk->sequence == 0 || disk->sequence > SPW_COMMIT_SEQUENCE_MAX)
 		return "its sequence number is out of range";
@@ -149,7 +196,8 @@ static const char *block_fault(const struct disk_block *disk, const struct spw_c
 	if (disk->reserved0 != 0 || !is_zero(disk->reserved1, sizeof(disk->reserved1)) ||
 	    !is_zero(&disk->pieces[disk->piece_count], rest * sizeof(disk->pieces[0])))
 		return "a reserved byte is not zero";
-	return pieces_fault(place, disk->pieces, disk->piece_count, disk->manifest_bytes);
+	return pieces_fault(place, disk->pieces, disk->piece_count, disk->manifest_bytes,
+			    disk->flags & FLAG_MIRRORED);
 }
 
 int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
@@ -170,9 +218,11 @@ int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
 	if (memcmp(disk.store_uuid, place->store_uuid, sizeof(disk.store_uuid)) != 0)
 		return -EMEDIUMTYPE;
 	*why = "it is of a newer version";
-	if (disk.version > COMMIT_VERSION)
+	if (disk.version > VERSION_MEMBERS)
 		return -EPROTONOSUPPORT;
-	*why = disk.version == 0 ? "its version is 0" : block_fault(&disk, place, slot);
+	*why = version_fault(&disk, place);
+	if (!*why)
+		*why = block_fault(&disk, place, slot);
 	if (*why)
 		return -EUCLEAN;
 	commit->slot = slot;
@@ -181,6 +231,8 @@ int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
 	commit->has_previous = (disk.flags & FLAG_PREVIOUS) != 0;
 	commit->previous = disk.previous;
 	commit->manifest_bytes = disk.manifest_bytes;
+	commit->members = disk.members;
+	commit->mirrored = (disk.flags & FLAG_MIRRORED) != 0;
 	commit->piece_count = disk.piece_count;
 	memcpy(commit->pieces, disk.pieces, sizeof(commit->pieces));
 	return 0;
@@ -188,7 +240,7 @@ int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
 
 /* ---- The manifest ---- */
 
-uint64_t spw_manifest_record_offset(const struct spw_manifest *manifest)
+static uint64_t record_offset(const struct spw_manifest *manifest)
 {
 	return sizeof(struct disk_manifest) +
 	       manifest->object_count * sizeof(struct spw_commit_object) +
@@ -197,14 +249,14 @@ uint64_t spw_manifest_record_offset(const struct spw_manifest *manifest)
 
 uint64_t spw_manifest_bytes(const struct spw_manifest *manifest)
 {
-	return spw_manifest_record_offset(manifest) + manifest->record_bytes;
+	return record_offset(manifest) + manifest->record_bytes;
 }
 
 void spw_manifest_encode(const struct spw_manifest *manifest, const struct spw_commit_place *place,
 			 uint8_t *bytes)
 {
 	struct disk_manifest disk = {
-		.version = COMMIT_VERSION,
+		.version = manifest->mirrors ? VERSION_MEMBERS : VERSION_PLAIN,
 		.object_count = manifest->object_count,
 		.partition = place->partition,
 		.sequence = manifest->sequence,
@@ -235,7 +287,8 @@ static const char *header_fault(const struct disk_manifest *disk,
 {
 	if (memcmp(disk->magic, manifest_magic, sizeof(disk->magic)) != 0)
 		return "the manifest has no magic";
-	if (disk->version != COMMIT_VERSION || disk->reserved != 0)
+	if (disk->version != (commit->members ? VERSION_MEMBERS : VERSION_PLAIN) ||
+	    disk->reserved != 0)
 		return "the manifest is of another version";
 	if (memcmp(disk->store_uuid, place->store_uuid, sizeof(disk->store_uuid)) != 0 ||
 	    disk->partition != place->partition || disk->sequence != commit->sequence ||
@@ -255,11 +308,12 @@ static const char *tables_fault(const struct spw_manifest *manifest,
 		const struct spw_commit_object *object = &manifest->objects[i];
 		const char *why;
 
-		if (object->len_bytes == 0 || object->reserved != 0)
+		if (object->len_bytes == 0 || object->mirrored > manifest->mirrors)
 			return "the table of objects is not valid";
 		if (object->pieces > left)
 			return "the objects have more pieces than there are";
-		why = pieces_fault(place, piece, object->pieces, object->len_bytes);
+		why = pieces_fault(place, piece, object->pieces, object->len_bytes,
+				   object->mirrored);
 		if (why)
 			return why;
 		piece += object->pieces;
@@ -289,6 +343,7 @@ int spw_manifest_decode(const uint8_t *bytes, size_t len, const struct spw_commi
 	if (disk.object_count > rest / sizeof(struct spw_commit_object) ||
 	    disk.piece_count > rest / sizeof(struct spw_commit_piece) || disk.record_bytes > rest)
 		return -EUCLEAN;
+	manifest->mirrors = disk.version == VERSION_MEMBERS;
 	manifest->sequence = disk.sequence;
 	manifest->number = disk.number;
 	manifest->object_count = disk.object_count;

@@ -17,7 +17,9 @@
 
 #define SPW_COMMIT_BLOCK_BYTES 4096u
 /* As many as a commit block holds. */
-#define SPW_COMMIT_PIECES_MAX   165u
+#define SPW_COMMIT_PIECES_MAX 165u
+/* The drive of the second copy of a run that has only one. */
+#define SPW_COMMIT_NO_DRIVE     UINT32_MAX
 #define SPW_COMMIT_SEQUENCE_MAX (UINT64_C(1) << 62)
 
 /* Where a run of an object's bytes is. Stands on the drive as it does in memory. */
@@ -28,11 +30,14 @@ struct spw_commit_piece {
 	uint32_t drive;
 };
 
-/* Its pieces follow those of the object before, in order of offset. */
+/*
+ * Its pieces follow those of the object before, in order of offset. Where it is mirrored they come
+ * in pairs, of the same bytes on two drives.
+ */
 struct spw_commit_object {
 	uint64_t len_bytes;
 	uint32_t pieces;
-	uint32_t reserved;
+	uint32_t mirrored; /* 0 or 1 */
 };
 
 /* What a commit has to fit. */
@@ -51,6 +56,9 @@ struct spw_commit {
 	bool has_previous;
 	uint64_t previous; /* number of the commit that was held when this one was made */
 	uint64_t manifest_bytes;
+	/* on which drives, by index, this block is; 0: of version 1, which does not say so */
+	uint64_t members;
+	bool mirrored;        /* the manifest: its pieces come in pairs; of version 2 alone */
 	uint32_t piece_count; /* of the manifest */
 	struct spw_commit_piece pieces[SPW_COMMIT_PIECES_MAX];
 };
@@ -73,6 +81,7 @@ int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
 struct spw_manifest {
 	uint64_t sequence, number;
 	uint32_t object_count;
+	bool mirrors; /* its objects may be mirrored: of version 2, as a block with members */
 	uint64_t piece_count;
 	uint64_t record_bytes;
 	const struct spw_commit_object *objects;
@@ -80,8 +89,7 @@ struct spw_manifest {
 	const uint8_t *record;
 };
 
-/* Where the record begins, which is last, and how long all is. */
-uint64_t spw_manifest_record_offset(const struct spw_manifest *manifest);
+/* How long all is. */
 uint64_t spw_manifest_bytes(const struct spw_manifest *manifest);
 
 /* @bytes: spw_manifest_bytes() of them */

@@ -15,17 +15,37 @@
 
 /* ---- Room ---- */
 
+/* What two copies have room in: of unequal drives the largest holds no more than the others. */
+static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
+{
+	uint64_t sum_bytes = 0, largest_bytes = 0;
+
+	for (unsigned i = 0; i < drives; i++) {
+		struct spw_drive_stats drive = {.capacity_bytes = 0};
+
+		(void)spw_store_drive_stats(state->store, i, &drive, sizeof(drive));
+		sum_bytes += drive.capacity_bytes;
+		largest_bytes = SPW_MAX(largest_bytes, drive.capacity_bytes);
+	}
+	return SPW_MIN(sum_bytes / 2, sum_bytes - largest_bytes);
+}
+
 /*
  * Every record twice: as it is committed, and as it has been put since; transient ones once. Those
- * whose puts are under way once more. And the descriptions of two commits.
+ * whose puts are under way once more. And the descriptions of two commits. With a mirror all of it
+ * in two copies; but where a drive is missing or out of service it must go on, if need be with one.
  */
 static int check_room(const struct spw_state *state)
 {
 	uint64_t chunk_bytes = spw_store_chunk_bytes(state->store);
-	uint64_t records_bytes = 0, transient_bytes = 0, needed_bytes;
-	uint64_t description_bytes = spw_state_manifest_bytes(0) + state->entries_bytes;
+	uint64_t records_bytes = 0, transient_bytes = 0, needed_bytes, room_bytes;
 	struct spw_store_stats stats;
+	uint64_t description_bytes = spw_state_manifest_bytes(0) + state->entries_bytes;
+	bool pairs;
 
+	spw_store_stats(state->store, &stats, sizeof(stats));
+	pairs = state->opts.copies == 2 && stats.drives_missing == 0 && stats.drives_retired == 0;
+	room_bytes = pairs ? room_of_pairs(state, stats.drives) : stats.capacity_bytes;
 	for (uint32_t i = 0; i < state->count.records; i++) {
 		uint64_t len_bytes = state->records[i].len_bytes;
 
@@ -34,23 +54,21 @@ static int check_room(const struct spw_state *state)
 			continue;
 		}
 		records_bytes += spw_round_up(len_bytes, BLOCK_BYTES);
-		description_bytes +=
-			OBJECT_ENTRY_BYTES + PIECE_ENTRY_BYTES * (len_bytes / chunk_bytes + 1);
+		description_bytes += OBJECT_ENTRY_BYTES + state->opts.copies * PIECE_ENTRY_BYTES *
+								  (len_bytes / chunk_bytes + 1);
 	}
 	needed_bytes = 2 * (records_bytes + spw_round_up(description_bytes, BLOCK_BYTES)) +
 		       transient_bytes + state->transfers_max * state->opts.record_bytes_max;
-	spw_store_stats(state->store, &stats, sizeof(stats));
-	if (needed_bytes <= stats.capacity_bytes)
+	if (needed_bytes <= room_bytes)
 		return 0;
 	return spw_error(
 		-ENOSPC,
 		"the store is too small by %llu bytes: %u records of %s together are there twice, "
-		"as a "
-		"commit stays until the next is durable, which with what is under way takes %s; "
-		"this partition has %s",
-		(unsigned long long)(needed_bytes - stats.capacity_bytes), state->count.records,
+		"as a commit stays until the next is durable, which with what is under way takes "
+		"%s; this partition has %s%s",
+		(unsigned long long)(needed_bytes - room_bytes), state->count.records,
 		SPW_SIZE_TEXT(state->count.total_bytes), SPW_SIZE_TEXT(needed_bytes),
-		SPW_SIZE_TEXT(stats.capacity_bytes));
+		SPW_SIZE_TEXT(room_bytes), pairs ? " for each of two copies" : "");
 }
 
 /* ---- What is committed ---- */

@@ -142,6 +142,8 @@ static int check_commit(struct spw_state *state, size_t extra_len)
 int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra, size_t extra_len,
 		     bool keep_previous)
 {
+	unsigned flags = (keep_previous ? SPW_COMMIT_KEEP_PREVIOUS : 0) |
+			 (state->opts.copies == 2 ? SPW_COMMIT_MIRRORED : 0);
 	struct description description = {0};
 	uint64_t began_ns = spw_clock_ns(), written_bytes;
 	int rc = check_commit(state, extra_len);
@@ -155,8 +157,7 @@ int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra
 		rc = describe(state, extra, extra_len, &description);
 	if (rc == 0)
 		rc = spw_store_commit(state->store, description.objects, description.object_count,
-				      number, description.bytes, description.len_bytes,
-				      keep_previous);
+				      number, description.bytes, description.len_bytes, flags);
 	free(description.bytes);
 	free(description.objects);
 	state->count.commits += rc == 0;

@@ -17,12 +17,27 @@ void spw_state_opts_init(struct spw_state_opts *opts, size_t size)
 	struct spw_state_opts defaults = {
 		.size = sizeof(defaults),
 		.record_bytes_max = 32u << 20,
+		.copies = 1,
 	};
 
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
 /* ---- Open and close ---- */
+
+static int check_copies(struct spw_store *store, uint32_t copies)
+{
+	struct spw_store_stats stats;
+
+	if (copies < 1 || copies > 2)
+		return spw_error(-EINVAL, "copies is %u: it must be 1 or 2", copies);
+	spw_store_stats(store, &stats, sizeof(stats));
+	if (stats.drives + stats.drives_missing < copies)
+		return spw_error(-EINVAL,
+				 "copies is 2, and the store has one drive: each copy needs its "
+				 "own; format a store of two or more");
+	return 0;
+}
 
 static int check_opts(const struct spw_state_opts *opts)
 {
@@ -107,6 +122,8 @@ int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 	if (opts)
 		spw_opts_merge(&state->opts, sizeof(state->opts), opts, opts->size);
 	rc = check_opts(&state->opts);
+	if (rc == 0)
+		rc = check_copies(store, state->opts.copies);
 	if (rc == 0) {
 		state->count.buffers = state->opts.memory_bytes == 0
 					       ? BUFFERS_MIN

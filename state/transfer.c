@@ -77,8 +77,8 @@ bool spw_transfer_store(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 	struct spw_request *request;
-	int rc = spw_store_put(state->store, record_memory(state, record), record->len_bytes, NULL,
-			       &record->object_coming, &request);
+	int rc = spw_store_put_copies(state->store, record_memory(state, record), record->len_bytes,
+				      state->opts.copies, NULL, &record->object_coming, &request);
 
 	if (rc) {
 		write_failed(state, number, rc);

@@ -12,10 +12,16 @@
  *   DURABLE-3  A set is held until a later one is durable on every drive in service. One of which
  *              it is not known whether its block was written is held as long.
  *   DURABLE-4  A block has a higher sequence number than any that was written before.
+ *   DURABLE-5  A block of version 2 has as members exactly the drives on which it was written and
+ *              flushed, when its commit is reported as durable.
+ *
+ * With a mirror a commit needs one flushed copy of each run alone. A drive that fails at it is
+ * retired, and the commit is made anew without it.
  */
 #include "store/commit.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +41,8 @@ struct committed *spw_committed_new(uint32_t count)
 	return set;
 }
 
-void spw_committed_free(struct committed *set)
+/* Without giving anything back: for a set that never held its objects, or at the end of all. */
+static void committed_free(struct committed *set)
 {
 	if (!set)
 		return;
@@ -52,7 +59,7 @@ static void let_go(struct spw_store *store, struct committed *set)
 		spw_object_drop(store, set->objects[i], false);
 	if (set->manifest.value)
 		(void)spw_store_free(store, set->manifest);
-	spw_committed_free(set);
+	committed_free(set);
 }
 
 /* ---- What is to be committed ---- */
@@ -161,31 +168,65 @@ static struct spw_commit_piece *describe(const struct spw_store *store, const st
 	     index = store->pieces[index].next, to++) {
 		const struct piece *piece = &store->pieces[index];
 
-		SPW_ASSERT(piece->drive != DRIVE_NONE); /* STORE-7 */
 		*to = (struct spw_commit_piece){.start_block = piece->handle,
 						.checksum = piece->checksum,
 						.len_bytes = piece->len_bytes,
 						.drive = piece->drive};
+		if (piece->drive != DRIVE_NONE)
+			continue;
+		SPW_ASSERT(object->copies == 2 && index != object->piece_first); /* STORE-7 */
+		*to = (struct spw_commit_piece){.checksum = to[-1].checksum,
+						.len_bytes = piece->len_bytes,
+						.drive = SPW_COMMIT_NO_DRIVE};
 	}
 	return to;
 }
 
+/* As they stand on the drives. */
 static int locate(struct spw_store *store, struct spw_commit_piece *pieces, uint64_t count)
 {
-	return count > 0 ? spw_upkeep_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
+	int rc = count > 0 ? spw_upkeep_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
+
+	for (uint64_t i = 0; i < count; i++)
+		if (pieces[i].drive != SPW_COMMIT_NO_DRIVE)
+			pieces[i].drive = store->assembly.superblocks[pieces[i].drive].drive_index;
+	return rc;
 }
 
-static uint64_t drives_of(const struct spw_commit_piece *pieces, uint64_t count)
+static uint64_t drives_in_service(const struct spw_store *store)
 {
 	uint64_t mask = 0;
 
-	for (uint64_t i = 0; i < count; i++)
-		mask |= UINT64_C(1) << pieces[i].drive;
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		if (!atomic_load_explicit(&store->drives[i].retired, memory_order_relaxed))
+			mask |= UINT64_C(1) << i;
+	return mask;
+}
+
+/*
+ * Which drives have to be flushed. Of two copies those on drives in service, or both where neither
+ * is; else a drive that failed would fail the commit too, as it does without a mirror.
+ */
+static uint64_t count_runs(const struct spw_store *store, struct committed *set, bool mirrored,
+			   const struct spw_commit_piece *pieces, uint64_t count)
+{
+	uint64_t mask = 0, in_service = drives_in_service(store);
+
+	for (uint64_t i = 0; i < count; i += mirrored ? 2 : 1) {
+		uint64_t bits = UINT64_C(1) << pieces[i].drive;
+		bool single = !mirrored || pieces[i + 1].drive == SPW_COMMIT_NO_DRIVE;
+
+		if (!single)
+			bits |= UINT64_C(1) << pieces[i + 1].drive;
+		mask |= !single && bits & in_service ? bits & in_service : bits;
+		set->runs++;
+		set->runs_single += single;
+	}
 	return mask;
 }
 
 /* Where all of the set is. @mask: the drives. @out: to be freed, also after an error. */
-static int list_pieces(struct spw_store *store, const struct committed *set,
+static int list_pieces(struct spw_store *store, struct committed *set,
 		       struct spw_commit_object *objects, struct spw_commit_piece **out,
 		       uint64_t *count, uint64_t *mask)
 {
@@ -196,6 +237,7 @@ static int list_pieces(struct spw_store *store, const struct committed *set,
 	for (uint32_t i = 0; i < set->count; i++) {
 		objects[i].len_bytes = set->objects[i]->len_bytes;
 		objects[i].pieces = piece_count(store, set->objects[i]);
+		objects[i].mirrored = set->objects[i]->copies == 2;
 		*count += objects[i].pieces;
 	}
 	pieces = *out = calloc(*count > 0 ? *count : 1, sizeof(*pieces));
@@ -203,18 +245,22 @@ static int list_pieces(struct spw_store *store, const struct committed *set,
 		return spw_error(-ENOMEM, "no memory to commit %llu pieces",
 				 (unsigned long long)*count);
 	end = pieces;
-	for (uint32_t i = 0; i < set->count; i++)
-		end = describe(store, set->objects[i], end);
+	for (uint32_t i = 0; i < set->count; i++) {
+		struct spw_commit_piece *begin = end;
+
+		end = describe(store, set->objects[i], begin);
+		*mask |= count_runs(store, set, objects[i].mirrored, begin, objects[i].pieces);
+	}
 	SPW_ASSERT(end == pieces + *count);
 	rc = locate(store, pieces, *count);
-	*mask |= drives_of(pieces, *count);
 	return rc;
 }
 
-static int put_and_wait(struct spw_store *store, const void *bytes, size_t len, spw_object *object)
+static int put_and_wait(struct spw_store *store, const void *bytes, size_t len, unsigned copies,
+			spw_object *object)
 {
 	struct spw_request *request;
-	int rc = spw_store_put(store, bytes, len, NULL, object, &request);
+	int rc = spw_store_put_copies(store, bytes, len, copies, NULL, object, &request);
 
 	if (rc) {
 		object->value = 0;
@@ -233,8 +279,11 @@ static int name_manifest(struct spw_store *store, struct committed *set, uint64_
 	if (rc)
 		return rc;
 	count = piece_count(store, object);
-	if (count <= SPW_COMMIT_PIECES_MAX)
+	set->block.mirrored = object->copies == 2;
+	if (count <= SPW_COMMIT_PIECES_MAX) {
 		(void)describe(store, object, set->block.pieces);
+		*mask |= count_runs(store, set, set->block.mirrored, set->block.pieces, count);
+	}
 	spw_object_drop(store, object, false);
 	if (count > SPW_COMMIT_PIECES_MAX)
 		return spw_error(
@@ -245,9 +294,7 @@ static int name_manifest(struct spw_store *store, struct committed *set, uint64_
 			(unsigned long long)set->block.manifest_bytes, count,
 			SPW_COMMIT_PIECES_MAX);
 	set->block.piece_count = count;
-	rc = locate(store, set->block.pieces, count);
-	*mask |= drives_of(set->block.pieces, count);
-	return rc;
+	return locate(store, set->block.pieces, count);
 }
 
 static int write_manifest(struct spw_store *store, struct committed *set,
@@ -262,7 +309,7 @@ static int write_manifest(struct spw_store *store, struct committed *set,
 				 (unsigned long long)len);
 	spw_manifest_encode(manifest, &store->commits->place, bytes);
 	set->block.manifest_bytes = len;
-	rc = put_and_wait(store, bytes, len, &set->manifest);
+	rc = put_and_wait(store, bytes, len, set->mirrors ? 2 : 1, &set->manifest);
 	free(bytes);
 	return rc;
 }
@@ -275,6 +322,7 @@ static int describe_set(struct spw_store *store, struct committed *set, const vo
 	struct spw_manifest manifest = {.sequence = set->block.sequence,
 					.number = set->block.number,
 					.object_count = set->count,
+					.mirrors = set->mirrors,
 					.record_bytes = len,
 					.record = record,
 					.objects = objects};
@@ -316,25 +364,46 @@ static int write_block(const struct spw_store *store, uint32_t drive, uint32_t s
 	return rc;
 }
 
-/* On every drive in service. One out of service need not know: the highest sequence wins. */
-static int write_blocks(struct spw_store *store, uint32_t slot, const struct spw_commit *commit)
+/* It failed at a commit that can do without it. @rc: how, in words, which stay. */
+static void retire(struct spw_store *store, uint32_t drive, int rc)
 {
-	uint64_t mask = 0;
+	char words[512];
 
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		int rc;
+	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+	(void)spw_upkeep_run(store, REQUEST_RETIRE, drive, NULL,
+			     (uint64_t)(rc == -ENOSPC ? EIO : -rc));
+	(void)spw_error(rc, "%s", words);
+}
 
-		if (atomic_load_explicit(&store->drives[i].retired, memory_order_relaxed))
-			continue;
-		rc = write_block(store, i, slot, commit);
-		if (rc)
-			return rc;
-		mask |= UINT64_C(1) << i;
-	}
+/* On these drives. @retires: those that fail are out of service from then on. */
+static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
+			const struct spw_commit *commit, bool retires)
+{
 	if (mask == 0)
 		return spw_error(-EIO, "no drive of the store is in service: a commit cannot be "
 				       "written");
-	return spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, 0);
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		int rc = mask >> i & 1 ? write_block(store, i, slot, commit) : 0;
+
+		if (rc && rc != -ENOMEM && retires)
+			retire(store, i, rc);
+		if (rc)
+			return rc;
+	}
+	return spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, retires);
+}
+
+/* DURABLE-5. One out of service need not know: the highest sequence wins. */
+static int write_block_of_set(struct spw_store *store, struct committed *set)
+{
+	uint64_t mask = drives_in_service(store);
+
+	set->block.members = 0;
+	for (uint32_t i = 0; set->mirrors && i < store->drive_count; i++)
+		if (mask >> i & 1)
+			set->block.members |= UINT64_C(1)
+					      << store->assembly.superblocks[i].drive_index;
+	return write_blocks(store, mask, set->block.slot, &set->block, set->mirrors);
 }
 
 static uint32_t free_slot(const struct spw_commits *commits)
@@ -358,11 +427,11 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 	set->block.sequence = ++commits->sequence; /* DURABLE-4 */
 	rc = describe_set(store, set, record, len, &mask);
 	if (rc == 0) /* DURABLE-1 */
-		rc = spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, 0);
+		rc = spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
 	if (rc)
 		return rc;
 	*doubtful = true;
-	return write_blocks(store, set->block.slot, &set->block);
+	return write_block_of_set(store, set);
 }
 
 /* DURABLE-3: the set before, and those that may have been durable, are not needed any more. */
@@ -383,9 +452,18 @@ static void replace(struct spw_store *store, struct committed *set, bool keep_pr
 	}
 }
 
-static int commit(struct spw_store *store, const spw_object objects[], uint32_t count,
-		  uint64_t number, const void *record, size_t len, bool keep_previous)
+/* Something is mirrored, or is to be, or drives are missing that must not be believed later. */
+static bool needs_members(const struct spw_store *store, const struct committed *set, bool mirrored)
 {
+	for (uint32_t i = 0; !mirrored && i < set->count; i++)
+		mirrored = set->objects[i]->copies == 2;
+	return mirrored || store->assembly.missing > 0;
+}
+
+static int commit(struct spw_store *store, const spw_object objects[], uint32_t count,
+		  uint64_t number, const void *record, size_t len, unsigned flags, bool *mirrors)
+{
+	bool keep_previous = flags & SPW_COMMIT_KEEP_PREVIOUS;
 	struct spw_commits *commits = store->commits;
 	const struct committed *kept = commits->previous ? commits->previous : commits->durable;
 	struct committed *set;
@@ -401,6 +479,7 @@ static int commit(struct spw_store *store, const spw_object objects[], uint32_t 
 	set->block.has_previous = keep_previous && kept;
 	set->block.previous = set->block.has_previous ? kept->block.number : 0;
 	rc = hold(store, objects, count, set);
+	set->mirrors = *mirrors = needs_members(store, set, flags & SPW_COMMIT_MIRRORED);
 	if (rc == 0)
 		rc = write_set(store, set, record, len, &doubtful);
 	if (rc == 0) {
@@ -415,15 +494,22 @@ static int commit(struct spw_store *store, const spw_object objects[], uint32_t 
 }
 
 int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
-		     uint64_t number, const void *record, size_t len, bool keep_previous)
+		     uint64_t number, const void *record, size_t len, unsigned flags)
 {
 	int rc = spw_store_owned(store);
+	bool mirrors = false;
+	uint32_t retired;
 
 	if (rc)
 		return rc;
 	if (atomic_exchange(&store->commits->under_way, true))
 		return spw_error(-EBUSY, "another thread commits in this store");
-	rc = commit(store, objects, count, number, record, len, keep_previous);
+	/* Each time with fewer drives. */
+	do {
+		retired = store->drives_retired;
+		rc = commit(store, objects, count, number, record, len, flags, &mirrors);
+	} while (rc && mirrors && store->drives_retired > retired &&
+		 store->drives_retired < store->drive_count);
 	atomic_store(&store->commits->under_way, false);
 	return rc;
 }
@@ -436,7 +522,8 @@ int spw_store_commit_release(struct spw_store *store)
 	if (rc || !commits->previous)
 		return rc;
 	/* First it cannot be found any more, then its blocks may be used. */
-	rc = write_blocks(store, commits->previous->block.slot, NULL);
+	rc = write_blocks(store, drives_in_service(store), commits->previous->block.slot, NULL,
+			  false);
 	if (rc)
 		return rc;
 	let_go(store, commits->previous);
@@ -475,6 +562,9 @@ int spw_store_committed(struct spw_store *store, struct spw_commit_info *info, s
 	all.objects = durable->count;
 	all.has_previous = durable->block.has_previous;
 	all.previous = durable->block.previous;
+	all.mirrored = durable->block.mirrored;
+	all.runs = durable->runs;
+	all.runs_single = durable->runs_single;
 	memcpy(info, &all, all.size);
 	return 0;
 }
@@ -521,12 +611,12 @@ void spw_commits_close(struct spw_store *store)
 
 	if (!commits)
 		return;
-	spw_committed_free(commits->durable);
-	spw_committed_free(commits->previous);
+	committed_free(commits->durable);
+	committed_free(commits->previous);
 	while (commits->doubtful) {
 		struct committed *next = commits->doubtful->next;
 
-		spw_committed_free(commits->doubtful);
+		committed_free(commits->doubtful);
 		commits->doubtful = next;
 	}
 	free(commits->restored);

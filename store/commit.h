@@ -9,6 +9,8 @@
 /* A set, and a reference to each of its objects: their blocks are not used again (DURABLE-3). */
 struct committed {
 	struct spw_commit block;
+	bool mirrors; /* of version 2: it says on which drives it is, and may be mirrored */
+	uint64_t runs, runs_single; /* of its objects and its manifest; with one copy alone */
 	uint64_t record_bytes;
 	spw_object manifest;
 	uint32_t count;
@@ -19,6 +21,8 @@ struct committed {
 struct spw_commits {
 	struct spw_commit_place place;
 	uint64_t sequence; /* the highest that was seen or used (DURABLE-4) */
+	/* by index on the drives: which of store->drives it is; DRIVE_NONE: missing */
+	uint8_t positions[SPW_DRIVES_MAX];
 	struct committed *durable;
 	struct committed *previous; /* kept at the caller's wish */
 	/* Their blocks may have been written, or not: the commit failed at that. */
@@ -31,8 +35,6 @@ struct spw_commits {
 };
 
 struct committed *spw_committed_new(uint32_t count);
-/* Without giving anything back: for a set that never held its objects, or at the end of all. */
-void spw_committed_free(struct committed *set);
 /* Before the queue is open: what lies in this slot of each drive is never found again. */
 int spw_commit_give_up(struct spw_store *store, uint32_t slot);
 

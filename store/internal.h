@@ -28,7 +28,9 @@
  *   STORE-6    A transfer is in one place: free, with the queue, among those to be verified
  *              (store/read.c: OVERLAP-1), or among a drive's retries.
  *   STORE-7    The pieces of an object follow each other without a gap, in order of offset, and
- *              when its put has ended well all of them are placed.
+ *              when its put has ended well all of them are placed. Those of a mirrored object come
+ *              in pairs, one run of bytes on two drives; the first of each is placed then, and the
+ *              second, too, or it is a hole: there is one copy alone.
  *   STORE-8    reads_waiting counts what is in the drives' lists of reads and of retries.
  *   STORE-9    blocks_used of a drive is what its pieces and abandoned writes hold.
  */
@@ -53,6 +55,7 @@
 #include "util/util.h"
 
 #define PIECE_NONE   UINT32_MAX
+#define HANDLE_HOLE  0  /* of a piece that is not placed, and will not be */
 #define BYPASSES_MAX 8  /* how often a waiting level may be overtaken on one drive */
 #define RUNS_MAX     16 /* of the caller's memory in one transfer; a piece in more is copied */
 
@@ -117,7 +120,8 @@ struct object {
 	_Atomic(struct spw_request *) put;
 	/* worker; of others once @put is NULL, while they have a reference */
 	uint32_t piece_first, piece_last;
-	int error; /* how its put failed */
+	int error;      /* how its put failed */
+	uint8_t copies; /* 1; 2: mirrored */
 };
 
 enum request_state {
@@ -132,6 +136,7 @@ enum request_kind {
 	REQUEST_FLUSH,
 	REQUEST_TRIM,
 	REQUEST_REVIVE,
+	REQUEST_RETIRE,
 	REQUEST_LOCATE,
 	REQUEST_REGISTER,
 	REQUEST_UNREGISTER,
@@ -156,17 +161,23 @@ struct spw_request {
 	const struct iovec *vector;
 	/* all of that memory, where it is one run; what else a request is given to work on */
 	struct iovec run;
-	uint64_t len_bytes; /* locate: pieces */
-	/* in the object; revive: the drive's index; flush: a mask of drives */
+	/* locate: pieces; retire: a positive errno; flush: whether drives that fail are retired */
+	uint64_t len_bytes;
+	/* in the object; revive, retire: the drive's index; flush: a mask of drives */
 	uint64_t offset_bytes;
 	struct object *object;
 	struct spw_notify notify;
 	char error[512]; /* the failure in words */
 	/* worker */
-	int first_error;                     /* how it ends; the caller's once it has ended */
-	uint32_t in_flight;                  /* transfers */
-	uint64_t cut_bytes;                  /* put: given to drives so far */
-	uint32_t unplaced;                   /* put: list of pieces whose write failed */
+	int first_error;    /* how it ends; the caller's once it has ended */
+	uint32_t in_flight; /* transfers */
+	union {
+		uint64_t cut_bytes; /* put: given to drives so far */
+		/* get: of chunks i, i + 64, ... of a mirrored object bit i says: the second copy */
+		uint64_t second_copies;
+	};
+	/* put: list of pieces whose write failed; of a mirrored object the first such run */
+	uint32_t unplaced;
 	enum spw_class linked_class;         /* get: which lists its drive_reads are in */
 	uint64_t reads_left;                 /* get: pieces not yet issued */
 	struct spw_request *next, *previous; /* put: list of writes */
@@ -196,6 +207,7 @@ struct transfer {
 	bool in_flight;
 	bool unsummed; /* see store/read.c */
 	bool timed_out;
+	bool switched; /* a read of the other copy: the first did not serve */
 	/* a write that timed out: its chunk was given to another transfer */
 	bool abandoned;
 	struct spw_extent orphan; /* the blocks that an abandoned write may still change */
@@ -248,6 +260,7 @@ struct store_drive {
 	_Atomic int retired;   /* why, a negative errno; 0: in service */
 	uint64_t try_again_ns; /* worker: when, if it was full */
 	bool on_trial;         /* worker: in service again since, and nothing was written yet */
+	bool unread;           /* worker: it was logged that other copies serve for this drive's */
 	/* counters */
 	_Atomic uint64_t checksum_errors, timeouts, writes_no_space;
 	_Atomic uint64_t blocks_used;
@@ -260,6 +273,7 @@ struct store_counters {
 		waits_for_copy_memory;
 	_Atomic uint64_t chunks_split, chunks_moved, cancelled, bypasses, bytes_trimmed;
 	_Atomic uint64_t registered_bytes, registrations_refused, transfers_registered;
+	_Atomic uint64_t chunks_single, reads_switched;
 };
 
 struct spw_store {
@@ -324,7 +338,8 @@ struct spw_store {
 	uint32_t first_drive;   /* where the next round over the drives begins */
 	uint64_t static_turn;   /* chunks placed in RAID 0 order */
 	_Atomic uint32_t drives_retired;
-	uint32_t drives_full; /* of these, for want of space below them */
+	_Atomic bool mirrors_short; /* it was logged that second copies find no drive */
+	uint32_t drives_full;       /* of these, for want of space below them */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
 	/* Deadlines count only time in which an end could be seen: since something is in flight. */
@@ -354,8 +369,12 @@ static inline void count_sub(_Atomic uint64_t *counter, uint64_t amount)
 }
 
 /* store/object.c: references, pieces, space */
-/* Space for it is reserved. It has two references: the second is the put's, or the commit's. */
-int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id);
+/*
+ * @blocks: of all its copies; they are reserved. It has two references: the second is the put's,
+ * or the commit's.
+ */
+int spw_object_create(struct spw_store *store, uint64_t len, unsigned copies, uint64_t blocks,
+		      spw_object *id);
 /* A reference to a live object that has these bytes. Return: 0; -ENOENT; -ERANGE, in words. */
 int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
 		       struct object **object);
@@ -365,7 +384,25 @@ uint32_t spw_piece_take(struct spw_store *store);
 void spw_piece_unplace(struct spw_store *store, struct piece *piece);
 void spw_extent_give(struct spw_store *store, uint32_t drive, const struct spw_extent *extent);
 struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece);
+/* @piece: of a mirrored object the first of two, linked already. */
 void spw_piece_append(struct spw_store *store, struct object *object, uint32_t piece);
+/* A copy that will not be: what was reserved for it is free. */
+void spw_piece_make_hole(struct spw_store *store, struct object *object, struct piece *piece);
+
+/* Without rounding up, which might overflow. */
+static inline uint64_t spw_blocks_of(const struct spw_store *store, uint64_t len_bytes)
+{
+	return len_bytes / store->block_bytes + (len_bytes % store->block_bytes != 0);
+}
+
+/* The run behind this one. */
+static inline uint32_t spw_run_next(const struct spw_store *store, const struct object *object,
+				    uint32_t run)
+{
+	if (object->copies == 2)
+		run = store->pieces[run].next;
+	return store->pieces[run].next;
+}
 
 /* store/request.c */
 /* @out: set to it, if given. NULL: all are in use, in words; @object's reference is dropped. */
@@ -459,12 +496,17 @@ void spw_upkeep_cancel(struct spw_store *store);
 int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
 
+/* store/single.c: second copies that there are not */
+void spw_single_note(struct spw_store *store, uint64_t len_bytes);
+
 /* store/write.c */
 void spw_write_abandon(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
 /* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
 void spw_write_end_if_done(struct spw_request *request);
 bool spw_write_next(struct spw_store *store, uint64_t willing);
+/* store/mirror.c: the same, where the oldest put is of a mirrored object */
+bool spw_mirror_next(struct spw_store *store, uint64_t willing);
 void spw_write_fail_all(struct spw_store *store);
 
 /* store/read.c */
@@ -472,7 +514,8 @@ void spw_read_submit(struct spw_request *request);
 void spw_read_end_if_done(struct spw_request *request);
 void spw_read_relink(struct spw_request *request);
 bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
-void spw_read_retry_next(struct spw_store *store, uint32_t drive);
+/* Return: false when the drive has its share of copy memory in flight. */
+bool spw_read_retry_next(struct spw_store *store, uint32_t drive);
 void spw_read_cancel_retries(struct spw_store *store);
 /* Of one of store->unsummed. */
 void spw_read_verify_next(struct spw_store *store);

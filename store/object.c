@@ -49,13 +49,14 @@ int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, 
 
 /* A new object with two references: its existence, and the put that makes it, or its commit. */
 static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t len,
-			       uint64_t blocks)
+			       uint64_t blocks, unsigned copies)
 {
 	struct object *object = &store->objects[slot];
 	uint64_t generation = atomic_load_explicit(&object->state, memory_order_relaxed) >> 32;
 
 	object->len_bytes = len;
 	object->reserved_blocks = blocks;
+	object->copies = (uint8_t)copies;
 	atomic_store_explicit(&object->put, NULL, memory_order_relaxed);
 	object->piece_first = object->piece_last = PIECE_NONE;
 	object->error = 0;
@@ -93,10 +94,9 @@ static SPW_COLD int no_space_error(const struct spw_store *store, uint64_t len)
 			 spw_service_advice(store, "free objects, or use more drives", advice));
 }
 
-int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id)
+int spw_object_create(struct spw_store *store, uint64_t len, unsigned copies, uint64_t blocks,
+		      spw_object *id)
 {
-	/* Without rounding up, which might overflow. */
-	uint64_t blocks = len / store->block_bytes + (len % store->block_bytes != 0);
 	uint32_t slot;
 
 	if (!space_reserve(store, blocks))
@@ -109,7 +109,7 @@ int spw_object_create(struct spw_store *store, uint64_t len, spw_object *id)
 				 "objects_max",
 				 store->opts.objects_max);
 	}
-	*id = object_begin(store, slot, len, blocks);
+	*id = object_begin(store, slot, len, blocks, copies);
 	atomic_fetch_add_explicit(&store->objects_alive, 1, memory_order_relaxed);
 	return 0;
 }
@@ -162,7 +162,7 @@ static int object_holds(const struct spw_store *store, const struct object *obje
 			const uint8_t *bytes, uint64_t offset, uint64_t len)
 {
 	for (uint32_t index = object->piece_first; index != PIECE_NONE;
-	     index = store->pieces[index].next) {
+	     index = spw_run_next(store, object, index)) {
 		const struct piece *piece = &store->pieces[index];
 
 		if (piece->object_offset >= offset + len)
@@ -256,7 +256,18 @@ void spw_piece_append(struct spw_store *store, struct object *object, uint32_t i
 		SPW_ASSERT(last->object_offset + last->len_bytes == piece->object_offset);
 		last->next = index;
 	}
-	object->piece_last = index;
+	object->piece_last = object->copies == 2 ? piece->next : index;
+}
+
+void spw_piece_make_hole(struct spw_store *store, struct object *object, struct piece *piece)
+{
+	uint64_t blocks = spw_blocks_of(store, piece->len_bytes);
+
+	SPW_ASSERT(object->copies == 2 && piece->drive == DRIVE_NONE); /* STORE-7 */
+	SPW_ASSERT(object->reserved_blocks > blocks);
+	piece->handle = HANDLE_HOLE;
+	object->reserved_blocks -= blocks;
+	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 }
 
 /* Blocks of a retired drive were given up: they come back when it is revived. */

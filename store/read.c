@@ -6,6 +6,9 @@
  * the queue: no drive waits for a checksum. Writes are summed before they are issued, so memory
  * that somebody changes meanwhile shows when the object is read or compared.
  *
+ * Of a mirrored object each run is read from the drive that will probably have it first; which that
+ * is, is chosen when the get comes to the worker. If that copy does not serve, the other one does.
+ *
  *   OVERLAP-1  A transfer is at most once in the list of those to be verified, and its request
  *              cannot end while it is.
  */
@@ -100,6 +103,73 @@ static bool overlaps(const struct spw_request *request, const struct piece *piec
 	       request->offset_bytes < piece->object_offset + piece->len_bytes;
 }
 
+/* ---- Which copy ---- */
+
+#define CHOICES 64u /* bits of second_copies */
+
+static unsigned choice_of(const struct spw_store *store, uint32_t run)
+{
+	return (unsigned)(store->pieces[run].object_offset / store->chunk_bytes % CHOICES);
+}
+
+/* The piece of this run that the request reads. */
+static uint32_t chosen_copy(const struct spw_request *request, uint32_t run)
+{
+	const struct spw_store *store = request->store;
+	uint32_t second;
+
+	if (request->object->copies == 1)
+		return run;
+	second = store->pieces[run].next;
+	return store->pieces[second].drive != DRIVE_NONE &&
+			       request->second_copies >> choice_of(store, run) & 1
+		       ? second
+		       : run;
+}
+
+/* How long a drive takes for one more, in units of the fastest drive's. */
+static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t given,
+			uint64_t fastest)
+{
+	int retired = atomic_load_explicit(&store->drives[drive].retired, memory_order_relaxed);
+	uint64_t rate = atomic_load_explicit(
+		&store->drives[drive].ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
+	uint64_t ones = store->drives[drive].in_flight + given + 1;
+
+	/* What is full is read as well as ever; what has failed, only if nothing else serves. */
+	if (retired && retired != -ENOSPC)
+		return UINT64_MAX;
+	return rate > 0 && rate < fastest ? 16 * ones * fastest / rate : 16 * ones;
+}
+
+static void choose_copies(struct spw_request *request)
+{
+	const struct spw_store *store = request->store;
+	uint64_t given[SPW_DRIVES_MAX] = {0}, fastest = 0, decided = 0;
+
+	request->second_copies = 0;
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		fastest = SPW_MAX(
+			fastest,
+			atomic_load_explicit(&store->drives[i].ways[SPW_READ].rate.bytes_per_second,
+					     memory_order_relaxed));
+	for (uint32_t run = request->object->piece_first; run != PIECE_NONE;
+	     run = spw_run_next(store, request->object, run)) {
+		const struct piece *first = &store->pieces[run];
+		const struct piece *second = &store->pieces[first->next];
+		uint64_t bit = UINT64_C(1) << choice_of(store, run);
+
+		if (!overlaps(request, first) || second->drive == DRIVE_NONE)
+			continue;
+		if (!(decided & bit) &&
+		    wait_at(store, second->drive, given[second->drive], fastest) <
+			    wait_at(store, first->drive, given[first->drive], fastest))
+			request->second_copies |= bit;
+		decided |= bit;
+		given[request->second_copies & bit ? second->drive : first->drive]++;
+	}
+}
+
 /* The object's put has not ended, so its bytes are still in memory, and nothing has to be read. */
 static void get_from_memory(struct spw_request *request)
 {
@@ -118,6 +188,10 @@ void spw_read_submit(struct spw_request *request)
 	if (object->put || object->error) {
 		if (!spw_request_begin(request))
 			spw_request_fail(request, -ECANCELED, "cancelled before anything was read");
+		else if (object->error == -ENXIO)
+			spw_request_fail(request, -ENXIO,
+					 "the object lies on a drive that is missing: %s",
+					 store->assembly.missing_words);
 		else if (object->error)
 			spw_request_fail(request, object->error,
 					 "the object was never stored: its put failed (%s)",
@@ -130,9 +204,11 @@ void spw_read_submit(struct spw_request *request)
 	}
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		request->drive_reads[drive].left = 0;
+	if (object->copies == 2)
+		choose_copies(request);
 	for (uint32_t index = object->piece_first; index != PIECE_NONE;
-	     index = store->pieces[index].next) {
-		struct piece *piece = &store->pieces[index];
+	     index = spw_run_next(store, object, index)) {
+		struct piece *piece = &store->pieces[chosen_copy(request, index)];
 		struct drive_read *read = &request->drive_reads[piece->drive];
 
 		SPW_ASSERT(piece->drive < store->drive_count); /* STORE-7 */
@@ -162,8 +238,8 @@ static void advance(struct spw_request *request, uint32_t drive)
 		return;
 	}
 	do
-		read->piece = store->pieces[read->piece].next;
-	while (store->pieces[read->piece].drive != drive);
+		read->piece = spw_run_next(store, request->object, read->piece);
+	while (store->pieces[chosen_copy(request, read->piece)].drive != drive);
 }
 
 /* Does the caller want all of the piece, and can the drive write it there? Else it is copied. */
@@ -201,7 +277,7 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 	}
 	transfer = spw_transfer_take(store);
 	transfer->request = request;
-	transfer->piece = read->piece;
+	transfer->piece = chosen_copy(request, read->piece);
 	if (!fits_directly(transfer, piece) &&
 	    (!spw_bounce_allowed(store, drive) || !spw_bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
@@ -246,24 +322,77 @@ static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
 	return checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
 }
 
-/* Once more, in case it was the way and not the drive. */
-static bool retry(struct transfer *transfer)
+/* STORE-4: what is read by copy may not hold more of it at this drive than others. */
+static bool may_issue(const struct transfer *transfer, uint32_t drive)
+{
+	return !transfer->bounce || spw_bounce_allowed(transfer->store, drive);
+}
+
+static void issue_again(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
-	struct store_drive *drive = &store->drives[transfer->io.device];
+	uint32_t index = store->pieces[transfer->piece].drive;
+	struct store_drive *drive = &store->drives[index];
 
-	if (transfer->retried || transfer->timed_out)
-		return false;
-	transfer->retried = true;
-	if (drive->in_flight < store->opts.queue_depth) {
+	if (drive->in_flight < store->opts.queue_depth && may_issue(transfer, index)) {
 		spw_transfer_issue(transfer, SPW_READ, read_done);
-		return true;
+		return;
 	}
-	/* Its slot was given to another while it waited for its checksum. */
+	/* Another drive's slots are in use, or its own was given away before it was verified. */
 	transfer->next = drive->retries;
 	drive->retries = transfer;
 	transfer->request->in_flight++;
 	store->reads_waiting++;
+}
+
+/* Once more, in case it was the way and not the drive. */
+static bool retry(struct transfer *transfer)
+{
+	if (transfer->retried || transfer->timed_out)
+		return false;
+	transfer->retried = true;
+	issue_again(transfer);
+	return true;
+}
+
+/* Of a mirrored object. Return: the piece with the same bytes as this one; PIECE_NONE: none. */
+static uint32_t other_copy(const struct spw_store *store, const struct object *object,
+			   uint32_t piece)
+{
+	uint32_t run = object->piece_first, other;
+
+	while (run != piece && store->pieces[run].next != piece)
+		run = spw_run_next(store, object, run);
+	other = run == piece ? store->pieces[run].next : run;
+	return store->pieces[other].drive == DRIVE_NONE ? PIECE_NONE : other;
+}
+
+/* @words: why this copy does not serve */
+static bool switch_copy(struct transfer *transfer, const char *words)
+{
+	struct spw_store *store = transfer->store;
+	const struct object *object = transfer->request->object;
+	struct store_drive *drive = &store->drives[transfer->io.device];
+	uint32_t other;
+
+	if (object->copies == 1 || transfer->switched)
+		return false;
+	other = other_copy(store, object, transfer->piece);
+	if (other == PIECE_NONE)
+		return false;
+	count_add(&store->count.reads_switched, 1);
+	if (!drive->unread)
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"%s: %u bytes at byte %llu do not serve (%s): read from their copy on %s, "
+			"as all such from now on; spillway check --scrub finds what is bad",
+			spw_device_path(drive->device), transfer->io.len_bytes,
+			(unsigned long long)transfer->io.offset_bytes, words,
+			spw_device_path(store->drives[store->pieces[other].drive].device));
+	drive->unread = true;
+	transfer->piece = other;
+	transfer->switched = true;
+	transfer->retried = transfer->timed_out = false;
+	issue_again(transfer);
 	return true;
 }
 
@@ -278,9 +407,12 @@ static struct transfer *take_retry(struct spw_store *store, uint32_t drive)
 	return transfer;
 }
 
-void spw_read_retry_next(struct spw_store *store, uint32_t drive)
+bool spw_read_retry_next(struct spw_store *store, uint32_t drive)
 {
+	if (!may_issue(store->drives[drive].retries, drive))
+		return false;
 	spw_transfer_issue(take_retry(store, drive), SPW_READ, read_done);
+	return true;
 }
 
 /* ---- Verifying ---- */
@@ -329,7 +461,7 @@ static void check_and_end(struct transfer *transfer)
 
 	if (!store->opts.no_checksums && checksum != piece->checksum) {
 		count_add(&drive->checksum_errors, 1);
-		if (retry(transfer))
+		if (switch_copy(transfer, "other bytes than were written") || retry(transfer))
 			return;
 		spw_request_fail(
 			transfer->request, -EBADMSG,
@@ -354,10 +486,12 @@ static void read_failed(struct transfer *transfer)
 	/* New chunks would be written to it once more for nothing. */
 	if (io->res == -ENODEV)
 		spw_drive_retire(store, piece->drive, -ENODEV);
-	else if (retry(transfer))
-		return;
 	if (transfer->timed_out && io->res == -ECANCELED)
 		io->res = -ETIMEDOUT;
+	if (switch_copy(transfer, spw_strerror(io->res)))
+		return;
+	if (io->res != -ENODEV && retry(transfer))
+		return;
 	spw_request_fail(transfer->request, io->res,
 			 "%s: cannot read %u bytes at block %llu (byte %llu): %s",
 			 spw_device_path(drive->device), io->len_bytes,

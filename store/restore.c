@@ -5,10 +5,14 @@
  * Reads the slots of all drives; the intact block with the highest sequence counts, on whatever
  * drive it is: a commit is complete before its first block is written. Nothing is written, but
  * zeroes over the block of a commit that is not to be restored, before its blocks are used again.
+ *
+ * With drives missing, the copies on them are forgotten: what is restored has holes there. What had
+ * no copy elsewhere is lost, and then the store is opened only to be looked at.
  */
 #include "store/commit.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +42,11 @@ static int choose(const struct spw_store *store, const struct spw_commits_found 
 	uint64_t wanted = store->opts.commit_number;
 	int last = spw_commits_newest(found);
 
+	/* By number it is plain which; but of the same number are two of the same step. */
+	if (found->forked && wanted != SPW_COMMIT_NONE &&
+	    (wanted == SPW_COMMIT_NEWEST || found->forked_number == wanted))
+		return spw_commits_forked_error(&store->assembly, found);
+
 	*slot = wanted == SPW_COMMIT_NONE ? -1 : last;
 	if (wanted > SPW_COMMIT_NUMBER_MAX || (last >= 0 && found->commits[last].number == wanted))
 		return 0;
@@ -46,6 +55,23 @@ static int choose(const struct spw_store *store, const struct spw_commits_found 
 	    found->commits[*slot].number == wanted)
 		return 0;
 	return no_such_error(store, found);
+}
+
+/*
+ * With drives missing: what they hold that nobody sees must never outrank what is committed now,
+ * even if all that is seen is given up before.
+ */
+#define ABSENCE (UINT64_C(1) << 32)
+
+/* Return: -ENXIO: there is nothing that might do without them. */
+static int look_beyond_missing(const struct spw_store *store, int slot)
+{
+	struct spw_commits *commits = store->commits;
+
+	if (slot < 0 || commits->sequence > SPW_COMMIT_SEQUENCE_MAX - 2 * ABSENCE)
+		return spw_assembly_missing_error(&store->assembly);
+	commits->sequence = spw_round_up(commits->sequence + 1, ABSENCE);
+	return 0;
 }
 
 /* The older first: while one is left, it is the newest and has its blocks. */
@@ -76,77 +102,82 @@ static int damaged_error(const struct spw_store *store, const struct spw_commit 
 			 (unsigned long long)commit->number, store->partition, why);
 }
 
+/* Return: which of store->drives it is on; DRIVE_NONE: on one that is missing, or on none. */
+static uint8_t position_of(const struct spw_store *store, const struct spw_commit_piece *piece)
+{
+	return piece->drive == SPW_COMMIT_NO_DRIVE ? DRIVE_NONE
+						   : store->commits->positions[piece->drive];
+}
+
 static int read_piece(const struct spw_store *store, const struct spw_commit *commit,
 		      const struct spw_commit_piece *piece, uint8_t *to)
 {
-	const struct store_drive *drive = &store->drives[piece->drive];
+	uint8_t position = position_of(store, piece);
+	const struct store_drive *drive = &store->drives[position];
 	size_t len = spw_round_up(piece->len_bytes, store->block_bytes);
 	uint8_t *buf;
 	int rc;
 
+	if (position == DRIVE_NONE)
+		return spw_error(-ENXIO, "what commit %llu has is not known without it: %s",
+				 (unsigned long long)commit->number, store->assembly.missing_words);
 	if (piece->start_block >= drive->blocks_total ||
 	    len / store->block_bytes > drive->blocks_total - piece->start_block)
-		return damaged_error(store, commit, "it lies beyond the end of a drive");
+		return spw_error(-EBADMSG, "%s: it lies beyond its end",
+				 spw_device_path(drive->device));
 	buf = spw_device_buffer(drive->device, len);
 	if (!buf)
 		return -ENOMEM;
 	rc = spw_device_pread(drive->device, buf, len,
 			      drive->base_bytes + piece->start_block * store->block_bytes);
 	if (rc == 0 && spw_checksum(buf, piece->len_bytes) != piece->checksum)
-		rc = damaged_error(store, commit, spw_device_path(drive->device));
+		rc = spw_error(-EBADMSG, "%s: other bytes than were written",
+			       spw_device_path(drive->device));
 	if (rc == 0)
 		memcpy(to, buf, piece->len_bytes);
 	free(buf);
 	return rc;
 }
 
+/* Either copy of it. */
+static int read_run(const struct spw_store *store, const struct spw_commit *commit,
+		    const struct spw_commit_piece *pieces, uint8_t *to)
+{
+	bool second = commit->mirrored && position_of(store, &pieces[1]) != DRIVE_NONE;
+	int rc;
+
+	if (second && position_of(store, &pieces[0]) == DRIVE_NONE)
+		return read_piece(store, commit, &pieces[1], to);
+	rc = read_piece(store, commit, &pieces[0], to);
+	if (rc == 0 || rc == -ENOMEM || !second)
+		return rc;
+	spw_log(&store->opts.log, SPW_LOG_WARNING,
+		"one copy of the description of commit %llu does not serve: %s",
+		(unsigned long long)commit->number, spw_last_error());
+	return read_piece(store, commit, &pieces[1], to);
+}
+
 static int read_manifest(const struct spw_store *store, const struct spw_commit *commit,
 			 uint8_t **bytes, struct spw_manifest *manifest)
 {
 	uint8_t *at;
+	char words[256];
 	const char *why;
 	int rc = 0;
 
 	at = *bytes = malloc(commit->manifest_bytes);
 	if (!at)
 		return -ENOMEM;
-	for (uint32_t i = 0; rc == 0 && i < commit->piece_count; i++) {
-		rc = read_piece(store, commit, &commit->pieces[i], at);
+	for (uint32_t i = 0; rc == 0 && i < commit->piece_count; i += commit->mirrored ? 2 : 1) {
+		rc = read_run(store, commit, &commit->pieces[i], at);
 		at += commit->pieces[i].len_bytes;
 	}
+	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (rc)
-		return rc;
+		return rc == -EBADMSG ? damaged_error(store, commit, words) : rc;
 	rc = spw_manifest_decode(*bytes, commit->manifest_bytes, &store->commits->place, commit,
 				 manifest, &why);
 	return rc ? damaged_error(store, commit, why) : 0;
-}
-
-/* Not placed yet. Return: 0; -ENOBUFS; -ENOSPC: longer than the whole store. */
-static int make_object(struct spw_store *store, uint64_t len_bytes,
-		       const struct spw_commit_piece *pieces, uint32_t count, spw_object *id)
-{
-	struct object *object;
-	uint64_t offset_bytes = 0;
-	int rc = spw_object_create(store, len_bytes, id);
-
-	if (rc)
-		return rc;
-	object = &store->objects[(uint32_t)id->value];
-	for (uint32_t i = 0; i < count; i++) {
-		uint32_t index = spw_piece_take(store);
-		struct piece *piece = &store->pieces[index];
-
-		if (index == PIECE_NONE)
-			return spw_error(-ENOBUFS,
-					 "no chunk descriptor is left for what is committed: open "
-					 "the store with a larger objects_max");
-		piece->object_offset = offset_bytes & OBJECT_BYTES_MAX;
-		piece->len_bytes = pieces[i].len_bytes;
-		piece->checksum = pieces[i].checksum;
-		spw_piece_append(store, object, index);
-		offset_bytes += pieces[i].len_bytes;
-	}
-	return 0;
 }
 
 /* A piece that was made, and where it was. */
@@ -154,6 +185,93 @@ struct placing {
 	const struct spw_commit_piece *at;
 	uint32_t piece;
 };
+
+/* What is restored so far. */
+struct restoring {
+	struct committed *set;
+	struct placing *placings;
+	uint64_t placing_count;
+	uint32_t objects_lost;
+	uint64_t bytes_lost;
+};
+
+static uint64_t blocks_there(const struct spw_store *store, const struct spw_commit_piece *pieces,
+			     uint32_t count)
+{
+	uint64_t blocks = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		if (position_of(store, &pieces[i]) != DRIVE_NONE)
+			blocks += spw_blocks_of(store, pieces[i].len_bytes);
+	return blocks;
+}
+
+/* To be placed, if its drive is there. Of a pair whose first is not, the second comes first. */
+static void note_placing(const struct spw_store *store, struct restoring *restoring,
+			 const struct spw_commit_piece *at, uint32_t index)
+{
+	if (position_of(store, at) == DRIVE_NONE)
+		store->pieces[index].handle = HANDLE_HOLE;
+	else
+		restoring->placings[restoring->placing_count++] =
+			(struct placing){.at = at, .piece = index};
+}
+
+/* The pieces of one run: @copies of them. Return: 0; -ENOBUFS. */
+static int make_run(struct spw_store *store, struct restoring *restoring, struct object *object,
+		    const struct spw_commit_piece *pieces, uint64_t offset_bytes)
+{
+	unsigned first = object->copies == 2 && position_of(store, &pieces[0]) == DRIVE_NONE;
+	uint32_t indexes[2] = {PIECE_NONE, PIECE_NONE};
+
+	for (unsigned i = 0; i < object->copies; i++) {
+		struct piece *piece;
+
+		indexes[i] = spw_piece_take(store);
+		if (indexes[i] == PIECE_NONE)
+			return spw_error(-ENOBUFS,
+					 "no chunk descriptor is left for what is committed: open "
+					 "the store with a larger objects_max");
+		piece = &store->pieces[indexes[i]];
+		piece->object_offset = offset_bytes & OBJECT_BYTES_MAX;
+		piece->len_bytes = pieces[i].len_bytes;
+		piece->checksum = pieces[i].checksum;
+		note_placing(store, restoring, &pieces[i ^ first], indexes[i]);
+	}
+	if (object->copies == 2)
+		store->pieces[indexes[0]].next = indexes[1];
+	spw_piece_append(store, object, indexes[0]);
+	if (position_of(store, &pieces[first]) == DRIVE_NONE) {
+		object->error = -ENXIO;
+		restoring->bytes_lost += pieces[0].len_bytes;
+	}
+	restoring->set->runs++;
+	restoring->set->runs_single +=
+		object->copies == 1 || position_of(store, &pieces[!first]) == DRIVE_NONE;
+	return 0;
+}
+
+/* Not placed yet. Return: 0; -ENOBUFS; -ENOSPC: longer than the whole store. */
+static int make_object(struct spw_store *store, struct restoring *restoring, uint64_t len_bytes,
+		       const struct spw_commit_piece *pieces, uint32_t count, bool mirrored,
+		       spw_object *id)
+{
+	unsigned copies = mirrored ? 2 : 1;
+	struct object *object;
+	uint64_t offset_bytes = 0;
+	int rc =
+		spw_object_create(store, len_bytes, copies, blocks_there(store, pieces, count), id);
+
+	if (rc)
+		return rc;
+	object = &store->objects[(uint32_t)id->value];
+	for (uint32_t i = 0; rc == 0 && i < count; i += copies) {
+		rc = make_run(store, restoring, object, &pieces[i], offset_bytes);
+		offset_bytes += pieces[i].len_bytes;
+	}
+	restoring->objects_lost += object->error != 0;
+	return rc;
+}
 
 static int by_place(const void *a, const void *b)
 {
@@ -173,7 +291,8 @@ static int place_all(struct spw_store *store, const struct spw_commit *commit,
 	for (uint64_t i = 0; i < count; i++) {
 		const struct spw_commit_piece *at = placings[i].at;
 		struct piece *piece = &store->pieces[placings[i].piece];
-		struct store_drive *drive = &store->drives[at->drive];
+		uint8_t position = position_of(store, at);
+		struct store_drive *drive = &store->drives[position];
 		struct spw_extent extent;
 		int rc = spw_alloc_get_at(drive->alloc, at->start_block,
 					  spw_round_up(at->len_bytes, store->block_bytes) /
@@ -185,73 +304,87 @@ static int place_all(struct spw_store *store, const struct spw_commit *commit,
 					     rc == -EEXIST
 						     ? "two of its objects have the same blocks"
 						     : "a piece lies beyond the end of a drive");
-		piece->drive = (uint8_t)at->drive;
+		piece->drive = position;
 		piece->handle = extent.handle;
 		count_add(&drive->blocks_used, extent.len_blocks);
 	}
 	return 0;
 }
 
-static struct placing *note_placings(const struct spw_store *store, spw_object id,
-				     const struct spw_commit_piece *at, struct placing *to)
-{
-	const struct object *object = &store->objects[(uint32_t)id.value];
-
-	for (uint32_t index = object->piece_first; index != PIECE_NONE;
-	     index = store->pieces[index].next, at++)
-		*to++ = (struct placing){.at = at, .piece = index};
-	return to;
-}
-
-static int make_objects(struct spw_store *store, struct committed *set,
-			const struct spw_manifest *manifest, struct placing *placings)
+static int make_objects(struct spw_store *store, struct restoring *restoring,
+			const struct spw_manifest *manifest)
 {
 	const struct spw_commit_piece *pieces = manifest->pieces;
 	struct spw_commits *commits = store->commits;
-	struct placing *end = placings;
-	int rc = make_object(store, set->block.manifest_bytes, set->block.pieces,
-			     set->block.piece_count, &set->manifest);
+	struct committed *set = restoring->set;
+	int rc = make_object(store, restoring, set->block.manifest_bytes, set->block.pieces,
+			     set->block.piece_count, set->block.mirrored, &set->manifest);
 
-	if (rc)
-		return rc;
-	end = note_placings(store, set->manifest, set->block.pieces, end);
-	for (uint32_t i = 0; i < manifest->object_count; i++) {
+	for (uint32_t i = 0; rc == 0 && i < manifest->object_count; i++) {
 		const struct spw_commit_object *object = &manifest->objects[i];
 
-		rc = make_object(store, object->len_bytes, pieces, object->pieces,
-				 &commits->restored[i]);
+		rc = make_object(store, restoring, object->len_bytes, pieces, object->pieces,
+				 object->mirrored, &commits->restored[i]);
 		if (rc)
 			return rc;
 		commits->restored_lens[i] = object->len_bytes;
 		set->objects[i] = &store->objects[(uint32_t)commits->restored[i].value];
-		end = note_placings(store, commits->restored[i], pieces, end);
 		pieces += object->pieces;
 	}
-	return place_all(store, &set->block, placings, (uint64_t)(end - placings));
+	return rc ? rc
+		  : place_all(store, &set->block, restoring->placings, restoring->placing_count);
+}
+
+/* Without the missing drives, what is there of it? Who only looks may see less. Return: 0: all. */
+static int judge_missing(const struct spw_store *store, const struct restoring *restoring,
+			 bool may_lack)
+{
+	const struct committed *set = restoring->set;
+
+	if (restoring->objects_lost > 0)
+		return spw_error(
+			-ENXIO,
+			"of commit %llu %u of %u objects cannot be had, %s of their bytes lie on "
+			"what is missing alone (spillway state list names them): %s",
+			(unsigned long long)set->block.number, restoring->objects_lost, set->count,
+			SPW_SIZE_TEXT(restoring->bytes_lost), store->assembly.missing_words);
+	if (!may_lack)
+		return spw_assembly_missing_error(&store->assembly);
+	spw_log(&store->opts.log, SPW_LOG_WARNING,
+		"opened with %u of %u drives: commit %llu is complete without the others, of its "
+		"%llu chunks %llu have one copy now; what they may have had after it is not known "
+		"(%s)",
+		store->drive_count, store->drive_count + store->assembly.missing,
+		(unsigned long long)set->block.number, (unsigned long long)set->runs,
+		(unsigned long long)set->runs_single, store->assembly.missing_words);
+	return 0;
 }
 
 /* On an error the store is closed: nothing has to be undone. */
 static int restore_set(struct spw_store *store, const struct spw_commit *commit,
-		       const struct spw_manifest *manifest)
+		       const struct spw_manifest *manifest, bool may_lack)
 {
 	struct committed *set = spw_committed_new(manifest->object_count);
 	struct spw_commits *commits = store->commits;
 	uint64_t pieces = manifest->piece_count + commit->piece_count;
-	struct placing *placings = calloc(pieces, sizeof(*placings));
+	struct restoring restoring = {.set = set,
+				      .placings = calloc(pieces, sizeof(struct placing))};
 	int rc = -ENOMEM;
 
 	commits->durable = set;
 	commits->restored = calloc(manifest->object_count + UINT64_C(1), sizeof(spw_object));
 	commits->restored_lens = calloc(manifest->object_count + UINT64_C(1), sizeof(uint64_t));
-	if (set && placings && commits->restored && commits->restored_lens) {
+	if (set && restoring.placings && commits->restored && commits->restored_lens) {
 		set->block = *commit;
 		/* It was given up, if it was kept. */
 		set->block.has_previous = false;
 		set->record_bytes = manifest->record_bytes;
 		set->count = commits->restored_count = manifest->object_count;
-		rc = make_objects(store, set, manifest, placings);
+		rc = make_objects(store, &restoring, manifest);
 	}
-	free(placings);
+	free(restoring.placings);
+	if (rc == 0 && store->assembly.missing > 0 && !store->opts.read_only)
+		rc = judge_missing(store, &restoring, may_lack);
 	/* The put's reference, which no commit takes over: a manifest is held by its existence. */
 	if (rc == 0)
 		spw_object_drop(store, &store->objects[(uint32_t)set->manifest.value], true);
@@ -273,10 +406,13 @@ static int restore(struct spw_store *store)
 			commits->sequence = SPW_MAX(commits->sequence, found.commits[i].sequence);
 	if (rc == 0)
 		rc = choose(store, &found, &slot);
+	if (rc == 0 && store->assembly.missing > 0)
+		rc = look_beyond_missing(store, slot);
 	if (rc == 0 && slot >= 0) {
 		rc = read_manifest(store, &found.commits[slot], &bytes, &manifest);
 		if (rc == 0)
-			rc = restore_set(store, &found.commits[slot], &manifest);
+			rc = restore_set(store, &found.commits[slot], &manifest,
+					 spw_commits_may_lack(&found));
 		free(bytes);
 	}
 	return rc || store->opts.read_only ? rc : give_up_others(store, &found, slot);
@@ -290,5 +426,8 @@ int spw_restore(struct spw_store *store)
 	if (!commits)
 		return -ENOMEM;
 	spw_commit_place(&store->assembly.superblocks[0], store->partition, &commits->place);
+	memset(commits->positions, DRIVE_NONE, sizeof(commits->positions));
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		commits->positions[store->assembly.superblocks[i].drive_index] = (uint8_t)i;
 	return restore(store);
 }

@@ -71,6 +71,9 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.registered_bytes = now(&count->registered_bytes),
 		.registrations_refused = now(&count->registrations_refused),
 		.transfers_registered = now(&count->transfers_registered),
+		.chunks_single = now(&count->chunks_single),
+		.reads_switched = now(&count->reads_switched),
+		.drives_missing = store->assembly.missing,
 	};
 
 	sum_drives(store, &all);

@@ -13,6 +13,22 @@ static int may_write(const struct spw_store *store)
 	return spw_store_owned(store);
 }
 
+/* Two copies, where there are two drives with room; else one, which is better than none. */
+static int create(struct spw_store *store, uint64_t len, unsigned copies, spw_object *id)
+{
+	uint64_t blocks = spw_blocks_of(store, len);
+	int rc = -ENOSPC;
+
+	if (copies == 2 && store->drive_count - store->drives_retired >= 2)
+		rc = spw_object_create(store, len, 2, 2 * blocks, id);
+	if (rc != -ENOSPC)
+		return rc;
+	rc = spw_object_create(store, len, 1, blocks, id);
+	if (rc == 0 && copies == 2)
+		spw_single_note(store, len);
+	return rc;
+}
+
 /* Return: 0, and how many bytes a caller's vector describes; -EINVAL. */
 static int measure(const struct iovec vector[], unsigned count, uint64_t *len)
 {
@@ -35,8 +51,9 @@ static void set_vector(struct spw_request *request, const struct iovec vector[],
 	request->vector = count == 1 ? &request->run : vector;
 }
 
-int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
-		   const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+static int put(struct spw_store *store, const struct iovec vector[], unsigned count,
+	       unsigned copies, const struct spw_notify *notify, spw_object *id,
+	       struct spw_request **out)
 {
 	struct spw_request *request;
 	uint64_t len;
@@ -50,9 +67,11 @@ int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigne
 		return rc;
 	if (len == 0 || (!notify && !out))
 		return spw_error(-EINVAL, "put needs bytes, and a notify or a request to wait for");
+	if (copies < 1 || copies > 2)
+		return spw_error(-EINVAL, "%u copies: there can be 1 or 2", copies);
 	rc = may_write(store);
 	if (!rc)
-		rc = spw_object_create(store, len, id);
+		rc = create(store, len, copies, id);
 	if (rc)
 		return rc;
 	request = spw_request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value], notify,
@@ -75,11 +94,23 @@ int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigne
 int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
+	return spw_store_put_copies(store, bytes, len, 1, notify, id, out);
+}
+
+int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len, unsigned copies,
+			 const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+{
 	struct iovec run = {.iov_len = len};
 
 	/* The worker only reads through it. */
 	memcpy(&run.iov_base, &bytes, sizeof(run.iov_base));
-	return spw_store_putv(store, &run, bytes ? 1 : 0, notify, id, out);
+	return put(store, &run, bytes ? 1 : 0, copies, notify, id, out);
+}
+
+int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
+		   const struct spw_notify *notify, spw_object *id, struct spw_request **out)
+{
+	return put(store, vector, count, 1, notify, id, out);
 }
 
 int spw_store_getv(struct spw_store *store, spw_object id, uint64_t offset,

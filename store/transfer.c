@@ -16,6 +16,7 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->unsummed = false;
+	transfer->switched = false;
 	return transfer;
 }
 

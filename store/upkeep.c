@@ -25,6 +25,9 @@ static void flush_done(struct spw_io *io)
 		spw_request_fail(request, io->res, "%s: cannot flush: %s",
 				 spw_device_path(store->drives[io->device].device),
 				 spw_strerror(io->res));
+	/* A full one would be tried again, as if a write had found no room. */
+	if (io->res < 0 && request->len_bytes)
+		spw_drive_retire(store, io->device, io->res == -ENOSPC ? -EIO : io->res);
 	store->transfers_in_flight--;
 	if (--request->in_flight > 0)
 		return;
@@ -156,6 +159,8 @@ static void locate_submit(struct spw_request *request)
 	for (uint64_t i = 0; !request->first_error && i < request->len_bytes; i++) {
 		struct spw_extent extent;
 
+		if (pieces[i].drive == SPW_COMMIT_NO_DRIVE)
+			continue;
 		spw_alloc_extent(store->drives[pieces[i].drive].alloc,
 				 (uint32_t)pieces[i].start_block, &extent);
 		pieces[i].start_block = extent.start_block;
@@ -163,7 +168,7 @@ static void locate_submit(struct spw_request *request)
 	spw_request_end(request);
 }
 
-/* ---- Revive ---- */
+/* ---- Revive and retire ---- */
 
 static void revive_submit(struct spw_request *request)
 {
@@ -177,6 +182,13 @@ static void revive_submit(struct spw_request *request)
 	else
 		spw_request_fail(request, -EALREADY, "%s: is in service",
 				 spw_device_path(store->drives[drive].device));
+	spw_request_end(request);
+}
+
+static void retire_submit(struct spw_request *request)
+{
+	(void)spw_request_begin(request);
+	spw_drive_retire(request->store, (uint32_t)request->offset_bytes, -(int)request->len_bytes);
 	spw_request_end(request);
 }
 
@@ -209,6 +221,8 @@ void spw_upkeep_submit(struct spw_request *request)
 		trim_submit(request);
 	else if (request->kind == REQUEST_LOCATE)
 		locate_submit(request);
+	else if (request->kind == REQUEST_RETIRE)
+		retire_submit(request);
 	else if (request->kind == REQUEST_REGISTER || request->kind == REQUEST_UNREGISTER)
 		register_submit(request);
 	else

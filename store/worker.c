@@ -117,8 +117,10 @@ static bool schedule_round(struct spw_store *store, uint64_t *stuck)
 		if (*stuck & bit || drive->in_flight >= store->opts.queue_depth)
 			continue;
 		if (drive->retries) {
-			spw_read_retry_next(store, index);
-			issued = true;
+			if (spw_read_retry_next(store, index))
+				issued = true;
+			else
+				*stuck |= bit;
 			continue;
 		}
 		/* All are taken only while pieces wait for their checksum: one less each turn. */
@@ -137,7 +139,8 @@ static bool schedule_round(struct spw_store *store, uint64_t *stuck)
 		}
 	}
 	if (willing && store->transfer_free) {
-		if (spw_write_next(store, willing))
+		if (store->writes_first->object->copies == 2 ? spw_mirror_next(store, willing)
+							     : spw_write_next(store, willing))
 			return true;
 		*stuck |= willing;
 	}

@@ -3,13 +3,14 @@
  * store/write.c - puts: cut into chunks, each placed on a drive only when it has room
  *
  * The list of writes holds every put with something to place, oldest first. A chunk whose write
- * fails goes back to its put, which goes back to the head of the list; the drive is retired.
+ * fails goes back to its put, which goes back to the head of the list; the drive is retired. Of a
+ * mirrored object store/mirror.c places the chunks, by what is here.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/mirror.h"
 
 #define ONE              UINT64_C(16) /* a transfer in flight, as drives are compared */
 #define LEAD_COUNTED_MAX 4u /* half chunks: a drive that only seems equal must not be waited for */
@@ -50,8 +51,11 @@ void spw_write_end_if_done(struct spw_request *request)
 
 	if (placed || request->first_error)
 		unlink_write(request);
-	if (!request->linked && request->in_flight == 0)
-		spw_request_end(request);
+	if (request->linked || request->in_flight > 0)
+		return;
+	if (request->object->copies == 2)
+		spw_runs_settle(request);
+	spw_request_end(request);
 }
 
 /* ---- Where to ---- */
@@ -104,9 +108,9 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
  * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its
  * share. If that one has reads to issue before, the chunk waits for it. So that chance does not
  * decide among equals, one that is ahead counts as busier by its lead, up to a limit, and is
- * refilled only to a quarter of its depth, which keeps it busy.
+ * refilled only to a quarter of its depth, which keeps it busy. @but: drives that it must not be.
  */
-static uint32_t pull(const struct spw_store *store, uint64_t willing)
+uint32_t spw_write_pull(const struct spw_store *store, uint64_t willing, uint64_t but)
 {
 	uint64_t best_score = UINT64_MAX;
 	uint32_t best = SPW_DRIVES_MAX;
@@ -119,7 +123,7 @@ static uint32_t pull(const struct spw_store *store, uint64_t willing)
 		uint64_t score = (drive->in_flight + UINT64_C(1)) * slowness(&field, i) +
 				 ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
 
-		if (drive->retired || drive->in_flight >= store->opts.queue_depth ||
+		if (drive->retired || but >> i & 1 || drive->in_flight >= store->opts.queue_depth ||
 		    spw_alloc_blocks_free(drive->alloc) == 0)
 			continue;
 		if (lead >= 2 && drive->in_flight >= (store->opts.queue_depth + 3) / 4)
@@ -151,10 +155,11 @@ static uint32_t take_turn(struct spw_store *store, uint64_t willing)
 	return SPW_DRIVES_MAX;
 }
 
-static bool space_left(const struct spw_store *store)
+bool spw_write_space_left(const struct spw_store *store, uint64_t but)
 {
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		if (!store->drives[i].retired && spw_alloc_blocks_free(store->drives[i].alloc) > 0)
+		if (!store->drives[i].retired && !(but >> i & 1) &&
+		    spw_alloc_blocks_free(store->drives[i].alloc) > 0)
 			return true;
 	return false;
 }
@@ -163,9 +168,10 @@ static bool space_left(const struct spw_store *store)
  * Contiguous on the drive chosen, else contiguous on another willing one, else as many as the
  * chosen one has in a row. Return: how many blocks the piece got; 0: none.
  */
-static uint64_t place(struct spw_store *store, struct piece *piece, uint64_t blocks,
-		      uint32_t chosen, uint64_t willing)
+uint64_t spw_write_place(struct spw_store *store, struct piece *piece, uint32_t chosen,
+			 uint64_t willing)
 {
+	uint64_t blocks = spw_blocks_of(store, piece->len_bytes);
 	uint32_t drive = chosen;
 	struct spw_extent extent;
 	int rc = spw_alloc_get(store->drives[chosen].alloc, blocks, &extent);
@@ -249,24 +255,25 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 }
 
 /* Through copy memory, in one pass with the checksum where the source is one run. */
-static void load_by_copy(struct transfer *transfer, struct piece *piece)
+static void load_by_copy(struct transfer *transfer, struct piece *piece, bool checked)
 {
 	struct spw_store *store = transfer->store;
 	const struct iovec *vector = transfer->request->vector;
 	const void *run = spw_run_of(vector, piece->object_offset, piece->len_bytes);
-	bool checked = !store->opts.no_checksums;
 
 	if (run && checked) {
 		piece->checksum = spw_copy_and_checksum(transfer->bounce, run, piece->len_bytes);
 	} else {
 		spw_gather(transfer->bounce, vector, piece->object_offset, piece->len_bytes);
-		piece->checksum = checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
+		if (checked)
+			piece->checksum = spw_checksum(transfer->bounce, piece->len_bytes);
 	}
 	count_add(&store->count.bytes_copied, piece->len_bytes);
 	count_add(&store->count.copies_unaligned_address, 1);
 }
 
-static void load(struct transfer *transfer, struct piece *piece)
+/* @sum: whether the piece's checksum is to be computed */
+static void load(struct transfer *transfer, struct piece *piece, bool sum)
 {
 	struct spw_store *store = transfer->store;
 	const struct iovec *vector = transfer->request->vector;
@@ -278,8 +285,8 @@ static void load(struct transfer *transfer, struct piece *piece)
 	if (!copied && transfer->bounce)
 		spw_bounce_give(transfer);
 	if (copied)
-		load_by_copy(transfer, piece);
-	else if (!store->opts.no_checksums)
+		load_by_copy(transfer, piece, sum);
+	else if (sum)
 		piece->checksum =
 			spw_checksum_vector(vector, piece->object_offset, piece->len_bytes);
 	tail = copied ? transfer->bounce + whole : transfer->tail;
@@ -295,12 +302,12 @@ static void load(struct transfer *transfer, struct piece *piece)
 
 static void write_done(struct spw_io *io);
 
-static void fail_no_space(struct spw_request *request)
+void spw_write_fail_no_space(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 	char advice[SPW_ADVICE_BYTES];
 
-	if (space_left(store))
+	if (spw_write_space_left(store, 0))
 		spw_request_fail(
 			request, -ENOBUFS,
 			"no chunk descriptor is left for %llu bytes: store fewer or larger objects",
@@ -313,32 +320,15 @@ static void fail_no_space(struct spw_request *request)
 	spw_write_end_if_done(request);
 }
 
-static void issue(struct spw_request *request, struct transfer *transfer, uint32_t drive,
-		  uint64_t willing)
+void spw_write_issue(struct spw_request *request, struct transfer *transfer, uint32_t index,
+		     bool summed)
 {
 	struct spw_store *store = request->store;
-	uint32_t index = next_piece(request);
-	struct piece *piece;
-	uint64_t placed_blocks;
+	struct piece *piece = &store->pieces[index];
 
-	if (index == PIECE_NONE) {
-		spw_transfer_give(transfer);
-		fail_no_space(request);
-		return;
-	}
-	piece = &store->pieces[index];
-	placed_blocks =
-		place(store, piece,
-		      spw_round_up(piece->len_bytes, store->block_bytes) / store->block_bytes,
-		      drive, willing);
-	if (placed_blocks == 0 || !split(request, index, placed_blocks)) {
-		spw_transfer_give(transfer);
-		fail_no_space(request);
-		return;
-	}
 	transfer->request = request;
 	transfer->piece = index;
-	load(transfer, piece);
+	load(transfer, piece, !summed && !store->opts.no_checksums);
 	spw_transfer_issue(transfer, SPW_WRITE, write_done);
 	/* Before the next piece is summed. The turn itself looks whether the queue has failed. */
 	if (piece->len_bytes >= store->overlap_bytes_min)
@@ -348,45 +338,76 @@ static void issue(struct spw_request *request, struct transfer *transfer, uint32
 		unlink_write(request);
 }
 
-/* Can drives take all of its memory as it lies? Pieces begin at multiples of the block. */
-static bool is_aligned(const struct spw_store *store, const struct spw_request *request)
+/* The next piece, to @drive if it finds room there. */
+static void place_next(struct spw_request *request, struct transfer *transfer, uint32_t drive,
+		       uint64_t willing)
+{
+	struct spw_store *store = request->store;
+	uint32_t index = next_piece(request);
+	uint64_t placed_blocks = 0;
+
+	if (index != PIECE_NONE)
+		placed_blocks = spw_write_place(store, &store->pieces[index], drive, willing);
+	if (placed_blocks == 0 || !split(request, index, placed_blocks)) {
+		spw_transfer_give(transfer);
+		spw_write_fail_no_space(request);
+		return;
+	}
+	spw_write_issue(request, transfer, index, false);
+}
+
+bool spw_write_is_aligned(const struct spw_store *store, const struct spw_request *request)
 {
 	return request->vector == &request->run &&
 	       (uintptr_t)request->run.iov_base % store->memory_align_bytes == 0;
+}
+
+bool spw_put_begin(struct spw_request *request)
+{
+	if (spw_request_begin(request))
+		return true;
+	spw_request_fail(request, -ECANCELED, "cancelled before anything was written");
+	spw_write_end_if_done(request);
+	return false;
+}
+
+uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing)
+{
+	const struct spw_store *store = request->store;
+
+	for (uint32_t i = 0; !spw_write_is_aligned(store, request) && i < store->drive_count; i++)
+		if (!spw_bounce_allowed(store, i))
+			willing &= ~(UINT64_C(1) << i);
+	return willing;
 }
 
 /* To the best of the mask @willing. Return: false: only the end of a transfer brings what lacks. */
 bool spw_write_next(struct spw_store *store, uint64_t willing)
 {
 	struct spw_request *request = store->writes_first;
-	bool copies = !is_aligned(store, request);
+	bool copies = !spw_write_is_aligned(store, request);
 	struct transfer *transfer;
 	uint32_t drive;
 
-	if (!spw_request_begin(request)) {
-		spw_request_fail(request, -ECANCELED, "cancelled before anything was written");
-		spw_write_end_if_done(request);
+	if (!spw_put_begin(request))
 		return true;
-	}
-	for (uint32_t i = 0; copies && i < store->drive_count; i++)
-		if (!spw_bounce_allowed(store, i))
-			willing &= ~(UINT64_C(1) << i);
+	willing = spw_put_willing(request, willing);
 	transfer = spw_transfer_take(store);
 	if (!willing || (copies && !spw_bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
 		spw_transfer_give(transfer);
 		return false;
 	}
-	drive = store->opts.stripe == SPW_STRIPE_PULL ? pull(store, willing)
+	drive = store->opts.stripe == SPW_STRIPE_PULL ? spw_write_pull(store, willing, 0)
 						      : take_turn(store, willing);
 	if (drive == SPW_DRIVES_MAX) {
 		spw_transfer_give(transfer);
-		if (space_left(store))
+		if (spw_write_space_left(store, 0))
 			return false;
-		fail_no_space(request);
+		spw_write_fail_no_space(request);
 		return true;
 	}
-	issue(request, transfer, drive, willing);
+	place_next(request, transfer, drive, willing);
 	return true;
 }
 
@@ -409,7 +430,10 @@ void spw_write_fail_all(struct spw_store *store)
 /* The piece needs a place again; its put goes first. */
 static void place_again(struct spw_request *request, uint32_t index)
 {
-	put_back_piece(request, index);
+	if (request->object->copies == 2)
+		spw_runs_look(request);
+	else
+		put_back_piece(request, index);
 	if (!request->linked)
 		link_before(request, request->store->writes_first);
 	count_add(&request->store->count.chunks_moved, 1);

@@ -254,6 +254,14 @@ static bool any_has_run(const struct command_line *line)
 	return false;
 }
 
+static bool any_has_failed(const struct command_line *line)
+{
+	for (unsigned i = 0; i < line->run.workers_count; i++)
+		if (line->run.workers[i].stats.error != 0)
+			return true;
+	return false;
+}
+
 /* A store that another process has is a refusal; what happens once a job runs is a failure. */
 static int exit_code(const struct tool_command *command, const struct command_line *line)
 {
@@ -286,7 +294,9 @@ static int bench(const struct tool_command *command, struct command_line *line)
 		return tool_usage_error(command, "%s", spw_last_error());
 	if (result != 0)
 		return tool_fail(command, result, json);
-	result = report(line);
+	/* Text of nothing but zeros would hide why. */
+	if (line->json || line->terse || line->output || any_has_run(line) || !any_has_failed(line))
+		result = report(line);
 	if (result != 0)
 		return tool_fail(command, result, false);
 	return exit_code(command, line);
@@ -316,12 +326,21 @@ static int run(const struct tool_command *command, int argc, char **argv)
 	return code;
 }
 
+static void print_option_of_a_job(void *context, const struct tool_shown *option)
+{
+	char left[64];
+
+	(void)snprintf(left, sizeof(left), "--%s%s%s", option->name, option->argument ? "=" : "",
+		       option->argument ? option->argument : "");
+	tool_print_entry(left, 31, option->help, context);
+}
+
 static void print_options(FILE *out)
 {
 	(void)fprintf(
 		out,
 		"Options of a job, on the command line and (without the dashes) in job files:\n");
-	bench_options_print(out);
+	bench_options_each(print_option_of_a_job, out);
 	(void)fprintf(out, "\nOptions of the run:\n");
 	for (size_t i = 0; i < SPW_ARRAY_LEN(own_options); i++)
 		if (own_options[i].help)

@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/scrub.h"
 #include "util/util.h"
 
 static struct tool_devices devices;
-static bool json;
+static bool json, scrub;
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "all drives of the store, in any order; \\, is a comma in a name"},
+	{"scrub", TOOL_FLAG, &scrub, NULL,
+	 "read every byte that is committed, and mend what is bad"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
@@ -61,6 +64,20 @@ static int report_faults(const struct tool_command *command, int result,
 	return code;
 }
 
+/* What is committed may be whole without the drives that are missing. */
+static void name_commits(const struct spw_store_info *info)
+{
+	for (uint32_t i = 0; i < info->partitions; i++) {
+		struct spw_commit_info commit = {.size = sizeof(commit)};
+
+		if (spw_committed(devices.paths, devices.count, i, &commit, sizeof(commit)) == 0)
+			(void)fprintf(stderr,
+				      "partition %u holds commit %llu, which may be whole without "
+				      "that, if it has a mirror: spillway check --scrub tells\n",
+				      i, (unsigned long long)commit.number);
+	}
+}
+
 static void print_text(const struct spw_store_info *info, const struct spw_drive_info *drives)
 {
 	(void)printf("store %s: usable, %u drive%s\n", info->store_uuid, info->drives,
@@ -81,25 +98,37 @@ static int check(const struct tool_command *command)
 	struct spw_drive_info *drives;
 	int result = tool_check_store(&devices, &info, &drives), code = TOOL_DONE;
 
-	if (result < 0)
+	/* With a mirror a drive may be missing. */
+	if (scrub && info.partitions > 0)
+		code = tool_scrub(command, &devices, info.partitions, json);
+	else if (result < 0)
 		code = report_faults(command, result, drives);
 	else if (json)
 		code = print_json(&info, drives);
 	else
 		print_text(&info, drives);
+	if (result < 0 && !scrub && !json)
+		name_commits(&info);
 	free(drives);
 	return code;
 }
 
 const struct tool_command command_check = {
 	.name = "check",
-	.summary = "verify the superblocks of a store and that its drives belong together",
-	.synopsis = "--devices A,B,... [--json]",
+	.summary = "verify a store's superblocks and that its drives belong together",
+	.synopsis = "--devices A,B,... [--scrub] [--json]",
 	.description = "Reads and verifies both superblock copies of every drive. Exits with 0\n"
 		       "when the store can be opened (and names drives that have one good copy\n"
-		       "left), else with 1 and what is wrong, of every drive. Reads only.\n",
+		       "left), else with 1 and what is wrong, of every drive. Reads only.\n"
+		       "\n"
+		       "With --scrub it reads and verifies every copy of what is committed, in\n"
+		       "all partitions, none of which may be open. A bad copy is written again\n"
+		       "from the good one. Exits with 0 when all is good now, 1 when something is\n"
+		       "lost or cannot be written again, or it was interrupted, 3 when a process\n"
+		       "has a partition open.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
-		    "  spillway check --devices a.img,b.img --json\n",
+		    "  spillway check --devices a.img,b.img --json\n"
+		    "  spillway check --devices a.img,b.img --scrub\n",
 	.action = check,
 	.none_named = tool_no_drives,
 	.options = options,

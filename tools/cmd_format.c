@@ -83,8 +83,15 @@ static int format_store(const struct tool_command *command)
 	json_t *warnings, *document;
 	int code, result;
 
-	if (partitions == 0 || chunk_bytes == 0)
-		return tool_usage_error(command, "--partitions and --chunk must be above 0");
+	if (partitions == 0 || partitions > SPW_PARTITIONS_MAX)
+		return tool_usage_error(command, "--partitions=%u: 1 to %u", partitions,
+					SPW_PARTITIONS_MAX);
+	if (!spw_is_power_of_two(chunk_bytes) || chunk_bytes < SPW_CHUNK_BYTES_MIN ||
+	    chunk_bytes > SPW_CHUNK_BYTES_MAX)
+		return tool_usage_error(
+			command, "--chunk: %s is none; a power of two from %s to %s",
+			SPW_SIZE_TEXT(chunk_bytes), SPW_SIZE_TEXT(SPW_CHUNK_BYTES_MIN),
+			SPW_SIZE_TEXT(SPW_CHUNK_BYTES_MAX));
 	spw_format_opts_init(&opts, sizeof(opts));
 	opts.partitions = partitions;
 	opts.chunk_bytes = chunk_bytes;

@@ -113,7 +113,6 @@ static int exit_code(const struct spw_probe_info *infos, int count)
 	for (int i = 0; i < count && devices.count > 0; i++) {
 		if (infos[i].geometry.size_bytes != 0)
 			continue;
-		(void)fprintf(stderr, "spillway probe: %s\n", infos[i].reason);
 		return TOOL_FAILED;
 	}
 	return TOOL_DONE;

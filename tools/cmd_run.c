@@ -86,6 +86,9 @@ static int run(const struct tool_command *command, int argc, char **argv)
 
 	while (own < argc && strcmp(argv[own], "--") != 0)
 		own++;
+	if (own == argc && argc > 1 && argv[1][0] != '-')
+		return tool_usage_error(command, "two dashes come before the program: -- %s",
+					argv[1]);
 	result = tool_options_parse(command, own, argv);
 	if (result != TOOL_GO_ON)
 		return result;

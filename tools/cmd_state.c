@@ -44,7 +44,10 @@ static int count_partitions(uint32_t *count)
 	struct spw_store_info info = {.size = sizeof(info)};
 	int rc = spw_check(devices.paths, devices.count, &info, NULL);
 
-	*count = rc == 0 ? info.partitions : 0;
+	*count = info.partitions;
+	/* With drives missing, what the others have may be whole, or at least be named. */
+	if (*count > 0)
+		rc = 0;
 	if (rc == 0 && partition != PARTITION_NONE && partition >= info.partitions)
 		return spw_error(-EINVAL, "partition %u does not exist: the store has %u, from 0",
 				 partition, info.partitions);
@@ -54,9 +57,12 @@ static int count_partitions(uint32_t *count)
 /* ---- list ---- */
 
 struct listing {
+	struct spw_store *store;
+	bool missing;  /* drives are */
 	json_t *array; /* NULL: as a table */
 	struct tool_table *table;
 	json_t *records;
+	unsigned lost; /* records */
 	bool found;
 };
 
@@ -68,20 +74,36 @@ static json_t *json_shape(const void *shape, size_t len)
 	return text ? text : json_null();
 }
 
+/* Nothing is read of what is lost; of what is not, one chunk, and only where drives are missing. */
+static bool is_lost(const struct listing *listing, spw_object object)
+{
+	struct spw_request *request;
+	uint8_t byte;
+
+	return listing->missing && object.value &&
+	       spw_store_get(listing->store, object, 0, &byte, 1, SPW_URGENT_READ, NULL,
+			     &request) == 0 &&
+	       spw_request_wait(request) == -ENXIO;
+}
+
 static int add_record(void *context, const char *name, uint64_t len, const void *shape,
 		      size_t shape_len, spw_object object)
 {
 	struct listing *listing = context;
+	bool lost = is_lost(listing, object);
 
+	listing->lost += lost;
 	if (listing->array)
-		(void)json_array_append_new(listing->records,
-					    json_pack("{s:o, s:I, s:b, s:o}", "name",
-						      tool_json_text(name), "bytes",
-						      (json_int_t)len, "stored", object.value != 0,
-						      "shape", json_shape(shape, shape_len)));
-	else
+		(void)json_array_append_new(
+			listing->records,
+			json_pack("{s:o, s:I, s:b, s:b, s:o}", "name", tool_json_text(name),
+				  "bytes", (json_int_t)len, "stored", object.value != 0, "lost",
+				  lost, "shape", json_shape(shape, shape_len)));
+	else if (records || lost)
 		tool_table_row(listing->table, "", "", name, TOOL_SHORT("%s", SPW_SIZE_TEXT(len)),
-			       object.value ? "" : "zeros");
+			       lost           ? "lost: on a drive that is missing"
+			       : object.value ? ""
+					      : "zeros");
 	return 0;
 }
 
@@ -112,6 +134,7 @@ static void describe(uint32_t which, const struct spw_commit_info *info, struct 
 		(void)snprintf(note, sizeof(note), "step %llu is kept, too",
 			       (unsigned long long)info->previous);
 	listing->found = true;
+	listing->store = store;
 	listing->records = listing->array ? json_array() : NULL;
 	if (count >= 0)
 		(void)spw_state_committed(store, add_bytes, &bytes);
@@ -120,7 +143,13 @@ static void describe(uint32_t which, const struct spw_commit_info *info, struct 
 			       TOOL_SHORT("%llu", (unsigned long long)info->number),
 			       count < 0 ? "-" : TOOL_SHORT("%d records", count),
 			       count < 0 ? "-" : SPW_SIZE_TEXT(bytes), note);
-	if (count >= 0 && (listing->array || records))
+	if (store) {
+		struct spw_store_stats stats;
+
+		spw_store_stats(store, &stats, sizeof(stats));
+		listing->missing = stats.drives_missing > 0;
+	}
+	if (count >= 0 && (listing->array || records || listing->missing))
 		(void)spw_state_committed(store, add_record, listing);
 	if (!listing->array)
 		return;
@@ -169,6 +198,9 @@ static int list(const struct tool_command *command)
 		return tool_print_json(json_pack("{s:o}", "commits", listing.array));
 	if (!listing.found)
 		(void)printf("nothing is committed\n");
+	if (listing.lost > 0)
+		(void)printf("%u record%s lost without the drives that are missing\n", listing.lost,
+			     listing.lost == 1 ? " is" : "s are");
 	return TOOL_DONE;
 }
 

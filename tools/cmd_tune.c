@@ -270,10 +270,9 @@ static int write_region(struct sweep *sweep)
 		return 0;
 	sweep->region_bytes = SPW_MIN(sweep->region_bytes,
 				      spw_round_down(sweep->smallest_bytes, run.block_bytes));
-	(void)fprintf(stderr,
-		      "spillway tune: not all was ever written: the first %s of each drive are "
-		      "written, then measured\n",
-		      SPW_SIZE_TEXT(sweep->region_bytes));
+	if (isatty(STDERR_FILENO))
+		tool_progress("tune: writing the first %s of each drive, as not all ever was",
+			      SPW_SIZE_TEXT(sweep->region_bytes));
 	result = make_job(&job, sweep, &run);
 	job.time_based = false;
 	job.runtime_ns = 0;
@@ -286,6 +285,13 @@ static int write_region(struct sweep *sweep)
 				   bench.workers[0].stats.error_text);
 	sweep->interrupted = bench.interrupted || tool_stopped();
 	bench_run_free(&bench);
+	if (isatty(STDERR_FILENO))
+		tool_progress_end();
+	if (result == 0 && !sweep->interrupted)
+		(void)fprintf(stderr,
+			      "spillway tune: not all was ever written: the first %s of each drive "
+			      "were written, and are measured\n",
+			      SPW_SIZE_TEXT(sweep->region_bytes));
 	return result;
 }
 
@@ -348,19 +354,16 @@ static void show_progress(const struct sweep *sweep, unsigned done, uint64_t beg
 
 	if (!isatty(STDERR_FILENO))
 		return;
-	(void)fprintf(stderr, "\rtune: %u of %u: %s, blocks of %s, depth %u, %s%s", done + 1,
+	tool_progress("tune: %u of %u: %s, blocks of %s, depth %u, %s%s%s%s%s", done + 1,
 		      sweep->runs_count, next->direction == BENCH_DIR_WRITE ? "writes" : "reads",
 		      SPW_SIZE_TEXT(next->block_bytes), next->depth,
-		      bench_backend_name(next->backend), next->poll ? " polled" : "");
-	if (best)
-		(void)fprintf(stderr, "; best so far %s/s",
-			      SPW_SIZE_TEXT((uint64_t)best->bandwidth));
-	if (done > 0)
-		(void)fprintf(
-			stderr, "; %ju s left",
-			(uintmax_t)(spent_ns / done * (sweep->runs_count - done) / 1000000000u));
-	(void)fprintf(stderr, "\033[K");
-	(void)fflush(stderr);
+		      bench_backend_name(next->backend), next->poll ? " polled" : "",
+		      best ? "; best so far " : "",
+		      best ? TOOL_SHORT("%s/s", SPW_SIZE_TEXT((uint64_t)best->bandwidth)) : "",
+		      done > 0 ? TOOL_SHORT("; %ju s left",
+					    (uintmax_t)(spent_ns / done *
+							(sweep->runs_count - done) / 1000000000u))
+			       : "");
 }
 
 static int run_sweep(struct sweep *sweep)
@@ -388,7 +391,7 @@ static int run_sweep(struct sweep *sweep)
 	tool_stop_release();
 	bench_devices_close(&sweep->devices);
 	if (isatty(STDERR_FILENO))
-		(void)fprintf(stderr, "\r\033[K");
+		tool_progress_end();
 	return result;
 }
 
@@ -504,7 +507,7 @@ static int tune(const struct tool_command *command)
 
 const struct tool_command command_tune = {
 	.name = "tune",
-	.summary = "find the block size, depth, polling and backend that suit the drives",
+	.summary = "find the block size, depth and backend that suit the drives",
 	.synopsis = "DEVICE... [--write] [--runtime TIME] [--output FILE] [--json]",
 	.description = "Measures sequential transfers of the drives together, in every\n"
 		       "combination of block size, depth per drive, backend and (where all\n"

@@ -24,22 +24,21 @@ static const char introduction[] =
 static const char tutorial[] =
 	"\n"
 	"A first store, from the drives up:\n"
-	"  spillway probe                                      which drives are free to use\n"
-	"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 make one store of two drives\n"
-	"  spillway info   --devices /dev/nvme1n1,/dev/nvme2n1 what the store is like\n"
-	"  spillway wipe   --devices /dev/nvme1n1,/dev/nvme2n1 give the drives back\n"
+	"  spillway probe                              which drives are free to use\n"
+	"  spillway format /dev/nvme1n1 /dev/nvme2n1   make one store of two drives\n"
+	"  spillway info /dev/nvme1n1 /dev/nvme2n1     what the store is like\n"
+	"  spillway wipe /dev/nvme1n1 /dev/nvme2n1     give the drives back\n"
 	"Without drives to spare, plain files do: truncate -s 1G a.img b.img\n"
 	"\n"
-	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is in use or "
-	"carries something, or\n"
-	"nobody consented).\n";
+	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is\n"
+	"in use or carries something, or nobody consented).\n";
 
 static void print_help(FILE *out)
 {
 	(void)fputs(introduction, out);
 	for (size_t i = 0; commands[i]; i++)
-		(void)fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-	(void)fprintf(out, "  %-10s %s\n", "help", "explain a command");
+		(void)fprintf(out, "  %-11s%s\n", commands[i]->name, commands[i]->summary);
+	(void)fprintf(out, "  %-11s%s\n", "help", "explain a command");
 	(void)fputs(tutorial, out);
 }
 
@@ -81,7 +80,8 @@ static int help_command(int argc, char **argv)
 /* A full disk or a closed pipe must not look like success, for help and tables too. */
 static int finish(int code)
 {
-	if (fflush(stdout) == 0 && !ferror(stdout))
+	/* Who failed to write has said so. */
+	if ((fflush(stdout) == 0 && !ferror(stdout)) || code == TOOL_FAILED)
 		return code;
 	(void)fprintf(stderr, "spillway: cannot write to standard output: %s\n", strerror(errno));
 	return code == TOOL_DONE ? TOOL_FAILED : code;

@@ -45,7 +45,10 @@ static int make_folders(const char *path)
 	for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
 		if (mkdir(folder, 0755) != 0 && errno != EEXIST)
-			return spw_error_errno(-errno, "cannot make the folder %s", folder);
+			return spw_error_errno(-errno,
+					       "cannot make the folder %s for the settings; "
+					       "name another place: --output FILE",
+					       folder);
 		*slash = '/';
 	}
 	return 0;

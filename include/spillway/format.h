@@ -113,6 +113,10 @@ struct spw_commit_info {
 	uint32_t objects;
 	bool has_previous; /* the commit before is still held: a crash of others may ask for it */
 	uint64_t previous; /* its number */
+	/* of an open store alone: */
+	bool mirrored;        /* it has a mirror: its description has two copies */
+	uint64_t runs;        /* of bytes, in all its objects: chunks, or parts of them */
+	uint64_t runs_single; /* of these, how many have one copy alone */
 };
 
 SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
@@ -139,7 +143,7 @@ SPW_EXPORT int spw_format(const char *const paths[], unsigned count,
 /**
  * spw_check - read and verify every superblock copy of a store and whether its drives belong
  * together
- * @info:    set when the store is usable
+ * @info:    set when the store is usable; else what any of the drives says of it, with drives 0
  * @drives:  array of @count, one per path in the order given; entries are filled as far as they
  *           could be read; may be NULL
  *
@@ -158,7 +162,8 @@ SPW_EXPORT int spw_check(const char *const paths[], unsigned count, struct spw_s
  * Reads only; works while the store is open elsewhere. For processes that have to agree on a commit
  * that all of them have: opening with another number than the newest gives that up.
  *
- * Return: 0; -ENODATA nothing is; -EINVAL no such partition; else as spw_store_open().
+ * With drives missing: what the others have. Return: 0; -ENODATA nothing is; -EINVAL no such
+ * partition; -EUCLEAN drives went on without each other, or contradict; else as spw_store_open().
  */
 SPW_EXPORT int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 			     struct spw_commit_info *info, size_t size);

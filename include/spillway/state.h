@@ -30,7 +30,10 @@
  *              finds the drives that are fastest now.
  *   Durable    After spw_state_commit() all records are on the drives as they are at that moment,
  *              whatever happens. Until the next commit a crash goes back to them. Transient records
- *              are of no commit: they are zero when a state is attached.
+ *              are of no commit: they are zero when a state is attached. With opts.copies of 2 one
+ *              drive may die, too, at any time: the state goes on, and is attached again without
+ *              it. Where only one drive has room left, records have one copy until they are put
+ *              the next time (spw_store_stats, chunks_single; spw_commit_info).
  *   Errors     0 or a count, or a negative errno with spw_last_error() in words. A failed write
  *              keeps the record in memory, is logged and counted, and made again by the next call;
  *              it is reported by one that needs the room, or by the commit. Nothing is lost while
@@ -69,6 +72,11 @@ struct spw_state_opts {
 	uint64_t memory_bytes;
 	uint64_t record_bytes_max; /* the longest record; default 32 MiB */
 	struct spw_log log;        /* default: none */
+	/*
+	 * 2: every record, and what a commit adds, on two drives, so that any one may fail; needs
+	 * twice the room. Default 1
+	 */
+	uint32_t copies;
 };
 
 struct spw_state_stats {

@@ -188,6 +188,20 @@ SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector
 			      struct spw_request **request);
 
 /**
+ * spw_store_put_copies - the same as spw_store_put(), on two drives
+ * @copies:  1; 2: every chunk is written to two different drives, each found as the one is
+ *
+ * A get reads the copy whose drive will probably be first, and the other one where that does not
+ * serve; either is verified. Where fewer than two drives in service have room, what is put has one
+ * copy alone, which is logged and counted (chunks_single).
+ *
+ * Return: as spw_store_put(); -EINVAL @copies.
+ */
+SPW_EXPORT int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len,
+				    unsigned copies, const struct spw_notify *notify,
+				    spw_object *object, struct spw_request **request);
+
+/**
  * spw_store_get - begin to read @len bytes of an object from @offset on
  * @cls:  SPW_URGENT_READ, SPW_PREFETCH or SPW_BACKGROUND
  *
@@ -297,6 +311,9 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
 
 /* ---- Durable objects ---- */
 
+#define SPW_COMMIT_KEEP_PREVIOUS 1u
+#define SPW_COMMIT_MIRRORED      2u
+
 /**
  * spw_store_commit - make a set of objects durable, in place of the set committed before
  * @objects:        their puts have ended well; in the order in which they are to be found again.
@@ -304,14 +321,19 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  * @number:         the caller's name for it, at most SPW_COMMIT_NUMBER_MAX: a step. Above that of
  *                  the commit before
  * @record:         any bytes that belong to it, up to SPW_COMMIT_RECORD_BYTES_MAX; NULL: none
- * @keep_previous:  the set before stays durable, too, until spw_store_commit_release(): for one of
- *                  several processes that commit the same step each for itself. Where one is kept
- *                  already, that one stays, and the last is replaced: others have not got it
+ * @flags:          0, or of SPW_COMMIT_*. KEEP_PREVIOUS: the set before stays durable, too, until
+ *                  spw_store_commit_release(): for one of several processes that commit the same
+ *                  step each for itself. Where one is kept already, that one stays, and the last is
+ *                  replaced: others have not got it. MIRRORED: the set's description gets two
+ *                  copies also where none of the objects has
  *
  * Writes out the drives' volatile caches, then the set's description, then, on every drive, the
  * block that names it. A crash at any point leaves the set before or this one, complete. Blocks
  * until then; other threads may use the store meanwhile. No blocks of a committed object are used
  * again before a later commit is durable, so the partition has to have room for both.
+ *
+ * Where all objects have two copies, one drive may fail at any moment: the commit is made without
+ * it, and the partition can be opened without it.
  *
  * One commit at a time: not from two threads at once.
  *
@@ -324,8 +346,7 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  * least that; the blocks of all stay until a commit succeeds.
  */
 SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
-				uint64_t number, const void *record, size_t len,
-				bool keep_previous);
+				uint64_t number, const void *record, size_t len, unsigned flags);
 
 /*
  * The previous commit, if it was kept, is not needed any more: it is made unfindable, then its
@@ -363,6 +384,37 @@ SPW_EXPORT int spw_store_committed_record(struct spw_store *store, void *record,
  */
 SPW_EXPORT int spw_store_committed_objects(struct spw_store *store, spw_object objects[],
 					   uint64_t lens[], uint32_t count);
+
+/* What a scrub found on a drive. */
+struct spw_scrub_drive {
+	uint64_t copies, bytes; /* read */
+	uint64_t copies_bad, copies_repaired;
+};
+
+struct spw_scrub {
+	size_t size;
+	uint64_t runs;        /* of bytes: chunks, or parts of them */
+	uint64_t runs_single; /* of these, how many have one copy alone */
+	uint64_t runs_lost;   /* of which no copy is good, or there */
+	struct spw_scrub_drive drive[SPW_DRIVES_MAX];
+};
+
+/**
+ * spw_store_scrub - read and verify every copy of what is committed, and mend bad ones
+ * @go_on:  may be NULL; called in between, in any thread, one at a time; false ends it
+ * @found:  set, whatever this returns
+ *
+ * A bad copy is written again, where it lies, with the bytes of the good one. Of a store that was
+ * opened to be read only, too: what is committed does not change. Right after the store was opened:
+ * nothing else may be under way. All drives are read at the same time.
+ *
+ * Return: 0 all is good now; -EBADMSG something is not, which the log names; -ENODATA nothing is
+ * committed; -ECANCELED; -ENOMEM; -EPERM in a child of fork(2).
+ */
+SPW_EXPORT int spw_store_scrub(struct spw_store *store,
+			       bool (*go_on)(void *context, uint64_t done_bytes,
+					     uint64_t all_bytes),
+			       void *context, struct spw_scrub *found, size_t size);
 
 /**
  * spw_store_trim - tell the drives that can which blocks of the partition are free (discard)
@@ -450,6 +502,9 @@ struct spw_store_stats {
 	uint64_t registered_bytes;      /* of spw_store_register(), known to the drives now */
 	uint64_t registrations_refused; /* by kernel or backend: the log has the reason */
 	uint64_t transfers_registered;  /* that used such memory */
+	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
+	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
+	uint32_t drives_missing; /* of the store, when it was opened */
 };
 
 /* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */

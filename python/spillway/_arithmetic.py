@@ -128,7 +128,8 @@ class _Run:
         return view[self.begin:self.end]
 
 
-def _equal(one: Entry, other: Entry) -> bool:
+def are_equal(one: Entry, other: Entry) -> bool:
+    """Values and types; in this order."""
     if one is other:
         return True
     if one is None or other is None or list(one) != list(other):
@@ -202,7 +203,7 @@ class Arithmetic:
                       and flat_of(param) is not None and grad.device.type == "cpu")
             last = runs[-1] if runs else None
             if (last is not None and not direct and not last.direct and last.end == piece.offset
-                    and _equal(last.entry, entry)):
+                    and are_equal(last.entry, entry)):
                 last.pieces.append(piece)  # A1
                 last.grads.append(grad)
             else:

@@ -64,7 +64,7 @@ class Gradients:
             for piece in tile.pieces:
                 self._tiles_of[piece.parameter].append(tile)
         self._open_max = 1 + len({(tile.group, tile.dtype) for tile in layout.gradients})
-        self._hooked = {number for number, param in enumerate(params) if param.requires_grad}
+        self._hooked: Set[int] = set()
         self._current: Any = weakref.WeakValueDictionary()  # Gradient by number of its parameter
         self._pass: Optional[Set[int]] = None  # whose gradients have come in this backward pass
         self._waiting: Dict[str, Tile] = collections.OrderedDict()
@@ -77,10 +77,18 @@ class Gradients:
         self._asked_now: Set[Question] = set()
         self._reading = False  # a pass over all gradients is under way
         self._scratch = Scratch()
-        self._handles = [self._hook(number, params[number]) for number in sorted(self._hooked)]
+        self._handles: List[Any] = []
+        self._hook_all()
         if reduced is not None:
             reduced.follow({id(param): number for number, param in enumerate(params)},
                            lambda number: self._arrived(number, to_mark=False), self._mark)
+
+    def _hook_all(self) -> None:
+        """What needs no gradient yet may do so in a later step."""
+        for number, param in enumerate(self._params):
+            if param.requires_grad and number not in self._hooked:
+                self._hooked.add(number)
+                self._handles.append(self._hook(number, param))
 
     def _hook(self, number: int, param: Any) -> Any:
         # Autograd has the hook where the garbage collector does not look: what it held would never
@@ -392,6 +400,7 @@ class Gradients:
 
     def end_step(self) -> None:
         """The next backward pass is of another step."""
+        self._hook_all()
         self._pass, self._reading = None, False
         self._asked, self._asked_now = self._asked_now, set()
 

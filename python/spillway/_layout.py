@@ -183,14 +183,20 @@ def _checked(given_bytes: Optional[int], least: int, state_bytes: int, arena_byt
     return given_bytes
 
 
-def check_room(store: Store, needed_bytes: int) -> None:
-    """As far as can be told before anything is declared.
+def check_room(store: Store, needed_bytes: int, copies: int) -> None:
+    """As far as can be told before anything is declared: there is room for all of it in each of its
+    copies; in one, if drives are missing.
 
     :raises SpillwayError: ENOSPC there is not; says how many bytes are missing
     """
-    missing = needed_bytes - store.stats().capacity_bytes
+    stats = store.stats()
+    if stats.drives_missing or stats.drives_retired:
+        copies = 1
+    needed_bytes *= copies
+    missing = needed_bytes - stats.capacity_bytes
     if missing > 0:
+        what = "in two copies, " if copies == 2 else ""
         raise SpillwayError(
             errno.ENOSPC, f"the store is too small by {missing} bytes: the optimizer's records "
-            f"take {needed_bytes} bytes, as all but gradients are there twice: a commit stays "
-            "until the next is durable. Give it more drives")
+            f"take {needed_bytes} bytes, {what}as all but gradients are there twice: a commit "
+            "stays until the next is durable. Give it more drives")

@@ -54,7 +54,7 @@ StoreInfoStruct = _struct(
     capacity_bytes=c_uint64, partition_capacity_bytes=c_uint64, partitions_in_use=c_uint32)
 CommitInfoStruct = _struct(
     "spw_commit_info", size=c_size_t, number=c_uint64, record_bytes=c_uint64, objects=c_uint32,
-    has_previous=c_bool, previous=c_uint64)
+    has_previous=c_bool, previous=c_uint64, mirrored=c_bool, runs=c_uint64, runs_single=c_uint64)
 ProbeInfoStruct = _struct("spw_probe_info", size=c_size_t, path=c_char * 256, geometry=Geometry,
                           holds=c_char * 160, usable=c_bool, has_store=c_bool, reason=c_char * 256)
 TuneSettings = _struct("spw_tune_settings", block_bytes=c_uint64, depth=c_uint32, backend=c_int,
@@ -78,7 +78,7 @@ Offer = _struct("spw_offer", storage_key=c_uint64, storage_version=c_uint64, sto
                 storage_len_bytes=c_uint64, offset_bytes=c_uint64, len_bytes=c_uint64,
                 owner=c_uint64)
 StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
-                    record_bytes_max=c_uint64, log=Log)
+                    record_bytes_max=c_uint64, log=Log, copies=c_uint32)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
                   order=c_uint64)
 MemoryPoint = _struct("spw_memory_point", ns=c_uint64, bytes=c_uint64, keep_all_bytes=c_uint64)

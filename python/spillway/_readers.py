@@ -38,7 +38,9 @@ class Readers:
         self._numbers = {id(param): number for number, param in enumerate(params)}
         self._changed = changed
         self._calls: List[int] = []
-        self._uses: List[int] = []
+        # What shares memory with a parameter when the optimizer is made does so for good. Later it
+        # may be what a step has left in a variable, which the next one replaces.
+        self._uses = [_uses_of(param) for param in params]
         self.begin_step()
         self._handle = torch.nn.modules.module.register_module_forward_pre_hook(_watch(self))
         weakref.finalize(self, self._handle.remove)
@@ -47,9 +49,9 @@ class Readers:
         self._handle.remove()
 
     def begin_step(self) -> None:
-        """What shares memory with a parameter now does so for good."""
         self._calls = [0] * len(self._params)
-        self._uses = [_uses_of(param) for param in self._params]
+        self._uses = [min(before, _uses_of(param))
+                      for before, param in zip(self._uses, self._params)]
 
     def has(self, number: int) -> bool:
         """Whether somebody may read this parameter yet, of which a gradient has come."""

@@ -42,10 +42,10 @@ class Taken:
 class Records:
     """The state of a store with the records of a layout."""
 
-    def __init__(self, store: Store, layout: Layout) -> None:
+    def __init__(self, store: Store, layout: Layout, copies: int = 1) -> None:
         self.layout = layout
         self.state = State(store, memory_bytes=layout.memory_bytes,
-                           record_bytes_max=layout.record_bytes_max)
+                           record_bytes_max=layout.record_bytes_max, copies=copies)
         self._numbers: Dict[str, int] = {}
         self._attached = False
         self._order: List[int] = []  # of the pass

@@ -91,7 +91,7 @@ class StoredGradient(Tensor):
     gradient: Gradient
 
     @staticmethod
-    def __new__(cls, gradient: Gradient, like: Tensor) -> StoredGradient:
+    def __new__(cls: Any, gradient: Gradient, like: Tensor) -> StoredGradient:
         make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
         stored: StoredGradient = make(cls, gradient.shape, strides=gradient.strides,
                                       dtype=like.dtype, device=like.device, layout=like.layout)

@@ -143,7 +143,7 @@ class Tiled:
         except SpillwayError:
             raise
         except BaseException as error:  # perhaps between a tile's step and the note of it
-            self._break("a step", error)
+            self.end_use("a step", error)
             raise
         self._pass = None
 
@@ -177,11 +177,12 @@ class Tiled:
                 inside = False
         except BaseException as error:
             if inside:
-                self._break("a step", error)
+                self.end_use("a step", error)
             raise
         return after
 
-    def _break(self, what: str, error: BaseException) -> None:
+    def end_use(self, what: str, error: BaseException) -> None:
+        """What came in between has left things half done (S2)."""
         words = str(error) or type(error).__name__
         self._broken = _BROKEN.format(what=what, error=words)
 
@@ -217,7 +218,7 @@ class Tiled:
                         function(tile, taken)
         except BaseException as error:
             if what is not None:
-                self._break(what, error)
+                self.end_use(what, error)
             raise
 
     def gathered(self) -> List[Optional[Dict[str, Any]]]:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import errno
 import itertools
-from typing import (Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple,
-                    Type)
+from typing import (Any, Callable, Dict, Iterable, List, Literal, NamedTuple, Optional, Sequence,
+                    Tuple, Type)
 
 import torch
 from torch import Tensor
@@ -102,6 +102,8 @@ class Optimizer(torch.optim.Optimizer):
         mistake would cost the state at a crash, to have it by mistake is said at the first start.
         Or a group. None: this process commits for itself. Parameters may be sharded (DTensor):
         what is here of them is stepped
+    :param copies: 2: every record on two drives, so that one may die at any time: training goes on
+        and commits, and resume() finds all without it. Takes twice the room and the writes
     :param options: the class's own: lr, betas and so on
     :raises TypeError: the class cannot have its state on drives (says why), or a parameter cannot
     :raises ValueError: an option; the memory is less than four tiles, with gradients six; or one of several processes
@@ -124,6 +126,7 @@ class Optimizer(torch.optim.Optimizer):
         in_backward: Reducing = False,
         gradients: Reducing = False,
         process_group: Group = "all",
+        copies: Literal[1, 2] = 1,
         **options: Any,
     ) -> None:
         if not (isinstance(optimizer_class, type)
@@ -134,6 +137,8 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError("tile must be at least 1 element")
         if commit_every is not None and _library.number("commit_every", commit_every, 63) == 0:
             raise ValueError("commit_every must be at least 1 step")
+        if copies not in (1, 2):
+            raise ValueError(f"copies must be 1 or 2, not {copies!r}")
         _check_options(options, "options")
         ranks = ranks_of(process_group)
         if ranks is not None and not store.commit_chosen:
@@ -152,6 +157,7 @@ class Optimizer(torch.optim.Optimizer):
         self._memory = memory
         self._tile = tile
         self._masters = masters
+        self._copies = copies
         self._names: List[List[str]] = []
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
@@ -250,15 +256,15 @@ class Optimizer(torch.optim.Optimizer):
         laid, params = self._laid(), self._params()
         if self._in_backward or self._on_drives:
             check_reduced("gradients" if self._on_drives else "in_backward", params, self._reduced)
-        check_room(self._store, least_bytes(laid, self._fields_of, MASTER))
+        check_room(self._store, least_bytes(laid, self._fields_of, MASTER), self._copies)
         layout = lay_out(laid, self._fields_of, MASTER, self._tile, self._memory,
                          self._store.arena_bytes, committed_limits(self._store))
-        check_room(self._store, layout.needed_bytes)
+        check_room(self._store, layout.needed_bytes, self._copies)
         if self._tiled is not None:
             self._tiled.records.close()
         self._remove_hooks()
         arithmetic = Arithmetic(self.optimizer_class, self._options, params)
-        records = Records(self._store, layout)
+        records = Records(self._store, layout, self._copies)
         if self._on_drives:
             self._gradients = Gradients(params, records, self._whole, self._reduced)
         self._tiled = Tiled(records, arithmetic, params, self._gradients)

@@ -82,7 +82,9 @@ class State(Handle):
     :param store: open; its objects and commits are the state's from now on
     :param memory_bytes: of the store's arena, rounded down to whole buffers; 0: four buffers
     :param record_bytes_max: the longest record; 0: 32 MiB
-    :raises SpillwayError: EBUSY the store has a state already; ENOBUFS its arena has no such memory
+    :param copies: 2: every record on two drives, so that any one of them may fail
+    :raises SpillwayError: EBUSY the store has a state already; ENOBUFS its arena has no such
+        memory; EINVAL ``copies``, or two on a store of one drive
     """
 
     _closed_words = ("the training state is closed (so was its store, or close() was called); open "
@@ -90,8 +92,8 @@ class State(Handle):
     _copied_words = ("a State cannot be copied or pickled: open one in each process, on a store of "
                      "its own")
 
-    def __init__(self, store: Store, *, memory_bytes: Size = 0,
-                 record_bytes_max: Size = 0) -> None:
+    def __init__(self, store: Store, *, memory_bytes: Size = 0, record_bytes_max: Size = 0,
+                 copies: int = 1) -> None:
         if store.has_open(State):
             raise SpillwayError(
                 errno.EBUSY, "the store has a training state already, of another optimizer: close "
@@ -100,6 +102,7 @@ class State(Handle):
         opts.memory_bytes = size("memory_bytes", memory_bytes)
         if record_bytes_max:
             opts.record_bytes_max = size("record_bytes_max", record_bytes_max)
+        opts.copies = number("copies", copies, 32)
         handle = c_void_p()
         try:
             check(blocking.spw_state_open(store.handle, byref(opts), byref(handle)))

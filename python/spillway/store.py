@@ -128,6 +128,9 @@ class StoreStats:
     registered_bytes: int
     registrations_refused: int
     transfers_registered: int
+    chunks_single: int
+    reads_switched: int
+    drives_missing: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +163,8 @@ class DriveStats:
 
 
 _StoreStatsStruct = _library.counters(
-    "spw_store_stats", StoreStats, ("drives", "drives_retired", "partition", "requests", "objects")
+    "spw_store_stats", StoreStats, ("drives", "drives_retired", "partition", "requests", "objects",
+                                     "drives_missing")
 )
 _DriveStatsStruct = _library.counters("spw_drive_stats", DriveStats,
                                       ("in_flight", "in_flight_max", "depth"))

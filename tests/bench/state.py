@@ -163,6 +163,52 @@ def train_in_turn(args):
                       "elements": sum(p.numel() for p in models[1].parameters())}))
 
 
+def gradients_in_turn(args):
+    """Masters and gradients of float32, both on drives: bytes from one step to the next."""
+    import torch
+
+    import spillway
+    import spillway.torch
+
+    def params():
+        made = [torch.nn.Parameter(torch.full(shape, 0.5, dtype=torch.bfloat16))
+                for shape in shapes_of(args.elements)]
+        for param in made if hasattr(torch.Tensor, "grad_dtype") else ():
+            param.grad_dtype = torch.float32
+        return made
+
+    def backward(of):
+        torch.autograd.backward([param.float().sum() * (number % 7 - 3.0)
+                                 for number, param in enumerate(of)])
+
+    stored, kept = params(), params()
+    masters = [torch.nn.Parameter(param.detach().float()) for param in kept]
+    in_memory = torch.optim.AdamW(masters, lr=1e-3, foreach=False)
+    with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
+        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
+                                             masters=True, gradients=True, memory=args.memory)
+        for _ in range(STEPS_UNTIMED + 1):
+            before = optimizer.stats()
+            backward(stored)
+            norm = torch.nn.utils.clip_grad_norm_(stored, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            after = optimizer.stats()
+            backward(kept)
+            same = torch.equal(norm, torch.nn.utils.clip_grad_norm_(kept, 1.0))
+            for master, param in zip(masters, kept):
+                master.grad, param.grad = param.grad.float(), None
+            in_memory.step()
+            for master, param in zip(masters, kept):
+                param.detach().copy_(master)
+        same = same and all(map(torch.equal, stored, kept))
+    print(json.dumps({
+        "same": same, "elements": sum(param.numel() for param in stored),
+        "gradient": str(getattr(stored[0], "grad_dtype", stored[0].dtype)).partition(".")[2],
+        "read": after.bytes_read - before.bytes_read,
+        "written": after.bytes_written - before.bytes_written}))
+
+
 def commit_in_turn(args):
     """The pause of a commit, and torch.save() of the same state into a folder."""
     import torch
@@ -289,6 +335,18 @@ class Bench:
             print(f"state: {name}: {ratio:.3f} of the {statistics.median(one['memory']):.2f} s in "
                   "memory", file=sys.stderr)
 
+    def gradients(self):
+        elements = elements_of(self.args.elements // 4)
+        with Rig(size=size_of_drives(elements * 14), drives=4, on="/var/tmp") as rig:
+            self.format(rig)
+            one = self.worker(rig, "gradients", False, elements)
+        name = f"masters, and gradients of {one['gradient']} on drives, clipped"
+        if not one["same"]:
+            raise SystemExit(f"state: {name}: the bits differ from those in memory")
+        self.note((name, "bytes per parameter", "bytes", 32),
+                  (one["read"] + one["written"]) / one["elements"])
+        self.note((name, "of these read", "bytes", None), one["read"] / one["elements"])
+
     def commits(self):
         elements = elements_of(self.args.commit_elements)
         name = f"commit of {elements * 12 / (1 << 30):.1f} GiB, masters, file-backed"
@@ -342,7 +400,7 @@ def parse_arguments():
     parser.add_argument("--memory", type=int, help="of the records, in bytes (the default)")
     parser.add_argument("--arena", type=int, default=512 << 20, help=argparse.SUPPRESS)
     parser.add_argument("--case", action="append", help="only these: " + ", ".join(CASES)
-                        + ", training, commit")
+                        + ", training, gradients, commit")
     parser.add_argument("--layers", type=int, default=6, help="of the GPT that is trained")
     for hidden in ("--worker", "--devices", "--folders"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -353,7 +411,8 @@ def parse_arguments():
 def main():
     args = parse_arguments()
     if args.worker:
-        {"steps": steps_in_turn, "train": train_in_turn, "commit": commit_in_turn, "save": save}[args.worker](args)
+        {"steps": steps_in_turn, "train": train_in_turn, "gradients": gradients_in_turn,
+         "commit": commit_in_turn, "save": save}[args.worker](args)
         return 0
     bench = Bench(args)
     for name, (options, masters) in CASES.items():
@@ -361,6 +420,8 @@ def main():
             bench.steps(name, options, masters)
     if not args.case or "training" in args.case:
         bench.training()
+    if not args.case or "gradients" in args.case:
+        bench.gradients()
     if not args.case or "commit" in args.case:
         bench.commits()
     bench.write()

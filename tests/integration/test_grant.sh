@@ -77,6 +77,8 @@ mount "$three" "$TEST_TMP/mounted"
 on_exit umount "$TEST_TMP/mounted"
 expect_exit 3 "$SPILLWAY" grant --user nobody "$two" "$three" --rules "$rules" --force
 expect_output "is mounted on $TEST_TMP/mounted"
+expect_exit 1 setpriv --reuid nobody --clear-groups "$SPILLWAY" probe "$three"
+expect_output "is mounted on $TEST_TMP/mounted"
 disk=$(findmnt -n -o SOURCE /)
 if [ -b "$disk" ]; then
     expect_exit 3 "$SPILLWAY" grant --user nobody "$disk" --rules "$rules" --force

@@ -330,7 +330,7 @@ bench 0 "$TEST_TMP/fill.fio"
 expect_no_output "never written"
 make_file hollow 64M
 expect_exit 0 "$SPILLWAY" tune "$hollow" --runtime 5ms --write --output "$TEST_TMP/hollow.json"
-expect_output "not all was ever written: the first 64 MiB of each drive are written" BANDWIDTH
+expect_output "not all was ever written: the first 64 MiB of each drive were written" BANDWIDTH
 expect_equal 65536 "$(du -k "$hollow" | cut -f1)" "KiB that are written"
 
 begin "the same of a file under a loop device"

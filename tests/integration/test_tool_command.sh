@@ -60,9 +60,9 @@ expect_output "too large"
 expect_exit 2 "$SPILLWAY" format --devices x --partitions 4294967296
 expect_output "too large"
 expect_exit 2 "$SPILLWAY" format --devices x --chunk 0
-expect_output "above 0"
+expect_output "a power of two from 64 KiB"
 expect_exit 2 "$SPILLWAY" format --devices x --partitions 0
-expect_output "above 0"
+expect_output "1 to 256"
 # As a variable of the shell that is not set leaves them.
 for args in "--devices=x," "--devices=,x" "--devices=" "x,"; do
     expect_exit 2 "$SPILLWAY" format "$args"
@@ -130,6 +130,32 @@ expect_output "esc?[2J: one of its two superblock copies is damaged"
 expect_exit 0 "$SPILLWAY" probe "$named"
 expect_output "esc?[2J"
 
+begin "help fits 80 columns, but for examples, which are to be copied"
+for command in probe format info check wipe grant revoke bind unbind bench tune top revive state plan replay run completion; do
+    expect_exit 0 "$SPILLWAY" "$command" --help
+    expect_equal "" "$(sed '/^Examples:/,$d' "$OUTPUT" | grep -E '.{81}' || true)" "longer lines of $command"
+done
+expect_exit 0 "$SPILLWAY" --help
+expect_equal "" "$(grep -E '.{81}' "$OUTPUT" || true)" "longer lines"
+
+begin "what goes wrong first says what to do"
+expect_exit 1 "$SPILLWAY" format "$TEST_TMP/nope"
+expect_output "$TEST_TMP/nope cannot be opened: there is no such file or device" "spillway probe lists drives"
+expect_exit 1 "$SPILLWAY" probe "$TEST_TMP/nope"
+expect_equal 1 "$(grep -c 'there is no such file' "$OUTPUT")" "times that it is said"
+expect_exit 2 "$SPILLWAY" format --partitions 1000 "$one"
+expect_output "--partitions=1000: 1 to 256"
+expect_exit 2 "$SPILLWAY" format --chunk 1T "$one"
+expect_output "1 TiB is none; a power of two from 64 KiB to 64 MiB"
+expect_exit 2 "$SPILLWAY" run nosuchprogram
+expect_output "two dashes come before the program: -- nosuchprogram"
+expect_exit 1 "$SPILLWAY" bench --level=store --filename="$TEST_TMP/nope" --rw=write --size=1m
+expect_no_output "IO depths" "bench: bench: bench"
+if [ -w /dev/full ]; then
+    "$SPILLWAY" probe --json "$one" 2>"$OUTPUT" >/dev/full && fail "a full disk looks like success"
+    expect_equal 1 "$(wc -l <"$OUTPUT")" "lines that say so"
+fi
+
 begin "a comma in a name"
 odd=$TEST_TMP/'a,b\c,.img' plain=$TEST_TMP/plain.img
 truncate -s 64M "$odd" "$plain"
@@ -189,7 +215,7 @@ unchanged "$one" expect_exit 3 "$SPILLWAY" format --devices "$one,$one" --force
 unchanged "$one" expect_exit 1 "$SPILLWAY" info --devices "$one"
 unchanged "$one" expect_exit 1 "$SPILLWAY" format --devices "$one,$TEST_TMP/missing" --force
 expect_output "$TEST_TMP/missing"
-unchanged "$one" expect_exit 1 "$SPILLWAY" format --devices "$one,$two" --force --chunk 100k
+unchanged "$one" expect_exit 2 "$SPILLWAY" format --devices "$one,$two" --force --chunk 100k
 expect_exit 1 "$SPILLWAY" probe "$TEST_TMP/missing"
 expect_output "$TEST_TMP/missing"
 make_file foreign 64M

@@ -143,6 +143,84 @@ def test_gradients_may_be_dropped_before_step():
 
 
 @needs_hooks
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["number", "tensor"])
+def test_options_that_change_between_the_backward_pass_and_the_step_are_refused(rate):
+    """Some parameters have been stepped with those before."""
+    ours, theirs = made()
+    optimizer = tiled(ours, 100, torch.optim.SGD, lr=rate)
+    plain = torch.optim.SGD(theirs.parameters(), foreach=False, lr=0.1)
+    for lr in (0.1, 0.2):
+        x = torch.randn(8, 20)
+        for model, one in ((ours, optimizer), (theirs, plain)):
+            _set_rate(one, lr)
+            model(x).backward()
+        _set_rate(optimizer, 0.3)
+        with pytest.raises(RuntimeError, match="options of group 0 have changed"):
+            optimizer.step()
+        _set_rate(optimizer, lr)
+        for one in (optimizer, plain):
+            one.step()
+            one.zero_grad()
+        assert_same(ours, theirs)
+
+
+def _set_rate(optimizer, lr):
+    group, = optimizer.param_groups
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
+
+
+@needs_hooks
+@pytest.mark.parametrize("option", ["in_backward", "gradients"])
+@pytest.mark.parametrize("tile", [100, 5000])
+def test_parameters_that_need_a_gradient_later(option, tile):
+    """As docs/STATE.md advises. From the second step on their gradients do not stay."""
+    ours, theirs = made()
+    for model in (ours, theirs):
+        model.layers[2:4].requires_grad_(False)
+    optimizer = spillway.torch.Optimizer(torch.optim.AdamW, ours.parameters(), FakeStore(),
+                                         tile=tile, **{option: True})
+    plain = torch.optim.AdamW(theirs.parameters(), foreach=False)
+    for step in range(6):
+        if step in (2, 4):
+            for model in (ours, theirs):
+                model.layers[1 + step // 2].requires_grad_(True)
+        x = torch.randn(8, 20)
+        for model, one in ((ours, optimizer), (theirs, plain)):
+            model(x).backward()
+            if one is optimizer and step == 3:
+                assert type(ours.layers[2].weight.grad) is not torch.Tensor or tile == 5000
+            if one is optimizer and step in (2, 4):  # and again what is left after a failure
+                optimizer._tiled.records.state.fail_after = 3 if tile == 100 else 1
+                with pytest.raises(spillway.SpillwayError):
+                    optimizer.step()
+                optimizer._tiled.records.state.fail_after = None
+            one.step()
+            one.zero_grad()
+        assert_same(ours, theirs)
+
+
+@needs_hooks
+def test_an_interrupt_between_tiles_ends_the_use_of_the_state(monkeypatch):
+    """A tile might have been stepped that is not known to be."""
+    ours, _ = made()
+    optimizer = tiled(ours, 100)
+    step_tile = optimizer._tiled.step_tile
+
+    def interrupted(*args):
+        step_tile(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(optimizer._tiled, "step_tile", interrupted)
+        ours(torch.randn(8, 20)).backward()
+    with pytest.raises(RuntimeError, match="state is not whole any more"):
+        optimizer.step()
+
+
+@needs_hooks
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="no scaler of the host")
 def test_a_scaler_is_refused():
     ours, _ = made()
@@ -211,6 +289,11 @@ class Readers(nn.Module):
     def detached(self, x):
         return self.layer(functional.linear(x, self.layer.weight.detach()))
 
+    def detached_and_kept(self, x):
+        """Until the next step replaces it."""
+        self.kept = self.layer.weight.detach()
+        return self.layer(torch.mm(x, self.kept))
+
     def recomputed(self, x):
         return self.layer(checkpoint(self.layer, x, True, use_reentrant=False))
 
@@ -253,7 +336,7 @@ def read(way):
 
 @needs_hooks
 @pytest.mark.parametrize("retain_graph", [False, True])
-@pytest.mark.parametrize("way", ["detached", "recomputed", "recomputed_with_a_part",
+@pytest.mark.parametrize("way", ["detached", "detached_and_kept", "recomputed", "recomputed_with_a_part",
                                  "recomputed_once", "reentrant_once", "tied"])
 def test_a_parameter_is_stepped_after_its_last_reader(way, retain_graph):
     ours, theirs = read(way)

@@ -321,3 +321,72 @@ def test_the_example_goes_on_where_it_was_killed(folder):
     expected = plain.stdout.splitlines()
     assert [line.strip() for line in first] == expected[:8]
     assert rest == expected[int(head.split()[-1]):]
+
+
+# ---- With two copies -----------------------------------------------------------------------------
+
+
+def step_both(ours, optimizer, theirs, plain, steps):
+    for _ in range(steps):
+        give_grads(ours, theirs)
+        optimizer.step()
+        plain.step()
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_the_same_bits_without_a_drive(folder, lost):
+    """One is lost between commit and resume, and comes back later, with the commit of then."""
+    drives = make_drives(folder, 3)
+    pulled = drives[lost] + ".pulled"
+    spillway.format_store(drives)
+    ours, theirs = parameters(), parameters()
+    plain = torch.optim.AdamW(theirs, foreach=False)
+    with opened(drives) as store:
+        optimizer = over(store, ours, copies=2)
+        step_both(ours, optimizer, theirs, plain, 3)
+        optimizer.commit()
+        assert store.stats().chunks_single == 0
+    os.rename(drives[lost], pulled)
+    # Its path leads nowhere, or it is not named.
+    named = drives if lost == 0 else [path for path in drives if path != drives[lost]]
+    with opened(named) as store:
+        assert store.stats().drives_missing == 1
+        ours = [nn.Parameter(param * 0) for param in ours]
+        optimizer = over(store, ours, copies=2)
+        assert optimizer.resume().step == 3
+        step_both(ours, optimizer, theirs, plain, 2)
+        assert_same(ours, theirs)
+        optimizer.commit()
+    os.rename(pulled, drives[lost])
+    with opened(drives) as store:
+        assert store.stats().drives_missing == 0
+        ours = [nn.Parameter(param * 0) for param in ours]
+        optimizer = over(store, ours, copies=2)
+        assert optimizer.resume().step == 5
+        step_both(ours, optimizer, theirs, plain, 1)
+        assert_same(ours, theirs)
+
+
+def test_a_lost_drive_without_a_mirror_is_refused(formatted):
+    with opened(formatted) as store:
+        params = parameters()
+        optimizer = over(store, params)
+        give_grads(params)
+        optimizer.step()
+        optimizer.commit()
+    with pytest.raises(spillway.SpillwayError, match="objects cannot be had|is not known without"):
+        opened(formatted[1:])
+    with opened(formatted) as store:
+        with pytest.raises(ValueError, match="copies must be 1 or 2"):
+            over(store, parameters(), copies=3)
+
+
+def test_a_store_of_one_drive_has_no_mirror(folder):
+    drives = make_drives(folder, 1)
+    spillway.format_store(drives)
+    with opened(drives) as store:
+        params = parameters()
+        give_grads(params)
+        with pytest.raises(spillway.SpillwayError, match="one drive") as caught:
+            over(store, params, copies=2).step()
+        assert caught.value.errno == errno.EINVAL

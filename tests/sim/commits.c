@@ -68,8 +68,9 @@ uint64_t sim_commits_bytes(void)
 
 	for (unsigned i = set_count; i-- > 0;) {
 		for (unsigned j = 0; j < sets[i].count; j++)
-			bytes += spw_round_up(sets[i].kept[j].len, sim_inside_block_bytes());
-		bytes += MANIFEST;
+			bytes += sets[i].kept[j].copies *
+				 spw_round_up(sets[i].kept[j].len, sim_inside_block_bytes());
+		bytes += 2 * MANIFEST;
 		/* And the one before, if it was kept. */
 		if (sets[i].sure && i + 1 < set_count && sets[i + 1].sure)
 			break;

@@ -26,6 +26,7 @@ struct model_object {
 	spw_object id;
 	uint8_t *expected;
 	uint64_t len;
+	unsigned copies;
 	bool put_ended, put_cancelled;
 	int put_res;
 	uint8_t *source;
@@ -109,8 +110,10 @@ static uint64_t bytes_taken(void)
 	uint64_t bytes = 0;
 
 	for (unsigned i = 0; i < OBJECTS; i++)
-		bytes += objects[i].used ? spw_round_up(objects[i].len, sim_inside_block_bytes())
-					 : 0;
+		bytes += objects[i].used
+				 ? objects[i].copies *
+					   spw_round_up(objects[i].len, sim_inside_block_bytes())
+				 : 0;
 	return bytes + sim_commits_bytes();
 }
 
@@ -339,8 +342,8 @@ static int put_begin(struct model_object *object, struct model_request *request,
 	unsigned count;
 
 	if (mode / 64 % 4)
-		return spw_store_put(sim_world.store, object->source, object->len, how, &object->id,
-				     &request->handle);
+		return spw_store_put_copies(sim_world.store, object->source, object->len,
+					    object->copies, how, &object->id, &request->handle);
 	count = cut_vector(object->vector, object->source, object->len, mode);
 	return spw_store_putv(sim_world.store, object->vector, count, how, &object->id,
 			      &request->handle);
@@ -369,6 +372,7 @@ static bool do_put(const struct sim_step *step)
 	if (!object)
 		return false;
 	*object = (struct model_object){.used = true, .alive = true, .len = step->a};
+	object->copies = step->b / 64 % 4 == 1 ? 2 : 1;
 	object->expected = sim_memory(step->a, 64);
 	object->source = memory_of(step->b, step->a, &object->in_arena);
 	request = object->expected && object->source ? request_new(MODEL_PUT, object, step->c % 2)
@@ -600,7 +604,7 @@ unsigned sim_objects_committable(spw_object ids[], struct sim_kept kept[], unsig
 		if (!object->used || !object->alive || !object->put_ended || object->put_res)
 			continue;
 		ids[count] = object->id;
-		kept[count++] = (struct sim_kept){object->expected, object->len};
+		kept[count++] = (struct sim_kept){object->expected, object->len, object->copies};
 	}
 	return count;
 }
@@ -612,7 +616,8 @@ void sim_objects_restored(spw_object id, const struct sim_kept *kept)
 	while (object->used)
 		object++;
 	*object = (struct model_object){
-		.used = true, .alive = true, .id = id, .len = kept->len, .put_ended = true};
+		.used = true, .alive = true, .id = id, .len = kept->len, .copies = kept->copies};
+	object->put_ended = true;
 	/* It is only read. */
 	memcpy(&object->expected, &kept->expected, sizeof(object->expected));
 }
@@ -748,7 +753,8 @@ void sim_objects_check_stats(void)
 	for (unsigned i = 0; i < OBJECTS; i++) {
 		uint64_t bytes = spw_round_up(objects[i].len, block);
 
-		most += objects[i].used ? bytes : 0;
+		/* Where drives have no room for a second copy there is one. */
+		most += objects[i].used ? objects[i].copies * bytes : 0;
 		least += objects[i].used && objects[i].alive ? bytes : 0;
 	}
 	if (stats.objects != sim_objects_alive())

@@ -136,6 +136,7 @@ void sim_objects_check_counts(void);
 struct sim_kept {
 	const uint8_t *expected;
 	uint64_t len;
+	unsigned copies;
 };
 /* Up to @most objects that are stored. Return: how many. */
 unsigned sim_objects_committable(spw_object ids[], struct sim_kept kept[], unsigned most);

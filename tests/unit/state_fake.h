@@ -58,6 +58,8 @@ struct spw_store {
 	struct fake_set set;
 	spw_object *restored;
 	uint64_t capacity;
+	uint32_t drives_missing;
+	unsigned copies, flags; /* of the last put, and of the last commit */
 	uint64_t chunk_bytes;
 	unsigned drives;
 	size_t arena_left;
@@ -158,12 +160,14 @@ static inline int fake_refused(int *once, unsigned one_in)
 	return rc ? spw_error(rc, "drive 2 refused") : 0;
 }
 
-int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
-		  const struct spw_notify *notify, spw_object *object, struct spw_request **request)
+int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len, unsigned copies,
+			 const struct spw_notify *notify, spw_object *object,
+			 struct spw_request **request)
 {
 	int rc = fake_refused(&store->put_refusal, store->put_refused);
 
 	assert_null(notify);
+	store->copies = copies;
 	*request = NULL;
 	object->value = 0;
 	if (rc)
@@ -176,6 +180,12 @@ int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 	memcpy((*request)->began, bytes, len);
 	store->puts++;
 	return 0;
+}
+
+int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
+		  const struct spw_notify *notify, spw_object *object, struct spw_request **request)
+{
+	return spw_store_put_copies(store, bytes, len, 1, notify, object, request);
 }
 
 int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
@@ -303,10 +313,28 @@ void spw_store_release(struct spw_store *store, void *memory)
 
 void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
 {
-	struct spw_store_stats all = {
-		.size = size, .drives = store->drives, .capacity_bytes = store->capacity};
+	struct spw_store_stats all = {.size = size,
+				      .drives = store->drives,
+				      .capacity_bytes = store->capacity,
+				      .drives_missing = store->drives_missing};
 
 	memcpy(stats, &all, size);
+}
+
+/* The last is as large as the others together, if there are others. */
+int spw_store_drive_stats(struct spw_store *store, unsigned drive, struct spw_drive_stats *stats,
+			  size_t size)
+{
+	struct spw_drive_stats all = {.size = size};
+	unsigned others = store->drives - 1;
+
+	assert_true(drive < store->drives);
+	all.capacity_bytes = others == 0 ? store->capacity
+			     : drive == others
+				     ? store->capacity - others * (store->capacity / 2 / others)
+				     : store->capacity / 2 / others;
+	memcpy(stats, &all, size);
+	return 0;
 }
 
 uint64_t spw_store_chunk_bytes(const struct spw_store *store)
@@ -327,12 +355,13 @@ static inline void fake_forget_set(struct fake_set *set)
 }
 
 int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
-		     uint64_t number, const void *record, size_t len, bool keep_previous)
+		     uint64_t number, const void *record, size_t len, unsigned flags)
 {
 	struct fake_set *set = &store->set;
 	int rc = store->commit_error;
 
 	store->commit_error = 0;
+	store->flags = flags;
 	if (rc)
 		return spw_error(rc, "drive 2 could not flush");
 	if (set->there && number <= set->number)
@@ -354,7 +383,7 @@ int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32
 		assert_non_null(set->bytes[set->count]);
 		memcpy(set->bytes[set->count], object->bytes, object->len);
 	}
-	store->kept = keep_previous;
+	store->kept = flags & SPW_COMMIT_KEEP_PREVIOUS;
 	store->commits++;
 	return 0;
 }

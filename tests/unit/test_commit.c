@@ -175,8 +175,11 @@ static const struct {
 	int error;
 } impossible_fields[] = {
 	{"version 0", 0x08, 4, 0, -EUCLEAN},
-	{"a newer version", 0x08, 4, 2, -EPROTONOSUPPORT},
-	{"an unknown flag", 0x0c, 4, 3, -EUCLEAN},
+	{"a newer version", 0x08, 4, 3, -EPROTONOSUPPORT},
+	{"COMMIT-8 version 2 without members", 0x08, 4, 2, -EUCLEAN},
+	{"COMMIT-8 members in version 1", 0x50, 8, 3, -EUCLEAN},
+	{"an unknown flag", 0x0c, 4, 5, -EUCLEAN},
+	{"COMMIT-8 pairs in version 1", 0x0c, 4, 3, -EUCLEAN},
 	{"COMMIT-2 another store", 0x1f, 1, 0, -EMEDIUMTYPE},
 	{"COMMIT-2 another partition", 0x20, 4, 0, -EUCLEAN},
 	{"COMMIT-2 another slot", 0x24, 4, 0, -EUCLEAN},
@@ -218,6 +221,82 @@ CASE(test_every_impossible_field_is_refused)
 			fail_msg("%s: %d (%s)", impossible_fields[i].invariant, rc,
 				 why ? why : "no reason");
 		assert_memory_equal(&commit, &none, sizeof(none));
+	}
+}
+
+/* ---- With two copies ---- */
+
+/* The other example of docs/FORMAT.md: a mirrored commit whose manifest has one copy. */
+static const struct line golden_mirror[] = {
+	{0x000, "53 50 57 43 4f 4d 49 54 02 00 00 00 02 00 00 00"},
+	{0x010, "10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f"},
+	{0x020, "01 00 00 00 01 00 00 00 07 00 00 00 01 00 00 00"},
+	{0x030, "e9 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00"},
+	{0x040, "d0 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00"},
+	{0x050, "02 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"},
+	{0x080, "34 12 00 00 00 00 00 00 88 77 66 55 44 33 22 11"},
+	{0x090, "d0 00 00 00 01 00 00 00 00 00 00 00 00 00 00 00"},
+	{0x0a0, "88 77 66 55 44 33 22 11 d0 00 00 00 ff ff ff ff"},
+	{0xff0, "00 00 00 00 00 00 00 00 43 94 1a dd bd 5a 73 ca"},
+};
+
+static const struct spw_commit a_mirrored_commit = {
+	.slot = 1,
+	.sequence = (UINT64_C(1) << 32) + 7,
+	.number = 1001,
+	.manifest_bytes = 208,
+	.members = 2,
+	.mirrored = true,
+	.piece_count = 2,
+	.pieces = {{0x1234, 0x1122334455667788, 208, 1},
+		   {0, 0x1122334455667788, 208, SPW_COMMIT_NO_DRIVE}},
+};
+
+CASE(test_golden_mirror)
+{
+	uint8_t wanted[SPW_COMMIT_BLOCK_BYTES], block[SPW_COMMIT_BLOCK_BYTES];
+	struct spw_commit commit;
+	const char *why = "unset";
+
+	fill(wanted, sizeof(wanted), golden_mirror, SPW_ARRAY_LEN(golden_mirror));
+	spw_commit_encode(&a_mirrored_commit, &place, block);
+	assert_memory_equal(block, wanted, sizeof(block));
+	assert_int_equal(spw_commit_decode(wanted, &place, 1, &commit, &why), 0);
+	assert_null(why);
+	assert_memory_equal(&commit, &a_mirrored_commit, sizeof(commit));
+}
+
+static const struct {
+	const char *invariant;
+	size_t offset, len;
+	uint64_t value;
+} impossible_mirrors[] = {
+	{"COMMIT-8 no members", 0x50, 8, 0},
+	{"COMMIT-8 a member that the store has not", 0x50, 8, 4},
+	{"COMMIT-8 half a pair", 0x48, 4, 1},
+	{"COMMIT-4 copies of other lengths", 0xa8, 4, 207},
+	{"COMMIT-4 copies of other bytes", 0xa0, 1, 0},
+	{"COMMIT-4 both on one drive", 0xac, 4, 1},
+	{"COMMIT-4 a drive that the store has not", 0xac, 4, 2},
+	{"COMMIT-4 the first on none", 0x94, 4, UINT32_MAX},
+	{"COMMIT-4 on none, and at a place", 0x98, 8, 1},
+	{"COMMIT-5 as long as both copies", 0x40, 8, 416},
+	{"COMMIT-5 first reserved byte", 0x58, 1, 1},
+};
+
+CASE(test_every_impossible_mirror_is_refused)
+{
+	for (size_t i = 0; i < SPW_ARRAY_LEN(impossible_mirrors); i++) {
+		uint8_t block[SPW_COMMIT_BLOCK_BYTES];
+		struct spw_commit commit;
+		const char *why = NULL;
+
+		fill(block, sizeof(block), golden_mirror, SPW_ARRAY_LEN(golden_mirror));
+		memcpy(block + impossible_mirrors[i].offset, &impossible_mirrors[i].value,
+		       impossible_mirrors[i].len);
+		seal(block);
+		if (spw_commit_decode(block, &place, 1, &commit, &why) != -EUCLEAN || !why)
+			fail_msg("%s: %s", impossible_mirrors[i].invariant, why ? why : "accepted");
 	}
 }
 
@@ -296,7 +375,8 @@ static const struct {
 	uint64_t value;
 } impossible_manifests[] = {
 	{"COMMIT-6 magic", 0x00, 1, 0},
-	{"COMMIT-6 version", 0x08, 4, 2},
+	{"COMMIT-6 version", 0x08, 4, 3},
+	{"COMMIT-8 not the block's version", 0x08, 4, 2},
 	{"COMMIT-6 another store", 0x10, 1, 0},
 	{"COMMIT-6 another partition", 0x20, 4, 0},
 	{"COMMIT-6 reserved", 0x24, 4, 1},
@@ -314,7 +394,7 @@ static const struct {
 	{"COMMIT-7 object longer than its pieces", 0x48, 8, 4197},
 	{"COMMIT-7 object with fewer pieces", 0x50, 4, 1},
 	{"COMMIT-7 object with more pieces", 0x50, 4, 3},
-	{"COMMIT-7 reserved", 0x54, 4, 1},
+	{"COMMIT-8 mirrored in version 1", 0x54, 4, 1},
 	{"COMMIT-4 ends within a block", 0x68, 4, 4095},
 	{"COMMIT-4 empty", 0x68, 4, 0},
 	{"COMMIT-4 too long", 0x68, 4, 65537},
@@ -334,6 +414,49 @@ CASE(test_every_impossible_manifest_is_refused)
 		assert_memory_equal(&manifest, &none, sizeof(none));
 		free(bytes);
 	}
+}
+
+/* One object of each kind: the pieces of the mirrored one come in pairs. */
+CASE(test_mirrored_manifest)
+{
+	static const struct spw_commit_object objects[] = {
+		{.len_bytes = 4196, .pieces = 4, .mirrored = 1}, {.len_bytes = 5, .pieces = 1}};
+	static const struct spw_commit_piece pieces[] = {{5, 1, 4096, 0},
+							 {9, 1, 4096, 1},
+							 {0, 2, 100, 1},
+							 {0, 2, 100, SPW_COMMIT_NO_DRIVE},
+							 {7, 3, 5, 1}};
+	struct spw_manifest manifest = {.sequence = (UINT64_C(1) << 32) + 7,
+					.number = 1001,
+					.object_count = 2,
+					.piece_count = SPW_ARRAY_LEN(pieces),
+					.mirrors = true,
+					.objects = objects,
+					.pieces = pieces};
+	struct spw_commit commit = a_mirrored_commit;
+	struct spw_manifest decoded;
+	uint8_t *bytes = malloc(spw_manifest_bytes(&manifest));
+	const char *why;
+
+	assert_non_null(bytes);
+	commit.manifest_bytes = spw_manifest_bytes(&manifest);
+	spw_manifest_encode(&manifest, &place, bytes);
+	assert_int_equal(
+		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
+		0);
+	assert_true(decoded.mirrors && decoded.object_count == 2);
+	assert_memory_equal(decoded.pieces, pieces, sizeof(pieces));
+	/* A block of version 1 has no such manifest, and nothing is mirrored twice. */
+	commit.members = 0;
+	assert_int_equal(
+		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
+		-EUCLEAN);
+	commit.members = 2;
+	bytes[0x48 + 12] = 2;
+	assert_int_equal(
+		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
+		-EUCLEAN);
+	free(bytes);
 }
 
 /* COMMIT-7: what takes two fields to go wrong. */

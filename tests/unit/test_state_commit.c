@@ -604,6 +604,53 @@ STATE_CASE(test_a_store_that_is_too_small_says_by_how_much)
 	assert_int_equal(spw_state_attach(held), 0);
 }
 
+STATE_CASE(test_a_mirror_needs_room_for_two_copies)
+{
+	struct spw_state_opts opts;
+	uint64_t missing, single;
+
+	fake.drives = 3;
+	fake.capacity = 0;
+	spw_state_opts_init(&opts, sizeof(opts));
+	opts.record_bytes_max = LEN;
+	assert_int_equal(opts.copies, 1);
+	opts.copies = 3;
+	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	expect_words("copies is 3");
+	opts.copies = 2;
+	fake.drives = 1;
+	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	expect_words("one drive");
+	/* One is missing: it was made with two. */
+	fake.drives_missing = 1;
+	assert_ok(spw_state_open(&fake, &opts, &held));
+	spw_state_close(held);
+	fake.drives = 3;
+	fake.drives_missing = 0;
+	assert_ok(spw_state_open(&fake, &opts, &held));
+	add_records(10);
+	assert_int_equal(spw_state_attach(held), -ENOSPC);
+	expect_words("for each of two copies");
+	missing = strtoull(strstr(spw_last_error(), "by ") + 3, NULL, 10);
+	fake.capacity = 2 * missing - 2;
+	assert_int_equal(spw_state_attach(held), -ENOSPC);
+	/* It goes on without a drive, with one copy if there is no room for two. */
+	fake.drives_missing = 1;
+	single = fake.capacity;
+	fake.capacity = missing;
+	assert_int_equal(spw_state_attach(held), 0);
+	spw_state_close(held);
+	fake.capacity = single + 2;
+	fake.drives_missing = 0;
+	assert_ok(spw_state_open(&fake, &opts, &held));
+	add_records(10);
+	assert_int_equal(spw_state_attach(held), 0);
+	use(0, 0, 1);
+	assert_ok(spw_state_commit(held, 1, NULL, 0, true));
+	assert_int_equal(fake.copies, 2);
+	assert_int_equal(fake.flags, SPW_COMMIT_KEEP_PREVIOUS | SPW_COMMIT_MIRRORED);
+}
+
 /* ---- For tools ---- */
 
 struct seen {

@@ -69,7 +69,9 @@ def removal():
         for test in ("put", "get"):
             cases.append(Case(f"drive {victim} pulled during {test} {backend}", REMOVAL, f"test_pulled_during_{test}",
                               SPW_TEST_BACKEND=backend, SPW_VM_VICTIM=str(victim)))
-        cases.append(Case(f"drive {victim} pulled from a state {backend}", REMOVAL_STATE, SPW_TEST_BACKEND=backend, SPW_VM_VICTIM=str(victim)))
+        for kind in ("a_state", "a_mirrored_state"):
+            cases.append(Case(f"drive {victim} pulled from {kind.replace('_', ' ')} {backend}", REMOVAL_STATE, f"test_pulled_from_{kind}",
+                              SPW_TEST_BACKEND=backend, SPW_VM_VICTIM=str(victim)))
     for way in ("interrupt", "poll", "libaio"):
         cases.append(Case(f"drive 1 pulled from an engine {way}", REMOVAL_ENGINE, SPW_VM_VICTIM="1",
                           SPW_TEST_BACKEND="libaio" if way == "libaio" else "io_uring",

@@ -2,7 +2,7 @@
 /*
  * tests/vm/test_removal_state.c - a drive is pulled out of the machine under training state that
  * is taken, changed, given back and committed: it ends with words that name the drive, and never
- * with other bytes
+ * with other bytes; or, with two copies, it goes on, and is there again without the drive
  */
 #include "tests/integration/test_store.h"
 #include "tests/vm/machine.h"
@@ -21,13 +21,13 @@ static uint64_t seed_of(uint32_t record)
 	return turns[record] * RECORDS + record;
 }
 
-static void open_state(void)
+/* In the store that is open. Return: 1 what was committed is there; 0 nothing was. */
+static int attach_state(uint32_t copies)
 {
 	struct spw_state_opts opts;
 
-	format_drives(4, 1, 0);
-	store = open_default();
 	spw_state_opts_init(&opts, sizeof(opts));
+	opts.copies = copies;
 	opts.record_bytes_max = RECORD_BYTES;
 	opts.memory_bytes = (uint64_t)BUFFERS * RECORD_BYTES;
 	assert_ok(spw_state_open(store, &opts, &held));
@@ -38,7 +38,14 @@ static void open_state(void)
 		(void)snprintf(name, sizeof(name), "layer %u", i);
 		assert_ok(spw_state_add(held, name, RECORD_BYTES, NULL, 0, &number));
 	}
-	assert_int_equal(spw_state_attach(held), 0);
+	return spw_state_attach(held);
+}
+
+static void open_state(uint32_t copies)
+{
+	format_drives(4, 1, 0);
+	store = open_default();
+	assert_int_equal(attach_state(copies), 0);
 }
 
 static int close_state(void **state)
@@ -130,7 +137,7 @@ CASE_WITH(test_pulled_from_a_state, NULL, close_state)
 	uint64_t number = 0;
 	int rc;
 
-	open_state();
+	open_state(1);
 	while (number < PASSES)
 		assert_ok(pass(++number, false));
 	rc = pass(++number, true);
@@ -159,6 +166,45 @@ CASE_WITH(test_pulled_from_a_state, NULL, close_state)
 	assert_missing(drive_paths);
 }
 
+CASE_WITH(test_pulled_from_a_mirrored_state, NULL, close_state)
+{
+	time_t deadline = machine_seconds() + MACHINE_PATIENCE_S;
+	struct spw_store_opts opts = default_opts();
+	struct spw_store_stats stats = {.drives_retired = 0};
+	uint64_t number = 0, last;
+
+	open_state(2);
+	while (number < PASSES)
+		assert_ok(pass(++number, false));
+	assert_ok(pass(++number, true));
+	while (stats.drives_retired == 0) {
+		machine_assert_before(deadline, "the drive that was pulled is retired");
+		assert_ok(pass(++number, false));
+		spw_store_stats(store, &stats, sizeof(stats));
+	}
+	for (last = number + PASSES; number < last;)
+		assert_ok(pass(++number, false));
+	spw_state_close(held);
+	held = NULL;
+	spw_store_stats(store, &stats, sizeof(stats));
+	printf("pass %u: %u drives retired, %llu chunks read from their other copy\n",
+	       (unsigned)number, stats.drives_retired, (unsigned long long)stats.reads_switched);
+	close_store(store);
+	/* By the names of all, of which one leads nowhere. */
+	assert_ok(try_open(drive_paths, 4, &opts, &store));
+	spw_store_stats(store, &stats, sizeof(stats));
+	assert_int_equal(stats.drives_missing, 1);
+	assert_int_equal(attach_state(2), 1);
+	for (uint32_t i = 0; i < RECORDS; i++) {
+		void *memory;
+
+		assert_ok(spw_state_take(held, i, &memory));
+		assert_bytes(i, memory);
+		assert_ok(spw_state_give(held, i, false));
+	}
+	assert_ok(pass(++number, false));
+}
+
 static int set_up(void **state)
 {
 	if (!machine_is_there()) {
@@ -168,4 +214,10 @@ static int set_up(void **state)
 	return drives_from_environment(state);
 }
 
-RUN_CASES(set_up, NULL)
+/* A drive is pulled once: one case in each machine. */
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(test_cases, set_up, NULL);
+}

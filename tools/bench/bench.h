@@ -99,7 +99,6 @@ bool bench_option_is_flag(const char *name);
 int bench_job_check(const struct bench_job *job);
 
 void bench_options_each(tool_show *show, void *context);
-void bench_options_print(FILE *out);
 
 const char *bench_rw_name(uint32_t rw);
 const char *bench_backend_name(uint32_t backend);

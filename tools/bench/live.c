@@ -93,13 +93,12 @@ static void draw(const struct live *live, struct bench_worker *workers, unsigned
 	if (left_ns > 0)
 		(void)snprintf(left, sizeof(left), ", %ju s left",
 			       (uintmax_t)((left_ns + 999999999u) / 1000000000u));
-	(void)fprintf(
-		stderr, "\r%s: %u job%s, %3.0f %%  read %s/s %ju IOPS  write %s/s %ju IOPS%s\033[K",
-		workers[0].job->name, running, running == 1 ? "" : "s", part * 100,
-		SPW_SIZE_TEXT(live->rates[BENCH_DIR_READ]), (uintmax_t)live->iops[BENCH_DIR_READ],
-		SPW_SIZE_TEXT(live->rates[BENCH_DIR_WRITE]), (uintmax_t)live->iops[BENCH_DIR_WRITE],
-		left);
-	(void)fflush(stderr);
+	tool_progress("%s: %u job%s, %3.0f %%  read %s/s %ju IOPS  write %s/s %ju IOPS%s",
+		      workers[0].job->name, running, running == 1 ? "" : "s", part * 100,
+		      SPW_SIZE_TEXT(live->rates[BENCH_DIR_READ]),
+		      (uintmax_t)live->iops[BENCH_DIR_READ],
+		      SPW_SIZE_TEXT(live->rates[BENCH_DIR_WRITE]),
+		      (uintmax_t)live->iops[BENCH_DIR_WRITE], left);
 }
 
 /* Return: whether all have ended, at once when they have, or at @until_ns (monotonic). */
@@ -135,7 +134,7 @@ void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 			draw(&live, workers, count, sample_ns);
 	}
 	if (drawn)
-		(void)fprintf(stderr, "\r\033[K");
+		tool_progress_end();
 	/* The workers' own statistics are theirs until they have ended. */
 	for (unsigned i = 0; i < count; i++)
 		for (unsigned j = 0; j < BENCH_DIRECTIONS; j++) {

@@ -489,15 +489,3 @@ void bench_options_each(tool_show *show, void *context)
 						   .values = values[0] ? values : NULL});
 	}
 }
-
-void bench_options_print(FILE *out)
-{
-	char left[64], name[48];
-
-	for (size_t i = 0; i < SPW_ARRAY_LEN(options); i++) {
-		write_name(&options[i], name, sizeof(name));
-		(void)snprintf(left, sizeof(left), "--%s%s%s", name, options[i].argument ? "=" : "",
-			       options[i].argument ? options[i].argument : "");
-		(void)fprintf(out, "  %-31s %s\n", left, options[i].help);
-	}
-}

@@ -11,6 +11,7 @@
 #include "util/util.h"
 
 #define NAME_CHARS_MAX 48
+#define HELP_COLUMNS   79u
 
 const char tool_no_drives[] = "no drives given: --devices A,B,...";
 const char tool_no_controllers[] = "no controller given: name its PCI address, such as "
@@ -358,13 +359,44 @@ int tool_run(const struct tool_command *command, int argc, char **argv)
 	return code;
 }
 
+/* Words of @text, the next lines below @indent, in the width that every terminal has. */
+static void print_words(const char *text, size_t column, size_t indent, FILE *out)
+{
+	const char *separator = "";
+
+	while (*text) {
+		size_t len = strcspn(text, " ");
+
+		if (separator[0] && column + 1 + len > HELP_COLUMNS) {
+			(void)fprintf(out, "\n%*s", (int)indent, "");
+			column = indent;
+			separator = "";
+		}
+		column += strlen(separator) + len;
+		(void)fprintf(out, "%s%.*s", separator, (int)len, text);
+		text += len + strspn(text + len, " ");
+		separator = " ";
+	}
+	(void)fputc('\n', out);
+}
+
+void tool_print_entry(const char *left, size_t width, const char *help, FILE *out)
+{
+	size_t column = 2 + width + 1;
+
+	(void)fprintf(out, "  %-*s ", (int)width, left);
+	if (strlen(left) > width)
+		(void)fprintf(out, "\n%*s", (int)column, "");
+	print_words(help, column, column, out);
+}
+
 void tool_print_option(const char *name, const char *argument, const char *help, FILE *out)
 {
 	char left[NAME_CHARS_MAX];
 
 	(void)snprintf(left, sizeof(left), "--%s%s%s", name,
 		       argument && argument[0] != '[' ? " " : "", argument ? argument : "");
-	(void)fprintf(out, "  %-20s %s\n", left, help);
+	tool_print_entry(left, 20, help, out);
 }
 
 void tool_each_option(const struct tool_command *command, tool_show *show, void *context)
@@ -397,8 +429,13 @@ void tool_each_option(const struct tool_command *command, tool_show *show, void 
 
 void tool_print_help(const struct tool_command *command, FILE *out)
 {
-	(void)fprintf(out, "spillway %s: %s\n\nusage: spillway %s %s\n\n%s\n", command->name,
-		      command->summary, command->name, command->synopsis, command->description);
+	int column = 0;
+
+	(void)fprintf(out, "spillway %s:%n ", command->name, &column);
+	print_words(command->summary, (size_t)column + 1, 4, out);
+	(void)fprintf(out, "\nusage: spillway %s%n ", command->name, &column);
+	print_words(command->synopsis, (size_t)column + 1, (size_t)column, out);
+	(void)fprintf(out, "\n%s\n", command->description);
 	if (command->verbs)
 		print_verbs(command, out);
 	if (command->print_options)

@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <sys/ioctl.h>
 
 #include "util/util.h"
 
@@ -109,6 +111,27 @@ const char *tool_short_path(char buf[64], const char *path, unsigned width)
 	if (len <= width)
 		return tool_format(buf, 64, "%s", path);
 	return tool_format(buf, 64, "%.*s...%s", (int)head, path, path + len - tail);
+}
+
+void tool_progress(const char *format, ...)
+{
+	struct winsize size = {0};
+	char line[512];
+	va_list args;
+
+	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+		size.ws_col = 80;
+	va_start(args, format);
+	(void)vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+	/* A line that is wrapped would stay, each time anew. */
+	(void)fprintf(stderr, "\r%.*s\033[K", size.ws_col - 1, line);
+	(void)fflush(stderr);
+}
+
+void tool_progress_end(void)
+{
+	(void)fputs("\r\033[K", stderr);
 }
 
 const char *tool_or_dash(const char *text)

@@ -112,6 +112,8 @@ int tool_options_parse(const struct tool_command *command, int argc, char **argv
 void tool_each_option(const struct tool_command *command, tool_show *show, void *context);
 /* Of "state list": "list". */
 const char *tool_verb_name(const struct tool_command *verb);
+/* "  LEFT   HELP": the help begins behind @width columns, and goes on below itself. */
+void tool_print_entry(const char *left, size_t width, const char *help, FILE *out);
 void tool_print_option(const char *name, const char *argument, const char *help, FILE *out);
 
 /* Was an option given that is none of @names (NULL-ended)? Of the command line parsed last. */
@@ -167,6 +169,10 @@ void tool_print_text(const char *text, FILE *out);
 
 /* A JSON string of untrusted @text: bytes that are no UTF-8 become question marks. */
 json_t *tool_json_text(const char *text);
+
+/* In place of the line before on the terminal that standard error is, cut to its width. */
+void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void tool_progress_end(void);
 
 /* Print @document (stolen). Return: TOOL_DONE, or TOOL_FAILED: it could not be written. */
 int tool_print_json(json_t *document);

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/mirror.c - puts of two copies: each run of bytes on two drives
+ *
+ * Both copies of a chunk are placed at once, when two drives are willing, each found as a chunk
+ * without a mirror finds its own. A copy whose write fails goes to a drive that is not the other
+ * copy's. Where there is no such drive, the run has one copy: a hole is left in place of the
+ * second.
+ *
+ *   MIRROR-1  The two pieces of a run are never on one drive, and always equally long.
+ *   MIRROR-2  A run is split only while neither of its copies is placed.
+ */
+#include "store/mirror.h"
+
+static uint64_t bit_of(const struct piece *piece)
+{
+	return spw_piece_is_placed(piece) ? UINT64_C(1) << piece->drive : 0;
+}
+
+/* ---- Runs ---- */
+
+/* Two pieces, linked. Return: the first, or PIECE_NONE. */
+static uint32_t take_run(struct spw_store *store, uint64_t offset_bytes, uint32_t len_bytes)
+{
+	uint32_t run = spw_piece_take(store), second = spw_piece_take(store);
+
+	if (run == PIECE_NONE || second == PIECE_NONE) {
+		if (run != PIECE_NONE) {
+			store->pieces[run].next = store->piece_free;
+			store->piece_free = run;
+		}
+		return PIECE_NONE;
+	}
+	store->pieces[run].next = second;
+	for (uint32_t i = 0; i < 2; i++) {
+		struct piece *piece = &store->pieces[i == 0 ? run : second];
+
+		piece->object_offset = offset_bytes & OBJECT_BYTES_MAX;
+		piece->len_bytes = len_bytes;
+	}
+	return run;
+}
+
+/* What lost its place, or the next chunk. */
+static uint32_t next_run(struct spw_request *request)
+{
+	struct spw_store *store = request->store;
+	uint64_t left = request->len_bytes - request->cut_bytes;
+	uint32_t run = request->unplaced;
+
+	if (run != PIECE_NONE)
+		return run;
+	run = take_run(store, request->cut_bytes, (uint32_t)SPW_MIN(left, store->chunk_bytes));
+	if (run == PIECE_NONE)
+		return PIECE_NONE;
+	spw_piece_append(store, request->object, run);
+	request->cut_bytes += store->pieces[run].len_bytes;
+	return run;
+}
+
+/* Behind @blocks of it: the rest is a run of its own, not placed yet. */
+static bool split(struct spw_request *request, uint32_t run, uint64_t blocks)
+{
+	struct spw_store *store = request->store;
+	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
+	uint32_t len_bytes = (uint32_t)(blocks * store->block_bytes), rest;
+
+	if (blocks == spw_blocks_of(store, first->len_bytes))
+		return true;
+	rest = take_run(store, first->object_offset + len_bytes, first->len_bytes - len_bytes);
+	if (rest == PIECE_NONE)
+		return false;
+	store->pieces[store->pieces[rest].next].next = second->next;
+	second->next = rest;
+	first->len_bytes = second->len_bytes = len_bytes;
+	if (store->pieces[store->pieces[rest].next].next == PIECE_NONE)
+		request->object->piece_last = store->pieces[rest].next;
+	if (second->handle == HANDLE_HOLE)
+		store->pieces[store->pieces[rest].next].handle = HANDLE_HOLE;
+	count_add(&store->count.chunks_split, 1);
+	return true;
+}
+
+/* ---- Places ---- */
+
+/* The run has one copy. */
+static void leave_hole(struct spw_request *request, struct piece *piece)
+{
+	spw_piece_unplace(request->store, piece);
+	spw_piece_make_hole(request->store, request->object, piece);
+	spw_single_note(request->store, piece->len_bytes);
+}
+
+/* All of it, or nothing: its other copy is as long (MIRROR-1). */
+static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t drive,
+			uint64_t willing)
+{
+	uint64_t blocks = spw_write_place(store, piece, drive, willing);
+
+	if (blocks > 0 && blocks < spw_blocks_of(store, piece->len_bytes))
+		spw_piece_unplace(store, piece);
+	return spw_piece_is_placed(piece);
+}
+
+/* Which drives: SPW_DRIVES_MAX is none. Return: false: only the end of a transfer brings one. */
+static bool choose(const struct spw_store *store, uint64_t willing, uint64_t but, uint32_t *drive)
+{
+	*drive = spw_write_pull(store, willing, but);
+	return *drive < SPW_DRIVES_MAX || !spw_write_space_left(store, but);
+}
+
+/* Return: false: there is none now, or not the memory that it needs. */
+static bool take_transfer(struct spw_request *request, struct transfer **transfer)
+{
+	struct spw_store *store = request->store;
+
+	*transfer = NULL;
+	if (!store->transfer_free)
+		return false;
+	*transfer = spw_transfer_take(store);
+	if (spw_write_is_aligned(store, request) || spw_bounce_take(store, *transfer))
+		return true;
+	count_add(&store->count.waits_for_copy_memory, 1);
+	spw_transfer_give(*transfer);
+	*transfer = NULL;
+	return false;
+}
+
+/* The copy of a run that lost its place; the other one has its own. */
+static bool mend(struct spw_request *request, uint32_t run, uint64_t willing)
+{
+	struct spw_store *store = request->store;
+	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
+	struct piece *lost = spw_piece_is_wanting(first) ? first : second;
+	struct piece *kept = lost == first ? second : first;
+	struct transfer *transfer;
+	uint32_t drive;
+
+	if (!choose(store, willing, bit_of(kept), &drive))
+		return false;
+	if (drive < SPW_DRIVES_MAX && !take_transfer(request, &transfer))
+		return false;
+	if (drive < SPW_DRIVES_MAX && !place_whole(store, lost, drive, willing & ~bit_of(kept))) {
+		spw_transfer_give(transfer);
+		drive = SPW_DRIVES_MAX;
+	}
+	if (drive == SPW_DRIVES_MAX)
+		leave_hole(request, lost);
+	else
+		lost->checksum = kept->checksum;
+	spw_runs_look(request);
+	if (drive < SPW_DRIVES_MAX)
+		spw_write_issue(request, transfer, (uint32_t)(lost - store->pieces), true);
+	else
+		spw_write_end_if_done(request);
+	return true;
+}
+
+/* What was placed is cut to its first blocks. */
+static void shrink(struct spw_store *store, struct piece *piece, uint64_t blocks)
+{
+	struct store_drive *drive = &store->drives[piece->drive];
+	struct spw_extent extent = spw_piece_extent(store, piece);
+	int rc;
+
+	if (extent.len_blocks == blocks)
+		return;
+	SPW_ASSERT(blocks < extent.len_blocks);
+	spw_extent_give(store, piece->drive, &extent);
+	rc = spw_alloc_get_at(drive->alloc, extent.start_block, blocks, &extent);
+	SPW_ASSERT(rc == 0);
+	piece->handle = extent.handle;
+	count_add(&drive->blocks_used, blocks);
+}
+
+/*
+ * Both copies of a run, as much of it as both have in a row. @drives: the second may be
+ * SPW_DRIVES_MAX. Return: false: there is no room for the first, or no chunk descriptor.
+ */
+static bool place_both(struct spw_request *request, uint32_t run, const uint32_t drives[2],
+		       uint64_t willing)
+{
+	struct spw_store *store = request->store;
+	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
+	uint64_t blocks, more = 0;
+
+	/* Neither is placed: the one that has become a hole, if any, is the second. */
+	if (!spw_piece_is_wanting(first)) {
+		first->next_unplaced = PIECE_NONE;
+		second->handle = HANDLE_HOLE;
+	}
+	blocks = spw_write_place(store, first, drives[0], willing);
+	if (blocks == 0)
+		return false;
+	if (drives[1] < SPW_DRIVES_MAX && spw_piece_is_wanting(second))
+		/* MIRROR-1: the first may have gone to that one. */
+		more = spw_write_place(store, second,
+				       first->drive == drives[1] ? drives[0] : drives[1],
+				       willing & ~bit_of(first));
+	if (more > 0) {
+		blocks = SPW_MIN(blocks, more);
+		shrink(store, first, blocks);
+		shrink(store, second, blocks);
+	}
+	if (!split(request, run, blocks))
+		return false;
+	if (spw_piece_is_wanting(second))
+		leave_hole(request, second);
+	return true;
+}
+
+static void write_both(struct spw_request *request, const uint32_t drives[2], uint64_t willing,
+		       struct transfer *transfers[2])
+{
+	struct spw_store *store = request->store;
+	uint32_t run = next_run(request);
+	struct piece *first = &store->pieces[run];
+	bool placed = run != PIECE_NONE && place_both(request, run, drives, willing);
+
+	if (transfers[1] && !(placed && spw_piece_is_placed(&store->pieces[first->next]))) {
+		spw_transfer_give(transfers[1]);
+		transfers[1] = NULL;
+	}
+	if (!placed) {
+		spw_transfer_give(transfers[0]);
+		spw_write_fail_no_space(request);
+		return;
+	}
+	spw_runs_look(request);
+	spw_write_issue(request, transfers[0], run, false);
+	if (!transfers[1])
+		return;
+	store->pieces[first->next].checksum = first->checksum;
+	if (atomic_load_explicit(&store->mirrors_short, memory_order_relaxed))
+		atomic_store(&store->mirrors_short, false);
+	spw_write_issue(request, transfers[1], first->next, true);
+}
+
+bool spw_mirror_next(struct spw_store *store, uint64_t willing)
+{
+	struct spw_request *request = store->writes_first;
+	uint32_t run = request->unplaced, drives[2];
+	struct transfer *transfers[2] = {NULL, NULL};
+
+	if (!spw_put_begin(request))
+		return true;
+	willing = spw_put_willing(request, willing);
+	if (run != PIECE_NONE && (spw_piece_is_placed(&store->pieces[run]) ||
+				  spw_piece_is_placed(&store->pieces[store->pieces[run].next])))
+		return mend(request, run, willing);
+	if (!choose(store, willing, 0, &drives[0]))
+		return false;
+	if (drives[0] == SPW_DRIVES_MAX) {
+		spw_write_fail_no_space(request);
+		return true;
+	}
+	if (!choose(store, willing, UINT64_C(1) << drives[0], &drives[1]) ||
+	    !take_transfer(request, &transfers[0]))
+		return false;
+	if (drives[1] < SPW_DRIVES_MAX && !take_transfer(request, &transfers[1])) {
+		spw_transfer_give(transfers[0]);
+		return false;
+	}
+	write_both(request, drives, willing, transfers);
+	return true;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* store/mirror.h - puts of mirrored objects, and what of store/write.c they are made of */
+#ifndef SPW_STORE_MIRROR_H
+#define SPW_STORE_MIRROR_H
+
+#include "store/internal.h"
+
+static inline bool spw_piece_is_placed(const struct piece *piece)
+{
+	return piece->drive != DRIVE_NONE;
+}
+
+/* To be placed yet, or again. */
+static inline bool spw_piece_is_wanting(const struct piece *piece)
+{
+	return !spw_piece_is_placed(piece) && piece->handle != HANDLE_HOLE;
+}
+
+/* store/runs.c */
+/* Some of its pieces lost their place: find which is to be placed next. */
+void spw_runs_look(struct spw_request *request);
+/* Nothing of it is in flight, or will be: the placed copy of each run comes first (STORE-7). */
+void spw_runs_settle(struct spw_request *request);
+
+/* store/write.c */
+/* False: it was cancelled, and has ended. */
+bool spw_put_begin(struct spw_request *request);
+/* Of the drives that are willing, those whose copy memory it may have, if it needs any. */
+uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing);
+/* Can drives take all of its memory as it lies? Pieces begin at multiples of the block. */
+bool spw_write_is_aligned(const struct spw_store *store, const struct spw_request *request);
+/* The best of all drives but those of the mask @but, if it is willing; SPW_DRIVES_MAX: none. */
+uint32_t spw_write_pull(const struct spw_store *store, uint64_t willing, uint64_t but);
+/* On a drive in service that is not of the mask @but? */
+bool spw_write_space_left(const struct spw_store *store, uint64_t but);
+/* Return: how many blocks it got, on @chosen or another that is willing; 0: none. */
+uint64_t spw_write_place(struct spw_store *store, struct piece *piece, uint32_t chosen,
+			 uint64_t willing);
+/* Of a piece that is placed. @summed: its checksum is known */
+void spw_write_issue(struct spw_request *request, struct transfer *transfer, uint32_t piece,
+		     bool summed);
+void spw_write_fail_no_space(struct spw_request *request);
+
+#endif

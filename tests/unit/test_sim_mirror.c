@@ -1,0 +1,864 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_sim_mirror.c - two copies over simulated drives: reads while one fails, commits
+ * while one dies, opening without one, drives that come back, and drives that went on without each
+ * other
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/case.h"
+#include "tests/random.h"
+
+#include "drives/committed.h"
+#include "store/internal.h"
+#include "tests/sim/sim.h"
+
+#define DRIVES_MAX  3
+#define CHUNK_BYTES SPW_CHUNK_BYTES_MIN
+#define OBJECTS     3
+
+static const char *const paths[DRIVES_MAX] = {"sim0", "sim1", "sim2"};
+static unsigned drives; /* of the store */
+static uint64_t seed;
+static struct spw_store *store;
+static char heard[4096];
+
+static void hear(void *context, enum spw_log_level level, const char *message)
+{
+	size_t len = strlen(heard);
+
+	(void)context;
+	(void)level;
+	(void)snprintf(heard + len, sizeof(heard) - len, "%s\n", message);
+}
+
+/* ---- Drives and stores ---- */
+
+static void make_drives(unsigned count, uint32_t unit)
+{
+	struct spw_format_opts opts;
+
+	drives = sim_drive_count = count;
+	sim_now_ns = 1000000000;
+	sim_events = sim_cut_at = 0;
+	for (unsigned i = 0; i < count; i++) {
+		sim_drive_make(i, SPW_DRIVE_BYTES_MIN + i * 12288, 512, random_next(&seed));
+		sim_drives[i].cache_is_volatile = true;
+		sim_drives[i].atomic_bytes = unit;
+	}
+	spw_format_opts_init(&opts, sizeof(opts));
+	opts.chunk_bytes = CHUNK_BYTES;
+	opts.force = opts.erase = true;
+	assert_ok(spw_format(paths, count, &opts, NULL));
+}
+
+/* @mask: the drives that are named. */
+static int open_these(unsigned mask, uint64_t commit_number, bool read_only)
+{
+	const char *named[DRIVES_MAX];
+	struct spw_store_opts opts;
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < drives; i++)
+		if (mask >> i & 1)
+			named[count++] = paths[i];
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.inline_mode = true;
+	opts.no_hugetlb = true;
+	opts.arena_bytes = 1u << 20;
+	opts.requests_max = 64;
+	opts.objects_max = 64;
+	opts.commit_number = commit_number;
+	opts.read_only = read_only;
+	opts.log.write = hear;
+	heard[0] = '\0';
+	return spw_store_open(named, count, &opts, &store);
+}
+
+static int open_mask(unsigned mask)
+{
+	return open_these(mask, SPW_COMMIT_NEWEST, false);
+}
+
+static unsigned all(void)
+{
+	return (1u << drives) - 1;
+}
+
+static void close_store(void)
+{
+	spw_store_close(store);
+	store = NULL;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	close_store();
+	sim_cuts_queues = false;
+	sim_cut_at = 0;
+	return 0;
+}
+
+static void power_on(void)
+{
+	sim_cut_at = 0;
+	sim_cuts_queues = false;
+	for (unsigned i = 0; i < drives; i++) {
+		if (!sim_drives[i].off)
+			sim_power_off(i);
+		sim_power_on(i);
+	}
+}
+
+static struct spw_store_stats stats_of(void)
+{
+	struct spw_store_stats stats;
+
+	spw_store_stats(store, &stats, sizeof(stats));
+	return stats;
+}
+
+/* ---- What is stored: a step's objects follow from its number ---- */
+
+static size_t len_of(uint64_t step, unsigned index)
+{
+	return 1 + (step * 7919 + index * 104729) % (5 * CHUNK_BYTES);
+}
+
+static uint8_t *bytes_of(uint64_t step, unsigned index)
+{
+	uint8_t *bytes = malloc(len_of(step, index));
+
+	assert_non_null(bytes);
+	sim_fill(bytes, len_of(step, index), step * 100 + index);
+	return bytes;
+}
+
+static int put(uint64_t step, unsigned index, unsigned copies, spw_object *object)
+{
+	uint8_t *bytes = bytes_of(step, index);
+	struct spw_request *request;
+	int rc = spw_store_put_copies(store, bytes, len_of(step, index), copies, NULL, object,
+				      &request);
+
+	if (rc == 0)
+		rc = spw_request_wait(request);
+	free(bytes);
+	return rc;
+}
+
+/* Return: how reading it ended; bytes that come are the right ones. */
+static int get(uint64_t step, unsigned index, spw_object object)
+{
+	size_t len = len_of(step, index);
+	uint8_t *bytes = bytes_of(step, index), *back = calloc(1, len);
+	struct spw_request *request;
+	int rc;
+
+	assert_non_null(back);
+	rc = spw_store_get(store, object, 0, back, len, SPW_URGENT_READ, NULL, &request);
+	assert_ok(rc);
+	rc = spw_request_wait(request);
+	if (rc == 0)
+		assert_memory_equal(back, bytes, len);
+	free(back);
+	free(bytes);
+	return rc;
+}
+
+static int commit_copies(uint64_t step, unsigned copies, uint64_t number)
+{
+	spw_object objects[OBJECTS];
+	int rc = 0;
+
+	for (unsigned i = 0; rc == 0 && i < OBJECTS; i++)
+		rc = put(step, i, copies, &objects[i]);
+	if (rc)
+		return rc;
+	rc = spw_store_commit(store, objects, OBJECTS, number, &step, sizeof(step),
+			      copies == 2 ? SPW_COMMIT_MIRRORED : 0);
+	for (unsigned i = 0; i < OBJECTS; i++)
+		assert_ok(spw_store_free(store, objects[i]));
+	return rc;
+}
+
+static int commit_step(uint64_t step)
+{
+	return commit_copies(step, 2, step);
+}
+
+/* All of what was restored is there. Return: which step's it is; 0: nothing. */
+static uint64_t verify(void)
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+	spw_object objects[OBJECTS];
+	uint64_t lens[OBJECTS], step;
+
+	if (spw_store_committed(store, &info, sizeof(info)) == -ENODATA)
+		return 0;
+	assert_ok(spw_store_committed_record(store, &step, sizeof(step)));
+	assert_ok(spw_store_committed_objects(store, objects, lens, OBJECTS));
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		assert_int_equal(lens[i], len_of(step, i));
+		assert_ok(get(step, i, objects[i]));
+	}
+	return step;
+}
+
+static uint64_t found_with(unsigned mask)
+{
+	uint64_t step;
+
+	assert_ok(open_mask(mask));
+	step = verify();
+	close_store();
+	return step;
+}
+
+/* As if that drive had never been written to since: its bytes come back. */
+static uint8_t *image_of(unsigned drive)
+{
+	uint8_t *image = malloc(SIM_DRIVE_BYTES_MAX);
+
+	assert_non_null(image);
+	memcpy(image, sim_drives[drive].medium, sim_drives[drive].geometry.size_bytes);
+	return image;
+}
+
+static void put_image_back(unsigned drive, uint8_t *image)
+{
+	sim_drive_write(&sim_drives[drive], 0, image, sim_drives[drive].geometry.size_bytes);
+	free(image);
+}
+
+static void overwrite_all_that_is_free(void)
+{
+	static uint8_t junk[CHUNK_BYTES];
+	struct spw_request *request;
+	spw_object objects[64];
+	unsigned count = 0;
+
+	memset(junk, 0x5a, sizeof(junk));
+	while (count < SPW_ARRAY_LEN(objects) - 16 &&
+	       spw_store_put(store, junk, sizeof(junk), NULL, &objects[count], &request) == 0) {
+		if (spw_request_wait(request)) {
+			(void)spw_store_free(store, objects[count]);
+			break;
+		}
+		count++;
+	}
+	while (count > 0)
+		assert_ok(spw_store_free(store, objects[--count]));
+}
+
+/* ---- Two copies ---- */
+
+CASE_WITH(test_each_copy_serves, NULL, tear_down)
+{
+	for (unsigned count = 2; count <= 3; count++)
+		for (unsigned failing = 0; failing < count; failing++) {
+			spw_object object;
+
+			make_drives(count, 4096);
+			assert_ok(open_mask(all()));
+			assert_ok(put(1, 2, 2, &object));
+			assert_int_equal(stats_of().bytes_written,
+					 2 * spw_round_up(len_of(1, 2), 4096));
+			assert_int_equal(stats_of().used_bytes,
+					 2 * spw_round_up(len_of(1, 2), 4096));
+			assert_ok(get(1, 2, object));
+			assert_int_equal(stats_of().reads_switched, 0);
+			sim_drives[failing].failing[SPW_READ] =
+				(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+			for (unsigned i = 0; i < 8; i++)
+				assert_ok(get(1, 2, object));
+			if (count == 2)
+				assert_true(stats_of().reads_switched > 0);
+			if (stats_of().reads_switched > 0)
+				assert_non_null(strstr(heard, "read from their copy on"));
+			/* Its own copies are bad, too, where the other drive does not answer. */
+			for (unsigned i = 0; i < count; i++)
+				sim_drives[i].failing[SPW_READ] = (struct sim_failing){
+					.in = 1, .error = -EIO, .sticky = true};
+			assert_int_equal(get(1, 2, object), -EIO);
+			assert_ok(spw_store_free(store, object));
+			close_store();
+		}
+}
+
+CASE_WITH(test_other_bytes_are_not_believed, NULL, tear_down)
+{
+	static const uint8_t junk[4096] = {1};
+	spw_object object;
+
+	make_drives(2, 4096);
+	assert_ok(open_mask(all()));
+	assert_ok(put(1, 2, 2, &object));
+	for (uint64_t at = SPW_LAYOUT_RESERVED_BYTES; at < 2 * SPW_LAYOUT_RESERVED_BYTES;
+	     at += 4096)
+		sim_drive_write(&sim_drives[0], at, junk, sizeof(junk));
+	for (unsigned i = 0; i < 8; i++)
+		assert_ok(get(1, 2, object));
+	assert_true(stats_of().reads_switched > 0 && stats_of().checksum_errors > 0);
+	for (uint64_t at = SPW_LAYOUT_RESERVED_BYTES; at < 2 * SPW_LAYOUT_RESERVED_BYTES;
+	     at += 4096)
+		sim_drive_write(&sim_drives[1], at, junk, sizeof(junk));
+	assert_int_equal(get(1, 2, object), -EBADMSG);
+}
+
+/* A part of an object, into memory that no drive writes to: through copy memory. */
+CASE_WITH(test_parts_are_read_from_the_other_copy, NULL, tear_down)
+{
+	uint8_t *bytes = bytes_of(1, 2), back[5000];
+	struct spw_request *request;
+	spw_object object;
+
+	make_drives(2, 4096);
+	assert_ok(open_mask(all()));
+	assert_ok(put(1, 2, 2, &object));
+	sim_drives[0].failing[SPW_READ] =
+		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	for (uint64_t at = 1; at + sizeof(back) < len_of(1, 2); at += 9973) {
+		assert_ok(spw_store_get(store, object, at, back, sizeof(back), SPW_URGENT_READ,
+					NULL, &request));
+		assert_ok(spw_request_wait(request));
+		assert_memory_equal(back, bytes + at, sizeof(back));
+	}
+	assert_int_equal(spw_store_holds(store, object, bytes, 0, len_of(1, 2)), 1);
+	bytes[len_of(1, 2) - 1] ^= 1;
+	assert_int_equal(spw_store_holds(store, object, bytes, 0, len_of(1, 2)), 0);
+	free(bytes);
+}
+
+/* A write that fails goes to the third drive; without one there is one copy and no more space. */
+CASE_WITH(test_failed_writes, NULL, tear_down)
+{
+	for (unsigned count = 2; count <= 3; count++)
+		for (uint32_t nth = 1; nth <= 3; nth++) {
+			uint64_t len = spw_round_up(len_of(1, 2), 4096);
+			spw_object object;
+
+			make_drives(count, 4096);
+			assert_ok(open_mask(all()));
+			sim_drives[1].failing[SPW_WRITE] =
+				(struct sim_failing){.in = nth, .error = -EIO, .sticky = true};
+			assert_ok(put(1, 2, 2, &object));
+			if (nth > 1 && stats_of().drives_retired == 0) {
+				close_store(); /* it was not given so many chunks */
+				continue;
+			}
+			assert_int_equal(stats_of().drives_retired, 1);
+			assert_true(stats_of().chunks_moved > 0);
+			assert_int_equal(stats_of().chunks_single > 0, count == 2);
+			assert_true(count == 2 ||
+				    store->objects[0].reserved_blocks * 4096 == 2 * len);
+			assert_true(count == 3 ||
+				    store->objects[0].reserved_blocks * 4096 < 2 * len);
+			assert_ok(get(1, 2, object));
+			sim_drives[1].failing[SPW_READ] = sim_drives[1].failing[SPW_WRITE];
+			assert_ok(get(1, 2, object));
+			assert_ok(spw_store_free(store, object));
+			assert_int_equal(spw_store_poll(store, false), 0);
+			/* One drive alone is left of two: said once, counted each time. */
+			assert_ok(put(2, 1, 2, &object));
+			assert_ok(get(2, 1, object));
+			assert_int_equal(count == 2, strstr(heard, "no second drive") != NULL);
+			close_store();
+		}
+}
+
+/* Space that lies in pieces: both copies are cut alike, and none is on its other's drive. */
+CASE_WITH(test_fragmented_space, NULL, tear_down)
+{
+	static uint8_t block[4096];
+	struct spw_request *request;
+	spw_object blocks[4096], object, other;
+	unsigned count = 0;
+	struct spw_store_opts opts;
+
+	make_drives(2, 4096);
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.inline_mode = opts.no_hugetlb = true;
+	opts.arena_bytes = 1u << 20;
+	opts.objects_max = 8192;
+	assert_ok(spw_store_open(paths, 2, &opts, &store));
+	/* Each 2 MiB of one block and one free, but for the rest. */
+	while (count < SPW_ARRAY_LEN(blocks)) {
+		assert_ok(spw_store_put(store, block, sizeof(block), NULL, &blocks[count++],
+					&request));
+		assert_ok(spw_request_wait(request));
+	}
+	while (spw_store_put(store, bytes_of(1, 1), 1u << 16, NULL, &other, &request) == 0 &&
+	       spw_request_wait(request) == 0)
+		;
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(blocks); i += i % 3 ? 2 : 3)
+		assert_ok(spw_store_free(store, blocks[i]));
+	assert_ok(put(1, 2, 2, &object));
+	assert_true(stats_of().chunks_split > 0 && stats_of().chunks_single == 0);
+	assert_ok(get(1, 2, object));
+	for (unsigned failing = 0; failing < 2; failing++) {
+		sim_drives[failing].failing[SPW_READ] =
+			(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+		assert_ok(get(1, 2, object));
+		sim_drives[failing].failing[SPW_READ] = (struct sim_failing){0};
+	}
+}
+
+/* ---- Opening without a drive ---- */
+
+CASE_WITH(test_any_drive_may_be_missing, NULL, tear_down)
+{
+	for (unsigned count = 2; count <= 3; count++)
+		for (unsigned lost = 0; lost < count; lost++) {
+			struct spw_commit_info info = {.size = sizeof(info)};
+			unsigned others;
+
+			make_drives(count, 4096);
+			others = all() & ~(1u << lost);
+			assert_ok(open_mask(all()));
+			assert_ok(commit_step(1));
+			assert_ok(spw_store_committed(store, &info, sizeof(info)));
+			assert_true(info.mirrored && info.runs > OBJECTS && info.runs_single == 0);
+			close_store();
+			assert_ok(open_mask(others));
+			assert_non_null(strstr(heard, "is complete without the others"));
+			assert_int_equal(stats_of().drives_missing, 1);
+			assert_int_equal(verify(), 1);
+			assert_ok(spw_store_committed(store, &info, sizeof(info)));
+			assert_true(info.runs_single > 0);
+			overwrite_all_that_is_free();
+			assert_int_equal(verify(), 1);
+			/* It goes on, and is found; what comes back is not believed. */
+			assert_ok(commit_step(2));
+			overwrite_all_that_is_free();
+			close_store();
+			assert_int_equal(found_with(others), 2);
+			assert_int_equal(found_with(all()), 2);
+			assert_ok(open_mask(all()));
+			overwrite_all_that_is_free();
+			assert_int_equal(verify(), 2);
+			assert_ok(commit_step(3));
+			assert_ok(spw_store_committed(store, &info, sizeof(info)));
+			assert_int_equal(info.runs_single, 0);
+			close_store();
+			for (unsigned drive = 0; drive < count; drive++)
+				assert_int_equal(found_with(all() & ~(1u << drive)), 3);
+		}
+}
+
+CASE_WITH(test_refused_without_a_mirror, NULL, tear_down)
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+
+	make_drives(3, 4096);
+	assert_int_equal(open_mask(3), -ENXIO);
+	expect_words("is missing");
+	assert_ok(open_mask(all()));
+	assert_ok(commit_copies(1, 1, 1));
+	close_store();
+	assert_int_equal(open_mask(3), -ENXIO);
+	assert_ok(spw_committed(paths, 2, 0, &info, sizeof(info)));
+	/* Half of it has no mirror. */
+	assert_ok(open_mask(all()));
+	assert_ok(commit_copies(2, 2, 2));
+	close_store();
+	assert_ok(open_mask(3));
+	assert_int_equal(verify(), 2);
+	close_store();
+	assert_ok(open_mask(all()));
+	{
+		spw_object objects[2];
+
+		assert_ok(put(3, 0, 2, &objects[0]));
+		assert_ok(put(3, 2, 1, &objects[1]));
+		assert_ok(spw_store_commit(store, objects, 2, 3, NULL, 0, 0));
+	}
+	close_store();
+	for (unsigned lost = 0; lost < 3; lost++) {
+		int rc = open_mask(all() & ~(1u << lost));
+
+		/* Its one copy is on as many drives as it has chunks, or on fewer. */
+		if (rc) {
+			assert_int_equal(rc, -ENXIO);
+			expect_words("of commit 3 1 of 2 objects cannot be had");
+			expect_words("spillway state list");
+			assert_ok(open_these(all() & ~(1u << lost), SPW_COMMIT_NEWEST, true));
+		}
+		close_store();
+	}
+	/* Two of three are more than a mirror makes good, and nothing is given up for it. */
+	assert_int_equal(open_mask(1), -ENXIO);
+	assert_int_equal(open_these(3, SPW_COMMIT_NONE, false), -ENXIO);
+}
+
+CASE_WITH(test_a_path_that_leads_nowhere_is_a_missing_drive, NULL, tear_down)
+{
+	const char *const named[] = {"sim0", "nowhere"};
+	struct spw_store_opts opts;
+
+	make_drives(2, 4096);
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.inline_mode = opts.no_hugetlb = true;
+	opts.arena_bytes = 1u << 20;
+	opts.log.write = hear;
+	assert_int_equal(spw_store_open(named, 2, &opts, &store), -ENOENT);
+	expect_words("nowhere");
+	assert_ok(open_mask(all()));
+	assert_ok(commit_step(1));
+	close_store();
+	assert_ok(spw_store_open(named, 2, &opts, &store));
+	assert_int_equal(verify(), 1);
+}
+
+/* ---- Drives that come back ---- */
+
+/* One is put back as it was at an older commit, or taken away while the others went on. */
+CASE_WITH(test_an_older_drive_is_never_believed, NULL, tear_down)
+{
+	for (unsigned count = 2; count <= 3; count++)
+		for (uint64_t steps = 1; steps <= 4; steps++)
+			for (unsigned lost = 0; lost < count; lost++) {
+				unsigned others;
+				uint8_t *image;
+
+				make_drives(count, 4096);
+				others = all() & ~(1u << lost);
+				assert_ok(open_mask(all()));
+				assert_ok(commit_step(1));
+				assert_ok(commit_step(2));
+				image = image_of(lost);
+				for (uint64_t i = 1; i <= steps; i++)
+					assert_ok(commit_step(2 + i));
+				close_store();
+				put_image_back(lost, image);
+				assert_int_equal(found_with(all()), 2 + steps);
+				assert_ok(open_mask(others));
+				assert_ok(commit_step(3 + steps));
+				close_store();
+				assert_int_equal(found_with(all()), 3 + steps);
+			}
+}
+
+/* Each of two drives goes on alone, as far as may be. */
+static void go_apart(uint64_t steps_a, uint64_t steps_b)
+{
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_ok(commit_step(1));
+	close_store();
+	assert_ok(open_mask(1));
+	for (uint64_t i = 0; i < steps_a; i++)
+		assert_ok(commit_copies(100 + i, 2, 2 + i));
+	close_store();
+	assert_ok(open_mask(2));
+	assert_int_equal(verify(), 1);
+	for (uint64_t i = 0; i < steps_b; i++)
+		assert_ok(commit_copies(200 + i, 2, 2 + i));
+	close_store();
+}
+
+CASE_WITH(test_split_brain_is_refused, NULL, tear_down)
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+
+	for (uint64_t a = 1; a <= 3; a++)
+		for (uint64_t b = 1; b <= 3; b++) {
+			go_apart(a, b);
+			assert_int_equal(open_mask(3), -EUCLEAN);
+			expect_words("without each other");
+			assert_int_equal(spw_committed(paths, 2, 0, &info, sizeof(info)), -EUCLEAN);
+			/* Each is there, alone. */
+			assert_int_equal(found_with(1), 100 + a - 1);
+			assert_int_equal(found_with(2), 200 + b - 1);
+			/* Who is asked for by its number is there again, and then for good. */
+			if (a > b) {
+				assert_ok(open_these(3, 1 + a, false));
+				assert_int_equal(verify(), 100 + a - 1);
+				assert_ok(commit_step(9));
+				close_store();
+				assert_int_equal(found_with(3), 9);
+				continue;
+			}
+			/* Or who commits once more, and is asked for then. */
+			assert_ok(open_mask(1));
+			assert_ok(commit_copies(300, 2, 50));
+			close_store();
+			assert_int_equal(open_mask(3), -EUCLEAN);
+			assert_ok(open_these(3, 50, false));
+			assert_int_equal(verify(), 300);
+			assert_ok(commit_step(51));
+			close_store();
+			assert_int_equal(found_with(3), 51);
+			assert_int_equal(found_with(2), 51);
+		}
+}
+
+/* ---- Power cuts ---- */
+
+static const uint32_t units[] = {512, 4096, 0};
+
+/*
+ * Steps 1 and 2, then power is cut at an event of the third. Whichever drives are there afterwards:
+ * the old step or the new one, and the new one where it was reported. Return: whether it was cut.
+ */
+static bool cut_at(unsigned count, uint64_t point, uint32_t unit, unsigned outcomes[4])
+{
+	uint64_t step = 0, with_all;
+	unsigned lost;
+	bool cut;
+	int rc;
+
+	make_drives(count, unit);
+	assert_ok(open_mask(all()));
+	assert_ok(commit_step(1));
+	assert_ok(commit_step(2));
+	sim_events = 0;
+	sim_cut_at = point;
+	sim_cuts_queues = true;
+	rc = commit_step(3);
+	cut = sim_events >= point;
+	close_store();
+	power_on();
+	assert_true(rc == 0 || cut);
+	for (lost = 0; lost < count; lost++) {
+		assert_ok(open_these(all() & ~(1u << lost), SPW_COMMIT_NEWEST, true));
+		step = verify();
+		close_store();
+		assert_in_range(step, rc ? 2 : 3, 3);
+		outcomes[step]++;
+	}
+	assert_ok(open_these(all(), SPW_COMMIT_NEWEST, true));
+	with_all = verify();
+	close_store();
+	assert_in_range(with_all, rc ? 2 : 3, 3);
+	/* One is missing now; it may have the new step alone, cut off, and comes back. */
+	lost = (unsigned)(point % count);
+	assert_ok(open_mask(all() & ~(1u << lost)));
+	step = verify();
+	assert_ok(commit_copies(7, 2, step + 1));
+	overwrite_all_that_is_free();
+	close_store();
+	assert_int_equal(found_with(all()), 7);
+	return cut;
+}
+
+static void cut_everywhere(unsigned count)
+{
+	unsigned outcomes[4] = {0};
+
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {
+		uint64_t point = 1;
+
+		while (cut_at(count, point, units[unit], outcomes))
+			point++;
+		assert_in_range(point, 10, 1000);
+	}
+	(void)printf("%u drives: step 2: %u, step 3: %u\n", count, outcomes[2], outcomes[3]);
+	assert_true(outcomes[2] > 0 && outcomes[3] > 0);
+}
+
+CASE_WITH(test_cut_in_commit_of_two_drives, NULL, tear_down)
+{
+	cut_everywhere(2);
+}
+
+CASE_WITH(test_cut_in_commit_of_three_drives, NULL, tear_down)
+{
+	cut_everywhere(3);
+}
+
+/* ---- A drive that dies at a commit ---- */
+
+/* From its nth request of a kind on it fails. The commit ends well, on the others. */
+static bool die_at(unsigned count, unsigned drive, enum spw_op op, uint32_t nth)
+{
+	unsigned others;
+	bool died;
+
+	make_drives(count, 4096);
+	others = all() & ~(1u << drive);
+	assert_ok(open_mask(all()));
+	assert_ok(commit_step(1));
+	assert_ok(commit_step(2));
+	for (enum spw_op i = SPW_READ; i <= SPW_FLUSH; i++)
+		sim_drives[drive].failing[i] = (struct sim_failing){
+			.in = i == op ? nth : 0, .error = -EIO, .sticky = true};
+	assert_ok(commit_step(3));
+	died = stats_of().drives_retired == 1;
+	overwrite_all_that_is_free();
+	assert_ok(commit_step(4));
+	overwrite_all_that_is_free();
+	close_store();
+	for (enum spw_op i = SPW_READ; i <= SPW_FLUSH; i++)
+		sim_drives[drive].failing[i] = (struct sim_failing){0};
+	assert_int_equal(found_with(others), 4);
+	assert_int_equal(found_with(all()), 4);
+	return died;
+}
+
+CASE_WITH(test_a_drive_dies_at_a_commit, NULL, tear_down)
+{
+	for (unsigned count = 2; count <= 3; count++)
+		for (unsigned drive = 0; drive < count; drive++)
+			for (enum spw_op op = SPW_WRITE; op <= SPW_FLUSH; op++) {
+				uint32_t nth = 1;
+
+				while (die_at(count, drive, op, nth))
+					nth++;
+				assert_in_range(nth, 3, 100);
+			}
+}
+
+/* One that cannot say what it has is not taken to have nothing newer. */
+CASE_WITH(test_slots_that_nobody_can_read, NULL, tear_down)
+{
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_ok(commit_step(1));
+	assert_ok(commit_step(2));
+	close_store();
+	sim_drives[0].bad[0] = (struct sim_range){
+		sim_drives[0].geometry.size_bytes - SPW_LAYOUT_RESERVED_BYTES - 4096, 4096};
+	assert_ok(open_mask(3));
+	assert_int_equal(verify(), 2);
+	close_store();
+	assert_int_equal(open_mask(1), -ENXIO);
+}
+
+/* ---- Scrub ---- */
+
+static bool stop_at_once(void *context, uint64_t done_bytes, uint64_t all_bytes)
+{
+	(void)context;
+	assert_in_range(done_bytes, 1, all_bytes);
+	return false;
+}
+
+/* Of every block in which something lies the copies on one drive are made bad. */
+static void spoil(unsigned drive)
+{
+	static const uint8_t junk[4096] = {1};
+
+	for (uint64_t at = SPW_LAYOUT_RESERVED_BYTES; at < 2 * SPW_LAYOUT_RESERVED_BYTES;
+	     at += 4096)
+		sim_drive_write(&sim_drives[drive], at, junk, sizeof(junk));
+}
+
+static uint64_t bad(const struct spw_scrub *found)
+{
+	return found->drive[0].copies_bad + found->drive[1].copies_bad;
+}
+
+static uint64_t repaired(const struct spw_scrub *found)
+{
+	return found->drive[0].copies_repaired + found->drive[1].copies_repaired;
+}
+
+CASE_WITH(test_scrub_mends, NULL, tear_down)
+{
+	struct spw_scrub found;
+
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -ENODATA);
+	assert_ok(commit_step(1));
+	assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+	assert_true(bad(&found) == 0 && found.runs_single == 0);
+	assert_int_equal(found.drive[0].copies, found.runs);
+	assert_int_equal(found.drive[1].copies, found.runs);
+	assert_int_equal(spw_store_scrub(store, stop_at_once, NULL, &found, sizeof(found)),
+			 -ECANCELED);
+	close_store();
+	for (unsigned drive = 0; drive < 2; drive++) {
+		spoil(drive);
+		assert_ok(open_these(3, SPW_COMMIT_NEWEST, true));
+		assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+		assert_int_equal(found.drive[drive].copies_bad, found.runs);
+		assert_true(bad(&found) == repaired(&found) && found.runs_lost == 0);
+		assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+		assert_int_equal(bad(&found), 0);
+		close_store();
+		/* Each is whole by itself. */
+		assert_int_equal(found_with(1u << drive), 1);
+	}
+}
+
+CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
+{
+	struct spw_scrub found;
+
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_ok(commit_step(1));
+	spoil(0);
+	spoil(1);
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
+	expect_words("are lost");
+	assert_int_equal(found.runs_lost, found.runs);
+	assert_true(repaired(&found) == 0 && bad(&found) == 2 * found.runs);
+	close_store();
+	/* What cannot be written again stays bad, and the other copy good. */
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_ok(commit_step(1));
+	spoil(1);
+	sim_drives[1].failing[SPW_WRITE] =
+		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
+	assert_true(found.runs_lost == 0 && repaired(&found) == 0);
+	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
+	/* Without a mirror all is read, and nothing can be mended. */
+	assert_ok(commit_copies(2, 1, 2));
+	spoil(0);
+	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
+	assert_int_equal(found.runs_lost, found.drive[0].copies);
+	assert_int_equal(found.runs_single, found.runs);
+}
+
+/* Power is cut at each event of a repair: the good copy stays, the next scrub mends the rest. */
+CASE_WITH(test_cut_in_scrub, NULL, tear_down)
+{
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {
+		uint64_t point = 0;
+		bool cut = true;
+
+		while (cut) {
+			struct spw_scrub found;
+			int rc;
+
+			make_drives(2, units[unit]);
+			assert_ok(open_mask(3));
+			assert_ok(commit_step(1));
+			close_store();
+			spoil(1);
+			assert_ok(open_mask(3));
+			sim_events = 0;
+			sim_cut_at = ++point;
+			rc = spw_store_scrub(store, NULL, NULL, &found, sizeof(found));
+			cut = sim_events >= point;
+			close_store();
+			power_on();
+			assert_true(rc == 0 || cut);
+			assert_int_equal(found_with(3), 1);
+			assert_ok(open_mask(3));
+			assert_ok(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
+			close_store();
+			assert_int_equal(found_with(2), 1);
+		}
+		assert_in_range(point, 10, 100);
+	}
+}
+
+static int take_seed(void **state)
+{
+	(void)state;
+	(void)setenv("SPW_SEED", "1", false);
+	seed = random_seed();
+	return 0;
+}
+
+RUN_CASES(take_seed, NULL)

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/scrub.c - read every copy of what is committed, mend it, and say what was bad */
+#include "tools/scrub.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include <spillway/store.h>
+
+#include "tools/ui/stop.h"
+#include "util/util.h"
+
+#define ARENA_BYTES (16u << 20)
+#define PATIENCE_NS UINT64_C(2000000000)
+#define INTERVAL_NS UINT64_C(500000000)
+
+struct progress {
+	uint32_t partition;
+	uint64_t next_ns;
+	bool shown;
+};
+
+/* What was found, to be printed at the end: also where it was interrupted. */
+struct report {
+	json_t *array; /* NULL: as text */
+	unsigned commits;
+	int rc; /* the first that is not 0, and its words */
+	char words[512];
+};
+
+static bool go_on(void *context, uint64_t done_bytes, uint64_t all_bytes)
+{
+	struct progress *progress = context;
+
+	if (tool_stopped())
+		return false;
+	if (!isatty(STDERR_FILENO) || spw_clock_ns() < progress->next_ns)
+		return true;
+	progress->next_ns = spw_clock_ns() + INTERVAL_NS;
+	progress->shown = true;
+	(void)fprintf(stderr, "\rpartition %u: %s of %s (%u %%) ... ", progress->partition,
+		      SPW_SIZE_TEXT(done_bytes), SPW_SIZE_TEXT(all_bytes),
+		      (unsigned)(all_bytes ? 100 * done_bytes / all_bytes : 100));
+	return true;
+}
+
+static const char *path_of(struct spw_store *store, unsigned drive, struct spw_drive_stats *stats)
+{
+	return spw_store_drive_stats(store, drive, stats, sizeof(*stats)) ? "" : stats->path;
+}
+
+static void print_json(struct spw_store *store, uint32_t partition,
+		       const struct spw_commit_info *info, const struct spw_scrub *found,
+		       unsigned drives, json_t *array)
+{
+	json_t *each = json_array();
+
+	for (unsigned i = 0; i < drives; i++) {
+		struct spw_drive_stats stats;
+
+		(void)json_array_append_new(
+			each, json_pack("{s:o, s:I, s:I, s:I, s:I}", "path",
+					tool_json_text(path_of(store, i, &stats)), "copies_read",
+					(json_int_t)found->drive[i].copies, "bytes_read",
+					(json_int_t)found->drive[i].bytes, "copies_bad",
+					(json_int_t)found->drive[i].copies_bad, "copies_repaired",
+					(json_int_t)found->drive[i].copies_repaired));
+	}
+	(void)json_array_append_new(
+		array, json_pack("{s:i, s:I, s:b, s:I, s:I, s:I, s:o}", "partition", (int)partition,
+				 "step", (json_int_t)info->number, "mirrored", info->mirrored,
+				 "chunks", (json_int_t)found->runs, "chunks_with_one_copy",
+				 (json_int_t)found->runs_single, "chunks_lost",
+				 (json_int_t)found->runs_lost, "drives", each));
+}
+
+static void print_text(struct spw_store *store, uint32_t partition,
+		       const struct spw_commit_info *info, const struct spw_scrub *found,
+		       unsigned drives)
+{
+	struct tool_table *table = tool_table_new("DRIVE|>READ|>COPIES|>BAD|>REPAIRED");
+
+	(void)printf("partition %u, step %llu: %llu chunks%s, %llu lost\n", partition,
+		     (unsigned long long)info->number, (unsigned long long)found->runs,
+		     info->mirrored ? " in two copies" : " in one copy",
+		     (unsigned long long)found->runs_lost);
+	for (unsigned i = 0; i < drives; i++) {
+		const struct spw_scrub_drive *drive = &found->drive[i];
+		struct spw_drive_stats stats;
+
+		tool_table_row(table, path_of(store, i, &stats), SPW_SIZE_TEXT(drive->bytes),
+			       TOOL_SHORT("%llu", (unsigned long long)drive->copies),
+			       TOOL_SHORT("%llu", (unsigned long long)drive->copies_bad),
+			       TOOL_SHORT("%llu", (unsigned long long)drive->copies_repaired));
+	}
+	tool_table_end(table, stdout);
+	if (info->mirrored && found->runs_single > 0)
+		(void)printf("%llu chunks have one copy alone: they get a second one when they "
+			     "are put the next time, by training that resumes\n",
+			     (unsigned long long)found->runs_single);
+}
+
+/* Its words are those of the first failure, whatever comes after. */
+static void note(struct report *report, int rc)
+{
+	if (rc == 0 || report->rc)
+		return;
+	report->rc = rc;
+	(void)snprintf(report->words, sizeof(report->words), "%s", spw_last_error());
+}
+
+static void scrub_partition(const struct tool_devices *devices, uint32_t partition,
+			    struct report *report)
+{
+	struct progress progress = {.partition = partition,
+				    .next_ns = spw_clock_ns() + PATIENCE_NS};
+	struct spw_commit_info info = {.size = sizeof(info)};
+	struct spw_store_opts opts;
+	struct spw_store_stats stats;
+	struct spw_scrub found;
+	struct spw_store *store;
+	int rc;
+
+	spw_store_opts_init(&opts, sizeof(opts));
+	opts.partition = partition;
+	opts.arena_bytes = ARENA_BYTES;
+	opts.no_hugetlb = true;
+	opts.read_only = true; /* nothing that is committed is given up */
+	opts.log = tool_log(false);
+	rc = spw_store_open(devices->paths, devices->count, &opts, &store);
+	if (rc == 0)
+		rc = spw_store_committed(store, &info, sizeof(info));
+	note(report, rc == -ENODATA ? 0 : rc);
+	if (rc == 0) {
+		note(report, spw_store_scrub(store, go_on, &progress, &found, sizeof(found)));
+		if (progress.shown)
+			(void)fputc('\n', stderr);
+		spw_store_stats(store, &stats, sizeof(stats));
+		report->commits++;
+		if (report->array)
+			print_json(store, partition, &info, &found, stats.drives, report->array);
+		else
+			print_text(store, partition, &info, &found, stats.drives);
+	}
+	spw_store_close(store);
+}
+
+int tool_scrub(const struct tool_command *command, const struct tool_devices *devices,
+	       uint32_t partitions, bool json)
+{
+	struct report report = {.array = json ? json_array() : NULL};
+	int code = TOOL_DONE;
+
+	tool_stop_catch();
+	for (uint32_t i = 0; i < partitions && !tool_stopped(); i++)
+		scrub_partition(devices, i, &report);
+	tool_stop_release();
+	if (!json && report.commits == 0 && report.rc == 0)
+		(void)printf("nothing is committed\n");
+	if (json)
+		code = tool_print_json(json_pack(
+			"{s:b, s:o, s:o}", "good", report.rc == 0, "commits", report.array, "error",
+			report.rc ? tool_json_text(report.words) : json_null()));
+	if (report.rc == 0)
+		return code;
+	return tool_fail(command, spw_error(report.rc, "%s", report.words), false);
+}
