@@ -165,7 +165,7 @@ static void assert_open_fails(const char *name, int error, const char *word)
 
 CASE(test_what_cannot_be_opened)
 {
-	assert_open_fails("/nonexistent/drive", -ENOENT, "No such file");
+	assert_open_fails("/nonexistent/drive", -ENOENT, "no such file or device");
 	assert_open_fails(folder, -ENOTBLK, "neither a block device nor a regular file");
 	assert_open_fails("/dev/null", -ENOTBLK, "neither");
 	make_file("empty", 0);
