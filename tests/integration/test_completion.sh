@@ -25,7 +25,7 @@ expect_equal "$(sort <<<"$commands")" "$(complete_bash "" | sort)" "commands"
 expect_equal "format" "$(complete_bash form)"
 for command in $commands; do
     [ "$command" != help ] || continue
-    verbs=$("$SPILLWAY" "$command" --help | sed -n "/^Examples/,\$d; s/^  \([a-z]*\)  *.*/\1/p")
+    verbs=$("$SPILLWAY" "$command" --help | sed -n "/^Examples/,\$d; s/^  \([a-z][a-z]*\)  *.*/\1/p")
     [ -z "$verbs" ] || expect_equal "$(sort <<<"$verbs")" "$(complete_bash "$command" "" | sort)" "verbs of $command"
     for verb in ${verbs:-""}; do
         expect_equal "$(options_of "$command" ${verb:+"$verb"})" "$(complete_bash "$command" ${verb:+"$verb"} -- | sort -u)" \
