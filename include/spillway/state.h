@@ -156,8 +156,8 @@ SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name
  * the first step. Until the release of a commit that is kept, what changes takes room a third time.
  *
  * Return: 1 the records have the bytes of the commit that the store has restored; 0 nothing is
- * committed: they are zero; -EINVAL no record, or none that a commit could have; -ENOSPC the store is too small (says by how many
- * bytes); -EUCLEAN what is committed is no state, or has other records (names the first that is
+ * committed: they are zero; -EINVAL no record, or none that a commit could have; -ENOSPC the store
+ * is too small (says by how many bytes); -EUCLEAN what is committed is no state, or has other records (names the first that is
  * missing, too many, or of another length or shape); -EPROTONOSUPPORT it is a newer version's;
  * -EALREADY attached, or what the store had restored was used by another state since: open it
  * again; -ENOMEM. After an error nothing is changed.
@@ -213,7 +213,9 @@ SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool cha
  * spw_state_clear - a record's bytes are not needed any more, and are zero
  *
  * Nothing is read or written for it, and it takes no space on the drives until it is given back
- * changed. Waits for what is under way of it. Return: 0; -EINVAL no such record; -EBUSY it is taken.
+ * changed. Waits for what is under way of it.
+ *
+ * Return: 0; -EINVAL no such record; -EBUSY it is taken.
  */
 SPW_EXPORT int spw_state_clear(struct spw_state *state, uint32_t record);
 

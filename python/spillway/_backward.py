@@ -30,8 +30,8 @@ _log = logging.getLogger("spillway")
 SCALED = ("in_backward=True steps parameters during the backward pass, with gradients that a "
           "GradScaler has not unscaled yet: make the optimizer without it, or train in bfloat16")
 _CHANGED = ("the options of group {} have changed since the backward pass, in which "
-            "in_backward=True has stepped parameters with those before: change them before it. With "
-            "those before, step() finishes this step")
+            "in_backward=True has stepped parameters with those before: change them before it. "
+            "With those before, step() finishes this step")
 _AGAIN = ("a second backward pass before step(): with in_backward=True the first has stepped "
           "parameters already. Call step() after each, or leave it out to accumulate gradients. If "
           "an error ended the first, go back to the last commit")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/_reduced.py - gradients that DistributedDataParallel has reduced, while others come still
-"""An option of the optimizer uses gradients as they come in the backward pass. PyTorch's hook of a parameter comes before DistributedDataParallel has summed its gradient over
-the processes. A communication hook has that sum, by buckets."""
+"""An option of the optimizer uses gradients as they come in the backward pass. PyTorch's hook of a
+parameter comes before DistributedDataParallel has summed its gradient over the processes. A
+communication hook has that sum, by buckets."""
 from __future__ import annotations
 
 import collections

@@ -106,8 +106,8 @@ class Optimizer(torch.optim.Optimizer):
         and commits, and resume() finds all without it. Takes twice the room and the writes
     :param options: the class's own: lr, betas and so on
     :raises TypeError: the class cannot have its state on drives (says why), or a parameter cannot
-    :raises ValueError: an option; the memory is less than four tiles, with gradients six; or one of several processes
-        has opened its store without commit=spillway.torch.newest_of_all()
+    :raises ValueError: an option; the memory is less than four tiles, with gradients six; or one of
+        several processes has opened its store without commit=spillway.torch.newest_of_all()
     :raises SpillwayError: ENOSPC the store is too small (says by how much); EBUSY another optimizer
         is in it; ENOBUFS its arena is
     """
@@ -162,8 +162,8 @@ class Optimizer(torch.optim.Optimizer):
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
         if in_backward and gradients:
-            raise ValueError("in_backward steps parameters at once and frees their gradients, which "
-                             "gradients would keep on drives: leave one of them out")
+            raise ValueError("in_backward steps parameters at once and frees their gradients, "
+                             "which gradients would keep on drives: leave one of them out")
         self._in_backward = in_backward is not False
         self._on_drives = gradients is not False
         self._reduced = (reduced_of("in_backward", in_backward)

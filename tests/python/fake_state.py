@@ -17,6 +17,7 @@ class FakeStore:
     def __init__(self, capacity_bytes=1 << 40, arena_bytes=0):
         self.arena_bytes = arena_bytes
         self.capacity_bytes = capacity_bytes
+        self.drives_missing = self.drives_retired = 0
         self.state = None
         self.committed = None  # (number, {name: (shape, bytes)}, extra)
 
@@ -35,7 +36,7 @@ def error(number, words="said by the fake"):
 
 
 class FakeState:
-    def __init__(self, store, *, memory_bytes=0, record_bytes_max=0):
+    def __init__(self, store, *, memory_bytes=0, record_bytes_max=0, copies=1):
         if store.state is not None:
             raise error(errno.EBUSY, "the store has a state already")
         store.state = self

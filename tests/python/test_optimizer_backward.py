@@ -336,7 +336,8 @@ def read(way):
 
 @needs_hooks
 @pytest.mark.parametrize("retain_graph", [False, True])
-@pytest.mark.parametrize("way", ["detached", "detached_and_kept", "recomputed", "recomputed_with_a_part",
+@pytest.mark.parametrize("way", ["detached", "detached_and_kept", "recomputed",
+                                 "recomputed_with_a_part",
                                  "recomputed_once", "reentrant_once", "tied"])
 def test_a_parameter_is_stepped_after_its_last_reader(way, retain_graph):
     ours, theirs = read(way)
