@@ -597,6 +597,25 @@ CASE_WITH(test_split_brain_is_refused, NULL, tear_down)
 		}
 }
 
+/* One was left out of a commit by the other, and then goes on alone with the commit of before. */
+CASE_WITH(test_split_brain_of_a_drive_that_failed, NULL, tear_down)
+{
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_ok(commit_step(1));
+	sim_drives[1].failing[SPW_WRITE] =
+		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	assert_ok(commit_step(2));
+	close_store();
+	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
+	assert_ok(open_mask(2));
+	assert_int_equal(verify(), 1);
+	assert_ok(commit_copies(200, 2, 2));
+	close_store();
+	assert_int_equal(open_mask(3), -EUCLEAN);
+	expect_words("without each other");
+}
+
 /* ---- Power cuts ---- */
 
 static const uint32_t units[] = {512, 4096, 0};
