@@ -25,7 +25,7 @@ expect_equal "$(sort <<<"$commands")" "$(complete_bash "" | sort)" "commands"
 expect_equal "format" "$(complete_bash form)"
 for command in $commands; do
     [ "$command" != help ] || continue
-    verbs=$("$SPILLWAY" "$command" --help | sed -n "/^Examples/,\$d; s/^  \([a-z]*\)  *.*/\1/p")
+    verbs=$("$SPILLWAY" "$command" --help | sed -n "/^Examples/,\$d; s/^  \([a-z][a-z]*\)  *.*/\1/p")
     [ -z "$verbs" ] || expect_equal "$(sort <<<"$verbs")" "$(complete_bash "$command" "" | sort)" "verbs of $command"
     for verb in ${verbs:-""}; do
         expect_equal "$(options_of "$command" ${verb:+"$verb"})" "$(complete_bash "$command" ${verb:+"$verb"} -- | sort -u)" \
@@ -81,7 +81,7 @@ if command -v fish >/dev/null; then
     offered() {
         HOME=$TEST_TMP fish --no-config -c 'source $argv[1]; complete -C $argv[2]' "$TEST_TMP/fish" "$1" | cut -f1
     }
-    expect_equal "$("$SPILLWAY" state --help | sed -n "/^Examples/,\$d; s/^  \([a-z]*\)  *.*/\1/p" | sort)" "$(offered "spillway state " | grep '^[a-z]*$' | sort)"
+    expect_equal "$("$SPILLWAY" state --help | sed -n "/^Examples/,\$d; s/^  \([a-z][a-z]*\)  *.*/\1/p" | sort)" "$(offered "spillway state " | grep '^[a-z]*$' | sort)"
     for words in format "state export" bench; do
         read -r -a command <<<"$words"
         expect_equal "$(options_of "${command[@]}")" "$(offered "spillway $words --" | grep '^--' | sort -u)" "options of $words"
