@@ -9,8 +9,9 @@ import html
 import math
 from typing import Iterable, List, Optional, Sequence, Tuple
 
+from ._library import bytes_text
 from .cache import CacheStats
-from .report import Row, bytes_text, kept_rows, per_day_text, years_text
+from .report import Row, kept_rows, per_day_text, years_text
 from .store import DriveStats
 from .wear import Wear
 
@@ -32,6 +33,7 @@ class Run:
     before: Sequence[DriveStats]
     wear: Sequence[Tuple[str, Wear]]
     backend: str
+    hints: Sequence[str]
 
 
 _STYLE = """
@@ -46,6 +48,7 @@ body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 3rem; background: 
 h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .25rem; }
 h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
 p { margin: .4rem 0; max-width: 44rem; }
+h1, p { overflow-wrap: anywhere; }
 .soft, figcaption, dt { color: var(--soft); font-size: .9rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(12.5rem, 1fr)); gap: .75rem;
   margin: 1.25rem 0 0; }
@@ -321,6 +324,10 @@ def _wear(run: Run) -> str:
             + _table(("drive", "written per day", "lasts", "used so far", "known by"), rows) + notes)
 
 
+def _hints(run: Run) -> str:
+    return "".join(f"<p>{html.escape(hint)}</p>" for hint in run.hints)
+
+
 def page_of(run: Run) -> str:
     """The whole file."""
     stats = run.stats
@@ -332,5 +339,5 @@ def page_of(run: Run) -> str:
         f'<p class="soft">{html.escape(run.when)}: {stats.steps} steps in {run.seconds:.4g} s. '
         "What a training step saves for its backward pass is written to drives and read back in "
         "time, so that memory holds less.</p>",
-        _tiles(run), _memory(run), _plan(run), _tensors(stats), _drives(run), _wear(run),
+        _tiles(run), _hints(run), _memory(run), _plan(run), _tensors(stats), _drives(run), _wear(run),
         "</body></html>\n"])

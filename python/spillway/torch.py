@@ -440,7 +440,8 @@ class Offload(contextlib.ContextDecorator):
             type(self._model).__name__, cache.mode, time.strftime("%Y-%m-%d %H:%M"), seconds, stats,
             cache.profile(), drives, self._drives_before,
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
-            "" if store is None or store.closed else store.description)
+            "" if store is None or store.closed else store.description,
+            list(hints_of(stats, self._entries, store, self._store_before)))
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.

@@ -224,6 +224,19 @@ static bool is_sound(const struct sim_drive *drive)
 	       sim_range_is_true(drive, last, drive->geometry.size_bytes - last);
 }
 
+/* With a mirror it goes on so: tests/unit/test_sim_mirror.c. Here drives are known by their index. */
+static bool is_opened_without_a_drive(void)
+{
+	struct spw_store_stats stats;
+
+	spw_store_stats(sim_world.store, &stats, sizeof(stats));
+	if (stats.drives_missing == 0)
+		return false;
+	spw_store_close(sim_world.store);
+	sim_world.store = NULL;
+	return true;
+}
+
 /* Return: false when there is none any more, for a reason. */
 static bool open_store(const struct sim_config *config)
 {
@@ -247,7 +260,7 @@ static bool open_store(const struct sim_config *config)
 	if (rc && !named_drive(spw_last_error()) && !strstr(spw_last_error(), "sim"))
 		sim_fail("the store cannot be opened, and the words name no drive: %d, %s", rc,
 			 spw_last_error());
-	if (rc)
+	if (rc || is_opened_without_a_drive())
 		return false;
 	sim_inside_opened(&arena_bytes_used, &bounces);
 	sim_objects_begin();
