@@ -65,7 +65,7 @@ static const struct tool_command verbs[] = {
 
 const struct tool_command command_completion = {
 	.name = "completion",
-	.summary = "a script by which a shell completes these words: bash, zsh, fish",
+	.summary = "a script by which bash, zsh or fish completes these words",
 	.synopsis = "bash|zsh|fish",
 	.description = "The scripts have the commands, their options, and what may follow those.\n"
 		       "make install and the packages put them where the shells look.\n",

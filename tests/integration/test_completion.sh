@@ -81,7 +81,7 @@ if command -v fish >/dev/null; then
     offered() {
         HOME=$TEST_TMP fish --no-config -c 'source $argv[1]; complete -C $argv[2]' "$TEST_TMP/fish" "$1" | cut -f1
     }
-    expect_equal "$("$SPILLWAY" state --help | sed -n "/^Examples/,\$d; s/^  \([a-z]*\)  *.*/\1/p" | sort)" "$(offered "spillway state " | grep '^[a-z]*$' | sort)"
+    expect_equal "$("$SPILLWAY" state --help | sed -n "/^Examples/,\$d; s/^  \([a-z][a-z]*\)  *.*/\1/p" | sort)" "$(offered "spillway state " | grep '^[a-z]*$' | sort)"
     for words in format "state export" bench; do
         read -r -a command <<<"$words"
         expect_equal "$(options_of "${command[@]}")" "$(offered "spillway $words --" | grep '^--' | sort -u)" "options of $words"
