@@ -60,7 +60,7 @@ void spw_record_put_buffer(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 
-	/* STATE-3: what is CHANGED is cleared; a read that could not be begun has left it STORED. */
+	/* STATE-3: CHANGED is cleared; a read that could not be begun has left it STORED. */
 	SPW_ASSERT(record->state == RECORD_CLEAN || record->state == RECORD_CHANGED ||
 		   record->state == RECORD_LOADING || record->state == RECORD_STORED);
 	SPW_ASSERT(state->buffer_records[record->buffer] == number);

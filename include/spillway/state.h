@@ -157,10 +157,10 @@ SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name
  *
  * Return: 1 the records have the bytes of the commit that the store has restored; 0 nothing is
  * committed: they are zero; -EINVAL no record, or none that a commit could have; -ENOSPC the store
- * is too small (says by how many bytes); -EUCLEAN what is committed is no state, or has other records (names the first that is
- * missing, too many, or of another length or shape); -EPROTONOSUPPORT it is a newer version's;
- * -EALREADY attached, or what the store had restored was used by another state since: open it
- * again; -ENOMEM. After an error nothing is changed.
+ * is too small (says by how many bytes); -EUCLEAN what is committed is no state, or has other
+ * records (names the first that is missing, too many, or of another length or shape);
+ * -EPROTONOSUPPORT it is a newer version's; -EALREADY attached, or what the store had restored was
+ * used by another state since: open it again; -ENOMEM. After an error nothing is changed.
  */
 SPW_EXPORT int spw_state_attach(struct spw_state *state);
 

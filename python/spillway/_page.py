@@ -37,8 +37,8 @@ class Run:
 
 
 _STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf8; --card: #ffffff; --ink: #1d2430; --soft: #5b6472;
-  --line: #dfe2e7; --ours: #0f766e; --ours-fill: #0f766e2e; --keep: #b45309; --bad: #b42318; }
+:root { color-scheme: light dark; --paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
+  --soft: #5b6472; --line: #dfe2e7; --ours: #0f766e; --ours-fill: #0f766e2e; --keep: #b45309; --bad: #b42318; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171c; --card: #1c2027; --ink: #e6e9ee;
   --soft: #a2abb8; --line: #333a45; --ours: #2dd4bf; --ours-fill: #2dd4bf2e; --keep: #f0a35e;
   --bad: #ff8a7a; } }
@@ -75,7 +75,8 @@ tr:first-child > * { border-top: 0; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; overflow-wrap: anywhere; }
 td.figure { white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 500; font-size: .9rem; }
-.bar { height: .5rem; margin-top: .3rem; background: var(--ours); border-radius: 2px; min-width: 1px; }
+.bar { height: .5rem; margin-top: .3rem; background: var(--ours); border-radius: 2px;
+  min-width: 1px; }
 @media (max-width: 40rem) { .wide { display: none; } .narrow { display: block; }
   table.stack thead { display: none; }
   table.stack tr { display: block; padding: .5rem 0; border-top: 1px solid var(--line); }
@@ -159,8 +160,8 @@ def _memory(run: Run) -> str:
     key = ('<div class="key"><span><i></i>with spillway</span>'
            '<span><i class="k"></i>if nothing were spilled</span></div>')
     return (f"{head}<figure>{key}{_memory_chart(run.profile, 900, 'wide')}"
-            f"{_memory_chart(run.profile, 340, 'narrow')}<figcaption>What the forward pass saves for "
-            "the backward pass, in the last step: it grows, leaves for the drives, and comes back "
+            f"{_memory_chart(run.profile, 340, 'narrow')}<figcaption>What the forward pass saves "
+            "for the backward pass, in the last step: it grows, leaves for the drives, and comes back "
             "just before it is needed.</figcaption></figure>")
 
 
@@ -321,7 +322,8 @@ def _wear(run: Run) -> str:
                   "by its maker.</p>")
     return ("<h2>Wear</h2><p>All that spills is written, and a drive may be written only so much. "
             "This is at the rate of this run, as if it went on day and night.</p>"
-            + _table(("drive", "written per day", "lasts", "used so far", "known by"), rows) + notes)
+            + _table(("drive", "written per day", "lasts", "used so far", "known by"), rows)
+            + notes)
 
 
 def _hints(run: Run) -> str:
@@ -339,5 +341,6 @@ def page_of(run: Run) -> str:
         f'<p class="soft">{html.escape(run.when)}: {stats.steps} steps in {run.seconds:.4g} s. '
         "What a training step saves for its backward pass is written to drives and read back in "
         "time, so that memory holds less.</p>",
-        _tiles(run), _hints(run), _memory(run), _plan(run), _tensors(stats), _drives(run), _wear(run),
+        _tiles(run), _hints(run), _memory(run), _plan(run), _tensors(stats), _drives(run),
+        _wear(run),
         "</body></html>\n"])

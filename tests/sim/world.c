@@ -224,7 +224,7 @@ static bool is_sound(const struct sim_drive *drive)
 	       sim_range_is_true(drive, last, drive->geometry.size_bytes - last);
 }
 
-/* With a mirror it goes on so: tests/unit/test_sim_mirror.c. Here drives are known by their index. */
+/* With a mirror it goes on so: tests/unit/test_sim_mirror.c. Here drives go by their index. */
 static bool is_opened_without_a_drive(void)
 {
 	struct spw_store_stats stats;
