@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cache.c - what a training step saves for its backward pass, by way of the tensor cache
+ * examples/cache.c - what a training step saves for its backward pass, by way of the tensor cache
  *
  *   cc cache.c -o cache $(pkg-config --cflags --libs spillway)
  *   ./cache DRIVE...
@@ -91,8 +91,8 @@ static int train(struct spw_cache *cache)
 		for (uint64_t i = 0; rc == 0 && i < LAYERS; i++)
 			rc = forward(cache, step, i);
 		spw_cache_stage(cache, 0, SPW_STAGE_BACKWARD);
-		for (uint64_t i = LAYERS; rc == 0 && i-- > 0;)
-			rc = backward(cache, step, i);
+		for (uint64_t i = 0; rc == 0 && i < LAYERS; i++)
+			rc = backward(cache, step, LAYERS - 1 - i);
 	}
 	return rc;
 }

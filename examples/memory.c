@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * memory.c - memory that drives write from and read into without a copy
+ * examples/memory.c - memory that drives write from and read into without a copy
  *
  *   cc memory.c -o memory $(pkg-config --cflags --libs spillway)
  *   ./memory DRIVE...

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * objects.c - store an object on the drives of a store, read a part of it back, free it
+ * examples/objects.c - store an object on the drives of a store, read a part of it back, free it
  *
  *   cc objects.c -o objects $(pkg-config --cflags --libs spillway)
  *   ./objects DRIVE...

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state.c - training state that lives on the drives, survives the process, and is resumed
+ * examples/state.c - training state that lives on the drives, survives the process, and is resumed
  *
  *   cc state.c -o state $(pkg-config --cflags --libs spillway)
  *   ./state DRIVE...      again and again: each run goes on where the last commit was

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * vectors.c - one object from several pieces of memory, and back into others
+ * examples/vectors.c - one object from several pieces of memory, and back into others
  *
  *   cc vectors.c -o vectors $(pkg-config --cflags --libs spillway)
  *   ./vectors DRIVE...

@@ -353,7 +353,7 @@ struct spw_store {
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
 	/* spw_step_stats, without its size, as was last told: written by any thread */
-	_Atomic uint64_t told[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
+	_Atomic uint64_t steps[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
 
 /* Counters have one writer, the worker; others read them at any time. */
@@ -463,8 +463,8 @@ void spw_transfer_ended(struct transfer *transfer);
  */
 int spw_transfer_hand_over(struct spw_store *store);
 void spw_latency_refresh(struct store_drive *drive);
-/* store/stats.c: what spw_store_tell() was given last; all 0: nothing */
-void spw_store_told(const struct spw_store *store, struct spw_step_stats *steps);
+/* store/stats.c: what spw_store_publish_steps() was given last; all 0: nothing */
+void spw_store_published_steps(const struct spw_store *store, struct spw_step_stats *steps);
 bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_bounce_give(struct transfer *transfer);

@@ -107,6 +107,6 @@ void spw_publish(struct spw_store *store, bool now)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		(void)spw_store_drive_stats(store, i, &page->status.drive[i],
 					    sizeof(page->status.drive[i]));
-	spw_store_told(store, &page->status.steps);
+	spw_store_published_steps(store, &page->status.steps);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_release);
 }

@@ -89,23 +89,23 @@ static struct spw_latencies latencies_of(const struct way *way)
 	return latencies;
 }
 
-void spw_store_tell(struct spw_store *store, const struct spw_step_stats *steps)
+void spw_store_publish_steps(struct spw_store *store, const struct spw_step_stats *steps)
 {
-	uint64_t words[SPW_ARRAY_LEN(store->told)] = {0};
+	uint64_t words[SPW_ARRAY_LEN(store->steps)] = {0};
 
 	if (steps->size > sizeof(steps->size))
 		memcpy(words, (const char *)steps + sizeof(steps->size),
 		       SPW_MIN(steps->size - sizeof(steps->size), sizeof(words)));
 	for (size_t i = 0; i < SPW_ARRAY_LEN(words); i++)
-		atomic_store_explicit(&store->told[i], words[i], memory_order_relaxed);
+		atomic_store_explicit(&store->steps[i], words[i], memory_order_relaxed);
 }
 
-void spw_store_told(const struct spw_store *store, struct spw_step_stats *steps)
+void spw_store_published_steps(const struct spw_store *store, struct spw_step_stats *steps)
 {
-	uint64_t words[SPW_ARRAY_LEN(store->told)];
+	uint64_t words[SPW_ARRAY_LEN(store->steps)] = {0};
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(words); i++)
-		words[i] = now(&store->told[i]);
+		words[i] = now(&store->steps[i]);
 	steps->size = sizeof(*steps);
 	memcpy((char *)steps + sizeof(steps->size), words, sizeof(words));
 }

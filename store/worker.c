@@ -138,7 +138,7 @@ static bool schedule_round(struct spw_store *store, uint64_t *stuck)
 			issued = true;
 		}
 	}
-	if (willing && store->transfer_free) {
+	if (willing && store->writes_first && store->transfer_free) {
 		if (store->writes_first->object->copies == 2 ? spw_mirror_next(store, willing)
 							     : spw_write_next(store, willing))
 			return true;

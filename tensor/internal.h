@@ -254,10 +254,10 @@ struct spw_cache {
 	struct spw_notices notices; /* of enum control_notice and enum notice */
 };
 
-/* ---- tell.c ---- */
+/* ---- publish.c ---- */
 
 /* The store publishes how the cache is doing. */
-void spw_cache_tell(struct spw_cache *cache);
+void spw_cache_publish(struct spw_cache *cache);
 
 /* ---- lock.c ---- */
 

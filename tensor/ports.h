@@ -20,8 +20,8 @@ struct spw_cache_ports {
 	void (*stats)(struct spw_store *store, struct spw_store_stats *stats, size_t size);
 	/* spw_wear(), of all drives: how much they may still be written together */
 	int (*left)(struct spw_store *store, double rated, double *bytes);
-	void (*tell)(struct spw_store *store,
-		     const struct spw_step_stats *steps); /* spw_store_tell() */
+	void (*publish_steps)(struct spw_store *store,
+			      const struct spw_step_stats *steps); /* spw_store_publish_steps() */
 	int (*put)(struct spw_store *store, const void *bytes, size_t len,
 		   const struct spw_notify *notify, spw_object *object,
 		   struct spw_request **request); /* spw_store_put() */

@@ -169,7 +169,7 @@ void spw_cache_step(struct spw_cache *cache)
 	}
 	spw_window_forget(cache);
 	cache->count.steps++;
-	spw_cache_tell(cache);
+	spw_cache_publish(cache);
 	cache->step++;
 	cache->stage_ordinal = 0;
 	cache->depth = 0;

@@ -562,7 +562,8 @@ SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
  * For others to see (spw_status_read()), with the next refresh of the status page. A cache does so
  * with each step; of several, the last one is seen.
  */
-SPW_EXPORT void spw_store_tell(struct spw_store *store, const struct spw_step_stats *steps);
+SPW_EXPORT void spw_store_publish_steps(struct spw_store *store,
+					const struct spw_step_stats *steps);
 
 /* The backend and its features, in words. */
 SPW_EXPORT const char *spw_store_description(const struct spw_store *store);

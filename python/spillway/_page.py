@@ -38,7 +38,8 @@ class Run:
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
-  --soft: #5b6472; --line: #dfe2e7; --ours: #0f766e; --ours-fill: #0f766e2e; --keep: #b45309; --bad: #b42318; }
+  --soft: #5b6472; --line: #dfe2e7; --ours: #0f766e; --ours-fill: #0f766e2e; --keep: #b45309;
+  --bad: #b42318; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171c; --card: #1c2027; --ink: #e6e9ee;
   --soft: #a2abb8; --line: #333a45; --ours: #2dd4bf; --ours-fill: #2dd4bf2e; --keep: #f0a35e;
   --bad: #ff8a7a; } }
@@ -161,8 +162,8 @@ def _memory(run: Run) -> str:
            '<span><i class="k"></i>if nothing were spilled</span></div>')
     return (f"{head}<figure>{key}{_memory_chart(run.profile, 900, 'wide')}"
             f"{_memory_chart(run.profile, 340, 'narrow')}<figcaption>What the forward pass saves "
-            "for the backward pass, in the last step: it grows, leaves for the drives, and comes back "
-            "just before it is needed.</figcaption></figure>")
+            "for the backward pass, in the last step: it grows, leaves for the drives, and comes "
+            "back just before it is needed.</figcaption></figure>")
 
 
 # ---- Figures -----------------------------------------------------------------------------------

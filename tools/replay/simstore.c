@@ -518,7 +518,7 @@ static int left(struct spw_store *store, double rated, double *bytes)
 	return *bytes > 0 ? 0 : spw_error(-ENODATA, "how long drive 1 lasts is not known");
 }
 
-static void tell(struct spw_store *store, const struct spw_step_stats *steps)
+static void publish_steps(struct spw_store *store, const struct spw_step_stats *steps)
 {
 	(void)store, (void)steps;
 }
@@ -527,7 +527,7 @@ const struct spw_cache_ports simstore_ports = {
 	.chunk_bytes = chunk_bytes,
 	.stats = stats,
 	.left = left,
-	.tell = tell,
+	.publish_steps = publish_steps,
 	.put = put,
 	.get = get,
 	.holds = holds,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/tell.c - how the cache is doing: for the store to publish, and over the last step */
+/* tensor/publish.c - how the cache is doing: for the store to publish, and over the last step */
 #include "tensor/internal.h"
 
-void spw_cache_tell(struct spw_cache *cache)
+void spw_cache_publish(struct spw_cache *cache)
 {
 	struct spw_cache_stats now = cache->count;
 	struct spw_step_stats steps;
@@ -38,7 +38,7 @@ void spw_cache_tell(struct spw_cache *cache)
 #define ADD_KEPT(reason, counter) steps.bytes_kept += now.bytes_kept_##counter;
 	KEPT_COUNTERS(ADD_KEPT)
 #undef ADD_KEPT
-	cache->ports.tell(cache->store, &steps);
+	cache->ports.publish_steps(cache->store, &steps);
 }
 
 unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point points[],
