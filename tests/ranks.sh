@@ -3,9 +3,10 @@
 # tests/ranks.sh - processes that have a store open and use it, for bash tests; and others that must be refused meanwhile
 # A rank: opens a partition, says so, and puts, gets and compares until its input ends; then closes, and says so.
 cat >"$TEST_TMP/rank.py" <<'END'
-import os, select, sys
+import logging, os, select, sys
 import spillway
 
+logging.getLogger("spillway").addHandler(logging.NullHandler())  # what is read here are a rank's own words
 devices, partition = sys.argv[1].split(","), int(sys.argv[2])
 try:
     store = spillway.Store(devices, partition=partition, arena_bytes=16 << 20)

@@ -263,7 +263,7 @@ def test_training_gives_the_same_bits(formatted):
 
 @pytest.mark.parametrize("arguments, status, words", [
     (["--"], 2, "no program given"),
-    (["true"], 2, "'true' is not an option"),
+    (["true"], 2, "two dashes come before the program: -- true"),
     (["--cache-bytes", "much", "--", "true"], 2, "--cache-bytes"),
     (["--library", "/nonexistent", "--", "true"], 1, "/nonexistent is not there"),
     (["--", "/nonexistent/program"], 127, "cannot be started"),
