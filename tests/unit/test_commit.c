@@ -266,6 +266,23 @@ CASE(test_golden_mirror)
 	assert_memory_equal(&commit, &a_mirrored_commit, sizeof(commit));
 }
 
+/* COMMIT-8: with as many drives as can be, each bit is one. */
+CASE(test_all_drives_are_members)
+{
+	struct spw_commit commit, all = a_mirrored_commit;
+	uint8_t block[SPW_COMMIT_BLOCK_BYTES];
+	struct spw_commit_place many = place;
+	const char *why;
+
+	many.drive_count = 64;
+	all.members = UINT64_MAX;
+	spw_commit_encode(&all, &many, block);
+	assert_int_equal(spw_commit_decode(block, &many, 1, &commit, &why), 0);
+	assert_true(commit.members == UINT64_MAX);
+	many.drive_count = 63;
+	assert_int_equal(spw_commit_decode(block, &many, 1, &commit, &why), -EUCLEAN);
+}
+
 static const struct {
 	const char *invariant;
 	size_t offset, len;
@@ -456,6 +473,12 @@ CASE(test_mirrored_manifest)
 	assert_int_equal(
 		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
 		-EUCLEAN);
+	bytes[0x48 + 12] = 1;
+	bytes[0x48 + 8] = 3; /* a pair and a half */
+	assert_int_equal(
+		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
+		-EUCLEAN);
+	assert_string_equal(why, "a piece has no second copy");
 	free(bytes);
 }
 
