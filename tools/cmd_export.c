@@ -3,6 +3,7 @@
 #include "tools/ui/tool.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -56,12 +57,12 @@ static void announce(int fd)
 {
 	struct sockaddr_storage bound = {0};
 	socklen_t len = sizeof(bound);
-	unsigned port;
+	char port[NI_MAXSERV] = "?";
 
-	(void)getsockname(fd, (struct sockaddr *)&bound, &len);
-	port = ntohs(bound.ss_family == AF_INET ? ((const struct sockaddr_in *)&bound)->sin_port
-						: ((const struct sockaddr_in6 *)&bound)->sin6_port);
-	(void)fprintf(stderr, "spillway export: http://%.*s:%u/metrics\n",
+	if (getsockname(fd, (struct sockaddr *)&bound, &len) == 0)
+		(void)getnameinfo((const struct sockaddr *)&bound, len, NULL, 0, port, sizeof(port),
+				  NI_NUMERICSERV);
+	(void)fprintf(stderr, "spillway export: http://%.*s:%s/metrics\n",
 		      (int)(strrchr(address, ':') - address), address, port);
 	if (!is_loopback(&bound))
 		(void)fprintf(stderr, "spillway export: whoever reaches that address sees names of "
