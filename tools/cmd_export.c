@@ -43,28 +43,29 @@ static char *make(size_t *len)
 	return NULL;
 }
 
-static bool is_loopback(const struct sockaddr_storage *bound)
+static bool is_loopback(const struct sockaddr *bound)
 {
 	const struct sockaddr_in *four = (const struct sockaddr_in *)bound;
 	const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)bound;
 
-	return bound->ss_family == AF_INET ? ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+	return bound->sa_family == AF_INET ? ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
 					   : IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
 /* Where it listens, and who that lets in. */
 static void announce(int fd)
 {
-	struct sockaddr_storage bound = {0};
+	struct sockaddr_storage bound;
 	socklen_t len = sizeof(bound);
 	char port[NI_MAXSERV] = "?";
 
+	memset(&bound, 0, sizeof(bound));
 	if (getsockname(fd, (struct sockaddr *)&bound, &len) == 0)
 		(void)getnameinfo((const struct sockaddr *)&bound, len, NULL, 0, port, sizeof(port),
 				  NI_NUMERICSERV);
 	(void)fprintf(stderr, "spillway export: http://%.*s:%s/metrics\n",
 		      (int)(strrchr(address, ':') - address), address, port);
-	if (!is_loopback(&bound))
+	if (!is_loopback((const struct sockaddr *)&bound))
 		(void)fprintf(stderr, "spillway export: whoever reaches that address sees names of "
 				      "drives and processes: there is no password\n");
 }
