@@ -179,7 +179,8 @@ def test_stages_that_do_not_exist(store, stage, words):
 
 
 def rows_of(report):
-    return dict(line.split("  ", 1) for line in report.splitlines() if not line.startswith(" "))
+    return dict(line.split("  ", 1) for line in report.splitlines()
+                if not line.startswith((" ", "hint: ")))
 
 
 def test_report(store, capsys):
