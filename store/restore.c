@@ -113,14 +113,15 @@ static int read_piece(const struct spw_store *store, const struct spw_commit *co
 		      const struct spw_commit_piece *piece, uint8_t *to)
 {
 	uint8_t position = position_of(store, piece);
-	const struct store_drive *drive = &store->drives[position];
 	size_t len = spw_round_up(piece->len_bytes, store->block_bytes);
+	const struct store_drive *drive;
 	uint8_t *buf;
 	int rc;
 
 	if (position == DRIVE_NONE)
 		return spw_error(-ENXIO, "what commit %llu has is not known without it: %s",
 				 (unsigned long long)commit->number, store->assembly.missing_words);
+	drive = &store->drives[position];
 	if (piece->start_block >= drive->blocks_total ||
 	    len / store->block_bytes > drive->blocks_total - piece->start_block)
 		return spw_error(-EBADMSG, "%s: it lies beyond its end",
