@@ -101,14 +101,17 @@ static void print_drive(struct tool_table *table, const struct spw_status *befor
 	uint64_t errors =
 		drive->write_errors + drive->read_errors + drive->checksum_errors + drive->timeouts;
 
-	tool_table_row(
-		table, TOOL_SHORT_PATH(drive->path), TOOL_SHORT("%.1f", rates.write_bytes / 1e6),
-		TOOL_SHORT("%.1f", rates.read_bytes / 1e6),
-		TOOL_SHORT("%.0f", rates.writes + rates.reads),
-		TOOL_SHORT("%u/%u", drive->in_flight, drive->depth),
-		PERCENTILES(drive->write_latency_ns), PERCENTILES(drive->read_latency_ns),
-		TOOL_SHORT("%.0f%%", 100 * rates.share), TOOL_SHORT("%.0f%%", used),
-		TOOL_SHORT("%ju", (uintmax_t)errors), drive->retired ? "RETIRED" : "in service");
+	tool_table_row(table, TOOL_SHORT_PATH(drive->path),
+		       TOOL_SHORT("%.1f", rates.write_bytes / 1e6),
+		       TOOL_SHORT("%.1f", rates.read_bytes / 1e6),
+		       TOOL_SHORT("%.0f", rates.writes + rates.reads),
+		       TOOL_SHORT("%u/%u", drive->in_flight, drive->depth),
+		       PERCENTILES(drive->write_latency_ns), PERCENTILES(drive->read_latency_ns),
+		       TOOL_SHORT("%.0f%%", 100 * rates.share), TOOL_SHORT("%.0f%%", used),
+		       TOOL_SHORT("%ju", (uintmax_t)errors),
+		       drive->full      ? "NO SPACE"
+		       : drive->retired ? "RETIRED"
+					: "in service");
 }
 
 /* Since the store was opened: a step writes and pauses by turns, so a short while says nothing. */
@@ -137,6 +140,19 @@ static void print_wear(const struct spw_status *now)
 	}
 }
 
+/* What is mirrored has one copy on a store that lacks a drive, and a step has fewer drives. */
+static void print_degraded(const struct spw_status *now)
+{
+	const struct spw_store_stats *store = &now->store;
+
+	if (store->drives_missing)
+		(void)printf("DEGRADED: %u of %u drives missing since it was opened\n",
+			     store->drives_missing, now->drives + store->drives_missing);
+	if (store->drives_retired)
+		(void)printf("DEGRADED: %u of %u drives retired: nothing new goes there\n",
+			     store->drives_retired, now->drives + store->drives_missing);
+}
+
 static void print_partition(const struct spw_status *before, const struct spw_status *now,
 			    double seconds)
 {
@@ -149,6 +165,7 @@ static void print_partition(const struct spw_status *before, const struct spw_st
 		     now->store_uuid, now->partition, now->pid, now->command,
 		     SPW_SIZE_TEXT(now->store.used_bytes), SPW_SIZE_TEXT(now->store.capacity_bytes),
 		     now->store.objects, now->store.requests);
+	print_degraded(now);
 	for (uint32_t i = 0; i < now->drives; i++)
 		print_drive(table, before, now, i, seconds);
 	tool_table_end(table, stdout);
@@ -188,9 +205,9 @@ static json_t *json_drive(const struct spw_status *before, const struct spw_stat
 	struct rates rates = drive_rates(before, now, index, seconds);
 
 	return json_pack(
-		"{s:o, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-		"s:I, s:I, s:I, s:I, s:I, s:o}",
-		"path", tool_json_text(drive->path), "retired", drive->retired,
+		"{s:o, s:b, s:b, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, "
+		"s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+		"path", tool_json_text(drive->path), "retired", drive->retired, "full", drive->full,
 		"write_bytes_per_second", rates.write_bytes, "read_bytes_per_second",
 		rates.read_bytes, "write_iops", rates.writes, "read_iops", rates.reads, "share",
 		rates.share, "in_flight", (int)drive->in_flight, "depth", (int)drive->depth,
@@ -213,14 +230,16 @@ static json_t *json_partition(const struct spw_status *before, const struct spw_
 
 	for (uint32_t i = 0; i < now->drives; i++)
 		(void)json_array_append_new(drives, json_drive(before, now, i, seconds));
-	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:f, s:o, s:I, s:I, s:i, s:i, s:o}",
+	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:f, s:o, s:I, s:I, s:i, s:i, s:i, s:i, s:o}",
 			 "store_uuid", now->store_uuid, "partition", (int)now->partition, "pid",
 			 (int)now->pid, "command", tool_json_text(now->command), "age_ns",
 			 (json_int_t)now->age_ns, "open_seconds", (double)now->open_ns / 1e9,
 			 "description", tool_json_text(now->description), "used_bytes",
 			 (json_int_t)now->store.used_bytes, "capacity_bytes",
 			 (json_int_t)now->store.capacity_bytes, "objects", (int)now->store.objects,
-			 "requests", (int)now->store.requests, "drives", drives);
+			 "requests", (int)now->store.requests, "drives_missing",
+			 (int)now->store.drives_missing, "drives_retired",
+			 (int)now->store.drives_retired, "drives", drives);
 }
 
 static int print_json(const struct tool_snapshot *before, const struct tool_snapshot *now)
@@ -334,14 +353,16 @@ const struct tool_command command_top = {
 	.name = "top",
 	.summary = "watch the stores that are open on this machine, drive by drive",
 	.synopsis = "[--once] [--interval SECONDS] [--endurance N] [--json | --openmetrics]",
-	.description = "Shows for every open partition which process has it, and for each drive\n"
-		       "what it moves, how deep its queue is, its latencies, its share of the\n"
-		       "traffic, how full it is, its errors, and whether it is retired; and its\n"
-		       "wear: what was written since the store was opened, how much that is a\n"
-		       "day, and how long the drive lasts at that rate, by its health page (for\n"
-		       "which it takes root) or by --endurance. Reads the pages that the\n"
-		       "processes publish in /dev/shm: yours, or all as root. Ends with q or\n"
-		       "Ctrl-C.\n",
+	.description =
+		"Shows for every open partition which process has it, and for each drive\n"
+		"what it moves, how deep its queue is, its latencies, its share of the\n"
+		"traffic, how full it is, its errors, and whether it is retired, or has no\n"
+		"space below it; whether the store does without a drive (DEGRADED); and its\n"
+		"wear: what was written since the store was opened, how much that is a\n"
+		"day, and how long the drive lasts at that rate, by its health page (for\n"
+		"which it takes root) or by --endurance. Reads the pages that the\n"
+		"processes publish in /dev/shm: yours, or all as root. Ends with q or\n"
+		"Ctrl-C.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --endurance 600\n"
 		    "  spillway top --once --json\n"

@@ -81,4 +81,39 @@ CASE(a_store_opened_again_begins_anew)
 	assert_null(find(&snapshot, &now));
 }
 
+/* What @status is shown as; for free(). */
+static char *shown(const struct spw_status *status)
+{
+	FILE *usual = stdout;
+	char *text = NULL;
+	size_t len;
+
+	stdout = open_memstream(&text, &len);
+	assert_non_null(stdout);
+	print_partition(NULL, status, 1);
+	assert_int_equal(fclose(stdout), 0);
+	stdout = usual;
+	return text;
+}
+
+CASE(a_store_that_lacks_drives_is_shown_as_degraded)
+{
+	static struct spw_status status = {
+		.drives = 3, .drive = {{.path = "/dev/a"}, {.path = "/dev/b"}, {.path = "/dev/c"}}};
+	char *text = shown(&status);
+
+	assert_null(strstr(text, "DEGRADED"));
+	free(text);
+	status.store.drives_missing = 1;
+	status.store.drives_retired = 2;
+	status.drive[1].retired = status.drive[2].retired = status.drive[2].full = true;
+	text = shown(&status);
+	assert_non_null(strstr(text, "DEGRADED: 1 of 4 drives missing since it was opened\n"));
+	assert_non_null(strstr(text, "DEGRADED: 2 of 4 drives retired: nothing new goes there\n"));
+	assert_non_null(strstr(text, " in service\n/dev/b"));
+	assert_non_null(strstr(text, " RETIRED\n/dev/c"));
+	assert_non_null(strstr(text, " NO SPACE\n"));
+	free(text);
+}
+
 RUN_CASES(NULL, NULL)

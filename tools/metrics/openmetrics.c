@@ -59,6 +59,8 @@ static const struct family of_stores[] = {
 	{"store_requests", NULL, "Requests under way.", GAUGE, .narrow = true, STORE(requests)},
 	{"store_drives_retired", NULL, "Drives that get nothing new.", GAUGE, .narrow = true,
 	 STORE(drives_retired)},
+	{"store_drives_missing", NULL, "Drives that it was opened without.", GAUGE, .narrow = true,
+	 STORE(drives_missing)},
 	{"store_puts", NULL, "Objects that were stored.", COUNTER, STORE(puts)},
 	{"store_gets", NULL, "Reads of objects.", COUNTER, STORE(gets)},
 	{"store_put_bytes", "bytes", "Of objects that were stored.", COUNTER, STORE(bytes_put)},
