@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# setup.py - a wheel of the Python package, with the library and the hooks that make builds
-"""pip and `make wheel` come here. The library and what it needs lie in the package, so the wheel
-works where nothing else is installed."""
+# setup.py - a wheel of the Python package, with the library, the hooks and the command
+"""pip and `make wheel` come here. All that is built, and what it needs, lies in the package, so the
+wheel works where nothing else is installed."""
 import os
 import shutil
 import subprocess
@@ -14,11 +14,12 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build/wheel"
-LIBRARY, HOOKS = BUILD / "libspillway.so", BUILD / "_hooks.abi3.so"
+BUILT = [BUILD / name for name in ("libspillway.so", "_hooks.abi3.so", "spillway",
+                                   "libspillway_malloc.so")]
 
 
 def make() -> None:
-    """Build both; SystemExit says what is missing, and what to do."""
+    """Build all; SystemExit says what is missing, and what to do."""
     compiler = os.environ.get("CC", "gcc").split()[0]
     missing = [name for name in ("make", compiler, "objdump") if not shutil.which(name)]
     if missing:
@@ -31,10 +32,9 @@ def make() -> None:
     if subprocess.run(["scripts/deps.sh", "--check", "build"], cwd=HERE, check=False).returncode:
         raise SystemExit("spillway: what the library needs to be built is missing; it is named "
                          "above, and for other systems in docs/INSTALL.md")
-    targets = [str(path) for path in (LIBRARY, HOOKS)]
     search = "LDFLAGS=-Wl,--disable-new-dtags,-rpath,\\$$ORIGIN"
     done = subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={BUILD}", search,
-                           f"PYTHON={sys.executable}", *targets], cwd=HERE, check=False)
+                           f"PYTHON={sys.executable}", *map(str, BUILT)], cwd=HERE, check=False)
     if done.returncode:
         raise SystemExit("spillway: the library was not built; what make says is above")
 
@@ -44,9 +44,8 @@ class BuildWithLibrary(build_py):
         make()
         shutil.rmtree(self.build_lib, ignore_errors=True)  # what is no more part of it
         super().run()
-        package = Path(self.build_lib) / "spillway"
-        shutil.copy(HOOKS, package)
-        done = subprocess.run(["scripts/bundle.sh", LIBRARY, package.resolve(), HOOKS], cwd=HERE,
+        package = Path(self.build_lib).resolve() / "spillway"
+        done = subprocess.run(["scripts/bundle.sh", package, *BUILT], cwd=HERE,
                               stdout=subprocess.PIPE, text=True, check=True)
         # What the libraries ask of the machine says for which ones the wheel is.
         wheel = self.distribution.get_command_obj("bdist_wheel", create=False)

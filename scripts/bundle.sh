@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# scripts/bundle.sh - copy a library into a folder, and beside it what it needs, for machines that have none of that
+# scripts/bundle.sh - copy programs and libraries into a folder, and beside them what they need, for machines that have none of that
 #
-#   scripts/bundle.sh LIBRARY FOLDER [MORE...]
+#   scripts/bundle.sh FOLDER FILE...
 #
-# LIBRARY must look for what it needs in its own folder (LDFLAGS='-Wl,--disable-new-dtags,-Wl,-rpath,$ORIGIN' of the
+# Each FILE that needs others must look for them in its own folder (LDFLAGS='-Wl,--disable-new-dtags,-rpath,$ORIGIN' of the
 # build). libc is everywhere and is left out. Prints the name of a platform that has all the rest, as wheels are named:
-# manylinux_2_34_x86_64, or nothing where there is no such name. MORE: other files whose demands on libc count for that.
-# Where dpkg knows whose the libraries are, their licences go into FOLDER/licences.
+# manylinux_2_34_x86_64, or nothing where there is no such name. Where dpkg knows whose the libraries are, their licences go
+# into FOLDER/licences.
 set -Eeuo pipefail
 
-[ $# -ge 2 ] || { echo "usage: scripts/bundle.sh LIBRARY FOLDER [MORE...]" >&2; exit 2; }
-library=$1 folder=$2
-shift 2
+[ $# -ge 2 ] || { echo "usage: scripts/bundle.sh FOLDER FILE..." >&2; exit 2; }
+folder=$1
+shift
 die() {
     echo "scripts/bundle.sh: $*" >&2
     exit 1
@@ -36,20 +36,25 @@ glibc_of() {
     objdump -T "$@" 2>/dev/null | grep -o 'GLIBC_[0-9][0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1
 }
 
-objdump -p "$library" | grep -E 'RPATH +\$ORIGIN' >/dev/null ||
-    die "$library does not look in its own folder for what it needs: it was linked without -rpath"
 declare -A seen=()
+files=() wanted=() resolved=()
 mkdir -p "$folder"
-cp -L "$library" "$folder/"
-mapfile -t resolved < <(ldd "$library")
-files=("$folder/${library##*/}" "$@")
-mapfile -t wanted < <(needed "$library")
+for file in "$@"; do
+    cp -L "$file" "$folder/"
+    files+=("$folder/${file##*/}")
+    mapfile -t own < <(needed "$file")
+    [ ${#own[@]} -gt 0 ] || continue
+    objdump -p "$file" | grep -E 'RPATH +\$ORIGIN' >/dev/null ||
+        die "$file does not look in its own folder for what it needs: it was linked without -rpath"
+    wanted+=("${own[@]}")
+    mapfile -t -O ${#resolved[@]} resolved < <(ldd "$file")
+done
 while [ ${#wanted[@]} -gt 0 ]; do
     name=${wanted[0]} wanted=("${wanted[@]:1}")
     [ -z "${seen[$name]-}" ] || continue
     seen[$name]=1
-    path=$(printf '%s\n' "${resolved[@]}" | awk -v name="$name" '$1 == name { print $3 }')
-    [ -e "$path" ] || die "$name, which $library needs, is not to be found"
+    path=$(printf '%s\n' "${resolved[@]}" | awk -v name="$name" '$1 == name { print $3; exit }')
+    [ -e "$path" ] || die "$name is needed, and not to be found"
     cp -L "$path" "$folder/$name"
     copy_licence "$(realpath "$path")"
     files+=("$folder/$name")

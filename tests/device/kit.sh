@@ -15,9 +15,8 @@ trap 'rm -rf "$kit"' EXIT
 top=$kit/spillway-gpu
 mkdir -p "$top/build" "$top/python" "$top/tests"
 
-scripts/bundle.sh "$build/libspillway.so" "$top/build" >/dev/null
+scripts/bundle.sh "$top/build" "$build/libspillway.so" "$build/spillway" >/dev/null
 ln -s libspillway.so "$top/build/libspillway.so.0"
-cp "$build/spillway" "$top/build/"
 cp -r python/spillway "$top/python/"
 cp "$build/_hooks.abi3.so" "$top/python/spillway/"
 cp -r tests/device "$top/tests/"
