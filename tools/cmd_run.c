@@ -15,13 +15,16 @@
 #define EXIT_NOT_STARTED 127 /* as a shell has it */
 
 static uint64_t cache_bytes = UINT64_MAX, address_bytes;
-static const char *library;
+static const char *library, *report;
 
 static const struct tool_option options[] = {
 	{"cache-bytes", TOOL_SIZE, &cache_bytes, "SIZE",
 	 "most memory that stays resident while free (1 GiB)"},
 	{"address-bytes", TOOL_SIZE, &address_bytes, "SIZE",
 	 "address space for large blocks (as much as there is memory)"},
+	{"report", TOOL_TEXT, &report, "FILE",
+	 "where a run in Python leaves its report: .html, a page for a browser, or .json, its "
+	 "figures (see 'spillway report')"},
 	{"library", TOOL_TEXT, &library, "FILE",
 	 "which " LIBRARY " (beside this program, or in ../lib/spillway)"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -59,6 +62,34 @@ static int set_size(const char *name, uint64_t bytes)
 	return setenv(name, text, 1);
 }
 
+/* The program may change its folder, and rank processes write files of other names beside it. */
+static int set_report(void)
+{
+	char path[PATH_MAX] = "";
+	size_t len = 0;
+
+	if (report[0] != '/') {
+		if (!getcwd(path, sizeof(path)))
+			return -1;
+		len = strlen(path);
+	}
+	if (snprintf(path + len, sizeof(path) - len, "%s%s", len ? "/" : "", report) >=
+	    (int)(sizeof(path) - len)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	return setenv("SPILLWAY_REPORT", path, 1);
+}
+
+static int check_report(const struct tool_command *command)
+{
+	const char *dot = strrchr(report, '.');
+
+	if (!dot || (strcmp(dot, ".html") != 0 && strcmp(dot, ".json") != 0))
+		return tool_usage_error(command, "--report=%s: it ends in .html or .json", report);
+	return tool_output_check(report) < 0 ? tool_fail(command, -EIO, false) : TOOL_GO_ON;
+}
+
 /* What is preloaded already stays, after ours. */
 static int set_environment(const char *path)
 {
@@ -75,6 +106,8 @@ static int set_environment(const char *path)
 		result = set_size("SPILLWAY_MALLOC_CACHE_BYTES", cache_bytes);
 	if (result == 0 && address_bytes)
 		result = set_size("SPILLWAY_MALLOC_BYTES", address_bytes);
+	if (result == 0 && report)
+		result = set_report();
 	return result;
 }
 
@@ -94,6 +127,8 @@ static int run(const struct tool_command *command, int argc, char **argv)
 		return result;
 	if (own + 1 >= argc)
 		return tool_usage_error(command, "no program given: -- PROGRAM [ARGUMENT...]");
+	if (report && (result = check_report(command)) != TOOL_GO_ON)
+		return result;
 	path = !library && find_library(found, sizeof(found)) ? found : library;
 	if (!path || access(path, R_OK) != 0) {
 		(void)fprintf(
@@ -110,7 +145,8 @@ static int run(const struct tool_command *command, int argc, char **argv)
 		return TOOL_FAILED;
 	}
 	if (set_environment(path) != 0) {
-		(void)fprintf(stderr, "spillway run: out of memory\n");
+		(void)fprintf(stderr, "spillway run: cannot set its environment: %s\n",
+			      strerror(errno));
 		return TOOL_FAILED;
 	}
 	(void)execvp(argv[own + 1], argv + own + 1);
@@ -122,13 +158,17 @@ static int run(const struct tool_command *command, int argc, char **argv)
 const struct tool_command command_run = {
 	.name = "run",
 	.summary = "start a program whose large blocks of memory are reused",
-	.synopsis = "[--cache-bytes SIZE] -- PROGRAM [ARGUMENT...]",
-	.description = "Training allocates the same large blocks in every step. In the program\n"
-		       "started here they begin at page boundaries, so that drives take them\n"
-		       "without a copy, lie on huge pages, and stay resident for the next step.\n"
-		       "The program and the processes that it starts need no change; this one\n"
-		       "becomes the program.\n",
+	.synopsis = "[--cache-bytes SIZE] [--report FILE] -- PROGRAM [ARGUMENT...]",
+	.description =
+		"Training allocates the same large blocks in every step. In the program\n"
+		"started here they begin at page boundaries, so that drives take them\n"
+		"without a copy, lie on huge pages, and stay resident for the next step.\n"
+		"The program and the processes that it starts need no change; this one\n"
+		"becomes the program. With --report, each Offload that it makes leaves a\n"
+		"report of itself when it is closed, or when the program ends; of ranks, and\n"
+		"of a second one in a process, in files of their own: FILE.rank1.html.\n",
 	.examples = "  spillway run -- python3 train.py\n"
+		    "  spillway run --report run.html -- python3 train.py\n"
 		    "  spillway run --cache-bytes 4G -- torchrun --nproc-per-node 4 train.py\n",
 	.run = run,
 	.options = options,

@@ -67,6 +67,16 @@ class Handle:
         A store closes its caches first. Memory of a cache that a tensor uses stays valid: the end
         of its last use then closes the cache, and its store.
         """
+        try:
+            if self._handle is not None:
+                self.before_close()
+        finally:
+            self._close()
+
+    def before_close(self) -> None:
+        """Its last use, by close(); a store's is before its caches close."""
+
+    def _close(self) -> None:
         handle, self._handle = self._handle, None
         if handle is None:
             return

@@ -4,37 +4,15 @@
 nothing from elsewhere and runs nothing: text, CSS and SVG."""
 from __future__ import annotations
 
-import dataclasses
 import html
 import math
 from typing import Iterable, List, Optional, Sequence, Tuple
 
 from ._library import bytes_text
+from ._run import Profile, Run
 from .cache import CacheStats
 from .report import Row, kept_rows, per_day_text, years_text
-from .store import DriveStats
 from .wear import Wear
-
-# (seconds, bytes in memory, bytes if nothing were spilled), as of Cache.profile()
-Profile = Sequence[Tuple[float, int, int]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What is shown. ``drives`` and ``before`` are counters now and when the run began."""
-
-    model: str
-    mode: str
-    when: str
-    seconds: float
-    stats: CacheStats
-    profile: Profile
-    drives: Sequence[DriveStats]
-    before: Sequence[DriveStats]
-    wear: Sequence[Tuple[str, Wear]]
-    backend: str
-    hints: Sequence[str]
-
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;

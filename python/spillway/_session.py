@@ -52,7 +52,7 @@ class Session(hooks.Session):  # type: ignore[misc]
 
     def __init__(self, cache: Cache) -> None:
         self._refused: Set[str] = {"meta"}  # kinds of devices whose tensors are kept
-        cache.before_close = weakref.WeakMethod(self._part)
+        cache.when_closed = weakref.WeakMethod(self._part)
         cache.after_close = weakref.WeakMethod(self._forget)
 
     def _pack_watched(self, tensor: Tensor) -> Any:

@@ -24,7 +24,7 @@ Mode = Literal["fastest", "budget", "spill", "observe", "positional"]
 
 MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1, "positional": 4}
 
-_POINTS_MAX = 512  # of a profile
+POINTS_MAX = 512  # of a profile
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
@@ -221,8 +221,10 @@ class Cache(Handle):
             check(fast.spw_trace_create(os.fsencode(record), model, byref(self._recorder)))
             opts.trace = self._recorder
         self.leases: Optional[Any] = None  # users that the hooks count
-        # Weak references to functions that are called first and last when the cache closes.
-        self.before_close: Optional["weakref.WeakMethod[Any]"] = None
+        # Weak references to functions that are called when the cache closes: while it and its store
+        # are open still, once nothing uses it anew, and last.
+        self.last_use: Optional["weakref.WeakMethod[Any]"] = None
+        self.when_closed: Optional["weakref.WeakMethod[Any]"] = None
         self.after_close: Optional["weakref.WeakMethod[Any]"] = None
         self.store = store  # that it spills to
         try:
@@ -236,10 +238,13 @@ class Cache(Handle):
         if store is not None:
             store.add_dependent(self)
 
+    def before_close(self) -> None:
+        _call(self.last_use)
+
     def _before_end(self) -> None:
         if self.leases is not None:
             self.leases.shut()
-        _call(self.before_close)
+        _call(self.when_closed)
 
     def _is_lent(self) -> bool:
         return self.leases is not None and self.leases.busy(self)
@@ -274,8 +279,8 @@ class Cache(Handle):
     def profile(self) -> List[Tuple[float, int, int]]:
         """The memory over the last step that ended: (seconds since it began, most bytes of
         activations in memory from then until the next point, the same if nothing were spilled)."""
-        points = (_library.MemoryPoint * _POINTS_MAX)()
-        count = self.call(fast.spw_cache_profile, points, _POINTS_MAX)
+        points = (_library.MemoryPoint * POINTS_MAX)()
+        count = self.call(fast.spw_cache_profile, points, POINTS_MAX)
         return [(point.ns / 1e9, point.bytes, point.keep_all_bytes) for point in points[:count]]
 
     def reset_peak(self) -> None:

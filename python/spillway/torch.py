@@ -44,7 +44,9 @@ from torch import Tensor, nn
 
 from . import _library, _native
 from ._library import Size, SpillwayError, bytes_text, fast
-from ._page import Run, page_of
+from ._page import page_of
+from ._run import Run, json_of
+from ._save import asked, save, write
 from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, scopes_of,
                       tensors_in)
 from ._session import Session
@@ -94,6 +96,8 @@ class Offload(contextlib.ContextDecorator):
     its own, and nothing need be said.
     """
 
+    _report_path: Optional[str] = None
+
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
                  progress: Union[bool, TextIO] = False, endurance_bytes: int = 0) -> None:
@@ -111,6 +115,8 @@ class Offload(contextlib.ContextDecorator):
         self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
+        self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
+        cache.last_use = weakref.WeakMethod(self._leave_report)
         self._progress: Optional[Progress] = None
         if progress:
             self._progress = Progress(sys.stderr if progress is True else progress)
@@ -139,6 +145,9 @@ class Offload(contextlib.ContextDecorator):
         stats = self.stats()
         return (f"{words}: {stats.steps} steps, {bytes_text(stats.bytes_spilled)} written, "
                 f"{bytes_text(stats.activation_bytes_max)} of activations in memory at most>")
+
+    def __del__(self) -> None:
+        self._leave_report()  # where nobody has closed it
 
     def __call__(self, function: Any) -> Any:
         """As a decorator: each call of the function runs in the context.
@@ -414,17 +423,21 @@ class Offload(contextlib.ContextDecorator):
         prefetched memory; of a device, what was in its own memory."""
         return self.stats().activation_bytes_max
 
-    def report(self, file: Optional[TextIO] = None, *, html: Optional[Path] = None) -> None:
+    def report(self, file: Optional[TextIO] = None, *, html: Optional[Path] = None,
+               json: Optional[Path] = None) -> None:
         """Print a table of what the cache and the drives did since offload() was called, how much
         that wears the drives, and hints, to standard output or a file.
 
         :param html: a file to write instead: a page for a browser, with the memory over the last
             step, the plan and its reasons, drives and wear. It needs nothing from elsewhere
+        :param json: the same as figures, for programs and for ``spillway report``
         :raises OSError: it cannot be written
         """
-        if html is not None:
-            with open(html, "w", encoding="utf-8") as page:
-                page.write(page_of(self._run()))
+        if html is not None or json is not None:
+            run = self._run()
+            for path, text_of in ((html, page_of), (json, json_of)):
+                if path is not None:
+                    write(text_of(run), path)
             return
         stats, store = self.stats(), self._session.cache.store
         table = table_of(stats, store, self._drives_before, self.device_stats(),
@@ -442,6 +455,17 @@ class Offload(contextlib.ContextDecorator):
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
             "" if store is None or store.closed else store.description,
             list(hints_of(stats, self._entries, store, self._store_before)))
+
+    def _leave_report(self) -> None:
+        """At its end, if `spillway run --report` has asked for it. No reason to end the training."""
+        path, self._report_path = self._report_path, None
+        if path is None or self._session.cache.closed:
+            return
+        try:
+            save(self._run(), path)
+            _log.info("the report of this run is in %s", path)
+        except (OSError, ValueError) as error:
+            _log.warning("the report of this run is not written: %s", error)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.

@@ -64,7 +64,7 @@ struct tool_command {
 extern const struct tool_command command_probe, command_format, command_info, command_check,
 	command_wipe, command_bind, command_unbind, command_bench, command_tune, command_top,
 	command_export, command_revive, command_state, command_plan, command_replay, command_run,
-	command_completion, command_grant, command_revoke;
+	command_report, command_completion, command_grant, command_revoke;
 
 /* What completion completes, ended by NULL; set before a command runs. */
 extern const struct tool_command *const *tool_completed;

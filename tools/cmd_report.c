@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/cmd_report.c - spillway report: a page for a browser of what a run has left as figures */
+#include "tools/ui/tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/util.h"
+
+static struct tool_devices runs;
+static const char *output;
+
+static const struct tool_option options[] = {
+	{"run", TOOL_DEVICES, &runs, "FILE",
+	 "what the run has left, ending in .json; --run may be left out"},
+	{"output", TOOL_TEXT, &output, "FILE", "the page to write (FILE.html for FILE.json)"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
+};
+
+/* The package has what makes pages. Not from the present folder: anything may lie there. */
+static const char program[] =
+	"import sys\n"
+	"sys.path[:] = filter(None, sys.path)\n"
+	"try:\n"
+	"    from spillway._save import main\n"
+	"except ImportError as error:\n"
+	"    sys.exit(f'spillway report: {sys.executable} has no package spillway ({error}); '\n"
+	"             'install it (python3-spillway, or pip install; docs/INSTALL.md), or name the "
+	"'\n"
+	"             'Python that has it: SPILLWAY_PYTHON=')\n"
+	"sys.exit(main(sys.argv[1:]))\n";
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t text_len = strlen(text), len = strlen(end);
+
+	return text_len > len && strcmp(text + text_len - len, end) == 0;
+}
+
+static int report(const struct tool_command *command)
+{
+	const char *named = getenv("SPILLWAY_PYTHON");
+	const char *python = named && *named ? named : "python3", *run;
+	char *page = NULL;
+
+	if (runs.count != 1)
+		return tool_usage_error(command, "one run is reported: RUN.json");
+	run = runs.paths[0];
+	if (!output && !ends_with(run, ".json"))
+		return tool_usage_error(command, "%s: it does not end in .json: --output=FILE",
+					run);
+	if (!output &&
+	    asprintf(&page, "%.*s.html", (int)(strlen(run) - strlen(".json")), run) < 0) {
+		(void)fprintf(stderr, "spillway report: out of memory\n");
+		return TOOL_FAILED;
+	}
+	(void)execlp(python, python, "-c", program, run, output ? output : page, (char *)NULL);
+	(void)fprintf(stderr,
+		      "spillway report: pages are made in Python, and %s cannot be started: %s; "
+		      "SPILLWAY_PYTHON names another\n",
+		      python, strerror(errno));
+	free(page);
+	return TOOL_FAILED;
+}
+
+const struct tool_command command_report = {
+	.name = "report",
+	.summary = "a page for a browser of a training run",
+	.synopsis = "RUN.json [--output FILE]",
+	.description =
+		"Writes one file of HTML that needs nothing else: the memory over a step, the\n"
+		"plan and its reasons, the drives, and how long they last at the rate of the\n"
+		"run. A run leaves its figures by 'spillway run --report RUN.json', or by\n"
+		"off.report(json=) in Python; --report RUN.html and off.report(html=) write\n"
+		"the page at once. Needs the Python package, of python3 or of the interpreter\n"
+		"that SPILLWAY_PYTHON names.\n",
+	.examples = "  spillway run --report run.json -- python3 train.py\n"
+		    "  spillway report run.json                    # run.html\n"
+		    "  spillway report run.json --output /tmp/page.html\n",
+	.action = report,
+	.options = options,
+};
