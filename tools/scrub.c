@@ -150,10 +150,13 @@ int tool_scrub(const struct tool_command *command, const struct tool_devices *de
 {
 	struct report report = {.array = json ? json_array() : NULL};
 	int code = TOOL_DONE;
+	uint32_t done = 0;
 
 	tool_stop_catch();
-	for (uint32_t i = 0; i < partitions && !tool_stopped(); i++)
-		scrub_partition(devices, i, &report);
+	for (; done < partitions && !tool_stopped(); done++)
+		scrub_partition(devices, done, &report);
+	if (done < partitions)
+		note(&report, spw_error(-ECANCELED, "interrupted: not all was read"));
 	tool_stop_release();
 	if (!json && report.commits == 0 && report.rc == 0)
 		(void)printf("nothing is committed\n");
@@ -163,5 +166,6 @@ int tool_scrub(const struct tool_command *command, const struct tool_devices *de
 			report.rc ? tool_json_text(report.words) : json_null()));
 	if (report.rc == 0)
 		return code;
-	return tool_fail(command, spw_error(report.rc, "%s", report.words), false);
+	code = tool_fail(command, spw_error(report.rc, "%s", report.words), false);
+	return report.rc == -ECANCELED ? TOOL_INTERRUPTED : code;
 }
