@@ -310,6 +310,16 @@ python3 -c "import json, sys; assert json.load(open(sys.argv[1]))['errno'] == 17
 bench 0 --filename="$first" --rw=write --bs=1m --allow-destructive
 expect_exit 1 "$SPILLWAY" check "$first" "$second"
 
+begin "why a job failed is said once, however many transfers were in flight"
+(
+    trap '' XFSZ # a file that must not grow: each write beyond fails
+    ulimit -f 1024
+    "$SPILLWAY" bench --filename="$first" --rw=write --bs=1m --iodepth=16 --allow-destructive
+) >"$TEST_TMP/report" 2>"$OUTPUT" && fail "it cannot write"
+expect_equal 1 "$(wc -l <"$OUTPUT")" "lines on standard error"
+expect_output "spillway bench: bench: $first: write of 1048576 bytes at byte" "File too large"
+grep -q 'jobs=1): err=27 (File too large)$' "$TEST_TMP/report" || fail "the report: $(cat "$TEST_TMP/report")"
+
 begin "reads of what was never written: bench says so, tune measures nothing, or writes first"
 make_file hollow 64M
 bench 0 --filename="$hollow" --rw=read --bs=1m

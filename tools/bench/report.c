@@ -149,9 +149,12 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 {
 	const struct bench_stats *stats = &entry->stats;
 
-	(void)fprintf(out, "\n%s: (groupid=%u, jobs=%u): err=%2d%s%s\n", entry->job->name,
-		      entry->group, entry->workers, -stats->error, stats->error != 0 ? ": " : "",
-		      stats->error_text);
+	(void)fprintf(out, "\n%s: (groupid=%u, jobs=%u): err=%2d", entry->job->name, entry->group,
+		      entry->workers, -stats->error);
+	/* All of it is said at the end, on standard error. */
+	if (stats->error != 0)
+		(void)fprintf(out, " (%s)", spw_strerror(stats->error));
+	(void)fputc('\n', out);
 	(void)fprintf(out, "  engine     : %s\n",
 		      stats->description[0] != '\0' ? stats->description : "not started");
 	if (entry->job->description[0] != '\0')

@@ -14,6 +14,13 @@
 
 /* ---- Workers --------------------------------------------------------------------------------- */
 
+/* What ends a job is said when it has ended, once: not also for each transfer in flight. */
+static void log_warnings_alone(void *context, enum spw_log_level level, const char *message)
+{
+	if (level == SPW_LOG_WARNING)
+		tool_log(false).write(context, level, message);
+}
+
 static int add_workers(struct bench_run *run, unsigned job_index, unsigned group)
 {
 	const struct bench_job *job = &run->plan.jobs[job_index];
@@ -27,7 +34,8 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 		worker->index = i;
 		worker->sequence = first + i;
 		worker->group = group;
-		worker->log = tool_log(run->verbose);
+		worker->log = run->verbose ? tool_log(true)
+					   : (struct spw_log){.write = log_warnings_alone};
 		run->workers_count++;
 		result = bench_split_filename(job->filename, worker);
 		if (result == 0)
