@@ -69,11 +69,11 @@ class Handle:
         """
         try:
             if self._handle is not None:
-                self.before_close()
+                self._before_close()
         finally:
             self._close()
 
-    def before_close(self) -> None:
+    def _before_close(self) -> None:
         """Its last use, by close(); a store's is before its caches close."""
 
     def _close(self) -> None:

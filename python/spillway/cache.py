@@ -238,7 +238,7 @@ class Cache(Handle):
         if store is not None:
             store.add_dependent(self)
 
-    def before_close(self) -> None:
+    def _before_close(self) -> None:
         _call(self.last_use)
 
     def _before_end(self) -> None:

@@ -431,10 +431,10 @@ class Store(Handle):
                 f"{self.opened_at}. Use {that} again, or {that}.close() first; leaving "
                 "`with spillway.Store(...)` closes a store, too")
 
-    def before_close(self) -> None:
+    def _before_close(self) -> None:
         for dependent in list(self._dependents):
             if not dependent.closed:
-                dependent.before_close()
+                dependent._before_close()
 
     def _before_end(self) -> None:
         close_all(self._dependents)

@@ -74,7 +74,8 @@ def test_what_is_installed(installed):
     assert {path.name for path in (ROOT / "python/spillway").rglob("*.py")} == {
         path.name for path in (installed / "spillway").rglob("*.py")}
     info = f"spillway-{spillway.__version__}.dist-info"
-    assert {path.name for path in installed.iterdir()} == {"spillway", info}
+    assert {path.name for path in installed.iterdir()} == {"spillway", "bin", info}
+    assert [path.name for path in (installed / "bin").iterdir()] == ["spillway"]
 
 
 def test_the_library_is_named(installed):
@@ -102,12 +103,30 @@ def test_the_hooks_are_of_every_python(installed):
 
 def test_the_platform_is_what_the_libraries_ask_for(installed):
     tag = next(installed.glob("*.dist-info/WHEEL")).read_text().split("Tag: ")[1].strip()
-    libraries = sorted((installed / "spillway").glob("*.so*"))
+    libraries = [installed / "spillway/spillway", *(installed / "spillway").glob("*.so*")]
     asked = subprocess.run(["objdump", "-T", *libraries], capture_output=True, text=True).stdout
     versions = {tuple(map(int, word.split("GLIBC_")[1].rstrip(")").split(".")))
                 for word in asked.split() if "GLIBC_" in word and "PRIVATE" not in word}
     highest = ".".join(map(str, max(versions)[:2])).replace(".", "_")
     assert tag.startswith(f"cp311-abi3-manylinux_{highest}_"), tag
+
+
+def test_the_command_is_there(installed, folder):
+    """With what it needs, what it preloads, and the page of a run, which Python makes."""
+    def command(*words):
+        done = subprocess.run([installed / "bin/spillway", *words], capture_output=True, text=True,
+                              cwd=folder, env=clean(PYTHONPATH=str(installed), PATH="/usr/bin:/bin"))
+        return done.returncode, done.stdout + done.stderr
+
+    assert command("--version") == (0, f"spillway {spillway.__version__}\n")
+    (folder / "drive").write_bytes(bytes(64 << 20))
+    assert command("format", "drive")[0] == command("check", "drive")[0] == 0
+    assert command("format", "drive", "--partitions", "none")[0] == 2
+    code, maps = command("run", "--", "cat", "/proc/self/maps")
+    assert code == 0 and str(installed / "spillway/libspillway_malloc.so") in maps
+    (folder / "run.json").write_text("{}")
+    assert command("report", "run.json") == (
+        1, "spillway report: run.json: it is no report of spillway in JSON\n")
 
 
 def test_without_a_compiler_the_build_says_what_is_missing(source, folder):
