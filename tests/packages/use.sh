@@ -65,7 +65,8 @@ expect_output "opened " libspillway.so
 
 begin "a small model trains with the PyTorch of Debian"
 expect_exit 0 quiet_apt install python3-torch
-expect_exit 0 as_trainer env OMP_NUM_THREADS=1 python3 -c '
+page=/var/tmp/spillway-run.html
+expect_exit 0 as_trainer env OMP_NUM_THREADS=1 spillway run --report ${page%.html}.json -- python3 -c '
 import torch, spillway, spillway.torch
 torch.manual_seed(1)
 layers = [layer for _ in range(4) for layer in (torch.nn.Linear(512, 512), torch.nn.GELU())]
@@ -81,6 +82,12 @@ with spillway.Store(["'$drive'"]) as store:
 print("spilled", spilled, all(torch.equal(p.grad, e) for p, e in zip(model.parameters(), expected)))
 assert spilled > 0'
 expect_output "True"
+
+begin "the run left its figures, and they make a page"
+expect_exit 0 as_trainer spillway report ${page%.html}.json
+expect_output "$page"
+expect_true "a page of the run" grep -q 'Training Sequential with spillway' "$page"
+rm "$page" "${page%.html}.json"
 
 begin "all is purged, and nothing stays"
 mkdir -p /etc/udev/rules.d
@@ -102,3 +109,11 @@ with spillway.Store(["'$drive'"]) as store:
     print("opened", spillway._library.path, store.description)
 print(*sorted({line.split()[-1] for line in open("/proc/self/maps") if "liburing" in line or "hooks" in line}))'
 expect_output "site-packages/spillway/libspillway.so" "site-packages/spillway/liburing.so.2"
+
+begin "the wheel's command: formats, checks, preloads, and makes pages by the Python that it is in"
+expect_exit 0 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/spillway format --force $drive
+expect_exit 0 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/spillway check $drive
+expect_exit 0 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/spillway run -- cat /proc/self/maps
+expect_output site-packages/spillway/libspillway_malloc.so
+expect_exit 1 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/spillway report /dev/null --output /dev/null
+expect_output "it is no report of spillway in JSON"
