@@ -35,8 +35,7 @@ harden    := -fstack-protector-strong $(if $(or $(SANITIZE),$(FUZZER),$(findstri
 # And in all that is linked: what the loader has filled in can no longer be changed.
 ldflags   := -Wl,-z,relro -Wl,-z,now -fno-lto $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
-tool_libs := -linih
-test_libs := -lcmocka -ldl $(lib_libs) $(tool_libs)
+test_libs := -lcmocka -ldl $(lib_libs)
 
 layers   := util alloc layout engine drives store state plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
@@ -85,7 +84,7 @@ $(BUILD)/libspillway.so: $(BUILD)/libspillway.so.$(SOMAJOR)
 
 $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs)
 
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
 # A test links the whole library, or, if a line of its source reads `/* link: util tools/ui/stop */`, the objects of those folders and
@@ -115,7 +114,7 @@ $(foreach src,$(test_src),$(eval $(call test_rule,$(src))))
 define fuzz_rule
 $(BUILD)/$(1:.c=): $(BUILD)/$(1:.c=.o) $(if $(FUZZER),,$(BUILD)/tests/fuzz/regress.o) $(call link_what,$(1))
 	$$(call say,LD,$$@)
-	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $$(ldflags) $(if $(FUZZER),-fsanitize=fuzzer) -o $$@ $$^ $$(lib_libs) $$(tool_libs)
+	$$(q)$$(CC) $$(sanitize) $$(CFLAGS) $$(ldflags) $(if $(FUZZER),-fsanitize=fuzzer) -o $$@ $$^ $$(lib_libs)
 endef
 $(foreach src,$(fuzz_src),$(eval $(call fuzz_rule,$(src))))
 # How near a word is to all that are known: most of the time of two targets went into the fuzzer's notes on that.
@@ -240,7 +239,7 @@ bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 
 $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillway.a
 	$(call say,LD,$@)
-	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs) $(tool_libs)
+	$(q)$(CC) $(sanitize) $(CFLAGS) $(ldflags) $(LTO) -o $@ $^ $(lib_libs)
 
 .PHONY: bench-store
 bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=

@@ -15,7 +15,7 @@ set -euo pipefail
 declare -A packages=(
     [build]="gcc=c:gcc libc6-dev=h:stdio.h make=c:make liburing-dev=h:liburing.h libaio-dev=h:libaio.h libblkid-dev=h:blkid/blkid.h
         libnuma-dev=h:numa.h libxxhash-dev=h:xxhash.h libjansson-dev=h:jansson.h zlib1g-dev=h:zlib.h
-        libinih-dev=h:ini.h systemtap-sdt-dev=h:sys/sdt.h"
+        systemtap-sdt-dev=h:sys/sdt.h"
     [test]="g++=c:g++ pkg-config=c:pkg-config libcmocka-dev=h:cmocka.h python3=c:python3 python3-torch=p:torch,pytest
         libopenblas0-pthread=p:torch python3-pytest=p:torch,pytest python3-pip=p:pip python3-setuptools=p:setuptools
         python3-wheel=p:wheel python3-dev=y:Python.h e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
