@@ -36,7 +36,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm1(x + self.dropout(self.attention(x, x, None)))
-        return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
+        x = self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
+        return x
 
 
 class BERT(nn.Module):

@@ -52,13 +52,16 @@ class Attention(nn.Module):
         if mask is not None:
             weights = weights + mask  # one name for all: what comes before is gone
         weights = weights.softmax(-1)
-        return self.out((weights @ v).transpose(1, 2).flatten(2))
+        mixed: Tensor = self.out((weights @ v).transpose(1, 2).flatten(2))
+        return mixed
 
 
 def run_block(block: nn.Module, recompute: bool, *inputs: Any) -> Tensor:
     """The block, or in mode recompute a checkpoint: only its inputs are kept, and the backward pass
     computes it again."""
-    return checkpoint(block, *inputs, use_reentrant=True) if recompute else block(*inputs)
+    result: Tensor = (
+        checkpoint(block, *inputs, use_reentrant=True) if recompute else block(*inputs))
+    return result
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:

@@ -32,10 +32,13 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         normed = self.norm1(x)
         x = x + self.dropout(self.attention(normed, normed, mask))
-        return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
+        x = x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
+        return x
 
 
 class GPT(nn.Module):
+    future: Tensor
+
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         self.recompute = args.mode == "recompute"
@@ -51,7 +54,8 @@ class GPT(nn.Module):
         x = self.token(tokens) + self.position.weight
         for block in self.blocks:
             x = run_block(block, self.recompute, x, self.future)
-        return self.head(self.norm(x))
+        logits: Tensor = self.head(self.norm(x))
+        return logits
 
 
 def batches(args: argparse.Namespace, text: Tensor, generator: torch.Generator) -> Batches:

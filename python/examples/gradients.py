@@ -23,9 +23,10 @@ POLICIES = {
 def _when_complete(parameter: nn.Parameter, function: Callable[..., None]) -> Any:
     """Call function() whenever a backward pass has added to the parameter's gradient. What is
     returned must be held."""
-    if hasattr(parameter, "register_post_accumulate_grad_hook"):  # from PyTorch 2.1 on
-        return parameter.register_post_accumulate_grad_hook(function)
-    node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    tensor: Any = parameter  # what of it is used here has no types, or more than one
+    if hasattr(tensor, "register_post_accumulate_grad_hook"):  # from PyTorch 2.1 on
+        return tensor.register_post_accumulate_grad_hook(function)
+    node = tensor.expand_as(tensor).grad_fn.next_functions[0][0]
     node.register_hook(function)
     return node
 
@@ -67,7 +68,7 @@ class Stepper:
         gradient = self._parameters[index].grad
         if self._checksum and gradient is not None:
             began = time.perf_counter()
-            self._digests[index] = hashlib.sha256(gradient.contiguous().numpy()).digest()
+            self._digests[index] = hashlib.sha256(gradient.contiguous().numpy().data).digest()
             self._checksum_seconds += time.perf_counter() - began
 
     def note(self) -> None:

@@ -43,14 +43,14 @@ def main(name: str, description: str, run: Run, ranks: int) -> int:
             _one(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", name, run, args)
         return 0
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    processes: Any = torch.multiprocessing  # which says no types
     with tempfile.TemporaryDirectory() as folder:
         try:
             # in every rank: what is open is closed
             signal.signal(signal.SIGINT, signal.default_int_handler)
             given = args.ranks, f"file://{folder}/meeting", name, run, args
-            torch.multiprocessing.start_processes(_one, given, args.ranks, start_method="fork")
-        except (torch.multiprocessing.ProcessExitedException,
-                torch.multiprocessing.ProcessRaisedException) as error:
+            processes.start_processes(_one, given, args.ranks, start_method="fork")
+        except (processes.ProcessExitedException, processes.ProcessRaisedException) as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:

@@ -51,7 +51,7 @@ class RelativeBias(nn.Module):
         powers = distance.abs().clamp(min=8).float().div(8).log() / math.log(16)
         far = 8 + (powers * 8).long().clamp(max=7)
         bucket = torch.where(distance.abs() < 8, distance.abs(), far) + 16 * (distance > 0)
-        bias = self.table(bucket).permute(2, 0, 1)
+        bias: Tensor = self.table(bucket).permute(2, 0, 1)
         return bias if self.both_ways else bias + torch.full((length, length), -torch.inf).triu(1)
 
 
@@ -73,7 +73,8 @@ class Block(nn.Module):
         x = x + self.dropout(self.attention(normed, normed, bias))
         if self.across is not None:
             x = x + self.dropout(self.across(self.norms["across"](x), memory, None))
-        return x + self.dropout(self.down(F.relu(self.up(self.norms["mlp"](x)))))
+        x = x + self.dropout(self.down(F.relu(self.up(self.norms["mlp"](x)))))
+        return x
 
 
 class T5(nn.Module):
@@ -98,7 +99,8 @@ class T5(nn.Module):
         x, bias = self.token(shifted), self.decoder_bias(shifted.shape[1])
         for block in self.decoder:
             x = run_block(block, self.recompute, x, bias, memory)
-        return self.head(self.decoder_norm(x))
+        logits: Tensor = self.head(self.decoder_norm(x))
+        return logits
 
 
 def batches(args: argparse.Namespace, text: Tensor, generator: torch.Generator) -> Batches:

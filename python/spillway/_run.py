@@ -81,7 +81,8 @@ def _value_of(kind: Any, value: Any, name: str) -> Any:
         missing = [field for field in fields if field not in value]
         if missing:
             raise ValueError(f"{name}.{missing[0]} is not there")
-        return kind(**{
+        make: Any = kind
+        return make(**{
             field: _value_of(types[field], value[field], f"{name}.{field}") for field in fields})
     if origin is Union:  # what may be None
         return None if value is None else _value_of(parts[0], value, name)
