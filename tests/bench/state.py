@@ -88,7 +88,7 @@ def steps_in_turn(args):
     with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
                                              masters=args.masters, memory=args.memory)
-        times = {"memory": [], "store": []}
+        times, busy = {"memory": [], "store": []}, []
         rounded = [param.detach().clone() for param in stored]
         for param, gradient in zip(kept, gradients):
             param.grad = gradient.to(param.dtype)
@@ -108,9 +108,10 @@ def steps_in_turn(args):
             before = optimizer.stats()
             for name, one in (("memory", step_in_memory if args.masters else in_memory.step),
                               ("store", optimizer.step)):
-                begun = time.perf_counter()
+                begun, busy_begun = time.perf_counter(), busy_seconds()
                 one()
                 times[name].append(time.perf_counter() - begun)
+            busy.append(busy_seconds() - busy_begun)
             after = optimizer.stats()
         same = all(torch.equal(a.detach(), b.detach().to(dtype)) for a, b in zip(stored, kept))
         print(json.dumps({
@@ -119,6 +120,7 @@ def steps_in_turn(args):
             "takes": after.takes - before.takes, "hits": after.hits - before.hits,
             "bytes_read": after.bytes_read - before.bytes_read,
             "bytes_written": after.bytes_written - before.bytes_written,
+            "busy": statistics.median(busy[STEPS_UNTIMED:]),
             **{name: found[STEPS_UNTIMED:] for name, found in times.items()}}))
 
 
@@ -319,6 +321,8 @@ class Bench:
             in_memory, over = statistics.median(one["memory"]), statistics.median(one["store"])
             least = max(moved / bandwidth, in_memory)
             self.note((name, "step / what it takes at least", "", GOAL), over / least)
+            self.note((name, "the same by CPU time alone, all cores busy", "", None),
+                      one["busy"] / os.cpu_count() / least)
             self.note((name, "step in memory", "s", None), in_memory)
             self.note((name, "step / step in memory", "", None), over / in_memory)
             self.note((name, "its bytes at fio's bandwidth / step in memory", "", None),
