@@ -52,6 +52,22 @@ int spw_store_scrub(struct spw_store *store,
 	return gone_on ? 0 : spw_error(-ECANCELED, "interrupted: not all was read");
 }
 
+/* Nothing has one copy alone. */
+int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
+		  struct spw_commit_info *info, size_t size)
+{
+	(void)paths, (void)count, (void)partition, (void)info, (void)size;
+	return -ENODATA;
+}
+
+int spw_store_resilver(struct spw_store *store,
+		       bool (*go_on)(void *context, uint64_t done_bytes, uint64_t all_bytes),
+		       void *context)
+{
+	(void)store, (void)go_on, (void)context;
+	return -ENODATA;
+}
+
 void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
 {
 	(void)store;
