@@ -457,7 +457,7 @@ class Offload(contextlib.ContextDecorator):
             list(hints_of(stats, self._entries, store, self._store_before)))
 
     def _leave_report(self) -> None:
-        """At its end, if `spillway run --report` has asked for it. No reason to end the training."""
+        """At its end, if `spillway run --report` asked for it. No reason to end the training."""
         path, self._report_path = self._report_path, None
         if path is None or self._session.cache.closed:
             return

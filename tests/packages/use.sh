@@ -99,6 +99,7 @@ expect_equal "" "$(find / -xdev -iname '*spillway*' ! -path '/debs*' ! -path '/p
 begin "the wheel works in an empty virtual environment, with nothing else of spillway, and without a compiler"
 expect_exit 0 quiet_apt install python3-venv
 expect_exit 0 quiet_apt purge gcc
+hash -r # of where gcc was
 expect_exit 1 command -v gcc cc
 expect_exit 0 python3 -m venv /opt/venv
 expect_exit 0 /opt/venv/bin/pip install --no-index /debs/*.whl

@@ -115,7 +115,8 @@ def test_the_command_is_there(installed, folder):
     """With what it needs, what it preloads, and the page of a run, which Python makes."""
     def command(*words):
         done = subprocess.run([installed / "bin/spillway", *words], capture_output=True, text=True,
-                              cwd=folder, env=clean(PYTHONPATH=str(installed), PATH="/usr/bin:/bin"))
+                              cwd=folder, env=clean(PYTHONPATH=str(installed),
+                                                    PATH="/usr/bin:/bin"))
         return done.returncode, done.stdout + done.stderr
 
     assert command("--version") == (0, f"spillway {spillway.__version__}\n")

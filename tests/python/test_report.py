@@ -70,7 +70,8 @@ def test_a_run_that_fails_leaves_one_too(folder, two):
 
 
 def test_each_rank_and_each_offload_has_its_own(folder, two):
-    twice = "\nwith spillway.Store(drives, partition={}) as store:\n    for _ in 'ab': step(*make())"
+    twice = ("\nwith spillway.Store(drives, partition={}) as store:\n"
+             "    for _ in 'ab': step(*make())")
     assert leave(folder, two, twice.format(0), RANK="3")[1] == ["run.rank3.2.json",
                                                                "run.rank3.json"]
     _, left = leave(folder, two, twice.format(1))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_tool_scrub.c - check --scrub that is interrupted: between partitions, and within one */
+/* tests/unit/test_tool_scrub.c - check --scrub, interrupted between partitions or within one */
 /* link: util tools/scrub tools/ui/output tools/ui/options tools/ui/nearest tools/ui/stop */
 
 #include "tests/case.h"
