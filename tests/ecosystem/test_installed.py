@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+# tests/ecosystem/test_installed.py - what pip has installed is what is tested, at the versions of pins.txt
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import spillway
+import spillway.torch
+
+PINS = Path(__file__).with_name("pins.txt")
+
+
+def test_the_package_comes_from_the_environment():
+    prefix = Path(sys.prefix).resolve()
+    assert Path(spillway.__file__).resolve().is_relative_to(prefix)
+    assert Path(spillway._library.path).resolve().is_relative_to(prefix)
+
+
+def test_versions_are_those_of_the_pins():
+    for line in PINS.read_text().splitlines():
+        if not line.startswith("#"):
+            name, _, version = line.partition("==")
+            assert importlib.metadata.version(name).split("+")[0] == version
+
+
+def test_it_trains(drives):
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+    with spillway.Store(drives) as store:
+        off = spillway.torch.offload(model, store, mode="spill", min_bytes=0)
+        with off:
+            model(torch.randn(256, 256, requires_grad=True)).sum().backward()
+        assert off.stats().bytes_spilled + off.stats().bytes_forwarded > 0
+        off.close()
