@@ -33,7 +33,7 @@ mapfile -t c_files < <(select_files '\.([ch]|cpp)$')
 mapfile -t c_sources < <(select_files '\.c$' | grep -v -e '^tools/fio_engine/' -e '^python/hooks/')
 mapfile -t shell_files < <(select_files '\.sh$' '^\.ci/run$' '^tests/vm/init$')
 # Of Python, what holds the 100 columns already.
-mapfile -t wrapped_python < <(select_files '^python/.*\.py$' '^tests/(device|python|pytorch)/.*\.py$')
+mapfile -t wrapped_python < <(select_files '^python/.*\.py$' '^tests/(device|ecosystem|python|pytorch)/.*\.py$')
 mapfile -t python_files < <(select_files '\.py$' '^tests/(vm/)?run$' '^tests/vm/suite$')
 
 # ---- The checks: print what is wrong, return 0 if nothing is ---------------------------------------------------------------------------

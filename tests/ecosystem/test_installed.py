@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/ecosystem/test_installed.py - what pip has installed is what is tested, at the versions of pins.txt
+# tests/ecosystem/test_installed.py - what is tested is what pip has installed
 import importlib.metadata
 import sys
 from pathlib import Path

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+# tests/ecosystem/test_examples.py - examples under the trainers of others
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
+SMALL = {"hf_trainer.py": "--layers 2 --hidden 64 --sequence 64 --batch 2 --steps 6 --save-steps 2"}
+TEXT = ["--text", str(EXAMPLES)]
+
+
+def start(name, folder, *more):
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLES / name), *SMALL[name].split(), *TEXT, "--output",
+         str(folder / "out"), *more], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def run(*arguments):
+    process = start(*arguments)
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return out
+
+
+def losses_of(text):
+    return re.findall(r"'loss': '([0-9.]+)'", text)
+
+
+def test_transformers(folder, drives):
+    devices = "--devices", ",".join(drives)
+    plain = losses_of(run("hf_trainer.py", folder))
+    out = run("hf_trainer.py", folder, *devices)
+    assert losses_of(out) == plain and len(plain) == 6
+    assert re.search(r"activations: \d+ MiB in memory at most, \d+ MiB written", out)
+
+
+def test_transformers_interrupted(folder, drives):
+    """After Ctrl-C it goes on to the same losses, and the drives are free."""
+    devices = "--devices", ",".join(drives)
+    plain = losses_of(run("hf_trainer.py", folder / "plain"))
+    process = start("hf_trainer.py", folder, *devices)
+    seen = []
+    while len(seen) < 3:  # the checkpoint of the second step is whole
+        seen += losses_of(process.stdout.readline())
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130 and "--resume goes on" in errors, errors
+    resumed = losses_of(run("hf_trainer.py", folder, *devices, "--resume"))
+    assert resumed == plain[-len(resumed):] and len(resumed) in (2, 4)
+
+
+def test_transformers_without_a_store(folder):
+    (folder / "drive").write_bytes(bytes(1 << 20))
+    process = start("hf_trainer.py", folder, "--devices", str(folder / "drive"))
+    _, errors = process.communicate()
+    assert process.returncode == 1 and "is no drive of a spillway store" in errors
+    assert "Traceback" not in errors
