@@ -7,15 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+HF, LIGHTNING = "hf_trainer.py", "lightning_trainer.py"
 EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
-SMALL = {"hf_trainer.py": "--layers 2 --hidden 64 --sequence 64 --batch 2 --steps 6 --save-steps 2"}
-TEXT = ["--text", str(EXAMPLES)]
+SMALL = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--batch", "2", "--steps", "6",
+         "--text", str(EXAMPLES)]
 
 
 def start(name, folder, *more):
-    return subprocess.Popen(
-        [sys.executable, str(EXAMPLES / name), *SMALL[name].split(), *TEXT, "--output",
-         str(folder / "out"), *more], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    saved = ["--output", str(folder / "out"), "--save-steps", "2"] if name == HF else []
+    return subprocess.Popen([sys.executable, str(EXAMPLES / name), *SMALL, *saved, *more],
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def run(*arguments):
@@ -26,35 +29,36 @@ def run(*arguments):
 
 
 def losses_of(text):
-    return re.findall(r"'loss': '([0-9.]+)'", text)
+    return re.findall(r"loss'?:? '?([0-9.]+)", text.replace("train_loss", ""))
 
 
-def test_transformers(folder, drives):
-    devices = "--devices", ",".join(drives)
-    plain = losses_of(run("hf_trainer.py", folder))
-    out = run("hf_trainer.py", folder, *devices)
+@pytest.mark.parametrize("name", [HF, LIGHTNING])
+def test_the_same_losses(folder, drives, name):
+    plain = losses_of(run(name, folder))
+    out = run(name, folder, "--devices", ",".join(drives))
     assert losses_of(out) == plain and len(plain) == 6
     assert re.search(r"activations: \d+ MiB in memory at most, \d+ MiB written", out)
 
 
-def test_transformers_interrupted(folder, drives):
+def test_interrupted(folder, drives):
     """After Ctrl-C it goes on to the same losses, and the drives are free."""
     devices = "--devices", ",".join(drives)
-    plain = losses_of(run("hf_trainer.py", folder / "plain"))
-    process = start("hf_trainer.py", folder, *devices)
+    plain = losses_of(run(HF, folder / "plain"))
+    process = start(HF, folder, *devices)
     seen = []
     while len(seen) < 3:  # the checkpoint of the second step is whole
         seen += losses_of(process.stdout.readline())
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130 and "--resume goes on" in errors, errors
-    resumed = losses_of(run("hf_trainer.py", folder, *devices, "--resume"))
+    resumed = losses_of(run(HF, folder, *devices, "--resume"))
     assert resumed == plain[-len(resumed):] and len(resumed) in (2, 4)
 
 
-def test_transformers_without_a_store(folder):
+@pytest.mark.parametrize("name", [HF, LIGHTNING])
+def test_without_a_store(folder, name):
     (folder / "drive").write_bytes(bytes(1 << 20))
-    process = start("hf_trainer.py", folder, "--devices", str(folder / "drive"))
+    process = start(name, folder, "--devices", str(folder / "drive"))
     _, errors = process.communicate()
     assert process.returncode == 1 and "is no drive of a spillway store" in errors
     assert "Traceback" not in errors
