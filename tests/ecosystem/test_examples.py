@@ -9,20 +9,23 @@ from pathlib import Path
 
 import pytest
 
+import spillway
+
 HF, LIGHTNING = "hf_trainer.py", "lightning_trainer.py"
 EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
 SMALL = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--batch", "2", "--steps", "6",
          "--text", str(EXAMPLES)]
 
 
-def start(name, folder, *more):
+def start(name, folder, *more, launcher=()):
     saved = ["--output", str(folder / "out"), "--save-steps", "2"] if name == HF else []
-    return subprocess.Popen([sys.executable, str(EXAMPLES / name), *SMALL, *saved, *more],
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, *launcher, str(EXAMPLES / name), *SMALL, *saved, *more], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def run(*arguments):
-    process = start(*arguments)
+def run(*arguments, **options):
+    process = start(*arguments, **options)
     out, errors = process.communicate()
     assert process.returncode == 0, errors
     return out
@@ -38,6 +41,18 @@ def test_the_same_losses(folder, drives, name):
     out = run(name, folder, "--devices", ",".join(drives))
     assert losses_of(out) == plain and len(plain) == 6
     assert re.search(r"activations: \d+ MiB in memory at most, \d+ MiB written", out)
+
+
+def test_two_ranks(folder, drives):
+    """By torchrun: each has a partition of its own, and nothing else has to be said."""
+    spillway.wipe_store(drives)
+    spillway.format_store(drives, partitions=2)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    plain = losses_of(run(HF, folder, launcher=launcher))
+    out = run(HF, folder, "--devices", ",".join(drives), launcher=launcher)
+    # of each rank, in any order
+    assert sorted(losses_of(out)) == sorted(plain) and len(plain) == 12
+    assert len(re.findall("activations: ", out)) == 2
 
 
 def test_interrupted(folder, drives):

@@ -80,6 +80,7 @@ KINDS = {
     "checkpointing": {"activation_checkpointing": True},
     "reentrant": {"activation_checkpointing": True,
                   "activation_checkpointing_kwargs": {"use_reentrant": True}},
+    "compiled": {"torch_compile": True, "torch_compile_backend": "aot_eager"},
 }
 
 
