@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_installed.py - what is tested is what pip has installed
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +25,14 @@ def test_versions_are_those_of_the_pins():
         if not line.startswith("#"):
             name, _, version = line.partition("==")
             assert importlib.metadata.version(name).split("+")[0] == version
+
+
+def test_what_the_page_imports_is_there():
+    page = PINS.parents[2] / "docs/INTEGRATIONS.md"
+    lines = re.findall(r"^from spillway.* import .*$", page.read_text(), re.M)
+    assert len(lines) == 3
+    for line in lines:
+        exec(line, {})
 
 
 def test_it_trains(drives):
