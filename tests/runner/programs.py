@@ -175,8 +175,9 @@ class PythonFiles(Program):
     def command(self, args, place):
         # The ecosystem has the package and the library that are installed, as users have them.
         installed = ["env", "-u", "PYTHONPATH", "-u", "SPILLWAY_LIBRARY"]
-        return [*(installed if self.kind == "ecosystem" else []), self.python, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short",
-                "--color=no", "-o", f"faulthandler_timeout={args.timeout * 0.9:.0f}",
+        return [*(installed if self.kind == "ecosystem" else []), self.python, "-m", "pytest",
+                "-p", "no:cacheprovider", "-v", "--tb=short", "--color=no",
+                "-o", f"faulthandler_timeout={args.timeout * 0.9:.0f}",
                 "-o", "junit_logging=all", "--junitxml", self.report(place),
                 *(["--exitfirst"] if args.exit_first else []), *(file.path for file in self.files)]
 
