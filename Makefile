@@ -169,13 +169,17 @@ test-vm-iommufd: ## what of it drives drives by vfio, by iommufd under a newer k
 test-torch-versions: ## build, and run tests/python, with the PyTorch of other Debian releases (root); SUITES="trixie sid", --help
 	@scripts/deps.sh releases && tests/python/versions.sh --work $(BUILD)/torch-versions $(SUITES)
 
+.PHONY: test-ecosystem
+test-ecosystem: ## with a new PyTorch and the packages that train with it, by pip (tests/ecosystem/pins.txt); WORDS= for some files
+	@scripts/deps.sh build test venv && $(MAKE) --no-print-directory all && tests/ecosystem/run.sh $(BUILD) $(WORDS)
+
 .PHONY: test-packages
 test-packages: ## make deb, install, use and purge its packages in clean roots of Debian (root); SUITES="bookworm trixie"
 	@scripts/deps.sh releases && tests/packages/debian.sh --work $(BUILD)/packages $(SUITES)
 
 .PHONY: test-device
-test-device: all ## training on a device that is late on purpose, PyTorch 2.13 by pip; SEEDS=500 FIRST=1 JOBS=2
-	@tests/device/device.sh --build $(BUILD) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
+test-device: all ## training on a device that is late on purpose, with a PyTorch by pip; SEEDS=500 FIRST=1 JOBS=2
+	@scripts/deps.sh venv && tests/device/device.sh --build $(BUILD) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
 		$(if $(JOBS),--jobs $(JOBS))
 
 -include tests/device/gpu.mk

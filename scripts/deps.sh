@@ -37,11 +37,12 @@ declare -A packages=(
     [valgrind]="valgrind=c:valgrind"
     [fuzz]="clang=c:clang libclang-rt-14-dev=h:../lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a"
     [releases]="debootstrap=c:debootstrap mount=c:mount util-linux=c:unshare"
+    [venv]="python3=c:python3 python3-venv=p:ensurepip python3-pip=p:pip"
     [pytorch-suite]="python3-torch libopenblas0-pthread python3-pytest python3-scipy python3-pip util-linux=c:setpriv
         python3-dev=y:Python.h"
     [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test others demo bench wheel deb abi check coverage valgrind fuzz releases pytorch-suite vm"
+purposes="build test others demo bench wheel deb abi check coverage valgrind fuzz releases venv pytorch-suite vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2

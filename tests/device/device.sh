@@ -11,7 +11,7 @@ tests/device/device.sh - trains on a device by seeds, with spillway and without:
   tests/device/device.sh --gpu [--minutes N] [the same]                                   the accelerator here
 
 The late device (late.cpp) runs nothing before it must. It is compiled for a PyTorch of 2.13 or later with its
-headers: that of PYTHON=, or one that pip puts into BUILD/device. --gpu takes the PyTorch of PYTHON=, else of
+headers: that of PYTHON=, or the one of tests/ecosystem/pins.txt, by pip. --gpu takes the PyTorch of PYTHON=, else of
 python3. Two files of 256 MiB in TMPDIR are the drives of each job.
 
   --seeds N    how many (500)           --first N    from which on (1)
@@ -30,7 +30,6 @@ jobs=2
 fixed=
 gpu=
 minutes=
-torch=2.13.0 # a release that pip has without CUDA
 
 die() {
     echo "tests/device/device.sh: $1" >&2
@@ -62,12 +61,7 @@ done
 
 # make_late: the interpreter with a PyTorch that late.cpp compiles against, and the module
 make_late() {
-    python=${PYTHON:-$build/device/venv/bin/python3}
-    if [ -z "${PYTHON:-}" ] && ! "$python" -c 'import torch' 2>/dev/null; then
-        echo "  PIP   torch $torch into $build/device/venv"
-        python3 -m venv "$build/device/venv"
-        "$build/device/venv/bin/pip" install -q "torch==$torch" numpy
-    fi
+    python=${PYTHON:-$("$root/tests/venv.sh" "$build" torch numpy)}
     version=$("$python" -c 'import torch; print(torch.__version__)') || die "$python has no PyTorch"
     module=$build/device/$version
     mkdir -p "$module"

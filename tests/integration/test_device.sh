@@ -13,10 +13,10 @@ expect_exit 2 "$ROOT/tests/device/bench.sh" --out
 expect_output "needs a value"
 
 begin "a device that is late trains as the host does"
-python=${PYTHON:-$SPW_BUILD/device/venv/bin/python3}
+python=${PYTHON:-$SPW_BUILD/venv/bin/python3}
 if "$python" -c 'import sys, torch; sys.exit(torch.__version__ < "2.13")' 2>/dev/null; then
     expect_exit 0 "$ROOT/tests/device/device.sh" --build "$SPW_BUILD" --seeds 24
     expect_output " 0 failed"
 else
-    skip "$python has no PyTorch of 2.13 or later: make test-device puts one there"
+    skip "$python has no PyTorch of 2.13 or later: make test-device and test-ecosystem put one there"
 fi

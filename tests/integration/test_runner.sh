@@ -273,6 +273,16 @@ else
     expect_closing "2 passed, 1 failed, 1 skipped"
     expect_clean
 
+    begin "the ecosystem is run only if it is asked for, and finds no package but an installed one"
+    mkdir "$tree/tests/ecosystem"
+    echo 'def test_installed(): import os; assert not {"PYTHONPATH", "SPILLWAY_LIBRARY"} & {*os.environ}' \
+        >"$tree/tests/ecosystem/test_real.py"
+    expect_exit 0 run_tests --kind ecosystem
+    expect_output "ecosystem/test_real  (1)"
+    expect_exit 1 run_tests test_real
+    expect_output "no test matches"
+    expect_clean
+
     begin "a Python test that ends the process, hangs, or cannot be imported is named"
     echo 'def test_dies(): os._exit(0)' >>"$tree/tests/python/test_some.py"
     expect_exit 1 run_tests --kind python

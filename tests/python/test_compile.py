@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 if hasattr(torch, "compile"):
-    # What is compiled is kept there, and what PyTorch names as it is imported.
+    # What is compiled is kept there, and what PyTorch names as it is imported. Its name is short:
+    # the workers of a data loader make sockets below it, and these have 107 characters at most.
     tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(
-        prefix="spillway-python.", dir=os.environ.get("TMPDIR"))
+        prefix="t.", dir=os.environ.get("TMPDIR"))
     atexit.register(shutil.rmtree, tempfile.tempdir)
     # In this process, not in others that are still there when the test ends.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"

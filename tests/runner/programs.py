@@ -157,24 +157,27 @@ class Script(Program):
 
 
 class PythonFiles(Program):
-    """All pytest files that are run, in one process: to import PyTorch takes longer than most."""
+    """All pytest files of a kind, in one process: to import PyTorch takes longer than most."""
 
     VERDICT = re.compile(r"(.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*|"
                          r" Fatal .*| Timeout .*| *)$")
     speaks = True
 
     def __init__(self, files, python):
-        super().__init__("python", os.path.dirname(files[0].path), files[0].path)
+        super().__init__(files[0].kind, os.path.dirname(files[0].path), files[0].path)
         self.parallel = all(file.parallel for file in files)
         self.files = files
         self.python = python
 
     def label(self, _config):
-        return "python"
+        return self.kind
 
     def command(self, args, place):
-        return [self.python, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--tb=short",
-                "--color=no", "-o", f"faulthandler_timeout={args.timeout * 0.9:.0f}",
+        # The ecosystem has the package and the library that are installed, as users have them.
+        installed = ["env", "-u", "PYTHONPATH", "-u", "SPILLWAY_LIBRARY"]
+        return [*(installed if self.kind == "ecosystem" else []), self.python, "-m", "pytest",
+                "-p", "no:cacheprovider", "-v", "--tb=short", "--color=no",
+                "-o", f"faulthandler_timeout={args.timeout * 0.9:.0f}",
                 "-o", "junit_logging=all", "--junitxml", self.report(place),
                 *(["--exitfirst"] if args.exit_first else []), *(file.path for file in self.files)]
 
@@ -214,7 +217,7 @@ class PythonFiles(Program):
                 said += self.take(outcome, case)
             outcome.check_any(0)
             seconds = sum(float(case.get("time", 0)) for case in cases)
-            found.append((f"python/{name}", outcome, seconds, "\n".join(said)))
+            found.append((f"{self.kind}/{name}", outcome, seconds, "\n".join(said)))
         return found
 
     @staticmethod
@@ -268,4 +271,6 @@ def find_programs(root, build, kinds):
         found += [Script("script", root, source) for source in sources("integration/test_*.sh")]
     if "python" in kinds:
         found += [Program("python", root, source) for source in sources("python/test_*.py")]
+    if "ecosystem" in kinds:
+        found += [Program("ecosystem", root, source) for source in sources("ecosystem/test_*.py")]
     return found

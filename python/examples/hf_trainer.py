@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# python/examples/hf_trainer.py - a small Llama of transformers under its Trainer, with less memory
+"""Train a Llama, made of its configuration, to say the next byte of this repository's own text.
+
+  spillway format --devices /dev/a,/dev/b
+  python3 python/examples/hf_trainer.py --devices /dev/a,/dev/b
+
+Without --devices activations stay in memory, and the losses are the same. After Ctrl-C, --resume
+goes on from the last checkpoint, with spillway or without.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import torch
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+import spillway
+from spillway.demo.data import collect_text, tokens_of
+from spillway.integrations.transformers import enable
+
+HERE = Path(__file__).resolve().parents[2]
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    option = parser.add_argument
+    option("--devices", help="of a store, separated by commas; without, nothing is spilled")
+    option("--layers", type=int, default=8)
+    option("--hidden", type=int, default=256, help="a multiple of 64 (256)")
+    option("--sequence", type=int, default=512, help="tokens (512)")
+    option("--batch", type=int, default=4)
+    option("--steps", type=int, default=20)
+    option("--text", type=Path, default=HERE, help="file or folder to train on")
+    option("--output", default=tempfile.gettempdir() + "/spillway-hf-trainer",
+           help="where checkpoints go")
+    option("--save-steps", type=int, default=10)
+    option("--resume", action="store_true", help="from the last checkpoint there")
+    return parser.parse_args()
+
+
+class Text(Dataset):
+    """A sequence of bytes each, one after the other."""
+
+    def __init__(self, text: bytes, length: int) -> None:
+        tokens = tokens_of(text, length)
+        self.rows = tokens[: len(tokens) // length * length].view(-1, length)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Dict[str, torch.Tensor]:
+        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+
+
+def make_trainer(chosen: argparse.Namespace) -> Any:
+    text = collect_text(chosen.text) if chosen.text.is_dir() else chosen.text.read_bytes()
+    torch.manual_seed(20)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=256, hidden_size=chosen.hidden, intermediate_size=3 * chosen.hidden,
+        num_hidden_layers=chosen.layers, num_attention_heads=chosen.hidden // 64))
+    arguments = TrainingArguments(
+        chosen.output, max_steps=chosen.steps, per_device_train_batch_size=chosen.batch,
+        save_steps=chosen.save_steps, logging_steps=1, disable_tqdm=not sys.stderr.isatty(),
+        report_to="none", seed=20)
+    return Trainer(model, arguments, train_dataset=Text(text, chosen.sequence))
+
+
+def main() -> Optional[int]:
+    chosen = options()
+    trainer = make_trainer(chosen)
+    callback = enable(trainer, chosen.devices.split(",")) if chosen.devices else None
+    try:
+        trainer.train(resume_from_checkpoint=chosen.resume)
+    except KeyboardInterrupt:
+        print("hf_trainer: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except spillway.SpillwayError as error:
+        print(f"hf_trainer: {error}", file=sys.stderr)
+        return 1
+    if callback is not None and callback.stats is not None:
+        stats = callback.stats
+        print(f"activations: {stats.activation_bytes_max >> 20} MiB in memory at most, "
+              f"{stats.bytes_spilled >> 20} MiB written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

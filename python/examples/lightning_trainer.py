@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# python/examples/lightning_trainer.py - the GPT of gpt.py under Lightning's Trainer
+"""Train a small GPT on the repository's own text.
+
+  spillway format --devices /dev/a,/dev/b
+  python3 python/examples/lightning_trainer.py --devices /dev/a,/dev/b
+
+Without --devices activations stay in memory, and the losses are the same.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+import spillway
+from common import loss_of, text_of
+from gpt import GPT, batches
+from spillway.integrations.lightning import SpillwayCallback
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    option = parser.add_argument
+    option("--devices", help="of a store, separated by commas; without, nothing is spilled")
+    option("--layers", type=int, default=8)
+    option("--hidden", type=int, default=256, help="a multiple of 64 (256)")
+    option("--sequence", type=int, default=512, help="tokens (512)")
+    option("--batch", type=int, default=4)
+    option("--steps", type=int, default=20)
+    option("--text", type=Path, default=Path(__file__).resolve().parents[2],
+           help="file or folder to train on")
+    args = parser.parse_args()
+    args.heads, args.dropout, args.mode = args.hidden // 64, 0.0, "keep"  # as GPT asks for them
+    return args
+
+
+class Pieces(IterableDataset):
+    """Micro-batches of the text, the same for the same seed."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.text = args, text_of(args)
+
+    def __iter__(self) -> Any:
+        return batches(self.args, self.text, torch.Generator().manual_seed(20))
+
+
+class Module(LightningModule):
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.model = GPT(args)
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        inputs, targets = batch
+        loss = loss_of(self.model(*inputs), targets)
+        print(f"  step {index + 1}  loss {loss.item():.6f}", flush=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=3e-4)
+
+
+def main() -> int:
+    args = options()
+    torch.manual_seed(20)
+    callback = SpillwayCallback(args.devices.split(",")) if args.devices else None
+    trainer = Trainer(max_steps=args.steps, callbacks=[callback] if callback else [],
+                      accelerator="cpu", logger=False, enable_checkpointing=False,
+                      enable_model_summary=False, enable_progress_bar=False)
+    try:
+        trainer.fit(Module(args), DataLoader(Pieces(args), batch_size=None))
+    except spillway.SpillwayError as error:
+        print(f"lightning_trainer: {error}", file=sys.stderr)
+        return 1
+    if callback is not None and callback.stats is not None:
+        stats = callback.stats
+        print(f"activations: {stats.activation_bytes_max >> 20} MiB in memory at most, "
+              f"{stats.bytes_spilled >> 20} MiB written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

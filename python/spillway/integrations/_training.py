@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+# spillway/integrations/_training.py - the offload context of a trainer that calls back
+from __future__ import annotations
+
+import threading
+from typing import Any, Dict, Optional, Sequence, Union
+
+from torch import nn
+
+from ..cache import CacheStats
+from ..store import Path, Store
+from ..torch import Offload, offload
+
+Devices = Union[Store, Path, Sequence[Path]]
+
+_here = threading.local()
+
+
+class Training:
+    """Between begin() and end() the store is open; between enter() and leave() what autograd saves
+    is spilled. Each may be called at any time: what it undoes may be undone already."""
+
+    def __init__(self, devices: Devices, options: Dict[str, Any]) -> None:
+        self._devices, self._options = devices, options
+        self.off: Optional[Offload] = None
+        self.stats: Optional[CacheStats] = None  # of the training that ended last
+        self._entered = False
+
+    def begin(self, model: nn.Module) -> None:
+        """Trainers call nobody back when an exception or Ctrl-C ends a training: it is over when
+        this thread begins the next."""
+        before: Optional[Training] = getattr(_here, "training", None)
+        if before is not None:
+            before.end()
+        self.off = offload(model, self._devices, **self._options)
+        _here.training = self
+
+    def enter(self) -> None:
+        """A forward pass comes, and then its backward pass."""
+        if self.off is not None:
+            if not self._entered:
+                self.off.__enter__()
+                self._entered = True
+            self.off.step()
+
+    def leave(self) -> None:
+        if self._entered and self.off is not None:
+            self._entered = False
+            self.off.__exit__(None, None, None)
+
+    def end(self) -> None:
+        self.leave()
+        if self.off is not None:
+            off, self.off, _here.training = self.off, None, None
+            self.stats = off.stats()
+            off.close()

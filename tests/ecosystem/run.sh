@@ -1,0 +1,23 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/ecosystem/run.sh - tests with the packages of pins.txt: all of tests/python, and tests/ecosystem on spillway as pip installs it
+#
+#   tests/ecosystem/run.sh BUILD [NAME...]      called by `make test-ecosystem`; NAME: only files whose path contains one of these
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+build=$1
+status=0
+reason=$(mktemp)
+trap 'rm -f "$reason"' EXIT
+python=$(tests/venv.sh "$build" 2> >(tee "$reason" >&2)) || status=$?
+if [ $status -eq 77 ]; then
+    echo "  skip          ecosystem: $(tail -n 1 "$reason")"
+    echo
+    echo "0 passed, 0 failed, 1 skipped"
+    exit
+fi
+[ $status -eq 0 ]
+echo "  PIP   spillway into $build/venv"
+"$python" -m pip install --disable-pip-version-check -q --no-deps --force-reinstall .
+PYTHON=$python exec tests/run --build "$build" --kind python --kind ecosystem "${@:2}"

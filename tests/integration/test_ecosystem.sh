@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/integration/test_ecosystem.sh - make test-ecosystem where packages cannot be had
+# layer: all
+. "$(dirname "$0")/../lib.sh"
+
+python3 -c 'import ensurepip' 2>/dev/null || python3 -c 'import pip' 2>/dev/null || {
+    begin "a virtual environment is made"
+    skip "no ensurepip"
+    exit
+}
+# offline VARIABLE=VALUE: with nothing that this machine's pip is told of packages.
+offline() {
+    env PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_EXTRA_INDEX_URL= "$@" \
+        "$ROOT/tests/ecosystem/run.sh" "$TEST_TMP/build"
+}
+
+begin "no package index: skipped, with the reason"
+expect_exit 0 offline PIP_INDEX_URL=http://127.0.0.1:9/simple
+expect_output "skip          ecosystem: no package index can be reached" "0 passed, 0 failed, 1 skipped"
+
+begin "an index that has not what is pinned: a failure"
+expect_exit 1 offline PIP_NO_INDEX=1
+expect_output "pip could not install torch=="

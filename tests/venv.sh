@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# tests/venv.sh - prints the interpreter of BUILD/venv, which has the packages named, at the versions of tests/ecosystem/pins.txt
+#
+#   tests/venv.sh BUILD NAME...      some of pins.txt
+#   tests/venv.sh BUILD              all of pins.txt
+#
+# What is there already is not asked for again, so that this works offline from then on. PYTHON= (else python3) makes the environment.
+# Exit status 77, and why, if no package index can be reached.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+pins=$here/ecosystem/pins.txt
+venv=$1/venv
+names=("${@:2}")
+python=$venv/bin/python3
+
+# missing: whichever of the names the environment has not, or not at their versions.
+missing() {
+    "$python" - "$pins" "${names[@]}" <<'PYTHON'
+import importlib.metadata, sys
+
+pins = dict(line.split("==") for line in open(sys.argv[1]).read().split("\n") if "==" in line)
+for name in sys.argv[2:] or pins:
+    try:
+        have = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        have = None
+    # Of a build for one kind of processor: 2.13.0+cpu
+    if have is None or have.split("+")[0] != pins[name]:
+        print(f"{name}=={pins[name]}")
+PYTHON
+}
+
+"$python" -c '' 2>/dev/null || "${PYTHON:-python3}" -m venv "$venv"
+wanted=$(missing)
+if [ -n "$wanted" ]; then
+    mapfile -t wanted <<<"$wanted"
+    echo "  PIP   ${wanted[*]} into $venv" >&2
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
+    if ! "$python" -m pip install --disable-pip-version-check --retries 2 -c "$pins" "${wanted[@]}" >"$log" 2>&1; then
+        # By pip's own words for each try; a version that the index has not is another failure.
+        if grep -q 'connection broken' "$log"; then
+            echo "no package index can be reached" >&2
+            exit 77
+        fi
+        tail -n 20 "$log" >&2
+        echo "tests/venv.sh: pip could not install ${wanted[*]}" >&2
+        exit 1
+    fi
+fi
+echo "$python"
