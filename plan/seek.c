@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan/seek.c - which scopes are computed again, and what is spilled, for a limit of memory
+ *
+ * Scan    Scopes in the order of what computing them again frees for its time, those worth about
+ *         the same spread over the step. For the first 0, 1, 2 ... of them: the fewest tensors from
+ *         the beginning of the step on that have to be spilled for the rest to fit, by halving.
+ * Climb   From the best of these: one scope otherwise, or two neighbours exchanged, as long as that
+ *         is better and tries are left.
+ *
+ * Better is what fits the limit, then what takes less time, then what writes less.
+ */
+#include "plan/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+#define SCAN_STEPS 24u  /* so many numbers of scopes are tried at first */
+#define NEAR_STEPS 12u  /* ... from a best that is known */
+#define WORTH_STEP 1.15 /* worth about the same */
+
+enum tried {
+	TRIED_BETTER,
+	TRIED_SLOWER,
+	TRIED_TOO_LARGE,
+};
+
+/* ---- One try ---- */
+
+static bool enough(const struct plan_seek *seek)
+{
+	return seek->fits && seek->best_ns <= seek->enough_ns + PLAN_TOLERANCE_NS;
+}
+
+static bool goes_on(const struct plan_seek *seek)
+{
+	return seek->tries_left > 0 && !enough(seek);
+}
+
+static struct plan_bounds bounds_of(const struct plan_seek *seek, double least_ns)
+{
+	struct plan_bounds bounds = {
+		.peak = seek->best.peak, .written = seek->written_max, .stall_ns = INFINITY};
+
+	if (seek->fits) {
+		bounds.peak = seek->limit + PLAN_TOLERANCE_BYTES;
+		bounds.stall_ns = seek->best_ns - least_ns + 2 * PLAN_TOLERANCE_NS;
+	}
+	return bounds;
+}
+
+static bool is_better(const struct plan_seek *seek, const struct plan_outcome *outcome, bool fits,
+		      double ns)
+{
+	if (fits != seek->fits)
+		return fits;
+	if (!fits)
+		return outcome->peak < seek->best.peak;
+	if (fabs(ns - seek->best_ns) > PLAN_TOLERANCE_NS)
+		return ns < seek->best_ns;
+	return outcome->written < seek->best.written;
+}
+
+static enum tried try(struct plan_seek *seek)
+{
+	struct plan_again *again = seek->again;
+	struct plan_outcome outcome;
+	struct plan_bounds bounds;
+	double least_ns, ns;
+	bool fits;
+
+	if (memcmp(seek->again_trial, again->again, again->scopes->count) != 0)
+		spw_planner_again_set(again, seek->again_trial);
+	for (uint32_t i = 0; i < again->step->count; i++)
+		seek->spill_trial[i] &=
+			again->base.eligible[i] && !spw_planner_again_gives(again, i);
+	least_ns = again->compute_ns + again->again_ns;
+	if (seek->fits && least_ns > seek->best_ns + PLAN_TOLERANCE_NS)
+		return TRIED_SLOWER;
+	bounds = bounds_of(seek, least_ns);
+	seek->tries_left -= seek->tries_left > 0;
+	spw_planner_again_simulate(again, seek->spill_trial, seek->limit, &bounds, NULL, &outcome);
+	fits = outcome.peak <= seek->limit + PLAN_TOLERANCE_BYTES;
+	if (outcome.given_up || outcome.forever || outcome.written > seek->written_max) {
+		seek->limited |= outcome.written > seek->written_max;
+		return fits ? TRIED_SLOWER : TRIED_TOO_LARGE;
+	}
+	ns = least_ns + outcome.stall_ns;
+	if (!is_better(seek, &outcome, fits, ns))
+		return fits ? TRIED_SLOWER : TRIED_TOO_LARGE;
+	seek->fits = fits;
+	seek->best_ns = ns;
+	seek->best = outcome;
+	memcpy(seek->again_best, seek->again_trial, again->scopes->count);
+	memcpy(seek->spill_best, seek->spill_trial, again->step->count);
+	return fits ? TRIED_BETTER : TRIED_TOO_LARGE;
+}
+
+void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill)
+{
+	memcpy(seek->again_trial, scopes, seek->again->scopes->count);
+	memcpy(seek->spill_trial, spill, seek->again->step->count);
+	(void)try(seek);
+}
+
+/* ---- Scan ---- */
+
+/* Ends up with the fewest first tensors spilled that fit, if all of them do. */
+static void try_prefixes(struct plan_seek *seek)
+{
+	const struct plan_work *base = &seek->again->base;
+	uint32_t low = 0, high = base->count, middle = high;
+
+	do {
+		enum tried tried;
+
+		memset(seek->spill_trial, 0, base->count);
+		for (uint32_t k = 0; k < middle; k++)
+			seek->spill_trial[base->by_pack[k]] = 1;
+		tried = try(seek);
+		if (tried == TRIED_TOO_LARGE && middle == base->count)
+			return;
+		if (tried == TRIED_TOO_LARGE)
+			low = middle;
+		else
+			high = middle;
+		middle = low + (high - low) / 2;
+	} while (high - low > 1 && goes_on(seek));
+}
+
+/* The first @count scopes of the order are computed again. Return: whether that can be better. */
+static bool try_count(struct plan_seek *seek, uint32_t count)
+{
+	memset(seek->again_trial, 0, seek->again->scopes->count);
+	for (uint32_t k = 0; k < count; k++)
+		seek->again_trial[seek->order[k]] = 1;
+	if (seek->fits && seek->least_ns[count] > seek->best_ns)
+		return false;
+	/* Nobody who takes longer is of use. */
+	if (seek->least_ns[count] > seek->enough_ns && seek->enough_ns > 0)
+		return false;
+	try_prefixes(seek);
+	return true;
+}
+
+static void scan(struct plan_seek *seek)
+{
+	uint32_t count = seek->order_count, step = count / SCAN_STEPS + 1, best = 0;
+	double best_ns = seek->best_ns;
+
+	for (uint32_t k = 0; goes_on(seek) && try_count(seek, k); k += step) {
+		if (seek->best_ns < best_ns) {
+			best_ns = seek->best_ns;
+			best = k;
+		}
+		if (k == count)
+			break;
+		if (k + step > count)
+			k = count - step;
+	}
+	/* Nearer to the best of those. */
+	for (step /= 2; step > 0; step /= 2)
+		for (int side = -1; side <= 1 && goes_on(seek); side += 2) {
+			int64_t k = (int64_t)best + side * (int64_t)step;
+
+			if (k < 0 || k > count)
+				continue;
+			(void)try_count(seek, (uint32_t)k);
+			if (seek->best_ns < best_ns) {
+				best_ns = seek->best_ns;
+				best = (uint32_t)k;
+			}
+		}
+}
+
+/* The same from the best on, which was found for another limit, both ways. */
+static void scan_near(struct plan_seek *seek)
+{
+	int64_t begin = 0, step = seek->order_count / NEAR_STEPS + 1;
+
+	for (uint32_t s = 0; s < seek->again->scopes->count; s++)
+		begin += seek->again_best[s];
+	for (int64_t far = 0; far <= seek->order_count && goes_on(seek); far += step)
+		for (int side = 1; side >= -1 && goes_on(seek); side -= 2) {
+			int64_t k = begin + side * far;
+
+			if (k >= 0 && k <= seek->order_count && (far > 0 || side > 0))
+				(void)try_count(seek, (uint32_t)k);
+		}
+}
+
+/* ---- Climb ---- */
+
+static void take_best(struct plan_seek *seek)
+{
+	memcpy(seek->again_trial, seek->again_best, seek->again->scopes->count);
+	memcpy(seek->spill_trial, seek->spill_best, seek->again->step->count);
+}
+
+static void spill_scope(struct plan_seek *seek, uint32_t s, uint8_t spill)
+{
+	const struct plan_again *again = seek->again;
+
+	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
+		seek->spill_trial[again->members[k]] = spill;
+}
+
+/* Scope @s: as it is, or again, and with all of its tensors kept, or spilled. */
+static bool try_scope(struct plan_seek *seek, uint32_t s)
+{
+	bool better = false;
+
+	for (unsigned other = 0; other < 4 && goes_on(seek); other++) {
+		uint8_t again = other & 1, spill = (other & 2) != 0;
+
+		if (again && !seek->again->may[s])
+			continue;
+		take_best(seek);
+		seek->again_trial[s] = again;
+		spill_scope(seek, s, spill);
+		better |= try(seek) == TRIED_BETTER;
+	}
+	return better;
+}
+
+static bool try_exchange(struct plan_seek *seek, uint32_t s, uint32_t other)
+{
+	const struct plan_again *again = seek->again;
+	uint8_t spill;
+
+	if (other >= again->scopes->count || !again->may[s] || !again->may[other] ||
+	    seek->again_best[s] == seek->again_best[other] || !goes_on(seek))
+		return false;
+	take_best(seek);
+	seek->again_trial[s] = seek->again_best[other];
+	seek->again_trial[other] = seek->again_best[s];
+	/* Whoever is not computed again any more is spilled as the other was. */
+	spill = seek->spill_best[again->members[again->first[s + 1] - 1]] |
+		seek->spill_best[again->members[again->first[other + 1] - 1]];
+	spill_scope(seek, seek->again_trial[s] ? other : s, spill);
+	return try(seek) == TRIED_BETTER;
+}
+
+static void climb(struct plan_seek *seek)
+{
+	uint32_t count = seek->again->scopes->count;
+	bool better = true;
+
+	while (better && goes_on(seek)) {
+		better = false;
+		for (uint32_t s = 0; s < count && goes_on(seek); s++) {
+			better |= try_scope(seek, s);
+			better |= try_exchange(seek, s, s + 1);
+			better |= try_exchange(seek, s, s + 2);
+		}
+	}
+}
+
+/* Tensor by tensor: whoever is spilled may stay, and the other way round. */
+void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
+{
+	const struct plan_work *base = &seek->again->base;
+
+	seek->tries_left = tries;
+	take_best(seek);
+	memset(seek->spill_trial, 1, base->count);
+	(void)try(seek);
+	for (uint32_t k = 0; k < base->count && goes_on(seek); k++) {
+		uint32_t i = base->by_gap[k];
+
+		if (!base->eligible[i])
+			continue;
+		take_best(seek);
+		seek->spill_trial[i] ^= 1;
+		(void)try(seek);
+	}
+}
+
+void spw_planner_seek(struct plan_seek *seek, uint32_t tries, bool near)
+{
+	uint32_t climbing = near ? tries / 2 : tries / 3;
+
+	seek->tries_left = tries - climbing;
+	if (near)
+		scan_near(seek);
+	else
+		scan(seek);
+	seek->tries_left += climbing;
+	climb(seek);
+}
+
+/* ---- The order ---- */
+
+/* 0, 1/2, 1/4, 3/4, ... as the first of @n: neighbours come far apart. */
+static uint32_t corput(uint32_t k)
+{
+	uint32_t reversed = 0;
+
+	for (unsigned bit = 0; bit < 32; bit++)
+		reversed |= (k >> bit & 1) << (31 - bit);
+	return reversed;
+}
+
+static uint64_t key_of(const struct plan_again *again, uint32_t s)
+{
+	double bytes = 0, worth, ns = (double)again->scopes->scopes[s].again_ns;
+
+	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
+		if (again->giving[again->members[k]])
+			bytes += again->base.bytes[again->members[k]];
+	worth = log(bytes / (ns > 1 ? ns : 1)) / log(WORTH_STEP);
+	/* Descending: at most 2^62 bytes in at least 1 ns. */
+	return (uint64_t)(4096 - floor(worth)) << 32;
+}
+
+static int compare_worth(const void *a, const void *b)
+{
+	const struct plan_worth *one = a, *other = b;
+
+	return (one->key > other->key) - (one->key < other->key);
+}
+
+void spw_planner_seek_open(struct plan_seek *seek)
+{
+	const struct plan_again *again = seek->again;
+	uint32_t count = again->scopes->count;
+
+	seek->order_count = 0;
+	for (uint32_t s = 0; s < count; s++)
+		if (again->may[s])
+			seek->worth[seek->order_count++] = (struct plan_worth){
+				.key = key_of(again, s) | corput(s), .scope = s};
+	qsort(seek->worth, seek->order_count, sizeof(*seek->worth), compare_worth);
+	for (uint32_t k = 0; k < seek->order_count; k++)
+		seek->order[k] = seek->worth[k].scope;
+	seek->least_ns[0] = again->compute_ns;
+	for (uint32_t k = 0; k < seek->order_count; k++)
+		seek->least_ns[k + 1] =
+			seek->least_ns[k] + (double)again->scopes->scopes[seek->order[k]].again_ns;
+	seek->fits = false;
+	seek->best_ns = INFINITY;
+	seek->best.peak = INFINITY;
+}
