@@ -301,8 +301,7 @@ void spw_planner_seek_open(struct plan_seek *seek);
 /* Is this better than the best? Then it is the best. */
 void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
 
-/* @near: begin with the best, which must have been tried. */
-void spw_planner_seek(struct plan_seek *seek, uint32_t tries, bool near);
+void spw_planner_seek(struct plan_seek *seek, uint32_t tries);
 void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries);
 
 /* ---- groups.c ---- */

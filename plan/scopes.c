@@ -23,13 +23,13 @@
 #define SLACK_DEFAULT 0.02
 #define GROUPS        96u /* about so many */
 /* A bound on time without a clock: so many events are simulated, in searches, refining, and each. */
-#define SEARCH_EVENTS (1u << 17)
+#define SEARCH_EVENTS  (1u << 17)
 #define HALVING_EVENTS (1u << 15)
-#define REFINE_EVENTS (1u << 15)
-#define TRIES_MIN     24u
-#define HALVINGS      9u
-#define GROUP_STEPS   4u
-#define SLACK_MAX     100.0
+#define REFINE_EVENTS  (1u << 15)
+#define TRIES_MIN      24u
+#define HALVINGS       9u
+#define GROUP_STEPS    4u
+#define SLACK_MAX      100.0
 
 void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size)
 {
@@ -143,7 +143,7 @@ static void plan_budget(struct planning *planning)
 
 	seek->limit = few->limit = (double)planning->opts->memory_bytes;
 	try_without_again(planning);
-	spw_planner_seek(few, tries_of(&planning->few_again, SEARCH_EVENTS), false);
+	spw_planner_seek(few, tries_of(&planning->few_again, SEARCH_EVENTS));
 	spill_members(planning, few->spill_best, planning->best.spill);
 	spw_planner_seek_try(seek, few->again_best, planning->best.spill);
 	spw_planner_seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
@@ -162,7 +162,7 @@ static void halve_limit(struct planning *planning)
 		double middle = (low + high) / 2;
 
 		seek_again(few, middle, best->again, best->spill);
-		spw_planner_seek(few, tries, true);
+		spw_planner_seek(few, tries);
 		if (in_time(planning, few)) {
 			keep_best(best, few);
 			high = few->best.peak;
@@ -197,8 +197,7 @@ static void lower_limit(struct planning *planning)
 	static const double steps[] = {0.1, 0.04, 0.02, 0.01};
 	struct plan_seek *seek = &planning->seek;
 	struct best *best = &planning->best;
-	uint32_t tries =
-		tries_of(&planning->again, REFINE_EVENTS) / (uint32_t)SPW_ARRAY_LEN(steps);
+	uint32_t tries = tries_of(&planning->again, REFINE_EVENTS) / (uint32_t)SPW_ARRAY_LEN(steps);
 
 	for (unsigned k = 0; k < SPW_ARRAY_LEN(steps);) {
 		seek_again(seek, best->outcome.peak * (1 - steps[k]), best->again, best->spill);
@@ -249,10 +248,8 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 {
 	size_t tensors = (size_t)step->count + 1, count = (size_t)scopes->count + 1;
 	const struct plan_piece pieces[] = {
-		{&planning->best.again, count},
-		{&planning->best.spill, tensors},
-		{&planning->spill, tensors},
-		{&planning->few_best.again, count},
+		{&planning->best.again, count},       {&planning->best.spill, tensors},
+		{&planning->spill, tensors},          {&planning->few_best.again, count},
 		{&planning->few_best.spill, tensors},
 	};
 	double written_max = planning->opts->bytes_written_max > 0

@@ -19,7 +19,7 @@
 #include "util/util.h"
 
 #define SCAN_STEPS 24u  /* so many numbers of scopes are tried at first */
-#define NEAR_STEPS 12u  /* ... from a best that is known */
+#define DOWN_STEPS 12u  /* the same where the time is given */
 #define WORTH_STEP 1.15 /* worth about the same */
 
 enum tried {
@@ -176,20 +176,26 @@ static void scan(struct plan_seek *seek)
 		}
 }
 
-/* The same from the best on, which was found for another limit, both ways. */
-static void scan_near(struct plan_seek *seek)
+/*
+ * The same where a step that is short enough ends the search: as many scopes as the best of another
+ * limit has, then as many as there is time for, and ever fewer.
+ */
+static void scan_down(struct plan_seek *seek)
 {
-	int64_t begin = 0, step = seek->order_count / NEAR_STEPS + 1;
+	uint32_t begin = 0, most = seek->order_count, step;
 
 	for (uint32_t s = 0; s < seek->again->scopes->count; s++)
 		begin += seek->again_best[s];
-	for (int64_t far = 0; far <= seek->order_count && goes_on(seek); far += step)
-		for (int side = 1; side >= -1 && goes_on(seek); side -= 2) {
-			int64_t k = begin + side * far;
-
-			if (k >= 0 && k <= seek->order_count && (far > 0 || side > 0))
-				(void)try_count(seek, (uint32_t)k);
-		}
+	while (most > 0 && seek->least_ns[most] > seek->enough_ns)
+		most--;
+	step = most / DOWN_STEPS + 1;
+	if (goes_on(seek))
+		(void)try_count(seek, begin < most ? begin : most);
+	for (uint32_t k = most; goes_on(seek); k -= step) {
+		(void)try_count(seek, k);
+		if (k < step)
+			break;
+	}
 }
 
 /* ---- Climb ---- */
@@ -279,13 +285,13 @@ void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
 	}
 }
 
-void spw_planner_seek(struct plan_seek *seek, uint32_t tries, bool near)
+void spw_planner_seek(struct plan_seek *seek, uint32_t tries)
 {
-	uint32_t climbing = near ? tries / 2 : tries / 3;
+	uint32_t climbing = tries / 3;
 
 	seek->tries_left = tries - climbing;
-	if (near)
-		scan_near(seek);
+	if (seek->enough_ns > 0)
+		scan_down(seek);
 	else
 		scan(seek);
 	seek->tries_left += climbing;

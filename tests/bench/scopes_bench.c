@@ -116,7 +116,8 @@ int main(int argc, char **argv)
 		K = (double)model.keep.peak_bytes;
 		R = (double)model.recompute.peak_bytes;
 		TR = (double)model.recompute.wall_ns;
-		printf("%s tensors %u scopes %u keep %.0f MiB recompute %.3f of peak %.3f of time\n",
+		printf("%s tensors %u scopes %u keep %.0f MiB recompute %.3f of peak %.3f of "
+		       "time\n",
 		       model.name, model.step.tensors_count, model.halves.scopes.count, K / 1048576,
 		       R / K, TR / C);
 		static const double fs[] = {0.1, 0.2, 0.25, 0.5, 1, 1.5, 2};
@@ -130,7 +131,8 @@ int main(int argc, char **argv)
 			double ms3 = used_ms;
 			struct spw_plan_result z = plan(fs[j], SPW_PLAN_FASTEST, 0, 0.02, false);
 			printf("f %.2f: slack TR: peak %.3f of R (again %u, %.1f ms); at R: "
-			       "time %.3f of TR feas %d (%.1f ms); slack 2%%: peak %.3f of K again %u "
+			       "time %.3f of TR feas %d (%.1f ms); slack 2%%: peak %.3f of K again "
+			       "%u "
 			       "(%.1f ms); pure spill %.3f\n",
 			       fs[j], (double)r.peak_bytes / R, r.scopes_again, ms,
 			       (double)b.wall_ns / TR, b.feasible, ms2, (double)s.peak_bytes / K,
@@ -147,7 +149,8 @@ int main(int argc, char **argv)
 					better = (double)q.wall_ns;
 				if (R <= M && TR < better)
 					better = TR;
-				printf("  budget %.2f: ours %.3f (feas %d, again %u, %.1f ms) spill "
+				printf("  budget %.2f: ours %.3f (feas %d, again %u, %.1f ms) "
+				       "spill "
 				       "%.3f (%d) faster %.3f\n",
 				       parts[p], (double)o.wall_ns / C, o.feasible, o.scopes_again,
 				       mso, (double)q.wall_ns / C, q.feasible,
