@@ -20,6 +20,7 @@
 
 #define SCAN_STEPS 24u  /* so many numbers of scopes are tried at first */
 #define DOWN_STEPS 12u  /* the same where the time is given */
+#define DRAWN_MAX  4u   /* changes at once */
 #define WORTH_STEP 1.15 /* worth about the same */
 
 enum tried {
@@ -214,19 +215,43 @@ static void spill_scope(struct plan_seek *seek, uint32_t s, uint8_t spill)
 		seek->spill_trial[again->members[k]] = spill;
 }
 
-/* Scope @s: as it is, or again, and with all of its tensors kept, or spilled. */
+/* Scope @s of the trial: again or not, and its tensors all kept, or spilled. */
+static bool change_scope(struct plan_seek *seek, uint32_t s, unsigned way)
+{
+	if ((way & 1) && !seek->again->may[s])
+		return false;
+	seek->again_trial[s] = way & 1;
+	spill_scope(seek, s, (uint8_t)(way >> 1));
+	return true;
+}
+
+#define WAYS 4u
+
 static bool try_scope(struct plan_seek *seek, uint32_t s)
 {
 	bool better = false;
 
-	for (unsigned other = 0; other < 4 && goes_on(seek); other++) {
-		uint8_t again = other & 1, spill = (other & 2) != 0;
+	for (unsigned way = 0; way < WAYS && goes_on(seek); way++) {
+		take_best(seek);
+		if (change_scope(seek, s, way))
+			better |= try(seek) == TRIED_BETTER;
+	}
+	return better;
+}
 
-		if (again && !seek->again->may[s])
+/* Return: whether a tensor was better kept than spilled, or the other way round. */
+static bool try_tensors(struct plan_seek *seek)
+{
+	const struct plan_work *base = &seek->again->base;
+	bool better = false;
+
+	for (uint32_t k = 0; k < base->count && goes_on(seek); k++) {
+		uint32_t i = base->by_gap[k];
+
+		if (!base->eligible[i])
 			continue;
 		take_best(seek);
-		seek->again_trial[s] = again;
-		spill_scope(seek, s, spill);
+		seek->spill_trial[i] ^= 1;
 		better |= try(seek) == TRIED_BETTER;
 	}
 	return better;
@@ -250,39 +275,62 @@ static bool try_exchange(struct plan_seek *seek, uint32_t s, uint32_t other)
 	return try(seek) == TRIED_BETTER;
 }
 
-static void climb(struct plan_seek *seek)
+static bool try_scopes(struct plan_seek *seek)
 {
 	uint32_t count = seek->again->scopes->count;
-	bool better = true;
+	bool better = false;
 
-	while (better && goes_on(seek)) {
-		better = false;
-		for (uint32_t s = 0; s < count && goes_on(seek); s++) {
-			better |= try_scope(seek, s);
-			better |= try_exchange(seek, s, s + 1);
-			better |= try_exchange(seek, s, s + 2);
-		}
+	for (uint32_t s = 0; s < count && goes_on(seek); s++) {
+		better |= try_scope(seek, s);
+		better |= try_exchange(seek, s, s + 1);
+		better |= try_exchange(seek, s, s + 2);
 	}
+	return better;
 }
 
-/* Tensor by tensor: whoever is spilled may stay, and the other way round. */
+static uint32_t draw(struct plan_seek *seek, uint32_t below)
+{
+	seek->random = seek->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (uint32_t)((seek->random >> 33) % below);
+}
+
+/* A few changes at once, drawn: what no single one of them would be better. */
+static bool try_drawn(struct plan_seek *seek)
+{
+	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
+
+	while (scopes > 0 && goes_on(seek)) {
+		uint32_t changes = 2 + draw(seek, DRAWN_MAX - 1);
+
+		take_best(seek);
+		while (changes-- > 0) {
+			if (draw(seek, 2) == 0)
+				(void)change_scope(seek, draw(seek, scopes), draw(seek, WAYS));
+			else
+				seek->spill_trial[draw(seek, tensors)] ^= 1;
+		}
+		/* What is given up then leaves nothing to spill: a draw may change nothing. */
+		seek->tries_left -= seek->tries_left > 0;
+		if (try(seek) == TRIED_BETTER)
+			return true;
+	}
+	return false;
+}
+
+static void climb(struct plan_seek *seek)
+{
+	while (goes_on(seek) && (try_scopes(seek) || try_tensors(seek) || try_drawn(seek)))
+		;
+}
+
+/* All that can be is spilled; then tensor by tensor. */
 void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
 {
-	const struct plan_work *base = &seek->again->base;
-
 	seek->tries_left = tries;
 	take_best(seek);
-	memset(seek->spill_trial, 1, base->count);
+	memset(seek->spill_trial, 1, seek->again->step->count);
 	(void)try(seek);
-	for (uint32_t k = 0; k < base->count && goes_on(seek); k++) {
-		uint32_t i = base->by_gap[k];
-
-		if (!base->eligible[i])
-			continue;
-		take_best(seek);
-		seek->spill_trial[i] ^= 1;
-		(void)try(seek);
-	}
+	(void)try_tensors(seek);
 }
 
 void spw_planner_seek(struct plan_seek *seek, uint32_t tries)
