@@ -152,7 +152,9 @@ static void set_flows(struct plan_again *again, const struct spw_plan_drives *dr
 		if (drives->read_bytes_per_second > 0)
 			share += (double)flow->bytes_read / seconds /
 				 (double)drives->read_bytes_per_second;
-		flows[k] = (struct plan_flow){.share = share, .ns = (double)flow->ns};
+		/* More than the drives can do takes longer. */
+		flows[k] = (struct plan_flow){.share = share < 1 ? share : 1,
+					      .ns = (double)flow->ns * (share < 1 ? 1 : share)};
 	}
 }
 

@@ -334,4 +334,8 @@ void spw_planner_fill_result(struct spw_plan_result *result, const struct plan_w
 			     const uint8_t *spill);
 void spw_planner_set_result(struct spw_plan_result *result, const struct spw_plan_result *from);
 
+/* ---- scopes.c ---- */
+
+int spw_planner_check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes);
+
 #endif

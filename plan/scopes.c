@@ -298,7 +298,7 @@ static void set_choices(struct planning *planning, enum spw_plan_choice choices[
 
 /* ---- The calls ---- */
 
-static int check_caller(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes)
+int spw_planner_check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes)
 {
 	spw_plan_scopes_init(scopes, sizeof(*scopes));
 	if (!caller || caller->size < sizeof(caller->size))
@@ -324,7 +324,7 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	if (!rc && opts.mode == SPW_PLAN_POSITIONAL)
 		rc = spw_error(-EINVAL, "plan: the positional rule computes nothing again");
 	if (!rc)
-		rc = check_caller(caller, &scopes);
+		rc = spw_planner_check_scopes(caller, &scopes);
 	if (!rc)
 		rc = open_planning(&planning, step, &scopes);
 	if (rc)
@@ -358,7 +358,7 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 	int rc = spw_planner_check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = check_caller(caller, &scopes);
+		rc = spw_planner_check_scopes(caller, &scopes);
 	if (!rc)
 		rc = spw_planner_again_open(&again, step, drives, &scopes);
 	if (rc)

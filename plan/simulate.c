@@ -150,10 +150,11 @@ static void set_rate(struct channel *channel, double rate, double now_ns)
 static void share_drives(struct simulation *sim)
 {
 	bool both = serves(&sim->write) && serves(&sim->read);
+	/* Two flows may want more than there is. */
+	double left = sim->left > 0 ? sim->left : 0;
 
-	set_rate(&sim->write, (both ? sim->write.shared : sim->write.alone) * sim->left,
-		 sim->now_ns);
-	set_rate(&sim->read, (both ? sim->read.shared : sim->read.alone) * sim->left, sim->now_ns);
+	set_rate(&sim->write, (both ? sim->write.shared : sim->write.alone) * left, sim->now_ns);
+	set_rate(&sim->read, (both ? sim->read.shared : sim->read.alone) * left, sim->now_ns);
 	sim->other_rates = false;
 }
 
@@ -527,7 +528,7 @@ static bool advance(struct simulation *sim)
 	       next_ns = compute_ns(sim);
 	uint32_t flow = 0;
 
-	if (sim->left < 1) {
+	if (sim->held && sim->held->flows_count > 0) {
 		double flow_ns = flows_ns(sim, &flow);
 
 		if (flow_ns < write_ns && flow_ns < read_ns && flow_ns < next_ns) {

@@ -271,6 +271,45 @@ SPW_EXPORT int spw_plan_scopes_simulate(const struct spw_plan_step *step,
 					const struct spw_plan_record *record,
 					struct spw_plan_result *result);
 
+enum spw_plan_way {
+	SPW_PLAN_WAY_KEEP,
+	SPW_PLAN_WAY_SPILL,
+	SPW_PLAN_WAY_AGAIN,         /* computed again from an input that is kept */
+	SPW_PLAN_WAY_AGAIN_SPILLED, /* ... that is spilled */
+	SPW_PLAN_WAYS,
+};
+
+/* What a step would be if one scope went another way, and all others as planned. */
+struct spw_plan_other_way {
+	bool possible;
+	bool fits; /* the limit of memory; if not, compute has not waited for what cannot be */
+	uint64_t wall_ns, peak_bytes;
+};
+
+struct spw_plan_reason {
+	enum spw_plan_way way; /* as planned */
+	/* of what the scope saves, and of its input; as planned */
+	uint64_t bytes_kept, bytes_spilled, bytes_again;
+	enum spw_plan_way next; /* the best of the others; SPW_PLAN_WAYS: there is none */
+	/* as planned in that of its own way, and with all of the scope in the others */
+	struct spw_plan_other_way ways[SPW_PLAN_WAYS];
+};
+
+/**
+ * spw_plan_explain - for each scope, what is done and what the other ways would have cost
+ * @memory_bytes: result->memory_bytes of the plan
+ * @reasons:      scopes->count of them, set on success
+ *
+ * Simulates up to four steps for each scope.
+ *
+ * Return: 0; -EINVAL; -ENOMEM.
+ */
+SPW_EXPORT int spw_plan_explain(const struct spw_plan_step *step,
+				const struct spw_plan_drives *drives,
+				const struct spw_plan_scopes *scopes, uint64_t memory_bytes,
+				const enum spw_plan_choice choices[],
+				struct spw_plan_reason reasons[]);
+
 #ifdef __cplusplus
 }
 #endif
