@@ -288,7 +288,8 @@ struct plan_seek {
 	struct plan_outcome best;
 	uint8_t *again_best, *spill_best;
 	uint8_t *again_trial, *spill_trial;
-	uint64_t random; /* always the same numbers */
+	uint8_t *again_now, *spill_now; /* where drawn changes have led */
+	uint64_t random;                /* always the same numbers */
 
 	/* scopes in the order in which they are computed again; the step if the first k are */
 	uint32_t *order, order_count;

@@ -49,6 +49,8 @@ static int seek_open(struct plan_seek *seek, struct plan_again *again, void **me
 		{&seek->spill_best, tensors},
 		{&seek->again_trial, scopes},
 		{&seek->spill_trial, tensors},
+		{&seek->again_now, scopes},
+		{&seek->spill_now, tensors},
 		{&seek->order, scopes * sizeof(uint32_t)},
 		{&seek->least_ns, scopes * sizeof(double)},
 		{&seek->worth, scopes * sizeof(struct plan_worth)},

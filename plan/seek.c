@@ -18,10 +18,14 @@
 
 #include "util/util.h"
 
-#define SCAN_STEPS 24u  /* so many numbers of scopes are tried at first */
-#define DOWN_STEPS 12u  /* the same where the time is given */
-#define DRAWN_MAX  4u   /* changes at once */
-#define WORTH_STEP 1.15 /* worth about the same */
+#define SCAN_STEPS 24u /* so many numbers of scopes are tried at first */
+#define DOWN_STEPS 12u /* the same where the time is given */
+/* What is worse is taken as if it took so much of the step more or less: first, and of that last. */
+#define ANNEAL_FIRST           0.03
+#define ANNEAL_LAST            0.01
+#define ANNEAL_TRIES_PER_SCOPE 50u
+#define OVER_WEIGHT            4.0 /* of a peak that is too high, against a step that is too long */
+#define WORTH_STEP             1.15 /* worth about the same */
 
 enum tried {
 	TRIED_BETTER,
@@ -65,39 +69,52 @@ static bool is_better(const struct plan_seek *seek, const struct plan_outcome *o
 	return outcome->written < seek->best.written;
 }
 
-static enum tried try(struct plan_seek *seek)
+/* What is to be tried becomes possible. Return: what the step takes without any wait. */
+static double set_trial(struct plan_seek *seek)
 {
 	struct plan_again *again = seek->again;
-	struct plan_outcome outcome;
-	struct plan_bounds bounds;
-	double least_ns, ns;
-	bool fits;
 
 	if (memcmp(seek->again_trial, again->again, again->scopes->count) != 0)
 		spw_planner_again_set(again, seek->again_trial);
 	for (uint32_t i = 0; i < again->step->count; i++)
 		seek->spill_trial[i] &=
 			again->base.eligible[i] && !spw_planner_again_gives(again, i);
-	least_ns = again->compute_ns + again->again_ns;
-	if (seek->fits && least_ns > seek->best_ns + PLAN_TOLERANCE_NS)
-		return TRIED_SLOWER;
-	bounds = bounds_of(seek, least_ns);
-	seek->tries_left -= seek->tries_left > 0;
-	spw_planner_again_simulate(again, seek->spill_trial, seek->limit, &bounds, NULL, &outcome);
-	fits = outcome.peak <= seek->limit + PLAN_TOLERANCE_BYTES;
-	if (outcome.given_up || outcome.forever || outcome.written > seek->written_max) {
-		seek->limited |= outcome.written > seek->written_max;
-		return fits ? TRIED_SLOWER : TRIED_TOO_LARGE;
+	return again->compute_ns + again->again_ns;
+}
+
+/* Return: whether it is better than the best, which it becomes. */
+static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
+{
+	bool fits = outcome->peak <= seek->limit + PLAN_TOLERANCE_BYTES;
+
+	if (outcome->given_up || outcome->forever || outcome->written > seek->written_max) {
+		seek->limited |= outcome->written > seek->written_max;
+		return false;
 	}
-	ns = least_ns + outcome.stall_ns;
-	if (!is_better(seek, &outcome, fits, ns))
-		return fits ? TRIED_SLOWER : TRIED_TOO_LARGE;
+	if (!is_better(seek, outcome, fits, ns))
+		return false;
 	seek->fits = fits;
 	seek->best_ns = ns;
-	seek->best = outcome;
-	memcpy(seek->again_best, seek->again_trial, again->scopes->count);
-	memcpy(seek->spill_best, seek->spill_trial, again->step->count);
-	return fits ? TRIED_BETTER : TRIED_TOO_LARGE;
+	seek->best = *outcome;
+	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
+	memcpy(seek->spill_best, seek->spill_trial, seek->again->step->count);
+	return true;
+}
+
+static enum tried try(struct plan_seek *seek)
+{
+	double least_ns = set_trial(seek);
+	struct plan_bounds bounds = bounds_of(seek, least_ns);
+	struct plan_outcome outcome;
+
+	if (seek->fits && least_ns > seek->best_ns + PLAN_TOLERANCE_NS)
+		return TRIED_SLOWER;
+	seek->tries_left -= seek->tries_left > 0;
+	spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
+				   &outcome);
+	if (accept(seek, &outcome, least_ns + outcome.stall_ns) && seek->fits)
+		return TRIED_BETTER;
+	return outcome.peak <= seek->limit + PLAN_TOLERANCE_BYTES ? TRIED_SLOWER : TRIED_TOO_LARGE;
 }
 
 void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill)
@@ -294,32 +311,76 @@ static uint32_t draw(struct plan_seek *seek, uint32_t below)
 	return (uint32_t)((seek->random >> 33) % below);
 }
 
-/* A few changes at once, drawn: what no single one of them would be better. */
-static bool try_drawn(struct plan_seek *seek)
+static double draw_share(struct plan_seek *seek)
+{
+	return (double)draw(seek, 1u << 30) / (1u << 30);
+}
+
+/* One or two changes of the trial. */
+static void change_drawn(struct plan_seek *seek)
 {
 	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
 
-	while (scopes > 0 && goes_on(seek)) {
-		uint32_t changes = 2 + draw(seek, DRAWN_MAX - 1);
-
-		take_best(seek);
-		while (changes-- > 0) {
-			if (draw(seek, 2) == 0)
-				(void)change_scope(seek, draw(seek, scopes), draw(seek, WAYS));
-			else
-				seek->spill_trial[draw(seek, tensors)] ^= 1;
-		}
-		/* What is given up then leaves nothing to spill: a draw may change nothing. */
-		seek->tries_left -= seek->tries_left > 0;
-		if (try(seek) == TRIED_BETTER)
-			return true;
+	for (uint32_t changes = 1 + draw(seek, 2); changes > 0; changes--) {
+		if (draw(seek, 2) == 0)
+			seek->spill_trial[draw(seek, tensors)] ^= 1;
+		else
+			(void)change_scope(seek, draw(seek, scopes), draw(seek, WAYS));
 	}
-	return false;
+}
+
+/* The time of the trial, and more for what is over the limit. */
+static double energy_of(struct plan_seek *seek)
+{
+	struct plan_bounds bounds = {
+		.peak = INFINITY, .written = seek->written_max, .stall_ns = INFINITY};
+	double least_ns = set_trial(seek), over;
+	struct plan_outcome outcome;
+
+	seek->tries_left -= seek->tries_left > 0;
+	spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
+				   &outcome);
+	(void)accept(seek, &outcome, least_ns + outcome.stall_ns);
+	if (outcome.given_up || outcome.forever)
+		return INFINITY;
+	over = outcome.peak > seek->limit ? outcome.peak / seek->limit - 1 : 0;
+	return (least_ns + outcome.stall_ns) * (1 + OVER_WEIGHT * over);
+}
+
+/*
+ * Where a local best is left: changes that are drawn are taken, if they are not much worse, ever
+ * less so. Of long steps there are too few tries for it to be of use.
+ */
+static void anneal(struct plan_seek *seek)
+{
+	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
+	double first_ns = ANNEAL_FIRST * seek->again->compute_ns, energy, tries = seek->tries_left;
+	uint8_t *again_now = seek->again_now, *spill_now = seek->spill_now;
+
+	if (seek->tries_left < ANNEAL_TRIES_PER_SCOPE * scopes || !goes_on(seek) || scopes == 0)
+		return;
+	take_best(seek);
+	energy = energy_of(seek);
+	memcpy(again_now, seek->again_trial, scopes);
+	memcpy(spill_now, seek->spill_trial, tensors);
+	while (goes_on(seek)) {
+		double warmth = first_ns * pow(ANNEAL_LAST, 1 - seek->tries_left / tries), other;
+
+		memcpy(seek->again_trial, again_now, scopes);
+		memcpy(seek->spill_trial, spill_now, tensors);
+		change_drawn(seek);
+		other = energy_of(seek);
+		if (other > energy && draw_share(seek) >= exp((energy - other) / warmth))
+			continue;
+		energy = other;
+		memcpy(again_now, seek->again_trial, scopes);
+		memcpy(spill_now, seek->spill_trial, tensors);
+	}
 }
 
 static void climb(struct plan_seek *seek)
 {
-	while (goes_on(seek) && (try_scopes(seek) || try_tensors(seek) || try_drawn(seek)))
+	while (goes_on(seek) && (try_scopes(seek) || try_tensors(seek)))
 		;
 }
 
@@ -344,6 +405,7 @@ void spw_planner_seek(struct plan_seek *seek, uint32_t tries)
 		scan(seek);
 	seek->tries_left += climbing;
 	climb(seek);
+	anneal(seek);
 }
 
 /* ---- The order ---- */
