@@ -274,7 +274,10 @@ struct plan_worth {
 	uint32_t scope;
 };
 
-/* The search for what to compute again and to spill, so that a limit of memory is met. */
+/*
+ * The search for what to compute again and to spill, so that a limit of memory is met. All
+ * arrays are the caller's; best_ns and best.peak are INFINITY before the first try.
+ */
 struct plan_seek {
 	struct plan_again *again;
 	double limit;     /* of memory */
@@ -296,9 +299,6 @@ struct plan_seek {
 	double *least_ns;
 	struct plan_worth *worth;
 };
-
-/* All arrays must be there. Nothing has been tried then. */
-void spw_planner_seek_open(struct plan_seek *seek);
 
 /* Is this better than the best? Then it is the best. */
 void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);

@@ -23,7 +23,7 @@
 #define SLACK_DEFAULT 0.02
 #define GROUPS        96u /* about so many */
 /* A bound on time without a clock: so many events are simulated, in searches, refining, and each. */
-#define SEARCH_EVENTS  (1u << 17)
+#define SEARCH_EVENTS  200000u
 #define HALVING_EVENTS (1u << 15)
 #define REFINE_EVENTS  (1u << 15)
 #define TRIES_MIN      24u
@@ -60,7 +60,8 @@ static int seek_open(struct plan_seek *seek, struct plan_again *again, void **me
 	if (!*memory)
 		return spw_error(-ENOMEM, "plan: no memory for the search");
 	seek->again = again;
-	spw_planner_seek_open(seek);
+	seek->best_ns = INFINITY;
+	seek->best.peak = INFINITY;
 	return 0;
 }
 

@@ -3,7 +3,7 @@
  * plan/seek.c - which scopes are computed again, and what is spilled, for a limit of memory
  *
  * Scan    Scopes in the order of what computing them again frees for its time, those worth about
- *         the same spread over the step. For the first 0, 1, 2 ... of them: the fewest tensors from
+ *         the same spread over the step; and all of them spread. For the first 0, 1, 2 ... of them: the fewest tensors from
  *         the beginning of the step on that have to be spilled for the rest to fit, by halving.
  * Climb   From the best of these: one scope otherwise, or two neighbours exchanged, as long as that
  *         is better and tries are left.
@@ -18,14 +18,13 @@
 
 #include "util/util.h"
 
-#define SCAN_STEPS 24u /* so many numbers of scopes are tried at first */
+#define SCAN_STEPS 12u /* so many numbers of scopes are tried at first */
 #define DOWN_STEPS 12u /* the same where the time is given */
 /* What is worse is taken as if it took so much of the step more or less: first, and of that last. */
 #define ANNEAL_FIRST           0.03
 #define ANNEAL_LAST            0.01
 #define ANNEAL_TRIES_PER_SCOPE 50u
 #define OVER_WEIGHT            4.0 /* of a peak that is too high, against a step that is too long */
-#define WORTH_STEP             1.15 /* worth about the same */
 
 enum tried {
 	TRIED_BETTER,
@@ -139,7 +138,8 @@ static void try_prefixes(struct plan_seek *seek)
 		for (uint32_t k = 0; k < middle; k++)
 			seek->spill_trial[base->by_pack[k]] = 1;
 		tried = try(seek);
-		if (tried == TRIED_TOO_LARGE && middle == base->count)
+		/* More cannot be spilled; or nothing can. */
+		if (middle == base->count && (tried == TRIED_TOO_LARGE || base->alone.write <= 0))
 			return;
 		if (tried == TRIED_TOO_LARGE)
 			low = middle;
@@ -394,20 +394,6 @@ void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
 	(void)try_tensors(seek);
 }
 
-void spw_planner_seek(struct plan_seek *seek, uint32_t tries)
-{
-	uint32_t climbing = tries / 3;
-
-	seek->tries_left = tries - climbing;
-	if (seek->enough_ns > 0)
-		scan_down(seek);
-	else
-		scan(seek);
-	seek->tries_left += climbing;
-	climb(seek);
-	anneal(seek);
-}
-
 /* ---- The order ---- */
 
 /* 0, 1/2, 1/4, 3/4, ... as the first of @n: neighbours come far apart. */
@@ -420,14 +406,14 @@ static uint32_t corput(uint32_t k)
 	return reversed;
 }
 
-static uint64_t key_of(const struct plan_again *again, uint32_t s)
+static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike)
 {
 	double bytes = 0, worth, ns = (double)again->scopes->scopes[s].again_ns;
 
 	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
 		if (again->giving[again->members[k]])
 			bytes += again->base.bytes[again->members[k]];
-	worth = log(bytes / (ns > 1 ? ns : 1)) / log(WORTH_STEP);
+	worth = log(bytes / (ns > 1 ? ns : 1)) / log(alike);
 	/* Descending: at most 2^62 bytes in at least 1 ns. */
 	return (uint64_t)(4096 - floor(worth)) << 32;
 }
@@ -439,24 +425,44 @@ static int compare_worth(const void *a, const void *b)
 	return (one->key > other->key) - (one->key < other->key);
 }
 
-void spw_planner_seek_open(struct plan_seek *seek)
+/* What is worth up to @alike times as much counts as the same, and is spread over the step. */
+static void set_order(struct plan_seek *seek, double alike)
 {
 	const struct plan_again *again = seek->again;
-	uint32_t count = again->scopes->count;
 
 	seek->order_count = 0;
-	for (uint32_t s = 0; s < count; s++)
+	for (uint32_t s = 0; s < again->scopes->count; s++)
 		if (again->may[s])
 			seek->worth[seek->order_count++] = (struct plan_worth){
-				.key = key_of(again, s) | corput(s), .scope = s};
+				.key = key_of(again, s, alike) | corput(s), .scope = s};
 	qsort(seek->worth, seek->order_count, sizeof(*seek->worth), compare_worth);
-	for (uint32_t k = 0; k < seek->order_count; k++)
-		seek->order[k] = seek->worth[k].scope;
 	seek->least_ns[0] = again->compute_ns;
-	for (uint32_t k = 0; k < seek->order_count; k++)
+	for (uint32_t k = 0; k < seek->order_count; k++) {
+		seek->order[k] = seek->worth[k].scope;
 		seek->least_ns[k + 1] =
 			seek->least_ns[k] + (double)again->scopes->scopes[seek->order[k]].again_ns;
-	seek->fits = false;
-	seek->best_ns = INFINITY;
-	seek->best.peak = INFINITY;
+	}
+}
+
+void spw_planner_seek(struct plan_seek *seek, uint32_t tries)
+{
+	static const struct {
+		double alike;
+		uint32_t tries; /* as a part of all */
+	} orders[] = {{1.15, 2}, {1e300, 6}};
+	uint32_t left = tries;
+
+	for (unsigned k = 0; k < SPW_ARRAY_LEN(orders); k++) {
+		seek->tries_left += tries / orders[k].tries;
+		left -= tries / orders[k].tries;
+		set_order(seek, orders[k].alike);
+		if (seek->enough_ns > 0)
+			scan_down(seek);
+		else
+			scan(seek);
+	}
+	seek->tries_left += left;
+	climb(seek);
+	anneal(seek);
+	seek->tries_left = 0;
 }
