@@ -19,6 +19,7 @@
 #include "util/util.h"
 
 #define SCAN_STEPS 12u /* so many numbers of scopes are tried at first */
+#define CRUMBS     8   /* what gives up so many times less than the mean is not worth the call */
 #define DOWN_STEPS 12u /* the same where the time is given */
 /* What is worse is taken as if it took so much of the step more or less: first, and of that last. */
 #define ANNEAL_FIRST           0.03
@@ -157,9 +158,6 @@ static bool try_count(struct plan_seek *seek, uint32_t count)
 		seek->again_trial[seek->order[k]] = 1;
 	if (seek->fits && seek->least_ns[count] > seek->best_ns)
 		return false;
-	/* Nobody who takes longer is of use. */
-	if (seek->least_ns[count] > seek->enough_ns && seek->enough_ns > 0)
-		return false;
 	try_prefixes(seek);
 	return true;
 }
@@ -214,6 +212,10 @@ static void scan_down(struct plan_seek *seek)
 		if (k < step)
 			break;
 	}
+	/* Too long, but it fits: the climb may make it shorter. */
+	for (uint32_t k = most + step; !seek->fits && goes_on(seek) && k <= seek->order_count;
+	     k += step)
+		(void)try_count(seek, k);
 }
 
 /* ---- Climb ---- */
@@ -406,16 +408,24 @@ static uint32_t corput(uint32_t k)
 	return reversed;
 }
 
-static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike)
+static double given_bytes(const struct plan_again *again, uint32_t s)
 {
-	double bytes = 0, worth, ns = (double)again->scopes->scopes[s].again_ns;
+	double bytes = 0;
 
 	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
 		if (again->giving[again->members[k]])
 			bytes += again->base.bytes[again->members[k]];
-	worth = log(bytes / (ns > 1 ? ns : 1)) / log(alike);
-	/* Descending: at most 2^62 bytes in at least 1 ns. */
-	return (uint64_t)(4096 - floor(worth)) << 32;
+	return bytes;
+}
+
+/* What is worth the most comes first, of what is worth about the same the spread; crumbs last. */
+static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike, double crumb)
+{
+	double bytes = given_bytes(again, s), ns = (double)again->scopes->scopes[s].again_ns;
+	double worth = floor(log(bytes / (ns > 1 ? ns : 1)) / log(alike));
+
+	/* At most 2^62 bytes in at least 1 ns. */
+	return (uint64_t)(bytes < crumb ? 8192 : 4096 - worth) << 32 | corput(s);
 }
 
 static int compare_worth(const void *a, const void *b)
@@ -429,12 +439,17 @@ static int compare_worth(const void *a, const void *b)
 static void set_order(struct plan_seek *seek, double alike)
 {
 	const struct plan_again *again = seek->again;
+	double bytes = 0;
 
+	for (uint32_t s = 0; s < again->scopes->count; s++)
+		bytes += given_bytes(again, s);
 	seek->order_count = 0;
 	for (uint32_t s = 0; s < again->scopes->count; s++)
 		if (again->may[s])
 			seek->worth[seek->order_count++] = (struct plan_worth){
-				.key = key_of(again, s, alike) | corput(s), .scope = s};
+				.key = key_of(again, s, alike,
+					      bytes / CRUMBS / again->scopes->count),
+				.scope = s};
 	qsort(seek->worth, seek->order_count, sizeof(*seek->worth), compare_worth);
 	seek->least_ns[0] = again->compute_ns;
 	for (uint32_t k = 0; k < seek->order_count; k++) {
