@@ -26,7 +26,7 @@
 #define SEARCH_EVENTS  200000u
 #define HALVING_EVENTS (1u << 15)
 #define REFINE_EVENTS  (1u << 15)
-#define TRIES_MIN      24u
+#define TRIES_MIN      6u
 #define HALVINGS       9u
 #define GROUP_STEPS    4u
 #define SLACK_MAX      100.0
