@@ -23,9 +23,10 @@
 #define SLACK_DEFAULT 0.02
 #define GROUPS        96u /* about so many */
 /* A bound on time without a clock: so many events are simulated, in searches, refining, and each. */
-#define SEARCH_EVENTS  200000u
+#define SEARCH_EVENTS  400000u
 #define HALVING_EVENTS (1u << 15)
 #define REFINE_EVENTS  (1u << 15)
+#define MANY_GROUPS    1000u
 #define TRIES_MIN      6u
 #define HALVINGS       9u
 #define GROUP_STEPS    4u
@@ -67,7 +68,9 @@ static int seek_open(struct plan_seek *seek, struct plan_again *again, void **me
 
 static uint32_t tries_of(const struct plan_again *again, uint32_t events)
 {
-	uint32_t tries = events / (again->base.event_count + 1);
+	/* Of long steps all else takes longer, too. */
+	uint32_t part = again->step->count > MANY_GROUPS ? 4 : 1;
+	uint32_t tries = events / part / (again->base.event_count + 1);
 
 	return tries > TRIES_MIN ? tries : TRIES_MIN;
 }

@@ -438,8 +438,6 @@ int main(int argc, char **argv)
 	}
 	for (int k = 1; k < argc; k++)
 		bench_trace(argv[k]);
-	row(longest_ms, 15,
-	    "planning one of these steps, 200 to 410 tensors: CPU time in ms, longest");
 	bench_many();
 	return 0;
 }
