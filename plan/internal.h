@@ -306,6 +306,9 @@ void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const u
 void spw_planner_seek(struct plan_seek *seek, uint32_t tries);
 void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries);
 
+/* The best must fit, and take no longer than is enough. */
+void spw_planner_seek_spare(struct plan_seek *seek);
+
 /* ---- groups.c ---- */
 
 /* The step with tensors of one scope that go the same way taken together. */

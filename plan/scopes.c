@@ -153,6 +153,9 @@ static void plan_budget(struct planning *planning)
 	spill_members(planning, few->spill_best, planning->best.spill);
 	spw_planner_seek_try(seek, few->again_best, planning->best.spill);
 	spw_planner_seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
+	seek->enough_ns = seek->best_ns;
+	if (seek->fits)
+		spw_planner_seek_spare(seek);
 	keep_best(&planning->best, seek);
 }
 
@@ -214,6 +217,11 @@ static void lower_limit(struct planning *planning)
 		else
 			k++;
 	}
+	seek_again(seek, best->limit, best->again, best->spill);
+	if (!in_time(planning, seek))
+		return; /* by rounding */
+	spw_planner_seek_spare(seek);
+	keep_best(best, seek);
 }
 
 static void plan_fastest(struct planning *planning)

@@ -82,6 +82,14 @@ static double set_trial(struct plan_seek *seek)
 	return again->compute_ns + again->again_ns;
 }
 
+static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
+{
+	seek->best_ns = ns;
+	seek->best = *outcome;
+	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
+	memcpy(seek->spill_best, seek->spill_trial, seek->again->step->count);
+}
+
 /* Return: whether it is better than the best, which it becomes. */
 static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
 {
@@ -93,11 +101,8 @@ static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, d
 	}
 	if (!is_better(seek, outcome, fits, ns))
 		return false;
+	take_trial(seek, outcome, ns);
 	seek->fits = fits;
-	seek->best_ns = ns;
-	seek->best = *outcome;
-	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
-	memcpy(seek->spill_best, seek->spill_trial, seek->again->step->count);
 	return true;
 }
 
@@ -394,6 +399,29 @@ void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
 	memset(seek->spill_trial, 1, seek->again->step->count);
 	(void)try(seek);
 	(void)try_tensors(seek);
+}
+
+/* Where the step is short enough: scope by scope, what need not leave stays. */
+void spw_planner_seek_spare(struct plan_seek *seek)
+{
+	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
+
+	for (uint32_t s = 0; s < seek->again->scopes->count; s++) {
+		struct plan_outcome outcome;
+		double least_ns;
+
+		take_best(seek);
+		spill_scope(seek, s, 0);
+		if (memcmp(seek->spill_trial, seek->spill_best, seek->again->step->count) == 0)
+			continue;
+		least_ns = set_trial(seek);
+		bounds.written = seek->best.written;
+		bounds.stall_ns = seek->enough_ns - least_ns + PLAN_TOLERANCE_NS;
+		spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds,
+					   NULL, &outcome);
+		if (!outcome.given_up && !outcome.forever && outcome.written <= seek->best.written)
+			take_trial(seek, &outcome, least_ns + outcome.stall_ns);
+	}
 }
 
 /* ---- The order ---- */
