@@ -236,7 +236,7 @@ struct plan_again {
 	struct plan_held held; /* of that */
 	double compute_ns;     /* of the step as measured */
 	double again_ns;       /* what doing again adds to it */
-	/* by scope: its tensors in the order of packing are members[first[s]] to members[first[s+1]] */
+	/* by scope: its tensors, in the order of packing, from members[first[s]] on */
 	uint32_t *members, *first;
 	uint8_t *may;     /* by scope: computing it again gives something up */
 	uint8_t *giving;  /* by tensor: is given up if its scope is computed again */

@@ -30,8 +30,8 @@
  *   begin as late as they can without a stall, the peak is P, and reading ahead into M = P neither
  *   stalls nor goes above P, unless reads and writes share the drives. So P takes one pass.
  *
- * A step of which parts may be computed again has a simulation and a search of its own over the same
- * model: plan/scopes.c.
+ * A step of which parts may be computed again is held to its limit of memory, and has a search of
+ * its own: plan/scopes.c.
  *
  * How it chooses (plan/choose.c)
  *   fastest    Spill whatever leaves memory at all: from the last use to the first, a tensor whose

@@ -22,7 +22,7 @@
 
 #define SLACK_DEFAULT 0.02
 #define GROUPS        96u /* about so many */
-/* A bound on time without a clock: so many events are simulated, in searches, refining, and each. */
+/* A bound on time without a clock: so many events are simulated, in a search and in refining. */
 #define SEARCH_EVENTS  400000u
 #define HALVING_EVENTS (1u << 15)
 #define REFINE_EVENTS  (1u << 15)
@@ -78,7 +78,8 @@ static uint32_t tries_of(const struct plan_again *again, uint32_t events)
 /* The best so far is one of many that fit: forget it, but begin there. */
 static void seek_again(struct plan_seek *seek, double limit, uint8_t *scopes, uint8_t *spill)
 {
-	seek->limit = limit;
+	/* Whole bytes: as the caller is told. */
+	seek->limit = floor(limit);
 	seek->fits = false;
 	seek->best_ns = INFINITY;
 	seek->best.peak = INFINITY;
@@ -137,6 +138,7 @@ static void try_without_again(struct planning *planning)
 
 	spw_planner_choose(&again->base, again->step, planning->drives, planning->opts, &found);
 	memset(none, 0, again->scopes->count);
+	planning->seek.limited |= found.limited;
 	if (planning->opts->mode == SPW_PLAN_FASTEST)
 		seek_again(&planning->seek, found.memory, none, found.spill);
 	else

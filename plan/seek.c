@@ -3,8 +3,9 @@
  * plan/seek.c - which scopes are computed again, and what is spilled, for a limit of memory
  *
  * Scan    Scopes in the order of what computing them again frees for its time, those worth about
- *         the same spread over the step; and all of them spread. For the first 0, 1, 2 ... of them: the fewest tensors from
- *         the beginning of the step on that have to be spilled for the rest to fit, by halving.
+ *         the same spread over the step; and all of them spread. For the first 0, 1, 2 ... of them:
+ *         the fewest tensors from the beginning of the step on that have to be spilled for the rest
+ *         to fit, by halving.
  * Climb   From the best of these: one scope otherwise, or two neighbours exchanged, as long as that
  *         is better and tries are left.
  *
@@ -21,7 +22,7 @@
 #define SCAN_STEPS 12u /* so many numbers of scopes are tried at first */
 #define CRUMBS     8   /* what gives up so many times less than the mean is not worth the call */
 #define DOWN_STEPS 12u /* the same where the time is given */
-/* What is worse is taken as if it took so much of the step more or less: first, and of that last. */
+/* What is worse by so much of the step is taken as often as not: at first, and of that at last. */
 #define ANNEAL_FIRST           0.03
 #define ANNEAL_LAST            0.01
 #define ANNEAL_TRIES_PER_SCOPE 50u
@@ -95,7 +96,7 @@ static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, d
 {
 	bool fits = outcome->peak <= seek->limit + PLAN_TOLERANCE_BYTES;
 
-	if (outcome->given_up || outcome->forever || outcome->written > seek->written_max) {
+	if (outcome->given_up || outcome->forever) {
 		seek->limited |= outcome->written > seek->written_max;
 		return false;
 	}
@@ -364,7 +365,8 @@ static void anneal(struct plan_seek *seek)
 	double first_ns = ANNEAL_FIRST * seek->again->compute_ns, energy, tries = seek->tries_left;
 	uint8_t *again_now = seek->again_now, *spill_now = seek->spill_now;
 
-	if (seek->tries_left < ANNEAL_TRIES_PER_SCOPE * scopes || !goes_on(seek) || scopes == 0)
+	if (seek->tries_left < ANNEAL_TRIES_PER_SCOPE * scopes || !goes_on(seek) || scopes == 0 ||
+	    tensors == 0)
 		return;
 	take_best(seek);
 	energy = energy_of(seek);
@@ -450,7 +452,7 @@ static double given_bytes(const struct plan_again *again, uint32_t s)
 static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike, double crumb)
 {
 	double bytes = given_bytes(again, s), ns = (double)again->scopes->scopes[s].again_ns;
-	double worth = floor(log(bytes / (ns > 1 ? ns : 1)) / log(alike));
+	double worth = floor(log((bytes + 1) / (ns > 1 ? ns : 1)) / log(alike));
 
 	/* At most 2^62 bytes in at least 1 ns. */
 	return (uint64_t)(bytes < crumb ? 8192 : 4096 - worth) << 32 | corput(s);

@@ -145,7 +145,7 @@ static void against_recompute(void)
 	}
 }
 
-/* The budgets, parts of what keeping takes, and how much of the better pure way's time is wanted. */
+/* Budgets are parts of what keeping takes: how much of the better pure way's time is wanted. */
 static double wanted(double f, double part)
 {
 	if (part == 0.1 && f >= 0.2 && f <= 0.5)

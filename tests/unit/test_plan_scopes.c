@@ -261,6 +261,10 @@ CASE(a_flow_takes_its_share)
 	/* 10 MiB written before the last can be saved, and 11 MiB read, at half the speed */
 	assert_true(flows_ns >= alone_ns + 100 * MS);
 	assert_true(flows_ns <= alone_ns + 220 * MS);
+	/* Once it has ended, all is as before. */
+	world.flow.ns = MS;
+	world.flow.bytes_written = MIB / 10;
+	assert_true(simulate(12 * MIB) <= alone_ns + MS);
 	world.flow.from_ns = world.step.forward_ns + world.step.backward_ns;
 	assert_int_equal(simulate(12 * MIB), alone_ns);
 }

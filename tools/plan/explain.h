@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/plan/explain.h - spillway plan --trace FILE --explain: one plan of a recorded step, scope by
- * scope
+ * tools/plan/explain.h - spillway plan --trace FILE --explain: one plan, scope by scope
  */
 #ifndef SPW_TOOLS_PLAN_EXPLAIN_H
 #define SPW_TOOLS_PLAN_EXPLAIN_H
