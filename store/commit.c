@@ -90,23 +90,33 @@ static int check_distinct(const spw_object objects[], uint32_t count)
 	return rc;
 }
 
+static int check_number(const struct spw_commits *commits, uint64_t number, unsigned flags)
+{
+	const struct committed *durable = commits->durable;
+
+	if (number > SPW_COMMIT_NUMBER_MAX)
+		return spw_error(-EINVAL, "a commit's number must be below 2^63");
+	if (!durable || number > durable->block.number ||
+	    (number == durable->block.number && flags & SPW_COMMIT_AGAIN))
+		return 0;
+	return spw_error(-EINVAL,
+			 "commit %llu is durable: the next needs a higher number than that, not "
+			 "%llu",
+			 (unsigned long long)durable->block.number, (unsigned long long)number);
+}
+
 static int check_commit(const struct spw_store *store, const spw_object objects[], uint32_t count,
-			uint64_t number, const void *record, size_t len, bool keep_previous)
+			uint64_t number, const void *record, size_t len, unsigned flags)
 {
 	const struct spw_commits *commits = store->commits;
+	int rc = check_number(commits, number, flags);
 
 	if (store->opts.read_only)
 		return spw_error(-EROFS, "the store was opened to be read only");
 	if ((count > 0 && !objects) || (len > 0 && !record))
 		return spw_error(-EINVAL, "a commit of objects or of a record that are not given");
-	if (number > SPW_COMMIT_NUMBER_MAX)
-		return spw_error(-EINVAL, "a commit's number must be below 2^63");
-	if (commits->durable && number <= commits->durable->block.number)
-		return spw_error(-EINVAL,
-				 "commit %llu is durable: the next needs a higher number than "
-				 "that, not %llu",
-				 (unsigned long long)commits->durable->block.number,
-				 (unsigned long long)number);
+	if (rc)
+		return rc;
 	if (len > SPW_COMMIT_RECORD_BYTES_MAX)
 		return spw_error(-EINVAL,
 				 "a record of %zu bytes: at most %u go with a commit; put the "
@@ -116,7 +126,7 @@ static int check_commit(const struct spw_store *store, const spw_object objects[
 		return spw_error(-EOPNOTSUPP,
 				 "the store was opened without checksums, by which what is "
 				 "durable is verified: open it with them");
-	if (commits->previous && !keep_previous)
+	if (commits->previous && !(flags & SPW_COMMIT_KEEP_PREVIOUS))
 		return spw_error(-EBUSY,
 				 "commit %llu, before the last, is still kept: release it first",
 				 (unsigned long long)commits->previous->block.number);
@@ -468,7 +478,7 @@ static int commit(struct spw_store *store, const spw_object objects[], uint32_t 
 	const struct committed *kept = commits->previous ? commits->previous : commits->durable;
 	struct committed *set;
 	bool doubtful = false;
-	int rc = check_commit(store, objects, count, number, record, len, keep_previous);
+	int rc = check_commit(store, objects, count, number, record, len, flags);
 
 	if (rc)
 		return rc;
@@ -562,7 +572,7 @@ int spw_store_committed(struct spw_store *store, struct spw_commit_info *info, s
 	all.objects = durable->count;
 	all.has_previous = durable->block.has_previous;
 	all.previous = durable->block.previous;
-	all.mirrored = durable->block.mirrored;
+	all.mirrored = durable->block.members != 0;
 	all.runs = durable->runs;
 	all.runs_single = durable->runs_single;
 	memcpy(info, &all, all.size);

@@ -18,6 +18,9 @@ struct committed {
 	struct committed *next; /* of the doubtful ones */
 };
 
+/* A flag of spw_store_commit(): under the number of the last, whose bytes it has. */
+#define SPW_COMMIT_AGAIN (1u << 31)
+
 struct spw_commits {
 	struct spw_commit_place place;
 	uint64_t sequence; /* the highest that was seen or used (DURABLE-4) */

@@ -44,6 +44,23 @@ static bool go_on(void *context, uint64_t done_bytes, uint64_t all_bytes)
 	return true;
 }
 
+static void end_line(struct progress *progress)
+{
+	if (progress->shown)
+		(void)fputc('\n', stderr);
+	progress->shown = false;
+}
+
+static void set_up(struct spw_store_opts *opts, uint32_t partition, bool read_only)
+{
+	spw_store_opts_init(opts, sizeof(*opts));
+	opts->partition = partition;
+	opts->arena_bytes = ARENA_BYTES;
+	opts->no_hugetlb = true;
+	opts->read_only = read_only;
+	opts->log = tool_log(false);
+}
+
 static const char *path_of(struct spw_store *store, unsigned drive, struct spw_drive_stats *stats)
 {
 	return spw_store_drive_stats(store, drive, stats, sizeof(*stats)) ? "" : stats->path;
@@ -94,10 +111,6 @@ static void print_text(struct spw_store *store, uint32_t partition,
 			       TOOL_SHORT("%llu", (unsigned long long)drive->copies_repaired));
 	}
 	tool_table_end(table, stdout);
-	if (info->mirrored && found->runs_single > 0)
-		(void)printf("%llu chunks have one copy alone: they get a second one when they "
-			     "are put the next time, by training that resumes\n",
-			     (unsigned long long)found->runs_single);
 }
 
 /* Its words are those of the first failure, whatever comes after. */
@@ -109,6 +122,67 @@ static void note(struct report *report, int rc)
 	(void)snprintf(report->words, sizeof(report->words), "%s", spw_last_error());
 }
 
+/* ---- Second copies ---- */
+
+/* Opening to write gives up a commit that is kept, to which other processes may go back. */
+static bool has_kept(const struct tool_devices *devices, uint32_t partition)
+{
+	struct spw_commit_info info = {.size = sizeof(info)};
+
+	return spw_committed(devices->paths, devices->count, partition, &info, sizeof(info)) != 0 ||
+	       info.has_previous;
+}
+
+/* Return: how many chunks have one copy alone still. */
+static uint64_t resilver(const struct tool_devices *devices, uint32_t partition,
+			 struct progress *progress, struct report *report)
+{
+	struct spw_commit_info info = {.size = sizeof(info), .runs_single = UINT64_MAX};
+	struct spw_store_opts opts;
+	struct spw_store *store;
+	int rc;
+
+	set_up(&opts, partition, false);
+	rc = spw_store_open(devices->paths, devices->count, &opts, &store);
+	if (rc == 0)
+		rc = spw_store_resilver(store, go_on, progress);
+	end_line(progress);
+	note(report, rc);
+	if (store)
+		(void)spw_store_committed(store, &info, sizeof(info));
+	spw_store_close(store);
+	return info.runs_single;
+}
+
+/* What of a mirror has one copy alone gets a second one, if it can be had now. */
+static void complete(const struct tool_devices *devices, uint32_t partition,
+		     const struct spw_store_stats *stats, uint64_t single,
+		     struct progress *progress, struct report *report)
+{
+	const char *why = stats->drives_missing > 0 ? "drives are missing"
+			  : stats->drives < 2       ? "the store has one drive"
+			  : has_kept(devices, partition)
+				  ? "the step before is kept, for other processes"
+				  : NULL;
+	uint64_t left = why ? single : resilver(devices, partition, progress, report);
+	json_t *last = report->array
+			       ? json_array_get(report->array, json_array_size(report->array) - 1)
+			       : NULL;
+
+	if (last)
+		(void)json_object_set_new(last, "chunks_with_one_copy",
+					  json_integer((json_int_t)left));
+	else if (why)
+		(void)printf("%llu chunks have one copy alone, as %s: they get a second one when "
+			     "they are put the next time, by training that resumes\n",
+			     (unsigned long long)single, why);
+	else if (left == 0)
+		(void)printf("%llu chunks had one copy alone, and have two now\n",
+			     (unsigned long long)single);
+}
+
+/* ---- A partition ---- */
+
 static void scrub_partition(const struct tool_devices *devices, uint32_t partition,
 			    struct report *report)
 {
@@ -117,24 +191,19 @@ static void scrub_partition(const struct tool_devices *devices, uint32_t partiti
 	struct spw_commit_info info = {.size = sizeof(info)};
 	struct spw_store_opts opts;
 	struct spw_store_stats stats;
-	struct spw_scrub found;
+	struct spw_scrub found = {.runs_single = 0};
 	struct spw_store *store;
 	int rc;
 
-	spw_store_opts_init(&opts, sizeof(opts));
-	opts.partition = partition;
-	opts.arena_bytes = ARENA_BYTES;
-	opts.no_hugetlb = true;
-	opts.read_only = true; /* nothing that is committed is given up */
-	opts.log = tool_log(false);
+	set_up(&opts, partition, true); /* nothing that is committed is given up */
 	rc = spw_store_open(devices->paths, devices->count, &opts, &store);
 	if (rc == 0)
 		rc = spw_store_committed(store, &info, sizeof(info));
 	note(report, rc == -ENODATA ? 0 : rc);
 	if (rc == 0) {
-		note(report, spw_store_scrub(store, go_on, &progress, &found, sizeof(found)));
-		if (progress.shown)
-			(void)fputc('\n', stderr);
+		rc = spw_store_scrub(store, go_on, &progress, &found, sizeof(found));
+		end_line(&progress);
+		note(report, rc);
 		spw_store_stats(store, &stats, sizeof(stats));
 		report->commits++;
 		if (report->array)
@@ -143,6 +212,8 @@ static void scrub_partition(const struct tool_devices *devices, uint32_t partiti
 			print_text(store, partition, &info, &found, stats.drives);
 	}
 	spw_store_close(store);
+	if (rc == 0 && info.mirrored && found.runs_single > 0)
+		complete(devices, partition, &stats, found.runs_single, &progress, report);
 }
 
 int tool_scrub(const struct tool_command *command, const struct tool_devices *devices,

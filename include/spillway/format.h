@@ -114,7 +114,7 @@ struct spw_commit_info {
 	bool has_previous; /* the commit before is still held: a crash of others may ask for it */
 	uint64_t previous; /* its number */
 	/* of an open store alone: */
-	bool mirrored;        /* it has a mirror: its description has two copies */
+	bool mirrored;        /* made with a mirror, if need be of one copy: see runs_single */
 	uint64_t runs;        /* of bytes, in all its objects: chunks, or parts of them */
 	uint64_t runs_single; /* of these, how many have one copy alone */
 };

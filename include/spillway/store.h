@@ -417,6 +417,25 @@ SPW_EXPORT int spw_store_scrub(struct spw_store *store,
 			       void *context, struct spw_scrub *found, size_t size);
 
 /**
+ * spw_store_resilver - second copies, where they are missing, of what is committed
+ * @go_on:  may be NULL; called in between; false ends it
+ *
+ * Where a commit was made while a drive was missing, full or out of service, some of it has one copy
+ * alone. That is read, put in two copies, and committed once more under the same number. Right after
+ * the store was opened: what spw_store_committed_objects() gives is other objects afterwards. Needs
+ * as much room as what is copied. It does not know whether two copies are wanted: of a commit
+ * without a mirror it makes one with.
+ *
+ * Return: 0 all has two copies; -ENOSPC, -ECANCELED, or how a get or a put failed: what was copied
+ * until then has two; how the commit failed: as of spw_store_commit(); -ENODATA nothing is
+ * committed; -EBUSY something was committed since; -EROFS; -ENOMEM; -EPERM in a child of fork(2).
+ */
+SPW_EXPORT int spw_store_resilver(struct spw_store *store,
+				  bool (*go_on)(void *context, uint64_t done_bytes,
+						uint64_t all_bytes),
+				  void *context);
+
+/**
  * spw_store_trim - tell the drives that can which blocks of the partition are free (discard)
  *
  * One batch, best at the end of a step: discards block the I/O worker. Drives that cannot discard

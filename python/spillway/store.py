@@ -29,6 +29,7 @@ from . import _library
 from ._handle import Handle, close_all, handles
 from ._library import (Size, SpillwayError, blocking, bytes_text, check, fast, number, size,
                        to_dataclass)
+from ._lost import lost_are_named
 
 Path = Union[str, "os.PathLike[str]"]
 Backend = Literal["auto", "io_uring", "libaio", "nvme", "vfio"]
@@ -396,7 +397,7 @@ class Store(Handle):
         opts.tune = ctypes.pointer(tune)
         handle = c_void_p()
         try:
-            with _own_is_named(array, partition):
+            with _own_is_named(array, partition), lost_are_named(array, count, opts):
                 check(blocking.spw_store_open(array, count, byref(opts), byref(handle)))
         except BaseException:  # Ctrl-C meanwhile is raised when it is open
             if handle.value:

@@ -41,6 +41,12 @@ CASES = {
 }
 
 
+def busy_seconds():
+    """Of all CPUs together, by whatever runs: drives' work is done by the kernel's threads, too."""
+    ticks = list(map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9]))
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
 # ---- In a process of its own, at the drives' speed ------------------------------------------------
 
 def shapes_of(elements):
@@ -82,7 +88,7 @@ def steps_in_turn(args):
     with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
                                              masters=args.masters, memory=args.memory)
-        times = {"memory": [], "store": []}
+        times, busy = {"memory": [], "store": []}, []
         rounded = [param.detach().clone() for param in stored]
         for param, gradient in zip(kept, gradients):
             param.grad = gradient.to(param.dtype)
@@ -102,9 +108,10 @@ def steps_in_turn(args):
             before = optimizer.stats()
             for name, one in (("memory", step_in_memory if args.masters else in_memory.step),
                               ("store", optimizer.step)):
-                begun = time.perf_counter()
+                begun, busy_begun = time.perf_counter(), busy_seconds()
                 one()
                 times[name].append(time.perf_counter() - begun)
+            busy.append(busy_seconds() - busy_begun)
             after = optimizer.stats()
         same = all(torch.equal(a.detach(), b.detach().to(dtype)) for a, b in zip(stored, kept))
         print(json.dumps({
@@ -113,6 +120,7 @@ def steps_in_turn(args):
             "takes": after.takes - before.takes, "hits": after.hits - before.hits,
             "bytes_read": after.bytes_read - before.bytes_read,
             "bytes_written": after.bytes_written - before.bytes_written,
+            "busy": statistics.median(busy[STEPS_UNTIMED:]),
             **{name: found[STEPS_UNTIMED:] for name, found in times.items()}}))
 
 
@@ -144,22 +152,25 @@ def train_in_turn(args):
         optimizers = [torch.optim.AdamW(models[0].parameters(), lr=1e-3, foreach=False),
                       spillway.torch.Optimizer(torch.optim.AdamW, models[1].parameters(), store,
                                                lr=1e-3, in_backward=True, memory=args.memory)]
-        times, losses = [[], []], [[], []]
+        times, busy, losses = [[], []], [[], []], [[], []]
         for step in range(STEPS_UNTIMED + 2 * STEPS_TIMED):
             torch.manual_seed(step)
             tokens = torch.randint(0, 256, (4, 513))
             for which in (0, 1) if step % 2 else (1, 0):
-                begun = time.perf_counter()
+                begun, busy_begun = time.perf_counter(), busy_seconds()
                 out = models[which](tokens[:, :-1])
                 loss = torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())
                 loss.backward()
                 optimizers[which].step()
                 optimizers[which].zero_grad()
                 times[which].append(time.perf_counter() - begun)
+                busy[which].append(busy_seconds() - busy_begun)
                 losses[which].append(loss.item())
     block = sum(p.numel() * p.element_size() for p in models[1].blocks[0].parameters())
     print(json.dumps({"same": losses[0] == losses[1], "memory": times[0][STEPS_UNTIMED:],
-                      "store": times[1][STEPS_UNTIMED:], "gradients": alive[0], "block": block,
+                      "store": times[1][STEPS_UNTIMED:],
+                      "busy": [statistics.median(found[STEPS_UNTIMED:]) for found in busy],
+                      "gradients": alive[0], "block": block,
                       "elements": sum(p.numel() for p in models[1].parameters())}))
 
 
@@ -310,6 +321,8 @@ class Bench:
             in_memory, over = statistics.median(one["memory"]), statistics.median(one["store"])
             least = max(moved / bandwidth, in_memory)
             self.note((name, "step / what it takes at least", "", GOAL), over / least)
+            self.note((name, "the same by CPU time alone, all cores busy", "", None),
+                      one["busy"] / os.cpu_count() / least)
             self.note((name, "step in memory", "s", None), in_memory)
             self.note((name, "step / step in memory", "", None), over / in_memory)
             self.note((name, "its bytes at fio's bandwidth / step in memory", "", None),
@@ -330,10 +343,16 @@ class Bench:
                 raise SystemExit(f"state: {name}: the losses differ from those in memory")
             ratio = statistics.median(over / kept for over, kept in zip(one["store"],
                                                                         one["memory"]))
+            in_memory, cores = statistics.median(one["memory"]), os.cpu_count()
             self.note((name, "training step / in memory", "", 1.02), ratio)
+            # With all cores busy a step takes as much longer as its CPU time is more.
+            self.note((name, "the same by CPU time alone, all cores busy", "", None),
+                      1 + (one["busy"][1] - one["busy"][0]) / (cores * in_memory))
+            self.note((name, f"cores busy in memory, of {cores}", "", None),
+                      one["busy"][0] / in_memory)
             self.note((name, "gradients at once / a layer's", "", 2), one["gradients"] / one["block"])
-            print(f"state: {name}: {ratio:.3f} of the {statistics.median(one['memory']):.2f} s in "
-                  "memory", file=sys.stderr)
+            print(f"state: {name}: {ratio:.3f} of the {in_memory:.2f} s in memory",
+                  file=sys.stderr)
 
     def gradients(self):
         elements = elements_of(self.args.elements // 4)

@@ -75,8 +75,25 @@ for drive in "$one" "$two"; do
 done
 diff -r "$TEST_TMP/out.$(basename "$one")" "$TEST_TMP/out.$(basename "$two")" || fail "the drives have other bytes"
 
+begin "what has one copy alone gets a second one"
+commit 2 8 "$one"
+unchanged "$one" unchanged "$two" expect_exit 0 "$SPILLWAY" check --scrub "$one"
+expect_output "chunks have one copy alone, as drives are missing"
+expect_exit 0 "$SPILLWAY" check --scrub "$one" "$two"
+expect_output "step 8" "chunks had one copy alone, and have two now"
+unchanged "$one" unchanged "$two" expect_exit 0 "$SPILLWAY" check --scrub "$one" "$two" --json
+expect_output '"chunks_with_one_copy": 0' '"step": 8'
+for drive in "$one" "$two"; do
+    rm -rf "$TEST_TMP/out"
+    expect_exit 0 "$SPILLWAY" state export "$drive" --to "$TEST_TMP/out"
+    expect_output "8"
+done
+commit 2 9 "$two"
+expect_exit 0 "$SPILLWAY" check --scrub "$one" "$two" --json
+expect_output '"chunks_with_one_copy": 0' '"step": 9'
+
 begin "what is lost without a mirror is named"
-commit 1 8 "$one" "$two"
+commit 1 10 "$one" "$two"
 lost=0
 for drive in "$one" "$two"; do
     unchanged "$one" unchanged "$two" expect_exit 1 "$SPILLWAY" check "$drive"

@@ -13,6 +13,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
+from spillway.state import committed_records
 from conftest import EXAMPLES, make_drives, options_of, run_python, started
 
 SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -374,8 +375,19 @@ def test_a_lost_drive_without_a_mirror_is_refused(formatted):
         give_grads(params)
         optimizer.step()
         optimizer.commit()
-    with pytest.raises(spillway.SpillwayError, match="objects cannot be had|is not known without"):
-        opened(formatted[1:])
+    with opened(formatted) as store:
+        committed = committed_records(store)
+    refusals = 0
+    names = [name for name, _ in committed]
+    for missing in formatted:
+        named = [drive for drive in formatted if drive != missing]
+        with pytest.raises(spillway.SpillwayError, match=r"objects cannot be had.*; lost: |"
+                           "is not known without|is missing") as caught:
+            opened(named)
+        assert caught.value.errno == errno.ENXIO
+        lost = str(caught.value).partition("; lost: ")[2].partition(", and ")[0]
+        refusals += bool(lost) and set(lost.split(", ")) <= set(names)
+    assert refusals > 0  # where the description of the commit is, the records are known
     with opened(formatted) as store:
         with pytest.raises(ValueError, match="copies must be 1 or 2"):
             over(store, parameters(), copies=3)

@@ -872,6 +872,118 @@ CASE_WITH(test_cut_in_scrub, NULL, tear_down)
 	}
 }
 
+/* ---- Second copies anew ---- */
+
+/* Step 1 in two copies, step 2 in one: its second drive failed while it was put. */
+static void make_single(unsigned count, uint32_t unit)
+{
+	make_drives(count, unit);
+	assert_ok(open_mask(all()));
+	assert_ok(commit_step(1));
+	for (unsigned drive = 1; drive < count; drive++)
+		sim_drives[drive].failing[SPW_WRITE] =
+			(struct sim_failing){.in = 1 + drive, .error = -EIO, .sticky = true};
+	assert_ok(commit_step(2));
+	close_store();
+	for (unsigned drive = 1; drive < count; drive++)
+		sim_drives[drive].failing[SPW_WRITE] = (struct sim_failing){0};
+	assert_int_equal(found_with(all()), 2);
+}
+
+static uint64_t runs_single(void)
+{
+	struct spw_commit_info info;
+
+	assert_ok(spw_store_committed(store, &info, sizeof(info)));
+	assert_true(info.mirrored);
+	return info.runs_single;
+}
+
+CASE_WITH(test_second_copies_anew, NULL, tear_down)
+{
+	for (unsigned count = 2; count <= DRIVES_MAX; count++) {
+		make_single(count, 4096);
+		assert_ok(open_these(all(), SPW_COMMIT_NEWEST, true));
+		assert_int_equal(spw_store_resilver(store, NULL, NULL), -EROFS);
+		close_store();
+		assert_ok(open_mask(all()));
+		assert_true(runs_single() > 0);
+		assert_ok(spw_store_resilver(store, NULL, NULL));
+		assert_int_equal(runs_single(), 0);
+		/* What opening gives are the new objects; and nothing is to be done any more. */
+		assert_int_equal(verify(), 2);
+		assert_ok(spw_store_resilver(store, NULL, NULL));
+		assert_int_equal(spw_store_commit(store, NULL, 0, 2, NULL, 0, 0), -EINVAL);
+		close_store();
+		for (unsigned drive = 0; drive < count; drive++)
+			assert_int_equal(found_with(all() & ~(1u << drive)), 2);
+		assert_ok(open_mask(all()));
+		assert_ok(commit_step(3));
+		close_store();
+		assert_int_equal(found_with(all()), 3);
+	}
+}
+
+CASE_WITH(test_second_copies_in_part, NULL, tear_down)
+{
+	uint64_t single;
+
+	make_drives(2, 4096);
+	assert_ok(open_mask(3));
+	assert_int_equal(spw_store_resilver(store, NULL, NULL), -ENODATA);
+	assert_ok(commit_step(1));
+	assert_int_equal(spw_store_resilver(store, NULL, NULL), -EBUSY);
+	close_store();
+	make_single(2, 4096);
+	/* Interrupted after the first object: that one has two copies. */
+	assert_ok(open_mask(3));
+	single = runs_single();
+	assert_int_equal(spw_store_resilver(store, stop_at_once, NULL), -ECANCELED);
+	assert_in_range(runs_single(), 1, single - 1);
+	close_store();
+	assert_int_equal(found_with(3), 2);
+	/* The second drive fails again: nothing is worse than before. */
+	assert_ok(open_mask(3));
+	single = runs_single();
+	sim_drives[1].failing[SPW_WRITE] =
+		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	assert_int_equal(spw_store_resilver(store, NULL, NULL), -ENOSPC);
+	expect_words("no second drive in service");
+	assert_int_equal(runs_single(), single);
+	close_store();
+	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
+	assert_int_equal(found_with(3), 2);
+}
+
+/* Power is cut at each event: the step is there, and with the first drive alone, too. */
+CASE_WITH(test_cut_in_second_copies, NULL, tear_down)
+{
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {
+		uint64_t point = 0;
+		bool cut = true;
+
+		while (cut) {
+			int rc;
+
+			make_single(2, units[unit]);
+			assert_ok(open_mask(3));
+			sim_events = 0;
+			sim_cut_at = ++point;
+			sim_cuts_queues = true;
+			rc = spw_store_resilver(store, NULL, NULL);
+			cut = sim_events >= point;
+			close_store();
+			power_on();
+			assert_true(rc == 0 || cut);
+			assert_int_equal(found_with(3), 2);
+			assert_int_equal(found_with(1), 2);
+			if (rc == 0)
+				assert_int_equal(found_with(2), 2);
+		}
+		assert_in_range(point, 10, 200);
+	}
+}
+
 static int take_seed(void **state)
 {
 	(void)state;
