@@ -404,7 +404,7 @@ static void compute(struct simulation *sim)
 		if (sim->no_room)
 			return;
 	}
-	if (event->kind == PLAN_FLOW)
+	if (sim->held && event->kind == PLAN_FLOW)
 		begin_flow(sim, event->tensor);
 	else if (event->kind == PLAN_AGAIN_BEGIN)
 		sim->again_ns = sim->now_ns;

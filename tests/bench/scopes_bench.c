@@ -44,6 +44,16 @@ static struct model {
 
 static double longest_ms; /* of planning a trace */
 
+static void *zeroed(size_t count, size_t size)
+{
+	void *memory = calloc(count, size);
+
+	if (memory)
+		return memory;
+	must(-ENOMEM, "memory");
+	exit(1);
+}
+
 /* ---- Planning ---- */
 
 static double processor_ms(void)
@@ -246,14 +256,12 @@ static void with_faster_forward(double f, double part)
 {
 	struct spw_plan_result planned = plan_model(f, part * model.keep_bytes, 0), held, free_run;
 	uint32_t count = model.step.tensors_count, scopes_count = model.halves.scopes.count;
-	struct spw_plan_tensor *tensors = calloc(count, sizeof(*tensors));
-	struct spw_plan_scope *own = calloc(scopes_count, sizeof(*own));
+	struct spw_plan_tensor *tensors = zeroed(count, sizeof(*tensors));
+	struct spw_plan_scope *own = zeroed(scopes_count, sizeof(*own));
 	struct spw_plan_scopes scopes = model.halves.scopes;
 	struct spw_plan_step step = model.halves.step;
 	uint64_t largest = 1;
 
-	if (!tensors || !own)
-		must(-ENOMEM, "memory");
 	for (uint32_t i = 0; i < count; i++) {
 		tensors[i] = model.halves.tensors[i];
 		tensors[i].pack_ns = faster(tensors[i].pack_ns);
@@ -315,9 +323,7 @@ static void load(const char *path)
 	must(replay_step_make(model.trace, &opts, &model.step), path);
 	must(plan_scopes_make(&model.step, MIN_BYTES, PLAN_SCOPES_INNER, &model.halves), path);
 	must(plan_scopes_make(&model.step, MIN_BYTES, PLAN_SCOPES_OUTER, &model.layers), path);
-	model.choices = calloc(model.step.tensors_count, sizeof(*model.choices));
-	if (!model.choices)
-		must(-ENOMEM, "memory");
+	model.choices = zeroed(model.step.tensors_count, sizeof(*model.choices));
 	result = simulate(&model.halves.step, 0, &model.halves.scopes, UNLIMITED);
 	model.keep_ns = (double)result.wall_ns;
 	model.keep_bytes = (double)result.peak_bytes;
@@ -382,16 +388,14 @@ static void bench_trace(const char *path)
 
 static void bench_many(void)
 {
-	struct spw_plan_tensor *tensors = calloc(MANY, sizeof(*tensors));
-	struct spw_plan_scope *own = calloc(MANY / MANY_SCOPE, sizeof(*own));
+	struct spw_plan_tensor *tensors = zeroed(MANY, sizeof(*tensors));
+	struct spw_plan_scope *own = zeroed(MANY / MANY_SCOPE, sizeof(*own));
 	struct spw_plan_step step = {.tensors = tensors, .count = MANY};
 	struct spw_plan_scopes scopes;
 	const uint64_t each_ns = 100000;
 	double used_ms[2] = {0};
 
-	model.choices = calloc(MANY, sizeof(*model.choices));
-	if (!tensors || !own || !model.choices)
-		must(-ENOMEM, "memory");
+	model.choices = zeroed(MANY, sizeof(*model.choices));
 	spw_plan_scopes_init(&scopes, sizeof(scopes));
 	scopes.scopes = own;
 	scopes.count = MANY / MANY_SCOPE;
