@@ -223,7 +223,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	check_plan(&input, choices, &result);
 	check_simulation(&input, choices, &result);
-	if (fuzz_byte(&bytes) % 16 == 1)
+	if (fuzz_byte(&bytes) % 64 == 1)
 		check_scopes(&bytes, &input);
 	return 0;
 }
