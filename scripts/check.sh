@@ -32,9 +32,9 @@ mapfile -t c_files < <(select_files '\.([ch]|cpp)$')
 # What compiles everywhere: the fio engine needs fio's sources, the hooks Python's headers (and PyTorch's).
 mapfile -t c_sources < <(select_files '\.c$' | grep -v -e '^tools/fio_engine/' -e '^python/hooks/')
 mapfile -t shell_files < <(select_files '\.sh$' '^\.ci/run$' '^tests/vm/init$')
-# Of Python, what holds the 100 columns already.
-mapfile -t wrapped_python < <(select_files '^python/.*\.py$' '^tests/(device|python|pytorch)/.*\.py$')
-mapfile -t python_files < <(select_files '\.py$' '^tests/(vm/)?run$' '^tests/vm/suite$')
+# Python is named so, or names its interpreter in its first line.
+python_programs() { awk 'FNR == 1 && /^#!.*python/ { print FILENAME } { nextfile }' "${files[@]}"; }
+mapfile -t python_files < <({ select_files '\.py$' && python_programs; } | sort -u)
 
 # ---- The checks: print what is wrong, return 0 if nothing is ---------------------------------------------------------------------------
 
@@ -42,9 +42,9 @@ check_format() { # C is laid out by clang-format
     clang-format --dry-run -Werror "${c_files[@]}"
 }
 
-check_columns() { # no line above 100 columns, comments too
+check_columns() { # no line of C or Python above 100 columns, comments too
     local file found=0
-    for file in "${c_files[@]}" "${wrapped_python[@]}"; do
+    for file in "${c_files[@]}" "${python_files[@]}"; do
         expand "$file" | awk -v file="$file" 'length > 100 { print file ":" FNR ": " length " columns"; found = 1 } END { exit found }' || found=1
     done
     return $found

@@ -2,9 +2,10 @@
 /*
  * store/resilver.c - what is committed and lost its second copies gets them again
  *
- * Each object with a run of one copy is read, verified, and put anew in two. Then the commit is made
- * once more under its number, with the new objects in their places (DURABLE-4: of the two the later
- * counts). A crash at any point leaves one of the two, complete, and both have the same bytes.
+ * Each object with a run of one copy is read, verified, and put anew in two. Then the commit is
+ * made once more under its number, with the new objects in their places (DURABLE-4: of the two
+ * the later counts). A crash at any point leaves one of the two, complete, and both have the same
+ * bytes.
  */
 #include <errno.h>
 #include <stdio.h>

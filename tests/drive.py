@@ -3,8 +3,8 @@
 
   drive.py free DEVICE       exit status 0: one who asks for it exclusively gets it
   drive.py written DEVICE    wait until its first MiB is not all zeros
-  drive.py settled DEVICE    wait until it is free or no byte of it is locked, whichever comes first;
-                             exit status 1 if something is written to it after that
+  drive.py settled DEVICE    wait until it is free or no byte of it is locked, whichever comes
+                             first; exit status 1 if something is written to it after that
 """
 import errno
 import fcntl
@@ -67,7 +67,8 @@ def main():
     wait_until(lambda: is_free(device) or not is_locked(device), "it never came free")
     before = content(device, WRITTEN_MIB)
     time.sleep(LANDS_WITHIN_S)
-    return 0 if content(device, WRITTEN_MIB) == before else "a write landed after the drive had come free"
+    settled = content(device, WRITTEN_MIB) == before
+    return 0 if settled else "a write landed after the drive had come free"
 
 
 sys.exit(main())

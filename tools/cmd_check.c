@@ -124,9 +124,9 @@ const struct tool_command command_check = {
 		       "With --scrub it reads and verifies every copy of what is committed, in\n"
 		       "all partitions, none of which may be open. A bad copy is written again\n"
 		       "from the good one, and what of a mirror has one copy alone gets a second\n"
-		       "one, if no drive is missing. Exits with 0 when all is good now, 1 when something is\n"
-		       "lost or cannot be written again, or it was interrupted, 3 when a process\n"
-		       "has a partition open.\n",
+		       "one, if no drive is missing. Exits with 0 when all is good now, 1 when\n"
+		       "something is lost or cannot be written again, or it was interrupted, 3\n"
+		       "when a process has a partition open.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway check --devices a.img,b.img --json\n"
 		    "  spillway check --devices a.img,b.img --scrub\n",

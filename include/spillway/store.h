@@ -420,10 +420,10 @@ SPW_EXPORT int spw_store_scrub(struct spw_store *store,
  * spw_store_resilver - second copies, where they are missing, of what is committed
  * @go_on:  may be NULL; called in between; false ends it
  *
- * Where a commit was made while a drive was missing, full or out of service, some of it has one copy
- * alone. That is read, put in two copies, and committed once more under the same number. Right after
- * the store was opened: what spw_store_committed_objects() gives is other objects afterwards. Needs
- * as much room as what is copied. It does not know whether two copies are wanted: of a commit
+ * Where a commit was made while a drive was missing, full or out of service, some of it has one
+ * copy alone. That is read, put in two copies, and committed once more under the same number. Right
+ * after the store was opened: what spw_store_committed_objects() gives is other objects afterwards.
+ * Needs as much room as what is copied. It does not know whether two copies are wanted: of a commit
  * without a mirror it makes one with.
  *
  * Return: 0 all has two copies; -ENOSPC, -ECANCELED, or how a get or a put failed: what was copied

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/bench/jobs.py - the matrix and fio's job files, turned into command lines that stand alone
-"""A run is one section of one job file, by one runner. Its command line carries every option, so that anyone can repeat the number
-that stands beside it without the job file or the environment."""
+"""A run is one section of one job file, by one runner. Its command line carries every option, so
+that anyone can repeat the number that stands beside it without the job file or the environment."""
 
 import re
 import tomllib
@@ -58,7 +58,7 @@ class Peak:
 
 
 def read_sections(path):
-    """fio's job file: {section: [(name, value)]}, with what [global] sections give to those after them."""
+    """fio's job file: {section: [(name, value)]}; [global] ones give theirs to those after them."""
     shared, sections, current = [], {}, None
     for number, line in enumerate(path.read_text().splitlines(), 1):
         line = re.split(r"[;#]", line, maxsplit=1)[0].strip()
@@ -89,7 +89,8 @@ def load(path=HERE / "matrix.toml"):
 
 def row_cases(row, runners):
     sections = read_sections(JOBS / row["job"])
-    names = row.get("runners", [name for name, runner in runners.items() if not runner.only]) + row.get("also", [])
+    everyone = [name for name, runner in runners.items() if not runner.only]
+    names = row.get("runners", everyone) + row.get("also", [])
     for section in row.get("sections", sections):
         if section not in sections:
             raise MatrixError(f"{row['job']} has no section [{section}]")
@@ -117,10 +118,13 @@ def command_line(case, runner, devices, build, seconds, programs, hugepages=Fals
     options += runner.hugepages if hugepages else ()
     settings = [f"--{name}={value}" for name, value in case.settings]
     # Buffers are not touched between writes, in no tool.
-    common = [f"--filename={runner.filename or joined}", *settings, *case.options, "--scramble_buffers=0"]
+    common = [f"--filename={runner.filename or joined}", *settings, *case.options,
+              "--scramble_buffers=0"]
     if seconds is not None:
         common += ["--time_based=1", f"--runtime={max(1, round(seconds * 1000))}ms"]
     if runner.tool == "fio":
         # The engine first: its own options mean nothing before it.
-        return [programs["fio"], f"--name={case.section}", *options, *common, "--output-format=json"]
-    return [programs["spillway"], "bench", "--allow-destructive", *options, *common, "--output-format=json"]
+        return [programs["fio"], f"--name={case.section}", *options, *common,
+                "--output-format=json"]
+    return [programs["spillway"], "bench", "--allow-destructive", *options, *common,
+            "--output-format=json"]

@@ -47,7 +47,7 @@ def busy_seconds():
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
-# ---- In a process of its own, at the drives' speed ------------------------------------------------
+# ---- In a process of its own, at the drives' speed -----------------------------------------------
 
 def shapes_of(elements):
     """As of layers of a transformer: large matrices and short vectors."""
@@ -125,7 +125,7 @@ def steps_in_turn(args):
 
 
 def train_in_turn(args):
-    """Whole training steps of the example's GPT: AdamW in memory, and over the store in backward."""
+    """Whole steps of the example's GPT: AdamW in memory, and over the store in backward."""
     import torch
 
     import spillway
@@ -143,7 +143,8 @@ def train_in_turn(args):
     alive = [0]
 
     def watch(param):
-        gradients = sum(p.grad.numel() for p in models[1].parameters() if type(p.grad) is torch.Tensor)
+        gradients = sum(p.grad.numel() for p in models[1].parameters()
+                        if type(p.grad) is torch.Tensor)
         alive[0] = max(alive[0], gradients * param.element_size())
 
     for param in models[1].parameters():
@@ -269,7 +270,7 @@ def save(args):
     print(json.dumps({"save": time.perf_counter() - begun, "bytes": written}))
 
 
-# ---- Rounds ---------------------------------------------------------------------------------------
+# ---- Rounds --------------------------------------------------------------------------------------
 
 class Bench:
     def __init__(self, args):
@@ -334,7 +335,8 @@ class Bench:
             print(f"state: {name}: {over / least:.3f} of the least, {over:.2f} s", file=sys.stderr)
 
     def training(self):
-        name = f"GPT of {self.args.layers} layers, hidden 768, 4 x 512 tokens, in backward, file-backed"
+        name = (f"GPT of {self.args.layers} layers, hidden 768, 4 x 512 tokens, in backward, "
+                "file-backed")
         for _ in range(self.args.rounds):
             with Rig(size="1G", drives=4, on="/var/tmp") as rig:
                 self.format(rig)
@@ -350,7 +352,8 @@ class Bench:
                       1 + (one["busy"][1] - one["busy"][0]) / (cores * in_memory))
             self.note((name, f"cores busy in memory, of {cores}", "", None),
                       one["busy"][0] / in_memory)
-            self.note((name, "gradients at once / a layer's", "", 2), one["gradients"] / one["block"])
+            self.note((name, "gradients at once / a layer's", "", 2),
+                      one["gradients"] / one["block"])
             print(f"state: {name}: {ratio:.3f} of the {in_memory:.2f} s in memory",
                   file=sys.stderr)
 

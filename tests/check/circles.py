@@ -3,9 +3,10 @@
 # tests/check/circles.py - the files of a folder call one another without circles
 """Usage: tests/check/circles.py BUILD FOLDER...
 
-Reads the symbols of the objects below BUILD/FOLDER: a file that uses what another one defines depends on it. Prints each set of files of
-one folder (folders below it are other folders) that depend on one another in a circle, with the symbols that close it. Exit status 1 if
-there is one, or if a folder has no objects.
+Reads the symbols of the objects below BUILD/FOLDER: a file that uses what another one defines
+depends on it. Prints each set of files of one folder (folders below it are other folders) that
+depend on one another in a circle, with the symbols that close it. Exit status 1 if there is one,
+or if a folder has no objects.
 """
 import os
 import subprocess
@@ -15,7 +16,8 @@ import sys
 def symbols(path):
     """(defined, used) of an object: global names only."""
     defined, used = set(), set()
-    for line in subprocess.run(["nm", "-g", path], capture_output=True, text=True, check=True).stdout.splitlines():
+    listed = subprocess.run(["nm", "-g", path], capture_output=True, text=True, check=True).stdout
+    for line in listed.splitlines():
         kind, name = line.split()[-2:]
         (used if kind in "Uw" else defined).add(name)
     return defined, used
@@ -64,7 +66,8 @@ def main():
     for folder in folders:
         place = os.path.join(build, folder)
         sources = [name[:-2] for name in sorted(os.listdir(folder)) if name.endswith(".c")]
-        objects = [path for path in (os.path.join(place, name + ".o") for name in sources) if os.path.exists(path)]
+        objects = [os.path.join(place, name + ".o") for name in sources]
+        objects = [path for path in objects if os.path.exists(path)]
         if not objects:
             print(f"{folder}: no objects in {place}; build first")
             bad = 1
@@ -75,7 +78,8 @@ def main():
             for path in circle:
                 for other, names in graph[path].items():
                     if other in circle:
-                        print(f"  {os.path.basename(path)[:-2]} -> {os.path.basename(other)[:-2]}: {', '.join(names[:6])}"
+                        user, used = (os.path.basename(one)[:-2] for one in (path, other))
+                        print(f"  {user} -> {used}: {', '.join(names[:6])}"
                               f"{' ...' if len(names) > 6 else ''}")
     return bad
 

@@ -3,8 +3,9 @@
 # tests/check/functions.py - the length of every function in C and Python
 """Usage: tests/check/functions.py FILE...
 
-Prints how many functions there are, their median and longest length, and every one above 70 lines; exit status 1 if there is one.
-A function counts from the first line of its signature to its closing brace, or to its last statement in Python.
+Prints how many functions there are, their median and longest length, and every one above 70 lines;
+exit status 1 if there is one. A function counts from the first line of its signature to its closing
+brace, or to its last statement in Python.
 """
 import ast
 import re
@@ -20,13 +21,15 @@ def blank(match):
 
 
 def without_text(source):
-    """C without comments, strings, characters and preprocessor lines: what is left has its braces in pairs."""
-    source = re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', blank, source, flags=re.DOTALL)
+    """C without comments, strings, characters and preprocessor lines: its braces are in pairs."""
+    comments = r"/\*.*?\*/|//[^\n]*"
+    quoted = r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+    source = re.sub(f"{comments}|{quoted}", blank, source, flags=re.DOTALL)
     return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", blank, source, flags=re.MULTILINE)
 
 
 def name_of(signature):
-    """The name in front of the first parenthesis of a function's head, or None for anything else in braces."""
+    """The name before a function's first parenthesis, or None for anything else in braces."""
     head = signature.split("=")[0]
     head = re.sub(r"__attribute__\s*\(\(.*?\)\)", " ", head, flags=re.DOTALL)
     match = re.match(r"[\s\w*]*?(\w+)\s*\(", head)
@@ -36,7 +39,7 @@ def name_of(signature):
 
 
 def functions_of_c(source):
-    """(name, first line, last line) of each function: a block at the outermost level with a function's head."""
+    """(name, first line, last line) of each function: an outermost block with a function's head."""
     text = without_text(source)
     depth = 0
     start = 0  # of the piece at the outermost level that is being read
@@ -78,7 +81,8 @@ def main():
         return 1
     lengths.sort(reverse=True)
     longest = lengths[0]
-    print(f"{len(lengths)} functions, median {statistics.median(entry[0] for entry in lengths):.0f} lines, "
+    median = statistics.median(entry[0] for entry in lengths)
+    print(f"{len(lengths)} functions, median {median:.0f} lines, "
           f"longest {longest[0]} ({longest[3]}, {longest[1]})")
     too_long = [entry for entry in lengths if entry[0] > LINES_MAX]
     for length, path, line, name in too_long:

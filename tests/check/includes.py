@@ -3,8 +3,8 @@
 # tests/check/includes.py - who may include whom: the layers stay one-way
 """Usage: tests/check/includes.py [FOLDER]
 
-Reads every C file of the layers below FOLDER (the repository) and prints each include that crosses the layers against the rules
-below. Exit status 1 if there is one.
+Reads every C file of the layers below FOLDER (the repository) and prints each include that crosses
+the layers against the rules below. Exit status 1 if there is one.
 """
 import os
 import re
@@ -14,25 +14,29 @@ ERROR = ("spillway/error.h",)
 BLOCKS = ("spillway/engine.h", "spillway/format.h", *ERROR)
 PUBLIC = ("spillway/",)
 
-# Folder: what its files may include besides its own and the system's. A name ending in / allows the files of that folder, not those of
-# folders in it. So no two folders need each other.
+# Folder: what its files may include besides its own and the system's. A name ending in / allows the
+# files of that folder, not those of folders in it. So no two folders need each other.
 RULES = {
     "util": ERROR,
     "alloc": ("util/", *ERROR),
     "layout": ("util/", *ERROR),
     "engine": ("util/", "spillway/engine.h", *ERROR),
     "engine/nvme": ("util/", "engine/", "spillway/engine.h", "spillway/nvme.h", *ERROR),
-    "engine/vfio": ("util/", "engine/", "engine/nvme/", "spillway/engine.h", "spillway/nvme.h", "spillway/vfio.h", *ERROR),
-    "drives": ("util/", "layout/", "engine/", "engine/vfio/", "spillway/status.h", "spillway/nvme.h", "spillway/wear.h", *BLOCKS),
+    "engine/vfio": ("util/", "engine/", "engine/nvme/", "spillway/engine.h", "spillway/nvme.h",
+                    "spillway/vfio.h", *ERROR),
+    "drives": ("util/", "layout/", "engine/", "engine/vfio/", "spillway/status.h",
+               "spillway/nvme.h", "spillway/wear.h", *BLOCKS),
     "drives/vfio": ("util/", "engine/vfio/", "drives/", "spillway/vfio.h", *BLOCKS),
-    "store": ("util/", "alloc/", "layout/", "engine/", "drives/", "spillway/store.h", "spillway/status.h", *BLOCKS),
+    "store": ("util/", "alloc/", "layout/", "engine/", "drives/", "spillway/store.h",
+              "spillway/status.h", *BLOCKS),
     "state": ("util/", "spillway/store.h", "spillway/state.h", *ERROR),
     "plan": ("util/", "spillway/plan.h", *ERROR),
     "trace": ("util/", "spillway/trace.h", *ERROR),
     "tensor/control": ("util/", "plan/", "spillway/plan.h", "spillway/cache.h", *ERROR),
-    "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h", "spillway/trace.h", "spillway/cache.h", "spillway/wear.h", *ERROR),
-    "tools": ("util/", "tools/ui/", "tools/bench/", "tools/completion/", "tools/grant/", "tools/metrics/", "tools/plan/",
-              "tools/replay/", *PUBLIC),
+    "tensor": ("util/", "tensor/control/control.h", "spillway/store.h", "spillway/plan.h",
+               "spillway/trace.h", "spillway/cache.h", "spillway/wear.h", *ERROR),
+    "tools": ("util/", "tools/ui/", "tools/bench/", "tools/completion/", "tools/grant/",
+              "tools/metrics/", "tools/plan/", "tools/replay/", *PUBLIC),
     "tools/ui": ("util/", *PUBLIC),
     "tools/bench": ("util/", "tools/ui/", *PUBLIC),
     "tools/completion": ("util/", "tools/ui/"),
@@ -69,7 +73,7 @@ def allowed(name, rules):
 
 
 def belongs_to_us(quote, name):
-    """A system header is none of our business; ours come quoted from the root, or from spillway/."""
+    """A system header is none of our business. Ours come quoted from the root, or as spillway/."""
     return quote == '"' or name.startswith("spillway/")
 
 
@@ -97,14 +101,16 @@ def violations_of(root, path):
             if not match or not belongs_to_us(*match.groups()):
                 continue
             name = match.group(2)
-            beside = os.path.exists(os.path.join(root, os.path.dirname(path), name)) and "/" not in name
+            neighbour = os.path.join(root, os.path.dirname(path), name)
+            beside = os.path.exists(neighbour) and "/" not in name
             if beside and own != "-" or allowed(name, (*rules, own + "/")):
                 continue
             yield f"{path}:{number}: {own if own != '-' else path} may not include {name}"
 
 
 def main():
-    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    here = os.path.dirname(os.path.abspath(__file__))
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(here))
     found = list(violations(root))
     for violation in found:
         print(violation)

@@ -39,6 +39,8 @@ WAYS = {
     "keep": "PyTorch as it is",
     "recompute": "a checkpoint per block",
     "save_on_cpu": "torch.autograd.graph.save_on_cpu, pinned memory",
+    "transformers": "its activation_checkpointing_enable(offload=True): a checkpoint per block, whose "
+    "input goes to pinned memory",
     "torchtune": "torchtune.training.OffloadActivations, pinned memory",
     "trl": "trl's OffloadActivations, pinned memory",
     "spillway": "to the drives",
@@ -69,18 +71,25 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, args, recompute):
+    def __init__(self, args, way):
         super().__init__()
         self.token = nn.Embedding(VOCABULARY, args.hidden)
         self.blocks = nn.ModuleList(Block(args.hidden) for _ in range(args.layers))
         self.head = nn.Linear(args.hidden, VOCABULARY, bias=False)
-        self.recompute = recompute
+        self.recompute = way in ("recompute", "transformers")
+        self.around = save_on_cpu if way == "transformers" else contextlib.nullcontext
 
     def forward(self, tokens):
         x = self.token(tokens)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+            with self.around():
+                x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
         return self.head(x)
+
+
+def save_on_cpu():
+    pins = machine.kind != "late"  # which has no pinned memory
+    return torch.autograd.graph.save_on_cpu(pin_memory=pins, device_type=machine.kind)
 
 
 # ---- One run -------------------------------------------------------------------------------------
@@ -93,7 +102,7 @@ class CannotGo(Exception):
 def context_of(way, model, args):
     """(what makes the context of a step; the offload or None; its store or None)"""
     if way == "save_on_cpu":
-        return lambda: torch.autograd.graph.save_on_cpu(pin_memory=True), None, None
+        return save_on_cpu, None, None
     if way in ("torchtune", "trl"):
         try:
             if way == "torchtune":
@@ -115,7 +124,7 @@ def context_of(way, model, args):
 
 def train(way, args):
     torch.manual_seed(1)
-    model = GPT(args, way == "recompute").to(machine.kind, torch.bfloat16)
+    model = GPT(args, way).to(machine.kind, torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
     context, off, store = context_of(way, model, args)
     generator = torch.Generator().manual_seed(2)

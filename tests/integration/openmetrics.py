@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-# tests/integration/openmetrics.py - a strict reader of OpenMetrics text, and the names that a dashboard asks for
+# tests/integration/openmetrics.py - a strict reader of OpenMetrics, and what a dashboard asks for
 """Usage: openmetrics.py TEXT [DASHBOARD]
 
-Reads a text as the standard (1.0) has it, and prints {sample: [{label: value}, number]...} as JSON. Where prometheus_client is
-installed its parser has to accept the text, too. With a dashboard of Grafana, each metric that it asks for has to be in the text. Exit
-status 1, with the line, if anything is not so.
+Reads a text as the standard (1.0) has it, and prints {sample: [{label: value}, number]...} as JSON.
+Where prometheus_client is installed its parser has to accept the text, too. With a dashboard of
+Grafana, each metric that it asks for has to be in the text. Exit status 1, with the line, if
+anything is not so.
 """
 import json
 import re
@@ -18,7 +19,8 @@ except ImportError:
 NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"
 LABEL = re.compile(r'(%s)="((?:[^"\\\n]|\\[\\"n])*)"(,(?!})|(?=}))' % NAME)
 SAMPLE = re.compile(r"(%s)\{(.*)\} (\S+)" % NAME)
-SUFFIXES = {"counter": ("_total",), "gauge": ("",), "info": ("_info",), "histogram": ("_bucket", "_count", "_sum")}
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "info": ("_info",),
+            "histogram": ("_bucket", "_count", "_sum")}
 UNITS = ("bytes", "seconds", "ratio")
 
 
@@ -38,9 +40,11 @@ def check_histogram(buckets, samples, family):
     for key, pairs in buckets.items():
         bounds = [float(bound) for bound, _ in pairs]
         counts = [count for _, count in pairs]
-        assert bounds == sorted(set(bounds)) and bounds[-1] == float("inf"), f"{family}: bounds {bounds}"
+        rising = bounds == sorted(set(bounds))
+        assert rising and bounds[-1] == float("inf"), f"{family}: bounds {bounds}"
         assert counts == sorted(counts), f"{family}: counts fall"
-        total = [value for labels, value in samples[family + "_count"] if tuple(sorted(labels.items())) == key]
+        total = [value for labels, value in samples[family + "_count"]
+                 if tuple(sorted(labels.items())) == key]
         assert total == [counts[-1]], f"{family}: _count is not the last bucket"
 
 
@@ -81,9 +85,11 @@ def read(text):
 def check_dashboard(path, samples):
     with open(path) as file:
         dashboard = json.load(file)
-    asked = set(re.findall(r"spillway_[a-z0-9_]+", json.dumps([dashboard["panels"], dashboard["templating"]])))
+    asking = json.dumps([dashboard["panels"], dashboard["templating"]])
+    asked = set(re.findall(r"spillway_[a-z0-9_]+", asking))
     assert len(asked) > 15, asked
-    missing = asked - set(samples) - {"spillway_drive_lasts_seconds", "spillway_drive_life_used_ratio"}
+    missing = (asked - set(samples) -
+               {"spillway_drive_lasts_seconds", "spillway_drive_life_used_ratio"})
     assert not missing, f"the dashboard asks for what is not exported: {sorted(missing)}"
 
 
@@ -92,7 +98,8 @@ def main():
         text = file.read()
     samples = read(text)
     if text_string_to_metric_families is not None:
-        assert sum(len(family.samples) for family in text_string_to_metric_families(text)) == sum(map(len, samples.values()))
+        theirs = sum(len(family.samples) for family in text_string_to_metric_families(text))
+        assert theirs == sum(map(len, samples.values()))
     if len(sys.argv) > 2:
         check_dashboard(sys.argv[2], samples)
         for name in ("drive_lasts_seconds", "drive_life_used_ratio"):

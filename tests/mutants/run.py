@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/mutants/run.py - proof that the tests can fail: apply each seeded bug by itself, and require that a test catches it
-"""Usage: tests/mutants/run.py --build FOLDER [--jobs N] [--part K/N] [--table FILE] [--stale] [WORD...]
+# tests/mutants/run.py - proof that the tests can fail: each seeded bug by itself must be caught
+"""Usage: tests/mutants/run.py [--build FOLDER] [--jobs N] [--part K/N] [--table FILE] [--stale]
+                            [WORD...]
 
-Works on copies of the tracked files in FOLDER/1, FOLDER/2 ..., one for each job, built once and then incrementally. Each mutation of
-mutants.toml is applied to a copy, what its tests need is built, and they are run until one fails: then
-it is caught. A mutation whose statement is not found exactly once in its function is stale; one that does
-not build, or that no test catches, has survived: each is a failure, and the exit status 1. With words,
-only mutations that contain one; with --part, every N-th from the K-th on. --stale only looks for stale
-ones. --table writes the results of a whole run between the markers of a Markdown file.
+Works on copies of the tracked files in FOLDER/1, FOLDER/2 ..., one for each job, built once and
+then incrementally. Each mutation of mutants.toml is applied to a copy, what its tests need is
+built, and they are run until one fails: then it is caught. A mutation whose statement is not found
+exactly once in its function is stale; one that does not build, or that no test catches, has
+survived: each is a failure, and the exit status 1. With words, only mutations that contain one;
+with --part, every N-th from the K-th on. --stale only looks for stale ones. --table writes the
+results of a whole run between the markers of a Markdown file.
 """
 import argparse
 import concurrent.futures
@@ -53,13 +55,14 @@ def pattern_of(statement, is_python):
 
 
 def span_of(text, mutant):
-    """(begin, end) in the text of the function that the mutant names; of all of it, if it names none."""
+    """(begin, end) in the text of the mutant's function; of all of it, if the mutant names none."""
     wanted = mutant.get("function")
     if not wanted:
         return 0, len(text)
     find = functions_of_python if mutant["file"].endswith(".py") else functions_of_c
     begins = [0] + [match.end() for match in re.finditer("\n", text)] + [len(text)]
-    spans = [(begins[first - 1], begins[last]) for name, first, last in find(text) if name == wanted]
+    spans = [(begins[first - 1], begins[last])
+             for name, first, last in find(text) if name == wanted]
     if not spans:
         raise Stale(f"{mutant['file']} has no function {wanted}")
     return spans[0][0], spans[-1][1]
@@ -71,7 +74,8 @@ def mutated(text, mutant):
     begin, end = span_of(text, mutant)
     found = list(pattern_of(mutant["old"], is_python).finditer(text, begin, end))
     if len(found) != 1:
-        raise Stale(f"its statement is found {len(found)} times in {mutant.get('function', mutant['file'])}")
+        place = mutant.get("function", mutant["file"])
+        raise Stale(f"its statement is found {len(found)} times in {place}")
     at = found[0].start()
     line = text[text.rfind("\n", 0, at) + 1:at]
     indent = line[:len(line) - len(line.lstrip())]
@@ -80,8 +84,8 @@ def mutated(text, mutant):
 
 
 def run(command, cwd):
-    return subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, errors="replace", check=False)
+    return subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
 
 
 class Tree:
@@ -96,7 +100,8 @@ class Tree:
 
     def update(self):
         """Copy what differs, so that make builds no more than it must; remove what is gone."""
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True,
+                                check=True).stdout
         names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
         for name in names:
             if os.path.isfile(os.path.join(ROOT, name)):
@@ -124,12 +129,15 @@ class Tree:
         subprocess.run(["cp", "-a", first.folder, self.folder], check=True)
 
     def make(self, *targets):
-        return run(["make", f"-j{self.compilers}", f"BUILD={self.build}", "LTO=", "CFLAGS=-O1 -g -Wno-maybe-uninitialized -Wno-misleading-indentation", *targets], self.path)
+        cflags = "-O1 -g -Wno-maybe-uninitialized -Wno-misleading-indentation"
+        return run(["make", f"-j{self.compilers}", f"BUILD={self.build}", "LTO=",
+                    f"CFLAGS={cflags}", *targets], self.path)
 
     def targets_of(self, test):
         """What a test, named by a part of its path, needs to be built."""
         sources = glob.glob(os.path.join(self.path, "tests", "*", "test_*"))
-        wanted = [os.path.relpath(source, self.path) for source in sources if test in source and source.endswith((".c", ".sh", ".py"))]
+        wanted = [os.path.relpath(source, self.path) for source in sources
+                  if test in source and source.endswith((".c", ".sh", ".py"))]
         if not wanted:
             raise SystemExit(f"mutants.toml: no test is called {test}")
         return sorted({target for name in wanted for target in self.targets_of_source(name)})
@@ -144,11 +152,14 @@ class Tree:
         programs = re.findall(r"\$SPW_BUILD/(tests/[\w/]*)", text)
         if not programs or any(program.endswith("/") for program in programs):
             return ["build-tests"]
-        return [os.path.join(self.build, program) for program in programs] + (["all"] if "$SPILLWAY" in text else [])
+        built = [os.path.join(self.build, program) for program in programs]
+        return built + (["all"] if "$SPILLWAY" in text else [])
 
     def test(self, *tests, timeout_s=TIMEOUT_S):
-        return run(["tests/run", "--build", self.build, "--config", "files-io_uring", "--kind", "unit", "--kind", "integration", "--kind",
-                    "script", "--kind", "python", "--exit-first", "--timeout", str(timeout_s), *tests], self.path)
+        return run(["tests/run", "--build", self.build, "--config", "files-io_uring",
+                    "--kind", "unit", "--kind", "integration", "--kind", "script",
+                    "--kind", "python", "--exit-first", "--timeout", str(timeout_s), *tests],
+                   self.path)
 
     def clean_run(self, tests):
         """Unchanged, every test must pass: else catching would mean nothing."""
@@ -189,7 +200,8 @@ def try_mutant(tree, mutant):
 
 def write_table(path, results):
     lines = ["| file | what is broken | caught by |", "|---|---|---|"]
-    lines += [f"| `{mutant['file']}` | {mutant['what']} | `{words}` |" for mutant, caught, words in results if caught]
+    lines += [f"| `{mutant['file']}` | {mutant['what']} | `{words}` |"
+              for mutant, caught, words in results if caught]
     with open(path, encoding="utf-8") as document:
         text = document.read()
     before, rest = text.split(BEGIN)
@@ -199,13 +211,17 @@ def write_table(path, results):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--build", default="build-mutants")
-    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="mutations at once (the CPUs, at most 4)")
-    parser.add_argument("--part", default="1/1", help="of the mutations: K/N is every N-th, from the K-th on")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1),
+                        help="mutations at once (the CPUs, at most 4)")
+    parser.add_argument("--part", default="1/1",
+                        help="of the mutations: K/N is every N-th, from the K-th on")
     parser.add_argument("--table")
-    parser.add_argument("--stale", action="store_true", help="build nothing: only say which are stale")
+    parser.add_argument("--stale", action="store_true",
+                        help="build nothing: only say which are stale")
     args = parser.parse_args()
     if not re.fullmatch(r"[1-9][0-9]*/[1-9][0-9]*", args.part):
         parser.error("--part is K/N")
@@ -215,7 +231,8 @@ def parse_arguments():
 def choose_mutants(args):
     with open(os.path.join(ROOT, "tests", "mutants", "mutants.toml"), "rb") as table:
         mutants = tomllib.load(table)["mutant"]
-    mutants = [m for m in mutants if not args.words or any(word in m["what"] + m["file"] for word in args.words)]
+    mutants = [m for m in mutants
+               if not args.words or any(word in m["what"] + m["file"] for word in args.words)]
     part, parts = map(int, args.part.split("/"))
     return mutants[part - 1::parts]
 
@@ -244,8 +261,8 @@ def run_mutants(mutants, trees, jobs):
             caught, words = try_mutant(tree, mutant)
         finally:
             trees.put(tree)
-        print(f"  {'caught  ' if caught else 'SURVIVED'} {time.monotonic() - begun:6.1f} s  {mutant['file']}: {mutant['what']}: {words}",
-              flush=True)
+        print(f"  {'caught  ' if caught else 'SURVIVED'} {time.monotonic() - begun:6.1f} s  "
+              f"{mutant['file']}: {mutant['what']}: {words}", flush=True)
         return mutant, caught, words
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -272,10 +289,12 @@ def main():
         return 1 if show_stale(mutants) else 0
     jobs = max(1, min(args.jobs, len(mutants)))
     begun = time.monotonic()
-    trees = prepare_trees(args.build, jobs, {test for mutant in mutants for test in mutant["tests"]})
+    tests = {test for mutant in mutants for test in mutant["tests"]}
+    trees = prepare_trees(args.build, jobs, tests)
     results = run_mutants(mutants, trees, jobs)
     survivors = sum(not caught for _, caught, _ in results)
-    print(f"\n{len(results) - survivors} of {len(results)} mutations caught in {time.monotonic() - begun:.0f} s")
+    print(f"\n{len(results) - survivors} of {len(results)} mutations caught in "
+          f"{time.monotonic() - begun:.0f} s")
     if args.table and not survivors and not args.words and args.part == "1/1":
         write_table(args.table, results)
     return 1 if survivors else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/runner/drives.py - the drives of a test: files and loop devices in a scratch folder, and their removal
+# tests/runner/drives.py - the drives of a test, files and loop devices in a folder; their removal
 import contextlib
 import fcntl
 import functools
@@ -17,8 +17,10 @@ SYSCTL = "/proc/sys/kernel/io_uring_disabled"
 # Nothing else may be taken for a killed runner's folder.
 SCRATCH_PREFIX = "spillway-runner."
 SCRATCH_NAME = re.compile(r"spillway-runner\.([0-9]+)\.[a-z0-9_]{8}")
-# One system setting, several test runs at once: who needs io_uring shares this lock, who switches it off holds it alone.
-RULE_LOCK = os.path.join("/run/lock" if os.path.isdir("/run/lock") else "/tmp", "spillway-io_uring.lock")
+# One system setting, several test runs at once: who needs io_uring shares this lock, who switches
+# it off holds it alone.
+RULE_LOCK = os.path.join("/run/lock" if os.path.isdir("/run/lock") else "/tmp",
+                         "spillway-io_uring.lock")
 RULE_LOCK_VARIABLE = "SPW_TEST_LOCK"
 
 
@@ -44,14 +46,16 @@ class Config:
 
 
 FILES = [Config("files-io_uring", "io_uring"), Config("files-libaio", "libaio")]
-LOOPS = [Config(f"loop{block}-{backend}", backend, block) for block in (512, 4096) for backend in ("io_uring", "libaio")]
+LOOPS = [Config(f"loop{block}-{backend}", backend, block)
+         for block in (512, 4096) for backend in ("io_uring", "libaio")]
 ALL = FILES + LOOPS + [Config("files-io_uring_off", "libaio", io_uring_off=True)]
 
 
 def run_quietly(command):
     """Return (ok, output or error)."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              check=False)
     except OSError as error:
         return False, f"{command[0]}: {error.strerror}"
     return done.returncode == 0, (done.stdout if done.returncode == 0 else done.stderr).strip()
@@ -75,15 +79,18 @@ def detach(devices):
 
 
 def mounts_of(folder, devices):
-    """(device, where) of what is mounted below a folder or from one of the devices, the innermost first."""
+    """(device, where) of what is mounted below a folder or from a device, the innermost first."""
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         found = [line.split()[:2] for line in mounts]
-    return [(device, where) for device, where in reversed(found) if device in devices or where.startswith(folder + "/")]
+    return [(device, where) for device, where in reversed(found)
+            if device in devices or where.startswith(folder + "/")]
 
 
 def take_apart(folder, devices=()):
-    """Detach loop devices, then unmount: a file's path can no longer be told once its file system is unmounted."""
-    loops = list(devices) + [device for device in loop_devices_below(folder) if device not in devices]
+    """Detach loop devices, then unmount: once its file system is unmounted, a file's path can no
+    longer be told."""
+    loops = list(devices)
+    loops += [device for device in loop_devices_below(folder) if device not in devices]
     detach(loops)
     for _, where in mounts_of(folder, loops):
         run_quietly(["umount", "-l", where])
@@ -103,7 +110,9 @@ def takes_o_direct(folder):
 
 def is_of_killed_runner(path):
     match = SCRATCH_NAME.fullmatch(os.path.basename(path))
-    return match and not os.path.exists("/proc/" + match.group(1)) and os.stat(path).st_uid == os.geteuid()
+    if not match or os.path.exists("/proc/" + match.group(1)):
+        return False
+    return os.stat(path).st_uid == os.geteuid()
 
 
 def write_sysctl(value):
@@ -112,10 +121,13 @@ def write_sysctl(value):
 
 
 class Scratch:
-    """The one folder that everything lies in. Its name holds the runner's pid: the next run clears up after a killed one."""
+    """The one folder that everything lies in. Its name holds the runner's pid: the next run clears
+    up after a killed one."""
 
     def __init__(self, wanted, build):
-        places = [wanted] if wanted else [os.environ.get("TMPDIR"), "/var/tmp", os.path.abspath(build)]
+        places = [os.environ.get("TMPDIR"), "/var/tmp", os.path.abspath(build)]
+        if wanted:
+            places = [wanted]
         self.path = None
         for place in filter(None, places):
             self.clear_after_killed(place)
@@ -127,7 +139,8 @@ class Scratch:
             os.rmdir(path)
         if not self.path:
             raise SystemExit("tests/run: none of " + " ".join(filter(None, places)) +
-                             " takes O_DIRECT: name a folder on a disk's file system with --scratch")
+                             " takes O_DIRECT: name a folder on a disk's file system with "
+                             "--scratch")
 
     @staticmethod
     def clear_after_killed(place):
@@ -160,7 +173,8 @@ class Scratch:
         return None if ok else "no loop devices here: " + text
 
     def loops_after_a_while(self):
-        """The loop devices that stay. A detached one lasts until its last user has closed it, and nothing tells when that is."""
+        """The loop devices that stay. A detached one lasts until its last user has closed it, and
+        nothing tells when that is."""
         until = time.monotonic() + 2
         while loop_devices_below(self.path) and time.monotonic() < until:
             time.sleep(0.05)
@@ -174,7 +188,8 @@ class Scratch:
         self.restore(self.path)
         if os.path.exists(self.path):
             problems.append(f"{self.path} cannot be removed")
-        problems += [f"loop device {device} cannot be removed" for device in loop_devices_below(self.path)]
+        problems += [f"loop device {device} cannot be removed"
+                     for device in loop_devices_below(self.path)]
         return problems
 
 
@@ -204,7 +219,8 @@ class Place:
             file.truncate(self.size_bytes)
         if not self.config.block_bytes:
             return path
-        ok, text = run_quietly(["losetup", "-f", "--show", "--direct-io=on", "-b", str(self.config.block_bytes), path])
+        ok, text = run_quietly(["losetup", "-f", "--show", "--direct-io=on",
+                                "-b", str(self.config.block_bytes), path])
         if not ok:
             raise RuntimeError(f"cannot make a loop device over {path}: {text}")
         self.loops.append(text)
@@ -215,7 +231,8 @@ class Place:
         left = [f"file {os.path.relpath(os.path.join(folder, name), self.tmp)} in TMPDIR"
                 for folder, _, names in os.walk(self.tmp) for name in names]
         left += [f"loop device {device}" for device in loop_devices_below(self.tmp)]
-        return left + [f"mount of {device} on {where}" for device, where in mounts_of(self.path, self.loops)]
+        return left + [f"mount of {device} on {where}"
+                       for device, where in mounts_of(self.path, self.loops)]
 
     def __exit__(self, *_):
         take_apart(self.path, self.loops)
@@ -224,9 +241,11 @@ class Place:
 
 @contextlib.contextmanager
 def io_uring_rule(config, scratch):
-    """Keep kernel.io_uring_disabled as it is for one program, or set to 2 for one that tests that, and put it back.
+    """Keep kernel.io_uring_disabled as it is for one program, or set to 2 for one that tests that,
+    and put it back.
 
-    Yields the lock's descriptor, to be passed on: a runner that is itself under test locks through the one that its runner holds.
+    Yields the lock's descriptor, to be passed on: a runner that is itself under test locks through
+    the one that its runner holds.
     """
     with open_lock() as lock:
         take_lock(lock, fcntl.LOCK_EX if config.io_uring_off else fcntl.LOCK_SH)
@@ -242,13 +261,14 @@ def take_lock(lock, kind):
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"  waiting for {RULE_LOCK}: another run of tests holds it, or what it has left; fuser -v {RULE_LOCK} shows the processes",
-              file=sys.stderr, flush=True)
+        print(f"  waiting for {RULE_LOCK}: another run of tests holds it, or what it has left; "
+              f"fuser -v {RULE_LOCK} shows the processes", file=sys.stderr, flush=True)
         fcntl.flock(lock, kind)
 
 
 def refused_now(config):
-    """Why a configuration that needs io_uring cannot run on this system, or None. To be asked while holding the rule's lock."""
+    """Why a configuration that needs io_uring cannot run on this system, or None. To be asked while
+    holding the rule's lock."""
     if config.backend == "io_uring" and os.path.exists(SYSCTL):
         with open(SYSCTL, encoding="ascii") as setting:
             value = setting.read().strip()
@@ -276,7 +296,8 @@ def open_lock():
     inherited = os.environ.get(RULE_LOCK_VARIABLE)
     if inherited:
         return os.fdopen(os.dup(int(inherited)), "rb")
-    # Opened before it is made: in a folder like /run/lock nobody may "make" a file that is there and somebody else's.
+    # Opened before it is made: in a folder like /run/lock nobody may "make" a file that is there
+    # and somebody else's.
     for flags in (0, os.O_CREAT):
         with contextlib.suppress(FileNotFoundError):
             return os.fdopen(os.open(RULE_LOCK, os.O_RDONLY | os.O_CLOEXEC | flags, 0o644), "rb")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# tests/soak/drives.py - drives of the soak's own, which can rot, shrink and fill up: loop devices, each over a file system in memory
+# tests/soak/drives.py - drives of the soak's own, which can rot, shrink and fill up
+"""Loop devices, each over a file system in memory."""
 import contextlib
 import os
 import random
@@ -15,14 +16,16 @@ SUPERBLOCKS = MIB  # at both ends nothing rots: what a damaged superblock does, 
 
 
 def run(*command, **env):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=dict(os.environ, **env))
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False, env=dict(os.environ, **env))
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip()
 
 
 class Drive:
-    """A loop device over a sparse file that is alone in a file system, which has just enough room for it."""
+    """A loop device over a sparse file. The file is alone in a file system, which has just enough
+    room for it."""
 
     def __init__(self, place, name, size_bytes=0, block_bytes=512):
         self.place = place
@@ -38,9 +41,10 @@ class Drive:
 
     def make(self):
         os.mkdir(self.folder)
-        run("mount", "-t", "tmpfs", "-o", f"mode=700,size={self.size_bytes + 4 * MIB}", "spillway-soak", self.folder)
-        self.path = self.rig("up", "--drives", "1", "--size", str(self.size_bytes), "--block", str(self.block_bytes), "--sparse", "--on",
-                             self.folder)
+        run("mount", "-t", "tmpfs", "-o", f"mode=700,size={self.size_bytes + 4 * MIB}",
+            "spillway-soak", self.folder)
+        self.path = self.rig("up", "--drives", "1", "--size", str(self.size_bytes),
+                             "--block", str(self.block_bytes), "--sparse", "--on", self.folder)
 
     @property
     def backing(self):
@@ -62,7 +66,8 @@ class Drive:
         """Blocks hold other bytes."""
         with open(self.backing, "r+b", buffering=0) as file:
             for _ in range(dice.randint(1, ROT_PLACES)):
-                at = dice.randrange(SUPERBLOCKS, self.size_bytes - SUPERBLOCKS - ROT_BYTES, self.block_bytes)
+                at = dice.randrange(SUPERBLOCKS, self.size_bytes - SUPERBLOCKS - ROT_BYTES,
+                                    self.block_bytes)
                 with contextlib.suppress(OSError):  # full
                     os.pwrite(file.fileno(), dice.randbytes(ROT_BYTES), at)
 
@@ -121,7 +126,8 @@ class Drives:
             raise RuntimeError("needs root, for loop devices and file systems in memory")
         self.parent = os.path.realpath(os.environ.get("TMPDIR", "/var/tmp"))
         self.place = os.path.join(self.parent, PREFIX + str(os.getpid()))
-        self.all = [Drive(self.place, f"soak{number}", size_bytes, 4096 if number >= count - 2 else 512) for number in range(count)]
+        self.all = [Drive(self.place, f"soak{number}", size_bytes,
+                          4096 if number >= count - 2 else 512) for number in range(count)]
 
     def __enter__(self):
         for name in os.listdir(self.parent):

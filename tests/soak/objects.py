@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/soak/objects.py - a long-lived program of the soak: threads that put, get and free objects, and compare every byte
+# tests/soak/objects.py - threads that put, get and free objects for long, and compare every byte
 import errno
 import os
 import random
@@ -37,7 +37,8 @@ class Client:
             self.counts.error(operation, error, self.drives)
 
     def put(self):
-        length = self.random.choice((self.random.randint(1, 4096), self.random.randint(1, 262144), self.random.randint(1, LENGTH_MAX)))
+        length = self.random.choice((self.random.randint(1, 4096), self.random.randint(1, 262144),
+                                     self.random.randint(1, LENGTH_MAX)))
         at = self.random.randrange(len(NOISE) - length)
         try:
             self.objects.append((self.store.put(memoryview(NOISE)[at:at + length]), at, length))
@@ -50,7 +51,8 @@ class Client:
     def get(self):
         thing, at, length = self.random.choice(self.objects)
         offset = self.random.choice((0, self.random.randrange(length)))
-        piece = memoryview(self.buffer)[:self.random.choice((length - offset, self.random.randint(1, length - offset)))]
+        rest = length - offset
+        piece = memoryview(self.buffer)[:self.random.choice((rest, self.random.randint(1, rest)))]
         try:
             self.store.get_into(thing, piece, offset)
         except spillway.SpillwayError as error:
@@ -64,7 +66,8 @@ class Client:
         if bytes(piece) != NOISE[at + offset:at + offset + len(piece)]:
             with self.lock:
                 self.counts.add("wrong_bytes")
-                self.counts.violation("wrong bytes", f"an object of {length} bytes, {len(piece)} from {offset} on")
+                self.counts.violation("wrong bytes", f"an object of {length} bytes, "
+                                      f"{len(piece)} from {offset} on")
 
     def free(self):
         self.store.free(self.objects.pop(self.random.randrange(len(self.objects)))[0])

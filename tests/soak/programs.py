@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/soak/programs.py - the programs of the soak as the soak sees them: orders to them, reports from them, what they use
+# tests/soak/programs.py - the programs of the soak as it sees them: orders, reports, what they use
 import contextlib
 import json
 import os
@@ -24,7 +24,8 @@ def usage(pid):
 
 
 def memory_of(status):
-    """Bytes, by the lines of /proc/PID/status. Huge pages are none of the resident ones, and whether a store gets any may change."""
+    """Bytes, by the lines of /proc/PID/status. Huge pages are none of the resident ones, and
+    whether a store gets any may change."""
     lines = dict(line.split(":", 1) for line in status if ":" in line)
     return sum(int(lines[name].split()[0]) << 10 for name in ("VmRSS", "HugetlbPages"))
 
@@ -51,8 +52,10 @@ class Program:
     def start(self):
         self.state = "off"
         self.heard = time.monotonic()
-        self.process = subprocess.Popen(DIE_WITH_US + self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, env=self.env, text=True, errors="replace", start_new_session=True)
+        self.process = subprocess.Popen(DIE_WITH_US + self.command, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        env=self.env, text=True, errors="replace",
+                                        start_new_session=True)
         self.reader = threading.Thread(target=self.read, args=(self.process,), daemon=True)
         self.reader.start()
 
@@ -79,7 +82,8 @@ class Program:
             self.violations.append(f"{self.name}: {report['what']}: {report['words']}")
         else:
             self.latest = report
-            self.counts, self.errors, self.blamed = report["counts"], report["errors"], report["blamed"]
+            self.counts, self.errors = report["counts"], report["errors"]
+            self.blamed = report["blamed"]
 
     def totals(self):
         """(counts, errors) of all that had this name."""
@@ -88,7 +92,8 @@ class Program:
             for name, number in self.counts.items():
                 counts[name] = counts.get(name, 0) + number
             for name, error in self.errors.items():
-                errors[name] = dict(error, count=error["count"] + errors.get(name, {}).get("count", 0))
+                count = error["count"] + errors.get(name, {}).get("count", 0)
+                errors[name] = dict(error, count=count)
             return counts, errors
 
     def order(self, words):
@@ -101,9 +106,10 @@ class Program:
         with self.changed:
             while self.state != state:
                 if self.state == "ended":
-                    return f"{self.name}: ended by itself with {self.process.wait()}: {self.last_words.strip()}"
+                    return self.ended_by_itself()
                 if time.monotonic() > self.heard + SILENCE_S:
-                    return f"{self.name}: hangs: nothing heard for {SILENCE_S} s, waiting for \"{state}\""
+                    return (f"{self.name}: hangs: nothing heard for {SILENCE_S} s, "
+                            f"waiting for \"{state}\"")
                 self.changed.wait(1)
         return None
 
@@ -111,10 +117,14 @@ class Program:
         """What is wrong with it while it works, or None."""
         with self.changed:
             if self.state == "ended":
-                return f"{self.name}: ended by itself with {self.process.wait()}: {self.last_words.strip()}"
+                return self.ended_by_itself()
             if time.monotonic() > self.heard + SILENCE_S:
                 return f"{self.name}: hangs: nothing heard for {SILENCE_S} s"
         return None
+
+    def ended_by_itself(self):
+        return (f"{self.name}: ended by itself with {self.process.wait()}: "
+                f"{self.last_words.strip()}")
 
     def kill(self):
         """As the kernel does it when memory is short."""
@@ -149,7 +159,7 @@ class Replays(threading.Thread):
     def __init__(self, spillway, traces, drives):
         super().__init__()
         self.spillway, self.traces, self.drives = spillway, traces, drives
-        self.lock = threading.Lock()  # held while the drives are renewed, so that no fault comes between
+        self.lock = threading.Lock()  # held in a renewal, so that no fault comes between
         self.broken = set()  # paths of drives that something was done to since
         self.counts = {"replays": 0}
         self.errors = {}
@@ -170,7 +180,8 @@ class Replays(threading.Thread):
     def renew(self):
         for drive in self.drives:
             drive.renew()
-        done = subprocess.run([self.spillway, "format", "--devices", self.joined], capture_output=True, text=True, check=False)
+        done = subprocess.run([self.spillway, "format", "--devices", self.joined],
+                              capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"format after a renewal: {done.stderr}")
 
@@ -185,9 +196,10 @@ class Replays(threading.Thread):
             self.renew()
             self.broken = set()
             self.process = subprocess.Popen(
-                DIE_WITH_US + [self.spillway, "replay", trace, "--devices", self.joined, "--scale", "0.2", "--speed", "40", "--steps", "4",
-                                  "--json"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+                DIE_WITH_US + [self.spillway, "replay", trace, "--devices", self.joined,
+                               "--scale", "0.2", "--speed", "40", "--steps", "4", "--json"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, start_new_session=True)
         try:
             _, words = self.process.communicate(timeout=2 * SILENCE_S)
         except subprocess.TimeoutExpired:
@@ -202,12 +214,14 @@ class Replays(threading.Thread):
             if status == 0:
                 self.counts["replays"] += 1
             elif status < 0 or not any(path in words for path in self.broken):
-                self.violations.append(f"replay of {os.path.basename(trace)}: exit status {status}: {words.strip()}")
+                self.violations.append(f"replay of {os.path.basename(trace)}: "
+                                       f"exit status {status}: {words.strip()}")
             else:
                 error = self.errors.setdefault("replay", {"count": 0, "words": words.strip()[:400]})
                 error["count"] += 1
 
     def end(self):
-        """What is being replayed, which takes a few seconds, ends by itself: killed, it would leave its status page."""
+        """What is being replayed, which takes a few seconds, ends by itself: killed, it would leave
+        its status page."""
         self.ending.set()
         self.join()

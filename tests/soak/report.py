@@ -32,7 +32,8 @@ def draw(path, result):
         files.plot(seconds, [sample["files"] for sample in samples], label=name)
         stored.plot(seconds, [sample["used_bytes"] / 1048576 for sample in samples], label=name)
         errors.step(seconds, [sample["errors"] for sample in samples], where="post", label=name)
-    for axis, title in ((memory, "memory, MiB"), (files, "open descriptors"), (stored, "extents in the store after a round, MiB"),
+    for axis, title in ((memory, "memory, MiB"), (files, "open descriptors"),
+                        (stored, "extents in the store after a round, MiB"),
                         (errors, "errors that faults caused, so far")):
         axis.set_ylabel(title)
         axis.set_ylim(bottom=0)
@@ -41,7 +42,8 @@ def draw(path, result):
         axis.legend(loc="center left", fontsize="small")
     for kind, colour in COLOURS.items():
         times = [fault["seconds"] for fault in result["faults"] if fault["kind"] == kind]
-        errors.plot(times, [0] * len(times), "|", color=colour, markersize=14, label=f"{kind} ({len(times)})")
+        errors.plot(times, [0] * len(times), "|", color=colour, markersize=14,
+                    label=f"{kind} ({len(times)})")
     errors.legend(loc="upper left", fontsize="small", ncol=2)
     errors.set_xlabel("seconds")
     memory.set_title(f"soak of {result['seconds'] / 60:.1f} minutes, seed {result['seed']}: " +
@@ -52,23 +54,30 @@ def draw(path, result):
 
 
 def words_of(result):
-    lines = [f"  {result['seconds']:.0f} s, SPW_SEED={result['seed']}, {result['generations']} stores made"]
+    lines = [f"  {result['seconds']:.0f} s, SPW_SEED={result['seed']}, "
+             f"{result['generations']} stores made"]
     kinds = {}
     for fault in result["faults"]:
         kinds[fault["kind"]] = kinds.get(fault["kind"], 0) + 1
-    lines.append("  faults     " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
+    faults = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+    lines.append("  faults     " + faults)
     for name, program in result["programs"].items():
-        counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in sorted(program["counts"].items()))
-        lines.append(f"  {name:10s} {counts}; {errors_total(program['errors'])} errors" +
-                     "".join(f", {kind} {error['count']}" for kind, error in sorted(program["errors"].items())))
+        counts = ", ".join(f"{count} {what.replace('_', ' ')}"
+                           for what, count in sorted(program["counts"].items()))
+        errors = "".join(f", {kind} {error['count']}"
+                         for kind, error in sorted(program["errors"].items()))
+        lines.append(f"  {name:10s} {counts}; {errors_total(program['errors'])} errors{errors}")
         growth = program.get("growth")
         if growth and growth["judged"]:
-            lines.append(f"  {'':10s} memory {growth['memory_early'] >> 20} -> {growth['memory_late'] >> 20} MiB (allowed + "
-                         f"{growth['memory_growth_allowed'] >> 20}), descriptors {growth['files_early']} -> {growth['files_late']}")
+            lines.append(f"  {'':10s} memory {growth['memory_early'] >> 20} -> "
+                         f"{growth['memory_late'] >> 20} MiB "
+                         f"(allowed + {growth['memory_growth_allowed'] >> 20}), "
+                         f"descriptors {growth['files_early']} -> {growth['files_late']}")
         elif growth:
             lines.append(f"  {'':10s} growth not judged: {growth['why']}")
     lines += [f"  VIOLATION  {words}" for words in result["violations"]]
-    lines.append("  passed" if result["passed"] else f"  FAILED: {len(result['violations'])} violations")
+    failed = f"  FAILED: {len(result['violations'])} violations"
+    lines.append("  passed" if result["passed"] else failed)
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/soak/training.py - a long-lived program of the soak: trains a small GPT again and again, and compares losses and gradients
-"""Each training has the losses and the gradients of a plain one, bit for bit, or ends with an error that names a drive."""
+# tests/soak/training.py - trains a small GPT for long, and compares losses and gradients
+"""Each training has the losses and the gradients of a plain one, bit for bit, or ends with an error
+that names a drive."""
 import argparse
 import contextlib
 import gc
@@ -11,7 +12,8 @@ import random
 import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python/examples"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../python/examples"))
 
 import torch  # noqa: E402
 
@@ -21,10 +23,12 @@ from gpt import GPT, batches  # noqa: E402
 from spillway.demo.data import tokens_of  # noqa: E402
 from worker import serve  # noqa: E402
 
-CONFIG = argparse.Namespace(layers=3, hidden=96, heads=3, sequence=96, batch=2, dropout=0.0, mode="keep")
+CONFIG = argparse.Namespace(layers=3, hidden=96, heads=3, sequence=96, batch=2, dropout=0.0,
+                            mode="keep")
 STEPS = 4
 SEEDS = 4
-MODES = ({"mode": "spill", "min_bytes": 1}, {"mode": "fastest"}, {"mode": "spill", "staging_bytes": 1 << 20},
+MODES = ({"mode": "spill", "min_bytes": 1}, {"mode": "fastest"},
+         {"mode": "spill", "staging_bytes": 1 << 20},
          {"mode": "budget", "budget_bytes": 4 << 20, "min_bytes": 4096})
 TEXT = tokens_of(random.Random(1).randbytes(1 << 16), 1000)
 
@@ -59,7 +63,8 @@ def do_round(store, drives, counts):
     options = random.choice(MODES)
     try:
         results, stats = train(seed, lambda model: spillway.torch.offload(model, store, **options))
-    except (spillway.SpillwayError, RuntimeError) as error:  # PyTorch hands on what its hooks raise as the latter
+    # PyTorch hands on what its hooks raise as a RuntimeError.
+    except (spillway.SpillwayError, RuntimeError) as error:
         counts.error("training", error, drives)
         error.__traceback__ = None
     else:
@@ -67,7 +72,8 @@ def do_round(store, drives, counts):
         counts.add("bytes_spilled", stats.bytes_spilled)
         if results != PLAIN[seed]:
             counts.add("differing")
-            counts.violation("losses or gradients that differ", f"{options}, seed {seed}: {results}, not {PLAIN[seed]}")
+            counts.violation("losses or gradients that differ",
+                             f"{options}, seed {seed}: {results}, not {PLAIN[seed]}")
     gc.collect()
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-# tests/soak/worker.py - what the long-lived programs of the soak share: orders from standard input, reports to standard output
-"""Orders are lines: `open PARTITION DRIVE,DRIVE` and `close`; the end of the input is the end. Reports are lines of JSON."""
+# tests/soak/worker.py - what the long-lived programs of the soak share: orders and reports
+"""Orders are lines of the standard input: `open PARTITION DRIVE,DRIVE` and `close`; its end is the
+end. Reports are lines of JSON on the standard output."""
 import errno
 import json
 import re
@@ -38,7 +39,8 @@ class Counts:
         say(event="violation", what=what, words=words)
 
     def error(self, operation, error, drives):
-        """An exception that the library raised. Words that name no drive are a violation, unless there is no space."""
+        """An exception that the library raised. Words that name no drive are a violation, unless
+        there is no space."""
         number = getattr(error, "errno", None)
         words = str(error)
         name = errno.errorcode.get(number, type(error).__name__)
@@ -49,7 +51,8 @@ class Counts:
         self.fault(f"{operation} {name}", words)
 
     def report(self, event, store):
-        say(event=event, counts=self.numbers, errors=self.errors, blamed=sorted(self.blamed), objects=store.stats().objects, used_bytes=used_bytes(store))
+        say(event=event, counts=self.numbers, errors=self.errors, blamed=sorted(self.blamed),
+            objects=store.stats().objects, used_bytes=used_bytes(store))
 
 
 def next_order(wait):
@@ -70,11 +73,13 @@ def wait_until_empty(store, counts):
     while (store.stats().objects or used_bytes(store)) and time.monotonic() < deadline:
         time.sleep(0.005)
     if store.stats().objects or used_bytes(store):
-        counts.violation("space that does not come back", f"{store.stats().objects} objects, {used_bytes(store)} bytes")
+        counts.violation("space that does not come back",
+                         f"{store.stats().objects} objects, {used_bytes(store)} bytes")
 
 
 def serve(do_round, **store_options):
-    """Carry out orders; while a store is open, one round after the other: do_round(store, drives, counts)."""
+    """Carry out orders; while a store is open, one round after the other:
+    do_round(store, drives, counts)."""
     counts, store, drives = Counts(), None, []
     say(event="ready")
     while True:

@@ -58,6 +58,7 @@ struct spw_store {
 	struct fake_set set;
 	spw_object *restored;
 	uint64_t capacity;
+	bool uneven; /* the last drive has three quarters of it, else half */
 	uint32_t drives_missing;
 	unsigned copies, flags; /* of the last put, and of the last commit */
 	uint64_t chunk_bytes;
@@ -321,18 +322,18 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 	memcpy(stats, &all, size);
 }
 
-/* The last is as large as the others together, if there are others. */
+/* The last is as large as the others together, or three times as large, if there are others. */
 int spw_store_drive_stats(struct spw_store *store, unsigned drive, struct spw_drive_stats *stats,
 			  size_t size)
 {
 	struct spw_drive_stats all = {.size = size};
 	unsigned others = store->drives - 1;
+	uint64_t rest = 0;
 
 	assert_true(drive < store->drives);
-	all.capacity_bytes = others == 0 ? store->capacity
-			     : drive == others
-				     ? store->capacity - others * (store->capacity / 2 / others)
-				     : store->capacity / 2 / others;
+	if (others > 0)
+		rest = store->capacity / (store->uneven ? 4 : 2) / others;
+	all.capacity_bytes = drive == others ? store->capacity - others * rest : rest;
 	memcpy(stats, &all, size);
 	return 0;
 }

@@ -405,6 +405,59 @@ CASE_WITH(test_cut_in_puts_and_commit, NULL, tear_down)
 	cut_everywhere(overwrite_and_commit_3);
 }
 
+/*
+ * One object, its chunks on different drives, and power is cut at an event of its commit: all that
+ * a block names has been flushed before (DURABLE-1). Return: whether it was.
+ */
+static bool cut_in_large(unsigned chunks, uint64_t point)
+{
+	size_t len = chunks * CHUNK_BYTES;
+	uint8_t *bytes = malloc(len), *back = calloc(1, len);
+	struct spw_request *request;
+	spw_object object;
+	bool cut;
+	int rc;
+
+	assert_true(bytes && back);
+	sim_fill(bytes, len, chunks);
+	make_drives(512, 1);
+	open_store();
+	assert_ok(spw_store_put(store, bytes, len, NULL, &object, &request));
+	assert_ok(spw_request_wait(request));
+	sim_events = 0;
+	sim_cut_at = point;
+	sim_cuts_queues = true;
+	rc = spw_store_commit(store, &object, 1, 1, NULL, 0, 0);
+	cut = sim_events >= point;
+	close_store();
+	power_on();
+	open_store();
+	if (spw_store_committed_objects(store, &object, NULL, 1)) {
+		assert_true(rc != 0);
+	} else {
+		assert_ok(spw_store_get(store, object, 0, back, len, SPW_URGENT_READ, NULL,
+					&request));
+		assert_ok(spw_request_wait(request));
+		assert_memory_equal(back, bytes, len);
+	}
+	close_store();
+	free(back);
+	free(bytes);
+	return cut;
+}
+
+CASE_WITH(test_cut_in_commit_of_one_large_object, NULL, tear_down)
+{
+	for (unsigned chunks = 2; chunks <= 5; chunks++)
+		for (unsigned round = 0; round < 4 * ROUNDS; round++) {
+			uint64_t point = 1;
+
+			while (cut_in_large(chunks, point))
+				point++;
+			assert_in_range(point, 4, 100);
+		}
+}
+
 /* Step 1 is kept, another process lacks step 2: 3 takes its place, and 1 stays all the time. */
 static bool cut_in_third(uint64_t point, uint32_t unit, unsigned outcomes[4])
 {

@@ -955,6 +955,30 @@ CASE_WITH(test_second_copies_in_part, NULL, tear_down)
 	assert_int_equal(found_with(3), 2);
 }
 
+/* The commit fails: what opening gave is there, and is given still. */
+CASE_WITH(test_second_copies_are_not_committed, NULL, tear_down)
+{
+	uint64_t single;
+	int rc = -EIO;
+
+	for (unsigned in = 1; rc; in++) {
+		make_single(2, 4096);
+		assert_ok(open_mask(3));
+		single = runs_single();
+		for (unsigned drive = 0; drive < 2; drive++)
+			sim_drives[drive].failing[SPW_FLUSH] =
+				(struct sim_failing){.in = in, .error = -EIO, .sticky = true};
+		rc = spw_store_resilver(store, NULL, NULL);
+		assert_true(rc == 0 || runs_single() == single);
+		for (unsigned drive = 0; drive < 2; drive++)
+			sim_drives[drive].failing[SPW_FLUSH] = (struct sim_failing){0};
+		assert_int_equal(verify(), 2);
+		close_store();
+		assert_int_equal(found_with(3), 2);
+		assert_true(in < 10);
+	}
+}
+
 /* Power is cut at each event: the step is there, and with the first drive alone, too. */
 CASE_WITH(test_cut_in_second_copies, NULL, tear_down)
 {

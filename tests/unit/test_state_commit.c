@@ -634,6 +634,14 @@ STATE_CASE(test_a_mirror_needs_room_for_two_copies)
 	missing = strtoull(strstr(spw_last_error(), "by ") + 3, NULL, 10);
 	fake.capacity = 2 * missing - 2;
 	assert_int_equal(spw_state_attach(held), -ENOSPC);
+	/* Of unequal drives the largest has no more pairs than the others have room for. */
+	fake.uneven = true;
+	fake.capacity = 2 * missing + 64;
+	assert_int_equal(spw_state_attach(held), -ENOSPC);
+	fake.capacity = 4 * missing - 8;
+	assert_int_equal(spw_state_attach(held), -ENOSPC);
+	fake.uneven = false;
+	fake.capacity = 2 * missing - 2;
 	/* It goes on without a drive, with one copy if there is no room for two. */
 	fake.drives_missing = 1;
 	single = fake.capacity;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/vm/blocklog.py - what a drive was told, from the log of QEMU's blklogwrites, which has the format of dm-log-writes
+# tests/vm/blocklog.py - what a drive was told, from QEMU's blklogwrites in dm-log-writes' format
 import struct
 
 MAGIC = 0x6A736677736872
@@ -27,7 +27,8 @@ class Entry:
 
 
 def entries_of(path):
-    """All entries, in order. The count in the first sector is of the last flush, so what follows is read as well, until nothing does."""
+    """All entries, in order. The count in the first sector is of the last flush, so what follows is
+    read as well, until nothing does."""
     with open(path, "rb") as file:
         log = file.read()
     if len(log) < 512:

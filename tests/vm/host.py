@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/vm/host.py - the host's tools, and its apt: with its own lists, or with those of another suite
+# tests/vm/host.py - the host's tools, and its apt: with its own lists, or another suite's
 import os
 import re
 import shutil
@@ -25,11 +25,13 @@ def tool(name, package):
 
 def output_of(*command, cwd=None):
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cwd, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              cwd=cwd, check=False)
     except OSError as error:
         raise Unavailable(f"{command[0]}: {error.strerror}") from error
     if done.returncode != 0:
-        raise Unavailable(f"{' '.join(command)}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+        words = done.stderr.strip().splitlines() or ["failed"]
+        raise Unavailable(f"{' '.join(command)}: {words[-1]}")
     return done.stdout
 
 
@@ -47,30 +49,35 @@ class Apt:
         source = os.path.join(folder, "source.list")
         with open(source, "w", encoding="utf-8") as file:
             file.write(f"deb {self.archive()} {suite} main\n")
-        for option in (f"Dir::Etc::SourceList={source}", "Dir::Etc::SourceParts=/dev/null", f"Dir::State::Lists={lists}",
-                       f"Dir::Cache={cache}", "Acquire::Languages=none"):
+        for option in (f"Dir::Etc::SourceList={source}", "Dir::Etc::SourceParts=/dev/null",
+                       f"Dir::State::Lists={lists}", f"Dir::Cache={cache}",
+                       "Acquire::Languages=none"):
             self.options += ["-o", option]
         output_of("apt-get", *self.options, "update", "-q")
 
     @staticmethod
     def archive():
         """Where this machine has its own packages of the distribution from."""
-        for line in output_of("apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Created-By: Packages").splitlines():
+        listed = output_of("apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)",
+                           "Created-By: Packages")
+        for line in listed.splitlines():
             origin, label, uri = line.split("|", 2)
             if (origin, label) == ("Debian", "Debian"):
                 return uri
         raise Unavailable("apt knows no archive of Debian: try apt-get update")
 
     def image_package(self):
-        """The package that holds the distribution's present kernel, or the one that SPW_VM_KERNEL names."""
+        """The package of the distribution's present kernel, or the one that SPW_VM_KERNEL names."""
         wanted = os.environ.get("SPW_VM_KERNEL")
         if wanted:
             return wanted
         match = IMAGE.search(output_of("apt-cache", *self.options, "depends", META_PACKAGE))
         if not match:
-            raise Unavailable(f"apt knows no kernel image behind {META_PACKAGE}: try apt-get update, or name one with SPW_VM_KERNEL")
+            raise Unavailable(f"apt knows no kernel image behind {META_PACKAGE}: "
+                              "try apt-get update, or name one with SPW_VM_KERNEL")
         return match.group(0)
 
     def download(self, package, folder):
         output_of("apt-get", *self.options, "download", "-q", package, cwd=folder)
-        return os.path.join(folder, next(name for name in os.listdir(folder) if name.endswith(".deb")))
+        archive = next(name for name in os.listdir(folder) if name.endswith(".deb"))
+        return os.path.join(folder, archive)

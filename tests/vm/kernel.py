@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-# tests/vm/kernel.py - Debian's kernel for the virtual machine: found, downloaded, unpacked below BUILD; nothing is installed
-"""SPW_VM_KERNEL names another package, SPW_VM_SUITE another suite of the same archive (bookworm-backports). SPW_VM_IOMMUFD=1: with iommufd,
-which Debian leaves out (vfio_modules.py)."""
+# tests/vm/kernel.py - Debian's kernel for the virtual machine: downloaded and unpacked below BUILD
+"""Nothing is installed. SPW_VM_KERNEL names another package, SPW_VM_SUITE another suite of the same
+archive (bookworm-backports). SPW_VM_IOMMUFD=1: with iommufd, which Debian leaves out
+(vfio_modules.py)."""
 import contextlib
 import fcntl
 import hashlib
@@ -16,19 +17,22 @@ import vfio_modules
 from host import Apt, Unavailable, output_of, tool
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MODULES = """virtio_pci virtio_console virtio_blk 9p 9pnet_virtio overlay configfs ext4 loop nvme nvme-tcp nvmet nvmet-tcp dm-mod dm-flakey dm-delay
-    dm-log-writes dm-snapshot null_blk brd zram sd_mod scsi_debug vfio-pci vfio_iommu_type1""".split()
+MODULES = """virtio_pci virtio_console virtio_blk 9p 9pnet_virtio overlay configfs ext4 loop
+    nvme nvme-tcp nvmet nvmet-tcp dm-mod dm-flakey dm-delay dm-log-writes dm-snapshot
+    null_blk brd zram sd_mod scsi_debug vfio-pci vfio_iommu_type1""".split()
 
 
 class Kernel:
-    """A kernel image and an initramfs, made once and kept in BUILD/vm, or in BUILD/vm-SUITE-iommufd."""
+    """A kernel image and an initramfs, made once and kept in BUILD/vm or BUILD/vm-SUITE-iommufd."""
 
     def __init__(self, build):
         self.has_iommufd = os.environ.get("SPW_VM_IOMMUFD", "") == "1"
         self.suite = os.environ.get("SPW_VM_SUITE", "")
         if not re.fullmatch(r"[a-z0-9-]*", self.suite):
-            raise Unavailable(f"SPW_VM_SUITE={self.suite}: a suite is named like bookworm-backports")
-        self.folder = os.path.join(os.path.abspath(build), "-".join(filter(None, ("vm", self.suite, "iommufd" * self.has_iommufd))))
+            raise Unavailable(f"SPW_VM_SUITE={self.suite}: "
+                              "a suite is named like bookworm-backports")
+        name = "-".join(filter(None, ("vm", self.suite, "iommufd" * self.has_iommufd)))
+        self.folder = os.path.join(os.path.abspath(build), name)
         self.image = os.path.join(self.folder, "vmlinuz")
         self.initramfs = os.path.join(self.folder, "initramfs")
         os.makedirs(self.folder, exist_ok=True)
@@ -67,7 +71,8 @@ class Kernel:
             for path in self.module_files(root, version):
                 self.keep_module(path, os.path.join(self.modules, os.path.relpath(path, root)))
             for name in ("modules.builtin", "modules.order"):
-                shutil.copy(os.path.join(root, "lib", "modules", version, name), os.path.join(self.modules, "lib", "modules", version))
+                shutil.copy(os.path.join(root, "lib", "modules", version, name),
+                            os.path.join(self.modules, "lib", "modules", version))
             output_of(tool("depmod", "kmod"), "-b", self.modules, version)
             os.rename(os.path.join(root, "boot", "vmlinuz-" + version), self.image)
 
@@ -86,7 +91,9 @@ class Kernel:
         """The files of MODULES and of all that they need."""
         found = {}
         for name in MODULES:
-            for line in output_of(tool("modprobe", "kmod"), "-d", root, "-S", version, "--show-depends", name).splitlines():
+            needed = output_of(tool("modprobe", "kmod"), "-d", root, "-S", version,
+                               "--show-depends", name)
+            for line in needed.splitlines():
                 if line.startswith("insmod "):
                     found[line.split()[1]] = None
         return list(found)
@@ -96,7 +103,8 @@ class Kernel:
         busybox = tool("busybox", "busybox-static")
         init = os.path.join(HERE, "init")
         with open(init, "rb") as script, open(busybox, "rb") as binary:
-            stamp = hashlib.sha256(script.read() + binary.read() + self.version().encode()).hexdigest()
+            inputs = script.read() + binary.read() + self.version().encode()
+        stamp = hashlib.sha256(inputs).hexdigest()
         stamp_path = self.initramfs + ".stamp"
         with contextlib.suppress(OSError), open(stamp_path, encoding="ascii") as file:
             if file.read() == stamp and os.path.exists(self.initramfs):
@@ -109,9 +117,10 @@ class Kernel:
             os.chmod(os.path.join(root, "init"), 0o755)
             shutil.copytree(os.path.join(self.modules, "lib"), os.path.join(root, "lib"))
             names = "\0".join(os.path.relpath(os.path.join(folder, name), root)
-                              for folder, folders, files in os.walk(root) for name in folders + files)
+                              for folder, folders, files in os.walk(root)
+                              for name in folders + files)
             with open(self.initramfs, "wb") as archive:
-                subprocess.run([tool("cpio", "cpio"), "--quiet", "-0", "-o", "-H", "newc"], input=names.encode(), stdout=archive,
-                               cwd=root, check=True)
+                subprocess.run([tool("cpio", "cpio"), "--quiet", "-0", "-o", "-H", "newc"],
+                               input=names.encode(), stdout=archive, cwd=root, check=True)
         with open(stamp_path, "w", encoding="ascii") as file:
             file.write(stamp)

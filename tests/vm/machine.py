@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# tests/vm/machine.py - a virtual machine with NVMe drives: QEMU without KVM, the host's files inside, commands run one after the other
+# tests/vm/machine.py - a virtual machine with NVMe drives: its start, its end, commands in it
+"""QEMU without KVM. The host's files are inside, and commands are run one after the other."""
 import contextlib
 import json
 import os
@@ -21,13 +22,16 @@ STATE_NAME = re.compile(r"spillway-vm\.([0-9]+)\.[a-z0-9_]{8}")
 BOOT_SECONDS = 120
 PULLED = re.compile(r"device_del n(\d+)")
 # What a command in the machine gets of the host's environment.
-ENVIRONMENT = re.compile(r"(SPW_.*|SPILLWAY_.*|CMOCKA_.*|PYTHON.*|[ATU]?[BS]AN_OPTIONS|V|LANG|LC_.*|TERM)")
-COMPLAINT = re.compile(r"\b(BUG|WARNING|INFO: task|general protection|KASAN|UBSAN|Oops|Call Trace|soft lockup|DMAR|Kernel panic)\b.*")
+ENVIRONMENT = re.compile(r"(SPW_.*|SPILLWAY_.*|CMOCKA_.*|PYTHON.*|[ATU]?[BS]AN_OPTIONS|V|LANG|"
+                         r"LC_.*|TERM)")
+COMPLAINT = re.compile(r"\b(BUG|WARNING|INFO: task|general protection|KASAN|UBSAN|Oops|Call Trace|"
+                       r"soft lockup|DMAR|Kernel panic)\b.*")
 
 # By serial number: the kernel's numbers are given in the order in which the drives answer.
 FIND_DRIVES = r"""drives=()
 for path in /sys/class/nvme/nvme*; do
-    [ -e "$path/serial" ] && read -r serial <"$path/serial" && [[ $serial =~ ^spw([0-9]+) ]] || continue
+    [ -e "$path/serial" ] && read -r serial <"$path/serial" &&
+        [[ $serial =~ ^spw([0-9]+) ]] || continue
     drives[${BASH_REMATCH[1]}]=/dev/${path##*/}n1
 done
 export SPW_VM_DRIVES="${drives[*]}"
@@ -40,7 +44,7 @@ class MachineError(Exception):
 
 
 class MachineCrashed(MachineError):
-    """QEMU itself crashed, as it does now and then while a guest's process dies with its queues full."""
+    """QEMU itself crashed, as it does now and then when a process in it dies with full queues."""
 
 
 def place_for_drives(build):
@@ -61,8 +65,10 @@ def clear_after_killed(place):
     with contextlib.suppress(OSError):
         for name in os.listdir(place):
             match = STATE_NAME.fullmatch(name)
+            if not match or os.path.exists("/proc/" + match.group(1)):
+                continue
             path = os.path.join(place, name)
-            if match and not os.path.exists("/proc/" + match.group(1)) and os.stat(path).st_uid == os.geteuid():
+            if os.stat(path).st_uid == os.geteuid():
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -80,8 +86,10 @@ class Options:
         self.shares = []  # folders of the host that the machine may write to
         self.errors = {}  # drive number: list of rules of QEMU's blkdebug
         self.two_ports = []  # drive numbers: with a second controller, on a port of its own
-        self.no_medium = []  # drive numbers: keep nothing and read as zeroes, at no cost but that of the drive itself
-        self.logs = {}  # drive number: file that gets every write and flush, as dm-log-writes has them
+        # Drive numbers: keep nothing and read as zeroes, at no cost but that of the drive itself.
+        self.no_medium = []
+        # Drive number: file that gets every write and flush, as dm-log-writes has them.
+        self.logs = {}
         self.append = ""  # to the kernel's command line
         self.qemu = []  # more arguments
         for name, value in wanted.items():
@@ -91,7 +99,8 @@ class Options:
 
 
 class Machine:
-    """One machine from start to stop; a context manager. Nothing of it is left afterwards, whatever happened."""
+    """One machine from start to stop; a context manager. Nothing of it is left afterwards, whatever
+    happened."""
 
     def __init__(self, kernel, options, build):
         self.qemu = tool("qemu-system-x86_64", "qemu-system-x86")
@@ -106,7 +115,7 @@ class Machine:
         self.pulled = set()  # drives, since they were last brought back
         self.jobs = 0
 
-    # ---- Starting ---------------------------------------------------------------------------------------------------------------
+    # ---- Starting --------------------------------------------------------------------------------
 
     def drive_image(self, number):
         return os.path.join(self.state, f"drive{number}.img")
@@ -120,22 +129,28 @@ class Machine:
             return ["-smp", "2", "-m", str(self.options.memory_mib)]
         arguments = ["-smp", "2,sockets=2,cores=1", "-m", str(self.options.memory_mib)]
         for node in range(2):
-            arguments += ["-object", f"memory-backend-ram,id=mem{node},size={self.options.memory_mib // 2}M",
+            memory = f"memory-backend-ram,id=mem{node},size={self.options.memory_mib // 2}M"
+            bridge = (f"pxb-pcie,id=pxb{node},bus_nr={64 * (node + 1)},bus=pcie.0,"
+                      f"numa_node={node}")
+            arguments += ["-object", memory,
                           "-numa", f"node,nodeid={node},cpus={node},memdev=mem{node}",
-                          "-device", f"pxb-pcie,id=pxb{node},bus_nr={64 * (node + 1)},bus=pcie.0,numa_node={node}"]
+                          "-device", bridge]
         return arguments + ["-numa", "dist,src=0,dst=1,val=21"]
 
     def block_node(self, number):
         """The layers under a drive, as QEMU takes them."""
         if number in self.options.no_medium:
-            return {"driver": "null-co", "node-name": f"d{number}", "size": self.options.drive_bytes, "read-zeroes": True, "discard": "unmap"}
-        node = {"driver": "raw", "file": {"driver": "file", "filename": self.drive_image(number), "aio": "native",
-                                          "discard": "unmap", "cache": {"direct": True, "no-flush": False}}}
+            return {"driver": "null-co", "node-name": f"d{number}",
+                    "size": self.options.drive_bytes, "read-zeroes": True, "discard": "unmap"}
+        file = {"driver": "file", "filename": self.drive_image(number), "aio": "native",
+                "discard": "unmap", "cache": {"direct": True, "no-flush": False}}
+        node = {"driver": "raw", "file": file}
         if number in self.options.errors:
-            node = {"driver": "blkdebug", "image": node, "inject-error": self.options.errors[number]}
+            node = {"driver": "blkdebug", "image": node,
+                    "inject-error": self.options.errors[number]}
         if number in self.options.logs:
-            log = self.options.logs[number]
-            node = {"driver": "blklogwrites", "file": node, "log": {"driver": "file", "filename": os.path.abspath(log)},
+            log = {"driver": "file", "filename": os.path.abspath(self.options.logs[number])}
+            node = {"driver": "blklogwrites", "file": node, "log": log,
                     "log-sector-size": self.options.block_bytes}
         return dict(node, **{"node-name": f"d{number}", "discard": "unmap"})
 
@@ -145,13 +160,15 @@ class Machine:
                 "logical_block_size": block, "physical_block_size": max(block, 4096)}
 
     def drive_properties(self, number):
-        return {"driver": "nvme", "id": f"n{number}", "serial": f"spw{number}", "bus": f"rp{number}", "max_ioqpairs": 8,
-                **self.block_properties(number)}
+        return {"driver": "nvme", "id": f"n{number}", "serial": f"spw{number}",
+                "bus": f"rp{number}", "max_ioqpairs": 8, **self.block_properties(number)}
 
     def two_port_arguments(self, number):
         """Two controllers of one subsystem, and a namespace that both have."""
-        controller = {"driver": "nvme", "serial": f"spw{number}", "subsys": f"s{number}", "max_ioqpairs": 8}
-        namespace = {"driver": "nvme-ns", "bus": f"n{number}", "nsid": 1, "shared": True, **self.block_properties(number)}
+        controller = {"driver": "nvme", "serial": f"spw{number}", "subsys": f"s{number}",
+                      "max_ioqpairs": 8}
+        namespace = {"driver": "nvme-ns", "bus": f"n{number}", "nsid": 1, "shared": True,
+                     **self.block_properties(number)}
         arguments = ["-device", f"nvme-subsys,id=s{number},nqn=spw{number}"]
         for device in ({**controller, "id": f"n{number}", "bus": f"rp{number}"},
                        {**controller, "id": f"n{number}b", "bus": f"rp{number}b"}, namespace):
@@ -168,24 +185,30 @@ class Machine:
                 with open(self.options.logs[number], "wb"):
                     pass
             bus = f"pxb{number % self.options.nodes}" if self.options.nodes > 1 else "pcie.0"
-            ports = [("", number + 1), ("b", number + 1 + self.options.drives)][:2 if number in self.options.two_ports else 1]
+            ports = [("", number + 1)]
+            if number in self.options.two_ports:
+                ports.append(("b", number + 1 + self.options.drives))
             for letter, slot in ports:
-                arguments += ["-device", f"pcie-root-port,id=rp{number}{letter},bus={bus},chassis={slot},slot={slot}"]
+                arguments += ["-device", f"pcie-root-port,id=rp{number}{letter},bus={bus},"
+                              f"chassis={slot},slot={slot}"]
             arguments += ["-blockdev", json.dumps(self.block_node(number))]
             arguments += (self.two_port_arguments(number) if number in self.options.two_ports else
                           ["-device", json.dumps(self.drive_properties(number))])
         return arguments
 
     def share_arguments(self):
-        arguments = ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+        arguments = ["-fsdev",
+                     "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
                      "-device", "virtio-9p-pci,bus=pcie.0,fsdev=host,mount_tag=host"]
         with open(os.path.join(self.state, "shares"), "w", encoding="utf-8") as file:
             for number, folder in enumerate(self.options.shares):
                 os.makedirs(folder, exist_ok=True)
                 folder = os.path.abspath(folder)
                 file.write(f"share{number} {folder}\n")
-                arguments += ["-fsdev", f"local,id=share{number},path={folder},security_model=none,multidevs=remap",
-                              "-device", f"virtio-9p-pci,bus=pcie.0,fsdev=share{number},mount_tag=share{number}"]
+                arguments += ["-fsdev", f"local,id=share{number},path={folder},"
+                              "security_model=none,multidevs=remap",
+                              "-device", f"virtio-9p-pci,bus=pcie.0,fsdev=share{number},"
+                              f"mount_tag=share{number}"]
         return arguments
 
     def channel_arguments(self, ends):
@@ -203,18 +226,26 @@ class Machine:
         return arguments
 
     def command_line(self, ends):
-        # On a busy host an emulated core stands still for longer than RCU waits before it shows stacks, which would count as a complaint,
-        # and than the kernel waits for a first interrupt of the timer before it panics.
-        append = (f"console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable clocksource=tsc "
-                  f"hung_task_panic=0 rcupdate.rcu_cpu_stall_suppress=1 no_timer_check spw_state={self.state} spw_nonce={self.nonce} "
+        # On a busy host an emulated core stands still for longer than RCU waits before it shows
+        # stacks, which would count as a complaint, and than the kernel waits for a first interrupt
+        # of the timer before it panics.
+        append = ("console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on "
+                  "tsc=reliable clocksource=tsc hung_task_panic=0 "
+                  "rcupdate.rcu_cpu_stall_suppress=1 no_timer_check "
+                  f"spw_state={self.state} spw_nonce={self.nonce} "
                   f"spw_poll_queues={self.options.poll_queues} spw_drives={self.options.drives} "
-                  f"{'intel_iommu=on iommu=pt ' if self.options.iommu else ''}{self.options.append}")
+                  f"{'intel_iommu=on iommu=pt ' if self.options.iommu else ''}"
+                  f"{self.options.append}")
+        board = ["-machine", "q35"]
         # The IOMMU before all devices that are behind it.
-        board = ["-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on"] if self.options.iommu else ["-machine", "q35"]
-        return [self.qemu, "-nodefaults", "-nographic", "-no-reboot", *board, "-accel", "tcg,thread=multi", "-cpu", "max",
-                *self.numa_arguments(), "-kernel", self.kernel.image, "-initrd", self.kernel.initramfs, "-append", append,
+        if self.options.iommu:
+            board = ["-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on"]
+        return [self.qemu, "-nodefaults", "-nographic", "-no-reboot", *board,
+                "-accel", "tcg,thread=multi", "-cpu", "max", *self.numa_arguments(),
+                "-kernel", self.kernel.image, "-initrd", self.kernel.initramfs, "-append", append,
                 "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",
-                *self.channel_arguments(ends), *self.share_arguments(), *self.drive_arguments(), *self.options.qemu]
+                *self.channel_arguments(ends), *self.share_arguments(), *self.drive_arguments(),
+                *self.options.qemu]
 
     def __enter__(self):
         ends = []
@@ -224,8 +255,9 @@ class Machine:
             if shutil.which("setpriv"):
                 command = ["setpriv", "--pdeathsig", "KILL", *command]
             with open(os.path.join(self.state, "qemu"), "wb") as log:
-                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                                start_new_session=True, pass_fds=[end.fileno() for end in ends])
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                                stderr=subprocess.STDOUT, start_new_session=True,
+                                                pass_fds=[end.fileno() for end in ends])
             for end in ends:
                 end.close()
             self.qmp_read()
@@ -241,15 +273,17 @@ class Machine:
         wanted = (self.nonce + " ready\n").encode()
         while wanted not in self.pending:
             if not self.read_output(deadline):
-                raise MachineError(f"the machine did not start within {BOOT_SECONDS} s:\n{self.last_words()}")
+                raise MachineError(f"the machine did not start within {BOOT_SECONDS} s:\n"
+                                   f"{self.last_words()}")
         del self.pending[:self.pending.index(wanted) + len(wanted)]
 
     def last_words(self):
         """The end of what QEMU and the kernel said."""
         text = ""
         for path in (os.path.join(self.state, "qemu"), self.console):
-            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-                text += "".join(file.readlines()[-30:])
+            with contextlib.suppress(OSError):
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    text += "".join(file.readlines()[-30:])
         return text
 
     def raise_ended(self):
@@ -271,7 +305,7 @@ class Machine:
             channel.close()
         shutil.rmtree(self.state, ignore_errors=True)
 
-    # ---- QEMU's monitor ---------------------------------------------------------------------------------------------------------
+    # ---- QEMU's monitor --------------------------------------------------------------------------
 
     def qmp_read(self):
         """One answer; events in between are passed over."""
@@ -289,7 +323,8 @@ class Machine:
                 line.clear()
 
     def qmp(self, command, **arguments):
-        self.channels["control"].sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+        request = json.dumps({"execute": command, "arguments": arguments})
+        self.channels["control"].sendall(request.encode())
         answer = self.qmp_read()
         if "error" in answer:
             raise MachineError(f"{command}: {answer['error']['desc']}")
@@ -311,8 +346,8 @@ class Machine:
         self.pulled.clear()
 
     def try_to_add(self, number):
-        """Return "", or why not. The old one goes when the machine's kernel lets it, which may be after the program that asked has ended, and
-        its blocks some time after."""
+        """Return "", or why not. The old one goes when the machine's kernel lets it, which may be
+        after the program that asked has ended, and its blocks some time after."""
         if f"n{number}" in self.devices():
             return "it was pulled and is still there"
         try:
@@ -322,7 +357,8 @@ class Machine:
         return ""
 
     def devices(self):
-        return {device["qdev_id"] for bus in self.qmp("query-pci") for device in self.devices_below(bus)}
+        return {device["qdev_id"] for bus in self.qmp("query-pci")
+                for device in self.devices_below(bus)}
 
     def devices_below(self, bus):
         for device in bus["devices"]:
@@ -332,15 +368,17 @@ class Machine:
 
     def wait_for_drive(self, number):
         status, text = self.execute(f"""until for path in /sys/class/nvme/nvme*; do
-    read -r serial <"$path/serial" && [ "$serial" = spw{number} ] && [ -b "/dev/${{path##*/}}n1" ] && break; false
+    read -r serial <"$path/serial" && [ "$serial" = spw{number} ] &&
+        [ -b "/dev/${{path##*/}}n1" ] && break; false
 done; do sleep 0.1; done; blkdiscard -z "/dev/${{path##*/}}n1" """, timeout=BOOT_SECONDS)
         if status != 0:
             raise MachineError(f"drive {number} does not come back: {text}")
 
-    # ---- Running commands -------------------------------------------------------------------------------------------------------
+    # ---- Running commands ------------------------------------------------------------------------
 
     def read_output(self, deadline):
-        """Wait for output, and serve requests. Return: whether the machine lives and there is time left."""
+        """Wait for output, and serve requests. Return whether the machine lives and there is time
+        left."""
         with selectors.DefaultSelector() as selector:
             for name in ("output", "monitor"):
                 selector.register(self.channels[name], selectors.EVENT_READ, name)
@@ -368,25 +406,30 @@ done; do sleep 0.1; done; blkdiscard -z "/dev/${{path##*/}}n1" """, timeout=BOOT
                 answer = self.monitor(line.decode())
             except MachineError as error:
                 answer = f"error: {error}"
-            self.channels["monitor"].sendall((answer.replace("\r", "").replace("\n", " ").strip() or "ok").encode() + b"\n")
+            words = answer.replace("\r", "").replace("\n", " ").strip() or "ok"
+            self.channels["monitor"].sendall(words.encode() + b"\n")
 
     def write_job(self, command, env, cwd):
         self.jobs += 1
         name = f"job{self.jobs}"
         wanted = {key: value for key, value in os.environ.items() if ENVIRONMENT.fullmatch(key)}
-        wanted.update(PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", HOME="/root", TMPDIR="/tmp/spillway-vm",
-                      SPW_VM="1", **env)
+        wanted.update(PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                      HOME="/root", TMPDIR="/tmp/spillway-vm", SPW_VM="1", **env)
         with open(os.path.join(self.state, name), "w", encoding="utf-8") as job:
-            job.write("".join(f"export {key}={shlex.quote(value)}\n" for key, value in wanted.items()))
+            for key, value in wanted.items():
+                job.write(f"export {key}={shlex.quote(value)}\n")
             job.write(FIND_DRIVES)
             job.write(f"cd {shlex.quote(cwd)} || exit 127\n")
-            job.write(f"{command}\n" if isinstance(command, str) else f"exec {shlex.join(command)}\n")
+            words = command if isinstance(command, str) else f"exec {shlex.join(command)}"
+            job.write(words + "\n")
         return name
 
     def execute(self, command, env=None, cwd="/", timeout=300, output=None):
-        """Run a command (words, or a bash script) as root. Return (exit status, or None after @timeout seconds; its output).
+        """Run a command (words, or a bash script) as root. Return (exit status, or None after
+        @timeout seconds; its output).
 
-        @output: called with each piece of output (bytes) as it comes. After a timeout the machine is of no more use.
+        @output: called with each piece of output (bytes) as it comes. After a timeout the machine
+        is of no more use.
         """
         name = self.write_job(command, env or {}, cwd)
         deadline = time.monotonic() + timeout

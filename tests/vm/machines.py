@@ -5,8 +5,8 @@ import machines_vfio
 
 
 class Case:
-    """A program in a machine. @prelude: bash lines before it; @env: for it; @argument: words after its name. @extra: what others cover for
-    the greater part: run if it is named, or with --all."""
+    """A program in a machine. @prelude: bash lines before it; @env: for it; @argument: words after
+    its name. @extra: what others cover for the greater part: run if it is named, or with --all."""
 
     def __init__(self, name, program, argument="", prelude="", timeout=120, extra=False, **env):
         self.name, self.program, self.argument, self.prelude = name, program, argument, prelude
@@ -14,10 +14,12 @@ class Case:
 
 
 class Kind:
-    """A machine: options of machine.Options, and cases, run one after the other. @seconds: about how long, for the order of machines."""
+    """A machine: options of machine.Options, and cases, run one after the other. @seconds: about
+    how long, for the order of machines."""
 
     def __init__(self, name, what, cases, seconds, **options):
-        self.name, self.what, self.cases, self.seconds, self.options = name, what, cases, seconds, options
+        self.name, self.what, self.cases = name, what, cases
+        self.seconds, self.options = seconds, options
 
 
 CONFORMANCE = "tests/integration/test_engine_conformance.c"
@@ -32,7 +34,8 @@ REMOVAL_STATE = "tests/vm/test_removal_state.c"
 
 def conformance(*ways, **more):
     """The engine's conformance tests: a way is libaio or one of io_uring's ways to wait."""
-    return [Case(f"conformance {way}", CONFORMANCE, SPW_TEST_BACKEND="libaio" if way == "libaio" else "io_uring",
+    return [Case(f"conformance {way}", CONFORMANCE,
+                 SPW_TEST_BACKEND="libaio" if way == "libaio" else "io_uring",
                  SPW_TEST_WAIT="interrupt" if way == "libaio" else way, **more) for way in ways]
 
 
@@ -42,24 +45,29 @@ BY_CHARACTER_NODE = "export SPW_TEST_DEVICES=${SPW_TEST_DEVICES//nvme/ng}"
 
 def passthrough(*ways, **more):
     """The same tests past the block layer."""
-    return [Case(f"passthrough {way}", CONFORMANCE, SPW_TEST_WAIT=way, **{"SPW_TEST_BACKEND": "nvme", **more}) for way in ways]
+    return [Case(f"passthrough {way}", CONFORMANCE, SPW_TEST_WAIT=way,
+                 **{"SPW_TEST_BACKEND": "nvme", **more}) for way in ways]
 
 
 def driven_here(places="0 1 2 3"):
-    """Before a case: these drives are taken from the kernel, and the case's process drives them by itself."""
+    """Before a case: its process drives these drives by itself, once they are taken from the
+    kernel."""
     return f". tests/vm/vfio.sh; vfio_take {places}"
 
 
 def vfio_engine():
-    """The same tests without a kernel on the way, on one kind of drives and on two; and a drive pulled."""
+    """The same tests without a kernel on the way, on one kind of drives and on two; and a drive
+    pulled."""
     return [Case("vfio", CONFORMANCE, prelude=driven_here(), SPW_TEST_BACKEND="vfio"),
-            Case("vfio and io_uring mixed", CONFORMANCE, prelude=driven_here("0 2"), SPW_TEST_BACKEND="vfio"),
-            Case("drive 1 pulled from a vfio engine", REMOVAL_ENGINE, prelude=driven_here(), SPW_VM_VICTIM="1",
-                 SPW_TEST_BACKEND="vfio")]
+            Case("vfio and io_uring mixed", CONFORMANCE, prelude=driven_here("0 2"),
+                 SPW_TEST_BACKEND="vfio"),
+            Case("drive 1 pulled from a vfio engine", REMOVAL_ENGINE, prelude=driven_here(),
+                 SPW_VM_VICTIM="1", SPW_TEST_BACKEND="vfio")]
 
 
 def integration(*names, backend="io_uring", **more):
-    return [Case(f"{name} {backend}", f"tests/integration/test_{name}.c", SPW_TEST_BACKEND=backend, **more) for name in names]
+    return [Case(f"{name} {backend}", f"tests/integration/test_{name}.c", SPW_TEST_BACKEND=backend,
+                 **more) for name in names]
 
 
 def removal():
@@ -67,29 +75,36 @@ def removal():
     cases = []
     for victim, backend in ((3, "io_uring"), (2, "libaio")):
         for test in ("put", "get"):
-            cases.append(Case(f"drive {victim} pulled during {test} {backend}", REMOVAL, f"test_pulled_during_{test}",
-                              SPW_TEST_BACKEND=backend, SPW_VM_VICTIM=str(victim)))
+            cases.append(Case(f"drive {victim} pulled during {test} {backend}", REMOVAL,
+                              f"test_pulled_during_{test}", SPW_TEST_BACKEND=backend,
+                              SPW_VM_VICTIM=str(victim)))
         for kind in ("a_state", "a_mirrored_state"):
-            cases.append(Case(f"drive {victim} pulled from {kind.replace('_', ' ')} {backend}", REMOVAL_STATE, f"test_pulled_from_{kind}",
-                              SPW_TEST_BACKEND=backend, SPW_VM_VICTIM=str(victim)))
+            cases.append(Case(f"drive {victim} pulled from {kind.replace('_', ' ')} {backend}",
+                              REMOVAL_STATE, f"test_pulled_from_{kind}", SPW_TEST_BACKEND=backend,
+                              SPW_VM_VICTIM=str(victim)))
     for way in ("interrupt", "poll", "libaio"):
         cases.append(Case(f"drive 1 pulled from an engine {way}", REMOVAL_ENGINE, SPW_VM_VICTIM="1",
                           SPW_TEST_BACKEND="libaio" if way == "libaio" else "io_uring",
                           SPW_TEST_WAIT="interrupt" if way == "libaio" else way))
     for way in ("interrupt", "poll"):
-        cases.append(Case(f"drive 1 pulled from a passthrough engine {way}", REMOVAL_ENGINE, SPW_VM_VICTIM="1",
-                          SPW_TEST_BACKEND="nvme", SPW_TEST_WAIT=way))
+        cases.append(Case(f"drive 1 pulled from a passthrough engine {way}", REMOVAL_ENGINE,
+                          SPW_VM_VICTIM="1", SPW_TEST_BACKEND="nvme", SPW_TEST_WAIT=way))
     return cases
 
 
-# ---- Bad drives: a prelude makes $device out of the last drive, $4 ------------------------------------------------
+# ---- Bad drives: a prelude makes $device out of the last drive, $4 -------------------------------
 
 FAULTY = "tests/vm/test_faulty.c"
 SET_UP = """set -e
 set -- $SPW_VM_DRIVES
 sectors=$(blockdev --getsz $4)
-mapped() { modprobe -a dm-mod dm-flakey dm-delay; dmsetup create --noudevsync --noudevrules bad --table "$1"; device=/dev/dm-$(dmsetup info -c --noheadings -o minor bad); }
-remap="dmsetup suspend --nolockfs bad && dmsetup load bad --table '%s' && dmsetup resume --noudevsync bad"
+mapped() {
+    modprobe -a dm-mod dm-flakey dm-delay
+    dmsetup create --noudevsync --noudevrules bad --table "$1"
+    device=/dev/dm-$(dmsetup info -c --noheadings -o minor bad)
+}
+remap="dmsetup suspend --nolockfs bad && dmsetup load bad --table '%s' && \
+    dmsetup resume --noudevsync bad"
 """
 TAKE = """
 export SPW_TEST_DEVICES="$1 $2 $3 $device" SPW_VM_BREAK
@@ -110,14 +125,14 @@ printf 'transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=spw' >&5
 IFS=, read -r controller _ <&5
 controller=nvme${controller#instance=}
 until device=$(ls -d /dev/${controller}n[0-9] 2>/dev/null); do sleep 0.1; done
-undo="echo 1 >/sys/class/nvme/$controller/delete_controller; rm $nvmet/ports/1/subsystems/spw; rmdir $nvmet/ports/1 \
-    $nvmet/subsystems/spw/namespaces/1 $nvmet/subsystems/spw"
+undo="echo 1 >/sys/class/nvme/$controller/delete_controller; rm $nvmet/ports/1/subsystems/spw; \
+    rmdir $nvmet/ports/1 $nvmet/subsystems/spw/namespaces/1 $nvmet/subsystems/spw"
 """
 
 
 def faulty(name, test, set_up, undo="dmsetup remove --noudevsync bad", backend="io_uring"):
-    return Case(f"{name} {backend}", FAULTY, f"test_a_drive_that_{test}", SET_UP + f"undo={undo!r}\n" + set_up + TAKE,
-                SPW_TEST_BACKEND=backend)
+    return Case(f"{name} {backend}", FAULTY, f"test_a_drive_that_{test}",
+                SET_UP + f"undo={undo!r}\n" + set_up + TAKE, SPW_TEST_BACKEND=backend)
 
 
 def flakey(options):
@@ -134,40 +149,56 @@ BAD = [
 SPW_VM_BREAK=$(printf "$remap" "0 $sectors delay $4 0 50")
 """),
     faulty("scsi_debug", "fails", """modprobe sd_mod; modprobe scsi_debug dev_size_mb=256 delay=0
-until device=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block/* 2>/dev/null); do sleep 0.1; done
+hosts=/sys/bus/pseudo/drivers/scsi_debug/adapter0/host*
+until device=$(ls -d $hosts/target*/*/block/* 2>/dev/null); do sleep 0.1; done
 device=/dev/${device##*/}
 until [ -b $device ]; do sleep 0.1; done
 SPW_VM_BREAK="echo 2 >/sys/bus/pseudo/drivers/scsi_debug/opts"
 """, undo="rmmod scsi_debug"),
     faulty("nvme-tcp", "is_well", NVMET),
-    faulty("nvme-tcp", "fails", NVMET + 'SPW_VM_BREAK="echo 0 >$nvmet/subsystems/spw/namespaces/1/enable"\n'),
+    faulty("nvme-tcp", "fails",
+           NVMET + 'SPW_VM_BREAK="echo 0 >$nvmet/subsystems/spw/namespaces/1/enable"\n'),
 ]
+
 
 def with_drive(number):
     """Before a case: three drives that are well, and this one."""
     return f'set -- $SPW_VM_DRIVES; export SPW_TEST_DEVICES="$1 $2 $3 ${number + 1}"'
 
 
-BLKDEBUG = [Case(f"blkdebug {backend}", FAULTY, "test_a_drive_that_fails", with_drive(number), SPW_TEST_BACKEND=backend)
-            for number, backend in ((4, "io_uring"), (5, "libaio"))]
+def fails(iotype):
+    """A rule of QEMU's blkdebug: every read, or write, of one sector fails."""
+    return [{"event": "none", "iotype": iotype, "errno": 5, "sector": 16384, "once": False}]
 
-# ---- All ---------------------------------------------------------------------------------------------------------------------------------
+
+BLKDEBUG = [Case(f"blkdebug {backend}", FAULTY, "test_a_drive_that_fails", with_drive(number),
+                 SPW_TEST_BACKEND=backend) for number, backend in ((4, "io_uring"), (5, "libaio"))]
+
+# ---- All -----------------------------------------------------------------------------------------
 
 ALL = [
     Kind("nvme512", "4 drives of 512 byte blocks, 2 nodes, poll queues",
-         conformance("interrupt", "poll", "sqpoll", "libaio") + integration("store", "store_processes") +
-         integration("committed", "state", backend="nvme") + integration("committed", "state", extra=True) + passthrough("interrupt", "poll") + [Case("passthrough nodes", NODES), Case("kills", KILLS, timeout=300), Case("boundaries", BOUNDARY)] +
-         [Case("numa", NUMA)] + removal(),
+         [*conformance("interrupt", "poll", "sqpoll", "libaio"),
+          *integration("store", "store_processes"),
+          *integration("committed", "state", backend="nvme"),
+          *integration("committed", "state", extra=True),
+          *passthrough("interrupt", "poll"), Case("passthrough nodes", NODES),
+          Case("kills", KILLS, timeout=300), Case("boundaries", BOUNDARY), Case("numa", NUMA),
+          *removal()],
          seconds=325, poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
-         conformance("interrupt") + conformance("poll", extra=True) + passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto") +
-         integration("store") + integration("store_space", extra=True), seconds=100, block_bytes=4096, nodes=1, poll_queues=2),
-    Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(), seconds=85, iommu=True),
-    Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1], seconds=45, block_bytes=4096, nodes=1, iommu=True),
-    Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; QEMU fails writes to a sector of drive 4, and reads of one of drive 5",
+         [*conformance("interrupt"), *conformance("poll", extra=True),
+          *passthrough("interrupt", prelude=BY_CHARACTER_NODE, SPW_TEST_BACKEND="auto"),
+          *integration("store"), *integration("store_space", extra=True)],
+         seconds=100, block_bytes=4096, nodes=1, poll_queues=2),
+    Kind("vfio512", "4 drives of 512 byte blocks behind an IOMMU", vfio_engine(),
+         seconds=85, iommu=True),
+    Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1],
+         seconds=45, block_bytes=4096, nodes=1, iommu=True),
+    Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; "
+         "QEMU fails writes to a sector of drive 4, and reads of one of drive 5",
          BAD + BLKDEBUG, seconds=60, nodes=1, drives=6,
-         errors={4: [{"event": "none", "iotype": "write", "errno": 5, "sector": 16384, "once": False}],
-                 5: [{"event": "none", "iotype": "read", "errno": 5, "sector": 16384, "once": False}]}),
+         errors={4: fails("write"), 5: fails("read")}),
 ]
 ALL += machines_vfio.stores(Case, Kind)
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-# tests/vm/vfio_modules.py - iommufd and vfio with device nodes for a kernel of Debian's, which is built without (# CONFIG_IOMMUFD is not set)
-"""They are modules, and of the rest of the kernel they need nothing that is not there: built from the sources of that kernel, against its
-own headers, with the two options on. The sources (150 MB) are downloaded, and nothing is installed. Takes about a minute."""
+# tests/vm/vfio_modules.py - iommufd, and vfio with device nodes, for a kernel of Debian's
+"""Debian builds its kernels without (# CONFIG_IOMMUFD is not set). They are modules, and of the
+rest of the kernel they need nothing that is not there: built from the sources of that kernel,
+against its own headers, with the two options on. The sources (150 MB) are downloaded, and nothing
+is installed. Takes about a minute."""
 import glob
 import os
 import re
@@ -26,7 +28,8 @@ def fetch(apt, version, place):
     """Headers and sources of a kernel. Return the folders of both."""
     abi = version.rsplit("-", 1)[0]
     upstream = re.match(r"\d+\.\d+", version).group(0)
-    for package in (f"linux-headers-{version}", f"linux-headers-{abi}-common", f"linux-kbuild-{abi}", f"linux-source-{upstream}"):
+    for package in (f"linux-headers-{version}", f"linux-headers-{abi}-common",
+                    f"linux-kbuild-{abi}", f"linux-source-{upstream}"):
         print(f"  VM    {package}", flush=True)
         folder = os.path.join(place, package)
         os.mkdir(folder)
@@ -36,7 +39,8 @@ def fetch(apt, version, place):
     with open(os.path.join(headers, "Makefile"), "w", encoding="utf-8") as file:
         file.write(f"include {place}/usr/src/linux-headers-{abi}-common/Makefile\n")
     archive = os.path.join(place, "usr/src", f"linux-source-{upstream}.tar.xz")
-    output_of("tar", "-xf", archive, "-C", place, "--wildcards", *(f"linux-source-{upstream}/{path}" for path in SOURCES))
+    output_of("tar", "-xf", archive, "-C", place, "--wildcards",
+              *(f"linux-source-{upstream}/{path}" for path in SOURCES))
     os.unlink(archive)
     return headers, os.path.join(place, f"linux-source-{upstream}")
 
@@ -49,11 +53,14 @@ def arrange(source, place):
         shutil.copy(header, place)
     # The one piece that is part of the kernel itself, where an option selects it.
     with open(os.path.join(source, "lib/interval_tree.c"), encoding="utf-8") as file:
-        piece = re.search(r"#ifdef CONFIG_INTERVAL_TREE_SPAN_ITER\n.*?\n#endif", file.read(), re.DOTALL)
+        piece = re.search(r"#ifdef CONFIG_INTERVAL_TREE_SPAN_ITER\n.*?\n#endif", file.read(),
+                          re.DOTALL)
     if not piece:
-        raise Unavailable(f"{source}: its interval tree has no spans, so it has no iommufd: name a newer suite with SPW_VM_SUITE")
+        raise Unavailable(f"{source}: its interval tree has no spans, so it has no iommufd: "
+                          "name a newer suite with SPW_VM_SUITE")
+    spans = re.sub(r"EXPORT_SYMBOL\w*\(.*\);", "", piece.group(0))
     with open(os.path.join(place, "iommufd", "spans.c"), "w", encoding="utf-8") as file:
-        file.write("#include <linux/interval_tree.h>\n" + re.sub(r"EXPORT_SYMBOL\w*\(.*\);", "", piece.group(0)) + "\n")
+        file.write("#include <linux/interval_tree.h>\n" + spans + "\n")
     with open(os.path.join(place, "iommufd", "Makefile"), "a", encoding="utf-8") as file:
         file.write("\niommufd-y += spans.o\n")
     with open(os.path.join(place, "Makefile"), "w", encoding="utf-8") as file:
@@ -61,23 +68,30 @@ def arrange(source, place):
 
 
 def build(apt, version, root, place):
-    """Put the modules below @root, a kernel's package, instead of its own. @place: an empty folder."""
+    """Put the modules below @root, a kernel's package, instead of its own. @place: an empty
+    folder."""
     headers, source = fetch(apt, version, place)
     modules = os.path.join(place, "modules")
     os.mkdir(modules)
     arrange(source, modules)
     print("  VM    iommufd, vfio", flush=True)
     # This make is not part of the one that has called the tests.
-    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", "CC")}
-    done = subprocess.run(["make", f"-j{os.cpu_count()}", "-C", headers, f"M={modules}", "CONFIG_DEBUG_INFO_BTF_MODULES=",
-                           *(f"{name}={value}" for name, value in OPTIONS.items()), f"KCFLAGS={DEFINES}", "modules"],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
+    env = {name: value for name, value in os.environ.items()
+           if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", "CC")}
+    done = subprocess.run(["make", f"-j{os.cpu_count()}", "-C", headers, f"M={modules}",
+                           "CONFIG_DEBUG_INFO_BTF_MODULES=",
+                           *(f"{name}={value}" for name, value in OPTIONS.items()),
+                           f"KCFLAGS={DEFINES}", "modules"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env,
+                          check=False)
     if done.returncode != 0:
-        raise Unavailable("iommufd cannot be built: " + "\n".join((done.stderr or done.stdout).strip().splitlines()[-10:]))
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise Unavailable("iommufd cannot be built: " + "\n".join(words[-10:]))
     place_of_drivers = os.path.join(root, "lib/modules", version, "kernel/drivers")
     for path in glob.glob(os.path.join(modules, "**/*.ko"), recursive=True):
         name = os.path.relpath(path, modules)
-        target = os.path.join(place_of_drivers, "iommu" if name.startswith("iommufd/") else "", name)
+        part = "iommu" if name.startswith("iommufd/") else ""
+        target = os.path.join(place_of_drivers, part, name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         for old in glob.glob(target + "*"):
             os.unlink(old)
