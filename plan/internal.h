@@ -307,7 +307,7 @@ void spw_planner_seek(struct plan_seek *seek, uint32_t tries);
 void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries);
 
 /* The best must fit, and take no longer than is enough. */
-void spw_planner_seek_spare(struct plan_seek *seek);
+void spw_planner_seek_spare(struct plan_seek *seek, uint32_t tries);
 
 /* ---- groups.c ---- */
 

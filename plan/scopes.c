@@ -26,6 +26,7 @@
 #define SEARCH_EVENTS  400000u
 #define HALVING_EVENTS (1u << 15)
 #define REFINE_EVENTS  (1u << 15)
+#define SPARE_EVENTS   (1u << 16)
 #define MANY_GROUPS    1000u
 #define TRIES_MIN      6u
 #define HALVINGS       9u
@@ -157,7 +158,7 @@ static void plan_budget(struct planning *planning)
 	spw_planner_seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
 	seek->enough_ns = seek->best_ns;
 	if (seek->fits)
-		spw_planner_seek_spare(seek);
+		spw_planner_seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
 	keep_best(&planning->best, seek);
 }
 
@@ -222,7 +223,7 @@ static void lower_limit(struct planning *planning)
 	seek_again(seek, best->limit, best->again, best->spill);
 	if (!in_time(planning, seek))
 		return; /* by rounding */
-	spw_planner_seek_spare(seek);
+	spw_planner_seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
 	keep_best(best, seek);
 }
 

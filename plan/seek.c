@@ -404,11 +404,11 @@ void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
 }
 
 /* Where the step is short enough: scope by scope, what need not leave stays. */
-void spw_planner_seek_spare(struct plan_seek *seek)
+void spw_planner_seek_spare(struct plan_seek *seek, uint32_t tries)
 {
 	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
 
-	for (uint32_t s = 0; s < seek->again->scopes->count; s++) {
+	for (uint32_t s = 0; s < seek->again->scopes->count && tries > 0; s++) {
 		struct plan_outcome outcome;
 		double least_ns;
 
@@ -416,6 +416,7 @@ void spw_planner_seek_spare(struct plan_seek *seek)
 		spill_scope(seek, s, 0);
 		if (memcmp(seek->spill_trial, seek->spill_best, seek->again->step->count) == 0)
 			continue;
+		tries--;
 		least_ns = set_trial(seek);
 		bounds.written = seek->best.written;
 		bounds.stall_ns = seek->enough_ns - least_ns + PLAN_TOLERANCE_NS;
