@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-# tests/traces/halves.py - the recorded traces as GPT, BERT and T5 of 12 layers cut into attention and feed-forward parts
+# tests/traces/halves.py - the recorded traces as models of 12 layers, in halves of layers
 """Usage: tests/traces/halves.py FOLDER
 
-Writes FOLDER/NAME.jsonl for each trace in this folder: one step, in which the time between two events is the median of the recorded steps,
-each layer has a scope inside for each part that begins with its own norm, T5 has 6 + 6 layers instead of 4 + 4, two of each coming twice, and sizes are those of a
-hidden size of 768 and 512 tokens. What a trace cannot know is told here for each model: where a layer is cut, and what is scores.
+Writes FOLDER/NAME.jsonl for each trace in this folder: one step, in which the time between two
+events is the median of the recorded steps, each layer has a scope inside for each part that begins
+with its own norm (attention, feed-forward), T5 has 6 + 6 layers instead of 4 + 4, two of each
+coming twice, and sizes are those of a hidden size of 768 and 512 tokens. What a trace cannot know is
+told here for each model: where a layer is cut, and what is scores.
 """
 import gzip
 import json
@@ -17,7 +19,8 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 SMALL = 65536
 HIDDEN, TOKENS, HEADS = 768, 512, 12
-# Tokens of the recorded step; norms by what they save, large (L) and small (s); whether the cut is before or after one; layers that come twice.
+# Tokens of the recorded step; norms by what they save, large (L) and small (s); whether the cut is
+# before or after one; layers that come twice.
 MODELS = {
     "gpt": {"tokens": 256, "norm": "Lss", "cut": "before"},
     "bert": {"tokens": 256, "norm": "Lss", "cut": "after"},
@@ -30,14 +33,19 @@ def steps_of(lines):
     return [lines[begin:end] for begin, end in zip(starts, starts[1:])]
 
 
+def deltas(step):
+    """The time since the event before, waits left out."""
+    return [max(0, event["ns"] - last["ns"] - event.get("wait_ns", 0))
+            for last, event in zip(step, step[1:])]
+
+
 def median_step(steps):
-    """The last step, each event after the median time since the one before it, waits left out."""
-    def deltas(step):
-        return [max(0, event["ns"] - last["ns"] - event.get("wait_ns", 0)) for last, event in zip(step, step[1:])]
+    """The last step: each event, and the median time since the one before it."""
     kinds = [event["event"] for event in steps[-1]]
     alike = [deltas(step) for step in steps if [event["event"] for event in step] == kinds]
     between = [0] + [statistics.median(each) for each in zip(*alike)]
-    return [dict(event, wait_ns=0) if "wait_ns" in event else dict(event) for event in steps[-1]], between
+    return [(dict(event, wait_ns=0) if "wait_ns" in event else dict(event), ns)
+            for event, ns in zip(steps[-1], between)]
 
 
 def layers_of(step):
@@ -52,7 +60,8 @@ def layers_of(step):
 
 
 def doubled(timed, number):
-    """The step of (event, time since the one before) with one layer twice: what it saves, and the uses of that, are there again."""
+    """The step of (event, time since the one before) with one layer twice: what it saves, and the
+    uses of that, are there again."""
     enter, leave = layers_of([event for event, _ in timed])[number]
     forward, before, after = timed[enter:leave + 1], timed[:leave + 1], timed[leave + 1:]
     saved = {event["tensor"] for event, _ in forward if event["event"] == "offer"}
@@ -61,12 +70,14 @@ def doubled(timed, number):
     def copied(pair):
         event = dict(pair[0])
         if event.get("tensor") in own:
-            event.update({field: (event[field], number) for field in ("tensor", "storage") if field in event})
+            event.update({field: (event[field], number) for field in ("tensor", "storage")
+                          if field in event})
         return event, pair[1]
 
     made = [copied(pair) for pair in forward]
     left = Counter(event["tensor"] for event, _ in made if event["event"] == "offer")
-    takes = [i for i, (event, _) in enumerate(after) if event["event"] == "take" and event["tensor"] in own]
+    takes = [i for i, (event, _) in enumerate(after)
+             if event["event"] == "take" and event["tensor"] in own]
     used = []
     # Later layers are used earlier: the copy's uses come first.
     for pair in after[takes[0]:takes[-1] + 1]:
@@ -75,7 +86,8 @@ def doubled(timed, number):
             left[event["tensor"]] -= event["event"] == "release"
             if left[event["tensor"]] >= 0:
                 used.append((event, ns))
-    used += [({"event": "release", "tensor": tensor}, 0) for tensor, count in left.items() for _ in range(count)]
+    used += [({"event": "release", "tensor": tensor}, 0)
+             for tensor, count in left.items() for _ in range(count)]
     return before + made + after[:takes[0]] + used + after[takes[0]:]
 
 
@@ -83,7 +95,8 @@ def cuts_of(step, model):
     """The events before which a layer's next part begins."""
     cuts, norm = set(), model["norm"]
     for enter, leave in layers_of(step):
-        offers = [i for i in range(enter, leave) if step[i]["event"] == "offer" and step[i]["storage_bytes"] != 8]
+        offers = [i for i in range(enter, leave)
+                  if step[i]["event"] == "offer" and step[i]["storage_bytes"] != 8]
         shape = "".join("s" if step[i]["storage_bytes"] < SMALL else "L" for i in offers)
         at = shape.find(norm, 0 if model["cut"] == "after" else 1)
         while at >= 0:
@@ -118,7 +131,7 @@ def renumber(events):
 
 
 def shaped(lines, model):
-    timed = list(zip(*median_step(steps_of(lines))))
+    timed = median_step(steps_of(lines))
     for number in model.get("doubled", ()):
         timed = doubled(timed, number)
     step = [event for event, _ in timed]
@@ -146,17 +159,20 @@ def shaped(lines, model):
 
 
 def main():
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in MODELS.items():
         with gzip.open(FOLDER / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
             header, *lines = [json.loads(line) for line in file]
-        header["model"] += "; tests/traces/halves.py: 12 layers in halves, hidden 768, 512 tokens"
-        events = shaped(lines, model)
+        header["model"] += "; in halves of 12 layers, hidden 768, 512 tokens"
         with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as out:
-            for line in [header] + events:
+            for line in [header] + shaped(lines, model):
                 out.write(json.dumps(line, separators=(",", ":")) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
