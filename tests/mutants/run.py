@@ -51,7 +51,9 @@ def pattern_of(statement, is_python):
         lines = (re.escape(line.strip()) for line in statement.strip().split("\n"))
         return re.compile(r"\s*?\n\s*".join(lines))
     words = re.findall(r'"(?:\\.|[^"\\])*"|\w+|[^\w\s]', statement)
-    return re.compile(BETWEEN.join(map(re.escape, words)), re.DOTALL)
+    # A statement that begins with a word is not the end of a longer one.
+    begin = r"(?<!\w)" if re.match(r"\w", words[0]) else ""
+    return re.compile(begin + BETWEEN.join(map(re.escape, words)), re.DOTALL)
 
 
 def span_of(text, mutant):
