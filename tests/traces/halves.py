@@ -6,8 +6,8 @@
 Writes FOLDER/NAME.jsonl for each trace in this folder: one step, in which the time between two
 events is the median of the recorded steps, each layer has a scope inside for each part that begins
 with its own norm (attention, feed-forward), T5 has 6 + 6 layers instead of 4 + 4, two of each
-coming twice, and sizes are those of a hidden size of 768 and 512 tokens. What a trace cannot know is
-told here for each model: where a layer is cut, and what is scores.
+coming twice, and sizes are those of a hidden size of 768 and 512 tokens. What a trace cannot know
+is told here for each model: where a layer is cut, and what is scores.
 """
 import gzip
 import json
