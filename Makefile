@@ -256,8 +256,9 @@ results := python3 -B python/spillway/bench/results.py
 .PHONY: bench-cache bench-plan bench-alloc
 bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
 	@mkdir -p $(BUILD)/bench && $(results) run cache 'The tensor cache' $(BUILD)/bench -- $< $(BUILD)/bench
-bench-plan: $(BUILD)/tests/bench/plan_bench ## how long planning takes, and what the plans are worth
-	@$(results) run plan 'The planner' $(BUILD)/bench -- $<
+bench-plan: $(BUILD)/tests/bench/plan_bench $(BUILD)/tests/bench/scopes_bench ## how long planning takes, and what the plans are worth: kept, spilled, recomputed
+	@$(results) run plan 'The planner' $(BUILD)/bench -- tests/bench/plan.sh $(BUILD)
+$(BUILD)/tests/bench/scopes_bench: $(BUILD)/tools/plan/scopes.o $(BUILD)/tools/replay/step.o
 bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs, new and on an old, full drive
 	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
 

@@ -16,6 +16,8 @@
 #define PLAN_TOLERANCE_NS 1.0
 #define PLAN_NEVER_NS     1e300  /* later than everything */
 #define PLAN_LONGEST_NS   0x1p62 /* 146 years: what takes longer is for ever */
+/* What sums of sizes may differ by rounding. */
+#define PLAN_TOLERANCE_BYTES 0.5
 
 /*
  * What happens to tensors by compute time alone. At one time in this order: memory is never counted
@@ -26,6 +28,10 @@ enum plan_event_kind {
 	PLAN_USE,
 	PLAN_RELEASE,
 	PLAN_CALL, /* of no tensor: what has been written is given back */
+	/* of what is in place of the tensor: */
+	PLAN_FLOW,        /* a flow of others begins */
+	PLAN_AGAIN_BEGIN, /* a scope is computed again */
+	PLAN_AGAIN_END,
 };
 
 struct plan_event {
@@ -118,6 +124,14 @@ struct plan_bounds {
 
 int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *step,
 			  const struct spw_plan_drives *drives);
+
+/* Memory for all of @pieces, zeroed, in one block. Return: the block; NULL. */
+struct plan_piece {
+	void *pointer; /* address of the pointer to set */
+	size_t bytes;
+};
+
+void *spw_planner_allocate(const struct plan_piece pieces[], size_t count);
 void spw_planner_work_close(struct plan_work *work);
 
 /* Stable, ascending by work->keys: that of order[i] is keys[i]. Overwrites the keys. */
@@ -164,6 +178,39 @@ void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double m
 			  const struct plan_bounds *bounds, struct plan_profile *profile,
 			  struct plan_outcome *outcome);
 
+/* Traffic of others on the drives: so much of their time, from when it begins. */
+struct plan_flow {
+	double share;
+	double ns; /* wall time */
+};
+
+/* What the simulation tells of who did what when, wall time. */
+struct plan_spans {
+	struct spw_plan_span *spans;
+	size_t spans_max, count;
+};
+
+/*
+ * A step whose memory is held to a limit: compute waits before it packs what does not fit, as long
+ * as something is still leaving memory; and a read, also one that compute waits for, begins once it
+ * fits together with all that is packed until its use.
+ */
+struct plan_held {
+	double limit;
+	uint32_t *use_event; /* of each tensor that is used */
+	double *net;         /* after each event: what was packed less what was released */
+	uint32_t *window;    /* scratch, as many as events */
+	const struct plan_flow *flows;
+	double *flow_end_ns; /* of those that run; PLAN_NEVER_NS: of the others */
+	uint32_t flows_count;
+	struct plan_spans *spans; /* or NULL */
+};
+
+/* The same of such a step. Overwrites no forecast. */
+void spw_planner_simulate_held(struct plan_work *work, const uint8_t *spill,
+			       const struct plan_held *held, const struct plan_bounds *bounds,
+			       struct plan_profile *profile, struct plan_outcome *outcome);
+
 /* ---- choose.c ---- */
 
 /* What has been chosen is in work->spill. */
@@ -177,5 +224,122 @@ struct plan_found {
 void spw_planner_choose(struct plan_work *work, const struct spw_plan_step *step,
 			const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
 			struct plan_found *found);
+
+/* ---- again.c ---- */
+
+/* The step with some of its scopes computed again. */
+struct plan_again {
+	const struct spw_plan_step *step;
+	const struct spw_plan_scopes *scopes;
+	struct plan_work base; /* the step as measured */
+	struct plan_work work; /* as it is set: events and uses of its own */
+	struct plan_held held; /* of that */
+	double compute_ns;     /* of the step as measured */
+	double again_ns;       /* what doing again adds to it */
+	/* by scope: its tensors, in the order of packing, from members[first[s]] on */
+	uint32_t *members, *first;
+	uint8_t *may;     /* by scope: computing it again gives something up */
+	uint8_t *giving;  /* by tensor: is given up if its scope is computed again */
+	uint8_t *stays;   /* by tensor: a scope that is computed again needs it */
+	uint8_t *again;   /* by scope: of the work */
+	uint8_t *done;    /* scratch by scope: has been */
+	uint32_t *needed; /* scratch by tensor: scopes that need it, and have not been done again */
+	uint8_t *gone;    /* scratch by tensor: released */
+	void *memory;
+};
+
+int spw_planner_again_open(struct plan_again *again, const struct spw_plan_step *step,
+			   const struct spw_plan_drives *drives,
+			   const struct spw_plan_scopes *scopes);
+void spw_planner_again_close(struct plan_again *again);
+
+/* Compute again whatever is marked in @scopes, one byte each. */
+void spw_planner_again_set(struct plan_again *again, const uint8_t *scopes);
+
+/* From a caller: what is again and, in base.spill, what is spilled. Return: 0; -EINVAL. */
+int spw_planner_again_choose(struct plan_again *again, const enum spw_plan_choice choices[]);
+
+/* Tensor @i is given up, as the scopes are now. */
+bool spw_planner_again_gives(const struct plan_again *again, uint32_t i);
+
+/* Of the step as it is set. Nobody who is given up may be marked in @spill. */
+void spw_planner_again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
+				const struct plan_bounds *bounds, struct plan_profile *profile,
+				struct plan_outcome *outcome);
+
+/* ---- seek.c ---- */
+
+struct plan_worth {
+	uint64_t key;
+	uint32_t scope;
+};
+
+/*
+ * The search for what to compute again and to spill, so that a limit of memory is met. All
+ * arrays are the caller's; best_ns and best.peak are INFINITY before the first try.
+ */
+struct plan_seek {
+	struct plan_again *again;
+	double limit;     /* of memory */
+	double enough_ns; /* a step that takes no longer ends the search; 0: none does */
+	double written_max;
+	uint32_t tries_left;
+
+	bool fits; /* the best so far */
+	bool limited;
+	double best_ns; /* of the step */
+	struct plan_outcome best;
+	uint8_t *again_best, *spill_best;
+	uint8_t *again_trial, *spill_trial;
+	uint8_t *again_now, *spill_now; /* where drawn changes have led */
+	uint64_t random;                /* always the same numbers */
+
+	/* scopes in the order in which they are computed again; the step if the first k are */
+	uint32_t *order, order_count;
+	double *least_ns;
+	struct plan_worth *worth;
+};
+
+/* Is this better than the best? Then it is the best. */
+void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
+
+void spw_planner_seek(struct plan_seek *seek, uint32_t tries);
+void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries);
+
+/* The best must fit, and take no longer than is enough. */
+void spw_planner_seek_spare(struct plan_seek *seek, uint32_t tries);
+
+/* ---- groups.c ---- */
+
+/* The step with tensors of one scope that go the same way taken together. */
+struct plan_groups {
+	struct spw_plan_step step;
+	struct spw_plan_scopes scopes;
+	uint32_t *group_of; /* by tensor */
+	struct spw_plan_tensor *tensors;
+	struct spw_plan_scope *own; /* scopes, with inputs of the groups */
+	void *memory;
+};
+
+/* At most about @most groups larger than the rest. Return: 0; -ENOMEM. */
+int spw_planner_groups_open(struct plan_groups *groups, const struct plan_again *again,
+			    uint32_t most);
+void spw_planner_groups_close(struct plan_groups *groups);
+
+/* ---- plan.c ---- */
+
+int spw_planner_check_arguments(const struct spw_plan_step *step,
+				const struct spw_plan_drives *drives, const void *choices,
+				const struct spw_plan_result *result);
+/* @caller may be NULL, or of another version. */
+int spw_planner_check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts);
+void spw_planner_fill_result(struct spw_plan_result *result, const struct plan_work *work,
+			     double compute_ns, const struct plan_outcome *outcome,
+			     const uint8_t *spill);
+void spw_planner_set_result(struct spw_plan_result *result, const struct spw_plan_result *from);
+
+/* ---- scopes.c ---- */
+
+int spw_planner_check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes);
 
 #endif

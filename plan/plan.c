@@ -30,6 +30,9 @@
  *   begin as late as they can without a stall, the peak is P, and reading ahead into M = P neither
  *   stalls nor goes above P, unless reads and writes share the drives. So P takes one pass.
  *
+ * A step of which parts may be computed again is held to its limit of memory, and has a search of
+ * its own: plan/scopes.c.
+ *
  * How it chooses (plan/choose.c)
  *   fastest    Spill whatever leaves memory at all: from the last use to the first, a tensor whose
  *              read would have to begin before its write has ended is kept. Where uses are in the
@@ -68,7 +71,7 @@ void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size)
 }
 
 /* The caller's result may be of another version. */
-static void set_result(struct spw_plan_result *result, const struct spw_plan_result *from)
+void spw_planner_set_result(struct spw_plan_result *result, const struct spw_plan_result *from)
 {
 	size_t size = result->size;
 
@@ -76,12 +79,11 @@ static void set_result(struct spw_plan_result *result, const struct spw_plan_res
 	result->size = size;
 }
 
-static void fill_result(struct spw_plan_result *result, const struct plan_work *work,
-			const struct spw_plan_step *step, const struct plan_outcome *outcome,
-			const uint8_t *spill)
+void spw_planner_fill_result(struct spw_plan_result *result, const struct plan_work *work,
+			     double compute_ns, const struct plan_outcome *outcome,
+			     const uint8_t *spill)
 {
 	double last_ns = work->event_count > 0 ? work->events[work->event_count - 1].ns : 0;
-	double compute_ns = (double)(step->forward_ns + step->backward_ns);
 	bool forever = outcome->forever || outcome->stall_ns >= PLAN_LONGEST_NS;
 
 	result->peak_bytes = (uint64_t)outcome->peak;
@@ -99,8 +101,9 @@ static void fill_result(struct spw_plan_result *result, const struct plan_work *
 		result->tensors_spilled += spill[i];
 }
 
-static int check_arguments(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			   const void *choices, const struct spw_plan_result *result)
+int spw_planner_check_arguments(const struct spw_plan_step *step,
+				const struct spw_plan_drives *drives, const void *choices,
+				const struct spw_plan_result *result)
 {
 	if (!step || !drives || !result || (step->count > 0 && !choices))
 		return spw_error(-EINVAL, "plan: step, drives, choices and result must be given");
@@ -109,7 +112,7 @@ static int check_arguments(const struct spw_plan_step *step, const struct spw_pl
 	return 0;
 }
 
-static int check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts)
+int spw_planner_check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts)
 {
 	spw_plan_opts_init(opts, sizeof(*opts));
 	if (!caller)
@@ -132,22 +135,23 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	struct plan_found found;
 	struct spw_plan_opts opts;
 	struct plan_work work;
-	int rc = check_arguments(step, drives, choices, result);
+	int rc = spw_planner_check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = check_opts(caller, &opts);
+		rc = spw_planner_check_opts(caller, &opts);
 	if (!rc)
 		rc = spw_planner_work_open(&work, step, drives);
 	if (rc)
 		return rc;
 	spw_planner_choose(&work, step, drives, &opts, &found);
-	fill_result(&filled, &work, step, &found.outcome, found.spill);
+	spw_planner_fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
+				&found.outcome, found.spill);
 	filled.feasible = found.feasible;
 	filled.limited = found.limited;
 	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
 				      ? opts.memory_bytes
 				      : (uint64_t)found.memory;
-	set_result(result, &filled);
+	spw_planner_set_result(result, &filled);
 	for (uint32_t i = 0; i < work.count; i++)
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
 	spw_planner_work_close(&work);
@@ -163,7 +167,7 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	struct spw_plan_result filled = {0};
 	struct plan_outcome outcome;
 	struct plan_work work;
-	int rc = check_arguments(step, drives, choices, result);
+	int rc = spw_planner_check_arguments(step, drives, choices, result);
 
 	if (!rc)
 		rc = spw_planner_work_open(&work, step, drives);
@@ -173,11 +177,12 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 		work.spill[i] = choices[i] == SPW_PLAN_SPILL;
 	spw_planner_simulate(&work, work.spill, (double)memory_bytes, NULL,
 			     points ? &profile : NULL, &outcome);
-	fill_result(&filled, &work, step, &outcome, work.spill);
+	spw_planner_fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
+				&outcome, work.spill);
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;
 	filled.points = (uint32_t)profile.count;
-	set_result(result, &filled);
+	spw_planner_set_result(result, &filled);
 	spw_planner_work_close(&work);
 	return 0;
 }

@@ -46,6 +46,7 @@ struct channel {
 	double rate;
 	double remaining; /* bytes of it at since_ns */
 	double since_ns;
+	double begun_ns;
 };
 
 struct simulation {
@@ -69,6 +70,14 @@ struct simulation {
 	/* reading ahead */
 	double memory;
 	uint32_t head; /* in the order of use: who is read next */
+	double left;   /* share of the drives' time that others leave */
+	/* of a step that is held to a limit; NULL: of another */
+	const struct plan_held *held;
+	double leaving;  /* bytes that give memory back once they have been written */
+	bool no_room;    /* compute waits until what it packs next fits */
+	double again_ns; /* since when a scope is computed again */
+	/* events, each with more in memory after it than any later one: a queue in held->window */
+	uint32_t window_head, window_tail, window_next;
 };
 
 static struct channel channel_of(const struct plan_transfers *transfers, double alone, double mixed,
@@ -93,13 +102,33 @@ static void begin_service(struct simulation *sim, struct channel *channel, uint3
 {
 	channel->order[channel->begun++] = i;
 	channel->remaining = sim->work->bytes[i];
-	channel->since_ns = sim->now_ns;
+	channel->since_ns = channel->begun_ns = sim->now_ns;
 	channel->rate = 0;
 	sim->other_rates = true;
 }
 
+static uint64_t whole_ns(double ns)
+{
+	return (uint64_t)(ns < PLAN_LONGEST_NS ? ns : PLAN_LONGEST_NS);
+}
+
+static void add_span(const struct simulation *sim, enum spw_plan_span_kind kind, uint32_t which,
+		     double begin_ns)
+{
+	struct plan_spans *spans = sim->held ? sim->held->spans : NULL;
+
+	if (!spans || spans->count >= spans->spans_max)
+		return;
+	spans->spans[spans->count++] = (struct spw_plan_span){.begin_ns = whole_ns(begin_ns),
+							      .end_ns = whole_ns(sim->now_ns),
+							      .kind = kind,
+							      .which = which};
+}
+
 static void service_ended(struct simulation *sim, struct channel *channel)
 {
+	add_span(sim, channel == &sim->read ? SPW_PLAN_SPAN_READ : SPW_PLAN_SPAN_WRITE,
+		 channel->order[channel->served], channel->begun_ns);
 	channel->end_ns[channel->served++] = sim->now_ns + channel->delay_ns;
 	channel->served_ns = PLAN_NEVER_NS;
 	sim->other_rates = true;
@@ -121,9 +150,11 @@ static void set_rate(struct channel *channel, double rate, double now_ns)
 static void share_drives(struct simulation *sim)
 {
 	bool both = serves(&sim->write) && serves(&sim->read);
+	/* Two flows may want more than there is. */
+	double left = sim->left > 0 ? sim->left : 0;
 
-	set_rate(&sim->write, both ? sim->write.shared : sim->write.alone, sim->now_ns);
-	set_rate(&sim->read, both ? sim->read.shared : sim->read.alone, sim->now_ns);
+	set_rate(&sim->write, (both ? sim->write.shared : sim->write.alone) * left, sim->now_ns);
+	set_rate(&sim->read, (both ? sim->read.shared : sim->read.alone) * left, sim->now_ns);
 	sim->other_rates = false;
 }
 
@@ -132,7 +163,6 @@ static void share_drives(struct simulation *sim)
 static void change_memory(struct simulation *sim, double bytes)
 {
 	struct plan_profile *profile = sim->profile;
-	uint64_t ns = (uint64_t)(sim->now_ns < PLAN_LONGEST_NS ? sim->now_ns : PLAN_LONGEST_NS);
 
 	sim->bytes += bytes;
 	if (sim->bytes > sim->outcome->peak)
@@ -141,13 +171,14 @@ static void change_memory(struct simulation *sim, double bytes)
 		return;
 	/* Sums beyond 2^53 are rounded, and may end below 0. */
 	profile->points[profile->count++] = (struct spw_plan_point){
-		.ns = ns, .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
+		.ns = whole_ns(sim->now_ns), .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
 }
 
 static void forward(struct simulation *sim, uint32_t i)
 {
 	if (sim->state[i] == QUEUED)
 		sim->staged -= sim->work->bytes[i];
+	sim->leaving -= sim->work->bytes[i];
 	sim->state[i] = RESIDENT;
 	sim->outcome->forwarded += sim->work->bytes[i];
 }
@@ -198,6 +229,61 @@ static void read_ahead(struct simulation *sim)
 	}
 }
 
+/* ---- Reading ahead within a limit ---- */
+
+/* The most by which memory rises from now until event @end, if nothing is written or read. */
+static double rise_until(struct simulation *sim, uint32_t end)
+{
+	const struct plan_held *held = sim->held;
+	double now = sim->event > 0 ? held->net[sim->event - 1] : 0, most;
+
+	for (; sim->window_next < end; sim->window_next++) {
+		double net = held->net[sim->window_next];
+
+		while (sim->window_tail > sim->window_head &&
+		       held->net[held->window[sim->window_tail - 1]] <= net)
+			sim->window_tail--;
+		held->window[sim->window_tail++] = sim->window_next;
+	}
+	while (sim->window_head < sim->window_tail && held->window[sim->window_head] < sim->event)
+		sim->window_head++;
+	if (sim->window_head == sim->window_tail)
+		return 0;
+	most = held->net[held->window[sim->window_head]] - now;
+	return most > 0 ? most : 0;
+}
+
+/* @bytes more in memory, from now until the use of @i. */
+static bool fits_held(struct simulation *sim, uint32_t i, double bytes)
+{
+	double limit = sim->held->limit + PLAN_TOLERANCE_BYTES;
+
+	/* Nothing else will make room: what compute waits for is read. */
+	if (sim->awaited == i)
+		return sim->bytes + bytes <= limit || sim->leaving < PLAN_TOLERANCE_BYTES;
+	return sim->bytes + bytes + rise_until(sim, sim->held->use_event[i]) <= limit;
+}
+
+static void read_ahead_held(struct simulation *sim)
+{
+	const struct plan_work *work = sim->work;
+
+	while (sim->head < work->count && !serves(&sim->read)) {
+		uint32_t i = work->by_use[sim->head];
+		enum state state = sim->state[i];
+
+		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT ||
+		    state == GONE)
+			sim->head++;
+		else if (state == STORED && fits_held(sim, i, work->bytes[i]))
+			begin_read(sim, i);
+		else if ((state == QUEUED || state == WRITING) && fits_held(sim, i, 0))
+			forward(sim, i);
+		else
+			return;
+	}
+}
+
 /* ---- Writing ---- */
 
 static void begin_write(struct simulation *sim)
@@ -235,8 +321,10 @@ static void give_back(struct simulation *sim)
 		sim->in_flight[i] = 0;
 		if (sim->state[i] == WRITING)
 			sim->state[i] = STORED;
-		if (sim->state[i] == STORED || sim->state[i] == GONE)
-			change_memory(sim, -sim->work->bytes[i]);
+		if (sim->state[i] != STORED && sim->state[i] != GONE)
+			continue;
+		sim->leaving -= sim->work->bytes[i];
+		change_memory(sim, -sim->work->bytes[i]);
 	}
 }
 
@@ -252,6 +340,7 @@ static void pack(struct simulation *sim, uint32_t i)
 		return;
 	sim->state[i] = QUEUED;
 	sim->staged += bytes;
+	sim->leaving += bytes;
 	sim->queue[sim->queue_tail++] = i;
 }
 
@@ -271,8 +360,10 @@ static void release(struct simulation *sim, uint32_t i)
 {
 	enum state state = sim->state[i];
 
-	if (state == QUEUED)
+	if (state == QUEUED) {
 		sim->staged -= sim->work->bytes[i];
+		sim->leaving -= sim->work->bytes[i];
+	}
 	sim->state[i] = GONE;
 	if (state != STORED && !sim->in_flight[i])
 		change_memory(sim, -sim->work->bytes[i]);
@@ -287,13 +378,39 @@ static void end_reads(struct simulation *sim)
 		sim->state[read->order[read->ended]] = RESIDENT;
 }
 
+static void begin_flow(struct simulation *sim, uint32_t flow)
+{
+	sim->held->flow_end_ns[flow] = sim->now_ns + sim->held->flows[flow].ns;
+	sim->left -= sim->held->flows[flow].share;
+	sim->other_rates = true;
+}
+
+/* What is leaving memory makes room: compute waits for it. */
+static bool has_room(struct simulation *sim, uint32_t i)
+{
+	return !sim->held || sim->leaving < PLAN_TOLERANCE_BYTES ||
+	       sim->bytes + sim->work->bytes[i] <= sim->held->limit + PLAN_TOLERANCE_BYTES;
+}
+
 static void compute(struct simulation *sim)
 {
 	const struct plan_event *event = &sim->work->events[sim->event];
 
 	end_writes(sim);
 	end_reads(sim);
-	if (event->kind == PLAN_PACK)
+	if (sim->held && event->kind == PLAN_PACK) {
+		give_back(sim);
+		sim->no_room = !has_room(sim, event->tensor);
+		if (sim->no_room)
+			return;
+	}
+	if (sim->held && event->kind == PLAN_FLOW)
+		begin_flow(sim, event->tensor);
+	else if (event->kind == PLAN_AGAIN_BEGIN)
+		sim->again_ns = sim->now_ns;
+	else if (event->kind == PLAN_AGAIN_END)
+		add_span(sim, SPW_PLAN_SPAN_AGAIN, event->tensor, sim->again_ns);
+	else if (event->kind == PLAN_PACK)
 		pack(sim, event->tensor);
 	else if (event->kind == PLAN_RELEASE)
 		release(sim, event->tensor);
@@ -301,6 +418,16 @@ static void compute(struct simulation *sim)
 		return;
 	sim->event++;
 	give_back(sim);
+}
+
+/* Compute goes on after a wait. */
+static void catch_up(struct simulation *sim)
+{
+	double planned_ns = sim->work->events[sim->event].ns;
+
+	add_span(sim, SPW_PLAN_SPAN_WAIT, sim->work->events[sim->event].tensor,
+		 planned_ns + sim->behind_ns);
+	sim->behind_ns = sim->now_ns - planned_ns;
 }
 
 /* While compute waits. */
@@ -313,21 +440,69 @@ static void read_ended(struct simulation *sim)
 		return;
 	end_writes(sim);
 	sim->awaited = NOBODY;
-	sim->behind_ns = sim->now_ns - sim->work->events[sim->event].ns;
+	catch_up(sim);
 	sim->event++;
 	give_back(sim);
 }
 
+/* The same within a limit: whoever waits also learns of what was written, and of the room. */
+static void woken(struct simulation *sim)
+{
+	const struct channel *read = &sim->read;
+
+	if (sim->awaited != NOBODY && read->ended < read->served &&
+	    read->end_ns[read->ended] <= sim->now_ns + TIE_NS) {
+		read_ended(sim);
+		return;
+	}
+	end_writes(sim);
+	give_back(sim);
+	if (!sim->no_room)
+		return;
+	end_reads(sim);
+	if (has_room(sim, sim->work->events[sim->event].tensor)) {
+		catch_up(sim);
+		compute(sim);
+	}
+}
+
 /* ---- Time ---- */
+
+static double next_end_ns(const struct channel *channel)
+{
+	return channel->ended < channel->served ? channel->end_ns[channel->ended] : PLAN_NEVER_NS;
+}
+
+/* When the first of those that run ends. */
+static double flows_ns(const struct simulation *sim, uint32_t *which)
+{
+	double first_ns = PLAN_NEVER_NS;
+
+	for (uint32_t k = 0; sim->held && k < sim->held->flows_count; k++)
+		if (sim->held->flow_end_ns[k] < first_ns) {
+			first_ns = sim->held->flow_end_ns[k];
+			*which = k;
+		}
+	return first_ns;
+}
+
+static void flow_ended(struct simulation *sim, uint32_t flow)
+{
+	sim->held->flow_end_ns[flow] = PLAN_NEVER_NS;
+	sim->left += sim->held->flows[flow].share;
+	sim->other_rates = true;
+}
 
 /* When compute goes on, as far as that is known. */
 static double compute_ns(const struct simulation *sim)
 {
-	const struct channel *read = &sim->read;
+	double write_ns, read_ns;
 
-	if (sim->awaited == NOBODY)
+	if (sim->awaited == NOBODY && !sim->no_room)
 		return sim->work->events[sim->event].ns + sim->behind_ns;
-	return read->ended < read->served ? read->end_ns[read->ended] : PLAN_NEVER_NS;
+	read_ns = sim->awaited != NOBODY ? next_end_ns(&sim->read) : PLAN_NEVER_NS;
+	write_ns = sim->held ? next_end_ns(&sim->write) : PLAN_NEVER_NS;
+	return read_ns < write_ns ? read_ns : write_ns;
 }
 
 static void move_to(struct simulation *sim, double ns)
@@ -336,12 +511,32 @@ static void move_to(struct simulation *sim, double ns)
 		sim->now_ns = ns;
 }
 
+static void compute_or_wait(struct simulation *sim)
+{
+	if (sim->awaited == NOBODY && !sim->no_room)
+		compute(sim);
+	else if (sim->held)
+		woken(sim);
+	else
+		read_ended(sim);
+}
+
 /* The next thing that happens. Return: whether there was one. */
 static bool advance(struct simulation *sim)
 {
 	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns,
 	       next_ns = compute_ns(sim);
+	uint32_t flow = 0;
 
+	if (sim->held && sim->held->flows_count > 0) {
+		double flow_ns = flows_ns(sim, &flow);
+
+		if (flow_ns < write_ns && flow_ns < read_ns && flow_ns < next_ns) {
+			move_to(sim, flow_ns);
+			flow_ended(sim, flow);
+			return true;
+		}
+	}
 	if (write_ns <= read_ns + TIE_NS && write_ns <= next_ns + TIE_NS &&
 	    write_ns < PLAN_NEVER_NS) {
 		move_to(sim, write_ns);
@@ -353,10 +548,7 @@ static bool advance(struct simulation *sim)
 		return false;
 	} else {
 		move_to(sim, next_ns);
-		if (sim->awaited == NOBODY)
-			compute(sim);
-		else
-			read_ended(sim);
+		compute_or_wait(sim);
 	}
 	return true;
 }
@@ -368,12 +560,15 @@ static bool gives_up(const struct simulation *sim, const struct plan_bounds *bou
 		sim->behind_ns >= bounds->stall_ns);
 }
 
-void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
-			  const struct plan_bounds *bounds, struct plan_profile *profile,
-			  struct plan_outcome *outcome)
+static struct simulation simulation_of(struct plan_work *work, const uint8_t *spill,
+				       struct plan_profile *profile, struct plan_outcome *outcome)
 {
 	const struct plan_rates *alone = &work->alone;
-	struct simulation sim = {
+
+	memset(outcome, 0, sizeof(*outcome));
+	memset(work->state, ABSENT, work->count);
+	memset(work->in_flight, 0, work->count);
+	return (struct simulation){
 		.work = work,
 		.spill = spill,
 		.outcome = outcome,
@@ -385,21 +580,60 @@ void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double m
 		.read = channel_of(&work->reads, alone->read, work->mixed, alone->read_delay_ns),
 		.queue = work->queue,
 		.awaited = NOBODY,
-		.memory = memory,
+		.left = 1,
 	};
+}
 
-	memset(outcome, 0, sizeof(*outcome));
-	memset(work->state, ABSENT, work->count);
-	memset(work->in_flight, 0, work->count);
-	spw_planner_time_reads(work, spill, memory);
-	/* The step ends with compute: nobody waits for a write that is still in flight. */
-	while (sim.event < work->event_count && !outcome->given_up && advance(&sim)) {
-		begin_write(&sim);
-		read_ahead(&sim);
-		if (sim.other_rates)
-			share_drives(&sim);
-		outcome->given_up = gives_up(&sim, bounds);
+/* The step ends with compute: nobody waits for a write that is still in flight. */
+static void run(struct simulation *sim, const struct plan_bounds *bounds)
+{
+	const struct plan_work *work = sim->work;
+	struct plan_outcome *outcome = sim->outcome;
+
+	while (sim->event < work->event_count && !outcome->given_up && advance(sim)) {
+		begin_write(sim);
+		if (sim->held)
+			read_ahead_held(sim);
+		else
+			read_ahead(sim);
+		if (sim->other_rates)
+			share_drives(sim);
+		outcome->given_up = gives_up(sim, bounds);
 	}
-	outcome->forever = sim.event < work->event_count && !outcome->given_up;
-	outcome->stall_ns = sim.behind_ns;
+	outcome->forever = sim->event < work->event_count && !outcome->given_up;
+	outcome->stall_ns = sim->behind_ns;
+}
+
+void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
+			  const struct plan_bounds *bounds, struct plan_profile *profile,
+			  struct plan_outcome *outcome)
+{
+	struct simulation sim = simulation_of(work, spill, profile, outcome);
+
+	sim.memory = memory;
+	spw_planner_time_reads(work, spill, memory);
+	run(&sim, bounds);
+}
+
+void spw_planner_simulate_held(struct plan_work *work, const uint8_t *spill,
+			       const struct plan_held *held, const struct plan_bounds *bounds,
+			       struct plan_profile *profile, struct plan_outcome *outcome)
+{
+	struct simulation sim = simulation_of(work, spill, profile, outcome);
+	double net = 0;
+
+	sim.held = held;
+	for (uint32_t k = 0; k < held->flows_count; k++)
+		held->flow_end_ns[k] = PLAN_NEVER_NS;
+	for (uint32_t k = 0; k < work->event_count; k++) {
+		const struct plan_event *event = &work->events[k];
+
+		if (event->kind == PLAN_PACK)
+			net += work->bytes[event->tensor];
+		else if (event->kind == PLAN_RELEASE &&
+			 (work->used[event->tensor] || !spill[event->tensor]))
+			net -= work->bytes[event->tensor];
+		held->net[k] = net;
+	}
+	run(&sim, bounds);
 }

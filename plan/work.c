@@ -202,16 +202,31 @@ static void merge_events(struct plan_work *work, const struct spw_plan_step *ste
 
 /* ---- Open and close ---- */
 
-struct piece {
-	void *pointer; /* address of the pointer to set */
-	size_t bytes;
-};
+void *spw_planner_allocate(const struct plan_piece pieces[], size_t count)
+{
+	size_t total = 0;
+	char *memory;
+
+	for (size_t i = 0; i < count; i++)
+		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
+	memory = calloc(1, total);
+	if (!memory)
+		return NULL;
+	total = 0;
+	for (size_t i = 0; i < count; i++) {
+		void *at = memory + total;
+
+		memcpy(pieces[i].pointer, &at, sizeof(at));
+		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
+	}
+	return memory;
+}
 
 static int allocate(struct plan_work *work, uint32_t calls)
 {
 	struct plan_forecast *forecast = &work->forecast;
-	size_t count = work->count + 1, points = POINTS_MAX_PER_TENSOR * count, total = 0;
-	const struct piece pieces[] = {
+	size_t count = work->count + 1, points = POINTS_MAX_PER_TENSOR * count;
+	const struct plan_piece pieces[] = {
 		{&work->bytes, count * sizeof(double)},
 		{&work->pack_ns, count * sizeof(double)},
 		{&work->use_ns, count * sizeof(double)},
@@ -251,18 +266,9 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&forecast->point_in, count * sizeof(uint32_t)},
 	};
 
-	for (size_t i = 0; i < SPW_ARRAY_LEN(pieces); i++)
-		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
-	work->memory = calloc(1, total);
+	work->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!work->memory)
 		return spw_error(-ENOMEM, "plan: no memory for %u tensors", work->count);
-	total = 0;
-	for (size_t i = 0; i < SPW_ARRAY_LEN(pieces); i++) {
-		void *at = (char *)work->memory + total;
-
-		memcpy(pieces[i].pointer, &at, sizeof(at));
-		total += spw_round_up(pieces[i].bytes, ALIGN_BYTES);
-	}
 	return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/plan/explain.h"
 #include "tools/plan/report.h"
 #include "tools/plan/trace.h"
 #include "util/util.h"
@@ -24,7 +25,10 @@ static const char *bandwidth_text;
 static struct tool_devices traces;
 static uint64_t drive_write = 5000000000, drive_read = 7000000000, need;
 static uint32_t drives, step_number;
-static bool json;
+static bool json, explained, no_drives, no_recompute;
+static struct tool_number slack = {2, 0, 10000};
+static uint64_t budget, state, wear;
+static const char *svg;
 
 /* Bytes per second: no drive is slower. */
 #define RATE_LEAST 1000000u
@@ -62,6 +66,21 @@ static const struct tool_option options[] = {
 	 "instead of a model: a step that the tensor cache recorded"},
 	{"step", TOOL_COUNT, &step_number, "N", "with a trace: which step (default: the last)"},
 	{"speed", TOOL_NUMBER, &speed, "X", "with a trace: compute is X times faster (default 1)"},
+	{"explain", TOOL_FLAG, &explained, NULL,
+	 "with a trace: one plan of what is kept, spilled and recomputed, and why, scope by scope"},
+	{"budget", TOOL_SIZE, &budget, "SIZE",
+	 "with --explain: the shortest step within so much memory (default: the lowest peak)"},
+	{"slack", TOOL_NUMBER, &slack, "N",
+	 "with --explain: percent by which the step with the lowest peak may be longer (default "
+	 "2)"},
+	{"state", TOOL_SIZE, &state, "SIZE",
+	 "with --explain: training state that the same drives read and write in each step"},
+	{"wear", TOOL_SIZE, &wear, "SIZE", "with --explain: most that may be written in a day"},
+	{"no-drives", TOOL_FLAG, &no_drives, NULL,
+	 "with --explain: nothing is spilled, only kept or recomputed"},
+	{"no-recompute", TOOL_FLAG, &no_recompute, NULL,
+	 "with --explain: nothing is recomputed, only kept or spilled"},
+	{"svg", TOOL_TEXT, &svg, "FILE", "with --explain: draw the planned step"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
@@ -213,6 +232,53 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 	return 0;
 }
 
+/* One plan for one bandwidth. */
+static int run_explain(const struct tool_command *command)
+{
+	static const char *const goes_with[] = {
+		"trace", "step", "speed",     "bandwidth",    "explain", "budget", "slack",
+		"state", "wear", "no-drives", "no-recompute", "svg",     "json",   NULL};
+	static struct plan_explain explain;
+	uint64_t rate = 0;
+	int result;
+
+	if (traces.count != 1 || tool_gave_other_than(command, goes_with))
+		return tool_usage_error(
+			command, "--explain plans one trace: with it go --step, --speed, "
+				 "--bandwidth, --budget, --slack, --state, --wear, --no-drives, "
+				 "--no-recompute, --svg and --json");
+	if (no_drives == (bandwidth_text != NULL))
+		return tool_usage_error(command, "--explain plans for one --bandwidth of all "
+						 "drives, or for --no-drives");
+	if (bandwidth_text && (spw_size_parse(bandwidth_text, &rate) != 0 || rate == 0))
+		return tool_usage_error(
+			command, "--bandwidth=%s: --explain wants one size above 0, such as 2GB",
+			bandwidth_text);
+	if (bandwidth_text &&
+	    tool_too_small(command, "bandwidth", rate, " per second", RATE_LEAST) != TOOL_GO_ON)
+		return TOOL_USAGE;
+	explain.path = traces.paths[0];
+	explain.number = step_number;
+	explain.speed = speed.value;
+	explain.bandwidth = (double)rate;
+	explain.slack = slack.value / 100;
+	explain.budget_bytes = budget;
+	explain.state_bytes = state;
+	explain.day_bytes = wear;
+	explain.never_again = no_recompute;
+	result = plan_explain_fill(&explain);
+	if (result == 0 && svg)
+		result = plan_explain_svg(&explain, svg);
+	if (result != 0)
+		result = tool_fail(command, result, json);
+	else if (json)
+		result = tool_print_json(plan_explain_json(&explain));
+	else
+		plan_explain_print(&explain, stdout);
+	plan_explain_free(&explain);
+	return result;
+}
+
 static int run_trace(const struct tool_command *command)
 {
 	static struct plan_trace_report report;
@@ -278,6 +344,13 @@ static int run_model(const struct tool_command *command)
 
 static int plan(const struct tool_command *command)
 {
+	if (explained)
+		return run_explain(command);
+	if (budget != 0 || state != 0 || wear != 0 || svg || no_drives || no_recompute ||
+	    slack.value != 2)
+		return tool_usage_error(command,
+					"--budget, --slack, --state, --wear, --svg, --no-drives "
+					"and --no-recompute go with --explain");
 	return traces.count > 0 ? run_trace(command) : run_model(command);
 }
 
@@ -291,7 +364,9 @@ const struct tool_command command_plan = {
 		       "without making the step longer, how long the drives last, and, for\n"
 		       "growing micro-batches, the peak of the activations and the throughput\n"
 		       "if they are kept, recomputed or spilled. For a recorded step, the same\n"
-		       "of that step for drives of several bandwidths. Touches no device.",
+		       "of that step for drives of several bandwidths; with --explain one plan\n"
+		       "of what to keep, to spill and to recompute, and what else each scope\n"
+		       "would have cost. Touches no device.",
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
 		    "--pipeline-parallel 8 --micro-batches 32 \\\n"
@@ -299,6 +374,8 @@ const struct tool_command command_plan = {
 		    "--drive-write 10GB\n"
 		    "  spillway plan --trace step.jsonl.gz --bandwidth 1GB,2GB,4GB --speed 40 "
 		    "--drives 4\n"
+		    "  spillway plan --trace step.jsonl.gz --explain --bandwidth 2GB --budget "
+		    "400MiB --svg plan.svg\n"
 		    "  spillway plan --bandwidth 12.1GB --drives 4 --endurance 600 --json\n",
 	.action = plan,
 	.options = options,

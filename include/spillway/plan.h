@@ -46,6 +46,8 @@ struct spw_plan_tensor {
 	/* number of the scope it was saved in, in the order they ran, over all micro-batches */
 	uint32_t scope;
 	bool must_keep; /* too small, excluded, pinned: never spilled */
+	/* saved by another scope too, or for other reasons not given up by computing again */
+	bool not_again;
 };
 
 struct spw_plan_step {
@@ -90,6 +92,7 @@ struct spw_plan_opts {
 enum spw_plan_choice {
 	SPW_PLAN_KEEP,
 	SPW_PLAN_SPILL,
+	SPW_PLAN_AGAIN, /* given up, and computed again with its scope: spw_plan_scopes() alone */
 };
 
 struct spw_plan_result {
@@ -110,6 +113,10 @@ struct spw_plan_result {
 	uint32_t points;          /* of the profile; spw_plan_simulate() only */
 	/* bytes_written_max has ruled out what would have been planned otherwise */
 	bool limited;
+	/* spw_plan_scopes() only: scopes that are computed again, and the time that takes */
+	uint32_t scopes_again;
+	uint64_t again_ns;
+	uint32_t spans; /* spw_plan_scopes_simulate() only */
 };
 
 /* The memory in use from @ns, wall time, until the next point. */
@@ -152,6 +159,156 @@ SPW_EXPORT int spw_plan_simulate(const struct spw_plan_step *step,
 				 const enum spw_plan_choice choices[],
 				 struct spw_plan_point points[], size_t points_max,
 				 struct spw_plan_result *result);
+
+/* ---- Computing again ---- */
+
+/*
+ * A part of the forward pass that can be done again: for a transformer the two halves of each
+ * layer, attention and MLP. A tensor belongs to the scope that its field scope says.
+ *
+ * A scope that is computed again gives up what it saves as it saves it, but for its input, and
+ * tensors that are not_again. When the backward pass first wants one of them, the scope runs again
+ * from its input, as far as its last save.
+ */
+struct spw_plan_scope {
+	uint64_t enter_ns; /* its forward pass begins */
+	uint64_t again_ns; /* what doing it again takes, until its last save */
+	/*
+	 * The tensor that it needs for that: kept or spilled like others, and never given up while
+	 * it is needed, whoever saved it. One that nobody saves is given with 0 users.
+	 */
+	uint32_t input;
+	bool may_again;
+};
+
+/*
+ * Traffic of others on the same drives, such as the optimizer's state, or other ranks: so many
+ * bytes, evenly over @ns of wall time from the moment when compute reaches @from_ns. It has the
+ * drives first.
+ */
+struct spw_plan_flow {
+	uint64_t from_ns, ns;
+	uint64_t bytes_read, bytes_written;
+};
+
+#define SPW_PLAN_FLOWS_MAX 64u
+
+struct spw_plan_scopes {
+	size_t size;
+	const struct spw_plan_scope *scopes;
+	uint32_t count;
+	const struct spw_plan_flow *flows;
+	uint32_t flows_count;
+	/*
+	 * SPW_PLAN_FASTEST: how much longer than the step without any wait or computing again it
+	 * may be, as a share of it; default 0.02. Without it computing again never helps.
+	 */
+	double slack;
+};
+
+enum spw_plan_span_kind {
+	SPW_PLAN_SPAN_WRITE,
+	SPW_PLAN_SPAN_READ,
+	SPW_PLAN_SPAN_AGAIN,
+	SPW_PLAN_SPAN_WAIT, /* compute waits for a read, or for room */
+};
+
+/* Wall time; @which: the tensor, or the scope of what is computed again. */
+struct spw_plan_span {
+	uint64_t begin_ns, end_ns;
+	enum spw_plan_span_kind kind;
+	uint32_t which;
+};
+
+/* What happens over time; NULL pointers and 0 for what is not wanted. */
+struct spw_plan_record {
+	struct spw_plan_point *points;
+	size_t points_max;
+	struct spw_plan_span *spans; /* SPW_PLAN_SPANS_PER_TENSOR x tensors + scopes suffice */
+	size_t spans_max;
+};
+
+#define SPW_PLAN_SPANS_PER_TENSOR 5u
+
+SPW_EXPORT void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size);
+
+/**
+ * spw_plan_scopes - choose for each tensor whether to keep it, to spill it, or to compute it again
+ * @scopes: what may be computed again, and who else uses the drives
+ * @opts:   SPW_PLAN_FASTEST: the lowest peak that takes no longer than the slack allows;
+ *          SPW_PLAN_BUDGET: the shortest step whose peak fits memory_bytes; both write no more than
+ *          bytes_written_max. NULL for the defaults. There is no SPW_PLAN_POSITIONAL
+ *
+ * Unlike in spw_plan(), compute is held back: it waits before it saves what would exceed
+ * result->memory_bytes, as long as something is still leaving memory. That is how a budget is met
+ * that the drives are too slow for, and how a forward pass that is faster than planned keeps to the
+ * plan.
+ *
+ * Where nothing may be computed again and nobody else uses the drives, the peak of SPW_PLAN_FASTEST
+ * is at most that of spw_plan().
+ *
+ * Return: 0; -EINVAL as spw_plan(), or a scope or a flow is wrong; -ENOMEM.
+ */
+SPW_EXPORT int spw_plan_scopes(const struct spw_plan_step *step,
+			       const struct spw_plan_drives *drives,
+			       const struct spw_plan_scopes *scopes,
+			       const struct spw_plan_opts *opts, enum spw_plan_choice choices[],
+			       struct spw_plan_result *result);
+
+/**
+ * spw_plan_scopes_simulate - what given choices lead to
+ * @memory_bytes: the limit that compute and reading ahead are held to
+ * @record:       what happens over time, or NULL
+ *
+ * A scope is computed again if one of its tensors is SPW_PLAN_AGAIN; then all are that may be.
+ *
+ * Return: 0; -EINVAL; -ENOMEM.
+ */
+SPW_EXPORT int spw_plan_scopes_simulate(const struct spw_plan_step *step,
+					const struct spw_plan_drives *drives,
+					const struct spw_plan_scopes *scopes, uint64_t memory_bytes,
+					const enum spw_plan_choice choices[],
+					const struct spw_plan_record *record,
+					struct spw_plan_result *result);
+
+enum spw_plan_way {
+	SPW_PLAN_WAY_KEEP,
+	SPW_PLAN_WAY_SPILL,
+	SPW_PLAN_WAY_AGAIN,         /* computed again from an input that is kept */
+	SPW_PLAN_WAY_AGAIN_SPILLED, /* ... that is spilled */
+	SPW_PLAN_WAYS,
+};
+
+/* What a step would be if one scope went another way, and all others as planned. */
+struct spw_plan_other_way {
+	bool possible;
+	bool fits; /* the limit of memory; if not, compute has not waited for what cannot be */
+	uint64_t wall_ns, peak_bytes;
+};
+
+struct spw_plan_reason {
+	enum spw_plan_way way; /* as planned */
+	/* of what the scope saves, and of its input; as planned */
+	uint64_t bytes_kept, bytes_spilled, bytes_again;
+	enum spw_plan_way next; /* the best of the others; SPW_PLAN_WAYS: there is none */
+	/* as planned in that of its own way, and with all of the scope in the others */
+	struct spw_plan_other_way ways[SPW_PLAN_WAYS];
+};
+
+/**
+ * spw_plan_explain - for each scope, what is done and what the other ways would have cost
+ * @memory_bytes: result->memory_bytes of the plan
+ * @reasons:      scopes->count of them, set on success
+ *
+ * Simulates up to four steps for each scope.
+ *
+ * Return: 0; -EINVAL; -ENOMEM.
+ */
+SPW_EXPORT int spw_plan_explain(const struct spw_plan_step *step,
+				const struct spw_plan_drives *drives,
+				const struct spw_plan_scopes *scopes, uint64_t memory_bytes,
+				const enum spw_plan_choice choices[],
+				struct spw_plan_reason reasons[]);
 
 #ifdef __cplusplus
 }

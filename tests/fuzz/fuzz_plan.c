@@ -3,7 +3,7 @@
  * tests/fuzz/fuzz_plan.c - the planner with any step and any drives: refused in words, or a plan
  * that keeps what spillway/plan.h promises
  */
-/* link: util plan/plan plan/choose plan/forecast plan/reads plan/simulate plan/work */
+/* link: util plan */
 #include <errno.h>
 
 #include <spillway/plan.h>
@@ -13,6 +13,8 @@
 
 #define TENSORS_MAX 24u
 #define CALLS_MAX   16u
+#define SCOPES_MAX  8u
+#define FLOWS_MAX   3u
 
 struct input {
 	struct spw_plan_tensor tensors[TENSORS_MAX];
@@ -20,6 +22,9 @@ struct input {
 	struct spw_plan_step step;
 	struct spw_plan_drives drives;
 	struct spw_plan_opts opts;
+	struct spw_plan_scope own[SCOPES_MAX];
+	struct spw_plan_flow flows[FLOWS_MAX];
+	struct spw_plan_scopes scopes;
 };
 
 /* Mostly times that are in order: else all would be refused. */
@@ -116,6 +121,90 @@ static void check_simulation(const struct input *input, const enum spw_plan_choi
 	FUZZ_REQUIRE(highest <= result.peak_bytes);
 }
 
+/* ---- Scopes that may be computed again ---- */
+
+static void read_scopes(struct fuzz_bytes *bytes, struct input *input)
+{
+	uint8_t how = fuzz_byte(bytes);
+	bool honest = how % 8 != 0;
+	uint64_t ns = 0;
+
+	spw_plan_scopes_init(&input->scopes, sizeof(input->scopes));
+	input->scopes.scopes = input->own;
+	input->scopes.count = fuzz_byte(bytes) % (SCOPES_MAX + 1);
+	for (uint32_t s = 0; s < input->scopes.count; s++) {
+		uint32_t most = honest && input->step.count > 0 ? input->step.count : UINT8_MAX;
+
+		input->own[s] = (struct spw_plan_scope){.enter_ns = after(bytes, 0, honest),
+							.again_ns = after(bytes, 0, honest),
+							.input = fuzz_byte(bytes) % most,
+							.may_again = fuzz_byte(bytes) % 4 != 0};
+	}
+	for (uint32_t i = 0; i < input->step.count; i++) {
+		input->tensors[i].scope = fuzz_byte(bytes) % (SCOPES_MAX + 1);
+		input->tensors[i].not_again = fuzz_byte(bytes) % 8 == 0;
+	}
+	input->scopes.flows = input->flows;
+	input->scopes.flows_count = fuzz_byte(bytes) % (FLOWS_MAX + 1);
+	for (uint32_t k = 0; k < input->scopes.flows_count; k++) {
+		ns = after(bytes, ns, honest);
+		input->flows[k] = (struct spw_plan_flow){.from_ns = ns,
+							 .ns = after(bytes, honest, honest),
+							 .bytes_read = fuzz_number(bytes),
+							 .bytes_written = fuzz_number(bytes)};
+	}
+	input->scopes.slack = fuzz_byte(bytes) / 64.;
+}
+
+static void check_again(const struct input *input, const enum spw_plan_choice choices[],
+			const struct spw_plan_result *planned)
+{
+	struct spw_plan_point points[TENSORS_MAX * SPW_PLAN_POINTS_PER_TENSOR];
+	struct spw_plan_span spans[TENSORS_MAX * SPW_PLAN_SPANS_PER_TENSOR + SCOPES_MAX];
+	const struct spw_plan_record record = {points, sizeof(points) / sizeof(points[0]), spans,
+					       sizeof(spans) / sizeof(spans[0])};
+	struct spw_plan_result result = {.size = sizeof(result)};
+	struct spw_plan_reason reasons[SCOPES_MAX];
+
+	for (uint32_t i = 0; i < input->step.count; i++) {
+		FUZZ_REQUIRE(choices[i] <= SPW_PLAN_AGAIN);
+		FUZZ_REQUIRE(choices[i] != SPW_PLAN_SPILL || !input->tensors[i].must_keep);
+		FUZZ_REQUIRE(choices[i] != SPW_PLAN_AGAIN || !input->tensors[i].not_again);
+	}
+	FUZZ_REQUIRE(input->opts.bytes_written_max == 0 ||
+		     planned->bytes_written <= input->opts.bytes_written_max);
+	FUZZ_REQUIRE(spw_plan_scopes_simulate(&input->step, &input->drives, &input->scopes,
+					      planned->memory_bytes, choices, &record,
+					      &result) == 0);
+	FUZZ_REQUIRE(!planned->feasible || result.peak_bytes == planned->peak_bytes);
+	FUZZ_REQUIRE(!planned->feasible || result.wall_ns == planned->wall_ns);
+	FUZZ_REQUIRE(result.scopes_again == planned->scopes_again);
+	FUZZ_REQUIRE(result.points <= record.points_max && result.spans <= record.spans_max);
+	for (uint32_t k = 1; k < result.points; k++)
+		FUZZ_REQUIRE(points[k].ns >= points[k - 1].ns);
+	FUZZ_REQUIRE(spw_plan_explain(&input->step, &input->drives, &input->scopes,
+				      planned->memory_bytes, choices, reasons) == 0);
+	for (uint32_t s = 0; s < input->scopes.count; s++)
+		FUZZ_REQUIRE(reasons[s].way < SPW_PLAN_WAYS && reasons[s].next <= SPW_PLAN_WAYS);
+}
+
+/* It takes much longer than the rest: few inputs ask for it. */
+static void check_scopes(struct fuzz_bytes *bytes, struct input *input)
+{
+	struct spw_plan_result result = {.size = sizeof(result)};
+	enum spw_plan_choice choices[TENSORS_MAX];
+	int rc;
+
+	read_scopes(bytes, input);
+	(void)spw_error(-EIO, "nothing");
+	rc = spw_plan_scopes(&input->step, &input->drives, &input->scopes, &input->opts, choices,
+			     &result);
+	FUZZ_REQUIRE(rc == 0 || rc == -EINVAL);
+	FUZZ_REQUIRE(rc == 0 || strcmp(spw_last_error(), "nothing") != 0);
+	if (rc == 0)
+		check_again(input, choices, &result);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fuzz_bytes bytes = {data, size};
@@ -134,5 +223,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	check_plan(&input, choices, &result);
 	check_simulation(&input, choices, &result);
+	if (fuzz_byte(&bytes) % 64 == 1)
+		check_scopes(&bytes, &input);
 	return 0;
 }

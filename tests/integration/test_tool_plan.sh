@@ -112,6 +112,41 @@ expect_exit 2 "$SPILLWAY" plan "$trace" --bandwidth 1GB,
 expect_exit 2 "$SPILLWAY" plan "$trace" --bandwidth 0
 expect_exit 2 "$SPILLWAY" plan "$trace" --speed 0
 
+begin "one plan of a trace: what is done with each scope, and what else would have cost"
+trace=(--trace "$ROOT/tests/traces/gpt.jsonl.gz" --speed 20)
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 250MB --budget 100MiB --svg "$TEST_TMP/plan.svg"
+expect_output "the shortest step within 100 MiB" "of 12 scopes recomputed" "NEXT BEST" recompute spill
+grep -q '</svg>' "$TEST_TMP/plan.svg" || fail "the picture has no end"
+python3 -c "import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])" "$TEST_TMP/plan.svg" || fail "the picture is no XML"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 250MB --budget 100MiB --json
+json "d['feasible'] and d['peak_bytes'] <= 100 << 20 and len(d['scopes']) == 12"
+json "d['scopes_recomputed'] == sum(s['done'].startswith('recompute') for s in d['scopes'])"
+json "abs(d['step_seconds'] - d['compute_seconds'] - d['recompute_seconds'] - d['stall_seconds']) < 1e-6"
+json "all(s['ways'][s['done']]['fits'] for s in d['scopes'])"
+
+begin "one plan: without drives, without recomputing, with others on the drives, with a limit of wear"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --no-drives --slack 40 --json
+json "d['bytes_written'] == 0 and d['scopes_recomputed'] > 0 and d['step_seconds'] <= 1.4 * d['compute_seconds']"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --no-recompute --json
+json "d['scopes_recomputed'] == 0 and d['bytes_written'] > 0"
+written=$(python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['bytes_written'])" <(sed -n '/^{/,$p' "$OUTPUT"))
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --no-recompute --wear 1TB --json
+json "d['bytes_written'] <= 1e12 / 86400 * d['compute_seconds'] and d['bytes_written'] < $written"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --state 200MiB
+expect_output "others read and write 200 MiB"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --no-drives --budget 1MiB
+expect_output "cannot be met"
+
+begin "one plan: wrong usage"
+for wrong in "--explain" "--explain --bandwidth 1GB,2GB" "--explain --bandwidth 1GB --no-drives" "--explain --bandwidth 1GB --drives 2" \
+    "--budget 1GiB --bandwidth 1GB" "--no-recompute" "--explain --bandwidth 1GB --slack -1"; do
+    # shellcheck disable=SC2086 # words
+    expect_exit 2 "$SPILLWAY" plan "${trace[@]}" $wrong
+done
+expect_exit 2 "$SPILLWAY" plan --explain --no-drives "${model[@]}"
+expect_exit 1 "$SPILLWAY" plan "${trace[@]}" --explain --no-drives --svg /nonexistent/plan.svg
+expect_output /nonexistent/plan.svg
+
 begin "wrong usage exits with 2, impossible models with 1"
 expect_exit 2 "$SPILLWAY" plan
 expect_output --layers

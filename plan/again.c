@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan/again.c - the step with some of its scopes computed again
+ *
+ * Computing again is a change of the step, not of the simulation: what a scope gives up is packed
+ * in the backward pass, where it is first wanted, while its input is in memory, and all that comes
+ * after that is later. All times are of compute; the simulation adds the waits.
+ */
+#include "plan/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+#define NS_MAX    (UINT64_C(1) << 50)
+#define BYTES_MAX (UINT64_C(1) << 62)
+
+/* ---- Checks ---- */
+
+static int check_scopes(const struct spw_plan_step *step, const struct spw_plan_scopes *scopes)
+{
+	if (scopes->size < sizeof(scopes->size) || scopes->count > SPW_PLAN_TENSORS_MAX ||
+	    (scopes->count > 0 && !scopes->scopes))
+		return spw_error(-EINVAL, "plan: %u scopes, but no array of them, or more than %u",
+				 scopes->count, SPW_PLAN_TENSORS_MAX);
+	for (uint32_t s = 0; s < scopes->count; s++) {
+		const struct spw_plan_scope *scope = &scopes->scopes[s];
+
+		if (!scope->may_again)
+			continue;
+		if (scope->enter_ns > NS_MAX || scope->again_ns > NS_MAX / (scopes->count + 1))
+			return spw_error(-EINVAL,
+					 "plan: scope %u: enter_ns or again_ns is too large", s);
+		if (scope->input >= step->count)
+			return spw_error(-EINVAL,
+					 "plan: scope %u: there is no tensor %u to be its "
+					 "input",
+					 s, scope->input);
+	}
+	return 0;
+}
+
+static int check_flows(const struct spw_plan_scopes *scopes)
+{
+	if (scopes->flows_count > SPW_PLAN_FLOWS_MAX || (scopes->flows_count > 0 && !scopes->flows))
+		return spw_error(-EINVAL, "plan: %u flows, but no array of them, or more than %u",
+				 scopes->flows_count, SPW_PLAN_FLOWS_MAX);
+	for (uint32_t k = 0; k < scopes->flows_count; k++) {
+		const struct spw_plan_flow *flow = &scopes->flows[k];
+
+		if (flow->from_ns > NS_MAX || flow->ns > NS_MAX || flow->ns == 0 ||
+		    flow->bytes_read > BYTES_MAX || flow->bytes_written > BYTES_MAX)
+			return spw_error(-EINVAL,
+					 "plan: flow %u: its time is 0, or a figure is too "
+					 "large",
+					 k);
+		if (k > 0 && flow->from_ns < scopes->flows[k - 1].from_ns)
+			return spw_error(-EINVAL, "plan: flow %u begins before the one before it",
+					 k);
+	}
+	return 0;
+}
+
+/* ---- Open and close ---- */
+
+static int allocate(struct plan_again *again)
+{
+	size_t tensors = (size_t)again->step->count + 1, scopes = (size_t)again->scopes->count + 1;
+	size_t flows = again->scopes->flows_count;
+	size_t events = 3 * tensors + 2 * scopes + again->step->calls + flows;
+	struct plan_held *held = &again->held;
+	const struct plan_piece pieces[] = {
+		{&again->members, tensors * sizeof(uint32_t)},
+		{&again->first, (scopes + 1) * sizeof(uint32_t)},
+		{&again->may, scopes},
+		{&again->giving, tensors},
+		{&again->stays, tensors},
+		{&again->again, scopes},
+		{&again->done, scopes},
+		{&again->needed, tensors * sizeof(uint32_t)},
+		{&again->gone, tensors},
+		{&again->work.events, events * sizeof(struct plan_event)},
+		{&again->work.by_use, tensors * sizeof(uint32_t)},
+		{&again->work.used, tensors},
+		{&held->use_event, tensors * sizeof(uint32_t)},
+		{&held->net, events * sizeof(double)},
+		{&held->window, events * sizeof(uint32_t)},
+		{&held->flows, flows * sizeof(struct plan_flow)},
+		{&held->flow_end_ns, flows * sizeof(double)},
+	};
+
+	again->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	if (!again->memory)
+		return spw_error(-ENOMEM, "plan: no memory for %u scopes", again->scopes->count);
+	return 0;
+}
+
+/* The tensors of each scope, in the order of packing: counted, then filled from the end. */
+static void sort_members(struct plan_again *again)
+{
+	const struct spw_plan_step *step = again->step;
+	uint32_t count = again->scopes->count, total = 0;
+
+	for (uint32_t i = 0; i < step->count; i++)
+		if (step->tensors[i].scope < count)
+			again->first[step->tensors[i].scope]++;
+	for (uint32_t s = 0; s < count; s++) {
+		total += again->first[s];
+		again->first[s] = total;
+	}
+	again->first[count] = total;
+	for (uint32_t k = step->count; k-- > 0;) {
+		uint32_t i = again->base.by_pack[k], s = step->tensors[i].scope;
+
+		if (s < count)
+			again->members[--again->first[s]] = i;
+	}
+}
+
+/* Doing a scope again helps if it gives up something that is taken. */
+static void find_givers(struct plan_again *again)
+{
+	const struct spw_plan_scopes *scopes = again->scopes;
+
+	for (uint32_t s = 0; s < scopes->count; s++)
+		for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++) {
+			uint32_t i = again->members[k];
+			const struct spw_plan_tensor *tensor = &again->step->tensors[i];
+
+			again->giving[i] = scopes->scopes[s].may_again && !tensor->not_again &&
+					   scopes->scopes[s].input != i && tensor->users > 0;
+			again->may[s] |= again->giving[i];
+		}
+}
+
+static void set_flows(struct plan_again *again, const struct spw_plan_drives *drives)
+{
+	const struct spw_plan_scopes *scopes = again->scopes;
+	/* Filled here alone. */
+	struct plan_flow *flows = (struct plan_flow *)again->held.flows;
+
+	again->held.flows_count = scopes->flows_count;
+	for (uint32_t k = 0; k < scopes->flows_count; k++) {
+		const struct spw_plan_flow *flow = &scopes->flows[k];
+		double seconds = (double)flow->ns / 1e9, share = 0;
+
+		if (drives->write_bytes_per_second > 0)
+			share += (double)flow->bytes_written / seconds /
+				 (double)drives->write_bytes_per_second;
+		if (drives->read_bytes_per_second > 0)
+			share += (double)flow->bytes_read / seconds /
+				 (double)drives->read_bytes_per_second;
+		/* More than the drives can do takes longer. */
+		flows[k] = (struct plan_flow){.share = share < 1 ? share : 1,
+					      .ns = (double)flow->ns * (share < 1 ? 1 : share)};
+	}
+}
+
+int spw_planner_again_open(struct plan_again *again, const struct spw_plan_step *step,
+			   const struct spw_plan_drives *drives,
+			   const struct spw_plan_scopes *scopes)
+{
+	double measured_ns = (double)(step->forward_ns + step->backward_ns);
+	int rc;
+
+	memset(again, 0, sizeof(*again));
+	again->step = step;
+	again->scopes = scopes;
+	rc = spw_planner_work_open(&again->base, step, drives);
+	if (rc)
+		return rc;
+	rc = check_scopes(step, scopes);
+	if (!rc)
+		rc = check_flows(scopes);
+	if (!rc) {
+		again->work = again->base;
+		rc = allocate(again);
+	}
+	if (rc) {
+		spw_planner_work_close(&again->base);
+		return rc;
+	}
+	sort_members(again);
+	find_givers(again);
+	set_flows(again, drives);
+	if (again->base.event_count > 0)
+		again->compute_ns = again->base.events[again->base.event_count - 1].ns;
+	if (measured_ns > again->compute_ns)
+		again->compute_ns = measured_ns;
+	spw_planner_again_set(again, again->done);
+	return 0;
+}
+
+void spw_planner_again_close(struct plan_again *again)
+{
+	free(again->memory);
+	spw_planner_work_close(&again->base);
+}
+
+/* ---- The step as it is then ---- */
+
+/* Of the events that are being made. */
+struct laying {
+	struct plan_again *again;
+	struct plan_event *event;
+	uint32_t uses, flows;
+	double late_ns; /* what doing again has taken so far */
+};
+
+static void lay(struct laying *laying, double ns, uint32_t which, enum plan_event_kind kind)
+{
+	*laying->event++ = (struct plan_event){ns, which, kind};
+}
+
+static void lay_use(struct laying *laying, double ns, uint32_t i)
+{
+	struct plan_again *again = laying->again;
+
+	again->work.used[i] = 1;
+	again->work.by_use[laying->uses++] = i;
+	again->held.use_event[i] = (uint32_t)(laying->event - again->work.events);
+	lay(laying, ns, i, PLAN_USE);
+}
+
+static void lay_release(struct laying *laying, double ns, uint32_t i)
+{
+	/* It stays until the last scope that needs it has been done again. */
+	laying->again->gone[i] = 1;
+	if (laying->again->needed[i] == 0)
+		lay(laying, ns, i, PLAN_RELEASE);
+}
+
+/* At @ns the backward pass first wants what scope @s has given up. */
+static void lay_again(struct laying *laying, double ns, uint32_t s)
+{
+	struct plan_again *again = laying->again;
+	const struct spw_plan_scope *scope = &again->scopes->scopes[s];
+	double again_ns = (double)scope->again_ns;
+	uint32_t input = scope->input;
+
+	if (!again->work.used[input])
+		lay_use(laying, ns, input);
+	lay(laying, ns, s, PLAN_AGAIN_BEGIN);
+	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++) {
+		uint32_t i = again->members[k];
+		double after_ns = again->base.pack_ns[i] - (double)scope->enter_ns;
+
+		if (!again->giving[i] || again->gone[i])
+			continue;
+		if (after_ns < 0)
+			after_ns = 0;
+		lay(laying, ns + (after_ns < again_ns ? after_ns : again_ns), i, PLAN_PACK);
+	}
+	lay(laying, ns + again_ns, s, PLAN_AGAIN_END);
+	again->done[s] = 1;
+	laying->late_ns += again_ns;
+	again->needed[input]--;
+	if (again->needed[input] == 0 && again->gone[input])
+		lay(laying, ns + again_ns, input, PLAN_RELEASE);
+}
+
+/* Others' traffic begins when compute is there. */
+static void lay_flows(struct laying *laying, double until_ns)
+{
+	const struct spw_plan_scopes *scopes = laying->again->scopes;
+
+	for (; laying->flows < scopes->flows_count &&
+	       (double)scopes->flows[laying->flows].from_ns <= until_ns;
+	     laying->flows++)
+		lay(laying, (double)scopes->flows[laying->flows].from_ns + laying->late_ns,
+		    laying->flows, PLAN_FLOW);
+}
+
+static void lay_event(struct laying *laying, const struct plan_event *event)
+{
+	struct plan_again *again = laying->again;
+	uint32_t i = event->tensor, s;
+	bool gives;
+
+	if (event->kind == PLAN_CALL) {
+		lay(laying, event->ns + laying->late_ns, i, PLAN_CALL);
+		return;
+	}
+	s = again->step->tensors[i].scope;
+	gives = spw_planner_again_gives(again, i);
+	if (event->kind == PLAN_PACK) {
+		if (!gives)
+			lay(laying, event->ns + laying->late_ns, i, PLAN_PACK);
+	} else if (event->kind == PLAN_USE) {
+		if (gives && !again->done[s])
+			lay_again(laying, event->ns + laying->late_ns, s);
+		if (!again->work.used[i])
+			lay_use(laying, event->ns + laying->late_ns, i);
+	} else if (!gives || again->done[s]) {
+		lay_release(laying, event->ns + laying->late_ns, i);
+	} else {
+		again->gone[i] = 1;
+	}
+}
+
+bool spw_planner_again_gives(const struct plan_again *again, uint32_t i)
+{
+	uint32_t s = again->step->tensors[i].scope;
+
+	/* What another scope needs to be done again stays. */
+	return again->giving[i] && again->again[s] && !again->stays[i];
+}
+
+void spw_planner_again_set(struct plan_again *again, const uint8_t *scopes)
+{
+	uint32_t count = again->scopes->count, tensors = again->step->count;
+	struct laying laying = {.again = again, .event = again->work.events};
+
+	memset(again->needed, 0, tensors * sizeof(*again->needed));
+	memset(again->stays, 0, tensors);
+	memset(again->gone, 0, tensors);
+	memset(again->work.used, 0, tensors);
+	for (uint32_t s = 0; s < count; s++) {
+		again->again[s] = scopes[s] && again->may[s];
+		if (!again->again[s])
+			continue;
+		again->needed[again->scopes->scopes[s].input]++;
+		again->stays[again->scopes->scopes[s].input] = 1;
+	}
+	memset(again->done, 0, count);
+	for (uint32_t k = 0; k < again->base.event_count; k++) {
+		const struct plan_event *event = &again->base.events[k];
+
+		lay_flows(&laying, event->ns);
+		lay_event(&laying, event);
+	}
+	/* Of scopes that were not wanted after all, as others keep what they would give up. */
+	for (uint32_t i = 0; i < tensors; i++)
+		if (again->needed[i] > 0 && again->gone[i])
+			lay(&laying, again->compute_ns + laying.late_ns, i, PLAN_RELEASE);
+	for (uint32_t i = 0, k = laying.uses; i < tensors; i++)
+		if (!again->work.used[i])
+			again->work.by_use[k++] = i;
+	again->work.event_count = (uint32_t)(laying.event - again->work.events);
+	again->again_ns = laying.late_ns;
+}
+
+void spw_planner_again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
+				const struct plan_bounds *bounds, struct plan_profile *profile,
+				struct plan_outcome *outcome)
+{
+	again->held.limit = limit;
+	spw_planner_simulate_held(&again->work, spill, &again->held, bounds, profile, outcome);
+}
+
+int spw_planner_again_choose(struct plan_again *again, const enum spw_plan_choice choices[])
+{
+	const struct spw_plan_step *step = again->step;
+	uint8_t *scopes = again->done; /* scratch until the step is set */
+
+	memset(scopes, 0, again->scopes->count);
+	for (uint32_t i = 0; i < step->count; i++) {
+		again->base.spill[i] = choices[i] == SPW_PLAN_SPILL;
+		if (choices[i] != SPW_PLAN_AGAIN)
+			continue;
+		if (!again->giving[i])
+			return spw_error(-EINVAL, "plan: tensor %u cannot be computed again", i);
+		scopes[step->tensors[i].scope] = 1;
+	}
+	spw_planner_again_set(again, scopes);
+	for (uint32_t i = 0; i < step->count; i++)
+		if (spw_planner_again_gives(again, i))
+			again->base.spill[i] = 0;
+	return 0;
+}

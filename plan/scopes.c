@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan/scopes.c - one plan for what is kept, spilled, and computed again
+ *
+ * budget   The search (plan/seek.c) for the shortest step within the bytes.
+ * fastest  The lowest limit of memory for which the search finds a step within the slack: by
+ *          halving, each search beginning with the best of the last. What spw_plan() finds without
+ *          computing again is where it begins.
+ *
+ * The search works on groups of tensors (plan/groups.c); what it finds is tried on the tensors, and
+ * refined one tensor at a time.
+ */
+#include <spillway/plan.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/internal.h"
+#include "util/util.h"
+
+#define SLACK_DEFAULT 0.02
+#define GROUPS        96u /* about so many */
+/* A bound on time without a clock: so many events are simulated, in a search and in refining. */
+#define SEARCH_EVENTS  400000u
+#define HALVING_EVENTS (1u << 15)
+#define REFINE_EVENTS  (1u << 15)
+#define SPARE_EVENTS   (1u << 16)
+#define MANY_GROUPS    1000u
+#define TRIES_MIN      6u
+#define HALVINGS       9u
+#define GROUP_STEPS    4u
+#define SLACK_MAX      100.0
+
+void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size)
+{
+	const struct spw_plan_scopes defaults = {.size = sizeof(defaults), .slack = SLACK_DEFAULT};
+
+	spw_opts_merge(scopes, size, &defaults, sizeof(defaults));
+	memcpy(scopes, &size, sizeof(size));
+}
+
+/* ---- A search with its arrays ---- */
+
+static int seek_open(struct plan_seek *seek, struct plan_again *again, void **memory)
+{
+	size_t tensors = (size_t)again->step->count + 1, scopes = (size_t)again->scopes->count + 1;
+	const struct plan_piece pieces[] = {
+		{&seek->again_best, scopes},
+		{&seek->spill_best, tensors},
+		{&seek->again_trial, scopes},
+		{&seek->spill_trial, tensors},
+		{&seek->again_now, scopes},
+		{&seek->spill_now, tensors},
+		{&seek->order, scopes * sizeof(uint32_t)},
+		{&seek->least_ns, scopes * sizeof(double)},
+		{&seek->worth, scopes * sizeof(struct plan_worth)},
+	};
+
+	*memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	if (!*memory)
+		return spw_error(-ENOMEM, "plan: no memory for the search");
+	seek->again = again;
+	seek->best_ns = INFINITY;
+	seek->best.peak = INFINITY;
+	return 0;
+}
+
+static uint32_t tries_of(const struct plan_again *again, uint32_t events)
+{
+	/* Of long steps all else takes longer, too. */
+	uint32_t part = again->step->count > MANY_GROUPS ? 4 : 1;
+	uint32_t tries = events / part / (again->base.event_count + 1);
+
+	return tries > TRIES_MIN ? tries : TRIES_MIN;
+}
+
+/* The best so far is one of many that fit: forget it, but begin there. */
+static void seek_again(struct plan_seek *seek, double limit, uint8_t *scopes, uint8_t *spill)
+{
+	/* Whole bytes: as the caller is told. */
+	seek->limit = floor(limit);
+	seek->fits = false;
+	seek->best_ns = INFINITY;
+	seek->best.peak = INFINITY;
+	spw_planner_seek_try(seek, scopes, spill);
+}
+
+/* ---- Planning ---- */
+
+/* A plan of the tensors, and the limit that it was found for. */
+struct best {
+	uint8_t *again, *spill;
+	double limit, ns;
+	struct plan_outcome outcome;
+	bool fits;
+};
+
+struct planning {
+	const struct spw_plan_drives *drives;
+	const struct spw_plan_opts *opts;
+	double longest_ns; /* SPW_PLAN_FASTEST */
+	struct plan_again again, few_again;
+	struct plan_seek seek, few; /* of all tensors, and of groups of them */
+	struct plan_groups groups;
+	struct best best, few_best;
+	uint8_t *spill; /* scratch */
+	void *memory, *seek_memory, *few_memory;
+};
+
+static void keep_best(struct best *best, const struct plan_seek *seek)
+{
+	memcpy(best->again, seek->again_best, seek->again->scopes->count);
+	memcpy(best->spill, seek->spill_best, seek->again->step->count);
+	best->limit = seek->limit;
+	best->ns = seek->best_ns;
+	best->outcome = seek->best;
+	best->fits = seek->fits;
+}
+
+static bool in_time(const struct planning *planning, const struct plan_seek *seek)
+{
+	return seek->fits && seek->best_ns <= planning->longest_ns + PLAN_TOLERANCE_NS;
+}
+
+static void spill_members(struct planning *planning, const uint8_t *groups, uint8_t *spill)
+{
+	for (uint32_t i = 0; i < planning->again.step->count; i++)
+		spill[i] = groups[planning->groups.group_of[i]];
+}
+
+/* What spw_plan() finds. */
+static void try_without_again(struct planning *planning)
+{
+	struct plan_again *again = &planning->again;
+	uint8_t *none = planning->best.again;
+	struct plan_found found;
+
+	spw_planner_choose(&again->base, again->step, planning->drives, planning->opts, &found);
+	memset(none, 0, again->scopes->count);
+	planning->seek.limited |= found.limited;
+	if (planning->opts->mode == SPW_PLAN_FASTEST)
+		seek_again(&planning->seek, found.memory, none, found.spill);
+	else
+		spw_planner_seek_try(&planning->seek, none, found.spill);
+}
+
+static void plan_budget(struct planning *planning)
+{
+	struct plan_seek *seek = &planning->seek, *few = &planning->few;
+
+	seek->limit = few->limit = (double)planning->opts->memory_bytes;
+	try_without_again(planning);
+	spw_planner_seek(few, tries_of(&planning->few_again, SEARCH_EVENTS));
+	spill_members(planning, few->spill_best, planning->best.spill);
+	spw_planner_seek_try(seek, few->again_best, planning->best.spill);
+	spw_planner_seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
+	seek->enough_ns = seek->best_ns;
+	if (seek->fits)
+		spw_planner_seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
+	keep_best(&planning->best, seek);
+}
+
+/* The lowest limit for which groups are in time. */
+static void halve_limit(struct planning *planning)
+{
+	struct plan_seek *few = &planning->few;
+	struct best *best = &planning->few_best;
+	uint32_t tries = tries_of(&planning->few_again, HALVING_EVENTS);
+	double low = 0, high = best->limit;
+
+	for (unsigned k = 0; k < HALVINGS; k++) {
+		double middle = (low + high) / 2;
+
+		seek_again(few, middle, best->again, best->spill);
+		spw_planner_seek(few, tries);
+		if (in_time(planning, few)) {
+			keep_best(best, few);
+			high = few->best.peak;
+			best->limit = high;
+		} else {
+			low = middle;
+		}
+	}
+}
+
+/* The groups' plan of the tensors: the lowest limit for which it is in time. */
+static void try_groups(struct planning *planning)
+{
+	struct plan_seek *seek = &planning->seek;
+	double low = planning->few_best.limit, high = planning->best.limit;
+	uint8_t *spill = planning->spill;
+
+	spill_members(planning, planning->few_best.spill, spill);
+	for (unsigned k = 0; k < GROUP_STEPS; k++) {
+		seek_again(seek, low + (high - low) * k / GROUP_STEPS, planning->few_best.again,
+			   spill);
+		if (in_time(planning, seek)) {
+			keep_best(&planning->best, seek);
+			return;
+		}
+	}
+}
+
+/* A little lower, as long as changes of single tensors make that possible. */
+static void lower_limit(struct planning *planning)
+{
+	static const double steps[] = {0.1, 0.04, 0.02, 0.01};
+	struct plan_seek *seek = &planning->seek;
+	struct best *best = &planning->best;
+	uint32_t tries = tries_of(&planning->again, REFINE_EVENTS) / (uint32_t)SPW_ARRAY_LEN(steps);
+
+	for (unsigned k = 0; k < SPW_ARRAY_LEN(steps);) {
+		seek_again(seek, best->outcome.peak * (1 - steps[k]), best->again, best->spill);
+		if (!in_time(planning, seek))
+			spw_planner_seek_refine(seek, tries);
+		if (in_time(planning, seek))
+			keep_best(best, seek);
+		else
+			k++;
+	}
+	seek_again(seek, best->limit, best->again, best->spill);
+	if (!in_time(planning, seek))
+		return; /* by rounding */
+	spw_planner_seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
+	keep_best(best, seek);
+}
+
+static void plan_fastest(struct planning *planning)
+{
+	struct plan_seek *seek = &planning->seek;
+	struct best *best = &planning->best, *few_best = &planning->few_best;
+
+	planning->longest_ns = planning->again.compute_ns * (1 + planning->again.scopes->slack);
+	seek->enough_ns = planning->few.enough_ns = planning->longest_ns;
+	/* Keeping all is always in time. */
+	seek_again(seek, planning->again.base.keep_all_peak, best->again, best->spill);
+	keep_best(best, seek);
+	try_without_again(planning);
+	if (in_time(planning, seek))
+		keep_best(best, seek);
+	few_best->limit = best->limit;
+	halve_limit(planning);
+	if (few_best->limit < best->limit)
+		try_groups(planning);
+	lower_limit(planning);
+}
+
+/* ---- Open and close ---- */
+
+static void close_planning(struct planning *planning)
+{
+	free(planning->memory);
+	free(planning->few_memory);
+	free(planning->seek_memory);
+	if (planning->few_again.memory)
+		spw_planner_again_close(&planning->few_again);
+	spw_planner_groups_close(&planning->groups);
+	spw_planner_again_close(&planning->again);
+}
+
+static int open_planning(struct planning *planning, const struct spw_plan_step *step,
+			 const struct spw_plan_scopes *scopes)
+{
+	size_t tensors = (size_t)step->count + 1, count = (size_t)scopes->count + 1;
+	const struct plan_piece pieces[] = {
+		{&planning->best.again, count},       {&planning->best.spill, tensors},
+		{&planning->spill, tensors},          {&planning->few_best.again, count},
+		{&planning->few_best.spill, tensors},
+	};
+	double written_max = planning->opts->bytes_written_max > 0
+				     ? (double)planning->opts->bytes_written_max
+				     : INFINITY;
+	int rc = spw_planner_again_open(&planning->again, step, planning->drives, scopes);
+
+	if (rc)
+		return rc;
+	planning->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	if (!planning->memory)
+		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", step->count);
+	if (!rc)
+		rc = spw_planner_groups_open(&planning->groups, &planning->again, GROUPS);
+	if (!rc)
+		rc = spw_planner_again_open(&planning->few_again, &planning->groups.step,
+					    planning->drives, &planning->groups.scopes);
+	if (!rc)
+		rc = seek_open(&planning->seek, &planning->again, &planning->seek_memory);
+	if (!rc)
+		rc = seek_open(&planning->few, &planning->few_again, &planning->few_memory);
+	planning->seek.written_max = planning->few.written_max = written_max;
+	if (rc)
+		close_planning(planning);
+	return rc;
+}
+
+static void set_choices(struct planning *planning, enum spw_plan_choice choices[],
+			struct spw_plan_result *filled)
+{
+	struct plan_again *again = &planning->again;
+	const struct best *best = &planning->best;
+
+	spw_planner_again_set(again, best->again);
+	spw_planner_fill_result(filled, &again->base, again->compute_ns + again->again_ns,
+				&best->outcome, best->spill);
+	for (uint32_t i = 0; i < again->step->count; i++) {
+		choices[i] = best->spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+		if (spw_planner_again_gives(again, i))
+			choices[i] = SPW_PLAN_AGAIN;
+	}
+	for (uint32_t s = 0; s < again->scopes->count; s++)
+		filled->scopes_again += again->again[s];
+	filled->again_ns = (uint64_t)again->again_ns;
+}
+
+/* ---- The calls ---- */
+
+int spw_planner_check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes)
+{
+	spw_plan_scopes_init(scopes, sizeof(*scopes));
+	if (!caller || caller->size < sizeof(caller->size))
+		return spw_error(-EINVAL, "plan: scopes must be set up by spw_plan_scopes_init()");
+	spw_opts_merge(scopes, sizeof(*scopes), caller, caller->size);
+	if (!(scopes->slack >= 0 && scopes->slack <= SLACK_MAX))
+		return spw_error(-EINVAL, "plan: slack must be from 0 to %g", SLACK_MAX);
+	return 0;
+}
+
+int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+		    const struct spw_plan_scopes *caller, const struct spw_plan_opts *caller_opts,
+		    enum spw_plan_choice choices[], struct spw_plan_result *result)
+{
+	struct spw_plan_result filled = {0};
+	struct spw_plan_scopes scopes;
+	struct spw_plan_opts opts;
+	struct planning planning = {.drives = drives, .opts = &opts};
+	int rc = spw_planner_check_arguments(step, drives, choices, result);
+
+	if (!rc)
+		rc = spw_planner_check_opts(caller_opts, &opts);
+	if (!rc && opts.mode == SPW_PLAN_POSITIONAL)
+		rc = spw_error(-EINVAL, "plan: the positional rule computes nothing again");
+	if (!rc)
+		rc = spw_planner_check_scopes(caller, &scopes);
+	if (!rc)
+		rc = open_planning(&planning, step, &scopes);
+	if (rc)
+		return rc;
+	if (opts.mode == SPW_PLAN_BUDGET)
+		plan_budget(&planning);
+	else
+		plan_fastest(&planning);
+	set_choices(&planning, choices, &filled);
+	filled.feasible = planning.best.fits;
+	filled.limited = planning.seek.limited || planning.few.limited;
+	filled.memory_bytes = (uint64_t)planning.best.limit;
+	spw_planner_set_result(result, &filled);
+	close_planning(&planning);
+	return 0;
+}
+
+int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			     const struct spw_plan_scopes *caller, uint64_t memory_bytes,
+			     const enum spw_plan_choice choices[],
+			     const struct spw_plan_record *record, struct spw_plan_result *result)
+{
+	const struct spw_plan_record none = {0};
+	const struct spw_plan_record *wanted = record ? record : &none;
+	struct plan_profile profile = {.points = wanted->points, .points_max = wanted->points_max};
+	struct plan_spans spans = {.spans = wanted->spans, .spans_max = wanted->spans_max};
+	struct spw_plan_result filled = {0};
+	struct plan_outcome outcome;
+	struct spw_plan_scopes scopes;
+	struct plan_again again;
+	int rc = spw_planner_check_arguments(step, drives, choices, result);
+
+	if (!rc)
+		rc = spw_planner_check_scopes(caller, &scopes);
+	if (!rc)
+		rc = spw_planner_again_open(&again, step, drives, &scopes);
+	if (rc)
+		return rc;
+	rc = spw_planner_again_choose(&again, choices);
+	if (rc == 0) {
+		again.held.spans = wanted->spans ? &spans : NULL;
+		spw_planner_again_simulate(&again, again.base.spill, (double)memory_bytes, NULL,
+					   wanted->points ? &profile : NULL, &outcome);
+		spw_planner_fill_result(&filled, &again.base, again.compute_ns + again.again_ns,
+					&outcome, again.base.spill);
+		for (uint32_t s = 0; s < scopes.count; s++)
+			filled.scopes_again += again.again[s];
+		filled.again_ns = (uint64_t)again.again_ns;
+		filled.feasible = outcome.peak <= (double)memory_bytes + PLAN_TOLERANCE_BYTES;
+		filled.memory_bytes = memory_bytes;
+		filled.points = (uint32_t)profile.count;
+		filled.spans = (uint32_t)spans.count;
+		spw_planner_set_result(result, &filled);
+	}
+	spw_planner_again_close(&again);
+	return rc;
+}

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan/seek.c - which scopes are computed again, and what is spilled, for a limit of memory
+ *
+ * Scan    Scopes in the order of what computing them again frees for its time, those worth about
+ *         the same spread over the step; and all of them spread. For the first 0, 1, 2 ... of them:
+ *         the fewest tensors from the beginning of the step on that have to be spilled for the rest
+ *         to fit, by halving.
+ * Climb   From the best of these: one scope otherwise, or two neighbours exchanged, as long as that
+ *         is better and tries are left.
+ *
+ * Better is what fits the limit, then what takes less time, then what writes less.
+ */
+#include "plan/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+#define SCAN_STEPS 12u /* so many numbers of scopes are tried at first */
+#define CRUMBS     8   /* what gives up so many times less than the mean is not worth the call */
+#define DOWN_STEPS 12u /* the same where the time is given */
+/* What is worse by so much of the step is taken as often as not: at first, and of that at last. */
+#define ANNEAL_FIRST           0.03
+#define ANNEAL_LAST            0.01
+#define ANNEAL_TRIES_PER_SCOPE 50u
+#define OVER_WEIGHT            4.0 /* of a peak that is too high, against a step that is too long */
+
+enum tried {
+	TRIED_BETTER,
+	TRIED_SLOWER,
+	TRIED_TOO_LARGE,
+};
+
+/* ---- One try ---- */
+
+static bool enough(const struct plan_seek *seek)
+{
+	return seek->fits && seek->best_ns <= seek->enough_ns + PLAN_TOLERANCE_NS;
+}
+
+static bool goes_on(const struct plan_seek *seek)
+{
+	return seek->tries_left > 0 && !enough(seek);
+}
+
+static struct plan_bounds bounds_of(const struct plan_seek *seek, double least_ns)
+{
+	struct plan_bounds bounds = {
+		.peak = seek->best.peak, .written = seek->written_max, .stall_ns = INFINITY};
+
+	if (seek->fits) {
+		bounds.peak = seek->limit + PLAN_TOLERANCE_BYTES;
+		bounds.stall_ns = seek->best_ns - least_ns + 2 * PLAN_TOLERANCE_NS;
+	}
+	return bounds;
+}
+
+static bool is_better(const struct plan_seek *seek, const struct plan_outcome *outcome, bool fits,
+		      double ns)
+{
+	if (fits != seek->fits)
+		return fits;
+	if (!fits)
+		return outcome->peak < seek->best.peak;
+	if (fabs(ns - seek->best_ns) > PLAN_TOLERANCE_NS)
+		return ns < seek->best_ns;
+	return outcome->written < seek->best.written;
+}
+
+/* What is to be tried becomes possible. Return: what the step takes without any wait. */
+static double set_trial(struct plan_seek *seek)
+{
+	struct plan_again *again = seek->again;
+
+	if (memcmp(seek->again_trial, again->again, again->scopes->count) != 0)
+		spw_planner_again_set(again, seek->again_trial);
+	for (uint32_t i = 0; i < again->step->count; i++)
+		seek->spill_trial[i] &=
+			again->base.eligible[i] && !spw_planner_again_gives(again, i);
+	return again->compute_ns + again->again_ns;
+}
+
+static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
+{
+	seek->best_ns = ns;
+	seek->best = *outcome;
+	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
+	memcpy(seek->spill_best, seek->spill_trial, seek->again->step->count);
+}
+
+/* Return: whether it is better than the best, which it becomes. */
+static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
+{
+	bool fits = outcome->peak <= seek->limit + PLAN_TOLERANCE_BYTES;
+
+	if (outcome->given_up || outcome->forever) {
+		seek->limited |= outcome->written > seek->written_max;
+		return false;
+	}
+	if (!is_better(seek, outcome, fits, ns))
+		return false;
+	take_trial(seek, outcome, ns);
+	seek->fits = fits;
+	return true;
+}
+
+static enum tried try(struct plan_seek *seek)
+{
+	double least_ns = set_trial(seek);
+	struct plan_bounds bounds = bounds_of(seek, least_ns);
+	struct plan_outcome outcome;
+
+	if (seek->fits && least_ns > seek->best_ns + PLAN_TOLERANCE_NS)
+		return TRIED_SLOWER;
+	seek->tries_left -= seek->tries_left > 0;
+	spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
+				   &outcome);
+	if (accept(seek, &outcome, least_ns + outcome.stall_ns) && seek->fits)
+		return TRIED_BETTER;
+	return outcome.peak <= seek->limit + PLAN_TOLERANCE_BYTES ? TRIED_SLOWER : TRIED_TOO_LARGE;
+}
+
+void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill)
+{
+	memcpy(seek->again_trial, scopes, seek->again->scopes->count);
+	memcpy(seek->spill_trial, spill, seek->again->step->count);
+	(void)try(seek);
+}
+
+/* ---- Scan ---- */
+
+/* Ends up with the fewest first tensors spilled that fit, if all of them do. */
+static void try_prefixes(struct plan_seek *seek)
+{
+	const struct plan_work *base = &seek->again->base;
+	uint32_t low = 0, high = base->count, middle = high;
+
+	do {
+		enum tried tried;
+
+		memset(seek->spill_trial, 0, base->count);
+		for (uint32_t k = 0; k < middle; k++)
+			seek->spill_trial[base->by_pack[k]] = 1;
+		tried = try(seek);
+		/* More cannot be spilled; or nothing can. */
+		if (middle == base->count && (tried == TRIED_TOO_LARGE || base->alone.write <= 0))
+			return;
+		if (tried == TRIED_TOO_LARGE)
+			low = middle;
+		else
+			high = middle;
+		middle = low + (high - low) / 2;
+	} while (high - low > 1 && goes_on(seek));
+}
+
+/* The first @count scopes of the order are computed again. Return: whether that can be better. */
+static bool try_count(struct plan_seek *seek, uint32_t count)
+{
+	memset(seek->again_trial, 0, seek->again->scopes->count);
+	for (uint32_t k = 0; k < count; k++)
+		seek->again_trial[seek->order[k]] = 1;
+	if (seek->fits && seek->least_ns[count] > seek->best_ns)
+		return false;
+	try_prefixes(seek);
+	return true;
+}
+
+static void scan(struct plan_seek *seek)
+{
+	uint32_t count = seek->order_count, step = count / SCAN_STEPS + 1, best = 0;
+	double best_ns = seek->best_ns;
+
+	for (uint32_t k = 0; goes_on(seek) && try_count(seek, k); k += step) {
+		if (seek->best_ns < best_ns) {
+			best_ns = seek->best_ns;
+			best = k;
+		}
+		if (k == count)
+			break;
+		if (k + step > count)
+			k = count - step;
+	}
+	/* Nearer to the best of those. */
+	for (step /= 2; step > 0; step /= 2)
+		for (int side = -1; side <= 1 && goes_on(seek); side += 2) {
+			int64_t k = (int64_t)best + side * (int64_t)step;
+
+			if (k < 0 || k > count)
+				continue;
+			(void)try_count(seek, (uint32_t)k);
+			if (seek->best_ns < best_ns) {
+				best_ns = seek->best_ns;
+				best = (uint32_t)k;
+			}
+		}
+}
+
+/*
+ * The same where a step that is short enough ends the search: as many scopes as the best of another
+ * limit has, then as many as there is time for, and ever fewer.
+ */
+static void scan_down(struct plan_seek *seek)
+{
+	uint32_t begin = 0, most = seek->order_count, step;
+
+	for (uint32_t s = 0; s < seek->again->scopes->count; s++)
+		begin += seek->again_best[s];
+	while (most > 0 && seek->least_ns[most] > seek->enough_ns)
+		most--;
+	step = most / DOWN_STEPS + 1;
+	if (goes_on(seek))
+		(void)try_count(seek, begin < most ? begin : most);
+	for (uint32_t k = most; goes_on(seek); k -= step) {
+		(void)try_count(seek, k);
+		if (k < step)
+			break;
+	}
+	/* Too long, but it fits: the climb may make it shorter. */
+	for (uint32_t k = most + step; !seek->fits && goes_on(seek) && k <= seek->order_count;
+	     k += step)
+		(void)try_count(seek, k);
+}
+
+/* ---- Climb ---- */
+
+static void take_best(struct plan_seek *seek)
+{
+	memcpy(seek->again_trial, seek->again_best, seek->again->scopes->count);
+	memcpy(seek->spill_trial, seek->spill_best, seek->again->step->count);
+}
+
+static void spill_scope(struct plan_seek *seek, uint32_t s, uint8_t spill)
+{
+	const struct plan_again *again = seek->again;
+
+	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
+		seek->spill_trial[again->members[k]] = spill;
+}
+
+/* Scope @s of the trial: again or not, and its tensors all kept, or spilled. */
+static bool change_scope(struct plan_seek *seek, uint32_t s, unsigned way)
+{
+	if ((way & 1) && !seek->again->may[s])
+		return false;
+	seek->again_trial[s] = way & 1;
+	spill_scope(seek, s, (uint8_t)(way >> 1));
+	return true;
+}
+
+#define WAYS 4u
+
+static bool try_scope(struct plan_seek *seek, uint32_t s)
+{
+	bool better = false;
+
+	for (unsigned way = 0; way < WAYS && goes_on(seek); way++) {
+		take_best(seek);
+		if (change_scope(seek, s, way))
+			better |= try(seek) == TRIED_BETTER;
+	}
+	return better;
+}
+
+/* Return: whether a tensor was better kept than spilled, or the other way round. */
+static bool try_tensors(struct plan_seek *seek)
+{
+	const struct plan_work *base = &seek->again->base;
+	bool better = false;
+
+	for (uint32_t k = 0; k < base->count && goes_on(seek); k++) {
+		uint32_t i = base->by_gap[k];
+
+		if (!base->eligible[i])
+			continue;
+		take_best(seek);
+		seek->spill_trial[i] ^= 1;
+		better |= try(seek) == TRIED_BETTER;
+	}
+	return better;
+}
+
+static bool try_exchange(struct plan_seek *seek, uint32_t s, uint32_t other)
+{
+	const struct plan_again *again = seek->again;
+	uint8_t spill;
+
+	if (other >= again->scopes->count || !again->may[s] || !again->may[other] ||
+	    seek->again_best[s] == seek->again_best[other] || !goes_on(seek))
+		return false;
+	take_best(seek);
+	seek->again_trial[s] = seek->again_best[other];
+	seek->again_trial[other] = seek->again_best[s];
+	/* Whoever is not computed again any more is spilled as the other was. */
+	spill = seek->spill_best[again->members[again->first[s + 1] - 1]] |
+		seek->spill_best[again->members[again->first[other + 1] - 1]];
+	spill_scope(seek, seek->again_trial[s] ? other : s, spill);
+	return try(seek) == TRIED_BETTER;
+}
+
+static bool try_scopes(struct plan_seek *seek)
+{
+	uint32_t count = seek->again->scopes->count;
+	bool better = false;
+
+	for (uint32_t s = 0; s < count && goes_on(seek); s++) {
+		better |= try_scope(seek, s);
+		better |= try_exchange(seek, s, s + 1);
+		better |= try_exchange(seek, s, s + 2);
+	}
+	return better;
+}
+
+static uint32_t draw(struct plan_seek *seek, uint32_t below)
+{
+	seek->random = seek->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (uint32_t)((seek->random >> 33) % below);
+}
+
+static double draw_share(struct plan_seek *seek)
+{
+	return (double)draw(seek, 1u << 30) / (1u << 30);
+}
+
+/* One or two changes of the trial. */
+static void change_drawn(struct plan_seek *seek)
+{
+	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
+
+	for (uint32_t changes = 1 + draw(seek, 2); changes > 0; changes--) {
+		if (draw(seek, 2) == 0)
+			seek->spill_trial[draw(seek, tensors)] ^= 1;
+		else
+			(void)change_scope(seek, draw(seek, scopes), draw(seek, WAYS));
+	}
+}
+
+/* The time of the trial, and more for what is over the limit. */
+static double energy_of(struct plan_seek *seek)
+{
+	struct plan_bounds bounds = {
+		.peak = INFINITY, .written = seek->written_max, .stall_ns = INFINITY};
+	double least_ns = set_trial(seek), over;
+	struct plan_outcome outcome;
+
+	seek->tries_left -= seek->tries_left > 0;
+	spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
+				   &outcome);
+	(void)accept(seek, &outcome, least_ns + outcome.stall_ns);
+	if (outcome.given_up || outcome.forever)
+		return INFINITY;
+	over = outcome.peak > seek->limit ? outcome.peak / seek->limit - 1 : 0;
+	return (least_ns + outcome.stall_ns) * (1 + OVER_WEIGHT * over);
+}
+
+/*
+ * Where a local best is left: changes that are drawn are taken, if they are not much worse, ever
+ * less so. Of long steps there are too few tries for it to be of use.
+ */
+static void anneal(struct plan_seek *seek)
+{
+	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
+	double first_ns = ANNEAL_FIRST * seek->again->compute_ns, energy, tries = seek->tries_left;
+	uint8_t *again_now = seek->again_now, *spill_now = seek->spill_now;
+
+	if (seek->tries_left < ANNEAL_TRIES_PER_SCOPE * scopes || !goes_on(seek) || scopes == 0 ||
+	    tensors == 0)
+		return;
+	take_best(seek);
+	energy = energy_of(seek);
+	memcpy(again_now, seek->again_trial, scopes);
+	memcpy(spill_now, seek->spill_trial, tensors);
+	while (goes_on(seek)) {
+		double warmth = first_ns * pow(ANNEAL_LAST, 1 - seek->tries_left / tries), other;
+
+		memcpy(seek->again_trial, again_now, scopes);
+		memcpy(seek->spill_trial, spill_now, tensors);
+		change_drawn(seek);
+		other = energy_of(seek);
+		if (other > energy && draw_share(seek) >= exp((energy - other) / warmth))
+			continue;
+		energy = other;
+		memcpy(again_now, seek->again_trial, scopes);
+		memcpy(spill_now, seek->spill_trial, tensors);
+	}
+}
+
+static void climb(struct plan_seek *seek)
+{
+	while (goes_on(seek) && (try_scopes(seek) || try_tensors(seek)))
+		;
+}
+
+/* All that can be is spilled; then tensor by tensor. */
+void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
+{
+	seek->tries_left = tries;
+	take_best(seek);
+	memset(seek->spill_trial, 1, seek->again->step->count);
+	(void)try(seek);
+	(void)try_tensors(seek);
+}
+
+/* Where the step is short enough: scope by scope, what need not leave stays. */
+void spw_planner_seek_spare(struct plan_seek *seek, uint32_t tries)
+{
+	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
+
+	for (uint32_t s = 0; s < seek->again->scopes->count && tries > 0; s++) {
+		struct plan_outcome outcome;
+		double least_ns;
+
+		take_best(seek);
+		spill_scope(seek, s, 0);
+		if (memcmp(seek->spill_trial, seek->spill_best, seek->again->step->count) == 0)
+			continue;
+		tries--;
+		least_ns = set_trial(seek);
+		bounds.written = seek->best.written;
+		bounds.stall_ns = seek->enough_ns - least_ns + PLAN_TOLERANCE_NS;
+		spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds,
+					   NULL, &outcome);
+		if (!outcome.given_up && !outcome.forever && outcome.written <= seek->best.written)
+			take_trial(seek, &outcome, least_ns + outcome.stall_ns);
+	}
+}
+
+/* ---- The order ---- */
+
+/* 0, 1/2, 1/4, 3/4, ... as the first of @n: neighbours come far apart. */
+static uint32_t corput(uint32_t k)
+{
+	uint32_t reversed = 0;
+
+	for (unsigned bit = 0; bit < 32; bit++)
+		reversed |= (k >> bit & 1) << (31 - bit);
+	return reversed;
+}
+
+static double given_bytes(const struct plan_again *again, uint32_t s)
+{
+	double bytes = 0;
+
+	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
+		if (again->giving[again->members[k]])
+			bytes += again->base.bytes[again->members[k]];
+	return bytes;
+}
+
+/* What is worth the most comes first, of what is worth about the same the spread; crumbs last. */
+static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike, double crumb)
+{
+	double bytes = given_bytes(again, s), ns = (double)again->scopes->scopes[s].again_ns;
+	double worth = floor(log((bytes + 1) / (ns > 1 ? ns : 1)) / log(alike));
+
+	/* At most 2^62 bytes in at least 1 ns. */
+	return (uint64_t)(bytes < crumb ? 8192 : 4096 - worth) << 32 | corput(s);
+}
+
+static int compare_worth(const void *a, const void *b)
+{
+	const struct plan_worth *one = a, *other = b;
+
+	return (one->key > other->key) - (one->key < other->key);
+}
+
+/* What is worth up to @alike times as much counts as the same, and is spread over the step. */
+static void set_order(struct plan_seek *seek, double alike)
+{
+	const struct plan_again *again = seek->again;
+	double bytes = 0;
+
+	for (uint32_t s = 0; s < again->scopes->count; s++)
+		bytes += given_bytes(again, s);
+	seek->order_count = 0;
+	for (uint32_t s = 0; s < again->scopes->count; s++)
+		if (again->may[s])
+			seek->worth[seek->order_count++] = (struct plan_worth){
+				.key = key_of(again, s, alike,
+					      bytes / CRUMBS / again->scopes->count),
+				.scope = s};
+	qsort(seek->worth, seek->order_count, sizeof(*seek->worth), compare_worth);
+	seek->least_ns[0] = again->compute_ns;
+	for (uint32_t k = 0; k < seek->order_count; k++) {
+		seek->order[k] = seek->worth[k].scope;
+		seek->least_ns[k + 1] =
+			seek->least_ns[k] + (double)again->scopes->scopes[seek->order[k]].again_ns;
+	}
+}
+
+void spw_planner_seek(struct plan_seek *seek, uint32_t tries)
+{
+	static const struct {
+		double alike;
+		uint32_t tries; /* as a part of all */
+	} orders[] = {{1.15, 2}, {1e300, 6}};
+	uint32_t left = tries;
+
+	for (unsigned k = 0; k < SPW_ARRAY_LEN(orders); k++) {
+		seek->tries_left += tries / orders[k].tries;
+		left -= tries / orders[k].tries;
+		set_order(seek, orders[k].alike);
+		if (seek->enough_ns > 0)
+			scan_down(seek);
+		else
+			scan(seek);
+	}
+	seek->tries_left += left;
+	climb(seek);
+	anneal(seek);
+	seek->tries_left = 0;
+}

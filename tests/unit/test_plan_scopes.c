@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_plan_scopes.c - one plan of what is kept, spilled and computed again: its
+ * accounting, and its plans against all plans of small steps
+ *
+ * SPW_SEED repeats a run.
+ */
+#include <errno.h>
+
+#include "tests/case.h"
+#include "tests/random.h"
+
+#include <spillway/plan.h>
+
+#include "util/util.h"
+
+#define SCOPES_MAX  10u
+#define TENSORS_MAX (3 * SCOPES_MAX)
+#define MS          1000000u
+#define MIB         (1u << 20)
+#define POINTS_MAX  (SPW_PLAN_POINTS_PER_TENSOR * TENSORS_MAX)
+#define SPANS_MAX   (SPW_PLAN_SPANS_PER_TENSOR * TENSORS_MAX + SCOPES_MAX)
+#define UNLIMITED   (UINT64_C(1) << 60)
+
+static uint64_t seed;
+/* How near the best a plan comes has no bound that every case keeps: these are always the same. */
+static uint64_t figures_seed = 20261125;
+
+static struct world {
+	struct spw_plan_tensor tensors[TENSORS_MAX];
+	struct spw_plan_scope own[SCOPES_MAX];
+	struct spw_plan_flow flow;
+	struct spw_plan_step step;
+	struct spw_plan_scopes scopes;
+	struct spw_plan_drives drives;
+	struct spw_plan_opts opts;
+	enum spw_plan_choice choices[TENSORS_MAX];
+	struct spw_plan_result result;
+	struct spw_plan_point points[POINTS_MAX];
+	struct spw_plan_span spans[SPANS_MAX];
+} world;
+
+static uint64_t between(uint64_t *random, uint64_t low, uint64_t high)
+{
+	return low + random_next(random) % (high - low + 1);
+}
+
+static void init_world(void)
+{
+	memset(&world, 0, sizeof(world));
+	spw_plan_scopes_init(&world.scopes, sizeof(world.scopes));
+	spw_plan_opts_init(&world.opts, sizeof(world.opts));
+	world.result.size = sizeof(world.result);
+	world.step.tensors = world.tensors;
+	world.scopes.scopes = world.own;
+}
+
+/* A scope saves its input when it begins, and the rest in the middle; all is used backwards. */
+static void add_scope(uint64_t enter_ns, uint64_t ns, uint64_t input_bytes, uint64_t bytes)
+{
+	uint32_t s = world.scopes.count++, i = world.step.count;
+
+	world.tensors[i] = (struct spw_plan_tensor){
+		.bytes = input_bytes, .pack_ns = enter_ns, .users = 1, .scope = s};
+	world.tensors[i + 1] = (struct spw_plan_tensor){
+		.bytes = bytes, .pack_ns = enter_ns + ns / 2, .users = 1, .scope = s};
+	world.own[s] = (struct spw_plan_scope){
+		.enter_ns = enter_ns, .again_ns = ns / 2, .input = i, .may_again = true};
+	world.step.count += 2;
+	world.step.forward_ns = enter_ns + ns;
+}
+
+/* The backward pass takes twice as long as the forward pass did. */
+static void add_backward(void)
+{
+	uint64_t forward_ns = world.step.forward_ns;
+
+	for (uint32_t i = 0; i < world.step.count; i++) {
+		struct spw_plan_tensor *tensor = &world.tensors[i];
+
+		tensor->use_ns = forward_ns + 2 * (forward_ns - tensor->pack_ns);
+		tensor->release_ns = tensor->use_ns + MS / 10;
+	}
+	world.step.backward_ns = 2 * forward_ns + MS;
+}
+
+static void random_world(uint64_t *random, uint32_t count)
+{
+	uint64_t now_ns = 0, bytes = 0;
+
+	init_world();
+	for (uint32_t s = 0; s < count; s++) {
+		uint64_t ns = between(random, 5, 20) * MS;
+
+		add_scope(now_ns, ns, between(random, 4, 16) * MIB, between(random, 32, 160) * MIB);
+		now_ns += ns;
+	}
+	add_backward();
+	for (uint32_t i = 0; i < world.step.count; i++)
+		bytes += world.tensors[i].bytes;
+	/* From a tenth of what spilling all in half of the step takes, to one and a half of it. */
+	world.drives.write_bytes_per_second = world.drives.read_bytes_per_second =
+		(uint64_t)((double)bytes * 2e9 / (double)(3 * now_ns) *
+			   (double)between(random, 1, 15) / 10);
+	world.drives.latency_ns = 10000;
+}
+
+static uint64_t simulate(uint64_t memory_bytes)
+{
+	const struct spw_plan_record record = {.points = world.points,
+					       .points_max = POINTS_MAX,
+					       .spans = world.spans,
+					       .spans_max = SPANS_MAX};
+
+	assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes,
+						  memory_bytes, world.choices, &record,
+						  &world.result),
+			 0);
+	return world.result.wall_ns;
+}
+
+static void plan(enum spw_plan_mode mode, uint64_t memory_bytes)
+{
+	world.opts.mode = mode;
+	world.opts.memory_bytes = memory_bytes;
+	assert_int_equal(spw_plan_scopes(&world.step, &world.drives, &world.scopes, &world.opts,
+					 world.choices, &world.result),
+			 0);
+}
+
+/* ---- Computing again ---- */
+
+static void all_again(void)
+{
+	for (uint32_t i = 0; i < world.step.count; i++)
+		world.choices[i] = world.own[world.tensors[i].scope].input == i ? SPW_PLAN_KEEP
+										: SPW_PLAN_AGAIN;
+}
+
+/* Two scopes of 20 ms, inputs of 1 MiB, 10 MiB besides; drives that do nothing. */
+static void two_scopes(void)
+{
+	init_world();
+	add_scope(0, 20 * MS, MIB, 10 * MIB);
+	add_scope(20 * MS, 20 * MS, MIB, 10 * MIB);
+	add_backward();
+}
+
+CASE(again_takes_its_time_and_holds_one_scope)
+{
+	uint64_t kept_ns;
+
+	two_scopes();
+	kept_ns = simulate(UNLIMITED);
+	assert_int_equal(world.result.peak_bytes, 22 * MIB);
+	all_again();
+	assert_int_equal(simulate(UNLIMITED), kept_ns + 20 * MS);
+	assert_int_equal(world.result.peak_bytes, 12 * MIB);
+	assert_int_equal(world.result.scopes_again, 2);
+	assert_int_equal(world.result.again_ns, 20 * MS);
+	assert_int_equal(world.result.stall_ns, 0);
+	assert_int_equal(world.points[world.result.points - 1].bytes, 0);
+	assert_int_equal(world.result.spans, 2);
+	/* What the second scope saved is wanted first, 60 ms after the step began. */
+	assert_int_equal(world.spans[0].kind, SPW_PLAN_SPAN_AGAIN);
+	assert_int_equal(world.spans[0].which, 1);
+	assert_int_equal(world.spans[0].begin_ns, 60 * MS);
+	assert_int_equal(world.spans[0].end_ns, 70 * MS);
+}
+
+/* What another scope needs to be done again is not given up. */
+CASE(an_input_stays)
+{
+	two_scopes();
+	world.own[1].input = 1; /* what the first scope saved */
+	for (uint32_t i = 0; i < 4; i++)
+		world.choices[i] = i == 3 ? SPW_PLAN_AGAIN : SPW_PLAN_KEEP;
+	(void)simulate(UNLIMITED);
+	assert_int_equal(world.result.peak_bytes, 22 * MIB);
+	assert_int_equal(world.points[world.result.points - 1].bytes, 0);
+	world.choices[1] = SPW_PLAN_AGAIN;
+	(void)simulate(UNLIMITED);
+	/* Nothing is left to give up in the first. */
+	assert_int_equal(world.result.again_ns, 10 * MS);
+	assert_int_equal(world.result.peak_bytes, 22 * MIB);
+}
+
+/* An input that nobody saves is in memory only if its scope is done again, until that is over. */
+CASE(an_input_that_nobody_saves)
+{
+	two_scopes();
+	world.tensors[4] = (struct spw_plan_tensor){.bytes = 5 * MIB, .scope = 9};
+	world.step.count = 5;
+	world.own[0].input = 4;
+	(void)simulate(UNLIMITED);
+	assert_int_equal(world.result.peak_bytes, 22 * MIB);
+	world.choices[1] = SPW_PLAN_AGAIN;
+	(void)simulate(UNLIMITED);
+	/* The first scope's own first tensor is given up as well. */
+	assert_int_equal(world.result.peak_bytes, 5 * MIB + 11 * MIB);
+	assert_int_equal(world.points[world.result.points - 1].bytes, 0);
+}
+
+CASE(an_input_is_read_before)
+{
+	uint64_t kept_ns;
+
+	two_scopes();
+	kept_ns = simulate(UNLIMITED) + 20 * MS;
+	all_again();
+	world.drives.write_bytes_per_second = world.drives.read_bytes_per_second = 1000 * MIB;
+	world.choices[0] = world.choices[2] = SPW_PLAN_SPILL;
+	/* That of the first scope comes back as soon as the second has been released. */
+	assert_int_equal(simulate(11 * MIB), kept_ns);
+	assert_int_equal(world.result.peak_bytes, 11 * MIB);
+	assert_int_equal(world.result.bytes_read, MIB);
+	/* There is no room before it is wanted, and no time then. */
+	world.drives.read_bytes_per_second = 10 * MIB;
+	assert_true(simulate(11 * MIB) > kept_ns + 50 * MS);
+}
+
+/* ---- Held to a limit ---- */
+
+/* 11 MiB fit while 11 MiB are being written: compute waits for that. */
+CASE(compute_waits_for_room)
+{
+	uint64_t kept_ns;
+
+	two_scopes();
+	kept_ns = simulate(UNLIMITED);
+	world.drives.write_bytes_per_second = world.drives.read_bytes_per_second = 100 * MIB;
+	world.choices[0] = world.choices[1] = SPW_PLAN_SPILL;
+	(void)simulate(21 * MIB);
+	assert_true(world.result.feasible);
+	assert_true(world.result.peak_bytes <= 21 * MIB);
+	/* 11 MiB take 110 ms; the second scope saves the rest after 30. */
+	(void)simulate(11 * MIB);
+	assert_true(world.result.feasible);
+	assert_true(world.result.wall_ns >= kept_ns + 80 * MS);
+	/* What is kept cannot make room, and nobody waits for it. */
+	memset(world.choices, 0, sizeof(world.choices));
+	assert_int_equal(simulate(11 * MIB), kept_ns);
+	assert_false(world.result.feasible);
+	assert_int_equal(world.result.peak_bytes, 22 * MIB);
+}
+
+/* Half of the drives' time is another's for as long as its bytes take. */
+CASE(a_flow_takes_its_share)
+{
+	uint64_t alone_ns, flows_ns;
+
+	two_scopes();
+	world.drives.write_bytes_per_second = world.drives.read_bytes_per_second = 100 * MIB;
+	world.choices[0] = world.choices[1] = SPW_PLAN_SPILL;
+	alone_ns = simulate(12 * MIB);
+	world.flow =
+		(struct spw_plan_flow){.from_ns = 0, .ns = 1000 * MS, .bytes_written = 50 * MIB};
+	world.scopes.flows = &world.flow;
+	world.scopes.flows_count = 1;
+	flows_ns = simulate(12 * MIB);
+	/* 10 MiB written before the last can be saved, and 11 MiB read, at half the speed */
+	assert_true(flows_ns >= alone_ns + 100 * MS);
+	assert_true(flows_ns <= alone_ns + 220 * MS);
+	/* Once it has ended, all is as before. */
+	world.flow.ns = MS;
+	world.flow.bytes_written = MIB / 10;
+	assert_true(simulate(12 * MIB) <= alone_ns + MS);
+	world.flow.from_ns = world.step.forward_ns + world.step.backward_ns;
+	assert_int_equal(simulate(12 * MIB), alone_ns);
+}
+
+/* ---- Always ---- */
+
+static void check_accounting(void)
+{
+	uint64_t peak = 0, written = 0, read = 0, end_ns[4] = {0};
+
+	for (uint32_t k = 0; k < world.result.points; k++)
+		peak = world.points[k].bytes > peak ? world.points[k].bytes : peak;
+	assert_int_equal(peak, world.result.peak_bytes);
+	/* What is still being written when the step ends is given back later. */
+	if (world.result.bytes_written == 0)
+		assert_int_equal(world.points[world.result.points - 1].bytes, 0);
+	for (uint32_t k = 0; k < world.result.spans; k++) {
+		const struct spw_plan_span *span = &world.spans[k];
+
+		assert_true(span->begin_ns <= span->end_ns);
+		if (span->kind == SPW_PLAN_SPAN_WRITE)
+			written += world.tensors[span->which].bytes;
+		if (span->kind == SPW_PLAN_SPAN_READ)
+			read += world.tensors[span->which].bytes;
+		/* One at a time of each kind; rounding. */
+		assert_true(span->begin_ns + 2 >= end_ns[span->kind]);
+		end_ns[span->kind] = span->end_ns;
+	}
+	/* A write that is under way when the step ends has counted. */
+	assert_true(written <= world.result.bytes_written);
+	assert_int_equal(read, world.result.bytes_read);
+}
+
+/* Any choices at any limit: nothing is lost or counted twice, and the plan is what it says. */
+CASE(accounting_random)
+{
+	uint64_t random = seed;
+
+	for (unsigned k = 0; k < 300; k++) {
+		uint64_t memory;
+
+		random_world(&random, (uint32_t)between(&random, 1, SCOPES_MAX));
+		for (uint32_t i = 0; i < world.step.count; i++)
+			world.choices[i] = world.own[world.tensors[i].scope].input == i
+						   ? (enum spw_plan_choice)between(&random, 0, 1)
+						   : (enum spw_plan_choice)between(&random, 0, 2);
+		memory = between(&random, 1, 800) * MIB;
+		(void)simulate(memory);
+		check_accounting();
+	}
+}
+
+CASE(plans_are_what_they_say)
+{
+	uint64_t random = seed;
+
+	for (unsigned k = 0; k < 60; k++) {
+		struct spw_plan_result planned;
+		uint64_t memory;
+
+		random_world(&random, (uint32_t)between(&random, 1, SCOPES_MAX));
+		memory = between(&random, 50, 800) * MIB;
+		plan(k & 1 ? SPW_PLAN_BUDGET : SPW_PLAN_FASTEST, memory);
+		planned = world.result;
+		if ((k & 1) && planned.feasible)
+			assert_true(planned.peak_bytes <= memory);
+		if (!(k & 1))
+			assert_true(
+				(double)planned.wall_ns <=
+				1.0201 * (double)(world.step.forward_ns + world.step.backward_ns));
+		(void)simulate(planned.memory_bytes);
+		/* The limit is rounded to bytes. */
+		if (planned.feasible)
+			assert_in_range(world.result.peak_bytes, 0, planned.peak_bytes + 1);
+		assert_int_equal(world.result.scopes_again, planned.scopes_again);
+		check_accounting();
+	}
+}
+
+CASE(limit_of_what_is_written)
+{
+	uint64_t random = seed;
+
+	for (unsigned k = 0; k < 40; k++) {
+		random_world(&random, 6);
+		world.opts.bytes_written_max = between(&random, 1, 300) * MIB;
+		plan(k & 1 ? SPW_PLAN_BUDGET : SPW_PLAN_FASTEST, 200 * (uint64_t)MIB);
+		assert_in_range(world.result.bytes_written, 0, world.opts.bytes_written_max);
+	}
+}
+
+/* Without drives: keep, or compute again. */
+CASE(without_drives)
+{
+	two_scopes();
+	plan(SPW_PLAN_BUDGET, 12 * MIB);
+	assert_true(world.result.feasible);
+	assert_int_equal(world.result.bytes_written, 0);
+	/* The last to be saved is the first to be used: it stays. */
+	assert_int_equal(world.result.scopes_again, 1);
+	assert_int_equal(world.choices[1], SPW_PLAN_AGAIN);
+	plan(SPW_PLAN_BUDGET, 22 * MIB);
+	assert_true(world.result.feasible);
+	assert_int_equal(world.result.scopes_again, 0);
+	plan(SPW_PLAN_BUDGET, 2 * MIB);
+	assert_false(world.result.feasible);
+	assert_int_equal(world.result.peak_bytes, 12 * MIB);
+}
+
+/* Nothing may be done again, nobody else is there: no worse than the plan without scopes. */
+CASE(no_worse_than_without)
+{
+	uint64_t random = seed;
+
+	for (unsigned k = 0; k < 60; k++) {
+		struct spw_plan_result without = {.size = sizeof(without)};
+
+		random_world(&random, (uint32_t)between(&random, 2, SCOPES_MAX));
+		for (uint32_t s = 0; s < world.scopes.count; s++)
+			world.own[s].may_again = false;
+		plan(SPW_PLAN_FASTEST, 0);
+		assert_int_equal(world.result.scopes_again, 0);
+		assert_int_equal(
+			spw_plan(&world.step, &world.drives, NULL, world.choices, &without), 0);
+		assert_in_range(world.result.peak_bytes, 0, without.peak_bytes);
+	}
+}
+
+/* ---- Against all plans ---- */
+
+/* Of each scope: input kept or spilled, rest kept, spilled or computed again. */
+static void set_modes(uint64_t number)
+{
+	for (uint32_t s = 0; s < world.scopes.count; s++, number /= 6) {
+		world.choices[2 * s] = number % 6 & 1 ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+		world.choices[2 * s + 1] = (enum spw_plan_choice)(number % 6 / 2);
+	}
+}
+
+static uint64_t best_of_all(uint64_t memory)
+{
+	uint64_t best_ns = UINT64_MAX, all = 1;
+
+	for (uint32_t s = 0; s < world.scopes.count; s++)
+		all *= 6;
+	for (uint64_t number = 0; number < all; number++) {
+		set_modes(number);
+		if (spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes, memory,
+					     world.choices, NULL, &world.result))
+			fail();
+		if (world.result.feasible && world.result.wall_ns < best_ns)
+			best_ns = world.result.wall_ns;
+	}
+	return best_ns;
+}
+
+static void compare_with_all(uint64_t *random, uint32_t count)
+{
+	uint64_t best_ns, memory;
+
+	random_world(random, count);
+	(void)simulate(UNLIMITED);
+	memory = world.result.peak_keep_all_bytes * between(random, 15, 90) / 100;
+	best_ns = best_of_all(memory);
+	plan(SPW_PLAN_BUDGET, memory);
+	if (best_ns == UINT64_MAX)
+		return;
+	assert_true(world.result.feasible);
+	if ((double)world.result.wall_ns > 1.03 * (double)best_ns)
+		fail_msg("%u scopes in %llu MiB: %llu us, the best is %llu us", count,
+			 (unsigned long long)(memory / MIB),
+			 (unsigned long long)(world.result.wall_ns / 1000),
+			 (unsigned long long)(best_ns / 1000));
+}
+
+CASE(against_all_plans)
+{
+	for (unsigned k = 0; k < 60; k++)
+		compare_with_all(&figures_seed, 1 + k % 4);
+	compare_with_all(&figures_seed, 5);
+	compare_with_all(&figures_seed, 6);
+}
+
+/* ---- Wrong arguments ---- */
+
+static void refuse(const char *words)
+{
+	assert_int_equal(spw_plan_scopes(&world.step, &world.drives, &world.scopes, &world.opts,
+					 world.choices, &world.result),
+			 -EINVAL);
+	assert_non_null(strstr(spw_last_error(), words));
+}
+
+CASE(wrong_arguments)
+{
+	two_scopes();
+	world.own[1].input = 4;
+	refuse("scope 1: there is no tensor 4");
+	two_scopes();
+	world.own[0].again_ns = UINT64_MAX;
+	refuse("scope 0: enter_ns or again_ns");
+	two_scopes();
+	world.scopes.scopes = NULL;
+	refuse("no array");
+	two_scopes();
+	world.scopes.flows = &world.flow;
+	world.scopes.flows_count = 1;
+	refuse("flow 0: its time is 0");
+	two_scopes();
+	world.scopes.slack = -1;
+	refuse("slack");
+	two_scopes();
+	world.opts.mode = SPW_PLAN_POSITIONAL;
+	refuse("positional");
+	two_scopes();
+	world.choices[0] = SPW_PLAN_AGAIN;
+	assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes, MIB,
+						  world.choices, NULL, &world.result),
+			 -EINVAL);
+	assert_non_null(strstr(spw_last_error(), "tensor 0 cannot be computed again"));
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	seed = random_seed();
+	if (getenv("SPW_SEED"))
+		figures_seed = seed;
+	return 0;
+}
+
+RUN_CASES(set_up, NULL)

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+/* tools/plan/scopes.c - from a recorded step's events to scopes */
+#include "tools/plan/scopes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "util/util.h"
+
+#define NOBODY UINT32_MAX
+
+struct making {
+	const struct replay_step *step;
+	struct plan_scopes *made;
+	uint64_t min_bytes;
+	enum plan_scopes_level level;
+	/* the scopes that are open; NOBODY: one that counts as part of the one around it */
+	uint32_t *open;
+	uint32_t depth;
+	bool backward;
+	uint32_t micro_batch;
+};
+
+static uint32_t innermost(const struct making *making)
+{
+	return making->depth > 0 ? making->open[making->depth - 1] : NOBODY;
+}
+
+static void enter(struct making *making, uint64_t ns)
+{
+	struct plan_scopes *made = making->made;
+	uint32_t around = innermost(making), s = around;
+
+	if (!making->backward && (making->level == PLAN_SCOPES_INNER || making->depth == 0)) {
+		s = made->scopes.count++;
+		made->own[s] = (struct spw_plan_scope){.enter_ns = ns, .input = NOBODY};
+		made->micro_batch[s] = making->micro_batch;
+		/* One with scopes inside is not done again itself. */
+		if (around != NOBODY)
+			made->own[around].input = NOBODY - 1;
+	}
+	making->open[making->depth++] = s;
+}
+
+static void leave(struct making *making, uint64_t ns)
+{
+	struct plan_scopes *made = making->made;
+	uint32_t s = innermost(making);
+
+	if (making->depth == 0)
+		return;
+	making->depth--;
+	if (s == NOBODY || innermost(making) == s)
+		return;
+	made->leave_ns[s] = ns;
+	if (making->level == PLAN_SCOPES_OUTER)
+		made->own[s].again_ns = ns - made->own[s].enter_ns;
+}
+
+static void offer(struct making *making, const struct replay_op *op)
+{
+	struct plan_scopes *made = making->made;
+	struct spw_plan_tensor *tensor = &made->tensors[op->tensor];
+	uint32_t s = innermost(making);
+
+	if (!making->step->tensors[op->tensor].in_backward && tensor->pack_ns == op->ns &&
+	    tensor->scope == NOBODY - 1) {
+		tensor->scope = s;
+		if (s != NOBODY)
+			made->saved_bytes[s] += tensor->bytes;
+	} else if (tensor->scope != s) {
+		tensor->not_again = true;
+	}
+	if (s == NOBODY || making->backward)
+		return;
+	if (made->own[s].input == NOBODY && tensor->bytes >= making->min_bytes)
+		made->own[s].input = op->tensor;
+	if (making->level == PLAN_SCOPES_INNER)
+		made->own[s].again_ns = op->ns - made->own[s].enter_ns;
+}
+
+static void go_through(struct making *making)
+{
+	const struct replay_step *step = making->step;
+
+	for (uint32_t k = 0; k < step->ops_count; k++) {
+		const struct replay_op *op = &step->ops[k];
+
+		switch (op->event->kind) {
+		case SPW_TRACE_STAGE:
+			making->backward = op->event->backward;
+			making->micro_batch = op->event->micro_batch;
+			break;
+		case SPW_TRACE_SCOPE_ENTER: enter(making, op->ns); break;
+		case SPW_TRACE_SCOPE_LEAVE: leave(making, op->ns); break;
+		case SPW_TRACE_OFFER: offer(making, op); break;
+		case SPW_TRACE_TAKE:
+		case SPW_TRACE_STEP:
+		case SPW_TRACE_RETURN:
+		case SPW_TRACE_RELEASE: break;
+		}
+	}
+}
+
+int plan_scopes_make(const struct replay_step *step, uint64_t min_bytes,
+		     enum plan_scopes_level level, struct plan_scopes *made)
+{
+	struct making making = {.step = step, .made = made, .min_bytes = min_bytes, .level = level};
+	size_t count = step->ops_count;
+
+	*made = (struct plan_scopes){0};
+	spw_plan_scopes_init(&made->scopes, sizeof(made->scopes));
+	made->tensors = calloc(step->tensors_count, sizeof(*made->tensors));
+	made->own = calloc(count, sizeof(*made->own));
+	made->leave_ns = calloc(count, sizeof(*made->leave_ns));
+	made->saved_bytes = calloc(count, sizeof(*made->saved_bytes));
+	made->micro_batch = calloc(count, sizeof(*made->micro_batch));
+	making.open = calloc(count, sizeof(*making.open));
+	if (!made->tensors || !made->own || !made->leave_ns || !made->saved_bytes ||
+	    !made->micro_batch || !making.open) {
+		free(making.open);
+		plan_scopes_free(made);
+		return spw_error(-ENOMEM, "no memory for the scopes of %zu events", count);
+	}
+	replay_step_plan(step, min_bytes, made->tensors, &made->step);
+	for (uint32_t i = 0; i < step->tensors_count; i++)
+		made->tensors[i].scope = NOBODY - 1; /* not seen yet */
+	go_through(&making);
+	free(making.open);
+	made->scopes.scopes = made->own;
+	for (uint32_t s = 0; s < made->scopes.count; s++)
+		made->own[s].may_again = made->own[s].input < step->tensors_count;
+	return 0;
+}
+
+void plan_scopes_free(struct plan_scopes *made)
+{
+	free(made->tensors);
+	free(made->own);
+	free(made->leave_ns);
+	free(made->saved_bytes);
+	free(made->micro_batch);
+	*made = (struct plan_scopes){0};
+}
