@@ -39,8 +39,8 @@ WAYS = {
     "keep": "PyTorch as it is",
     "recompute": "a checkpoint per block",
     "save_on_cpu": "torch.autograd.graph.save_on_cpu, pinned memory",
-    "transformers": "its activation_checkpointing_enable(offload=True): a checkpoint per block, whose "
-    "input goes to pinned memory",
+    "transformers": "activation_checkpointing_enable(offload=True): a checkpoint per block, "
+    "whose input goes to pinned memory",
     "torchtune": "torchtune.training.OffloadActivations, pinned memory",
     "trl": "trl's OffloadActivations, pinned memory",
     "spillway": "to the drives",
