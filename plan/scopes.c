@@ -215,7 +215,7 @@ static void lower_limit(struct planning *planning)
 		seek_again(seek, best->outcome.peak * (1 - steps[k]), best->again, best->spill);
 		if (!in_time(planning, seek))
 			spw_planner_seek_refine(seek, tries);
-		if (in_time(planning, seek))
+		if (in_time(planning, seek) && seek->best.peak < best->outcome.peak)
 			keep_best(best, seek);
 		else
 			k++;

@@ -374,6 +374,17 @@ CASE(without_drives)
 	assert_int_equal(world.result.peak_bytes, 12 * MIB);
 }
 
+/* Tensors of no bytes: no lower peak is looked for. */
+CASE(nothing_to_hold)
+{
+	two_scopes();
+	for (uint32_t i = 0; i < world.step.count; i++)
+		world.tensors[i].bytes = 0;
+	plan(SPW_PLAN_FASTEST, 0);
+	assert_int_equal(world.result.peak_bytes, 0);
+	assert_int_equal(world.result.scopes_again, 0);
+}
+
 /* Nothing may be done again, nobody else is there: no worse than the plan without scopes. */
 CASE(no_worse_than_without)
 {
