@@ -344,6 +344,107 @@ CASE(plans_are_what_they_say)
 	}
 }
 
+/* ---- Reasons ---- */
+
+static bool is_again(enum spw_plan_way way)
+{
+	return way == SPW_PLAN_WAY_AGAIN || way == SPW_PLAN_WAY_AGAIN_SPILLED;
+}
+
+/* All of a scope goes that way, and the others as planned. */
+static void go(uint32_t s, enum spw_plan_way way)
+{
+	bool spills = way == SPW_PLAN_WAY_SPILL || way == SPW_PLAN_WAY_AGAIN_SPILLED;
+
+	for (uint32_t i = 0; i < world.step.count; i++)
+		if (world.tensors[i].scope == s)
+			world.choices[i] = is_again(way) && i != world.own[s].input ? SPW_PLAN_AGAIN
+					   : spills                                 ? SPW_PLAN_SPILL
+										    : SPW_PLAN_KEEP;
+}
+
+static bool is_better(const struct spw_plan_other_way *one, const struct spw_plan_other_way *other)
+{
+	if (one->fits != other->fits)
+		return one->fits;
+	return one->fits ? one->wall_ns < other->wall_ns : one->peak_bytes < other->peak_bytes;
+}
+
+static void check_reason(uint32_t s, const struct spw_plan_reason *reason, uint64_t memory)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < world.step.count; i++)
+		bytes += world.tensors[i].scope == s ? world.tensors[i].bytes : 0;
+	assert_int_equal(reason->bytes_kept + reason->bytes_spilled + reason->bytes_again, bytes);
+	assert_int_equal(reason->bytes_again > 0, is_again(reason->way));
+	assert_true(reason->next != reason->way && reason->next < SPW_PLAN_WAYS);
+	for (enum spw_plan_way way = 0; way < SPW_PLAN_WAYS; way++) {
+		const struct spw_plan_other_way *other = &reason->ways[way];
+		enum spw_plan_choice planned[TENSORS_MAX];
+
+		assert_int_equal(other->possible, world.own[s].may_again || !is_again(way));
+		if (!other->possible)
+			continue;
+		memcpy(planned, world.choices, sizeof(planned));
+		if (way != reason->way)
+			go(s, way);
+		assert_int_equal(simulate(memory), other->wall_ns);
+		assert_int_equal(world.result.peak_bytes, other->peak_bytes);
+		memcpy(world.choices, planned, sizeof(planned));
+		assert_int_equal(other->fits, other->peak_bytes <= memory + 1);
+		if (way != reason->way && way != reason->next)
+			assert_false(is_better(other, &reason->ways[reason->next]));
+	}
+}
+
+CASE(reasons_are_what_a_simulation_says)
+{
+	uint64_t random = seed;
+
+	for (unsigned k = 0; k < 40; k++) {
+		struct spw_plan_reason reasons[SCOPES_MAX];
+		uint64_t memory;
+
+		random_world(&random, (uint32_t)between(&random, 1, SCOPES_MAX));
+		for (uint32_t s = 0; s < world.scopes.count; s++)
+			world.own[s].may_again = between(&random, 0, 3) > 0;
+		plan(k & 1 ? SPW_PLAN_BUDGET : SPW_PLAN_FASTEST, between(&random, 50, 800) * MIB);
+		memory = world.result.memory_bytes;
+		assert_ok(spw_plan_explain(&world.step, &world.drives, &world.scopes, memory,
+					   world.choices, reasons));
+		for (uint32_t s = 0; s < world.scopes.count; s++)
+			check_reason(s, &reasons[s], memory);
+	}
+}
+
+CASE(no_reasons_without_drives_for_a_spill)
+{
+	struct spw_plan_reason reasons[2];
+
+	two_scopes();
+	plan(SPW_PLAN_BUDGET, 12 * MIB);
+	assert_ok(spw_plan_explain(&world.step, &world.drives, &world.scopes,
+				   world.result.memory_bytes, world.choices, reasons));
+	assert_int_equal(reasons[0].way, SPW_PLAN_WAY_AGAIN);
+	assert_int_equal(reasons[0].next, SPW_PLAN_WAY_KEEP);
+	assert_false(reasons[0].ways[SPW_PLAN_WAY_KEEP].fits);
+	assert_false(reasons[0].ways[SPW_PLAN_WAY_SPILL].possible);
+	assert_false(reasons[0].ways[SPW_PLAN_WAY_AGAIN_SPILLED].possible);
+	assert_int_equal(reasons[1].way, SPW_PLAN_WAY_KEEP);
+	assert_int_equal(
+		spw_plan_explain(&world.step, &world.drives, &world.scopes, MIB, NULL, reasons),
+		-EINVAL);
+	world.choices[0] = SPW_PLAN_AGAIN;
+	assert_int_equal(spw_plan_explain(&world.step, &world.drives, &world.scopes, MIB,
+					  world.choices, reasons),
+			 -EINVAL);
+	world.own[1].input = 4;
+	assert_int_equal(spw_plan_explain(&world.step, &world.drives, &world.scopes, MIB,
+					  world.choices, reasons),
+			 -EINVAL);
+}
+
 CASE(limit_of_what_is_written)
 {
 	uint64_t random = seed;
