@@ -97,7 +97,7 @@ static int check_number(const struct spw_commits *commits, uint64_t number, unsi
 	if (number > SPW_COMMIT_NUMBER_MAX)
 		return spw_error(-EINVAL, "a commit's number must be below 2^63");
 	if (!durable || number > durable->block.number ||
-	    (number == durable->block.number && flags & SPW_COMMIT_AGAIN))
+	    (number == durable->block.number && flags & COMMIT_AGAIN))
 		return 0;
 	return spw_error(-EINVAL,
 			 "commit %llu is durable: the next needs a higher number than that, not "
@@ -505,6 +505,14 @@ static int commit(struct spw_store *store, const spw_object objects[], uint32_t 
 
 int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
 		     uint64_t number, const void *record, size_t len, unsigned flags)
+{
+	if (flags & ~(SPW_COMMIT_KEEP_PREVIOUS | SPW_COMMIT_MIRRORED))
+		return spw_error(-EINVAL, "a commit has no such flags: %#x", flags);
+	return spw_commit_make(store, objects, count, number, record, len, flags);
+}
+
+int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
+		    uint64_t number, const void *record, size_t len, unsigned flags)
 {
 	int rc = spw_store_owned(store);
 	bool mirrors = false;

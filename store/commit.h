@@ -18,9 +18,6 @@ struct committed {
 	struct committed *next; /* of the doubtful ones */
 };
 
-/* A flag of spw_store_commit(): under the number of the last, whose bytes it has. */
-#define SPW_COMMIT_AGAIN (1u << 31)
-
 struct spw_commits {
 	struct spw_commit_place place;
 	uint64_t sequence; /* the highest that was seen or used (DURABLE-4) */
@@ -36,6 +33,12 @@ struct spw_commits {
 	uint32_t restored_count;
 	_Atomic bool under_way; /* a commit */
 };
+
+/* A flag besides SPW_COMMIT_*: under the number of the last, whose bytes it has. */
+#define COMMIT_AGAIN (1u << 31)
+/* spw_store_commit() with any flags. */
+int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
+		    uint64_t number, const void *record, size_t len, unsigned flags);
 
 struct committed *spw_committed_new(uint32_t count);
 /* Before the queue is open: what lies in this slot of each drive is never found again. */

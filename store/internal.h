@@ -110,6 +110,17 @@ _Static_assert(sizeof(struct piece) == 28, "pieces are many");
 
 _Static_assert(SPW_DRIVES_MAX < DRIVE_NONE && SPW_DRIVES_MAX <= 64, "drives fit, also in a mask");
 
+static inline bool spw_piece_is_placed(const struct piece *piece)
+{
+	return piece->drive != DRIVE_NONE;
+}
+
+/* To be placed yet, or again. */
+static inline bool spw_piece_is_wanting(const struct piece *piece)
+{
+	return !spw_piece_is_placed(piece) && piece->handle != HANDLE_HOLE;
+}
+
 struct object {
 	struct message message;
 	/* generation << 32 | alive << 31 | references: one for existing, one for each request */
@@ -495,6 +506,12 @@ void spw_upkeep_submit(struct spw_request *request);
 void spw_upkeep_cancel(struct spw_store *store);
 int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
+
+/* store/runs.c */
+/* Some of its pieces lost their place: find which is to be placed next. */
+void spw_runs_look(struct spw_request *request);
+/* Nothing of it is in flight, or will be: the placed copy of each run comes first (STORE-7). */
+void spw_runs_settle(struct spw_request *request);
 
 /* store/single.c: second copies that there are not */
 void spw_single_note(struct spw_store *store, uint64_t len_bytes);

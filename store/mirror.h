@@ -5,23 +5,6 @@
 
 #include "store/internal.h"
 
-static inline bool spw_piece_is_placed(const struct piece *piece)
-{
-	return piece->drive != DRIVE_NONE;
-}
-
-/* To be placed yet, or again. */
-static inline bool spw_piece_is_wanting(const struct piece *piece)
-{
-	return !spw_piece_is_placed(piece) && piece->handle != HANDLE_HOLE;
-}
-
-/* store/runs.c */
-/* Some of its pieces lost their place: find which is to be placed next. */
-void spw_runs_look(struct spw_request *request);
-/* Nothing of it is in flight, or will be: the placed copy of each run comes first (STORE-7). */
-void spw_runs_settle(struct spw_request *request);
-
 /* store/write.c */
 /* False: it was cancelled, and has ended. */
 bool spw_put_begin(struct spw_request *request);

@@ -105,9 +105,9 @@ static int commit_again(struct resilver *resilver)
 		return spw_error(-ENOMEM, "no memory for the %zu bytes of a commit's record", len);
 	rc = spw_store_committed_record(store, record, len);
 	if (rc == 0)
-		rc = spw_store_commit(store, resilver->objects, durable->count,
-				      durable->block.number, len > 0 ? record : NULL, len,
-				      SPW_COMMIT_MIRRORED | SPW_COMMIT_AGAIN);
+		rc = spw_commit_make(store, resilver->objects, durable->count,
+				     durable->block.number, len > 0 ? record : NULL, len,
+				     SPW_COMMIT_MIRRORED | COMMIT_AGAIN);
 	free(record);
 	return rc;
 }

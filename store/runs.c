@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* store/runs.c - the pieces of a mirrored object: two for each run of bytes */
-#include "store/mirror.h"
+#include "store/internal.h"
 
 void spw_runs_look(struct spw_request *request)
 {

@@ -337,9 +337,9 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  *
  * One commit at a time: not from two threads at once.
  *
- * Return: 0; -EINVAL a number that is not above the last, or an object twice; -E2BIG the
- * description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY the
- * previous commit was kept, is not released, and this one does not keep it; -EROFS; -EOPNOTSUPP
+ * Return: 0; -EINVAL a number that is not above the last, an object twice, or no such flag; -E2BIG
+ * the description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY
+ * the previous commit was kept, is not released, and this one does not keep it; -EROFS; -EOPNOTSUPP
  * without checksums; -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive
  * that holds some of it could not write or flush, it is named. After an error the set before is
  * durable still, or, if the block was written all the same, this one, or, where one is kept, at

@@ -250,6 +250,10 @@ CASE_WITH(test_refusals, NULL, tear_down)
 	assert_ok(spw_store_commit(store, objects, 1, 5, NULL, 0, false));
 	assert_int_equal(spw_store_commit(store, objects, 1, 5, NULL, 0, false), -EINVAL);
 	expect_words("commit 5 is durable");
+	for (unsigned flag = 2 * SPW_COMMIT_MIRRORED; flag > 0; flag *= 2) {
+		assert_int_equal(spw_store_commit(store, objects, 1, 5, NULL, 0, flag), -EINVAL);
+		expect_words("no such flags");
+	}
 	spw_store_stats(store, &stats, sizeof(stats));
 	before = stats.used_bytes;
 	/* A refusal holds nothing. */
