@@ -51,6 +51,10 @@ static int report(const struct tool_command *command)
 	if (!output && !ends_with(run, ".json"))
 		return tool_usage_error(command, "%s: it does not end in .json: --output=FILE",
 					run);
+	if (access(run, R_OK)) {
+		(void)fprintf(stderr, "spillway report: %s: %s\n", run, strerror(errno));
+		return TOOL_FAILED;
+	}
 	if (!output &&
 	    asprintf(&page, "%.*s.html", (int)(strlen(run) - strlen(".json")), run) < 0) {
 		(void)fprintf(stderr, "spillway report: out of memory\n");
