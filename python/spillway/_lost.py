@@ -13,6 +13,7 @@ from ._library import SpillwayError, blocking
 
 _NAMED_MAX = 8  # in an error; spillway state list names all
 _ARENA_BYTES = 16 << 20
+_URGENT_READ = 0
 
 
 def _lost_records(array: Any, count: int, partition: int, commit_number: int) -> List[str]:
@@ -32,12 +33,17 @@ def _lost_records(array: Any, count: int, partition: int, commit_number: int) ->
     try:
         if blocking.spw_state_committed(handle, _library.Each(each), None) < 0:
             return []
-        byte = (c_char * 1)()
-        return [name for name, thing in found if thing
-                and blocking.spw_store_holds(handle, thing, byte, 0, ctypes.sizeof(byte))
-                == -errno.ENXIO]
+        return [name for name, thing in found if thing and _is_lost(handle, thing)]
     finally:
         blocking.spw_store_close(handle)
+
+
+def _is_lost(handle: c_void_p, thing: int) -> bool:
+    """Nothing is read of what is lost; of what is not, one chunk."""
+    byte, request = c_char(), c_void_p()
+    return (blocking.spw_store_get(handle, thing, 0, byref(byte), ctypes.sizeof(byte),
+                                   _URGENT_READ, None, byref(request)) == 0
+            and blocking.spw_request_wait(request) == -errno.ENXIO)
 
 
 @contextlib.contextmanager
