@@ -9,7 +9,7 @@ from torch import nn
 
 from ..cache import CacheStats
 from ..store import Path, Store
-from ..torch import Offload, offload
+from ..torch import Mode, Offload, offload
 
 Devices = Union[Store, Path, Sequence[Path]]
 
@@ -54,3 +54,20 @@ class Training:
             off, self.off, _here.training = self.off, None, None
             self.stats = off.stats()
             off.close()
+
+
+class TrainingCallback:
+    """What the callbacks of all trainers have; each names its parameters for its users."""
+
+    def __init__(self, devices: Devices, *, mode: Mode = "fastest", **options: Any) -> None:
+        self._training = Training(devices, {"mode": mode, **options})
+
+    @property
+    def off(self) -> Optional[Offload]:
+        """The context, while it trains: off.trace(), off.report()."""
+        return self._training.off
+
+    @property
+    def stats(self) -> Optional[CacheStats]:
+        """The counters of the training that ended last."""
+        return self._training.stats

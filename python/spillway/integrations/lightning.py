@@ -8,21 +8,19 @@ Strategy, precision and loops stay what they are.
 """
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 try:
     from lightning.pytorch import Callback
 except ImportError:  # the same classes by their other name
     from pytorch_lightning import Callback
 
-from ..cache import CacheStats
-from ..torch import Mode, Offload
-from ._training import Devices, Training
+from ._training import TrainingCallback
 
 __all__ = ["SpillwayCallback"]
 
 
-class SpillwayCallback(Callback):
+class SpillwayCallback(TrainingCallback, Callback):
     """Spills what each batch saves in ``training_step()``, from ``fit()`` on to its end, however
     that comes. Each batch is a step, also where gradients of several are accumulated.
 
@@ -32,19 +30,6 @@ class SpillwayCallback(Callback):
     :param options: what else spillway.torch.offload() takes, except the model
     :raises SpillwayError: in fit(), by what offload() raises: no store on the drives, in use
     """
-
-    def __init__(self, devices: Devices, *, mode: Mode = "fastest", **options: Any) -> None:
-        self._training = Training(devices, {"mode": mode, **options})
-
-    @property
-    def off(self) -> Optional[Offload]:
-        """The context, while it trains: off.trace(), off.report()."""
-        return self._training.off
-
-    @property
-    def stats(self) -> Optional[CacheStats]:
-        """The counters of the training that ended last."""
-        return self._training.stats
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._training.begin(pl_module)

@@ -10,18 +10,17 @@ or, for a trainer that exists already, ``enable(trainer, devices=["/dev/nvme1n1"
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional
+from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from ..cache import CacheStats
-from ..torch import Mode, Offload
-from ._training import Devices, Training
+from ..torch import Mode
+from ._training import Devices, TrainingCallback
 
 __all__ = ["SpillwayCallback", "enable"]
 
 
-class SpillwayCallback(TrainerCallback):
+class SpillwayCallback(TrainingCallback, TrainerCallback):
     """Spills what a training step saves, and nothing of evaluation.
 
     The store is open from the beginning of ``train()`` to its end. An exception or Ctrl-C that
@@ -34,19 +33,6 @@ class SpillwayCallback(TrainerCallback):
     :param options: what else spillway.torch.offload() takes, except the model
     :raises SpillwayError: in train(), by what offload() raises: no store on the drives, in use
     """
-
-    def __init__(self, devices: Devices, *, mode: Mode = "fastest", **options: Any) -> None:
-        self._training = Training(devices, {"mode": mode, **options})
-
-    @property
-    def off(self) -> Optional[Offload]:
-        """The context, while it trains: off.trace(), off.report()."""
-        return self._training.off
-
-    @property
-    def stats(self) -> Optional[CacheStats]:
-        """The counters of the training that ended last."""
-        return self._training.stats
 
     def end(self) -> None:
         """Close the store, after an exception. A second time it does nothing."""
