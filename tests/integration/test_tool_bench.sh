@@ -316,7 +316,7 @@ begin "why a job failed is said once, however many transfers were in flight"
     ulimit -f 1024
     "$SPILLWAY" bench --filename="$first" --rw=write --bs=1m --iodepth=16 --allow-destructive
 ) >"$TEST_TMP/report" 2>"$OUTPUT" && fail "it cannot write"
-expect_equal 1 "$(wc -l <"$OUTPUT")" "lines on standard error"
+expect_equal 1 "$(grep -c ' failed: ' "$OUTPUT")" "lines that say what failed"
 expect_output "spillway bench: bench: $first: write of 1048576 bytes at byte" "File too large"
 grep -q 'jobs=1): err=27 (File too large)$' "$TEST_TMP/report" || fail "the report: $(cat "$TEST_TMP/report")"
 
