@@ -99,6 +99,9 @@ void spw_control_drained(struct control *control);
 uint64_t spw_control_wait_began(struct control *control);
 uint64_t spw_control_wait_ended(struct control *control);
 
+/* What the caller does now has been done in the step before; and no longer. */
+void spw_control_again(struct control *control, bool again);
+
 /* ---- Events: transfers ---- */
 
 /* Return: when; for spw_control_io_ended(). */

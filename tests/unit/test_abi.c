@@ -75,7 +75,7 @@ static const struct {
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
 	ABI(struct spw_copy, order, 24, 32),
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
-	ABI(struct spw_cache_stats, plan_bytes_written_max, 872, 880),
+	ABI(struct spw_cache_stats, plan_again_ns, 960, 968),
 };
 
 CASE(test_public_structs_are_appended_to_only)
