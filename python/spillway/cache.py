@@ -24,6 +24,8 @@ Mode = Literal["fastest", "budget", "spill", "observe", "positional"]
 
 MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1, "positional": 4}
 
+WITHOUT_STORE = ("observe", "budget")
+
 POINTS_MAX = 512  # of a profile
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
@@ -159,6 +161,17 @@ class CacheStats(DeviceStats, _HostStats):
     wear_bytes_per_day: int
     plans_limited: int
     plan_bytes_written_max: int
+    bytes_given_up: int
+    tensors_given_up: int
+    bytes_restored: int
+    tensors_restored: int
+    restores_refused: int
+    bytes_checked: int
+    scopes_again: int
+    again_ns: int
+    step_again_ns: int
+    plan_scopes_again: int
+    plan_again_ns: int
 
     @property
     def stall_seconds(self) -> float:
@@ -212,8 +225,10 @@ class Cache(Handle):
         if wear is not None:
             opts.wear_bytes_per_day, opts.wear_years = cap_of(wear)
         opts.endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
-        if store is None and mode != "observe":
-            raise ValueError('a store is needed, except in mode "observe"')
+        if store is None and mode not in WITHOUT_STORE:
+            raise ValueError(
+                'a store is needed, except in mode "observe", and in mode "budget" where scopes may '
+                "be computed again")
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:
