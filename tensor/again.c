@@ -154,3 +154,16 @@ void spw_cache_again_end(struct spw_cache *cache)
 	}
 	spw_cache_unlock_and_notify(cache);
 }
+
+int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[], unsigned count,
+		      struct spw_plan_result *result)
+{
+	int rc;
+
+	if (!reasons && count > 0)
+		return spw_error(-EINVAL, "explaining needs an array for the reasons");
+	spw_cache_enter(cache);
+	rc = spw_control_explain(cache->control, reasons, count, result);
+	spw_cache_unlock_and_notify(cache);
+	return rc;
+}

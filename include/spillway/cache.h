@@ -37,6 +37,7 @@
 #include <stdint.h>
 
 #include <spillway/error.h>
+#include <spillway/plan.h>
 #include <spillway/store.h>
 
 #ifdef __cplusplus
@@ -546,6 +547,29 @@ struct spw_memory_point {
  */
 SPW_EXPORT unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point points[],
 				      unsigned count);
+
+/* What the plan in force does with a scope of the forward pass. */
+struct spw_cache_reason {
+	uint64_t scope_key; /* 0: what was saved outside of all scopes */
+	uint32_t micro_batch;
+	bool may_again;       /* it can be computed again, as far as the caller has said */
+	uint64_t again_ns;    /* how long that takes, to its last save */
+	uint64_t saved_bytes; /* in it */
+	struct spw_plan_reason reason;
+};
+
+/**
+ * spw_cache_explain - for each scope, what the plan in force does, and why
+ * @reasons: in the order in which the scopes ran
+ * @result:  the plan's figures, if it is not NULL; its size field must be set
+ *
+ * Simulates up to four steps for each scope: for people, not for each step.
+ *
+ * Return: how many scopes there are, of which the first @count are set; 0 no plan is in force;
+ * -ENOMEM.
+ */
+SPW_EXPORT int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[],
+				 unsigned count, struct spw_plan_result *result);
 
 #ifdef __cplusplus
 }

@@ -298,6 +298,18 @@ class Cache(Handle):
         count = self.call(fast.spw_cache_profile, points, POINTS_MAX)
         return [(point.ns / 1e9, point.bytes, point.keep_all_bytes) for point in points[:count]]
 
+    def explain(self) -> Tuple[List[Any], Any]:
+        """The scopes of the plan in force, as struct spw_cache_reason, and its result; none: there
+        is no plan."""
+        result = _library.PlanResult()
+        result.size = ctypes.sizeof(result)
+        count, reasons = 0, (_library.CacheReason * 0)()
+        while True:
+            found = check(self.call(fast.spw_cache_explain, reasons, count, byref(result)))
+            if found <= count:
+                return list(reasons[:found]), result
+            count, reasons = found, (_library.CacheReason * found)()
+
     def reset_peak(self) -> None:
         """Let the peaks start anew from what is in memory now."""
         self.call(fast.spw_cache_reset_peak)

@@ -44,6 +44,7 @@ from torch import Tensor, nn
 
 from . import _library, _native
 from ._again import Again, Recompute, again_of
+from ._explain import ScopePlan, scope_plans, text_of
 from ._library import Size, SpillwayError, bytes_text, fast
 from ._page import page_of
 from ._run import Run, json_of
@@ -63,8 +64,8 @@ if TYPE_CHECKING:
     from ._ranks import newest_of_all
     from .optimizer import Optimizer
 
-__all__ = ["Mode", "Offload", "Optimizer", "Phase", "Stage", "layers_of", "newest_of_all",
-           "offload", "parts_of", "rank_of_environment"]
+__all__ = ["Mode", "Offload", "Optimizer", "Phase", "Recompute", "ScopePlan", "Stage", "layers_of",
+           "newest_of_all", "offload", "parts_of", "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
@@ -464,6 +465,23 @@ class Offload(contextlib.ContextDecorator):
                          time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
         print("\n".join([table, *hints]), file=file or sys.stdout)
+
+    def explain(self, file: Optional[TextIO] = None) -> List[ScopePlan]:
+        """Print what the plan in force does with each scope, why, and what the next best would
+        have cost, to standard output or a file; and why scopes are not recomputed. Takes some
+        milliseconds for each scope.
+
+        :return: the same as figures; empty: no plan is in force
+        """
+        reasons, planned = self._session.cache.explain()
+        keys = dict(enumerate(self._scopes, 1))
+        modules = {module: name for name, module in self._model.named_modules()}
+        names = {key: modules.get(module) or type(module).__name__ for key, module in keys.items()}
+        refused = {} if self._again is None else self._again.refused
+        plans = scope_plans(reasons, planned, names, {
+            key: refused[module] for key, module in keys.items() if module in refused})
+        print(text_of(plans, planned), file=file or sys.stdout)
+        return plans
 
     def _run(self) -> Run:
         cache, seconds = self._session.cache, time.monotonic() - self._since

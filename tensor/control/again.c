@@ -6,7 +6,7 @@
 
 #include "tensor/control/internal.h"
 
-static bool may_again(const struct recorded_scope *scope)
+bool spw_again_scope_may(const struct recorded_scope *scope)
 {
 	return scope->stage == SPW_STAGE_FORWARD && scope->input != NO_TENSOR && !scope->has_scopes;
 }
@@ -18,7 +18,7 @@ bool spw_again_may(struct control *control)
 	if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		return false;
 	for (uint32_t i = 0; i < basis->scope_count; i++)
-		if (may_again(&basis->scopes[i]))
+		if (spw_again_scope_may(&basis->scopes[i]))
 			return true;
 	return false;
 }
@@ -31,7 +31,7 @@ static struct spw_plan_scopes scopes_of(struct control *control)
 	spw_plan_scopes_init(&scopes, sizeof(scopes));
 	for (uint32_t i = 0; i < basis->scope_count; i++) {
 		const struct recorded_scope *scope = &basis->scopes[i];
-		bool may = may_again(scope);
+		bool may = spw_again_scope_may(scope);
 
 		control->scopes[i] = (struct spw_plan_scope){
 			.enter_ns = scope->enter_ns,
@@ -170,4 +170,16 @@ int spw_again_schedule(struct control *control, const struct spw_plan_step *step
 	free(spans);
 	free(uses);
 	return rc;
+}
+
+/* ---- Why ---- */
+
+int spw_again_explain(struct control *control, const struct spw_plan_step *step,
+		      const struct spw_plan_drives *drives, struct spw_plan_reason reasons[])
+{
+	const struct spw_plan_scopes scopes = scopes_of(control);
+	const struct shape *shape = control->shape;
+
+	return spw_plan_explain(step, drives, &scopes, shape->result.memory_bytes, shape->choices,
+				reasons);
 }

@@ -284,7 +284,9 @@ void spw_wear_planned(struct control *control);
 
 /* ---- again.c ---- */
 
-/* Some scope of the basis may be computed again, by the planner that is called then. */
+/* It can be computed again, as far as the caller has said. */
+bool spw_again_scope_may(const struct recorded_scope *scope);
+/* So can some scope of the basis: those below are called then. */
 bool spw_again_may(struct control *control);
 /* As spw_plan(), with all that may be computed again. */
 int spw_again_plan(struct control *control, const struct spw_plan_step *step,
@@ -296,9 +298,15 @@ int spw_again_simulate(struct control *control, const struct spw_plan_step *step
 int spw_again_schedule(struct control *control, const struct spw_plan_step *step,
 		       const struct spw_plan_drives *drives);
 
+/* Of the plan in force, a reason for each scope of the basis. */
+int spw_again_explain(struct control *control, const struct spw_plan_step *step,
+		      const struct spw_plan_drives *drives, struct spw_plan_reason reasons[]);
+
 /* ---- planning.c ---- */
 
 int spw_planning_plan(struct control *control);
+/* The same plan's reasons. */
+int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[]);
 /* A plan that spills nothing learns nothing of the drives: try them once in a while. */
 void spw_planning_probe(struct control *control);
 

@@ -169,6 +169,14 @@ int spw_planning_plan(struct control *control)
 	return rc;
 }
 
+int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[])
+{
+	const struct spw_plan_step step = step_of(control, control->shape->result.feasible);
+	const struct spw_plan_drives drives = drives_of(control);
+
+	return spw_again_explain(control, &step, &drives, reasons);
+}
+
 /* ---- Probes ---- */
 
 /*

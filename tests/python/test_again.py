@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway
 import spillway.torch
+from conftest import ROOT
 from offloading import RAISED, equal, gradients_of, left_in
 from spillway import _again, _torch_compat
 
@@ -221,6 +222,37 @@ def test_by_the_plan(store):
         stats = off.stats()
         assert stats.steps_planned > 0 and stats.plan_mismatches == 0
         assert 0 < stats.plan_peak_bytes <= budget
+
+
+def test_explained(capsys):
+    model = Model()
+    off = again(model, forced=False, budget_bytes=1 << 40)
+    assert off.explain() == []
+    assert "no plan is in force" in capsys.readouterr().out
+    whole = train(lambda model: again(model, forced=False))[2].stats().step_peak_bytes
+
+    def half_of(model):
+        return again(model, forced=False, budget_bytes=whole // 2,
+                     recompute=lambda name, module: name != "layers.0.first")
+
+    off = train(half_of)[2]
+    plans = off.explain()
+    printed = capsys.readouterr().out
+    names = [plan.scope for plan in plans]
+    assert names == ["", *(f"layers.{layer}.{half}" for layer in range(3)
+                           for half in ("first", "second")), ""][:len(names)]
+    by_name = {plan.scope: plan for plan in plans if plan.scope}
+    assert by_name["layers.0.first"].refused == "not asked for"
+    assert by_name["layers.0.first"].recompute_seconds is None
+    recomputed = [plan for plan in plans if plan.done == "recompute"]
+    assert len(recomputed) == off.stats().plan_scopes_again > 0
+    for plan in recomputed:
+        assert plan.given_up_bytes > 0 and plan.recompute_seconds > 0 and plan.refused == ""
+    for plan in plans:
+        assert plan.why in printed and plan.scope in printed
+        # The command says the same of a recorded step.
+        assert f'"{plan.why}"' in (ROOT / "tools/plan/explain.c").read_text()
+    assert "not asked for" in printed and "GIVEN UP" in printed
 
 
 # ---- What is refused -----------------------------------------------------------------------------

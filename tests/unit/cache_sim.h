@@ -261,7 +261,7 @@ static struct sim_step sim_step(const struct sim_model *model)
 	return sim_step_was();
 }
 
-static void sim_steps(const struct sim_model *model, unsigned count)
+static inline void sim_steps(const struct sim_model *model, unsigned count)
 {
 	while (count-- > 0)
 		(void)sim_step(model);
