@@ -615,6 +615,15 @@ def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size],
         _library.size("budget_bytes", budget_bytes)  # of the others the cache says so
 
 
+def _cache_of(store: Optional[Store], own: Optional[Store], **options: Any) -> Cache:
+    try:
+        return Cache(store, **options)
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
+
+
 def offload(
     model: nn.Module,
     store: Union[None, Store, Path, Sequence[Path]],
@@ -638,9 +647,7 @@ def offload(
 
     :param model: used to know parameters, buffers and layers; not changed
     :param store: an open store; or the drives of one, which is then opened on the partition of this
-        rank and closed by close(); may be None in mode "observe",
-        and in mode "budget" with recompute: then nothing is written, and the plan is what is kept
-        and what is computed again
+        rank and closed by close(); may be None in mode "observe", and in "budget" with recompute
     :param min_bytes: smaller tensors are kept (default 64 KiB)
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
         (default 1 GiB)
@@ -667,11 +674,9 @@ def offload(
     :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB" of a
         drive of 600 TBW); default: by what its health page says is written and used, which it takes
         root to read. report() says how long the drives last
-    :param recompute: "auto": layers, or their halves, that are computed again in the backward pass
-        where that costs less than keeping or spilling what they save; a function of (name,
-        module): only those for which it is true. Each is tried first, in the first step, and what
-        it gives is compared, to the last bit, each time. "never", the default. Modes "fastest" and
-        "budget", PyTorch 2.1 or later, modules in host memory
+    :param recompute: "auto": what is computed again in the backward pass where that costs less than
+        keeping or spilling it; a function of (name, module): only scopes for which it is true.
+        Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials; with recompute
         also their parts, see parts_of()
@@ -684,13 +689,8 @@ def offload(
     excluded_of(model, exclude)  # what is wrong with it is reported now
     scope_modules = scopes_of(model, scopes, recompute != "never")
     opened, own = _opened(store, rank)
-    try:
-        cache = Cache(opened, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
-                      prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
-                      record_model=type(model).__name__, wear=wear,
-                      endurance_bytes=endurance_bytes)
-    except BaseException:
-        if own is not None:
-            own.close()
-        raise
+    cache = _cache_of(
+        opened, own, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
+        prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
+        record_model=type(model).__name__, wear=wear, endurance_bytes=endurance_bytes)
     return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute)
