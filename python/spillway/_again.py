@@ -13,7 +13,7 @@ import contextlib
 import errno
 import logging
 import sys
-from typing import Any, Callable, ContextManager, Dict, List, Literal, Optional, Set, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Literal, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -220,11 +220,11 @@ class Again:
         self.names = scopes
         self._vouched = callable(recompute)
         self.refused: Dict[nn.Module, str] = {}
-        self._trusted: Set[nn.Module] = set()
+        # that have passed their trial, and in which modes of their parts: training or not
+        self._trusted: Dict[nn.Module, Tuple[bool, ...]] = {}
         self._trial: Optional[_Trial] = None
         # Of scopes tried in this step: what counts the changes of their inputs, and how many.
         self._counters: List[Tuple[nn.Module, Tensor, int]] = []
-        self._warned = False
         for module, name in scopes.items():
             if callable(recompute) and not recompute(name, module):
                 self.refused[module] = "not asked for"
@@ -237,7 +237,7 @@ class Again:
     def refuse(self, module: nn.Module, why: str) -> None:
         """It is kept or spilled from now on."""
         self.refused[module] = why
-        self._trusted.discard(module)
+        self._trusted.pop(module, None)
         _log.info("%s is not computed again: %s", self.names[module], why)
 
     def mismatched(self, frame: Frame, why: str) -> SpillwayError:
@@ -252,23 +252,30 @@ class Again:
 
     # ---- A scope runs ----------------------------------------------------------------------------
 
-    def enter(self, module: nn.Module, name: str, args: Any, kwargs: Any) -> None:
-        session = self.session
-        if session.frame is not None:  # another one runs: it was left by an error, or is around
+    def enter(self, module: nn.Module, name: str, arguments: Any) -> None:
+        """Training goes on, whatever is odd about the module."""
+        try:
+            if self.session.frame is not None:  # left by an error; or it runs inside of another
+                self.abandon()
+            if module not in self.refused:
+                self._enter(module, name, arguments)
+        except Exception as error:
             self.abandon()
-        if module in self.refused:
-            return
-        if module not in self._trusted:
-            why = self._obstacle(module, (args, kwargs))
+            self.refuse(module, f"{type(error).__name__}: {error}")
+
+    def _enter(self, module: nn.Module, name: str, arguments: Any) -> None:
+        session = self.session
+        if self._trusted.get(module) != _modes_of(module):
+            why = self._obstacle(module, arguments)
             if why is not None:
                 self.refuse(module, why)
                 return
-            self._trial = _Trial(module, (args, kwargs))
+            self._trial = _Trial(module, arguments)
             session.trial = self._trial.saved
         elif _hooked(module):
             self.refuse(module, "it has hooks of its own")
             return
-        frame = Frame(self, module, name, (args, kwargs))
+        frame = Frame(self, module, name, arguments)
         session.frame = frame if self._trial is None else _Tried(frame)
 
     def abandon(self) -> None:
@@ -276,17 +283,18 @@ class Again:
         self.session.frame = self.session.trial = self._trial = None
 
     def leave(self, module: nn.Module, result: Any) -> None:
-        session, trial = self.session, self._trial
-        frame = session.frame
+        trial, frame = self._trial, self.session.frame
         self.abandon()
         if isinstance(frame, _Tried):
             frame = frame.frame
         if frame is None or frame.module is not module:
             return
-        if trial is not None and not self._passes(frame, trial, result):
-            return
-        # Without its tensors it computes nothing again, and ends here.
-        frame.hold()
+        try:
+            # Without tensors that were given up it computes nothing again, and ends here.
+            if trial is None or self._passes(frame, trial, result):
+                frame.hold()
+        except Exception as error:
+            self.refuse(module, f"{type(error).__name__}: {error}")
 
     def _obstacle(self, module: nn.Module, arguments: Any) -> Optional[str]:
         """Why it is not even tried."""
@@ -324,7 +332,7 @@ class Again:
         if why is not None:
             self.refuse(module, why)
             return False
-        self._trusted.add(module)
+        self._trusted[module] = _modes_of(module)
         self._counters += [(module, counted_by(tensor.detach(), NOTHING), tensor._version)
                            for tensor in tensors_in(frame.arguments)]
         return True
@@ -370,6 +378,11 @@ class _Tried:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
+
+
+def _modes_of(module: nn.Module) -> Tuple[bool, ...]:
+    """What runs the same in evaluation may count in training, as batch norm does."""
+    return tuple(part.training for part in module.modules())
 
 
 def _hooked(module: nn.Module) -> bool:

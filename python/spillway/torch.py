@@ -401,7 +401,7 @@ class Offload(contextlib.ContextDecorator):
                 session.tracer.begin(name)
             session.drain()
             if self._again is not None:
-                self._again.enter(module, name, args, kwargs or {})
+                self._again.enter(module, name, (args, kwargs or {}))
 
     def _scope_leave(self, module: nn.Module, _args: Any, result: Any) -> None:
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:

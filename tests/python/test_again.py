@@ -300,6 +300,30 @@ def test_what_changes_a_buffer():
     refused_by(Batch, "buffer")
 
 
+def test_what_changes_a_buffer_in_training_alone():
+    """What was tried in one mode is tried again in another."""
+    class Batch(Half):
+        def __init__(self):
+            super().__init__(dropout=0)
+            self.norm = nn.BatchNorm1d(WIDTH)
+
+    def run(off_of):
+        torch.manual_seed(1)
+        model = Model(half=Batch).eval()
+        off = off_of(model)
+        for step in range(4):
+            model.train(step >= 2)
+            with off or contextlib.nullcontext():
+                model(torch.randn(16, WIDTH)).square().mean().backward()
+        return [*gradients_of(model), *model.buffers()], off
+
+    plain, _ = run(lambda model: None)
+    tensors, off = run(again)
+    assert equal(tensors, plain)
+    assert off.stats().scopes_again == 6  # of the second step
+    assert "buffer" in str(reasons(off))
+
+
 def test_what_changes_its_input():
     class InPlace(Half):
         def forward(self, x):
@@ -408,6 +432,16 @@ def test_never(store):
         spillway.torch.offload(Model(), store, recompute="always")
     off = spillway.torch.offload(Model(), store, mode="spill", recompute="auto")
     assert off._again is None
+
+
+def test_what_is_odd_is_no_reason_to_fail(monkeypatch):
+    class Odd(_again.Frame):
+        def hold(self):
+            raise MemoryError("no memory")
+
+    monkeypatch.setattr(_again, "Frame", Odd)
+    off = check_same(scopes_again=False)
+    assert "MemoryError: no memory" in str(reasons(off))
 
 
 # ---- What goes wrong -----------------------------------------------------------------------------
