@@ -8,6 +8,8 @@ Out: the stream that computes records an event; a side stream waits for it, copi
 In:  new memory is taken by the stream that computes, so that it is of its own; another side stream
      waits for that, copies and records an event, for which whoever uses the bytes waits.
 
+How long a stream that computes waits for either is noted: _device_times.py.
+
 No stream is waited for by the host here but at the end, and in finish_oldest().
 """
 
@@ -22,6 +24,7 @@ from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ._device_times import DeviceTimes
 from ._library import check, fast
 from ._torch_compat import storage_of
 from .store import Store
@@ -34,14 +37,17 @@ _OUT, _IN = 0, 1
 class Copy:
     """One that is under way, or has been."""
 
-    __slots__ = ("number", "stream", "event", "held", "taken")
+    __slots__ = ("number", "stream", "length", "begin", "event", "held", "taken", "ended")
 
-    def __init__(self, number: int, stream: Any, held: Tensor) -> None:
+    def __init__(self, number: int, stream: Any, held: Tensor, length: int) -> None:
         self.number = number  # out: the tensor's; in: the lease
         self.stream = stream  # that computes: the memory is of its pool
-        self.event: Any = None  # its end
+        self.length = length
+        self.begin: Any = None  # a mark, where events have times
+        self.event: Any = None  # its end, the same
         self.held: Optional[Tensor] = held  # until nobody else gets its memory before the end
         self.taken = False  # in: what was ahead of its use has been used
+        self.ended = False  # as the host has seen
 
 
 class Port:
@@ -55,6 +61,7 @@ class Port:
 
     def __init__(self, table: Any, device: torch.device, store: Optional[Store]) -> None:
         self.table = table
+        self.times = DeviceTimes(table)
         self.kind = device.type
         self._sides: Dict[Tuple[torch.device, int], Any] = {}
         self._numbers: Dict[torch.device, int] = {}
@@ -94,7 +101,7 @@ class Port:
         if stream not in seen:
             seen.append(stream)
         source = _bytes_of(tensor, begin, length)
-        copy = Copy(number, stream, tensor)
+        copy = Copy(number, stream, tensor, length)
         self._copy(_bytes_at(staging, length), source, after, None, copy, _OUT)
         self._out[number] = copy
         return copy.event
@@ -107,7 +114,7 @@ class Port:
         if copy is None or copy.held is None:
             return
         for stream in self._seen[copy.held.device]:
-            self.table.wait(stream, copy.event)
+            self.times.wait(stream, copy)
         for each in self._copies[_OUT][copy.held.device]:
             if each.number == number:
                 each.held = None
@@ -118,22 +125,25 @@ class Port:
         out = self._out.get(number)
         base = self.table.empty(length, stream)
         after = self.table.record(stream)
-        copy = Copy(lease, stream, base)
+        copy = Copy(lease, stream, base, length)
         self._copy(base, _bytes_at(address, length), after, out, copy, _IN)
         return copy
 
-    def use(self, copy: Copy, base: Tensor, stream: Any) -> None:
-        """What the stream is given from now on comes after a copy in, into this memory."""
-        self.table.wait(stream, copy.event)
+    def use(self, copy: Copy, base: Tensor, stream: Any, since: Any) -> None:
+        """What the stream is given from now on comes after a copy in, into this memory.
+
+        :param since: a mark of the stream, before anybody waited for the bytes; or None
+        """
+        self.times.wait(stream, copy, since)
         if stream != copy.stream:
             self.table.keep(base, stream)
-            self.table.wait(copy.stream, copy.event)
+            self.times.wait(copy.stream, copy)
         copy.held = None
 
     def drop(self, copy: Copy) -> None:
         """Nobody uses a copy in."""
         if copy.held is not None:
-            self.table.wait(copy.stream, copy.event)
+            self.times.wait(copy.stream, copy)
             copy.held = None
 
     def _copy(
@@ -148,8 +158,9 @@ class Port:
         if out is not None:
             table.wait(side, out.event)
         try:
+            copy.begin = self.times.mark(side)
             table.copy(to, source, side)
-            copy.event = table.record(side)
+            copy.event = table.mark(side)
             copies.append(copy)
         except BaseException:
             if not copies or copies[-1] is not copy:
@@ -196,7 +207,7 @@ class Port:
             self.table.unpin(*pinned)
 
     def _end(self, way: int, done: Any) -> Iterator[Tuple[int, int]]:
-        for copies in self._copies[way].values():
+        for device, copies in self._copies[way].items():
             while copies:
                 copy = copies[0]
                 result = 0
@@ -206,6 +217,9 @@ class Port:
                 except RuntimeError as error:  # so does every call from now on: nothing runs there
                     _log.warning("a copy to or from the device failed: %s", error)
                     result = -errno.EIO
+                copy.ended = True
+                if result == 0:
+                    self.times.copied(device, copy, way == _OUT)
                 copies.popleft()
                 if self._out.get(copy.number) is copy:
                     del self._out[copy.number]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ._device import Copy, Port
 from ._library import CopyOut, Offer, SpillwayError, Taken, blocking, check, fast
+from ._steptrace import StepTrace
 from ._tensors import COUNTED, counted_by, nothing_on, on, plain, raise_modified
 from ._torch_compat import WeakStorage, storage_of
 from .cache import Cache
@@ -362,21 +363,30 @@ class DeviceTensors:
             self._cache.handle
             self._go_on(True)
             users = self._users[saved.id]
+            since = self._since(saved, users)
             if users.base is not None and users.copy is not None and users.copy.taken:
-                return self._used(saved, users)
-        return self._cache.call(self._take, saved, users)  # type: ignore[no-any-return]
+                return self._used(saved, users, since)
+        return self._cache.call(self._take, saved, users, since)  # type: ignore[no-any-return]
 
-    def _used(self, saved: SavedOnDevice, users: _Users) -> Tuple[Tensor, int]:
+    def _since(self, saved: SavedOnDevice, users: _Users) -> Any:
+        """A mark before anybody waits for the bytes; None: the host knows that they are there."""
+        if users.copy is not None and users.copy.ended:
+            return None
+        return self.port.times.mark(self.port.table.current_stream(saved.device))
+
+    def _used(self, saved: SavedOnDevice, users: _Users, since: Any) -> Tuple[Tensor, int]:
         base, copy = users.base, users.copy
         assert base is not None and copy is not None
-        self.port.use(copy, base, self.port.table.current_stream(saved.device))
+        self.port.use(copy, base, self.port.table.current_stream(saved.device), since)
         copy.taken = True
         users.unused -= users.unused > 0
         if users.count <= 1:
             users.base = users.copy = None
         return base, users.begin
 
-    def _take(self, handle: int, saved: SavedOnDevice, users: _Users) -> Tuple[Tensor, int]:
+    def _take(
+        self, handle: int, saved: SavedOnDevice, users: _Users, since: Any
+    ) -> Tuple[Tensor, int]:
         """As _offer()."""
         taken, table = Taken(), self.port.table
         try:
@@ -392,7 +402,7 @@ class DeviceTensors:
                         taken.lease = 0
                     elif users.base is None:  # its copy ahead could not begin
                         continue
-                    used = self._used(saved, users)
+                    used = self._used(saved, users, since)
                     self._finish_if_closing()
                     return used
         finally:
@@ -455,6 +465,7 @@ class DeviceTensors:
             fast.spw_cache_copied(handle, number, result)
         for number, _ in self.port.ended_in():
             fast.spw_cache_return(handle, number)
+        self.port.times.tell(handle)
         while self._ended:
             end = self._ended.pop()
             self._ends.discard(end)
@@ -495,6 +506,11 @@ class DeviceTensors:
     def known(self) -> int:
         """How many storages, saved tensors and tokens are kept in mind."""
         return len(self._records) + len(self._ends) + len(self._owners)
+
+    def watch(self, tracer: Optional[StepTrace]) -> None:
+        """What the devices do is recorded from now on, or no longer."""
+        with self._lock:
+            self.port.times.watch(tracer)
 
     def part(self) -> None:
         """The cache is about to close: copies from and to its memory end first."""

@@ -181,6 +181,127 @@ def real_graphs_keep_all(store):
     off.close()
 
 
+def clock_of(step):
+    """What a step takes by the device's own clock."""
+    before = machine.clock_ns()
+    step()
+    return machine.clock_ns() - before
+
+
+def stalls_are_the_devices(store, byte_ns):
+    """By whatever a step takes longer on the device it has stalled, to the nanosecond."""
+    machine.be_late(5, *NEVER)
+    machine.tasks_take(100_000, byte_ns)
+    model = model_of()
+    plain = [clock_of(lambda: peak_of(model, None, step)) for step in range(3)]
+    off = offload(model, store)
+    longer = [clock_of(lambda: peak_of(model, off, step)) - plain[step] for step in range(3)]
+    stats = off.stats()
+    assert sum(longer) == stats.device_stall_ns == stats.stall_ns, (longer, stats)
+    assert (stats.stall_ns > 0) == (byte_ns > 0), stats.stall_ns
+    for rate in (stats.bus_out_bytes_per_second, stats.bus_in_bytes_per_second):
+        assert rate == 0 if byte_ns == 0 else abs(rate * byte_ns / 1e9 - 1) < 1e-3, rate
+    off.close()
+    machine.tasks_take(0, 0)
+
+
+def the_host_waits_for_drives(store):
+    """And the device, which has work, does not."""
+    machine.be_late(6, *NEVER)
+    machine.tasks_take(100_000, 0)
+    model = model_of()
+    off = offload(model, store)
+    with off:
+        loss = model(torch.randn(ROWS, WIDTH).to(machine.kind)).pow(2).mean()
+        written(off)
+        loss.backward()
+    machine.memory()
+    stats = off.stats()
+    assert stats.bytes_read > 0 and stats.host_wait_ns > 0, stats
+    assert stats.stall_ns == 0, stats
+    off.close()
+    machine.tasks_take(0, 0)
+
+
+def written(off):
+    """All that was copied is on the drives."""
+    machine.memory()
+    deadline = time.monotonic() + 30
+    while off.stats().staging_bytes or not off.stats().tensors_spilled:
+        assert time.monotonic() < deadline, off.stats()
+
+
+def a_step_is_recorded(store):
+    """With a row for each way of the bus, and what waited."""
+    machine.be_late(7, *NEVER)
+    model = model_of()
+    off = offload(model, store)
+    if machine.kind == "late":
+        machine.tasks_take(100_000, 1)
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        peak_of(model, off, 0)
+        off.trace(file.name)
+        peak_of(model, off, 1)
+        off.stats()
+        peak_of(model, off, 2)
+        with open(file.name) as trace:
+            events = json.load(trace)["traceEvents"]
+    rows = {each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    assert {f"{machine.kind}:0 copy out", f"{machine.kind}:0 copy in"} <= rows, rows
+    counters = [each["args"] for each in events if each["ph"] == "C"]
+    assert any(each["device_staging_bytes"] > 0 for each in counters)
+    copies = [each for each in events if each["name"] == "copy out"]
+    assert all(each["ts"] >= 0 and each["dur"] > 0 for each in copies), copies
+    if machine.kind == "late":
+        assert {each["dur"] * 1000 == each["args"]["bytes"] for each in copies} == {True}
+        assert any(each["name"] == "wait" for each in events)
+        machine.tasks_take(0, 0)
+    off.close()
+
+
+def memory_is_back_after_each_step(store):
+    machine.be_late(8, *HALF)
+    model = nn.Sequential(Layer(), Layer()).to(machine.kind)
+    off = offload(model, store)
+    peak_of(model, off, 0)
+    before = settled(off)
+    for step in range(20):
+        peak_of(model, off, step)
+        assert settled(off) == before, f"step {step}: {machine.memory()}, was {before}"
+    off.close()
+
+
+def nothing_on_the_default_stream(store):
+    """Of a model that computes on another one."""
+    model = model_of()
+    off = offload(model, store)
+    stream, activity = torch.cuda.Stream(), torch.profiler.ProfilerActivity
+    batch = torch.randn(ROWS, WIDTH).to(machine.kind)
+    with torch.cuda.stream(stream), off:
+        model(batch).pow(2).mean().backward()
+    torch.accelerator.synchronize()
+    with torch.profiler.profile(activities=[activity.CUDA]) as profile:
+        torch.ones(1, device=machine.kind)  # is there, and says which one it is
+        torch.accelerator.synchronize()
+        with torch.cuda.stream(stream), off:
+            model(batch).pow(2).mean().backward()
+        torch.accelerator.synchronize()
+    events = device_events(profile)
+    first = min(events, key=lambda each: each["ts"])["args"]["stream"]
+    there = [each["name"] for each in events if each["args"]["stream"] == first]
+    assert len(there) == 1, there
+    off.close()
+
+
+def device_events(profile):
+    """What the profiler saw on streams."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profile.export_chrome_trace(file.name)
+        with open(file.name) as trace:
+            events = json.load(trace)["traceEvents"]
+    return [each for each in events if "stream" in each.get("args", {}) and "dur" in each]
+
+
 def copies_have_streams_of_their_own(store):
     """As the profiler saw them: none on a stream that computes, all from and to pinned memory."""
     model = model_of()
@@ -193,10 +314,7 @@ def copies_have_streams_of_their_own(store):
         with off:
             model(batch).pow(2).mean().backward()
         torch.accelerator.synchronize()
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        profile.export_chrome_trace(file.name)
-        with open(file.name) as trace:
-            events = [each for each in json.load(trace)["traceEvents"] if "args" in each]
+    events = device_events(profile)
     computing = {each["args"]["stream"] for each in events if each.get("cat") == "kernel"}
     copies = [each for each in events if each.get("cat") == "gpu_memcpy"]
     assert any("DtoH" in each["name"] for each in copies), "nothing was copied out"
@@ -210,6 +328,8 @@ def copies_have_streams_of_their_own(store):
 CASES = {
     "200 steps, some of whose copies fail, leave nothing": steps_leave_nothing,
     "a model that moves after offload()": a_model_that_moves_later,
+    "a recorded step shows the bus": a_step_is_recorded,
+    "memory is back after each step": memory_is_back_after_each_step,
 }
 if machine.kind == "late":
     CASES.update(
@@ -223,11 +343,19 @@ if machine.kind == "late":
         }
     )
     CASES["captured graphs keep all, and wait for nothing"] = captured_graphs_keep_all
+    CASES["a step stalls by what the bus takes"] = functools.partial(
+        stalls_are_the_devices, byte_ns=1
+    )
+    CASES["a step that the bus keeps up with does not stall"] = functools.partial(
+        stalls_are_the_devices, byte_ns=0
+    )
+    CASES["a wait of the host for drives is no stall"] = the_host_waits_for_drives
 else:
     CASES["memory is bounded"] = functools.partial(memory_is_bounded, how_late=AT_ONCE)
 if machine.kind == "cuda":
     CASES["captured graphs keep all"] = real_graphs_keep_all
     CASES["copies have streams of their own"] = copies_have_streams_of_their_own
+    CASES["nothing is on the default stream"] = nothing_on_the_default_stream
 
 
 def main():
