@@ -205,6 +205,7 @@ class DeviceTensors:
         self._users: Dict[int, _Users] = {}
         self._ends: Set[_End] = set()
         self._ended: List[Any] = []  # of type _End
+        self._tokens = (c_uint64 * _DRAIN_MAX)()
         # By device, so that one that is late holds nothing of another back.
         self._notifiers: Dict[torch.device, _Notifier] = {}
 
@@ -268,7 +269,7 @@ class DeviceTensors:
         table, number, copy = self.port.table, c_uint64(), CopyOut()
         stream = table.current_stream(held.device)
         # Before the call: it is held from when the cache has it.
-        owner = self._owners[offer.owner] = _Owner(held, version, stream, table.record(stream))
+        owner = self._owners[offer.owner] = _Owner(held, version, stream, table.mark(stream))
         device, to_number, to_copy = self.port.number(held.device), byref(number), byref(copy)
         result: int = fast.spw_cache_offer_device(
             handle, byref(offer), device, hint, to_number, to_copy
@@ -312,11 +313,12 @@ class DeviceTensors:
             return
         if self.port.table.notifies:
             self._notify(owner.tensor.device, event)
-        following = c_uint64(copy.order)
+        following, since = c_uint64(copy.order), owner.produced
         while following.value:
-            self.port.order(following.value)
+            self.port.order(following.value, since)
             if fast.spw_cache_ordered(handle, following.value, byref(following)) < 0:
                 return
+            since = self.port.times.mark(owner.stream) if following.value else None
 
     def _notify(self, device: torch.device, event: Any) -> None:
         notifier = self._notifiers.get(device)
@@ -470,8 +472,7 @@ class DeviceTensors:
             end = self._ended.pop()
             self._ends.discard(end)
             self._end_user(handle, end.id)
-        count = _DRAIN_MAX
-        tokens = (c_uint64 * _DRAIN_MAX)()
+        count, tokens = _DRAIN_MAX, self._tokens
         while count == _DRAIN_MAX:
             count = fast.spw_cache_drain_device(handle, tokens, _DRAIN_MAX)
             for token in tokens[:count]:

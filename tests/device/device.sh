@@ -16,7 +16,7 @@ python3. Two files of 256 MiB in TMPDIR are the drives of each job.
 
   --seeds N    how many (500)           --first N    from which on (1)
   --jobs N     at once (2)              --fixed      only the cases that have no seed
-  --minutes N  begin no seed after these
+  --minutes N  begin no seed after these       --host-time  only what the host takes to save and use, into BUILD/bench
 The exit status is 1 if one failed; it is shown with its seed.
 END
 }
@@ -29,6 +29,7 @@ first=1
 jobs=2
 fixed=
 gpu=
+host_time=
 minutes=
 under=()
 SANITIZED_SEEDS=10 # it is slow
@@ -53,6 +54,7 @@ while [ $# -gt 0 ]; do
         ;;
     --fixed) fixed=1 ;;
     --gpu) gpu=1 ;;
+    --host-time) host_time=1 ;;
     --help)
         usage
         exit
@@ -128,6 +130,12 @@ sanitized() {
     fi
 }
 
+if [ -n "$host_time" ]; then
+    mkdir -p "$build/bench"
+    run host_time host_time.py --out "$build/bench" || rc=$?
+    cat "$work/host_time.log"
+    exit "${rc-0}"
+fi
 passed=0
 failed=0
 skipped=0

@@ -59,10 +59,10 @@ def peak_of(model, off, step, rows=ROWS):
     return peak, gradients
 
 
-def offload(model, store, **options):
+def offload(model, store, mode="spill", **options):
     table = Troubled(machine.table())
     _on_device._table = lambda kind: table
-    off = spillway.torch.offload(model, store, mode="spill", min_bytes=4096, **options)
+    off = spillway.torch.offload(model, store, mode=mode, min_bytes=4096, **options)
     off.table = table
     return off
 
@@ -86,6 +86,22 @@ def memory_is_bounded(store, how_late):
     assert off.stats().bytes_copied > 0 and (
         how_late is not NEVER or off.stats().copies_ordered > 0
     )
+    off.close()
+
+
+def the_peak_is_the_plans(store, how_late, mode):
+    """Within a scope, and a budget is kept, however far the host is ahead."""
+    machine.be_late(9, *how_late)
+    model, scope = model_of(), ROWS * WIDTH * 4 * 12
+    budget = LAYERS * scope // 2
+    off = offload(model, store, mode, **({"budget_bytes": budget} if mode == "budget" else {}))
+    for step in range(8):
+        peak_of(model, off, step)
+    stats = off.stats()  # of the step before the last one, by the plan that is in force still
+    assert stats.steps_planned >= 4 and stats.plan_peak_bytes > 0, stats
+    assert stats.step_peak_bytes <= stats.plan_peak_bytes + scope, stats
+    if mode == "budget":
+        assert stats.step_peak_bytes <= budget + scope and stats.plan_peak_bytes <= budget, stats
     off.close()
 
 
@@ -259,6 +275,31 @@ def a_step_is_recorded(store):
     off.close()
 
 
+def used_on_another_stream(store):
+    """What was saved on one stream, out of its own memory or from the drives."""
+    device = torch.device(machine.kind, 0)
+    for seed in range(40):
+        machine.be_late(seed, 0.2 * (seed % 3), 0.25, False)
+        off = offload(nn.Module(), store)
+        session, other = off._session, off.table.new_stream(device)
+        expected = torch.randn(2048, generator=torch.Generator().manual_seed(seed))
+        with off:
+            saved = session.pack(expected.to(device).mul_(2))
+            if seed % 2:
+                written(off)
+            with other:
+                used = saved.unpack()
+                result = torch.empty_like(used)
+                torch.add(used, 1, out=result)
+                del used, saved
+            off.stats()
+            for _ in range(4):  # whoever gets that memory next
+                torch.empty(2048, device=device).fill_(7)
+            with other:
+                assert torch.equal(result.cpu(), expected * 2 + 1), f"seed {seed}"
+        off.close()
+
+
 def memory_is_back_after_each_step(store):
     machine.be_late(8, *HALF)
     model = nn.Sequential(Layer(), Layer()).to(machine.kind)
@@ -342,7 +383,20 @@ if machine.kind == "late":
             }.items()
         }
     )
+    CASES.update(
+        {
+            f"the peak is the plan's, {mode}: {words}": functools.partial(
+                the_peak_is_the_plans, how_late=how_late, mode=mode
+            )
+            for mode in ("fastest", "budget")
+            for words, how_late in {
+                "the host is ahead by the whole step": NEVER,
+                "the device keeps up": AT_ONCE,
+            }.items()
+        }
+    )
     CASES["captured graphs keep all, and wait for nothing"] = captured_graphs_keep_all
+    CASES["used on another stream than it was saved on"] = used_on_another_stream
     CASES["a step stalls by what the bus takes"] = functools.partial(
         stalls_are_the_devices, byte_ns=1
     )

@@ -153,10 +153,22 @@ Machine &machine()
 	return *machine;
 }
 
+uint64_t thread_ns()
+{
+	timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+thread_local int locks = 0; // of this thread
+thread_local uint64_t own_ns = 0, locked_ns; // of its time, that this device took
+
 // Whoever waits for it does not hold the interpreter's lock: a task may need that.
 struct Lock {
 	Lock()
 	{
+		if (locks++ == 0)
+			locked_ns = thread_ns();
 		if (machine().mutex.try_lock())
 			return;
 		if (!PyGILState_Check()) {
@@ -169,6 +181,8 @@ struct Lock {
 	~Lock()
 	{
 		machine().mutex.unlock();
+		if (--locks == 0)
+			own_ns += thread_ns() - locked_ns;
 	}
 	Lock(const Lock &) = delete;
 };
@@ -765,6 +779,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 		machine().operator_ns = operator_ns;
 		machine().copied_byte_ns = copied_byte_ns;
 	});
+	m.def("own_ns", [] { return own_ns; });
 	m.def("clock_ns", [](int device) {
 		Lock lock;
 		machine().drain_all();

@@ -113,6 +113,10 @@ class Machine:
         """Of the stream that computes, when all has run."""
         return late_device.clock_ns(0)
 
+    def own_ns(self):
+        """Of this thread's time, what the device took to be one."""
+        return late_device.own_ns()
+
     def host_waits(self):
         """How often the host has waited for a stream that computes."""
         return late_device.counters(0)["host_waits"]

@@ -7,6 +7,7 @@ import errno
 import gc
 import inspect
 import io
+import json
 import logging
 import os
 import subprocess
@@ -22,7 +23,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import ROOT, make_drives
+from conftest import BUILD, ROOT, make_drives
 from offloading import RAISED, Nothing, Save, same_bits
 from spillway import _accelerator, _library, _on_device
 from spillway._device import Copy, Port
@@ -370,7 +371,7 @@ def test_the_bus_and_stalls_are_told(timed):
     rig = timed(Timed())
     for _ in range(3):  # a rate is known when a step has ended
         rig.session.cache.call(_library.fast.spw_cache_step)
-        saved = [rig.save(torch.zeros(2048)) for _ in range(2)]
+        saved = [rig.save(torch.zeros(2048)) for _ in range(20)]
         rig.until(lambda stats: stats.staging_bytes == 0 and stats.device_bytes == 0)
         for each in saved:
             each.unpack()
@@ -491,6 +492,29 @@ def test_gradients_are_the_same_by_a_plan(store, offload, mode):
     stats = off.stats()
     assert stats.plans > 0 and stats.steps_planned > 0 and stats.bytes_spilled > 0
     assert 0 < stats.plan_peak_bytes <= stats.plan_keep_all_bytes
+
+
+def test_a_recording_is_planned_behind_a_bus(store, offload, tmp_path):
+    """Scopes and tensors of a device are recorded as those in host memory are."""
+    path = tmp_path / "step.jsonl.gz"
+    _, off = gradients(lambda model: offload(model, store, mode="spill", record=path), steps=3)
+    off.close()
+    command = [BUILD / "spillway", "plan", "--trace", path, "--explain", "--json", "--budget", "1k"]
+    command += ["--bandwidth", "1GB", "--bus", "20GB"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    plan = json.loads(done.stdout)
+    assert plan["bus_bytes_per_second"] == 20e9 and plan["peak_keep_bytes"] > 0
+
+
+def test_hints_hold_on_a_device(store, offload):
+    """What an excluded module saves stays there, by a plan, too."""
+    model = Layers()
+    off = offload(model, store, mode="budget", budget_bytes=50_000, exclude=[model.layers[1]])
+    for step in range(4):
+        with off:
+            model(torch.randn(32, 64)).pow(2).sum().backward()
+    stats = off.stats()
+    assert stats.tensors_kept_hint > 0 and stats.steps_planned > 0 and stats.copies > 0
 
 
 def test_what_a_plan_keeps_is_checked_for_changes(store, offload):
