@@ -15,6 +15,7 @@ import contextlib
 import gc
 import importlib
 import json
+import logging
 import os
 import re
 import signal
@@ -376,6 +377,7 @@ def main():
         child(args.child, args)
         return 0
     if args.simulated:
+        logging.getLogger("spillway").setLevel(logging.ERROR)  # such files have no file system
         args.drives = memory_drives()
     spillway.format_store(args.drives, force=args.force)
     bench = Bench(args)

@@ -64,7 +64,7 @@ static uint64_t bytes_of(const struct iocb *iocb)
 	case IO_CMD_PWRITE: return iocb->u.c.nbytes;
 	case IO_CMD_PREADV:
 	case IO_CMD_PWRITEV:
-		for (int i = 0; i < iocb->u.v.nr; i++)
+		for (unsigned i = 0; i < (unsigned)iocb->u.v.nr; i++)
 			bytes += iocb->u.v.vec[i].iov_len;
 		return bytes;
 	default: return 0;
