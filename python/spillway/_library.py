@@ -81,6 +81,8 @@ StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
                   order=c_uint64)
+DeviceTimes = _struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
+                      bytes_in=c_uint64, in_ns=c_uint64)
 PlanResult = _struct(
     "spw_plan_result", size=c_size_t, feasible=c_bool, peak_bytes=c_uint64,
     peak_keep_all_bytes=c_uint64, memory_bytes=c_uint64, stall_ns=c_uint64, wall_ns=c_uint64,
@@ -177,6 +179,7 @@ _PROTOTYPES = {
     "spw_cache_again_begin": (None, [c_void_p]),
     "spw_cache_again_end": (None, [c_void_p]),
     "spw_cache_ahead": (c_int, [c_void_p, _NUMBER, POINTER(Taken)]),
+    "spw_cache_device_times": (c_int, [c_void_p, POINTER(DeviceTimes)]),
     "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
     "spw_cache_return": (None, [c_void_p, c_uint64]),
     "spw_cache_release": (c_int, [c_void_p, c_uint64]),

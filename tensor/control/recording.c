@@ -82,8 +82,11 @@ void spw_recording_close(struct control *control)
 uint64_t spw_recording_compute_ns(const struct control *control)
 {
 	uint64_t until_ns = control->away > 0 ? control->away_since_ns : control->opts.clock_ns();
+	uint64_t wall_ns = until_ns - control->began_ns;
 
-	return until_ns - control->began_ns - control->away_ns;
+	if (wall_ns < control->compute_ns_min + control->away_ns)
+		return control->compute_ns_min;
+	return wall_ns - control->away_ns;
 }
 
 void spw_recording_away(struct control *control, bool away, uint64_t now_ns)
@@ -137,7 +140,7 @@ void spw_recording_begin(struct control *control)
 	struct recording *now = &control->now;
 
 	control->began_ns = control->opts.clock_ns();
-	control->waited_ns = 0;
+	control->waited_ns = control->compute_ns_min = 0;
 	control->again_ns = control->away_ns = 0;
 	/* of what is still at it */
 	control->waiting_since_ns = control->began_ns;

@@ -123,7 +123,7 @@ static void sim_end(void)
 	simstore_close(sim.store);
 }
 
-static int sim_tear_down(void **state)
+static inline int sim_tear_down(void **state)
 {
 	(void)state;
 	sim_end();
