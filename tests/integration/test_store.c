@@ -331,7 +331,7 @@ OPEN_CASE(test_registered_memory)
 	assert_int_equal(spw_store_unregister(store, to_memory + 1), -ENOENT);
 }
 
-/* A ring takes no memory of files, unless they lie in memory themselves: that is no error. */
+/* A ring takes no memory of a file on a disk: that is no error. */
 OPEN_CASE(test_memory_of_a_file_is_not_registered)
 {
 	const size_t len = 4 * MIB;
@@ -349,8 +349,9 @@ OPEN_CASE(test_memory_of_a_file_is_not_registered)
 		bool refused = stats_of(store).registrations_refused == 1;
 
 		assert_int_equal(stats_of(store).registered_bytes, refused ? 0 : len);
-		assert_true(refused || system.f_type == TMPFS_MAGIC ||
-			    system.f_type == RAMFS_MAGIC);
+		/* Others may lie in memory: tmpfs does, and so may an overlay. */
+		if (system.f_type == EXT4_SUPER_MAGIC || system.f_type == XFS_SUPER_MAGIC)
+			assert_true(refused);
 	}
 	expect_round_trip(memory, len, 54);
 	assert_ok(spw_store_unregister(store, memory));
