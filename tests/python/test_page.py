@@ -177,7 +177,7 @@ def test_a_browser_has_no_complaint_and_nothing_sticks_out(store, folder, width)
 def rules_of(piece):
     """The selectors of its style; at-rules are looked into."""
     style = re.search(r"<style>(.*?)</style>", piece, re.S)[1]
-    style = re.sub(r"@media[^{]*\{(.*\})\s*\}", r"\1", style)
+    style = re.sub(r"@media[^{]*\{([^{}]*\{[^{}]*\})\s*\}", r"\1", style)
     return [selector.strip() for group in re.findall(r"([^{}]+)\{", style)
             for selector in group.split(",")]
 

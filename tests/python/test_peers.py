@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_peers.py - make bench-peers: what it says of runs, and that it leaves nothing
-# layer: rest
+# layer: all
 import json
 import os
 import signal
