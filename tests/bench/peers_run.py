@@ -76,9 +76,21 @@ class Meter:
         }
 
 
+def warm_up(args):
+    """A step of one layer, so that what PyTorch loads and takes once is there before anything is
+    measured."""
+    small = argparse.Namespace(**{**vars(args), "layers": 1, "mode": "keep"})
+    plain = WAYS["plain"](small)
+    with plain.open(gpt.GPT(small)):
+        tokens = torch.zeros(args.batch, args.sequence, dtype=torch.int64)
+        plain.backward(plain.loss(tokens, tokens))
+        plain.step()
+
+
 def train(args):
     torch.set_num_threads(args.threads)
     way = WAYS[args.way](args)  # its packages are loaded before anything is measured
+    warm_up(args)
     torch.manual_seed(1)
     args.mode = "recompute" if way.recompute else "keep"
     model = gpt.GPT(args)

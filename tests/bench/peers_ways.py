@@ -4,6 +4,7 @@
 them train with AdamW; gradients are kept and zeroed in place, so that they are there all the time."""
 
 import contextlib
+import functools
 import importlib
 import os
 import tempfile
@@ -87,6 +88,7 @@ class Axolotl(Plain):
     @contextlib.contextmanager
     def open(self, model):
         manager = self.disco.get_instance(prefetch_to_gpu=False)
+        manager.load_tensor = functools.partial(manager.load_tensor, target_device="cpu")
         gpt.run_block = lambda block, _recompute, *inputs: self.disco.apply(block, *inputs)
         with super().open(model):
             try:
