@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/bench/peers.py - one model trained in every way that moves its tensors to drives, and in those
-# that do without; called by `make bench-peers`
+# tests/bench/peers.py - one model trained in every way that moves its tensors to drives, and in
+# those that do without; called by `make bench-peers`
 """A small GPT is trained on the CPU by every way that peers_rows.py names, on the same four drives:
 loop devices over files, of a given speed. Each run is a process of its own; rounds are interleaved,
-and figures are medians. Then, once for each way that has drives: what does it do when they are full,
-when one of them dies, and when it is killed? Losses are compared to the last bit with those of plain
-PyTorch. A way that cannot go here says why, and has no figures.
+and figures are medians. Then, once for each way that has drives: what does it do when they are
+full, when one of them dies, and when it is killed? Losses are compared to the last bit with those
+of plain PyTorch. A way that cannot go here says why, and has no figures.
 
-Needs root: loop devices, file systems, the kernel's throttle. Writes BUILD/bench/peers.json, peers.svg
-and peers-dark.svg. Ctrl-C ends it, and nothing is left: no drive, no mount, no file, no result.
+Needs root: loop devices, file systems, the kernel's throttle. Writes BUILD/bench/peers.json,
+peers.md, peers.svg and peers-dark.svg. Ctrl-C ends it, and nothing is left: no drive, no mount, no
+file, no result.
 Exit status: 0; 1 spillway's losses differ, or it failed; 130 interrupted; 143 ended by SIGTERM."""
 
 import argparse
@@ -86,8 +87,7 @@ class Run:
                 if line == "paused\n" and at_pause is not None:
                     at_pause(process)
                     with contextlib.suppress(BrokenPipeError):
-                        process.stdin.write("\n")
-                        process.stdin.flush()
+                        os.write(process.stdin.fileno(), b"\n")
             self.status = process.wait()
             self.seconds = time.monotonic() - began
             errors.seek(0)
@@ -309,7 +309,8 @@ def at_least_one(text):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
     option = parser.add_argument
     option("--build", default="build", help="the build folder (build)")
     option("--python", default=sys.executable,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # tests/bench/peers_drives.py - the rig's drives as each way of `make bench-peers` takes them, and
 # what befalls them
-"""Ways that take drives get a store on them; ways that take a folder get btrfs over all of them, its
-data in RAID 0, without the copies and checksums that keep it from direct transfers."""
+"""Ways that take drives get a store on them; ways that take a folder get btrfs over all of them,
+its data in RAID 0, without the copies and checksums that keep it from direct transfers."""
 
 import contextlib
 import os
@@ -62,6 +62,10 @@ def dies(drive):
         call("losetup", "-c", drive)
 
 
+def words_of(path):
+    return path.read_text(encoding="ascii").split() if path.exists() else []
+
+
 class MemoryGroup:
     """What a process takes, what its files take in the page cache included; None where the kernel
     does not count it (the v1 controller, or v2 with memory delegated)."""
@@ -72,7 +76,7 @@ class MemoryGroup:
         name = f"spillway-peers-{os.getpid()}"
         if (v1 / "cgroup.procs").exists():
             self.group, self.peak = v1 / name, "memory.max_usage_in_bytes"
-        elif "memory" in (v2 / "cgroup.subtree_control").read_text(encoding="ascii").split():
+        elif "memory" in words_of(v2 / "cgroup.subtree_control"):
             self.group, self.peak = v2 / name, "memory.peak"
 
     def __enter__(self):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # tests/bench/peers_page.py - what `make bench-peers` found, as rows, as a table and as a picture
 """Usage: tests/bench/peers_page.py BUILD/bench/peers.json DOCS README
- Draws DOCS/peers.svg and DOCS/peers-dark.svg, and writes the words beside the picture in README, between
-its markers. Does nothing where the bench was not run."""
+ Draws DOCS/peers.svg and DOCS/peers-dark.svg, and writes the words beside the picture in README,
+between its markers. Does nothing where the bench was not run."""
 
 import html
 import json
@@ -64,8 +64,8 @@ def rows_of(document, ours):
             rows.append(results.row(f"{way['title']}: step time / plain",
                                     ratios_of(way["runs"], plain), "ratio", command=command))
         if way["unequal"]:
-            rows.append(results.row(f"{way['title']}: step time with one drive at a quarter / without",
-                                    ratios_of(way["unequal"], way["runs"]), "ratio",
+            words = f"{way['title']}: step time with one drive at a quarter / without"
+            rows.append(results.row(words, ratios_of(way["unequal"], way["runs"]), "ratio",
                                     command=command))
         goal = 0 if name in ours and name != "deepspeed-spillway" else None
         rows.append(results.row(f"{way['title']}: losses that differ from plain's",
@@ -106,9 +106,9 @@ def cells_of(way, ways):
 
 def table_of(ways):
     """Columns, rows and notes, all in words; how each way is run is in the notes."""
-    columns = ["way", "peak of activations, MiB", "peak RSS, MiB", "with its files' page cache, MiB",
-               "step, s (of plain)", "CPU time of a step, s", "written in a step, MiB", "losses",
-               "one of four drives at a quarter of its speed", *TROUBLES.values()]
+    columns = ["way", "peak of activations, MiB", "peak RSS, MiB",
+               "with its files' page cache, MiB", "step, s (of plain)", "CPU time of a step, s",
+               "written in a step, MiB", "losses", "one of four drives at a quarter of its speed", *TROUBLES.values()]
     rows, notes = [], []
     for way in ways.values():
         if way["runs"]:
@@ -120,9 +120,9 @@ def table_of(ways):
         notes.append(f"**{way['title']}** moves {way['moves']}. {way['how']}."
                      + (f" What it did: {said}." if said else ""))
     return {"columns": columns, "rows": rows, "notes": [
-        "Peak of activations: the most that was resident in the timed steps, above model, gradients "
-        "and AdamW's state; a way's own buffers count. Written: what the drives' own counters say. "
-        "With its files' page cache: what the kernel charged the process with at most. No room: "
+        "Peak of activations: the most that was resident in the timed steps, above model, "
+        "gradients and AdamW's state; a way's own buffers count. Written: what the drives' own "
+        "counters say. With its files' page cache: what the kernel charged the process with at most. No room: "
         "4 MiB of the file system are free; a store has four drives of 16 MiB. A drive that dies "
         "fails every transfer from then on. What a killed way leaves is what is there after its "
         "next run, too.", *notes]}
@@ -142,7 +142,7 @@ HEADS = {"way": 16, "activations, peak": 196, "peak RSS": 340, "step time": 424,
 BELOW = {"activations, peak": "MiB", "peak RSS": "MiB", "step time": "of plain's",
          "losses": "plain's?", "a drive at": "a quarter", "no room": "on the drives",
          "a drive dies": "before forward / backward", "killed": "what it leaves"}
-SHORT = {"stops with an error": "stops", "other losses": "other losses", "leaves nothing": "nothing"}
+SHORT = {"stops with an error": "stops", "leaves nothing": "nothing"}
 
 
 class Picture:
@@ -202,7 +202,8 @@ def draw_way(picture, y, way, ways, longest, ours):
                          short(way["troubles"][what]), way["troubles"][what]["grade"], 12)
     for verdict, shift in zip(dies, (0, 76)):
         if verdict:
-            picture.text(HEADS["a drive dies"] + shift, y + 24, short(verdict), verdict["grade"], 12)
+            picture.text(HEADS["a drive dies"] + shift, y + 24, short(verdict), verdict["grade"],
+                         12)
 
 
 def draw(ways, where, dark):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# tests/bench/peers_rows.py - the ways to train that `make bench-peers` compares, and how each is run
-"""What each is called, what it moves, where it needs drives, and how it is run, in words: the row of
-the table prints them. How it is done is in peers_ways.py, for each by the same name."""
+# tests/bench/peers_rows.py - the ways to train that `make bench-peers` compares, and how each runs
+"""What each is called, what it moves, where it needs drives, and how it is run, in words: the row
+of the table prints them. How it is done is in peers_ways.py, for each by the same name."""
 
 import dataclasses
 from typing import Literal
@@ -23,8 +23,8 @@ class Row:
 
 
 ACTIVATIONS, STATE = "activations", "parameters and optimizer's state"
-OFF_DEVICE = ("it moves tensors from an accelerator to host memory; those of host memory stay where "
-              "they are")
+OFF_DEVICE = ("it moves tensors from an accelerator to host memory; those of host memory stay "
+              "where they are")
 
 ROWS = {
     "plain": Row("plain PyTorch", "nothing", "autograd keeps what it saves"),
@@ -43,9 +43,9 @@ ROWS = {
                    "torch.save(), and the block is computed again", "folder",
                    "axolotl.monkeypatch.gradient_checkpointing.offload_disk"),
     "tensornvme": Row("TensorNVMe", ACTIVATIONS,
-                      "saved_tensors_hooks of this bench over DiskOffloader, which has none: a copy "
-                      "of each tensor of 64 KiB and more is written, and read one ahead, as in its "
-                      "README", "folder", "tensornvme"),
+                      "saved_tensors_hooks of this bench over DiskOffloader, which has none: a "
+                      "copy of each tensor of 64 KiB and more is written, and read one ahead, as in "
+                      "its README", "folder", "tensornvme"),
     "spillway": Row("spillway", ACTIVATIONS,
                     "spillway.torch.offload(model, store), all as it is by default", "store"),
     "deepspeed": Row("DeepSpeed ZeRO-3, NVMe", STATE,
@@ -55,6 +55,6 @@ ROWS = {
                               "the same program after spillway.deepspeed.install(devices=...)",
                               "store", "deepspeed"),
     "spillway-state": Row("spillway, with the state", "activations and optimizer's state",
-                          "offload() as above, and spillway.torch.Optimizer(torch.optim.AdamW, ...) "
-                          "on the same store", "store"),
+                          "offload() as above, and spillway.torch.Optimizer(torch.optim.AdamW, "
+                          "...) on the same store", "store"),
 }

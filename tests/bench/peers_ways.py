@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/bench/peers_ways.py - how each way of peers_rows.py trains a step, for peers_run.py
-"""A way loads its packages when it is made, and takes memory and drives when it is opened. All of
-them train with AdamW; gradients are kept and zeroed in place, so that they are there all the time."""
+"""A way loads its packages when it is made, and takes memory and drives when it is opened. All
+train with AdamW; gradients are kept and zeroed in place, so that they are there all the time."""
 
 import contextlib
 import functools

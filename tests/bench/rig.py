@@ -16,8 +16,8 @@ def call(*command):
 
 
 class Rig:
-    """What is run by it gets the drives at their speed. The options are those of rig.sh up, True for
-    one without a value; the suffix tells several rigs of a process apart."""
+    """What is run by it gets the drives at their speed. The options are those of rig.sh up, True
+    for one without a value; the suffix tells several rigs of a process apart."""
 
     def __init__(self, suffix="", **options):
         self.words = [word for name, value in options.items()
