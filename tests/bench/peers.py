@@ -123,7 +123,7 @@ def verdict_of(run, expected):
         return {"words": "hangs", "grade": "bad", "said": f"no end after {run.seconds:.0f} s"}
     if run.status < 0:
         name = signal.Signals(-run.status).name
-        return {"words": f"dies by {name}", "grade": "bad", "said": run.why()}
+        return {"words": "crashes", "grade": "bad", "said": f"{name}: {run.why()}"}
     if run.status > 0:
         return {"words": "stops with an error", "grade": "fair", "said": run.why()}
     if run.result["losses"] == expected:

@@ -108,7 +108,8 @@ def table_of(ways):
     """Columns, rows and notes, all in words; how each way is run is in the notes."""
     columns = ["way", "peak of activations, MiB", "peak RSS, MiB",
                "with its files' page cache, MiB", "step, s (of plain)", "CPU time of a step, s",
-               "written in a step, MiB", "losses", "one of four drives at a quarter of its speed", *TROUBLES.values()]
+               "written in a step, MiB", "losses", "one of four drives at a quarter of its speed",
+               *TROUBLES.values()]
     rows, notes = [], []
     for way in ways.values():
         if way["runs"]:
@@ -122,10 +123,10 @@ def table_of(ways):
     return {"columns": columns, "rows": rows, "notes": [
         "Peak of activations: the most that was resident in the timed steps, above model, "
         "gradients and AdamW's state; a way's own buffers count. Written: what the drives' own "
-        "counters say. With its files' page cache: what the kernel charged the process with at most. No room: "
-        "4 MiB of the file system are free; a store has four drives of 16 MiB. A drive that dies "
-        "fails every transfer from then on. What a killed way leaves is what is there after its "
-        "next run, too.", *notes]}
+        "counters say. With its files' page cache: what the kernel charged the process with at "
+        "most. No room: 4 MiB of the file system are free; a store has four drives of 16 MiB. A "
+        "drive that dies fails every transfer from then on. What a killed way leaves is what is "
+        "there after its next run, too.", *notes]}
 
 
 # ---- The picture ---------------------------------------------------------------------------------
@@ -136,12 +137,13 @@ LIGHT = {"paper": "#ffffff", "ink": "#1d2430", "soft": "#5b6472", "line": "#dfe2
 DARK = {"paper": "#14171c", "ink": "#e6e9ee", "soft": "#a2abb8", "line": "#333a45",
         "ours": "#2dd4bf", "other": "#6b7685", "good": "#2dd4bf", "fair": "#f0b35e",
         "bad": "#ff8a7a", "mark": "#2dd4bf1c"}
-WIDTH, ROW, HEAD, FOOT = 1040, 40, 74, 30
-HEADS = {"way": 16, "activations, peak": 196, "peak RSS": 340, "step time": 424, "losses": 560,
-         "a drive at": 618, "no room": 690, "a drive dies": 770, "killed": 930}
+WIDTH, ROW, HEAD, FOOT = 1060, 40, 74, 30
+HEADS = {"way": 16, "activations, peak": 222, "peak RSS": 362, "step time": 436, "losses": 556,
+         "slow drive": 614, "no room": 702, "a drive dies": 794, "killed": 970}
+BACKWARD = 88  # from where a drive dies before the forward pass to where before the backward pass
 BELOW = {"activations, peak": "MiB", "peak RSS": "MiB", "step time": "of plain's",
-         "losses": "plain's?", "a drive at": "a quarter", "no room": "on the drives",
-         "a drive dies": "before forward / backward", "killed": "what it leaves"}
+         "losses": "of plain's", "slow drive": "at a quarter", "no room": "on the drives",
+         "a drive dies": "before forward, backward", "killed": "what it leaves"}
 SHORT = {"stops with an error": "stops", "leaves nothing": "nothing"}
 
 
@@ -184,23 +186,25 @@ def draw_way(picture, y, way, ways, longest, ours):
         return
     peak, x = median_of(runs, "activation_bytes"), HEADS["activations, peak"]
     if peak is None:
-        picture.text(x, y + 24, "not moved", "soft", 12)
+        moved = "activations" in way["moves"]
+        picture.text(x, y + 24, "with the state" if moved else "not moved", "soft", 12)
     else:
         picture.text(x, y + 18, amount(peak))
-        picture.bar(x, y + 25, 120 * max(0, peak) / longest["activation_bytes"], colour)
+        picture.bar(x, y + 25, 118 * max(0, peak) / longest["activation_bytes"], colour)
     picture.text(HEADS["peak RSS"], y + 24, amount(median_of(runs, "rss_bytes")))
     ratio, x = of_plain(way, ways), HEADS["step time"]
     picture.text(x, y + 18, f"{ratio:.2f}")
-    picture.bar(x, y + 25, 110 * ratio / longest["ratio"], colour)
+    picture.bar(x, y + 25, 98 * ratio / longest["ratio"], colour)
     picture.text(HEADS["losses"], y + 24, "same" if way["same"] else "other",
                  "good" if way["same"] else "bad")
-    picture.text(HEADS["a drive at"], y + 24, unequal_text(way).replace(" x", ""))
+    if way["unequal"]:
+        picture.text(HEADS["slow drive"], y + 24, unequal_text(way).removesuffix(" x"))
     dies = [way["troubles"].get(what) for what in ("dies_before", "dies_between")]
     for what in ("full", "killed"):
         if what in way["troubles"]:
             picture.text(HEADS["no room" if what == "full" else what], y + 24,
                          short(way["troubles"][what]), way["troubles"][what]["grade"], 12)
-    for verdict, shift in zip(dies, (0, 76)):
+    for verdict, shift in zip(dies, (0, BACKWARD)):
         if verdict:
             picture.text(HEADS["a drive dies"] + shift, y + 24, short(verdict), verdict["grade"],
                          12)

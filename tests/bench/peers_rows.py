@@ -22,7 +22,7 @@ class Row:
         return self.needs in ("folder", "store")
 
 
-ACTIVATIONS, STATE = "activations", "parameters and optimizer's state"
+ACTIVATIONS, STATE = "activations", "parameters and the state"
 OFF_DEVICE = ("it moves tensors from an accelerator to host memory; those of host memory stay "
               "where they are")
 
@@ -44,8 +44,8 @@ ROWS = {
                    "axolotl.monkeypatch.gradient_checkpointing.offload_disk"),
     "tensornvme": Row("TensorNVMe", ACTIVATIONS,
                       "saved_tensors_hooks of this bench over DiskOffloader, which has none: a "
-                      "copy of each tensor of 64 KiB and more is written, and read one ahead, as in "
-                      "its README", "folder", "tensornvme"),
+                      "copy of each tensor of 64 KiB and more is written, and read one ahead, as "
+                      "in its README", "folder", "tensornvme"),
     "spillway": Row("spillway", ACTIVATIONS,
                     "spillway.torch.offload(model, store), all as it is by default", "store"),
     "deepspeed": Row("DeepSpeed ZeRO-3, NVMe", STATE,
@@ -54,7 +54,7 @@ ROWS = {
     "deepspeed-spillway": Row("the same, on spillway", STATE,
                               "the same program after spillway.deepspeed.install(devices=...)",
                               "store", "deepspeed"),
-    "spillway-state": Row("spillway, with the state", "activations and optimizer's state",
+    "spillway-state": Row("spillway, with the state", "activations and the state",
                           "offload() as above, and spillway.torch.Optimizer(torch.optim.AdamW, "
                           "...) on the same store", "store"),
 }

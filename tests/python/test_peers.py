@@ -113,7 +113,7 @@ def test_a_readme_without_a_place_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("ended, words", [
-    ({"timed_out": True}, "hangs"), ({"status": -6}, "dies by SIGABRT"),
+    ({"timed_out": True}, "hangs"), ({"status": -6}, "crashes"),
     ({"status": 1}, "stops with an error"), ({"losses": ["0x1p+1"]}, "other losses"),
     ({"losses": ["0x1p+0"]}, "trains on")])
 def test_verdicts(ended, words):
