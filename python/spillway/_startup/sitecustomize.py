@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+# spillway/_startup/sitecustomize.py - lets DeepSpeed swap to a store in a program that does not know
+"""Python imports this as it starts, because `spillway run --deepspeed` has put its folder first on
+PYTHONPATH. When the program imports DeepSpeed spillway.deepspeed.install() follows."""
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# Set by `spillway run --deepspeed`: names of drives, one a line.
+_VARIABLE = "SPILLWAY_DEEPSPEED"
+
+
+class _Follower:
+    """Finds DeepSpeed as others do; what it runs is followed by the installation."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "deepspeed":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_install(module):
+                run(module)
+                _install()
+
+            spec.loader.exec_module = run_and_install
+        return spec
+
+
+def _install():
+    try:
+        from spillway.deepspeed import install
+    except ImportError as error:
+        raise ImportError(
+            f"spillway run --deepspeed: {sys.executable} has no package spillway that works "
+            f"({error}): install it there (pip install; docs/INSTALL.md)") from error
+    install(os.environ[_VARIABLE].split("\n"))
+
+
+def _import_the_next():
+    """The sitecustomize that this one hides, as of the system."""
+    mine = sys.modules.pop("sitecustomize")
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault("sitecustomize", mine)
+
+
+_import_the_next()
+if os.environ.get(_VARIABLE):
+    sys.meta_path.insert(0, _Follower())
