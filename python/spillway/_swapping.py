@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import inspect
 import logging
 import mmap
 import os
@@ -255,13 +256,14 @@ class Space:
         """Meanwhile shutil.copytree() of a swap folder, from or to, copies what it has here."""
         copytree = shutil.copytree
 
-        def copy(src: Any, dst: Any, *args: Any, ignore: Any = None, **given: Any) -> Any:
+        def copy(src: Any, dst: Any, *args: Any, **given: Any) -> Any:
             if dst in self.folders:
                 self._import(src, dst)
                 return dst
-            made = copytree(src, dst, *args, ignore=ignore, **given)
+            made = copytree(src, dst, *args, **given)
             if src in self.folders:
-                self._export(src, dst, ignore)
+                bound = inspect.signature(copytree).bind(src, dst, *args, **given)
+                self._export(src, dst, bound.arguments.get("ignore"))
             return made
 
         self.copied.clear()
