@@ -208,6 +208,7 @@ struct spw_cache {
 	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
+	bool devices_tell;     /* how long they stalled, by spw_cache_device_times() */
 	uint64_t io_in_flight; /* requests given to the store */
 	uint64_t waiters;      /* takes that wait for io_ended, and close */
 	bool io_has_ended;     /* waiters are notified when the lock has been given up, */

@@ -131,12 +131,13 @@ struct control {
 	uint32_t micro_batch;
 	enum spw_stage stage;
 	struct recording now;
-	uint32_t scope;       /* the innermost, or NO_SCOPE */
-	uint32_t stage_scope; /* of what is outside all scopes */
-	uint64_t charged_ns;  /* compute time that scopes have been given */
-	uint64_t event_ns;    /* of the last tensor packed, used or released */
-	uint64_t began_ns;    /* wall */
-	uint64_t waited_ns;   /* while at least one take waited for I/O */
+	uint32_t scope;          /* the innermost, or NO_SCOPE */
+	uint32_t stage_scope;    /* of what is outside all scopes */
+	uint64_t charged_ns;     /* compute time that scopes have been given */
+	uint64_t event_ns;       /* of the last tensor packed, used or released */
+	uint64_t began_ns;       /* wall */
+	uint64_t waited_ns;      /* while at least one take waited for I/O, or a device did */
+	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
 	uint64_t waiting_since_ns;
 	uint32_t waiting; /* takes */
 	/* in memory: now; the most in this step; now, of tensors of earlier steps */
