@@ -540,7 +540,6 @@ struct spw_cache_stats {
 	uint64_t host_wait_ns;
 	/* copies between devices and staging memory, while under way, smoothed; 0: not known */
 	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
-
 	/* given up, to be computed again; and in memory again, by that or another offer */
 	uint64_t bytes_given_up, tensors_given_up;
 	uint64_t bytes_restored, tensors_restored;

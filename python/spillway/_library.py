@@ -152,6 +152,8 @@ _PROTOTYPES = {
         c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, c_int, c_void_p, _HANDLE]),
     "spw_store_free": (c_int, [c_void_p, c_uint64]),
     "spw_store_arena": (c_int, [c_void_p, _HANDLE, POINTER(c_size_t)]),
+    "spw_store_register": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "spw_store_unregister": (c_int, [c_void_p, c_void_p]),
     "spw_request_wait": (c_int, [c_void_p]),
     "spw_request_wait_any": (c_int, [_HANDLE, c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),

@@ -46,6 +46,7 @@ from . import _library, _native
 from ._again import Again, Recompute, again_of
 from ._explain import ScopePlan, scope_plans, text_of
 from ._library import Size, SpillwayError, bytes_text, fast
+from ._notebook import piece_of
 from ._page import page_of
 from ._run import Run, json_of
 from ._save import asked, save, write
@@ -153,6 +154,15 @@ class Offload(contextlib.ContextDecorator):
         stats = self.stats()
         return (f"{words}: {stats.steps} steps, {bytes_text(stats.bytes_spilled)} written, "
                 f"{bytes_text(stats.activation_bytes_max)} of activations in memory at most>")
+
+    def _repr_html_(self) -> Optional[str]:
+        """What Jupyter shows: the memory over the last step, and the drives. None, before a step
+        has ended and when it is closed: then it shows what repr() says."""
+        cache = self._session.cache
+        if cache.closed or cache.forgotten:
+            return None
+        run = self._run()
+        return piece_of(run) if run.profile else None
 
     def __del__(self) -> None:
         self._leave_report()  # where nobody has closed it

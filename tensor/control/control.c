@@ -219,19 +219,6 @@ uint64_t spw_control_wait_ended(struct control *control)
 	return now_ns;
 }
 
-void spw_control_again(struct control *control, bool again)
-{
-	uint64_t now_ns = control->opts.clock_ns();
-
-	SPW_ASSERT(again != control->again);
-	control->again = again;
-	if (again)
-		control->again_since_ns = now_ns;
-	else
-		control->again_ns += now_ns - control->again_since_ns;
-	spw_recording_away(control, again, now_ns);
-}
-
 /* The time that has passed was taken for compute: it stands still until it has been made up for. */
 static void device_stalled(struct control *control, uint64_t ns)
 {
@@ -248,6 +235,19 @@ void spw_control_device(struct control *control, const struct spw_device_times *
 	spw_measure_copied(&control->measure, DIRECTION_WRITE, times->bytes_out, times->out_ns);
 	spw_measure_copied(&control->measure, DIRECTION_READ, times->bytes_in, times->in_ns);
 	device_stalled(control, times->stall_ns);
+}
+
+void spw_control_again(struct control *control, bool again)
+{
+	uint64_t now_ns = control->opts.clock_ns();
+
+	SPW_ASSERT(again != control->again);
+	control->again = again;
+	if (again)
+		control->again_since_ns = now_ns;
+	else
+		control->again_ns += now_ns - control->again_since_ns;
+	spw_recording_away(control, again, now_ns);
 }
 
 uint64_t spw_control_io_began(struct control *control, enum direction direction, uint64_t bytes)
