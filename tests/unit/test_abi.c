@@ -75,7 +75,6 @@ static const struct {
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
 	ABI(struct spw_copy, order, 24, 32),
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
-	ABI(struct spw_cache_reason, reason, 32, 168),
 	ABI(struct spw_device_times, in_ns, 32, 40),
 	ABI(struct spw_cache_reason, reason, 32, 168),
 	ABI(struct spw_cache_stats, plan_again_ns, 992, 1000),
