@@ -86,7 +86,7 @@ enum keep_reason {
 #undef REASON
 };
 
-/* What is noted once per step; NOTICE_MEMORY once, as it is no trouble. */
+/* What is noted once per step; NOTICE_MEMORY and NOTICE_HOLD once, as they are no trouble. */
 enum notice {
 	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
@@ -97,6 +97,7 @@ enum notice {
 	NOTICE_LEASE,
 	NOTICE_CHANGED,
 	NOTICE_STAGING,
+	NOTICE_HOLD,
 	NOTICES,
 };
 
@@ -208,10 +209,12 @@ struct spw_cache {
 	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
-	uint64_t io_in_flight; /* requests given to the store */
-	uint64_t waiters;      /* takes that wait for io_ended, and close */
-	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
-	atomic_uint notifiers; /* by so many threads now */
+	uint32_t owner_writes_in_flight; /* all others: from memory of the host's owners */
+	uint64_t returned_bytes;         /* of the tokens in drain */
+	uint64_t io_in_flight;           /* requests given to the store */
+	uint64_t waiters;                /* takes that wait for io_ended, and close */
+	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
+	atomic_uint notifiers;           /* by so many threads now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
 	void (*go_on)(struct spw_cache *cache);
 	struct entry *held; /* queued, but not given to the store yet; or NULL */
@@ -269,6 +272,7 @@ void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
 void spw_cache_wait_io(struct spw_cache *cache);
+void spw_cache_wait_io_until(struct spw_cache *cache, uint64_t until_ns);
 /* A request that was given to the store has ended. */
 void spw_cache_io_ended(struct spw_cache *cache);
 

@@ -175,7 +175,8 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->depth = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
-	spw_notices_again(&cache->notices, 1u << NOTICE_MEMORY | 1u << CONTROL_NOTICE_WEAR);
+	spw_notices_again(&cache->notices,
+			  1u << NOTICE_MEMORY | 1u << NOTICE_HOLD | 1u << CONTROL_NOTICE_WEAR);
 	cache->next_backward = false;
 	spw_control_step_began(cache->control);
 	stage_begin_forward(cache, 0);

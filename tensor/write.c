@@ -112,6 +112,7 @@ static void write_done(void *context, int res)
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	cache->device_writes_in_flight -= entry->device > 0;
+	cache->owner_writes_in_flight -= entry->device == 0;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	spw_control_io_ended(cache->control, DIRECTION_WRITE, entry->len_bytes, res == 0,
 			     entry->io_began_ns);
@@ -139,6 +140,7 @@ static int write_submit(struct entry *entry)
 	entry->object_exists = true;
 	entry->write_in_flight = true;
 	cache->device_writes_in_flight += entry->device > 0;
+	cache->owner_writes_in_flight += entry->device == 0;
 	cache->io_in_flight++;
 	entry->io_began_ns =
 		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);

@@ -159,6 +159,9 @@ class CacheStats(DeviceStats, _HostStats):
     wear_bytes_per_day: int
     plans_limited: int
     plan_bytes_written_max: int
+    holds: int
+    hold_ns: int
+    step_hold_ns: int
 
     @property
     def stall_seconds(self) -> float:

@@ -115,8 +115,8 @@ void spw_control_taken(struct control *control, const struct track *track)
 		return;
 	spw_recording_take(control, recorded);
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
-		spw_follow_progress(control,
-				    control->shape->basis.tensors[recorded->matched].use_ns);
+		spw_follow_progress(
+			control, control->shape->basis.tensors[recorded->matched].planned_use_ns);
 }
 
 void spw_control_gone(struct control *control, uint64_t len_bytes)
@@ -136,8 +136,9 @@ void spw_control_released(struct control *control, const struct track *track, bo
 	if (recorded->matched == NO_TENSOR)
 		return;
 	if (!leased)
-		spw_follow_progress(control,
-				    control->shape->basis.tensors[recorded->matched].release_ns);
+		spw_follow_progress(
+			control,
+			control->shape->basis.tensors[recorded->matched].planned_release_ns);
 	control->slots[recorded->matched] = GONE_SLOT;
 }
 
@@ -186,7 +187,7 @@ static void stall_noticed(struct control *control)
 {
 	if (!spw_control_follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
-	    (double)control->waited_ns < NEGLIGIBLE * (double)control->shape->result.wall_ns)
+	    (double)spw_stalled_ns(control) < NEGLIGIBLE * (double)control->shape->result.wall_ns)
 		return;
 	control->stalled_now = true;
 	control->opts.count->steps_hurried++;
@@ -225,7 +226,8 @@ static void count_step(const struct control *control)
 	struct spw_cache_stats *count = control->opts.count;
 
 	count->step_compute_ns = spw_recording_compute_ns(control);
-	count->step_stall_ns = control->waited_ns;
+	count->step_stall_ns = spw_stalled_ns(control);
+	count->step_hold_ns = control->waited_ns - spw_stalled_ns(control);
 	count->step_peak_bytes = control->peak_bytes;
 	count->step_forward_ns = control->now.forward_ns;
 	count->step_backward_ns = control->now.backward_ns;
@@ -359,8 +361,7 @@ void spw_control_planned(struct control *control)
 			   (unsigned long long)shape->result.peak_bytes);
 	}
 	spw_wear_planned(control);
-	for (uint32_t i = 0; i < shape->basis.scope_count; i++)
-		shape->basis.scopes[i].planned_ns = shape->basis.scopes[i].compute_ns;
+	spw_basis_planned(&shape->basis);
 	shape->planned = true;
 }
 

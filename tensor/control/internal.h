@@ -32,6 +32,8 @@
 struct recorded {
 	uint64_t bytes;
 	uint64_t pack_ns, use_ns, release_ns;
+	/* what these were when the plan was made: it is carried out by its own clock */
+	uint64_t planned_pack_ns, planned_use_ns, planned_release_ns;
 	uint32_t takes;
 	uint32_t scope;
 	uint32_t place;   /* among the plannable ones of its scope */
@@ -47,7 +49,8 @@ struct recorded_scope {
 	uint64_t key;
 	uint64_t enter_ns;
 	uint64_t compute_ns; /* while it was the innermost */
-	uint64_t planned_ns; /* what compute_ns was when the plan was made */
+	/* what compute_ns and enter_ns were when the plan was made */
+	uint64_t planned_ns, planned_enter_ns;
 	uint32_t micro_batch;
 	uint8_t stage;
 	bool left;          /* no more tensors follow */
@@ -114,6 +117,8 @@ struct shape {
 	struct spw_plan_drives counted_on; /* measured, when the plan was made */
 	struct margin memory;              /* of the budget */
 	uint64_t wear_step_bytes;          /* that the plan may write; 0: no limit */
+	uint64_t stalled_bytes;            /* a plan that wrote so many has stalled; 0: long ago */
+	uint32_t calm_steps;               /* since then */
 	bool planned;
 	uint32_t id;      /* 0: none */
 	uint32_t next_id; /* of the shape that came after it the last time */
@@ -136,9 +141,10 @@ struct control {
 	uint64_t charged_ns;  /* compute time that scopes have been given */
 	uint64_t event_ns;    /* of the last tensor packed, used or released */
 	uint64_t began_ns;    /* wall */
-	uint64_t waited_ns;   /* while at least one take waited for I/O */
+	uint64_t waited_ns;   /* while at least one take waited for I/O, or compute was held back */
 	uint64_t waiting_since_ns;
-	uint32_t waiting; /* takes */
+	uint32_t waiting; /* takes, and who is held back */
+	uint64_t held_ns; /* of waited_ns: held back */
 	/* in memory: now; the most in this step; now, of tensors of earlier steps */
 	uint64_t memory_bytes, peak_bytes, old_bytes;
 
@@ -153,8 +159,9 @@ struct control {
 	bool switched;    /* it began by the plan of another shape: its memory proves nothing */
 	bool stalled_now; /* it has stalled: memory does not count */
 	uint32_t matched;
-	uint64_t progress_ns;    /* compute time of the basis at the last event that matched, */
+	uint64_t progress_ns;    /* compute time of the plan at the last event that matched, */
 	uint64_t progress_at_ns; /* and in this step */
+	uint64_t due_ns;         /* of steps like this one when they last offered something */
 	uint32_t use_next;
 	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
@@ -197,6 +204,12 @@ static inline struct recorded *spw_recording_of(const struct control *control,
 		return NULL;
 	return &control->now.tensors[track->recorded];
 }
+/* Time of this step that takes have waited for I/O. */
+static inline uint64_t spw_stalled_ns(const struct control *control)
+{
+	/* One may have been held back since the step before. */
+	return control->waited_ns - SPW_MIN(control->held_ns, control->waited_ns);
+}
 struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
 				     uint64_t bytes, enum spw_cache_hint hint);
 void spw_recording_take(struct control *control, struct recorded *recorded);
@@ -210,6 +223,8 @@ double spw_basis_drift(const struct recording *now, const struct recording *basi
 void spw_basis_merge(struct recording *basis, const struct recording *now);
 /* It was another: it becomes the basis itself. */
 void spw_basis_replace(struct recording *basis, struct recording *now);
+/* A plan has been made of it. */
+void spw_basis_planned(struct recording *basis);
 /* The tensor of the basis at the same place. */
 uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded);
 /* All that has been recorded so far is as in the basis. */
@@ -225,7 +240,7 @@ void spw_follow_begin(struct control *control);
 const char *spw_follow_scope(struct control *control, uint32_t number);
 const char *spw_follow_scope_left(const struct control *control, uint32_t number);
 const char *spw_follow_offer(struct control *control, struct recorded *recorded);
-void spw_follow_progress(struct control *control, uint64_t basis_ns);
+void spw_follow_progress(struct control *control, uint64_t planned_ns);
 
 /* ---- shapes.c ---- */
 
@@ -244,6 +259,8 @@ void spw_shape_predict(struct control *control);
 /* What the next plan counts on, before the margin. */
 struct spw_plan_drives spw_margin_believed(const struct control *control);
 uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
+/* What the next plan may write: for wear, and after a stall; 0: no limit. */
+uint64_t spw_margin_written_max(const struct shape *shape);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
 

@@ -76,7 +76,7 @@ static struct spw_plan_opts plan_opts_of(const struct control *control)
 		opts.mode = SPW_PLAN_BUDGET;
 	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		opts.mode = SPW_PLAN_POSITIONAL;
-	opts.bytes_written_max = control->shape->wear_step_bytes;
+	opts.bytes_written_max = spw_margin_written_max(control->shape);
 	opts.memory_bytes = control->opts.cache.memory_bytes;
 	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
 	return opts;
@@ -205,5 +205,6 @@ void spw_planning_probe(struct control *control)
 	control->opts.count->plan_probes++;
 	shape->use_order[0] = control->probe;
 	shape->use_count = 1;
-	shape->read_from_ns[control->probe] = recorded->pack_ns / 2 + recorded->use_ns / 2;
+	shape->read_from_ns[control->probe] =
+		recorded->planned_pack_ns / 2 + recorded->planned_use_ns / 2;
 }

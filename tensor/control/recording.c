@@ -127,7 +127,7 @@ void spw_recording_begin(struct control *control)
 	struct recording *now = &control->now;
 
 	control->began_ns = control->opts.clock_ns();
-	control->waited_ns = 0;
+	control->waited_ns = control->held_ns = 0;
 	control->waiting_since_ns = control->began_ns; /* of takes that are still at it */
 	control->charged_ns = control->event_ns = 0;
 	control->scope = control->stage_scope = NO_SCOPE;

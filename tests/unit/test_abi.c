@@ -62,9 +62,9 @@ static const struct {
 	ABI(struct spw_plan_point, bytes, 8, 16),
 	ABI(struct spw_plan_scope, may_again, 20, 24),
 	ABI(struct spw_plan_flow, bytes_written, 24, 32),
-	ABI(struct spw_plan_scopes, slack, 40, 48),
+	ABI(struct spw_plan_scopes, hold_until_ns, 48, 56),
 	ABI(struct spw_plan_span, which, 20, 24),
-	ABI(struct spw_plan_record, spans_max, 24, 32),
+	ABI(struct spw_plan_record, saved_ns, 32, 40),
 	ABI(struct spw_plan_other_way, peak_bytes, 16, 24),
 	ABI(struct spw_plan_reason, ways, 40, 136),
 	ABI(struct spw_trace_event, wait_ns, 88, 96),
@@ -75,7 +75,7 @@ static const struct {
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
 	ABI(struct spw_copy, order, 24, 32),
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
-	ABI(struct spw_cache_stats, plan_bytes_written_max, 872, 880),
+	ABI(struct spw_cache_stats, step_hold_ns, 896, 904),
 };
 
 CASE(test_public_structs_are_appended_to_only)

@@ -512,6 +512,15 @@ static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
 	return pthread_mutex_lock(lock);
 }
 
+static int sleep_for_io_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns)
+{
+	if (!timed)
+		return spw_cache_ports_real.sleep_until(io_ended, lock, until_ns);
+	(void)pthread_mutex_unlock(lock);
+	(void)advance(timed, (double)until_ns);
+	return pthread_mutex_lock(lock);
+}
+
 static int left(struct spw_store *store, double rated, double *bytes)
 {
 	*bytes = rated > 0 ? rated : store->left;
@@ -539,4 +548,5 @@ const struct spw_cache_ports simstore_ports = {
 	.raise = raise_class,
 	.clock_ns = clock_ns,
 	.sleep = sleep_for_io,
+	.sleep_until = sleep_for_io_until,
 };
