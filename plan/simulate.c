@@ -514,7 +514,7 @@ static double compute_ns(const struct simulation *sim)
 	write_ns = sim->held ? next_end_ns(&sim->write) : PLAN_NEVER_NS;
 	if (sim->no_room)
 		write_ns = fmin(write_ns, held_until_ns(sim, sim->work->events[sim->event].tensor));
-	return fmin(read_ns, write_ns);
+	return read_ns < write_ns ? read_ns : write_ns;
 }
 
 static void move_to(struct simulation *sim, double ns)
