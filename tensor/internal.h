@@ -209,12 +209,13 @@ struct spw_cache {
 	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
-	uint32_t owner_writes_in_flight; /* all others: from memory of the host's owners */
-	uint64_t returned_bytes;         /* of the tokens in drain */
-	uint64_t io_in_flight;           /* requests given to the store */
-	uint64_t waiters;                /* takes that wait for io_ended, and close */
-	bool io_has_ended;               /* waiters are notified when the lock has been given up, */
-	atomic_uint notifiers;           /* by so many threads now */
+	uint32_t owner_writes_in_flight;  /* all others: from memory of the host's owners */
+	uint64_t returned_bytes;          /* of the tokens in drain */
+	uint64_t io_in_flight;            /* requests given to the store */
+	uint64_t moved_bytes[DIRECTIONS]; /* by those that have ended well */
+	uint64_t waiters;                 /* takes that wait for io_ended, and close */
+	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
+	atomic_uint notifiers; /* by so many threads now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
 	void (*go_on)(struct spw_cache *cache);
 	struct entry *held; /* queued, but not given to the store yet; or NULL */
@@ -261,6 +262,14 @@ struct spw_cache {
 
 /* The store publishes how the cache is doing. */
 void spw_cache_publish(struct spw_cache *cache);
+
+/* ---- others.c ---- */
+
+/* The controller learns what others do on the same store. */
+void spw_others_note(struct spw_cache *cache);
+/* A request of the cache's own begins; and has ended with @res. */
+void spw_others_io_began(struct entry *entry, enum direction direction);
+void spw_others_io_ended(struct entry *entry, enum direction direction, int res);
 
 /* ---- lock.c ---- */
 

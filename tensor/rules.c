@@ -142,6 +142,7 @@ void spw_rule_taken(struct spw_cache *cache)
 static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *event)
 {
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace, event);
 	cache->next_backward = event->next_backward;
@@ -159,6 +160,7 @@ static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *e
 void spw_cache_step(struct spw_cache *cache)
 {
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	if (spw_control_step_ended(cache->control)) {
 		/* Planning takes milliseconds: without the lock. */
@@ -217,6 +219,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	struct scope *scope;
 
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;

@@ -257,6 +257,7 @@ static enum plan_reason planned_step_ended(struct control *control)
 	spw_shape_ended(control);
 	if (breaks_off(control))
 		return PLAN_REASON_NONE;
+	spw_flows_merge(control, false);
 	spw_basis_merge(&control->shape->basis, &control->now);
 	return spw_margin_step_ended(control);
 }
@@ -283,6 +284,7 @@ static enum plan_reason fixed_step_ended(struct control *control)
 	}
 	spw_shape_new(control);
 	spw_shape_ended(control);
+	spw_flows_merge(control, true);
 	spw_basis_replace(&control->shape->basis, &control->now);
 	if (control->measure.drives.write_bytes_per_second == 0)
 		return PLAN_REASON_NONE;
@@ -371,6 +373,7 @@ void spw_control_step_began(struct control *control)
 {
 	control->step++;
 	spw_recording_begin(control);
+	spw_flows_begin(control);
 	spw_profile_step_began(control);
 	spw_shape_predict(control);
 	control->switched = false;

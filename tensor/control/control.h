@@ -109,6 +109,14 @@ uint64_t spw_control_io_began(struct control *control, enum direction direction,
 void spw_control_io_ended(struct control *control, enum direction direction, uint64_t bytes,
 			  bool served, uint64_t began_ns);
 
+/* What others move on the same drives: so far, and the bytes of all that is under way, with ours. */
+struct others {
+	uint64_t bytes[DIRECTIONS], in_flight_bytes;
+};
+
+/* To be told often; and before a transfer begins or ends. */
+void spw_control_others(struct control *control, const struct others *others);
+
 /* A write has not been cancelled: the drives were given the bytes, whatever came of it. */
 void spw_control_written(struct control *control, uint64_t bytes);
 

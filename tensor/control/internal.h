@@ -104,6 +104,22 @@ struct wear {
 	uint64_t since_ns;
 };
 
+/* How many bytes others have moved, and until when; see flows.c. */
+#define FLOW_POINTS 256u
+/* A step is told to the planner in so many parts. */
+#define FLOW_PARTS 32u
+
+struct flow_point {
+	uint64_t ns, bytes[DIRECTIONS];
+};
+
+struct flow_record {
+	uint64_t width_ns;  /* the least between two points that differ */
+	uint64_t looked_ns; /* at what they have moved, for the last time */
+	uint32_t used;
+	struct flow_point points[FLOW_POINTS];
+};
+
 /* A shape of step, and its plan. */
 struct shape {
 	struct recording basis; /* what the plan was made from, smoothed */
@@ -119,6 +135,8 @@ struct shape {
 	uint64_t wear_step_bytes;          /* that the plan may write; 0: no limit */
 	uint64_t stalled_bytes;            /* a plan that wrote so many has stalled; 0: long ago */
 	uint32_t calm_steps;               /* since then */
+	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
+	double flows_share;                   /* that was planned for, of the drives' time */
 	bool planned;
 	uint32_t id;      /* 0: none */
 	uint32_t next_id; /* of the shape that came after it the last time */
@@ -169,6 +187,8 @@ struct control {
 
 	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
 	struct profile profile, profile_before; /* of this step, and of the one before */
+	struct flow_record flow_record;
+	uint64_t others[DIRECTIONS]; /* bytes of others so far */
 	struct wear wear;
 
 	/* between steps */
@@ -269,6 +289,16 @@ enum plan_reason spw_margin_step_ended(struct control *control);
 void spw_profile_step_began(struct control *control);
 /* The memory in use has changed. */
 void spw_profile_note(struct control *control);
+
+/* ---- flows.c ---- */
+
+void spw_flows_begin(struct control *control);
+/* A step has ended. @replace: it is the first of its shape, or unlike those before. */
+void spw_flows_merge(struct control *control, bool replace);
+/* It is not what was planned for. */
+bool spw_flows_drifted(const struct control *control);
+/* For the plan that is made: at most FLOW_PARTS. Return: how many; 0: nothing worth planning. */
+uint32_t spw_flows_plan(struct control *control, struct spw_plan_flow flows[]);
 
 /* ---- wear.c ---- */
 

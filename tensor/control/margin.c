@@ -205,7 +205,7 @@ enum plan_reason spw_margin_step_ended(struct control *control)
 
 	control->was_late =
 		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
-	if (drives_drifted(control))
+	if (drives_drifted(control) || spw_flows_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (spw_basis_drift(basis, basis, true) > TIMELINE_DRIFT || spw_wear_drifted(control))
 		reason = PLAN_REASON_TIMELINE;

@@ -18,6 +18,9 @@
  *
  * A drive that hangs for once makes a latency that no plan could hide anything behind: it is
  * believed if the next step has it too, and no longer than until a whole transfer takes less.
+ *
+ * What the drives did while they served others too says how much these have left. It counts only
+ * for as long as nothing else is known: what others take is a part of the plan (flows.c).
  */
 #ifndef SPW_TENSOR_CONTROL_MEASURE_H
 #define SPW_TENSOR_CONTROL_MEASURE_H
@@ -49,7 +52,8 @@ struct flow {
 	uint64_t since_ns;      /* the drives began with what ends next */
 	uint64_t other_busy_ns; /* busy_ns of the other direction at that time */
 	uint64_t busy_ns, busy_since_ns;
-	bool fresh; /* nothing has ended since the flow began */
+	bool fresh;     /* nothing has ended since the flow began */
+	bool disturbed; /* others were served meanwhile */
 	/* the shortest that found the drives idle: in this step, the one before */
 	uint64_t idle_ns, idle_ns_before;
 	/* in this step */
@@ -70,7 +74,8 @@ struct measure {
 	/* smoothed over the steps; 0: not known; chunk_bytes is the owner's */
 	struct spw_plan_drives drives;
 	struct trust trust[DIRECTIONS], trust_mixed;
-	bool late; /* the latency of the last step was far above the figure */
+	bool late;   /* the latency of the last step was far above the figure */
+	bool others; /* have something under way */
 };
 
 void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
@@ -78,6 +83,8 @@ void spw_measure_began(struct measure *measure, enum direction direction, uint64
 /* @served: the drives have moved the bytes; else it failed, or was cancelled before. */
 void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
 		       bool served, uint64_t began_ns, uint64_t now_ns);
+/* Others are served by the same drives, now; @moved: or were since this was last called. */
+void spw_measure_others(struct measure *measure, bool now, bool moved);
 /* A step ends: what it has shown goes into the smoothed figures. */
 void spw_measure_step(struct measure *measure);
 
