@@ -182,6 +182,10 @@ test-device: all ## training on a device that is late on purpose, with a PyTorch
 	@scripts/deps.sh venv && tests/device/device.sh --build $(BUILD) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
 		$(if $(JOBS),--jobs $(JOBS))
 
+.PHONY: bench-device
+bench-device: all ## what the host takes to save a tensor of a device and to use it again, without a device
+	@scripts/deps.sh venv && tests/device/device.sh --build $(BUILD) --host-time
+
 -include tests/device/gpu.mk
 .PHONY: gpu-kit
 gpu-kit: ## BUILD-kit/spillway-gpu.tar.gz: test-gpu and bench-gpu for a machine with a GPU and PyTorch, without network, root, compiler

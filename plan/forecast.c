@@ -55,12 +55,13 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 	const uint32_t *by_pack = work->by_pack;
 	struct staged staged = {.work = work, .counted = written};
 	double free_ns = 0, rate = rates->write, delay_ns = rates->write_delay_ns;
+	double copied_ns = 0, copy_ns = rates->write_copy_ns;
 	bool bounded = work->staging < PLAN_NEVER_NS;
 	uint32_t event = 0, count = work->count;
 
 	for (uint32_t k = 0; k < count; k++) {
 		uint32_t i = by_pack[k];
-		double begin_ns = pack_ns[i] > free_ns ? pack_ns[i] : free_ns, end_ns;
+		double begin_ns = pack_ns[i] > free_ns ? pack_ns[i] : free_ns, end_ns, copy_end_ns;
 
 		out[i] = written[i] = 0;
 		if (!spill[i] || rate <= 0 || begin_ns >= wanted_ns[i])
@@ -70,7 +71,8 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 		if (bounded && staged.bytes + bytes[i] > work->staging)
 			continue;
 		end_ns = begin_ns + bytes[i] / rate;
-		written_ns[i] = end_ns + delay_ns;
+		copy_end_ns = (end_ns > copied_ns ? end_ns : copied_ns) + bytes[i] * copy_ns;
+		written_ns[i] = copy_end_ns + delay_ns;
 		if (written_ns[i] < wanted_ns[i]) {
 			event = event_from(work, event, written_ns[i]);
 			work->forecast.out_ns[i] = work->events[event].ns;
@@ -80,6 +82,7 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 		if (!written[i])
 			continue;
 		free_ns = end_ns;
+		copied_ns = copy_end_ns;
 		staged.bytes += bytes[i];
 	}
 }
@@ -90,16 +93,20 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
 {
 	struct plan_forecast *forecast = &work->forecast;
-	double next_ns = PLAN_NEVER_NS;
+	double next_ns = PLAN_NEVER_NS, next_copy_ns = PLAN_NEVER_NS;
 	bool dropped = false;
 
 	for (uint32_t k = work->count; k-- > 0;) {
 		uint32_t i = work->by_use[k];
-		double end_ns = work->use_ns[i] - rates->read_delay_ns - PLAN_TOLERANCE_NS,
+		double copy_ns = work->use_ns[i] - rates->read_delay_ns - PLAN_TOLERANCE_NS, end_ns,
 		       begin_ns;
 
 		if (!forecast->out[i] || !work->used[i])
 			continue;
+		if (copy_ns > next_copy_ns)
+			copy_ns = next_copy_ns;
+		copy_ns -= work->bytes[i] * rates->read_copy_ns;
+		end_ns = copy_ns;
 		if (end_ns > next_ns)
 			end_ns = next_ns;
 		begin_ns = end_ns - work->bytes[i] / rates->read;
@@ -109,6 +116,7 @@ static bool time_reads_back(struct plan_work *work, const struct plan_rates *rat
 			continue;
 		}
 		forecast->read_begin_ns[i] = next_ns = begin_ns;
+		next_copy_ns = copy_ns;
 	}
 	return dropped;
 }

@@ -40,10 +40,14 @@ struct plan_event {
 	enum plan_event_kind kind;
 };
 
-/* Bytes per nanosecond, and how long after its last byte a tensor's transfer has ended. */
+/*
+ * Bytes per nanosecond, and how long after its last byte a tensor's transfer has ended: a delay,
+ * and what the bus takes for each of its bytes.
+ */
 struct plan_rates {
 	double write, read;
 	double write_delay_ns, read_delay_ns;
+	double write_copy_ns, read_copy_ns;
 };
 
 enum plan_reads {

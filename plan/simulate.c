@@ -42,6 +42,8 @@ struct channel {
 	uint32_t begun;       /* served or one more */
 	double alone, shared; /* rates, of this direction alone and while both run */
 	double delay_ns;
+	/* the bus: for a byte, and until when it copies what was served */
+	double copy_ns, copied_ns;
 	/* when the one being served will have been; PLAN_NEVER_NS: never, or none is */
 	double served_ns;
 	double rate;
@@ -82,13 +84,14 @@ struct simulation {
 };
 
 static struct channel channel_of(const struct plan_transfers *transfers, double alone, double mixed,
-				 double delay_ns)
+				 double delay_ns, double copy_ns)
 {
 	return (struct channel){.order = transfers->order,
 				.end_ns = transfers->end_ns,
 				.alone = alone,
 				.shared = alone > mixed / 2 ? mixed / 2 : alone,
 				.delay_ns = delay_ns,
+				.copy_ns = copy_ns,
 				.served_ns = PLAN_NEVER_NS};
 }
 
@@ -130,7 +133,10 @@ static void service_ended(struct simulation *sim, struct channel *channel)
 {
 	add_span(sim, channel == &sim->read ? SPW_PLAN_SPAN_READ : SPW_PLAN_SPAN_WRITE,
 		 channel->order[channel->served], channel->begun_ns);
-	channel->end_ns[channel->served++] = sim->now_ns + channel->delay_ns;
+	if (channel->copied_ns < sim->now_ns)
+		channel->copied_ns = sim->now_ns;
+	channel->copied_ns += sim->work->bytes[channel->order[channel->served]] * channel->copy_ns;
+	channel->end_ns[channel->served++] = channel->copied_ns + channel->delay_ns;
 	channel->served_ns = PLAN_NEVER_NS;
 	sim->other_rates = true;
 }
@@ -587,9 +593,10 @@ static struct simulation simulation_of(struct plan_work *work, const uint8_t *sp
 		.profile = profile,
 		.state = work->state,
 		.in_flight = work->in_flight,
-		.write =
-			channel_of(&work->writes, alone->write, work->mixed, alone->write_delay_ns),
-		.read = channel_of(&work->reads, alone->read, work->mixed, alone->read_delay_ns),
+		.write = channel_of(&work->writes, alone->write, work->mixed, alone->write_delay_ns,
+				    alone->write_copy_ns),
+		.read = channel_of(&work->reads, alone->read, work->mixed, alone->read_delay_ns,
+				   alone->read_copy_ns),
 		.queue = work->queue,
 		.awaited = NOBODY,
 		.left = 1,

@@ -74,7 +74,9 @@ static int check_drives(const struct spw_plan_drives *drives)
 	if (drives->write_bytes_per_second > BYTES_PER_SECOND_MAX ||
 	    drives->read_bytes_per_second > BYTES_PER_SECOND_MAX ||
 	    drives->mixed_bytes_per_second > BYTES_PER_SECOND_MAX || drives->latency_ns > NS_MAX ||
-	    drives->chunk_bytes > BYTES_MAX)
+	    drives->chunk_bytes > BYTES_MAX ||
+	    drives->bus_out_bytes_per_second > BYTES_PER_SECOND_MAX ||
+	    drives->bus_in_bytes_per_second > BYTES_PER_SECOND_MAX)
 		return spw_error(-EINVAL, "plan: a bandwidth, the latency or the chunk size of the "
 					  "drives is too large");
 	return 0;
@@ -272,6 +274,17 @@ static int allocate(struct plan_work *work, uint32_t calls)
 	return 0;
 }
 
+/* Nothing goes on faster than the bus. Return: what that takes for a byte. */
+static double behind_bus(double *rate, uint64_t bus_bytes_per_second)
+{
+	double bus = (double)bus_bytes_per_second / 1e9;
+
+	if (bus_bytes_per_second == 0)
+		return 0;
+	*rate = *rate < bus ? *rate : bus;
+	return 1 / bus;
+}
+
 static void set_drives(struct plan_work *work, const struct spw_plan_drives *drives)
 {
 	uint64_t write = drives->write_bytes_per_second, read = drives->read_bytes_per_second;
@@ -287,6 +300,9 @@ static void set_drives(struct plan_work *work, const struct spw_plan_drives *dri
 		work->alone.write_delay_ns += (double)drives->chunk_bytes / work->alone.write;
 	if (read > 0)
 		work->alone.read_delay_ns += (double)drives->chunk_bytes / work->alone.read;
+	work->alone.write_copy_ns =
+		behind_bus(&work->alone.write, drives->bus_out_bytes_per_second);
+	work->alone.read_copy_ns = behind_bus(&work->alone.read, drives->bus_in_bytes_per_second);
 }
 
 static void set_tensors(struct plan_work *work, const struct spw_plan_step *step)

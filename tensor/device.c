@@ -142,3 +142,16 @@ int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_take
 	spw_cache_unlock_and_notify(cache);
 	return tensor->value != 0;
 }
+
+int spw_cache_device_times(struct spw_cache *cache, const struct spw_device_times *times)
+{
+	if (!times)
+		return spw_error(-EINVAL, "times of a device are needed");
+	spw_cache_lock(cache);
+	cache->devices_tell = true;
+	cache->count.device_stall_ns += times->stall_ns;
+	cache->count.stall_ns += times->stall_ns;
+	spw_control_device(cache->control, times);
+	spw_cache_unlock(cache);
+	return 0;
+}

@@ -209,6 +209,7 @@ struct spw_cache {
 	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
+	bool devices_tell;                /* how long they stalled, by spw_cache_device_times() */
 	uint32_t owner_writes_in_flight;  /* all others: from memory of the host's owners */
 	uint64_t returned_bytes;          /* of the tokens in drain */
 	uint64_t io_in_flight;            /* requests given to the store */

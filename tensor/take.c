@@ -127,6 +127,18 @@ static int take_wait(struct entry *entry, uint64_t *wait_ns)
 	return rc;
 }
 
+/* take_fetch() while a device may still be busy: it tells if it was not. */
+static int take_wait_for_device(struct entry *entry, uint64_t *wait_ns)
+{
+	struct spw_cache *cache = entry->cache;
+	uint64_t began_ns = cache->ports.clock_ns();
+	int rc = take_fetch(entry);
+
+	*wait_ns = cache->ports.clock_ns() - began_ns;
+	cache->count.host_wait_ns += *wait_ns;
+	return rc;
+}
+
 static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken,
 		       uint64_t *wait_ns)
 {
@@ -141,7 +153,8 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	if (entry->ahead)
 		rc = 0;
 	else if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
-		rc = take_wait(entry, wait_ns);
+		rc = entry->device && cache->devices_tell ? take_wait_for_device(entry, wait_ns)
+							  : take_wait(entry, wait_ns);
 	else
 		rc = take_fetch(entry);
 	entry->waiters--;

@@ -27,7 +27,7 @@ static uint64_t drive_write = 5000000000, drive_read = 7000000000, need;
 static uint32_t drives, step_number;
 static bool json, explained, no_drives, no_recompute;
 static struct tool_number slack = {2, 0, 10000};
-static uint64_t budget, state, wear;
+static uint64_t budget, state, wear, bus;
 static const char *svg;
 
 /* Bytes per second: no drive is slower. */
@@ -76,6 +76,8 @@ static const struct tool_option options[] = {
 	{"state", TOOL_SIZE, &state, "SIZE",
 	 "with --explain: training state that the same drives read and write in each step"},
 	{"wear", TOOL_SIZE, &wear, "SIZE", "with --explain: most that may be written in a day"},
+	{"bus", TOOL_SIZE, &bus, "RATE",
+	 "with --explain: of tensors in memory of a device: what copies them to the host and back"},
 	{"no-drives", TOOL_FLAG, &no_drives, NULL,
 	 "with --explain: nothing is spilled, only kept or recomputed"},
 	{"no-recompute", TOOL_FLAG, &no_recompute, NULL,
@@ -236,17 +238,17 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 static int run_explain(const struct tool_command *command)
 {
 	static const char *const goes_with[] = {
-		"trace", "step", "speed",     "bandwidth",    "explain", "budget", "slack",
-		"state", "wear", "no-drives", "no-recompute", "svg",     "json",   NULL};
+		"trace", "step", "speed",     "bandwidth",    "explain", "budget", "slack", "state",
+		"wear",  "bus",  "no-drives", "no-recompute", "svg",     "json",   NULL};
 	static struct plan_explain explain;
 	uint64_t rate = 0;
 	int result;
 
 	if (traces.count != 1 || tool_gave_other_than(command, goes_with))
-		return tool_usage_error(
-			command, "--explain plans one trace: with it go --step, --speed, "
-				 "--bandwidth, --budget, --slack, --state, --wear, --no-drives, "
-				 "--no-recompute, --svg and --json");
+		return tool_usage_error(command,
+					"--explain plans one trace: with it go --step, --speed, "
+					"--bandwidth, --budget, --slack, --state, --wear, --bus, "
+					"--no-drives, --no-recompute, --svg and --json");
 	if (no_drives == (bandwidth_text != NULL))
 		return tool_usage_error(command, "--explain plans for one --bandwidth of all "
 						 "drives, or for --no-drives");
@@ -265,6 +267,7 @@ static int run_explain(const struct tool_command *command)
 	explain.budget_bytes = budget;
 	explain.state_bytes = state;
 	explain.day_bytes = wear;
+	explain.bus = bus;
 	explain.never_again = no_recompute;
 	result = plan_explain_fill(&explain);
 	if (result == 0 && svg)
@@ -346,11 +349,11 @@ static int plan(const struct tool_command *command)
 {
 	if (explained)
 		return run_explain(command);
-	if (budget != 0 || state != 0 || wear != 0 || svg || no_drives || no_recompute ||
-	    slack.value != 2)
+	if (budget != 0 || state != 0 || wear != 0 || bus != 0 || svg || no_drives ||
+	    no_recompute || slack.value != 2)
 		return tool_usage_error(command,
-					"--budget, --slack, --state, --wear, --svg, --no-drives "
-					"and --no-recompute go with --explain");
+					"--budget, --slack, --state, --wear, --bus, --svg, "
+					"--no-drives and --no-recompute go with --explain");
 	return traces.count > 0 ? run_trace(command) : run_model(command);
 }
 

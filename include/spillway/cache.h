@@ -354,6 +354,24 @@ SPW_EXPORT int spw_cache_wait_write(struct spw_cache *cache);
 SPW_EXPORT int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor,
 			       struct spw_taken *taken);
 
+/* What events of devices have shown since the last call; nanoseconds of the device. */
+struct spw_device_times {
+	uint64_t stall_ns;          /* its streams that compute waited for copies, either way */
+	uint64_t bytes_out, out_ns; /* copies to staging memory that have ended, each by itself */
+	uint64_t bytes_in, in_ns;   /* copies from there */
+};
+
+/**
+ * spw_cache_device_times - how long a device stalled, and how fast its bus is
+ *
+ * Plans count on what the bus can do, both ways. From the first call on a stall of tensors of
+ * devices is what is told here: a take may wait, and the device still be busy (host_wait_ns).
+ *
+ * Return: 0; -EINVAL.
+ */
+SPW_EXPORT int spw_cache_device_times(struct spw_cache *cache,
+				      const struct spw_device_times *times);
+
 /**
  * spw_cache_take - the backward pass needs the bytes of [offset_bytes, offset_bytes + len_bytes) of
  * the storage
@@ -486,6 +504,12 @@ struct spw_cache_stats {
 	uint64_t plans_limited;          /* that spill less because of it */
 	uint64_t plan_bytes_written_max; /* what the plan in force may write; 0: no limit */
 
+	/* of stall_ns: what devices told, by spw_cache_device_times() */
+	uint64_t device_stall_ns;
+	/* since then: takes that waited for bytes of devices; no part of stall_ns */
+	uint64_t host_wait_ns;
+	/* copies between devices and staging memory, while under way, smoothed; 0: not known */
+	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
 	/* forward passes were ahead of their plans, and waited for room */
 	uint64_t holds, hold_ns;
 	uint64_t step_hold_ns; /* of the last step that ended; neither compute nor stall */

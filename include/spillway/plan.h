@@ -70,6 +70,11 @@ struct spw_plan_drives {
 	uint64_t chunk_bytes;
 	/* most bytes that may wait to be written: beyond it tensors are kept; 0: no limit */
 	uint64_t staging_bytes;
+	/*
+	 * Of tensors in memory of a device: what copies them to the host and back, each whole,
+	 * before it is written and after it has been read; 0: nothing has to
+	 */
+	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
 };
 
 enum spw_plan_mode {

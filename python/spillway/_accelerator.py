@@ -31,6 +31,7 @@ class Table:
         for name in ("current_stream", "Stream"):
             if not hasattr(self.module, name):
                 raise RuntimeError(f"PyTorch has no torch.{kind}.{name}")
+        self.times = hasattr(getattr(self.module, "Event", None), "elapsed_time")
         if not hasattr(self.module, "cudart"):
             raise RuntimeError(f"spillway knows no way to pin memory for {kind}")
 
@@ -48,6 +49,19 @@ class Table:
     def record(self, stream: Any) -> Any:
         """An event after all that the stream was given so far."""
         return stream.record_event()
+
+    def mark(self, stream: Any) -> Any:
+        """The same, for elapsed() where ``times``."""
+        if not self.times:
+            return self.record(stream)
+        return stream.record_event(self.module.Event(enable_timing=True))
+
+    def elapsed(self, begin: Any, end: Any) -> int:
+        """Nanoseconds between two marks of a device that have come; negative: in the other order.
+
+        :raises RuntimeError: it does not tell
+        """
+        return round(begin.elapsed_time(end) * 1e6)
 
     def wait(self, stream: Any, event: Any) -> None:
         """What the stream is given from now on begins after the event. The caller does not wait."""

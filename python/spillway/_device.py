@@ -8,6 +8,8 @@ Out: the stream that computes records an event; a side stream waits for it, copi
 In:  new memory is taken by the stream that computes, so that it is of its own; another side stream
      waits for that, copies and records an event, for which whoever uses the bytes waits.
 
+How long a stream that computes waits for either is noted: _device_times.py.
+
 No stream is waited for by the host here but at the end, and in finish_oldest().
 """
 
@@ -22,6 +24,7 @@ from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ._device_times import DeviceTimes
 from ._library import check, fast
 from ._torch_compat import storage_of
 from .store import Store
@@ -34,14 +37,18 @@ _OUT, _IN = 0, 1
 class Copy:
     """One that is under way, or has been."""
 
-    __slots__ = ("number", "stream", "event", "held", "taken")
+    __slots__ = ("number", "stream", "length", "begin", "event", "since", "held", "taken", "ended")
 
-    def __init__(self, number: int, stream: Any, held: Tensor) -> None:
+    def __init__(self, number: int, stream: Any, held: Tensor, length: int) -> None:
         self.number = number  # out: the tensor's; in: the lease
         self.stream = stream  # that computes: the memory is of its pool
+        self.length = length
+        self.begin: Any = None  # a mark, of some
         self.event: Any = None  # its end
+        self.since: Any = None  # a mark of a stream that waits for it, before anybody did
         self.held: Optional[Tensor] = held  # until nobody else gets its memory before the end
         self.taken = False  # in: what was ahead of its use has been used
+        self.ended = False  # as the host has seen
 
 
 class Port:
@@ -55,6 +62,7 @@ class Port:
 
     def __init__(self, table: Any, device: torch.device, store: Optional[Store]) -> None:
         self.table = table
+        self.times = DeviceTimes(table)
         self.kind = device.type
         self._sides: Dict[Tuple[torch.device, int], Any] = {}
         self._numbers: Dict[torch.device, int] = {}
@@ -64,12 +72,14 @@ class Port:
         self._out: Dict[int, Copy] = {}  # the last one of each tensor
         self._seen: Dict[torch.device, List[Any]] = {}  # streams on which something was saved
         self._pinned: Optional[Tuple[torch.device, int]] = None
+        self._arena: Optional[Tensor] = None  # until then
         if store is not None:
             address, length = c_void_p(), c_size_t()
             check(fast.spw_store_arena(store.handle, byref(address), byref(length)))
             table.pin(device, address.value, length.value)
             assert address.value is not None
             self._pinned = device, address.value
+            self._arena = _bytes_at(address.value, length.value)
 
     def number(self, device: torch.device) -> int:
         """The device's, from 1 on."""
@@ -94,20 +104,24 @@ class Port:
         if stream not in seen:
             seen.append(stream)
         source = _bytes_of(tensor, begin, length)
-        copy = Copy(number, stream, tensor)
-        self._copy(_bytes_at(staging, length), source, after, None, copy, _OUT)
+        copy = Copy(number, stream, tensor, length)
+        self._copy(self._staging(staging, length), source, after, None, copy, _OUT)
         self._out[number] = copy
         return copy.event
 
-    def order(self, number: int) -> None:
+    def order(self, number: int, since: Any) -> None:
         """What a stream is given from now on comes after the copies out of this tensor, which is
         held no longer. Of which stream's pool its memory is nobody says: so this is done for each
-        that saves."""
+        that saves.
+
+        :param since: a mark of one of them, the last that it was given
+        """
         copy = self._out.get(number)
         if copy is None or copy.held is None:
             return
         for stream in self._seen[copy.held.device]:
             self.table.wait(stream, copy.event)
+        copy.since = since
         for each in self._copies[_OUT][copy.held.device]:
             if each.number == number:
                 each.held = None
@@ -118,16 +132,19 @@ class Port:
         out = self._out.get(number)
         base = self.table.empty(length, stream)
         after = self.table.record(stream)
-        copy = Copy(lease, stream, base)
-        self._copy(base, _bytes_at(address, length), after, out, copy, _IN)
+        copy = Copy(lease, stream, base, length)
+        self._copy(base, self._staging(address, length), after, out, copy, _IN)
         return copy
 
-    def use(self, copy: Copy, base: Tensor, stream: Any) -> None:
-        """What the stream is given from now on comes after a copy in, into this memory."""
+    def use(self, copy: Copy, base: Tensor, stream: Any, since: Any) -> None:
+        """What the stream is given from now on comes after a copy in, into this memory.
+
+        :param since: a mark of the stream, before anybody waited for the bytes; or None
+        """
         self.table.wait(stream, copy.event)
+        copy.since = copy.since or since
         if stream != copy.stream:
             self.table.keep(base, stream)
-            self.table.wait(copy.stream, copy.event)
         copy.held = None
 
     def drop(self, copy: Copy) -> None:
@@ -148,8 +165,9 @@ class Port:
         if out is not None:
             table.wait(side, out.event)
         try:
+            copy.begin = self.times.begin(side, way == _OUT)
             table.copy(to, source, side)
-            copy.event = table.record(side)
+            copy.event = table.mark(side)
             copies.append(copy)
         except BaseException:
             if not copies or copies[-1] is not copy:
@@ -191,12 +209,12 @@ class Port:
 
     def unpin(self) -> None:
         """The store may be closed. Calling it twice does nothing."""
-        pinned, self._pinned = self._pinned, None
+        pinned, self._pinned, self._arena = self._pinned, None, None
         if pinned is not None:
             self.table.unpin(*pinned)
 
     def _end(self, way: int, done: Any) -> Iterator[Tuple[int, int]]:
-        for copies in self._copies[way].values():
+        for device, copies in self._copies[way].items():
             while copies:
                 copy = copies[0]
                 result = 0
@@ -206,6 +224,9 @@ class Port:
                 except RuntimeError as error:  # so does every call from now on: nothing runs there
                     _log.warning("a copy to or from the device failed: %s", error)
                     result = -errno.EIO
+                copy.ended = True
+                if result == 0:
+                    self.times.ended(device, copy, way == _OUT)
                 copies.popleft()
                 if self._out.get(copy.number) is copy:
                     del self._out[copy.number]
@@ -214,6 +235,13 @@ class Port:
     def _finished(self, event: Any) -> bool:
         self.table.finish(event)
         return True
+
+    def _staging(self, address: int, length: int) -> Tensor:
+        if self._pinned is not None and self._arena is not None:  # a part of it is made sooner
+            begin = address - self._pinned[1]
+            if 0 <= begin <= self._arena.numel() - length:
+                return self._arena.narrow(0, begin, length)
+        return _bytes_at(address, length)
 
     def _side(self, device: torch.device, way: int) -> Any:
         stream = self._sides.get((device, way))

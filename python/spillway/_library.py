@@ -81,6 +81,8 @@ StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
                   order=c_uint64)
+DeviceTimes = _struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
+                      bytes_in=c_uint64, in_ns=c_uint64)
 MemoryPoint = _struct("spw_memory_point", ns=c_uint64, bytes=c_uint64, keep_all_bytes=c_uint64)
 Taken = _struct("spw_taken", bytes=c_void_p, owner=c_uint64, lease=c_uint64,
                 storage_bytes_before=c_uint64, storage_bytes_total=c_uint64)
@@ -160,6 +162,7 @@ _PROTOTYPES = {
     "spw_cache_copy_retry": (c_int, [c_void_p, c_uint64, POINTER(CopyOut)]),
     "spw_cache_wait_write": (c_int, [c_void_p]),
     "spw_cache_ahead": (c_int, [c_void_p, _NUMBER, POINTER(Taken)]),
+    "spw_cache_device_times": (c_int, [c_void_p, POINTER(DeviceTimes)]),
     "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
     "spw_cache_return": (None, [c_void_p, c_uint64]),
     "spw_cache_release": (c_int, [c_void_p, c_uint64]),

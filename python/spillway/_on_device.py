@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ._device import Copy, Port
 from ._library import CopyOut, Offer, SpillwayError, Taken, blocking, check, fast
+from ._steptrace import StepTrace
 from ._tensors import COUNTED, counted_by, nothing_on, on, plain, raise_modified
 from ._torch_compat import WeakStorage, storage_of
 from .cache import Cache
@@ -204,6 +205,7 @@ class DeviceTensors:
         self._users: Dict[int, _Users] = {}
         self._ends: Set[_End] = set()
         self._ended: List[Any] = []  # of type _End
+        self._tokens = (c_uint64 * _DRAIN_MAX)()
         # By device, so that one that is late holds nothing of another back.
         self._notifiers: Dict[torch.device, _Notifier] = {}
 
@@ -267,7 +269,7 @@ class DeviceTensors:
         table, number, copy = self.port.table, c_uint64(), CopyOut()
         stream = table.current_stream(held.device)
         # Before the call: it is held from when the cache has it.
-        owner = self._owners[offer.owner] = _Owner(held, version, stream, table.record(stream))
+        owner = self._owners[offer.owner] = _Owner(held, version, stream, table.mark(stream))
         device, to_number, to_copy = self.port.number(held.device), byref(number), byref(copy)
         result: int = fast.spw_cache_offer_device(
             handle, byref(offer), device, hint, to_number, to_copy
@@ -311,11 +313,12 @@ class DeviceTensors:
             return
         if self.port.table.notifies:
             self._notify(owner.tensor.device, event)
-        following = c_uint64(copy.order)
+        following, since = c_uint64(copy.order), owner.produced
         while following.value:
-            self.port.order(following.value)
+            self.port.order(following.value, since)
             if fast.spw_cache_ordered(handle, following.value, byref(following)) < 0:
                 return
+            since = self.port.times.mark(owner.stream) if following.value else None
 
     def _notify(self, device: torch.device, event: Any) -> None:
         notifier = self._notifiers.get(device)
@@ -362,21 +365,30 @@ class DeviceTensors:
             self._cache.handle
             self._go_on(True)
             users = self._users[saved.id]
+            since = self._since(saved, users)
             if users.base is not None and users.copy is not None and users.copy.taken:
-                return self._used(saved, users)
-        return self._cache.call(self._take, saved, users)  # type: ignore[no-any-return]
+                return self._used(saved, users, since)
+        return self._cache.call(self._take, saved, users, since)  # type: ignore[no-any-return]
 
-    def _used(self, saved: SavedOnDevice, users: _Users) -> Tuple[Tensor, int]:
+    def _since(self, saved: SavedOnDevice, users: _Users) -> Any:
+        """A mark before anybody waits for the bytes; None: the host knows that they are there."""
+        if users.copy is not None and users.copy.ended:
+            return None
+        return self.port.times.mark(self.port.table.current_stream(saved.device))
+
+    def _used(self, saved: SavedOnDevice, users: _Users, since: Any) -> Tuple[Tensor, int]:
         base, copy = users.base, users.copy
         assert base is not None and copy is not None
-        self.port.use(copy, base, self.port.table.current_stream(saved.device))
+        self.port.use(copy, base, self.port.table.current_stream(saved.device), since)
         copy.taken = True
         users.unused -= users.unused > 0
         if users.count <= 1:
             users.base = users.copy = None
         return base, users.begin
 
-    def _take(self, handle: int, saved: SavedOnDevice, users: _Users) -> Tuple[Tensor, int]:
+    def _take(
+        self, handle: int, saved: SavedOnDevice, users: _Users, since: Any
+    ) -> Tuple[Tensor, int]:
         """As _offer()."""
         taken, table = Taken(), self.port.table
         try:
@@ -392,7 +404,7 @@ class DeviceTensors:
                         taken.lease = 0
                     elif users.base is None:  # its copy ahead could not begin
                         continue
-                    used = self._used(saved, users)
+                    used = self._used(saved, users, since)
                     self._finish_if_closing()
                     return used
         finally:
@@ -455,12 +467,12 @@ class DeviceTensors:
             fast.spw_cache_copied(handle, number, result)
         for number, _ in self.port.ended_in():
             fast.spw_cache_return(handle, number)
+        self.port.times.tell(handle)
         while self._ended:
             end = self._ended.pop()
             self._ends.discard(end)
             self._end_user(handle, end.id)
-        count = _DRAIN_MAX
-        tokens = (c_uint64 * _DRAIN_MAX)()
+        count, tokens = _DRAIN_MAX, self._tokens
         while count == _DRAIN_MAX:
             count = fast.spw_cache_drain_device(handle, tokens, _DRAIN_MAX)
             for token in tokens[:count]:
@@ -495,6 +507,11 @@ class DeviceTensors:
     def known(self) -> int:
         """How many storages, saved tensors and tokens are kept in mind."""
         return len(self._records) + len(self._ends) + len(self._owners)
+
+    def watch(self, tracer: Optional[StepTrace]) -> None:
+        """What the devices do is recorded from now on, or no longer."""
+        with self._lock:
+            self.port.times.watch(tracer)
 
     def part(self) -> None:
         """The cache is about to close: copies from and to its memory end first."""

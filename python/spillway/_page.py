@@ -11,7 +11,7 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 from ._library import bytes_text
 from ._run import Profile, Run
 from .cache import CacheStats
-from .report import Row, kept_rows, per_day_text, years_text
+from .report import Row, bus_text, kept_rows, per_day_text, years_text
 from .wear import Wear
 
 _STYLE = """
@@ -223,6 +223,8 @@ def _plan_rows(stats: CacheStats) -> Iterable[Row]:
     yield "waiting for drives, predicted", f"{stats.plan_stall_ns / 1e6:.1f} ms a step"
     yield "drives counted on", (f"{stats.write_bytes_per_second / 1e9:.2f} GB/s written, "
                                 f"{stats.read_bytes_per_second / 1e9:.2f} GB/s read")
+    if stats.bus_out_bytes_per_second:
+        yield "bus counted on", bus_text(stats)
     yield "of which the plan uses at most", f"{stats.plan_caution_percent} %"
 
 

@@ -29,6 +29,8 @@ class Elsewhere(Protocol):
 
     def known(self) -> int: ...
 
+    def watch(self, tracer: Optional[StepTrace]) -> None: ...
+
     def part(self) -> None: ...
 
     def forget(self) -> None: ...
@@ -70,6 +72,7 @@ class Session(hooks.Session):  # type: ignore[misc]
         if self.device is None and kind not in self._refused and not self.cache.forgotten:
             self._refused.add(kind)  # also while this runs: it may make tensors
             self.device = self.device_of(tensor.device, self.cache)
+            self.watch()
         if self.device is None or not self.device.has(tensor):
             return self.keep(tensor)
         return self.device.save(self, tensor) or self.keep(tensor)
@@ -86,6 +89,11 @@ class Session(hooks.Session):  # type: ignore[misc]
         tracer = self.tracer
         if tracer is not None and not self.cache.closed and not isinstance(saved, hooks.Kept):
             tracer.tensor(what, began_ns, saved.length, saved.id, self.cache.stats())
+
+    def watch(self) -> None:
+        """What devices do belongs in the recording, too, if there is one."""
+        if self.device is not None:
+            self.device.watch(self.tracer)
 
     def prune(self) -> None:
         """Forget storages that are gone: nobody can offer them again, and serial keys are never

@@ -13,6 +13,7 @@ from .cache import CacheStats
 from .store import Path
 
 _COUNTERS = ("activation_bytes", "staging_bytes", "prefetched_bytes")
+_DEVICE_COUNTERS = ("device_bytes", "device_staging_bytes")
 
 
 class StepTrace:
@@ -25,6 +26,7 @@ class StepTrace:
         self._events: List[Dict[str, Any]] = []
         self._stall_ns = stats.stall_ns
         self._depth = 0
+        self._rows: Dict[str, int] = {}
 
     def _add(self, name: str, phase: str, ns: int, **more: Any) -> None:
         self._events.append({
@@ -54,7 +56,17 @@ class StepTrace:
         if what == "use":
             arguments["waited_us"] = stall // 1000
         self._add(what, "X", began_ns, dur=(now - began_ns) / 1000, args=arguments)
-        self._add("memory", "C", now, args={name: getattr(stats, name) for name in _COUNTERS})
+        counters = _COUNTERS + (_DEVICE_COUNTERS if stats.device_bytes_max else ())
+        self._add("memory", "C", now, args={name: getattr(stats, name) for name in counters})
+
+    def device(self, device: str, what: str, began_ns: int, took_ns: int, **arguments: int) -> None:
+        """Something that a device did, in a row of its own, by the device's clock."""
+        row = f"{device} {what}"
+        if row not in self._rows:
+            self._rows[row] = len(self._rows) + 1
+            self._events.append({"name": "thread_name", "ph": "M", "pid": os.getpid(),
+                                 "tid": self._rows[row], "args": {"name": row}})
+        self._add(what, "X", began_ns, dur=took_ns / 1000, args=arguments, tid=self._rows[row])
 
     def write(self) -> None:
         """Write what there is so far."""

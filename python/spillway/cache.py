@@ -159,13 +159,17 @@ class CacheStats(DeviceStats, _HostStats):
     wear_bytes_per_day: int
     plans_limited: int
     plan_bytes_written_max: int
+    device_stall_ns: int
+    host_wait_ns: int
+    bus_out_bytes_per_second: int
+    bus_in_bytes_per_second: int
     holds: int
     hold_ns: int
     step_hold_ns: int
 
     @property
     def stall_seconds(self) -> float:
-        """Time that the backward pass waited for drives."""
+        """Time that the backward pass waited for drives; of a device, that it waited for copies."""
         return self.stall_ns / 1e9
 
 

@@ -8,7 +8,7 @@ import time
 from typing import Iterable, List, Optional, Sequence, TextIO, Tuple
 
 from ._library import bytes_text
-from .cache import CacheStats, DeviceStats
+from .cache import CacheStats
 from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
 
@@ -92,10 +92,18 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
             yield name.replace("_", " "), str(getattr(stats, name))
 
 
-def _device_rows(stats: DeviceStats) -> Iterable[Row]:
+def bus_text(stats: CacheStats) -> str:
+    return (f"{stats.bus_out_bytes_per_second / 1e9:.2f} GB/s out, "
+            f"{stats.bus_in_bytes_per_second / 1e9:.2f} GB/s in")
+
+
+def _device_rows(stats: CacheStats) -> Iterable[Row]:
     yield "on devices, peak", bytes_text(stats.device_bytes_max)
     yield "  copied to host memory", f"{bytes_text(stats.bytes_copied)} in {stats.copies} copies"
     yield "  staging memory, peak", bytes_text(stats.device_staging_bytes_max)
+    if stats.bus_out_bytes_per_second or stats.bus_in_bytes_per_second:
+        yield "  bus", bus_text(stats)
+        yield "  waited for copies", f"{stats.device_stall_ns / 1e6:.1f} ms"
     if stats.copies_failed:
         yield "  copies failed", str(stats.copies_failed)
 
@@ -128,15 +136,15 @@ def wear_since(now: Sequence[DriveStats], before: Sequence[DriveStats], seconds:
 
 
 def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (),
-             on_device: Optional[DeviceStats] = None, seconds: float = 0,
+             on_device: bool = False, seconds: float = 0,
              endurance_bytes: float = 0) -> str:
     """One line per counter that says something, and two per drive.
 
     :param drives_before: the drives' counters when those of ``stats`` began, ``seconds`` ago
     """
     rows: List[Row] = list(_cache_rows(stats))
-    if on_device is not None:
-        rows.extend(_device_rows(on_device))
+    if on_device:
+        rows.extend(_device_rows(stats))
     if store is not None and not store.closed:
         drives = store.drive_stats()
         rows.extend(_drive_rows(drives, drives_before))

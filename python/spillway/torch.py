@@ -440,7 +440,7 @@ class Offload(contextlib.ContextDecorator):
                     write(text_of(run), path)
             return
         stats, store = self.stats(), self._session.cache.store
-        table = table_of(stats, store, self._drives_before, self.device_stats(),
+        table = table_of(stats, store, self._drives_before, self._session.device is not None,
                          time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
         print("\n".join([table, *hints]), file=file or sys.stdout)
@@ -481,11 +481,15 @@ class Offload(contextlib.ContextDecorator):
         self._trace_path = path
 
     def _next_trace(self) -> None:
+        session = self._session
+        if session.tracer is None and self._trace_path is None:
+            return
         self._write_trace()
-        self._session.tracer = None
+        session.tracer = None
         if self._trace_path is not None:
-            self._session.tracer = StepTrace(self._trace_path, self.stats())
+            session.tracer = StepTrace(self._trace_path, self.stats())
             self._trace_path = None
+        session.watch()
 
     def _write_trace(self) -> None:
         """A trace that cannot be written is no reason to end the training."""

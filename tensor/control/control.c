@@ -204,6 +204,23 @@ uint64_t spw_control_wait_ended(struct control *control)
 	return now_ns;
 }
 
+/* The time that has passed was taken for compute: it stands still until it has been made up for. */
+static void device_stalled(struct control *control, uint64_t ns)
+{
+	if (ns == 0)
+		return;
+	control->compute_ns_min = spw_recording_compute_ns(control);
+	control->waited_ns += ns;
+	stall_noticed(control);
+}
+
+void spw_control_device(struct control *control, const struct spw_device_times *times)
+{
+	spw_measure_copied(&control->measure, DIRECTION_WRITE, times->bytes_out, times->out_ns);
+	spw_measure_copied(&control->measure, DIRECTION_READ, times->bytes_in, times->in_ns);
+	device_stalled(control, times->stall_ns);
+}
+
 uint64_t spw_control_io_began(struct control *control, enum direction direction, uint64_t bytes)
 {
 	uint64_t now_ns = control->opts.clock_ns();
@@ -393,6 +410,8 @@ void spw_control_stats(const struct control *control, struct spw_cache_stats *st
 	stats->read_bytes_per_second = drives->read_bytes_per_second;
 	stats->mixed_bytes_per_second = drives->mixed_bytes_per_second;
 	stats->drive_latency_ns = drives->latency_ns;
+	stats->bus_out_bytes_per_second = drives->bus_out_bytes_per_second;
+	stats->bus_in_bytes_per_second = drives->bus_in_bytes_per_second;
 	stats->wear_bytes_per_day = control->opts.cache.wear_bytes_per_day;
 	if (!control->shape->planned)
 		return;

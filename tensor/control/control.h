@@ -120,6 +120,12 @@ void spw_control_others(struct control *control, const struct others *others);
 /* A write has not been cancelled: the drives were given the bytes, whatever came of it. */
 void spw_control_written(struct control *control, uint64_t bytes);
 
+/*
+ * What events of devices have shown: how long streams waited, and what the bus did. From then on a
+ * stall of a device is that, and no wait of the host.
+ */
+void spw_control_device(struct control *control, const struct spw_device_times *times);
+
 /* ---- Decisions ---- */
 
 /* Whether the cap on wear allows it, while so much waits to be written already. */

@@ -159,7 +159,8 @@ struct control {
 	uint64_t charged_ns;  /* compute time that scopes have been given */
 	uint64_t event_ns;    /* of the last tensor packed, used or released */
 	uint64_t began_ns;    /* wall */
-	uint64_t waited_ns;   /* while at least one take waited for I/O, or compute was held back */
+	uint64_t waited_ns;   /* some take waited for I/O, a device did, or compute was held back */
+	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
 	uint64_t waiting_since_ns;
 	uint32_t waiting; /* takes, and who is held back */
 	uint64_t held_ns; /* of waited_ns: held back */

@@ -74,6 +74,8 @@ struct spw_plan_drives spw_margin_believed(const struct control *control)
 		at_most(&now.write_bytes_per_second, then->write_bytes_per_second);
 		at_most(&now.read_bytes_per_second, then->read_bytes_per_second);
 		at_most(&now.mixed_bytes_per_second, then->mixed_bytes_per_second);
+		at_most(&now.bus_out_bytes_per_second, then->bus_out_bytes_per_second);
+		at_most(&now.bus_in_bytes_per_second, then->bus_in_bytes_per_second);
 	}
 	return now;
 }
@@ -111,6 +113,8 @@ static bool drives_drifted(const struct control *control)
 	return latency_fell(control->shape, now.latency_ns) ||
 	       differs(now.write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(now.read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
+	       differs(now.bus_out_bytes_per_second, then->bus_out_bytes_per_second, CHANGE) ||
+	       differs(now.bus_in_bytes_per_second, then->bus_in_bytes_per_second, CHANGE) ||
 	       differs(spw_margin_mixed(&now), spw_margin_mixed(then), CHANGE);
 }
 

@@ -129,6 +129,13 @@ void spw_measure_ended(struct measure *measure, enum direction direction, uint64
 		flow->busy_ns += now_ns - flow->busy_since_ns;
 }
 
+void spw_measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
+			uint64_t ns)
+{
+	if (bytes > 0)
+		add_service(&measure->bus[direction], bytes, ns);
+}
+
 /* ---- Figures ---- */
 
 static double rate_of(const struct service *service)
@@ -261,6 +268,20 @@ static void smooth_latency(struct measure *measure)
 		measure->drives.latency_ns = (uint64_t)whole_ns;
 }
 
+static void smooth_bus(struct measure *measure)
+{
+	uint64_t *const figures[DIRECTIONS] = {
+		[DIRECTION_WRITE] = &measure->drives.bus_out_bytes_per_second,
+		[DIRECTION_READ] = &measure->drives.bus_in_bytes_per_second,
+	};
+
+	for (unsigned i = 0; i < DIRECTIONS; i++) {
+		smooth(figures[i], &measure->trust_bus[i], rate_of(&measure->bus[i]));
+		if (measure->bus[i].count >= SAMPLES_MIN)
+			memset(&measure->bus[i], 0, sizeof(measure->bus[i]));
+	}
+}
+
 void spw_measure_step(struct measure *measure)
 {
 	struct flow *write = &measure->flows[DIRECTION_WRITE],
@@ -269,6 +290,7 @@ void spw_measure_step(struct measure *measure)
 	double mixed_write = rate_of(&write->mixed), mixed_read = rate_of(&read->mixed);
 
 	smooth_latency(measure);
+	smooth_bus(measure);
 	smooth(&drives->write_bytes_per_second, &measure->trust[DIRECTION_WRITE],
 	       bandwidth_of(write, drives->latency_ns));
 	smooth(&drives->read_bytes_per_second, &measure->trust[DIRECTION_READ],

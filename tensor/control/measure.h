@@ -19,6 +19,8 @@
  * A drive that hangs for once makes a latency that no plan could hide anything behind: it is
  * believed if the next step has it too, and no longer than until a whole transfer takes less.
  *
+ * A device times its copies itself: bytes over time is what the bus does.
+ *
  * What the drives did while they served others too says how much these have left. It counts only
  * for as long as nothing else is known: what others take is a part of the plan (flows.c).
  */
@@ -74,6 +76,9 @@ struct measure {
 	/* smoothed over the steps; 0: not known; chunk_bytes is the owner's */
 	struct spw_plan_drives drives;
 	struct trust trust[DIRECTIONS], trust_mixed;
+	/* copies of a device, out as what is written and in as what is read; in this step */
+	struct service bus[DIRECTIONS];
+	struct trust trust_bus[DIRECTIONS];
 	bool late;   /* the latency of the last step was far above the figure */
 	bool others; /* have something under way */
 };
@@ -83,6 +88,9 @@ void spw_measure_began(struct measure *measure, enum direction direction, uint64
 /* @served: the drives have moved the bytes; else it failed, or was cancelled before. */
 void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
 		       bool served, uint64_t began_ns, uint64_t now_ns);
+/* Copies between a device and the host that took @ns, each on its own. */
+void spw_measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
+			uint64_t ns);
 /* Others are served by the same drives, now; @moved: or were since this was last called. */
 void spw_measure_others(struct measure *measure, bool now, bool moved);
 /* A step ends: what it has shown goes into the smoothed figures. */

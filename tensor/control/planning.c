@@ -61,6 +61,10 @@ static struct spw_plan_drives drives_of(const struct control *control)
 	drives.write_bytes_per_second = (uint64_t)((double)drives.write_bytes_per_second * caution);
 	drives.read_bytes_per_second = (uint64_t)((double)drives.read_bytes_per_second * caution);
 	drives.mixed_bytes_per_second = (uint64_t)((double)drives.mixed_bytes_per_second * caution);
+	drives.bus_out_bytes_per_second =
+		(uint64_t)((double)drives.bus_out_bytes_per_second * caution);
+	drives.bus_in_bytes_per_second =
+		(uint64_t)((double)drives.bus_in_bytes_per_second * caution);
 	drives.chunk_bytes = opts->chunk_bytes * opts->drives;
 	drives.latency_ns = latency_of(&drives);
 	drives.staging_bytes = opts->cache.staging_bytes;

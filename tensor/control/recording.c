@@ -81,8 +81,11 @@ uint64_t spw_recording_compute_ns(const struct control *control)
 {
 	uint64_t until_ns =
 		control->waiting > 0 ? control->waiting_since_ns : control->opts.clock_ns();
+	uint64_t wall_ns = until_ns - control->began_ns;
 
-	return until_ns - control->began_ns - control->waited_ns;
+	if (wall_ns < control->compute_ns_min + control->waited_ns)
+		return control->compute_ns_min;
+	return wall_ns - control->waited_ns;
 }
 
 /* Of an event: later than that of the one before, so that the planner sees them in their order. */
@@ -127,7 +130,7 @@ void spw_recording_begin(struct control *control)
 	struct recording *now = &control->now;
 
 	control->began_ns = control->opts.clock_ns();
-	control->waited_ns = control->held_ns = 0;
+	control->waited_ns = control->held_ns = control->compute_ns_min = 0;
 	control->waiting_since_ns = control->began_ns; /* of takes that are still at it */
 	control->charged_ns = control->event_ns = 0;
 	control->scope = control->stage_scope = NO_SCOPE;

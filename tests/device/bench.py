@@ -15,6 +15,9 @@ import contextlib
 import gc
 import importlib
 import json
+import logging
+import os
+import re
 import signal
 import statistics
 import subprocess
@@ -49,6 +52,9 @@ UNTIMED = 2  # steps at the start: without a plan, then by the first plan
 VOCABULARY = 1024
 PROBE_BYTES = 256 << 20  # of a copy that measures the bus
 PROBES = 5
+MEMORY_DRIVES = 4
+MEMORY_DRIVE_BYTES = 16 << 30  # at most
+MIB = 1 << 20
 GB = 1e9
 
 
@@ -99,6 +105,14 @@ class CannotGo(Exception):
     """Here this way is not to be had."""
 
 
+def opened(args):
+    return spillway.Store(
+        args.drives,
+        arena_bytes=args.arena_bytes,
+        backend="libaio" if args.simulated else "auto",  # which simulated.c stands before
+    )
+
+
 def context_of(way, model, args):
     """(what makes the context of a step; the offload or None; its store or None)"""
     if way == "save_on_cpu":
@@ -116,7 +130,7 @@ def context_of(way, model, args):
     if way == "spillway":
         if machine.kind == "late":
             _on_device._table = lambda kind: machine.table()
-        store = spillway.Store(args.drives, arena_bytes=args.arena_bytes)
+        store = opened(args)
         off = spillway.torch.offload(model, store, mode=args.cache)
         return lambda: off, off, store
     return contextlib.nullcontext, None, None
@@ -167,7 +181,7 @@ def train(way, args):
 def limits(args):
     """What the bus and the drives do on their own, in bytes per second."""
     found = {}
-    with spillway.Store(args.drives, arena_bytes=args.arena_bytes) as store:
+    with opened(args) as store:
         buffer = bytearray(min(PROBE_BYTES, args.arena_bytes // 2))
         began = time.perf_counter()
         things = [store.put(buffer) for _ in range(PROBES)]
@@ -205,6 +219,7 @@ class Bench:
     def run(self, way):
         """One process; None: it could not go that way."""
         command = [sys.executable, __file__, "--child", way, *sys.argv[1:]]
+        command += self.args.drives if self.args.simulated else []
         # In a session of its own: Ctrl-C is for the bench, which ends it.
         process = subprocess.Popen(
             command,
@@ -320,12 +335,16 @@ def arguments():
     option("--force", action="store_true", help="format drives that carry something")
     option("--out", type=Path, default=Path("."), metavar="FOLDER", help="for device.json, .svg")
     option("--child", help=argparse.SUPPRESS)
-    option("drives", nargs="+", metavar="DRIVE")
+    option("--simulated", metavar="RATE",
+           help="instead of drives memory, no faster than that: 6GB/s; called by bench.sh")  # fmt: skip
+    option("drives", nargs="*", metavar="DRIVE")
     args = parser.parse_args()
     if not set(args.ways.split(",")) <= set(WAYS):
         parser.error(f"--ways: choose from {', '.join(WAYS)}")
     if min(args.layers, args.hidden, args.sequence, args.batch, args.steps, args.rounds) < 1:
         parser.error("layers, hidden, sequence, batch, steps and rounds must be at least 1")
+    if not args.drives and not args.simulated:
+        parser.error("name drives, or --simulated")
     return args
 
 
@@ -338,12 +357,28 @@ def child(way, args):
         print(json.dumps({"left_out": str(error).split(". ")[0]}))
 
 
+def memory_drives():
+    """Files in memory, of which half of what is free may be used: their paths, for other processes
+    too, as long as this one lives."""
+    free = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    size = min(MEMORY_DRIVE_BYTES, int(free.group(1)) * 1024 // 2 // MEMORY_DRIVES)
+    paths = []
+    for number in range(MEMORY_DRIVES):
+        file = os.memfd_create(f"drive{number}")
+        os.truncate(file, size // MIB * MIB)
+        paths.append(f"/proc/{os.getpid()}/fd/{file}")
+    return paths
+
+
 def main():
     args = arguments()
     if args.child:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         child(args.child, args)
         return 0
+    if args.simulated:
+        logging.getLogger("spillway").setLevel(logging.ERROR)  # such files have no file system
+        args.drives = memory_drives()
     spillway.format_store(args.drives, force=args.force)
     bench = Bench(args)
     status = 0
@@ -361,7 +396,8 @@ def main():
     if not bench.found:
         return status or 1
     rows = bench.rows(limits_found)
-    where = results.machine([*args.drives, device_words()])
+    drives = [f"simulated, {args.simulated}"] if args.simulated else args.drives
+    where = results.machine([*drives, device_words()])
     title = f"GPT of {args.layers} layers of {args.hidden} on {machine.kind}, bf16"
     results.write(args.out / "device.json", title, rows, where, left_out=bench.left_out)
     bench.draw(args.out / "device.svg")

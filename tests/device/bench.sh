@@ -9,9 +9,9 @@ tests/device/bench.sh - what saving activations costs on the accelerator here: t
 
   tests/device/bench.sh [--build FOLDER] [--out FOLDER] [--devices D,D] [options of bench.py]
 
-PYTHON= names an interpreter whose PyTorch sees the accelerator (python3). Without --devices four files of 16 GiB
-(sparse) in TMPDIR are the drives, which need a file system that takes O_DIRECT; they are removed afterwards. With
-it everything on the devices is lost; --force formats devices that carry something.
+PYTHON= names an interpreter whose PyTorch sees the accelerator (python3). Everything on the devices is lost; --force
+formats devices that carry something. Without --devices, or with --devices simulated:RATE, drives are simulated:
+memory of the host, no faster than RATE both ways together (simulated:6GB/s), of which half of what is free is used.
 END
 }
 
@@ -52,10 +52,21 @@ export PYTHONPATH=$here:$root/python${PYTHONPATH:+:$PYTHONPATH} SPILLWAY_LIBRARY
     exit 1
 }
 mkdir -p "$out"
-if [ ${#devices[@]} -eq 0 ]; then
-    work=$(mktemp -d "${TMPDIR:-/var/tmp}/spillway-bench.XXXXXX")
-    trap 'rm -rf "$work"' EXIT
-    devices=("$work"/drive{0,1,2,3})
-    truncate -s 16G "${devices[@]}"
-fi
-"$python" "$here/bench.py" --out "$out" "${options[@]}" "${devices[@]}"
+case ${devices[0]:-simulated:6GB/s} in
+simulated:*)
+    rate=${devices[0]:-simulated:6GB/s}
+    rate=${rate#simulated:}
+    module=$build/simulated.so
+    if [ ! -e "$module" ] || [ "$here/simulated.c" -nt "$module" ]; then
+        "$here/simulated.sh" "$module"
+    fi
+    bytes=$("$python" -c 'import sys; from spillway._library import size; print(size("simulated", sys.argv[1]))' "${rate%/s}" 2>/dev/null) || {
+        echo "tests/device/bench.sh: simulated:$rate is no rate, such as simulated:6GB/s" >&2
+        exit 2
+    }
+    echo "  drives are simulated: memory, $rate (--devices names real ones)" >&2
+    export LD_PRELOAD=$module${LD_PRELOAD:+:$LD_PRELOAD} SPW_SIMULATED_RATE=$bytes SPW_SIMULATED_DRIVES=/proc/
+    devices=(--simulated "$rate")
+    ;;
+esac
+exec "$python" "$here/bench.py" --out "$out" "${options[@]}" "${devices[@]}"

@@ -16,7 +16,7 @@ python3. Two files of 256 MiB in TMPDIR are the drives of each job.
 
   --seeds N    how many (500)           --first N    from which on (1)
   --jobs N     at once (2)              --fixed      only the cases that have no seed
-  --minutes N  begin no seed after these
+  --minutes N  begin no seed after these       --host-time  only what the host takes to save and use, into BUILD/bench
 The exit status is 1 if one failed; it is shown with its seed.
 END
 }
@@ -29,7 +29,11 @@ first=1
 jobs=2
 fixed=
 gpu=
+host_time=
 minutes=
+under=()
+SANITIZED_SEEDS=10 # it is slow
+SANITIZED_MINUTES=1
 
 die() {
     echo "tests/device/device.sh: $1" >&2
@@ -50,6 +54,7 @@ while [ $# -gt 0 ]; do
         ;;
     --fixed) fixed=1 ;;
     --gpu) gpu=1 ;;
+    --host-time) host_time=1 ;;
     --help)
         usage
         exit
@@ -100,11 +105,40 @@ run() {
     shift 2
     mkdir "$work/$name"
     truncate -s 256M "$work/$name/drive0" "$work/$name/drive1"
-    "$python" "$here/$program" "$@" "$work/$name/drive0" "$work/$name/drive1" >"$work/$name.log" 2>&1
+    "${under[@]}" "$python" "$here/$program" "$@" "$work/$name/drive0" "$work/$name/drive1" >"$work/$name.log" 2>&1
 }
 
+# sanitized: some seeds again under CUDA's checker, which sees reads and writes that change no result
+sanitized() {
+    local sanitizer=
+    for sanitizer in "$(command -v compute-sanitizer || true)" /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer; do
+        [ ! -x "$sanitizer" ] || break
+    done
+    if [ ! -x "$sanitizer" ]; then
+        echo "  skipped: no compute-sanitizer is here, which comes with CUDA's toolkit"
+        skipped=1
+        return
+    fi
+    under=("$sanitizer" --tool memcheck --error-exitcode 1)
+    if run sanitized seeds.py --count "$SANITIZED_SEEDS" --minutes "$SANITIZED_MINUTES"; then
+        echo "  ok clean under $sanitizer"
+        passed=$((passed + 1))
+    else
+        sed 's/^/  /' "$work/sanitized.log"
+        echo "  FAILED under $sanitizer"
+        failed=$((failed + 1))
+    fi
+}
+
+if [ -n "$host_time" ]; then
+    mkdir -p "$build/bench"
+    run host_time host_time.py --out "$build/bench" || rc=$?
+    cat "$work/host_time.log"
+    exit "${rc-0}"
+fi
 passed=0
 failed=0
+skipped=0
 run fixed fixed.py || true
 sed 's/^/  /' "$work/fixed.log"
 passed=$(grep -c '^ok ' "$work/fixed.log" || true)
@@ -126,5 +160,6 @@ if [ -z "$fixed" ]; then
         failed=$((failed + bad))
     done
 fi
-echo "$passed passed, $failed failed, 0 skipped"
+[ -z "$gpu" ] || [ -n "$fixed" ] || sanitized
+echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -59,10 +59,10 @@ def peak_of(model, off, step, rows=ROWS):
     return peak, gradients
 
 
-def offload(model, store, **options):
+def offload(model, store, mode="spill", **options):
     table = Troubled(machine.table())
     _on_device._table = lambda kind: table
-    off = spillway.torch.offload(model, store, mode="spill", min_bytes=4096, **options)
+    off = spillway.torch.offload(model, store, mode=mode, min_bytes=4096, **options)
     off.table = table
     return off
 
@@ -86,6 +86,22 @@ def memory_is_bounded(store, how_late):
     assert off.stats().bytes_copied > 0 and (
         how_late is not NEVER or off.stats().copies_ordered > 0
     )
+    off.close()
+
+
+def the_peak_is_the_plans(store, how_late, mode):
+    """Within a scope, and a budget is kept, however far the host is ahead."""
+    machine.be_late(9, *how_late)
+    model, scope = model_of(), ROWS * WIDTH * 4 * 12
+    budget = LAYERS * scope // 2
+    off = offload(model, store, mode, **({"budget_bytes": budget} if mode == "budget" else {}))
+    for step in range(8):
+        peak_of(model, off, step)
+    stats = off.stats()  # of the step before the last one, by the plan that is in force still
+    assert stats.steps_planned >= 4 and stats.plan_peak_bytes > 0, stats
+    assert stats.step_peak_bytes <= stats.plan_peak_bytes + scope, stats
+    if mode == "budget":
+        assert stats.step_peak_bytes <= budget + scope and stats.plan_peak_bytes <= budget, stats
     off.close()
 
 
@@ -181,6 +197,152 @@ def real_graphs_keep_all(store):
     off.close()
 
 
+def clock_of(step):
+    """What a step takes by the device's own clock."""
+    before = machine.clock_ns()
+    step()
+    return machine.clock_ns() - before
+
+
+def stalls_are_the_devices(store, byte_ns):
+    """By whatever a step takes longer on the device it has stalled, to the nanosecond."""
+    machine.be_late(5, *NEVER)
+    machine.tasks_take(100_000, byte_ns)
+    model = model_of()
+    plain = [clock_of(lambda: peak_of(model, None, step)) for step in range(3)]
+    off = offload(model, store)
+    longer = [clock_of(lambda: peak_of(model, off, step)) - plain[step] for step in range(3)]
+    stats = off.stats()
+    assert sum(longer) == stats.device_stall_ns == stats.stall_ns, (longer, stats)
+    assert (stats.stall_ns > 0) == (byte_ns > 0), stats.stall_ns
+    for rate in (stats.bus_out_bytes_per_second, stats.bus_in_bytes_per_second):
+        assert rate == 0 if byte_ns == 0 else abs(rate * byte_ns / 1e9 - 1) < 1e-3, rate
+    off.close()
+    machine.tasks_take(0, 0)
+
+
+def the_host_waits_for_drives(store):
+    """And the device, which has work, does not."""
+    machine.be_late(6, *NEVER)
+    machine.tasks_take(100_000, 0)
+    model = model_of()
+    off = offload(model, store)
+    with off:
+        loss = model(torch.randn(ROWS, WIDTH).to(machine.kind)).pow(2).mean()
+        written(off)
+        loss.backward()
+    machine.memory()
+    stats = off.stats()
+    assert stats.bytes_read > 0 and stats.host_wait_ns > 0, stats
+    assert stats.stall_ns == 0, stats
+    off.close()
+    machine.tasks_take(0, 0)
+
+
+def written(off):
+    """All that was copied is on the drives."""
+    machine.memory()
+    deadline = time.monotonic() + 30
+    while off.stats().staging_bytes or not off.stats().tensors_spilled:
+        assert time.monotonic() < deadline, off.stats()
+
+
+def a_step_is_recorded(store):
+    """With a row for each way of the bus, and what waited."""
+    machine.be_late(7, *NEVER)
+    model = model_of()
+    off = offload(model, store)
+    if machine.kind == "late":
+        machine.tasks_take(100_000, 1)
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        peak_of(model, off, 0)
+        off.trace(file.name)
+        peak_of(model, off, 1)
+        off.stats()
+        peak_of(model, off, 2)
+        with open(file.name) as trace:
+            events = json.load(trace)["traceEvents"]
+    rows = {each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    assert {f"{machine.kind}:0 copy out", f"{machine.kind}:0 copy in"} <= rows, rows
+    counters = [each["args"] for each in events if each["ph"] == "C"]
+    assert any(each["device_staging_bytes"] > 0 for each in counters)
+    copies = [each for each in events if each["name"] == "copy out"]
+    assert all(each["ts"] >= 0 and each["dur"] > 0 for each in copies), copies
+    if machine.kind == "late":
+        assert {each["dur"] * 1000 == each["args"]["bytes"] for each in copies} == {True}
+        assert any(each["name"].startswith("wait for a copy") for each in events)
+        machine.tasks_take(0, 0)
+    off.close()
+
+
+def used_on_another_stream(store):
+    """What was saved on one stream, out of its own memory or from the drives."""
+    device = torch.device(machine.kind, 0)
+    for seed in range(40):
+        machine.be_late(seed, 0.2 * (seed % 3), 0.25, False)
+        off = offload(nn.Module(), store)
+        session, other = off._session, off.table.new_stream(device)
+        expected = torch.randn(2048, generator=torch.Generator().manual_seed(seed))
+        with off:
+            saved = session.pack(expected.to(device).mul_(2))
+            if seed % 2:
+                written(off)
+            with other:
+                used = saved.unpack()
+                result = torch.empty_like(used)
+                torch.add(used, 1, out=result)
+                del used, saved
+            off.stats()
+            for _ in range(4):  # whoever gets that memory next
+                torch.empty(2048, device=device).fill_(7)
+            with other:
+                assert torch.equal(result.cpu(), expected * 2 + 1), f"seed {seed}"
+        off.close()
+
+
+def memory_is_back_after_each_step(store):
+    machine.be_late(8, *HALF)
+    model = nn.Sequential(Layer(), Layer()).to(machine.kind)
+    off = offload(model, store)
+    peak_of(model, off, 0)
+    before = settled(off)
+    for step in range(20):
+        peak_of(model, off, step)
+        assert settled(off) == before, f"step {step}: {machine.memory()}, was {before}"
+    off.close()
+
+
+def nothing_on_the_default_stream(store):
+    """Of a model that computes on another one."""
+    model = model_of()
+    off = offload(model, store)
+    stream, activity = torch.cuda.Stream(), torch.profiler.ProfilerActivity
+    batch = torch.randn(ROWS, WIDTH).to(machine.kind)
+    with torch.cuda.stream(stream), off:
+        model(batch).pow(2).mean().backward()
+    torch.accelerator.synchronize()
+    with torch.profiler.profile(activities=[activity.CUDA]) as profile:
+        torch.ones(1, device=machine.kind)  # is there, and says which one it is
+        torch.accelerator.synchronize()
+        with torch.cuda.stream(stream), off:
+            model(batch).pow(2).mean().backward()
+        torch.accelerator.synchronize()
+    events = device_events(profile)
+    first = min(events, key=lambda each: each["ts"])["args"]["stream"]
+    there = [each["name"] for each in events if each["args"]["stream"] == first]
+    assert len(there) == 1, there
+    off.close()
+
+
+def device_events(profile):
+    """What the profiler saw on streams."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profile.export_chrome_trace(file.name)
+        with open(file.name) as trace:
+            events = json.load(trace)["traceEvents"]
+    return [each for each in events if "stream" in each.get("args", {}) and "dur" in each]
+
+
 def copies_have_streams_of_their_own(store):
     """As the profiler saw them: none on a stream that computes, all from and to pinned memory."""
     model = model_of()
@@ -193,10 +355,7 @@ def copies_have_streams_of_their_own(store):
         with off:
             model(batch).pow(2).mean().backward()
         torch.accelerator.synchronize()
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        profile.export_chrome_trace(file.name)
-        with open(file.name) as trace:
-            events = [each for each in json.load(trace)["traceEvents"] if "args" in each]
+    events = device_events(profile)
     computing = {each["args"]["stream"] for each in events if each.get("cat") == "kernel"}
     copies = [each for each in events if each.get("cat") == "gpu_memcpy"]
     assert any("DtoH" in each["name"] for each in copies), "nothing was copied out"
@@ -210,6 +369,8 @@ def copies_have_streams_of_their_own(store):
 CASES = {
     "200 steps, some of whose copies fail, leave nothing": steps_leave_nothing,
     "a model that moves after offload()": a_model_that_moves_later,
+    "a recorded step shows the bus": a_step_is_recorded,
+    "memory is back after each step": memory_is_back_after_each_step,
 }
 if machine.kind == "late":
     CASES.update(
@@ -222,12 +383,33 @@ if machine.kind == "late":
             }.items()
         }
     )
+    CASES.update(
+        {
+            f"the peak is the plan's, {mode}: {words}": functools.partial(
+                the_peak_is_the_plans, how_late=how_late, mode=mode
+            )
+            for mode in ("fastest", "budget")
+            for words, how_late in {
+                "the host is ahead by the whole step": NEVER,
+                "the device keeps up": AT_ONCE,
+            }.items()
+        }
+    )
     CASES["captured graphs keep all, and wait for nothing"] = captured_graphs_keep_all
+    CASES["used on another stream than it was saved on"] = used_on_another_stream
+    CASES["a step stalls by what the bus takes"] = functools.partial(
+        stalls_are_the_devices, byte_ns=1
+    )
+    CASES["a step that the bus keeps up with does not stall"] = functools.partial(
+        stalls_are_the_devices, byte_ns=0
+    )
+    CASES["a wait of the host for drives is no stall"] = the_host_waits_for_drives
 else:
     CASES["memory is bounded"] = functools.partial(memory_is_bounded, how_late=AT_ONCE)
 if machine.kind == "cuda":
     CASES["captured graphs keep all"] = real_graphs_keep_all
     CASES["copies have streams of their own"] = copies_have_streams_of_their_own
+    CASES["nothing is on the default stream"] = nothing_on_the_default_stream
 
 
 def main():

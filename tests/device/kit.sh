@@ -15,13 +15,15 @@ trap 'rm -rf "$kit"' EXIT
 top=$kit/spillway-gpu
 mkdir -p "$top/build" "$top/python" "$top/tests"
 
-scripts/bundle.sh "$top/build" "$build/libspillway.so" "$build/spillway" >/dev/null
+tests/device/simulated.sh "$build/simulated.so"
+scripts/bundle.sh "$top/build" "$build/libspillway.so" "$build/spillway" "$build/simulated.so" >/dev/null
 ln -s libspillway.so "$top/build/libspillway.so.0"
 cp -r python/spillway "$top/python/"
 cp "$build/_hooks.abi3.so" "$top/python/spillway/"
 cp -r tests/device "$top/tests/"
 cp LICENSE "$top/"
 find "$top" -name '__pycache__' -prune -exec rm -rf {} +
+touch "$top/build/simulated.so" # is newer than its source
 cat >"$top/Makefile" <<'END'
 BUILD := build
 all:

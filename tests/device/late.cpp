@@ -45,15 +45,19 @@ constexpr auto KIND = c10::DeviceType::PrivateUse1;
 
 using Place = std::pair<int, c10::StreamId>; // a device and its stream
 
+// Besides the order in which tasks happen to run, each stream has a clock: a task takes the time of its
+// kind, and begins when its stream is done with the one before and what it waits for has come.
 struct Mark { // what one recording of an event waits for
 	Place place;
 	bool come = false;
+	double ns = 0; // by the clock of its stream
 };
 using MarkPtr = std::shared_ptr<Mark>;
 
 struct Task {
 	std::function<void()> run; // or nothing: it waits, or marks
 	MarkPtr after, mark;
+	double ns = 0; // that it takes
 };
 
 struct Machine {
@@ -65,24 +69,33 @@ struct Machine {
 	bool sides_run = false;  // all but the default streams do at once what they may
 	uint64_t host_waits = 0; // for a default stream, which computes
 	c10::StreamId streams = 0;
+	std::map<Place, double> clocks;
+	double operator_ns = 0, copied_byte_ns = 0; // what tasks take
 
 	bool luck(double chance)
 	{
 		return chance > 0 && std::uniform_real_distribution<double>(0, 1)(random) < chance;
 	}
 
-	bool step(std::deque<Task> &queue)
-	{ // the first task, if it may run. Return: whether it did
+	bool step(Place place)
+	{ // the first task of a queue, if it may run. Return: whether it did
+		auto &queue = queues[place];
+		double &clock = clocks[place];
 		if (queue.empty() || (queue.front().after && !queue.front().after->come))
 			return false;
 		Task task = std::move(queue.front());
 		queue.pop_front();
+		if (task.after)
+			clock = std::max(clock, task.after->ns);
+		clock += task.ns;
 		if (task.run) {
 			at::AutoDispatchBelowADInplaceOrView below;
 			task.run();
 		}
-		if (task.mark)
+		if (task.mark) {
+			task.mark->ns = clock;
 			task.mark->come = true;
+		}
 		return true;
 	}
 
@@ -92,7 +105,7 @@ struct Machine {
 		TORCH_INTERNAL_ASSERT(!queue.empty());
 		if (MarkPtr after = queue.front().after)
 			until(after);
-		step(queue);
+		step(place);
 	}
 
 	void until(const MarkPtr &mark)
@@ -117,12 +130,12 @@ struct Machine {
 	{
 		queues[place].push_back(std::move(task));
 		for (auto &[other, queue] : queues)
-			while (sides_run && other.second != 0 && step(queue)) {
+			while (sides_run && other.second != 0 && step(other)) {
 			}
 		while (luck(by_itself)) {
 			auto other = queues.begin();
 			std::advance(other, random() % queues.size());
-			step(other->second);
+			step(other->first);
 		}
 	}
 
@@ -140,10 +153,22 @@ Machine &machine()
 	return *machine;
 }
 
+uint64_t thread_ns()
+{
+	timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+thread_local int locks = 0; // of this thread
+thread_local uint64_t own_ns = 0, locked_ns; // of its time, that this device took
+
 // Whoever waits for it does not hold the interpreter's lock: a task may need that.
 struct Lock {
 	Lock()
 	{
+		if (locks++ == 0)
+			locked_ns = thread_ns();
 		if (machine().mutex.try_lock())
 			return;
 		if (!PyGILState_Check()) {
@@ -156,6 +181,8 @@ struct Lock {
 	~Lock()
 	{
 		machine().mutex.unlock();
+		if (--locks == 0)
+			own_ns += thread_ns() - locked_ns;
 	}
 	Lock(const Lock &) = delete;
 };
@@ -431,6 +458,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 			machine().until(mark);
 		}
 	}
+	double elapsedTime(void *begin, void *end, const c10::DeviceIndex) const override
+	{ // in milliseconds
+		Lock lock;
+		return (mark_of(end)->ns - mark_of(begin)->ns) / 1e6;
+	}
 	void destroyEvent(void *event, c10::DeviceIndex) const noexcept override
 	{
 		delete static_cast<Event *>(event);
@@ -615,7 +647,10 @@ at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_bloc
 	bool waits = !is_ours(host) && !(non_blocking && is_pinned(host.data_ptr()));
 	if (!waits && !is_ours(to) && to.is_contiguous())
 		memset(to.data_ptr(), POISON, to.nbytes());
-	machine().give(place, {copy, nullptr, nullptr});
+	bool within = is_ours(from) && is_ours(to);
+	double ns = within ? machine().operator_ns
+			   : machine().copied_byte_ns * static_cast<double>(from.nbytes());
+	machine().give(place, {copy, nullptr, nullptr, ns});
 	if (waits)
 		machine().drain(place);
 	return to;
@@ -670,6 +705,7 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack)
 	if (!runs_late(schema, arguments)) {
 		for (int device = 0; device < DEVICES; device++)
 			machine().drain(here(device));
+		machine().clocks[here(current_device)] += machine().operator_ns;
 		at::native::cpu_fallback(op, stack);
 		return;
 	}
@@ -693,7 +729,8 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack)
 	stack->erase(stack->begin() + begin, stack->end());
 	for (auto &tensor : written)
 		stack->push_back(tensor);
-	machine().give(here(written[0].device().index()), {run, nullptr, nullptr});
+	machine().give(here(written[0].device().index()),
+		       {run, nullptr, nullptr, machine().operator_ns});
 }
 
 } // namespace
@@ -736,6 +773,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 		machine().by_itself = by_itself;
 		machine().when_asked = when_asked;
 		machine().sides_run = sides_run;
+	});
+	m.def("tasks_take", [](double operator_ns, double copied_byte_ns) {
+		Lock lock;
+		machine().operator_ns = operator_ns;
+		machine().copied_byte_ns = copied_byte_ns;
+	});
+	m.def("own_ns", [] { return own_ns; });
+	m.def("clock_ns", [](int device) {
+		Lock lock;
+		machine().drain_all();
+		return machine().clocks[{device, 0}];
 	});
 	m.def("pin", [](uintptr_t address, size_t length) {
 		Lock lock;

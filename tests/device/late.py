@@ -39,6 +39,7 @@ class Table:
 
     def __init__(self, notifies=False):
         self.notifies = notifies
+        self.times = True
         self.captures = False
 
     def capturing(self):
@@ -57,6 +58,13 @@ class Table:
     def record(self, stream):
         self._of_events()
         return stream.record_event()
+
+    def mark(self, stream):
+        self._of_events()
+        return stream.record_event(torch.Event(stream.device, enable_timing=True))
+
+    def elapsed(self, begin, end):
+        return round(begin.elapsed_time(end) * 1e6)
 
     def wait(self, stream, event):
         self._of_events()
@@ -96,6 +104,18 @@ class Machine:
     def be_late(self, seed, by_itself, when_asked, sides_run):
         """From now on: the chances that a task runs, and whether side streams run at once."""
         late_device.seed(seed, by_itself, when_asked, sides_run)
+
+    def tasks_take(self, operator_ns, copied_byte_ns):
+        """By the streams' own clocks, which nobody waits for."""
+        late_device.tasks_take(operator_ns, copied_byte_ns)
+
+    def clock_ns(self):
+        """Of the stream that computes, when all has run."""
+        return late_device.clock_ns(0)
+
+    def own_ns(self):
+        """Of this thread's time, what the device took to be one."""
+        return late_device.own_ns()
 
     def host_waits(self):
         """How often the host has waited for a stream that computes."""

@@ -38,6 +38,10 @@ class Troubled:
         with self._call():
             return self.table.record(stream)
 
+    def mark(self, stream):
+        with self._call():
+            return self.table.mark(stream)
+
     def wait(self, stream, event):
         with self._call():
             self.table.wait(stream, event)

@@ -132,6 +132,10 @@ json "d['scopes_recomputed'] == 0 and d['bytes_written'] > 0"
 written=$(python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['bytes_written'])" <(sed -n '/^{/,$p' "$OUTPUT"))
 expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --no-recompute --wear 1TB --json
 json "d['bytes_written'] <= 1e12 / 86400 * d['compute_seconds'] and d['bytes_written'] < $written"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --no-recompute --bus 100MB --json
+json "d['bus_bytes_per_second'] == 100000000 and d['bytes_written'] < $written"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --bus 20GB
+expect_output "behind a bus of 20 GB/s"
 expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --state 200MiB
 expect_output "others read and write 200 MiB"
 expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --no-drives --budget 1MiB
@@ -139,7 +143,7 @@ expect_output "cannot be met"
 
 begin "one plan: wrong usage"
 for wrong in "--explain" "--explain --bandwidth 1GB,2GB" "--explain --bandwidth 1GB --no-drives" "--explain --bandwidth 1GB --drives 2" \
-    "--budget 1GiB --bandwidth 1GB" "--no-recompute" "--explain --bandwidth 1GB --slack -1"; do
+    "--budget 1GiB --bandwidth 1GB" "--no-recompute" "--bus 1GB" "--explain --bandwidth 1GB --slack -1"; do
     # shellcheck disable=SC2086 # words
     expect_exit 2 "$SPILLWAY" plan "${trace[@]}" $wrong
 done

@@ -6,6 +6,8 @@ import ctypes
 import errno
 import gc
 import inspect
+import io
+import json
 import logging
 import os
 import subprocess
@@ -21,7 +23,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import ROOT, make_drives
+from conftest import BUILD, ROOT, make_drives
 from offloading import RAISED, Nothing, Save, same_bits
 from spillway import _accelerator, _library, _on_device
 from spillway._device import Copy, Port
@@ -296,7 +298,7 @@ def test_a_late_device_holds_nothing_of_another_back(rig):
     port, late, early = rig.device.port, Event(Stream("late")), Event(Stream("early"))
     late.after = 1
     for number, event in enumerate((late, early), 1):
-        copy = Copy(number, rig.table.main, torch.zeros(1))
+        copy = Copy(number, rig.table.main, torch.zeros(1), 4)
         copy.event = event
         port._copies[0].setdefault(torch.device("cuda", number), deque()).append(copy)
     assert list(port.ended_out()) == [(2, 0)]
@@ -324,6 +326,87 @@ def test_no_event_is_asked_for_while_a_graph_is_captured(rig):
     rig.table.graph = False
     rig.stored(1)
     del saved
+
+
+# ---- Times ---------------------------------------------------------------------------------------
+
+
+class Timed(Table):
+    """A mark is at the time that a clock shows when it is given."""
+
+    times = True
+
+    def __init__(self):
+        super().__init__()
+        self.now_ns = 0
+
+    def mark(self, stream):
+        event = self.record(stream)
+        event.ns = self.now_ns
+        self.now_ns += 1000
+        return event
+
+    def elapsed(self, begin, end):
+        return end.ns - begin.ns
+
+
+@pytest.fixture
+def timed(store):
+    made = []
+
+    def make(table):
+        rig = Rig(store)
+        rig.table = table
+        host_is_device(rig.off, table)
+        rig.device = rig.session.device
+        made.append(rig)
+        return rig
+
+    yield make
+    for each in made:
+        each.off.close()
+
+
+def test_the_bus_and_stalls_are_told(timed):
+    rig = timed(Timed())
+    for _ in range(3):  # a rate is known when a step has ended
+        rig.session.cache.call(_library.fast.spw_cache_step)
+        saved = [rig.save(torch.zeros(2048)) for _ in range(20)]
+        rig.until(lambda stats: stats.staging_bytes == 0 and stats.device_bytes == 0)
+        for each in saved:
+            each.unpack()
+        del saved, each
+    stats = rig.stats()
+    assert stats.bus_out_bytes_per_second == stats.bus_in_bytes_per_second == 8_192_000_000
+    assert stats.device_stall_ns > 0 and stats.device_stall_ns % 1000 == 0
+    assert stats.stall_ns == stats.device_stall_ns
+    assert "waited for copies" in report_of(rig.off) and "8.19 GB/s out" in report_of(rig.off)
+
+
+def report_of(off):
+    text = io.StringIO()
+    off.report(text)
+    return text.getvalue()
+
+
+def test_events_that_tell_no_times(timed, caplog):
+    """Are asked no more; nothing else changes, and the host's waits are the stalls."""
+
+    class Silent(Timed):
+        def elapsed(self, begin, end):
+            raise RuntimeError("profiling is off")
+
+    rig = timed(Silent())
+    with caplog.at_level(logging.WARNING, "spillway"):
+        for _ in range(2):
+            rig.session.cache.call(_library.fast.spw_cache_step)
+            saved = rig.save(torch.ones(2048))
+            rig.until(lambda stats: stats.staging_bytes == 0 and stats.device_bytes == 0)
+            assert torch.equal(saved.unpack(), torch.ones(2048))
+    stats = rig.stats()
+    assert caplog.text.count("profiling is off") == 1
+    assert (stats.device_stall_ns, stats.host_wait_ns, stats.copies_failed) == (0, 0, 0)
+    assert stats.stall_ns > 0 and stats.bus_out_bytes_per_second == 0
 
 
 # ---- From the hooks to the drives ----------------------------------------------------------------
@@ -409,6 +492,29 @@ def test_gradients_are_the_same_by_a_plan(store, offload, mode):
     stats = off.stats()
     assert stats.plans > 0 and stats.steps_planned > 0 and stats.bytes_spilled > 0
     assert 0 < stats.plan_peak_bytes <= stats.plan_keep_all_bytes
+
+
+def test_a_recording_is_planned_behind_a_bus(store, offload, tmp_path):
+    """Scopes and tensors of a device are recorded as those in host memory are."""
+    path = tmp_path / "step.jsonl.gz"
+    _, off = gradients(lambda model: offload(model, store, mode="spill", record=path), steps=3)
+    off.close()
+    command = [BUILD / "spillway", "plan", "--trace", path, "--explain", "--json", "--budget", "1k"]
+    command += ["--bandwidth", "1GB", "--bus", "20GB"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    plan = json.loads(done.stdout)
+    assert plan["bus_bytes_per_second"] == 20e9 and plan["peak_keep_bytes"] > 0
+
+
+def test_hints_hold_on_a_device(store, offload):
+    """What an excluded module saves stays there, by a plan, too."""
+    model = Layers()
+    off = offload(model, store, mode="budget", budget_bytes=50_000, exclude=[model.layers[1]])
+    for step in range(4):
+        with off:
+            model(torch.randn(32, 64)).pow(2).sum().backward()
+    stats = off.stats()
+    assert stats.tensors_kept_hint > 0 and stats.steps_planned > 0 and stats.copies > 0
 
 
 def test_what_a_plan_keeps_is_checked_for_changes(store, offload):

@@ -124,7 +124,7 @@ static void sim_end(void)
 	simstore_close(sim.store);
 }
 
-static int sim_tear_down(void **state)
+static inline int sim_tear_down(void **state)
 {
 	(void)state;
 	sim_end();
@@ -264,7 +264,7 @@ static struct sim_step sim_step(const struct sim_model *model)
 	return sim_step_was();
 }
 
-static void sim_steps(const struct sim_model *model, unsigned count)
+static inline void sim_steps(const struct sim_model *model, unsigned count)
 {
 	while (count-- > 0)
 		(void)sim_step(model);

@@ -42,6 +42,8 @@ struct naive {
 	const struct spw_plan_step *step;
 	const enum spw_plan_choice *choices;
 	double write, read, mixed, write_delay, read_delay, memory, staging;
+	/* the bus: ns of a byte, each way; when it has copied what the drives are done with */
+	double write_copy, read_copy, write_copied, read_copied;
 	/* forecast */
 	struct naive_change events[3 * NAIVE_TENSORS_MAX + NAIVE_CALLS_MAX],
 		changes[4 * NAIVE_TENSORS_MAX];
@@ -145,10 +147,16 @@ static double naive_staged(const struct naive *naive, double ns)
 	return bytes;
 }
 
+/* One after the other, each once the drives are done with it, as on its way back. */
+static double naive_copied(double before_ns, double served_ns, uint64_t bytes, double byte_ns)
+{
+	return (before_ns > served_ns ? before_ns : served_ns) + (double)bytes * byte_ns;
+}
+
 /* In the order of packing. */
 static void naive_forecast_writes(struct naive *naive)
 {
-	double free_ns = 0;
+	double free_ns = 0, copied_ns = 0;
 
 	for (uint32_t k = 0; k < naive->event_count; k++) {
 		uint32_t next = naive->events[k].tensor;
@@ -165,7 +173,8 @@ static void naive_forecast_writes(struct naive *naive)
 			    naive->staging)
 			continue;
 		free_ns = begin + (double)tensor->bytes / naive->write;
-		naive->written_ns[next] = free_ns + naive->write_delay;
+		copied_ns = naive_copied(copied_ns, free_ns, tensor->bytes, naive->write_copy);
+		naive->written_ns[next] = copied_ns + naive->write_delay;
 		naive->is_written[next] = true;
 		naive->out[next] =
 			naive_event_from(naive, naive->written_ns[next]) < naive_wanted(tensor);
@@ -406,10 +415,16 @@ static bool naive_advance(struct naive *naive)
 	naive->read_left -= naive->reading != UINT32_MAX ? read_rate * (next - naive->now) : 0;
 	naive->now = next;
 	if (what == 0) {
-		naive->write_ends[who[0]] = next + naive->write_delay;
+		naive->write_copied =
+			naive_copied(naive->write_copied, next, naive_tensor(naive, who[0])->bytes,
+				     naive->write_copy);
+		naive->write_ends[who[0]] = naive->write_copied + naive->write_delay;
 		naive->writing = UINT32_MAX;
 	} else if (what == 2) {
-		naive->read_ends[who[2]] = next + naive->read_delay;
+		naive->read_copied =
+			naive_copied(naive->read_copied, next, naive_tensor(naive, who[2])->bytes,
+				     naive->read_copy);
+		naive->read_ends[who[2]] = naive->read_copied + naive->read_delay;
 		naive->reading = UINT32_MAX;
 	} else if (what == 4) {
 		naive_compute(naive);
@@ -417,6 +432,15 @@ static bool naive_advance(struct naive *naive)
 		naive_io_end(naive, who[what], what == 1);
 	}
 	return true;
+}
+
+static void naive_bus(double *rate, uint64_t bus_bytes_per_second, double *byte_ns)
+{
+	if (bus_bytes_per_second == 0)
+		return;
+	*byte_ns = 1e9 / (double)bus_bytes_per_second;
+	if (*rate * *byte_ns > 1)
+		*rate = 1 / *byte_ns;
 }
 
 static void naive_open(struct naive *naive, const struct spw_plan_step *step,
@@ -443,6 +467,8 @@ static void naive_open(struct naive *naive, const struct spw_plan_step *step,
 		naive->write_delay += (double)drives->chunk_bytes / naive->write;
 	if (naive->read > 0)
 		naive->read_delay += (double)drives->chunk_bytes / naive->read;
+	naive_bus(&naive->write, drives->bus_out_bytes_per_second, &naive->write_copy);
+	naive_bus(&naive->read, drives->bus_in_bytes_per_second, &naive->read_copy);
 	naive->writing = naive->reading = naive->awaited = UINT32_MAX;
 	for (uint32_t i = 0; i < step->count; i++)
 		naive->write_ends[i] = naive->read_ends[i] = NAIVE_NEVER;

@@ -56,7 +56,7 @@ static const struct {
 	ABI(struct spw_state_stats, passes_departed, 160, 168),
 	ABI(struct spw_plan_tensor, not_again, 41, 48),
 	ABI(struct spw_plan_step, calls, 40, 48),
-	ABI(struct spw_plan_drives, staging_bytes, 40, 48),
+	ABI(struct spw_plan_drives, bus_in_bytes_per_second, 56, 64),
 	ABI(struct spw_plan_opts, bytes_written_max, 24, 32),
 	ABI(struct spw_plan_result, spans, 104, 112),
 	ABI(struct spw_plan_point, bytes, 8, 16),
@@ -75,7 +75,8 @@ static const struct {
 	ABI(struct spw_taken, storage_bytes_total, 32, 40),
 	ABI(struct spw_copy, order, 24, 32),
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
-	ABI(struct spw_cache_stats, step_hold_ns, 896, 904),
+	ABI(struct spw_device_times, in_ns, 32, 40),
+	ABI(struct spw_cache_stats, step_hold_ns, 928, 936),
 };
 
 CASE(test_public_structs_are_appended_to_only)

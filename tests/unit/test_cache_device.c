@@ -8,6 +8,7 @@
  */
 /* link: tools/replay/simstore libspillway */
 #include "tests/random.h"
+#include "tensor/control/internal.h"
 #include "tests/unit/cache_rig.h"
 
 #define DEVICE 1u
@@ -787,6 +788,67 @@ RIG_CASE(test_taken_without_staging_memory)
 	returned(taken_from_lease(&far));
 	STAT_IS(read_memory_outside_arena_bytes, 100);
 	STAT_IS(device_staging_bytes, 0);
+}
+
+/* ---- What a device tells ---- */
+
+static void told(struct spw_device_times times)
+{
+	assert_int_equal(spw_cache_device_times(rig.cache, &times), 0);
+}
+
+/* From when a device tells, the host's waits for its bytes are no stalls; for others' they are. */
+RIG_CASE(test_a_device_tells_its_stalls)
+{
+	struct piece far[2] = {far_stored(1, 100), far_stored(2, 100)}, near = stored(3, 100);
+	uint64_t stall_ns;
+
+	assert_int_equal(spw_cache_device_times(rig.cache, NULL), -EINVAL);
+	returned(taken_from_lease(&far[0]));
+	stall_ns = rig_stats().stall_ns;
+	assert_true(stall_ns > 0);
+	STAT_IS(host_wait_ns, 0);
+
+	told((struct spw_device_times){0});
+	returned(taken_from_lease(&far[1]));
+	STAT_IS(stall_ns, stall_ns);
+	assert_true(rig_stats().host_wait_ns > 0);
+	told((struct spw_device_times){.stall_ns = 7});
+	told((struct spw_device_times){.stall_ns = 5});
+	STAT_IS(stall_ns, stall_ns + 12);
+	STAT_IS(device_stall_ns, 12);
+	returned(taken_from_lease(&near));
+	assert_true(rig_stats().stall_ns > stall_ns + 12);
+	STAT_IS(device_stall_ns, 12);
+}
+
+/* What it tells late was taken for compute: time stands still until that is made up for. */
+RIG_CASE(test_time_never_goes_back)
+{
+	struct control *control = rig.cache->control;
+	uint64_t before_ns, wait_ns = UINT64_C(3600) * 1000000000;
+
+	spw_cache_step(rig.cache);
+	before_ns = spw_recording_compute_ns(control);
+	told((struct spw_device_times){.stall_ns = wait_ns});
+	assert_in_range(spw_recording_compute_ns(control), before_ns, before_ns + wait_ns / 2);
+	before_ns = spw_recording_compute_ns(control);
+	assert_int_equal(spw_recording_compute_ns(control), before_ns);
+	spw_cache_step(rig.cache);
+	STAT_IS(step_stall_ns, wait_ns);
+	STAT_IS(step_compute_ns, before_ns);
+}
+
+RIG_CASE(test_the_bus_is_measured)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		spw_cache_step(rig.cache);
+		told((struct spw_device_times){
+			.bytes_out = 3000, .out_ns = 1000, .bytes_in = 500, .in_ns = 1000});
+	}
+	spw_cache_step(rig.cache);
+	STAT_IS(bus_out_bytes_per_second, 3000000000);
+	STAT_IS(bus_in_bytes_per_second, 500000000);
 }
 
 /* ---- Closing ---- */

@@ -234,7 +234,14 @@ static void check_profile(void)
 	assert_true(world.result.points == 0 || world.step.count > 0);
 }
 
-static void simulate_cases(uint64_t random)
+/* From a tenth of what the drives may have, to twice as much. */
+static void random_bus(uint64_t *random)
+{
+	world.drives.bus_out_bytes_per_second = random_between(random, 100, 128000) << 20;
+	world.drives.bus_in_bytes_per_second = random_between(random, 100, 128000) << 20;
+}
+
+static void simulate_cases(uint64_t random, bool behind_bus)
 {
 	const struct spw_plan_result *result = &world.result;
 	static struct naive naive;
@@ -243,6 +250,8 @@ static void simulate_cases(uint64_t random)
 	for (unsigned k = 0; k < cases; k++) {
 		make_any(&random, (uint32_t)random_between(&random, 2, NAIVE_TENSORS_MAX));
 		random_drives(&random);
+		if (behind_bus)
+			random_bus(&random);
 		for (uint32_t i = 0; i < world.step.count; i++)
 			world.choices[i] =
 				random_next(&random) % 4 ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
@@ -269,13 +278,18 @@ static void simulate_cases(uint64_t random)
 
 CASE(test_simulation)
 {
-	simulate_cases(seed);
+	simulate_cases(seed, false);
+}
+
+CASE(test_simulation_behind_a_bus)
+{
+	simulate_cases(seed, true);
 }
 
 /* In one of these a read and a write are served at the same time, but for rounding. */
 CASE(test_simulation_at_once)
 {
-	simulate_cases(UINT64_C(13172861365677311085));
+	simulate_cases(UINT64_C(13172861365677311085), false);
 }
 
 /*
@@ -341,6 +355,39 @@ CASE(test_one_tensor)
 	plan(SPW_PLAN_BUDGET, 99);
 	assert_false(world.result.feasible);
 	assert_int_equal(101, world.result.peak_bytes);
+}
+
+/*
+ * The same tensor of a device, whose bus copies 0.5 bytes/ns out and 4 in: written in 200 ns, and
+ * back in time if the read begins 50 + 25 + 5 ns before the use.
+ */
+CASE(test_one_tensor_of_a_device)
+{
+	begin_world();
+	add_tensor(100, 1000, 2000, 2500);
+	add_tensor(1, 1200, 1300, 1300);
+	add_tensor(1, 1500, 1600, 1600);
+	world.tensors[1].must_keep = world.tensors[2].must_keep = true;
+	world.step.forward_ns = 1500;
+	world.step.backward_ns = 1000;
+	set_drives(1000000000, 2000000000, 1000000000);
+	world.drives.latency_ns = 5;
+	world.drives.bus_out_bytes_per_second = 500000000;
+	world.drives.bus_in_bytes_per_second = 4000000000;
+	world.choices[0] = SPW_PLAN_SPILL;
+	world.choices[1] = world.choices[2] = SPW_PLAN_KEEP;
+
+	/* Its write and its copy have ended at 1405: the third tensor's packing gives it back. */
+	simulate(0);
+	assert_int_equal(1500, points[4].ns);
+	assert_int_equal(1, points[4].bytes);
+	assert_int_equal(80, world.result.stall_ns);
+
+	/* No faster than the drives. */
+	world.drives.bus_out_bytes_per_second = 1000000000000;
+	simulate(0);
+	assert_int_equal(1200, points[2].ns);
+	assert_int_equal(1, points[2].bytes);
 }
 
 /* ---- Budget ---- */

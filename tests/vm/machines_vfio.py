@@ -40,8 +40,8 @@ SHARED_GROUP = ["-device", "pcie-root-port,id=rpshared,bus=pcie.0,chassis=40,slo
 
 
 def stores(Case, Kind):
-    def case(name, program, argument="", drives="0 1 2 3", timeout=400, extra=False, **env):
-        return Case(f"vfio {name}", program, argument, TAKE.format(drives), timeout, extra,
+    def case(name, program, argument="", drives="0 1 2 3", extra=False, **env):
+        return Case(f"vfio {name}", program, argument, TAKE.format(drives), extra,
                     **{"SPW_TEST_BACKEND": "vfio", **env})
 
     def integration(*names, where="", **more):
@@ -62,12 +62,12 @@ def stores(Case, Kind):
         Kind("vfio-life",
              "4 drives behind an IOMMU that come, go, fall silent and lose their process",
              [Case("vfio killed in mid-I/O", "tests/vm/test_vfio_kills.c", "",
-                   TAKE.format("0 1 2 3") + SLOW, 600, SPW_TEST_BACKEND="vfio"),
-              Case("bind and unbind", "tests/vm/test_vfio_bind.sh", timeout=240),
+                   TAKE.format("0 1 2 3") + SLOW, SPW_TEST_BACKEND="vfio"),
+              Case("bind and unbind", "tests/vm/test_vfio_bind.sh"),
               Case("from the block layer to vfio and back", "tests/vm/test_vfio_rebind.sh"),
               case("opened", "tests/vm/test_vfio_open.c"),
               Case("vfio a controller that stops answering", "tests/vm/test_faulty.c",
-                   "test_a_drive_that_fails", TAKE.format("0 1 2 3") + SILENT, 200,
+                   "test_a_drive_that_fails", TAKE.format("0 1 2 3") + SILENT,
                    SPW_TEST_BACKEND="vfio")],
              seconds=335, nodes=1, iommu=True),
         # What iommufd does not take without interrupt remapping, its group takes where somebody has
@@ -79,7 +79,7 @@ def stores(Case, Kind):
              append="intremap=off vfio_iommu_type1.allow_unsafe_interrupts=1"),
         Kind("paths", "a drive with two controllers, and two block devices for it; "
              "SCSI drives with two paths",
-             [Case("two paths", "tests/vm/test_paths.sh", timeout=240)],
+             [Case("two paths", "tests/vm/test_paths.sh")],
              seconds=60, nodes=1, iommu=True, drives=2, drive_bytes=64 << 20, two_ports=[0],
              append="nvme_core.multipath=N"),
         Kind("paths-joined", "a drive with two controllers, and one block device for both; "

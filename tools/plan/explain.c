@@ -106,7 +106,9 @@ int plan_explain_fill(struct plan_explain *explain)
 		(struct spw_plan_drives){.write_bytes_per_second = (uint64_t)explain->bandwidth,
 					 .read_bytes_per_second = (uint64_t)explain->bandwidth,
 					 .latency_ns = LATENCY_NS,
-					 .chunk_bytes = CHUNK_BYTES};
+					 .chunk_bytes = CHUNK_BYTES,
+					 .bus_out_bytes_per_second = explain->bus,
+					 .bus_in_bytes_per_second = explain->bus};
 	explain->scopes.scopes.slack = explain->slack;
 	if (explain->never_again)
 		for (uint32_t s = 0; s < explain->scopes.scopes.count; s++)
@@ -147,6 +149,8 @@ static void print_asked(const struct plan_explain *explain, FILE *out)
 		(void)fprintf(out, "\n  drives     %.4g GB/s together", explain->bandwidth / 1e9);
 	else
 		(void)fprintf(out, "\n  drives     none");
+	if (explain->bus > 0)
+		(void)fprintf(out, ", behind a bus of %.4g GB/s", (double)explain->bus / 1e9);
 	if (explain->scopes.scopes.flows_count > 0)
 		(void)fprintf(out, ", of which others read and write %s in each step",
 			      SPW_SIZE_TEXT(explain->state_bytes));
@@ -304,14 +308,16 @@ json_t *plan_explain_json(const struct plan_explain *explain)
 		if (explain->scopes.saved_bytes[s] > 0)
 			(void)json_array_append_new(scopes, scope_json(explain, s));
 	return json_pack(
-		"{s:o, s:o, s:i, s:f, s:f, s:f, s:I, s:I, s:b, s:b, s:I, s:I, s:f, s:f, s:f, s:I, "
+		"{s:o, s:o, s:i, s:f, s:I, s:f, s:f, s:I, s:I, s:b, s:b, s:I, s:I, s:f, s:f, s:f, "
+		"s:I, "
 		"s:I, s:i, s:o}",
 		"trace", tool_json_text(explain->path), "model",
 		tool_json_text(explain->trace->model), "trace_step", (int)explain->step.number,
-		"bandwidth_bytes_per_second", explain->bandwidth, "compute_seconds",
-		(double)explain->step.compute_ns / 1e9, "slack", explain->slack, "budget_bytes",
-		(json_int_t)explain->budget_bytes, "state_bytes", (json_int_t)explain->state_bytes,
-		"feasible", planned->feasible, "limited", planned->limited, "peak_keep_bytes",
+		"bandwidth_bytes_per_second", explain->bandwidth, "bus_bytes_per_second",
+		(json_int_t)explain->bus, "compute_seconds", (double)explain->step.compute_ns / 1e9,
+		"slack", explain->slack, "budget_bytes", (json_int_t)explain->budget_bytes,
+		"state_bytes", (json_int_t)explain->state_bytes, "feasible", planned->feasible,
+		"limited", planned->limited, "peak_keep_bytes",
 		(json_int_t)planned->peak_keep_all_bytes, "peak_bytes",
 		(json_int_t)planned->peak_bytes, "step_seconds", (double)planned->wall_ns / 1e9,
 		"stall_seconds", (double)planned->stall_ns / 1e9, "recompute_seconds",

@@ -28,6 +28,7 @@ struct plan_explain {
 	uint64_t budget_bytes; /* or, if it is not 0, of the shortest step */
 	uint64_t state_bytes;  /* that others read and write in each step */
 	uint64_t day_bytes;    /* most bytes that are written in a day; 0: no limit */
+	uint64_t bus; /* bytes per second, each way, to a device and back; 0: there is none */
 	bool never_again;
 
 	struct spw_trace *trace;

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+# spillway/_device_times.py - how long a device stalled and how fast its bus is, by its own clock
+"""Where events have times. A stream stalls from when it has nothing else to do, which a mark says that
+it was given before anybody waited, until the copy has ended for which it waits. Times are asked for
+once the end of a copy is seen; nobody waits for that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from ctypes import byref
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+from ._library import DeviceTimes as Times
+from ._library import fast
+from ._steptrace import StepTrace
+
+_log = logging.getLogger("spillway")
+
+_EVERY = 8  # of so many copies one says how fast the bus is
+
+
+class DeviceTimes:
+    """For one thread at a time.
+
+    :param table: as _accelerator.Table
+    """
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self._has = bool(table.times)
+        self._copies = {True: 0, False: 0}  # out, in
+        self._shown, self._news = Times(), False  # since the cache was told
+        self._tracer: Optional[StepTrace] = None
+        # In its recording, of each device: the first mark, and when the host gave it.
+        self._first: Dict[torch.device, Tuple[Any, int]] = {}
+
+    def mark(self, stream: Any) -> Any:
+        """The end of what the stream was given so far; None: there are no times."""
+        return self._table.mark(stream) if self._has else None
+
+    def begin(self, stream: Any, out: bool) -> Any:
+        """A mark in front of a copy, if that one is to be timed."""
+        number = self._copies[out]
+        self._copies[out] += 1
+        if self._tracer is None:
+            return self.mark(stream) if number % _EVERY == 0 else None
+        mark = self.mark(stream)
+        self._first.setdefault(stream.device, (mark, time.perf_counter_ns()))
+        return mark
+
+    def ended(self, device: torch.device, copy: Any, out: bool) -> None:
+        """The end of a copy, which ended well, has been seen."""
+        way = "copy out" if out else "copy in"
+        took_ns = self._elapsed(copy.begin, copy.event)
+        if took_ns > 0:
+            if out:
+                self._shown.bytes_out += copy.length
+                self._shown.out_ns += took_ns
+            else:
+                self._shown.bytes_in += copy.length
+                self._shown.in_ns += took_ns
+            self._trace(device, way, copy.begin, took_ns, bytes=copy.length)
+        stalled_ns = self._elapsed(copy.since, copy.event)
+        if stalled_ns > 0:
+            self._shown.stall_ns += stalled_ns
+            self._trace(device, "wait for a " + way, copy.since, stalled_ns)
+
+    def tell(self, handle: int) -> None:
+        """The cache hears what was shown since the last call. From the first one on it takes no
+        wait of the host for a stall."""
+        if self._news:
+            fast.spw_cache_device_times(handle, byref(self._shown))
+            self._shown, self._news = Times(), False
+
+    def watch(self, tracer: Optional[StepTrace]) -> None:
+        """From now on what the devices do is noted there."""
+        self._tracer = tracer
+        self._first = {}
+
+    def _elapsed(self, begin: Any, end: Any) -> int:
+        """Until a mark that has come; 0: the other comes later. What a device does not tell fails
+        no copy."""
+        if begin is None or not self._has:
+            return 0
+        try:
+            nanoseconds: int = self._table.elapsed(begin, end) if self._table.done(begin) else 0
+        except RuntimeError as error:
+            _log.warning("events of the device tell no times: %s", error)
+            self._has = False
+            return 0
+        self._news = True
+        return max(0, nanoseconds)
+
+    def _trace(
+        self, device: torch.device, what: str, begin: Any, took_ns: int, **arguments: int
+    ) -> None:
+        if self._tracer is None or device not in self._first:
+            return
+        first, given_ns = self._first[device]
+        since_ns = self._elapsed(first, begin)
+        if since_ns > 0 or begin is first:  # else it began before
+            self._tracer.device(str(device), what, given_ns + since_ns, took_ns, **arguments)
