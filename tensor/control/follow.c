@@ -32,7 +32,8 @@ void spw_follow_begin(struct control *control)
 	control->plan_number++;
 	control->left = control->stalled_now = false;
 	control->matched = control->use_next = 0;
-	control->progress_ns = control->progress_at_ns = control->due_ns = 0;
+	control->progress_ns = control->progress_at_ns = 0;
+	control->due_ns = control->due_hold_ns = 0;
 	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++)
 		control->slots[i] = NO_SLOT;
 }
@@ -92,6 +93,7 @@ const char *spw_follow_offer(struct control *control, struct recorded *recorded)
 	control->slots[which] = recorded->slot;
 	control->matched++;
 	control->due_ns = basis->tensors[which].pack_ns;
+	control->due_hold_ns = control->shape->hold_ns[which];
 	spw_follow_progress(control, basis->tensors[which].planned_pack_ns);
 	return NULL;
 }

@@ -10,7 +10,8 @@
 /* When the plan is as far; and steps are by now, if they have become faster since it was made. */
 uint64_t spw_control_hold_until_ns(const struct control *control)
 {
-	return control->began_ns + SPW_MIN(control->progress_ns, control->due_ns);
+	return control->began_ns + SPW_MIN(control->progress_ns, control->due_ns) +
+	       control->due_hold_ns;
 }
 
 bool spw_control_is_ahead(const struct control *control, uint64_t returned_bytes)

@@ -28,7 +28,10 @@
 /* Steps before a margin is halved, at first: at most one in twenty is late because of that. */
 #define PATIENCE_STEPS 20u
 
-/* Times are of compute: since the step began, less all time in which some take waited for I/O. */
+/*
+ * Times are of compute: since the step began, less all time in which some take waited for I/O, or
+ * something was computed again.
+ */
 struct recorded {
 	uint64_t bytes;
 	uint64_t pack_ns, use_ns, release_ns;
@@ -42,7 +45,9 @@ struct recorded {
 	uint8_t hint;
 	bool plannable;
 	bool released;
-	bool stored; /* the drives alone have its bytes */
+	bool stored;    /* the drives alone have its bytes */
+	bool not_again; /* another scope saves or needs it, too */
+	bool is_input;  /* some scope is computed again from it */
 };
 
 struct recorded_scope {
@@ -56,6 +61,9 @@ struct recorded_scope {
 	bool left;          /* no more tensors follow */
 	uint32_t plannable; /* tensors */
 	uint32_t first;     /* of its tensors in members */
+	uint32_t input;     /* that it is computed again from; NO_TENSOR: that cannot be done */
+	uint64_t saved_ns;  /* something was saved in it for the last time */
+	bool has_scopes;    /* inside */
 };
 
 struct recording {
@@ -125,6 +133,7 @@ struct shape {
 	struct recording basis; /* what the plan was made from, smoothed */
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
+	uint64_t *hold_ns;   /* of each tensor: what compute is to wait before it is saved */
 	uint32_t *use_order; /* spilled tensors in the order of use */
 	uint32_t use_count;
 	/* reads begin when something happens: so they may be this early, or they would be late */
@@ -164,6 +173,11 @@ struct control {
 	uint64_t waiting_since_ns;
 	uint32_t waiting; /* takes, and who is held back */
 	uint64_t held_ns; /* of waited_ns: held back */
+	bool again;       /* the caller computes again */
+	uint64_t again_since_ns, again_ns;
+	/* no compute of the step: while some take waits, or something is computed again */
+	uint32_t away;
+	uint64_t away_since_ns, away_ns;
 	/* in memory: now; the most in this step; now, of tensors of earlier steps */
 	uint64_t memory_bytes, peak_bytes, old_bytes;
 
@@ -180,7 +194,8 @@ struct control {
 	uint32_t matched;
 	uint64_t progress_ns;    /* compute time of the plan at the last event that matched, */
 	uint64_t progress_at_ns; /* and in this step */
-	uint64_t due_ns;         /* of steps like this one when they last offered something */
+	uint64_t due_ns;         /* of steps like this one when they last offered something, */
+	uint64_t due_hold_ns;    /* and how long compute is to wait until then */
 	uint32_t use_next;
 	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
@@ -189,19 +204,21 @@ struct control {
 	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
 	struct profile profile, profile_before; /* of this step, and of the one before */
 	struct flow_record flow_record;
-	uint64_t others[DIRECTIONS]; /* bytes of others so far */
+	struct spw_plan_flow flows[FLOW_PARTS]; /* the planner's input */
+	uint64_t others[DIRECTIONS];            /* bytes of others so far */
 	struct wear wear;
 
 	/* between steps */
 	struct measure measure;
 	struct spw_plan_tensor *tensors; /* the planner's input */
-	enum plan_reason reason;         /* of the plan that is being made */
-	int plan_rc;                     /* how that went, */
-	uint64_t plan_cost_ns;           /* and how long it took */
-	struct margin time;              /* of the backward pass */
-	bool late_before;                /* a step was, not long ago */
-	bool was_late;                   /* the last step was */
-	uint64_t unmeasured;             /* steps in a row of plans that spill nothing */
+	struct spw_plan_scope *scopes;
+	enum plan_reason reason; /* of the plan that is being made */
+	int plan_rc;             /* how that went, */
+	uint64_t plan_cost_ns;   /* and how long it took */
+	struct margin time;      /* of the backward pass */
+	bool late_before;        /* a step was, not long ago */
+	bool was_late;           /* the last step was */
+	uint64_t unmeasured;     /* steps in a row of plans that spill nothing */
 	bool broke_off; /* the last step by its plan did not take all that the plan has taken */
 };
 
@@ -235,6 +252,11 @@ struct recorded *spw_recording_offer(struct control *control, struct track *trac
 				     uint64_t bytes, enum spw_cache_hint hint);
 void spw_recording_take(struct control *control, struct recorded *recorded);
 void spw_recording_release(struct control *control, struct recorded *recorded);
+/* Something was saved in the present scope; @recorded, as what it is computed again from. */
+void spw_recording_saved(struct control *control);
+void spw_recording_input(struct control *control, struct recorded *recorded);
+/* The step's compute stands still from here on; or goes on, if nothing else holds it. */
+void spw_recording_away(struct control *control, bool away, uint64_t now_ns);
 
 /* ---- basis.c ---- */
 
@@ -311,9 +333,31 @@ bool spw_wear_drifted(const struct control *control);
 /* A plan has been made: say whether the cap has changed it. */
 void spw_wear_planned(struct control *control);
 
+/* ---- again.c ---- */
+
+/* It can be computed again, as far as the caller has said. */
+bool spw_again_scope_may(const struct recorded_scope *scope);
+/* So can some scope of the basis, or others use the drives: those below are called then. */
+bool spw_again_may(struct control *control);
+/* As spw_plan(), with all that may be computed again. */
+int spw_again_plan(struct control *control, const struct spw_plan_step *step,
+		   const struct spw_plan_drives *drives, const struct spw_plan_opts *opts);
+/* The choices have been changed: what they lead to. */
+int spw_again_simulate(struct control *control, const struct spw_plan_step *step,
+		       const struct spw_plan_drives *drives);
+/* From when on what is spilled is read, and in which order. */
+int spw_again_schedule(struct control *control, const struct spw_plan_step *step,
+		       const struct spw_plan_drives *drives);
+
+/* Of the plan in force, a reason for each scope of the basis. */
+int spw_again_explain(struct control *control, const struct spw_plan_step *step,
+		      const struct spw_plan_drives *drives, struct spw_plan_reason reasons[]);
+
 /* ---- planning.c ---- */
 
 int spw_planning_plan(struct control *control);
+/* The same plan's reasons. */
+int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[]);
 /* A plan that spills nothing learns nothing of the drives: try them once in a while. */
 void spw_planning_probe(struct control *control);
 

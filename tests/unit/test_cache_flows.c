@@ -141,4 +141,22 @@ CASE(test_others_do_not_make_drives_slower)
 	end();
 }
 
+/* What others take is not planned with: more stays in memory, and hardly anything is waited for. */
+CASE(test_plans_leave_others_their_time)
+{
+	uint64_t peak;
+
+	open_at(1);
+	sim_steps(&gpt, 6);
+	peak = sim_stats().plan_peak_bytes;
+	for (unsigned i = 0; i < 12; i++) {
+		struct sim_step step = step_with_records();
+
+		assert_true(i < 8 || step.stall < 0.02);
+	}
+	assert_true(sim.cache->control->shape->flows_share > 0.2);
+	assert_true(sim_stats().plan_peak_bytes > peak + gpt.len);
+	end();
+}
+
 RUN_CASES(NULL, NULL)
