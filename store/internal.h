@@ -52,6 +52,7 @@
 #include "drives/status.h"
 #include "util/histogram.h"
 #include "util/probes.h"
+#include "util/checksum.h"
 #include "util/util.h"
 
 #define PIECE_NONE   UINT32_MAX
@@ -538,7 +539,6 @@ void spw_read_cancel_retries(struct spw_store *store);
 void spw_read_verify_next(struct spw_store *store);
 
 /* store/copy.c */
-uint64_t spw_checksum(const void *bytes, size_t len);
 uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);
 /* @len bytes of what a vector describes, from @offset on: to and from one run, and their sum. */
 void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);

@@ -99,6 +99,9 @@ void spw_control_drained(struct control *control);
 uint64_t spw_control_wait_began(struct control *control);
 uint64_t spw_control_wait_ended(struct control *control);
 
+/* What the caller does now has been done in the step before; and no longer. */
+void spw_control_again(struct control *control, bool again);
+
 /* ---- Events: transfers ---- */
 
 /* Return: when; for spw_control_io_ended(). */
@@ -144,6 +147,10 @@ void spw_control_next_done(struct control *control);
 
 /* @points: SPW_MEMORY_POINTS_MAX of them. Return: how many are set. */
 unsigned spw_control_profile(const struct control *control, struct spw_memory_point points[]);
+
+/* As spw_cache_explain(). */
+int spw_control_explain(struct control *control, struct spw_cache_reason reasons[], unsigned count,
+			struct spw_plan_result *result);
 
 /* The figures of the drives, and the plan in force. */
 void spw_control_stats(const struct control *control, struct spw_cache_stats *stats);

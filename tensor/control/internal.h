@@ -28,7 +28,10 @@
 /* Steps before a margin is halved, at first: at most one in twenty is late because of that. */
 #define PATIENCE_STEPS 20u
 
-/* Times are of compute: since the step began, less all time in which some take waited for I/O. */
+/*
+ * Times are of compute: since the step began, less all time in which some take waited for I/O, or
+ * something was computed again.
+ */
 struct recorded {
 	uint64_t bytes;
 	uint64_t pack_ns, use_ns, release_ns;
@@ -40,7 +43,9 @@ struct recorded {
 	uint8_t hint;
 	bool plannable;
 	bool released;
-	bool stored; /* the drives alone have its bytes */
+	bool stored;    /* the drives alone have its bytes */
+	bool not_again; /* another scope saves or needs it, too */
+	bool is_input;  /* some scope is computed again from it */
 };
 
 struct recorded_scope {
@@ -53,6 +58,9 @@ struct recorded_scope {
 	bool left;          /* no more tensors follow */
 	uint32_t plannable; /* tensors */
 	uint32_t first;     /* of its tensors in members */
+	uint32_t input;     /* that it is computed again from; NO_TENSOR: that cannot be done */
+	uint64_t saved_ns;  /* something was saved in it for the last time */
+	bool has_scopes;    /* inside */
 };
 
 struct recording {
@@ -140,6 +148,11 @@ struct control {
 	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
 	uint64_t waiting_since_ns;
 	uint32_t waiting; /* takes */
+	bool again;       /* the caller computes again */
+	uint64_t again_since_ns, again_ns;
+	/* no compute of the step: while some take waits, or something is computed again */
+	uint32_t away;
+	uint64_t away_since_ns, away_ns;
 	/* in memory: now; the most in this step; now, of tensors of earlier steps */
 	uint64_t memory_bytes, peak_bytes, old_bytes;
 
@@ -168,13 +181,14 @@ struct control {
 	/* between steps */
 	struct measure measure;
 	struct spw_plan_tensor *tensors; /* the planner's input */
-	enum plan_reason reason;         /* of the plan that is being made */
-	int plan_rc;                     /* how that went, */
-	uint64_t plan_cost_ns;           /* and how long it took */
-	struct margin time;              /* of the backward pass */
-	bool late_before;                /* a step was, not long ago */
-	bool was_late;                   /* the last step was */
-	uint64_t unmeasured;             /* steps in a row of plans that spill nothing */
+	struct spw_plan_scope *scopes;
+	enum plan_reason reason; /* of the plan that is being made */
+	int plan_rc;             /* how that went, */
+	uint64_t plan_cost_ns;   /* and how long it took */
+	struct margin time;      /* of the backward pass */
+	bool late_before;        /* a step was, not long ago */
+	bool was_late;           /* the last step was */
+	uint64_t unmeasured;     /* steps in a row of plans that spill nothing */
 	bool broke_off; /* the last step by its plan did not take all that the plan has taken */
 };
 
@@ -202,6 +216,11 @@ struct recorded *spw_recording_offer(struct control *control, struct track *trac
 				     uint64_t bytes, enum spw_cache_hint hint);
 void spw_recording_take(struct control *control, struct recorded *recorded);
 void spw_recording_release(struct control *control, struct recorded *recorded);
+/* Something was saved in the present scope; @recorded, as what it is computed again from. */
+void spw_recording_saved(struct control *control);
+void spw_recording_input(struct control *control, struct recorded *recorded);
+/* The step's compute stands still from here on; or goes on, if nothing else holds it. */
+void spw_recording_away(struct control *control, bool away, uint64_t now_ns);
 
 /* ---- basis.c ---- */
 
@@ -264,9 +283,31 @@ bool spw_wear_drifted(const struct control *control);
 /* A plan has been made: say whether the cap has changed it. */
 void spw_wear_planned(struct control *control);
 
+/* ---- again.c ---- */
+
+/* It can be computed again, as far as the caller has said. */
+bool spw_again_scope_may(const struct recorded_scope *scope);
+/* So can some scope of the basis: those below are called then. */
+bool spw_again_may(struct control *control);
+/* As spw_plan(), with all that may be computed again. */
+int spw_again_plan(struct control *control, const struct spw_plan_step *step,
+		   const struct spw_plan_drives *drives, const struct spw_plan_opts *opts);
+/* The choices have been changed: what they lead to. */
+int spw_again_simulate(struct control *control, const struct spw_plan_step *step,
+		       const struct spw_plan_drives *drives);
+/* From when on what is spilled is read, and in which order. */
+int spw_again_schedule(struct control *control, const struct spw_plan_step *step,
+		       const struct spw_plan_drives *drives);
+
+/* Of the plan in force, a reason for each scope of the basis. */
+int spw_again_explain(struct control *control, const struct spw_plan_step *step,
+		      const struct spw_plan_drives *drives, struct spw_plan_reason reasons[]);
+
 /* ---- planning.c ---- */
 
 int spw_planning_plan(struct control *control);
+/* The same plan's reasons. */
+int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[]);
 /* A plan that spills nothing learns nothing of the drives: try them once in a while. */
 void spw_planning_probe(struct control *control);
 

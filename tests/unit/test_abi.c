@@ -76,7 +76,7 @@ static const struct {
 	ABI(struct spw_copy, order, 24, 32),
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
 	ABI(struct spw_device_times, in_ns, 32, 40),
-	ABI(struct spw_cache_stats, bus_in_bytes_per_second, 904, 912),
+	ABI(struct spw_cache_stats, plan_again_ns, 992, 1000),
 };
 
 CASE(test_public_structs_are_appended_to_only)
