@@ -76,6 +76,7 @@ static const struct {
 	ABI(struct spw_copy, order, 24, 32),
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
 	ABI(struct spw_device_times, in_ns, 32, 40),
+	ABI(struct spw_cache_reason, reason, 32, 168),
 	ABI(struct spw_cache_stats, step_hold_ns, 1016, 1024),
 };
 
