@@ -20,7 +20,7 @@ static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_b
 	struct spw_store_stats stats = {0};
 	struct others others;
 
-	if (!cache->store)
+	if (!cache->store || cache->opts.mode < SPW_CACHE_FASTEST) /* nobody plans */
 		return;
 	cache->ports.stats(cache->store, &stats, sizeof(stats));
 	others = (struct others){
