@@ -267,9 +267,10 @@ bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs
 	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
 
 .PHONY: results
-results: ## write docs/RESULTS.md and the figures of docs/RELIABILITY.md from what benches and tests left in BUILD
+results: ## write docs/RESULTS.md, the figures of docs/RELIABILITY.md and the picture of README.md from what is in BUILD
 	@$(results) render $(BUILD)/bench >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
 	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
+	@tests/bench/peers_page.py $(BUILD)/bench/peers.json docs README.md
 
 .PHONY: bench-torch
 bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, time, every bit; BENCH_ROUNDS= BENCH_MINUTES=
@@ -283,6 +284,10 @@ bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, ste
 bench-state: ## AdamW with its state on drives against memory and fio, commits against torch.save; BENCH_ROUNDS=
 	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && \
 		$$(scripts/python-with.sh torch demo) tests/bench/state.py --build $(BUILD)
+
+.PHONY: bench-peers
+bench-peers: ## a GPT trained in every way that moves tensors to drives: memory, time, full, dying drives (root); BENCH_ROUNDS= BENCH_OPTIONS=
+	@scripts/deps.sh build demo bench peers venv && $(MAKE) --no-print-directory all && tests/bench/peers.sh $(BUILD) $(BENCH_OPTIONS)
 
 .PHONY: bench-vm
 bench-vm: ## NVMe passthrough against fio's io_uring_cmd in a virtual machine; BENCH_ROUNDS= BENCH_SECONDS=

@@ -25,6 +25,9 @@ declare -A packages=(
         zsh=c:zsh fish=c:fish"
     [demo]="python3=c:python3 python3-torch=p:torch python3-dev=y:Python.h libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 dpkg-dev=c:dpkg-source mount=c:losetup"
+    # For file systems over all drives, and what builds the operators of others.
+    [peers]="btrfs-progs=c:mkfs.btrfs e2fsprogs=c:mkfs.ext4 mount=c:mount g++=c:g++ cmake=c:cmake ninja-build=c:ninja
+        python3-dev=y:Python.h"
     [wheel]="python3=c:python3 python3-pip=p:pip,setuptools,wheel
         python3-setuptools=p:pip,setuptools,wheel python3-wheel=p:pip,setuptools,wheel python3-dev=y:Python.h
         binutils=c:objdump"
@@ -42,7 +45,7 @@ declare -A packages=(
         python3-dev=y:Python.h"
     [vm]="qemu-system-x86=c:qemu-system-x86_64 busybox-static=c:busybox kmod=c:modprobe cpio=c:cpio mount=c:mount dmsetup=c:dmsetup"
 )
-purposes="build test others demo bench wheel deb abi check coverage valgrind fuzz releases venv pytorch-suite vm"
+purposes="build test others demo bench peers wheel deb abi check coverage valgrind fuzz releases venv pytorch-suite vm"
 
 die() {
     echo "scripts/deps.sh: $*" >&2

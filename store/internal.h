@@ -52,6 +52,7 @@
 #include "drives/status.h"
 #include "util/histogram.h"
 #include "util/probes.h"
+#include "util/checksum.h"
 #include "util/util.h"
 
 #define PIECE_NONE   UINT32_MAX
@@ -363,6 +364,8 @@ struct spw_store {
 	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
+	/* of requests that have not ended; added to by any thread */
+	_Atomic uint64_t bytes_putting, bytes_getting;
 	/* spw_step_stats, without its size, as was last told: written by any thread */
 	_Atomic uint64_t steps[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
@@ -538,7 +541,6 @@ void spw_read_cancel_retries(struct spw_store *store);
 void spw_read_verify_next(struct spw_store *store);
 
 /* store/copy.c */
-uint64_t spw_checksum(const void *bytes, size_t len);
 uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);
 /* @len bytes of what a vector describes, from @offset on: to and from one run, and their sum. */
 void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);

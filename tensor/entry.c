@@ -8,6 +8,8 @@
 /*
  * Why there are more arrows than the ideal course of things has:
  *   KEPT -> LEAVING            of a device: staging memory has come free;
+ *   KEPT -> DISCARDED          while its checksum is computed it is like any other;
+ *   DISCARDED -> KEPT          computed again, or offered once more by another scope;
  *   QUEUED, LEAVING -> KEPT    a failed copy or write must not fail the training step;
  *   LEAVING -> RESIDENT        forwarded; or a write from staging memory has failed;
  *   COMING -> STORED           a failed read fails that take alone: the next one reads again;
@@ -16,7 +18,7 @@
  */
 static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 	[ENTRY_FREE] = {[ENTRY_KEPT] = true, [ENTRY_QUEUED] = true, [ENTRY_LEAVING] = true},
-	[ENTRY_KEPT] = {[ENTRY_LEAVING] = true, [ENTRY_DEAD] = true},
+	[ENTRY_KEPT] = {[ENTRY_LEAVING] = true, [ENTRY_DISCARDED] = true, [ENTRY_DEAD] = true},
 	[ENTRY_QUEUED] = {[ENTRY_LEAVING] = true,
 			  [ENTRY_RESIDENT] = true,
 			  [ENTRY_KEPT] = true,
@@ -28,6 +30,7 @@ static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 	[ENTRY_STORED] = {[ENTRY_COMING] = true, [ENTRY_DEAD] = true},
 	[ENTRY_COMING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
 	[ENTRY_RESIDENT] = {[ENTRY_STORED] = true, [ENTRY_DEAD] = true},
+	[ENTRY_DISCARDED] = {[ENTRY_KEPT] = true, [ENTRY_DEAD] = true},
 	[ENTRY_DEAD] = {[ENTRY_FREE] = true},
 };
 
@@ -48,6 +51,9 @@ static bool entry_holds(const struct entry *entry, enum entry_state state)
 	case ENTRY_COMING: return !entry->owner_held && entry->memory; /* CACHE-4 */
 	case ENTRY_RESIDENT:
 		return entry_at_owner(entry) || (entry->memory && !entry->read_in_flight);
+	case ENTRY_DISCARDED:
+		return !entry->owner_held && !entry->memory && !entry->object_exists &&
+		       !entry->device;
 	case ENTRY_DEAD: return entry->users == 0;
 	case ENTRY_STATES: break;
 	}
@@ -350,6 +356,8 @@ void spw_entry_make_drainable(struct entry *entry)
 	SPW_ASSERT(entry_at_owner(entry) && link_alone(&entry->device_link)); /* CACHE-2 */
 	SPW_ASSERT(!entry->write_in_flight || entry->device);                 /* CACHE-2 */
 	entry->drainable = true;
+	if (!entry->device)
+		entry->cache->returned_bytes += entry->len_bytes;
 	link_append(entry->device ? &entry->cache->drain_device : &entry->cache->drain,
 		    &entry->drain);
 }
@@ -358,6 +366,8 @@ void spw_entry_not_drainable(struct entry *entry)
 {
 	SPW_ASSERT(entry->drainable);
 	entry->drainable = false;
+	if (!entry->device)
+		gauge_sub(&entry->cache->returned_bytes, entry->len_bytes);
 	link_remove(&entry->drain);
 }
 

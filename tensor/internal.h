@@ -14,6 +14,8 @@
  * COMING     A read is under way.
  * RESIDENT   In memory until the last user is gone: the owner's, or what was read into; of a
  *            device, staging memory, from which the caller copies.
+ * DISCARDED  Given up: nobody has the bytes, and the checksum says which they were. The caller
+ *            computes them again.
  *
  * A tensor of a device (entry->device > 0) passes through staging memory both ways: the caller
  * copies between that and the device, and says when a copy has ended. entry->memory is the staging
@@ -33,6 +35,8 @@
  *              token, memory or object.
  *   CACHE-7    Nothing is read from memory of a device. A write begins from staging memory only
  *              when every copy into it has ended well.
+ *   CACHE-8    What was given up is in memory again only as bytes whose checksum is that of those
+ *              that were given up.
  */
 #ifndef SPW_TENSOR_INTERNAL_H
 #define SPW_TENSOR_INTERNAL_H
@@ -65,6 +69,7 @@ enum entry_state {
 	ENTRY_STORED,
 	ENTRY_COMING,
 	ENTRY_RESIDENT,
+	ENTRY_DISCARDED,
 	ENTRY_DEAD,
 	ENTRY_STATES,
 };
@@ -86,7 +91,7 @@ enum keep_reason {
 #undef REASON
 };
 
-/* What is noted once per step; NOTICE_MEMORY once, as it is no trouble. */
+/* What is noted once per step; NOTICE_MEMORY and NOTICE_HOLD once, as they are no trouble. */
 enum notice {
 	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
@@ -97,6 +102,7 @@ enum notice {
 	NOTICE_LEASE,
 	NOTICE_CHANGED,
 	NOTICE_STAGING,
+	NOTICE_HOLD,
 	NOTICES,
 };
 
@@ -130,6 +136,8 @@ struct entry {
 	/* valid while a prefetch is in flight; NULL for an urgent read */
 	struct spw_request *read_request;
 	uint64_t io_began_ns; /* of the last request */
+	uint64_t scope;       /* of the caller, when it was given up, */
+	uint64_t checksum;    /* and of the bytes */
 	uint32_t generation;
 	uint32_t users;
 	uint32_t leases;
@@ -168,6 +176,7 @@ struct scope {
 	bool has_scopes;  /* not a leaf */
 	bool has_tensors;
 	uint32_t recorded; /* its number in the recording, or NO_SCOPE */
+	uint64_t serial;
 };
 
 /*
@@ -208,9 +217,12 @@ struct spw_cache {
 	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
-	bool devices_tell;     /* how long they stalled, by spw_cache_device_times() */
-	uint64_t io_in_flight; /* requests given to the store */
-	uint64_t waiters;      /* takes that wait for io_ended, and close */
+	bool devices_tell;                /* how long they stalled, by spw_cache_device_times() */
+	uint32_t owner_writes_in_flight;  /* all others: from memory of the host's owners */
+	uint64_t returned_bytes;          /* of the tokens in drain */
+	uint64_t io_in_flight;            /* requests given to the store */
+	uint64_t moved_bytes[DIRECTIONS]; /* by those that have ended well */
+	uint64_t waiters;                 /* takes that wait for io_ended, and close */
 	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
 	atomic_uint notifiers; /* by so many threads now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
@@ -228,6 +240,7 @@ struct spw_cache {
 
 	/* rules */
 	uint32_t depth;
+	uint64_t scopes_serial;  /* entered so far */
 	uint32_t scopes_entered; /* in this stage */
 	struct last_scope last_scope;
 	bool in_last_scope;               /* it was entered: what follows is kept, but: */
@@ -246,6 +259,11 @@ struct spw_cache {
 	bool next_backward; /* the caller says that the next stage is a backward stage, */
 	uint32_t next_micro_batch;
 
+	/* what is computed again */
+	uint32_t again_depth;
+	uint64_t again_began_ns;
+	uint64_t untraced_ns; /* that it took since the last take that the trace has */
+
 	struct spw_cache_stats count;
 
 	/* Long, and last: what every call touches lies together. */
@@ -260,6 +278,14 @@ struct spw_cache {
 /* The store publishes how the cache is doing. */
 void spw_cache_publish(struct spw_cache *cache);
 
+/* ---- others.c ---- */
+
+/* The controller learns what others do on the same store. */
+void spw_others_note(struct spw_cache *cache);
+/* A request of the cache's own begins; and has ended with @res. */
+void spw_others_io_began(struct entry *entry, enum direction direction);
+void spw_others_io_ended(struct entry *entry, enum direction direction, int res);
+
 /* ---- lock.c ---- */
 
 void spw_cache_lock_open(struct spw_cache *cache);
@@ -270,6 +296,7 @@ void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
 void spw_cache_wait_io(struct spw_cache *cache);
+void spw_cache_wait_io_until(struct spw_cache *cache, uint64_t until_ns);
 /* A request that was given to the store has ended. */
 void spw_cache_io_ended(struct spw_cache *cache);
 
@@ -349,6 +376,18 @@ int spw_read_urgently(struct entry *entry);
 /* A lease of the entry's memory goes out. @taken: from @offset_bytes of the storage on. */
 void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken);
 
+/* ---- again.c ---- */
+
+/*
+ * It is given up, if nobody has come to count on its memory meanwhile: else it is kept. Unlocks.
+ * Return: whether it was.
+ */
+bool spw_again_give_up(struct entry *entry);
+/* Whether the offer's storage has the bytes that were given up. Unlocks. */
+bool spw_again_holds(struct entry *entry, const struct spw_offer *offer);
+/* The offer's memory has them, and its token is held. */
+void spw_again_restored(struct entry *entry, const struct spw_offer *offer);
+
 /* ---- offer.c ---- */
 
 /* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
@@ -374,6 +413,10 @@ void spw_window_fill(struct spw_cache *cache);
 /* ---- rules.c ---- */
 
 enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint);
+/* Whether it is given up, to be computed again. */
+bool spw_rule_gives_up(const struct entry *entry, enum spw_cache_hint hint);
+/* The scope that the caller is in; no two have the same number. */
+uint64_t spw_rule_scope(const struct spw_cache *cache);
 void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
 /* An entry is taken: if the caller does not say when the backward stage begins, it is now. */
 void spw_rule_taken(struct spw_cache *cache);

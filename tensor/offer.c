@@ -29,7 +29,7 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
 {
 	if (!offer || !tensor)
 		return spw_error(-EINVAL, "an offer needs a tensor to set");
-	if (hint > SPW_HINT_PIN)
+	if (hint > SPW_HINT_INPUT)
 		return spw_error(-EINVAL, "no such hint: %u", (unsigned)hint);
 	if (offer->owner == 0 || !offer->storage_bytes)
 		return spw_error(
@@ -96,6 +96,12 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 
 	if (entry->device || device)
 		return entry->device == device && device_has(entry, offer);
+	while (entry->state == ENTRY_DISCARDED) {
+		bool same = spw_again_holds(entry, offer);
+
+		if (entry->state == ENTRY_DISCARDED)
+			return same;
+	}
 	for (;;) {
 		if (entry->state == ENTRY_KEPT ||
 		    (entry->state == ENTRY_RESIDENT && !entry->memory))
@@ -132,6 +138,21 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 	}
 }
 
+/*
+ * Within its scope it stays given up, and if it would only serve another to be computed again: the
+ * plan does not do that, or it would not have given it up. Else the offer has the bytes.
+ */
+static int offer_given_up(struct entry *entry, const struct spw_offer *offer,
+			  enum spw_cache_hint hint)
+{
+	bool may = hint == SPW_HINT_AGAIN || hint == SPW_HINT_GIVE_UP;
+
+	if (hint == SPW_HINT_INPUT || (may && entry->scope == spw_rule_scope(entry->cache)))
+		return SPW_OFFER_AGAIN;
+	spw_again_restored(entry, offer);
+	return SPW_OFFER_KEEP;
+}
+
 static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 			   enum spw_cache_hint hint)
 {
@@ -143,6 +164,8 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 	/* The last offer is the first use. In the backward pass the order stands. */
 	if (cache->stage == SPW_STAGE_FORWARD)
 		spw_entry_offered_again(entry);
+	if (entry->state == ENTRY_DISCARDED)
+		return offer_given_up(entry, offer, hint);
 	if (entry->copies == 0 || entry->state != ENTRY_LEAVING)
 		return SPW_OFFER_DEDUP;
 	/* The memory may have changed since the copy began, and its version may not tell. */
@@ -185,6 +208,17 @@ int spw_offer_copy(struct entry *entry)
 	return SPW_OFFER_KEEP;
 }
 
+static int offer_give_up(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	bool given_up = spw_again_give_up(entry);
+
+	if (!given_up)
+		kept_add(cache, KEEP_PLANNED, entry->len_bytes);
+	spw_rule_offered(cache, entry->len_bytes, false);
+	return given_up ? SPW_OFFER_AGAIN : SPW_OFFER_KEEP;
+}
+
 static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
@@ -194,6 +228,8 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	spw_control_offered(cache->control, &entry->track, (uint32_t)(entry - cache->entries),
 			    entry->len_bytes, hint);
 	spw_window_follow(cache);
+	if (spw_rule_gives_up(entry, hint))
+		return offer_give_up(entry);
 	reason = spw_rule_keep(entry, hint);
 	if (reason == KEEP_NOT && entry->device)
 		return spw_offer_copy(entry);
@@ -219,24 +255,30 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	return SPW_OFFER_KEEP;
 }
 
-/* A trace is of any machine: a copy is a part of the way to the drives. */
-static enum spw_trace_result trace_result(int result)
+/*
+ * A trace is of any machine, and of the model alone: a copy is a part of the way to the drives, and
+ * what is given up is as good as kept.
+ */
+static enum spw_trace_result trace_result(int result, bool duplicate)
 {
+	if (duplicate)
+		return SPW_TRACE_RESULT_DEDUP;
+	if (result == SPW_OFFER_AGAIN)
+		return SPW_TRACE_RESULT_KEEP;
 	if (result == SPW_OFFER_COPY || result == SPW_OFFER_WAIT)
 		return SPW_TRACE_RESULT_SPILL;
-	if (result == SPW_OFFER_COPY_AGAIN)
-		return SPW_TRACE_RESULT_DEDUP;
 	return (enum spw_trace_result)result;
 }
 
 static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
-			enum spw_cache_hint hint, spw_tensor tensor, int result)
+			enum spw_cache_hint hint, spw_tensor tensor, enum spw_trace_result result)
 {
 	CACHE_TRACE(cache, .kind = SPW_TRACE_OFFER, .tensor = tensor.value,
 		    .storage_key = offer->storage_key, .storage_version = offer->storage_version,
 		    .storage_len_bytes = offer->storage_len_bytes,
-		    .hint = (enum spw_trace_hint)hint, .result = trace_result(result),
-		    .offset_bytes = offer->offset_bytes, .len_bytes = offer->len_bytes);
+		    .hint = hint <= SPW_HINT_PIN ? (enum spw_trace_hint)hint : SPW_TRACE_HINT_NONE,
+		    .result = result, .offset_bytes = offer->offset_bytes,
+		    .len_bytes = offer->len_bytes);
 }
 
 int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
@@ -244,6 +286,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 {
 	uint64_t offset_bytes, len_bytes;
 	struct entry *entry;
+	bool duplicate;
 	int rc;
 
 	/* A caller that overlooks the error must not hold the id of another tensor. */
@@ -257,6 +300,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
 	entry = duplicate_of(cache, offer, device);
+	duplicate = entry != NULL;
 	if (entry) {
 		rc = offer_duplicate(entry, offer, hint);
 	} else {
@@ -274,7 +318,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 	}
 	if (entry) {
 		*tensor = spw_entry_id(entry);
-		offer_trace(cache, offer, hint, *tensor, rc);
+		offer_trace(cache, offer, hint, *tensor, trace_result(rc, duplicate));
 		if (copy && (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN))
 			*copy = spw_write_copy_of(entry);
 		spw_window_fill(cache);

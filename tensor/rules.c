@@ -50,12 +50,36 @@ enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hi
 		return reason == KEEP_SMALL ? KEEP_SMALL : KEEP_OBSERVED;
 	if (reason != KEEP_NOT)
 		return reason;
+	if (!cache->store)
+		return KEEP_OBSERVED;
 	if (len_bytes > cache->opts.staging_bytes ||
 	    cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes)
 		return KEEP_BACKPRESSURE;
 	if (!spw_control_may_write(cache->control, cache->count.staging_bytes, len_bytes))
 		return KEEP_WEAR;
 	return KEEP_NOT;
+}
+
+bool spw_rule_gives_up(const struct entry *entry, enum spw_cache_hint hint)
+{
+	const struct spw_cache *cache = entry->cache;
+	enum spw_plan_choice choice;
+
+	if (entry->device || cache->depth == 0 || cache->stage != SPW_STAGE_FORWARD ||
+	    entry->len_bytes < cache->opts.min_bytes || cache->opts.mode == SPW_CACHE_OBSERVE)
+		return false;
+	if (hint == SPW_HINT_GIVE_UP)
+		return true;
+	return hint == SPW_HINT_AGAIN &&
+	       spw_control_choice(cache->control, &entry->track, &choice) &&
+	       choice == SPW_PLAN_AGAIN;
+}
+
+uint64_t spw_rule_scope(const struct spw_cache *cache)
+{
+	uint32_t depth = SPW_MIN(cache->depth, SCOPE_DEPTH_MAX);
+
+	return depth > 0 ? cache->scopes[depth - 1].serial : 0;
 }
 
 static struct scope *scope_innermost(struct spw_cache *cache)
@@ -142,6 +166,7 @@ void spw_rule_taken(struct spw_cache *cache)
 static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *event)
 {
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace, event);
 	cache->next_backward = event->next_backward;
@@ -159,7 +184,12 @@ static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *e
 void spw_cache_step(struct spw_cache *cache)
 {
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
+	/* Who was interrupted may not have said that it has ended. */
+	if (cache->again_depth > 0)
+		spw_control_again(cache->control, false);
+	cache->again_depth = 0;
 	if (spw_control_step_ended(cache->control)) {
 		/* Planning takes milliseconds: without the lock. */
 		spw_cache_unlock_and_notify(cache);
@@ -173,9 +203,11 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->step++;
 	cache->stage_ordinal = 0;
 	cache->depth = 0;
+	cache->untraced_ns = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
-	spw_notices_again(&cache->notices, 1u << NOTICE_MEMORY | 1u << CONTROL_NOTICE_WEAR);
+	spw_notices_again(&cache->notices,
+			  1u << NOTICE_MEMORY | 1u << NOTICE_HOLD | 1u << CONTROL_NOTICE_WEAR);
 	cache->next_backward = false;
 	spw_control_step_began(cache->control);
 	stage_begin_forward(cache, 0);
@@ -216,6 +248,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	struct scope *scope;
 
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;
@@ -225,6 +258,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 			.key = scope_key,
 			.began_bytes = cache->stage_bytes,
 			.ordinal = cache->scopes_entered,
+			.serial = ++cache->scopes_serial,
 			.recorded = spw_control_scope_enter(cache->control, scope_key)};
 	spw_window_follow(cache);
 	if (cache->stage == SPW_STAGE_FORWARD && cache->stage_ordinal < STAGES_MAX) {

@@ -145,7 +145,12 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	struct spw_cache *cache = entry->cache;
 	int rc;
 
+	if (entry->state == ENTRY_DISCARDED) {
+		spw_rule_taken(cache);
+		return SPW_TAKE_AGAIN;
+	}
 	take_count(entry);
+	spw_others_note(cache);
 	entry->waiters++;
 	spw_rule_taken(cache);
 	spw_control_taken(cache->control, &entry->track);
@@ -171,6 +176,20 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	return 0;
 }
 
+/*
+ * The trace is of the model: it does not take what is needed to compute again, and waits meanwhile.
+ */
+static void take_trace(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
+		       uint64_t len_bytes, uint64_t wait_ns)
+{
+	if (cache->again_depth > 0)
+		return;
+	CACHE_TRACE(cache, .kind = SPW_TRACE_TAKE, .tensor = tensor.value,
+		    .offset_bytes = offset_bytes, .len_bytes = len_bytes,
+		    .wait_ns = wait_ns + cache->untraced_ns);
+	cache->untraced_ns = 0;
+}
+
 int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
 		   uint64_t len_bytes, struct spw_taken *taken)
 {
@@ -189,9 +208,7 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	if (rc == 0)
 		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
 	if (rc == 0)
-		CACHE_TRACE(cache, .kind = SPW_TRACE_TAKE, .tensor = tensor.value,
-			    .offset_bytes = offset_bytes, .len_bytes = len_bytes,
-			    .wait_ns = wait_ns);
+		take_trace(cache, tensor, offset_bytes, len_bytes, wait_ns);
 	SPW_PROBE(take, cache, tensor.value, len_bytes, wait_ns, rc);
 	spw_cache_unlock_and_notify(cache);
 	return rc;

@@ -14,6 +14,8 @@ pins=$here/ecosystem/pins.txt
 venv=$1/venv
 names=("${@:2}")
 python=$venv/bin/python3
+# These ask for PyTorch where they are built: after the others, in the environment itself.
+last=deepspeed
 
 # missing: whichever of the names the environment has not, or not at their versions.
 missing() {
@@ -32,22 +34,29 @@ for name in sys.argv[2:] or pins:
 PYTHON
 }
 
-"$python" -c '' 2>/dev/null || "${PYTHON:-python3}" -m venv "$venv"
-wanted=$(missing)
-if [ -n "$wanted" ]; then
-    mapfile -t wanted <<<"$wanted"
-    echo "  PIP   ${wanted[*]} into $venv" >&2
-    log=$(mktemp)
-    trap 'rm -f "$log"' EXIT
-    if ! "$python" -m pip install --disable-pip-version-check --retries 2 -c "$pins" "${wanted[@]}" >"$log" 2>&1; then
+# install [OPTION] NAME...
+install() {
+    if ! DS_BUILD_OPS=0 "$python" -m pip install --disable-pip-version-check --retries 2 -c "$pins" "$@" >"$log" 2>&1; then
         # By pip's own words for each try; a version that the index has not is another failure.
         if grep -q 'connection broken' "$log"; then
             echo "no package index can be reached" >&2
             exit 77
         fi
         tail -n 20 "$log" >&2
-        echo "tests/venv.sh: pip could not install ${wanted[*]}" >&2
+        echo "tests/venv.sh: pip could not install $*" >&2
         exit 1
     fi
+}
+
+"$python" -c '' 2>/dev/null || "${PYTHON:-python3}" -m venv "$venv"
+wanted=$(missing)
+if [ -n "$wanted" ]; then
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
+    mapfile -t first < <(grep -v "^$last==" <<<"$wanted")
+    mapfile -t second < <(grep "^$last==" <<<"$wanted")
+    echo "  PIP   ${first[*]} ${second[*]} into $venv" >&2
+    [ ${#first[@]} -eq 0 ] || install "${first[@]}"
+    [ ${#second[@]} -eq 0 ] || install --no-build-isolation "${second[@]}"
 fi
 echo "$python"

@@ -9,13 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/run_deepspeed.h"
 #include "util/util.h"
 
 #define LIBRARY          "libspillway_malloc.so"
 #define EXIT_NOT_STARTED 127 /* as a shell has it */
 
 static uint64_t cache_bytes = UINT64_MAX, address_bytes;
-static const char *library, *report;
+static const char *library, *report, *deepspeed;
 
 static const struct tool_option options[] = {
 	{"cache-bytes", TOOL_SIZE, &cache_bytes, "SIZE",
@@ -25,28 +26,35 @@ static const struct tool_option options[] = {
 	{"report", TOOL_TEXT, &report, "FILE",
 	 "where a run in Python leaves its report: .html, a page for a browser, or .json, its "
 	 "figures (see 'spillway report')"},
+	{"deepspeed", TOOL_TEXT, &deepspeed, "A,B,...",
+	 "the drives of a store to which DeepSpeed swaps what its configuration gives to NVMe"},
 	{"library", TOOL_TEXT, &library, "FILE",
 	 "which " LIBRARY " (beside this program, or in ../lib/spillway)"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Beside this program, as it is built, or in ../lib/spillway, as it is installed. */
-static bool find_library(char *path, size_t size)
+/* The folder of this program, with a slash. */
+static bool find_own(char *path, size_t size)
 {
-	static const char *const places[] = {"", "../lib/spillway/"};
-	char self[PATH_MAX];
-	ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	ssize_t len = readlink("/proc/self/exe", path, size - 1);
 	char *slash;
 
 	if (len <= 0)
 		return false;
-	self[len] = '\0';
-	slash = strrchr(self, '/');
-	if (!slash)
-		return false;
-	slash[1] = '\0';
+	path[len] = '\0';
+	slash = strrchr(path, '/');
+	if (slash)
+		slash[1] = '\0';
+	return slash;
+}
+
+/* Beside this program, as it is built, or in ../lib/spillway, as it is installed. */
+static bool find_library(const char *own, char *path, size_t size)
+{
+	static const char *const places[] = {"", "../lib/spillway/"};
+
 	for (size_t i = 0; i < SPW_ARRAY_LEN(places); i++) {
-		int written = snprintf(path, size, "%s%s" LIBRARY, self, places[i]);
+		int written = snprintf(path, size, "%s%s" LIBRARY, own, places[i]);
 
 		if (written > 0 && (size_t)written < size && access(path, R_OK) == 0)
 			return true;
@@ -113,23 +121,24 @@ static int set_environment(const char *path)
 
 static int run(const struct tool_command *command, int argc, char **argv)
 {
-	char found[PATH_MAX];
+	char own[PATH_MAX] = "", found[PATH_MAX];
+	bool has_own = find_own(own, sizeof(own));
 	const char *path;
-	int own = 1, result;
+	int dashes = 1, result;
 
-	while (own < argc && strcmp(argv[own], "--") != 0)
-		own++;
-	if (own == argc && argc > 1 && argv[1][0] != '-')
+	while (dashes < argc && strcmp(argv[dashes], "--") != 0)
+		dashes++;
+	if (dashes == argc && argc > 1 && argv[1][0] != '-')
 		return tool_usage_error(command, "two dashes come before the program: -- %s",
 					argv[1]);
-	result = tool_options_parse(command, own, argv);
+	result = tool_options_parse(command, dashes, argv);
 	if (result != TOOL_GO_ON)
 		return result;
-	if (own + 1 >= argc)
+	if (dashes + 1 >= argc)
 		return tool_usage_error(command, "no program given: -- PROGRAM [ARGUMENT...]");
 	if (report && (result = check_report(command)) != TOOL_GO_ON)
 		return result;
-	path = !library && find_library(found, sizeof(found)) ? found : library;
+	path = !library && has_own && find_library(own, found, sizeof(found)) ? found : library;
 	if (!path || access(path, R_OK) != 0) {
 		(void)fprintf(
 			stderr,
@@ -144,13 +153,16 @@ static int run(const struct tool_command *command, int argc, char **argv)
 			      path);
 		return TOOL_FAILED;
 	}
+	if (deepspeed &&
+	    (result = run_deepspeed(command, deepspeed, has_own ? own : NULL)) != TOOL_GO_ON)
+		return result;
 	if (set_environment(path) != 0) {
 		(void)fprintf(stderr, "spillway run: cannot set its environment: %s\n",
 			      strerror(errno));
 		return TOOL_FAILED;
 	}
-	(void)execvp(argv[own + 1], argv + own + 1);
-	(void)fprintf(stderr, "spillway run: %s cannot be started: %s\n", argv[own + 1],
+	(void)execvp(argv[dashes + 1], argv + dashes + 1);
+	(void)fprintf(stderr, "spillway run: %s cannot be started: %s\n", argv[dashes + 1],
 		      strerror(errno));
 	return EXIT_NOT_STARTED;
 }
@@ -158,7 +170,8 @@ static int run(const struct tool_command *command, int argc, char **argv)
 const struct tool_command command_run = {
 	.name = "run",
 	.summary = "start a program whose large blocks of memory are reused",
-	.synopsis = "[--cache-bytes SIZE] [--report FILE] -- PROGRAM [ARGUMENT...]",
+	.synopsis = "[--cache-bytes SIZE] [--report FILE] [--deepspeed A,B,...] -- PROGRAM "
+		    "[ARGUMENT...]",
 	.description =
 		"Training allocates the same large blocks in every step. In the program\n"
 		"started here they begin at page boundaries, so that drives take them\n"
@@ -166,8 +179,14 @@ const struct tool_command command_run = {
 		"The program and the processes that it starts need no change; this one\n"
 		"becomes the program. With --report, each Offload that it makes leaves a\n"
 		"report of itself when it is closed, or when the program ends; of ranks, and\n"
-		"of a second one in a process, in files of their own: FILE.rank1.html.\n",
+		"of a second one in a process, in files of their own: FILE.rank1.html.\n"
+		"\n"
+		"With --deepspeed, what DeepSpeed's configuration swaps to NVMe goes to these\n"
+		"drives instead of to files; the folder that it names stays empty. Each process\n"
+		"of the run takes a partition of the store, by its LOCAL_RANK. It works by\n"
+		"PYTHONPATH: not with python -I or -E.\n",
 	.examples = "  spillway run -- python3 train.py\n"
+		    "  spillway run --deepspeed /dev/nvme1n1,/dev/nvme2n1 -- deepspeed train.py\n"
 		    "  spillway run --report run.html -- python3 train.py\n"
 		    "  spillway run --cache-bytes 4G -- torchrun --nproc-per-node 4 train.py\n",
 	.run = run,

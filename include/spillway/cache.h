@@ -8,16 +8,17 @@
  * measured. tensor/control/control.c says how.
  *
  * Contract
- *   Threads    Every function may be called from any thread. spw_cache_take() and spw_cache_close()
- *              wait for I/O; nothing else does. Steps, stages and scopes describe one forward and
- *              backward pass at a time: call those from one thread at a time.
+ *   Threads    Every function may be called from any thread. spw_cache_take(), spw_cache_close()
+ *              and, if told to, spw_cache_hold_back() wait for I/O; nothing else does. Steps,
+ *              stages and scopes describe one forward and backward pass at a time: call those from
+ *              one thread at a time.
  *   Memory     The cache never copies and never frees memory that is offered. One rule for owner
  *              tokens, whatever became of the entry: an offer that returned SPW_OFFER_KEEP or
  *              SPW_OFFER_SPILL hands its token to the cache, and the caller keeps that memory alive
  *              and unchanged until spw_cache_drain() gives the token back, exactly once: when the
  *              bytes are on the drives, or when the last user of the entry is gone. The token of
- *              any other offer (SPW_OFFER_DEDUP, errors) is never given back, and the cache needs
- *              nothing of that offer's memory. So the owner that spw_cache_take() names is always
+ *              any other offer (SPW_OFFER_DEDUP, SPW_OFFER_AGAIN, errors) is never given back, and the
+ *              cache needs nothing of its memory. So the owner that spw_cache_take() names is always
  *              one the caller still holds, as long as it has not released the tensor.
  *   Identity   A storage is named by the caller's key, which must not be reused while the cache
  *              holds an entry of it, and a version that changes with every in-place write. Never an
@@ -37,6 +38,7 @@
 #include <stdint.h>
 
 #include <spillway/error.h>
+#include <spillway/plan.h>
 #include <spillway/store.h>
 
 #ifdef __cplusplus
@@ -111,6 +113,18 @@ enum spw_cache_hint {
 	/* in a forward stage: spill it, whatever its size and the plan, if drives can take it */
 	SPW_HINT_SPILL,
 	SPW_HINT_PIN, /* keep it in any case */
+	/*
+	 * the caller can compute it again with the scope that it is saved in, whose input it holds:
+	 * the plan may give it up; not of a device
+	 */
+	SPW_HINT_AGAIN,
+	/* the same; in a forward stage: give it up whatever the plan says, if it is not small */
+	SPW_HINT_GIVE_UP,
+	/*
+	 * it is what the innermost scope is computed again from: offered before that is left, it
+	 * says that this can be done, and is held until the tensors of the scope are gone
+	 */
+	SPW_HINT_INPUT,
 };
 
 enum spw_offer_result {
@@ -132,6 +146,11 @@ enum spw_offer_result {
 	 * under way have ended; see spw_cache_copy_retry()
 	 */
 	SPW_OFFER_WAIT,
+	/*
+	 * given up: this memory is not needed, its token is never drained. Takes say
+	 * SPW_TAKE_AGAIN until the scope has been computed again, see spw_cache_restore()
+	 */
+	SPW_OFFER_AGAIN,
 };
 
 /*
@@ -157,6 +176,9 @@ struct spw_offer {
 	uint64_t owner;
 };
 
+/* Of a take: the tensor was given up, compute its scope again. */
+#define SPW_TAKE_AGAIN 1
+
 struct spw_taken {
 	/* of the offered range [offset, offset + len); NULL: take them from the memory of @owner */
 	const void *bytes;
@@ -173,7 +195,8 @@ SPW_EXPORT void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size);
 
 /*
  * The store stays the caller's, must outlive the cache and must not be in inline mode: nobody would
- * poll it while take waits. In SPW_CACHE_OBSERVE mode it may be NULL.
+ * poll it while take waits. It may be NULL in SPW_CACHE_OBSERVE, and in SPW_CACHE_BUDGET, which then
+ * plans what is kept and what is computed again.
  *
  * Return: 0; -EINVAL; -ENOMEM; -ENODATA years are given, and how long a drive lasts is unknown.
  */
@@ -243,6 +266,20 @@ SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *
 /* The same with a hint. Of a duplicate only KEEP and PIN count, for the steps after. */
 SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 				    enum spw_cache_hint hint, spw_tensor *tensor);
+
+/**
+ * spw_cache_hold_back - wait where a forward pass is ahead of its plan, and would hold more
+ * @wait:  false: only say whether there is something to wait for
+ *
+ * To be called after each offer of the forward pass, without locks that others need, by who wants
+ * plans to be kept to: a pass that is faster than planned saves more than the drives have taken
+ * until then. Waits until what is leaving memory has made room, and no longer than until the plan
+ * is as far as this step: so the step ends no later than planned. Where no plan is in force it
+ * never waits. Tensors of devices are not waited for.
+ *
+ * Return: 1 it has waited, or would: spw_cache_drain() gives memory back now; 0.
+ */
+SPW_EXPORT int spw_cache_hold_back(struct spw_cache *cache, bool wait);
 
 /* What the caller copies for SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN. */
 struct spw_copy {
@@ -365,11 +402,34 @@ SPW_EXPORT int spw_cache_device_times(struct spw_cache *cache,
  * are still in memory; else waits for the read. What is forwarded out of a write that has not been
  * issued cancels the write.
  *
- * Return: 0; -EINVAL; -ENOENT no such tensor; -ERANGE not within what was offered; -ENOMEM;
+ * Return: 0; SPW_TAKE_AGAIN: nothing is set, see spw_cache_restore(); -EINVAL; -ENOENT no such tensor; -ERANGE not within what was offered; -ENOMEM;
  * -EBADMSG, -EIO the drive failed.
  */
 SPW_EXPORT int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
 			      uint64_t len_bytes, struct spw_taken *taken);
+
+/* ---- Computing again ---- */
+
+/**
+ * spw_cache_restore - a tensor that was given up has been computed again
+ * @offer: as the one that was answered by SPW_OFFER_AGAIN, but for its storage: key and version are
+ *         not looked at, and its length, offset and bytes must be the same
+ *
+ * The bytes are compared, by checksum, with those that were given up: nobody is ever handed others.
+ * After 0 the tensor is a kept one, and @offer's token is held as after SPW_OFFER_KEEP.
+ *
+ * Return: 0; 1 it has its bytes already, and the token is not needed; -ESTALE other bytes: it stays
+ * given up; -EINVAL; -ENOENT no such tensor; -ERANGE not the part of the storage that was offered.
+ */
+SPW_EXPORT int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor,
+				 const struct spw_offer *offer);
+
+/*
+ * From here on the caller computes again what is no part of the step as measured: a scope, or a
+ * trial whether that gives the same. No time passes for plans until it has ended. May be nested.
+ */
+SPW_EXPORT void spw_cache_again_begin(struct spw_cache *cache);
+SPW_EXPORT void spw_cache_again_end(struct spw_cache *cache);
 
 /*
  * The bytes of a lease are used no longer. Once for every take that gave it; takes of one tensor
@@ -495,6 +555,19 @@ struct spw_cache_stats {
 	uint64_t host_wait_ns;
 	/* copies between devices and staging memory, while under way, smoothed; 0: not known */
 	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
+	/* given up, to be computed again; and in memory again, by that or another offer */
+	uint64_t bytes_given_up, tensors_given_up;
+	uint64_t bytes_restored, tensors_restored;
+	uint64_t restores_refused; /* of other bytes than those that were given up */
+	uint64_t bytes_checked;    /* read for checksums of what is given up and restored */
+	/* scopes computed again in backward stages, and the time that took; with trials */
+	uint64_t scopes_again, again_ns;
+	uint64_t step_again_ns;     /* of the last step that ended */
+	uint64_t plan_scopes_again; /* by the plan in force, and how long that takes */
+	uint64_t plan_again_ns;
+	/* forward passes were ahead of their plans, and waited for room */
+	uint64_t holds, hold_ns;
+	uint64_t step_hold_ns; /* of the last step that ended; neither compute nor stall */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,
@@ -516,6 +589,29 @@ struct spw_memory_point {
  */
 SPW_EXPORT unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point points[],
 				      unsigned count);
+
+/* What the plan in force does with a scope of the forward pass. */
+struct spw_cache_reason {
+	uint64_t scope_key; /* 0: what was saved outside of all scopes */
+	uint32_t micro_batch;
+	bool may_again;       /* it can be computed again, as far as the caller has said */
+	uint64_t again_ns;    /* how long that takes, to its last save */
+	uint64_t saved_bytes; /* in it */
+	struct spw_plan_reason reason;
+};
+
+/**
+ * spw_cache_explain - for each scope, what the plan in force does, and why
+ * @reasons: in the order in which the scopes ran
+ * @result:  the plan's figures, if it is not NULL; its size field must be set
+ *
+ * Simulates up to four steps for each scope: for people, not for each step.
+ *
+ * Return: how many scopes there are, of which the first @count are set; 0 no plan is in force;
+ * -ENOMEM.
+ */
+SPW_EXPORT int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[],
+				 unsigned count, struct spw_plan_result *result);
 
 #ifdef __cplusplus
 }

@@ -17,8 +17,8 @@
  *            session.
  * Errors     Functions that fail set a Python exception and return NULL or -1.
  *
- * Each file uses only those before it: calls.c, tensor.c, content.c, lease.c, session.c, saved.c,
- * module.c.
+ * Each file uses only those before it: calls.c, tensor.c, content.c, lease.c, session.c, again.c,
+ * saved.c, module.c.
  */
 #ifndef SPW_PYTHON_HOOKS_H
 #define SPW_PYTHON_HOOKS_H
@@ -46,6 +46,8 @@ struct library {
 	__typeof__(&spw_cache_return) give_back;
 	__typeof__(&spw_cache_release) release;
 	__typeof__(&spw_cache_drain) drain;
+	__typeof__(&spw_cache_restore) restore;
+	__typeof__(&spw_cache_hold_back) hold_back;
 };
 
 /* An attribute of a type. */
@@ -68,13 +70,14 @@ struct attribute {
 	X(from_dlpack) \
 	X(nothing) /* a tensor without memory */ \
 	X(counted) /* whether autograd counts what is handed out with what was saved */ \
-	X(plain) X(flagged) X(on) X(raise_modified) X(error_of)
+	X(plain) X(flagged) X(on) X(raise_modified) X(error_of) \
+	X(stop) /* what ends the computing again: nothing more is needed */
 
 /* Names that are looked up, and their texts. */
 #define NAMES(X) \
 	X(mark, "_TE_do_not_offload") X(data, "data") X(pack_watched, "_pack_watched") \
 	X(use_watched, "_use_watched") X(meet, "_meet") X(unpack, "unpack") \
-	X(finish, "_finish") X(handle, "handle")
+	X(finish, "_finish") X(handle, "handle") X(compute, "compute")
 /* clang-format on */
 
 /* What spillway/_native.py hands over, by these names. */
@@ -192,7 +195,7 @@ int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
 /* What a save has to know of a tensor, asked for in the order of these functions. */
 struct seen {
 	PyObject *tensor;          /* borrowed */
-	const struct dtype *dtype; /* of seen_passes_by() */
+	const struct dtype *dtype; /* of seen_is_strange() */
 	bool is_elsewhere;         /* not in host memory; the same */
 	PyObject *storage;         /* and its identity; of seen_storage() */
 	PyObject *identity;
@@ -200,6 +203,8 @@ struct seen {
 	PyObject *shape, *stride; /* of seen_dims() */
 };
 
+/* Return: 1 it is no plain tensor in host memory; 0; -1 */
+int seen_is_strange(struct seen *seen);
 /* Return: 1 it passes by, whatever its storage is; 0; -1 */
 int seen_passes_by(struct seen *seen);
 /*
@@ -218,6 +223,8 @@ int seen_shape(const struct seen *seen, int64_t sizes[]);
 int seen_place(const struct seen *seen, int64_t *offset, struct spw_offer *offer);
 /* The flags for conjugate and negative. */
 int seen_flags(const struct seen *seen, bool *conj, bool *neg);
+/* Its memory without its graph, and without these flags. */
+PyObject *seen_plain(const struct seen *seen, bool conj, bool neg);
 void seen_end(struct seen *seen);
 
 /* ---- Storages and their contents (content.c) ---- */
@@ -336,6 +343,10 @@ struct saved;
 struct session {
 	PyObject_HEAD struct leases *leases;
 	PyObject *cache, *device, *excluded, *tracer;
+	PyObject *frame;   /* of the scope that runs and can be computed again, or None */
+	PyObject *trial;   /* a list that tensors are saved to besides, or None */
+	bool is_input;     /* what is saved is what a scope is computed again from */
+	char gives_up;     /* all that can be computed again, whatever the plan says */
 	PyObject *records; /* of storages, by their identity */
 	Py_ssize_t prune_at;
 	int excluding; /* modules that are excluded and run now */
@@ -356,6 +367,8 @@ int session_prune(struct session *session); /* forgets storages that are gone */
 void session_drain(struct session *session);
 /* After short tensors now and then only. */
 void session_drain_at_times(struct session *session, uint64_t len_bytes);
+/* After an offer: a forward pass that is ahead of its plan waits, and others may run meanwhile. */
+void session_hold_back(struct session *session);
 
 /* Of a tensor with its graph, at @address. Return: its token; 0 with an exception. */
 uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version,
@@ -366,15 +379,65 @@ bool owner_hold(struct session *session, uint64_t token, PyObject *held);
 struct owner *owner_of(const struct session *session, uint64_t token);
 void owner_end(struct session *session, struct owner *owner);
 
+/* ---- A saved tensor that the cache knows ---- */
+
+struct saved {
+	PyObject_VAR_HEAD struct session *session;
+	struct version *version;
+	const struct dtype *dtype;
+	uint64_t id; /* of the cache; 0: it does not have it yet */
+	/* of the owner that was offered with it, which has its shape; 0: none */
+	uint64_t token;
+	uint64_t offset_bytes, len_bytes; /* in its storage */
+	bool conj, neg;
+	/*
+	 * What was handed out last, as long as this may be used again. What autograd alone has it
+	 * changes in place, so as to add gradients: one of these may be what was saved.
+	 */
+	PyObject *borrowed;
+	struct saved *next, **link; /* of those of the session that have borrowed */
+	/* it was given up, and this computes it again, as the how-manyth that is saved; or NULL */
+	struct frame *frame;
+	uint32_t place;
+	struct saved *given_next, **given_link; /* of those of the frame */
+	int64_t sizes[];                        /* and strides, in elements */
+};
+
+static inline Py_ssize_t saved_dims(const struct saved *saved)
+{
+	return saved->ob_base.ob_size / 2;
+}
+
+/* ---- Scopes that can be computed again (again.c) ---- */
+
+/* One run of a scope. The package derives its own from it, which knows how to run it again. */
+struct frame {
+	PyObject_HEAD struct saved *given, **given_end; /* up, in the order of saving */
+	uint32_t saves, seen; /* tensors saved: in the forward pass, and in computing again */
+};
+
+extern PyTypeObject *frame_type;
+extern PyType_Spec frame_spec;
+
+/* NULL: none runs that can be computed again. */
+struct frame *frame_now(const struct session *session);
+/* The cache has given it up. Return: 0; -1 with an exception. */
+int saved_give_up(struct saved *saved, const struct seen *seen);
+/* It has its bytes again, or nobody needs them any more. */
+void saved_ungive(struct saved *saved);
+/* Computes it again. Return: 0: take it once more; -1 with an exception. */
+int saved_again(struct saved *saved);
+
 /* ---- Saved tensors (saved.c) ---- */
 
 extern PyTypeObject *kept_type, *saved_type;
 extern PyType_Spec kept_spec, saved_spec;
 
-/* Methods of a session. The first three return what autograd keeps, and use() is given. */
+/* Methods of a session. The first four return what autograd keeps, and use() is given. */
 PyObject *session_pack(PyObject *session, PyObject *tensor);
 PyObject *session_save(PyObject *session, PyObject *tensor);
 PyObject *session_keep(PyObject *session, PyObject *tensor);
+PyObject *session_input(PyObject *session, PyObject *tensor);
 PyObject *session_use(PyObject *session, PyObject *saved);
 /* The cache closes: saved tensors let go of its memory. */
 PyObject *session_part(PyObject *session, PyObject *unused);

@@ -63,6 +63,8 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 		session->cache = new_ref(cache);
 		session->device = new_ref(Py_None);
 		session->tracer = new_ref(Py_None);
+		session->frame = new_ref(Py_None);
+		session->trial = new_ref(Py_None);
 		session->excluded = PySet_New(NULL);
 		session->records = PyDict_New();
 		session->prune_at = PRUNE_MIN;
@@ -82,6 +84,8 @@ static int session_traverse(PyObject *object, visitproc visit, void *arg)
 	Py_VISIT(session->device);
 	Py_VISIT(session->excluded);
 	Py_VISIT(session->tracer);
+	Py_VISIT(session->frame);
+	Py_VISIT(session->trial);
 	Py_VISIT(session->records);
 	for (uint32_t place = 0; place < session->owners_max; place++)
 		Py_VISIT(session->owners[place].tensor);
@@ -96,6 +100,8 @@ static int session_clear(PyObject *object)
 	Py_CLEAR(session->device);
 	Py_CLEAR(session->excluded);
 	Py_CLEAR(session->tracer);
+	Py_CLEAR(session->frame);
+	Py_CLEAR(session->trial);
 	return 0;
 }
 
@@ -119,6 +125,7 @@ static void session_dealloc(PyObject *object)
 static PyMethodDef session_methods[] = {
 	{"pack", session_pack, METH_O, "Save a tensor: the hook."},
 	{"save", session_save, METH_O, "The same, without a look at the recording and the device."},
+	{"input", session_input, METH_O, "The same, of what a scope is computed again from."},
 	{"keep", session_keep, METH_O, "The same, of what passes by the cache."},
 	{"use", session_use, METH_O, "The tensor that was saved."},
 	{"drain", session_drain_now, METH_NOARGS,
@@ -136,6 +143,9 @@ static PyMemberDef session_members[] = {
 	{"device", T_OBJECT, offsetof(struct session, device), 0, NULL},
 	{"excluded", T_OBJECT, offsetof(struct session, excluded), 0, NULL},
 	{"tracer", T_OBJECT, offsetof(struct session, tracer), 0, NULL},
+	{"frame", T_OBJECT, offsetof(struct session, frame), 0, NULL},
+	{"trial", T_OBJECT, offsetof(struct session, trial), 0, NULL},
+	{"gives_up", T_BOOL, offsetof(struct session, gives_up), 0, NULL},
 	{"excluding", T_INT, offsetof(struct session, excluding), 0, NULL},
 	{"unpacked", T_BOOL, offsetof(struct session, unpacked), 0, NULL},
 	{"steps", T_ULONGLONG, offsetof(struct session, steps), 0, NULL},
@@ -192,9 +202,9 @@ static int make_types(void)
 		PyTypeObject **type;
 		PyType_Spec *spec;
 	} types[] = {
-		{&leases_type, &leases_spec},   {&record_type, &record_spec},
-		{&kept_type, &kept_spec},       {&saved_type, &saved_spec},
-		{&session_type, &session_spec},
+		{&leases_type, &leases_spec}, {&record_type, &record_spec},
+		{&kept_type, &kept_spec},     {&saved_type, &saved_spec},
+		{&frame_type, &frame_spec},   {&session_type, &session_spec},
 	};
 
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
@@ -218,7 +228,7 @@ PyMODINIT_FUNC PyInit__hooks(void)
 		return NULL;
 	if (PyModule_AddStringConstant(module, "VERSION", SPW_VERSION) ||
 	    PyModule_AddType(module, session_type) || PyModule_AddType(module, saved_type) ||
-	    PyModule_AddType(module, kept_type)) {
+	    PyModule_AddType(module, kept_type) || PyModule_AddType(module, frame_type)) {
 		Py_DECREF(module);
 		return NULL;
 	}

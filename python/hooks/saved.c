@@ -58,29 +58,6 @@ static PyObject *kept_new(const struct seen *seen)
 
 /* ---- A saved tensor that the cache knows ---- */
 
-struct saved {
-	PyObject_VAR_HEAD struct session *session;
-	struct version *version;
-	const struct dtype *dtype;
-	uint64_t id; /* of the cache; 0: it does not have it yet */
-	/* of the owner that was offered with it, which has its shape; 0: none */
-	uint64_t token;
-	uint64_t offset_bytes, len_bytes; /* in its storage */
-	bool conj, neg;
-	/*
-	 * What was handed out last, as long as this may be used again. What autograd alone has it
-	 * changes in place, so as to add gradients: one of these may be what was saved.
-	 */
-	PyObject *borrowed;
-	struct saved *next, **link; /* of those of the session that have borrowed */
-	int64_t sizes[];            /* and strides, in elements */
-};
-
-static Py_ssize_t saved_dims(const struct saved *saved)
-{
-	return saved->ob_base.ob_size / 2;
-}
-
 static void saved_borrow(struct saved *saved, PyObject *memory)
 {
 	struct session *session = saved->session;
@@ -122,6 +99,7 @@ static void saved_dealloc(PyObject *object)
 	struct spw_cache *cache;
 
 	saved_part(saved);
+	saved_ungive(saved);
 	cache = saved->id ? atomic_load(&saved->session->leases->open) : NULL;
 	if (cache)
 		(void)library.release(cache, (spw_tensor){saved->id});
@@ -176,15 +154,6 @@ static bool passes_by_after_all(void)
 		return false;
 	PyErr_Clear();
 	return true;
-}
-
-/* Its memory without its graph, and without the flags. */
-static PyObject *plain_of(const struct saved *saved, const struct seen *seen)
-{
-	if (saved->conj || saved->neg)
-		return PyObject_CallFunction(torch.plain, "Oii", seen->tensor, saved->conj,
-					     saved->neg);
-	return call(torch.detach, seen->tensor);
 }
 
 /* Whether what others are views of is a part of its storage only. Return: 1; 0; -1 */
@@ -242,7 +211,7 @@ static int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen 
 static int offer_hold(struct session *session, struct saved *saved, const struct seen *seen,
 		      bool is_written)
 {
-	PyObject *held = plain_of(saved, seen);
+	PyObject *held = seen_plain(seen, saved->conj, saved->neg);
 
 	if (!held)
 		return -1;
@@ -252,6 +221,17 @@ static int offer_hold(struct session *session, struct saved *saved, const struct
 		version_part(saved->version, held, false);
 	Py_DECREF(held);
 	return 0;
+}
+
+static enum spw_cache_hint hint_of(const struct session *session)
+{
+	if (session->excluding > 0)
+		return SPW_HINT_PIN;
+	if (session->is_input)
+		return SPW_HINT_INPUT;
+	if (!frame_now(session))
+		return SPW_HINT_NONE;
+	return session->gives_up ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
 }
 
 /*
@@ -279,9 +259,15 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	offer->owner = owner_add(session, seen->tensor, saved->version, record, address);
 	if (offer->owner == 0)
 		return -1;
-	result = library.offer_hint(cache, offer,
-				    session->excluding > 0 ? SPW_HINT_PIN : SPW_HINT_NONE, &id);
+	result = library.offer_hint(cache, offer, hint_of(session), &id);
 	saved->id = id.value;
+	if (result == SPW_OFFER_AGAIN) {
+		/* What a scope is computed again from is needed before any other is. */
+		int rc = session->is_input ? 1 : saved_give_up(saved, seen);
+
+		owner_end(session, owner_of(session, offer->owner));
+		return rc;
+	}
 	if (result < 0 || result == SPW_OFFER_DEDUP) {
 		owner_end(session, owner_of(session, offer->owner));
 		return result < 0;
@@ -304,6 +290,7 @@ static struct saved *saved_of(struct session *session, struct seen *seen, struct
 	saved->dtype = seen->dtype;
 	saved->id = saved->token = 0;
 	saved->borrowed = NULL;
+	saved->frame = NULL;
 	if (seen_shape(seen, saved->sizes))
 		Py_CLEAR(saved);
 	return saved;
@@ -326,8 +313,10 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 		rc = offer_make(session, saved, &offer, seen, record);
 	}
 	Py_XDECREF((PyObject *)record);
-	if (rc == 0)
+	if (rc == 0) {
+		session_hold_back(session);
 		return (PyObject *)saved;
+	}
 	Py_XDECREF((PyObject *)saved);
 	return rc < 0 ? NULL : new_ref(Py_None);
 }
@@ -387,12 +376,27 @@ PyObject *session_keep(PyObject *object, PyObject *tensor)
 	return kept_new(&seen);
 }
 
-/* With a recording, or with tensors on a device, there is more to do. */
+/* Of what a scope is computed again from. */
+PyObject *session_input(PyObject *object, PyObject *tensor)
+{
+	struct session *session = (struct session *)object;
+	PyObject *packed;
+
+	session->is_input = true;
+	packed = session_save(object, tensor);
+	session->is_input = false;
+	return packed;
+}
+
+/* With a recording, with tensors on a device, or in a trial, there is more to do. */
 PyObject *session_pack(PyObject *object, PyObject *tensor)
 {
 	struct session *session = (struct session *)object;
+	struct frame *frame = frame_now(session);
 
-	if (session->device == Py_None && session->tracer == Py_None)
+	if (frame)
+		frame->saves++;
+	if (session->device == Py_None && session->tracer == Py_None && session->trial == Py_None)
 		return session_save(object, tensor);
 	return PyObject_CallMethodObjArgs(object, names.pack_watched, tensor, NULL);
 }
@@ -496,6 +500,11 @@ static PyObject *saved_take(struct saved *saved)
 	Py_END_ALLOW_THREADS;
 	if (result < 0) {
 		take_failed(saved, result);
+		return NULL;
+	}
+	if (result == SPW_TAKE_AGAIN) {
+		leases_user_ended(leases);
+		(void)saved_again(saved);
 		return NULL;
 	}
 	if (taken.bytes)

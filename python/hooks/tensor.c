@@ -21,7 +21,7 @@ static int is_trained(PyObject *tensor)
 	return rc > 0 ? to_bool(get(&torch.requires_grad, tensor)) : rc;
 }
 
-int seen_passes_by(struct seen *seen)
+int seen_is_strange(struct seen *seen)
 {
 	PyObject *tensor = seen->tensor;
 	int rc;
@@ -36,8 +36,16 @@ int seen_passes_by(struct seen *seen)
 	seen->dtype = dtype_of(tensor);
 	if (!seen->dtype)
 		return PyErr_Occurred() ? -1 : 1; /* quantized */
-	rc = is_trained(tensor);
-	return rc ? rc : PyObject_HasAttr(tensor, names.mark);
+	return 0;
+}
+
+int seen_passes_by(struct seen *seen)
+{
+	int rc = seen_is_strange(seen);
+
+	if (rc == 0)
+		rc = is_trained(seen->tensor);
+	return rc ? rc : PyObject_HasAttr(seen->tensor, names.mark);
 }
 
 int seen_is_parameter(const struct seen *seen)
@@ -128,6 +136,13 @@ int seen_flags(const struct seen *seen, bool *conj, bool *neg)
 	*conj = is_conj;
 	*neg = is_neg;
 	return 0;
+}
+
+PyObject *seen_plain(const struct seen *seen, bool conj, bool neg)
+{
+	if (conj || neg)
+		return PyObject_CallFunction(torch.plain, "Oii", seen->tensor, conj, neg);
+	return call(torch.detach, seen->tensor);
 }
 
 void seen_end(struct seen *seen)

@@ -83,6 +83,20 @@ CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes
                   order=c_uint64)
 DeviceTimes = _struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
                       bytes_in=c_uint64, in_ns=c_uint64)
+PlanResult = _struct(
+    "spw_plan_result", size=c_size_t, feasible=c_bool, peak_bytes=c_uint64,
+    peak_keep_all_bytes=c_uint64, memory_bytes=c_uint64, stall_ns=c_uint64, wall_ns=c_uint64,
+    bytes_written=c_uint64, bytes_read=c_uint64, bytes_forwarded=c_uint64,
+    tensors_spilled=c_uint32, points=c_uint32, limited=c_bool, scopes_again=c_uint32,
+    again_ns=c_uint64, spans=c_uint32)
+OtherWay = _struct("spw_plan_other_way", possible=c_bool, fits=c_bool, wall_ns=c_uint64,
+                   peak_bytes=c_uint64)
+PlanReason = _struct(
+    "spw_plan_reason", way=c_int, bytes_kept=c_uint64, bytes_spilled=c_uint64,
+    bytes_again=c_uint64, next=c_int, ways=OtherWay * 4)
+CacheReason = _struct(
+    "spw_cache_reason", scope_key=c_uint64, micro_batch=c_uint32, may_again=c_bool,
+    again_ns=c_uint64, saved_bytes=c_uint64, reason=PlanReason)
 MemoryPoint = _struct("spw_memory_point", ns=c_uint64, bytes=c_uint64, keep_all_bytes=c_uint64)
 Taken = _struct("spw_taken", bytes=c_void_p, owner=c_uint64, lease=c_uint64,
                 storage_bytes_before=c_uint64, storage_bytes_total=c_uint64)
@@ -138,6 +152,8 @@ _PROTOTYPES = {
         c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, c_int, c_void_p, _HANDLE]),
     "spw_store_free": (c_int, [c_void_p, c_uint64]),
     "spw_store_arena": (c_int, [c_void_p, _HANDLE, POINTER(c_size_t)]),
+    "spw_store_register": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "spw_store_unregister": (c_int, [c_void_p, c_void_p]),
     "spw_request_wait": (c_int, [c_void_p]),
     "spw_request_wait_any": (c_int, [_HANDLE, c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),
@@ -161,6 +177,9 @@ _PROTOTYPES = {
     "spw_cache_ordered": (c_int, [c_void_p, c_uint64, _NUMBER]),
     "spw_cache_copy_retry": (c_int, [c_void_p, c_uint64, POINTER(CopyOut)]),
     "spw_cache_wait_write": (c_int, [c_void_p]),
+    "spw_cache_restore": (c_int, [c_void_p, c_uint64, POINTER(Offer)]),
+    "spw_cache_again_begin": (None, [c_void_p]),
+    "spw_cache_again_end": (None, [c_void_p]),
     "spw_cache_ahead": (c_int, [c_void_p, _NUMBER, POINTER(Taken)]),
     "spw_cache_device_times": (c_int, [c_void_p, POINTER(DeviceTimes)]),
     "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
@@ -170,6 +189,7 @@ _PROTOTYPES = {
     "spw_cache_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_cache_reset_peak": (None, [c_void_p]),
     "spw_cache_profile": (c_uint, [c_void_p, POINTER(MemoryPoint), c_uint]),
+    "spw_cache_explain": (c_int, [c_void_p, POINTER(CacheReason), c_uint, POINTER(PlanResult)]),
     "spw_state_opts_init": (None, [POINTER(StateOpts), c_size_t]),
     "spw_state_open": (c_int, [c_void_p, POINTER(StateOpts), _HANDLE]),
     "spw_state_close": (None, [c_void_p]),

@@ -19,7 +19,7 @@ from ._torch_compat import expired, free_weak_ref, storage_of
 
 _NAME = "spillway._hooks"
 _FILE = "_hooks.abi3.so"
-_FUNCTIONS = "offer_hint take return release drain".split()
+_FUNCTIONS = "offer_hint take return release drain restore hold_back".split()
 _ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base".split()
 _METHODS = "detach stride storage_offset is_neg is_conj as_strided view numel".split()
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
@@ -29,6 +29,10 @@ _CODES = {
     **dict.fromkeys((torch.int8, torch.int16, torch.int32, torch.int64), _INT),
     **dict.fromkeys((torch.complex64, torch.complex128), _COMPLEX)
 }
+
+
+class Stop(Exception):
+    """Ends a scope that is computed again: nothing more is needed of it."""
 
 
 def _found() -> Any:
@@ -89,7 +93,8 @@ def things() -> Dict[str, Any]:
         from_dlpack=torch._C._from_dlpack,  # type: ignore[attr-defined]
         nothing=_tensors.NOTHING,
         counted=_tensors.COUNTED,
-        error_of=_library.error_of)
+        error_of=_library.error_of,
+        stop=Stop)
     names = "plain", "flagged", "on", "raise_modified"
     return {**found, **{name: getattr(_tensors, name) for name in names}}
 

@@ -14,13 +14,36 @@ from .cache import CacheStats
 from .report import Row, bus_text, kept_rows, per_day_text, years_text
 from .wear import Wear
 
-_STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
+LIGHT = """--paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
   --soft: #5b6472; --line: #dfe2e7; --ours: #0f766e; --ours-fill: #0f766e2e; --keep: #b45309;
-  --bad: #b42318; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171c; --card: #1c2027; --ink: #e6e9ee;
+  --bad: #b42318;"""
+DARK = """--paper: #14171c; --card: #1c2027; --ink: #e6e9ee;
   --soft: #a2abb8; --line: #333a45; --ours: #2dd4bf; --ours-fill: #2dd4bf2e; --keep: #f0a35e;
-  --bad: #ff8a7a; } }
+  --bad: #ff8a7a;"""
+CHART = (  # of the page, and of the piece of a notebook, which may style nothing but itself
+    ("svg", "display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif;"),
+    ("svg text", "fill: var(--soft);"),
+    (".grid", "stroke: var(--line);"),
+    (".area", "fill: var(--ours-fill); stroke: var(--ours); stroke-width: 1.5;"),
+    (".keep", "fill: none; stroke: var(--keep); stroke-width: 1.5; stroke-dasharray: 5 3;"),
+    (".key", "display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; margin: 0 0 .5rem; "
+     "font-size: .9rem;"),
+    (".key i", "display: inline-block; width: 1.4rem; height: .7rem; margin-right: .4rem; "
+     "background: var(--ours-fill); border: 1.5px solid var(--ours);"),
+    (".key i.k", "height: 0; border: 0; border-top: 2px dashed var(--keep); "
+     "vertical-align: .25rem;"),
+)
+
+
+def rules(rules: Iterable[Tuple[str, str]], inside: str = "") -> str:
+    return "\n".join(f"{inside}{selector} {{ {words} }}" for selector, words in rules)
+
+
+_STYLE = f"""
+:root {{ color-scheme: light dark; {LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}
+{rules(CHART)}
+""" + """
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 3rem; background: var(--paper);
   color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
@@ -36,16 +59,7 @@ h1, p { overflow-wrap: anywhere; }
 .tile b { display: block; font-size: 1.45rem; line-height: 1.25; font-weight: 600; }
 .tile .bad { color: var(--bad); }
 .tile span { display: block; color: var(--soft); font-size: .88rem; }
-svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; }
-svg text { fill: var(--soft); }
-.grid { stroke: var(--line); }
-.area { fill: var(--ours-fill); stroke: var(--ours); stroke-width: 1.5; }
-.keep { fill: none; stroke: var(--keep); stroke-width: 1.5; stroke-dasharray: 5 3; }
 .wide { display: block; } .narrow { display: none; }
-.key { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; margin: 0 0 .5rem; font-size: .9rem; }
-.key i { display: inline-block; width: 1.4rem; height: .7rem; margin-right: .4rem;
-  background: var(--ours-fill); border: 1.5px solid var(--ours); }
-.key i.k { height: 0; border: 0; border-top: 2px dashed var(--keep); vertical-align: .25rem; }
 .table { padding: .3rem 1rem; overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .4rem 0 .4rem 1rem; border-top: 1px solid var(--line);
@@ -98,7 +112,8 @@ def _steps_of(values: Iterable[Tuple[float, float]], end: float) -> str:
     return "".join(parts) + f"H{end:.1f}"
 
 
-def _memory_chart(profile: Profile, width: int, kind: str) -> str:
+def memory_chart(profile: Profile, width: int, kind: str) -> str:
+    """The memory over a step; ``kind`` is its class, and in its ids."""
     height, left, right, top, bottom = 120 + width // 5, 76, 12, 10, 40
     length = profile[-1][0] + (profile[-1][0] - profile[-2][0] if len(profile) > 1 else 1e-3)
     most = max(max(point[1], point[2]) for point in profile) or 1
@@ -132,14 +147,16 @@ def _memory_chart(profile: Profile, width: int, kind: str) -> str:
     return "".join(parts)
 
 
+CHART_KEY = ('<div class="key"><span><i></i>with spillway</span>'
+             '<span><i class="k"></i>if nothing were spilled</span></div>')
+
+
 def _memory(run: Run) -> str:
     head = "<h2>Memory over a step</h2>"
     if not run.profile:
         return head + "<p>No step has ended yet: the next report has a chart here.</p>"
-    key = ('<div class="key"><span><i></i>with spillway</span>'
-           '<span><i class="k"></i>if nothing were spilled</span></div>')
-    return (f"{head}<figure>{key}{_memory_chart(run.profile, 900, 'wide')}"
-            f"{_memory_chart(run.profile, 340, 'narrow')}<figcaption>What the forward pass saves "
+    return (f"{head}<figure>{CHART_KEY}{memory_chart(run.profile, 900, 'wide')}"
+            f"{memory_chart(run.profile, 340, 'narrow')}<figcaption>What the forward pass saves "
             "for the backward pass, in the last step: it grows, leaves for the drives, and comes "
             "back just before it is needed.</figcaption></figure>")
 
@@ -167,7 +184,8 @@ def _tiles(run: Run) -> str:
     stats, least = run.stats, _least(run.wear)
     highest = max((point[2] for point in run.profile), default=0)
     ours = max((point[1] for point in run.profile), default=0)
-    step = (stats.step_compute_ns + stats.step_stall_ns) / 1e9
+    step = (stats.step_compute_ns + stats.step_stall_ns + stats.step_hold_ns) / 1e9
+    waited = (stats.step_stall_ns + stats.step_hold_ns) / 1e6
     memory = (f"{_percent(ours, highest)} of the {bytes_text(highest)} without spilling" if highest
               else "no step has ended yet")
     per_day = sum(one.bytes_per_day for _, one in run.wear)
@@ -178,7 +196,7 @@ def _tiles(run: Run) -> str:
     return '<div class="tiles">' + "".join([
         _tile("Memory, at most", bytes_text(ours), memory),
         _tile("Time of the last step", f"{step:.3g} s",
-              f"of which {stats.step_stall_ns / 1e6:.1f} ms waited for drives"),
+              f"of which {waited:.1f} ms waited for drives"),
         _tile("Written per day", per_day_text(per_day).replace(" a day", ""),
               f"to {len(run.drives)} drive{'s' if len(run.drives) != 1 else ''}, at the rate of "
               "this run"),

@@ -60,9 +60,23 @@ def layers_of(model: nn.Module) -> List[nn.Module]:
     return layers
 
 
-def scopes_of(model: nn.Module, scopes: Scopes) -> List[nn.Module]:
+def parts_of(layer: nn.Module) -> List[nn.Module]:
+    """The parts of a layer that do its work, such as attention and feed-forward: its children that
+    have parameters and children of their own; empty: it has less than two."""
+    parts = [child for child in layer.children()
+             if next(child.children(), None) is not None
+             and next(child.parameters(), None) is not None
+             and not isinstance(child, torch.jit.ScriptModule)]
+    return parts if len(parts) > 1 else []
+
+
+def scopes_of(model: nn.Module, scopes: Scopes, with_parts: bool) -> List[nn.Module]:
+    """:param with_parts: by default, parts of layers too"""
     if scopes is None:
-        return layers_of(model)
+        layers = layers_of(model)
+        if with_parts:
+            layers += [part for layer in layers for part in parts_of(layer)]
+        return list(dict.fromkeys(layers))
     if callable(scopes):
         return [module for name, module in model.named_modules() if scopes(name, module)]
     return list(scopes)

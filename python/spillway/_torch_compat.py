@@ -72,6 +72,20 @@ def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> A
     return module.register_forward_pre_hook(hook)
 
 
+def register_forward_hook_always(module: nn.Module, hook: Callable[..., None]) -> Any:
+    """hook(module, args, result) after forward, also if that raises: with None. From PyTorch 2.0
+    on."""
+    return module.register_forward_hook(hook, always_call=True)  # type: ignore[call-arg]
+
+
+def is_before(version: str) -> bool:
+    """Whether this PyTorch is older than a version like "2.1"."""
+    def numbers(text: str) -> List[int]:
+        return [int(part) for part in text.split(".")[:2]]
+
+    return numbers(torch.__version__) < numbers(version)
+
+
 # is_compiling(): whether torch.compile traces the caller.
 is_compiling: Callable[[], bool] = getattr(
     getattr(torch, "compiler", None), "is_compiling", lambda: False)

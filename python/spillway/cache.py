@@ -24,6 +24,8 @@ Mode = Literal["fastest", "budget", "spill", "observe", "positional"]
 
 MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1, "positional": 4}
 
+WITHOUT_STORE = ("observe", "budget")
+
 POINTS_MAX = 512  # of a profile
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
@@ -163,6 +165,20 @@ class CacheStats(DeviceStats, _HostStats):
     host_wait_ns: int
     bus_out_bytes_per_second: int
     bus_in_bytes_per_second: int
+    bytes_given_up: int
+    tensors_given_up: int
+    bytes_restored: int
+    tensors_restored: int
+    restores_refused: int
+    bytes_checked: int
+    scopes_again: int
+    again_ns: int
+    step_again_ns: int
+    plan_scopes_again: int
+    plan_again_ns: int
+    holds: int
+    hold_ns: int
+    step_hold_ns: int
 
     @property
     def stall_seconds(self) -> float:
@@ -216,8 +232,10 @@ class Cache(Handle):
         if wear is not None:
             opts.wear_bytes_per_day, opts.wear_years = cap_of(wear)
         opts.endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
-        if store is None and mode != "observe":
-            raise ValueError('a store is needed, except in mode "observe"')
+        if store is None and mode not in WITHOUT_STORE:
+            raise ValueError(
+                'a store is needed, except in mode "observe", and in mode "budget" where scopes may '
+                "be computed again")
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:
@@ -286,6 +304,18 @@ class Cache(Handle):
         points = (_library.MemoryPoint * POINTS_MAX)()
         count = self.call(fast.spw_cache_profile, points, POINTS_MAX)
         return [(point.ns / 1e9, point.bytes, point.keep_all_bytes) for point in points[:count]]
+
+    def explain(self) -> Tuple[List[Any], Any]:
+        """The scopes of the plan in force, as struct spw_cache_reason, and its result; none: there
+        is no plan."""
+        result = _library.PlanResult()
+        result.size = ctypes.sizeof(result)
+        count, reasons = 0, (_library.CacheReason * 0)()
+        while True:
+            found = check(self.call(fast.spw_cache_explain, reasons, count, byref(result)))
+            if found <= count:
+                return list(reasons[:found]), result
+            count, reasons = found, (_library.CacheReason * found)()
 
     def reset_peak(self) -> None:
         """Let the peaks start anew from what is in memory now."""

@@ -132,6 +132,8 @@ class StoreStats:
     chunks_single: int
     reads_switched: int
     drives_missing: int
+    bytes_putting: int
+    bytes_getting: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -541,24 +543,26 @@ def _run(function: Any, *arguments: Any) -> None:
     try:
         check(function(*arguments, byref(request)))
     finally:
-        result = _wait_to_end(request)
+        result, interruption = end_of(request)
+        if interruption is not None:
+            raise interruption
     check(result)
 
 
-def _wait_to_end(request: c_void_p) -> int:
-    """How it ended; 0 if there is none."""
-    result, interrupted = 0, None
+def end_of(request: c_void_p) -> Tuple[int, Optional[BaseException]]:
+    """Wait for a request and release it. How it ended: 0 if there is none, -EINTR where that got
+    lost; and what a handler of a signal, as of Ctrl-C, raised meanwhile."""
+    result = -errno.EINTR if request.value else 0
+    interruption = None
     while request.value:
         try:
             # does not release it: may be asked again
             blocking.spw_request_wait_any(byref(request), 1, -1)
             ended, request.value = request.value, None
             result = fast.spw_request_test(ended)
-        except BaseException as error:  # or what another handler of a signal raises
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
-    return result
+        except BaseException as error:
+            interruption = error
+    return result, interruption
 
 
 def _commit_number(commit: CommitName) -> int:

@@ -43,15 +43,19 @@ import torch
 from torch import Tensor, nn
 
 from . import _library, _native
+from ._again import Again, Recompute, again_of
+from ._explain import ScopePlan, scope_plans, text_of
 from ._library import Size, SpillwayError, bytes_text, fast
+from ._notebook import piece_of
 from ._page import page_of
 from ._run import Run, json_of
 from ._save import asked, save, write
-from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, scopes_of,
-                      tensors_in)
+from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
+                      scopes_of, tensors_in)
 from ._session import Session
 from ._steptrace import StepTrace
-from ._torch_compat import SavedTensorsHooks, in_backward, register_forward_pre_hook
+from ._torch_compat import (SavedTensorsHooks, in_backward, register_forward_hook_always,
+                            register_forward_pre_hook)
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
 from .report import Progress, hints_of, table_of, wear_since
 from .store import Path, Store, choice
@@ -61,8 +65,8 @@ if TYPE_CHECKING:
     from ._ranks import newest_of_all
     from .optimizer import Optimizer
 
-__all__ = ["Mode", "Offload", "Optimizer", "Phase", "Stage", "layers_of", "newest_of_all",
-           "offload", "rank_of_environment"]
+__all__ = ["Mode", "Offload", "Optimizer", "Phase", "Recompute", "ScopePlan", "Stage", "layers_of",
+           "newest_of_all", "offload", "parts_of", "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
@@ -100,7 +104,8 @@ class Offload(contextlib.ContextDecorator):
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
-                 progress: Union[bool, TextIO] = False, endurance_bytes: int = 0) -> None:
+                 progress: Union[bool, TextIO] = False, endurance_bytes: int = 0,
+                 recompute: Recompute = "never") -> None:
         self._model = model
         self._scopes = scopes
         self._exclude = exclude
@@ -115,6 +120,10 @@ class Offload(contextlib.ContextDecorator):
         self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
+        names = {module: name for name, module in model.named_modules()}
+        self._again: Optional[Again] = again_of(
+            self._session, {module: names.get(module) or type(module).__name__
+                            for module in scopes}, recompute)
         self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
         cache.last_use = weakref.WeakMethod(self._leave_report)
         self._progress: Optional[Progress] = None
@@ -145,6 +154,15 @@ class Offload(contextlib.ContextDecorator):
         stats = self.stats()
         return (f"{words}: {stats.steps} steps, {bytes_text(stats.bytes_spilled)} written, "
                 f"{bytes_text(stats.activation_bytes_max)} of activations in memory at most>")
+
+    def _repr_html_(self) -> Optional[str]:
+        """What Jupyter shows: the memory over the last step, and the drives. None, before a step
+        has ended and when it is closed: then it shows what repr() says."""
+        cache = self._session.cache
+        if cache.closed or cache.forgotten:
+            return None
+        run = self._run()
+        return piece_of(run) if run.profile else None
 
     def __del__(self) -> None:
         self._leave_report()  # where nobody has closed it
@@ -309,6 +327,8 @@ class Offload(contextlib.ContextDecorator):
         self._next_trace()
         self._tell_progress()
         session = self._session
+        if self._again is not None:
+            self._again.step_begins()
         session.cache.call(fast.spw_cache_step)
         session.steps += 1
         if session.steps == 2:
@@ -341,8 +361,12 @@ class Offload(contextlib.ContextDecorator):
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
-            hooks += [(before, module, Hook(self._scope_enter, key, name)),
-                      (after, module, Hook(self._scope_leave))]
+            if self._again is None or not self._again.may(module):
+                hooks += [(before, module, Hook(self._scope_enter, key, name)),
+                          (after, module, Hook(self._scope_leave))]
+            else:
+                hooks += [(register_forward_pre_hook, module, Hook(self._scope_enter, key, name)),
+                          (register_forward_hook_always, module, Hook(self._scope_leave))]
         return hooks
 
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
@@ -369,7 +393,8 @@ class Offload(contextlib.ContextDecorator):
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._session.drain()
 
-    def _scope_enter(self, key: int, name: str, _module: nn.Module, _args: Any) -> None:
+    def _scope_enter(self, key: int, name: str, module: nn.Module, args: Any,
+                     kwargs: Any = None) -> None:
         session = self._session
         # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs:
         # nobody leaves then.
@@ -385,9 +410,13 @@ class Offload(contextlib.ContextDecorator):
             if session.tracer is not None:
                 session.tracer.begin(name)
             session.drain()
+            if self._again is not None:
+                self._again.enter(module, name, (args, kwargs or {}))
 
-    def _scope_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+    def _scope_leave(self, module: nn.Module, _args: Any, result: Any) -> None:
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:
+            if self._again is not None:
+                self._again.leave(module, result)
             self._session.cache.call(fast.spw_cache_scope_leave)
             if self._session.tracer is not None:
                 self._session.tracer.end()
@@ -395,6 +424,8 @@ class Offload(contextlib.ContextDecorator):
 
     def _leave_all(self) -> None:
         self._session.excluding = 0
+        if self._again is not None:
+            self._again.abandon()
         while self._entered:
             if self._entered.pop() and not self._session.cache.closed:
                 with contextlib.suppress(SpillwayError):  # closed by another thread since
@@ -444,6 +475,23 @@ class Offload(contextlib.ContextDecorator):
                          time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
         print("\n".join([table, *hints]), file=file or sys.stdout)
+
+    def explain(self, file: Optional[TextIO] = None) -> List[ScopePlan]:
+        """Print what the plan in force does with each scope, why, and what the next best would
+        have cost, to standard output or a file; and why scopes are not recomputed. Takes some
+        milliseconds for each scope.
+
+        :return: the same as figures; empty: no plan is in force
+        """
+        reasons, planned = self._session.cache.explain()
+        keys = dict(enumerate(self._scopes, 1))
+        modules = {module: name for name, module in self._model.named_modules()}
+        names = {key: modules.get(module) or type(module).__name__ for key, module in keys.items()}
+        refused = {} if self._again is None else self._again.refused
+        plans = scope_plans(reasons, planned, names, {
+            key: refused[module] for key, module in keys.items() if module in refused})
+        print(text_of(plans, planned), file=file or sys.stdout)
+        return plans
 
     def _run(self) -> Run:
         cache, seconds = self._session.cache, time.monotonic() - self._since
@@ -560,7 +608,8 @@ def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[
     return opened, opened
 
 
-def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size]) -> None:
+def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size],
+                     store: Any, recompute: Recompute) -> None:
     """What can be checked before drives are opened."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
@@ -569,10 +618,24 @@ def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size])
             "a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one "
             "made for that")
     choice("mode", mode, MODES)
+    if not callable(recompute):
+        choice("recompute", recompute, {"auto": 0, "never": 1})
+    if recompute == "never" and store is None and mode == "budget":
+        raise ValueError(
+            'a budget without a store is met by computing again: give drives, or recompute="auto"')
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None:
         _library.size("budget_bytes", budget_bytes)  # of the others the cache says so
+
+
+def _cache_of(store: Optional[Store], own: Optional[Store], **options: Any) -> Cache:
+    try:
+        return Cache(store, **options)
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
 
 
 def offload(
@@ -591,13 +654,14 @@ def offload(
     progress: Union[bool, TextIO] = False,
     wear: Optional[Cap] = None,
     endurance_bytes: Size = 0,
+    recompute: Recompute = "never",
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
 
     :param model: used to know parameters, buffers and layers; not changed
     :param store: an open store; or the drives of one, which is then opened on the partition of this
-        rank and closed by close(); may be None in mode "observe"
+        rank and closed by close(); may be None in mode "observe", and in "budget" with recompute
     :param min_bytes: smaller tensors are kept (default 64 KiB)
     :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
         (default 1 GiB)
@@ -624,24 +688,23 @@ def offload(
     :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB" of a
         drive of 600 TBW); default: by what its health page says is written and used, which it takes
         root to read. report() says how long the drives last
+    :param recompute: "auto": what is computed again in the backward pass where that costs less than
+        keeping or spilling it; a function of (name, module): only scopes for which it is true.
+        Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
-        module); default: the children of the outermost ModuleLists and Sequentials
+        module); default: the children of the outermost ModuleLists and Sequentials; with recompute
+        also their parts, see parts_of()
     :raises SpillwayError: the store is closed; no memory
     """
-    _check_arguments(model, mode, budget_bytes)
+    _check_arguments(model, mode, budget_bytes, store, recompute)
     endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now
-    scope_modules = scopes_of(model, scopes)
+    scope_modules = scopes_of(model, scopes, recompute != "never")
     opened, own = _opened(store, rank)
-    try:
-        cache = Cache(opened, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
-                      prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
-                      record_model=type(model).__name__, wear=wear,
-                      endurance_bytes=endurance_bytes)
-    except BaseException:
-        if own is not None:
-            own.close()
-        raise
-    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes)
+    cache = _cache_of(
+        opened, own, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
+        prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
+        record_model=type(model).__name__, wear=wear, endurance_bytes=endurance_bytes)
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute)

@@ -32,9 +32,12 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 
 	to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
 	to->use_ns = mix(to->use_ns, from->use_ns, all);
-	to->release_ns = mix(to->release_ns, from->release_ns, all);
+	/* What a scope is computed again from is held for that alone: by the plan, not by the step. */
+	if (!from->is_input || from->takes > 0)
+		to->release_ns = mix(to->release_ns, from->release_ns, all);
 	to->takes = from->takes;
 	to->hint = from->hint;
+	to->not_again |= from->not_again;
 }
 
 /*
@@ -61,6 +64,15 @@ static void merge_unplanned(struct recording *basis, const struct recording *now
 	}
 }
 
+/* The tensor that a scope is computed again from, as the basis numbers them. */
+static void merge_input(struct recorded_scope *to, const struct recording *now, uint32_t input)
+{
+	if (input == NO_TENSOR)
+		to->input = NO_TENSOR;
+	else if (now->tensors[input].matched != NO_TENSOR)
+		to->input = now->tensors[input].matched;
+}
+
 void spw_basis_merge(struct recording *basis, const struct recording *now)
 {
 	bool replace = spw_basis_drift(now, basis, false) > CHANGE;
@@ -70,6 +82,8 @@ void spw_basis_merge(struct recording *basis, const struct recording *now)
 
 		to->enter_ns = mix(to->enter_ns, now->scopes[i].enter_ns, replace);
 		to->compute_ns = mix(to->compute_ns, now->scopes[i].compute_ns, replace);
+		to->saved_ns = mix(to->saved_ns, now->scopes[i].saved_ns, replace);
+		merge_input(to, now, now->scopes[i].input);
 	}
 	for (uint32_t i = 0; i < now->count; i++)
 		if (now->tensors[i].matched != NO_TENSOR)
@@ -102,6 +116,23 @@ void spw_basis_replace(struct recording *basis, struct recording *now)
 			recording.members[scope->first + scope->plannable++] = i;
 	}
 	*basis = recording;
+}
+
+void spw_basis_planned(struct recording *basis)
+{
+	for (uint32_t i = 0; i < basis->scope_count; i++) {
+		struct recorded_scope *scope = &basis->scopes[i];
+
+		scope->planned_ns = scope->compute_ns;
+		scope->planned_enter_ns = scope->enter_ns;
+	}
+	for (uint32_t i = 0; i < basis->count; i++) {
+		struct recorded *recorded = &basis->tensors[i];
+
+		recorded->planned_pack_ns = recorded->pack_ns;
+		recorded->planned_use_ns = recorded->use_ns;
+		recorded->planned_release_ns = recorded->release_ns;
+	}
 }
 
 /* ---- Is it this shape? ---- */

@@ -90,6 +90,10 @@ void spw_control_offered(struct control *control, struct track *track, uint32_t 
 
 	control->keep_all_bytes += len_bytes;
 	spw_profile_note(control);
+	if (hint != SPW_HINT_INPUT)
+		spw_recording_saved(control);
+	else if (recorded)
+		spw_recording_input(control, recorded);
 	if (!recorded || !recorded->plannable)
 		return;
 	leave_by(control, spw_follow_offer(control, recorded));
@@ -102,8 +106,15 @@ void spw_control_hinted(struct control *control, const struct track *track,
 {
 	struct recorded *recorded = spw_recording_of(control, track);
 
-	if (recorded &&
-	    (hint == SPW_HINT_PIN || (hint == SPW_HINT_KEEP && recorded->hint != SPW_HINT_PIN)))
+	if (hint != SPW_HINT_INPUT)
+		spw_recording_saved(control);
+	if (!recorded)
+		return;
+	if (hint == SPW_HINT_INPUT)
+		spw_recording_input(control, recorded);
+	else if (recorded->scope != control->scope)
+		recorded->not_again = true;
+	if (hint == SPW_HINT_PIN || (hint == SPW_HINT_KEEP && recorded->hint != SPW_HINT_PIN))
 		recorded->hint = (uint8_t)hint;
 }
 
@@ -111,12 +122,13 @@ void spw_control_taken(struct control *control, const struct track *track)
 {
 	struct recorded *recorded = spw_recording_of(control, track);
 
-	if (!recorded)
+	/* What is needed to compute again is not taken by the step. */
+	if (!recorded || control->again)
 		return;
 	spw_recording_take(control, recorded);
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
-		spw_follow_progress(control,
-				    control->shape->basis.tensors[recorded->matched].use_ns);
+		spw_follow_progress(
+			control, control->shape->basis.tensors[recorded->matched].planned_use_ns);
 }
 
 void spw_control_gone(struct control *control, uint64_t len_bytes)
@@ -136,8 +148,9 @@ void spw_control_released(struct control *control, const struct track *track, bo
 	if (recorded->matched == NO_TENSOR)
 		return;
 	if (!leased)
-		spw_follow_progress(control,
-				    control->shape->basis.tensors[recorded->matched].release_ns);
+		spw_follow_progress(
+			control,
+			control->shape->basis.tensors[recorded->matched].planned_release_ns);
 	control->slots[recorded->matched] = GONE_SLOT;
 }
 
@@ -178,6 +191,7 @@ uint64_t spw_control_wait_began(struct control *control)
 
 	if (control->waiting++ == 0)
 		control->waiting_since_ns = now_ns;
+	spw_recording_away(control, true, now_ns);
 	return now_ns;
 }
 
@@ -186,7 +200,9 @@ static void stall_noticed(struct control *control)
 {
 	if (!spw_control_follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
-	    (double)control->waited_ns < NEGLIGIBLE * (double)control->shape->result.wall_ns)
+	    (double)spw_stalled_ns(control) <
+		    (double)control->shape->result.stall_ns +
+			    NEGLIGIBLE * (double)control->shape->result.wall_ns)
 		return;
 	control->stalled_now = true;
 	control->opts.count->steps_hurried++;
@@ -199,6 +215,7 @@ uint64_t spw_control_wait_ended(struct control *control)
 	SPW_ASSERT(control->waiting > 0); /* CONTROL-1 */
 	if (--control->waiting == 0)
 		control->waited_ns += now_ns - control->waiting_since_ns;
+	spw_recording_away(control, false, now_ns);
 	stall_noticed(control);
 	return now_ns;
 }
@@ -210,6 +227,7 @@ static void device_stalled(struct control *control, uint64_t ns)
 		return;
 	control->compute_ns_min = spw_recording_compute_ns(control);
 	control->waited_ns += ns;
+	control->away_ns += ns;
 	stall_noticed(control);
 }
 
@@ -218,6 +236,19 @@ void spw_control_device(struct control *control, const struct spw_device_times *
 	spw_measure_copied(&control->measure, DIRECTION_WRITE, times->bytes_out, times->out_ns);
 	spw_measure_copied(&control->measure, DIRECTION_READ, times->bytes_in, times->in_ns);
 	device_stalled(control, times->stall_ns);
+}
+
+void spw_control_again(struct control *control, bool again)
+{
+	uint64_t now_ns = control->opts.clock_ns();
+
+	SPW_ASSERT(again != control->again);
+	control->again = again;
+	if (again)
+		control->again_since_ns = now_ns;
+	else
+		control->again_ns += now_ns - control->again_since_ns;
+	spw_recording_away(control, again, now_ns);
 }
 
 uint64_t spw_control_io_began(struct control *control, enum direction direction, uint64_t bytes)
@@ -242,7 +273,9 @@ static void count_step(const struct control *control)
 	struct spw_cache_stats *count = control->opts.count;
 
 	count->step_compute_ns = spw_recording_compute_ns(control);
-	count->step_stall_ns = control->waited_ns;
+	count->step_stall_ns = spw_stalled_ns(control);
+	count->step_hold_ns = control->waited_ns - spw_stalled_ns(control);
+	count->step_again_ns = control->again_ns;
 	count->step_peak_bytes = control->peak_bytes;
 	count->step_forward_ns = control->now.forward_ns;
 	count->step_backward_ns = control->now.backward_ns;
@@ -272,6 +305,7 @@ static enum plan_reason planned_step_ended(struct control *control)
 	spw_shape_ended(control);
 	if (breaks_off(control))
 		return PLAN_REASON_NONE;
+	spw_flows_merge(control, false);
 	spw_basis_merge(&control->shape->basis, &control->now);
 	return spw_margin_step_ended(control);
 }
@@ -298,8 +332,9 @@ static enum plan_reason fixed_step_ended(struct control *control)
 	}
 	spw_shape_new(control);
 	spw_shape_ended(control);
+	spw_flows_merge(control, true);
 	spw_basis_replace(&control->shape->basis, &control->now);
-	if (control->measure.drives.write_bytes_per_second == 0)
+	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
 		return PLAN_REASON_NONE;
 	/* As its authors do: not from the first step, which warms up. */
 	if (opts->mode == SPW_CACHE_POSITIONAL && count->steps < 2)
@@ -376,8 +411,7 @@ void spw_control_planned(struct control *control)
 			   (unsigned long long)shape->result.peak_bytes);
 	}
 	spw_wear_planned(control);
-	for (uint32_t i = 0; i < shape->basis.scope_count; i++)
-		shape->basis.scopes[i].planned_ns = shape->basis.scopes[i].compute_ns;
+	spw_basis_planned(&shape->basis);
 	shape->planned = true;
 }
 
@@ -387,6 +421,7 @@ void spw_control_step_began(struct control *control)
 {
 	control->step++;
 	spw_recording_begin(control);
+	spw_flows_begin(control);
 	spw_profile_step_began(control);
 	spw_shape_predict(control);
 	control->switched = false;
@@ -422,5 +457,7 @@ void spw_control_stats(const struct control *control, struct spw_cache_stats *st
 	stats->plan_bytes_forwarded = result->bytes_forwarded;
 	stats->plan_memory_bytes = result->memory_bytes;
 	stats->plan_bytes_written_max = control->shape->wear_step_bytes;
+	stats->plan_scopes_again = result->scopes_again;
+	stats->plan_again_ns = result->again_ns;
 	stats->plan_caution_percent = (uint64_t)(100 / (1 + control->time.share) + 0.5);
 }

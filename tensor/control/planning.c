@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/control/planning.c - what the planner is asked, and what its answer becomes */
+#include <string.h>
+
 #include "tensor/control/internal.h"
 #include "plan/internal.h"
 
@@ -15,6 +17,8 @@ static struct spw_plan_step step_of(struct control *control, bool keep_hints)
 
 	for (uint32_t i = 0; i < basis->count; i++) {
 		const struct recorded *recorded = &basis->tensors[i];
+		bool must_keep = !recorded->plannable || recorded->hint == SPW_HINT_PIN ||
+				 (keep_hints && recorded->hint == SPW_HINT_KEEP);
 
 		control->tensors[i] = (struct spw_plan_tensor){
 			.bytes = recorded->bytes,
@@ -23,8 +27,8 @@ static struct spw_plan_step step_of(struct control *control, bool keep_hints)
 			.release_ns = recorded->release_ns,
 			.users = recorded->takes,
 			.scope = recorded->scope,
-			.must_keep = !recorded->plannable || recorded->hint == SPW_HINT_PIN ||
-				     (keep_hints && recorded->hint == SPW_HINT_KEEP),
+			.must_keep = must_keep,
+			.not_again = must_keep || recorded->not_again,
 		};
 	}
 	return (struct spw_plan_step){.tensors = control->tensors,
@@ -80,16 +84,17 @@ static struct spw_plan_opts plan_opts_of(const struct control *control)
 		opts.mode = SPW_PLAN_BUDGET;
 	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		opts.mode = SPW_PLAN_POSITIONAL;
-	opts.bytes_written_max = control->shape->wear_step_bytes;
+	opts.bytes_written_max = spw_margin_written_max(control->shape);
 	opts.memory_bytes = control->opts.cache.memory_bytes;
 	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
 	return opts;
 }
 
 /* The caller wants these spilled. */
-static int force_spills(struct shape *shape, const struct spw_plan_step *step,
+static int force_spills(struct control *control, const struct spw_plan_step *step,
 			const struct spw_plan_drives *drives)
 {
+	struct shape *shape = control->shape;
 	bool forced = false;
 
 	for (uint32_t i = 0; i < step->count; i++)
@@ -100,6 +105,8 @@ static int force_spills(struct shape *shape, const struct spw_plan_step *step,
 		}
 	if (!forced)
 		return 0;
+	if (spw_again_may(control))
+		return spw_again_simulate(control, step, drives);
 	return spw_plan_simulate(step, drives, shape->result.memory_bytes, shape->choices, NULL, 0,
 				 &shape->result);
 }
@@ -115,12 +122,36 @@ static uint64_t lead_of(const struct spw_plan_step *step)
 	return step->count > 0 ? last_ns / (2 * (uint64_t)step->count) : 0;
 }
 
+static int plan(struct control *control, const struct spw_plan_step *step,
+		const struct spw_plan_drives *drives, const struct spw_plan_opts *opts)
+{
+	struct shape *shape = control->shape;
+
+	if (spw_again_may(control))
+		return spw_again_plan(control, step, drives, opts);
+	return spw_plan(step, drives, opts, shape->choices, &shape->result);
+}
+
+static int schedule(struct control *control, const struct spw_plan_step *step,
+		    const struct spw_plan_drives *drives)
+{
+	struct shape *shape = control->shape;
+	struct plan_schedule reads = {.from_ns = shape->read_from_ns, .order = shape->use_order};
+	int rc;
+
+	if (spw_again_may(control))
+		return spw_again_schedule(control, step, drives);
+	memset(shape->hold_ns, 0, step->count * sizeof(*shape->hold_ns));
+	rc = spw_planner_schedule(step, drives, shape->result.memory_bytes, shape->choices, &reads);
+	shape->use_count = reads.count;
+	return rc;
+}
+
 int spw_planning_plan(struct control *control)
 {
 	struct shape *shape = control->shape;
 	struct spw_plan_opts opts;
 	struct spw_plan_step step = step_of(control, true);
-	struct plan_schedule reads = {.from_ns = shape->read_from_ns, .order = shape->use_order};
 	struct spw_plan_drives drives;
 	int rc;
 
@@ -130,19 +161,27 @@ int spw_planning_plan(struct control *control)
 	opts = plan_opts_of(control);
 	drives = drives_of(control);
 	shape->result = (struct spw_plan_result){.size = sizeof(shape->result)};
-	rc = spw_plan(&step, &drives, &opts, shape->choices, &shape->result);
+	rc = plan(control, &step, &drives, &opts);
 	if (rc == 0 && !shape->result.feasible) {
 		step = step_of(control, false);
-		rc = spw_plan(&step, &drives, &opts, shape->choices, &shape->result);
+		rc = plan(control, &step, &drives, &opts);
 	}
 	if (rc == 0)
-		rc = force_spills(shape, &step, &drives);
+		rc = force_spills(control, &step, &drives);
 	if (rc == 0)
-		rc = spw_planner_schedule(&step, &drives, shape->result.memory_bytes,
-					  shape->choices, &reads);
-	shape->use_count = reads.count;
+		rc = schedule(control, &step, &drives);
+	if (rc)
+		shape->use_count = 0;
 	shape->lead_ns = lead_of(&step);
 	return rc;
+}
+
+int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[])
+{
+	const struct spw_plan_step step = step_of(control, control->shape->result.feasible);
+	const struct spw_plan_drives drives = drives_of(control);
+
+	return spw_again_explain(control, &step, &drives, reasons);
 }
 
 /* ---- Probes ---- */
@@ -199,7 +238,8 @@ void spw_planning_probe(struct control *control)
 	}
 	if (shape->result.tensors_spilled > 0)
 		control->unmeasured = 0;
-	if (control->opts.cache.mode != SPW_CACHE_FASTEST || shape->result.tensors_spilled > 0)
+	if (control->opts.cache.mode != SPW_CACHE_FASTEST || shape->result.tensors_spilled > 0 ||
+	    control->opts.drives == 0)
 		return;
 	control->unmeasured++;
 	control->probe = probe_now(control);
@@ -209,5 +249,6 @@ void spw_planning_probe(struct control *control)
 	control->opts.count->plan_probes++;
 	shape->use_order[0] = control->probe;
 	shape->use_count = 1;
-	shape->read_from_ns[control->probe] = recorded->pack_ns / 2 + recorded->use_ns / 2;
+	shape->read_from_ns[control->probe] =
+		recorded->planned_pack_ns / 2 + recorded->planned_use_ns / 2;
 }

@@ -36,8 +36,9 @@ static int shape_open(struct shape *shape, uint32_t tensors, uint32_t scopes)
 {
 	shape->choices = calloc(tensors, sizeof(*shape->choices));
 	shape->read_from_ns = calloc(tensors, sizeof(*shape->read_from_ns));
+	shape->hold_ns = calloc(tensors, sizeof(*shape->hold_ns));
 	shape->use_order = calloc(tensors, sizeof(*shape->use_order));
-	if (!shape->choices || !shape->read_from_ns || !shape->use_order)
+	if (!shape->choices || !shape->read_from_ns || !shape->hold_ns || !shape->use_order)
 		return -ENOMEM;
 	return recording_open(&shape->basis, tensors, scopes);
 }
@@ -51,10 +52,11 @@ int spw_recording_open(struct control *control)
 	control->scopes_max = count > SCOPES_MIN ? count : SCOPES_MIN;
 	control->slots = calloc(count, sizeof(*control->slots));
 	control->tensors = calloc(count, sizeof(*control->tensors));
+	control->scopes = calloc(control->scopes_max, sizeof(*control->scopes));
 	rc = recording_open(&control->now, count, control->scopes_max);
 	for (unsigned i = 0; i < SHAPES_MAX && rc == 0; i++)
 		rc = shape_open(&control->shapes[i], count, control->scopes_max);
-	if (rc || !control->slots || !control->tensors)
+	if (rc || !control->slots || !control->tensors || !control->scopes)
 		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max",
 				 count);
 	return 0;
@@ -68,10 +70,12 @@ void spw_recording_close(struct control *control)
 		recording_close(&shape->basis);
 		free(shape->choices);
 		free(shape->read_from_ns);
+		free(shape->hold_ns);
 		free(shape->use_order);
 	}
 	recording_close(&control->now);
 	free(control->slots);
+	free(control->scopes);
 	free(control->tensors);
 }
 
@@ -79,13 +83,21 @@ void spw_recording_close(struct control *control)
 
 uint64_t spw_recording_compute_ns(const struct control *control)
 {
-	uint64_t until_ns =
-		control->waiting > 0 ? control->waiting_since_ns : control->opts.clock_ns();
+	uint64_t until_ns = control->away > 0 ? control->away_since_ns : control->opts.clock_ns();
 	uint64_t wall_ns = until_ns - control->began_ns;
 
-	if (wall_ns < control->compute_ns_min + control->waited_ns)
+	if (wall_ns < control->compute_ns_min + control->away_ns)
 		return control->compute_ns_min;
-	return wall_ns - control->waited_ns;
+	return wall_ns - control->away_ns;
+}
+
+void spw_recording_away(struct control *control, bool away, uint64_t now_ns)
+{
+	SPW_ASSERT(away || control->away > 0);
+	if (away && control->away++ == 0)
+		control->away_since_ns = now_ns;
+	if (!away && --control->away == 0)
+		control->away_ns += now_ns - control->away_since_ns;
 }
 
 /* Of an event: later than that of the one before, so that the planner sees them in their order. */
@@ -130,8 +142,11 @@ void spw_recording_begin(struct control *control)
 	struct recording *now = &control->now;
 
 	control->began_ns = control->opts.clock_ns();
-	control->waited_ns = control->compute_ns_min = 0;
-	control->waiting_since_ns = control->began_ns; /* of takes that are still at it */
+	control->waited_ns = control->held_ns = control->compute_ns_min = 0;
+	control->again_ns = control->away_ns = 0;
+	/* of what is still at it */
+	control->waiting_since_ns = control->began_ns;
+	control->again_since_ns = control->away_since_ns = control->began_ns;
 	control->charged_ns = control->event_ns = 0;
 	control->scope = control->stage_scope = NO_SCOPE;
 	control->peak_bytes = control->old_bytes = control->memory_bytes;
@@ -166,12 +181,16 @@ uint32_t spw_recording_scope(struct control *control, uint64_t key)
 		return NO_SCOPE;
 	enter_ns = spw_recording_compute_ns(control);
 	charge(control, enter_ns);
+	if (control->scope != NO_SCOPE && control->scope != control->stage_scope)
+		now->scopes[control->scope].has_scopes = true;
 	if (now->scope_count == control->scopes_max) {
 		now->is_short = true;
 		return NO_SCOPE;
 	}
 	now->scopes[now->scope_count] = (struct recorded_scope){.key = key,
 								.enter_ns = enter_ns,
+								.saved_ns = enter_ns,
+								.input = NO_TENSOR,
 								.micro_batch = control->micro_batch,
 								.stage = (uint8_t)control->stage};
 	control->scope = now->scope_count++;
@@ -210,14 +229,15 @@ struct recorded *spw_recording_offer(struct control *control, struct track *trac
 		return NULL;
 	}
 	recorded = &now->tensors[now->count];
-	*recorded = (struct recorded){.bytes = bytes,
-				      .pack_ns = event_ns(control),
-				      .scope = control->scope,
-				      .place = now->scopes[control->scope].plannable,
-				      .matched = NO_TENSOR,
-				      .slot = slot,
-				      .hint = (uint8_t)hint,
-				      .plannable = worth && control->stage == SPW_STAGE_FORWARD};
+	*recorded =
+		(struct recorded){.bytes = bytes,
+				  .pack_ns = event_ns(control),
+				  .scope = control->scope,
+				  .place = now->scopes[control->scope].plannable,
+				  .matched = NO_TENSOR,
+				  .slot = slot,
+				  .hint = (uint8_t)(hint <= SPW_HINT_PIN ? hint : SPW_HINT_NONE),
+				  .plannable = worth && control->stage == SPW_STAGE_FORWARD};
 	track->recorded = now->count++;
 	return recorded;
 }
@@ -233,4 +253,32 @@ void spw_recording_release(struct control *control, struct recorded *recorded)
 {
 	recorded->released = true;
 	recorded->release_ns = event_ns(control);
+}
+
+/* ---- Computing again ---- */
+
+void spw_recording_saved(struct control *control)
+{
+	if (control->recording && control->scope != NO_SCOPE)
+		control->now.scopes[control->scope].saved_ns = spw_recording_compute_ns(control);
+}
+
+/* The largest is what the plan knows of; the others it must not give up. */
+void spw_recording_input(struct control *control, struct recorded *recorded)
+{
+	struct recorded *tensors = control->now.tensors;
+	struct recorded_scope *scope;
+	uint32_t which = (uint32_t)(recorded - tensors);
+
+	if (control->scope == NO_SCOPE || control->scope == control->stage_scope)
+		return;
+	scope = &control->now.scopes[control->scope];
+	recorded->is_input = true;
+	if (scope->input == NO_TENSOR || tensors[scope->input].bytes < recorded->bytes) {
+		if (scope->input != NO_TENSOR)
+			tensors[scope->input].not_again = true;
+		scope->input = which;
+	} else if (scope->input != which) {
+		recorded->not_again = true;
+	}
 }

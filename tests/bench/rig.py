@@ -16,11 +16,13 @@ def call(*command):
 
 
 class Rig:
-    """What is run by it gets the drives at their speed. The options are those of rig.sh up."""
+    """What is run by it gets the drives at their speed. The options are those of rig.sh up, True
+    for one without a value; the suffix tells several rigs of a process apart."""
 
-    def __init__(self, **options):
-        self.words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self.name = f"bench-{os.getpid()}"
+    def __init__(self, suffix="", **options):
+        self.words = [word for name, value in options.items()
+                      for word in (f"--{name}", *(() if value is True else (value,)))]
+        self.name = f"bench-{os.getpid()}{suffix}"
 
     def __enter__(self):
         self.drives = call(RIG, "up", "--name", self.name, *self.words).split()

@@ -11,7 +11,7 @@ import pytest
 
 import spillway
 
-HF, LIGHTNING = "hf_trainer.py", "lightning_trainer.py"
+HF, LIGHTNING, TUNE = "hf_trainer.py", "lightning_trainer.py", "torchtune_loop.py"
 EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
 SMALL = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--batch", "2", "--steps", "6",
          "--text", str(EXAMPLES)]
@@ -35,7 +35,7 @@ def losses_of(text):
     return re.findall(r"loss'?:? '?([0-9.]+)", text.replace("train_loss", ""))
 
 
-@pytest.mark.parametrize("name", [HF, LIGHTNING])
+@pytest.mark.parametrize("name", [HF, LIGHTNING, TUNE])
 def test_the_same_losses(folder, drives, name):
     plain = losses_of(run(name, folder))
     out = run(name, folder, "--devices", ",".join(drives))
@@ -70,7 +70,7 @@ def test_interrupted(folder, drives):
     assert resumed == plain[-len(resumed):] and len(resumed) in (2, 4)
 
 
-@pytest.mark.parametrize("name", [HF, LIGHTNING])
+@pytest.mark.parametrize("name", [HF, LIGHTNING, TUNE])
 def test_without_a_store(folder, name):
     (folder / "drive").write_bytes(bytes(1 << 20))
     process = start(name, folder, "--devices", str(folder / "drive"))

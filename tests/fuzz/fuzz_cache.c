@@ -79,7 +79,7 @@ static void offer(struct world *world)
 		.len_bytes = fuzz_number(&world->bytes),
 		.owner = world->tokens + 1,
 	};
-	enum spw_cache_hint hint = (enum spw_cache_hint)(fuzz_byte(&world->bytes) % 5);
+	enum spw_cache_hint hint = (enum spw_cache_hint)(fuzz_byte(&world->bytes) % 8);
 	spw_tensor tensor;
 	int rc;
 
@@ -89,7 +89,7 @@ static void offer(struct world *world)
 	offer.storage_bytes = world->memory[world->tokens];
 	rc = spw_cache_offer_hint(world->cache, &offer, hint, &tensor);
 	FUZZ_REQUIRE((rc >= 0) == (tensor.value != 0));
-	if (rc < 0 || rc == SPW_OFFER_DEDUP)
+	if (rc < 0 || rc == SPW_OFFER_DEDUP || rc == SPW_OFFER_AGAIN)
 		destroy_memory(world, world->tokens--);
 	FUZZ_REQUIRE(rc >= 0 || rc == -EINVAL || rc == -ENOBUFS);
 	if (rc < 0)
@@ -144,6 +144,25 @@ static void check_taken(struct world *world, const struct spw_taken *taken, cons
 		(struct lease){taken->lease, taken->bytes, expected, len};
 }
 
+/* It was given up: the same bytes come back, and no others. */
+static void restore(struct world *world, const struct handle *handle)
+{
+	struct spw_offer offer = {.storage_len_bytes = STORAGE_BYTES};
+	bool wrong = fuzz_byte(&world->bytes) % 8 == 0;
+	int rc;
+
+	if (world->tokens + 1 == TOKENS)
+		return;
+	give_memory(world, ++world->tokens, handle->content, STORAGE_BYTES);
+	world->memory[world->tokens][handle->offset] ^= wrong;
+	offer.storage_bytes = world->memory[world->tokens];
+	offer.owner = world->tokens;
+	rc = spw_cache_restore(world->cache, handle->tensor, &offer);
+	FUZZ_REQUIRE(rc == (wrong ? -ESTALE : 0));
+	if (rc)
+		destroy_memory(world, world->tokens--);
+}
+
 /* Of what was offered, whatever the drives did but for this one read. */
 static void take(struct world *world)
 {
@@ -157,9 +176,13 @@ static void take(struct world *world)
 	while (fake_pending(world->store, FAKE_READ, 0))
 		fake_end_oldest(world->store, FAKE_READ, 0);
 	rc = spw_cache_take(world->cache, handle->tensor, offset, len, &taken);
-	FUZZ_REQUIRE(rc <= 0);
+	FUZZ_REQUIRE(rc <= SPW_TAKE_AGAIN);
 	if (!is_ours(world, handle))
 		return;
+	if (rc == SPW_TAKE_AGAIN) {
+		restore(world, handle);
+		return;
+	}
 	offered = len > 0 && offset >= handle->offset && offset - handle->offset <= handle->len &&
 		  len <= handle->len - (offset - handle->offset);
 	FUZZ_REQUIRE(rc != -EIO || world->store->wait_res);

@@ -494,9 +494,9 @@ def test_gradients_are_the_same_by_a_plan(store, offload, mode):
     assert 0 < stats.plan_peak_bytes <= stats.plan_keep_all_bytes
 
 
-def test_a_recording_is_planned_behind_a_bus(store, offload, tmp_path):
+def test_a_recording_is_planned_behind_a_bus(store, offload, folder):
     """Scopes and tensors of a device are recorded as those in host memory are."""
-    path = tmp_path / "step.jsonl.gz"
+    path = folder / "step.jsonl.gz"
     _, off = gradients(lambda model: offload(model, store, mode="spill", record=path), steps=3)
     off.close()
     command = [BUILD / "spillway", "plan", "--trace", path, "--explain", "--json", "--budget", "1k"]

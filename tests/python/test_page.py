@@ -13,6 +13,7 @@ import torch
 import spillway
 import spillway.torch
 from offloading import Layers, offload_all
+from spillway._notebook import piece_of
 from spillway._page import Run, page_of
 
 CHROMIUM = shutil.which("chromium")
@@ -168,3 +169,56 @@ def test_a_browser_has_no_complaint_and_nothing_sticks_out(store, folder, width)
                      "f.contentDocument.querySelectorAll('svg').length }</script>")
     said, shown = browse(frame, folder)
     assert said == [] and "<title>0 beyond 2</title>" in shown
+
+
+# ---- In a notebook -----------------------------------------------------------------------------
+
+
+def rules_of(piece):
+    """The selectors of its style; at-rules are looked into."""
+    style = re.search(r"<style>(.*?)</style>", piece, re.S)[1]
+    style = re.sub(r"@media[^{]*\{([^{}]*\{[^{}]*\})\s*\}", r"\1", style)
+    return [selector.strip() for group in re.findall(r"([^{}]+)\{", style)
+            for selector in group.split(",")]
+
+
+def test_a_piece_of_a_notebook(store, folder):
+    off, _ = page_after(store, folder / "run.html", mode="spill")
+    piece, again = off._repr_html_(), off._repr_html_()
+    page = Reader(piece)
+    assert "Layers" in page.text and "step 3: " in page.text and page.seen.count("svg") == 1
+    assert all(drive.path in page.text for drive in store.drive_stats())
+    assert "in service" in page.text and "if nothing were spilled" in page.text
+    ids = [value for text in (piece, again) for _, name, value in Reader(text).attributes
+           if name == "id"]
+    assert len(ids) == len(set(ids)) == 4
+    assert not re.search(r"url\(|@import|https?:|<script| on\w+=", piece)
+
+
+def test_a_piece_styles_nothing_but_itself(store, folder):
+    off, _ = page_after(store, folder / "run.html")
+    found = rules_of(off._repr_html_())
+    assert len(found) > 10
+    assert all(re.search(r"(^|\s)\.spillway-run(\s|$)", selector) for selector in found), found
+
+
+def test_without_a_step_a_notebook_shows_the_words(store):
+    off = offload_all(store)
+    assert off._repr_html_() is None
+    off.close()
+    assert off._repr_html_() is None
+
+
+def test_a_piece_of_what_only_watches(folder):
+    off, _ = page_after(None, folder / "run.html", mode="observe")
+    page = Reader(off._repr_html_())
+    assert "table" not in page.seen and "mode observe" in page.text
+
+
+def test_names_in_a_piece_do_nothing(store, folder):
+    off, _ = page_after(store, folder / "run.html")
+    evil = "</style><script>alert(1)</script>"
+    run = off._run()
+    drives = [dataclasses.replace(drive, path=evil) for drive in run.drives]
+    page = Reader(piece_of(dataclasses.replace(run, model=evil, drives=drives)))
+    assert page.text.count(evil) == 1 + len(drives) and "script" not in page.seen

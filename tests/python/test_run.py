@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import BUILD, EXAMPLES, tiny
+from conftest import BUILD, EXAMPLES, ROOT, tiny
 
 COMMAND = BUILD / "spillway"
 COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
@@ -274,3 +274,54 @@ def test_use(arguments, status, words):
     done = subprocess.run([COMMAND, "run", *arguments], capture_output=True, text=True)
     assert done.returncode == status
     assert words in done.stderr
+
+
+# ---- --deepspeed: tests/ecosystem/test_deepspeed.py has it with DeepSpeed itself -----------------
+
+
+def under_deepspeed(program, folder, drives, **named):
+    """With a module that is called deepspeed, and one that is installed in it."""
+    (folder / "more").mkdir(exist_ok=True)
+    (folder / "more/deepspeed.py").write_text("order = ['imported']\n")
+    (folder / "more/sitecustomize.py").write_text("import sys; sys.customized = True\n")
+    path = os.pathsep.join([str(folder / "more"), os.environ["PYTHONPATH"]])
+    return under_run("""
+import types
+import spillway
+stub = types.ModuleType("spillway.deepspeed")
+stub.install = lambda drives: sys.modules["deepspeed"].order.append(drives)
+sys.modules["spillway.deepspeed"] = stub
+""" + program, "--deepspeed", drives, env={**os.environ, "PYTHONPATH": path}, **named)
+
+
+@pytest.mark.skipif(BUILD.parent != ROOT, reason="the command is not in its source tree")
+def test_deepspeed_is_told_of_the_drives(folder, formatted):
+    """As soon as it is imported; by names that hold in any folder."""
+    drives = [os.path.relpath(path, folder) for path in formatted]
+    done = under_deepspeed("""
+os.chdir("/")
+assert sys.customized
+import deepspeed, deepspeed
+print(json.dumps(deepspeed.order))
+""", folder, ",".join(drives), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["imported", [os.path.realpath(path) for path in formatted]]
+
+
+@pytest.mark.skipif(BUILD.parent != ROOT, reason="the command is not in its source tree")
+def test_deepspeed_without_the_package(folder, formatted):
+    done = under_deepspeed("""
+sys.modules["spillway.deepspeed"] = None
+import deepspeed
+""", folder, formatted[0] + "," + ",".join(formatted[1:]))
+    assert done.returncode == 1 and "has no package spillway that works" in done.stderr
+
+
+def test_deepspeed_without_a_store(folder):
+    (folder / "drive").write_bytes(bytes(1 << 20))
+    for drives, status, words in ((str(folder / "drive"), 1, "is no drive of a spillway store"),
+                                  (str(folder / "nothing"), 1, "there is no such file"),
+                                  ("a,,b", 2, "an empty name"), ("", 2, "an empty")):
+        done = under_run("print('started')", "--deepspeed", drives)
+        assert done.returncode == status and words in done.stderr, done.stderr
+        assert "started" not in done.stdout

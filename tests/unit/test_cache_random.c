@@ -92,7 +92,7 @@ static struct world {
 	uint64_t tokens, held, drained;
 	uint64_t keys[STORAGES], versions[STORAGES], key_last;
 	unsigned write_errors_percent, read_errors_percent;
-	uint64_t takes, failed_takes;
+	uint64_t takes, failed_takes, restored;
 	struct drives drives; /* they end what the first thread waits for */
 	unsigned raises_served, refusals_served;
 } world;
@@ -311,7 +311,7 @@ static void do_offer(void)
 	uint64_t key = world.keys[which], version = world.versions[which], len = storage_len(key);
 	uint64_t offset = chance(60) ? 0 : below(len);
 	uint64_t range = offset == 0 && chance(70) ? len : 1 + below(len - offset);
-	enum spw_cache_hint hint = chance(80) ? SPW_HINT_NONE : (enum spw_cache_hint)below(4);
+	enum spw_cache_hint hint = chance(70) ? SPW_HINT_NONE : (enum spw_cache_hint)below(7);
 	struct owner *owner = world.handle_count < HANDLES_MAX ? owner_new(key, version) : NULL;
 	struct handle *handle = &world.handles[world.handle_count];
 	struct spw_offer offer;
@@ -341,6 +341,32 @@ static void do_offer(void)
 	world.handle_count++;
 }
 
+/* It was given up: the same bytes come back, and no others. */
+static void restore(const struct handle *handle)
+{
+	struct owner *owner = owner_new(handle->range.key, handle->range.version);
+	struct spw_offer offer;
+	bool wrong = chance(10);
+	int rc;
+
+	if (!owner)
+		return;
+	/* What was stored is the part that was offered, or more. */
+	owner->bytes[handle->range.offset] ^= wrong;
+	offer = (struct spw_offer){.storage_bytes = owner->bytes,
+				   .storage_len_bytes = owner->range.len,
+				   .owner = owner->token};
+	spw_cache_again_begin(world.cache);
+	rc = spw_cache_restore(world.cache, handle->tensor, &offer);
+	spw_cache_again_end(world.cache);
+	assert_int_equal(rc, wrong ? -ESTALE : 0);
+	if (rc == 0)
+		world.held++;
+	else
+		owner_free(owner);
+	world.restored += rc == 0;
+}
+
 /* Mostly the last one, as in a backward pass. */
 static struct handle *any_handle(void)
 {
@@ -365,6 +391,10 @@ static void do_take(void)
 	world.store->wait_res = chance(world.read_errors_percent) ? -EIO : 0;
 	rc = spw_cache_take(world.cache, handle->tensor, range.offset, range.len, &taken);
 	world.takes++;
+	if (rc == SPW_TAKE_AGAIN) {
+		restore(handle);
+		return;
+	}
 	if (rc) {
 		assert_true(rc == -EIO && world.store->wait_res == -EIO);
 		assert_string_equal(spw_last_error(), SIMSTORE_ERROR_TEXT);
@@ -567,7 +597,7 @@ static void world_end(void)
 CASE(test_random_interleavings)
 {
 	uint64_t random = random_seed();
-	uint64_t takes = 0, failed = 0, plans = 0, mismatches = 0;
+	uint64_t takes = 0, failed = 0, restored = 0, plans = 0, mismatches = 0;
 
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		world_begin(random_next(&random));
@@ -578,13 +608,14 @@ CASE(test_random_interleavings)
 		}
 		takes += world.takes;
 		failed += world.failed_takes;
+		restored += world.restored;
 		plans += world.cache->count.plans;
 		mismatches += world.cache->count.plan_mismatches;
 		world_end();
 	}
 	/* The run has seen something. */
 	assert_true(takes > ROUNDS * ROUND_OPERATIONS / 50);
-	assert_true(failed > 0 && plans > 0 && mismatches > 0);
+	assert_true(failed > 0 && restored > 0 && plans > 0 && mismatches > 0);
 }
 
 /* ---- Several threads on one cache ---- */

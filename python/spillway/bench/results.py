@@ -18,6 +18,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
 
@@ -88,6 +89,17 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def matrix(found: Dict[str, Any]) -> str:
+    """A table of words, {"columns", "rows", "notes"}: of benches that compare more than numbers."""
+    lines = ["| " + " | ".join(found["columns"]) + " |",
+             "|---" + "|---:" * (len(found["columns"]) - 1) + "|"]
+    lines += ["| " + " | ".join(cells) + " |" for cells in found["rows"]]
+    notes = [textwrap.fill(note.replace("|", "\\|"), 100, subsequent_indent="  ",
+                           initial_indent="- ", break_long_words=False,
+                           break_on_hyphens=False) for note in found["notes"]]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
 def section(document: Dict[str, Any], name: str) -> str:
     where = document["machine"]
     words = [where["cpu"], f"{where['cores']} cores", f"{where['memory_gib']} GiB",
@@ -96,7 +108,8 @@ def section(document: Dict[str, Any], name: str) -> str:
     goals = [each for each in document["rows"] if each["met"] is not None]
     met = f" {sum(each['met'] for each in goals)} of {len(goals)} goals are met." if goals else ""
     head = f"## {document['title']}\n\n`{name}.json`: {'; '.join(words)}.{met}\n\n"
-    return head + table(document["rows"])
+    first = matrix(document["matrix"]) + "\n" if "matrix" in document else ""
+    return head + first + table(document["rows"])
 
 
 def render(folder: Path) -> str:

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: MIT
+# spillway/_again.py - scopes that are computed again in the backward pass
+"""Which scopes may be computed again, and how. What is given up for that the plan says, in C, which
+also compares every byte that comes back with what was given up.
+
+A scope may be computed again if it was tried: in the first step it runs a second time, and must save
+and give the same, bit for bit, and change nothing. What is no plain case is refused, with words,
+and kept or spilled as before.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import sys
+import threading
+from typing import (Any, Callable, ContextManager, Dict, List, Literal, Optional, Sequence, Tuple,
+                    Union)
+
+import torch
+from torch import Tensor, nn
+
+from ._library import SpillwayError, fast
+from ._native import Stop, hooks
+from ._scopes import Hook, tensors_in
+from ._session import Session
+from ._tensors import NOTHING, counted_by
+from ._torch_compat import SavedTensorsHooks, is_before
+
+_log = logging.getLogger("spillway")
+
+Recompute = Union[Literal["auto", "never"], Callable[[str, nn.Module], bool]]
+
+OLDEST = "2.1"  # before, no hook may end a forward pass
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size,
+          torch.layout, torch.memory_format)
+# Of a module, what its forward pass may change without that counting as a change.
+_UNWATCHED = {"_parameters", "_buffers", "_modules"}
+
+
+class _Held:
+    """A tensor that a scope is computed again from, as the hooks hold it."""
+
+    __slots__ = ("packed", "requires_grad")
+
+    def __init__(self, tensor: Tensor, session: Session) -> None:
+        self.packed = session.input(tensor)
+        self.requires_grad = tensor.requires_grad
+
+    def tensor(self) -> Tensor:
+        held: Tensor = hooks.unpack(self.packed)
+        return held.detach().requires_grad_(self.requires_grad)
+
+
+def _mapped(thing: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of nested tuples, lists and dicts with each thing of a kind changed."""
+    if isinstance(thing, kind):
+        return change(thing)
+    if type(thing) in (tuple, list):
+        return type(thing)(_mapped(item, kind, change) for item in thing)
+    if type(thing) is dict:
+        return {key: _mapped(item, kind, change) for key, item in thing.items()}
+    return thing
+
+
+def _odd_in(thing: Any) -> Optional[str]:
+    """What in a scope's arguments is more than tensors and plain values, which may change."""
+    if type(thing) in (tuple, list):
+        return next(filter(None, map(_odd_in, thing)), None)
+    if type(thing) is dict:
+        return next(filter(None, map(_odd_in, thing.values())), None)
+    if type(thing) in (Tensor, nn.Parameter) or isinstance(thing, _PLAIN):
+        return None
+    return type(thing).__name__
+
+
+def _autocast() -> ContextManager[Any]:
+    """As it is now, for host memory."""
+    if hasattr(torch, "get_autocast_dtype"):  # from 2.4 on
+        enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    else:
+        enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
+    return torch.autocast("cpu", dtype=dtype, enabled=enabled,
+                          cache_enabled=torch.is_autocast_cache_enabled())
+
+
+def _undo(undos: List[Callable[[], Any]]) -> None:
+    """Call each once, the last one first. A Ctrl-C meanwhile is raised afterwards."""
+    interrupted = None
+    while undos:
+        try:
+            undos[-1]()
+            undos.pop()
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return plain if plain.dtype is torch.bool else plain.view(torch.uint8)
+
+
+def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Tensor]) -> bool:
+    """To the last bit. None is the same as nothing."""
+    return len(these) == len(those) and all(
+        one is not None and one.dtype is other.dtype and one.shape == other.shape and
+        torch.equal(_bytes_of(one), _bytes_of(other)) for one, other in zip(these, those))
+
+
+class Frame(hooks.Frame):  # type: ignore[misc]
+    """One run of a scope. Those of its tensors that were given up hold it."""
+
+    __slots__ = ("again", "module", "name", "arguments", "rng", "autocast")
+
+    def __init__(self, again: "Again", module: nn.Module, name: str, arguments: Any) -> None:
+        self.again = again
+        self.module = module
+        self.name = name
+        self.arguments = arguments
+        self.rng = torch.get_rng_state()
+        self.autocast = _autocast()
+
+    def hold(self) -> None:
+        """The forward pass has ended: the tensors among the arguments may leave memory."""
+        session = self.again.session
+        self.arguments = _mapped(self.arguments, Tensor, lambda tensor: _Held(tensor, session))
+
+    def _run(self, arguments: Any) -> Any:
+        args, kwargs = arguments
+        torch.set_rng_state(self.rng)
+        with torch.enable_grad(), self.autocast:
+            return self.module.forward(*args, **kwargs)
+
+    def run(self, arguments: Any, pack: Callable[[Tensor], Any]) -> Any:
+        """Run it as the first time. Whatever comes in between, nothing of that is left."""
+        session = self.again.session
+        saved = SavedTensorsHooks(pack, _as_it_is)
+        rng, excluding, frame = torch.get_rng_state(), session.excluding, session.frame
+
+        def restore() -> None:
+            torch.set_rng_state(rng)
+            session.excluding, session.frame = excluding, frame
+
+        undos = [restore, saved.pop]
+        try:
+            session.frame = None
+            saved.push()
+            return self._run(arguments)
+        finally:
+            _undo(undos)
+
+    def compute(self) -> None:
+        """Give back what was given up; called when it is first used.
+
+        :raises SpillwayError: ESTALE it is not the same; or a drive failed
+        """
+        with self.again.computing:
+            if self.begin():
+                self._compute()
+
+    def _compute(self) -> None:
+        cache = self.again.session.cache
+        cache.call(fast.spw_cache_again_begin)
+        try:
+            arguments = _mapped(self.arguments, _Held, _Held.tensor)
+            with contextlib.suppress(Stop):
+                self.run(arguments, self.capture)
+            if self.begin():
+                raise ValueError("it saves fewer tensors")
+        except SpillwayError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            raise self.again.mismatched(self, str(error)) from error
+        except Exception as error:
+            raise self.again.mismatched(self, str(error) or type(error).__name__) from error
+        finally:
+            _undo([lambda: cache.call(fast.spw_cache_again_end)])
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+class _Trial:
+    """The first run of a scope that may be computed again, watched."""
+
+    def __init__(self, module: nn.Module, arguments: Any) -> None:
+        self.inputs = [(tensor, tensor._version) for tensor in tensors_in(arguments)]
+        self.buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        self.state = self._state_of(module)
+        self.saved: List[Optional[Tensor]] = []
+
+    @staticmethod
+    def _state_of(module: nn.Module) -> Dict[Any, Any]:
+        return {(id(part), name): (id(value), len(value) if hasattr(value, "__len__") else 0)
+                for part in module.modules() for name, value in vars(part).items()
+                if name not in _UNWATCHED}
+
+    def changed(self, module: nn.Module) -> Optional[str]:
+        """What the run has changed, in words; None: nothing."""
+        for buffer, before in self.buffers:
+            if not torch.equal(_bytes_of(buffer), _bytes_of(before)):
+                return "it changes a buffer"
+        if any(tensor._version != version for tensor, version in self.inputs):
+            return "it changes its input in place"
+        after = self._state_of(module)
+        for key in after.keys() | self.state.keys():
+            if after.get(key) != self.state.get(key):
+                return f"it changes its attribute {key[1]}"
+        return None
+
+
+class Again:
+    """Of an Offload: the scopes that may be computed again, those that were refused, and why.
+
+    :param scopes: all modules that are scopes, by their names
+    """
+
+    def __init__(self, session: Session, scopes: Dict[nn.Module, str],
+                 recompute: Recompute) -> None:
+        self.session = session
+        self.names = scopes
+        self._vouched = callable(recompute)
+        self.refused: Dict[nn.Module, str] = {}
+        # that have passed their trial, and in which modes of their parts: training or not
+        self._trusted: Dict[nn.Module, Tuple[bool, ...]] = {}
+        self._trial: Optional[_Trial] = None
+        self.computing = threading.RLock()  # several threads may run backward passes
+        # Of scopes tried in this step: what counts the changes of their inputs, and how many.
+        self._counters: List[Tuple[nn.Module, Tensor, int]] = []
+        for module, name in scopes.items():
+            if callable(recompute) and not recompute(name, module):
+                self.refused[module] = "not asked for"
+            elif any(part in scopes for part in module.modules() if part is not module):
+                self.refused[module] = "there are scopes inside of it"
+
+    def may(self, module: nn.Module) -> bool:
+        return module not in self.refused
+
+    def refuse(self, module: nn.Module, why: str) -> None:
+        """It is kept or spilled from now on."""
+        self.refused[module] = why
+        self._trusted.pop(module, None)
+        _log.info("%s is not computed again: %s", self.names[module], why)
+
+    def mismatched(self, frame: Frame, why: str) -> SpillwayError:
+        self.refuse(frame.module, f"it did not give the same a second time ({why})")
+        return SpillwayError(
+            errno.ESTALE,
+            f"{frame.name} was computed again in the backward pass and is not the same as in the "
+            f"forward pass ({why}): its gradients would be wrong. Something that it depends on "
+            "has changed in between, or is random in a way that PyTorch's generator does not know. "
+            "It is not computed again from now on: go on with the next step, or call offload() "
+            'with recompute="never"')
+
+    # ---- A scope runs ----------------------------------------------------------------------------
+
+    def enter(self, module: nn.Module, name: str, arguments: Any) -> None:
+        """Training goes on, whatever is odd about the module."""
+        try:
+            if self.session.frame is not None:  # left by an error; or it runs inside of another
+                self.abandon()
+            if module not in self.refused:
+                self._enter(module, name, arguments)
+        except Exception as error:
+            self.abandon()
+            self.refuse(module, f"{type(error).__name__}: {error}")
+
+    def _enter(self, module: nn.Module, name: str, arguments: Any) -> None:
+        session = self.session
+        if self._trusted.get(module) != _modes_of(module):
+            why = self._obstacle(module, arguments)
+            if why is not None:
+                self.refuse(module, why)
+                return
+            self._trial = _Trial(module, arguments)
+            session.trial = self._trial.saved
+        elif _hooked(module):
+            self.refuse(module, "it has hooks of its own")
+            return
+        frame = Frame(self, module, name, arguments)
+        session.frame = frame if self._trial is None else _Tried(frame)
+
+    def abandon(self) -> None:
+        """Whatever runs is no longer watched, and gives nothing up any more."""
+        self.session.frame = self.session.trial = self._trial = None
+
+    def leave(self, module: nn.Module, result: Any) -> None:
+        trial, frame = self._trial, self.session.frame
+        self.abandon()
+        if isinstance(frame, _Tried):
+            frame = frame.frame
+        if frame is None or frame.module is not module:
+            return
+        try:
+            # Without tensors that were given up it computes nothing again, and ends here.
+            if trial is None or self._passes(frame, trial, result):
+                frame.hold()
+        except Exception as error:
+            self.refuse(module, f"{type(error).__name__}: {error}")
+
+    def _obstacle(self, module: nn.Module, arguments: Any) -> Optional[str]:
+        """Why it is not even tried."""
+        if self._of_ranks() and not self._vouched:
+            return ("there are several ranks, and it may wait for them: recompute= takes a "
+                    "function that says which scopes do not")
+        if _hooked(module):
+            return "it has hooks of its own"
+        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+            return "it is compiled"
+        odd = _odd_in(arguments)
+        if odd is not None:
+            return f"its arguments hold a {odd}, which may change"
+        for tensor in [*module.parameters(), *module.buffers(), *tensors_in(arguments)]:
+            if tensor.device.type != "cpu":
+                return "it is on a device"
+            if type(tensor) not in (Tensor, nn.Parameter):
+                return f"it works with {type(tensor).__name__}s"
+        return None
+
+    @staticmethod
+    def _of_ranks() -> bool:
+        distributed = torch.distributed
+        return (distributed.is_available() and distributed.is_initialized()
+                and distributed.get_world_size() > 1)
+
+    # ---- Trials ----------------------------------------------------------------------------------
+
+    def _passes(self, frame: Frame, trial: _Trial, result: Any) -> bool:
+        """Whether it is the same a second time. Else it is refused."""
+        module = frame.module
+        if sys.exc_info()[0] is not None:
+            return False  # it raises: another time
+        why = trial.changed(module) or self._differs(frame, trial, result)
+        if why is not None:
+            self.refuse(module, why)
+            return False
+        self._trusted[module] = _modes_of(module)
+        self._counters += [(module, counted_by(tensor.detach(), NOTHING), tensor._version)
+                           for tensor in tensors_in(frame.arguments)]
+        return True
+
+    def _differs(self, frame: Frame, trial: _Trial, result: Any) -> Optional[str]:
+        if not trial.saved:
+            return "it saves nothing: it is computed again already, or has no gradient"
+        cache = self.session.cache
+        saved: List[Tensor] = []
+
+        def pack(tensor: Tensor) -> Tensor:
+            saved.append(tensor.detach().clone())
+            return tensor.detach()
+
+        arguments = _mapped(
+            frame.arguments, Tensor,
+            lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad))
+        cache.call(fast.spw_cache_again_begin)
+        try:
+            second = frame.run(arguments, pack)
+        except Exception as error:  # of code that runs once alone
+            return f"a second run raises {type(error).__name__}: {error}"
+        finally:
+            _undo([lambda: cache.call(fast.spw_cache_again_end)])
+        if not _are_same(trial.saved, saved):
+            return "a second run saves other tensors"
+        if not _are_same(list(tensors_in(result)), list(tensors_in(second))):
+            return "a second run has another result"
+        return trial.changed(frame.module)
+
+    def step_begins(self) -> None:
+        """Inputs that were changed after their scope has ended cannot be computed from."""
+        counters, self._counters = self._counters, []
+        for module, counter, version in counters:
+            if counter._version != version and module not in self.refused:
+                self.refuse(module, "its input is changed in place after it has run")
+
+
+class _Tried:
+    """The frame of a scope that is tried: as long as it runs, nothing of it is given up."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+
+def _modes_of(module: nn.Module) -> Tuple[bool, ...]:
+    """What runs the same in evaluation may count in training, as batch norm does."""
+    return tuple(part.training for part in module.modules())
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether others than spillway have hooks on it."""
+    tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
+              getattr(module, "_backward_pre_hooks", {}))
+    return any(not isinstance(hook, Hook) for table in tables for hook in table.values())
+
+
+def again_of(session: Session, scopes: Dict[nn.Module, str],
+             recompute: Recompute) -> Optional[Again]:
+    """None: nothing is ever computed again."""
+    if recompute == "never" or session.cache.mode not in ("fastest", "budget"):
+        return None
+    if is_before(OLDEST):
+        _log.info("nothing is computed again: that takes PyTorch %s or later, and this is %s",
+                  OLDEST, torch.__version__)
+        return None
+    return Again(session, scopes, recompute)

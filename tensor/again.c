@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/again.c - what is given up, and computed again
+ *
+ * The caller lets go of the memory at once; what stays is a checksum. Bytes that are computed again,
+ * or offered once more by another scope, are taken for the same only if theirs is: the promise of a
+ * take holds for them, too.
+ */
+#include <errno.h>
+
+#include "tensor/internal.h"
+#include "util/checksum.h"
+
+/* ---- Giving up ---- */
+
+bool spw_again_give_up(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	const uint8_t *bytes = entry->bytes;
+	uint64_t checksum;
+
+	entry->scope = spw_rule_scope(cache);
+	spw_entry_become(entry, ENTRY_KEPT);
+	spw_cache_unlock(cache);
+	checksum = spw_checksum(bytes, entry->len_bytes);
+	spw_cache_lock(cache);
+	cache->count.bytes_checked += entry->len_bytes;
+	/* Another thread's offer of the same bytes counts on this memory. */
+	if (entry->users > 1)
+		return false;
+	entry->checksum = checksum;
+	entry->owner_held = false;
+	entry->bytes = NULL;
+	activation_sub(entry);
+	spw_entry_become(entry, ENTRY_DISCARDED);
+	cache->count.bytes_given_up += entry->len_bytes;
+	cache->count.tensors_given_up++;
+	return true;
+}
+
+/* ---- The same bytes ---- */
+
+/* The part of the offer's storage that the entry is of; NULL: it ends before. */
+static const uint8_t *part_of(const struct entry *entry, const struct spw_offer *offer)
+{
+	if (entry->offset_bytes > offer->storage_len_bytes ||
+	    entry->len_bytes > offer->storage_len_bytes - entry->offset_bytes)
+		return NULL;
+	return (const uint8_t *)offer->storage_bytes + entry->offset_bytes;
+}
+
+bool spw_again_holds(struct entry *entry, const struct spw_offer *offer)
+{
+	struct spw_cache *cache = entry->cache;
+	const uint8_t *bytes = part_of(entry, offer);
+	uint64_t expected = entry->checksum;
+	bool same;
+
+	if (!bytes)
+		return false;
+	spw_cache_unlock(cache);
+	same = spw_checksum(bytes, entry->len_bytes) == expected;
+	spw_cache_lock(cache);
+	cache->count.bytes_checked += entry->len_bytes;
+	return same;
+}
+
+void spw_again_restored(struct entry *entry, const struct spw_offer *offer)
+{
+	struct spw_cache *cache = entry->cache;
+
+	SPW_ASSERT(entry->state == ENTRY_DISCARDED); /* CACHE-8 */
+	entry->owner = offer->owner;
+	entry->owner_held = true;
+	entry->bytes = part_of(entry, offer);
+	activation_add(entry);
+	spw_entry_become(entry, ENTRY_KEPT);
+	cache->count.bytes_restored += entry->len_bytes;
+	cache->count.tensors_restored++;
+}
+
+static int restore(struct entry *entry, const struct spw_offer *offer)
+{
+	bool same = spw_again_holds(entry, offer);
+
+	/* Another thread may have been first. */
+	if (entry->state != ENTRY_DISCARDED)
+		return 1;
+	if (!same) {
+		entry->cache->count.restores_refused++;
+		return spw_error(-ESTALE,
+				 "a tensor of %llu bytes was computed again, and is not the same "
+				 "as in the forward pass",
+				 (unsigned long long)entry->len_bytes);
+	}
+	spw_again_restored(entry, offer);
+	return 0;
+}
+
+int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor, const struct spw_offer *offer)
+{
+	struct entry *entry;
+	int rc;
+
+	if (!offer || offer->owner == 0 || !offer->storage_bytes)
+		return spw_error(-EINVAL, "what is restored needs the storage's memory and an "
+					  "owner token that is not 0");
+	spw_cache_enter(cache);
+	entry = spw_entry_of_id(cache, tensor.value);
+	if (!entry || entry->users == 0) {
+		rc = spw_error(-ENOENT, "no such tensor: it was released, or never was");
+	} else if (entry->state != ENTRY_DISCARDED) {
+		rc = 1;
+	} else if (!part_of(entry, offer)) {
+		rc = spw_error(-ERANGE, "bytes %llu + %llu are not within a storage of %llu",
+			       (unsigned long long)entry->offset_bytes,
+			       (unsigned long long)entry->len_bytes,
+			       (unsigned long long)offer->storage_len_bytes);
+	} else {
+		entry->users++; /* it stays while it is looked at without the lock */
+		rc = restore(entry, offer);
+		spw_entry_leave(entry);
+	}
+	spw_cache_unlock_and_notify(cache);
+	return rc;
+}
+
+/* ---- The time that it takes ---- */
+
+void spw_cache_again_begin(struct spw_cache *cache)
+{
+	spw_cache_enter(cache);
+	if (cache->again_depth++ == 0) {
+		cache->again_began_ns = cache->ports.clock_ns();
+		spw_control_again(cache->control, true);
+	}
+	spw_cache_unlock_and_notify(cache);
+}
+
+void spw_cache_again_end(struct spw_cache *cache)
+{
+	uint64_t ns;
+
+	spw_cache_enter(cache);
+	if (cache->again_depth > 0 && --cache->again_depth == 0) {
+		spw_control_again(cache->control, false);
+		ns = cache->ports.clock_ns() - cache->again_began_ns;
+		cache->count.again_ns += ns;
+		if (cache->stage == SPW_STAGE_BACKWARD) {
+			cache->count.scopes_again++;
+			cache->untraced_ns += ns;
+		}
+		spw_window_fill(cache);
+	}
+	spw_cache_unlock_and_notify(cache);
+}
+
+int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[], unsigned count,
+		      struct spw_plan_result *result)
+{
+	int rc;
+
+	if (!reasons && count > 0)
+		return spw_error(-EINVAL, "explaining needs an array for the reasons");
+	spw_cache_enter(cache);
+	rc = spw_control_explain(cache->control, reasons, count, result);
+	spw_cache_unlock_and_notify(cache);
+	return rc;
+}

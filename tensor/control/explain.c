@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/control/explain.c - what the plan in force does with each scope, and why */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "tensor/control/internal.h"
+
+/* Of scopes of the forward pass that have saved something. Return: how many there are. */
+static unsigned fill_reasons(const struct control *control, const struct spw_plan_reason planned[],
+			     struct spw_cache_reason reasons[], unsigned count)
+{
+	const struct recording *basis = &control->shape->basis;
+	unsigned found = 0;
+
+	for (uint32_t s = 0; s < basis->scope_count; s++) {
+		const struct recorded_scope *scope = &basis->scopes[s];
+		uint64_t bytes = 0;
+
+		for (uint32_t i = 0; i < basis->count; i++)
+			bytes += basis->tensors[i].scope == s ? basis->tensors[i].bytes : 0;
+		if (scope->stage != SPW_STAGE_FORWARD || bytes == 0)
+			continue;
+		if (found < count)
+			reasons[found] = (struct spw_cache_reason){
+				.scope_key = scope->key,
+				.micro_batch = scope->micro_batch,
+				.may_again = spw_again_scope_may(scope),
+				.again_ns = control->scopes[s].again_ns,
+				.saved_bytes = bytes,
+				.reason = planned[s],
+			};
+		found++;
+	}
+	return found;
+}
+
+int spw_control_explain(struct control *control, struct spw_cache_reason reasons[], unsigned count,
+			struct spw_plan_result *result)
+{
+	const struct shape *shape = control->shape;
+	struct spw_plan_reason *planned;
+	int rc;
+
+	if (!control->records || !shape->planned)
+		return 0;
+	planned = calloc(shape->basis.scope_count + (size_t)1, sizeof(*planned));
+	if (!planned)
+		return spw_error(-ENOMEM, "no memory for the reasons of %u scopes",
+				 shape->basis.scope_count);
+	rc = spw_planning_explain(control, planned);
+	if (rc == 0)
+		rc = (int)fill_reasons(control, planned, reasons, count);
+	if (rc >= 0 && result)
+		spw_opts_merge(result, result->size, &shape->result, sizeof(shape->result));
+	free(planned);
+	return rc;
+}

@@ -1,0 +1,354 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# tests/bench/peers.py - one model trained in every way that moves its tensors to drives, and in
+# those that do without; called by `make bench-peers`
+"""A small GPT is trained on the CPU by every way that peers_rows.py names, on the same four drives:
+loop devices over files, of a given speed. Each run is a process of its own; rounds are interleaved,
+and figures are medians. Then, once for each way that has drives: what does it do when they are
+full, when one of them dies, and when it is killed? Losses are compared to the last bit with those
+of plain PyTorch. A way that cannot go here says why, and has no figures.
+
+Needs root: loop devices, file systems, the kernel's throttle. Writes BUILD/bench/peers.json,
+peers.md, peers.svg and peers-dark.svg. Ctrl-C ends it, and nothing is left: no drive, no mount, no
+file, no result.
+Exit status: 0; 1 spillway's losses differ, or it failed; 130 interrupted; 143 ended by SIGTERM."""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+from peers_drives import MIB, MemoryGroup, dies, file_system, fill, left_in  # noqa: E402
+from peers_page import draw, rows_of, table_of  # noqa: E402
+from peers_rows import ROWS  # noqa: E402
+from rig import Rig, call  # noqa: E402
+from spillway.bench import blas, results  # noqa: E402
+from spillway.bench.__main__ import TUNABLES  # noqa: E402
+from spillway.demo.data import collect_text  # noqa: E402
+from spillway.demo.ending import exits_on, later  # noqa: E402
+
+SHAPE = {"hidden": 512, "heads": 8, "sequence": 256, "batch": 4}
+UNTIMED = 2  # steps at the start: spillway measures one, and plans
+TROUBLE_STEPS = 4
+SPEED = {"write": "500", "read": "600"}  # MB/s of each drive
+QUARTER = {"write": "500,500,125,500", "read": "600,600,150,600"}
+UNEQUAL_ROUNDS = 3
+ROOM_BYTES = 4 * MIB  # of a file system that is full; the smallest store has four drives of 16 MiB
+SECONDS_MIN = 60  # that a run in trouble is waited for, or five times what it took without
+SECONDS_MAX = 900
+SPILLWAYS = ("spillway", "spillway-state", "deepspeed-spillway")
+ENDS_SECONDS = 10
+
+
+class Run:
+    """One process, and how it ended."""
+
+    def __init__(self, bench, rig, name, place, steps, pause=""):
+        self.name, self.seconds = name, 0.0
+        self.result, self.timed_out = None, False
+        words = {"way": name, "drives": ",".join(rig.drives), "text": bench.text, "pause": pause,
+                 "untimed": UNTIMED, "steps": steps, "threads": len(os.sched_getaffinity(0)),
+                 "layers": bench.args.layers, **SHAPE, **place}
+        self.command = [bench.args.python, str(ROOT / "tests/bench/peers_run.py"),
+                        *(word for key, value in words.items() if value != ""
+                          for word in (f"--{key}", str(value)))]
+        self.start = ["bash", str(ROOT / "tests/rig.sh"), "run", "--name", rig.name, *self.command]
+        self.environment = bench.environment
+
+    def go(self, patience, at_pause=None):
+        """``at_pause`` is called with the process once it pauses."""
+        began = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            memory = stack.enter_context(MemoryGroup())
+            errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+            with later(signal.SIGINT, signal.SIGTERM):
+                # In a session of its own: Ctrl-C is for the bench, which ends it.
+                process = subprocess.Popen(
+                    self.start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                    text=True, env=self.environment, start_new_session=True,
+                    preexec_fn=memory.enter)
+                stack.callback(self.end, process)
+            timer = threading.Timer(patience, self.give_up, (process,))
+            stack.callback(timer.cancel)
+            timer.start()
+            lines = [""]
+            for line in process.stdout:
+                lines.append(line)
+                if line == "paused\n" and at_pause is not None:
+                    at_pause(process)
+                    with contextlib.suppress(BrokenPipeError):
+                        os.write(process.stdin.fileno(), b"\n")
+            self.status = process.wait()
+            self.seconds = time.monotonic() - began
+            errors.seek(0)
+            self.said = errors.read().strip().splitlines()
+            if self.status == 0:
+                self.result = json.loads(lines[-1])
+                self.result["cached_bytes"] = memory.peak_bytes()
+        return self
+
+    def give_up(self, process):
+        self.timed_out = True
+        process.kill()
+
+    @staticmethod
+    def end(process):
+        with process:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(ENDS_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+    def why(self):
+        """The last error that it said, without what stands before it."""
+        errors = [line for line in self.said if "Error" in line.split(":")[0]]
+        return (errors or self.said or ["not a word"])[-1].strip()[:300]
+
+
+def verdict_of(run, expected):
+    """What became of a run in trouble: in words, how good that is, and what it said itself."""
+    if run.timed_out:
+        return {"words": "hangs", "grade": "bad", "said": f"no end after {run.seconds:.0f} s"}
+    if run.status < 0:
+        name = signal.Signals(-run.status).name
+        return {"words": "crashes", "grade": "bad", "said": f"{name}: {run.why()}"}
+    if run.status > 0:
+        return {"words": "stops with an error", "grade": "fair", "said": run.why()}
+    if run.result["losses"][:len(expected)] == expected:
+        return {"words": "trains on", "grade": "good", "said": "the same losses"}
+    return {"words": "other losses", "grade": "bad", "said": "no error, and other losses"}
+
+
+class Bench:
+    def __init__(self, args, text):
+        self.args, self.text = args, text
+        self.build = Path(args.build).resolve()
+        self.found = {name: {"title": row.title, "moves": row.moves, "how": row.how,
+                             "why_not": self.why_not(name), "runs": [], "unequal": [],
+                             "troubles": {}, "seconds": 0.0}
+                      for name, row in ROWS.items() if name in args.rows}
+        self.environment = {
+            **os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1", "GLIBC_TUNABLES": TUNABLES, "HF_HUB_OFFLINE": "1",
+            "SPILLWAY_LIBRARY": str(self.build / "libspillway.so"),
+            "TORCH_EXTENSIONS_DIR": str(self.build / "torch-extensions"),
+            "PATH": f"{Path(args.python).parent}:{os.environ['PATH']}"}
+
+    def why_not(self, name):
+        """Why it cannot go here, in words; None: it can."""
+        row = ROWS[name]
+        if row.needs == "accelerator":
+            return "needs an accelerator: `make bench-gpu` compares it on one"
+        if name == "deepspeed-spillway" and not (ROOT / "python/spillway/deepspeed").exists():
+            return "this version has no spillway.deepspeed"
+        if not row.module:
+            return None
+        done = subprocess.run(
+            [self.args.python, "-c", f"import {row.module}"], capture_output=True, text=True,
+            check=False, env={**os.environ, "DS_ACCELERATOR": "cpu"})
+        if done.returncode == 0:
+            return None
+        said = (done.stderr.strip().splitlines() or ["not a word"])[-1]
+        log = self.build / "bench-peers" / f"{row.module.split('.')[0]}.log"
+        if log.exists():
+            said = f"pip install: {log.read_text(encoding='utf-8').strip().splitlines()[-1]}"
+        return f"{row.module.split('.')[0]} cannot be loaded: {said[:200]}"
+
+    def names(self, with_drives=False):
+        return [name for name, found in self.found.items()
+                if found["why_not"] is None and (ROWS[name].has_drives or not with_drives)]
+
+    @contextlib.contextmanager
+    def place(self, rig, name):
+        """The options by which a run finds its drives."""
+        if ROWS[name].needs == "store":
+            call(self.build / "spillway", "format", "--force", "--erase", "--devices",
+                 ",".join(rig.drives))
+            yield {"devices": ",".join(rig.drives)}
+        elif ROWS[name].needs == "folder":
+            with file_system(rig.drives) as folder:
+                yield {"folder": folder}
+        else:
+            yield {}
+
+    def measure(self, rig, name, kind):
+        found = self.found[name]
+        with self.place(rig, name) as place:
+            run = Run(self, rig, name, place, self.args.steps).go(SECONDS_MAX)
+        if run.result is None:
+            found["why_not"] = f"failed here: {run.why()}"
+            found["said"] = run.said[-20:]
+            say(f"{name}: {found['why_not']}")
+            return
+        if "state" in ROWS[name].moves:
+            run.result["activation_bytes"] = None  # what is above the model is no measure of them
+        found[kind].append(run.result)
+        found.setdefault("command", " ".join(run.command))
+        found["seconds"] = max(found["seconds"], run.seconds)
+        say(f"{name}{', one drive at a quarter' if kind == 'unequal' else ''}: "
+            f"{run.result['seconds']:.2f} s a step, {run.seconds:.0f} s")
+
+    def rounds(self, equal, unequal):
+        for number in range(self.args.rounds):
+            for rig, kind in ((equal, "runs"), (unequal, "unequal")):
+                if kind == "unequal" and number >= UNEQUAL_ROUNDS:
+                    continue
+                names = self.names(with_drives=kind == "unequal")
+                shift = number % max(1, len(names))
+                for name in names[shift:] + names[:shift]:
+                    self.measure(rig, name, kind)
+
+    # ---- Troubles --------------------------------------------------------------------------------
+
+    def trouble(self, rig, name, place, pause="", at_pause=None):
+        patience = max(SECONDS_MIN, 5 * self.found[name]["seconds"])
+        run = Run(self, rig, name, place, TROUBLE_STEPS - UNTIMED, pause).go(patience, at_pause)
+        return verdict_of(run, self.found[name]["expected"])
+
+    def full(self, rig, small, name):
+        if ROWS[name].needs == "store":
+            with self.place(small, name) as place:
+                return self.trouble(small, name, place)
+        with self.place(rig, name) as place:
+            fill(place["folder"], ROOM_BYTES)
+            return self.trouble(rig, name, place)
+
+    def dying(self, rig, name, pause):
+        with self.place(rig, name) as place, dies(rig.drives[2]) as take:
+            return self.trouble(rig, name, place, pause, lambda _process: take())
+
+    def killed(self, rig, name):
+        """What is left is looked for after the next run has ended: that stays until somebody
+        removes it."""
+        with self.place(rig, name) as place:
+            self.trouble(rig, name, place, f"{UNTIMED}:between", lambda process: process.kill())
+            before = left_in(place["folder"]) if "folder" in place else (0, 0)
+            again = self.trouble(rig, name, place)
+            after = left_in(place["folder"]) if "folder" in place else (0, 0)
+        files, size = min(before, after)
+        left = f"leaves {files} files, {size / MIB:.0f} MiB" if files else "leaves nothing"
+        grade = again["grade"] if again["grade"] != "good" or not files else "fair"
+        return {"words": left if again["grade"] == "good" else f"then {again['words']}",
+                "grade": grade, "said": f"{left}; the next run: {again['said']}"}
+
+    def troubles(self):
+        options = {"drives": 4, "on": self.args.on}
+        with Rig("-trouble", size=self.args.size, sparse=True, **options) as rig, \
+                Rig("-small", size="16M", **options) as small:
+            for name in self.names(with_drives=True):
+                self.found[name]["expected"] = self.found[name]["runs"][0]["losses"][:TROUBLE_STEPS]
+                for what, seen in (
+                        ("full", lambda n: self.full(rig, small, n)),
+                        ("dies_before", lambda n: self.dying(rig, n, f"{UNTIMED}:before")),
+                        ("dies_between", lambda n: self.dying(rig, n, f"{UNTIMED}:between")),
+                        ("killed", lambda n: self.killed(rig, n))):
+                    verdict = self.found[name]["troubles"][what] = seen(name)
+                    say(f"{name}, {what}: {verdict['words']}: {verdict['said']}")
+
+    def go(self):
+        """The rounds, then the troubles."""
+        options = {"drives": 4, "on": self.args.on, "size": self.args.size}
+        with Rig("-equal", **options, **SPEED) as equal, \
+                Rig("-unequal", **options, **QUARTER) as unequal:
+            self.rounds(equal, unequal)
+        if not self.args.no_troubles:
+            self.troubles()
+
+    # ---- Results ---------------------------------------------------------------------------------
+
+    def write(self, where):
+        plain = self.found.get("plain", {"runs": []})["runs"]
+        for found in self.found.values():
+            found["same"] = bool(plain) and all(
+                run["losses"] == plain[0]["losses"] for run in found["runs"] + found["unequal"])
+        document = {
+            "title": "Against other ways to train with less memory: a GPT of "
+                     f"{self.args.layers} layers, hidden {SHAPE['hidden']}, {SHAPE['batch']} x "
+                     f"{SHAPE['sequence']} tokens",
+            "machine": where, "rounds": self.args.rounds, "ways": self.found}
+        rows = rows_of(document, SPILLWAYS)
+        folder = Path(self.args.out or self.build / "bench")
+        results.write(folder / "peers.json", document.pop("title"), rows, document.pop("machine"),
+                      matrix=table_of(document["ways"]), **document)
+        for name, dark in (("peers.svg", False), ("peers-dark.svg", True)):
+            (folder / name).write_text(draw(document["ways"], where, dark), encoding="utf-8")
+        written = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
+        (folder / "peers.md").write_text(results.section(written, "peers"), encoding="utf-8")
+        print((folder / "peers.md").read_text(encoding="utf-8"), end="")
+        return all(row["met"] is not False for row in rows)
+
+
+def say(words):
+    print(f"peers: {words}", file=sys.stderr, flush=True)
+
+
+def names_of(text):
+    names = text.split(",")
+    unknown = [name for name in names if name not in ROWS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
+    return names if "plain" in names else ["plain", *names]
+
+
+def at_least_one(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return int(text)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawTextHelpFormatter)
+    option = parser.add_argument
+    option("--build", default="build", help="the build folder (build)")
+    option("--python", default=sys.executable,
+           help="the interpreter that has PyTorch and the peers (this one)")
+    option("--rounds", type=at_least_one, default=os.environ.get("BENCH_ROUNDS", "5"),
+           help="(5, or BENCH_ROUNDS)")
+    option("--steps", type=at_least_one, default=3,
+           help=f"that are timed in a run, after {UNTIMED} others (3)")
+    rows = "".join(f"\n  {name:19} {row.title}: {row.moves}" for name, row in ROWS.items())
+    option("--rows", type=names_of, default=list(ROWS), metavar="R,R",
+           help="only these, and plain (all):" + rows)
+    option("--no-troubles", action="store_true", help="leave out full, dying drives and kills")
+    option("--layers", type=at_least_one, default=6, help="of the model (6)")
+    option("--size", default="1G", help="of each drive (1G)")
+    option("--out", metavar="FOLDER", help="where what was found goes (BUILD/bench)")
+    option("--on", default=os.environ.get("BENCH_DIR", "/var/tmp"), metavar="FOLDER",
+           help="where the drives' files live meanwhile: not in memory (/var/tmp, or BENCH_DIR)")
+    return parser.parse_args()
+
+
+def main():
+    args = arguments()
+    if os.geteuid() != 0:
+        sys.exit("peers: needs root, for loop devices, file systems and throttles")
+    blas.choose()
+    where = results.machine([f"four loop devices over files, {SPEED['write']} MB/s written and "
+                             f"{SPEED['read']} MB/s read each"])
+    try:
+        with tempfile.NamedTemporaryFile(prefix="spillway-peers-text.") as text:
+            text.write(collect_text(ROOT))
+            text.flush()
+            bench = Bench(args, text.name)
+            bench.go()
+            return 0 if bench.write(where) else 1
+    except (OSError, RuntimeError) as error:
+        sys.exit(f"peers: {error}")
+
+
+if __name__ == "__main__":
+    with exits_on(signal.SIGINT, signal.SIGTERM):
+        sys.exit(main())

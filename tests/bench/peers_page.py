@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# tests/bench/peers_page.py - what `make bench-peers` found, as rows, as a table and as a picture
+"""Usage: tests/bench/peers_page.py BUILD/bench/peers.json DOCS README
+ Draws DOCS/peers.svg and DOCS/peers-dark.svg, and writes the words beside the picture in README,
+between its markers. Does nothing where the bench was not run."""
+
+import html
+import json
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python/spillway/bench"))
+
+import results  # noqa: E402
+
+MIB = 1 << 20
+BEGIN, END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
+COMMAND = "make bench-peers"
+TROUBLES = {
+    "full": "no room on the drives",
+    "dies_before": "a drive dies before the forward pass",
+    "dies_between": "a drive dies between forward and backward",
+    "killed": "killed in a step",
+}
+FIGURES = {  # name: words, unit, scale
+    "activation_bytes": ("peak of activations", "MiB", MIB),
+    "rss_bytes": ("peak RSS", "MiB", MIB),
+    "cached_bytes": ("peak memory with the page cache of its files", "MiB", MIB),
+    "seconds": ("step time", "s", 1),
+    "cpu_seconds": ("CPU time of a step", "s", 1),
+    "written_bytes": ("written in a step", "MiB", MIB),
+}
+
+
+def values_of(runs, name):
+    return [run[name] for run in runs if run.get(name) is not None]
+
+
+def median_of(runs, name):
+    values = values_of(runs, name)
+    return statistics.median(values) if values else None
+
+
+def ratios_of(runs, others):
+    """Of step times, each within its round."""
+    return [run["seconds"] / other["seconds"] for run, other in zip(runs, others)]
+
+
+def rows_of(document, ours):
+    """In the shape that all benches have. What is ours has to have the losses of plain."""
+    ways, rows = document["ways"], []
+    plain = ways["plain"]["runs"]
+    for name, way in ways.items():
+        command = way.get("command", COMMAND)
+        for figure, (words, unit, scale) in FIGURES.items():
+            values = [value / scale for value in values_of(way["runs"], figure)]
+            if values:
+                rows.append(results.row(f"{way['title']}: {words}", values, unit, command=command))
+        if not way["runs"]:
+            continue
+        if name != "plain":
+            rows.append(results.row(f"{way['title']}: step time / plain",
+                                    ratios_of(way["runs"], plain), "ratio", command=command))
+        if way["unequal"]:
+            words = f"{way['title']}: step time with one drive at a quarter / without"
+            rows.append(results.row(words, ratios_of(way["unequal"], way["runs"]), "ratio",
+                                    command=command))
+        goal = 0 if name in ours and name != "deepspeed-spillway" else None
+        rows.append(results.row(f"{way['title']}: losses that differ from plain's",
+                                0 if way["same"] else 1, at_most=goal, command=command))
+    return rows
+
+
+# ---- The table -----------------------------------------------------------------------------------
+
+
+def amount(value, unit=MIB, digits=0):
+    return "-" if value is None else f"{value / unit:,.{digits}f}"
+
+
+def losses_text(way):
+    return "same" if way["same"] else "**other**"
+
+
+def unequal_text(way):
+    if not way["unequal"]:
+        return "-"
+    return f"{statistics.median(ratios_of(way['unequal'], way['runs'])):.2f} x"
+
+
+def of_plain(way, ways):
+    return statistics.median(ratios_of(way["runs"], ways["plain"]["runs"]))
+
+
+def cells_of(way, ways):
+    runs = way["runs"]
+    troubles = [way["troubles"].get(what, {"words": "-"})["words"] for what in TROUBLES]
+    return [amount(median_of(runs, "activation_bytes")), amount(median_of(runs, "rss_bytes")),
+            amount(median_of(runs, "cached_bytes")),
+            f"{median_of(runs, 'seconds'):.2f} ({of_plain(way, ways):.2f} x)",
+            f"{median_of(runs, 'cpu_seconds'):.2f}", amount(median_of(runs, "written_bytes")),
+            losses_text(way), unequal_text(way), *troubles]
+
+
+def table_of(ways):
+    """Columns, rows and notes, all in words; how each way is run is in the notes."""
+    columns = ["way", "peak of activations, MiB", "peak RSS, MiB",
+               "with its files' page cache, MiB", "step, s (of plain)", "CPU time of a step, s",
+               "written in a step, MiB", "losses", "one of four drives at a quarter of its speed",
+               *TROUBLES.values()]
+    rows, notes = [], []
+    for way in ways.values():
+        if way["runs"]:
+            rows.append([way["title"], *cells_of(way, ways)])
+        else:
+            rows.append([way["title"], way["why_not"], *[""] * (len(columns) - 2)])
+        said = "; ".join(f"{TROUBLES[what]}: {verdict['said']}"
+                         for what, verdict in way["troubles"].items())
+        notes.append(f"**{way['title']}** moves {way['moves']}. {way['how']}."
+                     + (f" What it did: {said}." if said else ""))
+    return {"columns": columns, "rows": rows, "notes": [
+        "Peak of activations: the most that was resident in the timed steps, above model, "
+        "gradients and AdamW's state; a way's own buffers count. Written: what the drives' own "
+        "counters say. With its files' page cache: what the kernel charged the process with at "
+        "most. No room: 4 MiB of the file system are free; a store has four drives of 16 MiB. A "
+        "drive that dies fails every transfer from then on. What a killed way leaves is what is "
+        "there after its next run, too.", *notes]}
+
+
+# ---- The picture ---------------------------------------------------------------------------------
+
+LIGHT = {"paper": "#ffffff", "ink": "#1d2430", "soft": "#5b6472", "line": "#dfe2e7",
+         "ours": "#0f766e", "other": "#8a94a3", "good": "#0f766e", "fair": "#8a5a00",
+         "bad": "#b42318", "mark": "#0f766e14"}
+DARK = {"paper": "#14171c", "ink": "#e6e9ee", "soft": "#a2abb8", "line": "#333a45",
+        "ours": "#2dd4bf", "other": "#6b7685", "good": "#2dd4bf", "fair": "#f0b35e",
+        "bad": "#ff8a7a", "mark": "#2dd4bf1c"}
+WIDTH, ROW, HEAD, FOOT = 1060, 40, 74, 30
+HEADS = {"way": 16, "activations, peak": 222, "peak RSS": 362, "step time": 436, "losses": 556,
+         "slow drive": 614, "no room": 702, "a drive dies": 794, "killed": 970}
+BACKWARD = 88  # from where a drive dies before the forward pass to where before the backward pass
+BELOW = {"activations, peak": "MiB", "peak RSS": "MiB", "step time": "of plain's",
+         "losses": "of plain's", "slow drive": "at a quarter", "no room": "on the drives",
+         "a drive dies": "before forward, backward", "killed": "what it leaves"}
+SHORT = {"stops with an error": "stops", "leaves nothing": "nothing"}
+
+
+class Picture:
+    def __init__(self, colours):
+        self.colours, self.parts = colours, []
+
+    def text(self, x, y, words, colour="ink", size=13, weight=400):
+        self.parts.append(f'<text x="{x}" y="{y}" fill="{self.colours[colour]}" font-size="{size}" '
+                          f'font-weight="{weight}">{html.escape(words)}</text>')
+
+    def bar(self, x, y, length, colour):
+        self.parts.append(f'<rect x="{x}" y="{y}" width="{max(1, length):.1f}" height="5" rx="2" '
+                          f'fill="{self.colours[colour]}"/>')
+
+    def box(self, y, height, colour):
+        self.parts.append(f'<rect x="0" y="{y}" width="{WIDTH}" height="{height}" '
+                          f'fill="{self.colours[colour]}"/>')
+
+    def line(self, y):
+        self.parts.append(f'<path d="M16 {y}H{WIDTH - 16}" stroke="{self.colours["line"]}"/>')
+
+
+def short(verdict):
+    words = verdict["words"]
+    if words.startswith("leaves ") and words != "leaves nothing":
+        return words.removeprefix("leaves ").split(",")[0]
+    return SHORT.get(words, words)
+
+
+def draw_way(picture, y, way, ways, longest, ours):
+    colour = "ours" if ours else "other"
+    if ours:
+        picture.box(y, ROW, "mark")
+    picture.text(HEADS["way"], y + 18, way["title"], weight=600 if ours else 400)
+    picture.text(HEADS["way"], y + 32, f"moves {way['moves']}", "soft", 10.5)
+    runs = way["runs"]
+    if not runs:
+        picture.text(HEADS["activations, peak"], y + 24, way["why_not"][:110], "soft", 12)
+        return
+    peak, x = median_of(runs, "activation_bytes"), HEADS["activations, peak"]
+    if peak is None:
+        moved = "activations" in way["moves"]
+        picture.text(x, y + 24, "with the state" if moved else "not moved", "soft", 12)
+    else:
+        picture.text(x, y + 18, amount(peak))
+        picture.bar(x, y + 25, 118 * max(0, peak) / longest["activation_bytes"], colour)
+    picture.text(HEADS["peak RSS"], y + 24, amount(median_of(runs, "rss_bytes")))
+    ratio, x = of_plain(way, ways), HEADS["step time"]
+    picture.text(x, y + 18, f"{ratio:.2f}")
+    picture.bar(x, y + 25, 98 * ratio / longest["ratio"], colour)
+    picture.text(HEADS["losses"], y + 24, "same" if way["same"] else "other",
+                 "good" if way["same"] else "bad")
+    if way["unequal"]:
+        picture.text(HEADS["slow drive"], y + 24, unequal_text(way).removesuffix(" x"))
+    dies = [way["troubles"].get(what) for what in ("dies_before", "dies_between")]
+    for what in ("full", "killed"):
+        if what in way["troubles"]:
+            picture.text(HEADS["no room" if what == "full" else what], y + 24,
+                         short(way["troubles"][what]), way["troubles"][what]["grade"], 12)
+    for verdict, shift in zip(dies, (0, BACKWARD)):
+        if verdict:
+            picture.text(HEADS["a drive dies"] + shift, y + 24, short(verdict), verdict["grade"],
+                         12)
+
+
+def draw(ways, where, dark):
+    """The table as SVG, for a page of that colour."""
+    colours = DARK if dark else LIGHT
+    picture = Picture(colours)
+    height = HEAD + ROW * len(ways) + FOOT
+    shown = [way for way in ways.values() if way["runs"]]
+    longest = {"activation_bytes": max(median_of(way["runs"], "activation_bytes") or 0
+                                       for way in shown),
+               "ratio": max(of_plain(way, ways) for way in shown)}
+    picture.box(0, height, "paper")
+    for name, x in HEADS.items():
+        picture.text(x, 38, name if name != "way" else "a GPT on four drives", "ink", 12.5, 600)
+        picture.text(x, 54, BELOW.get(name, "the same steps, in turns"), "soft", 10.5)
+    for number, (name, way) in enumerate(ways.items()):
+        y = HEAD + ROW * number
+        picture.line(y)
+        draw_way(picture, y, way, ways, longest, "spillway" in name)
+    words = f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}: "
+    picture.text(16, height - 10, words + COMMAND, "soft", 10.5)
+    title = "Memory, time and troubles of each way to train with less memory"
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" font-family="system-ui, sans-serif" role="img">'
+            f"<title>{title}</title>\n" + "\n".join(picture.parts) + "\n</svg>\n")
+
+
+# ---- The README ----------------------------------------------------------------------------------
+
+
+def words_of(document):
+    """What the picture says, in a sentence."""
+    ways = document["ways"]
+    plain, ours = ways["plain"]["runs"], ways["spillway"]["runs"]
+    if not ours:
+        return "Each way to train with less memory, measured on one machine."
+    peak = median_of(ours, "activation_bytes") / median_of(plain, "activation_bytes")
+    return (f"A small GPT on four drives: spillway holds {peak:.0%} of the activations that plain "
+            f"PyTorch holds, in {of_plain(ways['spillway'], ways):.2f} of its time, with "
+            f"{'the same' if ways['spillway']['same'] else 'other'} losses.")
+
+
+def main(found, docs, readme):
+    if not Path(found).exists():
+        print(f"peers_page: {found} is not there: {readme} and its picture stay as they are")
+        return
+    document = json.loads(Path(found).read_text(encoding="utf-8"))
+    for name, dark in (("peers.svg", False), ("peers-dark.svg", True)):
+        Path(docs, name).write_text(draw(document["ways"], document["machine"], dark),
+                                    encoding="utf-8")
+    before, _, rest = Path(readme).read_text(encoding="utf-8").partition(BEGIN)
+    _, marked, after = rest.partition(END)
+    if not marked:
+        sys.exit(f"peers_page: {readme} has no markers")
+    words = words_of(document)
+    picture = ('<picture><source media="(prefers-color-scheme: dark)" srcset="docs/peers-dark.svg">'
+               f'<img alt="{html.escape(words)}" src="docs/peers.svg"></picture>\n')
+    Path(readme).write_text(f"{before}{BEGIN}{picture}\n{words}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+# tests/ecosystem/test_pipeline.py - the activations of DeepSpeed's pipeline engine, on two ranks
+"""Each rank is a stage, and a process of torchrun that runs this file."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spillway
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix, "torch_extensions"))
+
+STAGES, MICRO_BATCHES, STEPS, WIDTH = 2, 4, 3, 128
+
+
+def run(folder, *devices):
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+         str(STAGES), __file__, *devices], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+
+
+def test_the_same_losses(folder, drives):
+    spillway.wipe_store(drives)
+    spillway.format_store(drives, partitions=STAGES)
+    plain = run(folder)
+    assert run(folder, *drives) == plain and len(plain) == STAGES
+
+
+@pytest.mark.parametrize("engine", [object()], ids=["no engine"])
+def test_something_else(engine):
+    from spillway.schedules import attach_deepspeed
+
+    with pytest.raises(TypeError, match="has no _exec_schedule"):
+        attach_deepspeed(engine, None)
+
+
+# ---- A rank --------------------------------------------------------------------------------------
+
+
+def batches():
+    """Of the same numbers each time, without an end."""
+    import torch
+
+    seed = torch.Generator().manual_seed(7)
+    while True:
+        rows = torch.randn(16, WIDTH, generator=seed)
+        yield rows, rows.flip(0)
+
+
+def train(devices):
+    """Losses, what was trained, and what an offload was told in each step."""
+    import deepspeed
+    import torch
+    from torch import nn
+    from deepspeed.pipe import PipelineModule
+
+    import spillway.schedules
+    import spillway.torch
+
+    deepspeed.init_distributed()
+    torch.manual_seed(3)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(4)]
+    module = PipelineModule(layers, num_stages=STAGES, loss_fn=nn.functional.mse_loss,
+                            partition_method="uniform")
+    engine, *_ = deepspeed.initialize(
+        model=module, optimizer=torch.optim.AdamW(module.parameters(), lr=1e-3),
+        config={"train_micro_batch_size_per_gpu": 16, "steps_per_print": 1 << 30,
+                "gradient_accumulation_steps": MICRO_BATCHES})
+    off = spillway.torch.offload(module, devices or None, min_bytes=0,
+                                 mode="spill" if devices else "observe")
+    told, stage = [], off.stage
+
+    def listening(micro_batch, phase, next=None):
+        told.append((micro_batch, phase))
+        stage(micro_batch, phase, next=next)
+
+    off.stage = listening
+    detach = spillway.schedules.attach_deepspeed(engine, off)
+    data, losses = batches(), []
+    for _ in range(STEPS):
+        with off:
+            losses.append(engine.train_batch(data).item().hex())
+    detach()
+    stats = off.stats()
+    off.close()
+    assert (stats.bytes_spilled + stats.bytes_forwarded > 0) == bool(devices)
+    assert stats.steps == STEPS, stats.steps
+    passes = sorted((number, phase) for number in range(MICRO_BATCHES)
+                    for phase in ("forward", "backward"))
+    assert len(told) == STEPS * len(passes), told
+    for step in range(STEPS):
+        assert sorted(told[step * len(passes):][:len(passes)]) == passes
+    total = sum(param.double().sum().item() for param in module.parameters())
+    sys.stdout.write(f"rank {torch.distributed.get_rank()} {' '.join(losses)} {total.hex()}\n")
+    sys.stdout.flush()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    train(sys.argv[1:])

@@ -1,0 +1,621 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_again.py - scopes that are computed again: the same bits, or words
+import contextlib
+import errno
+import gc
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import spillway
+import spillway.torch
+from conftest import ROOT
+from offloading import RAISED, equal, gradients_of, left_in, settle
+from spillway import _again, _torch_compat
+
+pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+                                reason="this PyTorch computes nothing again")
+WIDTH = 32
+
+
+class Half(nn.Module):
+    def __init__(self, dropout=0.25):
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(WIDTH), nn.Dropout(dropout)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x, scale=None):
+        y = self.dropout(self.down(F.gelu(self.up(self.norm(x)))))
+        return y if scale is None else y * scale
+
+
+class Layer(nn.Module):
+    def __init__(self, half=Half):
+        super().__init__()
+        self.first, self.second = half(), half()
+
+    def forward(self, x):
+        x = x + self.first(x)
+        return x + self.second(x)
+
+
+class Model(nn.Module):
+    def __init__(self, layers=3, half=Half):
+        super().__init__()
+        self.enter, self.leave = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(Layer(half) for _ in range(layers))
+
+    def forward(self, x):
+        x = self.enter(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.leave(x)
+
+
+def again(model, store=None, forced=True, **options):
+    """An offload that gives up whatever it may; not forced: what its plan says."""
+    off = spillway.torch.offload(model, store, **{
+        "mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", "min_bytes": 1, **options})
+    off._session.gives_up = forced
+    return off
+
+
+def train(off_of=None, model_of=Model, steps=3, seed=1, loss_of=None, accumulate=1):
+    """(losses, gradients of each step, the offload)"""
+    torch.manual_seed(seed)
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    off = off_of(model) if off_of else None
+    losses, gradients = [], []
+    for _ in range(steps):
+        for _ in range(accumulate):
+            x = torch.randn(16, WIDTH)
+            with off or contextlib.nullcontext():
+                loss = loss_of(model, x) if loss_of else model(x).square().mean()
+                loss.backward()
+            losses.append(loss.item().hex())
+        gradients.append([gradient.clone() for gradient in gradients_of(model)])
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, gradients, off
+
+
+def check_same(model_of=Model, scopes_again=True, **arguments):
+    """Training gives the same bits as without, and leaves nothing. Return: the offload."""
+    options = arguments.pop("options", {})
+    plain = train(model_of=model_of, **arguments)
+    run = train(lambda model: again(model, **options), model_of=model_of, **arguments)
+    assert run[0] == plain[0]
+    assert equal(run[1], plain[1])
+    off = run[2]
+    stats = off.stats()
+    assert (stats.scopes_again > 0) == scopes_again, reasons(off)
+    assert stats.restores_refused == 0
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+    return off
+
+
+def reasons(off):
+    return {off._again.names[module]: why for module, why in off._again.refused.items()}
+
+
+# ---- The same bits -------------------------------------------------------------------------------
+
+
+def test_same_with_dropout():
+    off = check_same()
+    stats = off.stats()
+    # In the first step each is tried.
+    assert stats.scopes_again == 2 * 6
+    assert stats.bytes_given_up == stats.bytes_restored > 0
+    assert all(why == "there are scopes inside of it" for why in reasons(off).values())
+
+
+def test_same_with_autocast():
+    def loss_of(model, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x).float().square().mean()
+
+    check_same(loss_of=loss_of)
+
+
+def test_same_when_gradients_accumulate():
+    check_same(accumulate=3)
+
+
+def test_same_with_two_passes_before_the_backward_pass():
+    check_same(loss_of=lambda model, x: model(x).square().mean() + model(x + 1).square().mean())
+
+
+def test_same_on_drives(store):
+    """Inputs are written and come back to be computed from."""
+    off = check_same(options={"store": store})
+    # On slow drives all may be asked for before it is written.
+    assert off.stats().bytes_spilled + off.stats().bytes_forwarded > 0
+
+
+def test_same_with_tied_weights_and_one_module_used_twice():
+    class Tied(Model):
+        def __init__(self):
+            super().__init__()
+            self.layers[1].first = self.layers[0].first
+            self.layers[2].second.up.weight = self.layers[0].second.up.weight
+
+    check_same(Tied)
+
+
+def test_same_with_arguments_in_all_places():
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = Half()
+
+        def forward(self, pair, scale, options=None):
+            return (self.body(pair[0], scale=scale) + options["more"] * pair[1]).tanh()
+
+    class Arguments(Model):
+        def __init__(self):
+            super().__init__()
+            self.deep = nn.ModuleList([Deep(), Deep()])
+
+        def forward(self, x):
+            x = super().forward(x)
+            for deep in self.deep:
+                x = deep((x, x * 2), x.mean(), options={"more": x + 1})
+            return x
+
+    check_same(Arguments)
+
+
+def test_same_with_evaluation_in_between():
+    def loss_of(model, x):
+        loss = model(x).square().mean()
+        with torch.no_grad():
+            model(x)
+        return loss
+
+    check_same(loss_of=loss_of)
+
+
+def test_same_when_used_twice():
+    """The graph is kept for a second backward pass: nothing is computed twice for it."""
+    def run(off):
+        torch.manual_seed(1)
+        model = Model()
+        off = off(model)
+        for _ in range(2):
+            with off or contextlib.nullcontext():
+                loss = model(torch.ones(16, WIDTH)).square().mean()
+                loss.backward(retain_graph=True)
+                loss.backward()
+        return gradients_of(model), off
+
+    plain, _ = run(lambda model: None)
+    gradients, off = run(again)
+    assert equal(gradients, plain)
+    assert off.stats().scopes_again == 6
+
+
+def test_same_with_double_backward():
+    def loss_of(model, x):
+        x = x.requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).square().mean(), x, create_graph=True)
+        return gradient.square().sum()
+
+    check_same(lambda: Model().eval(), loss_of=loss_of)
+
+
+def test_by_the_plan(store):
+    """A budget that keeping does not meet is met, with or without drives."""
+    whole = train(lambda model: again(model, forced=False))[2].stats().step_peak_bytes
+    for options in ({}, {"store": store}):
+        def off_of(model):
+            off = again(model, forced=False, budget_bytes=whole // 2, **options)
+            for layer in model.layers:  # what is on its way to the drives gets there, and is seen
+                layer.register_forward_hook(lambda *_: settle(off) and None)
+            return off
+
+        plain, run = train(steps=5), train(off_of, steps=5)
+        assert run[0] == plain[0] and equal(run[1], plain[1])
+        stats = run[2].stats()
+        assert stats.steps_planned > 0 and stats.plan_mismatches == 0
+        assert 0 < stats.plan_peak_bytes <= whole // 2
+        assert options or stats.scopes_again > 0
+        assert left_in(run[2]) == (0, 0, 0)
+
+
+def test_explained(capsys):
+    model = Model()
+    off = again(model, forced=False, budget_bytes=1 << 40)
+    assert off.explain() == []
+    assert "no plan is in force" in capsys.readouterr().out
+    whole = train(lambda model: again(model, forced=False))[2].stats().step_peak_bytes
+
+    def half_of(model):
+        return again(model, forced=False, budget_bytes=whole // 2,
+                     recompute=lambda name, module: name != "layers.0.first")
+
+    off = train(half_of)[2]
+    plans = off.explain()
+    printed = capsys.readouterr().out
+    names = [plan.scope for plan in plans]
+    assert names == ["", *(f"layers.{layer}.{half}" for layer in range(3)
+                           for half in ("first", "second")), ""][:len(names)]
+    by_name = {plan.scope: plan for plan in plans if plan.scope}
+    assert by_name["layers.0.first"].refused == "not asked for"
+    assert by_name["layers.0.first"].recompute_seconds is None
+    recomputed = [plan for plan in plans if plan.done == "recompute"]
+    assert len(recomputed) == off.stats().plan_scopes_again > 0
+    for plan in recomputed:
+        assert plan.given_up_bytes > 0 and plan.recompute_seconds > 0 and plan.refused == ""
+    for plan in plans:
+        assert plan.why in printed and plan.scope in printed
+        # The command says the same of a recorded step.
+        assert f'"{plan.why}"' in (ROOT / "tools/plan/explain.c").read_text()
+    assert "not asked for" in printed and "GIVEN UP" in printed
+
+
+# ---- What is refused -----------------------------------------------------------------------------
+
+
+def refused_by(half, words, **options):
+    off = check_same(lambda: Model(half=half), scopes_again=False, options=options)
+    assert all(words in why or "inside" in why for why in reasons(off).values())
+    assert len(reasons(off)) == 9
+
+
+def test_what_is_random_by_itself():
+    noise = torch.Generator()
+
+    class Noisy(Half):
+        def forward(self, x):
+            return super().forward(x) * (1 + torch.rand((), generator=noise))
+
+    run = train(again, model_of=lambda: Model(half=Noisy), steps=2)
+    assert "second run" in str(reasons(run[2]))
+    assert run[2].stats().scopes_again == 0
+
+
+def test_what_counts():
+    class Counts(Half):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    refused_by(Counts, "attribute calls")
+
+
+def test_what_changes_a_buffer():
+    class Batch(Half):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(WIDTH)
+
+    refused_by(Batch, "buffer")
+
+
+def test_what_changes_a_buffer_in_training_alone():
+    """What was tried in one mode is tried again in another."""
+    class Batch(Half):
+        def __init__(self):
+            super().__init__(dropout=0)
+            self.norm = nn.BatchNorm1d(WIDTH)
+
+    def run(off_of):
+        torch.manual_seed(1)
+        model = Model(half=Batch).eval()
+        off = off_of(model)
+        for step in range(4):
+            model.train(step >= 2)
+            with off or contextlib.nullcontext():
+                model(torch.randn(16, WIDTH)).square().mean().backward()
+        return [*gradients_of(model), *model.buffers()], off
+
+    plain, _ = run(lambda model: None)
+    tensors, off = run(again)
+    assert equal(tensors, plain)
+    assert off.stats().scopes_again == 6  # of the second step
+    assert "buffer" in str(reasons(off))
+
+
+def test_what_changes_its_input():
+    class InPlace(Half):
+        def forward(self, x):
+            return super().forward(x.mul_(2))
+
+    class Copies(Layer):
+        def forward(self, x):
+            x = x + self.first(x.clone())
+            return x + self.second(x.clone())
+
+    class InPlaceModel(Model):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Copies(InPlace) for _ in range(3))
+
+    off = check_same(InPlaceModel, scopes_again=False)
+    assert "in place" in str(reasons(off))
+
+
+def test_what_is_changed_afterwards():
+    """PyTorch allows it where nobody has saved the input."""
+    class Bare(nn.Module):
+        def forward(self, x):
+            return (x * 3).sin()  # saves what it multiplies, and not x
+
+    class Changed(Model):
+        def __init__(self):
+            super().__init__()
+            self.bare = nn.ModuleList([Bare(), Bare()])
+
+        def forward(self, x):
+            x = super().forward(x)
+            for bare in self.bare:
+                y = bare(x)
+                x.add_(1)
+                x = y
+            return x
+
+    # Two steps are enough for the mistake, had it not been seen in the first.
+    off = check_same(Changed)
+    assert "changed in place after" in str(reasons(off))
+
+
+def test_what_has_hooks():
+    def with_hook():
+        model = Model()
+        model.layers[1].first.register_forward_hook(lambda module, args, result: result * 1)
+        return model
+
+    off = check_same(with_hook)
+    assert reasons(off)["layers.1.first"] == "it has hooks of its own"
+
+
+def test_what_takes_other_things():
+    class Memory:
+        pass
+
+    class Takes(Half):
+        def forward(self, x, memory=None):
+            return super().forward(x)
+
+    class TakesLayer(Layer):
+        def forward(self, x):
+            x = x + self.first(x, Memory())
+            return x + self.second(x, memory=[Memory()])
+
+    class TakesModel(Model):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(TakesLayer(Takes) for _ in range(3))
+
+    off = check_same(TakesModel, scopes_again=False)
+    assert "a Memory, which may change" in str(reasons(off))
+
+
+def test_checkpoints_stay():
+    class Checkpointed(Model):
+        def forward(self, x):
+            x = self.enter(x)
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False)
+            return self.leave(x)
+
+    off = check_same(Checkpointed, scopes_again=False)
+    assert "computed again already" in str(reasons(off))
+
+
+def test_checkpoints_inside():
+    class Inside(Half):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    check_same(lambda: Model(half=Inside))
+
+
+def test_only_those_asked_for():
+    off = check_same(options={"recompute": lambda name, module: name == "layers.1.second"})
+    assert off.stats().scopes_again == 2
+    assert list(reasons(off).values()).count("not asked for") == 8
+
+
+def test_never(store):
+    with pytest.raises(ValueError, match="computing again"):
+        spillway.torch.offload(Model(), None, mode="budget", budget_bytes=1)
+    with pytest.raises(ValueError, match="recompute"):
+        spillway.torch.offload(Model(), store, recompute="always")
+    off = spillway.torch.offload(Model(), store, mode="spill", recompute="auto")
+    assert off._again is None
+
+
+def test_what_is_odd_is_no_reason_to_fail(monkeypatch):
+    class Odd(_again.Frame):
+        def hold(self):
+            raise MemoryError("no memory")
+
+    monkeypatch.setattr(_again, "Frame", Odd)
+    off = check_same(scopes_again=False)
+    assert "MemoryError: no memory" in str(reasons(off))
+
+
+# ---- What goes wrong -----------------------------------------------------------------------------
+
+
+def test_a_module_that_changes_later(caplog):
+    """The backward pass ends with words, never with wrong gradients; training goes on."""
+    class Changes(Half):
+        shift = [0.0]  # of all: no attribute of its own changes
+
+        def forward(self, x):
+            return super().forward(x) * self.shift[0]
+
+    torch.manual_seed(1)
+    model = Model(half=Changes)
+    off = again(model)
+    x = torch.randn(16, WIDTH)
+    for _ in range(2):
+        with off:
+            model(x).square().mean().backward()
+    caplog.set_level(logging.INFO, "spillway")
+    with off:
+        loss = model(x).square().mean()
+        with torch.no_grad():
+            model.layers[2].second.up.weight.data.add_(1)  # which PyTorch does not count
+        with pytest.raises(RAISED, match="layers.2.second was computed again") as caught:
+            loss.backward()
+    assert isinstance(caught.value, spillway.SpillwayError)
+    assert caught.value.errno == errno.ESTALE
+    assert "layers.2.second is not computed again" in caplog.text
+    del loss, caught
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+    stats = off.stats()
+    assert stats.restores_refused == 1
+    model.zero_grad()
+    with off:
+        model(x).square().mean().backward()
+    assert all(gradient is not None for gradient in gradients_of(model))
+    assert off.stats().scopes_again == stats.scopes_again + 5
+
+
+def test_modified_in_place_after_it_was_saved():
+    """As PyTorch has it: what was saved was changed, wherever its bytes are."""
+    class Saves(Half):
+        def forward(self, x):
+            self.seen.append(torch.sigmoid(x))
+            return self.seen[-1] * 2
+
+    seen = []
+    Saves.seen = seen
+    model = Model(half=Saves)
+    off = again(model, recompute=lambda name, module: True)
+    for _ in range(2):
+        seen.clear()
+        with off:
+            loss = model(torch.ones(16, WIDTH)).sum()
+            if off.stats().bytes_given_up:
+                with torch.no_grad():
+                    seen[-1].add_(1)
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    loss.backward()
+            else:
+                loss.backward()
+    seen.clear()
+
+
+@pytest.mark.parametrize("where", ["trial", "forward", "again"])
+def test_exceptions_in_forward(where):
+    class Fails(Half):
+        fail_at, calls = [0], [0]
+
+        def forward(self, x):
+            self.calls[0] += 1
+            y = super().forward(x)
+            if self.calls[0] == self.fail_at[0]:
+                raise KeyError("on purpose")
+            return y.sin()
+
+    torch.manual_seed(1)
+    model = Model(half=Fails)
+    off = again(model)
+    x = torch.randn(16, WIDTH)
+    # Of six scopes: each runs twice in the first step, once in the forward pass of the second.
+    Fails.fail_at[0] = {"trial": 3, "forward": 12 + 3, "again": 12 + 6 + 1}[where]
+    failed = 0
+    for _ in range(4):
+        with off:
+            try:
+                model(x).square().mean().backward()
+            except (KeyError, spillway.SpillwayError):
+                failed += 1
+    assert failed == 1
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+    assert off._session.frame is None and off._session.trial is None
+
+
+@pytest.mark.parametrize("at", range(1, 14))
+def test_interrupts(at):
+    """Ctrl-C in the middle of computing again: the same pass can be made once more."""
+    class Interrupted(Half):
+        countdown = [0]
+
+        def forward(self, x):
+            y = super().forward(self.tick(x))
+            return self.tick(y)
+
+        def tick(self, y):
+            self.countdown[0] -= 1
+            if self.countdown[0] == 0:
+                raise KeyboardInterrupt
+            return y * 1
+
+    def run(off_of, interrupts):
+        torch.manual_seed(1)
+        model = Model(half=Interrupted)
+        off = off_of(model) if off_of else None
+        x = torch.randn(16, WIDTH)
+        for step in range(3):
+            model.zero_grad()
+            with off or contextlib.nullcontext():
+                loss = model(x).square().mean()
+                if step == 1 and interrupts:
+                    Interrupted.countdown[0] = at
+                    state = torch.get_rng_state()
+                    try:
+                        loss.backward(retain_graph=True)
+                    except KeyboardInterrupt:
+                        model.zero_grad()
+                        assert equal(torch.get_rng_state(), state)
+                        loss.backward()
+                    Interrupted.countdown[0] = 0
+                else:
+                    loss.backward()
+            del loss
+        return [gradient.clone() for gradient in gradients_of(model)], off
+
+    plain, _ = run(None, False)
+    gradients, off = run(again, True)
+    assert equal(gradients, plain)
+    assert off.stats().scopes_again >= 12
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+
+
+def test_graphs_that_are_dropped():
+    model = Model()
+    off = again(model)
+    for _ in range(3):
+        with off:
+            model(torch.ones(16, WIDTH))
+    assert off.stats().bytes_given_up > 0
+    with off:
+        model(torch.ones(16, WIDTH)).sum().backward()
+        model(torch.ones(16, WIDTH))
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+
+
+def test_closed_before_the_backward_pass():
+    model = Model()
+    off = again(model)
+    with off:
+        model(torch.ones(16, WIDTH)).sum().backward()
+        loss = model(torch.ones(16, WIDTH)).sum()
+    off.close()
+    with pytest.raises(RAISED, match="closed"):
+        loss.backward()
+
+
+def test_the_report_counts_it(capsys):
+    off = check_same()
+    off.report()
+    table = capsys.readouterr().out
+    assert "given up" in table and f"by {off.stats().scopes_again} recomputations" in table

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+/* tests/unit/test_cache_again_plan.c - the cache that plans to compute again, in virtual time */
+/* link: tools/replay/simstore libspillway */
+#include "tests/unit/cache_sim.h"
+
+#define LAYERS   12u
+#define TENSORS  6u
+#define LEN      8192u
+#define COUNT    (LAYERS * TENSORS)
+#define LAYER_NS (TENSORS * 10000u)
+
+/* A token for what is computed again: another memory, and another place of the caller's. */
+#define AGAIN_SLOT(slot) ((slot) + COUNT)
+
+static unsigned again; /* layers computed again in this step */
+
+static void begin(uint64_t memory_bytes, double bytes_per_ns)
+{
+	sim_begin(memory_bytes > 0 ? SPW_CACHE_BUDGET : SPW_CACHE_FASTEST);
+	sim.opts.memory_bytes = memory_bytes;
+	sim.store->drives.write = sim.store->drives.read = sim.store->drives.mixed = bytes_per_ns;
+	sim_start();
+}
+
+/* The first tensor of a layer is what it is computed again from. */
+static void offer_one(unsigned slot)
+{
+	struct sim_tensor *tensor = &sim.tensors[slot];
+	struct spw_offer offer;
+	int rc;
+
+	assert_null(tensor->memory);
+	*tensor = (struct sim_tensor){.key = ++sim.next_key, .memory = malloc(LEN), .len = LEN};
+	assert_non_null(tensor->memory);
+	memset(tensor->memory, (int)(tensor->key & 0x7f), LEN);
+	offer = (struct spw_offer){.storage_key = tensor->key,
+				   .storage_bytes = tensor->memory,
+				   .storage_len_bytes = LEN,
+				   .len_bytes = LEN,
+				   .owner = slot + 1};
+	rc = spw_cache_offer_hint(sim.cache, &offer, SPW_HINT_AGAIN, &tensor->tensor);
+	assert_true(rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL || rc == SPW_OFFER_AGAIN);
+	if (rc == SPW_OFFER_AGAIN) {
+		free(tensor->memory);
+		tensor->memory = NULL;
+	}
+	sim_drain();
+}
+
+/* The caller holds it until the layer has been computed again. Return: its tensor. */
+static spw_tensor offer_input(unsigned slot)
+{
+	const struct sim_tensor *tensor = &sim.tensors[slot];
+	spw_tensor input;
+	struct spw_offer offer = {.storage_key = tensor->key,
+				  .storage_bytes = tensor->memory,
+				  .storage_len_bytes = LEN,
+				  .len_bytes = LEN,
+				  .owner = 2 * COUNT + slot + 1};
+
+	/* What has left memory already is not offered again in this test. */
+	assert_non_null(tensor->memory);
+	assert_int_equal(spw_cache_offer_hint(sim.cache, &offer, SPW_HINT_INPUT, &input),
+			 SPW_OFFER_DEDUP);
+	return input;
+}
+
+static void compute_again(unsigned layer, spw_tensor input)
+{
+	struct spw_taken taken;
+
+	again++;
+	spw_cache_again_begin(sim.cache);
+	assert_int_equal(spw_cache_take(sim.cache, input, 0, LEN, &taken), 0);
+	for (unsigned i = 1; i < TENSORS; i++) {
+		unsigned slot = layer * TENSORS + i, copy = AGAIN_SLOT(slot);
+		struct sim_tensor *tensor = &sim.tensors[copy];
+		struct spw_offer offer;
+
+		sim_advance(sim_clock() + 10000);
+		*tensor = (struct sim_tensor){.memory = malloc(LEN), .len = LEN};
+		assert_non_null(tensor->memory);
+		memset(tensor->memory, (int)(sim.tensors[slot].key & 0x7f), LEN);
+		offer = (struct spw_offer){.storage_bytes = tensor->memory,
+					   .storage_len_bytes = LEN,
+					   .len_bytes = LEN,
+					   .owner = copy + 1};
+		assert_int_equal(spw_cache_restore(sim.cache, sim.tensors[slot].tensor, &offer), 0);
+		sim_drain();
+	}
+	if (taken.lease)
+		spw_cache_return(sim.cache, taken.lease);
+	spw_cache_again_end(sim.cache);
+}
+
+static void forward(spw_tensor inputs[])
+{
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	for (unsigned layer = 0; layer < LAYERS; layer++) {
+		spw_cache_scope_enter(sim.cache, 100 + layer);
+		offer_one(layer * TENSORS);
+		inputs[layer] = offer_input(layer * TENSORS);
+		for (unsigned i = 1; i < TENSORS; i++) {
+			sim_compute(10000);
+			offer_one(layer * TENSORS + i);
+		}
+		spw_cache_scope_leave(sim.cache);
+	}
+}
+
+static void backward(const spw_tensor inputs[])
+{
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
+	for (unsigned slot = COUNT; slot-- > 0;) {
+		struct spw_taken taken;
+
+		if (spw_cache_take(sim.cache, sim.tensors[slot].tensor, 0, LEN, &taken) ==
+		    SPW_TAKE_AGAIN)
+			compute_again(slot / TENSORS, inputs[slot / TENSORS]);
+		else if (taken.lease)
+			spw_cache_return(sim.cache, taken.lease);
+		sim_use(slot, 20000);
+		if (slot % TENSORS == 0)
+			assert_int_equal(spw_cache_release(sim.cache, inputs[slot / TENSORS]), 0);
+	}
+}
+
+static struct sim_step step(void)
+{
+	spw_tensor inputs[LAYERS];
+
+	sim.compute_ns = 0;
+	again = 0;
+	forward(inputs);
+	backward(inputs);
+	sim_drain();
+	spw_cache_step(sim.cache);
+	return sim_step_was();
+}
+
+/* Drives that take a tenth of what is saved, and a budget that they cannot meet. */
+SIM_CASE(test_a_budget_is_met)
+{
+	uint64_t budget = COUNT * LEN * 2 / 5;
+	struct sim_step was = {0};
+
+	begin(budget, 0.05);
+	for (unsigned i = 0; i < 6; i++)
+		was = step();
+	assert_true(again > 0);
+	STAT_IS(scopes_again, 5 * again);
+	STAT_IS(plan_scopes_again, again);
+	assert_true(was.peak_bytes <= budget);
+	assert_true(sim_stats().plan_peak_bytes <= budget);
+	STAT_IS(steps_fixed, 1);
+	STAT_IS(plan_mismatches, 0);
+	/* That the backward pass takes longer for it is no other timeline. */
+	STAT_IS(plans_timeline, 0);
+	STAT_IS(step_compute_ns, sim.compute_ns);
+	STAT_IS(step_again_ns, (uint64_t)again * (TENSORS - 1) * 10000);
+	assert_int_equal(sim_stats().bytes_given_up, sim_stats().bytes_restored);
+	/* The step itself takes each tensor once or twice, also those that others are made from. */
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_in_range(sim.cache->control->shape->basis.tensors[i].takes, 1, 2);
+}
+
+/* Fast drives: nothing is computed again. */
+SIM_CASE(test_drives_that_keep_up)
+{
+	begin(0, 5);
+	for (unsigned i = 0; i < 4; i++)
+		(void)step();
+	STAT_IS(plan_scopes_again, 0);
+	STAT_IS(tensors_given_up, 0);
+	assert_true(sim_stats().plan_tensors_spilled > 0);
+}
+
+/* Within the slack of the step's time memory is lower than by spilling alone. */
+SIM_CASE(test_fastest_on_slow_drives)
+{
+	struct sim_step was = {0};
+
+	begin(0, 0.1);
+	for (unsigned i = 0; i < 6; i++)
+		was = step();
+	assert_true(was.peak_bytes <= sim_stats().plan_peak_bytes + 2 * LEN);
+	assert_true(sim_stats().plan_wall_ns <= sim_stats().step_compute_ns * 103 / 100);
+	STAT_IS(plan_mismatches, 0);
+}
+
+SIM_CASE(test_explained)
+{
+	struct spw_plan_result planned = {.size = sizeof(planned)};
+	struct spw_cache_reason reasons[LAYERS];
+	unsigned recomputed = 0;
+
+	begin(COUNT * LEN * 2 / 5, 0.05);
+	assert_int_equal(spw_cache_explain(sim.cache, reasons, LAYERS, NULL), 0);
+	for (unsigned i = 0; i < 3; i++)
+		(void)step();
+	assert_int_equal(spw_cache_explain(sim.cache, NULL, 1, NULL), -EINVAL);
+	assert_int_equal(spw_cache_explain(sim.cache, NULL, 0, NULL), LAYERS);
+	assert_int_equal(spw_cache_explain(sim.cache, reasons, LAYERS, &planned), LAYERS);
+	assert_int_equal(planned.scopes_again, sim_stats().plan_scopes_again);
+	for (unsigned i = 0; i < LAYERS; i++) {
+		assert_int_equal(reasons[i].scope_key, 100 + i);
+		assert_true(reasons[i].may_again);
+		assert_int_equal(reasons[i].saved_bytes, TENSORS * LEN);
+		assert_in_range(reasons[i].again_ns, LAYER_NS / 2, LAYER_NS);
+		recomputed += reasons[i].reason.way >= SPW_PLAN_WAY_AGAIN;
+	}
+	assert_int_equal(recomputed, planned.scopes_again);
+}
+
+/* What is inside of it would be computed twice. */
+SIM_CASE(test_a_scope_around_others)
+{
+	struct spw_cache_reason reasons[2];
+
+	begin(COUNT * LEN, 1);
+	for (unsigned i = 0; i < 3; i++) {
+		spw_tensor inputs[2];
+
+		spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+		spw_cache_scope_enter(sim.cache, 1);
+		offer_one(0);
+		spw_cache_scope_enter(sim.cache, 2);
+		sim_compute(10000);
+		offer_one(1);
+		inputs[1] = offer_input(1);
+		spw_cache_scope_leave(sim.cache);
+		inputs[0] = offer_input(0);
+		spw_cache_scope_leave(sim.cache);
+		spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
+		for (unsigned slot = 2; slot-- > 0;) {
+			sim_use(slot, 100000);
+			assert_int_equal(spw_cache_release(sim.cache, inputs[slot]), 0);
+		}
+		sim_advance(sim_clock() + 1000000);
+		sim_drain();
+		spw_cache_step(sim.cache);
+	}
+	assert_int_equal(spw_cache_explain(sim.cache, reasons, 2, NULL), 2);
+	assert_true(!reasons[0].may_again && reasons[1].may_again);
+}
+
+RUN_CASES(NULL, NULL)
