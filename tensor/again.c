@@ -2,9 +2,9 @@
 /*
  * tensor/again.c - what is given up, and computed again
  *
- * The caller lets go of the memory at once; what stays is a checksum. Bytes that are computed again,
- * or offered once more by another scope, are taken for the same only if theirs is: the promise of a
- * take holds for them, too.
+ * The caller lets go of the memory at once; what stays is a checksum. Bytes that are computed
+ * again, or offered once more by another scope, are taken for the same only if theirs is: the
+ * promise of a take holds for them, too.
  */
 #include <errno.h>
 

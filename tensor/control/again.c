@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/control/again.c - what may be computed again: for the planner, and what its answer becomes */
+/* tensor/control/again.c - what may be computed again: asked of the planner, and its answer */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

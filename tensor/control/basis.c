@@ -32,7 +32,7 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 
 	to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
 	to->use_ns = mix(to->use_ns, from->use_ns, all);
-	/* What a scope is computed again from is held for that alone: by the plan, not by the step. */
+	/* What a scope is computed again from is held for that alone: by the plan, not the step. */
 	if (!from->is_input || from->takes > 0)
 		to->release_ns = mix(to->release_ns, from->release_ns, all);
 	to->takes = from->takes;

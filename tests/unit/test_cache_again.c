@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_again.c - what is given up: computed again, offered again, or never wanted */
+/* tests/unit/test_cache_again.c - what is given up: computed or offered again, or never wanted */
 /* link: tools/replay/simstore libspillway */
 #include <spillway/trace.h>
 
