@@ -17,9 +17,9 @@
  *              SPW_OFFER_SPILL hands its token to the cache, and the caller keeps that memory alive
  *              and unchanged until spw_cache_drain() gives the token back, exactly once: when the
  *              bytes are on the drives, or when the last user of the entry is gone. The token of
- *              any other offer (SPW_OFFER_DEDUP, SPW_OFFER_AGAIN, errors) is never given back, and the
- *              cache needs nothing of its memory. So the owner that spw_cache_take() names is always
- *              one the caller still holds, as long as it has not released the tensor.
+ *              any other offer (SPW_OFFER_DEDUP, SPW_OFFER_AGAIN, errors) is never given back, and
+ *              the cache needs nothing of its memory. So the owner that spw_cache_take() names is
+ *              always one the caller still holds, as long as it has not released the tensor.
  *   Identity   A storage is named by the caller's key, which must not be reused while the cache
  *              holds an entry of it, and a version that changes with every in-place write. Never an
  *              address that may be reused, never a clock.
@@ -195,8 +195,8 @@ SPW_EXPORT void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size);
 
 /*
  * The store stays the caller's, must outlive the cache and must not be in inline mode: nobody would
- * poll it while take waits. It may be NULL in SPW_CACHE_OBSERVE, and in SPW_CACHE_BUDGET, which then
- * plans what is kept and what is computed again.
+ * poll it while take waits. It may be NULL in SPW_CACHE_OBSERVE, and in SPW_CACHE_BUDGET, which
+ * then plans what is kept and what is computed again.
  *
  * Return: 0; -EINVAL; -ENOMEM; -ENODATA years are given, and how long a drive lasts is unknown.
  */
@@ -402,8 +402,8 @@ SPW_EXPORT int spw_cache_device_times(struct spw_cache *cache,
  * are still in memory; else waits for the read. What is forwarded out of a write that has not been
  * issued cancels the write.
  *
- * Return: 0; SPW_TAKE_AGAIN: nothing is set, see spw_cache_restore(); -EINVAL; -ENOENT no such tensor; -ERANGE not within what was offered; -ENOMEM;
- * -EBADMSG, -EIO the drive failed.
+ * Return: 0; SPW_TAKE_AGAIN: nothing is set, see spw_cache_restore(); -EINVAL; -ENOENT no such
+ * tensor; -ERANGE not within what was offered; -ENOMEM; -EBADMSG, -EIO the drive failed.
  */
 SPW_EXPORT int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
 			      uint64_t len_bytes, struct spw_taken *taken);

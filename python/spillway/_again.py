@@ -3,9 +3,9 @@
 """Which scopes may be computed again, and how. What is given up for that the plan says, in C, which
 also compares every byte that comes back with what was given up.
 
-A scope may be computed again if it was tried: in the first step it runs a second time, and must save
-and give the same, bit for bit, and change nothing. What is no plain case is refused, with words,
-and kept or spilled as before.
+A scope may be computed again if it was tried: in the first step it runs a second time, and must
+save and give the same, bit for bit, and change nothing. What is no plain case is refused, with
+words, and kept or spilled as before.
 """
 from __future__ import annotations
 

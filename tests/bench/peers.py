@@ -135,29 +135,27 @@ class Bench:
     def __init__(self, args, text):
         self.args, self.text = args, text
         self.build = Path(args.build).resolve()
-        self.found = {name: {"title": row.title, "moves": row.moves, "how": row.how,
-                             "why_not": self.why_not(name), "runs": [], "unequal": [],
-                             "troubles": {}, "seconds": 0.0}
-                      for name, row in ROWS.items() if name in args.rows}
         self.environment = {
             **os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "GLIBC_TUNABLES": TUNABLES, "HF_HUB_OFFLINE": "1",
             "SPILLWAY_LIBRARY": str(self.build / "libspillway.so"),
             "TORCH_EXTENSIONS_DIR": str(self.build / "torch-extensions"),
             "PATH": f"{Path(args.python).parent}:{os.environ['PATH']}"}
+        self.found = {name: {"title": row.title, "moves": row.moves, "how": row.how,
+                             "why_not": self.why_not(name), "runs": [], "unequal": [],
+                             "troubles": {}, "seconds": 0.0}
+                      for name, row in ROWS.items() if name in args.rows}
 
     def why_not(self, name):
         """Why it cannot go here, in words; None: it can."""
         row = ROWS[name]
         if row.needs == "accelerator":
             return "needs an accelerator: `make bench-gpu` compares it on one"
-        if name == "deepspeed-spillway" and not (ROOT / "python/spillway/deepspeed").exists():
-            return "this version has no spillway.deepspeed"
         if not row.module:
             return None
         done = subprocess.run(
             [self.args.python, "-c", f"import {row.module}"], capture_output=True, text=True,
-            check=False, env={**os.environ, "DS_ACCELERATOR": "cpu"})
+            check=False, env={**self.environment, "DS_ACCELERATOR": "cpu"})
         if done.returncode == 0:
             return None
         said = (done.stderr.strip().splitlines() or ["not a word"])[-1]
@@ -176,7 +174,8 @@ class Bench:
         if ROWS[name].needs == "store":
             call(self.build / "spillway", "format", "--force", "--erase", "--devices",
                  ",".join(rig.drives))
-            yield {"devices": ",".join(rig.drives)}
+            with tempfile.TemporaryDirectory(prefix="spillway-peers.") as folder:
+                yield {"devices": ",".join(rig.drives), "folder": Path(folder)}
         elif ROWS[name].needs == "folder":
             with file_system(rig.drives) as folder:
                 yield {"folder": folder}
@@ -234,9 +233,9 @@ class Bench:
         removes it."""
         with self.place(rig, name) as place:
             self.trouble(rig, name, place, f"{UNTIMED}:between", lambda process: process.kill())
-            before = left_in(place["folder"]) if "folder" in place else (0, 0)
+            before = left_in(place["folder"])
             again = self.trouble(rig, name, place)
-            after = left_in(place["folder"]) if "folder" in place else (0, 0)
+            after = left_in(place["folder"])
         files, size = min(before, after)
         left = f"leaves {files} files, {size / MIB:.0f} MiB" if files else "leaves nothing"
         grade = again["grade"] if again["grade"] != "good" or not files else "fair"
@@ -269,10 +268,13 @@ class Bench:
     # ---- Results ---------------------------------------------------------------------------------
 
     def write(self, where):
-        plain = self.found.get("plain", {"runs": []})["runs"]
-        for found in self.found.values():
-            found["same"] = bool(plain) and all(
-                run["losses"] == plain[0]["losses"] for run in found["runs"] + found["unequal"])
+        for name, found in self.found.items():
+            like = self.found.get(ROWS[name].like, {"runs": []})
+            like = like if like["runs"] else self.found["plain"]
+            found["like"] = like["title"]
+            found["same"] = bool(like["runs"]) and all(
+                run["losses"] == like["runs"][0]["losses"]
+                for run in found["runs"] + found["unequal"])
         document = {
             "title": "Against other ways to train with less memory: a GPT of "
                      f"{self.args.layers} layers, hidden {SHAPE['hidden']}, {SHAPE['batch']} x "

@@ -18,7 +18,7 @@ while read -r requirement options; do
     [ "$("$python" -c "import importlib.metadata as m; print(m.version('$name'))" 2>/dev/null)" != "${requirement#*==}" ] || continue
     echo "  PIP   $requirement into $build/venv" >&2
     # shellcheck disable=SC2086 # several options
-    if DS_BUILD_OPS=0 LIBRARY_PATH=/usr/lib/$(gcc -print-multiarch) "$python" -m pip install --disable-pip-version-check --retries 2 -c tests/ecosystem/pins.txt $options "$requirement" \
+    if LIBRARY_PATH=/usr/lib/$(gcc -print-multiarch) "$python" -m pip install --disable-pip-version-check --retries 2 -c tests/ecosystem/pins.txt $options "$requirement" \
         >"$logs/$name.log" 2>&1; then
         rm -f "$logs/$name.log"
     else

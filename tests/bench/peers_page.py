@@ -49,7 +49,7 @@ def ratios_of(runs, others):
 
 
 def rows_of(document, ours):
-    """In the shape that all benches have. What is ours has to have the losses of plain."""
+    """In the shape that all benches have. What is ours has to have the losses of its like."""
     ways, rows = document["ways"], []
     plain = ways["plain"]["runs"]
     for name, way in ways.items():
@@ -67,9 +67,9 @@ def rows_of(document, ours):
             words = f"{way['title']}: step time with one drive at a quarter / without"
             rows.append(results.row(words, ratios_of(way["unequal"], way["runs"]), "ratio",
                                     command=command))
-        goal = 0 if name in ours and name != "deepspeed-spillway" else None
-        rows.append(results.row(f"{way['title']}: losses that differ from plain's",
-                                0 if way["same"] else 1, at_most=goal, command=command))
+        rows.append(results.row(f"{way['title']}: losses that differ from those of {way['like']}",
+                                0 if way["same"] else 1, at_most=0 if name in ours else None,
+                                command=command))
     return rows
 
 
@@ -81,7 +81,9 @@ def amount(value, unit=MIB, digits=0):
 
 
 def losses_text(way):
-    return "same" if way["same"] else "**other**"
+    if way["same"]:
+        return "same" if way["like"] == "plain PyTorch" else f"those of {way['like']}"
+    return "**other**"
 
 
 def unequal_text(way):
@@ -195,8 +197,8 @@ def draw_way(picture, y, way, ways, longest, ours):
     ratio, x = of_plain(way, ways), HEADS["step time"]
     picture.text(x, y + 18, f"{ratio:.2f}")
     picture.bar(x, y + 25, 98 * ratio / longest["ratio"], colour)
-    picture.text(HEADS["losses"], y + 24, "same" if way["same"] else "other",
-                 "good" if way["same"] else "bad")
+    words = "other" if not way["same"] else "same" if "plain" in way["like"] else "as above"
+    picture.text(HEADS["losses"], y + 24, words, "good" if way["same"] else "bad")
     if way["unequal"]:
         picture.text(HEADS["slow drive"], y + 24, unequal_text(way).removesuffix(" x"))
     dies = [way["troubles"].get(what) for what in ("dies_before", "dies_between")]

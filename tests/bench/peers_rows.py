@@ -16,6 +16,7 @@ class Row:
     how: str
     needs: Needs = "nothing"
     module: str = ""  # that must be importable
+    like: str = "plain"  # whose losses it is to have
 
     @property
     def has_drives(self) -> bool:
@@ -53,7 +54,7 @@ ROWS = {
                      "DeepSpeedCPUAdam", "folder", "deepspeed"),
     "deepspeed-spillway": Row("the same, on spillway", STATE,
                               "the same program after spillway.deepspeed.install(devices=...)",
-                              "store", "deepspeed"),
+                              "store", "spillway.deepspeed", "deepspeed"),
     "spillway-state": Row("spillway, with the state", "activations and the state",
                           "offload() as above, and spillway.torch.Optimizer(torch.optim.AdamW, "
                           "...) on the same store", "store"),

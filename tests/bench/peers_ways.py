@@ -164,12 +164,9 @@ class DeepSpeed(Plain):
                           MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
         self.package = importlib.import_module("deepspeed")
 
-    def folder(self):
-        return str(self.args.folder)
-
     def config(self, model):
         largest = max(p.numel() for p in model.parameters())
-        place = {"device": "nvme", "nvme_path": self.folder(), "pin_memory": True}
+        place = {"device": "nvme", "nvme_path": str(self.args.folder), "pin_memory": True}
         return {
             "train_micro_batch_size_per_gpu": self.args.batch,
             "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "weight_decay": 0.01}},
@@ -207,9 +204,6 @@ class DeepSpeedOnSpillway(DeepSpeed):
     def __init__(self, args):
         super().__init__(args)
         importlib.import_module("spillway.deepspeed").install(devices=args.devices.split(","))
-
-    def folder(self):
-        return tempfile.mkdtemp(prefix="spillway-peers-swap.")  # names of objects, no files
 
 
 WAYS = {
