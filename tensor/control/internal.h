@@ -142,6 +142,7 @@ struct shape {
 	struct spw_plan_drives counted_on; /* measured, when the plan was made */
 	struct margin memory;              /* of the budget */
 	uint64_t wear_step_bytes;          /* that the plan may write; 0: no limit */
+	uint64_t written_max;              /* that it was allowed to, for wear and after a stall */
 	uint64_t stalled_bytes;            /* a plan that wrote so many has stalled; 0: long ago */
 	uint32_t calm_steps;               /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */

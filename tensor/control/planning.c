@@ -84,7 +84,7 @@ static struct spw_plan_opts plan_opts_of(const struct control *control)
 		opts.mode = SPW_PLAN_BUDGET;
 	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		opts.mode = SPW_PLAN_POSITIONAL;
-	opts.bytes_written_max = spw_margin_written_max(control->shape);
+	opts.bytes_written_max = control->shape->written_max;
 	opts.memory_bytes = control->opts.cache.memory_bytes;
 	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
 	return opts;
@@ -158,6 +158,7 @@ int spw_planning_plan(struct control *control)
 	control->probe = NO_TENSOR; /* of the plan before: what is read from now on is this one's */
 	shape->counted_on = spw_margin_believed(control);
 	shape->wear_step_bytes = spw_wear_step_bytes(control);
+	shape->written_max = spw_margin_written_max(shape);
 	opts = plan_opts_of(control);
 	drives = drives_of(control);
 	shape->result = (struct spw_plan_result){.size = sizeof(shape->result)};
