@@ -19,44 +19,44 @@
 #define LEN    ((size_t)4 << 20)
 #define STEPS  3
 
-struct layer {
-	char *saved; /* owned by this program until its token has been drained, then NULL */
-	spw_tensor tensor;
-};
+static spw_tensor tensors[LAYERS];
 
-static struct layer layers[LAYERS];
+/*
+ * By token: this program's until the token has been drained, then NULL. No token is used again: the
+ * next step may begin before the last of this one's has been drained.
+ */
+static char *saved[1 + STEPS * LAYERS];
 
-/* A token is the layer's number from 1 on: the cache is done with that layer's memory. */
+/* The cache is done with this memory. */
 static void drain(struct spw_cache *cache)
 {
 	uint64_t owners[LAYERS];
 	int count = spw_cache_drain(cache, owners, LAYERS);
 
 	for (int i = 0; i < count; i++) {
-		free(layers[owners[i] - 1].saved);
-		layers[owners[i] - 1].saved = NULL;
+		free(saved[owners[i]]);
+		saved[owners[i]] = NULL;
 	}
 }
 
 static int forward(struct spw_cache *cache, uint64_t step, uint64_t i)
 {
-	struct layer *layer = &layers[i];
 	struct spw_offer offer = {
 		.storage_key = i + 1, /* which memory it is, and which of its contents */
 		.storage_version = step,
 		.storage_len_bytes = LEN,
 		.len_bytes = LEN,
-		.owner = i + 1,
+		.owner = 1 + (step - 1) * LAYERS + i,
 	};
 	int rc;
 
-	layer->saved = malloc(LEN);
-	if (!layer->saved)
+	saved[offer.owner] = malloc(LEN);
+	if (!saved[offer.owner])
 		return -1;
-	memset(layer->saved, (int)(step * LAYERS + i), LEN);
-	offer.storage_bytes = layer->saved;
+	memset(saved[offer.owner], (int)(step * LAYERS + i), LEN);
+	offer.storage_bytes = saved[offer.owner];
 	spw_cache_scope_enter(cache, i + 1);
-	rc = spw_cache_offer(cache, &offer, &layer->tensor);
+	rc = spw_cache_offer(cache, &offer, &tensors[i]);
 	spw_cache_scope_leave(cache);
 	/* Kept, or spilled: in both cases the memory is ours until its token is drained. */
 	drain(cache);
@@ -67,17 +67,17 @@ static int backward(struct spw_cache *cache, uint64_t step, uint64_t i)
 {
 	struct spw_taken taken;
 	const char *bytes;
-	int rc = spw_cache_take(cache, layers[i].tensor, 0, LEN, &taken);
+	int rc = spw_cache_take(cache, tensors[i], 0, LEN, &taken);
 
 	if (rc)
 		return rc;
 	/* Read back, in memory that is leased; or still where it was, named by its token. */
-	bytes = taken.bytes ? taken.bytes : layers[taken.owner - 1].saved;
+	bytes = taken.bytes ? taken.bytes : saved[taken.owner];
 	if (bytes[0] != (char)(step * LAYERS + i) || bytes[LEN - 1] != bytes[0])
 		rc = -1; /* never: take would have failed */
 	if (taken.bytes)
 		spw_cache_return(cache, taken.lease);
-	(void)spw_cache_release(cache, layers[i].tensor);
+	(void)spw_cache_release(cache, tensors[i]);
 	drain(cache);
 	return rc;
 }
@@ -130,7 +130,7 @@ int main(int argc, char *argv[])
 	/* The cache before its store, and memory only when nothing can use it any more. */
 	spw_cache_close(cache);
 	spw_store_close(store);
-	for (unsigned i = 0; i < LAYERS; i++)
-		free(layers[i].saved);
+	for (unsigned i = 1; i <= STEPS * LAYERS; i++)
+		free(saved[i]);
 	return rc ? 1 : 0;
 }

@@ -383,6 +383,8 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 	rc = spw_planner_again_choose(&again, choices);
 	if (rc == 0) {
 		again.held.spans = wanted->spans ? &spans : NULL;
+		again.held.until_ns = scopes.hold_until_ns;
+		again.held.packed_ns = wanted->saved_ns;
 		spw_planner_again_simulate(&again, again.base.spill, (double)memory_bytes, NULL,
 					   wanted->points ? &profile : NULL, &outcome);
 		spw_planner_fill_result(&filled, &again.base, again.compute_ns + again.again_ns,

@@ -3,9 +3,10 @@
  * plan/seek.c - which scopes are computed again, and what is spilled, for a limit of memory
  *
  * Scan    Scopes in the order of what computing them again frees for its time, those worth about
- *         the same spread over the step; and all of them spread. For the first 0, 1, 2 ... of them:
- *         the fewest tensors from the beginning of the step on that have to be spilled for the rest
- *         to fit, by halving.
+ *         the same spread over the step; and all of them spread; those that are wanted again at
+ *         once come last. For the first 0, 1, 2 ... of them: the fewest tensors from the beginning
+ *         of the step on, of those that could be written and read in time, that have to be spilled
+ *         for the rest to fit, by halving.
  * Climb   From the best of these: one scope otherwise, or two neighbours exchanged, as long as that
  *         is better and tries are left.
  *
@@ -132,6 +133,14 @@ void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const u
 
 /* ---- Scan ---- */
 
+/* Drives could write it and read it again before it is wanted. */
+static bool can_be_away(const struct plan_work *base, uint32_t i)
+{
+	double there_ns = base->bytes[i] / base->alone.write + base->bytes[i] / base->alone.read;
+
+	return base->wanted_ns[i] - base->pack_ns[i] >= there_ns;
+}
+
 /* Ends up with the fewest first tensors spilled that fit, if all of them do. */
 static void try_prefixes(struct plan_seek *seek)
 {
@@ -143,7 +152,7 @@ static void try_prefixes(struct plan_seek *seek)
 
 		memset(seek->spill_trial, 0, base->count);
 		for (uint32_t k = 0; k < middle; k++)
-			seek->spill_trial[base->by_pack[k]] = 1;
+			seek->spill_trial[base->by_pack[k]] = can_be_away(base, base->by_pack[k]);
 		tried = try(seek);
 		/* More cannot be spilled; or nothing can. */
 		if (middle == base->count && (tried == TRIED_TOO_LARGE || base->alone.write <= 0))
@@ -449,14 +458,34 @@ static double given_bytes(const struct plan_again *again, uint32_t s)
 	return bytes;
 }
 
-/* What is worth the most comes first, of what is worth about the same the spread; crumbs last. */
+/* What it gives up is wanted again before it could have been computed: the last one of a pass. */
+static bool is_wanted_at_once(const struct plan_again *again, uint32_t s)
+{
+	double saved_ns = 0, wanted_ns = INFINITY;
+
+	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++) {
+		uint32_t i = again->members[k];
+
+		if (!again->giving[i])
+			continue;
+		saved_ns = fmax(saved_ns, again->base.pack_ns[i]);
+		wanted_ns = fmin(wanted_ns, again->base.use_ns[i]);
+	}
+	return wanted_ns - saved_ns < (double)again->scopes->scopes[s].again_ns;
+}
+
+/*
+ * What is worth the most comes first, of what is worth about the same the spread; what frees
+ * nothing to speak of last.
+ */
 static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike, double crumb)
 {
 	double bytes = given_bytes(again, s), ns = (double)again->scopes->scopes[s].again_ns;
 	double worth = floor(log((bytes + 1) / (ns > 1 ? ns : 1)) / log(alike));
+	bool last = bytes < crumb || is_wanted_at_once(again, s);
 
 	/* At most 2^62 bytes in at least 1 ns. */
-	return (uint64_t)(bytes < crumb ? 8192 : 4096 - worth) << 32 | corput(s);
+	return (uint64_t)(last ? 8192 : 4096 - worth) << 32 | corput(s);
 }
 
 static int compare_worth(const void *a, const void *b)

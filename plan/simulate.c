@@ -13,6 +13,7 @@
  */
 #include "plan/internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "util/util.h"
@@ -341,6 +342,8 @@ static void pack(struct simulation *sim, uint32_t i)
 	double bytes = sim->work->bytes[i];
 
 	change_memory(sim, bytes);
+	if (sim->held && sim->held->packed_ns)
+		sim->held->packed_ns[i] = whole_ns(sim->now_ns);
 	sim->state[i] = KEPT;
 	if (!sim->spill[i] || sim->staged + bytes > sim->work->staging)
 		return;
@@ -391,11 +394,18 @@ static void begin_flow(struct simulation *sim, uint32_t flow)
 	sim->other_rates = true;
 }
 
+/* From then on compute waits no more before it packs @i. */
+static double held_until_ns(const struct simulation *sim, uint32_t i)
+{
+	return sim->held->until_ns ? (double)sim->held->until_ns[i] : PLAN_NEVER_NS;
+}
+
 /* What is leaving memory makes room: compute waits for it. */
-static bool has_room(struct simulation *sim, uint32_t i)
+static bool has_room(const struct simulation *sim, uint32_t i)
 {
 	return !sim->held || sim->leaving < PLAN_TOLERANCE_BYTES ||
-	       sim->bytes + sim->work->bytes[i] <= sim->held->limit + PLAN_TOLERANCE_BYTES;
+	       sim->bytes + sim->work->bytes[i] <= sim->held->limit + PLAN_TOLERANCE_BYTES ||
+	       sim->now_ns + TIE_NS >= held_until_ns(sim, i);
 }
 
 static void compute(struct simulation *sim)
@@ -508,6 +518,8 @@ static double compute_ns(const struct simulation *sim)
 		return sim->work->events[sim->event].ns + sim->behind_ns;
 	read_ns = sim->awaited != NOBODY ? next_end_ns(&sim->read) : PLAN_NEVER_NS;
 	write_ns = sim->held ? next_end_ns(&sim->write) : PLAN_NEVER_NS;
+	if (sim->no_room)
+		write_ns = fmin(write_ns, held_until_ns(sim, sim->work->events[sim->event].tensor));
 	return read_ns < write_ns ? read_ns : write_ns;
 }
 

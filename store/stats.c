@@ -74,6 +74,8 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.chunks_single = now(&count->chunks_single),
 		.reads_switched = now(&count->reads_switched),
 		.drives_missing = store->assembly.missing,
+		.bytes_putting = now(&store->bytes_putting),
+		.bytes_getting = now(&store->bytes_getting),
 	};
 
 	sum_drives(store, &all);

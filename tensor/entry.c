@@ -356,6 +356,8 @@ void spw_entry_make_drainable(struct entry *entry)
 	SPW_ASSERT(entry_at_owner(entry) && link_alone(&entry->device_link)); /* CACHE-2 */
 	SPW_ASSERT(!entry->write_in_flight || entry->device);                 /* CACHE-2 */
 	entry->drainable = true;
+	if (!entry->device)
+		entry->cache->returned_bytes += entry->len_bytes;
 	link_append(entry->device ? &entry->cache->drain_device : &entry->cache->drain,
 		    &entry->drain);
 }
@@ -364,6 +366,8 @@ void spw_entry_not_drainable(struct entry *entry)
 {
 	SPW_ASSERT(entry->drainable);
 	entry->drainable = false;
+	if (!entry->device)
+		gauge_sub(&entry->cache->returned_bytes, entry->len_bytes);
 	link_remove(&entry->drain);
 }
 

@@ -91,7 +91,7 @@ enum keep_reason {
 #undef REASON
 };
 
-/* What is noted once per step; NOTICE_MEMORY once, as it is no trouble. */
+/* What is noted once per step; NOTICE_MEMORY and NOTICE_HOLD once, as they are no trouble. */
 enum notice {
 	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
@@ -102,6 +102,7 @@ enum notice {
 	NOTICE_LEASE,
 	NOTICE_CHANGED,
 	NOTICE_STAGING,
+	NOTICE_HOLD,
 	NOTICES,
 };
 
@@ -216,9 +217,12 @@ struct spw_cache {
 	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
-	bool devices_tell;     /* how long they stalled, by spw_cache_device_times() */
-	uint64_t io_in_flight; /* requests given to the store */
-	uint64_t waiters;      /* takes that wait for io_ended, and close */
+	bool devices_tell;                /* how long they stalled, by spw_cache_device_times() */
+	uint32_t owner_writes_in_flight;  /* all others: from memory of the host's owners */
+	uint64_t returned_bytes;          /* of the tokens in drain */
+	uint64_t io_in_flight;            /* requests given to the store */
+	uint64_t moved_bytes[DIRECTIONS]; /* by those that have ended well */
+	uint64_t waiters;                 /* takes that wait for io_ended, and close */
 	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
 	atomic_uint notifiers; /* by so many threads now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
@@ -274,6 +278,14 @@ struct spw_cache {
 /* The store publishes how the cache is doing. */
 void spw_cache_publish(struct spw_cache *cache);
 
+/* ---- others.c ---- */
+
+/* The controller learns what others do on the same store. */
+void spw_others_note(struct spw_cache *cache);
+/* A request of the cache's own begins; and has ended with @res. */
+void spw_others_io_began(struct entry *entry, enum direction direction);
+void spw_others_io_ended(struct entry *entry, enum direction direction, int res);
+
 /* ---- lock.c ---- */
 
 void spw_cache_lock_open(struct spw_cache *cache);
@@ -284,6 +296,7 @@ void spw_cache_unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache_unlock_and_notify(struct spw_cache *cache);
 void spw_cache_wait_io(struct spw_cache *cache);
+void spw_cache_wait_io_until(struct spw_cache *cache, uint64_t until_ns);
 /* A request that was given to the store has ended. */
 void spw_cache_io_ended(struct spw_cache *cache);
 

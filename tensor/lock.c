@@ -64,7 +64,9 @@ SPW_COLD static void unlock_and_log(struct spw_cache *cache)
 	spw_cache_unlock(cache);
 	for (unsigned i = 0; i < NOTICES; i++)
 		if (notices.pending & 1u << i)
-			spw_log(&log, i == NOTICE_MEMORY ? SPW_LOG_INFO : SPW_LOG_WARNING,
+			spw_log(&log,
+				i == NOTICE_MEMORY || i == NOTICE_HOLD ? SPW_LOG_INFO
+								       : SPW_LOG_WARNING,
 				"cache: %s", notices.text[i]);
 }
 
@@ -76,13 +78,26 @@ void spw_cache_unlock_and_notify(struct spw_cache *cache)
 		spw_cache_unlock(cache);
 }
 
-void spw_cache_wait_io(struct spw_cache *cache)
+/* The lock is about to be given up by going to sleep: who waits learns of what has ended. */
+static void sleep_begins(struct spw_cache *cache)
 {
 	if (cache->io_has_ended)
 		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
 	cache->io_has_ended = false;
 	cache->waiters++;
+}
+
+void spw_cache_wait_io(struct spw_cache *cache)
+{
+	sleep_begins(cache);
 	SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
+	cache->waiters--;
+}
+
+void spw_cache_wait_io_until(struct spw_cache *cache, uint64_t until_ns)
+{
+	sleep_begins(cache);
+	SPW_ASSERT(cache->ports.sleep_until(&cache->io_ended, &cache->lock, until_ns) == 0);
 	cache->waiters--;
 }
 

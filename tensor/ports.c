@@ -3,6 +3,7 @@
 #include "tensor/ports.h"
 
 #include <errno.h>
+#include <time.h>
 
 #include <spillway/wear.h>
 
@@ -38,6 +39,15 @@ static int left_of(struct spw_store *store, double rated, double *bytes)
 	return 0;
 }
 
+static int sleep_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns)
+{
+	const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+				       .tv_nsec = (long)(until_ns % 1000000000)};
+	int rc = pthread_cond_clockwait(io_ended, lock, CLOCK_MONOTONIC, &until);
+
+	return rc == ETIMEDOUT ? 0 : rc;
+}
+
 const struct spw_cache_ports spw_cache_ports_real = {
 	.chunk_bytes = spw_store_chunk_bytes,
 	.stats = spw_store_stats,
@@ -54,4 +64,5 @@ const struct spw_cache_ports spw_cache_ports_real = {
 	.raise = spw_request_raise,
 	.clock_ns = spw_clock_ns,
 	.sleep = pthread_cond_wait,
+	.sleep_until = sleep_until,
 };

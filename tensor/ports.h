@@ -38,6 +38,8 @@ struct spw_cache_ports {
 	void (*raise)(struct spw_request *request, enum spw_class cls);   /* spw_request_raise() */
 	uint64_t (*clock_ns)(void);                                       /* monotonic */
 	int (*sleep)(pthread_cond_t *io_ended, pthread_mutex_t *lock);    /* pthread_cond_wait() */
+	/* the same, but no longer than until clock_ns() is @until_ns. Return: 0 */
+	int (*sleep_until)(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns);
 };
 
 /* The store of spillway/store.h, and the system's time. */

@@ -10,8 +10,7 @@ static void read_ended(struct entry *entry, int res)
 
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
-	spw_control_io_ended(cache->control, DIRECTION_READ, entry->len_bytes, res == 0,
-			     entry->io_began_ns);
+	spw_others_io_ended(entry, DIRECTION_READ, res);
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
@@ -61,7 +60,7 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 		return rc;
 	}
 	cache->io_in_flight++;
-	entry->io_began_ns = spw_control_io_began(cache->control, DIRECTION_READ, entry->len_bytes);
+	spw_others_io_began(entry, DIRECTION_READ);
 	spw_entry_become(entry, ENTRY_COMING);
 	entry->read_in_flight = true;
 	return 0;

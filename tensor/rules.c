@@ -166,6 +166,7 @@ void spw_rule_taken(struct spw_cache *cache)
 static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *event)
 {
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace, event);
 	cache->next_backward = event->next_backward;
@@ -183,6 +184,7 @@ static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *e
 void spw_cache_step(struct spw_cache *cache)
 {
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	/* Who was interrupted may not have said that it has ended. */
 	if (cache->again_depth > 0)
@@ -204,7 +206,8 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->untraced_ns = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
-	spw_notices_again(&cache->notices, 1u << NOTICE_MEMORY | 1u << CONTROL_NOTICE_WEAR);
+	spw_notices_again(&cache->notices,
+			  1u << NOTICE_MEMORY | 1u << NOTICE_HOLD | 1u << CONTROL_NOTICE_WEAR);
 	cache->next_backward = false;
 	spw_control_step_began(cache->control);
 	stage_begin_forward(cache, 0);
@@ -245,6 +248,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	struct scope *scope;
 
 	spw_cache_enter(cache);
+	spw_others_note(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;

@@ -150,6 +150,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 		return SPW_TAKE_AGAIN;
 	}
 	take_count(entry);
+	spw_others_note(cache);
 	entry->waiters++;
 	spw_rule_taken(cache);
 	spw_control_taken(cache->control, &entry->track);

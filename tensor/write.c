@@ -112,9 +112,9 @@ static void write_done(void *context, int res)
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	cache->device_writes_in_flight -= entry->device > 0;
+	cache->owner_writes_in_flight -= entry->device == 0;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_control_io_ended(cache->control, DIRECTION_WRITE, entry->len_bytes, res == 0,
-			     entry->io_began_ns);
+	spw_others_io_ended(entry, DIRECTION_WRITE, res);
 	if (res != -ECANCELED)
 		spw_control_written(cache->control, entry->len_bytes);
 	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
@@ -139,9 +139,9 @@ static int write_submit(struct entry *entry)
 	entry->object_exists = true;
 	entry->write_in_flight = true;
 	cache->device_writes_in_flight += entry->device > 0;
+	cache->owner_writes_in_flight += entry->device == 0;
 	cache->io_in_flight++;
-	entry->io_began_ns =
-		spw_control_io_began(cache->control, DIRECTION_WRITE, entry->len_bytes);
+	spw_others_io_began(entry, DIRECTION_WRITE);
 	if (!entry->device) /* else the copy was the beginning */
 		spw_entry_become(entry, ENTRY_LEAVING);
 	SPW_PROBE(spill, cache, entry, entry->len_bytes);

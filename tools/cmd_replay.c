@@ -19,9 +19,10 @@
 #define CHUNKS_PER_DRIVE 2u
 /* a second of it is within what a clock of nanoseconds holds for any tensor */
 #define RATE_MIN 1000u
+#define HURRY    1.2
 
 static struct tool_devices traces, devices;
-static const char *bandwidth_text, *dip_text, *chrome, *svg;
+static const char *bandwidth_text, *dip_text, *hurry_text, *chrome, *svg;
 static struct tool_number speed = {1, 1e-6, 1e6}, scale = {1, 1e-6, 1e6};
 static struct tool_choice mode = {.names = {"fastest", "budget", "positional", "spill", "keep"}};
 static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
@@ -42,6 +43,8 @@ static const struct tool_option options[] = {
 	 "together (default: the lower)"},
 	{"dip", TOOL_TEXT, &dip_text, "N-M",
 	 "half of that bandwidth in replays N to M (of --steps)"},
+	{"hurry", TOOL_TEXT, &hurry_text, "N-M",
+	 "compute is a fifth faster until the first backward pass, in replays N to M"},
 	{"mode", TOOL_CHOICE, &mode, "MODE",
 	 "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
@@ -61,8 +64,13 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-static struct spw_plan_drives drives;     /* simulated; scaled */
-static unsigned long dip_first, dip_last; /* from 1 on; 0: none */
+/* Replays from 1 on; first is 0: none. */
+struct stretch {
+	unsigned long first, last;
+};
+
+static struct spw_plan_drives drives; /* simulated; scaled */
+static struct stretch dip, hurry;
 static char drives_text[512];
 
 /* ---- Options ---- */
@@ -95,21 +103,24 @@ static int parse_rates(const struct tool_command *command)
 	return 0;
 }
 
-static int parse_dip(const struct tool_command *command)
+static int parse_stretch(const struct tool_command *command, const char *name, const char *text,
+			 struct stretch *stretch)
 {
 	char *end;
 
-	dip_first = strtoul(dip_text, &end, 10);
-	dip_last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
-	if (*end != '\0' || dip_first == 0 || dip_first > dip_last || dip_last > REPLAY_STEPS_MAX ||
-	    !bandwidth_text)
+	if (!text)
+		return 0;
+	stretch->first = strtoul(text, &end, 10);
+	stretch->last = *end == '-' ? strtoul(end + 1, &end, 10) : 0;
+	if (*end != '\0' || stretch->first == 0 || stretch->first > stretch->last ||
+	    stretch->last > REPLAY_STEPS_MAX || !bandwidth_text)
 		return tool_usage_error(command,
-					"--dip=%s: two replays such as 6-9, of a simulated drive",
-					dip_text);
-	if (dip_first > steps)
+					"--%s=%s: two replays such as 6-9, of a simulated drive",
+					name, text);
+	if (stretch->first > steps)
 		return tool_usage_error(
-			command, "--dip=%s: there are %u replays; --steps=%lu and more has them",
-			dip_text, steps, dip_first);
+			command, "--%s=%s: there are %u replays; --steps=%lu and more has them",
+			name, text, steps, stretch->first);
 	return 0;
 }
 
@@ -136,21 +147,30 @@ static int parse(const struct tool_command *command)
 						 "not for positional and keep");
 	if (simulated && parse_rates(command) != 0)
 		return TOOL_USAGE;
-	return dip_text ? parse_dip(command) : 0;
+	if (parse_stretch(command, "dip", dip_text, &dip) != 0)
+		return TOOL_USAGE;
+	return parse_stretch(command, "hurry", hurry_text, &hurry);
 }
 
 /* ---- The replay ---- */
 
-static void before_step(uint32_t number)
+static bool is_within(uint32_t number, const struct stretch *stretch)
+{
+	return number + 1 >= stretch->first && number + 1 <= stretch->last;
+}
+
+static void before_step(struct replay_run *run, uint32_t number)
 {
 	struct spw_plan_drives now = drives;
 
-	if (number + 1 >= dip_first && number + 1 <= dip_last) {
+	if (is_within(number, &hurry))
+		run->hurry = HURRY;
+	if (is_within(number, &dip)) {
 		now.write_bytes_per_second /= 2;
 		now.read_bytes_per_second /= 2;
 		now.mixed_bytes_per_second /= 2;
 	}
-	if (dip_first > 0)
+	if (dip.first > 0)
 		replay_drive_change(&now);
 }
 

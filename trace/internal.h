@@ -8,7 +8,7 @@
 #define TRACE_FORMAT "spillway-trace"
 /* Bytes, newline included: the header with a description of control characters fits. */
 #define TRACE_LINE_MAX (64u << 10)
-#define TRACE_KINDS    (SPW_TRACE_RELEASE + 1)
+#define TRACE_KINDS    (SPW_TRACE_HOLD + 1)
 #define TRACE_HINTS    (SPW_TRACE_HINT_PIN + 1)
 #define TRACE_RESULTS  (SPW_TRACE_RESULT_DEDUP + 1)
 
@@ -16,5 +16,10 @@ extern const char *const spw_kind_names[TRACE_KINDS];
 extern const char *const spw_hint_names[TRACE_HINTS];
 extern const char *const spw_result_names[TRACE_RESULTS];
 extern const char *const spw_stage_names[2]; /* by backward */
+
+static inline bool spw_trace_names_tensor(const struct spw_trace_event *event)
+{
+	return event->kind >= SPW_TRACE_OFFER && event->kind <= SPW_TRACE_RELEASE;
+}
 
 #endif

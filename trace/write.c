@@ -245,7 +245,7 @@ static void put_event(struct block *block, const struct spw_trace_event *event)
 		put_stage(block, event);
 	if (event->kind == SPW_TRACE_SCOPE_ENTER)
 		put_number(block, "scope", event->scope_key);
-	if (event->kind >= SPW_TRACE_OFFER)
+	if (spw_trace_names_tensor(event))
 		put_number(block, "tensor", event->tensor);
 	if (event->kind == SPW_TRACE_OFFER) {
 		put_number(block, "storage", event->storage_key);
@@ -261,7 +261,7 @@ static void put_event(struct block *block, const struct spw_trace_event *event)
 			put_word(block, "hint", spw_hint_names[event->hint]);
 		put_word(block, "result", spw_result_names[event->result]);
 	}
-	if (event->kind == SPW_TRACE_TAKE)
+	if (event->kind == SPW_TRACE_TAKE || event->kind == SPW_TRACE_HOLD)
 		put_number(block, "wait_ns", event->wait_ns);
 	put(block, "}\n");
 }
@@ -271,7 +271,7 @@ static bool event_valid(const struct spw_trace_event *event)
 {
 	return event->kind < TRACE_KINDS && event->hint < TRACE_HINTS &&
 	       event->result < TRACE_RESULTS &&
-	       (event->kind < SPW_TRACE_OFFER || event->tensor != 0) &&
+	       (!spw_trace_names_tensor(event) || event->tensor != 0) &&
 	       event->storage_version <= INT64_MAX && event->storage_len_bytes <= INT64_MAX &&
 	       event->offset_bytes <= INT64_MAX && event->len_bytes <= INT64_MAX &&
 	       event->wait_ns <= INT64_MAX;
@@ -281,7 +281,7 @@ static bool number_ids(struct spw_trace_writer *writer, struct spw_trace_event *
 {
 	if (event->kind == SPW_TRACE_SCOPE_ENTER)
 		return number(&writer->scopes, &event->scope_key);
-	if (event->kind >= SPW_TRACE_OFFER && !number(&writer->tensors, &event->tensor))
+	if (spw_trace_names_tensor(event) && !number(&writer->tensors, &event->tensor))
 		return false;
 	return event->kind != SPW_TRACE_OFFER || number(&writer->storages, &event->storage_key);
 }

@@ -8,17 +8,18 @@
  * measured. tensor/control/control.c says how.
  *
  * Contract
- *   Threads    Every function may be called from any thread. spw_cache_take() and spw_cache_close()
- *              wait for I/O; nothing else does. Steps, stages and scopes describe one forward and
- *              backward pass at a time: call those from one thread at a time.
+ *   Threads    Every function may be called from any thread. spw_cache_take(), spw_cache_close()
+ *              and, if told to, spw_cache_hold_back() wait for I/O; nothing else does. Steps,
+ *              stages and scopes describe one forward and backward pass at a time: call those from
+ *              one thread at a time.
  *   Memory     The cache never copies and never frees memory that is offered. One rule for owner
  *              tokens, whatever became of the entry: an offer that returned SPW_OFFER_KEEP or
  *              SPW_OFFER_SPILL hands its token to the cache, and the caller keeps that memory alive
  *              and unchanged until spw_cache_drain() gives the token back, exactly once: when the
  *              bytes are on the drives, or when the last user of the entry is gone. The token of
- *              any other offer (SPW_OFFER_DEDUP, SPW_OFFER_AGAIN, errors) is never given back, and the
- *              cache needs nothing of its memory. So the owner that spw_cache_take() names is always
- *              one the caller still holds, as long as it has not released the tensor.
+ *              any other offer (SPW_OFFER_DEDUP, SPW_OFFER_AGAIN, errors) is never given back, and
+ *              the cache needs nothing of its memory. So the owner that spw_cache_take() names is
+ *              always one the caller still holds, as long as it has not released the tensor.
  *   Identity   A storage is named by the caller's key, which must not be reused while the cache
  *              holds an entry of it, and a version that changes with every in-place write. Never an
  *              address that may be reused, never a clock.
@@ -194,8 +195,8 @@ SPW_EXPORT void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size);
 
 /*
  * The store stays the caller's, must outlive the cache and must not be in inline mode: nobody would
- * poll it while take waits. It may be NULL in SPW_CACHE_OBSERVE, and in SPW_CACHE_BUDGET, which then
- * plans what is kept and what is computed again.
+ * poll it while take waits. It may be NULL in SPW_CACHE_OBSERVE, and in SPW_CACHE_BUDGET, which
+ * then plans what is kept and what is computed again.
  *
  * Return: 0; -EINVAL; -ENOMEM; -ENODATA years are given, and how long a drive lasts is unknown.
  */
@@ -265,6 +266,20 @@ SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *
 /* The same with a hint. Of a duplicate only KEEP and PIN count, for the steps after. */
 SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 				    enum spw_cache_hint hint, spw_tensor *tensor);
+
+/**
+ * spw_cache_hold_back - wait where a forward pass is ahead of its plan, and would hold more
+ * @wait:  false: only say whether there is something to wait for
+ *
+ * To be called after each offer of the forward pass, without locks that others need, by who wants
+ * plans to be kept to: a pass that is faster than planned saves more than the drives have taken
+ * until then. Waits until what is leaving memory has made room, and no longer than until the plan
+ * is as far as this step: so the step ends no later than planned. Where no plan is in force it
+ * never waits. Tensors of devices are not waited for.
+ *
+ * Return: 1 it has waited, or would: spw_cache_drain() gives memory back now; 0.
+ */
+SPW_EXPORT int spw_cache_hold_back(struct spw_cache *cache, bool wait);
 
 /* What the caller copies for SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN. */
 struct spw_copy {
@@ -387,8 +402,8 @@ SPW_EXPORT int spw_cache_device_times(struct spw_cache *cache,
  * are still in memory; else waits for the read. What is forwarded out of a write that has not been
  * issued cancels the write.
  *
- * Return: 0; SPW_TAKE_AGAIN: nothing is set, see spw_cache_restore(); -EINVAL; -ENOENT no such tensor; -ERANGE not within what was offered; -ENOMEM;
- * -EBADMSG, -EIO the drive failed.
+ * Return: 0; SPW_TAKE_AGAIN: nothing is set, see spw_cache_restore(); -EINVAL; -ENOENT no such
+ * tensor; -ERANGE not within what was offered; -ENOMEM; -EBADMSG, -EIO the drive failed.
  */
 SPW_EXPORT int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
 			      uint64_t len_bytes, struct spw_taken *taken);
@@ -550,6 +565,9 @@ struct spw_cache_stats {
 	uint64_t step_again_ns;     /* of the last step that ended */
 	uint64_t plan_scopes_again; /* by the plan in force, and how long that takes */
 	uint64_t plan_again_ns;
+	/* forward passes were ahead of their plans, and waited for room */
+	uint64_t holds, hold_ns;
+	uint64_t step_hold_ns; /* of the last step that ended; neither compute nor stall */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,

@@ -209,6 +209,12 @@ struct spw_plan_scopes {
 	 * may be, as a share of it; default 0.02. Without it computing again never helps.
 	 */
 	double slack;
+	/*
+	 * spw_plan_scopes_simulate() only: of each tensor, wall time: compute is not held back any
+	 * longer before it saves it. The times of a plan (struct spw_plan_record): then a step that
+	 * is faster than the plan waits for room, and ends no later than planned. Or NULL.
+	 */
+	const uint64_t *hold_until_ns;
 };
 
 enum spw_plan_span_kind {
@@ -231,6 +237,8 @@ struct spw_plan_record {
 	size_t points_max;
 	struct spw_plan_span *spans; /* SPW_PLAN_SPANS_PER_TENSOR x tensors + scopes suffice */
 	size_t spans_max;
+	/* of each tensor, wall time: when it was saved, of one that is computed again the last time */
+	uint64_t *saved_ns;
 };
 
 #define SPW_PLAN_SPANS_PER_TENSOR 5u
@@ -247,7 +255,7 @@ SPW_EXPORT void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size
  * Unlike in spw_plan(), compute is held back: it waits before it saves what would exceed
  * result->memory_bytes, as long as something is still leaving memory. That is how a budget is met
  * that the drives are too slow for, and how a forward pass that is faster than planned keeps to the
- * plan.
+ * plan (hold_until_ns).
  *
  * Where nothing may be computed again and nobody else uses the drives, the peak of SPW_PLAN_FASTEST
  * is at most that of spw_plan().

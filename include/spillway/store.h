@@ -524,6 +524,8 @@ struct spw_store_stats {
 	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
 	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
 	uint32_t drives_missing; /* of the store, when it was opened */
+	/* of puts and gets that have not ended, as the caller counts them */
+	uint64_t bytes_putting, bytes_getting;
 };
 
 /* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */

@@ -46,6 +46,7 @@ enum spw_trace_kind {
 	SPW_TRACE_TAKE,   /* stamped when it ended; it began wait_ns before */
 	SPW_TRACE_RETURN, /* of the lease that a take of @tensor gave */
 	SPW_TRACE_RELEASE,
+	SPW_TRACE_HOLD, /* compute was held back for wait_ns, until then; see spw_cache_hold_back() */
 };
 
 /* What the caller asked for, and what the cache did. */
@@ -90,7 +91,7 @@ struct spw_trace_event {
 	/* OFFER, TAKE: the part of the storage */
 	uint64_t offset_bytes, len_bytes;
 
-	/* TAKE: how long it waited for I/O */
+	/* TAKE, HOLD: how long it waited for I/O */
 	uint64_t wait_ns;
 };
 

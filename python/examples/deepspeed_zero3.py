@@ -94,7 +94,7 @@ def configuration(args: argparse.Namespace) -> Dict[str, Any]:
     if args.swap:
         device = {"device": "nvme", "nvme_path": args.swap}
         zero["offload_param"] = {**device, "buffer_count": 6, "buffer_size": 5 * args.hidden**2}
-    zero["offload_optimizer"] = {**device, "buffer_count": 10 if args.pipeline else 5}
+    zero["offload_optimizer"] = {**device, "buffer_count": 16 if args.pipeline else 5}
     if args.swap and args.pipeline:
         zero["offload_optimizer"].update(pipeline_read=True, pipeline_write=True)
     return {

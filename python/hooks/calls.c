@@ -34,10 +34,11 @@ const struct dtype *dtype_of(PyObject *tensor)
 
 static int connect_library(PyObject *addresses)
 {
-	unsigned long long at[6];
+	unsigned long long at[7];
 
 	_Static_assert(sizeof(library) == sizeof(at), "an address for each function");
-	if (!PyArg_ParseTuple(addresses, "KKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5]))
+	if (!PyArg_ParseTuple(addresses, "KKKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5],
+			      &at[6]))
 		return -1;
 	memcpy(&library, at, sizeof(library));
 	return 0;

@@ -47,6 +47,7 @@ struct library {
 	__typeof__(&spw_cache_release) release;
 	__typeof__(&spw_cache_drain) drain;
 	__typeof__(&spw_cache_restore) restore;
+	__typeof__(&spw_cache_hold_back) hold_back;
 };
 
 /* An attribute of a type. */
@@ -366,6 +367,8 @@ int session_prune(struct session *session); /* forgets storages that are gone */
 void session_drain(struct session *session);
 /* After short tensors now and then only. */
 void session_drain_at_times(struct session *session, uint64_t len_bytes);
+/* After an offer: a forward pass that is ahead of its plan waits, and others may run meanwhile. */
+void session_hold_back(struct session *session);
 
 /* Of a tensor with its graph, at @address. Return: its token; 0 with an exception. */
 uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version,

@@ -313,8 +313,10 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 		rc = offer_make(session, saved, &offer, seen, record);
 	}
 	Py_XDECREF((PyObject *)record);
-	if (rc == 0)
+	if (rc == 0) {
+		session_hold_back(session);
 		return (PyObject *)saved;
+	}
 	Py_XDECREF((PyObject *)saved);
 	return rc < 0 ? NULL : new_ref(Py_None);
 }

@@ -166,6 +166,21 @@ void session_drain_at_times(struct session *session, uint64_t len_bytes)
 		session_drain(session);
 }
 
+void session_hold_back(struct session *session)
+{
+	struct leases *leases = session->leases;
+	struct spw_cache *cache = atomic_load(&leases->open);
+
+	if (!cache || library.hold_back(cache, false) == 0)
+		return;
+	atomic_fetch_add(&leases->users, 1); /* it stays open */
+	Py_BEGIN_ALLOW_THREADS;
+	(void)library.hold_back(cache, true);
+	Py_END_ALLOW_THREADS;
+	leases_user_ended(leases);
+	session_drain(session);
+}
+
 int session_prune(struct session *session)
 {
 	PyObject *left = PyDict_New(), *key, *value;

@@ -3,9 +3,9 @@
 """Which scopes may be computed again, and how. What is given up for that the plan says, in C, which
 also compares every byte that comes back with what was given up.
 
-A scope may be computed again if it was tried: in the first step it runs a second time, and must save
-and give the same, bit for bit, and change nothing. What is no plain case is refused, with words,
-and kept or spilled as before.
+A scope may be computed again if it was tried: in the first step it runs a second time, and must
+save and give the same, bit for bit, and change nothing. What is no plain case is refused, with
+words, and kept or spilled as before.
 """
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import contextlib
 import errno
 import logging
 import sys
-from typing import Any, Callable, ContextManager, Dict, List, Literal, Optional, Tuple, Union
+import threading
+from typing import (Any, Callable, ContextManager, Dict, List, Literal, Optional, Sequence, Tuple,
+                    Union)
 
 import torch
 from torch import Tensor, nn
@@ -101,10 +103,10 @@ def _bytes_of(tensor: Tensor) -> Tensor:
     return plain if plain.dtype is torch.bool else plain.view(torch.uint8)
 
 
-def _are_same(these: List[Tensor], those: List[Tensor]) -> bool:
-    """To the last bit."""
+def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Tensor]) -> bool:
+    """To the last bit. None is the same as nothing."""
     return len(these) == len(those) and all(
-        one.dtype is other.dtype and one.shape == other.shape and
+        one is not None and one.dtype is other.dtype and one.shape == other.shape and
         torch.equal(_bytes_of(one), _bytes_of(other)) for one, other in zip(these, those))
 
 
@@ -155,8 +157,11 @@ class Frame(hooks.Frame):  # type: ignore[misc]
 
         :raises SpillwayError: ESTALE it is not the same; or a drive failed
         """
-        if not self.begin():
-            return
+        with self.again.computing:
+            if self.begin():
+                self._compute()
+
+    def _compute(self) -> None:
         cache = self.again.session.cache
         cache.call(fast.spw_cache_again_begin)
         try:
@@ -186,7 +191,7 @@ class _Trial:
         self.inputs = [(tensor, tensor._version) for tensor in tensors_in(arguments)]
         self.buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
         self.state = self._state_of(module)
-        self.saved: List[Tensor] = []
+        self.saved: List[Optional[Tensor]] = []
 
     @staticmethod
     def _state_of(module: nn.Module) -> Dict[Any, Any]:
@@ -223,6 +228,7 @@ class Again:
         # that have passed their trial, and in which modes of their parts: training or not
         self._trusted: Dict[nn.Module, Tuple[bool, ...]] = {}
         self._trial: Optional[_Trial] = None
+        self.computing = threading.RLock()  # several threads may run backward passes
         # Of scopes tried in this step: what counts the changes of their inputs, and how many.
         self._counters: List[Tuple[nn.Module, Tensor, int]] = []
         for module, name in scopes.items():

@@ -19,7 +19,7 @@ from ._torch_compat import expired, free_weak_ref, storage_of
 
 _NAME = "spillway._hooks"
 _FILE = "_hooks.abi3.so"
-_FUNCTIONS = "offer_hint take return release drain restore".split()
+_FUNCTIONS = "offer_hint take return release drain restore hold_back".split()
 _ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base".split()
 _METHODS = "detach stride storage_offset is_neg is_conj as_strided view numel".split()
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack

@@ -184,7 +184,8 @@ def _tiles(run: Run) -> str:
     stats, least = run.stats, _least(run.wear)
     highest = max((point[2] for point in run.profile), default=0)
     ours = max((point[1] for point in run.profile), default=0)
-    step = (stats.step_compute_ns + stats.step_stall_ns) / 1e9
+    step = (stats.step_compute_ns + stats.step_stall_ns + stats.step_hold_ns) / 1e9
+    waited = (stats.step_stall_ns + stats.step_hold_ns) / 1e6
     memory = (f"{_percent(ours, highest)} of the {bytes_text(highest)} without spilling" if highest
               else "no step has ended yet")
     per_day = sum(one.bytes_per_day for _, one in run.wear)
@@ -195,7 +196,7 @@ def _tiles(run: Run) -> str:
     return '<div class="tiles">' + "".join([
         _tile("Memory, at most", bytes_text(ours), memory),
         _tile("Time of the last step", f"{step:.3g} s",
-              f"of which {stats.step_stall_ns / 1e6:.1f} ms waited for drives"),
+              f"of which {waited:.1f} ms waited for drives"),
         _tile("Written per day", per_day_text(per_day).replace(" a day", ""),
               f"to {len(run.drives)} drive{'s' if len(run.drives) != 1 else ''}, at the rate of "
               "this run"),

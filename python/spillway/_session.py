@@ -36,6 +36,14 @@ class Elsewhere(Protocol):
     def forget(self) -> None: ...
 
 
+def _copy_of(tensor: Tensor) -> Optional[Tensor]:
+    """None: it cannot be copied, or there is no memory for that. Training goes on without."""
+    try:
+        return tensor.detach().clone()
+    except Exception:
+        return None
+
+
 class Session(hooks.Session):  # type: ignore[misc]
     """The cache, the memory that it may read, the memory that it lent. Every saved tensor holds it.
 
@@ -50,7 +58,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     excluding: int  # modules that are excluded and run now
     tracer: Optional[StepTrace]
     frame: Any  # of the scope that runs and can be computed again
-    trial: Optional[List[Tensor]]  # what is saved is copied there, too
+    trial: Optional[List[Optional[Tensor]]]  # what is saved is copied there, too
     gives_up: bool  # all that can be computed again, whatever the plan says: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
     steps: int
@@ -63,7 +71,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     def _pack_watched(self, tensor: Tensor) -> Any:
         began = time.perf_counter_ns()
         if self.trial is not None:
-            self.trial.append(tensor.detach().clone())
+            self.trial.append(_copy_of(tensor))
         if self.device is not None and self.device.has(tensor):
             packed = self.device.save(self, tensor) or self.keep(tensor)
         else:

@@ -176,6 +176,9 @@ class CacheStats(DeviceStats, _HostStats):
     step_again_ns: int
     plan_scopes_again: int
     plan_again_ns: int
+    holds: int
+    hold_ns: int
+    step_hold_ns: int
 
     @property
     def stall_seconds(self) -> float:

@@ -16,6 +16,7 @@ as without spillway, and either reads what the other wrote.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -65,7 +66,8 @@ class Swapping:
 
     def close(self) -> None:
         """DeepSpeed has its own again, for engines that are made from now on; those that swap to
-        the store cannot go on. Closing twice does nothing."""
+        the store cannot go on, nor be saved: their swap folders are gone. Closing twice does
+        nothing."""
         global _installed
         while self._replaced:
             owner, name, before = self._replaced.pop()
@@ -76,6 +78,9 @@ class Swapping:
         if _installed is self:
             _installed = None
         self._space.forget_all()
+        for folder in self._space.folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # a copy of it would be one of nothing
         if self._is_own and self.store is not None:
             self.store.close()
 
@@ -125,8 +130,9 @@ class Swapping:
 def _check_copied(engine: Any, space: Space, function: str, result: Any) -> None:
     """A checkpoint without what is swapped would be found out when it is needed."""
     swapper = getattr(engine.optimizer, "optimizer_swapper", None)
+    folder = getattr(swapper, "swap_folder", None)
     nothing = isinstance(result, tuple) and result[0] is None  # there is no such checkpoint
-    if swapper is not None and not nothing and not {swapper.swap_folder} & space.copied:
+    if folder in space.folders and folder not in space.copied and not nothing:
         raise RuntimeError(f"DeepSpeed {_version} has not copied its swap folder in {function}(): "
                            "the optimizer's state is not in this checkpoint")
 

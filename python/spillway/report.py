@@ -75,6 +75,9 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
     yield "  the same bytes as another", _both(stats, "deduplicated")
     for words, count, tensors in kept_rows(stats):
         yield f"  kept: {words}", f"{bytes_text(count)} in {tensors} tensors"
+    if stats.tensors_given_up:
+        yield "  given up", _both(stats, "given_up")
+        yield "  restored", f"{_both(stats, 'restored')}, by {stats.scopes_again} recomputations"
     yield "read back", bytes_text(stats.bytes_read)
     yield "  in time", f"{stats.prefetch_hits} tensors"
     late = stats.prefetch_late + stats.misses
@@ -84,10 +87,13 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
         peak, kept = bytes_text(stats.plan_peak_bytes), bytes_text(stats.plan_keep_all_bytes)
         yield "  peak predicted", f"{peak} of {kept}"
         yield "  written in a step", bytes_text(stats.plan_bytes_written)
+        if stats.plan_scopes_again:
+            seconds = f"{stats.plan_again_ns / 1e9:.3g} s"
+            yield "  recomputed in a step", f"{stats.plan_scopes_again} scopes in {seconds}"
     if stats.wear_bytes_per_day:
         limited = "has kept more in memory" if stats.plans_limited else "has changed no plan"
         yield "cap on wear", f"{per_day_text(stats.wear_bytes_per_day)}: it {limited}"
-    for name in ("writes_failed", "reads_failed", "prefetches_failed"):
+    for name in ("writes_failed", "reads_failed", "prefetches_failed", "restores_refused"):
         if getattr(stats, name):
             yield name.replace("_", " "), str(getattr(stats, name))
 

@@ -20,13 +20,14 @@ bool spw_again_may(struct control *control)
 	for (uint32_t i = 0; i < basis->scope_count; i++)
 		if (spw_again_scope_may(&basis->scopes[i]))
 			return true;
-	return false;
+	return spw_flows_plan(control, control->flows) > 0;
 }
 
 static struct spw_plan_scopes scopes_of(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 	struct spw_plan_scopes scopes;
+	bool any = false;
 
 	spw_plan_scopes_init(&scopes, sizeof(scopes));
 	for (uint32_t i = 0; i < basis->scope_count; i++) {
@@ -41,9 +42,14 @@ static struct spw_plan_scopes scopes_of(struct control *control)
 			.input = may ? scope->input : 0,
 			.may_again = may,
 		};
+		any |= may;
 	}
 	scopes.scopes = control->scopes;
 	scopes.count = basis->scope_count;
+	if (!any)
+		scopes.slack = 0; /* as of plans that only spill */
+	scopes.flows = control->flows;
+	scopes.flows_count = spw_flows_plan(control, control->flows);
 	return scopes;
 }
 
@@ -143,6 +149,16 @@ static void order_reads(struct control *control, const struct spw_plan_step *ste
 			shape->use_order[shape->use_count++] = uses[k].which;
 }
 
+/* From when each tensor is saved, to what compute waits before that. */
+static void time_holds(struct shape *shape, const struct spw_plan_step *step)
+{
+	for (uint32_t i = 0; i < step->count; i++)
+		shape->hold_ns[i] =
+			shape->choices[i] == SPW_PLAN_AGAIN
+				? 0
+				: spw_since_ns(step->tensors[i].pack_ns, shape->hold_ns[i]);
+}
+
 int spw_again_schedule(struct control *control, const struct spw_plan_step *step,
 		       const struct spw_plan_drives *drives)
 {
@@ -151,7 +167,8 @@ int spw_again_schedule(struct control *control, const struct spw_plan_step *step
 	size_t most = (size_t)SPW_PLAN_SPANS_PER_TENSOR * step->count + scopes.count;
 	struct spw_plan_span *spans = calloc(most + 1, sizeof(*spans));
 	struct use *uses = calloc(step->count + (size_t)1, sizeof(*uses));
-	const struct spw_plan_record record = {.spans = spans, .spans_max = most};
+	const struct spw_plan_record record = {
+		.spans = spans, .spans_max = most, .saved_ns = shape->hold_ns};
 	struct spw_plan_result result = {.size = sizeof(result)};
 	int rc;
 
@@ -165,6 +182,7 @@ int spw_again_schedule(struct control *control, const struct spw_plan_step *step
 		memset(shape->read_from_ns, 0, step->count * sizeof(shape->read_from_ns[0]));
 		qsort(spans, result.spans, sizeof(*spans), by_begin);
 		time_reads(shape, spans, result.spans);
+		time_holds(shape, step);
 		order_reads(control, step, uses);
 	}
 	free(spans);

@@ -118,6 +118,23 @@ void spw_basis_replace(struct recording *basis, struct recording *now)
 	*basis = recording;
 }
 
+void spw_basis_planned(struct recording *basis)
+{
+	for (uint32_t i = 0; i < basis->scope_count; i++) {
+		struct recorded_scope *scope = &basis->scopes[i];
+
+		scope->planned_ns = scope->compute_ns;
+		scope->planned_enter_ns = scope->enter_ns;
+	}
+	for (uint32_t i = 0; i < basis->count; i++) {
+		struct recorded *recorded = &basis->tensors[i];
+
+		recorded->planned_pack_ns = recorded->pack_ns;
+		recorded->planned_use_ns = recorded->use_ns;
+		recorded->planned_release_ns = recorded->release_ns;
+	}
+}
+
 /* ---- Is it this shape? ---- */
 
 uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded)

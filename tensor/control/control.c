@@ -127,8 +127,8 @@ void spw_control_taken(struct control *control, const struct track *track)
 		return;
 	spw_recording_take(control, recorded);
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
-		spw_follow_progress(control,
-				    control->shape->basis.tensors[recorded->matched].use_ns);
+		spw_follow_progress(
+			control, control->shape->basis.tensors[recorded->matched].planned_use_ns);
 }
 
 void spw_control_gone(struct control *control, uint64_t len_bytes)
@@ -148,8 +148,9 @@ void spw_control_released(struct control *control, const struct track *track, bo
 	if (recorded->matched == NO_TENSOR)
 		return;
 	if (!leased)
-		spw_follow_progress(control,
-				    control->shape->basis.tensors[recorded->matched].release_ns);
+		spw_follow_progress(
+			control,
+			control->shape->basis.tensors[recorded->matched].planned_release_ns);
 	control->slots[recorded->matched] = GONE_SLOT;
 }
 
@@ -199,7 +200,7 @@ static void stall_noticed(struct control *control)
 {
 	if (!spw_control_follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
-	    (double)control->waited_ns <
+	    (double)spw_stalled_ns(control) <
 		    (double)control->shape->result.stall_ns +
 			    NEGLIGIBLE * (double)control->shape->result.wall_ns)
 		return;
@@ -272,7 +273,8 @@ static void count_step(const struct control *control)
 	struct spw_cache_stats *count = control->opts.count;
 
 	count->step_compute_ns = spw_recording_compute_ns(control);
-	count->step_stall_ns = control->waited_ns;
+	count->step_stall_ns = spw_stalled_ns(control);
+	count->step_hold_ns = control->waited_ns - spw_stalled_ns(control);
 	count->step_again_ns = control->again_ns;
 	count->step_peak_bytes = control->peak_bytes;
 	count->step_forward_ns = control->now.forward_ns;
@@ -303,6 +305,7 @@ static enum plan_reason planned_step_ended(struct control *control)
 	spw_shape_ended(control);
 	if (breaks_off(control))
 		return PLAN_REASON_NONE;
+	spw_flows_merge(control, false);
 	spw_basis_merge(&control->shape->basis, &control->now);
 	return spw_margin_step_ended(control);
 }
@@ -329,6 +332,7 @@ static enum plan_reason fixed_step_ended(struct control *control)
 	}
 	spw_shape_new(control);
 	spw_shape_ended(control);
+	spw_flows_merge(control, true);
 	spw_basis_replace(&control->shape->basis, &control->now);
 	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
 		return PLAN_REASON_NONE;
@@ -407,8 +411,7 @@ void spw_control_planned(struct control *control)
 			   (unsigned long long)shape->result.peak_bytes);
 	}
 	spw_wear_planned(control);
-	for (uint32_t i = 0; i < shape->basis.scope_count; i++)
-		shape->basis.scopes[i].planned_ns = shape->basis.scopes[i].compute_ns;
+	spw_basis_planned(&shape->basis);
 	shape->planned = true;
 }
 
@@ -418,6 +421,7 @@ void spw_control_step_began(struct control *control)
 {
 	control->step++;
 	spw_recording_begin(control);
+	spw_flows_begin(control);
 	spw_profile_step_began(control);
 	spw_shape_predict(control);
 	control->switched = false;

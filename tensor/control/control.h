@@ -98,6 +98,8 @@ void spw_control_drained(struct control *control);
 /* A take waits for I/O, and does so no longer. Both return the time. */
 uint64_t spw_control_wait_began(struct control *control);
 uint64_t spw_control_wait_ended(struct control *control);
+/* The same of a wait that was the controller's own wish. Return: how long it took. */
+uint64_t spw_control_hold_ended(struct control *control, uint64_t began_ns);
 
 /* What the caller does now has been done in the step before; and no longer. */
 void spw_control_again(struct control *control, bool again);
@@ -109,6 +111,14 @@ uint64_t spw_control_io_began(struct control *control, enum direction direction,
 /* @served: the drives have moved the bytes; else it failed, or was cancelled before. */
 void spw_control_io_ended(struct control *control, enum direction direction, uint64_t bytes,
 			  bool served, uint64_t began_ns);
+
+/* What others move on the same drives: so far, and the bytes of all that is under way, with ours. */
+struct others {
+	uint64_t bytes[DIRECTIONS], in_flight_bytes;
+};
+
+/* To be told often; and before a transfer begins or ends. */
+void spw_control_others(struct control *control, const struct others *others);
 
 /* A write has not been cancelled: the drives were given the bytes, whatever came of it. */
 void spw_control_written(struct control *control, uint64_t bytes);
@@ -133,6 +143,12 @@ bool spw_control_choice(const struct control *control, const struct track *track
 			enum spw_plan_choice *choice);
 /* By the plan: how much of this step's tensors may be in memory for something to be read ahead. */
 uint64_t spw_control_memory_bytes(const struct control *control);
+/*
+ * Whether the forward pass is further than planned, and holds more, though of @returned_bytes the
+ * owners only have not been told yet. And until when it may wait for room.
+ */
+bool spw_control_is_ahead(const struct control *control, uint64_t returned_bytes);
+uint64_t spw_control_hold_until_ns(const struct control *control);
 /* Without a plan: whether this step has held so much before, and the drives would be idle soon. */
 bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes);
 

@@ -33,19 +33,20 @@ void spw_follow_begin(struct control *control)
 	control->left = control->stalled_now = false;
 	control->matched = control->use_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
+	control->due_ns = control->due_hold_ns = 0;
 	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++)
 		control->slots[i] = NO_SLOT;
 }
 
-void spw_follow_progress(struct control *control, uint64_t basis_ns)
+void spw_follow_progress(struct control *control, uint64_t planned_ns)
 {
-	if (!spw_control_follows_plan(control) || basis_ns < control->progress_ns)
+	if (!spw_control_follows_plan(control) || planned_ns < control->progress_ns)
 		return;
-	control->progress_ns = basis_ns;
+	control->progress_ns = planned_ns;
 	control->progress_at_ns = spw_recording_compute_ns(control);
 }
 
-/* Compute time of the basis that this step has come to. */
+/* Compute time of the plan that this step has come to. */
 static uint64_t progress_now_ns(const struct control *control)
 {
 	return control->progress_ns + spw_recording_compute_ns(control) - control->progress_at_ns;
@@ -64,7 +65,7 @@ const char *spw_follow_scope(struct control *control, uint32_t number)
 	if (number >= basis->scope_count || now->key != was->key || now->stage != was->stage ||
 	    now->micro_batch != was->micro_batch)
 		return "other scopes or stages than in the step that was planned for";
-	spw_follow_progress(control, was->enter_ns);
+	spw_follow_progress(control, was->planned_enter_ns);
 	return NULL;
 }
 
@@ -91,7 +92,9 @@ const char *spw_follow_offer(struct control *control, struct recorded *recorded)
 	recorded->matched = which;
 	control->slots[which] = recorded->slot;
 	control->matched++;
-	spw_follow_progress(control, basis->tensors[which].pack_ns);
+	control->due_ns = basis->tensors[which].pack_ns;
+	control->due_hold_ns = control->shape->hold_ns[which];
+	spw_follow_progress(control, basis->tensors[which].planned_pack_ns);
 	return NULL;
 }
 
@@ -162,7 +165,8 @@ uint32_t spw_control_next(struct control *control)
 		if (slot != NO_SLOT && slot != GONE_SLOT)
 			return slot;
 		/* Not offered: it comes yet, or it should have by now. */
-		if (slot == NO_SLOT && control->progress_ns <= shape->basis.tensors[which].pack_ns)
+		if (slot == NO_SLOT &&
+		    control->progress_ns <= shape->basis.tensors[which].planned_pack_ns)
 			break;
 	}
 	return NO_SLOT;

@@ -35,6 +35,8 @@
 struct recorded {
 	uint64_t bytes;
 	uint64_t pack_ns, use_ns, release_ns;
+	/* what these were when the plan was made: it is carried out by its own clock */
+	uint64_t planned_pack_ns, planned_use_ns, planned_release_ns;
 	uint32_t takes;
 	uint32_t scope;
 	uint32_t place;   /* among the plannable ones of its scope */
@@ -52,7 +54,8 @@ struct recorded_scope {
 	uint64_t key;
 	uint64_t enter_ns;
 	uint64_t compute_ns; /* while it was the innermost */
-	uint64_t planned_ns; /* what compute_ns was when the plan was made */
+	/* what compute_ns and enter_ns were when the plan was made */
+	uint64_t planned_ns, planned_enter_ns;
 	uint32_t micro_batch;
 	uint8_t stage;
 	bool left;          /* no more tensors follow */
@@ -109,11 +112,28 @@ struct wear {
 	uint64_t since_ns;
 };
 
+/* How many bytes others have moved, and until when; see flows.c. */
+#define FLOW_POINTS 256u
+/* A step is told to the planner in so many parts. */
+#define FLOW_PARTS 32u
+
+struct flow_point {
+	uint64_t ns, bytes[DIRECTIONS];
+};
+
+struct flow_record {
+	uint64_t width_ns;  /* the least between two points that differ */
+	uint64_t looked_ns; /* at what they have moved, for the last time */
+	uint32_t used;
+	struct flow_point points[FLOW_POINTS];
+};
+
 /* A shape of step, and its plan. */
 struct shape {
 	struct recording basis; /* what the plan was made from, smoothed */
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
+	uint64_t *hold_ns;   /* of each tensor: what compute is to wait before it is saved */
 	uint32_t *use_order; /* spilled tensors in the order of use */
 	uint32_t use_count;
 	/* reads begin when something happens: so they may be this early, or they would be late */
@@ -122,6 +142,10 @@ struct shape {
 	struct spw_plan_drives counted_on; /* measured, when the plan was made */
 	struct margin memory;              /* of the budget */
 	uint64_t wear_step_bytes;          /* that the plan may write; 0: no limit */
+	uint64_t stalled_bytes;            /* a plan that wrote so many has stalled; 0: long ago */
+	uint32_t calm_steps;               /* since then */
+	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
+	double flows_share;                   /* that was planned for, of the drives' time */
 	bool planned;
 	uint32_t id;      /* 0: none */
 	uint32_t next_id; /* of the shape that came after it the last time */
@@ -139,15 +163,16 @@ struct control {
 	uint32_t micro_batch;
 	enum spw_stage stage;
 	struct recording now;
-	uint32_t scope;          /* the innermost, or NO_SCOPE */
-	uint32_t stage_scope;    /* of what is outside all scopes */
-	uint64_t charged_ns;     /* compute time that scopes have been given */
-	uint64_t event_ns;       /* of the last tensor packed, used or released */
-	uint64_t began_ns;       /* wall */
-	uint64_t waited_ns;      /* while at least one take waited for I/O, or a device did */
+	uint32_t scope;       /* the innermost, or NO_SCOPE */
+	uint32_t stage_scope; /* of what is outside all scopes */
+	uint64_t charged_ns;  /* compute time that scopes have been given */
+	uint64_t event_ns;    /* of the last tensor packed, used or released */
+	uint64_t began_ns;    /* wall */
+	uint64_t waited_ns;   /* some take waited for I/O, a device did, or compute was held back */
 	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
 	uint64_t waiting_since_ns;
-	uint32_t waiting; /* takes */
+	uint32_t waiting; /* takes, and who is held back */
+	uint64_t held_ns; /* of waited_ns: held back */
 	bool again;       /* the caller computes again */
 	uint64_t again_since_ns, again_ns;
 	/* no compute of the step: while some take waits, or something is computed again */
@@ -167,8 +192,10 @@ struct control {
 	bool switched;    /* it began by the plan of another shape: its memory proves nothing */
 	bool stalled_now; /* it has stalled: memory does not count */
 	uint32_t matched;
-	uint64_t progress_ns;    /* compute time of the basis at the last event that matched, */
+	uint64_t progress_ns;    /* compute time of the plan at the last event that matched, */
 	uint64_t progress_at_ns; /* and in this step */
+	uint64_t due_ns;         /* of steps like this one when they last offered something, */
+	uint64_t due_hold_ns;    /* and how long compute is to wait until then */
 	uint32_t use_next;
 	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
@@ -176,6 +203,9 @@ struct control {
 
 	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
 	struct profile profile, profile_before; /* of this step, and of the one before */
+	struct flow_record flow_record;
+	struct spw_plan_flow flows[FLOW_PARTS]; /* the planner's input */
+	uint64_t others[DIRECTIONS];            /* bytes of others so far */
 	struct wear wear;
 
 	/* between steps */
@@ -212,6 +242,12 @@ static inline struct recorded *spw_recording_of(const struct control *control,
 		return NULL;
 	return &control->now.tensors[track->recorded];
 }
+/* Time of this step that takes have waited for I/O. */
+static inline uint64_t spw_stalled_ns(const struct control *control)
+{
+	/* One may have been held back since the step before. */
+	return control->waited_ns - SPW_MIN(control->held_ns, control->waited_ns);
+}
 struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
 				     uint64_t bytes, enum spw_cache_hint hint);
 void spw_recording_take(struct control *control, struct recorded *recorded);
@@ -230,6 +266,8 @@ double spw_basis_drift(const struct recording *now, const struct recording *basi
 void spw_basis_merge(struct recording *basis, const struct recording *now);
 /* It was another: it becomes the basis itself. */
 void spw_basis_replace(struct recording *basis, struct recording *now);
+/* A plan has been made of it. */
+void spw_basis_planned(struct recording *basis);
 /* The tensor of the basis at the same place. */
 uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded);
 /* All that has been recorded so far is as in the basis. */
@@ -245,7 +283,7 @@ void spw_follow_begin(struct control *control);
 const char *spw_follow_scope(struct control *control, uint32_t number);
 const char *spw_follow_scope_left(const struct control *control, uint32_t number);
 const char *spw_follow_offer(struct control *control, struct recorded *recorded);
-void spw_follow_progress(struct control *control, uint64_t basis_ns);
+void spw_follow_progress(struct control *control, uint64_t planned_ns);
 
 /* ---- shapes.c ---- */
 
@@ -264,6 +302,8 @@ void spw_shape_predict(struct control *control);
 /* What the next plan counts on, before the margin. */
 struct spw_plan_drives spw_margin_believed(const struct control *control);
 uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
+/* What the next plan may write: for wear, and after a stall; 0: no limit. */
+uint64_t spw_margin_written_max(const struct shape *shape);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
 
@@ -272,6 +312,16 @@ enum plan_reason spw_margin_step_ended(struct control *control);
 void spw_profile_step_began(struct control *control);
 /* The memory in use has changed. */
 void spw_profile_note(struct control *control);
+
+/* ---- flows.c ---- */
+
+void spw_flows_begin(struct control *control);
+/* A step has ended. @replace: it is the first of its shape, or unlike those before. */
+void spw_flows_merge(struct control *control, bool replace);
+/* It is not what was planned for. */
+bool spw_flows_drifted(const struct control *control);
+/* For the plan that is made: at most FLOW_PARTS. Return: how many; 0: nothing worth planning. */
+uint32_t spw_flows_plan(struct control *control, struct spw_plan_flow flows[]);
 
 /* ---- wear.c ---- */
 
@@ -287,7 +337,7 @@ void spw_wear_planned(struct control *control);
 
 /* It can be computed again, as far as the caller has said. */
 bool spw_again_scope_may(const struct recorded_scope *scope);
-/* So can some scope of the basis: those below are called then. */
+/* So can some scope of the basis, or others use the drives: those below are called then. */
 bool spw_again_may(struct control *control);
 /* As spw_plan(), with all that may be computed again. */
 int spw_again_plan(struct control *control, const struct spw_plan_step *step,

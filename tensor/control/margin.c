@@ -20,6 +20,9 @@
 #define TIMELINE_DRIFT  0.05
 #define BANDWIDTH_DRIFT 0.1
 
+/* After a stall no plan writes more than the one that stalled, for so many steps without one. */
+#define CALM_STEPS 4u
+
 /* ---- Margins ---- */
 
 static void margin_grow(struct margin *margin, double share)
@@ -119,7 +122,7 @@ static bool drives_drifted(const struct control *control)
 
 static double late_ns(const struct control *control)
 {
-	return (double)control->waited_ns - (double)control->shape->result.stall_ns;
+	return (double)spw_stalled_ns(control) - (double)control->shape->result.stall_ns;
 }
 
 /*
@@ -142,6 +145,39 @@ static bool time_seen(struct control *control, bool explained)
 		return false;
 	control->late_before = false;
 	return margin_halve(&control->time);
+}
+
+/* ---- After a stall ---- */
+
+/*
+ * Other figures may say that more can be written: they are those of a step that has gone wrong. A
+ * budget has to be met, and is so by as few writes as possible anyway.
+ * Return: whether the plan may write more than it was allowed to when it was made.
+ */
+static bool calm_seen(struct control *control)
+{
+	struct shape *shape = control->shape;
+	uint64_t written = shape->result.bytes_written;
+
+	if (control->opts.cache.mode != SPW_CACHE_FASTEST)
+		return false;
+	if (control->was_late) {
+		shape->calm_steps = 0;
+		if (written > 0 && (shape->stalled_bytes == 0 || written < shape->stalled_bytes))
+			shape->stalled_bytes = written;
+		return false;
+	}
+	if (shape->stalled_bytes == 0 || ++shape->calm_steps < CALM_STEPS)
+		return false;
+	shape->stalled_bytes = 0;
+	return shape->result.limited;
+}
+
+uint64_t spw_margin_written_max(const struct shape *shape)
+{
+	uint64_t wear = shape->wear_step_bytes, stalled = shape->stalled_bytes;
+
+	return wear == 0 || (stalled > 0 && stalled < wear) ? stalled : wear;
 }
 
 /* ---- A budget ---- */
@@ -169,19 +205,20 @@ enum plan_reason spw_margin_step_ended(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 	enum plan_reason reason = PLAN_REASON_NONE;
-	bool time, peak;
+	bool time, peak, calm;
 
 	control->was_late =
 		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
-	if (drives_drifted(control))
+	if (drives_drifted(control) || spw_flows_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (spw_basis_drift(basis, basis, true) > TIMELINE_DRIFT || spw_wear_drifted(control))
 		reason = PLAN_REASON_TIMELINE;
 	time = time_seen(control, reason != PLAN_REASON_NONE);
 	peak = peak_seen(control);
+	calm = calm_seen(control);
 	if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		return PLAN_REASON_NONE;
 	if (reason != PLAN_REASON_NONE)
 		return reason;
-	return time ? PLAN_REASON_STALL : peak ? PLAN_REASON_MEMORY : PLAN_REASON_NONE;
+	return time || calm ? PLAN_REASON_STALL : peak ? PLAN_REASON_MEMORY : PLAN_REASON_NONE;
 }

@@ -37,6 +37,20 @@ static void serve_next(struct measure *measure, enum direction direction, uint64
 
 	flow->since_ns = now_ns;
 	flow->other_busy_ns = busy_until(&measure->flows[!direction], now_ns);
+	flow->disturbed = measure->others;
+}
+
+void spw_measure_others(struct measure *measure, bool now, bool moved)
+{
+	measure->others = now;
+	for (unsigned i = 0; i < DIRECTIONS; i++)
+		measure->flows[i].disturbed |= now || moved;
+}
+
+static bool is_known(const struct measure *measure, enum direction direction)
+{
+	return (direction == DIRECTION_WRITE ? measure->drives.write_bytes_per_second
+					     : measure->drives.read_bytes_per_second) > 0;
 }
 
 void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
@@ -103,8 +117,12 @@ void spw_measure_ended(struct measure *measure, enum direction direction, uint64
 	struct flow *flow = &measure->flows[direction];
 
 	SPW_ASSERT(flow->in_flight > 0 && flow->bytes_in_flight >= bytes);
-	if (served)
+	if (served && flow->disturbed && is_known(measure, direction)) {
+		flow->fresh = false;
+		serve_next(measure, direction, now_ns);
+	} else if (served) {
 		count_served(measure, direction, bytes, began_ns, now_ns);
+	}
 	flow->in_flight--;
 	flow->bytes_in_flight -= bytes;
 	if (flow->in_flight == 0)

@@ -20,6 +20,9 @@
  * believed if the next step has it too, and no longer than until a whole transfer takes less.
  *
  * A device times its copies itself: bytes over time is what the bus does.
+ *
+ * What the drives did while they served others too says how much these have left. It counts only
+ * for as long as nothing else is known: what others take is a part of the plan (flows.c).
  */
 #ifndef SPW_TENSOR_CONTROL_MEASURE_H
 #define SPW_TENSOR_CONTROL_MEASURE_H
@@ -51,7 +54,8 @@ struct flow {
 	uint64_t since_ns;      /* the drives began with what ends next */
 	uint64_t other_busy_ns; /* busy_ns of the other direction at that time */
 	uint64_t busy_ns, busy_since_ns;
-	bool fresh; /* nothing has ended since the flow began */
+	bool fresh;     /* nothing has ended since the flow began */
+	bool disturbed; /* others were served meanwhile */
 	/* the shortest that found the drives idle: in this step, the one before */
 	uint64_t idle_ns, idle_ns_before;
 	/* in this step */
@@ -75,7 +79,8 @@ struct measure {
 	/* copies of a device, out as what is written and in as what is read; in this step */
 	struct service bus[DIRECTIONS];
 	struct trust trust_bus[DIRECTIONS];
-	bool late; /* the latency of the last step was far above the figure */
+	bool late;   /* the latency of the last step was far above the figure */
+	bool others; /* have something under way */
 };
 
 void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
@@ -86,6 +91,8 @@ void spw_measure_ended(struct measure *measure, enum direction direction, uint64
 /* Copies between a device and the host that took @ns, each on its own. */
 void spw_measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
 			uint64_t ns);
+/* Others are served by the same drives, now; @moved: or were since this was last called. */
+void spw_measure_others(struct measure *measure, bool now, bool moved);
 /* A step ends: what it has shown goes into the smoothed figures. */
 void spw_measure_step(struct measure *measure);
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/control/planning.c - what the planner is asked, and what its answer becomes */
+#include <string.h>
+
 #include "tensor/control/internal.h"
 #include "plan/internal.h"
 
@@ -82,7 +84,7 @@ static struct spw_plan_opts plan_opts_of(const struct control *control)
 		opts.mode = SPW_PLAN_BUDGET;
 	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		opts.mode = SPW_PLAN_POSITIONAL;
-	opts.bytes_written_max = control->shape->wear_step_bytes;
+	opts.bytes_written_max = spw_margin_written_max(control->shape);
 	opts.memory_bytes = control->opts.cache.memory_bytes;
 	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
 	return opts;
@@ -139,6 +141,7 @@ static int schedule(struct control *control, const struct spw_plan_step *step,
 
 	if (spw_again_may(control))
 		return spw_again_schedule(control, step, drives);
+	memset(shape->hold_ns, 0, step->count * sizeof(*shape->hold_ns));
 	rc = spw_planner_schedule(step, drives, shape->result.memory_bytes, shape->choices, &reads);
 	shape->use_count = reads.count;
 	return rc;
@@ -246,5 +249,6 @@ void spw_planning_probe(struct control *control)
 	control->opts.count->plan_probes++;
 	shape->use_order[0] = control->probe;
 	shape->use_count = 1;
-	shape->read_from_ns[control->probe] = recorded->pack_ns / 2 + recorded->use_ns / 2;
+	shape->read_from_ns[control->probe] =
+		recorded->planned_pack_ns / 2 + recorded->planned_use_ns / 2;
 }

@@ -36,8 +36,9 @@ static int shape_open(struct shape *shape, uint32_t tensors, uint32_t scopes)
 {
 	shape->choices = calloc(tensors, sizeof(*shape->choices));
 	shape->read_from_ns = calloc(tensors, sizeof(*shape->read_from_ns));
+	shape->hold_ns = calloc(tensors, sizeof(*shape->hold_ns));
 	shape->use_order = calloc(tensors, sizeof(*shape->use_order));
-	if (!shape->choices || !shape->read_from_ns || !shape->use_order)
+	if (!shape->choices || !shape->read_from_ns || !shape->hold_ns || !shape->use_order)
 		return -ENOMEM;
 	return recording_open(&shape->basis, tensors, scopes);
 }
@@ -69,6 +70,7 @@ void spw_recording_close(struct control *control)
 		recording_close(&shape->basis);
 		free(shape->choices);
 		free(shape->read_from_ns);
+		free(shape->hold_ns);
 		free(shape->use_order);
 	}
 	recording_close(&control->now);
@@ -140,7 +142,7 @@ void spw_recording_begin(struct control *control)
 	struct recording *now = &control->now;
 
 	control->began_ns = control->opts.clock_ns();
-	control->waited_ns = control->compute_ns_min = 0;
+	control->waited_ns = control->held_ns = control->compute_ns_min = 0;
 	control->again_ns = control->away_ns = 0;
 	/* of what is still at it */
 	control->waiting_since_ns = control->began_ns;

@@ -47,7 +47,7 @@ static void match_again(struct control *control)
 		control->matched++;
 		control->slots[recorded->matched] = recorded->released ? GONE_SLOT : recorded->slot;
 	}
-	spw_follow_progress(control, basis->scopes[control->now.scope_count - 1].enter_ns);
+	spw_follow_progress(control, basis->scopes[control->now.scope_count - 1].planned_enter_ns);
 }
 
 /* The next shape from @from on, other than the one in force, that has a plan; or NULL. */
@@ -111,6 +111,7 @@ void spw_shape_new(struct control *control)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = false;
 	control->shape->memory = MARGIN_NONE;
+	control->shape->stalled_bytes = 0;
 	control->shape->id = ++control->ids;
 	control->shape->next_id = 0;
 }

@@ -92,7 +92,8 @@ void spw_wear_planned(struct control *control)
 {
 	const struct spw_plan_result *result = &control->shape->result;
 
-	if (!result->limited)
+	if (!result->limited ||
+	    spw_margin_written_max(control->shape) != control->shape->wear_step_bytes)
 		return;
 	control->opts.count->plans_limited++;
 	spw_notice(

@@ -242,9 +242,7 @@ def the_host_waits_for_drives(store):
 def written(off):
     """All that was copied is on the drives."""
     machine.memory()
-    deadline = time.monotonic() + 30
-    while off.stats().staging_bytes or not off.stats().tensors_spilled:
-        assert time.monotonic() < deadline, off.stats()
+    until(off, lambda stats: stats.tensors_spilled and not stats.staging_bytes)
 
 
 def a_step_is_recorded(store):
@@ -276,28 +274,40 @@ def a_step_is_recorded(store):
 
 
 def used_on_another_stream(store):
-    """What was saved on one stream, out of its own memory or from the drives."""
+    """What was saved on one stream: out of its own memory, or copied back ahead of its use."""
     device = torch.device(machine.kind, 0)
-    for seed in range(40):
-        machine.be_late(seed, 0.2 * (seed % 3), 0.25, False)
+    for seed in range(8):
+        machine.be_late(seed, 0.1 * (seed % 3), 0.25, False)
         off = offload(nn.Module(), store)
         session, other = off._session, off.table.new_stream(device)
         expected = torch.randn(2048, generator=torch.Generator().manual_seed(seed))
         with off:
             saved = session.pack(expected.to(device).mul_(2))
             if seed % 2:
+                after = session.pack(torch.zeros(2048, device=device))
                 written(off)
+                after.unpack()  # from where on is read ahead
+                del after
+                until(off, lambda stats: stats.bytes_read == 2 * expected.nbytes)
             with other:
                 used = saved.unpack()
                 result = torch.empty_like(used)
                 torch.add(used, 1, out=result)
                 del used, saved
-            off.stats()
-            for _ in range(4):  # whoever gets that memory next
-                torch.empty(2048, device=device).fill_(7)
+            # Its memory is let go once the copy has ended, for whoever gets it next.
+            until(off, lambda stats: stats.entries == 0)
+            for _ in range(4):
+                torch.empty(2048, device=device).fill_(7).cpu()
             with other:
                 assert torch.equal(result.cpu(), expected * 2 + 1), f"seed {seed}"
+        assert off.stats().tensors_ahead == seed % 2
         off.close()
+
+
+def until(off, state):
+    deadline = time.monotonic() + 30
+    while not state(off.stats()):
+        assert time.monotonic() < deadline, off.stats()
 
 
 def memory_is_back_after_each_step(store):

@@ -361,9 +361,20 @@ def test_a_checkpoint_that_lacks_what_is_swapped(drives, monkeypatch):
 
     monkeypatch.setattr(DeepSpeedEngine, "save_checkpoint", lambda engine, folder: True)
     swapping = spillway.deepspeed.install(drives)
+    DeepSpeedEngine.save_checkpoint(Engine(), "out")  # it was made before, and has files
+    swapping._space.add(Engine.optimizer.optimizer_swapper.swap_folder)
     with pytest.raises(RuntimeError, match="is not in this checkpoint"):
         DeepSpeedEngine.save_checkpoint(Engine(), "out")
     swapping.close()
+
+
+def test_the_folder_goes_with_what_it_had(swap, drives):
+    import spillway.deepspeed
+
+    swapping = spillway.deepspeed.install(drives)
+    swapping._space.add(str(swap))
+    swapping.close()
+    assert not swap.exists()
 
 
 def test_gpudirect_storage_is_refused(drives):

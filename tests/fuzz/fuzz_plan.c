@@ -161,8 +161,10 @@ static void check_again(const struct input *input, const enum spw_plan_choice ch
 {
 	struct spw_plan_point points[TENSORS_MAX * SPW_PLAN_POINTS_PER_TENSOR];
 	struct spw_plan_span spans[TENSORS_MAX * SPW_PLAN_SPANS_PER_TENSOR + SCOPES_MAX];
-	const struct spw_plan_record record = {points, sizeof(points) / sizeof(points[0]), spans,
-					       sizeof(spans) / sizeof(spans[0])};
+	const struct spw_plan_record record = {.points = points,
+					       .points_max = sizeof(points) / sizeof(points[0]),
+					       .spans = spans,
+					       .spans_max = sizeof(spans) / sizeof(spans[0])};
 	struct spw_plan_result result = {.size = sizeof(result)};
 	struct spw_plan_reason reasons[SCOPES_MAX];
 

@@ -41,6 +41,7 @@ touch "$TEST_TMP/a.img" "$TEST_TMP/b.img"
 cd "$TEST_TMP" || exit 1
 expect_equal "a.img" "$(complete_bash format --devices a.)"
 expect_equal "a.img,b.img" "$(complete_bash format --devices a.img,b.)"
+expect_equal "a.img,b.img" "$(complete_bash run --deepspeed a.img,b.)"
 expect_equal "b.img" "$(complete_bash format b.)"
 expect_equal "" "$(complete_bash format --partitions "")"
 cd "$ROOT" || exit 1

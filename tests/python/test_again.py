@@ -135,7 +135,8 @@ def test_same_with_two_passes_before_the_backward_pass():
 def test_same_on_drives(store):
     """Inputs are written and come back to be computed from."""
     off = check_same(options={"store": store})
-    assert off.stats().bytes_spilled > 0
+    # On slow drives all may be asked for before it is written.
+    assert off.stats().bytes_spilled + off.stats().bytes_forwarded > 0
 
 
 def test_same_with_tied_weights_and_one_module_used_twice():
@@ -611,3 +612,10 @@ def test_closed_before_the_backward_pass():
     off.close()
     with pytest.raises(RAISED, match="closed"):
         loss.backward()
+
+
+def test_the_report_counts_it(capsys):
+    off = check_same()
+    off.report()
+    table = capsys.readouterr().out
+    assert "given up" in table and f"by {off.stats().scopes_again} recomputations" in table

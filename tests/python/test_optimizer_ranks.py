@@ -429,14 +429,16 @@ def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts
         results[rank].write_bytes(pickle.dumps(train(parallel, parts, rank)))
 
     kills, statuses = 0, []
-    while statuses != [0] * RANKS:
+    while statuses != [0] * RANKS or kills == 0:
+        if statuses == [0] * RANKS:  # faster than the run that was timed: once more, from the start
+            seconds /= 2
+            spillway.format_store(parts, partitions=RANKS, force=True, erase=True)
         statuses = run_ranks(folder, saved, seconds=seconds * source.uniform(0.05, 0.9)
                              if kills < 8 else None)
         assert set(statuses) <= {0, -signal.SIGKILL}
         kills += statuses != [0] * RANKS
         assert kills <= 8
     print(f"killed {kills} times")
-    assert kills > 0
     for rank in range(RANKS):
         assert_same(pickle.loads(results[rank].read_bytes()), plain[rank])
 

@@ -45,6 +45,7 @@ static struct sim {
 	unsigned logged;
 	uint64_t compute_ns; /* of the present step */
 	uint64_t pause_ns;   /* after the backward pass */
+	bool holds_back;     /* the trainer waits when it is told to */
 } sim;
 
 static void sim_advance(uint64_t until_ns)
@@ -160,6 +161,8 @@ static int sim_offer(unsigned slot, size_t len, enum spw_cache_hint hint)
 	rc = spw_cache_offer_hint(sim.cache, &offer, hint, &tensor->tensor);
 	assert_true(rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL);
 	sim_drain();
+	if (sim.holds_back && spw_cache_hold_back(sim.cache, true) == 1)
+		sim_drain();
 	return rc;
 }
 

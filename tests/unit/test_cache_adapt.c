@@ -159,6 +159,24 @@ SIM_CASE(test_stalls_that_come_back_are_believed)
 	assert_int_equal(caution(), before);
 }
 
+/* Whatever the drives seem to be able to do: for some steps that did not. */
+SIM_CASE(test_no_plan_writes_more_than_one_that_stalled)
+{
+	uint64_t written;
+
+	open_at(SPW_CACHE_FASTEST, 0.4, 0.4);
+	sim_steps(&gpt, 4);
+	written = sim_stats().plan_bytes_written;
+	step_of(&gpt, 5);
+	sim.store->drives = (struct simstore_drives){.write = 2, .read = 2, .mixed = 4};
+	for (unsigned i = 0; i < 3; i++) {
+		assert_in_range(sim_stats().plan_bytes_written, 1, written);
+		(void)sim_step(&gpt);
+	}
+	sim_steps(&gpt, 6);
+	assert_true(sim_stats().plan_bytes_written > written);
+}
+
 /* ---- Budgets ---- */
 
 /* Nothing is read for which the budget has no room, however late it is. */

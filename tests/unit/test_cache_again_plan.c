@@ -159,6 +159,9 @@ SIM_CASE(test_a_budget_is_met)
 	STAT_IS(step_compute_ns, sim.compute_ns);
 	STAT_IS(step_again_ns, (uint64_t)again * (TENSORS - 1) * 10000);
 	assert_int_equal(sim_stats().bytes_given_up, sim_stats().bytes_restored);
+	/* The step itself takes each tensor once or twice, also those that others are made from. */
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_in_range(sim.cache->control->shape->basis.tensors[i].takes, 1, 2);
 }
 
 /* Fast drives: nothing is computed again. */
@@ -207,6 +210,38 @@ SIM_CASE(test_explained)
 		recomputed += reasons[i].reason.way >= SPW_PLAN_WAY_AGAIN;
 	}
 	assert_int_equal(recomputed, planned.scopes_again);
+}
+
+/* What is inside of it would be computed twice. */
+SIM_CASE(test_a_scope_around_others)
+{
+	struct spw_cache_reason reasons[2];
+
+	begin(COUNT * LEN, 1);
+	for (unsigned i = 0; i < 3; i++) {
+		spw_tensor inputs[2];
+
+		spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+		spw_cache_scope_enter(sim.cache, 1);
+		offer_one(0);
+		spw_cache_scope_enter(sim.cache, 2);
+		sim_compute(10000);
+		offer_one(1);
+		inputs[1] = offer_input(1);
+		spw_cache_scope_leave(sim.cache);
+		inputs[0] = offer_input(0);
+		spw_cache_scope_leave(sim.cache);
+		spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
+		for (unsigned slot = 2; slot-- > 0;) {
+			sim_use(slot, 100000);
+			assert_int_equal(spw_cache_release(sim.cache, inputs[slot]), 0);
+		}
+		sim_advance(sim_clock() + 1000000);
+		sim_drain();
+		spw_cache_step(sim.cache);
+	}
+	assert_int_equal(spw_cache_explain(sim.cache, reasons, 2, NULL), 2);
+	assert_true(!reasons[0].may_again && reasons[1].may_again);
 }
 
 RUN_CASES(NULL, NULL)

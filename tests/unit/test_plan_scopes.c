@@ -128,6 +128,51 @@ static void plan(enum spw_plan_mode mode, uint64_t memory_bytes)
 			 0);
 }
 
+/* ---- Holding back ---- */
+
+/* Four tensors of 10 MiB, 10 ms apart; the drives take 20 ms for each, and memory has two. */
+static void four_to_write(uint64_t faster)
+{
+	init_world();
+	for (uint32_t i = 0; i < 4; i++) {
+		world.tensors[i] = (struct spw_plan_tensor){.bytes = 10 * MIB,
+							    .pack_ns = 10 * MS * (i + 1) / faster,
+							    .use_ns = (400 - 80 * i) * MS,
+							    .release_ns = (420 - 80 * i) * MS,
+							    .users = 1};
+		world.choices[i] = SPW_PLAN_SPILL;
+	}
+	world.step.count = 4;
+	world.step.forward_ns = 50 * MS;
+	world.step.backward_ns = 400 * MS;
+	world.drives = (struct spw_plan_drives){.write_bytes_per_second = 500 * MIB,
+						.read_bytes_per_second = 500 * MIB};
+}
+
+CASE(compute_is_held_back_until_what_was_planned)
+{
+	static const uint64_t held_ns[] = {5 * MS, 10 * MS, 25 * MS, 45 * MS};
+	static const uint64_t until_ns[] = {0, 0, 18 * MS, 100 * MS};
+	uint64_t saved_ns[4];
+	const struct spw_plan_record record = {.saved_ns = saved_ns};
+
+	/* As long as something leaves memory: a third one has to wait for the first, and so on. */
+	four_to_write(2);
+	assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes,
+						  20 * MIB, world.choices, &record, &world.result),
+			 0);
+	assert_memory_equal(saved_ns, held_ns, sizeof(held_ns));
+	assert_int_equal(world.result.peak_bytes, 20 * MIB);
+	/* No longer than until the plan is as far; the last one has all the time. */
+	world.scopes.hold_until_ns = until_ns;
+	assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes,
+						  20 * MIB, world.choices, &record, &world.result),
+			 0);
+	assert_int_equal(saved_ns[2], 18 * MS);
+	assert_int_equal(saved_ns[3], 45 * MS);
+	assert_int_equal(world.result.peak_bytes, 30 * MIB);
+}
+
 /* ---- Computing again ---- */
 
 static void all_again(void)

@@ -14,7 +14,8 @@ enum completion_kind completion_kind(const struct tool_shown *option)
 	} kinds[] = {
 		{"FILE", COMPLETION_FILE},     {"[=FILE]", COMPLETION_FILE},
 		{"A:B", COMPLETION_FILE},      {"DIR", COMPLETION_FOLDER},
-		{"FOLDER", COMPLETION_FOLDER}, {"USER", COMPLETION_USER},
+		{"A,B,...", COMPLETION_FILES}, {"FOLDER", COMPLETION_FOLDER},
+		{"USER", COMPLETION_USER},
 	};
 
 	if (!option->argument)

@@ -34,24 +34,66 @@ struct picture {
 	struct svg svg;
 };
 
-/* The whole step as backward, over it the forward pass of each scope, then what interrupts it. */
-static void draw_compute(const struct picture *picture)
+/* The step as measured stands still meanwhile. While a scope is computed again it may wait, too. */
+static bool interrupts(const struct plan_explain *explain, const struct spw_plan_span *span)
 {
-	const struct plan_explain *explain = picture->explain;
-	uint64_t wait_ns = 0;
+	if (span->kind != SPW_PLAN_SPAN_WAIT)
+		return span->kind == SPW_PLAN_SPAN_AGAIN;
+	for (uint32_t k = 0; k < explain->planned.spans; k++) {
+		const struct spw_plan_span *again = &explain->spans[k];
 
-	/* Of one micro-batch: waits make the forward pass longer. */
+		if (again->kind == SPW_PLAN_SPAN_AGAIN && again->begin_ns <= span->begin_ns &&
+		    span->end_ns <= again->end_ns)
+			return false;
+	}
+	return true;
+}
+
+/* When the step, as planned, comes to where it was after so much compute. */
+static uint64_t planned_ns(const struct plan_explain *explain, uint64_t compute_ns)
+{
+	uint64_t ns = compute_ns;
+
 	for (uint32_t k = 0; k < explain->planned.spans; k++) {
 		const struct spw_plan_span *span = &explain->spans[k];
 
-		if (span->kind == SPW_PLAN_SPAN_WAIT &&
-		    span->begin_ns <= explain->step.backward_ns + wait_ns)
-			wait_ns += span->end_ns - span->begin_ns;
+		if (span->begin_ns < ns && interrupts(explain, span))
+			ns += span->end_ns - span->begin_ns;
 	}
-	svg_span(&picture->svg, LANE_COMPUTE, 0, explain->step.backward_ns + wait_ns,
-		 "fill=\"" SVG_COLOUR_FORWARD "\"");
-	svg_span(&picture->svg, LANE_COMPUTE, explain->step.backward_ns + wait_ns,
-		 explain->planned.wall_ns, "fill=\"" SVG_COLOUR_BACKWARD "\"");
+	return ns;
+}
+
+static void draw_pass(const struct picture *picture, bool backward, uint64_t begin_ns,
+		      uint64_t end_ns)
+{
+	svg_span(&picture->svg, LANE_COMPUTE, begin_ns, end_ns,
+		 backward ? "fill=\"" SVG_COLOUR_BACKWARD "\"" : "fill=\"" SVG_COLOUR_FORWARD "\"");
+}
+
+/* The passes of all micro-batches; over them is drawn what interrupts them. */
+static void draw_compute(const struct picture *picture)
+{
+	const struct plan_explain *explain = picture->explain;
+	const struct replay_step *step = &explain->step;
+	uint64_t begin_ns = 0, end_ns;
+	bool marked = false, backward = false;
+
+	for (uint32_t i = 0; i < step->ops_count; i++)
+		marked |=
+			step->ops[i].event->kind == SPW_TRACE_STAGE && step->ops[i].event->backward;
+	for (uint32_t i = 0; i < step->ops_count; i++) {
+		const struct spw_trace_event *event = step->ops[i].event;
+		/* Where no stage says so, the backward pass begins with the first use. */
+		bool begins = !marked && !backward && event->kind == SPW_TRACE_TAKE;
+
+		if (event->kind != SPW_TRACE_STAGE && !begins)
+			continue;
+		end_ns = planned_ns(explain, step->ops[i].ns);
+		draw_pass(picture, backward, begin_ns, end_ns);
+		begin_ns = end_ns;
+		backward = begins || event->backward;
+	}
+	draw_pass(picture, backward, begin_ns, explain->planned.wall_ns);
 }
 
 static void draw_spans(const struct picture *picture)

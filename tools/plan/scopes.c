@@ -97,7 +97,8 @@ static void go_through(struct making *making)
 		case SPW_TRACE_TAKE:
 		case SPW_TRACE_STEP:
 		case SPW_TRACE_RETURN:
-		case SPW_TRACE_RELEASE: break;
+		case SPW_TRACE_RELEASE:
+		case SPW_TRACE_HOLD: break;
 		}
 	}
 }

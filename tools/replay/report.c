@@ -128,8 +128,9 @@ void replay_each_pass(const struct replay_report *report,
 
 static void print_steps(const struct replay_report *report, FILE *out)
 {
-	struct tool_table *table = tool_table_new(">REPLAY|>SECONDS|>OVER IDEAL|>STALL|>LATE|>PEAK|"
-						  ">WRITTEN|>READ|>FORWARDED|>PLANNED PEAK");
+	struct tool_table *table =
+		tool_table_new(">REPLAY|>SECONDS|>OVER IDEAL|>STALL|>HELD BACK|>LATE|>PEAK|"
+			       ">WRITTEN|>READ|>FORWARDED|>PLANNED PEAK");
 	double ideal = seconds_of(report->step->compute_ns);
 
 	for (uint32_t i = 0; i < report->run->measured; i++) {
@@ -140,6 +141,7 @@ static void print_steps(const struct replay_report *report, FILE *out)
 		tool_table_row(table, TOOL_SHORT("%u", i + 1), TOOL_SHORT("%.4f", seconds),
 			       TOOL_SHORT("%.4f", seconds / ideal),
 			       TOOL_SHORT("%.4f", seconds_of(measure->stall_ns)),
+			       TOOL_SHORT("%.4f", seconds_of(measure->hold_ns)),
 			       TOOL_SHORT("%.4f", seconds_of(measure->late_ns)),
 			       SIZE_TEXT(measure->peak_bytes), SIZE_TEXT(measure->bytes_written),
 			       SIZE_TEXT(measure->bytes_read), SIZE_TEXT(measure->bytes_forwarded),
@@ -208,15 +210,17 @@ static json_t *steps_json(const struct replay_report *report)
 		const struct replay_measure *measure = &report->run->measures[i];
 
 		(void)json_array_append_new(
-			steps, json_pack("{s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
-					 seconds_of(measure->step_ns), "stall_seconds",
-					 seconds_of(measure->stall_ns), "late_seconds",
-					 seconds_of(measure->late_ns), "activation_peak_bytes",
-					 size_json(report, measure->peak_bytes), "bytes_written",
-					 size_json(report, measure->bytes_written), "bytes_read",
-					 size_json(report, measure->bytes_read), "bytes_forwarded",
-					 size_json(report, measure->bytes_forwarded), "plan",
-					 plan_json(report, &measure->stats)));
+			steps,
+			json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
+				  seconds_of(measure->step_ns), "stall_seconds",
+				  seconds_of(measure->stall_ns), "held_back_seconds",
+				  seconds_of(measure->hold_ns), "late_seconds",
+				  seconds_of(measure->late_ns), "activation_peak_bytes",
+				  size_json(report, measure->peak_bytes), "bytes_written",
+				  size_json(report, measure->bytes_written), "bytes_read",
+				  size_json(report, measure->bytes_read), "bytes_forwarded",
+				  size_json(report, measure->bytes_forwarded), "plan",
+				  plan_json(report, &measure->stats)));
 	}
 	return steps;
 }

@@ -235,9 +235,27 @@ static int operate(struct replaying *replaying, const struct replay_op *op)
 	case SPW_TRACE_OFFER: return offer(replaying, op);
 	case SPW_TRACE_TAKE: return take(replaying, op);
 	case SPW_TRACE_RELEASE: return release(replaying, op);
-	case SPW_TRACE_RETURN: break;
+	case SPW_TRACE_RETURN:
+	case SPW_TRACE_HOLD: break;
 	}
 	return 0;
+}
+
+/* Compute time of this replay, by that of the step. */
+static uint64_t compute_ns(const struct replay_run *run, uint64_t ns)
+{
+	uint64_t forward_ns = SPW_MIN(ns, run->step->backward_ns);
+
+	return (uint64_t)((double)forward_ns / run->hurry) + ns - forward_ns;
+}
+
+/* All that was waited for I/O so far. */
+static uint64_t waited_ns(const struct replaying *replaying)
+{
+	struct spw_cache_stats stats;
+
+	spw_cache_stats(replaying->run->cache, &stats, sizeof(stats));
+	return stats.stall_ns + stats.hold_ns;
 }
 
 /* An operation at its time: compute, and what it has waited for I/O. */
@@ -245,31 +263,30 @@ static int do_op(struct replaying *replaying, uint32_t index)
 {
 	const struct replay_op *op = &replaying->run->step->ops[index];
 	struct replay_timeline *timeline = &replaying->run->timeline;
-	struct spw_cache *cache = replaying->run->cache;
-	uint64_t due_ns = replaying->begin_ns + op->ns + replaying->behind_ns;
-	struct spw_cache_stats stats;
-	uint64_t stall_ns = 0;
+	bool may_wait = op->event->kind == SPW_TRACE_TAKE || op->event->kind == SPW_TRACE_OFFER;
+	uint64_t due_ns =
+		replaying->begin_ns + compute_ns(replaying->run, op->ns) + replaying->behind_ns;
+	uint64_t wait_ns = 0;
 	int rc;
 
 	if (replay_drive_now_ns() < due_ns)
 		replay_drive_sleep_until(due_ns);
-	if (op->event->kind == SPW_TRACE_TAKE) {
-		spw_cache_stats(cache, &stats, sizeof(stats));
-		stall_ns = stats.stall_ns;
-	}
+	if (may_wait)
+		wait_ns = waited_ns(replaying);
 	rc = operate(replaying, op);
 	drain(replaying);
-	if (op->event->kind == SPW_TRACE_TAKE) {
-		spw_cache_stats(cache, &stats, sizeof(stats));
-		stall_ns = stats.stall_ns - stall_ns;
-		replaying->behind_ns += stall_ns;
-	}
+	if (op->event->kind == SPW_TRACE_OFFER &&
+	    spw_cache_hold_back(replaying->run->cache, true) == 1)
+		drain(replaying);
+	if (may_wait)
+		wait_ns = waited_ns(replaying) - wait_ns;
+	replaying->behind_ns += wait_ns;
 	if (rc || !replaying->last)
 		return rc;
 	timeline->op_ns[index] = replay_drive_now_ns() - timeline->begin_ns;
-	if (stall_ns > 0)
+	if (wait_ns > 0)
 		timeline->stalls[timeline->stalls_count++] =
-			(struct replay_stall){.begin_ns = timeline->op_ns[index] - stall_ns,
+			(struct replay_stall){.begin_ns = timeline->op_ns[index] - wait_ns,
 					      .end_ns = timeline->op_ns[index],
 					      .tensor = op->tensor};
 	sample(replaying);
@@ -280,12 +297,14 @@ static void measure(struct replaying *replaying, const struct spw_cache_stats *b
 		    struct replay_measure *measure)
 {
 	uint64_t step_ns = replay_drive_now_ns() - replaying->begin_ns;
-	uint64_t should_ns = replaying->run->step->compute_ns + replaying->behind_ns;
+	uint64_t should_ns =
+		compute_ns(replaying->run, replaying->run->step->compute_ns) + replaying->behind_ns;
 	struct spw_cache_stats *after = &measure->stats;
 
 	spw_cache_stats(replaying->run->cache, after, sizeof(*after));
 	measure->step_ns = step_ns;
 	measure->stall_ns = after->stall_ns - before->stall_ns;
+	measure->hold_ns = after->hold_ns - before->hold_ns;
 	measure->late_ns = step_ns > should_ns ? step_ns - should_ns : 0;
 	measure->peak_bytes = after->activation_bytes_max;
 	measure->bytes_written = after->bytes_spilled - before->bytes_spilled;
@@ -303,8 +322,9 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	for (uint32_t i = 0; i < run->step->contents_count; i++)
 		replaying->current[i] = NULL;
 	memset(replaying->keys, 0, run->step->contents_count * sizeof(*replaying->keys));
+	run->hurry = 1;
 	if (run->before_step)
-		run->before_step(number);
+		run->before_step(run, number);
 	spw_cache_reset_peak(run->cache);
 	spw_cache_stats(run->cache, &before, sizeof(before));
 	replaying->last = number + 1 == run->steps;
@@ -314,7 +334,8 @@ static int one_step(struct replaying *replaying, uint32_t number)
 		replay_drive_watch(true, sample, replaying);
 	for (uint32_t i = 0; i < run->step->ops_count && rc == 0 && !tool_stopped(); i++)
 		rc = do_op(replaying, i);
-	end_ns = replaying->begin_ns + run->step->compute_ns + replaying->behind_ns;
+	end_ns =
+		replaying->begin_ns + compute_ns(run, run->step->compute_ns) + replaying->behind_ns;
 	if (rc == 0 && replay_drive_now_ns() < end_ns)
 		replay_drive_sleep_until(end_ns);
 	replay_drive_watch(false, NULL, NULL);

@@ -20,7 +20,7 @@
 
 /* One replay of the step. */
 struct replay_measure {
-	uint64_t step_ns, stall_ns;
+	uint64_t step_ns, stall_ns, hold_ns;
 	/* by the replay itself: what the machine took for filling, comparing and calling */
 	uint64_t late_ns;
 	uint64_t peak_bytes;
@@ -52,11 +52,13 @@ struct replay_run {
 	const struct replay_step *step;
 	struct spw_cache *cache;
 	uint32_t steps;
+	/* compute is so many times faster until the first backward pass; before_step() may set it */
+	double hurry;
 	uint32_t measured; /* of them; fewer after an interrupt */
 	bool interrupted;
 	struct replay_measure *measures; /* steps of them */
 	struct replay_timeline timeline;
-	void (*before_step)(uint32_t number); /* from 0 on; or NULL */
+	void (*before_step)(struct replay_run *run, uint32_t number); /* from 0 on; or NULL */
 	void (*after_step)(uint32_t number, const struct replay_measure *measure);
 };
 

@@ -184,6 +184,12 @@ static int transfer(struct spw_store *store, const struct spw_request *request, 
 	return res;
 }
 
+static void count_end(struct spw_store *store, const struct spw_request *request)
+{
+	*(request->read ? &store->bytes_getting : &store->bytes_putting) -= request->len;
+	*(request->read ? &store->bytes_got : &store->bytes_put) += request->res ? 0 : request->len;
+}
+
 void simstore_end(struct spw_request *request, int res)
 {
 	struct spw_store *store = request->store;
@@ -192,6 +198,7 @@ void simstore_end(struct spw_request *request, int res)
 	simstore_lock(store);
 	SPW_ASSERT(request->state != SIMSTORE_UNUSED && request->state != SIMSTORE_ENDED);
 	request->res = transfer(store, request, res);
+	count_end(store, request);
 	request->state = SIMSTORE_ENDED;
 	unlink_request(store, request);
 	ended = *request; /* who waits for it may be quicker */
@@ -335,6 +342,7 @@ static int put(struct spw_store *store, const void *bytes, size_t len,
 		request->cls = SPW_BACKGROUND;
 		object->writes = 1;
 		store->puts++;
+		store->bytes_putting += len;
 		*id = (spw_object){object->generation << 32 | request->object};
 		*out = request;
 	}
@@ -360,6 +368,7 @@ static int get(struct spw_store *store, spw_object id, uint64_t offset, void *by
 		request->cls = cls;
 		object->reads++;
 		store->gets++;
+		store->bytes_getting += len;
 		*out = request;
 	} else if (cls == SPW_URGENT_READ) {
 		store->urgent_refused++;
@@ -489,12 +498,18 @@ static uint64_t chunk_bytes(const struct spw_store *store)
 	return store->chunk_bytes;
 }
 
-/* One drive, and nothing that it could count better than the cache does. */
+/* One drive, and nothing that it could count better than the cache does, but for who else uses it. */
 static void stats(struct spw_store *store, struct spw_store_stats *out, size_t size)
 {
-	(void)store;
 	SPW_ASSERT(size == sizeof(*out));
-	*out = (struct spw_store_stats){.size = size, .drives = 1};
+	simstore_lock(store);
+	*out = (struct spw_store_stats){.size = size,
+					.drives = 1,
+					.bytes_put = store->bytes_put,
+					.bytes_got = store->bytes_got,
+					.bytes_putting = store->bytes_putting,
+					.bytes_getting = store->bytes_getting};
+	simstore_unlock(store);
 }
 
 static uint64_t clock_ns(void)
@@ -509,6 +524,15 @@ static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
 		return pthread_cond_wait(io_ended, lock);
 	(void)pthread_mutex_unlock(lock);
 	SPW_ASSERT(advance(timed, NEVER_NS));
+	return pthread_mutex_lock(lock);
+}
+
+static int sleep_for_io_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns)
+{
+	if (!timed)
+		return spw_cache_ports_real.sleep_until(io_ended, lock, until_ns);
+	(void)pthread_mutex_unlock(lock);
+	(void)advance(timed, (double)until_ns);
 	return pthread_mutex_lock(lock);
 }
 
@@ -539,4 +563,5 @@ const struct spw_cache_ports simstore_ports = {
 	.raise = raise_class,
 	.clock_ns = clock_ns,
 	.sleep = sleep_for_io,
+	.sleep_until = sleep_for_io_until,
 };

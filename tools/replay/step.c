@@ -167,7 +167,7 @@ static void enter_stage(struct making *making, bool backward, uint64_t ns)
 
 static void add_event(struct making *making, const struct spw_trace_event *event)
 {
-	uint64_t ns = now_of(making, event->ns, event->kind == SPW_TRACE_TAKE ? event->wait_ns : 0);
+	uint64_t ns = now_of(making, event->ns, event->wait_ns);
 
 	switch (event->kind) {
 	case SPW_TRACE_OFFER: add_offer(making, event, ns); break;
@@ -189,6 +189,7 @@ static void add_event(struct making *making, const struct spw_trace_event *event
 		making->scope++;
 		(void)add_op(making, event, ns);
 		break;
+	case SPW_TRACE_HOLD: break; /* the cache that replays it does so by its own plan */
 	}
 	if (ns > making->step->compute_ns)
 		making->step->compute_ns = ns;

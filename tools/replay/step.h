@@ -2,7 +2,7 @@
 /*
  * tools/replay/step.h - one training step of a trace, ready to be replayed or planned
  *
- * Its clock is compute time: the time in the trace, less what takes waited for I/O, divided by the
+ * Its clock is compute time: the time in the trace, less what was waited for I/O, divided by the
  * speed. A step reaches from its step event to the next one, or to the end of the trace.
  */
 #ifndef SPW_TOOLS_REPLAY_STEP_H

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/flows.c - what others move on the same drives in a step, for the planner
+ *
+ * Recorded is how much they have moved until when, in compute time as all of the step. Of a step
+ * that has ended each equal part gets its share, smoothed over steps as all else is. How long the
+ * step will be is not known while it is recorded: when there is no room, every second point goes.
+ */
+#include <math.h>
+
+#include "tensor/control/internal.h"
+
+#define WIDTH_NS_MIN 1000u
+
+/* More or less in a step than what was planned for, in parts of what the drives can do in it. */
+#define FLOWS_DRIFT 0.05
+
+static void thin_out(struct flow_record *record)
+{
+	record->used /= 2;
+	for (uint32_t i = 0; i < record->used; i++)
+		record->points[i] = record->points[2 * i];
+	record->width_ns *= 2;
+}
+
+static void put_point(struct flow_record *record, uint64_t ns, const uint64_t bytes[])
+{
+	if (record->used == FLOW_POINTS)
+		thin_out(record);
+	record->points[record->used++] =
+		(struct flow_point){.ns = ns, .bytes = {bytes[0], bytes[1]}};
+}
+
+/* They have moved so much by now: since they were looked at the last time. */
+static void add_point(struct flow_record *record, uint64_t ns, const uint64_t bytes[])
+{
+	struct flow_point *last = &record->points[record->used - 1];
+	bool moved = last->bytes[0] != bytes[0] || last->bytes[1] != bytes[1];
+	uint64_t still_ns = record->looked_ns;
+
+	record->looked_ns = ns;
+	if (!moved)
+		return;
+	if (ns < last->ns + record->width_ns && record->used > 1) {
+		*last = (struct flow_point){.ns = ns, .bytes = {bytes[0], bytes[1]}};
+		return;
+	}
+	if (still_ns > last->ns) {
+		const uint64_t before[] = {last->bytes[0], last->bytes[1]};
+
+		put_point(record, still_ns, before);
+	}
+	put_point(record, ns, bytes);
+}
+
+void spw_control_others(struct control *control, const struct others *others)
+{
+	uint64_t ours = 0;
+	bool moved = false;
+
+	for (unsigned i = 0; i < DIRECTIONS; i++) {
+		ours += control->measure.flows[i].bytes_in_flight;
+		moved |= others->bytes[i] > control->others[i];
+		control->others[i] = others->bytes[i];
+	}
+	spw_measure_others(&control->measure, others->in_flight_bytes > ours, moved);
+	if (control->recording)
+		add_point(&control->flow_record, spw_recording_compute_ns(control),
+			  control->others);
+}
+
+void spw_flows_begin(struct control *control)
+{
+	control->flow_record.used = 0;
+	control->flow_record.looked_ns = 0;
+	control->flow_record.width_ns = WIDTH_NS_MIN;
+	put_point(&control->flow_record, 0, control->others);
+}
+
+/* ---- A step has ended ---- */
+
+/* How much they had moved by then, evenly between two points. */
+static double moved_by(const struct flow_record *record, unsigned direction, double ns)
+{
+	const struct flow_point *points = record->points;
+	uint32_t i = 0;
+	double from, to, share;
+
+	while (i + 1 < record->used && (double)points[i + 1].ns < ns)
+		i++;
+	from = (double)points[i].bytes[direction];
+	if (i + 1 == record->used)
+		return from;
+	to = (double)points[i + 1].bytes[direction];
+	share = (ns - (double)points[i].ns) / fmax((double)(points[i + 1].ns - points[i].ns), 1);
+	return from + (to - from) * share;
+}
+
+void spw_flows_merge(struct control *control, bool replace)
+{
+	const struct recording *now = &control->now;
+	double part_ns = (double)(now->forward_ns + now->backward_ns) / FLOW_PARTS;
+
+	for (unsigned d = 0; d < DIRECTIONS; d++) {
+		double before = moved_by(&control->flow_record, d, 0);
+
+		for (unsigned k = 0; k < FLOW_PARTS; k++) {
+			double *part = &control->shape->flows[k][d];
+			double by = moved_by(&control->flow_record, d, part_ns * (k + 1));
+			double bytes = by > before ? by - before : 0;
+
+			*part = replace ? bytes : (*part + bytes) / 2;
+			before = by;
+		}
+	}
+}
+
+/* ---- For the planner ---- */
+
+/* Of the drives' time in a step, roughly, as writes and reads may differ. */
+static double share_of(const struct control *control)
+{
+	const struct spw_plan_drives *drives = &control->measure.drives;
+	double seconds =
+		(double)(control->shape->basis.forward_ns + control->shape->basis.backward_ns) /
+		1e9;
+	double bytes = 0;
+
+	for (unsigned k = 0; k < FLOW_PARTS; k++)
+		bytes += control->shape->flows[k][DIRECTION_WRITE] +
+			 control->shape->flows[k][DIRECTION_READ];
+	if (drives->write_bytes_per_second == 0 || seconds <= 0)
+		return 0;
+	return bytes / (seconds * (double)drives->write_bytes_per_second);
+}
+
+bool spw_flows_drifted(const struct control *control)
+{
+	double now = share_of(control), then = control->shape->flows_share;
+
+	return now > then + FLOWS_DRIFT || now < then - FLOWS_DRIFT;
+}
+
+uint32_t spw_flows_plan(struct control *control, struct spw_plan_flow flows[])
+{
+	const struct recording *basis = &control->shape->basis;
+	uint64_t part_ns = (basis->forward_ns + basis->backward_ns) / FLOW_PARTS;
+	uint32_t count = 0;
+
+	control->shape->flows_share = share_of(control);
+	if (control->shape->flows_share < NEGLIGIBLE || part_ns == 0)
+		return 0;
+	for (unsigned k = 0; k < FLOW_PARTS; k++) {
+		const double *part = control->shape->flows[k];
+
+		if (part[DIRECTION_WRITE] + part[DIRECTION_READ] >= 1)
+			flows[count++] = (struct spw_plan_flow){
+				.from_ns = k * part_ns,
+				.ns = part_ns,
+				.bytes_read = (uint64_t)part[DIRECTION_READ],
+				.bytes_written = (uint64_t)part[DIRECTION_WRITE],
+			};
+	}
+	return count;
+}

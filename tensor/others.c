@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/others.c - what others do on the same store, such as an optimizer whose state is there: all
+ * that the store counts, less what is the cache's own
+ *
+ * A request of the cache's may have ended for the store and not for the cache yet: for that moment
+ * its bytes are taken for another's.
+ */
+#include "tensor/internal.h"
+
+static uint64_t less(uint64_t all, uint64_t part)
+{
+	return all > part ? all - part : 0;
+}
+
+/* Of the cache's requests so much has begun, or ended, that the controller does not know of yet. */
+static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_bytes)
+{
+	const uint64_t *moved = cache->moved_bytes;
+	struct spw_store_stats stats = {0};
+	struct others others;
+
+	if (!cache->store || cache->opts.mode < SPW_CACHE_FASTEST) /* nobody plans */
+		return;
+	cache->ports.stats(cache->store, &stats, sizeof(stats));
+	others = (struct others){
+		.bytes = {[DIRECTION_WRITE] = less(stats.bytes_put, moved[DIRECTION_WRITE]),
+			  [DIRECTION_READ] = less(stats.bytes_got, moved[DIRECTION_READ])},
+		.in_flight_bytes =
+			less(stats.bytes_putting + stats.bytes_getting + ended_bytes, begun_bytes),
+	};
+	spw_control_others(cache->control, &others);
+}
+
+void spw_others_note(struct spw_cache *cache)
+{
+	note(cache, 0, 0);
+}
+
+void spw_others_io_began(struct entry *entry, enum direction direction)
+{
+	note(entry->cache, entry->len_bytes, 0);
+	entry->io_began_ns =
+		spw_control_io_began(entry->cache->control, direction, entry->len_bytes);
+}
+
+void spw_others_io_ended(struct entry *entry, enum direction direction, int res)
+{
+	struct spw_cache *cache = entry->cache;
+
+	if (res == 0)
+		cache->moved_bytes[direction] += entry->len_bytes;
+	note(cache, 0, entry->len_bytes);
+	spw_control_io_ended(cache->control, direction, entry->len_bytes, res == 0,
+			     entry->io_began_ns);
+}

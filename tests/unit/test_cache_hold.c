@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_cache_hold.c - a forward pass that is ahead of its plan is held back, in virtual
+ * time
+ */
+/* link: tools/replay/simstore libspillway */
+#include <stdio.h>
+#include <unistd.h>
+
+#include <spillway/trace.h>
+
+#include "tests/unit/cache_sim.h"
+
+#define LARGEST    (2 * gpt.len) /* tensor */
+#define FORWARD_NS (GPT_TENSORS * gpt.tensor_ns)
+
+static void open_at(enum spw_cache_mode mode, double bandwidth, bool holds_back)
+{
+	sim_begin(mode);
+	sim.store->drives.write = sim.store->drives.read = bandwidth;
+	sim.store->drives.mixed = bandwidth;
+	sim.opts.memory_bytes = GPT_LAYER_BYTES * gpt.layers * 6 / 10;
+	sim.holds_back = holds_back;
+	sim_start();
+	sim_steps(&gpt, 6);
+}
+
+/* A step whose forward pass takes @percent of the time planned. Return: how long all takes. */
+static uint64_t step_at(uint64_t percent)
+{
+	struct sim_model faster = gpt;
+	uint64_t began_ns = sim_clock();
+
+	faster.tensor_ns = gpt.tensor_ns * percent / 100;
+	sim.compute_ns = 0;
+	sim_forward_stage(&faster);
+	sim_backward_stage(&gpt);
+	began_ns = sim_clock() - began_ns;
+	spw_cache_step(sim.cache);
+	return began_ns;
+}
+
+static uint64_t planned_peak(void)
+{
+	struct spw_cache_stats stats = sim_stats();
+
+	return SPW_MAX(stats.plan_peak_bytes, stats.plan_memory_bytes);
+}
+
+/* A fifth faster: at most a tensor more than planned, and no later; else several. */
+CASE(test_a_faster_forward_pass_keeps_to_the_peak)
+{
+	static const struct {
+		enum spw_cache_mode mode;
+		double bandwidth;
+	} cases[] = {{SPW_CACHE_FASTEST, 0.4},
+		     {SPW_CACHE_FASTEST, 0.6},
+		     {SPW_CACHE_FASTEST, 0.8},
+		     {SPW_CACHE_BUDGET, 0.5}};
+	unsigned higher = 0;
+
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		uint64_t peak, planned_ns;
+
+		open_at(cases[i].mode, cases[i].bandwidth, false);
+		peak = planned_peak();
+		(void)step_at(83);
+		higher += sim_step_was().peak_bytes > peak + LARGEST;
+		STAT_IS(holds, 0);
+		sim_end();
+
+		open_at(cases[i].mode, cases[i].bandwidth, true);
+		peak = planned_peak();
+		planned_ns = sim_stats().plan_wall_ns;
+		STAT_IS(hold_ns, 0); /* what is as planned never waits */
+		assert_true(step_at(83) <= planned_ns + planned_ns / 200);
+		assert_true(sim_step_was().peak_bytes <= peak + LARGEST);
+		sim_end();
+	}
+	assert_true(higher > 0);
+}
+
+/* What is read for the next step, which is not faster, is read in time all the same. */
+CASE(test_the_step_after_a_faster_one_reads_in_time)
+{
+	static const double bandwidths[] = {0.8, 1.5, 3};
+
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(bandwidths); i++) {
+		uint64_t peak;
+
+		open_at(SPW_CACHE_FASTEST, bandwidths[i], true);
+		peak = planned_peak();
+		(void)step_at(83);
+		(void)step_at(100);
+		assert_true(sim_step_was().stall < NEGLIGIBLE);
+		assert_true(sim_step_was().peak_bytes <= peak + LARGEST);
+		STAT_IS(steps_hurried, 0);
+		sim_end();
+	}
+}
+
+/* It is neither compute nor stall, and the next plan is for what the step could do. */
+SIM_CASE(test_what_is_waited_is_counted_apart)
+{
+	struct spw_cache_stats stats;
+	unsigned logged;
+
+	open_at(SPW_CACHE_FASTEST, 0.6, true);
+	logged = sim.logged;
+	(void)step_at(83);
+	stats = sim_stats();
+	assert_true(stats.holds > 0);
+	assert_true(stats.step_hold_ns > 0);
+	assert_int_equal(stats.step_hold_ns, stats.hold_ns);
+	assert_in_range(stats.step_compute_ns, sim.compute_ns, sim.compute_ns + 1000);
+	assert_in_range(stats.step_stall_ns, 0, sim.compute_ns / 100);
+	assert_int_equal(sim.logged, logged + 1); /* once */
+	(void)step_at(70);
+	assert_true(sim_stats().holds > stats.holds);
+	assert_int_equal(sim.logged, logged + 1);
+	for (unsigned i = 0; i < 6; i++)
+		(void)step_at(70);
+	/* the plan is as fast now */
+	assert_in_range(sim_stats().step_hold_ns, 0, sim.compute_ns / 500);
+}
+
+/* However slow the drives are meanwhile. */
+SIM_CASE(test_nothing_waits_for_longer_than_planned)
+{
+	struct sim_model faster = gpt;
+	uint64_t began_ns;
+
+	open_at(SPW_CACHE_FASTEST, 0.8, true);
+	faster.tensor_ns = gpt.tensor_ns * 8 / 10;
+	sim.store->drives.write /= 1000;
+	began_ns = sim_clock();
+	sim_forward_stage(&faster);
+	assert_in_range(sim_clock() - began_ns, FORWARD_NS * 9 / 10, FORWARD_NS);
+	sim.store->drives.write *= 1000;
+	sim_backward_stage(&gpt);
+	spw_cache_step(sim.cache);
+}
+
+/* Who is told that there is something to wait for has not waited. */
+SIM_CASE(test_asking_does_not_wait)
+{
+	unsigned told = 0;
+
+	open_at(SPW_CACHE_FASTEST, 0.6, false);
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	for (unsigned slot = 0; slot < GPT_TENSORS; slot++) {
+		uint64_t now_ns;
+
+		if (slot % gpt.tensors == 0)
+			spw_cache_scope_enter(sim.cache, 100 + slot / gpt.tensors);
+		sim_compute(gpt.tensor_ns * 8 / 10);
+		(void)sim_offer(slot, sim_len(&gpt, slot % gpt.tensors), SPW_HINT_NONE);
+		now_ns = sim_clock();
+		if (spw_cache_hold_back(sim.cache, false) == 1) {
+			told++;
+			/* Nor is there anything to wait for if only the caller has not drained. */
+			sim.cache->returned_bytes += planned_peak();
+			assert_int_equal(spw_cache_hold_back(sim.cache, true), 0);
+			sim.cache->returned_bytes -= planned_peak();
+		}
+		assert_int_equal(sim_clock(), now_ns);
+		if (slot % gpt.tensors == gpt.tensors - 1)
+			spw_cache_scope_leave(sim.cache);
+	}
+	assert_true(told > 0);
+	STAT_IS(holds, 0);
+	sim_backward_stage(&gpt);
+	spw_cache_step(sim.cache);
+}
+
+/* Not without a plan, nor in modes that have none, nor of a step that is another one. */
+CASE(test_without_a_plan_nothing_waits)
+{
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL, SPW_CACHE_OBSERVE,
+						    SPW_CACHE_POSITIONAL, SPW_CACHE_FASTEST};
+
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(modes); i++) {
+		struct sim_model other = gpt;
+
+		open_at(modes[i], 0.5, true);
+		other.len += 1024;
+		other.tensor_ns /= 2;
+		sim_forward_stage(&other);
+		sim_backward_stage(&other);
+		spw_cache_step(sim.cache);
+		STAT_IS(holds, 0);
+		sim_end();
+	}
+}
+
+/* A recording has the time, so that it is no compute of the step. */
+SIM_CASE(test_a_trace_tells_what_was_waited)
+{
+	const char *folder = getenv("TMPDIR");
+	struct spw_trace *trace;
+	uint64_t wait_ns = 0;
+	unsigned holds = 0;
+	char path[256];
+
+	(void)snprintf(path, sizeof(path), "%s/hold-%d.jsonl", folder ? folder : "/tmp",
+		       (int)getpid());
+	open_at(SPW_CACHE_FASTEST, 0.6, true);
+	assert_int_equal(spw_trace_create(path, NULL, &sim.cache->opts.trace), 0);
+	(void)step_at(83);
+	assert_int_equal(spw_trace_finish(sim.cache->opts.trace), 0);
+	sim.cache->opts.trace = NULL;
+	assert_int_equal(spw_trace_read(path, &trace), 0);
+	for (uint32_t i = 0; i < trace->count; i++) {
+		holds += trace->events[i].kind == SPW_TRACE_HOLD;
+		wait_ns += trace->events[i].kind == SPW_TRACE_HOLD ? trace->events[i].wait_ns : 0;
+	}
+	STAT_IS(holds, holds);
+	STAT_IS(hold_ns, wait_ns);
+	spw_trace_free(trace);
+	assert_int_equal(unlink(path), 0);
+}
+
+/* ---- The system's time ---- */
+
+/* Nobody wakes it: it is back at its time, and not before. */
+CASE(test_sleeping_ends_by_itself)
+{
+	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+	uint64_t until_ns = spw_clock_ns() + 2000000;
+
+	assert_int_equal(pthread_mutex_lock(&lock), 0);
+	while (spw_clock_ns() < until_ns)
+		assert_int_equal(spw_cache_ports_real.sleep_until(&ended, &lock, until_ns), 0);
+	assert_int_equal(spw_cache_ports_real.sleep_until(&ended, &lock, 0), 0);
+	assert_int_equal(pthread_mutex_unlock(&lock), 0);
+}
+
+RUN_CASES(NULL, NULL)
