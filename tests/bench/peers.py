@@ -190,6 +190,8 @@ class Bench:
             found["why_not"] = f"failed here: {run.why()}"
             found["said"] = run.said[-20:]
             say(f"{name}: {found['why_not']}")
+            if name == "plain":  # with which all is compared
+                raise RuntimeError(f"plain PyTorch {found['why_not']}")
             return
         if "state" in ROWS[name].moves:
             run.result["activation_bytes"] = None  # what is above the model is no measure of them

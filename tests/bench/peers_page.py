@@ -58,11 +58,10 @@ def rows_of(document, ours):
             values = [value / scale for value in values_of(way["runs"], figure)]
             if values:
                 rows.append(results.row(f"{way['title']}: {words}", values, unit, command=command))
-        if not way["runs"]:
+        if not way["runs"] or name == "plain":
             continue
-        if name != "plain":
-            rows.append(results.row(f"{way['title']}: step time / plain",
-                                    ratios_of(way["runs"], plain), "ratio", command=command))
+        rows.append(results.row(f"{way['title']}: step time / plain",
+                                ratios_of(way["runs"], plain), "ratio", command=command))
         if way["unequal"]:
             words = f"{way['title']}: step time with one drive at a quarter / without"
             rows.append(results.row(words, ratios_of(way["unequal"], way["runs"]), "ratio",

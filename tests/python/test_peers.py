@@ -94,14 +94,14 @@ def test_the_picture(dark):
 
 def test_the_readme(tmp_path):
     readme, found = tmp_path / "README.md", tmp_path / "peers.json"
-    readme.write_text(f"before\n{peers_page.BEGIN}old\n{peers_page.END}after\n")
+    readme.write_text(f"before\n{peers_page.BEGIN}stale\n{peers_page.END}after\n")
     peers_page.main(found, tmp_path, readme)
-    assert "old" in readme.read_text()  # nothing was run
+    assert "stale" in readme.read_text()  # nothing was run
     found.write_text(json.dumps(document_of(ways_of())))
     for _ in range(2):
         peers_page.main(found, tmp_path, readme)
     text = readme.read_text()
-    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert text.startswith("before\n") and text.endswith("after\n") and "stale" not in text
     assert "10% of the activations" in text and "in 1.10 of its time" in text
     assert text.count("peers-dark.svg") == 1 and (tmp_path / "peers-dark.svg").exists()
 
