@@ -201,7 +201,7 @@ struct plan_spans {
  */
 struct plan_held {
 	double limit;
-	/* of each tensor, wall time: compute does not wait any longer before it packs it; or NULL */
+	/* of each tensor, wall time: compute waits no longer before it packs it; or NULL */
 	const uint64_t *until_ns;
 	uint64_t *packed_ns; /* of each tensor, to be set: when it was packed, wall time; or NULL */
 	uint32_t *use_event; /* of each tensor that is used */

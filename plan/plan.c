@@ -15,7 +15,7 @@
  *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r.
  *   Requests   of tensors overlap, so latency costs no bandwidth. But a transfer has ended only
  *              latency + chunk / bandwidth after the drives have served its last byte.
- *   Bus        What is in memory of a device is copied, each tensor whole and one after the other, to
+ *   Bus        What is in memory of a device is copied, each tensor whole, one after the other, to
  *              the host and back, and no transfer goes on faster. A copy out goes before its write;
  *              which of the two comes first hardly changes when both have ended.
  *   Forwarding What is used, or whose turn it is to be read, while it is in memory stays there. A

@@ -397,7 +397,7 @@ static void begin_flow(struct simulation *sim, uint32_t flow)
 /* From then on compute waits no more before it packs @i. */
 static double held_until_ns(const struct simulation *sim, uint32_t i)
 {
-	return sim->held->until_ns ? (double)sim->held->until_ns[i] : PLAN_NEVER_NS;
+	return sim->held && sim->held->until_ns ? (double)sim->held->until_ns[i] : PLAN_NEVER_NS;
 }
 
 /* What is leaving memory makes room: compute waits for it. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/others.c - what others do on the same store, such as an optimizer whose state is there: all
+ * tensor/others.c - what others do on the same store, such as an optimizer with its state: all
  * that the store counts, less what is the cache's own
  *
  * A request of the cache's may have ended for the store and not for the cache yet: for that moment

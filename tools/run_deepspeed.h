@@ -6,8 +6,8 @@
 #include "tools/ui/tool.h"
 
 /*
- * Check a store's drives, separated by commas, and leave them in the environment, with a folder where
- * Python looks as it starts. @own: the folder of this program, with a slash, or NULL. Return:
+ * Check a store's drives, separated by commas, and leave them in the environment, with a folder
+ * where Python looks as it starts. @own: the folder of this program, with a slash, or NULL. Return:
  * TOOL_GO_ON, else an exit code.
  */
 int run_deepspeed(const struct tool_command *command, const char *devices, const char *own);

@@ -237,7 +237,7 @@ struct spw_plan_record {
 	size_t points_max;
 	struct spw_plan_span *spans; /* SPW_PLAN_SPANS_PER_TENSOR x tensors + scopes suffice */
 	size_t spans_max;
-	/* of each tensor, wall time: when it was saved, of one that is computed again the last time */
+	/* of each tensor, wall time: when it was saved; if it is computed again, the last time */
 	uint64_t *saved_ns;
 };
 

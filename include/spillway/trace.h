@@ -46,7 +46,8 @@ enum spw_trace_kind {
 	SPW_TRACE_TAKE,   /* stamped when it ended; it began wait_ns before */
 	SPW_TRACE_RETURN, /* of the lease that a take of @tensor gave */
 	SPW_TRACE_RELEASE,
-	SPW_TRACE_HOLD, /* compute was held back for wait_ns, until then; see spw_cache_hold_back() */
+	/* compute was held back for wait_ns, until then; see spw_cache_hold_back() */
+	SPW_TRACE_HOLD,
 };
 
 /* What the caller asked for, and what the cache did. */

@@ -6,11 +6,12 @@
   spillway format --devices /dev/a,/dev/b
   python3 python/examples/deepspeed_zero3.py --swap /tmp/swap --devices /dev/a,/dev/b
 
-Without --devices DeepSpeed swaps to files below --swap, by its own means; without both, all stays in
-memory. The losses are the same. Started like this it is one process; `deepspeed` and `torchrun`
+Without --devices DeepSpeed swaps to files below --swap, by its own means; without both, all stays
+in memory. The losses are the same. Started like this it is one process; `deepspeed` and `torchrun`
 start several. As it is, without --devices, it is also a program that knows nothing of spillway:
 
-  spillway run --deepspeed /dev/a,/dev/b -- python3 python/examples/deepspeed_zero3.py --swap /tmp/swap
+  spillway run --deepspeed /dev/a,/dev/b -- \\
+    python3 python/examples/deepspeed_zero3.py --swap /tmp/swap
 """
 from __future__ import annotations
 

@@ -104,7 +104,8 @@ class AioHandle:
     def async_pwrite(self, buffer: Tensor, filename: Any, file_offset: int = 0) -> int:
         """:param filename: or a descriptor, which is of a file"""
         if isinstance(filename, int):
-            return self._own_result(True, self._own_handle().async_pwrite(buffer, filename, file_offset))
+            return self._own_result(
+                True, self._own_handle().async_pwrite(buffer, filename, file_offset))
         return self.pwrite(buffer, filename, False, True, file_offset)
 
     def wait(self) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/_device_times.py - how long a device stalled and how fast its bus is, by its own clock
-"""Where events have times. A stream stalls from when it has nothing else to do, which a mark says that
-it was given before anybody waited, until the copy has ended for which it waits. Times are asked for
-once the end of a copy is seen; nobody waits for that."""
+"""Where events have times. A stream stalls from when it has nothing else to do, which a mark says
+that it was given before anybody waited, until the copy has ended for which it waits. Times are
+asked for once the end of a copy is seen; nobody waits for that."""
 
 from __future__ import annotations
 

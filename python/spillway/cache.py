@@ -234,8 +234,8 @@ class Cache(Handle):
         opts.endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
         if store is None and mode not in WITHOUT_STORE:
             raise ValueError(
-                'a store is needed, except in mode "observe", and in mode "budget" where scopes may '
-                "be computed again")
+                'a store is needed, except in mode "observe", and in mode "budget" where scopes '
+                "may be computed again")
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:

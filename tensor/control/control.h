@@ -112,7 +112,7 @@ uint64_t spw_control_io_began(struct control *control, enum direction direction,
 void spw_control_io_ended(struct control *control, enum direction direction, uint64_t bytes,
 			  bool served, uint64_t began_ns);
 
-/* What others move on the same drives: so far, and the bytes of all that is under way, with ours. */
+/* What others move on the same drives: so far; and the bytes of all under way, with ours. */
 struct others {
 	uint64_t bytes[DIRECTIONS], in_flight_bytes;
 };

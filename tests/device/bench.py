@@ -336,7 +336,7 @@ def arguments():
     option("--out", type=Path, default=Path("."), metavar="FOLDER", help="for device.json, .svg")
     option("--child", help=argparse.SUPPRESS)
     option("--simulated", metavar="RATE",
-           help="instead of drives memory, no faster than that: 6GB/s; called by bench.sh")  # fmt: skip
+           help="instead of drives memory, no faster than that: 6GB/s; called by bench.sh")
     option("drives", nargs="*", metavar="DRIVE")
     args = parser.parse_args()
     if not set(args.ways.split(",")) <= set(WAYS):

@@ -45,8 +45,8 @@ constexpr auto KIND = c10::DeviceType::PrivateUse1;
 
 using Place = std::pair<int, c10::StreamId>; // a device and its stream
 
-// Besides the order in which tasks happen to run, each stream has a clock: a task takes the time of its
-// kind, and begins when its stream is done with the one before and what it waits for has come.
+// Besides the order in which tasks happen to run, each stream has a clock: a task takes the time of
+// its kind, and begins when its stream is done with the one before and what it waits for has come.
 struct Mark { // what one recording of an event waits for
 	Place place;
 	bool come = false;
@@ -160,7 +160,7 @@ uint64_t thread_ns()
 	return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-thread_local int locks = 0; // of this thread
+thread_local int locks = 0;                  // of this thread
 thread_local uint64_t own_ns = 0, locked_ns; // of its time, that this device took
 
 // Whoever waits for it does not hold the interpreter's lock: a task may need that.

@@ -153,7 +153,8 @@ def test_the_same_losses(folder, swap, named, kind):
 def test_a_program_that_is_not_edited(folder, swap, named, drives):
     """And that changes its folder: the drives are named from where it was started."""
     drives = [os.path.relpath(path, folder) for path in drives]
-    out = run(folder, "--swap", swap, before=[COMMAND, "run", "--deepspeed", ",".join(drives), "--"])
+    before = [COMMAND, "run", "--deepspeed", ",".join(drives), "--"]
+    out = run(folder, "--swap", swap, before=before)
     assert losses_of(out) == losses_of(run(folder, "--swap", folder / "own"))
     assert not files_in(swap) and files_in(folder / "own")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_megatron.py - the activations of Megatron-core's schedule without a pipeline
-"""Its schedules count on the device "cuda", and those of pipelines receive into its memory. Here that
-device is the CPU, which is enough for the one without a pipeline."""
+"""Its schedules count on the device "cuda", and those of pipelines receive into its memory. Here
+that device is the CPU, which is enough for the one without a pipeline."""
 import os
 
 import pytest

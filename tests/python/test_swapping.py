@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_swapping.py - the handle that DeepSpeed swaps by, over a store, without DeepSpeed
+# tests/python/test_swapping.py - the handle that DeepSpeed swaps by, on a store, without it
 """tests/ecosystem/test_deepspeed.py has the same under DeepSpeed itself."""
 import contextlib
 import errno

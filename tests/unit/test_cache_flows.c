@@ -11,7 +11,7 @@
 #define STEP_NS   (3 * 24u * 6 * 10000) /* of gpt */
 #define HALF_PART (FLOW_PARTS / 2)
 
-/* Records as an optimizer has them: written during the forward pass, read after the backward one. */
+/* Records as an optimizer has them: written in the forward pass, read after the backward one. */
 static struct record {
 	spw_object object;
 	bool exists;

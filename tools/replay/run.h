@@ -52,7 +52,7 @@ struct replay_run {
 	const struct replay_step *step;
 	struct spw_cache *cache;
 	uint32_t steps;
-	/* compute is so many times faster until the first backward pass; before_step() may set it */
+	/* compute is so much faster until the first backward pass; before_step() may set it */
 	double hurry;
 	uint32_t measured; /* of them; fewer after an interrupt */
 	bool interrupted;

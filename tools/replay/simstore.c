@@ -498,7 +498,7 @@ static uint64_t chunk_bytes(const struct spw_store *store)
 	return store->chunk_bytes;
 }
 
-/* One drive, and nothing that it could count better than the cache does, but for who else uses it. */
+/* One drive. It counts nothing that the cache could count as well, but for who else uses it. */
 static void stats(struct spw_store *store, struct spw_store_stats *out, size_t size)
 {
 	SPW_ASSERT(size == sizeof(*out));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_startup/sitecustomize.py - lets DeepSpeed swap to a store in a program that does not know
+# spillway/_startup/sitecustomize.py - DeepSpeed swaps to a store in a program that does not know
 """Python imports this as it starts, because `spillway run --deepspeed` has put its folder first on
 PYTHONPATH. When the program imports DeepSpeed spillway.deepspeed.install() follows."""
 from __future__ import annotations
