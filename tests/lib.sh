@@ -158,6 +158,14 @@ unchanged() {
     [ "$before" = "$after" ] || fail "$path has changed: $*"
 }
 
+# change_byte PATH OFFSET: on the drive, too. Whatever was there: a byte that is written may be the same by chance.
+change_byte() {
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+    # shellcheck disable=SC2059
+    printf "\\$(printf %o $((255 - byte)))" | dd of="$1" bs=1 seek="$2" conv=notrunc,fsync status=none
+}
+
 # Writes by O_DIRECT go past what the kernel cached of a block device.
 drop_cached() {
     [ ! -b "$1" ] || blockdev --flushbufs "$1"

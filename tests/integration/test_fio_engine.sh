@@ -116,7 +116,7 @@ expect_exit 0 run_fio --filename=volume --spillway_devices="$four" --spillway_ch
 
 begin "a changed byte is found"
 expect_exit 0 run_fio --filename=volume --spillway_devices="$four" --rw=write --bs=64k --iodepth=4 --size=8m --verify=crc32c
-printf 'x' | dd of="$drive2" bs=1 seek=5000 conv=notrunc status=none
+change_byte "$drive2" 5000
 drop_cached "$drive2"
 expect_exit 1 run_fio --filename=volume --spillway_devices="$four" --rw=read --bs=64k --iodepth=4 --size=8m --verify=crc32c
 expect_output "verify"

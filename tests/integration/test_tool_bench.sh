@@ -199,9 +199,7 @@ done
 bench 0 --filename="$one" --rw=write --bs=64k --iodepth=8 --verify=xxh3
 bench 0 --filename="$one" --rw=randread --bs=64k --iodepth=8 --verify=xxh3
 report "j[0]['spillway']['blocks_verified'] == 1024"
-byte=$(od -An -tu1 -j $((20 * 65536 + 777)) -N 1 "$one")
-printf "\\$(printf %o $((255 - byte)))" | dd of="$one" bs=1 seek=$((20 * 65536 + 777)) conv=notrunc status=none
-sync "$one"
+change_byte "$one" $((20 * 65536 + 777))
 bench 1 --filename="$one" --rw=read --bs=64k --iodepth=8 --verify=xxh3
 expect_output "$one" "byte $((20 * 65536))" checksum
 dd if="$one" of="$one" bs=64k skip=5 seek=9 count=1 conv=notrunc status=none
@@ -223,8 +221,7 @@ bench 0 --filename="$one" --rw=randwrite --bs=64k --size=4m --iodepth=8 --verify
 report "r['io_bytes'] == w['io_bytes'] > 4 << 20"
 bench 0 --filename="$one" --rw=write --bs=64k --size=8m --iodepth=4 --verify=crc32c --numjobs=4 --offset-increment=8m --group-reporting
 report "j[0]['spillway']['blocks_verified'] == 512"
-printf 'x' | dd of="$one" bs=1 seek=$((20 * 65536 + 777)) conv=notrunc status=none
-sync "$one"
+change_byte "$one" $((20 * 65536 + 777))
 bench 1 --filename="$one" --rw=read --bs=64k --size=32m --iodepth=8 --verify=crc32c
 expect_output "$one" "byte $((20 * 65536))" checksum
 bench 1 --filename="$one" --rw=read --bs=64k --size=1m --verify=xxh3
