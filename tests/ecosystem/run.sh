@@ -20,4 +20,13 @@ fi
 [ $status -eq 0 ]
 echo "  PIP   spillway into $build/venv"
 "$python" -m pip install --disable-pip-version-check -q --no-deps --force-reinstall .
+# DeepSpeed compiles its own asynchronous I/O, in minutes: before a test waits for it.
+echo "  CXX   DeepSpeed's asynchronous I/O"
+folder=$(cd "$build/venv" && pwd)
+PATH=$folder/bin:$PATH DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$folder/torch_extensions "$python" -c '
+from deepspeed.ops.op_builder import AsyncIOBuilder
+AsyncIOBuilder().load(verbose=False)' >"$reason" 2>&1 || {
+    cat "$reason" >&2
+    exit 1
+}
 PYTHON=$python exec tests/run --build "$build" --kind python --kind ecosystem "${@:2}"
