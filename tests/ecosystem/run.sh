@@ -23,6 +23,7 @@ echo "  PIP   spillway into $build/venv"
 # DeepSpeed compiles what it needs when it is first used, for minutes: before a test waits for it.
 echo "  CXX   what DeepSpeed needs"
 folder=$(cd "$build/venv" && pwd)
+rm -f "$folder"/torch_extensions/*/lock # of a run that was killed: PyTorch would wait for it
 swap=$(mktemp -d -p "$build") # which takes O_DIRECT, as a temporary folder may not
 trap 'rm -rf "$reason" "$swap"' EXIT
 PATH=$folder/bin:$PATH DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$folder/torch_extensions "$python" \
