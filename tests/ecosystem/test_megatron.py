@@ -25,14 +25,13 @@ class CudaIsCpu(TorchFunctionMode):
 
 
 @pytest.fixture(scope="module")
-def forward_backward(tmp_path_factory):
+def forward_backward():
     from megatron.core import parallel_state
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path_factory.mktemp('ranks')}/store", rank=0,
-        world_size=1)
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
     yield get_forward_backward_func()
     parallel_state.destroy_model_parallel()

@@ -92,25 +92,25 @@ def test_the_picture(dark):
     assert (peers_page.DARK if dark else peers_page.LIGHT)["paper"] in text
 
 
-def test_the_readme(tmp_path):
-    readme, found = tmp_path / "README.md", tmp_path / "peers.json"
+def test_the_readme(folder):
+    readme, found = folder / "README.md", folder / "peers.json"
     readme.write_text(f"before\n{peers_page.BEGIN}stale\n{peers_page.END}after\n")
-    peers_page.main(found, tmp_path, readme)
+    peers_page.main(found, folder, readme)
     assert "stale" in readme.read_text()  # nothing was run
     found.write_text(json.dumps(document_of(ways_of())))
     for _ in range(2):
-        peers_page.main(found, tmp_path, readme)
+        peers_page.main(found, folder, readme)
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "stale" not in text
     assert "10% of the activations" in text and "in 1.10 of its time" in text
-    assert text.count("peers-dark.svg") == 1 and (tmp_path / "peers-dark.svg").exists()
+    assert text.count("peers-dark.svg") == 1 and (folder / "peers-dark.svg").exists()
 
 
-def test_a_readme_without_a_place_for_it(tmp_path):
-    (tmp_path / "peers.json").write_text(json.dumps(document_of(ways_of())))
-    (tmp_path / "README.md").write_text("words")
+def test_a_readme_without_a_place_for_it(folder):
+    (folder / "peers.json").write_text(json.dumps(document_of(ways_of())))
+    (folder / "README.md").write_text("words")
     with pytest.raises(SystemExit, match="has no markers"):
-        peers_page.main(tmp_path / "peers.json", tmp_path, tmp_path / "README.md")
+        peers_page.main(folder / "peers.json", folder, folder / "README.md")
 
 
 @pytest.mark.parametrize("ended, words", [
@@ -155,13 +155,13 @@ def nothing_is_left(pid):
 
 
 @needs_root
-def test_a_small_one(tmp_path):
+def test_a_small_one(folder):
     process = subprocess.Popen([sys.executable, "-B", str(BENCH / "peers.py"), *SMALL,
-                                "--out", str(tmp_path)], text=True, stdout=subprocess.PIPE,
+                                "--out", str(folder)], text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
     said, errors = process.communicate()
     assert process.returncode == 0, errors
-    found = json.loads((tmp_path / "peers.json").read_text())["ways"]
+    found = json.loads((folder / "peers.json").read_text())["ways"]
     assert found["spillway"]["same"] is True
     assert found["spillway"]["runs"][0]["written_bytes"] > 0
     assert "needs an accelerator" in said and "spillway: step time / plain" in said
@@ -170,12 +170,12 @@ def test_a_small_one(tmp_path):
 
 @needs_root
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(tmp_path, number):
-    with started("-B", BENCH / "peers.py", *SMALL, "--out", tmp_path) as process:
+def test_interrupted(folder, number):
+    with started("-B", BENCH / "peers.py", *SMALL, "--out", folder) as process:
         for line in process.stderr:
             if line.startswith("peers: plain"):
                 break
         process.send_signal(number)
         process.communicate()
     assert process.returncode == 128 + number
-    assert nothing_is_left(process.pid) and not list(tmp_path.iterdir())
+    assert nothing_is_left(process.pid) and not list(folder.iterdir())
