@@ -3,6 +3,7 @@
 """Its schedules count on the device "cuda", and those of pipelines receive into its memory. Here
 that device is the CPU, which is enough for the one without a pipeline."""
 import os
+from unittest import mock
 
 import pytest
 import torch
@@ -25,17 +26,17 @@ class CudaIsCpu(TorchFunctionMode):
 
 
 @pytest.fixture(scope="module")
-def forward_backward():
+def forward_backward():  # its environment is not that of the tests that follow
     from megatron.core import parallel_state
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    parallel_state.initialize_model_parallel()
-    yield get_forward_backward_func()
-    parallel_state.destroy_model_parallel()
-    torch.distributed.destroy_process_group()
+    with mock.patch.dict(os.environ, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1"):
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        parallel_state.initialize_model_parallel()
+        yield get_forward_backward_func()
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
 
 
 def make_model():
