@@ -40,7 +40,7 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 		       offsetof(struct spw_status_page, refreshed_ns) == 32 &&
 		       offsetof(struct spw_status_page, opened_ns) == 40 &&
 		       offsetof(struct spw_status_page, status) == 48 &&
-		       sizeof(struct spw_status_page) == 46888,
+		       sizeof(struct spw_status_page) == 46872,
 	       "of another layout is another version");
 
 /**

@@ -364,8 +364,7 @@ struct spw_store {
 	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
-	/* of requests that have not ended; added to by any thread */
-	_Atomic uint64_t bytes_putting, bytes_getting;
+	_Atomic uint64_t bytes_in_flight; /* of puts and gets; added to by any thread */
 	/* spw_step_stats, without its size, as was last told: written by any thread */
 	_Atomic uint64_t steps[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };

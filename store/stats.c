@@ -74,12 +74,19 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.chunks_single = now(&count->chunks_single),
 		.reads_switched = now(&count->reads_switched),
 		.drives_missing = store->assembly.missing,
-		.bytes_putting = now(&store->bytes_putting),
-		.bytes_getting = now(&store->bytes_getting),
 	};
 
 	sum_drives(store, &all);
 	memcpy(stats, &all, all.size);
+}
+
+void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffic)
+{
+	*traffic = (struct spw_store_traffic){
+		.bytes_put = now(&store->count.bytes_put),
+		.bytes_got = now(&store->count.bytes_got),
+		.bytes_in_flight = now(&store->bytes_in_flight),
+	};
 }
 
 static struct spw_latencies latencies_of(const struct way *way)

@@ -17,17 +17,16 @@ static uint64_t less(uint64_t all, uint64_t part)
 static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_bytes)
 {
 	const uint64_t *moved = cache->moved_bytes;
-	struct spw_store_stats stats = {0};
+	struct spw_store_traffic all;
 	struct others others;
 
 	if (!cache->store || cache->opts.mode < SPW_CACHE_FASTEST) /* nobody plans */
 		return;
-	cache->ports.stats(cache->store, &stats, sizeof(stats));
+	cache->ports.traffic(cache->store, &all);
 	others = (struct others){
-		.bytes = {[DIRECTION_WRITE] = less(stats.bytes_put, moved[DIRECTION_WRITE]),
-			  [DIRECTION_READ] = less(stats.bytes_got, moved[DIRECTION_READ])},
-		.in_flight_bytes =
-			less(stats.bytes_putting + stats.bytes_getting + ended_bytes, begun_bytes),
+		.bytes = {[DIRECTION_WRITE] = less(all.bytes_put, moved[DIRECTION_WRITE]),
+			  [DIRECTION_READ] = less(all.bytes_got, moved[DIRECTION_READ])},
+		.in_flight_bytes = less(all.bytes_in_flight + ended_bytes, begun_bytes),
 	};
 	spw_control_others(cache->control, &others);
 }

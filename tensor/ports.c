@@ -51,6 +51,7 @@ static int sleep_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t
 const struct spw_cache_ports spw_cache_ports_real = {
 	.chunk_bytes = spw_store_chunk_bytes,
 	.stats = spw_store_stats,
+	.traffic = spw_store_traffic,
 	.left = left_of,
 	.publish_steps = spw_store_publish_steps,
 	.put = spw_store_put,

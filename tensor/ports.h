@@ -18,6 +18,8 @@ struct spw_cache_ports {
 	uint64_t (*chunk_bytes)(const struct spw_store *store); /* spw_store_chunk_bytes() */
 	/* spw_store_stats() */
 	void (*stats)(struct spw_store *store, struct spw_store_stats *stats, size_t size);
+	void (*traffic)(struct spw_store *store,
+			struct spw_store_traffic *traffic); /* spw_store_traffic() */
 	/* spw_wear(), of all drives: how much they may still be written together */
 	int (*left)(struct spw_store *store, double rated, double *bytes);
 	void (*publish_steps)(struct spw_store *store,

@@ -65,7 +65,7 @@ static char *find_folder(const char *own)
 	return found;
 }
 
-/* "@name=@before:" and what it has. */
+/* Before what the variable has, by a colon. */
 static int put_first(const char *name, const char *before)
 {
 	const char *has = getenv(name);

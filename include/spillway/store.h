@@ -524,8 +524,12 @@ struct spw_store_stats {
 	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
 	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
 	uint32_t drives_missing; /* of the store, when it was opened */
-	/* of puts and gets that have not ended, as the caller counts them */
-	uint64_t bytes_putting, bytes_getting;
+};
+
+/* What all who use this handle have moved, and what of it is under way. */
+struct spw_store_traffic {
+	uint64_t bytes_put, bytes_got; /* as in spw_store_stats */
+	uint64_t bytes_in_flight;      /* of puts and gets that have not ended */
 };
 
 /* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */
@@ -576,6 +580,8 @@ struct spw_step_stats {
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */
 SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats,
 				size_t size);
+/* For who asks with each request: three counters, where spw_store_stats() sums over the drives. */
+SPW_EXPORT void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffic);
 SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
 				     struct spw_drive_stats *stats, size_t size);
 

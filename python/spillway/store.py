@@ -132,8 +132,6 @@ class StoreStats:
     chunks_single: int
     reads_switched: int
     drives_missing: int
-    bytes_putting: int
-    bytes_getting: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/control/again.c - what may be computed again: asked of the planner, and its answer */
+/* tensor/control/again.c - plans of scopes: what the planner is asked, and what becomes of it */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ bool spw_again_scope_may(const struct recorded_scope *scope)
 	return scope->stage == SPW_STAGE_FORWARD && scope->input != NO_TENSOR && !scope->has_scopes;
 }
 
-bool spw_again_may(struct control *control)
+bool spw_again_plans(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 

@@ -339,7 +339,7 @@ void spw_wear_planned(struct control *control);
 /* It can be computed again, as far as the caller has said. */
 bool spw_again_scope_may(const struct recorded_scope *scope);
 /* So can some scope of the basis, or others use the drives: those below are called then. */
-bool spw_again_may(struct control *control);
+bool spw_again_plans(struct control *control);
 /* As spw_plan(), with all that may be computed again. */
 int spw_again_plan(struct control *control, const struct spw_plan_step *step,
 		   const struct spw_plan_drives *drives, const struct spw_plan_opts *opts);

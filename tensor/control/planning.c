@@ -105,7 +105,7 @@ static int force_spills(struct control *control, const struct spw_plan_step *ste
 		}
 	if (!forced)
 		return 0;
-	if (spw_again_may(control))
+	if (spw_again_plans(control))
 		return spw_again_simulate(control, step, drives);
 	return spw_plan_simulate(step, drives, shape->result.memory_bytes, shape->choices, NULL, 0,
 				 &shape->result);
@@ -127,7 +127,7 @@ static int plan(struct control *control, const struct spw_plan_step *step,
 {
 	struct shape *shape = control->shape;
 
-	if (spw_again_may(control))
+	if (spw_again_plans(control))
 		return spw_again_plan(control, step, drives, opts);
 	return spw_plan(step, drives, opts, shape->choices, &shape->result);
 }
@@ -139,7 +139,7 @@ static int schedule(struct control *control, const struct spw_plan_step *step,
 	struct plan_schedule reads = {.from_ns = shape->read_from_ns, .order = shape->use_order};
 	int rc;
 
-	if (spw_again_may(control))
+	if (spw_again_plans(control))
 		return spw_again_schedule(control, step, drives);
 	memset(shape->hold_ns, 0, step->count * sizeof(*shape->hold_ns));
 	rc = spw_planner_schedule(step, drives, shape->result.memory_bytes, shape->choices, &reads);

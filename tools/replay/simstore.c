@@ -186,8 +186,11 @@ static int transfer(struct spw_store *store, const struct spw_request *request, 
 
 static void count_end(struct spw_store *store, const struct spw_request *request)
 {
-	*(request->read ? &store->bytes_getting : &store->bytes_putting) -= request->len;
-	*(request->read ? &store->bytes_got : &store->bytes_put) += request->res ? 0 : request->len;
+	struct spw_store_traffic *traffic = &store->traffic;
+
+	traffic->bytes_in_flight -= request->len;
+	*(request->read ? &traffic->bytes_got : &traffic->bytes_put) +=
+		request->res ? 0 : request->len;
 }
 
 void simstore_end(struct spw_request *request, int res)
@@ -342,7 +345,7 @@ static int put(struct spw_store *store, const void *bytes, size_t len,
 		request->cls = SPW_BACKGROUND;
 		object->writes = 1;
 		store->puts++;
-		store->bytes_putting += len;
+		store->traffic.bytes_in_flight += len;
 		*id = (spw_object){object->generation << 32 | request->object};
 		*out = request;
 	}
@@ -368,7 +371,7 @@ static int get(struct spw_store *store, spw_object id, uint64_t offset, void *by
 		request->cls = cls;
 		object->reads++;
 		store->gets++;
-		store->bytes_getting += len;
+		store->traffic.bytes_in_flight += len;
 		*out = request;
 	} else if (cls == SPW_URGENT_READ) {
 		store->urgent_refused++;
@@ -498,17 +501,18 @@ static uint64_t chunk_bytes(const struct spw_store *store)
 	return store->chunk_bytes;
 }
 
-/* One drive. It counts nothing that the cache could count as well, but for who else uses it. */
+/* One drive, and nothing that the cache could count as well. */
 static void stats(struct spw_store *store, struct spw_store_stats *out, size_t size)
 {
+	(void)store;
 	SPW_ASSERT(size == sizeof(*out));
+	*out = (struct spw_store_stats){.size = size, .drives = 1};
+}
+
+static void traffic(struct spw_store *store, struct spw_store_traffic *out)
+{
 	simstore_lock(store);
-	*out = (struct spw_store_stats){.size = size,
-					.drives = 1,
-					.bytes_put = store->bytes_put,
-					.bytes_got = store->bytes_got,
-					.bytes_putting = store->bytes_putting,
-					.bytes_getting = store->bytes_getting};
+	*out = store->traffic;
 	simstore_unlock(store);
 }
 
@@ -550,6 +554,7 @@ static void publish_steps(struct spw_store *store, const struct spw_step_stats *
 const struct spw_cache_ports simstore_ports = {
 	.chunk_bytes = chunk_bytes,
 	.stats = stats,
+	.traffic = traffic,
 	.left = left,
 	.publish_steps = publish_steps,
 	.put = put,

@@ -85,8 +85,7 @@ struct spw_store {
 	uint32_t objects_max, objects_used;
 	unsigned requests_used;
 	uint64_t used, arena_used; /* bytes of objects, of memory */
-	/* as in spw_store_stats */
-	uint64_t bytes_put, bytes_got, bytes_putting, bytes_getting;
+	struct spw_store_traffic traffic;
 	unsigned puts, gets, cancels, raises, urgent_refused;
 
 	/* For the owner to set, at any time. */
