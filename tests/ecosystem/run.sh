@@ -35,5 +35,15 @@ compile_deepspeed() {
     return $status
 }
 
-[[ $# -gt 1 && ${*:2} != *deepspeed* && ${*:2} != *examples* ]] || compile_deepspeed
+# wants_deepspeed NAME...: one of its files is among those named.
+wants_deepspeed() {
+    local name
+    [ $# -gt 0 ] || return 0
+    for name; do
+        [[ " tests/ecosystem/test_deepspeed.py tests/ecosystem/test_examples.py tests/ecosystem/test_pipeline.py " != *"$name"* ]] || return 0
+    done
+    return 1
+}
+
+! wants_deepspeed "${@:2}" || compile_deepspeed
 PYTHON=$python tests/run --build "$build" --kind python --kind ecosystem "${@:2}"
