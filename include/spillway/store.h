@@ -100,6 +100,8 @@ struct spw_store_opts {
 	 * default false
 	 */
 	bool read_only;
+	/* SPW_BACKEND_NULL: of struct spw_queue_opts */
+	uint64_t null_bytes_per_second;
 };
 
 /*
