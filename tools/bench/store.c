@@ -266,8 +266,9 @@ static int make_transfers(struct state *state)
 
 		if (result != 0)
 			return result;
-		bench_random_fill(bench_mix(state->job->randseed, i), transfer->buffer,
-				  state->job->object_bytes);
+		/* Where a read brings nothing, each buffer has the bytes of each object. */
+		bench_random_fill(bench_mix(state->job->randseed, state->job->null ? 0 : i),
+				  transfer->buffer, state->job->object_bytes);
 		transfer->state = state;
 		state->idle[state->idle_count++] = transfer;
 	}
@@ -320,7 +321,8 @@ static int open_store(struct state *state)
 
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
-	opts.backend = job->backend;
+	opts.backend = job->null ? SPW_BACKEND_NULL : job->backend;
+	opts.null_bytes_per_second = job->null_bytes_per_second;
 	opts.stripe = job->stripe;
 	opts.no_checksums = job->no_checksums;
 	opts.inline_mode = true;
@@ -331,7 +333,8 @@ static int open_store(struct state *state)
 			   (64u << 20);
 	opts.log = state->worker->log;
 	opts.tune = &tune;
-	result = spw_tune_read(getenv("SPILLWAY_TUNE"), (const char *const *)state->worker->paths,
+	result = spw_tune_read(job->null ? NULL : getenv("SPILLWAY_TUNE"),
+			       (const char *const *)state->worker->paths,
 			       state->worker->devices_count, &opts.log, &tune, sizeof(tune));
 	if (result)
 		return result;
