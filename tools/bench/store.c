@@ -21,6 +21,8 @@
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
+#define ARENA_SPARE_BYTES (UINT64_C(64) << 20)
+
 struct transfer {
 	struct state *state;
 	void *buffer;
@@ -326,11 +328,10 @@ static int open_store(struct state *state)
 	opts.stripe = job->stripe;
 	opts.no_checksums = job->no_checksums;
 	opts.inline_mode = true;
-	/* Buffers of all transfers, and what the store wants for itself. */
-	opts.arena_bytes = (spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) +
-			    SPW_ARENA_GRANULE_BYTES) *
-				   job->iodepth +
-			   (64u << 20);
+	/* Buffers of all transfers, beside the quarter that a store sets aside, and its own blocks. */
+	opts.arena_bytes =
+		spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) * job->iodepth / 3 * 4 +
+		ARENA_SPARE_BYTES;
 	opts.log = state->worker->log;
 	opts.tune = &tune;
 	result = spw_tune_read(job->null ? NULL : getenv("SPILLWAY_TUNE"),
