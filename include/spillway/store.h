@@ -602,9 +602,9 @@ SPW_EXPORT void spw_store_traffic(struct spw_store *store, struct spw_store_traf
  * spw_store_pressure - how much is under way, and how long more of it would take
  * @len:  bytes that would be put, or got, now
  *
- * For who has a choice: to put now or later, to wait or to compute. Reads counters, takes no lock and
- * asks nobody. The times hold while the drives stay as fast as they were lately and nothing is asked
- * for besides: reads go before writes, and more urgent ones before others.
+ * For who has a choice: to put now or later, to wait or to compute. Reads counters, takes no lock
+ * and asks nobody. The times hold while the drives stay as fast as they were lately and nothing is
+ * asked for besides: reads go before writes, and more urgent ones before others.
  */
 SPW_EXPORT void spw_store_pressure(struct spw_store *store, uint64_t len,
 				   struct spw_store_pressure *pressure, size_t size);

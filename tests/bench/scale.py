@@ -39,9 +39,9 @@ def summed(words):
 class Scale(Bench):
     """Rows in the order in which they were first noted."""
 
-    def __init__(self, build, rounds, seconds):
+    def __init__(self, build, rounds, gib):
         super().__init__(build, rounds)
-        self.seconds = seconds
+        self.gib = gib
         self.shown = {}
 
     def figure(self, name, value, unit="", command=(), **goal):
@@ -53,8 +53,7 @@ class Scale(Bench):
 
     def memory(self, threads):
         """Passes over memory, as a dict: SECONDS of CPU per GiB, bytes a second of all."""
-        command = [self.build / "tests/bench/scale_bench", threads, f"{DEPTH * 16}m",
-                   self.seconds / 4]
+        command = [self.build / "tests/bench/scale_bench", threads, f"{DEPTH * 16}m", self.gib]
         found = json.loads(call(*command))
         if threads == 1:
             for name, words in (("read", "read"), ("sum", "XXH3"), ("copy", "copied"),
@@ -73,8 +72,8 @@ class Scale(Bench):
         """(CPU seconds of a GiB, GB/s) of the store on null drives."""
         command = [self.build / "spillway", "bench", "--quiet", "--level=store", "--null",
                    f"--drives={drives}", f"--rw={RW[way]}", f"--object-size={OBJECT}",
-                   f"--iodepth={DEPTH}", "--size=1g", f"--numjobs={jobs}", "--group-reporting",
-                   "--time-based", f"--runtime={self.seconds}", "--output-format=json"]
+                   f"--iodepth={DEPTH}", f"--size={self.gib}g", f"--numjobs={jobs}",
+                   "--group-reporting", "--output-format=json"]
         command += [] if checked else ["--no-checksums"]
         found = json.loads(call(*command))
         took = found["spillway"]
@@ -214,10 +213,10 @@ class Scale(Bench):
             self.format()
             ours = self.store("loads", "urgent", "urgent", "1m", "1g", "arena")["busy_ns_p99"]
             theirs = self.fio_beside_writes()
-            self.figure("p99 of a 1 MiB load while stores saturate 4 drives at 500 MB/s", ours / 1e6,
-                        "ms")
-            self.figure("p99 of a 1 MiB load while stores saturate 4 drives at 500 MB/s / fio's "
-                        "reads beside fio's writes", ours / theirs, "ratio", at_most=1)
+            words = "p99 of a 1 MiB load while stores saturate 4 drives at 500 MB/s"
+            self.figure(words, ours / 1e6, "ms")
+            self.figure(f"{words} / fio's reads beside fio's writes", ours / theirs, "ratio",
+                        at_most=1)
 
     def fio_beside_writes(self):
         command = ["fio", "--direct=1", "--ioengine=io_uring", "--bs=1m", "--time_based",
@@ -240,13 +239,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default="build")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 5)))
-    parser.add_argument("--seconds", type=float, default=float(os.environ.get("BENCH_SECONDS", 1)),
-                        help="of each run on null drives")
+    parser.add_argument("--gib", type=int, default=8, help="that each run moves on null drives")
     parser.add_argument("--folder", default="/var/tmp", help="for file-backed drives")
     parser.add_argument("cases", nargs="*", help="scaling layers depth: anywhere; ram files one "
                                                  "loads: root (all)")
     options = parser.parse_args()
-    bench = Scale(options.build, options.rounds, options.seconds)
+    bench = Scale(options.build, options.rounds, options.gib)
     anywhere = {"scaling": bench.scaling, "layers": bench.layers, "depth": bench.depth}
     rigged = {"ram": bench.ram, "files": lambda: bench.files(options.folder), "one": bench.one,
               "loads": bench.loads}

@@ -2,12 +2,12 @@
 /*
  * tests/bench/scale_bench.c - what passes over memory cost here, as one line of JSON
  *
- *   scale_bench THREADS BYTES SECONDS
+ *   scale_bench THREADS BYTES GIB
  *
- * Each thread goes over BYTES of its own, on pages as the store's, chunk by chunk, for SECONDS with
- * each pass: read it (the least that a checksum can do), sum it, copy it, copy and sum it. Then one
- * thread writes an object and it is summed, by itself or by another thread: what it is worth to sum
- * bytes where they were made.
+ * Each thread goes over BYTES of its own, on pages as the store's, chunk by chunk, until it has
+ * moved GIB, with each pass: read it (the least that a checksum can do), sum it, copy it, copy and
+ * sum it. Then one thread writes an object and it is summed, by itself or by another thread: what
+ * it is worth to sum bytes where they were made.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -88,7 +88,7 @@ struct runner {
 
 static struct runner runners[THREADS_MAX];
 static unsigned threads, pass;
-static uint64_t bytes, duration_ns;
+static uint64_t bytes, total_bytes;
 static pthread_barrier_t barrier;
 
 static uint64_t cpu_now_ns(void)
@@ -112,8 +112,8 @@ static void *run(void *argument)
 		sink ^= passes[pass].run(runner->to + at, runner->from + at, CHUNK_BYTES);
 		runner->done_bytes += CHUNK_BYTES;
 		at = (at + CHUNK_BYTES) % bytes;
-		runner->wall_ns = spw_clock_ns() - begun_ns;
-	} while (runner->wall_ns < duration_ns);
+	} while (runner->done_bytes < total_bytes);
+	runner->wall_ns = spw_clock_ns() - begun_ns;
 	runner->cpu_ns = cpu_now_ns() - cpu_ns;
 	return NULL;
 }
@@ -209,16 +209,14 @@ int main(int argc, char **argv)
 	struct spw_arena_opts opts;
 	struct spw_arena *arena;
 	uint8_t *memory;
-	double seconds;
 
 	if (argc != 4 || (threads = (unsigned)atoi(argv[1])) < 1 || threads > THREADS_MAX ||
 	    spw_size_parse(argv[2], &bytes) || bytes < 16 * CHUNK_BYTES ||
-	    bytes % (16 * CHUNK_BYTES) != 0 || (seconds = atof(argv[3])) <= 0) {
-		(void)fprintf(stderr, "usage: scale_bench THREADS BYTES SECONDS (BYTES a multiple "
+	    bytes % (16 * CHUNK_BYTES) != 0 || (total_bytes = (uint64_t)atoi(argv[3]) << 30) == 0) {
+		(void)fprintf(stderr, "usage: scale_bench THREADS BYTES GIB (BYTES a multiple "
 				      "of 16 MiB)\n");
 		return 2;
 	}
-	duration_ns = (uint64_t)(seconds * 1e9);
 	spw_arena_opts_init(&opts, sizeof(opts));
 	opts.bytes = 2 * threads * bytes;
 	must(spw_arena_open(&opts, &arena), "memory");

@@ -27,7 +27,7 @@ def table_of(rows):
     one_pass = values["memory: XXH3, CPU time of a GiB"]
     lines = ["| null drives | checksums | put: ms of CPU for a GiB | model | get: ms of CPU for a "
              "GiB | model |", "|---:|---|---:|---:|---:|---:|"]
-    for drives, checksums in sorted({key[:2] for key in measured}, key=lambda key: (key[1], key[0])):
+    for checksums, drives in sorted({(key[1], key[0]) for key in measured}):
         cells = [str(drives), checksums]
         for way in ("put", "get"):
             model = measured[1, "off", way] + (one_pass if checksums == "on" else 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_engine_null.c - transfers that end without a drive, over a file that stays hollow */
+/* tests/unit/test_engine_null.c - transfers without a drive, over a file that stays hollow */
 #include <errno.h>
 #include <pthread.h>
 
@@ -74,7 +74,7 @@ CASE_WITH(nothing_is_written_and_nothing_is_read, at_once, close_queue)
 	expect_hollow();
 }
 
-/* More than the depth, vectors, long ones that are cut, flushes and discards: all end, each once. */
+/* More than the depth, vectors, long ones that are cut, flushes, discards: all end, each once. */
 CASE_WITH(all_kinds_end_once, at_once, close_queue)
 {
 	enum { IOS = 40 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_sim_pressure.c - what a store says of its pressure, on drives whose speed is known
- * and in time that is simulated: what it foretells is held against what comes
+ * tests/unit/test_sim_pressure.c - what a store says of its pressure, on drives whose speed is
+ * known and in time that is simulated: what it foretells is held against what comes
  */
 #include "tests/unit/sim_rig.h"
 

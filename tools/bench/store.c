@@ -328,7 +328,7 @@ static int open_store(struct state *state)
 	opts.stripe = job->stripe;
 	opts.no_checksums = job->no_checksums;
 	opts.inline_mode = true;
-	/* Buffers of all transfers, beside the quarter that a store sets aside, and its own blocks. */
+	/* Buffers of all transfers, beside the quarter that a store sets aside, and more. */
 	opts.arena_bytes =
 		spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) * job->iodepth / 3 * 4 +
 		ARENA_SPARE_BYTES;
