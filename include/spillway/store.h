@@ -598,6 +598,7 @@ SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats 
 				size_t size);
 /* For who asks with each request: three counters, where spw_store_stats() sums over the drives. */
 SPW_EXPORT void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffic);
+
 /**
  * spw_store_pressure - how much is under way, and how long more of it would take
  * @len:  bytes that would be put, or got, now
