@@ -254,6 +254,11 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
 		tests/bench/store.py --build $(BUILD)
 
+.PHONY: bench-scale
+bench-scale: ## CPU of a byte on 1 to 8 null drives, and its model; beside fio on drives in memory and files (root); BENCH_ROUNDS=
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench $(BUILD)/tests/bench/scale_bench && \
+		tests/bench/scale.py --build $(BUILD)
+
 # What writes build/bench/NAME.json for `make results`.
 results := python3 -B python/spillway/bench/results.py
 
@@ -270,6 +275,7 @@ bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs
 results: ## write docs/RESULTS.md, the figures of docs/RELIABILITY.md and the picture of README.md from what is in BUILD
 	@$(results) render $(BUILD)/bench docs/RESULTS.md >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
 	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
+	@tests/bench/scale_page.py $(BUILD)/bench/scale.json docs/SCALING.md
 	@tests/bench/peers_page.py $(BUILD)/bench/peers.json docs README.md
 
 .PHONY: bench-torch

@@ -168,6 +168,7 @@ struct spw_request {
 	enum request_kind kind;
 	_Atomic int state;      /* enum request_state */
 	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
+	enum level asked;       /* which of queued_bytes counts it */
 	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
 	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
@@ -364,7 +365,8 @@ struct spw_store {
 	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
-	_Atomic uint64_t bytes_in_flight; /* of puts and gets; added to by any thread */
+	/* of puts and gets that have not ended, as they were asked for; added to by any thread */
+	_Atomic uint64_t queued_bytes[LEVELS];
 	/* spw_step_stats, without its size, as was last told: written by any thread */
 	_Atomic uint64_t steps[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
@@ -427,6 +429,11 @@ bool spw_request_begin(struct spw_request *request);
 void spw_request_fail(struct spw_request *request, int error, const char *format, ...)
 	SPW_PRINTF(3, 4);
 void spw_request_end(struct spw_request *request);
+
+/* store/pressure.c: a put or a get, whose length and class are set, begins, ends */
+void spw_pressure_begin(struct spw_request *request);
+void spw_pressure_end(struct spw_request *request);
+uint64_t spw_pressure_all(const struct spw_store *store);
 
 /* store/inbox.c: from any thread to the worker */
 /* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */

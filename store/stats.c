@@ -85,7 +85,7 @@ void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffi
 	*traffic = (struct spw_store_traffic){
 		.bytes_put = now(&store->count.bytes_put),
 		.bytes_got = now(&store->count.bytes_got),
-		.bytes_in_flight = now(&store->bytes_in_flight),
+		.bytes_in_flight = spw_pressure_all(store),
 	};
 }
 

@@ -225,6 +225,7 @@ static int open_queue(struct spw_store *store)
 	opts.arena = store->arena;
 	opts.log = store->opts.log;
 	opts.tune = store->opts.tune;
+	opts.null_bytes_per_second = store->opts.null_bytes_per_second;
 	rc = spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
 	if (rc)
 		return rc;

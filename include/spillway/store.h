@@ -100,6 +100,8 @@ struct spw_store_opts {
 	 * default false
 	 */
 	bool read_only;
+	/* SPW_BACKEND_NULL: of struct spw_queue_opts */
+	uint64_t null_bytes_per_second;
 };
 
 /*
@@ -532,6 +534,20 @@ struct spw_store_traffic {
 	uint64_t bytes_in_flight;      /* of puts and gets that have not ended */
 };
 
+/* A time, while no drive was measured yet. */
+#define SPW_PRESSURE_UNKNOWN UINT64_MAX
+
+struct spw_store_pressure {
+	size_t size;
+	uint64_t put_bytes;              /* of puts that have not ended */
+	uint64_t get_bytes[SPW_CLASSES]; /* of gets, by the class with which they were asked for */
+	/* of all drives, moving average while busy; 0: not measured yet */
+	uint64_t put_bytes_per_second, get_bytes_per_second;
+	/* until such a request of @len bytes would have ended; or SPW_PRESSURE_UNKNOWN */
+	uint64_t put_ns, get_ns[SPW_CLASSES];
+	uint32_t in_flight, depth; /* transfers that the drives have, and can have at once */
+};
+
 /* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */
 #define SPW_LATENCY_COUNTS    17u
 #define SPW_LATENCY_FIRST_LOG 14u
@@ -582,6 +598,17 @@ SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats 
 				size_t size);
 /* For who asks with each request: three counters, where spw_store_stats() sums over the drives. */
 SPW_EXPORT void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffic);
+
+/**
+ * spw_store_pressure - how much is under way, and how long more of it would take
+ * @len:  bytes that would be put, or got, now
+ *
+ * For who has a choice: to put now or later, to wait or to compute. Reads counters, takes no lock
+ * and asks nobody. The times hold while the drives stay as fast as they were lately and nothing is
+ * asked for besides: reads go before writes, and more urgent ones before others.
+ */
+SPW_EXPORT void spw_store_pressure(struct spw_store *store, uint64_t len,
+				   struct spw_store_pressure *pressure, size_t size);
 SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
 				     struct spw_drive_stats *stats, size_t size);
 

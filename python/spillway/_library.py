@@ -64,7 +64,8 @@ StoreOpts = _struct(
     "spw_store_opts", size=c_size_t, partition=c_uint32, queue_depth=c_uint32, arena_bytes=c_uint64,
     requests_max=c_uint32, objects_max=c_uint32, stripe=c_int, backend=c_int, no_checksums=c_bool,
     inline_mode=c_bool, no_hugetlb=c_bool, log=Log, read_deadline_ms=c_uint32,
-    write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool)
+    write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool,
+    null_bytes_per_second=c_uint64)
 CacheOpts = _struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
@@ -77,6 +78,10 @@ WearStruct = _struct(
 Offer = _struct("spw_offer", storage_key=c_uint64, storage_version=c_uint64, storage_bytes=c_void_p,
                 storage_len_bytes=c_uint64, offset_bytes=c_uint64, len_bytes=c_uint64,
                 owner=c_uint64)
+StorePressureStruct = _struct(
+    "spw_store_pressure", size=c_size_t, put_bytes=c_uint64, get_bytes=c_uint64 * 3,
+    put_bytes_per_second=c_uint64, get_bytes_per_second=c_uint64, put_ns=c_uint64,
+    get_ns=c_uint64 * 3, in_flight=c_uint32, depth=c_uint32)
 StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
@@ -158,6 +163,7 @@ _PROTOTYPES = {
     "spw_request_wait_any": (c_int, [_HANDLE, c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),
     "spw_store_stats": (None, [c_void_p, c_void_p, c_size_t]),
+    "spw_store_pressure": (None, [c_void_p, c_uint64, POINTER(StorePressureStruct), c_size_t]),
     "spw_store_drive_stats": (c_int, [c_void_p, c_uint, c_void_p, c_size_t]),
     "spw_store_description": (c_char_p, [c_void_p]),
     "spw_store_chunk_bytes": (c_uint64, [c_void_p]),

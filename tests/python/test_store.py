@@ -79,6 +79,21 @@ def test_a_full_store_says_so_and_nothing_changes(store):
     store.free(kept)
 
 
+def test_pressure(store):
+    idle = store.pressure("1GiB")
+    assert idle.put_bytes == idle.in_flight == sum(idle.get_bytes.values()) == 0
+    assert idle.put_seconds is None and idle.get_seconds["urgent"] is None
+    assert store.pressure().put_seconds == 0 and idle.depth == 4 * 16
+    content = bytes(8 << 20)
+    while not (busy := store.pressure("1GiB")).put_bytes_per_second:
+        store.free(store.put(content))
+    # At its bandwidth: twice as much takes twice as long.
+    assert busy.put_seconds == pytest.approx((1 << 30) / busy.put_bytes_per_second)
+    assert set(busy.get_seconds) == set(busy.get_bytes) == {"urgent", "prefetch", "background"}
+    with pytest.raises(ValueError, match="length"):
+        store.pressure(-1)
+
+
 def test_stats(store):
     thing = store.put(bytes(4 << 20))
     stats = store.stats()
