@@ -3,6 +3,7 @@
  * tests/integration/test_store.c - what goes into the store comes out: any length, any address, any
  * part, in every mode
  */
+/* layer: test and files-workers */
 #include "tests/integration/store_case.h"
 
 #include <linux/magic.h>

@@ -323,6 +323,7 @@ static int open_store(struct state *state)
 	opts.backend = job->backend;
 	opts.stripe = job->stripe;
 	opts.no_checksums = job->no_checksums;
+	opts.workers = job->workers;
 	opts.inline_mode = true;
 	/* Buffers of all transfers, and what the store wants for itself. */
 	opts.arena_bytes = (spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) +
