@@ -103,11 +103,11 @@ struct spw_store_opts {
 	 */
 	bool read_only;
 	/*
-	 * threads that sum and copy what is put and got, at most SPW_WORKERS_MAX: the I/O thread, which alone gives
-	 * the drives their work, or who polls in inline mode, and others that help it. One carries as
-	 * much as two of the fastest drives. Default 0: chosen: one for each two drives that a
-	 * partition can count on, but at most one for each four CPUs, and one without checksums and
-	 * in inline mode
+	 * threads that sum and copy what is put and got, up to SPW_WORKERS_MAX: the I/O thread (in
+	 * inline mode who polls), which alone gives the drives their work, and others that help. One
+	 * carries as much as two of the fastest drives. Default 0: chosen: one for each two drives
+	 * that a partition can count on, but at most one for each four CPUs; one without checksums
+	 * and in inline mode
 	 */
 	uint32_t workers;
 };
@@ -534,8 +534,8 @@ struct spw_store_stats {
 	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
 	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
 	uint32_t drives_missing; /* of the store, when it was opened */
-	uint32_t workers;       /* threads that sum and copy: see spw_store_opts */
-	uint64_t bytes_helped;  /* summed or copied by those beside the first */
+	uint32_t workers;        /* threads that sum and copy: see spw_store_opts */
+	uint64_t bytes_helped;   /* summed or copied by those beside the first */
 };
 
 /* What all who use this handle have moved, and what of it is under way. */
