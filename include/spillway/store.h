@@ -3,9 +3,10 @@
  * spillway/store.h - objects striped over drives
  *
  * Contract
- *   Threads    A store may be used from any thread. A request belongs to the thread that waits for
- *              it; two threads must not wait for the same request. In inline mode
- *              (opts.inline_mode) one thread owns the store, and waiting does the work.
+ *   Threads    A store may be used from any thread. It has opts.workers threads of its own. A
+ *              request belongs to the thread that waits for it; two threads must not wait for the
+ *              same request. In inline mode (opts.inline_mode) one thread owns the store, and
+ *              waiting does the work.
  *   Buffers    A buffer handed to put stays untouched by its owner until the request has ended; one
  *              handed to get holds undefined bytes until then. Any address and any length will do;
  *              memory from spw_store_alloc(), and any other that meets the drives' alignment, is
@@ -59,6 +60,7 @@ enum spw_stripe {
 };
 
 #define SPW_PARTITION_ANY UINT32_MAX
+#define SPW_WORKERS_MAX   64u
 
 #define SPW_COMMIT_NEWEST UINT64_MAX
 #define SPW_COMMIT_NONE   (UINT64_MAX - 1)
@@ -100,6 +102,14 @@ struct spw_store_opts {
 	 * default false
 	 */
 	bool read_only;
+	/*
+	 * threads that sum and copy what is put and got, up to SPW_WORKERS_MAX: the I/O thread (in
+	 * inline mode who polls), which alone gives the drives their work, and others that help. One
+	 * carries as much as two of the fastest drives. Default 0: chosen: one for each two drives
+	 * that a partition can count on, but at most one for each four CPUs; one without checksums
+	 * and in inline mode
+	 */
+	uint32_t workers;
 	/* SPW_BACKEND_NULL: of struct spw_queue_opts */
 	uint64_t null_bytes_per_second;
 };
@@ -526,6 +536,8 @@ struct spw_store_stats {
 	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
 	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
 	uint32_t drives_missing; /* of the store, when it was opened */
+	uint32_t workers;        /* threads that sum and copy: see spw_store_opts */
+	uint64_t bytes_helped;   /* summed or copied by those beside the first */
 };
 
 /* What all who use this handle have moved, and what of it is under way. */

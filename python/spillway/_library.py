@@ -65,7 +65,7 @@ StoreOpts = _struct(
     requests_max=c_uint32, objects_max=c_uint32, stripe=c_int, backend=c_int, no_checksums=c_bool,
     inline_mode=c_bool, no_hugetlb=c_bool, log=Log, read_deadline_ms=c_uint32,
     write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool,
-    null_bytes_per_second=c_uint64)
+    workers=c_uint32, null_bytes_per_second=c_uint64)
 CacheOpts = _struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,

@@ -135,6 +135,8 @@ class StoreStats:
     chunks_single: int
     reads_switched: int
     drives_missing: int
+    workers: int
+    bytes_helped: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +190,7 @@ class StorePressure:
 
 _StoreStatsStruct = _library.counters(
     "spw_store_stats", StoreStats, ("drives", "drives_retired", "partition", "requests", "objects",
-                                     "drives_missing")
+                                     "drives_missing", "workers")
 )
 _DriveStatsStruct = _library.counters("spw_drive_stats", DriveStats,
                                       ("in_flight", "in_flight_max", "depth"))
@@ -365,6 +367,8 @@ class Store(Handle):
     :param stripe: "pull" or "static"
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them
+    :param workers: threads that sum and copy what is put and got; one carries as much as two of the
+        fastest drives. 0: chosen by drives, partitions and CPUs
     :param commit: which commit to restore: "newest", or its number. None: none: the partition is
         empty. Other commits are given up for good. Or a function of paths and partition that
         returns one of these, as spillway.torch.newest_of_all()
@@ -390,6 +394,7 @@ class Store(Handle):
         stripe: Stripe = "pull",
         checksums: bool = True,
         hugetlb: bool = True,
+        workers: int = 0,
         commit: Commit = "newest",
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -413,6 +418,7 @@ class Store(Handle):
             commit = commit(paths, opts.partition)
         opts.commit_number = _commit_number(commit)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
+        opts.workers = number("workers", workers, 32)
         tune = _library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
         check(blocking.spw_tune_read(path, array, count, byref(opts.log), byref(tune),

@@ -124,6 +124,7 @@ def test_drives_that_are_refused(formatted, folder):
     (["x"], {"partition": 0xFFFFFFFF}, ValueError, "partition must"),
     (["x"], {"partition": 1 << 32}, ValueError, "partition must"),
     (["x"], {"queue_depth": 1 << 32}, ValueError, "queue_depth must"),
+    (["x"], {"workers": -1}, ValueError, "workers must"),
     (["x"], {"arena_bytes": 1 << 64}, ValueError, "arena_bytes must"),
     (["x"], {"arena_bytes": -1}, ValueError, "arena_bytes must"),
 ])
@@ -211,6 +212,18 @@ def test_data_of_which_nothing_is_known_takes_erase(folder):
     assert "--erase" in found.reason
     spillway.format_store(drives, erase=True)
     error_of(errno.EEXIST, spillway.format_store, drives, erase=True)  # by now a store
+
+
+def test_workers(formatted):
+    content = random.Random(3).randbytes(8 << 20)
+    for workers in (1, 3):
+        with spillway.Store(formatted, workers=workers) as store:
+            thing = store.put(content)
+            assert store.get(thing, len(content)) == content
+            assert store.stats().workers == workers
+            assert workers > 1 or store.stats().bytes_helped == 0
+            assert f"{workers} workers" in store.description or workers == 1
+    assert "up to 64" in error_of(errno.EINVAL, spillway.Store, formatted, workers=65)
 
 
 def test_libaio_gives_the_same(formatted):

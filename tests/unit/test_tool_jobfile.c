@@ -99,7 +99,7 @@ CASE(every_option_is_understood)
 				   "1\nfixedbufs\nregisterfiles=1\nnonvectored=1\n"
 				   "thread\ngroup_reporting=1\nioengine=libaio\nnorandommap="
 				   "0\ndescription=words of it\n"
-				   "stripe=static\nobject_size=32m\nlevel=store\nnuma=0\n",
+				   "stripe=static\nobject_size=32m\nworkers=3\nlevel=store\nnuma=0\n",
 				   &plan),
 			 0);
 	job = &plan.jobs[0];

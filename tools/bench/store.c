@@ -327,6 +327,7 @@ static int open_store(struct state *state)
 	opts.null_bytes_per_second = job->null_bytes_per_second;
 	opts.stripe = job->stripe;
 	opts.no_checksums = job->no_checksums;
+	opts.workers = job->workers;
 	opts.inline_mode = true;
 	/* Buffers of all transfers, beside the quarter that a store sets aside, and more. */
 	opts.arena_bytes =
