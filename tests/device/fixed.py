@@ -221,6 +221,25 @@ def stalls_are_the_devices(store, byte_ns):
     machine.tasks_take(0, 0)
 
 
+def the_times_are_the_devices(store, mode, byte_ns):
+    """Of a host that is ahead by the whole step: and so are the plans."""
+    machine.be_late(10, *NEVER)
+    machine.tasks_take(100_000_000, byte_ns)  # so slow is no host
+    model = model_of()
+    options = {"budget_bytes": ROWS * WIDTH * 4 * 12} if mode == "budget" else {}
+    off = offload(model, store, mode, **options)
+    took = [clock_of(lambda: peak_of(model, off, step)) for step in range(8)]
+    stats = off.stats()
+    # A step ends when the next one begins, some operators later.
+    assert abs((stats.step_compute_ns + stats.step_stall_ns) / took[-2] - 1) < 0.05, (took, stats)
+    assert abs(stats.step_forward_ns + stats.step_backward_ns - stats.step_compute_ns) < 1e6, stats
+    assert stats.step_forward_ns > stats.step_compute_ns / 10, stats
+    assert (stats.step_stall_ns > stats.step_compute_ns / 5) == (byte_ns > 0), stats
+    assert 0 < stats.plan_peak_bytes < 0.3 * stats.plan_keep_all_bytes, stats
+    off.close()
+    machine.tasks_take(0, 0)
+
+
 def the_host_waits_for_drives(store):
     """And the device, which has work, does not."""
     machine.be_late(6, *NEVER)
@@ -414,6 +433,12 @@ if machine.kind == "late":
         stalls_are_the_devices, byte_ns=0
     )
     CASES["a wait of the host for drives is no stall"] = the_host_waits_for_drives
+    CASES["the times of a step are the device's"] = functools.partial(
+        the_times_are_the_devices, mode="fastest", byte_ns=0
+    )
+    CASES["the times of a step that stalls are the device's"] = functools.partial(
+        the_times_are_the_devices, mode="budget", byte_ns=1000
+    )
 else:
     CASES["memory is bounded"] = functools.partial(memory_is_bounded, how_late=AT_ONCE)
 if machine.kind == "cuda":

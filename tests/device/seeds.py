@@ -121,12 +121,14 @@ class Case:
         self.trouble_step = dice.randrange(STEPS)
         self.trouble_at = dice.randint(0, 60)
         self.unused = dice.random() < 0.3  # a forward pass without a backward pass comes first
+        self.tasks_take = dice.choice(((0, 0), (1000, 0.01), (100_000, 1)))  # by the device's clock
 
     def __str__(self):
         return ", ".join(f"{name} {value}" for name, value in vars(self).items())
 
     def be_late(self):
         machine.be_late(self.seed, *self.late)
+        machine.tasks_take(*self.tasks_take)
 
 
 def batch_of(case, step, number):
