@@ -188,6 +188,8 @@ _PROTOTYPES = {
     "spw_cache_again_end": (None, [c_void_p]),
     "spw_cache_ahead": (c_int, [c_void_p, _NUMBER, POINTER(Taken)]),
     "spw_cache_device_times": (c_int, [c_void_p, POINTER(DeviceTimes)]),
+    "spw_cache_device_mark": (c_uint64, [c_void_p]),
+    "spw_cache_device_marked": (None, [c_void_p, c_uint64, c_uint64]),
     "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
     "spw_cache_return": (None, [c_void_p, c_uint64]),
     "spw_cache_release": (c_int, [c_void_p, c_uint64]),

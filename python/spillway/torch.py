@@ -311,6 +311,7 @@ class Offload(contextlib.ContextDecorator):
             self._session.cache.call(fast.spw_cache_stage, *here)
         else:
             self._session.cache.call(fast.spw_cache_stage_next, *here, *then)
+        self._session.border()
         if self._session.tracer is not None:
             self._session.tracer.mark(f"{phase} {micro_batch}")
         self._session.drain()
@@ -330,6 +331,7 @@ class Offload(contextlib.ContextDecorator):
         if self._again is not None:
             self._again.step_begins()
         session.cache.call(fast.spw_cache_step)
+        session.border()
         session.steps += 1
         if session.steps == 2:
             _made.pop(self._model, None)
@@ -407,6 +409,7 @@ class Offload(contextlib.ContextDecorator):
             self._begin_pass()
         if reported:
             session.cache.call(fast.spw_cache_scope_enter, key)
+            session.border()
             if session.tracer is not None:
                 session.tracer.begin(name)
             session.drain()
