@@ -29,6 +29,7 @@ never handed to autograd.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import logging
 import os
@@ -48,6 +49,7 @@ from ._explain import ScopePlan, scope_plans, text_of
 from ._library import Size, SpillwayError, bytes_text, fast
 from ._notebook import piece_of
 from ._page import page_of
+from ._places import by_storage
 from ._run import Run, json_of
 from ._save import asked, save, write
 from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
@@ -57,16 +59,19 @@ from ._steptrace import StepTrace
 from ._torch_compat import (SavedTensorsHooks, in_backward, register_forward_hook_always,
                             register_forward_pre_hook)
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
-from .report import Progress, hints_of, table_of, wear_since
+from .report import Progress, hints_of, parameters_line, table_of, wear_since
 from .store import Path, Store, choice
 from .wear import Cap
 
 if TYPE_CHECKING:
+    from ._materialize import materialize
+    from ._parameters import Parameters, ParameterStats
     from ._ranks import newest_of_all
     from .optimizer import Optimizer
 
-__all__ = ["Mode", "Offload", "Optimizer", "Phase", "Recompute", "ScopePlan", "Stage", "layers_of",
-           "newest_of_all", "offload", "parts_of", "rank_of_environment"]
+__all__ = ["Mode", "Offload", "Optimizer", "ParameterStats", "Phase", "Recompute", "ScopePlan",
+           "Stage", "layers_of", "materialize", "newest_of_all", "offload", "parts_of",
+           "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
@@ -77,17 +82,14 @@ _PHASES: Dict[Phase, int] = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWAR
 
 _active = threading.local()
 
+# Where what is there for who asks for it is: others need not wait for torch.optim.
+_LATER = {"Optimizer": "optimizer", "newest_of_all": "_ranks", "materialize": "_materialize",
+          "ParameterStats": "_parameters"}
+
+
 def __getattr__(name: str) -> Any:
-    """Optimizer and newest_of_all are there for who asks for them: others need not wait for
-    torch.optim."""
-    if name == "Optimizer":
-        from .optimizer import Optimizer
-
-        return Optimizer
-    if name == "newest_of_all":
-        from ._ranks import newest_of_all
-
-        return newest_of_all
+    if name in _LATER:
+        return getattr(importlib.import_module(f".{_LATER[name]}", __package__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -105,8 +107,10 @@ class Offload(contextlib.ContextDecorator):
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
                  progress: Union[bool, TextIO] = False, endurance_bytes: int = 0,
-                 recompute: Recompute = "never") -> None:
+                 recompute: Recompute = "never",
+                 parameters: Optional[Parameters] = None) -> None:
         self._model = model
+        self._parameters = parameters
         self._scopes = scopes
         self._exclude = exclude
         self._excluded_hooks = Hook(self._excluded_enter), Hook(self._excluded_leave)
@@ -120,6 +124,7 @@ class Offload(contextlib.ContextDecorator):
         self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
+        self._session.places = None if parameters is None else by_storage
         names = {module: name for name, module in model.named_modules()}
         self._again: Optional[Again] = again_of(
             self._session, {module: names.get(module) or type(module).__name__
@@ -330,6 +335,8 @@ class Offload(contextlib.ContextDecorator):
         if self._again is not None:
             self._again.step_begins()
         session.cache.call(fast.spw_cache_step)
+        if self._parameters is not None:
+            self._parameters.begin_step()
         session.steps += 1
         if session.steps == 2:
             _made.pop(self._model, None)
@@ -444,6 +451,19 @@ class Offload(contextlib.ContextDecorator):
         """The counters of tensors on CUDA devices; None: the model has none there."""
         return None if self._session.device is None else DeviceStats.of(self.stats())
 
+    def parameter_stats(self) -> Optional[ParameterStats]:
+        """Counters of parameters on drives; None: they are in memory."""
+        return None if self._parameters is None else self._parameters.stats()
+
+    def parameters_to_memory(self) -> None:
+        """Bring all parameters back into memory, for good.
+
+        :raises SpillwayError: one cannot be read
+        """
+        if self._parameters is not None:
+            self._parameters.to_memory()
+            self._parameters, self._session.places = None, None
+
     def _tell_progress(self) -> None:
         if self._progress is not None and not self._session.cache.closed:
             self._progress.tell(self.stats())
@@ -474,6 +494,8 @@ class Offload(contextlib.ContextDecorator):
         table = table_of(stats, store, self._drives_before, self._session.device is not None,
                          time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
+        if self._parameters is not None:
+            table += "\n" + parameters_line(self._parameters.stats())
         print("\n".join([table, *hints]), file=file or sys.stdout)
 
     def explain(self, file: Optional[TextIO] = None) -> List[ScopePlan]:
@@ -655,6 +677,8 @@ def offload(
     wear: Optional[Cap] = None,
     endurance_bytes: Size = 0,
     recompute: Recompute = "never",
+    parameters: bool = False,
+    parameter_bytes: Optional[Size] = None,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
@@ -694,9 +718,15 @@ def offload(
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials; with recompute
         also their parts, see parts_of()
-    :raises SpillwayError: the store is closed; no memory
+    :param parameters: True: the parameters are in the store, too, and in memory only while they are
+        used or about to be. docs/STATE.md, *Parameters*. PyTorch 2.1 or later; the store must be an
+        open one, and the optimizer made afterwards
+    :param parameter_bytes: most bytes of parameters in memory; default: three of the largest scope
+    :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
     """
     _check_arguments(model, mode, budget_bytes, store, recompute)
+    if parameter_bytes is not None and not parameters:
+        raise ValueError("parameter_bytes is for parameters=True: give both or neither")
     endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
@@ -707,4 +737,16 @@ def offload(
         opened, own, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
         prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
         record_model=type(model).__name__, wear=wear, endurance_bytes=endurance_bytes)
-    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute)
+    held = None
+    if parameters:
+        from ._materialize import parameters_on
+
+        try:
+            held = parameters_on(model, store, layers_of(model), parameter_bytes)
+        except BaseException:
+            cache.close()
+            if own is not None:
+                own.close()
+            raise
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute,
+                   held)
