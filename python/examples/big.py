@@ -10,8 +10,9 @@ and run it again: it goes on from the last commit, and the losses are those of o
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from typing import Any
+from typing import Any, Dict
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         parts = self.query_key_value(self.norm1(x)).chunk(3, -1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = F.scaled_dot_product_attention(  # type: ignore[attr-defined]
+            q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         x = x + self.down(F.gelu(self.up(self.norm2(x))))
         return x
@@ -73,6 +75,7 @@ def options(argv: Any = None) -> argparse.Namespace:
     option("--every", type=int, default=10, help="steps from commit to commit (10)")
     option("--parameter-bytes", help="most bytes of parameters in memory (three of the largest "
            "layer)")
+    option("--json", metavar="FILE", help="what each step came to, a line of JSON for each")
     option("--arena-bytes", default="64MiB", help="memory of the store, for the optimizer's tiles")
     return parser.parse_args(argv)
 
@@ -81,6 +84,38 @@ def batch_of(chosen: argparse.Namespace) -> Tensor:
     """Made up: each token tells the next. The generator is part of a commit."""
     start = torch.randint(chosen.vocabulary, (chosen.batch, 1))
     return (start + 3 * torch.arange(chosen.sequence + 1)) % chosen.vocabulary
+
+
+class Notes:
+    """Of each step: the loss, the time, and how much of it waited for drives."""
+
+    def __init__(self, path: Any, off: Any, optimizer: Any) -> None:
+        self._file = open(path, "w", encoding="ascii") if path else None
+        self._off, self._optimizer = off, optimizer
+        self._waits = self._all_waits()
+
+    def _all_waits(self) -> Dict[str, float]:
+        return {"parameter_wait_seconds": self._off.parameter_stats().wait_ns / 1e9,
+                "state_wait_seconds": self._optimizer.stats().wait_ns / 1e9,
+                "activation_wait_seconds": self._off.stats().stall_seconds}
+
+    def write(self, **line: Any) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+    def step(self, number: int, loss: float, seconds: float) -> None:
+        print(f"step {number} loss {loss:.6f} {seconds:.2f} s {loss.hex()}", flush=True)
+        waits = self._all_waits()
+        self.write(step=number, loss=loss, loss_hex=loss.hex(), seconds=seconds,
+                   **{name: waits[name] - self._waits[name] for name in waits})
+        self._waits = waits
+
+    def end(self) -> None:
+        self.write(parameter_bytes=self._off.parameter_stats().total_bytes,
+                   activation_bytes=self._off.stats().plan_keep_all_bytes)
+        if self._file is not None:
+            self._file.close()
 
 
 def main() -> None:
@@ -93,9 +128,11 @@ def main() -> None:
                                      parameter_bytes=chosen.parameter_bytes)
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
                                              lr=1e-4, in_backward=True)
+        notes = Notes(chosen.json, off, optimizer)
         resumed = optimizer.resume()
         if resumed is not None:
             print(f"resumed after step {resumed.step}", flush=True)
+            notes.write(resumed=resumed.step)
         while optimizer.steps < chosen.steps:
             began = time.monotonic()
             tokens = batch_of(chosen)
@@ -107,8 +144,8 @@ def main() -> None:
             optimizer.step()
             if optimizer.steps % chosen.every == 0:
                 optimizer.commit()
-            print(f"step {optimizer.steps} loss {loss.item():.6f} "
-                  f"{time.monotonic() - began:.2f} s {loss.item().hex()}", flush=True)
+            notes.step(optimizer.steps, loss.item(), time.monotonic() - began)
+        notes.end()
         off.report()
 
 

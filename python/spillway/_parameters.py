@@ -527,6 +527,6 @@ def owner_of(model: nn.Module) -> Optional[Parameters]:
     """
     owners = {place.owner for place in map(place_in, model.parameters()) if place is not None}
     if len(owners) > 1:
-        raise ValueError("the model's parameters are in several stores: give offload() each part by "
-                         "itself")
+        raise ValueError("the model's parameters are in several stores: give offload() each part "
+                         "by itself")
     return owners.pop() if owners else None

@@ -217,13 +217,12 @@ class Place:
 
     def drop(self, store: Store) -> None:
         """It is of no parameter any more."""
-        if self.object and not store.closed:
-            _free(store, self.object)
+        _free(store, self.object)
         self.object = 0
 
 
 def _free(store: Store, thing: int) -> None:
-    if thing:
+    if thing and not store.closed:
         result = store.call(fast.spw_store_free, thing)
         if result != -errno.ENOENT:
             check(result)

@@ -25,6 +25,11 @@ class Shard(OnDrives):
         dtype = mp_policy.param_dtype
         return (whole if dtype is None else whole.to(dtype),), None
 
+    def fsdp_post_all_gather(self, outputs: Any, metadata: Any, dtype: Any, *,
+                             out: Any = None) -> Any:
+        """What was gathered is the whole, as without this; FSDP wants both or none."""
+        return None if out is not None else (outputs[0], ())
+
 
 @functools.lru_cache(maxsize=None)
 def _class() -> Any:

@@ -660,6 +660,25 @@ def _cache_of(store: Optional[Store], own: Optional[Store], **options: Any) -> C
         raise
 
 
+def _parameters_of(model: nn.Module, store: Optional[Store], own: Optional[Store], cache: Cache,
+                   parameters: bool, parameter_bytes: Optional[Size]) -> Optional[Parameters]:
+    """None: they stay in memory. If they cannot go to drives, what was opened is closed."""
+    try:
+        if not parameters:
+            if parameter_bytes is not None:
+                raise ValueError("parameter_bytes is for parameters=True: give both or neither")
+            return None
+        from ._materialize import parameters_on
+
+        return parameters_on(model, None if own is not None else store, layers_of(model),
+                             parameter_bytes)
+    except BaseException:
+        cache.close()
+        if own is not None:
+            own.close()
+        raise
+
+
 def offload(
     model: nn.Module,
     store: Union[None, Store, Path, Sequence[Path]],
@@ -687,10 +706,8 @@ def offload(
     :param store: an open store; or the drives of one, which is then opened on the partition of this
         rank and closed by close(); may be None in mode "observe", and in "budget" with recompute
     :param min_bytes: smaller tensors are kept (default 64 KiB)
-    :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
-        (default 1 GiB)
-    :param prefetch_bytes: most bytes read ahead; 0, the default: as much as the largest scope
-        spilled
+    :param staging_bytes: most that wait to be written; beyond it tensors are kept (default 1 GiB)
+    :param prefetch_bytes: most read ahead; 0, the default: as much as the largest scope spilled
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
@@ -699,34 +716,27 @@ def offload(
     :param budget_bytes: with mode "budget": most bytes of activations in memory
     :param exclude: what is never written: modules (all that is saved while one runs its forward)
         and tensors, or a function of (name, module)
-    :param rank: the partition for this process, of a store formatted with as many as there are
-        ranks on the machine; default: LOCAL_RANK and the like from the environment, else any that
-        is free
-    :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
-        (standard error)
+    :param rank: the partition for this process, of a store with as many as there are ranks on the
+        machine; default: LOCAL_RANK and the like from the environment, else any that is free
+    :param progress: True (standard error), or a text file: a line per step
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
         drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
-        log says so once. Plans need no more than what a step's own time gives, with an hour's worth
-        for what is not planned
-    :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB" of a
-        drive of 600 TBW); default: by what its health page says is written and used, which it takes
-        root to read. report() says how long the drives last
+        log says so once. Plans need no more than what a step's own time gives
+    :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB");
+        default: by its health page, which it takes root to read. report() says how long they last
     :param recompute: "auto": what is computed again in the backward pass where that costs less than
         keeping or spilling it; a function of (name, module): only scopes for which it is true.
         Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials; with recompute
         also their parts, see parts_of()
-    :param parameters: True: the parameters are in the store, too, and in memory only while they are
-        used or about to be. docs/STATE.md, *Parameters*. PyTorch 2.1 or later; the store must be an
-        open one, and the optimizer made afterwards
+    :param parameters: are on the drives, too, and in memory while they are used or about to be; the
+        store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
     :param parameter_bytes: most bytes of parameters in memory; default: three of the largest scope
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
     """
     _check_arguments(model, mode, budget_bytes, store, recompute)
-    if parameter_bytes is not None and not parameters:
-        raise ValueError("parameter_bytes is for parameters=True: give both or neither")
     endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
@@ -737,16 +747,5 @@ def offload(
         opened, own, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
         prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
         record_model=type(model).__name__, wear=wear, endurance_bytes=endurance_bytes)
-    held = None
-    if parameters:
-        from ._materialize import parameters_on
-
-        try:
-            held = parameters_on(model, store, layers_of(model), parameter_bytes)
-        except BaseException:
-            cache.close()
-            if own is not None:
-                own.close()
-            raise
     return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute,
-                   held)
+                   _parameters_of(model, opened, own, cache, parameters, parameter_bytes))

@@ -21,7 +21,7 @@ from spillway._parameters import place_in
 from spillway._places import ABSENT, RESIDENT
 
 ABLE = _materialize._storage_uses is not None
-needs = pytest.mark.skipif(not ABLE, reason="this PyTorch has no count of a storage's uses: 2.1 has")
+needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
 WIDTH = 160  # a matrix is 100 KiB
 VOCABULARY = 120
 
@@ -99,7 +99,8 @@ def test_an_older_pytorch_is_refused_in_words(store):
 
 
 @needs
-@pytest.mark.parametrize("recompute", [False, True, "reentrant"], ids=["saved", "again", "reentrant"])
+@pytest.mark.parametrize("recompute", [False, True, "reentrant"],
+                         ids=["saved", "again", "reentrant"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_bits_are_those_of_training_in_memory(store, recompute, accumulate):
     theirs = made(recompute=recompute)

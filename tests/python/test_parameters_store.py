@@ -137,7 +137,7 @@ def model_after(steps):
 
 def test_the_order_of_the_calls_is_said(formatted, folder):
     model = made()
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with spillway.Store(formatted, arena_bytes=32 << 20) as store:
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store)
         spillway.torch.offload(model, store, parameters=True, parameter_bytes=LIMIT)
         loss_of(model, 0).backward()
@@ -269,7 +269,7 @@ def test_two_ranks(folder, parallel):
             begin = resumed.step if resumed else 0
             losses = train(model, off, optimizer, range(begin, steps))
             stats = off.parameter_stats()
-            assert stats.parameters >= 8 and stats.reads > 0 and stats.failures == 0
+            assert stats.parameters >= 6 and stats.reads > 0 and stats.failures == 0
             optimizer.commit()
             values = whole(model)
             off.parameters_to_memory()
