@@ -241,6 +241,10 @@ coverage-run:
 demo: ## train a small GPT three ways (keep, recompute, spillway) and compare; DEMO_DEVICES= for real drives
 	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo.sh
 
+.PHONY: demo-big
+demo-big: ## train a GPT several times larger than the 2 GiB of memory it is given, kill it, see it go on; as root
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo-big.sh
+
 .PHONY: bench
 bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/peak_bench && SPW_BUILD=$(abspath $(BUILD)) tests/bench/bench.sh

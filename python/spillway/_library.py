@@ -153,8 +153,11 @@ _PROTOTYPES = {
     "spw_store_open": (c_int, [_PATHS, c_uint, POINTER(StoreOpts), _HANDLE]),
     "spw_store_close": (None, [c_void_p]),
     "spw_store_put": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p, _NUMBER, _HANDLE]),
+    "spw_store_put_copies": (
+        c_int, [c_void_p, c_void_p, c_size_t, c_uint, c_void_p, _NUMBER, _HANDLE]),
     "spw_store_get": (
         c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, c_int, c_void_p, _HANDLE]),
+    "spw_store_holds": (c_int, [c_void_p, c_uint64, c_void_p, c_uint64, c_size_t]),
     "spw_store_free": (c_int, [c_void_p, c_uint64]),
     "spw_store_arena": (c_int, [c_void_p, _HANDLE, POINTER(c_size_t)]),
     "spw_store_register": (c_int, [c_void_p, c_void_p, c_size_t]),
@@ -162,6 +165,7 @@ _PROTOTYPES = {
     "spw_request_wait": (c_int, [c_void_p]),
     "spw_request_wait_any": (c_int, [_HANDLE, c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),
+    "spw_request_raise": (None, [c_void_p, c_int]),
     "spw_store_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_store_pressure": (None, [c_void_p, c_uint64, POINTER(StorePressureStruct), c_size_t]),
     "spw_store_drive_stats": (c_int, [c_void_p, c_uint, c_void_p, c_size_t]),
@@ -204,6 +208,10 @@ _PROTOTYPES = {
     "spw_state_add": (
         c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
     "spw_state_add_transient": (c_int, [c_void_p, c_char_p, c_uint64, POINTER(c_uint32)]),
+    "spw_state_add_object": (
+        c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
+    "spw_state_object": (c_int, [c_void_p, c_uint32, _NUMBER]),
+    "spw_state_set_object": (c_int, [c_void_p, c_uint32, c_uint64]),
     "spw_state_attach": (c_int, [c_void_p]),
     "spw_state_attached": (c_int, [c_void_p, _NUMBER]),
     "spw_state_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),

@@ -433,6 +433,7 @@ class Store(Handle):
                 blocking.spw_store_close(handle)
             raise
         self.arena_bytes: int = opts.arena_bytes
+        self.checksums = bool(checksums)
         self.paths = tuple(map(os.fsdecode, array))
         self.opened_at = place_of_caller()
         super().__init__(handle.value)
