@@ -402,17 +402,17 @@ static const struct tool_command verbs[] = {
 	{
 		.name = "state export",
 		.summary = "write the records of a committed step to files",
-		.synopsis = "--devices A,B,... --to PATH [--format FORMAT] [--partition N] [--step STEP] "
-			    "[--json]",
+		.synopsis = "--devices A,B,... --to PATH [--format FORMAT] [--partition N] "
+			    "[--step STEP] [--json]",
 		.description =
 			"Makes a folder with a file for each record, its bytes as they are, and\n"
 			"index.json: the step, and of each record the file, the name, the length,\n"
 			"and what its owner said is in it. Every byte is verified. The index is\n"
 			"written last: a folder without it is not complete. Reads only.\n"
 			"With --format safetensors or torch one file is made instead: the model's\n"
-			"parameters by their names, as others read them. That needs the Python package\n"
-			"and PyTorch, of python3 or of the interpreter that SPILLWAY_PYTHON names; its\n"
-			"own command, python3 -m spillway.checkpoint export, has more options.\n",
+			"parameters by their names, as others read them. That needs the Python\n"
+			"package and PyTorch, of python3 or of what SPILLWAY_PYTHON names;\n"
+			"python3 -m spillway.checkpoint export has more options.\n",
 		.examples = "  spillway state export --devices a.img,b.img --to step\n"
 			    "  spillway state export a.img b.img --to model.safetensors --format "
 			    "safetensors\n",

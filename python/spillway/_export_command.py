@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export_command.py - `python -m spillway.checkpoint`, and `spillway state export --format`
+# spillway/_export_command.py - `python -m spillway.checkpoint`; `spillway state export --format`
 from __future__ import annotations
 
 import argparse

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from ctypes import byref, c_ubyte, c_void_p
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Generator, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ def _buffer_bytes(store: Store, runs: Sequence[Part]) -> int:
     return max(_PAGE_BYTES, min(longest + _PAGE_BYTES - 1, room) // _PAGE_BYTES * _PAGE_BYTES)
 
 
-def _pieces(store: Store, parts: Sequence[Part]) -> Iterator[memoryview]:
+def _pieces(store: Store, parts: Sequence[Part]) -> Generator[memoryview, None, None]:
     """The bytes of all parts, one after the other; each view is good until the next is asked for.
 
     :raises SpillwayError: they cannot be read; ENOBUFS the store's arena is used up

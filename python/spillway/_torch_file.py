@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_torch_file.py - a file as torch.save() makes it, whose tensors come as a stream
 """A zip file without compression: what torch.save() was given, pickled (data.pkl), and the bytes of
-each tensor (data/0, data/1 ...). torch.load(weights_only=True) reads it, and maps it with mmap=True.
+each tensor (data/0, data/1 ...). torch.load(weights_only=True) reads it; with mmap=True it maps it.
 """
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TorchWriter:
         try:
             pickler.dump(value)
         except KeyError as error:
-            raise TypeError(f"a tensor of {error} cannot be written to a file of PyTorch") from error
+            raise TypeError(f"a tensor of {error} cannot go to a file of PyTorch") from error
         self._pickle = content.getvalue()
         keys = {id(storage.tensor): storage.key for storage in pickler.storages}
         self._order = [(tensor, keys[id(tensor)]) for tensor in order]
@@ -110,7 +110,8 @@ class TorchWriter:
         :raises OSError: the file cannot be written
         """
         output = outputs.new(self.paths[0])
-        with zipfile.ZipFile(output, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[arg-type]
+        file: Any = output  # which has what zipfile needs of a file
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             _add(archive, output, "data.pkl", [self._pickle])
             _add(archive, output, "byteorder", [b"little"])
             for storage in self._others:

@@ -162,8 +162,8 @@ def import_(optimizer: "Optimizer", path: Path, what: Literal["parameters", "all
 
     :param optimizer: a spillway.torch.Optimizer, with the names of its parameters
     :param path: as export() has written it, or anybody else: safetensors (with PATH.index.json if
-        there are several files), or what torch.save() made of a state_dict. With "all" what export()
-        wrote by "torch" and "all"
+        there are several files), or what torch.save() made of a state_dict. With "all" what
+        export() wrote by "torch" and "all"
     :param what: "parameters", and their masters; "all": also the optimizer's state
     :return: the names in the file that are no parameters of the optimizer
     :raises ValueError: the file is damaged, or something else; it lacks a parameter, or has one of

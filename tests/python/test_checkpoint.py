@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_checkpoint.py - a committed step leaves as files that others read, and comes back
+# tests/python/test_checkpoint.py - a committed step leaves as files that others read, and returns
 # layer: test all
 import collections
 import contextlib
@@ -355,7 +355,8 @@ DESCRIBED = {"parameters": [["a", [2], 0, 2]], "dtype": "float32", "tile": 2,
     {"parameters": [["a", [2], 0, 2], ["a", [2], 0, 2]]}, {"parameters": [[7, [2], 0, 2]]},
 ])
 def test_records_that_lie_are_refused(formatted, folder, change):
-    with opened(formatted) as store, contextlib.closing(State(store, record_bytes_max=4096)) as state:
+    with opened(formatted) as store, \
+            contextlib.closing(State(store, record_bytes_max=4096)) as state:
         state.add("state/group0/float32/0", 4096, json.dumps({**DESCRIBED, **change}).encode())
         state.attach()
         state.commit(1, b"")
@@ -508,8 +509,9 @@ path, format, tile, *drives = sys.argv[1:]
 tile = int(tile)
 model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(24)))
 with spillway.Store(drives, arena_bytes=32 << 20, hugetlb=False) as store:
-    optimizer = spillway.torch.Optimizer(torch.optim.SGD, model.bfloat16().named_parameters(), store,
-                                         masters=True, tile=tile)
+    params = model.bfloat16().named_parameters()
+    optimizer = spillway.torch.Optimizer(torch.optim.SGD, params, store, lr=1.0, masters=True,
+                                         tile=tile)
     optimizer.commit(step=1)
     optimizer.close()
 def memory(which):

@@ -16,8 +16,8 @@ static const char program[] =
 	"try:\n"
 	"    main = import_module(module).main\n"
 	"except ImportError as error:\n"
-	"    sys.exit(f'{command}: {sys.executable} has no package spillway that works ({error}); '\n"
-	"             'install the package spillway (python3-spillway, or pip install; '\n"
+	"    sys.exit(f'{command}: {sys.executable} has no package spillway that works '\n"
+	"             f'({error}); install it (python3-spillway, or pip install; '\n"
 	"             'docs/INSTALL.md), or name the Python that has it: SPILLWAY_PYTHON=')\n"
 	"sys.exit(main(words))\n";
 
