@@ -268,7 +268,7 @@ bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs
 
 .PHONY: results
 results: ## write docs/RESULTS.md, the figures of docs/RELIABILITY.md and the picture of README.md from what is in BUILD
-	@$(results) render $(BUILD)/bench >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
+	@$(results) render $(BUILD)/bench docs/RESULTS.md >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
 	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
 	@tests/bench/peers_page.py $(BUILD)/bench/peers.json docs README.md
 
