@@ -159,6 +159,8 @@ _PROTOTYPES = {
         c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, c_int, c_void_p, _HANDLE]),
     "spw_store_holds": (c_int, [c_void_p, c_uint64, c_void_p, c_uint64, c_size_t]),
     "spw_store_free": (c_int, [c_void_p, c_uint64]),
+    "spw_store_alloc": (c_int, [c_void_p, c_size_t, _HANDLE]),
+    "spw_store_release": (None, [c_void_p, c_void_p]),
     "spw_store_arena": (c_int, [c_void_p, _HANDLE, POINTER(c_size_t)]),
     "spw_store_register": (c_int, [c_void_p, c_void_p, c_size_t]),
     "spw_store_unregister": (c_int, [c_void_p, c_void_p]),
@@ -166,6 +168,12 @@ _PROTOTYPES = {
     "spw_request_wait_any": (c_int, [_HANDLE, c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),
     "spw_request_raise": (None, [c_void_p, c_int]),
+    "spw_store_commit": (
+        c_int, [c_void_p, _NUMBER, c_uint32, c_uint64, c_char_p, c_size_t, c_uint]),
+    "spw_store_commit_release": (c_int, [c_void_p]),
+    "spw_store_committed": (c_int, [c_void_p, POINTER(CommitInfoStruct), c_size_t]),
+    "spw_store_committed_record": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "spw_store_committed_objects": (c_int, [c_void_p, _NUMBER, _NUMBER, c_uint32]),
     "spw_store_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_store_pressure": (None, [c_void_p, c_uint64, POINTER(StorePressureStruct), c_size_t]),
     "spw_store_drive_stats": (c_int, [c_void_p, c_uint, c_void_p, c_size_t]),
@@ -222,6 +230,7 @@ _PROTOTYPES = {
     "spw_state_commit": (c_int, [c_void_p, c_uint64, c_char_p, c_size_t, c_bool]),
     "spw_state_commit_release": (c_int, [c_void_p]),
     "spw_state_committed": (c_int, [c_void_p, Each, c_void_p]),
+    "spw_state_committed_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "spw_state_stats": (None, [c_void_p, c_void_p, c_size_t]),
 }
 

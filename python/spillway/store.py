@@ -47,6 +47,7 @@ _ARENA_BYTES = 64 << 20
 _GPU = "/dev/nvidiactl"
 _KINDS = ("block device", "file", "NVMe character device", "NVMe namespace behind vfio")
 _URGENT_READ = 0
+_COMMIT_KEEP_PREVIOUS = 1
 _COMMIT_NEWEST, _COMMIT_NONE = (1 << 64) - 1, (1 << 64) - 2
 _UNKNOWN_NS = (1 << 64) - 1
 _COMMITS: Dict[Literal["newest"], int] = {"newest": _COMMIT_NEWEST}
@@ -372,6 +373,8 @@ class Store(Handle):
     :param commit: which commit to restore: "newest", or its number. None: none: the partition is
         empty. Other commits are given up for good. Or a function of paths and partition that
         returns one of these, as spillway.torch.newest_of_all()
+    :param read_only: to look at what is committed: nothing is written, and no commit given up. With
+        drives missing what the others have can be read
     :raises SpillwayError: ENXIO a drive is missing; EMEDIUMTYPE one holds no store or another;
         EBUSY in use; ENODATA there is no such commit; and others, in words
     """
@@ -396,6 +399,7 @@ class Store(Handle):
         hugetlb: bool = True,
         workers: int = 0,
         commit: Commit = "newest",
+        read_only: bool = False,
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
@@ -419,6 +423,7 @@ class Store(Handle):
         opts.commit_number = _commit_number(commit)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         opts.workers = number("workers", workers, 32)
+        opts.read_only = read_only
         tune = _library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
         check(blocking.spw_tune_read(path, array, count, byref(opts.log), byref(tune),
@@ -522,6 +527,54 @@ class Store(Handle):
         :raises ValueError: ``thing`` is negative, or has more than 64 bits
         """
         check(self.call(fast.spw_store_free, number("thing", thing, 64)))
+
+    # ---- Durable objects -------------------------------------------------------------------------
+
+    @property
+    def committed(self) -> Optional[CommitInfo]:
+        """What is durable now: what opening the store has restored, or was committed since; None:
+        nothing is."""
+        info = _library.CommitInfoStruct()
+        result = self.call(blocking.spw_store_committed, byref(info), ctypes.sizeof(info))
+        if result == -errno.ENODATA:
+            return None
+        check(result)
+        return CommitInfo(info.number, info.previous if info.has_previous else None)
+
+    def commit(self, things: Sequence[int], number: int, record: bytes = b"", *,
+               keep_previous: bool = False) -> None:
+        """Make objects durable, in place of those committed before. They may be freed then: the
+        commit keeps their bytes. Not for a store that an optimizer or another state commits in.
+
+        :param number: above that of the commit before
+        :param record: any bytes that belong to it
+        :param keep_previous: what was committed before stays, too, until commit_release(), or until
+            the store is opened with ``commit=number``
+        :raises SpillwayError: EINVAL the number, or an object twice; ENOENT no such object; a drive
+            failed: what was committed before is durable still
+        """
+        array = (c_uint64 * len(things))(*(_library.number("thing", thing, 64) for thing in things))
+        check(self.call(blocking.spw_store_commit, array, len(things),
+                        _library.number("number", number, 63), record, len(record),
+                        _COMMIT_KEEP_PREVIOUS if keep_previous else 0))
+
+    def commit_release(self) -> None:
+        """What was committed before the last, if it was kept, is not needed any more."""
+        check(self.call(blocking.spw_store_commit_release))
+
+    def restored(self) -> Tuple[bytes, List[Tuple[int, int]]]:
+        """Of the commit that opening the store has restored: its record, and (object, length) of
+        each of its objects, in their order. They are the caller's, to be freed.
+
+        :raises SpillwayError: ENODATA nothing is committed
+        """
+        info = _library.CommitInfoStruct()
+        check(self.call(blocking.spw_store_committed, byref(info), ctypes.sizeof(info)))
+        record = (ctypes.c_char * info.record_bytes)()
+        check(self.call(blocking.spw_store_committed_record, record, info.record_bytes))
+        things, lengths = (c_uint64 * info.objects)(), (c_uint64 * info.objects)()
+        check(self.call(blocking.spw_store_committed_objects, things, lengths, info.objects))
+        return record.raw, list(zip(things, lengths))
 
     def stats(self) -> StoreStats:
         """Counters so far."""
