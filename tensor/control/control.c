@@ -362,14 +362,14 @@ bool spw_control_step_ended(struct control *control)
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
 	spw_measure_step(&control->measure);
-	if (!followed)
-		control->late_before = control->was_late = false;
+	control->reason = PLAN_REASON_NONE;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
-	if (!control->records || control->now.takes == 0)
-		control->reason = PLAN_REASON_NONE;
-	else
+	if (control->records && control->now.takes > 0) {
+		if (!followed)
+			control->late_before = control->was_late = false;
 		control->reason =
 			followed ? planned_step_ended(control) : fixed_step_ended(control);
+	}
 	if (control->now.takes > 0 && !control->broke_off && !control->now.is_short)
 		spw_pace_belongs(control);
 	if (control->reason != PLAN_REASON_NONE)
