@@ -138,7 +138,8 @@ class SavedOnDevice:
 
     def unpack(self) -> Tensor:
         """The hook."""
-        session, began = self.session, time.perf_counter_ns()
+        session = self.session
+        began = 0 if session.tracer is None else time.perf_counter_ns()
         assert session.device is not None
         session.unpacked = True
         base, start = session.device.load(self)
@@ -149,7 +150,8 @@ class SavedOnDevice:
             tensor = flagged(tensor, self.conj, self.neg)
         self.version.check(tensor)
         self.borrowed = tensor
-        session.trace("use", began, self)
+        if session.tracer is not None:
+            session.trace("use", began, self)
         return tensor
 
 
