@@ -149,8 +149,8 @@ SHARDED = pytest.mark.skipif(not shards(),
                              reason="this PyTorch has no fully_shard, or only for GPUs: 2.7 has")
 
 
-@pytest.mark.parametrize("kind", [
-    "copies", pytest.param("sharded", marks=SHARDED), pytest.param("sharded halves", marks=SHARDED)])
+@pytest.mark.parametrize("kind", ["copies", *(pytest.param(kind, marks=SHARDED)
+                                             for kind in ("sharded", "sharded halves"))])
 def test_ranks_with_plans_of_their_own(ranks, kind):
     """One computes all again, the other nothing, or as well: the same bits as without, and nobody
     waits."""
