@@ -241,6 +241,10 @@ coverage-run:
 demo: ## train a small GPT three ways (keep, recompute, spillway) and compare; DEMO_DEVICES= for real drives
 	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo.sh
 
+.PHONY: demo-big
+demo-big: ## train a GPT several times larger than the 2 GiB of memory it is given, kill it, see it go on; as root
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo-big.sh
+
 .PHONY: bench
 bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/peak_bench && SPW_BUILD=$(abspath $(BUILD)) tests/bench/bench.sh
@@ -253,6 +257,11 @@ $(BUILD)/tests/bench/%_bench: $(BUILD)/tests/bench/%_bench.o $(BUILD)/libspillwa
 bench-store: ## measure the store on throttled drives against fio: striping, slow drives, partitions; BENCH_ROUNDS=
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
 		tests/bench/store.py --build $(BUILD)
+
+.PHONY: bench-scale
+bench-scale: ## CPU of a byte on 1 to 8 null drives, and its model; beside fio on drives in memory and files (root); BENCH_ROUNDS=
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench $(BUILD)/tests/bench/scale_bench && \
+		tests/bench/scale.py --build $(BUILD)
 
 # What writes build/bench/NAME.json for `make results`.
 results := python3 -B python/spillway/bench/results.py
@@ -273,6 +282,7 @@ bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs
 results: ## write docs/RESULTS.md, the figures of docs/RELIABILITY.md and the picture of README.md from what is in BUILD
 	@$(results) render $(BUILD)/bench docs/RESULTS.md >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
 	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
+	@tests/bench/scale_page.py $(BUILD)/bench/scale.json docs/SCALING.md
 	@tests/bench/peers_page.py $(BUILD)/bench/peers.json docs README.md
 
 .PHONY: bench-torch

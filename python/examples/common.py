@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from gradients import POLICIES, Stepper
+from spillway.cache import CacheStats
 from spillway.demo.data import collect_text, tokens_of
 from spillway.demo.ending import exits_on
 from spillway.demo.memory import RssPeaks, rss_peak_bytes
@@ -157,6 +158,27 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
         except OSError as error:
             parser.error(f"--json: {error}")
     return args
+
+
+def trainer_options(description: Optional[str]) -> argparse.ArgumentParser:
+    """Of the examples under the trainers of others."""
+    parser = argparse.ArgumentParser(description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    option = parser.add_argument
+    option("--devices", help="of a store, separated by commas; without, nothing is spilled")
+    option("--layers", type=positive, default=8)
+    option("--hidden", type=positive, default=256, help="a multiple of 64 (256)")
+    option("--sequence", type=positive, default=512, help="tokens (512)")
+    option("--batch", type=positive, default=4)
+    option("--steps", type=positive, default=20)
+    option("--text", type=Path, default=Path(__file__).resolve().parents[2],
+           help="file or folder to train on")
+    return parser
+
+
+def say_activations(stats: CacheStats) -> None:
+    print(f"activations: {stats.activation_bytes_max >> 20} MiB in memory at most, "
+          f"{stats.bytes_spilled >> 20} MiB written")
 
 
 def text_of(args: argparse.Namespace) -> Tensor:

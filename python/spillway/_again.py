@@ -23,6 +23,7 @@ from torch.utils import _python_dispatch
 
 from ._library import SpillwayError, fast
 from ._native import Stop, hooks
+from ._on_drives import OnDrives
 from ._scopes import Hook, tensors_in
 from ._session import Session
 from ._tensors import NOTHING, counted_by
@@ -74,7 +75,7 @@ def _odd_in(thing: Any) -> Optional[str]:
         return next(filter(None, map(_odd_in, thing)), None)
     if type(thing) is dict:
         return next(filter(None, map(_odd_in, thing.values())), None)
-    if type(thing) in (Tensor, nn.Parameter) or isinstance(thing, _PLAIN):
+    if type(thing) in (Tensor, nn.Parameter, OnDrives) or isinstance(thing, _PLAIN):
         return None
     return type(thing).__name__
 
@@ -366,7 +367,7 @@ class Again:
         for tensor in [*module.parameters(), *module.buffers(), *tensors_in(arguments)]:
             if tensor.device.type != "cpu":
                 return "it is on a device"
-            if type(tensor) not in (Tensor, nn.Parameter):
+            if type(tensor) not in (Tensor, nn.Parameter, OnDrives):
                 return f"it works with {type(tensor).__name__}s"
         return None
 

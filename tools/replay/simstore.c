@@ -571,6 +571,11 @@ static int holds(struct spw_store *store, spw_object id, const void *bytes, uint
 }
 
 /* The length lies in front of the memory. */
+static uint64_t arena_bytes(struct spw_store *store)
+{
+	return store->arena;
+}
+
 static int alloc_memory(struct spw_store *store, size_t len, void **memory)
 {
 	uint8_t *block = NULL;
@@ -708,6 +713,7 @@ static void publish_steps(struct spw_store *store, const struct spw_step_stats *
 
 const struct spw_cache_ports simstore_ports = {
 	.chunk_bytes = chunk_bytes,
+	.arena_bytes = arena_bytes,
 	.stats = stats,
 	.traffic = traffic,
 	.left = left,
