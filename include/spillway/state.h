@@ -293,6 +293,14 @@ SPW_EXPORT int spw_state_committed(struct spw_store *store,
 					       spw_object object),
 				   void *context);
 
+/**
+ * spw_state_committed_extra - the bytes that were given with that commit
+ * @len:  in: room in @extra; out: their length. With @extra NULL only that
+ *
+ * Return: 0; as spw_state_committed_count(); -ERANGE the room is too small.
+ */
+SPW_EXPORT int spw_state_committed_extra(struct spw_store *store, void *extra, size_t *len);
+
 #ifdef __cplusplus
 }
 #endif

@@ -25,6 +25,8 @@ class Elsewhere(Protocol):
 
     def load(self, saved: Any) -> Tuple[Tensor, int]: ...
 
+    def border(self) -> None: ...
+
     def progress(self) -> None: ...
 
     def prune(self) -> None: ...
@@ -122,6 +124,11 @@ class Session(hooks.Session):  # type: ignore[misc]
         super().prune()
         if self.device is not None:
             self.device.prune()
+
+    def border(self) -> None:
+        """A step, a stage or a scope begins or ends: of that a device tells the time."""
+        if self.device is not None:
+            self.device.border()
 
     def drain(self) -> None:
         """Tell the cache what is used no longer, and let go of memory that it needs no longer."""

@@ -281,6 +281,28 @@ class Tiled:
         self.visit(tiles, scatter, "load_state_dict()")
         self.entries, self._pass = entries, None
 
+    def load_parameters(self, values: Sequence[Tensor]) -> None:
+        """Parameters, and their masters, are these from now on.
+
+        :param values: of each, of its shape, in host memory; what a master has more bits for than
+            its parameter goes into the master
+        """
+        def fill(tile: Tile, taken: Taken) -> None:
+            for piece in tile.pieces:
+                into = taken.views[MASTER][piece.offset:piece.end]
+                read_piece(values[piece.parameter], piece, into)
+            taken.changed = True
+            self._note_masters(tile)
+
+        for param, value in zip(self._params, values):
+            local_of(param).detach().copy_(value)
+        self._mastered.clear()
+        finer = [tile for tile in self.records.layout.tiles
+                 if any(field.name == MASTER for field in tile.fields)
+                 and any(values[piece.parameter].dtype is not tile.dtype for piece in tile.pieces)]
+        if finer:
+            self.visit(finer, fill, "load_parameters()")
+
     def save_parameters(self) -> None:
         """Before a commit: what of parameters is in memory alone goes to records."""
         def save(tile: Tile, taken: Taken) -> None:

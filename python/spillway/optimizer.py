@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import errno
 import itertools
-from typing import (Any, Callable, Dict, Iterable, List, Literal, NamedTuple, Optional, Sequence,
-                    Tuple, Type)
+from typing import (Any, Callable, Dict, Iterable, List, Literal, Mapping, NamedTuple, Optional,
+                    Sequence, Tuple, Type)
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from ._elementwise import Options, make, probe
 from ._gradients import Gradients
 from ._layout import Memory, check_room, lay_out, least_bytes
 from ._library import SpillwayError
-from ._loading import loaded_entries, loaded_groups
+from ._loading import loaded_entries, loaded_groups, loaded_parameters
 from ._parameters import described, place_in
 from ._places import Place
 from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
@@ -438,6 +438,23 @@ class Optimizer(torch.optim.Optimizer):
         for post_hook in list(getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values()):
             post_hook(self)
 
+    def load_parameters(self, values: Mapping[str, Tensor]) -> List[str]:
+        """Parameters, and their masters, are these from now on; what the class keeps stays.
+
+        :param values: by name; of sharded parameters what is here
+        :return: names that no parameter has
+        :raises ValueError: one is missing, or of another shape, or of a type that neither the
+            parameter nor its master can hold without loss; nothing is changed
+        :raises SpillwayError: a drive failed
+        """
+        tiled = self._whole()
+        names = list(itertools.chain.from_iterable(self._names))
+        found = loaded_parameters(names, self._params(), tiled.field_names(), values)
+        with torch.no_grad():
+            tiled.load_parameters(found)
+        known = set(names)
+        return [name for name in values if name not in known]
+
     def _brought_up_to_date(
         self, groups: List[Options], entries: List[Optional[Options]]
     ) -> Tuple[List[Options], List[Optional[Options]]]:
@@ -483,7 +500,7 @@ class Optimizer(torch.optim.Optimizer):
         tiled = self._whole()
         number = self.steps if step is None else _library.number("step", step, 63)
         content = encoded(Checkpoint(self._class_name, self.steps, world(), self._group_options(),
-                                     tiled.entries, random_state(), extra))
+                                     tiled.entries, random_state(), extra, self._names))
         with torch.no_grad():
             tiled.save_parameters()
             self._settle(tiled)

@@ -316,6 +316,7 @@ class Offload(contextlib.ContextDecorator):
             self._session.cache.call(fast.spw_cache_stage, *here)
         else:
             self._session.cache.call(fast.spw_cache_stage_next, *here, *then)
+        self._session.border()
         if self._session.tracer is not None:
             self._session.tracer.mark(f"{phase} {micro_batch}")
         self._session.drain()
@@ -335,6 +336,7 @@ class Offload(contextlib.ContextDecorator):
         if self._again is not None:
             self._again.step_begins()
         session.cache.call(fast.spw_cache_step)
+        session.border()
         if self._parameters is not None:
             self._parameters.begin_step()
         session.steps += 1
@@ -414,6 +416,7 @@ class Offload(contextlib.ContextDecorator):
             self._begin_pass()
         if reported:
             session.cache.call(fast.spw_cache_scope_enter, key)
+            session.border()
             if session.tracer is not None:
                 session.tracer.begin(name)
             session.drain()
