@@ -746,7 +746,7 @@ class Runtime:
     def __init__(self):
         self.asked_on = []
 
-    .contextmanager
+    @contextlib.contextmanager
     def device(self, device):
         before, self.current = self.current, device
         yield
