@@ -201,7 +201,7 @@ class Parameters:
         place.last = self._serial
         self._counts.uses += 1
         self._note(place)
-        if place.state != RESIDENT:
+        if place.noticed() != RESIDENT:
             began_ns = time.perf_counter_ns()
             self._bring(place)
             self._counts.waits += 1
@@ -252,10 +252,11 @@ class Parameters:
     def begin_step(self) -> None:
         """What was used since the last call is used again, in the same order."""
         with self._lock:
+            self._recount()
             if self._trace:
                 self._plan, self._trace = self._trace, []
                 self._number_plan()
-            for place in self._places:
+            for place in list(self._places):
                 place.failed = place.pinned = False
             self._said_over = False
             self._read_ahead()
@@ -267,7 +268,7 @@ class Parameters:
             self._number_plan()
 
     def _number_plan(self) -> None:
-        for place in self._places:
+        for place in list(self._places):
             place.order.clear()
         for index, place in enumerate(self._plan):
             place.order.append(index)
@@ -289,6 +290,17 @@ class Parameters:
             elif place.state == moving:
                 self._moving.pop(place, None)
         self._counts.memory_bytes_max = max(self._counts.memory_bytes_max, self.memory_bytes)
+
+    def _recount(self) -> None:
+        """Ctrl-C may have come in the middle of it."""
+        counted = dict.fromkeys(self._bytes, 0)
+        for place in list(self._places):
+            counted[place.noticed()] += place.length
+            if place.state == ABSENT:
+                self._in_memory.pop(place, None)
+            else:
+                self._in_memory[place] = None
+        self._bytes = counted
 
     @property
     def memory_bytes(self) -> int:
@@ -322,13 +334,14 @@ class Parameters:
     def _latest(self, nearer_than: int) -> Optional[Place]:
         """What is used the latest, of what can leave."""
         found: List[Tuple[int, Place]] = []
-        for place in self._in_memory:
+        for place in list(self._in_memory):
             if place.state == RESIDENT and not place.held and not place.failed:
                 distance = self._distance(place)
                 if distance > nearer_than:
                     found.append((distance, place))
         found.sort(key=lambda each: -each[0])
-        return next((place for _, place in found if place.is_alone()), None)
+        return next((place for _, place in found
+                     if place.noticed() == RESIDENT and place.is_alone()), None)
 
     def _let_go(self, place: Place) -> None:
         if place.object and place.copies >= self.copies and place.has_same(self.store):
@@ -408,6 +421,7 @@ class Parameters:
             for place in places:
                 if place in self._moving:
                     self._finish(place)
+                place.noticed()
                 if place.object and place.copies < self.copies and place.state == ABSENT:
                     self._bring(place)
                 if place.state == RESIDENT and not (
@@ -440,7 +454,7 @@ class Parameters:
             for place in self.places:
                 param = self._places[place]()
                 self._given_bytes = max(self.limit_bytes, self.total_bytes)
-                if place.state != RESIDENT:
+                if place.noticed() != RESIDENT:
                     self._bring(place)
                 if param is not None:
                     part(param, place)
@@ -488,11 +502,12 @@ def place_in(param: Any) -> Optional[Place]:
     return place
 
 
-def described(param: Any) -> bytes:
-    """What a commit compares of a parameter."""
+def described(param: Any, name: str) -> bytes:
+    """What a commit says of a parameter, as of a tile."""
     local = local_of(param)
-    return json.dumps({"shape": list(local.shape), "stride": list(local.stride()),
-                       "dtype": name_of(local.dtype)}).encode()
+    return json.dumps({"parameters": [[name, list(local.shape), 0, local.numel()]],
+                       "dtype": name_of(local.dtype),
+                       "fields": [["parameter", name_of(local.dtype), 0]]}).encode()
 
 
 def owner_of(model: nn.Module) -> Optional[Parameters]:
