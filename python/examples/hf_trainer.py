@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, Dict, Optional
 
 import torch
@@ -22,23 +21,14 @@ from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 import spillway
+from common import say_activations, trainer_options
 from spillway.demo.data import collect_text, tokens_of
 from spillway.integrations.transformers import enable
 
-HERE = Path(__file__).resolve().parents[2]
-
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = trainer_options(__doc__)
     option = parser.add_argument
-    option("--devices", help="of a store, separated by commas; without, nothing is spilled")
-    option("--layers", type=int, default=8)
-    option("--hidden", type=int, default=256, help="a multiple of 64 (256)")
-    option("--sequence", type=int, default=512, help="tokens (512)")
-    option("--batch", type=int, default=4)
-    option("--steps", type=int, default=20)
-    option("--text", type=Path, default=HERE, help="file or folder to train on")
     option("--output", default=tempfile.gettempdir() + "/spillway-hf-trainer",
            help="where checkpoints go")
     option("--save-steps", type=int, default=10)
@@ -86,9 +76,7 @@ def main() -> Optional[int]:
         print(f"hf_trainer: {error}", file=sys.stderr)
         return 1
     if callback is not None and callback.stats is not None:
-        stats = callback.stats
-        print(f"activations: {stats.activation_bytes_max >> 20} MiB in memory at most, "
-              f"{stats.bytes_spilled >> 20} MiB written")
+        say_activations(callback.stats)
     return 0
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,24 +20,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 import spillway
-from common import loss_of, text_of
+from common import loss_of, say_activations, text_of, trainer_options
 from gpt import GPT, batches
 from spillway.integrations.lightning import SpillwayCallback
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    option = parser.add_argument
-    option("--devices", help="of a store, separated by commas; without, nothing is spilled")
-    option("--layers", type=int, default=8)
-    option("--hidden", type=int, default=256, help="a multiple of 64 (256)")
-    option("--sequence", type=int, default=512, help="tokens (512)")
-    option("--batch", type=int, default=4)
-    option("--steps", type=int, default=20)
-    option("--text", type=Path, default=Path(__file__).resolve().parents[2],
-           help="file or folder to train on")
-    args = parser.parse_args()
+    args = trainer_options(__doc__).parse_args()
     args.heads, args.dropout, args.mode = args.hidden // 64, 0.0, "keep"  # as GPT asks for them
     return args
 
@@ -81,9 +69,7 @@ def main() -> int:
         print(f"lightning_trainer: {error}", file=sys.stderr)
         return 1
     if callback is not None and callback.stats is not None:
-        stats = callback.stats
-        print(f"activations: {stats.activation_bytes_max >> 20} MiB in memory at most, "
-              f"{stats.bytes_spilled >> 20} MiB written")
+        say_activations(callback.stats)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Optional
 
 import torch
@@ -21,23 +20,8 @@ from torchtune import training
 from torchtune.models.llama3 import llama3
 
 import spillway
-from common import cuts_of, loss_of, text_of
+from common import cuts_of, loss_of, say_activations, text_of, trainer_options
 from spillway.integrations.torchtune import Switch, install
-
-
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    option = parser.add_argument
-    option("--devices", help="of a store, separated by commas; without, nothing is spilled")
-    option("--layers", type=int, default=8)
-    option("--hidden", type=int, default=256, help="a multiple of 64 (256)")
-    option("--sequence", type=int, default=512, help="tokens (512)")
-    option("--batch", type=int, default=4)
-    option("--steps", type=int, default=20)
-    option("--text", type=Path, default=Path(__file__).resolve().parents[2],
-           help="file or folder to train on")
-    return parser.parse_args()
 
 
 def train(args: argparse.Namespace, switch: Optional[Switch]) -> None:
@@ -58,13 +42,11 @@ def train(args: argparse.Namespace, switch: Optional[Switch]) -> None:
         optimizer.zero_grad()
         print(f"  step {step + 1}  loss {loss.item():.6f}", flush=True)
     if switch is not None and switch.off is not None:
-        stats = switch.off.stats()
-        print(f"activations: {stats.activation_bytes_max >> 20} MiB in memory at most, "
-              f"{stats.bytes_spilled >> 20} MiB written")
+        say_activations(switch.off.stats())
 
 
 def main() -> int:
-    args = options()
+    args = trainer_options(__doc__).parse_args()
     switch = install(args.devices.split(",")) if args.devices else None
     try:
         train(args, switch)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set, Tuple
+from typing import (AbstractSet, Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set,
+                    Tuple)
 
 import torch
 from torch import Tensor
@@ -77,10 +78,12 @@ class Tiled:
 
     :param params: all parameters, as pieces number them
     :param gradients: where they are; default: in memory
+    :param on_drives: the numbers of parameters that a commit has by themselves
     """
 
     def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor],
-                 gradients: Any = None) -> None:
+                 gradients: Any = None, on_drives: AbstractSet[int] = frozenset()) -> None:
+        self._on_drives = on_drives
         self.records = records
         self._gradients = gradients or InMemory(params)
         self.entries: List[Entry] = [None] * len(params)
@@ -322,17 +325,22 @@ class Tiled:
             self.visit(layout.copies, save)
 
     def restore(self, entries: Sequence[Entry]) -> None:
-        """After resuming: parameters are those of the records."""
+        """After resuming: parameters are those of the records, but for those on drives."""
         def restore(tile: Tile, taken: Taken) -> None:
             view = taken.views[MASTER if MASTER in taken.views else "parameter"]
             for piece in tile.pieces:
-                write_piece(self._params[piece.parameter], piece, view[piece.offset:piece.end])
-            self._note_masters(tile)
+                if piece.parameter not in self._on_drives:
+                    write_piece(self._params[piece.parameter], piece, view[piece.offset:piece.end])
 
         layout = self.records.layout
         masters = [tile for tile in layout.tiles
                    if any(field.name == MASTER for field in tile.fields)]
-        self.visit([*masters, *layout.copies], restore, "resume()")
+        to_visit = [tile for tile in (*masters, *layout.copies)
+                    if not all(piece.parameter in self._on_drives for piece in tile.pieces)]
+        if to_visit:
+            self.visit(to_visit, restore, "resume()")
+        for tile in masters:
+            self._note_masters(tile)
         self.entries = list(entries)
 
 

@@ -171,6 +171,14 @@ class State(Handle):
         check(self.call(fast.spw_state_add_transient, name.encode(), len_bytes, byref(record)))
         return record.value
 
+    def add_object(self, name: str, len_bytes: int, shape: bytes) -> int:
+        """Declare a record that is an object of the caller's, before attach(): as add()."""
+        record = c_uint32()
+        len_bytes = number("len_bytes", len_bytes, 64)
+        check(self.call(fast.spw_state_add_object, name.encode(), len_bytes, shape, len(shape),
+                        byref(record)))
+        return record.value
+
     def attach(self) -> bool:
         """All records are declared: take up what is committed.
 
@@ -234,6 +242,23 @@ class State(Handle):
         :raises SpillwayError: EINVAL there is no such record; EBUSY it is taken
         """
         check(self.call(blocking.spw_state_clear, record))
+
+    def object(self, record: int) -> int:
+        """Of a record of add_object(), the object of the commit that was attached, which is the
+        caller's, or the one set since; 0: none.
+
+        :raises SpillwayError: EINVAL it is no such record
+        """
+        thing = c_uint64()
+        check(self.call(fast.spw_state_object, record, byref(thing)))
+        return thing.value
+
+    def set_object(self, record: int, thing: int) -> None:
+        """The object that commits have for such a record from now on.
+
+        :raises SpillwayError: the same
+        """
+        check(self.call(fast.spw_state_set_object, record, thing))
 
     def commit(self, number: int, extra: bytes, keep_previous: bool = False) -> None:
         """Make all records durable as they are now.

@@ -34,6 +34,7 @@ from ._lost import lost_are_named
 Path = Union[str, "os.PathLike[str]"]
 Backend = Literal["auto", "io_uring", "libaio", "nvme", "vfio"]
 Stripe = Literal["pull", "static"]
+ReadClass = Literal["urgent", "prefetch", "background"]
 # "newest", a number, or None: none.
 CommitName = Union[int, Literal["newest"], None]
 # One, or what chooses one by the drives and the partition.
@@ -41,12 +42,14 @@ Commit = Union[CommitName, Callable[[Sequence[Path], int], CommitName]]
 
 _BACKENDS: Dict[Backend, int] = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3, "vfio": 4}
 _STRIPES: Dict[Stripe, int] = {"pull": 0, "static": 1}
+_CLASSES: Dict[ReadClass, int] = {"urgent": 0, "prefetch": 1, "background": 2}
 _ARENA_BYTES = 64 << 20
 _GPU = "/dev/nvidiactl"
 _KINDS = ("block device", "file", "NVMe character device", "NVMe namespace behind vfio")
 _URGENT_READ = 0
 _COMMIT_KEEP_PREVIOUS = 1
 _COMMIT_NEWEST, _COMMIT_NONE = (1 << 64) - 1, (1 << 64) - 2
+_UNKNOWN_NS = (1 << 64) - 1
 _COMMITS: Dict[Literal["newest"], int] = {"newest": _COMMIT_NEWEST}
 
 
@@ -133,6 +136,8 @@ class StoreStats:
     chunks_single: int
     reads_switched: int
     drives_missing: int
+    workers: int
+    bytes_helped: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +169,29 @@ class DriveStats:
     full: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class StorePressure:
+    """How much is under way in a store, and how long more of it would take.
+
+    Of gets by their class: somebody waits ("urgent"), will wait ("prefetch"), or nobody does
+    ("background"). Lengths are bytes. Times are seconds until a put, or a get, of the length that
+    was asked about would have ended; ``None`` as long as no drive was measured. They hold while the
+    drives stay as fast as they were lately and nothing is asked for besides.
+    """
+
+    put_bytes: int
+    get_bytes: Mapping[ReadClass, int]
+    put_bytes_per_second: int
+    get_bytes_per_second: int
+    put_seconds: Optional[float]
+    get_seconds: Mapping[ReadClass, Optional[float]]
+    in_flight: int
+    depth: int
+
+
 _StoreStatsStruct = _library.counters(
     "spw_store_stats", StoreStats, ("drives", "drives_retired", "partition", "requests", "objects",
-                                     "drives_missing")
+                                     "drives_missing", "workers")
 )
 _DriveStatsStruct = _library.counters("spw_drive_stats", DriveStats,
                                       ("in_flight", "in_flight_max", "depth"))
@@ -343,6 +368,8 @@ class Store(Handle):
     :param stripe: "pull" or "static"
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them
+    :param workers: threads that sum and copy what is put and got; one carries as much as two of the
+        fastest drives. 0: chosen by drives, partitions and CPUs
     :param commit: which commit to restore: "newest", or its number. None: none: the partition is
         empty. Other commits are given up for good. Or a function of paths and partition that
         returns one of these, as spillway.torch.newest_of_all()
@@ -370,6 +397,7 @@ class Store(Handle):
         stripe: Stripe = "pull",
         checksums: bool = True,
         hugetlb: bool = True,
+        workers: int = 0,
         commit: Commit = "newest",
         read_only: bool = False,
     ) -> None:
@@ -394,6 +422,7 @@ class Store(Handle):
             commit = commit(paths, opts.partition)
         opts.commit_number = _commit_number(commit)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
+        opts.workers = number("workers", workers, 32)
         opts.read_only = read_only
         tune = _library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
@@ -409,6 +438,7 @@ class Store(Handle):
                 blocking.spw_store_close(handle)
             raise
         self.arena_bytes: int = opts.arena_bytes
+        self.checksums = bool(checksums)
         self.paths = tuple(map(os.fsdecode, array))
         self.opened_at = place_of_caller()
         super().__init__(handle.value)
@@ -562,6 +592,21 @@ class Store(Handle):
             drives.append(to_dataclass(DriveStats, struct))
         return drives
 
+    def pressure(self, length: Size = 0) -> StorePressure:
+        """How much is under way, and how long until a put or a get of ``length`` bytes would end.
+
+        For who may as well wait, or compute. Takes no lock and asks no drive.
+
+        :raises ValueError: ``length`` is no size
+        """
+        struct = _library.StorePressureStruct()
+        self.call(fast.spw_store_pressure, size("length", length), byref(struct),
+                  ctypes.sizeof(struct))
+        return to_dataclass(
+            StorePressure, struct, put_seconds=_seconds(struct.put_ns),
+            get_bytes={cls: struct.get_bytes[index] for cls, index in _CLASSES.items()},
+            get_seconds={cls: _seconds(struct.get_ns[index]) for cls, index in _CLASSES.items()})
+
     @property
     def description(self) -> str:
         """The I/O backend and its features, in words."""
@@ -570,6 +615,10 @@ class Store(Handle):
     @property
     def chunk_bytes(self) -> int:
         return self.call(fast.spw_store_chunk_bytes)
+
+
+def _seconds(time_ns: int) -> Optional[float]:
+    return None if time_ns == _UNKNOWN_NS else time_ns / 1e9
 
 
 def _put(handle: int, address: Optional[int], length: int) -> int:

@@ -18,7 +18,9 @@ import pytest
 import torch
 
 import spillway
+from places import TORCHRUN
 from spillway._handle import close_all, handles
+from spillway.demo.memory import rss_peak_bytes
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix, "torch_extensions"))
@@ -28,7 +30,6 @@ import deepspeed  # noqa: E402, F401
 EXAMPLE = Path(__file__).resolve().parents[2] / "python/examples/deepspeed_zero3.py"
 COMMAND = Path(sys.prefix, "bin/spillway")
 SMALL = ["--layers", "1", "--sequence", "32", "--batch", "2", "--text", str(EXAMPLE.parent)]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 MIB = 1 << 20
 
 
@@ -58,6 +59,7 @@ class Forked:
                 runpy.run_path(str(EXAMPLE), run_name="__main__")
             except SystemExit as end:
                 status = end.code
+            print(f"peak of memory: {rss_peak_bytes() >> 20} MiB")
             close_all(handles)
         except BaseException:
             traceback.print_exc()
@@ -148,6 +150,13 @@ def test_the_same_losses(folder, swap, named, kind):
     out = run(folder, *kind, "--swap", swap, "--devices", named)
     assert losses_of(out) == memory and not files_in(swap)
     assert min(swapped(out)) > 100
+
+
+def test_less_memory(folder, swap, named):
+    """Than what holds all of it: the optimizer alone has 100 MiB here."""
+    peaks = [int(re.search(r"peak of memory: (\d+)", run(folder, "--layers", "4", *how))[1])
+             for how in ([], ["--swap", swap, "--devices", named])]
+    assert peaks[1] < peaks[0] - 60, peaks
 
 
 def test_a_program_that_is_not_edited(folder, swap, named, drives):

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import spillway
+from places import TORCHRUN
 
-HF, LIGHTNING, TUNE = "hf_trainer.py", "lightning_trainer.py", "torchtune_loop.py"
+HF, ACCELERATE = "hf_trainer.py", "accelerate_loop.py"
+ALL = [HF, ACCELERATE, "trl_sft.py", "lightning_trainer.py", "torchtune_loop.py", "megatron_gpt.py"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
 SMALL = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--batch", "2", "--steps", "6",
          "--text", str(EXAMPLES)]
@@ -35,7 +37,7 @@ def losses_of(text):
     return re.findall(r"loss'?:? '?([0-9.]+)", text.replace("train_loss", ""))
 
 
-@pytest.mark.parametrize("name", [HF, LIGHTNING, TUNE])
+@pytest.mark.parametrize("name", ALL)
 def test_the_same_losses(folder, drives, name):
     plain = losses_of(run(name, folder))
     out = run(name, folder, "--devices", ",".join(drives))
@@ -43,13 +45,13 @@ def test_the_same_losses(folder, drives, name):
     assert re.search(r"activations: \d+ MiB in memory at most, \d+ MiB written", out)
 
 
-def test_two_ranks(folder, drives):
+@pytest.mark.parametrize("name", [HF, ACCELERATE])
+def test_two_ranks(folder, drives, name):
     """By torchrun: each has a partition of its own, and nothing else has to be said."""
     spillway.wipe_store(drives)
     spillway.format_store(drives, partitions=2)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    plain = losses_of(run(HF, folder, launcher=launcher))
-    out = run(HF, folder, "--devices", ",".join(drives), launcher=launcher)
+    plain = losses_of(run(name, folder, launcher=TORCHRUN))
+    out = run(name, folder, "--devices", ",".join(drives), launcher=TORCHRUN)
     # of each rank, in any order
     assert sorted(losses_of(out)) == sorted(plain) and len(plain) == 12
     assert len(re.findall("activations: ", out)) == 2
@@ -70,7 +72,7 @@ def test_interrupted(folder, drives):
     assert resumed == plain[-len(resumed):] and len(resumed) in (2, 4)
 
 
-@pytest.mark.parametrize("name", [HF, LIGHTNING, TUNE])
+@pytest.mark.parametrize("name", ALL)
 def test_without_a_store(folder, name):
     (folder / "drive").write_bytes(bytes(1 << 20))
     process = start(name, folder, "--devices", str(folder / "drive"))

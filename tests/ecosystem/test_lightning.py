@@ -2,7 +2,6 @@
 # tests/ecosystem/test_lightning.py - under Lightning: the same losses, less memory, every end
 import copy
 import importlib
-import time
 
 import pytest
 import torch
@@ -12,14 +11,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.checkpoint import checkpoint
 
 import spillway
-import spillway.torch
+from places import wait_after_layers
 from spillway.integrations.lightning import SpillwayCallback
 
 WIDTH, LAYERS, BATCHES = 128, 6, 8
 SPILL = {"mode": "spill", "min_bytes": 0}
 
 
-def make_module(package, recompute, whole):
+def make_module(package, recompute, whole, shards):
     class Module(package.LightningModule):
         """Its step calls the module, or only parts of it."""
 
@@ -34,6 +33,13 @@ def make_module(package, recompute, whole):
             for layer in self.layers:
                 x = checkpoint(layer, x, use_reentrant=False) if recompute else layer(x)
             return x
+
+        def configure_model(self):
+            if shards:
+                from torch.distributed.fsdp import fully_shard
+
+                for layer in self.layers:
+                    fully_shard(layer, mesh=self.device_mesh["data_parallel"])
 
         def training_step(self, batch, index):
             out = self(*batch) if whole else self.forward(*batch)
@@ -52,12 +58,12 @@ def make_module(package, recompute, whole):
 
 
 def fit(folder, callbacks, name="lightning.pytorch", ckpt_path=None, recompute=False, whole=True,
-        prepared=None, **options):
+        shards=False, prepared=None, batches=BATCHES, **options):
     package = importlib.import_module(name)
-    module = make_module(package, recompute, whole)
+    module = make_module(package, recompute, whole, shards)
     if prepared is not None:
         prepared(module)
-    rows = torch.randn(16 * BATCHES, WIDTH, generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(16 * batches, WIDTH, generator=torch.Generator().manual_seed(1))
     loader = DataLoader(TensorDataset(rows), 16)
     trainer = package.Trainer(**{
         "max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
@@ -98,15 +104,8 @@ def test_less_memory(folder, drives, whole):
     for mode in ("observe", "spill"):
         callback = SpillwayCallback(drives, mode=mode, min_bytes=0, prefetch_bytes="16KiB")
 
-        def wait(_layer, _args, _result):
-            while callback.off is not None and callback.off.stats().staging_bytes:
-                time.sleep(0.001)
-
-        def prepared(module):
-            for layer in module.layers:
-                layer.register_forward_hook(wait)
-
-        fit(folder, [callback], prepared=prepared, whole=whole)
+        fit(folder, [callback], whole=whole,
+            prepared=lambda module: wait_after_layers(module, lambda: callback.off))
         peaks[mode] = callback.stats.activation_bytes_max
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
 

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 import spillway
 import spillway.schedules
 import spillway.torch
+from places import wait_after_layers
 
 MICRO_BATCHES, STEPS, WIDTH = 4, 3, 128
 
@@ -53,6 +54,8 @@ def make_model():
 
 def forward_step(batches, model):
     rows = next(batches)
+    if isinstance(rows, BaseException):
+        raise rows
 
     def loss_of(out):
         loss = nn.functional.mse_loss(out, rows.flip(0))
@@ -61,12 +64,17 @@ def forward_step(batches, model):
     return model(rows), loss_of
 
 
-def train(forward_backward, devices, forward_only=False):
-    """Losses, what was trained, and what an offload was told."""
+def train(forward_backward, devices, forward_only=False, waits=False, error=None, **spilling):
+    """Losses, what was trained, what an offload was told, and its counters.
+
+    :param error: raised in the second step, in a forward pass
+    """
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    off = spillway.torch.offload(model, devices, min_bytes=0,
-                                 mode="spill" if devices else "observe")
+    off = spillway.torch.offload(
+        model, devices, min_bytes=0, **({"mode": "spill" if devices else "observe"} | spilling))
+    if waits:
+        wait_after_layers(model, lambda: off)
     told, stage = [], off.stage
 
     def listening(*here, next=None):
@@ -76,17 +84,22 @@ def train(forward_backward, devices, forward_only=False):
     off.stage = listening
     wrapped = spillway.schedules.wrap_megatron(forward_backward, off)
     seed, losses = torch.Generator().manual_seed(7), []
-    for _ in range(STEPS):
-        batches = iter([torch.randn(16, WIDTH, generator=seed) for _ in range(MICRO_BATCHES)])
-        with off, CudaIsCpu():
-            found = wrapped(forward_step_func=forward_step, data_iterator=batches, model=model,
-                            num_microbatches=MICRO_BATCHES, seq_length=1, micro_batch_size=16,
-                            forward_only=forward_only)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses += [entry["loss"] for entry in found]
-    stats = off.stats()
-    off.close()
+    try:
+        for step in range(STEPS):
+            batches = [torch.randn(16, WIDTH, generator=seed) for _ in range(MICRO_BATCHES)]
+            if error is not None and step == 1:
+                batches[2] = error
+            with off, CudaIsCpu():
+                found = wrapped(
+                    forward_step_func=forward_step, data_iterator=iter(batches), model=model,
+                    num_microbatches=MICRO_BATCHES, seq_length=1, micro_batch_size=16,
+                    forward_only=forward_only)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses += [entry["loss"] for entry in found]
+        stats = off.stats()
+    finally:
+        off.close()
     return losses, list(model.state_dict().values()), told, stats
 
 
@@ -98,6 +111,26 @@ def test_the_same_losses(drives, forward_backward):
         assert all(map(torch.equal, these, those))
     stats = spilled[3]
     assert stats.bytes_spilled + stats.bytes_forwarded > 0 and stats.steps == STEPS
+
+
+def test_less_memory(drives, forward_backward):
+    """Than what plain training holds, which mode "observe" counts."""
+    peaks = {mode: train(forward_backward, drives, waits=True, mode=mode,
+                         prefetch_bytes="16KiB")[3].activation_bytes_max
+             for mode in ("observe", "spill")}
+    assert peaks["spill"] < 0.7 * peaks["observe"], peaks
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError("mine")])
+def test_ends(drives, forward_backward, error):
+    """In the midst of a schedule; the next training in the same process is none the worse."""
+    plain = train(forward_backward, None)
+    with pytest.raises(type(error)):
+        train(forward_backward, drives, error=error)
+    spillway.Store(drives).close()
+    spilled = train(forward_backward, drives)
+    for these, those in zip(plain[:2], spilled[:2]):
+        assert all(map(torch.equal, these, those))
 
 
 def test_each_pass_is_told(drives, forward_backward):

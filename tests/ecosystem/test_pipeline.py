@@ -2,13 +2,13 @@
 # tests/ecosystem/test_pipeline.py - the activations of DeepSpeed's pipeline engine, on two ranks
 """Each rank is a stage, and a process of torchrun that runs this file."""
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import spillway
+from places import on_two_ranks
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix, "torch_extensions"))
@@ -17,11 +17,10 @@ STAGES, MICRO_BATCHES, STEPS, WIDTH = 2, 4, 3, 128
 
 
 def run(folder, *devices):
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-         str(STAGES), __file__, *devices], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    process = on_two_ranks(__file__, *devices, folder=folder)
+    out, _ = process.communicate()
+    assert process.returncode == 0, out
+    return sorted(line for line in out.splitlines() if line.startswith("rank"))
 
 
 def test_the_same_losses(folder, drives):

@@ -3,7 +3,6 @@
 """The recipes themselves refuse activation offloading where there is no CUDA device: what they do
 with the switch is here as they do it."""
 import copy
-import time
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torchtune.models.llama3 import llama3
 from torchtune.modules import TransformerSelfAttentionLayer
 
 import spillway
-import spillway.torch
+from places import wait_after_layers
 from spillway.integrations.torchtune import install
 
 STEPS, TOKENS = 6, 64
@@ -88,13 +87,7 @@ def test_less_memory(drives):
     for mode in ("observe", "spill"):
         switch = install(drives, mode=mode, min_bytes=0, prefetch_bytes="64KiB")
         recipe = Recipe()
-
-        def wait(_layer, _args, _result, off=switch.off):
-            while off.stats().staging_bytes:
-                time.sleep(0.001)
-
-        for layer in spillway.torch.layers_of(recipe.model):
-            layer.register_forward_hook(wait)
+        wait_after_layers(recipe.model, lambda: switch.off)
         recipe.train()
         peaks[mode] = switch.off.activation_peak_bytes
         switch.end()

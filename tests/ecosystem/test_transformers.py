@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_transformers.py - models under their Trainer: the same losses, less memory
 import copy
-import time
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import spillway
-import spillway.torch
+from places import wait_after_layers
 from spillway.integrations.transformers import SpillwayCallback, enable
 
 VOCABULARY, LENGTH = 256, 64
@@ -97,16 +96,6 @@ def test_the_same_losses(folder, drives, name, kind):
     assert callback.stats.steps == 12  # micro-batches
 
 
-def wait_after_layers(trainer, callback):
-    """So small a model is done before a drive has written anything."""
-    def wait(_layer, _args, _result):
-        while callback.off.stats().staging_bytes:
-            time.sleep(0.001)
-
-    for layer in spillway.torch.layers_of(trainer.model):
-        layer.register_forward_hook(wait)
-
-
 @pytest.mark.parametrize("kind", ["plain", "accumulation", "bf16"])
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_less_memory(folder, drives, name, kind):
@@ -115,7 +104,7 @@ def test_less_memory(folder, drives, name, kind):
     for mode in ("observe", "spill"):
         callback = SpillwayCallback(drives, mode=mode, min_bytes=0, prefetch_bytes="64KiB")
         trainer = make_trainer(folder, name, [callback], **KINDS[kind])
-        wait_after_layers(trainer, callback)
+        wait_after_layers(trainer.model, lambda: callback.off)
         trainer.train()
         peaks[mode] = callback.stats.activation_bytes_max
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
@@ -213,4 +202,19 @@ def test_label_smoothing(folder, drives):
     trainer = make_trainer(folder, label_smoothing_factor=0.1)
     enable(trainer, drives, **SPILL)
     trainer.train()
+    assert_same(outcome(plain), outcome(trainer))
+
+
+@pytest.mark.parametrize("kind", ["plain", "accumulation", "checkpointing", "evaluation"])
+def test_a_model_of_which_others_make_the_trainer(folder, drives, kind):
+    plain = make_trainer(folder, **KINDS[kind])
+    plain.train()
+    trainer = make_trainer(folder, **KINDS[kind])
+    callback = enable(trainer.model, drives, **SPILL)
+    trainer.train()
+    callback.end()
+    assert_same(outcome(plain), outcome(trainer))
+    assert callback.stats.steps == 12 and spilled(callback.stats) > 0
+    plain.train()
+    trainer.train()  # when it has ended, as without
     assert_same(outcome(plain), outcome(trainer))

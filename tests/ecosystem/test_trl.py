@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_trl.py - trainers of trl: the callback serves them
-import copy
-
 import pytest
 import tokenizers
 import torch
 from datasets import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
+                          TrainerCallback)
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from spillway.integrations.transformers import SpillwayCallback
+import spillway
+from places import bits_of, wait_after_layers
+from spillway.integrations.transformers import SpillwayCallback, enable
 
 WORDS = {name: index for index, name in enumerate(
     ["<pad>", "<eos>", *(f"w{number}" for number in range(62))])}
+
+SPILL = {"mode": "spill", "min_bytes": 0}
 
 
 def make_tokenizer():
@@ -47,23 +50,68 @@ def make_dpo(arguments, callbacks):
                       processing_class=make_tokenizer(), callbacks=callbacks)
 
 
+def arguments_of(folder, **more):
+    return {"output_dir": str(folder / "out"), "use_cpu": True, "bf16": False,
+            "report_to": "none", "disable_tqdm": True, "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 2, "num_train_epochs": 1, "logging_steps": 1,
+            "save_strategy": "no", "learning_rate": 1e-3, "seed": 5,
+            "activation_checkpointing": False, **more}
+
+
+def outcome(trainer):
+    return ([entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+            bits_of(trainer.model))
+
+
+def moved(stats):
+    return stats.bytes_spilled + stats.bytes_forwarded
+
+
 @pytest.mark.parametrize("make", [make_sft, make_dpo])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_same_losses(folder, drives, make, checkpointing):
-    arguments = {"output_dir": str(folder / "out"), "use_cpu": True, "bf16": False,
-                 "report_to": "none", "disable_tqdm": True, "per_device_train_batch_size": 2,
-                 "gradient_accumulation_steps": 2, "num_train_epochs": 1, "logging_steps": 1,
-                 "save_strategy": "no", "learning_rate": 1e-3, "seed": 5,
-                 "activation_checkpointing": checkpointing}
-    callback = SpillwayCallback(drives, mode="spill", min_bytes=0)
-    outcomes = []
-    for callbacks in ([], [callback]):
-        trainer = make(arguments, callbacks)
+    arguments = arguments_of(folder, activation_checkpointing=checkpointing)
+    plain = make(arguments, [])
+    plain.train()
+    callback = SpillwayCallback(drives, **SPILL)
+    trainer = make(arguments, [callback])
+    trainer.train()
+    assert outcome(trainer) == outcome(plain) and len(outcome(plain)[0]) == 3
+    assert callback.stats.steps == 6 and moved(callback.stats) > 0
+
+
+@pytest.mark.parametrize("make", [make_sft, make_dpo])
+def test_less_memory(folder, drives, make):
+    """Than what plain training holds, which mode "observe" counts."""
+    peaks = {}
+    for mode in ("observe", "spill"):
+        callback = SpillwayCallback(drives, mode=mode, min_bytes=0, prefetch_bytes="64KiB")
+        trainer = make(arguments_of(folder), [callback])
+        wait_after_layers(trainer.model, lambda: callback.off)
         trainer.train()
-        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        outcomes.append((losses, copy.deepcopy(trainer.model.state_dict())))
-    plain, spilled = outcomes
-    assert plain[0] == spilled[0] and len(plain[0]) == 3
-    assert all(torch.equal(plain[1][name], spilled[1][name]) for name in plain[1])
-    assert callback.stats.steps == 6
-    assert callback.stats.bytes_spilled + callback.stats.bytes_forwarded > 0
+        peaks[mode] = callback.stats.activation_bytes_max
+    assert peaks["spill"] < 0.8 * peaks["observe"], peaks
+
+
+@pytest.mark.parametrize("make", [make_sft, make_dpo])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError("mine")])
+def test_ends_and_resumes(folder, drives, make, error):
+    """What was interrupted goes on from its checkpoint as what was not."""
+    class Raises(TrainerCallback):
+        def on_substep_end(self, args, state, control, **given):
+            if state.global_step == 2:
+                raise error
+
+    arguments = arguments_of(folder, save_strategy="steps", save_steps=1)
+    whole = make(arguments, [])
+    whole.train()
+    trainer = make(arguments, [Raises()])
+    callback = enable(trainer, drives, **SPILL)
+    with pytest.raises(type(error)):
+        trainer.train()
+    assert callback.off is None and moved(callback.stats) > 0
+    spillway.Store(drives).close()
+    again = make(arguments, [])
+    callback = enable(again, drives, **SPILL)
+    again.train(resume_from_checkpoint=str(folder / "out/checkpoint-2"))
+    assert outcome(again) == outcome(whole) and callback.stats.steps == 2

@@ -3,7 +3,7 @@
 /* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file */
 /* link: tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
 /* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile */
-/* link: tools/bench/unwritten */
+/* link: tools/bench/unwritten tools/bench/null */
 /* link: tools/bench/run tools/bench/devices tools/bench/timer */
 /* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify */
 /* link: tools/bench/live */

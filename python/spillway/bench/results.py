@@ -4,7 +4,8 @@
 highest of all rounds, a unit, the goal and whether it is met, and the command that gave it. Needs
 nothing but Python.
 
-  results.py render FOLDER PAGE > NEW_PAGE          a table for each NAME.json in FOLDER, and PAGE's for the others
+  results.py render FOLDER PAGE > NEW_PAGE          a table for each NAME.json in FOLDER; of the
+                                                    others what PAGE has
   results.py run NAME TITLE FOLDER -- COMMAND...    a command that prints a row per line, as JSON
 """
 from __future__ import annotations

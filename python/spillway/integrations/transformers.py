@@ -5,13 +5,16 @@
 ...                   callbacks=[SpillwayCallback(devices=["/dev/nvme1n1"])])
 >>> trainer.train()
 
-or, for a trainer that exists already, ``enable(trainer, devices=["/dev/nvme1n1"])``.
+or, for a trainer that exists already, ``enable(trainer, devices=["/dev/nvme1n1"])``, or a model of
+which others make the trainer, or train it without one: ``enable(model, devices=...)``.
 """
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Union
 
+import torch
+from torch import nn
 from transformers import Trainer, TrainerCallback
 
 from ..torch import Mode
@@ -53,14 +56,37 @@ class SpillwayCallback(TrainingCallback, TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._training.end()
 
+    def in_forward(self, model: nn.Module) -> None:
+        """Spill what forward passes of a model save, whoever calls it, until ``end()``. What comes
+        after it, such as a loss that it does not compute itself, stays in memory."""
+        forward = model.forward
 
-def enable(trainer: Trainer, devices: Devices, *, mode: Mode = "fastest",
+        @functools.wraps(forward)
+        def spilling(*args: Any, **given: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(*args, **given)
+            self._training.enter()
+            try:
+                return forward(*args, **given)
+            finally:
+                self._training.leave()
+
+        self._training.begin(model)
+        model.forward = spilling
+
+
+def enable(trainer: Union[Trainer, nn.Module], devices: Devices, *, mode: Mode = "fastest",
            **options: Any) -> SpillwayCallback:
-    """Let a trainer that exists spill; the store is closed when ``train()`` returns or raises.
+    """Let a trainer that exists spill; the store is closed when ``train()`` returns or raises. Or a
+    model, in each forward pass that is trained; then ``end()`` closes the store.
 
-    :returns: the callback that it was given; its parameters are those
+    :returns: the callback; its parameters are those
+    :raises SpillwayError: of a model, at once: no store on the drives, in use
     """
     callback = SpillwayCallback(devices, mode=mode, **options)
+    if isinstance(trainer, nn.Module):
+        callback.in_forward(trainer)
+        return callback
     trainer.add_callback(callback)
     train = trainer.train
 

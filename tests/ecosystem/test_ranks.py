@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: MIT
+# tests/ecosystem/test_ranks.py - trainers on two ranks, replicated by DDP and sharded by FSDP
+"""Each kind is one torchrun of this file. Its ranks train plainly, with spillway, until an
+exception and from the checkpoint before it, say what came out, and train on until Ctrl-C.
+
+accelerate, and so the Trainer of transformers, shards on accelerators alone: on a CPU it takes
+DistributedDataParallel, whatever it was told. Here it is told that the CPU is one, and all that
+follows is its own. Lightning's FSDPStrategy refuses a CPU, and PyTorch's FSDP of version 1 without
+a device; its ModelParallelStrategy, of version 2, does not.
+"""
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import spillway
+from places import a_folder, bits_of, make_drives, on_two_ranks, wait_after_layers
+
+SPILL = {"mode": "spill", "min_bytes": 0}
+# What is left in memory is little, so that it shows how much is gone.
+TIGHT = {"min_bytes": 0, "prefetch_bytes": "16KiB"}
+ERRORS = {"exception": ZeroDivisionError("mine"), "Ctrl-C": KeyboardInterrupt()}
+FAILS_IN, SAVES_EVERY = 5, 2  # steps
+
+
+class Run:
+    """What the phases of all kinds have in common.
+
+    :param phase: its name, of which the folder is made where it saves
+    :param spilling: arguments of offload(), or None: plain
+    """
+
+    def __init__(self, folder, phase, drives=None, spilling=None, error=None, resumes=None,
+                 waits=False, endless=False):
+        self.folder, self.drives, self.spilling = folder / phase, drives, spilling
+        self.error, self.resumes, self.waits, self.endless = error, resumes, waits, endless
+        self.saves, self.told_once = error is not None, False
+
+    def told(self, number):
+        """A step begins, counted from 0."""
+        if self.endless and number == 3 and not self.told_once:
+            self.told_once = True
+            print("trains on", flush=True)
+        if self.error is not None and number == FAILS_IN:
+            raise self.error
+
+
+# ---- transformers --------------------------------------------------------------------------------
+
+
+def train_transformers(run, **arguments):
+    from test_transformers import make_trainer
+    from transformers import TrainerCallback
+
+    from spillway.integrations.transformers import enable
+
+    class Tells(TrainerCallback):
+        """Between the two micro-batches of a step."""
+
+        def on_substep_end(self, args, state, control, **given):
+            run.told(state.global_step)
+
+    trainer = make_trainer(
+        run.folder, callbacks=[Tells()], samples=48, gradient_accumulation_steps=2,
+        **({"save_strategy": "steps", "save_steps": SAVES_EVERY} if run.saves else {}),
+        **({"num_train_epochs": 100000} if run.endless else {}), **arguments)
+    callback = None if run.spilling is None else enable(trainer, run.drives, **run.spilling)
+    if run.waits:
+        wait_after_layers(trainer.model, lambda: callback.off)
+    try:
+        trainer.train(resume_from_checkpoint=run.resumes)
+    finally:
+        assert callback is None or callback.off is None
+    losses = [(entry["loss"], entry["grad_norm"])
+              for entry in trainer.state.log_history if "loss" in entry]
+    return losses, bits_of(trainer.model), callback and callback.stats
+
+
+def saved_by_transformers(run):
+    return str(run.folder / f"out/checkpoint-{FAILS_IN - 1}")
+
+
+@contextlib.contextmanager
+def the_cpu_is_an_accelerator():
+    from accelerate import DistributedType, PartialState
+
+    chosen = "gloo", DistributedType.MULTI_GPU
+    with mock.patch.object(PartialState, "_prepare_backend", lambda *_, **__: chosen), \
+         mock.patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"):
+        yield
+
+
+def train_sharded_by_trainer(run, version):
+    """Version 1 cannot hand out what is on a CPU; all ranks make the same model."""
+    options = {"version": version} | ({"sync_module_states": False} if version == 1 else {})
+    with the_cpu_is_an_accelerator():
+        return train_transformers(run, fsdp=True, fsdp_config=options)
+
+
+# ---- accelerate ----------------------------------------------------------------------------------
+
+
+def train_accelerate(run, plugin=None):
+    from accelerate.state import AcceleratorState
+    from test_accelerate import train
+
+    AcceleratorState._reset_state(True)
+    options = {} if plugin is None else {"fsdp_plugin": plugin()}
+    given = dict(spilling=run.spilling or {"mode": "observe"}, waits=run.waits, **options)
+    if run.saves:  # as a loop of one's own does, after the step before
+        train(run.drives, stop=FAILS_IN - 1, save=run.folder, **given)
+        AcceleratorState._reset_state(True)
+    drives = None if run.spilling is None else run.drives
+    while True:
+        found = train(drives, resume=run.resumes, within=run.told, **given)
+        if not run.endless:
+            return found
+
+
+def saved_by_accelerate(run):
+    return run.folder
+
+
+def sharding_of_accelerate():
+    from accelerate import FullyShardedDataParallelPlugin
+
+    return FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
+                                          transformer_cls_names_to_wrap=["Sequential"])
+
+
+def train_sharded_by_accelerate(run):
+    with the_cpu_is_an_accelerator():
+        return train_accelerate(run, sharding_of_accelerate)
+
+
+# ---- Lightning -----------------------------------------------------------------------------------
+
+
+def train_lightning(run, sharded=False):
+    from lightning.pytorch import Callback
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+    from test_lightning import BATCHES, fit
+
+    from spillway.integrations.lightning import SpillwayCallback
+
+    class Tells(Callback):
+        def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+            run.told(trainer.global_step)
+
+    callback = None if run.spilling is None else SpillwayCallback(run.drives, **run.spilling)
+    saving = [ModelCheckpoint(run.folder, "{step}", every_n_train_steps=SAVES_EVERY, save_top_k=-1)]
+    prepared = None
+    if run.waits:
+        def prepared(module):
+            wait_after_layers(module, lambda: callback.off)
+    try:
+        callbacks = [*([callback] if callback else []), Tells(), *(saving if run.saves else [])]
+        module = fit(run.folder, callbacks, batches=2 * BATCHES, shards=sharded, devices=2,
+                     strategy=ModelParallelStrategy(2, 1) if sharded else DDPStrategy(),
+                     enable_checkpointing=run.saves, ckpt_path=run.resumes, prepared=prepared,
+                     **({"max_epochs": -1} if run.endless else {}))
+    finally:
+        assert callback is None or callback.off is None
+    losses = [loss.item().hex() for loss in module.losses]
+    return losses, bits_of(module), callback and callback.stats
+
+
+def saved_by_lightning(run):
+    return run.folder / f"step={FAILS_IN - 1}.ckpt"
+
+
+# ---- The kinds -----------------------------------------------------------------------------------
+
+KINDS = {
+    "transformers, DDP": (train_transformers, saved_by_transformers),
+    "transformers, FSDP 1": (lambda run: train_sharded_by_trainer(run, 1), saved_by_transformers),
+    "transformers, FSDP 2": (lambda run: train_sharded_by_trainer(run, 2), saved_by_transformers),
+    "accelerate, DDP": (train_accelerate, saved_by_accelerate),
+    "accelerate, FSDP 2": (train_sharded_by_accelerate, saved_by_accelerate),
+    "Lightning, DDP": (train_lightning, saved_by_lightning),
+    "Lightning, FSDP 2": (lambda run: train_lightning(run, sharded=True), saved_by_lightning),
+}
+
+
+def summary(found):
+    """As JSON takes it."""
+    losses, bits, stats = found
+    return {"losses": losses, "bits": bits} | ({} if stats is None else {
+        "moved": stats.bytes_spilled + stats.bytes_forwarded,
+        "peak": stats.activation_bytes_max})
+
+
+def rank_of(kind, folder, drives):
+    """In a process of torchrun."""
+    import torch
+
+    torch.distributed.init_process_group("gloo")
+    train, saved = KINDS[kind]
+    found = {"plain": summary(train(Run(folder, "plain"))),
+             "spilled": summary(train(Run(folder, "spilled", drives, SPILL)))}
+    for mode in ("observe", "spill"):
+        run = Run(folder, mode, drives, {"mode": mode, **TIGHT}, waits=True)
+        found[mode] = summary(train(run))
+    for name, error in ERRORS.items():
+        run, ended = Run(folder, name, drives, SPILL, error=error), None
+        try:
+            train(run)
+        except BaseException as caught:  # Lightning makes a SystemExit of Ctrl-C
+            ended = type(caught).__name__
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # and ignores the next
+        found[name] = ended
+    for name, spilling in (("plain", None), ("spilled", SPILL)):
+        resumed = Run(folder, f"resumed {name}", drives, spilling, resumes=saved(run))
+        found[f"resumed {name}"] = summary(train(resumed))
+    rank = torch.distributed.get_rank()
+    (folder / f"found{rank}").write_text(json.dumps(found))
+    train(Run(folder, "endless", drives, SPILL, endless=True))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def ranks(request):
+    """What each rank has found, and how all ended when Ctrl-C came."""
+    with a_folder() as folder:
+        drives = make_drives(folder, partitions=2)
+        process = on_two_ranks(__file__, request.param, folder, *drives, folder=folder)
+        begun, said = 0, []
+        try:
+            while begun < 2 and (line := process.stdout.readline()):
+                said.append(line)
+                begun += "trains on" in line
+            process.send_signal(signal.SIGINT)
+            said.append(process.communicate()[0])
+        finally:
+            process.terminate()
+            process.wait()
+        assert begun == 2, "".join(said)
+        found = [json.loads((folder / f"found{rank}").read_text()) for rank in range(2)]
+        yield found, process.returncode, drives
+
+
+def test_the_same_losses(ranks):
+    for found in ranks[0]:
+        plain, spilled = found["plain"], found["spilled"]
+        assert spilled["losses"] == plain["losses"] and len(plain["losses"]) > 5
+        assert spilled["bits"] == plain["bits"] and spilled["moved"] > 0
+
+
+def test_less_memory(ranks):
+    for found in ranks[0]:
+        assert found["spill"]["peak"] < 0.7 * found["observe"]["peak"], found
+        assert found["observe"]["moved"] == 0
+
+
+def test_ends_and_resumes(ranks):
+    """From the checkpoint before, to what comes of it without spillway."""
+    for found in ranks[0]:
+        assert found["exception"] == "ZeroDivisionError"
+        assert found["Ctrl-C"] in ("KeyboardInterrupt", "SystemExit")
+        plain, spilled = found["resumed plain"], found["resumed spilled"]
+        assert spilled["losses"] == plain["losses"] and plain["losses"]
+        assert spilled["bits"] == plain["bits"] and spilled["moved"] > 0
+
+
+def test_interrupted(ranks):
+    """By Ctrl-C while both train: each partition is free."""
+    _, status, drives = ranks
+    assert status != 0
+    for partition in range(2):
+        spillway.Store(drives, partition=partition).close()
+
+
+if __name__ == "__main__":
+    rank_of(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
