@@ -241,6 +241,10 @@ coverage-run:
 demo: ## train a small GPT three ways (keep, recompute, spillway) and compare; DEMO_DEVICES= for real drives
 	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo.sh
 
+.PHONY: demo-big
+demo-big: ## train a GPT several times larger than the 2 GiB of memory it is given, kill it, see it go on; as root
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo-big.sh
+
 .PHONY: bench
 bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/peak_bench && SPW_BUILD=$(abspath $(BUILD)) tests/bench/bench.sh
@@ -254,22 +258,31 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench && \
 		tests/bench/store.py --build $(BUILD)
 
+.PHONY: bench-scale
+bench-scale: ## CPU of a byte on 1 to 8 null drives, and its model; beside fio on drives in memory and files (root); BENCH_ROUNDS=
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench $(BUILD)/tests/bench/scale_bench && \
+		tests/bench/scale.py --build $(BUILD)
+
 # What writes build/bench/NAME.json for `make results`.
 results := python3 -B python/spillway/bench/results.py
 
-.PHONY: bench-cache bench-plan bench-alloc
+.PHONY: bench-cache bench-plan bench-plan-replays bench-plan-training bench-alloc
 bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
 	@mkdir -p $(BUILD)/bench && $(results) run cache 'The tensor cache' $(BUILD)/bench -- $< $(BUILD)/bench
-bench-plan: $(BUILD)/tests/bench/plan_bench $(BUILD)/tests/bench/scopes_bench ## how long planning takes, and what the plans are worth: kept, spilled, recomputed
+bench-plan: bench-plan-replays bench-plan-training ## both of these
+bench-plan-replays: $(BUILD)/tests/bench/plan_bench $(BUILD)/tests/bench/scopes_bench $(BUILD)/spillway ## how long planning takes, and what the plans are worth: kept, spilled, recomputed
 	@$(results) run plan 'The planner' $(BUILD)/bench -- tests/bench/plan.sh $(BUILD)
 $(BUILD)/tests/bench/scopes_bench: $(BUILD)/tools/plan/scopes.o $(BUILD)/tools/replay/step.o
+bench-plan-training: ## GPT, BERT and T5 trained by such plans on throttled drives, step by step in turn (root); BENCH_OPTIONS=
+	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/plan_turns.sh
 bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs, new and on an old, full drive
 	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
 
 .PHONY: results
 results: ## write docs/RESULTS.md, the figures of docs/RELIABILITY.md and the picture of README.md from what is in BUILD
-	@$(results) render $(BUILD)/bench >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
+	@$(results) render $(BUILD)/bench docs/RESULTS.md >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
 	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
+	@tests/bench/scale_page.py $(BUILD)/bench/scale.json docs/SCALING.md
 	@tests/bench/peers_page.py $(BUILD)/bench/peers.json docs README.md
 
 .PHONY: bench-torch

@@ -96,6 +96,7 @@ struct spw_backend_ops {
 
 extern const struct spw_backend_ops spw_backend_io_uring;
 extern const struct spw_backend_ops spw_backend_libaio;
+extern const struct spw_backend_ops spw_backend_null;
 extern const struct spw_backend_ops spw_backend_nvme; /* engine/nvme/ */
 extern const struct spw_backend_ops spw_backend_vfio; /* engine/vfio/ */
 
@@ -167,8 +168,9 @@ struct spw_queue {
 
 	/* set by the backend around spw_part_completed(): what the drive said of a failure */
 	uint32_t drive_status;
-	uint32_t placement;  /* of struct spw_queue_opts */
-	uint32_t timeout_ms; /* of struct spw_queue_opts */
+	uint32_t placement;             /* of struct spw_queue_opts */
+	uint32_t timeout_ms;            /* of struct spw_queue_opts */
+	uint64_t null_bytes_per_second; /* of struct spw_queue_opts */
 
 	unsigned ranges_top; /* behind it there are none */
 	struct spw_range ranges[SPW_RANGES_MAX];

@@ -164,6 +164,7 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count,
 		[SPW_BACKEND_LIBAIO] = {&spw_backend_libaio, &spw_backend_io_uring},
 		[SPW_BACKEND_NVME] = {&spw_backend_nvme, &spw_backend_io_uring,
 				      &spw_backend_libaio},
+		[SPW_BACKEND_NULL] = {&spw_backend_null},
 	};
 	struct spw_queue_opts merged = {0}, *opts = &merged;
 	enum spw_backend asked, wanted;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* engine/queue.c - open a queue on the best backend that works, close it, count */
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,12 +39,13 @@ void spw_queue_describe(struct spw_queue *q, const char *format, ...)
 int spw_queue_sleep(struct spw_queue *q, int64_t timeout_ns)
 {
 	struct pollfd event = {.fd = q->wake.watched, .events = POLLIN};
-	int64_t ms = timeout_ns < 0 ? -1 : (timeout_ns + 999999) / 1000000;
+	struct timespec limit = {.tv_sec = timeout_ns / 1000000000,
+				 .tv_nsec = timeout_ns % 1000000000};
 	int ret;
 
 	q->stats.system_calls++;
 	q->stats.sleeps++;
-	ret = poll(&event, 1, ms < INT_MAX ? (int)ms : INT_MAX);
+	ret = ppoll(&event, 1, timeout_ns < 0 ? NULL : &limit, NULL);
 	if (ret > 0)
 		spw_wake_drain(&q->wake);
 	return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
@@ -107,7 +107,7 @@ static int check_opts(const struct spw_queue_opts *opts, unsigned count)
 	if (opts->depth == 0 || opts->depth > SPW_QUEUE_DEPTH_MAX)
 		return spw_error(-EINVAL, "a queue depth of %u; 1 to %u are possible", opts->depth,
 				 SPW_QUEUE_DEPTH_MAX);
-	if ((unsigned)opts->backend > SPW_BACKEND_VFIO || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
+	if ((unsigned)opts->backend > SPW_BACKEND_NULL || (unsigned)opts->wait > SPW_WAIT_SQPOLL)
 		return spw_error(-EINVAL, "no such backend as %d or no such way to wait as %d",
 				 (int)opts->backend, (int)opts->wait);
 	return 0;
@@ -125,6 +125,7 @@ static int make_queue(struct spw_device *const devices[], unsigned count,
 	q->log = opts->log;
 	q->placement = opts->placement;
 	q->timeout_ms = opts->timeout_ms;
+	q->null_bytes_per_second = opts->null_bytes_per_second;
 	q->page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
 	q->arena = opts->arena;
 	if (opts->arena) {

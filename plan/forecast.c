@@ -44,7 +44,15 @@ static uint32_t event_from(const struct plan_work *work, uint32_t event, double 
 	return event;
 }
 
-/* Writes in the order of packing. @wasted: also those that end too late to give memory back. */
+static double later(double one_ns, double other_ns)
+{
+	return one_ns > other_ns ? one_ns : other_ns;
+}
+
+/*
+ * Writes in the order of packing; of a device each once it has been copied. @wasted: also those
+ * that end too late to give memory back.
+ */
 static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 			const uint8_t *spill, bool wasted)
 {
@@ -61,20 +69,26 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 
 	for (uint32_t k = 0; k < count; k++) {
 		uint32_t i = by_pack[k];
-		double begin_ns = pack_ns[i] > free_ns ? pack_ns[i] : free_ns, end_ns, copy_end_ns;
+		double ready_ns = pack_ns[i], begin_ns, end_ns, left_ns;
+		bool begins;
 
 		out[i] = written[i] = 0;
-		if (!spill[i] || rate <= 0 || begin_ns >= wanted_ns[i])
+		if (copy_ns > 0)
+			ready_ns = later(ready_ns, copied_ns) + bytes[i] * copy_ns;
+		begin_ns = later(ready_ns, free_ns);
+		begins = begin_ns < wanted_ns[i];
+		if (!spill[i] || rate <= 0 ||
+		    (!begins && (copy_ns <= 0 || ready_ns >= wanted_ns[i])))
 			continue;
 		if (bounded)
 			staged_until(&staged, k, pack_ns[i]);
 		if (bounded && staged.bytes + bytes[i] > work->staging)
 			continue;
-		end_ns = begin_ns + bytes[i] / rate;
-		copy_end_ns = (end_ns > copied_ns ? end_ns : copied_ns) + bytes[i] * copy_ns;
-		written_ns[i] = copy_end_ns + delay_ns;
-		if (written_ns[i] < wanted_ns[i]) {
-			event = event_from(work, event, written_ns[i]);
+		end_ns = begins ? begin_ns + bytes[i] / rate : free_ns;
+		written_ns[i] = end_ns + delay_ns;
+		left_ns = copy_ns > 0 ? ready_ns : written_ns[i];
+		if (left_ns < wanted_ns[i]) {
+			event = event_from(work, event, left_ns);
 			work->forecast.out_ns[i] = work->events[event].ns;
 			out[i] = work->events[event].ns < wanted_ns[i];
 		}
@@ -82,14 +96,17 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 		if (!written[i])
 			continue;
 		free_ns = end_ns;
-		copied_ns = copy_end_ns;
+		copied_ns = ready_ns;
 		staged.bytes += bytes[i];
 	}
 }
 
 /* ---- Reads ---- */
 
-/* Reads as late as possible, from the last use on; what would not be out by then stays. */
+/*
+ * Reads as late as possible, from the last use on; what would not be out by then stays. Of a device
+ * what would not have been written by then is only copied back.
+ */
 static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -110,6 +127,8 @@ static bool time_reads_back(struct plan_work *work, const struct plan_rates *rat
 		if (end_ns > next_ns)
 			end_ns = next_ns;
 		begin_ns = end_ns - work->bytes[i] / rates->read;
+		if (rates->write_copy_ns > 0 && begin_ns < forecast->written_ns[i])
+			begin_ns = end_ns;
 		if (begin_ns <= forecast->out_ns[i]) {
 			spill[i] = 0;
 			dropped = true;

@@ -41,8 +41,8 @@ struct plan_event {
 };
 
 /*
- * Bytes per nanosecond, and how long after its last byte a tensor's transfer has ended: a delay,
- * and what the bus takes for each of its bytes.
+ * Bytes per nanosecond of the drives; how long after its last byte a tensor's transfer has ended;
+ * and what the bus takes for each byte, before it is written and after it has been read.
  */
 struct plan_rates {
 	double write, read;
@@ -57,15 +57,16 @@ enum plan_reads {
 
 /*
  * The step with given choices, if writes run in the order of packing and reads in the order of use,
- * each at its own rate. What has been written is given back at the next event.
+ * each at its own rate. What has been written, or of a device copied, is given back at the next
+ * event.
  */
 struct plan_forecast {
 	double peak;
 	uint32_t points;
 	double *point_ns, *point_bytes; /* in use from there on */
 	uint8_t *out;                   /* leaves memory between out_ns and read_begin_ns */
-	uint8_t *written;               /* takes the drives' time */
-	double *written_ns;             /* the end of its write */
+	uint8_t *written;               /* takes the drives' time, or staging memory */
+	double *written_ns;             /* the end of its write, or of the one before its turn would come */
 	double *out_ns;                 /* of the event at which its memory is given back */
 	double *read_begin_ns;          /* of what is read */
 	uint32_t *point_out;            /* the point at which the tensor's memory is given back, */
@@ -107,6 +108,7 @@ struct plan_work {
 	double *tree, *tree_added; /* over the points of the forecast: twice as many */
 
 	uint8_t *state, *in_flight; /* of the simulation */
+	double *copied_ns;          /* of a device: the end of its copy out */
 	uint32_t *queue;
 	struct plan_transfers writes, reads;
 	void *memory; /* of all arrays */

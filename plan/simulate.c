@@ -7,9 +7,13 @@
  *   ABSENT -> QUEUED -> WRITING -> STORED -> READING -> RESIDENT -> GONE  to be spilled
  *   QUEUED, WRITING -> RESIDENT                                         wanted in memory: forwarded
  *   QUEUED, WRITING, STORED -> GONE                                     released without a use
+ * of a device, whose memory is free once it has been copied
+ *   QUEUED -> STAGED -> STAGED_WRITING -> STORED
+ *   QUEUED -> WRITING -> STAGED_WRITING                 written before compute learns of its copy
+ *   STAGED, STAGED_WRITING -> READING                   forwarded: it is only copied back
  *
- * The memory of a tensor whose write has ended is given back by the next thing that compute does,
- * also if it is gone before that.
+ * The memory of a tensor whose write has ended, or whose copy has, is given back by the next thing
+ * that compute does, also if it is gone before that.
  */
 #include "plan/internal.h"
 
@@ -27,6 +31,8 @@ enum state {
 	KEPT,
 	QUEUED,
 	WRITING,
+	STAGED,         /* out of memory; waits to be written */
+	STAGED_WRITING, /* the same, and is written */
 	STORED,
 	READING,
 	RESIDENT,
@@ -42,7 +48,7 @@ struct channel {
 	uint32_t begun;       /* served or one more */
 	double alone, shared; /* rates, of this direction alone and while both run */
 	double delay_ns;
-	/* the bus: for a byte, and until when it copies what was served */
+	/* the bus: for a byte, and until when it copies what it was given */
 	double copy_ns, copied_ns;
 	/* when the one being served will have been; PLAN_NEVER_NS: never, or none is */
 	double served_ns;
@@ -58,11 +64,12 @@ struct simulation {
 	struct plan_outcome *outcome;
 	struct plan_profile *profile;
 	uint8_t *state;
-	uint8_t *in_flight; /* a write; its memory has not been given back */
+	uint8_t *in_flight; /* a write, or a copy out; its memory has not been given back */
 	struct channel write, read;
 	uint32_t *queue; /* to be written, in the order of packing */
 	uint32_t queue_head, queue_tail;
 	uint32_t given_back; /* of the writes that have ended */
+	uint32_t queue_left; /* of the queue: those that have been copied */
 	bool other_rates;    /* a transfer has begun or been served */
 	double staged;       /* bytes that wait to be written or are */
 	double now_ns;
@@ -76,7 +83,7 @@ struct simulation {
 	double left;   /* share of the drives' time that others leave */
 	/* of a step that is held to a limit; NULL: of another */
 	const struct plan_held *held;
-	double leaving;  /* bytes that give memory back once they have been written */
+	double leaving;  /* bytes that give memory back once they have been written, or copied */
 	bool no_room;    /* compute waits until what it packs next fits */
 	double again_ns; /* since when a scope is computed again */
 	/* events, each with more in memory after it than any later one: a queue in held->window */
@@ -102,10 +109,11 @@ static bool serves(const struct channel *channel)
 	return channel->begun > channel->served;
 }
 
-static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i)
+/* @bytes: of the drives; none if it is only copied. */
+static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i, double bytes)
 {
 	channel->order[channel->begun++] = i;
-	channel->remaining = sim->work->bytes[i];
+	channel->remaining = bytes;
 	channel->since_ns = channel->begun_ns = sim->now_ns;
 	channel->rate = 0;
 	sim->other_rates = true;
@@ -129,14 +137,23 @@ static void add_span(const struct simulation *sim, enum spw_plan_span_kind kind,
 							      .which = which};
 }
 
-static void service_ended(struct simulation *sim, struct channel *channel)
+/* When the bus, given the tensor now, has copied it: one after the other. */
+static double copied_ns(const struct simulation *sim, struct channel *channel, uint32_t i)
 {
-	add_span(sim, channel == &sim->read ? SPW_PLAN_SPAN_READ : SPW_PLAN_SPAN_WRITE,
-		 channel->order[channel->served], channel->begun_ns);
 	if (channel->copied_ns < sim->now_ns)
 		channel->copied_ns = sim->now_ns;
-	channel->copied_ns += sim->work->bytes[channel->order[channel->served]] * channel->copy_ns;
-	channel->end_ns[channel->served++] = channel->copied_ns + channel->delay_ns;
+	channel->copied_ns += sim->work->bytes[i] * channel->copy_ns;
+	return channel->copied_ns;
+}
+
+static void service_ended(struct simulation *sim, struct channel *channel)
+{
+	bool reads = channel == &sim->read;
+	uint32_t i = channel->order[channel->served];
+	double ended_ns = reads ? copied_ns(sim, channel, i) : sim->now_ns;
+
+	add_span(sim, reads ? SPW_PLAN_SPAN_READ : SPW_PLAN_SPAN_WRITE, i, channel->begun_ns);
+	channel->end_ns[channel->served++] = ended_ns + channel->delay_ns;
 	channel->served_ns = PLAN_NEVER_NS;
 	sim->other_rates = true;
 }
@@ -181,6 +198,7 @@ static void change_memory(struct simulation *sim, double bytes)
 		.ns = whole_ns(sim->now_ns), .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
 }
 
+/* Where it is: in memory. */
 static void forward(struct simulation *sim, uint32_t i)
 {
 	if (sim->state[i] == QUEUED)
@@ -188,6 +206,11 @@ static void forward(struct simulation *sim, uint32_t i)
 	sim->leaving -= sim->work->bytes[i];
 	sim->state[i] = RESIDENT;
 	sim->outcome->forwarded += sim->work->bytes[i];
+}
+
+static bool is_staged(enum state state)
+{
+	return state == STAGED || state == STAGED_WRITING;
 }
 
 /* ---- Reading ahead ---- */
@@ -198,18 +221,25 @@ static bool fits(const struct simulation *sim, uint32_t i)
 	const struct plan_work *work = sim->work;
 	double compute_ns =
 		sim->awaited != NOBODY ? work->events[sim->event].ns : sim->now_ns - sim->behind_ns;
+	bool is_out = sim->state[i] == STORED || is_staged(sim->state[i]);
 
-	return (sim->state[i] != STORED || sim->bytes + work->bytes[i] <= sim->memory) &&
+	return (!is_out || sim->bytes + work->bytes[i] <= sim->memory) &&
 	       compute_ns + PLAN_TOLERANCE_NS >= work->read_from_ns[i];
 }
 
+/* What is staged is copied back from there; if its write has not begun, it is cancelled. */
 static void begin_read(struct simulation *sim, uint32_t i)
 {
+	double bytes = sim->work->bytes[i];
+	bool staged = is_staged(sim->state[i]);
+
+	if (sim->state[i] == STAGED)
+		sim->staged -= bytes;
+	*(staged ? &sim->outcome->forwarded : &sim->outcome->read) += bytes;
 	sim->state[i] = READING;
-	begin_service(sim, &sim->read, i);
-	sim->outcome->read += sim->work->bytes[i];
+	begin_service(sim, &sim->read, i, staged ? 0 : bytes);
 	sim->head++;
-	change_memory(sim, sim->work->bytes[i]);
+	change_memory(sim, bytes);
 }
 
 /* In the order of use. What is still in memory when its turn comes, and fits, stays there. */
@@ -224,7 +254,7 @@ static void read_ahead(struct simulation *sim)
 		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT ||
 		    state == GONE) {
 			sim->head++;
-		} else if (state == STORED) {
+		} else if (state == STORED || is_staged(state)) {
 			if (sim->awaited != i && !fits(sim, i))
 				return;
 			begin_read(sim, i);
@@ -282,7 +312,7 @@ static void read_ahead_held(struct simulation *sim)
 		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT ||
 		    state == GONE)
 			sim->head++;
-		else if (state == STORED && fits_held(sim, i, work->bytes[i]))
+		else if ((state == STORED || is_staged(state)) && fits_held(sim, i, work->bytes[i]))
 			begin_read(sim, i);
 		else if ((state == QUEUED || state == WRITING) && fits_held(sim, i, 0))
 			forward(sim, i);
@@ -293,20 +323,43 @@ static void read_ahead_held(struct simulation *sim)
 
 /* ---- Writing ---- */
 
+/* Its memory is free once it has been copied. */
+static bool is_of_device(const struct simulation *sim)
+{
+	return sim->write.copy_ns > 0;
+}
+
+static bool is_copied(const struct simulation *sim, uint32_t i)
+{
+	return sim->work->copied_ns[i] <= sim->now_ns + TIE_NS;
+}
+
 static void begin_write(struct simulation *sim)
 {
 	if (sim->work->alone.write <= 0)
 		return;
-	while (!serves(&sim->write) && sim->queue_head < sim->queue_tail) {
-		uint32_t i = sim->queue[sim->queue_head++];
+	for (; !serves(&sim->write) && sim->queue_head < sim->queue_tail; sim->queue_head++) {
+		uint32_t i = sim->queue[sim->queue_head];
 
-		if (sim->state[i] != QUEUED)
+		if (sim->state[i] != QUEUED && sim->state[i] != STAGED)
 			continue; /* forwarded or released: the write is cancelled */
-		sim->state[i] = WRITING;
-		sim->in_flight[i] = 1;
-		begin_service(sim, &sim->write, i);
+		if (is_of_device(sim) && !is_copied(sim, i))
+			return;
+		sim->state[i] = sim->state[i] == STAGED ? STAGED_WRITING : WRITING;
+		if (!is_of_device(sim))
+			sim->in_flight[i] = 1;
+		begin_service(sim, &sim->write, i, sim->work->bytes[i]);
 		sim->outcome->written += sim->work->bytes[i];
 	}
+}
+
+/* When the next write can begin that waits for its copy alone. */
+static double copy_ends_ns(const struct simulation *sim)
+{
+	if (!is_of_device(sim) || serves(&sim->write) || sim->queue_head == sim->queue_tail ||
+	    sim->work->alone.write <= 0)
+		return PLAN_NEVER_NS;
+	return sim->work->copied_ns[sim->queue[sim->queue_head]];
 }
 
 /* Nobody learns of the end of a write before compute does something. */
@@ -319,12 +372,38 @@ static void end_writes(struct simulation *sim)
 		sim->staged -= sim->work->bytes[write->order[write->ended]];
 }
 
+/* Of a device: what has been copied. */
+static void give_back_copied(struct simulation *sim)
+{
+	for (; sim->queue_left < sim->queue_tail && is_copied(sim, sim->queue[sim->queue_left]);
+	     sim->queue_left++) {
+		uint32_t i = sim->queue[sim->queue_left];
+
+		sim->in_flight[i] = 0;
+		if (sim->state[i] == QUEUED)
+			sim->state[i] = STAGED;
+		else if (sim->state[i] == WRITING)
+			sim->state[i] = STAGED_WRITING;
+		else if (sim->state[i] != GONE)
+			continue;
+		sim->leaving -= sim->work->bytes[i];
+		change_memory(sim, -sim->work->bytes[i]);
+	}
+}
+
 /* Compute has done something, and learns of what was written until then. */
 static void give_back(struct simulation *sim)
 {
+	if (is_of_device(sim))
+		give_back_copied(sim);
 	for (; sim->given_back < sim->write.ended; sim->given_back++) {
 		uint32_t i = sim->write.order[sim->given_back];
 
+		if (is_of_device(sim)) {
+			if (sim->state[i] == STAGED_WRITING)
+				sim->state[i] = STORED;
+			continue;
+		}
 		sim->in_flight[i] = 0;
 		if (sim->state[i] == WRITING)
 			sim->state[i] = STORED;
@@ -351,12 +430,16 @@ static void pack(struct simulation *sim, uint32_t i)
 	sim->staged += bytes;
 	sim->leaving += bytes;
 	sim->queue[sim->queue_tail++] = i;
+	if (!is_of_device(sim))
+		return;
+	sim->in_flight[i] = 1;
+	sim->work->copied_ns[i] = copied_ns(sim, &sim->write, i);
 }
 
 /* Return: whether compute goes on. */
 static bool use(struct simulation *sim, uint32_t i)
 {
-	if (sim->state[i] == STORED || sim->state[i] == READING) {
+	if (sim->state[i] == STORED || sim->state[i] == READING || is_staged(sim->state[i])) {
 		sim->awaited = i;
 		return false;
 	}
@@ -369,12 +452,12 @@ static void release(struct simulation *sim, uint32_t i)
 {
 	enum state state = sim->state[i];
 
-	if (state == QUEUED) {
+	if (state == QUEUED || state == STAGED)
 		sim->staged -= sim->work->bytes[i];
+	if (state == QUEUED && !sim->in_flight[i])
 		sim->leaving -= sim->work->bytes[i];
-	}
 	sim->state[i] = GONE;
-	if (state != STORED && !sim->in_flight[i])
+	if (state != STORED && !is_staged(state) && !sim->in_flight[i])
 		change_memory(sim, -sim->work->bytes[i]);
 }
 
@@ -489,6 +572,15 @@ static double next_end_ns(const struct channel *channel)
 	return channel->ended < channel->served ? channel->end_ns[channel->ended] : PLAN_NEVER_NS;
 }
 
+/* When memory can be given back next. */
+static double next_left_ns(const struct simulation *sim)
+{
+	if (!is_of_device(sim))
+		return next_end_ns(&sim->write);
+	return sim->queue_left < sim->queue_tail ? sim->work->copied_ns[sim->queue[sim->queue_left]]
+						 : PLAN_NEVER_NS;
+}
+
 /* When the first of those that run ends. */
 static double flows_ns(const struct simulation *sim, uint32_t *which)
 {
@@ -517,7 +609,7 @@ static double compute_ns(const struct simulation *sim)
 	if (sim->awaited == NOBODY && !sim->no_room)
 		return sim->work->events[sim->event].ns + sim->behind_ns;
 	read_ns = sim->awaited != NOBODY ? next_end_ns(&sim->read) : PLAN_NEVER_NS;
-	write_ns = sim->held ? next_end_ns(&sim->write) : PLAN_NEVER_NS;
+	write_ns = sim->held ? next_left_ns(sim) : PLAN_NEVER_NS;
 	if (sim->no_room)
 		write_ns = fmin(write_ns, held_until_ns(sim, sim->work->events[sim->event].tensor));
 	return read_ns < write_ns ? read_ns : write_ns;
@@ -543,20 +635,23 @@ static void compute_or_wait(struct simulation *sim)
 static bool advance(struct simulation *sim)
 {
 	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns,
-	       next_ns = compute_ns(sim);
+	       next_ns = compute_ns(sim), copy_ns = copy_ends_ns(sim);
 	uint32_t flow = 0;
 
 	if (sim->held && sim->held->flows_count > 0) {
 		double flow_ns = flows_ns(sim, &flow);
 
-		if (flow_ns < write_ns && flow_ns < read_ns && flow_ns < next_ns) {
+		if (flow_ns < write_ns && flow_ns < read_ns && flow_ns < next_ns &&
+		    flow_ns < copy_ns) {
 			move_to(sim, flow_ns);
 			flow_ended(sim, flow);
 			return true;
 		}
 	}
-	if (write_ns <= read_ns + TIE_NS && write_ns <= next_ns + TIE_NS &&
-	    write_ns < PLAN_NEVER_NS) {
+	if (copy_ns < write_ns && copy_ns < read_ns && copy_ns < next_ns) {
+		move_to(sim, copy_ns); /* begin_write() follows */
+	} else if (write_ns <= read_ns + TIE_NS && write_ns <= next_ns + TIE_NS &&
+		   write_ns < PLAN_NEVER_NS) {
 		move_to(sim, write_ns);
 		service_ended(sim, &sim->write);
 	} else if (read_ns <= next_ns + TIE_NS && read_ns < PLAN_NEVER_NS) {

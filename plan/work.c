@@ -250,6 +250,7 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&work->trial, count},
 		{&work->state, count},
 		{&work->in_flight, count},
+		{&work->copied_ns, count * sizeof(double)},
 		{&work->queue, count * sizeof(uint32_t)},
 		{&work->writes.order, count * sizeof(uint32_t)},
 		{&work->writes.end_ns, count * sizeof(double)},
@@ -274,15 +275,10 @@ static int allocate(struct plan_work *work, uint32_t calls)
 	return 0;
 }
 
-/* Nothing goes on faster than the bus. Return: what that takes for a byte. */
-static double behind_bus(double *rate, uint64_t bus_bytes_per_second)
+/* What the bus takes for a byte; 0: nothing has to be copied. */
+static double copy_ns_of(uint64_t bus_bytes_per_second)
 {
-	double bus = (double)bus_bytes_per_second / 1e9;
-
-	if (bus_bytes_per_second == 0)
-		return 0;
-	*rate = *rate < bus ? *rate : bus;
-	return 1 / bus;
+	return bus_bytes_per_second > 0 ? 1e9 / (double)bus_bytes_per_second : 0;
 }
 
 static void set_drives(struct plan_work *work, const struct spw_plan_drives *drives)
@@ -300,9 +296,11 @@ static void set_drives(struct plan_work *work, const struct spw_plan_drives *dri
 		work->alone.write_delay_ns += (double)drives->chunk_bytes / work->alone.write;
 	if (read > 0)
 		work->alone.read_delay_ns += (double)drives->chunk_bytes / work->alone.read;
-	work->alone.write_copy_ns =
-		behind_bus(&work->alone.write, drives->bus_out_bytes_per_second);
-	work->alone.read_copy_ns = behind_bus(&work->alone.read, drives->bus_in_bytes_per_second);
+	work->alone.write_copy_ns = copy_ns_of(drives->bus_out_bytes_per_second);
+	work->alone.read_copy_ns = copy_ns_of(drives->bus_in_bytes_per_second);
+	/* Staging memory is for what comes next: nothing is read faster than it is copied. */
+	if (work->alone.read * work->alone.read_copy_ns > 1)
+		work->alone.read = 1 / work->alone.read_copy_ns;
 }
 
 static void set_tensors(struct plan_work *work, const struct spw_plan_step *step)

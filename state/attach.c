@@ -209,16 +209,9 @@ int spw_state_attached(const struct spw_state *state, uint64_t *number)
 
 int spw_state_extra(const struct spw_state *state, void *extra, size_t *len)
 {
-	size_t room = *len;
-
-	*len = state->extra_len;
-	if (!state->has_commit)
+	if (!state->has_commit) {
+		*len = 0;
 		return no_commit();
-	if (!extra)
-		return 0;
-	if (room < state->extra_len)
-		return spw_error(-ERANGE, "the commit's bytes are %zu, and there is room for %zu",
-				 state->extra_len, room);
-	memcpy(extra, state->extra, state->extra_len);
-	return 0;
+	}
+	return spw_state_extra_copy(state->extra, state->extra_len, extra, len);
 }

@@ -32,5 +32,8 @@ int spw_state_enter_record(struct spw_state *state, uint32_t number)
 
 	if (rc == 0 && number >= state->count.records)
 		rc = spw_error(-EINVAL, "record %u: there are %u", number, state->count.records);
+	if (rc == 0 && state->records[number].callers)
+		rc = spw_error(-EINVAL, "record %s is an object of the caller's, who has its bytes",
+			       state->records[number].name);
 	return rc;
 }

@@ -39,3 +39,14 @@ int spw_state_committed(struct spw_store *store,
 	spw_state_set_free(&set);
 	return rc;
 }
+
+int spw_state_committed_extra(struct spw_store *store, void *extra, size_t *len)
+{
+	struct state_set set;
+	int rc = spw_state_set_read(store, &set);
+
+	if (rc == 0)
+		rc = spw_state_extra_copy(set.manifest.extra, set.manifest.extra_len, extra, len);
+	spw_state_set_free(&set);
+	return rc;
+}

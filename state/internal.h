@@ -69,9 +69,10 @@ struct record {
 	uint64_t read_failed;  /* number of the call in which reading it failed last, or 0 */
 	uint64_t write_failed; /* the same; 0 once it has been written */
 	bool transient;        /* of no commit */
-	bool used;             /* in this pass */
-	bool changed;          /* TAKEN: it was CHANGED */
-	bool ahead;            /* it came into memory after its last use */
+	bool callers; /* its object is the caller's, who alone moves its bytes: always STORED */
+	bool used;    /* in this pass */
+	bool changed; /* TAKEN: it was CHANGED */
+	bool ahead;   /* it came into memory after its last use */
 };
 
 /* A failure in words, to be told by the call that suffers from it. */

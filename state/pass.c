@@ -17,6 +17,10 @@ static int check_order(struct spw_state *state, const uint32_t order[], uint32_t
 		if (order[i] >= state->count.records)
 			return spw_error(-EINVAL, "record %u of a pass: there are %u", order[i],
 					 state->count.records);
+		if (state->records[order[i]].callers)
+			return spw_error(-EINVAL,
+					 "record %u (%s) of a pass is an object of the caller's",
+					 order[i], state->records[order[i]].name);
 		if (state->records[order[i]].named == pass)
 			return spw_error(-EINVAL, "record %u (%s) is twice in the order of a pass",
 					 order[i], state->records[order[i]].name);

@@ -110,3 +110,18 @@ void spw_state_set_free(struct state_set *set)
 	free(set->objects);
 	free(set->lens);
 }
+
+int spw_state_extra_copy(const void *extra, size_t extra_len, void *to, size_t *len)
+{
+	size_t room = *len;
+
+	*len = extra_len;
+	if (!to)
+		return 0;
+	if (room < extra_len)
+		return spw_error(-ERANGE, "the commit's bytes are %zu, and there is room for %zu",
+				 extra_len, room);
+	if (extra_len > 0)
+		memcpy(to, extra, extra_len);
+	return 0;
+}

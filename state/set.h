@@ -25,4 +25,7 @@ struct state_set {
 int spw_state_set_read(struct spw_store *store, struct state_set *set);
 void spw_state_set_free(struct state_set *set);
 
+/* As spw_state_extra() gives them. Return: 0; -ERANGE. */
+int spw_state_extra_copy(const void *extra, size_t extra_len, void *to, size_t *len);
+
 #endif

@@ -168,7 +168,7 @@ void spw_state_close(struct spw_state *state)
 		while (state->request_count > 0 && spw_transfer_wait(state) == 0)
 			continue;
 		for (uint32_t i = 0; i < state->count.records; i++)
-			if (state->records[i].object.value)
+			if (state->records[i].object.value && !state->records[i].callers)
 				(void)spw_store_free(state->store, state->records[i].object);
 		for (uint32_t i = 0; state->buffers && i < state->count.buffers; i++)
 			if (state->buffers[i])
@@ -179,7 +179,14 @@ void spw_state_close(struct spw_state *state)
 
 /* ---- Records ---- */
 
-static int check_add(struct spw_state *state, const char *name, uint64_t len, size_t shape_len)
+enum kind {
+	DURABLE,
+	TRANSIENT,
+	CALLERS,
+};
+
+static int check_add(struct spw_state *state, const char *name, uint64_t len, uint64_t len_max,
+		     size_t shape_len)
 {
 	size_t name_len = strnlen(name, SPW_STATE_NAME_BYTES_MAX + 1);
 	int rc = spw_state_enter(state);
@@ -193,11 +200,10 @@ static int check_add(struct spw_state *state, const char *name, uint64_t len, si
 	if (name_len < 1 || name_len > SPW_STATE_NAME_BYTES_MAX)
 		return spw_error(-EINVAL, "record %.80s: a name has 1 to %u bytes", name,
 				 SPW_STATE_NAME_BYTES_MAX);
-	if (len < 1 || len > state->opts.record_bytes_max)
-		return spw_error(-EINVAL,
-				 "record %s: %llu bytes, it must be 1 to record_bytes_max (%llu)",
-				 name, (unsigned long long)len,
-				 (unsigned long long)state->opts.record_bytes_max);
+	if (len < 1 || len > len_max)
+		return spw_error(-EINVAL, "record %s: %llu bytes, it must be 1 to %llu%s", name,
+				 (unsigned long long)len, (unsigned long long)len_max,
+				 len_max < RECORD_BYTES_LIMIT ? " (record_bytes_max)" : "");
 	if (shape_len > SPW_STATE_SHAPE_BYTES_MAX)
 		return spw_error(-EINVAL, "record %s: its shape has %zu bytes, more than %u", name,
 				 shape_len, SPW_STATE_SHAPE_BYTES_MAX);
@@ -256,14 +262,18 @@ static int add(struct spw_state *state, const struct record *added)
 }
 
 static int declare(struct spw_state *state, const char *name, uint64_t len, const void *shape,
-		   size_t shape_len, bool transient, uint32_t *number)
+		   size_t shape_len, enum kind kind, uint32_t *number)
 {
-	struct record added = {
-		.len_bytes = len, .transient = transient, .buffer = NONE, .place = NONE};
-	int rc = check_add(state, name, len, shape_len);
+	struct record added = {.len_bytes = len,
+			       .transient = kind == TRANSIENT,
+			       .callers = kind == CALLERS,
+			       .buffer = NONE,
+			       .place = NONE};
+	uint64_t len_max = added.callers ? RECORD_BYTES_LIMIT : state->opts.record_bytes_max;
+	int rc = check_add(state, name, len, len_max, shape_len);
 
 	*number = NONE;
-	if (rc == 0 && !transient)
+	if (rc == 0 && !added.transient)
 		rc = check_entry(state, name, shape_len);
 	if (rc)
 		return rc;
@@ -286,13 +296,19 @@ static int declare(struct spw_state *state, const char *name, uint64_t len, cons
 int spw_state_add(struct spw_state *state, const char *name, uint64_t len, const void *shape,
 		  size_t shape_len, uint32_t *number)
 {
-	return declare(state, name, len, shape, shape_len, false, number);
+	return declare(state, name, len, shape, shape_len, DURABLE, number);
 }
 
 int spw_state_add_transient(struct spw_state *state, const char *name, uint64_t len,
 			    uint32_t *number)
 {
-	return declare(state, name, len, NULL, 0, true, number);
+	return declare(state, name, len, NULL, 0, TRANSIENT, number);
+}
+
+int spw_state_add_object(struct spw_state *state, const char *name, uint64_t len, const void *shape,
+			 size_t shape_len, uint32_t *number)
+{
+	return declare(state, name, len, shape, shape_len, CALLERS, number);
 }
 
 void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats, size_t size)

@@ -113,6 +113,8 @@ static int check_commit(const struct spw_store *store, const spw_object objects[
 
 	if (store->opts.read_only)
 		return spw_error(-EROFS, "the store was opened to be read only");
+	if (store->opts.backend == SPW_BACKEND_NULL)
+		return spw_error(-EROFS, "the null backend writes nothing that could be durable");
 	if ((count > 0 && !objects) || (len > 0 && !record))
 		return spw_error(-EINVAL, "a commit of objects or of a record that are not given");
 	if (rc)

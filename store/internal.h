@@ -7,6 +7,8 @@
  *              into the inbox.
  *   worker     one thread (inline mode: the polling one): everything else: placing, issuing,
  *              completing, freeing extents. What only the worker touches has no lock.
+ *   helper     any number of threads, as a rule none: the bytes of the transfers that they are
+ *              given (store/helpers.h).
  *
  * How an object's life runs
  *   put        reserve blocks -> SUBMIT message -> cut chunk by chunk as drives have room; each
@@ -21,12 +23,12 @@
  *              in flight or to come.
  *   STORE-3    A message that frees space is in the inbox before the reservation is given back, so
  *              that the worker frees the extents before it places what was reserved in their stead.
- *   STORE-4    Copy memory is held only by transfers in flight, and by those of one drive never
- *              more than its share, so waiting for it ends even if a drive never answers.
+ *   STORE-4    Copy memory is held only by transfers in flight or posted, and by those of one drive
+ *              never more than its share, so waiting for it ends even if a drive never answers.
  *   STORE-5    A write is cut only from a request that could not be cancelled any more (state
  *              ACTIVE).
- *   STORE-6    A transfer is in one place: free, with the queue, among those to be verified
- *              (store/read.c: OVERLAP-1), or among a drive's retries.
+ *   STORE-6    A transfer is in one place: free, with the queue, posted (store/helpers.h: HELP-1),
+ *              or among a drive's retries.
  *   STORE-7    The pieces of an object follow each other without a gap, in order of offset, and
  *              when its put has ended well all of them are placed. Those of a mirrored object come
  *              in pairs, one run of bytes on two drives; the first of each is placed then, and the
@@ -48,6 +50,7 @@
 #include "layout/layout.h"
 #include "drives/assemble.h"
 #include "engine/range.h"
+#include "store/helpers.h"
 #include "store/slots.h"
 #include "drives/status.h"
 #include "util/histogram.h"
@@ -83,6 +86,7 @@ struct message {
 	enum message_kind {
 		MESSAGE_SUBMIT, /* of a request */
 		MESSAGE_FREE,   /* of an object */
+		MESSAGE_MOVED,  /* of a transfer, from a helper */
 	} kind;
 };
 
@@ -168,6 +172,7 @@ struct spw_request {
 	enum request_kind kind;
 	_Atomic int state;      /* enum request_state */
 	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
+	enum level asked;       /* which of queued_bytes counts it */
 	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
 	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
@@ -203,21 +208,33 @@ enum {
 	ENDED,
 };
 
+/* What of a piece is to be read, and what was found: a helper's while it is posted (HELP-2). */
+struct moving {
+	enum spw_op op;
+	bool sum; /* the checksum is wanted */
+	uint32_t len_bytes;
+	uint64_t offset_bytes; /* in its object */
+	uint64_t checksum;
+	uint32_t copied_bytes;
+};
+
 /* One piece on its way to or from a drive. */
 struct transfer {
+	struct message message;
 	struct spw_io io;
+	struct moving moving;
 	/* the caller's memory, and the tail, as the drive takes them, if not through bounce */
 	struct iovec vector[RUNS_MAX + 1];
 	uint32_t elements;
 	struct spw_store *store;
 	struct spw_request *request;
-	struct transfer *next; /* of the list it is in: free, unsummed, or retries */
+	struct transfer *next; /* of the list it is in: free, or retries */
 	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
 	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
-	bool unsummed; /* see store/read.c */
+	bool posted; /* HELP-1 */
 	bool timed_out;
 	bool switched; /* a read of the other copy: the first did not serve */
 	/* a write that timed out: its chunk was given to another transfer */
@@ -225,11 +242,6 @@ struct transfer {
 	struct spw_extent orphan; /* the blocks that an abandoned write may still change */
 	uint64_t issued_ns;
 	uint64_t watched_from_ns; /* of the store's watched_ns */
-};
-
-/* Reads whose checksum is still to be computed. */
-struct overlap_list {
-	struct transfer *first, *last;
 };
 
 struct read_list {
@@ -339,13 +351,14 @@ struct spw_store {
 	uint32_t pieces_max, pieces_fresh, piece_free;
 	struct transfer *transfers, *transfer_free;
 	uint32_t transfers_total, transfers_in_flight;
-	struct overlap_list unsummed;
-	uint32_t overlap_bytes_min; /* of a piece that is verified while the drives work */
+	struct spw_helpers *helpers;
+	uint32_t overlap_bytes_min; /* of a piece that is posted */
 	uint8_t *tails;             /* block_bytes for each transfer */
 	uint8_t **bounces;          /* free copy buffers of chunk_bytes, the last used on top */
 	uint32_t bounces_free, bounces_total;
 	uint32_t bounces_per_drive; /* in flight to or from one at once, at most */
 	struct spw_request *writes_first, *writes_last;
+	bool winding_down;      /* closing: the worker sleeps until all has ended */
 	uint64_t reads_waiting; /* in the drives' lists, retries included */
 	uint32_t first_drive;   /* where the next round over the drives begins */
 	uint64_t static_turn;   /* chunks placed in RAID 0 order */
@@ -364,7 +377,8 @@ struct spw_store {
 	struct spw_request *flush_first, *flush_last; /* those that wait for it, linked by next */
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
-	_Atomic uint64_t bytes_in_flight; /* of puts and gets; added to by any thread */
+	/* of puts and gets that have not ended, as they were asked for; added to by any thread */
+	_Atomic uint64_t queued_bytes[LEVELS];
 	/* spw_step_stats, without its size, as was last told: written by any thread */
 	_Atomic uint64_t steps[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
@@ -379,6 +393,12 @@ static inline void count_add(_Atomic uint64_t *counter, uint64_t amount)
 static inline void count_sub(_Atomic uint64_t *counter, uint64_t amount)
 {
 	count_add(counter, -amount);
+}
+
+/* Something will end, or come back, without a further request. */
+static inline bool spw_store_is_busy(const struct spw_store *store)
+{
+	return store->transfers_in_flight > 0 || store->helpers->posted > 0;
 }
 
 /* store/object.c: references, pieces, space */
@@ -428,6 +448,11 @@ void spw_request_fail(struct spw_request *request, int error, const char *format
 	SPW_PRINTF(3, 4);
 void spw_request_end(struct spw_request *request);
 
+/* store/pressure.c: a put or a get, whose length and class are set, begins, ends */
+void spw_pressure_begin(struct spw_request *request);
+void spw_pressure_end(struct spw_request *request);
+uint64_t spw_pressure_all(const struct spw_store *store);
+
 /* store/inbox.c: from any thread to the worker */
 /* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
 int spw_store_owned(const struct spw_store *store);
@@ -447,8 +472,20 @@ void spw_commits_close(struct spw_store *store);
 int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
 		   uint64_t len);
 
-/* store/worker.c */
+/* store/cpus.c */
 int spw_store_settle(struct spw_store *store);
+/* pthread_create() on those CPUs. */
+int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
+		     void *argument);
+
+/* store/bytes.c */
+/* What is to be moved: the whole piece of the transfer. */
+void spw_bytes_set(struct transfer *transfer, enum spw_op op, bool sum);
+void spw_bytes_move(struct transfer *transfer);
+/* Worker: what was copied, with its reason. */
+void spw_bytes_count(const struct transfer *transfer);
+
+/* store/worker.c */
 /* Do what can be done. Return: how many requests ended; -errno. */
 int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns);
 int spw_store_start(struct spw_store *store);
@@ -521,6 +558,8 @@ void spw_single_note(struct spw_store *store, uint64_t len_bytes);
 /* store/write.c */
 void spw_write_abandon(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
+/* Its bytes are as the drive is to have them. */
+void spw_write_moved(struct transfer *transfer);
 /* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
 void spw_write_end_if_done(struct spw_request *request);
 bool spw_write_next(struct spw_store *store, uint64_t willing);
@@ -536,8 +575,8 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
 /* Return: false when the drive has its share of copy memory in flight. */
 bool spw_read_retry_next(struct spw_store *store, uint32_t drive);
 void spw_read_cancel_retries(struct spw_store *store);
-/* Of one of store->unsummed. */
-void spw_read_verify_next(struct spw_store *store);
+/* Its bytes are where the caller wants them, and summed. */
+void spw_read_moved(struct transfer *transfer);
 
 /* store/copy.c */
 uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);

@@ -230,7 +230,6 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 	spw_write_issue(request, transfers[0], run, false);
 	if (!transfers[1])
 		return;
-	store->pieces[first->next].checksum = first->checksum;
 	if (atomic_load_explicit(&store->mirrors_short, memory_order_relaxed))
 		atomic_store(&store->mirrors_short, false);
 	spw_write_issue(request, transfers[1], first->next, true);

@@ -3,14 +3,10 @@
  * store/read.c - gets: the pieces of a range wait in their drives' lists, and are verified
  *
  * A large piece is verified after its drive got the next request, one piece between two looks at
- * the queue: no drive waits for a checksum. Writes are summed before they are issued, so memory
- * that somebody changes meanwhile shows when the object is read or compared.
+ * the queue, and by helpers: no drive waits for a checksum (store/helpers.h).
  *
  * Of a mirrored object each run is read from the drive that will probably have it first; which that
  * is, is chosen when the get comes to the worker. If that copy does not serve, the other one does.
- *
- *   OVERLAP-1  A transfer is at most once in the list of those to be verified, and its request
- *              cannot end while it is.
  */
 #include <errno.h>
 #include <string.h>
@@ -291,37 +287,6 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 
 /* ---- Completing ---- */
 
-/* Bring the bytes to the caller's memory. Return: their checksum, or 0 with checksums off. */
-static uint64_t deliver(struct transfer *transfer, const struct piece *piece)
-{
-	struct spw_store *store = transfer->store;
-	struct spw_request *request = transfer->request;
-	bool checked = !store->opts.no_checksums;
-	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
-	uint64_t from = SPW_MAX(request->offset_bytes, piece->object_offset);
-	uint64_t piece_end = piece->object_offset + piece->len_bytes;
-	uint64_t request_end = request->offset_bytes + request->len_bytes;
-	uint64_t len = SPW_MIN(piece_end, request_end) - from;
-	uint64_t offset = from - request->offset_bytes;
-	uint8_t *to;
-
-	if (!transfer->bounce) {
-		if (tail_bytes) {
-			spw_scatter(request->vector, offset + len - tail_bytes, transfer->tail,
-				    tail_bytes);
-			count_add(&store->count.bytes_copied, tail_bytes);
-			count_add(&store->count.copies_unaligned_length, 1);
-		}
-		return checked ? spw_checksum_vector(request->vector, offset, len) : 0;
-	}
-	count_add(&store->count.bytes_copied, len);
-	to = spw_run_of(request->vector, offset, len);
-	if (checked && len == piece->len_bytes && to)
-		return spw_copy_and_checksum(to, transfer->bounce, len);
-	spw_scatter(request->vector, offset, transfer->bounce + (from - piece->object_offset), len);
-	return checked ? spw_checksum(transfer->bounce, piece->len_bytes) : 0;
-}
-
 /* STORE-4: what is read by copy may not hold more of it at this drive than others. */
 static bool may_issue(const struct transfer *transfer, uint32_t drive)
 {
@@ -417,22 +382,6 @@ bool spw_read_retry_next(struct spw_store *store, uint32_t drive)
 
 /* ---- Verifying ---- */
 
-static bool is_overlapped(const struct spw_store *store, const struct piece *piece)
-{
-	return !store->opts.no_checksums && piece->len_bytes >= store->overlap_bytes_min;
-}
-
-static void verify_later(struct transfer *transfer)
-{
-	struct overlap_list *list = &transfer->store->unsummed;
-
-	SPW_ASSERT(!transfer->unsummed); /* OVERLAP-1 */
-	transfer->unsummed = true;
-	transfer->next = NULL;
-	*(list->last ? &list->last->next : &list->first) = transfer;
-	list->last = transfer;
-}
-
 static void end_transfer(struct transfer *transfer)
 {
 	struct spw_request *request = transfer->request;
@@ -452,14 +401,15 @@ void spw_read_cancel_retries(struct spw_store *store)
 		}
 }
 
-static void check_and_end(struct transfer *transfer)
+void spw_read_moved(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	const struct piece *piece = &store->pieces[transfer->piece];
 	struct store_drive *drive = &store->drives[piece->drive];
-	uint64_t checksum = deliver(transfer, piece);
+	uint64_t checksum = transfer->moving.checksum;
 
-	if (!store->opts.no_checksums && checksum != piece->checksum) {
+	spw_bytes_count(transfer);
+	if (transfer->moving.sum && checksum != piece->checksum) {
 		count_add(&drive->checksum_errors, 1);
 		if (switch_copy(transfer, "other bytes than were written") || retry(transfer))
 			return;
@@ -508,26 +458,13 @@ static void read_done(struct spw_io *io)
 	spw_transfer_ended(transfer);
 	if (io->res < 0) {
 		read_failed(transfer);
-	} else if (!transfer->bounce && is_overlapped(store, &store->pieces[transfer->piece])) {
-		/* OVERLAP-1 */
-		transfer->request->in_flight++;
-		verify_later(transfer);
-	} else {
-		check_and_end(transfer);
+		return;
 	}
-}
-
-/* What read_done() left for a moment when the drives have enough to do. */
-void spw_read_verify_next(struct spw_store *store)
-{
-	struct overlap_list *list = &store->unsummed;
-	struct transfer *transfer = list->first;
-
-	list->first = transfer->next;
-	if (!list->first)
-		list->last = NULL;
-	transfer->unsummed = false;
-	SPW_ASSERT(transfer->request->in_flight > 0); /* OVERLAP-1 */
-	transfer->request->in_flight--;
-	check_and_end(transfer);
+	spw_bytes_set(transfer, SPW_READ, !store->opts.no_checksums);
+	if (spw_help_wanted(transfer)) {
+		spw_help_post(transfer);
+	} else {
+		spw_bytes_move(transfer);
+		spw_read_moved(transfer);
+	}
 }

@@ -91,11 +91,11 @@ static void count_end(struct spw_request *request, int res)
 	if (request->kind == REQUEST_PUT) {
 		count_add(&count->puts, 1);
 		count_add(&count->bytes_put, res ? 0 : request->len_bytes);
-		(void)atomic_fetch_sub(&request->store->bytes_in_flight, request->len_bytes);
+		spw_pressure_end(request);
 	} else if (request->kind == REQUEST_GET) {
 		count_add(&count->gets, 1);
 		count_add(&count->bytes_got, res ? 0 : request->len_bytes);
-		(void)atomic_fetch_sub(&request->store->bytes_in_flight, request->len_bytes);
+		spw_pressure_end(request);
 	}
 	if (res == -ECANCELED)
 		count_add(&count->cancelled, 1);

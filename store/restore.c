@@ -392,6 +392,19 @@ static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 	return rc;
 }
 
+/* Its blocks would seem to be read, and not be. */
+static int refuse_commits(const struct spw_store *store, const struct spw_commits_found *found)
+{
+	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)
+		if (found->there[i])
+			return spw_error(
+				-EEXIST,
+				"partition %u has a commit, which the null backend cannot "
+				"read: it is for measuring, on drives with nothing to lose",
+				store->partition);
+	return 0;
+}
+
 static int restore(struct spw_store *store)
 {
 	struct spw_commits *commits = store->commits;
@@ -401,7 +414,8 @@ static int restore(struct spw_store *store)
 	int slot = -1, rc;
 
 	rc = spw_commits_look(&store->assembly, store->partition, &store->opts.log, &found);
-
+	if (rc == 0 && store->opts.backend == SPW_BACKEND_NULL)
+		rc = refuse_commits(store, &found);
 	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)
 		if (found.there[i]) /* DURABLE-4 */
 			commits->sequence = SPW_MAX(commits->sequence, found.commits[i].sequence);

@@ -37,6 +37,15 @@ static void sum_drives(const struct spw_store *store, struct spw_store_stats *su
 	}
 }
 
+static uint64_t bytes_helped(const struct spw_helpers *helpers)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < helpers->count; i++)
+		bytes += now(&helpers->each[i].bytes);
+	return bytes;
+}
+
 void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
 {
 	const struct store_counters *count = &store->count;
@@ -74,6 +83,8 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.chunks_single = now(&count->chunks_single),
 		.reads_switched = now(&count->reads_switched),
 		.drives_missing = store->assembly.missing,
+		.workers = store->helpers->count + 1,
+		.bytes_helped = bytes_helped(store->helpers),
 	};
 
 	sum_drives(store, &all);
@@ -85,7 +96,7 @@ void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffi
 	*traffic = (struct spw_store_traffic){
 		.bytes_put = now(&store->count.bytes_put),
 		.bytes_got = now(&store->count.bytes_got),
-		.bytes_in_flight = now(&store->bytes_in_flight),
+		.bytes_in_flight = spw_pressure_all(store),
 	};
 }
 

@@ -41,6 +41,9 @@ static int check_opts(const struct spw_store_opts *opts)
 	    opts->objects_max > 1u << 28)
 		return spw_error(-EINVAL,
 				 "requests_max must be 1 to 2^24 and objects_max 1 to 2^28");
+	if (opts->workers > SPW_WORKERS_MAX)
+		return spw_error(-EINVAL, "%u workers: there can be up to %u", opts->workers,
+				 SPW_WORKERS_MAX);
 	if (opts->stripe != SPW_STRIPE_PULL && opts->stripe != SPW_STRIPE_STATIC)
 		return spw_error(-EINVAL, "unknown stripe mode %d", (int)opts->stripe);
 	return 0;
@@ -211,13 +214,12 @@ static int open_transfers(struct spw_store *store)
 		transfer->next = store->transfer_free;
 		store->transfer_free = transfer;
 	}
-	return 0;
+	return spw_helpers_open(store, count);
 }
 
 static int open_queue(struct spw_store *store)
 {
 	struct spw_queue_opts opts;
-	int used = 0, rc;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.backend = store->opts.backend;
@@ -225,14 +227,20 @@ static int open_queue(struct spw_store *store)
 	opts.arena = store->arena;
 	opts.log = store->opts.log;
 	opts.tune = store->opts.tune;
-	rc = spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
-	if (rc)
-		return rc;
-	/* The node first: the words that follow may be cut off where they are published. */
+	opts.null_bytes_per_second = store->opts.null_bytes_per_second;
+	return spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
+}
+
+/* What the store adds first: the words that follow may be cut off where they are published. */
+static int describe(struct spw_store *store)
+{
+	char node[32] = "", workers[32] = "";
+
 	if (store->numa_node >= 0 && !store->opts.inline_mode)
-		used = snprintf(store->description, sizeof(store->description), "NUMA node %d; ",
-				store->numa_node);
-	(void)snprintf(store->description + used, sizeof(store->description) - (size_t)used, "%s",
+		(void)snprintf(node, sizeof(node), "NUMA node %d; ", store->numa_node);
+	if (store->helpers->count > 0)
+		(void)snprintf(workers, sizeof(workers), "%u workers; ", store->helpers->count + 1);
+	(void)snprintf(store->description, sizeof(store->description), "%s%s%s", node, workers,
 		       spw_queue_description(store->queue));
 	return 0;
 }
@@ -241,9 +249,9 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		   struct spw_store **out)
 {
 	int (*const parts[])(struct spw_store *) = {
-		spw_partition_take, open_mark,   open_drives,      open_pieces,
-		open_slots,         spw_restore, spw_store_settle, open_memory,
-		open_transfers,     open_queue,  spw_publish_open, spw_store_start,
+		spw_partition_take, open_mark,        open_drives,      open_pieces,     open_slots,
+		spw_restore,        spw_store_settle, open_memory,      open_transfers,  open_queue,
+		spw_helpers_start,  describe,         spw_publish_open, spw_store_start,
 	};
 	struct spw_store *store;
 	int rc;
@@ -278,6 +286,7 @@ void spw_store_close(struct spw_store *store)
 		return;
 	spw_store_stop(store);
 	spw_publish_close(store);
+	spw_helpers_close(store);
 	spw_commits_close(store);
 	free(store->flush_ios);
 	free(store->transfers);

@@ -86,7 +86,7 @@ static int put(struct spw_store *store, const struct iovec vector[], unsigned co
 	request->offset_bytes = 0;
 	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
 	atomic_store_explicit(&request->object->put, request, memory_order_relaxed);
-	(void)atomic_fetch_add(&store->bytes_in_flight, len);
+	spw_pressure_begin(request);
 	SPW_PROBE(put_begin, request, len);
 	spw_store_push_put(store, &request->message);
 	return 0;
@@ -144,7 +144,7 @@ int spw_store_getv(struct spw_store *store, spw_object id, uint64_t offset,
 	request->len_bytes = len;
 	request->offset_bytes = offset;
 	atomic_store_explicit(&request->cls, cls, memory_order_relaxed);
-	(void)atomic_fetch_add(&store->bytes_in_flight, len);
+	spw_pressure_begin(request);
 	SPW_PROBE(get_begin, request, len);
 	spw_store_push(store, &request->message);
 	return 0;

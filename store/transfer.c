@@ -15,7 +15,7 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 	SPW_ASSERT(transfer != NULL);
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
-	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->unsummed = false;
+	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->posted = false;
 	transfer->switched = false;
 	return transfer;
 }
@@ -33,7 +33,7 @@ void spw_transfer_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
-	SPW_ASSERT(!transfer->unsummed && !transfer->in_flight); /* OVERLAP-1, STORE-6 */
+	SPW_ASSERT(!transfer->posted && !transfer->in_flight); /* HELP-1, STORE-6 */
 	if (transfer->bounce)
 		spw_bounce_give(transfer);
 	transfer->next = store->transfer_free;
@@ -50,7 +50,7 @@ bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive)
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {
-		SPW_ASSERT(store->transfers_in_flight > 0); /* STORE-4 */
+		SPW_ASSERT(spw_store_is_busy(store)); /* STORE-4 */
 		return false;
 	}
 	/* The one used last: its cache lines and pages are warm. */
@@ -140,7 +140,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	struct spw_io *io = &transfer->io;
 	int rc;
 
-	SPW_ASSERT(!transfer->in_flight && !transfer->unsummed); /* STORE-6 */
+	SPW_ASSERT(!transfer->in_flight && !transfer->posted); /* STORE-6 */
 	set_memory(transfer, piece->len_bytes, store->block_bytes);
 	io->op = op;
 	io->device = piece->drive;

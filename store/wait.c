@@ -27,8 +27,8 @@ int spw_store_poll(struct spw_store *store, bool wait)
 			-EINVAL,
 			"the store has an I/O thread: only a store in inline mode is polled");
 	do
-		ended = spw_store_turn(store, wait && store->transfers_in_flight > 0, -1);
-	while (ended == 0 && wait && (store->transfers_in_flight > 0 || store->unsummed.first));
+		ended = spw_store_turn(store, wait && spw_store_is_busy(store), -1);
+	while (ended == 0 && wait && spw_store_is_busy(store));
 	return ended;
 }
 
@@ -111,8 +111,7 @@ static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_
 	if (left_ns == 0)
 		return -ETIMEDOUT;
 	if (store->opts.inline_mode)
-		return log_turn(store,
-				spw_store_turn(store, store->transfers_in_flight > 0, limit_ns));
+		return log_turn(store, spw_store_turn(store, spw_store_is_busy(store), limit_ns));
 	atomic_fetch_add(&store->any_waiters, 1);
 	futex_wait(&store->ended_sequence, sequence, deadline_ns == UINT64_MAX ? NULL : &left);
 	atomic_fetch_sub(&store->any_waiters, 1);

@@ -1,20 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /* store/worker.c - the I/O worker: decides which drive does what next, and sleeps */
 #include <errno.h>
-#include <numa.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "store/internal.h"
-#include "util/parallel.h"
 
 /* ---- What was pushed ---- */
+
+/* What was posted is back: the bytes are where they belong, and summed. */
+static void take_back(struct transfer *transfer)
+{
+	spw_help_end(transfer);
+	if (transfer->moving.op == SPW_WRITE)
+		spw_write_moved(transfer);
+	else
+		spw_read_moved(transfer);
+}
 
 static void receive(struct spw_store *store, struct message *message)
 {
 	struct spw_request *request;
 
 	switch (message->kind) {
+	case MESSAGE_MOVED: take_back((struct transfer *)message); return;
 	case MESSAGE_FREE: spw_object_reclaim(store, (struct object *)message); return;
 	case MESSAGE_SUBMIT:
 		request = (struct spw_request *)message;
@@ -30,6 +39,7 @@ static void receive(struct spw_store *store, struct message *message)
 
 _Static_assert(offsetof(struct object, message) == 0, "a message is the object it frees");
 _Static_assert(offsetof(struct spw_request, message) == 0, "a message is the request it submits");
+_Static_assert(offsetof(struct transfer, message) == 0, "a message is the transfer it is of");
 
 static void drain_inbox(struct spw_store *store)
 {
@@ -100,7 +110,8 @@ static void process_changed(struct spw_store *store)
 /* ---- Who goes next ---- */
 
 /*
- * A read for each drive that wants one, and one write for the best of those that want a write.
+ * A read for each drive that wants one, and one write for the best of those that want a write
+ * (HELP-5).
  * @stuck: mask of drives that lack copy memory until something ends. Return: something was issued.
  */
 static bool schedule_round(struct spw_store *store, uint64_t *stuck)
@@ -138,7 +149,8 @@ static bool schedule_round(struct spw_store *store, uint64_t *stuck)
 			issued = true;
 		}
 	}
-	if (willing && store->writes_first && store->transfer_free) {
+	if (willing && store->writes_first && store->transfer_free &&
+	    spw_help_has_room(store->helpers)) {
 		if (store->writes_first->object->copies == 2 ? spw_mirror_next(store, willing)
 							     : spw_write_next(store, willing))
 			return true;
@@ -161,8 +173,36 @@ static void schedule(struct spw_store *store)
 
 static bool nothing_new(struct spw_store *store)
 {
-	return !atomic_load(&store->inbox) && !atomic_load(&store->changed) &&
-	       !atomic_load(&store->stopping);
+	return !atomic_load(&store->inbox) && !atomic_load(&store->changed);
+}
+
+/* What waits longest of what was posted, if no helper was sooner. */
+static void move_next(struct spw_store *store)
+{
+	struct transfer *transfer = spw_help_take(&store->helpers->worker);
+
+	if (!transfer)
+		return;
+	spw_bytes_move(transfer);
+	take_back(transfer);
+}
+
+/* @sleep: until something ends or is new; see spw_store_wake(). @timeout_ns: negative: no limit. */
+static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
+{
+	unsigned min = 0;
+	int rc;
+
+	if (sleep) {
+		atomic_store(&store->asleep, store->writes_first && store->transfers_in_flight > 0
+						     ? ASLEEP_WRITES_WAIT
+						     : ASLEEP);
+		if (nothing_new(store) && (store->winding_down || !atomic_load(&store->stopping)))
+			min = 1;
+	}
+	rc = spw_queue_reap(store->queue, min, timeout_ns);
+	atomic_store(&store->asleep, AWAKE);
+	return rc;
 }
 
 /* Until a deadline, the next publishing, or a full drive's next try; negative: for ever. */
@@ -183,8 +223,7 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 {
 	uint64_t ended_before = store->ended;
 	int64_t timeout_ns;
-	unsigned min = 0;
-	bool overlap;
+	bool waits;
 	int rc;
 
 	drain_inbox(store);
@@ -192,26 +231,18 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 		process_changed(store);
 	spw_drives_try_again(store);
 	schedule(store);
-	overlap = store->unsummed.first != NULL;
-	if (overlap) {
+	waits = spw_help_waits(store->helpers);
+	if (waits) {
+		spw_help_call(store);
 		rc = spw_transfer_hand_over(store);
 		if (rc < 0)
 			return rc;
-		spw_read_verify_next(store);
-	}
-	if (wait && !overlap && store->ended == ended_before) {
-		/* See spw_store_wake(). */
-		atomic_store(&store->asleep, store->writes_first && store->transfers_in_flight > 0
-						     ? ASLEEP_WRITES_WAIT
-						     : ASLEEP);
-		if (nothing_new(store))
-			min = 1;
+		move_next(store);
 	}
 	timeout_ns = sleep_limit_ns(store);
 	if (limit_ns >= 0 && (timeout_ns < 0 || limit_ns < timeout_ns))
 		timeout_ns = limit_ns;
-	rc = spw_queue_reap(store->queue, min, timeout_ns);
-	atomic_store(&store->asleep, AWAKE);
+	rc = reap(store, wait && !waits && store->ended == ended_before, timeout_ns); /* HELP-3 */
 	if (rc < 0)
 		return rc;
 	spw_deadlines_check(store);
@@ -238,18 +269,21 @@ static void cancel_waiting(struct spw_store *store)
 /* Buffers stay the drives' until every transfer has ended, however long that takes. */
 static void wind_down(struct spw_store *store)
 {
+	store->winding_down = true;
 	do {
 		drain_inbox(store);
+		atomic_store(&store->changed, false); /* all that waits is cancelled */
 		cancel_waiting(store);
 		spw_read_cancel_retries(store);
 		spw_upkeep_cancel(store);
-		while (store->unsummed.first)
-			spw_read_verify_next(store);
-		if (store->transfers_in_flight > 0)
-			(void)spw_queue_reap(store->queue, 1, -1);
+		while (spw_help_waits(store->helpers))
+			move_next(store);
+		if (spw_store_is_busy(store))
+			(void)reap(store, true, -1);
 		/* A failed write has put its request back on the list, to be ended next round. */
-	} while (store->transfers_in_flight > 0 || store->unsummed.first || store->writes_first ||
-		 store->reads_waiting || atomic_load(&store->inbox));
+	} while (spw_store_is_busy(store) || store->writes_first || store->reads_waiting ||
+		 atomic_load(&store->inbox));
+	spw_helpers_stop(store);
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0);
 	/* By the thread that used it: only then do the devices come free at once. */
@@ -276,63 +310,6 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
-static int node_of_drives(const struct spw_store *store)
-{
-	for (uint32_t i = 1; i < store->drive_count; i++)
-		if (store->drives[i].geometry.numa_node != store->drives[0].geometry.numa_node)
-			return -1;
-	return store->drives[0].geometry.numa_node;
-}
-
-static int cpus_of_node(int node, cpu_set_t *cpus)
-{
-	struct bitmask *of_node = NULL;
-	cpu_set_t allowed;
-
-	CPU_ZERO(cpus);
-	if (numa_available() < 0 || node > numa_max_node() ||
-	    sched_getaffinity(0, sizeof(allowed), &allowed))
-		return 0;
-	of_node = numa_allocate_cpumask();
-	if (of_node && numa_node_to_cpus(node, of_node) == 0)
-		for (unsigned cpu = 0; cpu < CPU_SETSIZE && cpu < of_node->size; cpu++)
-			if (numa_bitmask_isbitset(of_node, cpu) && CPU_ISSET(cpu, &allowed))
-				CPU_SET(cpu, cpus);
-	if (of_node)
-		numa_bitmask_free(of_node);
-	return CPU_COUNT(cpus);
-}
-
-/* Worker and memory go to the drives' node, if they share one and the process may run there. */
-int spw_store_settle(struct spw_store *store)
-{
-	store->numa_node = node_of_drives(store);
-	if (store->numa_node >= 0 && cpus_of_node(store->numa_node, &store->worker_cpus) == 0) {
-		spw_log(&store->opts.log, SPW_LOG_WARNING,
-			"the drives are on NUMA node %d, where this process may not run (see "
-			"taskset, cpuset)",
-			store->numa_node);
-		store->numa_node = -1;
-	}
-	return 0;
-}
-
-static int create_worker(struct spw_store *store)
-{
-	pthread_attr_t attributes;
-	int rc = pthread_attr_init(&attributes);
-
-	if (rc)
-		return rc;
-	if (store->numa_node >= 0)
-		rc = pthread_attr_setaffinity_np(&attributes, sizeof(store->worker_cpus),
-						 &store->worker_cpus);
-	if (!rc)
-		rc = spw_thread_start(&store->worker, &attributes, worker_main, store);
-	(void)pthread_attr_destroy(&attributes);
-	return rc;
-}
-
 int spw_store_start(struct spw_store *store)
 {
 	int rc;
@@ -340,7 +317,7 @@ int spw_store_start(struct spw_store *store)
 	if (store->opts.inline_mode)
 		return 0;
 	(void)sem_init(&store->stop_woken, 0, 0);
-	rc = create_worker(store);
+	rc = spw_store_thread(store, &store->worker, worker_main, store);
 	if (rc)
 		return spw_error_errno(-rc, "cannot start the I/O worker");
 	store->worker_started = true;

@@ -5,6 +5,9 @@
  * The list of writes holds every put with something to place, oldest first. A chunk whose write
  * fails goes back to its put, which goes back to the head of the list; the drive is retired. Of a
  * mirrored object store/mirror.c places the chunks, by what is here.
+ *
+ * A chunk is summed before it is issued, so memory that somebody changes meanwhile shows when the
+ * object is read or compared. With helpers it has its place and its slot while one of them sums it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -254,52 +257,6 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 	return true;
 }
 
-/* Through copy memory, in one pass with the checksum where the source is one run. */
-static void load_by_copy(struct transfer *transfer, struct piece *piece, bool checked)
-{
-	struct spw_store *store = transfer->store;
-	const struct iovec *vector = transfer->request->vector;
-	const void *run = spw_run_of(vector, piece->object_offset, piece->len_bytes);
-
-	if (run && checked) {
-		piece->checksum = spw_copy_and_checksum(transfer->bounce, run, piece->len_bytes);
-	} else {
-		spw_gather(transfer->bounce, vector, piece->object_offset, piece->len_bytes);
-		if (checked)
-			piece->checksum = spw_checksum(transfer->bounce, piece->len_bytes);
-	}
-	count_add(&store->count.bytes_copied, piece->len_bytes);
-	count_add(&store->count.copies_unaligned_address, 1);
-}
-
-/* @sum: whether the piece's checksum is to be computed */
-static void load(struct transfer *transfer, struct piece *piece, bool sum)
-{
-	struct spw_store *store = transfer->store;
-	const struct iovec *vector = transfer->request->vector;
-	uint32_t tail_bytes = piece->len_bytes % store->block_bytes;
-	uint32_t whole = piece->len_bytes - tail_bytes;
-	bool copied = !spw_transfer_lay(transfer, piece);
-	uint8_t *tail;
-
-	if (!copied && transfer->bounce)
-		spw_bounce_give(transfer);
-	if (copied)
-		load_by_copy(transfer, piece, sum);
-	else if (sum)
-		piece->checksum =
-			spw_checksum_vector(vector, piece->object_offset, piece->len_bytes);
-	tail = copied ? transfer->bounce + whole : transfer->tail;
-	if (!copied && tail_bytes) {
-		spw_gather(tail, vector, piece->object_offset + whole, tail_bytes);
-		count_add(&store->count.bytes_copied, tail_bytes);
-		count_add(&store->count.copies_unaligned_length, 1);
-	}
-	/* What fills up the last block must not be somebody's old bytes. */
-	if (tail_bytes)
-		memset(tail + tail_bytes, 0, store->block_bytes - tail_bytes);
-}
-
 static void write_done(struct spw_io *io);
 
 void spw_write_fail_no_space(struct spw_request *request)
@@ -320,6 +277,32 @@ void spw_write_fail_no_space(struct spw_request *request)
 	spw_write_end_if_done(request);
 }
 
+/* Both copies of a run have the same sum, which the transfer of the first has brought. */
+static void note_sum(const struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	struct piece *piece = &store->pieces[transfer->piece];
+
+	spw_bytes_count(transfer);
+	if (!transfer->moving.sum)
+		return;
+	piece->checksum = transfer->moving.checksum;
+	if (transfer->request->object->copies == 2)
+		store->pieces[piece->next].checksum = transfer->moving.checksum;
+}
+
+static void move_and_issue(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+
+	spw_bytes_move(transfer);
+	note_sum(transfer);
+	spw_transfer_issue(transfer, SPW_WRITE, write_done);
+	/* Before the next piece is summed. The turn itself looks whether the queue has failed. */
+	if (transfer->moving.len_bytes >= store->overlap_bytes_min)
+		(void)spw_transfer_hand_over(store);
+}
+
 void spw_write_issue(struct spw_request *request, struct transfer *transfer, uint32_t index,
 		     bool summed)
 {
@@ -328,11 +311,13 @@ void spw_write_issue(struct spw_request *request, struct transfer *transfer, uin
 
 	transfer->request = request;
 	transfer->piece = index;
-	load(transfer, piece, !summed && !store->opts.no_checksums);
-	spw_transfer_issue(transfer, SPW_WRITE, write_done);
-	/* Before the next piece is summed. The turn itself looks whether the queue has failed. */
-	if (piece->len_bytes >= store->overlap_bytes_min)
-		(void)spw_transfer_hand_over(store);
+	if (spw_transfer_lay(transfer, piece) && transfer->bounce)
+		spw_bounce_give(transfer);
+	spw_bytes_set(transfer, SPW_WRITE, !summed && !store->opts.no_checksums);
+	if (spw_help_wanted(transfer))
+		spw_help_post(transfer);
+	else
+		move_and_issue(transfer);
 	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		unlink_write(request);
@@ -437,6 +422,26 @@ static void place_again(struct spw_request *request, uint32_t index)
 	if (!request->linked)
 		link_before(request, request->store->writes_first);
 	count_add(&request->store->count.chunks_moved, 1);
+}
+
+/* Of what was posted: its put may have failed meanwhile, or its drive, which would fail this. */
+void spw_write_moved(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	struct spw_request *request = transfer->request;
+	uint32_t index = transfer->piece;
+	struct piece *piece = &store->pieces[index];
+
+	note_sum(transfer);
+	if (!request->first_error && !store->drives[piece->drive].retired) {
+		spw_transfer_issue(transfer, SPW_WRITE, write_done);
+		return;
+	}
+	spw_transfer_give(transfer);
+	spw_piece_unplace(store, piece);
+	if (!request->first_error)
+		place_again(request, index);
+	spw_write_end_if_done(request);
 }
 
 /*

@@ -84,6 +84,7 @@ static int control_open(struct spw_cache *cache)
 	if (cache->store) {
 		cache->ports.stats(cache->store, &stats, sizeof(stats));
 		cache->chunk_bytes = cache->ports.chunk_bytes(cache->store);
+		opts.arena_bytes = cache->ports.arena_bytes(cache->store);
 	}
 	opts.chunk_bytes = cache->chunk_bytes;
 	opts.drives = stats.drives;

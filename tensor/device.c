@@ -143,6 +143,23 @@ int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_take
 	return tensor->value != 0;
 }
 
+uint64_t spw_cache_device_mark(struct spw_cache *cache)
+{
+	uint64_t mark;
+
+	spw_cache_lock(cache);
+	mark = spw_control_mark(cache->control);
+	spw_cache_unlock(cache);
+	return mark;
+}
+
+void spw_cache_device_marked(struct spw_cache *cache, uint64_t mark, uint64_t ns)
+{
+	spw_cache_lock(cache);
+	spw_control_marked(cache->control, mark, ns);
+	spw_cache_unlock(cache);
+}
+
 int spw_cache_device_times(struct spw_cache *cache, const struct spw_device_times *times)
 {
 	if (!times)

@@ -342,9 +342,14 @@ void spw_entry_leave_window(struct entry *entry);
 
 /* ---- write.c ---- */
 
+/* So much more may not wait to be written; no more than staging_bytes at a time. */
+bool spw_write_is_full(const struct spw_cache *cache, uint64_t len_bytes);
 /* Write it, or hold the write back. Return: 0; or why not. */
 int spw_write_begin(struct entry *entry);
-/* Staging memory for the bytes of a device's tensor, which the caller is to copy. */
+/*
+ * Staging memory for the bytes of a device's tensor, which the caller is to copy. Return: 0;
+ * -ENOBUFS there is none now.
+ */
 int spw_write_begin_copy(struct entry *entry);
 /* The last copy of a device's tensor into staging memory has ended. */
 void spw_write_copied(struct entry *entry);

@@ -39,6 +39,15 @@ static int left_of(struct spw_store *store, double rated, double *bytes)
 	return 0;
 }
 
+static uint64_t arena_bytes(struct spw_store *store)
+{
+	void *memory;
+	size_t len;
+
+	/* A store that another process opened has no memory for this one. */
+	return spw_store_arena(store, &memory, &len) == 0 ? len : 0;
+}
+
 static int sleep_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns)
 {
 	const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
@@ -50,6 +59,7 @@ static int sleep_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t
 
 const struct spw_cache_ports spw_cache_ports_real = {
 	.chunk_bytes = spw_store_chunk_bytes,
+	.arena_bytes = arena_bytes,
 	.stats = spw_store_stats,
 	.traffic = spw_store_traffic,
 	.left = left_of,

@@ -52,8 +52,9 @@ enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hi
 		return reason;
 	if (!cache->store)
 		return KEEP_OBSERVED;
+	/* A device's offer can wait for room: spw_write_begin_copy(). */
 	if (len_bytes > cache->opts.staging_bytes ||
-	    cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes)
+	    (!entry->device && spw_write_is_full(cache, len_bytes)))
 		return KEEP_BACKPRESSURE;
 	if (!spw_control_may_write(cache->control, cache->count.staging_bytes, len_bytes))
 		return KEEP_WEAR;

@@ -148,6 +148,11 @@ static int write_submit(struct entry *entry)
 	return 0;
 }
 
+bool spw_write_is_full(const struct spw_cache *cache, uint64_t len_bytes)
+{
+	return cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes;
+}
+
 /*
  * A put wakes the store's thread, and cancelling it does again: for nothing, if the tensor is taken
  * next. So the last write is held back until the next call of the cache, or until some I/O ends.
@@ -175,8 +180,11 @@ int spw_write_begin(struct entry *entry)
 int spw_write_begin_copy(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
-	int rc = spw_entry_get_arena_memory(entry);
+	int rc;
 
+	if (spw_write_is_full(cache, entry->len_bytes))
+		return spw_error(-ENOBUFS, "as much waits to be written as may: staging_bytes");
+	rc = spw_entry_get_arena_memory(entry);
 	if (rc)
 		return rc;
 	entry->copies++;

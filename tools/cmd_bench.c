@@ -328,10 +328,11 @@ static int run(const struct tool_command *command, int argc, char **argv)
 
 static void print_option_of_a_job(void *context, const struct tool_shown *option)
 {
+	const char *argument = option->argument ? option->argument : "";
 	char left[64];
 
-	(void)snprintf(left, sizeof(left), "--%s%s%s", option->name, option->argument ? "=" : "",
-		       option->argument ? option->argument : "");
+	(void)snprintf(left, sizeof(left), "--%s%s%s", option->name,
+		       argument[0] == '\0' || argument[0] == '[' ? "" : "=", argument);
 	tool_print_entry(left, 31, option->help, context);
 }
 
@@ -381,7 +382,9 @@ const struct tool_command command_bench = {
 		    "  spillway bench fio-jobs/sequential.fio --output-format=json "
 		    "--output=result.json\n"
 		    "  spillway bench --level=store --filename=a.img:b.img --rw=rw "
-		    "--object-size=16m --size=512m\n",
+		    "--object-size=16m --size=512m\n"
+		    "  spillway bench --level=store --null --drives=8 --rw=rw --iodepth=16 "
+		    "--time-based --runtime=5\n",
 	.run = run,
 	.print_options = print_options,
 	.each_option = each_option,

@@ -369,7 +369,8 @@ const struct tool_command command_plan = {
 		       "if they are kept, recomputed or spilled. For a recorded step, the same\n"
 		       "of that step for drives of several bandwidths; with --explain one plan\n"
 		       "of what to keep, to spill and to recompute, and what else each scope\n"
-		       "would have cost. Touches no device.",
+		       "would have cost. Touches no device. Whether a model trains on a\n"
+		       "machine, and what has to lie on drives: python3 -m spillway.plan.",
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
 		    "--pipeline-parallel 8 --micro-batches 32 \\\n"

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/plan/scopes.h"
 #include "tools/replay/drive.h"
 #include "tools/replay/report.h"
 #include "tools/ui/stop.h"
@@ -32,7 +33,7 @@ static uint64_t budget, wear;
 /* Smaller tensors are kept anyhow: nobody means less. */
 #define SIZE_LEAST 65536u
 static uint32_t steps = 6, step_number;
-static bool json, verbose;
+static bool json, verbose, recompute;
 
 static const struct tool_option options[] = {
 	{"trace", TOOL_DEVICES, &traces, "FILE", "what to replay; --trace may be left out"},
@@ -48,6 +49,8 @@ static const struct tool_option options[] = {
 	{"mode", TOOL_CHOICE, &mode, "MODE",
 	 "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
+	{"recompute", TOOL_FLAG, &recompute, NULL,
+	 "in modes fastest and budget: the innermost scopes may be computed again"},
 	{"wear", TOOL_SIZE, &wear, "SIZE",
 	 "most bytes that are written per day: beyond it tensors are kept (default: no limit)"},
 	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
@@ -142,6 +145,10 @@ static int parse(const struct tool_command *command)
 		return TOOL_USAGE;
 	if (wear > 0 && tool_too_small(command, "wear", wear, " per day", SIZE_LEAST) != TOOL_GO_ON)
 		return TOOL_USAGE;
+	if (recompute && modes[mode.value] != SPW_CACHE_FASTEST &&
+	    modes[mode.value] != SPW_CACHE_BUDGET)
+		return tool_usage_error(command,
+					"--recompute is for --mode=fastest and --mode=budget");
 	if (wear > 0 && (kept || modes[mode.value] == SPW_CACHE_POSITIONAL))
 		return tool_usage_error(command, "--wear is for modes that limit what is written: "
 						 "not for positional and keep");
@@ -282,10 +289,13 @@ static int report(const struct tool_command *command, const struct replay_report
 }
 
 static int replay(const struct tool_command *command, const struct spw_trace *trace,
-		  const struct replay_step *step)
+		  const struct replay_step *step, const struct plan_scopes *again)
 {
-	struct replay_run run = {
-		.step = step, .steps = steps, .before_step = before_step, .after_step = after_step};
+	struct replay_run run = {.step = step,
+				 .again = again,
+				 .steps = steps,
+				 .before_step = before_step,
+				 .after_step = after_step};
 	struct spw_store *store;
 	uint64_t chunk_bytes;
 	int rc, code;
@@ -323,6 +333,7 @@ static int run_parsed(const struct tool_command *command)
 {
 	struct spw_cache_opts defaults;
 	struct replay_step_opts opts;
+	struct plan_scopes again = {0};
 	struct replay_step step;
 	struct spw_trace *trace;
 	int rc, code;
@@ -341,9 +352,13 @@ static int run_parsed(const struct tool_command *command)
 	if (rc)
 		return tool_fail(command, rc, json);
 	rc = replay_step_make(trace, &opts, &step);
-	code = rc ? tool_fail(command, rc, json) : replay(command, trace, &step);
-	if (rc == 0)
-		replay_step_free(&step);
+	if (rc == 0 && recompute)
+		rc = plan_scopes_make(&step, replay_scaled(opts.min_bytes, opts.scale),
+				      PLAN_SCOPES_INNER, &again);
+	code = rc ? tool_fail(command, rc, json)
+		  : replay(command, trace, &step, recompute ? &again : NULL);
+	plan_scopes_free(&again);
+	replay_step_free(&step);
 	spw_trace_free(trace);
 	return code;
 }
@@ -361,11 +376,14 @@ const struct tool_command command_replay = {
 		       "machine, at once. The drives must hold a store (spillway format) that\n"
 		       "no other process has open. An interrupt ends it after the report of\n"
 		       "what was measured until then, with status 130.\n",
-	.examples = "  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
-		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
-		    "  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "
-		    "--svg step.svg --chrome step.json\n"
-		    "  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
+	.examples =
+		"  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
+		"  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"
+		"  spillway replay step.jsonl.gz --bandwidth 2GB --mode budget --budget 400MiB "
+		"--svg step.svg --chrome step.json\n"
+		"  spillway replay step.jsonl.gz --bandwidth 500MB --mode budget --budget 400MiB "
+		"--recompute\n"
+		"  spillway replay step.jsonl.gz --bandwidth 1GB,1.5GB --dip 8-14 --steps 20\n",
 	.action = run_parsed,
 	.options = options,
 };

@@ -19,19 +19,6 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* The package has what makes pages. Not from the present folder: anything may lie there. */
-static const char program[] =
-	"import sys\n"
-	"sys.path[:] = filter(None, sys.path)\n"
-	"try:\n"
-	"    from spillway._save import main\n"
-	"except ImportError as error:\n"
-	"    sys.exit(f'spillway report: {sys.executable} has no package spillway ({error}); '\n"
-	"             'install it (python3-spillway, or pip install; docs/INSTALL.md), or name the "
-	"'\n"
-	"             'Python that has it: SPILLWAY_PYTHON=')\n"
-	"sys.exit(main(sys.argv[1:]))\n";
-
 static bool ends_with(const char *text, const char *end)
 {
 	size_t text_len = strlen(text), len = strlen(end);
@@ -41,8 +28,7 @@ static bool ends_with(const char *text, const char *end)
 
 static int report(const struct tool_command *command)
 {
-	const char *named = getenv("SPILLWAY_PYTHON");
-	const char *python = named && *named ? named : "python3", *run;
+	const char *run;
 	char *page = NULL;
 
 	if (runs.count != 1)
@@ -60,11 +46,8 @@ static int report(const struct tool_command *command)
 		(void)fprintf(stderr, "spillway report: out of memory\n");
 		return TOOL_FAILED;
 	}
-	(void)execlp(python, python, "-c", program, run, output ? output : page, (char *)NULL);
-	(void)fprintf(stderr,
-		      "spillway report: pages are made in Python, and %s cannot be started: %s; "
-		      "SPILLWAY_PYTHON names another\n",
-		      python, strerror(errno));
+	tool_python("spillway report", "spillway._save",
+		    (const char *const[]){run, output ? output : page, NULL});
 	free(page);
 	return TOOL_FAILED;
 }

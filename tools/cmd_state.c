@@ -19,7 +19,9 @@
 static struct tool_devices devices;
 static uint32_t partition = PARTITION_NONE, step;
 static bool yes, records, json, verbose;
-static const char *folder;
+static const char *to;
+static struct tool_choice format = {.names = {"records", "safetensors", "torch"}};
+static struct tool_choice what = {.names = {"parameters", "masters", "all"}};
 
 /* ---- Opening ---- */
 
@@ -223,6 +225,44 @@ static int choose_partition(const struct tool_command *command, uint32_t *which)
 	return TOOL_GO_ON;
 }
 
+enum { FORMAT_RECORDS };
+
+/* The package makes files of models. In place of this process. */
+static int export_model(uint32_t which)
+{
+	const char **words = calloc(devices.count + 16u, sizeof(*words));
+	char partition_text[16], step_text[16];
+	unsigned count = 0;
+
+	if (!words) {
+		(void)fprintf(stderr, "spillway state export: out of memory\n");
+		return TOOL_FAILED;
+	}
+	(void)snprintf(partition_text, sizeof(partition_text), "%u", which);
+	(void)snprintf(step_text, sizeof(step_text), "%u", step);
+	words[count++] = "export";
+	words[count++] = "--to";
+	words[count++] = to;
+	words[count++] = "--format";
+	words[count++] = format.names[format.value];
+	words[count++] = "--what";
+	words[count++] = what.names[what.value];
+	words[count++] = "--partition";
+	words[count++] = partition_text;
+	if (step) {
+		words[count++] = "--step";
+		words[count++] = step_text;
+	}
+	if (json)
+		words[count++] = "--json";
+	words[count++] = "--";
+	for (unsigned i = 0; i < devices.count; i++)
+		words[count++] = devices.paths[i];
+	tool_python("spillway state export", "spillway._export_command", words);
+	free(words);
+	return TOOL_FAILED;
+}
+
 static int export_state(const struct tool_command *command)
 {
 	struct tool_exported exported;
@@ -230,14 +270,19 @@ static int export_state(const struct tool_command *command)
 	uint32_t which = 0;
 	int code, rc;
 
-	if (!folder)
+	if (!to)
 		return tool_usage_error(command, "say where to, by --to");
+	if (what.value != 0 && format.value == FORMAT_RECORDS)
+		return tool_usage_error(command, "--what goes with --format safetensors or torch: "
+						 "records are exported as they are");
 	code = choose_partition(command, &which);
 	if (code != TOOL_GO_ON)
 		return code;
+	if (format.value != FORMAT_RECORDS)
+		return export_model(which);
 	rc = open_store(which, step ? step : SPW_COMMIT_NEWEST, true, &store);
 	if (rc == 0)
-		rc = tool_state_export(store, folder, &exported);
+		rc = tool_state_export(store, to, &exported);
 	spw_store_close(store);
 	if (rc)
 		return tool_fail(command, rc, json);
@@ -246,7 +291,7 @@ static int export_state(const struct tool_command *command)
 			json_pack("{s:I, s:i, s:I}", "step", (json_int_t)exported.step, "records",
 				  (int)exported.records, "bytes", (json_int_t)exported.bytes));
 	(void)printf("step %llu: %u records, %s, in %s\n", (unsigned long long)exported.step,
-		     exported.records, SPW_SIZE_TEXT(exported.bytes), folder);
+		     exported.records, SPW_SIZE_TEXT(exported.bytes), to);
 	return TOOL_DONE;
 }
 
@@ -318,7 +363,13 @@ static const struct tool_option list_options[] = {
 
 static const struct tool_option export_options[] = {
 	OPTION_DEVICES,
-	{"to", TOOL_TEXT, &folder, "DIR", "the folder to make; must not exist"},
+	{"to", TOOL_TEXT, &to, "PATH", "the folder, or the file, to make; must not exist"},
+	{"format", TOOL_CHOICE, &format, "FORMAT",
+	 "records: a folder with a file for each (default); safetensors or torch: the model as one "
+	 "file, by the Python package"},
+	{"what", TOOL_CHOICE, &what, "WHAT",
+	 "of a model: its parameters (default), their float32 masters, or all that the optimizer "
+	 "keeps, too"},
 	{"partition", TOOL_COUNT, &partition, "N", "of this one; needed if there are several"},
 	{"step", TOOL_COUNT, &step, "STEP", "which, if the one before is kept, too"},
 	OPTION_JSON,
@@ -351,13 +402,20 @@ static const struct tool_command verbs[] = {
 	{
 		.name = "state export",
 		.summary = "write the records of a committed step to files",
-		.synopsis = "--devices A,B,... --to DIR [--partition N] [--step STEP] [--json]",
+		.synopsis = "--devices A,B,... --to PATH [--format FORMAT] [--partition N] "
+			    "[--step STEP] [--json]",
 		.description =
 			"Makes a folder with a file for each record, its bytes as they are, and\n"
 			"index.json: the step, and of each record the file, the name, the length,\n"
 			"and what its owner said is in it. Every byte is verified. The index is\n"
-			"written last: a folder without it is not complete. Reads only.\n",
-		.examples = "  spillway state export --devices a.img,b.img --to step\n",
+			"written last: a folder without it is not complete. Reads only.\n"
+			"With --format safetensors or torch one file is made instead: the model's\n"
+			"parameters by their names, as others read them. That needs the Python\n"
+			"package and PyTorch, of python3 or of what SPILLWAY_PYTHON names;\n"
+			"python3 -m spillway.checkpoint export has more options.\n",
+		.examples = "  spillway state export --devices a.img,b.img --to step\n"
+			    "  spillway state export a.img b.img --to model.safetensors --format "
+			    "safetensors\n",
 		.action = export_state,
 		.none_named = tool_no_drives,
 		.options = export_options,

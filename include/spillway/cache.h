@@ -395,6 +395,30 @@ SPW_EXPORT int spw_cache_device_times(struct spw_cache *cache,
 				      const struct spw_device_times *times);
 
 /**
+ * spw_cache_device_mark - the stream that computes is given a mark here
+ *
+ * Plans are made from the time that a step takes, and a host that is ahead of its device measures
+ * its own pace. So the caller gives the stream an event at the beginning of each step, once it has
+ * called spw_cache_step(), where scopes begin and end, and where the backward pass comes to what
+ * another scope has saved; and says later when the device has come to it. Of several devices one
+ * has marks.
+ *
+ * Return: the mark's number; 0: there is no use for one here.
+ */
+SPW_EXPORT uint64_t spw_cache_device_mark(struct spw_cache *cache);
+
+/**
+ * spw_cache_device_marked - the device has come to a mark
+ * @mark: of this step or the two before
+ * @ns:   by the device's clock, from any beginning; it stands still while the stream that computes
+ *        waits for copies
+ *
+ * In the order in which the marks were given. What is missing or late is no error: the step's times
+ * stay those that were known before.
+ */
+SPW_EXPORT void spw_cache_device_marked(struct spw_cache *cache, uint64_t mark, uint64_t ns);
+
+/**
  * spw_cache_take - the backward pass needs the bytes of [offset_bytes, offset_bytes + len_bytes) of
  * the storage
  *

@@ -197,6 +197,8 @@ enum spw_backend {
 	SPW_BACKEND_NVME,
 	/* the controllers' queues in this process; devices not behind vfio go by io_uring */
 	SPW_BACKEND_VFIO,
+	/* for measuring: no drive is touched; writes are lost, a read leaves memory as it is */
+	SPW_BACKEND_NULL,
 };
 
 enum spw_op {
@@ -281,6 +283,8 @@ struct spw_queue_opts {
 	const struct spw_tune *tune;
 	/* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
 	uint32_t timeout_ms;
+	/* SPW_BACKEND_NULL: how fast a device is; 0: transfers end at once; default 0 */
+	uint64_t null_bytes_per_second;
 };
 
 /* Counters of one queue; all are totals since open. */
@@ -312,8 +316,9 @@ SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
  * spw_queue_open - a queue over @count devices
  *
  * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio,
- * but never from vfio. Setup features that the kernel refuses are dropped one at a time. What was
- * chosen and dropped, and why, goes to the log and to spw_queue_description().
+ * but never from vfio; null is had only by its name. Setup features that the kernel refuses are
+ * dropped one at a time. What was chosen and dropped, and why, goes to the log and to
+ * spw_queue_description().
  *
  * Return: 0; -EINVAL; -ENOMEM; or what io_uring_setup(2) or io_setup(2) returns.
  */

@@ -72,7 +72,8 @@ struct spw_plan_drives {
 	uint64_t staging_bytes;
 	/*
 	 * Of tensors in memory of a device: what copies them to the host and back, each whole,
-	 * before it is written and after it has been read; 0: nothing has to
+	 * before it is written and after it has been read; 0: nothing has to. A tensor's memory is
+	 * free once it has been copied
 	 */
 	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
 };
@@ -113,7 +114,8 @@ struct spw_plan_result {
 	uint64_t stall_ns;
 	uint64_t wall_ns; /* of the step: compute and stall */
 	uint64_t bytes_written, bytes_read;
-	uint64_t bytes_forwarded; /* marked to be spilled, but wanted while still in memory */
+	/* marked to be spilled, but wanted while still in memory, or on the way to the drives */
+	uint64_t bytes_forwarded;
 	uint32_t tensors_spilled; /* marked to be spilled */
 	uint32_t points;          /* of the profile; spw_plan_simulate() only */
 	/* bytes_written_max has ruled out what would have been planned otherwise */

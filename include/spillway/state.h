@@ -149,6 +149,19 @@ SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name
 				       uint32_t *record);
 
 /**
+ * spw_state_add_object - declare a record that is an object of the caller's, before
+ * spw_state_attach()
+ * @name:    as of spw_state_add(), and so are the others
+ * @len:     of the object; record_bytes_max does not bind it
+ *
+ * For what the caller puts and gets by itself, like parameters. Such a record is of every commit,
+ * as the object that it was given last; it is in no pass, and nobody takes it. Return: as
+ * spw_state_add().
+ */
+SPW_EXPORT int spw_state_add_object(struct spw_state *state, const char *name, uint64_t len,
+				    const void *shape, size_t shape_len, uint32_t *record);
+
+/**
  * spw_state_attach - all records are declared: take up what the store has committed, if anything
  *
  * Records are found by their names, whatever the order. The store must have room for every record
@@ -220,6 +233,24 @@ SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool cha
 SPW_EXPORT int spw_state_clear(struct spw_state *state, uint32_t record);
 
 /**
+ * spw_state_object - the object of such a record
+ * @object:  set: the one of the commit that was attached, which is the caller's to free, or the one
+ *           that was set since; 0: none, all bytes are zero
+ *
+ * Return: 0; -EINVAL no record of spw_state_add_object().
+ */
+SPW_EXPORT int spw_state_object(struct spw_state *state, uint32_t record, spw_object *object);
+
+/**
+ * spw_state_set_object - the object that commits have for such a record from now on
+ * @object:  its put has ended well when the next commit is made, and it is there until then. The
+ *           one before may be freed at once: what is committed keeps its bytes
+ *
+ * Return: 0; -EINVAL no record of spw_state_add_object().
+ */
+SPW_EXPORT int spw_state_set_object(struct spw_state *state, uint32_t record, spw_object object);
+
+/**
  * spw_state_commit - make all records durable as they are now
  * @number:         above that of the commit before
  * @extra:          any bytes that belong to it
@@ -261,6 +292,14 @@ SPW_EXPORT int spw_state_committed(struct spw_store *store,
 					       const void *shape, size_t shape_len,
 					       spw_object object),
 				   void *context);
+
+/**
+ * spw_state_committed_extra - the bytes that were given with that commit
+ * @len:  in: room in @extra; out: their length. With @extra NULL only that
+ *
+ * Return: 0; as spw_state_committed_count(); -ERANGE the room is too small.
+ */
+SPW_EXPORT int spw_state_committed_extra(struct spw_store *store, void *extra, size_t *len);
 
 #ifdef __cplusplus
 }

@@ -3,9 +3,10 @@
  * spillway/store.h - objects striped over drives
  *
  * Contract
- *   Threads    A store may be used from any thread. A request belongs to the thread that waits for
- *              it; two threads must not wait for the same request. In inline mode
- *              (opts.inline_mode) one thread owns the store, and waiting does the work.
+ *   Threads    A store may be used from any thread. It has opts.workers threads of its own. A
+ *              request belongs to the thread that waits for it; two threads must not wait for the
+ *              same request. In inline mode (opts.inline_mode) one thread owns the store, and
+ *              waiting does the work.
  *   Buffers    A buffer handed to put stays untouched by its owner until the request has ended; one
  *              handed to get holds undefined bytes until then. Any address and any length will do;
  *              memory from spw_store_alloc(), and any other that meets the drives' alignment, is
@@ -59,6 +60,7 @@ enum spw_stripe {
 };
 
 #define SPW_PARTITION_ANY UINT32_MAX
+#define SPW_WORKERS_MAX   64u
 
 #define SPW_COMMIT_NEWEST UINT64_MAX
 #define SPW_COMMIT_NONE   (UINT64_MAX - 1)
@@ -100,6 +102,16 @@ struct spw_store_opts {
 	 * default false
 	 */
 	bool read_only;
+	/*
+	 * threads that sum and copy what is put and got, up to SPW_WORKERS_MAX: the I/O thread (in
+	 * inline mode who polls), which alone gives the drives their work, and others that help. One
+	 * carries as much as two of the fastest drives. Default 0: chosen: one for each two drives
+	 * that a partition can count on, but at most one for each four CPUs; one without checksums
+	 * and in inline mode
+	 */
+	uint32_t workers;
+	/* SPW_BACKEND_NULL: of struct spw_queue_opts */
+	uint64_t null_bytes_per_second;
 };
 
 /*
@@ -524,12 +536,28 @@ struct spw_store_stats {
 	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
 	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
 	uint32_t drives_missing; /* of the store, when it was opened */
+	uint32_t workers;        /* threads that sum and copy: see spw_store_opts */
+	uint64_t bytes_helped;   /* summed or copied by those beside the first */
 };
 
 /* What all who use this handle have moved, and what of it is under way. */
 struct spw_store_traffic {
 	uint64_t bytes_put, bytes_got; /* as in spw_store_stats */
 	uint64_t bytes_in_flight;      /* of puts and gets that have not ended */
+};
+
+/* A time, while no drive was measured yet. */
+#define SPW_PRESSURE_UNKNOWN UINT64_MAX
+
+struct spw_store_pressure {
+	size_t size;
+	uint64_t put_bytes;              /* of puts that have not ended */
+	uint64_t get_bytes[SPW_CLASSES]; /* of gets, by the class with which they were asked for */
+	/* of all drives, moving average while busy; 0: not measured yet */
+	uint64_t put_bytes_per_second, get_bytes_per_second;
+	/* until such a request of @len bytes would have ended; or SPW_PRESSURE_UNKNOWN */
+	uint64_t put_ns, get_ns[SPW_CLASSES];
+	uint32_t in_flight, depth; /* transfers that the drives have, and can have at once */
 };
 
 /* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */
@@ -582,6 +610,17 @@ SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats 
 				size_t size);
 /* For who asks with each request: three counters, where spw_store_stats() sums over the drives. */
 SPW_EXPORT void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffic);
+
+/**
+ * spw_store_pressure - how much is under way, and how long more of it would take
+ * @len:  bytes that would be put, or got, now
+ *
+ * For who has a choice: to put now or later, to wait or to compute. Reads counters, takes no lock
+ * and asks nobody. The times hold while the drives stay as fast as they were lately and nothing is
+ * asked for besides: reads go before writes, and more urgent ones before others.
+ */
+SPW_EXPORT void spw_store_pressure(struct spw_store *store, uint64_t len,
+				   struct spw_store_pressure *pressure, size_t size);
 SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
 				     struct spw_drive_stats *stats, size_t size);
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common import IGNORED, Attention, Batches, cuts_of, main, run_block
+from common import IGNORED, Attention, Batches, FeedForward, cuts_of, main, run_block
 
 MASK = 256  # the token after the bytes
 MASKED_SHARE = 0.15
@@ -29,14 +29,13 @@ class Block(nn.Module):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
         self.attention = Attention(args.hidden, args.heads)
-        self.up = nn.Linear(args.hidden, 4 * args.hidden)
-        self.down = nn.Linear(4 * args.hidden, args.hidden)
+        self.mlp = FeedForward(args.hidden, F.gelu)
         self.norm1, self.norm2 = nn.LayerNorm(args.hidden), nn.LayerNorm(args.hidden)
         self.dropout = nn.Dropout(args.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm1(x + self.dropout(self.attention(x, x, None)))
-        x = self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
+        x = self.norm2(x + self.dropout(self.mlp(x)))
         return x
 
 

@@ -57,6 +57,21 @@ class Attention(nn.Module):
         return mixed
 
 
+class FeedForward(nn.Module):
+    """What becomes of each token by itself."""
+
+    def __init__(self, hidden: int, activation: Callable[[Tensor], Tensor],
+                 bias: bool = True) -> None:
+        super().__init__()
+        self.up = nn.Linear(hidden, 4 * hidden, bias)
+        self.down = nn.Linear(4 * hidden, hidden, bias)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(self.activation(self.up(x)))
+        return result
+
+
 def run_block(block: nn.Module, recompute: bool, *inputs: Any) -> Tensor:
     """The block, or in mode recompute a checkpoint: only its inputs are kept, and the backward pass
     computes it again."""
@@ -108,6 +123,11 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
     option("--cache", default=None,
            help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--budget-bytes", type=positive, help="with --cache budget: memory for activations")
+    option("--recompute", choices=("never", "auto"), default="never",
+           help="mode spillway: what is computed again where that costs less; with --cache budget "
+           "it needs no --devices (never)")
+    option("--partition", type=int, default=0,
+           help="mode spillway: of a store that several programs share (0)")
     option("--arena-bytes", type=positive,
            help="DMA memory of the store; all of it is resident (as spillway.Store has it)")
     option("--prefetch-bytes", type=positive, help="most bytes read ahead")
@@ -127,7 +147,8 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
                help=f"processes to start, if torchrun has not ({ranks})")
     args = parser.parse_args(argv)
     args.heads = args.heads or max(1, args.hidden // 64)
-    if args.mode == "spillway" and not args.devices:
+    if args.mode == "spillway" and not args.devices and not (
+            args.cache == "budget" and args.recompute == "auto"):
         parser.error("--mode spillway needs --devices")
     if args.hidden % args.heads:
         parser.error("--hidden must be a multiple of --heads")
@@ -168,15 +189,20 @@ def text_of(args: argparse.Namespace) -> Tensor:
 def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
     """In modes keep and recompute the cache only watches: it is the yardstick for activations in
     all modes."""
-    mode: spillway.torch.Mode = "observe" if store is None else args.cache or "fastest"
+    mode: spillway.torch.Mode = "observe"
+    if args.mode == "spillway":
+        mode = args.cache or "fastest"
     return spillway.torch.offload(model, store, mode=mode, prefetch_bytes=args.prefetch_bytes,
-                                  record=args.record, budget_bytes=args.budget_bytes)
+                                  record=args.record, budget_bytes=args.budget_bytes,
+                                  recompute=args.recompute)
 
 
 @contextlib.contextmanager
-def open_store(args: argparse.Namespace, partition: int = 0) -> Iterator[Optional[spillway.Store]]:
+def open_store(args: argparse.Namespace,
+               partition: Optional[int] = None) -> Iterator[Optional[spillway.Store]]:
     """None where nothing is spilled."""
-    if args.mode != "spillway":
+    partition = args.partition if partition is None else partition
+    if args.mode != "spillway" or not args.devices:
         yield None
         return
     drives = args.devices.split(",")
@@ -196,11 +222,12 @@ def result_of(args: argparse.Namespace, off: Any, store: Any) -> Dict[str, Any]:
         "rss_peak_bytes": rss_peak_bytes(),
         "tokens_per_step": args.batch * args.micro_batches * args.sequence,
     }
-    if store is not None:
+    if args.mode == "spillway":
         names = "bytes_spilled", "bytes_read", "bytes_forwarded", "bytes_deduplicated"
         result.update({name: getattr(stats, name) for name in (*names, "stall_seconds")})
+        result["cache"] = {name: getattr(stats, name) for name in stats.__dataclass_fields__}
+    if store is not None:
         result.update(
-            cache={name: getattr(stats, name) for name in stats.__dataclass_fields__},
             io=store.description,
             drives=[{name: getattr(drive, name) for name in ("path", "bytes_written", "bytes_read")}
                     for drive in store.drive_stats()],
@@ -252,6 +279,8 @@ class Meter:
             self._of_cache.append({
                 "activation_peak_bytes": stats.activation_bytes_max,
                 "plan_peak_bytes": stats.plan_peak_bytes,
+                "plan_seconds": stats.plan_wall_ns / 1e9,
+                "plan_scopes_again": stats.plan_scopes_again,
                 "stall_seconds": stats.stall_seconds - before.stall_seconds,
                 **{name: getattr(stats, name) - getattr(before, name)
                    for name in ("bytes_spilled", "bytes_read", "bytes_forwarded")},
@@ -259,6 +288,13 @@ class Meter:
             self._before = stats
             self._off.reset_peak()
         return total
+
+    def ended(self) -> None:
+        """The step has ended for the cache, too, and the next one has not begun: what it took by
+        the clock of its plans, to which checksums are compute."""
+        stats = self._off.stats()
+        self._of_cache[-1]["seconds"] = (stats.step_compute_ns + stats.step_stall_ns
+                                         + stats.step_hold_ns + stats.step_again_ns) / 1e9
 
     def result(self) -> Dict[str, Any]:
         return {
@@ -275,7 +311,7 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches,
     stepper = Stepper(model, args.grad_memory, args.gradients)
     off = offload_of(args, model, store)
     # Plain training is watched in its first step, which nobody times, or as long as it is recorded.
-    watched_steps = args.steps if store is not None or args.record else 1
+    watched_steps = args.steps if args.mode == "spillway" or args.record else 1
     meter, losses = Meter(off, stepper), []
     for step in range(args.steps):
         parts = [next(batches) for _ in range(args.micro_batches)]
@@ -300,6 +336,9 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches,
         del loss
         meter.end("optimizer")
         seconds = meter.end_step(step < watched_steps)
+        if args.turns and step < watched_steps:
+            off.step()  # while it waits for its turn it does not train
+            meter.ended()
         losses.append(total)
         print(f"  {args.mode:9s}  step {step + 1}/{args.steps}  loss {total:.4f}  {seconds:.2f} s",
               file=sys.stderr)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common import Attention, Batches, cuts_of, main, run_block
+from common import Attention, Batches, FeedForward, cuts_of, main, run_block
 
 
 class Block(nn.Module):
@@ -25,14 +25,13 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(args.hidden), nn.LayerNorm(args.hidden)
         self.attention = Attention(args.hidden, args.heads)
-        self.up = nn.Linear(args.hidden, 4 * args.hidden)
-        self.down = nn.Linear(4 * args.hidden, args.hidden)
+        self.mlp = FeedForward(args.hidden, F.gelu)
         self.dropout = nn.Dropout(args.dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         normed = self.norm1(x)
         x = x + self.dropout(self.attention(normed, normed, mask))
-        x = x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
+        x = x + self.dropout(self.mlp(self.norm2(x)))
         return x
 
 

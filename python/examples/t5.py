@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common import Attention, Batches, cuts_of, main, run_block
+from common import Attention, Batches, FeedForward, cuts_of, main, run_block
 
 SPAN = 3  # bytes that one sentinel stands for
 SPACING = 20  # one span is taken out of so many bytes: 15 %
@@ -64,8 +64,7 @@ class Block(nn.Module):
             name: RMSNorm(args.hidden)
             for name in ("self", "across", "mlp")[::1 if decodes else 2]
         })
-        self.up = nn.Linear(args.hidden, 4 * args.hidden, bias=False)
-        self.down = nn.Linear(4 * args.hidden, args.hidden, bias=False)
+        self.mlp = FeedForward(args.hidden, F.relu, bias=False)
         self.dropout = nn.Dropout(args.dropout)
 
     def forward(self, x: Tensor, bias: Tensor, memory: Tensor) -> Tensor:
@@ -73,7 +72,7 @@ class Block(nn.Module):
         x = x + self.dropout(self.attention(normed, normed, bias))
         if self.across is not None:
             x = x + self.dropout(self.across(self.norms["across"](x), memory, None))
-        x = x + self.dropout(self.down(F.relu(self.up(self.norms["mlp"](x)))))
+        x = x + self.dropout(self.mlp(self.norms["mlp"](x)))
         return x
 
 

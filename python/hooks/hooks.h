@@ -77,7 +77,8 @@ struct attribute {
 #define NAMES(X) \
 	X(mark, "_TE_do_not_offload") X(data, "data") X(pack_watched, "_pack_watched") \
 	X(use_watched, "_use_watched") X(meet, "_meet") X(unpack, "unpack") \
-	X(finish, "_finish") X(handle, "handle") X(compute, "compute")
+	X(finish, "_finish") X(handle, "handle") X(compute, "compute") \
+	X(save_part, "_save_part")
 /* clang-format on */
 
 /* What spillway/_native.py hands over, by these names. */
@@ -348,6 +349,7 @@ struct session {
 	bool is_input;     /* what is saved is what a scope is computed again from */
 	char gives_up;     /* all that can be computed again, whatever the plan says */
 	PyObject *records; /* of storages, by their identity */
+	PyObject *places;  /* of parameters on drives, by the same; or None */
 	Py_ssize_t prune_at;
 	int excluding; /* modules that are excluded and run now */
 	char unpacked; /* a backward pass has been seen since this was last cleared */

@@ -65,6 +65,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 		session->tracer = new_ref(Py_None);
 		session->frame = new_ref(Py_None);
 		session->trial = new_ref(Py_None);
+		session->places = new_ref(Py_None);
 		session->excluded = PySet_New(NULL);
 		session->records = PyDict_New();
 		session->prune_at = PRUNE_MIN;
@@ -87,6 +88,7 @@ static int session_traverse(PyObject *object, visitproc visit, void *arg)
 	Py_VISIT(session->frame);
 	Py_VISIT(session->trial);
 	Py_VISIT(session->records);
+	Py_VISIT(session->places);
 	for (uint32_t place = 0; place < session->owners_max; place++)
 		Py_VISIT(session->owners[place].tensor);
 	return 0;
@@ -102,6 +104,7 @@ static int session_clear(PyObject *object)
 	Py_CLEAR(session->tracer);
 	Py_CLEAR(session->frame);
 	Py_CLEAR(session->trial);
+	Py_CLEAR(session->places);
 	return 0;
 }
 
@@ -145,6 +148,7 @@ static PyMemberDef session_members[] = {
 	{"tracer", T_OBJECT, offsetof(struct session, tracer), 0, NULL},
 	{"frame", T_OBJECT, offsetof(struct session, frame), 0, NULL},
 	{"trial", T_OBJECT, offsetof(struct session, trial), 0, NULL},
+	{"places", T_OBJECT, offsetof(struct session, places), 0, NULL},
 	{"gives_up", T_BOOL, offsetof(struct session, gives_up), 0, NULL},
 	{"excluding", T_INT, offsetof(struct session, excluding), 0, NULL},
 	{"unpacked", T_BOOL, offsetof(struct session, unpacked), 0, NULL},

@@ -337,13 +337,36 @@ static int is_excluded(const struct session *session, struct seen *seen)
 	return seen->base != Py_None && (PyObject *)Py_TYPE(seen->base) != torch.tensor_type;
 }
 
+/*
+ * A parameter whose bytes may be on drives, or a part of one. Return: what stands for it; None: it
+ * is no such tensor; NULL with an exception.
+ */
+static PyObject *save_part(struct session *session, struct seen *seen)
+{
+	PyObject *place;
+
+	if (session->places == Py_None)
+		return new_ref(Py_None);
+	if (seen_storage(seen))
+		return passes_by_after_all() ? new_ref(Py_None) : NULL;
+	place = PyDict_GetItemWithError(session->places, seen->identity);
+	if (!place)
+		return PyErr_Occurred() ? NULL : new_ref(Py_None);
+	return PyObject_CallMethodObjArgs((PyObject *)session, names.save_part, place, seen->tensor,
+					  NULL);
+}
+
 static PyObject *save(struct session *session, struct seen *seen)
 {
-	PyObject *packed = NULL;
-	int passes = seen_passes_by(seen);
+	PyObject *packed = save_part(session, seen);
+	int passes;
 
+	if (packed != Py_None)
+		return packed;
+	Py_CLEAR(packed);
+	passes = seen_passes_by(seen);
 	if (passes == 0) {
-		passes = seen_storage(seen) ? -1 : is_excluded(session, seen);
+		passes = !seen->identity && seen_storage(seen) ? -1 : is_excluded(session, seen);
 		if (passes < 0 && !seen->identity && passes_by_after_all())
 			passes = 1;
 	}

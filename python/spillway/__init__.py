@@ -8,12 +8,12 @@ what autograd saves for the backward pass onto one and brings it back in time.
 from ._library import VERSION as __version__
 from ._library import SpillwayError
 from .cache import Cache, CacheStats
-from .store import (CommitInfo, DriveStats, ProbeInfo, Store, StoreInfo, StoreStats, check_store,
-                    committed, format_store, probe, wipe_store)
+from .store import (CommitInfo, DriveStats, ProbeInfo, Store, StoreInfo, StorePressure, StoreStats,
+                    check_store, committed, format_store, probe, wipe_store)
 from .wear import Wear, wear_of
 
 __all__ = [
     "Cache", "CacheStats", "CommitInfo", "DriveStats", "ProbeInfo", "SpillwayError", "Store",
-    "StoreInfo", "StoreStats", "Wear", "__version__", "check_store", "committed", "format_store",
-    "probe", "wear_of", "wipe_store"
+    "StoreInfo", "StorePressure", "StoreStats", "Wear", "__version__", "check_store", "committed",
+    "format_store", "probe", "wear_of", "wipe_store"
 ]

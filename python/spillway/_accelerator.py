@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._device import Shape
+
 _log = logging.getLogger("spillway")
 
 _HOST_REGISTER_PORTABLE = 1  # pinned for all devices of the process
@@ -31,6 +33,7 @@ class Table:
         for name in ("current_stream", "Stream"):
             if not hasattr(self.module, name):
                 raise RuntimeError(f"PyTorch has no torch.{kind}.{name}")
+        self._enters = hasattr(torch.Stream, "__enter__")  # from PyTorch 2.6 on
         self.times = hasattr(getattr(self.module, "Event", None), "elapsed_time")
         if not hasattr(self.module, "cudart"):
             raise RuntimeError(f"spillway knows no way to pin memory for {kind}")
@@ -87,14 +90,20 @@ class Table:
         tensor.record_stream(stream)
 
     def copy(self, to: Tensor, source: Tensor, stream: Any) -> None:
-        with self.module.stream(stream):
+        with self._on(stream):
             to.copy_(source, non_blocking=True)
 
-    def empty(self, length: int, stream: Any) -> Tensor:
-        """Bytes on the stream's device, in the stream's order: what was done before with that
+    def empty(self, shape: Shape, stream: Any) -> Tensor:
+        """Memory of the stream's device, in the stream's order: what was done before with that
         memory is given to the same stream."""
-        with self.module.stream(stream):
-            return torch.empty(length, dtype=torch.uint8, device=stream.device)
+        dtype, size, stride = shape
+        with self._on(stream):
+            return torch.empty_strided(size, stride, dtype=dtype, device=stream.device)
+
+    def _on(self, stream: Any) -> Any:
+        """A context in which the stream is the current one of its device, which is the current
+        one."""
+        return stream if self._enters else self.module.stream(stream)
 
     def pin(self, device: torch.device, address: int, length: int) -> None:
         """

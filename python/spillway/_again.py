@@ -19,9 +19,11 @@ from typing import (Any, Callable, ContextManager, Dict, List, Literal, Optional
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _python_dispatch
 
 from ._library import SpillwayError, fast
 from ._native import Stop, hooks
+from ._on_drives import OnDrives
 from ._scopes import Hook, tensors_in
 from ._session import Session
 from ._tensors import NOTHING, counted_by
@@ -37,6 +39,9 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
           torch.layout, torch.memory_format)
 # Of a module, what its forward pass may change without that counting as a change.
 _UNWATCHED = {"_parameters", "_buffers", "_modules"}
+# Where FSDP2 is: it gathers a module's parameters before the module runs and before its backward
+# pass does, so that they are there whenever it is computed again.
+_FSDP = "torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp"
 
 
 class _Held:
@@ -70,7 +75,7 @@ def _odd_in(thing: Any) -> Optional[str]:
         return next(filter(None, map(_odd_in, thing)), None)
     if type(thing) is dict:
         return next(filter(None, map(_odd_in, thing.values())), None)
-    if type(thing) in (Tensor, nn.Parameter) or isinstance(thing, _PLAIN):
+    if type(thing) in (Tensor, nn.Parameter, OnDrives) or isinstance(thing, _PLAIN):
         return None
     return type(thing).__name__
 
@@ -137,17 +142,18 @@ class Frame(hooks.Frame):  # type: ignore[misc]
     def run(self, arguments: Any, pack: Callable[[Tensor], Any]) -> Any:
         """Run it as the first time. Whatever comes in between, nothing of that is left."""
         session = self.again.session
-        saved = SavedTensorsHooks(pack, _as_it_is)
+        saved, alone = SavedTensorsHooks(pack, _as_it_is), self.again.alone(forbids=True)
         rng, excluding, frame = torch.get_rng_state(), session.excluding, session.frame
 
         def restore() -> None:
             torch.set_rng_state(rng)
             session.excluding, session.frame = excluding, frame
 
-        undos = [restore, saved.pop]
+        undos = [restore, saved.pop, alone.pop]
         try:
             session.frame = None
             saved.push()
+            alone.push()
             return self._run(arguments)
         finally:
             _undo(undos)
@@ -184,14 +190,48 @@ def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
 
+class _Alone(_python_dispatch.TorchDispatchMode):
+    """Sees whatever waits for other ranks: what is computed again on one of them may be kept on the
+    others, which would never come.
+
+    :param forbids: raise there; else note it in ``waits``
+    :param watches: False: there is nobody to wait for
+    """
+
+    def __init__(self, forbids: bool, watches: bool) -> None:
+        super().__init__()
+        self.waits: Optional[str] = None
+        self._forbids, self._watches = forbids, watches
+
+    def push(self) -> None:
+        if self._watches:
+            self.__enter__()
+
+    def pop(self) -> None:
+        """Once, if it is pushed."""
+        if _python_dispatch._get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types:
+            return NotImplemented  # a subclass first does what it does, and that is seen
+        if "c10d" in getattr(func, "namespace", ""):
+            self.waits = f"it waits for other ranks ({func})"
+            if self._forbids:
+                raise RuntimeError(self.waits)
+        return func(*args, **(kwargs or {}))
+
+
 class _Trial:
     """The first run of a scope that may be computed again, watched."""
 
-    def __init__(self, module: nn.Module, arguments: Any) -> None:
+    def __init__(self, module: nn.Module, arguments: Any, alone: _Alone) -> None:
         self.inputs = [(tensor, tensor._version) for tensor in tensors_in(arguments)]
         self.buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
         self.state = self._state_of(module)
         self.saved: List[Optional[Tensor]] = []
+        self.alone = alone
+        alone.push()
 
     @staticmethod
     def _state_of(module: nn.Module) -> Dict[Any, Any]:
@@ -200,7 +240,9 @@ class _Trial:
                 if name not in _UNWATCHED}
 
     def changed(self, module: nn.Module) -> Optional[str]:
-        """What the run has changed, in words; None: nothing."""
+        """What the run has done that a second one must not, in words; None: nothing."""
+        if self.alone.waits is not None:
+            return self.alone.waits
         for buffer, before in self.buffers:
             if not torch.equal(_bytes_of(buffer), _bytes_of(before)):
                 return "it changes a buffer"
@@ -236,6 +278,12 @@ class Again:
                 self.refused[module] = "not asked for"
             elif any(part in scopes for part in module.modules() if part is not module):
                 self.refused[module] = "there are scopes inside of it"
+
+    def alone(self, forbids: bool) -> _Alone:
+        distributed = torch.distributed
+        several = (distributed.is_available() and distributed.is_initialized()
+                   and distributed.get_world_size() > 1)
+        return _Alone(forbids, several and not self._vouched)
 
     def may(self, module: nn.Module) -> bool:
         return module not in self.refused
@@ -276,7 +324,7 @@ class Again:
             if why is not None:
                 self.refuse(module, why)
                 return
-            self._trial = _Trial(module, arguments)
+            self._trial = _Trial(module, arguments, self.alone(forbids=False))
             session.trial = self._trial.saved
         elif _hooked(module):
             self.refuse(module, "it has hooks of its own")
@@ -286,6 +334,8 @@ class Again:
 
     def abandon(self) -> None:
         """Whatever runs is no longer watched, and gives nothing up any more."""
+        if self._trial is not None:
+            self._trial.alone.pop()
         self.session.frame = self.session.trial = self._trial = None
 
     def leave(self, module: nn.Module, result: Any) -> None:
@@ -304,28 +354,22 @@ class Again:
 
     def _obstacle(self, module: nn.Module, arguments: Any) -> Optional[str]:
         """Why it is not even tried."""
-        if self._of_ranks() and not self._vouched:
-            return ("there are several ranks, and it may wait for them: recompute= takes a "
-                    "function that says which scopes do not")
         if _hooked(module):
             return "it has hooks of its own"
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             return "it is compiled"
+        if any(_gathered(hook) for part in module.modules() if part is not module
+               for hook in part._forward_pre_hooks.values()):
+            return "FSDP gathers parts of it one by one"
         odd = _odd_in(arguments)
         if odd is not None:
             return f"its arguments hold a {odd}, which may change"
         for tensor in [*module.parameters(), *module.buffers(), *tensors_in(arguments)]:
             if tensor.device.type != "cpu":
                 return "it is on a device"
-            if type(tensor) not in (Tensor, nn.Parameter):
+            if type(tensor) not in (Tensor, nn.Parameter, OnDrives):
                 return f"it works with {type(tensor).__name__}s"
         return None
-
-    @staticmethod
-    def _of_ranks() -> bool:
-        distributed = torch.distributed
-        return (distributed.is_available() and distributed.is_initialized()
-                and distributed.get_world_size() > 1)
 
     # ---- Trials ----------------------------------------------------------------------------------
 
@@ -391,11 +435,17 @@ def _modes_of(module: nn.Module) -> Tuple[bool, ...]:
     return tuple(part.training for part in module.modules())
 
 
+def _gathered(hook: Any) -> bool:
+    """Whether it is a hook by which FSDP2 gathers the parameters of a module."""
+    return str(getattr(hook, "__module__", "")).startswith(_FSDP)
+
+
 def _hooked(module: nn.Module) -> bool:
-    """Whether others than spillway have hooks on it."""
+    """Whether others than spillway have hooks on it, but for FSDP's."""
     tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
               getattr(module, "_backward_pre_hooks", {}))
-    return any(not isinstance(hook, Hook) for table in tables for hook in table.values())
+    return any(not isinstance(hook, Hook) and not _gathered(hook)
+               for table in tables for hook in table.values())
 
 
 def again_of(session: Session, scopes: Dict[nn.Module, str],

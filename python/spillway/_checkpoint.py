@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ _FORMAT = 1
 @dataclasses.dataclass
 class Checkpoint:
     """``rank``: which process, of how many; ``groups`` are options without parameters; ``entries``
-    are of all parameters, in order."""
+    are of all parameters, in order; ``names`` are theirs, group by group. None: an earlier version
+    did not write them."""
 
     optimizer: str
     step: int
@@ -32,6 +33,7 @@ class Checkpoint:
     entries: List[Entry]
     random: Dict[str, Any]
     extra: Any
+    names: Optional[List[List[str]]] = None
 
 
 def options_of(group: Options) -> Options:
@@ -74,6 +76,7 @@ def encoded(checkpoint: Checkpoint) -> bytes:
         "groups": [pack(group, f"param_groups[{number}]")
                    for number, group in enumerate(checkpoint.groups)],
         "entries": pack(entries, "state"),
+        "names": pack(checkpoint.names, "names"),
     })
 
 
@@ -93,7 +96,9 @@ def decoded(content: bytes) -> Checkpoint:
         named = {name: unpack(parts[name]) for name in ("optimizer", "step", "random", "extra")}
         rank, count = unpack(parts["rank"])
         groups = [unpack(group) for group in parts["groups"]]
+        names = unpack(parts["names"]) if "names" in parts else None
     except (ValueError, TypeError, KeyError) as error:
         raise SpillwayError(errno.EUCLEAN, "what is committed in the store is no optimizer's: "
                             f"{error}") from error
-    return Checkpoint(groups=groups, entries=entries, rank=(rank, count), **named)
+    return Checkpoint(groups=groups, entries=entries, rank=(rank, count), names=names,
+                      **named)

@@ -33,19 +33,35 @@ _log = logging.getLogger("spillway")
 
 _OUT, _IN = 0, 1
 
+Shape = Tuple[torch.dtype, Tuple[int, ...], Tuple[int, ...]]  # type, size, stride: all of a range
+
 
 class Copy:
     """One that is under way, or has been."""
 
-    __slots__ = ("number", "stream", "length", "begin", "event", "since", "held", "taken", "ended")
+    __slots__ = (
+        "number",
+        "stream",
+        "length",
+        "shape",
+        "begin",
+        "event",
+        "since",
+        "stalled_ns",
+        "held",
+        "taken",
+        "ended",
+    )
 
     def __init__(self, number: int, stream: Any, held: Tensor, length: int) -> None:
         self.number = number  # out: the tensor's; in: the lease
         self.stream = stream  # that computes: the memory is of its pool
         self.length = length
+        self.shape: Optional[Shape] = None  # in: of the memory; None: bytes
         self.begin: Any = None  # a mark, of some
         self.event: Any = None  # its end
         self.since: Any = None  # a mark of a stream that waits for it, before anybody did
+        self.stalled_ns = 0  # so long did that wait
         self.held: Optional[Tensor] = held  # until nobody else gets its memory before the end
         self.taken = False  # in: what was ahead of its use has been used
         self.ended = False  # as the host has seen
@@ -73,6 +89,8 @@ class Port:
         self._seen: Dict[torch.device, List[Any]] = {}  # streams on which something was saved
         self._pinned: Optional[Tuple[torch.device, int]] = None
         self._arena: Optional[Tensor] = None  # until then
+        # The same as elements, and how long one is; None: none can lie there.
+        self._arenas: Dict[torch.dtype, Optional[Tuple[Tensor, int]]] = {}
         if store is not None:
             address, length = c_void_p(), c_size_t()
             check(fast.spw_store_arena(store.handle, byref(address), byref(length)))
@@ -94,18 +112,24 @@ class Port:
         length: int,
         staging: int,
         number: int,
+        shape: Optional[Shape] = None,
     ) -> Any:
         """Part of the tensor's storage to staging memory, after an event of the stream.
 
+        :param shape: the tensor's, if it is that part
         :return: the event of its end
         """
         device = tensor.device
         seen = self._seen.setdefault(device, [])
         if stream not in seen:
             seen.append(stream)
-        source = _bytes_of(tensor, begin, length)
+        to = None if shape is None else self._staging_as(staging, length, shape)
+        if to is None:
+            source, to = _bytes_of(tensor, begin, length), self._staging(staging, length)
+        else:
+            source = tensor
         copy = Copy(number, stream, tensor, length)
-        self._copy(self._staging(staging, length), source, after, None, copy, _OUT)
+        self._copy(to, source, after, None, copy, _OUT)
         self._out[number] = copy
         return copy.event
 
@@ -122,18 +146,34 @@ class Port:
         for stream in self._seen[copy.held.device]:
             self.table.wait(stream, copy.event)
         copy.since = since
+        self.times.waits(copy.held.device, copy)
         for each in self._copies[_OUT][copy.held.device]:
             if each.number == number:
                 each.held = None
 
-    def copy_in(self, stream: Any, address: int, length: int, lease: int, number: int) -> Copy:
+    def copy_in(
+        self,
+        stream: Any,
+        address: int,
+        length: int,
+        lease: int,
+        number: int,
+        shape: Optional[Shape] = None,
+    ) -> Copy:
         """New memory of the stream's pool, and into it the bytes of a lease: after the copy out, if
-        that is under way."""
+        that is under way.
+
+        :param shape: of a tensor that is all of it
+        """
         out = self._out.get(number)
-        base = self.table.empty(length, stream)
+        source = None if shape is None else self._staging_as(address, length, shape)
+        if source is None:
+            source, shape = self._staging(address, length), None
+        base = self.table.empty(shape or (torch.uint8, (length,), (1,)), stream)
         after = self.table.record(stream)
         copy = Copy(lease, stream, base, length)
-        self._copy(base, self._staging(address, length), after, out, copy, _IN)
+        copy.shape = shape
+        self._copy(base, source, after, out, copy, _IN)
         return copy
 
     def use(self, copy: Copy, base: Tensor, stream: Any, since: Any) -> None:
@@ -142,7 +182,9 @@ class Port:
         :param since: a mark of the stream, before anybody waited for the bytes; or None
         """
         self.table.wait(stream, copy.event)
-        copy.since = copy.since or since
+        if copy.since is None and since is not None:
+            copy.since = since
+            self.times.waits(base.device, copy)
         if stream != copy.stream:
             self.table.keep(base, stream)
         copy.held = None
@@ -210,6 +252,7 @@ class Port:
     def unpin(self) -> None:
         """The store may be closed. Calling it twice does nothing."""
         pinned, self._pinned, self._arena = self._pinned, None, None
+        self._arenas.clear()
         if pinned is not None:
             self.table.unpin(*pinned)
 
@@ -243,6 +286,21 @@ class Port:
                 return self._arena.narrow(0, begin, length)
         return _bytes_at(address, length)
 
+    def _staging_as(self, address: int, length: int, shape: Shape) -> Optional[Tensor]:
+        """The same as such elements. None: they cannot lie there."""
+        if self._pinned is None or self._arena is None:
+            return None
+        dtype, size, stride = shape
+        if dtype not in self._arenas:
+            self._arenas[dtype] = _elements(self._arena, dtype)
+        arena = self._arenas[dtype]
+        if arena is None:
+            return None
+        begin, rest = divmod(address - self._pinned[1], arena[1])
+        if rest or not 0 <= begin <= arena[0].numel() - length // arena[1]:
+            return None
+        return arena[0].as_strided(size, stride, begin)
+
     def _side(self, device: torch.device, way: int) -> Any:
         stream = self._sides.get((device, way))
         if stream is None:
@@ -253,6 +311,14 @@ class Port:
 def _bytes_at(address: int, length: int) -> Tensor:
     """Host memory."""
     return torch.frombuffer((c_char * length).from_address(address), dtype=torch.uint8)
+
+
+def _elements(arena: Tensor, dtype: torch.dtype) -> Optional[Tuple[Tensor, int]]:
+    itemsize = torch.empty(0, dtype=dtype).element_size()
+    try:
+        return arena[: arena.numel() // itemsize * itemsize].view(dtype), itemsize
+    except RuntimeError:  # elements that are no whole bytes
+        return None
 
 
 def _bytes_of(tensor: Tensor, begin: int, length: int) -> Tensor:

@@ -2,14 +2,19 @@
 # spillway/_device_times.py - how long a device stalled and how fast its bus is, by its own clock
 """Where events have times. A stream stalls from when it has nothing else to do, which a mark says
 that it was given before anybody waited, until the copy has ended for which it waits. Times are
-asked for once the end of a copy is seen; nobody waits for that."""
+asked for once the end of a copy is seen; nobody waits for that.
+
+A step takes the time that one device needs for it, by marks that its stream is given where scopes
+begin and end; while a stream stalls that clock stands still.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from ctypes import byref
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Deque, Dict, Optional, Tuple, Union
 
 import torch
 
@@ -36,6 +41,12 @@ class DeviceTimes:
         self._tracer: Optional[StepTrace] = None
         # In its recording, of each device: the first mark, and when the host gave it.
         self._first: Dict[torch.device, Tuple[Any, int]] = {}
+        # What the device that has the marks of the step was given: marks, with their numbers, and
+        # copies for which its stream waits. What of that has come: the last mark, and when.
+        self._given: Deque[Union[Tuple[int, Any], Any]] = deque()
+        self._device: Optional[torch.device] = None
+        self._last: Any = None
+        self._now_ns = self._told_ns = 0
 
     def mark(self, stream: Any) -> Any:
         """The end of what the stream was given so far; None: there are no times."""
@@ -51,6 +62,48 @@ class DeviceTimes:
         self._first.setdefault(stream.device, (mark, time.perf_counter_ns()))
         return mark
 
+    def border(self, handle: int, device: torch.device) -> None:
+        """What its stream that computes is given from now on is of another scope, or step."""
+        if not self._has or device != (self._device or device):
+            return
+        number = fast.spw_cache_device_mark(handle)
+        if number:
+            self._device = device
+            self._given.append((number, self._table.mark(self._table.current_stream(device))))
+
+    def waits(self, device: torch.device, copy: Any) -> None:
+        """A stream that computes waits for a copy from now on."""
+        if device == self._device and copy.since is not None:
+            self._given.append(copy)
+
+    def come(self, handle: int) -> None:
+        """The cache hears of the marks that have come."""
+        while self._given and self._has:
+            first = self._given[0]
+            if isinstance(first, tuple):
+                if not self._is_there(first[1]):
+                    return
+                self._mark_has_come(handle, *first)
+            elif first.ended:
+                self._now_ns -= first.stalled_ns
+            else:
+                return
+            self._given.popleft()
+
+    def _mark_has_come(self, handle: int, number: int, event: Any) -> None:
+        if self._last is not None:
+            self._now_ns += self._elapsed(self._last, event)
+        self._last = event
+        self._told_ns = max(self._told_ns, self._now_ns)  # times are rounded
+        fast.spw_cache_device_marked(handle, number, self._told_ns)
+
+    def _is_there(self, event: Any) -> bool:
+        try:
+            return bool(self._table.done(event))
+        except RuntimeError:  # nothing runs there any more: the end of the next copy says so
+            self._has = False
+            return False
+
     def ended(self, device: torch.device, copy: Any, out: bool) -> None:
         """The end of a copy, which ended well, has been seen."""
         way = "copy out" if out else "copy in"
@@ -65,6 +118,7 @@ class DeviceTimes:
             self._trace(device, way, copy.begin, took_ns, bytes=copy.length)
         stalled_ns = self._elapsed(copy.since, copy.event)
         if stalled_ns > 0:
+            copy.stalled_ns = stalled_ns
             self._shown.stall_ns += stalled_ns
             self._trace(device, "wait for a " + way, copy.since, stalled_ns)
 

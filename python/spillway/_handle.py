@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import os
 import weakref
-from typing import Any, Iterable, List, Optional
+from typing import Any, Iterable, Iterator, List, Optional
 
 from ._library import SpillwayError, log
 
@@ -56,6 +57,20 @@ class Handle:
         self._uses.append(None)  # before the handle is asked for: closing waits for it from now on
         try:
             return function(self.handle, *arguments)
+        finally:
+            self._end_use()
+            log.drain()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[int]:
+        """The C handle, which stays open while the context lasts, for calls that begin and end
+        something.
+
+        :raises SpillwayError: EBADF it is closed
+        """
+        self._uses.append(None)
+        try:
+            yield self.handle
         finally:
             self._end_use()
             log.drain()

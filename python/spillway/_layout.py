@@ -159,7 +159,8 @@ def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, 
     longest = max([item.len_bytes for item in (*tiles, *gradients) if item.fields] or [tile_bytes])
     copies: List[Tile] = []
     for number, run, fields in runs:
-        if not any(field.name == master for field in fields):
+        run = [laid for laid in run if not laid.on_drives]
+        if run and not any(field.name == master for field in fields):
             field = Field("parameter", run[0].dtype)
             limit = max(1, longest // element_bytes([field]))
             limit = committed.get(run_name("parameters", number, run[0].dtype), limit)

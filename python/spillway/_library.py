@@ -64,7 +64,8 @@ StoreOpts = _struct(
     "spw_store_opts", size=c_size_t, partition=c_uint32, queue_depth=c_uint32, arena_bytes=c_uint64,
     requests_max=c_uint32, objects_max=c_uint32, stripe=c_int, backend=c_int, no_checksums=c_bool,
     inline_mode=c_bool, no_hugetlb=c_bool, log=Log, read_deadline_ms=c_uint32,
-    write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool)
+    write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool,
+    workers=c_uint32, null_bytes_per_second=c_uint64)
 CacheOpts = _struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
@@ -77,6 +78,10 @@ WearStruct = _struct(
 Offer = _struct("spw_offer", storage_key=c_uint64, storage_version=c_uint64, storage_bytes=c_void_p,
                 storage_len_bytes=c_uint64, offset_bytes=c_uint64, len_bytes=c_uint64,
                 owner=c_uint64)
+StorePressureStruct = _struct(
+    "spw_store_pressure", size=c_size_t, put_bytes=c_uint64, get_bytes=c_uint64 * 3,
+    put_bytes_per_second=c_uint64, get_bytes_per_second=c_uint64, put_ns=c_uint64,
+    get_ns=c_uint64 * 3, in_flight=c_uint32, depth=c_uint32)
 StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
@@ -148,16 +153,29 @@ _PROTOTYPES = {
     "spw_store_open": (c_int, [_PATHS, c_uint, POINTER(StoreOpts), _HANDLE]),
     "spw_store_close": (None, [c_void_p]),
     "spw_store_put": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p, _NUMBER, _HANDLE]),
+    "spw_store_put_copies": (
+        c_int, [c_void_p, c_void_p, c_size_t, c_uint, c_void_p, _NUMBER, _HANDLE]),
     "spw_store_get": (
         c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_size_t, c_int, c_void_p, _HANDLE]),
+    "spw_store_holds": (c_int, [c_void_p, c_uint64, c_void_p, c_uint64, c_size_t]),
     "spw_store_free": (c_int, [c_void_p, c_uint64]),
+    "spw_store_alloc": (c_int, [c_void_p, c_size_t, _HANDLE]),
+    "spw_store_release": (None, [c_void_p, c_void_p]),
     "spw_store_arena": (c_int, [c_void_p, _HANDLE, POINTER(c_size_t)]),
     "spw_store_register": (c_int, [c_void_p, c_void_p, c_size_t]),
     "spw_store_unregister": (c_int, [c_void_p, c_void_p]),
     "spw_request_wait": (c_int, [c_void_p]),
     "spw_request_wait_any": (c_int, [_HANDLE, c_uint, c_int64]),
     "spw_request_test": (c_int, [c_void_p]),
+    "spw_request_raise": (None, [c_void_p, c_int]),
+    "spw_store_commit": (
+        c_int, [c_void_p, _NUMBER, c_uint32, c_uint64, c_char_p, c_size_t, c_uint]),
+    "spw_store_commit_release": (c_int, [c_void_p]),
+    "spw_store_committed": (c_int, [c_void_p, POINTER(CommitInfoStruct), c_size_t]),
+    "spw_store_committed_record": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "spw_store_committed_objects": (c_int, [c_void_p, _NUMBER, _NUMBER, c_uint32]),
     "spw_store_stats": (None, [c_void_p, c_void_p, c_size_t]),
+    "spw_store_pressure": (None, [c_void_p, c_uint64, POINTER(StorePressureStruct), c_size_t]),
     "spw_store_drive_stats": (c_int, [c_void_p, c_uint, c_void_p, c_size_t]),
     "spw_store_description": (c_char_p, [c_void_p]),
     "spw_store_chunk_bytes": (c_uint64, [c_void_p]),
@@ -182,6 +200,8 @@ _PROTOTYPES = {
     "spw_cache_again_end": (None, [c_void_p]),
     "spw_cache_ahead": (c_int, [c_void_p, _NUMBER, POINTER(Taken)]),
     "spw_cache_device_times": (c_int, [c_void_p, POINTER(DeviceTimes)]),
+    "spw_cache_device_mark": (c_uint64, [c_void_p]),
+    "spw_cache_device_marked": (None, [c_void_p, c_uint64, c_uint64]),
     "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
     "spw_cache_return": (None, [c_void_p, c_uint64]),
     "spw_cache_release": (c_int, [c_void_p, c_uint64]),
@@ -196,6 +216,10 @@ _PROTOTYPES = {
     "spw_state_add": (
         c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
     "spw_state_add_transient": (c_int, [c_void_p, c_char_p, c_uint64, POINTER(c_uint32)]),
+    "spw_state_add_object": (
+        c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
+    "spw_state_object": (c_int, [c_void_p, c_uint32, _NUMBER]),
+    "spw_state_set_object": (c_int, [c_void_p, c_uint32, c_uint64]),
     "spw_state_attach": (c_int, [c_void_p]),
     "spw_state_attached": (c_int, [c_void_p, _NUMBER]),
     "spw_state_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
@@ -206,6 +230,7 @@ _PROTOTYPES = {
     "spw_state_commit": (c_int, [c_void_p, c_uint64, c_char_p, c_size_t, c_bool]),
     "spw_state_commit_release": (c_int, [c_void_p]),
     "spw_state_committed": (c_int, [c_void_p, Each, c_void_p]),
+    "spw_state_committed_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "spw_state_stats": (None, [c_void_p, c_void_p, c_size_t]),
 }
 

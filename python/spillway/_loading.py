@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -83,3 +83,30 @@ def _check(number: int, param: Tensor, names: Set[str], name: str, value: Any) -
         raise ValueError(f"the state_dict has {name} of parameter {number}, for which there is no "
                          "room in the records: make the optimizer with the options with which it "
                          "was saved")
+
+
+def loaded_parameters(names: Sequence[str], params: Sequence[Tensor], fields: Sequence[Set[str]],
+                      values: Mapping[str, Tensor]) -> List[Tensor]:
+    """The new value of each parameter.
+
+    :param fields: what the records have for each
+    :raises ValueError: one is missing, of another shape, or would lose bits
+    """
+    missing = [name for name in names if name not in values]
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise ValueError(f"there is no {', '.join(missing[:4])}{more}, which the model has")
+    found = []
+    for name, param, kept in zip(names, params, fields):
+        value = values[name]
+        dtype = torch.float32 if MASTER in kept else param.dtype
+        if not isinstance(value, Tensor) or value.shape != local_of(param).shape:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name} is {shape}, and the model's has the shape "
+                             f"{tuple(local_of(param).shape)}")
+        if (not value.dtype.is_floating_point
+                or torch.promote_types(value.dtype, dtype) is not dtype):
+            raise ValueError(f"{name} is {value.dtype}, which does not fit into {dtype} without "
+                             "loss: convert it first")
+        found.append(value.detach())
+    return found

@@ -5,6 +5,7 @@ of a tensor is what the hooks in C check of one in host memory."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tupl
 import torch
 from torch import Tensor
 
-from ._device import Copy, Port
+from ._device import Copy, Port, Shape
 from ._library import CopyOut, Offer, SpillwayError, Taken, blocking, check, fast
 from ._steptrace import StepTrace
-from ._tensors import COUNTED, counted_by, nothing_on, on, plain, raise_modified
+from ._tensors import COUNTED, counted_by, flagged, nothing_on, on, plain, raise_modified
 from ._torch_compat import WeakStorage, storage_of
 from .cache import Cache
 
@@ -110,12 +111,12 @@ class SavedOnDevice:
         self.version = version
         self.device = tensor.device
         self.id = 0  # set when the cache has it
-        self.dtype = tensor.dtype
-        self.size = size = tensor.size()
-        self.stride = stride = tensor.stride()
-        itemsize = tensor.element_size()
+        self.scope = 0
+        size, stride, itemsize = tensor.size(), tensor.stride(), tensor.element_size()
+        self.shape: Shape = tensor.dtype, size, stride
         self.offset = tensor.storage_offset() * itemsize
-        if tensor.is_contiguous():
+        self.dense = tensor.is_contiguous()  # nothing but its elements is in its range
+        if self.dense:
             self.length = tensor.numel() * itemsize
         else:
             self.length = (1 + sum((n - 1) * step for n, step in zip(size, stride))) * itemsize
@@ -132,7 +133,7 @@ class SavedOnDevice:
             return True
         base = tensor._base
         if base is None:
-            return self.length < storage_length or not self.size
+            return self.length < storage_length or not self.shape[1]
         return self.length < storage_length and base.numel() * base.element_size() < storage_length
 
     def unpack(self) -> Tensor:
@@ -141,10 +142,11 @@ class SavedOnDevice:
         assert session.device is not None
         session.unpacked = True
         base, start = session.device.load(self)
-        view = self.version.lend(base)
-        tensor = on(
-            view, self.dtype, self.size, self.stride, self.offset - start, self.conj, self.neg
-        )
+        tensor = self.version.lend(base)
+        if start is not None:
+            tensor = on(tensor, *self.shape, self.offset - start, self.conj, self.neg)
+        elif self.conj or self.neg:
+            tensor = flagged(tensor, self.conj, self.neg)
         self.version.check(tensor)
         self.borrowed = tensor
         session.trace("use", began, self)
@@ -167,13 +169,14 @@ class _Owner:
 class _Users:
     """The saved tensors that are one entry of the cache."""
 
-    __slots__ = ("count", "unused", "stream", "begin", "base", "copy")
+    __slots__ = ("count", "unused", "stream", "begin", "shape", "base", "copy")
 
     def __init__(self, stream: Any) -> None:
         self.count = 0
         self.unused = 0  # that did not use it yet, if each does once
         self.stream = stream  # on which it was saved
         self.begin = 0  # of what was copied, in the storage
+        self.shape: Optional[Shape] = None  # of the one that is all of that
         # On the device again, until the last use or as long as there are several users.
         self.base: Optional[Tensor] = None
         self.copy: Optional[Copy] = None  # that brought it
@@ -193,8 +196,14 @@ class DeviceTensors:
     """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one
     per device for the backward pass."""
 
-    def __init__(self, port: Port, cache: Cache) -> None:
+    """
+    :param port: of which devices
+    :param device: the one whose time is a step's
+    """
+
+    def __init__(self, port: Port, device: torch.device, cache: Cache) -> None:
         self.port = port
+        self._device = device
         self._kind = port.kind
         self._cache = cache
         self._lock = threading.Lock()  # not held while a take waits
@@ -205,7 +214,14 @@ class DeviceTensors:
         self._users: Dict[int, _Users] = {}
         self._ends: Set[_End] = set()
         self._ended: List[Any] = []  # of type _End
+        # What calls are given, under the lock: made once.
         self._tokens = (c_uint64 * _DRAIN_MAX)()
+        self._offered, self._number, self._copy = Offer(), c_uint64(), CopyOut()
+        self._to_offer, self._to_number = byref(self._offered), byref(self._number)
+        self._to_copy = byref(self._copy)
+        self._is_due = False  # the cache may have tokens to give back
+        self._scope = 0  # the borders of scopes so far,
+        self._used_scope = 0  # and what the backward pass has come to
         # By device, so that one that is late holds nothing of another back.
         self._notifiers: Dict[torch.device, _Notifier] = {}
 
@@ -225,19 +241,22 @@ class DeviceTensors:
             return None
         if storage._cdata in session.excluded:
             return None
+        total = storage.nbytes()
         with self._lock:
-            self._go_on()
             version, key = self._version_of(tensor, storage, session.steps)
             conj, neg = tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
             held = plain(tensor, conj, neg)
             saved = SavedOnDevice(session, version, held, conj, neg)
-            if saved.is_kept(tensor, storage.nbytes()):
+            if saved.is_kept(tensor, total):
                 return None
             token = next(self._serial)
-            address, total = storage.data_ptr(), storage.nbytes()
-            offer = Offer(key, version.epoch, address, total, saved.offset, saved.length, token)
+            offer = self._offered
+            offer.storage_key, offer.storage_version = key, version.epoch
+            offer.storage_bytes, offer.storage_len_bytes = storage.data_ptr(), total
+            offer.offset_bytes, offer.len_bytes = saved.offset, saved.length
+            offer.owner = token
             hint = _HINT_PIN if session.excluding else _HINT_NONE
-            result = self._cache.call(self._offer, offer, hint, saved, held, version)
+            result = self._cache.call(self._offer, token, hint, saved, held)
             if result < 0:
                 return None
             if result != _KEEP:
@@ -257,35 +276,30 @@ class DeviceTensors:
         return record.version_of(tensor, step), record.key
 
     def _offer(
-        self,
-        handle: int,
-        offer: Offer,
-        hint: int,
-        saved: SavedOnDevice,
-        held: Tensor,
-        version: _Version,
+        self, handle: int, token: int, hint: int, saved: SavedOnDevice, held: Tensor
     ) -> int:
         """The cache is not closed before this returns; but it may be about to."""
-        table, number, copy = self.port.table, c_uint64(), CopyOut()
-        stream = table.current_stream(held.device)
+        self._tell(handle, False)
+        table = self.port.table
+        stream = table.current_stream(saved.device)
         # Before the call: it is held from when the cache has it.
-        owner = self._owners[offer.owner] = _Owner(held, version, stream, table.mark(stream))
-        device, to_number, to_copy = self.port.number(held.device), byref(number), byref(copy)
+        owner = self._owners[token] = _Owner(held, saved.version, stream, table.mark(stream))
+        device = self.port.number(saved.device)
         result: int = fast.spw_cache_offer_device(
-            handle, byref(offer), device, hint, to_number, to_copy
+            handle, self._to_offer, device, hint, self._to_number, self._to_copy
         )
         if result in (_DEDUP, _COPY_AGAIN) or result < 0:
-            del self._owners[offer.owner]
+            del self._owners[token]
         if result < 0:
             return result
-        self._note_user(saved, number.value, stream)
+        self._note_user(saved, self._number.value, stream)
         if result in (_COPY, _COPY_AGAIN):
-            self._copy_out(handle, owner, copy, saved.id)
+            self._copy_out(handle, owner, saved)
         self._finish_if_closing()
         return result
 
     def _note_user(self, saved: SavedOnDevice, number: int, stream: Any) -> None:
-        saved.id = number
+        saved.id, saved.scope = number, self._scope
         users = self._users.get(number)
         if users is None:
             users = self._users[number] = _Users(stream)
@@ -295,17 +309,25 @@ class DeviceTensors:
         end.id = number
         self._ends.add(end)
 
-    def _copy_out(self, handle: int, owner: _Owner, copy: CopyOut, number: int) -> None:
-        """A copy that cannot begin gives its staging memory back: the tensor stays where it is."""
+    def _copy_out(self, handle: int, owner: _Owner, saved: SavedOnDevice) -> None:
+        """What the cache has said last. A copy that cannot begin gives its staging memory back: the
+        tensor stays where it is."""
+        copy, number, shape = self._copy, saved.id, None
         begin, length, staging = copy.offset_bytes, copy.len_bytes, copy.staging
-        self._users[number].begin = begin
+        if saved.dense and begin == saved.offset and length == saved.length:
+            shape = saved.shape
+        users = self._users[number]
+        users.begin, users.shape = begin, shape
+        following = self._number
+        following.value = copy.order
         try:
             event = self.port.copy_out(
-                owner.tensor, owner.stream, owner.produced, begin, length, staging, number
+                owner.tensor, owner.stream, owner.produced, begin, length, staging, number, shape
             )
         except BaseException as error:
             if not self.port.is_copying_out(number):
                 fast.spw_cache_copied(handle, number, -errno.EIO)
+                self._is_due = True
             if not isinstance(error, RuntimeError):
                 raise
             # Not the error itself, which holds it: a log may be kept.
@@ -313,10 +335,11 @@ class DeviceTensors:
             return
         if self.port.table.notifies:
             self._notify(owner.tensor.device, event)
-        following, since = c_uint64(copy.order), owner.produced
+        since = owner.produced
         while following.value:
             self.port.order(following.value, since)
-            if fast.spw_cache_ordered(handle, following.value, byref(following)) < 0:
+            self._is_due = True
+            if fast.spw_cache_ordered(handle, following.value, self._to_number) < 0:
                 return
             since = self.port.times.mark(owner.stream) if following.value else None
 
@@ -340,18 +363,17 @@ class DeviceTensors:
                 pass
         with self._lock:
             self._go_on()
-            copy = CopyOut()
-            result: int = fast.spw_cache_copy_retry(handle, saved.id, byref(copy))
+            result: int = fast.spw_cache_copy_retry(handle, saved.id, self._to_copy)
             if result == _COPY:
-                self._copy_out(handle, self._owners[token], copy, saved.id)
+                self._copy_out(handle, self._owners[token], saved)
             self._finish_if_closing()
         return result
 
     # ---- Using -----------------------------------------------------------------------------------
 
-    def load(self, saved: SavedOnDevice) -> Tuple[Tensor, int]:
-        """A tensor on the device, and where in the saved storage its own begins. The stream that
-        computes now waits for the bytes.
+    def load(self, saved: SavedOnDevice) -> Tuple[Tensor, Optional[int]]:
+        """A tensor on the device, and where in the saved storage its own begins; None: it is of the
+        saved one's shape, but for flags. The stream that computes now waits for the bytes.
 
         :raises SpillwayError: the drive failed, or the cache is closed; a graph is being captured
         """
@@ -361,14 +383,20 @@ class DeviceTensors:
                 "a tensor that was saved before cannot be used while a graph is captured: capture "
                 "its forward pass with it",
             )
+        return self._cache.call(self._load, saved)  # type: ignore[no-any-return]
+
+    def _load(self, handle: int, saved: SavedOnDevice) -> Tuple[Tensor, Optional[int]]:
+        """As _offer()."""
         with self._lock:
-            self._cache.handle
-            self._go_on(True)
+            if saved.scope != self._used_scope:
+                self._used_scope = saved.scope
+                self.port.times.border(handle, saved.device)
+            self._tell(handle, True)
             users = self._users[saved.id]
             since = self._since(saved, users)
             if users.base is not None and users.copy is not None and users.copy.taken:
                 return self._used(saved, users, since)
-        return self._cache.call(self._take, saved, users, since)  # type: ignore[no-any-return]
+        return self._take(handle, saved, users, since)
 
     def _since(self, saved: SavedOnDevice, users: _Users) -> Any:
         """A mark before anybody waits for the bytes; None: the host knows that they are there."""
@@ -376,20 +404,22 @@ class DeviceTensors:
             return None
         return self.port.times.mark(self.port.table.current_stream(saved.device))
 
-    def _used(self, saved: SavedOnDevice, users: _Users, since: Any) -> Tuple[Tensor, int]:
+    def _used(
+        self, saved: SavedOnDevice, users: _Users, since: Any
+    ) -> Tuple[Tensor, Optional[int]]:
         base, copy = users.base, users.copy
         assert base is not None and copy is not None
         self.port.use(copy, base, self.port.table.current_stream(saved.device), since)
         copy.taken = True
         users.unused -= users.unused > 0
-        if users.count <= 1:
-            users.base = users.copy = None
-        return base, users.begin
+        if users.count > 1:  # others get it, too
+            return base, users.begin
+        users.base = users.copy = None
+        return base, None if copy.shape is saved.shape else users.begin
 
     def _take(
         self, handle: int, saved: SavedOnDevice, users: _Users, since: Any
-    ) -> Tuple[Tensor, int]:
-        """As _offer()."""
+    ) -> Tuple[Tensor, Optional[int]]:
         taken, table = Taken(), self.port.table
         try:
             while True:
@@ -408,6 +438,7 @@ class DeviceTensors:
                     self._finish_if_closing()
                     return used
         finally:
+            self._is_due = True
             if taken.lease:  # nothing is copied from there
                 fast.spw_cache_return(handle, taken.lease)
 
@@ -423,7 +454,7 @@ class DeviceTensors:
     def _bring(self, users: _Users, stream: Any, taken: Taken, number: int) -> None:
         """What a lease has to the device; that is returned when it is there."""
         address, length = taken.bytes - taken.storage_bytes_before, taken.storage_bytes_total
-        copy = self.port.copy_in(stream, address, length, taken.lease, number)
+        copy = self.port.copy_in(stream, address, length, taken.lease, number, users.shape)
         users.base, users.copy = copy.held, copy
 
     def _ahead(self, handle: int) -> None:
@@ -445,9 +476,18 @@ class DeviceTensors:
         handler of a signal."""
         if self._lock.acquire(blocking=False):
             try:
+                self._is_due = True
                 self._go_on()
             finally:
                 self._lock.release()
+
+    def border(self) -> None:
+        """A step, a stage or a scope begins or ends here."""
+        with self._lock:
+            self._scope += 1
+            if not self._cache.closed and not self.port.table.capturing():
+                with contextlib.suppress(SpillwayError):  # closed by another thread since
+                    self._cache.call(self.port.times.border, self._device)
 
     def _on_end(self) -> None:
         """A copy has ended: called by a thread that waits for that."""
@@ -456,23 +496,26 @@ class DeviceTensors:
 
     def _go_on(self, ahead: bool = False) -> None:
         if not self._cache.closed and not self.port.table.capturing():
-            try:
+            with contextlib.suppress(SpillwayError):  # closed by another thread since
                 self._cache.call(self._tell, ahead)
-            except SpillwayError:  # closed by another thread since
-                pass
+                self._cache.call(self.port.times.come)
 
     def _tell(self, handle: int, ahead: bool) -> None:
         """The cache hears what has ended, and memory is let go that it needs no longer."""
         for number, result in self.port.ended_out():
+            self._is_due = True
             fast.spw_cache_copied(handle, number, result)
         for number, _ in self.port.ended_in():
+            self._is_due = True
             fast.spw_cache_return(handle, number)
         self.port.times.tell(handle)
         while self._ended:
             end = self._ended.pop()
             self._ends.discard(end)
+            self._is_due = True
             self._end_user(handle, end.id)
-        count, tokens = _DRAIN_MAX, self._tokens
+        count, tokens = _DRAIN_MAX if self._is_due else 0, self._tokens
+        self._is_due = False
         while count == _DRAIN_MAX:
             count = fast.spw_cache_drain_device(handle, tokens, _DRAIN_MAX)
             for token in tokens[:count]:
@@ -574,7 +617,7 @@ def _passes_by(session: "Session", tensor: Tensor) -> bool:
         # Part of a parameter, whose memory FSDP takes away and fills again behind everybody's back.
         return True
     # Transformer Engine's mark, which Megatron sets too.
-    return hasattr(tensor, "_TE_do_not_offload")
+    return "_TE_do_not_offload" in tensor.__dict__
 
 
 def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors]:
@@ -582,7 +625,7 @@ def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors
     the log says why."""
     try:
         store = None if cache.mode == "observe" else cache.store
-        return DeviceTensors(Port(_table(device.type), device, store), cache)
+        return DeviceTensors(Port(_table(device.type), device, store), device, cache)
     except RuntimeError as error:
         _log.warning("tensors on %s are kept there: %s", device.type, error)
         return None

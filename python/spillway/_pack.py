@@ -29,7 +29,7 @@ _MAPPINGS: Dict[str, Callable[[Any], Any]] = {
 _MAPPING_TYPES: Dict[type, str] = {
     dict: "dict", collections.OrderedDict: "ordered", collections.Counter: "counter"
 }
-_DTYPES = {name_of(value): value for value in vars(torch).values()
+DTYPES = {name_of(value): value for value in vars(torch).values()
            if isinstance(value, torch.dtype)}
 
 
@@ -95,7 +95,7 @@ def _sliced(tail: memoryview, begin: Any, length: Any) -> memoryview:
 
 
 def _unpacked_tensor(tail: memoryview, name: Any, shape: Any, begin: Any, length: Any) -> Tensor:
-    dtype = _DTYPES[name]
+    dtype = DTYPES[name]
     tensor = torch.empty([int(side) for side in shape], dtype=dtype)
     content = _sliced(tail, begin, length)
     if tensor.numel() * tensor.element_size() != len(content):
@@ -117,7 +117,7 @@ def _unpacked(value: Any, tail: memoryview) -> Any:
     if kind == "bytes":
         return bytes(_sliced(tail, *rest))
     if kind == "dtype":
-        return _DTYPES[rest[0]]
+        return DTYPES[rest[0]]
     if kind == "tensor":
         return _unpacked_tensor(tail, *rest)
     raise ValueError(f"{kind!r} is not known")

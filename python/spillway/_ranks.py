@@ -46,6 +46,10 @@ class Ranks:
     def count(self) -> int:
         return distributed.get_world_size(self._group)
 
+    @property
+    def rank(self) -> int:
+        return distributed.get_rank(self._group)
+
     def gather(self, mine: Any) -> List[Any]:
         """What each gives, in their order.
 

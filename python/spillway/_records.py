@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from typing import Dict, Iterator, List, Sequence
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 from torch import Tensor
 
@@ -40,10 +40,15 @@ class Taken:
 
 
 class Records:
-    """The state of a store with the records of a layout."""
+    """The state of a store with the records of a layout.
 
-    def __init__(self, store: Store, layout: Layout, copies: int = 1) -> None:
+    :param objects: records besides that are objects of the caller's: name, bytes, what is in it
+    """
+
+    def __init__(self, store: Store, layout: Layout, copies: int = 1,
+                 objects: Sequence[Tuple[str, int, bytes]] = ()) -> None:
         self.layout = layout
+        self._objects = objects
         self.state = State(store, memory_bytes=layout.memory_bytes,
                            record_bytes_max=layout.record_bytes_max, copies=copies)
         self._numbers: Dict[str, int] = {}
@@ -66,6 +71,9 @@ class Records:
         for tile in self.layout.gradients:
             if tile.name not in self._numbers:
                 self._numbers[tile.name] = self.state.add_transient(tile.name, tile.len_bytes)
+        for name, len_bytes, description in self._objects:
+            if name not in self._numbers:
+                self._numbers[name] = self.state.add_object(name, len_bytes, description)
         try:
             self.resumable = self.state.attach()
         except SpillwayError as error:
@@ -80,7 +88,16 @@ class Records:
             if f"{tile.name} " in words + " ":
                 words += f" (here it is of {', '.join(tile.parameters)})"
         return (f"{words}. The names, shapes and types of parameters, their groups, what the class "
-                "keeps for them, and tile= must be those of the commit, which is unchanged")
+                "keeps for them, whether they are on drives (offload(parameters=True)), and tile= "
+                "must be those of the commit, which is unchanged")
+
+    def object(self, name: str) -> int:
+        """What the commit that was attached has by this name, or what was set since."""
+        return self.state.object(self._numbers[name])
+
+    def set_object(self, name: str, thing: int) -> None:
+        """For the next commit."""
+        self.state.set_object(self._numbers[name], thing)
 
     def close(self) -> None:
         self.state.close()

@@ -9,6 +9,8 @@ from typing import Any, Callable, List, Optional, Protocol, Set, Tuple
 from torch import Tensor
 
 from ._native import hooks
+from ._on_drives import Saved
+from ._places import Place
 from ._steptrace import StepTrace
 from .cache import Cache
 
@@ -22,6 +24,8 @@ class Elsewhere(Protocol):
         """None: the tensor is kept as it is."""
 
     def load(self, saved: Any) -> Tuple[Tensor, int]: ...
+
+    def border(self) -> None: ...
 
     def progress(self) -> None: ...
 
@@ -55,6 +59,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     device_of: Callable[..., Optional[Elsewhere]]  # makes what is to be the device
     device: Optional[Elsewhere]  # for tensors of a device, from when one is met
     excluded: Set[int]  # storages, by their identity
+    places: Any  # of parameters on drives, by the identity of their storages; or None
     excluding: int  # modules that are excluded and run now
     tracer: Optional[StepTrace]
     frame: Any  # of the scope that runs and can be computed again
@@ -90,6 +95,10 @@ class Session(hooks.Session):  # type: ignore[misc]
             return self.keep(tensor)
         return self.device.save(self, tensor) or self.keep(tensor)
 
+    def _save_part(self, place: Place, tensor: Tensor) -> Saved:
+        """A parameter that is on drives, or a part of one."""
+        return Saved(place, tensor)
+
     def _use_watched(self, saved: Any) -> Tensor:
         began = time.perf_counter_ns()
         tensor = self.use(saved)
@@ -100,7 +109,8 @@ class Session(hooks.Session):  # type: ignore[misc]
         """Note in the recording, if there is one, what was done with a saved tensor; not if it
         passed by."""
         tracer = self.tracer
-        if tracer is not None and not self.cache.closed and not isinstance(saved, hooks.Kept):
+        passes = isinstance(saved, (hooks.Kept, Saved))
+        if tracer is not None and not self.cache.closed and not passes:
             tracer.tensor(what, began_ns, saved.length, saved.id, self.cache.stats())
 
     def watch(self) -> None:
@@ -114,6 +124,11 @@ class Session(hooks.Session):  # type: ignore[misc]
         super().prune()
         if self.device is not None:
             self.device.prune()
+
+    def border(self) -> None:
+        """A step, a stage or a scope begins or ends: of that a device tells the time."""
+        if self.device is not None:
+            self.device.border()
 
     def drain(self) -> None:
         """Tell the cache what is used no longer, and let go of memory that it needs no longer."""

@@ -76,8 +76,9 @@ def flagged(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
 def on(base: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset_bytes: int, conj: bool,
        neg: bool) -> Tensor:
     """A tensor of any type on the storage of another one, with whose changes it counts its own."""
+    if base.dtype is dtype:
+        offset = offset_bytes // base.element_size()
+        return flagged(base.as_strided(size, stride, offset), conj, neg)
     empty = torch.empty(0, dtype=dtype, device=base.device)
     offset = offset_bytes // empty.element_size()
-    if base.dtype is dtype:
-        return flagged(base.as_strided(size, stride, offset), conj, neg)
     return flagged(counted_by(base, empty.set_(storage_of(base), offset, size, stride)), conj, neg)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set, Tuple
+from typing import (AbstractSet, Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set,
+                    Tuple)
 
 import torch
 from torch import Tensor
@@ -77,10 +78,12 @@ class Tiled:
 
     :param params: all parameters, as pieces number them
     :param gradients: where they are; default: in memory
+    :param on_drives: the numbers of parameters that a commit has by themselves
     """
 
     def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor],
-                 gradients: Any = None) -> None:
+                 gradients: Any = None, on_drives: AbstractSet[int] = frozenset()) -> None:
+        self._on_drives = on_drives
         self.records = records
         self._gradients = gradients or InMemory(params)
         self.entries: List[Entry] = [None] * len(params)
@@ -278,6 +281,28 @@ class Tiled:
         self.visit(tiles, scatter, "load_state_dict()")
         self.entries, self._pass = entries, None
 
+    def load_parameters(self, values: Sequence[Tensor]) -> None:
+        """Parameters, and their masters, are these from now on.
+
+        :param values: of each, of its shape, in host memory; what a master has more bits for than
+            its parameter goes into the master
+        """
+        def fill(tile: Tile, taken: Taken) -> None:
+            for piece in tile.pieces:
+                into = taken.views[MASTER][piece.offset:piece.end]
+                read_piece(values[piece.parameter], piece, into)
+            taken.changed = True
+            self._note_masters(tile)
+
+        for param, value in zip(self._params, values):
+            local_of(param).detach().copy_(value)
+        self._mastered.clear()
+        finer = [tile for tile in self.records.layout.tiles
+                 if any(field.name == MASTER for field in tile.fields)
+                 and any(values[piece.parameter].dtype is not tile.dtype for piece in tile.pieces)]
+        if finer:
+            self.visit(finer, fill, "load_parameters()")
+
     def save_parameters(self) -> None:
         """Before a commit: what of parameters is in memory alone goes to records."""
         def save(tile: Tile, taken: Taken) -> None:
@@ -300,17 +325,22 @@ class Tiled:
             self.visit(layout.copies, save)
 
     def restore(self, entries: Sequence[Entry]) -> None:
-        """After resuming: parameters are those of the records."""
+        """After resuming: parameters are those of the records, but for those on drives."""
         def restore(tile: Tile, taken: Taken) -> None:
             view = taken.views[MASTER if MASTER in taken.views else "parameter"]
             for piece in tile.pieces:
-                write_piece(self._params[piece.parameter], piece, view[piece.offset:piece.end])
-            self._note_masters(tile)
+                if piece.parameter not in self._on_drives:
+                    write_piece(self._params[piece.parameter], piece, view[piece.offset:piece.end])
 
         layout = self.records.layout
         masters = [tile for tile in layout.tiles
                    if any(field.name == MASTER for field in tile.fields)]
-        self.visit([*masters, *layout.copies], restore, "resume()")
+        to_visit = [tile for tile in (*masters, *layout.copies)
+                    if not all(piece.parameter in self._on_drives for piece in tile.pieces)]
+        if to_visit:
+            self.visit(to_visit, restore, "resume()")
+        for tile in masters:
+            self._note_masters(tile)
         self.entries = list(entries)
 
 

@@ -40,6 +40,7 @@ class Laid:
     shape: Tuple[int, ...]
     dtype: torch.dtype
     gradient: Optional[torch.dtype] = None  # the type of its gradients, where they go to drives
+    on_drives: bool = False  # the parameter itself: a commit has it without a copy
 
     @property
     def count(self) -> int:

@@ -73,9 +73,10 @@ def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> A
 
 
 def register_forward_hook_always(module: nn.Module, hook: Callable[..., None]) -> Any:
-    """hook(module, args, result) after forward, also if that raises: with None. From PyTorch 2.0
-    on."""
-    return module.register_forward_hook(hook, always_call=True)  # type: ignore[call-arg]
+    """hook(module, args, result) right after forward, before the hooks of others; also if forward
+    raises: with None. From PyTorch 2.0 on."""
+    return module.register_forward_hook(  # type: ignore[call-arg]
+        hook, prepend=True, always_call=True)
 
 
 def is_before(version: str) -> bool:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import errno
 import itertools
-from typing import (Any, Callable, Dict, Iterable, List, Literal, NamedTuple, Optional, Sequence,
-                    Tuple, Type)
+from typing import (Any, Callable, Dict, Iterable, List, Literal, Mapping, NamedTuple, Optional,
+                    Sequence, Tuple, Type)
 
 import torch
 from torch import Tensor
@@ -33,7 +33,9 @@ from ._elementwise import Options, make, probe
 from ._gradients import Gradients
 from ._layout import Memory, check_room, lay_out, least_bytes
 from ._library import SpillwayError
-from ._loading import loaded_entries, loaded_groups
+from ._loading import loaded_entries, loaded_groups, loaded_parameters
+from ._parameters import described, place_in
+from ._places import Place
 from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
 from ._records import Records, committed_limits
 from ._reduced import Reducing, check_reduced, reduced_of
@@ -175,6 +177,7 @@ class Optimizer(torch.optim.Optimizer):
         self._ranks = ranks
         self._commits = None if ranks is None else CommonCommits(ranks, self._release_kept)
         self._committed = False  # by this optimizer
+        self._objects: Dict[int, str] = {}  # parameters on drives, and the names of their records
         first = groups[0] if isinstance(groups, list) and groups else None
         defaults = _defaults(optimizer_class, first if isinstance(first, dict) else {}, options)
         super().__init__(groups, defaults)
@@ -247,13 +250,15 @@ class Optimizer(torch.optim.Optimizer):
     def _laid(self) -> List[List[Laid]]:
         counter = itertools.count()
         return [[Laid(next(counter), name, tuple(local_of(param).shape), param.dtype,
-                      _gradient_type(param) if self._on_drives else None)
+                      _gradient_type(param) if self._on_drives else None,
+                      place_in(param) is not None)
                  for name, param in zip(names, group["params"])]
                 for names, group in zip(self._names, self.param_groups)]
 
     def _open(self) -> None:
         """The records of the groups as they are now, in place of those before."""
         laid, params = self._laid(), self._params()
+        self._objects = self._named_objects()
         if self._in_backward or self._on_drives:
             check_reduced("gradients" if self._on_drives else "in_backward", params, self._reduced)
         check_room(self._store, least_bytes(laid, self._fields_of, MASTER), self._copies)
@@ -264,13 +269,39 @@ class Optimizer(torch.optim.Optimizer):
             self._tiled.records.close()
         self._remove_hooks()
         arithmetic = Arithmetic(self.optimizer_class, self._options, params)
-        records = Records(self._store, layout, self._copies)
+        objects = [(name, self._place(number).length, described(params[number]))
+                   for number, name in self._objects.items()]
+        records = Records(self._store, layout, self._copies, objects)
         if self._on_drives:
             self._gradients = Gradients(params, records, self._whole, self._reduced)
-        self._tiled = Tiled(records, arithmetic, params, self._gradients)
+        self._tiled = Tiled(records, arithmetic, params, self._gradients, self._objects.keys())
         if self._in_backward:
             self._during = DuringBackward(params, self._whole_in_backward, self._group_options,
                                           self._reduced)
+
+    def _named_objects(self) -> Dict[int, str]:
+        """:raises ValueError: parameters are on the drives of another store"""
+        named: Dict[int, str] = {}
+        laid = itertools.chain.from_iterable(
+            ((group, item) for item in items) for group, items in enumerate(self._laid()))
+        for group, item in laid:
+            if not item.on_drives:
+                continue
+            owner = self._place(item.number).owner
+            if owner.store is not self._store:
+                raise ValueError(f"parameter {item.name} is on the drives of another store: a "
+                                 "commit has state and parameters together. Give both the same one")
+            owner.copies = self._copies
+            named[item.number] = f"parameter/group{group}/{item.name}"
+        return named
+
+    def _place(self, number: int) -> Place:
+        """Of a parameter that is on drives."""
+        place = place_in(self._params()[number])
+        if place is None:
+            raise RuntimeError(f"{self._objects.get(number)} was on drives when the optimizer was "
+                               "made, and is not any more: go back to the last commit")
+        return place
 
     def _remove_hooks(self) -> None:
         for hooked in (self._during, self._gradients):
@@ -288,6 +319,9 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: EEXIST the store has a commit that nobody has resumed; and as
             Records.attach()
         """
+        if not self._begun and self._named_objects() != self._objects:
+            raise RuntimeError("parameters have gone to drives since the optimizer was made: make "
+                               "it after offload(parameters=True)")
         assert self._tiled is not None
         self._tiled.check_whole(to_finish)
         if not to_finish and self._during is not None and self._during.under_way:
@@ -404,6 +438,23 @@ class Optimizer(torch.optim.Optimizer):
         for post_hook in list(getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values()):
             post_hook(self)
 
+    def load_parameters(self, values: Mapping[str, Tensor]) -> List[str]:
+        """Parameters, and their masters, are these from now on; what the class keeps stays.
+
+        :param values: by name; of sharded parameters what is here
+        :return: names that no parameter has
+        :raises ValueError: one is missing, or of another shape, or of a type that neither the
+            parameter nor its master can hold without loss; nothing is changed
+        :raises SpillwayError: a drive failed
+        """
+        tiled = self._whole()
+        names = list(itertools.chain.from_iterable(self._names))
+        found = loaded_parameters(names, self._params(), tiled.field_names(), values)
+        with torch.no_grad():
+            tiled.load_parameters(found)
+        known = set(names)
+        return [name for name in values if name not in known]
+
     def _brought_up_to_date(
         self, groups: List[Options], entries: List[Optional[Options]]
     ) -> Tuple[List[Options], List[Optional[Options]]]:
@@ -449,9 +500,10 @@ class Optimizer(torch.optim.Optimizer):
         tiled = self._whole()
         number = self.steps if step is None else _library.number("step", step, 63)
         content = encoded(Checkpoint(self._class_name, self.steps, world(), self._group_options(),
-                                     tiled.entries, random_state(), extra))
+                                     tiled.entries, random_state(), extra, self._names))
         with torch.no_grad():
             tiled.save_parameters()
+            self._settle(tiled)
         state = tiled.records.state
         if (self._ranks is not None and number > FIRST and not self._committed
                 and state.attached is None):  # R2
@@ -460,6 +512,14 @@ class Optimizer(torch.optim.Optimizer):
         state.commit(number, content, keep_previous)
         self._committed = True
         return number
+
+    def _settle(self, tiled: Tiled) -> None:
+        """Parameters on drives: they are there as they are now, and the commit names them."""
+        places = {name: self._place(number) for number, name in self._objects.items()}
+        for owner in {place.owner for place in places.values()}:
+            owner.settle()
+        for name, place in places.items():
+            tiled.records.set_object(name, place.object)
 
     def commit_release(self) -> None:
         """The commit before the last, if it was kept, is not needed any more. Processes that commit
@@ -514,6 +574,9 @@ class Optimizer(torch.optim.Optimizer):
         tiled = self._whole(to_resume=True)
         with torch.no_grad():
             tiled.restore(checkpoint.entries)
+            for number, name in self._objects.items():
+                place = self._place(number)
+                place.owner.take_up(place, tiled.records.object(name))
         for group, options in zip(self.param_groups, checkpoint.groups):
             group.update(options)
         self.steps = checkpoint.step

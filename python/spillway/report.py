@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from typing import Iterable, List, Optional, Sequence, TextIO, Tuple
+from typing import TYPE_CHECKING, Iterable, List, Optional, Sequence, TextIO, Tuple
 
 from ._library import bytes_text
 from .cache import CacheStats
 from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
+
+if TYPE_CHECKING:
+    from ._parameters import ParameterStats
 
 Row = Tuple[str, str]
 
@@ -157,6 +160,15 @@ def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[
         rows.extend(wear_rows(wear_since(drives, drives_before, seconds, endurance_bytes)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def parameters_line(stats: ParameterStats) -> str:
+    """What parameters on drives came to."""
+    return (f"{stats.parameters} parameters of {bytes_text(stats.total_bytes)} on drives: "
+            f"{bytes_text(stats.memory_bytes_max)} in memory at most "
+            f"({bytes_text(stats.limit_bytes)} given), {bytes_text(stats.bytes_read)} read, "
+            f"{bytes_text(stats.bytes_written)} written, waited {stats.wait_ns / 1e9:.3f} s in "
+            f"{stats.waits} of {stats.uses} uses")
 
 
 def hints_of(stats: CacheStats, entries: int, store: Optional[Store],

@@ -57,23 +57,54 @@ class StateStats:
 _StateStatsStruct = _library.counters("spw_state_stats", StateStats, ("records", "buffers"))
 
 
+@dataclasses.dataclass(frozen=True)
+class CommittedRecord:
+    """A record of a commit. ``thing`` is the store's object that has its bytes; 0: they are zero."""
+
+    name: str
+    len_bytes: int
+    shape: bytes
+    thing: int
+
+
+def committed_state(store: Store) -> List[CommittedRecord]:
+    """The records of the commit that opening the store has restored, in order.
+
+    :raises SpillwayError: ENODATA nothing is committed; EALREADY somebody has taken it up since;
+        EUCLEAN it is no state's; or it cannot be read
+    """
+    records: List[CommittedRecord] = []
+
+    def each(_: object, name: bytes, len_bytes: int, shape: int, shape_len: int, thing: int) -> int:
+        records.append(CommittedRecord(name.decode(errors="replace"), len_bytes,
+                                       ctypes.string_at(shape, shape_len), thing))
+        return 0
+
+    check(store.call(blocking.spw_state_committed, _library.Each(each), None))
+    return records
+
+
+def committed_extra(store: Store) -> bytes:
+    """What was given with that commit. Errors as of committed_state()."""
+    length = ctypes.c_size_t()
+    check(store.call(blocking.spw_state_committed_extra, None, byref(length)))
+    memory = (ctypes.c_char * length.value)()
+    check(store.call(blocking.spw_state_committed_extra, memory, byref(length)))
+    return memory.raw
+
+
 def committed_records(store: Store) -> List[Tuple[str, bytes]]:
     """The name and the shape of each record of the commit that opening the store has restored; none
     if there is no such commit, or nobody can attach it any more.
 
     :raises SpillwayError: EUCLEAN it is no state's; or it cannot be read
     """
-    records: List[Tuple[str, bytes]] = []
-
-    def each(_: object, name: bytes, __: int, shape: int, shape_len: int, ___: int) -> int:
-        records.append((name.decode(errors="replace"), ctypes.string_at(shape, shape_len)))
-        return 0
-
-    result = store.call(blocking.spw_state_committed, _library.Each(each), None)
-    if result in (-errno.ENODATA, -errno.EALREADY):
-        return []
-    check(result)
-    return records
+    try:
+        return [(record.name, record.shape) for record in committed_state(store)]
+    except SpillwayError as error:
+        if error.errno in (errno.ENODATA, errno.EALREADY):
+            return []
+        raise
 
 
 class State(Handle):
@@ -140,6 +171,14 @@ class State(Handle):
         check(self.call(fast.spw_state_add_transient, name.encode(), len_bytes, byref(record)))
         return record.value
 
+    def add_object(self, name: str, len_bytes: int, shape: bytes) -> int:
+        """Declare a record that is an object of the caller's, before attach(): as add()."""
+        record = c_uint32()
+        len_bytes = number("len_bytes", len_bytes, 64)
+        check(self.call(fast.spw_state_add_object, name.encode(), len_bytes, shape, len(shape),
+                        byref(record)))
+        return record.value
+
     def attach(self) -> bool:
         """All records are declared: take up what is committed.
 
@@ -203,6 +242,23 @@ class State(Handle):
         :raises SpillwayError: EINVAL there is no such record; EBUSY it is taken
         """
         check(self.call(blocking.spw_state_clear, record))
+
+    def object(self, record: int) -> int:
+        """Of a record of add_object(), the object of the commit that was attached, which is the
+        caller's, or the one set since; 0: none.
+
+        :raises SpillwayError: EINVAL it is no such record
+        """
+        thing = c_uint64()
+        check(self.call(fast.spw_state_object, record, byref(thing)))
+        return thing.value
+
+    def set_object(self, record: int, thing: int) -> None:
+        """The object that commits have for such a record from now on.
+
+        :raises SpillwayError: the same
+        """
+        check(self.call(fast.spw_state_set_object, record, thing))
 
     def commit(self, number: int, extra: bytes, keep_previous: bool = False) -> None:
         """Make all records durable as they are now.

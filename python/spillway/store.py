@@ -34,6 +34,7 @@ from ._lost import lost_are_named
 Path = Union[str, "os.PathLike[str]"]
 Backend = Literal["auto", "io_uring", "libaio", "nvme", "vfio"]
 Stripe = Literal["pull", "static"]
+ReadClass = Literal["urgent", "prefetch", "background"]
 # "newest", a number, or None: none.
 CommitName = Union[int, Literal["newest"], None]
 # One, or what chooses one by the drives and the partition.
@@ -41,11 +42,14 @@ Commit = Union[CommitName, Callable[[Sequence[Path], int], CommitName]]
 
 _BACKENDS: Dict[Backend, int] = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3, "vfio": 4}
 _STRIPES: Dict[Stripe, int] = {"pull": 0, "static": 1}
+_CLASSES: Dict[ReadClass, int] = {"urgent": 0, "prefetch": 1, "background": 2}
 _ARENA_BYTES = 64 << 20
 _GPU = "/dev/nvidiactl"
 _KINDS = ("block device", "file", "NVMe character device", "NVMe namespace behind vfio")
 _URGENT_READ = 0
+_COMMIT_KEEP_PREVIOUS = 1
 _COMMIT_NEWEST, _COMMIT_NONE = (1 << 64) - 1, (1 << 64) - 2
+_UNKNOWN_NS = (1 << 64) - 1
 _COMMITS: Dict[Literal["newest"], int] = {"newest": _COMMIT_NEWEST}
 
 
@@ -132,6 +136,8 @@ class StoreStats:
     chunks_single: int
     reads_switched: int
     drives_missing: int
+    workers: int
+    bytes_helped: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,9 +169,29 @@ class DriveStats:
     full: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class StorePressure:
+    """How much is under way in a store, and how long more of it would take.
+
+    Of gets by their class: somebody waits ("urgent"), will wait ("prefetch"), or nobody does
+    ("background"). Lengths are bytes. Times are seconds until a put, or a get, of the length that
+    was asked about would have ended; ``None`` as long as no drive was measured. They hold while the
+    drives stay as fast as they were lately and nothing is asked for besides.
+    """
+
+    put_bytes: int
+    get_bytes: Mapping[ReadClass, int]
+    put_bytes_per_second: int
+    get_bytes_per_second: int
+    put_seconds: Optional[float]
+    get_seconds: Mapping[ReadClass, Optional[float]]
+    in_flight: int
+    depth: int
+
+
 _StoreStatsStruct = _library.counters(
     "spw_store_stats", StoreStats, ("drives", "drives_retired", "partition", "requests", "objects",
-                                     "drives_missing")
+                                     "drives_missing", "workers")
 )
 _DriveStatsStruct = _library.counters("spw_drive_stats", DriveStats,
                                       ("in_flight", "in_flight_max", "depth"))
@@ -342,9 +368,13 @@ class Store(Handle):
     :param stripe: "pull" or "static"
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them
+    :param workers: threads that sum and copy what is put and got; one carries as much as two of the
+        fastest drives. 0: chosen by drives, partitions and CPUs
     :param commit: which commit to restore: "newest", or its number. None: none: the partition is
         empty. Other commits are given up for good. Or a function of paths and partition that
         returns one of these, as spillway.torch.newest_of_all()
+    :param read_only: to look at what is committed: nothing is written, and no commit given up. With
+        drives missing what the others have can be read
     :raises SpillwayError: ENXIO a drive is missing; EMEDIUMTYPE one holds no store or another;
         EBUSY in use; ENODATA there is no such commit; and others, in words
     """
@@ -367,7 +397,9 @@ class Store(Handle):
         stripe: Stripe = "pull",
         checksums: bool = True,
         hugetlb: bool = True,
+        workers: int = 0,
         commit: Commit = "newest",
+        read_only: bool = False,
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
@@ -390,6 +422,8 @@ class Store(Handle):
             commit = commit(paths, opts.partition)
         opts.commit_number = _commit_number(commit)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
+        opts.workers = number("workers", workers, 32)
+        opts.read_only = read_only
         tune = _library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
         check(blocking.spw_tune_read(path, array, count, byref(opts.log), byref(tune),
@@ -404,6 +438,7 @@ class Store(Handle):
                 blocking.spw_store_close(handle)
             raise
         self.arena_bytes: int = opts.arena_bytes
+        self.checksums = bool(checksums)
         self.paths = tuple(map(os.fsdecode, array))
         self.opened_at = place_of_caller()
         super().__init__(handle.value)
@@ -493,6 +528,54 @@ class Store(Handle):
         """
         check(self.call(fast.spw_store_free, number("thing", thing, 64)))
 
+    # ---- Durable objects -------------------------------------------------------------------------
+
+    @property
+    def committed(self) -> Optional[CommitInfo]:
+        """What is durable now: what opening the store has restored, or was committed since; None:
+        nothing is."""
+        info = _library.CommitInfoStruct()
+        result = self.call(blocking.spw_store_committed, byref(info), ctypes.sizeof(info))
+        if result == -errno.ENODATA:
+            return None
+        check(result)
+        return CommitInfo(info.number, info.previous if info.has_previous else None)
+
+    def commit(self, things: Sequence[int], number: int, record: bytes = b"", *,
+               keep_previous: bool = False) -> None:
+        """Make objects durable, in place of those committed before. They may be freed then: the
+        commit keeps their bytes. Not for a store that an optimizer or another state commits in.
+
+        :param number: above that of the commit before
+        :param record: any bytes that belong to it
+        :param keep_previous: what was committed before stays, too, until commit_release(), or until
+            the store is opened with ``commit=number``
+        :raises SpillwayError: EINVAL the number, or an object twice; ENOENT no such object; a drive
+            failed: what was committed before is durable still
+        """
+        array = (c_uint64 * len(things))(*(_library.number("thing", thing, 64) for thing in things))
+        check(self.call(blocking.spw_store_commit, array, len(things),
+                        _library.number("number", number, 63), record, len(record),
+                        _COMMIT_KEEP_PREVIOUS if keep_previous else 0))
+
+    def commit_release(self) -> None:
+        """What was committed before the last, if it was kept, is not needed any more."""
+        check(self.call(blocking.spw_store_commit_release))
+
+    def restored(self) -> Tuple[bytes, List[Tuple[int, int]]]:
+        """Of the commit that opening the store has restored: its record, and (object, length) of
+        each of its objects, in their order. They are the caller's, to be freed.
+
+        :raises SpillwayError: ENODATA nothing is committed
+        """
+        info = _library.CommitInfoStruct()
+        check(self.call(blocking.spw_store_committed, byref(info), ctypes.sizeof(info)))
+        record = (ctypes.c_char * info.record_bytes)()
+        check(self.call(blocking.spw_store_committed_record, record, info.record_bytes))
+        things, lengths = (c_uint64 * info.objects)(), (c_uint64 * info.objects)()
+        check(self.call(blocking.spw_store_committed_objects, things, lengths, info.objects))
+        return record.raw, list(zip(things, lengths))
+
     def stats(self) -> StoreStats:
         """Counters so far."""
         struct = _StoreStatsStruct()
@@ -509,6 +592,21 @@ class Store(Handle):
             drives.append(to_dataclass(DriveStats, struct))
         return drives
 
+    def pressure(self, length: Size = 0) -> StorePressure:
+        """How much is under way, and how long until a put or a get of ``length`` bytes would end.
+
+        For who may as well wait, or compute. Takes no lock and asks no drive.
+
+        :raises ValueError: ``length`` is no size
+        """
+        struct = _library.StorePressureStruct()
+        self.call(fast.spw_store_pressure, size("length", length), byref(struct),
+                  ctypes.sizeof(struct))
+        return to_dataclass(
+            StorePressure, struct, put_seconds=_seconds(struct.put_ns),
+            get_bytes={cls: struct.get_bytes[index] for cls, index in _CLASSES.items()},
+            get_seconds={cls: _seconds(struct.get_ns[index]) for cls, index in _CLASSES.items()})
+
     @property
     def description(self) -> str:
         """The I/O backend and its features, in words."""
@@ -517,6 +615,10 @@ class Store(Handle):
     @property
     def chunk_bytes(self) -> int:
         return self.call(fast.spw_store_chunk_bytes)
+
+
+def _seconds(time_ns: int) -> Optional[float]:
+    return None if time_ns == _UNKNOWN_NS else time_ns / 1e9
 
 
 def _put(handle: int, address: Optional[int], length: int) -> int:

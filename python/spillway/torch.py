@@ -29,6 +29,7 @@ never handed to autograd.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import logging
 import os
@@ -48,6 +49,7 @@ from ._explain import ScopePlan, scope_plans, text_of
 from ._library import Size, SpillwayError, bytes_text, fast
 from ._notebook import piece_of
 from ._page import page_of
+from ._places import by_storage
 from ._run import Run, json_of
 from ._save import asked, save, write
 from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
@@ -57,16 +59,19 @@ from ._steptrace import StepTrace
 from ._torch_compat import (SavedTensorsHooks, in_backward, register_forward_hook_always,
                             register_forward_pre_hook)
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
-from .report import Progress, hints_of, table_of, wear_since
+from .report import Progress, hints_of, parameters_line, table_of, wear_since
 from .store import Path, Store, choice
 from .wear import Cap
 
 if TYPE_CHECKING:
+    from ._materialize import materialize
+    from ._parameters import Parameters, ParameterStats
     from ._ranks import newest_of_all
     from .optimizer import Optimizer
 
-__all__ = ["Mode", "Offload", "Optimizer", "Phase", "Recompute", "ScopePlan", "Stage", "layers_of",
-           "newest_of_all", "offload", "parts_of", "rank_of_environment"]
+__all__ = ["Mode", "Offload", "Optimizer", "ParameterStats", "Phase", "Recompute", "ScopePlan",
+           "Stage", "layers_of", "materialize", "newest_of_all", "offload", "parts_of",
+           "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
@@ -77,17 +82,14 @@ _PHASES: Dict[Phase, int] = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWAR
 
 _active = threading.local()
 
+# Where what is there for who asks for it is: others need not wait for torch.optim.
+_LATER = {"Optimizer": "optimizer", "newest_of_all": "_ranks", "materialize": "_materialize",
+          "ParameterStats": "_parameters"}
+
+
 def __getattr__(name: str) -> Any:
-    """Optimizer and newest_of_all are there for who asks for them: others need not wait for
-    torch.optim."""
-    if name == "Optimizer":
-        from .optimizer import Optimizer
-
-        return Optimizer
-    if name == "newest_of_all":
-        from ._ranks import newest_of_all
-
-        return newest_of_all
+    if name in _LATER:
+        return getattr(importlib.import_module(f".{_LATER[name]}", __package__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -105,8 +107,10 @@ class Offload(contextlib.ContextDecorator):
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
                  progress: Union[bool, TextIO] = False, endurance_bytes: int = 0,
-                 recompute: Recompute = "never") -> None:
+                 recompute: Recompute = "never",
+                 parameters: Optional[Parameters] = None) -> None:
         self._model = model
+        self._parameters = parameters
         self._scopes = scopes
         self._exclude = exclude
         self._excluded_hooks = Hook(self._excluded_enter), Hook(self._excluded_leave)
@@ -120,6 +124,7 @@ class Offload(contextlib.ContextDecorator):
         self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
+        self._session.places = None if parameters is None else by_storage
         names = {module: name for name, module in model.named_modules()}
         self._again: Optional[Again] = again_of(
             self._session, {module: names.get(module) or type(module).__name__
@@ -311,6 +316,7 @@ class Offload(contextlib.ContextDecorator):
             self._session.cache.call(fast.spw_cache_stage, *here)
         else:
             self._session.cache.call(fast.spw_cache_stage_next, *here, *then)
+        self._session.border()
         if self._session.tracer is not None:
             self._session.tracer.mark(f"{phase} {micro_batch}")
         self._session.drain()
@@ -330,6 +336,9 @@ class Offload(contextlib.ContextDecorator):
         if self._again is not None:
             self._again.step_begins()
         session.cache.call(fast.spw_cache_step)
+        session.border()
+        if self._parameters is not None:
+            self._parameters.begin_step()
         session.steps += 1
         if session.steps == 2:
             _made.pop(self._model, None)
@@ -407,6 +416,7 @@ class Offload(contextlib.ContextDecorator):
             self._begin_pass()
         if reported:
             session.cache.call(fast.spw_cache_scope_enter, key)
+            session.border()
             if session.tracer is not None:
                 session.tracer.begin(name)
             session.drain()
@@ -444,6 +454,19 @@ class Offload(contextlib.ContextDecorator):
         """The counters of tensors on CUDA devices; None: the model has none there."""
         return None if self._session.device is None else DeviceStats.of(self.stats())
 
+    def parameter_stats(self) -> Optional[ParameterStats]:
+        """Counters of parameters on drives; None: they are in memory."""
+        return None if self._parameters is None else self._parameters.stats()
+
+    def parameters_to_memory(self) -> None:
+        """Bring all parameters back into memory, for good.
+
+        :raises SpillwayError: one cannot be read
+        """
+        if self._parameters is not None:
+            self._parameters.to_memory()
+            self._parameters, self._session.places = None, None
+
     def _tell_progress(self) -> None:
         if self._progress is not None and not self._session.cache.closed:
             self._progress.tell(self.stats())
@@ -474,6 +497,8 @@ class Offload(contextlib.ContextDecorator):
         table = table_of(stats, store, self._drives_before, self._session.device is not None,
                          time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
+        if self._parameters is not None:
+            table += "\n" + parameters_line(self._parameters.stats())
         print("\n".join([table, *hints]), file=file or sys.stdout)
 
     def explain(self, file: Optional[TextIO] = None) -> List[ScopePlan]:
@@ -638,6 +663,25 @@ def _cache_of(store: Optional[Store], own: Optional[Store], **options: Any) -> C
         raise
 
 
+def _parameters_of(model: nn.Module, store: Optional[Store], own: Optional[Store], cache: Cache,
+                   parameters: bool, parameter_bytes: Optional[Size]) -> Optional[Parameters]:
+    """None: they stay in memory. If they cannot go to drives, what was opened is closed."""
+    try:
+        if not parameters:
+            if parameter_bytes is not None:
+                raise ValueError("parameter_bytes is for parameters=True: give both or neither")
+            return None
+        from ._materialize import parameters_on
+
+        return parameters_on(model, None if own is not None else store, layers_of(model),
+                             parameter_bytes)
+    except BaseException:
+        cache.close()
+        if own is not None:
+            own.close()
+        raise
+
+
 def offload(
     model: nn.Module,
     store: Union[None, Store, Path, Sequence[Path]],
@@ -655,6 +699,8 @@ def offload(
     wear: Optional[Cap] = None,
     endurance_bytes: Size = 0,
     recompute: Recompute = "never",
+    parameters: bool = False,
+    parameter_bytes: Optional[Size] = None,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
@@ -663,10 +709,8 @@ def offload(
     :param store: an open store; or the drives of one, which is then opened on the partition of this
         rank and closed by close(); may be None in mode "observe", and in "budget" with recompute
     :param min_bytes: smaller tensors are kept (default 64 KiB)
-    :param staging_bytes: most bytes that wait to be written at once; beyond it tensors are kept
-        (default 1 GiB)
-    :param prefetch_bytes: most bytes read ahead; 0, the default: as much as the largest scope
-        spilled
+    :param staging_bytes: most that wait to be written; beyond it tensors are kept (default 1 GiB)
+    :param prefetch_bytes: most read ahead; 0, the default: as much as the largest scope spilled
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
@@ -675,26 +719,25 @@ def offload(
     :param budget_bytes: with mode "budget": most bytes of activations in memory
     :param exclude: what is never written: modules (all that is saved while one runs its forward)
         and tensors, or a function of (name, module)
-    :param rank: the partition for this process, of a store formatted with as many as there are
-        ranks on the machine; default: LOCAL_RANK and the like from the environment, else any that
-        is free
-    :param progress: True, or a text file: a line per step, on a terminal one that rewrites itself
-        (standard error)
+    :param rank: the partition for this process, of a store with as many as there are ranks on the
+        machine; default: LOCAL_RANK and the like from the environment, else any that is free
+    :param progress: True (standard error), or a text file: a line per step
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
         drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
-        log says so once. Plans need no more than what a step's own time gives, with an hour's worth
-        for what is not planned
-    :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB" of a
-        drive of 600 TBW); default: by what its health page says is written and used, which it takes
-        root to read. report() says how long the drives last
+        log says so once. Plans need no more than what a step's own time gives
+    :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB");
+        default: by its health page, which it takes root to read. report() says how long they last
     :param recompute: "auto": what is computed again in the backward pass where that costs less than
         keeping or spilling it; a function of (name, module): only scopes for which it is true.
         Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials; with recompute
         also their parts, see parts_of()
-    :raises SpillwayError: the store is closed; no memory
+    :param parameters: are on the drives, too, and in memory while they are used or about to be; the
+        store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
+    :param parameter_bytes: most bytes of parameters in memory; default: three of the largest scope
+    :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
     """
     _check_arguments(model, mode, budget_bytes, store, recompute)
     endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
@@ -707,4 +750,5 @@ def offload(
         opened, own, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
         prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
         record_model=type(model).__name__, wear=wear, endurance_bytes=endurance_bytes)
-    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute)
+    return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute,
+                   _parameters_of(model, opened, own, cache, parameters, parameter_bytes))

@@ -225,7 +225,7 @@ static void device_stalled(struct control *control, uint64_t ns)
 {
 	if (ns == 0)
 		return;
-	control->compute_ns_min = spw_recording_compute_ns(control);
+	control->compute_ns_min = spw_recording_host_ns(control);
 	control->waited_ns += ns;
 	control->away_ns += ns;
 	stall_noticed(control);
@@ -352,14 +352,16 @@ bool spw_control_step_ended(struct control *control)
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
 	spw_measure_step(&control->measure);
-	if (!followed)
-		control->late_before = control->was_late = false;
+	control->reason = PLAN_REASON_NONE;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
-	if (!control->records || control->now.takes == 0)
-		control->reason = PLAN_REASON_NONE;
-	else
+	if (control->records && control->now.takes > 0) {
+		if (!followed)
+			control->late_before = control->was_late = false;
 		control->reason =
 			followed ? planned_step_ended(control) : fixed_step_ended(control);
+	}
+	if (control->now.takes > 0 && !control->broke_off && !control->now.is_short)
+		spw_pace_belongs(control);
 	if (control->reason != PLAN_REASON_NONE)
 		control->shape->planned = false;
 	return control->reason != PLAN_REASON_NONE;
@@ -419,6 +421,7 @@ void spw_control_planned(struct control *control)
 
 void spw_control_step_began(struct control *control)
 {
+	spw_pace_adopt(control);
 	control->step++;
 	spw_recording_begin(control);
 	spw_flows_begin(control);

@@ -49,6 +49,7 @@ struct control_opts {
 	struct spw_cache_opts cache;
 	uint64_t chunk_bytes; /* of one drive */
 	uint32_t drives;
+	uint64_t arena_bytes; /* through which tensors of devices pass */
 	uint64_t (*clock_ns)(void);
 	struct spw_cache_stats *count; /* the cache's counters; the controller adds its own */
 	struct spw_notices *notices;   /* of enum control_notice, among others */
@@ -128,6 +129,13 @@ void spw_control_written(struct control *control, uint64_t bytes);
  * stall of a device is that, and no wait of the host.
  */
 void spw_control_device(struct control *control, const struct spw_device_times *times);
+
+/*
+ * A device is given a mark here. Return: its number; 0: there is no use for one. And the device has
+ * come to it, by a clock of its own that stands still while it waits for copies; in their order.
+ */
+uint64_t spw_control_mark(struct control *control);
+void spw_control_marked(struct control *control, uint64_t mark, uint64_t device_ns);
 
 /* ---- Decisions ---- */
 

@@ -128,9 +128,29 @@ struct flow_record {
 	struct flow_point points[FLOW_POINTS];
 };
 
+/* When the host gave a device a mark, compute time of its own, and when the device came to it. */
+struct mark {
+	uint64_t host_ns, device_ns;
+};
+
+#define PACE_MARKS_MAX 1024u
+/* Steps by which a host may be ahead, and its marks still count. */
+#define PACES 4u
+
+/* The marks of a step; see pace.c. */
+struct pace {
+	uint32_t step, shape; /* 0: of none that is planned */
+	uint32_t count, known;
+	bool over;     /* the step is; */
+	bool complete; /* and all is known of it */
+	struct mark end;
+	struct mark marks[PACE_MARKS_MAX];
+};
+
 /* A shape of step, and its plan. */
 struct shape {
 	struct recording basis; /* what the plan was made from, smoothed */
+	struct pace pace;       /* of the last step of which it is known */
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
 	uint64_t *hold_ns;   /* of each tensor: what compute is to wait before it is saved */
@@ -171,6 +191,7 @@ struct control {
 	uint64_t began_ns;    /* wall */
 	uint64_t waited_ns;   /* some take waited for I/O, a device did, or compute was held back */
 	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
+	uint64_t marked_ns;      /* of the host, at the last mark */
 	uint64_t waiting_since_ns;
 	uint32_t waiting; /* takes, and who is held back */
 	uint64_t held_ns; /* of waited_ns: held back */
@@ -204,6 +225,7 @@ struct control {
 
 	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
 	struct profile profile, profile_before; /* of this step, and of the one before */
+	struct pace paces[PACES];               /* of the last steps */
 	struct flow_record flow_record;
 	struct spw_plan_flow flows[FLOW_PARTS]; /* the planner's input */
 	uint64_t others[DIRECTIONS];            /* bytes of others so far */
@@ -227,8 +249,9 @@ struct control {
 
 int spw_recording_open(struct control *control);
 void spw_recording_close(struct control *control);
-/* Compute time of this step. */
+/* Compute time of this step: a device's, where that is known, and else the host's. */
 uint64_t spw_recording_compute_ns(const struct control *control);
+uint64_t spw_recording_host_ns(const struct control *control);
 void spw_recording_begin(struct control *control);
 void spw_recording_end(struct control *control);
 /* Return: its number, or NO_SCOPE. */
@@ -307,6 +330,17 @@ uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
 uint64_t spw_margin_written_max(const struct shape *shape);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
+
+/* ---- pace.c ---- */
+
+void spw_pace_begin(struct control *control);
+void spw_pace_end(struct control *control);
+/* The step that has ended was of the shape in force. */
+void spw_pace_belongs(struct control *control);
+/* Between steps: shapes take what has become known of theirs. */
+void spw_pace_adopt(struct control *control);
+/* Compute time by the device's clock; the host's if that is not known. */
+uint64_t spw_pace_ns(const struct control *control, uint64_t host_ns);
 
 /* ---- profile.c ---- */
 

@@ -81,7 +81,7 @@ void spw_recording_close(struct control *control)
 
 /* ---- Time ---- */
 
-uint64_t spw_recording_compute_ns(const struct control *control)
+uint64_t spw_recording_host_ns(const struct control *control)
 {
 	uint64_t until_ns = control->away > 0 ? control->away_since_ns : control->opts.clock_ns();
 	uint64_t wall_ns = until_ns - control->began_ns;
@@ -89,6 +89,14 @@ uint64_t spw_recording_compute_ns(const struct control *control)
 	if (wall_ns < control->compute_ns_min + control->away_ns)
 		return control->compute_ns_min;
 	return wall_ns - control->away_ns;
+}
+
+uint64_t spw_recording_compute_ns(const struct control *control)
+{
+	uint64_t now_ns = spw_pace_ns(control, spw_recording_host_ns(control));
+
+	/* Another shape, to which the step has turned out to belong, may be faster. */
+	return SPW_MAX(now_ns, control->charged_ns);
 }
 
 void spw_recording_away(struct control *control, bool away, uint64_t now_ns)
@@ -148,6 +156,7 @@ void spw_recording_begin(struct control *control)
 	control->waiting_since_ns = control->began_ns;
 	control->again_since_ns = control->away_since_ns = control->began_ns;
 	control->charged_ns = control->event_ns = 0;
+	spw_pace_begin(control);
 	control->scope = control->stage_scope = NO_SCOPE;
 	control->peak_bytes = control->old_bytes = control->memory_bytes;
 	control->recording = control->records;
@@ -162,6 +171,7 @@ void spw_recording_end(struct control *control)
 
 	if (!control->recording)
 		return;
+	spw_pace_end(control);
 	charge(control, spw_recording_compute_ns(control));
 	now_ns = event_ns(control);
 	for (uint32_t i = 0; i < control->now.count; i++)

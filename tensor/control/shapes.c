@@ -111,6 +111,7 @@ void spw_shape_new(struct control *control)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = false;
 	control->shape->memory = MARGIN_NONE;
+	control->shape->pace.complete = false;
 	control->shape->stalled_bytes = 0;
 	control->shape->id = ++control->ids;
 	control->shape->next_id = 0;

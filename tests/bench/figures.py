@@ -58,6 +58,15 @@ def of_fuzz(path):
     return [results.row(f"fuzzing, {name}: executions", count) for name, count in counts.items()]
 
 
+def fill(page, begin, end, text):
+    """Put ``text`` between the markers of a page."""
+    before, _, rest = Path(page).read_text(encoding="utf-8").partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        sys.exit(f"figures: {page} has no markers")
+    Path(page).write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
 def main(build, page):
     rows = []
     for read, path in ((of_sim, f"{build}/sim.json"), (of_soak, f"{build}/soak.json"),
@@ -68,12 +77,7 @@ def main(build, page):
     if not rows:
         print(f"figures: nothing was run in {build}: {page} stays as it is")
         return
-    before, _, rest = Path(page).read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        sys.exit(f"figures: {page} has no markers")
-    Path(page).write_text(before + BEGIN + "\n" + results.table(rows) + "\n" + END + after,
-                          encoding="utf-8")
+    fill(page, BEGIN, END, results.table(rows))
 
 
 if __name__ == "__main__":

@@ -139,8 +139,8 @@ DARK = {"paper": "#14171c", "ink": "#e6e9ee", "soft": "#a2abb8", "line": "#333a4
         "ours": "#2dd4bf", "other": "#6b7685", "good": "#2dd4bf", "fair": "#f0b35e",
         "bad": "#ff8a7a", "mark": "#2dd4bf1c"}
 WIDTH, ROW, HEAD, FOOT = 1060, 40, 74, 30
-HEADS = {"way": 16, "activations, peak": 222, "peak RSS": 362, "step time": 436, "losses": 556,
-         "slow drive": 614, "no room": 702, "a drive dies": 794, "killed": 970}
+HEADS = {"way": 16, "activations, peak": 222, "peak RSS": 362, "step time": 436, "losses": 550,
+         "slow drive": 622, "no room": 702, "a drive dies": 794, "killed": 970}
 BACKWARD = 88  # from where a drive dies before the forward pass to where before the backward pass
 BELOW = {"activations, peak": "MiB", "peak RSS": "MiB", "step time": "of plain's",
          "losses": "of plain's", "slow drive": "at a quarter", "no room": "on the drives",

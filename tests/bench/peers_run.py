@@ -93,7 +93,8 @@ def train(args):
     warm_up(args)
     torch.manual_seed(1)
     args.mode = "recompute" if way.recompute else "keep"
-    model = gpt.GPT(args)
+    with way.construction():
+        model = gpt.GPT(args)
     rows = cuts_of(tokens_of(args.text.read_bytes(), args.sequence + 1), args.batch,
                    args.sequence + 1, torch.Generator().manual_seed(2))
     meter, losses = Meter(args.drives.split(",") if args.drives else [], model), []

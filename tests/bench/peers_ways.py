@@ -31,6 +31,10 @@ class Plain:
     def __init__(self, args):
         self.args = args
 
+    def construction(self):
+        """What the model is made in."""
+        return contextlib.nullcontext()
+
     @contextlib.contextmanager
     def open(self, model):
         self.model, self.optimizer = model, adamw(model)
@@ -164,8 +168,9 @@ class DeepSpeed(Plain):
                           MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
         self.package = importlib.import_module("deepspeed")
 
-    def config(self, model):
-        largest = max(p.numel() for p in model.parameters())
+    def config(self):
+        with torch.device("meta"):
+            largest = max(p.numel() for p in gpt.GPT(self.args).parameters())
         place = {"device": "nvme", "nvme_path": str(self.args.folder), "pin_memory": True}
         return {
             "train_micro_batch_size_per_gpu": self.args.batch,
@@ -177,6 +182,7 @@ class DeepSpeed(Plain):
                 "offload_param": {**place, "buffer_count": 5, "buffer_size": largest,
                                   "max_in_cpu": 0},
                 "stage3_max_live_parameters": 2 * largest,
+                "stage3_max_reuse_distance": largest,
                 "stage3_prefetch_bucket_size": largest,
                 "sub_group_size": 4 * largest,
             },
@@ -184,10 +190,15 @@ class DeepSpeed(Plain):
                     "overlap_events": True},
         }
 
+    def construction(self):
+        """As its documentation has it. A model that is there already it makes bfloat16 on a CPU
+        that has no float16, whatever the configuration says."""
+        self.package.init_distributed(dist_backend="gloo")
+        return self.package.zero.Init(config_dict_or_path=self.config())
+
     @contextlib.contextmanager
     def open(self, model):
-        self.package.init_distributed(dist_backend="gloo")
-        self.model, *_ = self.package.initialize(model=model, config=self.config(model),
+        self.model, *_ = self.package.initialize(model=model, config=self.config(),
                                                  model_parameters=model.parameters())
         yield
         self.model.destroy()

@@ -12,7 +12,7 @@
  *          memory   what the process' resident memory grows by for an object that lives in the
  *                   store
  * OPTIONS  comma separated: arena | malloc, unchecked, static, inline (no I/O thread), depth=N,
- *          partition=N, window=N (at most so many requests at once; else all),
+ *          workers=N, partition=N, window=N (at most so many requests at once; else all),
  *          start=UNIX_SECONDS; or "-"
  *
  * The drives carry a store already. Bytes are compared after the last get, outside the time
@@ -61,6 +61,7 @@ static bool parse_options(char *text, struct spw_store_opts *opts)
 		else if (strcmp(word, "static") == 0)
 			opts->stripe = SPW_STRIPE_STATIC;
 		else if (sscanf(word, "depth=%u", &opts->queue_depth) != 1 &&
+			 sscanf(word, "workers=%u", &opts->workers) != 1 &&
 			 sscanf(word, "partition=%u", &opts->partition) != 1 &&
 			 sscanf(word, "window=%u", &window) != 1 &&
 			 sscanf(word, "start=%llu", &start_s) != 1 && strcmp(word, "arena") != 0 &&

@@ -4,6 +4,7 @@
 #
 # BENCH_DIR=/var/tmp             where the drives' files live meanwhile
 # PYTHON=                        an interpreter that has PyTorch
+# $partitions=1, if set before:   as many programs as share the drives
 # Sets $root, $build, $python and $drives.
 set -Eeuo pipefail
 
@@ -17,7 +18,7 @@ trap '"$rig" down --name "$name"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 drives=$("$rig" up --name "$name" --on "${BENCH_DIR:-/var/tmp}" --size 2G | paste -s -d,)
-"$build/spillway" format --devices "$drives"
+"$build/spillway" format --partitions "${partitions:-1}" --devices "$drives"
 
 export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 export SPILLWAY_LIBRARY=$build/libspillway.so

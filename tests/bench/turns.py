@@ -43,21 +43,17 @@ UNTIMED = 2  # steps at the start: without a plan, then by the first plan
 
 
 class Run:
-    """One mode of one model."""
+    """A process that trains one step whenever it is its turn.
 
-    def __init__(self, args, model, mode, folder, throttle):
-        self.mode, self.result = mode, Path(folder, f"{model}-{mode}.json")
+    :param folder: for what it measures
+    """
+
+    def __init__(self, name, command, folder, throttle=None):
+        self.name, self.result = name, Path(folder, f"{name}.json")
         self.seconds = []  # of its steps; at the end as it measured them itself: without checksums
-        command = [*([args.command, "run", "--"] if args.run else []), sys.executable,
-                   str(ROOT / "python/examples" / f"{model}.py"), "--turns", "--mode", mode,
-                   "--steps", str(args.steps), "--layers", str(args.layers),
-                   "--hidden", str(args.hidden), "--json", str(self.result),
-                   "--grad-memory", args.grad_memory, "--gradients",
-                   *(["--devices", args.devices] if mode == "spillway" else [])]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True,
-                                        preexec_fn=throttle.enter if throttle
-                                        and mode == "spillway" else None)
+        self.process = subprocess.Popen(
+            [*command, "--turns", "--json", str(self.result)], stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, preexec_fn=throttle.enter if throttle else None)
 
     def step(self, number):
         began = time.monotonic()
@@ -69,7 +65,7 @@ class Run:
                 self.seconds.append(time.monotonic() - began)
                 return
             sys.stderr.write(line)
-        raise RuntimeError(f"mode {self.mode} ended in step {number}, exit status "
+        raise RuntimeError(f"{self.name} ended in step {number}, exit status "
                            f"{self.process.wait()}")
 
     def end(self):
@@ -78,7 +74,7 @@ class Run:
         for line in self.process.stderr:
             sys.stderr.write(line)
         if self.process.wait(SECONDS_TO_END) != 0:
-            raise RuntimeError(f"mode {self.mode} failed, exit status {self.process.returncode}")
+            raise RuntimeError(f"{self.name} failed, exit status {self.process.returncode}")
         result = json.loads(self.result.read_text(encoding="utf-8"))
         self.seconds = result["step_seconds"]
         return result
@@ -107,24 +103,43 @@ def once_of(recompute):
     return ratios_of([whole - twice for whole, twice in zip(seconds, forward)], seconds)
 
 
-def turns(args, model, modes, throttle=None):
-    """Return: the runs; what they measured."""
-    runs = {}
+def take_turns(title, steps, begin):
+    """
+    :param begin: of each run, by its name, what starts it in a folder
+    :return: the runs; what they measured
+    """
+    runs, names = {}, list(begin)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for mode in modes:
-                runs[mode] = Run(args, model, mode, folder, throttle)
-            for number in range(1, args.steps + 1):
-                shift = number % len(modes)
-                for mode in modes[shift:] + modes[:shift]:
-                    runs[mode].step(number)
-                print(f"turns: {model} {number}/{args.steps}: "
-                      + ", ".join(f"{mode} {run.seconds[-1]:.2f} s" for mode, run in runs.items()),
+            for name in names:
+                runs[name] = begin[name](folder)
+            for number in range(1, steps + 1):
+                shift = number % len(names)
+                for name in names[shift:] + names[:shift]:
+                    runs[name].step(number)
+                print(f"{title} {number}/{steps}: "
+                      + ", ".join(f"{name} {run.seconds[-1]:.2f} s" for name, run in runs.items()),
                       file=sys.stderr, flush=True)
-            return runs, {mode: run.end() for mode, run in runs.items()}
+            return runs, {name: run.end() for name, run in runs.items()}
         finally:
             for run in runs.values():
                 run.stop()
+
+
+def command_of(args, model, mode):
+    return [*([args.command, "run", "--"] if args.run else []), sys.executable,
+            str(ROOT / "python/examples" / f"{model}.py"), "--mode", mode,
+            "--steps", str(args.steps), "--layers", str(args.layers),
+            "--hidden", str(args.hidden), "--grad-memory", args.grad_memory, "--gradients",
+            *(["--devices", args.devices] if mode == "spillway" else [])]
+
+
+def turns(args, model, modes, throttle=None):
+    def begin_of(mode):
+        slowed = throttle if mode == "spillway" else None
+        return lambda folder: Run(mode, command_of(args, model, mode), folder, slowed)
+
+    return take_turns(f"turns: {model}", args.steps, {mode: begin_of(mode) for mode in modes})
 
 
 def measure_throttled(args, model, fast):

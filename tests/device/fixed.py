@@ -5,6 +5,7 @@
 import functools
 import json
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -115,6 +116,10 @@ def settled(off):
     return now
 
 
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
 def steps_leave_nothing(store):
     """Neither 200 of them nor copies that fail."""
     machine.be_late(2, *HALF)
@@ -132,8 +137,9 @@ def steps_leave_nothing(store):
             del error
         off.table.until_failure = None
         if step == 20:
-            before = settled(off)
+            before, files = settled(off), descriptors()
     assert settled(off) == before, f"{machine.memory()}, was {before}"
+    assert descriptors() == files, f"{descriptors()} descriptors, were {files}"
     stats = off.stats()
     assert stats.entries == 0 and stats.device_staging_bytes == 0, stats
     assert store.stats().objects == 0
@@ -217,6 +223,26 @@ def stalls_are_the_devices(store, byte_ns):
     assert (stats.stall_ns > 0) == (byte_ns > 0), stats.stall_ns
     for rate in (stats.bus_out_bytes_per_second, stats.bus_in_bytes_per_second):
         assert rate == 0 if byte_ns == 0 else abs(rate * byte_ns / 1e9 - 1) < 1e-3, rate
+    off.close()
+    machine.tasks_take(0, 0)
+
+
+def the_times_are_the_devices(store, mode, byte_ns):
+    """Of a host that is ahead by the whole step: and so are the plans."""
+    machine.be_late(10, *NEVER)
+    machine.tasks_take(100_000_000, byte_ns)  # so slow is no host
+    model = model_of()
+    plain = clock_of(lambda: peak_of(model, None, 0))
+    off = offload(model, store, mode)
+    took = [clock_of(lambda: peak_of(model, off, step)) for step in range(8)]
+    stats = off.stats()
+    # A step ends when the next one begins, some operators later.
+    assert abs((stats.step_compute_ns + stats.step_stall_ns) / took[-2] - 1) < 0.05, (took, stats)
+    assert abs(stats.step_forward_ns + stats.step_backward_ns - stats.step_compute_ns) < 1e6, stats
+    assert stats.step_forward_ns > stats.step_compute_ns / 10, stats
+    assert (stats.step_stall_ns > stats.step_compute_ns / 5) == (byte_ns > 0), stats
+    assert abs(stats.step_compute_ns / plain - 1) < 0.05, (plain, stats)
+    assert byte_ns > 0 or stats.plan_peak_bytes < 0.3 * stats.plan_keep_all_bytes, stats
     off.close()
     machine.tasks_take(0, 0)
 
@@ -414,6 +440,12 @@ if machine.kind == "late":
         stalls_are_the_devices, byte_ns=0
     )
     CASES["a wait of the host for drives is no stall"] = the_host_waits_for_drives
+    CASES["the times of a step are the device's"] = functools.partial(
+        the_times_are_the_devices, mode="fastest", byte_ns=0
+    )
+    CASES["the times of a step that stalls are the device's"] = functools.partial(
+        the_times_are_the_devices, mode="positional", byte_ns=5000
+    )
 else:
     CASES["memory is bounded"] = functools.partial(memory_is_bounded, how_late=AT_ONCE)
 if machine.kind == "cuda":

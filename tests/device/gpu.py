@@ -34,6 +34,9 @@ class Machine:
     def be_late(self, seed, *how_late):
         """As late as it is."""
 
+    def tasks_take(self, operator_ns, copied_byte_ns):
+        """As long as they take."""
+
     def host_waits(self):
         """Nobody counts them."""
         return 0

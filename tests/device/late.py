@@ -84,9 +84,10 @@ class Table:
         with stream:
             to.copy_(source, non_blocking=True)
 
-    def empty(self, length, stream):
+    def empty(self, shape, stream):
+        dtype, size, stride = shape
         with stream:
-            return torch.empty(length, dtype=torch.uint8, device=stream.device)
+            return torch.empty_strided(size, stride, dtype=dtype, device=stream.device)
 
     def pin(self, device, address, length):
         late_device.pin(address, length)

@@ -8,12 +8,15 @@ that computes, and afterwards all memory is back.
 """
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
+import glob
 import logging
 import math
 import random
 import sys
+import threading
 import time
 import traceback
 
@@ -31,7 +34,39 @@ from troubles import Troubled
 
 STEPS = 3
 SECONDS_MAX = 120  # of one seed, which takes half a second: then it hangs
+WATCH_SECONDS = 10
 TROUBLES = ("interrupt", "copies fail", "exception")
+
+
+class Watchdog(threading.Thread):
+    """Shows the stacks and ends the program when a seed hangs. On a busy machine threads wait for
+    processors: that time does not count."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.waited_ns = {}  # by thread, also of those that have ended
+        self.began = self._now()
+        self.start()
+
+    def seed_begins(self):
+        self.began = self._now()
+        self._put_off()
+
+    def run(self):
+        while True:
+            time.sleep(WATCH_SECONDS)
+            self._put_off()
+
+    def _put_off(self):
+        """By a thread of C, which the interpreter's lock does not hold back."""
+        left = SECONDS_MAX - (self._now() - self.began)
+        faulthandler.dump_traceback_later(max(left, 0.1), exit=True)
+
+    def _now(self):
+        for path in glob.glob("/proc/self/task/*/schedstat"):
+            with contextlib.suppress(OSError), open(path) as file:  # the thread has ended since
+                self.waited_ns[path] = int(file.read().split()[1])
+        return time.monotonic() - sum(list(self.waited_ns.values())) / 1e9
 
 
 class Trouble(Exception):
@@ -121,12 +156,14 @@ class Case:
         self.trouble_step = dice.randrange(STEPS)
         self.trouble_at = dice.randint(0, 60)
         self.unused = dice.random() < 0.3  # a forward pass without a backward pass comes first
+        self.tasks_take = dice.choice(((0, 0), (1000, 0.01), (100_000, 1)))  # by the device's clock
 
     def __str__(self):
         return ", ".join(f"{name} {value}" for name, value in vars(self).items())
 
     def be_late(self):
         machine.be_late(self.seed, *self.late)
+        machine.tasks_take(*self.tasks_take)
 
 
 def batch_of(case, step, number):
@@ -281,11 +318,12 @@ def main():
     stores = opened(options.drives)
     passed, failures, totals = 0, 0, {}
     began, minutes = time.monotonic(), options.minutes or math.inf
+    watchdog = Watchdog()
     for seed in range(options.first, options.first + options.count):
         if time.monotonic() - began > 60 * minutes:
             break
         case = Case(seed)
-        faulthandler.dump_traceback_later(SECONDS_MAX, exit=True)
+        watchdog.seed_begins()
         try:
             result = check(case, stores)
         except BaseException:

@@ -62,6 +62,6 @@ class Troubled:
         with self._call():
             self.table.copy(to, source, stream)
 
-    def empty(self, length, stream):
+    def empty(self, shape, stream):
         with self._call():
-            return self.table.empty(length, stream)
+            return self.table.empty(shape, stream)

@@ -271,13 +271,21 @@ static int see(void *context, const char *name, uint64_t len, const void *shape,
 STATE_CASE(test_tools_read_what_is_committed)
 {
 	unsigned seen = 0;
+	char extra[8] = "";
+	size_t len = 0;
 
 	pass(false);
-	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
+	assert_ok(spw_state_commit(held, 1, "extra", 5, false));
 	close_all();
 	store = open_default();
 	assert_ok(spw_state_committed(store, see, &seen));
 	assert_int_equal(seen, RECORDS);
+	assert_ok(spw_state_committed_extra(store, NULL, &len));
+	assert_int_equal(len, 5);
+	len = 4;
+	assert_int_equal(spw_state_committed_extra(store, extra, &len), -ERANGE);
+	assert_ok(spw_state_committed_extra(store, extra, &len));
+	assert_string_equal(extra, "extra");
 }
 
 /* Said before the first step, and true: where it fits, all records are written twice. */

@@ -3,6 +3,7 @@
  * tests/integration/test_store.c - what goes into the store comes out: any length, any address, any
  * part, in every mode
  */
+/* layer: test and files-workers */
 #include "tests/integration/store_case.h"
 
 #include <linux/magic.h>
@@ -564,7 +565,10 @@ FORMATTED_CASE(test_one_object_fills_every_drive)
 	for (unsigned i = 0; i < 4; i++) {
 		assert_ok(spw_store_drive_stats(store, i, &drive, sizeof(drive)));
 		assert_int_equal(drive.depth, 4);
-		assert_int_equal(drive.in_flight_max, 4);
+		/* Helpers bring chunks one by one: a drive may be faster. */
+		assert_true(drive.in_flight_max <= 4);
+		if (store_workers <= 1)
+			assert_int_equal(drive.in_flight_max, 4);
 		assert_int_equal(drive.in_flight, 0);
 		assert_true(drive.bytes_written > 0);
 	}

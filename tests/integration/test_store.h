@@ -31,6 +31,7 @@
 static const char *drive_paths[TEST_DRIVES_MAX];
 static unsigned drive_count;
 static enum spw_backend drive_backend;
+static uint32_t store_workers;
 
 static void quit(const char *words)
 {
@@ -65,6 +66,7 @@ static inline void release_controllers(void)
 static int drives_from_environment(void **state)
 {
 	const char *paths = getenv("SPW_TEST_DEVICES"), *backend = getenv("SPW_TEST_BACKEND");
+	const char *workers = getenv("SPW_TEST_WORKERS");
 	static char text[4096];
 
 	(void)state;
@@ -86,6 +88,7 @@ static int drives_from_environment(void **state)
 		drive_backend = SPW_BACKEND_VFIO;
 	else
 		quit("SPW_TEST_BACKEND is none of io_uring, libaio, nvme and vfio");
+	store_workers = workers ? (uint32_t)strtoul(workers, NULL, 10) : 0;
 	hold_controllers();
 	return 0;
 }
@@ -146,6 +149,7 @@ static inline struct spw_store_opts default_opts(void)
 
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.backend = drive_backend;
+	opts.workers = store_workers;
 	opts.arena_bytes = 64 * MIB;
 	return opts;
 }

@@ -3,6 +3,7 @@
  * tests/integration/test_store_requests.c - how requests end: waited for, tested, notified,
  * cancelled, raised, cut off by close
  */
+/* layer: test and files-workers */
 #include "tests/integration/store_case.h"
 
 #include <stdatomic.h>

@@ -3,6 +3,7 @@
  * tests/integration/test_store_threads.c - one store, 64 threads: each object's content is its own,
  * whoever reads it when
  */
+/* layer: test and files-workers */
 #include "tests/integration/test_store.h"
 
 #include <inttypes.h>

@@ -141,6 +141,7 @@ static struct spw_store_opts small_opts(void)
 {
 	struct spw_store_opts opts = default_opts();
 
+	opts.workers = 2;
 	opts.inline_mode = inline_mode;
 	opts.arena_bytes = 4 * MIB;
 	opts.requests_max = 16;

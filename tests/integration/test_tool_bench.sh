@@ -286,6 +286,31 @@ expect_output "--partitions"
 bench 1 --level=store --filename="$first" --rw=write
 expect_output missing
 
+begin "null drives are made for the run, and no transfer touches them"
+for rw in write read randread rw randrw; do
+    bench 0 --null --drives=3 --level=store --rw=$rw --object-size=1m --size=64m --iodepth=4
+    report "r['io_bytes'] + w['io_bytes'] >= 60 << 20 and len(d['spillway']['drives']) == 3"
+    report "'null' in j[0]['spillway']['backend'] and all(x['bytes_written'] + x['bytes_read'] > 0 for x in d['spillway']['drives'])"
+    bench 0 --null --drives=2 --rw=$rw --bs=64k --size=8m --iodepth=4
+    report "r['io_bytes'] + w['io_bytes'] == 8 << 20 and 'null' in j[0]['spillway']['backend']"
+done
+bench 0 --null --level=store --rw=rw --object-size=64k --size=8m --numjobs=2
+report "len(j) == 2 and all(x['error'] == 0 and x['read']['io_bytes'] == 8 << 20 for x in j)"
+# Two drives of 64 MiB/s take 16 MiB in an eighth of a second.
+bench 0 --null=64m --drives=2 --level=store --rw=write --object-size=1m --size=16m --iodepth=4
+report "j[0]['job_runtime'] >= 120"
+printf '[global]\nnull\ndrives=2\nlevel=store\nobject_size=1m\nsize=8m\n[a]\nrw=write\n[b]\nstonewall\nrw=read\n' >"$TEST_TMP/null.fio"
+bench 0 "$TEST_TMP/null.fio"
+report "len(j) == 2 and j[1]['read']['io_bytes'] == 8 << 20"
+expect_exit 2 "$SPILLWAY" bench --null --filename="$one"
+expect_output "leave filename out"
+expect_exit 2 "$SPILLWAY" bench --filename="$one" --drives=2
+expect_output "drives=2 without null"
+expect_exit 2 "$SPILLWAY" bench --null=fast
+expect_output "not a number"
+TMPDIR=/proc expect_exit 1 "$SPILLWAY" bench --null --level=store --rw=write --size=16m
+expect_output "in /proc (another folder: TMPDIR)"
+
 begin "a device that carries something is not written"
 unchanged "$first" bench 3 --filename="$first" --rw=write --bs=1m
 expect_output "$first" "spillway store" "--allow-destructive"

@@ -99,6 +99,8 @@ expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --mode slowest
 expect_output "fastest, budget"
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --mode budget
 expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --budget 1m
+expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth 1GB --recompute --mode spill
+expect_output --mode=budget
 for wrong in 0 fast "1GB," 1GB,2GB,3GB,4GB -1; do
     expect_exit 2 "$SPILLWAY" replay "$trace" --bandwidth "$wrong"
 done
@@ -229,6 +231,15 @@ done
 begin "a budget is kept"
 steps bert --bandwidth 1GB --mode budget --budget 250MiB --steps 4 >"$OUTPUT"
 json "d['activation_peak_bytes'] <= 250 << 20 and d['bytes_written'] > 0"
+
+begin "a budget that the drive is too slow for is kept by computing again, in the time that the plan says"
+steps bert --bandwidth 250MB --mode budget --budget 150MiB --recompute --steps 8 >"$OUTPUT"
+json "all(s['activation_peak_bytes'] <= 150 << 20 and s['recomputed_seconds'] > 0 for s in d['steps'][2:])"
+json "all(s['step_seconds'] <= 1.05 * s['plan']['step_seconds'] for s in d['steps'][4:])"
+json "all(abs(s['step_seconds'] - d['ideal_seconds'] - s['stall_seconds'] - s['held_back_seconds'] - s['recomputed_seconds']) < 1e-6
+         for s in d['steps'])"
+steps bert --bandwidth 250MB --mode budget --budget 150MiB --steps 4 >"$OUTPUT"
+json "d['activation_peak_bytes'] > 150 << 20 and d['steps'][-1]['plan']['scopes_recomputed'] == 0"
 
 begin "drives: must hold a store, and are handed back as they were"
 make_file plain 64M

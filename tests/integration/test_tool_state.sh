@@ -94,6 +94,14 @@ expect_output "File exists"
 expect_exit 1 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/other" --step 6
 expect_output "no commit 6" "the last is 7"
 
+begin "the model is what the Python package exports"
+expect_exit 2 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/model" --what masters
+expect_output "--format safetensors or torch"
+expect_exit 2 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/model" --format gguf
+expect_output safetensors torch
+SPILLWAY_PYTHON="$TEST_TMP/absent" expect_exit 1 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/model" --format torch
+expect_output "cannot be started: No such file"
+
 begin "what is committed is given up only if that is meant"
 expect_exit 3 "$SPILLWAY" wipe "$one" "$two" --yes
 expect_output "partition 1 holds commit 7" "--erase"

@@ -7,12 +7,14 @@ import torch
 
 from spillway._device import Port
 from spillway._on_device import DeviceTensors
+from spillway._torch_compat import storage_of
 
 
 def host_is_device(off, table):
     """From now on an Offload takes tensors in host memory for those of a device."""
     cache = off._session.cache
-    off._session.device = DeviceTensors(Port(table, torch.device("cpu"), cache.store), cache)
+    device = torch.device("cpu")
+    off._session.device = DeviceTensors(Port(table, device, cache.store), device, cache)
 
 
 class Stream:
@@ -84,9 +86,12 @@ class Table:
         self.log.append(("copy", stream.name))
         stream.given.append(lambda: to.copy_(source))
 
-    def empty(self, length, stream):
+    def empty(self, shape, stream):
         self.log.append(("empty", stream.name))
-        return torch.full((length,), 0xEE, dtype=torch.uint8)
+        dtype, size, stride = shape
+        memory = torch.empty_strided(size, stride, dtype=dtype)
+        storage_of(memory).fill_(0xEE)
+        return memory
 
     def pin(self, device, address, length):
         self.pinned[address] = length

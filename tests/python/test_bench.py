@@ -511,7 +511,8 @@ def test_results_are_made_into_one_page(folder, capsys):
     made = [results.row("share", [3, 1, 2], at_least=2), results.row("plain", 5, "MiB")]
     results.write(out / "two.json", "Second", made, results.machine(["four drives"]), more=1)
     capsys.readouterr()
-    assert results.main(["render", str(out)]) == 0
+    before = folder / "RESULTS.md"
+    assert results.main(["render", str(out), str(before)]) == 0
     page = capsys.readouterr().out
     assert "| cost | 2 | 1 to 1,234 | us | at most 1 | **no** |" in page
     assert "0 of 1 goals are met" in page
@@ -520,7 +521,14 @@ def test_results_are_made_into_one_page(folder, capsys):
     assert page.index("## First") < page.index("## Second")
     assert "four drives" in page
     assert "Fails" not in page
+    before.write_text(page)
+    (out / "one.json").unlink()
+    results.write(out / "two.json", "Second", [results.row("new", 7)], results.machine())
+    assert results.main(["render", str(out), str(before)]) == 0
+    kept = capsys.readouterr().out
+    assert kept[:kept.index("## Second")] == page[:page.index("## Second")]
+    assert "| new | 7 |" in kept and "| share" not in kept
     (out / "other.json").write_text("[]")
-    for wrong in (["render", str(out)], ["render", str(folder / "nothing")]):
-        assert results.main(wrong) == 1
+    for wrong in (str(out), str(folder / "nothing")):
+        assert results.main(["render", wrong, str(before)]) == 1
     assert results.main([]) == 2

@@ -741,8 +741,19 @@ class Runtime:
     """A CUDA runtime that pins nothing, and keeps the error until the next kernel asks for it."""
 
     kept = 0
+    current = None
+
+    def __init__(self):
+        self.asked_on = []
+
+    .contextmanager
+    def device(self, device):
+        before, self.current = self.current, device
+        yield
+        self.current = before
 
     def fail(self, *_):
+        self.asked_on.append(self.current)
         self.kept = 2
         return 2
 
@@ -758,7 +769,7 @@ class Runtime:
 def runtime(monkeypatch):
     """And a table of it."""
     runtime, table = Runtime(), _accelerator.Table("cuda")
-    table.module = types.SimpleNamespace(device=contextlib.nullcontext, cudart=lambda: runtime)
+    table.module = types.SimpleNamespace(device=runtime.device, cudart=lambda: runtime)
     on_cpu = torch.ones
     monkeypatch.setattr(
         torch,
@@ -778,6 +789,8 @@ def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplo
             _on_device.device_tensors(types.SimpleNamespace(type="gpu"), off._session.cache) is None
         )
     assert "tensors on gpu are kept there: cudaHostRegister() of" in caplog.text
+    # Not on the first device, which would make a context there in each rank.
+    assert [device.type for device in runtime.asked_on] == ["gpu"]
     with pytest.raises(RuntimeError, match="out of memory"):
         runtime.kernel()  # nobody asked on this device
 
@@ -786,7 +799,7 @@ def test_memory_that_cannot_be_unpinned_is_told(runtime, caplog):
     runtime, table = runtime
     with caplog.at_level(logging.WARNING, "spillway"):
         table.unpin("gpu", 4096)
-    assert "cudaHostUnregister() failed" in caplog.text
+    assert "cudaHostUnregister() failed" in caplog.text and runtime.asked_on == ["gpu"]
     runtime.kernel()  # the model's next does not raise
 
 

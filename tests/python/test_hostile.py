@@ -85,7 +85,7 @@ def test_calls_of_a_store(store, dice):
 def test_opening_and_formatting(folder, dice):
     drives = make_drives(folder, 2, 32 << 20)
     spillway.format_store(drives)
-    names = ["partition", "queue_depth", "backend", "stripe", "checksums", "hugetlb"]
+    names = ["partition", "queue_depth", "backend", "stripe", "checksums", "hugetlb", "workers"]
     for _ in range(60):
         paths = dice.choice((drives, drives[:1], drives + drives, [any_value(dice)]))
         arena_bytes = dice.choice((4 << 20, 0, 1, -1, 1 << 62, 1 << 64, "x"))

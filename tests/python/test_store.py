@@ -79,6 +79,21 @@ def test_a_full_store_says_so_and_nothing_changes(store):
     store.free(kept)
 
 
+def test_pressure(store):
+    idle = store.pressure("1GiB")
+    assert idle.put_bytes == idle.in_flight == sum(idle.get_bytes.values()) == 0
+    assert idle.put_seconds is None and idle.get_seconds["urgent"] is None
+    assert store.pressure().put_seconds == 0 and idle.depth == 4 * 16
+    content = bytes(8 << 20)
+    while not (busy := store.pressure("1GiB")).put_bytes_per_second:
+        store.free(store.put(content))
+    # At its bandwidth: twice as much takes twice as long.
+    assert busy.put_seconds == pytest.approx((1 << 30) / busy.put_bytes_per_second)
+    assert set(busy.get_seconds) == set(busy.get_bytes) == {"urgent", "prefetch", "background"}
+    with pytest.raises(ValueError, match="length"):
+        store.pressure(-1)
+
+
 def test_stats(store):
     thing = store.put(bytes(4 << 20))
     stats = store.stats()
@@ -109,6 +124,7 @@ def test_drives_that_are_refused(formatted, folder):
     (["x"], {"partition": 0xFFFFFFFF}, ValueError, "partition must"),
     (["x"], {"partition": 1 << 32}, ValueError, "partition must"),
     (["x"], {"queue_depth": 1 << 32}, ValueError, "queue_depth must"),
+    (["x"], {"workers": -1}, ValueError, "workers must"),
     (["x"], {"arena_bytes": 1 << 64}, ValueError, "arena_bytes must"),
     (["x"], {"arena_bytes": -1}, ValueError, "arena_bytes must"),
 ])
@@ -196,6 +212,18 @@ def test_data_of_which_nothing_is_known_takes_erase(folder):
     assert "--erase" in found.reason
     spillway.format_store(drives, erase=True)
     error_of(errno.EEXIST, spillway.format_store, drives, erase=True)  # by now a store
+
+
+def test_workers(formatted):
+    content = random.Random(3).randbytes(8 << 20)
+    for workers in (1, 3):
+        with spillway.Store(formatted, workers=workers) as store:
+            thing = store.put(content)
+            assert store.get(thing, len(content)) == content
+            assert store.stats().workers == workers
+            assert workers > 1 or store.stats().bytes_helped == 0
+            assert f"{workers} workers" in store.description or workers == 1
+    assert "up to 64" in error_of(errno.EINVAL, spillway.Store, formatted, workers=65)
 
 
 def test_libaio_gives_the_same(formatted):

@@ -25,13 +25,14 @@ RULE_LOCK_VARIABLE = "SPW_TEST_LOCK"
 
 
 class Config:
-    """A kind of drive and a backend."""
+    """A kind of drive and a backend, and how many workers a store has."""
 
-    def __init__(self, name, backend, block_bytes=0, io_uring_off=False):
+    def __init__(self, name, backend, block_bytes=0, io_uring_off=False, workers=0):
         self.name = name
         self.backend = backend
         self.block_bytes = block_bytes  # of loop devices; 0: plain files
         self.io_uring_off = io_uring_off
+        self.workers = workers  # of a store; 0: its own choice
         self.shares_system = not io_uring_off
 
     def problem(self, scratch):
@@ -48,7 +49,8 @@ class Config:
 FILES = [Config("files-io_uring", "io_uring"), Config("files-libaio", "libaio")]
 LOOPS = [Config(f"loop{block}-{backend}", backend, block)
          for block in (512, 4096) for backend in ("io_uring", "libaio")]
-ALL = FILES + LOOPS + [Config("files-io_uring_off", "libaio", io_uring_off=True)]
+ALL = FILES + LOOPS + [Config("files-io_uring_off", "libaio", io_uring_off=True),
+                       Config("files-workers", "io_uring", workers=3)]
 
 
 def run_quietly(command):

@@ -89,7 +89,7 @@ static void check_transfers(const struct spw_store *store)
 		idle++;
 	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		busy += store->transfers[i].in_flight;
-		held += store->transfers[i].unsummed && !store->transfers[i].in_flight;
+		held += store->transfers[i].posted;
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		for (const struct transfer *transfer = store->drives[i].retries; transfer;
@@ -128,7 +128,7 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manif
 	uint64_t used_blocks = 0;
 
 	sim_check_inside();
-	REQUIRE(store->transfers_in_flight == 0);
+	REQUIRE(store->transfers_in_flight == 0 && store->helpers->posted == 0);
 	REQUIRE(!store->writes_first && store->reads_waiting == 0 && !store->flush_first &&
 		!store->flushing);
 	REQUIRE(atomic_load(&store->objects_alive) == manifests);
@@ -160,9 +160,11 @@ void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
 
 	*arena_bytes_used = store->arena->bytes_used;
 	*bounces = store->bounces_free;
-	/* All pieces, those of the store's own choice, none. */
+	/* Posted are all pieces, those of the store's own choice, none; with helpers or without. */
 	if (sim_world.config->seed % 3 != 1)
 		store->overlap_bytes_min = sim_world.config->seed % 3 ? UINT32_MAX : 1;
+	if (sim_world.config->seed % 2)
+		sim_helpers_begin(store, sim_world.config->seed);
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		sim_drives[i].allowed = (struct sim_range){
 			.offset_bytes = store->drives[i].base_bytes,
@@ -173,7 +175,7 @@ void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
 
 uint32_t sim_inside_transfers(void)
 {
-	return sim_world.store->transfers_in_flight;
+	return sim_world.store->transfers_in_flight + sim_world.store->helpers->posted;
 }
 
 bool sim_inside_no_requests(void)

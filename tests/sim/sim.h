@@ -168,6 +168,16 @@ uint32_t sim_inside_block_bytes(void);
 /* Of the store's part of those drives whose writes do not fail. */
 uint64_t sim_inside_sound_bytes(void);
 
+/* ---- threads.c: threads that there are not ---- */
+
+/*
+ * What others do whenever they get to run. NULL: there are none. @sleeps: the store would, until
+ * something ends. Return: whether they have woken it.
+ */
+extern bool (*sim_others_turn)(bool sleeps);
+/* The open store has helpers, until it is closed. */
+void sim_helpers_begin(struct spw_store *store, uint64_t seed);
+
 /* ---- tensors.c: the cache against a model ---- */
 
 void sim_tensors_begin(void);

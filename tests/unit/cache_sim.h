@@ -34,7 +34,7 @@ struct sim_tensor {
 	size_t len;
 };
 
-static struct sim {
+static _Thread_local struct sim {
 	struct spw_store *store;
 	struct spw_cache *cache;
 	struct spw_cache_opts opts;

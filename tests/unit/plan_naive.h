@@ -42,13 +42,14 @@ struct naive {
 	const struct spw_plan_step *step;
 	const enum spw_plan_choice *choices;
 	double write, read, mixed, write_delay, read_delay, memory, staging;
-	/* the bus: ns of a byte, each way; when it has copied what the drives are done with */
+	/* the bus: ns of a byte, each way; when it has copied what it was given */
 	double write_copy, read_copy, write_copied, read_copied;
 	/* forecast */
 	struct naive_change events[3 * NAIVE_TENSORS_MAX + NAIVE_CALLS_MAX],
 		changes[4 * NAIVE_TENSORS_MAX];
 	uint32_t event_count, change_count;
 	double written_ns[NAIVE_TENSORS_MAX]; /* end of the write */
+	double left_ns[NAIVE_TENSORS_MAX];    /* from when on its memory can be given back */
 	bool is_written[NAIVE_TENSORS_MAX];
 	bool out[NAIVE_TENSORS_MAX];
 	uint32_t used_at[NAIVE_TENSORS_MAX]; /* change */
@@ -59,6 +60,9 @@ struct naive {
 	bool use_done[NAIVE_TENSORS_MAX];
 	/* until it is given back; till then, too */
 	bool write_open[NAIVE_TENSORS_MAX], write_over[NAIVE_TENSORS_MAX];
+	/* of a device: the copy out, until its memory is given back; and from then on */
+	double copy_ends[NAIVE_TENSORS_MAX];
+	bool copy_open[NAIVE_TENSORS_MAX], staged[NAIVE_TENSORS_MAX];
 	double write_ends[NAIVE_TENSORS_MAX], read_ends[NAIVE_TENSORS_MAX];
 	uint32_t writing, reading, awaited; /* UINT32_MAX: nobody */
 	double write_left, read_left;
@@ -147,10 +151,10 @@ static double naive_staged(const struct naive *naive, double ns)
 	return bytes;
 }
 
-/* One after the other, each once the drives are done with it, as on its way back. */
-static double naive_copied(double before_ns, double served_ns, uint64_t bytes, double byte_ns)
+/* One after the other, each once it is there: packed, or read. */
+static double naive_copied(double before_ns, double there_ns, uint64_t bytes, double byte_ns)
 {
-	return (before_ns > served_ns ? before_ns : served_ns) + (double)bytes * byte_ns;
+	return (before_ns > there_ns ? before_ns : there_ns) + (double)bytes * byte_ns;
 }
 
 /* In the order of packing. */
@@ -161,23 +165,30 @@ static void naive_forecast_writes(struct naive *naive)
 	for (uint32_t k = 0; k < naive->event_count; k++) {
 		uint32_t next = naive->events[k].tensor;
 		const struct spw_plan_tensor *tensor;
-		double begin;
+		double begin, copied;
+		bool begins;
 
 		if (naive->events[k].kind != 1)
 			continue;
 		tensor = naive_tensor(naive, next);
-		begin = (double)tensor->pack_ns > free_ns ? (double)tensor->pack_ns : free_ns;
+		copied = (double)tensor->pack_ns;
+		if (naive->write_copy > 0)
+			copied = naive_copied(copied_ns, copied, tensor->bytes, naive->write_copy);
+		begin = copied > free_ns ? copied : free_ns;
+		begins = begin < naive_wanted(tensor);
 		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 ||
-		    begin >= naive_wanted(tensor) ||
+		    (!begins && (naive->write_copy <= 0 || copied >= naive_wanted(tensor))) ||
 		    naive_staged(naive, (double)tensor->pack_ns) + (double)tensor->bytes >
 			    naive->staging)
 			continue;
-		free_ns = begin + (double)tensor->bytes / naive->write;
-		copied_ns = naive_copied(copied_ns, free_ns, tensor->bytes, naive->write_copy);
-		naive->written_ns[next] = copied_ns + naive->write_delay;
+		if (begins)
+			free_ns = begin + (double)tensor->bytes / naive->write;
+		copied_ns = copied;
+		naive->written_ns[next] = free_ns + naive->write_delay;
+		naive->left_ns[next] = naive->write_copy > 0 ? copied : naive->written_ns[next];
 		naive->is_written[next] = true;
 		naive->out[next] =
-			naive_event_from(naive, naive->written_ns[next]) < naive_wanted(tensor);
+			naive_event_from(naive, naive->left_ns[next]) < naive_wanted(tensor);
 	}
 }
 
@@ -204,7 +215,7 @@ static void naive_forecast(struct naive *naive)
 			naive->changes[naive->change_count++] =
 				(struct naive_change){event->ns, bytes, event->kind, event->tensor};
 		for (uint32_t i = 0; i < naive->step->count; i++) {
-			if (!naive->out[i] || given_back[i] || naive->written_ns[i] > event->ns)
+			if (!naive->out[i] || given_back[i] || naive->left_ns[i] > event->ns)
 				continue;
 			given_back[i] = true;
 			bytes -= naive_bytes(naive, i);
@@ -240,14 +251,22 @@ static bool naive_fits(const struct naive *naive, uint32_t i, double compute_ns)
 
 /* ---- Now ---- */
 
+/* It waits for the drives, or is written: where are its bytes? */
+static bool naive_is_staged(const struct naive *naive, uint32_t i)
+{
+	return (naive->where[i] == NAIVE_WAITS || naive->where[i] == NAIVE_BEING_WRITTEN) &&
+	       naive->staged[i];
+}
+
 static double naive_in_use(const struct naive *naive)
 {
+	bool of_device = naive->write_copy > 0;
 	double bytes = 0;
 
 	for (uint32_t i = 0; i < naive->step->count; i++)
 		if ((naive->where[i] != NAIVE_NOT_YET && naive->where[i] != NAIVE_ON_DRIVES &&
-		     naive->where[i] != NAIVE_DEAD) ||
-		    naive->write_open[i])
+		     naive->where[i] != NAIVE_DEAD && !naive_is_staged(naive, i)) ||
+		    (of_device ? naive->copy_open[i] : naive->write_open[i]))
 			bytes += naive_bytes(naive, i);
 	return bytes;
 }
@@ -262,7 +281,7 @@ static void naive_begin_write(struct naive *naive)
 		if (naive->where[i] == NAIVE_WAITS &&
 		    (next == UINT32_MAX || naive_packed_before(naive, i, next)))
 			next = i;
-	if (next == UINT32_MAX)
+	if (next == UINT32_MAX || naive->copy_ends[next] > naive->now + NAIVE_TIE)
 		return;
 	naive->where[next] = NAIVE_BEING_WRITTEN;
 	naive->write_open[next] = true;
@@ -286,7 +305,7 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 			next = i;
 	if (next == UINT32_MAX || naive->where[next] == NAIVE_NOT_YET)
 		return false;
-	if (naive->where[next] != NAIVE_ON_DRIVES) {
+	if (naive->where[next] != NAIVE_ON_DRIVES && !naive_is_staged(naive, next)) {
 		if (naive->out[next] && !naive_fits(naive, next, compute_ns))
 			return false;
 		naive->where[next] = NAIVE_IN_MEMORY;
@@ -297,10 +316,10 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 	if (naive->awaited != next &&
 	    (naive_in_use(naive) + size > naive->memory || !naive_fits(naive, next, compute_ns)))
 		return false;
+	naive->read_left = naive_is_staged(naive, next) ? 0 : size;
 	naive->where[next] = NAIVE_BEING_READ;
 	naive->reading = next;
-	naive->read_left = size;
-	naive->bytes_read += size;
+	naive->bytes_read += naive->read_left;
 	return true;
 }
 
@@ -320,6 +339,10 @@ static bool naive_fits_staging(const struct naive *naive, uint32_t which)
 static void naive_give_back(struct naive *naive)
 {
 	for (uint32_t i = 0; i < naive->step->count; i++) {
+		if (naive->copy_open[i] && naive->copy_ends[i] <= naive->now + NAIVE_TIE) {
+			naive->copy_open[i] = false;
+			naive->staged[i] = true;
+		}
 		if (!naive->write_over[i])
 			continue;
 		naive->write_over[i] = naive->write_open[i] = false;
@@ -347,8 +370,16 @@ static void naive_compute(struct naive *naive)
 			naive->choices[i] == SPW_PLAN_SPILL && naive_fits_staging(naive, i)
 				? NAIVE_WAITS
 				: NAIVE_IN_MEMORY;
+		if (naive->where[i] == NAIVE_WAITS && naive->write_copy > 0) {
+			naive->write_copied =
+				naive_copied(naive->write_copied, naive->now,
+					     naive_tensor(naive, i)->bytes, naive->write_copy);
+			naive->copy_ends[i] = naive->write_copied;
+			naive->copy_open[i] = true;
+		}
 	} else if (event->kind == 2) {
-		if (naive->where[i] == NAIVE_ON_DRIVES || naive->where[i] == NAIVE_BEING_READ) {
+		if (naive->where[i] == NAIVE_ON_DRIVES || naive->where[i] == NAIVE_BEING_READ ||
+		    naive_is_staged(naive, i)) {
 			naive->awaited = i;
 			return;
 		}
@@ -380,6 +411,18 @@ static void naive_io_end(struct naive *naive, uint32_t i, bool write)
 	}
 }
 
+/* Of those that wait, the first is copied: its write can begin. */
+static double naive_copy_ends(const struct naive *naive)
+{
+	double ns = NAIVE_NEVER;
+
+	for (uint32_t i = 0; i < naive->step->count; i++)
+		if (naive->where[i] == NAIVE_WAITS && naive->copy_ends[i] > naive->now &&
+		    naive->copy_ends[i] < ns)
+			ns = naive->copy_ends[i];
+	return ns;
+}
+
 /* Return: whether something happened. */
 static bool naive_advance(struct naive *naive)
 {
@@ -387,7 +430,8 @@ static bool naive_advance(struct naive *naive)
 	double write_rate =
 		both && naive->mixed / 2 < naive->write ? naive->mixed / 2 : naive->write;
 	double read_rate = both && naive->mixed / 2 < naive->read ? naive->mixed / 2 : naive->read;
-	double when[5] = {NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER},
+	double when[6] = {NAIVE_NEVER, NAIVE_NEVER, NAIVE_NEVER,
+			  NAIVE_NEVER, NAIVE_NEVER, naive_copy_ends(naive)},
 	       next = NAIVE_NEVER;
 	uint32_t who[4] = {naive->writing, 0, naive->reading, 0};
 	int what = 0;
@@ -404,7 +448,7 @@ static bool naive_advance(struct naive *naive)
 	}
 	if (naive->awaited == UINT32_MAX)
 		when[4] = naive->events[naive->events_done].ns + naive->stall;
-	for (int k = 0; k < 5; k++)
+	for (int k = 0; k < 6; k++)
 		next = when[k] < next ? when[k] : next;
 	if (next >= NAIVE_NEVER)
 		return false;
@@ -415,10 +459,7 @@ static bool naive_advance(struct naive *naive)
 	naive->read_left -= naive->reading != UINT32_MAX ? read_rate * (next - naive->now) : 0;
 	naive->now = next;
 	if (what == 0) {
-		naive->write_copied =
-			naive_copied(naive->write_copied, next, naive_tensor(naive, who[0])->bytes,
-				     naive->write_copy);
-		naive->write_ends[who[0]] = naive->write_copied + naive->write_delay;
+		naive->write_ends[who[0]] = next + naive->write_delay;
 		naive->writing = UINT32_MAX;
 	} else if (what == 2) {
 		naive->read_copied =
@@ -428,7 +469,7 @@ static bool naive_advance(struct naive *naive)
 		naive->reading = UINT32_MAX;
 	} else if (what == 4) {
 		naive_compute(naive);
-	} else {
+	} else if (what < 4) {
 		naive_io_end(naive, who[what], what == 1);
 	}
 	return true;
@@ -467,7 +508,8 @@ static void naive_open(struct naive *naive, const struct spw_plan_step *step,
 		naive->write_delay += (double)drives->chunk_bytes / naive->write;
 	if (naive->read > 0)
 		naive->read_delay += (double)drives->chunk_bytes / naive->read;
-	naive_bus(&naive->write, drives->bus_out_bytes_per_second, &naive->write_copy);
+	if (drives->bus_out_bytes_per_second > 0)
+		naive->write_copy = 1e9 / (double)drives->bus_out_bytes_per_second;
 	naive_bus(&naive->read, drives->bus_in_bytes_per_second, &naive->read_copy);
 	naive->writing = naive->reading = naive->awaited = UINT32_MAX;
 	for (uint32_t i = 0; i < step->count; i++)

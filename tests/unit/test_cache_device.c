@@ -565,19 +565,24 @@ RIG_CASE(test_taken_before_it_is_ahead)
 	assert_int_equal(ahead(&taken), 0);
 }
 
-/* Copies count as what waits to be written. */
+/* Copies count as what waits to be written; while there are some, others wait for them. */
 OPENED_CASE(test_backpressure)
 {
 	struct piece first, second;
 
 	rig.opts.staging_bytes = 150;
 	rig_open();
+	(void)far_offered(9, 151, SPW_OFFER_KEEP);
+	STAT_IS(bytes_kept_backpressure, 151);
 	first = far_offered(1, 100, SPW_OFFER_COPY);
-	second = far_offered(2, 100, SPW_OFFER_KEEP);
-	STAT_IS(bytes_kept_backpressure, 100);
-	far_gone(&second);
+	second = far_offered(2, 100, SPW_OFFER_WAIT);
+	STAT_IS(staging_bytes, 100);
 	copied(&first);
-	(void)far_offered(3, 100, SPW_OFFER_KEEP);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	assert_int_equal(retried(&second), SPW_OFFER_COPY);
+	copied(&second);
+	(void)far_offered(3, 100, SPW_OFFER_KEEP); /* nothing is copied: the device waits, too */
+	STAT_IS(bytes_kept_no_staging, 100);
 }
 
 /* The device may have given its memory up: the bytes stay in staging memory. */

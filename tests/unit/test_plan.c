@@ -358,8 +358,8 @@ CASE(test_one_tensor)
 }
 
 /*
- * The same tensor of a device, whose bus copies 0.5 bytes/ns out and 4 in: written in 200 ns, and
- * back in time if the read begins 50 + 25 + 5 ns before the use.
+ * The same tensor of a device, whose bus copies 0.5 bytes/ns out and 4 in: out of its memory in 200
+ * ns, and back in time if the read begins 50 + 25 + 5 ns before the use.
  */
 CASE(test_one_tensor_of_a_device)
 {
@@ -377,17 +377,40 @@ CASE(test_one_tensor_of_a_device)
 	world.choices[0] = SPW_PLAN_SPILL;
 	world.choices[1] = world.choices[2] = SPW_PLAN_KEEP;
 
-	/* Its write and its copy have ended at 1405: the third tensor's packing gives it back. */
-	simulate(0);
-	assert_int_equal(1500, points[4].ns);
-	assert_int_equal(1, points[4].bytes);
-	assert_int_equal(80, world.result.stall_ns);
-
-	/* No faster than the drives. */
-	world.drives.bus_out_bytes_per_second = 1000000000000;
+	/* Its copy has ended, and its write has not: the second tensor's packing gives it back. */
 	simulate(0);
 	assert_int_equal(1200, points[2].ns);
 	assert_int_equal(1, points[2].bytes);
+	assert_int_equal(100, world.result.bytes_read);
+	assert_int_equal(80, world.result.stall_ns);
+
+	/* A slower bus: the third one's. */
+	world.drives.bus_out_bytes_per_second = 400000000;
+	simulate(0);
+	assert_int_equal(1500, points[4].ns);
+	assert_int_equal(1, points[4].bytes);
+	world.drives.bus_out_bytes_per_second = 500000000;
+
+	/* Used while it is written: copied back from where it is written from. */
+	world.tensors[0].use_ns = 1250;
+	simulate(0);
+	assert_int_equal(30, world.result.stall_ns);
+	assert_int_equal(0, world.result.bytes_read);
+	assert_int_equal(100, world.result.bytes_written);
+	assert_int_equal(100, world.result.bytes_forwarded);
+
+	/* Behind another that is still written: its own write does not begin. */
+	world.tensors[1].must_keep = false;
+	world.tensors[1].bytes = 100;
+	world.choices[1] = SPW_PLAN_SPILL;
+	world.tensors[1].use_ns = 1650;
+	world.tensors[1].release_ns = 1660;
+	world.drives.write_bytes_per_second = 100000000;
+	simulate(0);
+	assert_int_equal(60, world.result.stall_ns);
+	assert_int_equal(0, world.result.bytes_read);
+	assert_int_equal(100, world.result.bytes_written);
+	assert_int_equal(200, world.result.bytes_forwarded);
 }
 
 /* ---- Budget ---- */

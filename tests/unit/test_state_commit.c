@@ -176,6 +176,64 @@ STATE_CASE(test_transient_records_are_of_no_commit)
 	use(1, 0, 0);
 }
 
+static void end_request(struct spw_request *request)
+{
+	assert_int_equal(spw_request_wait_any(&request, 1, -1), 0);
+	assert_ok(spw_request_test(request));
+}
+
+/* An object of the caller's: the state names it in commits, and leaves it alone. */
+STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
+{
+	static char bytes[3 * LEN];
+	void *memory;
+	struct spw_request *request;
+	spw_object objects[2], found;
+	uint32_t number, tile;
+
+	open_state(4);
+	assert_ok(spw_state_add_object(held, "parameter", sizeof(bytes), "shape", 5, &number));
+	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &tile));
+	assert_int_equal(spw_state_object(held, number, &found), -EINVAL);
+	expect_words("not attached");
+	assert_int_equal(spw_state_attach(held), 0);
+	assert_ok(spw_state_object(held, number, &found));
+	assert_int_equal(found.value, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		memset(bytes, (int)i + 1, sizeof(bytes));
+		assert_ok(spw_store_put_copies(&fake, bytes, sizeof(bytes), 1, NULL, &objects[i],
+					       &request));
+		end_request(request);
+		assert_ok(spw_state_set_object(held, number, objects[i]));
+		assert_ok(spw_state_commit(held, i + 1, NULL, 0, false));
+	}
+	assert_ok(spw_store_free(&fake, objects[0]));
+	assert_int_equal(spw_state_take(held, number, &memory), -EINVAL);
+	expect_words("an object of the caller's");
+	assert_int_equal(spw_state_clear(held, number), -EINVAL);
+	assert_int_equal(spw_state_pass(held, &number, 1), -EINVAL);
+	expect_words("an object of the caller's");
+	assert_int_equal(spw_state_set_object(held, tile, objects[1]), -EINVAL);
+	assert_int_equal(spw_state_object(held, 7, &found), -EINVAL);
+	spw_state_close(held);
+	held = NULL;
+	assert_ok(spw_store_free(&fake, objects[1])); /* it was not the state's */
+	fake_reopen();
+	open_state(4);
+	assert_ok(spw_state_add_object(held, "parameter", sizeof(bytes), "shape", 5, &number));
+	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &tile));
+	assert_int_equal(spw_state_attach(held), 1);
+	assert_ok(spw_state_object(held, number, &found));
+	memset(bytes, 0, sizeof(bytes));
+	assert_ok(spw_store_get(&fake, found, 0, bytes, sizeof(bytes), SPW_URGENT_READ, NULL,
+				&request));
+	end_request(request);
+	assert_int_equal(bytes[sizeof(bytes) - 1], 2);
+	spw_state_close(held);
+	held = NULL;
+	assert_ok(spw_store_free(&fake, found));
+}
+
 /* Also where a transient record has the name of a committed one. */
 STATE_CASE(test_a_committed_record_that_is_transient_now_is_another)
 {

@@ -99,7 +99,7 @@ CASE(every_option_is_understood)
 				   "1\nfixedbufs\nregisterfiles=1\nnonvectored=1\n"
 				   "thread\ngroup_reporting=1\nioengine=libaio\nnorandommap="
 				   "0\ndescription=words of it\n"
-				   "stripe=static\nobject_size=32m\nlevel=store\nnuma=0\n",
+				   "stripe=static\nobject_size=32m\nworkers=3\nlevel=store\nnuma=0\n",
 				   &plan),
 			 0);
 	job = &plan.jobs[0];
@@ -127,12 +127,35 @@ CASE(every_option_is_understood)
 	bench_plan_free(&plan);
 }
 
+CASE(null_drives_are_asked_for_with_or_without_a_rate)
+{
+	struct bench_plan plan;
+
+	assert_int_equal(
+		read_text("[at_once]\nnull\n[fast]\nnull=6g\ndrives=8\nlevel=store\n", &plan), 0);
+	assert_int_equal(plan.count, 2);
+	assert_true(plan.jobs[0].null && plan.jobs[1].null);
+	assert_int_equal(plan.jobs[0].null_bytes_per_second, 0);
+	assert_int_equal(plan.jobs[0].drives, 1);
+	assert_int_equal(plan.jobs[1].null_bytes_per_second, 6ull << 30);
+	assert_int_equal(plan.jobs[1].drives, 8);
+	bench_plan_free(&plan);
+}
+
 /* Every bad input, the line that is blamed (0: the file as a whole), and a part of the message. */
 static const struct bad {
 	const char *text;
 	unsigned line;
 	const char *words;
 } bad[] = {
+	{"[a]\nnull=\n", 2, "null: "},
+	{"[a]\nnull=fast\n", 2, "not a number"},
+	{"[a]\nnull\nfilename=x\n", 1, "leave filename out"},
+	{"[a]\nfilename=x\ndrives=2\n", 1, "drives=2 without null"},
+	{"[a]\nnull\ndrives=65\n", 3, "takes 1 to 64"},
+	{"[a]\nnull\nbackend=libaio\n", 1, "null is a backend"},
+	{"[a]\nnull\nverify=xxh3\nrw=write\n", 1, "leave verify out"},
+	{"[a]\nnull\nlevel=store\nobject_size=5000\n", 1, "multiple of 4096"},
 	{"[a]\nfilename=x\nzonesize=1m\n", 3, "option 'zonesize' is not supported"},
 	{"[a]\nfilename=x\niodpeth=1\n", 3, "did you mean 'iodepth'?"},
 	{"[a]\nfilename=x\nbs=4x\n", 3, "'4x' is not a size"},

@@ -72,13 +72,16 @@ struct bench_job {
 	uint64_t randseed;
 	uint64_t object_bytes;
 	uint32_t iodepth, submit_batch, complete_min, numjobs, read_percent;
-	uint32_t verify, backend, level, stripe;
+	uint32_t verify, backend, level, stripe, workers;
 	/* in writes; 0: read back at the end; 0: as many as verify_backlog */
 	uint32_t verify_backlog, verify_backlog_batch;
-	uint32_t numa_node; /* BENCH_NUMA_ANY: none named */
+	uint32_t numa_node;             /* BENCH_NUMA_ANY: none named */
+	uint64_t null_bytes_per_second; /* of each such drive; 0: transfers end at once */
+	uint32_t drives;                /* how many of them */
 	bool time_based, hipri, sqthread_poll, fixedbufs, group_reporting, stonewall, norandommap;
 	bool scramble_buffers;
 	bool no_checksums; /* of a store */
+	bool null;         /* on drives of bench_null_make() */
 	bool satisfied;    /* where options go that say what spillway does anyway: direct=1 */
 	char description[256];
 };
@@ -300,6 +303,21 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 int bench_devices_open(struct bench_devices *devices, bool allow_destructive,
 		       const struct spw_log *log);
 void bench_devices_close(struct bench_devices *devices);
+
+/* Drives that no transfer touches, of all jobs. */
+struct bench_null {
+	int fds[SPW_QUEUE_DEVICES_MAX]; /* that keep them */
+	unsigned count;
+};
+
+/**
+ * bench_null_make - make the drives of the jobs that have null, and set the filename of these
+ * @null:  set, also after a failure: to be given to bench_null_remove()
+ *
+ * Return: 0; or what opening a file, or spw_format(), gives.
+ */
+int bench_null_make(const struct bench_plan *plan, struct bench_null *null);
+void bench_null_remove(struct bench_null *null);
 
 /* Everything of one command line. */
 struct bench_run {

@@ -188,6 +188,16 @@ static int set_text(void *field, const struct option *option, const char *value)
 	return 0;
 }
 
+/* "null" or "null=6g": how fast each of the drives is. */
+static int set_null(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+
+	job->null = true;
+	job->null_bytes_per_second = 0;
+	return value ? set_size(&job->null_bytes_per_second, option, value) : 0;
+}
+
 static int set_range(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
@@ -309,6 +319,11 @@ static const struct option options[] = {
 	{"stripe", NULL, CHOICE(stripe, stripe_choices), "HOW",
 	 "store: pull or static (default pull)"},
 	{FLAG(no_checksums), "store: trust the drives"},
+	{"null", NULL, JOB(set_null), "[=RATE]",
+	 "on drives made for the run that no transfer touches, each so fast (default: at once)"},
+	{"drives", NULL, COUNT(drives, 1, SPW_DRIVES_MAX), "null: how many (default 1)"},
+	{"workers", NULL, COUNT(workers, 1, SPW_WORKERS_MAX),
+	 "store: threads that sum and copy, with the job's own (default 1)"},
 	{"object_size", NULL, set_size, FIELD(object_bytes), 1, 0, NULL, "SIZE",
 	 "store: of each object (default 16m)"},
 	{"numa", NULL, set_count, FIELD(numa_node), 0, 1023, NULL, "NODE",
@@ -328,7 +343,9 @@ void bench_job_init(struct bench_job *job)
 		.submit_batch = 1,
 		.complete_min = 1,
 		.numjobs = 1,
+		.workers = 1,
 		.read_percent = 50,
+		.drives = 1,
 		.numa_node = BENCH_NUMA_ANY,
 		.scramble_buffers = true,
 	};
@@ -360,7 +377,7 @@ bool bench_option_is_flag(const char *name)
 {
 	const struct option *option = find_option(name);
 
-	return option && !option->argument;
+	return option && (!option->argument || option->argument[0] == '[');
 }
 
 static int unknown_option(const char *name)
@@ -385,7 +402,7 @@ int bench_option_set(struct bench_job *job, const char *name, const char *value)
 
 	if (!option)
 		return unknown_option(name);
-	if (option->argument && (!value || value[0] == '\0'))
+	if (option->argument && option->argument[0] != '[' && (!value || value[0] == '\0'))
 		return spw_error(-EINVAL, "option '%s' needs a value: %s=%s", name, option->name,
 				 option->argument);
 	return option->set((char *)job + option->offset, option, value);
@@ -432,11 +449,31 @@ static int check_verify(const struct bench_job *job)
 	return 0;
 }
 
+/* What a read leaves in memory is what was there: of each buffer the same. */
+#define NULL_UNIT_BYTES 4096u
+
+static int check_null(const struct bench_job *job)
+{
+	if (!job->null)
+		return job->drives == 1 ? 0 : wrong(job, "drives=%u without null", job->drives);
+	if (job->filename[0] != '\0')
+		return wrong(job, "null has drives of its own: leave filename out");
+	if (job->backend != SPW_BACKEND_AUTO || job->hipri || job->sqthread_poll)
+		return wrong(job, "null is a backend, and waits in one way: leave out what chooses "
+				  "another");
+	if (job->verify != BENCH_VERIFY_NONE)
+		return wrong(job, "null keeps nothing that could be read back: leave verify out");
+	if (job->level == BENCH_LEVEL_STORE && job->object_bytes % NULL_UNIT_BYTES != 0)
+		return wrong(job, "null takes objects of whole blocks: a multiple of %u bytes",
+			     NULL_UNIT_BYTES);
+	return 0;
+}
+
 int bench_job_check(const struct bench_job *job)
 {
 	uint64_t min = job->block_bytes_min, max = job->block_bytes_max;
 
-	if (job->filename[0] == '\0')
+	if (job->filename[0] == '\0' && !job->null)
 		return wrong(job, "no filename given: filename=/dev/... or --filename=/dev/...");
 	if (min == 0 || max < min)
 		return wrong(job, "blocks of %ju to %ju bytes make no sense", (uintmax_t)min,
@@ -457,7 +494,7 @@ int bench_job_check(const struct bench_job *job)
 		return wrong(job, "hipri and sqthread_poll exclude each other");
 	if (job->submit_batch > job->iodepth || job->complete_min > job->iodepth)
 		return wrong(job, "a batch is larger than iodepth=%u", job->iodepth);
-	return check_verify(job);
+	return job->null || job->drives != 1 ? check_null(job) : check_verify(job);
 }
 
 /* As on the command line. */

@@ -149,8 +149,9 @@ static void look_for_unwritten(const struct bench_run *run, struct bench_worker 
 {
 	const struct bench_job *job = worker->job;
 
-	for (unsigned i = 0;
-	     worker->regions && bench_rw_reads(job->rw) && i < worker->devices_count; i++) {
+	if (!worker->regions || job->null || !bench_rw_reads(job->rw))
+		return;
+	for (unsigned i = 0; i < worker->devices_count; i++) {
 		const struct bench_region *region = &worker->regions[i];
 		uint64_t bytes =
 			bench_unwritten(worker->paths[i], region->start_bytes, region->len_bytes);
@@ -226,8 +227,11 @@ int bench_run(struct bench_run *run)
 	struct spw_log log = tool_log(run->verbose);
 	struct timespec wall;
 	uint64_t begin_ns;
-	int result = make_workers(run);
+	struct bench_null null;
+	int result = bench_null_make(&run->plan, &null);
 
+	if (result == 0)
+		result = make_workers(run);
 	if (result == 0)
 		result = collect_devices(run, devices);
 	if (result == 0)
@@ -244,6 +248,7 @@ int bench_run(struct bench_run *run)
 	run->interrupted = tool_stopped() && result == 0;
 out:
 	bench_devices_close(&own);
+	bench_null_remove(&null);
 	return result;
 }
 

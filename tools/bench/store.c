@@ -21,6 +21,8 @@
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
+#define ARENA_SPARE_BYTES (UINT64_C(64) << 20)
+
 struct transfer {
 	struct state *state;
 	void *buffer;
@@ -266,8 +268,9 @@ static int make_transfers(struct state *state)
 
 		if (result != 0)
 			return result;
-		bench_random_fill(bench_mix(state->job->randseed, i), transfer->buffer,
-				  state->job->object_bytes);
+		/* Where a read brings nothing, each buffer has the bytes of each object. */
+		bench_random_fill(bench_mix(state->job->randseed, state->job->null ? 0 : i),
+				  transfer->buffer, state->job->object_bytes);
 		transfer->state = state;
 		state->idle[state->idle_count++] = transfer;
 	}
@@ -320,18 +323,20 @@ static int open_store(struct state *state)
 
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
-	opts.backend = job->backend;
+	opts.backend = job->null ? SPW_BACKEND_NULL : job->backend;
+	opts.null_bytes_per_second = job->null_bytes_per_second;
 	opts.stripe = job->stripe;
 	opts.no_checksums = job->no_checksums;
+	opts.workers = job->workers;
 	opts.inline_mode = true;
-	/* Buffers of all transfers, and what the store wants for itself. */
-	opts.arena_bytes = (spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) +
-			    SPW_ARENA_GRANULE_BYTES) *
-				   job->iodepth +
-			   (64u << 20);
+	/* Buffers of all transfers, beside the quarter that a store sets aside, and more. */
+	opts.arena_bytes =
+		spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) * job->iodepth / 3 * 4 +
+		ARENA_SPARE_BYTES;
 	opts.log = state->worker->log;
 	opts.tune = &tune;
-	result = spw_tune_read(getenv("SPILLWAY_TUNE"), (const char *const *)state->worker->paths,
+	result = spw_tune_read(job->null ? NULL : getenv("SPILLWAY_TUNE"),
+			       (const char *const *)state->worker->paths,
 			       state->worker->devices_count, &opts.log, &tune, sizeof(tune));
 	if (result)
 		return result;

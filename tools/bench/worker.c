@@ -387,7 +387,8 @@ static int open_queue(struct state *state)
 	struct spw_queue_opts opts;
 
 	spw_queue_opts_init(&opts, sizeof(opts));
-	opts.backend = job->backend;
+	opts.backend = job->null ? SPW_BACKEND_NULL : job->backend;
+	opts.null_bytes_per_second = job->null_bytes_per_second;
 	opts.wait = job->hipri           ? SPW_WAIT_POLL
 		    : job->sqthread_poll ? SPW_WAIT_SQPOLL
 					 : SPW_WAIT_INTERRUPT;

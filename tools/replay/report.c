@@ -128,9 +128,9 @@ void replay_each_pass(const struct replay_report *report,
 
 static void print_steps(const struct replay_report *report, FILE *out)
 {
-	struct tool_table *table =
-		tool_table_new(">REPLAY|>SECONDS|>OVER IDEAL|>STALL|>HELD BACK|>LATE|>PEAK|"
-			       ">WRITTEN|>READ|>FORWARDED|>PLANNED PEAK");
+	struct tool_table *table = tool_table_new(
+		">REPLAY|>SECONDS|>OVER IDEAL|>STALL|>HELD BACK|>RECOMPUTED|>LATE|>PEAK|"
+		">WRITTEN|>READ|>FORWARDED|>PLANNED PEAK");
 	double ideal = seconds_of(report->step->compute_ns);
 
 	for (uint32_t i = 0; i < report->run->measured; i++) {
@@ -142,6 +142,7 @@ static void print_steps(const struct replay_report *report, FILE *out)
 			       TOOL_SHORT("%.4f", seconds / ideal),
 			       TOOL_SHORT("%.4f", seconds_of(measure->stall_ns)),
 			       TOOL_SHORT("%.4f", seconds_of(measure->hold_ns)),
+			       TOOL_SHORT("%.4f", seconds_of(measure->again_ns)),
 			       TOOL_SHORT("%.4f", seconds_of(measure->late_ns)),
 			       SIZE_TEXT(measure->peak_bytes), SIZE_TEXT(measure->bytes_written),
 			       SIZE_TEXT(measure->bytes_read), SIZE_TEXT(measure->bytes_forwarded),
@@ -189,14 +190,15 @@ static json_t *size_json(const struct replay_report *report, uint64_t bytes)
 
 static json_t *plan_json(const struct replay_report *report, const struct spw_cache_stats *stats)
 {
-	return json_pack("{s:I, s:I, s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:f}", "plans",
+	return json_pack("{s:I, s:I, s:o, s:o, s:o, s:f, s:f, s:I, s:f, s:f, s:f}", "plans",
 			 (json_int_t)stats->plans, "tensors_spilled",
 			 (json_int_t)stats->plan_tensors_spilled, "peak_bytes",
 			 size_json(report, stats->plan_peak_bytes), "bytes_written",
 			 size_json(report, stats->plan_bytes_written), "memory_bytes",
 			 size_json(report, stats->plan_memory_bytes), "stall_seconds",
 			 seconds_of(stats->plan_stall_ns), "step_seconds",
-			 seconds_of(stats->plan_wall_ns), "write_bytes_per_second",
+			 seconds_of(stats->plan_wall_ns), "scopes_recomputed",
+			 (json_int_t)stats->plan_scopes_again, "write_bytes_per_second",
 			 size_of(report, stats->write_bytes_per_second), "read_bytes_per_second",
 			 size_of(report, stats->read_bytes_per_second), "mixed_bytes_per_second",
 			 size_of(report, stats->mixed_bytes_per_second));
@@ -211,10 +213,11 @@ static json_t *steps_json(const struct replay_report *report)
 
 		(void)json_array_append_new(
 			steps,
-			json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
-				  seconds_of(measure->step_ns), "stall_seconds",
+			json_pack("{s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}",
+				  "step_seconds", seconds_of(measure->step_ns), "stall_seconds",
 				  seconds_of(measure->stall_ns), "held_back_seconds",
-				  seconds_of(measure->hold_ns), "late_seconds",
+				  seconds_of(measure->hold_ns), "recomputed_seconds",
+				  seconds_of(measure->again_ns), "late_seconds",
 				  seconds_of(measure->late_ns), "activation_peak_bytes",
 				  size_json(report, measure->peak_bytes), "bytes_written",
 				  size_json(report, measure->bytes_written), "bytes_read",

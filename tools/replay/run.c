@@ -1,111 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* tools/replay/run.c - the replaying thread: waits, offers, takes, compares, measures */
-#include "tools/replay/run.h"
-
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/replay/drive.h"
 #include "tools/replay/pattern.h"
+#include "tools/replay/replaying.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
-
-#define MEMORY_ALIGN 4096
-#define DRAIN_MAX    64
-
-/* One version of one storage in one replay. Its address is its offers' owner token. */
-struct buffer {
-	uint8_t *bytes;
-	uint64_t seed;
-	uint32_t holds; /* tokens that are out */
-	uint32_t content;
-	struct buffer *next, **link; /* of all */
-};
-
-/* A tensor's id, and what was taken of it. */
-struct handle {
-	spw_tensor id;
-	uint32_t users;
-	uint64_t lease;
-	uint32_t leases;
-};
-
-struct replaying {
-	struct replay_run *run;
-	struct buffer **current; /* by content: of this replay of the step, or NULL */
-	struct buffer *all;
-	struct handle *handles; /* by tensor */
-	uint64_t begin_ns;      /* of this replay */
-	uint64_t behind_ns;     /* that it has waited for I/O */
-	uint64_t sequence;      /* of contents made, for keys that are never used again */
-	uint64_t *keys;         /* by content */
-	bool last;
-	pthread_mutex_t samples_lock;
-};
-
-/* ---- Memory ---- */
-
-static struct buffer *buffer_of(struct replaying *replaying, uint32_t index)
-{
-	const struct replay_content *content = &replaying->run->step->contents[index];
-	struct buffer *buffer = replaying->current[index];
-
-	if (buffer)
-		return buffer;
-	buffer = calloc(1, sizeof(*buffer));
-	if (buffer)
-		buffer->bytes =
-			aligned_alloc(MEMORY_ALIGN, spw_round_up(content->len_bytes, MEMORY_ALIGN));
-	if (!buffer || !buffer->bytes) {
-		free(buffer);
-		(void)spw_error(-ENOMEM,
-				"no memory for a tensor of %" PRIu64
-				" bytes: make all smaller with --scale",
-				content->len_bytes);
-		return NULL;
-	}
-	if (replaying->keys[index] == 0)
-		replaying->keys[index] = ++replaying->sequence;
-	buffer->seed = replay_pattern_seed(replaying->keys[index]);
-	buffer->content = index;
-	replay_pattern_fill(buffer->bytes, content->len_bytes, buffer->seed);
-	buffer->next = replaying->all;
-	buffer->link = &replaying->all;
-	if (buffer->next)
-		buffer->next->link = &buffer->next;
-	replaying->all = replaying->current[index] = buffer;
-	return buffer;
-}
-
-static void buffer_free(struct replaying *replaying, struct buffer *buffer)
-{
-	if (replaying->current[buffer->content] == buffer)
-		replaying->current[buffer->content] = NULL;
-	*buffer->link = buffer->next;
-	if (buffer->next)
-		buffer->next->link = buffer->link;
-	free(buffer->bytes);
-	free(buffer);
-}
-
-static void drain(struct replaying *replaying)
-{
-	uint64_t owners[DRAIN_MAX];
-	int count;
-
-	do {
-		count = spw_cache_drain(replaying->run->cache, owners, DRAIN_MAX);
-		for (int i = 0; i < count; i++) {
-			struct buffer *buffer = (struct buffer *)(uintptr_t)owners[i];
-
-			if (--buffer->holds == 0)
-				buffer_free(replaying, buffer);
-		}
-	} while (count == DRAIN_MAX);
-}
 
 /* ---- The timeline of the last replay ---- */
 
@@ -141,38 +45,41 @@ static int timeline_open(struct replay_run *run)
 
 /* ---- The operations ---- */
 
-static int offer(struct replaying *replaying, const struct replay_op *op)
+static enum spw_cache_hint hint_of(const struct replaying *replaying, const struct replay_op *op)
 {
 	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_SPILL,
 						    SPW_HINT_PIN};
-	struct buffer *buffer = buffer_of(replaying, op->content);
+
+	return op->event->hint == SPW_TRACE_HINT_NONE ? replay_again_hint(replaying)
+						      : hints[op->event->hint];
+}
+
+static int offer(struct replaying *replaying, const struct replay_op *op)
+{
+	struct buffer *buffer = replay_buffer_of(replaying, op->content);
 	struct handle *handle = &replaying->handles[op->tensor];
-	struct spw_offer offered = {
-		.storage_key = replaying->keys[op->content],
-		.storage_len_bytes = replaying->run->step->contents[op->content].len_bytes,
-		.offset_bytes = op->offset_bytes,
-		.len_bytes = op->len_bytes,
-		.owner = (uint64_t)(uintptr_t)buffer,
-	};
+	struct spw_offer offered;
 	spw_tensor id;
 	int rc;
 
 	if (!buffer)
 		return -ENOMEM;
-	offered.storage_bytes = buffer->bytes;
-	rc = spw_cache_offer_hint(replaying->run->cache, &offered, hints[op->event->hint], &id);
+	offered = replay_offer(replaying, op, buffer);
+	rc = spw_cache_offer_hint(replaying->run->cache, &offered, hint_of(replaying, op), &id);
 	if (rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL)
 		buffer->holds++;
-	else if (buffer->holds == 0)
-		buffer_free(replaying, buffer);
+	replay_buffer_let_go(replaying, buffer);
 	if (rc < 0)
 		return rc;
 	if (handle->users > 0 && handle->id.value != id.value)
 		return spw_error(-EPROTO,
 				 "tensor %u was offered again, and the cache took it for another",
 				 op->tensor);
+	if (handle->users++ == 0)
+		handle->offered = op;
 	handle->id = id;
-	handle->users++;
+	if (rc == SPW_OFFER_AGAIN && !handle->given_up)
+		replay_again_given_up(replaying, op->tensor);
 	return 0;
 }
 
@@ -185,6 +92,10 @@ static int take(struct replaying *replaying, const struct replay_op *op)
 	int rc = spw_cache_take(replaying->run->cache, handle->id, op->offset_bytes, op->len_bytes,
 				&taken);
 
+	if (rc == SPW_TAKE_AGAIN) {
+		rc = replay_again_compute(replaying, op->tensor);
+		return rc ? rc : take(replaying, op);
+	}
 	if (rc)
 		return rc;
 	if (taken.bytes) {
@@ -202,24 +113,16 @@ static int take(struct replaying *replaying, const struct replay_op *op)
 	return 0;
 }
 
-static int release(struct replaying *replaying, const struct replay_op *op)
-{
-	struct handle *handle = &replaying->handles[op->tensor];
-
-	if (--handle->users == 0)
-		for (; handle->leases > 0; handle->leases--)
-			spw_cache_return(replaying->run->cache, handle->lease);
-	return spw_cache_release(replaying->run->cache, handle->id);
-}
-
 static int operate(struct replaying *replaying, const struct replay_op *op)
 {
 	struct spw_cache *cache = replaying->run->cache;
 	const struct spw_trace_event *event = op->event;
+	int rc;
 
 	switch (event->kind) {
 	case SPW_TRACE_STEP: spw_cache_step(cache); break;
 	case SPW_TRACE_STAGE:
+		replay_again_stage(replaying, event->backward);
 		if (event->has_next)
 			spw_cache_stage_next(
 				cache, event->micro_batch,
@@ -230,11 +133,17 @@ static int operate(struct replaying *replaying, const struct replay_op *op)
 			spw_cache_stage(cache, event->micro_batch,
 					event->backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
 		break;
-	case SPW_TRACE_SCOPE_ENTER: spw_cache_scope_enter(cache, event->scope_key); break;
-	case SPW_TRACE_SCOPE_LEAVE: spw_cache_scope_leave(cache); break;
+	case SPW_TRACE_SCOPE_ENTER:
+		replay_again_enter(replaying);
+		spw_cache_scope_enter(cache, event->scope_key);
+		break;
+	case SPW_TRACE_SCOPE_LEAVE:
+		rc = replay_again_leave(replaying);
+		spw_cache_scope_leave(cache);
+		return rc;
 	case SPW_TRACE_OFFER: return offer(replaying, op);
 	case SPW_TRACE_TAKE: return take(replaying, op);
-	case SPW_TRACE_RELEASE: return release(replaying, op);
+	case SPW_TRACE_RELEASE: return replay_release(replaying, op->tensor);
 	case SPW_TRACE_RETURN:
 	case SPW_TRACE_HOLD: break;
 	}
@@ -263,10 +172,10 @@ static int do_op(struct replaying *replaying, uint32_t index)
 {
 	const struct replay_op *op = &replaying->run->step->ops[index];
 	struct replay_timeline *timeline = &replaying->run->timeline;
+	uint64_t again_ns = replaying->again_ns, wait_ns = 0;
 	bool may_wait = op->event->kind == SPW_TRACE_TAKE || op->event->kind == SPW_TRACE_OFFER;
 	uint64_t due_ns =
 		replaying->begin_ns + compute_ns(replaying->run, op->ns) + replaying->behind_ns;
-	uint64_t wait_ns = 0;
 	int rc;
 
 	if (replay_drive_now_ns() < due_ns)
@@ -274,13 +183,13 @@ static int do_op(struct replaying *replaying, uint32_t index)
 	if (may_wait)
 		wait_ns = waited_ns(replaying);
 	rc = operate(replaying, op);
-	drain(replaying);
+	replay_drain(replaying);
 	if (op->event->kind == SPW_TRACE_OFFER &&
 	    spw_cache_hold_back(replaying->run->cache, true) == 1)
-		drain(replaying);
+		replay_drain(replaying);
 	if (may_wait)
 		wait_ns = waited_ns(replaying) - wait_ns;
-	replaying->behind_ns += wait_ns;
+	replaying->behind_ns += wait_ns + replaying->again_ns - again_ns;
 	if (rc || !replaying->last)
 		return rc;
 	timeline->op_ns[index] = replay_drive_now_ns() - timeline->begin_ns;
@@ -305,6 +214,7 @@ static void measure(struct replaying *replaying, const struct spw_cache_stats *b
 	measure->step_ns = step_ns;
 	measure->stall_ns = after->stall_ns - before->stall_ns;
 	measure->hold_ns = after->hold_ns - before->hold_ns;
+	measure->again_ns = replaying->again_ns;
 	measure->late_ns = step_ns > should_ns ? step_ns - should_ns : 0;
 	measure->peak_bytes = after->activation_bytes_max;
 	measure->bytes_written = after->bytes_spilled - before->bytes_spilled;
@@ -328,7 +238,8 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	spw_cache_reset_peak(run->cache);
 	spw_cache_stats(run->cache, &before, sizeof(before));
 	replaying->last = number + 1 == run->steps;
-	replaying->behind_ns = 0;
+	replaying->behind_ns = replaying->again_ns = 0;
+	replay_again_step(replaying);
 	replaying->begin_ns = run->timeline.begin_ns = replay_drive_now_ns();
 	if (replaying->last)
 		replay_drive_watch(true, sample, replaying);
@@ -339,7 +250,7 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	if (rc == 0 && replay_drive_now_ns() < end_ns)
 		replay_drive_sleep_until(end_ns);
 	replay_drive_watch(false, NULL, NULL);
-	drain(replaying);
+	replay_drain(replaying);
 	measure(replaying, &before, &run->measures[number]);
 	return rc;
 }
@@ -358,7 +269,7 @@ int replay_run(struct replay_run *run)
 	    timeline_open(run))
 		rc = spw_error(-ENOMEM, "no memory for a replay of %u operations", step->ops_count);
 	else
-		rc = 0;
+		rc = replay_again_open(&replaying);
 	for (uint32_t i = 0; i < run->steps && rc == 0; i++) {
 		rc = one_step(&replaying, i);
 		run->interrupted = tool_stopped();
@@ -371,11 +282,8 @@ int replay_run(struct replay_run *run)
 	/* Writes may still run from the buffers: the cache goes first. */
 	spw_cache_close(run->cache);
 	run->cache = NULL;
-	for (struct buffer *buffer = replaying.all, *next; buffer; buffer = next) {
-		next = buffer->next;
-		free(buffer->bytes);
-		free(buffer);
-	}
+	replay_buffers_free(&replaying);
+	replay_again_close(&replaying);
 	free(replaying.current);
 	free(replaying.keys);
 	free(replaying.handles);

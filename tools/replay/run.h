@@ -14,13 +14,14 @@
 
 #include <spillway/cache.h>
 
+#include "tools/plan/scopes.h"
 #include "tools/replay/step.h"
 
 #define REPLAY_STEPS_MAX 1000u
 
 /* One replay of the step. */
 struct replay_measure {
-	uint64_t step_ns, stall_ns, hold_ns;
+	uint64_t step_ns, stall_ns, hold_ns, again_ns;
 	/* by the replay itself: what the machine took for filling, comparing and calling */
 	uint64_t late_ns;
 	uint64_t peak_bytes;
@@ -50,6 +51,7 @@ struct replay_timeline {
 
 struct replay_run {
 	const struct replay_step *step;
+	const struct plan_scopes *again; /* of the step, that may be computed again; or NULL */
 	struct spw_cache *cache;
 	uint32_t steps;
 	/* compute is so much faster until the first backward pass; before_step() may set it */

@@ -13,7 +13,182 @@
 #define NEVER_NS     1e300
 #define MEMORY_ALIGN 64
 
-static struct spw_store *timed; /* whose time is the cache's; NULL: the system's */
+/* Stores that are timed have one time, and the same drives. */
+static struct {
+	pthread_mutex_t lock;
+	double now_ns;
+	struct spw_store *stores;
+	unsigned running; /* of their threads: time moves when all of them wait for it */
+	unsigned met;
+} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Of this thread, whose caches have its time; NULL: the system's. */
+static _Thread_local struct spw_store *timed;
+
+static void lock_shared(void)
+{
+	SPW_ASSERT(pthread_mutex_lock(&shared.lock) == 0);
+}
+
+static void unlock_shared(void)
+{
+	SPW_ASSERT(pthread_mutex_unlock(&shared.lock) == 0);
+}
+
+/* ---- Simulated time -------------------------------------------------------------------------- */
+
+/* The request of a direction that the drives serve. */
+static struct spw_request *served_now(const struct spw_store *store, bool read)
+{
+	struct spw_request *first = NULL;
+
+	for (struct spw_request *request = store->first; request; request = request->next)
+		if (request->read == read &&
+		    (request->state == SIMSTORE_QUEUED || request->state == SIMSTORE_ISSUED) &&
+		    (!first || request->cls < first->cls))
+			first = request;
+	return first;
+}
+
+static struct spw_request *ends_next(const struct spw_store *store)
+{
+	struct spw_request *next = NULL;
+
+	for (struct spw_request *request = store->first; request; request = request->next)
+		if ((request->state == SIMSTORE_SERVED || request->state == SIMSTORE_CANCELLED) &&
+		    (!next || request->end_ns < next->end_ns))
+			next = request;
+	return next;
+}
+
+static double serve_end_ns(const struct spw_request *request, double bytes_per_ns)
+{
+	return request && bytes_per_ns > 0 ? shared.now_ns + request->remaining_bytes / bytes_per_ns
+					   : NEVER_NS;
+}
+
+static void serve(struct spw_request *request, double bytes_per_ns, double ns)
+{
+	if (!request)
+		return;
+	if (request->state == SIMSTORE_QUEUED)
+		request->begin_ns = shared.now_ns;
+	request->state = SIMSTORE_ISSUED;
+	request->remaining_bytes = fmax(request->remaining_bytes - bytes_per_ns * ns, 0);
+}
+
+static void serve_ended(struct spw_request *request, double bytes_per_ns)
+{
+	struct spw_store *store = request->store;
+
+	request->state = SIMSTORE_SERVED;
+	request->end_ns = shared.now_ns + (double)store->drives.latency_ns +
+			  (double)store->chunk_bytes / bytes_per_ns;
+}
+
+/* What the drives do now: each store that has requests of a direction gets an equal share. */
+struct shares {
+	unsigned writing, reading;
+};
+
+static struct shares shares_now(void)
+{
+	struct shares shares = {0};
+
+	for (const struct spw_store *store = shared.stores; store; store = store->next_timed) {
+		shares.writing += served_now(store, false) != NULL;
+		shares.reading += served_now(store, true) != NULL;
+	}
+	return shares;
+}
+
+static double rate_of(const struct spw_store *store, const struct shares *shares, bool read)
+{
+	double alone = read ? store->drives.read : store->drives.write;
+
+	if (shares->writing > 0 && shares->reading > 0)
+		alone = fmin(alone, store->drives.mixed / 2);
+	return alone / SPW_MAX(read ? shares->reading : shares->writing, 1u);
+}
+
+static void serve_all(const struct shares *shares, double ns)
+{
+	for (struct spw_store *store = shared.stores; store; store = store->next_timed) {
+		serve(served_now(store, false), rate_of(store, shares, false), ns);
+		serve(served_now(store, true), rate_of(store, shares, true), ns);
+	}
+}
+
+/* What comes next of a store. */
+struct next {
+	double write_ns, read_ns, event_ns;
+	struct spw_store *store;
+};
+
+static struct next next_of(struct spw_store *store, const struct shares *shares)
+{
+	const struct spw_request *ends = ends_next(store);
+	struct next next = {
+		.write_ns = serve_end_ns(served_now(store, false), rate_of(store, shares, false)),
+		.read_ns = serve_end_ns(served_now(store, true), rate_of(store, shares, true)),
+		.store = store,
+	};
+
+	next.event_ns = fmin(fmin(next.write_ns, next.read_ns), ends ? ends->end_ns : NEVER_NS);
+	return next;
+}
+
+static void happen(const struct next *next)
+{
+	struct spw_store *store = next->store;
+
+	store->happened = true;
+	if (next->write_ns <= shared.now_ns)
+		serve_ended(served_now(store, false), store->drives.write);
+	else if (next->read_ns <= shared.now_ns)
+		serve_ended(served_now(store, true), store->drives.read);
+	else
+		store->ending = ends_next(store);
+}
+
+static void wake(struct spw_store *store)
+{
+	store->waits = false;
+	shared.running++;
+	SPW_ASSERT(pthread_cond_signal(&store->goes_on) == 0);
+}
+
+/* All threads wait: to the next thing that happens, or until one of them goes on. */
+static void go_on(void)
+{
+	struct shares shares = shares_now();
+	struct next first = {.store = NULL};
+	double first_ns = NEVER_NS;
+
+	for (struct spw_store *store = shared.stores; store; store = store->next_timed) {
+		struct next next = next_of(store, &shares);
+
+		if (!first.store || fmin(next.event_ns, store->until_ns) < first_ns) {
+			first = next;
+			first_ns = fmin(next.event_ns, store->until_ns);
+		}
+	}
+	if (!first.store)
+		return;
+	if (first_ns < NEVER_NS) {
+		serve_all(&shares, first_ns - shared.now_ns);
+		shared.now_ns = first_ns;
+		if (first.event_ns <= first_ns)
+			happen(&first);
+	}
+	wake(first.store);
+}
+
+static void stop_running(void)
+{
+	if (--shared.running == 0)
+		go_on();
+}
 
 /* ---- Store, objects and requests ------------------------------------------------------------- */
 
@@ -25,6 +200,7 @@ struct spw_store *simstore_open(const struct simstore_drives *drives, uint64_t c
 		return NULL;
 	*store = (struct spw_store){.lock = PTHREAD_MUTEX_INITIALIZER,
 				    .changed = PTHREAD_COND_INITIALIZER,
+				    .goes_on = PTHREAD_COND_INITIALIZER,
 				    .chunk_bytes = chunk_bytes,
 				    .end = &store->first,
 				    .requests_max = UINT_MAX,
@@ -34,16 +210,36 @@ struct spw_store *simstore_open(const struct simstore_drives *drives, uint64_t c
 		store->timed = true;
 		store->drives = *drives;
 		timed = store;
+		lock_shared();
+		if (!shared.stores)
+			shared.now_ns = 0;
+		store->next_timed = shared.stores;
+		shared.stores = store;
+		shared.running++;
+		unlock_shared();
 	}
 	return store;
+}
+
+static void unlink_timed(struct spw_store *store)
+{
+	struct spw_store **link = &shared.stores;
+
+	lock_shared();
+	while (*link != store)
+		link = &(*link)->next_timed;
+	*link = store->next_timed;
+	stop_running();
+	unlock_shared();
+	timed = NULL;
 }
 
 void simstore_close(struct spw_store *store)
 {
 	SPW_ASSERT(store->requests_used == 0 && store->objects_used == 0);
 	SPW_ASSERT(store->used == 0 && store->arena_used == 0);
-	if (timed == store)
-		timed = NULL;
+	if (store->timed)
+		unlink_timed(store);
 	for (struct spw_request *request = store->unused; request; request = store->unused) {
 		store->unused = request->next;
 		free(request);
@@ -216,103 +412,62 @@ void simstore_end(struct spw_request *request, int res)
 		store->ended(store->context, &ended);
 }
 
-/* ---- Simulated time -------------------------------------------------------------------------- */
-
-/* The request of a direction that the drives serve. */
-static struct spw_request *served_now(const struct spw_store *store, bool read)
+/*
+ * To the next thing that happens to it, or to @until_ns. Called with the lock of all, and returns
+ * without. Return: whether it happened.
+ */
+static bool advance_locked(struct spw_store *store, double until_ns)
 {
-	struct spw_request *first = NULL;
-
-	for (struct spw_request *request = store->first; request; request = request->next)
-		if (request->read == read &&
-		    (request->state == SIMSTORE_QUEUED || request->state == SIMSTORE_ISSUED) &&
-		    (!first || request->cls < first->cls))
-			first = request;
-	return first;
-}
-
-static struct spw_request *ends_next(const struct spw_store *store)
-{
-	struct spw_request *next = NULL;
-
-	for (struct spw_request *request = store->first; request; request = request->next)
-		if ((request->state == SIMSTORE_SERVED || request->state == SIMSTORE_CANCELLED) &&
-		    (!next || request->end_ns < next->end_ns))
-			next = request;
-	return next;
-}
-
-static double serve_end_ns(const struct spw_request *request, double bytes_per_ns)
-{
-	return request && bytes_per_ns > 0
-		       ? request->store->now_ns + request->remaining_bytes / bytes_per_ns
-		       : NEVER_NS;
-}
-
-static void serve(struct spw_request *request, double bytes_per_ns, double ns)
-{
-	if (!request)
-		return;
-	if (request->state == SIMSTORE_QUEUED)
-		request->begin_ns = request->store->now_ns;
-	request->state = SIMSTORE_ISSUED;
-	request->remaining_bytes = fmax(request->remaining_bytes - bytes_per_ns * ns, 0);
-}
-
-static void serve_ended(struct spw_request *request, double bytes_per_ns)
-{
-	struct spw_store *store = request->store;
-
-	request->state = SIMSTORE_SERVED;
-	request->end_ns = store->now_ns + (double)store->drives.latency_ns +
-			  (double)store->chunk_bytes / bytes_per_ns;
-}
-
-/* To the next thing that happens, or to @until_ns. Return: whether it happened. @ended: it does. */
-static bool advance_locked(struct spw_store *store, double until_ns, struct spw_request **ended)
-{
-	struct spw_request *write = served_now(store, false), *read = served_now(store, true);
-	struct spw_request *ends = ends_next(store);
-	double alone_max = write && read ? store->drives.mixed / 2 : NEVER_NS;
-	double write_rate = fmin(store->drives.write, alone_max);
-	double read_rate = fmin(store->drives.read, alone_max);
-	double write_ns = serve_end_ns(write, write_rate), read_ns = serve_end_ns(read, read_rate);
-	double next_ns = fmin(fmin(write_ns, read_ns), ends ? ends->end_ns : NEVER_NS);
-
-	if (next_ns >= NEVER_NS && until_ns >= NEVER_NS)
-		return false;
-	serve(write, write_rate, fmin(next_ns, until_ns) - store->now_ns);
-	serve(read, read_rate, fmin(next_ns, until_ns) - store->now_ns);
-	store->now_ns = fmin(next_ns, until_ns);
-	if (next_ns > until_ns)
-		return false;
-	if (write && write_ns <= next_ns)
-		serve_ended(write, store->drives.write);
-	else if (read && read_ns <= next_ns)
-		serve_ended(read, store->drives.read);
-	else
-		*ended = ends;
-	return true;
-}
-
-static bool advance(struct spw_store *store, double until_ns)
-{
-	struct spw_request *ended = NULL;
+	struct spw_request *ended;
 	bool happened;
 
-	simstore_lock(store);
-	happened = advance_locked(store, until_ns, &ended);
-	simstore_unlock(store);
+	store->waits = true;
+	store->until_ns = until_ns;
+	store->happened = false;
+	store->ending = NULL;
+	stop_running();
+	while (store->waits)
+		SPW_ASSERT(pthread_cond_wait(&store->goes_on, &shared.lock) == 0);
+	ended = store->ending;
+	happened = store->happened;
+	unlock_shared();
 	if (ended)
 		simstore_end(ended, 0);
 	return happened;
 }
 
+static bool advance(struct spw_store *store, double until_ns)
+{
+	lock_shared();
+	return advance_locked(store, until_ns);
+}
+
 void simstore_advance(struct spw_store *store, uint64_t ns)
 {
 	SPW_ASSERT(store->timed);
-	while (store->now_ns < (double)ns && advance(store, (double)ns))
+	while (shared.now_ns < (double)ns && advance(store, (double)ns))
 		;
+}
+
+void simstore_meet(struct spw_store *store, unsigned count)
+{
+	lock_shared();
+	store->meets = true;
+	if (++shared.met == count) {
+		shared.met = 0;
+		for (struct spw_store *each = shared.stores; each; each = each->next_timed) {
+			if (!each->meets)
+				continue;
+			each->meets = false;
+			if (each->waits)
+				wake(each);
+		}
+	}
+	while (store->meets) {
+		(void)advance_locked(store, NEVER_NS);
+		lock_shared();
+	}
+	unlock_shared();
 }
 
 /* ---- What the cache calls -------------------------------------------------------------------- */
@@ -416,6 +571,11 @@ static int holds(struct spw_store *store, spw_object id, const void *bytes, uint
 }
 
 /* The length lies in front of the memory. */
+static uint64_t arena_bytes(struct spw_store *store)
+{
+	return store->arena;
+}
+
 static int alloc_memory(struct spw_store *store, size_t len, void **memory)
 {
 	uint8_t *block = NULL;
@@ -475,7 +635,7 @@ static int cancel(struct spw_request *request)
 	SPW_ASSERT(request->state != SIMSTORE_UNUSED);
 	if (request->state == SIMSTORE_QUEUED) {
 		request->state = SIMSTORE_CANCELLED;
-		request->end_ns = store->now_ns;
+		request->end_ns = shared.now_ns;
 		store->cancels++;
 		rc = 0;
 	}
@@ -518,7 +678,7 @@ static void traffic(struct spw_store *store, struct spw_store_traffic *out)
 
 static uint64_t clock_ns(void)
 {
-	return timed ? (uint64_t)timed->now_ns : spw_clock_ns();
+	return timed ? (uint64_t)shared.now_ns : spw_clock_ns();
 }
 
 /* Timed, nobody else is there who could make it true: the drives go on, the waiter looks again. */
@@ -553,6 +713,7 @@ static void publish_steps(struct spw_store *store, const struct spw_step_stats *
 
 const struct spw_cache_ports simstore_ports = {
 	.chunk_bytes = chunk_bytes,
+	.arena_bytes = arena_bytes,
 	.stats = stats,
 	.traffic = traffic,
 	.left = left,

@@ -6,8 +6,10 @@
  * A cache that is opened with simstore_ports (tensor/ports.h) takes it for its store. Either it is
  * timed: requests are served at the bandwidths of simulated drives, in a time that moves only while
  * somebody waits, sleeps or calls simstore_advance(). The cache's own code runs unchanged, and
- * gives the same result on any machine and under any load. One thread, and one timed store at a
- * time, as the cache asks no store for the time. Or it is scripted: time is the system's, any
+ * gives the same result on any machine and under any load. One thread, and one timed store of each
+ * thread at a time, as the cache asks no store for the time; the stores of several threads have one
+ * time, which moves when all of them wait for it, and the same drives, of which each gets its equal
+ * share. Or it is scripted: time is the system's, any
  * thread may call, and a request ends when simstore_end() says so, as it says.
  *
  * The drives are the planner's model (plan/plan.c): writes and reads each at their bandwidth, both
@@ -75,8 +77,16 @@ struct spw_store {
 	pthread_mutex_t lock;   /* of all that follows */
 	pthread_cond_t changed; /* anything of it */
 	bool timed;             /* constant */
-	uint64_t chunk_bytes;   /* constant */
-	double now_ns;          /* timed */
+
+	/* Timed, of all such stores, and under their lock: its thread waits for time, until then */
+	struct spw_store *next_timed;
+	bool waits, meets;
+	pthread_cond_t goes_on;
+	double until_ns;
+	bool happened;
+	struct spw_request *ending;
+
+	uint64_t chunk_bytes; /* constant */
 
 	/* For the owner to read. */
 	struct spw_request *first, **end; /* that have not ended, the oldest first */
@@ -103,13 +113,16 @@ struct spw_store {
 
 extern const struct spw_cache_ports simstore_ports;
 
-/* Timed if there are @drives, at time 0. Return: NULL: no memory. */
+/* Timed if there are @drives, at time 0 if there is no other. Return: NULL: no memory. */
 struct spw_store *simstore_open(const struct simstore_drives *drives, uint64_t chunk_bytes);
 /* Nothing may be left. */
 void simstore_close(struct spw_store *store);
 
 /* Let a timed store serve until @ns. */
 void simstore_advance(struct spw_store *store, uint64_t ns);
+
+/* Wait until @count threads with timed stores do. */
+void simstore_meet(struct spw_store *store, unsigned count);
 
 /* End a request. A cancelled one ends with -ECANCELED, whatever @res is. */
 void simstore_end(struct spw_request *request, int res);

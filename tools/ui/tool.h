@@ -239,6 +239,12 @@ void tool_wear_of(const struct spw_status *status, uint32_t index, double rated,
 const char *tool_wear_years(char *buf, size_t len, const struct spw_wear *wear);
 json_t *tool_json_wear(const struct spw_wear *wear);
 
+/*
+ * Become a Python, of python3 or SPILLWAY_PYTHON, that calls main(@words) of a module of the package;
+ * its result is the exit code. @words end with NULL. Returns only after a failure, which it has told.
+ */
+void tool_python(const char *command, const char *module, const char *const words[]);
+
 /* Controllers of the paths, or all if none given; @controllers: for free(). Return: how many. */
 struct spw_vfio_probe_info;
 int tool_find_controllers(const char *const paths[], unsigned count,

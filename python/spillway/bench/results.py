@@ -4,7 +4,7 @@
 highest of all rounds, a unit, the goal and whether it is met, and the command that gave it. Needs
 nothing but Python.
 
-  results.py render FOLDER > RESULTS.md             a table for each NAME.json in FOLDER
+  results.py render FOLDER PAGE > NEW_PAGE          a table for each NAME.json in FOLDER, and PAGE's for the others
   results.py run NAME TITLE FOLDER -- COMMAND...    a command that prints a row per line, as JSON
 """
 from __future__ import annotations
@@ -112,20 +112,29 @@ def section(document: Dict[str, Any], name: str) -> str:
     return head + first + table(document["rows"])
 
 
-def render(folder: Path) -> str:
+def sections_of(page: str) -> Dict[str, str]:
+    """What an earlier page says of each bench, by its file's name."""
+    parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)[1:]
+    named = ((re.search(r"^`([\w-]+)\.json`: ", part, re.MULTILINE), part) for part in parts)
+    return {name.group(1): part.rstrip("\n") + "\n" for name, part in named if name}
+
+
+def render(folder: Path, page: str) -> str:
     """:raises ValueError: a file is none of ours"""
-    parts = ["# Results\n\nWritten by `make results` from what the benches left in `build/bench`; "
-             "what is not here was not measured.\n[BENCHMARKING.md](BENCHMARKING.md) says how, the "
-             "JSON files name the command of each row. Compare ratios,\nnot numbers of different "
-             "machines.\n"]
-    for path in sorted(folder.glob("*.json")):
+    sections = sections_of(page)
+    found = sorted(folder.glob("*.json"))
+    for path in found:
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict) or not {"title", "machine", "rows"} <= set(document):
             raise ValueError(f"{path} has no title, machine and rows")
-        parts.append(section(document, path.stem))
-    if len(parts) == 1:
+        sections[path.stem] = section(document, path.stem)
+    if not found:
         raise ValueError(f"{folder} has no results: run a bench first (make help)")
-    return "\n".join(parts)
+    head = ("# Results\n\nWritten by `make results` from what the benches left in `build/bench`. A "
+            "bench that has not run since keeps its\nsection, with the date of then. "
+            "[BENCHMARKING.md](BENCHMARKING.md) says how, the JSON files name the command of\neach "
+            "row. Compare ratios, not numbers of different machines.\n")
+    return "\n".join([head, *(sections[name] for name in sorted(sections))])
 
 
 def run(name: str, title: str, folder: Path, command: List[str]) -> int:
@@ -143,9 +152,9 @@ def run(name: str, title: str, folder: Path, command: List[str]) -> int:
 
 
 def main(words: List[str]) -> int:
-    if len(words) == 2 and words[0] == "render":
+    if len(words) == 3 and words[0] == "render":
         try:
-            print(render(Path(words[1])), end="")
+            print(render(Path(words[1]), _read(words[2])), end="")
         except (OSError, ValueError) as error:
             print(f"results: {error}", file=sys.stderr)
             return 1

@@ -5,6 +5,7 @@ own, and for nothing else. Needs root. Plain files cannot be throttled: loop dev
 can."""
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import List, Optional
 
 CGROUPS = Path("/sys/fs/cgroup")
+_numbers = itertools.count(1)  # of this process' groups
 
 
 class Throttle:
@@ -24,7 +26,7 @@ class Throttle:
                  read_bytes_per_second: int) -> None:
         numbers = [number_of(device) for device in devices]
         self._enabled: Optional[Path] = None
-        self._group = self._make_group(f"spillway-bench-{os.getpid()}")
+        self._group = self._make_group(f"spillway-bench-{os.getpid()}-{next(_numbers)}")
         try:
             for number in numbers:
                 if (self._group / "io.max").exists():

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+# spillway/demo/big.py - what the demonstration of a model larger than memory has shown
+"""Reads what python/examples/big.py has written of three runs: whole, killed, resumed. Exit code 1
+when the losses are not identical."""
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+from .chart import Point, draw
+
+GIB = 1 << 30
+
+Run = List[Dict[str, Any]]
+
+
+def read(path: Path) -> Run:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps_of(run: Run) -> Dict[int, Dict[str, Any]]:
+    return {line["step"]: line for line in run if "step" in line}
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:.2f} GiB"
+
+
+def sizes(model: Dict[str, Any], limit: int, peak: int) -> List[str]:
+    """What all of it takes, and where it lies."""
+    rows = [("parameters", model["parameter_bytes"], "on the drives; in memory while they are used"),
+            ("gradients", model["parameter_bytes"], "in memory until their tile is stepped"),
+            ("state of AdamW", 2 * model["parameter_bytes"], "on the drives"),
+            ("activations", model["activation_bytes"], "on the drives, as the plan says")]
+    total = sum(row[1] for row in rows)
+    lines = [f"{name:16s}{_gib(count):>12s}   {where}" for name, count, where in rows]
+    lines.append(f"{'together':16s}{_gib(total):>12s}   {total / limit:.1f} times the limit")
+    lines.append(f"{'limit':16s}{_gib(limit):>12s}   of the cgroup")
+    if peak:
+        lines.append(f"{'most used':16s}{_gib(peak):>12s}   {peak / limit:.0%} of it")
+    return lines
+
+
+def table(whole: Run, killed: Run, resumed: Run) -> List[str]:
+    lines = [f"{'step':>4s}  {'uninterrupted':>26s}  {'killed, resumed':>26s}"]
+    first, second, third = map(steps_of, (whole, killed, resumed))
+    for number, line in first.items():
+        other = third.get(number) or second.get(number)
+        lines.append(f"{number:4d}" + "".join(
+            "  " + (f"loss {found['loss']:.6f} {found['seconds']:9.2f} s" if found else "-").rjust(26)
+            for found in (line, other)))
+    return lines
+
+
+def bound(run: Run) -> str:
+    """Where a step's time goes: the last one, which knows the order of use."""
+    line = list(steps_of(run).values())[-1]
+    waits = {"parameters": line["parameter_wait_seconds"], "state": line["state_wait_seconds"],
+             "activations": line["activation_wait_seconds"]}
+    computes = line["seconds"] - sum(waits.values())
+    words = ", ".join(f"{name} {seconds:.2f}" for name, seconds in waits.items())
+    what = "the processor" if computes > line["seconds"] / 2 else "the drives"
+    return (f"a step of {line['seconds']:.2f} s waits for drives {sum(waits.values()):.2f} s "
+            f"({words}): bound by {what}")
+
+
+def are_identical(whole: Run, killed: Run, resumed: Run) -> bool:
+    """To the last bit, in every step that anyone has made."""
+    expected = {number: line["loss_hex"] for number, line in steps_of(whole).items()}
+    found = [(number, line["loss_hex"]) for run in (killed, resumed)
+             for number, line in steps_of(run).items()]
+    return all(expected.get(number) == loss for number, loss in found) and \
+        {number for number, _ in found} == set(expected)
+
+
+def chart(whole: Run, killed: Run, resumed: Run) -> str:
+    curves = {}
+    for name, run in (("uninterrupted", whole), ("killed", killed), ("resumed", resumed)):
+        lines = list(steps_of(run).values())
+        mark = lines[-1] if name == "killed" else lines[0]
+        curves[name] = [Point(line["step"], line["loss"], line["loss"], line["loss"],
+                              name if line is mark else "") for line in lines]
+    return draw("A GPT larger than its memory: killed, and gone on", "step", "loss", curves)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m spillway.demo.big", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--limit", type=int, required=True, help="of memory, in bytes")
+    parser.add_argument("--chart", type=Path, help="file for the picture (SVG)")
+    args = parser.parse_args()
+    runs = [read(args.folder / name) for name in ("whole", "killed", "resumed")]
+    if not all(steps_of(run) for run in runs):
+        print("one of the runs has made no step", file=sys.stderr)
+        return 1
+    same = are_identical(*runs)
+    resumed = next((line["resumed"] for line in runs[2] if "resumed" in line), 0)
+    model = next(line for line in reversed(runs[0]) if "parameter_bytes" in line)
+    peak = int((args.folder / "peak").read_text())
+    print("\n" + "\n".join([*sizes(model, args.limit, peak), "", *table(*runs), "",
+                            f"went on after step {resumed}, the last that was committed",
+                            "losses: " + ("identical to the last bit" if same else
+                                          "DIFFERENT - this is a fault"), bound(runs[0])]))
+    if args.chart:
+        args.chart.write_text(chart(*runs))
+        print(f"picture: {args.chart}")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    # what it writes can be written again: no traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(main())

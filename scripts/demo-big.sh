@@ -1,0 +1,128 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# scripts/demo-big.sh - trains a GPT several times larger than the memory it is given, kills it, goes on; called by `make demo-big`
+#
+# BIG_LIMIT=2G                  memory that the training is given, by a cgroup
+# BIG_LAYERS BIG_HIDDEN BIG_VOCABULARY BIG_SEQUENCE BIG_BATCH BIG_STEPS   the model (22, 1536, 16000, 128, 2, 6)
+# BIG_CHART=build/demo-big.svg  where the picture goes
+# DEMO_DIR=/var/tmp             where four files as drives live meanwhile: a file system that takes O_DIRECT
+# PYTHON=                       an interpreter that has PyTorch, 2.1 or later
+
+set -Eeuo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${SPW_BUILD:-$root/build}
+limit=${BIG_LIMIT:-2G}
+layers=${BIG_LAYERS:-22}
+hidden=${BIG_HIDDEN:-1536}
+vocabulary=${BIG_VOCABULARY:-16000}
+sequence=${BIG_SEQUENCE:-128}
+batch=${BIG_BATCH:-2}
+steps=${BIG_STEPS:-6}
+work=
+group=
+
+die() {
+    echo "demo-big: $*" >&2
+    exit 1
+}
+
+# Whatever was made goes, however the script ends.
+clean_up() {
+    local try
+    trap '' INT TERM HUP
+    if [ -n "$group" ] && [ -d "$group" ]; then
+        for ((try = 0; try < 50; try++)); do
+            xargs -r kill -KILL <"$group/cgroup.procs" 2>/dev/null || true
+            rmdir "$group" 2>/dev/null && break
+            sleep 0.1
+        done
+    fi
+    [ -z "$work" ] || rm -rf "$work"
+}
+
+# A cgroup with the limit, of version 2 or 1; without swap where that can be said.
+make_group() {
+    local here name=spillway-demo.$$
+    if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
+        here=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
+        group=/sys/fs/cgroup/$name
+        echo +memory >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || true
+        mkdir "$group" 2>/dev/null || die "no cgroup can be made under $here: run as root"
+        echo "$limit" >"$group/memory.max" || die "memory cannot be limited to $limit"
+        echo 0 >"$group/memory.swap.max" 2>/dev/null || true
+        peak=memory.peak
+    else
+        here=/sys/fs/cgroup/memory$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+        group=$here/$name
+        mkdir "$group" 2>/dev/null || die "no cgroup can be made under $here: run as root"
+        echo "$limit" >"$group/memory.limit_in_bytes" || die "memory cannot be limited to $limit"
+        echo "$limit" >"$group/memory.memsw.limit_in_bytes" 2>/dev/null || true
+        peak=memory.max_usage_in_bytes
+    fi
+}
+
+# Four files: parameters and state twice, and room for one step's activations.
+make_drives() {
+    local parameters=$((12 * hidden * hidden * layers + vocabulary * hidden)) index bytes
+    bytes=$(((parameters * 12 * 5 / 2 + 40 * 4 * batch * sequence * hidden * layers) / 4 + (256 << 20)))
+    bytes=$((bytes >> 20 << 20))
+    drives=
+    for index in 0 1 2 3; do
+        fallocate -l "$bytes" "$work/drive$index" || die "no room for four files of $((bytes >> 20)) MiB in $work; set DEMO_DIR"
+        drives+=${drives:+,}$work/drive$index
+    done
+}
+
+# A training inside of the limit, in the background; its number is in $pid.
+train() {
+    bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$group" "$python" "$root/python/examples/big.py" \
+        --devices "$drives" --layers "$layers" --hidden "$hidden" --vocabulary "$vocabulary" --sequence "$sequence" \
+        --batch "$batch" --steps "$steps" --every 1 --arena-bytes "${BIG_ARENA:-320MiB}" --json "$1" &
+    pid=$!
+}
+
+steps_in() {
+    grep -c '"step"' "$1" 2>/dev/null || true
+}
+
+for number in "$layers" "$hidden" "$vocabulary" "$sequence" "$batch" "$steps"; do
+    [[ $number =~ ^[1-9][0-9]*$ ]] || die "BIG_LAYERS and the others are positive numbers, not '$number'"
+done
+[ "$steps" -ge 3 ] || die "BIG_STEPS must be at least 3: it is killed in the middle of one"
+[ -x "$build/spillway" ] || die "$build/spillway is not there; run make first"
+python=$("$root/scripts/python-with.sh" torch demo)
+export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
+# What is freed goes back to the system, whatever its length.
+export GLIBC_TUNABLES=glibc.malloc.mmap_threshold=65536:glibc.malloc.trim_threshold=131072
+export SPILLWAY_LIBRARY=$build/libspillway.so
+
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+work=$(mktemp -d "${DEMO_DIR:-/var/tmp}/spillway-demo.XXXXXX")
+make_group
+make_drives
+
+echo "== uninterrupted, in $limit of memory"
+"$build/spillway" format --devices "$drives"
+train "$work/whole"
+wait "$pid" || die "the training failed"
+cat "$group/$peak" >"$work/peak" 2>/dev/null || echo 0 >"$work/peak"
+
+echo "== the same, killed by SIGKILL in the middle of step $((steps / 2 + 1))"
+"$build/spillway" format --force --erase --devices "$drives" >/dev/null
+train "$work/killed"
+while [ "$(steps_in "$work/killed")" -lt $((steps / 2)) ]; do
+    kill -0 "$pid" 2>/dev/null || die "the training ended by itself"
+    sleep 0.2
+done
+sleep "$("$python" -c 'import json, sys; print(max(json.loads(line).get("seconds", 0) for line in open(sys.argv[1])) / 2)' "$work/killed")"
+kill -KILL "$pid"
+wait "$pid" 2>/dev/null || true
+echo "== killed; started again"
+train "$work/resumed"
+wait "$pid" || die "the training failed"
+
+"$python" -m spillway.demo.big "$work" --limit "$(cat "$group/memory.max" "$group/memory.limit_in_bytes" 2>/dev/null)" \
+    --chart "${BIG_CHART:-$build/demo-big.svg}"

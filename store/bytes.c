@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/bytes.c - the bytes of one transfer between the caller's memory and the drive's: summed,
+ * and copied where a drive cannot use the caller's; by the worker or a helper (HELP-2)
+ */
+#include <string.h>
+
+#include "store/internal.h"
+
+void spw_bytes_set(struct transfer *transfer, enum spw_op op, bool sum)
+{
+	const struct piece *piece = &transfer->store->pieces[transfer->piece];
+
+	transfer->moving = (struct moving){.op = op,
+					   .sum = sum,
+					   .len_bytes = piece->len_bytes,
+					   .offset_bytes = piece->object_offset};
+}
+
+/* Through copy memory, in one pass with the checksum where the source is one run. */
+static void copy_out(struct transfer *transfer)
+{
+	struct moving *moving = &transfer->moving;
+	const struct iovec *vector = transfer->request->vector;
+	const void *run = spw_run_of(vector, moving->offset_bytes, moving->len_bytes);
+
+	if (run && moving->sum) {
+		moving->checksum = spw_copy_and_checksum(transfer->bounce, run, moving->len_bytes);
+	} else {
+		spw_gather(transfer->bounce, vector, moving->offset_bytes, moving->len_bytes);
+		if (moving->sum)
+			moving->checksum = spw_checksum(transfer->bounce, moving->len_bytes);
+	}
+	moving->copied_bytes = moving->len_bytes;
+}
+
+/* To where the drive takes them from. */
+static void move_out(struct transfer *transfer)
+{
+	struct moving *moving = &transfer->moving;
+	const struct iovec *vector = transfer->request->vector;
+	uint32_t block_bytes = transfer->store->block_bytes;
+	uint32_t tail_bytes = moving->len_bytes % block_bytes;
+	uint32_t whole = moving->len_bytes - tail_bytes;
+	uint8_t *tail = transfer->bounce ? transfer->bounce + whole : transfer->tail;
+
+	if (transfer->bounce)
+		copy_out(transfer);
+	else if (moving->sum)
+		moving->checksum =
+			spw_checksum_vector(vector, moving->offset_bytes, moving->len_bytes);
+	if (!transfer->bounce && tail_bytes) {
+		spw_gather(tail, vector, moving->offset_bytes + whole, tail_bytes);
+		moving->copied_bytes = tail_bytes;
+	}
+	/* What fills up the last block must not be somebody's old bytes. */
+	if (tail_bytes)
+		memset(tail + tail_bytes, 0, block_bytes - tail_bytes);
+}
+
+/* To the caller's memory: as much of the piece as the request wants. */
+static void move_in(struct transfer *transfer)
+{
+	const struct spw_request *request = transfer->request;
+	struct moving *moving = &transfer->moving;
+	uint32_t tail_bytes = moving->len_bytes % transfer->store->block_bytes;
+	uint64_t from = SPW_MAX(request->offset_bytes, moving->offset_bytes);
+	uint64_t piece_end = moving->offset_bytes + moving->len_bytes;
+	uint64_t request_end = request->offset_bytes + request->len_bytes;
+	uint64_t len = SPW_MIN(piece_end, request_end) - from;
+	uint64_t offset = from - request->offset_bytes;
+	uint8_t *to;
+
+	if (!transfer->bounce) {
+		if (tail_bytes)
+			spw_scatter(request->vector, offset + len - tail_bytes, transfer->tail,
+				    tail_bytes);
+		moving->copied_bytes = tail_bytes;
+		if (moving->sum)
+			moving->checksum = spw_checksum_vector(request->vector, offset, len);
+		return;
+	}
+	moving->copied_bytes = (uint32_t)len;
+	to = spw_run_of(request->vector, offset, len);
+	if (moving->sum && len == moving->len_bytes && to) {
+		moving->checksum = spw_copy_and_checksum(to, transfer->bounce, len);
+		return;
+	}
+	spw_scatter(request->vector, offset, transfer->bounce + (from - moving->offset_bytes), len);
+	if (moving->sum)
+		moving->checksum = spw_checksum(transfer->bounce, moving->len_bytes);
+}
+
+void spw_bytes_move(struct transfer *transfer)
+{
+	if (transfer->moving.op == SPW_WRITE)
+		move_out(transfer);
+	else
+		move_in(transfer);
+}
+
+void spw_bytes_count(const struct transfer *transfer)
+{
+	struct store_counters *count = &transfer->store->count;
+	const struct moving *moving = &transfer->moving;
+
+	if (moving->copied_bytes == 0)
+		return;
+	count_add(&count->bytes_copied, moving->copied_bytes);
+	if (!transfer->bounce)
+		count_add(&count->copies_unaligned_length, 1);
+	else if (moving->op == SPW_WRITE)
+		count_add(&count->copies_unaligned_address, 1);
+}

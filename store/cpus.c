@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* store/cpus.c - where the store's threads run: on the node of its drives */
+#include <numa.h>
+#include <pthread.h>
+
+#include "store/internal.h"
+#include "util/parallel.h"
+
+static int node_of_drives(const struct spw_store *store)
+{
+	for (uint32_t i = 1; i < store->drive_count; i++)
+		if (store->drives[i].geometry.numa_node != store->drives[0].geometry.numa_node)
+			return -1;
+	return store->drives[0].geometry.numa_node;
+}
+
+static int cpus_of_node(int node, cpu_set_t *cpus)
+{
+	struct bitmask *of_node = NULL;
+	cpu_set_t allowed;
+
+	CPU_ZERO(cpus);
+	if (numa_available() < 0 || node > numa_max_node() ||
+	    sched_getaffinity(0, sizeof(allowed), &allowed))
+		return 0;
+	of_node = numa_allocate_cpumask();
+	if (of_node && numa_node_to_cpus(node, of_node) == 0)
+		for (unsigned cpu = 0; cpu < CPU_SETSIZE && cpu < of_node->size; cpu++)
+			if (numa_bitmask_isbitset(of_node, cpu) && CPU_ISSET(cpu, &allowed))
+				CPU_SET(cpu, cpus);
+	if (of_node)
+		numa_bitmask_free(of_node);
+	return CPU_COUNT(cpus);
+}
+
+/* Worker and memory go to the drives' node, if they share one and the process may run there. */
+int spw_store_settle(struct spw_store *store)
+{
+	store->numa_node = node_of_drives(store);
+	if (store->numa_node >= 0 && cpus_of_node(store->numa_node, &store->worker_cpus) == 0) {
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"the drives are on NUMA node %d, where this process may not run (see "
+			"taskset, cpuset)",
+			store->numa_node);
+		store->numa_node = -1;
+	}
+	return 0;
+}
+
+int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
+		     void *argument)
+{
+	pthread_attr_t attributes;
+	int rc = pthread_attr_init(&attributes);
+
+	if (rc)
+		return rc;
+	if (store->numa_node >= 0)
+		rc = pthread_attr_setaffinity_np(&attributes, sizeof(store->worker_cpus),
+						 &store->worker_cpus);
+	if (!rc)
+		rc = spw_thread_start(thread, &attributes, main, argument);
+	(void)pthread_attr_destroy(&attributes);
+	return rc;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+/* store/helpers.c - threads beside the worker, and what they take: see store/helpers.h */
+#include "store/helpers.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "store/internal.h"
+
+/*
+ * A worker for each two drives that a partition can count on: one sums what two of the fastest
+ * drives give. And one for each four CPUs, as the rest is the program's.
+ */
+#define DRIVES_PER_WORKER 2u
+#define CPUS_PER_WORKER   4u
+
+#define WRITES_PER_WORKER 2u /* posted: one in hand, one that waits for it */
+
+/* ---- Rings ---- */
+
+static bool ring_waits(const struct spw_ring *ring)
+{
+	return atomic_load(&ring->put) != atomic_load(&ring->taken);
+}
+
+/* Sequentially consistent, like the look at who is asleep that follows. */
+static void ring_put(struct spw_ring *ring, struct transfer *transfer)
+{
+	uint64_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
+
+	SPW_ASSERT(put - atomic_load(&ring->taken) <= ring->mask); /* HELP-1 */
+	atomic_store_explicit(&ring->slots[put & ring->mask], transfer, memory_order_relaxed);
+	atomic_store(&ring->put, put + 1);
+}
+
+static struct transfer *ring_take(struct spw_ring *ring)
+{
+	/* Acquire: @put is then not older than this. */
+	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire);
+	struct transfer *transfer;
+
+	do {
+		if (taken == atomic_load_explicit(&ring->put, memory_order_acquire))
+			return NULL;
+		/* Another's by now, perhaps; then the exchange fails. */
+		transfer = atomic_load_explicit(&ring->slots[taken & ring->mask],
+						memory_order_relaxed);
+	} while (!atomic_compare_exchange_weak_explicit(
+		&ring->taken, &taken, taken + 1, memory_order_acq_rel, memory_order_acquire));
+	return transfer;
+}
+
+static uint64_t ring_count(const struct spw_ring *ring)
+{
+	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire);
+
+	return atomic_load_explicit(&ring->put, memory_order_acquire) - taken;
+}
+
+bool spw_help_waits(const struct spw_helpers *helpers)
+{
+	return ring_waits(&helpers->rings[RING_URGENT]) || ring_waits(&helpers->rings[RING_OTHERS]);
+}
+
+struct transfer *spw_help_take(struct spw_taker *taker)
+{
+	struct spw_helpers *helpers = taker->store->helpers;
+	bool others = ring_waits(&helpers->rings[RING_OTHERS]);
+	unsigned first = others && taker->overtaken >= BYPASSES_MAX ? RING_OTHERS : RING_URGENT;
+	struct transfer *transfer = ring_take(&helpers->rings[first]);
+
+	if (transfer && first == RING_URGENT) {
+		taker->overtaken += others;
+		return transfer;
+	}
+	taker->overtaken = 0;
+	return transfer ? transfer : ring_take(&helpers->rings[first ^ RING_OTHERS]);
+}
+
+/* ---- The worker's side ---- */
+
+bool spw_help_has_room(const struct spw_helpers *helpers)
+{
+	return helpers->writes < WRITES_PER_WORKER * (helpers->count + 1);
+}
+
+bool spw_help_wanted(const struct transfer *transfer)
+{
+	const struct spw_store *store = transfer->store;
+	const struct moving *moving = &transfer->moving;
+
+	if (moving->len_bytes < store->overlap_bytes_min || !(moving->sum || transfer->bounce))
+		return false;
+	/* Without helpers a read can wait until its drive has got the next request. */
+	return store->helpers->count > 0 || (moving->op == SPW_READ && !transfer->bounce);
+}
+
+void spw_help_post(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
+	bool urgent = transfer->moving.op == SPW_READ &&
+		      atomic_load_explicit(&transfer->request->cls, memory_order_relaxed) ==
+			      SPW_URGENT_READ;
+
+	SPW_ASSERT(!transfer->posted && !transfer->in_flight); /* HELP-1 */
+	transfer->posted = true;
+	transfer->request->in_flight++;
+	store->helpers->posted++;
+	store->helpers->writes += transfer->moving.op == SPW_WRITE;
+	/* HELP-4 */
+	drive->in_flight += transfer->moving.op == SPW_WRITE;
+	drive->bounces += transfer->bounce != NULL;
+	ring_put(&store->helpers->rings[urgent ? RING_URGENT : RING_OTHERS], transfer);
+}
+
+void spw_help_end(struct transfer *transfer)
+{
+	struct spw_store *store = transfer->store;
+	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
+
+	SPW_ASSERT(transfer->posted && transfer->request->in_flight > 0); /* HELP-1 */
+	SPW_ASSERT(store->helpers->posted > 0);
+	transfer->posted = false;
+	transfer->request->in_flight--;
+	store->helpers->posted--;
+	store->helpers->writes -= transfer->moving.op == SPW_WRITE;
+	drive->in_flight -= transfer->moving.op == SPW_WRITE;
+	drive->bounces -= transfer->bounce != NULL;
+}
+
+/* One is left: the worker takes it sooner than somebody is woken. */
+void spw_help_call(struct spw_store *store)
+{
+	struct spw_helpers *helpers = store->helpers;
+	uint64_t waiting =
+		ring_count(&helpers->rings[RING_URGENT]) + ring_count(&helpers->rings[RING_OTHERS]);
+	uint64_t wanted = SPW_MIN(waiting, atomic_load(&helpers->asleep) + UINT64_C(1));
+
+	if (wanted < 2)
+		return;
+	(void)atomic_fetch_add(&helpers->wakes, 1);
+	(void)syscall(SYS_futex, &helpers->wakes, FUTEX_WAKE_PRIVATE, (int)wanted - 1, NULL, NULL,
+		      0);
+}
+
+/* ---- The helpers' side ---- */
+
+void spw_help_give(struct spw_taker *taker, struct transfer *transfer)
+{
+	spw_bytes_move(transfer);
+	count_add(&taker->bytes, transfer->moving.len_bytes);
+	transfer->message.kind = MESSAGE_MOVED;
+	spw_store_push(transfer->store, &transfer->message);
+}
+
+/* Announced before the last look, as who posts looks for sleepers after it has posted. */
+static void sleep_until_called(struct spw_helpers *helpers)
+{
+	uint32_t wakes = atomic_load(&helpers->wakes);
+
+	(void)atomic_fetch_add(&helpers->asleep, 1);
+	if (!spw_help_waits(helpers) && !atomic_load(&helpers->stopping))
+		(void)syscall(SYS_futex, &helpers->wakes, FUTEX_WAIT_PRIVATE, wakes, NULL, NULL, 0);
+	(void)atomic_fetch_sub(&helpers->asleep, 1);
+}
+
+static void *helper_main(void *argument)
+{
+	struct spw_taker *self = argument;
+	struct spw_helpers *helpers = self->store->helpers;
+
+	(void)pthread_setname_np(pthread_self(), "spillway-sum");
+	while (!atomic_load(&helpers->stopping)) {
+		struct transfer *transfer = spw_help_take(self);
+
+		if (transfer)
+			spw_help_give(self, transfer);
+		else
+			sleep_until_called(helpers);
+	}
+	return NULL;
+}
+
+/* ---- Open and close ---- */
+
+int spw_helpers_open(struct spw_store *store, uint32_t transfers)
+{
+	struct spw_helpers *helpers =
+		aligned_alloc(_Alignof(struct spw_helpers), sizeof(struct spw_helpers));
+	uint64_t slots = 1;
+
+	if (!helpers)
+		return -ENOMEM;
+	memset(helpers, 0, sizeof(*helpers));
+	store->helpers = helpers;
+	helpers->worker.store = store;
+	while (slots < transfers)
+		slots *= 2;
+	for (unsigned i = 0; i < RINGS; i++) {
+		helpers->rings[i].mask = slots - 1;
+		helpers->rings[i].slots = calloc(slots, sizeof(*helpers->rings[i].slots));
+		if (!helpers->rings[i].slots)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void spw_helpers_close(struct spw_store *store)
+{
+	if (!store->helpers)
+		return;
+	SPW_ASSERT(store->helpers->posted == 0);
+	for (unsigned i = 0; i < RINGS; i++)
+		free(store->helpers->rings[i].slots);
+	free(store->helpers);
+	store->helpers = NULL;
+}
+
+/* Who polls a store has no thread started that it did not ask for. */
+static uint32_t workers_wanted(const struct spw_store *store)
+{
+	const struct spw_store_opts *opts = &store->opts;
+	uint32_t partitions = store->assembly.superblocks[0].partition_count;
+	uint32_t per_worker = DRIVES_PER_WORKER * partitions;
+	cpu_set_t allowed = store->worker_cpus;
+	uint32_t wanted;
+
+	if (opts->workers > 0 || opts->inline_mode || opts->no_checksums)
+		return SPW_MAX(opts->workers, 1u);
+	if (store->numa_node < 0 && sched_getaffinity(0, sizeof(allowed), &allowed))
+		return 1;
+	wanted = (store->drive_count + per_worker - 1) / per_worker;
+	wanted = SPW_MIN(wanted, (uint32_t)CPU_COUNT(&allowed) / CPUS_PER_WORKER);
+	return SPW_MIN(SPW_MAX(wanted, 1u), SPW_WORKERS_MAX);
+}
+
+int spw_helpers_start(struct spw_store *store)
+{
+	struct spw_helpers *helpers = store->helpers;
+	uint32_t wanted = workers_wanted(store) - 1;
+	int rc = 0;
+
+	while (rc == 0 && helpers->count < wanted) {
+		struct spw_taker *taker = &helpers->each[helpers->count];
+
+		taker->store = store;
+		rc = spw_store_thread(store, &taker->thread, helper_main, taker);
+		helpers->count += rc == 0;
+	}
+	if (rc)
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"%u of %u workers: no more can be started (%s); see ulimit -u",
+			helpers->count + 1, wanted + 1, spw_strerror(-rc));
+	return 0;
+}
+
+void spw_helpers_stop(struct spw_store *store)
+{
+	struct spw_helpers *helpers = store->helpers;
+
+	SPW_ASSERT(helpers->posted == 0);
+	atomic_store(&helpers->stopping, true);
+	(void)atomic_fetch_add(&helpers->wakes, 1);
+	(void)syscall(SYS_futex, &helpers->wakes, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	while (helpers->count > 0)
+		(void)pthread_join(helpers->each[--helpers->count].thread, NULL);
+}

@@ -1,0 +1,273 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+# tests/bench/scale.py - what a byte costs the CPU, whether that grows with drives, and what a box
+# with more of both would do
+"""Called by `make bench-scale`. What needs no drives runs anywhere: the store on drives that no
+transfer touches (`spillway bench --null`), beside passes over the same amount of memory. The rest,
+fio beside it, needs root for the drive rig. Each round runs every case once, in changing order; a
+ratio compares runs of the same round. Writes BUILD/bench/scale.json."""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/spillway/bench"))
+
+import callgrind  # noqa: E402
+import results  # noqa: E402
+from rig import Rig, call  # noqa: E402
+from store import Bench, HugePages  # noqa: E402
+
+GIB, MIB = 1 << 30, 1 << 20
+DRIVES = (1, 2, 4, 8)
+DEPTH = 16
+OBJECT = "16m"
+WAYS = ("put", "get")
+RW = {"put": "write", "get": "read"}
+SERVER_BYTES_PER_SECOND = 100e9
+CORES = len(os.sched_getaffinity(0))
+
+
+def summed(words):
+    return "on" if words else "off"
+
+
+class Scale(Bench):
+    """Rows in the order in which they were first noted."""
+
+    def __init__(self, build, rounds, gib):
+        super().__init__(build, rounds)
+        self.gib = gib
+        self.shown = {}
+
+    def figure(self, name, value, unit="", command=(), **goal):
+        entry = self.shown.setdefault(name, {"values": [], "unit": unit, "goal": goal})
+        entry["values"].append(value)
+        entry["command"] = " ".join(str(word) for word in command)
+
+    # ---- Without drives ----
+
+    def memory(self, threads):
+        """Passes over memory, as a dict: SECONDS of CPU per GiB, bytes a second of all."""
+        command = [self.build / "tests/bench/scale_bench", threads, f"{DEPTH * 16}m", self.gib]
+        found = json.loads(call(*command))
+        if threads == 1:
+            for name, words in (("read", "read"), ("sum", "XXH3"), ("copy", "copied"),
+                                ("copy_and_sum", "copied and XXH3 in one pass")):
+                self.figure(f"memory: {words}, CPU time of a GiB",
+                            found[f"{name}_seconds_per_gib"], "s", command)
+            for mib in (1, 16):
+                for who, words in (("its_maker", "the thread that wrote it"),
+                                   ("another", "another thread")):
+                    self.figure(f"memory: XXH3 of {mib} MiB just written, by {words}, CPU time of "
+                                "a GiB", found[f"sum_of_{mib}_mib_by_{who}_seconds_per_gib"], "s",
+                                command)
+        return found
+
+    def null(self, way, drives, checked, jobs=1):
+        """(CPU seconds of a GiB, GB/s) of the store on null drives."""
+        command = [self.build / "spillway", "bench", "--quiet", "--level=store", "--null",
+                   f"--drives={drives}", f"--rw={RW[way]}", f"--object-size={OBJECT}",
+                   f"--iodepth={DEPTH}", f"--size={self.gib}g", f"--numjobs={jobs}",
+                   "--group-reporting", "--output-format=json"]
+        command += [] if checked else ["--no-checksums"]
+        found = json.loads(call(*command))
+        took = found["spillway"]
+        moved = found["jobs"][0][RW[way]]
+        gib = moved["io_bytes"] / GIB
+        cpu = (took["process_user_seconds"] + took["process_system_seconds"]) / gib
+        words = f"{drives} null drive{'s' if drives > 1 else ''}, {jobs} worker" \
+                f"{'s' if jobs > 1 else ''}, checksums {summed(checked)}"
+        self.figure(f"{words}: {way}, CPU time of a GiB", cpu, "s", command)
+        self.figure(f"{words}: {way}", moved["bw_bytes"] / 1e9, "GB/s", command)
+        return cpu, moved["bw_bytes"]
+
+    def scaling(self):
+        for number in range(self.rounds):
+            one, both = self.memory(1), self.memory(min(2, CORES))
+            for way in WAYS:
+                cpu = {}
+                for drives in DRIVES[:: 1 if number % 2 else -1]:
+                    for checked in (False, True):
+                        cpu[drives, checked] = self.null(way, drives, checked)[0]
+                self.compare(way, cpu, one)
+                two = self.null(way, 4, True, jobs=2)
+                self.figure(f"{way}: two workers on two cores, checksums on, of two loops of XXH3 "
+                            "alone", two[1] / both["sum_bytes_per_second"], "ratio", at_least=0.95)
+                self.figure(f"{way}: CPU time of a GiB, two workers of one",
+                            two[0] / cpu[4, True], "ratio", at_most=1.05)
+
+    def compare(self, way, cpu, memory):
+        """What was measured against the model: a fixed cost, and one pass for the checksum."""
+        base = cpu[1, False]
+        self.figure(f"{way}: CPU time of a GiB without checksums", base, "s", at_most=0.006)
+        for checked in (False, True):
+            values = [cpu[drives, checked] for drives in DRIVES]
+            self.figure(f"{way}: CPU time of a GiB, most of least over 1 to 8 drives, checksums "
+                        f"{summed(checked)}", max(values) / min(values), "ratio", at_most=1.05)
+        for drives in DRIVES:
+            extra = cpu[drives, True] - cpu[drives, False]
+            self.figure(f"{way}: what checksums add, in passes of reading, {drives} drives",
+                        extra / memory["read_seconds_per_gib"], "passes", at_most=1.1)
+            foretold = base + memory["sum_seconds_per_gib"]
+            self.figure(f"{way}: CPU time with checksums of what the model foretells, {drives} "
+                        "drives", cpu[drives, True] / foretold, "ratio")
+        cores = cpu[8, True] * SERVER_BYTES_PER_SECOND / GIB
+        self.figure(f"{way}: cores that 100 GB/s with checksums take by the model", cores)
+        self.figure(f"{way}: cores that 100 GB/s without checksums take by the model",
+                    cpu[8, False] * SERVER_BYTES_PER_SECOND / GIB)
+
+    def layers(self):
+        """Instructions in user space per chunk of 1 MiB: of a long run, less those of a short."""
+        if not shutil.which("valgrind"):
+            print("bench-scale: valgrind is missing: instructions are not counted")
+            return
+        for way in WAYS:
+            counts, commands = [], []
+            for size in (128, 640):
+                command = [self.build / "spillway", "bench", "--quiet", "--level=store", "--null",
+                           "--drives=4", f"--rw={RW[way]}", f"--object-size={OBJECT}",
+                           "--iodepth=4", f"--size={size}m", "--output-format=json"]
+                with tempfile.TemporaryDirectory() as folder:
+                    call("valgrind", "-q", "--tool=callgrind",
+                         f"--callgrind-out-file={folder}/out", *command)
+                    counts.append(callgrind.by_layer(Path(folder) / "out"))
+                commands.append(command)
+            # What fills a store for gets is put: their instructions are those of both.
+            few, many = counts
+            for layer in sorted(many, key=many.get, reverse=True):
+                each = (many[layer] - few.get(layer, 0)) / 512
+                if each >= 1:
+                    what = way if way == "put" else "put and get"
+                    self.figure(f"{what}, 4 null drives: instructions of a 1 MiB chunk in {layer}",
+                                each, "", ["valgrind", "--tool=callgrind", *commands[1]])
+
+    def depth(self):
+        """What a caller that gives batches of 64 reaches on each drive."""
+        command = [self.build / "spillway", "bench", "--quiet", "--level=store", "--null=1g",
+                   "--drives=4", "--rw=rw", "--object-size=1m", "--iodepth=64", "--size=512m",
+                   "--output-format=json"]
+        for _ in range(self.rounds):
+            found = json.loads(call(*command))
+            self.figure("batches of 64 objects from one caller: transfers in flight on the drive "
+                        "with the fewest",
+                        min(drive["in_flight_max"] for drive in found["spillway"]["drives"]), "",
+                        command, at_least=16)
+
+    # ---- Beside fio ----
+
+    def ram(self):
+        """Four drives in memory: the CPU is the limit, for fio as well. With checksums, two cores
+        allow fio's rate less the time that summing takes of them."""
+        case = f"four RAM drives, {OBJECT} objects"
+        for _ in self.rounds_on(drives=4, size="600M"):
+            memory = self.memory(1)
+            with HugePages(1100):
+                best = {way: self.fio(case, f"fio {RW[way]}", RW[way], "--bs=1m", "--iodepth=128",
+                                      "--mem=mmaphuge", seconds=1) for way in WAYS}
+            self.format()
+            for checked, options in ((True, "arena"), (False, "arena,unchecked")):
+                ours = self.store(case, options, "putget", OBJECT, "2000m", options)
+                for way in WAYS:
+                    rate = ours[f"{way}_bytes_per_second"]
+                    words = f"{case}, checksums {summed(checked)}: {way}"
+                    self.figure(words, rate / 1e9, "GB/s")
+                    if not checked:
+                        self.figure(f"{words} / fio", rate / best[way], "ratio", at_least=0.97)
+                        continue
+                    self.figure(f"{words} / fio without checksums", rate / best[way], "ratio")
+                    seconds = GIB / best[way] + memory["sum_seconds_per_gib"] / CORES
+                    self.figure(f"{words} / what {CORES} cores allow", rate * seconds / GIB,
+                                "ratio", at_least=0.95)
+
+    def files(self, folder):
+        for number in self.rounds_on(drives=4, size="1G", on=folder):
+            if number == 0:
+                self.format()
+            kinds = [("off", "arena,unchecked"), ("on", "arena")][:: 1 if number % 2 else -1]
+            runs = {name: self.store("files", name, "putget", OBJECT, "1600m", kind)
+                    for name, kind in kinds}
+            for way, goal in (("put", 0.97), ("get", 0.99)):
+                key = f"{way}_bytes_per_second"
+                self.figure(f"four file-backed drives, {OBJECT} objects: {way}, checksums on / "
+                            "off", runs["on"][key] / runs["off"][key], "ratio", at_least=goal)
+
+    def one(self):
+        for _ in self.rounds_on(drives=1, size="2400M"):
+            with HugePages(1100):
+                best = [self.best_of_memory("mmaphuge", rw) for rw in ("write", "read")]
+            self.format(chunk="4m")
+            ours = self.store("one", "arena", "putget", OBJECT, "2000m", "arena")
+            for way, theirs, goal in zip(WAYS, best, (0.97, 1.0)):
+                self.figure(f"one RAM drive, {OBJECT} objects, checksums on: {way} / fio without",
+                            ours[f"{way}_bytes_per_second"] / theirs, "ratio", at_least=goal)
+
+    def loads(self):
+        """p99 of reads while writes saturate throttled drives: ours urgent, fio's one at a time
+        beside writes of the store's depth."""
+        for _ in self.rounds_on(drives=4, size="1G", write=500, read=600):
+            self.format()
+            ours = self.store("loads", "urgent", "urgent", "1m", "1g", "arena")["busy_ns_p99"]
+            theirs = self.fio_beside_writes()
+            words = "p99 of a 1 MiB load while stores saturate 4 drives at 500 MB/s"
+            self.figure(words, ours / 1e6, "ms")
+            self.figure(f"{words} / fio's reads beside fio's writes", ours / theirs, "ratio",
+                        at_most=1)
+
+    def fio_beside_writes(self):
+        command = ["fio", "--direct=1", "--ioengine=io_uring", "--bs=1m", "--time_based",
+                   "--runtime=3", "--output-format=json", "--registerfiles=1", "--fixedbufs=1"]
+        for index, drive in enumerate(self.rig.drives):
+            command += [f"--name=w{index}", f"--filename={drive}", "--rw=write",
+                        f"--iodepth={DEPTH}", "--size=400m"]
+            command += [f"--name=r{index}", f"--filename={drive}", "--rw=randread", "--iodepth=1",
+                        "--offset=500m", "--size=400m"]
+        jobs = json.loads(self.rig.run(*command))["jobs"]
+        return max(job["read"]["clat_ns"]["percentile"]["99.000000"] for job in jobs
+                   if job["jobname"].startswith("r"))
+
+    def result_rows(self):
+        return [results.row(name, entry["values"], entry["unit"], command=entry["command"],
+                            **entry["goal"]) for name, entry in self.shown.items()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 5)))
+    parser.add_argument("--gib", type=int, default=8, help="that each run moves on null drives")
+    parser.add_argument("--folder", default="/var/tmp", help="for file-backed drives")
+    parser.add_argument("cases", nargs="*", help="scaling layers depth: anywhere; ram files one "
+                                                 "loads: root (all)")
+    options = parser.parse_args()
+    bench = Scale(options.build, options.rounds, options.gib)
+    anywhere = {"scaling": bench.scaling, "layers": bench.layers, "depth": bench.depth}
+    rigged = {"ram": bench.ram, "files": lambda: bench.files(options.folder), "one": bench.one,
+              "loads": bench.loads}
+    unknown = set(options.cases) - {*anywhere, *rigged}
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    cases = {**anywhere, **rigged}
+    if os.geteuid() != 0:
+        if set(options.cases) & set(rigged):
+            sys.exit("bench-scale: these cases need root for the drive rig: run it with sudo")
+        cases = anywhere
+        print("bench-scale: without root, what is beside fio is left out")
+    where = results.machine([f"rounds: {options.rounds}; null drives, and loop devices over memory "
+                             "or files where fio is beside"])
+    for name in options.cases or cases:
+        print(f"bench-scale: {name}", flush=True)
+        cases[name]()
+    out = Path(options.build) / "bench/scale.json"
+    rows = bench.result_rows()
+    results.write(out, "Scaling", rows, where)
+    print(results.table(rows), end="")
+    print(f"bench-scale: {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_parameters.py - parameters on drives: the same bits, whoever uses them
+import copy
+import errno
+import gc
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import spillway
+import spillway.torch
+from conftest import emptied
+from offloading import equal, gradients_of
+from spillway import _materialize
+from spillway._parameters import place_in
+from spillway._places import ABSENT, RESIDENT
+
+ABLE = _materialize._storage_uses is not None
+needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
+WIDTH = 160  # a matrix is 100 KiB
+VOCABULARY = 120
+
+
+class Block(nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.query, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        q, k, v = self.query(self.norm(x)).chunk(3, -1)
+        x = x + self.dropout(self.out((q @ k.transpose(-1, -2)).softmax(-1) @ v))
+        return x + self.dropout(self.down(F.gelu(self.up(x))))
+
+
+class GPT(nn.Module):
+    """With a head that is the embedding."""
+
+    def __init__(self, layers=4, dropout=0.1, recompute=False):
+        super().__init__()
+        self.recompute = recompute
+        self.token = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Block(dropout) for _ in range(layers))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        for block in self.blocks:
+            if self.recompute:
+                x = checkpoint(block, x, use_reentrant=self.recompute == "reentrant")
+            else:
+                x = block(x)
+        return self.head(x)
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randint(VOCABULARY, (2, 17), generator=generator)
+
+
+def loss_of(model, step):
+    tokens = batch(step)
+    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def made(**options):
+    torch.manual_seed(11)
+    return GPT(**options)
+
+
+def bytes_of(model):
+    return sum(param.numel() * param.element_size() for param in model.parameters())
+
+
+def assert_same(one, other):
+    for (name, mine), yours in zip(one.named_parameters(), other.parameters()):
+        assert torch.equal(mine.detach(), yours), name
+
+
+def absent(model):
+    return [name for name, param in model.named_parameters()
+            if place_in(param) is not None and place_in(param).state == ABSENT]
+
+
+@pytest.mark.skipif(ABLE, reason="this PyTorch has what it takes")
+def test_an_older_pytorch_is_refused_in_words(store):
+    with pytest.raises(RuntimeError, match="parameters=True needs PyTorch 2.1"):
+        spillway.torch.offload(made(), store, parameters=True)
+    with pytest.raises(RuntimeError, match="materialize.. needs PyTorch 2.1"):
+        spillway.torch.materialize(made, store)
+
+
+@needs
+@pytest.mark.parametrize("recompute", [False, True, "reentrant"],
+                         ids=["saved", "again", "reentrant"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_bits_are_those_of_training_in_memory(store, recompute, accumulate):
+    theirs = made(recompute=recompute)
+    plain = torch.optim.AdamW(theirs.parameters(), foreach=False)
+    losses = []
+    torch.manual_seed(3)
+    for step in range(4):
+        for part in range(accumulate):
+            loss = loss_of(theirs, step * 8 + part)
+            loss.backward()
+            losses.append(loss.item())
+        plain.step()
+        plain.zero_grad()
+
+    ours = made(recompute=recompute)
+    off = spillway.torch.offload(ours, store, parameters=True, parameter_bytes=900 << 10,
+                                 min_bytes=1, mode="spill")
+    optimizer = spillway.torch.Optimizer(torch.optim.AdamW, ours.named_parameters(), store,
+                                         tile=20000)
+    found = []
+    torch.manual_seed(3)
+    for step in range(4):
+        for part in range(accumulate):
+            with off:
+                loss = loss_of(ours, step * 8 + part)
+                loss.backward()
+            found.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        assert absent(ours)
+    assert found == losses
+    stats = off.parameter_stats()
+    assert stats.total_bytes > 3 * stats.limit_bytes
+    assert stats.memory_bytes <= stats.limit_bytes and stats.failures == 0
+    assert stats.reads_ahead > stats.reads / 2
+    assert_same(ours, theirs)
+    off.parameters_to_memory()
+
+
+@pytest.fixture
+def tight(store):
+    """A model, its parameters on drives, four of the largest in memory at most."""
+    model = made()
+    off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=900 << 10,
+                                 min_bytes=1, mode="spill")
+    assert absent(model)
+    yield model, off
+    off.parameters_to_memory()
+
+
+@needs
+def test_uses_between_steps_bring_them_in(tight):
+    """Evaluation, generation, a state_dict, clipping, a norm, an optimizer of PyTorch."""
+    ours, off = tight
+    theirs = made()
+    plain, other = (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+                    for model in (ours, theirs))
+    for step in range(2):
+        for model, optimizer in ((ours, plain), (theirs, other)):
+            torch.manual_seed(step)
+            with off if model is ours else torch.enable_grad():
+                loss_of(model, step).backward()
+            assert torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                for param in model.parameters():
+                    param.data.clamp_(-0.4, 0.4)  # which PyTorch does not count
+                    param.mul_(0.99)
+        for model in (ours, theirs):
+            model.eval()
+        with torch.no_grad():
+            assert torch.equal(ours(batch(9)), theirs(batch(9)))
+        for model in (ours, theirs):
+            model.train()
+        assert absent(ours)
+        assert [float(one.norm()) for one in ours.parameters()] == \
+            [float(one.norm()) for one in theirs.parameters()]
+    state = ours.state_dict()
+    assert equal(list(state.values()), list(theirs.state_dict().values()))
+    assert not absent(ours)  # as long as somebody has them
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert equal(list(torch.load(file).values()), list(state.values()))
+    del state
+    assert off.parameter_stats().memory_bytes_over > 0
+    again = pickle.loads(pickle.dumps(copy.deepcopy(ours)))
+    assert_same(again, theirs)
+    assert all(type(param) is nn.Parameter for param in again.parameters())
+    assert_same(ours, theirs)
+    assert absent(ours)
+
+
+@needs
+def test_a_view_of_a_parameter_stays_whole(tight):
+    ours, off = tight
+    weight = ours.blocks[0].up.weight
+    rows = weight[3:5]
+    number = weight.detach().numpy()[3, 7]
+    for step in range(2):
+        with off:
+            loss_of(ours, step).backward()
+    assert place_in(weight).state == RESIDENT
+    assert rows[0, 7] == number
+    rows.sum().backward()
+    assert not place_in(weight).is_alone()
+    del rows
+    assert place_in(weight).is_alone()
+
+
+@needs
+def test_a_graph_that_was_made_outside_of_the_context(tight):
+    """What it has saved comes in when it is used."""
+    ours, off = tight
+    theirs = made()
+    for model in (ours, theirs):
+        torch.manual_seed(1)
+        loss = loss_of(model, 1) + sum((param * param).sum() for param in model.parameters())
+        if model is ours:
+            assert absent(ours)
+        loss.backward()
+    assert equal(gradients_of(ours), gradients_of(theirs))
+    for model in (ours, theirs):
+        torch.manual_seed(1)
+        found = torch.autograd.grad(loss_of(model, 1), list(model.parameters()))
+        last = found if model is ours else (last, found)
+    assert equal(list(last[0]), list(last[1]))
+
+
+@needs
+def test_a_parameter_that_gets_other_memory(tight):
+    ours, off = tight
+    weight = ours.blocks[1].up.weight
+    weight.data = torch.ones_like(weight)
+    for step in range(2):
+        with off:
+            loss_of(ours, step).backward()
+    assert bool((weight == 1).all())
+    ours.double()
+    assert weight.dtype is torch.float64
+    theirs = made().double()
+    theirs.blocks[1].up.weight.data = torch.ones_like(weight)
+    assert_same(ours, theirs)
+
+
+@needs
+def test_a_change_after_it_was_saved_raises_as_in_pytorch(tight):
+    ours, off = tight
+    with off:
+        loss = loss_of(ours, 0)
+        with torch.no_grad():
+            ours.blocks[0].up.weight.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+@needs
+def test_they_come_back_to_memory(tight):
+    ours, off = tight
+    off.parameters_to_memory()
+    assert all(type(param) is nn.Parameter for param in ours.parameters())
+    assert_same(ours, made())
+    assert off.parameter_stats() is None
+    with off:
+        loss_of(ours, 0).backward()
+
+
+@needs
+def test_what_does_not_fit_is_said_before_the_first_step(store):
+    model = made()
+    with pytest.raises(ValueError, match="too few by 319200: the largest parameter, "
+                                         "blocks.0.up.weight, has 400.0 KiB"):
+        spillway.torch.offload(model, store, parameters=True, parameter_bytes=500_000)
+    assert all(type(param) is nn.Parameter for param in model.parameters())
+    with pytest.raises(ValueError, match="give both or neither"):
+        spillway.torch.offload(model, store, parameter_bytes=1 << 20)
+    with pytest.raises(TypeError, match="needs an open store"):
+        spillway.torch.offload(model, None, mode="observe", parameters=True)
+    with pytest.raises(ValueError, match="has no values yet"):
+        spillway.torch.offload(nn.LazyLinear(3), store, parameters=True)
+    with pytest.raises(ValueError, match="is compiled"):
+        compiled = made()
+        compiled.compile()
+        spillway.torch.offload(compiled, store, parameters=True)
+
+
+@needs
+def test_a_store_that_is_too_small(folder):
+    from conftest import make_drives
+    drives = make_drives(folder, 1, 20 << 20, "small")
+    spillway.format_store(drives)
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(6)))
+    with spillway.Store(drives) as store:
+        with pytest.raises(spillway.SpillwayError, match="too small by [0-9]+ bytes") as caught:
+            spillway.torch.offload(model, store, parameters=True)
+        assert caught.value.errno == errno.ENOSPC
+
+
+@needs
+def test_after_the_store_is_closed_words_say_which_parameter(formatted):
+    model = made()
+    with spillway.Store(formatted) as store:
+        spillway.torch.offload(model, store, parameters=True, parameter_bytes=900 << 10)
+        names = absent(model)
+    with pytest.raises(spillway.SpillwayError, match="was on the drives of a store that is closed"):
+        dict(model.named_parameters())[names[0]].norm()
+    with spillway.Store(formatted, checksums=False) as store:
+        with pytest.raises(ValueError, match="checksums"):
+            spillway.torch.offload(made(), store, parameters=True)
+
+
+@needs
+def test_materialize_makes_the_same_model_in_little_memory(store):
+    torch.manual_seed(11)
+    ours = spillway.torch.materialize(lambda: GPT(8), store, parameter_bytes=900 << 10)
+    after = torch.rand(1)
+    owner = place_in(ours.head.weight).owner
+    stats = owner.stats()
+    assert stats.memory_bytes_max <= 900 << 10 and stats.total_bytes > 5 * (900 << 10)
+    assert place_in(ours.head.weight) is place_in(ours.token.weight)
+    torch.manual_seed(11)
+    theirs = GPT(8)
+    assert torch.equal(after, torch.rand(1))
+    assert_same(ours, theirs)
+    off = spillway.torch.offload(ours, store, parameters=True, parameter_bytes=900 << 10)
+    assert off.parameter_stats().memory_bytes_over == 0
+    for model in (ours, theirs):
+        torch.manual_seed(1)
+        with off if model is ours else torch.enable_grad():
+            loss_of(model, 1).backward()
+    assert equal(gradients_of(ours), gradients_of(theirs))
+    del off, ours
+    gc.collect()
+    assert emptied(store)
+    with pytest.raises(TypeError, match="must return a torch.nn.Module"):
+        spillway.torch.materialize(lambda: 3, store)
+    with pytest.raises(TypeError, match="takes a function"):
+        spillway.torch.materialize(made(), store)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_parameters_store.py - parameters and optimizer on drives: durable together
+# layer: all
+import errno
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import spillway
+import spillway.torch
+from conftest import EXAMPLES, make_drives, options_of, run_python, started
+from spillway._parameters import place_in
+from test_optimizer_ranks import PARALLEL, together
+from test_parameters import GPT, assert_same, loss_of, made, needs
+
+pytestmark = needs
+SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
+LIMIT = 900 << 10
+
+
+def over(store, model, cls=torch.optim.AdamW, **options):
+    off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=LIMIT, min_bytes=1,
+                                 mode="spill")
+    return off, spillway.torch.Optimizer(cls, model.named_parameters(), store, tile=20000,
+                                         **options)
+
+
+def train(model, off, optimizer, steps):
+    losses = []
+    for step in steps:
+        with off:
+            loss = loss_of(model, step)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def in_memory(model, steps, cls=torch.optim.AdamW, **options):
+    optimizer = cls(model.parameters(), foreach=False, **options)
+    losses = []
+    for step in range(steps):
+        loss = loss_of(model, step)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("options", [{}, {"in_backward": True}, {"gradients": True}],
+                         ids=["step", "in backward", "gradients"])
+def test_a_commit_is_gone_on_from(formatted, options):
+    """Twice: the second time from a commit that a resumed training has made. After the commit
+    parameters are changed, which is forgotten."""
+    torch.manual_seed(5)
+    theirs = GPT(2)
+    losses = in_memory(theirs, 6)
+    found = []
+    for start in (0, 2, 4):
+        torch.manual_seed(5)
+        with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+            model = spillway.torch.materialize(lambda: GPT(2), store, parameter_bytes=LIMIT)
+            off, optimizer = over(store, model, **options)
+            resumed = optimizer.resume()
+            assert (resumed.step if resumed else 0) == start
+            found += train(model, off, optimizer, range(start, start + 2))
+            written = store.stats().bytes_put
+            optimizer.commit()
+            # What was on the drives is not written again.
+            assert store.stats().bytes_put - written < off.parameter_stats().total_bytes
+            if start == 4:
+                assert_same(model, theirs)
+            train(model, off, optimizer, range(90, 91))
+    assert found == losses
+
+
+def test_masters_and_a_mirror(formatted):
+    """bfloat16 parameters with masters, each on two drives: without one drive all is there."""
+    def make():
+        torch.manual_seed(5)
+        return GPT(2, dropout=0.0).bfloat16()
+
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        model = make()
+        off, optimizer = over(store, model, masters=True, copies=2)
+        train(model, off, optimizer, range(2))
+        optimizer.commit()
+        expected = train(model, off, optimizer, range(2, 4))
+        off.parameters_to_memory()
+    with spillway.Store(formatted[1:], arena_bytes=8 << 20) as store:
+        other = make()
+        off, optimizer = over(store, other, masters=True, copies=2)
+        assert optimizer.resume().step == 2
+        assert train(other, off, optimizer, range(2, 4)) == expected
+        assert_same(other, model)
+
+
+def test_a_store_of_another_model_is_refused_and_unchanged(formatted):
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        model = made()
+        off, optimizer = over(store, model)
+        train(model, off, optimizer, range(1))
+        optimizer.commit()
+    for other, on_drives in ((GPT(3), True), (made(), False)):
+        with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+            if on_drives:
+                _, optimizer = over(store, other)
+            else:
+                optimizer = spillway.torch.Optimizer(torch.optim.AdamW, other.named_parameters(),
+                                                     store, tile=20000)
+            with pytest.raises(spillway.SpillwayError, match="has other records") as caught:
+                optimizer.resume()
+            assert caught.value.errno == errno.EUCLEAN
+            assert on_drives or "parameters=True" in str(caught.value)
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        again = made()
+        _, optimizer = over(store, again)
+        with pytest.raises(spillway.SpillwayError, match="call resume.. first"):
+            optimizer.commit()
+        assert optimizer.resume().step == 1
+        assert_same(again, model_after(1))
+
+
+def model_after(steps):
+    model = made()
+    in_memory(model, steps)
+    return model
+
+
+def test_the_order_of_the_calls_is_said(formatted, folder):
+    model = made()
+    with spillway.Store(formatted, arena_bytes=32 << 20) as store:
+        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store)
+        spillway.torch.offload(model, store, parameters=True, parameter_bytes=LIMIT)
+        loss_of(model, 0).backward()
+        with pytest.raises(RuntimeError, match="make it after offload.parameters=True"):
+            optimizer.step()
+        drives = make_drives(folder, 2, name="other")
+        spillway.format_store(drives)
+        with spillway.Store(drives, arena_bytes=8 << 20) as other:
+            with pytest.raises(ValueError, match="on the drives of another store"):
+                spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), other)
+            with pytest.raises(ValueError, match="are in another store"):
+                spillway.torch.offload(model, other, parameters=True)
+
+
+@pytest.mark.parametrize("when", ["now and then", "always"])
+def test_drives_that_fail(formatted, monkeypatch, when):
+    """What cannot be written stays; what cannot be read is an error that names the parameter, and
+    the same call later succeeds. The numbers are the same."""
+    from spillway._places import Place
+    from spillway import _places
+
+    theirs = model_after(4)
+    random_ = random.Random(SEED)
+    print(f"SPW_SEED={SEED}")
+    end = Place.end
+    failing = []
+
+    def ends(place, store):
+        error = end(place, store)
+        if error is None and failing and place.state == _places.RESIDENT and (
+                when == "always" or random_.random() < 0.3):
+            if place.is_clean and place.is_alone():
+                place.empty()  # as after a read that failed
+            return spillway.SpillwayError(errno.EIO, "said by the test")
+        return error
+
+    monkeypatch.setattr(Place, "end", ends)
+    model = made()
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        off, optimizer = over(store, model)
+        for step in range(4):
+            state = torch.get_rng_state()
+            while True:
+                torch.set_rng_state(state)
+                try:
+                    if len(failing) == 0 and step == 2:
+                        failing.append(None)
+                    with off:
+                        loss_of(model, step).backward()
+                    break
+                except (spillway.SpillwayError, RuntimeError) as error:
+                    assert "cannot be read" in str(error) and "said by the test" in str(error)
+                    failing.clear()
+                    optimizer.zero_grad()
+            failing.clear()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert_same(model, theirs)
+
+
+def big(drives, *more):
+    return [EXAMPLES / "big.py", *options_of(devices=drives, layers=2, hidden=128, vocabulary=500,
+                                             sequence=16, batch=2, parameter_bytes="2MiB"), *more]
+
+
+def losses_in(text):
+    return {line.split()[1]: line.split()[-1] for line in text.splitlines()
+            if line.startswith("step ")}
+
+
+def test_killed_and_resumed_the_losses_are_the_same(folder):
+    """The example, killed at any moment, as often as it takes."""
+    rounds = [make_drives(folder, 2, 64 << 20, name) for name in ("whole", "killed")]
+    for drives in rounds:
+        spillway.format_store(drives)
+    print(f"SPW_SEED={SEED}")
+    random_ = random.Random(SEED)
+    whole = run_python(*big(rounds[0], "--steps", "12", "--every", "2"), timeout=200)
+    assert whole.returncode == 0, whole.stderr
+    expected = losses_in(whole.stdout)
+    assert len(expected) == 12
+    found = {}
+    for _ in range(30):
+        with started(*big(rounds[1], "--steps", "12", "--every", "2"),
+                     stdout=subprocess.PIPE) as process:
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("step ") and random_.random() < 0.25:
+                    time.sleep(random_.random() / 20)
+                    os.killpg(process.pid, signal.SIGKILL)
+                    break
+            found.update(losses_in("".join(lines)))
+            if process.wait() == 0:
+                break
+    assert found == expected
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_two_ranks(folder, parallel):
+    """Against the same without spillway; the second time from the commit of the first."""
+    drives = make_drives(folder, 2, 96 << 20, "ranks")
+    spillway.format_store(drives, partitions=2)
+
+    def model_of():
+        model = made(dropout=0.0, layers=2)
+        if parallel == "ddp":
+            return DistributedDataParallel(model)
+        from torch.distributed.fsdp import fully_shard
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        return model
+
+    def whole(model):
+        return [getattr(value, "full_tensor", value.clone)() for value in
+                model.state_dict().values()]
+
+    def trained(rank, steps, kept):
+        model = model_of()
+        torch.manual_seed(7 + rank)
+        if not kept:
+            return in_memory(model, steps), whole(model)
+        with spillway.Store(drives, partition=rank, arena_bytes=8 << 20,
+                            commit=spillway.torch.newest_of_all()) as store:
+            off, optimizer = over(store, model,
+                                  in_backward=model if parallel == "ddp" else True)
+            resumed = optimizer.resume()
+            begin = resumed.step if resumed else 0
+            losses = train(model, off, optimizer, range(begin, steps))
+            stats = off.parameter_stats()
+            assert stats.parameters >= 6 and stats.reads > 0 and stats.failures == 0
+            optimizer.commit()
+            values = whole(model)
+            off.parameters_to_memory()
+            assert all(torch.equal(one, other) for one, other in zip(values, whole(model)))
+            return losses, values
+
+    plain = together(folder, lambda rank: trained(rank, 4, False))
+    first = together(folder, lambda rank: trained(rank, 2, True))
+    second = together(folder, lambda rank: trained(rank, 4, True))
+    for rank in range(2):
+        assert first[rank][0] + second[rank][0] == plain[rank][0]
+        for mine, yours in zip(second[rank][1], plain[rank][1]):
+            assert torch.equal(mine, yours)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_plan.py - does a model train on a machine: what is said, and that it adds up
+# layer: test all
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from spillway import plan as planning
+from spillway._plan_command import free_memory, main
+from spillway.plan import KINDS, Machine, Model, optimizer_of, plan, transformer
+
+GIB = 1 << 30
+MACHINE = Machine(64 * GIB, 4 << 40, 10e9, 5e9, 1e14, 1e15)
+MODEL = Model("model", 1000 ** 3, 2, 100 << 20, 40 * GIB, 2 * GIB, 2, 1e15)
+needs_meta = pytest.mark.skipif(not hasattr(torch, "get_default_device"),
+                                reason="this PyTorch cannot build modules without memory: 2.3 can")
+
+
+def rows_of(answer):
+    return {row.kind: row for row in answer.rows}
+
+
+def test_as_little_as_possible_is_on_drives():
+    optimizer = optimizer_of("adamw", 2)
+    assert optimizer.bytes_per_parameter == 12
+    before = None
+    for memory, expected in ((100 * GIB, 0), (50 * GIB, 1), (10 * GIB, 2), (9 * GIB, 2),
+                             (7 * GIB, 3), (6 * GIB, 4)):
+        answer = plan(MODEL, optimizer, dataclasses.replace(MACHINE, memory_bytes=memory))
+        on_drives = [row.kind for row in answer.rows if row.on_drives]
+        assert set(on_drives) == set(KINDS[:expected]) and answer.fits, memory
+        assert answer.memory_bytes <= memory
+        assert before is None or answer.drive_seconds >= before
+        before = answer.drive_seconds
+
+
+def test_what_is_missing_is_said_in_bytes():
+    optimizer = optimizer_of("adamw", 2)
+    answer = plan(MODEL, optimizer, dataclasses.replace(MACHINE, memory_bytes=GIB))
+    assert not answer.fits
+    assert answer.missing_memory_bytes == answer.memory_bytes - GIB > 0
+    small = dataclasses.replace(MACHINE, memory_bytes=10 * GIB, drive_bytes=GIB)
+    answer = plan(MODEL, optimizer, small)
+    assert answer.missing_memory_bytes == 0
+    assert answer.missing_drive_bytes == answer.drive_bytes - GIB > 0
+
+
+def test_bytes_of_a_step_are_those_of_the_manual():
+    answer = rows_of(plan(MODEL, optimizer_of("adamw", 2), MACHINE, KINDS))
+    state = 12 * 1000 ** 3
+    assert (answer["optimizer"].read_bytes, answer["optimizer"].written_bytes) == (state, state)
+    assert answer["optimizer"].drive_bytes == 2 * state
+    assert answer["gradients"].written_bytes == 2 * 2 * 1000 ** 3
+    assert answer["parameters"].read_bytes == 2 * 2 * 2 * 1000 ** 3
+    assert answer["activations"].read_bytes == 2 * 40 * GIB
+    with pytest.raises(ValueError, match="'weights' is none of"):
+        plan(MODEL, optimizer_of("adamw", 2), MACHINE, ("weights",))
+
+
+def test_what_bounds_a_step_and_how_long_drives_last():
+    optimizer = optimizer_of("adamw", 2)
+    answer = plan(MODEL, optimizer, MACHINE, ("optimizer",))
+    assert answer.bound == "compute" and answer.step_seconds == answer.compute_seconds == 10
+    assert answer.drive_seconds == pytest.approx(12 / 10 + 12 / 5)
+    assert answer.years == pytest.approx(1e15 / (12e9 / 10 * 86400) / 365.25)
+    slow = dataclasses.replace(MACHINE, write_rate=1e9, endurance_bytes=0)
+    answer = plan(MODEL, optimizer, slow, ("optimizer",))
+    assert answer.bound == "drives" and answer.step_seconds == pytest.approx(13.2)
+    assert answer.years is None
+
+
+class Layer(nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(1000, 64)
+        self.layers = nn.ModuleList(Layer(64) for _ in range(3))
+        self.head = nn.Linear(64, 1000)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def huge():
+    return nn.Sequential(*(nn.Linear(1 << 16, 1 << 16) for _ in range(64)))
+
+
+def no_module():
+    return 7
+
+
+@needs_meta
+def test_a_module_is_measured_without_memory():
+    """What it saves is what it saves with memory."""
+    from spillway._plan_module import model_of
+
+    found = model_of(f"{__name__}:Small", ["4,32:int64"], 3)
+    real = Small()
+    seen = {param.data_ptr() for param in real.parameters()}
+    kept = []
+
+    def pack(tensor):
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        real(torch.zeros(4, 32, dtype=torch.int64))
+    assert found.activation_bytes == sum(
+        tensor.untyped_storage().nbytes() for tensor in kept)
+    assert found.parameters == sum(param.numel() for param in real.parameters())
+    assert found.largest_bytes == sum(4 * param.numel() for param in real.layers[0].parameters())
+    assert 0 < found.largest_activation_bytes < found.activation_bytes / 2
+    products = 3 * (2 * 64 * 256) + 64 * 1000
+    assert found.flops == 3 * 3 * 2 * 4 * 32 * products
+
+
+@needs_meta
+def test_a_module_larger_than_any_memory(capsys):
+    words = [f"{__name__}:huge", "--input", "16,65536:float32", "--tflops", "100", "--memory",
+             "96GiB", "--drive-size", "1PiB", "--json"]
+    assert main(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["model"]["parameters"] == 64 * ((1 << 32) + (1 << 16))
+    assert said["fits"] and said["memory_bytes"] <= 96 * GIB
+
+
+def test_a_transformer():
+    gpt3 = transformer(96, 12288, 96, 2048, 1, 1, 50257, 2)
+    assert gpt3.parameters == pytest.approx(174.6e9, rel=0.005)
+    assert gpt3.activation_bytes == 96 * 34 * 2048 * 12288 + 4 * 2048 * 50257
+
+
+@pytest.mark.parametrize("words, wanted", [
+    (["--model", "layers=2,hidden=64,heads=2", "--tflops", "1", "--memory", "1GiB"], "It trains"),
+    (["--model", "layers=40,hidden=5120,heads=40", "--tflops", "1", "--memory", "16GiB"],
+     "bytes of room on drives are missing"),
+    (["--model", "layers=40,hidden=5120,heads=40", "--tflops", "1", "--memory", "16GiB",
+      "--drive-size", "4TB", "--endurance", "600TB"], "optimizer"),
+])
+def test_the_page(words, wanted, capsys):
+    status = main(words)
+    out = capsys.readouterr().out
+    assert wanted in out and ("It trains" in out) == (status == 0)
+    assert len(out.splitlines()) <= 24 and max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("words, wanted", [
+    ([], "--tflops"), (["--tflops", "1"], "one of them"), (["--tflops", "-1"], "no number above 0"),
+    (["--tflops", "1", "--model", "layers=2"], "hidden= is missing"),
+    (["--tflops", "1", "--model", "depth=2"], "none of"),
+    (["--tflops", "1", "--model", "layers=0,hidden=1,heads=1"], "above 0"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--memory", "lots"], "a size"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--on-drives", "all"], "none of"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--optimizer", "muon"], "adamw"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--micro-batches", "0"], "least 1"),
+])
+def test_wrong_words_are_explained(words, wanted, capsys):
+    try:
+        status = main(words)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2 and wanted in capsys.readouterr().err
+
+
+@needs_meta
+@pytest.mark.parametrize("name, inputs, wanted", [
+    ("absent:build", [], "no such factory"), (f"{__name__}:absent", [], "no such factory"),
+    (f"{__name__}", [], "no such factory"), (f"{__name__}:no_module", [], "no torch.nn.Module"),
+    (f"{__name__}:GIB", [], "cannot be called"), (f"{__name__}:Small", ["x"], "an input is like"),
+    (f"{__name__}:Small", ["2,3:text"], "an input is like"),
+    (f"{__name__}:Small", [], "does not run on the meta device"),
+])
+def test_modules_that_are_none(name, inputs, wanted, capsys):
+    words = [word for shape in inputs for word in ("--input", shape)]
+    assert main([name, *words, "--tflops", "1"]) == 2
+    assert wanted in capsys.readouterr().err
+
+
+def test_free_memory_is_at_most_what_the_group_may_use(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
+    assert free_memory(tmp_path) == 5000 << 10
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    assert free_memory(tmp_path) == 5000 << 10
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("1000000\n")
+    assert free_memory(tmp_path) == 1000000
+    assert planning.KINDS == KINDS

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/sim/threads.c - where other threads would run, and what they do there: the only thread
+ * plays the store's helpers (store/helpers.h), each of which holds what it took for some turns
+ */
+#include <sched.h>
+#include <string.h>
+
+#include "store/internal.h"
+#include "tests/sim/sim.h"
+
+#define HELPERS     2
+#define HELD_TURNS  6
+#define SLEEPY_LOOK 2 /* one in so many looks takes something */
+
+bool (*sim_others_turn)(bool sleeps);
+
+static struct {
+	struct transfer *transfer; /* NULL: it has none */
+	uint64_t turns;
+} held[HELPERS];
+static uint64_t random_state;
+
+static bool helpers_turn(bool sleeps)
+{
+	const struct spw_store *store = sim_world.store;
+	struct spw_helpers *helpers = store->helpers;
+	/* Else it would sleep for ever. */
+	bool all = sleeps && store->transfers_in_flight == 0;
+
+	for (unsigned i = 0; i < HELPERS; i++) {
+		if (!held[i].transfer && sim_below(&random_state, SLEEPY_LOOK) == 0) {
+			held[i].transfer = spw_help_take(&helpers->each[i]);
+			held[i].turns = sim_below(&random_state, HELD_TURNS);
+		} else if (held[i].transfer && (all || held[i].turns-- == 0)) {
+			spw_help_give(&helpers->each[i], held[i].transfer);
+			held[i].transfer = NULL;
+		}
+	}
+	return atomic_load(&store->inbox);
+}
+
+void sim_helpers_begin(struct spw_store *store, uint64_t seed)
+{
+	memset(held, 0, sizeof(held));
+	random_state = seed ^ UINT64_C(0x4e19e55);
+	for (unsigned i = 0; i < HELPERS; i++)
+		store->helpers->each[i].store = store;
+	store->helpers->count = HELPERS;
+	sim_others_turn = helpers_turn;
+}
+
+WRAP(int, sched_yield, (void))
+{
+	if (sim_others_turn)
+		(void)sim_others_turn(false);
+	return 0;
+}
+
+/* A store that sleeps is woken by what has come for it meanwhile. */
+WRAP(int, spw_queue_reap, (struct spw_queue * queue, unsigned min, int64_t timeout_ns))
+{
+	if (sim_others_turn && sim_others_turn(min > 0))
+		min = 0;
+	return __real_spw_queue_reap(queue, min, timeout_ns);
+}
+
+/* There are no threads to be waited for. */
+WRAP(void, spw_helpers_stop, (struct spw_store * store))
+{
+	sim_others_turn = NULL;
+	for (unsigned i = 0; i < HELPERS; i++)
+		if (held[i].transfer)
+			sim_fail("the store is closed while a helper has a transfer");
+	store->helpers->count = 0;
+	__real_spw_helpers_stop(store);
+}

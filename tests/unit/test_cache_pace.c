@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_cache_pace.c - a host that is ahead of its device: the step's times, and so its
+ * plans, are the device's
+ *
+ * The host takes a tenth of the device's time, then waits for it.
+ */
+/* link: tools/replay/simstore libspillway */
+#include "tests/unit/cache_sim.h"
+
+#define AHEAD      10u
+#define STEP_MARKS (1u + 24 + 24)
+#define FORWARD_NS (GPT_TENSORS * gpt.tensor_ns)
+
+static struct device {
+	uint64_t marks[64 * STEP_MARKS], at_ns[64 * STEP_MARKS];
+	unsigned given, told;
+	uint64_t now_ns;
+} device;
+
+static void computes(uint64_t device_ns)
+{
+	device.now_ns += device_ns;
+	sim_compute(device_ns / AHEAD);
+}
+
+static void give_mark(void)
+{
+	uint64_t mark = spw_cache_device_mark(sim.cache);
+
+	assert_true(mark != 0 && device.given < SPW_ARRAY_LEN(device.marks));
+	device.marks[device.given] = mark;
+	device.at_ns[device.given++] = device.now_ns;
+}
+
+/* The device has come to all marks but the last @behind ones. */
+static void tell_marks(unsigned behind)
+{
+	for (; device.told + behind < device.given; device.told++)
+		spw_cache_device_marked(sim.cache, device.marks[device.told],
+					device.at_ns[device.told]);
+}
+
+static void ahead_step(void)
+{
+	uint64_t began_ns = device.now_ns;
+
+	give_mark();
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	for (unsigned layer = 0; layer < gpt.layers; layer++) {
+		spw_cache_scope_enter(sim.cache, 100 + layer);
+		give_mark();
+		for (unsigned i = 0; i < gpt.tensors; i++) {
+			computes(gpt.tensor_ns);
+			(void)sim_offer(layer * gpt.tensors + i, sim_len(&gpt, i), SPW_HINT_NONE);
+		}
+		spw_cache_scope_leave(sim.cache);
+	}
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
+	for (unsigned i = GPT_TENSORS; i-- > 0;) {
+		if (i % gpt.tensors == gpt.tensors - 1)
+			give_mark();
+		device.now_ns += 2 * gpt.tensor_ns;
+		sim_use(i, 2 * gpt.tensor_ns / AHEAD);
+	}
+	sim_advance(sim_clock() + (device.now_ns - began_ns));
+	sim_drain();
+	spw_cache_step(sim.cache);
+}
+
+static void ahead_steps(unsigned count, unsigned behind)
+{
+	while (count-- > 0) {
+		ahead_step();
+		tell_marks(behind);
+	}
+}
+
+static void ahead_opened(void)
+{
+	sim_begin(SPW_CACHE_FASTEST);
+	device = (struct device){0};
+	sim_start();
+}
+
+static bool near(uint64_t ns, uint64_t expected_ns)
+{
+	return ns + expected_ns / 100 >= expected_ns && ns <= expected_ns + expected_ns / 100;
+}
+
+static bool times_are_the_devices(void)
+{
+	struct spw_cache_stats stats = sim_stats();
+
+	return near(stats.step_forward_ns, FORWARD_NS) &&
+	       near(stats.step_backward_ns, 2 * FORWARD_NS) &&
+	       near(stats.step_compute_ns, 3 * FORWARD_NS);
+}
+
+static bool forward_is_the_hosts(void)
+{
+	return near(sim_stats().step_forward_ns, FORWARD_NS / AHEAD);
+}
+
+SIM_CASE(test_times_are_the_devices)
+{
+	const struct recording *basis;
+
+	ahead_opened();
+	assert_int_equal(spw_cache_device_mark(sim.cache) >> 32, 1); /* of the first step */
+	spw_cache_step(sim.cache);
+	ahead_steps(2, 0);
+	assert_true(forward_is_the_hosts());
+	ahead_steps(4, 0);
+	assert_true(times_are_the_devices());
+	basis = &sim.cache->control->shape->basis;
+	for (unsigned i = 6; i < GPT_TENSORS; i++) {
+		assert_true(near(basis->tensors[i].pack_ns, (i + 1) * gpt.tensor_ns));
+		assert_true(near(basis->tensors[i].use_ns,
+				 FORWARD_NS + 2 * (GPT_TENSORS - 1 - i) * gpt.tensor_ns));
+	}
+}
+
+/* The device is a whole step behind when the next one ends. */
+SIM_CASE(test_marks_that_come_late)
+{
+	ahead_opened();
+	ahead_steps(8, STEP_MARKS);
+	assert_true(times_are_the_devices());
+}
+
+/* So late that they are of no use. */
+SIM_CASE(test_marks_that_come_too_late)
+{
+	ahead_opened();
+	ahead_steps(12, 5 * STEP_MARKS);
+	assert_true(forward_is_the_hosts());
+}
+
+/* One mark is never told, or another goes back in time: that step tells nothing. */
+SIM_CASE(test_marks_that_are_wrong)
+{
+	ahead_opened();
+	for (unsigned step = 0; step < 8; step++) {
+		ahead_step();
+		if (step % 2)
+			device.told++;
+		else
+			device.at_ns[device.given - 1] = 0;
+		tell_marks(0);
+	}
+	assert_true(forward_is_the_hosts());
+	spw_cache_device_marked(sim.cache, 0, 0);
+	spw_cache_device_marked(sim.cache, UINT64_MAX, 0);
+	ahead_steps(4, 0);
+	assert_true(times_are_the_devices());
+}
+
+/* By its own pace the drives would be too slow; the device's leaves them ten times as long. */
+SIM_CASE(test_a_plan_for_the_devices_time)
+{
+	uint64_t peak, keep_all;
+
+	ahead_opened();
+	ahead_steps(8, 100000); /* none is told */
+	peak = sim_stats().plan_peak_bytes;
+	keep_all = sim_stats().plan_keep_all_bytes;
+	assert_true(peak > keep_all / 2);
+	device.told = device.given;
+	ahead_steps(8, 0);
+	assert_true(sim_stats().plan_peak_bytes < keep_all / 3);
+}
+
+RUN_CASES(NULL, NULL)

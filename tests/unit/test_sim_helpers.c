@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tests/unit/test_sim_helpers.c - what happens while a helper has a transfer: the test is the
+ * helper, takes whatever is posted before the store can, and gives it back when it likes
+ */
+#include "tests/unit/sim_rig.h"
+
+#define HELD_MAX 64
+
+static struct transfer *held[HELD_MAX];
+static unsigned held_count;
+static uint64_t writes_before; /* of this store */
+
+static bool take_all(bool sleeps)
+{
+	struct transfer *transfer;
+
+	(void)sleeps;
+	while (held_count < HELD_MAX &&
+	       (transfer = spw_help_take(&store->helpers->each[0])) != NULL)
+		held[held_count++] = transfer;
+	return false;
+}
+
+/* The one that was taken first. */
+static void give(void)
+{
+	assert_true(held_count > 0);
+	spw_help_give(&store->helpers->each[0], held[0]);
+	memmove(&held[0], &held[1], --held_count * sizeof(held[0]));
+}
+
+static bool give_all(bool sleeps)
+{
+	(void)sleeps;
+	while (held_count > 0)
+		give();
+	return true;
+}
+
+/* Whatever a case has left is given back: closing waits for it. */
+static int let_go(void **state)
+{
+	if (store && store->helpers->count > 0)
+		sim_others_turn = give_all;
+	return tear_down(state);
+}
+
+#define HELPER_CASE(name) CASE_WITH(name, make_drives, let_go)
+
+static uint64_t writes(void)
+{
+	return sim_drives[0].writes + sim_drives[1].writes + sim_drives[2].writes - writes_before;
+}
+
+static void open_helped(uint32_t depth)
+{
+	open_store(depth);
+	store->overlap_bytes_min = 1;
+	store->helpers->each[0].store = store;
+	store->helpers->count = 1;
+	held_count = 0;
+	writes_before = 0;
+	writes_before = writes();
+	sim_others_turn = take_all;
+}
+
+static struct spw_request *put(const void *bytes, size_t len, unsigned copies, spw_object *object)
+{
+	struct spw_request *request;
+
+	assert_ok(spw_store_put_copies(store, bytes, len, copies, NULL, object, &request));
+	poll_once();
+	return request;
+}
+
+static void free_and_expect_empty(spw_object object)
+{
+	for (unsigned i = 0; i < DRIVES; i++)
+		if (is_retired(i))
+			spw_drive_revive(store, i);
+	assert_ok(spw_store_free(store, object));
+	expect_empty();
+	assert_int_equal(stats().used_bytes, 0);
+}
+
+static uint32_t held_drive(unsigned index)
+{
+	return (uint32_t)store->pieces[held[index]->piece].drive;
+}
+
+/* ---- Puts ---- */
+
+/* HELP-1 */
+HELPER_CASE(test_a_put_waits_for_its_sum)
+{
+	const size_t len = CHUNK_BYTES - 100;
+	uint8_t *bytes = pattern(len, 1);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 1, &object);
+	assert_int_equal(held_count, 1);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	assert_int_equal(writes(), 0);
+	assert_int_equal(spw_request_cancel(request), -EALREADY);
+	give();
+	assert_ok(spw_request_wait(request));
+	assert_int_equal(writes(), 1);
+	assert_int_equal(stats().bytes_helped, len);
+	assert_int_equal(stats().workers, 2);
+	sim_others_turn = give_all;
+	expect_identical(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* HELP-4: what is with helpers has a slot of its drive. HELP-5: not all slots are filled so. */
+HELPER_CASE(test_no_more_is_posted_than_there_are_slots)
+{
+	const size_t len = 20 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 2);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(1);
+	request = put(bytes, len, 1, &object);
+	poll_once();
+	assert_int_equal(held_count, DRIVES);
+	/* Its slot is taken until it is written. */
+	give();
+	poll_once();
+	assert_int_equal(held_count, DRIVES - 1);
+	turn();
+	poll_once();
+	poll_once();
+	assert_int_equal(held_count, DRIVES);
+	while (spw_request_test(request) == -EINPROGRESS) {
+		if (held_count > 0)
+			give();
+		turn();
+	}
+	for (unsigned i = 0; i < DRIVES; i++) {
+		struct spw_drive_stats now;
+
+		assert_ok(spw_store_drive_stats(store, i, &now, sizeof(now)));
+		assert_int_equal(now.in_flight_max, 1);
+	}
+	sim_others_turn = give_all;
+	expect_identical(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* HELP-5 */
+HELPER_CASE(test_reads_find_slots_while_puts_are_summed)
+{
+	const size_t len = 30 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 13);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 1, &object);
+	poll_once();
+	poll_once();
+	assert_int_equal(held_count, 4);
+	for (unsigned i = 0; i < DRIVES; i++)
+		assert_true(store->drives[i].in_flight < 4);
+	sim_others_turn = give_all;
+	assert_ok(spw_request_wait(request));
+	expect_identical(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* STORE-4: nor more copy memory than the drive's share. */
+HELPER_CASE(test_copies_by_helpers)
+{
+	const size_t len = 20 * CHUNK_BYTES - 5;
+	uint8_t *bytes = pattern(len + 1, 3);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(16);
+	request = put(bytes + 1, len, 1, &object);
+	poll_once();
+	for (unsigned i = 0; i < DRIVES; i++)
+		assert_true(store->drives[i].bounces <= store->bounces_per_drive);
+	assert_true(held_count > 0);
+	while (spw_request_test(request) == -EINPROGRESS) {
+		if (held_count > 0)
+			give();
+		turn();
+	}
+	assert_true(stats().bytes_copied >= len);
+	assert_int_equal(stats().bytes_helped, len);
+	sim_others_turn = give_all;
+	expect_identical(object, bytes + 1, len);
+	free_and_expect_empty(object);
+}
+
+HELPER_CASE(test_drive_is_retired_while_its_chunk_is_summed)
+{
+	const size_t len = CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 4);
+	struct spw_request *request;
+	uint32_t drive;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 1, &object);
+	drive = held_drive(0);
+	spw_drive_retire(store, drive, -EIO);
+	give();
+	poll_once();
+	/* Elsewhere, and summed once more. */
+	assert_int_equal(writes(), 0);
+	assert_int_equal(held_count, 1);
+	assert_int_not_equal(held_drive(0), drive);
+	give();
+	assert_ok(spw_request_wait(request));
+	assert_int_equal(stats().chunks_moved, 1);
+	sim_others_turn = give_all;
+	expect_identical(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+HELPER_CASE(test_put_fails_while_a_chunk_is_summed)
+{
+	const size_t len = 2 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 5);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 1, &object);
+	poll_once();
+	assert_int_equal(held_count, 2);
+	fail_all_writes(-EFAULT);
+	give();
+	poll_once();
+	turn();
+	mend_all();
+	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	/* Its other chunk is not written any more. */
+	give();
+	assert_int_equal(spw_request_wait(request), -EFAULT);
+	assert_int_equal(writes(), 1);
+	free_and_expect_empty(object);
+}
+
+/* ---- Two copies: one sum ---- */
+
+static void expect_both_copies(spw_object object, const uint8_t *bytes, size_t len)
+{
+	for (unsigned i = 0; i < DRIVES; i++) {
+		fail_from(i, SPW_READ, 1, -EIO);
+		expect_identical(object, bytes, len);
+		mend_all();
+	}
+	assert_int_equal(stats().checksum_errors, 0);
+}
+
+/* Of the two transfers one brings the sum; the other one's write has long ended. */
+HELPER_CASE(test_both_copies_have_the_sum)
+{
+	const size_t len = CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 6);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 2, &object);
+	assert_int_equal(held_count, 1);
+	turn();
+	turn();
+	assert_int_equal(writes(), 1);
+	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	give();
+	assert_ok(spw_request_wait(request));
+	sim_others_turn = give_all;
+	expect_both_copies(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* Its write fails while the sum is still to come: it finds another place, without a sum. */
+HELPER_CASE(test_second_copy_moves_before_the_sum_is_there)
+{
+	const size_t len = CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 7);
+	struct spw_request *request;
+	uint32_t first;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 2, &object);
+	first = held_drive(0);
+	for (unsigned i = 0; i < DRIVES; i++)
+		for (struct sim_io *io = sim_drives[i].active_first; io; io = io->next)
+			io->forced = -EIO;
+	turn();
+	turn();
+	mend_all();
+	turn();
+	assert_int_equal(stats().drives_retired, 1);
+	assert_int_equal(held_drive(0), first);
+	give();
+	assert_ok(spw_request_wait(request));
+	sim_others_turn = give_all;
+	expect_both_copies(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* The one that brings the sum loses its place by then. */
+HELPER_CASE(test_first_copy_moves_with_the_sum)
+{
+	const size_t len = CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 8);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 2, &object);
+	spw_drive_retire(store, held_drive(0), -EIO);
+	sim_others_turn = give_all;
+	assert_ok(spw_request_wait(request));
+	assert_int_equal(stats().chunks_single, 0);
+	expect_both_copies(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* ---- Gets ---- */
+
+HELPER_CASE(test_a_get_waits_for_its_sum)
+{
+	const size_t len = 3 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 9), *back = memory(len);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(4);
+	sim_others_turn = give_all;
+	assert_ok(put_wait(bytes, len, &object));
+	sim_others_turn = take_all;
+	assert_ok(spw_store_get(store, object, 0, back, len, SPW_PREFETCH, NULL, &request));
+	for (unsigned i = 0; i < 10; i++)
+		turn();
+	assert_int_equal(held_count, 3);
+	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	/* It does not go before its last piece is back. */
+	assert_ok(spw_store_free(store, object));
+	poll_once();
+	assert_true(stats().used_bytes > 0);
+	give();
+	give();
+	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	give();
+	assert_ok(spw_request_wait(request));
+	assert_int_equal(memcmp(back, bytes, len), 0);
+	expect_empty();
+	assert_int_equal(stats().used_bytes, 0);
+}
+
+HELPER_CASE(test_wrong_bytes_are_seen_by_helpers)
+{
+	const size_t len = 3 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 10);
+	spw_object object;
+
+	open_helped(1);
+	sim_others_turn = give_all;
+	assert_ok(put_wait(bytes, len, &object));
+	(void)sim_fault(0, SIM_FLIP, 0, 1);
+	expect_identical(object, bytes, len);
+	assert_int_equal(stats().checksum_errors, 1);
+}
+
+/* ---- The end ---- */
+
+HELPER_CASE(test_close_waits_for_helpers)
+{
+	const size_t len = 3 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 11);
+	spw_object object;
+
+	open_helped(4);
+	(void)put(bytes, len, 1, &object);
+	assert_int_equal(held_count, 3);
+	sim_others_turn = give_all;
+	close_store();
+	assert_int_equal(held_count, 0);
+	assert_int_equal(writes(), 3);
+}
+
+/* ---- Who is first ---- */
+
+/* Urgent reads overtake what else waits, and that not for ever. */
+HELPER_CASE(test_urgent_reads_go_first)
+{
+	const size_t len = 12 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 12), *backs[2] = {memory(len), memory(len)};
+	struct spw_request *requests[2];
+	unsigned urgent = 0, overtaken = 0;
+	spw_object object;
+
+	open_helped(16);
+	sim_others_turn = give_all;
+	assert_ok(put_wait(bytes, len, &object));
+	/* All are read at once: nothing is taken before they are posted. */
+	sim_others_turn = NULL;
+	for (unsigned i = 0; i < 2; i++)
+		assert_ok(spw_store_get(store, object, 0, backs[i], len,
+					i == 0 ? SPW_PREFETCH : SPW_URGENT_READ, NULL,
+					&requests[i]));
+	poll_once();
+	sim_now_ns += SECOND;
+	sim_others_turn = take_all;
+	poll_once();
+	poll_once();
+	assert_int_equal(held_count, 24);
+	for (unsigned i = 0; i < held_count; i++) {
+		bool is_urgent = held[i]->request == requests[1];
+
+		urgent += is_urgent;
+		if (!is_urgent && urgent < 12) {
+			overtaken++;
+			assert_true(urgent >= 8);
+		}
+	}
+	assert_int_equal(overtaken, 1);
+	sim_others_turn = give_all;
+	for (unsigned i = 0; i < 2; i++) {
+		assert_ok(spw_request_wait(requests[i]));
+		assert_int_equal(memcmp(backs[i], bytes, len), 0);
+	}
+	free_and_expect_empty(object);
+}
+
+RUN_CASES(NULL, NULL)
