@@ -109,6 +109,12 @@ static void fill_in_reverse(struct spw_cache *cache)
 
 /* ---- By the plan ---- */
 
+/* Its memory has been given back: of a device also while it is still written from elsewhere. */
+static bool is_out(const struct entry *entry)
+{
+	return entry->state == ENTRY_STORED || (entry->device && !entry->owner_held);
+}
+
 static void fill_by_plan(struct spw_cache *cache)
 {
 	uint32_t slot;
@@ -120,7 +126,7 @@ static void fill_by_plan(struct spw_cache *cache)
 		if (!is_on_its_way(entry))
 			continue;
 		if (!spw_control_next_is_due(cache->control) ||
-		    (entry->state == ENTRY_STORED &&
+		    (is_out(entry) &&
 		     !spw_control_next_has_room(cache->control,
 						entry->len_bytes + cache->coming.bytes)) ||
 		    window_take_in(entry))

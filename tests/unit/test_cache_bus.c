@@ -229,6 +229,28 @@ CASE(test_a_plan_counts_on_the_bus)
 	assert_true(last <= 3 * GPT_LAYER_BYTES);
 }
 
+/*
+ * Drives that take a quarter of what is saved while it is: memory is free once it has been copied,
+ * what waits is in staging memory, and comes back from there.
+ */
+CASE(test_memory_is_free_once_it_is_copied)
+{
+	struct sim_step step = {0};
+	struct spw_cache_stats stats;
+
+	far_opened(SPW_CACHE_FASTEST, 4);
+	sim.store->drives.write = sim.store->drives.read = sim.store->drives.mixed = 0.2;
+	for (unsigned i = 0; i < 8; i++) {
+		step = far_step();
+		assert_true(i < 4 || step.stall <= STALL_MAX);
+	}
+	stats = sim_stats();
+	assert_true(stats.plan_peak_bytes < stats.plan_keep_all_bytes / 2);
+	assert_true(step.peak_bytes <= stats.plan_peak_bytes);
+	assert_true(stats.bytes_forwarded > 0);
+	far_end();
+}
+
 /* A bus that others use as well: slower from one step to the next, and back. */
 CASE(test_the_bus_slows_down)
 {
