@@ -14,7 +14,6 @@ Q2  beyond the memory given there is only what is held, or has a user who cannot
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import errno
 import json
 import logging
@@ -29,6 +28,7 @@ from torch import nn
 from ._arithmetic import local_of
 from ._library import SpillwayError, bytes_text
 from ._on_drives import adopt, part, why_not
+from ._parameter_stats import ParameterStats
 from ._places import (ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, by_storage)
 from ._tiles import name_of
 from ._torch_compat import storage_of
@@ -42,31 +42,6 @@ LEAST_BYTES = 64 << 10
 _USES_MAX = 64
 _MOVING_MAX = 64  # written or read at a time
 _NEVER = 1 << 60
-
-
-@dataclasses.dataclass(frozen=True)
-class ParameterStats:
-    """Of parameters on drives: ``memory_bytes`` and ``parameters`` are of now, the rest since they
-    were given to the store. ``waits``: uses that waited for a drive; ``bytes_unwritten``: that left
-    memory without a write, as the drives had them; ``memory_bytes_over``: by how much the memory
-    given was exceeded at most."""
-
-    parameters: int
-    total_bytes: int
-    limit_bytes: int
-    memory_bytes: int
-    memory_bytes_max: int
-    memory_bytes_over: int
-    uses: int
-    waits: int
-    wait_ns: int
-    reads: int
-    bytes_read: int
-    reads_ahead: int
-    writes: int
-    bytes_written: int
-    bytes_unwritten: int
-    failures: int
 
 
 class _Counts:
