@@ -83,7 +83,9 @@ train() {
 }
 
 steps_in() {
-    grep -c '"step"' "$1" 2>/dev/null || true
+    local count=0
+    [ ! -f "$1" ] || count=$(grep -c '"step"' "$1" || true)
+    echo "$count"
 }
 
 for number in "$layers" "$hidden" "$vocabulary" "$sequence" "$batch" "$steps"; do
@@ -111,7 +113,7 @@ wait "$pid" || die "the training failed"
 cat "$group/$peak" >"$work/peak" 2>/dev/null || echo 0 >"$work/peak"
 
 echo "== the same, killed by SIGKILL in the middle of step $((steps / 2 + 1))"
-"$build/spillway" format --force --erase --devices "$drives" >/dev/null
+"$build/spillway" format --force --erase --devices "$drives" >/dev/null 2>&1 || die "the drives cannot be formatted again"
 train "$work/killed"
 while [ "$(steps_in "$work/killed")" -lt $((steps / 2)) ]; do
     kill -0 "$pid" 2>/dev/null || die "the training ended by itself"

@@ -148,7 +148,8 @@ def main() -> None:
                 optimizer.commit()
             notes.step(optimizer.steps, loss.item(), time.monotonic() - began)
         notes.end()
-        off.report()
+        if chosen.json is None:
+            off.report()
 
 
 if __name__ == "__main__":

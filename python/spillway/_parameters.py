@@ -502,12 +502,11 @@ def place_in(param: Any) -> Optional[Place]:
     return place
 
 
-def described(param: Any, name: str) -> bytes:
-    """What a commit says of a parameter, as of a tile."""
+def described(param: Any) -> bytes:
+    """What a commit says of a parameter that is a record by itself."""
     local = local_of(param)
-    return json.dumps({"parameters": [[name, list(local.shape), 0, local.numel()]],
-                       "dtype": name_of(local.dtype),
-                       "fields": [["parameter", name_of(local.dtype), 0]]}).encode()
+    return json.dumps({"shape": list(local.shape), "stride": list(local.stride()),
+                       "dtype": name_of(local.dtype)}).encode()
 
 
 def owner_of(model: nn.Module) -> Optional[Parameters]:

@@ -247,18 +247,18 @@ def test_killed_and_resumed_the_losses_are_the_same(folder):
         spillway.format_store(drives)
     print(f"SPW_SEED={SEED}")
     random_ = random.Random(SEED)
-    whole = run_python(*big(rounds[0], "--steps", "12", "--every", "2"), timeout=200)
+    whole = run_python(*big(rounds[0], "--steps", "8", "--every", "2"), timeout=200)
     assert whole.returncode == 0, whole.stderr
     expected = losses_in(whole.stdout)
-    assert len(expected) == 12
+    assert len(expected) == 8
     found = {}
     for _ in range(30):
-        with started(*big(rounds[1], "--steps", "12", "--every", "2"),
+        with started(*big(rounds[1], "--steps", "8", "--every", "2"),
                      stdout=subprocess.PIPE) as process:
             lines = []
             for line in process.stdout:
                 lines.append(line)
-                if line.startswith("step ") and random_.random() < 0.25:
+                if line.startswith("step ") and random_.random() < 0.2:
                     time.sleep(random_.random() / 20)
                     os.killpg(process.pid, signal.SIGKILL)
                     break
