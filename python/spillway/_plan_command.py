@@ -133,6 +133,14 @@ def _machine(arguments: argparse.Namespace) -> Machine:
                    arguments.tflops * 1e12, arguments.endurance)
 
 
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:,.1f} minutes"
+
+
+def _span(years: float) -> str:
+    return f"{years:.1f} years" if years >= 1 else f"{years * 365.25:.0f} days"
+
+
 def page(model: Model, optimizer: Optimizer, machine: Machine, answer: Answer) -> str:
     """One screen."""
     lines = [f"{model.name}: {model.parameters / 1e6:,.1f} million parameters of "
@@ -148,10 +156,10 @@ def page(model: Model, optimizer: Optimizer, machine: Machine, answer: Answer) -
               f"{bytes_text(answer.memory_bytes):>12}{bytes_text(answer.drive_bytes):>12}",
               f"{'there is':12}{'':12}  {'':9}{bytes_text(machine.memory_bytes):>12}"
               f"{bytes_text(machine.drive_bytes):>12}", "",
-              f"A step: {answer.step_seconds:.3g} s, bound by {answer.bound} (computes "
-              f"{answer.compute_seconds:.3g} s, drives {answer.drive_seconds:.3g} s)."]
+              f"A step: {_seconds(answer.step_seconds)}, bound by {answer.bound} (computes "
+              f"{_seconds(answer.compute_seconds)}, drives {_seconds(answer.drive_seconds)})."]
     if answer.years is not None:
-        lines.append(f"Training all the time the drives last {answer.years:.1f} years.")
+        lines.append(f"Training all the time the drives last {_span(answer.years)}.")
     for missing, what in ((answer.missing_memory_bytes, "memory"),
                           (answer.missing_drive_bytes, "room on drives")):
         if missing:

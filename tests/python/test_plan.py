@@ -152,7 +152,7 @@ def test_a_transformer():
     (["--model", "layers=40,hidden=5120,heads=40", "--tflops", "1", "--memory", "16GiB"],
      "bytes of room on drives are missing"),
     (["--model", "layers=40,hidden=5120,heads=40", "--tflops", "1", "--memory", "16GiB",
-      "--drive-size", "4TB", "--endurance", "600TB"], "optimizer"),
+      "--drive-size", "4TB", "--endurance", "600TB"], "drives last 6 days"),
 ])
 def test_the_page(words, wanted, capsys):
     status = main(words)
