@@ -23,13 +23,13 @@ without memory; or a transformer, described."""
 _EXAMPLES = """\
 examples:
   python -m spillway.plan model:build --input 4,1024:int64 --tflops 1.5 --drives /dev/nvme1n1
-  python -m spillway.plan --model layers=40,hidden=5120,heads=40,vocabulary=50304 --tflops 150 \\
+  python -m spillway.plan --model layers=40,hidden=5120,vocabulary=50304 --tflops 150 \\
       --memory 64GiB --drive-size 4TB --read 14GB --write 10GB --endurance 4800TB
   python -m spillway.plan model:build --input 8,512:int64 --tflops 1.5 --drive-size 1TB \\
       --on-drives optimizer,gradients --json
 
 exit status: 0 it trains, 1 it does not fit or something failed, 2 wrong usage"""
-_MODEL = {"layers": None, "hidden": None, "heads": None, "sequence": 2048, "micro-batch": 1,
+_MODEL = {"layers": None, "hidden": None, "sequence": 2048, "micro-batch": 1,
           "vocabulary": 0, "element-bytes": 2}
 
 
@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     add("module", nargs="?", metavar="MODULE:FACTORY", help="a function that makes the module")
     add("--input", action="append", default=[], metavar="SHAPE[:TYPE]",
         help="of a micro-batch, for each argument of the module: 4,1024:int64")
-    add("--model", metavar="NAME=N,...", help="instead of a module a transformer: layers, hidden, "
-        "heads; sequence (2048), micro-batch (1), vocabulary (0), element-bytes (2)")
+    add("--model", metavar="NAME=N,...", help="instead of a module a transformer: layers, "
+        "hidden; sequence (2048), micro-batch (1), vocabulary (0), element-bytes (2)")
     add("--micro-batches", type=int, default=1, metavar="N", help="passes in a step (1)")
     add("--optimizer", default="adamw", metavar="NAME", help="adamw (default), adam, momentum, sgd")
     add("--memory", type=_bytes, metavar="SIZE", help="for training (default: what this machine "
@@ -105,9 +105,9 @@ def _described(text: str, micro_batches: int) -> Model:
     missing = [name for name in values if name not in numbers]
     if missing:
         raise ValueError(f"--model: {missing[0]}= is missing")
-    if not (numbers["layers"] and numbers["hidden"] and numbers["heads"]):
-        raise ValueError("--model: layers, hidden and heads are above 0")
-    return transformer(numbers["layers"], numbers["hidden"], numbers["heads"], numbers["sequence"],
+    if not (numbers["layers"] and numbers["hidden"]):
+        raise ValueError("--model: layers and hidden are above 0")
+    return transformer(numbers["layers"], numbers["hidden"], numbers["sequence"],
                        numbers["micro-batch"], micro_batches, numbers["vocabulary"],
                        numbers["element-bytes"])
 

@@ -112,7 +112,7 @@ def optimizer_of(name: str, element_bytes: int) -> Optimizer:
     return Optimizer(name, 4 * (fields[name.lower()] + (element_bytes == 2)))
 
 
-def transformer(layers: int, hidden: int, heads: int, sequence: int, micro_batch: int,
+def transformer(layers: int, hidden: int, sequence: int, micro_batch: int,
                 micro_batches: int, vocabulary: int, element_bytes: int) -> Model:
     """A GPT with an MLP of four times the width, and attention that saves no matrix of scores.
 
