@@ -186,6 +186,7 @@ def test_pytorch_loads_a_state_dict(trained, folder):
         assert all(value.data_ptr() % 64 == 0 for value in mapped.values() if value.numel())
 
 
+@needs_map
 def test_all_of_it_goes_to_plain_pytorch(formatted, folder):
     """Which goes on with the same bits."""
     model = Model()
