@@ -23,13 +23,13 @@ without memory; or a transformer, described."""
 _EXAMPLES = """\
 examples:
   python -m spillway.plan model:build --input 4,1024:int64 --tflops 1.5 --drives /dev/nvme1n1
-  python -m spillway.plan --model layers=40,hidden=5120,heads=40,vocabulary=50304 --tflops 150 \\
+  python -m spillway.plan --model layers=40,hidden=5120,vocabulary=50304 --tflops 150 \\
       --memory 64GiB --drive-size 4TB --read 14GB --write 10GB --endurance 4800TB
   python -m spillway.plan model:build --input 8,512:int64 --tflops 1.5 --drive-size 1TB \\
       --on-drives optimizer,gradients --json
 
 exit status: 0 it trains, 1 it does not fit or something failed, 2 wrong usage"""
-_MODEL = {"layers": None, "hidden": None, "heads": None, "sequence": 2048, "micro-batch": 1,
+_MODEL = {"layers": None, "hidden": None, "sequence": 2048, "micro-batch": 1,
           "vocabulary": 0, "element-bytes": 2}
 
 
@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     add("module", nargs="?", metavar="MODULE:FACTORY", help="a function that makes the module")
     add("--input", action="append", default=[], metavar="SHAPE[:TYPE]",
         help="of a micro-batch, for each argument of the module: 4,1024:int64")
-    add("--model", metavar="NAME=N,...", help="instead of a module a transformer: layers, hidden, "
-        "heads; sequence (2048), micro-batch (1), vocabulary (0), element-bytes (2)")
+    add("--model", metavar="NAME=N,...", help="instead of a module a transformer: layers, "
+        "hidden; sequence (2048), micro-batch (1), vocabulary (0), element-bytes (2)")
     add("--micro-batches", type=int, default=1, metavar="N", help="passes in a step (1)")
     add("--optimizer", default="adamw", metavar="NAME", help="adamw (default), adam, momentum, sgd")
     add("--memory", type=_bytes, metavar="SIZE", help="for training (default: what this machine "
@@ -105,9 +105,9 @@ def _described(text: str, micro_batches: int) -> Model:
     missing = [name for name in values if name not in numbers]
     if missing:
         raise ValueError(f"--model: {missing[0]}= is missing")
-    if not (numbers["layers"] and numbers["hidden"] and numbers["heads"]):
-        raise ValueError("--model: layers, hidden and heads are above 0")
-    return transformer(numbers["layers"], numbers["hidden"], numbers["heads"], numbers["sequence"],
+    if not (numbers["layers"] and numbers["hidden"]):
+        raise ValueError("--model: layers and hidden are above 0")
+    return transformer(numbers["layers"], numbers["hidden"], numbers["sequence"],
                        numbers["micro-batch"], micro_batches, numbers["vocabulary"],
                        numbers["element-bytes"])
 
@@ -133,6 +133,14 @@ def _machine(arguments: argparse.Namespace) -> Machine:
                    arguments.tflops * 1e12, arguments.endurance)
 
 
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:,.1f} minutes"
+
+
+def _span(years: float) -> str:
+    return f"{years:.1f} years" if years >= 1 else f"{years * 365.25:.0f} days"
+
+
 def page(model: Model, optimizer: Optimizer, machine: Machine, answer: Answer) -> str:
     """One screen."""
     lines = [f"{model.name}: {model.parameters / 1e6:,.1f} million parameters of "
@@ -148,10 +156,10 @@ def page(model: Model, optimizer: Optimizer, machine: Machine, answer: Answer) -
               f"{bytes_text(answer.memory_bytes):>12}{bytes_text(answer.drive_bytes):>12}",
               f"{'there is':12}{'':12}  {'':9}{bytes_text(machine.memory_bytes):>12}"
               f"{bytes_text(machine.drive_bytes):>12}", "",
-              f"A step: {answer.step_seconds:.3g} s, bound by {answer.bound} (computes "
-              f"{answer.compute_seconds:.3g} s, drives {answer.drive_seconds:.3g} s)."]
+              f"A step: {_seconds(answer.step_seconds)}, bound by {answer.bound} (computes "
+              f"{_seconds(answer.compute_seconds)}, drives {_seconds(answer.drive_seconds)})."]
     if answer.years is not None:
-        lines.append(f"Training all the time the drives last {answer.years:.1f} years.")
+        lines.append(f"Training all the time the drives last {_span(answer.years)}.")
     for missing, what in ((answer.missing_memory_bytes, "memory"),
                           (answer.missing_drive_bytes, "room on drives")):
         if missing:

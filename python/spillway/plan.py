@@ -16,12 +16,12 @@ from typing import Dict, List, Optional, Tuple
 # What can be on drives, in the order in which it goes there until the rest fits: what a step moves
 # least of for the memory that it frees comes first.
 KINDS = ("optimizer", "activations", "gradients", "parameters")
-# Of the optimizer's records, what stays in memory (docs/STATE.md, Memory).
-_OPTIMIZER_SHARE = 0.02
-# Tiles of gradients that wait for the rest of theirs (docs/STATE.md, Gradients on drives).
-_GRADIENT_TILES, _TILE_BYTES = 4, 32 << 20
-# Of a scope's parameters or activations: one is used while the next comes.
-_SCOPES = 2
+# What the optimizer's records, and gradients beside them, pass through at least (docs/STATE.md,
+# Memory).
+_TILES_BYTES = 4 * (32 << 20)
+# Of scopes: parameters as docs/STATE.md, Parameters, has it; of activations one is used while the
+# next comes.
+_PARAMETER_SCOPES, _ACTIVATION_SCOPES = 3, 2
 _DAY_SECONDS = 86400.0
 _YEAR_DAYS = 365.25
 
@@ -112,7 +112,7 @@ def optimizer_of(name: str, element_bytes: int) -> Optimizer:
     return Optimizer(name, 4 * (fields[name.lower()] + (element_bytes == 2)))
 
 
-def transformer(layers: int, hidden: int, heads: int, sequence: int, micro_batch: int,
+def transformer(layers: int, hidden: int, sequence: int, micro_batch: int,
                 micro_batches: int, vocabulary: int, element_bytes: int) -> Model:
     """A GPT with an MLP of four times the width, and attention that saves no matrix of scores.
 
@@ -148,18 +148,16 @@ def _rows(model: Model, optimizer: Optimizer, on_drives: Tuple[str, ...]) -> Lis
 
     return [
         # Read for the forward and for the backward pass, written by the step; twice, for commits.
-        row("parameters", parameter_bytes, _SCOPES * model.largest_bytes, 2 * parameter_bytes,
-            2 * passes * parameter_bytes, parameter_bytes),
+        row("parameters", parameter_bytes, _PARAMETER_SCOPES * model.largest_bytes,
+            2 * parameter_bytes, 2 * passes * parameter_bytes, parameter_bytes),
         # Added to by each pass after the first; read once more by the step.
-        row("gradients", parameter_bytes, _GRADIENT_TILES * _TILE_BYTES, parameter_bytes,
+        row("gradients", parameter_bytes, _TILES_BYTES, parameter_bytes,
             passes * parameter_bytes, passes * parameter_bytes),
         # All of it once each way; twice, for commits.
-        row("optimizer", state_bytes,
-            max(int(_OPTIMIZER_SHARE * state_bytes), _GRADIENT_TILES * _TILE_BYTES),
-            2 * state_bytes, state_bytes, state_bytes),
-        row("activations", model.activation_bytes, _SCOPES * model.largest_activation_bytes,
-            model.activation_bytes, passes * model.activation_bytes,
-            passes * model.activation_bytes),
+        row("optimizer", state_bytes, _TILES_BYTES, 2 * state_bytes, state_bytes, state_bytes),
+        row("activations", model.activation_bytes,
+            _ACTIVATION_SCOPES * model.largest_activation_bytes, model.activation_bytes,
+            passes * model.activation_bytes, passes * model.activation_bytes),
     ]
 
 

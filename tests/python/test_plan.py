@@ -142,17 +142,17 @@ def test_a_module_larger_than_any_memory(capsys):
 
 
 def test_a_transformer():
-    gpt3 = transformer(96, 12288, 96, 2048, 1, 1, 50257, 2)
+    gpt3 = transformer(96, 12288, 2048, 1, 1, 50257, 2)
     assert gpt3.parameters == pytest.approx(174.6e9, rel=0.005)
     assert gpt3.activation_bytes == 96 * 34 * 2048 * 12288 + 4 * 2048 * 50257
 
 
 @pytest.mark.parametrize("words, wanted", [
-    (["--model", "layers=2,hidden=64,heads=2", "--tflops", "1", "--memory", "1GiB"], "It trains"),
-    (["--model", "layers=40,hidden=5120,heads=40", "--tflops", "1", "--memory", "16GiB"],
+    (["--model", "layers=2,hidden=64", "--tflops", "1", "--memory", "1GiB"], "It trains"),
+    (["--model", "layers=40,hidden=5120", "--tflops", "1", "--memory", "16GiB"],
      "bytes of room on drives are missing"),
-    (["--model", "layers=40,hidden=5120,heads=40", "--tflops", "1", "--memory", "16GiB",
-      "--drive-size", "4TB", "--endurance", "600TB"], "optimizer"),
+    (["--model", "layers=40,hidden=5120", "--tflops", "1", "--memory", "16GiB",
+      "--drive-size", "4TB", "--endurance", "600TB"], "drives last 6 days"),
 ])
 def test_the_page(words, wanted, capsys):
     status = main(words)
@@ -165,11 +165,11 @@ def test_the_page(words, wanted, capsys):
     ([], "--tflops"), (["--tflops", "1"], "one of them"), (["--tflops", "-1"], "no number above 0"),
     (["--tflops", "1", "--model", "layers=2"], "hidden= is missing"),
     (["--tflops", "1", "--model", "depth=2"], "none of"),
-    (["--tflops", "1", "--model", "layers=0,hidden=1,heads=1"], "above 0"),
-    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--memory", "lots"], "a size"),
-    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--on-drives", "all"], "none of"),
-    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--optimizer", "muon"], "adamw"),
-    (["--tflops", "1", "--model", "layers=1,hidden=1,heads=1", "--micro-batches", "0"], "least 1"),
+    (["--tflops", "1", "--model", "layers=0,hidden=1"], "above 0"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1", "--memory", "lots"], "a size"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1", "--on-drives", "all"], "none of"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1", "--optimizer", "muon"], "adamw"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1", "--micro-batches", "0"], "least 1"),
 ])
 def test_wrong_words_are_explained(words, wanted, capsys):
     try:
