@@ -15,11 +15,11 @@
  *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r.
  *   Requests   of tensors overlap, so latency costs no bandwidth. But a transfer has ended only
  *              latency + chunk / bandwidth after the drives have served its last byte.
- *   Bus        What is in memory of a device is copied to the host, each tensor whole, one after the
- *              other in the order of packing. Its memory is free from the first event after that on,
- *              and its write begins then at the earliest. What is read is copied back afterwards,
- *              and nothing is read faster than that. What is wanted after its copy and before the
- *              end of its write is copied back alone.
+ *   Bus        What is in memory of a device is copied to the host, each tensor whole, one after
+ *              the other in the order of packing. Its memory is free from the first event after
+ *              that on, and its write begins then at the earliest. What is read is copied back
+ *              afterwards, and nothing is read faster than that. What is wanted after its copy and
+ *              before the end of its write is copied back alone.
  *   Forwarding What is used, or whose turn it is to be read, while it is in memory stays there. A
  *              write that has not begun is cancelled; one that has counts as written.
  *

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/plan/scopes.h"
+#include "tools/replay/scopes.h"
 #include "tools/replay/drive.h"
 #include "tools/replay/report.h"
 #include "tools/ui/stop.h"
@@ -289,7 +289,7 @@ static int report(const struct tool_command *command, const struct replay_report
 }
 
 static int replay(const struct tool_command *command, const struct spw_trace *trace,
-		  const struct replay_step *step, const struct plan_scopes *again)
+		  const struct replay_step *step, const struct replay_scopes *again)
 {
 	struct replay_run run = {.step = step,
 				 .again = again,
@@ -333,7 +333,7 @@ static int run_parsed(const struct tool_command *command)
 {
 	struct spw_cache_opts defaults;
 	struct replay_step_opts opts;
-	struct plan_scopes again = {0};
+	struct replay_scopes again = {0};
 	struct replay_step step;
 	struct spw_trace *trace;
 	int rc, code;
@@ -353,11 +353,11 @@ static int run_parsed(const struct tool_command *command)
 		return tool_fail(command, rc, json);
 	rc = replay_step_make(trace, &opts, &step);
 	if (rc == 0 && recompute)
-		rc = plan_scopes_make(&step, replay_scaled(opts.min_bytes, opts.scale),
-				      PLAN_SCOPES_INNER, &again);
+		rc = replay_scopes_make(&step, replay_scaled(opts.min_bytes, opts.scale),
+					REPLAY_SCOPES_INNER, &again);
 	code = rc ? tool_fail(command, rc, json)
 		  : replay(command, trace, &step, recompute ? &again : NULL);
-	plan_scopes_free(&again);
+	replay_scopes_free(&again);
 	replay_step_free(&step);
 	spw_trace_free(trace);
 	return code;

@@ -104,8 +104,8 @@ struct spw_store_opts {
 	bool read_only;
 	/*
 	 * threads that sum and copy what is put and got, up to SPW_WORKERS_MAX: the I/O thread (in
-	 * inline mode who polls), which alone gives the drives their work, and others that help. One
-	 * carries as much as two of the fastest drives. Default 0: chosen: one for each two drives
+	 * inline mode who polls), which alone gives the drives their work, and others. One carries
+	 * as much as two of the fastest drives. Default 0: chosen: one for each two drives
 	 * that a partition can count on, but at most one for each four CPUs; one without checksums
 	 * and in inline mode
 	 */

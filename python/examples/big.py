@@ -52,6 +52,8 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(options.hidden)
         self.head = nn.Linear(options.hidden, options.vocabulary, bias=False)
         self.head.weight = self.token.weight
+        for table in (self.token, self.position):
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.token(tokens) + self.position.weight

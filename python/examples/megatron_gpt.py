@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from typing import Any, ContextManager, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 import torch
 from megatron.core import parallel_state
@@ -35,7 +35,7 @@ GPU = torch.cuda.is_available()
 
 
 class CudaIsCpu(TorchFunctionMode):
-    """Its schedules count on the device "cuda"."""
+    """Its schedules count on the device "cuda", its attention computes in memory of it."""
 
     def __torch_function__(self, function: Any, types: Any, args: Tuple[Any, ...] = (),
                            kwargs: Optional[Dict[str, Any]] = None) -> Any:
@@ -43,6 +43,11 @@ class CudaIsCpu(TorchFunctionMode):
         if given.get("device") == "cuda":
             given["device"] = "cpu"
         return function(*args, **given)
+
+    def __enter__(self) -> "CudaIsCpu":
+        torch.cuda.current_device = lambda: torch.device("cpu")
+        super().__enter__()
+        return self
 
 
 @contextlib.contextmanager
@@ -77,7 +82,7 @@ def forward_step(batches: Iterator[Tensor], model: GPTModel) -> Tuple[Tensor, An
 
     def loss_of(losses: Tensor) -> Tuple[Tensor, Dict[str, Tensor]]:
         loss = losses.mean()
-        return loss, {"loss": loss.detach()}
+        return loss, {"loss": loss.detach().clone()}  # it divides the loss in place
 
     return model(tokens, places, future[None, None], labels=labels), loss_of
 
@@ -92,7 +97,7 @@ def train(args: argparse.Namespace) -> None:
     forward_backward = get_forward_backward_func()
     if off is not None:
         forward_backward = wrap_megatron(forward_backward, off)
-    here: ContextManager[Any] = contextlib.nullcontext() if GPU else CudaIsCpu()
+    here: Any = contextlib.nullcontext() if GPU else CudaIsCpu()
     try:
         for step in range(args.steps):
             with off or contextlib.nullcontext(), here:

@@ -17,8 +17,10 @@ from ._tiles import item_bytes
 from .state import CommittedRecord, committed_state
 from .store import Store
 
-# The field of a record that has parameters as they are: those without a master.
+# The field of a record that has parameters as they are.
 _PARAMETER = "parameter"
+# A record that is a parameter by itself: PREFIX, its group, its name.
+_BY_ITSELF = "parameter/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,9 @@ class _Commit:
     def add(self, record: CommittedRecord) -> None:
         """:raises ValueError, TypeError, KeyError: it is no record of an optimizer"""
         said = json.loads(record.shape)
+        if record.name.startswith(_BY_ITSELF):
+            self._add_parameter(record, said)
+            return
         dtype = _type(said["dtype"])
         for field, stored, offset in said["fields"]:
             at = _whole(offset)
@@ -93,6 +98,24 @@ class _Commit:
         part = Part(record.thing, at, length)
         tensors[name] = dataclasses.replace(before, parts=(*before.parts, part))
         return at + length
+
+    def _add_parameter(self, record: CommittedRecord, said: Any) -> None:
+        """One that is on drives. Where its elements do not lie in order, its master's do."""
+        _, _, name = record.name.split("/", 2)
+        shape = tuple(map(_whole, said["shape"]))
+        dtype, count, in_order = _type(said["dtype"]), 1, True
+        for side, stride in reversed(list(zip(shape, said["stride"]))):
+            in_order = in_order and (side == 1 or stride == count)
+            count *= side
+        length = count * item_bytes(dtype)
+        if length > record.len_bytes or name in self.fields.get(_PARAMETER, {}):
+            raise ValueError("it is there twice, or not as a whole")
+        if not in_order and name in self.fields.get(MASTER, {}):
+            return
+        if not in_order:
+            raise ValueError("its elements lie in another order than that of its shape")
+        part = Part(record.thing, 0, length)
+        self.fields.setdefault(_PARAMETER, {})[name] = Committed(name, shape, dtype, dtype, (part,))
 
     def check_whole(self) -> None:
         """:raises ValueError: a tensor is not whole"""
@@ -131,9 +154,11 @@ def parameters_of(fields: Dict[str, Dict[str, Committed]], masters: bool) -> Lis
 
     :param masters: as they are, where a parameter has one, and not rounded to its type
     """
-    found = {**fields.get(_PARAMETER, {}), **fields.get(MASTER, {})}
-    return [dataclasses.replace(tensor, dtype=tensor.stored) if masters else tensor
-            for tensor in found.values()]
+    as_they_are, of_masters = fields.get(_PARAMETER, {}), fields.get(MASTER, {})
+    if not masters:
+        return list({**of_masters, **as_they_are}.values())
+    return [dataclasses.replace(tensor, dtype=tensor.stored)
+            for tensor in {**as_they_are, **of_masters}.values()]
 
 
 def state_of(fields: Dict[str, Dict[str, Committed]]) -> Dict[str, Dict[str, Committed]]:

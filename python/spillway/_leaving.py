@@ -137,9 +137,9 @@ class _Rounding:
 
 
 def leaving(store: Store, tensors: Sequence[Committed]
-            ) -> Iterator[Tuple[Committed, Iterator[memoryview]]]:
+            ) -> Generator[Tuple[Committed, Iterator[memoryview]], None, None]:
     """Each tensor with its bytes, in this order; they have to be taken before the next is asked
-    for, and a view of them before the next view.
+    for, and a view of them before the next view. Until it is closed the store stays open.
 
     :raises SpillwayError: a drive failed; EBADMSG one returned other bytes; ENXIO they are on one
         that is missing; ENOBUFS the store's arena is used up

@@ -173,6 +173,10 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
     fresh = owner is None
     if owner is None:
         owner = Parameters(store, sum(map(_length, model.parameters())) + 1)
+    if any(hasattr(param, "_local_tensor") for param in model.parameters()):
+        from . import _shards
+
+        _shards.settle(model)
     for name, param in model.named_parameters():
         owner.adopt(param, name)
     _name(model)

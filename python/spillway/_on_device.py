@@ -138,7 +138,8 @@ class SavedOnDevice:
 
     def unpack(self) -> Tensor:
         """The hook."""
-        session, began = self.session, time.perf_counter_ns()
+        session = self.session
+        began = 0 if session.tracer is None else time.perf_counter_ns()
         assert session.device is not None
         session.unpacked = True
         base, start = session.device.load(self)
@@ -149,7 +150,8 @@ class SavedOnDevice:
             tensor = flagged(tensor, self.conj, self.neg)
         self.version.check(tensor)
         self.borrowed = tensor
-        session.trace("use", began, self)
+        if session.tracer is not None:
+            session.trace("use", began, self)
         return tensor
 
 
@@ -216,9 +218,10 @@ class DeviceTensors:
         self._ended: List[Any] = []  # of type _End
         # What calls are given, under the lock: made once.
         self._tokens = (c_uint64 * _DRAIN_MAX)()
-        self._offered, self._number, self._copy = Offer(), c_uint64(), CopyOut()
-        self._to_offer, self._to_number = byref(self._offered), byref(self._number)
-        self._to_copy = byref(self._copy)
+        self._number, self._to_number = _with_reference(c_uint64())
+        self._offered, self._to_offer = _with_reference(Offer())
+        self._copy, self._to_copy = _with_reference(CopyOut())
+        self._taken, self._to_taken = _with_reference(Taken())
         self._is_due = False  # the cache may have tokens to give back
         self._scope = 0  # the borders of scopes so far,
         self._used_scope = 0  # and what the backward pass has come to
@@ -393,23 +396,21 @@ class DeviceTensors:
                 self.port.times.border(handle, saved.device)
             self._tell(handle, True)
             users = self._users[saved.id]
-            since = self._since(saved, users)
+            stream = self.port.table.current_stream(saved.device)
+            # A mark before anybody waits for the bytes; None: the host knows that they are there.
+            since = None
+            if users.copy is None or not users.copy.ended:
+                since = self.port.times.mark(stream)
             if users.base is not None and users.copy is not None and users.copy.taken:
-                return self._used(saved, users, since)
-        return self._take(handle, saved, users, since)
-
-    def _since(self, saved: SavedOnDevice, users: _Users) -> Any:
-        """A mark before anybody waits for the bytes; None: the host knows that they are there."""
-        if users.copy is not None and users.copy.ended:
-            return None
-        return self.port.times.mark(self.port.table.current_stream(saved.device))
+                return self._used(saved, users, stream, since)
+        return self._take(handle, saved, users, stream, since)
 
     def _used(
-        self, saved: SavedOnDevice, users: _Users, since: Any
+        self, saved: SavedOnDevice, users: _Users, stream: Any, since: Any
     ) -> Tuple[Tensor, Optional[int]]:
         base, copy = users.base, users.copy
         assert base is not None and copy is not None
-        self.port.use(copy, base, self.port.table.current_stream(saved.device), since)
+        self.port.use(copy, base, stream, since)
         copy.taken = True
         users.unused -= users.unused > 0
         if users.count > 1:  # others get it, too
@@ -418,15 +419,13 @@ class DeviceTensors:
         return base, None if copy.shape is saved.shape else users.begin
 
     def _take(
-        self, handle: int, saved: SavedOnDevice, users: _Users, since: Any
+        self, handle: int, saved: SavedOnDevice, users: _Users, stream: Any, since: Any
     ) -> Tuple[Tensor, Optional[int]]:
-        taken, table = Taken(), self.port.table
+        taken, part = Taken(), (saved.offset, saved.length)
         try:
             while True:
-                part = saved.offset, saved.length
                 check(blocking.spw_cache_take(handle, saved.id, *part, byref(taken)))
                 with self._lock:
-                    stream = table.current_stream(saved.device)
                     if taken.owner:
                         return self._of_owner(self._owners[taken.owner], stream, users)
                     if taken.bytes:
@@ -434,7 +433,7 @@ class DeviceTensors:
                         taken.lease = 0
                     elif users.base is None:  # its copy ahead could not begin
                         continue
-                    used = self._used(saved, users, since)
+                    used = self._used(saved, users, stream, since)
                     self._finish_if_closing()
                     return used
         finally:
@@ -458,12 +457,13 @@ class DeviceTensors:
         users.base, users.copy = copy.held, copy
 
     def _ahead(self, handle: int) -> None:
-        number, taken = c_uint64(), Taken()
-        while fast.spw_cache_ahead(handle, byref(number), byref(taken)) == 1:
-            users = self._users.get(number.value)
+        taken = self._taken
+        while fast.spw_cache_ahead(handle, self._to_number, self._to_taken) == 1:
+            number = self._number.value
+            users = self._users.get(number)
             try:
                 if users is not None:
-                    self._bring(users, users.stream, taken, number.value)
+                    self._bring(users, users.stream, taken, number)
                     taken.lease = 0
             finally:
                 if taken.lease:
@@ -568,6 +568,11 @@ class DeviceTensors:
         for things in (self._records, self._owners, self._users, self._ends, self._ended):
             things.clear()  # type: ignore[attr-defined]
         self.port.unpin()
+
+
+def _with_reference(memory: Any) -> Tuple[Any, Any]:
+    """It, and what a call is given of it."""
+    return memory, byref(memory)
 
 
 class _Notifier:

@@ -301,6 +301,8 @@ def why_not(param: Any, least_bytes: int) -> Optional[str]:
     length = param.numel() * param.element_size()
     if length < least_bytes:
         return "it is short"
+    if not param.is_contiguous():
+        return "its elements are in another order"
     if storage.nbytes() != length:
         return "it has a part of a larger memory"
     if storage._cdata in by_storage:

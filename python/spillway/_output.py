@@ -31,6 +31,7 @@ class Output:
         self._partial = path + ".partial"
         self._progress = progress
         self._advised = 0
+        self._kept = False
         self._fd = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,13 +80,16 @@ class Output:
 
     def keep(self) -> None:
         os.rename(self._partial, self.path)
+        self._kept = True
 
     def close(self) -> None:
         os.close(self._fd)
 
     def discard(self) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._partial)
+        """Nothing, if it has its name: what is called PATH.partial then is another's."""
+        if not self._kept:
+            with contextlib.suppress(OSError):
+                os.unlink(self._partial)
 
 
 class Outputs:
@@ -110,7 +114,7 @@ class Outputs:
                 self._keep()
         finally:
             for output in self._made:
-                output.discard()  # nothing, of one that has its name
+                output.discard()
                 output.close()
 
     def _keep(self) -> None:

@@ -14,7 +14,6 @@ Q2  beyond the memory given there is only what is held, or has a user who cannot
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import errno
 import json
 import logging
@@ -29,6 +28,7 @@ from torch import nn
 from ._arithmetic import local_of
 from ._library import SpillwayError, bytes_text
 from ._on_drives import adopt, part, why_not
+from ._parameter_stats import ParameterStats
 from ._places import (ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, by_storage)
 from ._tiles import name_of
 from ._torch_compat import storage_of
@@ -42,31 +42,6 @@ LEAST_BYTES = 64 << 10
 _USES_MAX = 64
 _MOVING_MAX = 64  # written or read at a time
 _NEVER = 1 << 60
-
-
-@dataclasses.dataclass(frozen=True)
-class ParameterStats:
-    """Of parameters on drives: ``memory_bytes`` and ``parameters`` are of now, the rest since they
-    were given to the store. ``waits``: uses that waited for a drive; ``bytes_unwritten``: that left
-    memory without a write, as the drives had them; ``memory_bytes_over``: by how much the memory
-    given was exceeded at most."""
-
-    parameters: int
-    total_bytes: int
-    limit_bytes: int
-    memory_bytes: int
-    memory_bytes_max: int
-    memory_bytes_over: int
-    uses: int
-    waits: int
-    wait_ns: int
-    reads: int
-    bytes_read: int
-    reads_ahead: int
-    writes: int
-    bytes_written: int
-    bytes_unwritten: int
-    failures: int
 
 
 class _Counts:
@@ -226,7 +201,7 @@ class Parameters:
         place.last = self._serial
         self._counts.uses += 1
         self._note(place)
-        if place.state != RESIDENT:
+        if place.noticed() != RESIDENT:
             began_ns = time.perf_counter_ns()
             self._bring(place)
             self._counts.waits += 1
@@ -277,10 +252,11 @@ class Parameters:
     def begin_step(self) -> None:
         """What was used since the last call is used again, in the same order."""
         with self._lock:
+            self._recount()
             if self._trace:
                 self._plan, self._trace = self._trace, []
                 self._number_plan()
-            for place in self._places:
+            for place in list(self._places):
                 place.failed = place.pinned = False
             self._said_over = False
             self._read_ahead()
@@ -292,7 +268,7 @@ class Parameters:
             self._number_plan()
 
     def _number_plan(self) -> None:
-        for place in self._places:
+        for place in list(self._places):
             place.order.clear()
         for index, place in enumerate(self._plan):
             place.order.append(index)
@@ -314,6 +290,17 @@ class Parameters:
             elif place.state == moving:
                 self._moving.pop(place, None)
         self._counts.memory_bytes_max = max(self._counts.memory_bytes_max, self.memory_bytes)
+
+    def _recount(self) -> None:
+        """Ctrl-C may have come in the middle of it."""
+        counted = dict.fromkeys(self._bytes, 0)
+        for place in list(self._places):
+            counted[place.noticed()] += place.length
+            if place.state == ABSENT:
+                self._in_memory.pop(place, None)
+            else:
+                self._in_memory[place] = None
+        self._bytes = counted
 
     @property
     def memory_bytes(self) -> int:
@@ -347,13 +334,14 @@ class Parameters:
     def _latest(self, nearer_than: int) -> Optional[Place]:
         """What is used the latest, of what can leave."""
         found: List[Tuple[int, Place]] = []
-        for place in self._in_memory:
+        for place in list(self._in_memory):
             if place.state == RESIDENT and not place.held and not place.failed:
                 distance = self._distance(place)
                 if distance > nearer_than:
                     found.append((distance, place))
         found.sort(key=lambda each: -each[0])
-        return next((place for _, place in found if place.is_alone()), None)
+        return next((place for _, place in found
+                     if place.noticed() == RESIDENT and place.is_alone()), None)
 
     def _let_go(self, place: Place) -> None:
         if place.object and place.copies >= self.copies and place.has_same(self.store):
@@ -433,6 +421,7 @@ class Parameters:
             for place in places:
                 if place in self._moving:
                     self._finish(place)
+                place.noticed()
                 if place.object and place.copies < self.copies and place.state == ABSENT:
                     self._bring(place)
                 if place.state == RESIDENT and not (
@@ -465,7 +454,7 @@ class Parameters:
             for place in self.places:
                 param = self._places[place]()
                 self._given_bytes = max(self.limit_bytes, self.total_bytes)
-                if place.state != RESIDENT:
+                if place.noticed() != RESIDENT:
                     self._bring(place)
                 if param is not None:
                     part(param, place)
@@ -513,11 +502,12 @@ def place_in(param: Any) -> Optional[Place]:
     return place
 
 
-def described(param: Any) -> bytes:
-    """What a commit compares of a parameter."""
+def described(param: Any, name: str) -> bytes:
+    """What a commit says of a parameter, as of a tile."""
     local = local_of(param)
-    return json.dumps({"shape": list(local.shape), "stride": list(local.stride()),
-                       "dtype": name_of(local.dtype)}).encode()
+    return json.dumps({"parameters": [[name, list(local.shape), 0, local.numel()]],
+                       "dtype": name_of(local.dtype),
+                       "fields": [["parameter", name_of(local.dtype), 0]]}).encode()
 
 
 def owner_of(model: nn.Module) -> Optional[Parameters]:

@@ -112,6 +112,12 @@ class Place:
 
     # ---- Memory ----------------------------------------------------------------------------------
 
+    def noticed(self) -> str:
+        """The state. Ctrl-C may have come when memory was given back, before that was noted."""
+        if self.state == RESIDENT and self.storage.nbytes() == 0:
+            self.become(ABSENT)
+        return self.state
+
     def empty(self) -> bool:
         """Give the memory back. False: PyTorch does not let it go, as where it is shared with other
         processes."""
@@ -154,6 +160,8 @@ class Place:
         if self.request.value:
             return True
         if self.state == LEAVING:
+            if self.written.value != self.object:
+                _free(self.owner.store, self.written.value)
             self.become(RESIDENT)
         elif self.state == COMING:
             self.empty()

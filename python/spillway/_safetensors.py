@@ -8,6 +8,7 @@ Of what is read nothing is trusted.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -110,9 +111,10 @@ class SafetensorsWriter:
         for shard, header, path in zip(self._shards, self._headers, self.paths):
             output = outputs.new(path)
             output.write(header)
-            for _, views in leaving(store, shard):
-                for view in views:
-                    output.write(view)
+            with contextlib.closing(leaving(store, shard)) as tensors:
+                for _, views in tensors:
+                    for view in views:
+                        output.write(view)
         if len(self._shards) > 1:  # the last to get its name, and so that of all
             outputs.new(self._index_path).write(self._index())
 

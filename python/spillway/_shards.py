@@ -52,6 +52,20 @@ def _class() -> Any:
     return ShardedOnDrives
 
 
+def settle(model: torch.nn.Module) -> None:
+    """Before they are adopted: who has a part in a shard's memory from now on is the shard, and one
+    view of it that FSDP has, which it makes anew now and then."""
+    for module in model.modules():
+        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+        groups = getattr(state, "_fsdp_param_groups", None) or [
+            getattr(state, "_fsdp_param_group", None)]
+        for group in groups:
+            for held in group.fsdp_params if group is not None else ():
+                local = held.sharded_param._local_tensor
+                if local.size() == held.padded_sharded_param_size:
+                    held._sharded_param_data = local.view(-1)
+
+
 def adopt(param: Any, place: Place) -> None:
     """From now on the bytes of what is here of a parameter may leave memory."""
     local: Tensor = param._local_tensor

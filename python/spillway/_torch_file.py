@@ -6,6 +6,7 @@ each tensor (data/0, data/1 ...). torch.load(weights_only=True) reads it; with m
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import pickle
 import struct
@@ -117,10 +118,9 @@ class TorchWriter:
             for storage in self._others:
                 assert isinstance(storage.tensor, Tensor)
                 _add(archive, output, f"data/{storage.key}", [memory_of(storage.tensor)])
-            keys = iter(self._order)
-            for _, views in leaving(store, [tensor for tensor, _ in self._order]):
-                _, key = next(keys)
-                _add(archive, output, f"data/{key}", views)
+            with contextlib.closing(leaving(store, [tensor for tensor, _ in self._order])) as those:
+                for (_, key), (_, views) in zip(self._order, those):
+                    _add(archive, output, f"data/{key}", views)
             _add(archive, output, "version", [b"3\n"])
 
 

@@ -269,8 +269,9 @@ class Optimizer(torch.optim.Optimizer):
             self._tiled.records.close()
         self._remove_hooks()
         arithmetic = Arithmetic(self.optimizer_class, self._options, params)
-        objects = [(name, self._place(number).length, described(params[number]))
-                   for number, name in self._objects.items()]
+        objects = [(record, self._place(number).length,
+                    described(params[number], record.split("/", 2)[2]))
+                   for number, record in self._objects.items()]
         records = Records(self._store, layout, self._copies, objects)
         if self._on_drives:
             self._gradients = Gradients(params, records, self._whole, self._reduced)

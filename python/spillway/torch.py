@@ -49,6 +49,7 @@ from ._explain import ScopePlan, scope_plans, text_of
 from ._library import Size, SpillwayError, bytes_text, fast
 from ._notebook import piece_of
 from ._page import page_of
+from ._parameter_stats import ParameterStats
 from ._places import by_storage
 from ._run import Run, json_of
 from ._save import asked, save, write
@@ -65,7 +66,7 @@ from .wear import Cap
 
 if TYPE_CHECKING:
     from ._materialize import materialize
-    from ._parameters import Parameters, ParameterStats
+    from ._parameters import Parameters
     from ._ranks import newest_of_all
     from .optimizer import Optimizer
 
@@ -83,8 +84,7 @@ _PHASES: Dict[Phase, int] = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWAR
 _active = threading.local()
 
 # Where what is there for who asks for it is: others need not wait for torch.optim.
-_LATER = {"Optimizer": "optimizer", "newest_of_all": "_ranks", "materialize": "_materialize",
-          "ParameterStats": "_parameters"}
+_LATER = {"Optimizer": "optimizer", "newest_of_all": "_ranks", "materialize": "_materialize"}
 
 
 def __getattr__(name: str) -> Any:
@@ -669,7 +669,7 @@ def _parameters_of(model: nn.Module, store: Optional[Store], own: Optional[Store
     try:
         if not parameters:
             if parameter_bytes is not None:
-                raise ValueError("parameter_bytes is for parameters=True: give both or neither")
+                raise ValueError("parameter_bytes must come with parameters=True, or not at all")
             return None
         from ._materialize import parameters_on
 

@@ -238,6 +238,16 @@ void spw_control_device(struct control *control, const struct spw_device_times *
 	device_stalled(control, times->stall_ns);
 }
 
+uint64_t spw_control_mark(struct control *control)
+{
+	return spw_pace_mark(control, spw_recording_host_ns(control));
+}
+
+void spw_control_marked(struct control *control, uint64_t mark, uint64_t device_ns)
+{
+	spw_pace_marked(control, mark, device_ns);
+}
+
 void spw_control_again(struct control *control, bool again)
 {
 	uint64_t now_ns = control->opts.clock_ns();

@@ -334,7 +334,10 @@ enum plan_reason spw_margin_step_ended(struct control *control);
 /* ---- pace.c ---- */
 
 void spw_pace_begin(struct control *control);
-void spw_pace_end(struct control *control);
+void spw_pace_end(struct control *control, uint64_t host_ns);
+/* As spw_control_mark(), now; and as spw_control_marked(). */
+uint64_t spw_pace_mark(struct control *control, uint64_t host_ns);
+void spw_pace_marked(struct control *control, uint64_t mark, uint64_t device_ns);
 /* The step that has ended was of the shape in force. */
 void spw_pace_belongs(struct control *control);
 /* Between steps: shapes take what has become known of theirs. */

@@ -27,18 +27,18 @@ static void step_has_come_to_its_end(struct pace *pace, uint32_t step, uint64_t 
 	pace->complete = pace->over;
 }
 
-uint64_t spw_control_mark(struct control *control)
+uint64_t spw_pace_mark(struct control *control, uint64_t host_ns)
 {
 	struct pace *pace = pace_of(control, control->step);
 
 	if (!control->recording || pace->count == PACE_MARKS_MAX)
 		return 0;
-	control->marked_ns = spw_recording_host_ns(control);
-	pace->marks[pace->count++].host_ns = control->marked_ns;
+	control->marked_ns = host_ns;
+	pace->marks[pace->count++].host_ns = host_ns;
 	return (uint64_t)control->step << STEP_SHIFT | pace->count;
 }
 
-void spw_control_marked(struct control *control, uint64_t mark, uint64_t device_ns)
+void spw_pace_marked(struct control *control, uint64_t mark, uint64_t device_ns)
 {
 	uint32_t step = (uint32_t)(mark >> STEP_SHIFT), number = (uint32_t)mark;
 	struct pace *pace = pace_of(control, step);
@@ -85,11 +85,11 @@ void spw_pace_begin(struct control *control)
 	pace->over = pace->complete = false;
 }
 
-void spw_pace_end(struct control *control)
+void spw_pace_end(struct control *control, uint64_t host_ns)
 {
 	struct pace *pace = pace_of(control, control->step);
 
-	pace->end.host_ns = spw_recording_host_ns(control);
+	pace->end.host_ns = host_ns;
 	pace->over = true;
 }
 

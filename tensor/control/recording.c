@@ -171,7 +171,7 @@ void spw_recording_end(struct control *control)
 
 	if (!control->recording)
 		return;
-	spw_pace_end(control);
+	spw_pace_end(control, spw_recording_host_ns(control));
 	charge(control, spw_recording_compute_ns(control));
 	now_ns = event_ns(control);
 	for (uint32_t i = 0; i < control->now.count; i++)

@@ -5,7 +5,7 @@
 """Steps of the examples in turn, as tests/bench/turns.py has them: kept, recomputed by whole
 layers, and for each case spilled alone and by the plan, within a budget that is a part of what
 keeping takes, on drives that are slowed down to f times what it takes to spill all that a step
-saves in half of it. Last, by a plan without drives.
+saves in half of it; for the lowest peak without a budget; and by a plan without drives.
 
 Of each plan: was the step as it said, by the cache's own clock, and the peak, in tensors; and was
 the step faster than the better pure way whose peak fits, by at least half of what `spillway plan`
@@ -39,14 +39,14 @@ KEEP_STEPS = 4  # that say what a step saves, and how fast
 
 class Case(NamedTuple):
     f: float  # 0: without drives
-    part: float  # of what keeping takes
+    part: float  # of what keeping takes; 0: the lowest peak
 
     def __str__(self):
         drives = f"f = {self.f:g}" if self.f else "no drives"
-        return f"{drives}, {100 * self.part:g} % of keep"
+        return f"{drives}, " + (f"{100 * self.part:g} % of keep" if self.part else "lowest peak")
 
 
-CASES = (Case(0.5, 0.25), Case(0.2, 0.5), Case(0, 0.5))
+CASES = (Case(0.5, 0.25), Case(0.2, 0.5), Case(0.5, 0), Case(0, 0.5))
 PARTITIONS = sum(2 for case in CASES if case.f)
 
 
@@ -74,8 +74,8 @@ class Setting:
         return int(case.part * self.keep_bytes)
 
     def planned(self, case, *words):
-        return self.command("spillway", "--cache", "budget", "--budget-bytes",
-                            str(self.budget(case)), *words)
+        budget = ["--cache", "budget", "--budget-bytes", str(self.budget(case))]
+        return self.command("spillway", *(budget if case.part else []), *words)
 
 
 def starts_of(setting, throttles):
@@ -122,8 +122,8 @@ class Replay:
     def __init__(self, setting, case, trace):
         self._words = [setting.args.command, "plan", "--trace", str(trace), "--step",
                        # one that waits for the next turn follows each
-                       str(2 * setting.args.steps - 1), "--explain", "--json", "--budget",
-                       str(setting.budget(case)), *(
+                       str(2 * setting.args.steps - 1), "--explain", "--json", *(
+                           ["--budget", str(setting.budget(case))] if case.part else []), *(
                            ["--bandwidth", str(int(case.f * setting.need))] if case.f
                            else ["--no-drives"])]
         lines = trace.read_text(encoding="utf-8").splitlines()
@@ -196,6 +196,13 @@ class Rows:
                         ratios(self._runs, self._planned, better),
                         at_most=(1 + said) / 2 if self._case.f else 1)
 
+    def _against_spilled(self):
+        """What recomputing is worth by default."""
+        yield self._row("time, of spilling's alone", ratios(
+            self._runs, self._planned, self._spilled), at_most=1.02)
+        yield self._row("peak, of spilling's alone", peak_of(self._measured[self._planned])
+                        / peak_of(self._measured[self._spilled]), at_most=1)
+
     def _as_planned(self):
         steps = timed(self._measured[self._planned]["steps"])
         above = [max(0, step["activation_peak_bytes"] - step["plan_peak_bytes"])
@@ -207,15 +214,15 @@ class Rows:
             step["plan_scopes_again"] for step in steps], "")
 
     def all(self):
-        yield from self._against_pure()
+        yield from self._against_pure() if self._case.part else self._against_spilled()
         yield from self._as_planned()
         for name in (self._planned, self._spilled):
             if name not in self._runs:
                 continue
             word = name.split(",")[0]
             yield self._row(f"{word}: time, of keep's", ratios(self._runs, name, "keep"))
-            yield self._row(f"{word}: peak, of the budget",
-                            peak_of(self._measured[name]) / self._budget)
+            yield self._row(f"{word}: peak, of keep's",
+                            peak_of(self._measured[name]) / self._keep_bytes)
             if self._case.f:
                 yield self._row(f"{word}: written in a step", [
                     step["bytes_spilled"] / turns.MIB

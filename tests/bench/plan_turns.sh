@@ -6,7 +6,7 @@
 # BENCH_OPTIONS="--steps 8"      more options of plan_turns.py, such as --models gpt
 # BENCH_DIR, PYTHON: see torch_rig.sh
 # shellcheck disable=SC2034
-partitions=4
+partitions=6
 . "$(dirname "${BASH_SOURCE[0]}")/torch_rig.sh" bench-plan
 
 work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/spillway-plan.XXXXXX")

@@ -54,6 +54,7 @@ class Run:
 
 
 def train_transformers(run, **arguments):
+    from accelerate.state import GradientState
     from test_transformers import make_trainer
     from transformers import TrainerCallback
 
@@ -65,6 +66,7 @@ def train_transformers(run, **arguments):
         def on_substep_end(self, args, state, control, **given):
             run.told(state.global_step)
 
+    GradientState._reset_state()  # which an interrupted training leaves within a step
     trainer = make_trainer(
         run.folder, callbacks=[Tells()], samples=48, gradient_accumulation_steps=2,
         **({"save_strategy": "steps", "save_steps": SAVES_EVERY} if run.saves else {}),
@@ -96,8 +98,11 @@ def the_cpu_is_an_accelerator():
 
 
 def train_sharded_by_trainer(run, version):
-    """Version 1 cannot hand out what is on a CPU; all ranks make the same model."""
-    options = {"version": version} | ({"sync_module_states": False} if version == 1 else {})
+    """On a CPU version 1 sends no model to other ranks, and of a whole one that it gathers to be
+    saved it frees the memory at once: shards are saved."""
+    options = {"version": version}
+    if version == 1:
+        options |= {"sync_module_states": False, "state_dict_type": "SHARDED_STATE_DICT"}
     with the_cpu_is_an_accelerator():
         return train_transformers(run, fsdp=True, fsdp_config=options)
 

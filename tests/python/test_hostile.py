@@ -139,6 +139,8 @@ def test_every_number_is_checked(folder):
             (store.get, (), {"thing": thing, "length": 4}),
             (store.get_into, (), {"thing": thing, "buffer": bytearray(4)}),
             (store.free, (), {}),
+            (store.commit, ([],), {}),
+            (store.pressure, (), {}),
             (off.stage, (), {"micro_batch": 0, "phase": "forward"}),
         ]
         for function, arguments, named in calls:

@@ -4,7 +4,10 @@ import copy
 import errno
 import gc
 import io
+import os
 import pickle
+import random
+import sys
 
 import pytest
 import torch
@@ -22,6 +25,7 @@ from spillway._places import ABSENT, RESIDENT
 
 ABLE = _materialize._storage_uses is not None
 needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
+SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 WIDTH = 160  # a matrix is 100 KiB
 VOCABULARY = 120
 
@@ -276,7 +280,7 @@ def test_what_does_not_fit_is_said_before_the_first_step(store):
                                          "blocks.0.up.weight, has 400.0 KiB"):
         spillway.torch.offload(model, store, parameters=True, parameter_bytes=500_000)
     assert all(type(param) is nn.Parameter for param in model.parameters())
-    with pytest.raises(ValueError, match="give both or neither"):
+    with pytest.raises(ValueError, match="parameter_bytes must"):
         spillway.torch.offload(model, store, parameter_bytes=1 << 20)
     with pytest.raises(TypeError, match="needs an open store"):
         spillway.torch.offload(model, None, mode="observe", parameters=True)
@@ -340,3 +344,58 @@ def test_materialize_makes_the_same_model_in_little_memory(store):
         spillway.torch.materialize(lambda: 3, store)
     with pytest.raises(TypeError, match="takes a function"):
         spillway.torch.materialize(made(), store)
+
+
+class Interrupt:
+    """Raises at one line of what moves parameters, as Ctrl-C does."""
+
+    FILES = "_places.py", "_parameters.py", "_on_drives.py"
+
+    def __init__(self, place):
+        self.left = place
+
+    def __call__(self, frame, event, _):
+        code = frame.f_code
+        if not code.co_filename.endswith(self.FILES) or code.co_name in ("__del__", "gone"):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@needs
+def test_an_interrupt_loses_nothing(tight):
+    """Wherever it comes: the next step has the same numbers."""
+    ours, off = tight
+    theirs = made()
+    torch.manual_seed(1)
+    loss_of(theirs, 1).backward()
+    random_ = random.Random(SEED)
+    print(f"SPW_SEED={SEED}")
+    lines = Interrupt(1 << 40)
+
+    def step(interrupt=None):
+        ours.zero_grad()
+        torch.manual_seed(1)
+        try:
+            sys.settrace(interrupt)
+            with off:
+                loss_of(ours, 1).backward()
+        finally:
+            sys.settrace(None)
+
+    step(lines)
+    lines = (1 << 40) - lines.left
+    for _ in range(15):
+        with pytest.raises((KeyboardInterrupt, RuntimeError, SystemError)):
+            step(Interrupt(random_.randint(1, lines // 2)))
+        if off._active:
+            off.__exit__(None, None, None)
+        step()
+        assert equal(gradients_of(ours), gradients_of(theirs))
+    stats = off.parameter_stats()
+    assert stats.memory_bytes == sum(place.storage.nbytes() for place in off._parameters.places)
+    assert_same(ours, theirs)

@@ -193,13 +193,13 @@ def test_modules_that_are_none(name, inputs, wanted, capsys):
     assert wanted in capsys.readouterr().err
 
 
-def test_free_memory_is_at_most_what_the_group_may_use(tmp_path):
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
-    assert free_memory(tmp_path) == 5000 << 10
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    assert free_memory(tmp_path) == 5000 << 10
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("1000000\n")
-    assert free_memory(tmp_path) == 1000000
+def test_free_memory_is_at_most_what_the_group_may_use(folder):
+    (folder / "proc").mkdir()
+    (folder / "sys/fs/cgroup").mkdir(parents=True)
+    (folder / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
+    assert free_memory(folder) == 5000 << 10
+    (folder / "sys/fs/cgroup/memory.max").write_text("max\n")
+    assert free_memory(folder) == 5000 << 10
+    (folder / "sys/fs/cgroup/memory.max").write_text("1000000\n")
+    assert free_memory(folder) == 1000000
     assert planning.KINDS == KINDS

@@ -373,4 +373,19 @@ SIM_CASE(test_a_switch_keeps_what_is_not_written)
 	end_fork();
 }
 
+/* A step in which nothing was used, such as an evaluation, says nothing of the one before. */
+SIM_CASE(test_a_late_step_is_remembered_over_an_idle_one)
+{
+	sim_begin(SPW_CACHE_FASTEST);
+	sim.store->drives.write = sim.store->drives.read = sim.store->drives.mixed = 1;
+	sim_start();
+	sim_steps(&gpt, 5);
+	assert_false(sim.cache->control->late_before);
+	sim.store->drives.read = sim.store->drives.mixed = 0.25;
+	assert_true(sim_step(&gpt).stall > 0.02);
+	assert_true(sim.cache->control->late_before);
+	spw_cache_step(sim.cache);
+	assert_true(sim.cache->control->late_before);
+}
+
 RUN_CASES(NULL, NULL)

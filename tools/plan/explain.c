@@ -54,7 +54,7 @@ static void set_opts(const struct plan_explain *explain, struct spw_plan_opts *o
 
 static int plan(struct plan_explain *explain)
 {
-	struct plan_scopes *scopes = &explain->scopes;
+	struct replay_scopes *scopes = &explain->scopes;
 	size_t tensors = explain->step.tensors_count, count = scopes->scopes.count;
 	struct spw_plan_record record = {
 		.points_max = SPW_PLAN_POINTS_PER_TENSOR * tensors,
@@ -98,8 +98,8 @@ int plan_explain_fill(struct plan_explain *explain)
 	if (rc == 0)
 		rc = replay_step_make(explain->trace, &opts, &explain->step);
 	if (rc == 0)
-		rc = plan_scopes_make(&explain->step, MIN_BYTES, PLAN_SCOPES_INNER,
-				      &explain->scopes);
+		rc = replay_scopes_make(&explain->step, MIN_BYTES, REPLAY_SCOPES_INNER,
+					&explain->scopes);
 	if (rc)
 		return rc;
 	explain->drives =
@@ -123,7 +123,7 @@ void plan_explain_free(struct plan_explain *explain)
 	free(explain->reasons);
 	free(explain->points);
 	free(explain->spans);
-	plan_scopes_free(&explain->scopes);
+	replay_scopes_free(&explain->scopes);
 	replay_step_free(&explain->step);
 	spw_trace_free(explain->trace);
 }

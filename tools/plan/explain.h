@@ -13,7 +13,7 @@
 
 #include <spillway/plan.h>
 
-#include "tools/plan/scopes.h"
+#include "tools/replay/scopes.h"
 #include "tools/replay/step.h"
 
 #define PLAN_EXPLAIN_FLOWS 2u
@@ -33,7 +33,7 @@ struct plan_explain {
 
 	struct spw_trace *trace;
 	struct replay_step step;
-	struct plan_scopes scopes;
+	struct replay_scopes scopes;
 	struct spw_plan_flow flows[PLAN_EXPLAIN_FLOWS];
 	struct spw_plan_drives drives;
 	enum spw_plan_choice *choices;

@@ -16,7 +16,7 @@
 
 int replay_again_open(struct replaying *replaying)
 {
-	const struct plan_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->again;
 
 	if (!again)
 		return 0;
@@ -34,7 +34,7 @@ void replay_again_close(struct replaying *replaying)
 
 void replay_again_step(struct replaying *replaying)
 {
-	const struct plan_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->again;
 	struct replay_place *place = &replaying->place;
 
 	place->entered = place->depth = 0;
@@ -61,7 +61,7 @@ void replay_again_enter(struct replaying *replaying)
 /* The innermost one, if it can be computed again; or REPLAY_NO_SCOPE. */
 static uint32_t scope_now(const struct replaying *replaying)
 {
-	const struct plan_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->again;
 	const struct replay_place *place = &replaying->place;
 	uint32_t scope;
 
@@ -156,7 +156,7 @@ static int restore(struct replaying *replaying, uint32_t tensor)
 
 static int compute(struct replaying *replaying, uint32_t scope, uint64_t begin_ns)
 {
-	const struct plan_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->again;
 	const struct spw_plan_scope *own = &again->own[scope];
 	int rc = 0;
 

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "tools/plan/scopes.h"
+#include "tools/replay/scopes.h"
 #include "tools/replay/run.h"
 
 /* One version of one storage in one replay. Its address is its offers' owner token. */
@@ -30,7 +30,7 @@ struct handle {
 #define REPLAY_DEPTH_MAX 64u
 #define REPLAY_NO_SCOPE  UINT32_MAX
 
-/* Where a replay is among the scopes, as they are numbered in plan_scopes. */
+/* Where a replay is among the scopes, as they are numbered in replay_scopes. */
 struct replay_place {
 	uint32_t entered; /* in forward passes so far */
 	uint32_t open[REPLAY_DEPTH_MAX], depth;

@@ -14,8 +14,7 @@
 
 #include <spillway/cache.h>
 
-#include "tools/plan/scopes.h"
-#include "tools/replay/step.h"
+#include "tools/replay/scopes.h"
 
 #define REPLAY_STEPS_MAX 1000u
 
@@ -51,7 +50,7 @@ struct replay_timeline {
 
 struct replay_run {
 	const struct replay_step *step;
-	const struct plan_scopes *again; /* of the step, that may be computed again; or NULL */
+	const struct replay_scopes *again; /* of the step, that may be computed again; or NULL */
 	struct spw_cache *cache;
 	uint32_t steps;
 	/* compute is so much faster until the first backward pass; before_step() may set it */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/scopes.c - from a recorded step's events to scopes */
-#include "tools/plan/scopes.h"
+/* tools/replay/scopes.c - from a recorded step's events to scopes */
+#include "tools/replay/scopes.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 
 struct making {
 	const struct replay_step *step;
-	struct plan_scopes *made;
+	struct replay_scopes *made;
 	uint64_t min_bytes;
-	enum plan_scopes_level level;
+	enum replay_scopes_level level;
 	/* the scopes that are open; NOBODY: one that counts as part of the one around it */
 	uint32_t *open;
 	uint32_t depth;
@@ -28,10 +28,10 @@ static uint32_t innermost(const struct making *making)
 
 static void enter(struct making *making, uint64_t ns)
 {
-	struct plan_scopes *made = making->made;
+	struct replay_scopes *made = making->made;
 	uint32_t around = innermost(making), s = around;
 
-	if (!making->backward && (making->level == PLAN_SCOPES_INNER || making->depth == 0)) {
+	if (!making->backward && (making->level == REPLAY_SCOPES_INNER || making->depth == 0)) {
 		s = made->scopes.count++;
 		made->own[s] = (struct spw_plan_scope){.enter_ns = ns, .input = NOBODY};
 		made->micro_batch[s] = making->micro_batch;
@@ -44,7 +44,7 @@ static void enter(struct making *making, uint64_t ns)
 
 static void leave(struct making *making, uint64_t ns)
 {
-	struct plan_scopes *made = making->made;
+	struct replay_scopes *made = making->made;
 	uint32_t s = innermost(making);
 
 	if (making->depth == 0)
@@ -53,13 +53,13 @@ static void leave(struct making *making, uint64_t ns)
 	if (s == NOBODY || innermost(making) == s)
 		return;
 	made->leave_ns[s] = ns;
-	if (making->level == PLAN_SCOPES_OUTER)
+	if (making->level == REPLAY_SCOPES_OUTER)
 		made->own[s].again_ns = ns - made->own[s].enter_ns;
 }
 
 static void offer(struct making *making, const struct replay_op *op)
 {
-	struct plan_scopes *made = making->made;
+	struct replay_scopes *made = making->made;
 	struct spw_plan_tensor *tensor = &made->tensors[op->tensor];
 	uint32_t s = innermost(making);
 
@@ -75,7 +75,7 @@ static void offer(struct making *making, const struct replay_op *op)
 		return;
 	if (made->own[s].input == NOBODY && tensor->bytes >= making->min_bytes)
 		made->own[s].input = op->tensor;
-	if (making->level == PLAN_SCOPES_INNER)
+	if (making->level == REPLAY_SCOPES_INNER)
 		made->own[s].again_ns = op->ns - made->own[s].enter_ns;
 }
 
@@ -103,13 +103,13 @@ static void go_through(struct making *making)
 	}
 }
 
-int plan_scopes_make(const struct replay_step *step, uint64_t min_bytes,
-		     enum plan_scopes_level level, struct plan_scopes *made)
+int replay_scopes_make(const struct replay_step *step, uint64_t min_bytes,
+		       enum replay_scopes_level level, struct replay_scopes *made)
 {
 	struct making making = {.step = step, .made = made, .min_bytes = min_bytes, .level = level};
 	size_t count = step->ops_count;
 
-	*made = (struct plan_scopes){0};
+	*made = (struct replay_scopes){0};
 	spw_plan_scopes_init(&made->scopes, sizeof(made->scopes));
 	made->tensors = calloc(step->tensors_count, sizeof(*made->tensors));
 	made->own = calloc(count, sizeof(*made->own));
@@ -120,7 +120,7 @@ int plan_scopes_make(const struct replay_step *step, uint64_t min_bytes,
 	if (!made->tensors || !made->own || !made->leave_ns || !made->saved_bytes ||
 	    !made->micro_batch || !making.open) {
 		free(making.open);
-		plan_scopes_free(made);
+		replay_scopes_free(made);
 		return spw_error(-ENOMEM, "no memory for the scopes of %zu events", count);
 	}
 	replay_step_plan(step, min_bytes, made->tensors, &made->step);
@@ -134,12 +134,12 @@ int plan_scopes_make(const struct replay_step *step, uint64_t min_bytes,
 	return 0;
 }
 
-void plan_scopes_free(struct plan_scopes *made)
+void replay_scopes_free(struct replay_scopes *made)
 {
 	free(made->tensors);
 	free(made->own);
 	free(made->leave_ns);
 	free(made->saved_bytes);
 	free(made->micro_batch);
-	*made = (struct plan_scopes){0};
+	*made = (struct replay_scopes){0};
 }

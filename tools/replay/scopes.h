@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/plan/scopes.h - the scopes of a recorded step, as the planner takes them
+ * tools/replay/scopes.h - the scopes of a recorded step, as the planner takes them
  *
  * A scope of the forward pass may be computed again from its first large tensor, as far as its last
  * save. What other scopes save as well stays.
  */
-#ifndef SPW_TOOLS_PLAN_SCOPES_H
-#define SPW_TOOLS_PLAN_SCOPES_H
+#ifndef SPW_TOOLS_REPLAY_SCOPES_H
+#define SPW_TOOLS_REPLAY_SCOPES_H
 
 #include <stdint.h>
 
@@ -14,13 +14,13 @@
 
 #include "tools/replay/step.h"
 
-enum plan_scopes_level {
-	PLAN_SCOPES_INNER, /* those without scopes inside, such as the halves of layers */
+enum replay_scopes_level {
+	REPLAY_SCOPES_INNER, /* those without scopes inside, such as the halves of layers */
 	/* those within no other, such as layers; done again as a whole, until they end */
-	PLAN_SCOPES_OUTER,
+	REPLAY_SCOPES_OUTER,
 };
 
-struct plan_scopes {
+struct replay_scopes {
 	struct spw_plan_step step;
 	struct spw_plan_tensor *tensors;
 	struct spw_plan_scopes scopes;
@@ -31,8 +31,8 @@ struct plan_scopes {
 };
 
 /* @min_bytes: smaller tensors always stay. Return: 0; -ENOMEM. */
-int plan_scopes_make(const struct replay_step *step, uint64_t min_bytes,
-		     enum plan_scopes_level level, struct plan_scopes *made);
-void plan_scopes_free(struct plan_scopes *made);
+int replay_scopes_make(const struct replay_step *step, uint64_t min_bytes,
+		       enum replay_scopes_level level, struct replay_scopes *made);
+void replay_scopes_free(struct replay_scopes *made);
 
 #endif
