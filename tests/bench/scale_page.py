@@ -21,10 +21,10 @@ SHOWN = re.compile(r"memory: (read|XXH3|copied.*), CPU time of a GiB|.*: cores t
 
 def table_of(rows):
     """CPU time in milliseconds: of each configuration, and as the model has it."""
-    values = {each["name"]: each["value"] for each in rows}
     measured = {(int(found[1]), found[2], found[3]): each["value"] for each in rows
                 if (found := MEASURED.fullmatch(each["name"]))}
-    one_pass = values["memory: XXH3, CPU time of a GiB"]
+    one_pass = next(each["value"] for each in rows
+                    if each["name"] == "memory: XXH3, CPU time of a GiB")
     lines = ["| null drives | checksums | put: ms of CPU for a GiB | model | get: ms of CPU for a "
              "GiB | model |", "|---:|---|---:|---:|---:|---:|"]
     for checksums, drives in sorted({(key[1], key[0]) for key in measured}):
@@ -42,6 +42,9 @@ def main(found, page):
         return
     document = json.loads(Path(found).read_text(encoding="utf-8"))
     rows, where = document["rows"], document["machine"]
+    if not any(MEASURED.fullmatch(each["name"]) for each in rows):
+        print(f"scale: {found} has not the case 'scaling': {page} stays as it is")
+        return
     words = (f"{where['cpu']}, {where['cores']} cores, Linux {where['kernel']}, {where['date']}, "
              f"load {where['load']:.1f} before.\n")
     shown = [each for each in rows if SHOWN.fullmatch(each["name"])]
