@@ -173,7 +173,7 @@ class Scale(Bench):
                 best = {way: self.fio(case, f"fio {RW[way]}", RW[way], "--bs=1m", "--iodepth=128",
                                       "--mem=mmaphuge", seconds=1) for way in WAYS}
             self.format()
-            for checked, options in ((True, "arena"), (False, "arena,unchecked")):
+            for checked, options in ((True, f"arena,workers={CORES}"), (False, "arena,unchecked")):
                 ours = self.store(case, options, "putget", OBJECT, "2000m", options)
                 for way in WAYS:
                     rate = ours[f"{way}_bytes_per_second"]
