@@ -66,12 +66,11 @@ struct plan_forecast {
 	double *point_ns, *point_bytes; /* in use from there on */
 	uint8_t *out;                   /* leaves memory between out_ns and read_begin_ns */
 	uint8_t *written;               /* takes the drives' time, or staging memory */
-	double *written_ns;             /* the end of its write, or of the one before its turn would come */
-	double *out_ns;                 /* of the event at which its memory is given back */
-	double *read_begin_ns;          /* of what is read */
-	uint32_t *point_out;            /* the point at which the tensor's memory is given back, */
-	/* and the one at which it is needed again, or would have been released */
-	uint32_t *point_in;
+	double *written_ns;    /* the end of its write, or of the one before its turn would come */
+	double *out_ns;        /* of the event at which its memory is given back */
+	double *read_begin_ns; /* of what is read */
+	/* The points at which the tensor's memory is given back, and needed again, or released */
+	uint32_t *point_out, *point_in;
 };
 
 /* Of the simulation: who is served, and until when. */

@@ -13,7 +13,7 @@ from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
 
 if TYPE_CHECKING:
-    from ._parameters import ParameterStats
+    from ._parameter_stats import ParameterStats
 
 Row = Tuple[str, str]
 

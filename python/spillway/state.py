@@ -59,7 +59,7 @@ _StateStatsStruct = _library.counters("spw_state_stats", StateStats, ("records",
 
 @dataclasses.dataclass(frozen=True)
 class CommittedRecord:
-    """A record of a commit. ``thing`` is the store's object that has its bytes; 0: they are zero."""
+    """A record of a commit. ``thing``: the store's object that has its bytes; 0: they are zero."""
 
     name: str
     len_bytes: int

@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,7 @@ TROUBLE_STEPS = 4
 SPEED = {"write": "500", "read": "600"}  # MB/s of each drive
 QUARTER = {"write": "500,500,125,500", "read": "600,600,150,600"}
 UNEQUAL_ROUNDS = 3
+FOLDERS = re.compile(r"(/[^/\s:]+){2,}/")  # /dev/loop0 stays
 ROOM_BYTES = 4 * MIB  # of a file system that is full; the smallest store has four drives of 16 MiB
 SECONDS_MIN = 60  # that a run in trouble is waited for, or five times what it took without
 SECONDS_MAX = 900
@@ -112,9 +114,10 @@ class Run:
                     process.kill()
 
     def why(self):
-        """The last error that it said, without what stands before it."""
+        """The last error that it said, without what stands before it, and where its files lie."""
         errors = [line for line in self.said if "Error" in line.split(":")[0]]
-        return (errors or self.said or ["not a word"])[-1].strip()[:300]
+        said = (errors or self.said or ["not a word"])[-1].strip()
+        return FOLDERS.sub("", said)[:300]
 
 
 def verdict_of(run, expected):

@@ -53,7 +53,7 @@ for drive in "$one" "$two" "$three" "$four"; do
     expect_true "the benchmark's own store is gone" "$SPW_BUILD/spillway" probe --devices "$drive"
     expect_output "nothing known"
 done
-expect_exit 0 python3 "$ROOT/python/spillway/bench/results.py" render "$TEST_TMP/out"
+expect_exit 0 python3 "$ROOT/python/spillway/bench/results.py" render "$TEST_TMP/out" "$TEST_TMP/none.md"
 cp "$OUTPUT" "$TEST_TMP/results.md"
 expect_true "the report holds what was run" python3 "$TEST_TMP/check.py" "$TEST_TMP/out/bench.json" "$TEST_TMP/results.md"
 

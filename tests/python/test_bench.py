@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, rows, interrupted, misused
+import argparse
 import importlib.util
 import json
 import os
@@ -204,7 +205,7 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         with pytest.raises(OSError, match="no block device: only those can be throttled"):
             throttle.Throttle([path, drives[1]], 1, 1)
         assert [each for each in place.parent.iterdir()
-                if each.name.startswith("spillway-bench-")] == []
+                if each.name.startswith(f"spillway-bench-{os.getpid()}-")] == []
     finally:
         subprocess.run(["losetup", "-d", path], check=True)
 
@@ -257,6 +258,45 @@ def test_steps_in_turn(matrix):
         slow["spillway"].update({**spilled, key: spilled[key][:-1] + ["0x0p+0"]})
         differs = next(turns.rows_of(turns_of(found["runs"], slow)[1]))
         assert differs["name"] == "gpt: losses or gradients that differ" and not differs["met"]
+
+
+def test_training_by_one_plan(monkeypatch):
+    """Ways that do not fit the budget are none to be faster than; steps and peaks are compared with
+    their plans, the untimed left out."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
+    plan_turns = importlib.import_module("plan_turns")
+    case = plan_turns.Case(0.5, 0.25)
+    assert str(case) == "f = 0.5, 25 % of keep"
+    names = ["keep", "recompute", f"planned, {case}", f"spilled, {case}"]
+    setting = argparse.Namespace(model="gpt", budget=lambda case: 250)
+
+    def found(peaks, fits=True):
+        seconds = dict(zip(names, (2.0, 2.6, 2.2, 2.1)))
+        runs = {name: argparse.Namespace(seconds=[9.0] * 3 + [seconds[name]] * 2)
+                for name in names}
+        measured = {name: {"activation_peak_bytes": peak, "steps": [{
+            "activation_peak_bytes": peak, "plan_peak_bytes": 240, "seconds": 2.2,
+            "plan_seconds": 2.0, "plan_scopes_again": 3, "bytes_spilled": 1 << 20}] * 5}
+            for name, peak in zip(names, peaks)}
+        replay = plan_turns.Replay.__new__(plan_turns.Replay)
+        replay.tensor_bytes = 20
+        replay.planned = {"compute_seconds": 2.0, "step_seconds": 2.08}
+        replay.spilled = {"feasible": fits, "step_seconds": 2.6}
+        rows = plan_turns.Rows(setting, case, runs, measured, replay).all()
+        return {row["name"].removeprefix(f"gpt, {case}: "): row for row in rows}
+
+    rows = found((1000, 265, 250, 900))
+    said = rows["time, of the better pure way's, as the planner says"]
+    assert said["value"] == pytest.approx(2.08 / 2.6)
+    faster = rows["time, of the better pure way's (recompute)"]
+    assert faster["value"] == pytest.approx(2.2 / 2.6) and faster["met"]
+    assert faster["goal"] == "at most 0.9"
+    assert rows["step, of what its plan says"]["value"] == pytest.approx(1.1)
+    assert not rows["step, of what its plan says"]["met"]
+    assert rows["peak above the plan's, in tensors"]["value"] == 0.5
+    assert rows["spilled: peak, of keep's"]["value"] == 0.9
+    assert "time, of the better pure way's (spilled)" in found((1000, 265, 250, 260))
+    assert not any("pure way" in name for name in found((1000, 900, 250, 900), fits=False))
 
 
 def test_twice_the_batch_is_only_spilled(matrix):

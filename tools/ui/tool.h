@@ -240,8 +240,9 @@ const char *tool_wear_years(char *buf, size_t len, const struct spw_wear *wear);
 json_t *tool_json_wear(const struct spw_wear *wear);
 
 /*
- * Become a Python, of python3 or SPILLWAY_PYTHON, that calls main(@words) of a module of the package;
- * its result is the exit code. @words end with NULL. Returns only after a failure, which it has told.
+ * Become a Python, of python3 or SPILLWAY_PYTHON, that calls main(@words) of a module of the
+ * package; its result is the exit code. @words end with NULL. Returns only after a failure, which
+ * it has told.
  */
 void tool_python(const char *command, const char *module, const char *const words[]);
 

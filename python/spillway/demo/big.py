@@ -32,7 +32,7 @@ def _gib(count: float) -> str:
 
 def sizes(model: Dict[str, Any], limit: int, peak: int) -> List[str]:
     """What all of it takes, and where it lies."""
-    rows = [("parameters", model["parameter_bytes"], "on the drives; in memory while they are used"),
+    rows = [("parameters", model["parameter_bytes"], "on the drives; in memory while used"),
             ("gradients", model["parameter_bytes"], "in memory until their tile is stepped"),
             ("state of AdamW", 2 * model["parameter_bytes"], "on the drives"),
             ("activations", model["activation_bytes"], "on the drives, as the plan says")]
@@ -51,7 +51,8 @@ def table(whole: Run, killed: Run, resumed: Run) -> List[str]:
     for number, line in first.items():
         other = third.get(number) or second.get(number)
         lines.append(f"{number:4d}" + "".join(
-            "  " + (f"loss {found['loss']:.6f} {found['seconds']:9.2f} s" if found else "-").rjust(26)
+            "  " + (f"loss {found['loss']:.6f} {found['seconds']:9.2f} s"
+                    if found else "-").rjust(26)
             for found in (line, other)))
     return lines
 
