@@ -20,7 +20,9 @@ int spw_state_object(struct spw_state *state, uint32_t number, spw_object *objec
 {
 	int rc = enter_object(state, number);
 
-	*object = rc ? (spw_object){0} : state->records[number].object;
+	*object = (spw_object){0};
+	if (rc == 0)
+		*object = state->records[number].object;
 	return rc;
 }
 

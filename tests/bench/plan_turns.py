@@ -204,7 +204,11 @@ class Rows:
                         / peak_of(self._measured[self._spilled]), at_most=1)
 
     def _as_planned(self):
-        steps = timed(self._measured[self._planned]["steps"])
+        all_steps = timed(self._measured[self._planned]["steps"])
+        steps = [step for step in all_steps if step["plan_seconds"] > 0]
+        yield self._row("steps that had no plan", len(all_steps) - len(steps), "", at_most=0)
+        if not steps:
+            return
         above = [max(0, step["activation_peak_bytes"] - step["plan_peak_bytes"])
                  / self._replay.tensor_bytes for step in steps]
         yield self._row("step, of what its plan says", [
