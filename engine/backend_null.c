@@ -121,10 +121,9 @@ static unsigned end_those_due(struct spw_queue *q, struct line *line, uint64_t n
 
 		line->first = line->first + 1 < q->depth ? line->first + 1 : 0;
 		line->count--;
-		if (unlikely(!spw_io_is_whole(part->io)))
+		SPW_ASSERT(part->io); /* it stands in line once */
+		if (unlikely(!spw_whole_completed(q, part, part->io->len_bytes)))
 			spw_part_completed(q, part, part->len_bytes);
-		else
-			(void)spw_whole_completed(q, part, part->io->len_bytes);
 	}
 	return ended;
 }
