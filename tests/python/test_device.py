@@ -510,10 +510,12 @@ def test_hints_hold_on_a_device(store, offload):
     """What an excluded module saves stays there, by a plan, too."""
     model = Layers()
     off = offload(model, store, mode="budget", budget_bytes=50_000, exclude=[model.layers[1]])
-    for step in range(4):
+    for _ in range(50):  # where a plan is made anew for each of the first, as under load
         with off:
             model(torch.randn(32, 64)).pow(2).sum().backward()
-    stats = off.stats()
+        stats = off.stats()
+        if stats.steps_planned > 0 and stats.copies > 0:
+            break
     assert stats.tensors_kept_hint > 0 and stats.steps_planned > 0 and stats.copies > 0
 
 
