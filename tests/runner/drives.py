@@ -49,8 +49,8 @@ class Config:
 FILES = [Config("files-io_uring", "io_uring"), Config("files-libaio", "libaio")]
 LOOPS = [Config(f"loop{block}-{backend}", backend, block)
          for block in (512, 4096) for backend in ("io_uring", "libaio")]
-ALL = FILES + LOOPS + [Config("files-io_uring_off", "libaio", io_uring_off=True),
-                       Config("files-workers", "io_uring", workers=3)]
+ALL = FILES + LOOPS + [Config("files-workers", "io_uring", workers=3),
+                       Config("files-io_uring_off", "libaio", io_uring_off=True)]
 
 
 def run_quietly(command):
