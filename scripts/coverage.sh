@@ -16,7 +16,7 @@ build=$1
 shift
 # LAYER:LINES:BRANCHES in percent: so far below what is reached that no run falls below by chance.
 floors="alloc:100:100 layout:100:100 engine:90:75 drives:90:75 store:90:75 state:95:80 plan:95:85 trace:95:85 tensor:95:85 util:95:85"
-needs_nvme="engine/nvme/probe.c engine/nvme/backend.c"
+needs_nvme="engine/nvme/probe.c engine/nvme/backend_nvme.c"
 filters=("${@/#/--filter=}")
 filters=("${filters[@]/%//}")
 # Branches that the compiler adds and that lines without code have are not counted.

@@ -258,7 +258,7 @@ static int export_model(uint32_t which)
 	words[count++] = "--";
 	for (unsigned i = 0; i < devices.count; i++)
 		words[count++] = devices.paths[i];
-	tool_python("spillway state export", "spillway._export_command", words);
+	tool_python("spillway state export", "spillway.checkpoint.__main__", words);
 	free(words);
 	return TOOL_FAILED;
 }

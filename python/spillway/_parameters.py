@@ -25,9 +25,9 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import torch
 from torch import nn
 
+from ._adopting import adopt, part, why_not
 from ._arithmetic import local_of
 from ._library import SpillwayError, bytes_text
-from ._on_drives import adopt, part, why_not
 from ._parameter_stats import ParameterStats
 from ._places import (ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, by_storage)
 from ._tiles import name_of

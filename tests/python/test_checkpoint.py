@@ -20,9 +20,9 @@ from torch import nn
 import spillway
 import spillway.torch
 from conftest import BUILD, make_drives, run_python
-from spillway import _export_command, _output, checkpoint
+from spillway import _output, checkpoint
 from spillway._committed import fields_of, parameters_of
-from spillway._export_command import main
+from spillway.checkpoint import __main__ as program
 from spillway._safetensors import SafetensorsReader
 from spillway._tiles import item_bytes
 from spillway.state import State
@@ -587,7 +587,7 @@ def command(capsys):
     """(exit status, standard output, standard error)"""
     def run(*words):
         try:
-            status = main([str(word) for word in words])
+            status = program.main([str(word) for word in words])
         except SystemExit as ended:
             status = ended.code
         return (status, *capsys.readouterr())
@@ -617,7 +617,7 @@ def test_the_command(trained, folder, command):
 
 def test_ctrl_c_leaves_nothing(trained, folder, command, monkeypatch):
     drives, _, _ = trained
-    monkeypatch.setattr(_export_command._Shown, "__call__", interrupt)
+    monkeypatch.setattr(program._Shown, "__call__", interrupt)
     status, _, err = command("export", *drives, "--to", folder / "file")
     assert status == 130 and "nothing was written" in err
     assert not list(folder.glob("file*"))

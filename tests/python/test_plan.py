@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from spillway import plan as planning
-from spillway._plan_command import free_memory, main
+from spillway.plan.__main__ import free_memory, main
 from spillway.plan import KINDS, Machine, Model, optimizer_of, plan, transformer
 
 GIB = 1 << 30
@@ -107,7 +107,7 @@ def no_module():
 @needs_meta
 def test_a_module_is_measured_without_memory():
     """What it saves is what it saves with memory."""
-    from spillway._plan_module import model_of
+    from spillway.plan._module import model_of
 
     found = model_of(f"{__name__}:Small", ["4,32:int64"], 3)
     real = Small()

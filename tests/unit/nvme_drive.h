@@ -3,8 +3,8 @@
  * tests/unit/nvme_drive.h - an NVMe namespace in memory behind the backend: a ring that no kernel
  * serves, a drive that obeys commands
  *
- * Included after engine/nvme/backend.c. What a kernel would refuse with -EINVAL is refused here as
- * well: commands longer than the controller takes, of more pages than the kernel maps, with
+ * Included after engine/nvme/backend_nvme.c. What a kernel would refuse with -EINVAL is refused
+ * here as well: commands longer than the controller takes, of more pages than the kernel maps, with
  * registered memory that crosses a piece.
  */
 #ifndef SPW_TESTS_NVME_DRIVE_H

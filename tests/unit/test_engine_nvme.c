@@ -6,7 +6,7 @@
  * Two sources are included: the backend, to have its ring served by the test, and what looks into
  * sysfs, to have a sysfs of its own.
  */
-#include "engine/nvme/backend.c"
+#include "engine/nvme/backend_nvme.c"
 #define SPW_SYSFS "sys"
 #include "engine/nvme/node.c"
 

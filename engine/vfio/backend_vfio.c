@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/backend.c - parts as NVMe commands in rings of this process, without system calls
+ * engine/vfio/backend_vfio.c - parts as NVMe commands in rings of this process, no system calls
  *
  * Each device has a pair of rings, polled by the queue's thread; a part's slot is its command's.
  * The arena is mapped once. Other memory, and a vector with gaps between its pages for a controller

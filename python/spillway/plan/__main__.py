@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_plan_command.py - `python -m spillway.plan`: its words, and its page
+# spillway/plan/__main__.py - `python -m spillway.plan`: its words, and its page
 from __future__ import annotations
 
 import argparse
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from ._library import SpillwayError, bytes_text, size
-from .plan import (KINDS, Answer, Machine, Model, Optimizer, as_json, optimizer_of, plan,
-                   transformer)
-from .store import probe
+from .._library import SpillwayError, bytes_text, size
+from ..store import probe
+from . import (KINDS, Answer, Machine, Model, Optimizer, as_json, optimizer_of, plan,
+               transformer)
 
 _FAILED, _USAGE = 1, 2
 
@@ -120,7 +120,7 @@ def _model(arguments: argparse.Namespace) -> Model:
         raise ValueError("a module, MODULE:FACTORY, or --model: one of them")
     if arguments.model:
         return _described(arguments.model, arguments.micro_batches)
-    from ._plan_module import model_of
+    from ._module import model_of
 
     return model_of(arguments.module, arguments.input, arguments.micro_batches)
 
@@ -191,3 +191,7 @@ def main(words: List[str]) -> int:
     print(json.dumps(as_json(model, machine, answer), indent=2) if arguments.json
           else page(model, optimizer, machine, answer))
     return 0 if answer.fits else _FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

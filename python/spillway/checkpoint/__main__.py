@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export_command.py - `python -m spillway.checkpoint`; `spillway state export --format`
+# spillway/checkpoint/__main__.py - `python -m spillway.checkpoint`, `spillway state export`
 from __future__ import annotations
 
 import argparse
@@ -10,9 +10,9 @@ import sys
 import time
 from typing import List, Optional, Union
 
-from ._library import bytes_text, size
-from .checkpoint import Exported, export
-from .store import Commit, Store
+from .._library import bytes_text, size
+from ..store import Commit, Store
+from . import Exported, export
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 3, 130
 _REFUSALS = (errno.EBUSY, errno.EEXIST, errno.ENOTUNIQ, errno.ESPIPE, errno.ESTALE)
@@ -140,3 +140,7 @@ def main(words: List[str]) -> int:
         print(f"step {exported.step}: {exported.tensors} tensors, "
               f"{bytes_text(exported.bytes)}, in {first}{more}")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_plan_module.py - what a module needs, by building and running it without memory
+# spillway/plan/_module.py - what a module needs, by building and running it without memory
 from __future__ import annotations
 
 import importlib
@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
-from ._torch_compat import storage_of
-from .plan import Model
+from .._torch_compat import storage_of
+from . import Model
 
 _META = torch.device("meta")
 

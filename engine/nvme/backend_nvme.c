@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/nvme/backend.c - parts as NVMe commands, past the block layer, by io_uring_cmd on the
+ * engine/nvme/backend_nvme.c - parts as NVMe commands, past the block layer, by io_uring_cmd on the
  * character nodes of namespaces
  *
  * Limits of length, retries and the errno of a status are as the block layer has them. No command

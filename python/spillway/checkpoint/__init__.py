@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/checkpoint.py - a committed step as files that others read, and back
+# spillway/checkpoint/__init__.py - a committed step as files that others read, and back
 """The model that a store has committed, as safetensors or as a state_dict of PyTorch, by way of two
 buffers: however large it is, no more of it is in memory.
 
@@ -15,24 +15,23 @@ import dataclasses
 import errno
 import logging
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Mapping, Optional, Union
 
 import torch
 
-from ._arithmetic import MASTER, ON_DRIVES
-from ._checkpoint import Checkpoint, decoded
-from ._committed import Committed, fields_of, parameters_of, state_of
-from ._library import Size, SpillwayError, size
-from ._output import Outputs, Progress, check_absent, check_room
-from ._safetensors import SafetensorsReader, SafetensorsWriter
-from ._torch_file import TorchWriter
-from .state import committed_extra
-from .store import Path, Store
+from .._arithmetic import MASTER, ON_DRIVES
+from .._checkpoint import Checkpoint, decoded
+from .._committed import Committed, fields_of, parameters_of, state_of
+from .._library import Size, SpillwayError, size
+from .._output import Outputs, Progress, check_absent, check_room
+from .._safetensors import SafetensorsReader, SafetensorsWriter
+from .._torch_file import TorchWriter
+from ..state import committed_extra
+from ..store import Path, Store
 
 if TYPE_CHECKING:
-    from ._dcp import StoreReader, StoreWriter
-    from .optimizer import Optimizer
+    from .._dcp import StoreReader, StoreWriter
+    from ..optimizer import Optimizer
 
 __all__ = ["Exported", "StoreReader", "StoreWriter", "export", "import_"]
 
@@ -220,14 +219,8 @@ def __getattr__(name: str) -> Any:
     if name not in ("StoreReader", "StoreWriter"):
         raise AttributeError(f"module {__name__} has no attribute {name}")
     try:
-        from . import _dcp
+        from .. import _dcp
     except ImportError as error:
         raise ImportError(f"{name} needs torch.distributed.checkpoint, of PyTorch 2.1 and later "
                           f"(this is {torch.__version__}): {error}") from error
     return getattr(_dcp, name)
-
-
-if __name__ == "__main__":
-    from ._export_command import main
-
-    sys.exit(main(sys.argv[1:]))

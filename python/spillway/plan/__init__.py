@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/plan.py - does this model train on this machine?
+# spillway/plan/__init__.py - does this model train on this machine?
 """Bytes of everything, where each lies, how long a step takes and what bounds it, and how long the
 drives last. ``python -m spillway.plan`` asks for a module of PyTorch, which is built without memory
 (on the meta device), or for the description of a transformer.
@@ -10,7 +10,6 @@ it. Lengths are bytes, rates bytes or operations per second, times seconds.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Dict, List, Optional, Tuple
 
 # What can be on drives, in the order in which it goes there until the rest fits: what a step moves
@@ -204,9 +203,3 @@ def as_json(model: Model, machine: Machine, answer: Answer) -> Dict[str, object]
     return {"model": dataclasses.asdict(model), "machine": dataclasses.asdict(machine),
             **dataclasses.asdict(answer), "fits": answer.fits,
             "step_seconds": answer.step_seconds}
-
-
-if __name__ == "__main__":
-    from ._plan_command import main
-
-    sys.exit(main(sys.argv[1:]))
