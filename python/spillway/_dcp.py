@@ -38,6 +38,7 @@ _ARENA_BYTES = 32 << 20
 # Where something lies: the partition, its place among the objects of the commit (-1: it has no
 # bytes), and how many bytes.
 _Where = Tuple[int, int, int]
+_PARTITIONS_MAX = 256  # SPW_PARTITIONS_MAX of spillway/format.h
 
 
 def _restored(store: Store) -> Tuple[Dict[str, Any], List[Tuple[int, int]]]:
@@ -99,6 +100,8 @@ def _metadata_of(described: Any) -> Metadata:
                 (int(partition), int(place), int(length))
             for name, offset, partition, place, length in described["where"]
         }
+        if not all(0 <= partition < _PARTITIONS_MAX for partition, _, _ in where.values()):
+            raise ValueError("a partition that no store has")
         return Metadata(stored, planner_data=described["planner"], storage_data=where)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _damaged(error) from error

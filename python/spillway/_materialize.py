@@ -185,7 +185,6 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
     except BaseException:
         if fresh:
             owner.to_memory()
-            owner.close()
         raise
     owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
     owner.set_limit(limit)

@@ -35,12 +35,21 @@ class Output:
         self._fd = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._is_partial():  # another was done between the two calls
+                raise BlockingIOError
             os.ftruncate(self._fd, 0)  # what a killed one has left
         except BaseException as error:
             os.close(self._fd)
             if isinstance(error, BlockingIOError):
                 raise OSError(errno.EBUSY, "another export writes it", self._partial) from error
             raise
+
+    def _is_partial(self) -> bool:
+        """Whether what is open still has that name: it may be a finished file by now."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._partial))
+        except FileNotFoundError:
+            return False
 
     def write(self, content: Any) -> int:
         """All of it.
@@ -96,8 +105,10 @@ class Outputs:
     """Files that get their names together, in order, where the context ends well; else none is
     left."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, instead_of: Sequence[str] = ()) -> None:
+        """:param instead_of: files that readers would take for these, and that go"""
         self._progress = progress
+        self._instead_of = instead_of
         self._made: List[Output] = []
 
     def new(self, path: str) -> Output:
@@ -120,9 +131,10 @@ class Outputs:
     def _keep(self) -> None:
         for output in self._made:
             output.sync()
-        if len(self._made) > 1:
+        old = [self._made[-1].path] if len(self._made) > 1 else []  # O2
+        for path in [*self._instead_of, *old]:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._made[-1].path)  # O2
+                os.unlink(path)
         for output in self._made:
             output.keep()
         for folder in {os.path.dirname(os.path.abspath(output.path)) for output in self._made}:

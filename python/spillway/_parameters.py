@@ -22,7 +22,6 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-import torch
 from torch import nn
 
 from ._adopting import adopt, part, why_not
@@ -31,7 +30,6 @@ from ._library import SpillwayError, bytes_text
 from ._parameter_stats import ParameterStats
 from ._places import (ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, by_storage)
 from ._tiles import name_of
-from ._torch_compat import storage_of
 from .store import Store
 
 _log = logging.getLogger("spillway")
@@ -257,7 +255,7 @@ class Parameters:
                 self._plan, self._trace = self._trace, []
                 self._number_plan()
             for place in list(self._places):
-                place.failed = place.pinned = False
+                place.failed, place.pinned = None, False
             self._said_over = False
             self._read_ahead()
 
@@ -356,7 +354,7 @@ class Parameters:
             place.begin_write(self.store, self.copies)
         except SpillwayError as error:
             self._note_failure(place, error)
-            place.failed = True
+            place.failed = error
             return
         self._counts.writes += 1
         self._counts.bytes_written += place.length
@@ -417,8 +415,8 @@ class Parameters:
         :raises SpillwayError: a parameter cannot be written; nothing is lost
         """
         with self._lock:
-            places = self.places
-            for place in places:
+            begun = []
+            for place in self.places:
                 if place in self._moving:
                     self._finish(place)
                 place.noticed()
@@ -428,14 +426,17 @@ class Parameters:
                         place.object and place.copies >= self.copies
                         and place.has_same(self.store)):
                     self._check_open(place)
+                    place.failed = None
                     place.begin_write(self.store, self.copies)
+                    begun.append(place)
                     self._counts.writes += 1
                     self._counts.bytes_written += place.length
-            failure = None
             for place in list(self._moving):
-                failure = self._finish(place) or failure
-            if failure is not None:
-                raise failure
+                self._finish(place)
+            # Some ended while room was made for others.
+            for place in begun:
+                if place.failed is not None:
+                    raise place.failed
 
     def take_up(self, place: Place, thing: int) -> None:
         """A parameter is what a commit has: this object."""

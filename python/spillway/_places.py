@@ -77,7 +77,7 @@ class Place:
         self.pinned = False
         self.views: List[None] = []
         self.is_clean = False
-        self.failed = False  # it could not be written, in this step
+        self.failed: Optional[SpillwayError] = None  # how a write did, in this step
         self.order: List[int] = []
         self.last = 0
         self.number = 0
@@ -190,12 +190,14 @@ class Place:
         elif self.state == COMING:
             self.empty()
         elif error is None:
-            before, self.object, self.is_clean = self.object, self.written.value, True
+            before, self.object = self.object, self.written.value
             self.become(RESIDENT)
+            # Others that have the memory may change it, and nobody is told.
+            self.is_clean = self.is_alone()
             _free(store, before)  # P4
         else:
             self.become(RESIDENT)
-            self.failed = True
+            self.failed = error
             _free(store, self.written.value)
         if interruption is not None:
             raise interruption
@@ -204,11 +206,11 @@ class Place:
     def replace(self, store: Store, other: int) -> None:
         """Its bytes are those of another object from now on.
 
-        :raises SpillwayError: they cannot be read into memory that others use; nothing is changed
+        :raises SpillwayError: they cannot be read into memory that others use, which has any bytes
+            then: to be called again
         """
-        if self.state != ABSENT and self.is_alone() and self.empty():
-            pass
-        elif self.state != ABSENT:
+        self.is_clean = False
+        if self.state != ABSENT and not (self.is_alone() and self.empty()):
             request = c_void_p()
             try:
                 check(store.call(blocking.spw_store_get, other, 0, self.storage.data_ptr(),
@@ -219,7 +221,6 @@ class Place:
                     raise interruption
             check(result)
         before, self.object = self.object, other
-        self.is_clean = False
         if before != other:
             _free(store, before)
 

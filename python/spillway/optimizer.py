@@ -178,6 +178,7 @@ class Optimizer(torch.optim.Optimizer):
         self._commits = None if ranks is None else CommonCommits(ranks, self._release_kept)
         self._committed = False  # by this optimizer
         self._objects: Dict[int, str] = {}  # parameters on drives, and the names of their records
+        self._described: Dict[int, bytes] = {}  # and what a commit says of them
         first = groups[0] if isinstance(groups, list) and groups else None
         defaults = _defaults(optimizer_class, first if isinstance(first, dict) else {}, options)
         super().__init__(groups, defaults)
@@ -269,7 +270,8 @@ class Optimizer(torch.optim.Optimizer):
             self._tiled.records.close()
         self._remove_hooks()
         arithmetic = Arithmetic(self.optimizer_class, self._options, params)
-        objects = [(name, self._place(number).length, described(params[number]))
+        self._described = {number: described(params[number]) for number in self._objects}
+        objects = [(name, self._place(number).length, self._described[number])
                    for number, name in self._objects.items()]
         records = Records(self._store, layout, self._copies, objects)
         if self._on_drives:
@@ -515,6 +517,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def _settle(self, tiled: Tiled) -> None:
         """Parameters on drives: they are there as they are now, and the commit names them."""
+        params = self._params()
+        for number, name in self._objects.items():
+            if described(params[number]) != self._described[number]:
+                raise RuntimeError(f"{name} has another type or shape than when the optimizer was "
+                                   "made: make it anew, after the model is what it is to be")
         places = {name: self._place(number) for number, name in self._objects.items()}
         for owner in {place.owner for place in places.values()}:
             owner.settle()

@@ -158,6 +158,18 @@ def test_several_files_have_an_index(trained, folder):
     exported(drives, path, shard_bytes=5000, overwrite=True)
 
 
+def test_several_files_replace_one(trained, folder):
+    """Which would be read rather than they."""
+    drives, model, _ = trained
+    path = folder / "model.safetensors"
+    path.write_bytes(b"an older model")
+    with pytest.raises(FileExistsError):
+        exported(drives, path, shard_bytes=5000)
+    exported(drives, path, shard_bytes=5000, overwrite=True)
+    assert not path.exists()
+    assert_same(dict(SafetensorsReader(str(path))), dict(model.state_dict()))
+
+
 def test_the_package_reads_them(trained, folder):
     of_others = pytest.importorskip("safetensors.torch")
     drives, model, _ = trained

@@ -105,6 +105,8 @@ def test_there_is_none(formatted):
     lambda described: described["where"].clear(),
     lambda described: [place.__setitem__(4, 1 << 40) for place in described["where"]],
     lambda described: [place.__setitem__(3, 99) for place in described["where"]],
+    lambda described: [place.__setitem__(2, -1) for place in described["where"]],
+    lambda described: [place.__setitem__(2, 1 << 40) for place in described["where"]],
     lambda described: described["tensors"]["wide"][3].__setitem__(0, [[0, 0], [300, 7000]]),
 ])
 def test_a_record_that_lies_is_refused(formatted, change):

@@ -15,8 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 import spillway
 import spillway.torch
 from conftest import EXAMPLES, make_drives, options_of, run_python, started
-from spillway import checkpoint
+from spillway import _places, checkpoint
 from spillway._parameters import place_in
+from spillway._places import LEAVING, Place
 from test_optimizer_ranks import PARALLEL, together
 from test_parameters import GPT, assert_same, loss_of, made, needs
 
@@ -81,6 +82,74 @@ def test_a_commit_is_gone_on_from(formatted, options):
                 assert_same(model, theirs)
             train(model, off, optimizer, range(90, 91))
     assert found == losses
+
+
+def resumed(formatted):
+    """The parameters of the newest commit."""
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        model = made()
+        off, optimizer = over(store, model)
+        optimizer.resume()
+        off.parameters_to_memory()
+    return {name: param.detach().clone() for name, param in model.named_parameters()}
+
+
+def test_what_others_change_is_committed(formatted):
+    """A state_dict() has the memory of the parameters, and nobody is told what is written there."""
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        model = made()
+        _, optimizer = over(store, model)
+        content = model.state_dict()
+        optimizer.commit(step=1)
+        for tensor in content.values():
+            tensor.fill_(3)
+        optimizer.commit(step=2)
+        del content, tensor
+    assert all(bool((param == 3).all()) for param in resumed(formatted).values())
+
+
+def test_a_commit_fails_where_a_write_did_while_room_was_made(formatted, monkeypatch):
+    """What has one copy is brought in to get two, and what was written before leaves for it."""
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        model = made()
+        wanted = {name: param.detach().clone() for name, param in model.named_parameters()}
+        off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=LIMIT,
+                                     min_bytes=1, mode="spill")
+        for step in range(2):
+            with off, torch.no_grad():
+                loss_of(model, step)
+        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
+                                             tile=20000, copies=2)
+        end, end_of, failed = Place.end, _places.end_of, []
+
+        def fails_once(place, store):
+            def ended(request):
+                result, interruption = end_of(request)
+                if place.state == LEAVING and not failed:
+                    failed.append(place)
+                    result = -errno.EIO
+                return result, interruption
+
+            monkeypatch.setattr(_places, "end_of", ended)
+            return end(place, store)
+
+        monkeypatch.setattr(Place, "end", fails_once)
+        with pytest.raises(spillway.SpillwayError) as raised:
+            optimizer.commit(step=1)
+        assert failed and raised.value.errno == errno.EIO
+        optimizer.commit(step=2)
+    after = resumed(formatted)
+    assert all(torch.equal(after[name], wanted[name]) for name in wanted)
+
+
+def test_another_type_than_the_optimizer_knows_is_not_committed(formatted):
+    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        model = made()
+        _, optimizer = over(store, model)
+        optimizer.commit(step=1)
+        model.double()
+        with pytest.raises(RuntimeError, match="another type or shape"):
+            optimizer.commit(step=2)
 
 
 @pytest.mark.parametrize("masters", [False, True], ids=["float32", "masters"])

@@ -101,9 +101,10 @@ def export(store: Store, path: Path, format: Format = "safetensors", what: What 
                         for name, tensor in of_field.items()]
         writer = SafetensorsWriter(path, tensors, size("shard_bytes", shard_bytes),
                                    {"format": "pt", "step": str(step)})
-    check_absent(writer.paths, overwrite)
+    alone = [path] if path not in writer.paths else []  # one file is read rather than several
+    check_absent([*alone, *writer.paths], overwrite)
     check_room(path, writer.len_bytes)
-    with Outputs(progress or _nothing) as outputs:
+    with Outputs(progress or _nothing, alone) as outputs:
         writer.write(store, outputs)
     return Exported(step, writer.paths, len(tensors), sum(map(os.path.getsize, writer.paths)))
 

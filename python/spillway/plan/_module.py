@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
+from .._scopes import layers_of
 from .._torch_compat import storage_of
 from . import Model
 
@@ -40,14 +41,6 @@ def made(name: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name} makes a {type(model).__name__}, and no torch.nn.Module")
     return model.to(_META)
-
-
-def _scopes(model: nn.Module) -> List[nn.Module]:
-    """The layers: members of lists and sequences that are in no other. None: the model itself."""
-    for module in model.modules():
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1:
-            return list(module.children())
-    return [model]
 
 
 def _own_bytes(module: nn.Module) -> int:
@@ -122,7 +115,7 @@ def model_of(name: str, words: Sequence[str], micro_batches: int) -> Model:
     :raises ValueError: as made(), inputs_of(); or its parameters are of several lengths
     """
     model = made(name)
-    scopes = _scopes(model)
+    scopes = layers_of(model) or [model]
     lengths: Dict[int, int] = {}
     for param in model.parameters():
         size = param.element_size()
