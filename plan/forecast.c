@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "util/util.h"
+
 /* ---- Writes ---- */
 
 /* What was packed before and waits for its write, or is written, when the next is packed. */
@@ -44,11 +46,6 @@ static uint32_t event_from(const struct plan_work *work, uint32_t event, double 
 	return event;
 }
 
-static double later(double one_ns, double other_ns)
-{
-	return one_ns > other_ns ? one_ns : other_ns;
-}
-
 /*
  * Writes in the order of packing; of a device each once it has been copied. @wasted: also those
  * that end too late to give memory back.
@@ -74,8 +71,8 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 
 		out[i] = written[i] = 0;
 		if (copy_ns > 0)
-			ready_ns = later(ready_ns, copied_ns) + bytes[i] * copy_ns;
-		begin_ns = later(ready_ns, free_ns);
+			ready_ns = SPW_MAX(ready_ns, copied_ns) + bytes[i] * copy_ns;
+		begin_ns = SPW_MAX(ready_ns, free_ns);
 		begins = begin_ns < wanted_ns[i];
 		if (!spill[i] || rate <= 0 ||
 		    (!begins && (copy_ns <= 0 || ready_ns >= wanted_ns[i])))

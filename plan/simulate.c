@@ -412,6 +412,7 @@ static void give_back(struct simulation *sim)
 		sim->leaving -= sim->work->bytes[i];
 		change_memory(sim, -sim->work->bytes[i]);
 	}
+	SPW_ASSERT(sim->leaving >= 0);
 }
 
 /* ---- Compute ---- */
@@ -456,6 +457,9 @@ static void release(struct simulation *sim, uint32_t i)
 		sim->staged -= sim->work->bytes[i];
 	if (state == QUEUED && !sim->in_flight[i])
 		sim->leaving -= sim->work->bytes[i];
+	/* Forwarded, it was to stay: now its memory leaves after all, with the end of the write. */
+	if (state == RESIDENT && sim->in_flight[i])
+		sim->leaving += sim->work->bytes[i];
 	sim->state[i] = GONE;
 	if (state != STORED && !is_staged(state) && !sim->in_flight[i])
 		change_memory(sim, -sim->work->bytes[i]);

@@ -186,6 +186,17 @@ static void no_staging(struct entry *entry)
 		   (unsigned long long)entry->len_bytes);
 }
 
+static void backpressure(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	kept_add(cache, KEEP_BACKPRESSURE, entry->len_bytes);
+	spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
+		   "the drives do not keep up: tensors stay in memory while more than %llu bytes "
+		   "wait to be written (staging_bytes)",
+		   (unsigned long long)cache->opts.staging_bytes);
+}
+
 int spw_offer_copy(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -200,7 +211,9 @@ int spw_offer_copy(struct entry *entry)
 		spw_entry_become(entry, ENTRY_KEPT);
 	if (entry->wants_copy)
 		return SPW_OFFER_WAIT;
-	if (rc == -ENOBUFS)
+	if (rc == -ENOBUFS && spw_write_is_full(cache, entry->len_bytes))
+		backpressure(entry);
+	else if (rc == -ENOBUFS)
 		no_staging(entry);
 	else
 		spw_write_failed(entry, rc, spw_last_error());
@@ -243,13 +256,10 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 		spw_write_failed(entry, rc, spw_last_error());
 	} else {
 		spw_entry_become(entry, ENTRY_KEPT);
-		kept_add(cache, reason, entry->len_bytes);
 		if (reason == KEEP_BACKPRESSURE)
-			spw_notice(&cache->notices, NOTICE_BACKPRESSURE,
-				   "the drives do not keep up: tensors stay in memory while "
-				   "more than %llu bytes "
-				   "wait to be written (staging_bytes)",
-				   (unsigned long long)cache->opts.staging_bytes);
+			backpressure(entry);
+		else
+			kept_add(cache, reason, entry->len_bytes);
 	}
 	spw_rule_offered(cache, entry->len_bytes, false);
 	return SPW_OFFER_KEEP;

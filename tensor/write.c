@@ -176,14 +176,17 @@ int spw_write_begin(struct entry *entry)
 	return rc;
 }
 
-/* The caller is to copy. Until that has ended, and the write, the bytes wait to be written. */
+/*
+ * The caller is to copy. Until that has ended, and the write, the bytes wait to be written. Return:
+ * 0; -ENOBUFS as much waits as may, or the arena is full; or why not.
+ */
 int spw_write_begin_copy(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	int rc;
 
 	if (spw_write_is_full(cache, entry->len_bytes))
-		return spw_error(-ENOBUFS, "as much waits to be written as may: staging_bytes");
+		return -ENOBUFS; /* spw_offer_copy() has the words */
 	rc = spw_entry_get_arena_memory(entry);
 	if (rc)
 		return rc;

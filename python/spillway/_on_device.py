@@ -196,9 +196,8 @@ class _End(weakref.ref[Any]):
 
 class DeviceTensors:
     """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one
-    per device for the backward pass."""
+    per device for the backward pass.
 
-    """
     :param port: of which devices
     :param device: the one whose time is a step's
     """
@@ -391,7 +390,7 @@ class DeviceTensors:
     def _load(self, handle: int, saved: SavedOnDevice) -> Tuple[Tensor, Optional[int]]:
         """As _offer()."""
         with self._lock:
-            if saved.scope != self._used_scope:
+            if saved.device == self._device and saved.scope != self._used_scope:
                 self._used_scope = saved.scope
                 self.port.times.border(handle, saved.device)
             self._tell(handle, True)
@@ -514,8 +513,9 @@ class DeviceTensors:
             self._ends.discard(end)
             self._is_due = True
             self._end_user(handle, end.id)
-        count, tokens = _DRAIN_MAX if self._is_due else 0, self._tokens
-        self._is_due = False
+        count, tokens = 0, self._tokens
+        if self._is_due:  # one that is noted meanwhile is for the next time
+            count, self._is_due = _DRAIN_MAX, False
         while count == _DRAIN_MAX:
             count = fast.spw_cache_drain_device(handle, tokens, _DRAIN_MAX)
             for token in tokens[:count]:

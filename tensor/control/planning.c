@@ -72,7 +72,7 @@ static struct spw_plan_drives drives_of(const struct control *control)
 	drives.chunk_bytes = opts->chunk_bytes * opts->drives;
 	drives.latency_ns = latency_of(&drives);
 	drives.staging_bytes = opts->cache.staging_bytes;
-	if (drives.bus_out_bytes_per_second > 0)
+	if (drives.bus_out_bytes_per_second > 0 && opts->arena_bytes > 0)
 		drives.staging_bytes = SPW_MIN(drives.staging_bytes, opts->arena_bytes);
 	return drives;
 }

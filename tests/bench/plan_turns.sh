@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# tests/bench/plan_turns.sh - tests/bench/plan_turns.py on the drive rig: loop devices over files; called by `make bench-plan`
+# tests/bench/plan_turns.sh - tests/bench/plan_turns.py on the drive rig: loop devices over files; called by `make bench-plan-training`
 #
 # BENCH_OUT=build/bench          where plan-turns.json goes
 # BENCH_OPTIONS="--steps 8"      more options of plan_turns.py, such as --models gpt
 # BENCH_DIR, PYTHON: see torch_rig.sh
 # shellcheck disable=SC2034
-partitions=6
+partitions=6 # PARTITIONS of plan_turns.py
 . "$(dirname "${BASH_SOURCE[0]}")/torch_rig.sh" bench-plan
 
 work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/spillway-plan.XXXXXX")

@@ -567,7 +567,7 @@ FORMATTED_CASE(test_one_object_fills_every_drive)
 		assert_int_equal(drive.depth, 4);
 		/* Helpers bring chunks one by one: a drive may be faster. */
 		assert_true(drive.in_flight_max <= 4);
-		if (store_workers <= 1)
+		if (stats_of(store).workers <= 1)
 			assert_int_equal(drive.in_flight_max, 4);
 		assert_int_equal(drive.in_flight, 0);
 		assert_true(drive.bytes_written > 0);

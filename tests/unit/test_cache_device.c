@@ -582,7 +582,8 @@ OPENED_CASE(test_backpressure)
 	assert_int_equal(retried(&second), SPW_OFFER_COPY);
 	copied(&second);
 	(void)far_offered(3, 100, SPW_OFFER_KEEP); /* nothing is copied: the device waits, too */
-	STAT_IS(bytes_kept_no_staging, 100);
+	STAT_IS(bytes_kept_backpressure, 251);
+	STAT_IS(bytes_kept_no_staging, 0);
 }
 
 /* The device may have given its memory up: the bytes stay in staging memory. */

@@ -570,12 +570,12 @@ static int holds(struct spw_store *store, spw_object id, const void *bytes, uint
 	return rc;
 }
 
-/* The length lies in front of the memory. */
 static uint64_t arena_bytes(struct spw_store *store)
 {
 	return store->arena;
 }
 
+/* The length lies in front of the memory. */
 static int alloc_memory(struct spw_store *store, size_t len, void **memory)
 {
 	uint8_t *block = NULL;
