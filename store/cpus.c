@@ -33,7 +33,7 @@ static int cpus_of_node(int node, cpu_set_t *cpus)
 	return CPU_COUNT(cpus);
 }
 
-/* Worker and memory go to the drives' node, if they share one and the process may run there. */
+/* Threads and memory go to the drives' node, if they share one and the process may run there. */
 int spw_store_settle(struct spw_store *store)
 {
 	store->numa_node = node_of_drives(store);

@@ -18,7 +18,7 @@
  *              returns
  *
  * Rules, cited by asserts
- *   STORE-1    A request ends exactly once, and only when no transfer of it is in flight.
+ *   STORE-1    A request ends exactly once, and only when no transfer of it is in flight or posted.
  *   STORE-2    A piece's blocks are freed only when its object has no reference: no I/O on them is
  *              in flight or to come.
  *   STORE-3    A message that frees space is in the inbox before the reservation is given back, so
@@ -80,7 +80,7 @@ enum asleep {
 	ASLEEP_WRITES_WAIT,
 };
 
-/* What a caller tells the worker. Intrusive: pushing never fails and allocates nothing. */
+/* What a caller or helper tells the worker. Intrusive: pushing never fails, nor allocates. */
 struct message {
 	struct message *next;
 	enum message_kind {
@@ -274,7 +274,7 @@ struct store_drive {
 	uint64_t blocks_total;
 	/* worker */
 	uint32_t in_flight;
-	uint32_t bounces; /* copy memory that its transfers in flight hold */
+	uint32_t bounces; /* copy memory of its transfers in flight or posted */
 	uint64_t bytes_placed;
 	uint32_t bypassed[LEVELS];
 	struct read_list waiting[SPW_CLASSES];
@@ -356,7 +356,7 @@ struct spw_store {
 	uint8_t *tails;             /* block_bytes for each transfer */
 	uint8_t **bounces;          /* free copy buffers of chunk_bytes, the last used on top */
 	uint32_t bounces_free, bounces_total;
-	uint32_t bounces_per_drive; /* in flight to or from one at once, at most */
+	uint32_t bounces_per_drive; /* held for one at once, at most */
 	struct spw_request *writes_first, *writes_last;
 	bool winding_down;      /* closing: the worker sleeps until all has ended */
 	uint64_t reads_waiting; /* in the drives' lists, retries included */

@@ -5,6 +5,7 @@
  * A request is counted from when it is asked for until it ends, under the class with which it was
  * asked for: one that is raised later stays there.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "store/internal.h"
@@ -31,7 +32,7 @@ uint64_t spw_pressure_all(const struct spw_store *store)
 	return bytes;
 }
 
-/* What has failed is not written to, and read no more than it has to be. */
+/* What has failed serves no more, as far as others can; what is full is read as well as ever. */
 static void add_drive(const struct store_drive *drive, struct spw_store_pressure *all)
 {
 	int retired = atomic_load_explicit(&drive->retired, memory_order_relaxed);
@@ -40,8 +41,9 @@ static void add_drive(const struct store_drive *drive, struct spw_store_pressure
 	if (!retired)
 		all->put_bytes_per_second += atomic_load_explicit(
 			&drive->ways[SPW_WRITE].rate.bytes_per_second, memory_order_relaxed);
-	all->get_bytes_per_second += atomic_load_explicit(
-		&drive->ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
+	if (!retired || retired == -ENOSPC)
+		all->get_bytes_per_second += atomic_load_explicit(
+			&drive->ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 }
 
 static uint64_t time_ns(uint64_t bytes, uint64_t bytes_per_second)

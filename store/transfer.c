@@ -40,13 +40,13 @@ void spw_transfer_give(struct transfer *transfer)
 	store->transfer_free = transfer;
 }
 
-/* STORE-4. False: what this drive may hold of the copy memory is in flight to or from it. */
+/* STORE-4. False: all that this drive may hold of the copy memory is held for it. */
 bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive)
 {
 	return store->drives[drive].bounces < store->bounces_per_drive;
 }
 
-/* Copy memory for a chunk. False: all is in flight, and comes back as transfers end (STORE-4). */
+/* Copy memory for a chunk. False: all is held, and comes back as transfers end (STORE-4). */
 bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {

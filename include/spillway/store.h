@@ -555,7 +555,10 @@ struct spw_store_pressure {
 	uint64_t get_bytes[SPW_CLASSES]; /* of gets, by the class with which they were asked for */
 	/* of all drives, moving average while busy; 0: not measured yet */
 	uint64_t put_bytes_per_second, get_bytes_per_second;
-	/* until such a request of @len bytes would have ended; or SPW_PRESSURE_UNKNOWN */
+	/*
+	 * until such a request of @len bytes would have ended; or SPW_PRESSURE_UNKNOWN. A put in
+	 * two copies counts once, and takes twice that
+	 */
 	uint64_t put_ns, get_ns[SPW_CLASSES];
 	uint32_t in_flight, depth; /* transfers that the drives have, and can have at once */
 };

@@ -472,6 +472,7 @@ static int check_null(const struct bench_job *job)
 int bench_job_check(const struct bench_job *job)
 {
 	uint64_t min = job->block_bytes_min, max = job->block_bytes_max;
+	int result;
 
 	if (job->filename[0] == '\0' && !job->null)
 		return wrong(job, "no filename given: filename=/dev/... or --filename=/dev/...");
@@ -494,7 +495,8 @@ int bench_job_check(const struct bench_job *job)
 		return wrong(job, "hipri and sqthread_poll exclude each other");
 	if (job->submit_batch > job->iodepth || job->complete_min > job->iodepth)
 		return wrong(job, "a batch is larger than iodepth=%u", job->iodepth);
-	return job->null || job->drives != 1 ? check_null(job) : check_verify(job);
+	result = check_null(job);
+	return result ? result : check_verify(job);
 }
 
 /* As on the command line. */
