@@ -241,9 +241,12 @@ coverage-run:
 demo: ## train a small GPT three ways (keep, recompute, spillway) and compare; DEMO_DEVICES= for real drives
 	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo.sh
 
+# PyTorch 2.1 or later, which Debian 12 has not: of PYTHON, else of BUILD/venv.
+with_new_torch = python=$${PYTHON:-$$(tests/venv.sh $(BUILD) torch numpy)} && PYTHON=$$python SPW_BUILD=$(abspath $(BUILD))
+
 .PHONY: demo-big
 demo-big: ## train a GPT several times larger than the 2 GiB of memory it is given, kill it, see it go on; as root
-	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) scripts/demo-big.sh
+	@scripts/deps.sh build venv && $(MAKE) --no-print-directory all && $(with_new_torch) scripts/demo-big.sh
 
 .PHONY: bench
 bench: ## measure against fio on the drive rig; BENCH_DEVICES= for real drives
@@ -274,7 +277,7 @@ bench-plan-replays: $(BUILD)/tests/bench/plan_bench $(BUILD)/tests/bench/scopes_
 	@$(results) run plan 'The planner' $(BUILD)/bench -- tests/bench/plan.sh $(BUILD)
 $(BUILD)/tests/bench/scopes_bench: $(BUILD)/tools/replay/scopes.o $(BUILD)/tools/replay/step.o
 bench-plan-training: ## GPT, BERT and T5 trained by such plans on throttled drives, step by step in turn (root); BENCH_OPTIONS=
-	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/plan_turns.sh
+	@scripts/deps.sh build demo bench venv && $(MAKE) --no-print-directory all && $(with_new_torch) tests/bench/plan_turns.sh
 bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs, new and on an old, full drive
 	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
 

@@ -6,7 +6,7 @@
 # BIG_LAYERS BIG_HIDDEN BIG_VOCABULARY BIG_SEQUENCE BIG_BATCH BIG_STEPS   the model (22, 1536, 16000, 128, 2, 6)
 # BIG_CHART=build/demo-big.svg  where the picture goes
 # DEMO_DIR=/var/tmp             where four files as drives live meanwhile: a file system that takes O_DIRECT
-# PYTHON=                       an interpreter that has PyTorch, 2.1 or later
+# PYTHON=                       an interpreter that has PyTorch, 2.1 or later (make demo-big: build/venv has one)
 
 set -Eeuo pipefail
 
@@ -88,6 +88,10 @@ steps_in() {
     echo "$count"
 }
 
+[ $# -eq 0 ] || {
+    echo "demo-big: $1 is not understood: it takes no arguments, but BIG_LIMIT= and the like (make help)" >&2
+    exit 2
+}
 for number in "$layers" "$hidden" "$vocabulary" "$sequence" "$batch" "$steps"; do
     [[ $number =~ ^[1-9][0-9]*$ ]] || die "BIG_LAYERS and the others are positive numbers, not '$number'"
 done
