@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/device.h"
 
@@ -313,7 +314,9 @@ static int write_manifest(struct spw_store *store, struct committed *set,
 			  const struct spw_manifest *manifest)
 {
 	uint64_t len = spw_manifest_bytes(manifest);
-	uint8_t *bytes = malloc(len);
+	/* From a page's start, as drives take it: else it is copied, or goes in more requests. */
+	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+	uint8_t *bytes = aligned_alloc(page_bytes, spw_round_up(len, page_bytes));
 	int rc;
 
 	if (!bytes)
