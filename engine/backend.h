@@ -14,7 +14,6 @@
 #include <stdatomic.h>
 
 #include "engine/device.h"
-#include "engine/range.h"
 #include "engine/sanitize.h"
 #include "engine/wake.h"
 #include "util/probes.h"
@@ -50,6 +49,9 @@ struct spw_part {
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");
+
+/* At once; larger ranges, rather than more, cost nothing. */
+#define SPW_RANGES_MAX 64u
 
 /* engine/range.c */
 struct spw_range {

@@ -13,12 +13,9 @@
 
 #include <spillway/engine.h>
 
-/* At once; larger ranges, rather than more, cost nothing. */
-#define SPW_RANGES_MAX 64u
-
 /*
  * Return: 1 registered; 0 refused, which is logged; -EEXIST it overlaps the arena or another;
- * -ENOBUFS there are SPW_RANGES_MAX; -EINVAL.
+ * -ENOBUFS there are as many as can be (engine/backend.h); -EINVAL.
  */
 int spw_queue_register(struct spw_queue *queue, void *memory, size_t len);
 
