@@ -725,7 +725,8 @@ def offload(
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
         drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
-        log says so once. Plans need no more than what a step's own time gives
+        log says so once. Plans need no more than what a step's own time gives. What state and
+        parameters on this store write counts, and is never held back
     :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB");
         default: by its health page, which it takes root to read. report() says how long they last
     :param recompute: "auto": what is computed again in the backward pass where that costs less than
