@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_demo_big.py - what the demonstration of a model larger than memory says of its runs
+# tests/python/test_demo_big.py - what the demonstration of a model larger than memory says
 # layer: all
 import json
 import subprocess
