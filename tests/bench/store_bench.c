@@ -5,8 +5,8 @@
  *   store_bench MODE OBJECT_BYTES TOTAL_BYTES OPTIONS DRIVE...
  *
  * MODE     putget   put TOTAL_BYTES as objects of OBJECT_BYTES, then get all of them back
- *          urgent   p99 of an urgent read of one object, on idle drives and while TOTAL_BYTES of
- *                   writes are queued
+ *          urgent   p99 of urgent reads of single objects that lie on all drives, on idle drives
+ *                   and while TOTAL_BYTES of writes are queued, all the time
  *          share    put and free objects for SHARE_SECONDS from the second on that start= names,
  *                   for processes side by side
  *          memory   what the process' resident memory grows by for an object that lives in the
@@ -29,6 +29,8 @@
 
 #define OBJECTS_MAX   131072
 #define URGENT_READS  400
+#define URGENT_PUT    (16u << 20)
+#define TARGETS       16 /* objects that are read */
 #define SHARE_SECONDS 10
 #define SHARE_PUTS    8
 
@@ -191,17 +193,37 @@ static void memory_per_object(void)
 		     (double)(resident_bytes() - resident) / (count - before));
 }
 
-/* p99 of so many urgent reads of one object, in nanoseconds. */
-static uint64_t read_urgently(spw_object object, unsigned count)
+static spw_object targets[TARGETS];
+static unsigned put_count, put_oldest;
+
+/* Each put that has ended, in their order, makes room for the next. */
+static void keep_putting(void)
+{
+	int rc;
+
+	while ((rc = spw_request_test(requests[put_oldest])) != -EINPROGRESS) {
+		must(rc, "put");
+		must(spw_store_free(store, objects[put_oldest]), "free");
+		put_bytes(put_oldest * (uint64_t)URGENT_PUT, URGENT_PUT, put_oldest);
+		put_oldest = (put_oldest + 1) % put_count;
+	}
+}
+
+/* p99 of urgent reads, one after the other, in nanoseconds. */
+static uint64_t read_urgently(void)
 {
 	static uint64_t times_ns[URGENT_READS];
+	const unsigned count = URGENT_READS;
 
 	for (unsigned i = 0; i < count; i++) {
 		struct spw_request *request;
-		uint64_t begun_ns = spw_clock_ns();
+		uint64_t begun_ns;
 
-		must(spw_store_get(store, object, 0, memory, object_bytes, SPW_URGENT_READ, NULL,
-				   &request),
+		if (put_count > 0)
+			keep_putting();
+		begun_ns = spw_clock_ns();
+		must(spw_store_get(store, targets[i % TARGETS], 0, memory + total_bytes,
+				   object_bytes, SPW_URGENT_READ, NULL, &request),
 		     "get");
 		must(spw_request_wait(request), "get");
 		times_ns[i] = spw_clock_ns() - begun_ns;
@@ -212,26 +234,31 @@ static uint64_t read_urgently(spw_object object, unsigned count)
 
 static void urgent(void)
 {
-	unsigned count = (unsigned)(total_bytes / (16u << 20));
-	uint64_t idle_ns, busy_ns, chunk_ns, begun_ns;
+	unsigned count = (unsigned)(total_bytes / URGENT_PUT);
+	uint64_t idle_ns, busy_ns, chunk_ns, begun_ns, written_before;
 	struct spw_store_stats stats;
-	spw_object object;
 
 	fill(total_bytes);
-	put(0);
-	must(spw_request_wait(requests[0]), "put");
-	object = objects[0];
-	idle_ns = read_urgently(object, URGENT_READS);
+	for (unsigned i = 0; i < TARGETS; i++) {
+		put_bytes(0, object_bytes, 0);
+		must(spw_request_wait(requests[0]), "put");
+		targets[i] = objects[0];
+	}
+	idle_ns = read_urgently();
+	spw_store_stats(store, &stats, sizeof(stats));
+	written_before = stats.bytes_written;
 	begun_ns = spw_clock_ns();
 	for (unsigned i = 0; i < count; i++)
-		put_bytes(0, 16u << 20, i);
-	busy_ns = read_urgently(object, 40);
+		put_bytes(i * (uint64_t)URGENT_PUT, URGENT_PUT, i);
+	put_count = count;
+	busy_ns = read_urgently();
+	/* One chunk on one of the drives, all of which shared what was written. */
+	spw_store_stats(store, &stats, sizeof(stats));
+	chunk_ns = (uint64_t)((double)(spw_clock_ns() - begun_ns) * stats.drives *
+			      (double)spw_store_chunk_bytes(store) /
+			      (double)(stats.bytes_written - written_before));
 	for (unsigned i = 0; i < count; i++)
 		must(spw_request_wait(requests[i]), "put");
-	/* One chunk on one of the drives, all of which shared the total. */
-	spw_store_stats(store, &stats, sizeof(stats));
-	chunk_ns = (spw_clock_ns() - begun_ns) * stats.drives /
-		   (total_bytes / spw_store_chunk_bytes(store));
 	(void)printf("{\"idle_ns_p99\": %llu, \"busy_ns_p99\": %llu, \"chunk_ns\": %llu}\n",
 		     (unsigned long long)idle_ns, (unsigned long long)busy_ns,
 		     (unsigned long long)chunk_ns);
@@ -252,14 +279,16 @@ int main(int argc, char **argv)
 	spw_store_opts_init(&opts, sizeof(opts));
 	arena = parse_options(argv[4], &opts);
 	opts.log.write = log_to_stderr;
-	opts.arena_bytes = (arena ? total_bytes : 0) + (256u << 20);
+	opts.arena_bytes = (arena ? total_bytes + object_bytes : 0) + (256u << 20);
 	opts.requests_max = opts.objects_max = OBJECTS_MAX + 1024;
 	must(spw_store_open((const char *const *)argv + 5, (unsigned)argc - 5, &opts, &store),
 	     "open");
+	/* Behind it: what urgent reads are read into, which no put reads. */
 	if (arena)
-		must(spw_store_alloc(store, total_bytes, (void **)&memory), "memory");
+		must(spw_store_alloc(store, total_bytes + object_bytes, (void **)&memory),
+		     "memory");
 	else
-		memory = aligned_alloc(4096, total_bytes);
+		memory = aligned_alloc(4096, total_bytes + object_bytes);
 	if (!memory)
 		must(-ENOMEM, "memory");
 	if (strcmp(argv[1], "urgent") == 0)
