@@ -16,7 +16,8 @@ MEASURED = re.compile(r"(\d+) null drives?, 1 worker, checksums (on|off): (put|g
                       r"GiB")
 # What a reader sizes a box with.
 SHOWN = re.compile(r"memory: (read|XXH3|copied.*), CPU time of a GiB|.*: cores that 100 GB/s .*|"
-                   r".*: two workers on two cores.*")
+                   r".*: two workers on two cores.*|.*: what one I/O thread reaches .*|"
+                   r".*: instructions of a 1 MiB chunk in (store|engine|alloc|checksums)")
 
 
 def table_of(rows):
