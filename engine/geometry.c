@@ -114,6 +114,8 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 	g->numa_node = numa_node(drive);
 	(void)spw_read_text(SPW_PATH("%s/device/model", drive), g->model, sizeof(g->model));
 	(void)spw_read_text(SPW_PATH("%s/device/serial", drive), g->serial, sizeof(g->serial));
+	spw_transport_read(drive, &device->transport);
+	(void)snprintf(g->transport, sizeof(g->transport), "%s", device->transport.name);
 	if (g->kind != SPW_DEVICE_BLOCK)
 		return;
 	g->polls = sysfs_number(queue, "io_poll", 0) == 1;

@@ -49,6 +49,7 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
+#include "engine/device.h"
 #include "engine/range.h"
 #include "store/helpers.h"
 #include "store/slots.h"
@@ -291,6 +292,12 @@ struct store_drive {
 	_Atomic uint32_t in_flight_now, in_flight_max;
 };
 
+/* Only a network leads to it. */
+static inline bool spw_drive_is_far(const struct store_drive *drive)
+{
+	return drive->device->transport.far;
+}
+
 struct store_counters {
 	_Atomic uint64_t puts, gets, frees, bytes_put, bytes_got, bytes_from_memory, bytes_copied;
 	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk,
@@ -531,6 +538,8 @@ int spw_drive_exists(const struct spw_store *store, unsigned drive);
 /* store/service.c: drives out of service */
 /* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
 void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
+/* A write that was given up as late has ended well after all. */
+void spw_drive_answered(struct spw_store *store, uint32_t drive);
 void spw_drive_revive(struct spw_store *store, uint32_t drive);
 /* A drive that was full below is tried again from time to time, by whatever is put next. */
 void spw_drives_try_again(struct spw_store *store);

@@ -61,7 +61,9 @@ struct spw_geometry {
 	char model[64];
 	char serial[64];
 	char nvme_char_path[64]; /* /dev/ngXnY of an NVMe namespace */
-	uint64_t reserved[8];    /* 0; new fields take their place: it stands inside others */
+	/* of an NVMe drive, on its nearest path: "pcie", "tcp", "rdma", "fc", "loop" */
+	char transport[16];
+	uint64_t reserved[6]; /* 0; new fields take their place: it stands inside others */
 };
 
 struct spw_device_opts {

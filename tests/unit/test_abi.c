@@ -22,7 +22,7 @@ static const struct {
 } structs[] = {
 	ABI(struct spw_log, context, 8, 16),
 	ABI(struct spw_log_line, text, 8, 520),
-	ABI(struct spw_geometry, reserved, 248, 312),
+	ABI(struct spw_geometry, reserved, 264, 312),
 	ABI(struct spw_device_opts, log, 16, 32),
 	ABI(struct spw_arena_opts, log, 24, 40),
 	ABI(struct spw_io, engine_reserved, 100, 112),
@@ -39,7 +39,7 @@ static const struct {
 	ABI(struct spw_wipe_opts, log, 16, 32),
 	ABI(struct spw_store_info, partitions_in_use, 88, 96),
 	ABI(struct spw_drive_info, reason, 660, 920),
-	ABI(struct spw_probe_info, unknown_data, 1000, 1008),
+	ABI(struct spw_probe_info, address, 1001, 1264),
 	ABI(spw_object, value, 0, 8),
 	ABI(struct spw_store_opts, null_bytes_per_second, 96, 104),
 	ABI(struct spw_commit_info, runs_single, 56, 64),
