@@ -39,6 +39,7 @@ struct spw_device {
 	uint32_t passthrough_bytes;
 	uint64_t boundary_bytes; /* the block layer splits at its multiples on the drive; 0: no */
 	uint64_t start_bytes;    /* of the device on that drive */
+	uint16_t write_streams;  /* that a write through the block layer may name, from 1 on */
 	struct spw_log log;
 };
 

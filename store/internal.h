@@ -159,6 +159,16 @@ enum request_kind {
 	REQUEST_UNREGISTER,
 };
 
+/*
+ * What drives that place data keep apart: it dies at different times. All that nobody names, as
+ * superblocks, lies where drives put what names nothing, which is where the first one is, too.
+ */
+enum placement {
+	PLACEMENT_OF_QUEUE,
+	PLACEMENT_LASTING, /* training state, commits */
+	PLACEMENT_STEP,    /* activations: gone when the step is */
+};
+
 /* A get's pieces on one drive, waiting in that drive's list. */
 struct drive_read {
 	struct spw_request *request;
@@ -171,10 +181,11 @@ struct spw_request {
 	struct message message;
 	struct spw_store *store;
 	enum request_kind kind;
-	_Atomic int state;      /* enum request_state */
-	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
-	enum level asked;       /* which of queued_bytes counts it */
-	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
+	_Atomic int state;        /* enum request_state */
+	_Atomic int cls;          /* enum spw_class; only becomes more urgent */
+	enum level asked;         /* which of queued_bytes counts it */
+	enum placement placement; /* put */
+	_Atomic uint32_t ended;   /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
 	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
 	/* all of that memory, where it is one run; what else a request is given to work on */

@@ -252,6 +252,50 @@ DRIVES_CASE(test_far_read_is_waited_for)
 	}
 }
 
+/* What all writes in flight name. */
+static uint32_t placement_in_flight(void)
+{
+	uint32_t found = UINT32_MAX;
+
+	for (uint32_t i = 0; i < store->transfers_total; i++) {
+		const struct transfer *transfer = &store->transfers[i];
+
+		if (!transfer->in_flight)
+			continue;
+		assert_true(found == UINT32_MAX || found == transfer->io.placement);
+		found = transfer->io.placement;
+	}
+	return found;
+}
+
+DRIVES_CASE(test_what_lasts_is_placed_apart)
+{
+	const size_t len = 6 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 3), *back = memory(len);
+	struct iovec run = {.iov_base = bytes, .iov_len = len};
+	struct spw_request *requests[4];
+	spw_object objects[3];
+
+	open_store(16);
+	assert_ok(spw_store_put(store, bytes, len, NULL, &objects[0], &requests[0]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_STEP);
+	assert_ok(spw_request_wait(requests[0]));
+	assert_ok(spw_store_putv(store, &run, 1, NULL, &objects[1], &requests[1]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_STEP);
+	assert_ok(spw_request_wait(requests[1]));
+	assert_ok(spw_store_put_copies(store, bytes, len, 1, NULL, &objects[2], &requests[2]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_LASTING);
+	assert_ok(spw_request_wait(requests[2]));
+	assert_ok(spw_store_get(store, objects[0], 0, back, len, SPW_URGENT_READ, NULL,
+				&requests[3]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_OF_QUEUE);
+	assert_ok(spw_request_wait(requests[3]));
+}
+
 /* STORE-4: a hung drive keeps its copy memory; there must be more, for the other drives. */
 DRIVES_CASE(test_hung_drive_leaves_copy_memory)
 {
