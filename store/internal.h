@@ -50,7 +50,7 @@
 #include "layout/layout.h"
 #include "drives/assemble.h"
 #include "engine/device.h"
-#include "engine/range.h"
+#include "engine/register.h"
 #include "store/helpers.h"
 #include "store/slots.h"
 #include "drives/status.h"
