@@ -4,7 +4,8 @@
 # docs/RELIABILITY.md
 """Usage: tests/bench/figures.py BUILD FILE
  Reads what `make coverage`, `make sim`, `make soak` and `make fuzz` left in BUILD, BUILD-coverage
-and BUILD-fuzz, and writes the table in FILE between its markers; what was not run keeps its rows."""
+and BUILD-fuzz, and writes the table in FILE between its markers; what was not run keeps its
+rows."""
 
 import json
 import re
