@@ -72,8 +72,8 @@ def begun(*arguments):
 
 
 def losses_of(out):
-    """Of one process, or of several in any order."""
-    return sorted(re.findall(r"step \d+ loss \S+", out))
+    """Of one process, or of several in any order, whose ends of lines may come later."""
+    return sorted(re.findall(r"step \d+ loss [\d.]+", out))
 
 
 def files_in(folder):
