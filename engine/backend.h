@@ -51,14 +51,6 @@ struct spw_part {
 
 _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");
 
-/* engine/range.c */
-struct spw_range {
-	uintptr_t base;
-	uint64_t len_bytes;  /* 0: there is none here */
-	int32_t first_piece; /* among the backend's; -1: not registered */
-	uint32_t pieces;
-};
-
 struct spw_backend_ops {
 	const char *name;
 	enum spw_backend backend;
@@ -172,8 +164,7 @@ struct spw_queue {
 	uint32_t timeout_ms;            /* of struct spw_queue_opts */
 	uint64_t null_bytes_per_second; /* of struct spw_queue_opts */
 
-	unsigned ranges_top; /* behind it there are none */
-	struct spw_range ranges[SPW_RANGES_MAX];
+	struct spw_ranges ranges; /* of others' memory */
 
 	struct spw_queue_stats stats;
 	struct spw_queue_device *devices;
@@ -250,11 +241,6 @@ static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const vo
 	return (uintptr_t)memory - queue->arena_base < queue->arena_len_bytes;
 }
 
-/* Of ranges: the one that holds all of it, or NULL; its registered piece that does, or -1. */
-const struct spw_range *spw_queue_range(const struct spw_queue *queue, const void *memory,
-					uint64_t len);
-int16_t spw_range_piece(const struct spw_queue *queue, const void *memory, uint32_t len_bytes);
-
 /* The registered piece that holds all of a buffer; -1 when none does. */
 static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory,
 				      uint32_t len_bytes)
@@ -262,8 +248,8 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 	uint64_t first = (uintptr_t)memory - queue->arena_base;
 	uint64_t piece = first >> queue->piece_shift;
 
-	if (first >= queue->arena_len_bytes && queue->ranges_top > 0 && len_bytes > 0)
-		return spw_range_piece(queue, memory, len_bytes);
+	if (first >= queue->arena_len_bytes && queue->ranges.top > 0 && len_bytes > 0)
+		return spw_range_piece(&queue->ranges, memory, len_bytes, queue->piece_shift);
 	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
 		return -1;
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;

@@ -234,8 +234,8 @@ static bool find_pieces(const struct spw_queue *q, uint64_t count, uint32_t *fir
 {
 	uint64_t at = q->pieces;
 
-	for (unsigned i = 0; i < q->ranges_top; i++) {
-		const struct spw_range *range = &q->ranges[i];
+	for (unsigned i = 0; i < q->ranges.top; i++) {
+		const struct spw_range *range = &q->ranges.each[i];
 
 		if (range->first_piece < 0 || at >= (uint64_t)range->first_piece + range->pieces ||
 		    at + count <= (uint64_t)range->first_piece)
@@ -517,7 +517,9 @@ __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, s
 	if (unlikely(tail == u->tail_limit))
 		return prepare_into_full(q, io);
 	spw_whole_issued(q, dev, io);
-	piece = q->ranges_top > 0 ? spw_range_piece(q, io->buf, io->len_bytes) : -1;
+	piece = q->ranges.top > 0
+			? spw_range_piece(&q->ranges, io->buf, io->len_bytes, q->piece_shift)
+			: -1;
 	if (piece >= 0) {
 		fill_entry(u, tail, PLAIN_ENTRY, io, part, (uint64_t)piece);
 		return 0;

@@ -281,8 +281,9 @@ static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 {
 	uintptr_t end = (uintptr_t)iov[0].iov_base + iov[0].iov_len;
 
-	if (q->front_state && q->ranges_top > 0 &&
-	    spw_queue_range(q, iov[0].iov_base, 1) != spw_queue_range(q, iov[1].iov_base, 1))
+	if (q->front_state && q->ranges.top > 0 &&
+	    spw_range_of(&q->ranges, iov[0].iov_base, 1) !=
+		    spw_range_of(&q->ranges, iov[1].iov_base, 1))
 		return true;
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }

@@ -49,7 +49,7 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
-#include "engine/range.h"
+#include "engine/register.h"
 #include "store/helpers.h"
 #include "store/slots.h"
 #include "drives/status.h"

@@ -275,8 +275,9 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 
 	if (!part) {
 		part = spw_whole_unregistered_slot(q, io, &dev);
-		if (part && unlikely(q->ranges_top > 0) && n->fixed) {
-			int16_t of_range = spw_range_piece(q, io->buf, io->len_bytes);
+		if (part && unlikely(q->ranges.top > 0) && n->fixed) {
+			int16_t of_range =
+				spw_range_piece(&q->ranges, io->buf, io->len_bytes, q->piece_shift);
 
 			is_registered = of_range >= 0;
 			piece = (uint64_t)of_range;

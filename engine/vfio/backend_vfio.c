@@ -203,7 +203,7 @@ static int map_range(struct spw_queue *q, struct vfio *v, const struct spw_range
 			unmap_range_of(v, range, i);
 			return ret;
 		}
-		d->range_iovas[range - q->ranges] = iova - (uintptr_t)first;
+		d->range_iovas[range - q->ranges.each] = iova - (uintptr_t)first;
 	}
 	return 0;
 }
@@ -287,9 +287,9 @@ static void close_device(struct spw_queue *q, struct vfio_device *d)
 	if (d->arena_is_mapped)
 		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base,
 						    q->arena_len_bytes);
-	for (unsigned i = 0; i < q->ranges_top; i++)
-		if (q->ranges[i].first_piece >= 0)
-			unmap_range(d, &q->ranges[i]);
+	for (unsigned i = 0; i < q->ranges.top; i++)
+		if (q->ranges.each[i].first_piece >= 0)
+			unmap_range(d, &q->ranges.each[i]);
 	free(d->commands);
 }
 
@@ -461,10 +461,10 @@ static bool find_iova(const struct spw_queue *q, const struct vfio_device *d, co
 	*to_iova = d->arena_iova;
 	if (likely(in_arena(q, memory, len_bytes)))
 		return true;
-	range = spw_queue_range(q, memory, len_bytes);
+	range = spw_range_of(&q->ranges, memory, len_bytes);
 	if (!range || range->first_piece < 0)
 		return false;
-	*to_iova = d->range_iovas[range - q->ranges];
+	*to_iova = d->range_iovas[range - q->ranges.each];
 	return true;
 }
 
