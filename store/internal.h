@@ -49,6 +49,7 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
+#include "engine/device.h"
 #include "engine/register.h"
 #include "store/helpers.h"
 #include "store/slots.h"
@@ -158,6 +159,16 @@ enum request_kind {
 	REQUEST_UNREGISTER,
 };
 
+/*
+ * What drives that place data keep apart: it dies at different times. All that nobody names, as
+ * superblocks, lies where drives put what names nothing, which is where the first one is, too.
+ */
+enum placement {
+	PLACEMENT_OF_QUEUE,
+	PLACEMENT_LASTING, /* training state, commits */
+	PLACEMENT_STEP,    /* activations: gone when the step is */
+};
+
 /* A get's pieces on one drive, waiting in that drive's list. */
 struct drive_read {
 	struct spw_request *request;
@@ -170,10 +181,11 @@ struct spw_request {
 	struct message message;
 	struct spw_store *store;
 	enum request_kind kind;
-	_Atomic int state;      /* enum request_state */
-	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
-	enum level asked;       /* which of queued_bytes counts it */
-	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
+	_Atomic int state;        /* enum request_state */
+	_Atomic int cls;          /* enum spw_class; only becomes more urgent */
+	enum level asked;         /* which of queued_bytes counts it */
+	enum placement placement; /* put */
+	_Atomic uint32_t ended;   /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
 	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
 	/* all of that memory, where it is one run; what else a request is given to work on */
@@ -290,6 +302,12 @@ struct store_drive {
 	_Atomic uint64_t blocks_used;
 	_Atomic uint32_t in_flight_now, in_flight_max;
 };
+
+/* Only a network leads to it. */
+static inline bool spw_drive_is_far(const struct store_drive *drive)
+{
+	return drive->device->transport.far;
+}
 
 struct store_counters {
 	_Atomic uint64_t puts, gets, frees, bytes_put, bytes_got, bytes_from_memory, bytes_copied;
@@ -533,6 +551,8 @@ int spw_drive_exists(const struct spw_store *store, unsigned drive);
 /* store/service.c: drives out of service */
 /* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
 void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
+/* A write that was given up as late has ended well after all. */
+void spw_drive_answered(struct spw_store *store, uint32_t drive);
 void spw_drive_revive(struct spw_store *store, uint32_t drive);
 /* A drive that was full below is tried again from time to time, by whatever is put next. */
 void spw_drives_try_again(struct spw_store *store);

@@ -231,6 +231,7 @@ static int open_queue(struct spw_store *store)
 	opts.log = store->opts.log;
 	opts.tune = store->opts.tune;
 	opts.null_bytes_per_second = store->opts.null_bytes_per_second;
+	opts.placement = PLACEMENT_LASTING;
 	return spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
 }
 

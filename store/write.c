@@ -468,6 +468,8 @@ static void abandoned_write_done(struct transfer *transfer)
 	spw_extent_give(store, transfer->io.device, &transfer->orphan);
 	/* What abandoning it took. */
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
+	if (transfer->io.res >= 0)
+		spw_drive_answered(store, transfer->io.device);
 	spw_transfer_give(transfer);
 }
 

@@ -80,7 +80,8 @@ class CommitInfo:
 @dataclasses.dataclass(frozen=True)
 class ProbeInfo:
     """One candidate drive: what it is, what it holds, and whether a store could be made on it.
-    Lengths are bytes."""
+    Lengths are bytes. ``transport`` (``pcie``, ``tcp``, ...) and ``address`` say how an NVMe drive is
+    reached, and are empty for others."""
 
     path: str
     kind: str
@@ -93,6 +94,8 @@ class ProbeInfo:
     usable: bool
     has_store: bool
     reason: str
+    transport: str
+    address: str
 
 
 @dataclasses.dataclass(frozen=True)
