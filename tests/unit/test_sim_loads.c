@@ -217,6 +217,8 @@ DRIVES_CASE(test_writes_that_hang_stop_no_urgent_read)
 	assert_ok(spw_store_get(store, stored, 0, back, CHUNK_BYTES, SPW_PREFETCH, NULL, &get));
 	poll_once();
 	assert_int_equal(spw_request_test(get), -EINPROGRESS);
+	for (unsigned i = 0; i < DRIVES; i++)
+		assert_int_equal(store->drives[i].in_flight, 8);
 	spw_request_raise(get, SPW_URGENT_READ);
 	begun_ns = sim_now_ns;
 	assert_ok(spw_request_wait(get));
