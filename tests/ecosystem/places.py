@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,9 +15,6 @@ from pathlib import Path
 import spillway
 import spillway.torch
 from spillway._handle import close_all, handles
-
-# Arguments of Python.
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @contextlib.contextmanager
@@ -109,13 +105,6 @@ def fork_ranks(folder, function, count=2):
               "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none"}
     return [Forked(folder, function, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(count)]
-
-
-def on_two_ranks(file, *arguments, folder):
-    """A program under torchrun, as Popen; what it says of errors is in its output."""
-    return subprocess.Popen(
-        [sys.executable, *TORCHRUN, str(file), *map(str, arguments)], text=True, cwd=folder,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def wait_after_layers(model, off):
