@@ -59,7 +59,6 @@ class Forked:
 
     def _become(self, function, into):
         status = 1
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests may ignore it
         try:
             os.dup2(into, 1)
             os.dup2(self._errors.fileno(), 2)
