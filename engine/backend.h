@@ -92,6 +92,9 @@ extern const struct spw_backend_ops spw_backend_null;
 extern const struct spw_backend_ops spw_backend_nvme; /* engine/nvme/ */
 extern const struct spw_backend_ops spw_backend_vfio; /* engine/vfio/ */
 
+/* Of a drive that places data: what its writes name, in the low 16 bits. */
+#define SPW_PLACED (1u << 16)
+
 struct spw_queue_device {
 	struct spw_io *head, *tail; /* ios with bytes that are not cut into parts yet, in order */
 	struct spw_part *free;
@@ -111,6 +114,9 @@ struct spw_queue_device {
 	uint64_t start_bytes; /* of the device on that drive */
 	uint64_t size_bytes;
 	const struct spw_device *device;
+	/* what a write names by its io's placement: SPW_PLACED and it; 0: nothing */
+	uint32_t placements[SPW_PLACEMENT_MAX + 1];
+	bool refuses_placements;
 } __attribute__((aligned(128))); /* an index becomes an address by a shift */
 
 struct spw_queue {
@@ -234,6 +240,20 @@ static inline void spw_slot_give(struct spw_queue *queue, struct spw_queue_devic
 	dev->free = part;
 	dev->in_flight--;
 	queue->slots_given++;
+}
+
+/*
+ * From open: @ids are what writes to a device may name, if queue->placement says that they shall.
+ */
+void spw_queue_place(struct spw_queue *queue, unsigned device, const uint16_t ids[],
+		     unsigned count);
+
+/* What an io, or a part of it, names; 0: nothing. */
+static inline uint32_t spw_placement_of(const struct spw_queue_device *dev, const struct spw_io *io)
+{
+	uint32_t placed = dev->placements[io->placement & SPW_PLACEMENT_MAX];
+
+	return io->op == SPW_WRITE ? placed : 0;
 }
 
 static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const void *memory)

@@ -142,7 +142,7 @@ class Bench:
             **os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "GLIBC_TUNABLES": TUNABLES, "HF_HUB_OFFLINE": "1",
             "SPILLWAY_LIBRARY": str(self.build / "libspillway.so"),
-            "TORCH_EXTENSIONS_DIR": str(self.build / "torch-extensions"),
+            "TORCH_EXTENSIONS_DIR": str(self.build / "venv/torch_extensions"),
             "PATH": f"{Path(args.python).parent}:{os.environ['PATH']}"}
         self.found = {name: {"title": row.title, "moves": row.moves, "how": row.how,
                              "why_not": self.why_not(name), "runs": [], "unequal": [],
