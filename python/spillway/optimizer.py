@@ -40,7 +40,7 @@ from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
 from ._records import Records, committed_limits
 from ._reduced import Reducing, check_reduced, reduced_of
 from ._tiled import Tiled, check_gradient
-from ._tiles import Field, Laid, name_of
+from ._tiles import Field, Laid, Tile, name_of
 from .state import StateStats
 from .store import Store
 
@@ -163,6 +163,7 @@ class Optimizer(torch.optim.Optimizer):
         self._names: List[List[str]] = []
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
+        self._kinds: List[Tile] = []  # a tile of each group and type: all of these have its fields
         if in_backward and gradients:
             raise ValueError("in_backward steps parameters at once and frees their gradients, "
                              "which gradients would keep on drives: leave one of them out")
@@ -274,6 +275,7 @@ class Optimizer(torch.optim.Optimizer):
         objects = [(name, self._place(number).length, self._described[number])
                    for number, name in self._objects.items()]
         records = Records(self._store, layout, self._copies, objects)
+        self._kinds = list({(tile.group, tile.dtype): tile for tile in layout.tiles}.values())
         if self._on_drives:
             self._gradients = Gradients(params, records, self._whole, self._reduced)
         self._tiled = Tiled(records, arithmetic, params, self._gradients, self._objects.keys())
@@ -388,8 +390,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_fields(self) -> None:
         """The options are such that the class keeps what the records have."""
-        assert self._tiled is not None
-        for tile in self._tiled.records.layout.tiles:
+        for tile in self._kinds:
             wanted = self._fields_of(tile.group, tile.dtype)
             if not set(wanted) <= set(tile.fields):
                 names = sorted(field.name for field in set(wanted) - set(tile.fields))
