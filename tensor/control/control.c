@@ -446,6 +446,7 @@ bool spw_control_step_ended(struct control *control)
 	replaced = control->draft_of && plan_take(control) == control->shape;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (control->records && control->now.takes > 0) {
+		spw_wear_step_ended(control);
 		if (!followed)
 			control->late_before = control->was_late = false;
 		reason = followed ? planned_step_ended(control, replaced)
