@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import types
-from collections import deque
 
 import pytest
 import torch
@@ -300,9 +299,9 @@ def test_a_late_device_holds_nothing_of_another_back(rig):
     for number, event in enumerate((late, early), 1):
         copy = Copy(number, rig.table.main, torch.zeros(1), 4)
         copy.event = event
-        port._copies[0].setdefault(torch.device("cuda", number), deque()).append(copy)
+        port._of(torch.device("cuda", number)).out.copies.append(copy)
     assert list(port.ended_out()) == [(2, 0)]
-    port._copies[0].clear()
+    port._devices.clear()
 
 
 def test_the_handler_of_a_signal_may_ask_for_counters(rig):
