@@ -335,9 +335,7 @@ def _bytes_at(address: int, length: int) -> Tensor:
     return torch.frombuffer((c_char * length).from_address(address), dtype=torch.uint8)
 
 
-def _elements(
-    arena: Optional[Tensor], dtype: torch.dtype
-) -> Optional[Tuple[Tensor, int, int]]:
+def _elements(arena: Optional[Tensor], dtype: torch.dtype) -> Optional[Tuple[Tensor, int, int]]:
     if arena is None:
         return None
     itemsize = torch.empty(0, dtype=dtype).element_size()
