@@ -40,7 +40,7 @@ int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t cou
 	for (uint32_t i = 0; i < state->count.records; i++) {
 		state->records[i].place = NONE;
 		state->records[i].used = false;
-		state->records[i].update = UPDATE_NONE;
+		state->records[i].update = UPDATE_NONE; /* of one that has not ended */
 	}
 	for (uint32_t i = 0; i < count; i++) {
 		state->order[i] = order[i];
@@ -49,7 +49,6 @@ int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t cou
 	state->order_count = count;
 	state->position = 0;
 	state->departed = false;
-	state->share.left = 0; /* an update that has not ended tells nothing */
 	state->count.passes++;
 	spw_ahead(state, NONE);
 	return 0;

@@ -32,7 +32,7 @@ struct share {
 	struct share_work host, device;
 	uint64_t waited_ns; /* for drives, of all updates and whatever else, when it began */
 	uint32_t records;
-	uint32_t left; /* not given back yet; 0: no update is under way */
+	uint32_t left; /* not given back yet */
 };
 
 /* Why nothing is the device's after an update. */
