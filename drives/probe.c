@@ -11,6 +11,7 @@
 #include "drives/contents.h"
 #include "drives/safety.h"
 #include "drives/sysfs.h"
+#include "engine/device.h"
 #include "util/util.h"
 
 /* ---- One device ---- */
@@ -65,6 +66,8 @@ static void examine(const char *path, struct spw_probe_info *info)
 		rc = -EBUSY;
 	if (rc == 0) {
 		info->geometry = *spw_device_geometry(device);
+		(void)snprintf(info->address, sizeof(info->address), "%s",
+			       device->transport.address);
 		rc = spw_contents_read(device, &contents);
 	}
 	if (rc == 0) {

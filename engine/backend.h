@@ -51,14 +51,6 @@ struct spw_part {
 
 _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");
 
-/* engine/range.c */
-struct spw_range {
-	uintptr_t base;
-	uint64_t len_bytes;  /* 0: there is none here */
-	int32_t first_piece; /* among the backend's; -1: not registered */
-	uint32_t pieces;
-};
-
 struct spw_backend_ops {
 	const char *name;
 	enum spw_backend backend;
@@ -100,6 +92,9 @@ extern const struct spw_backend_ops spw_backend_null;
 extern const struct spw_backend_ops spw_backend_nvme; /* engine/nvme/ */
 extern const struct spw_backend_ops spw_backend_vfio; /* engine/vfio/ */
 
+/* Of a drive that places data: what its writes name, in the low 16 bits. */
+#define SPW_PLACED (1u << 16)
+
 struct spw_queue_device {
 	struct spw_io *head, *tail; /* ios with bytes that are not cut into parts yet, in order */
 	struct spw_part *free;
@@ -119,6 +114,9 @@ struct spw_queue_device {
 	uint64_t start_bytes; /* of the device on that drive */
 	uint64_t size_bytes;
 	const struct spw_device *device;
+	/* what a write names by its io's placement: SPW_PLACED and it; 0: nothing */
+	uint32_t placements[SPW_PLACEMENT_MAX + 1];
+	bool refuses_placements;
 } __attribute__((aligned(128))); /* an index becomes an address by a shift */
 
 struct spw_queue {
@@ -172,8 +170,7 @@ struct spw_queue {
 	uint32_t timeout_ms;            /* of struct spw_queue_opts */
 	uint64_t null_bytes_per_second; /* of struct spw_queue_opts */
 
-	unsigned ranges_top; /* behind it there are none */
-	struct spw_range ranges[SPW_RANGES_MAX];
+	struct spw_ranges ranges; /* of others' memory */
 
 	struct spw_queue_stats stats;
 	struct spw_queue_device *devices;
@@ -245,15 +242,24 @@ static inline void spw_slot_give(struct spw_queue *queue, struct spw_queue_devic
 	queue->slots_given++;
 }
 
+/*
+ * From open: @ids are what writes to a device may name, if queue->placement says that they shall.
+ */
+void spw_queue_place(struct spw_queue *queue, unsigned device, const uint16_t ids[],
+		     unsigned count);
+
+/* What an io, or a part of it, names; 0: nothing. */
+static inline uint32_t spw_placement_of(const struct spw_queue_device *dev, const struct spw_io *io)
+{
+	uint32_t placed = dev->placements[io->placement & SPW_PLACEMENT_MAX];
+
+	return io->op == SPW_WRITE ? placed : 0;
+}
+
 static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const void *memory)
 {
 	return (uintptr_t)memory - queue->arena_base < queue->arena_len_bytes;
 }
-
-/* Of ranges: the one that holds all of it, or NULL; its registered piece that does, or -1. */
-const struct spw_range *spw_queue_range(const struct spw_queue *queue, const void *memory,
-					uint64_t len);
-int16_t spw_range_piece(const struct spw_queue *queue, const void *memory, uint32_t len_bytes);
 
 /* The registered piece that holds all of a buffer; -1 when none does. */
 static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory,
@@ -262,8 +268,8 @@ static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void 
 	uint64_t first = (uintptr_t)memory - queue->arena_base;
 	uint64_t piece = first >> queue->piece_shift;
 
-	if (first >= queue->arena_len_bytes && queue->ranges_top > 0 && len_bytes > 0)
-		return spw_range_piece(queue, memory, len_bytes);
+	if (first >= queue->arena_len_bytes && queue->ranges.top > 0 && len_bytes > 0)
+		return spw_range_piece(&queue->ranges, memory, len_bytes, queue->piece_shift);
 	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
 		return -1;
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;

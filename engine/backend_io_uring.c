@@ -234,8 +234,8 @@ static bool find_pieces(const struct spw_queue *q, uint64_t count, uint32_t *fir
 {
 	uint64_t at = q->pieces;
 
-	for (unsigned i = 0; i < q->ranges_top; i++) {
-		const struct spw_range *range = &q->ranges[i];
+	for (unsigned i = 0; i < q->ranges.top; i++) {
+		const struct spw_range *range = &q->ranges.each[i];
 
 		if (range->first_piece < 0 || at >= (uint64_t)range->first_piece + range->pieces ||
 		    at + count <= (uint64_t)range->first_piece)
@@ -339,8 +339,11 @@ static int uring_open(struct spw_queue *q)
 {
 	struct spw_uring *u = calloc(1, sizeof(*u));
 	int fds[SPW_QUEUE_DEVICES_MAX] = {0};
+	uint16_t streams[UINT8_MAX]; /* the kernel counts them */
 	int ret;
 
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(streams); i++)
+		streams[i] = (uint16_t)(i + 1);
 	if (!u)
 		return spw_error(-ENOMEM, "io_uring: no memory");
 	for (unsigned i = 0; i < q->device_count; i++)
@@ -351,6 +354,9 @@ static int uring_open(struct spw_queue *q)
 		free(u);
 		return ret;
 	}
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (q->devices[i].device->geometry.kind != SPW_DEVICE_VFIO)
+			spw_queue_place(q, i, streams, q->devices[i].device->write_streams);
 	u->entries = u->ring.sq.sqes;
 	u->entries_mask = *u->ring.sq.kring_mask;
 	if (q->piece_shift == SPW_PIECE_SHIFT)
@@ -421,8 +427,15 @@ _Static_assert(offsetof(struct io_uring_sqe, opcode) == 0 &&
 		       offsetof(struct io_uring_sqe, len) == 24 &&
 		       offsetof(struct io_uring_sqe, user_data) == 32 &&
 		       offsetof(struct io_uring_sqe, buf_index) == 40 &&
+		       offsetof(struct io_uring_sqe, splice_fd_in) == 44 &&
 		       __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "words of an entry");
+
+/* write_stream, which older headers do not have, is the first byte of splice_fd_in. */
+static inline uint8_t stream_of(uint32_t placed)
+{
+	return (uint8_t)placed;
+}
 
 #define PLAIN_ENTRY        (IORING_OP_READ_FIXED + (IOSQE_FIXED_FILE << 8))
 #define UNREGISTERED_ENTRY (IORING_OP_READ + (IOSQE_FIXED_FILE << 8))
@@ -479,6 +492,9 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 		SPW_ASSERT(part->piece < (int)q->pieces_room || part->piece < 0); /* URING-3 */
 		sqe->buf_index = part->piece >= 0 ? (uint16_t)part->piece : 0;
 	}
+	if (part->op == SPW_WRITE)
+		sqe->splice_fd_in =
+			stream_of(spw_placement_of(&q->devices[part->device], part->io));
 	sqe->flags = IOSQE_FIXED_FILE;
 	return 0;
 }
@@ -488,9 +504,10 @@ __attribute__((cold, noinline)) static int prepare_into_full(struct spw_queue *q
 	return find_room(q->state) ? uring_prepare(q, io) : spw_queue_prepare_any(q, io);
 }
 
-/* In words, all that prepare_entry() ever sets; what lies behind stays 0. */
+/* In words, all that uring_issue() ever sets; what lies behind stays 0. */
 static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first_word,
-			      const struct spw_io *io, const struct spw_part *part, uint64_t piece)
+			      const struct spw_queue_device *dev, const struct spw_io *io,
+			      const struct spw_part *part, uint64_t piece)
 {
 	union entry *entry = (union entry *)&u->entries[tail & u->entries_mask];
 
@@ -500,7 +517,7 @@ static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first
 	entry->words[2] = (uintptr_t)io->buf;
 	entry->words[3] = io->len_bytes;
 	entry->words[4] = (uintptr_t)part;
-	entry->words[5] = piece;
+	entry->words[5] = piece | (uint64_t)stream_of(spw_placement_of(dev, io)) << 32;
 }
 
 /* Memory of the caller's own, of a range or any. */
@@ -517,13 +534,15 @@ __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, s
 	if (unlikely(tail == u->tail_limit))
 		return prepare_into_full(q, io);
 	spw_whole_issued(q, dev, io);
-	piece = q->ranges_top > 0 ? spw_range_piece(q, io->buf, io->len_bytes) : -1;
+	piece = q->ranges.top > 0
+			? spw_range_piece(&q->ranges, io->buf, io->len_bytes, q->piece_shift)
+			: -1;
 	if (piece >= 0) {
-		fill_entry(u, tail, PLAIN_ENTRY, io, part, (uint64_t)piece);
+		fill_entry(u, tail, PLAIN_ENTRY, dev, io, part, (uint64_t)piece);
 		return 0;
 	}
 	q->parts_unregistered++;
-	fill_entry(u, tail, UNREGISTERED_ENTRY, io, part, 0);
+	fill_entry(u, tail, UNREGISTERED_ENTRY, dev, io, part, 0);
 	return 0;
 }
 
@@ -543,7 +562,7 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 	/* To read again what was looked at costs less than to save registers for it. */
 	__asm__ volatile("" ::: "memory");
 	spw_whole_issued(q, dev, io);
-	fill_entry(u, tail, PLAIN_ENTRY, io, part, piece);
+	fill_entry(u, tail, PLAIN_ENTRY, dev, io, part, piece);
 	return 0;
 }
 

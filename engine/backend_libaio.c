@@ -93,6 +93,10 @@ static int aio_open(struct spw_queue *q)
 			"libaio neither polls nor submits from a kernel thread; using interrupts");
 	q->wait_mode = SPW_WAIT_INTERRUPT;
 	spw_queue_describe(q, " interrupt");
+	/* Its entries have no field for a write stream. */
+	for (unsigned i = 0; i < q->device_count; i++)
+		if (q->devices[i].device->geometry.kind != SPW_DEVICE_VFIO)
+			spw_queue_place(q, i, NULL, 0);
 	q->prepare = aio_prepare;
 	q->state = a;
 	return 0;

@@ -5,6 +5,8 @@
 
 #include <spillway/engine.h>
 
+#include "engine/transport.h"
+
 /* Any threads, errors in words; range, alignment and the right to write have been checked. */
 struct spw_device_ops {
 	/* SPW_READ or SPW_WRITE: transfer all. A write is durable after sync. */
@@ -32,10 +34,12 @@ struct spw_device {
 	int claim_fd;
 	bool read_only;
 	struct spw_geometry geometry;
+	struct spw_transport transport;
 	/* what one passthrough command may carry, by the controller (MDTS) and the kernel */
 	uint32_t passthrough_bytes;
 	uint64_t boundary_bytes; /* the block layer splits at its multiples on the drive; 0: no */
 	uint64_t start_bytes;    /* of the device on that drive */
+	uint16_t write_streams;  /* that a write through the block layer may name, from 1 on */
 	struct spw_log log;
 };
 

@@ -76,6 +76,12 @@ uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block
 	return PASSTHROUGH_BYTES_ASSUMED;
 }
 
+/* An entry of io_uring has a byte for one; Linux before 6.16 has none. */
+static uint16_t choose_streams(int64_t streams)
+{
+	return streams < 0 ? 0 : (uint16_t)SPW_MIN(streams, UINT8_MAX);
+}
+
 /* Where the block layer splits whatever goes over it: at multiples of this of the drive. */
 static void read_boundary(dev_t number, const char *queue, bool is_partition,
 			  struct spw_device *device)
@@ -114,10 +120,13 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 	g->numa_node = numa_node(drive);
 	(void)spw_read_text(SPW_PATH("%s/device/model", drive), g->model, sizeof(g->model));
 	(void)spw_read_text(SPW_PATH("%s/device/serial", drive), g->serial, sizeof(g->serial));
+	spw_transport_read(drive, &device->transport);
+	(void)snprintf(g->transport, sizeof(g->transport), "%s", device->transport.name);
 	if (g->kind != SPW_DEVICE_BLOCK)
 		return;
 	g->polls = sysfs_number(queue, "io_poll", 0) == 1;
 	g->discards = sysfs_number(queue, "discard_max_bytes", 0) > 0;
+	device->write_streams = choose_streams(sysfs_number(queue, "max_write_streams", 0));
 	read_boundary(number, queue, is_partition, device);
 	/* Passthrough addresses the whole namespace. */
 	if (!is_partition)

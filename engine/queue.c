@@ -168,6 +168,33 @@ static void settle_wait_mode(struct spw_queue *q)
 	}
 }
 
+void spw_queue_place(struct spw_queue *q, unsigned index, const uint16_t ids[], unsigned count)
+{
+	struct spw_queue_device *dev = &q->devices[index];
+
+	if (q->placement == 0)
+		return;
+	if (count == 0) {
+		spw_log(&q->log, SPW_LOG_INFO,
+			"%s: writes to %s name no placement (FDP, write streams): there is none",
+			q->ops->name, dev->device->path);
+		return;
+	}
+	for (uint32_t i = 0; i <= SPW_PLACEMENT_MAX; i++)
+		dev->placements[i] = SPW_PLACED | ids[((i ? i : q->placement) - 1) % count];
+	q->stats.drives_placing++;
+	spw_log(&q->log, SPW_LOG_INFO, "%s: %s has %u placement%s%s", q->ops->name,
+		dev->device->path, count, count == 1 ? "" : "s",
+		count == 1 ? "; nothing is kept apart" : "");
+}
+
+static void forget_placements(struct spw_queue *q)
+{
+	for (unsigned i = 0; i < q->device_count; i++)
+		memset(q->devices[i].placements, 0, sizeof(q->devices[i].placements));
+	q->stats.drives_placing = 0;
+}
+
 static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const candidates[],
 			unsigned count)
 {
@@ -185,10 +212,14 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		q->registered_bytes = 0;
 		q->prepare = spw_queue_prepare_any;
 		q->polls = false;
+		forget_placements(q);
 		/* The one before may have made do with another. */
 		q->wait_mode = wait_mode;
 		ret = q->ops->open(q);
 		if (ret == 0) {
+			if (q->stats.drives_placing > 0)
+				spw_queue_describe(q, "; %u of %u drives place data",
+						   q->stats.drives_placing, q->device_count);
 			spw_queue_describe(q, "%s", refusals);
 			spw_log(&q->log, SPW_LOG_INFO, "%s", q->description);
 			return 0;

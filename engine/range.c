@@ -1,157 +1,82 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * engine/range.c - memory of others, registered beside the arena
- *
- * Invariants, cited by asserts and tests
- *   RANGE-1  Ranges overlap neither each other nor the arena, and their pieces not each other's.
- *   RANGE-2  While a request in flight uses memory of a range, the range stays as it is.
- */
+/* engine/range.c - stretches of memory, and which of their registered pieces holds a buffer */
 #include "engine/range.h"
 
-#include <errno.h>
+#include <stddef.h>
 
-#include "engine/backend.h"
-#include "util/util.h"
-
-static bool overlaps(uintptr_t a, uint64_t a_bytes, uintptr_t b, uint64_t b_bytes)
+const struct spw_range *spw_range_of(const struct spw_ranges *ranges, const void *memory,
+				     uint64_t len_bytes)
 {
-	return a < b + b_bytes && b < a + a_bytes;
-}
-
-const struct spw_range *spw_queue_range(const struct spw_queue *q, const void *memory, uint64_t len)
-{
-	for (unsigned i = 0; i < q->ranges_top; i++) {
-		const struct spw_range *range = &q->ranges[i];
+	for (unsigned i = 0; i < ranges->top; i++) {
+		const struct spw_range *range = &ranges->each[i];
 		uint64_t first = (uintptr_t)memory - range->base;
 
-		if (first < range->len_bytes && len <= range->len_bytes - first)
+		if (first < range->len_bytes && len_bytes <= range->len_bytes - first)
 			return range;
 	}
 	return NULL;
 }
 
-int16_t spw_range_piece(const struct spw_queue *q, const void *memory, uint32_t len_bytes)
+int16_t spw_range_piece(const struct spw_ranges *ranges, const void *memory, uint32_t len_bytes,
+			unsigned piece_shift)
 {
-	const struct spw_range *range = spw_queue_range(q, memory, len_bytes);
+	const struct spw_range *range = spw_range_of(ranges, memory, len_bytes);
 	uint64_t first, piece;
 
 	if (!range || range->first_piece < 0)
 		return -1;
 	first = (uintptr_t)memory - range->base;
-	piece = first >> q->piece_shift;
-	if ((first + len_bytes - 1) >> q->piece_shift != piece)
+	piece = first >> piece_shift;
+	if ((first + len_bytes - 1) >> piece_shift != piece)
 		return -1;
 	return (int16_t)((uint64_t)range->first_piece + piece);
 }
 
-bool spw_queue_knows(const struct spw_queue *q, const void *memory, size_t len)
+const struct spw_range *spw_range_overlapping(const struct spw_ranges *ranges, uintptr_t base,
+					      uint64_t len_bytes)
 {
-	const struct spw_range *range = spw_queue_range(q, memory, len);
+	for (unsigned i = 0; i < ranges->top; i++) {
+		const struct spw_range *range = &ranges->each[i];
 
-	return range && range->first_piece >= 0;
+		if (spw_memory_overlaps(base, len_bytes, range->base, range->len_bytes))
+			return range;
+	}
+	return NULL;
 }
 
-uint64_t spw_queue_ranges_bytes(const struct spw_queue *q)
+struct spw_range *spw_range_take(struct spw_ranges *ranges)
+{
+	unsigned i = 0;
+
+	while (i < ranges->top && ranges->each[i].len_bytes > 0)
+		i++;
+	if (i == SPW_RANGES_MAX)
+		return NULL;
+	if (i == ranges->top)
+		ranges->top++;
+	return &ranges->each[i];
+}
+
+void spw_range_give(struct spw_ranges *ranges, struct spw_range *range)
+{
+	*range = (struct spw_range){.first_piece = -1};
+	while (ranges->top > 0 && ranges->each[ranges->top - 1].len_bytes == 0)
+		ranges->top--;
+}
+
+struct spw_range *spw_range_at(struct spw_ranges *ranges, const void *memory)
+{
+	for (unsigned i = 0; i < ranges->top; i++)
+		if (ranges->each[i].len_bytes > 0 && ranges->each[i].base == (uintptr_t)memory)
+			return &ranges->each[i];
+	return NULL;
+}
+
+uint64_t spw_range_bytes(const struct spw_ranges *ranges)
 {
 	uint64_t bytes = 0;
 
-	for (unsigned i = 0; i < q->ranges_top; i++)
-		bytes += q->ranges[i].first_piece >= 0 ? q->ranges[i].len_bytes : 0;
+	for (unsigned i = 0; i < ranges->top; i++)
+		bytes += ranges->each[i].first_piece >= 0 ? ranges->each[i].len_bytes : 0;
 	return bytes;
-}
-
-/* Return: NULL: there are as many as can be. */
-static struct spw_range *free_range(struct spw_queue *q)
-{
-	struct spw_range *range = q->ranges;
-
-	while (range < q->ranges + q->ranges_top && range->len_bytes > 0)
-		range++;
-	return range < q->ranges + SPW_RANGES_MAX ? range : NULL;
-}
-
-static int check(const struct spw_queue *q, const void *memory, size_t len)
-{
-	uintptr_t base = (uintptr_t)memory, end;
-
-	if (!memory || len == 0 || __builtin_add_overflow(base, len, &end))
-		return spw_error(-EINVAL, "%zu bytes at %p are no memory to register", len, memory);
-	if (overlaps(base, len, q->arena_base, q->arena_len_bytes))
-		return spw_error(-EEXIST,
-				 "the memory at %p is the store's own, which is registered anyway",
-				 memory);
-	for (unsigned i = 0; i < q->ranges_top; i++)
-		if (overlaps(base, len, q->ranges[i].base, q->ranges[i].len_bytes))
-			return spw_error(-EEXIST,
-					 "%zu bytes at %p overlap %llu at %p, which are registered",
-					 len, memory, (unsigned long long)q->ranges[i].len_bytes,
-					 (void *)q->ranges[i].base);
-	return 0;
-}
-
-int spw_queue_register(struct spw_queue *q, void *memory, size_t len)
-{
-	struct spw_range *range = free_range(q);
-	char size[32];
-	int ret = check(q, memory, len);
-
-	if (ret)
-		return ret;
-	if (!range)
-		return spw_error(-ENOBUFS,
-				 "%u ranges of memory are registered, the most there can be: "
-				 "register fewer and larger ones",
-				 SPW_RANGES_MAX);
-	*range = (struct spw_range){
-		.base = (uintptr_t)memory, .len_bytes = len, .first_piece = -1}; /* RANGE-1 */
-	if (range == q->ranges + q->ranges_top)
-		q->ranges_top++;
-	ret = q->ops->add_range ? q->ops->add_range(q, range)
-				: spw_error(-EOPNOTSUPP, "%s registers no memory", q->ops->name);
-	if (ret == 0)
-		return 1;
-	SPW_ASSERT(range->first_piece < 0);
-	(void)spw_size_format(len, size, sizeof(size));
-	spw_log(&q->log, SPW_LOG_WARNING,
-		"%s of a caller's memory are not registered: %s; transfers treat them as any other",
-		size, spw_last_error());
-	return 0;
-}
-
-static bool part_uses(const struct spw_part *part, const struct spw_range *range)
-{
-	if (!part->io)
-		return false;
-	if (spw_io_is_whole(part->io))
-		return overlaps((uintptr_t)part->io->buf, part->io->len_bytes, range->base,
-				range->len_bytes);
-	for (uint32_t i = 0; i < part->iov_count; i++)
-		if (overlaps((uintptr_t)part->iov[i].iov_base, part->iov[i].iov_len, range->base,
-			     range->len_bytes))
-			return true;
-	return part->iov_count == 0 &&
-	       overlaps((uintptr_t)part->buf, part->len_bytes, range->base, range->len_bytes);
-}
-
-int spw_queue_unregister(struct spw_queue *q, const void *memory)
-{
-	struct spw_range *range = q->ranges;
-
-	while (range < q->ranges + q->ranges_top &&
-	       (range->base != (uintptr_t)memory || range->len_bytes == 0))
-		range++;
-	if (range == q->ranges + q->ranges_top)
-		return spw_error(-ENOENT, "no memory that begins at %p is registered", memory);
-	for (uint32_t i = 0; i < q->depth * q->device_count; i++)
-		if (part_uses(&q->parts[i], range)) /* RANGE-2 */
-			return spw_error(-EBUSY,
-					 "%s: a transfer with the memory at %p has not ended: wait "
-					 "for its request, then unregister",
-					 q->devices[q->parts[i].device].device->path, memory);
-	if (range->first_piece >= 0)
-		q->ops->remove_range(q, range);
-	*range = (struct spw_range){.first_piece = -1};
-	while (q->ranges_top > 0 && q->ranges[q->ranges_top - 1].len_bytes == 0)
-		q->ranges_top--;
-	return 0;
 }

@@ -1,34 +1,53 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/range.h - memory of others that a queue is told of beforehand, beside the arena
- *
- * The backend registers it as it does the arena, with the ring or with the controllers; where it
- * cannot, or the system refuses, the range stays known and its transfers go as from any memory.
- * By the queue's thread, as all of a queue.
+ * engine/range.h - stretches of memory, and which of their registered pieces holds a buffer
  */
 #ifndef SPW_ENGINE_RANGE_H
 #define SPW_ENGINE_RANGE_H
 
 #include <stdbool.h>
-
-#include <spillway/engine.h>
+#include <stdint.h>
 
 /* At once; larger ranges, rather than more, cost nothing. */
 #define SPW_RANGES_MAX 64u
 
-/*
- * Return: 1 registered; 0 refused, which is logged; -EEXIST it overlaps the arena or another;
- * -ENOBUFS there are SPW_RANGES_MAX; -EINVAL.
- */
-int spw_queue_register(struct spw_queue *queue, void *memory, size_t len);
+struct spw_range {
+	uintptr_t base;
+	uint64_t len_bytes;  /* 0: there is none here */
+	int32_t first_piece; /* among the backend's; -1: not registered */
+	uint32_t pieces;
+};
 
-/* Return: 0; -ENOENT no range begins there; -EBUSY a request in flight uses it. */
-int spw_queue_unregister(struct spw_queue *queue, const void *memory);
+struct spw_ranges {
+	unsigned top; /* behind it there are none */
+	struct spw_range each[SPW_RANGES_MAX];
+};
 
-/* Of all ranges that are registered. */
-uint64_t spw_queue_ranges_bytes(const struct spw_queue *queue);
+static inline bool spw_memory_overlaps(uintptr_t a, uint64_t a_bytes, uintptr_t b, uint64_t b_bytes)
+{
+	return a < b + b_bytes && b < a + a_bytes;
+}
 
-/* Is this memory of a range that is registered? */
-bool spw_queue_knows(const struct spw_queue *queue, const void *memory, size_t len);
+/* Return: the one that holds all of it, or NULL. */
+const struct spw_range *spw_range_of(const struct spw_ranges *ranges, const void *memory,
+				     uint64_t len_bytes);
+
+/* Return: the registered piece, of 2^piece_shift bytes, that holds all of it; -1: none does. */
+int16_t spw_range_piece(const struct spw_ranges *ranges, const void *memory, uint32_t len_bytes,
+			unsigned piece_shift);
+
+/* Return: one that has some of it, or NULL. */
+const struct spw_range *spw_range_overlapping(const struct spw_ranges *ranges, uintptr_t base,
+					      uint64_t len_bytes);
+
+/* Return: an unused place; NULL: there are as many as can be. */
+struct spw_range *spw_range_take(struct spw_ranges *ranges);
+void spw_range_give(struct spw_ranges *ranges, struct spw_range *range);
+
+/* Return: the one that begins there, or NULL. */
+struct spw_range *spw_range_at(struct spw_ranges *ranges, const void *memory);
+
+/* Of all that are registered. */
+uint64_t spw_range_bytes(const struct spw_ranges *ranges);
 
 #endif

@@ -175,6 +175,24 @@ static void advance(struct spw_part *part, uint32_t bytes)
 	part->iov_offset = bytes;
 }
 
+/* What was agreed at open is not any more. Writes that were in flight then fail, too. */
+static bool goes_without_placement(struct spw_queue *q, const struct spw_part *part, int64_t res)
+{
+	struct spw_queue_device *dev = &q->devices[part->device];
+
+	if (part->op != SPW_WRITE || (res != -EINVAL && res != -EOPNOTSUPP))
+		return false;
+	if (dev->placements[0]) {
+		memset(dev->placements, 0, sizeof(dev->placements));
+		dev->refuses_placements = true;
+		q->stats.drives_placing--;
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"%s refuses writes that name a placement: from now on they name none",
+			dev->device->path);
+	}
+	return dev->refuses_placements;
+}
+
 /* A part that did not end in one go. Return: whether it is to be issued again. */
 COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
@@ -200,7 +218,8 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 		else
 			res = part->retries < RETRIES_MAX ? -EAGAIN : -EIO;
 	}
-	if ((res == -EAGAIN || res == -EINTR) && part->retries < RETRIES_MAX) {
+	if ((res == -EAGAIN || res == -EINTR || goes_without_placement(q, part, res)) &&
+	    part->retries < RETRIES_MAX) {
 		part->retries++;
 		q->stats.retries++;
 		return true;
@@ -281,8 +300,9 @@ static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 {
 	uintptr_t end = (uintptr_t)iov[0].iov_base + iov[0].iov_len;
 
-	if (q->front_state && q->ranges_top > 0 &&
-	    spw_queue_range(q, iov[0].iov_base, 1) != spw_queue_range(q, iov[1].iov_base, 1))
+	if (q->front_state && q->ranges.top > 0 &&
+	    spw_range_of(&q->ranges, iov[0].iov_base, 1) !=
+		    spw_range_of(&q->ranges, iov[1].iov_base, 1))
 		return true;
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }

@@ -7,7 +7,8 @@
  *
  *   t_cpu   what the host takes for a record, from when it has it until it gives it back
  *   t_gpu   what the device takes for one: both copies and the arithmetic, one after the other
- *   k       of k records one is the device's: (k - 1) t_cpu >= t_gpu, so k = 1 + ceil(t_gpu / t_cpu)
+ *   k       of k records one is the device's: (k - 1) t_cpu >= t_gpu,
+ *           so k = 1 + ceil(t_gpu / t_cpu)
  *
  * Pure: no clock, thread or I/O. What is measured is told, in ns and bytes of records.
  */

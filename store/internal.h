@@ -49,7 +49,8 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
-#include "engine/range.h"
+#include "engine/device.h"
+#include "engine/register.h"
 #include "store/helpers.h"
 #include "store/slots.h"
 #include "drives/status.h"
@@ -158,6 +159,16 @@ enum request_kind {
 	REQUEST_UNREGISTER,
 };
 
+/*
+ * What drives that place data keep apart: it dies at different times. All that nobody names, as
+ * superblocks, lies where drives put what names nothing, which is where the first one is, too.
+ */
+enum placement {
+	PLACEMENT_OF_QUEUE,
+	PLACEMENT_LASTING, /* training state, commits */
+	PLACEMENT_STEP,    /* activations: gone when the step is */
+};
+
 /* A get's pieces on one drive, waiting in that drive's list. */
 struct drive_read {
 	struct spw_request *request;
@@ -170,10 +181,11 @@ struct spw_request {
 	struct message message;
 	struct spw_store *store;
 	enum request_kind kind;
-	_Atomic int state;      /* enum request_state */
-	_Atomic int cls;        /* enum spw_class; only becomes more urgent */
-	enum level asked;       /* which of queued_bytes counts it */
-	_Atomic uint32_t ended; /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
+	_Atomic int state;        /* enum request_state */
+	_Atomic int cls;          /* enum spw_class; only becomes more urgent */
+	enum level asked;         /* which of queued_bytes counts it */
+	enum placement placement; /* put */
+	_Atomic uint32_t ended;   /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
 	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
 	/* all of that memory, where it is one run; what else a request is given to work on */
@@ -291,6 +303,12 @@ struct store_drive {
 	_Atomic uint32_t in_flight_now, in_flight_max;
 };
 
+/* Only a network leads to it. */
+static inline bool spw_drive_is_far(const struct store_drive *drive)
+{
+	return drive->device->transport.far;
+}
+
 struct store_counters {
 	_Atomic uint64_t puts, gets, frees, bytes_put, bytes_got, bytes_from_memory, bytes_copied;
 	_Atomic uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk,
@@ -305,6 +323,8 @@ struct spw_store {
 	struct spw_assembly assembly;
 	uint32_t partition;
 	uint32_t drive_count;
+	/* what a drive has at once: the queue depth, and beside it urgent reads alone */
+	uint32_t slots_per_drive;
 	uint32_t block_bytes;
 	uint32_t memory_align_bytes; /* the strictest of the drives */
 	uint64_t chunk_bytes;
@@ -492,8 +512,8 @@ int spw_store_start(struct spw_store *store);
 void spw_store_stop(struct spw_store *store);
 
 /* store/level.c: who goes next on a drive */
-/* Return: the level, or LEVELS when nothing waits. */
-int spw_level_choose(const struct spw_store *store, const struct store_drive *drive);
+/* @lowest: none below it can be served now. Return: the level, or LEVELS when nothing waits. */
+int spw_level_choose(const struct spw_store *store, const struct store_drive *drive, int lowest);
 void spw_level_served(struct spw_store *store, struct store_drive *drive, int level);
 
 /* store/transfer.c: one piece to or from a drive */
@@ -531,6 +551,8 @@ int spw_drive_exists(const struct spw_store *store, unsigned drive);
 /* store/service.c: drives out of service */
 /* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
 void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
+/* A write that was given up as late has ended well after all. */
+void spw_drive_answered(struct spw_store *store, uint32_t drive);
 void spw_drive_revive(struct spw_store *store, uint32_t drive);
 /* A drive that was full below is tried again from time to time, by whatever is put next. */
 void spw_drives_try_again(struct spw_store *store);

@@ -6,7 +6,9 @@
  * the queue, and by helpers: no drive waits for a checksum (store/helpers.h).
  *
  * Of a mirrored object each run is read from the drive that will probably have it first; which that
- * is, is chosen when the get comes to the worker. If that copy does not serve, the other one does.
+ * is, is chosen when the get comes to the worker. What somebody waits for is read from a drive of
+ * this machine, if one has it: no network is on the way, which may be gone for minutes. If that
+ * copy does not serve, the other one does.
  */
 #include <errno.h>
 #include <string.h>
@@ -123,10 +125,13 @@ static uint32_t chosen_copy(const struct spw_request *request, uint32_t run)
 		       : run;
 }
 
+#define FAR_AWAY (UINT64_C(1) << 62) /* longer than any drive of this machine takes */
+
 /* How long a drive takes for one more, in units of the fastest drive's. */
 static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t given,
-			uint64_t fastest)
+			uint64_t fastest, bool is_urgent)
 {
+	uint64_t way = is_urgent && spw_drive_is_far(&store->drives[drive]) ? FAR_AWAY : 0;
 	int retired = atomic_load_explicit(&store->drives[drive].retired, memory_order_relaxed);
 	uint64_t rate = atomic_load_explicit(
 		&store->drives[drive].ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
@@ -135,13 +140,14 @@ static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t 
 	/* What is full is read as well as ever; what has failed, only if nothing else serves. */
 	if (retired && retired != -ENOSPC)
 		return UINT64_MAX;
-	return rate > 0 && rate < fastest ? 16 * ones * fastest / rate : 16 * ones;
+	return way + (rate > 0 && rate < fastest ? 16 * ones * fastest / rate : 16 * ones);
 }
 
 static void choose_copies(struct spw_request *request)
 {
 	const struct spw_store *store = request->store;
 	uint64_t given[SPW_DRIVES_MAX] = {0}, fastest = 0, decided = 0;
+	bool is_urgent = atomic_load(&request->cls) == SPW_URGENT_READ;
 
 	request->second_copies = 0;
 	for (uint32_t i = 0; i < store->drive_count; i++)
@@ -158,8 +164,8 @@ static void choose_copies(struct spw_request *request)
 		if (!overlaps(request, first) || second->drive == DRIVE_NONE)
 			continue;
 		if (!(decided & bit) &&
-		    wait_at(store, second->drive, given[second->drive], fastest) <
-			    wait_at(store, first->drive, given[first->drive], fastest))
+		    wait_at(store, second->drive, given[second->drive], fastest, is_urgent) <
+			    wait_at(store, first->drive, given[first->drive], fastest, is_urgent))
 			request->second_copies |= bit;
 		decided |= bit;
 		given[request->second_copies & bit ? second->drive : first->drive]++;

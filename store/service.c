@@ -56,6 +56,24 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
 	return buf;
 }
 
+/*
+ * The kernel keeps what a network does not carry now, and writes it when it does again: a late
+ * write of a far drive tells that it is back. A near drive that stalls is failing.
+ */
+static bool comes_back_by_itself(const struct store_drive *drive, int error)
+{
+	return error == -ETIMEDOUT && spw_drive_is_far(drive);
+}
+
+static const char *how_it_comes_back(const struct store_drive *drive, int error)
+{
+	if (error == -ENOSPC)
+		return "it is tried again every second; ";
+	return comes_back_by_itself(drive, error)
+		       ? "it is in service again when it takes that write after all; "
+		       : "";
+}
+
 void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 {
 	struct store_drive *drive = &store->drives[index];
@@ -74,9 +92,9 @@ void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
 	if (!again)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
-			"%s: retired for new chunks: %s; %s%u of %u drives left",
-			spw_device_path(drive->device), why_retired(drive, error),
-			error == -ENOSPC ? "it is tried again every second; " : "",
+			"%s%s: retired for new chunks: %s; %s%u of %u drives left",
+			spw_device_path(drive->device), drive->device->transport.words,
+			why_retired(drive, error), how_it_comes_back(drive, error),
 			store->drive_count - store->drives_retired, store->drive_count);
 }
 
@@ -101,6 +119,14 @@ void spw_drive_revive(struct spw_store *store, uint32_t index)
 	come_back(store, index);
 	spw_log(&store->opts.log, SPW_LOG_INFO, "%s: in service again",
 		spw_device_path(store->drives[index].device));
+}
+
+void spw_drive_answered(struct spw_store *store, uint32_t index)
+{
+	struct store_drive *drive = &store->drives[index];
+
+	if (comes_back_by_itself(drive, drive->retired))
+		spw_drive_revive(store, index);
 }
 
 /* Not at the next put: while all drives are full a put is refused before the worker sees it. */

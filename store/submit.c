@@ -52,8 +52,8 @@ static void set_vector(struct spw_request *request, const struct iovec vector[],
 }
 
 static int put(struct spw_store *store, const struct iovec vector[], unsigned count,
-	       unsigned copies, const struct spw_notify *notify, spw_object *id,
-	       struct spw_request **out)
+	       unsigned copies, enum placement placement, const struct spw_notify *notify,
+	       spw_object *id, struct spw_request **out)
 {
 	struct spw_request *request;
 	uint64_t len;
@@ -84,6 +84,7 @@ static int put(struct spw_store *store, const struct iovec vector[], unsigned co
 	set_vector(request, vector, count);
 	request->len_bytes = len;
 	request->offset_bytes = 0;
+	request->placement = placement;
 	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
 	atomic_store_explicit(&request->object->put, request, memory_order_relaxed);
 	spw_pressure_begin(request);
@@ -92,26 +93,35 @@ static int put(struct spw_store *store, const struct iovec vector[], unsigned co
 	return 0;
 }
 
+/* The worker only reads through it. */
+static struct iovec run_of(const void *bytes, size_t len)
+{
+	struct iovec run = {.iov_len = len};
+
+	memcpy(&run.iov_base, &bytes, sizeof(run.iov_base));
+	return run;
+}
+
 int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 		  const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	return spw_store_put_copies(store, bytes, len, 1, notify, id, out);
+	struct iovec run = run_of(bytes, len);
+
+	return put(store, &run, bytes ? 1 : 0, 1, PLACEMENT_STEP, notify, id, out);
 }
 
 int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len, unsigned copies,
 			 const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	struct iovec run = {.iov_len = len};
+	struct iovec run = run_of(bytes, len);
 
-	/* The worker only reads through it. */
-	memcpy(&run.iov_base, &bytes, sizeof(run.iov_base));
-	return put(store, &run, bytes ? 1 : 0, copies, notify, id, out);
+	return put(store, &run, bytes ? 1 : 0, copies, PLACEMENT_LASTING, notify, id, out);
 }
 
 int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
 		   const struct spw_notify *notify, spw_object *id, struct spw_request **out)
 {
-	return put(store, vector, count, 1, notify, id, out);
+	return put(store, vector, count, 1, PLACEMENT_STEP, notify, id, out);
 }
 
 int spw_store_getv(struct spw_store *store, spw_object id, uint64_t offset,

@@ -146,6 +146,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	io->device = piece->drive;
 	io->offset_bytes =
 		drive->base_bytes + spw_piece_extent(store, piece).start_block * store->block_bytes;
+	io->placement = op == SPW_WRITE ? transfer->request->placement : PLACEMENT_OF_QUEUE;
 	io->done = done;
 	io->context = transfer;
 	transfer->issued_ns = spw_clock_ns();

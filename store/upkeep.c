@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* store/upkeep.c - flush, trim, deadlines, drives that come back */
 #include <errno.h>
+#include <stdio.h>
 
 #include "layout/commit.h"
 #include "store/internal.h"
@@ -258,21 +259,50 @@ static void watch(struct spw_store *store, uint64_t now_ns, uint64_t interval_ns
 	store->watched_ns += since_ns < interval_ns ? since_ns : interval_ns;
 }
 
+/* "; the kernel keeps it for 600 s", as fast_io_fail_tmo and ctrl_loss_tmo say; "": a near one. */
+static const char *how_long_kept(const struct store_drive *drive, char *text, size_t len)
+{
+	text[0] = '\0';
+	if (!spw_drive_is_far(drive))
+		return text;
+	if (drive->device->transport.kept_s == UINT32_MAX)
+		(void)snprintf(text, len, "; the kernel keeps it until the drive is reached again");
+	else
+		(void)snprintf(text, len,
+			       "; if the drive is not reached again the kernel gives up after %u s",
+			       drive->device->transport.kept_s);
+	return text;
+}
+
+/*
+ * A read of the only copy: when a network is gone, waiting for it is better than to fail. Where the
+ * kernel gives up is the administrator's choice.
+ */
+static bool is_worth_waiting_for(const struct transfer *transfer)
+{
+	return transfer->io.op == SPW_READ && transfer->request->object->copies == 1 &&
+	       spw_drive_is_far(&transfer->store->drives[transfer->io.device]);
+}
+
 static void time_out(struct transfer *transfer, uint64_t now_ns)
 {
 	struct spw_store *store = transfer->store;
 	struct store_drive *drive = &store->drives[transfer->io.device];
 	const struct spw_io *io = &transfer->io;
+	char kept[96];
 
 	transfer->timed_out = true;
 	count_add(&drive->timeouts, 1);
 	spw_log(&store->opts.log, SPW_LOG_ERROR,
-		"%s: a %s of %u bytes at byte %llu has not ended after %llu ms",
-		spw_device_path(drive->device), io->op == SPW_READ ? "read" : "write",
-		io->len_bytes, (unsigned long long)io->offset_bytes,
-		(unsigned long long)(now_ns - transfer->issued_ns) / 1000000);
+		"%s%s: a %s of %u bytes at byte %llu has not ended after %llu ms%s",
+		spw_device_path(drive->device), drive->device->transport.words,
+		io->op == SPW_READ ? "read" : "write", io->len_bytes,
+		(unsigned long long)io->offset_bytes,
+		(unsigned long long)(now_ns - transfer->issued_ns) / 1000000,
+		how_long_kept(drive, kept, sizeof(kept)));
 	/* It ends by itself, cancelled or not; a read's memory is the drive's until then. */
-	(void)spw_queue_cancel(store->queue, &transfer->io);
+	if (!is_worth_waiting_for(transfer))
+		(void)spw_queue_cancel(store->queue, &transfer->io);
 	if (io->op == SPW_WRITE)
 		spw_write_abandon(transfer);
 }

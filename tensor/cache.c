@@ -134,6 +134,7 @@ int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *us
 		return rc;
 	}
 	spw_cache_lock_open(cache);
+	spw_others_note(cache);
 	*out = cache;
 	return 0;
 }

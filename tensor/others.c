@@ -20,7 +20,9 @@ static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_b
 	struct spw_store_traffic all;
 	struct others others;
 
-	if (!cache->store || cache->opts.mode < SPW_CACHE_FASTEST) /* nobody plans */
+	/* Nobody plans, and nothing is capped. */
+	if (!cache->store ||
+	    (cache->opts.mode < SPW_CACHE_FASTEST && cache->opts.wear_bytes_per_day == 0))
 		return;
 	cache->ports.traffic(cache->store, &all);
 	others = (struct others){

@@ -37,16 +37,18 @@ static int candidates(const char *const **paths, char ***listed)
 
 static json_t *device_json(const struct spw_probe_info *info)
 {
-	return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:o}", "path", tool_json_text(info->path),
-			 "holds", tool_json_text(info->holds), "usable", info->usable, "has_store",
-			 info->has_store, "reason", tool_json_text(info->reason), "geometry",
-			 tool_json_geometry(&info->geometry), "nvme", tool_json_nvme(info->path));
+	return json_pack("{s:o, s:o, s:b, s:b, s:o, s:o, s:o, s:o}", "path",
+			 tool_json_text(info->path), "holds", tool_json_text(info->holds), "usable",
+			 info->usable, "has_store", info->has_store, "reason",
+			 tool_json_text(info->reason), "geometry",
+			 tool_json_geometry(&info->geometry), "address",
+			 tool_json_text(info->address), "nvme", tool_json_nvme(info->path));
 }
 
 static void print_devices(const struct spw_probe_info *infos, int count)
 {
 	struct tool_table *table =
-		tool_table_new("PATH|MODEL|>SIZE|>BLOCK|>NUMA|POLL|CHAR|USABLE|HOLDS");
+		tool_table_new("PATH|MODEL|>SIZE|>BLOCK|VIA|>NUMA|POLL|CHAR|USABLE|HOLDS");
 
 	for (int i = 0; i < count; i++) {
 		const struct spw_geometry *geometry = &infos[i].geometry;
@@ -55,11 +57,31 @@ static void print_devices(const struct spw_probe_info *infos, int count)
 			table, infos[i].path, tool_or_dash(geometry->model),
 			SPW_SIZE_TEXT(geometry->size_bytes),
 			TOOL_SHORT("%u", geometry->logical_block_bytes),
+			tool_or_dash(geometry->transport),
 			geometry->numa_node < 0 ? "-" : TOOL_SHORT("%d", geometry->numa_node),
 			geometry->polls ? "yes" : "no", tool_or_dash(geometry->nvme_char_path),
 			infos[i].usable ? "yes" : "no", tool_or_dash(infos[i].holds));
 	}
 	tool_table_end(table, count > 0 ? stdout : NULL);
+}
+
+/* How drives of other machines are reached. */
+static void print_fabrics(const struct spw_probe_info *infos, int count)
+{
+	bool gap = false;
+
+	for (int i = 0; i < count; i++) {
+		const char *transport = infos[i].geometry.transport;
+
+		if (transport[0] == '\0' || strcmp(transport, "pcie") == 0)
+			continue;
+		(void)fputs(gap ? "" : "\nOver a fabric:\n", stdout);
+		tool_print_text(infos[i].path, stdout);
+		(void)printf(": %s, ", transport);
+		tool_print_text(infos[i].address, stdout);
+		(void)fputs("\n", stdout);
+		gap = true;
+	}
 }
 
 /* The reason alone, where it begins with the path. */
@@ -85,6 +107,7 @@ static void print_text(const char *const *paths, const struct spw_probe_info *in
 			"This machine has no block device that spillway could use.\n"
 			"Plain files do as well: truncate -s 1G a.img; spillway probe a.img\n");
 	print_devices(infos, count);
+	print_fabrics(infos, count);
 	tool_print_nvme(paths, (unsigned)count, stdout);
 	for (int i = 0; i < count; i++) {
 		if (infos[i].usable)
@@ -157,12 +180,14 @@ const struct tool_command command_probe = {
 	.summary = "list the drives of this machine and what they hold",
 	.synopsis = "[DEVICE...] [--json]",
 	.description = "Shows every block device (or those named, plain files too): its size,\n"
-		       "logical block size, NUMA node, whether completions can be polled, its\n"
-		       "NVMe character device, what is on it, and whether 'spillway format'\n"
-		       "would take it; below the table, the wear and health of NVMe drives (as\n"
-		       "root), why a device is not usable, and what to do about it; then which\n"
-		       "NVMe controllers a process could drive itself (see 'spillway bind'),\n"
-		       "and what stands in the way of that. Reads only.\n",
+		       "logical block size, the transport of an NVMe drive (pcie, or tcp, rdma,\n"
+		       "fc, loop), NUMA node, whether completions can be polled, its NVMe\n"
+		       "character device, what is on it, and whether 'spillway format' would\n"
+		       "take it; below the table, the addresses of drives of other machines,\n"
+		       "the wear and health of NVMe drives (as root), why a device is not\n"
+		       "usable, and what to do about it; then which NVMe controllers a process\n"
+		       "could drive itself (see 'spillway bind'), and what stands in the way of\n"
+		       "that. Reads only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for "

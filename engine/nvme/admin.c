@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <sys/ioctl.h>
 
-#include "engine/backend.h"
 #include "util/util.h"
 
 #define ALL_NAMESPACES UINT32_MAX
@@ -106,15 +105,17 @@ int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint3
 		       : (int)spw_nvme_decode_placements(data, sizeof(data), ids);
 }
 
-int32_t spw_nvme_choose_placement(const struct spw_queue *q, const char *path, const uint16_t ids[],
-				  unsigned count)
+int spw_nvme_find_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
+			     uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
-	if (q->placement > 0 && count > 0)
-		return ids[(q->placement - 1) % count];
-	if (q->placement > 0)
-		spw_log(&q->log, SPW_LOG_WARNING,
-			"%s has no placement handles (FDP); writes go without", path);
-	return SPW_NVME_PLACEMENT_NONE;
+	uint8_t data[SPW_NVME_IDENTIFY_BYTES] __attribute__((aligned(4096))) = {0};
+	struct spw_nvme_info info = {.size = sizeof(info)};
+	int ret = identify(ask, fd, path, SPW_NVME_IDENTIFY_CONTROLLER, 0, data);
+
+	if (ret)
+		return ret;
+	spw_nvme_decode_controller(data, &info);
+	return info.places_data ? spw_nvme_ask_placements(ask, fd, path, namespace_id, ids) : 0;
 }
 
 static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,

@@ -19,9 +19,9 @@ int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
 			    uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
-/* The identifier that the queue's writes name; SPW_NVME_PLACEMENT_NONE, logged: none. */
-int32_t spw_nvme_choose_placement(const struct spw_queue *queue, const char *path,
-				  const uint16_t ids[], unsigned count);
+/* The same of a drive that may not know the question, which it is spared then. */
+int spw_nvme_find_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
+			     uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
 /* Everything of struct spw_nvme_info but its size. */
 int spw_nvme_ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info);

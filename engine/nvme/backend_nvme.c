@@ -27,7 +27,6 @@
 
 struct nvme_device {
 	struct spw_nvme_namespace ns;
-	int32_t placement; /* identifier for writes, or SPW_NVME_PLACEMENT_NONE */
 	uint32_t command_bytes_max;
 	uint32_t segments_max;
 	bool read_only;
@@ -63,11 +62,25 @@ static int check_namespace(const struct spw_device *device, const struct spw_nvm
 	return 0;
 }
 
+/* Who may write need not be allowed to ask: then writes go without. */
+static void place(struct spw_queue *q, const struct nvme *n, unsigned index)
+{
+	const char *path = q->devices[index].device->path;
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
+	int ret = 0;
+
+	if (q->placement > 0)
+		ret = spw_nvme_find_placements(spw_nvme_system_ioctl, n->fds[index], path,
+					       n->devices[index].ns.id, ids);
+	if (ret < 0)
+		spw_log(&q->log, SPW_LOG_WARNING, "%s", spw_last_error());
+	spw_queue_place(q, index, ids, ret > 0 ? (unsigned)ret : 0);
+}
+
 static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 {
 	const struct spw_device *device = q->devices[index].device;
 	struct nvme_device *d = &n->devices[index];
-	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	uint64_t bytes_max;
 	int ret = spw_nvme_open_char(device);
 
@@ -77,12 +90,9 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 	ret = spw_nvme_ask_namespace(spw_nvme_system_ioctl, n->fds[index], device->path, &d->ns);
 	if (ret == 0)
 		ret = check_namespace(device, &d->ns);
-	if (ret == 0 && q->placement > 0)
-		ret = spw_nvme_ask_placements(spw_nvme_system_ioctl, n->fds[index], device->path,
-					      d->ns.id, ids);
-	if (ret < 0)
+	if (ret)
 		return ret;
-	d->placement = spw_nvme_choose_placement(q, device->path, ids, (unsigned)ret);
+	place(q, n, index);
 	d->read_only = device->read_only;
 	bytes_max = (uint64_t)SPW_NVME_BLOCKS_MAX << d->ns.block_shift;
 	d->command_bytes_max = (uint32_t)SPW_MIN(device->passthrough_bytes, bytes_max);
@@ -216,7 +226,8 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 
 	SPW_ASSERT(part->len_bytes >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX); /* NVME-1 */
 	spw_nvme_encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes,
-				 part->len_bytes, d->placement);
+				 part->len_bytes,
+				 spw_placement_of(&q->devices[part->device], part->io));
 	if (part->iov_count) {
 		sqe->cmd_op = NVME_URING_CMD_IO_VEC;
 		cmd->addr = (uintptr_t)part->iov;
@@ -275,8 +286,9 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 
 	if (!part) {
 		part = spw_whole_unregistered_slot(q, io, &dev);
-		if (part && unlikely(q->ranges_top > 0) && n->fixed) {
-			int16_t of_range = spw_range_piece(q, io->buf, io->len_bytes);
+		if (part && unlikely(q->ranges.top > 0) && n->fixed) {
+			int16_t of_range =
+				spw_range_piece(&q->ranges, io->buf, io->len_bytes, q->piece_shift);
 
 			is_registered = of_range >= 0;
 			piece = (uint64_t)of_range;
@@ -291,7 +303,7 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	cmd = spw_nvme_entry(sqe, (int)io->device, NVME_URING_CMD_IO, (uintptr_t)part);
 	sqe->flags = IOSQE_FIXED_FILE;
 	spw_nvme_encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes,
-				 d->placement);
+				 spw_placement_of(dev, io));
 	cmd->addr = (uintptr_t)io->buf;
 	cmd->data_len = io->len_bytes;
 	if (likely(is_registered))

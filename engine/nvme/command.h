@@ -59,8 +59,6 @@ enum spw_nvme_admin_opcode {
 /* MDTS counts in pages of CAP.MPSMIN, which user space cannot read; every drive known has 4 KiB. */
 #define SPW_NVME_PAGE_BYTES 4096u
 
-#define SPW_NVME_PLACEMENT_NONE (-1)
-
 struct spw_nvme_namespace {
 	uint32_t id;
 	uint32_t block_shift; /* of a logical block */
@@ -69,11 +67,11 @@ struct spw_nvme_namespace {
 	uint64_t used_blocks; /* NUSE: at most blocks */
 };
 
-/* Read or Write of whole blocks; @placement of a Write or _NONE. Caller sets addr, data_len. */
+/* Read or Write of whole blocks. @placed: 0, or of a Write SPW_PLACED. Caller sets addr, data_len. */
 static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 					    const struct spw_nvme_namespace *ns, bool is_read,
 					    uint64_t offset_bytes, uint32_t len_bytes,
-					    int32_t placement)
+					    uint32_t placed)
 {
 	uint64_t first = offset_bytes >> ns->block_shift;
 
@@ -84,9 +82,9 @@ static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 		.cdw11 = (uint32_t)(first >> 32),
 		.cdw12 = (len_bytes >> ns->block_shift) - 1,
 	};
-	if (unlikely(placement >= 0 && !is_read)) {
+	if (unlikely(placed && !is_read)) {
 		cmd->cdw12 |= 2u << 20; /* DTYPE: data placement */
-		cmd->cdw13 = (uint32_t)placement << 16;
+		cmd->cdw13 = placed << 16;
 	}
 }
 

@@ -31,8 +31,7 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, boo
 	if (!sqe)
 		return -EBUSY;
 	cmd = spw_nvme_entry(sqe, device->fd, NVME_URING_CMD_IO, 1);
-	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift,
-				 SPW_NVME_PLACEMENT_NONE);
+	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift, 0);
 	cmd->addr = (uintptr_t)p->memory;
 	cmd->data_len = 1u << device->ns->block_shift;
 	if (registered)

@@ -55,7 +55,6 @@ struct vfio_device {
 	uint64_t arena_iova, own_iova;
 	uint64_t range_iovas[SPW_RANGES_MAX]; /* the same, by the queue's ranges */
 	struct spw_nvme_namespace nvme;
-	int32_t placement;
 	uint32_t changes_seen; /* of the controller's namespaces */
 	bool read_only;
 	bool takes_sgl;
@@ -203,7 +202,7 @@ static int map_range(struct spw_queue *q, struct vfio *v, const struct spw_range
 			unmap_range_of(v, range, i);
 			return ret;
 		}
-		d->range_iovas[range - q->ranges] = iova - (uintptr_t)first;
+		d->range_iovas[range - q->ranges.each] = iova - (uintptr_t)first;
 	}
 	return 0;
 }
@@ -273,7 +272,7 @@ static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 		ret = spw_vfio_placements(d->ns, ids);
 	if (ret < 0)
 		return ret;
-	d->placement = spw_nvme_choose_placement(q, d->ns->path, ids, (unsigned)ret);
+	spw_queue_place(q, index, ids, (unsigned)ret);
 	ret = open_pair(q, d);
 	return ret ? ret : map_arena(q, d);
 }
@@ -287,9 +286,9 @@ static void close_device(struct spw_queue *q, struct vfio_device *d)
 	if (d->arena_is_mapped)
 		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base,
 						    q->arena_len_bytes);
-	for (unsigned i = 0; i < q->ranges_top; i++)
-		if (q->ranges[i].first_piece >= 0)
-			unmap_range(d, &q->ranges[i]);
+	for (unsigned i = 0; i < q->ranges.top; i++)
+		if (q->ranges.each[i].first_piece >= 0)
+			unmap_range(d, &q->ranges.each[i]);
 	free(d->commands);
 }
 
@@ -396,17 +395,14 @@ static inline struct spw_vfio_list list_of(const struct vfio_device *d, uint32_t
 /* All words of an entry, which may hold an older command. There is room. */
 static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_read,
 				  const struct spw_vfio_pointer *pointer, uint64_t offset_bytes,
-				  uint32_t len_bytes)
+				  uint32_t len_bytes, uint32_t placed)
 {
 	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1;
-	uint64_t placement = 0;
 	uint16_t cid;
 	union spw_vfio_command *entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
 
-	if (unlikely(d->placement >= 0) && !is_read) {
+	if (unlikely(placed))
 		blocks |= 2u << 20; /* DTYPE: data placement */
-		placement = (uint64_t)(uint32_t)d->placement << 48;
-	}
 	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | pointer->flags << 8 |
 			  (uint32_t)cid << 16 | (uint64_t)d->nvme.id << 32;
 	entry->words[1] = 0;
@@ -414,7 +410,7 @@ static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_
 	entry->words[3] = pointer->words[0];
 	entry->words[4] = pointer->words[1];
 	entry->words[5] = offset_bytes >> d->nvme.block_shift;
-	entry->words[6] = blocks | placement;
+	entry->words[6] = blocks | (uint64_t)placed << 48;
 	entry->words[7] = 0;
 }
 
@@ -439,7 +435,8 @@ SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 	list = list_of(d, slot);
 	spw_vfio_name_run(&list, d->takes_sgl, (uintptr_t)io->buf + d->arena_iova, io->len_bytes,
 			  &pointer);
-	issue_transfer(d, slot, io->op == SPW_READ, &pointer, io->offset_bytes, io->len_bytes);
+	issue_transfer(d, slot, io->op == SPW_READ, &pointer, io->offset_bytes, io->len_bytes,
+		       spw_placement_of(dev, io));
 	spw_whole_issued(q, dev, io);
 	v->pending |= UINT64_C(1) << io->device;
 	return 0;
@@ -461,10 +458,10 @@ static bool find_iova(const struct spw_queue *q, const struct vfio_device *d, co
 	*to_iova = d->arena_iova;
 	if (likely(in_arena(q, memory, len_bytes)))
 		return true;
-	range = spw_queue_range(q, memory, len_bytes);
+	range = spw_range_of(&q->ranges, memory, len_bytes);
 	if (!range || range->first_piece < 0)
 		return false;
-	*to_iova = d->range_iovas[range - q->ranges];
+	*to_iova = d->range_iovas[range - q->ranges.each];
 	return true;
 }
 
@@ -625,7 +622,8 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 		if (!name_memory(q, d, part, slot, &pointer))
 			return -EAGAIN;
 		issue_transfer(d, slot, part->op == SPW_READ, &pointer, part->offset_bytes,
-			       d->commands[slot].bytes ? d->commands[slot].bytes : part->len_bytes);
+			       d->commands[slot].bytes ? d->commands[slot].bytes : part->len_bytes,
+			       spw_placement_of(&q->devices[part->device], part->io));
 	} else {
 		issue_rest(d, part, slot);
 	}

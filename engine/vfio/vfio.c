@@ -436,6 +436,7 @@ static void read_geometry(const struct spw_vfio_namespace *ns, struct spw_geomet
 	};
 	(void)snprintf(g->model, sizeof(g->model), "%s", identity->model);
 	(void)snprintf(g->serial, sizeof(g->serial), "%s", identity->serial);
+	(void)snprintf(g->transport, sizeof(g->transport), "pcie");
 }
 
 /* Whom answer_of_namespace() asks: engine/nvme/admin.h knows only descriptors. */
@@ -681,6 +682,9 @@ int spw_vfio_device_open(struct spw_device *device, bool exclusive)
 	device->ops = &vfio_ops;
 	device->state = ns;
 	read_geometry(ns, &device->geometry);
+	(void)snprintf(device->transport.name, sizeof(device->transport.name), "pcie");
+	(void)snprintf(device->transport.address, sizeof(device->transport.address), "%s",
+		       ns->controller->link->address);
 	log_opened(&device->log, ns);
 	return 0;
 }

@@ -91,7 +91,9 @@ struct spw_cache_opts {
 	/*
 	 * Most bytes that are written per day; 0: no limit. In any time no more is written than
 	 * that gives for it and for an hour; beyond it tensors are kept. Writes that are cancelled
-	 * do not count. Plans keep to what a step's own time gives. Not in SPW_CACHE_POSITIONAL.
+	 * do not count; what this process writes to the store besides, such as optimizer state,
+	 * does, and is never held back. Plans keep to what a step's own time gives. Not in
+	 * SPW_CACHE_POSITIONAL.
 	 */
 	uint64_t wear_bytes_per_day;
 	/* instead: how many years the drives shall last from now on, by spw_wear(); 0: no limit */

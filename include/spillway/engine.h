@@ -61,7 +61,9 @@ struct spw_geometry {
 	char model[64];
 	char serial[64];
 	char nvme_char_path[64]; /* /dev/ngXnY of an NVMe namespace */
-	uint64_t reserved[8];    /* 0; new fields take their place: it stands inside others */
+	/* of an NVMe drive, on its nearest path: "pcie", "tcp", "rdma", "fc", "loop" */
+	char transport[16];
+	uint64_t reserved[6]; /* 0; new fields take their place: it stands inside others */
 };
 
 struct spw_device_opts {
@@ -236,8 +238,13 @@ struct spw_io {
 	uint32_t engine_iov_index;    /* where the next part begins */
 	uint32_t engine_iov_offset;
 	uint32_t engine_status; /* what the drive said of the part that failed; 0: nothing */
-	uint32_t engine_reserved[3];
+	uint32_t engine_reserved[2];
+
+	/* the caller's, of a write, up to SPW_PLACEMENT_MAX; 0: the queue's. See spw_queue_opts */
+	uint32_t placement;
 };
+
+#define SPW_PLACEMENT_MAX 3u
 
 #define SPW_IO_BYTES_MAX      (1u << 30)
 #define SPW_QUEUE_DEPTH_MAX   1024u
@@ -273,7 +280,12 @@ struct spw_queue_opts {
 	/* registered with the queue where the backend can; NULL for none */
 	struct spw_arena *arena;
 	struct spw_log log;
-	/* FDP: placement handle of writes, from 1, modulo how many there are; 0: none; default 0 */
+	/*
+	 * For drives that keep data apart which dies at different times, by placement handles (FDP)
+	 * past the block layer, by write streams (Linux 6.16) through it: which one writes name
+	 * whose io names none, from 1, modulo how many the drive has; 0: no write names one;
+	 * default 0. A drive that has none, or refuses, is logged, and written without.
+	 */
 	uint32_t placement;
 	/*
 	 * What spw_tune_read() gave for these drives, or NULL. Its depth, times the MiB of its
@@ -308,6 +320,7 @@ struct spw_queue_stats {
 	uint64_t bytes_copied;
 	/* vfio: drives that are reached by their IOMMU groups, iommufd not working */
 	uint32_t vfio_by_group;
+	uint32_t drives_placing; /* drives whose writes name a placement */
 };
 
 SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);

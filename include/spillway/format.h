@@ -103,6 +103,11 @@ struct spw_probe_info {
 	/* 0 when usable, else what spw_format() returns: -EBUSY when it is in use */
 	int error;
 	bool unknown_data; /* nothing is known on it, but an end of it is not empty */
+	/*
+	 * where an NVMe drive's controller is, of several paths each, "; " between them:
+	 * "0000:3d:00.0", "traddr=10.0.0.7,trsvcid=4420"; "" of other devices
+	 */
+	char address[256];
 };
 
 /* What is committed. */

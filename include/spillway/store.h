@@ -73,7 +73,8 @@ struct spw_store_opts {
 	size_t size; /* sizeof *this as the caller knows it */
 	/* which part of the drives this process owns, or SPW_PARTITION_ANY; default 0 */
 	uint32_t partition;
-	uint32_t queue_depth; /* chunks in flight per drive; default 16 */
+	/* chunks in flight per drive, beside a quarter as many of urgent reads; default 16 */
+	uint32_t queue_depth;
 	/* DMA memory for spw_store_alloc() and for copies, all resident; default 256 MiB */
 	uint64_t arena_bytes;
 	uint32_t requests_max;    /* requests that exist at once; default 4096 */
@@ -85,9 +86,15 @@ struct spw_store_opts {
 	bool inline_mode;
 	bool no_hugetlb;    /* see spw_arena_opts; default false */
 	struct spw_log log; /* written to by the I/O thread too, with no lock held */
-	/* a read that takes longer is reported and cancelled; default 30000, 0: none */
+	/*
+	 * a read that takes longer is reported and cancelled; the only copy on a drive over a
+	 * network is waited for as long as the kernel tries to reach it; default 30000, 0: none
+	 */
 	uint32_t read_deadline_ms;
-	/* a write that takes longer retires its drive and is made elsewhere; the same */
+	/*
+	 * a write that takes longer retires its drive and is made elsewhere; a drive over a network
+	 * is in service again when it takes that write after all; the same
+	 */
 	uint32_t write_deadline_ms;
 	/* of struct spw_queue_opts; read by spw_store_open() only; default NULL */
 	const struct spw_tune *tune;
@@ -200,11 +207,16 @@ SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector
 			      struct spw_request **request);
 
 /**
- * spw_store_put_copies - the same as spw_store_put(), on two drives
+ * spw_store_put_copies - the same as spw_store_put(), of what lasts, and on two drives
  * @copies:  1; 2: every chunk is written to two different drives, each found as the one is
  *
+ * What is put by this lies apart from what is put by the others, on drives that place data (FDP,
+ * write streams): training state outlives the activations of a step, and a drive that has both in
+ * one place copies the state to make room.
+ *
  * A get reads the copy whose drive will probably be first, and the other one where that does not
- * serve; either is verified. Where fewer than two drives in service have room, what is put has one
+ * serve; either is verified. An urgent one reads a copy on a drive of this machine rather than one
+ * over a network. Where fewer than two drives in service have room, what is put has one
  * copy alone, which is logged and counted (chunks_single).
  *
  * Return: as spw_store_put(); -EINVAL @copies.

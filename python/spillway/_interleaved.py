@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/_interleaved.py - tiles that a device steps while the host steps others
-"""Which tiles that are, C says (state/update.c), by what both take. A tile's record is copied to the
-device, stepped there with the parameters and gradients that the device has, and copied back: all on
-one stream of its own.
+"""Which tiles that are, C says (state/update.c), by what both take. A tile's record is copied to
+the device, stepped there with the parameters and gradients that the device has, and copied back:
+all on one stream of its own.
 
 Invariants:
 D1  a record is taken from before it is copied to the device until the copy back has ended

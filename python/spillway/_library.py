@@ -44,7 +44,8 @@ Geometry = _struct(
     "spw_geometry", size=c_size_t, kind=c_int, size_bytes=c_uint64, logical_block_bytes=c_uint32,
     physical_block_bytes=c_uint32, memory_align_bytes=c_uint32, transfer_bytes_max=c_uint32,
     segments_max=c_uint32, numa_node=c_int, rotational=c_bool, polls=c_bool, discards=c_bool,
-    model=c_char * 64, serial=c_char * 64, nvme_char_path=c_char * 64, reserved=c_uint64 * 8)
+    model=c_char * 64, serial=c_char * 64, nvme_char_path=c_char * 64, transport=c_char * 16,
+    reserved=c_uint64 * 6)
 FormatOpts = _struct("spw_format_opts", size=c_size_t, partitions=c_uint32, chunk_bytes=c_uint64,
                      force=c_bool, log=Log, erase=c_bool)
 WipeOpts = _struct("spw_wipe_opts", size=c_size_t, erase=c_bool, log=Log)
@@ -56,7 +57,8 @@ CommitInfoStruct = _struct(
     "spw_commit_info", size=c_size_t, number=c_uint64, record_bytes=c_uint64, objects=c_uint32,
     has_previous=c_bool, previous=c_uint64, mirrored=c_bool, runs=c_uint64, runs_single=c_uint64)
 ProbeInfoStruct = _struct("spw_probe_info", size=c_size_t, path=c_char * 256, geometry=Geometry,
-                          holds=c_char * 160, usable=c_bool, has_store=c_bool, reason=c_char * 256)
+                          holds=c_char * 160, usable=c_bool, has_store=c_bool, reason=c_char * 256,
+                          error=c_int, unknown_data=c_bool, address=c_char * 256)
 TuneSettings = _struct("spw_tune_settings", block_bytes=c_uint64, depth=c_uint32, backend=c_int,
                        wait=c_int)
 Tune = _struct("spw_tune", size=c_size_t, read=TuneSettings, write=TuneSettings)

@@ -711,8 +711,8 @@ def _check_interleave(interleave: Any) -> None:
     if interleave is None or interleave == "measured":
         return
     if not isinstance(interleave, int) or isinstance(interleave, bool) or interleave < 2:
-        raise ValueError('interleave must be "measured", or of how many tiles one is the device\'s, '
-                         f"from 2 on, not {interleave!r}")
+        raise ValueError('interleave must be "measured", or of how many tiles one is stepped on '
+                         f"the device, from 2 on, not {interleave!r}")
 
 
 def _check_options(options: Dict[str, Any], where: str) -> None:

@@ -724,8 +724,8 @@ def offload(
     :param progress: True (standard error), or a text file: a line per step
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
-        drives shall last ("5 years", from now on). Beyond it tensors are kept in memory, and the
-        log says so once. Plans need no more than what a step's own time gives
+        drives shall last ("5 years", from now on). Beyond it tensors are kept in memory; the log
+        says so once. State and parameters on this store are written in any case, and count too
     :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB");
         default: by its health page, which it takes root to read. report() says how long they last
     :param recompute: "auto": what is computed again in the backward pass where that costs less than

@@ -365,6 +365,7 @@ bool spw_control_step_ended(struct control *control)
 	control->reason = PLAN_REASON_NONE;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (control->records && control->now.takes > 0) {
+		spw_wear_step_ended(control);
 		if (!followed)
 			control->late_before = control->was_late = false;
 		control->reason =

@@ -58,6 +58,10 @@ void spw_control_others(struct control *control, const struct others *others)
 	uint64_t ours = 0;
 	bool moved = false;
 
+	if (control->others_known)
+		spw_wear_others(control, (double)others->bytes[DIRECTION_WRITE] -
+						 (double)control->others[DIRECTION_WRITE]);
+	control->others_known = true;
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		ours += control->measure.flows[i].bytes_in_flight;
 		moved |= others->bytes[i] > control->others[i];

@@ -110,6 +110,8 @@ struct wear {
 	double bytes_per_ns; /* 0: none */
 	double left_bytes;   /* may be written, as of then: */
 	uint64_t since_ns;
+	/* by others, with a cap: since the last step ended, and in the step before */
+	double others_bytes, others_step_bytes;
 };
 
 /* How many bytes others have moved, and until when; see flows.c. */
@@ -229,6 +231,7 @@ struct control {
 	struct flow_record flow_record;
 	struct spw_plan_flow flows[FLOW_PARTS]; /* the planner's input */
 	uint64_t others[DIRECTIONS];            /* bytes of others so far */
+	bool others_known;                      /* before: they may have moved any number */
 	struct wear wear;
 
 	/* between steps */
@@ -364,6 +367,9 @@ uint32_t spw_flows_plan(struct control *control, struct spw_plan_flow flows[]);
 /* ---- wear.c ---- */
 
 void spw_wear_open(struct control *control);
+/* Others have written so much more; below 0: what was taken for theirs is the cache's own. */
+void spw_wear_others(struct control *control, double bytes);
+void spw_wear_step_ended(struct control *control);
 /* What the cap gives for a step of the shape in force; 0: there is none. */
 uint64_t spw_wear_step_bytes(const struct control *control);
 /* That is no longer what its plan was made for. */

@@ -4,10 +4,12 @@
  *
  * An allowance grows with time, and is spent by what is written: it holds an hour's at most, and
  * does so at first. So in any time no more is written than the cap gives for that time and an hour.
- * What waits to be written counts as spent until it is known not to be needed.
+ * What waits to be written counts as spent until it is known not to be needed. What others write
+ * through the same store, such as an optimizer its state, is spent too: the cap is on how long
+ * drives last.
  *
- * Plans are made to need no more than what a step's own time gives, so that the allowance is for
- * what was not planned.
+ * Plans are made to need no more than what a step's own time gives, less what others wrote in the
+ * step before, so that the allowance is for what was not planned.
  */
 #include "tensor/control/internal.h"
 
@@ -61,14 +63,30 @@ void spw_control_written(struct control *control, uint64_t bytes)
 	control->wear.left_bytes -= (double)bytes;
 }
 
+void spw_wear_others(struct control *control, double bytes)
+{
+	if (control->wear.bytes_per_ns <= 0)
+		return;
+	grow(control);
+	control->wear.left_bytes -= bytes;
+	control->wear.others_bytes += bytes;
+}
+
 /* ---- Plans ---- */
+
+void spw_wear_step_ended(struct control *control)
+{
+	control->wear.others_step_bytes = control->wear.others_bytes;
+	control->wear.others_bytes = 0;
+}
 
 /* For the planner, to which 0 is no limit. */
 uint64_t spw_wear_step_bytes(const struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 	double bytes = control->wear.bytes_per_ns *
-		       ((double)basis->forward_ns + (double)basis->backward_ns);
+			       ((double)basis->forward_ns + (double)basis->backward_ns) -
+		       control->wear.others_step_bytes;
 
 	if (control->wear.bytes_per_ns <= 0)
 		return 0;
@@ -98,7 +116,8 @@ void spw_wear_planned(struct control *control)
 	spw_notice(
 		control->opts.notices, CONTROL_NOTICE_WEAR,
 		"the drives are worn by no more than %.4g GB a day: the plan writes %llu bytes a "
-		"step, and keeps in memory what it would spill beyond that (wear)",
+		"step beside %.0f of others on the store, and keeps in memory what it would spill "
+		"beyond that (wear)",
 		(double)control->opts.cache.wear_bytes_per_day / 1e9,
-		(unsigned long long)result->bytes_written);
+		(unsigned long long)result->bytes_written, control->wear.others_step_bytes);
 }

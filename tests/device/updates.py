@@ -65,7 +65,11 @@ def optimizer_of(store, params, name="AdamW", interleave=3, **options):
 
 def bits_are_the_hosts(store):
     for number, (name, options) in enumerate(CLASSES):
-        for dtype, how_late in ((torch.float32, NEVER), (torch.float32, HALF), (torch.bfloat16, HALF)):
+        for dtype, how_late in (
+            (torch.float32, NEVER),
+            (torch.float32, HALF),
+            (torch.bfloat16, HALF),
+        ):
             machine.be_late(number, *how_late)
             ours, theirs = models(dtype)
             masters = {"masters": True} if dtype is torch.bfloat16 else {}

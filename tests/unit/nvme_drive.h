@@ -27,8 +27,10 @@ struct nvme_drive {
 	unsigned answers;   /* so many of them */
 	bool refuses_fixed; /* as some kernels */
 	bool read_only;
-	bool long_way; /* every io is prepared by the queue */
-	int32_t placement;
+	bool long_way;      /* every io is prepared by the queue */
+	uint32_t placement; /* of the queue, and what the drive has */
+	uint16_t ids[3];
+	unsigned id_count;
 
 	char *entries; /* of 128 bytes */
 	struct io_uring_cqe *completions;
@@ -178,7 +180,6 @@ static int nvme_drive_open(struct spw_queue *q)
 		.ns = {.id = 7,
 		       .block_shift = d->block_shift,
 		       .blocks = DRIVE_BYTES >> d->block_shift},
-		.placement = d->placement,
 		.command_bytes_max = NVME_COMMAND_BYTES,
 		.segments_max = NVME_SEGMENTS,
 		.read_only = d->read_only,
@@ -193,6 +194,7 @@ static int nvme_drive_open(struct spw_queue *q)
 	q->prepare = nvme_drive.long_way ? spw_queue_prepare_any : nvme_prepare;
 	n->fixed = true;
 	q->state = n;
+	spw_queue_place(q, 0, d->ids, d->id_count);
 	return 0;
 }
 
@@ -221,6 +223,7 @@ static void open_nvme_queue(void)
 	opts.depth = 8;
 	opts.arena = drive_arena;
 	opts.log.write = collect;
+	opts.placement = nvme_drive.placement;
 	assert_int_equal(spw_queue_open_with(&drive, 1, &opts, candidates, 1, &drive_queue), 0);
 }
 

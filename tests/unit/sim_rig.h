@@ -108,6 +108,21 @@ static inline void hang_no_more(unsigned drive)
 	hang_until(drive, sim_now_ns);
 }
 
+/* As if a network led to it: of the store that is open. @kept_s: how long the kernel waits. */
+static inline void make_far(unsigned drive, uint32_t kept_s)
+{
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		struct spw_device *device = store->drives[i].device;
+
+		if (strcmp(spw_device_path(device), paths[drive]) != 0)
+			continue;
+		device->transport.far = true;
+		device->transport.kept_s = kept_s;
+		(void)snprintf(device->transport.words, sizeof(device->transport.words),
+			       ", which is reached over tcp at traddr=10.0.0.7");
+	}
+}
+
 /* ---- Stores ---- */
 
 static inline void close_store(void)

@@ -220,6 +220,78 @@ CASE(test_a_cap_out_of_reach_changes_nothing)
 	assert_int_equal(peaks[0], peaks[1]);
 }
 
+/* ---- Others on the store ---- */
+
+static uint8_t record[1 << 20];
+
+static void record_done(void *context, int res)
+{
+	(void)context;
+	assert_int_equal(res, 0);
+}
+
+/* An optimizer writes its state. */
+static void another_writes(size_t len)
+{
+	static const struct spw_notify notify = {.done = record_done};
+	struct spw_request *request;
+	spw_object object;
+
+	assert_true(len <= sizeof(record));
+	assert_int_equal(simstore_ports.put(sim.store, record, len, &notify, &object, &request), 0);
+	sim_advance(sim_clock() + 10 * len + 100000);
+	assert_int_equal(simstore_ports.free(sim.store, object), 0);
+}
+
+/* Of an hour's worth of 3600 bytes they take 2000; what was before the cache is not of its time. */
+SIM_CASE(test_what_others_write_is_spent)
+{
+	sim_begin(SPW_CACHE_SPILL);
+	sim.opts.wear_bytes_per_day = 86400;
+	another_writes(3000);
+	sim_start();
+	another_writes(2000);
+	assert_int_equal(one_tensor(2000), SPW_OFFER_KEEP);
+	assert_int_equal(one_tensor(1500), SPW_OFFER_SPILL);
+	STAT_IS(tensors_kept_wear, 1);
+}
+
+/* What a step's own time gives is planned with less what they wrote in the step before. */
+SIM_CASE(test_plans_leave_others_their_share)
+{
+	uint64_t alone, beside, share_bytes;
+
+	open_with_cap(SPW_CACHE_FASTEST, DAY_BYTES / 10);
+	sim_steps(&gpt, 8);
+	alone = sim_stats().plan_bytes_written_max;
+	assert_true(sim_stats().plans_limited > 0);
+	for (unsigned i = 0; i < 8; i++) {
+		another_writes(alone / 2);
+		(void)sim_step(&gpt);
+	}
+	beside = sim_stats().plan_bytes_written_max;
+	share_bytes = (uint64_t)(0.1 * (double)sim_stats().step_compute_ns);
+	assert_in_range(beside, share_bytes - alone / 2 - 1, share_bytes - alone / 2 + 1);
+	assert_true(sim_stats().plan_bytes_written <= beside);
+	/* and when they do nothing any more */
+	sim_steps(&gpt, 8);
+	assert_in_range(sim_stats().plan_bytes_written_max, alone * 9 / 10, alone * 11 / 10);
+}
+
+/* They alone write more than is wished for: nothing is added to it, and nothing fails. */
+SIM_CASE(test_others_write_more_than_the_cap)
+{
+	uint64_t before;
+
+	open_with_cap(SPW_CACHE_FASTEST, DAY_BYTES / 1000);
+	for (unsigned i = 0; i < 12; i++) {
+		another_writes(sizeof(record));
+		before = written();
+		(void)sim_step(&gpt);
+	}
+	assert_int_equal(written(), before);
+}
+
 /* ---- Years ---- */
 
 SIM_CASE(test_years_become_bytes_per_day)

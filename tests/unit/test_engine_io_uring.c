@@ -109,6 +109,86 @@ RING_TEST(test_all_features)
 	assert_true(stats.system_calls <= stats.parts);
 }
 
+/* What the entry that was issued last has where newer headers have write_stream. */
+static unsigned last_stream(void)
+{
+	const struct spw_uring *u = drive_queue->state;
+	const struct io_uring_sq *sq = &u->ring.sq;
+
+	return *((const uint8_t *)&sq->sqes[(sq->sqe_tail - 1) & *sq->kring_mask] + 44);
+}
+
+static unsigned stream_of_io(struct spw_io io)
+{
+	unsigned done = 0, stream;
+
+	io.len_bytes = 8192;
+	io.done = count_done;
+	io.context = &done;
+	assert_ok(spw_queue_prepare(drive_queue, &io));
+	assert_ok(spw_queue_submit(drive_queue));
+	stream = last_stream();
+	assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 1);
+	assert_int_equal(io.res, 8192);
+	return stream;
+}
+
+/* From registered memory, from any other, and from a vector; as many as the drive has, in turn. */
+SETUP_TEST(test_writes_name_their_stream)
+{
+	static const unsigned expected[SPW_PLACEMENT_MAX + 1] = {2, 1, 2, 1};
+	char *foreign = aligned_alloc(4096, 8192);
+	struct iovec halves[] = {{.iov_base = foreign, .iov_len = 4096},
+				 {.iov_base = foreign + 4096, .iov_len = 4096}};
+	const struct spw_io ways[] = {
+		{.op = SPW_WRITE, .buf = spw_arena_memory(drive_arena, &(size_t){0})},
+		{.op = SPW_WRITE, .buf = foreign},
+		{.op = SPW_WRITE, .iov = halves, .iov_count = 2},
+	};
+	struct spw_queue_opts opts;
+
+	assert_non_null(foreign);
+	memset(foreign, 1, 8192);
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.backend = SPW_BACKEND_IO_URING;
+	opts.arena = drive_arena;
+	opts.placement = 2;
+	drive->write_streams = 2;
+	assert_ok(spw_queue_open(&drive, 1, &opts, &drive_queue));
+	drive->write_streams = 0;
+	assert_int_equal(drive_queue->stats.drives_placing, 1);
+	for (size_t i = 0; i < SPW_ARRAY_LEN(ways); i++) {
+		struct spw_io io = ways[i];
+
+		for (io.placement = 0; io.placement <= SPW_PLACEMENT_MAX; io.placement++)
+			assert_int_equal(stream_of_io(io), expected[io.placement]);
+		io.op = SPW_READ;
+		io.placement = 1;
+		assert_int_equal(stream_of_io(io), 0);
+	}
+	free(foreign);
+}
+
+SETUP_TEST(test_a_drive_without_streams_is_logged)
+{
+	struct spw_queue_opts opts;
+
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.backend = SPW_BACKEND_IO_URING;
+	opts.arena = drive_arena;
+	opts.log.write = collect;
+	opts.placement = 1;
+	drive_log[0] = '\0';
+	assert_ok(spw_queue_open(&drive, 1, &opts, &drive_queue));
+	assert_int_equal(drive_queue->stats.drives_placing, 0);
+	assert_logged("name no placement");
+	assert_int_equal(
+		stream_of_io((struct spw_io){.op = SPW_WRITE,
+					     .buf = spw_arena_memory(drive_arena, &(size_t){0}),
+					     .placement = 2}),
+		0);
+}
+
 SETUP_TEST(test_each_setup_flag_can_be_missing)
 {
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(droppable); i++) {

@@ -24,7 +24,6 @@ static int reset(void **state)
 	memset(&nvme_drive, 0, sizeof(nvme_drive));
 	nvme_drive.bytes = calloc(1, DRIVE_BYTES);
 	nvme_drive.block_shift = drive->geometry.logical_block_bytes == 4096 ? 12 : 9;
-	nvme_drive.placement = SPW_NVME_PLACEMENT_NONE;
 	return nvme_drive.bytes ? 0 : -1;
 }
 
@@ -360,7 +359,7 @@ CASE(test_commands_byte_by_byte)
 	assert_int_equal(cmd.opcode, 1);
 	assert_int_equal(cmd.cdw12, 2u << 20);
 	assert_int_equal(cmd.cdw13, 0xbeef0000);
-	spw_nvme_encode_transfer(&cmd, &ns, false, 0, 4096, SPW_NVME_PLACEMENT_NONE);
+	spw_nvme_encode_transfer(&cmd, &ns, false, 0, 4096, 0);
 	assert_int_equal(cmd.cdw12 | cmd.cdw13, 0);
 	spw_nvme_encode_deallocate(&cmd, &ns, UINT64_C(0x123456789a) << 12,
 				   UINT64_C(0xffffffff) << 12, &range);
@@ -377,14 +376,63 @@ DRIVE_TEST(test_writes_carry_their_placement)
 {
 	struct spw_io io = {.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096};
 
-	nvme_drive.placement = 0x0102;
+	/* By an io's placement; one that the drive does not have is another's. */
+	static const uint16_t expected[SPW_PLACEMENT_MAX + 1] = {0x0102, 0, 0x0102, 0};
+
+	nvme_drive.placement = 2;
+	nvme_drive.id_count = 2;
+	nvme_drive.ids[1] = 0x0102;
 	open_nvme_queue();
-	assert_int_equal(run(io), 4096);
-	assert_int_equal(nvme_drive.last.cdw12 >> 20, 2);
-	assert_int_equal(nvme_drive.last.cdw13, 0x01020000);
+	for (io.placement = 0; io.placement <= SPW_PLACEMENT_MAX; io.placement++) {
+		assert_int_equal(run(io), 4096);
+		assert_int_equal(nvme_drive.last.cdw12 >> 20, 2);
+		assert_int_equal(nvme_drive.last.cdw13, (uint32_t)expected[io.placement] << 16);
+	}
+	assert_int_equal(drive_queue->stats.drives_placing, 1);
+	io.placement = 0;
 	io.op = SPW_READ;
 	assert_int_equal(run(io), 4096);
 	assert_int_equal(nvme_drive.last.cdw12 >> 16 | nvme_drive.last.cdw13, 0);
+}
+
+DRIVE_TEST(test_writes_name_no_placement_unasked)
+{
+	struct spw_io io = {.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096, .placement = 2};
+
+	nvme_drive.id_count = 2;
+	open_nvme_queue();
+	assert_int_equal(run(io), 4096);
+	assert_int_equal(nvme_drive.last.cdw12 >> 16 | nvme_drive.last.cdw13, 0);
+	assert_int_equal(drive_queue->stats.drives_placing, 0);
+	spw_queue_close(drive_queue);
+	/* Nor where the drive has none, which the log says. */
+	nvme_drive.placement = 1;
+	nvme_drive.id_count = 0;
+	open_nvme_queue();
+	assert_int_equal(run(io), 4096);
+	assert_int_equal(nvme_drive.last.cdw12 >> 16 | nvme_drive.last.cdw13, 0);
+	assert_int_equal(drive_queue->stats.drives_placing, 0);
+	assert_non_null(strstr(drive_log, "name no placement"));
+}
+
+/* A drive that takes back what it said costs no write: they go on without. */
+DRIVE_TEST(test_a_placement_that_is_refused)
+{
+	struct spw_io io = {.op = SPW_WRITE, .buf = foreign, .len_bytes = 4096};
+
+	nvme_drive.placement = 1;
+	nvme_drive.id_count = 2;
+	open_nvme_queue();
+	/* Twice: one may have been in flight when the first came back. */
+	nvme_drive.answer = -EINVAL;
+	nvme_drive.answers = 2;
+	assert_int_equal(run(io), 4096);
+	assert_int_equal(nvme_drive.last.cdw12 >> 16 | nvme_drive.last.cdw13, 0);
+	assert_int_equal(drive_queue->stats.drives_placing, 0);
+	assert_non_null(strstr(drive_log, "refuses writes that name a placement"));
+	nvme_drive.answers = 1;
+	io.op = SPW_READ;
+	assert_int_equal(run(io), -EINVAL);
 }
 
 /* ---- Answers: a drive behind a table --------------------------------------------------------- */
@@ -499,6 +547,21 @@ TABLE_TEST(test_a_controller_without_a_namespace)
 	assert_int_equal(table.questions, 2);
 }
 
+TABLE_TEST(test_what_a_drive_places)
+{
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
+	unsigned questions;
+
+	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), 3);
+	assert_int_equal(ids[0], 10);
+	assert_int_equal(ids[2], 12);
+	/* One that places nothing is not asked for handles. */
+	table.controller[98] = 0;
+	questions = table.questions;
+	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), 0);
+	assert_int_equal(table.questions, questions + 1);
+}
+
 TABLE_TEST(test_a_drive_that_refuses)
 {
 	struct spw_nvme_namespace ns = {0};
@@ -516,6 +579,7 @@ TABLE_TEST(test_a_drive_that_refuses)
 	/* FDP that is off is no fault. */
 	table.errors[0x12] = 0x4029;
 	assert_int_equal(spw_nvme_ask_placements(ask_table, 42, "/dev/x", 3, ids), 0);
+	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), -EACCES);
 	table.id = 0;
 	assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), -ENOTTY);
 }
@@ -738,12 +802,15 @@ DRIVE_TEST(test_both_ways_send_the_same_command)
 				  foreign};
 	const unsigned count = SPW_ARRAY_LEN(memories);
 
-	nvme_drive.placement = 5;
+	nvme_drive.placement = 1;
+	nvme_drive.ids[1] = 5;
+	nvme_drive.id_count = 2;
 	for (unsigned i = 0; i < 2 * count; i++) {
 		struct spw_io io = {.op = i < count ? SPW_READ : SPW_WRITE,
 				    .buf = memories[i % count],
 				    .len_bytes = 8192,
-				    .offset_bytes = 3 * 4096};
+				    .offset_bytes = 3 * 4096,
+				    .placement = 2};
 		struct nvme_uring_cmd last[2];
 		unsigned fixed[2];
 

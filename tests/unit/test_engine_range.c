@@ -9,6 +9,7 @@
 #include <liburing.h>
 #include <sys/mman.h>
 
+#include "engine/register.h"
 #include "tests/unit/engine_file.h"
 
 static int buffers_error, update_error, update_limit;

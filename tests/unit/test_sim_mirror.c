@@ -290,6 +290,48 @@ CASE_WITH(test_each_copy_serves, NULL, tear_down)
 		}
 }
 
+/*
+ * What somebody waits for comes from a drive of this machine, however fast a far one is; what is
+ * read ahead from both; and the far one serves where the near one does not.
+ */
+CASE_WITH(test_urgent_reads_are_from_near_copies, NULL, tear_down)
+{
+	uint8_t *bytes = bytes_of(1, 2), *back = malloc(len_of(1, 2));
+
+	for (unsigned far = 0; far < 2; far++) {
+		static const enum spw_class classes[] = {SPW_URGENT_READ, SPW_PREFETCH};
+		uint64_t read[2];
+		spw_object object;
+
+		make_drives(2, 4096);
+		sim_drives[1 - far].bytes_per_second /= 100;
+		assert_ok(open_mask(all()));
+		store->drives[far].device->transport.far = true;
+		assert_ok(put(1, 2, 2, &object));
+		for (unsigned i = 0; i < SPW_ARRAY_LEN(classes); i++) {
+			for (unsigned k = 0; k < 16; k++) {
+				struct spw_request *request;
+
+				if (k == 8)
+					read[i] = store->drives[far].ways[SPW_READ].transfers;
+				assert_ok(spw_store_get(store, object, 0, back, len_of(1, 2),
+							classes[i], NULL, &request));
+				assert_ok(spw_request_wait(request));
+				assert_memory_equal(back, bytes, len_of(1, 2));
+			}
+			read[i] = store->drives[far].ways[SPW_READ].transfers - read[i];
+		}
+		assert_int_equal(read[0], 0);
+		assert_true(read[1] > 0);
+		sim_drives[1 - far].failing[SPW_READ] =
+			(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+		assert_ok(get(1, 2, object));
+		close_store();
+	}
+	free(bytes);
+	free(back);
+}
+
 CASE_WITH(test_other_bytes_are_not_believed, NULL, tear_down)
 {
 	static const uint8_t junk[4096] = {1};

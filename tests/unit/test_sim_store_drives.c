@@ -158,6 +158,144 @@ DRIVES_CASE(test_hung_write_moves)
 	assert_int_equal(stats().used_bytes, 0);
 }
 
+static char heard[4096];
+
+static void hear(void *context, enum spw_log_level level, const char *message)
+{
+	size_t used = strlen(heard);
+
+	(void)context;
+	(void)level;
+	(void)snprintf(heard + used, sizeof(heard) - used, "%s\n", message);
+}
+
+/* A network comes back: what the kernel kept for its drive ends, and the drive is in service. */
+DRIVES_CASE(test_far_drive_comes_back_by_itself)
+{
+	uint8_t *bytes = pattern(1 << 20, 13);
+	struct spw_store_opts opts = options(16);
+	spw_object object;
+
+	heard[0] = '\0';
+	opts.write_deadline_ms = 20;
+	opts.log.write = hear;
+	open_with(&opts);
+	make_far(1, 600);
+	hang(1);
+	assert_ok(put_wait(bytes, 1 << 20, &object));
+	assert_true(!is_retired(0) && is_retired(1) && !is_retired(2));
+	assert_non_null(
+		strstr(heard, "sim1, which is reached over tcp at traddr=10.0.0.7: a write"));
+	assert_non_null(strstr(heard, "the kernel gives up after 600 s"));
+	assert_non_null(strstr(heard, "it is in service again when it takes that write"));
+	hang_no_more(1);
+	for (unsigned i = 0; i < 64; i++)
+		assert_true(spw_store_poll(store, true) >= 0);
+	assert_false(is_retired(1));
+	assert_int_equal(stats().drives_retired, 0);
+	assert_non_null(strstr(heard, "sim1: in service again"));
+	expect_identical(object, bytes, 1 << 20);
+	assert_ok(spw_store_free(store, object));
+	expect_empty();
+}
+
+/* The kernel gave up: it stays out of service, as any other drive that fails. */
+DRIVES_CASE(test_far_drive_that_is_lost_stays_retired)
+{
+	uint8_t *bytes = pattern(1 << 20, 13);
+	struct spw_store_opts opts = options(16);
+	spw_object object;
+
+	opts.write_deadline_ms = 20;
+	open_with(&opts);
+	make_far(1, UINT32_MAX);
+	hang(1);
+	assert_ok(put_wait(bytes, 1 << 20, &object));
+	for (struct sim_io *io = sim_drives[1].active_first; io; io = io->next)
+		io->forced = -EIO;
+	hang_no_more(1);
+	for (unsigned i = 0; i < 64; i++)
+		assert_true(spw_store_poll(store, true) >= 0);
+	assert_true(is_retired(1));
+	expect_identical(object, bytes, 1 << 20);
+}
+
+/*
+ * A late read of the only copy is not cancelled: it ends well when the network is there again. Of a
+ * drive of this machine it is, and fails.
+ */
+DRIVES_CASE(test_far_read_is_waited_for)
+{
+	uint8_t *bytes = pattern(1 << 20, 13), *back = memory(1 << 20);
+
+	for (unsigned far = 0; far < 2; far++) {
+		struct spw_store_opts opts = options(16);
+		struct spw_request *get;
+		spw_object object;
+
+		opts.read_deadline_ms = 20;
+		open_with(&opts);
+		sim_drives[1].cancels = true;
+		if (far)
+			make_far(1, 600);
+		assert_ok(put_wait(bytes, 1 << 20, &object));
+		hang(1);
+		assert_ok(spw_store_get(store, object, 0, back, 1 << 20, SPW_URGENT_READ, NULL,
+					&get));
+		while (stats().timeouts == 0)
+			assert_true(spw_store_poll(store, true) >= 0);
+		hang_no_more(1);
+		assert_int_equal(spw_request_wait(get), far ? 0 : -ETIMEDOUT);
+		if (far)
+			assert_memory_equal(back, bytes, 1 << 20);
+		close_store();
+	}
+}
+
+/* What all writes in flight name. */
+static uint32_t placement_in_flight(void)
+{
+	uint32_t found = UINT32_MAX;
+
+	for (uint32_t i = 0; i < store->transfers_total; i++) {
+		const struct transfer *transfer = &store->transfers[i];
+
+		if (!transfer->in_flight)
+			continue;
+		assert_true(found == UINT32_MAX || found == transfer->io.placement);
+		found = transfer->io.placement;
+	}
+	return found;
+}
+
+DRIVES_CASE(test_what_lasts_is_placed_apart)
+{
+	const size_t len = 6 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 3), *back = memory(len);
+	struct iovec run = {.iov_base = bytes, .iov_len = len};
+	struct spw_request *requests[4];
+	spw_object objects[3];
+
+	open_store(16);
+	assert_ok(spw_store_put(store, bytes, len, NULL, &objects[0], &requests[0]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_STEP);
+	assert_ok(spw_request_wait(requests[0]));
+	assert_ok(spw_store_putv(store, &run, 1, NULL, &objects[1], &requests[1]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_STEP);
+	assert_ok(spw_request_wait(requests[1]));
+	assert_ok(spw_store_put_copies(store, bytes, len, 1, NULL, &objects[2], &requests[2]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_LASTING);
+	assert_ok(spw_request_wait(requests[2]));
+	assert_ok(spw_store_get(store, objects[0], 0, back, len, SPW_URGENT_READ, NULL,
+				&requests[3]));
+	poll_once();
+	assert_int_equal(placement_in_flight(), PLACEMENT_OF_QUEUE);
+	assert_ok(spw_request_wait(requests[3]));
+}
+
 /* STORE-4: a hung drive keeps its copy memory; there must be more, for the other drives. */
 DRIVES_CASE(test_hung_drive_leaves_copy_memory)
 {

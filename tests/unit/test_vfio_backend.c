@@ -3,7 +3,7 @@
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"
 
-#include "engine/range.h"
+#include "engine/register.h"
 
 #include <pthread.h>
 

@@ -16,18 +16,19 @@ static const char *const kind_names[] = {
 
 json_t *tool_json_geometry(const struct spw_geometry *geometry)
 {
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o, s:o, s:o}",
-			 "kind", kind_names[geometry->kind], "size_bytes",
-			 (json_int_t)geometry->size_bytes, "logical_block_bytes",
-			 (json_int_t)geometry->logical_block_bytes, "physical_block_bytes",
-			 (json_int_t)geometry->physical_block_bytes, "memory_align_bytes",
-			 (json_int_t)geometry->memory_align_bytes, "transfer_bytes_max",
-			 (json_int_t)geometry->transfer_bytes_max, "segments_max",
-			 (json_int_t)geometry->segments_max, "numa_node", geometry->numa_node,
-			 "rotational", geometry->rotational, "polls", geometry->polls, "discards",
-			 geometry->discards, "model", tool_json_text(geometry->model), "serial",
-			 tool_json_text(geometry->serial), "nvme_char_path",
-			 tool_json_text(geometry->nvme_char_path));
+	return json_pack(
+		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:b, s:o, s:o, s:o, s:o}",
+		"kind", kind_names[geometry->kind], "size_bytes", (json_int_t)geometry->size_bytes,
+		"logical_block_bytes", (json_int_t)geometry->logical_block_bytes,
+		"physical_block_bytes", (json_int_t)geometry->physical_block_bytes,
+		"memory_align_bytes", (json_int_t)geometry->memory_align_bytes,
+		"transfer_bytes_max", (json_int_t)geometry->transfer_bytes_max, "segments_max",
+		(json_int_t)geometry->segments_max, "numa_node", geometry->numa_node, "rotational",
+		geometry->rotational, "polls", geometry->polls, "discards", geometry->discards,
+		"model", tool_json_text(geometry->model), "serial",
+		tool_json_text(geometry->serial), "nvme_char_path",
+		tool_json_text(geometry->nvme_char_path), "transport",
+		tool_json_text(geometry->transport));
 }
 
 json_t *tool_json_store(const struct spw_store_info *info)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
-from .chart import Point, draw
+from .chart import Bar, draw_bars
 
 GIB = 1 << 30
 
@@ -30,14 +30,21 @@ def _gib(count: float) -> str:
     return f"{count / GIB:.2f} GiB"
 
 
+def parts_of(model: Dict[str, Any]) -> Dict[str, int]:
+    """Bytes of a training that has all in memory."""
+    return {"parameters": model["parameter_bytes"], "gradients": model["parameter_bytes"],
+            "state of AdamW": 2 * model["parameter_bytes"],
+            "activations": model["activation_bytes"]}
+
+
 def sizes(model: Dict[str, Any], limit: int, peak: int) -> List[str]:
     """What all of it takes, and where it lies."""
-    rows = [("parameters", model["parameter_bytes"], "on the drives; in memory while used"),
-            ("gradients", model["parameter_bytes"], "in memory until their tile is stepped"),
-            ("state of AdamW", 2 * model["parameter_bytes"], "on the drives"),
-            ("activations", model["activation_bytes"], "on the drives, as the plan says")]
-    total = sum(row[1] for row in rows)
-    lines = [f"{name:16s}{_gib(count):>12s}   {where}" for name, count, where in rows]
+    where = ("on the drives; in memory while used", "in memory until their tile is stepped",
+             "on the drives", "on the drives, as the plan says")
+    parts = parts_of(model)
+    lines = [f"{name:16s}{_gib(count):>12s}   {place}"
+             for (name, count), place in zip(parts.items(), where)]
+    total = sum(parts.values())
     lines.append(f"{'together':16s}{_gib(total):>12s}   {total / limit:.1f} times the limit")
     lines.append(f"{'limit':16s}{_gib(limit):>12s}   of the cgroup")
     if peak:
@@ -78,14 +85,14 @@ def are_identical(whole: Run, killed: Run, resumed: Run) -> bool:
         {number for number, _ in found} == set(expected)
 
 
-def chart(whole: Run, killed: Run, resumed: Run) -> str:
-    curves = {}
-    for name, run in (("uninterrupted", whole), ("killed", killed), ("resumed", resumed)):
-        lines = list(steps_of(run).values())
-        mark = lines[-1] if name == "killed" else lines[0]
-        curves[name] = [Point(line["step"], line["loss"], line["loss"], line["loss"],
-                              name if line is mark else "") for line in lines]
-    return draw("A GPT larger than its memory: killed, and gone on", "step", "loss", curves)
+def chart(model: Dict[str, Any], limit: int, peak: int) -> str:
+    def named(parts: Dict[str, int]) -> Dict[str, float]:
+        return {f"{name} {count / GIB:.2f}": count / GIB for name, count in parts.items()}
+
+    return draw_bars("A GPT trained in less memory than it needs", "GiB",
+                     [Bar("in memory", named(parts_of(model))),
+                      Bar("spillway", named({"most used": peak}))],
+                     limit / GIB, f"limit {limit / GIB:.2f}")
 
 
 def main() -> int:
@@ -107,7 +114,7 @@ def main() -> int:
                             "losses: " + ("identical to the last bit" if same else
                                           "DIFFERENT - this is a fault"), bound(runs[0])]))
     if args.chart:
-        args.chart.write_text(chart(*runs))
+        args.chart.write_text(chart(model, args.limit, peak))
         print(f"picture: {args.chart}")
     return 0 if same else 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/chart.py - the recompute-offload-keep curve as SVG
+# spillway/demo/chart.py - pictures as SVG: curves with a scatter, and bars against a limit
 from __future__ import annotations
 
 import dataclasses
@@ -79,3 +79,54 @@ def draw(title: str, x_words: str, y_words: str, curves: Dict[str, List[Point]])
             parts += [f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="6"{fill}/>',
                       _text(at_x + shift, at_y - 10, anchor, point.words, fill)]
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """What lies one beside the other: words and a length each, in the unit of the axis."""
+    words: str
+    parts: Dict[str, float]
+
+
+_BAR_COLOURS = ("#4c6a92", "#7f9cc0", "#b5651d", "#d9a066")
+_BAR_HEIGHT, _BAR_GAP, _BAR_LEFT = 54, 62, 110
+
+
+def draw_bars(title: str, x_words: str, bars: List[Bar], limit: float, limit_words: str) -> str:
+    """A bar below the other from zero, and a line where the limit is."""
+    x_max = 1.05 * max(limit, *(sum(bar.parts.values()) for bar in bars))
+    bottom = _TOP + 30 + len(bars) * (_BAR_HEIGHT + _BAR_GAP)
+
+    def x(value: float) -> float:
+        return _BAR_LEFT + value / x_max * (_WIDTH - _BAR_LEFT - _RIGHT)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + 50}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{_WIDTH}" height="{bottom + 50}" fill="white"/>',
+        _text(_WIDTH / 2, 26, "middle", title, ' font-size="15"'),
+        _text((_BAR_LEFT + _WIDTH - _RIGHT) / 2, bottom + 40, "middle", x_words),
+    ]
+    tick, step = 0.0, _nice_step(x_max)
+    while tick <= x_max:
+        parts += [f'<path d="M{x(tick):.1f} {_TOP}V{bottom}" stroke="#e4e4e4"/>',
+                  _text(x(tick), bottom + 18, "middle", f"{tick:g}")]
+        tick = round(tick + step, 10)
+    top = _TOP + 30
+    for bar in bars:
+        parts.append(_text(_BAR_LEFT - 10, top + _BAR_HEIGHT / 2 + 5, "end", bar.words))
+        at = 0.0
+        for index, (words, value) in enumerate(bar.parts.items()):
+            colour = _BAR_COLOURS[index % len(_BAR_COLOURS)]
+            parts.append(f'<rect x="{x(at):.1f}" y="{top}" width="{x(at + value) - x(at):.1f}" '
+                         f'height="{_BAR_HEIGHT}" fill="{colour}"/>')
+            # A narrow part's words would lie over its neighbour's: every other line is its own.
+            place, anchor = (x(at + value), "end") if x(at) > _WIDTH * 0.75 else (x(at), "start")
+            parts.append(_text(place, top + _BAR_HEIGHT + 15 + 16 * (index % 2), anchor, words,
+                               f' fill="{colour}"'))
+            at += value
+        top += _BAR_HEIGHT + _BAR_GAP
+    parts += [f'<path d="M{x(limit):.1f} {_TOP}V{bottom}" stroke="#a02020" stroke-width="2" '
+              'stroke-dasharray="6 4"/>',
+              _text(x(limit) + 6, _TOP + 12, "start", limit_words, ' fill="#a02020"')]
+    return "\n".join([*parts, "</svg>\n"])

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine/register.c - memory of others, registered beside the arena
+ *
+ * Invariants, cited by asserts and tests
+ *   RANGE-1  Ranges overlap neither each other nor the arena, and their pieces not each other's.
+ *   RANGE-2  While a request in flight uses memory of a range, the range stays as it is.
+ */
+#include "engine/register.h"
+
+#include <errno.h>
+
+#include "engine/backend.h"
+#include "util/util.h"
+
+bool spw_queue_knows(const struct spw_queue *q, const void *memory, size_t len)
+{
+	const struct spw_range *range = spw_range_of(&q->ranges, memory, len);
+
+	return range && range->first_piece >= 0;
+}
+
+uint64_t spw_queue_ranges_bytes(const struct spw_queue *q)
+{
+	return spw_range_bytes(&q->ranges);
+}
+
+static int check(const struct spw_queue *q, const void *memory, size_t len)
+{
+	uintptr_t base = (uintptr_t)memory, end;
+	const struct spw_range *other;
+
+	if (!memory || len == 0 || __builtin_add_overflow(base, len, &end))
+		return spw_error(-EINVAL, "%zu bytes at %p are no memory to register", len, memory);
+	if (spw_memory_overlaps(base, len, q->arena_base, q->arena_len_bytes))
+		return spw_error(-EEXIST,
+				 "the memory at %p is the store's own, which is registered anyway",
+				 memory);
+	other = spw_range_overlapping(&q->ranges, base, len);
+	if (other)
+		return spw_error(-EEXIST,
+				 "%zu bytes at %p overlap %llu at %p, which are registered", len,
+				 memory, (unsigned long long)other->len_bytes, (void *)other->base);
+	return 0;
+}
+
+int spw_queue_register(struct spw_queue *q, void *memory, size_t len)
+{
+	struct spw_range *range;
+	char size[32];
+	int ret = check(q, memory, len);
+
+	if (ret)
+		return ret;
+	range = spw_range_take(&q->ranges);
+	if (!range)
+		return spw_error(-ENOBUFS,
+				 "%u ranges of memory are registered, the most there can be: "
+				 "register fewer and larger ones",
+				 SPW_RANGES_MAX);
+	*range = (struct spw_range){
+		.base = (uintptr_t)memory, .len_bytes = len, .first_piece = -1}; /* RANGE-1 */
+	ret = q->ops->add_range ? q->ops->add_range(q, range)
+				: spw_error(-EOPNOTSUPP, "%s registers no memory", q->ops->name);
+	if (ret == 0)
+		return 1;
+	SPW_ASSERT(range->first_piece < 0);
+	(void)spw_size_format(len, size, sizeof(size));
+	spw_log(&q->log, SPW_LOG_WARNING,
+		"%s of a caller's memory are not registered: %s; transfers treat them as any other",
+		size, spw_last_error());
+	return 0;
+}
+
+static bool part_uses(const struct spw_part *part, const struct spw_range *range)
+{
+	if (!part->io)
+		return false;
+	if (spw_io_is_whole(part->io))
+		return spw_memory_overlaps((uintptr_t)part->io->buf, part->io->len_bytes,
+					   range->base, range->len_bytes);
+	for (uint32_t i = 0; i < part->iov_count; i++)
+		if (spw_memory_overlaps((uintptr_t)part->iov[i].iov_base, part->iov[i].iov_len,
+					range->base, range->len_bytes))
+			return true;
+	return part->iov_count == 0 && spw_memory_overlaps((uintptr_t)part->buf, part->len_bytes,
+							   range->base, range->len_bytes);
+}
+
+int spw_queue_unregister(struct spw_queue *q, const void *memory)
+{
+	struct spw_range *range = spw_range_at(&q->ranges, memory);
+
+	if (!range)
+		return spw_error(-ENOENT, "no memory that begins at %p is registered", memory);
+	for (uint32_t i = 0; i < q->depth * q->device_count; i++)
+		if (part_uses(&q->parts[i], range)) /* RANGE-2 */
+			return spw_error(-EBUSY,
+					 "%s: a transfer with the memory at %p has not ended: wait "
+					 "for its request, then unregister",
+					 q->devices[q->parts[i].device].device->path, memory);
+	if (range->first_piece >= 0)
+		q->ops->remove_range(q, range);
+	spw_range_give(&q->ranges, range);
+	return 0;
+}
