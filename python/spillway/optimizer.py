@@ -152,7 +152,7 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError("commit_every must be at least 1 step")
         if copies not in (1, 2):
             raise ValueError(f"copies must be 1 or 2, not {copies!r}")
-        _check_interleave(interleave)
+        _check_ways(in_backward, gradients, interleave)
         _check_options(options, "options")
         ranks = ranks_of(process_group)
         if ranks is not None and not store.commit_chosen:
@@ -177,12 +177,6 @@ class Optimizer(torch.optim.Optimizer):
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
         self._interleaved: Optional[Interleaved] = None
-        if in_backward and gradients:
-            raise ValueError("in_backward steps parameters at once and frees their gradients, "
-                             "which gradients would keep on drives: leave one of them out")
-        if interleave is not None and (in_backward or gradients):
-            raise ValueError("interleave is for gradients that are on the device when step() is "
-                             "called, where in_backward and gradients have none: leave it out")
         self._in_backward = in_backward is not False
         self._on_drives = gradients is not False
         self._reduced = (reduced_of("in_backward", in_backward)
@@ -706,9 +700,18 @@ def _compare(optimizer_class: Type[torch.optim.Optimizer], options: Options,
                   optimizer_class.__name__, device.type)
 
 
-def _check_interleave(interleave: Any) -> None:
-    """:raises ValueError: it is neither "measured" nor a number of tiles"""
-    if interleave is None or interleave == "measured":
+def _check_ways(in_backward: Reducing, gradients: Reducing, interleave: Any) -> None:
+    """:raises ValueError: two of them do not go together, or interleave is neither "measured" nor a
+    number of tiles"""
+    if in_backward and gradients:
+        raise ValueError("in_backward steps parameters at once and frees their gradients, "
+                         "which gradients would keep on drives: leave one of them out")
+    if interleave is None:
+        return
+    if in_backward or gradients:
+        raise ValueError("interleave is for gradients that are on the device when step() is "
+                         "called, where in_backward and gradients have none: leave it out")
+    if interleave == "measured":
         return
     if not isinstance(interleave, int) or isinstance(interleave, bool) or interleave < 2:
         raise ValueError('interleave must be "measured", or of how many tiles one is stepped on '
