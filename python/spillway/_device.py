@@ -18,14 +18,14 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
-from ctypes import byref, c_char, c_size_t, c_void_p
+from ctypes import c_char
 from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from ._device_times import DeviceTimes
-from ._library import check, fast
+from ._pinned import pin, unpin
 from ._torch_compat import storage_of
 from .store import Store
 
@@ -110,12 +110,9 @@ class Port:
         # The same as elements, how many and how long; None: none can lie there.
         self._arenas: Dict[torch.dtype, Optional[Tuple[Tensor, int, int]]] = {}
         if store is not None:
-            address, length = c_void_p(), c_size_t()
-            check(fast.spw_store_arena(store.handle, byref(address), byref(length)))
-            table.pin(device, address.value, length.value)
-            assert address.value is not None
-            self._pinned = device, address.value
-            self._arena = _bytes_at(address.value, length.value)
+            address, length = pin(table, device, store)
+            self._pinned = device, address
+            self._arena = _bytes_at(address, length)
 
     def number(self, device: torch.device) -> int:
         """The device's, from 1 on."""
@@ -280,7 +277,7 @@ class Port:
         pinned, self._pinned, self._arena = self._pinned, None, None
         self._arenas.clear()
         if pinned is not None:
-            self.table.unpin(*pinned)
+            unpin(pinned[1])
 
     def _end(self, is_out: bool, done: Any) -> Iterator[Tuple[int, int]]:
         for device, known in self._devices.items():

@@ -20,6 +20,7 @@ from spillway import SpillwayError, _on_device
 from machine import machine
 from seeds import same
 from troubles import Troubled
+import updates
 
 LAYERS, WIDTH, ROWS = 12, 128, 512
 NEVER, HALF, AT_ONCE = (0, 0, False), (0.3, 0.25, False), (0, 1, True)  # how late
@@ -413,6 +414,7 @@ CASES = {
     "a model that moves after offload()": a_model_that_moves_later,
     "a recorded step shows the bus": a_step_is_recorded,
     "memory is back after each step": memory_is_back_after_each_step,
+    **updates.CASES,
 }
 if machine.kind == "late":
     CASES.update(

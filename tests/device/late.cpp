@@ -58,6 +58,7 @@ struct Task {
 	std::function<void()> run; // or nothing: it waits, or marks
 	MarkPtr after, mark;
 	double ns = 0; // that it takes
+	const void *reads = nullptr; // of the host's memory, a copy
 };
 
 struct Machine {
@@ -124,6 +125,15 @@ struct Machine {
 	{
 		for (auto &[place, queue] : queues)
 			drain(place);
+	}
+
+	bool reads(const void *bytes)
+	{ // a copy that has not run yet
+		for (auto &[place, queue] : queues)
+			for (auto &task : queue)
+				if (task.reads == bytes)
+					return true;
+		return false;
 	}
 
 	void give(Place place, Task task)
@@ -655,12 +665,13 @@ at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_bloc
 	};
 	const at::Tensor &host = is_ours(from) ? to : from;
 	bool waits = !is_ours(host) && !(non_blocking && is_pinned(host.data_ptr()));
-	if (!waits && !is_ours(to) && to.is_contiguous())
+	// What is read from there first is read from as it was.
+	if (!waits && !is_ours(to) && to.is_contiguous() && !machine().reads(to.data_ptr()))
 		memset(to.data_ptr(), POISON, to.nbytes());
 	bool within = is_ours(from) && is_ours(to);
 	double ns = within ? machine().operator_ns
 			   : machine().copied_byte_ns * static_cast<double>(from.nbytes());
-	machine().give(place, {copy, nullptr, nullptr, ns});
+	machine().give(place, {copy, nullptr, nullptr, ns, is_ours(from) ? nullptr : from.data_ptr()});
 	if (waits)
 		machine().drain(place);
 	return to;
