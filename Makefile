@@ -297,9 +297,9 @@ bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, ste
 	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
 
 .PHONY: bench-state
-bench-state: ## AdamW with its state on drives against memory and fio, commits against torch.save; BENCH_ROUNDS=
-	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && \
-		$$(scripts/python-with.sh torch demo) tests/bench/state.py --build $(BUILD)
+bench-state: ## state and parameters on drives against memory, fio, torch.save and DeepSpeed (root); BENCH_ROUNDS= BENCH_OPTIONS=
+	@scripts/deps.sh build demo bench peers venv && $(MAKE) --no-print-directory all && \
+		$${PYTHON:-$$(tests/venv.sh $(BUILD) torch numpy setuptools wheel transformers deepspeed)} tests/bench/state.py --build $(BUILD) $(BENCH_OPTIONS)
 
 .PHONY: bench-peers
 bench-peers: ## a GPT trained in every way that moves tensors to drives: memory, time, full, dying drives (root); BENCH_ROUNDS= BENCH_OPTIONS=

@@ -91,13 +91,10 @@ bool spw_help_has_room(const struct spw_helpers *helpers)
 
 bool spw_help_wanted(const struct transfer *transfer)
 {
-	const struct spw_store *store = transfer->store;
 	const struct moving *moving = &transfer->moving;
 
-	if (moving->len_bytes < store->overlap_bytes_min || !(moving->sum || transfer->bounce))
-		return false;
-	/* Without helpers a read can wait until its drive has got the next request. */
-	return store->helpers->count > 0 || (moving->op == SPW_READ && !transfer->bounce);
+	return moving->len_bytes >= transfer->store->overlap_bytes_min &&
+	       (moving->sum || transfer->bounce);
 }
 
 void spw_help_post(struct transfer *transfer)

@@ -323,6 +323,8 @@ struct spw_store {
 	struct spw_assembly assembly;
 	uint32_t partition;
 	uint32_t drive_count;
+	/* what a drive has at once: the queue depth, and beside it urgent reads alone */
+	uint32_t slots_per_drive;
 	uint32_t block_bytes;
 	uint32_t memory_align_bytes; /* the strictest of the drives */
 	uint64_t chunk_bytes;
@@ -510,8 +512,8 @@ int spw_store_start(struct spw_store *store);
 void spw_store_stop(struct spw_store *store);
 
 /* store/level.c: who goes next on a drive */
-/* Return: the level, or LEVELS when nothing waits. */
-int spw_level_choose(const struct spw_store *store, const struct store_drive *drive);
+/* @lowest: none below it can be served now. Return: the level, or LEVELS when nothing waits. */
+int spw_level_choose(const struct spw_store *store, const struct store_drive *drive, int lowest);
 void spw_level_served(struct spw_store *store, struct store_drive *drive, int level);
 
 /* store/transfer.c: one piece to or from a drive */

@@ -11,11 +11,11 @@ static bool level_waits(const struct spw_store *store, const struct store_drive 
 }
 
 /* The most urgent that waits, unless one below was overtaken BYPASSES_MAX times; LEVELS: none. */
-int spw_level_choose(const struct spw_store *store, const struct store_drive *drive)
+int spw_level_choose(const struct spw_store *store, const struct store_drive *drive, int lowest)
 {
 	int chosen = LEVELS;
 
-	for (int level = 0; level < LEVELS; level++) {
+	for (int level = 0; level <= lowest; level++) {
 		if (!level_waits(store, drive, level))
 			continue;
 		if (chosen == LEVELS || drive->bypassed[level] >= BYPASSES_MAX)

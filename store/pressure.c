@@ -69,7 +69,7 @@ void spw_store_pressure(struct spw_store *store, uint64_t len, struct spw_store_
 		.size = SPW_MIN(size, sizeof(all)),
 		.put_bytes = atomic_load_explicit(&store->queued_bytes[LEVEL_WRITE],
 						  memory_order_relaxed),
-		.depth = store->drive_count * store->opts.queue_depth,
+		.depth = store->drive_count * store->slots_per_drive,
 	};
 	uint64_t gets_bytes = 0;
 

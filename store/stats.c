@@ -162,7 +162,7 @@ int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_dr
 	all.write_latency_ns_p99 = now(&writes->latency_ns_p99);
 	all.in_flight = atomic_load_explicit(&drive->in_flight_now, memory_order_relaxed);
 	all.in_flight_max = atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed);
-	all.depth = store->opts.queue_depth;
+	all.depth = store->slots_per_drive;
 	all.write_bytes_per_second = now(&writes->rate.bytes_per_second);
 	all.read_bytes_per_second = now(&reads->rate.bytes_per_second);
 	all.read_latencies = latencies_of(reads);

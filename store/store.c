@@ -15,6 +15,7 @@
 /* Smaller pieces are summed at once, while their bytes are in the cache. */
 #define OVERLAP_BYTES_MIN 65536u
 #define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
+#define SLOTS_PER_URGENT  4 /* for so many slots of all there is one of urgent reads alone */
 
 void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
 {
@@ -74,6 +75,8 @@ static int open_mark(struct spw_store *store)
 static int open_drives(struct spw_store *store)
 {
 	store->drive_count = store->assembly.count;
+	store->slots_per_drive =
+		store->opts.queue_depth + store->opts.queue_depth / SLOTS_PER_URGENT;
 	store->block_bytes = store->assembly.superblocks[0].block_bytes;
 	store->chunk_bytes = store->assembly.superblocks[0].chunk_bytes;
 	store->memory_align_bytes = 1;
@@ -156,7 +159,7 @@ static int open_slots(struct spw_store *store)
 /* Arena, and from it a block for each transfer's tail and copy buffers of a chunk each. */
 static int open_memory(struct spw_store *store)
 {
-	uint32_t slots = store->drive_count * store->opts.queue_depth;
+	uint32_t slots = store->drive_count * store->slots_per_drive;
 	size_t tails_bytes = (size_t)TRANSFERS_PER_SLOT * slots * store->block_bytes;
 	uint64_t wanted = store->opts.arena_bytes / COPY_MEMORY_SHARE / store->chunk_bytes;
 	struct spw_arena_opts arena_opts;
@@ -198,7 +201,7 @@ static int open_memory(struct spw_store *store)
 
 static int open_transfers(struct spw_store *store)
 {
-	uint32_t count = TRANSFERS_PER_SLOT * store->drive_count * store->opts.queue_depth;
+	uint32_t count = TRANSFERS_PER_SLOT * store->drive_count * store->slots_per_drive;
 
 	store->transfers = calloc(count, sizeof(*store->transfers));
 	store->flush_ios = calloc(store->drive_count, sizeof(*store->flush_ios));
@@ -223,7 +226,7 @@ static int open_queue(struct spw_store *store)
 
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.backend = store->opts.backend;
-	opts.depth = store->opts.queue_depth;
+	opts.depth = SPW_MIN(store->slots_per_drive, SPW_QUEUE_DEPTH_MAX);
 	opts.arena = store->arena;
 	opts.log = store->opts.log;
 	opts.tune = store->opts.tune;

@@ -26,9 +26,10 @@ int spw_store_poll(struct spw_store *store, bool wait)
 		return spw_error(
 			-EINVAL,
 			"the store has an I/O thread: only a store in inline mode is polled");
+	/* Who polls seldom finds the drives with all that they can have. */
 	do
 		ended = spw_store_turn(store, wait && spw_store_is_busy(store), -1);
-	while (ended == 0 && wait && spw_store_is_busy(store));
+	while (ended == 0 && (wait ? spw_store_is_busy(store) : spw_help_waits(store->helpers)));
 	return ended;
 }
 

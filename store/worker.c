@@ -109,13 +109,30 @@ static void process_changed(struct spw_store *store)
 
 /* ---- Who goes next ---- */
 
+/* Masks of drives, until something ends. */
+struct lack {
+	uint64_t reads;  /* there is no copy memory for their next read */
+	uint64_t writes; /* the next chunk goes to none of these, or not yet */
+};
+
+/* The lowest level that the drive may serve now; negative: none. */
+static int lowest_level(const struct spw_store *store, const struct store_drive *drive,
+			bool writes_lack)
+{
+	if (drive->in_flight >= store->slots_per_drive)
+		return -1;
+	if (drive->in_flight >= store->opts.queue_depth)
+		return LEVEL_URGENT;
+	return writes_lack ? LEVEL_BACKGROUND : LEVEL_WRITE;
+}
+
 /*
  * A read for each drive that wants one, and one write for the best of those that want a write
- * (HELP-5).
- * @stuck: mask of drives that lack copy memory until something ends. Return: something was issued.
+ * (HELP-5). Return: whether another round may find something.
  */
-static bool schedule_round(struct spw_store *store, uint64_t *stuck)
+static bool schedule_round(struct spw_store *store, struct lack *lack)
 {
+	uint64_t no_writes = spw_help_has_room(store->helpers) ? lack->writes : UINT64_MAX;
 	uint64_t willing = 0;
 	bool issued = false;
 
@@ -123,49 +140,53 @@ static bool schedule_round(struct spw_store *store, uint64_t *stuck)
 		uint32_t index = (store->first_drive + i) % store->drive_count;
 		struct store_drive *drive = &store->drives[index];
 		uint64_t bit = UINT64_C(1) << index;
+		int lowest = lowest_level(store, drive, no_writes & bit);
 		int level;
 
-		if (*stuck & bit || drive->in_flight >= store->opts.queue_depth)
+		if (lack->reads & bit || lowest < 0)
 			continue;
-		if (drive->retries) {
+		if (drive->retries && lowest > LEVEL_URGENT) {
 			if (spw_read_retry_next(store, index))
 				issued = true;
 			else
-				*stuck |= bit;
+				lack->reads |= bit;
 			continue;
 		}
 		/* All are taken only while pieces wait for their checksum: one less each turn. */
 		if (!store->transfer_free)
 			break;
-		level = spw_level_choose(store, drive);
+		level = spw_level_choose(store, drive, lowest);
 		if (level == LEVEL_WRITE) {
 			willing |= bit;
 		} else if (level < LEVEL_WRITE) {
 			if (!spw_read_next(store, index, (enum spw_class)level)) {
-				*stuck |= bit;
+				lack->reads |= bit;
 				continue;
 			}
-			spw_level_served(store, drive, level);
+			/* A slot that is for urgent reads alone is taken from nobody. */
+			if (lowest > LEVEL_URGENT)
+				spw_level_served(store, drive, level);
 			issued = true;
 		}
 	}
-	if (willing && store->writes_first && store->transfer_free &&
-	    spw_help_has_room(store->helpers)) {
+	if (willing && store->writes_first && store->transfer_free) {
 		if (store->writes_first->object->copies == 2 ? spw_mirror_next(store, willing)
 							     : spw_write_next(store, willing))
 			return true;
-		*stuck |= willing;
+		/* What these drives have to read does not wait for it. */
+		lack->writes |= willing;
+		return issued || store->reads_waiting > 0;
 	}
 	return issued;
 }
 
 static void schedule(struct spw_store *store)
 {
-	uint64_t stuck = 0;
+	struct lack lack = {0};
 
 	if (store->writes_first && store->drives_retired == store->drive_count)
 		spw_write_fail_all(store);
-	while ((store->writes_first || store->reads_waiting) && schedule_round(store, &stuck))
+	while ((store->writes_first || store->reads_waiting) && schedule_round(store, &lack))
 		store->first_drive = (store->first_drive + 1) % store->drive_count;
 }
 

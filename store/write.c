@@ -7,7 +7,9 @@
  * mirrored object store/mirror.c places the chunks, by what is here.
  *
  * A chunk is summed before it is issued, so memory that somebody changes meanwhile shows when the
- * object is read or compared. With helpers it has its place and its slot while one of them sums it.
+ * object is read or compared. A large one has its place and its slot by then, and waits for a
+ * helper, or for the worker, which sums one between two looks at what is new and has ended: so a
+ * get waits for one sum, not for those of all chunks that find a slot.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -291,18 +293,6 @@ static void note_sum(const struct transfer *transfer)
 		store->pieces[piece->next].checksum = transfer->moving.checksum;
 }
 
-static void move_and_issue(struct transfer *transfer)
-{
-	struct spw_store *store = transfer->store;
-
-	spw_bytes_move(transfer);
-	note_sum(transfer);
-	spw_transfer_issue(transfer, SPW_WRITE, write_done);
-	/* Before the next piece is summed. The turn itself looks whether the queue has failed. */
-	if (transfer->moving.len_bytes >= store->overlap_bytes_min)
-		(void)spw_transfer_hand_over(store);
-}
-
 void spw_write_issue(struct spw_request *request, struct transfer *transfer, uint32_t index,
 		     bool summed)
 {
@@ -314,10 +304,13 @@ void spw_write_issue(struct spw_request *request, struct transfer *transfer, uin
 	if (spw_transfer_lay(transfer, piece) && transfer->bounce)
 		spw_bounce_give(transfer);
 	spw_bytes_set(transfer, SPW_WRITE, !summed && !store->opts.no_checksums);
-	if (spw_help_wanted(transfer))
+	if (spw_help_wanted(transfer)) {
 		spw_help_post(transfer);
-	else
-		move_and_issue(transfer);
+	} else {
+		spw_bytes_move(transfer);
+		note_sum(transfer);
+		spw_transfer_issue(transfer, SPW_WRITE, write_done);
+	}
 	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		unlink_write(request);

@@ -6,7 +6,7 @@
 #   tests/venv.sh BUILD              all of pins.txt
 #
 # What is there already is not asked for again, so that this works offline from then on. PYTHON= (else python3) makes the environment.
-# Exit status 77, and why, if no package index can be reached.
+# Exit status 77, and why, if no package index can be reached. What waits for a compilation that was killed goes on.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -48,7 +48,19 @@ install() {
     fi
 }
 
+# unlock: who compiles an extension for PyTorch holds its file `lock` open; where nobody does, PyTorch would wait for ever.
+unlock() {
+    local lock
+    for lock in "$(realpath "$venv")"/torch_extensions/*/lock; do
+        [ -e "$lock" ] || continue
+        [ -z "$(find /proc/[0-9]*/fd -lname "$lock" -print -quit 2>/dev/null)" ] || continue
+        echo "  RM    $lock, of a compilation that was killed" >&2
+        rm -f "$lock"
+    done
+}
+
 "$python" -c '' 2>/dev/null || "${PYTHON:-python3}" -m venv "$venv"
+unlock
 wanted=$(missing)
 if [ -n "$wanted" ]; then
     log=$(mktemp)

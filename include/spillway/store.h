@@ -73,7 +73,8 @@ struct spw_store_opts {
 	size_t size; /* sizeof *this as the caller knows it */
 	/* which part of the drives this process owns, or SPW_PARTITION_ANY; default 0 */
 	uint32_t partition;
-	uint32_t queue_depth; /* chunks in flight per drive; default 16 */
+	/* chunks in flight per drive, beside a quarter as many of urgent reads; default 16 */
+	uint32_t queue_depth;
 	/* DMA memory for spw_store_alloc() and for copies, all resident; default 256 MiB */
 	uint64_t arena_bytes;
 	uint32_t requests_max;    /* requests that exist at once; default 4096 */

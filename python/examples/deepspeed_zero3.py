@@ -7,8 +7,9 @@
   python3 python/examples/deepspeed_zero3.py --swap /tmp/swap --devices /dev/a,/dev/b
 
 Without --devices DeepSpeed swaps to files below --swap, by its own means; without both, all stays
-in memory. The losses are the same. Started like this it is one process; `deepspeed` and `torchrun`
-start several. As it is, without --devices, it is also a program that knows nothing of spillway:
+in memory. With --activations what the backward pass needs goes to the same drives. The losses are
+the same. Started like this it is one process; `deepspeed` and `torchrun` start several. As it is,
+without --devices, it is also a program that knows nothing of spillway:
 
   spillway run --deepspeed /dev/a,/dev/b -- \\
     python3 python/examples/deepspeed_zero3.py --swap /tmp/swap
@@ -16,6 +17,7 @@ start several. As it is, without --devices, it is also a program that knows noth
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -35,9 +37,10 @@ if not torch.cuda.is_available():
 
 import deepspeed
 
-from common import cuts_of, loss_of
+from common import cuts_of, loss_of, say_activations
 from gpt import Block
 from spillway.demo.data import collect_text, tokens_of
+from spillway.demo.memory import rss_peak_bytes
 
 HERE = Path(__file__).resolve().parents[2]
 
@@ -48,6 +51,8 @@ def options() -> argparse.Namespace:
     option = parser.add_argument
     option("--swap", help="a folder for what is swapped; without, nothing is")
     option("--devices", help="of a store, separated by commas: swap to it, and not to files")
+    option("--activations", action="store_true",
+           help="with --swap and --devices: they go to the store, too")
     option("--bf16", action="store_true", help="parameters of 16 bits (in memory, 32 for the step)")
     option("--pipeline", action="store_true", help="read and write while a subgroup is computed")
     option("--layers", type=int, default=4)
@@ -60,7 +65,10 @@ def options() -> argparse.Namespace:
     option("--output", default="", help="where a checkpoint goes at the end")
     option("--resume", default="", help="a folder that was an --output")
     option("--local_rank", type=int, help=argparse.SUPPRESS)  # of DeepSpeed's launcher
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.activations and not (args.swap and args.devices):
+        parser.error("--activations needs --swap and --devices")
+    return args
 
 
 class GPT(nn.Module):
@@ -109,7 +117,7 @@ def configuration(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def train(args: argparse.Namespace) -> Optional[Any]:
-    swapping = None
+    swapping: Any = None
     if args.devices:
         import spillway.deepspeed
 
@@ -121,6 +129,11 @@ def train(args: argparse.Namespace) -> Optional[Any]:
     with deepspeed.zero.Init(config_dict_or_path=config):
         model = GPT(args)
     engine, *_ = deepspeed.initialize(model=model, config=config)
+    off: Any = None
+    if args.activations:
+        import spillway.torch
+
+        off = spillway.torch.offload(model, swapping.store)  # open, since the engine swaps
     first = 0
     if args.resume:
         _, state = engine.load_checkpoint(args.resume)
@@ -131,10 +144,14 @@ def train(args: argparse.Namespace) -> Optional[Any]:
     for step, rows in zip(range(args.steps), cuts_of(tokens, args.batch, args.sequence + 1, seed)):
         if step >= first:
             rows = rows.to(engine.device)
-            loss = engine(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
-            engine.backward(loss)
-            engine.step()
+            with off or contextlib.nullcontext():
+                loss = engine(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+                engine.backward(loss)
+                engine.step()
             print(f"step {step + 1} loss {loss.item():.9f}", flush=True)
+    if off is not None:
+        say_activations(off.stats())
+        off.close()
     if args.output:
         engine.save_checkpoint(args.output, client_state={"step": args.steps})
     return swapping
@@ -151,6 +168,7 @@ def main() -> int:
         stats = swapping.store.stats()
         print(f"swapped to the store: {stats.bytes_put >> 20} MiB out, "
               f"{stats.bytes_got >> 20} MiB in")
+    print(f"memory: {rss_peak_bytes() >> 20} MiB at most")
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return 0

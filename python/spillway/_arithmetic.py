@@ -113,8 +113,12 @@ class _Run:
     pieces: List[Piece]
     grads: List[Tensor]  # of each, flat
     entry: Entry
-    direct: bool  # the parameter's and the gradient's own memory
+    flat: Optional[Tensor]  # the parameter, where its and the gradient's own memory are used
     param: Tensor = dataclasses.field(init=False)
+
+    @property
+    def direct(self) -> bool:
+        return self.flat is not None
 
     @property
     def begin(self) -> int:
@@ -199,22 +203,23 @@ class Arithmetic:
             entry = entries[piece.parameter]
             param = self._params[piece.parameter]
             grad = gradient(piece)
-            direct = (not has_master and piece.stop - piece.start >= _DIRECT_COUNT
-                      and flat_of(param) is not None and grad.device.type == "cpu")
+            flat = None
+            if (not has_master and piece.stop - piece.start >= _DIRECT_COUNT
+                    and grad.device.type == "cpu"):
+                flat = flat_of(param)
             last = runs[-1] if runs else None
-            if (last is not None and not direct and not last.direct and last.end == piece.offset
+            if (last is not None and flat is None and not last.direct and last.end == piece.offset
                     and are_equal(last.entry, entry)):
                 last.pieces.append(piece)  # A1
                 last.grads.append(grad)
             else:
-                runs.append(_Run([piece], [grad], entry, direct))
+                runs.append(_Run([piece], [grad], entry, flat))
         return runs
 
     def _point(self, run: _Run) -> None:
         piece, = run.pieces
-        flat = flat_of(self._params[piece.parameter])
-        assert flat is not None
-        run.param = flat[piece.start:piece.stop]
+        assert run.flat is not None
+        run.param = run.flat[piece.start:piece.stop]
         run.param.grad, = run.grads
 
     def _gather(self, run: _Run, views: Dict[str, Tensor], grad: Tensor, param: Tensor) -> None:

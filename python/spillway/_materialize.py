@@ -15,10 +15,8 @@ from ._on_drives import OLDEST
 from ._parameters import Parameters, owner_of, place_in
 from ._places import _storage_uses
 from ._torch_compat import is_before
+from .plan import parameters_least, parameters_most
 from .store import Store
-
-_SCOPES = 3  # in memory, unless another number of bytes is given: one is used, one comes, one goes
-_LARGEST = 2  # of parameters, at the least: the same for those that no scope has
 
 
 def _check_version(what: str) -> None:
@@ -141,9 +139,9 @@ def _limit_of(model: nn.Module, scopes: Sequence[nn.Module],
                   key=lambda place: place.length, default=None)
     if largest is None:
         return 0
-    least = _LARGEST * largest.length
     if parameter_bytes is None:
-        return max(least, _SCOPES * max(_bytes_of(scopes), default=0))
+        return parameters_most(max(_bytes_of(scopes), default=0), largest.length)
+    least = parameters_least(largest.length)
     given = size("parameter_bytes", parameter_bytes)
     if given < least:
         raise ValueError(

@@ -78,6 +78,7 @@ class Parameters:
         self._at = 0  # the next use, in the plan
         self._ahead = 0  # so many uses from there on are in memory, or on their way
         self._serial = 0
+        self._used: Optional[Place] = None  # the last, in this step
         self._counts = _Counts()
         self._said_over = False
         store.add_dependent(self)
@@ -143,6 +144,7 @@ class Parameters:
         self._bytes[place.state] -= place.length
         self._in_memory.pop(place, None)
         self._trace = [each for each in self._trace if each is not place]
+        self._used = None if self._used is place else self._used
         if place.order:
             self._plan = [each for each in self._plan if each is not place]
             self._number_plan()
@@ -228,10 +230,12 @@ class Parameters:
                 "anew, and resume()")
 
     def _note(self, place: Place) -> None:
-        """Where in a step this is."""
-        if not self._trace or self._trace[-1] is not place:
-            if len(self._trace) < _USES_MAX * max(1, len(self._places)):
-                self._trace.append(place)
+        """Where in a step this is. Uses one after the other are one: the plan has no more."""
+        if place is self._used:
+            return
+        self._used = place
+        if len(self._trace) < _USES_MAX * max(1, len(self._places)):
+            self._trace.append(place)
         distance = self._distance(place)
         if distance < _NEVER:
             self._at = (self._at + distance + 1) % len(self._plan)
@@ -256,6 +260,7 @@ class Parameters:
                 self._number_plan()
             for place in list(self._places):
                 place.failed, place.pinned = None, False
+            self._used = None
             self._said_over = False
             self._read_ahead()
 

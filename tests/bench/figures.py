@@ -4,7 +4,8 @@
 # docs/RELIABILITY.md
 """Usage: tests/bench/figures.py BUILD FILE
  Reads what `make coverage`, `make sim`, `make soak` and `make fuzz` left in BUILD, BUILD-coverage
-and BUILD-fuzz, and writes the table in FILE between its markers; what was not run is not in it."""
+and BUILD-fuzz, and writes the table in FILE between its markers; what was not run keeps its
+rows."""
 
 import json
 import re
@@ -58,26 +59,37 @@ def of_fuzz(path):
     return [results.row(f"fuzzing, {name}: executions", count) for name, count in counts.items()]
 
 
-def fill(page, begin, end, text):
-    """Put ``text`` between the markers of a page."""
+# How the rows of each begin; where what they are of is left.
+SOURCES = (("simulated drives: ", of_sim, "/sim.json"), ("soak: ", of_soak, "/soak.json"),
+           ("coverage, ", of_coverage, "-coverage/coverage.txt"),
+           ("fuzzing, ", of_fuzz, "-fuzz/fuzz-executions"))
+
+
+def parts_of(page, begin, end):
+    """What is before the markers, between them, and after them."""
     before, _, rest = Path(page).read_text(encoding="utf-8").partition(begin)
-    _, found, after = rest.partition(end)
+    between, found, after = rest.partition(end)
     if not found:
         sys.exit(f"figures: {page} has no markers")
+    return before, between, after
+
+
+def fill(page, begin, end, text):
+    """Put ``text`` between the markers of a page."""
+    before, _, after = parts_of(page, begin, end)
     Path(page).write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def main(build, page):
+    head, kept = results.table([]), parts_of(page, BEGIN, END)[1].splitlines(keepends=True)
     rows = []
-    for read, path in ((of_sim, f"{build}/sim.json"), (of_soak, f"{build}/soak.json"),
-                       (of_coverage, f"{build}-coverage/coverage.txt"),
-                       (of_fuzz, f"{build}-fuzz/fuzz-executions")):
-        if Path(path).exists():
-            rows += read(Path(path))
-    if not rows:
-        print(f"figures: nothing was run in {build}: {page} stays as it is")
-        return
-    fill(page, BEGIN, END, results.table(rows))
+    for name, read, place in SOURCES:
+        path = Path(build + place)
+        if path.exists():
+            rows.append(results.table(read(path)).removeprefix(head))
+        else:
+            rows += [line for line in kept if line.startswith(f"| {name}")]
+    fill(page, BEGIN, END, head + "".join(rows))
 
 
 if __name__ == "__main__":

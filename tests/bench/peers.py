@@ -48,7 +48,7 @@ FOLDERS = re.compile(r"(/[^/\s:]+){2,}/")  # /dev/loop0 stays
 ROOM_BYTES = 4 * MIB  # of a file system that is full; the smallest store has four drives of 16 MiB
 SECONDS_MIN = 60  # that a run in trouble is waited for, or five times what it took without
 SECONDS_MAX = 900
-SPILLWAYS = ("spillway", "spillway-state", "deepspeed-spillway")
+SPILLWAYS = ("spillway", "spillway-state", "spillway-all", "deepspeed-spillway")
 ENDS_SECONDS = 10
 
 
@@ -142,7 +142,7 @@ class Bench:
             **os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "GLIBC_TUNABLES": TUNABLES, "HF_HUB_OFFLINE": "1",
             "SPILLWAY_LIBRARY": str(self.build / "libspillway.so"),
-            "TORCH_EXTENSIONS_DIR": str(self.build / "torch-extensions"),
+            "TORCH_EXTENSIONS_DIR": str(self.build / "venv/torch_extensions"),
             "PATH": f"{Path(args.python).parent}:{os.environ['PATH']}"}
         self.found = {name: {"title": row.title, "moves": row.moves, "how": row.how,
                              "why_not": self.why_not(name), "runs": [], "unequal": [],

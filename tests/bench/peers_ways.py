@@ -60,12 +60,14 @@ class Recompute(Plain):
 
 
 class Spillway(Plain):
+    parameters = False
+
     @contextlib.contextmanager
     def open(self, model):
         self.model = model
         with spillway.Store(self.args.devices.split(",")) as store:
+            self.off = spillway.torch.offload(model, store, parameters=self.parameters)
             self.optimizer = self.optimizer_of(model, store)
-            self.off = spillway.torch.offload(model, store)
             yield
             self.off.close()
 
@@ -80,6 +82,20 @@ class SpillwayState(Spillway):
     def optimizer_of(self, model, store):
         return spillway.torch.Optimizer(torch.optim.AdamW, model.parameters(), store,
                                         lr=LEARNING_RATE)
+
+
+class SpillwayAll(Spillway):
+    """Gradients are freed as they are used: step() finds none."""
+
+    parameters = True
+
+    def optimizer_of(self, model, store):
+        return spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
+                                        lr=LEARNING_RATE, in_backward=True)
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
 class Axolotl(Plain):
@@ -219,6 +235,6 @@ class DeepSpeedOnSpillway(DeepSpeed):
 
 WAYS = {
     "plain": Plain, "recompute": Recompute, "axolotl": Axolotl, "tensornvme": TensorNVMe,
-    "spillway": Spillway, "spillway-state": SpillwayState, "deepspeed": DeepSpeed,
-    "deepspeed-spillway": DeepSpeedOnSpillway,
+    "spillway": Spillway, "spillway-state": SpillwayState,
+    "spillway-all": SpillwayAll, "deepspeed": DeepSpeed, "deepspeed-spillway": DeepSpeedOnSpillway,
 }

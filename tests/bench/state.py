@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/bench/state.py - an optimizer whose state is on drives, against the same in memory and
-# against what the drives give
+# tests/bench/state.py - an optimizer whose state is on drives, and parameters that are, against the
+# same in memory and against what the drives give
 """Called by `make bench-state`. Needs root: the drives are a rig of loop devices. Each round makes
 them anew, asks fio how fast they read and write at once, and then has AdamW step in memory and over
 the store in turn, a step each: the same parameters, the same gradients, and at the end the same
 bits. What a step over the store can take at least is the longer of two: its bytes at fio's
 bandwidth, and the step in memory. Commits are compared with torch.save() and fsync() to a file
-system over the same drives. Writes BUILD/bench/state.json."""
+system over the same drives. The rows of parameters are in parameters.py. Writes
+BUILD/bench/state.json."""
 
 import argparse
 import concurrent.futures
 import contextlib
 import json
-import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,10 +24,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "python/spillway/bench"), str(ROOT / "tests/bench")]
+sys.path.insert(0, str(ROOT / "python"))
 
-import results  # noqa: E402
+import parameters  # noqa: E402
 from rig import Rig, call  # noqa: E402
+from shapes import AtLeast, busy_seconds, elements_of, shapes_of, size_of_drives  # noqa: E402
+from spillway.bench import blas, results  # noqa: E402
+from spillway.demo.ending import exits_on  # noqa: E402
 
 STEPS_UNTIMED = 2  # the first has nothing to read, the second no order that was seen
 STEPS_TIMED = 4
@@ -41,34 +45,7 @@ CASES = {
 }
 
 
-def busy_seconds():
-    """Of all CPUs together, by whatever runs: drives' work is done by the kernel's threads, too."""
-    ticks = list(map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9]))
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-
-
 # ---- In a process of its own, at the drives' speed -----------------------------------------------
-
-def shapes_of(elements):
-    """As of layers of a transformer: large matrices and short vectors."""
-    hidden = 2048
-    layer = [(3 * hidden, hidden), (3 * hidden,), (hidden, hidden), (hidden,),
-             (4 * hidden, hidden), (4 * hidden,), (hidden, 4 * hidden), (hidden,), (hidden,)]
-    found, count = [], 0
-    while count < elements:
-        found += layer
-        count += 12 * hidden * hidden + 10 * hidden
-    return found
-
-
-def size_of_drives(state_bytes):
-    """Of each of four, for two steps' state and a quarter more."""
-    return f"{2 * state_bytes * 5 // 4 // 4 // (1 << 20) + 64}M"
-
-
-def elements_of(elements):
-    return sum(math.prod(shape) for shape in shapes_of(elements))
-
 
 def steps_in_turn(args):
     import torch
@@ -277,6 +254,7 @@ class Bench:
         self.args = args
         self.build = Path(args.build).resolve()
         self.found = {}  # values by name of a row
+        self.left_out = []  # in words
         self.environment = {"PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1",
                             "SPILLWAY_LIBRARY": str(self.build / "libspillway.so")}
         os.environ.update(self.environment)
@@ -284,13 +262,12 @@ class Bench:
     def note(self, name, value):
         self.found.setdefault(name, []).append(value)
 
-    def mixed_bandwidth(self, rig):
-        """Bytes per second that all drives read and write at once, by the best of two sizes."""
+    def bandwidth(self, rig, *pattern):
+        """Bytes per second that all drives move at once, by the best of two sizes."""
         best = 0
         for size in ("128k", "1m"):
             command = ["fio", "--direct=1", "--ioengine=io_uring", "--time_based", "--runtime=4",
-                       "--rw=rw", "--rwmixread=50", f"--bs={size}", "--iodepth=16",
-                       "--output-format=json"]
+                       *pattern, f"--bs={size}", "--iodepth=16", "--output-format=json"]
             for index, drive in enumerate(rig.drives):
                 command += [f"--name=d{index}", f"--filename={drive}"]
             jobs = json.loads(rig.run(*command))["jobs"]
@@ -313,7 +290,7 @@ class Bench:
         size = size_of_drives(elements_of(self.args.elements) * (14 if masters else 12))
         for _ in range(self.args.rounds):
             with Rig(size=size, **options) as rig:
-                bandwidth = self.mixed_bandwidth(rig)
+                bandwidth = self.bandwidth(rig, "--rw=rw", "--rwmixread=50")
                 self.format(rig)
                 one = self.worker(rig, "steps", masters, self.args.elements)
             if not one["same"]:
@@ -389,11 +366,14 @@ class Bench:
                   file=sys.stderr)
 
     def write(self):
-        rows = [results.row(f"{case}: {what}", values, unit, at_most=goal,
-                            command="make bench-state")
-                for (case, what, unit, goal), values in self.found.items()]
-        results.write(self.build / "bench/state.json", "Optimizer state on drives", rows,
-                      results.machine(["loop devices, see the rows"]),
+        rows = []
+        for (case, what, unit, goal), values in self.found.items():
+            goals = {"at_least": goal.value} if isinstance(goal, AtLeast) else {"at_most": goal}
+            rows.append(results.row(f"{case}: {what}", values, unit, command="make bench-state",
+                                    **goals))
+        results.write(self.build / "bench/state.json",
+                      "Optimizer state and parameters on drives", rows,
+                      results.machine(["loop devices, see the rows", *self.left_out]),
                       elements=self.args.elements)
         print(results.table(rows))
 
@@ -411,6 +391,11 @@ def filesystems(drives):
         yield folders
 
 
+OTHERS = {"training": Bench.training, "gradients": Bench.gradients, "commit": Bench.commits}
+WORKERS = {"steps": steps_in_turn, "train": train_in_turn, "gradients": gradients_in_turn,
+           "commit": commit_in_turn, "save": save, **parameters.WORKERS}
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -421,37 +406,46 @@ def parse_arguments():
                         help="parameters whose commit is measured")
     parser.add_argument("--memory", type=int, help="of the records, in bytes (the default)")
     parser.add_argument("--arena", type=int, default=512 << 20, help=argparse.SUPPRESS)
-    parser.add_argument("--case", action="append", help="only these: " + ", ".join(CASES)
-                        + ", training, gradients, commit")
-    parser.add_argument("--layers", type=int, default=6, help="of the GPT that is trained")
+    parser.add_argument("--case", action="append", choices=[*CASES, *OTHERS, *parameters.CASES],
+                        help="only these: " + ", ".join((*CASES, *OTHERS, *parameters.CASES)),
+                        metavar="CASE")
+    parser.add_argument("--layers", type=int, default=6, help="of the GPT that is trained (6)")
+    parser.add_argument("--parameter-layers", type=int, default=12,
+                        help="of the GPT whose parameters are on drives (12)")
+    parser.add_argument("--quick", action="store_true",
+                        help="a round of small ones: does it run? Its figures are worth nothing")
     for hidden in ("--worker", "--devices", "--folders"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--masters", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.layers, args.parameter_layers = 1, 2, 4
+        args.elements = args.commit_elements = 40_000_000
+    return args
 
 
 def main():
     args = parse_arguments()
     if args.worker:
-        {"steps": steps_in_turn, "train": train_in_turn, "gradients": gradients_in_turn,
-         "commit": commit_in_turn, "save": save}[args.worker](args)
+        WORKERS[args.worker](args)
         return 0
+    if os.geteuid() != 0:
+        sys.exit("state: needs root, for loop devices, file systems and throttles")
+    blas.choose()
     bench = Bench(args)
     for name, (options, masters) in CASES.items():
         if not args.case or name in args.case:
             bench.steps(name, options, masters)
-    if not args.case or "training" in args.case:
-        bench.training()
-    if not args.case or "gradients" in args.case:
-        bench.gradients()
-    if not args.case or "commit" in args.case:
-        bench.commits()
+    for name, rounds in (*OTHERS.items(), *parameters.CASES.items()):
+        if not args.case or name in args.case:
+            rounds(bench)
     bench.write()
     return 0
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        with exits_on(signal.SIGINT, signal.SIGTERM):
+            sys.exit(main())
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         sys.exit(f"state: {error}")

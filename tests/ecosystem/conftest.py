@@ -3,6 +3,8 @@
 """What is imported is what pip has installed. Nothing is fetched: models are made of
 configurations, data of numbers."""
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,11 @@ for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
     os.environ[name] = "1"
 # Small tensors gain nothing from two threads, and the order of sums is the same each time.
 os.environ["OMP_NUM_THREADS"] = "1"
+# As where the environment is activated: DeepSpeed compiles with its ninja, and what another ninja
+# has compiled it compiles again.
+os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}:{os.environ['PATH']}"
+os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix, "torch_extensions"))
+os.environ["DS_ACCELERATOR"] = "cpu"
 
 import spillway  # noqa: E402
 from places import a_folder, make_drives  # noqa: E402

@@ -25,8 +25,7 @@ compile_deepspeed() {
     local folder swap
     echo "  CXX   what DeepSpeed needs"
     folder=$(cd "$build/venv" && pwd)
-    rm -f "$folder"/torch_extensions/*/lock # of a run that was killed: PyTorch would wait for it
-    swap=$(mktemp -d -p "$build")           # which takes O_DIRECT, as a temporary folder may not
+    swap=$(mktemp -d -p "$build") # which takes O_DIRECT, as a temporary folder may not
     PATH=$folder/bin:$PATH DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$folder/torch_extensions "$python" \
         python/examples/deepspeed_zero3.py --layers 1 --sequence 32 --batch 2 --steps 1 --swap "$swap" >"$reason" 2>&1 ||
         status=$?

@@ -2,6 +2,7 @@
 # tests/ecosystem/test_deepspeed.py - ZeRO-Infinity on a store, by its own files, and in memory
 """DeepSpeed compiles its optimizer and its asynchronous I/O when they are first used: once for an
 environment. Each training is a process of its own."""
+import ctypes
 import errno
 import os
 import re
@@ -11,79 +12,38 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 
+import deepspeed  # noqa: F401
 import pytest
 import torch
 
 import spillway
-from places import TORCHRUN
-from spillway._handle import close_all, handles
-
-os.environ["DS_ACCELERATOR"] = "cpu"
-os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix, "torch_extensions"))
-
-import deepspeed  # noqa: E402, F401
+from places import TORCHRUN, Forked, make_drives, wait_after_layers
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "python/examples/deepspeed_zero3.py"
 COMMAND = Path(sys.prefix, "bin/spillway")
 SMALL = ["--layers", "1", "--sequence", "32", "--batch", "2", "--text", str(EXAMPLE.parent)]
+# Of which each part shows in what is resident.
+LARGER = ["--layers", "4", "--hidden", "640", "--sequence", "512", "--batch", "4"]
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 MIB = 1 << 20
 
 
-class Forked:
-    """The example in a child of this process, which has imported what takes long: as Popen."""
-
-    def __init__(self, folder, arguments):
-        out, into = os.pipe()
-        self._errors = open(folder / "errors", "w+", encoding="utf-8")
-        self.pid = os.fork()
-        if not self.pid:
-            self._become(folder, arguments, into)
-        os.close(into)
-        self.stdout = os.fdopen(out, encoding="utf-8")
-
-    def _become(self, folder, arguments, into):
-        status = 1
-        try:
-            os.dup2(into, 1)
-            os.dup2(self._errors.fileno(), 2)
-            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-            sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
-            os.chdir(folder)
-            sys.argv[:] = [str(EXAMPLE), *arguments]
-            sys.path.insert(0, str(EXAMPLE.parent))
-            try:
-                runpy.run_path(str(EXAMPLE), run_name="__main__")
-            except SystemExit as end:
-                status = end.code
-            close_all(handles)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-
-    def send_signal(self, number):
-        os.kill(self.pid, number)
-
-    def communicate(self):
-        out = self.stdout.read()
-        self.stdout.close()
-        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self._errors.seek(0)
-        errors = self._errors.read()
-        self._errors.close()
-        return out, errors
+def example(arguments, prepare):
+    """The example, in a process that is its own."""
+    sys.argv[:] = [str(EXAMPLE), *arguments]
+    sys.path.insert(0, str(EXAMPLE.parent))
+    prepare()
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
-def start(folder, *more, before=(), launcher=(), steps=4):
-    """The example; before: a command that starts it; launcher: arguments of Python."""
+def start(folder, *more, before=(), launcher=(), steps=4, prepare=lambda: None):
+    """The example; before: a command that starts it; launcher: arguments of Python; prepare: what
+    its process does first, if neither is given."""
     arguments = [*SMALL, "--steps", str(steps), *map(str, more)]
     if not before and not launcher:
-        return Forked(folder, arguments)
+        return Forked(folder, lambda: example(arguments, prepare))
     return subprocess.Popen(
         [*map(str, before), sys.executable, *launcher, str(EXAMPLE), *arguments], text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
@@ -112,8 +72,8 @@ def begun(*arguments):
 
 
 def losses_of(out):
-    """Of one process, or of several in any order."""
-    return sorted(re.findall(r"step \d+ loss \S+", out))
+    """Of one process, or of several in any order, whose ends of lines may come later."""
+    return sorted(re.findall(r"step \d+ loss [\d.]+", out))
 
 
 def files_in(folder):
@@ -157,6 +117,35 @@ def test_a_program_that_is_not_edited(folder, swap, named, drives):
     out = run(folder, "--swap", swap, before=before)
     assert losses_of(out) == losses_of(run(folder, "--swap", folder / "own"))
     assert not files_in(swap) and files_in(folder / "own")
+
+
+def shows_its_memory():
+    """What is freed is not resident, and what is spilled has gone when the next layer begins,
+    however slow the drives are."""
+    import spillway.torch
+
+    libc = ctypes.CDLL(None)
+    assert libc.mallopt(M_MMAP_THRESHOLD, 64 << 10) and libc.mallopt(M_TRIM_THRESHOLD, 128 << 10)
+    offload = spillway.torch.offload
+
+    def waiting(model, store):
+        off = offload(model, store)
+        wait_after_layers(model, lambda: off)
+        return off
+
+    spillway.torch.offload = waiting
+
+
+def test_less_memory(folder, swap):
+    """With optimizer and parameters on the store, and with activations there too: each by a good
+    part of what it takes."""
+    drives = make_drives(folder, size_bytes=1024 * MIB)
+    store = ["--swap", swap, "--devices", ",".join(drives)]
+    outs = [run(folder, *LARGER, *kind, steps=2, prepare=shows_its_memory)
+            for kind in ([], store, [*store, "--activations"])]
+    assert losses_of(outs[0]) == losses_of(outs[1]) == losses_of(outs[2])
+    memory, swapping, both = (int(re.search(r"memory: (\d+) MiB", out)[1]) for out in outs)
+    assert swapping < memory - 60 and both < swapping - 100, (memory, swapping, both)
 
 
 def test_checkpoints_are_the_same_files(folder, swap, named):

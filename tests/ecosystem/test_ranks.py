@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_ranks.py - trainers on two ranks, replicated by DDP and sharded by FSDP
-"""Each kind is one torchrun of this file. Its ranks train plainly, with spillway, until an
-exception and from the checkpoint before it, say what came out, and train on until Ctrl-C.
+"""Ranks are forked, with the environment that torchrun gives (that itself starts those of
+test_examples.py and test_deepspeed.py), and each says on its output what it has found.
 
 accelerate, and so the Trainer of transformers, shards on accelerators alone: on a CPU it takes
 DistributedDataParallel, whatever it was told. Here it is told that the CPU is one, and all that
@@ -9,17 +9,16 @@ follows is its own. Lightning's FSDPStrategy refuses a CPU, and PyTorch's FSDP o
 a device; its ModelParallelStrategy, of version 2, does not.
 """
 import contextlib
+import importlib
 import json
 import os
 import signal
-import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
 
 import spillway
-from places import a_folder, bits_of, make_drives, on_two_ranks, wait_after_layers
+from places import bits_of, fork_ranks, make_drives, wait_after_layers
 
 SPILL = {"mode": "spill", "min_bytes": 0}
 # What is left in memory is little, so that it shows how much is gone.
@@ -33,19 +32,20 @@ class Run:
 
     :param phase: its name, of which the folder is made where it saves
     :param spilling: arguments of offload(), or None: plain
+    :param tell: it trains without an end, and tells once that it does
     """
 
     def __init__(self, folder, phase, drives=None, spilling=None, error=None, resumes=None,
-                 waits=False, endless=False):
+                 waits=False, tell=None):
         self.folder, self.drives, self.spilling = folder / phase, drives, spilling
-        self.error, self.resumes, self.waits, self.endless = error, resumes, waits, endless
-        self.saves, self.told_once = error is not None, False
+        self.error, self.resumes, self.waits, self.tell = error, resumes, waits, tell
+        self.saves, self.endless, self.has_told = error is not None, tell is not None, False
 
     def told(self, number):
         """A step begins, counted from 0."""
-        if self.endless and number == 3 and not self.told_once:
-            self.told_once = True
-            print("trains on", flush=True)
+        if self.endless and number == 3 and not self.has_told:
+            self.has_told = True
+            self.tell("trains on")
         if self.error is not None and number == FAILS_IN:
             raise self.error
 
@@ -201,70 +201,91 @@ def summary(found):
         "peak": stats.activation_bytes_max})
 
 
-def rank_of(kind, folder, drives):
-    """In a process of torchrun."""
-    import torch
+class Rank:
+    """What a rank does in a test, with a kind of training."""
 
-    torch.distributed.init_process_group("gloo")
-    train, saved = KINDS[kind]
-    found = {"plain": summary(train(Run(folder, "plain"))),
-             "spilled": summary(train(Run(folder, "spilled", drives, SPILL)))}
-    for mode in ("observe", "spill"):
-        run = Run(folder, mode, drives, {"mode": mode, **TIGHT}, waits=True)
-        found[mode] = summary(train(run))
-    for name, error in ERRORS.items():
-        run, ended = Run(folder, name, drives, SPILL, error=error), None
-        try:
-            train(run)
-        except BaseException as caught:  # Lightning makes a SystemExit of Ctrl-C
-            ended = type(caught).__name__
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # and ignores the next
-        found[name] = ended
-    for name, spilling in (("plain", None), ("spilled", SPILL)):
-        resumed = Run(folder, f"resumed {name}", drives, spilling, resumes=saved(run))
-        found[f"resumed {name}"] = summary(train(resumed))
-    rank = torch.distributed.get_rank()
-    (folder / f"found{rank}").write_text(json.dumps(found))
-    train(Run(folder, "endless", drives, SPILL, endless=True))
+    def __init__(self, kind, folder, drives):
+        self.train, self.saved = KINDS[kind]
+        self.folder, self.drives = folder, drives
 
+    def trains(self):
+        """Plainly, and watched and spilling."""
+        found = {"plain": summary(self.train(Run(self.folder, "plain")))}
+        for mode in ("observe", "spill"):
+            run = Run(self.folder, mode, self.drives, {"mode": mode, **TIGHT}, waits=True)
+            found[mode] = summary(self.train(run))
+        return found
 
-@pytest.fixture(scope="module", params=KINDS)
-def ranks(request):
-    """What each rank has found, and how all ended when Ctrl-C came."""
-    with a_folder() as folder:
-        drives = make_drives(folder, partitions=2)
-        process = on_two_ranks(__file__, request.param, folder, *drives, folder=folder)
-        begun, said = 0, []
-        try:
-            while begun < 2 and (line := process.stdout.readline()):
-                said.append(line)
-                begun += "trains on" in line
-            process.send_signal(signal.SIGINT)
-            said.append(process.communicate()[0])
-        finally:
-            process.terminate()
-            process.wait()
-        assert begun == 2, "".join(said)
-        found = [json.loads((folder / f"found{rank}").read_text()) for rank in range(2)]
-        yield found, process.returncode, drives
+    def fails(self):
+        """In each way, and from the checkpoint before it trains on."""
+        found = {}
+        for name, error in ERRORS.items():
+            run, ended = Run(self.folder, name, self.drives, SPILL, error=error), None
+            try:
+                self.train(run)
+            except BaseException as caught:  # Lightning makes a SystemExit of Ctrl-C
+                ended = type(caught).__name__
+            found[name] = ended
+        for name, spilling in (("plain", None), ("spilled", SPILL)):
+            resumed = Run(self.folder, f"resumed {name}", self.drives, spilling,
+                          resumes=self.saved(run))
+            found[f"resumed {name}"] = summary(self.train(resumed))
+        return found
+
+    def goes_on(self, tell):
+        """Until it is interrupted."""
+        self.train(Run(self.folder, "endless", self.drives, SPILL, tell=tell))
 
 
-def test_the_same_losses(ranks):
-    for found in ranks[0]:
-        plain, spilled = found["plain"], found["spilled"]
-        assert spilled["losses"] == plain["losses"] and len(plain["losses"]) > 5
-        assert spilled["bits"] == plain["bits"] and spilled["moved"] > 0
+def forked(folder, function):
+    """What packages print is for who looks for an error; the function is given what tells us."""
+    def rank():
+        import torch
+
+        with os.fdopen(os.dup(1), "w", encoding="utf-8") as output:
+            os.dup2(2, 1)
+            torch.distributed.init_process_group("gloo")
+            function(lambda what: print(json.dumps(what), file=output, flush=True))
+
+    return fork_ranks(folder, rank)
 
 
-def test_less_memory(ranks):
-    for found in ranks[0]:
-        assert found["spill"]["peak"] < 0.7 * found["observe"]["peak"], found
-        assert found["observe"]["moved"] == 0
+def found_by(ranks):
+    said = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors for _, errors in said)
+    return [json.loads(out) for out, _ in said]
 
 
-def test_ends_and_resumes(ranks):
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """Its package is imported once, before any rank is forked."""
+    for name in ("transformers", "accelerate", "lightning"):
+        if name in request.param.lower():
+            importlib.import_module(f"test_{name}")
+    return request.param
+
+
+@pytest.fixture
+def drives(folder):
+    """Of two partitions, one for each rank."""
+    return make_drives(folder, partitions=2)
+
+
+def test_the_same_losses_in_less_memory(folder, drives, kind):
+    """Than what plain training holds, which mode "observe" counts."""
+    rank = Rank(kind, folder, drives)
+    for found in found_by(forked(folder, lambda tell: tell(rank.trains()))):
+        plain, observed, spilled = found["plain"], found["observe"], found["spill"]
+        assert plain["losses"] == observed["losses"] == spilled["losses"]
+        assert plain["bits"] == observed["bits"] == spilled["bits"] and len(plain["losses"]) > 5
+        assert observed["moved"] == 0 < spilled["moved"]
+        assert spilled["peak"] < 0.7 * observed["peak"], found
+
+
+def test_ends_and_resumes(folder, drives, kind):
     """From the checkpoint before, to what comes of it without spillway."""
-    for found in ranks[0]:
+    rank = Rank(kind, folder, drives)
+    for found in found_by(forked(folder, lambda tell: tell(rank.fails()))):
         assert found["exception"] == "ZeroDivisionError"
         assert found["Ctrl-C"] in ("KeyboardInterrupt", "SystemExit")
         plain, spilled = found["resumed plain"], found["resumed spilled"]
@@ -272,13 +293,18 @@ def test_ends_and_resumes(ranks):
         assert spilled["bits"] == plain["bits"] and spilled["moved"] > 0
 
 
-def test_interrupted(ranks):
+def test_interrupted(folder, drives, kind):
     """By Ctrl-C while both train: each partition is free."""
-    _, status, drives = ranks
-    assert status != 0
+    ranks = forked(folder, Rank(kind, folder, drives).goes_on)
+    try:
+        begun = [rank.stdout.readline() for rank in ranks]
+        for rank in ranks:
+            rank.send_signal(signal.SIGINT)
+        said = [rank.communicate()[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert begun == ['"trains on"\n'] * 2, "\n".join(said)
+    assert all(rank.returncode > 0 for rank in ranks)  # none was killed
     for partition in range(2):
         spillway.Store(drives, partition=partition).close()
-
-
-if __name__ == "__main__":
-    rank_of(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

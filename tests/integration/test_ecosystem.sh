@@ -19,6 +19,15 @@ begin "no package index: skipped, with the reason"
 expect_exit 0 offline PIP_INDEX_URL=http://127.0.0.1:9/simple
 expect_output "skip          ecosystem: no package index can be reached" "0 passed, 0 failed, 1 skipped"
 
+begin "what a killed compilation of an extension left is removed, what one holds is not"
+mkdir -p "$TEST_TMP"/build/venv/torch_extensions/{killed,compiled}
+touch "$TEST_TMP"/build/venv/torch_extensions/{killed,compiled}/lock
+exec 9<"$TEST_TMP/build/venv/torch_extensions/compiled/lock"
+expect_exit 0 offline PIP_INDEX_URL=http://127.0.0.1:9/simple
+expect_output "killed/lock, of a compilation that was killed"
+exec 9<&-
+expect_equal compiled/lock "$(cd "$TEST_TMP/build/venv/torch_extensions" && ls ./*/lock | cut -c3-)" "the locks that are left"
+
 begin "an index that has not what is pinned: a failure"
 expect_exit 1 offline PIP_NO_INDEX=1
 expect_output "pip could not install torch=="

@@ -144,6 +144,27 @@ def test_bits_are_those_of_training_in_memory(store, recompute, accumulate):
     off.parameters_to_memory()
 
 
+@needs
+def test_where_nearly_all_fits_little_is_read(store):
+    """A function of an optimizer uses a parameter several times on end: for the order of a step
+    that is one use."""
+    model = made()
+    off = spillway.torch.offload(model, store, parameters=True, min_bytes=1, mode="spill",
+                                 parameter_bytes=bytes_of(model) - (200 << 10))
+    optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
+                                         tile=20000, in_backward=True)
+    read = []
+    for step in range(5):
+        with off:
+            loss_of(model, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        read.append(off.parameter_stats().bytes_read)
+    assert 0 < read[-1] - read[-2] < off.parameter_stats().total_bytes / 2
+    optimizer.close()
+    off.parameters_to_memory()
+
+
 @pytest.fixture
 def tight(store):
     """A model, its parameters on drives, four of the largest in memory at most."""

@@ -4,6 +4,7 @@
 import errno
 import os
 import random
+import runpy
 import signal
 import subprocess
 import time
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import spillway
 import spillway.torch
-from conftest import EXAMPLES, make_drives, options_of, run_python, started
+from conftest import EXAMPLES, make_drives, options_of, started
 from spillway import _places, checkpoint
 from spillway._parameters import place_in
 from spillway._places import LEAVING, Place
@@ -24,6 +25,7 @@ from test_parameters import GPT, assert_same, loss_of, made, needs
 pytestmark = needs
 SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 LIMIT = 900 << 10
+STEPS = 20
 
 
 def over(store, model, cls=torch.optim.AdamW, **options):
@@ -64,21 +66,21 @@ def test_a_commit_is_gone_on_from(formatted, options):
     parameters are changed, which is forgotten."""
     torch.manual_seed(5)
     theirs = GPT(2)
-    losses = in_memory(theirs, 6)
+    losses = in_memory(theirs, STEPS)
     found = []
-    for start in (0, 2, 4):
+    for start, end in ((0, 7), (7, 14), (14, STEPS)):
         torch.manual_seed(5)
         with spillway.Store(formatted, arena_bytes=8 << 20) as store:
             model = spillway.torch.materialize(lambda: GPT(2), store, parameter_bytes=LIMIT)
             off, optimizer = over(store, model, **options)
             resumed = optimizer.resume()
             assert (resumed.step if resumed else 0) == start
-            found += train(model, off, optimizer, range(start, start + 2))
+            found += train(model, off, optimizer, range(start, end))
             written = store.stats().bytes_put
             optimizer.commit()
             # What was on the drives is not written again.
             assert store.stats().bytes_put - written < off.parameter_stats().total_bytes
-            if start == 4:
+            if end == STEPS:
                 assert_same(model, theirs)
             train(model, off, optimizer, range(90, 91))
     assert found == losses
@@ -299,9 +301,27 @@ def test_drives_that_fail(formatted, monkeypatch, when):
         assert_same(model, theirs)
 
 
-def big(drives, *more):
-    return [EXAMPLES / "big.py", *options_of(devices=drives, layers=2, hidden=128, vocabulary=500,
-                                             sequence=16, batch=2, parameter_bytes="2MiB"), *more]
+SMALL = {"layers": 2, "hidden": 128, "vocabulary": 500, "sequence": 16, "batch": 2}
+
+
+def big_in_memory():
+    """The example's model, trained without spillway: losses by step, as it prints them, and
+    parameters by name."""
+    example = runpy.run_path(str(EXAMPLES / "big.py"))
+    chosen = example["options"](options_of(devices="none", **SMALL))
+    torch.manual_seed(0)
+    model = example["GPT"](chosen)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
+    losses = {}
+    for step in range(1, STEPS + 1):
+        tokens = example["batch_of"](chosen)
+        logits = model(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses[str(step)] = loss.item().hex()
+    return losses, dict(model.named_parameters())
 
 
 def losses_in(text):
@@ -309,32 +329,33 @@ def losses_in(text):
             if line.startswith("step ")}
 
 
-def test_killed_and_resumed_the_losses_are_the_same(folder):
-    """The example, killed at any moment, as often as it takes."""
-    rounds = [make_drives(folder, 2, 64 << 20, name) for name in ("whole", "killed")]
-    for drives in rounds:
-        spillway.format_store(drives)
+def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
+    """The example, killed in the middle of a step, twice."""
+    drives = make_drives(folder, 2, 64 << 20, "killed")
+    spillway.format_store(drives)
     print(f"SPW_SEED={SEED}")
     random_ = random.Random(SEED)
-    whole = run_python(*big(rounds[0], "--steps", "8", "--every", "2"), timeout=200)
-    assert whole.returncode == 0, whole.stderr
-    expected = losses_in(whole.stdout)
-    assert len(expected) == 8
+    losses, parameters = big_in_memory()
     found = {}
-    for _ in range(30):
-        with started(*big(rounds[1], "--steps", "8", "--every", "2"),
-                     stdout=subprocess.PIPE) as process:
+    for last in (*sorted(random_.sample(range(1, STEPS), 2)), None):
+        with started(EXAMPLES / "big.py",
+                     *options_of(devices=drives, parameter_bytes="2MiB", steps=STEPS, every=2,
+                                 **SMALL), stdout=subprocess.PIPE) as process:
             lines = []
             for line in process.stdout:
                 lines.append(line)
-                if line.startswith("step ") and random_.random() < 0.2:
+                if last is not None and line.startswith(f"step {last} "):
                     time.sleep(random_.random() / 20)
                     os.killpg(process.pid, signal.SIGKILL)
                     break
             found.update(losses_in("".join(lines)))
-            if process.wait() == 0:
-                break
-    assert found == expected
+            assert (process.wait() == 0) == (last is None)
+    assert found == losses
+    with spillway.Store(drives, read_only=True) as store:
+        checkpoint.export(store, folder / "model.pt", "torch")
+    committed = torch.load(folder / "model.pt")
+    assert set(committed) == set(parameters)
+    assert all(torch.equal(committed[name], param) for name, param in parameters.items())
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
@@ -377,9 +398,9 @@ def test_two_ranks(folder, parallel):
             assert all(torch.equal(one, other) for one, other in zip(values, whole(model)))
             return losses, values
 
-    plain = together(folder, lambda rank: trained(rank, 4, False))
-    first = together(folder, lambda rank: trained(rank, 2, True))
-    second = together(folder, lambda rank: trained(rank, 4, True))
+    plain = together(folder, lambda rank: trained(rank, STEPS, False))
+    first = together(folder, lambda rank: trained(rank, STEPS // 2, True))
+    second = together(folder, lambda rank: trained(rank, STEPS, True))
     for rank in range(2):
         assert first[rank][0] + second[rank][0] == plain[rank][0]
         for mine, yours in zip(second[rank][1], plain[rank][1]):

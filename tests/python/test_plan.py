@@ -13,7 +13,7 @@ from spillway.plan import KINDS, Machine, Model, optimizer_of, plan, transformer
 
 GIB = 1 << 30
 MACHINE = Machine(64 * GIB, 4 << 40, 10e9, 5e9, 1e14, 1e15)
-MODEL = Model("model", 1000 ** 3, 2, 100 << 20, 40 * GIB, 2 * GIB, 2, 1e15)
+MODEL = Model("model", 1000 ** 3, 2, 100 << 20, 50 << 20, 40 * GIB, 2 * GIB, 2, 1e15)
 needs_meta = pytest.mark.skipif(not hasattr(torch, "get_default_device"),
                                 reason="this PyTorch cannot build modules without memory: 2.3 can")
 
@@ -45,6 +45,17 @@ def test_what_is_missing_is_said_in_bytes():
     answer = plan(MODEL, optimizer, small)
     assert answer.missing_memory_bytes == 0
     assert answer.missing_drive_bytes == answer.drive_bytes - GIB > 0
+
+
+def test_of_the_largest_parameter_two_are_in_memory():
+    """An embedding is in no layer, and may be larger than three of them."""
+    model = dataclasses.replace(MODEL, largest_parameter_bytes=GIB // 2)
+    answer = plan(model, optimizer_of("adamw", 2), MACHINE, KINDS)
+    assert rows_of(answer)["parameters"].memory_bytes == GIB
+    small = dataclasses.replace(MACHINE, memory_bytes=answer.memory_bytes - 7)
+    assert plan(model, optimizer_of("adamw", 2), small, KINDS).missing_memory_bytes == 7
+    gpt = transformer(2, 64, 32, 1, 1, 50257, 4)
+    assert gpt.largest_parameter_bytes == 4 * 64 * 50257 > 3 * gpt.largest_scope_bytes
 
 
 def test_bytes_of_a_step_are_those_of_the_manual():
@@ -124,7 +135,9 @@ def test_a_module_is_measured_without_memory():
     assert found.activation_bytes == sum(
         tensor.untyped_storage().nbytes() for tensor in kept)
     assert found.parameters == sum(param.numel() for param in real.parameters())
-    assert found.largest_bytes == sum(4 * param.numel() for param in real.layers[0].parameters())
+    layer = sum(4 * param.numel() for param in real.layers[0].parameters())
+    assert found.largest_scope_bytes == layer
+    assert found.largest_parameter_bytes == 4 * 1000 * 64
     assert 0 < found.largest_activation_bytes < found.activation_bytes / 2
     products = 3 * (2 * 64 * 256) + 64 * 1000
     assert found.flops == 3 * 3 * 2 * 4 * 32 * products

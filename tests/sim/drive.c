@@ -523,9 +523,15 @@ static uint64_t service_ns(struct sim_drive *drive, const struct sim_io *io)
 
 static uint64_t finish_time(struct sim_drive *drive, const struct sim_io *io)
 {
+	uint64_t len_ns = io->len_bytes * UINT64_C(1000000000) / drive->bytes_per_second;
 	unsigned channel = 0;
 	uint64_t at;
 
+	if (drive->reads_pass && io->op == SPW_READ) {
+		at = SPW_MAX(sim_now_ns + service_ns(drive, io), drive->reads_free_ns) + len_ns;
+		drive->reads_free_ns = at;
+		return at;
+	}
 	for (unsigned i = 1; i < drive->channels; i++)
 		if (drive->channel_free_ns[i] < drive->channel_free_ns[channel])
 			channel = i;
@@ -534,7 +540,7 @@ static uint64_t finish_time(struct sim_drive *drive, const struct sim_io *io)
 	at += service_ns(drive, io);
 	if (at < drive->bus_free_ns)
 		at = drive->bus_free_ns;
-	at += io->len_bytes * UINT64_C(1000000000) / drive->bytes_per_second;
+	at += len_ns;
 	drive->bus_free_ns = at;
 	drive->channel_free_ns[channel] = at;
 	return at;

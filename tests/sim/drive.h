@@ -108,6 +108,8 @@ struct sim_drive {
 	uint64_t latency_ns, bytes_per_second;
 	unsigned channels;
 	uint64_t channel_free_ns[8], bus_free_ns;
+	bool reads_pass; /* as flash does that has a cache for writes: not behind them */
+	uint64_t reads_free_ns;
 	uint64_t slow_until_ns;
 
 	/* cache */

@@ -18,23 +18,23 @@ KINDS = ("optimizer", "activations", "gradients", "parameters")
 # What the optimizer's records, and gradients beside them, pass through at least (docs/STATE.md,
 # Memory).
 _TILES_BYTES = 4 * (32 << 20)
-# Of scopes: parameters as docs/STATE.md, Parameters, has it; of activations one is used while the
-# next comes.
-_PARAMETER_SCOPES, _ACTIVATION_SCOPES = 3, 2
+# Of activations one scope's are used while the next come.
+_ACTIVATION_SCOPES = 2
 _DAY_SECONDS = 86400.0
 _YEAR_DAYS = 365.25
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """``element_bytes`` of a parameter and its gradient; ``largest_bytes``: parameters of the
-    largest scope; ``activation_bytes``: saved by the forward pass of one micro-batch;
-    ``flops``: of a step."""
+    """``element_bytes`` of a parameter and its gradient; ``largest_scope_bytes``: parameters of the
+    largest scope; ``largest_parameter_bytes``: of the largest by itself, in a scope or in none;
+    ``activation_bytes``: saved by the forward pass of one micro-batch; ``flops``: of a step."""
 
     name: str
     parameters: int
     element_bytes: int
-    largest_bytes: int
+    largest_scope_bytes: int
+    largest_parameter_bytes: int
     activation_bytes: int
     largest_activation_bytes: int
     micro_batches: int
@@ -111,6 +111,18 @@ def optimizer_of(name: str, element_bytes: int) -> Optimizer:
     return Optimizer(name, 4 * (fields[name.lower()] + (element_bytes == 2)))
 
 
+def parameters_least(largest_bytes: int) -> int:
+    """Bytes that parameters on drives have in memory at the least: while one is used the next
+    comes, and both may be as large as the largest."""
+    return 2 * largest_bytes
+
+
+def parameters_most(scope_bytes: int, largest_bytes: int) -> int:
+    """Bytes that they have unless others are given: of the largest scope and the largest parameter.
+    One scope is used, one comes, one goes."""
+    return max(3 * scope_bytes, parameters_least(largest_bytes))
+
+
 def transformer(layers: int, hidden: int, sequence: int, micro_batch: int,
                 micro_batches: int, vocabulary: int, element_bytes: int) -> Model:
     """A GPT with an MLP of four times the width, and attention that saves no matrix of scores.
@@ -130,7 +142,9 @@ def transformer(layers: int, hidden: int, sequence: int, micro_batch: int,
     logits = 4 * tokens * vocabulary
     flops = micro_batches * tokens * (6.0 * parameters + 12.0 * layers * hidden * sequence)
     return Model(f"transformer of {layers} layers, hidden {hidden}", parameters, element_bytes,
-                 element_bytes * max(of_layer, embedding), layers * activation + logits,
+                 element_bytes * of_layer,
+                 element_bytes * hidden * max(4 * hidden, vocabulary, sequence),
+                 layers * activation + logits,
                  max(activation, logits), micro_batches, flops)
 
 
@@ -147,7 +161,8 @@ def _rows(model: Model, optimizer: Optimizer, on_drives: Tuple[str, ...]) -> Lis
 
     return [
         # Read for the forward and for the backward pass, written by the step; twice, for commits.
-        row("parameters", parameter_bytes, _PARAMETER_SCOPES * model.largest_bytes,
+        row("parameters", parameter_bytes,
+            parameters_most(model.largest_scope_bytes, model.largest_parameter_bytes),
             2 * parameter_bytes, 2 * passes * parameter_bytes, parameter_bytes),
         # Added to by each pass after the first; read once more by the step.
         row("gradients", parameter_bytes, _TILES_BYTES, parameter_bytes,

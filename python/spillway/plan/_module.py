@@ -126,5 +126,6 @@ def model_of(name: str, words: Sequence[str], micro_batches: int) -> Model:
     (element_bytes, count), = lengths.items()
     activation, largest, flops = _saved(model, scopes, inputs_of(words))
     # A backward pass computes twice what the forward pass does.
-    return Model(name, count, element_bytes, max(map(_own_bytes, scopes)), activation, largest,
-                 micro_batches, 3 * flops * micro_batches)
+    return Model(name, count, element_bytes, max(map(_own_bytes, scopes)),
+                 element_bytes * max(param.numel() for param in model.parameters()), activation,
+                 largest, micro_batches, 3 * flops * micro_batches)
