@@ -35,6 +35,7 @@
 #include <spillway/state.h>
 #include <spillway/store.h>
 
+#include "state/share.h"
 #include "util/probes.h"
 #include "util/util.h"
 
@@ -53,6 +54,13 @@ enum record_state {
 	RECORD_STATES,
 };
 
+/* Who updates a record, in an update that it is not given back in yet. */
+enum record_update {
+	UPDATE_NONE,
+	UPDATE_HOST,
+	UPDATE_DEVICE,
+};
+
 struct record {
 	char *name;
 	void *shape;
@@ -61,11 +69,13 @@ struct record {
 	spw_object object;        /* that has its bytes, or had before it was changed; 0: zeros */
 	spw_object object_coming; /* of the put that is under way */
 	enum record_state state;
+	enum record_update update;
 	uint32_t buffer;
 	uint32_t place;        /* in the order of the pass, or NONE */
 	uint64_t named;        /* number of the pass whose order has named it last */
 	uint64_t wanted;       /* number of the look ahead that has found it last */
 	uint64_t taken_last;   /* number of that take, or 0 */
+	uint64_t taken_ns;     /* when, of what the host updates */
 	uint64_t read_failed;  /* number of the call in which reading it failed last, or 0 */
 	uint64_t write_failed; /* the same; 0 once it has been written */
 	bool transient;        /* of no commit */
@@ -106,6 +116,8 @@ struct spw_state {
 	uint32_t position;     /* of the first that is not used yet */
 	bool departed;         /* another order than was said */
 	uint64_t passes_named; /* so far, refused ones too */
+
+	struct share share; /* of the updates */
 
 	/* transfers under way, in no order */
 	struct spw_request *requests[2 * TRANSFERS_MAX];
@@ -189,6 +201,12 @@ int spw_transfer_wait(struct spw_state *state);
 
 /* Begin what can be begun now: read what is used next, first of all @first, and make room. */
 void spw_ahead(struct spw_state *state, uint32_t first);
+
+/* ---- update.c ---- */
+
+/* A record of an update was taken, or is given back. */
+void spw_update_taken(struct record *record);
+void spw_update_given(struct spw_state *state, struct record *record);
 
 /* ---- call.c ---- */
 

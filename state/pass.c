@@ -40,6 +40,7 @@ int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t cou
 	for (uint32_t i = 0; i < state->count.records; i++) {
 		state->records[i].place = NONE;
 		state->records[i].used = false;
+		state->records[i].update = UPDATE_NONE; /* of one that has not ended */
 	}
 	for (uint32_t i = 0; i < count; i++) {
 		state->order[i] = order[i];

@@ -49,6 +49,9 @@ static int check_opts(const struct spw_state_opts *opts)
 				 "memory_bytes is %s: it must hold %u records of %s at least",
 				 SPW_SIZE_TEXT(opts->memory_bytes), BUFFERS_MIN,
 				 SPW_SIZE_TEXT(opts->record_bytes_max));
+	if (opts->device_every == 1)
+		return spw_error(-EINVAL, "device_every is 1: the host updates records, too, so it "
+					  "must be 2 or more, or 0");
 	if (opts->memory_bytes / opts->record_bytes_max > SPW_STATE_RECORDS_MAX)
 		return spw_error(-EINVAL, "memory_bytes holds more than %u records",
 				 SPW_STATE_RECORDS_MAX);
@@ -130,6 +133,7 @@ int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 					       : (uint32_t)(state->opts.memory_bytes /
 							    state->opts.record_bytes_max);
 		state->count.memory_bytes = state->count.buffers * state->opts.record_bytes_max;
+		state->share.given = state->opts.device_every;
 		state->transfers_max = transfers_of(store, state);
 		state->few = SPW_MIN(2 + 2 * state->transfers_max, state->count.buffers);
 		rc = get_buffers(state);
@@ -315,6 +319,7 @@ void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stat
 {
 	struct spw_state_stats all = state->count;
 
+	all.device_every = state->share.given ? state->share.given : state->share.stride;
 	all.size = SPW_MIN(size, sizeof(all));
 	memcpy(stats, &all, all.size);
 }

@@ -95,6 +95,7 @@ int spw_state_take(struct spw_state *state, uint32_t number, void **memory)
 	record->taken_last = ++state->count.takes;
 	spw_record_become(state, number, RECORD_TAKEN);
 	spw_order_used(state, number);
+	spw_update_taken(record);
 	*memory = record_memory(state, record);
 	spw_ahead(state, NONE);
 	SPW_PROBE(state_take, state, number, record->len_bytes, waited_ns);
@@ -111,6 +112,7 @@ int spw_state_give(struct spw_state *state, uint32_t number, bool changed)
 	record = &state->records[number];
 	if (record->state != RECORD_TAKEN)
 		return spw_error(-EINVAL, "record %s is not taken", record->name);
+	spw_update_given(state, record);
 	spw_record_become(state, number,
 			  changed || record->changed ? RECORD_CHANGED : RECORD_CLEAN);
 	spw_ahead(state, NONE);

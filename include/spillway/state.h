@@ -77,6 +77,11 @@ struct spw_state_opts {
 	 * twice the room. Default 1
 	 */
 	uint32_t copies;
+	/*
+	 * Of updates that a device does a part of (spw_state_update()): it does each n-th record,
+	 * from 2 on. Default 0: as many as what was measured says
+	 */
+	uint32_t device_every;
 };
 
 struct spw_state_stats {
@@ -98,6 +103,10 @@ struct spw_state_stats {
 	uint64_t commits, commit_ns;      /* time in which the caller waited */
 	uint64_t commit_bytes_written;    /* by commits: changed records still in memory */
 	uint64_t passes, passes_departed; /* of passes: another order than was said */
+	/* of updates: what the host and a device did of them */
+	uint64_t updates, host_bytes, host_ns;
+	uint64_t device_records, device_bytes, device_ns;
+	uint64_t device_every; /* each n-th is the device's now; 0: none, or it is being tried */
 };
 
 SPW_EXPORT void spw_state_opts_init(struct spw_state_opts *opts, size_t size);
@@ -199,6 +208,36 @@ SPW_EXPORT int spw_state_extra(const struct spw_state *state, void *extra, size_
  * Return: 0; -EINVAL a number that is none or is there twice; -EBUSY a record is taken.
  */
 SPW_EXPORT int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t count);
+
+/**
+ * spw_state_update - begin a pass that updates each of its records, some of them on a device
+ * @order:   as of spw_state_pass(), which this is
+ * @device:  of each record; in: a device can update it, as it has what else that takes; out: it is
+ *           to, while the host updates those that follow
+ *
+ * Of k records one is the device's, with k = 1 + ceil(t_gpu / t_cpu), so that it is done when the
+ * host has done the others. t_cpu is the time from spw_state_take() to spw_state_give() of a record
+ * of the host's, t_gpu what spw_state_device_took() says, both of the update before. Two updates
+ * with one record on the device come first: the second is measured. None is on the device where it
+ * takes longer than the host takes for all others, or where the caller waits for drives as long as
+ * the device saves; which is tried again after 32 updates. With opts.device_every that is k, and
+ * nothing is measured. With the same k the same records are the device's.
+ *
+ * A record on the device is taken as long as that copies from or to its memory: one more buffer
+ * than else.
+ *
+ * Return: as spw_state_pass().
+ */
+SPW_EXPORT int spw_state_update(struct spw_state *state, const uint32_t order[], uint32_t count,
+				bool device[]);
+
+/**
+ * spw_state_device_took - how long the device took for a record, before that is given back
+ * @ns:  from the begin of the copy to it to the end of the copy back
+ *
+ * Return: 0; -EINVAL it is none that spw_state_update() gave to the device, or it is not taken.
+ */
+SPW_EXPORT int spw_state_device_took(struct spw_state *state, uint32_t record, uint64_t ns);
 
 /**
  * spw_state_take - a record's bytes, to be read and changed

@@ -90,17 +90,17 @@ class Table:
         tensor.record_stream(stream)
 
     def copy(self, to: Tensor, source: Tensor, stream: Any) -> None:
-        with self._on(stream):
+        with self.on(stream):
             to.copy_(source, non_blocking=True)
 
     def empty(self, shape: Shape, stream: Any) -> Tensor:
         """Memory of the stream's device, in the stream's order: what was done before with that
         memory is given to the same stream."""
         dtype, size, stride = shape
-        with self._on(stream):
+        with self.on(stream):
             return torch.empty_strided(size, stride, dtype=dtype, device=stream.device)
 
-    def _on(self, stream: Any) -> Any:
+    def on(self, stream: Any) -> Any:
         """A context in which the stream is the current one of its device, which is the current
         one."""
         return stream if self._enters else self.module.stream(stream)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/_arithmetic.py - one step of a class of optimizer on the pieces of a tile
 """The arithmetic is the class's own, in its loops over single tensors. Here it is given runs: flat
-tensors that are views of a record, and of parameters and gradients where these lie flat in host
-memory; else copies.
+tensors that are views of a record, and of parameters and gradients where these lie flat in the
+same memory, the host's or a device's; else copies.
 
 Invariants:
 A1  pieces are in one run only if they are adjacent and what their parameters have beside fields is
@@ -24,6 +24,7 @@ from ._elementwise import Options, make, step_of
 from ._tiles import Field, Piece, Tile, item_bytes
 
 MASTER = "master"
+HOST = torch.device("cpu")
 # Below this many elements a call costs more than the copy that makes one run of several pieces.
 _DIRECT_COUNT = 16384
 
@@ -63,10 +64,11 @@ def local_of(tensor: Any) -> Any:
         return tensor.to_local()
 
 
-def flat_of(tensor: Tensor) -> Optional[Tensor]:
-    """Its elements in order as a flat view; None if they do not lie so in host memory."""
+def flat_of(tensor: Tensor, device: torch.device = HOST) -> Optional[Tensor]:
+    """Its elements in order as a flat view; None if they do not lie so in the memory of a
+    device."""
     tensor = local_of(tensor)
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if tensor.device != device or not tensor.is_contiguous():
         return None
     return tensor.detach().view(-1)
 
@@ -95,13 +97,14 @@ def write_piece(tensor: Tensor, piece: Piece, source: Tensor) -> None:
 class Scratch:
     """Memory for copies, as long as the longest there has been."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = HOST) -> None:
+        self._device = device
         self._memory: Dict[Tuple[str, torch.dtype], Tensor] = {}
 
     def of(self, purpose: str, dtype: torch.dtype, count: int) -> Tensor:
         memory = self._memory.get((purpose, dtype))
         if memory is None or memory.numel() < count:
-            memory = torch.empty(count, dtype=dtype)
+            memory = torch.empty(count, dtype=dtype, device=self._device)
             self._memory[purpose, dtype] = memory
         return memory[:count]
 
@@ -151,15 +154,17 @@ class Arithmetic:
     """Steps of tiles.
 
     :param params: all parameters, as pieces number them
+    :param device: whose memory the fields are in that step() is given
     """
 
     def __init__(self, optimizer_class: Type[Optimizer], options: Options,
-                 params: Sequence[Tensor]) -> None:
+                 params: Sequence[Tensor], device: torch.device = HOST) -> None:
         self._class = optimizer_class
         self._options = options
         self._params = params
         self._step = step_of(optimizer_class)
-        self._scratch = Scratch()
+        self._device = device
+        self._scratch = Scratch(device)
         self._kept: Optional[Optimizer] = None  # used again where no parameter is new
 
     def step(self, tile: Tile, views: Dict[str, Tensor], group: Options, entries: Sequence[Entry],
@@ -205,8 +210,8 @@ class Arithmetic:
             grad = gradient(piece)
             flat = None
             if (not has_master and piece.stop - piece.start >= _DIRECT_COUNT
-                    and grad.device.type == "cpu"):
-                flat = flat_of(param)
+                    and grad.device == self._device):
+                flat = flat_of(param, self._device)
             last = runs[-1] if runs else None
             if (last is not None and flat is None and not last.direct and last.end == piece.offset
                     and are_equal(last.entry, entry)):
@@ -283,6 +288,6 @@ class Arithmetic:
             elif isinstance(value, Tensor) and value.dim() > 0:
                 raise RuntimeError(f"{self._class.__name__} has made {name}, which it did not when "
                                    "it was tried")
-            else:
-                entry[name] = value
+            else:  # what is of no element is the host's
+                entry[name] = value.to(HOST) if isinstance(value, Tensor) else value
         return entry

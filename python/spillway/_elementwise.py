@@ -122,18 +122,31 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
+def _drawn(generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Of many magnitudes, as gradients are, and some exactly zero."""
+    values = torch.randn(_COUNT, generator=generator, dtype=torch.float64)
+    powers = torch.randint(-6, 3, (_COUNT,), generator=generator).double()
+    kept = torch.rand(_COUNT, generator=generator) > 0.05
+    return (values * 10**powers * kept).to(dtype)
+
+
+def is_same_on(device: torch.device, optimizer_class: Type[Optimizer], group: Options,
+               options: Options, dtype: torch.dtype) -> bool:
+    """Whether steps on a device come to the bits that they come to on the host, of numbers of which
+    each kind is there. Other numbers may still differ."""
+    generator = torch.Generator().manual_seed(_COUNT)
+    values, *grads = [_drawn(generator, dtype) for _ in range(1 + _STEPS)]
+    path = _paths(generator)[0]
+    here, _ = _run(optimizer_class, group, options, path, values, grads)
+    there, _ = _run(optimizer_class, group, options, path, values.to(device),
+                    [grad.to(device) for grad in grads])
+    return _same(here, there.cpu())
+
+
 def _prove(optimizer_class: Type[Optimizer], group: Options, options: Options,
            dtype: torch.dtype) -> Tuple[Field, ...]:
     generator = torch.Generator().manual_seed(random.Random(name_of(dtype)).getrandbits(32))
-
-    def drawn() -> Tensor:
-        """Of many magnitudes, as gradients are, and some exactly zero."""
-        values = torch.randn(_COUNT, generator=generator, dtype=torch.float64)
-        powers = torch.randint(-6, 3, (_COUNT,), generator=generator).double()
-        kept = torch.rand(_COUNT, generator=generator) > 0.05
-        return (values * 10**powers * kept).to(dtype)
-
-    values, grads = drawn(), [drawn() for _ in range(_STEPS)]
+    values, *grads = [_drawn(generator, dtype) for _ in range(1 + _STEPS)]
     first: Any = None
     for path in _paths(generator):
         result = _run(optimizer_class, group, options, path, values, grads)

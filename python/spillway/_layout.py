@@ -128,7 +128,8 @@ def _beside_of(group: int, run: Sequence[Laid]) -> Tuple[Field, ...]:
 
 
 def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, tile: Optional[int],
-            memory: Memory, arena_bytes: int, committed: Mapping[str, int]) -> Layout:
+            memory: Memory, arena_bytes: int, committed: Mapping[str, int],
+            interleaved: bool = False) -> Layout:
     """
     :param groups: the parameters of each
     :param fields_of: of a group and a type
@@ -137,13 +138,14 @@ def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, 
     :param arena_bytes: of the store; 0: not known
     :param committed: the longest tile of each run that is committed, which it keeps unless ``tile``
         is given
+    :param interleaved: a device has one of the records while the host goes on with others
     :raises ValueError: the memory is less than four tiles
     """
     runs = [(number, run, fields_of(number, run[0].dtype)) for number, run in _runs_of(groups)]
     state_bytes = sum(laid.count * element_bytes(fields) for _, run, fields in runs for laid in run)
     given_bytes = memory_of(memory, state_bytes)
     has_beside = any(_beside_of(number, run) for number, run, _ in runs)
-    buffers = _BUFFERS_MIN_BESIDE if has_beside else BUFFERS_MIN
+    buffers = (_BUFFERS_MIN_BESIDE if has_beside else BUFFERS_MIN) + interleaved
     tile_bytes = _tile_bytes(state_bytes, given_bytes, arena_bytes, buffers)
     tiles: List[Tile] = []
     gradients: List[Tile] = []
@@ -180,7 +182,7 @@ def _checked(given_bytes: Optional[int], least: int, state_bytes: int, arena_byt
     if given_bytes < least:
         raise ValueError(
             f"memory of {given_bytes} bytes is less than four of the longest records, with "
-            f"gradients six, {least} bytes: give more, or a smaller tile")
+            f"gradients six, with interleave one more, {least} bytes: give more, or a smaller tile")
     return given_bytes
 
 

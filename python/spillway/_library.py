@@ -85,7 +85,8 @@ StorePressureStruct = _struct(
     put_bytes_per_second=c_uint64, get_bytes_per_second=c_uint64, put_ns=c_uint64,
     get_ns=c_uint64 * 3, in_flight=c_uint32, depth=c_uint32)
 StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
-                    record_bytes_max=c_uint64, log=Log, copies=c_uint32)
+                    record_bytes_max=c_uint64, log=Log, copies=c_uint32,
+                    device_every=c_uint32)
 CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
                   order=c_uint64)
 DeviceTimes = _struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
@@ -226,6 +227,9 @@ _PROTOTYPES = {
     "spw_state_attached": (c_int, [c_void_p, _NUMBER]),
     "spw_state_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "spw_state_pass": (c_int, [c_void_p, POINTER(c_uint32), c_uint32]),
+    "spw_state_update": (
+        c_int, [c_void_p, POINTER(c_uint32), c_uint32, POINTER(c_bool)]),
+    "spw_state_device_took": (c_int, [c_void_p, c_uint32, c_uint64]),
     "spw_state_take": (c_int, [c_void_p, c_uint32, _HANDLE]),
     "spw_state_give": (c_int, [c_void_p, c_uint32, c_bool]),
     "spw_state_clear": (c_int, [c_void_p, c_uint32]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from torch import Tensor
 
@@ -30,12 +30,14 @@ def committed_limits(store: Store) -> Dict[str, int]:
 
 
 class Taken:
-    """A record that is in memory: its fields, flat. ``changed``: it has to be written."""
+    """A record that is in memory: its bytes, None where it has none, and its fields, flat.
+    ``changed``: it has to be written."""
 
-    __slots__ = ("views", "changed")
+    __slots__ = ("memory", "views", "changed")
 
-    def __init__(self, views: Dict[str, Tensor]) -> None:
-        self.views = views
+    def __init__(self) -> None:
+        self.memory: Optional[Tensor] = None
+        self.views: Dict[str, Tensor] = {}
         self.changed = False
 
 
@@ -46,11 +48,12 @@ class Records:
     """
 
     def __init__(self, store: Store, layout: Layout, copies: int = 1,
-                 objects: Sequence[Tuple[str, int, bytes]] = ()) -> None:
+                 objects: Sequence[Tuple[str, int, bytes]] = (), device_every: int = 0) -> None:
         self.layout = layout
         self._objects = objects
         self.state = State(store, memory_bytes=layout.memory_bytes,
-                           record_bytes_max=layout.record_bytes_max, copies=copies)
+                           record_bytes_max=layout.record_bytes_max, copies=copies,
+                           device_every=device_every)
         self._numbers: Dict[str, int] = {}
         self._attached = False
         self._order: List[int] = []  # of the pass
@@ -109,6 +112,19 @@ class Records:
             self.state.begin_pass(order)
             self._order, self._taken = order, False
 
+    def begin_update(self, tiles: Sequence[Tile], can: Sequence[bool]) -> Set[str]:
+        """The same of a step, of which a device can do these tiles.
+
+        :return: the names of those that it is to
+        """
+        self._order, self._taken = [self._numbers[tile.name] for tile in tiles], False
+        device = self.state.update(self._order, can)
+        return {tile.name for tile, on_device in zip(tiles, device) if on_device}
+
+    def device_took(self, tile: Tile, nanoseconds: int) -> None:
+        """For such a tile, before it is given back."""
+        self.state.device_took(self._numbers[tile.name], nanoseconds)
+
     def clear(self, tile: Tile) -> None:
         """What is in it is not needed any more."""
         self.state.clear(self._numbers[tile.name])
@@ -117,15 +133,16 @@ class Records:
     def taken(self, tile: Tile) -> Iterator[Taken]:
         """A record is in memory while the context lasts; afterwards its views must not be used."""
         if not tile.fields:  # the class keeps nothing for elements
-            yield Taken({})
+            yield Taken()
             return
         number = self._numbers[tile.name]
         self._taken = True
         address = self.state.take(number)
-        taken = Taken({})
+        taken = Taken()
         try:
-            taken.views = views_of(tile, memory_at(address, tile.len_bytes))
+            taken.memory = memory_at(address, tile.len_bytes)
+            taken.views = views_of(tile, taken.memory)
             yield taken
         finally:
-            taken.views = {}
+            taken.memory, taken.views = None, {}
             self.state.give(number, taken.changed)

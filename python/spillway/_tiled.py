@@ -19,6 +19,7 @@ from torch import Tensor
 from ._arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, piece_of,
                           read_piece, write_piece)
 from ._elementwise import Options
+from ._interleaved import Interleaved
 from ._library import SpillwayError
 from ._records import Records, Taken
 from ._tiles import Piece, Tile
@@ -79,11 +80,14 @@ class Tiled:
     :param params: all parameters, as pieces number them
     :param gradients: where they are; default: in memory
     :param on_drives: the numbers of parameters that a commit has by themselves
+    :param interleaved: a device that steps a part of the tiles
     """
 
     def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor],
-                 gradients: Any = None, on_drives: AbstractSet[int] = frozenset()) -> None:
+                 gradients: Any = None, on_drives: AbstractSet[int] = frozenset(),
+                 interleaved: Optional[Interleaved] = None) -> None:
         self._on_drives = on_drives
+        self._interleaved = interleaved
         self.records = records
         self._gradients = gradients or InMemory(params)
         self.entries: List[Entry] = [None] * len(params)
@@ -139,10 +143,11 @@ class Tiled:
             raise RuntimeError("the last step did not end, for an error that it raised, and the "
                                "gradients are others now: go back to the last commit")
         under_way = self._pass
-        self.records.begin_pass([record for tile in under_way.left
-                                 for record in self._gradients.records_of(tile)])
         try:
-            self._finish(under_way, groups)
+            if self._interleaved is not None:
+                self._finish_interleaved(self._interleaved, under_way, groups)
+            else:
+                self._finish(under_way, groups)
         except SpillwayError:
             raise
         except BaseException as error:  # perhaps between a tile's step and the note of it
@@ -151,14 +156,57 @@ class Tiled:
         self._pass = None
 
     def _finish(self, under_way: _Pass, groups: Sequence[Options]) -> None:
+        self.records.begin_pass([record for tile in under_way.left
+                                 for record in self._gradients.records_of(tile)])
         while under_way.left:
-            tile = under_way.left[0]
-            pieces = [piece for piece in tile.pieces if piece.parameter in under_way.grads]
-            after = self.step_tile(tile, groups[tile.group], pieces)
-            under_way.after.update(after)
-            under_way.left.pop(0)
+            self._step_first(under_way, groups, self.step_tile)
         self.end_pass(under_way.after)
         self._gradients.end_step()
+
+    def _finish_interleaved(self, device: Interleaved, under_way: _Pass,
+                            groups: Sequence[Options]) -> None:
+        """The same, where a device steps a part."""
+        try:
+            names = device.begin_pass(under_way.left)
+            while under_way.left:
+                if under_way.left[0].name in names:
+                    device.finish()
+                    self._step_first(under_way, groups, self._begin_tile)
+                else:
+                    self._step_first(under_way, groups, self.step_tile)
+                    device.reap()
+        finally:
+            device.finish()
+        self.end_pass(under_way.after)
+
+    def _step_first(self, under_way: _Pass, groups: Sequence[Options],
+                    step: Callable[[Tile, Options, Sequence[Piece]], Dict[int, Entry]]) -> None:
+        tile = under_way.left[0]
+        pieces = [piece for piece in tile.pieces if piece.parameter in under_way.grads]
+        under_way.after.update(step(tile, groups[tile.group], pieces))
+        under_way.left.pop(0)
+
+    def _begin_tile(self, tile: Tile, group: Options,
+                    pieces: Sequence[Piece]) -> Dict[int, Entry]:
+        """As step_tile(), on the device, which goes on with it afterwards."""
+        device = self._interleaved
+        assert device is not None
+        arithmetic, memory = device.arithmetic, device.memory_for(tile)
+        if memory is None:
+            return self.step_tile(tile, group, pieces)
+        with contextlib.ExitStack() as held:
+            gradient = held.enter_context(self._gradients.of_tile(tile))
+            taken = held.enter_context(self.records.taken(tile))
+            try:
+                self._fill_masters(tile, taken)
+                taken.changed = True
+                after = device.begin(tile, taken, memory, held, lambda views: (
+                    arithmetic.step(tile, views, group, self.entries, pieces, gradient)))
+                self._note_masters(tile)
+            except BaseException as error:
+                self.end_use("a step", error)
+                raise
+        return after
 
     def end_pass(self, after: Dict[int, Entry]) -> None:
         """All pieces of these parameters have been stepped (S1)."""

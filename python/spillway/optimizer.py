@@ -17,9 +17,11 @@ how much memory it takes and how many bytes a step moves.
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
+import logging
 from typing import (Any, Callable, Dict, Iterable, List, Literal, Mapping, NamedTuple, Optional,
-                    Sequence, Tuple, Type)
+                    Sequence, Tuple, Type, Union)
 
 import torch
 from torch import Tensor
@@ -29,8 +31,9 @@ from ._arithmetic import MASTER, Arithmetic, local_of
 from ._backward import SCALED, DuringBackward
 from ._checkpoint import (Checkpoint, decoded, encoded, options_of, random_state,
                           set_random_state)
-from ._elementwise import Options, make, probe
+from ._elementwise import Options, is_same_on, make, probe
 from ._gradients import Gradients
+from ._interleaved import Interleaved
 from ._layout import Memory, check_room, lay_out, least_bytes
 from ._library import SpillwayError
 from ._loading import loaded_entries, loaded_groups, loaded_parameters
@@ -40,11 +43,13 @@ from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
 from ._records import Records, committed_limits
 from ._reduced import Reducing, check_reduced, reduced_of
 from ._tiled import Tiled, check_gradient
-from ._tiles import Field, Laid, name_of
+from ._tiles import Field, Laid, Tile, name_of
 from .state import StateStats
 from .store import Store
 
 __all__ = ["Optimizer", "Resumed"]
+
+_log = logging.getLogger("spillway")
 
 _REDUCED = (torch.float16, torch.bfloat16)
 _WHOLE = (torch.float32, torch.float64)
@@ -106,6 +111,11 @@ class Optimizer(torch.optim.Optimizer):
         what is here of them is stepped
     :param copies: 2: every record on two drives, so that one may die at any time: training goes on
         and commits, and resume() finds all without it. Takes twice the room and the writes
+    :param interleave: where parameters and gradients are on a device, that steps a part of the
+        tiles, each while the host steps those that follow. "measured": of k tiles one, so that it
+        is done when the host has done the others, by what both have taken; none where it saves
+        nothing. Or k, from 2 on. A device may come to other bits than the host, which the log says
+        when it begins; with a given k they are the same ones in each run
     :param options: the class's own: lr, betas and so on
     :raises TypeError: the class cannot have its state on drives (says why), or a parameter cannot
     :raises ValueError: an option; the memory is less than four tiles, with gradients six; or one of
@@ -129,6 +139,7 @@ class Optimizer(torch.optim.Optimizer):
         gradients: Reducing = False,
         process_group: Group = "all",
         copies: Literal[1, 2] = 1,
+        interleave: Union[None, Literal["measured"], int] = None,
         **options: Any,
     ) -> None:
         if not (isinstance(optimizer_class, type)
@@ -141,6 +152,7 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError("commit_every must be at least 1 step")
         if copies not in (1, 2):
             raise ValueError(f"copies must be 1 or 2, not {copies!r}")
+        _check_ways(in_backward, gradients, interleave)
         _check_options(options, "options")
         ranks = ranks_of(process_group)
         if ranks is not None and not store.commit_chosen:
@@ -160,12 +172,12 @@ class Optimizer(torch.optim.Optimizer):
         self._tile = tile
         self._masters = masters
         self._copies = copies
+        self._interleave = interleave
         self._names: List[List[str]] = []
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
-        if in_backward and gradients:
-            raise ValueError("in_backward steps parameters at once and frees their gradients, "
-                             "which gradients would keep on drives: leave one of them out")
+        self._kinds: List[Tile] = []  # a tile of each group and type: all of these have its fields
+        self._interleaved: Optional[Interleaved] = None
         self._in_backward = in_backward is not False
         self._on_drives = gradients is not False
         self._reduced = (reduced_of("in_backward", in_backward)
@@ -264,19 +276,26 @@ class Optimizer(torch.optim.Optimizer):
             check_reduced("gradients" if self._on_drives else "in_backward", params, self._reduced)
         check_room(self._store, least_bytes(laid, self._fields_of, MASTER), self._copies)
         layout = lay_out(laid, self._fields_of, MASTER, self._tile, self._memory,
-                         self._store.arena_bytes, committed_limits(self._store))
+                         self._store.arena_bytes, committed_limits(self._store),
+                         self._interleave is not None)
         check_room(self._store, layout.needed_bytes, self._copies)
-        if self._tiled is not None:
-            self._tiled.records.close()
-        self._remove_hooks()
+        self._close()
         arithmetic = Arithmetic(self.optimizer_class, self._options, params)
         self._described = {number: described(params[number]) for number in self._objects}
         objects = [(name, self._place(number).length, self._described[number])
                    for number, name in self._objects.items()]
-        records = Records(self._store, layout, self._copies, objects)
+        every = self._interleave if isinstance(self._interleave, int) else 0
+        records = Records(self._store, layout, self._copies, objects, every)
+        self._kinds = list({(tile.group, tile.dtype): tile for tile in layout.tiles}.values())
         if self._on_drives:
             self._gradients = Gradients(params, records, self._whole, self._reduced)
-        self._tiled = Tiled(records, arithmetic, params, self._gradients, self._objects.keys())
+        if self._interleave is not None:
+            of_class = self.optimizer_class, self._options
+            self._interleaved = Interleaved(
+                self._store, records, params, lambda device: Arithmetic(*of_class, params, device),
+                functools.partial(_compare, *of_class, self.param_groups))
+        self._tiled = Tiled(records, arithmetic, params, self._gradients, self._objects.keys(),
+                            self._interleaved)
         if self._in_backward:
             self._during = DuringBackward(params, self._whole_in_backward, self._group_options,
                                           self._reduced)
@@ -388,8 +407,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_fields(self) -> None:
         """The options are such that the class keeps what the records have."""
-        assert self._tiled is not None
-        for tile in self._tiled.records.layout.tiles:
+        for tile in self._kinds:
             wanted = self._fields_of(tile.group, tile.dtype)
             if not set(wanted) <= set(tile.fields):
                 names = sorted(field.name for field in set(wanted) - set(tile.fields))
@@ -621,7 +639,12 @@ class Optimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Give the memory of records back; also when the store closes. What was changed since the
         last commit is gone."""
+        self._close()
+
+    def _close(self) -> None:
         self._remove_hooks()
+        if self._interleaved is not None:
+            self._interleaved.close()
         if self._tiled is not None:
             self._tiled.records.close()
 
@@ -659,6 +682,41 @@ def _defaults(optimizer_class: Type[torch.optim.Optimizer], group: Options,
         if takes_matrices:
             probe(optimizer_class, options_of(group), options, torch.float32)
         raise
+
+
+def _compare(optimizer_class: Type[torch.optim.Optimizer], options: Options,
+             groups: Sequence[Options], device: torch.device) -> None:
+    """Say whether the numbers depend on which tiles a device steps."""
+    different = sorted({
+        name_of(dtype) for group in groups
+        for dtype in {torch.float32 if param.dtype in _REDUCED else param.dtype
+                      for param in group["params"]}
+        if not is_same_on(device, optimizer_class, options_of(group), options, dtype)})
+    if different:
+        _log.info("%s in %s comes to other bits on %s than on the host: numbers depend on which "
+                  "tiles are stepped there", optimizer_class.__name__, ", ".join(different),
+                  device.type)
+    else:
+        _log.info("%s comes to the same bits on %s as on the host, as far as was tried",
+                  optimizer_class.__name__, device.type)
+
+
+def _check_ways(in_backward: Reducing, gradients: Reducing, interleave: Any) -> None:
+    """:raises ValueError: two of them do not go together, or interleave is neither "measured" nor a
+    number of tiles"""
+    if in_backward and gradients:
+        raise ValueError("in_backward steps parameters at once and frees their gradients, "
+                         "which gradients would keep on drives: leave one of them out")
+    if interleave is None:
+        return
+    if in_backward or gradients:
+        raise ValueError("interleave is for gradients that are on the device when step() is "
+                         "called, where in_backward and gradients have none: leave it out")
+    if interleave == "measured":
+        return
+    if not isinstance(interleave, int) or isinstance(interleave, bool) or interleave < 2:
+        raise ValueError('interleave must be "measured", or of how many tiles one is stepped on '
+                         f"the device, from 2 on, not {interleave!r}")
 
 
 def _check_options(options: Dict[str, Any], where: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import errno
-from ctypes import byref, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_bool, c_uint32, c_uint64, c_void_p
 from typing import Any, List, Optional, Sequence, Tuple
 
 from . import _library
@@ -52,6 +52,13 @@ class StateStats:
     commit_bytes_written: int
     passes: int
     passes_departed: int
+    updates: int
+    host_bytes: int
+    host_ns: int
+    device_records: int
+    device_bytes: int
+    device_ns: int
+    device_every: int
 
 
 _StateStatsStruct = _library.counters("spw_state_stats", StateStats, ("records", "buffers"))
@@ -114,6 +121,7 @@ class State(Handle):
     :param memory_bytes: of the store's arena, rounded down to whole buffers; 0: four buffers
     :param record_bytes_max: the longest record; 0: 32 MiB
     :param copies: 2: every record on two drives, so that any one of them may fail
+    :param device_every: of update(): each n-th record is the device's; 0: as was measured
     :raises SpillwayError: EBUSY the store has a state already; ENOBUFS its arena has no such
         memory; EINVAL ``copies``, or two on a store of one drive
     """
@@ -124,7 +132,7 @@ class State(Handle):
                      "its own")
 
     def __init__(self, store: Store, *, memory_bytes: Size = 0, record_bytes_max: Size = 0,
-                 copies: int = 1) -> None:
+                 copies: int = 1, device_every: int = 0) -> None:
         if store.has_open(State):
             raise SpillwayError(
                 errno.EBUSY, "the store has a training state already, of another optimizer: close "
@@ -134,6 +142,7 @@ class State(Handle):
         if record_bytes_max:
             opts.record_bytes_max = size("record_bytes_max", record_bytes_max)
         opts.copies = number("copies", copies, 32)
+        opts.device_every = number("device_every", device_every, 32)
         handle = c_void_p()
         try:
             check(blocking.spw_state_open(store.handle, byref(opts), byref(handle)))
@@ -212,6 +221,21 @@ class State(Handle):
         """
         numbers = (c_uint32 * len(order))(*order)
         check(self.call(blocking.spw_state_pass, numbers, len(order)))
+
+    def update(self, order: Sequence[int], can: Sequence[bool]) -> List[bool]:
+        """As begin_pass(), of a pass that updates each record.
+
+        :param can: whether a device can update it
+        :return: whether it is to, while the host updates those that follow
+        """
+        numbers = (c_uint32 * len(order))(*order)
+        device = (c_bool * len(order))(*can)
+        check(self.call(blocking.spw_state_update, numbers, len(order), device))
+        return list(device)
+
+    def device_took(self, record: int, nanoseconds: int) -> None:
+        """For a record that update() gave to the device, with both copies, before give()."""
+        check(self.call(fast.spw_state_device_took, record, nanoseconds))
 
     def take(self, record: int) -> int:
         """The address of a record's bytes, aligned to 4096: the caller's until give().

@@ -89,6 +89,9 @@ class Table:
         with stream:
             return torch.empty_strided(size, stride, dtype=dtype, device=stream.device)
 
+    def on(self, stream):
+        return stream
+
     def pin(self, device, address, length):
         late_device.pin(address, length)
 

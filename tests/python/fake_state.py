@@ -36,7 +36,8 @@ def error(number, words="said by the fake"):
 
 
 class FakeState:
-    def __init__(self, store, *, memory_bytes=0, record_bytes_max=0, copies=1):
+    def __init__(self, store, *, memory_bytes=0, record_bytes_max=0, copies=1,
+                 device_every=0):
         if store.state is not None:
             raise error(errno.EBUSY, "the store has a state already")
         store.state = self
@@ -50,6 +51,7 @@ class FakeState:
         self.is_attached, self.taken = False, {}
         self.orders, self.takes, self.gives = [], 0, []
         self.fail_after = None
+        self.device_every, self.on_device, self.times = device_every, set(), []
         self.closed = False
 
     def close(self):
@@ -96,6 +98,18 @@ class FakeState:
     def begin_pass(self, order):
         assert self.is_attached and not self.taken and len(set(order)) == len(order)
         self.orders.append(list(order))
+
+    def update(self, order, can):
+        """Without a number given, every record that the device can update."""
+        self.begin_pass(order)
+        every = self.device_every or 1
+        chosen = [able and record % every == every - 1 for record, able in zip(order, can)]
+        self.on_device = {record for record, is_chosen in zip(order, chosen) if is_chosen}
+        return chosen
+
+    def device_took(self, record, nanoseconds):
+        assert record in self.taken and record in self.on_device
+        self.times.append((record, nanoseconds))
 
     def take(self, record):
         assert self.is_attached and record not in self.taken

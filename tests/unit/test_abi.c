@@ -54,8 +54,8 @@ static const struct {
 	ABI(struct spw_step_stats, wear_bytes_per_day, 184, 192),
 	ABI(struct spw_status, steps, 46640, 46832),
 	ABI(struct spw_status_name, partition, 40, 44),
-	ABI(struct spw_state_opts, copies, 40, 48),
-	ABI(struct spw_state_stats, passes_departed, 160, 168),
+	ABI(struct spw_state_opts, device_every, 44, 48),
+	ABI(struct spw_state_stats, device_every, 216, 224),
 	ABI(struct spw_plan_tensor, not_again, 41, 48),
 	ABI(struct spw_plan_step, calls, 40, 48),
 	ABI(struct spw_plan_drives, bus_in_bytes_per_second, 56, 64),
@@ -79,7 +79,7 @@ static const struct {
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
 	ABI(struct spw_device_times, in_ns, 32, 40),
 	ABI(struct spw_cache_reason, reason, 32, 168),
-	ABI(struct spw_cache_stats, step_hold_ns, 1016, 1024),
+	ABI(struct spw_cache_stats, plans_here, 1040, 1048),
 };
 
 CASE(test_public_structs_are_appended_to_only)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+# spillway/_pinned.py - the arena of a store, pinned for as long as somebody copies from it
+"""A device copies from and to pinned memory while the host does something else. Memory can be
+pinned once at a time, and a store may have two who want it: activations and the optimizer's."""
+from __future__ import annotations
+
+import threading
+from ctypes import byref, c_size_t, c_void_p
+from typing import Any, Dict, List, Tuple
+
+import torch
+
+from ._library import check, fast
+from .store import Store
+
+_lock = threading.Lock()
+# Of an arena, by its address: how it is unpinned, once for each user.
+_users: Dict[int, List[Tuple[Any, torch.device]]] = {}
+
+
+def pin(table: Any, device: torch.device, store: Store) -> Tuple[int, int]:
+    """
+    :param table: as _accelerator.Table
+    :return: address and length of the arena
+    :raises RuntimeError: the system pins no more memory
+    """
+    address, length = c_void_p(), c_size_t()
+    check(fast.spw_store_arena(store.handle, byref(address), byref(length)))
+    assert address.value is not None
+    with _lock:
+        users = _users.get(address.value, [])
+        if not users:
+            table.pin(device, address.value, length.value)
+        _users[address.value] = users + (users[:1] or [(table, device)])
+    return address.value, length.value
+
+
+def unpin(address: int) -> None:
+    """Once for each pin(), before the store closes."""
+    with _lock:
+        table, device = _users[address].pop()
+        if not _users[address]:
+            del _users[address]
+            table.unpin(device, address)
