@@ -77,6 +77,13 @@ class Apt:
                               "try apt-get update, or name one with SPW_VM_KERNEL")
         return match.group(0)
 
+    def parts_of(self, image):
+        """An image's package, and those that hold its modules and binary, as from Linux 7 on."""
+        version = image.removeprefix("linux-image-")
+        needed = output_of("apt-cache", *self.options, "depends", image).split()
+        parts = (f"linux-{part}-{version}" for part in ("base", "binary", "modules"))
+        return [image, *(part for part in parts if part in needed)]
+
     def download(self, package, folder):
         output_of("apt-get", *self.options, "download", "-q", package, cwd=folder)
         archive = next(name for name in os.listdir(folder) if name.endswith(".deb"))

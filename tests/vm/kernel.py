@@ -55,9 +55,11 @@ class Kernel:
             apt = Apt(self.suite, os.path.join(place, "apt"))
             package = apt.image_package()
             print(f"  VM    {package}", flush=True)
-            archive = apt.download(package, place)
             root = os.path.join(place, "root")
-            output_of("dpkg-deb", "-x", archive, root)
+            for part in apt.parts_of(package):
+                folder = os.path.join(place, part)
+                os.mkdir(folder)
+                output_of("dpkg-deb", "-x", apt.download(part, folder), root)
             # Where newer packages have them.
             if not os.path.exists(os.path.join(root, "lib")):
                 os.symlink("usr/lib", os.path.join(root, "lib"))
@@ -74,7 +76,10 @@ class Kernel:
                 shutil.copy(os.path.join(root, "lib", "modules", version, name),
                             os.path.join(self.modules, "lib", "modules", version))
             output_of(tool("depmod", "kmod"), "-b", self.modules, version)
-            os.rename(os.path.join(root, "boot", "vmlinuz-" + version), self.image)
+            # Beside the modules from Linux 7 on.
+            beside = os.path.join(root, "lib", "modules", version, "vmlinuz")
+            os.rename(beside if os.path.exists(beside) else
+                      os.path.join(root, "boot", "vmlinuz-" + version), self.image)
 
     @staticmethod
     def keep_module(path, target):

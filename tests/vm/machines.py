@@ -124,12 +124,19 @@ echo tcp >$nvmet/ports/1/addr_trtype; echo ipv4 >$nvmet/ports/1/addr_adrfam
 echo 127.0.0.1 >$nvmet/ports/1/addr_traddr; echo 4420 >$nvmet/ports/1/addr_trsvcid
 ln -s $nvmet/subsystems/spw $nvmet/ports/1/subsystems/spw
 exec 5<>/dev/nvme-fabrics
-printf 'transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=spw' >&5
+printf 'transport=tcp,traddr=127.0.0.1,trsvcid=4420,nqn=spw,reconnect_delay=1' >&5
 IFS=, read -r controller _ <&5
 controller=nvme${controller#instance=}
 until device=$(ls -d /dev/${controller}n[0-9] 2>/dev/null); do sleep 0.1; done
-undo="echo 1 >/sys/class/nvme/$controller/delete_controller; rm $nvmet/ports/1/subsystems/spw; \
+undo="echo 1 >/sys/class/nvme/$controller/delete_controller; rm -f $nvmet/ports/1/subsystems/spw; \
     rmdir $nvmet/ports/1 $nvmet/subsystems/spw/namespaces/1 $nvmet/subsystems/spw"
+"""
+
+
+# The network goes away, and comes back; the kernel tries every second.
+CUT = """SPW_VM_BREAK="rm $nvmet/ports/1/subsystems/spw"
+SPW_VM_MEND="ln -s $nvmet/subsystems/spw $nvmet/ports/1/subsystems/spw"
+export SPW_VM_MEND
 """
 
 
@@ -161,6 +168,10 @@ SPW_VM_BREAK="echo 2 >/sys/bus/pseudo/drivers/scsi_debug/opts"
     faulty("nvme-tcp", "is_well", NVMET),
     faulty("nvme-tcp", "fails",
            NVMET + 'SPW_VM_BREAK="echo 0 >$nvmet/subsystems/spw/namespaces/1/enable"\n'),
+    *[Case(f"nvme-tcp, {test.replace('_', ' ')}", "tests/vm/test_far.c", f"test_{test}",
+           SET_UP + NVMET + CUT + TAKE)
+      for test in ("probe_names_the_way", "a_network_that_comes_back",
+                   "near_copies_serve_without_a_network")],
 ]
 
 
