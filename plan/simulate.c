@@ -109,6 +109,15 @@ static bool serves(const struct channel *channel)
 	return channel->begun > channel->served;
 }
 
+/* What is only copied waits for no drive, whatever others leave of them. */
+static double served_ns(const struct channel *channel)
+{
+	if (channel->remaining <= 0)
+		return channel->since_ns;
+	return channel->rate > 0 ? channel->since_ns + channel->remaining / channel->rate
+				 : PLAN_NEVER_NS;
+}
+
 /* @bytes: of the drives; none if it is only copied. */
 static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i, double bytes)
 {
@@ -116,6 +125,7 @@ static void begin_service(struct simulation *sim, struct channel *channel, uint3
 	channel->remaining = bytes;
 	channel->since_ns = channel->begun_ns = sim->now_ns;
 	channel->rate = 0;
+	channel->served_ns = served_ns(channel);
 	sim->other_rates = true;
 }
 
@@ -167,7 +177,7 @@ static void set_rate(struct channel *channel, double rate, double now_ns)
 		channel->remaining = 0;
 	channel->since_ns = now_ns;
 	channel->rate = rate;
-	channel->served_ns = rate > 0 ? now_ns + channel->remaining / rate : PLAN_NEVER_NS;
+	channel->served_ns = served_ns(channel);
 }
 
 /* Both directions at once get half of the mixed bandwidth each, and never more than alone. */

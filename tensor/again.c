@@ -163,6 +163,7 @@ int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[]
 	if (!reasons && count > 0)
 		return spw_error(-EINVAL, "explaining needs an array for the reasons");
 	spw_cache_enter(cache);
+	spw_search_wait(cache); /* whose memory is needed */
 	rc = spw_control_explain(cache->control, reasons, count, result);
 	spw_cache_unlock_and_notify(cache);
 	return rc;

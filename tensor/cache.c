@@ -147,6 +147,7 @@ void spw_cache_close(struct spw_cache *cache)
 	spw_entries_abandon(cache);
 	while (cache->io_in_flight > 0)
 		spw_cache_wait_io(cache);
+	spw_search_wait(cache);
 	spw_cache_unlock_and_notify(cache);
 	spw_cache_lock_close(cache);
 	spw_control_close(cache->control);

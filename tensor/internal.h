@@ -47,6 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include <spillway/cache.h>
 #include <spillway/store.h>
@@ -103,6 +104,7 @@ enum notice {
 	NOTICE_CHANGED,
 	NOTICE_STAGING,
 	NOTICE_HOLD,
+	NOTICE_SEARCH,
 	NOTICES,
 };
 
@@ -200,6 +202,7 @@ struct spw_cache {
 	struct spw_cache_ports ports;
 	struct control *control;
 	uint32_t plan_number; /* of the controller's, as it was when it was last asked */
+	pid_t searcher;       /* the process in which a plan is searched for; 0: none is */
 	struct spw_cache_opts opts;
 	uint64_t chunk_bytes;
 
@@ -285,6 +288,13 @@ void spw_others_note(struct spw_cache *cache);
 /* A request of the cache's own begins; and has ended with @res. */
 void spw_others_io_began(struct entry *entry, enum direction direction);
 void spw_others_io_ended(struct entry *entry, enum direction direction, int res);
+
+/* ---- search.c ---- */
+
+/* spw_control_plan(), beside the step. Gives the lock up meanwhile. */
+void spw_search_begin(struct spw_cache *cache);
+/* It has ended, if it was begun. */
+void spw_search_wait(struct spw_cache *cache);
 
 /* ---- lock.c ---- */
 

@@ -7,6 +7,7 @@
 
 #include <spillway/wear.h>
 
+#include "util/parallel.h"
 #include "util/util.h"
 
 /*
@@ -48,6 +49,30 @@ static uint64_t arena_bytes(struct spw_store *store)
 	return spw_store_arena(store, &memory, &len) == 0 ? len : 0;
 }
 
+static uint64_t cpu_ns(void)
+{
+	struct timespec used;
+
+	SPW_ASSERT(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used) == 0);
+	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
+}
+
+/* Nobody waits for the thread itself. */
+static int start(void *(*main)(void *), void *argument)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int rc = pthread_attr_init(&attributes);
+
+	if (rc)
+		return -rc;
+	rc = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	if (rc == 0)
+		rc = spw_thread_start(&thread, &attributes, main, argument);
+	SPW_ASSERT(pthread_attr_destroy(&attributes) == 0);
+	return -rc;
+}
+
 static int sleep_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns)
 {
 	const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
@@ -74,6 +99,8 @@ const struct spw_cache_ports spw_cache_ports_real = {
 	.cancel = spw_request_cancel,
 	.raise = spw_request_raise,
 	.clock_ns = spw_clock_ns,
+	.cpu_ns = cpu_ns,
+	.start = start,
 	.sleep = pthread_cond_wait,
 	.sleep_until = sleep_until,
 };

@@ -40,7 +40,10 @@ struct spw_cache_ports {
 	int (*cancel)(struct spw_request *request);                       /* spw_request_cancel() */
 	void (*raise)(struct spw_request *request, enum spw_class cls);   /* spw_request_raise() */
 	uint64_t (*clock_ns)(void);                                       /* monotonic */
-	int (*sleep)(pthread_cond_t *io_ended, pthread_mutex_t *lock);    /* pthread_cond_wait() */
+	uint64_t (*cpu_ns)(void); /* that the calling thread has used */
+	/* runs @main(@argument) beside the caller. Return: 0; -errno there is no thread for it */
+	int (*start)(void *(*main)(void *), void *argument);
+	int (*sleep)(pthread_cond_t *io_ended, pthread_mutex_t *lock); /* pthread_cond_wait() */
 	/* the same, but no longer than until clock_ns() is @until_ns. Return: 0 */
 	int (*sleep_until)(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns);
 };

@@ -184,6 +184,8 @@ static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *e
 
 void spw_cache_step(struct spw_cache *cache)
 {
+	uint64_t began_ns = cache->ports.cpu_ns();
+
 	spw_cache_enter(cache);
 	spw_others_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
@@ -191,13 +193,9 @@ void spw_cache_step(struct spw_cache *cache)
 	if (cache->again_depth > 0)
 		spw_control_again(cache->control, false);
 	cache->again_depth = 0;
-	if (spw_control_step_ended(cache->control)) {
-		/* Planning takes milliseconds: without the lock. */
-		spw_cache_unlock_and_notify(cache);
-		spw_control_plan(cache->control);
-		spw_cache_lock(cache);
-		spw_control_planned(cache->control);
-	}
+	spw_search_wait(cache);
+	if (spw_control_step_ended(cache->control))
+		spw_search_begin(cache);
 	spw_window_forget(cache);
 	cache->count.steps++;
 	spw_cache_publish(cache);
@@ -212,6 +210,8 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->next_backward = false;
 	spw_control_step_began(cache->control);
 	stage_begin_forward(cache, 0);
+	cache->count.step_cpu_ns_max = SPW_MAX(cache->count.step_cpu_ns_max,
+					       spw_since_ns(began_ns, cache->ports.cpu_ns()));
 	spw_cache_unlock_and_notify(cache);
 }
 

@@ -54,10 +54,11 @@ typedef struct {
 } spw_tensor;
 
 /*
- * The last three record each step, plan between steps, and plan again when the step or the drives
- * have changed. Up to four shapes of step have a plan each. A step that is not like one that was
- * planned for, and the first one, follows the rule of SPW_CACHE_SPILL, and in the first two of
- * these modes reads ahead as far as its own peak allows.
+ * The last three record each step, and plan, and plan again when the step or the drives have
+ * changed: a thread searches for the plan during the next step, which goes on as before, and it is
+ * in force from the step after that on. Up to four shapes of step have a plan each. A step that is
+ * not like one that was planned for, and the first two, follow the rule of SPW_CACHE_SPILL, and in
+ * the first two of these modes read ahead as far as their own peak allows.
  */
 enum spw_cache_mode {
 	/* spill all but small tensors, the last scope, what backward saves or drives cannot take */
@@ -526,7 +527,7 @@ struct spw_cache_stats {
 	/* steps of more tensors or scopes than there is room to record */
 	uint64_t recordings_short;
 	uint64_t steps_hurried; /* that stalled, and then read further ahead than planned */
-	uint64_t plan_cost_ns;  /* that the last planning took */
+	uint64_t plan_cost_ns;  /* that the last search for one took, beside a step */
 
 	/* The plan in force; 0: there is none. */
 	uint64_t plan_tensors, plan_tensors_spilled;
@@ -594,6 +595,11 @@ struct spw_cache_stats {
 	/* forward passes were ahead of their plans, and waited for room */
 	uint64_t holds, hold_ns;
 	uint64_t step_hold_ns; /* of the last step that ended; neither compute nor stall */
+
+	/* the most CPU time that spw_cache_step() has taken of its caller: no search is in it */
+	uint64_t step_cpu_ns_max;
+	uint64_t plan_wait_ns; /* of steps that ended before the search for a plan did */
+	uint64_t plans_here;   /* searched for by spw_cache_step() itself: there was no thread */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,

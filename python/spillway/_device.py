@@ -10,7 +10,7 @@ In:  new memory is taken by the stream that computes, so that it is of its own; 
 
 How long a stream that computes waits for either is noted: _device_times.py.
 
-No stream is waited for by the host here but at the end, and in finish_oldest().
+No stream is waited for by the host here but at the end.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from .store import Store
 
 _log = logging.getLogger("spillway")
 
-_OUT, _IN = 0, 1
-
 Shape = Tuple[torch.dtype, Tuple[int, ...], Tuple[int, ...]]  # type, size, stride: all of a range
 
 
@@ -49,6 +47,7 @@ class Copy:
         "since",
         "stalled_ns",
         "held",
+        "earlier",
         "taken",
         "ended",
     )
@@ -63,8 +62,32 @@ class Copy:
         self.since: Any = None  # a mark of a stream that waits for it, before anybody did
         self.stalled_ns = 0  # so long did that wait
         self.held: Optional[Tensor] = held  # until nobody else gets its memory before the end
+        self.earlier: Optional[Copy] = None  # out: another one of the same tensor
         self.taken = False  # in: what was ahead of its use has been used
         self.ended = False  # as the host has seen
+
+
+class _Way:
+    """From a device, or to it."""
+
+    __slots__ = ("is_out", "stream", "begun", "copies")
+
+    def __init__(self, is_out: bool) -> None:
+        self.is_out = is_out
+        self.stream: Any = None  # that copies, from the first copy on
+        self.begun = 0  # copies so far
+        self.copies: Deque[Copy] = deque()  # of whose end the host does not know, in order
+
+
+class _Device:
+    """One that was met. One that is late holds nothing of another back."""
+
+    __slots__ = ("number", "out", "back", "streams")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.out, self.back = _Way(True), _Way(False)
+        self.streams: List[Any] = []  # on which something was saved
 
 
 class Port:
@@ -78,19 +101,14 @@ class Port:
 
     def __init__(self, table: Any, device: torch.device, store: Optional[Store]) -> None:
         self.table = table
-        self.times = DeviceTimes(table)
+        self.times = DeviceTimes(table, device)
         self.kind = device.type
-        self._sides: Dict[Tuple[torch.device, int], Any] = {}
-        self._numbers: Dict[torch.device, int] = {}
-        # By device, so that one that is late holds nothing of another back.
-        self._copies: Tuple[Dict[torch.device, Deque[Copy]], Dict[torch.device, Deque[Copy]]]
-        self._copies = {}, {}
+        self._devices: Dict[torch.device, _Device] = {}
         self._out: Dict[int, Copy] = {}  # the last one of each tensor
-        self._seen: Dict[torch.device, List[Any]] = {}  # streams on which something was saved
         self._pinned: Optional[Tuple[torch.device, int]] = None
         self._arena: Optional[Tensor] = None  # until then
-        # The same as elements, and how long one is; None: none can lie there.
-        self._arenas: Dict[torch.dtype, Optional[Tuple[Tensor, int]]] = {}
+        # The same as elements, how many and how long; None: none can lie there.
+        self._arenas: Dict[torch.dtype, Optional[Tuple[Tensor, int, int]]] = {}
         if store is not None:
             address, length = pin(table, device, store)
             self._pinned = device, address
@@ -98,7 +116,13 @@ class Port:
 
     def number(self, device: torch.device) -> int:
         """The device's, from 1 on."""
-        return self._numbers.setdefault(device, len(self._numbers) + 1)
+        return self._of(device).number
+
+    def _of(self, device: torch.device) -> _Device:
+        known = self._devices.get(device)
+        if known is None:
+            known = self._devices[device] = _Device(len(self._devices) + 1)
+        return known
 
     def copy_out(
         self,
@@ -116,17 +140,17 @@ class Port:
         :param shape: the tensor's, if it is that part
         :return: the event of its end
         """
-        device = tensor.device
-        seen = self._seen.setdefault(device, [])
-        if stream not in seen:
-            seen.append(stream)
+        device = self._of(tensor.device)
+        if stream not in device.streams:
+            device.streams.append(stream)
         to = None if shape is None else self._staging_as(staging, length, shape)
         if to is None:
             source, to = _bytes_of(tensor, begin, length), self._staging(staging, length)
         else:
             source = tensor
         copy = Copy(number, stream, tensor, length)
-        self._copy(to, source, after, None, copy, _OUT)
+        self._copy(device.out, to, source, after, None, copy)
+        copy.earlier = self._out.get(number)
         self._out[number] = copy
         return copy.event
 
@@ -140,13 +164,14 @@ class Port:
         copy = self._out.get(number)
         if copy is None or copy.held is None:
             return
-        for stream in self._seen[copy.held.device]:
+        device = copy.held.device
+        for stream in self._devices[device].streams:
             self.table.wait(stream, copy.event)
         copy.since = since
-        self.times.waits(copy.held.device, copy)
-        for each in self._copies[_OUT][copy.held.device]:
-            if each.number == number:
-                each.held = None
+        self.times.waits(device, copy)
+        each: Optional[Copy] = copy
+        while each is not None:
+            each.held, each = None, each.earlier
 
     def copy_in(
         self,
@@ -170,7 +195,7 @@ class Port:
         after = self.table.record(stream)
         copy = Copy(lease, stream, base, length)
         copy.shape = shape
-        self._copy(base, source, after, out, copy, _IN)
+        self._copy(self._of(base.device).back, base, source, after, out, copy)
         return copy
 
     def use(self, copy: Copy, base: Tensor, stream: Any, since: Any) -> None:
@@ -193,18 +218,19 @@ class Port:
             copy.held = None
 
     def _copy(
-        self, to: Tensor, source: Tensor, after: Any, out: Optional[Copy], copy: Copy, way: int
+        self, way: _Way, to: Tensor, source: Tensor, after: Any, out: Optional[Copy], copy: Copy
     ) -> None:
         """Copy, and note it. If it is not noted, by Ctrl-C, its memory is soon somebody else's: so
         it has ended then."""
-        table, device = self.table, copy.held.device  # type: ignore[union-attr]
-        side = self._side(device, way)
-        copies = self._copies[way].setdefault(device, deque())
+        table, side, copies = self.table, way.stream, way.copies
+        if side is None:
+            side = way.stream = table.new_stream(copy.held.device)  # type: ignore[union-attr]
         table.wait(side, after)
         if out is not None:
             table.wait(side, out.event)
         try:
-            copy.begin = self.times.begin(side, way == _OUT)
+            copy.begin = self.times.begin(side, way.begun)
+            way.begun += 1
             table.copy(to, source, side)
             copy.event = table.mark(side)
             copies.append(copy)
@@ -222,28 +248,28 @@ class Port:
     def is_copying_out(self, number: int) -> bool:
         """Such a copy is noted: ended() will tell of it."""
         return any(
-            number == each.number for copies in self._copies[_OUT].values() for each in copies
+            number == each.number for device in self._devices.values() for each in device.out.copies
         )
 
     def ended_out(self) -> Iterator[Tuple[int, int]]:
         """The copies out that have ended and were not told of: (tensor, 0 or a negative errno)."""
-        return self._end(_OUT, self.table.done)
+        return self._end(True, self.table.done)
 
     def ended_in(self) -> Iterator[Tuple[int, int]]:
         """The copies in: (lease, the same)."""
-        return self._end(_IN, self.table.done)
+        return self._end(False, self.table.done)
 
     def oldest_out(self) -> Any:
         """The event of a copy out for which all others of its device wait; None: there is none."""
-        for copies in self._copies[_OUT].values():
-            if copies:
-                return copies[0].event
+        for device in self._devices.values():
+            if device.out.copies:
+                return device.out.copies[0].event
         return None
 
     def finish(self) -> None:
         """Wait for all copies. They are forgotten."""
-        for way in (_OUT, _IN):
-            for _ in self._end(way, self._finished):
+        for is_out in (True, False):
+            for _ in self._end(is_out, self._finished):
                 pass
 
     def unpin(self) -> None:
@@ -253,8 +279,9 @@ class Port:
         if pinned is not None:
             unpin(pinned[1])
 
-    def _end(self, way: int, done: Any) -> Iterator[Tuple[int, int]]:
-        for device, copies in self._copies[way].items():
+    def _end(self, is_out: bool, done: Any) -> Iterator[Tuple[int, int]]:
+        for device, known in self._devices.items():
+            copies = known.out.copies if is_out else known.back.copies
             while copies:
                 copy = copies[0]
                 result = 0
@@ -266,10 +293,12 @@ class Port:
                     result = -errno.EIO
                 copy.ended = True
                 if result == 0:
-                    self.times.ended(device, copy, way == _OUT)
+                    self.times.ended(device, copy, is_out)
                 copies.popleft()
-                if self._out.get(copy.number) is copy:
-                    del self._out[copy.number]
+                if is_out:
+                    copy.held = None
+                    if self._out.get(copy.number) is copy:
+                        del self._out[copy.number]
                 yield copy.number, result
 
     def _finished(self, event: Any) -> bool:
@@ -285,24 +314,17 @@ class Port:
 
     def _staging_as(self, address: int, length: int, shape: Shape) -> Optional[Tensor]:
         """The same as such elements. None: they cannot lie there."""
-        if self._pinned is None or self._arena is None:
-            return None
         dtype, size, stride = shape
         if dtype not in self._arenas:
             self._arenas[dtype] = _elements(self._arena, dtype)
-        arena = self._arenas[dtype]
-        if arena is None:
+        elements = self._arenas[dtype]
+        if elements is None or self._pinned is None:
             return None
-        begin, rest = divmod(address - self._pinned[1], arena[1])
-        if rest or not 0 <= begin <= arena[0].numel() - length // arena[1]:
+        arena, count, itemsize = elements
+        begin, rest = divmod(address - self._pinned[1], itemsize)
+        if rest or not 0 <= begin <= count - length // itemsize:
             return None
-        return arena[0].as_strided(size, stride, begin)
-
-    def _side(self, device: torch.device, way: int) -> Any:
-        stream = self._sides.get((device, way))
-        if stream is None:
-            stream = self._sides[device, way] = self.table.new_stream(device)
-        return stream
+        return arena.as_strided(size, stride, begin)
 
 
 def _bytes_at(address: int, length: int) -> Tensor:
@@ -310,10 +332,13 @@ def _bytes_at(address: int, length: int) -> Tensor:
     return torch.frombuffer((c_char * length).from_address(address), dtype=torch.uint8)
 
 
-def _elements(arena: Tensor, dtype: torch.dtype) -> Optional[Tuple[Tensor, int]]:
+def _elements(arena: Optional[Tensor], dtype: torch.dtype) -> Optional[Tuple[Tensor, int, int]]:
+    if arena is None:
+        return None
     itemsize = torch.empty(0, dtype=dtype).element_size()
+    count = arena.numel() // itemsize
     try:
-        return arena[: arena.numel() // itemsize * itemsize].view(dtype), itemsize
+        return arena[: count * itemsize].view(dtype), count, itemsize
     except RuntimeError:  # elements that are no whole bytes
         return None
 

@@ -31,20 +31,21 @@ class DeviceTimes:
     """For one thread at a time.
 
     :param table: as _accelerator.Table
+    :param device: whose time is a step's
     """
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, device: torch.device) -> None:
+        self.device = device
         self._table = table
         self._has = bool(table.times)
-        self._copies = {True: 0, False: 0}  # out, in
-        self._shown, self._news = Times(), False  # since the cache was told
+        self._shown = Times()  # since the cache was told
+        self.news = False  # there is something to tell
         self._tracer: Optional[StepTrace] = None
         # In its recording, of each device: the first mark, and when the host gave it.
         self._first: Dict[torch.device, Tuple[Any, int]] = {}
-        # What the device that has the marks of the step was given: marks, with their numbers, and
-        # copies for which its stream waits. What of that has come: the last mark, and when.
+        # What the device was given: marks, with their numbers, and after the first of them copies
+        # for which its stream waits. What of that has come: the last mark, and when.
         self._given: Deque[Union[Tuple[int, Any], Any]] = deque()
-        self._device: Optional[torch.device] = None
         self._last: Any = None
         self._now_ns = self._told_ns = 0
 
@@ -52,28 +53,25 @@ class DeviceTimes:
         """The end of what the stream was given so far; None: there are no times."""
         return self._table.mark(stream) if self._has else None
 
-    def begin(self, stream: Any, out: bool) -> Any:
-        """A mark in front of a copy, if that one is to be timed."""
-        number = self._copies[out]
-        self._copies[out] += 1
+    def begin(self, stream: Any, number: int) -> Any:
+        """A mark in front of a copy, the how-manyth of its way, if that one is to be timed."""
         if self._tracer is None:
             return self.mark(stream) if number % _EVERY == 0 else None
         mark = self.mark(stream)
         self._first.setdefault(stream.device, (mark, time.perf_counter_ns()))
         return mark
 
-    def border(self, handle: int, device: torch.device) -> None:
+    def border(self, handle: int) -> None:
         """What its stream that computes is given from now on is of another scope, or step."""
-        if not self._has or device != (self._device or device):
-            return
-        number = fast.spw_cache_device_mark(handle)
+        number = fast.spw_cache_device_mark(handle) if self._has else 0
         if number:
-            self._device = device
-            self._given.append((number, self._table.mark(self._table.current_stream(device))))
+            stream = self._table.current_stream(self.device)
+            self._given.append((number, self._table.mark(stream)))
 
     def waits(self, device: torch.device, copy: Any) -> None:
         """A stream that computes waits for a copy from now on."""
-        if device == self._device and copy.since is not None:
+        runs = self._given or self._last is not None  # its clock
+        if runs and copy.since is not None and device == self.device:
             self._given.append(copy)
 
     def come(self, handle: int) -> None:
@@ -125,9 +123,8 @@ class DeviceTimes:
     def tell(self, handle: int) -> None:
         """The cache hears what was shown since the last call. From the first one on it takes no
         wait of the host for a stall."""
-        if self._news:
-            fast.spw_cache_device_times(handle, byref(self._shown))
-            self._shown, self._news = Times(), False
+        fast.spw_cache_device_times(handle, byref(self._shown))
+        self._shown, self.news = Times(), False
 
     def watch(self, tracer: Optional[StepTrace]) -> None:
         """From now on what the devices do is noted there."""
@@ -145,7 +142,7 @@ class DeviceTimes:
             _log.warning("events of the device tell no times: %s", error)
             self._has = False
             return 0
-        self._news = True
+        self.news = True
         return max(0, nanoseconds)
 
     def _trace(

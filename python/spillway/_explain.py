@@ -93,8 +93,8 @@ def text_of(plans: List[ScopePlan], planned: Any) -> str:
     head = ["SCOPE", "SAVES", "SPILLED", "GIVEN UP", "TIME s", "DONE", "WHY", "NEXT BEST", "COSTS",
             "NOT RECOMPUTED"]
     if not plans:
-        return ("no plan is in force: the first step is measured, and the next one is planned; "
-                "modes that plan are \"fastest\" and \"budget\"")
+        return ("no plan is in force: the first step is measured, and the third is the first by a "
+                "plan; modes that plan are \"fastest\" and \"budget\"")
     rows = [head, *map(_cells, plans)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()

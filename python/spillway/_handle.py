@@ -56,7 +56,7 @@ class Handle:
         """
         self._uses.append(None)  # before the handle is asked for: closing waits for it from now on
         try:
-            return function(self.handle, *arguments)
+            return function(self._handle or self.handle, *arguments)
         finally:
             self._end_use()
             log.drain()

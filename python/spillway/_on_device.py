@@ -104,6 +104,22 @@ class _Record:
 class SavedOnDevice:
     """A saved tensor of a device that the cache knows: its id, and its shape."""
 
+    __slots__ = (
+        "session",
+        "version",
+        "device",
+        "id",
+        "scope",
+        "shape",
+        "offset",
+        "dense",
+        "length",
+        "conj",
+        "neg",
+        "borrowed",
+        "__weakref__",
+    )
+
     def __init__(
         self, session: "Session", version: _Version, tensor: Tensor, conj: bool, neg: bool
     ) -> None:
@@ -199,12 +215,11 @@ class DeviceTensors:
     per device for the backward pass.
 
     :param port: of which devices
-    :param device: the one whose time is a step's
     """
 
-    def __init__(self, port: Port, device: torch.device, cache: Cache) -> None:
+    def __init__(self, port: Port, cache: Cache) -> None:
         self.port = port
-        self._device = device
+        self._table = port.table
         self._kind = port.kind
         self._cache = cache
         self._lock = threading.Lock()  # not held while a take waits
@@ -235,7 +250,7 @@ class DeviceTensors:
 
     def save(self, session: "Session", tensor: Tensor) -> Optional[SavedOnDevice]:
         """None: the caller keeps it."""
-        if self.port.table.capturing() or _passes_by(session, tensor):
+        if self._table.capturing() or _passes_by(session, tensor):
             return None
         try:
             storage = storage_of(tensor)
@@ -282,7 +297,7 @@ class DeviceTensors:
     ) -> int:
         """The cache is not closed before this returns; but it may be about to."""
         self._tell(handle, False)
-        table = self.port.table
+        table = self._table
         stream = table.current_stream(saved.device)
         # Before the call: it is held from when the cache has it.
         owner = self._owners[token] = _Owner(held, saved.version, stream, table.mark(stream))
@@ -335,7 +350,7 @@ class DeviceTensors:
             # Not the error itself, which holds it: a log may be kept.
             _log.warning("a tensor cannot be copied from its device: %s", str(error))
             return
-        if self.port.table.notifies:
+        if self._table.notifies:
             self._notify(owner.tensor.device, event)
         since = owner.produced
         while following.value:
@@ -349,7 +364,7 @@ class DeviceTensors:
         notifier = self._notifiers.get(device)
         if notifier is None:
             on_end = weakref.WeakMethod(self._on_end)
-            notifier = self._notifiers[device] = _Notifier(self.port.table, on_end)
+            notifier = self._notifiers[device] = _Notifier(self._table, on_end)
         notifier.events.put(event)
 
     def _retry(self, handle: int, saved: SavedOnDevice, token: int) -> int:
@@ -360,7 +375,7 @@ class DeviceTensors:
             if oldest is None:  # an interrupt came between a copy's end and its being told
                 return _KEEP
             try:
-                self.port.table.finish(oldest)
+                self._table.finish(oldest)
             except RuntimeError:  # ended() tells of it
                 pass
         with self._lock:
@@ -379,7 +394,7 @@ class DeviceTensors:
 
         :raises SpillwayError: the drive failed, or the cache is closed; a graph is being captured
         """
-        if self.port.table.capturing():
+        if self._table.capturing():
             raise SpillwayError(
                 errno.EBUSY,
                 "a tensor that was saved before cannot be used while a graph is captured: capture "
@@ -390,16 +405,17 @@ class DeviceTensors:
     def _load(self, handle: int, saved: SavedOnDevice) -> Tuple[Tensor, Optional[int]]:
         """As _offer()."""
         with self._lock:
-            if saved.device == self._device and saved.scope != self._used_scope:
+            times = self.port.times
+            if saved.scope != self._used_scope and saved.device == times.device:
                 self._used_scope = saved.scope
-                self.port.times.border(handle, saved.device)
+                times.border(handle)
             self._tell(handle, True)
             users = self._users[saved.id]
-            stream = self.port.table.current_stream(saved.device)
+            stream = self._table.current_stream(saved.device)
             # A mark before anybody waits for the bytes; None: the host knows that they are there.
             since = None
             if users.copy is None or not users.copy.ended:
-                since = self.port.times.mark(stream)
+                since = times.mark(stream)
             if users.base is not None and users.copy is not None and users.copy.taken:
                 return self._used(saved, users, stream, since)
         return self._take(handle, saved, users, stream, since)
@@ -421,9 +437,12 @@ class DeviceTensors:
         self, handle: int, saved: SavedOnDevice, users: _Users, stream: Any, since: Any
     ) -> Tuple[Tensor, Optional[int]]:
         taken, part = Taken(), (saved.offset, saved.length)
+        to_taken = byref(taken)
         try:
             while True:
-                check(blocking.spw_cache_take(handle, saved.id, *part, byref(taken)))
+                result = blocking.spw_cache_take(handle, saved.id, *part, to_taken)
+                if result < 0:
+                    check(result)
                 with self._lock:
                     if taken.owner:
                         return self._of_owner(self._owners[taken.owner], stream, users)
@@ -444,8 +463,8 @@ class DeviceTensors:
         if owner.tensor._version != owner.version.number:
             owner.version.modified = True
         if stream != owner.stream:
-            self.port.table.wait(stream, owner.produced)
-            self.port.table.keep(owner.tensor, stream)
+            self._table.wait(stream, owner.produced)
+            self._table.keep(owner.tensor, stream)
         users.unused -= users.unused > 0
         return owner.tensor, 0
 
@@ -484,9 +503,9 @@ class DeviceTensors:
         """A step, a stage or a scope begins or ends here."""
         with self._lock:
             self._scope += 1
-            if not self._cache.closed and not self.port.table.capturing():
+            if not self._cache.closed and not self._table.capturing():
                 with contextlib.suppress(SpillwayError):  # closed by another thread since
-                    self._cache.call(self.port.times.border, self._device)
+                    self._cache.call(self.port.times.border)
 
     def _on_end(self) -> None:
         """A copy has ended: called by a thread that waits for that."""
@@ -494,7 +513,7 @@ class DeviceTensors:
             self._go_on()
 
     def _go_on(self, ahead: bool = False) -> None:
-        if not self._cache.closed and not self.port.table.capturing():
+        if not self._cache.closed and not self._table.capturing():
             with contextlib.suppress(SpillwayError):  # closed by another thread since
                 self._cache.call(self._tell, ahead)
                 self._cache.call(self.port.times.come)
@@ -507,7 +526,8 @@ class DeviceTensors:
         for number, _ in self.port.ended_in():
             self._is_due = True
             fast.spw_cache_return(handle, number)
-        self.port.times.tell(handle)
+        if self.port.times.news:
+            self.port.times.tell(handle)
         while self._ended:
             end = self._ended.pop()
             self._ends.discard(end)
@@ -630,7 +650,7 @@ def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors
     the log says why."""
     try:
         store = None if cache.mode == "observe" else cache.store
-        return DeviceTensors(Port(_table(device.type), device, store), device, cache)
+        return DeviceTensors(Port(_table(device.type), device, store), cache)
     except RuntimeError as error:
         _log.warning("tensors on %s are kept there: %s", device.type, error)
         return None

@@ -259,7 +259,7 @@ def _plan(run: Run) -> str:
     if stats.plans:
         parts.append(f"<p>{stats.plans} plan{'s were' if stats.plans > 1 else ' was'} made"
                      + (", after the first: " + ", ".join(made) if made else
-                        ", after the first step, which is measured") + ".</p>")
+                        ", from the first step, which is measured") + ".</p>")
     if stats.wear_bytes_per_day:
         parts.append(f"<p>No more than {per_day_text(stats.wear_bytes_per_day)} may be written: "
                      + ("because of that more was kept in memory.</p>"

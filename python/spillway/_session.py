@@ -74,14 +74,16 @@ class Session(hooks.Session):  # type: ignore[misc]
         cache.after_close = weakref.WeakMethod(self._forget)
 
     def _pack_watched(self, tensor: Tensor) -> Any:
-        began = time.perf_counter_ns()
+        tracer, device = self.tracer, self.device
+        began = 0 if tracer is None else time.perf_counter_ns()
         if self.trial is not None:
             self.trial.append(_copy_of(tensor))
-        if self.device is not None and self.device.has(tensor):
-            packed = self.device.save(self, tensor) or self.keep(tensor)
+        if device is not None and device.has(tensor):
+            packed = device.save(self, tensor) or self.keep(tensor)
         else:
             packed = self.save(tensor)
-        self.trace("save", began, packed)
+        if tracer is not None:
+            self.trace("save", began, packed)
         return packed
 
     def _meet(self, tensor: Tensor) -> Any:

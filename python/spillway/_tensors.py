@@ -4,6 +4,7 @@
 bytes."""
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional
 
 import torch
@@ -15,9 +16,11 @@ with torch.inference_mode(False):  # whatever this is imported in
     NOTHING = torch.empty(0)
 
 
+@functools.lru_cache(maxsize=None)
 def nothing_on(device: torch.device) -> Tensor:
     """A tensor without memory whose memory may be set to such of the device."""
-    return NOTHING if device.type in ("cpu", "cuda") else torch.empty(0, device=device)
+    with torch.inference_mode(False):
+        return torch.empty(0, device=device)
 
 
 def counted_by(counter: Tensor, memory: Tensor) -> Tensor:

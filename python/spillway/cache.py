@@ -179,6 +179,9 @@ class CacheStats(DeviceStats, _HostStats):
     holds: int
     hold_ns: int
     step_hold_ns: int
+    step_cpu_ns_max: int
+    plan_wait_ns: int
+    plans_here: int
 
     @property
     def stall_seconds(self) -> float:

@@ -43,7 +43,7 @@ from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
 from ._records import Records, committed_limits
 from ._reduced import Reducing, check_reduced, reduced_of
 from ._tiled import Tiled, check_gradient
-from ._tiles import Field, Laid, name_of
+from ._tiles import Field, Laid, Tile, name_of
 from .state import StateStats
 from .store import Store
 
@@ -176,6 +176,7 @@ class Optimizer(torch.optim.Optimizer):
         self._names: List[List[str]] = []
         self._probed: Dict[Any, Tuple[Field, ...]] = {}
         self._tiled: Optional[Tiled] = None
+        self._kinds: List[Tile] = []  # a tile of each group and type: all of these have its fields
         self._interleaved: Optional[Interleaved] = None
         self._in_backward = in_backward is not False
         self._on_drives = gradients is not False
@@ -285,6 +286,7 @@ class Optimizer(torch.optim.Optimizer):
                    for number, name in self._objects.items()]
         every = self._interleave if isinstance(self._interleave, int) else 0
         records = Records(self._store, layout, self._copies, objects, every)
+        self._kinds = list({(tile.group, tile.dtype): tile for tile in layout.tiles}.values())
         if self._on_drives:
             self._gradients = Gradients(params, records, self._whole, self._reduced)
         if self._interleave is not None:
@@ -405,8 +407,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_fields(self) -> None:
         """The options are such that the class keeps what the records have."""
-        assert self._tiled is not None
-        for tile in self._tiled.records.layout.tiles:
+        for tile in self._kinds:
             wanted = self._fields_of(tile.group, tile.dtype)
             if not set(wanted) <= set(tile.fields):
                 names = sorted(field.name for field in set(wanted) - set(tile.fields))

@@ -11,30 +11,25 @@ bool spw_again_scope_may(const struct recorded_scope *scope)
 	return scope->stage == SPW_STAGE_FORWARD && scope->input != NO_TENSOR && !scope->has_scopes;
 }
 
-bool spw_again_plans(struct control *control)
+bool spw_again_may(const struct recording *basis)
 {
-	const struct recording *basis = &control->shape->basis;
-
-	if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
-		return false;
 	for (uint32_t i = 0; i < basis->scope_count; i++)
 		if (spw_again_scope_may(&basis->scopes[i]))
 			return true;
-	return spw_flows_plan(control, control->flows) > 0;
+	return false;
 }
 
-static struct spw_plan_scopes scopes_of(struct control *control)
+static struct spw_plan_scopes scopes_of(struct asked *asked)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *basis = asked->basis;
 	struct spw_plan_scopes scopes;
-	bool any = false;
 
 	spw_plan_scopes_init(&scopes, sizeof(scopes));
 	for (uint32_t i = 0; i < basis->scope_count; i++) {
 		const struct recorded_scope *scope = &basis->scopes[i];
 		bool may = spw_again_scope_may(scope);
 
-		control->scopes[i] = (struct spw_plan_scope){
+		asked->scopes[i] = (struct spw_plan_scope){
 			.enter_ns = scope->enter_ns,
 			.again_ns = scope->saved_ns > scope->enter_ns
 					    ? scope->saved_ns - scope->enter_ns
@@ -42,34 +37,30 @@ static struct spw_plan_scopes scopes_of(struct control *control)
 			.input = may ? scope->input : 0,
 			.may_again = may,
 		};
-		any |= may;
 	}
-	scopes.scopes = control->scopes;
+	scopes.scopes = asked->scopes;
 	scopes.count = basis->scope_count;
-	if (!any)
+	if (!spw_again_may(basis))
 		scopes.slack = 0; /* as of plans that only spill */
-	scopes.flows = control->flows;
-	scopes.flows_count = spw_flows_plan(control, control->flows);
+	scopes.flows = asked->flows;
+	scopes.flows_count = asked->flows_count;
 	return scopes;
 }
 
-int spw_again_plan(struct control *control, const struct spw_plan_step *step,
-		   const struct spw_plan_drives *drives, const struct spw_plan_opts *opts)
+int spw_again_plan(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
-	const struct spw_plan_scopes scopes = scopes_of(control);
-	struct shape *shape = control->shape;
+	const struct spw_plan_scopes scopes = scopes_of(asked);
 
-	return spw_plan_scopes(step, drives, &scopes, opts, shape->choices, &shape->result);
+	return spw_plan_scopes(step, &asked->drives, &scopes, &asked->opts, plan->choices,
+			       &plan->result);
 }
 
-int spw_again_simulate(struct control *control, const struct spw_plan_step *step,
-		       const struct spw_plan_drives *drives)
+int spw_again_simulate(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
-	const struct spw_plan_scopes scopes = scopes_of(control);
-	struct shape *shape = control->shape;
+	const struct spw_plan_scopes scopes = scopes_of(asked);
 
-	return spw_plan_scopes_simulate(step, drives, &scopes, shape->result.memory_bytes,
-					shape->choices, NULL, &shape->result);
+	return spw_plan_scopes_simulate(step, &asked->drives, &scopes, plan->result.memory_bytes,
+					plan->choices, NULL, &plan->result);
 }
 
 /* ---- When to read ---- */
@@ -85,7 +76,7 @@ static int by_begin(const void *a, const void *b)
  * From when on tensors are read, in compute time. What is computed again and what is waited for is
  * none; both may be at once.
  */
-static void time_reads(struct shape *shape, const struct spw_plan_span spans[], uint32_t count)
+static void time_reads(struct plan *plan, const struct spw_plan_span spans[], uint32_t count)
 {
 	uint64_t away_ns = 0, away_until_ns = 0;
 
@@ -94,7 +85,7 @@ static void time_reads(struct shape *shape, const struct spw_plan_span spans[], 
 		uint64_t from_ns = SPW_MAX(span->begin_ns, away_until_ns);
 
 		if (span->kind == SPW_PLAN_SPAN_READ) {
-			shape->read_from_ns[span->which] = from_ns - away_ns;
+			plan->read_from_ns[span->which] = from_ns - away_ns;
 		} else if (span->kind != SPW_PLAN_SPAN_WRITE && span->end_ns > away_until_ns) {
 			away_ns += span->end_ns - from_ns;
 			away_until_ns = span->end_ns;
@@ -115,11 +106,9 @@ static int by_use(const void *a, const void *b)
 }
 
 /* The first use of each, UINT64_MAX: none; as by the scope that is computed again from it. */
-static void find_uses(const struct control *control, const struct spw_plan_step *step,
-		      struct use uses[])
+static void find_uses(const struct asked *asked, const struct spw_plan_step *step,
+		      const struct plan *plan, struct use uses[])
 {
-	const enum spw_plan_choice *choices = control->shape->choices;
-
 	for (uint32_t i = 0; i < step->count; i++) {
 		const struct spw_plan_tensor *tensor = &step->tensors[i];
 
@@ -129,61 +118,58 @@ static void find_uses(const struct control *control, const struct spw_plan_step 
 		const struct spw_plan_tensor *tensor = &step->tensors[i];
 		struct use *input;
 
-		if (choices[i] != SPW_PLAN_AGAIN)
+		if (plan->choices[i] != SPW_PLAN_AGAIN)
 			continue;
-		input = &uses[control->scopes[tensor->scope].input];
+		input = &uses[asked->scopes[tensor->scope].input];
 		input->ns = SPW_MIN(input->ns, tensor->use_ns);
 	}
 }
 
-static void order_reads(struct control *control, const struct spw_plan_step *step,
-			struct use uses[])
+static void order_reads(const struct asked *asked, const struct spw_plan_step *step,
+			struct plan *plan, struct use uses[])
 {
-	struct shape *shape = control->shape;
-
-	find_uses(control, step, uses);
+	find_uses(asked, step, plan, uses);
 	qsort(uses, step->count, sizeof(uses[0]), by_use);
-	shape->use_count = 0;
+	plan->use_count = 0;
 	for (uint32_t k = 0; k < step->count && uses[k].ns != UINT64_MAX; k++)
-		if (shape->choices[uses[k].which] == SPW_PLAN_SPILL)
-			shape->use_order[shape->use_count++] = uses[k].which;
+		if (plan->choices[uses[k].which] == SPW_PLAN_SPILL)
+			plan->use_order[plan->use_count++] = uses[k].which;
 }
 
 /* From when each tensor is saved, to what compute waits before that. */
-static void time_holds(struct shape *shape, const struct spw_plan_step *step)
+static void time_holds(struct plan *plan, const struct spw_plan_step *step)
 {
 	for (uint32_t i = 0; i < step->count; i++)
-		shape->hold_ns[i] =
-			shape->choices[i] == SPW_PLAN_AGAIN
+		plan->hold_ns[i] =
+			plan->choices[i] == SPW_PLAN_AGAIN
 				? 0
-				: spw_since_ns(step->tensors[i].pack_ns, shape->hold_ns[i]);
+				: spw_since_ns(step->tensors[i].pack_ns, plan->hold_ns[i]);
 }
 
-int spw_again_schedule(struct control *control, const struct spw_plan_step *step,
-		       const struct spw_plan_drives *drives)
+int spw_again_schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
-	const struct spw_plan_scopes scopes = scopes_of(control);
-	struct shape *shape = control->shape;
+	const struct spw_plan_scopes scopes = scopes_of(asked);
 	size_t most = (size_t)SPW_PLAN_SPANS_PER_TENSOR * step->count + scopes.count;
 	struct spw_plan_span *spans = calloc(most + 1, sizeof(*spans));
 	struct use *uses = calloc(step->count + (size_t)1, sizeof(*uses));
 	const struct spw_plan_record record = {
-		.spans = spans, .spans_max = most, .saved_ns = shape->hold_ns};
+		.spans = spans, .spans_max = most, .saved_ns = plan->hold_ns};
 	struct spw_plan_result result = {.size = sizeof(result)};
 	int rc;
 
 	if (spans && uses)
-		rc = spw_plan_scopes_simulate(step, drives, &scopes, shape->result.memory_bytes,
-					      shape->choices, &record, &result);
+		rc = spw_plan_scopes_simulate(step, &asked->drives, &scopes,
+					      plan->result.memory_bytes, plan->choices, &record,
+					      &result);
 	else
 		rc = spw_error(-ENOMEM, "no memory for the reads of %u tensors", step->count);
 	if (rc == 0) {
 		/* What the simulation does not read stays in memory, or is read when it can be. */
-		memset(shape->read_from_ns, 0, step->count * sizeof(shape->read_from_ns[0]));
+		memset(plan->read_from_ns, 0, step->count * sizeof(plan->read_from_ns[0]));
 		qsort(spans, result.spans, sizeof(*spans), by_begin);
-		time_reads(shape, spans, result.spans);
-		time_holds(shape, step);
-		order_reads(control, step, uses);
+		time_reads(plan, spans, result.spans);
+		time_holds(plan, step);
+		order_reads(asked, step, plan, uses);
 	}
 	free(spans);
 	free(uses);
@@ -192,12 +178,11 @@ int spw_again_schedule(struct control *control, const struct spw_plan_step *step
 
 /* ---- Why ---- */
 
-int spw_again_explain(struct control *control, const struct spw_plan_step *step,
-		      const struct spw_plan_drives *drives, struct spw_plan_reason reasons[])
+int spw_again_explain(struct asked *asked, const struct spw_plan_step *step,
+		      const struct plan *plan, struct spw_plan_reason reasons[])
 {
-	const struct spw_plan_scopes scopes = scopes_of(control);
-	const struct shape *shape = control->shape;
+	const struct spw_plan_scopes scopes = scopes_of(asked);
 
-	return spw_plan_explain(step, drives, &scopes, shape->result.memory_bytes, shape->choices,
-				reasons);
+	return spw_plan_explain(step, &asked->drives, &scopes, plan->result.memory_bytes,
+				plan->choices, reasons);
 }

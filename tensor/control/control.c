@@ -3,9 +3,12 @@
  * tensor/control/control.c - the controller's events, and the course of steps
  *
  * Reasons to plan: the first recording; another shape of step; a timeline, a bandwidth or a peak
- * that is no longer what the plan counts on; a stall.
+ * that is no longer what the plan counts on; a stall. What is to be planned is known when a step
+ * has ended; the plan is searched for during the next one, which goes on by the plan before, or by
+ * none, and is in force from the step after that on: at the same one wherever the same is trained.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "tensor/control/internal.h"
@@ -201,8 +204,8 @@ static void stall_noticed(struct control *control)
 	if (!spw_control_follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
 	    (double)spw_stalled_ns(control) <
-		    (double)control->shape->result.stall_ns +
-			    NEGLIGIBLE * (double)control->shape->result.wall_ns)
+		    (double)control->shape->plan.result.stall_ns +
+			    NEGLIGIBLE * (double)control->shape->plan.result.wall_ns)
 		return;
 	control->stalled_now = true;
 	control->opts.count->steps_hurried++;
@@ -309,7 +312,8 @@ static bool breaks_off(struct control *control)
 	return control->broke_off && !before;
 }
 
-static enum plan_reason planned_step_ended(struct control *control)
+/* @replaced: by another plan, which it says nothing of. */
+static enum plan_reason planned_step_ended(struct control *control, bool replaced)
 {
 	control->opts.count->steps_planned++;
 	spw_shape_ended(control);
@@ -317,17 +321,17 @@ static enum plan_reason planned_step_ended(struct control *control)
 		return PLAN_REASON_NONE;
 	spw_flows_merge(control, false);
 	spw_basis_merge(&control->shape->basis, &control->now);
-	return spw_margin_step_ended(control);
+	return replaced ? PLAN_REASON_NONE : spw_margin_step_ended(control);
 }
 
-static enum plan_reason fixed_step_ended(struct control *control)
+/* @missing: tensors of the plan, at the end. */
+static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 {
 	const struct spw_cache_opts *opts = &control->opts.cache;
 	struct spw_cache_stats *count = control->opts.count;
 
 	count->steps_fixed++;
-	if (control->shape->planned && !control->left)
-		count->plan_mismatches++; /* tensors were missing at the end */
+	count->plan_mismatches += missing;
 	if (control->now.is_short) {
 		count->recordings_short++;
 		spw_notice(control->opts.notices, CONTROL_NOTICE_SHORT,
@@ -352,80 +356,107 @@ static enum plan_reason fixed_step_ended(struct control *control)
 	return count->plans == 0 ? PLAN_REASON_FIRST : PLAN_REASON_SHAPE;
 }
 
+/* ---- The plan ---- */
+
+void spw_control_plan(struct control *control)
+{
+	uint64_t began_ns = control->opts.clock_ns();
+	int rc = spw_planning_plan(&control->asked, &control->draft);
+
+	if (rc)
+		(void)snprintf(control->draft_words, sizeof(control->draft_words), "%s",
+			       spw_last_error());
+	control->draft_cost_ns = control->opts.clock_ns() - began_ns;
+	control->draft_rc = rc;
+}
+
+/* In a child of fork(2) a search never ends. */
+static void plan_begin(struct control *control, enum plan_reason reason)
+{
+	control->draft_of = control->shape;
+	control->draft_reason = reason;
+	control->draft_rc = -ECANCELED;
+	(void)snprintf(control->draft_words, sizeof(control->draft_words), "%s",
+		       "the process that searched is another one");
+	spw_planning_ask(control);
+}
+
+static void count_plan(const struct control *control)
+{
+	struct spw_cache_stats *count = control->opts.count;
+	enum plan_reason reason = control->draft_reason;
+
+	count->plans++;
+	count->plans_shape += reason == PLAN_REASON_SHAPE;
+	count->plans_timeline += reason == PLAN_REASON_TIMELINE;
+	count->plans_bandwidth += reason == PLAN_REASON_BANDWIDTH;
+	count->plans_stall += reason == PLAN_REASON_STALL;
+	count->plans_memory += reason == PLAN_REASON_MEMORY;
+}
+
+/* What was searched for is the plan of its shape. Return: that; NULL: nothing was found. */
+static struct shape *plan_take(struct control *control)
+{
+	const struct spw_plan_result *result = &control->draft.result;
+	struct shape *shape = control->draft_of;
+	struct plan before = shape->plan;
+
+	control->draft_of = NULL;
+	control->opts.count->plan_cost_ns = control->draft_cost_ns;
+	if (control->draft_rc) {
+		control->opts.count->plans_failed++;
+		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN, "no plan could be made: %s",
+			   control->draft_words);
+		return NULL;
+	}
+	count_plan(control);
+	SPW_PROBE(plan, control, control->draft_reason, result->tensors_spilled,
+		  control->draft_cost_ns);
+	if (!result->feasible && control->opts.cache.mode == SPW_CACHE_BUDGET) {
+		control->opts.count->plans_failed++;
+		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
+			   "a budget of %llu bytes cannot be met: planned for the lowest "
+			   "peak found, %llu bytes",
+			   (unsigned long long)control->opts.cache.memory_bytes,
+			   (unsigned long long)result->peak_bytes);
+	}
+	spw_wear_planned(control, &control->draft);
+	shape->plan = control->draft;
+	control->draft = before;
+	shape->planned = true;
+	spw_basis_planned(&shape->basis);
+	if (shape == control->shape)
+		control->probe = NO_TENSOR; /* the plan before has tried the drives with it */
+	return shape;
+}
+
 bool spw_control_step_ended(struct control *control)
 {
+	bool planned = control->shape->planned && !control->left;
 	bool followed = spw_control_follows_plan(control) &&
 			control->matched == control->shape->basis.plannable;
+	bool replaced;
+	enum plan_reason reason = PLAN_REASON_NONE;
 
 	spw_profile_note(control);
 	spw_recording_end(control);
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
 	spw_measure_step(&control->measure);
-	control->reason = PLAN_REASON_NONE;
+	replaced = control->draft_of && plan_take(control) == control->shape;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (control->records && control->now.takes > 0) {
 		spw_wear_step_ended(control);
 		if (!followed)
 			control->late_before = control->was_late = false;
-		control->reason =
-			followed ? planned_step_ended(control) : fixed_step_ended(control);
+		reason = followed ? planned_step_ended(control, replaced)
+				  : fixed_step_ended(control, planned);
 	}
 	if (control->now.takes > 0 && !control->broke_off && !control->now.is_short)
 		spw_pace_belongs(control);
-	if (control->reason != PLAN_REASON_NONE)
-		control->shape->planned = false;
-	return control->reason != PLAN_REASON_NONE;
-}
-
-/* ---- The plan ---- */
-
-void spw_control_plan(struct control *control)
-{
-	uint64_t began_ns = control->opts.clock_ns();
-
-	control->plan_rc = spw_planning_plan(control);
-	control->plan_cost_ns = control->opts.clock_ns() - began_ns;
-}
-
-static void count_plan(const struct control *control)
-{
-	struct spw_cache_stats *count = control->opts.count;
-
-	count->plans++;
-	count->plans_shape += control->reason == PLAN_REASON_SHAPE;
-	count->plans_timeline += control->reason == PLAN_REASON_TIMELINE;
-	count->plans_bandwidth += control->reason == PLAN_REASON_BANDWIDTH;
-	count->plans_stall += control->reason == PLAN_REASON_STALL;
-	count->plans_memory += control->reason == PLAN_REASON_MEMORY;
-}
-
-void spw_control_planned(struct control *control)
-{
-	struct shape *shape = control->shape;
-
-	control->opts.count->plan_cost_ns = control->plan_cost_ns;
-	if (control->plan_rc) {
-		control->opts.count->plans_failed++;
-		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
-			   "no plan for the next step, it follows the fixed rule: %s",
-			   spw_last_error());
-		return;
-	}
-	count_plan(control);
-	SPW_PROBE(plan, control, control->reason, shape->result.tensors_spilled,
-		  control->plan_cost_ns);
-	if (!shape->result.feasible && control->opts.cache.mode == SPW_CACHE_BUDGET) {
-		control->opts.count->plans_failed++;
-		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
-			   "a budget of %llu bytes cannot be met: planned for the lowest "
-			   "peak found, %llu bytes",
-			   (unsigned long long)control->opts.cache.memory_bytes,
-			   (unsigned long long)shape->result.peak_bytes);
-	}
-	spw_wear_planned(control);
-	spw_basis_planned(&shape->basis);
-	shape->planned = true;
+	if (reason != PLAN_REASON_NONE)
+		plan_begin(control, reason);
+	return reason != PLAN_REASON_NONE;
 }
 
 /* ---- A step begins ---- */
@@ -449,7 +480,8 @@ void spw_control_step_began(struct control *control)
 void spw_control_stats(const struct control *control, struct spw_cache_stats *stats)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
-	const struct spw_plan_result *result = &control->shape->result;
+	const struct plan *plan = &control->shape->plan;
+	const struct spw_plan_result *result = &plan->result;
 
 	stats->write_bytes_per_second = drives->write_bytes_per_second;
 	stats->read_bytes_per_second = drives->read_bytes_per_second;
@@ -470,8 +502,8 @@ void spw_control_stats(const struct control *control, struct spw_cache_stats *st
 	stats->plan_bytes_read = result->bytes_read;
 	stats->plan_bytes_forwarded = result->bytes_forwarded;
 	stats->plan_memory_bytes = result->memory_bytes;
-	stats->plan_bytes_written_max = control->shape->wear_step_bytes;
+	stats->plan_bytes_written_max = plan->wear_step_bytes;
 	stats->plan_scopes_again = result->scopes_again;
 	stats->plan_again_ns = result->again_ns;
-	stats->plan_caution_percent = (uint64_t)(100 / (1 + control->time.share) + 0.5);
+	stats->plan_caution_percent = (uint64_t)(100 / (1 + plan->time_share) + 0.5);
 }

@@ -7,7 +7,8 @@
  * steps asks the planner. Its state is its own. It moves no bytes, waits for nothing, and knows
  * nothing of entries but a number for each, its slot.
  *
- * Threads: one at a time, as under the cache's lock; only spw_control_plan() runs without it.
+ * Threads: one at a time, as under the cache's lock; only spw_control_plan() runs without it, beside
+ * all but spw_control_step_ended(), spw_control_explain() and spw_control_close().
  */
 #ifndef SPW_TENSOR_CONTROL_H
 #define SPW_TENSOR_CONTROL_H
@@ -62,12 +63,11 @@ void spw_control_close(struct control *control);
 /* ---- Events: where the caller is ---- */
 
 /*
- * A step has ended. Return: whether it is to be planned anew: by spw_control_plan(), without the
- * lock as it takes milliseconds, and spw_control_planned(), with it. No plan is in force meanwhile.
+ * A step has ended. Return: whether it is to be planned anew, by spw_control_plan(): a search of
+ * milliseconds, for which the next step does not wait. Its plan is taken when that has ended.
  */
 bool spw_control_step_ended(struct control *control);
 void spw_control_plan(struct control *control);
-void spw_control_planned(struct control *control);
 void spw_control_step_began(struct control *control);
 
 void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_stage stage);

@@ -25,7 +25,7 @@ static unsigned fill_reasons(const struct control *control, const struct spw_pla
 				.scope_key = scope->key,
 				.micro_batch = scope->micro_batch,
 				.may_again = spw_again_scope_may(scope),
-				.again_ns = control->scopes[s].again_ns,
+				.again_ns = control->asked.scopes[s].again_ns,
 				.saved_bytes = bytes,
 				.reason = planned[s],
 			};
@@ -51,7 +51,8 @@ int spw_control_explain(struct control *control, struct spw_cache_reason reasons
 	if (rc == 0)
 		rc = (int)fill_reasons(control, planned, reasons, count);
 	if (rc >= 0 && result)
-		spw_opts_merge(result, result->size, &shape->result, sizeof(shape->result));
+		spw_opts_merge(result, result->size, &shape->plan.result,
+			       sizeof(shape->plan.result));
 	free(planned);
 	return rc;
 }

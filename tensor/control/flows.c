@@ -122,7 +122,7 @@ void spw_flows_merge(struct control *control, bool replace)
 /* ---- For the planner ---- */
 
 /* Of the drives' time in a step, roughly, as writes and reads may differ. */
-static double share_of(const struct control *control)
+double spw_flows_share(const struct control *control)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
 	double seconds =
@@ -140,19 +140,18 @@ static double share_of(const struct control *control)
 
 bool spw_flows_drifted(const struct control *control)
 {
-	double now = share_of(control), then = control->shape->flows_share;
+	double now = spw_flows_share(control), then = control->shape->plan.flows_share;
 
 	return now > then + FLOWS_DRIFT || now < then - FLOWS_DRIFT;
 }
 
-uint32_t spw_flows_plan(struct control *control, struct spw_plan_flow flows[])
+uint32_t spw_flows_plan(const struct control *control, struct spw_plan_flow flows[])
 {
 	const struct recording *basis = &control->shape->basis;
 	uint64_t part_ns = (basis->forward_ns + basis->backward_ns) / FLOW_PARTS;
 	uint32_t count = 0;
 
-	control->shape->flows_share = share_of(control);
-	if (control->shape->flows_share < NEGLIGIBLE || part_ns == 0)
+	if (spw_flows_share(control) < NEGLIGIBLE || part_ns == 0)
 		return 0;
 	for (unsigned k = 0; k < FLOW_PARTS; k++) {
 		const double *part = control->shape->flows[k];

@@ -93,7 +93,7 @@ const char *spw_follow_offer(struct control *control, struct recorded *recorded)
 	control->slots[which] = recorded->slot;
 	control->matched++;
 	control->due_ns = basis->tensors[which].pack_ns;
-	control->due_hold_ns = control->shape->hold_ns[which];
+	control->due_hold_ns = control->shape->plan.hold_ns[which];
 	spw_follow_progress(control, basis->tensors[which].planned_pack_ns);
 	return NULL;
 }
@@ -105,8 +105,9 @@ bool spw_control_choice(const struct control *control, const struct track *track
 
 	if (!spw_control_follows_plan(control) || !recorded || recorded->matched == NO_TENSOR)
 		return false;
-	*choice = recorded->matched == control->probe ? SPW_PLAN_SPILL
-						      : control->shape->choices[recorded->matched];
+	*choice = recorded->matched == control->probe
+			  ? SPW_PLAN_SPILL
+			  : control->shape->plan.choices[recorded->matched];
 	return true;
 }
 
@@ -114,7 +115,7 @@ bool spw_control_choice(const struct control *control, const struct track *track
 
 uint64_t spw_control_memory_bytes(const struct control *control)
 {
-	const struct spw_plan_result *result = &control->shape->result;
+	const struct spw_plan_result *result = &control->shape->plan.result;
 	uint64_t bytes = result->memory_bytes;
 
 	if (bytes < result->peak_bytes)
@@ -158,8 +159,8 @@ uint32_t spw_control_next(struct control *control)
 {
 	const struct shape *shape = control->shape;
 
-	for (; control->use_next < shape->use_count; control->use_next++) {
-		uint32_t which = shape->use_order[control->use_next];
+	for (; control->use_next < shape->plan.use_count; control->use_next++) {
+		uint32_t which = shape->plan.use_order[control->use_next];
 		uint32_t slot = control->slots[which];
 
 		if (slot != NO_SLOT && slot != GONE_SLOT)
@@ -175,22 +176,22 @@ uint32_t spw_control_next(struct control *control)
 bool spw_control_next_is_due(const struct control *control)
 {
 	const struct shape *shape = control->shape;
-	uint32_t which = shape->use_order[control->use_next];
+	uint32_t which = shape->plan.use_order[control->use_next];
 
 	return control->stalled_now ||
-	       progress_now_ns(control) + shape->lead_ns >= shape->read_from_ns[which];
+	       progress_now_ns(control) + shape->plan.lead_ns >= shape->plan.read_from_ns[which];
 }
 
 bool spw_control_next_has_room(const struct control *control, uint64_t bytes)
 {
 	const struct shape *shape = control->shape;
-	uint64_t from_ns = shape->read_from_ns[shape->use_order[control->use_next]];
+	uint64_t from_ns = shape->plan.read_from_ns[shape->plan.use_order[control->use_next]];
 	uint64_t most_bytes = spw_control_memory_bytes(control);
 	bool idle = control->measure.flows[DIRECTION_READ].in_flight == 0;
 
 	SPW_ASSERT(control->memory_bytes >= control->old_bytes); /* CONTROL-2 */
 	/* The plan would have begun it by now. */
-	if (idle && progress_now_ns(control) > from_ns + shape->lead_ns)
+	if (idle && progress_now_ns(control) > from_ns + shape->plan.lead_ns)
 		most_bytes += slack_bytes(control);
 	return control->memory_bytes - control->old_bytes + bytes <= most_bytes &&
 	       reads_wanted(control);

@@ -149,10 +149,8 @@ struct pace {
 	struct mark marks[PACE_MARKS_MAX];
 };
 
-/* A shape of step, and its plan. */
-struct shape {
-	struct recording basis; /* what the plan was made from, smoothed */
-	struct pace pace;       /* of the last step of which it is known */
+/* What steps of a shape do. */
+struct plan {
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
 	uint64_t *hold_ns;   /* of each tensor: what compute is to wait before it is saved */
@@ -161,18 +159,38 @@ struct shape {
 	/* reads begin when something happens: so they may be this early, or they would be late */
 	uint64_t lead_ns;
 	struct spw_plan_result result;
-	struct spw_plan_drives counted_on; /* measured, when the plan was made */
-	struct margin memory;              /* of the budget */
-	uint64_t wear_step_bytes;          /* that the plan may write; 0: no limit */
+	struct spw_plan_drives counted_on; /* measured, when the plan was wanted */
+	uint64_t wear_step_bytes;          /* that it may write; 0: no limit */
 	uint64_t written_max;              /* that it was allowed to, for wear and after a stall */
-	uint64_t stalled_bytes;            /* a plan that wrote so many has stalled; 0: long ago */
-	uint32_t calm_steps;               /* since then */
+	double flows_share; /* of others, that it was made for, of the drives' time */
+	double time_share;  /* the margin of time, in parts of the backward pass */
+};
+
+/* A shape of step, and its plan. */
+struct shape {
+	struct recording basis; /* what the plan was made from, smoothed */
+	struct pace pace;       /* of the last step of which it is known */
+	struct plan plan;
+	struct margin memory;   /* of the budget */
+	uint64_t stalled_bytes; /* a plan that wrote so many has stalled; 0: long ago */
+	uint32_t calm_steps;    /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
-	double flows_share;                   /* that was planned for, of the drives' time */
 	bool planned;
 	uint32_t id;      /* 0: none */
 	uint32_t next_id; /* of the shape that came after it the last time */
 	uint32_t step;    /* when another one was last put in its stead */
+};
+
+/* The planner's input. */
+struct asked {
+	const struct recording *basis;
+	struct spw_plan_tensor *tensors;
+	struct spw_plan_scope *scopes;
+	struct spw_plan_flow flows[FLOW_PARTS];
+	uint32_t flows_count;
+	struct spw_plan_drives drives;
+	struct spw_plan_opts opts;
+	bool by_scopes; /* some can be computed again, or others use the drives */
 };
 
 struct control {
@@ -229,23 +247,29 @@ struct control {
 	struct profile profile, profile_before; /* of this step, and of the one before */
 	struct pace paces[PACES];               /* of the last steps */
 	struct flow_record flow_record;
-	struct spw_plan_flow flows[FLOW_PARTS]; /* the planner's input */
-	uint64_t others[DIRECTIONS];            /* bytes of others so far */
-	bool others_known;                      /* before: they may have moved any number */
+	uint64_t others[DIRECTIONS]; /* bytes of others so far */
+	bool others_known;           /* before: they may have moved any number */
 	struct wear wear;
 
 	/* between steps */
 	struct measure measure;
-	struct spw_plan_tensor *tensors; /* the planner's input */
-	struct spw_plan_scope *scopes;
-	enum plan_reason reason; /* of the plan that is being made */
-	int plan_rc;             /* how that went, */
-	uint64_t plan_cost_ns;   /* and how long it took */
-	struct margin time;      /* of the backward pass */
-	bool late_before;        /* a step was, not long ago */
-	bool was_late;           /* the last step was */
-	uint64_t unmeasured;     /* steps in a row of plans that spill nothing */
+	struct margin time;  /* of the backward pass */
+	bool late_before;    /* a step was, not long ago */
+	bool was_late;       /* the last step was */
+	uint64_t unmeasured; /* steps in a row of plans that spill nothing */
 	bool broke_off; /* the last step by its plan did not take all that the plan has taken */
+
+	/*
+	 * The plan that is being made, from the end of one step to the end of the next, and of
+	 * which shape, whose basis stays as it is; NULL: none. It is spw_control_plan()'s.
+	 */
+	struct shape *draft_of;
+	struct plan draft;
+	struct asked asked;
+	enum plan_reason draft_reason;
+	int draft_rc; /* how the search went, in words, and how long it took */
+	char draft_words[SPW_NOTICE_BYTES_MAX / 2];
+	uint64_t draft_cost_ns;
 };
 
 /* ---- recording.c ---- */
@@ -329,8 +353,8 @@ void spw_shape_predict(struct control *control);
 /* What the next plan counts on, before the margin. */
 struct spw_plan_drives spw_margin_believed(const struct control *control);
 uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
-/* What the next plan may write: for wear, and after a stall; 0: no limit. */
-uint64_t spw_margin_written_max(const struct shape *shape);
+/* What the next plan may write: for @wear, and after a stall; 0: no limit. */
+uint64_t spw_margin_written_max(const struct shape *shape, uint64_t wear);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
 
@@ -361,8 +385,10 @@ void spw_flows_begin(struct control *control);
 void spw_flows_merge(struct control *control, bool replace);
 /* It is not what was planned for. */
 bool spw_flows_drifted(const struct control *control);
-/* For the plan that is made: at most FLOW_PARTS. Return: how many; 0: nothing worth planning. */
-uint32_t spw_flows_plan(struct control *control, struct spw_plan_flow flows[]);
+/* Of the drives' time in a step of the shape in force. */
+double spw_flows_share(const struct control *control);
+/* For the planner: at most FLOW_PARTS. Return: how many; 0: nothing worth planning. */
+uint32_t spw_flows_plan(const struct control *control, struct spw_plan_flow flows[]);
 
 /* ---- wear.c ---- */
 
@@ -375,32 +401,32 @@ uint64_t spw_wear_step_bytes(const struct control *control);
 /* That is no longer what its plan was made for. */
 bool spw_wear_drifted(const struct control *control);
 /* A plan has been made: say whether the cap has changed it. */
-void spw_wear_planned(struct control *control);
+void spw_wear_planned(struct control *control, const struct plan *plan);
 
 /* ---- again.c ---- */
 
 /* It can be computed again, as far as the caller has said. */
 bool spw_again_scope_may(const struct recorded_scope *scope);
-/* So can some scope of the basis, or others use the drives: those below are called then. */
-bool spw_again_plans(struct control *control);
+/* So can some scope of the basis. */
+bool spw_again_may(const struct recording *basis);
 /* As spw_plan(), with all that may be computed again. */
-int spw_again_plan(struct control *control, const struct spw_plan_step *step,
-		   const struct spw_plan_drives *drives, const struct spw_plan_opts *opts);
+int spw_again_plan(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
 /* The choices have been changed: what they lead to. */
-int spw_again_simulate(struct control *control, const struct spw_plan_step *step,
-		       const struct spw_plan_drives *drives);
+int spw_again_simulate(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
 /* From when on what is spilled is read, and in which order. */
-int spw_again_schedule(struct control *control, const struct spw_plan_step *step,
-		       const struct spw_plan_drives *drives);
+int spw_again_schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
 
-/* Of the plan in force, a reason for each scope of the basis. */
-int spw_again_explain(struct control *control, const struct spw_plan_step *step,
-		      const struct spw_plan_drives *drives, struct spw_plan_reason reasons[]);
+/* Of the plan, a reason for each scope of the basis. */
+int spw_again_explain(struct asked *asked, const struct spw_plan_step *step,
+		      const struct plan *plan, struct spw_plan_reason reasons[]);
 
 /* ---- planning.c ---- */
 
-int spw_planning_plan(struct control *control);
-/* The same plan's reasons. */
+/* A plan of the shape in force is wanted: what it is to be made from. */
+void spw_planning_ask(struct control *control);
+/* The search: looks at nothing but what was asked, and the basis of that. */
+int spw_planning_plan(struct asked *asked, struct plan *plan);
+/* The reasons of the plan in force; not while another is searched for. */
 int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[]);
 /* A plan that spills nothing learns nothing of the drives: try them once in a while. */
 void spw_planning_probe(struct control *control);

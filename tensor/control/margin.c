@@ -67,7 +67,7 @@ static void at_most(uint64_t *figure, uint64_t before)
  */
 struct spw_plan_drives spw_margin_believed(const struct control *control)
 {
-	const struct spw_plan_drives *then = &control->shape->counted_on;
+	const struct spw_plan_drives *then = &control->shape->plan.counted_on;
 	struct spw_plan_drives now = control->measure.drives;
 
 	if (control->was_late) {
@@ -99,16 +99,16 @@ static bool differs(uint64_t now, uint64_t then, double share)
 /* That the drives take longer shows as a stall; that they take much less shows nowhere else. */
 static bool latency_fell(const struct shape *shape, uint64_t now_ns)
 {
-	uint64_t then_ns = shape->counted_on.latency_ns;
+	uint64_t then_ns = shape->plan.counted_on.latency_ns;
 
 	return then_ns > now_ns &&
-	       (double)(then_ns - now_ns) > NEGLIGIBLE * (double)shape->result.wall_ns;
+	       (double)(then_ns - now_ns) > NEGLIGIBLE * (double)shape->plan.result.wall_ns;
 }
 
 static bool drives_drifted(const struct control *control)
 {
 	const struct spw_plan_drives now = spw_margin_believed(control),
-				     *then = &control->shape->counted_on;
+				     *then = &control->shape->plan.counted_on;
 
 	return latency_fell(control->shape, now.latency_ns) ||
 	       differs(now.write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
@@ -122,7 +122,7 @@ static bool drives_drifted(const struct control *control)
 
 static double late_ns(const struct control *control)
 {
-	return (double)spw_stalled_ns(control) - (double)control->shape->result.stall_ns;
+	return (double)spw_stalled_ns(control) - (double)control->shape->plan.result.stall_ns;
 }
 
 /*
@@ -157,7 +157,7 @@ static bool time_seen(struct control *control, bool explained)
 static bool calm_seen(struct control *control)
 {
 	struct shape *shape = control->shape;
-	uint64_t written = shape->result.bytes_written;
+	uint64_t written = shape->plan.result.bytes_written;
 
 	if (control->opts.cache.mode != SPW_CACHE_FASTEST)
 		return false;
@@ -170,12 +170,12 @@ static bool calm_seen(struct control *control)
 	if (shape->stalled_bytes == 0 || ++shape->calm_steps < CALM_STEPS)
 		return false;
 	shape->stalled_bytes = 0;
-	return shape->result.limited;
+	return shape->plan.result.limited;
 }
 
-uint64_t spw_margin_written_max(const struct shape *shape)
+uint64_t spw_margin_written_max(const struct shape *shape, uint64_t wear)
 {
-	uint64_t wear = shape->wear_step_bytes, stalled = shape->stalled_bytes;
+	uint64_t stalled = shape->stalled_bytes;
 
 	return wear == 0 || (stalled > 0 && stalled < wear) ? stalled : wear;
 }
@@ -191,7 +191,7 @@ static bool peak_seen(struct control *control)
 
 	if (control->opts.cache.mode != SPW_CACHE_BUDGET || control->switched)
 		return false;
-	if (!control->shape->result.feasible || above <= 0)
+	if (!control->shape->plan.result.feasible || above <= 0)
 		return margin_kept(margin) && margin_halve(margin);
 	if (margin->share + above > 0.5)
 		above = 0; /* no plan for half of it would help */

@@ -11,16 +11,16 @@
  */
 #define PROBE_STEPS 8u
 
-static struct spw_plan_step step_of(struct control *control, bool keep_hints)
+static struct spw_plan_step step_of(const struct asked *asked, bool keep_hints)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *basis = asked->basis;
 
 	for (uint32_t i = 0; i < basis->count; i++) {
 		const struct recorded *recorded = &basis->tensors[i];
 		bool must_keep = !recorded->plannable || recorded->hint == SPW_HINT_PIN ||
 				 (keep_hints && recorded->hint == SPW_HINT_KEEP);
 
-		control->tensors[i] = (struct spw_plan_tensor){
+		asked->tensors[i] = (struct spw_plan_tensor){
 			.bytes = recorded->bytes,
 			.pack_ns = recorded->pack_ns,
 			.use_ns = recorded->use_ns,
@@ -31,7 +31,7 @@ static struct spw_plan_step step_of(struct control *control, bool keep_hints)
 			.not_again = must_keep || recorded->not_again,
 		};
 	}
-	return (struct spw_plan_step){.tensors = control->tensors,
+	return (struct spw_plan_step){.tensors = asked->tensors,
 				      .count = basis->count,
 				      .forward_ns = basis->forward_ns,
 				      .backward_ns = basis->backward_ns,
@@ -52,12 +52,11 @@ static uint64_t latency_of(const struct spw_plan_drives *drives)
 	return (double)drives->latency_ns > chunk_ns ? drives->latency_ns - (uint64_t)chunk_ns : 0;
 }
 
-static struct spw_plan_drives drives_of(const struct control *control)
+static struct spw_plan_drives drives_of(const struct control *control, const struct plan *plan)
 {
 	const struct control_opts *opts = &control->opts;
-	struct spw_plan_drives drives = control->shape->counted_on;
-	double caution =
-		opts->cache.mode == SPW_CACHE_POSITIONAL ? 1 : 1 / (1 + control->time.share);
+	struct spw_plan_drives drives = plan->counted_on;
+	double caution = opts->cache.mode == SPW_CACHE_POSITIONAL ? 1 : 1 / (1 + plan->time_share);
 
 	if (drives.read_bytes_per_second == 0)
 		/* all was forwarded so far */
@@ -77,7 +76,7 @@ static struct spw_plan_drives drives_of(const struct control *control)
 	return drives;
 }
 
-static struct spw_plan_opts plan_opts_of(const struct control *control)
+static struct spw_plan_opts plan_opts_of(const struct control *control, const struct plan *plan)
 {
 	struct spw_plan_opts opts;
 
@@ -86,31 +85,56 @@ static struct spw_plan_opts plan_opts_of(const struct control *control)
 		opts.mode = SPW_PLAN_BUDGET;
 	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
 		opts.mode = SPW_PLAN_POSITIONAL;
-	opts.bytes_written_max = control->shape->written_max;
+	opts.bytes_written_max = plan->written_max;
 	opts.memory_bytes = control->opts.cache.memory_bytes;
 	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
 	return opts;
 }
 
-/* The caller wants these spilled. */
-static int force_spills(struct control *control, const struct spw_plan_step *step,
-			const struct spw_plan_drives *drives)
+/* For a plan of the shape in force. */
+static void ask(struct control *control, const struct plan *plan)
 {
-	struct shape *shape = control->shape;
+	struct asked *asked = &control->asked;
+
+	asked->basis = &control->shape->basis;
+	asked->drives = drives_of(control, plan);
+	asked->opts = plan_opts_of(control, plan);
+	asked->flows_count = spw_flows_plan(control, asked->flows);
+	asked->by_scopes = control->opts.cache.mode != SPW_CACHE_POSITIONAL &&
+			   (asked->flows_count > 0 || spw_again_may(asked->basis));
+}
+
+void spw_planning_ask(struct control *control)
+{
+	struct plan *plan = &control->draft;
+
+	plan->counted_on = spw_margin_believed(control);
+	plan->wear_step_bytes = spw_wear_step_bytes(control);
+	plan->written_max = spw_margin_written_max(control->shape, plan->wear_step_bytes);
+	plan->flows_share = spw_flows_share(control);
+	plan->time_share = control->time.share;
+	ask(control, plan);
+}
+
+/* ---- The search ---- */
+
+/* The caller wants these spilled. */
+static int force_spills(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
+{
 	bool forced = false;
 
 	for (uint32_t i = 0; i < step->count; i++)
-		if (shape->basis.tensors[i].hint == SPW_HINT_SPILL &&
-		    shape->choices[i] == SPW_PLAN_KEEP && !step->tensors[i].must_keep) {
-			shape->choices[i] = SPW_PLAN_SPILL;
+		if (asked->basis->tensors[i].hint == SPW_HINT_SPILL &&
+		    plan->choices[i] == SPW_PLAN_KEEP && !step->tensors[i].must_keep) {
+			plan->choices[i] = SPW_PLAN_SPILL;
 			forced = true;
 		}
 	if (!forced)
 		return 0;
-	if (spw_again_plans(control))
-		return spw_again_simulate(control, step, drives);
-	return spw_plan_simulate(step, drives, shape->result.memory_bytes, shape->choices, NULL, 0,
-				 &shape->result);
+	if (asked->by_scopes)
+		return spw_again_simulate(asked, step, plan);
+	return spw_plan_simulate(step, &asked->drives, plan->result.memory_bytes, plan->choices,
+				 NULL, 0, &plan->result);
 }
 
 /* The mean time between two tensors packed or used. */
@@ -124,67 +148,54 @@ static uint64_t lead_of(const struct spw_plan_step *step)
 	return step->count > 0 ? last_ns / (2 * (uint64_t)step->count) : 0;
 }
 
-static int plan(struct control *control, const struct spw_plan_step *step,
-		const struct spw_plan_drives *drives, const struct spw_plan_opts *opts)
+static int choose(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
-	struct shape *shape = control->shape;
-
-	if (spw_again_plans(control))
-		return spw_again_plan(control, step, drives, opts);
-	return spw_plan(step, drives, opts, shape->choices, &shape->result);
+	if (asked->by_scopes)
+		return spw_again_plan(asked, step, plan);
+	return spw_plan(step, &asked->drives, &asked->opts, plan->choices, &plan->result);
 }
 
-static int schedule(struct control *control, const struct spw_plan_step *step,
-		    const struct spw_plan_drives *drives)
+static int schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
-	struct shape *shape = control->shape;
-	struct plan_schedule reads = {.from_ns = shape->read_from_ns, .order = shape->use_order};
+	struct plan_schedule reads = {.from_ns = plan->read_from_ns, .order = plan->use_order};
 	int rc;
 
-	if (spw_again_plans(control))
-		return spw_again_schedule(control, step, drives);
-	memset(shape->hold_ns, 0, step->count * sizeof(*shape->hold_ns));
-	rc = spw_planner_schedule(step, drives, shape->result.memory_bytes, shape->choices, &reads);
-	shape->use_count = reads.count;
+	if (asked->by_scopes)
+		return spw_again_schedule(asked, step, plan);
+	memset(plan->hold_ns, 0, step->count * sizeof(*plan->hold_ns));
+	rc = spw_planner_schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
+				  &reads);
+	plan->use_count = reads.count;
 	return rc;
 }
 
-int spw_planning_plan(struct control *control)
+int spw_planning_plan(struct asked *asked, struct plan *plan)
 {
-	struct shape *shape = control->shape;
-	struct spw_plan_opts opts;
-	struct spw_plan_step step = step_of(control, true);
-	struct spw_plan_drives drives;
+	struct spw_plan_step step = step_of(asked, true);
 	int rc;
 
-	control->probe = NO_TENSOR; /* of the plan before: what is read from now on is this one's */
-	shape->counted_on = spw_margin_believed(control);
-	shape->wear_step_bytes = spw_wear_step_bytes(control);
-	shape->written_max = spw_margin_written_max(shape);
-	opts = plan_opts_of(control);
-	drives = drives_of(control);
-	shape->result = (struct spw_plan_result){.size = sizeof(shape->result)};
-	rc = plan(control, &step, &drives, &opts);
-	if (rc == 0 && !shape->result.feasible) {
-		step = step_of(control, false);
-		rc = plan(control, &step, &drives, &opts);
+	plan->result = (struct spw_plan_result){.size = sizeof(plan->result)};
+	rc = choose(asked, &step, plan);
+	if (rc == 0 && !plan->result.feasible) {
+		step = step_of(asked, false);
+		rc = choose(asked, &step, plan);
 	}
 	if (rc == 0)
-		rc = force_spills(control, &step, &drives);
+		rc = force_spills(asked, &step, plan);
 	if (rc == 0)
-		rc = schedule(control, &step, &drives);
-	if (rc)
-		shape->use_count = 0;
-	shape->lead_ns = lead_of(&step);
+		rc = schedule(asked, &step, plan);
+	plan->lead_ns = lead_of(&step);
 	return rc;
 }
 
 int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[])
 {
-	const struct spw_plan_step step = step_of(control, control->shape->result.feasible);
-	const struct spw_plan_drives drives = drives_of(control);
+	const struct plan *plan = &control->shape->plan;
+	struct spw_plan_step step;
 
-	return spw_again_explain(control, &step, &drives, reasons);
+	ask(control, plan);
+	step = step_of(&control->asked, plan->result.feasible);
+	return spw_again_explain(&control->asked, &step, plan, reasons);
 }
 
 /* ---- Probes ---- */
@@ -196,8 +207,8 @@ int spw_planning_explain(struct control *control, struct spw_plan_reason reasons
 static uint32_t probe_of(const struct control *control, bool any)
 {
 	const struct shape *shape = control->shape;
-	const struct spw_plan_drives drives = drives_of(control);
-	double spare_ns = NEGLIGIBLE / 2 * (double)shape->result.wall_ns;
+	const struct spw_plan_drives drives = drives_of(control, &shape->plan);
+	double spare_ns = NEGLIGIBLE / 2 * (double)shape->plan.result.wall_ns;
 	uint32_t best = NO_TENSOR;
 
 	for (uint32_t i = 0; i < shape->basis.count; i++) {
@@ -237,12 +248,12 @@ void spw_planning_probe(struct control *control)
 
 	if (control->probe != NO_TENSOR) {
 		control->probe = NO_TENSOR;
-		shape->use_count = 0;
+		shape->plan.use_count = 0;
 	}
-	if (shape->result.tensors_spilled > 0)
+	if (shape->plan.result.tensors_spilled > 0)
 		control->unmeasured = 0;
-	if (control->opts.cache.mode != SPW_CACHE_FASTEST || shape->result.tensors_spilled > 0 ||
-	    control->opts.drives == 0)
+	if (control->opts.cache.mode != SPW_CACHE_FASTEST ||
+	    shape->plan.result.tensors_spilled > 0 || control->opts.drives == 0)
 		return;
 	control->unmeasured++;
 	control->probe = probe_now(control);
@@ -250,8 +261,8 @@ void spw_planning_probe(struct control *control)
 		return;
 	recorded = &shape->basis.tensors[control->probe];
 	control->opts.count->plan_probes++;
-	shape->use_order[0] = control->probe;
-	shape->use_count = 1;
-	shape->read_from_ns[control->probe] =
+	shape->plan.use_order[0] = control->probe;
+	shape->plan.use_count = 1;
+	shape->plan.read_from_ns[control->probe] =
 		recorded->planned_pack_ns / 2 + recorded->planned_use_ns / 2;
 }

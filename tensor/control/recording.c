@@ -32,15 +32,37 @@ static void recording_close(struct recording *recording)
 	free(recording->drains_ns);
 }
 
+static int plan_open(struct plan *plan, uint32_t tensors)
+{
+	plan->choices = calloc(tensors, sizeof(*plan->choices));
+	plan->read_from_ns = calloc(tensors, sizeof(*plan->read_from_ns));
+	plan->hold_ns = calloc(tensors, sizeof(*plan->hold_ns));
+	plan->use_order = calloc(tensors, sizeof(*plan->use_order));
+	return plan->choices && plan->read_from_ns && plan->hold_ns && plan->use_order ? 0
+										       : -ENOMEM;
+}
+
+static void plan_close(struct plan *plan)
+{
+	free(plan->choices);
+	free(plan->read_from_ns);
+	free(plan->hold_ns);
+	free(plan->use_order);
+}
+
 static int shape_open(struct shape *shape, uint32_t tensors, uint32_t scopes)
 {
-	shape->choices = calloc(tensors, sizeof(*shape->choices));
-	shape->read_from_ns = calloc(tensors, sizeof(*shape->read_from_ns));
-	shape->hold_ns = calloc(tensors, sizeof(*shape->hold_ns));
-	shape->use_order = calloc(tensors, sizeof(*shape->use_order));
-	if (!shape->choices || !shape->read_from_ns || !shape->hold_ns || !shape->use_order)
-		return -ENOMEM;
-	return recording_open(&shape->basis, tensors, scopes);
+	int rc = plan_open(&shape->plan, tensors);
+
+	return rc ? rc : recording_open(&shape->basis, tensors, scopes);
+}
+
+/* Of the planner. */
+static int asked_open(struct asked *asked, uint32_t tensors, uint32_t scopes)
+{
+	asked->tensors = calloc(tensors, sizeof(*asked->tensors));
+	asked->scopes = calloc(scopes, sizeof(*asked->scopes));
+	return asked->tensors && asked->scopes ? 0 : -ENOMEM;
 }
 
 int spw_recording_open(struct control *control)
@@ -51,12 +73,14 @@ int spw_recording_open(struct control *control)
 	control->tensors_max = count;
 	control->scopes_max = count > SCOPES_MIN ? count : SCOPES_MIN;
 	control->slots = calloc(count, sizeof(*control->slots));
-	control->tensors = calloc(count, sizeof(*control->tensors));
-	control->scopes = calloc(control->scopes_max, sizeof(*control->scopes));
-	rc = recording_open(&control->now, count, control->scopes_max);
+	rc = asked_open(&control->asked, count, control->scopes_max);
+	if (rc == 0)
+		rc = plan_open(&control->draft, count);
+	if (rc == 0)
+		rc = recording_open(&control->now, count, control->scopes_max);
 	for (unsigned i = 0; i < SHAPES_MAX && rc == 0; i++)
 		rc = shape_open(&control->shapes[i], count, control->scopes_max);
-	if (rc || !control->slots || !control->tensors || !control->scopes)
+	if (rc || !control->slots)
 		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max",
 				 count);
 	return 0;
@@ -68,15 +92,13 @@ void spw_recording_close(struct control *control)
 		struct shape *shape = &control->shapes[i];
 
 		recording_close(&shape->basis);
-		free(shape->choices);
-		free(shape->read_from_ns);
-		free(shape->hold_ns);
-		free(shape->use_order);
+		plan_close(&shape->plan);
 	}
 	recording_close(&control->now);
+	plan_close(&control->draft);
+	free(control->asked.tensors);
+	free(control->asked.scopes);
 	free(control->slots);
-	free(control->scopes);
-	free(control->tensors);
 }
 
 /* ---- Time ---- */

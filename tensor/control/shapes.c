@@ -14,7 +14,7 @@ static void put_in_force(struct control *control, struct shape *shape)
 	/* The probe was the only one to be read, and is of the shape that was in force. */
 	if (control->probe != NO_TENSOR) {
 		control->probe = NO_TENSOR;
-		control->shape->use_count = 0;
+		control->shape->plan.use_count = 0;
 	}
 	control->shape->step = control->step;
 	control->shape = shape;
@@ -27,7 +27,7 @@ static bool keeps_what_it_wants(const struct recording *now, const struct shape 
 		const struct recorded *recorded = &now->tensors[i];
 
 		if (recorded->plannable && recorded->stored && !recorded->released &&
-		    shape->choices[spw_basis_place(&shape->basis, recorded)] == SPW_PLAN_KEEP)
+		    shape->plan.choices[spw_basis_place(&shape->basis, recorded)] == SPW_PLAN_KEEP)
 			return false;
 	}
 	return true;

@@ -95,9 +95,9 @@ uint64_t spw_wear_step_bytes(const struct control *control)
 
 bool spw_wear_drifted(const struct control *control)
 {
-	const struct spw_plan_result *result = &control->shape->result;
+	const struct spw_plan_result *result = &control->shape->plan.result;
 	double now = (double)spw_wear_step_bytes(control) * (1 + SHARE_DRIFT);
-	double then = (double)control->shape->wear_step_bytes;
+	double then = (double)control->shape->plan.wear_step_bytes;
 
 	if (control->wear.bytes_per_ns <= 0)
 		return false;
@@ -106,11 +106,11 @@ bool spw_wear_drifted(const struct control *control)
 	return now < (double)result->bytes_written;
 }
 
-void spw_wear_planned(struct control *control)
+void spw_wear_planned(struct control *control, const struct plan *plan)
 {
-	const struct spw_plan_result *result = &control->shape->result;
+	const struct spw_plan_result *result = &plan->result;
 
-	if (!result->limited || control->shape->written_max != control->shape->wear_step_bytes)
+	if (!result->limited || plan->written_max != plan->wear_step_bytes)
 		return;
 	control->opts.count->plans_limited++;
 	spw_notice(

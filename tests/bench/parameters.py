@@ -29,7 +29,7 @@ from spillway.demo.memory import RssPeaks  # noqa: E402
 
 STEPS_UNTIMED, STEPS_TIMED = 2, 8
 BATCH, SEQUENCE = 4, 512
-WRITE_BYTES = 16 << 20  # at a time, where a file system is asked for its rate
+TILE_BYTES = 16 << 20  # the longest buffer of export(); a file system is asked for its rate by it
 FORMATS = {"safetensors": "model.safetensors", "torch": "model.pt"}
 MB = 1e6
 
@@ -129,10 +129,10 @@ def commit(args):
 
 def write_rate(folder, len_bytes):
     """Of the file system: bytes per second of a file that is written and made durable."""
-    content, path = bytearray(os.urandom(1 << 20) * (WRITE_BYTES >> 20)), folder / "written"
+    content, path = bytearray(os.urandom(1 << 20) * (TILE_BYTES >> 20)), folder / "written"
     begun = time.perf_counter()
     with open(path, "wb", buffering=0) as file:
-        for _ in range(max(1, len_bytes // WRITE_BYTES)):
+        for _ in range(max(1, len_bytes // TILE_BYTES)):
             file.write(content)
         os.fsync(file.fileno())
         written = file.tell()
@@ -201,7 +201,8 @@ def training(bench):
                 ("the same by CPU time alone, all cores busy", "", None,
                  1 / (1 + (one["busy"][1] - one["busy"][0]) / (os.cpu_count() * in_memory))),
                 ("tokens per second in memory", "", None, BATCH * SEQUENCE / in_memory),
-                ("parameters in memory / all", "", None, one["limit_bytes"] / one["total_bytes"]),
+                ("parameters in memory / all", "", None,
+                 min(1, one["limit_bytes"] / one["total_bytes"])),
                 ("parameters read in a step / all", "", None, one["read"] / one["total_bytes"]),
                 ("parameters written in a step / all", "", None,
                  one["written"] / one["total_bytes"]),
@@ -264,7 +265,8 @@ def exports(bench):
             bench.note((row, "its rate", "MB/s", None), one["rate"] / MB)
             bench.note((row, "the drives, by fio", "MB/s", None), read_rate / MB)
             bench.note((row, "the file system", "MB/s", None), one["file_system"] / MB)
-            bench.note((row, "by how much memory grew / a tile of 16 MiB", "", 2), one["memory"] / (16 << 20))
+            bench.note((row, "by how much memory grew / a tile of 16 MiB", "", 2),
+                       one["memory"] / TILE_BYTES)
             print(f"state: {row}: {one['rate'] / slower:.3f} of the slower", file=sys.stderr)
 
 

@@ -39,7 +39,7 @@ from spillway.demo.data import collect_text  # noqa: E402
 from spillway.demo.ending import exits_on, later  # noqa: E402
 
 SHAPE = {"hidden": 512, "heads": 8, "sequence": 256, "batch": 4}
-UNTIMED = 4  # steps at the start: spillway measures one, plans, and corrects its plan
+UNTIMED = 5  # steps at the start: spillway measures one, plans, and corrects its plan
 TROUBLE_STEPS = UNTIMED + 2
 SPEED = {"write": "500", "read": "600"}  # MB/s of each drive
 QUARTER = {"write": "500,500,125,500", "read": "600,600,150,600"}

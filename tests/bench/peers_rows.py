@@ -58,7 +58,7 @@ ROWS = {
     "spillway-state": Row("spillway, with the state", "activations and the state",
                           "offload() as above, and spillway.torch.Optimizer(torch.optim.AdamW, "
                           "...) on the same store", "store"),
-    "spillway-all": Row("spillway, with state and parameters",
+    "spillway-all": Row("spillway, all on drives",
                         "activations, parameters and the state",
                         "offload(model, store, parameters=True), and spillway.torch.Optimizer(..., "
                         "in_backward=True) on the same store", "store"),

@@ -33,7 +33,7 @@ from spillway.bench.throttle import Throttle
 from spillway.demo.ending import exits_on
 from turns import Run, command_of, take_turns
 
-UNTIMED = 3  # steps at the start: without a plan, then by the first plans
+UNTIMED = 4  # steps at the start: two without a plan, then by the first plans
 KEEP_STEPS = 4  # that say what a step saves, and how fast
 
 

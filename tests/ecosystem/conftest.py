@@ -3,6 +3,7 @@
 """What is imported is what pip has installed. Nothing is fetched: models are made of
 configurations, data of numbers."""
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}:{os.environ['PATH']}"
 os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix, "torch_extensions"))
 os.environ["DS_ACCELERATOR"] = "cpu"
+
+# Whoever starts tests in the background has them, and what they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import spillway  # noqa: E402
 from places import a_folder, make_drives  # noqa: E402

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,9 +15,6 @@ from pathlib import Path
 import spillway
 import spillway.torch
 from spillway._handle import close_all, handles
-
-# Arguments of Python.
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @contextlib.contextmanager
@@ -63,7 +59,6 @@ class Forked:
 
     def _become(self, function, into):
         status = 1
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests may ignore it
         try:
             os.dup2(into, 1)
             os.dup2(self._errors.fileno(), 2)
@@ -109,13 +104,6 @@ def fork_ranks(folder, function, count=2):
               "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none"}
     return [Forked(folder, function, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(count)]
-
-
-def on_two_ranks(file, *arguments, folder):
-    """A program under torchrun, as Popen; what it says of errors is in its output."""
-    return subprocess.Popen(
-        [sys.executable, *TORCHRUN, str(file), *map(str, arguments)], text=True, cwd=folder,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def wait_after_layers(model, off):

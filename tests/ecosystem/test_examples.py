@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import spillway
-from places import TORCHRUN
 
+# Arguments of Python.
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HF, ACCELERATE = "hf_trainer.py", "accelerate_loop.py"
 ALL = [HF, ACCELERATE, "trl_sft.py", "lightning_trainer.py", "torchtune_loop.py", "megatron_gpt.py"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_pipeline.py - the activations of DeepSpeed's pipeline engine, on two ranks
-"""Each rank is a stage, and a process of torchrun that runs this file."""
+"""Each rank is a stage, and a process that is forked from this one."""
 import re
 import sys
 
+import deepspeed
 import pytest
+import torch
+from deepspeed.pipe import PipelineModule
+from torch import nn
 
 import spillway
-from places import on_two_ranks, wait_after_layers
+import spillway.schedules
+import spillway.torch
+from places import fork_ranks, wait_after_layers
 
 STAGES, MICRO_BATCHES, STEPS, WIDTH, ROWS = 2, 4, 3, 128, 64
 
 
 def run(folder, *devices):
     """What each rank has found, and its peak of activations."""
-    process = on_two_ranks(__file__, *devices, folder=folder)
-    out, _ = process.communicate()
-    assert process.returncode == 0, out
-    found = sorted(re.findall(r"^(rank .+), at most (\d+) bytes$", out, re.MULTILINE))
+    ranks = fork_ranks(folder, lambda: train(devices))
+    said = [rank.communicate() for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), said
+    found = [re.search(r"^(rank .+), at most (\d+) bytes$", out, re.MULTILINE).groups()
+             for out, _ in said]
     return [losses for losses, _ in found], [int(peak) for _, peak in found]
 
 
@@ -32,10 +39,8 @@ def test_the_same_losses_in_less_memory(folder, drives):
 
 @pytest.mark.parametrize("engine", [object()], ids=["no engine"])
 def test_something_else(engine):
-    from spillway.schedules import attach_deepspeed
-
     with pytest.raises(TypeError, match="has no _exec_schedule"):
-        attach_deepspeed(engine, None)
+        spillway.schedules.attach_deepspeed(engine, None)
 
 
 # ---- A rank --------------------------------------------------------------------------------------
@@ -43,8 +48,6 @@ def test_something_else(engine):
 
 def batches():
     """Of the same numbers each time, without an end."""
-    import torch
-
     seed = torch.Generator().manual_seed(7)
     while True:
         rows = torch.randn(ROWS, WIDTH, generator=seed)
@@ -53,14 +56,6 @@ def batches():
 
 def train(devices):
     """Losses, what was trained, and what an offload was told in each step."""
-    import deepspeed
-    import torch
-    from torch import nn
-    from deepspeed.pipe import PipelineModule
-
-    import spillway.schedules
-    import spillway.torch
-
     deepspeed.init_distributed()
     torch.manual_seed(3)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(4)]
@@ -98,9 +93,4 @@ def train(devices):
     total = sum(param.double().sum().item() for param in module.parameters())
     sys.stdout.write(f"rank {torch.distributed.get_rank()} {' '.join(losses)} {total.hex()}, "
                      f"at most {stats.activation_bytes_max} bytes\n")
-    sys.stdout.flush()
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    train(sys.argv[1:])

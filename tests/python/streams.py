@@ -14,7 +14,7 @@ def host_is_device(off, table):
     """From now on an Offload takes tensors in host memory for those of a device."""
     cache = off._session.cache
     device = torch.device("cpu")
-    off._session.device = DeviceTensors(Port(table, device, cache.store), device, cache)
+    off._session.device = DeviceTensors(Port(table, device, cache.store), cache)
 
 
 class Stream:

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import types
-from collections import deque
 
 import pytest
 import torch
@@ -300,9 +299,9 @@ def test_a_late_device_holds_nothing_of_another_back(rig):
     for number, event in enumerate((late, early), 1):
         copy = Copy(number, rig.table.main, torch.zeros(1), 4)
         copy.event = event
-        port._copies[0].setdefault(torch.device("cuda", number), deque()).append(copy)
+        port._of(torch.device("cuda", number)).out.copies.append(copy)
     assert list(port.ended_out()) == [(2, 0)]
-    port._copies[0].clear()
+    port._devices.clear()
 
 
 def test_the_handler_of_a_signal_may_ask_for_counters(rig):
@@ -890,3 +889,16 @@ def test_a_copy_in_comes_after_the_copy_out_and_before_its_memory_is_anybody_els
     port.drop(copy)
     assert table.log.count(("wait", "main", "side2")) == 1
     port.finish()
+
+
+def test_all_copies_of_a_tensor_let_go_of_its_memory():
+    table = Table(polls=None)
+    port = Port(table, torch.device("cpu"), None)
+    source, staging = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
+    for number in (7, 8, 7):
+        port.copy_out(source, table.main, Event(table.main), 0, 64, staging.data_ptr(), number)
+    copies = list(port._of(source.device).out.copies)
+    port.order(7, None)
+    assert [copy.held is None for copy in copies] == [True, False, True]
+    port.finish()
+    assert all(copy.held is None for copy in copies)

@@ -87,6 +87,26 @@ def test_bits_are_those_of_a_step_afterwards(tile):
 
 
 @needs_hooks
+def test_options_are_looked_at_as_often_however_many_tiles_there_are():
+    """Each gradient that comes asks for them."""
+    counts = []
+    for tile in (100, 5000):
+        ours, _ = made()
+        optimizer, asked = tiled(ours, tile), []
+        fields_of = optimizer._fields_of
+
+        def counted(*kind, fields_of=fields_of, asked=asked):
+            asked.append(kind)
+            return fields_of(*kind)
+
+        optimizer._fields_of = counted
+        ours(torch.randn(8, 20)).backward()
+        optimizer.step()
+        counts.append(len(asked))
+    assert counts[0] == counts[1] > 0
+
+
+@needs_hooks
 def test_gradients_are_freed_as_tiles_are_stepped():
     ours, _ = made()
     optimizer = tiled(ours, 100)

@@ -83,7 +83,7 @@ static void sim_open(void)
 	assert_int_equal(spw_cache_open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache), 0);
 }
 
-static void sim_start(void)
+static inline void sim_start(void)
 {
 	sim_open();
 	spw_cache_step(sim.cache);

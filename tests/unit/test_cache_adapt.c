@@ -55,6 +55,14 @@ SIM_CASE(test_waits_at_once_count_once)
 
 /* ---- Caution ---- */
 
+/* The peak of the plan that would be searched for now. */
+static uint64_t peak_now(struct control *control)
+{
+	spw_planning_ask(control);
+	assert_int_equal(spw_planning_plan(&control->asked, &control->draft), 0);
+	return control->draft.result.peak_bytes;
+}
+
 /* A part of the bandwidth is counted on, in either direction. */
 CASE(test_caution_plans_for_less)
 {
@@ -67,11 +75,9 @@ CASE(test_caution_plans_for_less)
 		open_at(SPW_CACHE_FASTEST, rates[i][0], rates[i][1]);
 		sim_steps(&gpt, 4);
 		control = sim.cache->control;
-		assert_int_equal(spw_planning_plan(control), 0);
-		peak = control->shape->result.peak_bytes;
+		peak = peak_now(control);
 		control->time.share = 1;
-		assert_int_equal(spw_planning_plan(control), 0);
-		assert_true(control->shape->result.peak_bytes > peak * 5 / 4);
+		assert_true(peak_now(control) > peak * 5 / 4);
 		sim_end();
 	}
 }
@@ -86,6 +92,13 @@ static void step_of(const struct sim_model *model, unsigned percent)
 		    3 * model->layers * model->tensors * model->tensor_ns * percent / 100);
 	wait_changes(false);
 	spw_cache_step(sim.cache);
+}
+
+/* The same, and one by the plan before: what the first said is in force after it. */
+static void late_step(const struct sim_model *model, unsigned percent)
+{
+	step_of(model, percent);
+	step_of(model, 0);
 }
 
 static unsigned caution(void)
@@ -111,9 +124,10 @@ SIM_CASE(test_a_margin_that_was_needed_is_given_back_later)
 	for (unsigned needed = PATIENCE_STEPS; needed <= 4 * PATIENCE_STEPS; needed *= 2) {
 		unsigned before = caution();
 
-		step_of(&gpt, 5);
+		late_step(&gpt, 5);
 		assert_true(caution() < before - 3);
-		assert_int_equal(steps_until(caution_is_not, caution()), needed);
+		/* but for those that a plan was searched for meanwhile */
+		assert_in_range(steps_until(caution_is_not, caution()), needed + 1, needed + 2);
 	}
 	(void)steps_until(caution_is, 100);
 }
@@ -128,10 +142,10 @@ SIM_CASE(test_a_second_stall_is_believed)
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	sim_steps(&gpt, 4);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(cases); i++) {
-		step_of(&gpt, cases[i].stall);
+		late_step(&gpt, cases[i].stall);
 		assert_in_range(caution(), cases[i].caution - 1, cases[i].caution + 1);
 	}
-	assert_int_equal(steps_until(caution_is_not, caution()), PATIENCE_STEPS);
+	assert_int_equal(steps_until(caution_is_not, caution()), PATIENCE_STEPS + 1);
 }
 
 /* A machine of changing speed: the timeline explains each stall, and no plan fits. */
@@ -143,19 +157,19 @@ SIM_CASE(test_stalls_that_come_back_are_believed)
 	slower.tensor_ns = gpt.tensor_ns * 13 / 10;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	sim_steps(&gpt, 4);
-	step_of(&slower, 20);
+	late_step(&slower, 20);
 	assert_int_equal(caution(), 100);
 	for (unsigned i = 0; i < 6; i++)
 		step_of(&gpt, 0);
 	/* to be so much faster made it stall a little */
 	before = caution();
 	assert_in_range(before, 90, 100);
-	step_of(&slower, 20);
+	late_step(&slower, 20);
 	assert_true(caution() < before);
-	for (unsigned i = 0; i < PATIENCE_STEPS; i++)
+	for (unsigned i = 0; i < PATIENCE_STEPS + 1; i++)
 		step_of(&slower, 0);
 	before = caution();
-	step_of(&gpt, 20); /* after so long it is the first again */
+	late_step(&gpt, 20); /* after so long it is the first again */
 	assert_int_equal(caution(), before);
 }
 
@@ -188,7 +202,7 @@ SIM_CASE(test_a_budget_has_no_slack)
 	open_at(SPW_CACHE_BUDGET, 1, 1);
 	sim_steps(&gpt, 3);
 	control = sim.cache->control;
-	assert_int_equal(control->shape->result.memory_bytes, sim.opts.memory_bytes);
+	assert_int_equal(control->shape->plan.result.memory_bytes, sim.opts.memory_bytes);
 	assert_int_equal(spw_control_memory_bytes(control), sim.opts.memory_bytes);
 	sim_forward_stage(&gpt);
 	sim_advance(sim_clock() + 1000000); /* idle drives, and all reads are late */
@@ -232,7 +246,9 @@ SIM_CASE(test_using_a_budget_again_too_early_makes_it_rarer)
 		step_above_the_budget();
 		assert_true(sim.cache->control->shape->memory.share > before);
 		reserve = sim.cache->control->shape->memory.share;
-		assert_int_equal(steps_until(reserve_is_less, 0), needed);
+		/* the first, and the one after them, are by the plan before */
+		assert_int_equal(steps_until(reserve_is_less, 0), needed + 1);
+		(void)sim_step(&gpt);
 	}
 }
 
@@ -274,8 +290,8 @@ SIM_CASE(test_hurried_reads_do_not_wait_for_their_time)
 	sim_advance(sim_clock() + 1000000);
 	sim_drain();
 	spw_cache_lock(sim.cache);
-	for (unsigned i = control->use_next; i < shape->use_count; i++)
-		shape->read_from_ns[shape->use_order[i]] = UINT64_MAX / 2;
+	for (unsigned i = control->use_next; i < shape->plan.use_count; i++)
+		shape->plan.read_from_ns[shape->plan.use_order[i]] = UINT64_MAX / 2;
 	prefetches = sim.cache->count.prefetches;
 	spw_window_fill(sim.cache);
 	assert_int_equal(sim.cache->count.prefetches, prefetches);
@@ -307,7 +323,7 @@ static struct shape *at_the_fork(void)
 	assert_non_null(other);
 	assert_int_equal(control->shape->basis.plannable, GPT_TENSORS);
 	/* still to be written at the end */
-	control->shape->choices[GPT_TENSORS - 1] = SPW_PLAN_SPILL;
+	control->shape->plan.choices[GPT_TENSORS - 1] = SPW_PLAN_SPILL;
 	sim_forward_stage(&gpt);
 	return other;
 }
@@ -336,7 +352,7 @@ static enum spw_plan_choice *choice_of(const struct shape *shape, const struct e
 {
 	const struct recorded *recorded = &sim.cache->control->now.tensors[entry->track.recorded];
 
-	return &shape->choices[spw_basis_place(&shape->basis, recorded)];
+	return &shape->plan.choices[spw_basis_place(&shape->basis, recorded)];
 }
 
 /* What that plan keeps must be in memory: it is no plan for a step that has given it away. */
@@ -350,7 +366,7 @@ SIM_CASE(test_no_switch_to_what_is_gone)
 	*choice_of(other, entry_of_slot(gone)) = SPW_PLAN_KEEP;
 	spw_cache_scope_enter(sim.cache, 100 + gpt.layers);
 	STAT_IS(plan_switches, 0);
-	STAT_IS(plan_mismatches, 2);
+	STAT_IS(plan_mismatches, 1);
 	spw_cache_scope_leave(sim.cache);
 	end_fork();
 }

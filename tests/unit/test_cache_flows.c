@@ -154,7 +154,7 @@ CASE(test_plans_leave_others_their_time)
 
 		assert_true(i < 8 || step.stall < 0.02);
 	}
-	assert_true(sim.cache->control->shape->flows_share > 0.2);
+	assert_true(sim.cache->control->shape->plan.flows_share > 0.2);
 	assert_true(sim_stats().plan_peak_bytes > peak + gpt.len);
 	end();
 }

@@ -36,14 +36,14 @@ static uint64_t peak_at(enum spw_cache_mode mode, double bytes_per_ns, unsigned 
 
 	open_at(mode, bytes_per_ns);
 	sim.jitter_percent = jitter_percent;
-	for (unsigned i = 0; i < 8; i++) {
+	for (unsigned i = 0; i < 9; i++) {
 		step = sim_step(&gpt);
-		if (i < 2)
+		if (i < 3)
 			continue;
 		assert_true(step.stall <= STALL_MAX);
 		peak = step.peak_bytes > peak ? step.peak_bytes : peak;
 	}
-	STAT_IS(steps_fixed, mode == SPW_CACHE_POSITIONAL ? 2 : 1);
+	STAT_IS(steps_fixed, mode == SPW_CACHE_POSITIONAL ? 3 : 2);
 	STAT_IS(plan_mismatches, 0);
 	/* The plan knows when memory is given back: it is what happens. */
 	if (mode == SPW_CACHE_FASTEST && jitter_percent == 0)
@@ -74,11 +74,11 @@ CASE(test_fastest_converges)
 	assert_true(last <= GPT_LAYER_BYTES * 5 / 4);
 }
 
-/* The first two of these steps may stall. */
+/* The first three of these steps may stall: the second is by the plan of the first. */
 static void settle(unsigned steps)
 {
 	for (unsigned i = 0; i < steps; i++)
-		assert_true(sim_step(&gpt).stall <= STALL_MAX || i < 2);
+		assert_true(sim_step(&gpt).stall <= STALL_MAX || i < 3);
 }
 
 static void calm_steps(const struct sim_model *model, unsigned steps)
@@ -172,17 +172,18 @@ SIM_CASE(test_a_stall_shows_no_faster_drives)
 	open_at(SPW_CACHE_FASTEST, 0.5);
 	sim.store->drives.read /= 2;
 	settle(5);
-	counted_on = sim.cache->control->shape->counted_on.read_bytes_per_second;
+	counted_on = sim.cache->control->shape->plan.counted_on.read_bytes_per_second;
 	measured = sim_stats().read_bytes_per_second;
 	sim.store->drives.read *= 1.19;
 	sim.store->drives.latency_ns *= 15;
 	assert_true(sim_step(&gpt).stall > STALL_MAX);
 	assert_true(sim_stats().read_bytes_per_second > measured + measured / 20);
-	assert_true(sim.cache->control->shape->counted_on.read_bytes_per_second <= counted_on);
-	/* It does when the plan has room for it. */
 	sim.store->drives.latency_ns /= 15;
-	settle(2);
-	assert_true(sim.cache->control->shape->counted_on.read_bytes_per_second > counted_on);
+	(void)sim_step(&gpt);
+	assert_true(sim.cache->control->shape->plan.counted_on.read_bytes_per_second <= counted_on);
+	/* They are when the plan has room for it. */
+	settle(3);
+	assert_true(sim.cache->control->shape->plan.counted_on.read_bytes_per_second > counted_on);
 }
 
 SIM_CASE(test_timeline_changes)
@@ -242,14 +243,15 @@ CASE(test_shape_changes)
 	shorter.tensors--;
 	for (unsigned i = 0; i < 3; i++) {
 		open_at(SPW_CACHE_FASTEST, 0.8);
-		settle(3);
+		settle(4);
 		(void)sim_step(models[i]);
 		STAT_IS(plan_mismatches, 1);
-		STAT_IS(plans_shape, 1);
-		STAT_IS(steps_fixed, 2);
+		STAT_IS(steps_fixed, 3);
 		assert_int_equal(sim.logged, 1);
-		calm_steps(models[i], 4);
+		calm_steps(models[i], 5);
 		STAT_IS(plan_mismatches, 1);
+		STAT_IS(plans_shape, 1);
+		STAT_IS(steps_fixed, 4);
 		STAT_IS(steps_planned, 2 + 4);
 		sim_end();
 	}
@@ -269,6 +271,8 @@ CASE(test_shapes_that_never_come_again)
 			struct sim_model model = gpt;
 			struct sim_step step;
 			uint64_t peak;
+			/* searched for in no time, but for no step that comes */
+			const struct spw_plan_result *plan;
 
 			model.len = 4096 + 8 * (i * 337 % 512);
 			model.tensor_ns = gpt.tensor_ns * model.len / gpt.len;
@@ -280,8 +284,8 @@ CASE(test_shapes_that_never_come_again)
 			spw_cache_step(sim.cache);
 			step = sim_step_was();
 			assert_true(step.stall <= STALL_MAX);
-			assert_true(k % 2 ||
-				    step.peak_bytes <= sim_stats().plan_peak_bytes * 11 / 10);
+			plan = &sim.cache->control->draft.result;
+			assert_true(k % 2 || step.peak_bytes <= plan->peak_bytes * 11 / 10);
 		}
 		STAT_IS(steps_planned, 0);
 		sim_end();
@@ -313,7 +317,7 @@ CASE(test_shapes_alternate)
 		}
 		STAT_IS(plans_shape, count - 1);
 		/* the beginning of one may be that of another */
-		assert_in_range(stats.steps_fixed, count, 2 * count);
+		assert_in_range(stats.steps_fixed, count, 3 * count);
 		STAT_IS(steps_fixed, known.steps_fixed);
 		STAT_IS(steps_planned, known.steps_planned + 3 * count);
 		STAT_IS(plan_mismatches, known.plan_mismatches);
@@ -334,13 +338,14 @@ SIM_CASE(test_shapes_by_chance)
 	open_at(SPW_CACHE_FASTEST, 0.8);
 	(void)sim_step(&gpt);
 	(void)sim_step(&shorter);
+	(void)sim_step(&gpt);
 	for (unsigned i = 0; i < 30; i++) {
 		(void)sim_step(random_below(&random, 2) ? &gpt : &shorter);
 	}
 	stats = sim_stats();
-	STAT_IS(steps_fixed, 2);
+	STAT_IS(steps_fixed, 3); /* each the first time, and while the second was planned */
 	STAT_IS(steps_planned, 30);
-	STAT_IS(plan_mismatches, 1);
+	STAT_IS(plan_mismatches, 0);
 	assert_in_range(stats.plan_switches, 5, 25);
 }
 
@@ -348,7 +353,7 @@ SIM_CASE(test_shapes_by_chance)
 SIM_CASE(test_evaluation_between_steps)
 {
 	open_at(SPW_CACHE_FASTEST, 0.8);
-	settle(3);
+	settle(4);
 	for (unsigned i = 0; i < 2; i++) {
 		sim_forward_stage(&gpt);
 		for (unsigned k = 0; k < GPT_TENSORS; k++)
@@ -360,7 +365,7 @@ SIM_CASE(test_evaluation_between_steps)
 	calm_steps(&gpt, 3);
 	STAT_IS(plan_mismatches, 0);
 	STAT_IS(steps_planned, 2 + 3);
-	STAT_IS(steps_fixed, 1);
+	STAT_IS(steps_fixed, 2);
 }
 
 /* An error in the backward pass: tensors that are left are dropped, the next step begins. */
@@ -396,6 +401,7 @@ SIM_CASE(test_backward_pass_breaks_off)
 	STAT_IS(misses, after.misses);
 	/* Two in a row: so are steps from now on. */
 	before = sim_stats();
+	step_that_breaks_off(GPT_TENSORS / 3);
 	step_that_breaks_off(GPT_TENSORS / 3);
 	step_that_breaks_off(GPT_TENSORS / 3);
 	STAT_IS(plans, before.plans + 1);
@@ -443,7 +449,7 @@ static void hang(uint64_t ns)
 	spw_cache_unlock(sim.cache);
 }
 
-/* Drives that hung in two steps are not used; but not for ever. */
+/* Drives that hung are not used from the second time on; but not for ever. */
 SIM_CASE(test_drives_hang_no_more)
 {
 	uint64_t spilled;
@@ -452,9 +458,9 @@ SIM_CASE(test_drives_hang_no_more)
 	settle(5);
 	spilled = spilled_by_plan();
 	assert_true(spilled > 0);
-	for (unsigned i = 0; i < 2; i++) {
+	for (unsigned i = 0; i < 4; i++) {
 		hang(UINT64_C(100000000000));
-		if (i == 1)
+		if (i == 2)
 			set_bandwidth(0.6); /* planned anew */
 		(void)sim_step(&gpt);
 	}
@@ -508,6 +514,7 @@ SIM_CASE(test_budget_after_steps_that_held_more)
 	assert_true(step_with(&gpt, 64).peak_bytes <= sim.opts.memory_bytes);
 	before = sim_stats().bytes_spilled - before;
 	assert_true(step_with(&gpt, 128 << 10).peak_bytes > sim.opts.memory_bytes);
+	(void)step_with(&gpt, 64);
 	assert_true(sim_stats().plans_memory > 0);
 	spilled = sim_stats().bytes_spilled;
 	(void)step_with(&gpt, 64);
@@ -522,7 +529,7 @@ SIM_CASE(test_budget_after_steps_that_held_more)
 SIM_CASE(test_budget_that_cannot_be_met)
 {
 	open_with_budget(1000, 0.5);
-	sim_steps(&gpt, 4);
+	sim_steps(&gpt, 5);
 	assert_true(sim_stats().plans_failed > 0);
 	assert_true(sim.logged > 0);
 	assert_true(sim_stats().steps_planned >= 3);
@@ -642,7 +649,7 @@ CASE(test_plans_across_stages)
 				assert_true(i < 2 || step.stall <= STALL_MAX);
 			}
 			assert_true(sim_stats().prefetches_across > 0);
-			STAT_IS(steps_planned, 5);
+			STAT_IS(steps_planned, 4);
 			assert_true(sim_stats().plan_peak_bytes < sim_stats().plan_keep_all_bytes);
 			assert_true(sim_stats().step_peak_bytes < sim_stats().plan_keep_all_bytes);
 			sim_end();
@@ -710,7 +717,7 @@ SIM_CASE(test_hints)
 		spw_cache_step(sim.cache);
 	}
 	stats = sim_stats();
-	STAT_IS(steps_planned, 4);
+	STAT_IS(steps_planned, 3);
 	STAT_IS(tensors_kept_hint, 10);
 	STAT_IS(bytes_kept_hint, 10 * 4096);
 	assert_in_range(stats.plan_tensors_spilled, 2, 3);
@@ -723,8 +730,8 @@ SIM_CASE(test_hints_and_a_budget)
 	sim.opts.memory_bytes = 10000;
 	sim_start();
 	for (unsigned i = 0; i < 5; i++) {
-		/* One write a step: two steps until the drives are known. */
-		int expected = i < 2 ? SPW_OFFER_KEEP : SPW_OFFER_SPILL;
+		/* One write a step: two steps until the drives are known, and a third to plan. */
+		int expected = i < 3 ? SPW_OFFER_KEEP : SPW_OFFER_SPILL;
 
 		assert_int_equal(sim_offer(0, 4096, SPW_HINT_PIN), SPW_OFFER_KEEP);
 		sim_compute(20000);
@@ -770,7 +777,7 @@ SIM_CASE(test_step_too_large_between_steps)
 	sim.opts.tensors_max = GPT_TENSORS + 1;
 	set_bandwidth(0.8);
 	sim_start();
-	settle(3);
+	settle(4);
 	STAT_IS(steps_planned, 2);
 	for (unsigned i = 0; i < 2; i++) {
 		spw_cache_stage(sim.cache, i, SPW_STAGE_FORWARD);

@@ -314,6 +314,25 @@ CASE(a_flow_takes_its_share)
 	assert_int_equal(simulate(12 * MIB), alone_ns);
 }
 
+/* Others leave nothing of the drives, and what is still staged needs none of them. */
+CASE(a_copy_back_waits_for_no_drive)
+{
+	init_world();
+	add_scope(0, 10 * MS, 1 * MIB, 10 * MIB);
+	add_backward();
+	world.drives.write_bytes_per_second = world.drives.read_bytes_per_second = 100 * MIB;
+	world.drives.bus_out_bytes_per_second = world.drives.bus_in_bytes_per_second = 1024 * MIB;
+	world.flow =
+		(struct spw_plan_flow){.from_ns = 0, .ns = 1000 * MS, .bytes_written = 100 * MIB};
+	world.scopes.flows = &world.flow;
+	world.scopes.flows_count = 1;
+	world.choices[0] = SPW_PLAN_SPILL;
+	simulate(10 * MIB + MIB / 2); /* the first is back when the second is gone */
+	assert_int_equal(world.result.stall_ns, 0);
+	assert_int_equal(world.result.bytes_read, 0);
+	assert_int_equal(world.result.bytes_forwarded, 1 * MIB);
+}
+
 /* ---- Always ---- */
 
 static void check_accounting(void)

@@ -9,7 +9,7 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-#define WARM_STEPS 2u /* that measure, and run the first plan */
+#define WARM_STEPS 3u /* that measure, search for a plan, and are the first by it */
 
 static double seconds_of(uint64_t ns)
 {
@@ -53,8 +53,8 @@ static uint64_t median(const struct replay_report *report, size_t offset)
 #define MEDIAN(field) median(report, offsetof(struct replay_measure, field))
 
 /*
- * In short: of the replays from the third on, as the first one measures and the second is the first
- * with a plan; of the last one if there are fewer. Times and bytes are medians, the peak is the
+ * In short: of the replays from the fourth on, as the first one measures, and the third is the first
+ * by a plan; of the last one if there are fewer. Times and bytes are medians, the peak is the
  * highest.
  */
 struct summary {

@@ -700,6 +700,18 @@ static int sleep_for_io_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, u
 	return pthread_mutex_lock(lock);
 }
 
+static uint64_t cpu_ns(void)
+{
+	return 0;
+}
+
+/* In no time. */
+static int start(void *(*main)(void *), void *argument)
+{
+	(void)main(argument);
+	return 0;
+}
+
 static int left(struct spw_store *store, double rated, double *bytes)
 {
 	*bytes = rated > 0 ? rated : store->left;
@@ -728,6 +740,8 @@ const struct spw_cache_ports simstore_ports = {
 	.cancel = cancel,
 	.raise = raise_class,
 	.clock_ns = clock_ns,
+	.cpu_ns = cpu_ns,
+	.start = start,
 	.sleep = sleep_for_io,
 	.sleep_until = sleep_for_io_until,
 };
