@@ -671,7 +671,8 @@ at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_bloc
 	bool within = is_ours(from) && is_ours(to);
 	double ns = within ? machine().operator_ns
 			   : machine().copied_byte_ns * static_cast<double>(from.nbytes());
-	machine().give(place, {copy, nullptr, nullptr, ns, is_ours(from) ? nullptr : from.data_ptr()});
+	const void *reads = is_ours(from) ? nullptr : from.data_ptr();
+	machine().give(place, {copy, nullptr, nullptr, ns, reads});
 	if (waits)
 		machine().drain(place);
 	return to;

@@ -185,12 +185,12 @@ SHARE_CASE(test_records_that_the_device_cannot_update_stay_with_the_host)
 
 	share.given = 2;
 	for (uint32_t i = 0; i < 9; i++) {
-		records[i] = 8 - i;
-		device[i] = i != 1;
+		records[i] = 9 - i;
+		device[i] = i != 2;
 	}
 	spw_share_begin(&share, records, 9, device, 0);
 	for (uint32_t i = 0; i < 9; i++)
-		assert_int_equal(device[i], i != 1 && (8 - i) % 2 == 1);
+		assert_int_equal(device[i], i != 2 && (9 - i) % 2 == 1);
 	/* One alone has nothing to be done meanwhile. */
 	device[0] = true;
 	records[0] = 1;
