@@ -105,13 +105,13 @@ class Port:
         self.kind = device.type
         self._devices: Dict[torch.device, _Device] = {}
         self._out: Dict[int, Copy] = {}  # the last one of each tensor
-        self._pinned: Optional[Tuple[torch.device, int]] = None
+        self._pinned: Optional[Tuple[torch.device, int, Store]] = None
         self._arena: Optional[Tensor] = None  # until then
         # The same as elements, how many and how long; None: none can lie there.
         self._arenas: Dict[torch.dtype, Optional[Tuple[Tensor, int, int]]] = {}
         if store is not None:
             address, length = pin(table, device, store)
-            self._pinned = device, address
+            self._pinned = device, address, store
             self._arena = _bytes_at(address, length)
 
     def number(self, device: torch.device) -> int:
@@ -277,7 +277,7 @@ class Port:
         pinned, self._pinned, self._arena = self._pinned, None, None
         self._arenas.clear()
         if pinned is not None:
-            unpin(pinned[1])
+            unpin(pinned[2], pinned[1])
 
     def _end(self, is_out: bool, done: Any) -> Iterator[Tuple[int, int]]:
         for device, known in self._devices.items():

@@ -208,7 +208,7 @@ class Interleaved:
             if self._step is not None:
                 self._table.finish(self._step.end)
         finally:
-            unpin(arena)
+            unpin(self._store, arena)
             self._store.drop_dependent(self)
 
     def __del__(self) -> None:

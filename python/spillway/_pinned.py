@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from ctypes import byref, c_size_t, c_void_p
-from typing import Any, Dict, List, Tuple
+from typing import Any, Tuple
 
 import torch
 
@@ -14,8 +14,6 @@ from ._library import check, fast
 from .store import Store
 
 _lock = threading.Lock()
-# Of an arena, by its address: how it is unpinned, once for each user.
-_users: Dict[int, List[Tuple[Any, torch.device]]] = {}
 
 
 def pin(table: Any, device: torch.device, store: Store) -> Tuple[int, int]:
@@ -28,17 +26,15 @@ def pin(table: Any, device: torch.device, store: Store) -> Tuple[int, int]:
     check(fast.spw_store_arena(store.handle, byref(address), byref(length)))
     assert address.value is not None
     with _lock:
-        users = _users.get(address.value, [])
-        if not users:
+        if not store.arena_users:
             table.pin(device, address.value, length.value)
-        _users[address.value] = users + (users[:1] or [(table, device)])
+        store.arena_users = store.arena_users + (store.arena_users[:1] or [(table, device)])
     return address.value, length.value
 
 
-def unpin(address: int) -> None:
+def unpin(store: Store, address: int) -> None:
     """Once for each pin(), before the store closes."""
     with _lock:
-        table, device = _users[address].pop()
-        if not _users[address]:
-            del _users[address]
+        table, device = store.arena_users.pop()
+        if not store.arena_users:
             table.unpin(device, address)

@@ -442,6 +442,8 @@ class Store(Handle):
                 blocking.spw_store_close(handle)
             raise
         self.arena_bytes: int = opts.arena_bytes
+        # Who has pinned the arena for a device, and how: a table of calls and the device.
+        self.arena_users: List[Tuple[Any, Any]] = []
         self.checksums = bool(checksums)
         self.paths = tuple(map(os.fsdecode, array))
         self.opened_at = place_of_caller()

@@ -3,6 +3,8 @@
 """The table has the methods of spillway._accelerator.Table. What computes is the CPU, at once, as
 stream "main"; side streams do what they are given when somebody waits for it, or after some
 polls."""
+import contextlib
+
 import torch
 
 from spillway._device import Port
@@ -92,6 +94,9 @@ class Table:
         memory = torch.empty_strided(size, stride, dtype=dtype)
         storage_of(memory).fill_(0xEE)
         return memory
+
+    def on(self, stream):
+        return contextlib.nullcontext()
 
     def pin(self, device, address, length):
         self.pinned[address] = length

@@ -90,7 +90,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(_records, "committed_records", committed_records)
     monkeypatch.setattr(_interleaved, "device_of", lambda params: torch.device("cpu"))
     monkeypatch.setattr(_interleaved, "pin", lambda table, device, store: (4096, 1 << 20))
-    monkeypatch.setattr(_interleaved, "unpin", lambda address: None)
+    monkeypatch.setattr(_interleaved, "unpin", lambda store, address: None)
 
 
 @pytest.fixture
