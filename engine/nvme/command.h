@@ -67,7 +67,10 @@ struct spw_nvme_namespace {
 	uint64_t used_blocks; /* NUSE: at most blocks */
 };
 
-/* Read or Write of whole blocks. @placed: 0, or of a Write SPW_PLACED. Caller sets addr, data_len. */
+/*
+ * Read or Write of whole blocks; the caller sets addr and data_len. @placed: 0, or of a Write
+ * SPW_PLACED.
+ */
 static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 					    const struct spw_nvme_namespace *ns, bool is_read,
 					    uint64_t offset_bytes, uint32_t len_bytes,

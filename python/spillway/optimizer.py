@@ -191,9 +191,8 @@ class Optimizer(torch.optim.Optimizer):
         self._committed = False  # by this optimizer
         self._objects: Dict[int, str] = {}  # parameters on drives, and the names of their records
         self._described: Dict[int, bytes] = {}  # and what a commit says of them
-        first = groups[0] if isinstance(groups, list) and groups else None
-        defaults = _defaults(optimizer_class, first if isinstance(first, dict) else {}, options)
-        super().__init__(groups, defaults)
+        grouped = isinstance(groups, list) and groups and isinstance(groups[0], dict)
+        super().__init__(groups, _defaults(optimizer_class, groups[0] if grouped else {}, options))
         self._open()
 
     def __repr__(self) -> str:

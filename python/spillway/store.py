@@ -80,8 +80,8 @@ class CommitInfo:
 @dataclasses.dataclass(frozen=True)
 class ProbeInfo:
     """One candidate drive: what it is, what it holds, and whether a store could be made on it.
-    Lengths are bytes. ``transport`` (``pcie``, ``tcp``, ...) and ``address`` say how an NVMe drive is
-    reached, and are empty for others."""
+    Lengths are bytes. ``transport`` (``pcie``, ``tcp``, ...) and ``address`` say how an NVMe drive
+    is reached, and are empty for others."""
 
     path: str
     kind: str

@@ -7,8 +7,8 @@
  * steps asks the planner. Its state is its own. It moves no bytes, waits for nothing, and knows
  * nothing of entries but a number for each, its slot.
  *
- * Threads: one at a time, as under the cache's lock; only spw_control_plan() runs without it, beside
- * all but spw_control_step_ended(), spw_control_explain() and spw_control_close().
+ * Threads: one at a time, as under the cache's lock; only spw_control_plan() runs without it,
+ * beside all but spw_control_step_ended(), spw_control_explain() and spw_control_close().
  */
 #ifndef SPW_TENSOR_CONTROL_H
 #define SPW_TENSOR_CONTROL_H

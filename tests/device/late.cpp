@@ -57,7 +57,7 @@ using MarkPtr = std::shared_ptr<Mark>;
 struct Task {
 	std::function<void()> run; // or nothing: it waits, or marks
 	MarkPtr after, mark;
-	double ns = 0; // that it takes
+	double ns = 0;               // that it takes
 	const void *reads = nullptr; // of the host's memory, a copy
 };
 

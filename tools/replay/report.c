@@ -53,9 +53,9 @@ static uint64_t median(const struct replay_report *report, size_t offset)
 #define MEDIAN(field) median(report, offsetof(struct replay_measure, field))
 
 /*
- * In short: of the replays from the fourth on, as the first one measures, and the third is the first
- * by a plan; of the last one if there are fewer. Times and bytes are medians, the peak is the
- * highest.
+ * In short: of the replays from the fourth on, as the first one measures, and the third is the
+ * first by a plan; of the last one if there are fewer. Times and bytes are medians, the peak is
+ * the highest.
  */
 struct summary {
 	double step_seconds, ideal_seconds, stall_seconds, over_ideal_max;
