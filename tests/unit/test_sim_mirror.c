@@ -300,7 +300,7 @@ CASE_WITH(test_urgent_reads_are_from_near_copies, NULL, tear_down)
 
 	for (unsigned far = 0; far < 2; far++) {
 		static const enum spw_class classes[] = {SPW_URGENT_READ, SPW_PREFETCH};
-		uint64_t read[2];
+		uint64_t read[2] = {0};
 		spw_object object;
 
 		make_drives(2, 4096);
