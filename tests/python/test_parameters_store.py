@@ -350,7 +350,8 @@ def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
                     break
             found.update(losses_in("".join(lines)))
             assert (process.wait() == 0) == (last is None)
-    assert found == losses
+    # It may have made, and committed, steps that nobody read of before it was killed.
+    assert found.items() <= losses.items() and str(STEPS) in found
     with spillway.Store(drives, read_only=True) as store:
         checkpoint.export(store, folder / "model.pt", "torch")
     committed = torch.load(folder / "model.pt")
