@@ -32,14 +32,24 @@ def _text(x: float, y: float, anchor: str, text: str, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{text}</text>'
 
 
-def _grid(limit: float, to_pixel: Callable[[float], float], vertical: bool) -> List[str]:
+def _sheet(height: float, title: str) -> List[str]:
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        _text(_WIDTH / 2, 26, "middle", title, ' font-size="15"'),
+    ]
+
+
+def _grid(limit: float, to_pixel: Callable[[float], float], vertical: bool,
+          bottom: float = _HEIGHT - _BOTTOM) -> List[str]:
     parts = []
     tick, step = 0.0, _nice_step(limit)
     while tick <= limit:
         at, number = to_pixel(tick), f"{tick:g}"
         if vertical:
-            line = f"M{at:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"
-            label = _text(at, _HEIGHT - _BOTTOM + 18, "middle", number)
+            line = f"M{at:.1f} {_TOP}V{bottom}"
+            label = _text(at, bottom + 18, "middle", number)
         else:
             line = f"M{_LEFT} {at:.1f}H{_WIDTH - _RIGHT}"
             label = _text(_LEFT - 8, at + 4, "end", number)
@@ -60,10 +70,7 @@ def draw(title: str, x_words: str, y_words: str, curves: Dict[str, List[Point]])
         return _HEIGHT - _BOTTOM - value / y_max * (_HEIGHT - _BOTTOM - _TOP)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        _text(_WIDTH / 2, 26, "middle", title, ' font-size="15"'),
+        *_sheet(_HEIGHT, title),
         _text(_WIDTH / 2, _HEIGHT - 14, "middle", x_words),
         _text(20, _HEIGHT / 2, "middle", y_words, f' transform="rotate(-90 20 {_HEIGHT / 2})"'),
         *_grid(x_max, x, True), *_grid(y_max, y, False),
@@ -101,17 +108,10 @@ def draw_bars(title: str, x_words: str, bars: List[Bar], limit: float, limit_wor
         return _BAR_LEFT + value / x_max * (_WIDTH - _BAR_LEFT - _RIGHT)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + 50}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{bottom + 50}" fill="white"/>',
-        _text(_WIDTH / 2, 26, "middle", title, ' font-size="15"'),
+        *_sheet(bottom + 50, title),
         _text((_BAR_LEFT + _WIDTH - _RIGHT) / 2, bottom + 40, "middle", x_words),
+        *_grid(x_max, x, True, bottom),
     ]
-    tick, step = 0.0, _nice_step(x_max)
-    while tick <= x_max:
-        parts += [f'<path d="M{x(tick):.1f} {_TOP}V{bottom}" stroke="#e4e4e4"/>',
-                  _text(x(tick), bottom + 18, "middle", f"{tick:g}")]
-        tick = round(tick + step, 10)
     top = _TOP + 30
     for bar in bars:
         parts.append(_text(_BAR_LEFT - 10, top + _BAR_HEIGHT / 2 + 5, "end", bar.words))
