@@ -31,6 +31,7 @@ die() {
 clean_up() {
     local try
     trap '' INT TERM HUP
+    disown -a # what is killed here is no news
     if [ -n "$group" ] && [ -d "$group" ]; then
         for ((try = 0; try < 50; try++)); do
             xargs -r kill -KILL <"$group/cgroup.procs" 2>/dev/null || true
