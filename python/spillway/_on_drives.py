@@ -128,19 +128,19 @@ def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
     """A function of parameters, whose bytes are in memory meanwhile."""
     places: List[Place] = [param._spillway_place for param in params]
     owners = {place.owner: None for place in places}
-    taken: List[Any] = []
+    uses: List[Any] = []
     try:
         for owner in owners:
-            owner.hold([place for place in places if place.owner is owner])
-            taken.append(owner)
+            uses.append(owner.hold(place for place in places if place.owner is owner))
         if func in _GIVE_ADDRESSES:
             for place in places:
                 place.pinned = True
         with _Untouched():
             return _saving(func, args, kwargs, places)
     finally:
-        for owner in taken:
-            owner.release([place for place in places if place.owner is owner])
+        uses.clear()
+        for owner in owners:
+            owner.released()
         for param, place in zip(params, places):
             _follow(param, place)
 
@@ -182,12 +182,13 @@ class Saved:
         place = self._place
         if self._tensor._version != self._version:
             raise_modified(self._tensor, self._tensor._version, self._version)
-        place.owner.hold([place])
+        use = place.owner.hold([place])
         try:
             with _Untouched():
                 return self._tensor.detach()
         finally:
-            place.owner.release([place])
+            del use
+            place.owner.released()
 
 
 class _Kept:

@@ -28,7 +28,7 @@ from ._adopting import adopt, part, why_not
 from ._arithmetic import local_of
 from ._library import SpillwayError, bytes_text
 from ._parameter_stats import ParameterStats
-from ._places import (ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, by_storage)
+from ._places import (ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, Use, by_storage)
 from ._tiles import name_of
 from .store import Store
 
@@ -48,6 +48,22 @@ class _Counts:
         self.uses = self.waits = self.wait_ns = 0
         self.reads = self.bytes_read = self.reads_ahead = 0
         self.writes = self.bytes_written = self.bytes_unwritten = self.failures = 0
+
+
+class _Counted:
+    """Ctrl-C may come between what a place becomes and its count: then all is counted anew."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: "Parameters") -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            self._owner.recount()
 
 
 class Parameters:
@@ -89,7 +105,7 @@ class Parameters:
         """Take a parameter over, if it can be. False: it stays in memory."""
         if why_not(param, LEAST_BYTES) is not None:
             return False
-        with self._lock:
+        with self._lock, _Counted(self):
             local = getattr(param, "_local_tensor", param)
             place = Place(name, self, local, shared=local is not param)
             self._bytes[RESIDENT] += place.length
@@ -104,7 +120,7 @@ class Parameters:
 
     def make_room(self) -> None:
         """For another one, as large as the largest, that is about to be made."""
-        with self._lock:
+        with self._lock, _Counted(self):
             self._room(self._largest, wait=True)
 
     def _when_gone(self, place: Place) -> Callable[[Any], None]:
@@ -165,35 +181,35 @@ class Parameters:
         return self._given_bytes or 4 * self._largest
 
     def set_limit(self, limit_bytes: int) -> None:
-        with self._lock:
+        with self._lock, _Counted(self):
             self._given_bytes = limit_bytes
             self._room(0, wait=True)
 
     # ---- Uses ------------------------------------------------------------------------------------
 
-    def hold(self, places: Sequence[Place]) -> None:
-        """They are in memory from now on, until release().
+    def hold(self, places: Iterable[Place]) -> Use:
+        """They are in memory from now on, as long as what is returned is there.
 
         :raises SpillwayError: one cannot be read; none is held
         """
-        with self._lock:
-            held: List[Place] = []
+        places = tuple(places)
+        use = Use()
+        with self._lock, _Counted(self):
             try:
                 for place in places:
-                    place.held.append(None)
-                    held.append(place)
+                    place.hold(use)
                 for place in places:
                     self._use(place)
+                self._read_ahead()
             except BaseException:
-                self.release(held)
+                del use
                 raise
-            self._read_ahead()
+        return use
 
-    def release(self, places: Iterable[Place]) -> None:
-        for place in places:
-            place.held.pop()
+    def released(self) -> None:
+        """A use is over: what is too much may leave."""
         if self.memory_bytes > self.limit_bytes:
-            with self._lock:
+            with self._lock, _Counted(self):
                 self._room(0, wait=False)
 
     def _use(self, place: Place) -> None:
@@ -253,8 +269,7 @@ class Parameters:
 
     def begin_step(self) -> None:
         """What was used since the last call is used again, in the same order."""
-        with self._lock:
-            self._recount()
+        with self._lock, _Counted(self):
             if self._trace:
                 self._plan, self._trace = self._trace, []
                 self._number_plan()
@@ -294,16 +309,18 @@ class Parameters:
                 self._moving.pop(place, None)
         self._counts.memory_bytes_max = max(self._counts.memory_bytes_max, self.memory_bytes)
 
-    def _recount(self) -> None:
-        """Ctrl-C may have come in the middle of it."""
+    def recount(self) -> None:
+        """From what the places are."""
         counted = dict.fromkeys(self._bytes, 0)
+        in_memory, moving = {}, {}
         for place in list(self._places):
-            counted[place.noticed()] += place.length
-            if place.state == ABSENT:
-                self._in_memory.pop(place, None)
-            else:
-                self._in_memory[place] = None
-        self._bytes = counted
+            state = place.noticed()
+            counted[state] += place.length
+            if state != ABSENT:
+                in_memory[place] = None
+            if state in (LEAVING, COMING):
+                moving[place] = None
+        self._bytes, self._in_memory, self._moving = counted, in_memory, moving
 
     @property
     def memory_bytes(self) -> int:
@@ -419,7 +436,7 @@ class Parameters:
 
         :raises SpillwayError: a parameter cannot be written; nothing is lost
         """
-        with self._lock:
+        with self._lock, _Counted(self):
             begun = []
             for place in self.places:
                 if place in self._moving:
@@ -445,7 +462,7 @@ class Parameters:
 
     def take_up(self, place: Place, thing: int) -> None:
         """A parameter is what a commit has: this object."""
-        with self._lock:
+        with self._lock, _Counted(self):
             if place in self._moving:
                 self._finish(place)
             place.replace(self.store, thing)
@@ -456,7 +473,7 @@ class Parameters:
 
         :raises SpillwayError: one cannot be read; those before are
         """
-        with self._lock:
+        with self._lock, _Counted(self):
             for place in self.places:
                 param = self._places[place]()
                 self._given_bytes = max(self.limit_bytes, self.total_bytes)

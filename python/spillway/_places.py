@@ -19,6 +19,7 @@ P4  an object is freed when the next one has been written, not earlier
 from __future__ import annotations
 
 import errno
+import weakref
 from ctypes import byref, c_uint64, c_void_p
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -51,8 +52,15 @@ def _uses_of_one() -> int:
 _USES_OF_ONE = 0 if _storage_uses is None else _uses_of_one()
 
 
+class Use:
+    """Of places, by a function. They are held as long as it is there: so a Ctrl-C, wherever it
+    comes, leaves none held for good."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Place:
-    """``held``: how many use it now. ``pinned``: its memory is known to others, who cannot be
+    """``held``: the uses of now. ``pinned``: its memory is known to others, who cannot be
     counted. ``views``: one for each tensor on the storage that is saved for a backward pass.
     ``is_clean``: the object has its bytes, and nobody has used them since that was seen. ``order``:
     where it is used in a step that was seen (_parameters.py)."""
@@ -73,7 +81,7 @@ class Place:
         self.copies = 0  # of the object
         self.request = c_void_p()
         self.written = c_uint64()  # the object that is being written
-        self.held: List[None] = []
+        self.held: Dict["weakref.ReferenceType[Use]", None] = {}
         self.pinned = False
         self.views: List[None] = []
         self.is_clean = False
@@ -93,6 +101,9 @@ class Place:
         self.state = state
 
     # ---- Who uses it -----------------------------------------------------------------------------
+
+    def hold(self, use: Use) -> None:
+        self.held[weakref.ref(use, self.held.pop)] = None
 
     def is_alone(self) -> bool:
         """Nobody has a part in the memory but what is known here (P2)."""

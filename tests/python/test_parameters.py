@@ -418,8 +418,10 @@ def test_an_interrupt_loses_nothing(tight):
             off.__exit__(None, None, None)
         step()
         assert equal(gradients_of(ours), gradients_of(theirs))
-    stats = off.parameter_stats()
-    assert stats.memory_bytes == sum(place.storage.nbytes() for place in off._parameters.places)
+    stats, places = off.parameter_stats(), off._parameters.places
+    assert stats.memory_bytes == sum(place.storage.nbytes() for place in places)
+    assert stats.memory_bytes <= stats.limit_bytes, "what was in use when Ctrl-C came leaves again"
+    assert not any(place.held for place in places)
     assert_same(ours, theirs)
 
 
