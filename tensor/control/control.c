@@ -329,6 +329,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 {
 	const struct spw_cache_opts *opts = &control->opts.cache;
 	struct spw_cache_stats *count = control->opts.count;
+	uint32_t timed_by;
 
 	count->steps_fixed++;
 	count->plan_mismatches += missing;
@@ -340,6 +341,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 			   control->tensors_max, control->scopes_max);
 		return PLAN_REASON_NONE;
 	}
+	timed_by = spw_pace_timed_by(control);
 	if (spw_shape_known(control)) {
 		spw_shape_ended(control);
 		return PLAN_REASON_NONE;
@@ -348,6 +350,8 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 	spw_shape_ended(control);
 	spw_flows_merge(control, true);
 	spw_basis_replace(&control->shape->basis, &control->now);
+	if (spw_pace_awaits(control, timed_by))
+		return PLAN_REASON_NONE;
 	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
 		return PLAN_REASON_NONE;
 	/* As its authors do: not from the first step, which warms up. */

@@ -141,7 +141,7 @@ struct mark {
 
 /* The marks of a step; see pace.c. */
 struct pace {
-	uint32_t step, shape; /* 0: of none that is planned */
+	uint32_t step, shape; /* 0: of none */
 	uint32_t count, known;
 	bool over;     /* the step is; */
 	bool complete; /* and all is known of it */
@@ -176,6 +176,7 @@ struct shape {
 	uint32_t calm_steps;    /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
 	bool planned;
+	uint32_t unplanned_steps; /* of this shape, before */
 	uint32_t id;      /* 0: none */
 	uint32_t next_id; /* of the shape that came after it the last time */
 	uint32_t step;    /* when another one was last put in its stead */
@@ -369,6 +370,12 @@ void spw_pace_marked(struct control *control, uint64_t mark, uint64_t device_ns)
 void spw_pace_belongs(struct control *control);
 /* Between steps: shapes take what has become known of theirs. */
 void spw_pace_adopt(struct control *control);
+
+/* The shape, by its id, of which this step has a device's times; 0: it has the host's. */
+uint32_t spw_pace_timed_by(const struct control *control);
+
+/* At the end of a step without a plan: whether a plan waits for times of its shape's own. */
+bool spw_pace_awaits(struct control *control, uint32_t timed_by);
 /* Compute time by the device's clock; the host's if that is not known. */
 uint64_t spw_pace_ns(const struct control *control, uint64_t host_ns);
 

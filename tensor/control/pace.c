@@ -6,6 +6,9 @@
  * scopes begin and end, and tells later when these have come. A step takes its time from the last
  * one of its shape of which all that is known: at a mark it is the device's, and up to the next one
  * it goes on as the host does, but no further than that.
+ *
+ * The first plan waits for such a step: by the host's times all of a step would be over at once, and
+ * there would be no time for drives.
  */
 #include "tensor/control/internal.h"
 
@@ -112,4 +115,24 @@ void spw_pace_adopt(struct control *control)
 				*adopted = *pace;
 		}
 	}
+}
+
+uint32_t spw_pace_timed_by(const struct control *control)
+{
+	return control->shape->pace.complete ? control->shape->id : 0;
+}
+
+bool spw_pace_awaits(struct control *control, uint32_t timed_by)
+{
+	const struct shape *shape = control->shape;
+
+	if (timed_by == shape->id || pace_of(control, control->step)->count == 0)
+		return false;
+	if (shape->unplanned_steps <= PACES + 1) /* one is timed by the marks of those before it */
+		return true;
+	spw_notice(control->opts.notices, CONTROL_NOTICE_PACE,
+		   "in %u steps the device has not told when it came to its marks: a plan is made "
+		   "by the host's times, which leave the drives less",
+		   shape->unplanned_steps);
+	return false;
 }

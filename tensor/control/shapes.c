@@ -105,9 +105,29 @@ static struct shape *oldest_of(struct control *control)
 	return oldest;
 }
 
+/* One without a plan that this step is of; or NULL. */
+static struct shape *met_before(struct control *control)
+{
+	for (unsigned i = 0; i < SHAPES_MAX; i++) {
+		struct shape *shape = &control->shapes[i];
+
+		if (!shape->planned && shape->id > 0 &&
+		    spw_basis_is_like(&control->now, &shape->basis))
+			return shape;
+	}
+	return NULL;
+}
+
 void spw_shape_new(struct control *control)
 {
-	if (control->shape->planned)
+	struct shape *met = met_before(control);
+
+	if (met) {
+		put_in_force(control, met);
+		met->unplanned_steps++;
+		return;
+	}
+	if (control->shape->id > 0)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = false;
 	control->shape->memory = MARGIN_NONE;
@@ -115,6 +135,7 @@ void spw_shape_new(struct control *control)
 	control->shape->stalled_bytes = 0;
 	control->shape->id = ++control->ids;
 	control->shape->next_id = 0;
+	control->shape->unplanned_steps = 1;
 }
 
 void spw_shape_ended(struct control *control)
@@ -127,10 +148,12 @@ void spw_shape_ended(struct control *control)
 
 void spw_shape_predict(struct control *control)
 {
-	struct shape *shape = other_planned(control, control->shapes);
+	uint32_t next_id = control->shape->next_id;
 
-	while (shape && shape->id != control->shape->next_id)
-		shape = other_planned(control, shape + 1);
-	if (shape)
-		put_in_force(control, shape);
+	for (struct shape *shape = control->shapes; shape < control->shapes + SHAPES_MAX; shape++)
+		if (shape != control->shape && shape->id == next_id &&
+		    (shape->planned || shape->pace.complete)) {
+			put_in_force(control, shape);
+			return;
+		}
 }

@@ -41,13 +41,13 @@ static void tell_marks(unsigned behind)
 					device.at_ns[device.told]);
 }
 
-static void ahead_step(void)
+static void ahead_step_of(unsigned layers)
 {
 	uint64_t began_ns = device.now_ns;
 
 	give_mark();
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	for (unsigned layer = 0; layer < gpt.layers; layer++) {
+	for (unsigned layer = 0; layer < layers; layer++) {
 		spw_cache_scope_enter(sim.cache, 100 + layer);
 		give_mark();
 		for (unsigned i = 0; i < gpt.tensors; i++) {
@@ -57,7 +57,7 @@ static void ahead_step(void)
 		spw_cache_scope_leave(sim.cache);
 	}
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	for (unsigned i = GPT_TENSORS; i-- > 0;) {
+	for (unsigned i = layers * gpt.tensors; i-- > 0;) {
 		if (i % gpt.tensors == gpt.tensors - 1)
 			give_mark();
 		device.now_ns += 2 * gpt.tensor_ns;
@@ -66,6 +66,11 @@ static void ahead_step(void)
 	sim_advance(sim_clock() + (device.now_ns - began_ns));
 	sim_drain();
 	spw_cache_step(sim.cache);
+}
+
+static void ahead_step(void)
+{
+	ahead_step_of(gpt.layers);
 }
 
 static void ahead_steps(unsigned count, unsigned behind)
@@ -170,6 +175,44 @@ SIM_CASE(test_a_plan_for_the_devices_time)
 	device.told = device.given;
 	ahead_steps(8, 0);
 	assert_true(sim_stats().plan_peak_bytes < keep_all / 3);
+}
+
+/* Else steps would go by a plan of the host's times until another one is found. */
+SIM_CASE(test_no_plan_before_the_devices_times)
+{
+	ahead_opened();
+	while (sim_stats().steps_planned == 0) {
+		assert_true(sim_stats().steps < PACES + 5);
+		ahead_steps(1, STEP_MARKS);
+	}
+	assert_true(sim.cache->control->shape->pace.complete);
+	assert_true(sim_stats().plan_peak_bytes < sim_stats().plan_keep_all_bytes / 3);
+}
+
+/* Each of two kinds of steps that take turns waits for its own. */
+SIM_CASE(test_shapes_that_wait_for_their_times)
+{
+	ahead_opened();
+	for (unsigned step = 0; step < 20; step++) {
+		ahead_step_of(step % 2 ? gpt.layers : gpt.layers / 2);
+		tell_marks(STEP_MARKS);
+		if (sim_stats().steps_planned > 0)
+			assert_true(sim.cache->control->shape->pace.complete);
+	}
+	assert_int_equal(sim_stats().plans_failed, 0);
+	assert_true(sim_stats().plans >= 2 && sim_stats().steps_planned >= 4);
+}
+
+/* A device that never tells: after as many steps as a host may be ahead there is a plan. */
+SIM_CASE(test_a_plan_without_the_devices_times)
+{
+	ahead_opened();
+	ahead_steps(PACES + 2, 100000);
+	assert_int_equal(sim_stats().plans, 0);
+	ahead_steps(1, 100000);
+	assert_true(sim_stats().plans == 1 && sim_stats().steps_planned == 0);
+	ahead_steps(1, 100000);
+	assert_int_equal(sim_stats().steps_planned, 1);
 }
 
 RUN_CASES(NULL, NULL)
