@@ -41,8 +41,7 @@ from spillway.demo.ending import exits_on, later  # noqa: E402
 SHAPE = {"hidden": 512, "heads": 8, "sequence": 256, "batch": 4}
 UNTIMED = 5  # steps at the start: spillway measures one, plans, and corrects its plan
 TROUBLE_STEPS = UNTIMED + 2
-SPEED = {"write": "500", "read": "600"}  # MB/s of each drive
-QUARTER = {"write": "500,500,125,500", "read": "600,600,150,600"}
+SPEED = {"write": 500, "read": 600}  # MB/s of each drive
 UNEQUAL_ROUNDS = 3
 FOLDERS = re.compile(r"(/[^/\s:]+){2,}/")  # /dev/loop0 stays
 ROOM_BYTES = 4 * MIB  # of a file system that is full; the smallest store has four drives of 16 MiB
@@ -135,8 +134,8 @@ def verdict_of(run, expected):
 
 
 class Bench:
-    def __init__(self, args, text):
-        self.args, self.text = args, text
+    def __init__(self, args, text, speed=SPEED):
+        self.args, self.text, self.speed = args, text, speed  # MB/s of each drive
         self.build = Path(args.build).resolve()
         self.environment = {
             **os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1",
@@ -264,8 +263,9 @@ class Bench:
     def go(self):
         """The rounds, then the troubles."""
         options = {"drives": 4, "on": self.args.on, "size": self.args.size}
-        with Rig("-equal", **options, **SPEED) as equal, \
-                Rig("-unequal", **options, **QUARTER) as unequal:
+        quarter = {way: f"{mb},{mb},{mb / 4:g},{mb}" for way, mb in self.speed.items()}
+        with Rig("-equal", **options, **self.speed) as equal, \
+                Rig("-unequal", **options, **quarter) as unequal:
             self.rounds(equal, unequal)
         if not self.args.no_troubles:
             self.troubles()
