@@ -312,7 +312,8 @@ class Parameters:
     def recount(self) -> None:
         """From what the places are."""
         counted = dict.fromkeys(self._bytes, 0)
-        in_memory, moving = {}, {}
+        in_memory: Dict[Place, None] = {}
+        moving: Dict[Place, None] = {}
         for place in list(self._places):
             state = place.noticed()
             counted[state] += place.length

@@ -177,9 +177,9 @@ struct shape {
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
 	bool planned;
 	uint32_t unplanned_steps; /* of this shape, before */
-	uint32_t id;      /* 0: none */
-	uint32_t next_id; /* of the shape that came after it the last time */
-	uint32_t step;    /* when another one was last put in its stead */
+	uint32_t id;              /* 0: none */
+	uint32_t next_id;         /* of the shape that came after it the last time */
+	uint32_t step;            /* when another one was last put in its stead */
 };
 
 /* The planner's input. */

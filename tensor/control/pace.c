@@ -7,8 +7,8 @@
  * one of its shape of which all that is known: at a mark it is the device's, and up to the next one
  * it goes on as the host does, but no further than that.
  *
- * The first plan waits for such a step: by the host's times all of a step would be over at once, and
- * there would be no time for drives.
+ * The first plan waits for such a step: by the host's times all of a step would be over at once,
+ * and there would be no time for drives.
  */
 #include "tensor/control/internal.h"
 
