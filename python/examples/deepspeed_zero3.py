@@ -53,6 +53,8 @@ def options() -> argparse.Namespace:
     option("--devices", help="of a store, separated by commas: swap to it, and not to files")
     option("--activations", action="store_true",
            help="with --swap and --devices: they go to the store, too")
+    option("--torch-adam", action="store_true",
+           help="PyTorch's AdamW: DeepSpeed's own is compiled for minutes when it is first used")
     option("--bf16", action="store_true", help="parameters of 16 bits (in memory, 32 for the step)")
     option("--pipeline", action="store_true", help="read and write while a subgroup is computed")
     option("--layers", type=int, default=4)
@@ -108,7 +110,8 @@ def configuration(args: argparse.Namespace) -> Dict[str, Any]:
         zero["offload_optimizer"].update(pipeline_read=True, pipeline_write=True)
     return {
         "train_micro_batch_size_per_gpu": args.batch,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": args.torch_adam}},
+        "zero_force_ds_cpu_optimizer": not args.torch_adam,
         "zero_optimization": zero,
         "bf16": {"enabled": args.bf16},
         "steps_per_print": 1 << 30,

@@ -102,7 +102,8 @@ def named(drives):
     return ",".join(drives)
 
 
-@pytest.mark.parametrize("kind", [[], ["--bf16", "--pipeline"]], ids=["float", "bf16, pipelined"])
+@pytest.mark.parametrize("kind", [[], ["--bf16", "--pipeline"], ["--torch-adam"]],
+                         ids=["float", "bf16, pipelined", "PyTorch's AdamW"])
 def test_the_same_losses(folder, swap, named, kind):
     memory = losses_of(run(folder, *kind))
     assert len(memory) == 4 and len(set(memory)) == 4
