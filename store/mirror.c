@@ -103,9 +103,10 @@ static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t d
 }
 
 /* Which drives: SPW_DRIVES_MAX is none. Return: false: only the end of a transfer brings one. */
-static bool choose(const struct spw_store *store, uint64_t willing, uint64_t but, uint32_t *drive)
+static bool choose(const struct spw_store *store, const struct field *field, uint64_t willing,
+		   uint64_t but, uint32_t *drive)
 {
-	*drive = spw_write_pull(store, willing, but);
+	*drive = spw_write_pull(store, field, willing, but);
 	return *drive < SPW_DRIVES_MAX || !spw_write_space_left(store, but);
 }
 
@@ -127,7 +128,8 @@ static bool take_transfer(struct spw_request *request, struct transfer **transfe
 }
 
 /* The copy of a run that lost its place; the other one has its own. */
-static bool mend(struct spw_request *request, uint32_t run, uint64_t willing)
+static bool mend(struct spw_request *request, const struct field *field, uint32_t run,
+		 uint64_t willing)
 {
 	struct spw_store *store = request->store;
 	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
@@ -136,7 +138,7 @@ static bool mend(struct spw_request *request, uint32_t run, uint64_t willing)
 	struct transfer *transfer;
 	uint32_t drive;
 
-	if (!choose(store, willing, bit_of(kept), &drive))
+	if (!choose(store, field, willing, bit_of(kept), &drive))
 		return false;
 	if (drive < SPW_DRIVES_MAX && !take_transfer(request, &transfer))
 		return false;
@@ -235,25 +237,26 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 	spw_write_issue(request, transfers[1], first->next, true);
 }
 
-bool spw_mirror_next(struct spw_store *store, uint64_t willing)
+bool spw_mirror_next(struct spw_store *store, const struct field *field, uint64_t *left)
 {
 	struct spw_request *request = store->writes_first;
+	uint64_t willing = spw_put_willing(request, *left);
 	uint32_t run = request->unplaced, drives[2];
 	struct transfer *transfers[2] = {NULL, NULL};
 
+	*left = 0;
 	if (!spw_put_begin(request))
 		return true;
-	willing = spw_put_willing(request, willing);
 	if (run != PIECE_NONE && (spw_piece_is_placed(&store->pieces[run]) ||
 				  spw_piece_is_placed(&store->pieces[store->pieces[run].next])))
-		return mend(request, run, willing);
-	if (!choose(store, willing, 0, &drives[0]))
+		return mend(request, field, run, willing);
+	if (!choose(store, field, willing, 0, &drives[0]))
 		return false;
 	if (drives[0] == SPW_DRIVES_MAX) {
 		spw_write_fail_no_space(request);
 		return true;
 	}
-	if (!choose(store, willing, UINT64_C(1) << drives[0], &drives[1]) ||
+	if (!choose(store, field, willing, UINT64_C(1) << drives[0], &drives[1]) ||
 	    !take_transfer(request, &transfers[0]))
 		return false;
 	if (drives[1] < SPW_DRIVES_MAX && !take_transfer(request, &transfers[1])) {

@@ -126,9 +126,27 @@ static int lowest_level(const struct spw_store *store, const struct store_drive 
 	return writes_lack ? LEVEL_BACKGROUND : LEVEL_WRITE;
 }
 
+/* A write for each of the drives @willing, as long as the best is one of them (HELP-5). */
+static bool write_to(struct spw_store *store, uint64_t willing)
+{
+	uint64_t left = willing;
+	bool issued = false, went;
+	struct field field;
+
+	spw_write_survey(store, &field);
+	do {
+		went = store->writes_first->object->copies == 2
+			       ? spw_mirror_next(store, &field, &left)
+			       : spw_write_next(store, &field, &left);
+		issued = issued || went;
+	} while (went && left && store->writes_first && store->transfer_free &&
+		 spw_help_has_room(store->helpers));
+	return issued;
+}
+
 /*
- * A read for each drive that wants one, and one write for the best of those that want a write
- * (HELP-5). Return: whether another round may find something.
+ * A read for each drive that wants one, and a write for each that wants that. Return: whether
+ * another round may find something.
  */
 static bool schedule_round(struct spw_store *store, struct lack *lack)
 {
@@ -170,8 +188,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 		}
 	}
 	if (willing && store->writes_first && store->transfer_free) {
-		if (store->writes_first->object->copies == 2 ? spw_mirror_next(store, willing)
-							     : spw_write_next(store, willing))
+		if (write_to(store, willing))
 			return true;
 		/* What these drives have to read does not wait for it. */
 		lack->writes |= willing;

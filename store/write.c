@@ -65,40 +65,10 @@ void spw_write_end_if_done(struct spw_request *request)
 
 /* ---- Where to ---- */
 
-/* What the drives in service are like: who is slow, and who is ahead. */
-struct field {
-	uint64_t rates[SPW_DRIVES_MAX]; /* bytes per second, measured; 0: unknown */
-	uint64_t fastest;
-	uint64_t least; /* bytes that a drive was given, of those that set the pace */
-};
-
-/* How much longer a drive takes for a chunk than the fastest; ONE unless twice as long. */
-static uint64_t slowness(const struct field *field, uint32_t drive)
+/* How much longer a drive of this rate takes for a chunk than the fastest: ONE unless twice. */
+static uint64_t slowness(uint64_t rate, uint64_t fastest)
 {
-	uint64_t rate = field->rates[drive];
-
-	return rate != 0 && rate < field->fastest / 2 ? ONE * field->fastest / rate : ONE;
-}
-
-static void survey(const struct spw_store *store, struct field *field)
-{
-	field->fastest = 0;
-	field->least = UINT64_MAX;
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		const struct rate *rate = &store->drives[i].ways[SPW_WRITE].rate;
-
-		field->rates[i] =
-			atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
-		if (!store->drives[i].retired && field->rates[i] > field->fastest)
-			field->fastest = field->rates[i];
-	}
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		const struct store_drive *drive = &store->drives[i];
-
-		if (!drive->retired && slowness(field, i) == ONE &&
-		    spw_alloc_blocks_free(drive->alloc) > 0 && drive->bytes_placed < field->least)
-			field->least = drive->bytes_placed;
-	}
+	return rate != 0 && rate < fastest / 2 ? ONE * fastest / rate : ONE;
 }
 
 static uint64_t lead_half_chunks(const struct spw_store *store, const struct store_drive *drive,
@@ -109,35 +79,71 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 }
 
 /*
- * The drive that will probably have the chunk first: by its transfers in flight, each counted as
- * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its
- * share. If that one has reads to issue before, the chunk waits for it. So that chance does not
- * decide among equals, one that is ahead counts as busier by its lead, up to a limit, and is
- * refilled only to a quarter of its depth, which keeps it busy. @but: drives that it must not be.
+ * How late a drive will probably have another chunk: by its transfers in flight, each counted as
+ * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its share.
+ * So that chance does not decide among equals, one that is ahead of those that set the pace counts
+ * as busier by its lead, up to a limit, and is refilled only to a quarter of its depth, which keeps
+ * it busy.
  */
-uint32_t spw_write_pull(const struct spw_store *store, uint64_t willing, uint64_t but)
+static void score(const struct spw_store *store, struct field *field, uint32_t index)
+{
+	const struct store_drive *drive = &store->drives[index];
+
+	field->score[index] = drive->in_flight < field->depth[index] && !drive->retired
+				      ? (drive->in_flight + UINT64_C(1)) * field->slow[index] +
+						field->ahead[index]
+				      : UINT64_MAX;
+}
+
+void spw_write_survey(const struct spw_store *store, struct field *field)
+{
+	uint64_t fastest = 0, least = UINT64_MAX;
+
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		const struct rate *rate = &store->drives[i].ways[SPW_WRITE].rate;
+
+		/* Its slowness, as soon as the fastest is known. */
+		field->slow[i] =
+			atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
+		if (!store->drives[i].retired)
+			fastest = SPW_MAX(fastest, field->slow[i]);
+	}
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		const struct store_drive *drive = &store->drives[i];
+		bool takes = !drive->retired && spw_alloc_blocks_free(drive->alloc) > 0;
+
+		field->slow[i] = slowness(field->slow[i], fastest);
+		field->depth[i] = takes ? store->opts.queue_depth : 0;
+		if (takes && field->slow[i] == ONE)
+			least = SPW_MIN(least, drive->bytes_placed);
+	}
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		uint64_t lead = lead_half_chunks(store, &store->drives[i], least);
+
+		field->ahead[i] = ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
+		if (lead >= 2)
+			field->depth[i] = (field->depth[i] + 3) / 4;
+		score(store, field, i);
+	}
+}
+
+/*
+ * The best drive. If that one has reads to issue before, or had its chunk of this round, the chunk
+ * waits for it. @but: drives that it must not be.
+ */
+uint32_t spw_write_pull(const struct spw_store *store, const struct field *field, uint64_t willing,
+			uint64_t but)
 {
 	uint64_t best_score = UINT64_MAX;
 	uint32_t best = SPW_DRIVES_MAX;
-	struct field field;
 
-	survey(store, &field);
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		const struct store_drive *drive = &store->drives[i];
-		uint64_t lead = lead_half_chunks(store, drive, field.least);
-		uint64_t score = (drive->in_flight + UINT64_C(1)) * slowness(&field, i) +
-				 ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
-
-		if (drive->retired || but >> i & 1 || drive->in_flight >= store->opts.queue_depth ||
-		    spw_alloc_blocks_free(drive->alloc) == 0)
+		if (field->score[i] > best_score || field->score[i] == UINT64_MAX || but >> i & 1)
 			continue;
-		if (lead >= 2 && drive->in_flight >= (store->opts.queue_depth + 3) / 4)
-			continue;
-		if (score < best_score ||
-		    (score == best_score &&
-		     drive->bytes_placed < store->drives[best].bytes_placed)) {
+		if (field->score[i] < best_score ||
+		    store->drives[i].bytes_placed < store->drives[best].bytes_placed) {
 			best = i;
-			best_score = score;
+			best_score = field->score[i];
 		}
 	}
 	return best < SPW_DRIVES_MAX && willing >> best & 1 ? best : SPW_DRIVES_MAX;
@@ -316,9 +322,12 @@ void spw_write_issue(struct spw_request *request, struct transfer *transfer, uin
 		unlink_write(request);
 }
 
-/* The next piece, to @drive if it finds room there. */
-static void place_next(struct spw_request *request, struct transfer *transfer, uint32_t drive,
-		       uint64_t willing)
+/*
+ * The next piece, to @drive if it finds room there. Return: which one has it; SPW_DRIVES_MAX: none,
+ * and the request has failed.
+ */
+static uint32_t place_next(struct spw_request *request, struct transfer *transfer, uint32_t drive,
+			   uint64_t willing)
 {
 	struct spw_store *store = request->store;
 	uint32_t index = next_piece(request);
@@ -329,9 +338,11 @@ static void place_next(struct spw_request *request, struct transfer *transfer, u
 	if (placed_blocks == 0 || !split(request, index, placed_blocks)) {
 		spw_transfer_give(transfer);
 		spw_write_fail_no_space(request);
-		return;
+		return SPW_DRIVES_MAX;
 	}
+	drive = store->pieces[index].drive;
 	spw_write_issue(request, transfer, index, false);
+	return drive;
 }
 
 bool spw_write_is_aligned(const struct spw_store *store, const struct spw_request *request)
@@ -359,24 +370,24 @@ uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing)
 	return willing;
 }
 
-/* To the best of the mask @willing. Return: false: only the end of a transfer brings what lacks. */
-bool spw_write_next(struct spw_store *store, uint64_t willing)
+bool spw_write_next(struct spw_store *store, struct field *field, uint64_t *left)
 {
 	struct spw_request *request = store->writes_first;
 	bool copies = !spw_write_is_aligned(store, request);
 	struct transfer *transfer;
+	uint64_t willing;
 	uint32_t drive;
 
 	if (!spw_put_begin(request))
 		return true;
-	willing = spw_put_willing(request, willing);
+	willing = spw_put_willing(request, *left);
 	transfer = spw_transfer_take(store);
 	if (!willing || (copies && !spw_bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
 		spw_transfer_give(transfer);
 		return false;
 	}
-	drive = store->opts.stripe == SPW_STRIPE_PULL ? spw_write_pull(store, willing, 0)
+	drive = store->opts.stripe == SPW_STRIPE_PULL ? spw_write_pull(store, field, willing, 0)
 						      : take_turn(store, willing);
 	if (drive == SPW_DRIVES_MAX) {
 		spw_transfer_give(transfer);
@@ -385,7 +396,11 @@ bool spw_write_next(struct spw_store *store, uint64_t willing)
 		spw_write_fail_no_space(request);
 		return true;
 	}
-	place_next(request, transfer, drive, willing);
+	drive = place_next(request, transfer, drive, willing);
+	if (drive < SPW_DRIVES_MAX) {
+		*left &= ~(UINT64_C(1) << drive);
+		score(store, field, drive);
+	}
 	return true;
 }
 
