@@ -47,7 +47,8 @@ FOLDERS = re.compile(r"(/[^/\s:]+){2,}/")  # /dev/loop0 stays
 ROOM_BYTES = 4 * MIB  # of a file system that is full; the smallest store has four drives of 16 MiB
 SECONDS_MIN = 60  # that a run in trouble is waited for, or five times what it took without
 SECONDS_MAX = 900
-SPILLWAYS = ("spillway", "spillway-state", "spillway-all", "deepspeed-spillway")
+SPILLWAYS = ("spillway", "spillway-state", "spillway-parameters", "spillway-all",
+             "deepspeed-spillway")
 ENDS_SECONDS = 10
 
 

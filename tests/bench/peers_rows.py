@@ -58,6 +58,10 @@ ROWS = {
     "spillway-state": Row("spillway, with the state", "activations and the state",
                           "offload() as above, and spillway.torch.Optimizer(torch.optim.AdamW, "
                           "...) on the same store", "store"),
+    "spillway-parameters": Row("spillway, with parameters and the state",
+                               "parameters and the state",
+                               "as the row below, and offload(..., mode='observe'): what DeepSpeed "
+                               "moves", "store"),
     "spillway-all": Row("spillway, all on drives",
                         "activations, parameters and the state",
                         "offload(model, store, parameters=True), and spillway.torch.Optimizer(..., "

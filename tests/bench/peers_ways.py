@@ -61,12 +61,14 @@ class Recompute(Plain):
 
 class Spillway(Plain):
     parameters = False
+    mode = "fastest"
 
     @contextlib.contextmanager
     def open(self, model):
         self.model = model
         with spillway.Store(self.args.devices.split(",")) as store:
-            self.off = spillway.torch.offload(model, store, parameters=self.parameters)
+            self.off = spillway.torch.offload(model, store, parameters=self.parameters,
+                                              mode=self.mode)
             self.optimizer = self.optimizer_of(model, store)
             yield
             self.off.close()
@@ -96,6 +98,10 @@ class SpillwayAll(Spillway):
     def step(self):
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+class SpillwayParameters(SpillwayAll):
+    mode = "observe"
 
 
 class Axolotl(Plain):
@@ -236,5 +242,6 @@ class DeepSpeedOnSpillway(DeepSpeed):
 WAYS = {
     "plain": Plain, "recompute": Recompute, "axolotl": Axolotl, "tensornvme": TensorNVMe,
     "spillway": Spillway, "spillway-state": SpillwayState,
-    "spillway-all": SpillwayAll, "deepspeed": DeepSpeed, "deepspeed-spillway": DeepSpeedOnSpillway,
+    "spillway-parameters": SpillwayParameters, "spillway-all": SpillwayAll,
+    "deepspeed": DeepSpeed, "deepspeed-spillway": DeepSpeedOnSpillway,
 }

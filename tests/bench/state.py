@@ -371,8 +371,10 @@ class Bench:
             goals = {"at_least": goal.value} if isinstance(goal, AtLeast) else {"at_most": goal}
             rows.append(results.row(f"{case}: {what}", values, unit, command="make bench-state",
                                     **goals))
-        results.write(self.build / "bench/state.json",
-                      "Optimizer state and parameters on drives", rows,
+        path = self.build / "bench/state.json"
+        if self.args.case:
+            rows = results.updated(path, rows)
+        results.write(path, "Optimizer state and parameters on drives", rows,
                       results.machine(["loop devices, see the rows", *self.left_out]),
                       elements=self.args.elements)
         print(results.table(rows))
@@ -407,7 +409,8 @@ def parse_arguments():
     parser.add_argument("--memory", type=int, help="of the records, in bytes (the default)")
     parser.add_argument("--arena", type=int, default=512 << 20, help=argparse.SUPPRESS)
     parser.add_argument("--case", action="append", choices=[*CASES, *OTHERS, *parameters.CASES],
-                        help="only these: " + ", ".join((*CASES, *OTHERS, *parameters.CASES)),
+                        help="only these, what is known of others stays: "
+                        + ", ".join((*CASES, *OTHERS, *parameters.CASES)),
                         metavar="CASE")
     parser.add_argument("--layers", type=int, default=6, help="of the GPT that is trained (6)")
     parser.add_argument("--parameter-layers", type=int, default=12,

@@ -73,6 +73,13 @@ def write(path: Path, title: str, rows: List[Row], where: Dict[str, Any], **more
     new.replace(path)
 
 
+def updated(path: Path, rows: List[Row]) -> List[Row]:
+    """The rows of a file, those of the same names anew; and what it has not."""
+    known: List[Row] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    by_name = {each["name"]: each for each in [*known, *rows]}
+    return list(by_name.values())
+
+
 def _shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
