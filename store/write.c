@@ -80,10 +80,10 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 
 /*
  * How late a drive will probably have another chunk: by its transfers in flight, each counted as
- * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its share.
- * So that chance does not decide among equals, one that is ahead of those that set the pace counts
- * as busier by its lead, up to a limit, and is refilled only to a quarter of its depth, which keeps
- * it busy.
+ * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its
+ * share. So that chance does not decide among equals, one that is ahead of those that set the pace
+ * counts as busier by its lead, up to a limit, and is refilled only to a quarter of its depth,
+ * which keeps it busy.
  */
 static void score(const struct spw_store *store, struct field *field, uint32_t index)
 {
