@@ -250,7 +250,7 @@ def one_speed(bench, speed):
                 f"{speed['write']} and {speed['read']} MB/s")
         for ratio in ratios_of(theirs[kind], ours[kind]):
             bench.note((name, "its step / spillway's", "", AtLeast(goal)), ratio)
-        # A step on drives can be no shorter than one in memory: so much is to be had at most.
+        # What the first row would be if drives cost nothing: near it the processor is the limit.
         for ratio in ratios_of(theirs[kind], plain["runs"]):
             bench.note((name, "its step / all in memory", "", None), ratio)
         for one in ours[kind]:
