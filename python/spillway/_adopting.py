@@ -29,13 +29,13 @@ def adopt(param: nn.Parameter, place: Place) -> None:
 
 
 def part(param: nn.Parameter, place: Place) -> None:
-    """It is a parameter like any other again."""
+    """It is a parameter like any other again; also where Ctrl-C came in the middle of it."""
     by_storage.pop(place.storage._cdata, None)
     if hasattr(param, "_local_tensor"):
         _shards().part(param, place)
         return
     param.__class__ = nn.Parameter
-    del param._spillway_place
+    vars(param).pop("_spillway_place", None)
 
 
 def why_not(param: Any, least_bytes: int) -> Optional[str]:

@@ -51,7 +51,8 @@ class _Counts:
 
 
 class _Counted:
-    """Ctrl-C may come between what a place becomes and its count: then all is counted anew."""
+    """Ctrl-C may come between what a place becomes and its count: then all is counted anew. Apart
+    from the lock, which Python code would leave taken where Ctrl-C comes before the block."""
 
     __slots__ = ("_owner",)
 
@@ -135,7 +136,8 @@ class Parameters:
             lock: Any = here._lock
             if not lock._is_owned() and lock.acquire(blocking=False):
                 try:
-                    here._reap()
+                    with _Counted(here):
+                        here._reap()
                 finally:
                     lock.release()
 
@@ -143,7 +145,7 @@ class Parameters:
 
     def moved(self, param: Any, place: Place) -> None:
         """A parameter was given other memory: it begins anew."""
-        with self._lock:
+        with self._lock, _Counted(self):
             name = place.name
             part(param, place)
             self._drop(place)
@@ -168,7 +170,7 @@ class Parameters:
 
     @property
     def places(self) -> List[Place]:
-        with self._lock:
+        with self._lock, _Counted(self):
             self._reap()
             return sorted(self._places, key=lambda place: place.number)
 
@@ -492,7 +494,7 @@ class Parameters:
 
     def close(self) -> None:
         """By the store. What is in memory stays there; who uses what is not is told."""
-        with self._lock:
+        with self._lock, _Counted(self):
             if self.closed:
                 return
             try:
@@ -509,7 +511,7 @@ class Parameters:
 
     def stats(self) -> ParameterStats:
         """Counters so far."""
-        with self._lock:
+        with self._lock, _Counted(self):
             self._reap()
             return ParameterStats(
                 parameters=len(self._places), total_bytes=self.total_bytes,

@@ -373,11 +373,16 @@ class Interrupt:
 
     FILES = "_places.py", "_parameters.py"
 
-    def __init__(self, place):
+    def __init__(self, place, inside=None):
         self.left = place
+        self.outside_of = inside  # a function, from which on lines count
 
     def __call__(self, frame, event, _):
         code = frame.f_code
+        if code.co_name == self.outside_of:
+            self.outside_of = None
+        if self.outside_of is not None:
+            return None
         if not code.co_filename.endswith(self.FILES) or code.co_name in ("__del__", "gone"):
             return None
         if event == "line":
@@ -423,6 +428,32 @@ def test_an_interrupt_loses_nothing(tight):
     assert stats.memory_bytes <= stats.limit_bytes, "what was in use when Ctrl-C came leaves again"
     assert not any(place.held for place in places)
     assert_same(ours, theirs)
+
+
+@needs
+def test_an_interrupt_while_memory_is_exchanged(store):
+    """At every line of it: what is counted is what is there."""
+    line, done = 0, False
+    while not done:
+        line += 1
+        model = made()
+        off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=900 << 10)
+        parameters, param = off._parameters, model.blocks[0].up.weight
+        value = param.detach().clone()
+        try:
+            sys.settrace(Interrupt(line, inside="moved"))
+            param.data = value
+            done = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        places = parameters.places
+        there = sum(place.length for place in places if place.storage.nbytes())
+        assert parameters.memory_bytes == there, f"line {line}"
+        assert torch.equal(param, value), f"line {line}"
+        off.parameters_to_memory()
+    assert line > 20
 
 
 @needs

@@ -337,21 +337,20 @@ def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
     random_ = random.Random(SEED)
     losses, parameters = big_in_memory()
     found = {}
-    for last in (*sorted(random_.sample(range(1, STEPS), 2)), None):
+    for last in (*sorted(random_.sample(range(1, STEPS // 2), 2)), None):
         with started(EXAMPLES / "big.py",
                      *options_of(devices=drives, parameter_bytes="2MiB", steps=STEPS, every=2,
                                  **SMALL), stdout=subprocess.PIPE) as process:
             lines = []
-            for line in process.stdout:
+            for line in process.stdout:  # to its end: it goes on until it is killed
                 lines.append(line)
                 if last is not None and line.startswith(f"step {last} "):
                     time.sleep(random_.random() / 20)
                     os.killpg(process.pid, signal.SIGKILL)
-                    break
             found.update(losses_in("".join(lines)))
-            assert (process.wait() == 0) == (last is None)
-    # It may have made, and committed, steps that nobody read of before it was killed.
-    assert found.items() <= losses.items() and str(STEPS) in found
+            status = process.wait()
+            assert status == -signal.SIGKILL or (status == 0 and str(STEPS) in found)
+    assert found == losses  # a step is said before it is committed
     with spillway.Store(drives, read_only=True) as store:
         checkpoint.export(store, folder / "model.pt", "torch")
     committed = torch.load(folder / "model.pt")
