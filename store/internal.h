@@ -585,21 +585,21 @@ void spw_write_moved(struct transfer *transfer);
 /* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
 void spw_write_end_if_done(struct spw_request *request);
 /* What the drives are like as a round begins, in which each gets one chunk at most. */
-struct field {
+struct drive_scores {
 	uint64_t score[SPW_DRIVES_MAX]; /* the least is the best; UINT64_MAX: it takes none */
 	uint64_t slow[SPW_DRIVES_MAX];  /* what a transfer in flight counts, and */
 	uint64_t ahead[SPW_DRIVES_MAX]; /* what it has had more than others does */
 	uint32_t depth[SPW_DRIVES_MAX]; /* it takes one while it has fewer in flight */
 };
 
-void spw_write_survey(const struct spw_store *store, struct field *field);
+void spw_write_score_drives(const struct spw_store *store, struct drive_scores *scores);
 /*
  * A chunk of the oldest put, to the best drive of the mask @left, which is none of it then.
  * Return: false: only the end of a transfer brings what lacks, or a drive that is not in @left.
  */
-bool spw_write_next(struct spw_store *store, struct field *field, uint64_t *left);
+bool spw_write_next(struct spw_store *store, struct drive_scores *scores, uint64_t *left);
 /* store/mirror.c: the same, where the oldest put is of a mirrored object; nobody is left then */
-bool spw_mirror_next(struct spw_store *store, const struct field *field, uint64_t *left);
+bool spw_mirror_next(struct spw_store *store, const struct drive_scores *scores, uint64_t *left);
 void spw_write_fail_all(struct spw_store *store);
 
 /* store/read.c */

@@ -103,10 +103,10 @@ static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t d
 }
 
 /* Which drives: SPW_DRIVES_MAX is none. Return: false: only the end of a transfer brings one. */
-static bool choose(const struct spw_store *store, const struct field *field, uint64_t willing,
-		   uint64_t but, uint32_t *drive)
+static bool choose(const struct spw_store *store, const struct drive_scores *scores,
+		   uint64_t willing, uint64_t but, uint32_t *drive)
 {
-	*drive = spw_write_pull(store, field, willing, but);
+	*drive = spw_write_pull(store, scores, willing, but);
 	return *drive < SPW_DRIVES_MAX || !spw_write_space_left(store, but);
 }
 
@@ -128,7 +128,7 @@ static bool take_transfer(struct spw_request *request, struct transfer **transfe
 }
 
 /* The copy of a run that lost its place; the other one has its own. */
-static bool mend(struct spw_request *request, const struct field *field, uint32_t run,
+static bool mend(struct spw_request *request, const struct drive_scores *scores, uint32_t run,
 		 uint64_t willing)
 {
 	struct spw_store *store = request->store;
@@ -138,7 +138,7 @@ static bool mend(struct spw_request *request, const struct field *field, uint32_
 	struct transfer *transfer;
 	uint32_t drive;
 
-	if (!choose(store, field, willing, bit_of(kept), &drive))
+	if (!choose(store, scores, willing, bit_of(kept), &drive))
 		return false;
 	if (drive < SPW_DRIVES_MAX && !take_transfer(request, &transfer))
 		return false;
@@ -237,7 +237,7 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 	spw_write_issue(request, transfers[1], first->next, true);
 }
 
-bool spw_mirror_next(struct spw_store *store, const struct field *field, uint64_t *left)
+bool spw_mirror_next(struct spw_store *store, const struct drive_scores *scores, uint64_t *left)
 {
 	struct spw_request *request = store->writes_first;
 	uint64_t willing = spw_put_willing(request, *left);
@@ -249,14 +249,14 @@ bool spw_mirror_next(struct spw_store *store, const struct field *field, uint64_
 		return true;
 	if (run != PIECE_NONE && (spw_piece_is_placed(&store->pieces[run]) ||
 				  spw_piece_is_placed(&store->pieces[store->pieces[run].next])))
-		return mend(request, field, run, willing);
-	if (!choose(store, field, willing, 0, &drives[0]))
+		return mend(request, scores, run, willing);
+	if (!choose(store, scores, willing, 0, &drives[0]))
 		return false;
 	if (drives[0] == SPW_DRIVES_MAX) {
 		spw_write_fail_no_space(request);
 		return true;
 	}
-	if (!choose(store, field, willing, UINT64_C(1) << drives[0], &drives[1]) ||
+	if (!choose(store, scores, willing, UINT64_C(1) << drives[0], &drives[1]) ||
 	    !take_transfer(request, &transfers[0]))
 		return false;
 	if (drives[1] < SPW_DRIVES_MAX && !take_transfer(request, &transfers[1])) {

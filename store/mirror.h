@@ -13,8 +13,8 @@ uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing);
 /* Can drives take all of its memory as it lies? Pieces begin at multiples of the block. */
 bool spw_write_is_aligned(const struct spw_store *store, const struct spw_request *request);
 /* The best of all drives but those of the mask @but, if it is willing; SPW_DRIVES_MAX: none. */
-uint32_t spw_write_pull(const struct spw_store *store, const struct field *field, uint64_t willing,
-			uint64_t but);
+uint32_t spw_write_pull(const struct spw_store *store, const struct drive_scores *scores,
+			uint64_t willing, uint64_t but);
 /* On a drive in service that is not of the mask @but? */
 bool spw_write_space_left(const struct spw_store *store, uint64_t but);
 /* Return: how many blocks it got, on @chosen or another that is willing; 0: none. */

@@ -131,13 +131,13 @@ static bool write_to(struct spw_store *store, uint64_t willing)
 {
 	uint64_t left = willing;
 	bool issued = false, went;
-	struct field field;
+	struct drive_scores scores;
 
-	spw_write_survey(store, &field);
+	spw_write_score_drives(store, &scores);
 	do {
 		went = store->writes_first->object->copies == 2
-			       ? spw_mirror_next(store, &field, &left)
-			       : spw_write_next(store, &field, &left);
+			       ? spw_mirror_next(store, &scores, &left)
+			       : spw_write_next(store, &scores, &left);
 		issued = issued || went;
 	} while (went && left && store->writes_first && store->transfer_free &&
 		 spw_help_has_room(store->helpers));

@@ -81,49 +81,50 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 /*
  * How late a drive will probably have another chunk: by its transfers in flight, each counted as
  * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its
- * share. So that chance does not decide among equals, one that is ahead of those that set the pace
+ * share.
+ */
+static void score(const struct spw_store *store, struct drive_scores *scores, uint32_t index)
+{
+	const struct store_drive *drive = &store->drives[index];
+	bool takes = drive->in_flight < scores->depth[index] && !drive->retired;
+
+	scores->score[index] = takes ? (drive->in_flight + UINT64_C(1)) * scores->slow[index] +
+					       scores->ahead[index]
+				     : UINT64_MAX;
+}
+
+/*
+ * So that chance does not decide among equals, a drive that is ahead of those that set the pace
  * counts as busier by its lead, up to a limit, and is refilled only to a quarter of its depth,
  * which keeps it busy.
  */
-static void score(const struct spw_store *store, struct field *field, uint32_t index)
+void spw_write_score_drives(const struct spw_store *store, struct drive_scores *scores)
 {
-	const struct store_drive *drive = &store->drives[index];
-
-	field->score[index] = drive->in_flight < field->depth[index] && !drive->retired
-				      ? (drive->in_flight + UINT64_C(1)) * field->slow[index] +
-						field->ahead[index]
-				      : UINT64_MAX;
-}
-
-void spw_write_survey(const struct spw_store *store, struct field *field)
-{
-	uint64_t fastest = 0, least = UINT64_MAX;
+	uint64_t rates[SPW_DRIVES_MAX], fastest = 0, least = UINT64_MAX;
 
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct rate *rate = &store->drives[i].ways[SPW_WRITE].rate;
 
-		/* Its slowness, as soon as the fastest is known. */
-		field->slow[i] =
-			atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
+		rates[i] = atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
 		if (!store->drives[i].retired)
-			fastest = SPW_MAX(fastest, field->slow[i]);
+			fastest = SPW_MAX(fastest, rates[i]);
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
 		bool takes = !drive->retired && spw_alloc_blocks_free(drive->alloc) > 0;
 
-		field->slow[i] = slowness(field->slow[i], fastest);
-		field->depth[i] = takes ? store->opts.queue_depth : 0;
-		if (takes && field->slow[i] == ONE)
+		scores->slow[i] = slowness(rates[i], fastest);
+		scores->depth[i] = takes ? store->opts.queue_depth : 0;
+		if (takes && scores->slow[i] == ONE)
 			least = SPW_MIN(least, drive->bytes_placed);
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		uint64_t lead = lead_half_chunks(store, &store->drives[i], least);
 
-		field->ahead[i] = ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
+		scores->ahead[i] = ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
 		if (lead >= 2)
-			field->depth[i] = (field->depth[i] + 3) / 4;
-		score(store, field, i);
+			scores->depth[i] = (scores->depth[i] + 3) / 4;
+		score(store, scores, i);
 	}
 }
 
@@ -131,19 +132,19 @@ void spw_write_survey(const struct spw_store *store, struct field *field)
  * The best drive. If that one has reads to issue before, or had its chunk of this round, the chunk
  * waits for it. @but: drives that it must not be.
  */
-uint32_t spw_write_pull(const struct spw_store *store, const struct field *field, uint64_t willing,
-			uint64_t but)
+uint32_t spw_write_pull(const struct spw_store *store, const struct drive_scores *scores,
+			uint64_t willing, uint64_t but)
 {
 	uint64_t best_score = UINT64_MAX;
 	uint32_t best = SPW_DRIVES_MAX;
 
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		if (field->score[i] > best_score || field->score[i] == UINT64_MAX || but >> i & 1)
+		if (scores->score[i] > best_score || scores->score[i] == UINT64_MAX || but >> i & 1)
 			continue;
-		if (field->score[i] < best_score ||
+		if (scores->score[i] < best_score ||
 		    store->drives[i].bytes_placed < store->drives[best].bytes_placed) {
 			best = i;
-			best_score = field->score[i];
+			best_score = scores->score[i];
 		}
 	}
 	return best < SPW_DRIVES_MAX && willing >> best & 1 ? best : SPW_DRIVES_MAX;
@@ -370,7 +371,7 @@ uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing)
 	return willing;
 }
 
-bool spw_write_next(struct spw_store *store, struct field *field, uint64_t *left)
+bool spw_write_next(struct spw_store *store, struct drive_scores *scores, uint64_t *left)
 {
 	struct spw_request *request = store->writes_first;
 	bool copies = !spw_write_is_aligned(store, request);
@@ -387,7 +388,7 @@ bool spw_write_next(struct spw_store *store, struct field *field, uint64_t *left
 		spw_transfer_give(transfer);
 		return false;
 	}
-	drive = store->opts.stripe == SPW_STRIPE_PULL ? spw_write_pull(store, field, willing, 0)
+	drive = store->opts.stripe == SPW_STRIPE_PULL ? spw_write_pull(store, scores, willing, 0)
 						      : take_turn(store, willing);
 	if (drive == SPW_DRIVES_MAX) {
 		spw_transfer_give(transfer);
@@ -399,7 +400,7 @@ bool spw_write_next(struct spw_store *store, struct field *field, uint64_t *left
 	drive = place_next(request, transfer, drive, willing);
 	if (drive < SPW_DRIVES_MAX) {
 		*left &= ~(UINT64_C(1) << drive);
-		score(store, field, drive);
+		score(store, scores, drive);
 	}
 	return true;
 }

@@ -78,7 +78,7 @@ def part(param: Any, place: Place) -> None:
     """As it was before."""
     local = param._local_tensor
     if type(local) is Shard:
-        vars(local).pop("_spillway_place", None)
+        local.__dict__.pop("_spillway_place", None)
         local.__class__ = place.kinds[0]
     vars(param).pop("_spillway_place", None)
     param.__class__ = place.kinds[1]

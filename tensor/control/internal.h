@@ -176,7 +176,7 @@ struct shape {
 	uint32_t calm_steps;    /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
 	bool planned;
-	uint32_t unplanned_steps; /* of this shape, before */
+	uint32_t unplanned_steps; /* of it, until it is planned */
 	uint32_t id;              /* 0: none */
 	uint32_t next_id;         /* of the shape that came after it the last time */
 	uint32_t step;            /* when another one was last put in its stead */

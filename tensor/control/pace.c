@@ -128,7 +128,8 @@ bool spw_pace_awaits(struct control *control, uint32_t timed_by)
 
 	if (timed_by == shape->id || pace_of(control, control->step)->count == 0)
 		return false;
-	if (shape->unplanned_steps <= PACES + 1) /* one is timed by the marks of those before it */
+	/* One more than may be on their way: it is timed by the marks of the last of these. */
+	if (shape->unplanned_steps <= PACES + 1)
 		return true;
 	spw_notice(control->opts.notices, CONTROL_NOTICE_PACE,
 		   "in %u steps the device has not told when it came to its marks: a plan is made "

@@ -105,7 +105,7 @@ static struct shape *oldest_of(struct control *control)
 	return oldest;
 }
 
-/* One without a plan that this step is of; or NULL. */
+/* The shape of this step, if it is known and has no plan; or NULL. */
 static struct shape *met_before(struct control *control)
 {
 	for (unsigned i = 0; i < SHAPES_MAX; i++) {
