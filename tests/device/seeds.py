@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import glob
 import logging
 import math
@@ -328,6 +329,9 @@ def main():
             result = check(case, stores)
         except BaseException:
             result = traceback.format_exc()
+        if seed == options.first:
+            gc.collect()
+            gc.freeze()  # PyTorch's own objects: to go through them takes longer than a seed
         if options.verbose:
             print(seed, time.monotonic(), flush=True)
         if isinstance(result, str):
