@@ -55,6 +55,12 @@ begin "a name that matches nothing is a failure, not a success"
 expect_exit 1 run_tests test_of_another_kind
 expect_closing "0 passed, 1 failed, 0 skipped"
 
+begin "two programs of one name are refused: they would write one log"
+printf '#!/bin/bash\n' >"$tree/tests/unit/test_count.sh"
+expect_exit 1 run_tests test_count
+expect_output "several programs are unit/test_count"
+rm "$tree/tests/unit/test_count.sh"
+
 begin "a hang is killed, and the case named"
 program unit test_hang <<'END'
 static void first(void **state) { (void)state; }

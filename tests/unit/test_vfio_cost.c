@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tests/unit/test_vfio_cost.c - reads and writes of 4 KiB at depth 32, as many as SPW_VFIO_COST_IOS
- * says:
- * test_vfio_cost.sh counts their instructions
+ * says: test_vfio_instructions.sh counts their instructions
  */
 /* wrap: spw_vfio_link_open */
 #include "tests/unit/vfio_rig.h"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# tests/unit/test_vfio_cost.sh - how many instructions a transfer of 4 KiB costs in our code under vfio, without what a controller does
+# tests/unit/test_vfio_instructions.sh - how many instructions a transfer of 4 KiB costs in our code under vfio, without what a controller does
 #
 # Counted by callgrind in all of engine/, as the difference of a long and a short run, so that opening does not count. The
 # number depends on the compiler and its options, not on the machine or on what else runs there.
