@@ -132,6 +132,7 @@ static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 	info->metadata_bytes = ns.metadata_bytes;
 	info->namespace_bytes = ns.blocks << ns.block_shift;
 	info->namespace_used_bytes = ns.used_blocks << ns.block_shift;
+	info->protection_type = ns.protection_type;
 	if (!info->places_data)
 		return 0;
 	ret = spw_nvme_ask_placements(ask, fd, path, ns.id, ids);

@@ -397,21 +397,26 @@ static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_
 				  const struct spw_vfio_pointer *pointer, uint64_t offset_bytes,
 				  uint32_t len_bytes, uint32_t placed)
 {
-	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1;
+	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1, tag = 0;
+	uint64_t first = offset_bytes >> d->nvme.block_shift;
 	uint16_t cid;
 	union spw_vfio_command *entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
 
 	if (unlikely(placed))
 		blocks |= 2u << 20; /* DTYPE: data placement */
+	if (unlikely(d->nvme.protects)) {
+		blocks |= SPW_NVME_MAKE_TAGS | SPW_NVME_CHECK_TAGS;
+		tag = spw_nvme_reference_tag(first);
+	}
 	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | pointer->flags << 8 |
 			  (uint32_t)cid << 16 | (uint64_t)d->nvme.id << 32;
 	entry->words[1] = 0;
 	entry->words[2] = 0;
 	entry->words[3] = pointer->words[0];
 	entry->words[4] = pointer->words[1];
-	entry->words[5] = offset_bytes >> d->nvme.block_shift;
+	entry->words[5] = first;
 	entry->words[6] = blocks | (uint64_t)placed << 48;
-	entry->words[7] = 0;
+	entry->words[7] = tag;
 }
 
 /* A plain transfer goes from the caller's io into the ring; others take the long way. */
