@@ -171,8 +171,12 @@ int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 
 void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info);
 
-/* Reclaim Unit Handle Status: header and descriptors. */
-#define SPW_NVME_PLACEMENTS_MAX   128u
+/*
+ * Reclaim Unit Handle Status: header and descriptors. A namespace may have 128; the last is not
+ * asked for, so that the answer is in one page: some drives refuse a list of memory of which their
+ * answer does not need all.
+ */
+#define SPW_NVME_PLACEMENTS_MAX   127u
 #define SPW_NVME_PLACEMENTS_BYTES (16u + SPW_NVME_PLACEMENTS_MAX * 32u)
 
 /* The placement identifiers of a namespace. Return: how many, at most SPW_NVME_PLACEMENTS_MAX. */

@@ -553,8 +553,10 @@ static int ask_table(int fd, unsigned long request, void *argument)
 	else if (request == NVME_IOCTL_ADMIN_CMD && cmd->opcode == 2 &&
 		 cmd->cdw10 == (2 | 127u << 16))
 		answer = table.health;
+	/* A drive may refuse memory that its answer does not reach: this is one page. */
 	else if (request == NVME_IOCTL_IO_CMD && cmd->opcode == 0x12 && cmd->cdw10 == 1 &&
-		 cmd->cdw11 == sizeof(table.placements) / 4 - 1)
+		 cmd->cdw11 == sizeof(table.placements) / 4 - 1 &&
+		 pages_of((void *)(uintptr_t)cmd->addr, cmd->data_len) == 1)
 		answer = table.placements;
 	if (!answer)
 		return 0x4002;
