@@ -130,6 +130,8 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 #define SPW_NVME_STATUS_DNR  0x4000u
 #define SPW_NVME_STATUS_CODE 0x07ffu
 
+#define SPW_NVME_FDP_DISABLED 0x029u
+
 /* What the kernel says for a command that it has not given to a drive, or has taken back. */
 #define SPW_NVME_HOST_PATHING_ERROR 0x370u
 #define SPW_NVME_ABORTED_BY_HOST    0x371u

@@ -248,11 +248,21 @@ static void join(struct spw_queue *q, struct vfio *v, const struct spw_vfio_cont
 	v->idle_ns = c->link->idle_ms * UINT64_C(1000000);
 }
 
+/* Writes to a drive that does not say which handles it has go without. */
+static void place(struct spw_queue *q, const struct vfio_device *d, unsigned index)
+{
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
+	int count = q->placement > 0 ? spw_vfio_placements(d->ns, ids) : 0;
+
+	if (count < 0)
+		spw_log(&q->log, SPW_LOG_WARNING, "%s", spw_last_error());
+	spw_queue_place(q, index, ids, count > 0 ? (unsigned)count : 0);
+}
+
 static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 {
 	const struct spw_device *device = q->devices[index].device;
 	struct vfio_device *d = &v->devices[index];
-	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	int ret;
 
 	d->ns = spw_vfio_of(device);
@@ -267,12 +277,10 @@ static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 		return spw_error(-ENOMEM, "vfio: no memory");
 	for (uint32_t i = 0; i < q->depth; i++)
 		d->commands[i].copy = -1;
+	place(q, d, index);
 	ret = spw_vfio_controller_error(d->ns->controller);
-	if (ret == 0 && q->placement > 0)
-		ret = spw_vfio_placements(d->ns, ids);
-	if (ret < 0)
+	if (ret)
 		return ret;
-	spw_queue_place(q, index, ids, (unsigned)ret);
 	ret = open_pair(q, d);
 	return ret ? ret : map_arena(q, d);
 }

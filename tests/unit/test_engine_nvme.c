@@ -681,6 +681,14 @@ TABLE_TEST(test_a_drive_that_refuses)
 	struct spw_nvme_info info = {.size = sizeof(info)};
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 
+	/* A refusal to say which handles there are is said, and hides nothing else. */
+	table.errors[0x12] = 0x400f;
+	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), -EIO);
+	assert_string_equal(spw_last_error(), "/dev/x: the drive refuses its placement handles: "
+					      "Data SGL Length Invalid (00fh)");
+	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
+	assert_int_equal(info.placement_handles, 0);
+	assert_true(info.has_health);
 	table.errors[2] = 0x4109;
 	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), -EINVAL);
 	assert_non_null(strstr(spw_last_error(),

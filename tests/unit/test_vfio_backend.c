@@ -155,6 +155,25 @@ TEST(test_what_cannot_be_opened)
 	assert_null(other);
 }
 
+/* One that places data and does not say by which handles is written without them. */
+TEST(test_handles_that_are_not_said)
+{
+	struct spw_queue_opts opts;
+
+	fake.ctratt = 1u << 19;
+	reopen_device();
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.arena = arena;
+	opts.log.write = collect;
+	opts.placement = 1;
+	fake.fail_next = 1;
+	fake.fail_status = 0x4001;
+	assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), 0);
+	expect_said(PATH ": the drive refuses its placement handles: Invalid Command Opcode");
+	transfer(SPW_WRITE, memory, 4096, 0);
+	assert_int_equal(queue_stats().drives_placing, 0);
+}
+
 /* ---- Protection information ------------------------------------------------------------------ */
 
 static void open_protected(void)

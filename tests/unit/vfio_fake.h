@@ -69,6 +69,7 @@ struct fake {
 	uint32_t rtd3e_us;
 	uint32_t sgls; /* of Identify Controller: 0: takes no scatter gather lists */
 	uint32_t oaes;
+	uint32_t ctratt;
 	uint32_t mqes;
 	uint32_t to, crto; /* in units of 500 ms; @crto 0: there is no such register */
 	uint32_t dstrd;
@@ -331,6 +332,7 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		fake_put(data + 80, 0x010400, 4);
 		fake_put(data + 88, fake.rtd3e_us, 4);
 		fake_put(data + 92, fake.oaes, 4);
+		fake_put(data + 96, fake.ctratt, 4);
 		data[512] = 0x66;
 		data[513] = 0x44;
 		fake_put(data + 516, FAKE_NAMESPACES, 4);
