@@ -88,7 +88,7 @@ def test_a_budget_that_cannot_be_met_is_said(store, caplog):
     model = Layers(width=256)
     with caplog.at_level(logging.WARNING, "spillway"):
         off = spillway.torch.offload(model, store, mode="budget", budget_bytes=1, min_bytes=1)
-        # A plan is searched for beside the steps: on a busy machine many of them pass before.
+        # No plan before writes have shown how fast drives are: on a busy machine many steps pass.
         while not logged(caplog, logging.WARNING) and off.stats().steps < 1000:
             step(off, model)
         for _ in range(6):
