@@ -243,7 +243,9 @@ ALL = [
          block_bytes=4096),
     Kind("placing", "4 drives with Flexible Data Placement",
          [Case("handles by passthrough", "tests/vm/test_placing.c", SPW_TEST_BACKEND="nvme"),
-          Case("handles by write streams", "tests/vm/test_placing.c", SPW_TEST_BACKEND="io_uring")],
+          # Under a kernel that has them: SPW_VM_SUITE.
+          Case("handles by write streams", "tests/vm/test_placing.c", extra=True,
+               SPW_TEST_BACKEND="io_uring")],
          seconds=25, nodes=1, placing=[0, 1, 2, 3]),
     Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; "
          "QEMU fails writes to a sector of drive 4, and reads of one of drive 5",
