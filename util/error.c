@@ -36,16 +36,25 @@ static const struct {
 	{ENOBUFS, "no request or memory slot is free"},
 	{EEXIST, "the device carries something"},
 	{ENODEV, "the device is gone or has no size"},
+	{EILSEQ, "what is stored does not match its protection information: it is damaged (replace "
+		 "the drive if that repeats)"},
 };
+
+/* Return: NULL: it means here what it means elsewhere. */
+static const char *own_meaning(int positive)
+{
+	for (size_t i = 0; i < SPW_ARRAY_LEN(own_meanings); i++)
+		if (own_meanings[i].error == positive)
+			return own_meanings[i].text;
+	return NULL;
+}
 
 const char *spw_strerror(int error)
 {
 	int positive = error < 0 ? -error : error;
+	const char *own = own_meaning(positive);
 
-	for (size_t i = 0; i < SPW_ARRAY_LEN(own_meanings); i++)
-		if (own_meanings[i].error == positive)
-			return own_meanings[i].text;
-	return strerror_r(positive, errno_text, sizeof(errno_text));
+	return own ? own : strerror_r(positive, errno_text, sizeof(errno_text));
 }
 
 static void set_last_error(const char *format, va_list args)
@@ -69,8 +78,10 @@ int spw_error(int error, const char *format, ...)
 	return error;
 }
 
+/* The kernel says EILSEQ of blocks; of the system's errnos it alone has words about text. */
 int spw_error_errno(int error, const char *format, ...)
 {
+	int positive = error < 0 ? -error : error;
 	char reason[128];
 	va_list args;
 	size_t used;
@@ -80,7 +91,8 @@ int spw_error_errno(int error, const char *format, ...)
 	va_end(args);
 	used = strlen(last_error);
 	(void)snprintf(last_error + used, sizeof(last_error) - used, ": %s",
-		       strerror_r(error < 0 ? -error : error, reason, sizeof(reason)));
+		       positive == EILSEQ ? own_meaning(positive)
+					  : strerror_r(positive, reason, sizeof(reason)));
 	return error;
 }
 

@@ -98,11 +98,10 @@ int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint3
 	};
 	int ret = ask(fd, NVME_IOCTL_IO_CMD, &cmd);
 
-	/* Any status means that placement is unsupported or off: there are no identifiers. */
-	if (ret > 0)
+	if (ret > 0 && ((uint32_t)ret & SPW_NVME_STATUS_CODE) == SPW_NVME_FDP_DISABLED)
 		return 0;
-	return ret < 0 ? refusal(path, "its placement handles", ret)
-		       : (int)spw_nvme_decode_placements(data, sizeof(data), ids);
+	return ret ? refusal(path, "its placement handles", ret)
+		   : (int)spw_nvme_decode_placements(data, sizeof(data), ids);
 }
 
 int spw_nvme_find_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
@@ -132,12 +131,14 @@ static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 	info->metadata_bytes = ns.metadata_bytes;
 	info->namespace_bytes = ns.blocks << ns.block_shift;
 	info->namespace_used_bytes = ns.used_blocks << ns.block_shift;
+	info->protection_type = ns.protection_type;
 	if (!info->places_data)
 		return 0;
 	ret = spw_nvme_ask_placements(ask, fd, path, ns.id, ids);
+	/* One that refuses the question says the rest. */
 	if (ret > 0)
 		info->placement_handles = (uint32_t)ret;
-	return ret < 0 ? ret : 0;
+	return 0;
 }
 
 int spw_nvme_ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info)

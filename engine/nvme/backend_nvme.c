@@ -47,7 +47,7 @@ static int check_namespace(const struct spw_device *device, const struct spw_nvm
 {
 	const struct spw_geometry *g = &device->geometry;
 
-	if (ns->metadata_bytes > 0)
+	if (ns->metadata_bytes > 0 && !ns->protects)
 		return spw_error(
 			-EOPNOTSUPP,
 			"nvme refused: %s is formatted with %u bytes of metadata per block",

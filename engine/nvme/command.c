@@ -11,6 +11,9 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "ranges are written in the order of this machine");
 
+/* Of a block: guard, application tag and reference tag. */
+#define TAGS_BYTES 8u
+
 void spw_nvme_encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns)
 {
 	*cmd = (struct nvme_uring_cmd){.opcode = SPW_NVME_FLUSH, .nsid = ns->id};
@@ -84,6 +87,8 @@ int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 	ns->blocks = spw_le64(data);
 	ns->used_blocks = SPW_MIN(spw_le64(data + 16), ns->blocks);
 	ns->metadata_bytes = spw_le16(lbaf);
+	ns->protection_type = ns->metadata_bytes >= TAGS_BYTES ? data[29] & 7u : 0;
+	ns->protects = ns->metadata_bytes == TAGS_BYTES && ns->protection_type == 1;
 	ns->block_shift = lbaf[2];
 	if (ns->block_shift < 9 || ns->block_shift > 20 || ns->blocks == 0 ||
 	    ns->blocks > UINT64_MAX >> ns->block_shift)

@@ -63,9 +63,22 @@ struct spw_nvme_namespace {
 	uint32_t id;
 	uint32_t block_shift; /* of a logical block */
 	uint32_t metadata_bytes;
+	uint32_t protection_type; /* of protection information: 1 to 3; 0: none */
+	/* all metadata is type 1's: the controller makes it, checks it, and keeps it to itself */
+	bool protects;
 	uint64_t blocks;
 	uint64_t used_blocks; /* NUSE: at most blocks */
 };
+
+/* Dword 12, of a namespace that protects: PRACT; and PRCHK of guard and reference tag. */
+#define SPW_NVME_MAKE_TAGS  (1u << 29)
+#define SPW_NVME_CHECK_TAGS (1u << 28 | 1u << 26)
+
+/* Dword 14: the reference tag of a command's first block. */
+static inline uint32_t spw_nvme_reference_tag(uint64_t first_block)
+{
+	return (uint32_t)first_block;
+}
 
 /*
  * Read or Write of whole blocks; the caller sets addr and data_len. @placed: 0, or of a Write
@@ -88,6 +101,10 @@ static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 	if (unlikely(placed && !is_read)) {
 		cmd->cdw12 |= 2u << 20; /* DTYPE: data placement */
 		cmd->cdw13 = placed << 16;
+	}
+	if (unlikely(ns->protects)) {
+		cmd->cdw12 |= SPW_NVME_MAKE_TAGS | SPW_NVME_CHECK_TAGS;
+		cmd->cdw14 = spw_nvme_reference_tag(first);
 	}
 }
 
@@ -112,6 +129,8 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 /* A completion's status without the phase: DNR, M, CRD; type (3 bits) and code (8). */
 #define SPW_NVME_STATUS_DNR  0x4000u
 #define SPW_NVME_STATUS_CODE 0x07ffu
+
+#define SPW_NVME_FDP_DISABLED 0x029u
 
 /* What the kernel says for a command that it has not given to a drive, or has taken back. */
 #define SPW_NVME_HOST_PATHING_ERROR 0x370u
@@ -154,8 +173,12 @@ int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 
 void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info);
 
-/* Reclaim Unit Handle Status: header and descriptors. */
-#define SPW_NVME_PLACEMENTS_MAX   128u
+/*
+ * Reclaim Unit Handle Status: header and descriptors. A namespace may have 128; the last is not
+ * asked for, so that the answer is in one page: some drives refuse a list of memory of which their
+ * answer does not need all.
+ */
+#define SPW_NVME_PLACEMENTS_MAX   127u
 #define SPW_NVME_PLACEMENTS_BYTES (16u + SPW_NVME_PLACEMENTS_MAX * 32u)
 
 /* The placement identifiers of a namespace. Return: how many, at most SPW_NVME_PLACEMENTS_MAX. */

@@ -248,11 +248,21 @@ static void join(struct spw_queue *q, struct vfio *v, const struct spw_vfio_cont
 	v->idle_ns = c->link->idle_ms * UINT64_C(1000000);
 }
 
+/* Writes to a drive that does not say which handles it has go without. */
+static void place(struct spw_queue *q, const struct vfio_device *d, unsigned index)
+{
+	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
+	int count = q->placement > 0 ? spw_vfio_placements(d->ns, ids) : 0;
+
+	if (count < 0)
+		spw_log(&q->log, SPW_LOG_WARNING, "%s", spw_last_error());
+	spw_queue_place(q, index, ids, count > 0 ? (unsigned)count : 0);
+}
+
 static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 {
 	const struct spw_device *device = q->devices[index].device;
 	struct vfio_device *d = &v->devices[index];
-	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	int ret;
 
 	d->ns = spw_vfio_of(device);
@@ -267,12 +277,10 @@ static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 		return spw_error(-ENOMEM, "vfio: no memory");
 	for (uint32_t i = 0; i < q->depth; i++)
 		d->commands[i].copy = -1;
+	place(q, d, index);
 	ret = spw_vfio_controller_error(d->ns->controller);
-	if (ret == 0 && q->placement > 0)
-		ret = spw_vfio_placements(d->ns, ids);
-	if (ret < 0)
+	if (ret)
 		return ret;
-	spw_queue_place(q, index, ids, (unsigned)ret);
 	ret = open_pair(q, d);
 	return ret ? ret : map_arena(q, d);
 }
@@ -397,21 +405,26 @@ static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_
 				  const struct spw_vfio_pointer *pointer, uint64_t offset_bytes,
 				  uint32_t len_bytes, uint32_t placed)
 {
-	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1;
+	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1, tag = 0;
+	uint64_t first = offset_bytes >> d->nvme.block_shift;
 	uint16_t cid;
 	union spw_vfio_command *entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
 
 	if (unlikely(placed))
 		blocks |= 2u << 20; /* DTYPE: data placement */
+	if (unlikely(d->nvme.protects)) {
+		blocks |= SPW_NVME_MAKE_TAGS | SPW_NVME_CHECK_TAGS;
+		tag = spw_nvme_reference_tag(first);
+	}
 	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | pointer->flags << 8 |
 			  (uint32_t)cid << 16 | (uint64_t)d->nvme.id << 32;
 	entry->words[1] = 0;
 	entry->words[2] = 0;
 	entry->words[3] = pointer->words[0];
 	entry->words[4] = pointer->words[1];
-	entry->words[5] = offset_bytes >> d->nvme.block_shift;
+	entry->words[5] = first;
 	entry->words[6] = blocks | (uint64_t)placed << 48;
-	entry->words[7] = 0;
+	entry->words[7] = tag;
 }
 
 /* A plain transfer goes from the caller's io into the ring; others take the long way. */

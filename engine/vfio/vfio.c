@@ -127,7 +127,7 @@ static int identify(struct spw_vfio_namespace *ns)
 			-ENODEV,
 			"%s: there is no such namespace, or it is not attached (its size is none)",
 			ns->path);
-	if (ns->nvme.metadata_bytes > 0)
+	if (ns->nvme.metadata_bytes > 0 && !ns->nvme.protects)
 		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block",
 				 ns->path, ns->nvme.metadata_bytes);
 	memcpy(ns->unique, data + UNIQUE_AT, sizeof(ns->unique));
@@ -150,7 +150,8 @@ bool spw_vfio_has_changed(const struct spw_vfio_namespace *ns)
 		return status > 0;
 	/* More blocks do no harm. */
 	return spw_nvme_decode_namespace(data, &now) || now.block_shift != ns->nvme.block_shift ||
-	       now.metadata_bytes != ns->nvme.metadata_bytes || now.blocks < ns->nvme.blocks ||
+	       now.metadata_bytes != ns->nvme.metadata_bytes || now.protects != ns->nvme.protects ||
+	       now.blocks < ns->nvme.blocks ||
 	       memcmp(ns->unique, data + UNIQUE_AT, sizeof(ns->unique)) != 0;
 }
 
@@ -521,6 +522,11 @@ static int send_each(struct spw_vfio_namespace *ns, const char *what, uint8_t op
 			.cdw12 = (now >> ns->nvme.block_shift) - 1,
 		};
 
+		if (ns->nvme.protects) {
+			/* Zeroes are no data to check. */
+			command.cdw12 |= SPW_NVME_MAKE_TAGS | (buf ? SPW_NVME_CHECK_TAGS : 0);
+			command.cdw14 = spw_nvme_reference_tag(first);
+		}
 		ret = send(ns, what, &command, buf, buf ? now : 0);
 		buf += buf ? now : 0;
 		len_bytes -= now;

@@ -48,8 +48,9 @@ void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_B
  * Open what @device's path names, and the controller if it is not open here: takes its IOMMU group,
  * resets it, makes it run. Return: 0; -EBUSY another process has it, or @exclusive and it is open
  * exclusively here; -ENODEV no such device or namespace, or its driver is not vfio-pci; -EPERM,
- * -EACCES no right to /dev/vfio; -EOPNOTSUPP no IOMMU, or blocks with metadata; -ENOMEM also: the
- * limit of locked memory; -EIO, -ETIMEDOUT it does not work. The text names the remedy.
+ * -EACCES no right to /dev/vfio; -EOPNOTSUPP no IOMMU, or blocks with metadata that are not
+ * protected by it (struct spw_nvme_namespace); -ENOMEM also: the limit of locked memory; -EIO,
+ * -ETIMEDOUT it does not work. The text names the remedy.
  */
 struct spw_device;
 int spw_vfio_device_open(struct spw_device *device, bool exclusive);

@@ -68,6 +68,8 @@ struct spw_nvme_info {
 
 	/* Identify Namespace: of namespace_bytes; some drives count all as used from the first */
 	uint64_t namespace_used_bytes;
+	/* protection information with each block: its type, 1 to 3; 0: none */
+	uint32_t protection_type;
 };
 
 /**

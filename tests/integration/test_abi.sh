@@ -32,7 +32,7 @@ expect_exit 0 abi
 expect_output "programs that were linked with v$version"
 
 begin "so is a struct that has grown at its end, and begins with its size"
-change include/spillway/nvme.h 's/^\tuint64_t namespace_used_bytes;.*/&\n\tuint64_t seeded;/'
+change include/spillway/nvme.h 's/^\tuint32_t protection_type;.*/&\n\tuint64_t seeded;/'
 expect_exit 0 abi
 
 begin "a member that has moved is not"

@@ -11,6 +11,7 @@
 #define SPW_TESTS_NVME_DRIVE_H
 
 #include "tests/unit/engine_file.h"
+#include "tests/unit/nvme_tags.h"
 
 #define NVME_ENTRIES       64u
 #define NVME_COMMAND_BYTES 131072u
@@ -20,6 +21,7 @@
 struct nvme_drive {
 	char *bytes; /* DRIVE_BYTES */
 	unsigned block_shift;
+	struct block_tags *tags; /* of all blocks, where it protects; NULL: has none */
 	unsigned commands, fixed, vectors, flushes, ranges; /* seen */
 	struct nvme_uring_cmd last;
 	struct spw_nvme_range last_range;
@@ -44,6 +46,24 @@ static uint64_t pages_of(const void *memory, uint64_t len)
 	return (((uintptr_t)memory & 4095) + len + 4095) / 4096;
 }
 
+static void move(const struct iovec iov[], uint32_t count, uint64_t at, bool to_host)
+{
+	for (uint32_t i = 0; i < count; at += iov[i++].iov_len)
+		memcpy(to_host ? iov[i].iov_base : nvme_drive.bytes + at,
+		       to_host ? nvme_drive.bytes + at : iov[i].iov_base, iov[i].iov_len);
+}
+
+static int obey_tags(const struct nvme_uring_cmd *cmd, uint64_t at, uint64_t len)
+{
+	const struct nvme_drive *d = &nvme_drive;
+
+	if (!d->tags)
+		return cmd->cdw12 & (TAGS_PRACT | TAGS_CHECKS) || cmd->cdw14 ? 0x4002 : 0;
+	return tags_obey(d->tags, cmd->opcode == SPW_NVME_READ ? TAGS_READ : TAGS_WRITE, cmd->cdw12,
+			 cmd->cdw14, at >> d->block_shift, len >> d->block_shift, d->bytes + at,
+			 (size_t)1 << d->block_shift);
+}
+
 /* One command; return what the kernel would put into the completion. */
 static int obey_transfer(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd,
 			 struct spw_queue *q)
@@ -55,6 +75,7 @@ static int obey_transfer(const struct io_uring_sqe *sqe, const struct nvme_uring
 	uint64_t len = ((uint64_t)(cmd->cdw12 & 0xffff) + 1) << d->block_shift, memory = 0,
 		 pages = 0;
 	uint32_t count = 1;
+	int status;
 
 	if (sqe->cmd_op == NVME_URING_CMD_IO_VEC) {
 		iov = (struct iovec *)(uintptr_t)cmd->addr;
@@ -77,13 +98,12 @@ static int obey_transfer(const struct io_uring_sqe *sqe, const struct nvme_uring
 	}
 	if (at + len > DRIVE_BYTES)
 		return 0x4080; /* LBA Out of Range, final */
-	for (uint32_t i = 0; i < count; at += iov[i++].iov_len) {
-		if (cmd->opcode == SPW_NVME_READ)
-			memcpy(iov[i].iov_base, d->bytes + at, iov[i].iov_len);
-		else
-			memcpy(d->bytes + at, iov[i].iov_base, iov[i].iov_len);
-	}
-	return 0;
+	if (cmd->opcode == SPW_NVME_WRITE)
+		move(iov, count, at, false);
+	status = obey_tags(cmd, at, len);
+	if (cmd->opcode == SPW_NVME_READ && status == 0)
+		move(iov, count, at, true);
+	return status;
 }
 
 static int obey(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd,
@@ -110,6 +130,8 @@ static int obey(const struct io_uring_sqe *sqe, const struct nvme_uring_cmd *cmd
 		d->last_range = *(struct spw_nvme_range *)(uintptr_t)cmd->addr;
 		memset(d->bytes + (d->last_range.first_block << d->block_shift), 0,
 		       (size_t)d->last_range.blocks << d->block_shift);
+		if (d->tags)
+			tags_forget(d->tags + d->last_range.first_block, d->last_range.blocks);
 		return 0;
 	default: return 0x4001;
 	}
@@ -179,6 +201,7 @@ static int nvme_drive_open(struct spw_queue *q)
 	n->devices[0] = (struct nvme_device){
 		.ns = {.id = 7,
 		       .block_shift = d->block_shift,
+		       .protects = d->tags != NULL,
 		       .blocks = DRIVE_BYTES >> d->block_shift},
 		.command_bytes_max = NVME_COMMAND_BYTES,
 		.segments_max = NVME_SEGMENTS,

@@ -30,7 +30,7 @@ static const struct {
 	ABI(struct spw_tune, write, 32, 56),
 	ABI(struct spw_queue_opts, null_bytes_per_second, 72, 80),
 	ABI(struct spw_queue_stats, drives_placing, 124, 128),
-	ABI(struct spw_nvme_info, namespace_used_bytes, 224, 232),
+	ABI(struct spw_nvme_info, protection_type, 232, 240),
 	ABI(struct spw_wear, reason, 56, 312),
 	ABI(struct spw_vfio_obstacle, text, 5, 328),
 	ABI(struct spw_vfio_probe_info, device_node, 4664, 4856),

@@ -33,6 +33,7 @@ static int end(void **state)
 	spw_queue_close(drive_queue);
 	drive_queue = NULL;
 	free(nvme_drive.bytes);
+	free(nvme_drive.tags);
 	return 0;
 }
 
@@ -341,7 +342,7 @@ CASE(test_statuses)
 
 CASE(test_commands_byte_by_byte)
 {
-	const struct spw_nvme_namespace ns = {.id = 0x01020304, .block_shift = 12};
+	struct spw_nvme_namespace ns = {.id = 0x01020304, .block_shift = 12};
 	struct nvme_uring_cmd cmd;
 	struct spw_nvme_range range;
 
@@ -361,6 +362,16 @@ CASE(test_commands_byte_by_byte)
 	assert_int_equal(cmd.cdw13, 0xbeef0000);
 	spw_nvme_encode_transfer(&cmd, &ns, false, 0, 4096, 0);
 	assert_int_equal(cmd.cdw12 | cmd.cdw13, 0);
+	/* PRACT, PRCHK of guard and reference tag; ILBRT */
+	ns.protects = true;
+	spw_nvme_encode_transfer(&cmd, &ns, true, UINT64_C(0x123456789a) << 12, 8192, 0);
+	assert_int_equal(cmd.cdw12, 0x34000001);
+	assert_int_equal(cmd.cdw14, 0x3456789a);
+	spw_nvme_encode_transfer(&cmd, &ns, false, 4096, 4096, 0xbeef);
+	assert_int_equal(cmd.cdw12, 0x34200000);
+	assert_int_equal(cmd.cdw13, 0xbeef0000);
+	assert_int_equal(cmd.cdw14, 1);
+	assert_int_equal(cmd.metadata | cmd.metadata_len | cmd.cdw15, 0);
 	spw_nvme_encode_deallocate(&cmd, &ns, UINT64_C(0x123456789a) << 12,
 				   UINT64_C(0xffffffff) << 12, &range);
 	assert_int_equal(cmd.opcode, 9);
@@ -435,6 +446,83 @@ DRIVE_TEST(test_a_placement_that_is_refused)
 	assert_int_equal(run(io), -EINVAL);
 }
 
+/* ---- Protection information ------------------------------------------------------------------ */
+
+static void open_protected_queue(bool long_way)
+{
+	uint64_t blocks = DRIVE_BYTES >> nvme_drive.block_shift;
+
+	nvme_drive.long_way = long_way;
+	if (!nvme_drive.tags)
+		nvme_drive.tags = malloc(blocks * sizeof(*nvme_drive.tags));
+	assert_non_null(nvme_drive.tags);
+	tags_forget(nvme_drive.tags, blocks);
+	spw_queue_close(drive_queue);
+	drive_queue = NULL;
+	open_nvme_queue();
+}
+
+DRIVE_TEST(test_protected_blocks_are_written_and_read)
+{
+	static const uint32_t lens[] = {4096, 65536, 135168, 1u << 20};
+	char *const places[] = {arena_memory, foreign, foreign + 4096};
+
+	for (unsigned way = 0; way < 2; way++) {
+		open_protected_queue(way);
+		/* Never written; then written; then deallocated. */
+		assert_int_equal(transfer(SPW_READ, foreign, 1u << 20), 1 << 20);
+		for (size_t i = 0; i < SPW_ARRAY_LEN(lens); i++)
+			for (size_t j = 0; j < SPW_ARRAY_LEN(places); j++) {
+				struct spw_io io = {.op = SPW_WRITE,
+						    .buf = places[j],
+						    .len_bytes = lens[i],
+						    .offset_bytes = 4096 * (i * 7 + j)};
+
+				fill(places[j], lens[i], (unsigned)(i + j));
+				assert_int_equal(run(io), lens[i]);
+				memset(places[j], 0, lens[i]);
+				io.op = SPW_READ;
+				assert_int_equal(run(io), lens[i]);
+				assert_memory_equal(places[j], nvme_drive.bytes + io.offset_bytes,
+						    lens[i]);
+			}
+		assert_int_equal(nvme_drive.tags[1].application, 0);
+		assert_int_equal(transfer(SPW_DISCARD, NULL, 1u << 20), 1 << 20);
+		assert_int_equal(transfer(SPW_READ, foreign, 1u << 20), 1 << 20);
+		assert_int_equal(nvme_drive.last.metadata | nvme_drive.last.metadata_len, 0);
+	}
+}
+
+/* What is stored is not handed out, and the words say what was found where. */
+DRIVE_TEST(test_damage_under_protected_blocks)
+{
+	struct spw_io io = {
+		.op = SPW_READ, .buf = foreign, .len_bytes = 8192, .offset_bytes = 12288};
+	unsigned block = 12288u >> nvme_drive.block_shift;
+
+	for (unsigned way = 0; way < 2; way++) {
+		open_protected_queue(way);
+		assert_int_equal(transfer(SPW_WRITE, foreign, 65536), 65536);
+		nvme_drive.bytes[12288 + 5000] ^= 1;
+		assert_int_equal(run(io), -EILSEQ);
+		assert_logged("read of 8192 bytes at byte 12288 failed (NVMe status 282h: "
+			      "End-to-end Guard Check Error): what is stored does not match its "
+			      "protection information: it is damaged");
+		assert_non_null(strstr(spw_last_error(), drive_path));
+		nvme_drive.bytes[12288 + 5000] ^= 1;
+		assert_int_equal(run(io), 8192);
+		/* A block of another place. */
+		nvme_drive.tags[block].reference++;
+		assert_int_equal(run(io), -EILSEQ);
+		assert_logged("(NVMe status 284h: End-to-end Reference Tag Check Error)");
+		/* What is written there next is whole again. */
+		io.op = SPW_WRITE;
+		assert_int_equal(run(io), 8192);
+		io.op = SPW_READ;
+		assert_int_equal(run(io), 8192);
+	}
+}
+
 /* ---- Answers: a drive behind a table --------------------------------------------------------- */
 
 static struct {
@@ -465,8 +553,10 @@ static int ask_table(int fd, unsigned long request, void *argument)
 	else if (request == NVME_IOCTL_ADMIN_CMD && cmd->opcode == 2 &&
 		 cmd->cdw10 == (2 | 127u << 16))
 		answer = table.health;
+	/* A drive may refuse memory that its answer does not reach: this is one page. */
 	else if (request == NVME_IOCTL_IO_CMD && cmd->opcode == 0x12 && cmd->cdw10 == 1 &&
-		 cmd->cdw11 == sizeof(table.placements) / 4 - 1)
+		 cmd->cdw11 == sizeof(table.placements) / 4 - 1 &&
+		 pages_of((void *)(uintptr_t)cmd->addr, cmd->data_len) == 1)
 		answer = table.placements;
 	if (!answer)
 		return 0x4002;
@@ -535,6 +625,29 @@ TABLE_TEST(test_what_a_drive_says)
 	assert_true(info.media_errors == UINT64_MAX);  /* a counter of 128 bits */
 }
 
+/* Only where all of a block's metadata is what the controller makes. */
+TABLE_TEST(test_which_namespaces_protect)
+{
+	struct spw_nvme_namespace ns = {0};
+
+	for (unsigned type = 0; type < 8; type++)
+		for (unsigned metadata = 0; metadata <= 64; metadata += 4) {
+			struct spw_nvme_info info = {.size = sizeof(info)};
+			unsigned expected = metadata >= 8 ? type : 0;
+
+			/* The other bits of DPS: where it lies in the metadata; and what is
+			 * reserved. */
+			table.namespace[29] = (uint8_t)(type | (type % 2 ? 0xf8 : 0));
+			table.namespace[128 + 4 * 17] = (uint8_t)metadata;
+			assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), 0);
+			assert_int_equal(ns.metadata_bytes, metadata);
+			assert_int_equal(ns.protection_type, expected);
+			assert_int_equal(ns.protects, type == 1 && metadata == 8);
+			assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
+			assert_int_equal(info.protection_type, expected);
+		}
+}
+
 TABLE_TEST(test_a_controller_without_a_namespace)
 {
 	struct spw_nvme_info info = {.size = sizeof(info)};
@@ -568,6 +681,14 @@ TABLE_TEST(test_a_drive_that_refuses)
 	struct spw_nvme_info info = {.size = sizeof(info)};
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 
+	/* A refusal to say which handles there are is said, and hides nothing else. */
+	table.errors[0x12] = 0x400f;
+	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), -EIO);
+	assert_string_equal(spw_last_error(), "/dev/x: the drive refuses its placement handles: "
+					      "Data SGL Length Invalid (00fh)");
+	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
+	assert_int_equal(info.placement_handles, 0);
+	assert_true(info.has_health);
 	table.errors[2] = 0x4109;
 	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), -EINVAL);
 	assert_non_null(strstr(spw_last_error(),
@@ -633,6 +754,8 @@ DRIVE_TEST(test_a_namespace_is_what_its_block_node_says)
 	assert_int_equal(check_namespace(drive, &ns), 0);
 	ns.metadata_bytes = 8;
 	assert_int_equal(check_namespace(drive, &ns), -EOPNOTSUPP);
+	ns.protects = true;
+	assert_int_equal(check_namespace(drive, &ns), 0);
 	ns.metadata_bytes = 0;
 	ns.blocks--;
 	assert_int_equal(check_namespace(drive, &ns), -ESTALE);

@@ -236,8 +236,8 @@ CASE(test_error_text_per_thread)
 
 CASE(test_strerror)
 {
-	static const int own[] = {ENXIO,           ENOTUNIQ, EMEDIUMTYPE, EUCLEAN,
-				  EPROTONOSUPPORT, EBADMSG,  ENOBUFS,     EEXIST};
+	static const int own[] = {ENXIO,   ENOTUNIQ, EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT,
+				  EBADMSG, ENOBUFS,  EEXIST,      EILSEQ};
 	char text[128];
 
 	assert_string_equal(spw_strerror(-ENOENT), "No such file or directory");

@@ -146,7 +146,87 @@ TEST(test_what_cannot_be_opened)
 	fake.metadata_bytes = 8;
 	assert_int_equal(spw_device_open(PATH, NULL, &other), -EOPNOTSUPP);
 	expect_error("8 bytes of metadata");
+	fake.protection_type = 2;
+	assert_int_equal(spw_device_open(PATH, NULL, &other), -EOPNOTSUPP);
+	fake.protection_type = 1;
+	fake.metadata_bytes = 16;
+	assert_int_equal(spw_device_open(PATH, NULL, &other), -EOPNOTSUPP);
+	expect_error("16 bytes of metadata");
 	assert_null(other);
+}
+
+/* One that places data and does not say by which handles is written without them. */
+TEST(test_handles_that_are_not_said)
+{
+	struct spw_queue_opts opts;
+
+	fake.ctratt = 1u << 19;
+	reopen_device();
+	spw_queue_opts_init(&opts, sizeof(opts));
+	opts.arena = arena;
+	opts.log.write = collect;
+	opts.placement = 1;
+	fake.fail_next = 1;
+	fake.fail_status = 0x4001;
+	assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), 0);
+	expect_said(PATH ": the drive refuses its placement handles: Invalid Command Opcode");
+	transfer(SPW_WRITE, memory, 4096, 0);
+	assert_int_equal(queue_stats().drives_placing, 0);
+}
+
+/* ---- Protection information ------------------------------------------------------------------ */
+
+static void open_protected(void)
+{
+	fake.metadata_bytes = 8;
+	fake.protection_type = 1;
+	reopen_device();
+	open_queue_of(8, 0);
+}
+
+TEST_EACH(test_protected_blocks_are_written_and_read)
+{
+	uint32_t block = 1u << fake.block_shift;
+
+	open_protected();
+	/* Never written; then written, by the queue and without it; then zeroes, then none. */
+	transfer(SPW_READ, memory, COMMAND_MAX, 0);
+	for (unsigned i = 0; i < 6; i++) {
+		char *at = i % 2 ? foreign : memory;
+		uint32_t len = (uint32_t[]){block, 2 * COMMAND_MAX + block, 65536}[i / 2];
+
+		memset(at, (int)i + 1, len);
+		transfer(SPW_WRITE, at, len, (i + 3) * block);
+		transfer(SPW_READ, at, len, (i + 3) * block);
+	}
+	assert_int_equal(spw_device_pwrite(device, foreign, 1u << 20, block), 0);
+	assert_int_equal(spw_device_pread(device, foreign, 1u << 20, block), 0);
+	assert_int_equal(fake_tags[0][1].application, 0);
+	assert_int_equal(spw_device_write_zeroes(device, block, 2 * COMMAND_MAX), 0);
+	assert_int_equal(fake_tags[0][2].reference, 2);
+	transfer(SPW_READ, memory, COMMAND_MAX, 0);
+	assert_int_equal(run(SPW_DISCARD, NULL, COMMAND_MAX, 0), COMMAND_MAX);
+	transfer(SPW_READ, memory, COMMAND_MAX, 0);
+}
+
+TEST_BLOCKS(test_damage_under_protected_blocks)
+{
+	uint32_t block = 1u << fake.block_shift;
+
+	open_protected();
+	transfer(SPW_WRITE, memory, 16 * block, 16 * block);
+	fake.drives[0][18 * block] ^= 1;
+	assert_int_equal(run(SPW_READ, memory, 4 * block, 16 * block), -EILSEQ);
+	expect_said("(NVMe status 282h: End-to-end Guard Check Error): what is stored does not "
+		    "match its protection information");
+	assert_int_equal(run(SPW_READ, memory, 2 * block, 16 * block), 2 * block);
+	assert_int_equal(spw_device_pread(device, foreign, block, 18 * block), -EILSEQ);
+	expect_error(PATH ": read failed: End-to-end Guard Check Error (282h)");
+	fake_tags[0][20].reference ^= 1;
+	assert_int_equal(run(SPW_READ, memory, block, 20 * block), -EILSEQ);
+	expect_said("NVMe status 284h: End-to-end Reference Tag Check Error");
+	transfer(SPW_WRITE, memory, 16 * block, 16 * block);
+	transfer(SPW_READ, memory, 16 * block, 16 * block);
 }
 
 TEST(test_controllers_that_do_not_start)

@@ -284,12 +284,15 @@ TEST_BLOCKS(test_namespaces_that_have_changed)
 {
 	unsigned shift = fake.block_shift;
 
-	for (unsigned i = 0; i < 4; i++) {
+	for (unsigned i = 0; i < 5; i++) {
+		fake.metadata_bytes = i == 4 ? 8 : 0;
+		fake.protection_type = i == 4 ? 1 : 0;
 		open_with_notices();
 		fake.block_shift = i > 0 ? shift : shift == 9 ? 12 : 9;
 		fake.unique = i == 1 ? 7 : 0;
 		fake.is_cut = i == 2;
 		fake.is_detached = i == 3;
+		fake.protection_type = i == 4 ? 2 : 0;
 		say_event(0x040002);
 		flush_until(is_cut);
 		expect_said("namespace 1 is not what it was when it was opened");
@@ -299,6 +302,7 @@ TEST_BLOCKS(test_namespaces_that_have_changed)
 		close_device();
 		fake.block_shift = shift;
 		fake.unique = 0;
+		fake.metadata_bytes = fake.protection_type = 0;
 		fake.is_cut = fake.is_detached = false;
 		open_device();
 	}

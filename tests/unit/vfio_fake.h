@@ -22,6 +22,7 @@
 
 #include "tests/case.h"
 #include "tests/random.h"
+#include "tests/unit/nvme_tags.h"
 #include "tests/wrap.h"
 
 #include "engine/vfio/controller.h"
@@ -64,9 +65,11 @@ struct fake {
 	char *drives[FAKE_NAMESPACES];
 	unsigned block_shift;
 	unsigned metadata_bytes;
+	unsigned protection_type; /* of it; 1: see fake_tags */
 	uint32_t rtd3e_us;
 	uint32_t sgls; /* of Identify Controller: 0: takes no scatter gather lists */
 	uint32_t oaes;
+	uint32_t ctratt;
 	uint32_t mqes;
 	uint32_t to, crto; /* in units of 500 ms; @crto 0: there is no such register */
 	uint32_t dstrd;
@@ -128,6 +131,9 @@ struct fake {
 };
 
 static struct fake fake;
+
+/* Of all blocks of all namespaces, where these are protected. */
+static struct block_tags fake_tags[FAKE_NAMESPACES][FAKE_DRIVE_BYTES >> 9];
 
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
@@ -326,6 +332,7 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		fake_put(data + 80, 0x010400, 4);
 		fake_put(data + 88, fake.rtd3e_us, 4);
 		fake_put(data + 92, fake.oaes, 4);
+		fake_put(data + 96, fake.ctratt, 4);
 		data[512] = 0x66;
 		data[513] = 0x44;
 		fake_put(data + 516, FAKE_NAMESPACES, 4);
@@ -347,6 +354,7 @@ static inline uint16_t fake_identify(const union spw_vfio_command *command)
 		if (!fake.is_detached)
 			fake_put(data, FAKE_DRIVE_BYTES >> fake.is_cut >> fake.block_shift, 8);
 		data[104] = fake.unique;
+		data[29] = (uint8_t)fake.protection_type;
 		fake_put(data + 128, fake.metadata_bytes, 2);
 		data[130] = (uint8_t)fake.block_shift;
 	} else {
@@ -407,10 +415,24 @@ static inline uint16_t fake_admin(const union spw_vfio_command *command, uint32_
 	}
 }
 
+static inline uint16_t fake_obey_tags(const union spw_vfio_command *command, enum tags_op op,
+				      const char *drive, uint64_t at, uint64_t len)
+{
+	if (fake.protection_type != 1) {
+		if (command->cdw12 & (TAGS_PRACT | TAGS_CHECKS) || command->cdw14)
+			fake_fault("protection where there is none", command->cdw12);
+		return 0;
+	}
+	return tags_obey(fake_tags[command->nsid - 1], op, command->cdw12, command->cdw14,
+			 at >> fake.block_shift, len >> fake.block_shift, drive + at,
+			 (size_t)1 << fake.block_shift);
+}
+
 static inline uint16_t fake_io(const union spw_vfio_command *command)
 {
 	uint64_t at = ((uint64_t)command->cdw11 << 32 | command->cdw10) << fake.block_shift;
 	uint64_t len = ((uint64_t)(command->cdw12 & 0xffff) + 1) << fake.block_shift;
+	uint16_t status;
 	char *drive;
 
 	if (command->nsid < 1 || command->nsid > FAKE_NAMESPACES)
@@ -436,6 +458,7 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 			return 0x4080;
 		memset(drive + (range.first_block << fake.block_shift), 0,
 		       (size_t)range.blocks << fake.block_shift);
+		tags_forget(fake_tags[command->nsid - 1] + range.first_block, range.blocks);
 		fake.deallocations++;
 		return 0;
 	}
@@ -448,16 +471,18 @@ static inline uint16_t fake_io(const union spw_vfio_command *command)
 	switch (command->opcode) {
 	case SPW_NVME_READ:
 		fake.reads++;
-		fake_transfer(command, drive + at, len, true);
-		return 0;
+		status = fake_obey_tags(command, TAGS_READ, drive, at, len);
+		if (status == 0)
+			fake_transfer(command, drive + at, len, true);
+		return status;
 	case SPW_NVME_WRITE:
 		fake.writes++;
 		fake_transfer(command, drive + at, len, false);
-		return 0;
+		return fake_obey_tags(command, TAGS_WRITE, drive, at, len);
 	case 0x08:
 		fake.zeroes++;
 		memset(drive + at, 0, len);
-		return 0;
+		return fake_obey_tags(command, TAGS_ZEROES, drive, at, len);
 	default: return 0x4001;
 	}
 }
@@ -745,6 +770,7 @@ static inline void fake_begin(unsigned block_shift)
 		for (size_t at = 0; at < FAKE_DRIVE_BYTES; at += 8)
 			memcpy(fake.drives[i] + at, &(uint64_t){(at + i) * 0x9e3779b97f4a7c15u}, 8);
 	}
+	memset(fake_tags, 0xff, sizeof(fake_tags));
 	assert_non_null(fake.registers);
 }
 

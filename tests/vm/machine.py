@@ -15,7 +15,8 @@ import subprocess
 import tempfile
 import time
 
-from kernel import Unavailable, tool
+import qemu
+from kernel import Unavailable
 
 STATE_PREFIX = "spillway-vm."
 STATE_NAME = re.compile(r"spillway-vm\.([0-9]+)\.[a-z0-9_]{8}")
@@ -72,6 +73,10 @@ def clear_after_killed(place):
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def device_words(*devices):
+    return [word for device in devices for word in ("-device", json.dumps(device))]
+
+
 class Options:
     """What the machine is made of."""
 
@@ -85,6 +90,8 @@ class Options:
         self.iommu = False  # Intel's, with interrupt remapping: drives can be driven by vfio
         self.shares = []  # folders of the host that the machine may write to
         self.errors = {}  # drive number: list of rules of QEMU's blkdebug
+        self.placing = []  # drive numbers: with Flexible Data Placement, by three handles
+        self.protected = []  # drive numbers: blocks with protection information of type 1
         self.two_ports = []  # drive numbers: with a second controller, on a port of its own
         # Drive numbers: keep nothing and read as zeroes, at no cost but that of the drive itself.
         self.no_medium = []
@@ -103,7 +110,7 @@ class Machine:
     happened."""
 
     def __init__(self, kernel, options, build):
-        self.qemu = tool("qemu-system-x86_64", "qemu-system-x86")
+        self.qemu = qemu.command(build, bool(options.placing))
         self.kernel = kernel
         self.options = options
         self.state = place_for_drives(build)
@@ -169,11 +176,38 @@ class Machine:
                       "max_ioqpairs": 8}
         namespace = {"driver": "nvme-ns", "bus": f"n{number}", "nsid": 1, "shared": True,
                      **self.block_properties(number)}
-        arguments = ["-device", f"nvme-subsys,id=s{number},nqn=spw{number}"]
-        for device in ({**controller, "id": f"n{number}", "bus": f"rp{number}"},
-                       {**controller, "id": f"n{number}b", "bus": f"rp{number}b"}, namespace):
-            arguments += ["-device", json.dumps(device)]
-        return arguments
+        return ["-device", f"nvme-subsys,id=s{number},nqn=spw{number}",
+                *device_words({**controller, "id": f"n{number}", "bus": f"rp{number}"},
+                              {**controller, "id": f"n{number}b", "bus": f"rp{number}b"},
+                              namespace)]
+
+    def controller_and_namespace(self, number):
+        """A drive's controller and its namespace, as devices of their own."""
+        drive, block = self.drive_properties(number), self.block_properties(number)
+        return ({name: drive[name] for name in drive if name not in block},
+                {"driver": "nvme-ns", "id": f"ns{number}", "bus": f"n{number}", "nsid": 1, **block})
+
+    def protected_arguments(self, number):
+        """A drive whose blocks have eight more bytes each, which lie behind all of them."""
+        controller, namespace = self.controller_and_namespace(number)
+        return device_words(controller, {**namespace, "ms": 8, "pi": 1})
+
+    def placing_arguments(self, number):
+        """A drive that counts what is written by each of its handles."""
+        controller, namespace = self.controller_and_namespace(number)
+        subsystem = {"driver": "nvme-subsys", "id": f"s{number}", "nqn": f"spw{number}",
+                     "fdp": True, "fdp.nruh": 3}
+        return device_words(subsystem, {**controller, "subsys": f"s{number}"},
+                            {**namespace, "fdp.ruhs": "0;1;2"})
+
+    def device_arguments(self, number):
+        if number in self.options.two_ports:
+            return self.two_port_arguments(number)
+        if number in self.options.placing:
+            return self.placing_arguments(number)
+        if number in self.options.protected:
+            return self.protected_arguments(number)
+        return device_words(self.drive_properties(number))
 
     def drive_arguments(self):
         arguments = []
@@ -192,8 +226,7 @@ class Machine:
                 arguments += ["-device", f"pcie-root-port,id=rp{number}{letter},bus={bus},"
                               f"chassis={slot},slot={slot}"]
             arguments += ["-blockdev", json.dumps(self.block_node(number))]
-            arguments += (self.two_port_arguments(number) if number in self.options.two_ports else
-                          ["-device", json.dumps(self.drive_properties(number))])
+            arguments += self.device_arguments(number)
         return arguments
 
     def share_arguments(self):
@@ -240,7 +273,7 @@ class Machine:
         # The IOMMU before all devices that are behind it.
         if self.options.iommu:
             board = ["-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=on"]
-        return [self.qemu, "-nodefaults", "-nographic", "-no-reboot", *board,
+        return [*self.qemu, "-nodefaults", "-nographic", "-no-reboot", *board,
                 "-accel", "tcg,thread=multi", "-cpu", "max", *self.numa_arguments(),
                 "-kernel", self.kernel.image, "-initrd", self.kernel.initramfs, "-append", append,
                 "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",

@@ -68,6 +68,34 @@ def vfio_engine():
                  SPW_VM_VICTIM="1", SPW_TEST_BACKEND="vfio")]
 
 
+# All drives are made empty, and SPW_VM_BREAK lets the last one find each of its blocks damaged that
+# is not written anew: QEMU keeps their protection information behind them.
+DAMAGE = r"""
+for drive in $SPW_VM_DRIVES; do blkdiscard -zf $drive; done
+tags=$(blockdev --getsize64 $drive)
+tags_bytes=$((tags / $(blockdev --getss $drive) * 8))
+damage() {
+    bash -c 'exec 3<>/dev/virtio-ports/monitor
+        echo "qemu-io -d ns3 \"write -P 17 $0 $1\"" >&3
+        read -r answer <&3
+        [ "$answer" = ok ]' "$@"
+}
+export SPW_VM_BREAK="$(declare -f damage); damage $tags $tags_bytes"
+"""
+
+
+def protected():
+    """Drives with protection information, by both ways on which no kernel makes it."""
+    cases = [Case("protected nodes", "tests/vm/test_protected.sh"),
+             *passthrough("interrupt"),
+             Case("vfio", CONFORMANCE, prelude=driven_here(), SPW_TEST_BACKEND="vfio")]
+    for backend, prelude in (("nvme", ""), ("vfio", driven_here())):
+        cases += [Case(f"{test.replace('_', ' ')}, {backend}", "tests/vm/test_protected.c",
+                       f"test_{test}", DAMAGE + prelude, SPW_TEST_BACKEND=backend)
+                  for test in ("what_a_drive_finds_damaged", "the_other_copy_serves")]
+    return cases
+
+
 def integration(*names, backend="io_uring", **more):
     return [Case(f"{name} {backend}", f"tests/integration/test_{name}.c", SPW_TEST_BACKEND=backend,
                  **more) for name in names]
@@ -209,6 +237,16 @@ ALL = [
          seconds=85, iommu=True),
     Kind("vfio4096", "4 drives of 4096 byte blocks behind an IOMMU", vfio_engine()[:1],
          seconds=45, block_bytes=4096, nodes=1, iommu=True),
+    Kind("protected", "4 drives with protection information of type 1, behind an IOMMU",
+         protected(), seconds=90, nodes=1, iommu=True, protected=[0, 1, 2, 3],
+         # QEMU keeps what protected a part of a file system's block that is deallocated.
+         block_bytes=4096),
+    Kind("placing", "4 drives with Flexible Data Placement",
+         [Case("handles by passthrough", "tests/vm/test_placing.c", SPW_TEST_BACKEND="nvme"),
+          # Under a kernel that has them: SPW_VM_SUITE.
+          Case("handles by write streams", "tests/vm/test_placing.c", extra=True,
+               SPW_TEST_BACKEND="io_uring")],
+         seconds=25, nodes=1, placing=[0, 1, 2, 3]),
     Kind("bad", "dm-flakey, dm-delay, scsi_debug, NVMe over TCP; "
          "QEMU fails writes to a sector of drive 4, and reads of one of drive 5",
          BAD + BLKDEBUG, seconds=60, nodes=1, drives=6,

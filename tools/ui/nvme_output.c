@@ -58,11 +58,12 @@ json_t *tool_json_nvme(const char *path)
 	if (result != 0)
 		return json_pack("{s:o}", "error", tool_json_text(spw_last_error()));
 	return json_pack(
-		"{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:I, s:o}", "model",
+		"{s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:I, s:o}", "model",
 		tool_json_text(info.model), "serial", tool_json_text(info.serial), "firmware",
 		tool_json_text(info.firmware), "version", (json_int_t)info.version, "namespace_id",
 		(json_int_t)info.namespace_id, "namespace_bytes", (json_int_t)info.namespace_bytes,
-		"metadata_bytes", (json_int_t)info.metadata_bytes, "transfer_bytes_max",
+		"metadata_bytes", (json_int_t)info.metadata_bytes, "protection_type",
+		(json_int_t)info.protection_type, "transfer_bytes_max",
 		(json_int_t)info.transfer_bytes_max, "write_cache", info.write_cache, "deallocates",
 		info.deallocates, "places_data", info.places_data, "placement_handles",
 		(json_int_t)info.placement_handles, "health", health_json(&info));
@@ -71,7 +72,7 @@ json_t *tool_json_nvme(const char *path)
 void tool_print_nvme(const char *const paths[], unsigned count, FILE *out)
 {
 	struct tool_table *table = tool_table_new(
-		"NVME|FIRMWARE|>WORN|>WRITTEN|>SPARE|>TEMP|>MEDIA ERRORS|>FDP|WARNING");
+		"NVME|FIRMWARE|>WORN|>WRITTEN|>SPARE|>TEMP|>MEDIA ERRORS|>FDP|>PI|WARNING");
 	struct spw_nvme_info info;
 	unsigned rows = 0;
 	char text[96];
@@ -96,7 +97,7 @@ void tool_print_nvme(const char *const paths[], unsigned count, FILE *out)
 			TOOL_SHORT("%d C", (int)info.temperature_celsius),
 			TOOL_SHORT("%ju", (uintmax_t)info.media_errors),
 			info.placement_handles ? TOOL_SHORT("%u", info.placement_handles) : "-",
-			text);
+			info.protection_type ? TOOL_SHORT("%u", info.protection_type) : "-", text);
 		rows++;
 	}
 	if (rows > 0)
