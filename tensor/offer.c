@@ -82,9 +82,14 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	return rc;
 }
 
-/* Memory of a device is not read: what the device still has is the same, else unknown. */
+/*
+ * Memory of a device is not read: what the device still has is the same, else unknown. A storage of
+ * which a part was given up has it as long as it can be offered.
+ */
 static bool device_has(const struct entry *entry, const struct spw_offer *offer)
 {
+	if (entry->state == ENTRY_DISCARDED)
+		return true;
 	return entry_at_owner(entry) &&
 	       entry->bytes - entry->offset_bytes == (const uint8_t *)offer->storage_bytes;
 }
@@ -331,6 +336,9 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 		offer_trace(cache, offer, hint, *tensor, trace_result(rc, duplicate));
 		if (copy && (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN))
 			*copy = spw_write_copy_of(entry);
+		else if (copy && rc == SPW_OFFER_AGAIN)
+			*copy = (struct spw_copy){.offset_bytes = entry->offset_bytes,
+						  .len_bytes = entry->len_bytes};
 		spw_window_fill(cache);
 	}
 	spw_cache_unlock_and_notify(cache);
