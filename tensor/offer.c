@@ -95,12 +95,15 @@ static bool device_has(const struct entry *entry, const struct spw_offer *offer)
 }
 
 /* Whether the entry has the bytes that are offered now. */
-static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32_t device)
+static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32_t device,
+		      enum spw_cache_hint hint)
 {
 	int rc;
 
+	/* What is computed again from an input is compared. */
 	if (entry->device || device)
-		return entry->device == device && device_has(entry, offer);
+		return entry->device == device &&
+		       (hint == SPW_HINT_INPUT || device_has(entry, offer));
 	while (entry->state == ENTRY_DISCARDED) {
 		bool same = spw_again_holds(entry, offer);
 
@@ -124,7 +127,7 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 
 /* The entry that has the same bytes, with one user more; or NULL. Ends holding a write back. */
 static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer,
-				  uint32_t device)
+				  uint32_t device, enum spw_cache_hint hint)
 {
 	struct entry *entry;
 
@@ -135,7 +138,7 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 		if (!entry)
 			return NULL;
 		entry->users++;
-		if (entry_has(entry, offer, device))
+		if (entry_has(entry, offer, device, hint))
 			return entry;
 		entry->stale = true;
 		cache->count.offers_changed++;
@@ -171,7 +174,7 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 		spw_entry_offered_again(entry);
 	if (entry->state == ENTRY_DISCARDED)
 		return offer_given_up(entry, offer, hint);
-	if (entry->copies == 0 || entry->state != ENTRY_LEAVING)
+	if (entry->copies == 0 || entry->state != ENTRY_LEAVING || hint == SPW_HINT_INPUT)
 		return SPW_OFFER_DEDUP;
 	/* The memory may have changed since the copy began, and its version may not tell. */
 	entry->copies++;
@@ -314,7 +317,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 	spw_cache_lock(cache);
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
-	entry = duplicate_of(cache, offer, device);
+	entry = duplicate_of(cache, offer, device, hint);
 	duplicate = entry != NULL;
 	if (entry) {
 		rc = offer_duplicate(entry, offer, hint);

@@ -319,8 +319,9 @@ struct spw_copy {
  *
  * Memory of a device cannot be compared with what has left it. So an offer is a duplicate if key,
  * version and address are those of an entry whose memory the device still has, or key and version
- * are those of one that was given up, and of no other. What is given up the caller compares, when
- * it has computed it again.
+ * are those of one that was given up, and of no other; but of SPW_HINT_INPUT of any, for what is
+ * computed from that is compared. What is given up the caller compares, when it has computed it
+ * again.
  *
  * Return: as spw_cache_offer_hint(), and SPW_OFFER_COPY, SPW_OFFER_COPY_AGAIN, SPW_OFFER_WAIT.
  */
