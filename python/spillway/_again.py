@@ -107,7 +107,7 @@ class _Random:
         self._states: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [
             (torch.set_rng_state, (torch.get_rng_state(),))]
         for device in devices:
-            backend = getattr(torch, device.type, None)
+            backend: Any = getattr(torch, device.type, None)
             if hasattr(backend, "get_rng_state"):
                 state = backend.get_rng_state(device)
                 self._states.append((backend.set_rng_state, (state, device)))
@@ -236,14 +236,14 @@ class Frame(hooks.Frame):  # type: ignore[misc]
 
     def _capture_of_devices(self) -> Callable[[Tensor], Tensor]:
         """As capture(), for what was given up there, too."""
-        verdict, device = self.again.verdict_on(self.module), self.again.session.device
-        assert device is not None
+        verdict, session = self.again.verdict_on(self.module), self.again.session
 
         def capture(tensor: Tensor) -> Tensor:
             place = self.seen
             saved = self.elsewhere.get(place)
             if saved is not None:
-                device.restore(saved, tensor, verdict)
+                assert session.device is not None
+                session.device.restore(saved, tensor, verdict)
                 saved.frame = None
                 del self.elsewhere[place]
             try:
@@ -383,8 +383,8 @@ class Again:
         self.refuse(module, f"it did not give the same a second time ({why})")
         return SpillwayError(
             errno.ESTALE,
-            f"{self.names[module]} was computed again in the backward pass and is not the same as in the "
-            f"forward pass ({why}): its gradients would be wrong. Something that it depends on "
+            f"{self.names[module]} was computed again in the backward pass and is not the same as in "
+            f"the forward pass ({why}): its gradients would be wrong. Something that it depends on "
             "has changed in between, or is random in a way that PyTorch's generator does not know. "
             "It is not computed again from now on: go on with the next step, or call offload() "
             'with recompute="never"')

@@ -72,8 +72,7 @@ class DeviceTimes:
             self._given.append((number, self._table.mark(stream)))
 
     def stand(self, still: bool) -> None:
-        """What its stream is given from now on is computed again, and no part of the step; or is one
-        again."""
+        """What its stream is given from now on is no part of the step; or is one again."""
         if self.stands is not still and self._has:
             mark = self._table.mark(self._table.current_stream(self.device))
             self.stands = still

@@ -2,9 +2,9 @@
 # spillway/_verdicts.py - of a device: whether what was computed again is what was given up
 """The host does not read memory of a device, and does not wait for it. So sums of what is given up
 stay on the device, are compared there with sums of what was computed again, and the host looks at
-the result when the backward pass ends: before anybody has its gradients. By then the device has come
-by all comparisons but perhaps the last, after which it still has the backward pass of that scope to
-do. Where gradients are used earlier, by hooks of parameters or by other ranks, it looks at once.
+the result when the backward pass ends: before anybody has its gradients. It waits for the last
+comparison then, and after that the device still has the backward pass of that scope to do. Where
+gradients are used earlier, by hooks of parameters or by other ranks, it looks at once.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def can_be_summed(storage: Any) -> bool:
 
 
 def sums_of(tensor: Tensor, begin: int, length: int) -> Tensor:
-    """Of part of the tensor's storage, taken for a square of words: the sums of its rows and columns,
-    modulo 2^64, and what is left over. Other bytes have the same with a chance of 2^-64; bytes that
-    only moved have other sums of rows or of columns. One pass over the memory each, in the order of
-    the stream that computes.
+    """Of part of the tensor's storage, taken for a square of words: the sums of its rows and of its
+    columns, modulo 2^64, and what is left over. One word that differs always shows, and what is
+    random shows but for a chance of 2^-64; what has only moved has other sums of rows or columns.
+    One pass over the memory each, in the order of the stream that computes.
 
     :param begin: of the storage, a whole number of words
     """
@@ -76,8 +76,8 @@ class Verdict:
 
     def _compare(self) -> None:
         """On the device."""
-        sums, by_device = self.sums, {}  # type: Any
-        for then, now in sums:
+        by_device: Dict[torch.device, List[Tuple[Tensor, Tensor]]] = {}
+        for then, now in self.sums:
             by_device.setdefault(then.device, []).append((then, now))
         for device, pairs in by_device.items():
             then, now = (torch.cat(each) for each in zip(*pairs))
