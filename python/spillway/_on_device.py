@@ -228,7 +228,7 @@ class _Users:
         self.base: Optional[Tensor] = None
         self.copy: Optional[Copy] = None  # that brought it
         # It was given up: these sums, and of which part of the storage.
-        self.given: Optional[Tuple[Tensor, int, int]] = None
+        self.given: Optional[Tuple[List[Tensor], int, int]] = None
         self.verdict: Optional[Verdict] = None  # and was computed again
 
 

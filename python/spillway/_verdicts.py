@@ -28,7 +28,7 @@ def can_be_summed(storage: Any) -> bool:
     return bool(storage.data_ptr() % _WORD == 0)
 
 
-def sums_of(tensor: Tensor, begin: int, length: int) -> Tensor:
+def sums_of(tensor: Tensor, begin: int, length: int) -> List[Tensor]:
     """Of part of the tensor's storage, taken for a square of words: the sums of its rows and of its
     columns, modulo 2^64, and what is left over. One word that differs always shows, and what is
     random shows but for a chance of 2^-64; what has only moved has other sums of rows or columns.
@@ -43,11 +43,13 @@ def sums_of(tensor: Tensor, begin: int, length: int) -> Tensor:
     side = 1 << (count.bit_length() + 1) // 2
     rows = count // side
     square = words.narrow(0, 0, rows * side).view(rows, side)
-    parts = [square.sum(0), square.sum(1), words.narrow(0, rows * side, count - rows * side)]
+    sums = [square.sum(0), square.sum(1)]
+    if count > rows * side:
+        sums.append(words.narrow(0, rows * side, count - rows * side).clone())
     if rest:
         tail = torch.empty(0, dtype=torch.uint8, device=device)
-        parts.append(tail.set_(storage, begin + count * _WORD, (rest,), (1,)).to(torch.int64))
-    return torch.cat(parts)
+        sums.append(tail.set_(storage, begin + count * _WORD, (rest,), (1,)).to(torch.int64))
+    return sums
 
 
 class Verdict:
@@ -58,7 +60,8 @@ class Verdict:
     def __init__(self, verdicts: "Verdicts", module: nn.Module) -> None:
         self._verdicts = verdicts
         self._module = module
-        self.sums: List[Tuple[Tensor, Tensor]] = []  # then and now, that are not compared yet
+        # Then and now, of each tensor that is not compared yet.
+        self.sums: List[Tuple[List[Tensor], List[Tensor]]] = []
         self._found: List[Tuple[Tensor, Any]] = []  # whether they differ, and when that is known
         self._is_settled = self._differs = False
 
@@ -76,12 +79,13 @@ class Verdict:
 
     def _compare(self) -> None:
         """On the device."""
-        by_device: Dict[torch.device, List[Tuple[Tensor, Tensor]]] = {}
-        for then, now in self.sums:
-            by_device.setdefault(then.device, []).append((then, now))
-        for device, pairs in by_device.items():
-            then, now = (torch.cat(each) for each in zip(*pairs))
-            differs = torch.ne(then, now).any()
+        by_device: Dict[torch.device, Tuple[List[Tensor], List[Tensor]]] = {}
+        for each in self.sums:
+            all_then, all_now = by_device.setdefault(each[0][0].device, ([], []))
+            all_then += each[0]
+            all_now += each[1]
+        for device, (then, now) in by_device.items():
+            differs = torch.ne(torch.cat(then), torch.cat(now)).any()
             self._found.append((differs, self._verdicts.event_on(device)))
         self.sums = []
 
