@@ -221,7 +221,7 @@ def recomputing_is_no_part_of_the_step(store):
 def settled(off):
     """The memory when it stays the same: PyTorch's threads drop a failed graph a little later, and
     what was given up is let go with the next call."""
-    before, now, deadline = None, machine.memory(), time.monotonic() + 10
+    before, now, deadline = None, machine.memory(), time.monotonic() + 60
     while off.stats().entries or now != before:
         assert time.monotonic() < deadline, off.stats()
         before, now = now, machine.memory()
