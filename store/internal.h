@@ -260,10 +260,16 @@ struct read_list {
 	struct drive_read *first, *last;
 };
 
+/* Long enough for dozens of chunks on a slow drive, short enough to follow a step. */
+#define SPW_RATE_WINDOW_NS 50000000u
+/* What is older says nothing of now: to measure a slow drive anew takes a 64th of the time. */
+#define SPW_RATE_OLD_NS (UINT64_C(64) * SPW_RATE_WINDOW_NS)
+
 /* Bytes moved while at least one transfer of that kind was in flight; a rate every window. */
 struct rate {
 	uint32_t in_flight;
 	uint64_t busy_since_ns, busy_ns, bytes;
+	uint64_t measured_ns; /* when the last window was full */
 	_Atomic uint64_t bytes_per_second;
 };
 
@@ -592,7 +598,7 @@ struct drive_scores {
 	uint32_t depth[SPW_DRIVES_MAX]; /* it takes one while it has fewer in flight */
 };
 
-void spw_write_score_drives(const struct spw_store *store, struct drive_scores *scores);
+void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores);
 /*
  * A chunk of the oldest put, to the best drive of the mask @left, which is none of it then.
  * Return: false: only the end of a transfer brings what lacks, or a drive that is not in @left.

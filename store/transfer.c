@@ -4,9 +4,6 @@
 
 #include "store/internal.h"
 
-/* long enough for dozens of chunks on a slow drive, short enough to follow a step */
-#define RATE_WINDOW_NS 50000000u
-
 struct transfer *spw_transfer_take(struct spw_store *store)
 {
 	struct transfer *transfer = store->transfer_free;
@@ -72,13 +69,14 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 	rate->busy_since_ns = now_ns;
 	rate->bytes += bytes;
 	rate->in_flight--;
-	if (rate->busy_ns < RATE_WINDOW_NS)
+	if (rate->busy_ns < SPW_RATE_WINDOW_NS)
 		return;
 	measured = (uint64_t)((double)rate->bytes * 1e9 / (double)rate->busy_ns);
 	average = atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
-	atomic_store_explicit(&rate->bytes_per_second,
-			      average ? (3 * average + measured) / 4 : measured,
-			      memory_order_relaxed);
+	if (average && now_ns - rate->measured_ns <= SPW_RATE_OLD_NS)
+		measured = (3 * average + measured) / 4;
+	atomic_store_explicit(&rate->bytes_per_second, measured, memory_order_relaxed);
+	rate->measured_ns = now_ns;
 	rate->busy_ns = 0;
 	rate->bytes = 0;
 }

@@ -71,6 +71,17 @@ static uint64_t slowness(uint64_t rate, uint64_t fastest)
 	return rate != 0 && rate < fastest / 2 ? ONE * fastest / rate : ONE;
 }
 
+/*
+ * A drive that has nothing to write and was measured long ago. Where one put follows the other, the
+ * fastest drives take them all, and one that was slow for a moment would stay so for good.
+ */
+static bool may_have_changed(const struct store_drive *drive)
+{
+	const struct rate *rate = &drive->ways[SPW_WRITE].rate;
+
+	return rate->in_flight == 0 && spw_clock_ns() - rate->measured_ns > SPW_RATE_OLD_NS;
+}
+
 static uint64_t lead_half_chunks(const struct spw_store *store, const struct store_drive *drive,
 				 uint64_t least)
 {
@@ -98,7 +109,7 @@ static void score(const struct spw_store *store, struct drive_scores *scores, ui
  * counts as busier by its lead, up to a limit, and is refilled only to a quarter of its depth,
  * which keeps it busy.
  */
-void spw_write_score_drives(const struct spw_store *store, struct drive_scores *scores)
+void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores)
 {
 	uint64_t rates[SPW_DRIVES_MAX], fastest = 0, least = UINT64_MAX;
 
@@ -119,8 +130,14 @@ void spw_write_score_drives(const struct spw_store *store, struct drive_scores *
 			least = SPW_MIN(least, drive->bytes_placed);
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		uint64_t lead = lead_half_chunks(store, &store->drives[i], least);
+		struct store_drive *drive = &store->drives[i];
+		uint64_t lead = lead_half_chunks(store, drive, least);
 
+		/* A slow one is not owed what the others get meanwhile. */
+		if (scores->slow[i] > ONE && least != UINT64_MAX)
+			drive->bytes_placed = SPW_MAX(drive->bytes_placed, least);
+		if (scores->slow[i] > ONE && may_have_changed(drive))
+			scores->slow[i] = ONE;
 		scores->ahead[i] = ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
 		if (lead >= 2)
 			scores->depth[i] = (scores->depth[i] + 3) / 4;

@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT / "python"))
 from spillway.bench import blas, results  # noqa: E402
 from spillway.bench.__main__ import needed_bandwidth  # noqa: E402
 from spillway.bench.throttle import Throttle  # noqa: E402
+from spillway.demo.data import collect_text  # noqa: E402
 from spillway.demo.ending import exits_on  # noqa: E402
 
 MODES = ("keep", "recompute", "spillway")
@@ -45,14 +46,15 @@ UNTIMED = 2  # steps at the start: without a plan, then by the first plan
 class Run:
     """A process that trains one step whenever it is its turn.
 
-    :param folder: for what it measures
+    :param folder: for what it measures; its "text" is what all of them train on
     """
 
     def __init__(self, name, command, folder, throttle=None):
         self.name, self.result = name, Path(folder, f"{name}.json")
         self.seconds = []  # of its steps; at the end as it measured them itself: without checksums
         self.process = subprocess.Popen(
-            [*command, "--turns", "--json", str(self.result)], stdin=subprocess.PIPE,
+            [*command, "--text", str(Path(folder, "text")), "--turns", "--json",
+             str(self.result)], stdin=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, preexec_fn=throttle.enter if throttle else None)
 
     def step(self, number):
@@ -110,6 +112,8 @@ def take_turns(title, steps, begin):
     """
     runs, names = {}, list(begin)
     with tempfile.TemporaryDirectory() as folder:
+        # One text for all, whatever is edited meanwhile: losses and gradients are compared.
+        Path(folder, "text").write_bytes(collect_text(ROOT))
         try:
             for name in names:
                 runs[name] = begin[name](folder)

@@ -155,4 +155,31 @@ CASE_WITH(test_a_drive_that_was_slow_comes_back, NULL, close_store)
 	assert_in_range(slow_percent(objects, PASSES), 22, 28);
 }
 
+/* Chunks that are put one after the other, for @seconds: how many percent go to the slow drive. */
+static uint64_t slow_percent_of_single_puts(uint64_t seconds)
+{
+	uint64_t end_ns = sim_now_ns + seconds * 1000000000, before = written(SLOW), all = 0;
+	struct spw_request *put;
+	spw_object object;
+
+	for (; sim_now_ns < end_ns; all += CHUNK_BYTES) {
+		assert_ok(spw_store_put(store, memory[0], CHUNK_BYTES, NULL, &object, &put));
+		assert_ok(spw_request_wait(put));
+		assert_ok(spw_store_free(store, object));
+	}
+	return 100 * (written(SLOW) - before) / all;
+}
+
+/* It gets none of them but now and then, to be measured anew. */
+CASE_WITH(test_a_drive_that_was_slow_comes_back_to_single_puts, NULL, close_store)
+{
+	open_store(4);
+	sim_fill(memory[0], CHUNK_BYTES, 1);
+	(void)slow_percent_of_single_puts(1);
+	assert_in_range(slow_percent_of_single_puts(20), 0, 1); /* by time, 2 */
+	sim_drives[SLOW].bytes_per_second = RATE;
+	(void)slow_percent_of_single_puts(4);
+	assert_in_range(slow_percent_of_single_puts(2), 24, 26);
+}
+
 RUN_CASES(NULL, NULL)
