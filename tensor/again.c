@@ -4,7 +4,7 @@
  *
  * The caller lets go of the memory at once; what stays is a checksum. Bytes that are computed
  * again, or offered once more by another scope, are taken for the same only if theirs is: the
- * promise of a take holds for them, too.
+ * promise of a take holds for them, too. Of a device the caller has the checksum, and compares.
  */
 #include <errno.h>
 
@@ -17,13 +17,15 @@ bool spw_again_give_up(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const uint8_t *bytes = entry->bytes;
-	uint64_t checksum;
+	uint64_t checksum = 0;
 
 	entry->scope = spw_rule_scope(cache);
 	spw_entry_become(entry, ENTRY_KEPT);
-	spw_cache_unlock(cache);
-	checksum = spw_checksum(bytes, entry->len_bytes);
-	spw_cache_lock(cache);
+	if (!entry->device) {
+		spw_cache_unlock(cache);
+		checksum = spw_checksum(bytes, entry->len_bytes);
+		spw_cache_lock(cache);
+	}
 	cache->count.bytes_checked += entry->len_bytes;
 	/* Another thread's offer of the same bytes counts on this memory. */
 	if (entry->users > 1)
@@ -58,9 +60,13 @@ bool spw_again_holds(struct entry *entry, const struct spw_offer *offer)
 
 	if (!bytes)
 		return false;
-	spw_cache_unlock(cache);
-	same = spw_checksum(bytes, entry->len_bytes) == expected;
-	spw_cache_lock(cache);
+	if (entry->device) {
+		same = true; /* as the caller says, or will */
+	} else {
+		spw_cache_unlock(cache);
+		same = spw_checksum(bytes, entry->len_bytes) == expected;
+		spw_cache_lock(cache);
+	}
 	cache->count.bytes_checked += entry->len_bytes;
 	return same;
 }

@@ -51,9 +51,7 @@ static bool entry_holds(const struct entry *entry, enum entry_state state)
 	case ENTRY_COMING: return !entry->owner_held && entry->memory; /* CACHE-4 */
 	case ENTRY_RESIDENT:
 		return entry_at_owner(entry) || (entry->memory && !entry->read_in_flight);
-	case ENTRY_DISCARDED:
-		return !entry->owner_held && !entry->memory && !entry->object_exists &&
-		       !entry->device;
+	case ENTRY_DISCARDED: return !entry->owner_held && !entry->memory && !entry->object_exists;
 	case ENTRY_DEAD: return entry->users == 0;
 	case ENTRY_STATES: break;
 	}

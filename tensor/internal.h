@@ -14,8 +14,8 @@
  * COMING     A read is under way.
  * RESIDENT   In memory until the last user is gone: the owner's, or what was read into; of a
  *            device, staging memory, from which the caller copies.
- * DISCARDED  Given up: nobody has the bytes, and the checksum says which they were. The caller
- *            computes them again.
+ * DISCARDED  Given up: nobody has the bytes, and the checksum says which they were; of a device,
+ *            the caller's. The caller computes them again.
  *
  * A tensor of a device (entry->device > 0) passes through staging memory both ways: the caller
  * copies between that and the device, and says when a copy has ended. entry->memory is the staging
@@ -36,7 +36,7 @@
  *   CACHE-7    Nothing is read from memory of a device. A write begins from staging memory only
  *              when every copy into it has ended well.
  *   CACHE-8    What was given up is in memory again only as bytes whose checksum is that of those
- *              that were given up.
+ *              that were given up; of a device, as the caller says.
  */
 #ifndef SPW_TENSOR_INTERNAL_H
 #define SPW_TENSOR_INTERNAL_H

@@ -82,20 +82,28 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	return rc;
 }
 
-/* Memory of a device is not read: what the device still has is the same, else unknown. */
+/*
+ * Memory of a device is not read: what the device still has is the same, else unknown. A storage of
+ * which a part was given up has it as long as it can be offered.
+ */
 static bool device_has(const struct entry *entry, const struct spw_offer *offer)
 {
+	if (entry->state == ENTRY_DISCARDED)
+		return true;
 	return entry_at_owner(entry) &&
 	       entry->bytes - entry->offset_bytes == (const uint8_t *)offer->storage_bytes;
 }
 
 /* Whether the entry has the bytes that are offered now. */
-static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32_t device)
+static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32_t device,
+		      enum spw_cache_hint hint)
 {
 	int rc;
 
+	/* What is computed again from an input is compared. */
 	if (entry->device || device)
-		return entry->device == device && device_has(entry, offer);
+		return entry->device == device &&
+		       (hint == SPW_HINT_INPUT || device_has(entry, offer));
 	while (entry->state == ENTRY_DISCARDED) {
 		bool same = spw_again_holds(entry, offer);
 
@@ -119,7 +127,7 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 
 /* The entry that has the same bytes, with one user more; or NULL. Ends holding a write back. */
 static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer,
-				  uint32_t device)
+				  uint32_t device, enum spw_cache_hint hint)
 {
 	struct entry *entry;
 
@@ -130,7 +138,7 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 		if (!entry)
 			return NULL;
 		entry->users++;
-		if (entry_has(entry, offer, device))
+		if (entry_has(entry, offer, device, hint))
 			return entry;
 		entry->stale = true;
 		cache->count.offers_changed++;
@@ -166,7 +174,7 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 		spw_entry_offered_again(entry);
 	if (entry->state == ENTRY_DISCARDED)
 		return offer_given_up(entry, offer, hint);
-	if (entry->copies == 0 || entry->state != ENTRY_LEAVING)
+	if (entry->copies == 0 || entry->state != ENTRY_LEAVING || hint == SPW_HINT_INPUT)
 		return SPW_OFFER_DEDUP;
 	/* The memory may have changed since the copy began, and its version may not tell. */
 	entry->copies++;
@@ -309,7 +317,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 	spw_cache_lock(cache);
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
-	entry = duplicate_of(cache, offer, device);
+	entry = duplicate_of(cache, offer, device, hint);
 	duplicate = entry != NULL;
 	if (entry) {
 		rc = offer_duplicate(entry, offer, hint);
@@ -331,6 +339,9 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 		offer_trace(cache, offer, hint, *tensor, trace_result(rc, duplicate));
 		if (copy && (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN))
 			*copy = spw_write_copy_of(entry);
+		else if (copy && rc == SPW_OFFER_AGAIN)
+			*copy = (struct spw_copy){.offset_bytes = entry->offset_bytes,
+						  .len_bytes = entry->len_bytes};
 		spw_window_fill(cache);
 	}
 	spw_cache_unlock_and_notify(cache);

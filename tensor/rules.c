@@ -66,7 +66,7 @@ bool spw_rule_gives_up(const struct entry *entry, enum spw_cache_hint hint)
 	const struct spw_cache *cache = entry->cache;
 	enum spw_plan_choice choice;
 
-	if (entry->device || cache->depth == 0 || cache->stage != SPW_STAGE_FORWARD ||
+	if (cache->depth == 0 || cache->stage != SPW_STAGE_FORWARD ||
 	    entry->len_bytes < cache->opts.min_bytes || cache->opts.mode == SPW_CACHE_OBSERVE)
 		return false;
 	if (hint == SPW_HINT_GIVE_UP)

@@ -118,7 +118,7 @@ enum spw_cache_hint {
 	SPW_HINT_PIN, /* keep it in any case */
 	/*
 	 * the caller can compute it again with the scope that it is saved in, whose input it holds:
-	 * the plan may give it up; not of a device
+	 * the plan may give it up
 	 */
 	SPW_HINT_AGAIN,
 	/* the same; in a forward stage: give it up whatever the plan says, if it is not small */
@@ -284,7 +284,10 @@ SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_of
  */
 SPW_EXPORT int spw_cache_hold_back(struct spw_cache *cache, bool wait);
 
-/* What the caller copies for SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN. */
+/*
+ * What the caller copies for SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN; after SPW_OFFER_AGAIN, which
+ * part of the storage was given up.
+ */
 struct spw_copy {
 	void *staging;                    /* in the store's arena, see spw_store_arena() */
 	uint64_t offset_bytes, len_bytes; /* of the storage */
@@ -296,7 +299,7 @@ struct spw_copy {
  * spw_cache_offer_device - the same for a tensor in memory of a device
  * @offer:   storage_bytes is the address on the device: only compared, never read
  * @device:  which one, from 1 on, as the caller numbers them
- * @copy:    set if the caller is to copy
+ * @copy:    set if the caller is to copy, or the tensor is given up
  *
  * The bytes pass through staging memory, which the cache takes out of the store's arena. The caller
  * carries out the copies, by streams of the device or in any other way: the cache never calls into
@@ -315,7 +318,10 @@ struct spw_copy {
  * they are asked for.
  *
  * Memory of a device cannot be compared with what has left it. So an offer is a duplicate if key,
- * version and address are those of an entry whose memory the device still has, and of no other.
+ * version and address are those of an entry whose memory the device still has, or key and version
+ * are those of one that was given up, and of no other; but of SPW_HINT_INPUT of any, for what is
+ * computed from that is compared. What is given up the caller compares, when it has computed it
+ * again.
  *
  * Return: as spw_cache_offer_hint(), and SPW_OFFER_COPY, SPW_OFFER_COPY_AGAIN, SPW_OFFER_WAIT.
  */
@@ -443,7 +449,8 @@ SPW_EXPORT int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64
  *         not looked at, and its length, offset and bytes must be the same
  *
  * The bytes are compared, by checksum, with those that were given up: nobody is ever handed others.
- * After 0 the tensor is a kept one, and @offer's token is held as after SPW_OFFER_KEEP.
+ * Of a device the caller compares, and vouches for them: no result that depends on others may come
+ * to be used. After 0 the tensor is a kept one, and @offer's token is held as after SPW_OFFER_KEEP.
  *
  * Return: 0; 1 it has its bytes already, and the token is not needed; -ESTALE other bytes: it stays
  * given up; -EINVAL; -ENOENT no such tensor; -ERANGE not the part of the storage that was offered.

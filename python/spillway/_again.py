@@ -14,20 +14,25 @@ import errno
 import logging
 import sys
 import threading
-from typing import (Any, Callable, ContextManager, Dict, List, Literal, Optional, Sequence, Tuple,
-                    Union)
+import weakref
+from typing import (TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterable, List, Literal,
+                    Optional, Sequence, Set, Tuple, Union)
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _python_dispatch
 
-from ._library import SpillwayError, fast
+from ._library import SpillwayError
 from ._native import Stop, hooks
 from ._on_drives import OnDrives
 from ._scopes import Hook, tensors_in
 from ._session import Session
-from ._tensors import NOTHING, counted_by
+from ._tensors import counted_by, nothing_on
 from ._torch_compat import SavedTensorsHooks, is_before
+
+if TYPE_CHECKING:  # imported only for a model that has tensors on a device
+    from ._on_device import SavedOnDevice
+    from ._verdicts import Verdict, Verdicts
 
 _log = logging.getLogger("spillway")
 
@@ -80,14 +85,44 @@ def _odd_in(thing: Any) -> Optional[str]:
     return type(thing).__name__
 
 
-def _autocast() -> ContextManager[Any]:
-    """As it is now, for host memory."""
+def _autocast(kind: str) -> ContextManager[Any]:
+    """As it is now, for a kind of devices."""
     if hasattr(torch, "get_autocast_dtype"):  # from 2.4 on
-        enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-    else:
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    elif kind == "cpu":
         enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
-    return torch.autocast("cpu", dtype=dtype, enabled=enabled,
+    else:
+        enabled, dtype = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype()
+    return torch.autocast(kind, dtype=dtype, enabled=enabled,
                           cache_enabled=torch.is_autocast_cache_enabled())
+
+
+class _Random:
+    """The states of the generators that PyTorch draws from: the host's, and those of devices whose
+    backend has them."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self._states: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [
+            (torch.set_rng_state, (torch.get_rng_state(),))]
+        for device in devices:
+            backend: Any = getattr(torch, device.type, None)
+            if hasattr(backend, "get_rng_state"):
+                state = backend.get_rng_state(device)
+                self._states.append((backend.set_rng_state, (state, device)))
+
+    def restore(self) -> None:
+        for restore, state in self._states:
+            restore(*state)
+
+
+def _is_captured(session: Session, devices: Iterable[torch.device]) -> bool:
+    """Whether a graph is captured now: it keeps what is saved, and nobody may look at it."""
+    if session.device is not None:
+        return session.device.capturing()
+    return any(getattr(getattr(torch, device.type, None), "is_current_stream_capturing", bool)()
+               for device in devices)
 
 
 def _undo(undos: List[Callable[[], Any]]) -> None:
@@ -118,15 +153,25 @@ def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Tensor]) -> boo
 class Frame(hooks.Frame):  # type: ignore[misc]
     """One run of a scope. Those of its tensors that were given up hold it."""
 
-    __slots__ = ("again", "module", "name", "arguments", "rng", "autocast")
+    __slots__ = ("again", "module", "arguments", "devices", "random", "autocasts", "elsewhere",
+                 "__weakref__")
 
-    def __init__(self, again: "Again", module: nn.Module, name: str, arguments: Any) -> None:
+    def __init__(self, again: "Again", module: nn.Module, arguments: Any,
+                 devices: Set[torch.device]) -> None:
         self.again = again
         self.module = module
-        self.name = name
         self.arguments = arguments
-        self.rng = torch.get_rng_state()
-        self.autocast = _autocast()
+        self.devices = devices
+        self.random = _Random(devices)
+        self.autocasts = [_autocast(kind) for kind in {"cpu", *(each.type for each in devices)}]
+        # What of devices was given up, by its place among all that is saved.
+        self.elsewhere: "weakref.WeakValueDictionary[int, SavedOnDevice]" = (
+            weakref.WeakValueDictionary())
+
+    def give_up(self, saved: "SavedOnDevice") -> None:
+        """Of a device, what was saved last."""
+        saved.frame = self
+        self.elsewhere[self.saves - 1] = saved
 
     def hold(self) -> None:
         """The forward pass has ended: the tensors among the arguments may leave memory."""
@@ -135,18 +180,20 @@ class Frame(hooks.Frame):  # type: ignore[misc]
 
     def _run(self, arguments: Any) -> Any:
         args, kwargs = arguments
-        torch.set_rng_state(self.rng)
-        with torch.enable_grad(), self.autocast:
+        self.random.restore()
+        with torch.enable_grad(), contextlib.ExitStack() as stack:
+            for autocast in self.autocasts:
+                stack.enter_context(autocast)
             return self.module.forward(*args, **kwargs)
 
     def run(self, arguments: Any, pack: Callable[[Tensor], Any]) -> Any:
         """Run it as the first time. Whatever comes in between, nothing of that is left."""
         session = self.again.session
         saved, alone = SavedTensorsHooks(pack, _as_it_is), self.again.alone(forbids=True)
-        rng, excluding, frame = torch.get_rng_state(), session.excluding, session.frame
+        random, excluding, frame = _Random(self.devices), session.excluding, session.frame
 
         def restore() -> None:
-            torch.set_rng_state(rng)
+            random.restore()
             session.excluding, session.frame = excluding, frame
 
         undos = [restore, saved.pop, alone.pop]
@@ -164,26 +211,49 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         :raises SpillwayError: ESTALE it is not the same; or a drive failed
         """
         with self.again.computing:
-            if self.begin():
+            if self.begin() or self.elsewhere:
                 self._compute()
 
     def _compute(self) -> None:
-        cache = self.again.session.cache
-        cache.call(fast.spw_cache_again_begin)
+        session = self.again.session
+        pack = self._capture_of_devices() if self.elsewhere else self.capture
+        session.again_begin()
         try:
             arguments = _mapped(self.arguments, _Held, _Held.tensor)
             with contextlib.suppress(Stop):
-                self.run(arguments, self.capture)
-            if self.begin():
+                self.run(arguments, pack)
+            if self.begin() or self.elsewhere:
                 raise ValueError("it saves fewer tensors")
         except SpillwayError as error:
             if error.errno != errno.ESTALE:
                 raise
-            raise self.again.mismatched(self, str(error)) from error
+            raise self.again.mismatched(self.module, str(error)) from error
         except Exception as error:
-            raise self.again.mismatched(self, str(error) or type(error).__name__) from error
+            why = str(error) or type(error).__name__
+            raise self.again.mismatched(self.module, why) from error
         finally:
-            _undo([lambda: cache.call(fast.spw_cache_again_end)])
+            _undo([session.again_end])
+
+    def _capture_of_devices(self) -> Callable[[Tensor], Tensor]:
+        """As capture(), for what was given up there, too."""
+        verdict, session = self.again.verdict_on(self.module), self.again.session
+
+        def capture(tensor: Tensor) -> Tensor:
+            place = self.seen
+            saved = self.elsewhere.get(place)
+            if saved is not None:
+                assert session.device is not None
+                session.device.restore(saved, tensor, verdict)
+                saved.frame = None
+                del self.elsewhere[place]
+            try:
+                return self.capture(tensor)  # type: ignore[no-any-return]
+            except Stop:
+                if not self.elsewhere:
+                    raise
+                return tensor.detach()
+
+        return capture
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -261,9 +331,10 @@ class Again:
     :param scopes: all modules that are scopes, by their names
     """
 
-    def __init__(self, session: Session, scopes: Dict[nn.Module, str],
+    def __init__(self, session: Session, model: nn.Module, scopes: Dict[nn.Module, str],
                  recompute: Recompute) -> None:
         self.session = session
+        self._model = model
         self.names = scopes
         self._vouched = callable(recompute)
         self.refused: Dict[nn.Module, str] = {}
@@ -273,6 +344,7 @@ class Again:
         self.computing = threading.RLock()  # several threads may run backward passes
         # Of scopes tried in this step: what counts the changes of their inputs, and how many.
         self._counters: List[Tuple[nn.Module, Tensor, int]] = []
+        self._verdicts: Optional["Verdicts"] = None  # from the first one on
         for module, name in scopes.items():
             if callable(recompute) and not recompute(name, module):
                 self.refused[module] = "not asked for"
@@ -280,10 +352,23 @@ class Again:
                 self.refused[module] = "there are scopes inside of it"
 
     def alone(self, forbids: bool) -> _Alone:
-        distributed = torch.distributed
-        several = (distributed.is_available() and distributed.is_initialized()
-                   and distributed.get_world_size() > 1)
-        return _Alone(forbids, several and not self._vouched)
+        return _Alone(forbids, _several_ranks() and not self._vouched)
+
+    def gradients_leave_early(self) -> bool:
+        """Somebody may use them before the backward pass has ended: other ranks, or hooks, such as
+        those of an optimizer that steps meanwhile."""
+        return _several_ranks() or any(
+            parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+            for parameter in self._model.parameters())
+
+    def verdict_on(self, module: nn.Module) -> "Verdict":
+        """For one more run of a scope, of a device."""
+        from ._verdicts import Verdict, Verdicts
+
+        if self._verdicts is None:
+            assert self.session.device is not None
+            self._verdicts = Verdicts(self, self.session.device.table)
+        return Verdict(self._verdicts, module)
 
     def may(self, module: nn.Module) -> bool:
         return module not in self.refused
@@ -294,31 +379,34 @@ class Again:
         self._trusted.pop(module, None)
         _log.info("%s is not computed again: %s", self.names[module], why)
 
-    def mismatched(self, frame: Frame, why: str) -> SpillwayError:
-        self.refuse(frame.module, f"it did not give the same a second time ({why})")
+    def mismatched(self, module: nn.Module, why: str) -> SpillwayError:
+        self.refuse(module, f"it did not give the same a second time ({why})")
         return SpillwayError(
             errno.ESTALE,
-            f"{frame.name} was computed again in the backward pass and is not the same as in the "
-            f"forward pass ({why}): its gradients would be wrong. Something that it depends on "
+            f"{self.names[module]} was computed again in the backward pass and is not the same as in "
+            f"the forward pass ({why}): its gradients would be wrong. Something that it depends on "
             "has changed in between, or is random in a way that PyTorch's generator does not know. "
             "It is not computed again from now on: go on with the next step, or call offload() "
             'with recompute="never"')
 
     # ---- A scope runs ----------------------------------------------------------------------------
 
-    def enter(self, module: nn.Module, name: str, arguments: Any) -> None:
+    def enter(self, module: nn.Module, arguments: Any) -> None:
         """Training goes on, whatever is odd about the module."""
         try:
             if self.session.frame is not None:  # left by an error; or it runs inside of another
                 self.abandon()
             if module not in self.refused:
-                self._enter(module, name, arguments)
+                self._enter(module, arguments)
         except Exception as error:
             self.abandon()
             self.refuse(module, f"{type(error).__name__}: {error}")
 
-    def _enter(self, module: nn.Module, name: str, arguments: Any) -> None:
+    def _enter(self, module: nn.Module, arguments: Any) -> None:
         session = self.session
+        devices = {tensor.device for tensor in tensors_in(arguments) if not tensor.is_cpu}
+        if devices and _is_captured(session, devices):
+            return
         if self._trusted.get(module) != _modes_of(module):
             why = self._obstacle(module, arguments)
             if why is not None:
@@ -329,7 +417,7 @@ class Again:
         elif _hooked(module):
             self.refuse(module, "it has hooks of its own")
             return
-        frame = Frame(self, module, name, arguments)
+        frame = Frame(self, module, arguments, devices)
         session.frame = frame if self._trial is None else _Tried(frame)
 
     def abandon(self) -> None:
@@ -365,8 +453,6 @@ class Again:
         if odd is not None:
             return f"its arguments hold a {odd}, which may change"
         for tensor in [*module.parameters(), *module.buffers(), *tensors_in(arguments)]:
-            if tensor.device.type != "cpu":
-                return "it is on a device"
             if type(tensor) not in (Tensor, nn.Parameter, OnDrives):
                 return f"it works with {type(tensor).__name__}s"
         return None
@@ -378,19 +464,29 @@ class Again:
         module = frame.module
         if sys.exc_info()[0] is not None:
             return False  # it raises: another time
-        why = trial.changed(module) or self._differs(frame, trial, result)
+        why = (self._kept_elsewhere(frame) or trial.changed(module)
+               or self._differs(frame, trial, result))
         if why is not None:
             self.refuse(module, why)
             return False
         self._trusted[module] = _modes_of(module)
-        self._counters += [(module, counted_by(tensor.detach(), NOTHING), tensor._version)
-                           for tensor in tensors_in(frame.arguments)]
+        self._counters += [
+            (module, counted_by(tensor.detach(), nothing_on(tensor.device)), tensor._version)
+            for tensor in tensors_in(frame.arguments)]
         return True
+
+    def _kept_elsewhere(self, frame: Frame) -> Optional[str]:
+        """Where tensors are on a device that is not served."""
+        device = self.session.device
+        for tensor in [*tensors_in(frame.arguments), *frame.module.parameters()]:
+            if not tensor.is_cpu and (device is None or not device.has(tensor)):
+                return f"its tensors on {tensor.device.type} are kept there"
+        return None
 
     def _differs(self, frame: Frame, trial: _Trial, result: Any) -> Optional[str]:
         if not trial.saved:
             return "it saves nothing: it is computed again already, or has no gradient"
-        cache = self.session.cache
+        session = self.session
         saved: List[Tensor] = []
 
         def pack(tensor: Tensor) -> Tensor:
@@ -400,13 +496,13 @@ class Again:
         arguments = _mapped(
             frame.arguments, Tensor,
             lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad))
-        cache.call(fast.spw_cache_again_begin)
+        session.again_begin()
         try:
             second = frame.run(arguments, pack)
         except Exception as error:  # of code that runs once alone
             return f"a second run raises {type(error).__name__}: {error}"
         finally:
-            _undo([lambda: cache.call(fast.spw_cache_again_end)])
+            _undo([session.again_end])
         if not _are_same(trial.saved, saved):
             return "a second run saves other tensors"
         if not _are_same(list(tensors_in(result)), list(tensors_in(second))):
@@ -435,6 +531,12 @@ def _modes_of(module: nn.Module) -> Tuple[bool, ...]:
     return tuple(part.training for part in module.modules())
 
 
+def _several_ranks() -> bool:
+    distributed = torch.distributed
+    return (distributed.is_available() and distributed.is_initialized()
+            and distributed.get_world_size() > 1)
+
+
 def _gathered(hook: Any) -> bool:
     """Whether it is a hook by which FSDP2 gathers the parameters of a module."""
     return str(getattr(hook, "__module__", "")).startswith(_FSDP)
@@ -448,7 +550,7 @@ def _hooked(module: nn.Module) -> bool:
                for table in tables for hook in table.values())
 
 
-def again_of(session: Session, scopes: Dict[nn.Module, str],
+def again_of(session: Session, model: nn.Module, scopes: Dict[nn.Module, str],
              recompute: Recompute) -> Optional[Again]:
     """None: nothing is ever computed again."""
     if recompute == "never" or session.cache.mode not in ("fastest", "budget"):
@@ -457,4 +559,4 @@ def again_of(session: Session, scopes: Dict[nn.Module, str],
         _log.info("nothing is computed again: that takes PyTorch %s or later, and this is %s",
                   OLDEST, torch.__version__)
         return None
-    return Again(session, scopes, recompute)
+    return Again(session, model, scopes, recompute)

@@ -44,10 +44,13 @@ class DeviceTimes:
         # In its recording, of each device: the first mark, and when the host gave it.
         self._first: Dict[torch.device, Tuple[Any, int]] = {}
         # What the device was given: marks, with their numbers, and after the first of them copies
-        # for which its stream waits. What of that has come: the last mark, and when.
+        # for which its stream waits, and marks where the clock is to stand still (-1) or go on (0).
+        # What of that has come: the last mark, and when.
         self._given: Deque[Union[Tuple[int, Any], Any]] = deque()
         self._last: Any = None
         self._now_ns = self._told_ns = 0
+        self.stands = False  # from what the stream is given now on,
+        self._stood = False  # and from what has come on
 
     def mark(self, stream: Any) -> Any:
         """The end of what the stream was given so far; None: there are no times."""
@@ -68,6 +71,14 @@ class DeviceTimes:
             stream = self._table.current_stream(self.device)
             self._given.append((number, self._table.mark(stream)))
 
+    def stand(self, still: bool) -> None:
+        """What its stream is given from now on is no part of the step; or is one again."""
+        if self.stands is not still and self._has:
+            mark = self._table.mark(self._table.current_stream(self.device))
+            self.stands = still
+            if self._given or self._last is not None:
+                self._given.append((-1 if still else 0, mark))
+
     def waits(self, device: torch.device, copy: Any) -> None:
         """A stream that computes waits for a copy from now on."""
         runs = self._given or self._last is not None  # its clock
@@ -83,15 +94,18 @@ class DeviceTimes:
                     return
                 self._mark_has_come(handle, *first)
             elif first.ended:
-                self._now_ns -= first.stalled_ns
+                self._now_ns -= 0 if self._stood else first.stalled_ns
             else:
                 return
             self._given.popleft()
 
     def _mark_has_come(self, handle: int, number: int, event: Any) -> None:
         if self._last is not None:
-            self._now_ns += self._elapsed(self._last, event)
+            self._now_ns += 0 if self._stood else self._elapsed(self._last, event)
         self._last = event
+        if number <= 0:
+            self._stood = number < 0
+            return
         self._told_ns = max(self._told_ns, self._now_ns)  # times are rounded
         fast.spw_cache_device_marked(handle, number, self._told_ns)
 

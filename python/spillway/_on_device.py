@@ -21,20 +21,24 @@ from torch import Tensor
 
 from ._device import Copy, Port, Shape
 from ._library import CopyOut, Offer, SpillwayError, Taken, blocking, check, fast
+from ._native import hooks
 from ._steptrace import StepTrace
 from ._tensors import COUNTED, counted_by, flagged, nothing_on, on, plain, raise_modified
 from ._torch_compat import WeakStorage, storage_of
+from ._verdicts import Verdict, can_be_summed, sums_of
 from .cache import Cache
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
+    from ._again import Frame
     from ._session import Session
 
 _log = logging.getLogger("spillway")
 
 _PRUNE_MIN = 1024  # storages in mind before those that are gone are forgotten
 _DRAIN_MAX = 64
-_HINT_NONE, _HINT_PIN = 0, 3
-_KEEP, _DEDUP, _COPY, _COPY_AGAIN, _WAIT = 0, 2, 3, 4, 5  # what became of an offer
+_HINT_NONE, _HINT_PIN, _HINT_AGAIN, _HINT_GIVE_UP, _HINT_INPUT = 0, 3, 4, 5, 6
+_KEEP, _DEDUP, _COPY, _COPY_AGAIN, _WAIT, _AGAIN = 0, 2, 3, 4, 5, 6  # what became of an offer
+_TAKE_AGAIN = 1
 _KEYS = 1 << 63  # storages in host memory have lower keys
 
 
@@ -66,9 +70,9 @@ class _Version:
         witness = self.witness() if self.counter is None else self.counter
         return self.number if witness is None else witness._version
 
-    def check(self, shown: Tensor) -> None:
+    def check(self, shown: Optional[Tensor]) -> None:
         """
-        :param shown: a tensor of this use, for the words
+        :param shown: a tensor of this use, for the words, if there is one
         """
         now = self._now()
         if self.modified or now != self.number:
@@ -117,6 +121,7 @@ class SavedOnDevice:
         "conj",
         "neg",
         "borrowed",
+        "frame",
         "__weakref__",
     )
 
@@ -141,6 +146,7 @@ class SavedOnDevice:
         # What was handed out last, as long as this may be used again. What autograd alone has it
         # changes in place, so as to add gradients: one of these may be what was saved.
         self.borrowed: Optional[Tensor] = None
+        self.frame: Optional["Frame"] = None  # it was given up, and this computes it again
 
     def is_kept(self, tensor: Tensor, storage_length: int) -> bool:
         """No elements, or not all of them there; or what must stay the tensor that it is: a part
@@ -158,7 +164,14 @@ class SavedOnDevice:
         began = 0 if session.tracer is None else time.perf_counter_ns()
         assert session.device is not None
         session.unpacked = True
-        base, start = session.device.load(self)
+        loaded = session.device.load(self)
+        while loaded is None:
+            self._compute()
+            loaded = session.device.load(self)
+        base, start = loaded
+        verdict = session.device.verdict_on(self)
+        if verdict is not None:
+            verdict.expect()
         tensor = self.version.lend(base)
         if start is not None:
             tensor = on(tensor, *self.shape, self.offset - start, self.conj, self.neg)
@@ -169,6 +182,22 @@ class SavedOnDevice:
         if session.tracer is not None:
             session.trace("use", began, self)
         return tensor
+
+    def _compute(self) -> None:
+        self.version.check(None)  # what was modified is not asked for
+        frame = self.frame
+        if frame is None:
+            raise SystemError("a tensor was given up that no scope has saved")
+        frame.compute()
+        if self.frame is frame:
+            raise SystemError(
+                "a scope was computed again, and has not given what it saved before"
+            )
+
+    def is_like(self, other: "SavedOnDevice") -> bool:
+        """In all but its bytes."""
+        names = "device", "shape", "offset", "conj", "neg"
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 class _Owner:
@@ -187,7 +216,7 @@ class _Owner:
 class _Users:
     """The saved tensors that are one entry of the cache."""
 
-    __slots__ = ("count", "unused", "stream", "begin", "shape", "base", "copy")
+    __slots__ = ("count", "unused", "stream", "begin", "shape", "base", "copy", "given", "verdict")
 
     def __init__(self, stream: Any) -> None:
         self.count = 0
@@ -198,6 +227,9 @@ class _Users:
         # On the device again, until the last use or as long as there are several users.
         self.base: Optional[Tensor] = None
         self.copy: Optional[Copy] = None  # that brought it
+        # It was given up: these sums, and of which part of the storage.
+        self.given: Optional[Tuple[List[Tensor], int, int]] = None
+        self.verdict: Optional[Verdict] = None  # and was computed again
 
 
 class _End(weakref.ref[Any]):
@@ -219,7 +251,7 @@ class DeviceTensors:
 
     def __init__(self, port: Port, cache: Cache) -> None:
         self.port = port
-        self._table = port.table
+        self.table = port.table
         self._kind = port.kind
         self._cache = cache
         self._lock = threading.Lock()  # not held while a take waits
@@ -246,11 +278,20 @@ class DeviceTensors:
         """Whether it is one of such a device."""
         return tensor.device.type == self._kind
 
+    def capturing(self) -> bool:
+        """Whether a graph is captured now, with all that is saved."""
+        return bool(self.table.capturing())
+
     # ---- Saving ----------------------------------------------------------------------------------
 
-    def save(self, session: "Session", tensor: Tensor) -> Optional[SavedOnDevice]:
-        """None: the caller keeps it."""
-        if self._table.capturing() or _passes_by(session, tensor):
+    def save(
+        self, session: "Session", tensor: Tensor, is_input: bool = False
+    ) -> Optional[SavedOnDevice]:
+        """None: the caller keeps it.
+
+        :param is_input: it is what a scope is computed again from
+        """
+        if self.table.capturing() or _passes_by(session, tensor):
             return None
         try:
             storage = storage_of(tensor)
@@ -272,12 +313,15 @@ class DeviceTensors:
             offer.storage_bytes, offer.storage_len_bytes = storage.data_ptr(), total
             offer.offset_bytes, offer.len_bytes = saved.offset, saved.length
             offer.owner = token
-            hint = _HINT_PIN if session.excluding else _HINT_NONE
+            hint = _HINT_INPUT if is_input else _hint_of(session, storage)
             result = self._cache.call(self._offer, token, hint, saved, held)
-            if result < 0:
+            # What a scope is computed again from is needed before any other is.
+            if result < 0 or (is_input and result == _AGAIN):
                 return None
             if result != _KEEP:
                 version.watch(held)
+            if result == _AGAIN:
+                session.frame.give_up(saved)
         while result == _WAIT:
             result = self._cache.call(self._retry, saved, token)
         return saved
@@ -297,7 +341,7 @@ class DeviceTensors:
     ) -> int:
         """The cache is not closed before this returns; but it may be about to."""
         self._tell(handle, False)
-        table = self._table
+        table = self.table
         stream = table.current_stream(saved.device)
         # Before the call: it is held from when the cache has it.
         owner = self._owners[token] = _Owner(held, saved.version, stream, table.mark(stream))
@@ -310,10 +354,27 @@ class DeviceTensors:
         if result < 0:
             return result
         self._note_user(saved, self._number.value, stream)
+        if result == _AGAIN:
+            result = self._give_up(handle, saved.id, owner)
         if result in (_COPY, _COPY_AGAIN):
             self._copy_out(handle, owner, saved)
         self._finish_if_closing()
         return result
+
+    def _give_up(self, handle: int, number: int, owner: _Owner) -> int:
+        """Its memory goes, and its sums stay. Without memory for these it is kept. Return: what
+        became of the offer."""
+        users, copy = self._users[number], self._copy
+        begin, length = copy.offset_bytes, copy.len_bytes
+        try:
+            if users.given is None:
+                users.given = sums_of(owner.tensor, begin, length), begin, length
+        except RuntimeError as error:
+            _log.warning("a tensor cannot be given up: %s", str(error))
+            check(fast.spw_cache_restore(handle, number, self._to_offer))
+            return _KEEP
+        del self._owners[self._offered.owner]
+        return _AGAIN
 
     def _note_user(self, saved: SavedOnDevice, number: int, stream: Any) -> None:
         saved.id, saved.scope = number, self._scope
@@ -350,7 +411,7 @@ class DeviceTensors:
             # Not the error itself, which holds it: a log may be kept.
             _log.warning("a tensor cannot be copied from its device: %s", str(error))
             return
-        if self._table.notifies:
+        if self.table.notifies:
             self._notify(owner.tensor.device, event)
         since = owner.produced
         while following.value:
@@ -364,7 +425,7 @@ class DeviceTensors:
         notifier = self._notifiers.get(device)
         if notifier is None:
             on_end = weakref.WeakMethod(self._on_end)
-            notifier = self._notifiers[device] = _Notifier(self._table, on_end)
+            notifier = self._notifiers[device] = _Notifier(self.table, on_end)
         notifier.events.put(event)
 
     def _retry(self, handle: int, saved: SavedOnDevice, token: int) -> int:
@@ -375,7 +436,7 @@ class DeviceTensors:
             if oldest is None:  # an interrupt came between a copy's end and its being told
                 return _KEEP
             try:
-                self._table.finish(oldest)
+                self.table.finish(oldest)
             except RuntimeError:  # ended() tells of it
                 pass
         with self._lock:
@@ -388,13 +449,15 @@ class DeviceTensors:
 
     # ---- Using -----------------------------------------------------------------------------------
 
-    def load(self, saved: SavedOnDevice) -> Tuple[Tensor, Optional[int]]:
+    def load(self, saved: SavedOnDevice) -> Optional[Tuple[Tensor, Optional[int]]]:
         """A tensor on the device, and where in the saved storage its own begins; None: it is of the
         saved one's shape, but for flags. The stream that computes now waits for the bytes.
 
+        :return: None: it was given up, and is to be computed again
+
         :raises SpillwayError: the drive failed, or the cache is closed; a graph is being captured
         """
-        if self._table.capturing():
+        if self.table.capturing():
             raise SpillwayError(
                 errno.EBUSY,
                 "a tensor that was saved before cannot be used while a graph is captured: capture "
@@ -402,16 +465,17 @@ class DeviceTensors:
             )
         return self._cache.call(self._load, saved)  # type: ignore[no-any-return]
 
-    def _load(self, handle: int, saved: SavedOnDevice) -> Tuple[Tensor, Optional[int]]:
+    def _load(self, handle: int, saved: SavedOnDevice) -> Optional[Tuple[Tensor, Optional[int]]]:
         """As _offer()."""
         with self._lock:
             times = self.port.times
-            if saved.scope != self._used_scope and saved.device == times.device:
+            moves_on = saved.scope != self._used_scope and not times.stands
+            if moves_on and saved.device == times.device:
                 self._used_scope = saved.scope
                 times.border(handle)
             self._tell(handle, True)
             users = self._users[saved.id]
-            stream = self._table.current_stream(saved.device)
+            stream = self.table.current_stream(saved.device)
             # A mark before anybody waits for the bytes; None: the host knows that they are there.
             since = None
             if users.copy is None or not users.copy.ended:
@@ -435,17 +499,19 @@ class DeviceTensors:
 
     def _take(
         self, handle: int, saved: SavedOnDevice, users: _Users, stream: Any, since: Any
-    ) -> Tuple[Tensor, Optional[int]]:
+    ) -> Optional[Tuple[Tensor, Optional[int]]]:
         taken, part = Taken(), (saved.offset, saved.length)
         to_taken = byref(taken)
         try:
             while True:
                 result = blocking.spw_cache_take(handle, saved.id, *part, to_taken)
+                if result == _TAKE_AGAIN:
+                    return None
                 if result < 0:
                     check(result)
                 with self._lock:
                     if taken.owner:
-                        return self._of_owner(self._owners[taken.owner], stream, users)
+                        return self._of_owner(self._owners[taken.owner], saved, stream, users)
                     if taken.bytes:
                         self._bring(users, stream, taken, saved.id)
                         taken.lease = 0
@@ -459,12 +525,14 @@ class DeviceTensors:
             if taken.lease:  # nothing is copied from there
                 fast.spw_cache_return(handle, taken.lease)
 
-    def _of_owner(self, owner: _Owner, stream: Any, users: _Users) -> Tuple[Tensor, int]:
+    def _of_owner(
+        self, owner: _Owner, saved: SavedOnDevice, stream: Any, users: _Users
+    ) -> Tuple[Tensor, int]:
         if owner.tensor._version != owner.version.number:
-            owner.version.modified = True
+            saved.version.modified = True
         if stream != owner.stream:
-            self._table.wait(stream, owner.produced)
-            self._table.keep(owner.tensor, stream)
+            self.table.wait(stream, owner.produced)
+            self.table.keep(owner.tensor, stream)
         users.unused -= users.unused > 0
         return owner.tensor, 0
 
@@ -487,6 +555,63 @@ class DeviceTensors:
                 if taken.lease:
                     fast.spw_cache_return(handle, taken.lease)
 
+    # ---- Computing again -------------------------------------------------------------------------
+
+    def verdict_on(self, saved: SavedOnDevice) -> Optional[Verdict]:
+        """None: it was not computed again."""
+        return self._users[saved.id].verdict
+
+    def restore(self, saved: SavedOnDevice, tensor: Tensor, verdict: Verdict) -> None:
+        """What was given up has been computed again; whether it is the same the verdict says.
+
+        :raises ValueError: it is not, as can be seen without its bytes
+        """
+        session = saved.session
+        storage = storage_of(tensor)
+        with self._lock:
+            if self._users[saved.id].verdict is not None:
+                return  # with another tensor on the same memory
+            version, _ = self._version_of(tensor, storage, session.steps)
+            conj, neg = tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
+            held = plain(tensor, conj, neg)
+            if not saved.is_like(SavedOnDevice(session, version, held, conj, neg)):
+                raise ValueError("a tensor has become one of another shape, or place in memory")
+            self._cache.call(self._restore, saved, held, version, storage, verdict)
+
+    def _restore(
+        self,
+        handle: int,
+        saved: SavedOnDevice,
+        held: Tensor,
+        version: _Version,
+        storage: Any,
+        verdict: Verdict,
+    ) -> None:
+        users, offer, token = self._users[saved.id], self._offered, next(self._serial)
+        assert users.given is not None
+        then, begin, length = users.given
+        offer.storage_bytes, offer.storage_len_bytes = storage.data_ptr(), storage.nbytes()
+        offer.offset_bytes, offer.len_bytes = saved.offset, saved.length
+        offer.owner = token
+        if begin + length > storage.nbytes() or not can_be_summed(storage):
+            raise ValueError("the memory of a tensor has become another")
+        # Before the call, which says that it is there.
+        verdict.sums.append((then, sums_of(held, begin, length)))
+        users.verdict = verdict
+        stream = self.table.current_stream(saved.device)
+        self._owners[token] = _Owner(held, version, stream, self.table.mark(stream))
+        result = fast.spw_cache_restore(handle, saved.id, self._to_offer)
+        if result:
+            del self._owners[token]
+        if result < 0:
+            check(result)
+
+    def computes_again(self, begins: bool) -> None:
+        """What the devices are given from now on is no part of the step; or is one again."""
+        with self._lock:
+            if not self.table.capturing():
+                self.port.times.stand(begins)
+
     # ---- Going on --------------------------------------------------------------------------------
 
     def progress(self) -> None:
@@ -503,7 +628,7 @@ class DeviceTensors:
         """A step, a stage or a scope begins or ends here."""
         with self._lock:
             self._scope += 1
-            if not self._cache.closed and not self._table.capturing():
+            if not self._cache.closed and not self.table.capturing():
                 with contextlib.suppress(SpillwayError):  # closed by another thread since
                     self._cache.call(self.port.times.border)
 
@@ -513,7 +638,7 @@ class DeviceTensors:
             self._go_on()
 
     def _go_on(self, ahead: bool = False) -> None:
-        if not self._cache.closed and not self._table.capturing():
+        if not self._cache.closed and not self.table.capturing():
             with contextlib.suppress(SpillwayError):  # closed by another thread since
                 self._cache.call(self._tell, ahead)
                 self._cache.call(self.port.times.come)
@@ -624,6 +749,14 @@ def _notify(table: Any, events: "queue.SimpleQueue[Any]", on_end: Any) -> None:
         if method is not None:
             method()
         del event, method
+
+
+def _hint_of(session: "Session", storage: Any) -> int:
+    if session.excluding:
+        return _HINT_PIN
+    if not isinstance(session.frame, hooks.Frame) or not can_be_summed(storage):
+        return _HINT_NONE
+    return _HINT_GIVE_UP if session.gives_up else _HINT_AGAIN
 
 
 def _passes_by(session: "Session", tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Callable, List, Optional, Protocol, Set, Tuple
 
 from torch import Tensor
 
+from ._library import fast
 from ._native import hooks
 from ._on_drives import Saved
 from ._places import Place
@@ -18,12 +19,24 @@ from .cache import Cache
 class Elsewhere(Protocol):
     """Tensors that are not in host memory, as a session uses them."""
 
+    table: Any  # of streams and events
+
     def has(self, tensor: Tensor) -> bool: ...
 
-    def save(self, session: "Session", tensor: Tensor) -> Optional[Any]:
+    def capturing(self) -> bool: ...
+
+    def save(
+        self, session: "Session", tensor: Tensor, is_input: bool = False
+    ) -> Optional[Any]:
         """None: the tensor is kept as it is."""
 
-    def load(self, saved: Any) -> Tuple[Tensor, Optional[int]]: ...
+    def load(self, saved: Any) -> Optional[Tuple[Tensor, Optional[int]]]: ...
+
+    def restore(self, saved: Any, tensor: Tensor, verdict: Any) -> None: ...
+
+    def computes_again(self, begins: bool) -> None: ...
+
+    def verdict_on(self, saved: Any) -> Optional[Any]: ...
 
     def border(self) -> None: ...
 
@@ -96,6 +109,23 @@ class Session(hooks.Session):  # type: ignore[misc]
         if self.device is None or not self.device.has(tensor):
             return self.keep(tensor)
         return self.device.save(self, tensor) or self.keep(tensor)
+
+    def input(self, tensor: Tensor) -> Any:
+        """Save what a scope is computed again from."""
+        if self.device is None or not self.device.has(tensor):
+            return super().input(tensor)
+        return self.device.save(self, tensor, is_input=True) or self.keep(tensor)
+
+    def again_begin(self) -> None:
+        """What comes is computed again, and no part of the step as measured."""
+        self.cache.call(fast.spw_cache_again_begin)
+        if self.device is not None:
+            self.device.computes_again(True)
+
+    def again_end(self) -> None:
+        if self.device is not None:
+            self.device.computes_again(False)
+        self.cache.call(fast.spw_cache_again_end)
 
     def _save_part(self, place: Place, tensor: Tensor) -> Saved:
         """A parameter that is on drives, or a part of one."""

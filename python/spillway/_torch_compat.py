@@ -92,6 +92,11 @@ is_compiling: Callable[[], bool] = getattr(
     getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
+def backward_number() -> int:
+    """Of the backward pass that this thread is inside of, from PyTorch 2.0 on; -1: none."""
+    return int(torch._C._current_graph_task_id())
+
+
 def _probe_for_backward() -> Callable[[], bool]:
     if hasattr(torch._C, "_current_graph_task_id"):  # from 2.0 on
         return lambda: torch._C._current_graph_task_id() != -1

@@ -127,7 +127,7 @@ class Offload(contextlib.ContextDecorator):
         self._session.places = None if parameters is None else by_storage
         names = {module: name for name, module in model.named_modules()}
         self._again: Optional[Again] = again_of(
-            self._session, {module: names.get(module) or type(module).__name__
+            self._session, model, {module: names.get(module) or type(module).__name__
                             for module in scopes}, recompute)
         self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
         cache.last_use = weakref.WeakMethod(self._leave_report)
@@ -421,7 +421,7 @@ class Offload(contextlib.ContextDecorator):
                 session.tracer.begin(name)
             session.drain()
             if self._again is not None:
-                self._again.enter(module, name, (args, kwargs or {}))
+                self._again.enter(module, (args, kwargs or {}))
 
     def _scope_leave(self, module: nn.Module, _args: Any, result: Any) -> None:
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:

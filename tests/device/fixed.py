@@ -2,6 +2,7 @@
 # tests/device/fixed.py - what a late device must show whatever the seed: memory, and what is left
 """Prints "ok NAME" or "FAILED NAME: words" for each case."""
 
+import errno
 import functools
 import json
 import logging
@@ -39,9 +40,14 @@ class Layer(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
-def model_of():
+class Dropping(Layer):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.25)
+
+
+def model_of(layer=Layer):
     torch.manual_seed(1)
-    return nn.Sequential(*(Layer() for _ in range(LAYERS))).to(machine.kind)
+    return nn.Sequential(*(layer() for _ in range(LAYERS))).to(machine.kind)
 
 
 def peak_of(model, off, step, rows=ROWS):
@@ -115,10 +121,107 @@ def the_peak_is_the_plans(store, how_late, mode):
     machine.tasks_take(0, 0)
 
 
+def recomputing(model, store, **options):
+    """Gives up all that it may, from the second step on."""
+    options = {"mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", **options}
+    off = offload(model, store, **options)
+    off._session.gives_up = True
+    return off
+
+
+def what_is_recomputed_is_the_same(store, how_late, drives):
+    """And the memory is less by what was given up."""
+    machine.be_late(11, *how_late)
+    model = model_of(Dropping)
+    plain = [peak_of(model, None, step) for step in range(4)]
+    machine.be_late(11, *how_late)
+    model = model_of(Dropping)
+    off = recomputing(model, store if drives else None)
+    got = [peak_of(model, off, step) for step in range(4)]
+    stats = off.stats()
+    assert all(same(a[1], b[1]) for a, b in zip(got, plain)), "gradients differ"
+    assert stats.scopes_again == 3 * LAYERS and off._again.refused == {}, stats
+    assert stats.bytes_given_up == stats.bytes_restored > 0, stats
+    gradients = sum(parameter.nbytes for parameter in model.parameters())
+    share = max(peak - gradients for peak, _ in got[1:]) / (plain[-1][0] - gradients)
+    assert share < 0.35, f"{share:.2f} of what is saved without spillway"
+    off.close()
+
+
+def other_bytes_end_the_backward_pass(store, early):
+    """When it ends; or before a hook of a parameter sees a gradient."""
+    machine.be_late(12, *NEVER)
+    model, seen = model_of(Dropping), []
+    off = recomputing(model, store)
+    for step in range(2):
+        peak_of(model, off, step)
+    if early:
+        model[3].up.weight.register_post_accumulate_grad_hook(seen.append)
+    with off:
+        loss = model(torch.randn(ROWS, WIDTH).to(machine.kind)).pow(2).mean()
+        model[3].norm.weight.data.add_(1)  # which PyTorch does not count
+        for _ in range(2):
+            try:
+                loss.backward(retain_graph=True)
+            except SpillwayError as error:
+                assert error.errno == errno.ESTALE and "3 was computed again" in str(error), error
+            else:
+                raise AssertionError("gradients are wrong")
+    assert not seen, "a hook has seen a gradient"
+    assert list(off._again.refused) == [model[3]]
+    del loss
+    model.zero_grad()
+    peak_of(model, off, 3)
+    settled(off)
+    off.close()
+
+
+def the_recomputing_peak_is_the_plans(store, drives):
+    """Of a budget that is met by that alone."""
+    machine.be_late(13, *NEVER)
+    machine.tasks_take(100_000_000, 1)  # so slow is no host: plans are made of this time alone
+    model, scope = model_of(), ROWS * WIDTH * 4 * 12
+    budget = LAYERS * scope // 2
+    off = offload(model, store if drives else None, "budget", budget_bytes=budget, recompute="auto")
+    peaks, plans, again = [], [], []
+    for step in range(10):
+        peak_of(model, off, step)
+        stats = off.stats()
+        peaks.append(stats.step_peak_bytes)  # of the step before
+        plans.append(stats.plan_peak_bytes)  # of this one
+        again.append(stats.scopes_again)
+    first = next(step for step, peak in enumerate(plans) if peak > 0)
+    assert first <= 5 and min(plans[first:]) > 0, plans
+    for step in range(first, 9):
+        assert peaks[step + 1] <= plans[step] + scope, (step, peaks, plans)
+        assert peaks[step + 1] <= budget + scope and plans[step] <= budget, (peaks, plans)
+    assert drives or again[-1] > again[-2] > 0, again
+    off.close()
+    machine.tasks_take(0, 0)
+
+
+def recomputing_is_no_part_of_the_step(store):
+    """By the device's clock: plans are of a step without it."""
+    machine.be_late(14, *NEVER)
+    machine.tasks_take(100_000_000, 0)  # so slow is no host
+    model = model_of()
+    off = offload(model, None, "budget", budget_bytes=1 << 40, recompute="auto")
+    took = [clock_of(lambda: peak_of(model, off, step)) for step in range(4)]
+    before = off.stats()
+    off._session.gives_up = True
+    longer = [clock_of(lambda: peak_of(model, off, step)) for step in range(4)]
+    stats = off.stats()
+    # To give tensors up takes some operators of the step itself.
+    assert longer[-2] > took[-2] + before.step_forward_ns, (took, longer)
+    assert longer[-2] - stats.step_compute_ns > 0.8 * before.step_forward_ns, (longer, stats)
+    off.close()
+    machine.tasks_take(0, 0)
+
+
 def settled(off):
     """The memory when it stays the same: PyTorch's threads drop a failed graph a little later, and
     what was given up is let go with the next call."""
-    before, now, deadline = None, machine.memory(), time.monotonic() + 10
+    before, now, deadline = None, machine.memory(), time.monotonic() + 60
     while off.stats().entries or now != before:
         assert time.monotonic() < deadline, off.stats()
         before, now = now, machine.memory()
@@ -416,6 +519,12 @@ CASES = {
     "a model that moves after offload()": a_model_that_moves_later,
     "a recorded step shows the bus": a_step_is_recorded,
     "memory is back after each step": memory_is_back_after_each_step,
+    "other bytes than before end the backward pass": functools.partial(
+        other_bytes_end_the_backward_pass, early=False
+    ),
+    "other bytes than before are seen by no hook": functools.partial(
+        other_bytes_end_the_backward_pass, early=True
+    ),
     **updates.CASES,
 }
 if machine.kind == "late":
@@ -441,6 +550,21 @@ if machine.kind == "late":
             }.items()
         }
     )
+    for words, how_late in {"ahead": NEVER, "ahead by some": HALF, "behind": AT_ONCE}.items():
+        for drives in (False, True):
+            where = "drives" if drives else "no drives"
+            CASES[f"what is recomputed is the same: the host is {words}, {where}"] = (
+                functools.partial(
+                    what_is_recomputed_is_the_same, how_late=how_late, drives=drives
+                )
+            )
+    CASES["the peak is the plan's that recomputes"] = functools.partial(
+        the_recomputing_peak_is_the_plans, drives=False
+    )
+    CASES["the peak is the plan's that recomputes, with drives"] = functools.partial(
+        the_recomputing_peak_is_the_plans, drives=True
+    )
+    CASES["recomputing is no part of the step"] = recomputing_is_no_part_of_the_step
     CASES["captured graphs keep all, and wait for nothing"] = captured_graphs_keep_all
     CASES["used on another stream than it was saved on"] = used_on_another_stream
     CASES["a step stalls by what the bus takes"] = functools.partial(

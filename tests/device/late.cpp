@@ -702,6 +702,9 @@ bool runs_late(const c10::FunctionSchema &schema, c10::ArrayRef<c10::IValue> arg
 	size_t written = 0;
 	for (size_t i = 0; i < arguments.size(); i++) {
 		const auto &value = arguments[i];
+		// What is drawn at random is drawn when it is asked for, as by any device.
+		if (schema.arguments()[i].name() == "generator")
+			return false;
 		if (value.isTensorList() || value.isOptionalTensorList() || value.isDevice() ||
 		    value.isGenerator())
 			return false;

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import gc
 import logging
+import types
 
 import pytest
 import torch
@@ -258,6 +259,20 @@ def test_explained(capsys):
         # The command says the same of a recorded step.
         assert f'"{plan.why}"' in (ROOT / "tools/plan/explain.c").read_text()
     assert "not asked for" in printed and "GIVEN UP" in printed
+
+
+def test_generators_of_devices_are_put_back(monkeypatch):
+    """Of a backend that has them."""
+    device, states = torch.device("meta", 1), []
+    backend = types.SimpleNamespace(
+        get_rng_state=lambda device: f"of {device}",
+        set_rng_state=lambda state, device: states.append((state, device)))
+    monkeypatch.setattr(torch, "meta", backend, raising=False)
+    random = _again._Random([device, torch.device("xla", 0)])
+    before = torch.rand(3)
+    random.restore()
+    assert torch.equal(torch.rand(3), before)
+    assert states == [("of meta:1", device)]
 
 
 # ---- What is refused -----------------------------------------------------------------------------

@@ -108,6 +108,55 @@ RIG_CASE(test_given_up_and_restored)
 	STAT_IS(restores_refused, 0);
 }
 
+/* Of a device nothing is read, whose addresses are no memory: the caller compares. */
+RIG_CASE(test_given_up_on_a_device_and_restored)
+{
+	uint8_t *far = (uint8_t *)(UINTPTR_MAX / 2);
+	struct spw_offer offer = {.storage_key = 1,
+				  .storage_bytes = far,
+				  .storage_len_bytes = 4 * LEN,
+				  .offset_bytes = LEN + 24,
+				  .len_bytes = LEN,
+				  .owner = 1};
+	struct piece piece = {.key = 1, .len = LEN}, twice;
+	struct spw_copy copy;
+	struct spw_taken taken;
+	uint64_t owner = 0;
+
+	spw_cache_scope_enter(rig.cache, 1);
+	assert_int_equal(spw_cache_offer_device(rig.cache, &offer, 1, SPW_HINT_GIVE_UP,
+						&piece.tensor, &copy),
+			 SPW_OFFER_AGAIN);
+	/* As it lies in its storage, from where elements may begin. */
+	assert_int_equal(copy.offset_bytes, LEN + 16);
+	assert_int_equal(copy.len_bytes, LEN + 8);
+	STAT_IS(device_bytes, 0);
+	/* Saved once more by the same scope, it stays given up; another device's is another. */
+	twice = piece;
+	assert_int_equal(
+		spw_cache_offer_device(rig.cache, &offer, 1, SPW_HINT_AGAIN, &twice.tensor, &copy),
+		SPW_OFFER_AGAIN);
+	assert_int_equal(twice.tensor.value, piece.tensor.value);
+	assert_int_equal(spw_cache_release(rig.cache, twice.tensor), 0);
+	spw_cache_scope_leave(rig.cache);
+	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, offer.offset_bytes, LEN, &taken),
+			 SPW_TAKE_AGAIN);
+	offer.storage_key = 2;
+	offer.storage_bytes = far + 64 * LEN;
+	offer.owner = 2;
+	assert_int_equal(spw_cache_restore(rig.cache, piece.tensor, &offer), 0);
+	STAT_IS(device_bytes, LEN + 8);
+	STAT_IS(bytes_restored, LEN + 8);
+	assert_int_equal(spw_cache_take(rig.cache, piece.tensor, offer.offset_bytes, LEN, &taken),
+			 0);
+	assert_int_equal(taken.owner, 2);
+	assert_int_equal(spw_cache_restore(rig.cache, piece.tensor, &offer), 1);
+	assert_int_equal(spw_cache_release(rig.cache, piece.tensor), 0);
+	assert_int_equal(spw_cache_drain_device(rig.cache, &owner, 1), 1);
+	assert_int_equal(owner, 2);
+	STAT_IS(device_bytes, 0);
+}
+
 RIG_CASE(test_other_bytes_are_refused)
 {
 	struct piece piece, copy;

@@ -669,6 +669,33 @@ RIG_CASE(test_duplicates_of_what_is_kept)
 	assert_int_not_equal(moved.tensor.value, far.tensor.value);
 }
 
+/* What is computed from it is compared: it is the same tensor wherever its bytes are. */
+RIG_CASE(test_the_input_of_a_scope)
+{
+	struct piece stored = far_stored(1, 100), copying = far_offered(2, 100, SPW_OFFER_COPY);
+	struct spw_offer offer = {.storage_key = 1,
+				  .storage_bytes = stored.bytes,
+				  .storage_len_bytes = 100,
+				  .len_bytes = 100,
+				  .owner = 100};
+	struct spw_copy copy;
+	spw_tensor tensor;
+
+	assert_int_equal(
+		spw_cache_offer_device(rig.cache, &offer, DEVICE, SPW_HINT_INPUT, &tensor, &copy),
+		SPW_OFFER_DEDUP);
+	assert_int_equal(tensor.value, stored.tensor.value);
+	assert_int_equal(spw_cache_release(rig.cache, tensor), 0);
+	offer.storage_key = 2;
+	offer.storage_bytes = copying.bytes;
+	assert_int_equal(
+		spw_cache_offer_device(rig.cache, &offer, DEVICE, SPW_HINT_INPUT, &tensor, &copy),
+		SPW_OFFER_DEDUP);
+	assert_int_equal(tensor.value, copying.tensor.value);
+	assert_int_equal(spw_cache_release(rig.cache, tensor), 0);
+	copied(&copying);
+}
+
 /* The memory may have changed since the first copy began: both have to end, in any order. */
 CASE(test_copied_again)
 {
