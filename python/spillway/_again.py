@@ -386,8 +386,8 @@ class Again:
             f"{self.names[module]} was computed again in the backward pass and is not the same as "
             f"in the forward pass ({why}): its gradients would be wrong. Something that it depends "
             "on has changed in between, or is random in a way that PyTorch's generator does not "
-            "know. It is not computed again from now on: go on with the next step, or call "
-            'offload() with recompute="never"')
+            "know. It is not computed again from now on: zero all gradients and go on with the "
+            'next step, or call offload() with recompute="never"')
 
     # ---- A scope runs ----------------------------------------------------------------------------
 
