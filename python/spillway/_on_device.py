@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from ctypes import byref, c_uint64
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from ._verdicts import Verdict, can_be_summed, sums_of
 from .cache import Cache
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
-    from ._again import Frame
     from ._session import Session
 
 _log = logging.getLogger("spillway")
@@ -105,6 +104,12 @@ class _Record:
         return version
 
 
+class Computed(Protocol):
+    """One run of a scope, which can be done again: _again.Frame."""
+
+    def compute(self) -> None: ...
+
+
 class SavedOnDevice:
     """A saved tensor of a device that the cache knows: its id, and its shape."""
 
@@ -146,7 +151,7 @@ class SavedOnDevice:
         # What was handed out last, as long as this may be used again. What autograd alone has it
         # changes in place, so as to add gradients: one of these may be what was saved.
         self.borrowed: Optional[Tensor] = None
-        self.frame: Optional["Frame"] = None  # it was given up, and this computes it again
+        self.frame: Optional[Computed] = None  # it was given up, and this computes it again
 
     def is_kept(self, tensor: Tensor, storage_length: int) -> bool:
         """No elements, or not all of them there; or what must stay the tensor that it is: a part

@@ -10,17 +10,27 @@ gradients are used earlier, by hooks of parameters or by other ranks, it looks a
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import Any, ContextManager, Dict, List, Protocol, Tuple
 
 import torch
 from torch import Tensor, nn
 
+from ._library import SpillwayError
 from ._torch_compat import backward_number, storage_of
 
-if TYPE_CHECKING:
-    from ._again import Again
-
 _WORD = 8  # bytes
+
+
+class Computing(Protocol):
+    """Who computes scopes again, and is told by verdicts: _again.Again."""
+
+    @property
+    def computing(self) -> ContextManager[Any]:
+        """For one thread at a time."""
+
+    def gradients_leave_early(self) -> bool: ...
+
+    def mismatched(self, module: nn.Module, why: str) -> SpillwayError: ...
 
 
 def can_be_summed(storage: Any) -> bool:
@@ -123,7 +133,7 @@ class Verdicts:
     :param table: as _accelerator.Table
     """
 
-    def __init__(self, again: "Again", table: Any) -> None:
+    def __init__(self, again: Computing, table: Any) -> None:
         self.again = again
         self._table = table
         self._passes: "weakref.WeakValueDictionary[int, _Pass]" = weakref.WeakValueDictionary()
