@@ -29,12 +29,15 @@ static uint64_t mix(uint64_t was, uint64_t now, bool replace)
 static void merge_tensor(struct recorded *to, const struct recorded *from, bool replace)
 {
 	bool all = replace || (to->takes == 0) != (from->takes == 0);
+	uint64_t held_ns = to->release_ns - to->pack_ns;
 
 	to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
 	to->use_ns = mix(to->use_ns, from->use_ns, all);
 	/* What a scope is computed again from is held for that alone: by the plan, not the step. */
 	if (!from->is_input || from->takes > 0)
 		to->release_ns = mix(to->release_ns, from->release_ns, all);
+	else
+		to->release_ns = to->pack_ns + held_ns;
 	to->takes = from->takes;
 	to->hint = from->hint;
 	to->not_again |= from->not_again;
@@ -85,10 +88,14 @@ void spw_basis_merge(struct recording *basis, const struct recording *now)
 		to->saved_ns = mix(to->saved_ns, now->scopes[i].saved_ns, replace);
 		merge_input(to, now, now->scopes[i].input);
 	}
-	for (uint32_t i = 0; i < now->count; i++)
-		if (now->tensors[i].matched != NO_TENSOR)
-			merge_tensor(&basis->tensors[now->tensors[i].matched], &now->tensors[i],
-				     replace);
+	for (uint32_t i = 0; i < now->count; i++) {
+		const struct recorded *from = &now->tensors[i];
+
+		/* One that is offered anew for a later scope says nothing of when it was. */
+		if (from->matched != NO_TENSOR &&
+		    from->scope == basis->tensors[from->matched].scope)
+			merge_tensor(&basis->tensors[from->matched], from, replace);
+	}
 	merge_unplanned(basis, now, replace);
 	for (uint32_t i = 0; i < now->drains; i++)
 		basis->drains_ns[i] = mix(basis->drains_ns[i], now->drains_ns[i],
@@ -112,7 +119,7 @@ void spw_basis_replace(struct recording *basis, struct recording *now)
 	for (uint32_t i = 0; i < recording.count; i++) {
 		struct recorded_scope *scope = &recording.scopes[recording.tensors[i].scope];
 
-		if (recording.tensors[i].plannable)
+		if (spw_has_place(&recording.tensors[i]))
 			recording.members[scope->first + scope->plannable++] = i;
 	}
 	*basis = recording;
@@ -141,6 +148,11 @@ uint32_t spw_basis_place(const struct recording *basis, const struct recorded *r
 {
 	const struct recorded_scope *scope = &basis->scopes[recorded->scope];
 
+	if (recorded->only_input)
+		return scope->input != NO_TENSOR &&
+				       basis->tensors[scope->input].bytes == recorded->bytes
+			       ? scope->input
+			       : NO_TENSOR;
 	SPW_ASSERT(recorded->plannable && recorded->place < scope->plannable); /* CONTROL-3 */
 	return basis->members[scope->first + recorded->place];
 }
@@ -162,7 +174,7 @@ bool spw_basis_begins_like(const struct recording *now, const struct recording *
 	for (uint32_t i = 0; i < now->count; i++) {
 		const struct recorded *recorded = &now->tensors[i];
 
-		if (!recorded->plannable)
+		if (!spw_has_place(recorded))
 			continue;
 		if (recorded->place >= basis->scopes[recorded->scope].plannable ||
 		    basis->tensors[spw_basis_place(basis, recorded)].bytes != recorded->bytes)

@@ -86,6 +86,16 @@ struct track spw_control_track(const struct control *control)
 	return (struct track){.recorded = NO_TENSOR, .step = control->step};
 }
 
+static void take_place(struct control *control, struct recorded *recorded)
+{
+	struct recording *now = &control->now;
+
+	recorded->place = now->scopes[recorded->scope].plannable;
+	leave_by(control, spw_follow_offer(control, recorded));
+	now->scopes[recorded->scope].plannable++;
+	now->plannable++;
+}
+
 void spw_control_offered(struct control *control, struct track *track, uint32_t slot,
 			 uint64_t len_bytes, enum spw_cache_hint hint)
 {
@@ -95,13 +105,25 @@ void spw_control_offered(struct control *control, struct track *track, uint32_t 
 	spw_profile_note(control);
 	if (hint != SPW_HINT_INPUT)
 		spw_recording_saved(control);
-	else if (recorded)
-		spw_recording_input(control, recorded);
-	if (!recorded || !recorded->plannable)
+	if (!recorded)
 		return;
-	leave_by(control, spw_follow_offer(control, recorded));
-	control->now.scopes[recorded->scope].plannable++;
-	control->now.plannable++;
+	if (hint == SPW_HINT_INPUT) {
+		spw_recording_input(control, recorded);
+		spw_follow_input(control, recorded);
+	} else if (recorded->plannable) {
+		take_place(control, recorded);
+	}
+}
+
+/* Until now scopes were only computed again from it. */
+static void saved_after_all(struct control *control, struct recorded *recorded)
+{
+	if (!recorded->plannable || control->stage != SPW_STAGE_FORWARD ||
+	    control->scope == NO_SCOPE)
+		return;
+	recorded->only_input = false;
+	recorded->scope = control->scope;
+	take_place(control, recorded);
 }
 
 void spw_control_hinted(struct control *control, const struct track *track,
@@ -117,6 +139,8 @@ void spw_control_hinted(struct control *control, const struct track *track,
 		spw_recording_input(control, recorded);
 	else if (recorded->scope != control->scope)
 		recorded->not_again = true;
+	if (hint != SPW_HINT_INPUT && recorded->only_input)
+		saved_after_all(control, recorded);
 	if (hint == SPW_HINT_PIN || (hint == SPW_HINT_KEEP && recorded->hint != SPW_HINT_PIN))
 		recorded->hint = (uint8_t)hint;
 }

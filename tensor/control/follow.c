@@ -98,6 +98,15 @@ const char *spw_follow_offer(struct control *control, struct recorded *recorded)
 	return NULL;
 }
 
+void spw_follow_input(struct control *control, struct recorded *recorded)
+{
+	if (!spw_control_follows_plan(control) || !recorded->plannable)
+		return;
+	recorded->matched = spw_basis_place(&control->shape->basis, recorded);
+	if (recorded->matched != NO_TENSOR)
+		control->slots[recorded->matched] = recorded->slot;
+}
+
 bool spw_control_choice(const struct control *control, const struct track *track,
 			enum spw_plan_choice *choice)
 {

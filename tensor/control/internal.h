@@ -39,15 +39,16 @@ struct recorded {
 	uint64_t planned_pack_ns, planned_use_ns, planned_release_ns;
 	uint32_t takes;
 	uint32_t scope;
-	uint32_t place;   /* among the plannable ones of its scope */
+	uint32_t place;   /* among those of its scope that have one */
 	uint32_t matched; /* the tensor of the basis at the same place, or NO_TENSOR */
 	uint32_t slot;    /* of its entry, until it is released */
 	uint8_t hint;
 	bool plannable;
 	bool released;
-	bool stored;    /* the drives alone have its bytes */
-	bool not_again; /* another scope saves or needs it, too */
-	bool is_input;  /* some scope is computed again from it */
+	bool stored;     /* the drives alone have its bytes */
+	bool not_again;  /* another scope saves or needs it, too */
+	bool is_input;   /* some scope is computed again from it */
+	bool only_input; /* and none has saved it: it has no place */
 };
 
 struct recorded_scope {
@@ -59,7 +60,7 @@ struct recorded_scope {
 	uint32_t micro_batch;
 	uint8_t stage;
 	bool left;          /* no more tensors follow */
-	uint32_t plannable; /* tensors */
+	uint32_t plannable; /* tensors that have a place */
 	uint32_t first;     /* of its tensors in members */
 	uint32_t input;     /* that it is computed again from; NO_TENSOR: that cannot be done */
 	uint64_t saved_ns;  /* something was saved in it for the last time */
@@ -69,7 +70,7 @@ struct recorded_scope {
 struct recording {
 	struct recorded *tensors;
 	struct recorded_scope *scopes;
-	uint32_t *members;   /* the plannable tensors by scope; made when it becomes the basis */
+	uint32_t *members;   /* the tensors by scope and place; made when it becomes the basis */
 	uint64_t *drains_ns; /* that are not at the time of some tensor's event */
 	uint32_t count, scope_count, plannable, drains;
 	uint64_t forward_ns, backward_ns;
@@ -287,6 +288,15 @@ uint32_t spw_recording_scope(struct control *control, uint64_t key);
 /* Return: the scope that has been left, or NO_SCOPE. */
 uint32_t spw_recording_leave(struct control *control, uint32_t outer);
 /* Its record in this step, or NULL. */
+/*
+ * Whether it tells what step this is: by it the step is known. What only serves to compute scopes
+ * again does not: whether one more is offered depends on how long the plan has others hold it.
+ */
+static inline bool spw_has_place(const struct recorded *recorded)
+{
+	return recorded->plannable && !recorded->only_input;
+}
+
 static inline struct recorded *spw_recording_of(const struct control *control,
 						const struct track *track)
 {
@@ -320,7 +330,10 @@ void spw_basis_merge(struct recording *basis, const struct recording *now);
 void spw_basis_replace(struct recording *basis, struct recording *now);
 /* A plan has been made of it. */
 void spw_basis_planned(struct recording *basis);
-/* The tensor of the basis at the same place. */
+/*
+ * The tensor of the basis at the same place; of one that has no place, what the scope was computed
+ * again from there. Or NO_TENSOR.
+ */
 uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded);
 /* All that has been recorded so far is as in the basis. */
 bool spw_basis_begins_like(const struct recording *now, const struct recording *basis);
@@ -331,6 +344,8 @@ bool spw_basis_is_like(const struct recording *now, const struct recording *basi
 
 /* The plan is followed from its beginning. */
 void spw_follow_begin(struct control *control);
+/* The tensor that only a scope is computed again from. */
+void spw_follow_input(struct control *control, struct recorded *recorded);
 /* Return: in which way the step is not the one that was planned for; NULL: it is, or none was. */
 const char *spw_follow_scope(struct control *control, uint32_t number);
 const char *spw_follow_scope_left(const struct control *control, uint32_t number);

@@ -265,11 +265,11 @@ struct recorded *spw_recording_offer(struct control *control, struct track *trac
 		(struct recorded){.bytes = bytes,
 				  .pack_ns = event_ns(control),
 				  .scope = control->scope,
-				  .place = now->scopes[control->scope].plannable,
 				  .matched = NO_TENSOR,
 				  .slot = slot,
 				  .hint = (uint8_t)(hint <= SPW_HINT_PIN ? hint : SPW_HINT_NONE),
-				  .plannable = worth && control->stage == SPW_STAGE_FORWARD};
+				  .plannable = worth && control->stage == SPW_STAGE_FORWARD,
+				  .only_input = hint == SPW_HINT_INPUT};
 	track->recorded = now->count++;
 	return recorded;
 }

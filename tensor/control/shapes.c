@@ -26,7 +26,7 @@ static bool keeps_what_it_wants(const struct recording *now, const struct shape 
 	for (uint32_t i = 0; i < now->count; i++) {
 		const struct recorded *recorded = &now->tensors[i];
 
-		if (recorded->plannable && recorded->stored && !recorded->released &&
+		if (spw_has_place(recorded) && recorded->stored && !recorded->released &&
 		    shape->plan.choices[spw_basis_place(&shape->basis, recorded)] == SPW_PLAN_KEEP)
 			return false;
 	}
@@ -44,7 +44,9 @@ static void match_again(struct control *control)
 		if (!recorded->plannable)
 			continue;
 		recorded->matched = spw_basis_place(basis, recorded);
-		control->matched++;
+		if (recorded->matched == NO_TENSOR)
+			continue;
+		control->matched += spw_has_place(recorded);
 		control->slots[recorded->matched] = recorded->released ? GONE_SLOT : recorded->slot;
 	}
 	spw_follow_progress(control, basis->scopes[control->now.scope_count - 1].planned_enter_ns);

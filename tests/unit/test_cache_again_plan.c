@@ -11,8 +11,17 @@
 
 /* A token for what is computed again: another memory, and another place of the caller's. */
 #define AGAIN_SLOT(slot) ((slot) + COUNT)
+/* And for what all layers share. */
+#define SHARED_SLOT(layer) (2 * COUNT + (layer))
+#define SHARED_LEN         (2 * LEN)
+#define SHARED_KEY         UINT64_C(1000000)
 
 static unsigned again; /* layers computed again in this step */
+/* Layers are computed again from what they share; this one saves it, too, if there is one. */
+static bool shares;
+static unsigned sharer_that_saves;
+static bool gave_up;               /* something of this layer */
+static uint64_t tensor_ns = 10000; /* until the next is saved */
 
 static void begin(uint64_t memory_bytes, double bytes_per_ns)
 {
@@ -41,10 +50,38 @@ static void offer_one(unsigned slot)
 	rc = spw_cache_offer_hint(sim.cache, &offer, SPW_HINT_AGAIN, &tensor->tensor);
 	assert_true(rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL || rc == SPW_OFFER_AGAIN);
 	if (rc == SPW_OFFER_AGAIN) {
+		gave_up = true;
 		free(tensor->memory);
 		tensor->memory = NULL;
 	}
 	sim_drain();
+}
+
+/* The model has it all the time: this is a copy for the cache. */
+static spw_tensor offer_shared(unsigned slot, enum spw_cache_hint hint)
+{
+	struct sim_tensor *tensor = &sim.tensors[slot];
+	struct spw_offer offer;
+	int rc;
+
+	assert_null(tensor->memory);
+	*tensor = (struct sim_tensor){.memory = malloc(SHARED_LEN), .len = SHARED_LEN};
+	assert_non_null(tensor->memory);
+	memset(tensor->memory, 1, SHARED_LEN);
+	offer = (struct spw_offer){.storage_key = SHARED_KEY,
+				   .storage_version = sim_stats().steps,
+				   .storage_bytes = tensor->memory,
+				   .storage_len_bytes = SHARED_LEN,
+				   .len_bytes = SHARED_LEN,
+				   .owner = slot + 1};
+	rc = spw_cache_offer_hint(sim.cache, &offer, hint, &tensor->tensor);
+	assert_true(rc == SPW_OFFER_KEEP || rc == SPW_OFFER_SPILL || rc == SPW_OFFER_DEDUP);
+	if (rc == SPW_OFFER_DEDUP) {
+		free(tensor->memory);
+		tensor->memory = NULL;
+	}
+	sim_drain();
+	return tensor->tensor;
 }
 
 /* The caller holds it until the layer has been computed again. Return: its tensor. */
@@ -72,7 +109,7 @@ static void compute_again(unsigned layer, spw_tensor input)
 	again++;
 	spw_cache_again_begin(sim.cache);
 	assert_int_equal(spw_cache_take(sim.cache, input, 0, LEN, &taken), 0);
-	for (unsigned i = 1; i < TENSORS; i++) {
+	for (unsigned i = shares ? 0 : 1; i < TENSORS; i++) {
 		unsigned slot = layer * TENSORS + i, copy = AGAIN_SLOT(slot);
 		struct sim_tensor *tensor = &sim.tensors[copy];
 		struct spw_offer offer;
@@ -93,17 +130,34 @@ static void compute_again(unsigned layer, spw_tensor input)
 	spw_cache_again_end(sim.cache);
 }
 
+/* What nothing of the layer was given up for is let go at once. */
+static void end_sharer(unsigned layer, spw_tensor inputs[])
+{
+	if (layer == sharer_that_saves)
+		(void)offer_shared(SHARED_SLOT(LAYERS), SPW_HINT_AGAIN);
+	inputs[layer] = offer_shared(SHARED_SLOT(layer), SPW_HINT_INPUT);
+	if (gave_up)
+		return;
+	assert_int_equal(spw_cache_release(sim.cache, inputs[layer]), 0);
+	inputs[layer].value = 0;
+	sim_drain();
+}
+
 static void forward(spw_tensor inputs[])
 {
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
 	for (unsigned layer = 0; layer < LAYERS; layer++) {
 		spw_cache_scope_enter(sim.cache, 100 + layer);
+		gave_up = false;
 		offer_one(layer * TENSORS);
-		inputs[layer] = offer_input(layer * TENSORS);
+		if (!shares)
+			inputs[layer] = offer_input(layer * TENSORS);
 		for (unsigned i = 1; i < TENSORS; i++) {
-			sim_compute(10000);
+			sim_compute(tensor_ns);
 			offer_one(layer * TENSORS + i);
 		}
+		if (shares)
+			end_sharer(layer, inputs);
 		spw_cache_scope_leave(sim.cache);
 	}
 }
@@ -112,16 +166,21 @@ static void backward(const spw_tensor inputs[])
 {
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
 	for (unsigned slot = COUNT; slot-- > 0;) {
+		unsigned layer = slot / TENSORS;
 		struct spw_taken taken;
 
 		if (spw_cache_take(sim.cache, sim.tensors[slot].tensor, 0, LEN, &taken) ==
 		    SPW_TAKE_AGAIN)
-			compute_again(slot / TENSORS, inputs[slot / TENSORS]);
+			compute_again(layer, inputs[layer]);
 		else if (taken.lease)
 			spw_cache_return(sim.cache, taken.lease);
 		sim_use(slot, 20000);
-		if (slot % TENSORS == 0)
-			assert_int_equal(spw_cache_release(sim.cache, inputs[slot / TENSORS]), 0);
+		if (slot % TENSORS == 0 && inputs[layer].value > 0)
+			assert_int_equal(spw_cache_release(sim.cache, inputs[layer]), 0);
+		if (slot % TENSORS == 0 && shares && layer == sharer_that_saves)
+			assert_int_equal(spw_cache_release(sim.cache,
+							   sim.tensors[SHARED_SLOT(LAYERS)].tensor),
+					 0);
 	}
 }
 
@@ -162,6 +221,39 @@ SIM_CASE(test_a_budget_is_met)
 	/* The step itself takes each tensor once or twice, also those that others are made from. */
 	for (unsigned i = 0; i < COUNT; i++)
 		assert_in_range(sim.cache->control->shape->basis.tensors[i].takes, 1, 2);
+}
+
+static void share(unsigned that_saves)
+{
+	struct sim_step was = {0};
+	uint64_t budget = COUNT * LEN * 2 / 5;
+
+	shares = true;
+	sharer_that_saves = that_saves;
+	begin(budget, 0.05);
+	for (unsigned i = 0; i < 12; i++) {
+		was = step();
+		STAT_IS(plan_mismatches, 0);
+		STAT_IS(plans_failed, 0);
+		tensor_ns += 100; /* a part of the times is of the steps before */
+	}
+	assert_true(again > 0);
+	STAT_IS(plan_scopes_again, again);
+	STAT_IS(steps_fixed, 2);
+	assert_true(was.peak_bytes <= budget + SHARED_LEN);
+	shares = false;
+	tensor_ns = 10000;
+}
+
+/* By how long a plan has layers hold it, more or fewer offers of it are new. */
+SIM_CASE(test_what_layers_share)
+{
+	share(LAYERS);
+}
+
+SIM_CASE(test_what_layers_share_and_one_saves)
+{
+	share(LAYERS - 2);
 }
 
 /* Fast drives: nothing is computed again. */
