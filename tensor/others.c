@@ -76,7 +76,6 @@ void spw_others_ranks(struct spw_cache *cache)
 {
 	spw_control_ranks_forget(cache->control);
 	if (cache->store && cache->opts.mode >= SPW_CACHE_FASTEST)
-		cache->ports.ranks(cache->store,
-				   spw_control_step_ns(cache->control) + RANK_AGE_NS, rank_seen,
-				   cache);
+		cache->ports.ranks(cache->store, spw_control_step_ns(cache->control) + RANK_AGE_NS,
+				   rank_seen, cache);
 }

@@ -265,7 +265,7 @@ struct control {
 
 	/* between steps */
 	struct measure measure;
-	struct ranks ranks; /* as the step ended */
+	struct ranks ranks;  /* as the step ended */
 	struct margin time;  /* of the backward pass */
 	bool late_before;    /* a step was, not long ago */
 	bool was_late;       /* the last step was */

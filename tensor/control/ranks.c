@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/ranks.c - what ranks that share drives count on: the mean of what each has measured
+ * tensor/control/ranks.c - what ranks that share drives count on: the mean of what all have
+ * measured
  *
  * Drives serve all that is under way alike, so who has more under way gets more. By its own figure
  * alone a rank that got less would plan for less, have less under way, and get even less, and the

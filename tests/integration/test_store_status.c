@@ -6,6 +6,7 @@
 #include "tests/integration/store_case.h"
 #include "tests/integration/test_child.h"
 #include "drives/status.h"
+#include "util/util.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -119,8 +119,7 @@ static double rate_of(const struct spw_store *store, const struct shares *shares
 
 	if (shares->writing > 0 && shares->reading > 0)
 		alone = fmin(alone, store->drives.mixed / 2);
-	return alone * under_way(store, read) /
-	       fmax(read ? shares->reading : shares->writing, 1);
+	return alone * under_way(store, read) / fmax(read ? shares->reading : shares->writing, 1);
 }
 
 static void serve_all(const struct shares *shares, double ns)
