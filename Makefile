@@ -276,7 +276,7 @@ bench-plan: bench-plan-replays bench-plan-training ## both of these
 bench-plan-replays: $(BUILD)/tests/bench/plan_bench $(BUILD)/tests/bench/scopes_bench $(BUILD)/spillway ## how long planning takes, and what the plans are worth: kept, spilled, recomputed
 	@$(results) run plan 'The planner' $(BUILD)/bench -- tests/bench/plan.sh $(BUILD)
 $(BUILD)/tests/bench/scopes_bench: $(BUILD)/tools/replay/scopes.o $(BUILD)/tools/replay/step.o
-bench-plan-training: ## GPT, BERT and T5 trained by such plans on throttled drives, step by step in turn (root); BENCH_OPTIONS=
+bench-plan-training: ## GPT, BERT and T5 trained by such plans on throttled drives, step by step in turn; ranks that share them (root); BENCH_OPTIONS=
 	@scripts/deps.sh build demo bench venv && $(MAKE) --no-print-directory all && $(with_new_torch) tests/bench/plan_turns.sh
 bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs, new and on an old, full drive
 	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<

@@ -2,6 +2,7 @@
 /* store/publish.c - the page that shows who has the partition open, and its counters */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -109,4 +110,19 @@ void spw_publish(struct spw_store *store, bool now)
 					    sizeof(page->status.drive[i]));
 	spw_store_published_steps(store, &page->status.steps);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_release);
+}
+
+/* Called by any thread: the page is this process' own, and the others' are read by name. */
+void spw_store_ranks(struct spw_store *store, uint64_t age_max_ns,
+		     void (*see)(void *context, const struct spw_step_stats *steps), void *context)
+{
+	uint32_t partitions = store->assembly.superblocks[0].partition_count;
+	struct spw_status *status = partitions > 1 ? malloc(sizeof(*status)) : NULL;
+
+	for (uint32_t i = 0; status && i < partitions; i++)
+		if (i != store->partition &&
+		    spw_status_read(store->uuid, i, status, sizeof(*status)) == 0 &&
+		    status->age_ns <= age_max_ns)
+			see(context, &status->steps);
+	free(status);
 }

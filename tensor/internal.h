@@ -285,6 +285,8 @@ void spw_cache_publish(struct spw_cache *cache);
 
 /* The controller learns what others do on the same store. */
 void spw_others_note(struct spw_cache *cache);
+/* A step ends: what do the other ranks get of the drives? */
+void spw_others_ranks(struct spw_cache *cache);
 /* A request of the cache's own begins; and has ended with @res. */
 void spw_others_io_began(struct entry *entry, enum direction direction);
 void spw_others_io_ended(struct entry *entry, enum direction direction, int res);

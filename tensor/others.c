@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tensor/others.c - what others do on the same store, such as an optimizer with its state: all
- * that the store counts, less what is the cache's own
+ * that the store counts, less what is the cache's own; and what other ranks get of the drives
  *
  * A request of the cache's may have ended for the store and not for the cache yet: for that moment
  * its bytes are taken for another's.
  */
 #include "tensor/internal.h"
+
+/* A rank with traffic has refreshed its page by then. */
+#define RANK_AGE_NS UINT64_C(1000000000)
 
 static uint64_t less(uint64_t all, uint64_t part)
 {
@@ -54,4 +57,25 @@ void spw_others_io_ended(struct entry *entry, enum direction direction, int res)
 	note(cache, 0, entry->len_bytes);
 	spw_control_io_ended(cache->control, direction, entry->len_bytes, res == 0,
 			     entry->io_began_ns);
+}
+
+static void rank_seen(void *context, const struct spw_step_stats *steps)
+{
+	struct spw_cache *cache = context;
+	const struct spw_plan_drives drives = {
+		.write_bytes_per_second = steps->write_bytes_per_second,
+		.read_bytes_per_second = steps->read_bytes_per_second,
+		.mixed_bytes_per_second = steps->mixed_bytes_per_second,
+	};
+
+	spw_control_rank(cache->control, &drives);
+}
+
+/* A rank that had no traffic in all of this step shares the drives with nobody. */
+void spw_others_ranks(struct spw_cache *cache)
+{
+	spw_control_ranks_forget(cache->control);
+	if (cache->store && cache->opts.mode >= SPW_CACHE_FASTEST)
+		cache->ports.ranks(cache->store, spw_control_step_ns(cache->control) + RANK_AGE_NS,
+				   rank_seen, cache);
 }

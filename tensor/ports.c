@@ -89,6 +89,7 @@ const struct spw_cache_ports spw_cache_ports_real = {
 	.traffic = spw_store_traffic,
 	.left = left_of,
 	.publish_steps = spw_store_publish_steps,
+	.ranks = spw_store_ranks,
 	.put = spw_store_put,
 	.get = spw_store_get,
 	.holds = spw_store_holds,

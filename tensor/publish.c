@@ -34,6 +34,9 @@ void spw_cache_publish(struct spw_cache *cache)
 		.steps_planned = now.steps_planned,
 		.plans_limited = now.plans_limited,
 		.wear_bytes_per_day = now.wear_bytes_per_day,
+		.write_bytes_per_second = now.write_bytes_per_second,
+		.read_bytes_per_second = now.read_bytes_per_second,
+		.mixed_bytes_per_second = now.mixed_bytes_per_second,
 	};
 #define ADD_KEPT(reason, counter) steps.bytes_kept += now.bytes_kept_##counter;
 	KEPT_COUNTERS(ADD_KEPT)

@@ -194,6 +194,7 @@ void spw_cache_step(struct spw_cache *cache)
 		spw_control_again(cache->control, false);
 	cache->again_depth = 0;
 	spw_search_wait(cache);
+	spw_others_ranks(cache);
 	if (spw_control_step_ended(cache->control))
 		spw_search_begin(cache);
 	spw_window_forget(cache);

@@ -618,6 +618,8 @@ struct spw_step_stats {
 		plan_bytes_written, plan_stall_ns;
 	uint64_t plans, steps_planned, plans_limited;
 	uint64_t wear_bytes_per_day; /* the cap; 0: none */
+	/* measured of the drives; 0: not known */
+	uint64_t write_bytes_per_second, read_bytes_per_second, mixed_bytes_per_second;
 };
 
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */
@@ -645,6 +647,18 @@ SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
  */
 SPW_EXPORT void spw_store_publish_steps(struct spw_store *store,
 					const struct spw_step_stats *steps);
+
+/**
+ * spw_store_ranks - what the other ranks of the store have published of their steps
+ * @age_max_ns:  of those alone whose status page was refreshed so lately: it is while there is
+ *               traffic
+ * @see:         called for each of them, before this returns
+ *
+ * The figures are another process's: whoever uses them checks them.
+ */
+SPW_EXPORT void spw_store_ranks(struct spw_store *store, uint64_t age_max_ns,
+				void (*see)(void *context, const struct spw_step_stats *steps),
+				void *context);
 
 /* The backend and its features, in words. */
 SPW_EXPORT const char *spw_store_description(const struct spw_store *store);

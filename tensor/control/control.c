@@ -288,6 +288,11 @@ void spw_control_again(struct control *control, bool again)
 	spw_recording_away(control, again, now_ns);
 }
 
+uint64_t spw_control_step_ns(const struct control *control)
+{
+	return control->opts.clock_ns() - control->began_ns;
+}
+
 uint64_t spw_control_io_began(struct control *control, enum direction direction, uint64_t bytes)
 {
 	uint64_t now_ns = control->opts.clock_ns();

@@ -122,6 +122,13 @@ struct others {
 /* To be told often; and before a transfer begins or ends. */
 void spw_control_others(struct control *control, const struct others *others);
 
+/* Of this step so far. */
+uint64_t spw_control_step_ns(const struct control *control);
+
+/* What each other rank has measured of the drives, before a step ends; what it was before that. */
+void spw_control_ranks_forget(struct control *control);
+void spw_control_rank(struct control *control, const struct spw_plan_drives *measured);
+
 /* A write has not been cancelled: the drives were given the bytes, whatever came of it. */
 void spw_control_written(struct control *control, uint64_t bytes);
 

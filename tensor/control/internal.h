@@ -131,6 +131,17 @@ struct flow_record {
 	struct flow_point points[FLOW_POINTS];
 };
 
+/* Of one figure, of the other ranks that know it. */
+struct rank_sum {
+	double bytes_per_second;
+	uint32_t count;
+};
+
+/* What other ranks have measured of the drives that they share with this one; see ranks.c. */
+struct ranks {
+	struct rank_sum write, read, mixed;
+};
+
 /* When the host gave a device a mark, compute time of its own, and when the device came to it. */
 struct mark {
 	uint64_t host_ns, device_ns;
@@ -255,6 +266,7 @@ struct control {
 
 	/* between steps */
 	struct measure measure;
+	struct ranks ranks;  /* as the step ended */
 	struct margin time;  /* of the backward pass */
 	bool late_before;    /* a step was, not long ago */
 	bool was_late;       /* the last step was */
@@ -363,6 +375,11 @@ void spw_shape_new(struct control *control);
 /* A step of the one in force has ended; the next begins, and may be of another. */
 void spw_shape_ended(struct control *control);
 void spw_shape_predict(struct control *control);
+
+/* ---- ranks.c ---- */
+
+/* What has been measured: of several ranks the mean. */
+struct spw_plan_drives spw_ranks_share(const struct control *control);
 
 /* ---- margin.c ---- */
 

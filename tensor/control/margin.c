@@ -68,7 +68,7 @@ static void at_most(uint64_t *figure, uint64_t before)
 struct spw_plan_drives spw_margin_believed(const struct control *control)
 {
 	const struct spw_plan_drives *then = &control->shape->plan.counted_on;
-	struct spw_plan_drives now = control->measure.drives;
+	struct spw_plan_drives now = spw_ranks_share(control);
 
 	if (control->was_late) {
 		at_most(&now.write_bytes_per_second, then->write_bytes_per_second);

@@ -6,6 +6,7 @@
 #include "tests/integration/store_case.h"
 #include "tests/integration/test_child.h"
 #include "drives/status.h"
+#include "util/util.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -76,6 +77,50 @@ STORE_CASE(test_page_of_an_open_store)
 	assert_int_equal(stat(path, &st), -1);
 	assert_int_equal(spw_status_read(formatted.store_uuid, 0, &status, sizeof(status)),
 			 -ENOENT);
+}
+
+static struct spw_step_stats rank_steps;
+static unsigned ranks_seen;
+
+static void see_rank(void *context, const struct spw_step_stats *steps)
+{
+	(void)context;
+	rank_steps = *steps;
+	ranks_seen++;
+}
+
+static unsigned count_ranks(void)
+{
+	ranks_seen = 0;
+	spw_store_ranks(store, 5000000000, see_rank, NULL);
+	return ranks_seen;
+}
+
+/* Of other partitions that are open, and in use; of this one nobody asks. */
+STORE_CASE(test_steps_of_other_ranks)
+{
+	static struct spw_status_page page = {
+		.magic = SPW_PAGE_MAGIC,
+		.version = SPW_PAGE_VERSION,
+		.size = sizeof(page),
+		.status = {.partition = 1, .drives = 4, .steps.write_bytes_per_second = 7}};
+	int fd;
+
+	formatted = format_drives(4, 3, 0);
+	store = open_default();
+	assert_int_equal(count_ranks(), 0);
+	assert_ok(spw_page_take(formatted.store_uuid, 1, &fd));
+	assert_int_equal(count_ranks(), 0);
+	memcpy(page.status.store_uuid, formatted.store_uuid, sizeof(page.status.store_uuid));
+	page.refreshed_ns = spw_clock_ns();
+	assert_int_equal(pwrite(fd, &page, sizeof(page), 0), sizeof(page));
+	assert_int_equal(count_ranks(), 1);
+	assert_int_equal(rank_steps.write_bytes_per_second, 7);
+	page.refreshed_ns -= 5000000000;
+	assert_int_equal(pwrite(fd, &page, sizeof(page), 0), sizeof(page));
+	assert_int_equal(count_ranks(), 0);
+	spw_page_drop(formatted.store_uuid, 1, fd);
+	close_store(store);
 }
 
 /* Go on as the first process of a PID namespace, which ends with this one. */

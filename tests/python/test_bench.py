@@ -299,6 +299,42 @@ def test_training_by_one_plan(monkeypatch):
     assert not any("pure way" in name for name in found((1000, 900, 250, 900), fits=False))
 
 
+RANKS = """
+import argparse, json, sys
+import ranks
+
+args = argparse.Namespace(devices=sys.argv[1], ranks=2, steps=4, counted=2, layers=2,
+                          tensor_kib=512, tensor_ms=0.5, in_step=True)
+throttle = argparse.Namespace(enter=lambda: None)
+measured = ranks.run(args, 2, throttle)
+assert [len(steps) for steps in measured] == [4, 4]
+assert all(steps[0]["bytes"] > 0 for steps in measured)
+for steps, seconds in zip(measured, (2, 4)):
+    for step in steps[-2:]:
+        step.update(seconds=seconds, bytes=8e6, stall_seconds=0)
+print(json.dumps(list(ranks.rows_of(args, "two", [measured]))))
+try:
+    ranks.run(args, 3, throttle)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_ranks(drives):
+    """Each in a partition of its own. What is compared are bytes over time of the last steps; where
+    one fails the others wait for nothing."""
+    spillway.format_store(drives, partitions=2)
+    done = run_python("-c", RANKS, ",".join(drives),
+                      env={"PYTHONPATH": f"{ROOT}/tests/bench:{ROOT}/python"})
+    assert done.returncode == 0, done.stderr
+    rows, failed = done.stdout.splitlines()
+    each, spread, stall = json.loads(rows)
+    assert (each["low"], each["high"]) == (2, 4)
+    assert spread["value"] == pytest.approx(2 / 3) and spread["met"] is False
+    assert stall["value"] == 0
+    assert failed == "a rank failed" and "partition" in done.stderr
+
+
 def test_twice_the_batch_is_only_spilled(matrix):
     status, found, rows = matrix(batches=4, twice=True, steps=4)
     assert status == 0

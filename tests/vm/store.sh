@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/vm/store.sh - sourced by bash tests of the virtual machine, after tests/lib.sh: drives without anything on them, and a store in use
+# tests/vm/store.sh - sourced by bash tests of the virtual machine, after tests/lib.sh: drives without anything on them, blocks on them, and a store in use
 # shellcheck shell=bash
 
 # clear_drives DRIVE...: whatever ran on them before.
@@ -7,6 +7,16 @@ clear_drives() {
     local drive
     for drive in "$@"; do
         blkdiscard -z "$drive"
+    done
+}
+
+# expect_same_both_ways DRIVE SIZE DEPTH: what is written past the block layer is read through it, and the other way round.
+expect_same_both_ways() {
+    local options=(--filename="$1" --bs=768k --size="$2" --iodepth="$3" --verify=xxh3) pair writer reader
+    for pair in "nvme io_uring" "io_uring nvme"; do
+        read -r writer reader <<<"$pair"
+        expect_exit 0 "$SPILLWAY" bench "${options[@]}" --backend="$writer" --rw=write
+        expect_exit 0 "$SPILLWAY" bench "${options[@]}" --backend="$reader" --rw=read
     done
 }
 

@@ -55,11 +55,7 @@ let_go
 
 begin "blocks written past the block layer are read through it, and the other way round"
 expect_exit 0 "$SPILLWAY" wipe --yes --devices "$ng_first,$ng_second"
-for pair in "nvme io_uring" "io_uring nvme"; do
-    read -r writer reader <<<"$pair"
-    expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$writer" --rw=write --bs=768k --size=72m --iodepth=8 --verify=xxh3
-    expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$reader" --rw=read --bs=768k --size=72m --iodepth=8 --verify=xxh3
-done
+expect_same_both_ways "$first" 72m 8
 
 begin "a namespace that is written past the block layer is held there, too"
 "$SPILLWAY" bench --filename="$ng_first" --rw=write --bs=64k --size=8m --time-based --runtime=60 >/dev/null 2>&1 &

@@ -17,11 +17,7 @@ expect_exit 0 "$SPILLWAY" probe --json "$ng_first"
 expect_output '"metadata_bytes": 8' '"protection_type": 1'
 
 begin "blocks written past the block layer are read through it, and the other way round"
-for pair in "nvme io_uring" "io_uring nvme"; do
-    read -r writer reader <<<"$pair"
-    expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$writer" --rw=write --bs=768k --size=24m --iodepth=4 --verify=xxh3
-    expect_exit 0 "$SPILLWAY" bench --filename="$first" --backend="$reader" --rw=read --bs=768k --size=24m --iodepth=4 --verify=xxh3
-done
+expect_same_both_ways "$first" 24m 4
 
 begin "a store on such drives, past the block layer"
 expect_exit 0 "$SPILLWAY" format --force --erase --devices "$ng_first,$ng_second"

@@ -86,18 +86,29 @@ static void serve_ended(struct spw_request *request, double bytes_per_ns)
 			  (double)store->chunk_bytes / bytes_per_ns;
 }
 
-/* What the drives do now: each store that has requests of a direction gets an equal share. */
+/* Of all that is under way in a direction each store gets its part, as if they took turns. */
 struct shares {
-	unsigned writing, reading;
+	double writing, reading; /* bytes */
 };
+
+static double under_way(const struct spw_store *store, bool read)
+{
+	double bytes = 0;
+
+	for (const struct spw_request *request = store->first; request; request = request->next)
+		if (request->read == read &&
+		    (request->state == SIMSTORE_QUEUED || request->state == SIMSTORE_ISSUED))
+			bytes += (double)request->len;
+	return bytes;
+}
 
 static struct shares shares_now(void)
 {
 	struct shares shares = {0};
 
 	for (const struct spw_store *store = shared.stores; store; store = store->next_timed) {
-		shares.writing += served_now(store, false) != NULL;
-		shares.reading += served_now(store, true) != NULL;
+		shares.writing += under_way(store, false);
+		shares.reading += under_way(store, true);
 	}
 	return shares;
 }
@@ -108,7 +119,7 @@ static double rate_of(const struct spw_store *store, const struct shares *shares
 
 	if (shares->writing > 0 && shares->reading > 0)
 		alone = fmin(alone, store->drives.mixed / 2);
-	return alone / SPW_MAX(read ? shares->reading : shares->writing, 1u);
+	return alone * under_way(store, read) / fmax(read ? shares->reading : shares->writing, 1);
 }
 
 static void serve_all(const struct shares *shares, double ns)
@@ -718,9 +729,29 @@ static int left(struct spw_store *store, double rated, double *bytes)
 	return *bytes > 0 ? 0 : spw_error(-ENODATA, "how long drive 1 lasts is not known");
 }
 
+/* The page has it a moment later: what several do at once depends on nothing but time. */
 static void publish_steps(struct spw_store *store, const struct spw_step_stats *steps)
 {
-	(void)store, (void)steps;
+	if (!store->timed)
+		return;
+	lock_shared();
+	if (store->published_ns < shared.now_ns)
+		store->published[0] = store->published[1];
+	store->published[1] = *steps;
+	store->published_ns = shared.now_ns;
+	unlock_shared();
+}
+
+static void ranks(struct spw_store *store, uint64_t age_max_ns,
+		  void (*see)(void *context, const struct spw_step_stats *steps), void *context)
+{
+	if (!store->timed)
+		return;
+	lock_shared();
+	for (const struct spw_store *each = shared.stores; each; each = each->next_timed)
+		if (each != store && each->published_ns + (double)age_max_ns >= shared.now_ns)
+			see(context, &each->published[each->published_ns < shared.now_ns]);
+	unlock_shared();
 }
 
 const struct spw_cache_ports simstore_ports = {
@@ -730,6 +761,7 @@ const struct spw_cache_ports simstore_ports = {
 	.traffic = traffic,
 	.left = left,
 	.publish_steps = publish_steps,
+	.ranks = ranks,
 	.put = put,
 	.get = get,
 	.holds = holds,

@@ -8,8 +8,8 @@
  * somebody waits, sleeps or calls simstore_advance(). The cache's own code runs unchanged, and
  * gives the same result on any machine and under any load. One thread, and one timed store of each
  * thread at a time, as the cache asks no store for the time; the stores of several threads have one
- * time, which moves when all of them wait for it, and the same drives, of which each gets its equal
- * share. Or it is scripted: time is the system's, any
+ * time, which moves when all of them wait for it, and the same drives, which serve all that is
+ * under way alike: who has more of it gets more. Or it is scripted: time is the system's, any
  * thread may call, and a request ends when simstore_end() says so, as it says.
  *
  * The drives are the planner's model (plan/plan.c): writes and reads each at their bandwidth, both
@@ -81,6 +81,8 @@ struct spw_store {
 	/* Timed, of all such stores, and under their lock: its thread waits for time, until then */
 	struct spw_store *next_timed;
 	bool waits, meets;
+	struct spw_step_stats published[2]; /* before the last time, and then */
+	double published_ns;
 	pthread_cond_t goes_on;
 	double until_ns;
 	bool happened;
