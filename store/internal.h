@@ -49,6 +49,7 @@
 #include "alloc/alloc.h"
 #include "layout/layout.h"
 #include "drives/assemble.h"
+#include "engine/calls.h"
 #include "engine/device.h"
 #include "engine/register.h"
 #include "store/helpers.h"
@@ -392,6 +393,7 @@ struct spw_store {
 	_Atomic bool mirrors_short; /* it was logged that second copies find no drive */
 	uint32_t drives_full;       /* of these, for want of space below them */
 	uint64_t ended;
+	uint64_t calls_yielded; /* of the queue's system calls: so many when last yielded */
 	uint64_t next_deadline_check_ns;
 	/* Deadlines count only time in which an end could be seen: since something is in flight. */
 	uint64_t looked_ns, watched_ns;

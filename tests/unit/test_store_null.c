@@ -3,12 +3,14 @@
  * tests/unit/test_store_null.c - a store whose transfers touch no drive: bytes are believed only by
  * their checksums, and nothing that is durable is at stake
  */
+/* wrap: sched_yield */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "tests/case.h"
+#include "tests/wrap.h"
 
 #include <spillway/spillway.h>
 
@@ -22,17 +24,30 @@ static char folder[256], names[DRIVES][300];
 static const char *paths[DRIVES];
 static struct spw_store *store;
 static uint8_t *bytes;
+static unsigned yields;
 
-static int open_store(enum spw_backend backend, uint64_t bytes_per_second)
+WRAP(int, sched_yield, (void))
+{
+	yields++;
+	return 0;
+}
+
+static int open_as(enum spw_backend backend, uint64_t bytes_per_second, bool inline_mode)
 {
 	struct spw_store_opts opts;
 
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.backend = backend;
+	opts.inline_mode = inline_mode;
 	opts.null_bytes_per_second = bytes_per_second;
 	opts.arena_bytes = 16u << 20;
 	opts.no_hugetlb = true;
 	return spw_store_open(paths, DRIVES, &opts, &store);
+}
+
+static int open_store(enum spw_backend backend, uint64_t bytes_per_second)
+{
+	return open_as(backend, bytes_per_second, false);
 }
 
 static void close_store(void)
@@ -122,6 +137,32 @@ NULL_CASE(a_rate_is_that_of_each_drive)
 	assert_ok(put_wait(&object));
 	assert_ok(get_wait(object));
 	assert_true(spw_clock_ns() - begun_ns >= 150000000);
+}
+
+static unsigned yields_of(int (*move)(spw_object *object), spw_object *object)
+{
+	yields = 0;
+	assert_ok(move(object));
+	return yields;
+}
+
+static int get_again(spw_object *object)
+{
+	return get_wait(*object);
+}
+
+/* The CPU is left to threads of the kernel that a transfer has woken, and to nobody else. */
+NULL_CASE(who_has_not_called_the_kernel_does_not_yield)
+{
+	spw_object object;
+
+	assert_ok(open_as(SPW_BACKEND_NULL, 0, true));
+	assert_int_equal(yields_of(put_wait, &object), 0);
+	assert_int_equal(yields_of(get_again, &object), 0);
+	close_store();
+	assert_ok(open_as(SPW_BACKEND_AUTO, 0, true));
+	assert_true(yields_of(put_wait, &object) > 0);
+	assert_true(yields_of(get_again, &object) > 0);
 }
 
 NULL_CASE(what_is_durable_is_not_at_stake)
