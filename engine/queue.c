@@ -10,7 +10,6 @@
 
 #include "engine/arena.h"
 #include "engine/backend.h"
-#include "engine/calls.h"
 #include "util/util.h"
 
 /* BIO_MAX_VECS: a request of several bios is handed to a worker thread of the kernel. */
@@ -307,11 +306,6 @@ enum spw_backend spw_queue_backend(const struct spw_queue *q)
 const char *spw_queue_description(const struct spw_queue *q)
 {
 	return q->description;
-}
-
-uint64_t spw_queue_system_calls(const struct spw_queue *q)
-{
-	return q->stats.system_calls;
 }
 
 /* Threads of this process that io_uring made to issue what would have made it wait. */

@@ -50,9 +50,9 @@ void sim_helpers_begin(struct spw_store *store, uint64_t seed)
 }
 
 /* Others run between what is posted and the worker's own look at it. */
-WRAP(int, spw_transfer_hand_over, (struct spw_store * store))
+WRAP(int, spw_queue_submit, (struct spw_queue * queue))
 {
-	int rc = __real_spw_transfer_hand_over(store);
+	int rc = __real_spw_queue_submit(queue);
 
 	if (sim_others_turn)
 		(void)sim_others_turn(false);
