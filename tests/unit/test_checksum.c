@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_checksum.c - by each width of vectors that the CPU has: the sum is XXH3's own, and
- * what is asked for ahead of the end is not touched
+ * tests/unit/test_checksum.c - by each width of vectors that the CPU has the sum is XXH3's own, and
+ * memory behind the end is not needed
  */
 /* link: util */
 #include <sys/mman.h>
