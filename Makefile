@@ -70,6 +70,11 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 
 $(lib_obj) $(tool_obj): private lto := $(LTO)
 
+# XXH3 is here what it is in its library, whatever the rest is built with: optimized, and without a sanitizer's checks.
+wide = -O2 -fno-sanitize=all $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),$(1))
+$(BUILD)/util/checksum_avx2.o:   override CFLAGS += $(call wide,-mavx2)
+$(BUILD)/util/checksum_avx512.o: override CFLAGS += $(call wide,-mavx512f)
+
 $(BUILD)/libspillway.a: $(lib_obj)
 	$(call say,AR,$@)
 	$(q)rm -f $@ && $(AR) rcs $@ $^

@@ -532,12 +532,6 @@ bool spw_transfer_lay(struct transfer *transfer, const struct piece *piece);
 void spw_transfer_give(struct transfer *transfer);
 void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
 void spw_transfer_ended(struct transfer *transfer);
-/*
- * Before a large piece is summed: submit, and let kernel threads woken on this CPU (a loop drive's,
- * io_uring's) go first. Puts reach 0.85 without it, 0.96 without the yield, on four file-backed
- * drives. Return: as spw_queue_submit().
- */
-int spw_transfer_hand_over(struct spw_store *store);
 void spw_latency_refresh(struct store_drive *drive);
 /* store/stats.c: what spw_store_publish_steps() was given last; all 0: nothing */
 void spw_store_published_steps(const struct spw_store *store, struct spw_step_stats *steps);

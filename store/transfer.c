@@ -172,14 +172,6 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	SPW_ASSERT(rc == 0);
 }
 
-int spw_transfer_hand_over(struct spw_store *store)
-{
-	int rc = spw_queue_submit(store->queue);
-
-	(void)sched_yield();
-	return rc;
-}
-
 /* The io has ended, well or not: what issue counted up goes down. */
 void spw_transfer_ended(struct transfer *transfer)
 {

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+# And the compiler's headers of vector instructions, which nothing else has.
+CHECKSUMS = ("xxhash.h", "checksum.c", "checksum_avx2.c", "checksum_avx512.c")
 LAYERS = ("tools", "store", "engine", "drives", "alloc", "layout", "util")
 # "fl=(3) store/write.c", and afterwards "fl=(3)"; what is called has names of the same numbers.
 NAME = re.compile(r"c?(fl|fi|fe|ob)=\((\d+)\)(?: (.*))?")
@@ -10,7 +12,8 @@ NAME = re.compile(r"c?(fl|fi|fe|ob)=\((\d+)\)(?: (.*))?")
 
 def layer_of(obj, path):
     """Where code counts: by its source, if we compiled it, or by its library."""
-    if "libxxhash" in obj:
+    name = Path(path).name
+    if "libxxhash" in obj or name in CHECKSUMS or name.endswith("intrin.h"):
         return "checksums"
     if not obj.endswith("/spillway"):
         return "libraries and the loader"

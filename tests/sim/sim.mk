@@ -5,7 +5,7 @@
 
 sim_obj   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/sim/*.c))
 sim_main  := $(BUILD)/tests/sim/main.o
-sim_wraps := spw_clock_ns spw_queue_open spw_queue_reap spw_helpers_stop sched_yield nanosleep pthread_cond_wait getrandom time spw_page_take spw_page_drop spw_status_sweep \
+sim_wraps := spw_clock_ns spw_queue_open spw_queue_reap spw_helpers_stop spw_queue_submit nanosleep pthread_cond_wait getrandom time spw_page_take spw_page_drop spw_status_sweep \
 	spw_share_open spw_share_close spw_loops_read \
 	$(addprefix spw_device_,open lock_shared translate_error path) \
 	$(addprefix spw_safety_,signatures partitions in_use locked relatives_locked still writable conventional) spw_parallel spw_thread_start spw_fd_locked \

@@ -3,12 +3,14 @@
  * tests/unit/test_store_null.c - a store whose transfers touch no drive: bytes are believed only by
  * their checksums, and nothing that is durable is at stake
  */
+/* wrap: sched_yield */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "tests/case.h"
+#include "tests/wrap.h"
 
 #include <spillway/spillway.h>
 
@@ -22,17 +24,30 @@ static char folder[256], names[DRIVES][300];
 static const char *paths[DRIVES];
 static struct spw_store *store;
 static uint8_t *bytes;
+static unsigned yields;
 
-static int open_store(enum spw_backend backend, uint64_t bytes_per_second)
+WRAP(int, sched_yield, (void))
+{
+	yields++;
+	return 0;
+}
+
+static int open_as(enum spw_backend backend, uint64_t bytes_per_second, bool inline_mode)
 {
 	struct spw_store_opts opts;
 
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.backend = backend;
+	opts.inline_mode = inline_mode;
 	opts.null_bytes_per_second = bytes_per_second;
 	opts.arena_bytes = 16u << 20;
 	opts.no_hugetlb = true;
 	return spw_store_open(paths, DRIVES, &opts, &store);
+}
+
+static int open_store(enum spw_backend backend, uint64_t bytes_per_second)
+{
+	return open_as(backend, bytes_per_second, false);
 }
 
 static void close_store(void)
@@ -122,6 +137,23 @@ NULL_CASE(a_rate_is_that_of_each_drive)
 	assert_ok(put_wait(&object));
 	assert_ok(get_wait(object));
 	assert_true(spw_clock_ns() - begun_ns >= 150000000);
+}
+
+/* On a busy machine whoever yields before each checksum has a fraction of the drives' rate. */
+NULL_CASE(nobody_yields_before_a_checksum)
+{
+	static const enum spw_backend backends[] = {SPW_BACKEND_NULL, SPW_BACKEND_AUTO};
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(backends); i++) {
+		spw_object object;
+
+		assert_ok(open_as(backends[i], 0, true));
+		yields = 0;
+		assert_ok(put_wait(&object));
+		assert_ok(get_wait(object));
+		assert_int_equal(yields, 0);
+		close_store();
+	}
 }
 
 NULL_CASE(what_is_durable_is_not_at_stake)
