@@ -140,7 +140,7 @@ static int restore(struct session *session, const struct saved *saved, const str
 {
 	struct version *version = record_version(record, seen->tensor, session->steps);
 	struct spw_cache *cache = session_cache(session);
-	PyObject *held, *error;
+	PyObject *held;
 	uint64_t address;
 	int result;
 
@@ -156,13 +156,9 @@ static int restore(struct session *session, const struct saved *saved, const str
 	else if (offer->owner)
 		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
 	Py_DECREF(held);
-	if (result >= 0 || !offer->owner)
-		return result >= 0 ? 0 : -1;
-	error = PyObject_CallFunction(torch.error_of, "i", result);
-	if (error)
-		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-	Py_XDECREF(error);
-	return -1;
+	if (result < 0 && offer->owner)
+		raise_error(result);
+	return result < 0 ? -1 : 0;
 }
 
 static int saved_restore(struct saved *saved, PyObject *tensor)

@@ -19,7 +19,7 @@
  * Errors     Functions that fail set a Python exception and return NULL or -1.
  *
  * Each file uses only those before it: calls.c, tensor.c, content.c, lease.c, session.c, again.c,
- * part.c, port.c, on_device.c, saved.c, module.c.
+ * part.c, port.c, users.c, offering.c, using.c, on_device.c, saved.c, module.c.
  */
 #ifndef SPW_PYTHON_HOOKS_H
 #define SPW_PYTHON_HOOKS_H
@@ -346,6 +346,8 @@ void leases_drop(struct leases *leases);
 void leases_user_ended(struct leases *leases);
 /* Of a cache; NULL with an exception: it is closed. */
 struct spw_cache *leases_cache(struct leases *leases, PyObject *cache);
+/* Sets the exception for a negative result of the library. */
+void raise_error(int result);
 
 struct shape {
 	const struct dtype *dtype;
@@ -601,7 +603,7 @@ PyObject *port_oldest_out(const struct port *port);
 /* Wait for all copies. They are forgotten. */
 int port_finish(struct port *port);
 
-/* ---- What autograd saves on a device (on_device.c) ---- */
+/* ---- Who uses what was saved on a device, and what has ended there (users.c) ---- */
 
 /* The saved tensors that are one entry of the cache. */
 struct users {
@@ -622,6 +624,11 @@ struct users {
 /*
  * Tensors of devices, as a session sees them. Any thread may save and load: autograd has one per
  * device for the backward pass.
+ *
+ * Threads    Calls of the device run Python, and so may others meanwhile: what is here is guarded
+ *            by a lock, too. Whoever ends a saved tensor has none, and may come in anywhere.
+ * Closing    The cache stays open while a call here is under way, but may be about to close: then
+ *            the call's copies have ended before it returns.
  */
 struct on_device {
 	PyObject_HEAD struct port *port;
@@ -639,17 +646,63 @@ struct on_device {
 	char notifies; /* a thread is told of copies out */
 };
 
-extern PyTypeObject *users_type, *on_device_type;
-extern PyType_Spec users_spec, on_device_spec;
+extern PyTypeObject *users_type;
+extern PyType_Spec users_spec;
+
+int on_lock(struct on_device *on);
+/* An exception that there is stays. */
+void on_unlock(struct on_device *on);
+/* It stays open until on_cache_end(). NULL with an exception: it is closed. */
+struct spw_cache *on_cache_begin(struct on_device *on);
+void on_cache_end(struct on_device *on);
+/* A new reference. Of a saved tensor, which is one of them. */
+struct users *users_of(struct on_device *on, const struct saved *saved);
+/* It has that number from now on, and is one more of its users. */
+int user_note(struct on_device *on, struct saved *saved, uint64_t number, PyObject *stream);
+/* A method of DeviceTimes, with the cache's handle. */
+int on_call_times(struct on_device *on, struct spw_cache *cache, PyObject *name);
+/* What a lease has to the device; that is returned when it is there. */
+int on_bring(struct on_device *on, struct users *users, PyObject *stream, struct spw_taken *taken,
+	     uint64_t number);
+/* The cache hears what has ended, and memory is let go that it needs no longer. */
+int on_tell(struct on_device *on, struct spw_cache *cache, bool ahead);
+/* With the lock. */
+int on_go_on(struct on_device *on);
+int on_finish_if_closing(struct on_device *on);
+/* It ends: seen to later. */
+void on_device_end(struct saved *saved);
+
+/* ---- A tensor of a device is saved (offering.c) ---- */
+
+/* A tensor that is offered. */
+struct offering {
+	struct saved *saved;
+	struct spw_offer offer;
+	struct spw_copy copy;
+	PyObject *held;
+	PyObject *stream, *produced; /* that computed it, and the event after that */
+};
+
+/* Before the call: it is held, with that content, from when the cache has it. Return: 0; -1 */
+int offering_own(struct on_device *on, struct offering *offering, const struct seen *seen,
+		 struct record *record, struct version *version);
+/* As passes_by(). Return: a saved tensor; None if the caller has to keep it; NULL */
+PyObject *on_device_save(struct on_device *on, struct session *session, struct seen *seen);
+
+/* ---- And used (using.c) ---- */
+
+/* A tensor on the device, for whose bytes the stream that computes now waits. */
+PyObject *on_device_use(struct saved *saved);
+/* With the lock: what was given up has been computed again. A verdict says whether it is the same */
+int on_device_restore(struct on_device *on, struct saved *saved, PyObject *tensor, PyObject *frame);
+
+/* ---- All of it (on_device.c) ---- */
+
+extern PyTypeObject *on_device_type;
+extern PyType_Spec on_device_spec;
 
 /* NULL: the session has met none. */
 struct on_device *on_device_now(const struct session *session);
-/* As passes_by(). Return: a saved tensor; None if the caller has to keep it; NULL */
-PyObject *on_device_save(struct session *session, struct seen *seen);
-/* A tensor on the device, for whose bytes the stream that computes now waits. */
-PyObject *on_device_use(struct saved *saved);
-/* It ends: seen to later. */
-void on_device_end(struct saved *saved);
 
 /* ---- Saved tensors (saved.c) ---- */
 

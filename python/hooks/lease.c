@@ -83,6 +83,15 @@ struct spw_cache *leases_cache(struct leases *leases, PyObject *cache)
 	return NULL;
 }
 
+void raise_error(int result)
+{
+	PyObject *error = PyObject_CallFunction(torch.error_of, "i", result);
+
+	if (error)
+		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+	Py_XDECREF(error);
+}
+
 /* ---- Leases ---- */
 
 /* Memory of the cache that a tensor uses. */

@@ -36,43 +36,71 @@ static int stream_wait(struct port *port, PyObject *stream, PyObject *event)
 
 /* ---- Devices ---- */
 
-static struct device *device_add(struct port *port, PyObject *object)
+/* Return: its place; the number of all: it has none yet; -1 */
+static int64_t device_find(struct port *port, PyObject *object)
 {
-	size_t length = (port->count + 1) * sizeof(struct device *);
-	struct device **devices = PyMem_Realloc(port->devices, length);
-	struct device *device = devices ? PyMem_Calloc(1, sizeof(*device)) : NULL;
+	uint32_t i = 0;
+	int rc = 0;
 
-	if (devices)
-		port->devices = devices;
+	while (i < port->count) {
+		rc = PyObject_RichCompareBool(port->devices[i]->device, object, Py_EQ);
+		if (rc)
+			break;
+		i++;
+	}
+	return rc < 0 ? -1 : (int64_t)i;
+}
+
+static struct device *device_new(PyObject *object, PyObject *nothing, uint32_t number)
+{
+	struct device *device = PyMem_Calloc(1, sizeof(*device));
+
 	if (!device) {
 		PyErr_NoMemory();
 		return NULL;
 	}
-	device->nothing = call(torch.nothing_on, object);
-	device->streams = device->nothing ? PyList_New(0) : NULL;
+	device->streams = PyList_New(0);
 	if (!device->streams) {
-		Py_XDECREF(device->nothing);
 		PyMem_Free(device);
 		return NULL;
 	}
 	device->device = new_ref(object);
-	devices[port->count++] = device;
-	device->number = port->count;
+	device->nothing = new_ref(nothing);
+	device->number = number;
 	return device;
+}
+
+/* Another thread may have added it since it was looked for. */
+static struct device *device_add(struct port *port, PyObject *object)
+{
+	PyObject *nothing = call(torch.nothing_on, object);
+	int64_t place = nothing ? device_find(port, object) : -1;
+	struct device **devices = NULL;
+
+	if (place >= 0 && place == port->count) {
+		devices = PyMem_Realloc(port->devices, ((size_t)place + 1) * sizeof(*devices));
+		if (devices) {
+			port->devices = devices;
+			devices[place] = device_new(object, nothing, port->count + 1);
+			port->count += devices[place] != NULL;
+		} else {
+			PyErr_NoMemory();
+		}
+	}
+	Py_XDECREF(nothing);
+	return place >= 0 && place < port->count ? port->devices[place] : NULL;
 }
 
 /* NULL without an exception: it is of another kind. */
 static struct device *device_of(struct port *port, PyObject *object)
 {
+	int64_t place = device_find(port, object);
 	PyObject *kind;
-	int rc = 0;
+	int rc;
 
-	for (uint32_t i = 0; rc == 0 && i < port->count; i++) {
-		rc = PyObject_RichCompareBool(port->devices[i]->device, object, Py_EQ);
-		if (rc > 0)
-			return port->devices[i];
-	}
-	kind = rc == 0 ? PyObject_GetAttr(object, names.type) : NULL;
+	if (place < 0 || place < port->count)
+		return place < 0 ? NULL : port->devices[place];
+	kind = PyObject_GetAttr(object, names.type);
 	if (!kind)
 		return NULL;
 	rc = PyObject_RichCompareBool(kind, port->kind, Py_EQ);

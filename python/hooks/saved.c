@@ -239,8 +239,8 @@ static PyObject *save(struct session *session, struct seen *seen)
 		return NULL;
 	passes = seen->device ? 0 : passes_by(session, seen);
 	if (passes == 0)
-		packed =
-			seen->device ? on_device_save(session, seen) : session_offer(session, seen);
+		packed = seen->device ? on_device_save(on, session, seen)
+				      : session_offer(session, seen);
 	if (packed == Py_None) {
 		Py_CLEAR(packed);
 		passes = 1;

@@ -20,8 +20,9 @@ struct owner *owner_of(const struct owners *owners, uint64_t token)
 {
 	uint32_t place = (uint32_t)token & ((1u << PLACE_BITS) - 1);
 
-	return place < owners->max && owners->all[place].token == token ? &owners->all[place]
-									: NULL;
+	if (token == 0 || place >= owners->max || owners->all[place].token != token)
+		return NULL;
+	return &owners->all[place];
 }
 
 static int owners_grow(struct owners *owners)
