@@ -693,7 +693,7 @@ PyObject *on_device_save(struct on_device *on, struct session *session, struct s
 
 /* A tensor on the device, for whose bytes the stream that computes now waits. */
 PyObject *on_device_use(struct saved *saved);
-/* With the lock: what was given up has been computed again. A verdict says whether it is the same */
+/* With the lock. What was given up was computed again: whether it is the same a verdict says. */
 int on_device_restore(struct on_device *on, struct saved *saved, PyObject *tensor, PyObject *frame);
 
 /* ---- All of it (on_device.c) ---- */

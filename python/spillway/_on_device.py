@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_on_device.py - of what autograd saves on a device, what is rare
-"""Saving and using is in C: hooks/offering.c and using.c. A model without tensors on a device does without
-this."""
+"""Saving and using is in C: hooks/offering.c and using.c. A model without tensors on a device does
+without this."""
 
 from __future__ import annotations
 
