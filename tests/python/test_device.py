@@ -919,9 +919,9 @@ def test_a_copy_in_that_nobody_used_comes_before_its_memory_is_anybody_elses(rig
 def test_all_copies_of_a_tensor_let_go_of_its_memory(rig):
     rig = rig(polls=None)
     tensor = torch.randn(1000)
-    saved = [rig.save(tensor), rig.save(tensor[None])]
+    saved = [rig.save(each) for each in (tensor, tensor[None], tensor[:, None])]
     storage = WeakStorage(storage_of(tensor))
-    assert rig.names().count(("copy", "side1")) == 2
+    assert rig.names().count(("copy", "side1")) == 3
     del tensor
     saved += [rig.save(torch.zeros(1000)) for _ in range(2)]
     assert rig.stats().copies_ordered > 0 and storage.expired()
