@@ -19,7 +19,8 @@ int saved_give_up(struct saved *saved, const struct seen *seen)
 		return -1;
 	/* That it is modified later must be seen; its memory goes. */
 	version_watch(saved->version, held);
-	version_part(saved->version, held, false);
+	version_part(saved->version, held, false,
+		     saved->device ? saved->device->nothing : torch.nothing);
 	Py_DECREF(held);
 	if (!frame) {
 		PyErr_SetString(PyExc_SystemError, "a tensor outside of all scopes was given up");
@@ -126,13 +127,20 @@ static int check_place(const struct saved *saved, const struct seen *seen, struc
 	return 0;
 }
 
+int saved_is_like(const struct saved *saved, struct seen *seen, struct spw_offer *offer)
+{
+	int rc = check_shape(saved, seen);
+
+	return rc ? rc : check_place(saved, seen, offer);
+}
+
 /* The owner is there before the call, for its token goes with it. */
 static int restore(struct session *session, const struct saved *saved, const struct seen *seen,
 		   struct record *record, struct spw_offer *offer)
 {
 	struct version *version = record_version(record, seen->tensor, session->steps);
 	struct spw_cache *cache = session_cache(session);
-	PyObject *held, *error;
+	PyObject *held;
 	uint64_t address;
 	int result;
 
@@ -141,20 +149,16 @@ static int restore(struct session *session, const struct saved *saved, const str
 	held = seen_plain(seen, saved->conj, saved->neg);
 	if (!held)
 		return -1;
-	offer->owner = owner_add(session, held, version, record, address);
+	offer->owner = owner_add(&session->owners, held, version, record, address);
 	result = offer->owner ? library.restore(cache, (spw_tensor){saved->id}, offer) : -1;
 	if (result == 0)
-		(void)owner_hold(session, offer->owner, held);
+		(void)owner_hold(&session->owners, offer->owner, held);
 	else if (offer->owner)
-		owner_end(session, owner_of(session, offer->owner));
+		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
 	Py_DECREF(held);
-	if (result >= 0 || !offer->owner)
-		return result >= 0 ? 0 : -1;
-	error = PyObject_CallFunction(torch.error_of, "i", result);
-	if (error)
-		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-	Py_XDECREF(error);
-	return -1;
+	if (result < 0 && offer->owner)
+		raise_error(result);
+	return result < 0 ? -1 : 0;
 }
 
 static int saved_restore(struct saved *saved, PyObject *tensor)
@@ -163,10 +167,8 @@ static int saved_restore(struct saved *saved, PyObject *tensor)
 	struct seen seen = {.tensor = tensor};
 	struct spw_offer offer = {0};
 	struct record *record = NULL;
-	int rc = check_shape(saved, &seen);
+	int rc = saved_is_like(saved, &seen, &offer);
 
-	if (rc == 0)
-		rc = check_place(saved, &seen, &offer);
 	if (rc == 0) {
 		record = session_record(session, &seen);
 		rc = record ? restore(session, saved, &seen, record, &offer) : -1;
@@ -174,6 +176,13 @@ static int saved_restore(struct saved *saved, PyObject *tensor)
 	Py_XDECREF((PyObject *)record);
 	seen_end(&seen);
 	return rc;
+}
+
+/* On its device. */
+static int saved_restore_there(struct saved *saved, PyObject *tensor, PyObject *frame)
+{
+	return ignore(PyObject_CallMethodObjArgs((PyObject *)saved->on, names.restore, saved,
+						 tensor, frame, NULL));
 }
 
 /* The scope runs again, and a tensor is saved: the hook. */
@@ -185,7 +194,8 @@ static PyObject *frame_capture(PyObject *object, PyObject *tensor)
 
 	if (saved && saved->place == place) {
 		PyObject *kept = new_ref(saved); /* while Python runs */
-		int rc = saved_restore(saved, tensor);
+		int rc = saved->on ? saved_restore_there(saved, tensor, object)
+				   : saved_restore(saved, tensor);
 
 		if (rc == 0)
 			saved_ungive(saved);

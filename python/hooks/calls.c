@@ -26,6 +26,11 @@ const struct dtype *dtype_of(PyObject *tensor)
 	if (!dtype)
 		return NULL;
 	Py_DECREF(dtype); /* they live for ever */
+	return dtype_find(dtype);
+}
+
+const struct dtype *dtype_find(PyObject *dtype)
+{
 	for (unsigned i = 0; i < dtype_count; i++)
 		if (dtypes[i].dtype == dtype)
 			return &dtypes[i];
@@ -34,12 +39,20 @@ const struct dtype *dtype_of(PyObject *tensor)
 
 static int connect_library(PyObject *addresses)
 {
-	unsigned long long at[7];
+	uintptr_t at[sizeof(library) / sizeof(uintptr_t)];
+	size_t count = sizeof(at) / sizeof(at[0]);
 
-	_Static_assert(sizeof(library) == sizeof(at), "an address for each function");
-	if (!PyArg_ParseTuple(addresses, "KKKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5],
-			      &at[6]))
+	if ((size_t)PyTuple_Size(addresses) != count) {
+		PyErr_SetString(PyExc_ValueError, "an address for each function is needed");
 		return -1;
+	}
+	for (size_t i = 0; i < count; i++) {
+		uint64_t address;
+
+		if (to_uint64(new_ref(PyTuple_GetItem(addresses, (Py_ssize_t)i)), &address))
+			return -1;
+		at[i] = (uintptr_t)address;
+	}
 	memcpy(&library, at, sizeof(library));
 	return 0;
 }

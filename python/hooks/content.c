@@ -103,7 +103,7 @@ void version_watch(struct version *version, PyObject *held)
 		version->counter = new_ref(held);
 }
 
-void version_part(struct version *version, PyObject *held, bool is_shown)
+void version_part(struct version *version, PyObject *held, bool is_shown, PyObject *nothing)
 {
 	PyObject *type, *value, *traceback, *counter;
 
@@ -111,9 +111,9 @@ void version_part(struct version *version, PyObject *held, bool is_shown)
 		return;
 	PyErr_Fetch(&type, &value, &traceback);
 	if (is_shown)
-		counter = tensor_counted_by(held, torch.nothing);
+		counter = tensor_counted_by(held, nothing);
 	else
-		counter = PyObject_SetAttr(held, names.data, torch.nothing) ? NULL : new_ref(held);
+		counter = PyObject_SetAttr(held, names.data, nothing) ? NULL : new_ref(held);
 	if (!counter)
 		PyErr_WriteUnraisable(held);
 	set_ref(&version->counter, counter);

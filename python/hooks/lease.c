@@ -68,6 +68,30 @@ void leases_user_ended(struct leases *leases)
 		leases_finish(leases);
 }
 
+struct spw_cache *leases_cache(struct leases *leases, PyObject *cache)
+{
+	struct spw_cache *open = atomic_load(&leases->open);
+	PyObject *handle;
+
+	if (open)
+		return open;
+	handle = PyObject_GetAttr(cache, names.handle);
+	if (handle) {
+		Py_DECREF(handle);
+		PyErr_SetString(PyExc_SystemError, "the cache is closed, and does not say so");
+	}
+	return NULL;
+}
+
+void raise_error(int result)
+{
+	PyObject *error = PyObject_CallFunction(torch.error_of, "i", result);
+
+	if (error)
+		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+	Py_XDECREF(error);
+}
+
 /* ---- Leases ---- */
 
 /* Memory of the cache that a tensor uses. */

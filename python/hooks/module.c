@@ -25,9 +25,7 @@ static PyObject *session_forget(PyObject *object, PyObject *unused)
 	struct session *session = (struct session *)object;
 
 	(void)unused;
-	for (uint32_t place = 0; place < session->owners_max; place++)
-		if (session->owners[place].token != 0)
-			owner_end(session, &session->owners[place]);
+	owners_end(&session->owners);
 	PyDict_Clear(session->records);
 	Py_RETURN_NONE;
 }
@@ -37,7 +35,7 @@ static PyObject *session_counts(PyObject *object, PyObject *unused)
 	struct session *session = (struct session *)object;
 
 	(void)unused;
-	return Py_BuildValue("(kn)", (unsigned long)session->owners_held,
+	return Py_BuildValue("(kn)", (unsigned long)session->owners.held,
 			     PyDict_Size(session->records));
 }
 
@@ -89,8 +87,8 @@ static int session_traverse(PyObject *object, visitproc visit, void *arg)
 	Py_VISIT(session->trial);
 	Py_VISIT(session->records);
 	Py_VISIT(session->places);
-	for (uint32_t place = 0; place < session->owners_max; place++)
-		Py_VISIT(session->owners[place].tensor);
+	for (uint32_t place = 0; place < session->owners.max; place++)
+		Py_VISIT(session->owners.all[place].tensor);
 	return 0;
 }
 
@@ -118,7 +116,6 @@ static void session_dealloc(PyObject *object)
 	if (session->records)
 		Py_DECREF(session_forget(object, NULL));
 	Py_CLEAR(session->records);
-	PyMem_Free(session->owners);
 	if (session->leases)
 		leases_drop(session->leases);
 	PyObject_GC_Del(object);
@@ -206,9 +203,11 @@ static int make_types(void)
 		PyTypeObject **type;
 		PyType_Spec *spec;
 	} types[] = {
-		{&leases_type, &leases_spec}, {&record_type, &record_spec},
-		{&kept_type, &kept_spec},     {&saved_type, &saved_spec},
-		{&frame_type, &frame_spec},   {&session_type, &session_spec},
+		{&leases_type, &leases_spec},       {&record_type, &record_spec},
+		{&kept_type, &kept_spec},           {&saved_type, &saved_spec},
+		{&frame_type, &frame_spec},         {&copy_type, &copy_spec},
+		{&port_type, &port_spec},           {&users_type, &users_spec},
+		{&on_device_type, &on_device_spec}, {&session_type, &session_spec},
 	};
 
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
@@ -232,7 +231,9 @@ PyMODINIT_FUNC PyInit__hooks(void)
 		return NULL;
 	if (PyModule_AddStringConstant(module, "VERSION", SPW_VERSION) ||
 	    PyModule_AddType(module, session_type) || PyModule_AddType(module, saved_type) ||
-	    PyModule_AddType(module, kept_type) || PyModule_AddType(module, frame_type)) {
+	    PyModule_AddType(module, kept_type) || PyModule_AddType(module, frame_type) ||
+	    PyModule_AddType(module, copy_type) || PyModule_AddType(module, port_type) ||
+	    PyModule_AddType(module, on_device_type)) {
 		Py_DECREF(module);
 		return NULL;
 	}

@@ -62,6 +62,10 @@ static void saved_borrow(struct saved *saved, PyObject *memory)
 {
 	struct session *session = saved->session;
 
+	if (saved->on) { /* memory of the device is not the cache's */
+		set_ref(&saved->borrowed, new_ref(memory));
+		return;
+	}
 	if (!atomic_load(&session->leases->open))
 		return; /* closed meanwhile: its memory is to be given back */
 	if (!saved->borrowed) {
@@ -76,7 +80,7 @@ static void saved_borrow(struct saved *saved, PyObject *memory)
 
 static void saved_part(struct saved *saved)
 {
-	if (!saved->borrowed)
+	if (!saved->borrowed || saved->on)
 		return;
 	*saved->link = saved->next;
 	if (saved->next)
@@ -100,109 +104,21 @@ static void saved_dealloc(PyObject *object)
 
 	saved_part(saved);
 	saved_ungive(saved);
-	cache = saved->id ? atomic_load(&saved->session->leases->open) : NULL;
+	cache = saved->id && !saved->on ? atomic_load(&saved->session->leases->open) : NULL;
 	if (cache)
 		(void)library.release(cache, (spw_tensor){saved->id});
+	if (saved->on) {
+		on_device_end(saved);
+		Py_XDECREF(saved->borrowed);
+		Py_XDECREF(saved->shape);
+		Py_DECREF((PyObject *)saved->on);
+	}
 	version_drop(saved->version);
 	Py_DECREF(saved->session);
 	object_free(object);
 }
 
-static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
-{
-	PyObject *tuple = PyTuple_New(count);
-
-	for (Py_ssize_t i = 0; tuple && i < count; i++) {
-		PyObject *value = PyLong_FromLongLong(values[i]);
-
-		if (!value || PyTuple_SetItem(tuple, i, value))
-			Py_CLEAR(tuple);
-	}
-	return tuple;
-}
-
-/* The part of the storage with its elements. Return: false: it has none, or they do not fit */
-static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
-{
-	uint64_t last = 0, itemsize = saved->dtype->itemsize;
-	Py_ssize_t dims = saved_dims(saved);
-
-	for (Py_ssize_t i = 0; i < dims; i++) {
-		uint64_t reach;
-
-		if (saved->sizes[i] <= 0 || saved->sizes[dims + i] < 0)
-			return false;
-		if (__builtin_mul_overflow((uint64_t)saved->sizes[i] - 1,
-					   (uint64_t)saved->sizes[dims + i], &reach) ||
-		    __builtin_add_overflow(last, reach, &last))
-			return false;
-	}
-	if (offset < 0 || last >= storage_len_bytes / itemsize ||
-	    (uint64_t)offset > storage_len_bytes / itemsize)
-		return false;
-	saved->offset_bytes = (uint64_t)offset * itemsize;
-	saved->len_bytes = (last + 1) * itemsize;
-	return saved->offset_bytes + saved->len_bytes <= storage_len_bytes;
-}
-
 /* ---- Saving ---- */
-
-/* PyTorch says so of a nested tensor, which has no sizes, or of a sparse one, without storage. */
-static bool passes_by_after_all(void)
-{
-	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
-		return false;
-	PyErr_Clear();
-	return true;
-}
-
-/* Whether what others are views of is a part of its storage only. Return: 1; 0; -1 */
-static int is_part(PyObject *base, uint64_t storage_len_bytes)
-{
-	const struct dtype *dtype = dtype_of(base);
-	uint64_t elements;
-
-	if (!dtype)
-		return PyErr_Occurred() ? -1 : 1;
-	if (to_uint64(call(torch.numel, base), &elements))
-		return -1;
-	return elements < storage_len_bytes / dtype->itemsize;
-}
-
-/*
- * What must stay the tensor that it is: a part of a storage that is no view, as the gates of
- * nn.LSTM are, and views of one, for the rest changes in place and no version counter that is known
- * here shows it; and what is no view and has no dimensions, which may be a number of Python, whose
- * type yields to that of others. Return: 1; 0; -1 with an exception.
- */
-static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen,
-			    uint64_t storage_len_bytes)
-{
-	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
-		return 0;
-	if (seen->base == Py_None)
-		return 1;
-	return saved->len_bytes < storage_len_bytes ? is_part(seen->base, storage_len_bytes) : 0;
-}
-
-/* What the cache asks for. Return: 0; 1 the caller has to keep it; -1 with an exception */
-static int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
-{
-	int64_t offset;
-	int kept;
-
-	if (seen_place(seen, &offset, offer))
-		return -1;
-	if (!saved_measure(saved, offset, offer->storage_len_bytes))
-		return 1;
-	kept = is_kept_as_it_is(saved, seen, offer->storage_len_bytes);
-	if (kept)
-		return kept;
-	offer->storage_version = saved->version->epoch;
-	offer->offset_bytes = saved->offset_bytes;
-	offer->len_bytes = saved->len_bytes;
-	return seen_flags(seen, &saved->conj, &saved->neg);
-}
 
 /*
  * The cache reads the memory: what holds it until then must not be the tensor, which holds the
@@ -217,21 +133,10 @@ static int offer_hold(struct session *session, struct saved *saved, const struct
 		return -1;
 	if (is_written)
 		version_watch(saved->version, held);
-	if (!owner_hold(session, saved->token, held))
-		version_part(saved->version, held, false);
+	if (!owner_hold(&session->owners, saved->token, held))
+		version_part(saved->version, held, false, torch.nothing);
 	Py_DECREF(held);
 	return 0;
-}
-
-static enum spw_cache_hint hint_of(const struct session *session)
-{
-	if (session->excluding > 0)
-		return SPW_HINT_PIN;
-	if (session->is_input)
-		return SPW_HINT_INPUT;
-	if (!frame_now(session))
-		return SPW_HINT_NONE;
-	return session->gives_up ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
 }
 
 /*
@@ -256,44 +161,24 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 		return -1;
 	if (address != (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes)
 		return 1; /* it was given other memory meanwhile */
-	offer->owner = owner_add(session, seen->tensor, saved->version, record, address);
+	offer->owner = owner_add(&session->owners, seen->tensor, saved->version, record, address);
 	if (offer->owner == 0)
 		return -1;
-	result = library.offer_hint(cache, offer, hint_of(session), &id);
+	result = library.offer_hint(cache, offer, hint_of(session, seen), &id);
 	saved->id = id.value;
 	if (result == SPW_OFFER_AGAIN) {
 		/* What a scope is computed again from is needed before any other is. */
-		int rc = session->is_input ? 1 : saved_give_up(saved, seen);
+		int rc = seen->is_input ? 1 : saved_give_up(saved, seen);
 
-		owner_end(session, owner_of(session, offer->owner));
+		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
 		return rc;
 	}
 	if (result < 0 || result == SPW_OFFER_DEDUP) {
-		owner_end(session, owner_of(session, offer->owner));
+		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
 		return result < 0;
 	}
 	saved->token = offer->owner;
 	return offer_hold(session, saved, seen, result == SPW_OFFER_SPILL);
-}
-
-/* Its content and its shape; not known to the cache yet. */
-static struct saved *saved_of(struct session *session, struct seen *seen, struct record *record)
-{
-	struct version *version = record_version(record, seen->tensor, session->steps);
-	Py_ssize_t dims = version ? seen_dims(seen) : -1;
-	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, saved_type, 2 * dims);
-
-	if (!saved)
-		return NULL;
-	saved->session = new_ref(session);
-	saved->version = version_hold(version);
-	saved->dtype = seen->dtype;
-	saved->id = saved->token = 0;
-	saved->borrowed = NULL;
-	saved->frame = NULL;
-	if (seen_shape(seen, saved->sizes))
-		Py_CLEAR(saved);
-	return saved;
 }
 
 /* Return: a saved tensor; None if the caller has to keep it; NULL with an exception. */
@@ -322,22 +207,6 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 }
 
 /*
- * What is excluded; and a view of a parameter, or of another subclass, whose memory is not what was
- * known when the model was entered: FSDP takes it away and fills it again behind everybody's back.
- * Return: 1; 0; -1 with an exception.
- */
-static int is_excluded(const struct session *session, struct seen *seen)
-{
-	int rc = PySet_Contains(session->excluded, seen->identity);
-
-	if (rc)
-		return rc;
-	if (seen_base(seen))
-		return -1;
-	return seen->base != Py_None && (PyObject *)Py_TYPE(seen->base) != torch.tensor_type;
-}
-
-/*
  * A parameter whose bytes may be on drives, or a part of one. Return: what stands for it; None: it
  * is no such tensor; NULL with an exception.
  */
@@ -358,20 +227,20 @@ static PyObject *save_part(struct session *session, struct seen *seen)
 
 static PyObject *save(struct session *session, struct seen *seen)
 {
+	bool is_plain = (PyObject *)Py_TYPE(seen->tensor) == torch.tensor_type;
+	struct on_device *on = is_plain ? on_device_now(session) : NULL;
 	PyObject *packed = save_part(session, seen);
 	int passes;
 
 	if (packed != Py_None)
 		return packed;
 	Py_CLEAR(packed);
-	passes = seen_passes_by(seen);
-	if (passes == 0) {
-		passes = !seen->identity && seen_storage(seen) ? -1 : is_excluded(session, seen);
-		if (passes < 0 && !seen->identity && passes_by_after_all())
-			passes = 1;
-	}
+	if (on && port_find(on->port, seen->tensor, &seen->device))
+		return NULL;
+	passes = seen->device ? 0 : passes_by(session, seen);
 	if (passes == 0)
-		packed = session_offer(session, seen);
+		packed = seen->device ? on_device_save(on, session, seen)
+				      : session_offer(session, seen);
 	if (packed == Py_None) {
 		Py_CLEAR(packed);
 		passes = 1;
@@ -402,16 +271,14 @@ PyObject *session_keep(PyObject *object, PyObject *tensor)
 /* Of what a scope is computed again from. */
 PyObject *session_input(PyObject *object, PyObject *tensor)
 {
-	struct session *session = (struct session *)object;
-	PyObject *packed;
+	struct seen seen = {.tensor = tensor, .is_input = true};
+	PyObject *packed = save((struct session *)object, &seen);
 
-	session->is_input = true;
-	packed = session_save(object, tensor);
-	session->is_input = false;
+	seen_end(&seen);
 	return packed;
 }
 
-/* With a recording, with tensors on a device, or in a trial, there is more to do. */
+/* With a recording, or in a trial, there is more to do. */
 PyObject *session_pack(PyObject *object, PyObject *tensor)
 {
 	struct session *session = (struct session *)object;
@@ -419,42 +286,17 @@ PyObject *session_pack(PyObject *object, PyObject *tensor)
 
 	if (frame)
 		frame->saves++;
-	if (session->device == Py_None && session->tracer == Py_None && session->trial == Py_None)
+	if (session->tracer == Py_None && session->trial == Py_None)
 		return session_save(object, tensor);
 	return PyObject_CallMethodObjArgs(object, names.pack_watched, tensor, NULL);
 }
 
 /* ---- Using ---- */
 
-/* This tensor on the memory of another one, that of the whole storage. */
-static PyObject *saved_on(struct saved *saved, PyObject *held)
-{
-	Py_ssize_t dims = saved_dims(saved);
-	PyObject *size = tuple_of(saved->sizes, dims),
-		 *stride = tuple_of(saved->sizes + dims, dims);
-	PyObject *dtype = get(&torch.dtype, held), *tensor = NULL;
-
-	if (!size || !stride || !dtype)
-		goto end;
-	if (dtype == saved->dtype->dtype && !saved->conj && !saved->neg)
-		tensor = PyObject_CallFunction(
-			torch.as_strided, "OOOL", held, size, stride,
-			(long long)(saved->offset_bytes / saved->dtype->itemsize));
-	else
-		tensor = PyObject_CallFunction(torch.on, "OOOOKii", held, saved->dtype->dtype, size,
-					       stride, (unsigned long long)saved->offset_bytes,
-					       saved->conj, saved->neg);
-end:
-	Py_XDECREF(size);
-	Py_XDECREF(stride);
-	Py_XDECREF(dtype);
-	return tensor;
-}
-
 /* NULL without an exception: another thread drained the token since, or detaches the tensor. */
 static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 {
-	struct owner *owner = owner_of(saved->session, token);
+	struct owner *owner = owner_of(&saved->session->owners, token);
 	PyObject *tensor;
 	int64_t number;
 
@@ -467,7 +309,7 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 	owner->is_shown = true;
 	tensor = new_ref(owner->tensor);
 	if (token != saved->token || saved->conj || saved->neg)
-		set_ref(&tensor, saved_on(saved, tensor));
+		set_ref(&tensor, saved_on(saved, tensor, 0));
 	return tensor;
 }
 
@@ -536,11 +378,11 @@ static PyObject *saved_take(struct saved *saved)
 	return tensor_of_owner(saved, taken.owner);
 }
 
-static PyObject *use(struct saved *saved)
+/* In host memory. */
+static PyObject *use_here(struct saved *saved)
 {
 	PyObject *tensor = NULL;
 
-	saved->session->unpacked = true;
 	session_drain_at_times(saved->session, saved->len_bytes);
 	while (!tensor && !saved->version->moved) {
 		tensor = saved_take(saved);
@@ -548,7 +390,16 @@ static PyObject *use(struct saved *saved)
 			return NULL;
 	}
 	if (saved->version->moved)
-		set_ref(&tensor, saved_on(saved, saved->version->moved));
+		set_ref(&tensor, saved_on(saved, saved->version->moved, 0));
+	return tensor;
+}
+
+static PyObject *use(struct saved *saved)
+{
+	PyObject *tensor;
+
+	saved->session->unpacked = true;
+	tensor = saved->on ? on_device_use(saved) : use_here(saved);
 	if (!tensor || version_check(saved->version, tensor))
 		Py_CLEAR(tensor);
 	else
@@ -581,6 +432,17 @@ PyObject *saved_unpack(PyObject *object)
 	return tensor;
 }
 
+static PyObject *saved_unpack_now(PyObject *object, PyObject *unused)
+{
+	(void)unused;
+	return saved_unpack(object);
+}
+
+static PyMethodDef saved_methods[] = {
+	{"unpack", saved_unpack_now, METH_NOARGS, "What was saved, as the hook."},
+	{NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef saved_members[] = {
 	{"id", T_ULONGLONG, offsetof(struct saved, id), READONLY, NULL},
 	{"length", T_ULONGLONG, offsetof(struct saved, len_bytes), READONLY, NULL},
@@ -597,6 +459,7 @@ PyType_Spec saved_spec = {
 		(PyType_Slot[]){
 			{Py_tp_doc, "A saved tensor that the cache knows."},
 			{Py_tp_dealloc, saved_dealloc},
+			{Py_tp_methods, saved_methods},
 			{Py_tp_members, saved_members},
 			{0, NULL},
 		},

@@ -16,51 +16,51 @@ static uint64_t token_of(uint32_t place, uint64_t serial)
 	return serial << PLACE_BITS | place;
 }
 
-struct owner *owner_of(const struct session *session, uint64_t token)
+struct owner *owner_of(const struct owners *owners, uint64_t token)
 {
 	uint32_t place = (uint32_t)token & ((1u << PLACE_BITS) - 1);
 
-	return place < session->owners_max && session->owners[place].token == token
-		       ? &session->owners[place]
-		       : NULL;
+	if (token == 0 || place >= owners->max || owners->all[place].token != token)
+		return NULL;
+	return &owners->all[place];
 }
 
-static int owners_grow(struct session *session)
+static int owners_grow(struct owners *owners)
 {
-	uint32_t max = session->owners_max ? 2 * session->owners_max : OWNERS_FIRST;
-	struct owner *owners;
+	uint32_t max = owners->max ? 2 * owners->max : OWNERS_FIRST;
+	struct owner *all;
 
 	if (max > 1u << PLACE_BITS) {
 		PyErr_SetString(PyExc_MemoryError, "too many tensors are saved at once");
 		return -1;
 	}
-	owners = PyMem_Realloc(session->owners, max * sizeof(*owners));
-	if (!owners) {
+	all = PyMem_Realloc(owners->all, max * sizeof(*all));
+	if (!all) {
 		PyErr_NoMemory();
 		return -1;
 	}
-	for (uint32_t place = max; place-- > session->owners_max;) {
-		owners[place] = (struct owner){.next = session->owner_free};
-		session->owner_free = place + 1;
+	for (uint32_t place = max; place-- > owners->max;) {
+		all[place] = (struct owner){.next = owners->free};
+		owners->free = place + 1;
 	}
-	session->owners = owners;
-	session->owners_max = max;
+	owners->all = all;
+	owners->max = max;
 	return 0;
 }
 
-uint64_t owner_add(struct session *session, PyObject *tensor, struct version *version,
+uint64_t owner_add(struct owners *owners, PyObject *tensor, struct version *version,
 		   struct record *record, uint64_t address)
 {
 	struct owner *owner;
 	uint32_t place;
 
-	if (session->owner_free == 0 && owners_grow(session))
+	if (owners->free == 0 && owners_grow(owners))
 		return 0;
-	place = session->owner_free - 1;
-	owner = &session->owners[place];
-	session->owner_free = owner->next;
-	session->owners_held++;
-	*owner = (struct owner){.token = token_of(place, ++session->serial),
+	place = owners->free - 1;
+	owner = &owners->all[place];
+	owners->free = owner->next;
+	owners->held++;
+	*owner = (struct owner){.token = token_of(place, ++owners->serial),
 				.tensor = new_ref(tensor),
 				.version = version_hold(version),
 				.record = new_ref(record),
@@ -68,9 +68,9 @@ uint64_t owner_add(struct session *session, PyObject *tensor, struct version *ve
 	return owner->token;
 }
 
-bool owner_hold(struct session *session, uint64_t token, PyObject *held)
+bool owner_hold(struct owners *owners, uint64_t token, PyObject *held)
 {
-	struct owner *owner = owner_of(session, token);
+	struct owner *owner = owner_of(owners, token);
 
 	if (!owner)
 		return false;
@@ -80,30 +80,44 @@ bool owner_hold(struct session *session, uint64_t token, PyObject *held)
 }
 
 /* The caller has to drop what it held. */
-static struct owner owner_remove(struct session *session, struct owner *owner)
+static struct owner owner_remove(struct owners *owners, struct owner *owner)
 {
 	struct owner removed = *owner;
 
-	*owner = (struct owner){.next = session->owner_free};
-	session->owner_free = (uint32_t)(owner - session->owners) + 1;
-	session->owners_held--;
+	*owner = (struct owner){.next = owners->free};
+	owners->free = (uint32_t)(owner - owners->all) + 1;
+	owners->held--;
 	return removed;
 }
 
 static void owner_drop(const struct owner *removed)
 {
+	PyObject *nothing = removed->device ? removed->device->nothing : torch.nothing;
+
 	if (removed->is_held && removed->version->moved != removed->tensor)
-		version_part(removed->version, removed->tensor, removed->is_shown);
+		version_part(removed->version, removed->tensor, removed->is_shown, nothing);
 	version_drop(removed->version);
 	Py_DECREF(removed->record);
 	Py_DECREF(removed->tensor);
+	Py_XDECREF(removed->stream);
+	Py_XDECREF(removed->produced);
 }
 
-void owner_end(struct session *session, struct owner *owner)
+void owner_end(struct owners *owners, struct owner *owner)
 {
-	struct owner removed = owner_remove(session, owner);
+	struct owner removed = owner_remove(owners, owner);
 
 	owner_drop(&removed);
+}
+
+void owners_end(struct owners *owners)
+{
+	for (uint32_t place = 0; place < owners->max; place++)
+		if (owners->all[place].token != 0)
+			owner_end(owners, &owners->all[place]);
+	PyMem_Free(owners->all);
+	owners->all = NULL;
+	owners->max = owners->free = 0;
 }
 
 /*
@@ -147,12 +161,12 @@ void session_drain(struct session *session)
 
 		count = cache ? library.drain(cache, tokens, DRAIN_MAX) : 0;
 		for (int i = 0; i < count; i++) {
-			struct owner *owner = owner_of(session, tokens[i]);
+			struct owner *owner = owner_of(&session->owners, tokens[i]);
 
 			if (!owner)
 				continue;
 			owner_mark(owner);
-			gone[found++] = owner_remove(session, owner);
+			gone[found++] = owner_remove(&session->owners, owner);
 		}
 		while (found > 0)
 			owner_drop(&gone[--found]);
@@ -222,15 +236,5 @@ struct record *session_record(struct session *session, const struct seen *seen)
 
 struct spw_cache *session_cache(struct session *session)
 {
-	struct spw_cache *cache = atomic_load(&session->leases->open);
-	PyObject *handle;
-
-	if (cache)
-		return cache;
-	handle = PyObject_GetAttr(session->cache, names.handle);
-	if (handle) {
-		Py_DECREF(handle);
-		PyErr_SetString(PyExc_SystemError, "the cache is closed, and does not say so");
-	}
-	return NULL;
+	return leases_cache(session->leases, session->cache);
 }

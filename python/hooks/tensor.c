@@ -28,7 +28,7 @@ int seen_is_strange(struct seen *seen)
 
 	if ((PyObject *)Py_TYPE(tensor) != torch.tensor_type)
 		return 1;
-	rc = to_bool(get(&torch.is_cpu, tensor));
+	rc = seen->device ? 1 : to_bool(get(&torch.is_cpu, tensor));
 	if (rc <= 0) {
 		seen->is_elsewhere = rc == 0;
 		return rc < 0 ? -1 : 1;

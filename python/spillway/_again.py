@@ -31,7 +31,6 @@ from ._tensors import counted_by, nothing_on
 from ._torch_compat import SavedTensorsHooks, is_before
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
-    from ._on_device import SavedOnDevice
     from ._verdicts import Verdict, Verdicts
 
 _log = logging.getLogger("spillway")
@@ -153,8 +152,7 @@ def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Tensor]) -> boo
 class Frame(hooks.Frame):  # type: ignore[misc]
     """One run of a scope. Those of its tensors that were given up hold it."""
 
-    __slots__ = ("again", "module", "arguments", "devices", "random", "autocasts", "elsewhere",
-                 "__weakref__")
+    __slots__ = ("again", "module", "arguments", "devices", "random", "autocasts", "_verdict")
 
     def __init__(self, again: "Again", module: nn.Module, arguments: Any,
                  devices: Set[torch.device]) -> None:
@@ -164,14 +162,13 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         self.devices = devices
         self.random = _Random(devices)
         self.autocasts = [_autocast(kind) for kind in {"cpu", *(each.type for each in devices)}]
-        # What of devices was given up, by its place among all that is saved.
-        self.elsewhere: "weakref.WeakValueDictionary[int, SavedOnDevice]" = (
-            weakref.WeakValueDictionary())
+        self._verdict: Optional["Verdict"] = None  # on what of devices is computed again
 
-    def give_up(self, saved: "SavedOnDevice") -> None:
-        """Of a device, what was saved last."""
-        saved.frame = self
-        self.elsewhere[self.saves - 1] = saved
+    def verdict(self) -> "Verdict":
+        """Of this time that it is computed again."""
+        if self._verdict is None:
+            self._verdict = self.again.verdict_on(self.module)
+        return self._verdict
 
     def hold(self) -> None:
         """The forward pass has ended: the tensors among the arguments may leave memory."""
@@ -211,18 +208,18 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         :raises SpillwayError: ESTALE it is not the same; or a drive failed
         """
         with self.again.computing:
-            if self.begin() or self.elsewhere:
+            if self.begin():
                 self._compute()
 
     def _compute(self) -> None:
         session = self.again.session
-        pack = self._capture_of_devices() if self.elsewhere else self.capture
+        self._verdict = None
         session.again_begin()
         try:
             arguments = _mapped(self.arguments, _Held, _Held.tensor)
             with contextlib.suppress(Stop):
-                self.run(arguments, pack)
-            if self.begin() or self.elsewhere:
+                self.run(arguments, self.capture)
+            if self.begin():
                 raise ValueError("it saves fewer tensors")
         except SpillwayError as error:
             if error.errno != errno.ESTALE:
@@ -233,27 +230,6 @@ class Frame(hooks.Frame):  # type: ignore[misc]
             raise self.again.mismatched(self.module, why) from error
         finally:
             _undo([session.again_end])
-
-    def _capture_of_devices(self) -> Callable[[Tensor], Tensor]:
-        """As capture(), for what was given up there, too."""
-        verdict, session = self.again.verdict_on(self.module), self.again.session
-
-        def capture(tensor: Tensor) -> Tensor:
-            place = self.seen
-            saved = self.elsewhere.get(place)
-            if saved is not None:
-                assert session.device is not None
-                session.device.restore(saved, tensor, verdict)
-                saved.frame = None
-                del self.elsewhere[place]
-            try:
-                return self.capture(tensor)  # type: ignore[no-any-return]
-            except Stop:
-                if not self.elsewhere:
-                    raise
-                return tensor.detach()
-
-        return capture
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -77,9 +77,6 @@ WearStruct = _struct(
     "spw_wear", size=c_size_t, basis=c_int, has_health=c_bool, percentage_used=c_uint32,
     life_bytes=c_double, left_bytes=c_double, bytes_per_day=c_double, years=c_double,
     reason=c_char * 256)
-Offer = _struct("spw_offer", storage_key=c_uint64, storage_version=c_uint64, storage_bytes=c_void_p,
-                storage_len_bytes=c_uint64, offset_bytes=c_uint64, len_bytes=c_uint64,
-                owner=c_uint64)
 StorePressureStruct = _struct(
     "spw_store_pressure", size=c_size_t, put_bytes=c_uint64, get_bytes=c_uint64 * 3,
     put_bytes_per_second=c_uint64, get_bytes_per_second=c_uint64, put_ns=c_uint64,
@@ -87,8 +84,6 @@ StorePressureStruct = _struct(
 StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32,
                     device_every=c_uint32)
-CopyOut = _struct("spw_copy", staging=c_void_p, offset_bytes=c_uint64, len_bytes=c_uint64,
-                  order=c_uint64)
 DeviceTimes = _struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
                       bytes_in=c_uint64, in_ns=c_uint64)
 PlanResult = _struct(
@@ -106,8 +101,6 @@ CacheReason = _struct(
     "spw_cache_reason", scope_key=c_uint64, micro_batch=c_uint32, may_again=c_bool,
     again_ns=c_uint64, saved_bytes=c_uint64, reason=PlanReason)
 MemoryPoint = _struct("spw_memory_point", ns=c_uint64, bytes=c_uint64, keep_all_bytes=c_uint64)
-Taken = _struct("spw_taken", bytes=c_void_p, owner=c_uint64, lease=c_uint64,
-                storage_bytes_before=c_uint64, storage_bytes_total=c_uint64)
 
 
 def counters(name: str, cls: Any, narrow: Iterable[str]) -> Any:
@@ -192,23 +185,11 @@ _PROTOTYPES = {
     "spw_cache_stage_next": (None, [c_void_p, c_uint32, c_int, c_uint32, c_int]),
     "spw_cache_scope_enter": (None, [c_void_p, c_uint64]),
     "spw_cache_scope_leave": (None, [c_void_p]),
-    "spw_cache_offer_device": (
-        c_int, [c_void_p, POINTER(Offer), c_uint32, c_int, _NUMBER, POINTER(CopyOut)]),
-    "spw_cache_copied": (c_int, [c_void_p, c_uint64, c_int]),
-    "spw_cache_ordered": (c_int, [c_void_p, c_uint64, _NUMBER]),
-    "spw_cache_copy_retry": (c_int, [c_void_p, c_uint64, POINTER(CopyOut)]),
-    "spw_cache_wait_write": (c_int, [c_void_p]),
-    "spw_cache_restore": (c_int, [c_void_p, c_uint64, POINTER(Offer)]),
     "spw_cache_again_begin": (None, [c_void_p]),
     "spw_cache_again_end": (None, [c_void_p]),
-    "spw_cache_ahead": (c_int, [c_void_p, _NUMBER, POINTER(Taken)]),
     "spw_cache_device_times": (c_int, [c_void_p, POINTER(DeviceTimes)]),
     "spw_cache_device_mark": (c_uint64, [c_void_p]),
     "spw_cache_device_marked": (None, [c_void_p, c_uint64, c_uint64]),
-    "spw_cache_take": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(Taken)]),
-    "spw_cache_return": (None, [c_void_p, c_uint64]),
-    "spw_cache_release": (c_int, [c_void_p, c_uint64]),
-    "spw_cache_drain_device": (c_int, [c_void_p, _NUMBER, c_uint]),
     "spw_cache_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_cache_reset_peak": (None, [c_void_p]),
     "spw_cache_profile": (c_uint, [c_void_p, POINTER(MemoryPoint), c_uint]),

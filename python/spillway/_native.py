@@ -19,8 +19,10 @@ from ._torch_compat import expired, free_weak_ref, storage_of
 
 _NAME = "spillway._hooks"
 _FILE = "_hooks.abi3.so"
-_FUNCTIONS = "offer_hint take return release drain restore hold_back".split()
-_ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base".split()
+_FUNCTIONS = (
+    "offer_hint take return release drain restore hold_back offer_device copied ordered copy_retry "
+    "wait_write ahead drain_device").split()
+_ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base device".split()
 _METHODS = "detach stride storage_offset is_neg is_conj as_strided view numel".split()
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
 _CODES = {
@@ -94,8 +96,9 @@ def things() -> Dict[str, Any]:
         nothing=_tensors.NOTHING,
         counted=_tensors.COUNTED,
         error_of=_library.error_of,
+        uint8=torch.uint8,
         stop=Stop)
-    names = "plain", "flagged", "on", "raise_modified"
+    names = "plain", "flagged", "on", "raise_modified", "nothing_on", "bytes_of"
     return {**found, **{name: getattr(_tensors, name) for name in names}}
 
 

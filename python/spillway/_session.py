@@ -17,7 +17,7 @@ from .cache import Cache
 
 
 class Elsewhere(Protocol):
-    """Tensors that are not in host memory, as a session uses them."""
+    """Tensors that are not in host memory: what is saved of them the hooks know."""
 
     table: Any  # of streams and events
 
@@ -25,24 +25,11 @@ class Elsewhere(Protocol):
 
     def capturing(self) -> bool: ...
 
-    def save(
-        self, session: "Session", tensor: Tensor, is_input: bool = False
-    ) -> Optional[Any]:
-        """None: the tensor is kept as it is."""
-
-    def load(self, saved: Any) -> Optional[Tuple[Tensor, Optional[int]]]: ...
-
-    def restore(self, saved: Any, tensor: Tensor, verdict: Any) -> None: ...
-
     def computes_again(self, begins: bool) -> None: ...
-
-    def verdict_on(self, saved: Any) -> Optional[Any]: ...
 
     def border(self) -> None: ...
 
     def progress(self) -> None: ...
-
-    def prune(self) -> None: ...
 
     def known(self) -> int: ...
 
@@ -64,8 +51,8 @@ def _copy_of(tensor: Tensor) -> Optional[Tensor]:
 class Session(hooks.Session):  # type: ignore[misc]
     """The cache, the memory that it may read, the memory that it lent. Every saved tensor holds it.
 
-    Plain tensors in host memory are saved and used in C. What is here is for a recorded step,
-    and for a model that has tensors on a device.
+    Plain tensors are saved and used in C. What is here is for a recorded step, and for a model
+    that has tensors on a device.
     """
 
     cache: Cache
@@ -87,14 +74,11 @@ class Session(hooks.Session):  # type: ignore[misc]
         cache.after_close = weakref.WeakMethod(self._forget)
 
     def _pack_watched(self, tensor: Tensor) -> Any:
-        tracer, device = self.tracer, self.device
+        tracer = self.tracer
         began = 0 if tracer is None else time.perf_counter_ns()
         if self.trial is not None:
             self.trial.append(_copy_of(tensor))
-        if device is not None and device.has(tensor):
-            packed = device.save(self, tensor) or self.keep(tensor)
-        else:
-            packed = self.save(tensor)
+        packed = self.save(tensor)
         if tracer is not None:
             self.trace("save", began, packed)
         return packed
@@ -108,13 +92,7 @@ class Session(hooks.Session):  # type: ignore[misc]
             self.watch()
         if self.device is None or not self.device.has(tensor):
             return self.keep(tensor)
-        return self.device.save(self, tensor) or self.keep(tensor)
-
-    def input(self, tensor: Tensor) -> Any:
-        """Save what a scope is computed again from."""
-        if self.device is None or not self.device.has(tensor):
-            return super().input(tensor)
-        return self.device.save(self, tensor, is_input=True) or self.keep(tensor)
+        return self.save(tensor)
 
     def again_begin(self) -> None:
         """What comes is computed again, and no part of the step as measured."""
@@ -149,13 +127,6 @@ class Session(hooks.Session):  # type: ignore[misc]
         """What devices do belongs in the recording, too, if there is one."""
         if self.device is not None:
             self.device.watch(self.tracer)
-
-    def prune(self) -> None:
-        """Forget storages that are gone: nobody can offer them again, and serial keys are never
-        reused."""
-        super().prune()
-        if self.device is not None:
-            self.device.prune()
 
     def border(self) -> None:
         """A step, a stage or a scope begins or ends: of that a device tells the time."""

@@ -85,3 +85,9 @@ def on(base: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset_bytes: i
     empty = torch.empty(0, dtype=dtype, device=base.device)
     offset = offset_bytes // empty.element_size()
     return flagged(counted_by(base, empty.set_(storage_of(base), offset, size, stride)), conj, neg)
+
+
+def bytes_of(tensor: Tensor, begin: int, length: int) -> Tensor:
+    """Part of the tensor's storage."""
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage_of(tensor), begin, (length,), (1,))

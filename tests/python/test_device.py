@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 
 import pytest
 import torch
@@ -25,9 +26,9 @@ import spillway.torch
 from conftest import BUILD, ROOT, make_drives
 from offloading import RAISED, Nothing, Save, same_bits
 from spillway import _accelerator, _library, _on_device
-from spillway._device import Copy, Port
-from spillway._torch_compat import WeakStorage, storage_of
-from streams import Event, Stream, Table, host_is_device
+from spillway._native import hooks
+from spillway._torch_compat import WeakStorage, in_backward, storage_of
+from streams import Table, host_is_device
 
 
 class Rig:
@@ -180,7 +181,7 @@ def test_dropped_during_the_copy_it_is_not_written(rig):
         stats.copies,
         stats.tensors_spilled,
         stats.device_staging_bytes,
-        rig.device.known(),
+        rig.session.known(),
     ) == (1, 0, 0, 1)
 
 
@@ -292,18 +293,6 @@ def test_a_copy_that_fails_under_way_keeps_the_tensor(rig, caplog):
     assert rig.stats().device_staging_bytes == 0
 
 
-def test_a_late_device_holds_nothing_of_another_back(rig):
-    rig = rig(polls=None)
-    port, late, early = rig.device.port, Event(Stream("late")), Event(Stream("early"))
-    late.after = 1
-    for number, event in enumerate((late, early), 1):
-        copy = Copy(number, rig.table.main, torch.zeros(1), 4)
-        copy.event = event
-        port._of(torch.device("cuda", number)).out.copies.append(copy)
-    assert list(port.ended_out()) == [(2, 0)]
-    port._devices.clear()
-
-
 def test_the_handler_of_a_signal_may_ask_for_counters(rig):
     """It runs between any two instructions, also with the lock held."""
     rig = rig()
@@ -319,8 +308,8 @@ def test_no_event_is_asked_for_while_a_graph_is_captured(rig):
     tensor = torch.zeros(2048)
     saved = rig.save(tensor)
     rig.table.graph = True
-    assert not isinstance(rig.save(torch.ones(2048)), _on_device.SavedOnDevice)
-    assert not isinstance(rig.save(tensor), _on_device.SavedOnDevice)  # is asked first
+    assert not isinstance(rig.save(torch.ones(2048)), hooks.Saved)
+    assert not isinstance(rig.save(tensor), hooks.Saved)  # is asked first
     rig.stats()
     rig.table.graph = False
     rig.stored(1)
@@ -428,15 +417,19 @@ def offload():
 
 def wait_before_backward(off):
     """Drives are idle when the first tensor is used: nothing is kept by chance."""
-    device = off._session.device
-    load = device.load
+    table, waits = off._session.device.table, threading.local()
+    capturing = table.capturing
 
-    def wait_and_load(saved):
-        while off.stats().staging_bytes:
-            pass
-        return load(saved)
+    def wait_and_ask():
+        """What is asked first, of each use."""
+        if in_backward() and not hasattr(waits, "under_way"):
+            waits.under_way = True
+            while off.stats().staging_bytes:
+                pass
+            del waits.under_way
+        return capturing()
 
-    device.load = wait_and_load
+    table.capturing = wait_and_ask
 
 
 def wait_for_spilled(off, count=1):
@@ -508,7 +501,8 @@ def test_a_recording_is_planned_behind_a_bus(store, offload, folder):
 def test_hints_hold_on_a_device(store, offload):
     """What an excluded module saves stays there, by a plan, too."""
     model = Layers()
-    off = offload(model, store, mode="budget", budget_bytes=50_000, exclude=[model.layers[1]])
+    off = offload(model, store, waits=True, mode="budget", budget_bytes=50_000,
+                  exclude=[model.layers[1]])
     for _ in range(50):  # where a plan is made anew for each of the first, as under load
         with off:
             model(torch.randn(32, 64)).pow(2).sum().backward()
@@ -527,8 +521,8 @@ def test_what_a_plan_keeps_is_checked_for_changes(store, offload):
             if step < 3:
                 loss.backward()
     assert off.stats().bytes_kept_planned > 0
-    for owner in off._session.device._owners.values():
-        owner.tensor.zero_()
+    for tensor in off._session.device.held():
+        tensor.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     del loss
@@ -537,7 +531,7 @@ def test_what_a_plan_keeps_is_checked_for_changes(store, offload):
 @pytest.mark.parametrize("polls", [0, 3, None])
 def test_the_same_gradients_at_any_speed_of_streams(store, offload, polls):
     expected, _ = gradients(lambda model: None)
-    got, off = gradients(lambda model: offload(model, store, polls=polls))
+    got, off = gradients(lambda model: offload(model, store, polls=polls, waits=polls == 0))
     assert all(torch.equal(a, b) for a, b in zip(got, expected))
     off._session.device.port.table.polls = 0
     assert left(store, off) == (0, 0)
@@ -852,53 +846,87 @@ assert not torch.cuda.is_initialized()
 
 
 @pytest.mark.parametrize("when", ["copy", "record"])
-def test_a_copy_that_is_interrupted_has_ended(when, monkeypatch):
+def test_a_copy_that_is_interrupted_has_ended(rig, when, monkeypatch):
     """Its memory is somebody else's soon."""
-    table = Table(polls=None)
-    port = Port(table, torch.device("cpu"), None)
-    source, to = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
-    begun = getattr(table, when)
+    rig = rig(polls=None)
+    staging, begun, copy = [], getattr(rig.table, when), rig.table.copy
+
+    def copied(to, source, stream):
+        staging.append(to)
+        copy(to, source, stream)
+
+    monkeypatch.setattr(rig.table, "copy", copied)
+    begun = getattr(rig.table, when)
 
     def interrupted(*args):
         result = begun(*args)
-        if when == "copy" or args[0] is not table.main:
-            monkeypatch.setattr(table, when, begun)
+        if when == "copy" or args[0] is not rig.table.main:
+            monkeypatch.setattr(rig.table, when, begun)
             raise KeyboardInterrupt
         return result
 
-    monkeypatch.setattr(table, when, interrupted)
+    monkeypatch.setattr(rig.table, when, interrupted)
+    tensor = torch.arange(1000.0)
     with pytest.raises(KeyboardInterrupt):
-        port.copy_out(source, table.main, Event(table.main), 0, 64, to.data_ptr(), 7)
-    assert torch.equal(to, source) and not port.is_copying_out(7)
-    port.copy_out(source, table.main, Event(table.main), 0, 64, to.zero_().data_ptr(), 8)
-    assert not to.any() and port.is_copying_out(8)
-    port.finish()
-    assert torch.equal(to, source) and not port.is_copying_out(8)
+        rig.save(tensor)
+    assert torch.equal(staging[0], tensor)
+    stats = rig.stats()
+    assert (stats.entries, stats.device_staging_bytes, stats.copies) == (0, 0, 0)
+    staging[0].zero_()
+    saved = rig.save(tensor.clone())
+    assert not staging[1].any()
+    rig.table.polls = 0
+    rig.stored(1)
+    assert torch.equal(staging[1], tensor) and torch.equal(saved.unpack(), tensor)
 
 
-def test_a_copy_in_comes_after_the_copy_out_and_before_its_memory_is_anybody_elses():
-    table = Table(polls=None)
-    port = Port(table, torch.device("cpu"), None)
-    source, staging = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
-    port.copy_out(source, table.main, Event(table.main), 0, 64, staging.data_ptr(), 7)
-    table.log.clear()
-    copy = port.copy_in(table.main, staging.data_ptr(), 64, 1, 7)
-    assert ("wait", "side2", "side1") in table.log
-    port.drop(copy)
-    assert table.log[-1] == ("wait", "main", "side2") and copy.held is None
-    port.drop(copy)
-    assert table.log.count(("wait", "main", "side2")) == 1
-    port.finish()
+def test_a_copy_in_comes_after_the_copy_out(rig):
+    """Of a host so far ahead that the memory of the first is let go."""
+    rig = rig(polls=None)
+    wait = rig.table.wait
+
+    def wait_late(stream, event):
+        """The stream that computes has much to do before it comes to wait."""
+        if stream is not rig.table.main or event.stream.name != "side1":
+            wait(stream, event)
+
+    rig.table.wait = wait_late
+    saved = [rig.save(torch.full((1000,), float(i))) for i in range(3)]
+    stats = rig.stats()
+    assert (stats.copies_ordered, stats.copies) == (1, 0)
+    rig.names()
+    assert torch.equal(saved[0].unpack(), torch.zeros(1000))
+    names = rig.names()
+    assert names.index(("wait", "side2", "side1")) < names.index(("copy", "side2"))
 
 
-def test_all_copies_of_a_tensor_let_go_of_its_memory():
-    table = Table(polls=None)
-    port = Port(table, torch.device("cpu"), None)
-    source, staging = torch.arange(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8)
-    for number in (7, 8, 7):
-        port.copy_out(source, table.main, Event(table.main), 0, 64, staging.data_ptr(), number)
-    copies = list(port._of(source.device).out.copies)
-    port.order(7, None)
-    assert [copy.held is None for copy in copies] == [True, False, True]
-    port.finish()
-    assert all(copy.held is None for copy in copies)
+def test_a_copy_in_that_nobody_used_comes_before_its_memory_is_anybody_elses(rig):
+    rig = rig()
+    rig.session.cache.call(_library.fast.spw_cache_step)
+    saved = [rig.save(torch.full((1000,), float(i))) for i in range(6)]
+    rig.stored(6)
+    saved.pop().unpack()
+    rig.until(lambda stats: stats.prefetches > 0)
+    saved.pop().unpack()
+    bases = [rig.device._users[each.id].base for each in saved]
+    bases = [weakref.ref(base) for base in bases if base is not None]
+    rig.names()
+    saved.clear()
+    rig.stats()
+    assert rig.names().count(("wait", "main", "side2")) == len(bases) > 0
+    assert all(base() is None for base in bases)
+
+
+def test_all_copies_of_a_tensor_let_go_of_its_memory(rig):
+    rig = rig(polls=None)
+    # The device has much to do: of copies and waits it has no more than addresses and events.
+    rig.table.copy = lambda to, source, stream: rig.log.append(("copy", stream.name))
+    rig.table.wait = lambda stream, event: None
+    rig.table.done = lambda event: False
+    tensor = torch.randn(1000)
+    saved = [rig.save(each) for each in (tensor, tensor[None], tensor[:, None])]
+    storage = WeakStorage(storage_of(tensor))
+    assert rig.names().count(("copy", "side1")) == 3
+    del tensor
+    saved += [rig.save(torch.zeros(1000)) for _ in range(2)]
+    assert rig.stats().copies_ordered > 0 and storage.expired()

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/* hooks/offering.c - a tensor of a device is saved: offered to the cache, and copied out */
+#include "hooks.h"
+
+#define WORD_BYTES 8
+
+/* A copy that cannot begin gives its staging memory back: the tensor stays where it is. */
+static int not_copied(struct on_device *on, struct spw_cache *cache, uint64_t number)
+{
+	PyObject *type, *value, *traceback, *result;
+
+	if (!port_is_copying_out(on->port, number)) {
+		(void)library.copied(cache, (spw_tensor){number}, -EIO);
+		on->is_due = true;
+	}
+	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+		return -1;
+	PyErr_Fetch(&type, &value, &traceback);
+	PyErr_NormalizeException(&type, &value, &traceback);
+	result = PyObject_CallMethodObjArgs((PyObject *)on, names.not_copied, value, NULL);
+	Py_XDECREF(type);
+	Py_XDECREF(value);
+	Py_XDECREF(traceback);
+	return ignore(result);
+}
+
+/* Memory whose copies a stream waits for from now on need not be held. */
+static int order(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
+{
+	spw_tensor next = offering->copy.order;
+	PyObject *since = new_ref(offering->produced);
+
+	while (since && next.value) {
+		if (port_order(on->port, next.value, since)) {
+			Py_DECREF(since);
+			return -1;
+		}
+		on->is_due = true;
+		if (library.ordered(cache, next, &next) < 0)
+			break;
+		if (next.value)
+			set_ref(&since,
+				PyObject_CallMethodObjArgs(on->port->times, names.mark_event,
+							   offering->stream, NULL));
+	}
+	Py_XDECREF(since);
+	return since ? 0 : -1;
+}
+
+/* What the cache has said last. */
+static int copy_out(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
+{
+	struct saved *saved = offering->saved;
+	struct users *users = users_of(on, saved);
+	struct leaving leaving = {
+		.tensor = offering->held,
+		.stream = offering->stream,
+		.after = offering->produced,
+		.part = offering->copy,
+		.number = saved->id,
+	};
+
+	if (!users)
+		return -1;
+	if (leaving.part.offset_bytes == saved->offset_bytes &&
+	    leaving.part.len_bytes == saved->len_bytes)
+		leaving.shape = saved->shape;
+	users->begin = leaving.part.offset_bytes;
+	set_ref(&users->shape, leaving.shape ? new_ref(leaving.shape) : NULL);
+	Py_DECREF((PyObject *)users);
+	if (port_copy_out(on->port, saved->device, &leaving))
+		return not_copied(on, cache, saved->id);
+	if (on->notifies &&
+	    ignore(PyObject_CallMethodObjArgs((PyObject *)on, names.notify, saved->device->device,
+					      saved->device->out.last->event, NULL)))
+		return -1;
+	return order(on, cache, offering);
+}
+
+/* Its sums, once for all users. Return: 1; 0 there is no memory for them; -1 */
+static int sum_up(struct on_device *on, const struct offering *offering)
+{
+	struct users *users = users_of(on, offering->saved);
+	PyObject *begin = PyLong_FromUnsignedLongLong(offering->copy.offset_bytes),
+		 *length = PyLong_FromUnsignedLongLong(offering->copy.len_bytes);
+	bool has_none;
+
+	if (users && !users->given && begin && length)
+		users->given = PyObject_CallMethodObjArgs((PyObject *)on, names.sums_of,
+							  offering->held, begin, length, NULL);
+	Py_XDECREF(begin);
+	Py_XDECREF(length);
+	has_none = users && users->given == Py_None;
+	if (has_none)
+		Py_CLEAR(users->given);
+	Py_XDECREF((PyObject *)users);
+	return PyErr_Occurred() ? -1 : !has_none;
+}
+
+/*
+ * Its memory goes, and its sums stay. Without memory for these it is kept.
+ * Return: what became of the offer; -1
+ */
+static int give_up(struct on_device *on, struct spw_cache *cache, const struct offering *offering,
+		   const struct seen *seen)
+{
+	int rc = sum_up(on, offering), result = SPW_OFFER_AGAIN;
+
+	if (rc == 0) {
+		result =
+			library.restore(cache, (spw_tensor){offering->saved->id}, &offering->offer);
+		if (result == 0)
+			return SPW_OFFER_KEEP;
+		if (result < 0)
+			raise_error(result);
+		result = SPW_OFFER_KEEP; /* it has its bytes already */
+	}
+	owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
+	if (PyErr_Occurred())
+		return -1;
+	if (result == SPW_OFFER_AGAIN && !seen->is_input && saved_give_up(offering->saved, seen))
+		return -1;
+	return result;
+}
+
+int offering_own(struct on_device *on, struct offering *offering, const struct seen *seen,
+		 struct record *record, struct version *version)
+{
+	const struct saved *saved = offering->saved;
+	struct owner *owner;
+
+	offering->held = seen_plain(seen, saved->conj, saved->neg);
+	offering->stream = offering->held ? port_stream(on->port, saved->device) : NULL;
+	if (offering->stream)
+		offering->produced = PyObject_CallMethodObjArgs(on->port->table, names.mark_event,
+								offering->stream, NULL);
+	if (!offering->produced)
+		return -1;
+	offering->offer.owner = owner_add(&on->owners, offering->held, version, record, 0);
+	owner = owner_of(&on->owners, offering->offer.owner);
+	if (!owner)
+		return -1;
+	owner->is_held = true;
+	owner->device = saved->device;
+	owner->stream = new_ref(offering->stream);
+	owner->produced = new_ref(offering->produced);
+	return 0;
+}
+
+/* Modifications are seen from now on, for what may leave the device. */
+static void offering_watch(struct offering *offering, bool is_held)
+{
+	struct version *version = offering->saved->version;
+
+	if (version->counter)
+		return;
+	version_watch(version, offering->held);
+	if (!is_held)
+		version_part(version, offering->held, true, offering->saved->device->nothing);
+}
+
+static enum spw_cache_hint hint_there(const struct session *session, const struct seen *seen,
+				      const struct spw_offer *offer)
+{
+	enum spw_cache_hint hint = hint_of(session, seen);
+
+	/* Whose words do not lie where a device can read them, that cannot be summed. */
+	if ((hint == SPW_HINT_AGAIN || hint == SPW_HINT_GIVE_UP) &&
+	    (uintptr_t)offer->storage_bytes % WORD_BYTES != 0)
+		return SPW_HINT_NONE;
+	return hint;
+}
+
+/* With the lock. Return: what became of the offer; a negative errno, or -1 with an exception */
+static int offer_make(struct on_device *on, struct spw_cache *cache, struct offering *offering,
+		      const struct seen *seen, struct record *record)
+{
+	struct saved *saved = offering->saved;
+	spw_tensor id = {0};
+	bool is_held;
+	int result;
+
+	if (on_tell(on, cache, false) || offering_own(on, offering, seen, record, saved->version))
+		return -1;
+	result = library.offer_device(cache, &offering->offer, saved->device->number,
+				      hint_there(saved->session, seen, &offering->offer), &id,
+				      &offering->copy);
+	is_held = result >= 0 && result != SPW_OFFER_DEDUP && result != SPW_OFFER_COPY_AGAIN;
+	if (is_held)
+		saved->token = offering->offer.owner;
+	else
+		owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
+	if (result < 0)
+		return result;
+	if (user_note(on, saved, id.value, offering->stream)) {
+		(void)library.release(cache, id);
+		return -1;
+	}
+	if (result == SPW_OFFER_AGAIN)
+		return give_up(on, cache, offering, seen);
+	if (result != SPW_OFFER_KEEP)
+		offering_watch(offering, is_held);
+	if ((result == SPW_OFFER_COPY || result == SPW_OFFER_COPY_AGAIN) &&
+	    copy_out(on, cache, offering))
+		return -1;
+	return result;
+}
+
+/*
+ * The host is ahead of the device: its lead is what waiting takes.
+ * Return: 1 there is something to wait for; 0; -1
+ */
+static int wait_for_staging(struct on_device *on, struct spw_cache *cache)
+{
+	PyObject *oldest, *done;
+	int waited;
+
+	Py_BEGIN_ALLOW_THREADS;
+	waited = library.wait_write(cache);
+	Py_END_ALLOW_THREADS;
+	if (waited)
+		return 1;
+	if (on_lock(on))
+		return -1;
+	oldest = port_oldest_out(on->port);
+	on_unlock(on);
+	if (!oldest) /* an interrupt came between a copy's end and its being told */
+		return 0;
+	done = PyObject_CallMethodObjArgs(on->port->table, names.finish_event, oldest, NULL);
+	Py_DECREF(oldest);
+	if (!done && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+		PyErr_Clear(); /* port_ended() tells of it */
+		return 1;
+	}
+	return ignore(done) ? -1 : 1;
+}
+
+/* Until there is staging memory, or the tensor is kept. Return: 0; -1 */
+static int offer_again(struct on_device *on, struct spw_cache *cache, struct offering *offering)
+{
+	int result = SPW_OFFER_WAIT, rc = 1;
+
+	while (rc > 0 && result == SPW_OFFER_WAIT) {
+		rc = wait_for_staging(on, cache);
+		if (rc <= 0 || on_lock(on))
+			return rc == 0 ? 0 : -1;
+		if (on_go_on(on))
+			rc = -1;
+		if (rc > 0)
+			result = library.copy_retry(cache, (spw_tensor){offering->saved->id},
+						    &offering->copy);
+		if (rc > 0 && result == SPW_OFFER_COPY && copy_out(on, cache, offering))
+			rc = -1;
+		if (rc > 0 && on_finish_if_closing(on))
+			rc = -1;
+		on_unlock(on);
+	}
+	return rc < 0 ? -1 : 0;
+}
+
+/* Return: 0; 1 the caller has to keep it; -1 */
+static int offer(struct on_device *on, struct offering *offering, const struct seen *seen,
+		 struct record *record)
+{
+	struct spw_cache *cache = on_cache_begin(on);
+	int result;
+
+	if (!cache)
+		return -1;
+	if (on_lock(on)) {
+		on_cache_end(on);
+		return -1;
+	}
+	result = offer_make(on, cache, offering, seen, record);
+	if (!PyErr_Occurred())
+		(void)on_finish_if_closing(on);
+	on_unlock(on);
+	if (result == SPW_OFFER_WAIT && !PyErr_Occurred())
+		(void)offer_again(on, cache, offering);
+	on_cache_end(on);
+	if (PyErr_Occurred())
+		return -1;
+	/* What a scope is computed again from is needed before any other is. */
+	return result < 0 || (seen->is_input && result == SPW_OFFER_AGAIN);
+}
+
+/* Nothing but its elements is in its range. Return: (type, size, stride); None; NULL */
+static PyObject *shape_of(const struct saved *saved, const struct seen *seen)
+{
+	Py_ssize_t dims = saved_dims(saved);
+	int64_t expected = 1;
+
+	for (Py_ssize_t i = dims; i-- > 0;) {
+		if (saved->sizes[i] != 1 && saved->sizes[dims + i] != expected)
+			return new_ref(Py_None);
+		expected *= saved->sizes[i];
+	}
+	return PyTuple_Pack(3, saved->dtype->dtype, seen->shape, seen->stride);
+}
+
+/* Return: 0; 1 the caller has to keep it; -1 */
+static int saved_place(struct saved *saved, struct on_device *on, const struct seen *seen,
+		       struct spw_offer *filled)
+{
+	int rc;
+
+	saved->on = new_ref(on);
+	saved->device = seen->device;
+	saved->scope = on->scope;
+	rc = offer_fill(filled, saved, seen);
+	if (rc == 0) {
+		saved->shape = shape_of(saved, seen);
+		rc = saved->shape ? 0 : -1;
+		if (saved->shape == Py_None)
+			Py_CLEAR(saved->shape);
+	}
+	return rc;
+}
+
+PyObject *on_device_save(struct on_device *on, struct session *session, struct seen *seen)
+{
+	struct offering offering = {0};
+	struct record *record = NULL;
+	int rc = port_captures(on->port);
+
+	if (rc == 0)
+		rc = atomic_load(&on->leases->cache) ? passes_by(session, seen) : 1;
+	if (rc == 0) {
+		record = session_record(session, seen);
+		offering.offer.storage_key = record ? record->key : 0;
+		offering.saved = record ? saved_of(session, seen, record) : NULL;
+		if (offering.saved)
+			rc = saved_place(offering.saved, on, seen, &offering.offer);
+		else
+			rc = passes_by_after_all() ? 1 : -1;
+	}
+	if (rc == 0)
+		rc = offer(on, &offering, seen, record);
+	Py_XDECREF((PyObject *)record);
+	Py_XDECREF(offering.held);
+	Py_XDECREF(offering.stream);
+	Py_XDECREF(offering.produced);
+	if (rc == 0)
+		return (PyObject *)offering.saved;
+	Py_XDECREF((PyObject *)offering.saved);
+	return rc < 0 ? NULL : new_ref(Py_None);
+}

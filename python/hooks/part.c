@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/* hooks/part.c - a tensor that is saved: whether it is offered, and its part of its storage */
+#include "hooks.h"
+
+/* ---- What passes by ---- */
+
+bool passes_by_after_all(void)
+{
+	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+		return false;
+	PyErr_Clear();
+	return true;
+}
+
+/*
+ * What is excluded; and a view of a parameter, or of another subclass, whose memory is not what was
+ * known when the model was entered: FSDP takes it away and fills it again behind everybody's back.
+ * Return: 1; 0; -1 with an exception.
+ */
+static int is_excluded(const struct session *session, struct seen *seen)
+{
+	int rc = PySet_Contains(session->excluded, seen->identity);
+
+	if (rc)
+		return rc;
+	if (seen_base(seen))
+		return -1;
+	return seen->base != Py_None && (PyObject *)Py_TYPE(seen->base) != torch.tensor_type;
+}
+
+int passes_by(struct session *session, struct seen *seen)
+{
+	int passes = seen_passes_by(seen);
+
+	if (passes == 0)
+		passes = !seen->identity && seen_storage(seen) ? -1 : is_excluded(session, seen);
+	return passes < 0 && !seen->identity && passes_by_after_all() ? 1 : passes;
+}
+
+/* ---- The part of the storage with its elements ---- */
+
+/* Return: false: it has no elements, or they do not fit. */
+static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
+{
+	uint64_t last = 0, itemsize = saved->dtype->itemsize;
+	Py_ssize_t dims = saved_dims(saved);
+
+	for (Py_ssize_t i = 0; i < dims; i++) {
+		uint64_t reach;
+
+		if (saved->sizes[i] <= 0 || saved->sizes[dims + i] < 0)
+			return false;
+		if (__builtin_mul_overflow((uint64_t)saved->sizes[i] - 1,
+					   (uint64_t)saved->sizes[dims + i], &reach) ||
+		    __builtin_add_overflow(last, reach, &last))
+			return false;
+	}
+	if (offset < 0 || last >= storage_len_bytes / itemsize ||
+	    (uint64_t)offset > storage_len_bytes / itemsize)
+		return false;
+	saved->offset_bytes = (uint64_t)offset * itemsize;
+	saved->len_bytes = (last + 1) * itemsize;
+	return saved->offset_bytes + saved->len_bytes <= storage_len_bytes;
+}
+
+/* Whether what others are views of is a part of its storage only. Return: 1; 0; -1 */
+static int is_part(PyObject *base, uint64_t storage_len_bytes)
+{
+	const struct dtype *dtype = dtype_of(base);
+	uint64_t elements;
+
+	if (!dtype)
+		return PyErr_Occurred() ? -1 : 1;
+	if (to_uint64(call(torch.numel, base), &elements))
+		return -1;
+	return elements < storage_len_bytes / dtype->itemsize;
+}
+
+/*
+ * What must stay the tensor that it is: a part of a storage that is no view, as the gates of
+ * nn.LSTM are, and views of one, for the rest changes in place and no version counter that is known
+ * here shows it; and what is no view and has no dimensions, which may be a number of Python, whose
+ * type yields to that of others. Return: 1; 0; -1 with an exception.
+ */
+static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen,
+			    uint64_t storage_len_bytes)
+{
+	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
+		return 0;
+	if (seen->base == Py_None)
+		return 1;
+	return saved->len_bytes < storage_len_bytes ? is_part(seen->base, storage_len_bytes) : 0;
+}
+
+int offer_fill(struct spw_offer *offer, struct saved *saved, const struct seen *seen)
+{
+	int64_t offset;
+	int kept;
+
+	if (seen_place(seen, &offset, offer))
+		return -1;
+	if (!saved_measure(saved, offset, offer->storage_len_bytes))
+		return 1;
+	kept = is_kept_as_it_is(saved, seen, offer->storage_len_bytes);
+	if (kept)
+		return kept;
+	offer->storage_version = saved->version->epoch;
+	offer->offset_bytes = saved->offset_bytes;
+	offer->len_bytes = saved->len_bytes;
+	return seen_flags(seen, &saved->conj, &saved->neg);
+}
+
+struct saved *saved_of(struct session *session, struct seen *seen, struct record *record)
+{
+	struct version *version = record_version(record, seen->tensor, session->steps);
+	Py_ssize_t dims = version ? seen_dims(seen) : -1;
+	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, saved_type, 2 * dims);
+
+	if (!saved)
+		return NULL;
+	saved->session = new_ref(session);
+	saved->version = version_hold(version);
+	saved->dtype = seen->dtype;
+	saved->id = saved->token = 0;
+	saved->borrowed = NULL;
+	saved->frame = NULL;
+	saved->on = NULL;
+	saved->device = NULL;
+	saved->shape = NULL;
+	if (seen_shape(seen, saved->sizes))
+		Py_CLEAR(saved);
+	return saved;
+}
+
+enum spw_cache_hint hint_of(const struct session *session, const struct seen *seen)
+{
+	if (session->excluding > 0)
+		return SPW_HINT_PIN;
+	if (seen->is_input)
+		return SPW_HINT_INPUT;
+	if (!frame_now(session))
+		return SPW_HINT_NONE;
+	return session->gives_up ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
+}
+
+/* ---- On memory that has it ---- */
+
+static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
+{
+	PyObject *tuple = PyTuple_New(count);
+
+	for (Py_ssize_t i = 0; tuple && i < count; i++) {
+		PyObject *value = PyLong_FromLongLong(values[i]);
+
+		if (!value || PyTuple_SetItem(tuple, i, value))
+			Py_CLEAR(tuple);
+	}
+	return tuple;
+}
+
+PyObject *saved_on(const struct saved *saved, PyObject *base, uint64_t begin_bytes)
+{
+	uint64_t offset_bytes = saved->offset_bytes - begin_bytes;
+	Py_ssize_t dims = saved_dims(saved);
+	PyObject *size = tuple_of(saved->sizes, dims),
+		 *stride = tuple_of(saved->sizes + dims, dims);
+	PyObject *dtype = get(&torch.dtype, base), *tensor = NULL;
+
+	if (!size || !stride || !dtype)
+		goto end;
+	if (dtype == saved->dtype->dtype && !saved->conj && !saved->neg)
+		tensor = PyObject_CallFunction(torch.as_strided, "OOOL", base, size, stride,
+					       (long long)(offset_bytes / saved->dtype->itemsize));
+	else
+		tensor = PyObject_CallFunction(torch.on, "OOOOKii", base, saved->dtype->dtype, size,
+					       stride, (unsigned long long)offset_bytes,
+					       saved->conj, saved->neg);
+end:
+	Py_XDECREF(size);
+	Py_XDECREF(stride);
+	Py_XDECREF(dtype);
+	return tensor;
+}

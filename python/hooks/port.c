@@ -1,0 +1,658 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * hooks/port.c - copies between the memory of devices and the store's arena
+ *
+ * Carries out what the cache decides, and decides nothing.
+ *
+ * Out: the stream that computes records an event; a side stream waits for it, copies into staging
+ *      memory and records another. When that has come the copy has ended. A host that is ahead of
+ *      the device does not see it come: port_order() lets go of the memory all the same.
+ * In:  new memory is taken by the stream that computes, so that it is of its own; another side
+ *      stream waits for that, copies and records an event, for which whoever uses the bytes waits.
+ *
+ * How long a stream that computes waits for either is noted: spillway/_device_times.py.
+ *
+ * No stream is waited for by the host here but at the end. Any call may run Python, and so raise
+ * what Ctrl-C does, and let other threads run: the caller holds a lock.
+ */
+#include "hooks.h"
+
+/* ---- The table's calls ---- */
+
+int port_captures(struct port *port)
+{
+	return to_bool(PyObject_CallMethodObjArgs(port->table, names.capturing, NULL));
+}
+
+PyObject *port_stream(struct port *port, const struct device *device)
+{
+	return PyObject_CallMethodObjArgs(port->table, names.current_stream, device->device, NULL);
+}
+
+static int stream_wait(struct port *port, PyObject *stream, PyObject *event)
+{
+	return ignore(PyObject_CallMethodObjArgs(port->table, names.wait, stream, event, NULL));
+}
+
+/* ---- Devices ---- */
+
+/* Return: its place; the number of all: it has none yet; -1 */
+static int64_t device_find(struct port *port, PyObject *object)
+{
+	uint32_t i = 0;
+	int rc = 0;
+
+	while (i < port->count) {
+		rc = PyObject_RichCompareBool(port->devices[i]->device, object, Py_EQ);
+		if (rc)
+			break;
+		i++;
+	}
+	return rc < 0 ? -1 : (int64_t)i;
+}
+
+static struct device *device_new(PyObject *object, PyObject *nothing, uint32_t number)
+{
+	struct device *device = PyMem_Calloc(1, sizeof(*device));
+
+	if (!device) {
+		PyErr_NoMemory();
+		return NULL;
+	}
+	device->streams = PyList_New(0);
+	if (!device->streams) {
+		PyMem_Free(device);
+		return NULL;
+	}
+	device->device = new_ref(object);
+	device->nothing = new_ref(nothing);
+	device->number = number;
+	return device;
+}
+
+/* Another thread may have added it since it was looked for. */
+static struct device *device_add(struct port *port, PyObject *object)
+{
+	PyObject *nothing = call(torch.nothing_on, object);
+	int64_t place = nothing ? device_find(port, object) : -1;
+	struct device **devices = NULL;
+
+	if (place >= 0 && place == port->count) {
+		devices = PyMem_Realloc(port->devices, ((size_t)place + 1) * sizeof(*devices));
+		if (devices) {
+			port->devices = devices;
+			devices[place] = device_new(object, nothing, port->count + 1);
+			port->count += devices[place] != NULL;
+		} else {
+			PyErr_NoMemory();
+		}
+	}
+	Py_XDECREF(nothing);
+	return place >= 0 && place < port->count ? port->devices[place] : NULL;
+}
+
+/* NULL without an exception: it is of another kind. */
+static struct device *device_of(struct port *port, PyObject *object)
+{
+	int64_t place = device_find(port, object);
+	PyObject *kind;
+	int rc;
+
+	if (place < 0 || place < port->count)
+		return place < 0 ? NULL : port->devices[place];
+	kind = PyObject_GetAttr(object, names.type);
+	if (!kind)
+		return NULL;
+	rc = PyObject_RichCompareBool(kind, port->kind, Py_EQ);
+	Py_DECREF(kind);
+	return rc > 0 ? device_add(port, object) : NULL;
+}
+
+int port_find(struct port *port, PyObject *tensor, struct device **device)
+{
+	PyObject *object = get(&torch.device, tensor);
+
+	*device = object ? device_of(port, object) : NULL;
+	Py_XDECREF(object);
+	return !*device && PyErr_Occurred() ? -1 : 0;
+}
+
+/* ---- Copies ---- */
+
+static struct copy *copy_new(struct device *device, uint64_t number, PyObject *stream,
+			     PyObject *held, uint64_t len_bytes)
+{
+	struct copy *copy = PyObject_New(struct copy, copy_type);
+
+	if (!copy)
+		return NULL;
+	memset((char *)copy + sizeof(PyObject), 0, sizeof(*copy) - sizeof(PyObject));
+	copy->number = number;
+	copy->len_bytes = len_bytes;
+	copy->stream = new_ref(stream);
+	copy->held = new_ref(held);
+	copy->device = device;
+	return copy;
+}
+
+static void copy_dealloc(PyObject *object)
+{
+	struct copy *copy = (struct copy *)object;
+
+	Py_XDECREF(copy->stream);
+	Py_XDECREF(copy->shape);
+	Py_XDECREF(copy->begin);
+	Py_XDECREF(copy->event);
+	Py_XDECREF(copy->since);
+	Py_XDECREF(copy->held);
+	Py_XDECREF((PyObject *)copy->earlier);
+	object_free(object);
+}
+
+static void way_add(struct way *way, struct copy *copy)
+{
+	if (way->last)
+		way->last->next = copy;
+	else
+		way->first = copy;
+	way->last = new_ref(copy);
+}
+
+static void way_remove_first(struct way *way)
+{
+	struct copy *copy = way->first;
+
+	way->first = copy->next;
+	if (!way->first)
+		way->last = NULL;
+	copy->next = NULL;
+	Py_DECREF((PyObject *)copy);
+}
+
+/* The last copy out of this tensor. Borrowed. NULL, perhaps with an exception. */
+static struct copy *out_of(const struct port *port, PyObject *number)
+{
+	return (struct copy *)PyDict_GetItemWithError(port->out, number);
+}
+
+bool port_is_copying_out(const struct port *port, uint64_t number)
+{
+	for (uint32_t i = 0; i < port->count; i++)
+		for (struct copy *copy = port->devices[i]->out.first; copy; copy = copy->next)
+			if (copy->number == number)
+				return true;
+	return false;
+}
+
+/* ---- Staging memory ---- */
+
+/* As elements of a type, all of it. Borrowed; None: none can lie there. */
+static PyObject *arena_as(struct port *port, PyObject *dtype)
+{
+	PyObject *elements = PyDict_GetItemWithError(port->arena, dtype);
+
+	if (elements || PyErr_Occurred())
+		return elements;
+	elements = PyObject_CallMethodObjArgs((PyObject *)port, names.elements, dtype, NULL);
+	if (elements && PyDict_SetItem(port->arena, dtype, elements))
+		Py_CLEAR(elements);
+	Py_XDECREF(elements);
+	return elements;
+}
+
+/* A part of it as such elements. NULL without an exception: they cannot lie there. */
+static PyObject *staging_as(struct port *port, const void *memory, uint64_t len_bytes,
+			    PyObject *shape)
+{
+	uint64_t begin = (uint64_t)(uintptr_t)memory - port->arena_begin;
+	PyObject *dtype = PyTuple_GetItem(shape, 0), *elements;
+	const struct dtype *known = dtype_find(dtype);
+
+	if (!known || begin % known->itemsize != 0 || len_bytes > port->arena_bytes ||
+	    begin > port->arena_bytes - len_bytes)
+		return NULL;
+	elements = arena_as(port, dtype);
+	if (!elements || elements == Py_None)
+		return NULL;
+	return PyObject_CallFunction(torch.as_strided, "OOOK", elements, PyTuple_GetItem(shape, 1),
+				     PyTuple_GetItem(shape, 2),
+				     (unsigned long long)(begin / known->itemsize));
+}
+
+static PyObject *staging(struct port *port, const void *memory, uint64_t len_bytes)
+{
+	PyObject *address = PyLong_FromVoidPtr((void *)(uintptr_t)memory), *bytes = NULL,
+		 *length = PyLong_FromUnsignedLongLong(len_bytes);
+
+	if (address && length)
+		bytes = PyObject_CallMethodObjArgs((PyObject *)port, names.bytes_at, address,
+						   length, NULL);
+	Py_XDECREF(address);
+	Py_XDECREF(length);
+	return bytes;
+}
+
+/* ---- What is done ---- */
+
+/* A mark, the copy and the event of its end; then it is noted. */
+static int way_begin(struct port *port, struct way *way, struct copy *copy, PyObject *to,
+		     PyObject *source)
+{
+	PyObject *begun = PyLong_FromUnsignedLongLong(way->begun);
+
+	if (!begun)
+		return -1;
+	copy->begin = PyObject_CallMethodObjArgs(port->times, names.begin, way->side, begun, NULL);
+	Py_DECREF(begun);
+	if (!copy->begin)
+		return -1;
+	way->begun++;
+	if (ignore(PyObject_CallMethodObjArgs(port->table, names.copy, to, source, way->side,
+					      NULL)))
+		return -1;
+	copy->event = PyObject_CallMethodObjArgs(port->table, names.mark_event, way->side, NULL);
+	if (!copy->event)
+		return -1;
+	way_add(way, copy);
+	return 0;
+}
+
+/*
+ * Copy, after up to two events, and note it. If it is not noted, by Ctrl-C, its memory is soon
+ * somebody else's: so it has ended then.
+ */
+static int way_copy(struct port *port, struct way *way, struct copy *copy, PyObject *to,
+		    PyObject *source, PyObject *after, const struct copy *out)
+{
+	PyObject *type, *value, *traceback;
+
+	if (!way->side)
+		way->side = PyObject_CallMethodObjArgs(port->table, names.new_stream,
+						       copy->device->device, NULL);
+	if (!way->side || stream_wait(port, way->side, after))
+		return -1;
+	if (out && stream_wait(port, way->side, out->event))
+		return -1;
+	if (way_begin(port, way, copy, to, source) == 0)
+		return 0;
+	PyErr_Fetch(&type, &value, &traceback);
+	if (ignore(PyObject_CallMethodObjArgs((PyObject *)port, names.abort, way->side, NULL))) {
+		Py_XDECREF(type);
+		Py_XDECREF(value);
+		Py_XDECREF(traceback);
+	} else {
+		PyErr_Restore(type, value, traceback);
+	}
+	return -1;
+}
+
+/* Out: where from, and where to. */
+static int leaving_ends(struct port *port, const struct leaving *leaving, PyObject **source,
+			PyObject **to)
+{
+	const struct spw_copy *part = &leaving->part;
+
+	*to = leaving->shape ? staging_as(port, part->staging, part->len_bytes, leaving->shape)
+			     : NULL;
+	if (*to) {
+		*source = new_ref(leaving->tensor);
+		return 0;
+	}
+	if (PyErr_Occurred())
+		return -1;
+	*source = PyObject_CallFunction(torch.bytes_of, "OKK", leaving->tensor,
+					(unsigned long long)part->offset_bytes,
+					(unsigned long long)part->len_bytes);
+	*to = *source ? staging(port, part->staging, part->len_bytes) : NULL;
+	return *to ? 0 : -1;
+}
+
+int port_copy_out(struct port *port, struct device *device, const struct leaving *leaving)
+{
+	PyObject *source = NULL, *to = NULL, *number = PyLong_FromUnsignedLongLong(leaving->number);
+	struct copy *copy = copy_new(device, leaving->number, leaving->stream, leaving->tensor,
+				     leaving->part.len_bytes);
+	int rc = number && copy ? PySequence_Contains(device->streams, leaving->stream) : -1;
+
+	if (rc == 0)
+		rc = PyList_Append(device->streams, leaving->stream);
+	if (rc >= 0)
+		rc = leaving_ends(port, leaving, &source, &to);
+	if (rc == 0)
+		rc = way_copy(port, &device->out, copy, to, source, leaving->after, NULL);
+	if (rc == 0) {
+		struct copy *earlier = out_of(port, number);
+
+		copy->earlier = earlier ? new_ref(earlier) : NULL;
+		rc = PyErr_Occurred() ? -1 : PyDict_SetItem(port->out, number, (PyObject *)copy);
+	}
+	Py_XDECREF(source);
+	Py_XDECREF(to);
+	Py_XDECREF(number);
+	Py_XDECREF((PyObject *)copy);
+	return rc;
+}
+
+static int order(struct port *port, struct copy *copy, PyObject *since)
+{
+	PyObject *streams = copy->device->streams;
+
+	for (Py_ssize_t i = 0; i < PyList_Size(streams); i++)
+		if (stream_wait(port, PyList_GetItem(streams, i), copy->event))
+			return -1;
+	set_ref(&copy->since, since && since != Py_None ? new_ref(since) : NULL);
+	if (ignore(PyObject_CallMethodObjArgs(port->times, names.waits, copy->device->device, copy,
+					      NULL)))
+		return -1;
+	for (struct copy *each = copy; each; each = each->earlier)
+		Py_CLEAR(each->held);
+	return 0;
+}
+
+int port_order(struct port *port, uint64_t number, PyObject *since)
+{
+	PyObject *key = PyLong_FromUnsignedLongLong(number);
+	struct copy *copy = key ? out_of(port, key) : NULL;
+	int rc = PyErr_Occurred() ? -1 : 0;
+
+	Py_XDECREF(key);
+	if (copy && copy->held) {
+		Py_INCREF((PyObject *)copy);
+		rc = order(port, copy, since);
+		Py_DECREF((PyObject *)copy);
+	}
+	return rc;
+}
+
+/* New memory, and the event after which it is the stream's. */
+static PyObject *memory_new(struct port *port, PyObject *shape, uint64_t len_bytes,
+			    PyObject *stream, PyObject **after)
+{
+	PyObject *bytes =
+		shape ? new_ref(shape)
+		      : Py_BuildValue("O(K)(i)", torch.uint8, (unsigned long long)len_bytes, 1);
+	PyObject *base = NULL;
+
+	if (bytes)
+		base = PyObject_CallMethodObjArgs(port->table, names.empty, bytes, stream, NULL);
+	Py_XDECREF(bytes);
+	*after = base ? PyObject_CallMethodObjArgs(port->table, names.record, stream, NULL) : NULL;
+	if (!*after)
+		Py_CLEAR(base);
+	return base;
+}
+
+struct copy *port_copy_in(struct port *port, struct device *device, PyObject *stream,
+			  const struct spw_taken *taken, uint64_t number, PyObject *shape)
+{
+	const char *memory = (const char *)taken->bytes - taken->storage_bytes_before;
+	uint64_t len_bytes = taken->storage_bytes_total;
+	PyObject *key = PyLong_FromUnsignedLongLong(number), *after = NULL, *base = NULL,
+		 *source = key && shape ? staging_as(port, memory, len_bytes, shape) : NULL;
+	struct copy *copy = NULL, *out = key && !PyErr_Occurred() ? out_of(port, key) : NULL;
+
+	Py_XINCREF((PyObject *)out);
+	if (!source && !PyErr_Occurred()) {
+		shape = NULL;
+		source = staging(port, memory, len_bytes);
+	}
+	if (source && !PyErr_Occurred())
+		base = memory_new(port, shape, len_bytes, stream, &after);
+	if (base)
+		copy = copy_new(device, taken->lease, stream, base, len_bytes);
+	if (copy) {
+		copy->shape = shape ? new_ref(shape) : NULL;
+		if (way_copy(port, &device->in, copy, base, source, after, out))
+			Py_CLEAR(copy);
+	}
+	Py_XDECREF((PyObject *)out);
+	Py_XDECREF(key);
+	Py_XDECREF(source);
+	Py_XDECREF(base);
+	Py_XDECREF(after);
+	return copy;
+}
+
+int port_use(struct port *port, struct copy *copy, PyObject *base, PyObject *stream,
+	     PyObject *since)
+{
+	int is_same;
+
+	if (stream_wait(port, stream, copy->event))
+		return -1;
+	if (!copy->since && since && since != Py_None) {
+		copy->since = new_ref(since);
+		if (ignore(PyObject_CallMethodObjArgs(port->times, names.waits,
+						      copy->device->device, copy, NULL)))
+			return -1;
+	}
+	is_same = PyObject_RichCompareBool(stream, copy->stream, Py_EQ);
+	if (is_same == 0)
+		is_same = ignore(
+			PyObject_CallMethodObjArgs(port->table, names.keep, base, stream, NULL));
+	if (is_same < 0)
+		return -1;
+	Py_CLEAR(copy->held);
+	return 0;
+}
+
+int port_drop(struct port *port, struct copy *copy)
+{
+	if (copy->held && stream_wait(port, copy->stream, copy->event))
+		return -1;
+	Py_CLEAR(copy->held);
+	return 0;
+}
+
+/* ---- What has ended ---- */
+
+/*
+ * An error of the device is one of every call from now on: nothing runs there.
+ * Return: 1 the copy has ended; 0; -1
+ */
+static int copy_ended(struct port *port, struct copy *copy, bool waits, int *result)
+{
+	PyObject *name = waits ? names.finish_event : names.done, *type, *value, *traceback;
+	PyObject *done = PyObject_CallMethodObjArgs(port->table, name, copy->event, NULL);
+
+	*result = 0;
+	if (done && waits) {
+		Py_DECREF(done);
+		return 1;
+	}
+	if (done || !PyErr_ExceptionMatches(PyExc_RuntimeError))
+		return to_bool(done);
+	PyErr_Fetch(&type, &value, &traceback);
+	PyErr_NormalizeException(&type, &value, &traceback);
+	done = PyObject_CallMethodObjArgs((PyObject *)port, names.failed, value, NULL);
+	Py_XDECREF(type);
+	Py_XDECREF(value);
+	Py_XDECREF(traceback);
+	*result = -EIO;
+	return ignore(done) ? -1 : 1;
+}
+
+static int out_forget(struct port *port, struct copy *copy)
+{
+	PyObject *number = PyLong_FromUnsignedLongLong(copy->number);
+	int rc = number ? 0 : -1;
+
+	Py_CLEAR(copy->held);
+	if (number && out_of(port, number) == copy)
+		rc = PyDict_DelItem(port->out, number);
+	Py_XDECREF(number);
+	return rc;
+}
+
+int port_ended(struct port *port, struct device *device, bool is_out, bool waits,
+	       struct ended *ended)
+{
+	struct way *way = is_out ? &device->out : &device->in;
+	struct copy *copy = way->first;
+	int rc = copy ? copy_ended(port, copy, waits, &ended->result) : 0;
+
+	if (rc <= 0)
+		return rc;
+	copy->ended = true;
+	if (ended->result == 0 && (copy->begin != Py_None || copy->since) &&
+	    ignore(PyObject_CallMethodObjArgs(port->times, names.ended, device->device, copy,
+					      is_out ? Py_True : Py_False, NULL)))
+		return -1;
+	ended->number = copy->number;
+	rc = is_out ? out_forget(port, copy) : 0;
+	way_remove_first(way);
+	return rc < 0 ? -1 : 1;
+}
+
+PyObject *port_oldest_out(const struct port *port)
+{
+	for (uint32_t i = 0; i < port->count; i++)
+		if (port->devices[i]->out.first)
+			return new_ref(port->devices[i]->out.first->event);
+	return NULL;
+}
+
+int port_finish(struct port *port)
+{
+	struct ended ended;
+	int rc = 0;
+
+	for (int is_out = 1; is_out >= 0; is_out--)
+		for (uint32_t i = 0; rc >= 0 && i < port->count; i++)
+			do
+				rc = port_ended(port, port->devices[i], is_out, true, &ended);
+			while (rc > 0);
+	return rc;
+}
+
+/* ---- As objects of Python ---- */
+
+static PyMemberDef copy_members[] = {
+	{"begin", T_OBJECT, offsetof(struct copy, begin), READONLY, NULL},
+	{"event", T_OBJECT, offsetof(struct copy, event), READONLY, NULL},
+	{"since", T_OBJECT, offsetof(struct copy, since), READONLY, NULL},
+	{"held", T_OBJECT, offsetof(struct copy, held), READONLY, NULL},
+	{"length", T_ULONGLONG, offsetof(struct copy, len_bytes), READONLY, NULL},
+	{"ended", T_BOOL, offsetof(struct copy, ended), READONLY, NULL},
+	{"stalled_ns", T_LONGLONG, offsetof(struct copy, stalled_ns), 0, NULL},
+	{NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *copy_type;
+PyType_Spec copy_spec = {
+	.name = "spillway._hooks.Copy",
+	.basicsize = sizeof(struct copy),
+	.flags = MADE_HERE,
+	.slots =
+		(PyType_Slot[]){
+			{Py_tp_doc, "A copy from a device, or to it."},
+			{Py_tp_dealloc, copy_dealloc},
+			{Py_tp_members, copy_members},
+			{0, NULL},
+		},
+};
+
+static PyObject *port_finish_now(PyObject *object, PyObject *unused)
+{
+	(void)unused;
+	if (port_finish((struct port *)object))
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+/* Of a table, of times and of a kind of devices. */
+static PyObject *port_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	PyObject *table, *times, *kind;
+	struct port *port;
+
+	if (kwargs || !PyArg_ParseTuple(args, "OOU", &table, &times, &kind))
+		return NULL;
+	port = (struct port *)PyType_GenericAlloc(type, 0);
+	if (!port)
+		return NULL;
+	port->table = new_ref(table);
+	port->times = new_ref(times);
+	port->kind = new_ref(kind);
+	port->out = PyDict_New();
+	port->arena = PyDict_New();
+	if (!port->out || !port->arena)
+		Py_CLEAR(port);
+	return (PyObject *)port;
+}
+
+static int port_traverse(PyObject *object, visitproc visit, void *arg)
+{
+	struct port *port = (struct port *)object;
+
+	Py_VISIT(Py_TYPE(object));
+	Py_VISIT(port->table);
+	Py_VISIT(port->times);
+	return 0;
+}
+
+static void way_end(struct way *way)
+{
+	while (way->first)
+		way_remove_first(way);
+	Py_XDECREF(way->side);
+}
+
+static void port_dealloc(PyObject *object)
+{
+	struct port *port = (struct port *)object;
+	PyTypeObject *type = Py_TYPE(object);
+
+	PyObject_GC_UnTrack(object);
+	for (uint32_t i = 0; i < port->count; i++) {
+		struct device *device = port->devices[i];
+
+		way_end(&device->out);
+		way_end(&device->in);
+		Py_DECREF(device->device);
+		Py_DECREF(device->nothing);
+		Py_DECREF(device->streams);
+		PyMem_Free(device);
+	}
+	PyMem_Free(port->devices);
+	Py_XDECREF(port->out);
+	Py_XDECREF(port->arena);
+	Py_DECREF(port->table);
+	Py_DECREF(port->times);
+	Py_DECREF(port->kind);
+	PyObject_GC_Del(object);
+	Py_DECREF(type);
+}
+
+static PyMethodDef port_methods[] = {
+	{"finish", port_finish_now, METH_NOARGS, "Wait for all copies. They are forgotten."},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef port_members[] = {
+	{"table", T_OBJECT, offsetof(struct port, table), READONLY, NULL},
+	{"times", T_OBJECT, offsetof(struct port, times), READONLY, NULL},
+	{"kind", T_OBJECT, offsetof(struct port, kind), READONLY, NULL},
+	{"arena", T_OBJECT, offsetof(struct port, arena), READONLY, NULL},
+	{"arena_begin", T_ULONGLONG, offsetof(struct port, arena_begin), 0, NULL},
+	{"arena_bytes", T_ULONGLONG, offsetof(struct port, arena_bytes), 0, NULL},
+	{NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject *port_type;
+PyType_Spec port_spec = {
+	.name = "spillway._hooks.Port",
+	.basicsize = sizeof(struct port),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |
+		 Py_TPFLAGS_IMMUTABLETYPE,
+	.slots =
+		(PyType_Slot[]){
+			{Py_tp_doc, "Copies between the memory of devices and the store's arena."},
+			{Py_tp_new, port_new},
+			{Py_tp_dealloc, port_dealloc},
+			{Py_tp_traverse, port_traverse},
+			{Py_tp_methods, port_methods},
+			{Py_tp_members, port_members},
+			{0, NULL},
+		},
+};

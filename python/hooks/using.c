@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: MIT */
+/* hooks/using.c - a saved tensor of a device is used: copied in, or computed again */
+#include "hooks.h"
+
+/* ---- Using ---- */
+
+/* What was read back, as it is handed out: with the counter of what was saved. Consumes @base. */
+static PyObject *lend(const struct saved *saved, PyObject *base)
+{
+	PyObject *counter = saved->version->counter, *tensor;
+
+	if (!base || !counter || torch.counted == Py_True)
+		return base;
+	tensor = tensor_counted_by(counter, base);
+	Py_DECREF(base);
+	return tensor;
+}
+
+static PyObject *used(struct on_device *on, const struct saved *saved, struct users *users,
+		      PyObject *stream, PyObject *since)
+{
+	struct copy *copy = new_ref(users->copy);
+	PyObject *base = new_ref(users->base), *tensor = NULL;
+	bool is_all = users->count <= 1 && saved->shape && copy->shape == saved->shape;
+
+	if (port_use(on->port, copy, base, stream, since))
+		goto end;
+	copy->taken = true;
+	users->unused -= users->unused > 0;
+	if (users->count <= 1) { /* else others get it, too */
+		Py_CLEAR(users->base);
+		Py_DECREF((PyObject *)users->copy);
+		users->copy = NULL;
+	}
+	tensor = lend(saved, new_ref(base));
+	if (tensor && !is_all)
+		set_ref(&tensor, saved_on(saved, tensor, users->begin));
+	else if (tensor && (saved->conj || saved->neg))
+		set_ref(&tensor, PyObject_CallFunction(torch.flagged, "Oii", tensor, saved->conj,
+						       saved->neg));
+end:
+	Py_DECREF(base);
+	Py_DECREF((PyObject *)copy);
+	return tensor;
+}
+
+/* The stream is another than that which computed it. */
+static int used_elsewhere(struct on_device *on, const struct owner *owner, PyObject *stream)
+{
+	PyObject *tensor = new_ref(owner->tensor), *produced = new_ref(owner->produced);
+	int rc = ignore(
+		PyObject_CallMethodObjArgs(on->port->table, names.wait, stream, produced, NULL));
+
+	if (rc == 0)
+		rc = ignore(PyObject_CallMethodObjArgs(on->port->table, names.keep, tensor, stream,
+						       NULL));
+	Py_DECREF(tensor);
+	Py_DECREF(produced);
+	return rc;
+}
+
+/* NULL without an exception: another thread has drained the token since. */
+static PyObject *tensor_of_owner(struct on_device *on, struct saved *saved, struct users *users,
+				 PyObject *stream, uint64_t token)
+{
+	struct owner *owner = owner_of(&on->owners, token);
+	PyObject *tensor;
+	int64_t number;
+	int is_same;
+
+	if (!owner || version_number(owner->tensor, &number))
+		return NULL;
+	if (number != owner->version->number)
+		saved->version->modified = true;
+	owner->is_shown = true;
+	tensor = new_ref(owner->tensor);
+	is_same = PyObject_RichCompareBool(stream, owner->stream, Py_EQ);
+	if (is_same < 0 || (is_same == 0 && used_elsewhere(on, owner, stream))) {
+		Py_DECREF(tensor);
+		return NULL;
+	}
+	users->unused -= users->unused > 0;
+	if (token != saved->token || saved->conj || saved->neg)
+		set_ref(&tensor, saved_on(saved, tensor, 0));
+	return tensor;
+}
+
+/* With the lock. NULL without an exception: once more. */
+static PyObject *tensor_of(struct on_device *on, struct saved *saved, struct users *users,
+			   PyObject *stream, PyObject *since, struct spw_taken *taken)
+{
+	PyObject *tensor;
+
+	if (taken->owner)
+		return tensor_of_owner(on, saved, users, stream, taken->owner);
+	if (taken->bytes && on_bring(on, users, stream, taken, saved->id))
+		return NULL;
+	if (!users->base)
+		return NULL; /* its copy ahead could not begin */
+	tensor = used(on, saved, users, stream, since);
+	if (tensor && on_finish_if_closing(on))
+		Py_CLEAR(tensor);
+	return tensor;
+}
+
+/* @again: set if it is to be computed again: then it returns NULL without an exception. */
+static PyObject *take(struct on_device *on, struct spw_cache *cache, struct saved *saved,
+		      struct users *users, PyObject *stream, PyObject *since, bool *again)
+{
+	PyObject *tensor = NULL;
+
+	while (!tensor && !PyErr_Occurred()) {
+		struct spw_taken taken = {0};
+		int result;
+
+		Py_BEGIN_ALLOW_THREADS;
+		result = library.take(cache, (spw_tensor){saved->id}, saved->offset_bytes,
+				      saved->len_bytes, &taken);
+		Py_END_ALLOW_THREADS;
+		on->is_due = true;
+		*again = result == SPW_TAKE_AGAIN;
+		if (*again)
+			return NULL;
+		if (result < 0) {
+			raise_error(result);
+			return NULL;
+		}
+		if (on_lock(on) == 0) {
+			tensor = tensor_of(on, saved, users, stream, since, &taken);
+			on_unlock(on);
+		}
+		if (taken.lease) /* nothing is copied from there */
+			library.give_back(cache, taken.lease);
+	}
+	return tensor;
+}
+
+/* The backward pass has come to what another scope has saved. Return: 0; -1 */
+static int moves_on(struct on_device *on, struct spw_cache *cache, const struct saved *saved)
+{
+	PyObject *times = on->port->times, *timed;
+	int rc;
+
+	if (saved->scope == on->used_scope)
+		return 0;
+	rc = to_bool(PyObject_GetAttr(times, names.stands));
+	if (rc)
+		return rc < 0 ? -1 : 0;
+	timed = PyObject_GetAttr(times, names.device);
+	rc = timed ? PyObject_RichCompareBool(timed, saved->device->device, Py_EQ) : -1;
+	Py_XDECREF(timed);
+	if (rc <= 0)
+		return rc;
+	on->used_scope = saved->scope;
+	return on_call_times(on, cache, names.border);
+}
+
+/* With the lock: what comes before the bytes. @since: a mark before anybody waited for them */
+static int use_begin(struct on_device *on, struct spw_cache *cache, const struct saved *saved,
+		     struct users *users, PyObject **stream, PyObject **since)
+{
+	if (moves_on(on, cache, saved) || on_tell(on, cache, true))
+		return -1;
+	*stream = port_stream(on->port, saved->device);
+	if (!*stream)
+		return -1;
+	if (users->copy && users->copy->ended)
+		return 0; /* the host knows that they are there */
+	*since = PyObject_CallMethodObjArgs(on->port->times, names.mark_event, *stream, NULL);
+	return *since ? 0 : -1;
+}
+
+static PyObject *load(struct on_device *on, struct spw_cache *cache, struct saved *saved,
+		      struct users *users, bool *again)
+{
+	PyObject *stream = NULL, *since = NULL, *tensor = NULL;
+	int rc;
+
+	if (on_lock(on))
+		return NULL;
+	rc = use_begin(on, cache, saved, users, &stream, &since);
+	if (rc == 0 && users->base && users->copy && users->copy->taken) {
+		tensor = used(on, saved, users, stream, since);
+		rc = 1;
+	}
+	on_unlock(on);
+	if (rc == 0)
+		tensor = take(on, cache, saved, users, stream, since, again);
+	Py_XDECREF(stream);
+	Py_XDECREF(since);
+	return tensor;
+}
+
+static PyObject *use(struct on_device *on, struct saved *saved, struct users *users)
+{
+	PyObject *tensor = NULL;
+	bool again = true;
+
+	while (again) {
+		struct spw_cache *cache = on_cache_begin(on);
+
+		again = false;
+		if (!cache)
+			return NULL;
+		tensor = load(on, cache, saved, users, &again);
+		on_cache_end(on);
+		if (again && saved_again(saved))
+			return NULL;
+	}
+	if (tensor && users->verdict &&
+	    ignore(PyObject_CallMethodObjArgs(users->verdict, names.expect, NULL)))
+		Py_CLEAR(tensor);
+	return tensor;
+}
+
+PyObject *on_device_use(struct saved *saved)
+{
+	struct on_device *on = saved->on;
+	struct users *users;
+	PyObject *tensor;
+	int captures = port_captures(on->port);
+
+	if (captures > 0)
+		(void)ignore(PyObject_CallMethodObjArgs((PyObject *)on, names.refuse, NULL));
+	if (captures || !leases_cache(on->leases, on->cache))
+		return NULL;
+	users = users_of(on, saved);
+	tensor = users ? use(on, saved, users) : NULL;
+	Py_XDECREF((PyObject *)users);
+	return tensor;
+}
+
+/* ---- Computing again ---- */
+
+/* Its sums go to a verdict. @offer: of the memory that has it now. Return: 0; -1 */
+static int restored(struct on_device *on, struct saved *saved, struct users *users,
+		    struct offering *offering, const struct seen *seen, PyObject *frame)
+{
+	struct record *record = session_record(saved->session, seen);
+	struct version *version =
+		record ? record_version(record, seen->tensor, saved->session->steps) : NULL;
+	struct spw_cache *cache = version ? on_cache_begin(on) : NULL;
+	int result = cache ? offering_own(on, offering, seen, record, version) : -1;
+
+	/* Before the call, which says that it is there. */
+	if (result == 0 && !users->verdict)
+		users->verdict = PyObject_CallMethodObjArgs((PyObject *)on, names.compare, frame,
+							    users->given, offering->held, NULL);
+	if (result == 0)
+		result = users->verdict
+				 ? library.restore(cache, (spw_tensor){saved->id}, &offering->offer)
+				 : -1;
+	if (result && owner_of(&on->owners, offering->offer.owner))
+		owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
+	if (result < 0 && !PyErr_Occurred())
+		raise_error(result);
+	if (cache)
+		on_cache_end(on);
+	Py_XDECREF((PyObject *)record);
+	return result < 0 ? -1 : 0;
+}
+
+int on_device_restore(struct on_device *on, struct saved *saved, PyObject *tensor, PyObject *frame)
+{
+	struct seen seen = {.tensor = tensor};
+	struct offering offering = {.saved = saved};
+	struct users *users = users_of(on, saved);
+	int rc = users ? port_find(on->port, tensor, &seen.device) : -1;
+
+	if (rc == 0 && users->verdict)
+		goto end; /* with another tensor on the same memory */
+	if (rc == 0 && seen.device != saved->device) {
+		PyErr_SetString(PyExc_ValueError, "a tensor has become one of another device");
+		rc = -1;
+	}
+	if (rc == 0)
+		rc = saved_is_like(saved, &seen, &offering.offer);
+	if (rc == 0)
+		rc = restored(on, saved, users, &offering, &seen, frame);
+end:
+	seen_end(&seen);
+	Py_XDECREF(offering.held);
+	Py_XDECREF(offering.stream);
+	Py_XDECREF(offering.produced);
+	Py_XDECREF((PyObject *)users);
+	return rc;
+}
