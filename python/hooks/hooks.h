@@ -491,6 +491,8 @@ int saved_is_like(const struct saved *saved, struct seen *seen, struct spw_offer
 
 /* ---- What is saved, and how it lies in its storage (part.c) ---- */
 
+extern PyTypeObject *saved_type; /* its spec is in saved.c */
+
 /* Of an exception: PyTorch says so of a nested tensor, without sizes, or a sparse one's storage. */
 bool passes_by_after_all(void);
 /* Return: 1 it is not offered, whatever its shape; 0 its storage is known now; -1 */
@@ -706,7 +708,7 @@ struct on_device *on_device_now(const struct session *session);
 
 /* ---- Saved tensors (saved.c) ---- */
 
-extern PyTypeObject *kept_type, *saved_type;
+extern PyTypeObject *kept_type;
 extern PyType_Spec kept_spec, saved_spec;
 
 /* Methods of a session. The first four return what autograd keeps, and use() is given. */

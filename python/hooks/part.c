@@ -2,6 +2,8 @@
 /* hooks/part.c - a tensor that is saved: whether it is offered, and its part of its storage */
 #include "hooks.h"
 
+PyTypeObject *saved_type;
+
 /* ---- What passes by ---- */
 
 bool passes_by_after_all(void)

@@ -449,7 +449,6 @@ static PyMemberDef saved_members[] = {
 	{NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject *saved_type;
 PyType_Spec saved_spec = {
 	.name = "spillway._hooks.Saved",
 	.basicsize = offsetof(struct saved, sizes),
