@@ -64,6 +64,12 @@ def give_grads(*models, none=0.0):
             param.grad = None if absent else grad.clone().to(param.device, param.dtype)
 
 
+def none_in(step):
+    """How many have no gradient. First each has one: Adagrad's own state is there from the
+    beginning, and ours from a gradient on."""
+    return 0.3 if step else 0
+
+
 def assert_same(one, other):
     """Bit for bit, types and shapes as well."""
     assert type(one) is type(other) or isinstance(one, torch.Tensor), (one, other)
@@ -104,8 +110,8 @@ def test_bits_are_those_of_the_class(name, options, tile):
     plain = reference(name, theirs, options)
     tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=tile,
                                      **options)
-    for _ in range(7):
-        give_grads(ours, theirs, none=0.3)
+    for step in range(7):
+        give_grads(ours, theirs, none=none_in(step))
         plain.step()
         tiled.step()
         assert_same(ours, theirs)
@@ -139,8 +145,7 @@ def test_masters_are_float32(name, options, dtype):
     tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=333,
                                      masters=True, **options)
     for step in range(5):
-        # Each has one first: Adagrad's own has state from the beginning, ours from a gradient on.
-        give_grads(masters, ours, none=0.3 if step else 0)
+        give_grads(masters, ours, none=none_in(step))
         for master, param in zip(masters, ours):
             if param.grad is not None:
                 assert torch.equal(master.grad, param.grad.float())
