@@ -2,6 +2,7 @@
 /* store/worker.c - the I/O worker: decides which drive does what next, and sleeps */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "store/internal.h"
@@ -273,13 +274,16 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	if (waits) {
 		spw_help_call(store);
 		/*
-		 * The drives work during the sum. It is not yielded to the threads of the kernel
-		 * that this wakes: on a busy machine anybody else would have a slice of time before
-		 * each sum, and puts went at a fifth of their rate.
+		 * The drives work during the sum. Threads of the kernel that this wakes go first only
+		 * while somebody waits for a read, which they may have to bring: on a busy machine
+		 * anybody else has a slice of time then, and puts went at a fifth of their rate.
 		 */
 		rc = spw_queue_submit(store->queue);
 		if (rc < 0)
 			return rc;
+		if (atomic_load_explicit(&store->queued_bytes[SPW_URGENT_READ],
+					 memory_order_relaxed) > 0)
+			(void)sched_yield();
 		move_next(store);
 	}
 	timeout_ns = sleep_limit_ns(store);
