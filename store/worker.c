@@ -274,9 +274,10 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	if (waits) {
 		spw_help_call(store);
 		/*
-		 * The drives work during the sum. Threads of the kernel that this wakes go first only
-		 * while somebody waits for a read, which they may have to bring: on a busy machine
-		 * anybody else has a slice of time then, and puts went at a fifth of their rate.
+		 * The drives work during the sum. Threads of the kernel that this wakes go first
+		 * only while somebody waits for a read, which they may have to bring: on a busy
+		 * machine anybody else has a slice of time then, and puts went at a fifth of their
+		 * rate.
 		 */
 		rc = spw_queue_submit(store->queue);
 		if (rc < 0)
