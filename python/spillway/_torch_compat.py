@@ -47,23 +47,6 @@ class SavedTensorsHooks:
                 itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()]))
 
 
-class WeakStorage:
-    """Holds a storage weakly. While it does, no other storage can have the same _cdata, though
-    the memory may be gone."""
-
-    __slots__ = ("_address", "_free")
-
-    def __init__(self, storage: Any) -> None:
-        self._free = free_weak_ref  # kept here: the module may be gone when __del__ runs
-        self._address = storage._weak_ref()
-
-    def __del__(self) -> None:
-        self._free(self._address)
-
-    def expired(self) -> bool:
-        return expired(self._address)
-
-
 def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> Any:
     """hook(module, args, kwargs) before forward. Before PyTorch 2.0 hooks do not see keyword
     arguments: kwargs is then not given."""

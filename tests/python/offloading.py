@@ -11,6 +11,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from spillway import _native
+from spillway._torch_compat import expired, free_weak_ref
 
 # What a hook raises, which PyTorch 1.13 hands on as a RuntimeError that has its text.
 RAISED = (RuntimeError, spillway.SpillwayError)
@@ -51,6 +52,23 @@ class Layers(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+class WeakStorage:
+    """Holds a storage weakly. While it does, no other storage can have the same _cdata, though
+    the memory may be gone."""
+
+    __slots__ = ("_address", "_free")
+
+    def __init__(self, storage):
+        self._free = free_weak_ref  # kept here: the module may be gone when __del__ runs
+        self._address = storage._weak_ref()
+
+    def __del__(self):
+        self._free(self._address)
+
+    def expired(self):
+        return expired(self._address)
 
 
 def offload_all(store, model=None, **options):

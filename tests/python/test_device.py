@@ -24,10 +24,10 @@ from torch import nn
 import spillway
 import spillway.torch
 from conftest import BUILD, ROOT, make_drives
-from offloading import RAISED, Nothing, Save, same_bits
+from offloading import RAISED, Nothing, Save, WeakStorage, same_bits
 from spillway import _accelerator, _library, _on_device
 from spillway._native import hooks
-from spillway._torch_compat import WeakStorage, in_backward, storage_of
+from spillway._torch_compat import in_backward, storage_of
 from streams import Table, host_is_device
 
 

@@ -14,7 +14,9 @@ import torch
 import spillway
 import spillway.torch
 from conftest import given_back, run_python
-from offloading import hooks_call, in_threads, left_in, offload_all, save, settle
+from offloading import (
+    WeakStorage, hooks_call, in_threads, left_in, offload_all, save, settle,
+)
 from spillway import _native, _tensors, _torch_compat
 
 
@@ -131,7 +133,7 @@ def test_another_thread_uses_what_is_being_saved(store):
 def test_memory_is_let_go_that_was_written_before_it_was_detached(store):
     off = offload_all(store)
     tensor = torch.randn(50000, requires_grad=True) * 1
-    storage = _torch_compat.WeakStorage(_torch_compat.storage_of(tensor))
+    storage = WeakStorage(_torch_compat.storage_of(tensor))
 
     def slow(tensor):
         settle(off)

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
+from offloading import WeakStorage
 from spillway import _records
 from spillway._stored import StoredGradient
-from spillway._torch_compat import WeakStorage
 
 HOOKS = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 needs_hooks = pytest.mark.skipif(not HOOKS, reason="this PyTorch has no hook for it")

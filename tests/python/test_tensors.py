@@ -7,7 +7,9 @@ from torch import nn
 
 import spillway.torch
 from conftest import emptied
-from offloading import Nothing, equal, left_in, offload_all, same_bits, save, settle
+from offloading import (
+    Nothing, WeakStorage, equal, left_in, offload_all, same_bits, save, settle,
+)
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
@@ -117,7 +119,7 @@ def test_views_of_one_storage_are_stored_once(off):
 
 
 def test_memory_is_freed_when_it_is_written(off):
-    from spillway._torch_compat import WeakStorage, storage_of
+    from spillway._torch_compat import storage_of
 
     seen = []
     with off:
