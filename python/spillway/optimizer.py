@@ -423,14 +423,23 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: a drive failed
         """
         with torch.no_grad():
-            whole = self._whole().gathered()
-        for param, state in zip(self._params(), whole):
-            if state:
-                self.state[param] = state
+            whole = iter(self._whole().gathered())
+        for group in self.param_groups:
+            for param in group["params"]:
+                state = next(whole) or self._state_from_beginning(group, param)
+                if state:
+                    self.state[param] = state
         try:
             return super().state_dict()
         finally:
             self.state.clear()
+
+    def _state_from_beginning(self, group: Options, param: Tensor) -> Dict[str, Any]:
+        """What the class's own has of a parameter that never had a gradient: Adagrad's all."""
+        stepped = torch.float32 if param.dtype in _REDUCED else param.dtype
+        alike = torch.empty(local_of(param).shape, dtype=stepped)
+        made = make(self.optimizer_class, [alike], options_of(group), self._options)
+        return made.state.get(alike, {})
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Take over the state of an optimizer of the same class, on drives or not.
