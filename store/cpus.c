@@ -63,3 +63,13 @@ int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*m
 	(void)pthread_attr_destroy(&attributes);
 	return rc;
 }
+
+/*
+ * On a core that sums, the threads of the kernel that serve some drives (loop devices, drives over a
+ * network) would wait for its slice to end. One that is short has ended by then as a rule.
+ */
+void spw_store_short_slice(const struct spw_store *store)
+{
+	if (spw_queue_short_slice() != 0)
+		spw_log(&store->opts.log, SPW_LOG_INFO, "%s", spw_last_error());
+}

@@ -504,6 +504,9 @@ int spw_store_settle(struct spw_store *store);
 int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
 		     void *argument);
 
+/* By each thread of the store: others that were woken need not wait until it has summed a chunk. */
+void spw_store_short_slice(const struct spw_store *store);
+
 /* store/bytes.c */
 /* What is to be moved: the whole piece of the transfer. */
 void spw_bytes_set(struct transfer *transfer, enum spw_op op, bool sum);

@@ -273,18 +273,9 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	waits = spw_help_waits(store->helpers);
 	if (waits) {
 		spw_help_call(store);
-		/*
-		 * The drives work during the sum. Threads of the kernel that this wakes go first
-		 * only while somebody waits for a read, which they may have to bring: on a busy
-		 * machine anybody else has a slice of time then, and puts went at a fifth of their
-		 * rate.
-		 */
-		rc = spw_queue_submit(store->queue);
+		rc = spw_queue_submit(store->queue); /* the drives work during the sum */
 		if (rc < 0)
 			return rc;
-		if (atomic_load_explicit(&store->queued_bytes[SPW_URGENT_READ],
-					 memory_order_relaxed) > 0)
-			(void)sched_yield();
 		move_next(store);
 	}
 	timeout_ns = sleep_limit_ns(store);
@@ -344,6 +335,7 @@ static void *worker_main(void *argument)
 	struct spw_store *store = argument;
 
 	(void)pthread_setname_np(pthread_self(), "spillway-io");
+	spw_store_short_slice(store);
 	while (!atomic_load(&store->stopping)) {
 		int rc = spw_store_turn(store, true, -1);
 

@@ -20,6 +20,9 @@
 /* And to so many times what it was: then it is believed again, or not. */
 #define RISE_RATIO_MAX 2.0
 
+/* A bandwidth that has held does not fall by more in one step. */
+#define FALL_RATIO 4.0
+
 /* A latency of more times what it was, and what the bytes take, is far above it. */
 #define LATE_RATIO 4.0
 
@@ -176,12 +179,18 @@ static double bandwidth_of(const struct flow *flow, uint64_t latency_ns)
 	return rate_of(&all);
 }
 
+static uint32_t steps_needed(const struct trust *trust)
+{
+	return SPW_MAX(trust->needed, RISE_STEPS);
+}
+
 /* Much higher than it was. Return: whether that is believed now. */
 static bool rose(struct trust *trust, double now)
 {
 	trust->lowest = trust->higher == 0 || now < trust->lowest ? now : trust->lowest;
-	if (++trust->higher < trust->needed)
+	if (++trust->higher < steps_needed(trust))
 		return false;
+	trust->needed = steps_needed(trust);
 	trust->higher = 0;
 	trust->held = 1;
 	return true;
@@ -194,20 +203,30 @@ static void held(struct trust *trust, bool fell)
 	if (trust->held > 0 && fell) {
 		trust->needed *= 2;
 		trust->held = 0;
-	} else if (trust->held > 0 && ++trust->held > RISE_HELD * trust->needed) {
+	} else if (trust->held > 0 && ++trust->held > RISE_HELD * steps_needed(trust)) {
 		trust->needed = RISE_STEPS;
 		trust->held = 0;
 	}
+}
+
+/*
+ * So far below what has held that it is believed when the next step says so, too: a process that was
+ * stopped, or had no CPU, measures that once. Believed, it would keep all in memory for long.
+ */
+static bool is_outlier(struct trust *trust, double old, double now)
+{
+	trust->low = !trust->low && trust->held == 0 && now < old / FALL_RATIO;
+	return trust->low;
 }
 
 static void smooth(uint64_t *figure, struct trust *trust, double now)
 {
 	double old = (double)*figure;
 
-	if (now < 1)
+	if (now < 1 || is_outlier(trust, old, now))
 		return;
-	if (trust->needed == 0)
-		trust->needed = RISE_STEPS;
+	if (old == 0)
+		trust->held = 1;
 	if (old > 0 && now >= old * (1 + CHANGE)) {
 		if (rose(trust, now))
 			*figure = (uint64_t)(trust->lowest < RISE_RATIO_MAX * old

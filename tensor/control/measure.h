@@ -69,6 +69,7 @@ struct trust {
 	uint32_t higher; /* so many in a row */
 	uint32_t needed; /* until it is believed; 0: as many as at first */
 	uint32_t held;   /* steps since it was; 0: long ago, or it fell again */
+	bool low;        /* the last step was far below, and not believed */
 };
 
 struct measure {

@@ -125,6 +125,19 @@ MEASURE_CASE(test_bursts_are_believed_less_and_less)
 	steps_measure(1.8, 1, 1.8);
 }
 
+/* A step in which the process was stopped says nothing of the drives. Two of them do. */
+MEASURE_CASE(test_a_step_far_below_is_not_believed_at_once)
+{
+	steps(1, 12);
+	for (unsigned i = 0; i < 3; i++) {
+		steps_measure(0.01, 1, 1);
+		steps_measure(1, 2, 1);
+	}
+	steps_measure(0.5, 1, 0.5); /* not far */
+	steps_measure(0.01, 1, 0.5);
+	steps_measure(0.02, 1, 0.02);
+}
+
 /* Changes that are noise are followed, half of the way. */
 MEASURE_CASE(test_noise_is_smoothed)
 {
