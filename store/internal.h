@@ -377,6 +377,7 @@ struct spw_store {
 	uint32_t pieces_max, pieces_fresh, piece_free;
 	struct transfer *transfers, *transfer_free;
 	uint32_t transfers_total, transfers_in_flight;
+	bool yields; /* before it sums, to threads of the kernel that serve drives */
 	struct spw_helpers *helpers;
 	uint32_t overlap_bytes_min; /* of a piece that is posted */
 	uint8_t *tails;             /* block_bytes for each transfer */
@@ -504,8 +505,16 @@ int spw_store_settle(struct spw_store *store);
 int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
 		     void *argument);
 
-/* By each thread of the store: others that were woken need not wait until it has summed a chunk. */
-void spw_store_short_slice(const struct spw_store *store);
+/*
+ * For the calling thread, which the store has made: whoever is woken need not wait until it has
+ * summed all that there is, and sched_yield() gives up that much and no more. Return: whether.
+ */
+bool spw_store_short_slice(const struct spw_store *store);
+/*
+ * Some drive may need a thread of the kernel for each transfer, as loop devices, networks and
+ * encryption do; NVMe drives behind PCIe need none.
+ */
+bool spw_store_served_by_threads(const struct spw_store *store);
 
 /* store/bytes.c */
 /* What is to be moved: the whole piece of the transfer. */
