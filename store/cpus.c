@@ -2,7 +2,6 @@
 /* store/cpus.c - where the store's threads run: on the node of its drives */
 #include <numa.h>
 #include <pthread.h>
-#include <string.h>
 
 #include "store/internal.h"
 #include "util/parallel.h"
@@ -65,23 +64,8 @@ int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*m
 	return rc;
 }
 
-bool spw_store_short_slice(const struct spw_store *store)
+void spw_store_short_slice(const struct spw_store *store)
 {
-	if (spw_queue_short_slice() == 0)
-		return true;
-	spw_log(&store->opts.log, SPW_LOG_INFO, "%s", spw_last_error());
-	return false;
-}
-
-bool spw_store_served_by_threads(const struct spw_store *store)
-{
-	if (store->opts.backend == SPW_BACKEND_NULL)
-		return false;
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		const struct spw_device *device = store->drives[i].device;
-
-		if (device->fd >= 0 && strcmp(device->transport.name, "pcie") != 0)
-			return true;
-	}
-	return false;
+	if (spw_queue_short_slice() != 0)
+		spw_log(&store->opts.log, SPW_LOG_INFO, "%s", spw_last_error());
 }

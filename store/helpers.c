@@ -173,7 +173,7 @@ static void *helper_main(void *argument)
 	struct spw_helpers *helpers = self->store->helpers;
 
 	(void)pthread_setname_np(pthread_self(), "spillway-sum");
-	(void)spw_store_short_slice(self->store);
+	spw_store_short_slice(self->store);
 	while (!atomic_load(&helpers->stopping)) {
 		struct transfer *transfer = spw_help_take(self);
 

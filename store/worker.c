@@ -2,7 +2,6 @@
 /* store/worker.c - the I/O worker: decides which drive does what next, and sleeps */
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <string.h>
 
 #include "store/internal.h"
@@ -276,8 +275,6 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 		rc = spw_queue_submit(store->queue); /* the drives work during the sum */
 		if (rc < 0)
 			return rc;
-		if (store->yields)
-			(void)sched_yield();
 		move_next(store);
 	}
 	timeout_ns = sleep_limit_ns(store);
@@ -337,7 +334,7 @@ static void *worker_main(void *argument)
 	struct spw_store *store = argument;
 
 	(void)pthread_setname_np(pthread_self(), "spillway-io");
-	store->yields = spw_store_short_slice(store) && spw_store_served_by_threads(store);
+	spw_store_short_slice(store);
 	while (!atomic_load(&store->stopping)) {
 		int rc = spw_store_turn(store, true, -1);
 
