@@ -191,13 +191,17 @@ class Scale(Bench):
 
     # ---- Beside fio ----
 
-    def ram(self):
-        """Four drives in memory: the CPU is the limit, for fio as well. With checksums, two cores
-        allow fio's rate less the time that summing takes of them: both at once, as they share
+    def of_what_cores_allow(self, words, rate, unchecked, sums):
+        """Two cores do a byte's checksum after what it takes without: both at once, as they share
         memory's bandwidth, and two that only read have 0.6 of twice what one has."""
+        self.figure(f"{words} / what {CORES} cores allow", rate * (1 / unchecked + 1 / sums),
+                    "ratio", at_least=0.95)
+
+    def ram(self):
+        """Four drives in memory: the CPU is the limit, for fio as well."""
         case = f"four RAM drives, {OBJECT} objects"
         for _ in self.rounds_on(drives=4, size="600M"):
-            both = self.memory(CORES)
+            sums = self.memory(CORES)["sum_bytes_per_second"]
             with HugePages(1100):
                 best = {way: self.fio(case, f"fio {RW[way]}", RW[way], "--bs=1m", "--iodepth=128",
                                       "--mem=mmaphuge", seconds=1) for way in WAYS}
@@ -212,21 +216,23 @@ class Scale(Bench):
                         self.figure(f"{words} / fio", rate / best[way], "ratio", at_least=0.97)
                         continue
                     self.figure(f"{words} / fio without checksums", rate / best[way], "ratio")
-                    seconds = 1 / best[way] + 1 / both["sum_bytes_per_second"]
-                    self.figure(f"{words} / what {CORES} cores allow", rate * seconds, "ratio",
-                                at_least=0.95)
+                    self.of_what_cores_allow(words, rate, best[way], sums)
 
     def files(self, folder):
+        case = f"four file-backed drives, {OBJECT} objects"
         for number in self.rounds_on(drives=4, size="1G", on=folder):
             if number == 0:
                 self.format()
+            sums = self.memory(CORES)["sum_bytes_per_second"]
             kinds = [("off", "arena,unchecked"), ("on", "arena")][:: 1 if number % 2 else -1]
             runs = {name: self.store("files", name, "putget", OBJECT, "1600m", kind)
                     for name, kind in kinds}
             for way, goal in (("put", 0.97), ("get", 0.99)):
-                key = f"{way}_bytes_per_second"
-                self.figure(f"four file-backed drives, {OBJECT} objects: {way}, checksums on / "
-                            "off", runs["on"][key] / runs["off"][key], "ratio", at_least=goal)
+                rates = {name: runs[name][f"{way}_bytes_per_second"] for name in runs}
+                self.figure(f"{case}: {way}, checksums on / off", rates["on"] / rates["off"],
+                            "ratio", at_least=goal)
+                self.of_what_cores_allow(f"{case}, checksums on: {way}", rates["on"],
+                                         rates["off"], sums)
 
     def one(self):
         for _ in self.rounds_on(drives=1, size="2400M"):
@@ -244,13 +250,15 @@ class Scale(Bench):
         What reads pass through is not throttled: a throttle lets a burst of some MiB go at once
         and then nothing for a tenth of a second, and p99 would be that."""
         for _ in self.rounds_on(drives=4, size="1G", write=500):
-            self.format()
-            ours = self.store("loads", "urgent", "urgent", "1m", "1g", "arena")["busy_ns_p99"]
             theirs = self.fio_beside_writes()
-            words = "p99 of a 1 MiB load while stores saturate 4 drives at 500 MB/s"
-            self.figure(words, ours / 1e6, "ms")
-            self.figure(f"{words} / fio's reads beside fio's writes", ours / theirs, "ratio",
-                        at_most=1)
+            self.format()
+            for checked, options in ((True, "arena"), (False, "arena,unchecked")):
+                ours = self.store("loads", options, "urgent", "1m", "1g", options)["busy_ns_p99"]
+                words = "p99 of a 1 MiB load while stores saturate 4 drives at 500 MB/s, " \
+                        f"checksums {summed(checked)}"
+                self.figure(words, ours / 1e6, "ms")
+                self.figure(f"{words} / fio's reads beside fio's writes", ours / theirs, "ratio",
+                            at_most=1)
 
     def fio_beside_writes(self):
         command = ["fio", "--direct=1", "--ioengine=io_uring", "--bs=1m", "--time_based",
