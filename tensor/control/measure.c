@@ -210,8 +210,8 @@ static void held(struct trust *trust, bool fell)
 }
 
 /*
- * So far below what has held that it is believed when the next step says so, too: a process that was
- * stopped, or had no CPU, measures that once. Believed, it would keep all in memory for long.
+ * So far below what has held that the next step has to say so, too: a process that was stopped, or
+ * had no CPU, measures that once. Believed, it would keep all in memory for long.
  */
 static bool is_outlier(struct trust *trust, double old, double now)
 {

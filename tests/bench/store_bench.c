@@ -27,14 +27,14 @@
 #include "tests/bench/rows.h"
 #include "util/util.h"
 
-#define OBJECTS_MAX   131072
-#define URGENT_NS     UINT64_C(3000000000) /* how long is read beside puts */
+#define OBJECTS_MAX      131072
+#define URGENT_NS        UINT64_C(3000000000) /* how long is read beside puts */
 #define URGENT_READS_MIN 400
 #define URGENT_READS_MAX 100000
-#define URGENT_PUT    (16u << 20)
-#define TARGETS       16 /* objects that are read */
-#define SHARE_SECONDS 10
-#define SHARE_PUTS    8
+#define URGENT_PUT       (16u << 20)
+#define TARGETS          16 /* objects that are read */
+#define SHARE_SECONDS    10
+#define SHARE_PUTS       8
 
 static struct spw_store *store;
 static uint8_t *memory;
