@@ -192,8 +192,8 @@ class Scale(Bench):
     # ---- Beside fio ----
 
     def of_what_cores_allow(self, words, rate, unchecked, sums):
-        """Two cores do a byte's checksum after what it takes without: both at once, as they share
-        memory's bandwidth, and two that only read have 0.6 of twice what one has."""
+        """A byte takes what it takes without checksums, and its sum, by all cores at once: they
+        share memory's bandwidth, and two that only read have 0.6 of twice what one has."""
         self.figure(f"{words} / what {CORES} cores allow", rate * (1 / unchecked + 1 / sums),
                     "ratio", at_least=0.95)
 
