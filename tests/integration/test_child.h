@@ -143,6 +143,15 @@ static inline int end_children(void **state)
 	return close_stores(state);
 }
 
+/* In a case whose process has threads when it starts a child that starts some. */
+static inline void skip_under_thread_sanitizer(void)
+{
+#ifdef __SANITIZE_THREAD__
+	print_message("ThreadSanitizer takes threads of a child for those that its parent has\n");
+	skip();
+#endif
+}
+
 #define CHILD_CASE(name) CASE_WITH(name, NULL, end_children)
 
 #endif

@@ -102,6 +102,7 @@ CHILD_CASE(test_commits_killed)
 	spw_object objects[OBJECTS], others[OBJECTS] = {{0}};
 	struct spw_store *store, *neighbour;
 
+	skip_under_thread_sanitizer();
 	assert_non_null(bytes);
 	durable = mmap(NULL, sizeof(*durable), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 		       -1, 0);

@@ -64,6 +64,7 @@ CHILD_CASE(test_traffic_killed)
 	struct spw_store *store, *neighbour;
 	spw_object kept, object;
 
+	skip_under_thread_sanitizer();
 	assert_non_null(bytes);
 	format_drives(4, 2, SPW_CHUNK_BYTES_MIN);
 	assert_ok(open_partition(1, &neighbour));
