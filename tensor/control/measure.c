@@ -20,11 +20,8 @@
 /* And to so many times what it was: then it is believed again, or not. */
 #define RISE_RATIO_MAX 2.0
 
-/* A bandwidth that has held does not fall by more in one step. */
-#define FALL_RATIO 4.0
-
-/* A latency of more times what it was, and what the bytes take, is far above it. */
-#define LATE_RATIO 4.0
+/* What is worse by more times is far off, as one accident is: the next step has to say so, too. */
+#define FAR_RATIO 4.0
 
 /* Of a transfer's time: less shared is alone, as little alone is mixed; between says nothing. */
 #define SHARED_MAX 0.1
@@ -215,7 +212,7 @@ static void held(struct trust *trust, bool fell)
  */
 static bool is_outlier(struct trust *trust, double old, double now)
 {
-	trust->low = !trust->low && trust->held == 0 && now < old / FALL_RATIO;
+	trust->low = !trust->low && trust->held == 0 && now < old / FAR_RATIO;
 	return trust->low;
 }
 
@@ -226,7 +223,7 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 	if (now < 1 || is_outlier(trust, old, now))
 		return;
 	if (old == 0)
-		trust->held = 1;
+		trust->held = 1; /* the first may be a burst as well */
 	if (old > 0 && now >= old * (1 + CHANGE)) {
 		if (rose(trust, now))
 			*figure = (uint64_t)(trust->lowest < RISE_RATIO_MAX * old
@@ -256,7 +253,7 @@ static double whole_of(const struct measure *measure)
 static void believe_latency(struct measure *measure, double now, double served_ns)
 {
 	double old = (double)measure->drives.latency_ns;
-	bool late = old > 0 && now > LATE_RATIO * (old + served_ns);
+	bool late = old > 0 && now > FAR_RATIO * (old + served_ns);
 
 	if (!late || measure->late)
 		measure->drives.latency_ns = (uint64_t)(old > 0 ? (old + now) / 2 : now);
@@ -283,7 +280,7 @@ static void smooth_latency(struct measure *measure)
 	}
 	if (count > 0)
 		believe_latency(measure, ns / count, served_ns / count);
-	if (whole_ns > 0 && (double)measure->drives.latency_ns > LATE_RATIO * whole_ns)
+	if (whole_ns > 0 && (double)measure->drives.latency_ns > FAR_RATIO * whole_ns)
 		measure->drives.latency_ns = (uint64_t)whole_ns;
 }
 

@@ -94,7 +94,9 @@ MEASURE_CASE(test_idle_within_a_flow_counts_for_nothing)
 
 MEASURE_CASE(test_a_burst_is_not_believed_at_once)
 {
-	steps(1, 3);
+	steps_measure(6, 1, 6);
+	steps_measure(1, 1, 1); /* of the first step, neither */
+	steps(1, 2);
 	for (unsigned i = 0; i < 5; i++) {
 		steps_measure(6, 1, 1);
 		steps(1, 1);
