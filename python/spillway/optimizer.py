@@ -248,13 +248,12 @@ class Optimizer(torch.optim.Optimizer):
     def _fields_of(self, number: int, dtype: torch.dtype) -> Tuple[Field, ...]:
         """What is in a record for each element of a group's parameters of a type."""
         group = options_of(self.param_groups[number])
-        has_master = dtype in _REDUCED
-        stepped = torch.float32 if has_master else dtype
+        stepped = _stepped_in(dtype)
         key = stepped, _pattern(group)
         if key not in self._probed:
             self._probed[key] = probe(self.optimizer_class, group, self._options, stepped)
         fields = self._probed[key]
-        return (*fields, Field(MASTER, torch.float32)) if has_master else fields
+        return fields if stepped == dtype else (*fields, Field(MASTER, stepped))
 
     def _params(self) -> List[Tensor]:
         return list(itertools.chain.from_iterable(group["params"] for group in self.param_groups))
@@ -436,8 +435,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _state_from_beginning(self, group: Options, param: Tensor) -> Dict[str, Any]:
         """What the class's own has of a parameter that never had a gradient: Adagrad's all."""
-        stepped = torch.float32 if param.dtype in _REDUCED else param.dtype
-        alike = torch.empty(local_of(param).shape, dtype=stepped)
+        alike = torch.empty(local_of(param).shape, dtype=_stepped_in(param.dtype))
         made = make(self.optimizer_class, [alike], options_of(group), self._options)
         return made.state.get(alike, {})
 
@@ -670,6 +668,11 @@ class Optimizer(torch.optim.Optimizer):
 def _gradient_type(param: Any) -> torch.dtype:
     """PyTorch 2.10 and later let gradients be of another type than their parameter."""
     return getattr(param, "grad_dtype", None) or param.dtype
+
+
+def _stepped_in(dtype: torch.dtype) -> torch.dtype:
+    """The type that the arithmetic of a parameter is in."""
+    return torch.float32 if dtype in _REDUCED else dtype
 
 
 def _defaults(optimizer_class: Type[torch.optim.Optimizer], group: Options,
