@@ -104,7 +104,7 @@ def test_bits_are_those_of_the_class(name, options, tile):
     plain = reference(name, theirs, options)
     tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=tile,
                                      **options)
-    for step in range(7):
+    for _ in range(7):
         give_grads(ours, theirs, none=0.3)
         plain.step()
         tiled.step()
@@ -138,7 +138,7 @@ def test_masters_are_float32(name, options, dtype):
     plain = reference(name, masters, options)
     tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=333,
                                      masters=True, **options)
-    for step in range(5):
+    for _ in range(5):
         give_grads(masters, ours, none=0.3)
         for master, param in zip(masters, ours):
             if param.grad is not None:

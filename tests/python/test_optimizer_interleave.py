@@ -131,7 +131,7 @@ def test_bits_are_those_of_the_class(name, options, table):
     ours, theirs = made()
     plain = reference(name, theirs, options)
     tiled = interleaved(name, ours, options)
-    for step in range(4):
+    for _ in range(4):
         give_grads(ours, theirs, none=0.3)
         plain.step()
         tiled.step()
