@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/cpus.c - where the store's threads run: on the node of its drives */
+/* store/cpus.c - where the store's threads run, on the node of its drives, and for how long */
 #include <numa.h>
 #include <pthread.h>
 

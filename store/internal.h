@@ -506,8 +506,7 @@ int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*m
 
 /*
  * By each thread of the store: it runs soon after a transfer has ended, and whoever else is woken
- * need not wait until it has summed all that there is. (To sched_yield() before each sum costs a
- * tenth of the rate where nobody waits, and most of it where others compute.)
+ * need not wait until it has summed all that there is.
  */
 void spw_store_short_slice(const struct spw_store *store);
 
