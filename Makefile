@@ -135,13 +135,13 @@ build-tests: all $(test_bin) $(fuzz_bin)
 
 # Packages first, then the build, then the run: in this order also under make -j.
 run_tests = @scripts/deps.sh build test && $(MAKE) --no-print-directory build-tests && \
-            CC='$(CC)' CFLAGS='$(CFLAGS)' LDFLAGS='$(LDFLAGS)' SANITIZE='$(SANITIZE)' tests/run --build $(BUILD)
+            CC='$(CC)' CFLAGS='$(CFLAGS)' LDFLAGS='$(LDFLAGS)' SANITIZE='$(SANITIZE)' tests/run --build $(BUILD) $(WORDS)
 
 # What others use drives for, and fio: a case whose tool is missing is skipped, and says so.
 install_others = @scripts/deps.sh others || echo 'what needs them is skipped' >&2
 
 .PHONY: test test-all test-rest test-unit test-integration test-python test-asan test-tsan test-valgrind
-test: ## install what is missing, build, run what a change to the library or the package can break
+test: ## install what is missing, build, run what a change to the library or the package can break; WORDS= for some, here and below
 	$(run_tests) --layer test
 test-all: ## every test: all configurations, and the runner, rig, soak, benches, demo, examples, fio engine
 	$(install_others)

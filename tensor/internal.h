@@ -265,7 +265,7 @@ struct spw_cache {
 	/* what is computed again */
 	uint32_t again_depth;
 	uint64_t again_began_ns;
-	uint64_t untraced_ns; /* that it took since the last take that the trace has */
+	uint64_t again_traced_ns; /* the trace knows of it until then */
 
 	struct spw_cache_stats count;
 
@@ -404,6 +404,8 @@ bool spw_again_give_up(struct entry *entry);
 bool spw_again_holds(struct entry *entry, const struct spw_offer *offer);
 /* The offer's memory has them, and its token is held. */
 void spw_again_restored(struct entry *entry, const struct spw_offer *offer);
+/* Into opts.trace, after what has passed of computing again. */
+void spw_again_trace(struct spw_cache *cache, struct spw_trace_event *event);
 
 /* ---- offer.c ---- */
 
@@ -467,9 +469,8 @@ static inline void link_remove(struct link *link)
 
 /* Records a call: the fields of its event. */
 #define CACHE_TRACE(cache, ...)                                                                 \
-	((cache)->opts.trace                                                                    \
-		 ? spw_trace_write((cache)->opts.trace, &(struct spw_trace_event){__VA_ARGS__}) \
-		 : (void)0)
+	((cache)->opts.trace ? spw_again_trace((cache), &(struct spw_trace_event){__VA_ARGS__}) \
+			     : (void)0)
 
 #define ENTRY_OF(link, member) ((struct entry *)((char *)(link)-offsetof(struct entry, member)))
 

@@ -203,7 +203,6 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->step++;
 	cache->stage_ordinal = 0;
 	cache->depth = 0;
-	cache->untraced_ns = 0;
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
 	spw_notices_again(&cache->notices,

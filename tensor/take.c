@@ -176,9 +176,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	return 0;
 }
 
-/*
- * The trace is of the model: it does not take what is needed to compute again, and waits meanwhile.
- */
+/* The trace is of the model: it does not take what is needed to compute again. */
 static void take_trace(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
 		       uint64_t len_bytes, uint64_t wait_ns)
 {
@@ -186,8 +184,7 @@ static void take_trace(struct spw_cache *cache, spw_tensor tensor, uint64_t offs
 		return;
 	CACHE_TRACE(cache, .kind = SPW_TRACE_TAKE, .tensor = tensor.value,
 		    .offset_bytes = offset_bytes, .len_bytes = len_bytes,
-		    .wait_ns = wait_ns + cache->untraced_ns);
-	cache->untraced_ns = 0;
+		    .wait_ns = wait_ns);
 }
 
 int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,

@@ -8,7 +8,7 @@
 #define TRACE_FORMAT "spillway-trace"
 /* Bytes, newline included: the header with a description of control characters fits. */
 #define TRACE_LINE_MAX (64u << 10)
-#define TRACE_KINDS    (SPW_TRACE_HOLD + 1)
+#define TRACE_KINDS    (SPW_TRACE_AGAIN + 1)
 #define TRACE_HINTS    (SPW_TRACE_HINT_PIN + 1)
 #define TRACE_RESULTS  (SPW_TRACE_RESULT_DEDUP + 1)
 

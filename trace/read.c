@@ -59,7 +59,8 @@ static int bad(struct reader *reader, const char *format, ...)
 }
 
 const char *const spw_kind_names[TRACE_KINDS] = {
-	"step", "stage", "scope_enter", "scope_leave", "offer", "take", "return", "release", "hold",
+	"step", "stage",  "scope_enter", "scope_leave", "offer",
+	"take", "return", "release",     "hold",        "again",
 };
 const char *const spw_hint_names[TRACE_HINTS] = {"none", "keep", "spill", "pin"};
 const char *const spw_result_names[TRACE_RESULTS] = {"keep", "spill", "dedup"};
@@ -295,7 +296,8 @@ static void get_event(struct reader *reader, struct spw_trace_event *event, uint
 		if (tensor)
 			tensor->users--;
 		break;
-	case SPW_TRACE_HOLD: event->wait_ns = get_number(reader, "wait_ns", INT64_MAX); break;
+	case SPW_TRACE_HOLD:
+	case SPW_TRACE_AGAIN: event->wait_ns = get_number(reader, "wait_ns", INT64_MAX); break;
 	}
 }
 

@@ -261,7 +261,8 @@ static void put_event(struct block *block, const struct spw_trace_event *event)
 			put_word(block, "hint", spw_hint_names[event->hint]);
 		put_word(block, "result", spw_result_names[event->result]);
 	}
-	if (event->kind == SPW_TRACE_TAKE || event->kind == SPW_TRACE_HOLD)
+	if (event->kind == SPW_TRACE_TAKE || event->kind == SPW_TRACE_HOLD ||
+	    event->kind == SPW_TRACE_AGAIN)
 		put_number(block, "wait_ns", event->wait_ns);
 	put(block, "}\n");
 }

@@ -48,6 +48,8 @@ enum spw_trace_kind {
 	SPW_TRACE_RELEASE,
 	/* compute was held back for wait_ns, until then; see spw_cache_hold_back() */
 	SPW_TRACE_HOLD,
+	/* a scope was computed again for wait_ns, until then; see spw_cache_again_begin() */
+	SPW_TRACE_AGAIN,
 };
 
 /* What the caller asked for, and what the cache did. */
@@ -92,7 +94,7 @@ struct spw_trace_event {
 	/* OFFER, TAKE: the part of the storage */
 	uint64_t offset_bytes, len_bytes;
 
-	/* TAKE, HOLD: how long it waited for I/O */
+	/* TAKE: how long it waited for I/O; HOLD, AGAIN: how long the model stood still */
 	uint64_t wait_ns;
 };
 

@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (uint32_t i = 0; i < trace->count; i++) {
 		const struct spw_trace_event *event = &trace->events[i];
 
-		FUZZ_REQUIRE(event->ns >= ns && event->kind <= SPW_TRACE_HOLD);
+		FUZZ_REQUIRE(event->ns >= ns && event->kind <= SPW_TRACE_AGAIN);
 		FUZZ_REQUIRE(!has_range(event) || event->len_bytes > 0);
 		if (event->kind == SPW_TRACE_OFFER)
 			FUZZ_REQUIRE(event->offset_bytes <= event->storage_len_bytes &&

@@ -347,18 +347,21 @@ static void traced_step(void)
 	assert_int_equal(spw_cache_take(rig.cache, input.tensor, 0, LEN, &taken_input), 0);
 	copy = copied(&piece, 2);
 	assert_int_equal(restored(&copy), 0);
+	released(&input);
 	spw_cache_again_end(rig.cache);
 	taken_from_owner(&copy);
 }
 
-/* As if it had been kept: it is of the model. What it waited for is no compute. */
+/* As if it had been kept: it is of the model. That it was computed again is no compute of it. */
 CASE(test_trace_is_of_the_model)
 {
 	static const enum spw_trace_kind kinds[] = {
 		SPW_TRACE_STEP,        SPW_TRACE_SCOPE_ENTER, SPW_TRACE_OFFER, SPW_TRACE_OFFER,
-		SPW_TRACE_SCOPE_LEAVE, SPW_TRACE_STAGE,       SPW_TRACE_TAKE,
+		SPW_TRACE_SCOPE_LEAVE, SPW_TRACE_STAGE,       SPW_TRACE_AGAIN, SPW_TRACE_RELEASE,
+		SPW_TRACE_AGAIN,       SPW_TRACE_TAKE,
 	};
 	const char *folder = getenv("TMPDIR");
+	uint64_t again_ns;
 	struct spw_trace *trace;
 	char path[4096];
 
@@ -368,6 +371,7 @@ CASE(test_trace_is_of_the_model)
 	assert_int_equal(spw_trace_create(path, NULL, &rig.opts.trace), 0);
 	rig_open();
 	traced_step();
+	again_ns = rig_stats().again_ns;
 	rig_end();
 	assert_int_equal(spw_trace_finish(rig.opts.trace), 0);
 	assert_int_equal(spw_trace_read(path, &trace), 0);
@@ -378,8 +382,10 @@ CASE(test_trace_is_of_the_model)
 	assert_int_equal(trace->events[2].result, SPW_TRACE_RESULT_KEEP);
 	assert_int_equal(trace->events[2].hint, SPW_TRACE_HINT_NONE);
 	assert_int_equal(trace->events[3].hint, SPW_TRACE_HINT_NONE);
-	assert_int_equal(trace->events[6].tensor, trace->events[2].tensor);
 	assert_true(trace->events[6].wait_ns > 0);
+	assert_int_equal(trace->events[6].wait_ns + trace->events[8].wait_ns, again_ns);
+	assert_int_equal(trace->events[9].tensor, trace->events[2].tensor);
+	assert_int_equal(trace->events[9].wait_ns, 0);
 	spw_trace_free(trace);
 }
 

@@ -126,6 +126,7 @@ static const struct spw_trace_event samples[] = {
 	{IS(RETURN), .tensor = 77},
 	{IS(RELEASE), .tensor = UINT64_MAX},
 	{IS(HOLD), .wait_ns = 1},
+	{IS(AGAIN), .wait_ns = INT64_MAX},
 };
 
 #define SAMPLES SPW_ARRAY_LEN(samples)
@@ -262,7 +263,7 @@ CASE(test_full_disk)
 CASE(test_event_out_of_range)
 {
 	const struct spw_trace_event wrong[] = {
-		{.kind = SPW_TRACE_HOLD + 1},
+		{.kind = SPW_TRACE_AGAIN + 1},
 		{.kind = SPW_TRACE_RELEASE},
 		{.kind = SPW_TRACE_OFFER, .tensor = 1, .storage_version = UINT64_MAX},
 		{.kind = SPW_TRACE_TAKE, .tensor = 1, .wait_ns = UINT64_MAX},

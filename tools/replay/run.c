@@ -145,7 +145,8 @@ static int operate(struct replaying *replaying, const struct replay_op *op)
 	case SPW_TRACE_TAKE: return take(replaying, op);
 	case SPW_TRACE_RELEASE: return replay_release(replaying, op->tensor);
 	case SPW_TRACE_RETURN:
-	case SPW_TRACE_HOLD: break;
+	case SPW_TRACE_HOLD:
+	case SPW_TRACE_AGAIN: break;
 	}
 	return 0;
 }

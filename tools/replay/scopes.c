@@ -98,7 +98,8 @@ static void go_through(struct making *making)
 		case SPW_TRACE_STEP:
 		case SPW_TRACE_RETURN:
 		case SPW_TRACE_RELEASE:
-		case SPW_TRACE_HOLD: break;
+		case SPW_TRACE_HOLD:
+		case SPW_TRACE_AGAIN: break;
 		}
 	}
 }

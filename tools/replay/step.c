@@ -189,7 +189,8 @@ static void add_event(struct making *making, const struct spw_trace_event *event
 		making->scope++;
 		(void)add_op(making, event, ns);
 		break;
-	case SPW_TRACE_HOLD: break; /* the cache that replays it does so by its own plan */
+	case SPW_TRACE_HOLD:
+	case SPW_TRACE_AGAIN: break; /* the cache that replays it does so by its own plan */
 	}
 	if (ns > making->step->compute_ns)
 		making->step->compute_ns = ns;
