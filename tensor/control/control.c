@@ -23,7 +23,8 @@ int spw_control_open(const struct control_opts *opts, struct control **out)
 	control->opts = *opts;
 	control->shape = &control->shapes[0];
 	control->probe = NO_TENSOR;
-	control->time = control->shape->memory = MARGIN_NONE;
+	control->time = MARGIN_NONE(TIME_PATIENCE_STEPS);
+	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
 	spw_wear_open(control);
 	control->profile.width_ns = 1; /* nothing is noted before a step */
 	spw_recording_begin(control);  /* the first step has not begun: records is not set yet */

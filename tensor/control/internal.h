@@ -25,8 +25,13 @@
 /* Of a step's time, which may be so much longer than without spillway: its goal; or of a budget. */
 #define NEGLIGIBLE 0.01
 
-/* Steps before a margin is halved, at first: at most one in twenty is late because of that. */
-#define PATIENCE_STEPS 20u
+/*
+ * Steps before a margin is halved, at first. Of time: at most one in twenty is late because of that.
+ * Of memory sooner: the first plans, which know least, exceed the budget most, and what they leave
+ * behind is memory that nobody uses. As the number doubles, log2(n / 4) of n steps are above.
+ */
+#define TIME_PATIENCE_STEPS   20u
+#define MEMORY_PATIENCE_STEPS 4u
 
 /*
  * Times are of compute: since the step began, less all time in which some take waited for I/O, or
@@ -96,7 +101,7 @@ struct margin {
 	bool tried;             /* less, and nothing has shown since that it was too little */
 };
 
-#define MARGIN_NONE ((struct margin){.needed = PATIENCE_STEPS})
+#define MARGIN_NONE(patience) ((struct margin){.needed = (patience)})
 
 /* Of the memory in use in a step; see profile.c. */
 struct profile {

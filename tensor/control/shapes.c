@@ -132,7 +132,7 @@ void spw_shape_new(struct control *control)
 	if (control->shape->id > 0)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = false;
-	control->shape->memory = MARGIN_NONE;
+	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
 	control->shape->pace.complete = false;
 	control->shape->stalled_bytes = 0;
 	control->shape->id = ++control->ids;

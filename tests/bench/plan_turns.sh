@@ -3,7 +3,7 @@
 # tests/bench/plan_turns.sh - tests/bench/plan_turns.py and ranks.py on the drive rig: loop devices over files; called by `make bench-plan-training`
 #
 # BENCH_OUT=build/bench          where plan-turns.json and ranks.json go
-# BENCH_OPTIONS="--steps 8"      more options of plan_turns.py, such as --models gpt
+# BENCH_OPTIONS="--steps 12"     more options of plan_turns.py, such as --models gpt
 # BENCH_DIR, PYTHON: see torch_rig.sh
 # shellcheck disable=SC2034
 partitions=6 # PARTITIONS of plan_turns.py

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -93,7 +92,6 @@ class Scale(Bench):
         return cpu, moved["bw_bytes"]
 
     def scaling(self):
-        rounds = {way: [] for way in WAYS}
         for number in range(self.rounds):
             one, both = self.memory(1), self.memory(min(2, CORES))
             for way in WAYS:
@@ -106,22 +104,25 @@ class Scale(Bench):
                 self.figure(f"{way}: two workers on two cores, checksums on, of two loops of XXH3 "
                             "alone", by[2][1] / both["sum_bytes_per_second"], "ratio",
                             at_least=0.95)
-                rounds[way].append((cpu, {1: cpu[4, True],
-                                          **{count: found[0] for count, found in by.items()}}))
-        for way in WAYS:
-            self.growth(way, *zip(*rounds[way]))
+                self.growth(way, cpu, {count: found[0] for count, found in by.items()},
+                            both["sum_seconds_per_gib"] / one["sum_seconds_per_gib"])
 
-    def growth(self, way, by_drives, by_workers):
-        """Of medians: of runs that differ by chance alone, too, the most is above the least."""
-        def most_of_least(words, rounds, keys):
-            medians = [statistics.median(each[key] for each in rounds) for key in keys]
-            self.figure(f"{way}: CPU time of a GiB, most of least over 1 to {words}",
-                        max(medians) / min(medians), "ratio", at_most=1.05)
-
+    def growth(self, way, by_drives, by_workers, shared):
+        """
+        :param shared: CPU time of XXH3 while another core does the same, of that of one alone: what
+            memory's bandwidth leaves each
+        """
         for checked in (False, True):
-            most_of_least(f"8 drives, checksums {summed(checked)}", by_drives,
-                          [(drives, checked) for drives in DRIVES])
-        most_of_least("4 workers", by_workers, (1, *WORKERS))
+            for drives in DRIVES[1:]:
+                self.figure(f"{way}: CPU time of a GiB, {drives} drives / one, checksums "
+                            f"{summed(checked)}", by_drives[drives, checked] / by_drives[1, checked],
+                            "ratio", at_most=1.05)
+        for count, cpu in by_workers.items():
+            words = f"{way}: CPU time of a GiB, {count} workers / one"
+            grown = cpu / by_drives[4, True]
+            self.figure(words, grown, "ratio", at_most=1.05)
+            self.figure(f"{words}, of what two loops of XXH3 alone grow by", grown / shared, "ratio",
+                        at_most=1.05)
 
     def compare(self, way, cpu, memory):
         """What was measured against the model: a fixed cost, and one pass for the checksum."""

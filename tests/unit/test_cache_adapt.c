@@ -121,7 +121,8 @@ SIM_CASE(test_a_margin_that_was_needed_is_given_back_later)
 {
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	sim_steps(&gpt, 4);
-	for (unsigned needed = PATIENCE_STEPS; needed <= 4 * PATIENCE_STEPS; needed *= 2) {
+	for (unsigned needed = TIME_PATIENCE_STEPS; needed <= 4 * TIME_PATIENCE_STEPS;
+	     needed *= 2) {
 		unsigned before = caution();
 
 		late_step(&gpt, 5);
@@ -145,7 +146,7 @@ SIM_CASE(test_a_second_stall_is_believed)
 		late_step(&gpt, cases[i].stall);
 		assert_in_range(caution(), cases[i].caution - 1, cases[i].caution + 1);
 	}
-	assert_int_equal(steps_until(caution_is_not, caution()), PATIENCE_STEPS + 1);
+	assert_int_equal(steps_until(caution_is_not, caution()), TIME_PATIENCE_STEPS + 1);
 }
 
 /* A machine of changing speed: the timeline explains each stall, and no plan fits. */
@@ -166,7 +167,7 @@ SIM_CASE(test_stalls_that_come_back_are_believed)
 	assert_in_range(before, 90, 100);
 	late_step(&slower, 20);
 	assert_true(caution() < before);
-	for (unsigned i = 0; i < PATIENCE_STEPS + 1; i++)
+	for (unsigned i = 0; i < TIME_PATIENCE_STEPS + 1; i++)
 		step_of(&slower, 0);
 	before = caution();
 	late_step(&gpt, 20); /* after so long it is the first again */
@@ -240,7 +241,8 @@ SIM_CASE(test_using_a_budget_again_too_early_makes_it_rarer)
 {
 	open_at(SPW_CACHE_BUDGET, 1, 1);
 	sim_steps(&gpt, 4);
-	for (unsigned needed = PATIENCE_STEPS; needed <= 4 * PATIENCE_STEPS; needed *= 2) {
+	for (unsigned needed = MEMORY_PATIENCE_STEPS; needed <= 4 * MEMORY_PATIENCE_STEPS;
+	     needed *= 2) {
 		double before = sim.cache->control->shape->memory.share;
 
 		step_above_the_budget();
