@@ -268,7 +268,7 @@ bench-store: ## measure the store on throttled drives against fio: striping, slo
 
 .PHONY: bench-scale
 bench-scale: ## CPU of a byte on 1 to 8 null drives, and its model; beside fio on drives in memory and files (root); BENCH_ROUNDS=
-	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(BUILD)/tests/bench/store_bench $(BUILD)/tests/bench/scale_bench && \
+	@scripts/deps.sh build bench && $(MAKE) --no-print-directory all $(addprefix $(BUILD)/tests/bench/,store_bench scale_bench drive_sum_bench) && \
 		tests/bench/scale.py --build $(BUILD)
 
 # What writes build/bench/NAME.json for `make results`.

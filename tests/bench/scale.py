@@ -239,11 +239,22 @@ class Scale(Bench):
         for _ in self.rounds_on(drives=1, size="2400M"):
             with HugePages(1100):
                 best = [self.best_of_memory("mmaphuge", rw) for rw in ("write", "read")]
+            plain = {what: self.read_plainly(what) for what in ("read", "sum")}
             self.format(chunk="4m")
             ours = self.store("one", "arena", "putget", OBJECT, "2000m", "arena")
             for way, theirs, goal in zip(WAYS, best, (0.97, 1.0)):
                 self.figure(f"one RAM drive, {OBJECT} objects, checksums on: {way} / fio without",
                             ours[f"{way}_bytes_per_second"] / theirs, "ratio", at_least=goal)
+            self.figure("one RAM drive: a program that only reads and sums / one that only reads",
+                        plain["sum"] / plain["read"], "ratio")
+            self.figure(f"one RAM drive, {OBJECT} objects, checksums on: get / a program that only "
+                        "reads and sums", ours["get_bytes_per_second"] / plain["sum"], "ratio",
+                        at_least=1)
+
+    def read_plainly(self, what):
+        found = self.rig.run(self.build / "tests/bench/drive_sum_bench", self.rig.drives[0],
+                             "2000m", what)
+        return json.loads(found)["bytes_per_second"]
 
     def loads(self):
         """p99 of reads while writes saturate drives whose writes are throttled: ours urgent, fio's

@@ -105,9 +105,10 @@ def once_of(recompute):
     return ratios_of([whole - twice for whole, twice in zip(seconds, forward)], seconds)
 
 
-def take_turns(title, steps, begin):
+def take_turns(title, steps, begin, in_a_row=1):
     """
     :param begin: of each run, by its name, what starts it in a folder
+    :param in_a_row: steps of a turn; `steps` is a multiple of it
     :return: the runs; what they measured
     """
     runs, measured, names = {}, {}, list(begin)
@@ -117,10 +118,11 @@ def take_turns(title, steps, begin):
         try:
             for name in names:
                 runs[name] = begin[name](folder)
-            for number in range(1, steps + 1):
-                shift = number % len(names)
+            for number in range(in_a_row, steps + 1, in_a_row):
+                shift = number // in_a_row % len(names)
                 for name in names[shift:] + names[:shift]:
-                    runs[name].step(number)
+                    for step in range(number - in_a_row, number):
+                        runs[name].step(step + 1)
                     if number == steps:  # what a run does at its end slows nobody's last step
                         measured[name] = runs[name].end()
                 print(f"{title} {number}/{steps}: "
