@@ -133,23 +133,6 @@ int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor, const struct s
 
 /* ---- The time that it takes ---- */
 
-static void trace_until(struct spw_cache *cache, uint64_t now_ns)
-{
-	struct spw_trace_event again = {.kind = SPW_TRACE_AGAIN,
-					.wait_ns = now_ns - cache->again_traced_ns};
-
-	spw_trace_write(cache->opts.trace, &again);
-	cache->again_traced_ns = now_ns;
-}
-
-/* What happens meanwhile, such as a release, is no later in the model than it began. */
-void spw_again_trace(struct spw_cache *cache, struct spw_trace_event *event)
-{
-	if (cache->again_depth > 0)
-		trace_until(cache, cache->ports.clock_ns());
-	spw_trace_write(cache->opts.trace, event);
-}
-
 void spw_cache_again_begin(struct spw_cache *cache)
 {
 	spw_cache_enter(cache);
@@ -169,7 +152,7 @@ void spw_cache_again_end(struct spw_cache *cache)
 		spw_control_again(cache->control, false);
 		now_ns = cache->ports.clock_ns();
 		if (cache->opts.trace)
-			trace_until(cache, now_ns);
+			spw_cache_trace_again(cache, now_ns);
 		cache->count.again_ns += now_ns - cache->again_began_ns;
 		if (cache->stage == SPW_STAGE_BACKWARD)
 			cache->count.scopes_again++;

@@ -298,6 +298,13 @@ void spw_search_begin(struct spw_cache *cache);
 /* It has ended, if it was begun. */
 void spw_search_wait(struct spw_cache *cache);
 
+/* ---- trace.c: only where there is one ---- */
+
+/* After what has passed of computing again, if that is under way. */
+void spw_cache_trace(struct spw_cache *cache, struct spw_trace_event *event);
+/* Something was computed again until @now_ns. */
+void spw_cache_trace_again(struct spw_cache *cache, uint64_t now_ns);
+
 /* ---- lock.c ---- */
 
 void spw_cache_lock_open(struct spw_cache *cache);
@@ -404,8 +411,6 @@ bool spw_again_give_up(struct entry *entry);
 bool spw_again_holds(struct entry *entry, const struct spw_offer *offer);
 /* The offer's memory has them, and its token is held. */
 void spw_again_restored(struct entry *entry, const struct spw_offer *offer);
-/* Into opts.trace, after what has passed of computing again. */
-void spw_again_trace(struct spw_cache *cache, struct spw_trace_event *event);
 
 /* ---- offer.c ---- */
 
@@ -469,7 +474,7 @@ static inline void link_remove(struct link *link)
 
 /* Records a call: the fields of its event. */
 #define CACHE_TRACE(cache, ...)                                                                 \
-	((cache)->opts.trace ? spw_again_trace((cache), &(struct spw_trace_event){__VA_ARGS__}) \
+	((cache)->opts.trace ? spw_cache_trace((cache), &(struct spw_trace_event){__VA_ARGS__}) \
 			     : (void)0)
 
 #define ENTRY_OF(link, member) ((struct entry *)((char *)(link)-offsetof(struct entry, member)))

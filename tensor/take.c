@@ -183,8 +183,7 @@ static void take_trace(struct spw_cache *cache, spw_tensor tensor, uint64_t offs
 	if (cache->again_depth > 0)
 		return;
 	CACHE_TRACE(cache, .kind = SPW_TRACE_TAKE, .tensor = tensor.value,
-		    .offset_bytes = offset_bytes, .len_bytes = len_bytes,
-		    .wait_ns = wait_ns);
+		    .offset_bytes = offset_bytes, .len_bytes = len_bytes, .wait_ns = wait_ns);
 }
 
 int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,

@@ -26,9 +26,9 @@
 #define NEGLIGIBLE 0.01
 
 /*
- * Steps before a margin is halved, at first. Of time: at most one in twenty is late because of that.
- * Of memory sooner: the first plans, which know least, exceed the budget most, and what they leave
- * behind is memory that nobody uses. As the number doubles, log2(n / 4) of n steps are above.
+ * Steps before a margin is halved, at first. Of time: at most one in twenty is late because of
+ * that. Of memory sooner: the first plans, which know least, exceed the budget most, and what they
+ * leave behind is memory that nobody uses. As the number doubles, log2(n / 4) of n steps are above.
  */
 #define TIME_PATIENCE_STEPS   20u
 #define MEMORY_PATIENCE_STEPS 4u

@@ -303,7 +303,8 @@ def main():
                  "older one: name another interpreter by PYTHON=")
     kernels = blas.choose()
     title = (f"Training by one plan: {args.steps} steps of each way, {IN_A_ROW} in turn, of which "
-             f"the last counts, but not the first {UNTIMED}; {args.layers} layers, hidden {args.hidden}, dropout"
+             f"the last counts, but not the first {UNTIMED}; {args.layers} layers, "
+             f"hidden {args.hidden}, dropout"
              + (f"; OpenBLAS's kernels for {kernels}" if kernels else ""))
     where = results.machine([f"drives: {args.devices}, throttled"])
     models, rows = [], []

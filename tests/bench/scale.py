@@ -115,14 +115,15 @@ class Scale(Bench):
         for checked in (False, True):
             for drives in DRIVES[1:]:
                 self.figure(f"{way}: CPU time of a GiB, {drives} drives / one, checksums "
-                            f"{summed(checked)}", by_drives[drives, checked] / by_drives[1, checked],
-                            "ratio", at_most=1.05)
+                            f"{summed(checked)}",
+                            by_drives[drives, checked] / by_drives[1, checked], "ratio",
+                            at_most=1.05)
         for count, cpu in by_workers.items():
             words = f"{way}: CPU time of a GiB, {count} workers / one"
             grown = cpu / by_drives[4, True]
             self.figure(words, grown, "ratio", at_most=1.05)
-            self.figure(f"{words}, of what two loops of XXH3 alone grow by", grown / shared, "ratio",
-                        at_most=1.05)
+            self.figure(f"{words}, of what two loops of XXH3 alone grow by", grown / shared,
+                        "ratio", at_most=1.05)
 
     def compare(self, way, cpu, memory):
         """What was measured against the model: a fixed cost, and one pass for the checksum."""

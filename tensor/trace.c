@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/trace.c - what a trace is told of the cache's calls */
+#include "tensor/internal.h"
+
+void spw_cache_trace_again(struct spw_cache *cache, uint64_t now_ns)
+{
+	struct spw_trace_event again = {.kind = SPW_TRACE_AGAIN,
+					.wait_ns = now_ns - cache->again_traced_ns};
+
+	spw_trace_write(cache->opts.trace, &again);
+	cache->again_traced_ns = now_ns;
+}
+
+/* What happens meanwhile, such as a release, is no later in the model than it began. */
+void spw_cache_trace(struct spw_cache *cache, struct spw_trace_event *event)
+{
+	if (cache->again_depth > 0)
+		spw_cache_trace_again(cache, cache->ports.clock_ns());
+	spw_trace_write(cache->opts.trace, event);
+}
