@@ -11,7 +11,7 @@ void spw_cache_trace_again(struct spw_cache *cache, uint64_t now_ns)
 	cache->again_traced_ns = now_ns;
 }
 
-/* What happens meanwhile, such as a release, is no later in the model than it began. */
+/* To the model, what happens while a scope is computed again happens when that began. */
 void spw_cache_trace(struct spw_cache *cache, struct spw_trace_event *event)
 {
 	if (cache->again_depth > 0)
