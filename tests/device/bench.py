@@ -46,9 +46,18 @@ WAYS = {
     "whose input goes to pinned memory",
     "torchtune": "torchtune.training.OffloadActivations, pinned memory",
     "trl": "trl's OffloadActivations, pinned memory",
-    "spillway": "to the drives",
+    "spill": "spillway, all to the drives",
+    "fastest": "spillway's default: what the drives take without the step becoming longer",
+    "budget": "spillway, in half of what keep holds: to the drives, or computed again",
 }
-UNTIMED = 2  # steps at the start: without a plan, then by the first plan
+OPTIONS = {  # of spillway.torch.offload
+    "spill": {"mode": "spill"},
+    "fastest": {"mode": "fastest"},
+    "budget": {"mode": "budget", "recompute": "auto"},
+}
+BUDGET = 0.5  # of what keep holds
+GOALS = {"fastest": {"of keep": 1.02, "memory": 0.15}, "budget": {"memory": BUDGET}}
+UNTIMED = 8  # steps at the start: until plans have settled
 VOCABULARY = 1024
 PROBE_BYTES = 256 << 20  # of a copy that measures the bus
 PROBES = 5
@@ -127,28 +136,38 @@ def context_of(way, model, args):
         except (ImportError, RuntimeError, ValueError) as error:
             raise CannotGo(str(error)) from None
         return lambda: made, None, None
-    if way == "spillway":
+    if way in OPTIONS:
         if machine.kind == "late":
             _on_device._table = lambda kind: machine.table()
+        options = dict(OPTIONS[way])
+        if way == "budget":
+            if not args.budget_bytes:
+                raise CannotGo("a budget is a share of what keep holds, which did not run")
+            options["budget_bytes"] = args.budget_bytes
         store = opened(args)
-        off = spillway.torch.offload(model, store, mode=args.cache)
+        off = spillway.torch.offload(model, store, **options)
         return lambda: off, off, store
     return contextlib.nullcontext, None, None
 
 
 def train(way, args):
     torch.manual_seed(1)
-    model = GPT(args, way).to(machine.kind, torch.bfloat16)
+    with torch.device(machine.kind):  # where random numbers are made fast
+        model = GPT(args, way).to(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
     context, off, store = context_of(way, model, args)
     generator = torch.Generator().manual_seed(2)
-    # What every way holds alike: weights, their gradients, and what the libraries keep.
-    base = machine.memory()[0] + sum(p.nbytes for p in model.parameters())
-    seconds, losses = [], []
+    # What every way holds alike: weights, their gradients, and what the libraries keep. Gradients
+    # are there all the time, so that at its peak every step holds as much of them.
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    base = machine.memory()[0]
+    seconds, losses, before = [], [], None
     for step in range(UNTIMED + args.steps):
         if step == UNTIMED:
             gc.collect()
             machine.begin_peak()
+            before = off and off.stats()
         shape = args.batch, args.sequence + 1
         tokens = torch.randint(VOCABULARY, shape, generator=generator).to(machine.kind)
         torch.accelerator.synchronize()
@@ -157,12 +176,14 @@ def train(way, args):
             loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
             loss.backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=False)
         torch.accelerator.synchronize()
         seconds.append(time.perf_counter() - began)
         losses.append(loss.item().hex())
+    timed = seconds[UNTIMED:]
     found = {
-        "seconds": statistics.median(seconds[UNTIMED:]),
+        "seconds": statistics.median(timed),
+        "untimed_seconds": sum(seconds) - sum(timed),
         "peak_bytes": machine.peak(),
         "activation_bytes": machine.peak() - base,
         "reserved_bytes": machine.reserved(),
@@ -170,9 +191,11 @@ def train(way, args):
     }
     if off is not None:
         stats = off.stats()
-        found["copied_bytes_per_second"] = stats.bytes_copied / sum(seconds)
-        found["stall_seconds"] = stats.stall_seconds / len(seconds)
-        found["kept_no_staging"] = stats.tensors_kept_no_staging
+        found["copied_bytes_per_second"] = (stats.bytes_copied - before.bytes_copied) / sum(timed)
+        found["stall_seconds"] = (stats.stall_seconds - before.stall_seconds) / len(timed)
+        found["kept_no_staging"] = stats.tensors_kept_no_staging - before.tensors_kept_no_staging
+        found["planned_bytes"] = stats.plan_peak_bytes
+        found["scopes_again"] = (stats.scopes_again - before.scopes_again) / len(timed)
         off.close()
         store.close()
     return found
@@ -219,6 +242,9 @@ class Bench:
     def run(self, way):
         """One process; None: it could not go that way."""
         command = [sys.executable, __file__, "--child", way, *sys.argv[1:]]
+        if "keep" in self.found:
+            budget = int(BUDGET * self.found["keep"][0]["activation_bytes"])
+            command += ["--budget-bytes", str(budget)]
         command += self.args.drives if self.args.simulated else []
         # In a session of its own: Ctrl-C is for the bench, which ends it.
         process = subprocess.Popen(
@@ -277,15 +303,18 @@ class Bench:
         ]
         kept = self.found.get("keep", [])
         for way, runs in self.found.items():
-            goals = {"of keep": 1.02, "memory": 0.15} if way == "spillway" else {}
+            goals = GOALS.get(way, {})
             for what, unit, scale in (
                 ("seconds", "ms", 1000),
+                ("untimed_seconds", "s", 1),
                 ("activation_bytes", "MiB", 1 / (1 << 20)),
                 ("peak_bytes", "MiB", 1 / (1 << 20)),
                 ("reserved_bytes", "MiB", 1 / (1 << 20)),
                 ("copied_bytes_per_second", "GB/s", 1 / GB),
                 ("stall_seconds", "ms", 1000),
                 ("kept_no_staging", "tensors", 1),
+                ("planned_bytes", "MiB", 1 / (1 << 20)),
+                ("scopes_again", "a step", 1),
             ):
                 if what in runs[0]:
                     values = [run[what] * scale for run in runs]
@@ -327,14 +356,14 @@ def arguments():
     option("--hidden", type=int, default=1024)
     option("--sequence", type=int, default=1024)
     option("--batch", type=int, default=8)
-    option("--steps", type=int, default=6, help="timed, per run, after two more (6)")
+    option("--steps", type=int, default=6, help=f"timed, per run, after {UNTIMED} more (6)")
     option("--rounds", type=int, default=5)
     option("--minutes", type=float, default=8, help="begin no run that would not end in time (8)")
-    option("--cache", default="spill", help="spillway.torch.offload's mode (spill)")
     option("--arena-bytes", type=int, default=1 << 30, help="pinned memory (1 GiB)")
     option("--force", action="store_true", help="format drives that carry something")
     option("--out", type=Path, default=Path("."), metavar="FOLDER", help="for device.json, .svg")
     option("--child", help=argparse.SUPPRESS)
+    option("--budget-bytes", type=int, default=0, help=argparse.SUPPRESS)
     option("--simulated", metavar="RATE",
            help="instead of drives memory, no faster than that: 6GB/s; called by bench.sh")
     option("drives", nargs="*", metavar="DRIVE")

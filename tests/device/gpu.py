@@ -6,12 +6,28 @@ import gc
 import os
 
 import torch
+from torch import nn
 
 from spillway import _accelerator
 
 # Kernels that give the same bits each time; cuBLAS asks for this, in front of its first call.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch.use_deterministic_algorithms(True)
+torch.utils.deterministic.fill_uninitialized_memory = False  # by a kernel, on streams that copy
+
+
+class Counted(_accelerator.Table):
+    """With how much is pinned."""
+
+    pins = 0  # of all tables
+
+    def pin(self, device, address, length):
+        super().pin(device, address, length)
+        Counted.pins += 1
+
+    def unpin(self, device, address):
+        super().unpin(device, address)
+        Counted.pins -= 1
 
 
 class Machine:
@@ -26,10 +42,18 @@ class Machine:
         self.kind = device.type
         self.count = torch.accelerator.device_count()
         self._module = getattr(torch, self.kind)
+        self._warm_up()
+
+    def _warm_up(self):
+        """The libraries take memory of their own with their first product of each thread and
+        stream, and keep it."""
+        for number in range(self.count):
+            x = torch.ones(8, 8, device=torch.device(self.kind, number), requires_grad=True)
+            nn.functional.linear(x, x, x[0]).sum().backward()
 
     def table(self, notifies=False):
         """It always notifies."""
-        return _accelerator.Table(self.kind)
+        return Counted(self.kind)
 
     def be_late(self, seed, *how_late):
         """As late as it is."""
@@ -51,9 +75,9 @@ class Machine:
         return self._module.memory_reserved()
 
     def memory(self):
-        """Bytes of each device, when all has run."""
+        """Bytes of each device, and pinned, when all has run."""
         gc.collect()
         numbers = range(self.count)
         for number in numbers:
             self._module.synchronize(number)
-        return [self._module.memory_allocated(number) for number in numbers]
+        return [self._module.memory_allocated(number) for number in numbers] + [Counted.pins]

@@ -304,7 +304,9 @@ def check(case, stores):
     del off
     left = memory_left(before)
     if left != before:
-        return f"device memory and pins are {left}, were {before}"
+        train(case, lambda model: None, failed)
+        plain = machine.memory()
+        return f"device memory and pins are {left}, were {before}; {plain} after plain training"
     if store.stats().objects:
         return f"{store.stats().objects} objects are left"
     case.be_late()
