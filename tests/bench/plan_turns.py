@@ -292,7 +292,7 @@ def arguments():
     args = parser.parse_args()
     if args.steps <= UNTIMED or args.steps % IN_A_ROW:
         parser.error(f"--steps must be more than {UNTIMED} and a multiple of {IN_A_ROW}")
-    args.run, args.grad_memory = False, "freed"
+    args.run, args.grad_memory = True, "freed"
     return args
 
 
