@@ -33,10 +33,10 @@ from spillway.bench.throttle import Throttle
 from spillway.demo.ending import exits_on
 from turns import Run, command_of, take_turns
 
-UNTIMED = 8  # steps at the start: two without a plan, then until plans have settled
-# Of a turn; the last is timed. The first follows a pause, as no step of a training does, and after
-# a pause throttled drives let some MiB go at once.
-IN_A_ROW = 2
+# Of a turn; the last is timed. The first follows a pause, as no step of a training does, and what
+# it measures is planned with while the second runs, for the third.
+IN_A_ROW = 4
+UNTIMED = IN_A_ROW  # steps at the start: two without a plan, then until plans have settled
 KEEP_STEPS = 4  # that say what a step saves, and how fast
 
 
@@ -284,7 +284,7 @@ def arguments():
            help=f"block devices with a store of {PARTITIONS} partitions, separated by commas")
     option("--work", required=True, help="a folder for traces")
     option("--models", default="gpt,bert,t5")
-    option("--steps", type=int, default=18)
+    option("--steps", type=int, default=24)
     option("--layers", type=int, default=6)
     option("--hidden", type=int, default=512)
     option("--command", default=str(turns.ROOT / "build/spillway"), help="the command spillway")

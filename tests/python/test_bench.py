@@ -272,12 +272,13 @@ def test_training_by_one_plan(monkeypatch):
 
     def found(peaks, fits=True):
         seconds = dict(zip(names, (2.0, 2.6, 2.2, 2.1)))
-        runs = {name: argparse.Namespace(seconds=[9.0] * plan_turns.UNTIMED + [seconds[name]] * 2)
+        untimed = plan_turns.UNTIMED + plan_turns.IN_A_ROW - 1
+        runs = {name: argparse.Namespace(seconds=[9.0] * untimed + [seconds[name]])
                 for name in names}
         measured = {name: {"activation_peak_bytes": peak, "steps": [{
             "activation_peak_bytes": peak, "plan_peak_bytes": 240, "seconds": 2.2,
             "plan_seconds": 2.0, "plan_scopes_again": 3, "bytes_spilled": 1 << 20}]
-            * (plan_turns.UNTIMED + 2)}
+            * (untimed + 1)}
             for name, peak in zip(names, peaks)}
         replay = plan_turns.Replay.__new__(plan_turns.Replay)
         replay.tensor_bytes = 20
