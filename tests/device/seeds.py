@@ -290,6 +290,10 @@ def memory_left(before):
     return left
 
 
+def is_there(thing):
+    return isinstance(thing, torch.Tensor) and thing.device.type == machine.kind
+
+
 def check(case, stores):
     """What is wrong with a seed, in words; or None."""
     store = stores[case.small]
@@ -304,9 +308,11 @@ def check(case, stores):
     del off
     left = memory_left(before)
     if left != before:
+        seen = [each for each in gc.get_objects() if is_there(each)]
+        words = f"device memory and pins are {left}, were {before}; Python has {len(seen)} tensors"
+        del seen
         train(case, lambda model: None, failed)
-        plain = machine.memory()
-        return f"device memory and pins are {left}, were {before}; {plain} after plain training"
+        return f"{words}; after plain training it is {machine.memory()}"
     if store.stats().objects:
         return f"{store.stats().objects} objects are left"
     case.be_late()
