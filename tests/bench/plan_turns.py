@@ -304,7 +304,7 @@ def main():
     kernels = blas.choose()
     title = (f"Training by one plan: {args.steps} steps of each way, {IN_A_ROW} in turn, of which "
              f"the last counts, but not the first {UNTIMED}; {args.layers} layers, "
-             f"hidden {args.hidden}, dropout"
+             f"hidden {args.hidden}, dropout, under `spillway run`"
              + (f"; OpenBLAS's kernels for {kernels}" if kernels else ""))
     where = results.machine([f"drives: {args.devices}, throttled"])
     models, rows = [], []

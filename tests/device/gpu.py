@@ -17,7 +17,7 @@ torch.utils.deterministic.fill_uninitialized_memory = False  # by a kernel, on s
 
 
 class Counted(_accelerator.Table):
-    """With how much is pinned."""
+    """Counts what is pinned."""
 
     pins = 0  # of all tables
 
