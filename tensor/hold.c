@@ -1,38 +1,52 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/hold.c - a forward pass that is ahead of its plan is held back
+ * tensor/hold.c - a forward pass that holds more than it may waits for writes
  *
  * One that is faster than planned saves more than the drives have taken, and would hold more than
  * is planned. So compute waits for writes to end, but no longer than until the plan is as far: then
- * the step ends no later than planned. What waits is the caller, and not an offer: so it can let go
- * of its own locks, and give back what has been written.
+ * the step ends no later than planned. A budget is waited for as long as anything is being written:
+ * drives that are slower than planned make such a step longer, and not larger. What waits is the
+ * caller, and not an offer: so it can let go of its own locks, and give back what has been written.
  */
 #include <inttypes.h>
 
 #include "tensor/internal.h"
 
-/* Room is wanted, and a write that makes it is under way, or is about to be. */
-static bool is_to_wait(const struct spw_cache *cache)
+/* Until when room is waited for, if a write that makes it is under way, or is about to be; or 0. */
+static uint64_t wait_until_ns(const struct spw_cache *cache)
 {
-	return (cache->owner_writes_in_flight > 0 || cache->held) &&
-	       spw_control_is_ahead(cache->control, cache->returned_bytes);
+	uint64_t until_ns = 0;
+
+	if (cache->owner_writes_in_flight > 0 || cache->held)
+		until_ns = spw_control_hold_until_ns(cache->control, cache->returned_bytes);
+	return until_ns > cache->ports.clock_ns() ? until_ns : 0;
 }
 
 static void hold(struct spw_cache *cache)
 {
-	uint64_t ns = spw_control_wait_began(cache->control);
+	uint64_t ns = spw_control_wait_began(cache->control), until_ns;
+	bool late = false;
 
 	spw_write_held(cache);
-	while (is_to_wait(cache))
-		spw_cache_wait_io_until(cache, spw_control_hold_until_ns(cache->control));
+	while ((until_ns = wait_until_ns(cache)) > 0) {
+		late |= until_ns == UINT64_MAX;
+		spw_cache_wait_io_until(cache, until_ns);
+	}
 	ns = spw_control_hold_ended(cache->control, ns);
 	cache->count.holds++;
 	cache->count.hold_ns += ns;
 	CACHE_TRACE(cache, .kind = SPW_TRACE_HOLD, .wait_ns = ns);
-	spw_notice(&cache->notices, NOTICE_HOLD,
-		   "a forward pass is ahead of its plan: it is held back while it holds more than "
-		   "the %" PRIu64 " bytes that are planned, and ends no later for it (see hold_ns)",
-		   spw_control_memory_bytes(cache->control));
+	if (late)
+		spw_notice(&cache->notices, NOTICE_BUDGET,
+			   "the drives are slower than planned: a forward pass waits for them at "
+			   "the budget of %" PRIu64 " bytes, and takes longer (see hold_ns)",
+			   cache->opts.memory_bytes);
+	else
+		spw_notice(&cache->notices, NOTICE_HOLD,
+			   "a forward pass is ahead of its plan: it is held back while it holds "
+			   "more than the %" PRIu64 " bytes that are planned, and ends no later "
+			   "for it (see hold_ns)",
+			   spw_control_memory_bytes(cache->control));
 }
 
 int spw_cache_hold_back(struct spw_cache *cache, bool wait)
@@ -40,7 +54,7 @@ int spw_cache_hold_back(struct spw_cache *cache, bool wait)
 	bool held;
 
 	spw_cache_lock(cache);
-	held = is_to_wait(cache);
+	held = wait_until_ns(cache) > 0;
 	if (held && wait)
 		hold(cache);
 	spw_cache_unlock_and_notify(cache);

@@ -104,9 +104,12 @@ enum notice {
 	NOTICE_CHANGED,
 	NOTICE_STAGING,
 	NOTICE_HOLD,
+	NOTICE_BUDGET,
 	NOTICE_SEARCH,
 	NOTICES,
 };
+
+_Static_assert(NOTICES <= SPW_NOTICES_MAX, "each kind has its text");
 
 /* A circular list with a head, or a member of one. */
 struct link {

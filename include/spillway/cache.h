@@ -271,14 +271,15 @@ SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_of
 				    enum spw_cache_hint hint, spw_tensor *tensor);
 
 /**
- * spw_cache_hold_back - wait where a forward pass is ahead of its plan, and would hold more
+ * spw_cache_hold_back - wait where a forward pass holds more than it may, and writes make room
  * @wait:  false: only say whether there is something to wait for
  *
  * To be called after each offer of the forward pass, without locks that others need, by who wants
  * plans to be kept to: a pass that is faster than planned saves more than the drives have taken
  * until then. Waits until what is leaving memory has made room, and no longer than until the plan
- * is as far as this step: so the step ends no later than planned. Where no plan is in force it
- * never waits. Tensors of devices are not waited for.
+ * is as far as this step: so the step ends no later than planned. Only above the budget of
+ * SPW_CACHE_BUDGET, if a plan that fits it is in force, it waits as long as anything is being
+ * written. Where no plan is in force it never waits. Tensors of devices are not waited for.
  *
  * Return: 1 it has waited, or would: spw_cache_drain() gives memory back now; 0.
  */
@@ -599,7 +600,7 @@ struct spw_cache_stats {
 	uint64_t step_again_ns;     /* of the last step that ended */
 	uint64_t plan_scopes_again; /* by the plan in force, and how long that takes */
 	uint64_t plan_again_ns;
-	/* forward passes were ahead of their plans, and waited for room */
+	/* forward passes held more than planned, or than the budget, and waited for room */
 	uint64_t holds, hold_ns;
 	uint64_t step_hold_ns; /* of the last step that ended; neither compute nor stall */
 

@@ -160,11 +160,11 @@ bool spw_control_choice(const struct control *control, const struct track *track
 /* By the plan: how much of this step's tensors may be in memory for something to be read ahead. */
 uint64_t spw_control_memory_bytes(const struct control *control);
 /*
- * Whether the forward pass is further than planned, and holds more, though of @returned_bytes the
- * owners only have not been told yet. And until when it may wait for room.
+ * Until when the forward pass is to wait for writes to make room; 0: not at all. It holds more than
+ * planned and is further: until the plan is as far. It holds more than the budget: until it does
+ * not. Of @returned_bytes the owners only have not been told yet.
  */
-bool spw_control_is_ahead(const struct control *control, uint64_t returned_bytes);
-uint64_t spw_control_hold_until_ns(const struct control *control);
+uint64_t spw_control_hold_until_ns(const struct control *control, uint64_t returned_bytes);
 /* Without a plan: whether this step has held so much before, and the drives would be idle soon. */
 bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes);
 

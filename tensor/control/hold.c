@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/hold.c - how far a forward pass is ahead of its plan, and whether it has to wait
+ * tensor/control/hold.c - whether a forward pass holds more than it may, and how long it is to wait
  *
  * Time that is waited counts as neither compute nor stall: the next plan is for the step as fast as
  * it is.
@@ -8,22 +8,26 @@
 #include "tensor/control/internal.h"
 
 /* When the plan is as far; and steps are by now, if they have become faster since it was made. */
-uint64_t spw_control_hold_until_ns(const struct control *control)
+static uint64_t plan_is_there_ns(const struct control *control)
 {
 	return control->began_ns + SPW_MIN(control->progress_ns, control->due_ns) +
 	       control->due_hold_ns;
 }
 
-bool spw_control_is_ahead(const struct control *control, uint64_t returned_bytes)
+uint64_t spw_control_hold_until_ns(const struct control *control, uint64_t returned_bytes)
 {
 	enum spw_cache_mode mode = control->opts.cache.mode;
+	uint64_t not_counted = control->old_bytes + returned_bytes;
 
 	if (!spw_control_follows_plan(control) || control->stage != SPW_STAGE_FORWARD ||
 	    (mode != SPW_CACHE_FASTEST && mode != SPW_CACHE_BUDGET))
-		return false;
-	return control->memory_bytes >
-		       spw_control_memory_bytes(control) + control->old_bytes + returned_bytes &&
-	       control->opts.clock_ns() < spw_control_hold_until_ns(control);
+		return 0;
+	if (mode == SPW_CACHE_BUDGET && control->shape->plan.result.feasible &&
+	    control->memory_bytes > control->opts.cache.memory_bytes + not_counted)
+		return UINT64_MAX;
+	if (control->memory_bytes > spw_control_memory_bytes(control) + not_counted)
+		return plan_is_there_ns(control);
+	return 0;
 }
 
 uint64_t spw_control_hold_ended(struct control *control, uint64_t began_ns)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_hold.c - a forward pass that is ahead of its plan is held back, in virtual
- * time
+ * tests/unit/test_cache_hold.c - a forward pass that holds more than it may waits for writes, in
+ * virtual time
  */
 /* link: tools/replay/simstore libspillway */
 #include <stdio.h>
@@ -139,6 +139,46 @@ SIM_CASE(test_nothing_waits_for_longer_than_planned)
 	sim.store->drives.write *= 1000;
 	sim_backward_stage(&gpt);
 	spw_cache_step(sim.cache);
+}
+
+/*
+ * Drives that have become slower make a step of a budget longer, not larger: by at most a tensor.
+ * Without waiting it is larger by more.
+ */
+SIM_CASE(test_a_budget_is_waited_for)
+{
+	uint64_t planned_ns, peak;
+
+	open_at(SPW_CACHE_BUDGET, 0.5, false);
+	sim.store->drives.write /= 3;
+	(void)step_at(100);
+	peak = sim_step_was().peak_bytes;
+	STAT_IS(holds, 0);
+	sim_end();
+
+	open_at(SPW_CACHE_BUDGET, 0.5, true);
+	planned_ns = sim_stats().plan_wall_ns;
+	STAT_IS(holds, 0);
+	sim.store->drives.write /= 3;
+	sim.logged = 0;
+	assert_true(step_at(100) > planned_ns + planned_ns / 20);
+	assert_true(sim_step_was().peak_bytes <= sim.opts.memory_bytes + LARGEST);
+	assert_true(sim_step_was().peak_bytes + LARGEST < peak);
+	assert_true(sim_stats().hold_ns > 0);
+	assert_int_equal(sim.logged, 1);
+}
+
+/* What cannot be met is not waited for: all would wait for nothing, in each step. */
+SIM_CASE(test_a_budget_that_cannot_be_met_is_not_waited_for)
+{
+	sim_begin(SPW_CACHE_BUDGET);
+	sim.opts.memory_bytes = gpt.len;
+	sim.holds_back = true;
+	sim_start();
+	sim_steps(&gpt, 6);
+	assert_true(sim_stats().plans_failed > 0);
+	(void)step_at(100);
+	assert_in_range(sim_stats().step_hold_ns, 0, sim.compute_ns / 500);
 }
 
 /* Who is told that there is something to wait for has not waited. */
