@@ -268,6 +268,7 @@ struct read_list {
 /* Bytes moved while at least one transfer of that kind was in flight; a rate every window. */
 struct rate {
 	uint32_t in_flight;
+	uint64_t bytes_in_flight;
 	uint64_t busy_since_ns, busy_ns, bytes;
 	uint64_t measured_ns; /* when the last window was full */
 	_Atomic uint64_t bytes_per_second;
@@ -393,6 +394,7 @@ struct spw_store {
 	uint32_t drives_full;       /* of these, for want of space below them */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
+	uint64_t urgent_ns; /* the last urgent read; 0: none, or long ago */
 	/* Deadlines count only time in which an end could be seen: since something is in flight. */
 	uint64_t looked_ns, watched_ns;
 	struct spw_status_page *page; /* NULL: could not be made */
@@ -595,7 +597,8 @@ struct drive_scores {
 	uint64_t score[SPW_DRIVES_MAX]; /* the least is the best; UINT64_MAX: it takes none */
 	uint64_t slow[SPW_DRIVES_MAX];  /* what a transfer in flight counts, and */
 	uint64_t ahead[SPW_DRIVES_MAX]; /* what it has had more than others does */
-	uint32_t depth[SPW_DRIVES_MAX]; /* it takes one while it has fewer in flight */
+	uint32_t depth[SPW_DRIVES_MAX]; /* it takes one while it has fewer in flight, and */
+	uint64_t write_bytes_max;       /* fewer bytes of writes */
 };
 
 void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores);

@@ -55,13 +55,15 @@ bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
 	return true;
 }
 
-static void rate_begin(struct rate *rate, uint64_t now_ns)
+static void rate_begin(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 {
 	if (rate->in_flight++ == 0)
 		rate->busy_since_ns = now_ns;
+	rate->bytes_in_flight += bytes;
 }
 
-static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes)
+/* @bytes: of @asked, so many were moved. */
+static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes, uint64_t asked)
 {
 	uint64_t measured, average;
 
@@ -69,6 +71,7 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 	rate->busy_since_ns = now_ns;
 	rate->bytes += bytes;
 	rate->in_flight--;
+	rate->bytes_in_flight -= asked;
 	if (rate->busy_ns < SPW_RATE_WINDOW_NS)
 		return;
 	measured = (uint64_t)((double)rate->bytes * 1e9 / (double)rate->busy_ns);
@@ -161,7 +164,10 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 		atomic_store_explicit(&drive->in_flight_max, drive->in_flight,
 				      memory_order_relaxed);
 	transfer->in_flight = true;
-	rate_begin(&drive->ways[op].rate, transfer->issued_ns);
+	rate_begin(&drive->ways[op].rate, transfer->issued_ns, io->len_bytes);
+	if (op == SPW_READ &&
+	    atomic_load_explicit(&transfer->request->cls, memory_order_relaxed) == SPW_URGENT_READ)
+		store->urgent_ns = transfer->issued_ns;
 	if (atomic_load_explicit(&store->count.registered_bytes, memory_order_relaxed) > 0 &&
 	    !transfer->bounce &&
 	    spw_queue_knows(store->queue, transfer->vector[0].iov_base,
@@ -192,7 +198,7 @@ void spw_transfer_ended(struct transfer *transfer)
 	drive->in_flight--;
 	drive->bounces -= transfer->bounce != NULL;
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
-	rate_end(&way->rate, now_ns, bytes);
+	rate_end(&way->rate, now_ns, bytes, io->len_bytes);
 	spw_histogram_add(&way->latency, now_ns - transfer->issued_ns);
 	count_add(&way->transfers, 1);
 	count_add(&way->bytes, bytes);

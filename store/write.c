@@ -19,6 +19,10 @@
 
 #define ONE              UINT64_C(16) /* a transfer in flight, as drives are compared */
 #define LEAD_COUNTED_MAX 4u /* half chunks: a drive that only seems equal must not be waited for */
+/* Of the queue depth, what keeps a drive busy: one in memory of 10 GB/s takes 4 chunks as 16. */
+#define BUSY_PARTS 4u
+/* About a step of training: the next urgent read comes within one, or not soon. */
+#define URGENT_AGAIN_NS UINT64_C(1000000000)
 
 /* In the list of writes, before @next; NULL: last. */
 static void link_before(struct spw_request *request, struct spw_request *next)
@@ -97,22 +101,41 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 static void score(const struct spw_store *store, struct drive_scores *scores, uint32_t index)
 {
 	const struct store_drive *drive = &store->drives[index];
-	bool takes = drive->in_flight < scores->depth[index] && !drive->retired;
+	bool takes = drive->in_flight < scores->depth[index] && !drive->retired &&
+		     drive->ways[SPW_WRITE].rate.bytes_in_flight < scores->write_bytes_max;
 
 	scores->score[index] = takes ? (drive->in_flight + UINT64_C(1)) * scores->slow[index] +
 					       scores->ahead[index]
 				     : UINT64_MAX;
 }
 
+/* Of the queue depth, what keeps a drive busy. */
+static uint32_t busy_depth(const struct spw_store *store)
+{
+	return (store->opts.queue_depth + BUSY_PARTS - 1) / BUSY_PARTS;
+}
+
+/*
+ * A read for which somebody waits stands behind the writes that its drive has, and more than keep
+ * the drive busy are of no use. Who has waited will again: a step is like the last.
+ */
+static uint64_t write_bytes_max(struct spw_store *store)
+{
+	if (store->urgent_ns > 0 && spw_clock_ns() - store->urgent_ns > URGENT_AGAIN_NS)
+		store->urgent_ns = 0;
+	return store->urgent_ns > 0 ? SPW_MAX(busy_depth(store), 2u) * store->chunk_bytes
+				    : UINT64_MAX;
+}
+
 /*
  * So that chance does not decide among equals, a drive that is ahead of those that set the pace
- * counts as busier by its lead, up to a limit, and is refilled only to a quarter of its depth,
- * which keeps it busy.
+ * counts as busier by its lead, up to a limit, and is refilled only to what keeps it busy.
  */
 void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores)
 {
 	uint64_t rates[SPW_DRIVES_MAX], fastest = 0, least = UINT64_MAX;
 
+	scores->write_bytes_max = write_bytes_max(store);
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct rate *rate = &store->drives[i].ways[SPW_WRITE].rate;
 
@@ -140,7 +163,7 @@ void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores
 			scores->slow[i] = ONE;
 		scores->ahead[i] = ONE * SPW_MIN(lead, LEAD_COUNTED_MAX);
 		if (lead >= 2)
-			scores->depth[i] = (scores->depth[i] + 3) / 4;
+			scores->depth[i] = SPW_MIN(scores->depth[i], busy_depth(store));
 		score(store, scores, i);
 	}
 }

@@ -18,6 +18,7 @@
  * The drives carry a store already. Bytes are compared after the last get, outside the time
  * measured.
  */
+#include <errno.h>
 #include <limits.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +29,8 @@
 #include "util/util.h"
 
 #define OBJECTS_MAX      131072
-#define URGENT_NS        UINT64_C(3000000000) /* how long is read beside puts */
+#define READ_EVERY_NS    UINT64_C(5300000)    /* beside puts: see scale.py */
+#define URGENT_NS        UINT64_C(8000000000) /* how long is read beside puts */
 #define URGENT_READS_MIN 400
 #define URGENT_READS_MAX 100000
 #define URGENT_PUT       (16u << 20)
@@ -211,9 +213,19 @@ static void keep_putting(void)
 	}
 }
 
+static void sleep_until(uint64_t ns)
+{
+	const struct timespec at = {.tv_sec = (time_t)(ns / 1000000000),
+				    .tv_nsec = (long)(ns % 1000000000)};
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+		;
+}
+
 /*
- * p99 of urgent reads, one after the other, in nanoseconds; as many as end within @ns. A drive that
- * is throttled serves in bursts, so it has to be many of these.
+ * p99 of urgent reads, one at a time, in nanoseconds; as many as end within @ns. A drive that is
+ * throttled serves in bursts, so it has to be many of these; and beside puts each at its time, or
+ * few would come while a burst is served.
  */
 static uint64_t read_urgently(uint64_t ns)
 {
@@ -225,8 +237,10 @@ static uint64_t read_urgently(uint64_t ns)
 		struct spw_request *request;
 		uint64_t begun_ns;
 
-		if (put_count > 0)
+		if (put_count > 0) {
 			keep_putting();
+			sleep_until(end_ns - ns + count * READ_EVERY_NS);
+		}
 		begun_ns = spw_clock_ns();
 		must(spw_store_get(store, targets[count % TARGETS], 0, memory + total_bytes,
 				   object_bytes, SPW_URGENT_READ, NULL, &request),
@@ -241,8 +255,9 @@ static uint64_t read_urgently(uint64_t ns)
 static void urgent(void)
 {
 	unsigned count = (unsigned)(total_bytes / URGENT_PUT);
-	uint64_t idle_ns, busy_ns, chunk_ns, begun_ns, written_before;
+	uint64_t idle_ns, busy_ns, begun_ns, written_before;
 	struct spw_store_stats stats;
+	double seconds, written;
 
 	fill(total_bytes);
 	for (unsigned i = 0; i < TARGETS; i++) {
@@ -258,16 +273,17 @@ static void urgent(void)
 		put_bytes(i * (uint64_t)URGENT_PUT, URGENT_PUT, i);
 	put_count = count;
 	busy_ns = read_urgently(URGENT_NS);
-	/* One chunk on one of the drives, all of which shared what was written. */
 	spw_store_stats(store, &stats, sizeof(stats));
-	chunk_ns = (uint64_t)((double)(spw_clock_ns() - begun_ns) * stats.drives *
-			      (double)spw_store_chunk_bytes(store) /
-			      (double)(stats.bytes_written - written_before));
+	seconds = (double)(spw_clock_ns() - begun_ns) / 1e9;
+	written = (double)(stats.bytes_written - written_before);
 	for (unsigned i = 0; i < count; i++)
 		must(spw_request_wait(requests[i]), "put");
-	(void)printf("{\"idle_ns_p99\": %llu, \"busy_ns_p99\": %llu, \"chunk_ns\": %llu}\n",
+	/* A chunk's time is that on one of the drives, all of which shared what was written. */
+	(void)printf("{\"idle_ns_p99\": %llu, \"busy_ns_p99\": %llu, \"chunk_ns\": %.0f, "
+		     "\"busy_write_bytes_per_second\": %.0f}\n",
 		     (unsigned long long)idle_ns, (unsigned long long)busy_ns,
-		     (unsigned long long)chunk_ns);
+		     seconds * 1e9 * stats.drives * (double)spw_store_chunk_bytes(store) / written,
+		     written / seconds);
 }
 
 int main(int argc, char **argv)
