@@ -201,7 +201,7 @@ static void in_flight_is(unsigned count)
 		assert_int_equal(store->drives[i].in_flight, count);
 }
 
-/* Of what is put while somebody has just waited, a drive has a quarter; a second later all again. */
+/* Of what is put when somebody has just waited, a drive has a quarter; a second later, all. */
 DRIVES_CASE(test_who_waits_has_few_writes_before_him)
 {
 	const size_t len = 2 * DRIVES * DEPTH * CHUNK_BYTES;
