@@ -323,7 +323,9 @@ static void wind_down(struct spw_store *store)
 		 atomic_load(&store->inbox));
 	spw_helpers_stop(store);
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0);
+		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0 &&
+			   store->drives[i].ways[SPW_READ].rate.bytes_in_flight == 0 &&
+			   store->drives[i].ways[SPW_WRITE].rate.bytes_in_flight == 0);
 	/* By the thread that used it: only then do the devices come free at once. */
 	spw_queue_close(store->queue);
 	store->queue = NULL;

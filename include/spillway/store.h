@@ -73,7 +73,10 @@ struct spw_store_opts {
 	size_t size; /* sizeof *this as the caller knows it */
 	/* which part of the drives this process owns, or SPW_PARTITION_ANY; default 0 */
 	uint32_t partition;
-	/* chunks in flight per drive, beside a quarter as many of urgent reads; default 16 */
+	/*
+	 * chunks in flight per drive, beside a quarter as many of urgent reads; for a second after
+	 * one of these, writes of a quarter of it in bytes; default 16
+	 */
 	uint32_t queue_depth;
 	/* DMA memory for spw_store_alloc() and for copies, all resident; default 256 MiB */
 	uint64_t arena_bytes;

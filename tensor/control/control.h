@@ -160,9 +160,9 @@ bool spw_control_choice(const struct control *control, const struct track *track
 /* By the plan: how much of this step's tensors may be in memory for something to be read ahead. */
 uint64_t spw_control_memory_bytes(const struct control *control);
 /*
- * Until when the forward pass is to wait for writes to make room; 0: not at all. It holds more than
- * planned and is further: until the plan is as far. It holds more than the budget: until it does
- * not. Of @returned_bytes the owners only have not been told yet.
+ * Until when the forward pass is to wait for writes to make room; 0: not at all. While it holds
+ * more than planned: until the plan is as far. From then on, if it holds more than the budget:
+ * UINT64_MAX. Of @returned_bytes the owners only have not been told yet.
  */
 uint64_t spw_control_hold_until_ns(const struct control *control, uint64_t returned_bytes);
 /* Without a plan: whether this step has held so much before, and the drives would be idle soon. */

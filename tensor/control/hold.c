@@ -17,17 +17,19 @@ static uint64_t plan_is_there_ns(const struct control *control)
 uint64_t spw_control_hold_until_ns(const struct control *control, uint64_t returned_bytes)
 {
 	enum spw_cache_mode mode = control->opts.cache.mode;
-	uint64_t not_counted = control->old_bytes + returned_bytes;
+	uint64_t not_counted = control->old_bytes + returned_bytes, until_ns;
 
 	if (!spw_control_follows_plan(control) || control->stage != SPW_STAGE_FORWARD ||
 	    (mode != SPW_CACHE_FASTEST && mode != SPW_CACHE_BUDGET))
 		return 0;
+	if (control->memory_bytes <= spw_control_memory_bytes(control) + not_counted)
+		return 0;
+	until_ns = plan_is_there_ns(control);
 	if (mode == SPW_CACHE_BUDGET && control->shape->plan.result.feasible &&
-	    control->memory_bytes > control->opts.cache.memory_bytes + not_counted)
+	    control->memory_bytes > control->opts.cache.memory_bytes + not_counted &&
+	    control->opts.clock_ns() >= until_ns)
 		return UINT64_MAX;
-	if (control->memory_bytes > spw_control_memory_bytes(control) + not_counted)
-		return plan_is_there_ns(control);
-	return 0;
+	return until_ns;
 }
 
 uint64_t spw_control_hold_ended(struct control *control, uint64_t began_ns)

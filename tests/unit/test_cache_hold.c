@@ -160,12 +160,20 @@ SIM_CASE(test_a_budget_is_waited_for)
 	planned_ns = sim_stats().plan_wall_ns;
 	STAT_IS(holds, 0);
 	sim.store->drives.write /= 3;
-	sim.logged = 0;
 	assert_true(step_at(100) > planned_ns + planned_ns / 20);
 	assert_true(sim_step_was().peak_bytes <= sim.opts.memory_bytes + LARGEST);
 	assert_true(sim_step_was().peak_bytes + LARGEST < peak);
 	assert_true(sim_stats().hold_ns > 0);
-	assert_int_equal(sim.logged, 1);
+	assert_int_equal(sim.cache->notices.times[NOTICE_BUDGET], 1);
+}
+
+/* Who is above the budget because he is early is not told that the drives are slow. */
+SIM_CASE(test_an_early_pass_blames_no_drives)
+{
+	open_at(SPW_CACHE_BUDGET, 0.5, true);
+	(void)step_at(20);
+	assert_int_equal(sim.cache->notices.times[NOTICE_HOLD], 1);
+	assert_int_equal(sim.cache->notices.times[NOTICE_BUDGET], 0);
 }
 
 /* What cannot be met is not waited for: all would wait for nothing, in each step. */

@@ -206,25 +206,25 @@ DRIVES_CASE(test_who_waits_has_few_writes_before_him)
 {
 	const size_t len = 2 * DRIVES * DEPTH * CHUNK_BYTES;
 	uint8_t *bytes = pattern(len, 5), *back = memory(CHUNK_BYTES);
-	struct spw_request *put;
+	struct spw_request *request;
 	spw_object stored, another;
 
 	open_store(DEPTH);
 	assert_ok(put_wait(bytes, CHUNK_BYTES, &stored));
 	for (unsigned pass = 0; pass < 2; pass++) {
 		assert_ok(spw_store_get(store, stored, 0, back, CHUNK_BYTES, SPW_URGENT_READ, NULL,
-					&put));
-		assert_ok(spw_request_wait(put));
+					&request));
+		assert_ok(spw_request_wait(request));
 		for (unsigned i = 0; i < DRIVES; i++)
 			hang(i);
 		if (pass == 1)
 			sim_now_ns += 1100000000;
-		assert_ok(spw_store_put(store, bytes, len, NULL, &another, &put));
+		assert_ok(spw_store_put(store, bytes, len, NULL, &another, &request));
 		poll_once();
 		in_flight_is(pass == 1 ? DEPTH : DEPTH / 4);
 		for (unsigned i = 0; i < DRIVES; i++)
 			hang_no_more(i);
-		assert_ok(spw_request_wait(put));
+		assert_ok(spw_request_wait(request));
 		assert_ok(spw_store_free(store, another));
 	}
 }
