@@ -135,8 +135,8 @@ def main() -> None:
         if resumed is not None:
             print(f"resumed after step {resumed.step}", flush=True)
             notes.write(resumed=resumed.step)
+        began = time.monotonic()
         while optimizer.steps < chosen.steps:
-            began = time.monotonic()
             tokens = batch_of(chosen)
             with off:
                 logits = model(tokens[:, :-1])
@@ -144,9 +144,11 @@ def main() -> None:
                 loss.backward()
             del logits
             optimizer.step()
+            ended = time.monotonic()
+            notes.step(optimizer.steps, loss.item(), ended - began)
+            began = ended  # a commit's time is the next step's
             if optimizer.steps % chosen.every == 0:
-                optimizer.commit()
-            notes.step(optimizer.steps, loss.item(), time.monotonic() - began)
+                optimizer.commit()  # what is committed has been said: a kill loses no line
         notes.end()
         if chosen.json is None:
             off.report()

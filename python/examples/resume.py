@@ -46,9 +46,9 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             scheduler.step()
+            print(f"step {optimizer.steps} loss {loss.item():.6f} {loss.item().hex()}", flush=True)
             if optimizer.steps % chosen.every == 0:
                 optimizer.commit(extra={"scheduler": scheduler.state_dict()})
-            print(f"step {optimizer.steps} loss {loss.item():.6f} {loss.item().hex()}", flush=True)
 
 
 if __name__ == "__main__":

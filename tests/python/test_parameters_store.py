@@ -324,21 +324,36 @@ def big_in_memory():
     return losses, dict(model.named_parameters())
 
 
+DIES = """
+import os, runpy, signal, sys, spillway.torch
+commit = spillway.torch.Optimizer.commit
+def commit_and_die(*arguments, **options):
+    commit(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+spillway.torch.Optimizer.commit = commit_and_die
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def losses_in(text):
     return {line.split()[1]: line.split()[-1] for line in text.splitlines()
             if line.startswith("step ")}
 
 
 def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
-    """The example, killed in the middle of a step, twice."""
+    """The example, killed as soon as its first commit has returned, and twice in the middle of a
+    step."""
     drives = make_drives(folder, 2, 64 << 20, "killed")
     spillway.format_store(drives)
     print(f"SPW_SEED={SEED}")
     random_ = random.Random(SEED)
     losses, parameters = big_in_memory()
+    dies = folder / "dies.py"
+    dies.write_text(DIES)
     found = {}
-    for last in (*sorted(random_.sample(range(1, STEPS // 2), 2)), None):
-        with started(EXAMPLES / "big.py",
+    for last in (0, *sorted(random_.sample(range(3, STEPS // 2), 2)), None):
+        with started(*[dies] * (last == 0), EXAMPLES / "big.py",
                      *options_of(devices=drives, parameter_bytes="2MiB", steps=STEPS, every=2,
                                  **SMALL), stdout=subprocess.PIPE) as process:
             lines = []
@@ -350,7 +365,7 @@ def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
             found.update(losses_in("".join(lines)))
             status = process.wait()
             assert status == -signal.SIGKILL or (status == 0 and str(STEPS) in found)
-    assert found == losses  # a step is said before it is committed
+    assert found == losses  # a step is said before it is committed, so no kill loses its line
     with spillway.Store(drives, read_only=True) as store:
         checkpoint.export(store, folder / "model.pt", "torch")
     committed = torch.load(folder / "model.pt")
