@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/bench/drive_sum_bench.c - what a drive gives to a program that reads and sums, and does
- * nothing else: bytes a second, as one line of JSON
+ * tests/bench/drive_sum_bench.c - what drives give to a program that writes and reads, sums its
+ * bytes if asked to, and does nothing else: bytes a second of both, as one line of JSON
  *
- *   drive_sum_bench DRIVE BYTES sum|read
+ *   drive_sum_bench BYTES sum|plain DRIVE...
  *
- * Threads read chunk by chunk, each chunk to a place of its own as a store's gets do, and one more
- * sums what is there. No store on the same cores can be expected to do both sooner.
+ * Chunk by chunk, each with a place of its own in memory as a store's objects have, on all drives
+ * in turn. Threads of each drive move what is ready; one more sums: what will be written, before,
+ * and what was read, after. No store on the same cores can be expected to do all of it sooner.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,90 +20,142 @@
 #include "store/internal.h"
 #include "tests/bench/rows.h"
 
-#define READERS     4 /* so that the drive has a request while another is issued */
-#define CHUNK_BYTES (UINT64_C(4) << 20)
-#define CHUNKS_MAX  4096
+#define DRIVES_MAX        8
+#define THREADS_PER_DRIVE 4u /* so that the drive has a request while another is issued */
+#define CHUNK_BYTES       (UINT64_C(4) << 20)
+#define CHUNKS_MAX        4096u
 
-static int drive;
+static struct drive {
+	int fd;
+	atomic_uint next; /* its chunk that the next thread moves */
+	sem_t ready;      /* chunks that may be moved */
+	unsigned index;
+} drives[DRIVES_MAX];
+
+static unsigned drive_count, chunks;
 static uint8_t *memory;
-static unsigned chunks;
-static atomic_uint next_chunk;
+static bool writes;                                      /* what the threads do */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these two */
-static unsigned done[CHUNKS_MAX], done_count;
-static sem_t done_waits;
+static unsigned moved[CHUNKS_MAX], moved_count;
+static sem_t moved_waits;
 static volatile uint64_t sink;
 
-static void *read_chunks(void *argument)
+static unsigned chunks_of(unsigned drive)
 {
-	unsigned chunk;
-
-	while ((chunk = atomic_fetch_add(&next_chunk, 1)) < chunks) {
-		uint64_t offset = chunk * CHUNK_BYTES;
-		ssize_t len = pread(drive, memory + offset, CHUNK_BYTES, (off_t)offset);
-
-		must(len == (ssize_t)CHUNK_BYTES ? 0 : -EIO, "read");
-		must(-pthread_mutex_lock(&lock), "lock");
-		done[done_count++] = chunk;
-		must(-pthread_mutex_unlock(&lock), "lock");
-		must(sem_post(&done_waits), "semaphore");
-	}
-	return argument;
+	return chunks / drive_count + (drive < chunks % drive_count);
 }
 
-/* The @index-th that was read. */
-static void sum_chunk(unsigned index)
+static void wait_for(sem_t *semaphore)
+{
+	while (sem_wait(semaphore))
+		must(errno == EINTR ? 0 : -errno, "semaphore");
+}
+
+static void *move_chunks(void *argument)
+{
+	struct drive *drive = argument;
+	unsigned row;
+
+	while ((row = atomic_fetch_add(&drive->next, 1)) < chunks_of(drive->index)) {
+		unsigned chunk = row * drive_count + drive->index;
+		uint8_t *at = memory + chunk * CHUNK_BYTES;
+		off_t offset = (off_t)(row * CHUNK_BYTES);
+		ssize_t len;
+
+		wait_for(&drive->ready);
+		len = writes ? pwrite(drive->fd, at, CHUNK_BYTES, offset)
+			     : pread(drive->fd, at, CHUNK_BYTES, offset);
+		must(len == (ssize_t)CHUNK_BYTES ? 0 : len < 0 ? -errno : -EIO, "transfer");
+		must(-pthread_mutex_lock(&lock), "lock");
+		moved[moved_count++] = chunk;
+		must(-pthread_mutex_unlock(&lock), "lock");
+		must(sem_post(&moved_waits), "semaphore");
+	}
+	return NULL;
+}
+
+static void sum(unsigned chunk)
+{
+	sink = spw_checksum(memory + chunk * CHUNK_BYTES, CHUNK_BYTES);
+}
+
+static unsigned moved_at(unsigned index)
 {
 	unsigned chunk;
 
 	must(-pthread_mutex_lock(&lock), "lock");
-	chunk = done[index];
+	chunk = moved[index];
 	must(-pthread_mutex_unlock(&lock), "lock");
-	sink = spw_checksum(memory + chunk * CHUNK_BYTES, CHUNK_BYTES);
+	return chunk;
 }
 
-static void read_all(bool sum)
+/* Return: bytes a second. */
+static double move_all(bool write, bool sums)
 {
-	pthread_t readers[READERS];
+	pthread_t threads[DRIVES_MAX * THREADS_PER_DRIVE];
+	uint64_t begun_ns = spw_clock_ns();
 
-	must(sem_init(&done_waits, 0, 0), "semaphore");
-	for (unsigned i = 0; i < READERS; i++)
-		must(-pthread_create(&readers[i], NULL, read_chunks, NULL), "thread");
-	for (unsigned i = 0; i < chunks; i++) {
-		while (sem_wait(&done_waits))
-			must(errno == EINTR ? 0 : -errno, "semaphore");
-		if (sum)
-			sum_chunk(i);
+	writes = write;
+	moved_count = 0;
+	must(sem_init(&moved_waits, 0, 0), "semaphore");
+	for (unsigned i = 0; i < drive_count; i++) {
+		atomic_store(&drives[i].next, 0);
+		must(sem_init(&drives[i].ready, 0, 0), "semaphore");
 	}
-	for (unsigned i = 0; i < READERS; i++)
-		must(-pthread_join(readers[i], NULL), "thread");
+	for (unsigned i = 0; i < drive_count * THREADS_PER_DRIVE; i++)
+		must(-pthread_create(&threads[i], NULL, move_chunks, &drives[i % drive_count]),
+		     "thread");
+	for (unsigned chunk = 0; chunk < chunks; chunk++) {
+		if (write && sums)
+			sum(chunk);
+		must(sem_post(&drives[chunk % drive_count].ready), "semaphore");
+	}
+	for (unsigned i = 0; i < chunks; i++) {
+		wait_for(&moved_waits);
+		if (!write && sums)
+			sum(moved_at(i));
+	}
+	for (unsigned i = 0; i < drive_count * THREADS_PER_DRIVE; i++)
+		must(-pthread_join(threads[i], NULL), "thread");
+	return (double)(chunks * CHUNK_BYTES) * 1e9 / (double)(spw_clock_ns() - begun_ns);
 }
 
 int main(int argc, char **argv)
 {
 	struct spw_arena_opts opts;
 	struct spw_arena *arena;
-	uint64_t bytes, begun_ns;
+	uint64_t bytes;
+	double put, get;
+	bool sums;
 
-	if (argc != 4 || spw_size_parse(argv[2], &bytes) || bytes < CHUNK_BYTES ||
-	    bytes > CHUNKS_MAX * CHUNK_BYTES ||
-	    (strcmp(argv[3], "sum") != 0 && strcmp(argv[3], "read") != 0)) {
-		(void)fprintf(stderr, "usage: drive_sum_bench DRIVE BYTES sum|read (BYTES at least "
-				      "4 MiB, at most 16 GiB)\n");
+	if (argc < 4 || argc > 3 + DRIVES_MAX || spw_size_parse(argv[1], &bytes) ||
+	    bytes < CHUNK_BYTES || bytes > CHUNKS_MAX * CHUNK_BYTES ||
+	    (strcmp(argv[2], "sum") != 0 && strcmp(argv[2], "plain") != 0)) {
+		(void)fprintf(stderr, "usage: drive_sum_bench BYTES sum|plain DRIVE... (BYTES at "
+				      "least 4 MiB, at most 16 GiB; at most 8 drives)\n");
 		return 2;
 	}
+	sums = strcmp(argv[2], "sum") == 0;
 	chunks = (unsigned)(bytes / CHUNK_BYTES);
 	spw_arena_opts_init(&opts, sizeof(opts));
 	opts.bytes = chunks * CHUNK_BYTES;
 	must(spw_arena_open(&opts, &arena), "memory");
 	must(spw_arena_alloc(arena, opts.bytes, (void **)&memory), "memory");
-	memset(memory, 1, opts.bytes); /* so that all of it is there */
-	drive = open(argv[1], O_RDONLY | O_DIRECT | O_CLOEXEC);
-	must(drive < 0 ? -errno : 0, argv[1]);
-	begun_ns = spw_clock_ns();
-	read_all(strcmp(argv[3], "sum") == 0);
-	(void)printf("{\"bytes_per_second\": %.0f}\n",
-		     (double)opts.bytes * 1e9 / (double)(spw_clock_ns() - begun_ns));
-	(void)close(drive);
+	memset(memory, 1, opts.bytes);
+	for (drive_count = 0; drive_count < (unsigned)argc - 3; drive_count++) {
+		struct drive *drive = &drives[drive_count];
+
+		drive->index = drive_count;
+		drive->fd = open(argv[3 + drive_count], O_RDWR | O_DIRECT | O_CLOEXEC);
+		must(drive->fd < 0 ? -errno : 0, argv[3 + drive_count]);
+	}
+	(void)move_all(true, false); /* the drives' blocks are written once, unmeasured */
+	put = move_all(true, sums);
+	get = move_all(false, sums);
+	(void)printf("{\"put_bytes_per_second\": %.0f, \"get_bytes_per_second\": %.0f}\n", put,
+		     get);
+	for (unsigned i = 0; i < drive_count; i++)
+		(void)close(drives[i].fd);
 	spw_arena_close(arena);
 	return 0;
 }

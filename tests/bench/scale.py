@@ -26,7 +26,7 @@ GIB, MIB = 1 << 30, 1 << 20
 DRIVES = (1, 2, 4, 8)
 WORKERS = (2, 4)  # besides one
 UNCHECKED_TIMES = 32
-SCALING_TIMES = 3  # a neighbour on the memory bus moves a short run's ratio by a fifth
+SHORT_TIMES = 3  # as many rounds of short runs, whose ratios a neighbour's memory traffic moves
 DEPTH = 16
 READS_PER_SECOND = 189  # as store_bench does; no multiple of a throttle's ten bursts
 OBJECT = "16m"
@@ -97,7 +97,7 @@ class Scale(Bench):
     def scaling(self):
         """What is compared runs within seconds: how fast memory is changes from minute to
         minute."""
-        for number in range(self.rounds * SCALING_TIMES):
+        for number in range(self.rounds * SHORT_TIMES):
             for way in WAYS:
                 one = self.memory(1)
                 cpu = {}
@@ -210,7 +210,7 @@ class Scale(Bench):
     def ram(self):
         """Four drives in memory: the CPU is the limit, for fio as well."""
         case = f"four RAM drives, {OBJECT} objects"
-        for _ in self.rounds_on(drives=4, size="600M"):
+        for _ in self.rounds_on(SHORT_TIMES, drives=4, size="600M"):
             sums = self.memory(CORES)["sum_bytes_per_second"]
             with HugePages(FIO_HUGE_PAGES):
                 best = {way: self.fio(case, f"fio {RW[way]}", RW[way], "--bs=1m", "--iodepth=128",
@@ -230,40 +230,51 @@ class Scale(Bench):
 
     def files(self, folder):
         case = f"four file-backed drives, {OBJECT} objects"
-        for number in self.rounds_on(drives=4, size="1G", on=folder):
-            if number == 0:
-                self.format()
+        for number in self.rounds_on(SHORT_TIMES, drives=4, size="1G", on=folder):
+            turn = 1 if number % 2 else -1
             sums = self.memory(CORES)["sum_bytes_per_second"]
-            kinds = [("off", "arena,unchecked"), ("on", "arena")][:: 1 if number % 2 else -1]
+            alone = self.moved_alone(case, "1600m", turn)
+            self.format()
+            kinds = [("off", "arena,unchecked"), ("on", "arena")][::turn]
             runs = {name: self.store("files", name, "putget", OBJECT, "1600m", kind)
                     for name, kind in kinds}
             for way, goal in (("put", 0.97), ("get", 0.99)):
                 rates = {name: runs[name][f"{way}_bytes_per_second"] for name in runs}
                 self.figure(f"{case}: {way}, checksums on / off", rates["on"] / rates["off"],
                             "ratio", at_least=goal)
+                self.figure(f"{case}, checksums on: {way} / the program that sums",
+                            rates["on"] / alone[way], "ratio", at_least=goal)
                 self.of_what_cores_allow(f"{case}, checksums on: {way}", rates["on"],
                                          rates["off"], sums)
 
     def one(self):
-        for _ in self.rounds_on(drives=1, size="2400M"):
+        case = f"one RAM drive, {OBJECT} objects"
+        for number in self.rounds_on(SHORT_TIMES, drives=1, size="2400M"):
             with HugePages(FIO_HUGE_PAGES):
                 best = [self.best_of_memory("mmaphuge", rw) for rw in ("write", "read")]
-            plain = {what: self.read_plainly(what) for what in ("read", "sum")}
+            alone = self.moved_alone(case, "2000m", 1 if number % 2 else -1)
             self.format(chunk="4m")
             ours = self.store("one", "arena", "putget", OBJECT, "2000m", "arena")
             for way, theirs, goal in zip(WAYS, best, (0.97, 1.0)):
-                self.figure(f"one RAM drive, {OBJECT} objects, checksums on: {way} / fio without",
-                            ours[f"{way}_bytes_per_second"] / theirs, "ratio", at_least=goal)
-            self.figure("one RAM drive: a program that only reads and sums / one that only reads",
-                        plain["sum"] / plain["read"], "ratio")
-            self.figure(f"one RAM drive, {OBJECT} objects, checksums on: get / a program that only "
-                        "reads and sums", ours["get_bytes_per_second"] / plain["sum"], "ratio",
-                        at_least=1)
+                rate = ours[f"{way}_bytes_per_second"]
+                self.figure(f"{case}, checksums on: {way} / fio without", rate / theirs, "ratio",
+                            at_least=goal)
+                self.figure(f"{case}, checksums on: {way} / the program that sums",
+                            rate / alone[way], "ratio", at_least=goal)
 
-    def read_plainly(self, what):
-        found = self.rig.run(self.build / "tests/bench/drive_sum_bench", self.rig.drives[0],
-                             "2000m", what)
-        return json.loads(found)["bytes_per_second"]
+    def moved_alone(self, case, total, turn):
+        """Bytes a second by way, of a program that sums and does nothing else beside moving: how
+        far checksums slow down any program here. Its bytes go over a store's."""
+        runs = {}
+        for kind in ("plain", "sum")[::turn]:
+            command = [self.build / "tests/bench/drive_sum_bench", total, kind, *self.rig.drives]
+            runs[kind] = json.loads(self.rig.run(*command))
+        for way in WAYS:
+            rate = f"{way}_bytes_per_second"
+            self.figure(f"{case}: {way}, a program that sums and moves, and does nothing else / "
+                        "one that only moves", runs["sum"][rate] / runs["plain"][rate], "ratio",
+                        command)
+        return {way: runs["sum"][f"{way}_bytes_per_second"] for way in WAYS}
 
     def loads(self):
         """p99 of reads while writes saturate drives whose writes are throttled: ours urgent, fio's

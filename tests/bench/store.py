@@ -58,10 +58,10 @@ class Bench:
         self.values.setdefault((case, what), []).append(value)
         self.commands[case, what] = " ".join(str(word) for word in command)
 
-    def rounds_on(self, **options):
-        """The numbers of the rounds, on drives of their own."""
+    def rounds_on(self, times=1, **options):
+        """The numbers of the rounds, so many times as many, on drives of their own."""
         with Rig(**options) as self.rig:
-            yield from range(self.rounds)
+            yield from range(self.rounds * times)
 
     def format(self, drives=None, partitions=1, chunk=None):
         words = ["--chunk", chunk] if chunk else []
