@@ -8,11 +8,16 @@
  * Chunk by chunk, each with a place of its own in memory as a store's objects have, on all drives
  * in turn. Threads of each drive move what is ready; one more sums: what will be written, before,
  * and what was read, after. No store on the same cores can be expected to do all of it sooner.
+ *
+ * It writes over what is on the drives, and so takes none but loop devices that nobody uses.
  */
 #include <fcntl.h>
+#include <linux/major.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <spillway/spillway.h>
@@ -39,6 +44,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these two */
 static unsigned moved[CHUNKS_MAX], moved_count;
 static sem_t moved_waits;
 static volatile uint64_t sink;
+
+/* Return: the file descriptor; else the program ends. */
+static int open_drive(const char *path)
+{
+	int fd = open(path, O_RDWR | O_DIRECT | O_EXCL | O_CLOEXEC);
+	struct stat found;
+
+	must(fd < 0 || fstat(fd, &found) ? -errno : 0, path);
+	if (S_ISBLK(found.st_mode) && major(found.st_rdev) == LOOP_MAJOR)
+		return fd;
+	(void)fprintf(stderr,
+		      "drive_sum_bench: %s is no loop device: what is on it would be "
+		      "written over\n",
+		      path);
+	exit(3);
+}
 
 static unsigned chunks_of(unsigned drive)
 {
@@ -146,8 +167,7 @@ int main(int argc, char **argv)
 		struct drive *drive = &drives[drive_count];
 
 		drive->index = drive_count;
-		drive->fd = open(argv[3 + drive_count], O_RDWR | O_DIRECT | O_CLOEXEC);
-		must(drive->fd < 0 ? -errno : 0, argv[3 + drive_count]);
+		drive->fd = open_drive(argv[3 + drive_count]);
 	}
 	(void)move_all(true, false); /* the drives' blocks are written once, unmeasured */
 	put = move_all(true, sums);
