@@ -53,6 +53,17 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def computing_threads():
+    """As many after a test as before: with more, the next one's sums have other bits than those of
+    the programs that it starts."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    yield
+    if torch and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture
 def folder():
     """A folder on a file system that takes O_DIRECT (a temporary one may be in memory)."""
