@@ -324,6 +324,7 @@ def big_in_memory():
     return losses, dict(model.named_parameters())
 
 
+AT_COMMIT = 0  # killed as soon as the first commit has returned
 DIES = """
 import os, runpy, signal, sys, spillway.torch
 commit = spillway.torch.Optimizer.commit
@@ -352,8 +353,8 @@ def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
     dies = folder / "dies.py"
     dies.write_text(DIES)
     found = {}
-    for last in (0, *sorted(random_.sample(range(3, STEPS // 2), 2)), None):
-        with started(*[dies] * (last == 0), EXAMPLES / "big.py",
+    for last in (AT_COMMIT, *sorted(random_.sample(range(3, STEPS // 2), 2)), None):
+        with started(*([dies] if last == AT_COMMIT else []), EXAMPLES / "big.py",
                      *options_of(devices=drives, parameter_bytes="2MiB", steps=STEPS, every=2,
                                  **SMALL), stdout=subprocess.PIPE) as process:
             lines = []
@@ -365,6 +366,8 @@ def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
             found.update(losses_in("".join(lines)))
             status = process.wait()
             assert status == -signal.SIGKILL or (status == 0 and str(STEPS) in found)
+            if last == AT_COMMIT:
+                assert list(found) == ["1", "2"]  # there it ended, and 2 was said
     assert found == losses  # a step is said before it is committed, so no kill loses its line
     with spillway.Store(drives, read_only=True) as store:
         checkpoint.export(store, folder / "model.pt", "torch")
