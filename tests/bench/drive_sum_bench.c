@@ -34,7 +34,6 @@ static struct drive {
 	int fd;
 	atomic_uint next; /* its chunk that the next thread moves */
 	sem_t ready;      /* chunks that may be moved */
-	unsigned index;
 } drives[DRIVES_MAX];
 
 static unsigned drive_count, chunks;
@@ -75,10 +74,10 @@ static void wait_for(sem_t *semaphore)
 static void *move_chunks(void *argument)
 {
 	struct drive *drive = argument;
-	unsigned row;
+	unsigned row, index = (unsigned)(drive - drives);
 
-	while ((row = atomic_fetch_add(&drive->next, 1)) < chunks_of(drive->index)) {
-		unsigned chunk = row * drive_count + drive->index;
+	while ((row = atomic_fetch_add(&drive->next, 1)) < chunks_of(index)) {
+		unsigned chunk = row * drive_count + index;
 		uint8_t *at = memory + chunk * CHUNK_BYTES;
 		off_t offset = (off_t)(row * CHUNK_BYTES);
 		ssize_t len;
@@ -163,12 +162,8 @@ int main(int argc, char **argv)
 	must(spw_arena_open(&opts, &arena), "memory");
 	must(spw_arena_alloc(arena, opts.bytes, (void **)&memory), "memory");
 	memset(memory, 1, opts.bytes);
-	for (drive_count = 0; drive_count < (unsigned)argc - 3; drive_count++) {
-		struct drive *drive = &drives[drive_count];
-
-		drive->index = drive_count;
-		drive->fd = open_drive(argv[3 + drive_count]);
-	}
+	for (drive_count = 0; drive_count < (unsigned)argc - 3; drive_count++)
+		drives[drive_count].fd = open_drive(argv[3 + drive_count]);
 	(void)move_all(true, false); /* the drives' blocks are written once, unmeasured */
 	put = move_all(true, sums);
 	get = move_all(false, sums);
