@@ -3,11 +3,12 @@
  * tests/bench/drive_sum_bench.c - what drives give to a program that writes and reads, sums its
  * bytes if asked to, and does nothing else: bytes a second of both, as one line of JSON
  *
- *   drive_sum_bench BYTES sum|plain DRIVE...
+ *   drive_sum_bench BYTES sum|plain DEPTH DRIVE...
  *
  * Chunk by chunk, each with a place of its own in memory as a store's objects have, on all drives
- * in turn. Threads of each drive move what is ready; one more sums: what will be written, before,
- * and what was read, after. No store on the same cores can be expected to do all of it sooner.
+ * in turn. DEPTH threads of each drive move what is ready; one more sums: what will be written,
+ * before, and what was read, after. As in a store, a drive has at most DEPTH chunks that were
+ * summed and are not written: the fewer, the more of them are still in a cache when they are.
  *
  * It writes over what is on the drives, and so takes none but loop devices that nobody uses.
  */
@@ -25,18 +26,19 @@
 #include "store/internal.h"
 #include "tests/bench/rows.h"
 
-#define DRIVES_MAX        8
-#define THREADS_PER_DRIVE 4u /* so that the drive has a request while another is issued */
-#define CHUNK_BYTES       (UINT64_C(4) << 20)
-#define CHUNKS_MAX        4096u
+#define DRIVES_MAX  8
+#define DEPTH_MAX   32u
+#define CHUNK_BYTES (UINT64_C(1) << 20) /* a store's, unless it was formatted otherwise */
+#define CHUNKS_MAX  16384u
 
 static struct drive {
 	int fd;
 	atomic_uint next; /* its chunk that the next thread moves */
 	sem_t ready;      /* chunks that may be moved */
+	sem_t room;       /* how many more may be summed before they are written */
 } drives[DRIVES_MAX];
 
-static unsigned drive_count, chunks;
+static unsigned drive_count, chunks, depth;
 static uint8_t *memory;
 static bool writes;                                      /* what the threads do */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these two */
@@ -86,6 +88,7 @@ static void *move_chunks(void *argument)
 		len = writes ? pwrite(drive->fd, at, CHUNK_BYTES, offset)
 			     : pread(drive->fd, at, CHUNK_BYTES, offset);
 		must(len == (ssize_t)CHUNK_BYTES ? 0 : len < 0 ? -errno : -EIO, "transfer");
+		must(sem_post(&drive->room), "semaphore");
 		must(-pthread_mutex_lock(&lock), "lock");
 		moved[moved_count++] = chunk;
 		must(-pthread_mutex_unlock(&lock), "lock");
@@ -112,7 +115,7 @@ static unsigned moved_at(unsigned index)
 /* Return: bytes a second. */
 static double move_all(bool write, bool sums)
 {
-	pthread_t threads[DRIVES_MAX * THREADS_PER_DRIVE];
+	pthread_t threads[DRIVES_MAX * DEPTH_MAX];
 	uint64_t begun_ns = spw_clock_ns();
 
 	writes = write;
@@ -121,21 +124,26 @@ static double move_all(bool write, bool sums)
 	for (unsigned i = 0; i < drive_count; i++) {
 		atomic_store(&drives[i].next, 0);
 		must(sem_init(&drives[i].ready, 0, 0), "semaphore");
+		must(sem_init(&drives[i].room, 0, depth), "semaphore");
 	}
-	for (unsigned i = 0; i < drive_count * THREADS_PER_DRIVE; i++)
+	for (unsigned i = 0; i < drive_count * depth; i++)
 		must(-pthread_create(&threads[i], NULL, move_chunks, &drives[i % drive_count]),
 		     "thread");
 	for (unsigned chunk = 0; chunk < chunks; chunk++) {
-		if (write && sums)
+		struct drive *drive = &drives[chunk % drive_count];
+
+		if (write && sums) {
+			wait_for(&drive->room);
 			sum(chunk);
-		must(sem_post(&drives[chunk % drive_count].ready), "semaphore");
+		}
+		must(sem_post(&drive->ready), "semaphore");
 	}
 	for (unsigned i = 0; i < chunks; i++) {
 		wait_for(&moved_waits);
 		if (!write && sums)
 			sum(moved_at(i));
 	}
-	for (unsigned i = 0; i < drive_count * THREADS_PER_DRIVE; i++)
+	for (unsigned i = 0; i < drive_count * depth; i++)
 		must(-pthread_join(threads[i], NULL), "thread");
 	return (double)(chunks * CHUNK_BYTES) * 1e9 / (double)(spw_clock_ns() - begun_ns);
 }
@@ -148,11 +156,13 @@ int main(int argc, char **argv)
 	double put, get;
 	bool sums;
 
-	if (argc < 4 || argc > 3 + DRIVES_MAX || spw_size_parse(argv[1], &bytes) ||
+	if (argc < 5 || argc > 4 + DRIVES_MAX || spw_size_parse(argv[1], &bytes) ||
 	    bytes < CHUNK_BYTES || bytes > CHUNKS_MAX * CHUNK_BYTES ||
-	    (strcmp(argv[2], "sum") != 0 && strcmp(argv[2], "plain") != 0)) {
-		(void)fprintf(stderr, "usage: drive_sum_bench BYTES sum|plain DRIVE... (BYTES at "
-				      "least 4 MiB, at most 16 GiB; at most 8 drives)\n");
+	    (strcmp(argv[2], "sum") != 0 && strcmp(argv[2], "plain") != 0) ||
+	    sscanf(argv[3], "%u", &depth) != 1 || depth < 1 || depth > DEPTH_MAX) {
+		(void)fprintf(stderr, "usage: drive_sum_bench BYTES sum|plain DEPTH DRIVE... "
+				      "(BYTES at least 1 MiB, at most 16 GiB; DEPTH at most 32; "
+				      "at most 8 drives)\n");
 		return 2;
 	}
 	sums = strcmp(argv[2], "sum") == 0;
@@ -162,8 +172,8 @@ int main(int argc, char **argv)
 	must(spw_arena_open(&opts, &arena), "memory");
 	must(spw_arena_alloc(arena, opts.bytes, (void **)&memory), "memory");
 	memset(memory, 1, opts.bytes);
-	for (drive_count = 0; drive_count < (unsigned)argc - 3; drive_count++)
-		drives[drive_count].fd = open_drive(argv[3 + drive_count]);
+	for (drive_count = 0; drive_count < (unsigned)argc - 4; drive_count++)
+		drives[drive_count].fd = open_drive(argv[4 + drive_count]);
 	(void)move_all(true, false); /* the drives' blocks are written once, unmeasured */
 	put = move_all(true, sums);
 	get = move_all(false, sums);

@@ -28,6 +28,7 @@ WORKERS = (2, 4)  # besides one
 UNCHECKED_TIMES = 32
 SHORT_TIMES = 3  # as many rounds of short runs, whose ratios a neighbour's memory traffic moves
 DEPTH = 16
+SHALLOW, DEEP = 2, 24  # queue depths beside the default: see docs/SCALING.md, what falls short
 READS_PER_SECOND = 189  # as store_bench does; no multiple of a throttle's ten bursts
 OBJECT = "16m"
 WAYS = ("put", "get")
@@ -233,15 +234,18 @@ class Scale(Bench):
         case = f"four file-backed drives, {OBJECT} objects"
         for number in self.rounds_on(SHORT_TIMES, drives=4, size="1G", on=folder):
             turn = 1 if number % 2 else -1
-            alone = self.moved_alone(case, "1600m", turn)
+            alone = self.moved_alone(case, "1600m", DEEP, turn)
             self.format()
-            kinds = [("off", "arena,unchecked"), ("on", "arena")][::turn]
+            kinds = [("off", "arena,unchecked"), ("on", "arena"),
+                     ("deep", f"arena,depth={DEEP}")][::turn]
             runs = {name: self.store("files", name, "putget", OBJECT, "1600m", kind)
                     for name, kind in kinds}
             for way, goal in (("put", 0.97), ("get", 0.99)):
                 rates = {name: runs[name][f"{way}_bytes_per_second"] for name in runs}
                 self.figure(f"{case}: {way}, checksums on / off", rates["on"] / rates["off"],
                             "ratio", at_least=goal)
+                self.figure(f"{case}: {way}, checksums on, queue_depth={DEEP} / off",
+                            rates["deep"] / rates["off"], "ratio", at_least=goal)
                 self.figure(f"{case}, checksums on: {way} / the program that sums",
                             rates["on"] / alone[way], "ratio", at_least=goal)
 
@@ -250,22 +254,29 @@ class Scale(Bench):
         for number in self.rounds_on(SHORT_TIMES, drives=1, size="2400M"):
             with HugePages(FIO_HUGE_PAGES):
                 best = [self.best_of_memory("mmaphuge", rw) for rw in ("write", "read")]
-            alone = self.moved_alone(case, "2000m", 1 if number % 2 else -1)
-            self.format(chunk="4m")
-            ours = self.store("one", "arena", "putget", OBJECT, "2000m", "arena")
-            for way, theirs, goal in zip(WAYS, best, (0.97, 1.0)):
-                rate = ours[f"{way}_bytes_per_second"]
-                self.figure(f"{case}, checksums on: {way} / fio without", rate / theirs, "ratio",
-                            at_least=goal)
-                self.figure(f"{case}, checksums on: {way} / the program that sums",
-                            rate / alone[way], "ratio", at_least=goal)
+            turn = 1 if number % 2 else -1
+            alone = self.moved_alone(case, "2000m", SHALLOW, turn)
+            self.format()
+            kinds = [("", "arena"), (f", queue_depth={SHALLOW}", f"arena,depth={SHALLOW}")][::turn]
+            for words, kind in kinds:
+                ours = self.store("one", kind, "putget", OBJECT, "2000m", kind)
+                for way, theirs, goal in zip(WAYS, best, (0.97, 1.0)):
+                    rate = ours[f"{way}_bytes_per_second"]
+                    self.figure(f"{case}, checksums on{words}: {way} / fio without",
+                                rate / theirs, "ratio", at_least=goal)
+                    self.figure(f"{case}, checksums on{words}: {way} / the program that sums",
+                                rate / alone[way], "ratio", at_least=goal)
 
-    def moved_alone(self, case, total, turn):
+    def moved_alone(self, case, total, depth, turn):
         """Bytes a second by way, of a program that sums and does nothing else beside moving: how
-        far checksums slow down any program here. Its bytes go over a store's."""
+        far checksums slow down any program here. Its bytes go over a store's.
+
+        :param depth: chunks of each drive at once
+        """
         runs = {}
         for kind in ("plain", "sum")[::turn]:
-            command = [self.build / "tests/bench/drive_sum_bench", total, kind, *self.rig.drives]
+            command = [self.build / "tests/bench/drive_sum_bench", total, kind, depth,
+                       *self.rig.drives]
             runs[kind] = json.loads(self.rig.run(*command))
         for way in WAYS:
             rate = f"{way}_bytes_per_second"
