@@ -19,8 +19,8 @@
 
 #define ONE              UINT64_C(16) /* a transfer in flight, as drives are compared */
 #define LEAD_COUNTED_MAX 4u /* half chunks: a drive that only seems equal must not be waited for */
-/* Of the queue depth, what keeps a drive busy: one in memory of 10 GB/s takes 4 chunks as 16. */
-#define BUSY_PARTS 4u
+/* Of the queue depth, what keeps a drive busy: one in memory of 10 GB/s takes 4 chunks as 24. */
+#define BUSY_PARTS 6u
 /* About a step of training: the next urgent read comes within one, or not soon. */
 #define URGENT_AGAIN_NS UINT64_C(1000000000)
 

@@ -75,7 +75,7 @@ struct spw_store_opts {
 	uint32_t partition;
 	/*
 	 * chunks in flight per drive, beside a quarter as many of urgent reads; for a second after
-	 * one of these, writes of a quarter of it in bytes; default 16
+	 * one of these, writes of a sixth of it in bytes; default 24
 	 */
 	uint32_t queue_depth;
 	/* DMA memory for spw_store_alloc() and for copies, all resident; default 256 MiB */

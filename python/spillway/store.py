@@ -362,7 +362,7 @@ class Store(Handle):
     :param paths: all drives of the store, in any order
     :param partition: which part of the drives this process takes; None takes a free one
     :param queue_depth: chunks in flight per drive, beside a quarter as many of urgent reads; for a
-        second after one of these, writes of a quarter of it in bytes. 0: the default, 16
+        second after one of these, writes of a sixth of it in bytes. 0: the default, 24
     :param arena_bytes: DMA memory for copies and prefetching (bytes, or like "256MiB"), as a rule
         all of it resident. None: 64 MiB; but 256 where there is a GPU, whose tensors pass through
         half of it, and for drives behind vfio, which reach no other memory without a copy. What

@@ -101,7 +101,7 @@ class Bench:
     def throttled(self, case, write, read, options):
         for _ in self.rounds_on(drives=4, size="1G", write=write, read=read):
             # Large requests are throttled in bursts: fio's best of two sizes.
-            best = [max(self.fio(case, f"fio {rw} {bs}", rw, f"--bs={bs}", "--iodepth=16")
+            best = [max(self.fio(case, f"fio {rw} {bs}", rw, f"--bs={bs}", "--iodepth=24")
                         for bs in ("128k", "1m")) for rw in ("write", "read")]
             self.format()
             for name in options:

@@ -70,7 +70,7 @@ def test_a_commit_is_gone_on_from(formatted, options):
     found = []
     for start, end in ((0, 7), (7, 14), (14, STEPS)):
         torch.manual_seed(5)
-        with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        with spillway.Store(formatted, arena_bytes=12 << 20) as store:
             model = spillway.torch.materialize(lambda: GPT(2), store, parameter_bytes=LIMIT)
             off, optimizer = over(store, model, **options)
             resumed = optimizer.resume()

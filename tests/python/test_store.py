@@ -83,7 +83,7 @@ def test_pressure(store):
     idle = store.pressure("1GiB")
     assert idle.put_bytes == idle.in_flight == sum(idle.get_bytes.values()) == 0
     assert idle.put_seconds is None and idle.get_seconds["urgent"] is None
-    assert store.pressure().put_seconds == 0 and idle.depth == 4 * (16 + 4)
+    assert store.pressure().put_seconds == 0 and idle.depth == 4 * (24 + 6)
     content = bytes(8 << 20)
     while not (busy := store.pressure("1GiB")).put_bytes_per_second:
         store.free(store.put(content))

@@ -7,14 +7,14 @@
  */
 #include "tests/unit/sim_rig.h"
 
-#define DEPTH       16
+#define DEPTH       24
 #define LOADS       1000
 #define TARGETS     (2 * DRIVES)
 #define PUTS        6
 #define PUT_CHUNKS  24
 #define FIO_OFFSET  (8u << 20) /* of reads; writes are below */
 #define PERCENT_MAX 105        /* luck decides by a little what a drive takes */
-#define PERCENT_FEW 50         /* behind a quarter of the writes, and what else there is */
+#define PERCENT_FEW 50         /* behind a sixth of the writes, and what else there is */
 
 static uint64_t times_ns[LOADS];
 
@@ -201,7 +201,7 @@ static void in_flight_is(unsigned count)
 		assert_int_equal(store->drives[i].in_flight, count);
 }
 
-/* Of what is put when somebody has just waited, a drive has a quarter; a second later, all. */
+/* Of what is put when somebody has just waited, a drive has a sixth; a second later, all. */
 DRIVES_CASE(test_who_waits_has_few_writes_before_him)
 {
 	const size_t len = 2 * DRIVES * DEPTH * CHUNK_BYTES;
@@ -221,7 +221,7 @@ DRIVES_CASE(test_who_waits_has_few_writes_before_him)
 			sim_now_ns += 1100000000;
 		assert_ok(spw_store_put(store, bytes, len, NULL, &another, &request));
 		poll_once();
-		in_flight_is(pass == 1 ? DEPTH : DEPTH / 4);
+		in_flight_is(pass == 1 ? DEPTH : DEPTH / 6);
 		for (unsigned i = 0; i < DRIVES; i++)
 			hang_no_more(i);
 		assert_ok(spw_request_wait(request));
@@ -232,12 +232,12 @@ DRIVES_CASE(test_who_waits_has_few_writes_before_him)
 /* What counts is how long they take: of small ones a drive has as many as ever. */
 DRIVES_CASE(test_small_writes_are_no_longer_for_who_waits)
 {
-	enum { SMALL = DRIVES * DEPTH + 8 };
+	enum { FEW = 16, SMALL = DRIVES * FEW + 8 };
 	uint8_t *bytes = pattern(CHUNK_BYTES, 6), *back = memory(CHUNK_BYTES);
 	struct spw_request *puts[SMALL], *get;
 	spw_object stored, small[SMALL];
 
-	open_store(DEPTH);
+	open_store(FEW);
 	assert_ok(put_wait(bytes, CHUNK_BYTES, &stored));
 	assert_ok(spw_store_get(store, stored, 0, back, CHUNK_BYTES, SPW_URGENT_READ, NULL, &get));
 	assert_ok(spw_request_wait(get));
@@ -246,7 +246,7 @@ DRIVES_CASE(test_small_writes_are_no_longer_for_who_waits)
 	for (unsigned i = 0; i < SMALL; i++)
 		assert_ok(spw_store_put(store, bytes, 4096, NULL, &small[i], &puts[i]));
 	poll_once();
-	in_flight_is(DEPTH);
+	in_flight_is(FEW);
 	for (unsigned i = 0; i < DRIVES; i++)
 		hang_no_more(i);
 	for (unsigned i = 0; i < SMALL; i++)
