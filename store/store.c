@@ -16,8 +16,8 @@
 #define OVERLAP_BYTES_MIN 65536u
 #define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
 /*
- * Chunks. A drive that ends a whole queue at once, as virtual disks and throttles do, has run dry
- * when the next ones are summed: 24 lose up to a tenth less than 16, and 32 as much.
+ * A drive that ends a whole queue at once, as virtual disks and throttles do, is empty while the
+ * next chunks are summed. With 24 it loses up to a tenth less than with 16, with 32 no less.
  */
 #define QUEUE_DEPTH      24
 #define SLOTS_PER_URGENT 4 /* for so many slots of all there is one of urgent reads alone */
