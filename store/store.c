@@ -17,7 +17,7 @@
 #define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
 /*
  * A drive that ends a whole queue at once, as virtual disks and throttles do, is empty while the
- * next chunks are summed. With 24 it loses up to a tenth less than with 16, with 32 no less.
+ * next chunks are summed. 24 gave up to a tenth more than 16, and 32 no more than 24.
  */
 #define QUEUE_DEPTH      24
 #define SLOTS_PER_URGENT 4 /* for so many slots of all there is one of urgent reads alone */

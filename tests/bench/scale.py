@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/spillway/be
 import callgrind  # noqa: E402
 import results  # noqa: E402
 from rig import Rig, call  # noqa: E402
-from store import FIO_HUGE_PAGES, Bench, HugePages  # noqa: E402
+from store import FIO_HUGE_PAGES, QUEUE_DEPTH, Bench, HugePages  # noqa: E402
 
 GIB, MIB = 1 << 30, 1 << 20
 DRIVES = (1, 2, 4, 8)
@@ -28,7 +28,7 @@ WORKERS = (2, 4)  # besides one
 UNCHECKED_TIMES = 32
 SHORT_TIMES = 3  # as many rounds of short runs, whose ratios a neighbour's memory traffic moves
 DEPTH = 16  # objects at once
-QUEUE_DEPTH, SHALLOW = 24, 2  # a store's default; what suits drives in memory (docs/SCALING.md)
+SHALLOW = 2  # the queue depth that suits drives in memory (docs/SCALING.md)
 READS_PER_SECOND = 189  # as store_bench does; no multiple of a throttle's ten bursts
 OBJECT = "16m"
 WAYS = ("put", "get")

@@ -20,6 +20,7 @@ import results  # noqa: E402
 from rig import Rig, call  # noqa: E402
 
 FIO_HUGE_PAGES = 1100  # buffers of 2000 MiB, and some
+QUEUE_DEPTH = 24  # of each drive: the default of a store, which fio beside it has, too
 MIB = 1 << 20
 # What of a run becomes a row: the end of its key, its name, its unit, and what a unit has of it.
 SHOWN = [("put_bytes_per_second", "put", "MiB/s", MIB),
@@ -101,7 +102,8 @@ class Bench:
     def throttled(self, case, write, read, options):
         for _ in self.rounds_on(drives=4, size="1G", write=write, read=read):
             # Large requests are throttled in bursts: fio's best of two sizes.
-            best = [max(self.fio(case, f"fio {rw} {bs}", rw, f"--bs={bs}", "--iodepth=24")
+            depth = f"--iodepth={QUEUE_DEPTH}"
+            best = [max(self.fio(case, f"fio {rw} {bs}", rw, f"--bs={bs}", depth)
                         for bs in ("128k", "1m")) for rw in ("write", "read")]
             self.format()
             for name in options:
