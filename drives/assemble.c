@@ -109,17 +109,6 @@ void spw_assembly_close(struct spw_assembly *assembly)
 	memset(assembly, 0, sizeof(*assembly));
 }
 
-bool spw_assembly_opened(const struct spw_assembly *assembly)
-{
-	char words[64];
-
-	for (unsigned i = 0; i < assembly->count; i++)
-		if (spw_safety_opener(spw_device_path(assembly->devices[i]),
-				      assembly->devices[i]->fd, words, sizeof(words)))
-			return true;
-	return false;
-}
-
 /* QEMU locks byte 100 + n of a drive for each n that it does, 200 + n for what nobody else may. */
 #define QEMU_DOES       100u
 #define QEMU_SHARES_NOT 200u

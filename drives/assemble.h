@@ -58,9 +58,6 @@ void spw_assembly_close(struct spw_assembly *assembly);
  */
 int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition);
 
-/* Has a living process one of the drives open for writing, as far as this user may look? */
-bool spw_assembly_opened(const struct spw_assembly *assembly);
-
 /**
  * spw_assembly_claim - claim the drives for the store, with its partition locked, and look once
  * more whether they are still free and still what was assembled

@@ -369,55 +369,57 @@ static int ask_others(struct spw_share *share)
 	return rc == 0 ? 0 : -ENOENT;
 }
 
-static bool find_opener(const struct drive *drive, char *words, size_t len)
+static void name_holder(const struct drive *drive, char *words, size_t len)
 {
 	const struct stat st = {.st_mode = S_IFBLK, .st_rdev = drive->number};
 
-	return spw_opener_find(&st, drive->device->fd, words, len);
+	if (!spw_opener_find(&st, drive->device->fd, words, len))
+		(void)snprintf(words, len, "another program, or one that was killed");
 }
 
-static int refuse(const struct spw_share *share, unsigned busy, bool living)
+static int refuse(const struct spw_share *share, const struct drive *drive)
 {
-	const char *path = spw_device_path(share->drives[busy].device);
-	char opener[64] = "another program";
+	const char *path = spw_device_path(drive->device);
+	char holder[64];
 
-	if (living)
+	if (spw_page_others(share->store->uuid, share->store->partition_count,
+			    share->store->partition))
 		return spw_error(-EBUSY,
 				 "%s: processes that have other partitions of the store open did "
 				 "not hand over their claim on it; run all in one network "
 				 "namespace, and see whether one of them is stopped",
 				 path);
-	(void)find_opener(&share->drives[busy], opener, sizeof(opener));
+	name_holder(drive, holder, sizeof(holder));
 	return spw_error(-EBUSY, "%s: is held exclusively by %s; end that first (see fuser %s)",
-			 path, opener, path);
+			 path, holder, path);
 }
 
-/* Somebody has a drive: another process of the store, a killed one, or a stranger. */
+/*
+ * Somebody has a drive: another process of the store, a killed one, or a stranger. All get the same
+ * time, because they cannot be told apart for sure: a process of the store has the drives open
+ * before it can be asked, and after.
+ */
 static int claim(struct spw_share *share)
 {
 	uint64_t deadline_ns = 0;
 	unsigned busy = 0;
-	char opener[64];
 
 	for (;;) {
 		int rc = claim_all(share, &busy);
-		bool living;
+		const struct drive *drive = &share->drives[busy];
+		char holder[64] = "";
 
 		if (rc == -EBUSY && busy == 0 && ask_others(share) == 0)
 			return 0;
 		if (rc != -EBUSY)
 			return rc;
-		/* It may be about to serve. */
-		living = spw_page_others(share->store->uuid, share->store->partition_count,
-					 share->store->partition);
-		if (!living && find_opener(&share->drives[busy], opener, sizeof(opener)))
-			return refuse(share, busy, false);
+		if (deadline_ns == 0)
+			name_holder(drive, holder, sizeof(holder));
 		if (!spw_opener_await(&deadline_ns, share->log,
-				      "%s: is held exclusively, by a process that was killed "
-				      "perhaps; waiting up to %u s for it to come free",
-				      spw_device_path(share->drives[busy].device),
-				      SPW_TEARDOWN_S_MAX))
-			return refuse(share, busy, living);
+				      "%s: is held exclusively by %s; waiting up to %u s for it to "
+				      "come free",
+				      spw_device_path(drive->device), holder, SPW_TEARDOWN_S_MAX))
+			return refuse(share, drive);
 	}
 }
 

@@ -42,8 +42,8 @@ struct spw_share_store {
  * @devices:  by drive index, opened read-write; their claim_fd is set until spw_share_close()
  * @share:    set on success; NULL: no drive is a block device
  *
- * Waits up to SPW_TEARDOWN_S_MAX seconds for a process that was killed, and logs it. Return: 0;
- * -EBUSY somebody else, named as far as this user may look, has a drive exclusively; -errno.
+ * Waits up to SPW_TEARDOWN_S_MAX seconds for who has a drive exclusively, and logs it. Return: 0;
+ * -EBUSY somebody, named as far as this user may look, still has it; -errno.
  */
 int spw_share_open(struct spw_device *const devices[], unsigned count,
 		   const struct spw_share_store *store, const struct spw_log *log,

@@ -6,18 +6,6 @@
 #include "store/internal.h"
 #include "drives/opener.h"
 
-/* Several that open a store at once have its drives open before their pages, for so long. */
-#define OPENING_NS UINT64_C(1000000000)
-
-/* A killed process's, then; else it is locked by one that has not the store open, as a bench. */
-static bool is_dying(const struct spw_store *store)
-{
-	const struct spw_superblock *sb = &store->assembly.superblocks[0];
-
-	return spw_page_others(store->uuid, sb->partition_count, store->partition) ||
-	       !spw_assembly_opened(&store->assembly);
-}
-
 /* The page first, then the locks. @locked: by whom, no page says. Return: 0; -EBUSY; -errno. */
 static int lock_partition(struct spw_store *store, uint32_t partition, bool *locked)
 {
@@ -42,29 +30,29 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 	return rc;
 }
 
+/*
+ * One that was killed releases it at its last write. Who else has it cannot be told for sure: those
+ * that wait here have the drives open, too, and show no page.
+ */
 static int await_partition(struct spw_store *store, uint32_t partition)
 {
 	const char *path = spw_device_path(store->assembly.devices[0]);
-	uint64_t opened_ns = spw_clock_ns() + OPENING_NS, deadline_ns = 0;
+	uint64_t deadline_ns = 0;
 	bool locked = true;
 	int rc = -EBUSY;
 
 	while (rc == -EBUSY && locked) {
-		if (spw_clock_ns() > opened_ns && !is_dying(store))
-			return spw_error(rc,
-					 "%s: a process that has not the store open has locked "
-					 "partition %u; end that first (see fuser %s)",
-					 path, partition, path);
 		if (!spw_opener_await(&deadline_ns, &store->opts.log,
 				      "partition %u: is locked, and no process shows that it has "
 				      "it open; waiting up to %u s for the last write of one that "
 				      "was killed",
 				      partition, SPW_TEARDOWN_S_MAX))
 			return spw_error(rc,
-					 "%s: partition %u was not released within %u s, by a "
-					 "process that was killed and waits for a drive, or by one "
-					 "of another container; see dmesg, and try again",
-					 path, partition, SPW_TEARDOWN_S_MAX);
+					 "%s: a process that does not show that it has the store "
+					 "open has locked partition %u, for %u s: end it (see "
+					 "fuser %s), or see dmesg: one that was killed may wait "
+					 "for a drive; it may also be in another container",
+					 path, partition, SPW_TEARDOWN_S_MAX, path);
 		rc = lock_partition(store, partition, &locked);
 	}
 	return rc;

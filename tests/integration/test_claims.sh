@@ -62,6 +62,40 @@ for round in 1 2 3; do
 done
 expect_free "$a"
 
+begin "who lets go of a drive or a partition is waited for"
+held_s=1.5 # after a store has said that it waits: far longer than a rank takes to open, or to close
+mkfifo "$TEST_TMP/said"
+# waits_for KEEPER WORDS: KEEPER, in Python, takes $b.
+waits_for() {
+    local said line='' store keeper_pid
+    coproc keeper { python3 -c "$1" "$b"; }
+    keeper_pid=$keeper_PID
+    read -ru "${keeper[0]}" _
+    "$SPILLWAY" bench --level=store --filename="$a:$b" --rw=write --object-size=1m --size=8m >"$TEST_TMP/said" 2>&1 &
+    store=$!
+    exec {said}<"$TEST_TMP/said"
+    until [[ $line == *"$2"* ]]; do
+        read -ru "$said" line || { fail "was not waited for: $line" && break; }
+    done
+    sleep "$held_s"
+    eval "exec ${keeper[1]}>&-"
+    wait "$keeper_pid"
+    cat <&"$said" >"$OUTPUT"
+    expect_true "the store is opened" wait "$store"
+    exec {said}<&-
+}
+waits_for 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_EXCL)
+print("held", flush=True)
+os.read(0, 1)' "(python3); waiting up to 5 s"
+# All partitions: where the first begins, the superblock says at 0x070. The command is F_OFD_SETLK.
+waits_for 'import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+begin, = struct.unpack("<Q", os.pread(fd, 8, 0x70))
+fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, begin, 0, 0))
+print("held", flush=True)
+os.read(0, 1)' "partition 0: is locked"
+
 begin "children that a rank has forked keep neither its claim nor its partition"
 rank_options=fork
 start_rank first "$a,$b" 0
