@@ -146,9 +146,10 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * exclusively (O_EXCL), together with all processes that have the store open: until the last of
  * them closes it, nobody who asks mounts, formats or otherwise takes one. The objects of the
  * partition's last commit are there again: see spw_store_committed(). Writes nothing, but for
- * other commits, which it gives up. Does not format: see spw_format(). A process that was killed a
- * moment ago, whose last write a drive still has to take, is waited for up to five seconds; the log
- * says so.
+ * other commits, which it gives up. Does not format: see spw_format(). Who has a drive exclusively,
+ * or has locked the partition and does not show that the store is open, is waited for up to five
+ * seconds, and the log says so: a process that was killed, whose last write a drive still has to
+ * take, or one that closes the store at this moment.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
  * belongs to another store or to none, or something else was made on it since; -EUCLEAN both
