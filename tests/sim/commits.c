@@ -27,9 +27,11 @@ struct set {
 static struct set sets[SETS];
 static unsigned set_count;
 static uint64_t blackouts;
+static bool overwritten;
 
 void sim_commits_begin(void)
 {
+	overwritten = false;
 	set_count = 0;
 	blackouts = 0;
 }
@@ -147,12 +149,23 @@ static unsigned last_sure(void)
 	return last;
 }
 
+/*
+ * What a drive has lost of a commit brings back an earlier one, whose blocks on the other drives
+ * hold what came after it.
+ */
+bool sim_commits_overwritten(void)
+{
+	return overwritten;
+}
+
 static void check_which(uint64_t number)
 {
 	unsigned sure = last_sure();
 
-	if (sim_commits_may_be_lost())
+	if (sim_commits_may_be_lost()) {
+		overwritten = overwritten || (sure > 0 && number < sets[sure - 1].number);
 		return;
+	}
 	if (number == 0 && sure > 0)
 		sim_fail("commit %" PRIu64 " was durable, and is not there", sets[sure - 1].number);
 	if (sure > 0 && number < sets[sure - 1].number)

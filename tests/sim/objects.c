@@ -689,7 +689,8 @@ static void check_drive_stats(void)
 {
 	for (unsigned i = 0; i < sim_drive_count; i++) {
 		const struct sim_drive *drive = &sim_drives[i];
-		bool may_be_wrong = drive->wrong_count > 0 || drive->injected[SIM_FLIP] > 0;
+		bool may_be_wrong = drive->wrong_count > 0 || drive->injected[SIM_FLIP] > 0 ||
+				    sim_commits_overwritten();
 		bool may_be_late = drive->injected[SIM_HANG] > 0 || drive->injected[SIM_SLOW] > 0;
 		struct spw_drive_stats stats;
 

@@ -149,6 +149,7 @@ bool sim_commits_step(const struct sim_step *step);
 bool sim_commits_attempted(void);
 void sim_commits_blackout(void);
 bool sim_commits_may_be_lost(void);
+bool sim_commits_overwritten(void);
 uint64_t sim_commits_bytes(void);
 void sim_commits_opened(void);
 bool sim_commits_end(void);
