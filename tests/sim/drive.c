@@ -181,9 +181,10 @@ static void move(const struct sim_io *io, uint32_t from, uint8_t *at, uint32_t l
 	}
 }
 
+/* What is empty overlaps nothing. */
 static bool overlap(uint64_t a, uint64_t a_len, uint64_t b, uint64_t b_len)
 {
-	return a < b + b_len && b < a + a_len;
+	return a_len > 0 && b_len > 0 && a < b + b_len && b < a + a_len;
 }
 
 static void remember_before(struct sim_drive *drive, uint64_t offset, uint32_t len)
