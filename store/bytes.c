@@ -34,28 +34,41 @@ static void copy_out(struct transfer *transfer)
 	moving->copied_bytes = moving->len_bytes;
 }
 
-/* To where the drive takes them from. */
+/* What fills up the last block must not be somebody's old bytes. */
+static void fill_up(uint8_t *tail, uint32_t tail_bytes, uint32_t block_bytes)
+{
+	if (tail_bytes)
+		memset(tail + tail_bytes, 0, block_bytes - tail_bytes);
+}
+
+void spw_bytes_lay_tail(struct transfer *transfer)
+{
+	struct moving *moving = &transfer->moving;
+	uint32_t block_bytes = transfer->store->block_bytes;
+	uint32_t tail_bytes = moving->len_bytes % block_bytes;
+	uint64_t offset = moving->offset_bytes + moving->len_bytes - tail_bytes;
+
+	if (transfer->bounce || !tail_bytes)
+		return;
+	spw_gather(transfer->tail, transfer->request->vector, offset, tail_bytes);
+	fill_up(transfer->tail, tail_bytes, block_bytes);
+	moving->copied_bytes = tail_bytes;
+}
+
+/* To where the drive takes them from, unless they lie there. */
 static void move_out(struct transfer *transfer)
 {
 	struct moving *moving = &transfer->moving;
-	const struct iovec *vector = transfer->request->vector;
 	uint32_t block_bytes = transfer->store->block_bytes;
 	uint32_t tail_bytes = moving->len_bytes % block_bytes;
-	uint32_t whole = moving->len_bytes - tail_bytes;
-	uint8_t *tail = transfer->bounce ? transfer->bounce + whole : transfer->tail;
 
-	if (transfer->bounce)
+	if (transfer->bounce) {
 		copy_out(transfer);
-	else if (moving->sum)
-		moving->checksum =
-			spw_checksum_vector(vector, moving->offset_bytes, moving->len_bytes);
-	if (!transfer->bounce && tail_bytes) {
-		spw_gather(tail, vector, moving->offset_bytes + whole, tail_bytes);
-		moving->copied_bytes = tail_bytes;
+		fill_up(transfer->bounce + moving->len_bytes - tail_bytes, tail_bytes, block_bytes);
+	} else if (moving->sum) {
+		moving->checksum = spw_checksum_vector(transfer->request->vector,
+						       moving->offset_bytes, moving->len_bytes);
 	}
-	/* What fills up the last block must not be somebody's old bytes. */
-	if (tail_bytes)
-		memset(tail + tail_bytes, 0, block_bytes - tail_bytes);
 }
 
 /* To the caller's memory: as much of the piece as the request wants. */

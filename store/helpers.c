@@ -19,7 +19,7 @@
 #define DRIVES_PER_WORKER 2u
 #define CPUS_PER_WORKER   4u
 
-#define WRITES_PER_WORKER 2u /* posted: one in hand, one that waits for it */
+#define POSTED_PER_WORKER 2u /* one in hand, one that waits for it */
 
 /* ---- Rings ---- */
 
@@ -84,9 +84,19 @@ struct transfer *spw_help_take(struct spw_taker *taker)
 
 /* ---- The worker's side ---- */
 
+static bool keeps_busy(const struct spw_helpers *helpers, uint32_t posted)
+{
+	return posted >= POSTED_PER_WORKER * (helpers->count + 1);
+}
+
 bool spw_help_has_room(const struct spw_helpers *helpers)
 {
-	return helpers->writes < WRITES_PER_WORKER * (helpers->count + 1);
+	return !keeps_busy(helpers, helpers->writes);
+}
+
+bool spw_help_is_idle(const struct spw_helpers *helpers)
+{
+	return !keeps_busy(helpers, helpers->posted);
 }
 
 bool spw_help_wanted(const struct transfer *transfer)
@@ -105,13 +115,16 @@ void spw_help_post(struct transfer *transfer)
 		      atomic_load_explicit(&transfer->request->cls, memory_order_relaxed) ==
 			      SPW_URGENT_READ;
 
-	SPW_ASSERT(!transfer->posted && !transfer->in_flight); /* HELP-1 */
+	SPW_ASSERT(!transfer->posted && !transfer->unsummed); /* HELP-1 */
+	SPW_ASSERT(!transfer->in_flight || transfer->moving.op == SPW_WRITE);
 	transfer->posted = true;
+	transfer->holds_slot =
+		transfer->moving.op == SPW_WRITE && !transfer->in_flight && !transfer->ended;
 	transfer->request->in_flight++;
 	store->helpers->posted++;
-	store->helpers->writes += transfer->moving.op == SPW_WRITE;
+	store->helpers->writes += transfer->holds_slot;
 	/* HELP-4 */
-	drive->in_flight += transfer->moving.op == SPW_WRITE;
+	drive->in_flight += transfer->holds_slot;
 	drive->bounces += transfer->bounce != NULL;
 	ring_put(&store->helpers->rings[urgent ? RING_URGENT : RING_OTHERS], transfer);
 }
@@ -126,8 +139,8 @@ void spw_help_end(struct transfer *transfer)
 	transfer->posted = false;
 	transfer->request->in_flight--;
 	store->helpers->posted--;
-	store->helpers->writes -= transfer->moving.op == SPW_WRITE;
-	drive->in_flight -= transfer->moving.op == SPW_WRITE;
+	store->helpers->writes -= transfer->holds_slot;
+	drive->in_flight -= transfer->holds_slot;
 	drive->bounces -= transfer->bounce != NULL;
 }
 

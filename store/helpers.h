@@ -7,15 +7,16 @@
  * take from the same rings, the worker too when it has time.
  *
  *   HELP-1  A transfer that was posted is in no other place until it is back with the worker
- *           (STORE-6), and its request cannot end: it counts as in flight there.
+ *           (STORE-6), and its request cannot end: it counts as in flight there. A write may be
+ *           with its drive meanwhile (store/sums.c).
  *   HELP-2  A helper changes of a transfer what is in @moving, and the memory that the transfer is
  *           for. What it reads beside that does not change meanwhile.
  *   HELP-3  The worker does not sleep while a transfer waits in a ring: a helper that was not woken
  *           delays nothing for ever.
  *   HELP-4  What keeps its drive's slot or copy memory while it is posted counts as the drive's:
- *           a write its slot, any transfer its copy memory (STORE-4).
- *   HELP-5  No more writes are posted than keep all busy: else slots that reads could have are
- *           taken by what no drive has yet. (Of two copies one more may be.)
+ *           a write that is not issued yet its slot, any transfer its copy memory (STORE-4).
+ *   HELP-5  No more of such writes are posted than keep all busy: else slots that reads could have
+ *           are taken by what no drive has yet. (Of two copies one more may be.)
  */
 #ifndef SPW_STORE_HELPERS_H
 #define SPW_STORE_HELPERS_H
@@ -62,7 +63,7 @@ struct spw_helpers {
 	/* worker */
 	uint32_t count;  /* helpers: constant while the store is open */
 	uint32_t posted; /* transfers that are not back yet */
-	uint32_t writes; /* of these */
+	uint32_t writes; /* of these, those that hold a slot (HELP-4) */
 	struct spw_taker worker;
 	struct spw_taker each[SPW_WORKERS_MAX - 1];
 };
@@ -75,8 +76,10 @@ int spw_helpers_start(struct spw_store *store);
 void spw_helpers_stop(struct spw_store *store);
 void spw_helpers_close(struct spw_store *store);
 
-/* Worker: may a further write be posted? */
+/* Worker: may a further write be posted that is not issued yet? */
 bool spw_help_has_room(const struct spw_helpers *helpers);
+/* Worker: has somebody nothing to do soon? */
+bool spw_help_is_idle(const struct spw_helpers *helpers);
 /* Worker: is it better left to others, or until the drives have enough to do? */
 bool spw_help_wanted(const struct transfer *transfer);
 void spw_help_post(struct transfer *transfer);

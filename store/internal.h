@@ -28,7 +28,8 @@
  *   STORE-5    A write is cut only from a request that could not be cancelled any more (state
  *              ACTIVE).
  *   STORE-6    A transfer is in one place: free, with the queue, posted (store/helpers.h: HELP-1),
- *              or among a drive's retries.
+ *              or among a drive's retries. But a write that is with the queue may be summed
+ *              meanwhile (SUM-1).
  *   STORE-7    The pieces of an object follow each other without a gap, in order of offset, and
  *              when its put has ended well all of them are placed. Those of a mirrored object come
  *              in pairs, one run of bytes on two drives; the first of each is placed then, and the
@@ -240,13 +241,19 @@ struct transfer {
 	uint32_t elements;
 	struct spw_store *store;
 	struct spw_request *request;
-	struct transfer *next; /* of the list it is in: free, or retries */
+	struct transfer *next; /* of the list it is in: free, retries, or unsummed */
 	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
 	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
-	bool posted; /* HELP-1 */
+	bool posted;     /* HELP-1 */
+	bool holds_slot; /* while posted: HELP-4 */
+	/* of a write: store/sums.c */
+	bool unsummed;             /* in its drive's list */
+	bool ended;                /* its I/O has */
+	uint64_t turn;             /* which write of its drive it is, as they were issued */
+	struct transfer *previous; /* in that list */
 	bool timed_out;
 	bool switched; /* a read of the other copy: the first did not serve */
 	/* a write that timed out: its chunk was given to another transfer */
@@ -299,11 +306,12 @@ struct store_drive {
 	struct read_list waiting[SPW_CLASSES];
 	/* reads to be done once more, when there is a slot for them; linked by next */
 	struct transfer *retries;
-	struct way ways[2];    /* by enum spw_op */
-	_Atomic int retired;   /* why, a negative errno; 0: in service */
-	uint64_t try_again_ns; /* worker: when, if it was full */
-	bool on_trial;         /* worker: in service again since, and nothing was written yet */
-	bool unread;           /* worker: it was logged that other copies serve for this drive's */
+	struct transfer *unsummed_first, *unsummed_last; /* store/sums.c */
+	struct way ways[2];                              /* by enum spw_op */
+	_Atomic int retired;                             /* why, a negative errno; 0: in service */
+	uint64_t try_again_ns;                           /* worker: when, if it was full */
+	bool on_trial; /* worker: in service again since, and nothing was written yet */
+	bool unread;   /* worker: it was logged that other copies serve for this drive's */
 	/* counters */
 	_Atomic uint64_t checksum_errors, timeouts, writes_no_space;
 	_Atomic uint64_t blocks_used;
@@ -515,6 +523,8 @@ void spw_store_short_slice(const struct spw_store *store);
 /* store/bytes.c */
 /* What is to be moved: the whole piece of the transfer. */
 void spw_bytes_set(struct transfer *transfer, enum spw_op op, bool sum);
+/* Of a write that is not copied: its last, partly filled block. */
+void spw_bytes_lay_tail(struct transfer *transfer);
 void spw_bytes_move(struct transfer *transfer);
 /* Worker: what was copied, with its reason. */
 void spw_bytes_count(const struct transfer *transfer);
@@ -576,6 +586,14 @@ void spw_upkeep_cancel(struct spw_store *store);
 int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
 
+/* store/sums.c: large chunks of puts */
+/* It was issued, and is not summed. */
+void spw_sum_later(struct transfer *transfer);
+/* Somebody else sees to its sum. */
+void spw_sum_cancel(struct transfer *transfer);
+/* Post what is to be summed now. */
+void spw_sums_post(struct spw_store *store);
+
 /* store/runs.c */
 /* Some of its pieces lost their place: find which is to be placed next. */
 void spw_runs_look(struct spw_request *request);
@@ -588,7 +606,7 @@ void spw_single_note(struct spw_store *store, uint64_t len_bytes);
 /* store/write.c */
 void spw_write_abandon(struct transfer *transfer);
 void spw_write_submit(struct spw_request *request);
-/* Its bytes are as the drive is to have them. */
+/* Its bytes are as the drive is to have them, and summed. */
 void spw_write_moved(struct transfer *transfer);
 /* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
 void spw_write_end_if_done(struct spw_request *request);

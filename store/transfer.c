@@ -13,7 +13,7 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->posted = false;
-	transfer->switched = false;
+	transfer->switched = transfer->unsummed = transfer->ended = false;
 	return transfer;
 }
 
@@ -30,7 +30,7 @@ void spw_transfer_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
-	SPW_ASSERT(!transfer->posted && !transfer->in_flight); /* HELP-1, STORE-6 */
+	SPW_ASSERT(!transfer->posted && !transfer->in_flight && !transfer->unsummed); /* STORE-6 */
 	if (transfer->bounce)
 		spw_bounce_give(transfer);
 	transfer->next = store->transfer_free;

@@ -323,7 +323,8 @@ void spw_deadlines_check(struct spw_store *store)
 		struct transfer *transfer = &store->transfers[i];
 		uint64_t limit_ns;
 
-		if (!transfer->in_flight || transfer->timed_out)
+		/* One that is being summed is looked at next time (SUM-1). */
+		if (!transfer->in_flight || transfer->timed_out || transfer->posted)
 			continue;
 		limit_ns = deadline_ns(store, transfer->io.op);
 		if (limit_ns != 0 && store->watched_ns - transfer->watched_from_ns > limit_ns)

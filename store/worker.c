@@ -269,6 +269,7 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 		process_changed(store);
 	spw_drives_try_again(store);
 	schedule(store);
+	spw_sums_post(store);
 	waits = spw_help_waits(store->helpers);
 	if (waits) {
 		spw_help_call(store);
@@ -314,6 +315,7 @@ static void wind_down(struct spw_store *store)
 		cancel_waiting(store);
 		spw_read_cancel_retries(store);
 		spw_upkeep_cancel(store);
+		spw_sums_post(store);
 		while (spw_help_waits(store->helpers))
 			move_next(store);
 		if (spw_store_is_busy(store))

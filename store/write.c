@@ -6,10 +6,11 @@
  * fails goes back to its put, which goes back to the head of the list; the drive is retired. Of a
  * mirrored object store/mirror.c places the chunks, by what is here.
  *
- * A chunk is summed before it is issued, so memory that somebody changes meanwhile shows when the
- * object is read or compared. A large one has its place and its slot by then, and waits for a
- * helper, or for the worker, which sums one between two looks at what is new and has ended: so a
- * get waits for one sum, not for those of all chunks that find a slot.
+ * A large chunk is summed by a helper, or by the worker, which sums one between two looks at what
+ * is new and has ended: so a get waits for one sum, not for those of all chunks that find a slot.
+ * One that has to be copied is summed with that, and issued then. Any other is issued at once, and
+ * summed while its drive writes it (store/sums.c): if somebody changes the memory of a put
+ * meanwhile, sum and bytes differ, and that shows when the object is read or compared.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -351,12 +352,16 @@ void spw_write_issue(struct spw_request *request, struct transfer *transfer, uin
 	if (spw_transfer_lay(transfer, piece) && transfer->bounce)
 		spw_bounce_give(transfer);
 	spw_bytes_set(transfer, SPW_WRITE, !summed && !store->opts.no_checksums);
-	if (spw_help_wanted(transfer)) {
-		spw_help_post(transfer);
-	} else {
+	spw_bytes_lay_tail(transfer);
+	if (!spw_help_wanted(transfer)) {
 		spw_bytes_move(transfer);
 		note_sum(transfer);
 		spw_transfer_issue(transfer, SPW_WRITE, write_done);
+	} else if (transfer->bounce) {
+		spw_help_post(transfer);
+	} else {
+		spw_transfer_issue(transfer, SPW_WRITE, write_done);
+		spw_sum_later(transfer);
 	}
 	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
@@ -473,15 +478,14 @@ static void place_again(struct spw_request *request, uint32_t index)
 	count_add(&request->store->count.chunks_moved, 1);
 }
 
-/* Of what was posted: its put may have failed meanwhile, or its drive, which would fail this. */
-void spw_write_moved(struct transfer *transfer)
+/* Of what is issued only now: its put may have failed meanwhile, or its drive. */
+static void issue_moved(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct spw_request *request = transfer->request;
 	uint32_t index = transfer->piece;
 	struct piece *piece = &store->pieces[index];
 
-	note_sum(transfer);
 	if (!request->first_error && !store->drives[piece->drive].retired) {
 		spw_transfer_issue(transfer, SPW_WRITE, write_done);
 		return;
@@ -491,6 +495,17 @@ void spw_write_moved(struct transfer *transfer)
 	if (!request->first_error)
 		place_again(request, index);
 	spw_write_end_if_done(request);
+}
+
+static void end_write(struct transfer *transfer);
+
+void spw_write_moved(struct transfer *transfer)
+{
+	note_sum(transfer);
+	if (transfer->ended)
+		end_write(transfer);
+	else if (!transfer->in_flight)
+		issue_moved(transfer);
 }
 
 /*
@@ -503,6 +518,13 @@ void spw_write_abandon(struct transfer *transfer)
 	struct spw_request *request = transfer->request;
 	struct piece *piece = &store->pieces[transfer->piece];
 
+	SPW_ASSERT(!transfer->posted); /* SUM-1 */
+	/* Its other copy has the same sum, and no other transfer that would bring it. */
+	if (transfer->unsummed) {
+		spw_sum_cancel(transfer);
+		spw_bytes_move(transfer);
+		note_sum(transfer);
+	}
 	spw_drive_retire(store, piece->drive, -ETIMEDOUT);
 	transfer->abandoned = true;
 	transfer->orphan = spw_piece_extent(store, piece);
@@ -529,18 +551,31 @@ static void abandoned_write_done(struct transfer *transfer)
 	spw_transfer_give(transfer);
 }
 
+/* SUM-1 */
 static void write_done(struct spw_io *io)
 {
 	struct transfer *transfer = io->context;
+
+	spw_transfer_ended(transfer);
+	transfer->ended = true;
+	if (transfer->unsummed) {
+		spw_sum_cancel(transfer);
+		spw_help_post(transfer);
+	}
+	if (transfer->abandoned)
+		abandoned_write_done(transfer);
+	else if (!transfer->posted)
+		end_write(transfer);
+}
+
+/* Of what is written, or could not be, and summed. */
+static void end_write(struct transfer *transfer)
+{
+	const struct spw_io *io = &transfer->io;
 	struct spw_request *request = transfer->request;
 	struct spw_store *store = transfer->store;
 	uint32_t index = transfer->piece;
 
-	spw_transfer_ended(transfer);
-	if (transfer->abandoned) {
-		abandoned_write_done(transfer);
-		return;
-	}
 	spw_transfer_give(transfer);
 	if (io->res == -EFAULT || io->res == -ENOMEM) {
 		/* Not the drive's fault: the next one would fail the same way. */

@@ -82,19 +82,29 @@ static void check_space(struct spw_store *store)
 
 static void check_transfers(const struct spw_store *store)
 {
-	uint32_t idle = 0, busy = 0, held = 0;
+	uint32_t idle = 0, busy = 0, held = 0, unsummed = 0;
 
 	for (const struct transfer *transfer = store->transfer_free; transfer;
 	     transfer = transfer->next)
 		idle++;
 	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		busy += store->transfers[i].in_flight;
-		held += store->transfers[i].posted;
+		held += store->transfers[i].posted && !store->transfers[i].in_flight;
+		unsummed += store->transfers[i].unsummed;
 	}
-	for (uint32_t i = 0; i < store->drive_count; i++)
-		for (const struct transfer *transfer = store->drives[i].retries; transfer;
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		const struct store_drive *drive = &store->drives[i];
+
+		for (const struct transfer *transfer = drive->retries; transfer;
 		     transfer = transfer->next)
 			held++;
+		for (const struct transfer *transfer = drive->unsummed_first; transfer;
+		     transfer = transfer->next) {
+			REQUIRE(transfer->unsummed && transfer->in_flight && !transfer->posted);
+			unsummed--;
+		}
+	}
+	REQUIRE(unsummed == 0);
 	if (idle + busy + held != store->transfers_total)
 		sim_fail("inside the store: %u transfers are idle, %u in flight and %u held, of %u",
 			 idle, busy, held, store->transfers_total);

@@ -84,6 +84,19 @@ static void free_and_expect_empty(spw_object object)
 	assert_int_equal(stats().used_bytes, 0);
 }
 
+/* Of those that are with a drive: neither waiting for their sum nor with whoever sums. */
+static unsigned summed_in_flight(void)
+{
+	unsigned count = 0;
+
+	for (uint32_t i = 0; i < store->transfers_total; i++) {
+		const struct transfer *transfer = &store->transfers[i];
+
+		count += transfer->in_flight && !transfer->unsummed && !transfer->posted;
+	}
+	return count;
+}
+
 static uint32_t held_drive(unsigned index)
 {
 	return (uint32_t)store->pieces[held[index]->piece].drive;
@@ -102,9 +115,11 @@ HELPER_CASE(test_a_put_waits_for_its_sum)
 	open_helped(4);
 	request = put(bytes, len, 1, &object);
 	assert_int_equal(held_count, 1);
+	turn();
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(spw_request_test(request), -EINPROGRESS);
-	assert_int_equal(writes(), 0);
+	assert_int_equal(writes(), 1);
+	assert_int_equal(store->transfers_in_flight, 0);
 	assert_int_equal(spw_request_cancel(request), -EALREADY);
 	give();
 	assert_ok(spw_request_wait(request));
@@ -116,11 +131,79 @@ HELPER_CASE(test_a_put_waits_for_its_sum)
 	free_and_expect_empty(object);
 }
 
-/* HELP-4: what is with helpers has a slot of its drive. HELP-5: not all slots are filled so. */
+/* However long a sum takes, each drive has as many chunks as it may. */
+HELPER_CASE(test_no_drive_waits_for_a_sum)
+{
+	const size_t len = 20 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 14);
+	struct spw_request *request;
+	spw_object object;
+
+	open_helped(2);
+	request = put(bytes, len, 1, &object);
+	for (unsigned i = 0; i < DRIVES; i++)
+		assert_int_equal(store->drives[i].in_flight, 2);
+	/* One of each: the first, whose turn it is. */
+	assert_int_equal(held_count, DRIVES);
+	turn();
+	poll_once();
+	assert_int_equal(store->transfers_in_flight, 2 * DRIVES);
+	/* Until all there are wait for their sum. */
+	for (unsigned i = 0; i < 20; i++)
+		turn();
+	assert_int_equal(store->transfers_in_flight, 0);
+	assert_int_equal(held_count, store->transfers_total);
+	assert_non_null(store->writes_first);
+	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	sim_others_turn = give_all;
+	assert_ok(spw_request_wait(request));
+	assert_int_equal(writes(), len / CHUNK_BYTES);
+	expect_identical(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* While chunks wait for a slot, a chunk is summed when all before it have ended on its drive. */
+HELPER_CASE(test_sums_follow_the_drives)
+{
+	const size_t len = 20 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 15);
+	struct spw_request *request;
+	unsigned turns = 0;
+	spw_object object;
+
+	open_helped(4);
+	sim_others_turn = give_all;
+	store->helpers->count = 0;
+	request = put(bytes, len, 1, &object);
+	for (unsigned i = 0; i < 8; i++)
+		poll_once();
+	assert_non_null(store->writes_first);
+	assert_int_equal(store->transfers_in_flight, 4 * DRIVES);
+	assert_int_equal(summed_in_flight(), DRIVES);
+	while (store->writes_first) {
+		turn();
+		for (unsigned i = 0; i < 4 && store->writes_first; i++)
+			poll_once();
+		if (store->writes_first)
+			assert_int_equal(summed_in_flight(), DRIVES);
+		turns++;
+	}
+	assert_true(turns >= 2);
+	/* Nothing waits: what is left is summed before it is written. */
+	for (unsigned i = 0; i < 4 * DRIVES; i++)
+		poll_once();
+	assert_true(store->transfers_in_flight > DRIVES);
+	assert_int_equal(summed_in_flight(), store->transfers_in_flight);
+	assert_ok(spw_request_wait(request));
+	expect_identical(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* HELP-4: what is to be copied has a slot of its drive. HELP-5: not all slots are filled so. */
 HELPER_CASE(test_no_more_is_posted_than_there_are_slots)
 {
 	const size_t len = 20 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 2);
+	uint8_t *bytes = pattern(len + 1, 2) + 1;
 	struct spw_request *request;
 	spw_object object;
 
@@ -153,10 +236,10 @@ HELPER_CASE(test_no_more_is_posted_than_there_are_slots)
 }
 
 /* HELP-5 */
-HELPER_CASE(test_reads_find_slots_while_puts_are_summed)
+HELPER_CASE(test_reads_find_slots_while_puts_are_copied)
 {
 	const size_t len = 30 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 13);
+	uint8_t *bytes = pattern(len + 1, 13) + 1;
 	struct spw_request *request;
 	spw_object object;
 
@@ -199,10 +282,10 @@ HELPER_CASE(test_copies_by_helpers)
 	free_and_expect_empty(object);
 }
 
-HELPER_CASE(test_drive_is_retired_while_its_chunk_is_summed)
+HELPER_CASE(test_drive_is_retired_while_its_chunk_is_copied)
 {
 	const size_t len = CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 4);
+	uint8_t *bytes = pattern(len + 1, 4) + 1;
 	struct spw_request *request;
 	uint32_t drive;
 	spw_object object;
@@ -213,7 +296,7 @@ HELPER_CASE(test_drive_is_retired_while_its_chunk_is_summed)
 	spw_drive_retire(store, drive, -EIO);
 	give();
 	poll_once();
-	/* Elsewhere, and summed once more. */
+	/* Elsewhere, and copied once more. */
 	assert_int_equal(writes(), 0);
 	assert_int_equal(held_count, 1);
 	assert_int_not_equal(held_drive(0), drive);
@@ -225,10 +308,39 @@ HELPER_CASE(test_drive_is_retired_while_its_chunk_is_summed)
 	free_and_expect_empty(object);
 }
 
-HELPER_CASE(test_put_fails_while_a_chunk_is_summed)
+/* SUM-1: only then it is placed again. */
+HELPER_CASE(test_write_fails_while_its_chunk_is_summed)
+{
+	const size_t len = CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 16);
+	struct spw_request *request;
+	uint32_t drive;
+	spw_object object;
+
+	open_helped(4);
+	request = put(bytes, len, 1, &object);
+	drive = held_drive(0);
+	for (unsigned i = 0; i < DRIVES; i++)
+		for (struct sim_io *io = sim_drives[i].active_first; io; io = io->next)
+			io->forced = -EIO;
+	turn();
+	assert_int_equal(store->transfers_in_flight, 0);
+	assert_int_equal(stats().chunks_moved, 0);
+	give();
+	poll_once();
+	assert_int_equal(stats().chunks_moved, 1);
+	assert_int_equal(held_count, 1);
+	assert_int_not_equal(held_drive(0), drive);
+	sim_others_turn = give_all;
+	assert_ok(spw_request_wait(request));
+	expect_identical(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+HELPER_CASE(test_put_fails_while_a_chunk_is_copied)
 {
 	const size_t len = 2 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 5);
+	uint8_t *bytes = pattern(len + 1, 5) + 1;
 	struct spw_request *request;
 	spw_object object;
 
@@ -251,6 +363,32 @@ HELPER_CASE(test_put_fails_while_a_chunk_is_summed)
 
 /* ---- Two copies: one sum ---- */
 
+/* The store has its drives in another order. */
+static bool is_simulated_by(uint32_t drive, unsigned simulated)
+{
+	return strcmp(paths[simulated], spw_device_path(store->drives[drive].device)) == 0;
+}
+
+/* What the helper has of a drive, the first; NULL: nothing. */
+static const struct transfer *held_of(uint32_t drive)
+{
+	for (unsigned i = 0; i < held_count; i++)
+		if (held_drive(i) == drive)
+			return held[i];
+	return NULL;
+}
+
+/* Writes of a drive that wait for their sum. */
+static unsigned late_ones(uint32_t drive)
+{
+	unsigned count = 0;
+
+	for (const struct transfer *transfer = store->drives[drive].unsummed_first; transfer;
+	     transfer = transfer->next)
+		count++;
+	return count;
+}
+
 static void expect_both_copies(spw_object object, const uint8_t *bytes, size_t len)
 {
 	for (unsigned i = 0; i < DRIVES; i++) {
@@ -261,7 +399,7 @@ static void expect_both_copies(spw_object object, const uint8_t *bytes, size_t l
 	assert_int_equal(stats().checksum_errors, 0);
 }
 
-/* Of the two transfers one brings the sum; the other one's write has long ended. */
+/* Of the two transfers one brings the sum; both have long ended. */
 HELPER_CASE(test_both_copies_have_the_sum)
 {
 	const size_t len = CHUNK_BYTES;
@@ -274,7 +412,8 @@ HELPER_CASE(test_both_copies_have_the_sum)
 	assert_int_equal(held_count, 1);
 	turn();
 	turn();
-	assert_int_equal(writes(), 1);
+	assert_int_equal(writes(), 2);
+	assert_int_equal(store->transfers_in_flight, 0);
 	assert_int_equal(spw_request_test(request), -EINPROGRESS);
 	give();
 	assert_ok(spw_request_wait(request));
@@ -297,16 +436,59 @@ HELPER_CASE(test_second_copy_moves_before_the_sum_is_there)
 	first = held_drive(0);
 	for (unsigned i = 0; i < DRIVES; i++)
 		for (struct sim_io *io = sim_drives[i].active_first; io; io = io->next)
-			io->forced = -EIO;
+			if (!is_simulated_by(first, i))
+				io->forced = -EIO;
 	turn();
 	turn();
-	mend_all();
 	turn();
 	assert_int_equal(stats().drives_retired, 1);
 	assert_int_equal(held_drive(0), first);
 	give();
 	assert_ok(spw_request_wait(request));
 	sim_others_turn = give_all;
+	expect_both_copies(object, bytes, len);
+	free_and_expect_empty(object);
+}
+
+/* It is late before it is summed, and its second copy has no other sum. */
+HELPER_CASE(test_late_copies_have_their_sum)
+{
+	const size_t len = 60 * CHUNK_BYTES;
+	uint8_t *bytes = pattern(len, 17);
+	struct spw_request *request;
+	uint32_t late;
+	spw_object object;
+	int rc;
+
+	open_helped(24);
+	for (unsigned i = 0; i < DRIVES; i++)
+		hang(i);
+	request = put(bytes, len, 2, &object);
+	poll_once();
+	for (late = 0; late < DRIVES && (late_ones(late) == 0 || !held_of(late)); late++)
+		;
+	assert_true(late < DRIVES);
+	for (unsigned i = 0; i < DRIVES; i++)
+		if (!is_simulated_by(late, i))
+			hang_no_more(i);
+	for (unsigned i = 0; i < 80 && late_ones(late) > 0; i++) {
+		sim_now_ns += SECOND;
+		poll_once();
+	}
+	assert_int_equal(store->drives[late].retired, -ETIMEDOUT);
+	assert_int_equal(late_ones(late), 0);
+	/* But what a helper has is given up when it is back. */
+	assert_true(held_of(late)->in_flight && !held_of(late)->abandoned);
+	sim_others_turn = give_all;
+	for (rc = -EINPROGRESS; rc == -EINPROGRESS; rc = spw_request_test(request))
+		sim_now_ns += SECOND;
+	assert_ok(rc);
+	for (unsigned i = 0; i < DRIVES; i++)
+		hang_no_more(i);
+	turn();
+	for (unsigned i = 0; i < DRIVES; i++)
+		if (is_retired(i))
+			spw_drive_revive(store, i);
 	expect_both_copies(object, bytes, len);
 	free_and_expect_empty(object);
 }
