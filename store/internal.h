@@ -251,8 +251,8 @@ struct transfer {
 	bool holds_slot; /* while posted: HELP-4 */
 	/* of a write: store/sums.c */
 	bool unsummed;             /* in its drive's list */
-	bool ended;                /* its I/O has */
-	uint64_t turn;             /* which write of its drive it is, as they were issued */
+	bool ended;                /* its drive is done with it */
+	uint64_t turn;             /* its number among the writes that its drive was given */
 	struct transfer *previous; /* in that list */
 	bool timed_out;
 	bool switched; /* a read of the other copy: the first did not serve */
@@ -587,11 +587,11 @@ int64_t spw_deadline_timeout_ns(const struct spw_store *store);
 void spw_deadlines_check(struct spw_store *store);
 
 /* store/sums.c: large chunks of puts */
-/* It was issued, and is not summed. */
+/* It was issued, and is to be posted for its sum when its turn has come. */
 void spw_sum_later(struct transfer *transfer);
-/* Somebody else sees to its sum. */
+/* The caller sees to its sum now. */
 void spw_sum_cancel(struct transfer *transfer);
-/* Post what is to be summed now. */
+/* Post those whose turn has come. */
 void spw_sums_post(struct spw_store *store);
 
 /* store/runs.c */

@@ -215,8 +215,7 @@ class Scale(Bench):
         for _ in self.rounds_on(SHORT_TIMES, drives=4, size="600M"):
             sums = self.memory(CORES)["sum_bytes_per_second"]
             with HugePages(FIO_HUGE_PAGES):
-                best = {way: self.fio(case, f"fio {RW[way]}", RW[way], "--bs=1m", "--iodepth=128",
-                                      "--mem=mmaphuge", seconds=1) for way in WAYS}
+                best = {way: self.best_of_memory(case, "mmaphuge", RW[way]) for way in WAYS}
             self.format()
             for checked, options in ((True, f"arena,workers={CORES}"), (False, "arena,unchecked")):
                 ours = self.store(case, options, "putget", OBJECT, "2000m", options)
@@ -250,7 +249,7 @@ class Scale(Bench):
         case = f"one RAM drive, {OBJECT} objects"
         for number in self.rounds_on(SHORT_TIMES, drives=1, size="2400M"):
             with HugePages(FIO_HUGE_PAGES):
-                best = [self.best_of_memory("mmaphuge", rw) for rw in ("write", "read")]
+                best = [self.best_of_memory(case, "mmaphuge", rw) for rw in ("write", "read")]
             turn = 1 if number % 2 else -1
             alone = self.moved_alone(case, "2000m", SHALLOW, turn)
             self.format()

@@ -124,13 +124,12 @@ class Bench:
                             one["get_bytes_per_second"] * count)
 
     def memory_drive(self):
-        """What limits is memory, so fio has as much of it: buffers that fit into a cache would save
-        it half of the work."""
         for _ in self.rounds_on(drives=1, size="2400M"):
             best = {}
             for memory in ("mmaphuge", "malloc"):
                 with HugePages(FIO_HUGE_PAGES if memory == "mmaphuge" else 0):
-                    best[memory] = [self.best_of_memory(memory, rw) for rw in ("write", "read")]
+                    best[memory] = [self.best_of_memory("one RAM drive", memory, rw)
+                                    for rw in ("write", "read")]
             for size in ("16m", "1m"):
                 case = f"one RAM drive, 2000 MiB as {size} objects"
                 for chunk in ("1m", "4m"):
@@ -141,13 +140,17 @@ class Bench:
                         ours = self.store(case, what, "putget", size, "2000m", options)
                         self.ratios(case, f"{what}: {{}} / fio", ours, *best[memory])
 
-    def best_of_memory(self, memory, rw):
-        case, mem = "one RAM drive, 2000 MiB of memory: fio", f"--mem={memory}"
+    def best_of_memory(self, drives, memory, rw):
+        """What limits is memory, so fio has as much of it as the store beside it: buffers that fit
+        into a cache would save it half of the work, and 128 MiB of them are 8 % faster to read
+        into than 2000."""
+        case, mem = f"{drives}, 2000 MiB of memory: fio", f"--mem={memory}"
+        jobs = len(self.rig.drives)  # one for each
         best = max(self.fio(case, f"fio {rw} {bs} {memory}", rw, f"--bs={bs}",
-                            f"--iodepth={depth}", mem, seconds=1)
-                   for bs, depth in (("1m", 2000), ("4m", 500)))
-        self.fio(case, f"fio {rw} 4m {memory}, 16 buffers", rw, "--bs=4m", "--iodepth=16", mem,
-                 seconds=1)
+                            f"--iodepth={buffers // jobs}", mem, seconds=1)
+                   for bs, buffers in (("1m", 2000), ("4m", 500)))
+        self.fio(case, f"fio {rw} 4m {memory}, 16 buffers", rw, "--bs=4m",
+                 f"--iodepth={16 // jobs}", mem, seconds=1)
         return best
 
     def partitions(self):
