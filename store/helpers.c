@@ -107,6 +107,12 @@ bool spw_help_wanted(const struct transfer *transfer)
 	       (moving->sum || transfer->bounce);
 }
 
+/* A write that is issued when it has been copied (HELP-4). */
+static bool holds_slot(const struct transfer *transfer)
+{
+	return transfer->moving.op == SPW_WRITE && transfer->bounce;
+}
+
 void spw_help_post(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -116,15 +122,13 @@ void spw_help_post(struct transfer *transfer)
 			      SPW_URGENT_READ;
 
 	SPW_ASSERT(!transfer->posted && !transfer->unsummed); /* HELP-1 */
-	SPW_ASSERT(!transfer->in_flight || transfer->moving.op == SPW_WRITE);
+	SPW_ASSERT(!transfer->in_flight || (transfer->moving.op == SPW_WRITE && !transfer->bounce));
 	transfer->posted = true;
-	transfer->holds_slot =
-		transfer->moving.op == SPW_WRITE && !transfer->in_flight && !transfer->ended;
 	transfer->request->in_flight++;
 	store->helpers->posted++;
-	store->helpers->writes += transfer->holds_slot;
+	store->helpers->writes += holds_slot(transfer);
 	/* HELP-4 */
-	drive->in_flight += transfer->holds_slot;
+	drive->in_flight += holds_slot(transfer);
 	drive->bounces += transfer->bounce != NULL;
 	ring_put(&store->helpers->rings[urgent ? RING_URGENT : RING_OTHERS], transfer);
 }
@@ -139,8 +143,8 @@ void spw_help_end(struct transfer *transfer)
 	transfer->posted = false;
 	transfer->request->in_flight--;
 	store->helpers->posted--;
-	store->helpers->writes -= transfer->holds_slot;
-	drive->in_flight -= transfer->holds_slot;
+	store->helpers->writes -= holds_slot(transfer);
+	drive->in_flight -= holds_slot(transfer);
 	drive->bounces -= transfer->bounce != NULL;
 }
 

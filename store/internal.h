@@ -247,11 +247,9 @@ struct transfer {
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
-	bool posted;     /* HELP-1 */
-	bool holds_slot; /* while posted: HELP-4 */
+	bool posted; /* HELP-1 */
 	/* of a write: store/sums.c */
 	bool unsummed;             /* in its drive's list */
-	bool ended;                /* its drive is done with it */
 	uint64_t turn;             /* its number among the writes that its drive was given */
 	struct transfer *previous; /* in that list */
 	bool timed_out;
@@ -590,7 +588,7 @@ void spw_deadlines_check(struct spw_store *store);
 /* It was issued, and is to be posted for its sum when its turn has come. */
 void spw_sum_later(struct transfer *transfer);
 /* The caller sees to its sum now. */
-void spw_sum_cancel(struct transfer *transfer);
+void spw_sum_take(struct transfer *transfer);
 /* Post those whose turn has come. */
 void spw_sums_post(struct spw_store *store);
 

@@ -36,7 +36,7 @@ void spw_sum_later(struct transfer *transfer)
 	drive->unsummed_last = transfer;
 }
 
-void spw_sum_cancel(struct transfer *transfer)
+void spw_sum_take(struct transfer *transfer)
 {
 	struct store_drive *drive = drive_of(transfer);
 	struct transfer *previous = transfer->previous, *next = transfer->next;
@@ -62,7 +62,7 @@ void spw_sums_post(struct spw_store *store)
 
 		while ((transfer = store->drives[i].unsummed_first) != NULL &&
 		       is_to_be_summed(transfer)) {
-			spw_sum_cancel(transfer);
+			spw_sum_take(transfer);
 			spw_help_post(transfer);
 		}
 	}

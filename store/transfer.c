@@ -13,7 +13,7 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->posted = false;
-	transfer->switched = transfer->unsummed = transfer->ended = false;
+	transfer->switched = transfer->unsummed = false;
 	return transfer;
 }
 

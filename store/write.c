@@ -478,7 +478,7 @@ static void place_again(struct spw_request *request, uint32_t index)
 	count_add(&request->store->count.chunks_moved, 1);
 }
 
-/* Of what is issued only now: its put may have failed meanwhile, or its drive. */
+/* Of what had to be copied before: its put may have failed meanwhile, or its drive. */
 static void issue_moved(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -502,10 +502,10 @@ static void end_write(struct transfer *transfer);
 void spw_write_moved(struct transfer *transfer)
 {
 	note_sum(transfer);
-	if (transfer->ended)
-		end_write(transfer);
-	else if (!transfer->in_flight)
+	if (transfer->bounce)
 		issue_moved(transfer);
+	else if (!transfer->in_flight)
+		end_write(transfer);
 }
 
 /*
@@ -521,7 +521,7 @@ void spw_write_abandon(struct transfer *transfer)
 	SPW_ASSERT(!transfer->posted); /* SUM-1 */
 	/* Its other copy has the same sum, and no other transfer that would bring it. */
 	if (transfer->unsummed) {
-		spw_sum_cancel(transfer);
+		spw_sum_take(transfer);
 		spw_bytes_move(transfer);
 		note_sum(transfer);
 	}
@@ -557,9 +557,8 @@ static void write_done(struct spw_io *io)
 	struct transfer *transfer = io->context;
 
 	spw_transfer_ended(transfer);
-	transfer->ended = true;
 	if (transfer->unsummed) {
-		spw_sum_cancel(transfer);
+		spw_sum_take(transfer);
 		spw_help_post(transfer);
 	}
 	if (transfer->abandoned)

@@ -97,6 +97,21 @@ static unsigned summed_in_flight(void)
 	return count;
 }
 
+/* The store has its drives in another order. */
+static bool is_simulated_by(uint32_t drive, unsigned simulated)
+{
+	return strcmp(paths[simulated], spw_device_path(store->drives[drive].device)) == 0;
+}
+
+/* On all drives but one; DRIVES: on all. */
+static void fail_in_flight(uint32_t but)
+{
+	for (unsigned i = 0; i < DRIVES; i++)
+		for (struct sim_io *io = sim_drives[i].active_first; io; io = io->next)
+			if (but == DRIVES || !is_simulated_by(but, i))
+				io->forced = -EIO;
+}
+
 static uint32_t held_drive(unsigned index)
 {
 	return (uint32_t)store->pieces[held[index]->piece].drive;
@@ -320,9 +335,7 @@ HELPER_CASE(test_write_fails_while_its_chunk_is_summed)
 	open_helped(4);
 	request = put(bytes, len, 1, &object);
 	drive = held_drive(0);
-	for (unsigned i = 0; i < DRIVES; i++)
-		for (struct sim_io *io = sim_drives[i].active_first; io; io = io->next)
-			io->forced = -EIO;
+	fail_in_flight(DRIVES);
 	turn();
 	assert_int_equal(store->transfers_in_flight, 0);
 	assert_int_equal(stats().chunks_moved, 0);
@@ -362,12 +375,6 @@ HELPER_CASE(test_put_fails_while_a_chunk_is_copied)
 }
 
 /* ---- Two copies: one sum ---- */
-
-/* The store has its drives in another order. */
-static bool is_simulated_by(uint32_t drive, unsigned simulated)
-{
-	return strcmp(paths[simulated], spw_device_path(store->drives[drive].device)) == 0;
-}
 
 /* What the helper has of a drive, the first; NULL: nothing. */
 static const struct transfer *held_of(uint32_t drive)
@@ -434,10 +441,7 @@ HELPER_CASE(test_second_copy_moves_before_the_sum_is_there)
 	open_helped(4);
 	request = put(bytes, len, 2, &object);
 	first = held_drive(0);
-	for (unsigned i = 0; i < DRIVES; i++)
-		for (struct sim_io *io = sim_drives[i].active_first; io; io = io->next)
-			if (!is_simulated_by(first, i))
-				io->forced = -EIO;
+	fail_in_flight(first);
 	turn();
 	turn();
 	turn();
