@@ -192,13 +192,28 @@ make_file() {
     truncate -s "$2" "$made_file"
 }
 
+# attach_loop VARIABLE [OPTIONS] FILE: a loop device over it, until detach_loop, or the end. Each is detached once: a device that is free again
+# may be another test's by then.
+declare -A loops_attached=()
+attach_loop() {
+    local -n attached=$1
+    shift
+    attached=$(losetup -f --show "$@")
+    loops_attached[$attached]=1
+    on_exit detach_loop "$attached"
+}
+
+detach_loop() {
+    [ -n "${loops_attached[$1]:-}" ] || return 0
+    unset "loops_attached[$1]"
+    losetup -d "$1"
+}
+
 # make_loop VARIABLE SIZE [BLOCK_BYTES]: a loop device over an empty file. Needs root.
 make_loop() {
-    local -n made_loop=$1
     local backing
     make_file backing "$2"
-    made_loop=$(losetup -f --show --direct-io=on -b "${3:-512}" "$backing")
-    on_exit losetup -d "$made_loop"
+    attach_loop "$1" --direct-io=on -b "${3:-512}" "$backing"
 }
 
 # start_writer DEVICE COMMAND ARGS: in the background, as $writer, until it has written to the block device. Its output: $TEST_TMP/writer.log.

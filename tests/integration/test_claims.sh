@@ -220,8 +220,7 @@ begin "a file and a loop device over it are one drive, whoever comes first and w
 make_file image 64M
 expect_exit 0 "$SPILLWAY" format --devices "$image" --partitions 2
 start_rank first "$image" 0
-loop=$(losetup -f --show --direct-io=on "$image")
-on_exit sh -c "losetup -d '$loop' 2>/dev/null"
+attach_loop loop --direct-io=on "$image"
 for name in "$image" "$TEST_TMP/renamed" "$TEST_TMP/linked" ""; do
     case $name in
     "$TEST_TMP/renamed") mv "$image" "$name" ;;
@@ -236,28 +235,25 @@ for name in "$image" "$TEST_TMP/renamed" "$TEST_TMP/linked" ""; do
     expect_refused second "store on the file open"
 done
 end_rank first
-losetup -d "$loop"
+detach_loop "$loop"
 make_file image 64M
 expect_exit 0 "$SPILLWAY" format --devices "$image" --partitions 2
-loop=$(losetup -f --show --direct-io=on "$image")
-on_exit sh -c "losetup -d '$loop' 2>/dev/null"
+attach_loop loop --direct-io=on "$image"
 start_rank first "$loop" 0
 expect_exit 3 "$SPILLWAY" format --devices "$image" --force
 expect_output "shown by $loop"
 start_rank second "$image" 1
 expect_refused second "shown by $loop"
-twin=$(losetup -f --show "$image")
-on_exit sh -c "losetup -d '$twin' 2>/dev/null"
+attach_loop twin "$image"
 expect_exit 3 "$SPILLWAY" wipe --devices "$twin" --yes
 expect_exit 3 "$SPILLWAY" bench --filename="$twin" --rw=write --bs=4k --size=1m --allow-destructive
-losetup -d "$twin"
+detach_loop "$twin"
 end_rank first
-losetup -d "$loop"
+detach_loop "$loop"
 
 begin "a mounted file that has another name by now is found by its number"
 make_file image 64M
-loop=$(losetup -f --show "$image")
-on_exit sh -c "losetup -d '$loop' 2>/dev/null"
+attach_loop loop "$image"
 mkfs.ext4 -q -F "$loop"
 mkdir "$TEST_TMP/mnt"
 mount "$loop" "$TEST_TMP/mnt"
@@ -268,7 +264,7 @@ expect_exit 3 "$SPILLWAY" format --devices "$TEST_TMP/other" --force
 expect_output "shown by $loop"
 expect_true "the file system is whole" touch "$TEST_TMP/mnt/file"
 umount "$TEST_TMP/mnt"
-losetup -d "$loop"
+detach_loop "$loop"
 
 begin "a partition of a drive that is mounted as a whole is in use"
 make_loop whole 64M

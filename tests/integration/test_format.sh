@@ -175,8 +175,7 @@ expect_output "$one"
 
 begin "a loop device over a drive that is used, and a drive under one"
 make_loop lower 24M
-upper=$(losetup -f --show "$lower")
-on_exit sh -c "losetup -d '$upper' 2>/dev/null"
+attach_loop upper "$lower"
 refuses 3 "$lower" "$SPILLWAY" format --devices "$lower" --force
 expect_output "shown by $upper"
 mkfs.ext4 -q -F "$upper"
@@ -191,18 +190,17 @@ expect_output "what it shows" "mounted on $TEST_TMP/upper"
 umount "$TEST_TMP/upper"
 expect_exit 0 "$SPILLWAY" format --devices "$upper" --force
 expect_exit 0 "$SPILLWAY" wipe --devices "$upper" --yes
-losetup -d "$upper"
+detach_loop "$upper"
 expect_exit 0 "$SPILLWAY" format --devices "$lower" --force
 
 begin "two loop devices over one file"
 backing=$(cat "/sys/class/block/$(basename "$lower")/loop/backing_file")
-twin=$(losetup -f --show "$backing")
-on_exit sh -c "losetup -d '$twin' 2>/dev/null"
+attach_loop twin "$backing"
 for disk in "$lower" "$twin"; do
     refuses 3 "$disk" "$SPILLWAY" format --devices "$disk" --force
     expect_output "what it shows is shown by"
 done
-losetup -d "$twin"
+detach_loop "$twin"
 
 begin "a store on a partition keeps its whole drive from being formatted, and the other way round"
 make_loop parted 40M
