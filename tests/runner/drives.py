@@ -74,6 +74,15 @@ def loop_devices_below(folder):
     return found
 
 
+def loops_that_stay(folder):
+    """Those of loop_devices_below(): a detached one lasts until its last user has closed it, and
+    nothing tells when that is."""
+    until = time.monotonic() + 2
+    while loop_devices_below(folder) and time.monotonic() < until:
+        time.sleep(0.05)
+    return loop_devices_below(folder)
+
+
 def detach(devices):
     """Each once: a device that is free again may already be somebody else's drive."""
     for device in devices:
@@ -174,17 +183,9 @@ class Scratch:
         os.unlink(probe)
         return None if ok else "no loop devices here: " + text
 
-    def loops_after_a_while(self):
-        """The loop devices that stay. A detached one lasts until its last user has closed it, and
-        nothing tells when that is."""
-        until = time.monotonic() + 2
-        while loop_devices_below(self.path) and time.monotonic() < until:
-            time.sleep(0.05)
-        return loop_devices_below(self.path)
-
     def remove(self):
         """Restore everything. Return what should not have been there any more."""
-        problems = [f"loop device {device}" for device in self.loops_after_a_while()]
+        problems = [f"loop device {device}" for device in loops_that_stay(self.path)]
         for entry in sorted(os.listdir(self.path)):
             problems.append(f"{entry} in the scratch folder")
         self.restore(self.path)
@@ -232,7 +233,7 @@ class Place:
         """What the program should have removed."""
         left = [f"file {os.path.relpath(os.path.join(folder, name), self.tmp)} in TMPDIR"
                 for folder, _, names in os.walk(self.tmp) for name in names]
-        left += [f"loop device {device}" for device in loop_devices_below(self.tmp)]
+        left += [f"loop device {device}" for device in loops_that_stay(self.tmp)]
         return left + [f"mount of {device} on {where}"
                        for device, where in mounts_of(self.path, self.loops)]
 
