@@ -238,7 +238,7 @@ status() {
 
 # Everything recorded, in the order that its users need; each step may have been done before.
 down() {
-    local device path pid problem=0
+    local device path pid end problem=0
     [ -e "$(state_file)" ] || return 0
     for device in $(devices); do
         losetup -d "$device" || problem=1
@@ -255,7 +255,12 @@ down() {
     done
     recorded file | while read -r path; do rm -f -- "$path"; done
     recorded folder | while read -r path; do [ ! -d "$path" ] || rmdir -- "$path"; done || problem=1
-    # A device that is still open is detached by its last user: say so and keep the record.
+    # A device that is still open is detached by its last user. One that has just ended closes it in a moment: how it ends its transfers is
+    # the kernel's affair, and nothing tells when that is. Else say so and keep the record.
+    end=$((SECONDS + 5))
+    while [ -n "$(devices)" ] && [ $SECONDS -lt $end ]; do
+        sleep 0.05
+    done
     for device in $(devices); do
         say "$device is still in use"
         problem=1

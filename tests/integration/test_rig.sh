@@ -55,6 +55,24 @@ expect_nothing_left
 expect_exit 0 "$rig" down --name $name
 expect_exit 1 "$rig" status --name $name
 
+begin "down waits for who lets go of a drive in a moment; of who does not it keeps the record"
+expect_exit 0 "$rig" up --name $name --drives 2 --size 8M
+mapfile -t drives < <(grep ^/dev "$OUTPUT")
+sleep 1 <"${drives[1]}" &
+expect_exit 0 "$rig" down --name $name
+expect_nothing_left
+expect_exit 0 "$rig" up --name $name --drives 2 --size 8M
+mapfile -t drives < <(grep ^/dev "$OUTPUT")
+sleep 60 <"${drives[1]}" &
+holder=$!
+on_exit kill_quietly $holder
+expect_exit 1 "$rig" down --name $name
+expect_output "${drives[1]} is still in use" "the record stays"
+kill $holder
+wait $holder 2>/dev/null || true
+expect_exit 0 "$rig" down --name $name
+expect_nothing_left
+
 begin "drives over files on a disk"
 mkdir "$TEST_TMP/disk"
 expect_exit 0 "$rig" up --name $name --drives 1 --size 8M --on "$TEST_TMP/disk"

