@@ -17,7 +17,8 @@
 #define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
 /*
  * Drives that end a whole queue at once, as virtual disks and throttles do, give up to 6 % more to
- * gets with 24 than with 16, and no more with 32. Puts are as fast with 16: no drive waits for a sum.
+ * gets with 24 than with 16, and no more with 32. Puts are as fast with 16, as no drive waits for a
+ * sum.
  */
 #define QUEUE_DEPTH      24
 #define SLOTS_PER_URGENT 4 /* for so many slots of all there is one of urgent reads alone */

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # tests/integration/test_rig.sh - the drive rig makes what it is asked for and restores everything
 # layer: all
+# shellcheck disable=SC2217 # sleep reads nothing: it has a drive open
 . "$(dirname "$0")/../lib.sh"
 
 is_root || skip "needs root to make loop devices"

@@ -322,7 +322,7 @@ except RuntimeError as error:
 
 
 def test_what_a_rank_has_moved(store, monkeypatch):
-    """What is on the drives when a step ends. In a short step of slow drives that may be nothing."""
+    """What has ended by the end of a step. On slow drives that may be nothing."""
     monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
     ranks = importlib.import_module("ranks")
     off = spillway.torch.offload(ranks.nn.Linear(1, 1), store)
