@@ -255,8 +255,8 @@ down() {
     done
     recorded file | while read -r path; do rm -f -- "$path"; done
     recorded folder | while read -r path; do [ ! -d "$path" ] || rmdir -- "$path"; done || problem=1
-    # A device that is still open is detached by its last user. One that has just ended closes it in a moment: how it ends its transfers is
-    # the kernel's affair, and nothing tells when that is. Else say so and keep the record.
+    # A device that is still open is detached by its last user. Who has just ended closes it when its transfers have ended, a moment later, and
+    # nothing tells when that is: it has as long as the store gives who lets go of a drive. Who has it longer is named, and the record stays.
     end=$((SECONDS + 5))
     while [ -n "$(devices)" ] && [ $SECONDS -lt $end ]; do
         sleep 0.05

@@ -325,7 +325,7 @@ class Scale(Bench):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default="build")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 5)))
+    parser.add_argument("--rounds", type=int, default=os.environ.get("BENCH_ROUNDS", "5"))
     parser.add_argument("--gib", type=int, default=8, help="that each run moves on null drives")
     parser.add_argument("--folder", default="/var/tmp", help="for file-backed drives")
     parser.add_argument("cases", nargs="*", help="scaling layers depth: anywhere; ram files one "

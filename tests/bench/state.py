@@ -402,7 +402,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="the build folder (build)")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", "5")))
+    parser.add_argument("--rounds", type=int, default=os.environ.get("BENCH_ROUNDS", "5"))
     parser.add_argument("--elements", type=int, default=200_000_000, help="parameters")
     parser.add_argument("--commit-elements", type=int, default=360_000_000,
                         help="parameters whose commit is measured")

@@ -229,7 +229,7 @@ class Bench:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default="build")
-    parser.add_argument("--rounds", type=int, default=int(os.environ.get("BENCH_ROUNDS", 5)))
+    parser.add_argument("--rounds", type=int, default=os.environ.get("BENCH_ROUNDS", "5"))
     parser.add_argument("--folder", default="/var/tmp", help="for file-backed drives")
     parser.add_argument("cases", nargs="*", help="equal slow scaling memory partitions urgent "
                                                  "small metadata checksums (all)")

@@ -300,6 +300,7 @@ report "len(j) == 2 and all(x['error'] == 0 and x['read']['io_bytes'] == 8 << 20
 # Two drives of 64 MiB/s take 16 MiB in an eighth of a second.
 bench 0 --null=64m --drives=2 --level=store --rw=write --object-size=1m --size=16m --iodepth=4
 report "j[0]['job_runtime'] >= 120"
+report "all(x['bytes_written'] > 0 for x in d['spillway']['drives'])"
 printf '[global]\nnull\ndrives=2\nlevel=store\nobject_size=1m\nsize=8m\n[a]\nrw=write\n[b]\nstonewall\nrw=read\n' >"$TEST_TMP/null.fio"
 bench 0 "$TEST_TMP/null.fio"
 report "len(j) == 2 and j[1]['read']['io_bytes'] == 8 << 20"
