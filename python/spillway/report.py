@@ -13,6 +13,7 @@ from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
 
 if TYPE_CHECKING:
+    from ._run import Run
     from ._parameter_stats import ParameterStats
 
 Row = Tuple[str, str]
@@ -160,6 +161,16 @@ def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[
         rows.extend(wear_rows(wear_since(drives, drives_before, seconds, endurance_bytes)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def summary_of(run: Run) -> str:
+    """One line, for the log."""
+    stats = run.stats
+    plain = f" of {bytes_text(stats.plan_keep_all_bytes)}" if stats.plan_tensors else ""
+    return (f"{run.model}, mode {run.mode!r}: {stats.steps} steps in {run.seconds:.1f} s; "
+            f"activations in memory at most {bytes_text(stats.activation_bytes_max)}{plain}, "
+            f"{bytes_text(stats.bytes_spilled)} written, waited {stats.stall_seconds:.3f} s for "
+            f"drives; report() says more")
 
 
 def parameters_line(stats: ParameterStats) -> str:

@@ -60,7 +60,7 @@ from ._steptrace import StepTrace
 from ._torch_compat import (SavedTensorsHooks, in_backward, register_forward_hook_always,
                             register_forward_pre_hook)
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
-from .report import Progress, hints_of, parameters_line, table_of, wear_since
+from .report import (Progress, hints_of, parameters_line, summary_of, table_of, wear_since)
 from .store import Path, Store, choice
 from .wear import Cap
 
@@ -103,6 +103,8 @@ class Offload(contextlib.ContextDecorator):
     """
 
     _report_path: Optional[str] = None
+    # What a report says, from the moment when it is closed on.
+    _last: Optional[Tuple[Run, str]] = None
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
@@ -130,7 +132,7 @@ class Offload(contextlib.ContextDecorator):
             self._session, model, {module: names.get(module) or type(module).__name__
                             for module in scopes}, recompute)
         self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
-        cache.last_use = weakref.WeakMethod(self._leave_report)
+        cache.last_use = weakref.WeakMethod(self._summarize)
         self._progress: Optional[Progress] = None
         if progress:
             self._progress = Progress(sys.stderr if progress is True else progress)
@@ -283,6 +285,11 @@ class Offload(contextlib.ContextDecorator):
         self._session.close()
         if self._own_store is not None:
             self._own_store.close()
+
+    @property
+    def closed(self) -> bool:
+        """By close(), or with its store: it still reports what it did."""
+        return self._session.cache.closed
 
     def step(self) -> None:
         """A training step begins. Needed where a forward pass follows a backward pass in one step
@@ -446,7 +453,9 @@ class Offload(contextlib.ContextDecorator):
     # ---- What it did -----------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
-        """Counters since offload() was called."""
+        """Counters since offload() was called; once it is closed, up to then."""
+        if self._last is not None:
+            return self._last[0].stats
         self._session.drain()
         return self._session.cache.stats()
 
@@ -480,7 +489,8 @@ class Offload(contextlib.ContextDecorator):
     def report(self, file: Optional[TextIO] = None, *, html: Optional[Path] = None,
                json: Optional[Path] = None) -> None:
         """Print a table of what the cache and the drives did since offload() was called, how much
-        that wears the drives, and hints, to standard output or a file.
+        that wears the drives, and hints, to standard output or a file. Once it is closed: what they
+        did up to then.
 
         :param html: a file to write instead: a page for a browser, with the memory over the last
             step, the plan and its reasons, drives and wear. It needs nothing from elsewhere
@@ -493,13 +503,16 @@ class Offload(contextlib.ContextDecorator):
                 if path is not None:
                     write(text_of(run), path)
             return
+        print(self._text() if self._last is None else self._last[1], file=file or sys.stdout)
+
+    def _text(self) -> str:
         stats, store = self.stats(), self._session.cache.store
         table = table_of(stats, store, self._drives_before, self._session.device is not None,
                          time.monotonic() - self._since, self._endurance_bytes)
         hints = hints_of(stats, self._entries, store, self._store_before)
         if self._parameters is not None:
             table += "\n" + parameters_line(self._parameters.stats())
-        print("\n".join([table, *hints]), file=file or sys.stdout)
+        return "\n".join([table, *hints])
 
     def explain(self, file: Optional[TextIO] = None) -> List[ScopePlan]:
         """Print what the plan in force does with each scope, why, and what the next best would
@@ -519,6 +532,8 @@ class Offload(contextlib.ContextDecorator):
         return plans
 
     def _run(self) -> Run:
+        if self._last is not None:
+            return self._last[0]
         cache, seconds = self._session.cache, time.monotonic() - self._since
         stats, store = self.stats(), cache.store
         drives = [] if store is None or store.closed else store.drive_stats()
@@ -528,6 +543,21 @@ class Offload(contextlib.ContextDecorator):
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
             "" if store is None or store.closed else store.description,
             list(hints_of(stats, self._entries, store, self._store_before)))
+
+    def _summarize(self) -> None:
+        """When it is about to be closed: reports are of what it did up to then. No reason to keep
+        it from closing."""
+        if self._last is not None:  # its store closes, and has said so
+            return
+        try:
+            last = self._run(), self._text()
+        except (SpillwayError, OSError, ValueError) as error:
+            _log.warning("what this run did cannot be told: %s", error)
+            return
+        self._leave_report()
+        self._last = last
+        if self._entries:
+            _log.info("%s", summary_of(last[0]))
 
     def _leave_report(self) -> None:
         """At its end, if `spillway run --report` asked for it. No reason to end the training."""

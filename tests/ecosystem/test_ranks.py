@@ -77,7 +77,7 @@ def train_transformers(run, **arguments):
     try:
         trainer.train(resume_from_checkpoint=run.resumes)
     finally:
-        assert callback is None or callback.off is None
+        assert callback is None or callback.off.closed
     losses = [(entry["loss"], entry["grad_norm"])
               for entry in trainer.state.log_history if "loss" in entry]
     return losses, bits_of(trainer.model), callback and callback.stats
@@ -171,7 +171,7 @@ def train_lightning(run, sharded=False):
                      enable_checkpointing=run.saves, ckpt_path=run.resumes, prepared=prepared,
                      **({"max_epochs": -1} if run.endless else {}))
     finally:
-        assert callback is None or callback.off is None
+        assert callback is None or callback.off.closed
     losses = [loss.item().hex() for loss in module.losses]
     return losses, bits_of(module), callback and callback.stats
 

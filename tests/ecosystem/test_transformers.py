@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_transformers.py - models under their Trainer: the same losses, less memory
 import copy
+import logging
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ def test_the_same_losses(folder, drives, name, kind):
     trainer = make_trainer(folder, name, [callback], **KINDS[kind])
     trainer.train()
     assert_same(outcome(plain), outcome(trainer))
-    assert spilled(callback.stats) > 0 and callback.off is None
+    assert spilled(callback.stats) > 0 and callback.off.closed
     assert callback.stats.steps == 12  # micro-batches
 
 
@@ -137,7 +138,7 @@ def test_ends_and_resumes(folder, drives, error):
     callback = enable(trainer, drives, **SPILL)
     with pytest.raises(type(error)):
         trainer.train()
-    assert callback.off is None and spilled(callback.stats) > 0
+    assert callback.off.closed and spilled(callback.stats) > 0
     spillway.Store(drives).close()
     again = make_trainer(folder, **given)
     callback = enable(again, drives, **SPILL)
@@ -152,11 +153,22 @@ def test_a_training_that_was_interrupted_is_over_when_the_next_begins(folder, dr
                            gradient_accumulation_steps=2)
     with pytest.raises(ZeroDivisionError):
         trainer.train()
-    assert callback.off is not None
+    assert not callback.off.closed
     other = SpillwayCallback(drives, **SPILL)
     make_trainer(folder, callbacks=[other]).train()
-    assert callback.off is None and other.stats.steps == 12
+    assert callback.off.closed and other.stats.steps == 12
     callback.end()
+
+
+def test_what_it_did_is_told_afterwards(folder, drives, caplog, capsys):
+    caplog.set_level(logging.INFO, logger="spillway")
+    callback = SpillwayCallback(drives, **SPILL)
+    make_trainer(folder, callbacks=[callback]).train()
+    said = [line.getMessage() for line in caplog.records if line.name == "spillway"]
+    assert any("LlamaForCausalLM, mode 'spill': 12 steps" in line for line in said)
+    capsys.readouterr()
+    callback.off.report()
+    assert "activations in memory, peak" in capsys.readouterr().out
 
 
 def test_the_same_trainer_trains_twice(folder, drives):
@@ -177,7 +189,7 @@ def test_it_stops_in_the_middle_of_a_step(folder, drives):
 
     callback = SpillwayCallback(drives, **SPILL)
     make_trainer(folder, callbacks=[callback, Stops()], gradient_accumulation_steps=2).train()
-    assert callback.off is None
+    assert callback.off.closed
     torch.randn(8, requires_grad=True).exp().sum().backward()
 
 

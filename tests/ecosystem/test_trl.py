@@ -109,7 +109,7 @@ def test_ends_and_resumes(folder, drives, make, error):
     callback = enable(trainer, drives, **SPILL)
     with pytest.raises(type(error)):
         trainer.train()
-    assert callback.off is None and moved(callback.stats) > 0
+    assert callback.off.closed and moved(callback.stats) > 0
     spillway.Store(drives).close()
     again = make(arguments, [])
     callback = enable(again, drives, **SPILL)

@@ -335,6 +335,30 @@ def test_closing_twice_is_nothing(store):
         off.stage(0, "forward")
 
 
+@pytest.mark.parametrize("closes_store", [False, True])
+def test_what_it_did_is_told_when_it_is_closed(formatted, caplog, capsys, closes_store):
+    caplog.set_level(logging.INFO, logger="spillway")
+    with spillway.Store(formatted) as store:
+        model = Layers()
+        off = offload_all(store, model)
+        with off:
+            model(torch.ones(8, 100)).sum().backward()
+        stats = off.stats()
+        off.report()
+        before = capsys.readouterr().out.splitlines()
+        if closes_store:
+            store.close()
+        off.close()
+    assert off.closed and off.stats() == stats
+    assert off.activation_peak_bytes == stats.activation_bytes_max > 0
+    off.report()
+    after = capsys.readouterr().out.splitlines()
+    assert [line for line in after if "wear" not in line] == [
+        line for line in before if "wear" not in line]
+    lines = [record.getMessage() for record in caplog.records if record.name == "spillway"]
+    assert len(lines) == 1 and "Layers, mode 'spill': 1 steps" in lines[0]
+
+
 # ---- Progress ------------------------------------------------------------------------------------
 
 

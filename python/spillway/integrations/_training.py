@@ -22,9 +22,8 @@ class Training:
 
     def __init__(self, devices: Devices, options: Dict[str, Any]) -> None:
         self._devices, self._options = devices, options
-        self.off: Optional[Offload] = None
-        self.stats: Optional[CacheStats] = None  # of the training that ended last
-        self._entered = False
+        self.off: Optional[Offload] = None  # of the training that began last
+        self._open = self._entered = False
 
     def begin(self, model: nn.Module) -> None:
         """Trainers call nobody back when an exception or Ctrl-C ends a training: it is over when
@@ -33,11 +32,11 @@ class Training:
         if before is not None:
             before.end()
         self.off = offload(model, self._devices, **self._options)
-        _here.training = self
+        self._open, _here.training = True, self
 
     def enter(self) -> None:
         """A forward pass comes, and then its backward pass."""
-        if self.off is not None:
+        if self.off is not None and self._open:
             if not self._entered:
                 self.off.__enter__()
                 self._entered = True
@@ -50,10 +49,9 @@ class Training:
 
     def end(self) -> None:
         self.leave()
-        if self.off is not None:
-            off, self.off, _here.training = self.off, None, None
-            self.stats = off.stats()
-            off.close()
+        if self.off is not None and self._open:
+            self._open, _here.training = False, None
+            self.off.close()
 
 
 class TrainingCallback:
@@ -64,10 +62,11 @@ class TrainingCallback:
 
     @property
     def off(self) -> Optional[Offload]:
-        """The context, while it trains: off.trace(), off.report()."""
+        """The context of the training that began last: off.report(), off.stats(), and while it
+        trains off.trace(). None: none has begun."""
         return self._training.off
 
     @property
     def stats(self) -> Optional[CacheStats]:
-        """The counters of the training that ended last."""
-        return self._training.stats
+        """The counters of the training that began last."""
+        return None if self.off is None else self.off.stats()

@@ -43,7 +43,6 @@ class Switch:
         training.get_act_offloading_ctx_manager = self._before
         if self.off is not None:
             self.off.close()
-            self.off = None
 
 
 def install(devices: Devices, *, mode: Mode = "fastest", **options: Any) -> Switch:
