@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: MIT
-/* malloc/preload.c - malloc and its like: large blocks from spans, the rest from libc */
+/* malloc/preload.c - malloc and its like: large blocks from spans, the rest from the next one */
 #include "malloc/preload.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "malloc/next.h"
 #include "malloc/spans.h"
 
 #define EXPORT      __attribute__((visibility("default")))
 #define LARGE_BYTES ((size_t)1 << 20)
 #define CACHE_BYTES ((uint64_t)1 << 30)
-
-/* glibc's own, under the names that are not replaced here. */
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t count, size_t size);
-void *__libc_realloc(void *block, size_t size);
-void *__libc_memalign(size_t align, size_t size);
-void __libc_free(void *block);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* base and count are set once, before main() and any thread: read without the lock */
@@ -70,9 +65,20 @@ __attribute__((noreturn)) static void refuse(const char *function)
 	abort();
 }
 
+/* As getenv(), of which a shell may have one of its own that is not ready before main(). */
+static const char *environment(const char *name)
+{
+	size_t len = strlen(name);
+
+	for (char **entry = environ; entry && *entry; entry++)
+		if (strncmp(*entry, name, len) == 0 && (*entry)[len] == '=')
+			return *entry + len + 1;
+	return NULL;
+}
+
 static uint64_t setting(const char *name, uint64_t otherwise)
 {
-	const char *text = getenv(name);
+	const char *text = environment(name);
 	unsigned long long value;
 	char *end;
 
@@ -95,12 +101,61 @@ static uint64_t address_bytes(void)
 	return memory_bytes;
 }
 
+/* One line, and only of the program that `spillway run` became: not of all that it starts. */
+static void say(const char *file)
+{
+	char line[512];
+	int len;
+
+	if (setting("SPILLWAY_MALLOC_PID", 0) != (uint64_t)getpid())
+		return;
+	len = snprintf(
+		line, sizeof(line),
+		"spillway run: malloc() is that of %.256s, which is preloaded or linked: all "
+		"memory comes from there, large blocks, too\n",
+		file);
+	(void)!write(STDERR_FILENO, line, len < (int)sizeof(line) ? (size_t)len : sizeof(line));
+}
+
+/* Whose malloc() serves the program before this one does: tried, as it may be known by a stub. */
+static const char *first_foreign(void)
+{
+	static Dl_info info;
+	void *(*first)(size_t size);
+	void (*release)(void *block);
+	void *found = dlsym(RTLD_DEFAULT, "malloc"), *block;
+	bool ours;
+
+	memcpy(&first, &found, sizeof(found));
+	if (!found || dladdr(found, &info) == 0)
+		return NULL;
+	found = dlsym(RTLD_DEFAULT, "free");
+	memcpy(&release, &found, sizeof(found));
+	block = first(LARGE_BYTES);
+	ours = !block || spw_spans_own(&spans, block);
+	if (release)
+		release(block);
+	return ours ? NULL : info.dli_fname;
+}
+
+/*
+ * If any of it fails the next allocator serves everything. So it does if it is not libc's: it has
+ * operators and functions of its own (operator delete, sdallocx()) to which programs give what
+ * malloc() returned, and which would meet blocks of ours.
+ */
 __attribute__((constructor)) static void begin(void)
 {
-	/* If either fails libc serves everything. */
-	if (pthread_atfork(before_fork, after_fork, after_fork) == 0)
-		(void)spw_spans_init(&spans, setting("SPILLWAY_MALLOC_BYTES", address_bytes()),
-				     setting("SPILLWAY_MALLOC_CACHE_BYTES", CACHE_BYTES));
+	const char *foreign = spw_next_foreign();
+
+	if (!foreign && pthread_atfork(before_fork, after_fork, after_fork) == 0 &&
+	    spw_spans_init(&spans, setting("SPILLWAY_MALLOC_BYTES", address_bytes()),
+			   setting("SPILLWAY_MALLOC_CACHE_BYTES", CACHE_BYTES)) == 0) {
+		foreign = first_foreign();
+		if (foreign)
+			spw_spans_destroy(&spans);
+	}
+	if (foreign)
+		say(foreign);
 }
 
 static void *take(size_t size, bool *zeroed)
@@ -117,10 +172,13 @@ static void *take(size_t size, bool *zeroed)
 
 EXPORT void *malloc(size_t size)
 {
+	const struct spw_next *next = spw_next();
 	bool zeroed;
 	void *block = take(size, &zeroed);
 
-	return block ? block : __libc_malloc(size);
+	if (block)
+		return block;
+	return next ? next->malloc(size) : spw_next_early(size);
 }
 
 EXPORT void free(void *block)
@@ -129,7 +187,8 @@ EXPORT void free(void *block)
 	bool used;
 
 	if (!spw_spans_own(&spans, block)) {
-		__libc_free(block);
+		if (block && spw_next_early_bytes(block) == 0)
+			spw_next()->free(block);
 		return;
 	}
 	lock_spans();
@@ -144,6 +203,7 @@ EXPORT void free(void *block)
 
 EXPORT void *calloc(size_t count, size_t size)
 {
+	const struct spw_next *next = spw_next();
 	bool zeroed = false;
 	size_t total;
 	void *block;
@@ -153,21 +213,34 @@ EXPORT void *calloc(size_t count, size_t size)
 		return NULL;
 	}
 	block = take(total, &zeroed);
-	if (!block)
-		return __libc_calloc(count, size);
-	return zeroed ? block : memset(block, 0, total);
+	if (block)
+		return zeroed ? block : memset(block, 0, total);
+	return next ? next->calloc(count, size) : spw_next_early(total);
 }
 
-/* What libc has stays with libc: it may grow in place. */
+/* @block: of early, or of spans and in use, with @have bytes. */
+static void *move(void *block, size_t have, size_t size)
+{
+	void *moved = malloc(size);
+
+	if (!moved)
+		return size <= have ? block : NULL;
+	memcpy(moved, block, size < have ? size : have);
+	free(block);
+	return moved;
+}
+
+/* What the next allocator has stays there: it may grow in place. */
 EXPORT void *realloc(void *block, size_t size)
 {
-	size_t have;
-	void *moved;
+	size_t have = spw_next_early_bytes(block);
 
 	if (!block)
 		return malloc(size);
+	if (have > 0)
+		return move(block, have, size);
 	if (!spw_spans_own(&spans, block))
-		return __libc_realloc(block, size);
+		return spw_next()->realloc(block, size);
 	if (size == 0) {
 		free(block);
 		return NULL;
@@ -176,27 +249,28 @@ EXPORT void *realloc(void *block, size_t size)
 		refuse("realloc");
 	/* No lock: a block in use does not change its length. */
 	have = spw_spans_len_bytes(&spans, block);
-	if (size <= have && size >= have / 2)
-		return block;
-	moved = malloc(size);
-	if (!moved)
-		return size <= have ? block : NULL;
-	memcpy(moved, block, size < have ? size : have);
-	free(block);
-	return moved;
+	return size <= have && size >= have / 2 ? block : move(block, have, size);
+}
+
+static void *take_aligned(size_t align, size_t size)
+{
+	bool zeroed;
+
+	return align <= SPW_SPAN_BYTES ? take(size, &zeroed) : NULL;
 }
 
 EXPORT void *memalign(size_t align, size_t size)
 {
-	bool zeroed;
-	void *block = align <= SPW_SPAN_BYTES ? take(size, &zeroed) : NULL;
+	void *block = take_aligned(align, size);
 
-	return block ? block : __libc_memalign(align, size);
+	return block ? block : spw_next()->memalign(align, size);
 }
 
 EXPORT void *aligned_alloc(size_t align, size_t size)
 {
-	return memalign(align, size);
+	void *block = take_aligned(align, size);
+
+	return block ? block : spw_next()->aligned_alloc(align, size);
 }
 
 EXPORT int posix_memalign(void **block, size_t align, size_t size)
@@ -206,26 +280,19 @@ EXPORT int posix_memalign(void **block, size_t align, size_t size)
 
 	if (align < sizeof(void *) || (align & (align - 1)) != 0)
 		return EINVAL;
-	got = memalign(align, size);
+	got = take_aligned(align, size);
 	errno = error;
 	if (!got)
-		return ENOMEM;
+		return spw_next()->posix_memalign(block, align, size);
 	*block = got;
 	return 0;
 }
 
 EXPORT size_t malloc_usable_size(void *block)
 {
-	static size_t (*of_libc)(void *);
-
 	if (spw_spans_own(&spans, block))
 		return spw_spans_len_bytes(&spans, block);
-	if (!__atomic_load_n(&of_libc, __ATOMIC_RELAXED)) {
-		void *found = dlsym(RTLD_NEXT, "malloc_usable_size");
-
-		__atomic_store(&of_libc, (size_t(**)(void *))(void *)&found, __ATOMIC_RELAXED);
-	}
-	return of_libc ? of_libc(block) : 0;
+	return spw_next_early_bytes(block) > 0 ? 0 : spw_next()->malloc_usable_size(block);
 }
 
 EXPORT void spw_malloc_stats(struct spw_malloc_stats *stats, size_t size)

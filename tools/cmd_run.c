@@ -62,11 +62,11 @@ static bool find_library(const char *own, char *path, size_t size)
 	return false;
 }
 
-static int set_size(const char *name, uint64_t bytes)
+static int set_number(const char *name, uint64_t value)
 {
 	char text[32];
 
-	(void)snprintf(text, sizeof(text), "%" PRIu64, bytes);
+	(void)snprintf(text, sizeof(text), "%" PRIu64, value);
 	return setenv(name, text, 1);
 }
 
@@ -110,10 +110,13 @@ static int set_environment(const char *path)
 		return -1;
 	result = setenv("LD_PRELOAD", value, 1);
 	free(value);
+	/* This process becomes the program: it is the one of all to say what is amiss. */
+	if (result == 0)
+		result = set_number("SPILLWAY_MALLOC_PID", (uint64_t)getpid());
 	if (result == 0 && cache_bytes != UINT64_MAX)
-		result = set_size("SPILLWAY_MALLOC_CACHE_BYTES", cache_bytes);
+		result = set_number("SPILLWAY_MALLOC_CACHE_BYTES", cache_bytes);
 	if (result == 0 && address_bytes)
-		result = set_size("SPILLWAY_MALLOC_BYTES", address_bytes);
+		result = set_number("SPILLWAY_MALLOC_BYTES", address_bytes);
 	if (result == 0 && report)
 		result = set_report();
 	return result;
