@@ -5,6 +5,7 @@ spillway depends on PyTorch's version."""
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import Any, Callable, List
 
 import torch
@@ -73,6 +74,17 @@ def is_before(version: str) -> bool:
 # is_compiling(): whether torch.compile traces the caller.
 is_compiling: Callable[[], bool] = getattr(
     getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """In place, or as torch.compile() wraps it."""
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+
+
+def has_compiled() -> bool:
+    """Whether torch.compile has compiled anything in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters.get("stats"))
 
 
 def backward_number() -> int:

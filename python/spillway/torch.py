@@ -57,10 +57,10 @@ from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of,
                       scopes_of, tensors_in)
 from ._session import Session
 from ._steptrace import StepTrace
-from ._torch_compat import (SavedTensorsHooks, in_backward, register_forward_hook_always,
-                            register_forward_pre_hook)
+from ._torch_compat import (SavedTensorsHooks, has_compiled, in_backward, is_compiled,
+                            register_forward_hook_always, register_forward_pre_hook)
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
-from .report import (Progress, hints_of, parameters_line, summary_of, table_of, wear_since)
+from .report import Progress, hints_of, parameters_line, summary_of, table_of, wear_since
 from .store import Path, Store, choice
 from .wear import Cap
 
@@ -145,6 +145,8 @@ class Offload(contextlib.ContextDecorator):
         self._entered: List[bool] = []
         self._explicit_steps = False
         self._explicit_stages = False
+        self._layers_ran = False  # one of them, once at least
+        self._compiled_words = ""  # why spilling what is compiled as one piece gains little
         self._called = False  # by itself, once at least: that tells where passes begin
         self._begun = False
         self._trace_path: Optional[Path] = None
@@ -230,6 +232,7 @@ class Offload(contextlib.ContextDecorator):
         if interrupted is not None:
             raise interrupted
         self._session.drain()
+        self._look_for_layers()
         self._write_trace()
         # Else the step may go on: its end is reported when it is known.
         if self._session.unpacked and not self._explicit_steps:
@@ -422,6 +425,7 @@ class Offload(contextlib.ContextDecorator):
             # Of a model whose parts alone are called, as by model.training_step().
             self._begin_pass()
         if reported:
+            self._layers_ran = True
             session.cache.call(fast.spw_cache_scope_enter, key)
             session.border()
             if session.tracer is not None:
@@ -429,6 +433,22 @@ class Offload(contextlib.ContextDecorator):
             session.drain()
             if self._again is not None:
                 self._again.enter(module, (args, kwargs or {}))
+
+    def _look_for_layers(self) -> None:
+        """Say once, where a step has passed, that none was seen because of torch.compile."""
+        cache = self._session.cache
+        if (self._layers_ran or self._compiled_words or not self._scopes or cache.closed
+                or not has_compiled() or any(map(is_compiled, self._scopes))
+                or not self.stats().offers):
+            return
+        model = type(getattr(self._model, "_orig_mod", self._model)).__name__
+        self._compiled_words = (
+            f"torch.compile is in use, and none of the {len(self._scopes)} layers of {model} ran "
+            "by itself: a model that is compiled as one piece takes back all that it saved when "
+            "its backward pass begins, so that spilling frees little memory and wears the drives. "
+            "Put torch.compile(layer) in the place of each layer instead of compiling the whole")
+        if cache.mode != "observe":
+            _log.warning("%s", self._compiled_words)
 
     def _scope_leave(self, module: nn.Module, _args: Any, result: Any) -> None:
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:
@@ -509,7 +529,7 @@ class Offload(contextlib.ContextDecorator):
         stats, store = self.stats(), self._session.cache.store
         table = table_of(stats, store, self._drives_before, self._session.device is not None,
                          time.monotonic() - self._since, self._endurance_bytes)
-        hints = hints_of(stats, self._entries, store, self._store_before)
+        hints = self._hints(stats)
         if self._parameters is not None:
             table += "\n" + parameters_line(self._parameters.stats())
         return "\n".join([table, *hints])
@@ -542,7 +562,11 @@ class Offload(contextlib.ContextDecorator):
             cache.profile(), drives, self._drives_before,
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
             "" if store is None or store.closed else store.description,
-            list(hints_of(stats, self._entries, store, self._store_before)))
+            self._hints(stats))
+
+    def _hints(self, stats: CacheStats) -> List[str]:
+        hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before))
+        return hints + ([f"hint: {self._compiled_words}"] if self._compiled_words else [])
 
     def _summarize(self) -> None:
         """When it is about to be closed: reports are of what it did up to then. No reason to keep

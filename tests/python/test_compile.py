@@ -225,6 +225,31 @@ def test_backward_twice(store, backend):
     assert left_in(off) == (0, 0, 0)
 
 
+def as_function(model, backend):
+    """Of which neither the model nor its layers know."""
+    compiled = torch.compile(lambda x: model(x), backend=backend)
+    model.forward_all = compiled
+    return model
+
+
+@pytest.mark.parametrize("compiled, said", [
+    (whole, 1), (in_place, 1), (as_function, 1), (per_block, 0), (layers_in_place, 0),
+    (lambda model, _: model, 0)],
+    ids=["whole", "in place", "function", "per block", "layers in place", "not"])
+def test_a_model_in_one_piece_is_named_once(store, caplog, capsys, compiled, said):
+    torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))  # of something else
+    model = compiled(Model(), "aot_eager")
+    off = offload_all(store, model)
+    for _ in range(3):
+        with off:
+            getattr(model, "forward_all", model)(torch.randn(128, 64)).sum().backward()
+    lines = [record.getMessage() for record in caplog.records if record.name == "spillway"]
+    assert len(lines) == said and all("none of the 3 layers of Model ran" in each for each in lines)
+    off.report()
+    assert capsys.readouterr().out.count("hint: torch.compile") == said
+    off.close()
+
+
 def used_before(model, store, x):
     """(how many saved tensors had been used when the gradient of the first block's output was
     there, how many in all)"""
