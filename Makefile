@@ -178,6 +178,10 @@ test-torch-versions: ## build, and run tests/python, with the PyTorch of other D
 test-ecosystem: ## with a new PyTorch and the packages that train with it, by pip (tests/ecosystem/pins.txt); WORDS= for some files
 	@scripts/deps.sh build test venv && $(MAKE) --no-print-directory all && tests/ecosystem/run.sh $(BUILD) $(WORDS)
 
+.PHONY: test-zoo
+test-zoo: ## models of public packages, by pip (tests/zoo/pins.txt), train in every mode: the same bits; WORDS= for some, JOBS=2
+	@scripts/deps.sh build venv && $(MAKE) --no-print-directory all && tests/zoo/run.sh $(BUILD) $(if $(JOBS),--jobs $(JOBS)) $(WORDS)
+
 .PHONY: test-packages
 test-packages: ## make deb, install, use and purge its packages in clean roots of Debian (root); SUITES="bookworm trixie"
 	@scripts/deps.sh releases && tests/packages/debian.sh --work $(BUILD)/packages $(SUITES)

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# tests/venv.sh - prints the interpreter of BUILD/venv, which has the packages named, at the versions of tests/ecosystem/pins.txt
+# tests/venv.sh - prints the interpreter of BUILD/venv, which has the packages named, at the versions of a file of pins
 #
-#   tests/venv.sh BUILD NAME...      some of pins.txt
-#   tests/venv.sh BUILD              all of pins.txt
+#   tests/venv.sh [--pins FILE] BUILD NAME...      some of the file (tests/ecosystem/pins.txt)
+#   tests/venv.sh [--pins FILE] BUILD              all of it
 #
 # What is there already is not asked for again, so that this works offline from then on. PYTHON= (else python3) makes the environment.
 # Exit status 77, and why, if no package index can be reached. What waits for a compilation that was killed goes on.
@@ -11,6 +11,10 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 pins=$here/ecosystem/pins.txt
+if [ "$1" = --pins ]; then
+    pins=$2
+    shift 2
+fi
 venv=$1/venv
 names=("${@:2}")
 python=$venv/bin/python3
