@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ._elementwise import Options, make, step_of
+from ._elementwise import Options, is_plain, make, on_host, step_of
 from ._tiles import Field, Piece, Tile, item_bytes
 
 MASTER = "master"
@@ -131,6 +131,10 @@ class _Run:
     def end(self) -> int:
         return self.pieces[-1].end
 
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
     def of(self, view: Tensor) -> Tensor:
         return view[self.begin:self.end]
 
@@ -179,16 +183,16 @@ class Arithmetic:
         """
         runs = self._runs(tile, entries, pieces, gradient)
         grads = self._scratch.of("grad", self._dtype(tile), sum(
-            run.end - run.begin for run in runs if not run.direct))
+            run.count for run in runs if not run.direct))
         params = self._scratch.of("param", tile.dtype, 0 if MASTER in views else len(grads))
         used = 0
         for run in runs:
             if run.direct:
                 self._point(run)
             else:
-                count = run.end - run.begin
-                self._gather(run, views, grads[used:used + count], params[used:used + count])
-                used += count
+                end = used + run.count
+                self._gather(run, views, grads[used:end], params[used:end])
+                used = end
         after = self._stepped(tile, views, group, runs)
         for run in runs:
             if not run.direct:
@@ -259,7 +263,8 @@ class Arithmetic:
                     value.clone() if isinstance(value, Tensor) else value
                     for name, value in run.entry.items()
                 }
-        self._step(inner)
+        with on_host():
+            self._step(inner)
         after: Dict[int, Entry] = {}
         for run in runs:
             entry = self._taken_over(tile.fields, run, views, inner.state.get(run.param, {}))
@@ -280,14 +285,16 @@ class Arithmetic:
         for name, value in state.items():
             if name in names and isinstance(value, Tensor):
                 view = run.of(views[name])
-                if value.shape != view.shape or value.dtype != view.dtype:
-                    raise RuntimeError(f"{self._class.__name__} has made {name} of another type")
+                if (value.shape != view.shape or value.dtype != view.dtype
+                        or not is_plain(value)):
+                    raise RuntimeError(f"{self._class.__name__} has made {name} for {run.count} "
+                                       "elements otherwise than when it was tried")
                 if value.data_ptr() != view.data_ptr():
                     view.copy_(value)
                 entry[name] = ON_DRIVES
             elif isinstance(value, Tensor) and value.dim() > 0:
-                raise RuntimeError(f"{self._class.__name__} has made {name}, which it did not when "
-                                   "it was tried")
+                raise RuntimeError(f"{self._class.__name__} has made {name} for {run.count} "
+                                   "elements, which it did not when it was tried")
             else:  # what is of no element is the host's
                 entry[name] = value.to(HOST) if isinstance(value, Tensor) else value
         return entry

@@ -36,11 +36,6 @@ class Checkpoint:
     names: Optional[List[List[str]]] = None
 
 
-def options_of(group: Options) -> Options:
-    """What of a group is no parameter and no name of one."""
-    return {name: value for name, value in group.items() if name not in ("params", "param_names")}
-
-
 def random_state() -> Dict[str, Any]:
     """Of PyTorch's generators: the host's, and each GPU's if any is in use."""
     devices: Sequence[Tensor] = ()

@@ -29,9 +29,8 @@ from torch import Tensor
 from . import _library
 from ._arithmetic import MASTER, Arithmetic, local_of
 from ._backward import SCALED, DuringBackward
-from ._checkpoint import (Checkpoint, decoded, encoded, options_of, random_state,
-                          set_random_state)
-from ._elementwise import Options, is_same_on, make, probe
+from ._checkpoint import Checkpoint, decoded, encoded, random_state, set_random_state
+from ._elementwise import Options, is_same_on, made_options, make, options_of, probe
 from ._gradients import Gradients
 from ._interleaved import Interleaved
 from ._layout import Memory, check_room, lay_out, least_bytes
@@ -220,6 +219,7 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(group)
         added = self.param_groups[-1]
         try:
+            self._take_over_made(added)
             for param in added["params"]:
                 self._check_parameter(param)
             number = len(self.param_groups) - 1
@@ -231,6 +231,12 @@ class Optimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             del self._names[len(self.param_groups):]
             raise
+
+    def _take_over_made(self, group: Options) -> None:
+        """A group's options are those that the class's own would have, which some change."""
+        made = made_options(self.optimizer_class, options_of(group), self._options)
+        group.update({name: value for name, value in made.items()
+                      if name not in _OTHER_ARITHMETIC})
 
     def _check_parameter(self, param: Tensor) -> None:
         name = name_of(param.dtype)
@@ -251,7 +257,9 @@ class Optimizer(torch.optim.Optimizer):
         stepped = _stepped_in(dtype)
         key = stepped, _pattern(group)
         if key not in self._probed:
-            self._probed[key] = probe(self.optimizer_class, group, self._options, stepped)
+            shapes = [tuple(local_of(param).shape) for param in self._params()
+                      if _stepped_in(param.dtype) == stepped]
+            self._probed[key] = probe(self.optimizer_class, group, self._options, stepped, shapes)
         fields = self._probed[key]
         return fields if stepped == dtype else (*fields, Field(MASTER, stepped))
 
@@ -269,6 +277,7 @@ class Optimizer(torch.optim.Optimizer):
     def _open(self) -> None:
         """The records of the groups as they are now, in place of those before."""
         laid, params = self._laid(), self._params()
+        self._probed.clear()  # with other parameters
         self._objects = self._named_objects()
         if self._in_backward or self._on_drives:
             check_reduced("gradients" if self._on_drives else "in_backward", params, self._reduced)

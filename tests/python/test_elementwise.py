@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_elementwise.py - which classes of optimizer may have their state on drives
+"""Classes whose state or arithmetic depends on how many elements there are, and in which shape, are
+refused before anything is changed; what a class makes of its options is what its steps get."""
+import copy
+
+import pytest
+import torch
+
+import spillway.torch
+from fake_state import FakeState, FakeStore, committed_records
+from spillway import _records
+from spillway._elementwise import made_options, probe
+
+
+@pytest.fixture(autouse=True)
+def in_memory(monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(_records, "State", FakeState)
+    monkeypatch.setattr(_records, "committed_records", committed_records)
+
+
+def proven(cls, *shapes, **options):
+    """The names of its fields."""
+    group = made_options(cls, {}, options)
+    return [field.name for field in probe(cls, group, options, torch.float32, shapes)]
+
+
+def refused(cls, words, *shapes, **options):
+    with pytest.raises(TypeError, match=f"{cls.__name__} cannot have its state on drives: {words}"):
+        proven(cls, *shapes, **options)
+
+
+class Plain(torch.optim.Optimizer):
+    """Momentum, with what a subclass says of its state."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    def new_state(self, param):
+        return {"average": torch.zeros_like(param)}
+
+    def averaged(self, state, grad):
+        return state["average"].mul_(0.9).add_(grad)
+
+    def step(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                state = self.state[param]
+                if not state:
+                    state.update(self.new_state(param))
+                param.sub_(self.averaged(state, param.grad) * group["lr"])
+
+
+class Subclass(torch.Tensor):
+    """A number of 8 bits for each element, and a scale for each block: looks like float32."""
+
+
+class Blocks(Plain):
+    """As torchao has it."""
+
+    def new_state(self, param):
+        state = torch.zeros_like(param)
+        if param.numel() >= 4096 and param.numel() % 256 == 0:
+            state = state.as_subclass(Subclass)
+        return {"average": state}
+
+
+class Codes(Plain):
+    """As bitsandbytes has it."""
+
+    long = 4096
+
+    def new_state(self, param):
+        state = super().new_state(param)
+        if param.numel() >= self.long:
+            state["scales"] = torch.zeros(-(-param.numel() // 256))
+        return state
+
+
+class LongCodes(Codes):
+    long = 100_000
+
+
+class Halves(Plain):
+    """Of long ones only. The state has the shape of the parameter, and is a plain tensor."""
+
+    def new_state(self, param):
+        short = param.numel() < 4096
+        return {"average": torch.zeros_like(param, dtype=torch.float32 if short else torch.float16)}
+
+
+class LongHalves(Halves):
+    def new_state(self, param):
+        return Plain.new_state(self, param) if param.numel() < 200_000 else super().new_state(param)
+
+
+class Factored(Plain):
+    """As Adafactor, where both sides are long."""
+
+    least = 128
+
+    def averaged(self, state, grad):
+        if grad.dim() == 2 and min(grad.shape) >= self.least:
+            grad = grad - grad.mean(dim=0, keepdim=True)
+        return super().averaged(state, grad)
+
+
+class LongFactored(Factored):
+    least = 250
+
+
+class Centered(Plain):
+    """Gradients of convolutions have a mean of 0."""
+
+    def averaged(self, state, grad):
+        if grad.dim() > 3:
+            grad = grad - grad.mean(dim=(1, 2, 3), keepdim=True)
+        return super().averaged(state, grad)
+
+
+class Counting(Plain):
+    """Its steps, and not those of each parameter."""
+
+    calls = 0
+
+    def step(self):
+        self.calls += 1
+        super().step()
+
+    def averaged(self, state, grad):
+        return super().averaged(state, grad) / self.calls
+
+
+class Scaling(Plain):
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        self.param_groups[-1]["lr"] *= 0.5
+
+
+class TensorRates(Plain):
+    """As torchao's classes."""
+
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        rate = self.param_groups[-1]["lr"]
+        if not isinstance(rate, torch.Tensor):
+            self.param_groups[-1]["lr"] = torch.tensor(rate, dtype=torch.float32)
+        self.param_groups[-1].setdefault("decoupled", True)
+
+    def step(self):
+        if not all(isinstance(group["lr"], torch.Tensor) for group in self.param_groups):
+            raise RuntimeError("lr was changed to a number")
+        super().step()
+
+
+@pytest.mark.parametrize("cls, words, shapes", [
+    (Blocks, "for 28672 elements its state has average, which is a Subclass, and not a plain", []),
+    (Codes, "for 28672 elements its state has scales of another shape than the parameter", []),
+    (LongCodes, "for 110000 elements its state has scales of another", [(110, 1000)]),
+    (Halves, "what it does to an element depends on others, on how many there are", []),
+    (LongHalves, "what it does to an element depends on others, on how", [(3000, 100)]),
+    (Factored, "what it does to an element depends on others", []),
+    (LongFactored, "what it does to an element depends on others", [(7,), (2000, 1000)]),
+    (Centered, "what it does to an element depends on others", []),
+    (Counting, "what it does to an element depends on others", []),
+    (Scaling, "the group has lr=0.05, of which its constructor makes 0.025", []),
+], ids=lambda value: getattr(value, "__name__", None))
+def test_what_depends_on_how_many_there_are_is_refused(cls, words, shapes):
+    refused(cls, words, *shapes)
+
+
+@pytest.mark.parametrize("cls, shapes", [
+    (LongCodes, [(9, 1000)]), (LongHalves, [(100, 100), (3,)]), (LongFactored, [(2000, 10)]),
+    (Plain, [(), (0, 3), (700, 1000), (1 << 20,)]), (torch.optim.AdamW, [(3, 300, 700)]),
+    (torch.optim.RAdam, [(70000, 1, 1, 9)])], ids=lambda value: getattr(value, "__name__", None))
+def test_what_no_parameter_comes_to_is_not_asked_for(cls, shapes):
+    assert proven(cls, *shapes)
+
+
+def test_nothing_is_changed_where_a_class_is_refused():
+    params = [torch.nn.Parameter(torch.randn(64, 128)), torch.nn.Parameter(torch.randn(3))]
+    before = copy.deepcopy(params)
+    store = FakeStore()
+    for param in params:
+        param.grad = torch.ones_like(param)
+    with pytest.raises(TypeError, match="Codes cannot have its state on drives.*use Codes itself"):
+        spillway.torch.Optimizer(Codes, params, store, tile=2048)
+    assert store.state is None
+    assert all(map(torch.equal, params, before))
+
+
+@pytest.mark.parametrize("rate", [0.125, torch.tensor(0.125)], ids=["number", "tensor"])
+def test_options_are_what_the_class_makes_of_them(rate):
+    values = torch.randn(6000), torch.randn(50, 100)
+    ours, theirs = [[torch.nn.Parameter(value.clone()) for value in values] for _ in range(2)]
+    tiled = spillway.torch.Optimizer(TensorRates, ours[:1], FakeStore(), tile=1000,
+                                     lr=copy.deepcopy(rate))
+    plain = TensorRates(theirs[:1], lr=copy.deepcopy(rate))
+    for optimizer, params in ((tiled, ours), (plain, theirs)):
+        optimizer.add_param_group({"params": params[1:], "lr": 0.5})
+    for _ in range(3):
+        for mine, yours in zip(ours, theirs):
+            mine.grad = torch.randn(mine.shape)
+            yours.grad = mine.grad.clone()
+        for optimizer in (tiled, plain):
+            with torch.no_grad():
+                optimizer.step()
+            optimizer.param_groups[0]["lr"].mul_(0.5)
+    assert all(map(torch.equal, ours, theirs))
+    for mine, yours in zip(tiled.param_groups, plain.param_groups):
+        assert mine["decoupled"] is yours["decoupled"] is True
+        assert torch.equal(mine["lr"], yours["lr"]) and mine["lr"].dtype == yours["lr"].dtype
+
+
+def test_options_that_the_class_does_not_take_are_refused_before_the_step():
+    param = torch.nn.Parameter(torch.randn(3000))
+    before = param.detach().clone()
+    tiled = spillway.torch.Optimizer(TensorRates, [param], FakeStore(), tile=1000)
+    param.grad = torch.ones(3000)
+    rate, tiled.param_groups[0]["lr"] = tiled.param_groups[0]["lr"], 0.1
+    with pytest.raises(TypeError, match=r"cannot .* has lr=0.1, of which .* tensor\(0.1"):
+        tiled.step()
+    assert torch.equal(param, before)
+    tiled.param_groups[0]["lr"] = rate
+    tiled.step()
+    assert torch.equal(param, before - 0.1 * param.grad)
+
+
+def test_classes_of_torchao_whose_state_has_few_bits(monkeypatch):
+    of_torchao = pytest.importorskip("torchao.optim")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    for name in ("AdamW8bit", "AdamW4bit", "AdamWFp8"):
+        for rate in (1e-2, torch.tensor(1e-2)):
+            refused(getattr(of_torchao, name), "for 28672 elements its state has exp_avg, which is "
+                    "a OptimState.*, and not a plain tensor", lr=rate)
+
+
+def test_classes_of_bitsandbytes_whose_state_has_few_bits():
+    of_bitsandbytes = pytest.importorskip("bitsandbytes.optim")
+    for name in ("Adam8bit", "AdamW8bit", "Lion8bit", "RMSprop8bit", "PagedAdamW8bit"):
+        refused(getattr(of_bitsandbytes, name), "for 28672 elements its state has .* of another "
+                "shape than the parameter")
+    refused(of_bitsandbytes.AdamW8bit, "for 200000 elements its state has", (200, 1000),
+            min_8bit_size=1 << 17)
+    assert proven(of_bitsandbytes.AdamW32bit) == ["state1", "state2"]
