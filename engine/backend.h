@@ -31,6 +31,9 @@ struct spw_queue_device;
 /* Of an io, see transfer.c. */
 enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE };
 
+/* See too_large() in transfer.c. */
+enum spw_halve { HALVE_NOT, HALVE_FIRST, HALVE_SECOND };
+
 /* One request. While its io is whole only io, next and device hold, until spw_part_unfold(). */
 struct spw_part {
 	struct spw_io *io;     /* NULL: the slot is free */
@@ -44,9 +47,11 @@ struct spw_part {
 	uint32_t len_bytes;  /* of this request; 0 for a flush */
 	uint32_t rest_bytes; /* not transferred yet, len_bytes among them */
 	int16_t piece;       /* buf lies in this registered piece of the arena; -1: in none */
+	/* of -EAGAIN and the like; above 0 the backend lets the kernel wait where it can */
 	uint16_t retries;
 	uint8_t device;
-	uint8_t op; /* enum spw_op; SPW_DISCARD only if the backend discards */
+	uint8_t op;    /* enum spw_op; SPW_DISCARD only if the backend discards */
+	uint8_t halve; /* enum spw_halve: of a transfer that failed as a whole */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");

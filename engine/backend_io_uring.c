@@ -470,6 +470,16 @@ static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int f
 	sqe->user_data = tag;
 }
 
+/*
+ * Whoever submits must not be made to wait, so the kernel says -EAGAIN where it would have to: when
+ * device mapper has to split a request at a boundary, each time it comes. A thread of the kernel's
+ * may wait.
+ */
+static uint8_t entry_flags(const struct spw_part *part)
+{
+	return part->retries > 0 ? IOSQE_FIXED_FILE | IOSQE_ASYNC : IOSQE_FIXED_FILE;
+}
+
 static int uring_issue(struct spw_queue *q, struct spw_part *part)
 {
 	uint8_t read = part->piece >= 0  ? IORING_OP_READ_FIXED
@@ -495,7 +505,7 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 	if (part->op == SPW_WRITE)
 		sqe->splice_fd_in =
 			stream_of(spw_placement_of(&q->devices[part->device], part->io));
-	sqe->flags = IOSQE_FIXED_FILE;
+	sqe->flags = entry_flags(part);
 	return 0;
 }
 

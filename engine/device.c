@@ -80,6 +80,14 @@ int spw_device_no_progress_error(const struct spw_device *device)
 	return device->geometry.kind == SPW_DEVICE_FILE ? -EIO : -ENODEV;
 }
 
+int spw_device_size_now(const struct spw_device *device, uint64_t *bytes)
+{
+	if (device->ops->size)
+		return device->ops->size(device, bytes);
+	*bytes = device->geometry.size_bytes;
+	return 0;
+}
+
 int spw_device_translate_error(const struct spw_device *device, int error)
 {
 	uint64_t size = 0;

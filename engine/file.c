@@ -82,15 +82,20 @@ static void file_close(struct spw_device *device)
 	(void)close(device->fd);
 }
 
+/* A device that asks for another attempt without end has failed. */
+#define AGAIN_MAX 256u
+
 static int file_transfer(const struct spw_device *device, enum spw_op op, void *buf, size_t len,
 			 uint64_t offset_bytes)
 {
+	unsigned again = 0;
+
 	while (len > 0) {
 		off_t offset = (off_t)offset_bytes;
 		ssize_t n = op == SPW_READ ? pread(device->fd, buf, len, offset)
 					   : pwrite(device->fd, buf, len, offset);
 
-		if (n < 0 && errno == EINTR)
+		if (n < 0 && (errno == EINTR || (errno == EAGAIN && again++ < AGAIN_MAX)))
 			continue;
 		if (n <= 0)
 			return spw_device_failed(
@@ -125,6 +130,18 @@ static int file_discard(const struct spw_device *device, uint64_t offset_bytes, 
 			ret = ioctl(device->fd, BLKDISCARD, range);
 	} while (ret && errno == EINTR);
 	return ret ? spw_device_failed(device, "discard", len_bytes, offset_bytes, -errno) : 0;
+}
+
+static int file_size(const struct spw_device *device, uint64_t *bytes)
+{
+	bool is_file = device->geometry.kind == SPW_DEVICE_FILE;
+	struct stat st;
+
+	if (is_file ? fstat(device->fd, &st) : ioctl(device->fd, BLKGETSIZE64, bytes))
+		return spw_error_errno(-errno, "%s does not tell its size", device->path);
+	if (is_file)
+		*bytes = (uint64_t)st.st_size;
+	return 0;
 }
 
 static int set_lock(const struct spw_device *device, short type, uint64_t offset_bytes,
@@ -167,6 +184,7 @@ static const struct spw_device_ops file_ops = {
 	.transfer = file_transfer,
 	.sync = file_sync,
 	.discard = file_discard,
+	.size = file_size,
 	.lock = file_lock,
 	.unlock = file_unlock,
 	.close = file_close,

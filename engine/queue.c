@@ -16,6 +16,9 @@
 #define PART_SEGMENTS_MAX 256u
 #define PART_BYTES_MAX    (16u << 20)
 
+/* Targets that tell no limit (NVMe over TCP without MDTS) are known to fail longer ones. */
+#define FAR_PART_BYTES_MAX (1u << 20)
+
 /* 504 KiB, what PRP lists of one page allow: one that is split may never complete. */
 #define POLLED_SEGMENTS_ASSUMED 127u
 
@@ -68,6 +71,8 @@ static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	}
 	if (q->ops->limits)
 		q->ops->limits(q, dev);
+	if (dev->device->transport.far)
+		dev->part_bytes_max = SPW_MIN(dev->part_bytes_max, FAR_PART_BYTES_MAX);
 	/* One logical block always fits, at any address. */
 	dev->segments_max = SPW_MAX(dev->segments_max, block_pages + 2);
 	dev->part_bytes_max = SPW_MAX(dev->part_bytes_max, g->logical_block_bytes);

@@ -35,6 +35,9 @@
 
 #define RETRIES_MAX 256
 
+/* What far targets and their kernels are known to fail for its length alone is longer. */
+#define HALVED_BYTES_MIN (512u << 10)
+
 static const char *const op_names[] = {
 	[SPW_READ] = "read",
 	[SPW_WRITE] = "write",
@@ -193,6 +196,30 @@ static bool goes_without_placement(struct spw_queue *q, const struct spw_part *p
 	return dev->refuses_placements;
 }
 
+/*
+ * Some targets of a network fail what is too long for them as if the drive had failed. Tried in two
+ * halves, one after the other so that no block layer merges them, it goes through, once in the life
+ * of a part: a drive that is bad fails the halves, too.
+ */
+static bool too_large(struct spw_part *part, int64_t res)
+{
+	if ((res != -EIO && res != -EREMOTEIO) || part->op > SPW_WRITE ||
+	    part->halve != HALVE_NOT || part->len_bytes <= HALVED_BYTES_MIN)
+		return false;
+	part->halve = HALVE_FIRST;
+	return true;
+}
+
+/* The kernel or the drive asks for another attempt. Bounded: one that always asks has failed. */
+static bool asks_again(struct spw_queue *q, struct spw_part *part, int64_t res)
+{
+	if ((res != -EAGAIN && res != -EINTR && !goes_without_placement(q, part, res)) ||
+	    part->retries == RETRIES_MAX)
+		return false;
+	part->retries++;
+	return true;
+}
+
 /* A part that did not end in one go. Return: whether it is to be issued again. */
 COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
@@ -210,6 +237,8 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 			q->stats.short_transfers++;
 		if (res > 0) {
 			advance(part, (uint32_t)res);
+			if (part->halve == HALVE_FIRST)
+				part->halve = HALVE_SECOND;
 			return true;
 		}
 		/* A drive that is gone transfers nothing; one that is there, less than a block. */
@@ -218,12 +247,12 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 		else
 			res = part->retries < RETRIES_MAX ? -EAGAIN : -EIO;
 	}
-	if ((res == -EAGAIN || res == -EINTR || goes_without_placement(q, part, res)) &&
-	    part->retries < RETRIES_MAX) {
-		part->retries++;
+	if (asks_again(q, part, res) || too_large(part, res)) {
 		q->stats.retries++;
 		return true;
 	}
+	if (res == -EINTR)
+		res = -EAGAIN;
 	fail_io(q, part->io, spw_device_translate_error(dev->device, (int)res));
 	return false;
 }
@@ -243,6 +272,7 @@ COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 	part->len_bytes = part->rest_bytes = io->len_bytes;
 	part->piece = spw_queue_piece(q, io->buf, io->len_bytes);
 	part->retries = 0;
+	part->halve = HALVE_NOT;
 	part->op = (uint8_t)io->op;
 }
 
@@ -361,6 +391,7 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 	part->io = io;
 	part->offset_bytes = io->offset_bytes + io->engine_issued_bytes;
 	part->retries = 0;
+	part->halve = HALVE_NOT;
 	part->op = (uint8_t)io->op;
 	part->iov = NULL;
 	if (likely(io->op <= SPW_WRITE && io->buf)) {
@@ -385,24 +416,36 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 	io->engine_parts++;
 }
 
-/* The next request carries all of the part, unless it stopped inside an element. */
+/* Whole elements, as many as @limit holds, or what is left of the first. */
+COLD static void shape_vector(struct spw_part *part, uint32_t limit)
+{
+	uint64_t first = part->iov->iov_len - part->iov_offset;
+
+	part->buf = (char *)part->iov->iov_base + part->iov_offset;
+	part->len_bytes = (uint32_t)SPW_MIN(first, limit);
+	if (part->iov_offset > 0 || first >= limit)
+		return;
+	for (part->iov_count = 1; part->len_bytes < part->rest_bytes; part->iov_count++) {
+		size_t len = part->iov[part->iov_count].iov_len;
+
+		if (part->len_bytes + len > limit)
+			break;
+		part->len_bytes += (uint32_t)len;
+	}
+	part->piece = -1;
+}
+
+/* The next request carries all of the part, or half, unless it stopped inside an element. */
 HOT void shape(const struct spw_queue *q, struct spw_part *part)
 {
 	part->iov_count = 0;
 	part->len_bytes = part->rest_bytes;
+	if (unlikely(part->halve == HALVE_FIRST))
+		part->len_bytes = part->rest_bytes / 2 & ~q->devices[part->device].whole_mask;
 	if (unlikely(part->iov)) {
-		uint64_t first = part->iov->iov_len - part->iov_offset;
-		uint32_t bytes = 0;
-
-		part->buf = (char *)part->iov->iov_base + part->iov_offset;
-		if (part->iov_offset > 0 || first >= part->rest_bytes) {
-			part->len_bytes = (uint32_t)SPW_MIN(first, part->rest_bytes);
-		} else {
-			while (bytes < part->rest_bytes)
-				bytes += (uint32_t)part->iov[part->iov_count++].iov_len;
-			part->piece = -1;
+		shape_vector(part, part->len_bytes);
+		if (part->iov_count > 0)
 			return;
-		}
 	}
 	/* Some kernels refuse registered memory that does not end with a block. */
 	if (likely(((uintptr_t)part->buf & q->devices[part->device].block_mask) == 0))

@@ -306,7 +306,7 @@ struct spw_queue_stats {
 	uint64_t parts;           /* kernel requests: more than ios where transfers were split */
 	uint64_t parts_fixed;     /* of them, with registered memory */
 	uint64_t short_transfers; /* continued */
-	uint64_t retries;         /* -EAGAIN, -EINTR */
+	uint64_t retries;         /* -EAGAIN, -EINTR, large ones that failed: tried in halves */
 	uint64_t errors;
 	uint64_t system_calls; /* io_uring_enter, io_submit, io_getevents */
 	uint64_t sleeps;

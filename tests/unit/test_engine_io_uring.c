@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/time.h>
 
+#include "engine/uring.h"
 #include "tests/unit/engine_file.h"
 
 static unsigned refused_flags; /* the kernel does not know these */
@@ -19,6 +20,9 @@ static unsigned missing_features;
 static int enter_errors[4]; /* what the next calls return */
 static unsigned enter_error_count;
 static unsigned setups, last_flags;
+/* Of a request that is not forced to be asynchronous the kernel says -EAGAIN, whatever it did. */
+static bool says_again;
+static bool forced[64]; /* by slot: whether its last request was */
 
 static int stub_queue_init_params(unsigned entries, struct io_uring *ring,
 				  struct io_uring_params *params)
@@ -51,12 +55,50 @@ static int stub_register_ring_fd(struct io_uring *ring)
 	return ring_fd_error ? ring_fd_error : io_uring_register_ring_fd(ring);
 }
 
+/* The slot of a request by its tag; -1: it is no part's. */
+static int slot_of(uint64_t tag)
+{
+	const struct spw_part *part = (const struct spw_part *)(uintptr_t)tag;
+
+	return tag > SPW_URING_TAG_CANCEL ? (int)(part - drive_queue->parts) : -1;
+}
+
+static void note_forced(const struct io_uring_sq *sq)
+{
+	for (unsigned at = *sq->khead; at != *sq->ktail; at++) {
+		const struct io_uring_sqe *sqe = &sq->sqes[at & *sq->kring_mask];
+		int slot = slot_of(sqe->user_data);
+
+		if (slot >= 0)
+			forced[slot] = (sqe->flags & IOSQE_ASYNC) != 0;
+	}
+}
+
+static void say_again(const struct io_uring_cq *cq)
+{
+	for (unsigned at = *cq->khead; at != *cq->ktail; at++) {
+		struct io_uring_cqe *cqe = &cq->cqes[at & *cq->kring_mask];
+		int slot = slot_of(cqe->user_data);
+
+		if (slot >= 0 && !forced[slot])
+			cqe->res = -EAGAIN;
+	}
+}
+
 static int stub_enter2(unsigned fd, unsigned count, unsigned want, unsigned flags, void *arg,
 		       size_t len)
 {
+	struct spw_uring *u = drive_queue ? drive_queue->state : NULL;
+	int ret;
+
 	if (enter_error_count > 0)
 		return enter_errors[--enter_error_count];
-	return io_uring_enter2(fd, count, want, flags, arg, len);
+	if (says_again)
+		note_forced(&u->ring.sq);
+	ret = io_uring_enter2(fd, count, want, flags, arg, len);
+	if (says_again)
+		say_again(&u->ring.cq);
+	return ret;
 }
 
 #define io_uring_queue_init_params stub_queue_init_params
@@ -74,6 +116,7 @@ static int reset(void **state)
 	missing_features = 0;
 	enter_error_count = 0;
 	setups = 0;
+	says_again = false;
 	return 0;
 }
 
@@ -107,6 +150,19 @@ RING_TEST(test_all_features)
 	assert_int_equal(stats.in_flight_max, 8);
 	/* One system call for at least a quarter of the depth. */
 	assert_true(stats.system_calls <= stats.parts);
+}
+
+/* As device mapper does at boundaries: the same request would be refused for ever. */
+RING_TEST(test_what_is_tried_again_is_forced_to_be_asynchronous)
+{
+	struct spw_queue_stats stats;
+
+	says_again = true;
+	pass_over_drive();
+	spw_queue_stats(drive_queue, &stats, sizeof(stats));
+	assert_int_equal(stats.errors, 0);
+	/* Each write and read once, and both flushes. */
+	assert_int_equal(stats.retries, 2 * DRIVE_BYTES / 65536 + 2);
 }
 
 /* What the entry that was issued last has where newer headers have write_stream. */

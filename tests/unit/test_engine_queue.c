@@ -54,6 +54,7 @@ static struct fake {
 	unsigned answers;               /* so many */
 	uint32_t at_most;               /* a part transfers no more; 0: all of it */
 	uint64_t bad_offset;            /* the part that begins here fails; 0: none */
+	uint32_t too_long;              /* a part of more bytes fails; 0: none does */
 } fake;
 
 static struct spw_device devices[DRIVES];
@@ -175,6 +176,8 @@ static int64_t outcome_of(const struct spw_part *part)
 		return fake.answer;
 	}
 	if (fake.bad_offset > 0 && part->offset_bytes == fake.bad_offset)
+		return -EIO;
+	if (fake.too_long > 0 && part->len_bytes > fake.too_long)
 		return -EIO;
 	if (fake.at_most > 0 && part->len_bytes > fake.at_most)
 		return fake.at_most;
@@ -710,7 +713,76 @@ QUEUE_TEST(test_after_a_failure_nothing_more_is_issued)
 	assert_int_equal(bad.done, 1);
 	assert_int_equal(bad.io.res, -EIO);
 	assert_int_equal(good.io.res, BLOCK);
+	/* The bad part once more, in halves. */
+	assert_int_equal(fake.history_count, 4);
+}
+
+/* ---- What is too long for a target ----------------------------------------------------------- */
+
+QUEUE_TEST(test_transfers_over_a_network_are_of_1_mib_at_most)
+{
+	devices[1].transport.far = true;
+	open_queue(8, NULL);
+	assert_int_equal(queue->devices[1].part_bytes_max, 1u << 20);
+	assert_true(queue->devices[0].part_bytes_max > 1u << 20);
+}
+
+/* The drive's memory, so that each byte is seen to have moved. */
+static void give_bytes(unsigned device)
+{
+	fake.bytes[device] = calloc(1, DRIVE_BYTES);
+	assert_non_null(fake.bytes[device]);
+	for (unsigned i = 0; i < DRIVE_BYTES; i++)
+		memory[i] = (char)draw();
+}
+
+QUEUE_TEST(test_a_large_transfer_that_fails_is_tried_in_halves)
+{
+	const uint32_t len = 1u << 20;
+
+	open_queue(8, NULL);
+	give_bytes(0);
+	fake.too_long = len / 2;
+	assert_int_equal(run(SPW_WRITE, 0, memory, len - BLOCK, BLOCK), len - BLOCK);
 	assert_int_equal(fake.history_count, 3);
+	/* One after the other, and whole blocks. */
+	assert_int_equal(fake.history[1].offset_bytes, BLOCK);
+	assert_int_equal(fake.history[1].len_bytes, len / 2 - BLOCK);
+	assert_int_equal(fake.history[2].offset_bytes, len / 2);
+	assert_int_equal(fake.history[2].len_bytes, len / 2);
+	assert_memory_equal(fake.bytes[0] + BLOCK, memory, len - BLOCK);
+}
+
+QUEUE_TEST(test_the_halves_of_a_vector)
+{
+	const uint32_t third = 300u << 10;
+	struct iovec iov[] = {{.iov_base = memory, .iov_len = third},
+			      {.iov_base = memory + 2 * third, .iov_len = third},
+			      {.iov_base = memory + 4 * third, .iov_len = third}};
+
+	open_queue(8, NULL);
+	give_bytes(0);
+	fake.too_long = 2 * third;
+	run_vector(SPW_WRITE, iov, 3, 0);
+	for (unsigned i = 0; i < 3; i++)
+		assert_memory_equal(fake.bytes[0] + i * third, iov[i].iov_base, third);
+}
+
+/* Once: one that is bad ends a transfer with few more requests than its parts. */
+QUEUE_TEST(test_a_drive_that_is_bad_fails_the_halves_too)
+{
+	struct spw_queue_stats stats;
+
+	open_queue(8, NULL);
+	fake.bad_offset = BLOCK;
+	assert_int_equal(run(SPW_READ, 0, memory, 1u << 20, BLOCK), -EIO);
+	assert_int_equal(fake.history_count, 2);
+	/* And what is short enough is not tried so. */
+	assert_int_equal(run(SPW_READ, 0, memory, 512u << 10, BLOCK), -EIO);
+	assert_int_equal(fake.history_count, 1);
+	spw_queue_stats(queue, &stats, sizeof(stats));
+	assert_int_equal(stats.retries, 1);
+	assert_int_equal(stats.errors, 2);
 }
 
 /* ---- Order, system calls --------------------------------------------------------------------- */
