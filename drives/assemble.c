@@ -31,6 +31,8 @@ static int take_members(struct spw_candidate *candidates, unsigned count, struct
 		if (!by_index[i])
 			continue;
 		out->devices[out->count] = by_index[i]->device;
+		if (by_index[i]->contents.superblocks.copies_good == 2)
+			out->both_copies |= UINT64_C(1) << out->count;
 		out->superblocks[out->count++] = by_index[i]->superblock;
 		by_index[i]->device = NULL;
 	}

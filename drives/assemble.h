@@ -24,6 +24,7 @@ struct spw_assembly {
 	char missing_words[512]; /* which, and what to do */
 	struct spw_device **devices;
 	struct spw_superblock *superblocks; /* the copies chosen */
+	uint64_t both_copies;    /* a bit for each drive whose other copy was intact, too */
 	struct spw_share *share; /* the claim on the block devices among them; NULL: none */
 };
 

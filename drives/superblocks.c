@@ -164,3 +164,38 @@ int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks
 		return -ENOMEM;
 	return superblocks->chosen;
 }
+
+static bool is_all_zero(const uint8_t *bytes, size_t len)
+{
+	return bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0;
+}
+
+int spw_superblock_still_whole(const struct spw_device *device, const struct spw_superblock *sb,
+			       bool had_last)
+{
+	uint64_t size_bytes = 0, last_bytes = spw_layout_copy_offset(sb->device_bytes, 1);
+	const char *path = spw_device_path(device);
+	uint8_t bytes[SPW_SUPERBLOCK_BYTES];
+	int result, rc = spw_device_size_now(device, &size_bytes);
+
+	if (rc)
+		return rc;
+	if (size_bytes < sb->device_bytes)
+		return spw_error(
+			-EIO,
+			"%s: was cut while the store was open: it has %s (%llu bytes), not %s "
+			"(%llu); what lay beyond is lost: close the store, restore the size, and "
+			"put again what is wanted",
+			path, SPW_SIZE_TEXT(size_bytes), (unsigned long long)size_bytes,
+			SPW_SIZE_TEXT(sb->device_bytes), (unsigned long long)sb->device_bytes);
+	if (!had_last || device->geometry.kind != SPW_DEVICE_FILE)
+		return 0;
+	rc = read_bytes(device, last_bytes, bytes, &result);
+	if (rc || result || !is_all_zero(bytes, sizeof(bytes)))
+		return rc;
+	return spw_error(-EIO,
+			 "%s: was cut while the store was open, and has grown again: there is a "
+			 "hole where its last superblock was (byte %llu), and what lay near is "
+			 "lost: close the store, format it again, and put again what is wanted",
+			 path, (unsigned long long)last_bytes);
+}

@@ -36,6 +36,14 @@ struct spw_superblocks {
 /* Return: superblocks->chosen; or -ENOMEM. Says nothing in spw_last_error() about what it found. */
 int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks *superblocks);
 
+/*
+ * Is the drive as long as it was formatted, although others had time to cut it? @had_last: the copy
+ * at its end was intact when it was opened; of a file it is read, as one that was cut and has grown
+ * again has a hole there. Return: 0; -EIO it was cut, -ENOMEM, or another errno, in words.
+ */
+int spw_superblock_still_whole(const struct spw_device *device, const struct spw_superblock *sb,
+			       bool had_last);
+
 /* The logical blocks of a copy at @offset_bytes: 4096 bytes, or one larger logical block. */
 struct spw_span {
 	uint64_t offset_bytes;

@@ -16,7 +16,7 @@
  *              flushed, when its commit is reported as durable.
  *
  * With a mirror a commit needs one flushed copy of each run alone. A drive that fails at it is
- * retired, and the commit is made anew without it.
+ * retired, and the commit is made again without it, also if the drive is in service again by then.
  */
 #include "store/commit.h"
 
@@ -26,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "drives/superblocks.h"
 #include "engine/device.h"
 
 struct committed *spw_committed_new(uint32_t count)
@@ -206,6 +207,7 @@ static int locate(struct spw_store *store, struct spw_commit_piece *pieces, uint
 	return rc;
 }
 
+/* On which a commit may count. */
 static uint64_t drives_in_service(const struct spw_store *store)
 {
 	uint64_t mask = 0;
@@ -213,7 +215,7 @@ static uint64_t drives_in_service(const struct spw_store *store)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		if (!atomic_load_explicit(&store->drives[i].retired, memory_order_relaxed))
 			mask |= UINT64_C(1) << i;
-	return mask;
+	return mask & ~store->commits->left_out;
 }
 
 /*
@@ -385,8 +387,7 @@ static void retire(struct spw_store *store, uint32_t drive, int rc)
 	char words[512];
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	(void)spw_upkeep_run(store, REQUEST_RETIRE, drive, NULL,
-			     (uint64_t)(rc == -ENOSPC ? EIO : -rc));
+	(void)spw_upkeep_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)-rc);
 	(void)spw_error(rc, "%s", words);
 }
 
@@ -421,6 +422,32 @@ static int write_block_of_set(struct spw_store *store, struct committed *set)
 	return write_blocks(store, mask, set->block.slot, &set->block, set->mirrors);
 }
 
+/*
+ * Of a drive that was cut since it was opened, writes make a file longer again, and all seems well
+ * until the next open. Without a mirror that takes all drives, in service or not.
+ */
+static int check_whole(struct spw_store *store, bool mirrors)
+{
+	uint64_t mask = mirrors ? drives_in_service(store) : UINT64_MAX;
+	const struct spw_assembly *assembly = &store->assembly;
+
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		int rc = 0;
+
+		if (mask >> i & 1)
+			rc = spw_superblock_still_whole(store->drives[i].device,
+							&assembly->superblocks[i],
+							assembly->both_copies >> i & 1);
+		if (rc && rc != -ENOMEM && mirrors) {
+			spw_log(&store->opts.log, SPW_LOG_WARNING, "%s", spw_last_error());
+			retire(store, i, rc);
+		}
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 static uint32_t free_slot(const struct spw_commits *commits)
 {
 	if (commits->previous) /* DURABLE-2 */
@@ -443,6 +470,8 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 	rc = describe_set(store, set, record, len, &mask);
 	if (rc == 0) /* DURABLE-1 */
 		rc = spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
+	if (rc == 0)
+		rc = check_whole(store, set->mirrors);
 	if (rc)
 		return rc;
 	*doubtful = true;
@@ -516,12 +545,32 @@ int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32
 	return spw_commit_make(store, objects, count, number, record, len, flags);
 }
 
+static void count_retirements(const struct spw_store *store, uint32_t counts[])
+{
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		counts[i] = atomic_load(&store->drives[i].retirements);
+}
+
+/*
+ * Those that were retired since @counts, in service again or not. Return: whether some are new and
+ * another drive is left.
+ */
+static bool leave_out_retired(struct spw_store *store, const uint32_t counts[])
+{
+	uint64_t *left_out = &store->commits->left_out, before = *left_out;
+
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		if (atomic_load(&store->drives[i].retirements) != counts[i])
+			*left_out |= UINT64_C(1) << i;
+	return *left_out != before && drives_in_service(store) != 0;
+}
+
 int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
 		    uint64_t number, const void *record, size_t len, unsigned flags)
 {
+	uint32_t retirements[SPW_DRIVES_MAX];
 	int rc = spw_store_owned(store);
 	bool mirrors = false;
-	uint32_t retired;
 
 	if (rc)
 		return rc;
@@ -529,10 +578,10 @@ int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_
 		return spw_error(-EBUSY, "another thread commits in this store");
 	/* Each time with fewer drives. */
 	do {
-		retired = store->drives_retired;
+		count_retirements(store, retirements);
 		rc = commit(store, objects, count, number, record, len, flags, &mirrors);
-	} while (rc && mirrors && store->drives_retired > retired &&
-		 store->drives_retired < store->drive_count);
+	} while (rc && mirrors && leave_out_retired(store, retirements));
+	store->commits->left_out = 0;
 	atomic_store(&store->commits->under_way, false);
 	return rc;
 }

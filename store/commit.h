@@ -32,6 +32,8 @@ struct spw_commits {
 	uint64_t *restored_lens;
 	uint32_t restored_count;
 	_Atomic bool under_way; /* a commit */
+	/* drives that were retired while it was made: it goes on without them */
+	uint64_t left_out;
 };
 
 /* A flag besides SPW_COMMIT_*: under the number of the last, whose bytes it has. */

@@ -40,6 +40,7 @@
 #ifndef SPW_STORE_INTERNAL_H
 #define SPW_STORE_INTERNAL_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -307,6 +308,7 @@ struct store_drive {
 	struct transfer *unsummed_first, *unsummed_last; /* store/sums.c */
 	struct way ways[2];                              /* by enum spw_op */
 	_Atomic int retired;                             /* why, a negative errno; 0: in service */
+	_Atomic uint32_t retirements;                    /* how often it was */
 	uint64_t try_again_ns;                           /* worker: when, if it was full */
 	bool on_trial; /* worker: in service again since, and nothing was written yet */
 	bool unread;   /* worker: it was logged that other copies serve for this drive's */
@@ -398,6 +400,7 @@ struct spw_store {
 	_Atomic uint32_t drives_retired;
 	_Atomic bool mirrors_short; /* it was logged that second copies find no drive */
 	uint32_t drives_full;       /* of these, for want of space below them */
+	uint32_t drives_resting;    /* of these, see spw_drive_rests() */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
 	uint64_t urgent_ns; /* the last urgent read; 0: none, or long ago */
@@ -565,12 +568,20 @@ int64_t spw_publish_timeout_ns(const struct spw_store *store);
 int spw_drive_exists(const struct spw_store *store, unsigned drive);
 
 /* store/service.c: drives out of service */
-/* @error: of the transfer; -ENOSPC: it will be tried again; -ETIMEDOUT: it did not end in time */
+/*
+ * Of a drive that was retired: it takes no chunks for now, is read as well as ever, and is tried
+ * again by itself, since nothing says that it has failed.
+ */
+static inline bool spw_drive_rests(int error)
+{
+	return error == -ENOSPC || error == -EAGAIN;
+}
+/* @error: of the transfer; -ETIMEDOUT: it did not end in time */
 void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
 /* A write that was given up as late has ended well after all. */
 void spw_drive_answered(struct spw_store *store, uint32_t drive);
 void spw_drive_revive(struct spw_store *store, uint32_t drive);
-/* A drive that was full below is tried again from time to time, by whatever is put next. */
+/* A drive that rests is tried again from time to time, by whatever is put next. */
 void spw_drives_try_again(struct spw_store *store);
 int64_t spw_try_again_timeout_ns(const struct spw_store *store);
 /* If drives are out of service: which, why and what to do, in @buf; else @advice. Any thread. */

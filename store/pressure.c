@@ -32,7 +32,7 @@ uint64_t spw_pressure_all(const struct spw_store *store)
 	return bytes;
 }
 
-/* What has failed serves no more, as far as others can; what is full is read as well as ever. */
+/* What has failed serves no more, as far as others can; what rests is read as well as ever. */
 static void add_drive(const struct store_drive *drive, struct spw_store_pressure *all)
 {
 	int retired = atomic_load_explicit(&drive->retired, memory_order_relaxed);
@@ -41,7 +41,7 @@ static void add_drive(const struct store_drive *drive, struct spw_store_pressure
 	if (!retired)
 		all->put_bytes_per_second += atomic_load_explicit(
 			&drive->ways[SPW_WRITE].rate.bytes_per_second, memory_order_relaxed);
-	if (!retired || retired == -ENOSPC)
+	if (!retired || spw_drive_rests(retired))
 		all->get_bytes_per_second += atomic_load_explicit(
 			&drive->ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 }

@@ -137,8 +137,8 @@ static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t 
 		&store->drives[drive].ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 	uint64_t ones = store->drives[drive].in_flight + given + 1;
 
-	/* What is full is read as well as ever; what has failed, only if nothing else serves. */
-	if (retired && retired != -ENOSPC)
+	/* What rests is read as well as ever; what has failed, only if nothing else serves. */
+	if (retired && !spw_drive_rests(retired))
 		return UINT64_MAX;
 	return way + (rate > 0 && rate < fastest ? 16 * ones * fastest / rate : 16 * ones);
 }

@@ -17,6 +17,7 @@ static const char *why_retired(const struct store_drive *drive, int error)
 			       ? "the file system under it is full"
 			       : "there is no space below it, as of a thin volume";
 	case -ETIMEDOUT: return "a write did not end in time";
+	case -EAGAIN: return "it asks for another attempt at each write";
 	case -ENODEV: return "it is gone";
 	default: return spw_strerror(error);
 	}
@@ -27,7 +28,7 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
 {
 	size_t len = 0;
 	unsigned unnamed = 0;
-	bool full = false, failed = false;
+	bool full = false, rests = false, failed = false;
 
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
@@ -38,7 +39,8 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
 		if (error == 0)
 			continue;
 		full |= error == -ENOSPC;
-		failed |= error != -ENOSPC;
+		rests |= spw_drive_rests(error);
+		failed |= !spw_drive_rests(error);
 		words = snprintf(buf + len, room, "%s%s is out of service: %s", len ? ", " : "",
 				 spw_device_path(drive->device), why_retired(drive, error));
 		if (words < 0 || (size_t)words >= room)
@@ -46,13 +48,15 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
 		else
 			len += (size_t)words;
 	}
-	if (!full && !failed)
+	if (!rests && !failed)
 		return advice;
 	if (unnamed)
 		len += (size_t)snprintf(buf + len, SPW_ADVICE_BYTES - len, " and %u more", unnamed);
-	(void)snprintf(buf + len, SPW_ADVICE_BYTES - len, "%s%s",
-		       full ? "; make room there: it is tried again by itself" : "",
-		       failed ? "; check what failed, have it tried again (spillway revive)" : "");
+	(void)snprintf(
+		buf + len, SPW_ADVICE_BYTES - len, "%s%s%s", full ? "; make room there" : "",
+		rests ? (full ? ": it is tried again by itself" : "; it is tried again by itself")
+		      : "",
+		failed ? "; check what failed, have it tried again (spillway revive)" : "");
 	return buf;
 }
 
@@ -67,7 +71,7 @@ static bool comes_back_by_itself(const struct store_drive *drive, int error)
 
 static const char *how_it_comes_back(const struct store_drive *drive, int error)
 {
-	if (error == -ENOSPC)
+	if (spw_drive_rests(error))
 		return "it is tried again every second; ";
 	return comes_back_by_itself(drive, error)
 		       ? "it is in service again when it takes that write after all; "
@@ -77,16 +81,18 @@ static const char *how_it_comes_back(const struct store_drive *drive, int error)
 void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 {
 	struct store_drive *drive = &store->drives[index];
-	bool again = drive->on_trial && error == -ENOSPC;
+	bool again = drive->on_trial && spw_drive_rests(error);
 
 	if (drive->retired)
 		return;
 	SPW_ASSERT(error < 0 && store->drives_retired < store->drive_count);
 	drive->retired = error;
 	drive->on_trial = false;
+	atomic_fetch_add(&drive->retirements, 1);
 	store->drives_retired++;
-	if (error == -ENOSPC) {
-		store->drives_full++;
+	store->drives_full += error == -ENOSPC;
+	if (spw_drive_rests(error)) {
+		store->drives_resting++;
 		drive->try_again_ns = spw_clock_ns() + TRY_AGAIN_NS;
 	}
 	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
@@ -103,8 +109,8 @@ static void come_back(struct spw_store *store, uint32_t index)
 	struct store_drive *drive = &store->drives[index];
 
 	SPW_ASSERT(drive->retired && store->drives_retired > 0);
-	if (drive->retired == -ENOSPC)
-		store->drives_full--;
+	store->drives_full -= drive->retired == -ENOSPC;
+	store->drives_resting -= spw_drive_rests(drive->retired);
 	drive->retired = 0;
 	store->drives_retired--;
 	/* It is not owed what the others got meanwhile. */
@@ -129,30 +135,31 @@ void spw_drive_answered(struct spw_store *store, uint32_t index)
 		spw_drive_revive(store, index);
 }
 
-/* Not at the next put: while all drives are full a put is refused before the worker sees it. */
+/* Not at the next put: while all drives rest a put is refused before the worker sees it. */
 void spw_drives_try_again(struct spw_store *store)
 {
-	uint64_t now_ns = store->drives_full > 0 ? spw_clock_ns() : 0;
+	uint64_t now_ns = store->drives_resting > 0 ? spw_clock_ns() : 0;
 
-	for (uint32_t i = 0; store->drives_full > 0 && i < store->drive_count; i++) {
+	for (uint32_t i = 0; store->drives_resting > 0 && i < store->drive_count; i++) {
 		struct store_drive *drive = &store->drives[i];
 
-		if (drive->retired != -ENOSPC || now_ns < drive->try_again_ns)
+		if (!spw_drive_rests(drive->retired) || now_ns < drive->try_again_ns)
 			continue;
 		come_back(store, i);
 		drive->on_trial = true;
 	}
 }
 
-/* How long the worker may sleep: for ever when no drive is full. */
+/* How long the worker may sleep: for ever when no drive rests. */
 int64_t spw_try_again_timeout_ns(const struct spw_store *store)
 {
 	uint64_t first_ns = UINT64_MAX, now_ns;
 
-	if (store->drives_full == 0)
+	if (store->drives_resting == 0)
 		return -1;
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		if (store->drives[i].retired == -ENOSPC && store->drives[i].try_again_ns < first_ns)
+		if (spw_drive_rests(store->drives[i].retired) &&
+		    store->drives[i].try_again_ns < first_ns)
 			first_ns = store->drives[i].try_again_ns;
 	now_ns = spw_clock_ns();
 	return first_ns > now_ns ? (int64_t)(first_ns - now_ns) : 0;

@@ -26,7 +26,7 @@ static void flush_done(struct spw_io *io)
 		spw_request_fail(request, io->res, "%s: cannot flush: %s",
 				 spw_device_path(store->drives[io->device].device),
 				 spw_strerror(io->res));
-	/* A full one would be tried again, as if a write had found no room. */
+	/* Not as full: what it has not flushed it had taken before. */
 	if (io->res < 0 && request->len_bytes)
 		spw_drive_retire(store, io->device, io->res == -ENOSPC ? -EIO : io->res);
 	store->transfers_in_flight--;

@@ -453,7 +453,9 @@ bool spw_write_next(struct spw_store *store, struct drive_scores *scores, uint64
 /* Puts wait although no drive is left that takes them: there is nobody whose turn would come. */
 void spw_write_fail_all(struct spw_store *store)
 {
-	int error = store->drives_full == store->drive_count ? -ENOSPC : -EIO;
+	int error = store->drives_full == store->drive_count      ? -ENOSPC
+		    : store->drives_resting == store->drive_count ? -EAGAIN
+								  : -EIO;
 
 	while (store->writes_first) {
 		struct spw_request *request = store->writes_first;
@@ -595,7 +597,7 @@ static void end_write(struct transfer *transfer)
 			place_again(request, index);
 	} else if (store->drives[io->device].on_trial) {
 		store->drives[io->device].on_trial = false;
-		spw_log(&store->opts.log, SPW_LOG_INFO, "%s: has room again: in service",
+		spw_log(&store->opts.log, SPW_LOG_INFO, "%s: takes chunks again: in service",
 			spw_device_path(store->drives[io->device].device));
 	}
 	spw_write_end_if_done(request);

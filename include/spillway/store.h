@@ -182,14 +182,15 @@ SPW_EXPORT void spw_store_close(struct spw_store *store);
  *
  * Places nothing yet: chunks find their drive when one has room. A drive that fails the write is
  * retired and the chunk goes to another. One that has no space below it, as a sparse file on a full
- * file system or a thin volume, is tried again every second, by the puts that come then. If the
- * request fails, the object still has to be freed.
+ * file system or a thin volume, or that answers -EAGAIN for ever, is tried again every second, by
+ * the puts that come then. If the request fails, the object still has to be freed.
  *
  * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has not @len bytes left (nothing is stored);
  * -ENOBUFS all requests or all objects are in use (a freed object's slot comes back when the worker
- * has seen it). The request's own end: 0; -ENOSPC, -EIO no drive is left that takes it; -ENOBUFS
- * fragmentation has used up the chunk descriptors; -EFAULT the kernel cannot read @bytes; -ENOMEM
- * it has no memory for the transfer (of these two, no drive is to blame); -ECANCELED.
+ * has seen it). The request's own end: 0; -ENOSPC, -EAGAIN, -EIO no drive is left that takes it
+ * (-EAGAIN: all ask for another attempt, or some are full); -ENOBUFS fragmentation has used up the
+ * chunk descriptors; -EFAULT the kernel cannot read @bytes; -ENOMEM it has no memory for the
+ * transfer (of these two, no drive is to blame); -ECANCELED.
  *
  * @bytes must be readable until the request has ended: checksums and copies read them in the
  * worker's thread, which gets SIGSEGV where they are not, as memcpy() does. -EFAULT comes only
@@ -369,9 +370,9 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  * the description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY
  * the previous commit was kept, is not released, and this one does not keep it; -EROFS; -EOPNOTSUPP
  * without checksums; -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive
- * that holds some of it could not write or flush, it is named. After an error the set before is
- * durable still, or, if the block was written all the same, this one, or, where one is kept, at
- * least that; the blocks of all stay until a commit succeeds.
+ * that holds some of it could not write or flush, or was cut since it was opened, it is named.
+ * After an error the set before is durable still, or, if the block was written all the same, this
+ * one, or, where one is kept, at least that; the blocks of all stay until a commit succeeds.
  */
 SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
 				uint64_t number, const void *record, size_t len, unsigned flags);

@@ -210,6 +210,12 @@ static int sim_device_discard(const struct spw_device *device, uint64_t offset_b
 	return 0;
 }
 
+static int sim_device_size(const struct spw_device *device, uint64_t *bytes)
+{
+	*bytes = sim_drives[device->fd].size_now_bytes;
+	return 0;
+}
+
 static int sim_device_lock(const struct spw_device *device, uint64_t offset_bytes,
 			   uint64_t len_bytes)
 {
@@ -245,6 +251,7 @@ static const struct spw_device_ops ops = {
 	.transfer = transfer,
 	.sync = sim_device_sync,
 	.discard = sim_device_discard,
+	.size = sim_device_size,
 	.lock = sim_device_lock,
 	.unlock = sim_device_unlock,
 	.close = sim_device_close,

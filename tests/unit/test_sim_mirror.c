@@ -450,6 +450,78 @@ CASE_WITH(test_fragmented_space, NULL, tear_down)
 	}
 }
 
+/* ---- Drives that rest, and come back while a commit is made ---- */
+
+#define SECOND_NS UINT64_C(1000000000)
+
+static int commit_objects(const spw_object *object, uint64_t number)
+{
+	return spw_store_commit(store, object, 1, number, NULL, 0, SPW_COMMIT_MIRRORED);
+}
+
+static struct spw_drive_stats drive_stats(unsigned drive)
+{
+	struct spw_drive_stats stats;
+
+	assert_ok(spw_store_drive_stats(store, drive, &stats, sizeof(stats)));
+	return stats;
+}
+
+/*
+ * Each second it is tried: at any moment of a commit, which is made without it then. It was only
+ * full: it comes back without being revived.
+ */
+CASE_WITH(test_commits_while_a_full_drive_is_on_trial, NULL, tear_down)
+{
+	static const int errors[] = {-ENOSPC, -EAGAIN};
+
+	for (unsigned i = 0; i < 2 * SPW_ARRAY_LEN(errors); i++) {
+		unsigned rests = i % 2, retired = 0;
+		uint64_t number = 1;
+		spw_object object;
+
+		make_drives(2, 4096);
+		assert_ok(open_mask(all()));
+		assert_ok(put(1, 0, 2, &object));
+		sim_drives[rests].failing[SPW_WRITE] =
+			(struct sim_failing){.in = 1, .error = errors[i / 2], .sticky = true};
+		for (; number < 200; number++) {
+			assert_ok(commit_objects(&object, number));
+			retired += drive_stats(rests).retired;
+			assert_int_equal(drive_stats(rests).full,
+					 drive_stats(rests).retired && errors[i / 2] == -ENOSPC);
+			sim_now_ns = store->drives[rests].try_again_ns - number * 20000;
+		}
+		assert_true(retired > 0);
+		assert_false(drive_stats(1 - rests).retired);
+		sim_drives[rests].failing[SPW_WRITE] = (struct sim_failing){0};
+		sim_now_ns += SECOND_NS;
+		assert_true(spw_store_poll(store, false) >= 0);
+		assert_false(drive_stats(rests).retired);
+		assert_ok(commit_objects(&object, number));
+		close_store();
+	}
+}
+
+/* However long it takes: those that come back while it is made fail it no more than once each. */
+CASE_WITH(test_a_commit_that_all_drives_fail_ends, NULL, tear_down)
+{
+	spw_object object;
+
+	make_drives(3, 4096);
+	assert_ok(open_mask(all()));
+	assert_ok(put(1, 0, 2, &object));
+	for (unsigned i = 0; i < 3; i++)
+		sim_drives[i].failing[SPW_FLUSH] =
+			(struct sim_failing){.in = 1, .error = -EAGAIN, .sticky = true};
+	assert_int_equal(commit_objects(&object, 1), -EAGAIN);
+	expect_words("cannot flush");
+	for (unsigned i = 0; i < 3; i++)
+		sim_drives[i].failing[SPW_FLUSH] = (struct sim_failing){0};
+	sim_now_ns += SECOND_NS;
+	assert_ok(commit_objects(&object, 2));
+}
+
 /* ---- Opening without a drive ---- */
 
 CASE_WITH(test_any_drive_may_be_missing, NULL, tear_down)

@@ -187,6 +187,68 @@ DRIVES_CASE(test_a_full_drive_comes_back)
 	assert_int_equal(stats().used_bytes, 0);
 }
 
+/* A second: far more than all attempts take. */
+static void expect_soon(uint64_t began_ns)
+{
+	assert_true(sim_now_ns - began_ns < SECOND);
+}
+
+/* Nothing says that it has failed: others have its chunks, and it comes back by itself. */
+DRIVES_CASE(test_a_drive_that_always_says_again_rests)
+{
+	uint8_t *bytes = pattern(1 << 20, 4);
+	uint64_t began_ns;
+	spw_object object;
+
+	open_store(4);
+	fail_from(1, SPW_WRITE, 1, -EAGAIN);
+	began_ns = sim_now_ns;
+	assert_ok(put_wait(bytes, 1 << 20, &object));
+	expect_soon(began_ns);
+	expect_identical(object, bytes, 1 << 20);
+	assert_true(!is_retired(0) && is_retired(1) && !is_retired(2));
+	fail_all_writes(-EINTR);
+	began_ns = sim_now_ns;
+	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EAGAIN);
+	expect_soon(began_ns);
+	expect_words("sim1 is out of service: it asks for another attempt at each write");
+	expect_words("it is tried again by itself");
+	assert_null(strstr(spw_last_error(), "revive"));
+	assert_null(strstr(spw_last_error(), "make room"));
+	assert_ok(spw_store_free(store, object));
+	mend_all();
+	sim_now_ns += SECOND;
+	poll_once();
+	assert_int_equal(stats().drives_retired, 0);
+	assert_ok(put_wait(bytes, 1 << 20, &object));
+	expect_identical(object, bytes, 1 << 20);
+}
+
+DRIVES_CASE(test_reads_and_flushes_that_always_say_again_end_in_words)
+{
+	uint8_t *bytes = pattern(1 << 20, 4), *back = memory(1 << 20);
+	uint64_t began_ns = sim_now_ns;
+	struct spw_request *request;
+	spw_object object;
+
+	open_store(4);
+	assert_ok(put_wait(bytes, 1 << 20, &object));
+	fail_from(1, SPW_READ, 1, -EAGAIN);
+	fail_from(1, SPW_FLUSH, 1, -EAGAIN);
+	assert_int_equal(get_wait(object, 0, back, 1 << 20), -EAGAIN);
+	expect_words("sim1: cannot read");
+	assert_ok(spw_store_flush(store, NULL, &request));
+	assert_int_equal(spw_request_wait(request), -EAGAIN);
+	expect_words("sim1: cannot flush");
+	assert_int_equal(spw_store_commit(store, &object, 1, 1, NULL, 0, 0), -EAGAIN);
+	expect_words("sim1");
+	expect_soon(began_ns);
+	assert_int_equal(stats().drives_retired, 0);
+	mend_all();
+	expect_identical(object, bytes, 1 << 20);
+	assert_ok(spw_store_commit(store, &object, 1, 2, NULL, 0, 0));
+}
+
 DRIVES_CASE(test_a_drive_found_gone_by_a_read_is_retired)
 {
 	uint8_t *bytes = pattern(1 << 20, 4), *back = memory(1 << 20);
