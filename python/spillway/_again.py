@@ -19,13 +19,16 @@ from typing import (TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterable
                     Optional, Sequence, Set, Tuple, Union)
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
 from torch.utils import _python_dispatch
 
+from ._effects import Elsewhere, Reached, Unseen, snapshot_of
+from ._foreign import Aside, foreign_on, is_gathering
 from ._library import SpillwayError
 from ._native import Stop, hooks
 from ._on_drives import OnDrives
-from ._scopes import Hook, tensors_in
+from ._random import Random
+from ._scopes import tensors_in
 from ._session import Session
 from ._tensors import counted_by, nothing_on
 from ._torch_compat import SavedTensorsHooks, is_before
@@ -41,11 +44,6 @@ OLDEST = "2.1"  # before, no hook may end a forward pass
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size,
           torch.layout, torch.memory_format)
-# Of a module, what its forward pass may change without that counting as a change.
-_UNWATCHED = {"_parameters", "_buffers", "_modules"}
-# Where FSDP2 is: it gathers a module's parameters before the module runs and before its backward
-# pass does, so that they are there whenever it is computed again.
-_FSDP = "torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp"
 
 
 class _Held:
@@ -96,26 +94,6 @@ def _autocast(kind: str) -> ContextManager[Any]:
                           cache_enabled=torch.is_autocast_cache_enabled())
 
 
-class _Random:
-    """The states of the generators that PyTorch draws from: the host's, and those of devices whose
-    backend has them."""
-
-    __slots__ = ("_states",)
-
-    def __init__(self, devices: Iterable[torch.device]) -> None:
-        self._states: List[Tuple[Callable[..., None], Tuple[Any, ...]]] = [
-            (torch.set_rng_state, (torch.get_rng_state(),))]
-        for device in devices:
-            backend: Any = getattr(torch, device.type, None)
-            if hasattr(backend, "get_rng_state"):
-                state = backend.get_rng_state(device)
-                self._states.append((backend.set_rng_state, (state, device)))
-
-    def restore(self) -> None:
-        for restore, state in self._states:
-            restore(*state)
-
-
 def _is_captured(session: Session, devices: Iterable[torch.device]) -> bool:
     """Whether a graph is captured now: it keeps what is saved, and nobody may look at it."""
     if session.device is not None:
@@ -152,7 +130,8 @@ def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Tensor]) -> boo
 class Frame(hooks.Frame):  # type: ignore[misc]
     """One run of a scope. Those of its tensors that were given up hold it."""
 
-    __slots__ = ("again", "module", "arguments", "devices", "random", "autocasts", "_verdict")
+    __slots__ = ("again", "module", "arguments", "devices", "random", "autocasts", "modes",
+                 "changes", "_verdict")
 
     def __init__(self, again: "Again", module: nn.Module, arguments: Any,
                  devices: Set[torch.device]) -> None:
@@ -160,8 +139,10 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         self.module = module
         self.arguments = arguments
         self.devices = devices
-        self.random = _Random(devices)
+        self.random = Random(devices)
         self.autocasts = [_autocast(kind) for kind in {"cpu", *(each.type for each in devices)}]
+        self.modes = modes_of(module)
+        self.changes: Optional[str] = None  # what it has changed when it ran again, in words
         self._verdict: Optional["Verdict"] = None  # on what of devices is computed again
 
     def verdict(self) -> "Verdict":
@@ -172,6 +153,7 @@ class Frame(hooks.Frame):  # type: ignore[misc]
 
     def hold(self) -> None:
         """The forward pass has ended: the tensors among the arguments may leave memory."""
+        self.random.drop_unused()
         session = self.again.session
         self.arguments = _mapped(self.arguments, Tensor, lambda tensor: _Held(tensor, session))
 
@@ -187,14 +169,24 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         """Run it as the first time. Whatever comes in between, nothing of that is left."""
         session = self.again.session
         saved, alone = SavedTensorsHooks(pack, _as_it_is), self.again.alone(forbids=True)
-        random, excluding, frame = _Random(self.devices), session.excluding, session.frame
+        random, excluding, frame = Random(self.devices), session.excluding, session.frame
+        before, aside = snapshot_of(self.module), Aside(self.module, self.modes)
 
         def restore() -> None:
             random.restore()
             session.excluding, session.frame = excluding, frame
 
-        undos = [restore, saved.pop, alone.pop]
+        def put_back() -> None:
+            aside.put_back()
+            self.changes = before.put_back() or self.changes
+            lost = before.changed()
+            if lost is not None:
+                _log.warning("%s ran a second time to be computed again, and what %s cannot be put "
+                             "back", self.again.names[self.module], lost)
+
+        undos = [restore, put_back, saved.pop, alone.pop]
         try:
+            aside.take()
             session.frame = None
             saved.push()
             alone.push()
@@ -230,6 +222,8 @@ class Frame(hooks.Frame):  # type: ignore[misc]
             raise self.again.mismatched(self.module, why) from error
         finally:
             _undo([session.again_end])
+        if self.changes is not None:
+            self.again.refuse(self.module, f"when it was computed again, {self.changes}")
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -271,34 +265,16 @@ class _Alone(_python_dispatch.TorchDispatchMode):
 class _Trial:
     """The first run of a scope that may be computed again, watched."""
 
-    def __init__(self, module: nn.Module, arguments: Any, alone: _Alone) -> None:
-        self.inputs = [(tensor, tensor._version) for tensor in tensors_in(arguments)]
-        self.buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-        self.state = self._state_of(module)
+    def __init__(self, module: nn.Module, arguments: Any, alone: _Alone,
+                 elsewhere: Elsewhere) -> None:
+        self.reached = Reached(module, arguments, elsewhere)
         self.saved: List[Optional[Tensor]] = []
         self.alone = alone
         alone.push()
 
-    @staticmethod
-    def _state_of(module: nn.Module) -> Dict[Any, Any]:
-        return {(id(part), name): (id(value), len(value) if hasattr(value, "__len__") else 0)
-                for part in module.modules() for name, value in vars(part).items()
-                if name not in _UNWATCHED}
-
-    def changed(self, module: nn.Module) -> Optional[str]:
+    def changed(self) -> Optional[str]:
         """What the run has done that a second one must not, in words; None: nothing."""
-        if self.alone.waits is not None:
-            return self.alone.waits
-        for buffer, before in self.buffers:
-            if not torch.equal(_bytes_of(buffer), _bytes_of(before)):
-                return "it changes a buffer"
-        if any(tensor._version != version for tensor, version in self.inputs):
-            return "it changes its input in place"
-        after = self._state_of(module)
-        for key in after.keys() | self.state.keys():
-            if after.get(key) != self.state.get(key):
-                return f"it changes its attribute {key[1]}"
-        return None
+        return self.alone.waits or self.reached.changed()
 
 
 class Again:
@@ -321,6 +297,8 @@ class Again:
         # Of scopes tried in this step: what counts the changes of their inputs, and how many.
         self._counters: List[Tuple[nn.Module, Tensor, int]] = []
         self._verdicts: Optional["Verdicts"] = None  # from the first one on
+        self._elsewhere: Elsewhere = {}  # of the trials of this step
+        self._waits = False
         for module, name in scopes.items():
             if callable(recompute) and not recompute(name, module):
                 self.refused[module] = "not asked for"
@@ -374,6 +352,8 @@ class Again:
                 self.abandon()
             if module not in self.refused:
                 self._enter(module, arguments)
+        except Unseen as error:
+            self.refuse(module, str(error))
         except Exception as error:
             self.abandon()
             self.refuse(module, f"{type(error).__name__}: {error}")
@@ -383,18 +363,30 @@ class Again:
         devices = {tensor.device for tensor in tensors_in(arguments) if not tensor.is_cpu}
         if devices and _is_captured(session, devices):
             return
-        if self._trusted.get(module) != _modes_of(module):
+        parts = list(module.modules())
+        why = foreign_on(module, parts)
+        is_tried = self._trusted.get(module) == modes_of(module)
+        if why is None and not is_tried:
             why = self._obstacle(module, arguments)
-            if why is not None:
-                self.refuse(module, why)
-                return
-            self._trial = _Trial(module, arguments, self.alone(forbids=False))
-            session.trial = self._trial.saved
-        elif _hooked(module):
-            self.refuse(module, "it has hooks of its own")
+        if why is not None:
+            self.refuse(module, why)
             return
+        if not is_tried:
+            if self._is_watched():
+                return
+            self._trial = _Trial(module, arguments, self.alone(forbids=False), self._elsewhere)
+            session.trial = self._trial.saved
         frame = Frame(self, module, arguments, devices)
         session.frame = frame if self._trial is None else _Tried(frame)
+
+    def _is_watched(self) -> bool:
+        """Whether others see each operation, and would see those of a trial: it waits then."""
+        watcher = _watcher()
+        if watcher is not None and not self._waits:
+            self._waits = True
+            _log.info("what can be computed again is not tried while a %s sees all that PyTorch "
+                      "computes", watcher)
+        return watcher is not None
 
     def abandon(self) -> None:
         """Whatever runs is no longer watched, and gives nothing up any more."""
@@ -418,11 +410,9 @@ class Again:
 
     def _obstacle(self, module: nn.Module, arguments: Any) -> Optional[str]:
         """Why it is not even tried."""
-        if _hooked(module):
-            return "it has hooks of its own"
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
             return "it is compiled"
-        if any(_gathered(hook) for part in module.modules() if part is not module
+        if any(is_gathering(hook) for part in module.modules() if part is not module
                for hook in part._forward_pre_hooks.values()):
             return "FSDP gathers parts of it one by one"
         odd = _odd_in(arguments)
@@ -440,12 +430,12 @@ class Again:
         module = frame.module
         if sys.exc_info()[0] is not None:
             return False  # it raises: another time
-        why = (self._kept_elsewhere(frame) or trial.changed(module)
+        why = (self._kept_elsewhere(frame) or trial.changed()
                or self._differs(frame, trial, result))
         if why is not None:
             self.refuse(module, why)
             return False
-        self._trusted[module] = _modes_of(module)
+        self._trusted[module] = modes_of(module)
         self._counters += [
             (module, counted_by(tensor.detach(), nothing_on(tensor.device)), tensor._version)
             for tensor in tensors_in(frame.arguments)]
@@ -483,10 +473,11 @@ class Again:
             return "a second run saves other tensors"
         if not _are_same(list(tensors_in(result)), list(tensors_in(second))):
             return "a second run has another result"
-        return trial.changed(frame.module)
+        return frame.changes or trial.changed()
 
     def step_begins(self) -> None:
         """Inputs that were changed after their scope has ended cannot be computed from."""
+        self._elsewhere.clear()
         counters, self._counters = self._counters, []
         for module, counter, version in counters:
             if counter._version != version and module not in self.refused:
@@ -502,7 +493,7 @@ class _Tried:
         self.frame = frame
 
 
-def _modes_of(module: nn.Module) -> Tuple[bool, ...]:
+def modes_of(module: nn.Module) -> Tuple[bool, ...]:
     """What runs the same in evaluation may count in training, as batch norm does."""
     return tuple(part.training for part in module.modules())
 
@@ -513,17 +504,12 @@ def _several_ranks() -> bool:
             and distributed.get_world_size() > 1)
 
 
-def _gathered(hook: Any) -> bool:
-    """Whether it is a hook by which FSDP2 gathers the parameters of a module."""
-    return str(getattr(hook, "__module__", "")).startswith(_FSDP)
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether others than spillway have hooks on it, but for FSDP's."""
-    tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
-              getattr(module, "_backward_pre_hooks", {}))
-    return any(not isinstance(hook, Hook) and not _gathered(hook)
-               for table in tables for hook in table.values())
+def _watcher() -> Optional[str]:
+    """A mode of others that is told of all operations, by its name; None: there is none."""
+    mode: Any = _python_dispatch._get_current_dispatch_mode()
+    modes = [*overrides._get_current_function_mode_stack(), *([] if mode is None else [mode])]
+    return next((type(each).__name__ for each in modes if type(each).__name__ != "DeviceContext"),
+                None)
 
 
 def again_of(session: Session, model: nn.Module, scopes: Dict[nn.Module, str],

@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_again_effects.py - what a second run of a scope would leave behind
+"""Each model leaves something where others can see it when it runs. After training with
+recomputation that is what it is after training without."""
+import collections
+import contextlib
+import random
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import spillway.torch
+from offloading import equal, gradients_of
+from spillway import _again, _torch_compat
+
+np = pytest.importorskip("numpy")
+
+pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+                                reason="this PyTorch computes nothing again")
+WIDTH, LAYERS, STEPS = 16, 3, 4
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.drop = nn.Dropout(0.25)
+
+    def note(self, y):
+        """What it leaves behind."""
+
+    def forward(self, x):
+        y = F.gelu(self.up(x))
+        self.note(y)
+        return x + self.drop(self.down(y))
+
+
+def run(layer, recompute, seen, before=lambda model: None, each=lambda model, step: None,
+        loss_of=lambda y, model: y.square().mean(), steps=STEPS, mode=contextlib.nullcontext):
+    """(losses, gradients, what was seen at the end, the offload)"""
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    model = nn.Sequential(*(layer() for _ in range(LAYERS)))
+    off = contextlib.nullcontext()
+    if recompute:
+        off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
+                                     recompute="auto")
+        off._session.gives_up = True
+    before(model)
+    losses, gradients = [], []
+    for step in range(steps):
+        x = torch.randn(8, WIDTH)
+        with mode(), off:
+            loss = loss_of(model(x), model)
+            each(model, step)
+            loss.backward()
+        losses.append(loss.item())
+        gradients.append([None if each is None else each.clone() for each in gradients_of(model)])
+        model.zero_grad()
+    end = [seen(model), torch.rand(2).tolist(), random.random(), np.random.rand()]
+    return losses, gradients, end, off
+
+
+def same(layer, seen=lambda model: None, again=None, **given):
+    """:param again: whether anything is recomputed; None: it does not matter
+    :return: why scopes are not, and how many recomputations there were"""
+    plain = run(layer, False, seen, **given)
+    spilled = run(layer, True, seen, **given)
+    assert spilled[0] == plain[0]
+    assert all(map(equal_or_none, spilled[1], plain[1]))
+    assert spilled[2] == plain[2]
+    off = spilled[3]
+    count = off.stats().scopes_again
+    reasons = {off._again.names[module]: why for module, why in off._again.refused.items()}
+    assert again is None or (count > 0) == again, reasons
+    assert off.stats().restores_refused == 0
+    return reasons, count
+
+
+def equal_or_none(these, those):
+    return len(these) == len(those) and all(
+        one is other or equal(one, other) for one, other in zip(these, those))
+
+
+def refused(layer, seen, words, **given):
+    reasons, _ = same(layer, seen, again=False, **given)
+    assert len(reasons) == LAYERS and all(words in why for why in reasons.values()), reasons
+
+
+def test_without_effects():
+    assert same(Layer, again=True) == ({}, LAYERS * (STEPS - 1))
+
+
+# ---- Hooks of others -----------------------------------------------------------------------------
+
+
+TABLES = {
+    "forward": lambda part, call: part.register_forward_hook(lambda *_: call()),
+    "forward_pre": lambda part, call: part.register_forward_pre_hook(lambda *_: call()),
+    "backward": lambda part, call: part.register_full_backward_hook(lambda *_: call()),
+    "backward_pre": lambda part, call: part.register_full_backward_pre_hook(lambda *_: call()),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_hooks_of_parts(kind):
+    def before(model):
+        model.calls = []
+        for layer in model:
+            TABLES[kind](layer.up, lambda: model.calls.append(1))
+
+    refused(Layer, lambda model: len(model.calls), "its part up has hooks", before=before)
+
+
+def test_a_loss_of_what_a_hook_has_seen():
+    def before(model):
+        model.seen = {}
+        model[2].up.register_forward_hook(
+            lambda part, args, result: model.seen.__setitem__("up", result))
+
+    def loss_of(y, model):
+        return model.seen["up"].square().mean()
+
+    reasons, _ = same(Layer, again=True, before=before, loss_of=loss_of)
+    assert list(reasons) == ["2"]
+
+
+def test_hooks_that_come_after_the_trial():
+    """Before a forward pass: the scope is left out; before its backward pass: nobody calls them."""
+    def each(model, step):
+        if step == 1:
+            model.calls = []
+            model[0].up.register_forward_hook(lambda *_: model.calls.append(1))
+
+    reasons, _ = same(Layer, lambda model: len(model.calls), again=True, each=each)
+    assert reasons == {"0": "its part up has hooks"}
+
+
+def test_a_forward_that_is_put_in_its_place():
+    def before(model):
+        model.calls = []
+        for layer in model:
+            def forward(self, x):
+                model.calls.append(1)
+                return nn.Linear.forward(self, x)
+
+            layer.up.forward = types.MethodType(forward, layer.up)
+
+    refused(Layer, lambda model: len(model.calls), "a forward of its own", before=before)
+
+
+def test_a_forward_that_is_put_in_its_place_before_the_backward_pass():
+    def each(model, step):
+        if step == 1:
+            model.calls = []
+            forward = model[0].up.forward
+            model[0].up.forward = lambda x: model.calls.append(1) or forward(x)
+
+    reasons, _ = same(Layer, lambda model: len(model.calls), again=True, each=each)
+    assert list(reasons) == ["0"]
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_hooks_of_all_modules(when):
+    calls, handles = [], []
+    register = nn.modules.module.register_module_forward_hook
+
+    def before(model):
+        calls.clear()
+        if when == "before":
+            handles.append(register(lambda *_: calls.append(1) and None))
+
+    def each(model, step):
+        if when == "between" and step == 1:
+            handles.append(register(lambda *_: calls.append(1) and None))
+        if step == STEPS - 1:
+            handles.pop().remove()
+
+    reasons, _ = same(Layer, lambda model: len(calls), again=when == "between", before=before,
+                      each=each)
+    assert set(reasons.values()) == {"there are hooks for all modules"}
+
+
+def test_modes_that_change_before_the_backward_pass():
+    """It is computed again as it was; then it is left in the mode that it was given."""
+    def before(model):
+        model.register_forward_pre_hook(lambda model, _: model.train() and None)
+
+    reasons, count = same(Layer, lambda model: model.training, again=True, before=before,
+                          each=lambda model, step: model.eval() and None)
+    assert not reasons and count == LAYERS * (STEPS - 1)
+
+
+def test_a_mode_that_sees_all_operations():
+    seen = []
+
+    class Counts(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "mm" in str(func):  # spillway looks at tensors by other operations
+                seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def before(model):
+        seen.clear()
+
+    same(Layer, lambda model: len(seen), again=False, before=before, mode=Counts)
+
+
+# ---- Attributes ----------------------------------------------------------------------------------
+
+
+class Holder:
+    __slots__ = ("count", "rows")
+
+    def __init__(self):
+        self.count, self.rows = 0, []
+
+
+class Settings:
+    def __init__(self):
+        self.inner = types.SimpleNamespace(count=0)
+
+
+COUNT, ROWS, TABLE = 0, [], torch.zeros(3)
+OF_CLASS = {}
+
+
+def _count_globally(self, y):
+    global COUNT
+    COUNT += 1
+
+
+def _through_a_function(self, y):
+    _append(y)
+
+
+def _append(y):
+    ROWS.append(y.detach().mean().item())
+
+
+ATTRIBUTES = {
+    "a number": (lambda self: setattr(self, "seen", 0),
+                 lambda self, y: setattr(self, "seen", self.seen + 1), "attribute seen"),
+    "a list": (lambda self: setattr(self, "seen", []),
+               lambda self, y: self.seen.append(y.detach().sum().item()), "attribute seen"),
+    "a list of the same length": (lambda self: setattr(self, "seen", [0]),
+                                  lambda self, y: self.seen.__setitem__(0, self.seen[0] + 1),
+                                  "attribute seen"),
+    "a dict": (lambda self: setattr(self, "seen", {"n": 0}),
+               lambda self, y: self.seen.update(n=self.seen["n"] + 1), "attribute seen.n"),
+    "a dict inside of others": (lambda self: setattr(self, "seen", [({"n": [0]},)]),
+                                lambda self, y: self.seen[0][0]["n"].append(1), "seen"),
+    "an ordered dict": (
+        lambda self: setattr(self, "seen", collections.OrderedDict()),
+        lambda self, y: self.seen.__setitem__(len(self.seen), 1), "attribute seen"),
+    "a deque": (lambda self: setattr(self, "seen", collections.deque([0], maxlen=1)),
+                lambda self, y: self.seen.append(self.seen[0] + 1), "attribute seen"),
+    "a set": (lambda self: setattr(self, "seen", set()),
+              lambda self, y: self.seen.add(len(self.seen)), "attribute seen"),
+    "a tensor": (lambda self: setattr(self, "seen", torch.zeros(2 * WIDTH)),
+                 lambda self, y: self.seen.mul_(0.9).add_(y.detach().mean(0)), "in place"),
+    "a tensor through .data": (lambda self: setattr(self, "seen", torch.zeros(())),
+                               lambda self, y: self.seen.data.add_(1), "in place"),
+    "a tensor through NumPy": (lambda self: setattr(self, "seen", torch.zeros(3)),
+                               lambda self, y: self.seen.numpy().__iadd__(1), "in place"),
+    "a new tensor": (lambda self: setattr(self, "seen", torch.zeros(2 * WIDTH)),
+                     lambda self, y: setattr(self, "seen", self.seen + y.detach().mean(0)),
+                     "attribute seen"),
+    "an array": (lambda self: setattr(self, "seen", np.zeros(3)),
+                 lambda self, y: self.seen.__iadd__(1), "in place"),
+    "a buffer": (lambda self: self.register_buffer("seen", torch.zeros(())),
+                 lambda self, y: self.seen.add_(1), "a buffer (seen)"),
+    "a new buffer": (lambda self: self.register_buffer("seen", torch.zeros(())),
+                     lambda self, y: setattr(self, "seen", self.seen + 1), "a buffer (seen)"),
+    "a parameter": (lambda self: setattr(self, "seen", nn.Parameter(torch.ones(3))),
+                    lambda self, y: self.seen.data.mul_(0.5), "seen in place"),
+    "an object": (lambda self: setattr(self, "seen", Settings()),
+                  lambda self, y: setattr(self.seen.inner, "count", self.seen.inner.count + 1),
+                  "seen.inner.count"),
+    "an object with slots": (lambda self: setattr(self, "seen", Holder()),
+                             lambda self, y: (setattr(self.seen, "count", self.seen.count + 1),
+                                              self.seen.rows.append(1)), "seen"),
+    "a part's": (lambda self: setattr(self.up, "seen", 0),
+                 lambda self, y: setattr(self.up, "seen", self.up.seen + 1), "up.seen"),
+    "a method of a list": (lambda self: setattr(self, "seen", [].append),
+                           lambda self, y: self.seen(1), "seen"),
+    "a hook": (lambda self: None,
+               lambda self, y: self.up.register_forward_hook(lambda *_: None), "_forward_hooks"),
+}
+
+
+def shown(thing):
+    """To compare by."""
+    if isinstance(thing, (torch.Tensor, np.ndarray)):
+        return thing.tolist()
+    if isinstance(thing, Settings):
+        return thing.inner.count
+    if isinstance(thing, types.BuiltinMethodType):
+        return thing.__self__
+    return (thing.count, thing.rows) if isinstance(thing, Holder) else thing
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_attributes(kind):
+    begin, note, words = ATTRIBUTES[kind]
+
+    class Notes(Layer):
+        def __init__(self):
+            super().__init__()
+            begin(self)
+
+        def note(self, y):
+            note(self, y)
+
+    refused(Notes, lambda model: [shown(getattr(layer, "seen", getattr(layer.up, "seen", None)))
+                                  for layer in model], words)
+
+
+ELSEWHERE = {
+    "a global": (_count_globally, lambda: COUNT, "global"),
+    "through a function": (_through_a_function, lambda: list(ROWS), "ROWS"),
+    "a global tensor": (lambda self, y: TABLE.add_(1), TABLE.tolist, "TABLE"),
+    "of a class": (lambda self, y: setattr(Holder, "total", getattr(Holder, "total", 0) + 1),
+                   lambda: Holder.total, "Holder"),
+    "a default": (lambda self, y, rows=ROWS: rows.append(1), lambda: list(ROWS),
+                  "default of"),
+}
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_elsewhere(kind):
+    note, seen, words = ELSEWHERE[kind]
+
+    def before(model):
+        global COUNT
+        COUNT, Holder.total = 0, 0
+        ROWS.clear()
+        TABLE.zero_()
+
+    class Notes(Layer):
+        def note(self, y):
+            return note(self, y)
+
+    refused(Notes, lambda model: seen(), words, before=before)
+
+
+def test_closures():
+    made = []
+
+    def make():
+        count, rows = 0, {}
+
+        class Notes(Layer):
+            def note(self, y):
+                nonlocal count
+                count += 1
+                rows[count] = y.detach().mean().item()
+                made[:] = [(count, dict(rows))]
+
+        return Notes
+
+    plain = run(make(), False, lambda model: list(made))
+    spilled = run(make(), True, lambda model: list(made))
+    assert spilled[2] == plain[2]
+    assert spilled[3].stats().scopes_again == 0
+
+
+def test_what_does_not_show():
+    """An iterator is used up, and nobody sees it."""
+    class Counts(Layer):
+        def __init__(self):
+            super().__init__()
+            self.numbers = iter(range(100))
+
+        def note(self, y):
+            next(self.numbers)
+
+    refused(Counts, lambda model: [next(layer.numbers) for layer in model], "does not show")
+
+
+def test_what_is_changed_now_and_then():
+    """Not in the trial: a recomputation puts it back, and is the last one."""
+    class Now(Layer):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.when = [], types.SimpleNamespace(now=False)
+
+        def note(self, y):
+            if self.when.now:
+                self.seen.append(y.detach().mean().item())
+
+    def each(model, step):
+        model[1].when.now = step == 1
+
+    reasons, _ = same(Now, lambda model: [layer.seen for layer in model], again=True, each=each)
+    assert list(reasons) == ["1"] and "when it was computed again" in reasons["1"]
+
+
+# ---- Arguments -----------------------------------------------------------------------------------
+
+
+def test_lists_among_the_arguments():
+    class Takes(Layer):
+        def forward(self, pair):
+            x, notes = pair if isinstance(pair, tuple) else (pair, [])
+            notes.append(x.detach().mean().item())
+            return super().forward(x), notes
+
+    def loss_of(pair, model):
+        model.notes = pair[1]
+        return pair[0].square().mean() * len(pair[1])
+
+    same(Takes, lambda model: model.notes, loss_of=loss_of)
+
+
+# ---- Generators ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: np.random.randint(100),
+                                  lambda: random.gauss(0, 1), lambda: torch.rand(()).item()],
+                         ids=["random", "numpy", "numpy's integers", "Gaussian", "torch"])
+@pytest.mark.parametrize("rare", [False, True])
+def test_generators_of_everybody(draw, rare):
+    """They are as the forward pass found them when it is computed again, and are put back."""
+    class Draws(Layer):
+        when = types.SimpleNamespace(now=True)
+
+        def forward(self, x):
+            return super().forward(x) * (1 + (draw() if self.when.now else 0))
+
+    def each(model, step):
+        Draws.when.now = step > 1 or not rare
+
+    def before(model):
+        Draws.when.now = not rare
+
+    reasons, _ = same(Draws, again=True, before=before,
+                      loss_of=lambda y, model: y.square().mean())
+    assert not reasons
+
+
+OWN = {
+    "torch.Generator": lambda: torch.Generator(),
+    "random.Random": lambda: random.Random(1),
+    "numpy.random.Generator": lambda: np.random.default_rng(1),
+    "numpy.random.RandomState": lambda: np.random.RandomState(1),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_generators_of_their_own(kind):
+    class Draws(Layer):
+        def __init__(self):
+            super().__init__()
+            self.noise = OWN[kind]()
+
+        def note(self, y):
+            if isinstance(self.noise, torch.Generator):
+                torch.rand(1, generator=self.noise)
+            else:
+                self.noise.normal(0, 1) if hasattr(self.noise, "normal") else self.noise.random()
+
+    def seen(model):
+        noise = model[0].noise
+        return (torch.rand(1, generator=noise).item() if kind == "torch.Generator"
+                else noise.random() if hasattr(noise, "random") else noise.rand())
+
+    refused(Draws, seen, "draws from a generator")
