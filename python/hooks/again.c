@@ -122,8 +122,8 @@ static int check_place(const struct saved *saved, const struct seen *seen, struc
 	if ((uint64_t)offset * saved->dtype->itemsize != saved->offset_bytes ||
 	    conj != saved->conj || neg != saved->neg)
 		return differs(saved, "another place in its storage");
-	offer->offset_bytes = saved->offset_bytes;
-	offer->len_bytes = saved->len_bytes;
+	offer->offset_bytes = 0;
+	offer->len_bytes = saved->storage_len_bytes;
 	return 0;
 }
 

@@ -97,6 +97,19 @@ PyObject *tensor_counted_by(PyObject *counter, PyObject *memory)
 	return tensor;
 }
 
+PyObject *tensor_lent(PyObject *counter, PyObject *memory)
+{
+	PyObject *tensor;
+
+	if (!memory || !counter || torch.counted == Py_True)
+		return memory;
+	tensor = tensor_counted_by(counter, memory);
+	if (!tensor && was_refused())
+		return memory;
+	Py_DECREF(memory);
+	return tensor;
+}
+
 void version_watch(struct version *version, PyObject *held)
 {
 	if (!version->counter)
@@ -114,7 +127,8 @@ void version_part(struct version *version, PyObject *held, bool is_shown, PyObje
 		counter = tensor_counted_by(held, nothing);
 	else
 		counter = PyObject_SetAttr(held, names.data, nothing) ? NULL : new_ref(held);
-	if (!counter)
+	/* Inside a transform of torch.func nothing may be changed in this way: no more is seen. */
+	if (!counter && PyErr_Occurred() && !was_refused())
 		PyErr_WriteUnraisable(held);
 	set_ref(&version->counter, counter);
 	PyErr_Restore(type, value, traceback);

@@ -100,7 +100,7 @@ struct attribute {
 	X(elements, "_elements") X(bytes_at, "_bytes_at") X(failed, "_failed") \
 	X(abort, "_abort") X(refuse, "_refuse") X(not_copied, "_not_copied") \
 	X(notify, "_notify") X(sums_of, "_sums_of") X(compare, "_compare") X(expect, "expect") \
-	X(restore, "restore")
+	X(restore, "restore") X(begin_step, "_begin_step")
 /* clang-format on */
 
 /* What spillway/_native.py hands over, by these names. */
@@ -219,6 +219,8 @@ static inline int to_bool(PyObject *object)
 
 /* ---- Tensors (tensor.c) ---- */
 
+/* Of an exception, which is cleared if so: PyTorch does not say, or let, what it was asked. */
+bool was_refused(void);
 /* The version counter; and the address of the first element. */
 int version_number(PyObject *tensor, int64_t *number);
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
@@ -310,6 +312,11 @@ void version_watch(struct version *version, PyObject *held);
 void version_part(struct version *version, PyObject *held, bool is_shown, PyObject *nothing);
 /* With the version counter of one tensor, and the memory, type and shape of another. */
 PyObject *tensor_counted_by(PyObject *counter, PyObject *memory);
+/*
+ * What was read back, as it is handed out: with the counter of what was saved, if there is one and
+ * PyTorch lets it be changed. Consumes @memory.
+ */
+PyObject *tensor_lent(PyObject *counter, PyObject *memory);
 /* Sets the exception of PyTorch's own check. @tensor: that was modified; or NULL. Return: -1 */
 int raise_modified(PyObject *tensor, int64_t now, int64_t expected);
 
@@ -414,6 +421,7 @@ struct session {
 	Py_ssize_t prune_at;
 	int excluding; /* modules that are excluded and run now */
 	char unpacked; /* a backward pass has been seen since this was last cleared */
+	char begins;   /* the first save after that begins a step: nothing else is known to */
 	unsigned undrained;
 	unsigned long long steps;
 	uint64_t serial;
@@ -441,7 +449,8 @@ struct saved {
 	uint64_t id; /* of the cache; 0: it does not have it yet */
 	/* of the owner that was offered with it, which has its shape; 0: none */
 	uint64_t token;
-	uint64_t offset_bytes, len_bytes; /* in its storage */
+	uint64_t offset_bytes, len_bytes; /* in its storage, */
+	uint64_t storage_len_bytes;       /* all of which is offered, and comes back */
 	bool conj, neg;
 	/*
 	 * What was handed out last, as long as this may be used again. What autograd alone has it
@@ -493,12 +502,16 @@ int saved_is_like(const struct saved *saved, struct seen *seen, struct spw_offer
 
 extern PyTypeObject *saved_type; /* its spec is in saved.c */
 
-/* Of an exception: PyTorch says so of a nested tensor, without sizes, or a sparse one's storage. */
-bool passes_by_after_all(void);
 /* Return: 1 it is not offered, whatever its shape; 0 its storage is known now; -1 */
 int passes_by(struct session *session, struct seen *seen);
 /* Its content and its shape; not known to the cache yet. */
 struct saved *saved_of(struct session *session, struct seen *seen, struct record *record);
+/* Whether there is more in its storage. */
+static inline bool saved_is_part(const struct saved *saved)
+{
+	return saved->len_bytes < saved->storage_len_bytes;
+}
+
 /* What the cache asks for. Return: 0; 1 the caller has to keep it; -1 with an exception */
 int offer_fill(struct spw_offer *offer, struct saved *saved, const struct seen *seen);
 enum spw_cache_hint hint_of(const struct session *session, const struct seen *seen);

@@ -149,6 +149,7 @@ static PyMemberDef session_members[] = {
 	{"gives_up", T_BOOL, offsetof(struct session, gives_up), 0, NULL},
 	{"excluding", T_INT, offsetof(struct session, excluding), 0, NULL},
 	{"unpacked", T_BOOL, offsetof(struct session, unpacked), 0, NULL},
+	{"begins", T_BOOL, offsetof(struct session, begins), 0, NULL},
 	{"steps", T_ULONGLONG, offsetof(struct session, steps), 0, NULL},
 	{NULL, 0, 0, 0, NULL},
 };

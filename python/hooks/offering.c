@@ -290,6 +290,8 @@ static PyObject *shape_of(const struct saved *saved, const struct seen *seen)
 	Py_ssize_t dims = saved_dims(saved);
 	int64_t expected = 1;
 
+	if (saved_is_part(saved))
+		return new_ref(Py_None);
 	for (Py_ssize_t i = dims; i-- > 0;) {
 		if (saved->sizes[i] != 1 && saved->sizes[dims + i] != expected)
 			return new_ref(Py_None);
@@ -329,10 +331,9 @@ PyObject *on_device_save(struct on_device *on, struct session *session, struct s
 		record = session_record(session, seen);
 		offering.offer.storage_key = record ? record->key : 0;
 		offering.saved = record ? saved_of(session, seen, record) : NULL;
-		if (offering.saved)
-			rc = saved_place(offering.saved, on, seen, &offering.offer);
-		else
-			rc = passes_by_after_all() ? 1 : -1;
+		rc = offering.saved ? saved_place(offering.saved, on, seen, &offering.offer) : -1;
+		if (rc < 0 && was_refused())
+			rc = 1;
 	}
 	if (rc == 0)
 		rc = offer(on, &offering, seen, record);

@@ -2,17 +2,11 @@
 /* hooks/part.c - a tensor that is saved: whether it is offered, and its part of its storage */
 #include "hooks.h"
 
+#define SMALL_PART 8 /* less than this fraction of its storage */
+
 PyTypeObject *saved_type;
 
 /* ---- What passes by ---- */
-
-bool passes_by_after_all(void)
-{
-	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
-		return false;
-	PyErr_Clear();
-	return true;
-}
 
 /*
  * What is excluded; and a view of a parameter, or of another subclass, whose memory is not what was
@@ -36,7 +30,7 @@ int passes_by(struct session *session, struct seen *seen)
 
 	if (passes == 0)
 		passes = !seen->identity && seen_storage(seen) ? -1 : is_excluded(session, seen);
-	return passes < 0 && !seen->identity && passes_by_after_all() ? 1 : passes;
+	return passes < 0 && was_refused() ? 1 : passes;
 }
 
 /* ---- The part of the storage with its elements ---- */
@@ -79,6 +73,23 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 }
 
 /*
+ * A backward may look at the storage around a view, by as_strided() with an offset: so all of the
+ * storage goes with it. For a small part that is worth it if the whole was computed, since other
+ * parts of it are saved, too; but not for a slice of a data set, which is in memory anyway.
+ * Return: 1; 0; -1 with an exception.
+ */
+static int is_small_part(const struct saved *saved, const struct seen *seen,
+			 uint64_t storage_len_bytes)
+{
+	int rc;
+
+	if (saved->len_bytes >= storage_len_bytes / SMALL_PART)
+		return 0;
+	rc = to_bool(get(&torch.requires_grad, seen->base));
+	return rc < 0 ? -1 : !rc;
+}
+
+/*
  * What must stay the tensor that it is: a part of a storage that is no view, as the gates of
  * nn.LSTM are, and views of one, for the rest changes in place and no version counter that is known
  * here shows it; and what is no view and has no dimensions, which may be a number of Python, whose
@@ -87,11 +98,16 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen,
 			    uint64_t storage_len_bytes)
 {
+	int rc;
+
 	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
 		return 0;
 	if (seen->base == Py_None)
 		return 1;
-	return saved->len_bytes < storage_len_bytes ? is_part(seen->base, storage_len_bytes) : 0;
+	if (saved->len_bytes == storage_len_bytes)
+		return 0;
+	rc = is_part(seen->base, storage_len_bytes);
+	return rc ? rc : is_small_part(saved, seen, storage_len_bytes);
 }
 
 int offer_fill(struct spw_offer *offer, struct saved *saved, const struct seen *seen)
@@ -107,8 +123,8 @@ int offer_fill(struct spw_offer *offer, struct saved *saved, const struct seen *
 	if (kept)
 		return kept;
 	offer->storage_version = saved->version->epoch;
-	offer->offset_bytes = saved->offset_bytes;
-	offer->len_bytes = saved->len_bytes;
+	offer->offset_bytes = 0;
+	offer->len_bytes = saved->storage_len_bytes = offer->storage_len_bytes;
 	return seen_flags(seen, &saved->conj, &saved->neg);
 }
 

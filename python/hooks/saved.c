@@ -191,7 +191,7 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 
 	if (saved)
 		rc = offer_fill(&offer, saved, seen);
-	else if (passes_by_after_all())
+	if (rc < 0 && was_refused())
 		rc = 1;
 	if (rc == 0) {
 		session_drain_at_times(session, saved->len_bytes);
@@ -217,7 +217,7 @@ static PyObject *save_part(struct session *session, struct seen *seen)
 	if (session->places == Py_None)
 		return new_ref(Py_None);
 	if (seen_storage(seen))
-		return passes_by_after_all() ? new_ref(Py_None) : NULL;
+		return was_refused() ? new_ref(Py_None) : NULL;
 	place = PyDict_GetItemWithError(session->places, seen->identity);
 	if (!place)
 		return PyErr_Occurred() ? NULL : new_ref(Py_None);
@@ -284,6 +284,9 @@ PyObject *session_pack(PyObject *object, PyObject *tensor)
 	struct session *session = (struct session *)object;
 	struct frame *frame = frame_now(session);
 
+	if (session->begins && (session->unpacked || session->steps == 0) &&
+	    ignore(PyObject_CallMethodObjArgs(object, names.begin_step, NULL)))
+		return NULL;
 	if (frame)
 		frame->saves++;
 	if (session->tracer == Py_None && session->trial == Py_None)
@@ -313,18 +316,32 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 	return tensor;
 }
 
+/* All of its storage, as elements in a row. */
+static PyObject *storage_of_lease(struct saved *saved, const struct spw_taken *taken)
+{
+	const struct dtype *dtype = saved->dtype;
+	int64_t row[2] = {0, 1};
+
+	if (saved->storage_len_bytes % dtype->itemsize != 0)
+		dtype = dtype_find(torch.uint8);
+	row[0] = (int64_t)(saved->storage_len_bytes / dtype->itemsize);
+	return lease_tensor(saved->session->leases, taken,
+			    &(struct shape){.dtype = dtype, .sizes = row, .dims = 1});
+}
+
 /* The use that take began ends with the last tensor on the memory. */
 static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
 	struct shape shape = {
 		.dtype = saved->dtype, .sizes = saved->sizes, .dims = saved_dims(saved)};
-	/* Memory that was read back is handed out with the version counter of what was saved. */
-	PyObject *counter = torch.counted == Py_True ? NULL : saved->version->counter;
-	PyObject *tensor = lease_tensor(saved->session->leases, taken, &shape);
+	PyObject *tensor = saved_is_part(saved)
+				   ? storage_of_lease(saved, taken)
+				   : lease_tensor(saved->session->leases, taken, &shape);
 
-	if (tensor && counter)
-		set_ref(&tensor, tensor_counted_by(counter, tensor));
-	if (tensor && (saved->conj || saved->neg))
+	tensor = tensor_lent(saved->version->counter, tensor);
+	if (tensor && saved_is_part(saved))
+		set_ref(&tensor, saved_on(saved, tensor, 0));
+	else if (tensor && (saved->conj || saved->neg))
 		set_ref(&tensor, PyObject_CallFunction(torch.flagged, "Oii", tensor, saved->conj,
 						       saved->neg));
 	return tensor;
@@ -360,8 +377,7 @@ static PyObject *saved_take(struct saved *saved)
 		return NULL;
 	atomic_fetch_add(&leases->users, 1);
 	Py_BEGIN_ALLOW_THREADS;
-	result = library.take(cache, (spw_tensor){saved->id}, saved->offset_bytes, saved->len_bytes,
-			      &taken);
+	result = library.take(cache, (spw_tensor){saved->id}, 0, saved->storage_len_bytes, &taken);
 	Py_END_ALLOW_THREADS;
 	if (result < 0) {
 		take_failed(saved, result);

@@ -2,6 +2,18 @@
 /* hooks/tensor.c - what a tensor is: asked of PyTorch */
 #include "hooks.h"
 
+/*
+ * As of the storage of a sparse tensor, or of one inside a transform of torch.func; and of the
+ * address of zeros that have no memory.
+ */
+bool was_refused(void)
+{
+	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+		return false;
+	PyErr_Clear();
+	return true;
+}
+
 int version_number(PyObject *tensor, int64_t *number)
 {
 	return to_int64(get(&torch.version, tensor), number);

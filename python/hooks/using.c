@@ -4,18 +4,6 @@
 
 /* ---- Using ---- */
 
-/* What was read back, as it is handed out: with the counter of what was saved. Consumes @base. */
-static PyObject *lend(const struct saved *saved, PyObject *base)
-{
-	PyObject *counter = saved->version->counter, *tensor;
-
-	if (!base || !counter || torch.counted == Py_True)
-		return base;
-	tensor = tensor_counted_by(counter, base);
-	Py_DECREF(base);
-	return tensor;
-}
-
 static PyObject *used(struct on_device *on, const struct saved *saved, struct users *users,
 		      PyObject *stream, PyObject *since)
 {
@@ -32,7 +20,7 @@ static PyObject *used(struct on_device *on, const struct saved *saved, struct us
 		Py_DECREF((PyObject *)users->copy);
 		users->copy = NULL;
 	}
-	tensor = lend(saved, new_ref(base));
+	tensor = tensor_lent(saved->version->counter, new_ref(base));
 	if (tensor && !is_all)
 		set_ref(&tensor, saved_on(saved, tensor, users->begin));
 	else if (tensor && (saved->conj || saved->neg))
@@ -114,8 +102,8 @@ static PyObject *take(struct on_device *on, struct spw_cache *cache, struct save
 		int result;
 
 		Py_BEGIN_ALLOW_THREADS;
-		result = library.take(cache, (spw_tensor){saved->id}, saved->offset_bytes,
-				      saved->len_bytes, &taken);
+		result = library.take(cache, (spw_tensor){saved->id}, 0, saved->storage_len_bytes,
+				      &taken);
 		Py_END_ALLOW_THREADS;
 		on->is_due = true;
 		*again = result == SPW_TAKE_AGAIN;

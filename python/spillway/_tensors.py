@@ -25,9 +25,12 @@ def nothing_on(device: torch.device) -> Tensor:
 
 def counted_by(counter: Tensor, memory: Tensor) -> Tensor:
     """A tensor with the version counter of one tensor, and with the memory, the type and the
-    shape of another."""
+    shape of another; inside a transform of torch.func, which forbids that, with its own counter."""
     tensor = counter.detach()
-    tensor.data = memory
+    try:
+        tensor.data = memory
+    except RuntimeError:
+        return memory
     return tensor
 
 

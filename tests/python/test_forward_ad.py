@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_forward_ad.py - forward-mode AD and torch.func.jvp inside the context
+# layer: test all
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import nn
+
+import spillway.torch
+from offloading import equal, gradients_of, settle
+
+jvp = getattr(getattr(torch, "func", None), "jvp", None)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(34, 128), nn.Linear(128, 128), nn.Linear(128, 32)])
+
+    def forward(self, x, *times):
+        x = torch.cat([x, *times], 1)
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x
+
+
+def dual_levels(net, settled):
+    """Zeros that have no memory are saved besides: the tangents of what has none."""
+    with forward_ad.dual_level():
+        out = net(forward_ad.make_dual(torch.randn(64, 34), torch.randn(64, 34)))
+        settled()
+        primal, tangent = forward_ad.unpack_dual(out)
+        (tangent.square().sum() + primal.sum()).backward()
+    return [out.detach()]
+
+
+def one_memory_with_and_without_a_tangent(net, settled):
+    weight = torch.randn(64, 34, requires_grad=True)
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.randn(64, 34), torch.ones(64, 34)).exp()
+        y = weight * x * x.detach() + weight.sin() * x.detach() * x + net(x).sum()
+        settled()
+        torch.autograd.grad(y.sum(), weight, retain_graph=True)
+        gradient, = torch.autograd.grad(y.sum(), weight)
+        return [part.clone() for part in forward_ad.unpack_dual(gradient)]
+
+
+def mean_flow(net, settled):
+    x, noise, t = torch.randn(64, 32), torch.randn(64, 32), torch.rand(64, 1)
+    r = t * torch.rand(64, 1)
+    tangents = noise - x, torch.zeros_like(r), torch.ones_like(t)
+    u, du = jvp(net, ((1 - t) * x + t * noise, r, t), tangents)
+    settled()
+    loss = nn.functional.mse_loss(u, (noise - x - (t - r) * du).detach())
+    loss.backward()
+    return [loss.detach()]
+
+
+PROGRAMS = [dual_levels, one_memory_with_and_without_a_tangent]
+if jvp is not None:
+    PROGRAMS += [mean_flow]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("mode", [
+    {"mode": "observe"}, {"mode": "spill"}, {"mode": "fastest"},
+    {"mode": "budget", "budget_bytes": 100_000, "recompute": "auto"}
+], ids=lambda mode: mode["mode"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_same_numbers(store, program, mode):
+    if "recompute" in mode and not hasattr(torch, "func"):
+        pytest.skip("recomputation needs PyTorch 2.1")
+
+    def run(offloaded):
+        torch.manual_seed(7)
+        net, found = Net(), []
+        off = spillway.torch.offload(net, store, min_bytes=1, **mode) if offloaded else None
+        for _ in range(4):
+            if off is None:
+                found += program(net, lambda: None)
+            else:
+                with off:
+                    found += program(net, lambda: settle(off))
+        return found + [gradient for gradient in gradients_of(net) if gradient is not None], off
+
+    expected, _ = run(False)
+    got, off = run(True)
+    assert equal(got, expected)
+    assert off.stats().offers > 0 and off.stats().steps == 4
+    if mode["mode"] == "spill":
+        assert off.stats().bytes_read > 0
