@@ -66,12 +66,21 @@ class Session(hooks.Session):  # type: ignore[misc]
     trial: Optional[List[Optional[Tensor]]]  # what is saved is copied there, too
     gives_up: bool  # all that can be computed again, whatever the plan says: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
+    begins: bool  # the first save after that begins a step: nothing else is known to
+    on_first_save: "Optional[weakref.WeakMethod[Any]]"  # what is called then
     steps: int
 
     def __init__(self, cache: Cache) -> None:
         self._refused: Set[str] = {"meta"}  # kinds of devices whose tensors are kept
+        self.on_first_save = None
         cache.when_closed = weakref.WeakMethod(self._part)
         cache.after_close = weakref.WeakMethod(self._forget)
+
+    def _begin_step(self) -> None:
+        """A tensor is saved after a backward pass, and no module call has begun a step."""
+        begin = None if self.on_first_save is None else self.on_first_save()
+        if begin is not None:
+            begin()
 
     def _pack_watched(self, tensor: Tensor) -> Any:
         tracer = self.tracer

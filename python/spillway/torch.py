@@ -99,7 +99,8 @@ class Offload(contextlib.ContextDecorator):
 
     Backward may run inside or after the context. A step begins with the first forward pass after
     a backward pass: where gradients are accumulated over several of each, every pair is a step of
-    its own, and nothing need be said.
+    its own, and nothing need be said. Of a model that is never called itself (a normalizing flow's
+    log_prob, a Gaussian process), it begins with the first tensor saved after a backward pass.
     """
 
     _report_path: Optional[str] = None
@@ -151,7 +152,10 @@ class Offload(contextlib.ContextDecorator):
         self._begun = False
         self._trace_path: Optional[Path] = None
         self._micro_batch = 0
-        self._entries = 0  # of the context
+        self._session.on_first_save = weakref.WeakMethod(self._first_save)
+        self._session.begins = True
+        self._entries = self._entries_begun = 0  # of the context: in all, when the step began
+        self._differentiable = False  # something was saved in a backward pass of the step
         _note_made(model, cache.mode)
 
     def __repr__(self) -> str:
@@ -296,9 +300,9 @@ class Offload(contextlib.ContextDecorator):
 
     def step(self) -> None:
         """A training step begins. Needed where a forward pass follows a backward pass in one step
-        while tensors of another pass are still to be used, as in a pipeline, or where the model
-        itself is not called; from the first call on it must be called in every step."""
-        self._explicit_steps = True
+        while tensors of another pass are still to be used, as in a pipeline; from the first call
+        on it must be called in every step."""
+        self._explicit_steps, self._session.begins = True, False
         self._begin_step()
 
     def stage(self, micro_batch: int, phase: Phase, next: Optional[Stage] = None) -> None:
@@ -320,6 +324,7 @@ class Offload(contextlib.ContextDecorator):
         if self._session.cache.forgotten:
             return
         self._explicit_steps = self._explicit_stages = True
+        self._session.begins = False
         if not self._begun:
             self._begin_step()
         if then is None:
@@ -352,9 +357,9 @@ class Offload(contextlib.ContextDecorator):
         session.steps += 1
         if session.steps == 2:
             _made.pop(self._model, None)
-        self._begun = True
+        self._begun, self._entries_begun = True, self._entries
         self._micro_batch = 0
-        session.unpacked = False
+        session.unpacked = self._differentiable = False
         session.prune()
 
     def _refresh_excluded(self) -> None:
@@ -400,8 +405,23 @@ class Offload(contextlib.ContextDecorator):
         self._leave_all()  # of a forward pass that raised
         self._refresh_excluded()
         self._session.excluded |= identities(tensors_in((args, kwargs)))
-        self._called = True
+        self._called, self._session.begins = True, False
         self._begin_pass()
+
+    def _first_save(self) -> None:
+        """After a backward pass, of a model that has not been called itself."""
+        session = self._session
+        if not self._active or session.cache.forgotten:
+            return
+        if in_backward():
+            self._differentiable = True
+        elif self._differentiable and self._entries == self._entries_begun:
+            # What follows a backward pass that had a graph of its own, in the same context, is a
+            # penalty on its gradients: the step goes on.
+            self._differentiable = session.unpacked = False
+        else:
+            self._refresh_excluded()
+            self._begin_pass()
 
     def _begin_pass(self) -> None:
         self._begin_step_if_due()

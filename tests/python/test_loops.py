@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm
 from torch.utils.checkpoint import checkpoint
 
-from offloading import Layers, Save, in_threads, left_in, offload_all, raw, save, settle
+import spillway.torch
+from offloading import (Layers, Save, equal, gradients_of, in_threads, left_in, offload_all, raw,
+                        save, settle)
 
 SEED = 7
 INPLACE = "modified by an inplace operation"
@@ -473,8 +475,8 @@ class Parts(Layers):
 
 @pytest.mark.parametrize("called", [False, True])
 def test_steps_of_a_model_that_is_not_called_itself(store, called):
-    """They are seen by its layers; what several calls of a model that is called say stays theirs to
-    say."""
+    """They are seen by what is saved; what several calls of a model that is called say stays theirs
+    to say."""
     torch.manual_seed(SEED)
     model = Parts()
     if called:
@@ -489,3 +491,44 @@ def test_steps_of_a_model_that_is_not_called_itself(store, called):
         if called:  # a part of it after the backward pass is no step of its own
             model.layers[0](torch.randn(8, SIZE)).sum().backward()
             assert off.stats().steps == 4
+
+
+class Flow(nn.Module):
+    """Neither it nor a part of it is ever called: it is asked for something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(SIZE, SIZE) / 9) for _ in range(4))
+
+    def log_prob(self, x):
+        for weight in self.weights:
+            x = (x @ weight).tanh() + x
+        return x.square().sum()
+
+
+@pytest.mark.parametrize("options", [
+    {"mode": "observe"}, {"mode": "spill"}, {"mode": "fastest"},
+    {"mode": "budget", "budget_bytes": 4 * SIZE * SIZE * 4}
+], ids=lambda options: options["mode"])
+def test_steps_of_a_model_of_which_no_module_is_called(store, options):
+    """A step begins with the first tensor that is saved after a backward pass."""
+    def run(context):
+        torch.manual_seed(SEED)
+        model, found = Flow(), []
+        off = context(model)
+        for step in range(1, 7):
+            with off:
+                loss = model.log_prob(torch.randn(SIZE, SIZE))
+                again = step % 2 == 0
+                gradients = torch.autograd.grad(loss, model.parameters(), create_graph=again)
+                found += [gradient.detach() for gradient in gradients]
+                if again:  # what is saved in the backward pass begins none
+                    sum(gradient.square().sum() for gradient in gradients).backward()
+            if isinstance(off, spillway.torch.Offload):
+                assert off.stats().steps == step
+        return found + gradients_of(model), off
+
+    expected, _ = run(lambda model: contextlib.nullcontext())
+    got, off = run(lambda model: spillway.torch.offload(model, store, min_bytes=1, **options))
+    assert equal(got, expected)
+    assert off.stats().steps == 6
