@@ -44,6 +44,8 @@ OLDEST = "2.1"  # before, no hook may end a forward pass
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size,
           torch.layout, torch.memory_format)
+_INSIDE = "there are scopes inside of it"
+_ARGUMENTS = "its arguments hold"
 
 
 class _Held:
@@ -303,7 +305,13 @@ class Again:
             if callable(recompute) and not recompute(name, module):
                 self.refused[module] = "not asked for"
             elif any(part in scopes for part in module.modules() if part is not module):
-                self.refused[module] = "there are scopes inside of it"
+                self.refused[module] = _INSIDE
+        self._ran: Set[nn.Module] = set()  # of the scopes, in this step
+        # Scopes around others, with those.
+        self._around = {module: [part for part in module.modules()
+                                 if part in scopes and part is not module]
+                        for module, why in self.refused.items() if why is _INSIDE}
+        self._instead: Dict[nn.Module, nn.Module] = {}  # of a scope, the one around it that is one
 
     def alone(self, forbids: bool) -> _Alone:
         return _Alone(forbids, _several_ranks() and not self._vouched)
@@ -325,7 +333,24 @@ class Again:
         return Verdict(self._verdicts, module)
 
     def may(self, module: nn.Module) -> bool:
-        return module not in self.refused
+        """Whether it may be computed again, now or later."""
+        return module not in self.refused or module in self._around
+
+    def is_scope(self, module: nn.Module) -> bool:
+        """Not while the one around it may be computed again in its place."""
+        around = self._instead.get(module)
+        return around is None or around in self.refused
+
+    def _turn_to_outer(self) -> None:
+        """Where no scope inside of another can be computed again, by what it is given or as it is
+        never called itself, that other one is tried."""
+        for module, inside in list(self._around.items()):
+            if module in self._ran and all(
+                    part not in self._ran or self.refused.get(part, "").startswith(_ARGUMENTS)
+                    for part in inside):
+                del self._around[module], self.refused[module]
+                self._instead.update((part, module) for part in inside)
+        self._ran.clear()
 
     def refuse(self, module: nn.Module, why: str) -> None:
         """It is kept or spilled from now on."""
@@ -347,6 +372,7 @@ class Again:
 
     def enter(self, module: nn.Module, arguments: Any) -> None:
         """Training goes on, whatever is odd about the module."""
+        self._ran.add(module)
         try:
             if self.session.frame is not None:  # left by an error; or it runs inside of another
                 self.abandon()
@@ -417,7 +443,7 @@ class Again:
             return "FSDP gathers parts of it one by one"
         odd = _odd_in(arguments)
         if odd is not None:
-            return f"its arguments hold a {odd}, which may change"
+            return f"{_ARGUMENTS} a {odd}, which may change"
         for tensor in [*module.parameters(), *module.buffers(), *tensors_in(arguments)]:
             if type(tensor) not in (Tensor, nn.Parameter, OnDrives):
                 return f"it works with {type(tensor).__name__}s"
@@ -478,6 +504,7 @@ class Again:
     def step_begins(self) -> None:
         """Inputs that were changed after their scope has ended cannot be computed from."""
         self._elsewhere.clear()
+        self._turn_to_outer()
         counters, self._counters = self._counters, []
         for module, counter, version in counters:
             if counter._version != version and module not in self.refused:

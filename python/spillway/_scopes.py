@@ -62,9 +62,11 @@ def layers_of(model: nn.Module) -> List[nn.Module]:
 
 def parts_of(layer: nn.Module) -> List[nn.Module]:
     """The parts of a layer that do its work, such as attention and feed-forward: its children that
-    have parameters and children of their own; empty: it has less than two."""
+    have parameters and children of their own, and are called; empty: it has less than two. A
+    ModuleList is not called: what a layer does with such is within the layer alone."""
     parts = [child for child in layer.children()
              if next(child.children(), None) is not None
+             and type(child).forward is not nn.Module.forward
              and next(child.parameters(), None) is not None
              and not isinstance(child, torch.jit.ScriptModule)]
     return parts if len(parts) > 1 else []

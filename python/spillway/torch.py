@@ -438,6 +438,8 @@ class Offload(contextlib.ContextDecorator):
         # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs:
         # nobody leaves then.
         reported = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
+        if self._again is not None and not self._again.is_scope(module):
+            reported = False
         self._entered.append(reported)
         due = session.unpacked or not self._begun
         if reported and due and not self._called and not self._explicit_steps:

@@ -412,7 +412,7 @@ def test_what_takes_other_things():
             super().__init__()
             self.layers = nn.ModuleList(TakesLayer(Takes) for _ in range(3))
 
-    off = check_same(TakesModel, scopes_again=False)
+    off = check_same(TakesModel)  # by whole layers, which are not given any
     assert "a Memory, which may change" in str(reasons(off))
 
 

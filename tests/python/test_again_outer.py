@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_again_outer.py - layers whose parts cannot be computed again are, as a whole
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import spillway.torch
+from offloading import equal, gradients_of
+from spillway import _again, _torch_compat
+
+pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+                                reason="this PyTorch computes nothing again")
+WIDTH = 16
+
+
+class Part(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x, memory=None):
+        return self.down(F.gelu(self.up(x)))
+
+
+class Layer(nn.Module):
+    """Of two parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Part(), Part()
+
+    def forward(self, x):
+        return x + self.second(self.first(x))
+
+
+class OfLists(nn.Module):
+    """As a block of a UNet, or what aggregates in a graph, is built."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = nn.ModuleList([Part(), Part()])
+        self.after = nn.ModuleDict({"a": Part(), "b": Part()})
+
+    def forward(self, x):
+        y = sum(part(x).sin() for part in self.before)
+        return x + self.after["a"](y) + self.after["b"](y.exp())
+
+
+class NotCalled(Layer):
+    """Its parts do something else than their forward."""
+
+    def forward(self, x):
+        return x + self.second.down(self.first.up(x).sin())
+
+
+class Memory:
+    pass
+
+
+class GivesObjects(Layer):
+    def forward(self, x):
+        return x + self.second(self.first(x, Memory()), memory=Memory())
+
+
+class GivesObject(Layer):
+    def forward(self, x):
+        return x + self.second(self.first(x), memory=Memory())
+
+
+class Counts(Part):
+    calls = 0
+
+    def forward(self, x, memory=None):
+        self.calls += 1
+        return super().forward(x)
+
+
+class GivesObjectsAndCounts(GivesObjects):
+    def __init__(self):
+        super().__init__()
+        self.first, self.calls = Counts(), 0
+
+
+def run(layer, off_of=None, steps=5):
+    torch.manual_seed(1)
+    model = nn.Sequential(layer(), layer(), layer())
+    off = off_of(model) if off_of else contextlib.nullcontext()
+    gradients = []
+    for _ in range(steps):
+        with off:
+            model(torch.randn(8, WIDTH)).square().mean().backward()
+        gradients.append([None if each is None else each.clone() for each in gradients_of(model)])
+        model.zero_grad()
+    return gradients, off
+
+
+def forced(model):
+    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
+                                 recompute="auto")
+    off._session.gives_up = True
+    return off
+
+
+@pytest.mark.parametrize("layer, first, later, why", [
+    (Layer, 6, 6, "scopes inside"), (OfLists, 3, 3, None), (NotCalled, 0, 3, None),
+    (GivesObjects, 0, 3, "arguments hold"), (GivesObject, 3, 3, "arguments hold"),
+    (GivesObjectsAndCounts, 0, 0, "attribute first.calls")])
+def test_whole_layers(layer, first, later, why):
+    """:param first: how many scopes are computed again in the second step, and in later ones"""
+    plain, _ = run(layer)
+    counts = []
+    for steps in (2, 5):
+        gradients, off = run(layer, forced, steps)
+        assert all(one is other or equal(one, other) for each, step in zip(plain, gradients)
+                   for one, other in zip(each, step))
+        counts.append(off.stats().scopes_again)
+    # A whole layer is tried in the second step.
+    tried = 1 if first == later else 2
+    assert counts == [first, later * (5 - tried)]
+    reasons = set(off._again.refused.values())
+    assert why is None or any(why in reason for reason in reasons), reasons
+    assert off.stats().restores_refused == 0
+
+
+def test_a_budget_is_met_by_whole_layers():
+    """Of what keeping takes, without drives."""
+    whole = run(OfLists, lambda model: spillway.torch.offload(model, None, mode="observe"))[1]
+    peak = whole.stats().activation_bytes_max
+
+    def half(model):
+        return spillway.torch.offload(model, None, mode="budget", budget_bytes=peak * 2 // 3,
+                                      min_bytes=1, recompute="auto")
+
+    gradients, off = run(OfLists, half, steps=8)
+    plain, _ = run(OfLists, steps=8)
+    assert all(map(equal, plain, gradients))
+    assert off.stats().plan_scopes_again > 0
+    assert 0 < off.stats().plan_peak_bytes <= peak * 2 // 3
