@@ -31,9 +31,6 @@ struct spw_queue_device;
 /* Of an io, see transfer.c. */
 enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE };
 
-/* See too_large() in transfer.c. */
-enum spw_halve { HALVE_NOT, HALVE_FIRST, HALVE_SECOND };
-
 /* One request. While its io is whole only io, next and device hold, until spw_part_unfold(). */
 struct spw_part {
 	struct spw_io *io;     /* NULL: the slot is free */
@@ -50,8 +47,9 @@ struct spw_part {
 	/* of -EAGAIN and the like; above 0 the backend lets the kernel wait where it can */
 	uint16_t retries;
 	uint8_t device;
-	uint8_t op;    /* enum spw_op; SPW_DISCARD only if the backend discards */
-	uint8_t halve; /* enum spw_halve: of a transfer that failed as a whole */
+	uint8_t op; /* enum spw_op; SPW_DISCARD only if the backend discards */
+	/* above 0 a request has no more than 2^this bytes, as one of more has failed */
+	uint8_t limit_shift;
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct spw_part) == 64, "a part fills one cache line");

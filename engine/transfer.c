@@ -203,10 +203,10 @@ static bool goes_without_placement(struct spw_queue *q, const struct spw_part *p
  */
 static bool too_large(struct spw_part *part, int64_t res)
 {
-	if ((res != -EIO && res != -EREMOTEIO) || part->op > SPW_WRITE ||
-	    part->halve != HALVE_NOT || part->len_bytes <= HALVED_BYTES_MIN)
+	if ((res != -EIO && res != -EREMOTEIO) || part->op > SPW_WRITE || part->limit_shift > 0 ||
+	    part->len_bytes <= HALVED_BYTES_MIN)
 		return false;
-	part->halve = HALVE_FIRST;
+	part->limit_shift = (uint8_t)(31 - __builtin_clz(part->len_bytes - 1));
 	return true;
 }
 
@@ -237,8 +237,6 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 			q->stats.short_transfers++;
 		if (res > 0) {
 			advance(part, (uint32_t)res);
-			if (part->halve == HALVE_FIRST)
-				part->halve = HALVE_SECOND;
 			return true;
 		}
 		/* A drive that is gone transfers nothing; one that is there, less than a block. */
@@ -272,7 +270,7 @@ COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 	part->len_bytes = part->rest_bytes = io->len_bytes;
 	part->piece = spw_queue_piece(q, io->buf, io->len_bytes);
 	part->retries = 0;
-	part->halve = HALVE_NOT;
+	part->limit_shift = 0;
 	part->op = (uint8_t)io->op;
 }
 
@@ -391,7 +389,7 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 	part->io = io;
 	part->offset_bytes = io->offset_bytes + io->engine_issued_bytes;
 	part->retries = 0;
-	part->halve = HALVE_NOT;
+	part->limit_shift = 0;
 	part->op = (uint8_t)io->op;
 	part->iov = NULL;
 	if (likely(io->op <= SPW_WRITE && io->buf)) {
@@ -435,13 +433,13 @@ COLD static void shape_vector(struct spw_part *part, uint32_t limit)
 	part->piece = -1;
 }
 
-/* The next request carries all of the part, or half, unless it stopped inside an element. */
+/* The next request carries all of the part, up to its limit, unless it stopped in an element. */
 HOT void shape(const struct spw_queue *q, struct spw_part *part)
 {
 	part->iov_count = 0;
 	part->len_bytes = part->rest_bytes;
-	if (unlikely(part->halve == HALVE_FIRST))
-		part->len_bytes = part->rest_bytes / 2 & ~q->devices[part->device].whole_mask;
+	if (unlikely(part->limit_shift > 0))
+		part->len_bytes = SPW_MIN(part->rest_bytes, 1u << part->limit_shift);
 	if (unlikely(part->iov)) {
 		shape_vector(part, part->len_bytes);
 		if (part->iov_count > 0)

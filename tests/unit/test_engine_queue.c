@@ -747,10 +747,25 @@ QUEUE_TEST(test_a_large_transfer_that_fails_is_tried_in_halves)
 	assert_int_equal(fake.history_count, 3);
 	/* One after the other, and whole blocks. */
 	assert_int_equal(fake.history[1].offset_bytes, BLOCK);
-	assert_int_equal(fake.history[1].len_bytes, len / 2 - BLOCK);
-	assert_int_equal(fake.history[2].offset_bytes, len / 2);
-	assert_int_equal(fake.history[2].len_bytes, len / 2);
+	assert_int_equal(fake.history[1].len_bytes, len / 2);
+	assert_int_equal(fake.history[2].offset_bytes, len / 2 + BLOCK);
+	assert_int_equal(fake.history[2].len_bytes, len / 2 - BLOCK);
 	assert_memory_equal(fake.bytes[0] + BLOCK, memory, len - BLOCK);
+}
+
+/* And is continued so, when a half ends early. */
+QUEUE_TEST(test_no_request_is_long_again_after_a_short_half)
+{
+	const uint32_t len = 1u << 20;
+
+	open_queue(8, NULL);
+	give_bytes(0);
+	fake.too_long = len / 2;
+	fake.at_most = len / 4;
+	assert_int_equal(run(SPW_WRITE, 0, memory, len, 0), len);
+	assert_memory_equal(fake.bytes[0], memory, len);
+	for (unsigned i = 1; i < fake.history_count; i++)
+		assert_true(fake.history[i].len_bytes <= len / 2);
 }
 
 QUEUE_TEST(test_the_halves_of_a_vector)
