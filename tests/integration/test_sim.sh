@@ -10,7 +10,7 @@ expect_exit 0 "$sim" --seeds 2000 --out "$TEST_TMP"
 expect_output "2000 seeds from 1"
 
 begin "every kind of fault was injected"
-expect_equal 16 "$(grep -cE '^  [a-z]+ +[0-9]+  ' "$OUTPUT")" "kinds"
+expect_equal 19 "$(grep -cE '^  [a-z]+ +[0-9]+  ' "$OUTPUT")" "kinds"
 expect_equal "" "$(awk '/^  [a-z]+ +0  / { print $1 }' "$OUTPUT")" "never injected"
 
 begin "without faults nothing fails"
@@ -37,9 +37,9 @@ done
 
 # A kind that no error put in on purpose brings to light would be injected for nothing.
 declare -A shown_by=(
-    [short]=short-is-whole [again]=again-is-error [full]=full-takes-all [hang]=late-is-lost [slow]=late-is-lost
-    [eio]=lost-error [sticky]=lost-error [latent]=lost-error [removal]=lost-error [shrink]=lost-error
-    [rot]=no-checksums [flip]=no-checksums [lost]=no-checksums [torn]=no-checksums [misdirected]=no-checksums [power]=no-checksums
+    [short]=short-is-whole [again]=again-is-error [stubborn]=again-is-error [full]=full-takes-all [hang]=late-is-lost [slow]=late-is-lost
+    [eio]=lost-error [sticky]=lost-error [latent]=lost-error [large]=lost-error [removal]=lost-error [shrink]=lost-error
+    [rot]=no-checksums [flip]=no-checksums [stale]=no-checksums [lost]=no-checksums [torn]=no-checksums [misdirected]=no-checksums [power]=no-checksums
 )
 mapfile -t kinds < <("$sim" --list | awk '$1 == "fault" { print $2 }')
 for kind in "${kinds[@]}"; do

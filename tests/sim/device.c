@@ -212,7 +212,7 @@ static int sim_device_discard(const struct spw_device *device, uint64_t offset_b
 
 static int sim_device_size(const struct spw_device *device, uint64_t *bytes)
 {
-	*bytes = sim_drives[device->fd].size_now_bytes;
+	*bytes = sim_ask_size(&sim_drives[device->fd]);
 	return 0;
 }
 

@@ -22,12 +22,16 @@
 #define SLOW_FACTOR    1000
 #define CAPTURE_NS     UINT64_C(1000000000) /* less than any deadline */
 #define SECTOR         512u
-#define SPARED_AROUND  (256u << 10) /* other parts of the same transfer: a chunk has no more */
+#define LARGE_BYTES    (512u << 10)
+#define STUBBORN_NS    UINT64_C(3000000000)
+#define STALE_BYTES    64u /* a line of a cache */
+#define STALE_RUNS_MAX 4u
 
 struct sim_drive sim_drives[SIM_DRIVES_MAX];
 unsigned sim_drive_count;
 bool sim_trace;
 uint64_t sim_now_ns, sim_ios_ended;
+uint64_t sim_chunk_bytes = 256u << 10;
 
 const char *const sim_fault_names[SIM_FAULTS] = {
 #define SIM_FAULT_NAME(name, word, text) word,
@@ -283,6 +287,13 @@ static void count_once(struct sim_drive *drive, enum sim_fault fault)
 	drive->told[fault] = true;
 }
 
+uint64_t sim_ask_size(struct sim_drive *drive)
+{
+	if (drive->size_now_bytes < drive->geometry.size_bytes)
+		count_once(drive, SIM_SHRINK);
+	return drive->size_now_bytes;
+}
+
 static bool is_spared(const struct sim_drive *drive, const struct sim_io *io)
 {
 	for (unsigned i = 0; i < SIM_SPARED; i++)
@@ -294,11 +305,11 @@ static bool is_spared(const struct sim_drive *drive, const struct sim_io *io)
 
 static void spare(struct sim_drive *drive, const struct sim_io *io)
 {
-	uint64_t before = io->offset_bytes < SPARED_AROUND ? io->offset_bytes : SPARED_AROUND;
+	uint64_t before = SPW_MIN(io->offset_bytes, sim_chunk_bytes);
 
 	drive->spared[drive->spared_count++ % SIM_SPARED] =
 		(struct sim_range){.offset_bytes = io->offset_bytes - before,
-				   .len_bytes = before + io->len_bytes + SPARED_AROUND};
+				   .len_bytes = before + io->len_bytes + sim_chunk_bytes};
 }
 
 static bool meets(const struct sim_drive *drive, const struct sim_io *io, enum sim_fault fault)
@@ -308,7 +319,8 @@ static bool meets(const struct sim_drive *drive, const struct sim_io *io, enum s
 		return io->op <= SPW_WRITE && io->len_bytes > drive->geometry.logical_block_bytes;
 	case SIM_AGAIN: return !io->blocking && drive->again_left == 0;
 	case SIM_EIO: return io->op == SPW_WRITE || (io->op == SPW_READ && !is_spared(drive, io));
-	case SIM_FLIP: return io->op == SPW_READ && !is_spared(drive, io);
+	case SIM_FLIP:
+	case SIM_STALE: return io->op == SPW_READ && !is_spared(drive, io);
 	case SIM_LOST:
 	case SIM_TORN:
 	case SIM_MISDIRECTED: return io->op == SPW_WRITE;
@@ -387,6 +399,8 @@ bool sim_fault(unsigned index, enum sim_fault fault, uint32_t after, uint32_t ti
 		drive->injected[fault] += done;
 		break;
 	case SIM_STICKY: drive->dead = true; break;
+	case SIM_LARGE: drive->fails_large = true; break;
+	case SIM_STUBBORN: drive->stubborn_until_ns = sim_now_ns + STUBBORN_NS; break;
 	case SIM_LATENT: done = make_unreadable(drive); break;
 	case SIM_SLOW: drive->slow_until_ns = sim_now_ns + SLOW_NS; break;
 	case SIM_REMOVAL: drive->removed = true; break;
@@ -405,6 +419,7 @@ void sim_disarm(unsigned index)
 {
 	memset(sim_drives[index].armed, 0, sizeof(sim_drives[index].armed));
 	sim_drives[index].again_left = 0;
+	sim_drives[index].stubborn_until_ns = 0;
 }
 
 bool sim_reads_may_fail(const struct sim_drive *drive)
@@ -412,10 +427,15 @@ bool sim_reads_may_fail(const struct sim_drive *drive)
 	return drive->injected[SIM_STICKY] || drive->injected[SIM_LATENT] ||
 	       drive->injected[SIM_REMOVAL] || drive->injected[SIM_SHRINK] ||
 	       drive->injected[SIM_POWER] || drive->injected[SIM_HANG] ||
-	       drive->injected[SIM_SLOW] || drive->off;
+	       drive->injected[SIM_SLOW] || drive->injected[SIM_STUBBORN] || drive->off;
 }
 
 bool sim_writes_may_fail(const struct sim_drive *drive)
+{
+	return drive->injected[SIM_STUBBORN] || sim_writes_may_fail_for_good(drive);
+}
+
+bool sim_writes_may_fail_for_good(const struct sim_drive *drive)
 {
 	return drive->injected[SIM_EIO] || drive->injected[SIM_STICKY] ||
 	       drive->injected[SIM_REMOVAL] || drive->injected[SIM_SHRINK] ||
@@ -689,12 +709,20 @@ static int64_t answer(struct sim_drive *drive, const struct sim_io *io)
 	}
 	if (is_failing(&drive->failing[io->op]))
 		return drive->failing[io->op].error;
+	if (sim_now_ns < drive->stubborn_until_ns && !io->blocking) {
+		count_once(drive, SIM_STUBBORN);
+		return sim_below(&drive->random, 2) ? -EAGAIN : -EINTR;
+	}
 	if (drive->again_left > 0 && !io->blocking) {
 		drive->again_left--;
 		return sim_below(&drive->random, 2) ? -EAGAIN : -EINTR;
 	}
 	if (io->op > SPW_WRITE)
 		return 0;
+	if (drive->fails_large && io->len_bytes > LARGE_BYTES) {
+		count(drive, SIM_LARGE);
+		return -EIO;
+	}
 	if (io->offset_bytes + io->len_bytes > drive->size_now_bytes)
 		return beyond_end(drive, io);
 	if (io->op == SPW_READ && is_unreadable(drive, io)) {
@@ -729,26 +757,57 @@ static void end_write(struct sim_drive *drive, struct sim_io *io, uint32_t bytes
 		count(drive, (enum sim_fault)io->fault);
 }
 
-static void end_read(struct sim_drive *drive, struct sim_io *io, uint32_t bytes)
+static void flip(struct sim_drive *drive, const struct sim_io *io, uint32_t bytes)
 {
-	uint64_t bit;
+	uint64_t bit = sim_below(&drive->random, UINT64_C(8) * bytes);
 
-	move(io, 0, drive->medium + io->offset_bytes, bytes, false);
-	if (!sim_range_is_true(drive, io->offset_bytes, bytes)) {
-		spare(drive, io);
-		drive->wrong[drive->wrong_count++ % SIM_WRONG_READS] =
-			(struct sim_range){.offset_bytes = io->offset_bytes, .len_bytes = bytes};
-	}
-	if (io->fault != SIM_FLIP || bytes == 0)
-		return;
-	count(drive, SIM_FLIP);
-	spare(drive, io);
-	bit = sim_below(&drive->random, 8ull * bytes);
 	for (const struct iovec *vector = io->vector;; bit -= 8 * vector++->iov_len)
 		if (bit < 8 * vector->iov_len) {
 			((uint8_t *)vector->iov_base)[bit / 8] ^= (uint8_t)(1u << bit % 8);
 			return;
 		}
+}
+
+/* All arrives but for some lines of the memory. Return: whether that made a difference. */
+static bool arrive_in_part(struct sim_drive *drive, const struct sim_io *io, uint32_t bytes)
+{
+	uint32_t count = 1 + (uint32_t)sim_below(&drive->random, STALE_RUNS_MAX);
+	uint8_t before[STALE_RUNS_MAX][STALE_BYTES];
+	uint32_t runs[STALE_RUNS_MAX];
+	bool differs = false;
+
+	for (uint32_t i = 0; i < count; i++) {
+		runs[i] = STALE_BYTES * (uint32_t)sim_below(&drive->random, bytes / STALE_BYTES);
+		move(io, runs[i], before[i], STALE_BYTES, true);
+	}
+	move(io, 0, drive->medium + io->offset_bytes, bytes, false);
+	for (uint32_t i = 0; i < count; i++) {
+		differs |= memcmp(before[i], drive->medium + io->offset_bytes + runs[i],
+				  STALE_BYTES) != 0;
+		move(io, runs[i], before[i], STALE_BYTES, false);
+	}
+	return differs;
+}
+
+static void end_read(struct sim_drive *drive, struct sim_io *io, uint32_t bytes)
+{
+	bool is_stale = false;
+
+	if (io->fault == SIM_STALE && bytes >= STALE_BYTES)
+		is_stale = arrive_in_part(drive, io, bytes);
+	else
+		move(io, 0, drive->medium + io->offset_bytes, bytes, false);
+	if (!sim_range_is_true(drive, io->offset_bytes, bytes)) {
+		spare(drive, io);
+		drive->wrong[drive->wrong_count++ % SIM_WRONG_READS] =
+			(struct sim_range){.offset_bytes = io->offset_bytes, .len_bytes = bytes};
+	}
+	if (!is_stale && (io->fault != SIM_FLIP || bytes == 0))
+		return;
+	count(drive, (enum sim_fault)io->fault);
+	spare(drive, io);
+	if (io->fault == SIM_FLIP)
+		flip(drive, io, bytes);
 }
 
 /* A write that failed has left anything; nobody may count on it. */

@@ -32,12 +32,15 @@
 #define SIM_FAULT_LIST(X)                                                                        \
 	X(SHORT, "short", "a transfer ends early, not always on a block")                        \
 	X(AGAIN, "again", "-EAGAIN or -EINTR, up to 20 times in a row")                          \
+	X(STUBBORN, "stubborn", "-EAGAIN or -EINTR to every request for a while")                \
 	X(FULL, "full", "the backend takes one request and then no more until it was submitted") \
 	X(EIO, "eio", "one request fails with -EIO")                                             \
 	X(STICKY, "sticky", "every request fails with -EIO from now on")                         \
+	X(LARGE, "large", "every transfer of more than 512 KiB fails with -EIO from now on")     \
 	X(LATENT, "latent", "stored blocks cannot be read any more until they are written")      \
 	X(ROT, "rot", "a stored bit flips")                                                      \
 	X(FLIP, "flip", "a bit flips on the way to memory")                                      \
+	X(STALE, "stale", "runs of 64 bytes of memory are as they were before a read")           \
 	X(LOST, "lost", "a write is acknowledged and not stored")                                \
 	X(TORN, "torn", "a write is acknowledged and stored in part")                            \
 	X(MISDIRECTED, "misdirected", "a write is stored at another place")                      \
@@ -110,7 +113,7 @@ struct sim_drive {
 	uint64_t channel_free_ns[8], bus_free_ns;
 	bool reads_pass; /* as flash does that has a cache for writes: not behind them */
 	uint64_t reads_free_ns;
-	uint64_t slow_until_ns;
+	uint64_t slow_until_ns, stubborn_until_ns;
 
 	/* cache */
 	bool cache_is_volatile;
@@ -123,7 +126,7 @@ struct sim_drive {
 	struct {
 		uint32_t after, times;
 	} armed[SIM_FAULTS];
-	bool dead, removed, off, cancels;
+	bool dead, removed, off, cancels, fails_large;
 	struct sim_failing failing[SPW_DISCARD + 1];
 	bool told[SIM_FAULTS]; /* counted: of faults that go on */
 	uint32_t again_left;
@@ -148,8 +151,9 @@ extern struct sim_drive sim_drives[SIM_DRIVES_MAX];
 extern unsigned sim_drive_count;
 extern bool sim_trace; /* every request, on the standard error */
 extern uint64_t sim_now_ns;
-extern uint64_t sim_ios_ended; /* on all drives: whether anything goes on */
-extern uint64_t sim_glances;   /* backend.c: how often a queue was looked at without waiting */
+extern uint64_t sim_chunk_bytes; /* of the store: other parts of a transfer are as near */
+extern uint64_t sim_ios_ended;   /* on all drives: whether anything goes on */
+extern uint64_t sim_glances;     /* backend.c: how often a queue was looked at without waiting */
 extern const char *const sim_fault_names[SIM_FAULTS];
 extern const char *const sim_fault_texts[SIM_FAULTS];
 
@@ -171,6 +175,9 @@ void sim_disarm(unsigned drive);
 /* Put bytes there, without faults. */
 void sim_drive_write(struct sim_drive *drive, uint64_t offset_bytes, const void *bytes, size_t len);
 
+/* How long it is now, for whoever asks the drive. */
+uint64_t sim_ask_size(struct sim_drive *drive);
+
 int sim_discard(struct sim_drive *drive, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* Power is gone: what was not flushed is kept or lost by units; what is in flight fails, too. */
@@ -183,6 +190,8 @@ bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset_bytes, 
 /* Could a read of the range fail because of what was done to the drive? */
 bool sim_reads_may_fail(const struct sim_drive *drive);
 bool sim_writes_may_fail(const struct sim_drive *drive);
+/* So that it is right to retire the drive until somebody revives it? */
+bool sim_writes_may_fail_for_good(const struct sim_drive *drive);
 
 /* device.c: power is cut in the blocking transfer, flush or discard of that number; 0: never. */
 extern uint64_t sim_cut_at, sim_events; /* sim_events: how many there were */

@@ -70,7 +70,9 @@ static void check_space(struct spw_store *store)
 		REQUIRE(atomic_load(&drive->blocks_used) == of_drive[i]);
 		if (!drive->retired)
 			available += (int64_t)free_blocks;
-		if (drive->retired && !sim_writes_may_fail(&sim_drives[i]))
+		if (drive->retired == -EAGAIN ? !sim_writes_may_fail(&sim_drives[i])
+		    : drive->retired          ? !sim_writes_may_fail_for_good(&sim_drives[i])
+					      : false)
 			sim_fail("inside the store: drive %u was retired although nothing was done "
 				 "to it",
 				 i);

@@ -124,7 +124,7 @@ static void judge_put(const struct model_request *request, int res, const char *
 		sim_fail("a put that was cancelled has ended well");
 	if (res == 0 || (res == -ECANCELED && (request->cancelled || closing)))
 		return;
-	if (res == -EIO && writes_may_fail() == sim_drive_count && words[0])
+	if ((res == -EIO || res == -EAGAIN) && writes_may_fail() == sim_drive_count && words[0])
 		return;
 	if (res == -ENOSPC && writes_may_fail() > 0 && words[0] &&
 	    (!space_is_known() || request->most_bytes > sim_inside_sound_bytes()))
@@ -179,7 +179,8 @@ static void judge_get(const struct model_request *request, int res, const char *
 		return;
 	if (object->put_ended && object->put_res == res)
 		return;
-	if (!object->put_ended && (res == -EIO || res == -ENOSPC) && writes_may_fail() > 0)
+	if (!object->put_ended && (res == -EIO || res == -ENOSPC || res == -EAGAIN) &&
+	    writes_may_fail() > 0)
 		return;
 	sim_judge_read_error(res, words);
 	if (object->alive)
@@ -690,7 +691,7 @@ static void check_drive_stats(void)
 	for (unsigned i = 0; i < sim_drive_count; i++) {
 		const struct sim_drive *drive = &sim_drives[i];
 		bool may_be_wrong = drive->wrong_count > 0 || drive->injected[SIM_FLIP] > 0 ||
-				    sim_commits_overwritten();
+				    drive->injected[SIM_STALE] > 0 || sim_commits_overwritten();
 		bool may_be_late = drive->injected[SIM_HANG] > 0 || drive->injected[SIM_SLOW] > 0;
 		struct spw_drive_stats stats;
 

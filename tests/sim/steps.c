@@ -12,8 +12,8 @@
 #define SECOND_NS UINT64_C(1000000000)
 
 /* Faults after which a drive gives other bytes than it was given, and says that all is well. */
-#define WRONG_BYTES                                                         \
-	(1u << SIM_ROT | 1u << SIM_FLIP | 1u << SIM_LOST | 1u << SIM_TORN | \
+#define WRONG_BYTES                                                                           \
+	(1u << SIM_ROT | 1u << SIM_FLIP | 1u << SIM_STALE | 1u << SIM_LOST | 1u << SIM_TORN | \
 	 1u << SIM_MISDIRECTED | 1u << SIM_POWER)
 
 const char *const sim_step_names[SIM_STEPS] = {
@@ -66,7 +66,11 @@ void sim_config_draw(uint64_t seed, struct sim_config *config)
 	config->drives =
 		1 + (unsigned)sim_below(&random, sim_below(&random, 3) ? 4 : SIM_DRIVES_MAX);
 	config->partitions = partitions[sim_below(&random, SPW_ARRAY_LEN(partitions))];
-	config->chunk_bytes = SPW_CHUNK_BYTES_MIN << sim_below(&random, 3);
+	/* Mostly small ones, of which there are many; up to 1 MiB. */
+	config->chunk_bytes = SPW_CHUNK_BYTES_MIN
+			      << sim_below(&random, sim_below(&random, 4) ? 3 : 5);
+	if (config->chunk_bytes > SPW_CHUNK_BYTES_MIN << 2)
+		config->partitions = 1; /* of many there would be no room for a chunk in each */
 	config->logical_block_bytes = sim_below(&random, 2) ? 512 : 4096;
 	config->formatted = sim_below(&random, 32) == 0;
 	for (unsigned i = 0; i < config->drives; i++)
@@ -133,6 +137,7 @@ static const unsigned fault_weights[SIM_FAULTS] = {
 	[SIM_STICKY] = 1, [SIM_LATENT] = 4,  [SIM_ROT] = 4,         [SIM_FLIP] = 12,
 	[SIM_LOST] = 4,   [SIM_TORN] = 4,    [SIM_MISDIRECTED] = 4, [SIM_HANG] = 4,
 	[SIM_SLOW] = 1,   [SIM_REMOVAL] = 1, [SIM_SHRINK] = 3,      [SIM_POWER] = 3,
+	[SIM_STALE] = 12, [SIM_LARGE] = 4,   [SIM_STUBBORN] = 1,
 };
 
 /* Of the kinds chosen; SIM_FAULTS: of one that was not. */

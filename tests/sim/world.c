@@ -123,7 +123,7 @@ void sim_judge_read_error(int res, const char *words)
 		sim_fail("a read failed at a place that does not exist: %d, %s", res, words);
 	if (res == -EBADMSG) {
 		/* What took too long is not read again, also if it went wrong on the way only. */
-		bool once = drive->injected[SIM_FLIP] &&
+		bool once = (drive->injected[SIM_FLIP] || drive->injected[SIM_STALE]) &&
 			    (drive->injected[SIM_HANG] || drive->injected[SIM_SLOW]);
 
 		if (!once && !sim_commits_overwritten() && !sim_gave_wrong_bytes(drive, byte, len))
@@ -195,6 +195,7 @@ static void make_drives(const struct sim_config *config)
 	sim_now_ns = 1000000000;
 	sim_worked_ns = 0;
 	sim_drive_count = config->drives;
+	sim_chunk_bytes = config->chunk_bytes;
 	for (unsigned i = 0; i < config->drives; i++)
 		sim_drive_make(i, config->drive_bytes[i], config->logical_block_bytes,
 			       random_next(&random));
