@@ -19,6 +19,7 @@ from host import Apt, Unavailable, output_of, tool
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODULES = """virtio_pci virtio_console virtio_blk 9p 9pnet_virtio overlay configfs ext4 loop
     nvme nvme-tcp nvmet nvmet-tcp dm-mod dm-flakey dm-delay dm-log-writes dm-snapshot
+    dm-thin-pool dm-multipath dm-round-robin raid0 raid456
     null_blk brd zram sd_mod scsi_debug vfio-pci vfio_iommu_type1""".split()
 
 
@@ -38,13 +39,20 @@ class Kernel:
         os.makedirs(self.folder, exist_ok=True)
         with open(os.path.join(self.folder, "lock"), "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not os.path.exists(self.image):
+            if not os.path.exists(self.image) or self.names() != MODULES:
                 self.unpack()
             self.pack_initramfs()
 
     @property
     def modules(self):
         return os.path.join(self.folder, "modules")
+
+    def names(self):
+        """Of which modules it was unpacked with."""
+        with contextlib.suppress(OSError), open(os.path.join(self.modules, "names"),
+                                                encoding="ascii") as file:
+            return file.read().split()
+        return []
 
     def version(self):
         return os.listdir(os.path.join(self.modules, "lib", "modules"))[0]
@@ -76,6 +84,8 @@ class Kernel:
                 shutil.copy(os.path.join(root, "lib", "modules", version, name),
                             os.path.join(self.modules, "lib", "modules", version))
             output_of(tool("depmod", "kmod"), "-b", self.modules, version)
+            with open(os.path.join(self.modules, "names"), "w", encoding="ascii") as file:
+                file.write(" ".join(MODULES))
             # Beside the modules from Linux 7 on.
             beside = os.path.join(root, "lib", "modules", version, "vmlinuz")
             os.rename(beside if os.path.exists(beside) else
@@ -108,7 +118,7 @@ class Kernel:
         busybox = tool("busybox", "busybox-static")
         init = os.path.join(HERE, "init")
         with open(init, "rb") as script, open(busybox, "rb") as binary:
-            inputs = script.read() + binary.read() + self.version().encode()
+            inputs = script.read() + binary.read() + " ".join([self.version(), *MODULES]).encode()
         stamp = hashlib.sha256(inputs).hexdigest()
         stamp_path = self.initramfs + ".stamp"
         with contextlib.suppress(OSError), open(stamp_path, encoding="ascii") as file:

@@ -30,6 +30,7 @@ NUMA = "tests/vm/test_numa.c"
 NODES = "tests/vm/test_nvme_nodes.sh"
 KILLS = "tests/vm/test_kills.sh"
 BOUNDARY = "tests/vm/test_boundary.sh"
+MAPPED = "tests/vm/test_mapped.sh"
 REMOVAL = "tests/vm/test_removal.c"
 REMOVAL_ENGINE = "tests/vm/test_removal_engine.c"
 REMOVAL_STATE = "tests/vm/test_removal_state.c"
@@ -225,7 +226,8 @@ ALL = [
           *integration("committed", "state", backend="nvme"),
           *integration("committed", "state", extra=True),
           *passthrough("interrupt", "poll"), Case("passthrough nodes", NODES),
-          Case("kills", KILLS), Case("boundaries", BOUNDARY), Case("numa", NUMA),
+          Case("kills", KILLS), Case("boundaries", BOUNDARY), Case("mapped", MAPPED),
+          Case("numa", NUMA),
           *removal()],
          seconds=325, poll_queues=2),
     Kind("nvme4096", "4 drives of 4096 byte blocks, poll queues",
