@@ -69,6 +69,12 @@ check_functions() { # no function above 70 lines
     python3 tests/check/functions.py "${c_files[@]}" "${python_files[@]}"
 }
 
+check_factories() { # Python's tensors are made on a device and of a type that are named
+    local package
+    mapfile -t package < <(printf '%s\n' "${python_files[@]}" | grep '^python/spillway/')
+    python3 tests/check/factories.py "${package[@]}"
+}
+
 check_checks() { # the checkers find what is planted for them
     bash tests/check/test_checkers.sh
 }

@@ -129,6 +129,6 @@ class Table:
         PyTorch after its next kernel, which would raise in the model. No binding asks for it, so a
         kernel of our own does."""
         try:
-            torch.ones(1, device=device)
+            torch.ones(1, dtype=torch.float32, device=device)
         except RuntimeError:
             pass

@@ -136,7 +136,7 @@ class AioHandle:
         if _is_plain(buffer):
             self._space.read(path, buffer, offset, self._start, lambda error: None)
             return
-        memory = torch.empty(buffer.shape, dtype=buffer.dtype)
+        memory = torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu")
 
         def ended(error: Optional[SpillwayError]) -> None:
             if error is None:
@@ -192,7 +192,7 @@ class AioHandle:
     def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
         """Shape (num_elem,), of the example's type: memory that drives take without a copy."""
         if not num_elem:
-            return torch.empty(0, dtype=example_tenosr.dtype)
+            return torch.empty(0, dtype=example_tenosr.dtype, device="cpu")
         memory = self._space.lock_memory(num_elem * example_tenosr.element_size())
         tensor = torch.frombuffer(memory, dtype=example_tenosr.dtype)
         self._memory.add(tensor.data_ptr())

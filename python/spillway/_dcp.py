@@ -30,6 +30,7 @@ from ._leaving import memory_of
 from ._library import SpillwayError
 from ._pack import pack, unpack
 from ._ranks import Group, ranks_of, world
+from ._tiles import item_bytes
 from .store import Path, Store, committed
 
 _MAGIC = b"SPWDCP\0\1"
@@ -336,8 +337,8 @@ class StoreReader(StorageReader):  # type: ignore[misc]
                      planner: LoadPlanner) -> None:
         """The rows that are wanted; of these, if they are not wanted whole, a part."""
         shape = self._shape_of(item)
-        whole = torch.empty(0, dtype=self._stored[item.storage_index.fqn].properties.dtype)
-        row_bytes = whole.element_size()
+        dtype = self._stored[item.storage_index.fqn].properties.dtype
+        row_bytes = item_bytes(dtype)
         for side in shape[1:]:
             row_bytes *= side
         begin, rows = (item.storage_offsets[0], item.lengths[0]) if shape else (0, 1)
@@ -347,8 +348,8 @@ class StoreReader(StorageReader):  # type: ignore[misc]
         target: Tensor = planner.resolve_tensor(item).detach()
         wanted = (rows, *shape[1:]) if shape else ()
         direct = (target.device.type == "cpu" and target.is_contiguous()
-                  and target.dtype is whole.dtype and tuple(target.shape) == wanted)
-        read = target if direct else torch.empty(wanted, dtype=whole.dtype)
+                  and target.dtype is dtype and tuple(target.shape) == wanted)
+        read = target if direct else torch.empty(wanted, dtype=dtype, device="cpu")
         if read.numel():
             store.get_into(thing, memory_of(read), begin * row_bytes)
         if not direct:

@@ -61,7 +61,7 @@ class Port(hooks.Port):  # type: ignore[misc]
         """The arena as such elements. None: they cannot lie there."""
         if self._pinned is None:
             return None
-        itemsize = torch.empty(0, dtype=dtype).element_size()
+        itemsize = torch.empty(0, dtype=dtype, device="cpu").element_size()
         try:
             return self._pinned[: self.arena_bytes // itemsize * itemsize].view(dtype)
         except RuntimeError:  # elements that are no whole bytes

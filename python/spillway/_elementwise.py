@@ -92,11 +92,15 @@ def make(optimizer_class: Type[Optimizer], params: List[Tensor], group: Options,
     return made
 
 
+def stand_in(*sides: int) -> Tensor:
+    """For a parameter, where it does not matter which."""
+    return torch.zeros(sides, dtype=torch.float32, device="cpu")
+
+
 def made_options(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Options:
     """What the class makes of the options of a group: some add others, or make a tensor of a
     learning rate."""
-    alike = torch.zeros(1, dtype=torch.float32, device="cpu")
-    return options_of(make(optimizer_class, [alike], group, options).param_groups[0])
+    return options_of(make(optimizer_class, [stand_in(1)], group, options).param_groups[0])
 
 
 def options_of(group: Options) -> Options:

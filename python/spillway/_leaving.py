@@ -132,7 +132,7 @@ class _Rounding:
         source = torch.frombuffer(view, dtype=tensor.stored)
         memory = self._memory
         if memory is None or memory.dtype is not tensor.dtype or memory.numel() < source.numel():
-            memory = self._memory = torch.empty(source.numel(), dtype=tensor.dtype)
+            memory = self._memory = torch.empty(source.numel(), dtype=tensor.dtype, device="cpu")
         return memory_of(memory[:source.numel()].copy_(source))
 
 

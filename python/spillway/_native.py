@@ -78,7 +78,7 @@ def types() -> List[Tuple[torch.dtype, int, int, int, bool, bool]]:
 
 def things() -> Dict[str, Any]:
     """What of PyTorch and of this package is called."""
-    storage = type(storage_of(torch.empty(1)))
+    storage = type(storage_of(torch.empty(1, dtype=torch.float32, device="cpu")))
     found = {name.lstrip("_"): inspect.getattr_static(torch.Tensor, name) for name in _ATTRIBUTES}
     found.update({name: getattr(torch.Tensor, name) for name in _METHODS})
     found.update(

@@ -96,7 +96,7 @@ def _sliced(tail: memoryview, begin: Any, length: Any) -> memoryview:
 
 def _unpacked_tensor(tail: memoryview, name: Any, shape: Any, begin: Any, length: Any) -> Tensor:
     dtype = DTYPES[name]
-    tensor = torch.empty([int(side) for side in shape], dtype=dtype)
+    tensor = torch.empty([int(side) for side in shape], dtype=dtype, device="cpu")
     content = _sliced(tail, begin, length)
     if tensor.numel() * tensor.element_size() != len(content):
         raise ValueError("a tensor's shape is not of its bytes")

@@ -44,7 +44,7 @@ _storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.
 
 def _uses_of_one() -> int:
     """How many uses PyTorch counts of a storage that one tensor has, and a place."""
-    tensor = torch.empty(1)
+    tensor = torch.empty(1, dtype=torch.float32, device="cpu")
     storage = storage_of(tensor)
     return int(_storage_uses(storage._cdata))
 

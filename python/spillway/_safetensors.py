@@ -154,7 +154,7 @@ class _File:
     def tensor(self, name: str) -> Tensor:
         dtype, shape, begin, end = self.described[name]
         if begin == end:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it cannot be written to
             content = torch.frombuffer(self._memory, dtype=torch.uint8, count=end - begin,

@@ -80,7 +80,7 @@ class Gradient:
 def is_finite(tensor: Tensor) -> Tensor:
     """Whether all elements are; without memory for each."""
     if tensor.numel() == 0:
-        return torch.tensor(True)
+        return torch.ones((), dtype=torch.bool, device=tensor.device)
     least, most = torch.aminmax(tensor)
     return torch.isfinite(least) & torch.isfinite(most)
 

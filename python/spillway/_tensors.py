@@ -4,8 +4,9 @@
 bytes."""
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import torch
 from torch import Tensor
@@ -13,14 +14,21 @@ from torch import Tensor
 from ._torch_compat import storage_of
 
 with torch.inference_mode(False):  # whatever this is imported in
-    NOTHING = torch.empty(0)
+    NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
+
+
+@contextlib.contextmanager
+def normal_mode() -> Iterator[None]:
+    """What is made here is of use outside of the caller's inference mode, too; autograd is off."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @functools.lru_cache(maxsize=None)
 def nothing_on(device: torch.device) -> Tensor:
     """A tensor without memory whose memory may be set to such of the device."""
     with torch.inference_mode(False):
-        return torch.empty(0, device=device)
+        return torch.empty(0, dtype=torch.float32, device=device)
 
 
 def counted_by(counter: Tensor, memory: Tensor) -> Tensor:
@@ -40,8 +48,9 @@ def _autograd_counts() -> bool:
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda packed: other)
     other: Any
     with torch.inference_mode(False), torch.enable_grad(), hooks:
-        other = torch.zeros(1).add_(1)
-        node = torch.zeros(1, requires_grad=True).sin().grad_fn
+        other = torch.zeros(1, dtype=torch.float32, device="cpu").add_(1)
+        leaf = torch.zeros(1, dtype=torch.float32, device="cpu", requires_grad=True)
+        node = leaf.sin().grad_fn
         return bool(node._saved_self._version != other._version)  # type: ignore[union-attr]
 
 

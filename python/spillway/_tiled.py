@@ -292,7 +292,7 @@ class Tiled:
                         continue
                     if field.name not in state or state[field.name] is ON_DRIVES:
                         shape = local_of(self._params[piece.parameter]).shape
-                        state[field.name] = torch.empty(shape, dtype=field.dtype)
+                        state[field.name] = torch.empty(shape, dtype=field.dtype, device="cpu")
                     view = taken.views[field.name][piece.offset:piece.end]
                     write_piece(state[field.name], piece, view)
 

@@ -88,7 +88,7 @@ class Tile:
 
 
 def item_bytes(dtype: torch.dtype) -> int:
-    return torch.empty(0, dtype=dtype).element_size()
+    return torch.empty(0, dtype=dtype, device="cpu").element_size()
 
 
 def element_bytes(fields: Sequence[Field]) -> int:

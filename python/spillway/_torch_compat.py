@@ -96,7 +96,8 @@ def _probe_for_backward() -> Callable[[], bool]:
     if hasattr(torch._C, "_current_graph_task_id"):  # from 2.0 on
         return lambda: torch._C._current_graph_task_id() != -1
 
-    node = (torch.ones(1, requires_grad=True) * 1).grad_fn
+    leaf = torch.ones(1, dtype=torch.float32, device="cpu", requires_grad=True)
+    node = (leaf * 1).grad_fn
 
     def probe() -> bool:
         try:

@@ -30,7 +30,8 @@ from . import _library
 from ._arithmetic import MASTER, Arithmetic, local_of
 from ._backward import SCALED, DuringBackward
 from ._checkpoint import Checkpoint, decoded, encoded, random_state, set_random_state
-from ._elementwise import Options, is_same_on, made_options, make, options_of, probe
+from ._elementwise import (Options, is_same_on, made_options, make, on_host, options_of, probe,
+                           stand_in)
 from ._gradients import Gradients
 from ._interleaved import Interleaved
 from ._layout import Memory, check_room, lay_out, least_bytes
@@ -41,6 +42,7 @@ from ._places import Place
 from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
 from ._records import Records, committed_limits
 from ._reduced import Reducing, check_reduced, reduced_of
+from ._tensors import normal_mode
 from ._tiled import Tiled, check_gradient
 from ._tiles import Field, Laid, Tile, name_of
 from .state import StateStats
@@ -59,7 +61,7 @@ _OTHER_ARITHMETIC = ("foreach", "fused", "capturable", "differentiable")
 def _takes_names() -> bool:
     """Whether this PyTorch's optimizers take (name, parameter)."""
     try:
-        named: Any = [("name", torch.zeros(1))]
+        named: Any = [("name", stand_in(1))]
         return "param_names" in torch.optim.SGD(named, lr=1.0).param_groups[0]
     except (TypeError, AttributeError):
         return False
@@ -123,6 +125,7 @@ class Optimizer(torch.optim.Optimizer):
         is in it; ENOBUFS its arena is
     """
 
+    @normal_mode()
     def __init__(
         self,
         optimizer_class: Type[torch.optim.Optimizer],
@@ -204,6 +207,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- Parameters and records ------------------------------------------------------------------
 
+    @normal_mode()
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """As torch.optim has it, before the first step.
 
@@ -380,7 +384,7 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        with torch.no_grad():
+        with normal_mode():
             tiled = self._whole(to_finish=True)
             if self._during is not None:
                 self._check_fields()
@@ -423,6 +427,7 @@ class Optimizer(torch.optim.Optimizer):
                     f"{self.optimizer_class.__name__} keeps {', '.join(names)}, for which there is "
                     "no room in the records: make the optimizer with these options")
 
+    @normal_mode()
     def state_dict(self) -> Dict[str, Any]:
         """As the class's own, which takes it; but of sharded parameters what is here, as plain
         tensors. All of the state is in memory then: what survives a crash without that is
@@ -430,8 +435,7 @@ class Optimizer(torch.optim.Optimizer):
 
         :raises SpillwayError: a drive failed
         """
-        with torch.no_grad():
-            whole = iter(self._whole().gathered())
+        whole = iter(self._whole().gathered())
         for group in self.param_groups:
             for param in group["params"]:
                 state = next(whole) or self._state_from_beginning(group, param)
@@ -444,10 +448,12 @@ class Optimizer(torch.optim.Optimizer):
 
     def _state_from_beginning(self, group: Options, param: Tensor) -> Dict[str, Any]:
         """What the class's own has of a parameter that never had a gradient: Adagrad's all."""
-        alike = torch.empty(local_of(param).shape, dtype=_stepped_in(param.dtype))
+        shape, dtype = local_of(param).shape, _stepped_in(param.dtype)
+        alike = torch.empty(shape, dtype=dtype, device="cpu")
         made = make(self.optimizer_class, [alike], options_of(group), self._options)
         return made.state.get(alike, {})
 
+    @normal_mode()
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Take over the state of an optimizer of the same class, on drives or not.
 
@@ -468,8 +474,7 @@ class Optimizer(torch.optim.Optimizer):
         except BaseException:
             self.param_groups[:] = before
             raise
-        with torch.no_grad():
-            tiled.fill(entries)
+        tiled.fill(entries)
         for post_hook in list(getattr(self, "_optimizer_load_state_dict_post_hooks", {}).values()):
             post_hook(self)
 
@@ -485,7 +490,7 @@ class Optimizer(torch.optim.Optimizer):
         tiled = self._whole()
         names = list(itertools.chain.from_iterable(self._names))
         found = loaded_parameters(names, self._params(), tiled.field_names(), values)
-        with torch.no_grad():
+        with normal_mode():
             tiled.load_parameters(found)
         known = set(names)
         return [name for name in values if name not in known]
@@ -494,10 +499,11 @@ class Optimizer(torch.optim.Optimizer):
         self, groups: List[Options], entries: List[Optional[Options]]
     ) -> Tuple[List[Options], List[Optional[Options]]]:
         """As the class makes of what an older PyTorch has saved."""
-        inner = make(self.optimizer_class, [torch.zeros(1)], self.param_groups[0], self._options)
+        inner = make(self.optimizer_class, [stand_in(1)], self.param_groups[0], self._options)
         params = self._params()
         state = {param: entry for param, entry in zip(params, entries) if entry is not None}
-        inner.__setstate__({"state": state, "param_groups": groups})
+        with on_host():
+            inner.__setstate__({"state": state, "param_groups": groups})
         return inner.param_groups, [inner.state.get(param) for param in params]
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -536,7 +542,7 @@ class Optimizer(torch.optim.Optimizer):
         number = self.steps if step is None else _library.number("step", step, 63)
         content = encoded(Checkpoint(self._class_name, self.steps, world(), self._group_options(),
                                      tiled.entries, random_state(), extra, self._names))
-        with torch.no_grad():
+        with normal_mode():
             tiled.save_parameters()
             self._settle(tiled)
         state = tiled.records.state
@@ -570,6 +576,7 @@ class Optimizer(torch.optim.Optimizer):
     def _release_kept(self) -> None:
         self._whole().records.state.commit_release()
 
+    @normal_mode()
     def resume(self, *, random: bool = True) -> Optional[Resumed]:
         """Once, before the first step: go on from what is committed in the store. Parameters,
         state, options and random states are as they were; the model's buffers are not the
@@ -612,11 +619,10 @@ class Optimizer(torch.optim.Optimizer):
             return None
         checkpoint, = found
         tiled = self._whole(to_resume=True)
-        with torch.no_grad():
-            tiled.restore(checkpoint.entries)
-            for number, name in self._objects.items():
-                place = self._place(number)
-                place.owner.take_up(place, tiled.records.object(name))
+        tiled.restore(checkpoint.entries)
+        for number, name in self._objects.items():
+            place = self._place(number)
+            place.owner.take_up(place, tiled.records.object(name))
         for group, options in zip(self.param_groups, checkpoint.groups):
             group.update(options)
         self.steps = checkpoint.step
@@ -691,10 +697,10 @@ def _defaults(optimizer_class: Type[torch.optim.Optimizer], group: Options,
     :raises TypeError: it takes no vectors: see probe()
     """
     try:
-        return make(optimizer_class, [torch.zeros(1)], group, options).defaults
+        return make(optimizer_class, [stand_in(1)], group, options).defaults
     except (TypeError, ValueError):
         try:
-            make(optimizer_class, [torch.zeros(1, 1)], group, options)
+            make(optimizer_class, [stand_in(1, 1)], group, options)
         except (TypeError, ValueError):
             takes_matrices = False
         else:

@@ -129,3 +129,32 @@ begin "functions: Python too"
 } >"$TEST_TMP/bad.py"
 expect_exit 1 python3 "$checks/functions.py" "$TEST_TMP/bad.py"
 expect_output "bad.py:1: probe has 71 lines"
+
+# expect_found WORDS LINE: a line of Python is found.
+expect_found() {
+    printf 'import torch\n%s\n' "$2" >"$TEST_TMP/bad.py"
+    expect_exit 1 python3 "$checks/factories.py" "$TEST_TMP/bad.py"
+    expect_output "bad.py:2: $1"
+}
+
+begin "factories: tensors without a device or a type are found"
+expect_found "torch.empty() without device=" 'a = [torch.empty(3, dtype=torch.uint8)]'
+expect_found "torch.zeros() without dtype=" 'a = torch.zeros(3, device="cpu").sum()'
+expect_found "torch.tensor() without device= and dtype=" 'a = torch.tensor(1)'
+expect_found "torch.randperm() without device=" 'a = torch.randperm(3)'
+expect_found "torch.load() without map_location=" 'a = torch.load("file")'
+expect_found "torch.FloatTensor() is of the default" 'a = torch.FloatTensor(3)'
+expect_found "call torch.ones(), so that" 'from torch import Tensor, ones'
+
+begin "factories: what names them, or takes them from another tensor, or gives a reason, passes"
+cat >"$TEST_TMP/good.py" <<'END'
+import torch
+from torch import Tensor
+a = torch.empty(3, dtype=torch.uint8, device="cpu")
+b = torch.zeros_like(a), a.new_empty(3), torch.randperm(3, device="cpu"), torch.frombuffer(b"1234")
+c = torch.empty(0).device  # any device: asks for the default
+d = torch.load("file", map_location="cpu")
+END
+expect_exit 0 python3 "$checks/factories.py" "$TEST_TMP/good.py"
+expect_exit 1 python3 "$checks/factories.py"
+expect_output "no files"

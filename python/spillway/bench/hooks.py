@@ -109,7 +109,7 @@ def hook_times(store: Any, rounds: int = 5, length_bytes: int = LENGTHS[0]) -> D
     medians and means: CPU time of the thread without that of reading the clocks, and for saving,
     which waits for nothing, the time on the clock too."""
     model = _Chain(max(1, min(TENSORS, BYTES_MAX // length_bytes)))
-    x = torch.randn(length_bytes // 4, requires_grad=True)
+    x = torch.randn(length_bytes // 4, dtype=torch.float32, device="cpu", requires_grad=True)
     clocks = _cost_of_clocks(model, x)
     found = []
     for _ in range(rounds + 1):  # the first warms up
@@ -123,7 +123,8 @@ def layer_times(store: Any, rounds: int = 5) -> Dict[str, float]:
     """The same of the layers of a transformer, offloaded as a training is: by default, step by
     step, those by a plan."""
     model = _Layers()
-    x = torch.randn(BATCH, SEQUENCE, HIDDEN, requires_grad=True)
+    x = torch.randn(BATCH, SEQUENCE, HIDDEN, dtype=torch.float32, device="cpu",
+                    requires_grad=True)
     clocks = _cost_of_clocks(model, x)
     off = spillway.torch.offload(model, store)
     found = [_timed_step(off, model, x, clocks) for _ in range(UNTIMED + rounds)]
