@@ -301,6 +301,7 @@ class Again:
         self._verdicts: Optional["Verdicts"] = None  # from the first one on
         self._elsewhere: Elsewhere = {}  # of the trials of this step
         self._waits = False
+        self._begun: Set[nn.Module] = set()  # that kept something from a first run on
         for module, name in scopes.items():
             if callable(recompute) and not recompute(name, module):
                 self.refused[module] = "not asked for"
@@ -456,6 +457,9 @@ class Again:
         module = frame.module
         if sys.exc_info()[0] is not None:
             return False  # it raises: another time
+        if trial.changed() and module not in self._begun and trial.reached.has_begun():
+            self._begun.add(module)  # a cache of its own is full now: it is tried the next time
+            return False
         why = (self._kept_elsewhere(frame) or trial.changed()
                or self._differs(frame, trial, result))
         if why is not None:

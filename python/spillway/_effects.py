@@ -85,6 +85,10 @@ class _Watched:
         """In words; None: it has not."""
         raise NotImplementedError
 
+    def has_begun(self) -> bool:
+        """Whether nothing was there before in the place of what has changed."""
+        return False
+
     def put_back(self) -> None:
         """If that is possible."""
 
@@ -111,6 +115,9 @@ class _Names(_Watched):
 
     def changed(self) -> Optional[str]:
         return next((_words_of(self._path_of(key)) for key in self._keys()), None)
+
+    def has_begun(self) -> bool:
+        return all(self._before.get(key) is None for key in self._keys())
 
 
 class _Items(_Names):
@@ -288,6 +295,11 @@ class Snapshot:
         """What, in words; None: nothing."""
         return next(filter(None, (watched.changed() for watched in self._watched)), None)
 
+    def has_begun(self) -> bool:
+        """Whether all that has changed is what was not there before, as where something is kept
+        from the first run on."""
+        return all(watched.has_begun() for watched in self._watched if watched.changed())
+
     def put_back(self) -> Optional[str]:
         """It is again as it was, as far as that is possible. Return: what had changed, in words."""
         what = self.changed()
@@ -323,6 +335,9 @@ class Reached:
     def changed(self) -> Optional[str]:
         """What, in words; None: nothing."""
         return self._own.changed() or self._elsewhere.changed()
+
+    def has_begun(self) -> bool:
+        return self._own.has_begun() and self._elsewhere.has_begun()
 
 
 def _dotted(path: str) -> str:

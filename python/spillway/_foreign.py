@@ -9,6 +9,7 @@ import collections
 import functools
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+import torch
 from torch import nn
 from torch.nn.modules import module as _of_all
 
@@ -41,8 +42,9 @@ def _foreign_in(table: Dict[Any, Any]) -> bool:
 
 def _patches_of(part: nn.Module) -> List[str]:
     things = vars(part)
-    if "_orig_mod" in things.get("_modules", ()):
-        return []  # made by torch.compile: that is how it calls what it has compiled
+    # What torch.compile or TorchScript has made has its own way to call what was compiled.
+    if "_orig_mod" in things.get("_modules", ()) or isinstance(part, torch.jit.ScriptModule):
+        return []
     return [name for name in _PATCHES if name in things]
 
 

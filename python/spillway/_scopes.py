@@ -66,9 +66,9 @@ def parts_of(layer: nn.Module) -> List[nn.Module]:
     ModuleList is not called: what a layer does with such is within the layer alone."""
     parts = [child for child in layer.children()
              if next(child.children(), None) is not None
-             and type(child).forward is not nn.Module.forward
              and next(child.parameters(), None) is not None
-             and not isinstance(child, torch.jit.ScriptModule)]
+             and not isinstance(child, torch.jit.ScriptModule)
+             and type(child).forward is not nn.Module.forward]
     return parts if len(parts) > 1 else []
 
 

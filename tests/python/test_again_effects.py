@@ -290,7 +290,7 @@ ATTRIBUTES = {
     "a method of a list": (lambda self: setattr(self, "seen", [].append),
                            lambda self, y: self.seen(1), "seen"),
     "a hook": (lambda self: None,
-               lambda self, y: self.up.register_forward_hook(lambda *_: None), "_forward_hooks"),
+               lambda self, y: self.up.register_forward_hook(lambda *_: None), "hooks"),
 }
 
 
@@ -381,6 +381,30 @@ def test_what_does_not_show():
             next(self.numbers)
 
     refused(Counts, lambda model: [next(layer.numbers) for layer in model], "does not show")
+
+
+KEPT = {}
+
+
+@pytest.mark.parametrize("kind", ["attribute", "dict", "global"])
+def test_what_is_kept_from_the_first_run_on(kind):
+    """A cache that is full after it does not change any more: it is tried in the second step."""
+    class Keeps(Layer):
+        def __init__(self):
+            super().__init__()
+            self.kept, self.table = None, {}
+
+        def note(self, y):
+            if kind == "attribute" and self.kept is None:
+                self.kept = torch.ones(y.shape[-1])
+            things = self.table if kind == "dict" else KEPT
+            if kind != "attribute" and y.shape not in things:
+                things[y.shape] = torch.ones(y.shape[-1])
+
+    KEPT.clear()
+    reasons, count = same(Keeps, again=True, before=lambda model: KEPT.clear())
+    # Of a global the first scope alone meets the first run.
+    assert reasons == {} and count >= LAYERS * (STEPS - 2)
 
 
 def test_what_is_changed_now_and_then():
