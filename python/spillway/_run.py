@@ -32,6 +32,11 @@ class Run:
     wear: Sequence[Tuple[str, Wear]]
     backend: str
     hints: Sequence[str]
+    # of the process; the second is what it would have had if nothing were spilled, as far as
+    # activations tell; 0: not known. And why freed memory stays in the C library's heap
+    resident_bytes_max: int = 0
+    resident_plain_bytes: int = 0
+    heap: str = ""
 
 
 def json_of(run: Run) -> str:
@@ -77,7 +82,8 @@ def _value_of(kind: Any, value: Any, name: str) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         types = get_type_hints(kind)
-        fields = [field.name for field in dataclasses.fields(kind)]
+        fields = [field.name for field in dataclasses.fields(kind)
+                  if field.name in value or field.default is dataclasses.MISSING]
         missing = [field for field in fields if field not in value]
         if missing:
             raise ValueError(f"{name}.{missing[0]} is not there")

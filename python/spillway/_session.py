@@ -9,6 +9,7 @@ from typing import Any, Callable, List, Optional, Protocol, Set, Tuple
 from torch import Tensor
 
 from ._library import fast
+from ._heap import Mapped
 from ._native import hooks
 from ._on_drives import Saved
 from ._places import Place
@@ -69,6 +70,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     begins: bool  # the first save after that begins a step: nothing else is known to
     on_first_save: "Optional[weakref.WeakMethod[Any]]"  # what is called then
     steps: int
+    heap: Optional[Mapped] = None  # as long as the cache is open
 
     def __init__(self, cache: Cache) -> None:
         self._refused: Set[str] = {"meta"}  # kinds of devices whose tensors are kept
@@ -164,6 +166,8 @@ class Session(hooks.Session):  # type: ignore[misc]
     def _forget(self) -> None:
         """The cache is closed and reads no memory any more."""
         self.forget()
+        if self.heap is not None:
+            self.heap.end()
         if self.device is not None:
             self.device.forget()
 

@@ -145,14 +145,25 @@ def wear_since(now: Sequence[DriveStats], before: Sequence[DriveStats], seconds:
             for drive, earlier in zip(now, before)]
 
 
+def process_rows(resident: int, plain: int, heap: str) -> Iterable[Row]:
+    """The memory of the process, as a user sees it; heap: why freed memory stays in it."""
+    if resident:
+        beside = f"; about {bytes_text(plain)} without spilling" if plain > resident else ""
+        yield "memory of the process (RSS), peak", bytes_text(resident) + beside
+    if heap:
+        yield "  freed memory may stay in it", heap
+
+
 def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (),
              on_device: bool = False, seconds: float = 0,
-             endurance_bytes: float = 0) -> str:
+             endurance_bytes: float = 0, process: Iterable[Row] = ()) -> str:
     """One line per counter that says something, and two per drive.
 
     :param drives_before: the drives' counters when those of ``stats`` began, ``seconds`` ago
+    :param process: of process_rows()
     """
     rows: List[Row] = list(_cache_rows(stats))
+    rows[2:2] = process
     if on_device:
         rows.extend(_device_rows(stats))
     if store is not None and not store.closed:

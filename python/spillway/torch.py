@@ -46,6 +46,7 @@ from torch import Tensor, nn
 from . import _library, _native
 from ._again import Again, Recompute, again_of
 from ._explain import ScopePlan, scope_plans, text_of
+from ._heap import Mapped, Resident
 from ._library import Size, SpillwayError, bytes_text, fast
 from ._notebook import piece_of
 from ._page import page_of
@@ -60,7 +61,8 @@ from ._steptrace import StepTrace
 from ._torch_compat import (SavedTensorsHooks, has_compiled, in_backward, is_compiled,
                             register_forward_hook_always, register_forward_pre_hook)
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
-from .report import Progress, hints_of, parameters_line, summary_of, table_of, wear_since
+from .report import (Progress, hints_of, parameters_line, process_rows, summary_of, table_of,
+                     wear_since)
 from .store import Path, Store, choice
 from .wear import Cap
 
@@ -127,6 +129,9 @@ class Offload(contextlib.ContextDecorator):
         self._endurance_bytes = endurance_bytes
         self._session = Session(cache)
         self._session.device_of = _device_of
+        self._resident = Resident()
+        if cache.mode != "observe":
+            self._session.heap = Mapped()
         self._session.places = None if parameters is None else by_storage
         names = {module: name for name, module in model.named_modules()}
         self._again: Optional[Again] = again_of(
@@ -431,6 +436,7 @@ class Offload(contextlib.ContextDecorator):
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
         self._session.drain()
+        self._resident.look()
 
     def _scope_enter(self, key: int, name: str, module: nn.Module, args: Any,
                      kwargs: Any = None) -> None:
@@ -550,7 +556,8 @@ class Offload(contextlib.ContextDecorator):
     def _text(self) -> str:
         stats, store = self.stats(), self._session.cache.store
         table = table_of(stats, store, self._drives_before, self._session.device is not None,
-                         time.monotonic() - self._since, self._endurance_bytes)
+                         time.monotonic() - self._since, self._endurance_bytes,
+                         process_rows(*self._process(stats)))
         hints = self._hints(stats)
         if self._parameters is not None:
             table += "\n" + parameters_line(self._parameters.stats())
@@ -584,7 +591,22 @@ class Offload(contextlib.ContextDecorator):
             cache.profile(), drives, self._drives_before,
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
             "" if store is None or store.closed else store.description,
-            self._hints(stats))
+            self._hints(stats), *self._process(stats))
+
+    def _process(self, stats: CacheStats) -> Tuple[int, int, str]:
+        """As a Run has it: the most memory of the process, what that would be if nothing were
+        spilled, and why freed memory stays in it."""
+        resident, heap = self._resident.peak_bytes, self._session.heap
+        kept = max((point[2] for point in self._session.cache.profile()), default=0)
+        spared = max(0, kept - stats.step_peak_bytes) if kept else 0
+        return (resident, resident + spared if resident else 0,
+                heap.why_not or "" if heap is not None else "")
+
+    @property
+    def resident_peak_bytes(self) -> int:
+        """The most memory of this process that was resident (RSS) since offload() was called;
+        0: the system does not tell."""
+        return self._resident.peak_bytes
 
     def _hints(self, stats: CacheStats) -> List[str]:
         hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before))
