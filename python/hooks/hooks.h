@@ -100,7 +100,7 @@ struct attribute {
 	X(elements, "_elements") X(bytes_at, "_bytes_at") X(failed, "_failed") \
 	X(abort, "_abort") X(refuse, "_refuse") X(not_copied, "_not_copied") \
 	X(notify, "_notify") X(sums_of, "_sums_of") X(compare, "_compare") X(expect, "expect") \
-	X(restore, "restore") X(begin_step, "_begin_step")
+	X(restore, "restore") X(begin_step, "_begin_step") X(save_other, "_save_other")
 /* clang-format on */
 
 /* What spillway/_native.py hands over, by these names. */
@@ -232,6 +232,11 @@ struct seen {
 	PyObject *tensor;          /* borrowed */
 	struct device *device;     /* that it is known to be on; NULL: host memory, or elsewhere */
 	bool is_input;             /* a scope is computed again from it */
+	bool is_inner;             /* the elements of a tensor that is no plain one, */
+	bool is_view;              /* and counts as a view of another such one */
+	bool is_counted;           /* it stays in memory in any case */
+	bool is_other;             /* no plain tensor with a storage; of passes_by() */
+	bool is_fixed;             /* a part of a storage that is known to stay; of offer_fill() */
 	const struct dtype *dtype; /* of seen_is_strange() */
 	bool is_elsewhere;         /* not in host memory; the same */
 	PyObject *storage;         /* and its identity; of seen_storage() */
@@ -513,7 +518,7 @@ static inline bool saved_is_part(const struct saved *saved)
 }
 
 /* What the cache asks for. Return: 0; 1 the caller has to keep it; -1 with an exception */
-int offer_fill(struct spw_offer *offer, struct saved *saved, const struct seen *seen);
+int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen);
 enum spw_cache_hint hint_of(const struct session *session, const struct seen *seen);
 /* This tensor on memory that has its storage from @begin_bytes on. */
 PyObject *saved_on(const struct saved *saved, PyObject *base, uint64_t begin_bytes);
@@ -724,11 +729,14 @@ struct on_device *on_device_now(const struct session *session);
 extern PyTypeObject *kept_type;
 extern PyType_Spec kept_spec, saved_spec;
 
-/* Methods of a session. The first four return what autograd keeps, and use() is given. */
+/* Methods of a session. The first seven return what autograd keeps, and use() is given. */
 PyObject *session_pack(PyObject *session, PyObject *tensor);
 PyObject *session_save(PyObject *session, PyObject *tensor);
 PyObject *session_keep(PyObject *session, PyObject *tensor);
 PyObject *session_input(PyObject *session, PyObject *tensor);
+PyObject *session_inner(PyObject *session, PyObject *args);
+PyObject *session_count(PyObject *session, PyObject *tensor);
+PyObject *session_keep_counted(PyObject *session, PyObject *args);
 PyObject *session_use(PyObject *session, PyObject *saved);
 /* The cache closes: saved tensors let go of its memory. */
 PyObject *session_part(PyObject *session, PyObject *unused);

@@ -301,7 +301,7 @@ static PyObject *shape_of(const struct saved *saved, const struct seen *seen)
 }
 
 /* Return: 0; 1 the caller has to keep it; -1 */
-static int saved_place(struct saved *saved, struct on_device *on, const struct seen *seen,
+static int saved_place(struct saved *saved, struct on_device *on, struct seen *seen,
 		       struct spw_offer *filled)
 {
 	int rc;

@@ -30,7 +30,10 @@ int passes_by(struct session *session, struct seen *seen)
 
 	if (passes == 0)
 		passes = !seen->identity && seen_storage(seen) ? -1 : is_excluded(session, seen);
-	return passes < 0 && was_refused() ? 1 : passes;
+	if (passes >= 0 || !was_refused())
+		return passes;
+	seen->is_other = true;
+	return 1;
 }
 
 /* ---- The part of the storage with its elements ---- */
@@ -95,22 +98,23 @@ static int is_small_part(const struct saved *saved, const struct seen *seen,
  * here shows it; and what is no view and has no dimensions, which may be a number of Python, whose
  * type yields to that of others. Return: 1; 0; -1 with an exception.
  */
-static int is_kept_as_it_is(const struct saved *saved, const struct seen *seen,
+static int is_kept_as_it_is(const struct saved *saved, struct seen *seen,
 			    uint64_t storage_len_bytes)
 {
 	int rc;
 
 	if (saved->len_bytes == storage_len_bytes && saved_dims(saved) > 0)
 		return 0;
-	if (seen->base == Py_None)
-		return 1;
-	if (saved->len_bytes == storage_len_bytes)
+	rc = seen->base == Py_None;
+	if (rc == 0 && saved->len_bytes == storage_len_bytes)
 		return 0;
-	rc = is_part(seen->base, storage_len_bytes);
+	if (rc == 0)
+		rc = is_part(seen->base, storage_len_bytes);
+	seen->is_fixed = rc > 0 && saved_dims(saved) > 0;
 	return rc ? rc : is_small_part(saved, seen, storage_len_bytes);
 }
 
-int offer_fill(struct spw_offer *offer, struct saved *saved, const struct seen *seen)
+int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 {
 	int64_t offset;
 	int kept;
@@ -119,7 +123,9 @@ int offer_fill(struct spw_offer *offer, struct saved *saved, const struct seen *
 		return -1;
 	if (!saved_measure(saved, offset, offer->storage_len_bytes))
 		return 1;
-	kept = is_kept_as_it_is(saved, seen, offer->storage_len_bytes);
+	kept = seen->is_counted || seen->is_view
+		       ? 0
+		       : is_kept_as_it_is(saved, seen, offer->storage_len_bytes);
 	if (kept)
 		return kept;
 	offer->storage_version = saved->version->epoch;
@@ -152,11 +158,11 @@ struct saved *saved_of(struct session *session, struct seen *seen, struct record
 
 enum spw_cache_hint hint_of(const struct session *session, const struct seen *seen)
 {
-	if (session->excluding > 0)
+	if (session->excluding > 0 || seen->is_counted)
 		return SPW_HINT_PIN;
 	if (seen->is_input)
 		return SPW_HINT_INPUT;
-	if (!frame_now(session))
+	if (seen->is_inner || !frame_now(session))
 		return SPW_HINT_NONE;
 	return session->gives_up ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
 }

@@ -7,12 +7,14 @@
 struct kept {
 	/* without the graph: an output that holds its own node would never be freed */
 	PyObject_HEAD PyObject *tensor;
+	PyObject *counted; /* what the cache counts for it, as long as it is there; or NULL */
 	int64_t version;
 };
 
 static void kept_dealloc(PyObject *object)
 {
 	Py_XDECREF(((struct kept *)object)->tensor);
+	Py_XDECREF(((struct kept *)object)->counted);
 	object_free(object);
 }
 
@@ -50,6 +52,7 @@ static PyObject *kept_new(const struct seen *seen)
 
 	if (!kept)
 		return NULL;
+	kept->counted = NULL;
 	kept->tensor = as_it_is ? new_ref(seen->tensor) : call(torch.detach, seen->tensor);
 	if (!kept->tensor || version_number(kept->tensor, &kept->version))
 		Py_CLEAR(kept);
@@ -225,6 +228,34 @@ static PyObject *save_part(struct session *session, struct seen *seen)
 					  NULL);
 }
 
+static PyObject *save(struct session *session, struct seen *seen);
+
+/*
+ * It passes by. Memory that this holds is counted: a part of a storage by the whole of it here,
+ * what is no plain tensor by the package.
+ */
+static PyObject *save_passing(struct session *session, const struct seen *seen)
+{
+	struct seen whole = {.tensor = seen->tensor, .device = seen->device, .is_counted = true};
+	int is_other = seen->is_other && !seen->is_counted ? !seen_is_parameter(seen) : 0;
+	PyObject *kept;
+
+	if (is_other && !PyErr_Occurred())
+		return PyObject_CallMethodObjArgs((PyObject *)session, names.save_other,
+						  seen->tensor, NULL);
+	if (seen->is_elsewhere && session->device == Py_None)
+		return PyObject_CallMethodObjArgs((PyObject *)session, names.meet, seen->tensor,
+						  NULL);
+	kept = kept_new(seen);
+	if (kept && seen->is_fixed && !seen->is_counted) {
+		((struct kept *)kept)->counted = save(session, &whole);
+		seen_end(&whole);
+		if (!((struct kept *)kept)->counted)
+			Py_CLEAR(kept);
+	}
+	return kept;
+}
+
 static PyObject *save(struct session *session, struct seen *seen)
 {
 	bool is_plain = (PyObject *)Py_TYPE(seen->tensor) == torch.tensor_type;
@@ -245,10 +276,7 @@ static PyObject *save(struct session *session, struct seen *seen)
 		Py_CLEAR(packed);
 		passes = 1;
 	}
-	if (passes > 0 && seen->is_elsewhere && session->device == Py_None)
-		return PyObject_CallMethodObjArgs((PyObject *)session, names.meet, seen->tensor,
-						  NULL);
-	return passes > 0 ? kept_new(seen) : packed;
+	return passes > 0 ? save_passing(session, seen) : packed;
 }
 
 PyObject *session_save(PyObject *object, PyObject *tensor)
@@ -276,6 +304,46 @@ PyObject *session_input(PyObject *object, PyObject *tensor)
 
 	seen_end(&seen);
 	return packed;
+}
+
+/* inner(the elements of a tensor that is no plain one, whether that one is a view) */
+PyObject *session_inner(PyObject *object, PyObject *args)
+{
+	struct seen seen = {.is_inner = true};
+	PyObject *packed;
+	int is_view;
+
+	if (!PyArg_ParseTuple(args, "Op", &seen.tensor, &is_view))
+		return NULL;
+	seen.is_view = is_view;
+	packed = save((struct session *)object, &seen);
+	seen_end(&seen);
+	return packed;
+}
+
+/* Of memory that stays where it is. */
+PyObject *session_count(PyObject *object, PyObject *tensor)
+{
+	struct seen seen = {.tensor = tensor, .is_counted = true};
+	PyObject *packed = save((struct session *)object, &seen);
+
+	seen_end(&seen);
+	return packed;
+}
+
+/* keep_counted(tensor, what is held besides) */
+PyObject *session_keep_counted(PyObject *object, PyObject *args)
+{
+	struct seen seen = {0};
+	PyObject *counted, *kept;
+
+	(void)object;
+	if (!PyArg_ParseTuple(args, "OO", &seen.tensor, &counted))
+		return NULL;
+	kept = kept_new(&seen);
+	if (kept)
+		((struct kept *)kept)->counted = new_ref(counted);
+	return kept;
 }
 
 /* With a recording, or in a trial, there is more to do. */

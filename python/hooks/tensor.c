@@ -38,7 +38,8 @@ int seen_is_strange(struct seen *seen)
 	PyObject *tensor = seen->tensor;
 	int rc;
 
-	if ((PyObject *)Py_TYPE(tensor) != torch.tensor_type)
+	seen->is_other = (PyObject *)Py_TYPE(tensor) != torch.tensor_type;
+	if (seen->is_other)
 		return 1;
 	rc = seen->device ? 1 : to_bool(get(&torch.is_cpu, tensor));
 	if (rc <= 0) {
@@ -46,8 +47,9 @@ int seen_is_strange(struct seen *seen)
 		return rc < 0 ? -1 : 1;
 	}
 	seen->dtype = dtype_of(tensor);
+	seen->is_other = !seen->dtype; /* quantized */
 	if (!seen->dtype)
-		return PyErr_Occurred() ? -1 : 1; /* quantized */
+		return PyErr_Occurred() ? -1 : 1;
 	return 0;
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ._torch_compat import is_compiling, storage_of
+from ._wrapped import memory_of
 
 _CONTAINERS = nn.ModuleList, nn.Sequential
 
@@ -112,6 +113,8 @@ def tensors_in(thing: Any, depth: int = 4) -> Iterable[Tensor]:
 def identities(tensors: Iterable[Tensor]) -> Set[int]:
     found = set()
     for tensor in tensors:
+        if hasattr(type(tensor), "__tensor_flatten__"):  # a DTensor
+            found |= identities(memory_of(tensor))
         if is_lazy(tensor) or tensor.layout is not torch.strided or tensor.is_nested:
             continue
         if tensor.device.type != "meta":

@@ -2,9 +2,10 @@
 # spillway/_session.py - what outlives the context: the hooks in C, and what is rare of them
 from __future__ import annotations
 
+import logging
 import time
 import weakref
-from typing import Any, Callable, List, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
 
 from torch import Tensor
 
@@ -14,7 +15,11 @@ from ._native import hooks
 from ._on_drives import Saved
 from ._places import Place
 from ._steptrace import StepTrace
+from ._wrapped import bytes_in, kind_of, memory_of, wrapped
 from .cache import Cache
+from .report import NOT_WRITTEN
+
+_log = logging.getLogger("spillway")
 
 
 class Elsewhere(Protocol):
@@ -75,6 +80,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     def __init__(self, cache: Cache) -> None:
         self._refused: Set[str] = {"meta"}  # kinds of devices whose tensors are kept
         self.on_first_save = None
+        self.others: Dict[str, Tuple[int, int]] = {}  # classes that stay in memory: tensors, bytes
         cache.when_closed = weakref.WeakMethod(self._part)
         cache.after_close = weakref.WeakMethod(self._forget)
 
@@ -105,6 +111,25 @@ class Session(hooks.Session):  # type: ignore[misc]
             return self.keep(tensor)
         return self.save(tensor)
 
+    def _save_other(self, tensor: Tensor) -> Any:
+        """A tensor that is no plain one, or shows no storage."""
+        packed = wrapped(tensor, self.inner)
+        if packed is not None:
+            return packed
+        parts = memory_of(tensor)
+        counted = [self.count(part) for part in parts]
+        left = [part for part, one in zip(parts, counted) if not isinstance(one, hooks.Kept)]
+        if left:
+            self._note_other(kind_of(tensor), bytes_in(left))
+        return self.keep_counted(tensor, counted)
+
+    def _note_other(self, kind: str, length: int) -> None:
+        """What stays in memory, by its class: said once, and in reports."""
+        if kind not in self.others:
+            _log.warning("saved tensors of %s stay in memory: %s", kind, NOT_WRITTEN)
+        tensors, count = self.others.get(kind, (0, 0))
+        self.others[kind] = tensors + 1, count + length
+
     def again_begin(self) -> None:
         """What comes is computed again, and no part of the step as measured."""
         self.cache.call(fast.spw_cache_again_begin)
@@ -130,7 +155,7 @@ class Session(hooks.Session):  # type: ignore[misc]
         """Note in the recording, if there is one, what was done with a saved tensor; not if it
         passed by."""
         tracer = self.tracer
-        passes = isinstance(saved, (hooks.Kept, Saved))
+        passes = not isinstance(saved, hooks.Saved)
         if tracer is not None and not self.cache.closed and not passes:
             tracer.tensor(what, began_ns, saved.length, saved.id, self.cache.stats())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING, Iterable, List, Optional, Sequence, TextIO, Tuple
+from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, TextIO, Tuple
 
 from ._library import bytes_text
 from .cache import CacheStats
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ._parameter_stats import ParameterStats
 
 Row = Tuple[str, str]
+
+NOT_WRITTEN = ("only plain dense tensors go to drives, and those inside of DTensors and jagged "
+               "tensors, where they are no part of a storage that is not a view")
 
 
 def per_day_text(count: float) -> str:
@@ -51,7 +54,7 @@ _KEPT = (
     ("last_scope", "needed first (the last layer, and what follows)"),
     ("backward", "saved in the backward pass"),
     ("observed", "only watching"),
-    ("hint", "excluded"),
+    ("hint", "excluded, or of a kind that is not written"),
     ("changed", "changed in a way that PyTorch does not count"),
     ("backpressure", "drives too slow"),
     ("no_space", "store full"),
@@ -194,10 +197,12 @@ def parameters_line(stats: ParameterStats) -> str:
 
 
 def hints_of(stats: CacheStats, entries: int, store: Optional[Store],
-             before: Optional[StoreStats]) -> Iterable[str]:
+             before: Optional[StoreStats],
+             others: Mapping[str, Tuple[int, int]]) -> Iterable[str]:
     """What could be better, in words.
 
     :param entries: how often the context was entered
+    :param others: what stays in memory whatever the plan: how many were saved, and their bytes
     :param before: the store's counters when those of ``stats`` began
     """
     if entries == 0:
@@ -206,6 +211,9 @@ def hints_of(stats: CacheStats, entries: int, store: Optional[Store],
     elif stats.offers == 0:
         yield ("hint: autograd saved nothing inside the context: is it the forward pass of the "
                "model that offload() was given, and not under torch.no_grad()?")
+    for kind, (tensors, count) in others.items():
+        yield (f"hint: {bytes_text(count)} in {tensors} saved tensors of {kind} stayed in memory: "
+               + NOT_WRITTEN)
     if store is None or before is None or store.closed:
         return
     now = store.stats()

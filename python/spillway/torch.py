@@ -15,8 +15,8 @@ tensor cache (in C: it decides what is written, kept, read ahead and handed back
 comes back bit for bit.
 
 What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of
-them), tensors that are not plain dense tensors in host memory or on an accelerator, and tensors
-without elements.
+them), and tensors without elements. What is no plain dense tensor in host memory or on an
+accelerator stays in memory and is counted; of DTensors and jagged tensors the elements spill.
 
 In-place modification. PyTorch raises in backward when a saved tensor was modified after it was
 saved, by whomever: also by a backward pass that was handed it. So does this, wherever the bytes
@@ -609,7 +609,8 @@ class Offload(contextlib.ContextDecorator):
         return self._resident.peak_bytes
 
     def _hints(self, stats: CacheStats) -> List[str]:
-        hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before))
+        hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before,
+                              self._session.others))
         return hints + ([f"hint: {self._compiled_words}"] if self._compiled_words else [])
 
     def _summarize(self) -> None:
