@@ -41,6 +41,17 @@ class SavedTensorsHooks:
         self._pushed.extend(
             itertools.starmap(torch._C._autograd._push_saved_tensors_default_hooks, self._pairs))
 
+    def check_innermost(self) -> None:
+        """Where PyTorch tells which hooks would be popped, from 2.6 or so on.
+
+        :raises RuntimeError: others were pushed since
+        """
+        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        found = None if top is None else top(True)
+        if found is not None and tuple(found) != self._pairs[0]:
+            raise RuntimeError("other hooks on saved tensors were entered inside of this context: "
+                               "leave those before it is paused")
+
     def pop(self) -> None:
         """Once, if they are pushed."""
         if len(self._pushed) > len(self._popped):

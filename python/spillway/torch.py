@@ -37,8 +37,8 @@ import sys
 import threading
 import time
 import weakref
-from typing import (TYPE_CHECKING, Any, Callable, Dict, List, Literal, Optional, Sequence, Set,
-                    TextIO, Tuple, Union)
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Literal, Optional, Sequence,
+                    Set, TextIO, Tuple, Union)
 
 import torch
 from torch import Tensor, nn
@@ -302,6 +302,24 @@ class Offload(contextlib.ContextDecorator):
     def closed(self) -> bool:
         """By close(), or with its store: it still reports what it did."""
         return self._session.cache.closed
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """For what PyTorch refuses where there are hooks on saved tensors: torch.func.grad, vjp,
+        jacrev, hessian and vmap. What is saved inside stays in memory, as without spillway, and is
+        not counted. Outside of the context it does nothing.
+
+        :raises RuntimeError: other hooks on saved tensors were entered inside of the context
+        """
+        hooks = self._hooks if getattr(_active, "offload", None) is self else None
+        if hooks is not None:
+            hooks.check_innermost()
+            hooks.pop()
+        try:
+            yield
+        finally:
+            if hooks is not None and hooks is self._hooks:
+                hooks.push()
 
     def step(self) -> None:
         """A training step begins. Needed where a forward pass follows a backward pass in one step

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_forward_ad.py - forward-mode AD and torch.func.jvp inside the context
 # layer: test all
+import contextlib
+
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 import spillway.torch
-from offloading import equal, gradients_of, settle
+from offloading import equal, gradients_of, offload_all, settle
 
 jvp = getattr(getattr(torch, "func", None), "jvp", None)
 
@@ -89,3 +92,39 @@ def test_the_same_numbers(store, program, mode):
     assert off.stats().offers > 0 and off.stats().steps == 4
     if mode["mode"] == "spill":
         assert off.stats().bytes_read > 0
+
+
+@pytest.mark.skipif(jvp is None, reason="torch.func came with PyTorch 2.0")
+def test_transforms_that_refuse_hooks(store):
+    """What is saved before and after them is spilled all the same."""
+    def run(off):
+        torch.manual_seed(7)
+        weight = torch.randn(50, 50, requires_grad=True)
+        with off:
+            x = (torch.randn(50, 50) @ weight).tanh()
+            with off.paused() if isinstance(off, spillway.torch.Offload) else off:
+                y = torch.func.grad(lambda t: (t.sin() @ weight).square().sum())(x)
+                z = torch.func.vmap(lambda row: row.exp() @ weight)(x)
+            (x.sin() * y * z).sum().backward()
+        return weight.grad
+
+    off = offload_all(store)
+    assert torch.equal(run(off), run(contextlib.nullcontext()))
+    assert off.stats().tensors_spilled >= 3
+    with off, pytest.raises(RuntimeError, match="support saved tensor hooks"):
+        torch.func.grad(torch.sum)(torch.ones(3))
+
+
+def test_paused_where_others_have_hooks(store):
+    off = offload_all(store)
+    with off.paused():  # it is not active
+        pass
+    with off, saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
+            pytest.skip("this PyTorch does not tell whose hooks would be popped")
+        with pytest.raises(RuntimeError, match="other hooks"):
+            off.paused().__enter__()
+    x = torch.ones(3, requires_grad=True)
+    with off:
+        x.exp().sum().backward()
+    assert off.stats().offers == 1
