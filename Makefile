@@ -305,6 +305,15 @@ bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, t
 bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, step by step in turn; BENCH_OPTIONS=
 	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
 
+.PHONY: fio-jobs
+fio-jobs: all ## the job files of fio's source by fio and by spillway bench: bytes and transfers of each job; ONLY=WORD
+	@tools/fio_engine/fetch.sh $(BUILD)/fio-src && tests/bench/fio_jobs.py --source $(BUILD)/fio-src --spillway $(BUILD)/spillway \
+		--only "$(ONLY)" --report $(BUILD)/bench/fio-jobs.json
+
+.PHONY: fio-page
+fio-page: all ## docs/FIO.md: which of fio's options are taken, have no effect or are refused
+	@sed -i '/^<!-- spillway bench --fio-options -->$$/q' docs/FIO.md && $(BUILD)/spillway bench --fio-options >>docs/FIO.md
+
 .PHONY: bench-state
 bench-state: ## state and parameters on drives against memory, fio, torch.save and DeepSpeed (root); BENCH_ROUNDS= BENCH_OPTIONS=
 	@scripts/deps.sh build demo bench peers venv && $(MAKE) --no-print-directory all && \

@@ -20,9 +20,8 @@ struct command_line {
 	const char *jobfiles[64];
 	unsigned jobfiles_count;
 	bool json, terse;
+	bool fio_options;   /* it stands alone, or not at all */
 	const char *output; /* a file, or NULL */
-	const char *sections[64];
-	unsigned sections_count; /* 0: all */
 };
 
 static int end_job(struct command_line *line)
@@ -32,6 +31,9 @@ static int end_job(struct command_line *line)
 	if (!line->in_job)
 		return 0;
 	line->in_job = false;
+	if (line->job.foreign_engine[0] != '\0')
+		return spw_error(-EINVAL, "job %s: ioengine=%s is not one of spillway's",
+				 line->job.name, line->job.foreign_engine);
 	result = bench_job_check(&line->job);
 	return result == 0 ? bench_plan_add(&line->run.plan, &line->job) : result;
 }
@@ -77,9 +79,9 @@ static int add_section(struct command_line *line, const char *value)
 {
 	if (!value || value[0] == '\0')
 		return spw_error(-EINVAL, "--section needs the name of a section of the job file");
-	if (line->sections_count == SPW_ARRAY_LEN(line->sections))
-		return spw_error(-EINVAL, "more than %zu sections", SPW_ARRAY_LEN(line->sections));
-	line->sections[line->sections_count++] = value;
+	if (line->run.plan.sections_count == BENCH_SECTIONS_MAX)
+		return spw_error(-EINVAL, "more than %u sections", BENCH_SECTIONS_MAX);
+	line->run.plan.sections[line->run.plan.sections_count++] = value;
 	return 0;
 }
 
@@ -107,6 +109,8 @@ static const struct own_option {
 	{"output-format", set_format, 0, "FORMAT", "normal json terse (default normal)"},
 	{"output", set_output, 0, "FILE", "write the report there"},
 	{"json", LINE_FLAG(json), NULL, "as --output-format=json"},
+	{"fio-options", LINE_FLAG(fio_options), NULL,
+	 "alone: which of fio's options are taken, have no effect or are refused, and why"},
 	{"quiet", LINE_FLAG(run.quiet), NULL, "no progress line on a terminal"},
 	{"verbose", LINE_FLAG(run.verbose), NULL, "say more on standard error"},
 };
@@ -175,32 +179,40 @@ static int parse_arguments(struct command_line *line, int argc, char **argv)
 	return result == 0 ? end_job(line) : result;
 }
 
-static bool is_wanted(const struct command_line *line, const char *name)
+static int check_sections(const struct bench_plan *plan)
 {
-	for (unsigned i = 0; i < line->sections_count; i++)
-		if (strcmp(line->sections[i], name) == 0)
-			return true;
-	return line->sections_count == 0;
-}
-
-static int choose_sections(struct command_line *line)
-{
-	struct bench_plan *plan = &line->run.plan;
-	unsigned kept = 0;
-
-	for (unsigned i = 0; i < plan->count; i++)
-		if (is_wanted(line, plan->jobs[i].section))
-			plan->jobs[kept++] = plan->jobs[i];
-	if (kept == 0 && line->sections_count > 0)
-		return spw_error(-EINVAL, "--section=%s: there is no such section",
-				 line->sections[0]);
-	plan->count = kept;
+	if (plan->count == 0 && plan->sections_count > 0)
+		return spw_error(-EINVAL, "--section=%s: there is no such section%s",
+				 plan->sections[0],
+				 plan->left_out_count > 0 ? " with an engine of spillway's" : "");
 	return 0;
 }
 
 static void print_fault(const char *fault)
 {
 	(void)fprintf(stderr, "spillway bench: %s\n", fault);
+}
+
+/* fio would run them: what is measured is not all that the file describes. */
+static void tell_left_out(const struct bench_plan *plan)
+{
+	for (unsigned i = 0; i < plan->left_out_count; i++)
+		(void)fprintf(stderr,
+			      "spillway bench: section [%s] is left out: ioengine=%s is not one of "
+			      "spillway's; the exit status will be %d\n",
+			      plan->left_out[i].section, plan->left_out[i].engine, TOOL_FAILED);
+}
+
+/* What is measured in another way than a job asks for, once for all jobs. */
+static void tell_remarks(const struct bench_plan *plan)
+{
+	uint32_t said = 0;
+
+	for (unsigned i = 0; i < plan->count; i++)
+		said |= plan->jobs[i].remarks;
+	for (uint32_t i = 0; i < BENCH_REMARKS; i++)
+		if (said >> i & 1)
+			(void)fprintf(stderr, "spillway bench: %s\n", bench_remark_words(i));
 }
 
 /* Jobs of the command line, then of job files; with neither, the options are one job. */
@@ -212,7 +224,7 @@ static int make_plan(struct command_line *line)
 		result = bench_jobfile_read(line->jobfiles[i], &line->global, &line->run.plan,
 					    print_fault);
 	if (result == 0)
-		result = choose_sections(line);
+		result = check_sections(&line->run.plan);
 	if (result != 0 || line->run.plan.count > 0)
 		return result;
 	result = begin_job(line, "bench");
@@ -278,7 +290,9 @@ static int exit_code(const struct tool_command *command, const struct command_li
 		if (code != TOOL_FAILED)
 			code = has_run ? TOOL_FAILED : tool_exit_code(command, worker->stats.error);
 	}
-	return code == TOOL_DONE && line->run.interrupted ? TOOL_INTERRUPTED : code;
+	if (code == TOOL_DONE && line->run.interrupted)
+		return TOOL_INTERRUPTED;
+	return code == TOOL_DONE && line->run.plan.left_out_count > 0 ? TOOL_FAILED : code;
 }
 
 static int bench(const struct tool_command *command, struct command_line *line)
@@ -286,6 +300,9 @@ static int bench(const struct tool_command *command, struct command_line *line)
 	bool json = line->json && !line->output;
 	int result = line->output ? tool_output_check(line->output) : 0;
 
+	tell_left_out(&line->run.plan);
+	if (!line->run.quiet)
+		tell_remarks(&line->run.plan);
 	tool_stop_catch();
 	if (result == 0)
 		result = bench_run(&line->run);
@@ -307,6 +324,10 @@ static int run(const struct tool_command *command, int argc, char **argv)
 	struct command_line line = {0};
 	int result, code;
 
+	if (argc == 2 && strcmp(argv[1], "--fio-options") == 0) {
+		bench_fio_print(stdout);
+		return TOOL_DONE;
+	}
 	for (int i = 1; i < argc; i++)
 		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
 			tool_print_help(command, stdout);
@@ -368,8 +389,9 @@ const struct tool_command command_bench = {
 	.synopsis = "[JOBFILE...] [--filename=A:B] [--rw=KIND] [--bs=SIZE] [--iodepth=N] ...",
 	.description = "Runs jobs described as for fio, by options or by fio's job files,\n"
 		       "through spillway's own engine, and reports as fio does: text, JSON with\n"
-		       "fio's keys, or terse lines. An option that is not supported is refused,\n"
-		       "never ignored. A device that carries anything is not written without\n"
+		       "fio's keys, or terse lines. An option that is not supported is refused;\n"
+		       "what is done in another way is said in every report. A device that carries "
+		       "anything is not written without\n"
 		       "--allow-destructive, and one that is mounted or in use never. With\n"
 		       "--level=store, --filename names the drives of a store and the jobs move\n"
 		       "objects: write puts, read gets what was put before in reverse order\n"

@@ -4,6 +4,7 @@
  * sense
  */
 /* link: util tools/bench/jobfile tools/bench/options tools/bench/values tools/ui/nearest */
+/* link: tools/bench/lists tools/bench/check tools/bench/fio_options tools/bench/job */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -5,6 +5,7 @@
  */
 /* link: util layout engine drives tools/tune_file tools/ui/output_file tools/bench/options */
 /* link: tools/bench/values tools/ui/nearest */
+/* link: tools/bench/lists tools/bench/check tools/bench/fio_options tools/bench/job */
 #include <errno.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -7,7 +7,11 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "tools/bench/check.c"
+#include "tools/bench/fio_options.c"
+#include "tools/bench/job.c"
 #include "tools/bench/jobfile.c"
+#include "tools/bench/lists.c"
 #include "tools/bench/options.c"
 #include "tools/bench/values.c"
 #include "tools/ui/nearest.c"
@@ -115,7 +119,8 @@ CASE(every_option_is_understood)
 	assert_int_equal(job->complete_min, 2);
 	assert_int_equal(job->runtime_ns, 120000000000ull);
 	assert_int_equal(job->ramp_ns, 5000000000ull);
-	assert_int_equal(job->rate_bytes, 10 << 20);
+	assert_int_equal(job->rate_bytes[0], 10 << 20);
+	assert_int_equal(job->rate_bytes[1], 10 << 20);
 	assert_int_equal(job->randseed, 42);
 	assert_true(job->hipri && job->fixedbufs && job->group_reporting);
 	assert_false(job->norandommap);
@@ -126,6 +131,134 @@ CASE(every_option_is_understood)
 	assert_int_equal(job->numa_node, 0);
 	assert_string_equal(job->description, "words of it");
 	bench_plan_free(&plan);
+}
+
+/* What fio's job files say beyond the above. */
+CASE(the_rest_of_fios_words)
+{
+	struct bench_plan plan;
+	const struct bench_job *job;
+
+	assert_int_equal(
+		read_text("[all]\nfilename=x\nrw=randrw\nrwmixwrite=20\nbs=8k,4k\nio_size="
+			  "1g\nloops=3\n"
+			  "number_ios=9\nfilesize=1m\nstartdelay=1-2\nrate=1m,2m\nrate_iops=,7\n"
+			  "rate_process=poisson\nratemin=3k\nthinktime=5\nthinktime_blocks=6\n"
+			  "flow=2\nflow_id=3\nflow_sleep=4\nwait_for=b\nexitall\nexit_what=all\n"
+			  "random_distribution=zoned:60/10:40/\npercentage_random=50\n"
+			  "buffer_pattern=0xabc\"de\"255\ncpus_allowed=0,2-3\n"
+			  "cpus_allowed_policy=split\nnuma_mem_policy=bind:1\nprio=3\n"
+			  "prioclass=2\nnice=-5\ngroup_reporting\nnew_group\nkb_base=1024\n"
+			  "invalidate=1\ndonorname=x\nzonemode=none\nend_fsync=0\n"
+			  "verify_backlog=1k\nverify=md5\nserialize_overlap=1\ndo_verify=0\n",
+			  &plan),
+		0);
+	job = &plan.jobs[0];
+	assert_int_equal(job->read_percent, 80);
+	assert_int_equal(bench_job_lengths(job, 0).max, 8192);
+	assert_int_equal(bench_job_lengths(job, 1).max, 4096);
+	assert_true(job->block_bytes_min == 4096 && job->block_bytes_max == 8192);
+	assert_true(job->io_bytes == 1 << 30 && job->loops == 3 && job->number_ios == 9);
+	assert_true(job->delay_ns_min == 1000000000 && job->delay_ns_max == 2000000000);
+	assert_true(job->rate_bytes[0] == 1 << 20 && job->rate_bytes[1] == 2 << 20);
+	assert_true(job->rate_iops[0] == 0 && job->rate_iops[1] == 7 && job->rate_poisson);
+	assert_true(job->rate_min_bytes[1] == 3072 && job->think_us == 5 && job->think_blocks == 6);
+	assert_true(job->flow == 2 && job->flow_id == 3 && job->flow_sleep_us == 4);
+	assert_true(job->exitall && job->exit_what == BENCH_EXIT_ALL);
+	assert_string_equal(job->wait_for, "b");
+	assert_int_equal(job->zones_count[1], 2);
+	assert_true(job->zones[0][0].value == 10 && job->zones[0][1].value == 100);
+	assert_int_equal(job->random_percent[1], 50);
+	assert_int_equal(job->pattern.len, 5);
+	assert_memory_equal(job->pattern.bytes,
+			    "\x0a\xbc"
+			    "de"
+			    "\xff",
+			    5);
+	assert_true(CPU_COUNT(&job->cpus) == 3 && job->cpus_split && CPU_ISSET(2, &job->cpus));
+	assert_true(job->numa_memory == 1 && job->prio == 3 && job->prio_class == 2);
+	assert_true(job->nice == -5 && job->new_group && job->verify_backlog == 1024);
+	assert_true(job->verify == BENCH_VERIFY_XXH3 && !job->do_verify && job->serialize_overlap);
+	/* Said in reports: md5, and that fio would go through the page cache. */
+	assert_int_equal(job->remarks, 1u << BENCH_REMARK_CHECKSUM | 1u << BENCH_REMARK_BUFFERED);
+	bench_plan_free(&plan);
+}
+
+CASE(engines_are_mapped_or_left_out)
+{
+	struct bench_plan plan;
+
+	assert_int_equal(
+		read_text("[global]\nfilename=x\ndirect=1\n[a]\nioengine=psync\niodepth=16\n"
+			  "[falloc]\nrw=randtrim\nstonewall\nioengine=falloc\n"
+			  "[b]\niodepth=4\nioengine=posixaio\n[c]\nioengine=null\nverify=md5\n",
+			  &plan),
+		0);
+	assert_int_equal(plan.count, 3);
+	/* fio's synchronous engines have one in flight. */
+	assert_int_equal(plan.jobs[0].iodepth, 1);
+	assert_int_equal(plan.jobs[0].remarks, 1u << BENCH_REMARK_SYNCHRONOUS);
+	/* What stood behind a wall still does. */
+	assert_true(plan.jobs[1].stonewall && plan.jobs[1].iodepth == 4);
+	assert_false(plan.jobs[2].stonewall);
+	assert_true(plan.jobs[2].null && plan.jobs[2].verify == BENCH_VERIFY_NONE);
+	assert_int_equal(plan.jobs[2].remarks, 1u << BENCH_REMARK_NOT_VERIFIED);
+	assert_string_equal(plan.jobs[2].filename, "");
+	assert_int_equal(plan.left_out_count, 1);
+	assert_string_equal(plan.left_out[0].section, "falloc");
+	assert_string_equal(plan.left_out[0].engine, "falloc");
+	bench_plan_free(&plan);
+}
+
+CASE(a_section_that_is_not_chosen_has_no_faults)
+{
+	struct bench_plan plan = {.sections = {"b"}, .sections_count = 1};
+	struct bench_job global;
+	FILE *file;
+
+	bench_job_init(&global);
+	(void)snprintf(path, sizeof(path), "%s/jobfile.chosen",
+		       getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	file = fopen(path, "w");
+	assert_non_null(file);
+	(void)fputs("[a]\nzonesize=1\nbs=q\n[b]\nfilename=x\n", file);
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(bench_jobfile_read(path, &global, &plan, tell), 0);
+	assert_int_equal(plan.count, 1);
+	assert_string_equal(plan.jobs[0].section, "b");
+	assert_int_equal(unlink(path), 0);
+	bench_plan_free(&plan);
+}
+
+/* Beside the file that includes it; a fault has the place of the line that has it. */
+CASE(a_file_is_included)
+{
+	const char *folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+	struct bench_plan plan;
+	char common[300];
+	FILE *file;
+
+	(void)snprintf(common, sizeof(common), "%s/common.inc", folder);
+	file = fopen(common, "w");
+	assert_non_null(file);
+	(void)fputs("bs=64k\nfilename=x\n", file);
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(read_text("[global]\ninclude common.inc\n[a]\niodepth=2\n", &plan), 0);
+	assert_int_equal(plan.jobs[0].block_bytes_min, 65536);
+	bench_plan_free(&plan);
+	file = fopen(common, "w");
+	assert_non_null(file);
+	(void)fputs("\nbs=q\ninclude common.inc\n", file);
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(read_text("[a]\nfilename=x\ninclude common.inc\n", &plan), -EINVAL);
+	assert_int_equal(told_count, 1);
+	assert_non_null(strstr(told[0], "common.inc:2: bs: "));
+	assert_non_null(strstr(spw_last_error(), "includes no others"));
+	bench_plan_free(&plan);
+	assert_int_equal(read_text("[a]\ninclude /dev/zero\n", &plan), -EINVAL);
+	assert_non_null(strstr(told_count > 0 ? told[0] : spw_last_error(), "not a plain file"));
+	bench_plan_free(&plan);
+	assert_int_equal(unlink(common), 0);
 }
 
 CASE(null_drives_are_asked_for_with_or_without_a_rate)
@@ -161,16 +294,34 @@ static const struct bad {
 	{"[a]\nfilename=x\niodpeth=1\n", 3, "did you mean 'iodepth'?"},
 	{"[a]\nfilename=x\nbs=4x\n", 3, "'4x' is not a size"},
 	{"[a]\nfilename=x\nbs=4KiB\n", 3, "ambiguous"},
-	{"[a]\nfilename=x\nbs=4k,8k\n", 3, "one size for reads and writes"},
+	{"[a]\nfilename=x\nbs=4k,8k,8k,8k\n", 3, "more than three values"},
 	{"[a]\nfilename=x\nbs=99999999999999999999\n", 3, "too large"},
 	{"[a]\nfilename=x\nsize=17179869184g\n", 3, "too large"},
 	{"[a]\nfilename=x\nsize=0%\n", 3, "1% to 100%"},
 	{"[a]\nfilename=x\nsize=-1\n", 3, "not a number"},
 	{"[a]\nfilename=x\nbsrange=4k\n", 3, "4k-64k"},
-	{"[a]\nfilename=x\nbsrange=-4k\n", 3, "not a number"},
-	{"[a]\nfilename=x\nbsrange=8k-4k\n", 1, "make no sense"},
-	{"[a]\nfilename=x\nbsrange=4k-9k\n", 1, "multiple of the smallest"},
-	{"[a]\nfilename=x\nbs=0\n", 1, "make no sense"},
+	{"[a]\nfilename=x\nbsrange=-4k\n", 3, "4k-64k"},
+	{"[a]\nfilename=x\nbsrange=8k-4k\n", 3, "make no sense"},
+	{"[a]\nfilename=x\nbsrange=4k-9k\n", 3, "multiple of the smallest"},
+	{"[a]\nfilename=x\nbssplit=4k/60:64k/60\n", 3, "add up to 120 of 100"},
+	{"[a]\nfilename=x\nbssplit=4k/60:64k/30\n", 3, "add up to 90 of 100"},
+	{"[a]\nfilename=x\nbssplit=4k/60:5k/40\n", 3, "multiple of the smallest"},
+	{"[a]\nfilename=x\nbssplit=/60:5k/40\n", 3, "has no size"},
+	{"[a]\nfilename=x\nrandom_distribution=zipf:1\n", 3, "theta"},
+	{"[a]\nfilename=x\nrandom_distribution=pareto:1\n", 3, "between 0 and 1"},
+	{"[a]\nfilename=x\nrandom_distribution=normal:nan\n", 3, "not a number"},
+	{"[a]\nfilename=x\nrandom_distribution=zoned:50/5\n", 3, "add up to 50 of 100"},
+	{"[a]\nfilename=x\nrandom_distribution=zoned:50/5:50/5\n", 3, "not 100"},
+	{"[a]\nfilename=x\nrandom_distribution=zoned\n", 3, "names no zones"},
+	{"[a]\nfilename=x\ncpus_allowed=3-1\n", 3, "names no CPUs"},
+	{"[a]\nfilename=x\nnuma_mem_policy=interleave:0-1\n", 3, "not supported"},
+	{"[a]\nfilename=x\nstartdelay=5-2\n", 3, "the end comes first"},
+	{"[a]\nfilename=x\nbuffer_pattern=0x\n", 3, "not a number"},
+	{"[a]\nfilename=x\nnice=20\n", 3, "-20 to 19"},
+	{"[a]\nfilename=x\nkb_base=1000\n", 3, "kb_base=1000"},
+	{"[a]\nfilename=x\nend_fsync=1\n", 3, "flushes and hints are not sent"},
+	{"[a]\nioengine=cpuio\ncpuload=50\n", 0, "[a] has ioengine=cpuio"},
+	{"[a]\nfilename=x\nbs=0\n", 3, "makes no sense"},
 	{"[a]\nfilename=x\nbs=2g\n", 1, "at most 1g"},
 	{"[a]\nfilename=x\nrw=trim\n", 3, "rw=trim is not supported; there is: read write"},
 	{"[a]\nfilename=x\nrw\n", 3, "needs a value"},
@@ -186,11 +337,9 @@ static const struct bad {
 	{"[a]\nfilename=x\nruntime=99999999999d\n", 3, "too long"},
 	{"[a]\nfilename=x\ntime_based\n", 1, "time_based needs a runtime"},
 	{"[a]\nfilename=x\ntime_based=2\n", 3, "takes 0 or 1"},
-	{"[a]\nfilename=x\ndirect=0\n", 3, "direct=0 is not supported"},
-	{"[a]\nfilename=x\nioengine=sync\n", 3, "there is: io_uring libaio"},
+	{"[a]\nfilename=x\nioengine=fast\n", 3, "there is: io_uring libaio"},
 	{"[a]\nfilename=x\nhipri\nsqthread_poll\n", 1, "exclude each other"},
-	{"[a]\nfilename=x\nverify=md5\n", 3, "verify=md5 is not supported; there is: xxh3"},
-	{"[a]\nfilename=x\nverify=xxh3\nrw=randrw\n", 1, "does not go with rw=randrw"},
+	{"[a]\nfilename=x\nverify=md7\n", 3, "verify=md7 is not supported; there is: xxh3"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=write\nnumjobs=2\n", 1, "overwrite each other"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=randwrite\nnorandommap\n", 1, "norandommap"},
 	{"[a]\nfilename=x\nverify=xxh3\nrw=write:512\n", 1, "skip whole blocks"},
@@ -201,7 +350,7 @@ static const struct bad {
 	{"[a\nfilename=x\n", 1, "not a section"},
 	{"[]\nfilename=x\n", 1, "not a section"},
 	{"[a]\nfilename=${SPW_NOT_SET}\n", 2, "SPW_NOT_SET is not set"},
-	{"[a]\nfilename=x\ninclude other.fio\n", 3, "is not supported"},
+	{"[a]\nfilename=x\ninclude other.fio\n", 3, "include: cannot open"},
 	{"[global]\nfilename=x\n", 0, "no job in it"},
 	{"", 0, "no job in it"},
 	{"# only a comment\n", 0, "no job in it"},
@@ -234,7 +383,7 @@ CASE(bad_input_is_refused_with_its_line)
 CASE(all_faults_are_told_at_once)
 {
 	static const char text[] = "[global]\n"
-				   "buffered=0\n"
+				   "zonesize=1m\n"
 				   "filename=${SPW_NOT_SET}\n"
 				   "[a]\n"
 				   "iodepth=0\n"
@@ -248,7 +397,7 @@ CASE(all_faults_are_told_at_once)
 	static const struct {
 		unsigned line;
 		const char *words;
-	} faults[] = {{2, "'buffered'"},
+	} faults[] = {{2, "'zonesize'"},
 		      {3, "is not set"},
 		      {5, "iodepth=0"},
 		      {7, "not a section"},
@@ -269,9 +418,9 @@ CASE(all_faults_are_told_at_once)
 	assert_int_equal(plan.count, 0);
 	bench_plan_free(&plan);
 
-	assert_int_equal(read_text("[a]\nflow=1\n[b]\nfilename=x\nbs=2g\n", &plan), -EINVAL);
+	assert_int_equal(read_text("[a]\nopendir=x\n[b]\nfilename=x\nbs=2g\n", &plan), -EINVAL);
 	assert_int_equal(told_count, 2);
-	assert_non_null(strstr(told[0], ":2: option 'flow'"));
+	assert_non_null(strstr(told[0], ":2: option 'opendir'"));
 	assert_non_null(strstr(told[1], ":1: job a: no filename"));
 	assert_non_null(strstr(spw_last_error(), ":3: job b: blocks are at most 1g"));
 	bench_plan_free(&plan);

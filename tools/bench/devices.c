@@ -38,6 +38,53 @@ int bench_split_filename(const char *filename, struct bench_worker *worker)
 	return result;
 }
 
+/* As fio: each worker one of the directories, by turns. */
+static int choose_directory(const struct bench_worker *worker, char *directory, size_t bytes)
+{
+	const char *list = worker->job->directory;
+	unsigned count = 1, turn;
+
+	for (const char *at = list; *at != '\0'; at++)
+		count += *at == ':';
+	for (turn = worker->index % count; turn > 0; turn--)
+		list = strchr(list, ':') + 1;
+	if (snprintf(directory, bytes, "%.*s", (int)strcspn(list, ":"), list) >= (int)bytes)
+		return spw_error(-ENAMETOOLONG, "job %s: directory is too long", worker->job->name);
+	return 0;
+}
+
+/* Each of its names in its directory. */
+static int move_names(struct bench_worker *worker, const char *directory)
+{
+	for (unsigned i = 0; i < worker->devices_count; i++) {
+		char *name = worker->paths[i];
+
+		if (asprintf(&worker->paths[i], "%s/%s", directory, name) < 0)
+			worker->paths[i] = NULL;
+		free(name);
+		if (!worker->paths[i])
+			return spw_error(-ENOMEM, "out of memory");
+	}
+	return 0;
+}
+
+int bench_name_files(struct bench_worker *worker)
+{
+	const struct bench_job *job = worker->job;
+	char directory[BENCH_FILENAME_BYTES] = "", name[BENCH_NAME_BYTES + 32];
+	int result = 0;
+
+	if (job->directory[0] != '\0')
+		result = choose_directory(worker, directory, sizeof(directory));
+	if (result == 0 && job->filename[0] != '\0')
+		result = bench_split_filename(job->filename, worker);
+	for (unsigned i = 0; job->filename[0] == '\0' && i < job->nrfiles && result == 0; i++) {
+		(void)snprintf(name, sizeof(name), "%s.%u.%u", job->name, worker->index, i);
+		result = add_path(worker, name);
+	}
+	return result == 0 && directory[0] != '\0' ? move_names(worker, directory) : result;
+}
+
 /* Two names may mean one device; opened twice, the second would find it held by the first. */
 static bool same_device(const struct bench_device *device, const struct stat *status)
 {

@@ -4,7 +4,8 @@
  *
  * Sections in brackets are jobs, [global] sections are what the jobs after them start from. A line
  * is "name=value" or, for flags, "name". A semicolon or hash begins a comment anywhere in a line.
- * ${NAME} is replaced by the environment variable.
+ * ${NAME} is replaced by the environment variable. "include FILE" stands for the lines of a file
+ * that has no sections.
  *
  * inih does not fit: it has no keys without a value (unless built so, and Debian's is not), takes
  * an indented line as a continuation of the one before, and a semicolon as a comment only after a
@@ -16,6 +17,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "util/util.h"
 
@@ -35,6 +37,7 @@ struct reader {
 		IN_JOB,
 		/* after brackets that name none: options are looked at, and go nowhere */
 		IN_NO_JOB,
+		IN_UNWANTED, /* another than --section says */
 	} section;
 	unsigned section_line;
 	/* an option lacks its value: what the job is like cannot be told */
@@ -43,20 +46,56 @@ struct reader {
 	unsigned faults;
 	int result;      /* of the last one */
 	char words[512]; /* its */
+	/* of the section; of no account if its engine is not ours, which a later line may say */
+	struct {
+		int error;
+		char *words;
+	} pending[FAULTS_MAX];
+	unsigned pending_count;
+	/* of a section that was left out: what comes after it still begins later */
+	bool stonewall, new_group;
+	bool included; /* these lines are another file's */
 };
 
-/* The fault's words are in spw_last_error(). Return: 0: go on reading; or @error. */
-static int complain(struct reader *reader, int error)
+static int complain(struct reader *reader, int error, const char *words)
 {
-	(void)spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());
 	if (reader->faults++ > 0)
 		reader->tell(reader->words);
+	(void)snprintf(reader->words, sizeof(reader->words), "%s", words);
 	if (reader->faults == FAULTS_MAX)
-		(void)spw_error(-EINVAL, "%s: more than %u faults: is this a job file?",
-				reader->path, FAULTS_MAX);
-	(void)snprintf(reader->words, sizeof(reader->words), "%s", spw_last_error());
+		(void)snprintf(reader->words, sizeof(reader->words),
+			       "%s: more than %u faults: is this a job file?", reader->path,
+			       FAULTS_MAX);
 	reader->result = error;
 	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;
+}
+
+/* The fault's words are in spw_last_error(). Return: 0: go on reading; or an error. */
+static int note(struct reader *reader, int error)
+{
+	(void)spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());
+	if (reader->section != IN_JOB || reader->pending_count == FAULTS_MAX)
+		return complain(reader, error, spw_last_error());
+	reader->pending[reader->pending_count].error = error;
+	reader->pending[reader->pending_count].words = strdup(spw_last_error());
+	if (!reader->pending[reader->pending_count++].words)
+		return complain(reader, -ENOMEM, "out of memory");
+	return 0;
+}
+
+/* @tell: else they are forgotten. */
+static int settle_pending(struct reader *reader, bool tell)
+{
+	int result = 0;
+
+	for (unsigned i = 0; i < reader->pending_count; i++) {
+		if (tell && result == 0 && reader->pending[i].words)
+			result = complain(reader, reader->pending[i].error,
+					  reader->pending[i].words);
+		free(reader->pending[i].words);
+	}
+	reader->pending_count = 0;
+	return result;
 }
 
 int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
@@ -69,15 +108,48 @@ int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
 	if (!grown)
 		return spw_error(-ENOMEM, "out of memory");
 	plan->jobs = grown;
-	plan->jobs[plan->count++] = *job;
+	grown += plan->count++;
+	*grown = *job;
+	if (grown->synchronous)
+		grown->iodepth = grown->submit_batch = grown->complete_min = 1;
+	if (!grown->null && (grown->direct == BENCH_DIRECT_THROUGH ||
+			     (grown->direct == BENCH_DIRECT_UNSAID && grown->of_file)))
+		grown->remarks |= 1u << BENCH_REMARK_BUFFERED;
+	if (grown->null_engine) {
+		grown->filename[0] = '\0';
+		grown->remarks &= ~(1u << BENCH_REMARK_CHECKSUM);
+		if (grown->verify != BENCH_VERIFY_NONE)
+			grown->remarks |= 1u << BENCH_REMARK_NOT_VERIFIED;
+		grown->verify = BENCH_VERIFY_NONE;
+		grown->verify_backlog = 0;
+	}
+	return 0;
+}
+
+static int leave_out(struct reader *reader)
+{
+	struct bench_plan *plan = reader->plan;
+	struct bench_left_out *grown;
+
+	grown = realloc(plan->left_out, (plan->left_out_count + 1) * sizeof(*grown));
+	if (!grown)
+		return spw_error(-ENOMEM, "out of memory");
+	plan->left_out = grown;
+	grown += plan->left_out_count++;
+	memcpy(grown->section, reader->job.section, sizeof(grown->section));
+	memcpy(grown->engine, reader->job.foreign_engine, sizeof(grown->engine));
+	reader->stonewall |= reader->job.stonewall;
+	reader->new_group |= reader->job.new_group;
 	return 0;
 }
 
 void bench_plan_free(struct bench_plan *plan)
 {
 	free(plan->jobs);
+	free(plan->left_out);
 	plan->jobs = NULL;
-	plan->count = 0;
+	plan->left_out = NULL;
+	plan->count = plan->left_out_count = 0;
 }
 
 /* Cut the comment and the blanks at both ends. Return: the first character that counts. */
@@ -125,23 +197,46 @@ static int expand(const char *from, char *to, size_t to_bytes)
 	return 0;
 }
 
+static int end_job(struct reader *reader)
+{
+	struct bench_job *job = &reader->job;
+	unsigned line = reader->line;
+	int result;
+
+	if (job->foreign_engine[0] != '\0') {
+		(void)settle_pending(reader, false);
+		return leave_out(reader);
+	}
+	job->stonewall |= reader->stonewall;
+	job->new_group |= reader->new_group;
+	reader->stonewall = reader->new_group = false;
+	if (reader->spoilt)
+		return settle_pending(reader, true);
+	reader->line = reader->section_line;
+	result = bench_job_check(job);
+	if (result == 0)
+		result = bench_plan_add(reader->plan, job);
+	if (result != 0)
+		result = note(reader, result);
+	reader->line = line;
+	return result == 0 ? settle_pending(reader, true) : result;
+}
+
 /* The section that ends here. A job is complete only now. */
 static int end_section(struct reader *reader)
 {
-	unsigned line = reader->line;
-	int result = 0;
+	int result = reader->section == IN_JOB ? end_job(reader) : 0;
 
-	if (reader->section == IN_JOB && !reader->spoilt) {
-		reader->line = reader->section_line;
-		result = bench_job_check(&reader->job);
-		if (result == 0)
-			result = bench_plan_add(reader->plan, &reader->job);
-		if (result != 0)
-			result = complain(reader, result);
-		reader->line = line;
-	}
 	reader->section = NO_SECTION;
 	return result;
+}
+
+static bool is_wanted(const struct bench_plan *plan, const char *section)
+{
+	for (unsigned i = 0; i < plan->sections_count; i++)
+		if (strcmp(plan->sections[i], section) == 0)
+			return true;
+	return plan->sections_count == 0;
 }
 
 static int begin_section(struct reader *reader, char *line)
@@ -159,8 +254,9 @@ static int begin_section(struct reader *reader, char *line)
 		reader->section = IN_GLOBAL;
 		return 0;
 	}
-	reader->section = IN_JOB;
+	reader->section = is_wanted(reader->plan, line + 1) ? IN_JOB : IN_UNWANTED;
 	reader->job = *reader->global;
+	reader->job.of_file = true;
 	reader->spoilt = reader->global_spoilt;
 	(void)snprintf(reader->job.section, sizeof(reader->job.section), "%s", line + 1);
 	(void)snprintf(reader->job.name, sizeof(reader->job.name), "%s", line + 1);
@@ -193,6 +289,37 @@ static int set_option(struct reader *reader, const char *line)
 	return result;
 }
 
+static int read_file(struct reader *reader, const char *path);
+
+/* As fio: a name is looked for here, else beside the file that has the line. */
+static int include(struct reader *reader, const char *line)
+{
+	char expanded[LINE_BYTES_MAX], beside[LINE_BYTES_MAX * 2];
+	const char *path = reader->path, *slash = strrchr(path, '/'), *name;
+	unsigned at = reader->line;
+	int result = expand(line + strlen("include"), expanded, sizeof(expanded));
+
+	if (result != 0)
+		return result;
+	name = trim(expanded);
+	if (reader->included)
+		return spw_error(-EINVAL, "an included file includes no others");
+	if (name[0] == '\0')
+		return spw_error(-EINVAL, "include names no file");
+	if (slash && name[0] != '/' && access(name, F_OK) != 0) {
+		(void)snprintf(beside, sizeof(beside), "%.*s/%s", (int)(slash - path), path, name);
+		name = beside;
+	}
+	reader->included = true;
+	reader->path = name;
+	reader->line = 0;
+	result = read_file(reader, name);
+	reader->path = path;
+	reader->line = at;
+	reader->included = false;
+	return result;
+}
+
 static int read_line(struct reader *reader, char *line)
 {
 	int result = 0;
@@ -200,12 +327,22 @@ static int read_line(struct reader *reader, char *line)
 	line = trim(line);
 	if (line[0] == '\0')
 		return 0;
+	if (line[0] == '[' && reader->included)
+		return note(reader, spw_error(-EINVAL, "an included file has no sections"));
 	if (line[0] == '[')
 		result = end_section(reader);
 	if (result != 0)
 		return result;
-	result = line[0] == '[' ? begin_section(reader, line) : set_option(reader, line);
-	return result == 0 ? 0 : complain(reader, result);
+	if (line[0] == '[')
+		result = begin_section(reader, line);
+	else if (reader->section == IN_UNWANTED)
+		return 0;
+	else if (strncmp(line, "include", strlen("include")) == 0 &&
+		 isspace((unsigned char)line[strlen("include")]))
+		result = include(reader, line);
+	else
+		result = set_option(reader, line);
+	return result == 0 ? 0 : note(reader, result);
 }
 
 static int read_lines(struct reader *reader, FILE *file)
@@ -220,7 +357,7 @@ static int read_lines(struct reader *reader, FILE *file)
 		if (strlen(line) != (size_t)len) {
 			result = spw_error(-EINVAL,
 					   "the line holds a zero byte: is this a job file?");
-			(void)complain(reader, result);
+			(void)note(reader, result);
 		} else {
 			result = read_line(reader, line);
 		}
@@ -228,27 +365,62 @@ static int read_lines(struct reader *reader, FILE *file)
 	free(line);
 	if (result == 0 && ferror(file))
 		return spw_error_errno(-errno, "%s: cannot read", reader->path);
-	if (result == 0)
-		(void)end_section(reader);
-	return reader->faults > 0 ? spw_error(reader->result, "%s", reader->words) : 0;
+	return result;
+}
+
+static int read_file(struct reader *reader, const char *path)
+{
+	FILE *file = fopen(path, "re");
+	struct stat status;
+	int result;
+
+	if (!file && reader->included)
+		return spw_error(-EINVAL, "include: cannot open %s: %s", path, strerror(errno));
+	if (!file)
+		return spw_error_errno(-errno, "cannot open job file %s", path);
+	/* A device has no end, and a pipe is what a job file itself may be. */
+	if (reader->included && (fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode)))
+		result = spw_error(-EINVAL, "%s is not a plain file", path);
+	else
+		result = read_lines(reader, file);
+	(void)fclose(file);
+	return result;
+}
+
+static int check_has_jobs(const struct reader *reader, unsigned before)
+{
+	const struct bench_plan *plan = reader->plan;
+
+	if (plan->count > before || plan->sections_count > 0)
+		return 0;
+	if (plan->left_out_count > 0)
+		return spw_error(-EINVAL,
+				 "%s: no section of it runs here: [%s] has ioengine=%s, which is "
+				 "not one of spillway's",
+				 reader->path, plan->left_out[0].section, plan->left_out[0].engine);
+	return spw_error(-EINVAL,
+			 "%s: no job in it: a job is a section such as [write] with its options",
+			 reader->path);
 }
 
 int bench_jobfile_read(const char *path, struct bench_job *global, struct bench_plan *plan,
 		       void (*tell)(const char *fault))
 {
-	struct reader reader = {.path = path, .global = global, .plan = plan, .tell = tell};
+	struct reader *reader = calloc(1, sizeof(*reader));
 	unsigned before = plan->count;
-	FILE *file = fopen(path, "re");
 	int result;
 
-	if (!file)
-		return spw_error_errno(-errno, "cannot open job file %s", path);
-	result = read_lines(&reader, file);
-	(void)fclose(file);
-	if (result == 0 && plan->count == before)
-		result = spw_error(
-			-EINVAL,
-			"%s: no job in it: a job is a section such as [write] with its options",
-			path);
+	if (!reader)
+		return spw_error(-ENOMEM, "out of memory");
+	*reader = (struct reader){.path = path, .global = global, .plan = plan, .tell = tell};
+	result = read_file(reader, path);
+	if (result == 0)
+		result = end_section(reader);
+	(void)settle_pending(reader, true);
+	if (reader->faults > 0)
+		result = spw_error(reader->result, "%s", reader->words);
+	else if (result == 0)
+		result = check_has_jobs(reader, before);
+	free(reader);
 	return result;
 }

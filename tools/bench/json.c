@@ -136,6 +136,30 @@ static json_t *options_json(const struct bench_job *job)
 	return object;
 }
 
+static json_t *remarks_json(const struct bench_job *job)
+{
+	json_t *array = json_array();
+
+	for (uint32_t i = 0; i < BENCH_REMARKS; i++)
+		if (job->remarks >> i & 1)
+			(void)json_array_append_new(array, json_string(bench_remark_words(i)));
+	return array;
+}
+
+static json_t *left_out_json(const struct bench_plan *plan)
+{
+	json_t *array = json_array();
+
+	for (unsigned i = 0; i < plan->left_out_count; i++) {
+		json_t *object = json_object();
+
+		set(object, "section", tool_json_text(plan->left_out[i].section));
+		set(object, "ioengine", tool_json_text(plan->left_out[i].engine));
+		(void)json_array_append_new(array, object);
+	}
+	return array;
+}
+
 /* What fio has no word for. */
 static json_t *own_json(const struct bench_entry *entry)
 {
@@ -143,6 +167,7 @@ static json_t *own_json(const struct bench_entry *entry)
 	json_t *object = json_object();
 
 	set(object, "backend", tool_json_text(stats->description));
+	set(object, "differs", remarks_json(entry->job));
 	set_count(object, "blocks_verified", stats->blocks_verified);
 	set_count(object, "unwritten_bytes", entry->unwritten_bytes);
 	set_count(object, "kernel_requests", stats->queue.parts);
@@ -233,10 +258,10 @@ json_t *bench_report_json(const struct bench_run *run)
 	set(document, "jobs", jobs);
 	set(document, "disk_util", json_array());
 	set(document, "spillway",
-	    json_pack("{s:f, s:f, s:b, s:o}", "process_user_seconds",
+	    json_pack("{s:f, s:f, s:b, s:o, s:o}", "process_user_seconds",
 		      (double)run->process_user_ns / 1e9, "process_system_seconds",
 		      (double)run->process_system_ns / 1e9, "interrupted", run->interrupted,
-		      "drives", drives_json(run)));
+		      "drives", drives_json(run), "left_out", left_out_json(&run->plan)));
 	free(entries);
 	return document;
 }

@@ -32,10 +32,17 @@ static const struct choice rw_choices[] = {
 	{"randrw", BENCH_RANDRW},
 	{NULL, 0},
 };
-static const struct choice verify_choices[] = {{"xxh3", BENCH_VERIFY_XXH3},
-					       {"crc32c", BENCH_VERIFY_CRC32C},
-					       {"0", BENCH_VERIFY_NONE},
-					       {NULL, 0}};
+static const struct choice verify_choices[] = {
+	{"xxh3", BENCH_VERIFY_XXH3},
+	{"crc32c", BENCH_VERIFY_CRC32C},
+	{"0", BENCH_VERIFY_NONE},
+	{"none", BENCH_VERIFY_NONE},
+	{NULL, 0},
+};
+/* In place of these, whose names fio has, xxh3 checks; and its own of crc32c is one of ours. */
+static const char *const other_checksums[] = {
+	"md5",  "crc64",    "crc32",    "crc16",    "crc7",     "xxhash", "sha512", "sha256",
+	"sha1", "sha3-224", "sha3-256", "sha3-384", "sha3-512", "meta",   NULL};
 static const struct choice backend_choices[] = {
 	{"auto", SPW_BACKEND_AUTO},     {"io_uring", SPW_BACKEND_IO_URING},
 	{"libaio", SPW_BACKEND_LIBAIO}, {"nvme", SPW_BACKEND_NVME},
@@ -45,6 +52,15 @@ static const struct choice engine_choices[] = {{"io_uring", SPW_BACKEND_IO_URING
 					       {"libaio", SPW_BACKEND_LIBAIO},
 					       {"io_uring_cmd", SPW_BACKEND_NVME},
 					       {NULL, 0}};
+/* One transfer at a time, whatever the depth. */
+static const char *const synchronous_engines[] = {"sync",   "psync",   "vsync",
+						  "pvsync", "pvsync2", NULL};
+static const struct choice exit_choices[] = {{"group", BENCH_EXIT_GROUP},
+					     {"stonewall", BENCH_EXIT_STONEWALL},
+					     {"all", BENCH_EXIT_ALL},
+					     {NULL, 0}};
+static const struct choice process_choices[] = {{"linear", 0}, {"poisson", 1}, {NULL, 0}};
+static const struct choice policy_choices[] = {{"shared", 0}, {"split", 1}, {NULL, 0}};
 static const struct choice level_choices[] = {
 	{"engine", BENCH_LEVEL_ENGINE}, {"store", BENCH_LEVEL_STORE}, {NULL, 0}};
 static const struct choice stripe_choices[] = {
@@ -57,29 +73,9 @@ static const char *name_of(const struct choice *choices, uint32_t value)
 	return choices->name ? choices->name : "?";
 }
 
-const char *bench_rw_name(uint32_t rw)
-{
-	return name_of(rw_choices, rw);
-}
-
 const char *bench_backend_name(uint32_t backend)
 {
 	return name_of(backend_choices, backend);
-}
-
-bool bench_rw_is_random(uint32_t rw)
-{
-	return rw == BENCH_RANDREAD || rw == BENCH_RANDWRITE || rw == BENCH_RANDRW;
-}
-
-bool bench_rw_reads(uint32_t rw)
-{
-	return rw != BENCH_WRITE && rw != BENCH_RANDWRITE;
-}
-
-bool bench_rw_writes(uint32_t rw)
-{
-	return rw != BENCH_READ && rw != BENCH_RANDREAD;
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -117,6 +113,23 @@ static int set_choice(void *field, const struct option *option, const char *valu
 	}
 	return spw_error(-EINVAL, "%s=%s is not supported; there is:%s", option->name, value,
 			 names);
+}
+
+static bool is_in(const char *name, const char *const list[])
+{
+	while (*list && strcmp(*list, name) != 0)
+		list++;
+	return *list != NULL;
+}
+
+static int set_bool_choice(void *field, const struct option *option, const char *value)
+{
+	uint32_t chosen = 0;
+	int result = set_choice(&chosen, option, value);
+
+	if (result == 0)
+		*(bool *)field = chosen;
+	return result;
 }
 
 /* "read" or, for sequential kinds, "read:-2m": how far to skip after each transfer. */
@@ -160,6 +173,33 @@ static int set_count(void *field, const struct option *option, const char *value
 	return named(option, result);
 }
 
+/* fio counts in thousands here: "1m" blocks are 1024 times 1024. */
+static int set_backlog(void *field, const struct option *option, const char *value)
+{
+	uint64_t count;
+	int result = bench_parse_size(value, &count);
+
+	if (result == 0 && count > option->max)
+		return spw_error(-EINVAL, "%s=%s: takes at most %ju", option->name, value,
+				 (uintmax_t)option->max);
+	if (result == 0)
+		*(uint32_t *)field = (uint32_t)count;
+	return named(option, result);
+}
+
+static int set_nice(void *field, const struct option *option, const char *value)
+{
+	bool negative = value[0] == '-';
+	uint64_t count;
+	int result = bench_parse_count(value + negative, &count);
+
+	if (result == 0 && count > (negative ? 20 : 19))
+		return spw_error(-EINVAL, "%s=%s: takes -20 to 19", option->name, value);
+	if (result == 0)
+		*(int32_t *)field = negative ? -(int32_t)count : (int32_t)count;
+	return named(option, result);
+}
+
 static int set_number(void *field, const struct option *option, const char *value)
 {
 	return named(option, bench_parse_count(value, field));
@@ -198,60 +238,368 @@ static int set_null(void *field, const struct option *option, const char *value)
 	return value ? set_size(&job->null_bytes_per_second, option, value) : 0;
 }
 
+/* Both directions have their own; what is smallest and largest of all is the job's. */
+static void set_lengths(struct bench_job *job, unsigned direction,
+			const struct bench_lengths *lengths)
+{
+	struct bench_lengths other = bench_job_lengths(job, !direction);
+
+	/* As fio: shares stay, whatever else is said before them or after. */
+	if (job->lengths[direction].count > 0 && lengths->count == 0)
+		return;
+	job->lengths[!direction] = other;
+	job->lengths[direction] = *lengths;
+	job->block_bytes_min = SPW_MIN(lengths->min, other.min);
+	job->block_bytes_max = SPW_MAX(lengths->max, other.max);
+}
+
+static int add_block(void *context, unsigned direction, const char *part)
+{
+	struct bench_lengths lengths = {.count = 0};
+	int result = bench_parse_size(part, &lengths.min);
+
+	lengths.max = lengths.min;
+	if (result == 0 && lengths.min == 0)
+		return spw_error(-EINVAL, "a block of 0 bytes makes no sense");
+	if (result == 0)
+		set_lengths(context, direction, &lengths);
+	return result;
+}
+
+static int add_range(void *context, unsigned direction, const char *part)
+{
+	struct bench_lengths lengths = {.count = 0};
+	int result = bench_parse_range(part, &lengths);
+
+	if (result == 0 && (lengths.min == 0 || lengths.max < lengths.min))
+		return spw_error(-EINVAL, "blocks of %ju to %ju bytes make no sense",
+				 (uintmax_t)lengths.min, (uintmax_t)lengths.max);
+	if (result == 0 && lengths.max % lengths.min != 0)
+		return spw_error(-EINVAL,
+				 "the largest block of a range must be a multiple of the smallest");
+	if (result == 0)
+		set_lengths(context, direction, &lengths);
+	return result;
+}
+
+static int add_split(void *context, unsigned direction, const char *part)
+{
+	struct bench_lengths lengths = {.count = 0};
+	int result = bench_parse_split(part, &lengths);
+
+	if (result == 0 && lengths.min == 0)
+		return spw_error(-EINVAL, "a block of 0 bytes makes no sense");
+	for (unsigned i = 0; i < lengths.count && result == 0; i++)
+		if (lengths.shares[i].value % lengths.min != 0)
+			return spw_error(-EINVAL,
+					 "a block of %ju bytes is not a multiple of the smallest",
+					 (uintmax_t)lengths.shares[i].value);
+	if (result == 0)
+		set_lengths(context, direction, &lengths);
+	return result;
+}
+
+static int set_block(void *field, const struct option *option, const char *value)
+{
+	return named(option, bench_parse_pair(value, add_block, field));
+}
+
 static int set_range(void *field, const struct option *option, const char *value)
+{
+	return named(option, bench_parse_pair(value, add_range, field));
+}
+
+static int set_split(void *field, const struct option *option, const char *value)
+{
+	return named(option, bench_parse_pair(value, add_split, field));
+}
+
+static int add_size(void *context, unsigned direction, const char *part)
+{
+	return bench_parse_size(part, (uint64_t *)context + direction);
+}
+
+static int add_count(void *context, unsigned direction, const char *part)
+{
+	return bench_parse_count(part, (uint64_t *)context + direction);
+}
+
+static int set_sizes(void *field, const struct option *option, const char *value)
+{
+	return named(option, bench_parse_pair(value, add_size, field));
+}
+
+static int set_counts(void *field, const struct option *option, const char *value)
+{
+	return named(option, bench_parse_pair(value, add_count, field));
+}
+
+static int add_percent(void *context, unsigned direction, const char *part)
+{
+	uint64_t count;
+	int result = bench_parse_count(part, &count);
+
+	if (result == 0 && count > 100)
+		return spw_error(-EINVAL, "%s is more than 100 %%", part);
+	if (result == 0)
+		((uint32_t *)context)[direction] = (uint32_t)count;
+	return result;
+}
+
+static int set_percents(void *field, const struct option *option, const char *value)
+{
+	return named(option, bench_parse_pair(value, add_percent, field));
+}
+
+static int set_mix_of_writes(void *field, const struct option *option, const char *value)
+{
+	uint32_t percent = 0;
+	int result = set_count(&percent, option, value);
+
+	if (result == 0)
+		*(uint32_t *)field = 100 - percent;
+	return result;
+}
+
+/* The size that "N%" of it would be is not known yet. */
+static int set_bytes_or_percent(uint64_t *bytes, uint32_t *percent, const struct option *option,
+				const char *value)
+{
+	size_t len = strlen(value);
+	uint64_t count = 0;
+	char digits[8];
+
+	*bytes = *percent = 0;
+	if (len < 2 || len > sizeof(digits) || value[len - 1] != '%')
+		return set_size(bytes, option, value);
+	(void)snprintf(digits, sizeof(digits), "%.*s", (int)len - 1, value);
+	if (bench_parse_count(digits, &count) != 0 || count < 1 || count > 100)
+		return spw_error(-EINVAL, "%s=%s: takes 1%% to 100%%", option->name, value);
+	*percent = (uint32_t)count;
+	return 0;
+}
+
+static int set_total(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+
+	return set_bytes_or_percent(&job->size_bytes, &job->size_percent, option, value);
+}
+
+static int set_io_size(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+
+	return set_bytes_or_percent(&job->io_bytes, &job->io_percent, option, value);
+}
+
+/* A size that every file has: of a range fio draws one. */
+static int set_file_size(void *field, const struct option *option, const char *value)
+{
+	if (strchr(value, '-'))
+		return spw_error(-EINVAL, "%s=%s: one size for all files", option->name, value);
+	return set_size(field, option, value);
+}
+
+/* ---- What job files say of the whole job ----------------------------------------------------- */
+
+static void remark(struct bench_job *job, enum bench_remark remark, bool on)
+{
+	job->remarks = (job->remarks & ~(1u << remark)) | (uint32_t)on << remark;
+}
+
+static int set_direct(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+	bool on = true;
+	struct option flag = *option;
+	int result;
+
+	flag.min = 0;
+	result = set_flag(&on, &flag, value);
+	/* buffered=1 is direct=0. */
+	if (result == 0)
+		job->direct = on == (option->min == 1) ? BENCH_DIRECT_PAST : BENCH_DIRECT_THROUGH;
+	return result;
+}
+
+static int set_engine(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+	bool synchronous = is_in(value, synchronous_engines);
+	bool asynchronous = strcmp(value, "posixaio") == 0;
+	bool none = strcmp(value, "null") == 0;
+	bool foreign = bench_fio_engine(value);
+	uint32_t backend = SPW_BACKEND_AUTO;
+	int result = 0;
+
+	if (!synchronous && !asynchronous && !none && !foreign)
+		result = set_choice(&backend, option, value);
+	if (result != 0)
+		return result;
+	job->backend = backend;
+	job->synchronous = synchronous;
+	job->null = job->null_engine = none;
+	job->foreign_engine[0] = '\0';
+	if (foreign)
+		(void)snprintf(job->foreign_engine, sizeof(job->foreign_engine), "%s", value);
+	remark(job, BENCH_REMARK_SYNCHRONOUS, synchronous);
+	remark(job, BENCH_REMARK_ENGINE, asynchronous);
+	return 0;
+}
+
+static int set_verify(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+	bool other = is_in(value, other_checksums);
+
+	remark(job, BENCH_REMARK_CHECKSUM, other);
+	if (strcmp(value, "crc32c-intel") == 0)
+		value = "crc32c";
+	return set_choice(&job->verify, option, other ? "xxh3" : value);
+}
+
+static int set_pattern(void *field, const struct option *option, const char *value)
+{
+	return named(option, bench_parse_pattern(value, field));
+}
+
+static int add_zones(void *context, unsigned direction, const char *part)
+{
+	struct bench_job *job = context;
+
+	return bench_parse_zones(part, job->spread == BENCH_SPREAD_ZONES_BYTES,
+				 job->zones[direction], &job->zones_count[direction]);
+}
+
+static const struct choice spread_choices[] = {{"random", BENCH_SPREAD_EVEN},
+					       {"zipf", BENCH_SPREAD_ZIPF},
+					       {"pareto", BENCH_SPREAD_PARETO},
+					       {"normal", BENCH_SPREAD_NORMAL},
+					       {"zoned", BENCH_SPREAD_ZONES},
+					       {"zoned_abs", BENCH_SPREAD_ZONES_BYTES},
+					       {NULL, 0}};
+
+/* "1.2" or "1.2:0.5": the parameter, and where its center is. */
+static int parse_spread_values(struct bench_job *job, const char *values)
+{
+	char theta[32];
+	size_t len = strcspn(values, ":");
+	int result;
+
+	(void)snprintf(theta, sizeof(theta), "%.*s", (int)SPW_MIN(len, sizeof(theta) - 1), values);
+	result = bench_parse_real(theta, &job->spread_theta);
+	if (result == 0 && values[len] == ':')
+		result = bench_parse_real(values + len + 1, &job->spread_center);
+	return result;
+}
+
+static int check_spread(const struct bench_job *job)
+{
+	double theta = job->spread_theta;
+
+	if (job->spread == BENCH_SPREAD_ZIPF && (theta <= 0 || theta == 1))
+		return spw_error(-EINVAL, "zipf takes a theta above 0 that is not 1");
+	if (job->spread == BENCH_SPREAD_PARETO && (theta <= 0 || theta >= 1))
+		return spw_error(-EINVAL, "pareto takes a power between 0 and 1");
+	if (job->spread == BENCH_SPREAD_NORMAL && (theta < 0 || theta >= 100))
+		return spw_error(-EINVAL, "normal takes a deviation of 0 to 100 percent");
+	if (job->spread_center > 1)
+		return spw_error(-EINVAL, "the center lies between 0 and 1");
+	return 0;
+}
+
+static int set_spread(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+	const char *colon = strchr(value, ':');
+	char kind[16];
+	int result;
+
+	(void)snprintf(kind, sizeof(kind), "%.*s", (int)SPW_MIN(strcspn(value, ":"), 15u), value);
+	result = set_choice(&job->spread, option, kind);
+	if (result != 0)
+		return result;
+	/* fio's defaults. */
+	job->spread_theta = job->spread == BENCH_SPREAD_ZIPF     ? 1.1
+			    : job->spread == BENCH_SPREAD_PARETO ? 0.2
+								 : 0;
+	job->spread_center = -1;
+	if (job->spread >= BENCH_SPREAD_ZONES)
+		result = bench_parse_pair(colon ? colon + 1 : "", add_zones, job);
+	else if (colon)
+		result = parse_spread_values(job, colon + 1);
+	if (result == 0 && job->spread >= BENCH_SPREAD_ZONES &&
+	    (job->zones_count[0] == 0 || job->zones_count[1] == 0))
+		return spw_error(-EINVAL, "%s=%s: names no zones", option->name, value);
+	return named(option, result == 0 ? check_spread(job) : result);
+}
+
+/* "5" or "5-10": fio draws one between them. */
+static int set_delay(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
 	const char *dash = strchr(value, '-');
 	char least[32];
 	int result;
 
-	if (!dash || (size_t)(dash - value) >= sizeof(least))
-		return spw_error(-EINVAL, "%s=%s: write for example 4k-64k", option->name, value);
-	(void)snprintf(least, sizeof(least), "%.*s", (int)(dash - value), value);
-	result = bench_parse_size(least, &job->block_bytes_min);
-	if (result == 0)
-		result = bench_parse_size(dash + 1, &job->block_bytes_max);
+	(void)snprintf(least, sizeof(least), "%.*s", (int)SPW_MIN(strcspn(value, "-"), 31u), value);
+	result = bench_parse_time(least, &job->delay_ns_min);
+	job->delay_ns_max = job->delay_ns_min;
+	if (result == 0 && dash)
+		result = bench_parse_time(dash + 1, &job->delay_ns_max);
+	if (result == 0 && job->delay_ns_max < job->delay_ns_min)
+		return spw_error(-EINVAL, "%s=%s: the end comes first", option->name, value);
 	return named(option, result);
 }
 
-static int set_block(void *field, const struct option *option, const char *value)
+static int set_cpus(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
-	int result;
+	int result = bench_parse_cpus(value, &job->cpus);
 
-	if (strchr(value, ','))
-		return spw_error(-EINVAL, "%s=%s: one size for reads and writes", option->name,
-				 value);
-	result = set_size(&job->block_bytes_min, option, value);
-	job->block_bytes_max = job->block_bytes_min;
-	return result;
+	job->cpus_given = result == 0;
+	return named(option, result);
 }
 
-static int set_total(void *field, const struct option *option, const char *value)
+/* Where buffers lie: on one node, or wherever the system puts them. */
+static int set_memory_policy(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
-	size_t len = strlen(value);
-	uint64_t percent = 0;
-	char digits[8];
+	const char *colon = strchr(value, ':');
+	uint64_t node = BENCH_NUMA_ANY;
+	int result = 0;
 
-	job->size_bytes = job->size_percent = 0;
-	if (len < 2 || len > sizeof(digits) || value[len - 1] != '%')
-		return set_size(&job->size_bytes, option, value);
-	(void)snprintf(digits, sizeof(digits), "%.*s", (int)len - 1, value);
-	if (bench_parse_count(digits, &percent) != 0 || percent < 1 || percent > 100)
-		return spw_error(-EINVAL, "%s=%s: takes 1%% to 100%%", option->name, value);
-	job->size_percent = (uint32_t)percent;
-	return 0;
+	if (strncmp(value, "bind:", 5) == 0 || strncmp(value, "prefer:", 7) == 0)
+		result = bench_parse_count(colon + 1, &node);
+	else if (strcmp(value, "default") != 0 && strcmp(value, "local") != 0)
+		return spw_error(-EINVAL,
+				 "%s=%s is not supported; there is: default local bind:NODE "
+				 "prefer:NODE",
+				 option->name, value);
+	if (result == 0 && node > 1023 && node != BENCH_NUMA_ANY)
+		return spw_error(-EINVAL, "%s=%s: there is no such node", option->name, value);
+	job->numa_memory = (uint32_t)node;
+	return named(option, result);
+}
+
+static int set_base(void *field, const struct option *option, const char *value)
+{
+	*(bool *)field = true;
+	return strcmp(value, "1024") == 0 ? 0
+					  : spw_error(-EINVAL, "%s=%s is not supported (%s)",
+						      option->name, value, option->help);
 }
 
 /* ---- The table ------------------------------------------------------------------------------- */
 
 #define FIELD(field)           offsetof(struct bench_job, field)
 #define FLAG(name)             #name, NULL, set_flag, FIELD(name), 0, 1, NULL, NULL
-#define ALWAYS(name)           #name, NULL, set_flag, FIELD(satisfied), 1, 1, NULL, NULL
 #define NEVER(name)            #name, NULL, set_flag, FIELD(satisfied), 0, 0, NULL, NULL
 #define COUNT(field, min, max) set_count, FIELD(field), min, max, NULL, "N"
 #define SIZE(field)            set_size, FIELD(field), 0, 0, NULL, "SIZE"
+#define SIZES(field)           set_sizes, FIELD(field), 0, 0, NULL, "SIZE"
+#define COUNTS(field)          set_counts, FIELD(field), 0, 0, NULL, "N"
 #define TIME(field)            set_time, FIELD(field), 0, 0, NULL, "TIME"
 #define CHOICE(field, choices) set_choice, FIELD(field), 0, 0, choices
 #define BYTES(field)           sizeof(((struct bench_job *)0)->field)
@@ -263,55 +611,116 @@ static const struct option options[] = {
 	 "begin a job; options before the first are for all jobs. In a job file: what reports call "
 	 "it"},
 	{"filename", NULL, TEXT(filename), "A:B", "devices or existing files, colon separated"},
+	{"directory", NULL, TEXT(directory), "DIR",
+	 "of these; without names, of files that fio made there: JOB.WORKER.FILE"},
+	{"nrfiles", "nr_files", COUNT(nrfiles, 1, BENCH_FILES_MAX),
+	 "how many of those (default 1)"},
 	{"rw", "readwrite", set_rw, 0, 0, 0, rw_choices, "KIND",
 	 "read write randread randwrite rw randrw; read:-2m skips after each"},
 	{"rwmixread", NULL, set_count, FIELD(read_percent), 0, 100, NULL, "PERCENT",
 	 "reads of a mix (default 50)"},
-	{"bs", "blocksize", JOB(set_block), "SIZE", "of each transfer (default 4k)"},
+	{"rwmixwrite", NULL, set_mix_of_writes, FIELD(read_percent), 0, 100, NULL, "PERCENT",
+	 "writes of it: the last of both counts"},
+	{"bs", "blocksize", JOB(set_block), "SIZE",
+	 "of each transfer (default 4k), or of reads,writes"},
 	{"bsrange", "blocksize_range", JOB(set_range), "MIN-MAX",
 	 "sizes drawn from a range, multiples of MIN"},
+	{"bssplit", NULL, JOB(set_split), "SIZE/PERCENT:...",
+	 "sizes, each for so many of the transfers; goes before bs and bsrange"},
 	{"size", NULL, JOB(set_total), "SIZE",
 	 "bytes per job over all its files, or N% of each (default all)"},
-	{"offset", NULL, SIZE(offset_bytes), "where to start on each file"},
+	{"filesize", NULL, set_file_size, FIELD(file_bytes), 0, 0, NULL, "SIZE",
+	 "of each file that much is used"},
+	{"io_size", "io_limit", JOB(set_io_size), "SIZE",
+	 "bytes to move, in part of a pass or in several (default: size)"},
+	{"number_ios", NULL, set_number, FIELD(number_ios), 0, 0, NULL, "N",
+	 "end after so many transfers"},
+	{"loops", NULL, COUNT(loops, 1, UINT32_MAX), "passes (default 1)"},
+	{"offset", "fileoffset", SIZE(offset_bytes), "where to start on each file"},
 	{"offset_increment", NULL, SIZE(offset_increment_bytes),
 	 "and so much further for each job of numjobs"},
-	{"blockalign", "ba", SIZE(align_bytes),
-	 "of random offsets: any divisor of the smallest block"},
+	{"blockalign", "ba", SIZES(align_bytes), "of random offsets (default: the smallest block)"},
 	{"iodepth", NULL, COUNT(iodepth, 1, SPW_QUEUE_DEPTH_MAX), "in flight per job (default 1)"},
 	{"iodepth_batch_submit", "iodepth_batch", COUNT(submit_batch, 1, SPW_QUEUE_DEPTH_MAX),
 	 "transfers per submission (default 1)"},
 	{"iodepth_batch_complete_min", "iodepth_batch_complete",
 	 COUNT(complete_min, 0, SPW_QUEUE_DEPTH_MAX), "completions to wait for (default 1)"},
+	{FLAG(serialize_overlap), "wait for transfers in flight that overlap"},
 	{"numjobs", NULL, COUNT(numjobs, 1, BENCH_JOBS_MAX),
 	 "threads that run the job (default 1)"},
+	{"startdelay", NULL, JOB(set_delay), "TIME", "begin so much later, or at a time in A-B"},
 	{"runtime", "timeout", TIME(runtime_ns), "stop after this (10, 500ms, 2m)"},
 	{FLAG(time_based), "start over at the end until the runtime is up"},
 	{"ramp_time", NULL, TIME(ramp_ns), "run so long before measuring"},
-	{"rate", NULL, SIZE(rate_bytes), "at most so many bytes/s per job and direction"},
-	{"verify", NULL, CHOICE(verify, verify_choices), "SUM",
+	{"rate", NULL, SIZES(rate_bytes), "at most so many bytes/s per job and direction"},
+	{"rate_iops", NULL, COUNTS(rate_iops), "at most so many transfers/s"},
+	{"rate_process", NULL, set_bool_choice, FIELD(rate_poisson), 0, 0, process_choices, "KIND",
+	 "linear: evenly; poisson: at random times of that mean"},
+	{"rate_min", "ratemin", SIZES(rate_min_bytes), "fail below so many bytes/s"},
+	{"rate_iops_min", NULL, COUNTS(rate_min_iops), "fail below so many transfers/s"},
+	{"rate_cycle", "ratecycle", COUNT(rate_cycle_ms, 1, 3600000),
+	 "milliseconds over which that is looked at (default 1000)"},
+	{"thinktime", NULL, COUNT(think_us, 0, UINT32_MAX), "microseconds to pause"},
+	{"thinktime_blocks", NULL, COUNT(think_blocks, 1, UINT32_MAX),
+	 "after so many transfers (default 1)"},
+	{"flow", NULL, COUNT(flow, 0, UINT32_MAX),
+	 "weight: jobs of a flow move transfers in these proportions"},
+	{"flow_id", NULL, COUNT(flow_id, 0, UINT32_MAX), "which flow (default 0)"},
+	{"flow_sleep", NULL, COUNT(flow_sleep_us, 0, UINT32_MAX),
+	 "microseconds to wait when ahead of it"},
+	{"wait_for", NULL, TEXT(wait_for), "NAME", "begin when that job has ended"},
+	{FLAG(exitall), "when it ends, end the other jobs, too"},
+	{"exit_what", NULL, CHOICE(exit_what, exit_choices), "WHICH",
+	 "of its group; until the next stonewall; all (default group)"},
+	{"verify", NULL, set_verify, 0, 0, 0, verify_choices, "SUM",
 	 "xxh3 crc32c: write checkable blocks, read all back and check"},
-	{"verify_backlog", NULL, COUNT(verify_backlog, 0, 1u << 20),
+	{FLAG(do_verify), "read back what was written (default 1)"},
+	{"verify_interval", NULL, SIZE(verify_interval_bytes),
+	 "of what has one header (default: the smallest block)"},
+	{"verify_pattern", NULL, set_pattern, FIELD(verify_pattern), 0, 0, NULL, "PATTERN",
+	 "of the rest of it (default: random)"},
+	{"verify_backlog", NULL, set_backlog, FIELD(verify_backlog), 0, 1u << 30, NULL, "N",
 	 "read back after every N writes; then writing goes on"},
-	{"verify_backlog_batch", NULL, COUNT(verify_backlog_batch, 0, 1u << 20),
+	{"verify_backlog_batch", NULL, COUNT(verify_backlog_batch, 0, 1u << 30),
 	 "so many of them each time, the rest at the end (default all)"},
-	{ALWAYS(verify_fatal), "the first wrong block ends the job: always so"},
 	{NEVER(verify_state_save), "no state is kept between runs: 0 only"},
 	{"randseed", NULL, set_number, FIELD(randseed), 0, 0, NULL, "N",
 	 "of offsets, sizes and contents"},
 	{FLAG(norandommap), "random offsets may repeat within a pass"},
+	{"random_distribution", NULL, set_spread, 0, 0, 0, spread_choices, "KIND",
+	 "random, zipf:1.1, pareto:0.2, normal:5, zoned:60/10:40/90, zoned_abs:60/1g:40/9g"},
+	{"percentage_random", NULL, set_percents, FIELD(random_percent), 0, 0, NULL, "PERCENT",
+	 "of random transfers; the others follow one another (default 100)"},
 	{FLAG(scramble_buffers), "change every 512 bytes before each write (default 1)"},
+	{FLAG(zero_buffers), "write zeros"},
+	{FLAG(refill_buffers), "new random bytes for each write"},
+	{"buffer_pattern", NULL, set_pattern, FIELD(pattern), 0, 0, NULL, "PATTERN",
+	 "write this again and again: 0xdead, 57005, \"text\""},
 	{FLAG(hipri), "poll the drives for completions"},
 	{FLAG(sqthread_poll), "a kernel thread submits"},
 	{FLAG(fixedbufs), "register the buffers with the kernel"},
-	{ALWAYS(registerfiles), "files are registered where it can be done"},
-	{ALWAYS(nonvectored), "one buffer per transfer: always so"},
-	{ALWAYS(direct), "past the page cache: always so"},
-	{ALWAYS(thread), "jobs are threads: always so"},
+	{"direct", NULL, set_direct, 0, 1, 1, NULL, NULL,
+	 "past the page cache: always so; 0 is taken, and said in the report"},
+	{"buffered", NULL, set_direct, 0, 0, 1, NULL, NULL, "the opposite of direct"},
+	{"cpus_allowed", NULL, JOB(set_cpus), "LIST", "run on these: 0-3,5"},
+	{"cpus_allowed_policy", NULL, set_bool_choice, FIELD(cpus_split), 0, 0, policy_choices,
+	 "HOW", "shared by the job's threads, or split among them"},
+	{"numa_cpu_nodes", NULL, TEXT(numa_cpu_nodes), "LIST", "run on the CPUs of these nodes"},
+	{"numa_mem_policy", NULL, JOB(set_memory_policy), "POLICY",
+	 "of buffers: default, local, bind:NODE, prefer:NODE"},
+	{"nice", NULL, set_nice, FIELD(nice), 0, 0, NULL, "N", "of the CPU, -20 to 19"},
+	{"prio", NULL, COUNT(prio, 0, 7), "of the drive, 0 to 7 in its class"},
+	{"prioclass", NULL, COUNT(prio_class, 0, 3), "realtime 1, best effort 2, idle 3"},
 	{FLAG(group_reporting), "one report for the jobs of a group"},
-	{FLAG(stonewall), "begin when all jobs before have ended"},
+	{FLAG(new_group), "begin a group of reports"},
+	{"stonewall", "wait_for_previous", set_flag, FIELD(stonewall), 0, 1, NULL, NULL,
+	 "begin when all jobs before have ended"},
+	{"kb_base", NULL, set_base, FIELD(satisfied), 0, 0, NULL, "N",
+	 "1024 alone: sizes are powers"},
 	{"description", NULL, TEXT(description), "TEXT", "a remark, for reports"},
-	{"ioengine", NULL, CHOICE(backend, engine_choices), "NAME",
-	 "io_uring, libaio, or io_uring_cmd for nvme: as --backend"},
+	{"ioengine", NULL, set_engine, 0, 0, 0, engine_choices, "NAME",
+	 "io_uring, libaio, io_uring_cmd for nvme: as --backend; null: as --null; sync, psync, "
+	 "vsync, pvsync, pvsync2: one transfer at a time; posixaio"},
 	{"backend", NULL, CHOICE(backend, backend_choices), "NAME",
 	 "auto io_uring libaio nvme vfio (default auto)"},
 	{"level", NULL, CHOICE(level, level_choices), "LEVEL",
@@ -344,19 +753,19 @@ void bench_job_init(struct bench_job *job)
 		.complete_min = 1,
 		.numjobs = 1,
 		.workers = 1,
+		.loops = 1,
+		.nrfiles = 1,
+		.random_percent = {100, 100},
+		.rate_cycle_ms = 1000,
+		.think_blocks = 1,
+		.spread_center = -1,
+		.do_verify = true,
+		.numa_memory = BENCH_NUMA_ANY,
 		.read_percent = 50,
 		.drives = 1,
 		.numa_node = BENCH_NUMA_ANY,
 		.scramble_buffers = true,
 	};
-}
-
-bool bench_option_same(const char *typed, const char *name)
-{
-	for (; *typed != '\0' && *name != '\0'; typed++, name++)
-		if (*typed != *name && !(strchr("-_", *typed) && strchr("-_", *name)))
-			return false;
-	return *typed == *name;
 }
 
 static const struct option *find_option(const char *name)
@@ -377,7 +786,8 @@ bool bench_option_is_flag(const char *name)
 {
 	const struct option *option = find_option(name);
 
-	return option && (!option->argument || option->argument[0] == '[');
+	return option ? !option->argument || option->argument[0] == '['
+		      : bench_fio_option(name) != NULL;
 }
 
 static int unknown_option(const char *name)
@@ -396,10 +806,29 @@ static int unknown_option(const char *name)
 		"option '%s' is not supported; 'spillway bench --help' lists those that are", name);
 }
 
+/* One that no job acts on. Refused ones may be switched off. */
+static int set_other(struct bench_job *job, const struct bench_fio_option *other, const char *name,
+		     const char *value)
+{
+	bool off = value && (strcmp(value, "0") == 0 || strcmp(value, "none") == 0);
+
+	if (other->verdict == BENCH_FIO_REFUSED && !off)
+		return spw_error(-EINVAL, "option '%s' is not supported: %s", name, other->why);
+	/* fio's other way to submit is the one that we have. */
+	if (value && strcmp(value, "inline") == 0)
+		off = true;
+	if (other->remark < BENCH_REMARKS)
+		remark(job, other->remark, !off);
+	return 0;
+}
+
 int bench_option_set(struct bench_job *job, const char *name, const char *value)
 {
 	const struct option *option = find_option(name);
+	const struct bench_fio_option *other = option ? NULL : bench_fio_option(name);
 
+	if (other)
+		return set_other(job, other, name, value);
 	if (!option)
 		return unknown_option(name);
 	if (option->argument && option->argument[0] != '[' && (!value || value[0] == '\0'))
@@ -408,103 +837,33 @@ int bench_option_set(struct bench_job *job, const char *name, const char *value)
 	return option->set((char *)job + option->offset, option, value);
 }
 
-/* ---- What cannot be said of one option alone ------------------------------------------------- */
-
-#define wrong(job, format, ...) spw_error(-EINVAL, "job %s: " format, (job)->name, ##__VA_ARGS__)
-
-static int check_verify(const struct bench_job *job)
-{
-	const char *rw = bench_rw_name(job->rw);
-	bool writes = bench_rw_writes(job->rw);
-
-	if (job->verify == BENCH_VERIFY_NONE)
-		return job->verify_backlog == 0 ? 0 : wrong(job, "verify_backlog without verify");
-	if (writes && bench_rw_reads(job->rw))
-		return wrong(job, "verify does not go with rw=%s: write first, then read", rw);
-	if (job->block_bytes_min < 64)
-		return wrong(job, "verify needs blocks of 64 bytes or more");
-	if (job->norandommap)
-		return wrong(job, "verify does not go with norandommap: blocks that are written "
-				  "twice cannot be told apart");
-	if (job->skip_bytes % (int64_t)job->block_bytes_min != 0 ||
-	    (job->skip_bytes != 0 && job->time_based && writes))
-		return wrong(job,
-			     "verify with rw=%s:%jd: blocks lie over one another, or are written "
-			     "twice in a pass, and cannot be told apart: skip whole blocks, and "
-			     "leave time_based out",
-			     rw, (intmax_t)job->skip_bytes);
-	if (job->numjobs > 1 && writes &&
-	    (job->size_bytes == 0 || job->offset_increment_bytes < job->size_bytes))
-		return wrong(
-			job,
-			"verify with numjobs=%u: the jobs would overwrite each other's blocks; "
-			"give an offset_increment of at least their size",
-			job->numjobs);
-	if (job->time_based && job->rw == BENCH_RANDWRITE &&
-	    job->block_bytes_min != job->block_bytes_max)
-		return wrong(job, "verify of random blocks of several sizes goes over the file "
-				  "once: leave time_based out");
-	if (job->level == BENCH_LEVEL_STORE)
-		return wrong(job, "a store checks every read itself: leave verify out");
-	return 0;
-}
-
-/* What a read leaves in memory is what was there: of each buffer the same. */
-#define NULL_UNIT_BYTES 4096u
-
-static int check_null(const struct bench_job *job)
-{
-	if (!job->null)
-		return job->drives == 1 ? 0 : wrong(job, "drives=%u without null", job->drives);
-	if (job->filename[0] != '\0')
-		return wrong(job, "null has drives of its own: leave filename out");
-	if (job->backend != SPW_BACKEND_AUTO || job->hipri || job->sqthread_poll)
-		return wrong(job, "null is a backend, and waits in one way: leave out what chooses "
-				  "another");
-	if (job->verify != BENCH_VERIFY_NONE)
-		return wrong(job, "null keeps nothing that could be read back: leave verify out");
-	if (job->level == BENCH_LEVEL_STORE && job->object_bytes % NULL_UNIT_BYTES != 0)
-		return wrong(job, "null takes objects of whole blocks: a multiple of %u bytes",
-			     NULL_UNIT_BYTES);
-	return 0;
-}
-
-int bench_job_check(const struct bench_job *job)
-{
-	uint64_t min = job->block_bytes_min, max = job->block_bytes_max;
-	int result;
-
-	if (job->filename[0] == '\0' && !job->null)
-		return wrong(job, "no filename given: filename=/dev/... or --filename=/dev/...");
-	if (min == 0 || max < min)
-		return wrong(job, "blocks of %ju to %ju bytes make no sense", (uintmax_t)min,
-			     (uintmax_t)max);
-	if (max % min != 0)
-		return wrong(job,
-			     "the largest block of a range must be a multiple of the smallest");
-	if (job->align_bytes > 0 && min % job->align_bytes != 0)
-		return wrong(job,
-			     "blockalign=%ju: blocks start at multiples of the smallest of them "
-			     "(%ju)",
-			     (uintmax_t)job->align_bytes, (uintmax_t)min);
-	if (max > SPW_IO_BYTES_MAX)
-		return wrong(job, "blocks are at most 1g");
-	if (job->time_based && job->runtime_ns == 0)
-		return wrong(job, "time_based needs a runtime");
-	if (job->hipri && job->sqthread_poll)
-		return wrong(job, "hipri and sqthread_poll exclude each other");
-	if (job->submit_batch > job->iodepth || job->complete_min > job->iodepth)
-		return wrong(job, "a batch is larger than iodepth=%u", job->iodepth);
-	result = check_null(job);
-	return result ? result : check_verify(job);
-}
-
 /* As on the command line. */
 static void write_name(const struct option *option, char *name, size_t len)
 {
 	(void)snprintf(name, len, "%s", option->name);
 	for (char *at = name; *at != '\0'; at++)
 		*at = *at == '_' ? '-' : *at;
+}
+
+static void print_rows(FILE *out)
+{
+	for (size_t i = 0; i < SPW_ARRAY_LEN(options); i++) {
+		const struct option *option = &options[i];
+
+		(void)fprintf(out, "| `%s%s%s`", option->name,
+			      option->argument && option->argument[0] != '[' ? "=" : "",
+			      option->argument ? option->argument : "");
+		if (option->alias)
+			(void)fprintf(out, " `%s`", option->alias);
+		(void)fprintf(out, " | %s |\n", option->help);
+	}
+}
+
+void bench_fio_print(FILE *out)
+{
+	(void)fprintf(out, "### Taken\n\n| option | |\n|---|---|\n");
+	print_rows(out);
+	bench_fio_print_others(out);
 }
 
 void bench_options_each(tool_show *show, void *context)

@@ -159,6 +159,9 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 		      stats->description[0] != '\0' ? stats->description : "not started");
 	if (entry->job->description[0] != '\0')
 		(void)fprintf(out, "  Description  : [%s]\n", entry->job->description);
+	for (uint32_t i = 0; i < BENCH_REMARKS; i++)
+		if (entry->job->remarks >> i & 1)
+			(void)fprintf(out, "  differs      : %s\n", bench_remark_words(i));
 	print_direction(out, "read", &stats->direction[BENCH_DIR_READ]);
 	print_direction(out, "write", &stats->direction[BENCH_DIR_WRITE]);
 	print_latencies(out, stats);
@@ -247,6 +250,10 @@ int bench_report_text(const struct bench_run *run, FILE *out)
 		if (i == 0 || entries[i].group != entries[i - 1].group)
 			print_group(out, entries, count, entries[i].group);
 	print_drives(run, out);
+	for (unsigned i = 0; i < run->plan.left_out_count; i++)
+		(void)fprintf(out,
+			      "\nLeft out: [%s], whose ioengine=%s is not one of spillway's.\n",
+			      run->plan.left_out[i].section, run->plan.left_out[i].engine);
 	(void)fprintf(out, "\nProcess, kernel workers included: user %.3f s, system %.3f s\n",
 		      (double)run->process_user_ns / 1e9, (double)run->process_system_ns / 1e9);
 	if (run->interrupted)

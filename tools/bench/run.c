@@ -21,7 +21,7 @@ static void log_warnings_alone(void *context, enum spw_log_level level, const ch
 		tool_log(false).write(context, level, message);
 }
 
-static int add_workers(struct bench_run *run, unsigned job_index, unsigned group)
+static int add_workers(struct bench_run *run, unsigned job_index, unsigned group, unsigned wave)
 {
 	const struct bench_job *job = &run->plan.jobs[job_index];
 	unsigned first = run->workers_count;
@@ -34,10 +34,12 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 		worker->index = i;
 		worker->sequence = first + i;
 		worker->group = group;
+		worker->wave = wave;
+		worker->run = run;
 		worker->log = run->verbose ? tool_log(true)
 					   : (struct spw_log){.write = log_warnings_alone};
 		run->workers_count++;
-		result = bench_split_filename(job->filename, worker);
+		result = bench_name_files(worker);
 		if (result == 0)
 			result = spw_drives_distinct((const char *const *)worker->paths,
 						     worker->devices_count);
@@ -49,7 +51,7 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 
 static int make_workers(struct bench_run *run)
 {
-	unsigned total = 0, group = 0;
+	unsigned total = 0, group = 0, wave = 0;
 	int result = 0;
 
 	for (unsigned i = 0; i < run->plan.count; i++)
@@ -61,11 +63,13 @@ static int make_workers(struct bench_run *run)
 	if (!run->workers)
 		return spw_error(-ENOMEM, "out of memory");
 	for (unsigned i = 0; i < run->plan.count && result == 0; i++) {
-		if (i > 0 && run->plan.jobs[i].stonewall)
-			group++;
-		result = add_workers(run, i, group);
+		const struct bench_job *job = &run->plan.jobs[i];
+
+		wave += i > 0 && job->stonewall;
+		group += i > 0 && (job->stonewall || job->new_group);
+		result = add_workers(run, i, group, wave);
 	}
-	return result;
+	return result == 0 ? bench_flows_make(run) : result;
 }
 
 /* ---- Devices --------------------------------------------------------------------------------- */
@@ -89,6 +93,42 @@ static int collect_devices(struct bench_run *run, struct bench_devices *devices)
 	return 0;
 }
 
+static int offset_job(struct bench_job *job, unsigned index)
+{
+	if (__builtin_mul_overflow(job->offset_increment_bytes, index,
+				   &job->offset_increment_bytes) ||
+	    __builtin_add_overflow(job->offset_bytes, job->offset_increment_bytes,
+				   &job->offset_bytes))
+		return spw_error(-EINVAL, "job %s: offset_increment: too large for numjobs=%u",
+				 job->name, job->numjobs);
+	return 0;
+}
+
+/* How much it is to move, of @total bytes in its regions. */
+static int set_limits(struct bench_worker *worker, uint64_t total)
+{
+	const struct bench_job *job = worker->job;
+	bool read_back = job->verify != BENCH_VERIFY_NONE && bench_rw_writes(job->rw);
+	uint64_t limit;
+
+	/* Its one sequence of directions is gone over again to verify it. */
+	if (read_back && bench_rw_reads(job->rw) && worker->devices_count > 1)
+		return spw_error(-EINVAL, "job %s: verify of rw=%s takes one file", job->name,
+				 bench_rw_name(job->rw));
+	if (job->size_bytes > 0)
+		total = SPW_MIN(total, job->size_bytes);
+	worker->pass_bytes = total;
+	limit = job->io_bytes > 0     ? job->io_bytes
+		: job->io_percent > 0 ? bench_percent_of(total, job->io_percent)
+				      : total;
+	if (__builtin_mul_overflow(limit, job->loops, &worker->limit_bytes))
+		worker->limit_bytes = UINT64_MAX;
+	atomic_store_explicit(&worker->live_total_bytes,
+			      worker->limit_bytes << (read_back && job->do_verify),
+			      memory_order_relaxed);
+	return 0;
+}
+
 /* What does not fit is refused before any job has written anything. */
 static int place_regions(struct bench_worker *worker, struct bench_devices *devices)
 {
@@ -101,11 +141,7 @@ static int place_regions(struct bench_worker *worker, struct bench_devices *devi
 	worker->regions = calloc(worker->devices_count, sizeof(*worker->regions));
 	if (!worker->regions)
 		return spw_error(-ENOMEM, "out of memory");
-	if (__builtin_mul_overflow(job.offset_increment_bytes, worker->index,
-				   &job.offset_increment_bytes) ||
-	    __builtin_add_overflow(job.offset_bytes, job.offset_increment_bytes, &job.offset_bytes))
-		return spw_error(-EINVAL, "job %s: offset_increment: too large for numjobs=%u",
-				 job.name, job.numjobs);
+	result = offset_job(&job, worker->index);
 	for (unsigned i = 0; i < worker->devices_count && result == 0; i++) {
 		worker->devices[i] = bench_devices_find(devices, worker->paths[i])->device;
 		result = bench_region_place(&worker->regions[i], &job, worker->paths[i],
@@ -113,10 +149,7 @@ static int place_regions(struct bench_worker *worker, struct bench_devices *devi
 					    worker->devices_count, bench_mix(seed, i));
 		total += worker->regions[i].len_bytes;
 	}
-	if (job.verify != BENCH_VERIFY_NONE && bench_rw_writes(job.rw))
-		total *= 2;
-	atomic_store_explicit(&worker->live_total_bytes, total, memory_order_relaxed);
-	return result;
+	return result == 0 ? set_limits(worker, total) : result;
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -129,7 +162,8 @@ static void *worker_main(void *argument)
 		bench_store_worker_run(worker);
 	else
 		bench_worker_run(worker);
-	atomic_store(&worker->live_ended, true);
+	bench_flow_leave(worker);
+	bench_worker_ended(worker);
 	(void)sem_post(&worker->gate->end);
 	return NULL;
 }
@@ -180,6 +214,10 @@ static int run_wave(struct bench_run *run, unsigned first, unsigned count)
 	for (unsigned i = 0; i < count; i++)
 		look_for_unwritten(run, &run->workers[first + i]);
 	bench_gate_init(&gate);
+	for (unsigned i = 0; i < count; i++)
+		if (run->workers[first + i].flow)
+			atomic_fetch_add(&run->workers[first + i].flow->weights,
+					 run->workers[first + i].job->flow);
 	for (; started < count; started++) {
 		struct bench_worker *worker = &run->workers[first + started];
 
@@ -213,7 +251,7 @@ static int run_waves(struct bench_run *run)
 		unsigned count = 1;
 
 		while (first + count < run->workers_count &&
-		       run->workers[first + count].group == run->workers[first].group)
+		       run->workers[first + count].wave == run->workers[first].wave)
 			count++;
 		result = run_wave(run, first, count);
 		first += count;
@@ -257,10 +295,14 @@ void bench_run_free(struct bench_run *run)
 	for (unsigned i = 0; i < run->workers_count; i++) {
 		for (unsigned j = 0; j < BENCH_FILES_MAX; j++)
 			free(run->workers[i].paths[j]);
+		for (unsigned j = 0; run->workers[i].regions && j < run->workers[i].devices_count;
+		     j++)
+			bench_region_remove(&run->workers[i].regions[j]);
 		free(run->workers[i].regions);
 		free(run->workers[i].drives);
 	}
 	free(run->workers);
+	free(run->flows);
 	bench_plan_free(&run->plan);
 	run->workers = NULL;
 	run->workers_count = 0;

@@ -76,7 +76,7 @@ static int issue(struct state *state, unsigned direction, unsigned object)
 				       len, SPW_URGENT_READ, &notify, NULL);
 	if (result != 0)
 		return result;
-	bench_timer_pace(&state->timer, direction, len);
+	bench_timer_pace(&state->timer, state->job, direction, len);
 	state->idle_count--;
 	state->busy[object] = true;
 	state->now_ns = transfer->issue_ns = spw_clock_ns();
@@ -346,7 +346,7 @@ static int open_store(struct state *state)
 
 static int set_up(struct state *state)
 {
-	int result = bench_bind_to_node(state->job);
+	int result = bench_place_thread(state->worker);
 
 	if (result == 0)
 		result = open_store(state);
@@ -431,6 +431,7 @@ void bench_store_worker_run(struct bench_worker *worker)
 	state.random.state = bench_mix(worker->job->randseed, worker->sequence);
 	result = set_up(&state);
 	bench_gate_wait(worker->gate);
+	bench_await_turn(worker);
 	if (result == 0)
 		result = measure(&state);
 	bench_worker_failed(worker, result);

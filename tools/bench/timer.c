@@ -3,7 +3,7 @@
 #include "tools/bench/bench.h"
 
 #include <errno.h>
-#include <numa.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -14,11 +14,18 @@
 
 void bench_gate_init(struct bench_gate *gate)
 {
+	pthread_condattr_t attributes;
+
 	/* None of these can fail with these arguments. */
 	(void)sem_init(&gate->ready, 0, 0);
 	(void)sem_init(&gate->open, 0, 0);
 	(void)sem_init(&gate->end, 0, 0);
 	gate->ended = 0;
+	(void)pthread_mutex_init(&gate->mutex, NULL);
+	(void)pthread_condattr_init(&attributes);
+	(void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(&gate->changed, &attributes);
+	(void)pthread_condattr_destroy(&attributes);
 }
 
 void bench_await(sem_t *semaphore)
@@ -38,6 +45,43 @@ uint64_t bench_timeval_ns(const struct timeval *time)
 	return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_usec * 1000u;
 }
 
+static uint64_t job_cycle_ns(const struct bench_job *job)
+{
+	return (uint64_t)job->rate_cycle_ms * 1000000u;
+}
+
+static bool has_least_rate(const struct bench_job *job)
+{
+	return (job->rate_min_bytes[0] | job->rate_min_bytes[1] | job->rate_min_iops[0] |
+		job->rate_min_iops[1]) != 0;
+}
+
+/* Of the time since it was last looked at. */
+static int check_least_rate(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns)
+{
+	const struct bench_job *job = worker->job;
+	double seconds = (double)(now_ns - timer->check_ns) / 1e9 + job->rate_cycle_ms / 1e3;
+	int result = 0;
+
+	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++) {
+		const struct bench_direction_stats *stats = &worker->stats.direction[i];
+		double bytes = (double)(stats->bytes - timer->checked_bytes[i]) / seconds;
+		double ios = (double)(stats->ios - timer->checked_ios[i]) / seconds;
+
+		timer->checked_bytes[i] = stats->bytes;
+		timer->checked_ios[i] = stats->ios;
+		if (stats->ios == 0 || (bytes >= (double)job->rate_min_bytes[i] &&
+					ios >= (double)job->rate_min_iops[i]))
+			continue;
+		result = spw_error(-EIO,
+				   "job %s: %s at %.0f bytes and %.1f transfers a second, below "
+				   "rate_min",
+				   job->name, i == BENCH_DIR_READ ? "reads" : "writes", bytes, ios);
+	}
+	timer->check_ns = now_ns + job_cycle_ns(job);
+	return result;
+}
+
 /* What was before is forgotten. The runtime begins after the ramp. */
 static void measure_from(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns)
 {
@@ -51,6 +95,9 @@ static void measure_from(struct bench_timer *timer, struct bench_worker *worker,
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
 		timer->due_ns[i] = timer->due_ns[i] > now_ns ? timer->due_ns[i] : now_ns;
 	timer->start_ns = now_ns;
+	timer->check_ns = now_ns + job_cycle_ns(worker->job);
+	memset(timer->checked_bytes, 0, sizeof(timer->checked_bytes));
+	memset(timer->checked_ios, 0, sizeof(timer->checked_ios));
 	timer->end_ns = runtime_ns > 0 && !ramping ? now_ns + runtime_ns : UINT64_MAX;
 	/* After the counts: who sees the time sees that they began anew. */
 	atomic_store(&worker->live_start_ns, ramping ? 0 : now_ns);
@@ -62,7 +109,13 @@ void bench_timer_begin(struct bench_timer *timer, struct bench_worker *worker)
 	uint64_t now_ns = spw_clock_ns();
 
 	timer->ramp_end_ns = job->ramp_ns > 0 ? now_ns + job->ramp_ns : 0;
-	timer->ns_per_byte = job->rate_bytes > 0 ? 1e9 / (double)job->rate_bytes : 0;
+	timer->random.state = bench_mix(job->randseed, ~worker->sequence);
+	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++) {
+		uint64_t bytes = job->rate_bytes[i], ios = bytes > 0 ? 0 : job->rate_iops[i];
+
+		timer->ns_per_byte[i] = bytes > 0 ? 1e9 / (double)bytes : 0;
+		timer->ns_per_io[i] = ios > 0 ? 1e9 / (double)ios : 0;
+	}
 	measure_from(timer, worker, now_ns);
 }
 
@@ -72,12 +125,20 @@ bool bench_timer_expired(struct bench_timer *timer, struct bench_worker *worker,
 		timer->ramp_end_ns = 0;
 		measure_from(timer, worker, now_ns);
 	}
-	return now_ns >= timer->end_ns || tool_stopped();
+	if (has_least_rate(worker->job) && timer->ramp_end_ns == 0 && now_ns >= timer->check_ns)
+		bench_worker_failed(worker, check_least_rate(timer, worker, now_ns));
+	return now_ns >= timer->end_ns || atomic_load(&worker->told_to_end) || tool_stopped();
 }
 
-void bench_timer_pace(struct bench_timer *timer, unsigned direction, uint64_t bytes)
+void bench_timer_pace(struct bench_timer *timer, const struct bench_job *job, unsigned direction,
+		      uint64_t bytes)
 {
-	timer->due_ns[direction] += (uint64_t)((double)bytes * timer->ns_per_byte);
+	double ns = (double)bytes * timer->ns_per_byte[direction] + timer->ns_per_io[direction];
+
+	/* Of a Poisson process the times between are distributed exponentially. */
+	if (job->rate_poisson && ns > 0)
+		ns *= -log(((double)(bench_random_next(&timer->random) >> 11) + 1) * 0x1p-53);
+	timer->due_ns[direction] += (uint64_t)ns;
 }
 
 void bench_timer_sleep(const struct bench_timer *timer, unsigned direction)
@@ -137,18 +198,6 @@ void bench_account(struct bench_direction_stats *stats, uint64_t bytes, uint64_t
 	stats->bytes += bytes;
 	spw_histogram_add(&stats->complete_ns, end_ns - issue_ns);
 	spw_summary_add(&stats->total_ns, end_ns - start_ns);
-}
-
-int bench_bind_to_node(const struct bench_job *job)
-{
-	if (job->numa_node == BENCH_NUMA_ANY)
-		return 0;
-	if (numa_available() < 0 || (int)job->numa_node > numa_max_node())
-		return spw_error(-EINVAL, "job %s: numa=%u: this machine has no such node",
-				 job->name, job->numa_node);
-	if (numa_run_on_node((int)job->numa_node) != 0)
-		return spw_error_errno(-errno, "job %s: numa=%u", job->name, job->numa_node);
-	return 0;
 }
 
 unsigned bench_depth_level(unsigned in_flight)

@@ -102,8 +102,13 @@ void bench_verify_fill(const struct bench_units *units, void *buf, size_t len,
 			.unit_bytes = units->unit_bytes,
 		};
 
-		bench_random_fill(bench_mix(units->seed ^ generation, offset_bytes + at),
-				  unit + sizeof(header), units->unit_bytes - sizeof(header));
+		if (units->pattern)
+			bench_pattern_fill(units->pattern, unit + sizeof(header),
+					   units->unit_bytes - sizeof(header));
+		else
+			bench_random_fill(bench_mix(units->seed ^ generation, offset_bytes + at),
+					  unit + sizeof(header),
+					  units->unit_bytes - sizeof(header));
 		memcpy(unit, &header, sizeof(header));
 		header.checksum = checksum(units, unit);
 		memcpy(unit, &header, sizeof(header));

@@ -16,7 +16,6 @@
 #include "util/util.h"
 
 #define BUFFER_ALIGN_BYTES 4096u
-#define SECTOR_BYTES       512u
 
 struct slot {
 	struct spw_io io;
@@ -24,6 +23,8 @@ struct slot {
 	uint64_t start_ns, issue_ns;
 	uint64_t generation;
 	unsigned direction;
+	bool checked; /* what it reads is of a verify job */
+	bool flying;
 };
 
 struct state {
@@ -45,8 +46,14 @@ struct state {
 	uint64_t due;   /* reads, before the next write */
 	unsigned region_next;
 	struct bench_timer timer;
-	struct bench_random random;
-	unsigned direction; /* of the next transfer, which may have to wait for the job's rate */
+	struct bench_random random, reader_random; /* of directions */
+	uint64_t issued_bytes, pass_bytes, issued_ios;
+	uint32_t passes;      /* that have ended */
+	uint32_t thought;     /* transfers since the last pause */
+	bool pausing;         /* nothing is issued until what is in flight has ended */
+	struct slot *waiting; /* it has a place, but what is in flight overlaps: the top of idle */
+	bool held;            /* by its flow, or by a transfer that overlaps */
+	unsigned direction;   /* of the next transfer, which may have to wait for the job's rate */
 	uint64_t now_ns;
 	uint64_t generation; /* of pass 0 */
 	bool exhausted;
@@ -60,7 +67,7 @@ static unsigned in_flight(const struct state *state)
 
 /* ---- What comes next ------------------------------------------------------------------------- */
 
-static unsigned draw_direction(struct state *state)
+static unsigned draw_direction(struct state *state, struct bench_random *random)
 {
 	uint32_t rw = state->job->rw;
 
@@ -68,34 +75,88 @@ static unsigned draw_direction(struct state *state)
 		return BENCH_DIR_READ;
 	if (!bench_rw_reads(rw))
 		return BENCH_DIR_WRITE;
-	return bench_random_next(&state->random) % 100 < state->job->read_percent ? BENCH_DIR_READ
-										  : BENCH_DIR_WRITE;
+	return bench_random_next(random) % 100 < state->job->read_percent ? BENCH_DIR_READ
+									  : BENCH_DIR_WRITE;
 }
 
-/* @due: read back what was written; at the end also what the last pass left of the one before. */
+static bool reads_back(const struct state *state)
+{
+	return state->job->verify != BENCH_VERIFY_NONE && state->job->do_verify &&
+	       bench_rw_writes(state->job->rw);
+}
+
+/* The next of what was written and not read back yet; a mix also read, which is passed over. */
+static bool next_written(struct state *state, unsigned index, struct slot *slot)
+{
+	struct bench_region *region = &state->worker->regions[index];
+	struct bench_region *reader = &state->readers[index];
+	unsigned direction = BENCH_DIR_READ;
+
+	while (direction == BENCH_DIR_READ && reader->index < region->index) {
+		direction = draw_direction(state, &state->reader_random);
+		if (!bench_region_next(reader, direction, &slot->io.offset_bytes,
+				       &slot->io.len_bytes))
+			return false;
+	}
+	return direction == BENCH_DIR_WRITE;
+}
+
+/* @due: read back what was written. */
 static bool next_of_region(struct state *state, unsigned index, unsigned direction, bool due,
 			   struct slot *slot)
 {
 	struct bench_region *region = &state->worker->regions[index];
-	struct bench_region *reader = &state->readers[index];
-	bool written = !due || reader->index < region->index;
 
-	if (!written && (!state->ending || state->job->verify_backlog > 0 || region->pass == 0))
-		return false;
-	slot->generation = state->generation + region->pass - !written;
-	return bench_region_next(due ? reader : region, direction, &slot->io.offset_bytes,
-				 &slot->io.len_bytes);
+	slot->generation = state->generation + region->pass;
+	slot->checked = due || !bench_rw_writes(state->job->rw);
+	return due ? next_written(state, index, slot)
+		   : bench_region_next(region, direction, &slot->io.offset_bytes,
+				       &slot->io.len_bytes);
 }
 
 /* The next pass overwrites the last one's blocks, which may wait for being read back. */
 static bool must_read_back_first(struct state *state)
 {
-	if (state->job->verify_backlog == 0)
+	if (!reads_back(state))
 		return false;
 	for (unsigned i = 0; i < state->worker->devices_count; i++)
 		if (state->readers[i].index < state->worker->regions[i].index)
 			state->due = UINT64_MAX;
 	return state->due > 0 || in_flight(state) > 0;
+}
+
+/* As fio's keep_running(): by loops, and on until io_size is moved. */
+static bool has_another_pass(const struct state *state)
+{
+	const struct bench_job *job = state->job;
+	uint64_t wanted = state->worker->limit_bytes / job->loops;
+
+	if (state->ending || state->issued_bytes == 0)
+		return false;
+	if (job->time_based || state->passes + 1 < job->loops)
+		return true;
+	return (job->io_bytes > 0 || job->io_percent > 0) && wanted > state->issued_bytes &&
+	       wanted - state->issued_bytes >= job->block_bytes_max;
+}
+
+static void start_pass(struct state *state, unsigned index)
+{
+	uint64_t pass = state->worker->regions[index].pass + 1;
+
+	bench_region_start_pass(&state->worker->regions[index], pass);
+	if (reads_back(state))
+		bench_region_start_pass(&state->readers[index], pass);
+}
+
+/* fio's limits: of a pass that is of part of the files, of all passes, of their transfers. */
+static bool is_at_limit(const struct state *state)
+{
+	const struct bench_job *job = state->job;
+
+	if (job->time_based)
+		return false;
+	return state->issued_bytes >= state->worker->limit_bytes ||
+	       (job->number_ios > 0 && state->issued_ios >= job->number_ios * job->loops);
 }
 
 /* By turns, fewest in flight first: else a slow drive would gather them all. */
@@ -113,7 +174,8 @@ static unsigned choose_device(const struct state *state)
 	return chosen;
 }
 
-static bool next_transfer(struct state *state, unsigned direction, bool due, struct slot *slot)
+/* The next one of any file. */
+static bool next_of_files(struct state *state, unsigned direction, bool due, struct slot *slot)
 {
 	unsigned count = state->worker->devices_count;
 
@@ -123,12 +185,9 @@ static bool next_transfer(struct state *state, unsigned direction, bool due, str
 		bool found = next_of_region(state, index, direction, due, slot);
 
 		if (!found && state->job->time_based && !due && !state->ending) {
-			uint64_t pass = state->worker->regions[index].pass + 1;
-
 			if (must_read_back_first(state))
 				return false;
-			bench_region_start_pass(&state->worker->regions[index], pass);
-			bench_region_start_pass(&state->readers[index], pass);
+			start_pass(state, index);
 			found = next_of_region(state, index, direction, due, slot);
 		}
 		state->region_next = index + 1 == count ? 0 : index + 1;
@@ -136,6 +195,44 @@ static bool next_transfer(struct state *state, unsigned direction, bool due, str
 			slot->io.device = index;
 			return true;
 		}
+	}
+	return false;
+}
+
+/* Return: false: there is none now, or for good. */
+static bool next_transfer(struct state *state, unsigned direction, struct slot *slot)
+{
+	bool over = state->pass_bytes >= state->worker->pass_bytes && !state->job->time_based;
+
+	if (is_at_limit(state))
+		return false;
+	if (over || !next_of_files(state, direction, false, slot)) {
+		if (!has_another_pass(state) || state->job->time_based ||
+		    must_read_back_first(state))
+			return false;
+		for (unsigned i = 0; i < state->worker->devices_count; i++)
+			start_pass(state, i);
+		state->passes++;
+		state->pass_bytes = 0;
+		if (!next_of_files(state, direction, false, slot))
+			return false;
+	}
+	state->pass_bytes += slot->io.len_bytes;
+	state->issued_bytes += slot->io.len_bytes;
+	state->issued_ios++;
+	return true;
+}
+
+/* Does it touch what is in flight? */
+static bool overlaps(const struct state *state, const struct slot *slot)
+{
+	for (unsigned i = 0; i < state->job->iodepth; i++) {
+		const struct slot *other = &state->slots[i];
+
+		if (other->flying && other != slot && other->io.device == slot->io.device &&
+		    other->io.offset_bytes < slot->io.offset_bytes + slot->io.len_bytes &&
+		    slot->io.offset_bytes < other->io.offset_bytes + other->io.len_bytes)
+			return true;
 	}
 	return false;
 }
@@ -167,26 +264,14 @@ static int submit_prepared(struct state *state)
 	return result;
 }
 
-/* Two distinct words per sector, as fio: a drive that finds equal data cannot skip it. */
-static void scramble(const struct slot *slot)
-{
-	char *sector = slot->io.buf;
-
-	for (uint64_t at = 0; at < slot->io.len_bytes; at += SECTOR_BYTES, sector += SECTOR_BYTES) {
-		uint64_t words[2] = {slot->start_ns, slot->io.offset_bytes + at};
-
-		memcpy(sector + (slot->start_ns % (SECTOR_BYTES / sizeof(words))) * sizeof(words),
-		       words, sizeof(words));
-	}
-}
-
 static void fill(const struct state *state, const struct slot *slot)
 {
 	if (state->job->verify != BENCH_VERIFY_NONE)
 		bench_verify_fill(&state->units, slot->io.buf, slot->io.len_bytes,
 				  slot->io.offset_bytes, slot->generation);
-	else if (state->job->scramble_buffers)
-		scramble(slot);
+	else
+		bench_content_next(state->job, slot->io.buf, slot->io.len_bytes,
+				   slot->io.offset_bytes, slot->start_ns);
 }
 
 static int prepare(struct state *state, struct slot *slot, unsigned direction)
@@ -194,6 +279,8 @@ static int prepare(struct state *state, struct slot *slot, unsigned direction)
 	slot->direction = direction;
 	slot->io.op = slot->direction == BENCH_DIR_READ ? SPW_READ : SPW_WRITE;
 	slot->start_ns = state->now_ns;
+	slot->flying = true;
+	state->waiting = NULL;
 	if (slot->direction == BENCH_DIR_WRITE) {
 		fill(state, slot);
 		state->writes_in_flight++;
@@ -211,6 +298,43 @@ static int prepare(struct state *state, struct slot *slot, unsigned direction)
 	return spw_queue_prepare(state->queue, &slot->io);
 }
 
+/* Is it to pause, or to wait for other jobs of its flow? */
+static bool is_held(struct state *state)
+{
+	if (state->pausing ||
+	    (!state->ending && state->worker->flow && !bench_flow_take(state->worker)))
+		state->held = true;
+	return state->held;
+}
+
+/* A new one, if its rate and its limits allow. Return: 1 @slot says where; 0 there is none now. */
+static int choose_next(struct state *state, struct slot *slot)
+{
+	unsigned direction = state->direction;
+
+	if (!state->ending && state->timer.due_ns[direction] > state->now_ns)
+		return 0;
+	if (!state->waiting && is_held(state))
+		return 0;
+	if (!state->waiting && (state->ending || !next_transfer(state, direction, slot))) {
+		/* A pass that is over begins anew when nothing of it is in flight. */
+		state->exhausted = state->ending || is_at_limit(state) ||
+				   !has_another_pass(state) ||
+				   (in_flight(state) == 0 && state->due == 0);
+		return 0;
+	}
+	if (state->job->serialize_overlap && overlaps(state, slot)) {
+		state->waiting = slot;
+		state->held = true;
+		return 0;
+	}
+	bench_timer_pace(&state->timer, state->job, direction, slot->io.len_bytes);
+	state->direction = draw_direction(state, &state->random);
+	if (state->job->think_us > 0 && ++state->thought >= state->job->think_blocks)
+		state->pausing = true;
+	return 1;
+}
+
 /* Return: 1 the next transfer was prepared; 0 there is none now. */
 static int prepare_next(struct state *state, struct slot *slot)
 {
@@ -219,21 +343,13 @@ static int prepare_next(struct state *state, struct slot *slot)
 
 	if (state->due > 0 && state->writes_in_flight > 0)
 		return 0;
-	if (state->due > 0 && next_transfer(state, direction, true, slot)) {
+	if (state->due > 0 && !state->waiting && next_of_files(state, BENCH_DIR_READ, true, slot)) {
 		state->due--;
 	} else {
 		state->due = 0;
 		direction = state->direction;
-		if (!state->ending && state->timer.due_ns[direction] > state->now_ns)
+		if (choose_next(state, slot) == 0)
 			return 0;
-		if (state->ending || !next_transfer(state, direction, false, slot)) {
-			/* A pass that is over begins anew when nothing of it is in flight. */
-			state->exhausted = state->ending || !state->job->time_based ||
-					   (in_flight(state) == 0 && state->due == 0);
-			return 0;
-		}
-		bench_timer_pace(&state->timer, direction, slot->io.len_bytes);
-		state->direction = draw_direction(state);
 	}
 	result = prepare(state, slot, direction);
 	return result < 0 ? result : 1;
@@ -244,6 +360,7 @@ static int issue(struct state *state)
 {
 	int result = 1;
 
+	state->held = false;
 	while (result > 0 && state->idle_count > 0 && !state->exhausted) {
 		result = prepare_next(state, state->idle[state->idle_count - 1]);
 		if (result > 0 && state->prepared_count == state->job->submit_batch) {
@@ -267,12 +384,25 @@ static int check_transfer(struct state *state, const struct slot *slot)
 		return spw_error_errno(slot->io.res, "%s: %s of %u bytes at byte %ju failed", path,
 				       slot->direction == BENCH_DIR_READ ? "read" : "write",
 				       slot->io.len_bytes, (uintmax_t)slot->io.offset_bytes);
-	if (state->job->verify == BENCH_VERIFY_NONE || slot->direction == BENCH_DIR_WRITE)
+	if (state->job->verify == BENCH_VERIFY_NONE || slot->direction == BENCH_DIR_WRITE ||
+	    !slot->checked)
 		return 0;
-	state->worker->stats.blocks_verified += slot->io.len_bytes / state->job->block_bytes_min;
+	state->worker->stats.blocks_verified += slot->io.len_bytes / state->units.unit_bytes;
 	return bench_verify_check(
 		&state->units, slot->io.buf, slot->io.len_bytes, slot->io.offset_bytes,
 		bench_rw_writes(state->job->rw) ? slot->generation : BENCH_GENERATION_ANY, path);
+}
+
+/* One that waits stays on top. */
+static void give_back(struct state *state, struct slot *slot)
+{
+	if (state->waiting) {
+		state->idle[state->idle_count] = state->waiting;
+		state->idle[state->idle_count - 1] = slot;
+	} else {
+		state->idle[state->idle_count] = slot;
+	}
+	state->idle_count++;
 }
 
 static void account(struct state *state)
@@ -288,9 +418,10 @@ static void account(struct state *state)
 				      slot->start_ns, slot->issue_ns, state->now_ns);
 		else
 			bench_worker_failed(state->worker, result);
+		slot->flying = false;
 		state->device_in_flight[slot->io.device]--;
 		state->writes_in_flight -= slot->direction == BENCH_DIR_WRITE;
-		state->idle[state->idle_count++] = slot;
+		give_back(state, slot);
 	}
 	stats->complete_levels[bench_batch_level(state->completed_count)]++;
 	state->completed_count = 0;
@@ -307,13 +438,35 @@ static int reap(struct state *state, unsigned min, int64_t timeout_ns)
 	return result < 0 ? result : 0;
 }
 
+/* With nothing in flight: the pause of thinktime, or a look at the flow again. */
+static void rest(struct state *state)
+{
+	uint64_t us = state->pausing ? state->job->think_us : state->job->flow_sleep_us;
+	struct bench_timer until = state->timer;
+
+	if (us == 0)
+		(void)sched_yield();
+	until.due_ns[0] = spw_clock_ns() + us * 1000;
+	while (us > 0 && spw_clock_ns() < until.due_ns[0] &&
+	       !bench_timer_expired(&state->timer, state->worker, spw_clock_ns()))
+		bench_timer_sleep(&until, 0);
+	if (state->pausing)
+		state->thought = 0;
+	state->pausing = false;
+	state->now_ns = spw_clock_ns();
+}
+
 /* Wait for completions, but no longer than until the rate allows the next transfer. */
 static int wait_for_room(struct state *state)
 {
 	unsigned flying = in_flight(state), min = state->job->complete_min;
 	uint64_t due_ns = state->timer.due_ns[state->direction];
 
-	if (state->idle_count == 0 || due_ns <= state->now_ns)
+	if (state->held && flying == 0) {
+		rest(state);
+		return 0;
+	}
+	if (state->idle_count == 0 || due_ns <= state->now_ns || state->pausing)
 		return reap(state, min < flying ? min : flying, -1);
 	if (flying > 0)
 		return reap(state, 1, (int64_t)(due_ns - state->now_ns));
@@ -410,16 +563,16 @@ static int make_buffers(struct state *state)
 
 	spw_arena_opts_init(&opts, sizeof(opts));
 	opts.bytes = bytes;
-	opts.numa_node = state->job->numa_node == BENCH_NUMA_ANY
+	opts.numa_node = bench_memory_node(state->job) < 0
 				 ? spw_device_geometry(state->worker->devices[0])->numa_node
-				 : (int)state->job->numa_node;
+				 : bench_memory_node(state->job);
 	opts.log = state->worker->log;
 	result = spw_arena_open(&opts, &state->arena);
 	if (result == 0)
 		result = spw_arena_alloc(state->arena, bytes, &memory);
 	if (result != 0)
 		return result;
-	bench_random_fill(state->job->randseed, memory, bytes);
+	bench_content_begin(state->job, memory, bytes);
 	for (unsigned i = 0; i < state->job->iodepth; i++)
 		state->slots[i].io.buf = (char *)memory + i * slice;
 	return 0;
@@ -445,18 +598,27 @@ static int make_slots(struct state *state)
 	return 0;
 }
 
+static int make_readers(struct state *state)
+{
+	unsigned count = state->worker->devices_count;
+	int result = 0;
+
+	state->readers = calloc(count, sizeof(*state->readers));
+	if (!state->readers)
+		return spw_error(-ENOMEM, "out of memory");
+	for (unsigned i = 0; reads_back(state) && i < count && result == 0; i++)
+		result = bench_region_copy(&state->readers[i], &state->worker->regions[i]);
+	return result;
+}
+
 static int set_up(struct state *state)
 {
-	size_t regions_bytes = state->worker->devices_count * sizeof(*state->readers);
-	int result = bench_bind_to_node(state->job);
+	int result = bench_place_thread(state->worker);
 
 	if (result == 0)
 		result = make_slots(state);
-	state->readers = malloc(regions_bytes);
-	if (state->readers)
-		memcpy(state->readers, state->worker->regions, regions_bytes);
-	else if (result == 0)
-		result = spw_error(-ENOMEM, "out of memory");
+	if (result == 0)
+		result = make_readers(state);
 	if (result == 0)
 		result = make_buffers(state);
 	if (result == 0)
@@ -470,6 +632,8 @@ static void tear_down(struct state *state)
 		spw_queue_close(state->queue);
 	if (state->arena)
 		spw_arena_close(state->arena);
+	for (unsigned i = 0; state->readers && i < state->worker->devices_count; i++)
+		bench_region_remove(&state->readers[i]);
 	free(state->readers);
 	free(state->completed);
 	free(state->prepared);
@@ -483,7 +647,8 @@ static int measure(struct state *state)
 	uint64_t transfer_ns;
 	int result;
 
-	state->direction = draw_direction(state);
+	state->reader_random = state->random;
+	state->direction = draw_direction(state, &state->random);
 	bench_timer_begin(&state->timer, worker);
 	result = transfer_all(state);
 	transfer_ns = spw_clock_ns() - state->timer.start_ns;
@@ -491,8 +656,7 @@ static int measure(struct state *state)
 		bench_rw_reads(state->job->rw) ? transfer_ns : 0;
 	worker->stats.direction[BENCH_DIR_WRITE].runtime_ns =
 		bench_rw_writes(state->job->rw) ? transfer_ns : 0;
-	if (result == 0 && state->job->verify != BENCH_VERIFY_NONE &&
-	    bench_rw_writes(state->job->rw) && !tool_stopped())
+	if (result == 0 && reads_back(state) && !tool_stopped())
 		result = read_back(state);
 	bench_timer_end(&state->timer, worker);
 	spw_queue_stats(state->queue, &worker->stats.queue, sizeof(worker->stats.queue));
@@ -507,8 +671,11 @@ void bench_worker_run(struct bench_worker *worker)
 		.worker = worker,
 		.job = worker->job,
 		.units = {.checksum = worker->job->verify,
-			  .unit_bytes = worker->job->block_bytes_min,
-			  .seed = worker->job->randseed},
+			  .unit_bytes = bench_job_unit(worker->job),
+			  .seed = worker->job->randseed,
+			  .pattern = worker->job->verify_pattern.len > 0
+					     ? &worker->job->verify_pattern
+					     : NULL},
 		.random = {.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence)},
 		/* Blocks of an earlier run with the same seed must not pass for these. */
 		.generation = spw_clock_ns(),
@@ -520,6 +687,7 @@ void bench_worker_run(struct bench_worker *worker)
 			spw_last_error());
 	result = set_up(&state);
 	bench_gate_wait(worker->gate);
+	bench_await_turn(worker);
 	if (result == 0)
 		result = measure(&state);
 	bench_worker_failed(worker, result);
