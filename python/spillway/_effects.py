@@ -33,6 +33,8 @@ Elsewhere = Dict[FrozenSet[int], Tuple[List[Found], "Snapshot"]]
 _VALUES = (type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis),
            torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
 _CODE = types.FunctionType, types.MethodType, type
+_OF_HOOKS = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)
+             } - {"_parameters", "_buffers", "_modules"}
 _THINGS_MAX = 50_000
 _WORD = 8  # bytes
 
@@ -108,9 +110,12 @@ class _Names(_Watched):
 
     def _keys(self) -> Iterator[Any]:
         """Of what has changed."""
-        after, missing = _raw(self.thing()), self
-        for key in {**self._before, **after}:
-            if not _is_same(self._before.get(key, missing), after.get(key, missing)):
+        before, after, missing = self._before, _raw(self.thing()), self
+        if len(before) == len(after) and all(
+                after.get(key, missing) is value for key, value in before.items()):
+            return  # the usual case, and fast
+        for key in {**before, **after}:
+            if not _is_same(before.get(key, missing), after.get(key, missing)):
                 yield key
 
     def changed(self) -> Optional[str]:
@@ -254,10 +259,17 @@ class Snapshot:
             self._visit_code(path, thing)
         elif isinstance(thing, nn.Module):
             if self._reads or thing in self._parts:
-                self._watch(_Items(path, vars(thing)))
+                self._visit_module(path, thing)
             self._visit_code(path, type(thing))
         else:
             self._visit_object(path, thing)
+
+    def _visit_module(self, path: str, module: nn.Module) -> None:
+        watched = _Items(path, vars(module))
+        self._watched.append(watched)
+        # Often: without what each module has for hooks.
+        self._todo += watched.inside() if self._reads else (
+            (path + key, value) for key, value in vars(module).items() if key not in _OF_HOOKS)
 
     def _visit_code(self, path: str, thing: Any) -> None:
         if self._reach is None:
