@@ -35,6 +35,8 @@ _VALUES = (type(None), bool, int, float, complex, str, bytes, range, slice, type
 _CODE = types.FunctionType, types.MethodType, type
 _OF_HOOKS = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)
              } - {"_parameters", "_buffers", "_modules"}
+# Of these an object may have attributes beside what it is.
+_WITH_MORE = Tensor, dict, list, set, tuple, collections.deque
 _THINGS_MAX = 50_000
 _WORD = 8  # bytes
 
@@ -263,6 +265,8 @@ class Snapshot:
             self._visit_code(path, type(thing))
         else:
             self._visit_object(path, thing)
+        if isinstance(thing, _WITH_MORE) and self._reads and not isinstance(thing, OnDrives):
+            self._watch(_Items(_dotted(path), getattr(thing, "__dict__", {})))
 
     def _visit_module(self, path: str, module: nn.Module) -> None:
         watched = _Items(path, vars(module))
@@ -291,12 +295,13 @@ class Snapshot:
                                else thing.__self__))
         elif isinstance(thing, contextvars.ContextVar):
             self._watch(_Names(_dotted(path), lambda: {"value": thing.get(None)}))
-        elif hasattr(thing, "__wrapped__"):
-            self._todo.append((path, thing.__wrapped__))
+        things = getattr(thing, "__dict__", None)
+        if isinstance(things, dict) and "__wrapped__" in things:
+            self._todo.append((path, things["__wrapped__"]))
         if is_known(kind.__module__) and kind is not types.SimpleNamespace:
             return
-        if isinstance(getattr(thing, "__dict__", None), dict):
-            self._watch(_Items(_dotted(path), vars(thing)))
+        if isinstance(things, dict):
+            self._watch(_Items(_dotted(path), things))
         slots = [name for each in kind.__mro__ for name in _slots_of(each)]
         if slots:
             self._watch(_Names(_dotted(path), lambda: {

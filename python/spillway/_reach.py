@@ -23,6 +23,10 @@ _NEVER = {"__init_subclass__", "__class_getitem__", "__reduce__", "__reduce_ex__
           "__setstate__", "__del__", "__repr__", "__dir__", "__sizeof__", "__subclasshook__"}
 
 
+_WRAPPERS = (staticmethod, classmethod, property, functools.cached_property,
+             type(functools.lru_cache(lambda: None)))
+
+
 def is_known(module: Any) -> bool:
     """Whether a name is that of a module of Python's, PyTorch's or NumPy's."""
     name = str(module)
@@ -30,10 +34,10 @@ def is_known(module: Any) -> bool:
 
 
 def _function_in(thing: Any) -> Any:
-    """What a class or a module calls by this name; None: it is no function."""
-    for name in ("__func__", "fget", "func", "__wrapped__"):
-        if not isinstance(thing, (types.FunctionType, type, functools.partial)):
-            thing = getattr(thing, name, thing)
+    """What a class calls by the name of this; None: it is no function."""
+    while isinstance(thing, _WRAPPERS):  # of others not even an attribute is asked for
+        names = ("__func__", "fget", "func", "__wrapped__")
+        thing = next((getattr(thing, name) for name in names if hasattr(thing, name)), None)
     return thing if isinstance(thing, types.FunctionType) else None
 
 
@@ -122,13 +126,20 @@ def _look_at(things: Any, names: List[str]) -> Look:
 
 def _looks_at(things: Dict[str, Any], module: str, names: Tuple[str, ...]
               ) -> List[Tuple[str, Look]]:
-    """At what code that uses these names finds in its module, and in modules that it uses."""
-    mine = [name for name in names if name in things]
-    looks = [(f"global {module}.", _look_at(things, mine))] if mine else []
-    for name in mine:
-        other = things[name]
-        if isinstance(other, types.ModuleType) and not is_known(other.__name__):
-            theirs = [each for each in names if each in vars(other)]
-            if theirs:
-                looks.append((f"global {other.__name__}.", _look_at(vars(other), theirs)))
+    """At what code that uses these names finds in its module, in modules that it finds there, and
+    in those that it imports when it runs."""
+    looks: List[Tuple[str, Look]] = []
+    todo = [(module, things), *((name, vars(sys.modules[name])) for name in names
+                                if name in sys.modules and not is_known(name))]
+    seen: Set[int] = set()
+    while todo:
+        module, things = todo.pop()
+        if id(things) in seen:
+            continue
+        seen.add(id(things))
+        mine = [name for name in names if name in things]
+        if mine:
+            looks.append((f"global {module}.", _look_at(things, mine)))
+        todo += [(other.__name__, vars(other)) for other in map(things.get, mine)
+                 if isinstance(other, types.ModuleType) and not is_known(other.__name__)]
     return looks

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import conftest
 import spillway.torch
 from offloading import equal, gradients_of
 from spillway import _again, _torch_compat
@@ -221,6 +222,14 @@ class Holder:
         self.count, self.rows = 0, []
 
 
+class OfItsOwn(dict):
+    """With attributes beside its items."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+
 class Settings:
     def __init__(self):
         self.inner = types.SimpleNamespace(count=0)
@@ -289,6 +298,12 @@ ATTRIBUTES = {
                  lambda self, y: setattr(self.up, "seen", self.up.seen + 1), "up.seen"),
     "a method of a list": (lambda self: setattr(self, "seen", [].append),
                            lambda self, y: self.seen(1), "seen"),
+    "an attribute of a tensor": (lambda self: setattr(self.up.weight, "seen", 0),
+                                 lambda self, y: setattr(self.up.weight, "seen",
+                                                         self.up.weight.seen + 1), "weight.seen"),
+    "an attribute of a dict": (lambda self: setattr(self, "seen", OfItsOwn(count=0)),
+                               lambda self, y: setattr(self.seen, "count", self.seen.count + 1),
+                               "seen.count"),
     "a hook": (lambda self: None,
                lambda self, y: self.up.register_forward_hook(lambda *_: None), "hooks"),
 }
@@ -300,6 +315,8 @@ def shown(thing):
         return thing.tolist()
     if isinstance(thing, Settings):
         return thing.inner.count
+    if isinstance(thing, OfItsOwn):
+        return thing.count
     if isinstance(thing, types.BuiltinMethodType):
         return thing.__self__
     return (thing.count, thing.rows) if isinstance(thing, Holder) else thing
@@ -317,11 +334,29 @@ def test_attributes(kind):
         def note(self, y):
             note(self, y)
 
-    refused(Notes, lambda model: [shown(getattr(layer, "seen", getattr(layer.up, "seen", None)))
-                                  for layer in model], words)
+    def seen(model):
+        return [shown(getattr(part, "seen")) for layer in model
+                for part in (layer, layer.up, layer.up.weight) if hasattr(part, "seen")]
 
+    refused(Notes, seen, words)
+
+
+def _in_a_module(self, y):
+    import conftest
+    conftest.seen.append(1)
+
+
+def _in_a_package(self, y):
+    PACKAGE.inner.seen.append(1)
+
+
+PACKAGE = types.ModuleType("package")
+PACKAGE.inner = types.ModuleType("package.inner")
+PACKAGE.inner.seen = []
 
 ELSEWHERE = {
+    "imported when it runs": (_in_a_module, lambda: list(conftest.seen), "conftest.seen"),
+    "of a package": (_in_a_package, lambda: list(PACKAGE.inner.seen), "package.inner.seen"),
     "a global": (_count_globally, lambda: COUNT, "global"),
     "through a function": (_through_a_function, lambda: list(ROWS), "ROWS"),
     "a global tensor": (lambda self, y: TABLE.add_(1), TABLE.tolist, "TABLE"),
@@ -339,6 +374,8 @@ def test_elsewhere(kind):
     def before(model):
         global COUNT
         COUNT, Holder.total = 0, 0
+        conftest.seen = []
+        PACKAGE.inner.seen.clear()
         ROWS.clear()
         TABLE.zero_()
 
