@@ -229,7 +229,7 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 		res = -EPROTO;
 	if (res >= 0) {
 		/* Offsets and addresses stay multiples of what they are aligned by. */
-		uint32_t mask = part->iov ? dev->block_mask : dev->whole_mask;
+		uint32_t mask = dev->whole_mask;
 		bool is_torn = (res & mask) != 0;
 
 		res &= ~(int64_t)mask;
@@ -317,7 +317,8 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 		if (piece_rest < limit && piece_rest > dev->block_mask)
 			limit = piece_rest;
 	}
-	return (uint32_t)(limit & ~(uint64_t)dev->block_mask);
+	return (uint32_t)(limit &
+			  ~(uint64_t)(limit > dev->whole_mask ? dev->whole_mask : dev->block_mask));
 }
 
 /*

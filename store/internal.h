@@ -341,7 +341,7 @@ struct spw_store {
 	/* what a drive has at once: the queue depth, and beside it urgent reads alone */
 	uint32_t slots_per_drive;
 	uint32_t block_bytes;
-	uint32_t memory_align_bytes; /* the strictest of the drives */
+	uint32_t memory_align_bytes; /* the strictest of the drives, as tried (alignment.c) */
 	uint64_t chunk_bytes;
 	struct store_drive *drives;
 	struct spw_arena *arena;
@@ -510,6 +510,8 @@ int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t wha
 		   uint64_t len);
 
 /* store/cpus.c */
+/* How memory must be aligned, by a trial of what the drives say. After spw_restore(). Return: 0. */
+int spw_store_align(struct spw_store *store);
 int spw_store_settle(struct spw_store *store);
 /* pthread_create() on those CPUs. */
 int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),

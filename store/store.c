@@ -85,7 +85,6 @@ static int open_drives(struct spw_store *store)
 		store->opts.queue_depth + store->opts.queue_depth / SLOTS_PER_URGENT;
 	store->block_bytes = store->assembly.superblocks[0].block_bytes;
 	store->chunk_bytes = store->assembly.superblocks[0].chunk_bytes;
-	store->memory_align_bytes = 1;
 	store->drives = calloc(store->drive_count, sizeof(*store->drives));
 	if (!store->drives)
 		return -ENOMEM;
@@ -98,8 +97,6 @@ static int open_drives(struct spw_store *store)
 		drive->base_bytes = sb->data_offset_bytes + store->partition * sb->partition_bytes;
 		drive->blocks_total = spw_layout_partition_capacity(sb) / store->block_bytes;
 		store->blocks_total += drive->blocks_total;
-		store->memory_align_bytes =
-			SPW_MAX(store->memory_align_bytes, drive->geometry.memory_align_bytes);
 	}
 	atomic_init(&store->blocks_available, (int64_t)store->blocks_total);
 	return 0;
@@ -259,9 +256,10 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		   struct spw_store **out)
 {
 	int (*const parts[])(struct spw_store *) = {
-		spw_partition_take, open_mark,        open_drives,      open_pieces,     open_slots,
-		spw_restore,        spw_store_settle, open_memory,      open_transfers,  open_queue,
-		spw_helpers_start,  describe,         spw_publish_open, spw_store_start,
+		spw_partition_take, open_mark,        open_drives,     open_pieces,
+		open_slots,         spw_restore,      spw_store_align, spw_store_settle,
+		open_memory,        open_transfers,   open_queue,      spw_helpers_start,
+		describe,           spw_publish_open, spw_store_start,
 	};
 	struct spw_store *store;
 	int rc;

@@ -145,8 +145,10 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * Reads the superblock of every drive, takes the partition's lock, and claims the drives
  * exclusively (O_EXCL), together with all processes that have the store open: until the last of
  * them closes it, nobody who asks mounts, formats or otherwise takes one. The objects of the
- * partition's last commit are there again: see spw_store_committed(). Writes nothing, but for
- * other commits, which it gives up. Does not format: see spw_format(). Who has a drive exclusively,
+ * partition's last commit are there again: see spw_store_committed(). Other commits are given up,
+ * and each drive is tried on free blocks of the partition (64 KiB, put back as they were): does it
+ * move the right bytes to and from memory that lies as the drive says it may? Nothing else is
+ * written, and nothing at all with opts.read_only. Does not format: see spw_format(). Who has a drive exclusively,
  * or has locked the partition and does not show that the store is open, is waited for up to five
  * seconds, and the log says so: a process that was killed, whose last write a drive still has to
  * take, or one that closes the store at this moment.

@@ -184,8 +184,10 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 					       : op == SPW_WRITE ? "write"
 								 : "flush",
 					       len, (unsigned long long)offset_bytes);
-		/* Offsets stay multiples of the block. */
+		/* Offsets stay multiples of the block, and memory of what it is aligned by. */
 		res = (int64_t)spw_round_down((uint64_t)res, drive->geometry.logical_block_bytes);
+		if (res > 4096)
+			res = (int64_t)spw_round_down((uint64_t)res, 4096);
 		at += res;
 		offset_bytes += (uint64_t)res;
 		len -= (size_t)res;

@@ -149,6 +149,7 @@ void sim_drive_make(unsigned index, uint64_t size_bytes, uint32_t logical_block_
 	drive->cache_is_volatile = sim_below(&drive->random, 2);
 	drive->atomic_bytes = units[sim_below(&drive->random, SPW_ARRAY_LEN(units))];
 	drive->cancels = sim_below(&drive->random, 2);
+	drive->misplaces = sim_below(&drive->random, 4) == 0;
 }
 
 void sim_drive_write(struct sim_drive *drive, uint64_t offset, const void *bytes, size_t len)
@@ -160,12 +161,26 @@ void sim_drive_write(struct sim_drive *drive, uint64_t offset, const void *bytes
 
 /* ---- Bytes ---- */
 
+/*
+ * As zram does: of memory that is not aligned to a page other bytes move than lie there. @memory is
+ * where the element begins of which these are a part.
+ */
+static void misplace(const struct sim_io *io, const void *memory, uint8_t *bytes, size_t len)
+{
+	/* What was captured was misplaced then. */
+	if (io->drive->misplaces && io->vector->iov_base != io->captured &&
+	    (uintptr_t)memory % 4096 != 0)
+		for (size_t i = 0; i < len; i++)
+			bytes[i] ^= 0x5a;
+}
+
 /* @len bytes from @from on in the request's memory: to or from @at. */
 static void move(const struct sim_io *io, uint32_t from, uint8_t *at, uint32_t len, bool to_drive)
 {
 	const struct iovec *vector = io->vector;
 
 	while (len > 0) {
+		uint8_t *memory;
 		uint32_t part;
 
 		if (from >= vector->iov_len) {
@@ -175,10 +190,9 @@ static void move(const struct sim_io *io, uint32_t from, uint8_t *at, uint32_t l
 		part = (uint32_t)vector->iov_len - from;
 		if (part > len)
 			part = len;
-		if (to_drive)
-			memcpy(at, (uint8_t *)vector->iov_base + from, part);
-		else
-			memcpy((uint8_t *)vector->iov_base + from, at, part);
+		memory = (uint8_t *)vector->iov_base + from;
+		memcpy(to_drive ? at : memory, to_drive ? memory : at, part);
+		misplace(io, vector->iov_base, to_drive ? at : memory, part);
 		at += part;
 		from += part;
 		len -= part;

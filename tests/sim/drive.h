@@ -127,6 +127,11 @@ struct sim_drive {
 		uint32_t after, times;
 	} armed[SIM_FAULTS];
 	bool dead, removed, off, cancels, fails_large;
+	/*
+	 * Moves wrong bytes to and from memory that is not aligned to pages, whatever it says. The
+	 * checker takes that for an error of the store's: nothing on the drive explains it.
+	 */
+	bool misplaces;
 	struct sim_failing failing[SPW_DISCARD + 1];
 	bool told[SIM_FAULTS]; /* counted: of faults that go on */
 	uint32_t again_left;

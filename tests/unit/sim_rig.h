@@ -60,7 +60,7 @@ static inline int make_drives(void **state)
 		drive->latency_ns = 500;
 		drive->bytes_per_second = 1000000000;
 		drive->channels = 1;
-		drive->cache_is_volatile = drive->cancels = false;
+		drive->cache_is_volatile = drive->cancels = drive->misplaces = false;
 	}
 	format(DRIVES);
 	return 0;

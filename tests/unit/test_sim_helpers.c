@@ -469,7 +469,7 @@ HELPER_CASE(test_late_copies_have_their_sum)
 		hang(i);
 	request = put(bytes, len, 2, &object);
 	poll_once();
-	for (late = 0; late < DRIVES && (late_ones(late) == 0 || !held_of(late)); late++)
+	for (late = DRIVES; late-- > 0 && (late_ones(late) == 0 || !held_of(late));)
 		;
 	assert_true(late < DRIVES);
 	for (unsigned i = 0; i < DRIVES; i++)

@@ -41,7 +41,7 @@ static void open_store(unsigned slowness)
 		drive->latency_ns = 10000;
 		drive->bytes_per_second = i == SLOW ? RATE / slowness : RATE;
 		drive->channels = 1;
-		drive->cache_is_volatile = drive->cancels = false;
+		drive->cache_is_volatile = drive->cancels = drive->misplaces = false;
 	}
 	spw_format_opts_init(&format, sizeof(format));
 	format.chunk_bytes = CHUNK_BYTES;

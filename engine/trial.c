@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/* engine/trial.c - does a device move the right bytes from and to memory as it says it may lie? */
+#include "engine/trial.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/device.h"
+#include "util/util.h"
+
+static void fill(uint8_t *bytes, size_t len, uint64_t seed)
+{
+	for (size_t i = 0; i + sizeof(seed) <= len; i += sizeof(seed)) {
+		seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+		memcpy(bytes + i, &seed, sizeof(seed));
+	}
+}
+
+/* Write from one place and read to another. Return: 0; -EBADMSG other bytes came; -errno. */
+static int move(const struct spw_device *device, uint8_t *from, uint8_t *to, size_t len,
+		uint64_t offset_bytes, uint64_t seed)
+{
+	int rc;
+
+	fill(from, len, seed);
+	memset(to, 0, len);
+	rc = spw_device_pwrite(device, from, len, offset_bytes);
+	if (rc == 0)
+		rc = spw_device_pread(device, to, len, offset_bytes);
+	return rc == 0 && memcmp(from, to, len) != 0 ? -EBADMSG : rc;
+}
+
+/* @pages, @odd: room for @len bytes each. */
+static int try_both_ways(const struct spw_device *device, uint8_t *pages, uint8_t *odd, size_t len,
+			 uint64_t offset_bytes)
+{
+	/* what an earlier trial left there is not taken for this one's */
+	uint64_t seed = spw_clock_ns();
+	int rc = move(device, odd, pages, len, offset_bytes, seed);
+
+	return rc ? rc : move(device, pages, odd, len, offset_bytes, seed + 1);
+}
+
+int spw_trial_alignment(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+{
+	uint32_t claimed = spw_device_geometry(device)->memory_align_bytes;
+	size_t len = SPW_MIN(len_bytes, SPW_TRIAL_BYTES);
+	size_t room = spw_round_up(len + claimed, SPW_ALIGN_TRUSTED_BYTES);
+	uint8_t *before;
+	int rc, restored;
+
+	if (claimed >= SPW_ALIGN_TRUSTED_BYTES)
+		return 0;
+	before = spw_device_buffer(device, 3 * room);
+	if (!before)
+		return -ENOMEM;
+	rc = spw_device_pread(device, before, len, offset_bytes);
+	if (rc == 0) {
+		rc = try_both_ways(device, before + room, before + 2 * room + claimed, len,
+				   offset_bytes);
+		restored = spw_device_pwrite(device, before, len, offset_bytes);
+		rc = rc ? rc : restored;
+	}
+	free(before);
+	return rc;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store/alignment.c - how memory must be aligned for transfers: what drives say is tried
+ *
+ * On free blocks of the partition that is being opened: no other process has it. What they hold is
+ * put back, as a drive that is left alone later may still have an older commit that names them.
+ * Where nothing may be written, or a trial does not end well, whole pages serve: what is not
+ * aligned so is copied, and no open fails for it.
+ */
+#include "store/internal.h"
+
+#include <errno.h>
+
+#include "engine/device.h"
+#include "engine/trial.h"
+
+/* Return: as spw_trial_alignment(); -ENOSPC no block is free. */
+static int try_drive(const struct spw_store *store, struct store_drive *drive)
+{
+	uint64_t blocks = (SPW_TRIAL_BYTES + store->block_bytes - 1) / store->block_bytes;
+	struct spw_extent extent;
+	int rc = spw_alloc_get_some(drive->alloc, blocks, &extent);
+
+	if (rc)
+		return rc;
+	rc = spw_trial_alignment(drive->device,
+				 drive->base_bytes + extent.start_block * store->block_bytes,
+				 extent.len_blocks * store->block_bytes);
+	spw_alloc_put(drive->alloc, &extent);
+	return rc;
+}
+
+static void distrust(const struct spw_store *store, struct store_drive *drive, int error)
+{
+	const char *path = spw_device_path(drive->device);
+	uint32_t claimed = drive->geometry.memory_align_bytes;
+
+	if (error == -EBADMSG)
+		spw_log(&store->opts.log, SPW_LOG_WARNING,
+			"%s: says that memory at multiples of %u bytes will do, and moved other "
+			"bytes than lay there: whole pages are used, and what is not aligned so is "
+			"copied",
+			path, claimed);
+	else if (error != 0)
+		spw_log(&store->opts.log, SPW_LOG_INFO,
+			"%s: whether memory at multiples of %u bytes will do could not be tried "
+			"(%s): whole pages are used",
+			path, claimed, spw_strerror(error));
+	drive->device->geometry.memory_align_bytes = SPW_ALIGN_TRUSTED_BYTES;
+	drive->geometry.memory_align_bytes = SPW_ALIGN_TRUSTED_BYTES;
+}
+
+int spw_store_align(struct spw_store *store)
+{
+	/* A null drive moves nothing, and what is behind vfio is driven from here. */
+	bool untouched = store->opts.backend == SPW_BACKEND_NULL;
+
+	store->memory_align_bytes = 1;
+	for (uint32_t i = 0; i < store->drive_count; i++) {
+		struct store_drive *drive = &store->drives[i];
+		struct spw_geometry *geometry = &drive->geometry;
+
+		if (!untouched && geometry->kind != SPW_DEVICE_VFIO &&
+		    geometry->memory_align_bytes < SPW_ALIGN_TRUSTED_BYTES) {
+			int rc = store->opts.read_only ? 0 : try_drive(store, drive);
+
+			if (rc || store->opts.read_only)
+				distrust(store, drive, rc);
+		}
+		store->memory_align_bytes =
+			SPW_MAX(store->memory_align_bytes, geometry->memory_align_bytes);
+	}
+	return 0;
+}
