@@ -146,12 +146,12 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * exclusively (O_EXCL), together with all processes that have the store open: until the last of
  * them closes it, nobody who asks mounts, formats or otherwise takes one. The objects of the
  * partition's last commit are there again: see spw_store_committed(). Other commits are given up,
- * and each drive is tried on free blocks of the partition (64 KiB, put back as they were): does it
- * move the right bytes to and from memory that lies as the drive says it may? Nothing else is
- * written, and nothing at all with opts.read_only. Does not format: see spw_format(). Who has a drive exclusively,
- * or has locked the partition and does not show that the store is open, is waited for up to five
- * seconds, and the log says so: a process that was killed, whose last write a drive still has to
- * take, or one that closes the store at this moment.
+ * and each drive is tried on 64 KiB of free blocks of the partition, which are put back as they
+ * were: does it move the right bytes to and from memory that lies as the drive says it may? Nothing
+ * else is written, and nothing at all with opts.read_only. Does not format: see spw_format(). Who
+ * has a drive exclusively, or has locked the partition and does not show that the store is open, is
+ * waited for up to five seconds, and the log says so: a process that was killed, whose last write a
+ * drive still has to take, or one that closes the store at this moment.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
  * belongs to another store or to none, or something else was made on it since; -EUCLEAN both
