@@ -35,6 +35,9 @@
 /* Empty places in the ring's table of memory, for ranges: of 1 GiB each. */
 #define RANGE_PIECES 1024u
 
+/* 16 MiB, of an arena that cannot be registered as a whole. */
+#define SMALL_PIECE_SHIFT 24u
+
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
 static const struct {
@@ -187,6 +190,83 @@ static uint64_t count_pieces(const struct spw_queue *q, uint64_t len_bytes)
 	return (len_bytes + (UINT64_C(1) << q->piece_shift) - 1) >> q->piece_shift;
 }
 
+/* Return: how many of the pieces the ring knows from now on; -errno: none. */
+static int update_pieces(struct spw_uring *u, uint32_t first, const struct iovec *pieces,
+			 uint64_t count)
+{
+	return io_uring_register_buffers_update_tag(&u->ring, first, pieces, NULL, (unsigned)count);
+}
+
+/*
+ * Of what the system does not pin as a whole (RLIMIT_MEMLOCK), as much as it does: piece by piece,
+ * until one is refused. Return: how many; 0: none, and the ring knows of no memory.
+ */
+static uint64_t register_some(struct spw_uring *u, const struct iovec *pieces, uint64_t count,
+			      uint64_t room)
+{
+	struct iovec *empty = calloc(room, sizeof(*empty));
+	uint64_t done = 0;
+
+	if (empty && io_uring_register_buffers(&u->ring, empty, (unsigned)room) == 0) {
+		while (done < count && update_pieces(u, (uint32_t)done, &pieces[done], 1) == 1)
+			done++;
+		if (done == 0)
+			(void)io_uring_unregister_buffers(&u->ring);
+	}
+	free(empty);
+	return done;
+}
+
+/* The arena in smaller pieces. Return: how many the ring knows. */
+static uint64_t register_small(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
+{
+	unsigned shift = q->piece_shift;
+	uint64_t count, done = 0;
+	struct iovec *pieces;
+
+	q->piece_shift = SPW_MIN(shift, SMALL_PIECE_SHIFT);
+	count = count_pieces(q, q->arena_len_bytes);
+	pieces = count + RANGE_PIECES <= pieces_max
+			 ? cut_pieces(q, q->arena_base, q->arena_len_bytes, count, count)
+			 : NULL;
+	if (pieces)
+		done = register_some(u, pieces, count, count + RANGE_PIECES);
+	free(pieces);
+	if (done == 0)
+		q->piece_shift = shift;
+	return done;
+}
+
+static void set_registered(struct spw_queue *q, uint64_t count, uint64_t room)
+{
+	SPW_ASSERT(room <= INT16_MAX); /* URING-3: of a part */
+	q->pieces = (unsigned)count;
+	q->pieces_room = (unsigned)room;
+	q->registered_bytes = SPW_MIN(count << q->piece_shift, q->arena_len_bytes);
+	spw_queue_describe(q, " memory");
+}
+
+/* Refused as a whole, with @error. */
+static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max,
+			     int error)
+{
+	uint64_t count = register_small(q, u, pieces_max);
+
+	if (count == 0) {
+		spw_log(&q->log, SPW_LOG_WARNING,
+			"io_uring: memory cannot be registered: %s (see ulimit -l); each transfer "
+			"pins it",
+			spw_strerror(error));
+		return;
+	}
+	set_registered(q, count, count_pieces(q, q->arena_len_bytes) + RANGE_PIECES);
+	spw_log(&q->log, SPW_LOG_WARNING,
+		"io_uring: only the first %llu of %llu MiB of memory are registered: %s (see "
+		"ulimit -l); each transfer beyond pins it",
+		(unsigned long long)(q->registered_bytes >> 20),
+		(unsigned long long)(q->arena_len_bytes >> 20), spw_strerror(error));
+}
+
 /* The arena, and empty places for ranges, which Linux before 5.13 does not know. */
 static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
 {
@@ -215,18 +295,10 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 		ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)room);
 	}
 	free(pieces);
-	if (ret) {
-		spw_log(&q->log, SPW_LOG_WARNING,
-			"io_uring: memory cannot be registered: %s (see ulimit -l); each transfer "
-			"pins it",
-			spw_strerror(ret));
-		return;
-	}
-	SPW_ASSERT(room <= INT16_MAX); /* URING-3: of a part */
-	q->pieces = (unsigned)count;
-	q->pieces_room = (unsigned)room;
-	q->registered_bytes = SPW_MIN(count * piece_bytes, q->arena_len_bytes);
-	spw_queue_describe(q, " memory");
+	if (ret)
+		register_in_part(q, u, pieces_max, ret);
+	else
+		set_registered(q, count, room);
 }
 
 /* The lowest pieces in a row that belong to no range (RANGE-1). Return: false: there are none. */
@@ -245,13 +317,6 @@ static bool find_pieces(const struct spw_queue *q, uint64_t count, uint32_t *fir
 	}
 	*first = (uint32_t)at;
 	return at + count <= q->pieces_room;
-}
-
-/* Return: how many of the pieces the ring knows from now on; -errno: none. */
-static int update_pieces(struct spw_uring *u, uint32_t first, const struct iovec *pieces,
-			 uint64_t count)
-{
-	return io_uring_register_buffers_update_tag(&u->ring, first, pieces, NULL, (unsigned)count);
 }
 
 static void forget_pieces(struct spw_queue *q, struct spw_uring *u, uint32_t first, uint64_t count)

@@ -14,12 +14,27 @@
 
 static int buffers_error, update_error, update_limit;
 static unsigned registrations, forgotten;
+static size_t pin_max, pinned; /* what the system pins; 0: all */
+
+static bool pins(const struct iovec *iovecs, unsigned count)
+{
+	size_t more = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		more += iovecs[i].iov_len;
+	if (pin_max > 0 && pinned + more > pin_max)
+		return false;
+	pinned += more;
+	return true;
+}
 
 static int stub_register_buffers(struct io_uring *ring, const struct iovec *iovecs, unsigned count)
 {
 	registrations++;
 	if (buffers_error && registrations == 1)
 		return buffers_error;
+	if (!pins(iovecs, count))
+		return -ENOMEM;
 	return io_uring_register_buffers(ring, iovecs, count);
 }
 
@@ -28,6 +43,8 @@ static int stub_update(struct io_uring *ring, unsigned first, const struct iovec
 {
 	if (update_error && iovecs->iov_base)
 		return update_error;
+	if (!pins(iovecs, count))
+		return -ENOMEM;
 	if (update_limit && count > (unsigned)update_limit)
 		count = (unsigned)update_limit;
 	forgotten += iovecs->iov_base == NULL;
@@ -48,6 +65,7 @@ static int open_ring(void **state)
 	(void)state;
 	buffers_error = update_error = update_limit = 0;
 	registrations = forgotten = ended = 0;
+	pin_max = pinned = 0;
 	foreign = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(foreign, MAP_FAILED);
 	return open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT);
@@ -204,6 +222,40 @@ RANGE_CASE(test_no_locked_memory)
 	assert_ok(spw_queue_unregister(drive_queue, foreign));
 	update_error = 0;
 	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 1);
+}
+
+/* As much of the arena as the system pins; transfers beyond it go as from any memory. */
+RANGE_CASE(test_arena_pinned_in_part)
+{
+	struct spw_queue_stats stats;
+	struct spw_io io = {
+		.op = SPW_READ, .len_bytes = 65536, .done = count_done, .context = &ended};
+	size_t len;
+	char *arena = spw_arena_memory(drive_arena, &len);
+
+	spw_queue_close(drive_queue);
+	pinned = 0;
+	pin_max = 20u << 20;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_logged("only the first 16 of 34 MiB of memory are registered");
+	assert_logged("ulimit -l");
+	assert_int_equal(drive_queue->registered_bytes, 16u << 20);
+	/* Within; across the end, and beyond. */
+	for (unsigned i = 0; i < 3; i++) {
+		io.buf = arena + (16u << 20) - 65536 + i * 32768;
+		assert_int_equal(spw_queue_prepare(drive_queue, &io), 0);
+		assert_int_equal(spw_queue_reap(drive_queue, 1, -1), 1);
+		assert_int_equal(io.res, 65536);
+		spw_queue_stats(drive_queue, &stats, sizeof(stats));
+		assert_int_equal(stats.parts_fixed, 1);
+	}
+	/* Nothing at all is pinned: as before, in words. */
+	spw_queue_close(drive_queue);
+	pinned = 0;
+	pin_max = 1;
+	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
+	assert_logged("memory cannot be registered");
+	assert_int_equal(drive_queue->registered_bytes, 0);
 }
 
 /* The kernel takes one of two pieces: neither stays. */
