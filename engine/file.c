@@ -5,6 +5,7 @@
 #include <linux/falloc.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,6 +72,25 @@ static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 				 "%s is mounted or held by another program (see lsblk, fuser)",
 				 path);
 	return open_error(device, &st, errno);
+}
+
+/*
+ * A write beyond the limit of this process ends it by SIGXFSZ, whatever the size of the file; of
+ * block devices there is no limit.
+ */
+static int check_limit(const struct spw_device *device)
+{
+	const struct spw_geometry *geometry = &device->geometry;
+	struct rlimit limit;
+
+	if (device->read_only || geometry->kind != SPW_DEVICE_FILE ||
+	    getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur >= geometry->size_bytes)
+		return 0;
+	return spw_error(-EFBIG,
+			 "%s: this process may write files up to byte %llu (ulimit -f), and it has "
+			 "%llu bytes: raise the limit, or use a smaller file",
+			 device->path, (unsigned long long)limit.rlim_cur,
+			 (unsigned long long)geometry->size_bytes);
 }
 
 static void file_close(struct spw_device *device)
@@ -196,5 +216,7 @@ int spw_file_open(struct spw_device *device, const char *node, bool exclusive)
 
 	device->ops = &file_ops;
 	ret = open_fd(device, node, exclusive);
-	return ret ? ret : spw_geometry_read(device);
+	if (ret == 0)
+		ret = spw_geometry_read(device);
+	return ret ? ret : check_limit(device);
 }

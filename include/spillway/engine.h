@@ -89,9 +89,10 @@ SPW_EXPORT void spw_device_opts_init(struct spw_device_opts *opts, size_t size);
  * work as between processes on a block device.
  *
  * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular
- * file; -EOPNOTSUPP the file system refuses O_DIRECT; -ENODEV a device of size 0, a character
- * device without its block device, or a controller that is not bound to vfio-pci; -EINVAL no such
- * name of one.
+ * file; -EOPNOTSUPP the file system refuses O_DIRECT; -EFBIG a file, to be written, that is longer
+ * than what the process may write (RLIMIT_FSIZE); -ENODEV a device of size 0, a character device
+ * without its block device, or a controller that is not bound to vfio-pci; -EINVAL no such name of
+ * one.
  */
 SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts,
 			       struct spw_device **device);

@@ -283,3 +283,27 @@ if [ -b "$part" ]; then
 else
     skip "the kernel makes no partitions on loop devices here"
 fi
+
+begin "tools that are told not to ask, or never do, are not stopped: what they destroyed is refused, in words"
+forced() {
+    expect_exit 0 "$SPILLWAY" format --devices "$a,$b" --partitions 3 --force --erase
+    start_rank first "$a,$b" 0
+    "$@" >"$OUTPUT" 2>&1 || fail "$* was stopped: $(tail -n 1 "$OUTPUT")"
+    kill_rank first
+    expect_exit "$destroyed" "$SPILLWAY" check --devices "$a,$b"
+}
+destroyed=0
+forced wipefs -q -a -f "$b" # libblkid knows no store: it finds nothing to erase
+destroyed=1
+forced bash -c "echo 'label: gpt' | sfdisk -q --force '$b'"
+forced bash -c "echo 'label: gpt' | sfdisk -q --no-reread '$b'"
+for tool in sgdisk parted; do
+    if ! command -v $tool >/dev/null; then
+        echo "$tool is not installed"
+    elif [ $tool = sgdisk ]; then
+        forced sgdisk -o "$b"
+    else
+        forced parted -s "$b" mklabel gpt
+    fi
+done
+forced blkdiscard -f -z "$b"

@@ -389,6 +389,16 @@ for command in format probe; do
     expect_output "is too small: 16776704 bytes; a drive needs at least 16 MiB (16777216 bytes)"
 done
 
+begin "a file beyond what the process may write is refused in words, and not by a signal"
+make_file limited 32M
+limit=$((24 << 10)) # ulimit counts in KiB
+refuses 1 "$limited" bash -c "ulimit -f $limit; exec '$SPILLWAY' format --devices '$limited'"
+expect_output "$limited: this process may write files up to byte $((limit << 10)) (ulimit -f)" "raise the limit"
+expect_exit 0 bash -c "ulimit -f $((32 << 10)); exec '$SPILLWAY' format --devices '$limited'"
+refuses 1 "$limited" bash -c "ulimit -f $limit; exec '$SPILLWAY' wipe --yes --devices '$limited'"
+expect_output "(ulimit -f)"
+expect_exit 0 bash -c "ulimit -f $limit; exec '$SPILLWAY' check --devices '$limited'"
+
 begin "a damaged store, of which nobody knows how far it reaches, is not wiped"
 make_loop damaged 32M
 expect_exit 0 "$SPILLWAY" format --devices "$damaged"

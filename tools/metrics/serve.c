@@ -49,6 +49,9 @@ static bool split(const char *text, char host[64], char port[8])
 	}
 	if (len == 0 || len >= 64 || strlen(colon + 1) == 0 || strlen(colon + 1) >= 8)
 		return false;
+	/* getaddrinfo() takes a larger one modulo 65536. */
+	if (strspn(colon + 1, "0123456789") != strlen(colon + 1) || atoi(colon + 1) > UINT16_MAX)
+		return false;
 	(void)snprintf(host, 64, "%.*s", (int)len, text);
 	(void)snprintf(port, 8, "%s", colon + 1);
 	return true;
@@ -80,8 +83,8 @@ int serve_listen(const char *address)
 
 	if (!split(address, host, port) || getaddrinfo(host, port, &hints, &found) != 0)
 		return spw_error(-EINVAL,
-				 "%s is no address and port in numbers, such as 127.0.0.1:9755 or "
-				 "[::1]:9755",
+				 "%s is no address and port (up to 65535) in numbers, such as "
+				 "127.0.0.1:9755 or [::1]:9755",
 				 address);
 	fd = listen_on(found, address);
 	freeaddrinfo(found);
