@@ -154,7 +154,14 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
         newest = None if last is None or mine is None else last.number
         if mine is not None and newest not in (mine.number, mine.previous):
             newest = None
-        self._store = _opened(self._drives, self._rank, commit=newest)
+        # What there was not may have come while this waited for others to close the store.
+        self._store = _opened(self._drives, self._rank, commit="newest" if mine is None else newest)
+        if mine is None and self._store.committed is not None:
+            self._close()
+            raise SpillwayError(
+                errno.EBUSY, f"another process has saved a checkpoint in partition {self._rank} of "
+                "the store meanwhile, which stays: have torch.distributed initialised, so that "
+                "ranks save one together, or give each process a store of its own")
         if newest is not None:  # the commit keeps their bytes until the next
             for thing, _ in self._store.restored()[1]:
                 self._store.free(thing)

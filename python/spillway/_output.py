@@ -5,6 +5,8 @@ O1  under its name is the whole file: it is written beside, as NAME.partial, mad
     renamed
 O2  of several files all are whole before the first gets its name, and the last names the others:
     without it the set is not whole, so one that is replaced loses that first
+O3  who holds NAME.partial is alone: whether NAME may be written is decided once it is held, and
+    nobody else makes it before that is given back
 """
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class Output:
         except BaseException as error:
             os.close(self._fd)
             if isinstance(error, BlockingIOError):
-                raise OSError(errno.EBUSY, "another export writes it", self._partial) from error
+                raise OSError(errno.EBUSY, "another export writes it: have one rank "
+                              "export, or give each a name of its own", self._partial) from error
             raise
 
     def _is_partial(self) -> bool:
@@ -105,16 +108,22 @@ class Outputs:
     """Files that get their names together, in order, where the context ends well; else none is
     left."""
 
-    def __init__(self, progress: Progress, instead_of: Sequence[str] = ()) -> None:
-        """:param instead_of: files that readers would take for these, and that go"""
+    def __init__(self, path: str, progress: Progress, instead_of: Sequence[str] = ()) -> None:
+        """
+        :param path: what the export is called, whether that is one of the files or not (O3)
+        :param instead_of: files that readers would take for these, and that go
+        :raises OSError: EBUSY another export is called so
+        """
         self._progress = progress
         self._instead_of = instead_of
         self._made: List[Output] = []
+        self._held = Output(path, progress)
 
     def new(self, path: str) -> Output:
         """:raises OSError: it cannot be made"""
-        self._made.append(Output(path, self._progress))
-        return self._made[-1]
+        output = self._held if path == self._held.path else Output(path, self._progress)
+        self._made.append(output)
+        return output
 
     def __enter__(self) -> "Outputs":
         return self
@@ -124,7 +133,7 @@ class Outputs:
             if kind is None:
                 self._keep()
         finally:
-            for output in self._made:
+            for output in {*self._made, self._held}:
                 output.discard()
                 output.close()
 

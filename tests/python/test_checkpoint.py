@@ -660,3 +660,39 @@ def test_spillway_state_export_is_that_command(trained, folder):
                               env={**os.environ, "SPILLWAY_PYTHON": sys.executable})
         assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("step 3: ")
         assert_same(read(path)[0], dict(model.state_dict()))
+
+
+# ---- Several at a time ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when, first, second", [
+    ("while", {}, {}), ("while", {"shard_bytes": 5000}, {}), ("while", {}, {"shard_bytes": 5000}),
+    ("while", {"shard_bytes": 5000}, {"shard_bytes": 9000}),
+    ("before", {}, {}), ("before", {}, {"shard_bytes": 5000}),
+    ("before", {"shard_bytes": 5000}, {"shard_bytes": 9000})])
+def test_two_exports_of_one_name_at_a_time(formatted, folder, monkeypatch, first, second, when):
+    """The one that comes second is refused in words, and what the first has written is whole."""
+    with opened(formatted) as store:
+        over(store, Model()).commit(1)
+    path = folder / "model.safetensors"
+    with opened(formatted, read_only=True) as store:
+        checkpoint.export(store, path, **first)
+    wanted = {file.name: file.read_bytes() for file in folder.glob("model*")}
+    for name in wanted:
+        (folder / name).unlink()
+    with opened(formatted, read_only=True) as store:
+        if when == "before":  # it ends after the second has seen that there is nothing yet
+            def other(*_):
+                monkeypatch.undo()
+                checkpoint.export(store, path, **first)
+
+            monkeypatch.setattr(checkpoint, "check_room", other)
+            with pytest.raises(FileExistsError, match="is there already"):
+                checkpoint.export(store, path, **second)
+        else:
+            def another(_):
+                with pytest.raises(OSError, match="another export writes it: have one rank"):
+                    checkpoint.export(store, path, **second)
+
+            checkpoint.export(store, path, progress=another, **first)
+    assert {file.name: file.read_bytes() for file in folder.glob("model*")} == wanted

@@ -200,3 +200,25 @@ def test_a_rank_that_dies_or_fails_leaves_the_checkpoint_before(parts, folder):
     check(first)
     last, _ = together(folder, failing)
     check(last)
+
+
+def test_a_checkpoint_that_another_saves_meanwhile_stays(formatted, monkeypatch):
+    """Two processes that each think to be alone: the second has seen that there is none yet, and
+    waits until the first has closed the store."""
+    seen = []
+
+    def committed(*arguments):
+        found = spillway.committed(*arguments)
+        seen.append(found)
+        if len(seen) == 2:
+            monkeypatch.setattr(_dcp, "committed", spillway.committed)
+            dcp.save(contents(1), storage_writer=StoreWriter(formatted, 1))
+        return found
+
+    monkeypatch.setattr(_dcp, "committed", committed)
+    with pytest.raises(CheckpointException, match="another process has saved a checkpoint in"):
+        dcp.save(contents(2), storage_writer=StoreWriter(formatted, 2))
+    assert seen == [None, None]
+    assert_same(load(formatted, contents(0)), contents(1))
+    dcp.save(contents(3), storage_writer=StoreWriter(formatted, 3))
+    assert_same(load(formatted, contents(0)), contents(3))

@@ -78,7 +78,7 @@ def export(store: Store, path: Path, format: Format = "safetensors", what: What 
     :raises SpillwayError: ENODATA nothing is committed; EALREADY an optimizer has taken it up: open
         the store again; EUCLEAN it is no optimizer's; a drive failed, or has lost some of it
     :raises FileExistsError: the file is there
-    :raises OSError: ENOSPC and the like
+    :raises OSError: EBUSY another export writes it; ENOSPC and the like
     """
     path = os.fsdecode(path)
     if format not in ("safetensors", "torch"):
@@ -104,7 +104,8 @@ def export(store: Store, path: Path, format: Format = "safetensors", what: What 
     alone = [path] if path not in writer.paths else []  # one file is read rather than several
     check_absent([*alone, *writer.paths], overwrite)
     check_room(path, writer.len_bytes)
-    with Outputs(progress or _nothing, alone) as outputs:
+    with Outputs(path, progress or _nothing, alone) as outputs:
+        check_absent([*alone, *writer.paths], overwrite)  # another export may have ended meanwhile
         writer.write(store, outputs)
     return Exported(step, writer.paths, len(tensors), sum(map(os.path.getsize, writer.paths)))
 
