@@ -11,6 +11,7 @@ D2  what another program has committed in a partition is not given up
 from __future__ import annotations
 
 import errno
+import gc
 import io
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -64,6 +65,14 @@ def _damaged(error: Exception) -> SpillwayError:
 
 
 def _opened(drives: Sequence[Path], partition: int, **options: Any) -> Store:
+    try:
+        return Store(drives, partition=partition, arena_bytes=_ARENA_BYTES, **options)
+    except SpillwayError as error:
+        if error.errno != errno.EBUSY or error.__cause__ is None:  # not this process itself
+            raise
+    # A rank whose save ended because another's failed is not told, and its writer may still wait
+    # for the garbage collector.
+    gc.collect()
     return Store(drives, partition=partition, arena_bytes=_ARENA_BYTES, **options)
 
 

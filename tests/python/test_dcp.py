@@ -3,6 +3,7 @@
 # layer: all
 """Ranks are children of this process, as in test_optimizer_ranks."""
 import errno
+import gc
 import os
 
 import pytest
@@ -222,3 +223,17 @@ def test_a_checkpoint_that_another_saves_meanwhile_stays(formatted, monkeypatch)
     assert_same(load(formatted, contents(0)), contents(1))
     dcp.save(contents(3), storage_writer=StoreWriter(formatted, 3))
     assert_same(load(formatted, contents(0)), contents(3))
+
+
+def test_a_save_that_others_have_ended_does_not_keep_the_store(formatted):
+    """Rank 0's, where another rank has failed: its writer is in a circle with the exception."""
+    writer = StoreWriter(formatted, 1)
+    writer.set_up_storage_writer(True)
+    writer.itself = writer
+    del writer
+    gc.disable()
+    try:
+        dcp.save(contents(2), storage_writer=StoreWriter(formatted, 2))
+    finally:
+        gc.enable()
+    assert_same(load(formatted, contents(0)), contents(2))
