@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from ._elementwise import Options, is_plain, make, on_host, step_of
 from ._tiles import Field, Piece, Tile, item_bytes
+from ._unchanged import Unchanged
 
 MASTER = "master"
 HOST = torch.device("cpu")
@@ -159,10 +160,13 @@ class Arithmetic:
 
     :param params: all parameters, as pieces number them
     :param device: whose memory the fields are in that step() is given
+    :param unchanged: is told of every step
     """
 
     def __init__(self, optimizer_class: Type[Optimizer], options: Options,
-                 params: Sequence[Tensor], device: torch.device = HOST) -> None:
+                 params: Sequence[Tensor], device: torch.device = HOST,
+                 unchanged: Optional[Unchanged] = None) -> None:
+        self._unchanged = unchanged or Unchanged()
         self._class = optimizer_class
         self._options = options
         self._params = params
@@ -263,7 +267,7 @@ class Arithmetic:
                     value.clone() if isinstance(value, Tensor) else value
                     for name, value in run.entry.items()
                 }
-        with on_host():
+        with self._unchanged.look(params), on_host():
             self._step(inner)
         after: Dict[int, Entry] = {}
         for run in runs:

@@ -45,6 +45,7 @@ from ._reduced import Reducing, check_reduced, reduced_of
 from ._tensors import normal_mode
 from ._tiled import Tiled, check_gradient
 from ._tiles import Field, Laid, Tile, name_of
+from ._unchanged import Unchanged
 from .state import StateStats
 from .store import Store
 
@@ -291,7 +292,9 @@ class Optimizer(torch.optim.Optimizer):
                          self._interleave is not None)
         check_room(self._store, layout.needed_bytes, self._copies)
         self._close()
-        arithmetic = Arithmetic(self.optimizer_class, self._options, params)
+        self._unchanged = Unchanged()
+        arithmetic = Arithmetic(self.optimizer_class, self._options, params,
+                                unchanged=self._unchanged)
         self._described = {number: described(params[number]) for number in self._objects}
         objects = [(name, self._place(number).length, self._described[number])
                    for number, name in self._objects.items()]
@@ -303,7 +306,8 @@ class Optimizer(torch.optim.Optimizer):
         if self._interleave is not None:
             of_class = self.optimizer_class, self._options
             self._interleaved = Interleaved(
-                self._store, records, params, lambda device: Arithmetic(*of_class, params, device),
+                self._store, records, params, lambda device: Arithmetic(
+                    *of_class, params, device, self._unchanged),
                 functools.partial(_compare, *of_class, self.param_groups))
         self._tiled = Tiled(records, arithmetic, params, self._gradients, self._objects.keys(),
                             self._interleaved)
@@ -393,6 +397,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._check_step()
                 tiled.step(self._group_options())
             self.steps += 1
+            self._unchanged.end_step(self.param_groups, self.steps)
         if self.commit_every is not None and self.steps % self.commit_every == 0:
             self._commit_after_step()
         return loss

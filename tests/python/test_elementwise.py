@@ -246,3 +246,71 @@ def test_classes_of_bitsandbytes_whose_state_has_few_bits():
     refused(of_bitsandbytes.AdamW8bit, "for 200000 elements its state has", (200, 1000),
             min_8bit_size=1 << 17)
     assert proven(of_bitsandbytes.AdamW32bit) == ["state1", "state2"]
+
+
+# ---- Steps that change nothing -------------------------------------------------------------------
+
+
+def steps_of(optimizer, params, grads, rates=()):
+    """One for each gradient, with these rates."""
+    for number, grad in enumerate(grads):
+        for param in params:
+            param.grad = None if grad is None else torch.full(param.shape, grad)
+        if rates:
+            optimizer.param_groups[0]["lr"] = rates[number]
+        optimizer.step()
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if "changed no" in record.getMessage()]
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("grads, rates, words", [
+    ([None] * 5, (), "none of the optimizer's 2 parameters has got a gradient. Are they those of"),
+    ([1.0] * 5, [0.0] * 5, "lr is 0 in all groups. Was it, or the scheduler"),
+    ([0.0] * 5, (), "all gradients are 0. Does the loss depend"),
+    ([1.0] * 5, [1e-30] * 5, "too small for the parameters' type: lr is 1e-30. Give"),
+], ids=["none", "rate", "zero", "small"])
+def test_steps_that_change_no_parameter_are_said_once(caplog, grads, rates, words, in_backward):
+    if in_backward and not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        pytest.skip("this PyTorch has no such hook")
+    params = [torch.nn.Parameter(torch.ones(300)), torch.nn.Parameter(torch.ones(5, 5))]
+    tiled = spillway.torch.Optimizer(torch.optim.SGD, params, FakeStore(), tile=100, lr=0.5,
+                                     in_backward=in_backward)
+    steps_of(tiled, params, grads, rates)
+    found, = warnings_of(caplog)
+    assert found.startswith("steps 1 to 2 changed no parameter: ") and words in found
+
+
+def test_frozen_copies_are_said(caplog):
+    copies = [torch.ones(300), torch.ones(3)]
+    tiled = spillway.torch.Optimizer(torch.optim.AdamW, copies, FakeStore())
+    steps_of(tiled, copies, [None] * 3)
+    assert "none of the optimizer's 2 parameters requires a gradient" in warnings_of(caplog)[0]
+
+
+@pytest.mark.parametrize("grads, rates", [
+    ([1.0] * 5, [0.0, 0.1, 0.0, 0.0, 0.0]), ([0.0, 1.0, 0.0, 0.0, None], ()),
+    ([None, 1.0, None, None, None], ()), ([1.0], [0.0])],
+    ids=["a warm-up, and the end", "zero at first", "none at first", "one step"])
+def test_what_does_change_is_not_said(caplog, monkeypatch, grads, rates):
+    """And is not compared for longer than until then."""
+    param = torch.nn.Parameter(torch.ones(300))
+    tiled = spillway.torch.Optimizer(torch.optim.SGD, [param], FakeStore(), tile=100, lr=0.5)
+    steps_of(tiled, [param], grads[:2], rates)
+    monkeypatch.setattr(torch, "equal", None)
+    steps_of(tiled, [param], grads[2:], rates[2:])
+    assert not warnings_of(caplog)
+
+
+def test_one_element_that_changes_is_enough(caplog):
+    """Of masters, though their parameters may stay as they are when they are rounded."""
+    param = torch.nn.Parameter(torch.ones(300, dtype=torch.bfloat16))
+    tiled = spillway.torch.Optimizer(torch.optim.SGD, [param], FakeStore(), tile=100, lr=1e-4,
+                                     masters=True)
+    for _ in range(4):
+        param.grad = torch.zeros_like(param)
+        param.grad[299] = 1
+        tiled.step()
+    assert torch.equal(param, torch.ones_like(param)) and not warnings_of(caplog)
