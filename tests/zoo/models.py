@@ -191,15 +191,16 @@ class Rates(nn.Module):
 
 
 class Distilled(nn.Module):
-    """A student whose features, captured by hooks on its layers, follow its teacher's."""
+    """A student whose features, captured by hooks inside of its layers, follow its teacher's."""
 
-    def __init__(self, teacher: nn.Module, student: nn.Module, layers: str) -> None:
+    def __init__(self, teacher: nn.Module, student: nn.Module, features: str) -> None:
         super().__init__()
         self.teacher, self.student = teacher.eval().requires_grad_(False), student
         self.captured: dict[str, list[Tensor]] = {"teacher": [], "student": []}
         for role in self.captured:
-            for layer in getattr(getattr(self, role), layers):
-                layer.register_forward_hook(self.keep(role))
+            for name, module in getattr(self, role).named_modules():
+                if name.endswith(features):
+                    module.register_forward_hook(self.keep(role))
 
     def keep(self, role: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _given: Any, features: Tensor) -> None:
@@ -340,7 +341,7 @@ def distilled() -> nn.Module:
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": WIDTH, "num_heads": 4}
     name = "vit_tiny_patch16_224"
     return Distilled(timm(name, depth=3, **sizes)(),
-                     timm(name, depth=3, drop_rate=0.1, **sizes)(), "blocks")
+                     timm(name, depth=3, drop_rate=0.1, **sizes)(), "attn.proj")
 
 
 def x_transformer(layers: str, wrapper: Any = None, **settings: Any) -> Callable[[], nn.Module]:
