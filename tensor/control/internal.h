@@ -208,7 +208,7 @@ struct asked {
 	uint32_t flows_count;
 	struct spw_plan_drives drives;
 	struct spw_plan_opts opts;
-	bool by_scopes; /* some can be computed again, or others use the drives */
+	bool by_scopes; /* some can be recomputed, others use the drives, or compute waits */
 };
 
 struct control {

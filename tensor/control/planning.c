@@ -169,17 +169,37 @@ static int schedule(struct asked *asked, const struct spw_plan_step *step, struc
 	return rc;
 }
 
+/*
+ * A budget that drives are too slow for is met by holding compute back, which only plans of scopes
+ * know; one that cannot be met otherwise overrules hints. If it cannot be met at all, nothing waits
+ * for what would be in vain.
+ */
+static int choose_first_feasible(struct asked *asked, struct spw_plan_step *step, struct plan *plan)
+{
+	static const struct {
+		bool keep_hints, hold;
+	} ways[] = {{true, false}, {true, true}, {false, true}, {false, false}};
+	bool by_scopes = asked->by_scopes;
+	int rc = 0;
+
+	plan->result.feasible = false;
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(ways) && rc == 0 && !plan->result.feasible; i++) {
+		if (by_scopes && !ways[i].hold)
+			continue;
+		asked->by_scopes = ways[i].hold;
+		*step = step_of(asked, ways[i].keep_hints);
+		rc = choose(asked, step, plan);
+	}
+	return rc;
+}
+
 int spw_planning_plan(struct asked *asked, struct plan *plan)
 {
-	struct spw_plan_step step = step_of(asked, true);
+	struct spw_plan_step step;
 	int rc;
 
 	plan->result = (struct spw_plan_result){.size = sizeof(plan->result)};
-	rc = choose(asked, &step, plan);
-	if (rc == 0 && !plan->result.feasible) {
-		step = step_of(asked, false);
-		rc = choose(asked, &step, plan);
-	}
+	rc = choose_first_feasible(asked, &step, plan);
 	if (rc == 0)
 		rc = force_spills(asked, &step, plan);
 	if (rc == 0)

@@ -167,6 +167,18 @@ SIM_CASE(test_a_budget_is_waited_for)
 	assert_int_equal(sim.cache->notices.times[NOTICE_BUDGET], 1);
 }
 
+/* Drives so slow that no step fits which never waits for them: it waits, as planned. */
+SIM_CASE(test_a_budget_is_met_by_slow_drives)
+{
+	open_at(SPW_CACHE_BUDGET, 0.05, true);
+	for (unsigned i = 0; i < 6; i++) {
+		(void)step_at(100);
+		assert_true(sim_step_was().peak_bytes <= sim.opts.memory_bytes + LARGEST);
+	}
+	STAT_IS(plans_failed, 0);
+	assert_true(sim_stats().hold_ns > 0);
+}
+
 /* Who is above the budget because he is early is not told that the drives are slow. */
 SIM_CASE(test_an_early_pass_blames_no_drives)
 {
