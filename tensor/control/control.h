@@ -171,9 +171,9 @@ bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes);
 /* The slot of the next tensor to be used that the plan has spilled; NO_SLOT: none yet. */
 uint32_t spw_control_next(struct control *control);
 /* Whether it is time to read it. */
-bool spw_control_next_is_due(const struct control *control);
+bool spw_control_next_is_due(struct control *control);
 /* Whether there is memory for it, and the drives would be idle soon. */
-bool spw_control_next_has_room(const struct control *control, uint64_t bytes);
+bool spw_control_next_has_room(struct control *control, uint64_t bytes);
 /* It needs nothing more. */
 void spw_control_next_done(struct control *control);
 

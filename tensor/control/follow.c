@@ -31,7 +31,7 @@ void spw_follow_begin(struct control *control)
 {
 	control->plan_number++;
 	control->left = control->stalled_now = false;
-	control->matched = control->use_next = 0;
+	control->matched = control->use_next = control->offer_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
 	control->due_ns = control->due_hold_ns = 0;
 	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++)
@@ -46,10 +46,31 @@ void spw_follow_progress(struct control *control, uint64_t planned_ns)
 	control->progress_at_ns = spw_recording_compute_ns(control);
 }
 
-/* Compute time of the plan that this step has come to. */
-static uint64_t progress_now_ns(const struct control *control)
+/* When the plan offers what this step has not offered yet; UINT64_MAX: that was all. */
+static uint64_t next_offer_ns(struct control *control)
 {
-	return control->progress_ns + spw_recording_compute_ns(control) - control->progress_at_ns;
+	const struct recording *basis = &control->shape->basis;
+
+	while (control->offer_next < basis->count &&
+	       (!spw_has_place(&basis->tensors[control->offer_next]) ||
+		control->slots[control->offer_next] != NO_SLOT))
+		control->offer_next++;
+	return control->offer_next < basis->count
+		       ? basis->tensors[control->offer_next].planned_pack_ns
+		       : UINT64_MAX;
+}
+
+/*
+ * Compute time of the plan that this step has come to. A step that is slower than planned, or whose
+ * thread does not run, has not come further than its next offer, whatever the clock says: what is
+ * read for later would take the room that this needs.
+ */
+static uint64_t progress_now_ns(struct control *control)
+{
+	uint64_t ns =
+		control->progress_ns + spw_recording_compute_ns(control) - control->progress_at_ns;
+
+	return SPW_MAX(control->progress_ns, SPW_MIN(ns, next_offer_ns(control)));
 }
 
 /* ---- Is it the step that was planned for? ---- */
@@ -182,7 +203,7 @@ uint32_t spw_control_next(struct control *control)
 	return NO_SLOT;
 }
 
-bool spw_control_next_is_due(const struct control *control)
+bool spw_control_next_is_due(struct control *control)
 {
 	const struct shape *shape = control->shape;
 	uint32_t which = shape->plan.use_order[control->use_next];
@@ -191,7 +212,7 @@ bool spw_control_next_is_due(const struct control *control)
 	       progress_now_ns(control) + shape->plan.lead_ns >= shape->plan.read_from_ns[which];
 }
 
-bool spw_control_next_has_room(const struct control *control, uint64_t bytes)
+bool spw_control_next_has_room(struct control *control, uint64_t bytes)
 {
 	const struct shape *shape = control->shape;
 	uint64_t from_ns = shape->plan.read_from_ns[shape->plan.use_order[control->use_next]];

@@ -257,7 +257,8 @@ struct control {
 	uint64_t due_ns;         /* of steps like this one when they last offered something, */
 	uint64_t due_hold_ns;    /* and how long compute is to wait until then */
 	uint32_t use_next;
-	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
+	uint32_t offer_next; /* of the basis: all before it have been offered */
+	uint32_t *slots;     /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
 

@@ -179,6 +179,35 @@ SIM_CASE(test_a_budget_is_met_by_slow_drives)
 	assert_true(sim_stats().hold_ns > 0);
 }
 
+/* Offers as sim_forward_stage() does, but stands still before the tensor @pause. */
+static void forward_that_pauses(unsigned pause, uint64_t pause_ns)
+{
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	for (unsigned slot = 0; slot < GPT_TENSORS; slot++) {
+		if (slot % gpt.tensors == 0)
+			spw_cache_scope_enter(sim.cache, 100 + slot / gpt.tensors);
+		sim_compute(gpt.tensor_ns + (slot == pause ? pause_ns : 0));
+		(void)sim_offer(slot, sim_len(&gpt, slot % gpt.tensors), SPW_HINT_NONE);
+		(void)spw_cache_hold_back(sim.cache, true);
+		if (slot % gpt.tensors == gpt.tensors - 1)
+			spw_cache_scope_leave(sim.cache);
+	}
+}
+
+/* Whatever the clock says: what is read ahead meanwhile leaves room for what it has yet to save. */
+CASE(test_a_forward_pass_that_stood_still_has_its_room)
+{
+	for (unsigned part = 1; part < 8; part++) {
+		open_at(SPW_CACHE_BUDGET, 2, true);
+		forward_that_pauses(GPT_TENSORS * part / 8, 4 * FORWARD_NS);
+		sim_backward_stage(&gpt);
+		spw_cache_step(sim.cache);
+		assert_true(sim_step_was().peak_bytes <= sim.opts.memory_bytes + LARGEST);
+		STAT_IS(plan_mismatches, 0);
+		sim_end();
+	}
+}
+
 /* Who is above the budget because he is early is not told that the drives are slow. */
 SIM_CASE(test_an_early_pass_blames_no_drives)
 {
