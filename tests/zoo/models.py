@@ -359,6 +359,13 @@ def gnn(name: str, **settings: Any) -> Callable[[], nn.Module]:
     return of("torch_geometric.nn", name, 32, WIDTH, 4, CLASSES, dropout=0.2, **settings)
 
 
+def bonds(positions: Tensor, molecules_of: Tensor) -> tuple[Tensor, Tensor]:
+    """All pairs of atoms of a molecule, and their distances: radius_graph() takes pyg-lib."""
+    same = molecules_of[:, None] == molecules_of
+    ends = same.fill_diagonal_(False).nonzero().t()
+    return ends, (positions[ends[0]] - positions[ends[1]]).norm(dim=1)
+
+
 def deep_gcn() -> nn.Module:
     from torch_geometric import nn as geometric
 
@@ -543,7 +550,7 @@ MODELS = [
     Model("deep gcn", "torch-geometric", deep_gcn, graph),
     Model("schnet", "torch-geometric", of(
         "torch_geometric.nn.models", "SchNet", hidden_channels=WIDTH, num_filters=WIDTH,
-        num_interactions=3, interaction_graph=None), molecules),
+        num_interactions=3, interaction_graph=bonds), molecules),
     Model("exact process", "gpytorch", lambda: Process("exact"), likelihood),
     Model("sparse process", "gpytorch", lambda: Process("sparse"), likelihood),
     Model("masked autoregressive flow", "nflows", flow("maf"), density),
