@@ -100,7 +100,7 @@ if modprobe dm-multipath 2>/dev/null && modprobe dm-round-robin 2>/dev/null; the
     second=$device
     map paths "0 $((64 * MIB)) multipath 3 queue_if_no_path queue_mode bio 0 2 1 round-robin 0 1 1 $first 1 round-robin 0 1 1 $second 1"
     moved "$device"
-    (while dmsetup message paths 0 "fail_path $first"; do
+    (while dmsetup message paths 0 "fail_path $first" 2>/dev/null; do
         dmsetup message paths 0 "reinstate_path $first"
         dmsetup message paths 0 "fail_path $second"
         dmsetup message paths 0 "reinstate_path $second"
