@@ -40,6 +40,8 @@ same --rw=randread --bs=4k --random_distribution=zoned:50/5:30/15:20/ --size=4m
 same --rw=write --bs=4k --size=1m --thinktime=10 --thinktime_blocks=64
 same --rw=randwrite --bs=4k --size=4k --loops=20 --iodepth=4 --serialize_overlap=1
 same --rw=randread --bs=4k --size=64k --rate_iops=1000 --rate_process=poisson
+same --rw=read --bs=4k --zonemode=strided --zonesize=64k --zoneskip=192k --size=4m
+same --rw=write --bs=4k --zonemode=strided --zonesize=128k --zonerange=64k --zoneskip=8m --size=1m
 same --rw=randrw --rwmixwrite=0 --bs=4k --size=1m
 same --rw=write --bs=4k --size=2m --numjobs=2 --offset_increment=2m --startdelay=100ms
 
@@ -63,6 +65,21 @@ within 12 --rw=randread --bsrange=4k-64k
 within 12 --rw=randwrite --bssplit=4k/10:8k/50:16k/40
 within 12 --rw=write --bssplit=4k/10:8k/50:16k/40
 within 12 --rw=randrw --rwmixwrite=30 --bs=4k
+
+begin "what is written can be compressed and deduplicated as far as the job says"
+expect_exit 0 "$SPILLWAY" bench --filename="$one" --rw=write --bs=4k --size=8m --buffer_compress_percentage=50 --name=half
+expect_true "a half is zeros" python3 -c "
+import sys, zlib
+data = open(sys.argv[1], 'rb').read(8 << 20)
+assert 0.45 < len(zlib.compress(data, 1)) / len(data) < 0.6" "$one"
+for mode in repeat working_set; do
+    expect_exit 0 "$SPILLWAY" bench --filename="$one" --rw=write --bs=4k --size=8m --dedupe_percentage=60 --dedupe_mode=$mode --name=twice
+    expect_true "blocks of $mode" python3 -c "
+import sys
+data = open(sys.argv[1], 'rb').read(8 << 20)
+unique = len({data[at:at + 4096] for at in range(0, len(data), 4096)})
+assert 700 < unique < 1000, unique" "$one"
+done
 
 begin "files in a folder have fio's names"
 mkdir "$TEST_TMP/folder"

@@ -55,14 +55,14 @@ expect_exit 2 "$SPILLWAY" bench --filename="$one" --bs=4KiB
 expect_output ambiguous
 expect_exit 2 "$SPILLWAY" bench --filename="$one" --output-format=xml
 expect_output "normal, json and terse"
-expect_exit 2 "$SPILLWAY" bench --filename="$one" --zonesize=1m
-expect_output "'zonesize' is not supported"
-printf '[global]\nfilename=%s\n\n[a]\nbs=4k\nzonesize=1m\n' "$one" >"$TEST_TMP/bad.fio"
+expect_exit 2 "$SPILLWAY" bench --filename="$one" --latency_target=1
+expect_output "'latency_target' is not supported"
+printf '[global]\nfilename=%s\n\n[a]\nbs=4k\nlatency_target=1\n' "$one" >"$TEST_TMP/bad.fio"
 unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
-expect_output "bad.fio:6: option 'zonesize' is not supported: zones are not known"
-printf '[a]\nname=a\nbs=4x\nzonesize=1m\nfilename=%s\n' "$one" >"$TEST_TMP/bad.fio"
+expect_output "bad.fio:6: option 'latency_target' is not supported: the depth of a job stays"
+printf '[a]\nname=a\nbs=4x\nlatency_target=1\nfilename=%s\n' "$one" >"$TEST_TMP/bad.fio"
 unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
-expect_output "bad.fio:3: bs: '4x' is not a size" "bad.fio:4: option 'zonesize' is not supported"
+expect_output "bad.fio:3: bs: '4x' is not a size" "bad.fio:4: option 'latency_target' is not supported"
 expect_exit 1 "$SPILLWAY" bench "$TEST_TMP/missing.fio"
 expect_output missing.fio
 

@@ -197,6 +197,27 @@ CASE(distributions_stay_in_the_file_and_have_hot_blocks)
 	}
 }
 
+/* So many bytes of a range, then what is skipped, and from the start at the end of the file. */
+CASE(strides_lie_in_zones)
+{
+	struct bench_region region =
+		region_with(1 << 20, (const char *const[][2]){{"rw", "read"},
+							      {"bs", "4k"},
+							      {"size", "64k"},
+							      {"zonemode", "strided"},
+							      {"zonesize", "8k"},
+							      {"zoneskip", "248k"},
+							      {NULL}});
+	uint64_t offset;
+	uint32_t len;
+
+	for (unsigned i = 0; i < 16; i++) {
+		assert_true(bench_region_next(&region, 0, &offset, &len));
+		assert_int_equal(offset, (uint64_t)(i / 2 % 4 * 256 + i % 2 * 4) << 10);
+	}
+	assert_false(bench_region_next(&region, 0, &offset, &len));
+}
+
 /* As fio (t/jobs/t0007): what would begin behind the end does not begin. */
 CASE(a_positive_skip_ends_with_the_file)
 {

@@ -221,7 +221,7 @@ CASE(a_section_that_is_not_chosen_has_no_faults)
 		       getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	file = fopen(path, "w");
 	assert_non_null(file);
-	(void)fputs("[a]\nzonesize=1\nbs=q\n[b]\nfilename=x\n", file);
+	(void)fputs("[a]\ncreate_only=1\nbs=q\n[b]\nfilename=x\n", file);
 	assert_int_equal(fclose(file), 0);
 	assert_int_equal(bench_jobfile_read(path, &global, &plan, tell), 0);
 	assert_int_equal(plan.count, 1);
@@ -290,7 +290,10 @@ static const struct bad {
 	{"[a]\nnull\nbackend=libaio\n", 1, "null is a backend"},
 	{"[a]\nnull\nverify=xxh3\nrw=write\n", 1, "leave verify out"},
 	{"[a]\nnull\nlevel=store\nobject_size=5000\n", 1, "multiple of 4096"},
-	{"[a]\nfilename=x\nzonesize=1m\n", 3, "option 'zonesize' is not supported"},
+	{"[a]\nfilename=x\nlatency_target=1\n", 3, "option 'latency_target' is not supported"},
+	{"[a]\nfilename=x\nzonesize=1m\n", 1, "of zonemode=strided"},
+	{"[a]\nfilename=x\nzonemode=strided\nrw=randread\nzonesize=1m\n", 1, "sequential"},
+	{"[a]\nfilename=x\nzonemode=zbd\n", 3, "there is: none strided"},
 	{"[a]\nfilename=x\niodpeth=1\n", 3, "did you mean 'iodepth'?"},
 	{"[a]\nfilename=x\nbs=4x\n", 3, "'4x' is not a size"},
 	{"[a]\nfilename=x\nbs=4KiB\n", 3, "ambiguous"},
@@ -383,7 +386,7 @@ CASE(bad_input_is_refused_with_its_line)
 CASE(all_faults_are_told_at_once)
 {
 	static const char text[] = "[global]\n"
-				   "zonesize=1m\n"
+				   "latency_target=1\n"
 				   "filename=${SPW_NOT_SET}\n"
 				   "[a]\n"
 				   "iodepth=0\n"
@@ -397,7 +400,7 @@ CASE(all_faults_are_told_at_once)
 	static const struct {
 		unsigned line;
 		const char *words;
-	} faults[] = {{2, "'zonesize'"},
+	} faults[] = {{2, "'latency_target'"},
 		      {3, "is not set"},
 		      {5, "iodepth=0"},
 		      {7, "not a section"},

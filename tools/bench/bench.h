@@ -180,6 +180,13 @@ struct bench_job {
 	uint64_t null_bytes_per_second; /* of each such drive; 0: transfers end at once */
 	uint32_t drives;                /* how many of them */
 	bool time_based, hipri, sqthread_poll, fixedbufs, group_reporting, stonewall, norandommap;
+	/* of what refilled buffers hold: zeros at the end of each chunk; buffers that were there */
+	uint32_t compress_percent, dedupe_percent, dedupe_set_percent;
+	uint64_t compress_chunk_bytes;
+	bool dedupe_set, dedupe_global; /* of a set of buffers, not the last; of all jobs */
+	/* sequential: so many bytes of a range, then what is skipped */
+	bool strided;
+	uint64_t zone_bytes, zone_range_bytes, zone_skip_bytes;
 	bool scramble_buffers, zero_buffers, refill_buffers;
 	bool do_verify, exitall, new_group, serialize_overlap;
 	bool synchronous;  /* an engine that has one transfer in flight, whatever the depth */
@@ -359,8 +366,12 @@ struct bench_region {
 	uint64_t seed, pass, index;
 	int64_t skip_bytes;
 	uint64_t last_bytes[BENCH_DIRECTIONS]; /* where the last transfer ended, in the file */
-	uint64_t issued_bytes;                 /* of this pass, both directions */
-	bool random, shuffled;                 /* shuffled: all blocks are of one size */
+	bool strided;
+	uint64_t zone_bytes, zone_range_bytes, zone_skip_bytes; /* as the job's */
+	uint64_t base_bytes,
+		zone_issued_bytes; /* where the zone begins, and what was moved in it */
+	uint64_t issued_bytes;     /* of this pass, both directions */
+	bool random, shuffled;     /* shuffled: all blocks are of one size */
 	struct bench_shuffle shuffle;
 	struct bench_spread spread[BENCH_DIRECTIONS];
 	struct bench_random draw;
@@ -614,8 +625,15 @@ unsigned bench_batch_level(unsigned batch);
 
 /* Of all buffers, before the first write; and of one, before each. */
 void bench_content_begin(const struct bench_job *job, void *bytes, size_t len);
-void bench_content_next(const struct bench_job *job, void *bytes, size_t len, uint64_t offset_bytes,
-			uint64_t now_ns);
+struct bench_content {
+	const struct bench_job *job;
+	struct bench_random random;
+	uint64_t seed; /* of the last buffer */
+	uint64_t set;  /* of buffers that come again; 0: the last one does */
+};
+
+void bench_content_next(struct bench_content *content, void *bytes, size_t len,
+			uint64_t offset_bytes, uint64_t now_ns);
 
 /* ---- Verification ---------------------------------------------------------------------------- */
 

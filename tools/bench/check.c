@@ -73,6 +73,12 @@ static int check_null(const struct bench_job *job)
 /* A store's passes are of objects, and in an order of their own. */
 static int check_passes(const struct bench_job *job)
 {
+	if (!job->strided && (job->zone_bytes | job->zone_range_bytes | job->zone_skip_bytes) != 0)
+		return wrong(job, "zonesize, zonerange and zoneskip are of zonemode=strided");
+	if (job->strided && (job->zone_bytes == 0 || bench_rw_is_random(job->rw) ||
+			     job->verify != BENCH_VERIFY_NONE))
+		return wrong(job, "zonemode=strided takes a zonesize, sequential transfers, and no "
+				  "verify");
 	if (job->zero_buffers && job->pattern.len > 0)
 		return wrong(job, "zero_buffers and buffer_pattern exclude each other");
 	if (job->level == BENCH_LEVEL_STORE &&

@@ -25,16 +25,47 @@ static void scramble(char *sector, size_t len, uint64_t offset_bytes, uint64_t n
 	}
 }
 
-void bench_content_next(const struct bench_job *job, void *bytes, size_t len, uint64_t offset_bytes,
-			uint64_t now_ns)
+/* A buffer that was there before, or a new one: a drive that looks for equal ones finds so many. */
+static uint64_t draw_seed(struct bench_content *content)
 {
+	const struct bench_job *job = content->job;
+	uint64_t draw = bench_random_next(&content->random);
+
+	if (draw % 100 >= job->dedupe_percent)
+		content->seed = draw;
+	else if (content->set > 0)
+		return bench_mix(job->dedupe_global ? 0 : job->randseed,
+				 bench_random_next(&content->random) % content->set);
+	return content->seed;
+}
+
+/* As fio: a share of each chunk is zero. */
+static void thin(const struct bench_job *job, char *bytes, size_t len)
+{
+	size_t chunk = job->compress_chunk_bytes;
+
+	for (size_t at = 0; at < len; at += chunk) {
+		size_t here = len - at < chunk ? len - at : chunk;
+		size_t zeros = here * job->compress_percent / 100;
+
+		memset(bytes + at + here - zeros, 0, zeros);
+	}
+}
+
+void bench_content_next(struct bench_content *content, void *bytes, size_t len,
+			uint64_t offset_bytes, uint64_t now_ns)
+{
+	const struct bench_job *job = content->job;
+
 	/* A mix reads into the same buffers, so what is to be the same is put there again. */
-	if (job->pattern.len > 0)
+	if (job->pattern.len > 0) {
 		bench_pattern_fill(&job->pattern, bytes, len);
-	else if (job->zero_buffers)
+	} else if (job->zero_buffers) {
 		memset(bytes, 0, len);
-	else if (job->refill_buffers)
-		bench_random_fill(bench_mix(now_ns, offset_bytes), bytes, len);
-	else if (job->scramble_buffers)
+	} else if (job->refill_buffers || job->compress_percent > 0 || job->dedupe_percent > 0) {
+		bench_random_fill(draw_seed(content), bytes, len);
+		thin(job, bytes, len);
+	} else if (job->scramble_buffers) {
 		scramble(bytes, len, offset_bytes, now_ns);
+	}
 }

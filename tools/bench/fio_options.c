@@ -100,9 +100,9 @@ static const struct bench_fio_option others[] = {
 	 REFUSED, "'spillway replay' replays recorded steps; traces of blocks are not read"},
 	{"exec_prerun exec_postrun", REFUSED, "no program is started"},
 	{"ioscheduler", REFUSED, "settings of the system are left as they are"},
-	{"zonemode zonesize zonecapacity zonerange zoneskip read_beyond_wp max_open_zones "
+	{"zonecapacity read_beyond_wp max_open_zones "
 	 "job_max_open_zones ignore_zone_limits zone_reset_threshold zone_reset_frequency",
-	 REFUSED, "zones are not known"},
+	 REFUSED, "drives of zones are not known: zonemode=zbd"},
 	{"thinktime_blocks_type thinktime_iotime", REFUSED,
 	 "a pause comes after so many transfers: thinktime_blocks"},
 	{"max_latency latency_target latency_window latency_percentile latency_run", REFUSED,
@@ -110,9 +110,6 @@ static const struct bench_fio_option others[] = {
 	{"create_only", REFUSED, "files are never created"},
 	{"cpumask", REFUSED, "write cpus_allowed=LIST"},
 	{"exitall_on_error", REFUSED, "the other jobs of a failed one go on"},
-	{"buffer_compress_percentage buffer_compress_chunk dedupe_percentage dedupe_mode "
-	 "dedupe_working_set_percentage dedupe_global",
-	 REFUSED, "buffers are random, zero, or a pattern"},
 	{"continue_on_error ignore_error", REFUSED, "the first error ends a job, in words"},
 	{"profile", REFUSED, "there are none"},
 	{"cgroup cgroup_nodelete cgroup_weight uid gid", REFUSED,

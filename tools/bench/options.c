@@ -60,6 +60,8 @@ static const struct choice exit_choices[] = {{"group", BENCH_EXIT_GROUP},
 					     {"all", BENCH_EXIT_ALL},
 					     {NULL, 0}};
 static const struct choice process_choices[] = {{"linear", 0}, {"poisson", 1}, {NULL, 0}};
+static const struct choice dedupe_choices[] = {{"repeat", 0}, {"working_set", 1}, {NULL, 0}};
+static const struct choice zone_choices[] = {{"none", 0}, {"strided", 1}, {NULL, 0}};
 static const struct choice policy_choices[] = {{"shared", 0}, {"split", 1}, {NULL, 0}};
 static const struct choice level_choices[] = {
 	{"engine", BENCH_LEVEL_ENGINE}, {"store", BENCH_LEVEL_STORE}, {NULL, 0}};
@@ -696,6 +698,22 @@ static const struct option options[] = {
 	{FLAG(refill_buffers), "new random bytes for each write"},
 	{"buffer_pattern", NULL, set_pattern, FIELD(pattern), 0, 0, NULL, "PATTERN",
 	 "write this again and again: 0xdead, 57005, \"text\""},
+	{"buffer_compress_percentage", NULL, COUNT(compress_percent, 0, 100),
+	 "of new random bytes so many are zero"},
+	{"buffer_compress_chunk", NULL, set_size, FIELD(compress_chunk_bytes), 1, 0, NULL, "SIZE",
+	 "at the end of each of these (default 512)"},
+	{"dedupe_percentage", NULL, COUNT(dedupe_percent, 0, 100),
+	 "of buffers that were written before"},
+	{"dedupe_mode", NULL, set_bool_choice, FIELD(dedupe_set), 0, 0, dedupe_choices, "HOW",
+	 "repeat: the last one; working_set: one of a set"},
+	{"dedupe_working_set_percentage", NULL, COUNT(dedupe_set_percent, 1, 100),
+	 "of the size (default 5)"},
+	{FLAG(dedupe_global), "the same set for all jobs"},
+	{"zonemode", NULL, set_bool_choice, FIELD(strided), 0, 0, zone_choices, "HOW",
+	 "none, or strided: of sequential jobs"},
+	{"zonesize", NULL, SIZE(zone_bytes), "bytes to move, then on to the next zone"},
+	{"zonerange", NULL, SIZE(zone_range_bytes), "of a zone (default: zonesize)"},
+	{"zoneskip", NULL, SIZE(zone_skip_bytes), "between zones"},
 	{FLAG(hipri), "poll the drives for completions"},
 	{FLAG(sqthread_poll), "a kernel thread submits"},
 	{FLAG(fixedbufs), "register the buffers with the kernel"},
@@ -757,6 +775,8 @@ void bench_job_init(struct bench_job *job)
 		.nrfiles = 1,
 		.random_percent = {100, 100},
 		.rate_cycle_ms = 1000,
+		.compress_chunk_bytes = 512,
+		.dedupe_set_percent = 5,
 		.think_blocks = 1,
 		.spread_center = -1,
 		.do_verify = true,

@@ -154,7 +154,13 @@ int bench_region_place(struct bench_region *region, const struct bench_job *job,
 					.unit_bytes = UINT64_MAX,
 					.seed = seed,
 					.skip_bytes = job->skip_bytes,
-					.random = bench_rw_is_random(job->rw)};
+					.random = bench_rw_is_random(job->rw),
+					.strided = job->strided,
+					.zone_bytes = job->zone_bytes,
+					.zone_range_bytes = job->zone_range_bytes > 0
+								    ? job->zone_range_bytes
+								    : job->zone_bytes,
+					.zone_skip_bytes = job->zone_skip_bytes};
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++) {
 		bool other = !(i == BENCH_DIR_READ ? bench_rw_reads : bench_rw_writes)(job->rw);
 		struct bench_lengths lengths = bench_job_lengths(job, other ? !i : i);
@@ -209,7 +215,8 @@ void bench_region_start_pass(struct bench_region *region, uint64_t pass)
 {
 	region->pass = pass;
 	region->index = 0;
-	region->issued_bytes = 0;
+	region->issued_bytes = region->zone_issued_bytes = 0;
+	region->base_bytes = region->start_bytes;
 	region->last_bytes[0] = region->last_bytes[1] = region->start_bytes;
 	region->draw.state = bench_mix(region->seed, pass);
 	if (region->used)
@@ -332,14 +339,34 @@ static bool next_random(struct bench_region *region, unsigned direction, uint64_
 	return len > 0;
 }
 
+/* fio's setup_strided_zone_mode(): on to the next zone, or over the range again. */
+static void stride(struct bench_region *region, unsigned direction)
+{
+	uint64_t *last = &region->last_bytes[direction];
+
+	if (region->zone_issued_bytes >= region->zone_bytes) {
+		region->zone_issued_bytes = 0;
+		region->base_bytes += region->zone_range_bytes + region->zone_skip_bytes;
+		if (region->base_bytes >= region->file_bytes)
+			region->base_bytes = region->start_bytes;
+		*last = region->base_bytes;
+	}
+	if (*last >= region->base_bytes + region->zone_range_bytes)
+		*last = region->base_bytes;
+}
+
 /* fio's get_next_seq_offset(), with its ends and turns. */
 static bool next_sequential(struct bench_region *region, unsigned direction, uint64_t *place,
 			    uint64_t *len_bytes)
 {
-	uint64_t start = region->start_bytes, file = region->file_bytes, at;
+	uint64_t start, file = region->file_bytes, at, room;
 	uint64_t back_to = SPW_MIN(file, region->len_bytes), skip = (uint64_t)region->skip_bytes;
-	uint64_t last = region->last_bytes[direction];
+	uint64_t last;
 
+	if (region->strided)
+		stride(region, direction);
+	start = region->base_bytes;
+	last = region->last_bytes[direction];
 	if (last == start && start > 0 && region->skip_bytes < 0)
 		last = back_to;
 	at = last - start;
@@ -351,8 +378,12 @@ static bool next_sequential(struct bench_region *region, unsigned direction, uin
 	}
 	if (last >= file || at >= region->len_bytes)
 		return false;
-	*place = at;
-	*len_bytes = draw_len(region, direction, region->len_bytes - at);
+	/* Zones lie in all of the file. */
+	room = region->len_bytes - at;
+	if (region->strided && room > file - SPW_MIN(file, start + at))
+		room = file - SPW_MIN(file, start + at);
+	*place = start - region->start_bytes + at;
+	*len_bytes = draw_len(region, direction, room);
 	return *len_bytes > 0;
 }
 
@@ -373,6 +404,7 @@ bool bench_region_next(struct bench_region *region, unsigned direction, uint64_t
 		return false;
 	region->index++;
 	region->issued_bytes += len;
+	region->zone_issued_bytes += len;
 	region->last_bytes[direction] = region->start_bytes + place + len;
 	*offset_bytes = region->start_bytes + place;
 	*len_bytes = (uint32_t)len;

@@ -37,6 +37,7 @@ struct state {
 	unsigned idle_count, prepared_count, completed_count, writes_in_flight;
 	unsigned device_in_flight[BENCH_FILES_MAX];
 	struct bench_units units;
+	struct bench_content content;
 	/*
 	 * What was written is read back by readers that follow through the same regions: which
 	 * transfer comes next depends on nothing but the seed. Not while writes are in flight.
@@ -264,13 +265,13 @@ static int submit_prepared(struct state *state)
 	return result;
 }
 
-static void fill(const struct state *state, const struct slot *slot)
+static void fill(struct state *state, const struct slot *slot)
 {
 	if (state->job->verify != BENCH_VERIFY_NONE)
 		bench_verify_fill(&state->units, slot->io.buf, slot->io.len_bytes,
 				  slot->io.offset_bytes, slot->generation);
 	else
-		bench_content_next(state->job, slot->io.buf, slot->io.len_bytes,
+		bench_content_next(&state->content, slot->io.buf, slot->io.len_bytes,
 				   slot->io.offset_bytes, slot->start_ns);
 }
 
@@ -677,6 +678,14 @@ void bench_worker_run(struct bench_worker *worker)
 					     ? &worker->job->verify_pattern
 					     : NULL},
 		.random = {.state = bench_mix(worker->job->randseed, ~(uint64_t)worker->sequence)},
+		.content = {.job = worker->job,
+			    .random = {.state = bench_mix(worker->job->randseed, worker->sequence)},
+			    .set = worker->job->dedupe_set
+					   ? bench_percent_of(worker->pass_bytes,
+							      worker->job->dedupe_set_percent) /
+							     worker->job->block_bytes_max +
+						     1
+					   : 0},
 		/* Blocks of an earlier run with the same seed must not pass for these. */
 		.generation = spw_clock_ns(),
 	};
