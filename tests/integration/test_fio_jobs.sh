@@ -135,6 +135,12 @@ assert jobs['second']['read']['total_ios'] == 1024 and jobs['ended']['job_runtim
 one, three = jobs['one']['read']['total_ios'], jobs['three']['read']['total_ios']
 assert one > 0 and 2.7 < three / one < 3.3, (one, three)" "$TEST_TMP/ours.json" || fail "turns"
 
+begin "a job ends when its rate is steady"
+expect_exit 0 "$SPILLWAY" bench --filename="$one" --rw=randread --rate_iops=200 --time_based --runtime=60 --ss=iops:50% --ss_dur=2s --name=steady
+expect_output "steadystate  : attained=yes"
+expect_exit 0 "$SPILLWAY" bench --filename="$one" --rw=randread --rate_iops=200 --time_based --runtime=2 --ss=iops:0.0001 --ss_dur=5s --name=never
+expect_output "steadystate  : attained=no"
+
 begin "what is measured in another way is said in every report"
 printf '[a]\nfilename=%s\nioengine=psync\ndirect=0\nrw=read\nsize=1m\nwrite_bw_log=x\n' "$one" >"$TEST_TMP/said.fio"
 expect_exit 0 "$SPILLWAY" bench "$TEST_TMP/said.fio"

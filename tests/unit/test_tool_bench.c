@@ -15,6 +15,7 @@
 #include "tools/bench/options.c"
 #include "tools/bench/region.c"
 #include "tools/bench/spread.c"
+#include "tools/bench/steady.c"
 #include "tools/bench/values.c"
 #include "tools/bench/verify.c"
 #include "tools/ui/nearest.c"
@@ -282,6 +283,26 @@ CASE(what_does_not_fit_is_refused)
 	job.size_bytes = 0;
 	job.block_bytes_min = job.block_bytes_max = 2 << 20;
 	assert_int_equal(bench_region_place(&region, &job, "f", &geometry, 1, 0), -ENOSPC);
+}
+
+CASE(rates_are_steady_by_their_slope_or_their_deviation)
+{
+	static const double level[] = {100, 104, 98, 101}, rising[] = {100, 110, 120, 130};
+	static const struct {
+		const char *limit;
+		bool level, rising;
+	} cases[] = {{"iops:5%", true, false},       {"iops:1%", false, false},
+		     {"iops_slope:2%", true, false}, {"iops:20", true, true},
+		     {"bw_slope:9", true, false},    {"bw_slope:11", true, true}};
+
+	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
+		struct bench_job job;
+
+		bench_job_init(&job);
+		assert_int_equal(bench_option_set(&job, "ss", cases[i].limit), 0);
+		assert_int_equal(bench_is_steady(&job, level, 4), cases[i].level);
+		assert_int_equal(bench_is_steady(&job, rising, 4), cases[i].rising);
+	}
 }
 
 /* ---- Verification ---------------------------------------------------------------------------- */

@@ -187,6 +187,10 @@ struct bench_job {
 	/* sequential: so many bytes of a range, then what is skipped */
 	bool strided;
 	uint64_t zone_bytes, zone_range_bytes, zone_skip_bytes;
+	/* end when the rate is steady for that long: within a limit, or a percent of the mean */
+	uint64_t steady_ns, steady_ramp_ns;
+	double steady_limit;
+	bool steady_percent, steady_bandwidth, steady_slope;
 	bool scramble_buffers, zero_buffers, refill_buffers;
 	bool do_verify, exitall, new_group, serialize_overlap;
 	bool synchronous;  /* an engine that has one transfer in flight, whatever the depth */
@@ -445,6 +449,14 @@ struct bench_sample {
 	struct spw_summary bandwidth[BENCH_DIRECTIONS], iops[BENCH_DIRECTIONS];
 };
 
+/* Of a job that ends when its rate is steady: its rates, a second each. */
+struct bench_steady {
+	uint64_t time_ns, moved;
+	double *rates;
+	unsigned count;
+	bool attained;
+};
+
 /* One thread that runs a job. */
 struct bench_worker {
 	const struct bench_job *job;
@@ -475,6 +487,7 @@ struct bench_worker {
 	_Atomic uint64_t live_total_bytes;
 	atomic_bool live_ended;
 	atomic_bool told_to_end;    /* by the end of a job with exitall */
+	struct bench_steady steady; /* the main thread's, of all of a group */
 	struct bench_sample sample; /* the main thread's */
 };
 
@@ -661,6 +674,9 @@ int bench_verify_check(const struct bench_units *units, const void *buf, size_t 
 /* ---- Progress and reports -------------------------------------------------------------------- */
 
 /* Wait until all @count workers have ended; meanwhile take samples and draw the line. */
+/* Jobs whose rates have become steady are told to end. */
+void bench_steady_look(struct bench_worker *workers, unsigned count, uint64_t now_ns);
+bool bench_is_steady(const struct bench_job *job, const double *rates, unsigned count);
 void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 		      struct bench_worker *workers, unsigned count);
 
@@ -670,6 +686,7 @@ struct bench_entry {
 	unsigned group, workers;
 	struct bench_stats stats;
 	uint64_t unwritten_bytes;
+	bool steady;
 };
 
 /* Return: how many entries, to be freed with free(); -ENOMEM. */

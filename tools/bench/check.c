@@ -79,6 +79,8 @@ static int check_passes(const struct bench_job *job)
 			     job->verify != BENCH_VERIFY_NONE))
 		return wrong(job, "zonemode=strided takes a zonesize, sequential transfers, and no "
 				  "verify");
+	if (job->steady_limit > 0 && job->steady_ns == 0)
+		return wrong(job, "steadystate needs a steadystate_duration");
 	if (job->zero_buffers && job->pattern.len > 0)
 		return wrong(job, "zero_buffers and buffer_pattern exclude each other");
 	if (job->level == BENCH_LEVEL_STORE &&

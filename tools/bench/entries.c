@@ -132,6 +132,7 @@ int bench_entries(const struct bench_run *run, struct bench_entry **entries)
 				.job = worker->job, .group = worker->group, .workers = 1};
 		}
 		merge(&last->stats, &worker->stats);
+		last->steady |= worker->steady.attained;
 		last->unwritten_bytes += worker->unwritten_bytes;
 	}
 	return count;

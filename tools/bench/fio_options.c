@@ -114,8 +114,6 @@ static const struct bench_fio_option others[] = {
 	{"profile", REFUSED, "there are none"},
 	{"cgroup cgroup_nodelete cgroup_weight uid gid", REFUSED,
 	 "start the command there, or as that user"},
-	{"steadystate ss steadystate_duration ss_dur steadystate_ramp_time ss_ramp", REFUSED,
-	 "a job ends by its runtime"},
 };
 
 /* Engines of fio that are not a way to move bytes to and from a drive here. */

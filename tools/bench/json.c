@@ -175,6 +175,8 @@ static json_t *own_json(const struct bench_entry *entry)
 	set_count(object, "system_calls", stats->queue.system_calls);
 	set_count(object, "retries", stats->queue.retries);
 	set_count(object, "kernel_workers", stats->queue.kernel_workers);
+	if (entry->job->steady_ns > 0)
+		set(object, "steady", json_boolean(entry->steady));
 	if (stats->error != 0)
 		set(object, "error", tool_json_text(stats->error_text));
 	return object;

@@ -130,6 +130,7 @@ void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 		sample_ns = spw_clock_ns();
 		for (unsigned i = 0; i < count; i++)
 			sample_worker(&live, &workers[i], sample_ns);
+		bench_steady_look(workers, count, sample_ns);
 		if (show)
 			draw(&live, workers, count, sample_ns);
 	}

@@ -537,6 +537,43 @@ static int set_spread(void *field, const struct option *option, const char *valu
 	return named(option, result == 0 ? check_spread(job) : result);
 }
 
+/* "iops:10%", "bw_slope:1m". */
+static int set_steady(void *field, const struct option *option, const char *value)
+{
+	struct bench_job *job = field;
+	size_t len = strcspn(value, ":");
+	const char *limit = value[len] == ':' ? value + len + 1 : "";
+	size_t digits = strcspn(limit, "%");
+	char text[32];
+	uint64_t bytes;
+	int result;
+
+	job->steady_bandwidth = strncmp(value, "bw", 2) == 0;
+	job->steady_slope = len > 6 && strncmp(value + len - 6, "_slope", 6) == 0;
+	if (len - (job->steady_slope ? 6u : 0u) != (job->steady_bandwidth ? 2u : 4u) ||
+	    (!job->steady_bandwidth && strncmp(value, "iops", 4) != 0) || limit[0] == '\0')
+		return spw_error(-EINVAL, "%s=%s: write for example iops:10%% or bw_slope:1m",
+				 option->name, value);
+	job->steady_percent = limit[digits] == '%';
+	(void)snprintf(text, sizeof(text), "%.*s", (int)SPW_MIN(digits, sizeof(text) - 1), limit);
+	if (job->steady_percent || !job->steady_bandwidth)
+		return named(option, bench_parse_real(text, &job->steady_limit));
+	result = bench_parse_size(text, &bytes);
+	if (result == 0)
+		job->steady_limit = (double)bytes;
+	return named(option, result);
+}
+
+static int set_duration(void *field, const struct option *option, const char *value)
+{
+	int result = set_time(field, option, value);
+	uint64_t seconds = *(uint64_t *)field / 1000000000u;
+
+	if (result == 0 && *(uint64_t *)field > 0 && (seconds < 2 || seconds > 1000000))
+		return spw_error(-EINVAL, "%s=%s: takes 2 to 1000000 seconds", option->name, value);
+	return result;
+}
+
 /* "5" or "5-10": fio draws one between them. */
 static int set_delay(void *field, const struct option *option, const char *value)
 {
@@ -662,6 +699,11 @@ static const struct option options[] = {
 	{"rate_iops_min", NULL, COUNTS(rate_min_iops), "fail below so many transfers/s"},
 	{"rate_cycle", "ratecycle", COUNT(rate_cycle_ms, 1, 3600000),
 	 "milliseconds over which that is looked at (default 1000)"},
+	{"steadystate", "ss", JOB(set_steady), "KIND:LIMIT",
+	 "iops, bw, iops_slope or bw_slope: end when it is within that, or N% of the mean"},
+	{"steadystate_duration", "ss_dur", set_duration, FIELD(steady_ns), 0, 0, NULL, "TIME",
+	 "for so long"},
+	{"steadystate_ramp_time", "ss_ramp", TIME(steady_ramp_ns), "not looked at before"},
 	{"thinktime", NULL, COUNT(think_us, 0, UINT32_MAX), "microseconds to pause"},
 	{"thinktime_blocks", NULL, COUNT(think_blocks, 1, UINT32_MAX),
 	 "after so many transfers (default 1)"},

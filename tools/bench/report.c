@@ -178,6 +178,8 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 		      (uintmax_t)stats->direction[BENCH_DIR_READ].ios,
 		      (uintmax_t)stats->direction[BENCH_DIR_WRITE].ios,
 		      (uintmax_t)stats->queue.parts, (uintmax_t)stats->queue.system_calls);
+	if (entry->job->steady_ns > 0)
+		(void)fprintf(out, "  steadystate  : attained=%s\n", entry->steady ? "yes" : "no");
 	if (entry->job->verify != BENCH_VERIFY_NONE)
 		(void)fprintf(out, "  verified     : %ju blocks\n",
 			      (uintmax_t)stats->blocks_verified);

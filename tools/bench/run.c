@@ -299,6 +299,7 @@ void bench_run_free(struct bench_run *run)
 		     j++)
 			bench_region_remove(&run->workers[i].regions[j]);
 		free(run->workers[i].regions);
+		free(run->workers[i].steady.rates);
 		free(run->workers[i].drives);
 	}
 	free(run->workers);
