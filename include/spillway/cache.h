@@ -489,6 +489,17 @@ SPW_EXPORT int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[]
 
 /* ---- Counters -------------------------------------------------------------------------------- */
 
+/* Why a step held more than its budget. */
+enum spw_budget_cause {
+	SPW_BUDGET_MET, /* or there is none */
+	/* no plan was in force: a step is measured before it is planned for */
+	SPW_BUDGET_UNPLANNED,
+	SPW_BUDGET_INFEASIBLE, /* no plan was found that fits */
+	SPW_BUDGET_CHANGED,    /* the step was not the one that was planned for */
+	SPW_BUDGET_DRIVES,     /* what was above it waited to be written */
+	SPW_BUDGET_HELD,       /* tensors were saved earlier, or in use longer, than planned */
+};
+
 struct spw_cache_stats {
 	size_t size;
 	uint64_t steps, offers, takes, releases;
@@ -608,6 +619,12 @@ struct spw_cache_stats {
 	uint64_t step_cpu_ns_max;
 	uint64_t plan_wait_ns; /* of steps that ended before the search for a plan did */
 	uint64_t plans_here;   /* searched for by spw_cache_step() itself: there was no thread */
+
+	/* The budget; 0: there is none. Whether the last step met it, and if not, why. */
+	uint64_t budget_bytes;
+	uint64_t budget_cause;      /* enum spw_budget_cause */
+	uint64_t budget_over_bytes; /* by which the last step that ended exceeded it */
+	uint64_t budget_over_bytes_max, budget_steps_over; /* of all steps that have ended */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,

@@ -11,7 +11,7 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 from ._library import bytes_text
 from ._run import Profile, Run
 from .cache import CacheStats
-from .report import Row, bus_text, kept_rows, per_day_text, process_rows, years_text
+from .report import Row, budget_rows, bus_text, kept_rows, per_day_text, process_rows, years_text
 from .wear import Wear
 
 LIGHT = """--paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
@@ -154,7 +154,8 @@ CHART_KEY = ('<div class="key"><span><i></i>with spillway</span>'
 def _memory(run: Run) -> str:
     head = "<h2>Memory over a step</h2>" + "".join(
         f"<p>{html.escape(name.strip())}: {html.escape(value)}</p>" for name, value in
-        process_rows(run.resident_bytes_max, run.resident_plain_bytes, run.heap))
+        [*process_rows(run.resident_bytes_max, run.resident_plain_bytes, run.heap),
+         *budget_rows(run.stats)])
     if not run.profile:
         return head + "<p>No step has ended yet: the next report has a chart here.</p>"
     return (f"{head}<figure>{CHART_KEY}{memory_chart(run.profile, 900, 'wide')}"

@@ -182,6 +182,11 @@ class CacheStats(DeviceStats, _HostStats):
     step_cpu_ns_max: int
     plan_wait_ns: int
     plans_here: int
+    budget_bytes: int
+    budget_cause: int
+    budget_over_bytes: int
+    budget_over_bytes_max: int
+    budget_steps_over: int
 
     @property
     def stall_seconds(self) -> float:

@@ -73,9 +73,33 @@ def kept_rows(stats: CacheStats) -> Iterable[Tuple[str, int, int]]:
                    getattr(stats, "tensors_kept_" + name))
 
 
+# By enum spw_budget_cause.
+_BUDGET = (
+    "it is met",
+    "no plan was in force: steps of a new shape are measured first",
+    "no plan was found that fits: raise it, or recompute more",
+    "the step was not the one that was planned for",
+    "the drives were slower than planned: what was above it waited to be written",
+    "tensors were saved earlier, or in use longer, than planned",
+)
+
+
+def budget_rows(stats: CacheStats) -> Iterable[Row]:
+    """Whether the budget was met by the last step that ended, and by those before."""
+    if not stats.budget_bytes:
+        return
+    cause = min(stats.budget_cause, len(_BUDGET) - 1)
+    over = f", exceeded by {bytes_text(stats.budget_over_bytes)}" if cause else ""
+    yield "budget", f"{bytes_text(stats.budget_bytes)}{over}: {_BUDGET[cause]}"
+    if stats.budget_steps_over:
+        most = bytes_text(stats.budget_over_bytes_max)
+        yield "  exceeded so far", f"by {stats.budget_steps_over} steps, by {most} at most"
+
+
 def _cache_rows(stats: CacheStats) -> Iterable[Row]:
     yield "steps", str(stats.steps)
     yield "activations in memory, peak", bytes_text(stats.activation_bytes_max)
+    yield from budget_rows(stats)
     yield "offered", bytes_text(stats.bytes_offered)
     yield "  written to drives", _both(stats, "spilled")
     yield "  handed over before it was written", _both(stats, "forwarded")
@@ -187,13 +211,24 @@ def summary_of(run: Run) -> str:
             f"drives; report() says more")
 
 
+def moves_nothing(total_bytes: int, limit_bytes: int) -> str:
+    """In words, of parameters on drives that all have room in memory."""
+    if total_bytes == 0:
+        return "parameters=True moves nothing: no parameter of the model can be on drives"
+    return (f"parameters=True moves nothing: the {bytes_text(limit_bytes)} of memory given hold "
+            f"all {bytes_text(total_bytes)} of parameters; give less with parameter_bytes= (the "
+            "default is three of the largest scope), or smaller scopes=")
+
+
 def parameters_line(stats: ParameterStats) -> str:
     """What parameters on drives came to."""
     return (f"{stats.parameters} parameters of {bytes_text(stats.total_bytes)} on drives: "
             f"{bytes_text(stats.memory_bytes_max)} in memory at most "
             f"({bytes_text(stats.limit_bytes)} given), {bytes_text(stats.bytes_read)} read, "
             f"{bytes_text(stats.bytes_written)} written, waited {stats.wait_ns / 1e9:.3f} s in "
-            f"{stats.waits} of {stats.uses} uses")
+            f"{stats.waits} of {stats.uses} uses" +
+            ("\nhint: " + moves_nothing(stats.total_bytes, stats.limit_bytes)
+             if stats.total_bytes <= stats.limit_bytes else ""))
 
 
 def hints_of(stats: CacheStats, entries: int, store: Optional[Store],

@@ -195,8 +195,11 @@ void spw_control_stored(struct control *control, const struct track *track, bool
 void spw_control_memory_add(struct control *control, const struct track *track, uint64_t bytes)
 {
 	control->memory_bytes += bytes;
-	if (control->memory_bytes > control->peak_bytes)
+	if (control->memory_bytes > control->peak_bytes) {
 		control->peak_bytes = control->memory_bytes;
+		control->peak_writing_bytes =
+			control->measure.flows[DIRECTION_WRITE].bytes_in_flight;
+	}
 	if (track->step != control->step)
 		control->old_bytes += bytes;
 	spw_profile_note(control);
@@ -446,7 +449,9 @@ static struct shape *plan_take(struct control *control)
 	count_plan(control);
 	SPW_PROBE(plan, control, control->draft_reason, result->tensors_spilled,
 		  control->draft_cost_ns);
-	if (!result->feasible && control->opts.cache.mode == SPW_CACHE_BUDGET) {
+	/* A margin may have asked for less than the budget, and not have got that. */
+	if (control->opts.cache.mode == SPW_CACHE_BUDGET &&
+	    result->peak_bytes > control->opts.cache.memory_bytes) {
 		control->opts.count->plans_failed++;
 		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
 			   "a budget of %llu bytes cannot be met: planned for the lowest "
@@ -476,6 +481,8 @@ bool spw_control_step_ended(struct control *control)
 	spw_recording_end(control);
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
+	if (control->now.takes > 0)
+		spw_budget_step_ended(control, control->shape->planned, followed);
 	spw_measure_step(&control->measure);
 	replaced = control->draft_of && plan_take(control) == control->shape;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
@@ -524,6 +531,8 @@ void spw_control_stats(const struct control *control, struct spw_cache_stats *st
 	stats->bus_out_bytes_per_second = drives->bus_out_bytes_per_second;
 	stats->bus_in_bytes_per_second = drives->bus_in_bytes_per_second;
 	stats->wear_bytes_per_day = control->opts.cache.wear_bytes_per_day;
+	if (control->opts.cache.mode == SPW_CACHE_BUDGET)
+		stats->budget_bytes = control->opts.cache.memory_bytes;
 	if (!control->shape->planned)
 		return;
 	stats->plan_tensors = control->shape->basis.count;

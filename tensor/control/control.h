@@ -38,8 +38,9 @@ enum control_notice {
 	CONTROL_NOTICE_SHORT,
 	CONTROL_NOTICE_PLAN,
 	CONTROL_NOTICE_PACE,
-	CONTROL_NOTICE_WEAR, /* once */
-	CONTROL_NOTICES,
+	CONTROL_NOTICE_WEAR,   /* once */
+	CONTROL_NOTICE_BUDGET, /* and one for each further cause */
+	CONTROL_NOTICES = CONTROL_NOTICE_BUDGET + SPW_BUDGET_HELD,
 };
 
 /* What an entry keeps for the controller, which alone reads and writes it. */

@@ -240,6 +240,7 @@ struct control {
 	uint64_t away_since_ns, away_ns;
 	/* in memory: now; the most in this step; now, of tensors of earlier steps */
 	uint64_t memory_bytes, peak_bytes, old_bytes;
+	uint64_t peak_writing_bytes; /* of the peak: under way to the drives */
 
 	struct shape shapes[SHAPES_MAX];
 	struct shape *shape; /* in force, if it is planned */
@@ -396,6 +397,13 @@ uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
 uint64_t spw_margin_written_max(const struct shape *shape, uint64_t wear);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
 enum plan_reason spw_margin_step_ended(struct control *control);
+
+/* ---- budget.c ---- */
+
+/* The plan in force is within the budget; a margin may have asked for less. */
+bool spw_budget_fits(const struct control *control);
+/* A step has ended. @planned: a plan was in force when it began; @followed: to the end */
+void spw_budget_step_ended(struct control *control, bool planned, bool followed);
 
 /* ---- pace.c ---- */
 

@@ -181,6 +181,7 @@ void spw_recording_begin(struct control *control)
 	spw_pace_begin(control);
 	control->scope = control->stage_scope = NO_SCOPE;
 	control->peak_bytes = control->old_bytes = control->memory_bytes;
+	control->peak_writing_bytes = 0;
 	control->recording = control->records;
 	now->count = now->scope_count = now->plannable = now->drains = 0;
 	now->forward_ns = now->backward_ns = now->takes = 0;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_log.py - what the library logs arrives in Python's logging
 # layer: test all
+import io
 import logging
 import os
 import resource
@@ -89,14 +90,24 @@ def test_a_budget_that_cannot_be_met_is_said(store, caplog):
     with caplog.at_level(logging.WARNING, "spillway"):
         off = spillway.torch.offload(model, store, mode="budget", budget_bytes=1, min_bytes=1)
         # No plan before writes have shown how fast drives are: on a busy machine many steps pass.
-        while not logged(caplog, logging.WARNING) and off.stats().steps < 1000:
+        while not any("cannot be met" in line for line in logged(caplog, logging.WARNING)):
+            assert off.stats().steps < 1000
             step(off, model)
         for _ in range(6):
             step(off, model)
+        stats, table = off.stats(), io.StringIO()
+        off.report(table)
         off.close()
     lines = logged(caplog, logging.WARNING)
-    assert "a budget of 1 bytes cannot be met: " in lines[0]
-    assert len(lines) < 5  # not in each step
+    # It begins, and its cause changes; it is not said in each step, and stays as a state.
+    said = [line for line in lines if "budget of 1 bytes" in line]
+    assert "the budget of 1 bytes is exceeded by " in said[0] and "measured first" in said[0]
+    assert any("a budget of 1 bytes cannot be met: " in line for line in said)
+    assert any("no plan was found that fits" in line for line in said) and len(lines) < 8
+    assert stats.budget_bytes == 1 and stats.budget_over_bytes == stats.step_peak_bytes - 1
+    assert stats.budget_over_bytes_max >= stats.budget_over_bytes
+    assert stats.budget_steps_over == stats.steps - 1  # the last one has not ended
+    assert "exceeded by" in table.getvalue() and "no plan was found" in table.getvalue()
 
 
 def test_a_retired_drive_is_said(formatted, caplog):

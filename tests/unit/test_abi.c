@@ -79,7 +79,7 @@ static const struct {
 	ABI(struct spw_memory_point, keep_all_bytes, 16, 24),
 	ABI(struct spw_device_times, in_ns, 32, 40),
 	ABI(struct spw_cache_reason, reason, 32, 168),
-	ABI(struct spw_cache_stats, plans_here, 1040, 1048),
+	ABI(struct spw_cache_stats, budget_steps_over, 1080, 1088),
 };
 
 CASE(test_public_structs_are_appended_to_only)

@@ -217,6 +217,30 @@ SIM_CASE(test_an_early_pass_blames_no_drives)
 	assert_int_equal(sim.cache->notices.times[NOTICE_BUDGET], 0);
 }
 
+/* Above the budget since the drives are late, and no longer when they are not. */
+SIM_CASE(test_a_budget_that_drives_exceed_is_a_state)
+{
+	unsigned said = CONTROL_NOTICE_BUDGET + SPW_BUDGET_DRIVES - 1;
+	uint64_t over;
+
+	open_at(SPW_CACHE_BUDGET, 0.5, false);
+	STAT_IS(budget_bytes, sim.opts.memory_bytes);
+	STAT_IS(budget_cause, SPW_BUDGET_MET);
+	STAT_IS(budget_over_bytes, 0);
+	over = sim_stats().budget_steps_over;
+	sim.store->drives.write /= 3;
+	(void)step_at(100);
+	STAT_IS(budget_cause, SPW_BUDGET_DRIVES);
+	STAT_IS(budget_over_bytes, sim_step_was().peak_bytes - sim.opts.memory_bytes);
+	STAT_IS(budget_steps_over, over + 1);
+	assert_int_equal(sim.cache->notices.times[said], 1);
+	sim.store->drives.write *= 3;
+	sim_steps(&gpt, 6);
+	STAT_IS(budget_cause, SPW_BUDGET_MET);
+	STAT_IS(budget_over_bytes, 0);
+	assert_true(sim_stats().budget_over_bytes_max > 0);
+}
+
 /* What cannot be met is not waited for: all would wait for nothing, in each step. */
 SIM_CASE(test_a_budget_that_cannot_be_met_is_not_waited_for)
 {

@@ -533,6 +533,29 @@ SIM_CASE(test_budget_that_cannot_be_met)
 	assert_true(sim_stats().plans_failed > 0);
 	assert_true(sim.logged > 0);
 	assert_true(sim_stats().steps_planned >= 3);
+	STAT_IS(budget_cause, SPW_BUDGET_INFEASIBLE);
+	STAT_IS(budget_steps_over, sim_stats().steps - 1); /* the last has not ended */
+	assert_int_equal(sim.cache->notices.times[CONTROL_NOTICE_BUDGET], 1);
+}
+
+/* A margin asks for less than can be had: that is no budget that cannot be met. */
+SIM_CASE(test_budget_whose_margin_cannot_be_met)
+{
+	uint64_t lowest;
+
+	open_with_budget(1000, 0.5);
+	sim_steps(&gpt, 5);
+	lowest = sim_stats().plan_peak_bytes;
+	sim_end();
+	open_with_budget(lowest + lowest / 50, 0.5);
+	sim_steps(&gpt, 5);
+	STAT_IS(plans_failed, 0);
+	for (unsigned i = 0; i < 4; i++)
+		(void)step_with(&gpt, lowest / 4);
+	assert_true(sim_stats().plans_memory > 0);
+	assert_true(sim_stats().plan_peak_bytes <= sim.opts.memory_bytes);
+	STAT_IS(budget_cause, SPW_BUDGET_HELD);
+	STAT_IS(plans_failed, 0);
 }
 
 static uint64_t spilled_by_steps(const struct sim_model *model, unsigned steps)
