@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from typing import Any, Callable, List, Optional, Sequence
 
@@ -16,7 +17,10 @@ from ._parameters import Parameters, owner_of, place_in
 from ._places import _storage_uses
 from ._torch_compat import is_before
 from .plan import parameters_least, parameters_most
+from .report import moves_nothing
 from .store import Store
+
+_log = logging.getLogger("spillway")
 
 
 def _check_version(what: str) -> None:
@@ -186,4 +190,6 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
         raise
     owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
     owner.set_limit(limit)
+    if owner.total_bytes <= limit:
+        _log.warning("%s", moves_nothing(owner.total_bytes, limit))
     return owner

@@ -145,6 +145,17 @@ def test_bits_are_those_of_training_in_memory(store, recompute, accumulate):
 
 
 @needs
+@pytest.mark.parametrize("given, said", [(64 << 20, True), (900 << 10, False)])
+def test_a_limit_that_holds_all_parameters_is_said(store, caplog, capsys, given, said):
+    model = made()
+    off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=given)
+    off.report()
+    words = "parameters=True moves nothing: the "
+    assert (words in caplog.text, words in capsys.readouterr().out) == (said, said)
+    off.parameters_to_memory()
+
+
+@needs
 def test_where_nearly_all_fits_little_is_read(store):
     """A function of an optimizer uses a parameter several times on end: for the order of a step
     that is one use."""
