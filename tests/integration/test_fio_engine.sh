@@ -128,6 +128,12 @@ begin "a read past what a drive can do ends in an error that names it"
 expect_exit 1 run_fio --filename="$drive0" --rw=read --bs=6k --size=60k
 expect_output "$drive0"
 
+begin "memory of fio's own kinds is refused in words"
+for kind in mmap shm malloc; do
+    expect_exit 1 run_fio --filename="$drive0" --rw=read --bs=64k --size=1m --mem=$kind
+    expect_output "leave out mem= and iomem="
+done
+
 begin "a device that is missing, held, or cut wrongly is refused"
 expect_exit 1 run_fio --filename="$TEST_TMP/nothing" --rw=read --bs=4k --size=1m
 expect_output "$TEST_TMP/nothing"

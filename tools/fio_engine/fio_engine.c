@@ -299,6 +299,9 @@ static int engine_init(struct thread_data *td)
 	struct engine *engine;
 	int err;
 
+	if (fio_option_is_set(&td->o, mem_type))
+		return refuse(td, "leave out mem= and iomem=: fio's buffers come from memory that "
+				  "this engine registers with the queue");
 	if (make_config(td, &config))
 		return 1;
 	err = o->level == LEVEL_STORE ? check_store_job(td, &config) : 0;
