@@ -159,9 +159,10 @@ def differences(text, stem, ours, fios):
 
 
 # What is not the same, and why.
-KNOWN = {"t0009-f8b0bd10": "fio reads back from its null engine; spillway bench says it does not"}
-# fio 3.33 finds wrong numbers in headers that it wrote itself; later versions do not.
-FIOS_FAULT = "bad header numberio"
+KNOWN = {
+    "t0009-f8b0bd10": "fio reads back from its null engine; spillway bench says it does not",
+    "t0026": "fio's experimental_verify of a mix that ends by its size finds its own headers wrong",
+}
 
 
 def try_file(path, options, folder):
@@ -174,7 +175,6 @@ def try_file(path, options, folder):
         jobs[who].write_text(adapt(path, None if diskless else options.drives[who]))
     fio = run(["fio", "--output-format=json", "--output=report.json", path.name], folder / "fio")
     fios = report_of(fio, folder / "fio" / "report.json")
-    broken = FIOS_FAULT in fio.stderr + fio.stdout
     if not fios or (fio.returncode != 0 and not any(sum(w[0] for w in who) for _, who in fios)):
         return "not here", "fio: " + (fio.stderr or fio.stdout).strip().split("\n")[0]
     ours = run([options.spillway, "bench", "--quiet", "--output-format=json",
@@ -183,11 +183,11 @@ def try_file(path, options, folder):
     if ours.returncode in (2, 3) or not (folder / "spillway" / "report.json").exists():
         return "refused", "; ".join(line.removeprefix("spillway bench: ")
                                     for line in words.split("\n") if ".fio:" in line)
-    if broken or fio.returncode < 0:
-        why = FIOS_FAULT if broken else f"signal {-fio.returncode}"
-        return "fio fails", f"{why}; spillway bench: exit status {ours.returncode} {words[:200]}"
+    if fio.returncode < 0:
+        return "fio fails", f"signal {-fio.returncode}; ours: exit status {ours.returncode}"
     if (ours.returncode != 0) != (fio.returncode != 0):
-        return "differs", f"exit status {ours.returncode}, fio's {fio.returncode}: {words[:200]}"
+        return ("other", KNOWN[path.stem]) if path.stem in KNOWN and ours.returncode == 0 else (
+            "differs", f"exit status {ours.returncode}, fio's {fio.returncode}: {words[:200]}")
     if ours.returncode != 0:
         return "equal", "both fail, as they should"
     moved = report_of(ours, folder / "spillway" / "report.json") or []

@@ -6,7 +6,8 @@
 /* link: tools/bench/unwritten tools/bench/null */
 /* link: tools/bench/run tools/bench/devices tools/bench/timer */
 /* link: tools/bench/worker tools/bench/store tools/bench/offsets tools/bench/verify */
-/* link: tools/bench/live tools/bench/region tools/bench/spread tools/bench/content tools/bench/steady */
+/* link: tools/bench/live tools/bench/region tools/bench/spread tools/bench/content */
+/* link: tools/bench/steady */
 /* link: tools/bench/lists tools/bench/check tools/bench/fio_options tools/bench/job */
 /* link: tools/bench/place tools/bench/turns */
 /* wrap: bench_run bench_run_free spw_device_open */
