@@ -199,7 +199,8 @@ def test_other_classes_are_counted_and_named(store, caplog):
         assert off.stats().activation_bytes == 400_000 + 500 * (16 + 4)
         (y + z).sum().backward()
         del y, z
-    assert type(seen[1][0]) is Special and seen[1][1].layout is torch.sparse_coo
+    assert type(seen[1][0]) is Special or is_before("2.0")  # then hooks lose subclasses
+    assert seen[1][1].layout is torch.sparse_coo
     assert caplog.text.count("the class Special stay") == 1
     assert caplog.text.count("the layout torch.sparse_coo stay") == 1
     assert off.stats().activation_bytes == 0 and off.stats().bytes_spilled == 0
