@@ -230,6 +230,26 @@ static PyObject *save_part(struct session *session, struct seen *seen)
 
 static PyObject *save(struct session *session, struct seen *seen);
 
+/* It is on a device, and none has been met. */
+static PyObject *save_elsewhere(struct session *session, const struct seen *seen)
+{
+	struct seen again = {.tensor = seen->tensor,
+			     .is_input = seen->is_input,
+			     .is_inner = seen->is_inner,
+			     .is_view = seen->is_view,
+			     .is_counted = seen->is_counted};
+	int serves = to_bool(
+		PyObject_CallMethodObjArgs((PyObject *)session, names.meet, seen->tensor, NULL));
+	PyObject *packed = NULL;
+
+	if (serves > 0)
+		packed = save(session, &again);
+	else if (serves == 0)
+		packed = kept_new(seen);
+	seen_end(&again);
+	return packed;
+}
+
 /*
  * It passes by. Memory that this holds is counted: a part of a storage by the whole of it here,
  * what is no plain tensor by the package.
@@ -237,16 +257,15 @@ static PyObject *save(struct session *session, struct seen *seen);
 static PyObject *save_passing(struct session *session, const struct seen *seen)
 {
 	struct seen whole = {.tensor = seen->tensor, .device = seen->device, .is_counted = true};
-	int is_other = seen->is_other && !seen->is_counted ? !seen_is_parameter(seen) : 0;
+	int is_kept = seen->is_counted || !seen->is_other ? 1 : seen_is_parameter(seen);
 	PyObject *kept;
 
-	if (is_other && !PyErr_Occurred())
+	if (is_kept == 0)
 		return PyObject_CallMethodObjArgs((PyObject *)session, names.save_other,
 						  seen->tensor, NULL);
-	if (seen->is_elsewhere && session->device == Py_None)
-		return PyObject_CallMethodObjArgs((PyObject *)session, names.meet, seen->tensor,
-						  NULL);
-	kept = kept_new(seen);
+	if (is_kept > 0 && seen->is_elsewhere && session->device == Py_None)
+		return save_elsewhere(session, seen);
+	kept = is_kept < 0 ? NULL : kept_new(seen);
 	if (kept && seen->is_fixed && !seen->is_counted) {
 		((struct kept *)kept)->counted = save(session, &whole);
 		seen_end(&whole);

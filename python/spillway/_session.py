@@ -100,16 +100,15 @@ class Session(hooks.Session):  # type: ignore[misc]
             self.trace("save", began, packed)
         return packed
 
-    def _meet(self, tensor: Tensor) -> Any:
-        """A tensor that is not in host memory, while none has been met whose device serves."""
+    def _meet(self, tensor: Tensor) -> bool:
+        """A tensor that is not in host memory, while none has been met whose device serves: whether
+        its own does."""
         kind = tensor.device.type
         if self.device is None and kind not in self._refused and not self.cache.forgotten:
             self._refused.add(kind)  # also while this runs: it may make tensors
             self.device = self.device_of(tensor.device, self.cache)
             self.watch()
-        if self.device is None or not self.device.has(tensor):
-            return self.keep(tensor)
-        return self.save(tensor)
+        return self.device is not None and self.device.has(tensor)
 
     def _save_other(self, tensor: Tensor) -> Any:
         """A tensor that is no plain one, or shows no storage."""
