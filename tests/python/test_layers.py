@@ -235,7 +235,8 @@ def test_parts_that_do_not_know_of_each_other(store, wait):
     assert equal([got for got, _, _ in seen], expected)
     assert equal([view for _, view, _ in seen], [part.t() for part in expected])
     assert equal([rows for _, _, rows in seen], [part[1:] for part in expected])
-    assert off.stats().offers == 0
+    assert off.stats().bytes_spilled == 0
+    assert off.stats().activation_bytes_max == 200 * 400 * 4  # counted, once for all
 
 
 def test_views_know_of_each_other(store):
