@@ -568,7 +568,7 @@ static bool leave_out_retired(struct spw_store *store, const uint32_t counts[])
 int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
 		    uint64_t number, const void *record, size_t len, unsigned flags)
 {
-	uint32_t retirements[SPW_DRIVES_MAX];
+	uint32_t retirements[SPW_DRIVES_MAX] = {0};
 	int rc = spw_store_owned(store);
 	bool mirrors = false;
 
