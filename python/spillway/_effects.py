@@ -35,6 +35,9 @@ _VALUES = (type(None), bool, int, float, complex, str, bytes, range, slice, type
 _CODE = types.FunctionType, types.MethodType, type
 _OF_HOOKS = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)
              } - {"_parameters", "_buffers", "_modules"}
+# Known, and not looked into: what changes in these is theirs.
+_OF_THEIR_OWN = {"torch", "numpy", "spillway", "logging", "threading", "concurrent", "asyncio",
+                 "multiprocessing", "typing", "abc", "inspect", "importlib"}
 # Of these an object may have attributes beside what it is.
 _WITH_MORE = Tensor, dict, list, set, tuple, collections.deque
 _THINGS_MAX = 50_000
@@ -181,7 +184,8 @@ class _Bytes(_Watched):
     def _look(self) -> Tuple[Any, ...]:
         thing = self.thing
         if not isinstance(thing, Tensor):
-            return thing.shape, thing.dtype, zlib.crc32(thing.tobytes())
+            look = thing.tobytes if hasattr(thing, "tobytes") else thing.copy
+            return type(thing), getattr(thing, "shape", None), zlib.crc32(look())
         if type(thing) not in (Tensor, nn.Parameter) or thing.layout is not torch.strided:
             return (thing._version,)
         return (thing._version, thing.shape, thing.stride(), thing.data_ptr(), thing.requires_grad,
@@ -255,7 +259,8 @@ class Snapshot:
         elif isinstance(thing, Tensor):
             is_read = self._reads and not isinstance(thing, OnDrives)
             self._watched.append(_Bytes(path, thing, is_read))
-        elif type(thing).__module__ == "numpy" and hasattr(thing, "tobytes"):
+        elif isinstance(thing, bytearray) or (
+                type(thing).__module__ in ("numpy", "array") and hasattr(thing, "tobytes")):
             self._watched.append(_Bytes(path, thing, True))
         elif isinstance(thing, _CODE):
             self._visit_code(path, thing)
@@ -298,7 +303,9 @@ class Snapshot:
         things = getattr(thing, "__dict__", None)
         if isinstance(things, dict) and "__wrapped__" in things:
             self._todo.append((path, things["__wrapped__"]))
-        if is_known(kind.__module__) and kind is not types.SimpleNamespace:
+        if is_known(kind.__module__) and (
+                not isinstance(things, dict) or isinstance(thing, types.ModuleType)
+                or kind.__module__.partition(".")[0] in _OF_THEIR_OWN):
             return
         if isinstance(things, dict):
             self._watch(_Items(_dotted(path), things))
@@ -306,6 +313,9 @@ class Snapshot:
         if slots:
             self._watch(_Names(_dotted(path), lambda: {
                 name: getattr(thing, name) for name in slots if hasattr(thing, name)}))
+        elif self._reads and not isinstance(things, dict) and not _is_bare(kind):
+            raise Unseen(f"it can reach a {kind.__name__} ({path.rstrip('.')}), which does not "
+                         "show whether it changes")
         self._visit_code(path, kind)
 
     def changed(self) -> Optional[str]:
@@ -367,6 +377,11 @@ def _slots_of(kind: type) -> Tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
+def _is_bare(kind: type) -> bool:
+    """Whether its objects hold nothing: by a class in Python, which says so."""
+    return all("__slots__" in vars(each) for each in kind.__mro__ if each is not object)
+
+
 def _check_seen(path: str, thing: Any) -> None:
     kind = type(thing)
     name = f"{kind.__name__} ({path.rstrip('.')})"
@@ -375,5 +390,5 @@ def _check_seen(path: str, thing: Any) -> None:
         if is_everybodys(thing):
             return
         raise Unseen(f"it draws from a generator that is not PyTorch's: it can reach a {name}")
-    if isinstance(thing, (collections.abc.Iterator, io.IOBase)):
+    if isinstance(thing, (collections.abc.Iterator, io.IOBase)) or kind.__module__ == "_queue":
         raise Unseen(f"it can reach a {name}, which does not show whether it is used")

@@ -2,10 +2,13 @@
 # tests/python/test_again_effects.py - what a second run of a scope would leave behind
 """Each model leaves something where others can see it when it runs. After training with
 recomputation that is what it is after training without."""
+import array
 import collections
 import contextlib
+import queue
 import random
 import types
+import weakref
 
 import pytest
 import torch
@@ -304,6 +307,16 @@ ATTRIBUTES = {
     "an attribute of a dict": (lambda self: setattr(self, "seen", OfItsOwn(count=0)),
                                lambda self, y: setattr(self.seen, "count", self.seen.count + 1),
                                "seen.count"),
+    "a queue": (lambda self: setattr(self, "seen", queue.Queue()),
+                lambda self, y: self.seen.put(1), "seen"),
+    "bytes": (lambda self: setattr(self, "seen", bytearray(1)),
+              lambda self, y: self.seen.append(1), "seen in place"),
+    "numbers": (lambda self: setattr(self, "seen", array.array("d")),
+                lambda self, y: self.seen.append(1), "seen in place"),
+    "a counter": (lambda self: setattr(self, "seen", collections.Counter()),
+                  lambda self, y: self.seen.update("a"), "seen.a"),
+    "what is held weakly": (lambda self: setattr(self, "seen", weakref.WeakKeyDictionary()),
+                            lambda self, y: self.seen.__setitem__(self.up, len(self.seen)), "seen"),
     "a hook": (lambda self: None,
                lambda self, y: self.up.register_forward_hook(lambda *_: None), "hooks"),
 }
@@ -317,6 +330,8 @@ def shown(thing):
         return thing.inner.count
     if isinstance(thing, OfItsOwn):
         return thing.count
+    if isinstance(thing, (queue.Queue, weakref.WeakKeyDictionary)):
+        return list(thing.queue if isinstance(thing, queue.Queue) else thing.values())
     if isinstance(thing, types.BuiltinMethodType):
         return thing.__self__
     return (thing.count, thing.rows) if isinstance(thing, Holder) else thing
