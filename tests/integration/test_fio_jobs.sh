@@ -177,11 +177,11 @@ begin "every option that fio has is taken, of no effect, or refused in words"
 fio --cmdhelp | sed -n 's/^ *\([a-z][a-z_-]*\) *:.*/\1/p' >"$TEST_TMP/fios"
 expect_true "fio names its options" test "$(wc -l <"$TEST_TMP/fios")" -gt 200
 while read -r name; do
-    grep -qE "[\`=]$name[\`=[]" "$TEST_TMP/options" || fail "fio's option $name is not known"
+    grep -qE "[\`=]${name}[\`=[]" "$TEST_TMP/options" || fail "fio's option $name is not known"
 done <"$TEST_TMP/fios"
 for engine in io_uring libaio sync null posixaio; do
     for name in $(fio --enghelp=$engine | sed -n 's/^\([a-z][a-z_]*\) *:.*/\1/p'); do
-        grep -qE "[\`=]$name[\`=[]" "$TEST_TMP/options" || fail "the option $name of fio's engine $engine is not known"
+        grep -qE "[\`=]${name}[\`=[]" "$TEST_TMP/options" || fail "the option $name of fio's engine $engine is not known"
     done
 done
 
