@@ -769,7 +769,8 @@ def runtime(monkeypatch):
     monkeypatch.setattr(
         torch,
         "ones",
-        lambda *args, device=None: (runtime.kernel if device == "gpu" else on_cpu)(*args),
+        lambda *args, device=None, dtype=None: (
+            runtime.kernel if device == "gpu" else on_cpu)(*args),
     )
     return runtime, table
 

@@ -59,8 +59,7 @@ const char *bench_remark_words(enum bench_remark remark)
 {
 	static const char *const words[BENCH_REMARKS] = {
 		[BENCH_REMARK_BUFFERED] =
-			"buffered: measured past the page cache (O_DIRECT) all the same; fio's "
-			"numbers of it would be those of the cache",
+			"buffered: measured past the page cache, which fio would measure",
 		[BENCH_REMARK_SYNCHRONOUS] =
 			"ioengine: one transfer at a time, by spillway's own engine",
 		[BENCH_REMARK_ENGINE] = "ioengine: by spillway's own engine in its place",

@@ -64,7 +64,7 @@ static int complain(struct reader *reader, int error, const char *words)
 	(void)snprintf(reader->words, sizeof(reader->words), "%s", words);
 	if (reader->faults == FAULTS_MAX)
 		(void)snprintf(reader->words, sizeof(reader->words),
-			       "%s: more than %u faults: is this a job file?", reader->path,
+			       "%s: more than %d faults: is this a job file?", reader->path,
 			       FAULTS_MAX);
 	reader->result = error;
 	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;

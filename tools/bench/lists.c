@@ -52,8 +52,10 @@ static int share_the_rest(struct bench_share *shares, unsigned count, unsigned o
 		sum += shares[i].percent == UINT32_MAX ? 0 : shares[i].percent;
 	if (sum > 100 || (sum < 100 && open == 0))
 		return spw_error(-EINVAL, "the shares add up to %u of 100", sum);
+	if (open == 0)
+		return 0;
 	/* fio drops what does not divide; then some draws would have no share. */
-	first_more = open > 0 ? (100 - sum) % open : 0;
+	first_more = (100 - sum) % open;
 	for (unsigned i = 0; i < count; i++)
 		if (shares[i].percent == UINT32_MAX) {
 			shares[i].percent = (100 - sum) / open + (first_more > 0);
