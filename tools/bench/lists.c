@@ -220,8 +220,8 @@ static int parse_hex(const char **text, struct bench_pattern *pattern)
 		char digit[2] = {(*text)[2 + i], '\0'};
 		size_t place = pattern->len + (i + digits % 2) / 2;
 
-		pattern->bytes[place] =
-			(unsigned char)(pattern->bytes[place] << 4 | strtoul(digit, NULL, 16));
+		pattern->bytes[place] = (unsigned char)((unsigned)pattern->bytes[place] << 4 |
+							strtoul(digit, NULL, 16));
 	}
 	pattern->len += (unsigned)bytes;
 	*text += 2 + digits;
