@@ -19,7 +19,7 @@ from host import Apt, Unavailable, output_of, tool
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODULES = """virtio_pci virtio_console virtio_blk 9p 9pnet_virtio overlay configfs ext4 loop
     nvme nvme-tcp nvmet nvmet-tcp dm-mod dm-flakey dm-delay dm-log-writes dm-snapshot
-    dm-thin-pool dm-multipath dm-round-robin raid0 raid456
+    dm-thin-pool dm-multipath dm-round-robin raid0 raid456 dm-crypt xts aesni-intel xfs btrfs
     null_blk brd zram sd_mod scsi_debug vfio-pci vfio_iommu_type1""".split()
 
 

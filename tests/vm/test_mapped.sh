@@ -91,6 +91,42 @@ else
     skip "this kernel has no RAID 5"
 fi
 
+begin "an encrypted drive"
+if modprobe dm-crypt 2>/dev/null; then
+    modprobe -a xts aesni-intel 2>/dev/null || true
+    map secret "0 $((64 * MIB)) crypt aes-xts-plain64 $(printf '%064d' 7) 0 ${drives[0]} 2048"
+    moved "$device"
+    unmap secret
+else
+    skip "this kernel does not encrypt"
+fi
+
+begin "drives of memory"
+if modprobe brd rd_nr=1 rd_size=$((64 << 10)) 2>/dev/null && modprobe null_blk nr_devices=1 gb=1 memory_backed=1 2>/dev/null; then
+    moved /dev/ram0
+    moved /dev/nullb0
+    modprobe -r brd null_blk
+else
+    skip "this kernel has no such drives"
+fi
+
+# The first is aligned to blocks of the file system; the others write elsewhere what is overwritten.
+for kind in ext4 xfs btrfs; do
+    begin "a file of $kind"
+    if modprobe $kind 2>/dev/null && command -v mkfs.$kind >/dev/null; then
+        wipefs -qa "${drives[0]}"
+        mkfs.$kind -q "${drives[0]}" >/dev/null
+        mkdir -p "$TEST_TMP/files"
+        mount -t $kind "${drives[0]}" "$TEST_TMP/files"
+        truncate -s 64M "$TEST_TMP/files/drive"
+        moved "$TEST_TMP/files/drive"
+        umount "$TEST_TMP/files"
+        wipefs -qa "${drives[0]}"
+    else
+        skip "no $kind here"
+    fi
+done
+
 # The table has two paths to the same drive; one fails while a store is in use, and comes back.
 begin "a path that fails"
 if modprobe dm-multipath 2>/dev/null && modprobe dm-round-robin 2>/dev/null; then
