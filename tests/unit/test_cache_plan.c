@@ -554,7 +554,8 @@ SIM_CASE(test_budget_whose_margin_cannot_be_met)
 		(void)step_with(&gpt, lowest / 4);
 	assert_true(sim_stats().plans_memory > 0);
 	assert_true(sim_stats().plan_peak_bytes <= sim.opts.memory_bytes);
-	STAT_IS(budget_cause, SPW_BUDGET_HELD);
+	/* Of what is above it, some is under way to the drives at any time. */
+	assert_in_range(sim_stats().budget_cause, SPW_BUDGET_DRIVES, SPW_BUDGET_HELD);
 	STAT_IS(plans_failed, 0);
 }
 
