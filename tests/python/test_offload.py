@@ -11,7 +11,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from offloading import Layers, Nothing, equal, gradients_of, left_in, offload_all
+from offloading import Layers, Nothing, equal, gradients_of, left_in, offload_all, settle
 
 
 def gradients(store=None, exclude=None, **options):
@@ -343,7 +343,7 @@ def test_what_it_did_is_told_when_it_is_closed(formatted, caplog, capsys, closes
         off = offload_all(store, model)
         with off:
             model(torch.ones(8, 100)).sum().backward()
-        stats = off.stats()
+        stats = settle(off)
         off.report()
         before = capsys.readouterr().out.splitlines()
         if closes_store:
