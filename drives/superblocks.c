@@ -180,6 +180,9 @@ int spw_superblock_still_whole(const struct spw_device *device, const struct spw
 
 	if (rc)
 		return rc;
+	/* Gone, not cut: its errors have said so, and what is wanted of it is elsewhere. */
+	if (size_bytes == 0 && device->geometry.kind != SPW_DEVICE_FILE)
+		return 0;
 	if (size_bytes < sb->device_bytes)
 		return spw_error(
 			-EIO,

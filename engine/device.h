@@ -18,7 +18,7 @@ struct spw_device_ops {
 	/* NULL: zeroes are to be written. */
 	int (*write_zeroes)(const struct spw_device *device, uint64_t offset_bytes,
 			    uint64_t len_bytes);
-	/* How long it is now. NULL: as when it was opened. Return: 0; -errno, in words. */
+	/* How long it is now, 0: it is gone. NULL: as when it was opened. Return: 0; -errno */
 	int (*size)(const struct spw_device *device, uint64_t *bytes);
 	/* -EBUSY: somebody else has a lock in the range. */
 	int (*lock)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
@@ -70,7 +70,10 @@ int spw_device_no_progress_error(const struct spw_device *device);
 /* Of a path that stat(2) refuses. Return: @error, in words. */
 int spw_device_stat_error(const char *path, int error);
 
-/* How long it is now: others may have cut it since it was opened. Return: 0; -errno, in words. */
+/*
+ * How long it is now: others may have cut it since it was opened. 0: it is gone. Return: 0; -errno,
+ * in words.
+ */
 int spw_device_size_now(const struct spw_device *device, uint64_t *bytes);
 
 /* -ENODEV if the block device has no size any more, else @error. A system call. */

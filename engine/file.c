@@ -157,10 +157,14 @@ static int file_size(const struct spw_device *device, uint64_t *bytes)
 	bool is_file = device->geometry.kind == SPW_DEVICE_FILE;
 	struct stat st;
 
-	if (is_file ? fstat(device->fd, &st) : ioctl(device->fd, BLKGETSIZE64, bytes))
+	if ((is_file ? fstat(device->fd, &st) : ioctl(device->fd, BLKGETSIZE64, bytes)) == 0) {
+		if (is_file)
+			*bytes = (uint64_t)st.st_size;
+		return 0;
+	}
+	if (errno != ENODEV && errno != ENXIO)
 		return spw_error_errno(-errno, "%s does not tell its size", device->path);
-	if (is_file)
-		*bytes = (uint64_t)st.st_size;
+	*bytes = 0;
 	return 0;
 }
 

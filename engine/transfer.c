@@ -228,8 +228,11 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 	if (res > (int64_t)part->len_bytes)
 		res = -EPROTO;
 	if (res >= 0) {
-		/* Offsets and addresses stay multiples of what they are aligned by. */
-		uint32_t mask = dev->whole_mask;
+		/*
+		 * Offsets and addresses stay multiples of what they are aligned by; what came whole
+		 * ends where an element does.
+		 */
+		uint32_t mask = res == (int64_t)part->len_bytes ? 0 : dev->whole_mask;
 		bool is_torn = (res & mask) != 0;
 
 		res &= ~(int64_t)mask;

@@ -235,7 +235,8 @@ static uint64_t count_runs(const struct spw_store *store, struct committed *set,
 			bits |= UINT64_C(1) << pieces[i + 1].drive;
 		mask |= !single && bits & in_service ? bits & in_service : bits;
 		set->runs++;
-		set->runs_single += single;
+		/* A drive that the commit is made without does not know of it. */
+		set->runs_single += single || (bits & in_service) != bits;
 	}
 	return mask;
 }

@@ -51,9 +51,12 @@ static uint64_t next_offer_ns(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 
+	/* An offer that was refused in the forward pass does not hold up the backward pass. */
 	while (control->offer_next < basis->count &&
 	       (!spw_has_place(&basis->tensors[control->offer_next]) ||
-		control->slots[control->offer_next] != NO_SLOT))
+		control->slots[control->offer_next] != NO_SLOT ||
+		(control->stage == SPW_STAGE_BACKWARD &&
+		 basis->tensors[control->offer_next].planned_pack_ns <= control->progress_ns)))
 		control->offer_next++;
 	return control->offer_next < basis->count
 		       ? basis->tensors[control->offer_next].planned_pack_ns

@@ -91,6 +91,17 @@ expect_exit 0 "$SPILLWAY" bench --output-format=json --output="$TEST_TMP/ours.js
 expect_equal "$(counts "$TEST_TMP/fio.json")" "$(counts "$TEST_TMP/ours.json")" "what it moves"
 rm -r "$TEST_TMP/folder"
 
+begin "what could never begin, or would end half way, is refused before anything moves"
+for names in "a a" "a b"; do
+    read -r job other <<<"$names"
+    expect_exit 1 "$SPILLWAY" bench --null --size=64k --rw=read --name="$job" --wait-for="$other" --name=b --wait-for=a
+    expect_output "job $job: wait_for=$other names no job before it"
+done
+expect_exit 1 "$SPILLWAY" bench --null --size=64k --rw=write --allow-destructive --zonemode=strided --zonesize=64k --zoneskip=1000
+expect_output "zoneskip=1000 is not a multiple of the 512-byte blocks"
+expect_exit 1 "$SPILLWAY" bench --null --size=64k --rw=read --zonemode=strided --zonesize=64k --zoneskip=8388608t
+expect_output "no zone is so large"
+
 begin "jobs that wait, share a flow, or end others"
 cat >"$TEST_TMP/turns.fio" <<'JOBS'
 [global]

@@ -19,6 +19,9 @@
 #include <spillway/format.h>
 #include <spillway/store.h>
 
+#include "drives/superblocks.h"
+#include "engine/device.h"
+#include "layout/layout.h"
 #include "util/util.h"
 
 #define DRIVES       2u
@@ -100,6 +103,28 @@ static int put(unsigned copies, spw_object *object)
 static int commit(const spw_object *object, uint64_t number, unsigned flags)
 {
 	return spw_store_commit(store, object, 1, number, NULL, 0, flags);
+}
+
+static int no_size(const struct spw_device *device, uint64_t *size_bytes)
+{
+	(void)device;
+	*size_bytes = 0;
+	return 0;
+}
+
+/* A block device that was pulled has no size: that is no cut, and other drives have its puts. */
+CASE(test_a_drive_that_is_gone_was_not_cut)
+{
+	static const struct spw_device_ops ops = {.size = no_size};
+	char gone[] = "/dev/gone";
+	struct spw_device device = {
+		.path = gone, .ops = &ops, .geometry = {.kind = SPW_DEVICE_BLOCK}};
+	struct spw_superblock sb = {.device_bytes = DRIVE_BYTES};
+
+	assert_ok(spw_superblock_still_whole(&device, &sb, true));
+	device.geometry.kind = SPW_DEVICE_FILE;
+	assert_int_equal(spw_superblock_still_whole(&device, &sb, true), -EIO);
+	expect_words("was cut");
 }
 
 CUT_CASE(test_a_cut_file_fails_a_commit_in_words)

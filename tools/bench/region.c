@@ -28,10 +28,29 @@ static int check_multiple(const struct bench_job *job, const char *path, const c
 			 job->name, option, (uintmax_t)value, block, path);
 }
 
+/* Steps over zones never leave what 64 bits hold. */
+#define ZONE_BYTES_MAX (UINT64_C(1) << 61)
+
+static int check_zones(const struct bench_job *job, const char *path, uint32_t block)
+{
+	int result = check_multiple(job, path, "zonerange", job->zone_range_bytes, block);
+
+	if (result == 0)
+		result = check_multiple(job, path, "zoneskip", job->zone_skip_bytes, block);
+	if (result == 0 && (job->zone_bytes > ZONE_BYTES_MAX ||
+			    job->zone_range_bytes > ZONE_BYTES_MAX ||
+			    job->zone_skip_bytes > ZONE_BYTES_MAX))
+		return spw_error(-ERANGE, "job %s: no zone is so large", job->name);
+	return result;
+}
+
 static int check_blocks(const struct bench_region *region, const struct bench_job *job,
 			const char *path, uint32_t block)
 {
 	int result = check_multiple(job, path, "offset", job->offset_bytes, block);
+
+	if (result == 0)
+		result = check_zones(job, path, block);
 
 	for (unsigned i = 0; i < BENCH_DIRECTIONS && result == 0; i++) {
 		const struct bench_lengths *lengths = &region->lengths[i];

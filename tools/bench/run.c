@@ -49,6 +49,20 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 	return 0;
 }
 
+/* The name of an earlier job: neither of none, nor of one that waits for this one in turn. */
+static int check_wait(const struct bench_run *run, unsigned number)
+{
+	const struct bench_job *job = &run->plan.jobs[number];
+
+	if (job->wait_for[0] == '\0')
+		return 0;
+	for (unsigned i = 0; i < number; i++)
+		if (strcmp(run->plan.jobs[i].name, job->wait_for) == 0)
+			return 0;
+	return spw_error(-EINVAL, "job %s: wait_for=%s names no job before it", job->name,
+			 job->wait_for);
+}
+
 static int make_workers(struct bench_run *run)
 {
 	unsigned total = 0, group = 0, wave = 0;
@@ -67,7 +81,9 @@ static int make_workers(struct bench_run *run)
 
 		wave += i > 0 && job->stonewall;
 		group += i > 0 && (job->stonewall || job->new_group);
-		result = add_workers(run, i, group, wave);
+		result = check_wait(run, i);
+		if (result == 0)
+			result = add_workers(run, i, group, wave);
 	}
 	return result == 0 ? bench_flows_make(run) : result;
 }
