@@ -77,19 +77,20 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 
 /*
  * A backward may look at the storage around a view, by as_strided() with an offset: so all of the
- * storage goes with it. For a small part that is worth it if the whole was computed, since other
- * parts of it are saved, too; but not for a slice of a data set, which is in memory anyway.
- * Return: 1; 0; -1 with an exception.
+ * storage goes with it. Each further part that is saved is compared with the whole, or copied with
+ * it again while it moves: of many small parts, as of a loop over time steps or of a data set, that
+ * would cost more than the memory is worth. What was computed is counted. Return: 1; 0; -1 with an
+ * exception.
  */
-static int is_small_part(const struct saved *saved, const struct seen *seen,
-			 uint64_t storage_len_bytes)
+static int is_small_part(const struct saved *saved, struct seen *seen, uint64_t storage_len_bytes)
 {
-	int rc;
+	int is_computed;
 
 	if (saved->len_bytes >= storage_len_bytes / SMALL_PART)
 		return 0;
-	rc = to_bool(get(&torch.requires_grad, seen->base));
-	return rc < 0 ? -1 : !rc;
+	is_computed = to_bool(get(&torch.requires_grad, seen->base));
+	seen->is_fixed = is_computed > 0;
+	return is_computed < 0 ? -1 : 1;
 }
 
 /*

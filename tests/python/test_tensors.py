@@ -102,8 +102,18 @@ def test_the_storage_around_a_view(off, kind, stored):
     back = saved_and_back(off, view, stored)
     assert (back.storage_offset(), back.stride()) == place
     assert same_bits(back.as_strided((4096,), (1,), 0), around)
-    if stored:
+    if stored and kind not in SMALL:
         assert off.stats().bytes_spilled > 0
+
+
+def test_many_small_parts_of_something_computed(off):
+    """Each would be compared with the whole, or move it again: it stays in memory, and counts."""
+    whole = torch.randn(100, 1000, requires_grad=True)
+    backs = [saved_and_back(off, whole[place:place + 2]) for place in (17, 50)]
+    assert off.stats().bytes_spilled == 0
+    assert off.stats().activation_bytes_max >= 100 * 1000 * 4
+    for back in backs:
+        assert torch.equal(back.as_strided((100, 1000), (1000, 1), 0), whole)
 
 
 def test_the_storage_around_a_small_part_of_something_given(off):
