@@ -37,9 +37,9 @@ static int check_zones(const struct bench_job *job, const char *path, uint32_t b
 
 	if (result == 0)
 		result = check_multiple(job, path, "zoneskip", job->zone_skip_bytes, block);
-	if (result == 0 && (job->zone_bytes > ZONE_BYTES_MAX ||
-			    job->zone_range_bytes > ZONE_BYTES_MAX ||
-			    job->zone_skip_bytes > ZONE_BYTES_MAX))
+	if (result == 0 &&
+	    (job->zone_bytes > ZONE_BYTES_MAX || job->zone_range_bytes > ZONE_BYTES_MAX ||
+	     job->zone_skip_bytes > ZONE_BYTES_MAX))
 		return spw_error(-ERANGE, "job %s: no zone is so large", job->name);
 	return result;
 }
