@@ -519,7 +519,7 @@ static inline bool saved_is_part(const struct saved *saved)
 
 /* What the cache asks for. Return: 0; 1 the caller has to keep it; -1 with an exception */
 int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen);
-enum spw_cache_hint hint_of(const struct session *session, const struct seen *seen);
+enum spw_cache_hint hint_of(const struct saved *saved, const struct seen *seen);
 /* This tensor on memory that has its storage from @begin_bytes on. */
 PyObject *saved_on(const struct saved *saved, PyObject *base, uint64_t begin_bytes);
 

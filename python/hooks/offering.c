@@ -159,10 +159,10 @@ static void offering_watch(struct offering *offering, bool is_held)
 		version_part(version, offering->held, true, offering->saved->device->nothing);
 }
 
-static enum spw_cache_hint hint_there(const struct session *session, const struct seen *seen,
+static enum spw_cache_hint hint_there(const struct saved *saved, const struct seen *seen,
 				      const struct spw_offer *offer)
 {
-	enum spw_cache_hint hint = hint_of(session, seen);
+	enum spw_cache_hint hint = hint_of(saved, seen);
 
 	/* Whose words do not lie where a device can read them, that cannot be summed. */
 	if ((hint == SPW_HINT_AGAIN || hint == SPW_HINT_GIVE_UP) &&
@@ -183,7 +183,7 @@ static int offer_make(struct on_device *on, struct spw_cache *cache, struct offe
 	if (on_tell(on, cache, false) || offering_own(on, offering, seen, record, saved->version))
 		return -1;
 	result = library.offer_device(cache, &offering->offer, saved->device->number,
-				      hint_there(saved->session, seen, &offering->offer), &id,
+				      hint_there(saved, seen, &offering->offer), &id,
 				      &offering->copy);
 	is_held = result >= 0 && result != SPW_OFFER_DEDUP && result != SPW_OFFER_COPY_AGAIN;
 	if (is_held)

@@ -157,13 +157,52 @@ struct saved *saved_of(struct session *session, struct seen *seen, struct record
 	return saved;
 }
 
-enum spw_cache_hint hint_of(const struct session *session, const struct seen *seen)
+/* Whether its elements are all of its storage, without gaps between them. */
+static bool is_dense(const struct saved *saved)
 {
+	Py_ssize_t dims = saved_dims(saved);
+	uint64_t reached = 1;
+
+	for (Py_ssize_t pass = 0; pass < dims; pass++) {
+		for (Py_ssize_t i = 0; i < dims; i++) {
+			if (saved->sizes[i] > 1 && (uint64_t)saved->sizes[dims + i] == reached) {
+				reached *= (uint64_t)saved->sizes[i];
+				break;
+			}
+		}
+	}
+	return reached * saved->dtype->itemsize == saved->storage_len_bytes;
+}
+
+/*
+ * What is recomputed is compared with all of the storage. Around a view that may be memory that was
+ * never written, and differs each time: unless one operation that autograd knows made the whole,
+ * and nothing was written into it since. Return: 1; 0; -1 with an exception.
+ */
+static int is_whole_known(const struct saved *saved, const struct seen *seen)
+{
+	if (is_dense(saved))
+		return 1;
+	if (saved->version->number != 0 || !seen->base || seen->base == Py_None)
+		return 0;
+	return to_bool(get(&torch.requires_grad, seen->base));
+}
+
+enum spw_cache_hint hint_of(const struct saved *saved, const struct seen *seen)
+{
+	const struct session *session = saved->session;
+	int is_known;
+
 	if (session->excluding > 0 || seen->is_counted)
 		return SPW_HINT_PIN;
 	if (seen->is_input)
 		return SPW_HINT_INPUT;
 	if (seen->is_inner || !frame_now(session))
+		return SPW_HINT_NONE;
+	is_known = is_whole_known(saved, seen);
+	if (is_known < 0)
+		PyErr_Clear(); /* it is kept or spilled, as what cannot be recomputed is */
+	if (is_known <= 0)
 		return SPW_HINT_NONE;
 	return session->gives_up ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
 }

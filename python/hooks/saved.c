@@ -167,7 +167,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	offer->owner = owner_add(&session->owners, seen->tensor, saved->version, record, address);
 	if (offer->owner == 0)
 		return -1;
-	result = library.offer_hint(cache, offer, hint_of(session, seen), &id);
+	result = library.offer_hint(cache, offer, hint_of(saved, seen), &id);
 	saved->id = id.value;
 	if (result == SPW_OFFER_AGAIN) {
 		/* What a scope is computed again from is needed before any other is. */

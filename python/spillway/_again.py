@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn, overrides
 from torch.utils import _python_dispatch
 
+from ._copies import Copies
 from ._effects import Elsewhere, Reached, Unseen, snapshot_of
 from ._foreign import Aside, foreign_on, is_gathering
 from ._library import SpillwayError
@@ -122,11 +123,12 @@ def _bytes_of(tensor: Tensor) -> Tensor:
     return plain if plain.dtype is torch.bool else plain.view(torch.uint8)
 
 
-def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Tensor]) -> bool:
+def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Optional[Tensor]]) -> bool:
     """To the last bit. None is the same as nothing."""
     return len(these) == len(those) and all(
-        one is not None and one.dtype is other.dtype and one.shape == other.shape and
-        torch.equal(_bytes_of(one), _bytes_of(other)) for one, other in zip(these, those))
+        one is not None and other is not None and one.dtype is other.dtype and
+        one.shape == other.shape and torch.equal(_bytes_of(one), _bytes_of(other))
+        for one, other in zip(these, those))
 
 
 class Frame(hooks.Frame):  # type: ignore[misc]
@@ -270,7 +272,7 @@ class _Trial:
     def __init__(self, module: nn.Module, arguments: Any, alone: _Alone,
                  elsewhere: Elsewhere) -> None:
         self.reached = Reached(module, arguments, elsewhere)
-        self.saved: List[Optional[Tensor]] = []
+        self.saved = Copies(arguments)
         self.alone = alone
         alone.push()
 
@@ -480,13 +482,13 @@ class Again:
         return None
 
     def _differs(self, frame: Frame, trial: _Trial, result: Any) -> Optional[str]:
-        if not trial.saved:
+        if not trial.saved.tensors:
             return "it saves nothing: it is computed again already, or has no gradient"
         session = self.session
-        saved: List[Tensor] = []
+        saved = Copies(frame.arguments)
 
         def pack(tensor: Tensor) -> Tensor:
-            saved.append(tensor.detach().clone())
+            saved.add(tensor)
             return tensor.detach()
 
         arguments = _mapped(
@@ -499,7 +501,7 @@ class Again:
             return f"a second run raises {type(error).__name__}: {error}"
         finally:
             _undo([session.again_end])
-        if not _are_same(trial.saved, saved):
+        if not _are_same(trial.saved.tensors, saved.tensors):
             return "a second run saves other tensors"
         if not _are_same(list(tensors_in(result)), list(tensors_in(second))):
             return "a second run has another result"

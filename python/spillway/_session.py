@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Protocol, Set, Tuple
 
 from torch import Tensor
 
+from ._copies import Copies
 from ._library import fast
 from ._heap import Mapped
 from ._native import hooks
@@ -46,14 +47,6 @@ class Elsewhere(Protocol):
     def forget(self) -> None: ...
 
 
-def _copy_of(tensor: Tensor) -> Optional[Tensor]:
-    """None: it cannot be copied, or there is no memory for that. Training goes on without."""
-    try:
-        return tensor.detach().clone()
-    except Exception:
-        return None
-
-
 class Session(hooks.Session):  # type: ignore[misc]
     """The cache, the memory that it may read, the memory that it lent. Every saved tensor holds it.
 
@@ -69,7 +62,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     excluding: int  # modules that are excluded and run now
     tracer: Optional[StepTrace]
     frame: Any  # of the scope that runs and can be computed again
-    trial: Optional[List[Optional[Tensor]]]  # what is saved is copied there, too
+    trial: Optional[Copies]  # what is saved is copied there, too
     gives_up: bool  # all that can be computed again, whatever the plan says: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
     begins: bool  # the first save after that begins a step: nothing else is known to
@@ -94,7 +87,7 @@ class Session(hooks.Session):  # type: ignore[misc]
         tracer = self.tracer
         began = 0 if tracer is None else time.perf_counter_ns()
         if self.trial is not None:
-            self.trial.append(_copy_of(tensor))
+            self.trial.add(tensor)
         packed = self.save(tensor)
         if tracer is not None:
             self.trace("save", began, packed)

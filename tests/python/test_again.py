@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import sys
+import time
 import types
 
 import pytest
@@ -151,6 +152,61 @@ def test_same_with_tied_weights_and_one_module_used_twice():
             self.layers[2].second.up.weight = self.layers[0].second.up.weight
 
     check_same(Tied)
+
+
+def unwritten(x, rows):
+    """As torch.empty(), with bytes that differ each time for sure."""
+    memory = x.new_empty(rows, WIDTH)
+    memory.data.view(-1).fill_(float(time.perf_counter_ns() % 1_000_003))
+    return memory
+
+
+@pytest.mark.parametrize("part", [slice(16), slice(None, None, 2)], ids=["begin", "gaps"])
+def test_same_where_a_buffer_is_written_in_part(part):
+    class Part(Half):
+        def forward(self, x):
+            buffer = unwritten(x, 32 if part.stop else 31)
+            buffer[part] = super().forward(x)
+            return buffer[part].sin()
+
+    check_same(lambda: Model(half=Part))
+
+
+class Fills(torch.autograd.Function):
+    """As a kernel of others: its writes count as no change."""
+
+    @staticmethod
+    def forward(ctx, x):
+        result = unwritten(x, 32)
+        result.data[:16] = x
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient[:16]
+
+
+def test_a_result_that_is_written_in_part_is_seen_in_the_trial():
+    class Part(Half):
+        def forward(self, x):
+            return Fills.apply(super().forward(x))[:16].sin()
+
+    off = check_same(lambda: Model(half=Part), scopes_again=False)
+    assert list(reasons(off).values()).count("a second run saves other tensors") == 6
+
+
+def test_parts_of_what_one_operation_made_are_given_up():
+    class Chunks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both, self.inner = nn.Linear(WIDTH, 8 * WIDTH), nn.Sequential(nn.Identity())
+
+        def forward(self, x):
+            one, other = self.both(x).chunk(2, -1)
+            return (one * other)[:, :WIDTH] * 0.1
+
+    off = check_same(lambda: Model(half=Chunks))
+    assert off.stats().bytes_given_up >= 2 * 6 * 16 * 8 * WIDTH * 4
 
 
 def test_same_with_arguments_in_all_places():
