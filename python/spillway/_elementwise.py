@@ -121,9 +121,9 @@ def _run(optimizer_class: Type[Optimizer], group: Options, options: Options, pat
     """(the parameter, (fields, what else the state has) after each step). The state is of the
     first part where it is not of elements."""
     params = [part.clone() for part in path.split(values)]
-    group = copy.deepcopy(group)
+    group = {name: _copied(value) for name, value in group.items()}
     optimizer = make(optimizer_class, params, group, options)
-    before = copy.deepcopy(options_of(optimizer.param_groups[0]))
+    before = _kept(options_of(optimizer.param_groups[0]))
     states = []
     for grad in grads:
         for param, part in zip(params, path.split(grad)):
@@ -137,6 +137,23 @@ def _run(optimizer_class: Type[Optimizer], group: Options, options: Options, pat
     if not path.apart and not _same(before, options_of(optimizer.param_groups[0])):
         raise _Refused("it changes its param_groups as it steps")
     return path.join(params), states
+
+
+def _copied(value: Any) -> Any:
+    """What a class does with it is not done to its owner's; of a lock, say, there is no copy."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+def _kept(value: Any) -> Any:
+    """A copy to compare with later. What is the same as nothing but itself is no copy."""
+    if type(value) is dict:
+        return {name: _kept(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_kept, value))
+    return value if getattr(type(value), "__eq__") is object.__eq__ else _copied(value)
 
 
 def _step_apart(optimizer: Optimizer, params: List[Tensor], group: Options) -> None:

@@ -3,6 +3,7 @@
 """Classes whose state or arithmetic depends on how many elements there are, and in which shape, are
 refused before anything is changed; what a class makes of its options is what its steps get."""
 import copy
+import threading
 
 import pytest
 import torch
@@ -213,6 +214,29 @@ def test_options_are_what_the_class_makes_of_them(rate):
     for mine, yours in zip(tiled.param_groups, plain.param_groups):
         assert mine["decoupled"] is yours["decoupled"] is True
         assert torch.equal(mine["lr"], yours["lr"]) and mine["lr"].dtype == yours["lr"].dtype
+
+
+class Tag:
+    """Is the same as itself alone."""
+
+
+@pytest.mark.parametrize("tag", [Tag(), threading.Lock(), [Tag()]], ids=["object", "lock", "list"])
+def test_a_group_may_have_objects_of_its_owner(tag):
+    group = made_options(torch.optim.Adam, {"tag": tag}, {})
+    assert group["tag"] is tag
+    assert len(probe(torch.optim.Adam, group, {}, torch.float32)) == 2
+
+
+class Retags(Plain):
+    def step(self):
+        super().step()
+        self.param_groups[0]["tag"] = Tag()
+
+
+def test_an_object_of_a_group_that_steps_replace_is_refused():
+    group = made_options(Retags, {"tag": Tag()}, {})
+    with pytest.raises(TypeError, match="changes its param_groups"):
+        probe(Retags, group, {}, torch.float32)
 
 
 def test_options_that_the_class_does_not_take_are_refused_before_the_step():
