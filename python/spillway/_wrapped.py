@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ._library import SpillwayError
 from ._native import hooks
 from ._tensors import NOTHING, bytes_of, raise_modified
 from ._torch_compat import storage_of
@@ -19,7 +20,6 @@ from ._torch_compat import storage_of
 # Whatever a class does with attributes and functions of its own is left out.
 _plainly: Any = getattr(torch._C, "DisableTorchFunctionSubclass",
                         getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext))
-_REFUSED = RuntimeError, TypeError, AttributeError, NotImplementedError
 
 
 def elements_of(tensor: Tensor) -> Optional[str]:
@@ -44,8 +44,9 @@ def _sparse_parts(tensor: Tensor) -> List[Tensor]:
 
 
 def memory_of(tensor: Tensor, depth: int = 4) -> List[Tensor]:
-    """The memory of a tensor that is no plain one, as plain tensors; none: it is not known."""
-    with contextlib.suppress(*_REFUSED), _plainly():
+    """The memory of a tensor that is no plain one, as plain tensors; none: it is not known, also
+    where its class raises something of its own."""
+    with contextlib.suppress(Exception), _plainly():
         if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested:
             return [bytes_of(tensor, 0, storage_of(tensor).nbytes())]
         if hasattr(type(tensor), "__tensor_flatten__"):
@@ -98,16 +99,21 @@ def wrapped(tensor: Tensor, save: Any) -> Optional[Any]:
 
     :param save: of a session, for the elements
     """
-    with contextlib.suppress(*_REFUSED), torch.no_grad(), _plainly():
-        name = elements_of(tensor)
-        if name is None or isinstance(tensor._base, torch.nn.Parameter):
-            return None
-        if tensor.device.type != "cpu" and tensor._version:
-            return None  # the elements count no changes, and there nothing compares them
-        shell = tensor.detach()
-        elements = save(getattr(shell, name), tensor._base is not None)
-        if not isinstance(elements, hooks.Kept):
-            return Wrapped(shell, name, elements)
+    try:
+        with torch.no_grad(), _plainly():
+            name = elements_of(tensor)
+            if name is None or isinstance(tensor._base, torch.nn.Parameter):
+                return None
+            if tensor.device.type != "cpu" and tensor._version:
+                return None  # the elements count no changes, and there nothing compares them
+            shell = tensor.detach()
+            elements = save(getattr(shell, name), tensor._base is not None)
+            if not isinstance(elements, hooks.Kept):
+                return Wrapped(shell, name, elements)
+    except SpillwayError:
+        raise
+    except Exception:  # of the class: it is kept as it is
+        pass
     return None
 
 

@@ -210,6 +210,31 @@ def test_other_classes_are_counted_and_named(store, caplog):
     assert any("of the class Special stayed in memory" in hint for hint in off._run().hints)
 
 
+class Closed(torch.Tensor):
+    """Refuses, by an error of its own, to be taken apart."""
+
+    def __tensor_flatten__(self):
+        raise ValueError("cannot be traced")
+
+
+class ClosedLocal(Closed):
+    __tensor_unflatten__ = None
+
+    @property
+    def _local_tensor(self):
+        raise ValueError("not here")
+
+
+@pytest.mark.parametrize("cls", [Closed, ClosedLocal])
+def test_a_class_that_cannot_be_taken_apart_is_kept(off, cls):
+    with off:
+        tensor, seen = torch.randn(100).as_subclass(cls), []
+        y = save(seen, tensor)
+        y.sum().backward()
+        del y
+    assert torch.equal(seen[0][0].as_subclass(torch.Tensor), tensor.as_subclass(torch.Tensor))
+
+
 def test_parts_of_a_storage_that_are_no_views_are_counted(off):
     """As the gates of nn.LSTM: once for all of them, and with the rest that they hold."""
     with off:
