@@ -36,6 +36,10 @@ class SavedTensorsHooks:
         self._pushed: List[None] = []
         self._popped: List[None] = []
 
+    @property
+    def pushed(self) -> bool:
+        return len(self._pushed) > len(self._popped)
+
     def push(self) -> None:
         """:raises RuntimeError: PyTorch takes none here"""
         self._pushed.extend(
@@ -54,7 +58,7 @@ class SavedTensorsHooks:
 
     def pop(self) -> None:
         """Once, if they are pushed."""
-        if len(self._pushed) > len(self._popped):
+        if self.pushed:
             self._popped.extend(
                 itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()]))
 
@@ -118,6 +122,14 @@ def _probe_for_backward() -> Callable[[], bool]:
         return True
 
     return probe
+
+
+def in_checkpoint() -> bool:
+    """Whether a backward pass is inside of what a reentrant checkpoint computes again, from PyTorch
+    2.1 or so on: what is saved there is no part of a graph of the gradients."""
+    node = getattr(torch._C, "_current_autograd_node", lambda: None)()
+    # Those of DeepSpeed and of Megatron have the same name.
+    return type(node).__name__ == "CheckpointFunctionBackward"
 
 
 # in_backward(): whether this thread is inside a backward pass. Autograd gives that a copy of the

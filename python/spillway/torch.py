@@ -58,8 +58,8 @@ from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of,
                       scopes_of, tensors_in)
 from ._session import Session
 from ._steptrace import StepTrace
-from ._torch_compat import (SavedTensorsHooks, has_compiled, in_backward, is_compiled,
-                            register_forward_hook_always, register_forward_pre_hook)
+from ._torch_compat import (SavedTensorsHooks, has_compiled, in_backward, in_checkpoint,
+                            is_compiled, register_forward_hook_always, register_forward_pre_hook)
 from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
 from .report import (Progress, hints_of, parameters_line, process_rows, summary_of, table_of,
                      wear_since)
@@ -115,6 +115,7 @@ class Offload(contextlib.ContextDecorator):
                  recompute: Recompute = "never",
                  parameters: Optional[Parameters] = None) -> None:
         self._model = model
+        self._name = type(model).__name__  # reports have it when the model is gone
         self._parameters = parameters
         self._scopes = scopes
         self._exclude = exclude
@@ -160,12 +161,14 @@ class Offload(contextlib.ContextDecorator):
         self._session.on_first_save = weakref.WeakMethod(self._first_save)
         self._session.begins = True
         self._entries = self._entries_begun = 0  # of the context: in all, when the step began
-        self._differentiable = False  # something was saved in a backward pass of the step
+        # Something was saved in a backward pass of the step, to be differentiated again; and what
+        # follows it was taken for a penalty on gradients.
+        self._differentiable = self._penalty = False
         _note_made(model, cache.mode)
 
     def __repr__(self) -> str:
         cache = self._session.cache
-        words = (f"<spillway.torch.Offload of {type(self._model).__name__}, mode {cache.mode!r}, "
+        words = (f"<spillway.torch.Offload of {self._name}, mode {cache.mode!r}, "
                  f"{len(self._scopes)} scopes")
         if cache.closed:
             return words + ": closed>"
@@ -286,7 +289,8 @@ class Offload(contextlib.ContextDecorator):
         self._active, _active.offload = False, None
 
     def close(self) -> None:
-        """Close the cache. Tensors saved before can no longer be used for a backward pass."""
+        """Close the cache. Tensors saved before can no longer be used for a backward pass. It still
+        reports what it did, and does not keep the model for that."""
         if self._active:
             raise RuntimeError("leave the offload context before closing it")
         self._write_trace()
@@ -297,6 +301,12 @@ class Offload(contextlib.ContextDecorator):
         self._session.close()
         if self._own_store is not None:
             self._own_store.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Who keeps it for its report does not keep the model, nor what is excluded of it."""
+        self._model, self._again, self._exclude = nn.Module(), None, None
+        self._scopes, self._module_hooks = [], []
 
     @property
     def closed(self) -> bool:
@@ -312,6 +322,8 @@ class Offload(contextlib.ContextDecorator):
         :raises RuntimeError: other hooks on saved tensors were entered inside of the context
         """
         hooks = self._hooks if getattr(_active, "offload", None) is self else None
+        if hooks is not None and not hooks.pushed:  # paused already, or PyTorch took none
+            hooks = None
         if hooks is not None:
             hooks.check_innermost()
             hooks.pop()
@@ -361,7 +373,8 @@ class Offload(contextlib.ContextDecorator):
 
     def _begin_step_if_due(self) -> None:
         """With the first forward pass after a backward pass."""
-        if not self._explicit_steps and (self._session.unpacked or not self._begun):
+        due = self._session.unpacked or self._penalty or not self._begun
+        if due and not self._explicit_steps:
             self._begin_step()
 
     def _begin_step(self) -> None:
@@ -382,7 +395,7 @@ class Offload(contextlib.ContextDecorator):
             _made.pop(self._model, None)
         self._begun, self._entries_begun = True, self._entries
         self._micro_batch = 0
-        session.unpacked = self._differentiable = False
+        session.unpacked = self._differentiable = self._penalty = False
         session.prune()
 
     def _refresh_excluded(self) -> None:
@@ -437,11 +450,12 @@ class Offload(contextlib.ContextDecorator):
         if not self._active or session.cache.forgotten:
             return
         if in_backward():
-            self._differentiable = True
+            self._differentiable = self._differentiable or not (self._entered or in_checkpoint())
         elif self._differentiable and self._entries == self._entries_begun:
             # What follows a backward pass that had a graph of its own, in the same context, is a
-            # penalty on its gradients: the step goes on.
+            # penalty on its gradients: the step goes on, unless a layer runs.
             self._differentiable = session.unpacked = False
+            self._penalty = True
         else:
             self._refresh_excluded()
             self._begin_pass()
@@ -459,19 +473,19 @@ class Offload(contextlib.ContextDecorator):
     def _scope_enter(self, key: int, name: str, module: nn.Module, args: Any,
                      kwargs: Any = None) -> None:
         session = self._session
+        self._layers_ran = True
         # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs:
         # nobody leaves then.
         reported = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
         if self._again is not None and not self._again.is_scope(module):
             reported = False
         self._entered.append(reported)
-        due = session.unpacked or not self._begun
+        due = session.unpacked or self._penalty or not self._begun
         if reported and due and not self._called and not self._explicit_steps:
             self._refresh_excluded()
             # Of a model whose parts alone are called, as by model.training_step().
             self._begin_pass()
         if reported:
-            self._layers_ran = True
             session.cache.call(fast.spw_cache_scope_enter, key)
             session.border()
             if session.tracer is not None:
@@ -605,7 +619,7 @@ class Offload(contextlib.ContextDecorator):
         stats, store = self.stats(), cache.store
         drives = [] if store is None or store.closed else store.drive_stats()
         return Run(
-            type(self._model).__name__, cache.mode, time.strftime("%Y-%m-%d %H:%M"), seconds, stats,
+            self._name, cache.mode, time.strftime("%Y-%m-%d %H:%M"), seconds, stats,
             cache.profile(), drives, self._drives_before,
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
             "" if store is None or store.closed else store.description,

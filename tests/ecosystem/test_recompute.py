@@ -76,8 +76,9 @@ def train(make, step, recompute):
         return seen, set(), 0
     stats = off.stats()
     assert stats.restores_refused == 0
+    refused = set(off._again.refused.values())
     off.close()
-    return seen, set(off._again.refused.values()), stats.scopes_again
+    return seen, refused, stats.scopes_again
 
 
 def same(make, step):

@@ -11,6 +11,7 @@ import tempfile
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 if hasattr(torch, "compile"):
     # What is compiled is kept there, and what PyTorch names as it is imported. Its name is short:
@@ -232,10 +233,20 @@ def as_function(model, backend):
     return model
 
 
+def reentrant(model, _backend):
+    def run(x):
+        for block in model.blocks:
+            x = checkpoint(block, x.requires_grad_(), use_reentrant=True)
+        return x
+
+    model.forward_all = run
+    return model
+
+
 @pytest.mark.parametrize("compiled, said", [
     (whole, 1), (in_place, 1), (as_function, 1), (per_block, 0), (layers_in_place, 0),
-    (lambda model, _: model, 0)],
-    ids=["whole", "in place", "function", "per block", "layers in place", "not"])
+    (reentrant, 0), (lambda model, _: model, 0)],
+    ids=["whole", "in place", "function", "per block", "layers in place", "reentrant", "not"])
 def test_a_model_in_one_piece_is_named_once(store, caplog, capsys, compiled, said):
     torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))  # of something else
     model = compiled(Model(), "aot_eager")

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import subprocess
+import weakref
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from spillway.bench import __main__ as bench
 from spillway import cache as cache_module
 from spillway import store as store_module
 from spillway.cache import Cache
+from spillway.integrations._training import Training
 
 
 class Calls:
@@ -394,6 +396,27 @@ def test_the_model_is_copied_inside_the_context(store, make):
     copied(x).sum().backward()
     model(x).sum().backward()
     assert equal(gradients_of(model), gradients_of(copied))
+
+
+@pytest.mark.parametrize("options", [
+    {"mode": "spill"}, {"mode": "fastest", "recompute": "auto"}], ids=["spill", "recompute"])
+def test_what_a_training_leaves_for_its_report_does_not_hold_the_model(formatted, options, capsys):
+    model = Layers()
+    training = Training(formatted, {"min_bytes": 1, "exclude": [model.layers[1]], **options})
+    training.begin(model)
+    for _ in range(3):
+        training.enter()
+        model(torch.randn(10, 100)).sum().backward()
+        training.leave()
+    training.end()
+    found = weakref.ref(model)
+    del model, options
+    gc.collect()
+    assert found() is None
+    training.off.report()
+    assert "Offload of Layers" in repr(training.off) and training.off.stats().steps == 3
+    assert capsys.readouterr().out
+    training.off.close()  # again: nothing
 
 
 def backward_in_child(loss):

@@ -115,6 +115,30 @@ def test_transforms_that_refuse_hooks(store):
         torch.func.grad(torch.sum)(torch.ones(3))
 
 
+@pytest.mark.skipif(jvp is None, reason="torch.func came with PyTorch 2.0")
+def test_paused_twice(store):
+    """As by a function that is called where it is paused already."""
+    off, x = offload_all(store), torch.ones(3, requires_grad=True)
+    with off:
+        with off.paused():
+            with off.paused():
+                torch.func.grad(torch.sum)(torch.ones(3))
+            torch.func.grad(torch.sum)(torch.ones(3))
+        x.exp().sum().backward()
+    assert off.stats().offers == 1
+    off.close()
+    torch.func.grad(torch.sum)(torch.ones(3))  # nothing is left
+
+
+def test_paused_where_hooks_are_disabled(store):
+    off, x = offload_all(store), torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.disable_saved_tensors_hooks("none here"), off:
+        with off.paused():
+            pass
+        x.exp().sum().backward()
+    assert off.stats().offers == 0
+
+
 def test_paused_where_others_have_hooks(store):
     off = offload_all(store)
     with off.paused():  # it is not active

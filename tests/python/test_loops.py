@@ -6,6 +6,7 @@ not count."""
 import contextlib
 import functools
 import gc
+import warnings
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import spillway.torch
 from offloading import (Layers, Save, equal, gradients_of, in_threads, left_in, offload_all, raw,
                         save, settle)
+from spillway._torch_compat import is_before
 
 SEED = 7
 INPLACE = "modified by an inplace operation"
@@ -491,6 +493,60 @@ def test_steps_of_a_model_that_is_not_called_itself(store, called):
         if called:  # a part of it after the backward pass is no step of its own
             model.layers[0](torch.randn(8, SIZE)).sum().backward()
             assert off.stats().steps == 4
+
+
+class Whitened(Parts):
+    """Something is saved before its layers, and none of them is called by it itself."""
+
+    checkpoints = False
+
+    def __init__(self):
+        super().__init__(width=SIZE)
+        self.scale = nn.Parameter(torch.ones(SIZE))
+
+    def training_step(self, x):
+        x = (x * self.scale).sin()
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=True) if self.checkpoints else layer(x)
+        return x.square().sum()
+
+
+def twice_differentiable(loss, _):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of cycles
+        loss.backward(create_graph=True)
+
+
+def penalty(loss, model):
+    gradients = torch.autograd.grad(loss, model.parameters(), create_graph=True)
+    (loss + sum(gradient.square().sum() for gradient in gradients)).backward()
+
+
+def hessian_product(loss, model):
+    gradients = torch.autograd.grad(loss, model.parameters(), create_graph=True)
+    torch.autograd.grad(sum((gradient * 2).sum() for gradient in gradients), model.parameters())
+
+
+@pytest.mark.parametrize("checkpoints, backward", [
+    (False, lambda loss, _: loss.backward()), (True, lambda loss, _: loss.backward()),
+    (False, twice_differentiable), (False, penalty), (False, hessian_product)],
+    ids=["plain", "reentrant checkpoints", "create_graph", "penalty", "hessian"])
+def test_steps_in_one_context_around_the_loop(store, checkpoints, backward):
+    """Of a model that is never called itself, whatever its backward passes save."""
+    if checkpoints and is_before("2.1"):
+        pytest.skip("this PyTorch does not tell which node runs")
+    torch.manual_seed(SEED)
+    model = Whitened()
+    model.checkpoints = checkpoints
+    off = offload_all(store, model)
+    with off:
+        for step in range(1, 7):
+            loss = model.training_step(torch.randn(8, SIZE))
+            assert off.stats().steps == step
+            backward(loss, model)
+            assert off.stats().steps == step
+            model.zero_grad(set_to_none=True)
+            del loss
 
 
 class Flow(nn.Module):
