@@ -23,7 +23,7 @@ from torch import Tensor, nn, overrides
 from torch.utils import _python_dispatch
 
 from ._copies import Copies
-from ._effects import Elsewhere, Reached, Unseen, snapshot_of
+from ._effects import Elsewhere, Reached, Snapshot, Unseen, snapshot_of
 from ._foreign import Aside, foreign_on, is_gathering
 from ._library import SpillwayError
 from ._native import Stop, hooks
@@ -106,16 +106,20 @@ def _is_captured(session: Session, devices: Iterable[torch.device]) -> bool:
 
 
 def _undo(undos: List[Callable[[], Any]]) -> None:
-    """Call each once, the last one first. A Ctrl-C meanwhile is raised afterwards."""
-    interrupted = None
+    """Call each, the last one first, whatever the others raise: the first error is raised
+    afterwards. What a Ctrl-C interrupts is called once more."""
+    raised: Optional[BaseException] = None
     while undos:
         try:
             undos[-1]()
-            undos.pop()
         except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
+            raised = raised or error
+            continue
+        except BaseException as error:
+            raised = raised or error
+        undos.pop()
+    if raised is not None:
+        raise raised
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
@@ -169,12 +173,37 @@ class Frame(hooks.Frame):  # type: ignore[misc]
                 stack.enter_context(autocast)
             return self.module.forward(*args, **kwargs)
 
+    def _looked(self) -> Snapshot:
+        """What is there before the module runs again."""
+        try:
+            return snapshot_of(self.module)
+        except Exception as error:
+            self._cannot_see(error)
+            return Snapshot([])
+
+    def _put_back(self, before: Snapshot) -> None:
+        try:
+            self.changes = before.put_back() or self.changes
+            lost = before.changed()
+        except Exception as error:
+            self._cannot_see(error)
+            return
+        if lost is not None:
+            _log.warning("%s ran a second time to be computed again, and what %s cannot be put "
+                         "back", self.again.names[self.module], lost)
+
+    def _cannot_see(self, error: Exception) -> None:
+        """The step goes on: it is right. But this recomputation is the last one."""
+        self.changes = f"what it changes could not be seen ({str(error) or type(error).__name__})"
+        _log.warning("%s ran a second time to be computed again, and %s: if it changes anything, "
+                     "that is changed twice", self.again.names[self.module], self.changes)
+
     def run(self, arguments: Any, pack: Callable[[Tensor], Any]) -> Any:
         """Run it as the first time. Whatever comes in between, nothing of that is left."""
         session = self.again.session
         saved, alone = SavedTensorsHooks(pack, _as_it_is), self.again.alone(forbids=True)
         random, excluding, frame = Random(self.devices), session.excluding, session.frame
-        before, aside = snapshot_of(self.module), Aside(self.module, self.modes)
+        before, aside = self._looked(), Aside(self.module, self.modes)
 
         def restore() -> None:
             random.restore()
@@ -182,11 +211,7 @@ class Frame(hooks.Frame):  # type: ignore[misc]
 
         def put_back() -> None:
             aside.put_back()
-            self.changes = before.put_back() or self.changes
-            lost = before.changed()
-            if lost is not None:
-                _log.warning("%s ran a second time to be computed again, and what %s cannot be put "
-                             "back", self.again.names[self.module], lost)
+            self._put_back(before)
 
         undos = [restore, put_back, saved.pop, alone.pop]
         try:

@@ -6,6 +6,7 @@ them, and what its code uses of modules, classes and closures (_reach). Where it
 that does not show whether it has changed, such as an iterator, that is said."""
 from __future__ import annotations
 
+import array
 import collections
 import collections.abc
 import contextlib
@@ -13,8 +14,11 @@ import contextvars
 import enum
 import functools
 import io
+import mmap
 import random
+import sys
 import types
+import weakref
 import zlib
 from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple)
 
@@ -40,7 +44,13 @@ _OF_THEIR_OWN = {"torch", "numpy", "spillway", "logging", "threading", "concurre
                  "multiprocessing", "typing", "abc", "inspect", "importlib"}
 # Of these an object may have attributes beside what it is.
 _WITH_MORE = Tensor, dict, list, set, tuple, collections.deque
-_THINGS_MAX = 50_000
+_CONTAINERS = dict, list, set, collections.deque, tuple, frozenset
+# Shared with another process or with code in C, which may change them unseen.
+_SHARED = {f"multiprocessing.{name}" for name in (
+    "connection", "managers", "queues", "shared_memory", "sharedctypes")}
+_BUFFERS = bytearray, array.array, mmap.mmap
+_ITEMS_MAX = 200_000  # in all containers together: some 0.1 s to look at
+_CONTENT_MAX = 256 << 20  # bytes of an array: some 0.3 s
 _WORD = 8  # bytes
 
 
@@ -57,6 +67,45 @@ def _is_same(one: Any, other: Any) -> bool:
     """The same object, or a value that cannot be told from it."""
     return one is other or (type(one) is type(other) and _is_value(one) and _is_value(other)
                             and repr(one) == repr(other))
+
+
+def _builtin_of(thing: Any) -> Any:
+    """The container that it is: by its methods, those of a class of its own are not called."""
+    kind: Any = type(thing)
+    return kind if kind in _CONTAINERS else next(
+        (each for each in _CONTAINERS if issubclass(kind, each)), None)
+
+
+def _attributes_of(thing: Any) -> Any:
+    """Its __dict__, without a __getattr__ of its own; None: it has none."""
+    try:
+        return object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return None
+
+
+def _is_array(thing: Any) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    return isinstance(thing, _BUFFERS) or (
+        numpy is not None and isinstance(thing, (numpy.ndarray, numpy.generic)))
+
+
+def _sum_of_content(path: str, thing: Any) -> Optional[int]:
+    """Of an array; None: it cannot be written.
+
+    :raises Unseen: it is too large to be read
+    """
+    is_numpy = not isinstance(thing, _BUFFERS)
+    if not thing.flags.writeable if is_numpy else memoryview(thing).readonly:
+        return None
+    size = thing.nbytes if is_numpy else memoryview(thing).nbytes
+    if size > _CONTENT_MAX:
+        raise Unseen(f"it can reach an array of {size >> 20} MiB ({path.rstrip('.')}), which is "
+                     "too large to look at")
+    if is_numpy:
+        numpy: Any = sys.modules["numpy"]
+        thing = numpy.ascontiguousarray(thing).reshape(-1).view(numpy.uint8)
+    return zlib.crc32(thing)
 
 
 def sum_of(tensor: Tensor) -> Optional[Tensor]:
@@ -157,42 +206,42 @@ class _Row(_Watched):
 
     def __init__(self, path: str, thing: Any) -> None:
         super().__init__(path, thing)
-        self._before = list(thing)
+        self._kind = _builtin_of(thing)
+        self._before = list(self._kind.__iter__(thing))
 
     def inside(self) -> Iterable[Found]:
         return ((self.path, value) for value in self._before)
 
     def changed(self) -> Optional[str]:
-        same = len(self._before) == len(self.thing) and all(
-            map(_is_same, self._before, self.thing))
+        same = len(self._before) == self._kind.__len__(self.thing) and all(
+            map(_is_same, self._before, self._kind.__iter__(self.thing)))
         return None if same else _words_of(self.path)
 
     def put_back(self) -> None:
         if self.changed():
-            self.thing.clear()
-            getattr(self.thing, "update" if isinstance(self.thing, set) else "extend")(self._before)
+            self._kind.clear(self.thing)
+            fill = self._kind.update if self._kind is set else self._kind.extend
+            fill(self.thing, self._before)
 
 
 class _Bytes(_Watched):
-    """A tensor or an array."""
+    """A tensor."""
 
-    def __init__(self, path: str, thing: Any, is_read: bool) -> None:
+    def __init__(self, path: str, thing: Tensor, is_read: bool) -> None:
         super().__init__(path, thing)
         self._is_read = is_read
         self._before, self._sum = self._look(), self._sum_now()
 
     def _look(self) -> Tuple[Any, ...]:
         thing = self.thing
-        if not isinstance(thing, Tensor):
-            look = thing.tobytes if hasattr(thing, "tobytes") else thing.copy
-            return type(thing), getattr(thing, "shape", None), zlib.crc32(look())
+        version = None if thing.is_inference() else thing._version
         if type(thing) not in (Tensor, nn.Parameter) or thing.layout is not torch.strided:
-            return (thing._version,)
-        return (thing._version, thing.shape, thing.stride(), thing.data_ptr(), thing.requires_grad,
+            return (version,)
+        return (version, thing.shape, thing.stride(), thing.data_ptr(), thing.requires_grad,
                 id(thing.grad) if thing.is_leaf else 0, len(thing._backward_hooks or ()))
 
     def _sum_now(self) -> Optional[Tensor]:
-        return sum_of(self.thing) if self._is_read and isinstance(self.thing, Tensor) else None
+        return sum_of(self.thing) if self._is_read else None
 
     def changed(self) -> Optional[str]:
         same = self._before == self._look()
@@ -200,6 +249,23 @@ class _Bytes(_Watched):
             now = self._sum_now()
             same = now is not None and bool(self._sum == now)
         return None if same else _words_of(self.path, " in place")
+
+
+class _Array(_Watched):
+    """Of NumPy, or bytes that can be written."""
+
+    def __init__(self, path: str, thing: Any, is_read: bool) -> None:
+        super().__init__(path, thing)
+        self._is_read = is_read
+        self._before = self._look()
+
+    def _look(self) -> Tuple[Any, ...]:
+        thing = self.thing
+        return (getattr(thing, "shape", None) or memoryview(thing).nbytes,
+                _sum_of_content(self.path, thing) if self._is_read else None)
+
+    def changed(self) -> Optional[str]:
+        return None if self._before == self._look() else _words_of(self.path, " in place")
 
 
 def _words_of(path: str, how: str = "") -> str:
@@ -236,56 +302,81 @@ class Snapshot:
         self._parts = {thing for _, thing in things if isinstance(thing, nn.Module)}
         self._reads = reads
         self._reach = reach
+        self._items = 0
         self._todo = list(things)
         while self._todo:
             path, thing = self._todo.pop()
-            if id(thing) not in self._seen and not _is_value(thing):
+            if id(thing) not in self._seen:
                 self._seen[id(thing)] = thing
                 self._visit(path, thing)
-        if len(self._seen) > _THINGS_MAX:
-            raise Unseen(f"it reaches {len(self._seen)} things, which are too many to look at")
+
+    def _count(self, path: str, count: int) -> None:
+        """Items of a container, before they are copied."""
+        self._items += count
+        if self._items > _ITEMS_MAX:
+            raise Unseen(f"it reaches {self._items} things ({path.rstrip('.')}), which are too "
+                         "many to look at")
+
+    def _queue(self, found: Iterable[Found]) -> None:
+        self._todo += (each for each in found if not isinstance(each[1], _VALUES))
 
     def _watch(self, watched: _Watched) -> None:
         self._watched.append(watched)
-        self._todo += watched.inside()
+        self._queue(watched.inside())
 
     def _visit(self, path: str, thing: Any) -> None:
-        if isinstance(thing, dict):
-            self._watch(_Items(_dotted(path), thing))
-        elif isinstance(thing, (list, set, collections.deque)):
-            self._watch(_Row(path, thing))
-        elif isinstance(thing, (tuple, frozenset)):
-            self._todo += [(path, value) for value in thing]
-        elif isinstance(thing, Tensor):
-            is_read = self._reads and not isinstance(thing, OnDrives)
-            self._watched.append(_Bytes(path, thing, is_read))
-        elif isinstance(thing, bytearray) or (
-                type(thing).__module__ in ("numpy", "array") and hasattr(thing, "tobytes")):
-            self._watched.append(_Bytes(path, thing, True))
-        elif isinstance(thing, _CODE):
-            self._visit_code(path, thing)
+        builtin = _builtin_of(thing)
+        if builtin is not None:
+            self._visit_container(path, thing, builtin)
         elif isinstance(thing, nn.Module):
             if self._reads or thing in self._parts:
                 self._visit_module(path, thing)
             self._visit_code(path, type(thing))
+        elif isinstance(thing, Tensor):
+            is_read = self._reads and not isinstance(thing, OnDrives)
+            self._watched.append(_Bytes(path, thing, is_read))
+        elif isinstance(thing, _CODE):
+            self._visit_code(path, thing)
+        elif _is_array(thing):
+            self._visit_array(path, thing)
         else:
             self._visit_object(path, thing)
-        if isinstance(thing, _WITH_MORE) and self._reads and not isinstance(thing, OnDrives):
-            self._watch(_Items(_dotted(path), getattr(thing, "__dict__", {})))
+        if self._reads and not isinstance(thing, OnDrives) and (
+                isinstance(thing, _WITH_MORE) or _is_array(thing)):
+            self._watch(_Items(_dotted(path), _attributes_of(thing) or {}))
+
+    def _visit_container(self, path: str, thing: Any, kind: Any) -> None:
+        self._count(path, kind.__len__(thing))
+        if kind is dict:
+            self._watch(_Items(_dotted(path), thing))
+        elif kind in (tuple, frozenset):
+            self._queue((path, value) for value in kind.__iter__(thing))
+        else:
+            self._watch(_Row(path, thing))
+
+    def _visit_array(self, path: str, thing: Any) -> None:
+        if not getattr(getattr(thing, "dtype", None), "hasobject", False):
+            self._watched.append(_Array(path, thing, self._reads))
+            return
+        numpy: Any = sys.modules["numpy"]
+        self._count(path, thing.size)
+        self._watch(_Names(_dotted(path), lambda: dict(
+            enumerate(numpy.asarray(thing).reshape(-1).tolist()))))
 
     def _visit_module(self, path: str, module: nn.Module) -> None:
         watched = _Items(path, vars(module))
+        self._count(path, len(vars(module)))
         self._watched.append(watched)
         # Often: without what each module has for hooks.
-        self._todo += watched.inside() if self._reads else (
-            (path + key, value) for key, value in vars(module).items() if key not in _OF_HOOKS)
+        self._queue(watched.inside() if self._reads else (
+            (path + key, value) for key, value in vars(module).items() if key not in _OF_HOOKS))
 
     def _visit_code(self, path: str, thing: Any) -> None:
         if self._reach is None:
             self.codes.append((path, thing))
         elif thing not in (type, object):
             found, looks = self._reach.of(path, thing)
-            self._todo += found
+            self._queue(found)
             for where, look in looks:
                 self._watch(_Names(where, look))
 
@@ -295,12 +386,20 @@ class Snapshot:
             _check_seen(path, thing)
         if isinstance(thing, functools.partial):
             self._todo += [(path, thing.func), (path, thing.args), (path, thing.keywords)]
+        elif isinstance(thing, weakref.ref):
+            self._queue([(path, weakref.ref.__call__(thing))])
+        elif isinstance(thing, types.MappingProxyType):
+            self._count(path, len(thing))
+            self._watch(_Names(_dotted(path), lambda: thing))
+        elif isinstance(thing, collections.abc.MappingView):
+            name = "mapping" if hasattr(thing, "mapping") else "_mapping"
+            self._queue([(path, getattr(thing, name))])
         elif isinstance(thing, types.BuiltinMethodType):
-            self._todo.append((path, None if isinstance(thing.__self__, types.ModuleType)
-                               else thing.__self__))
+            if not isinstance(thing.__self__, types.ModuleType):
+                self._queue([(path, thing.__self__)])
         elif isinstance(thing, contextvars.ContextVar):
             self._watch(_Names(_dotted(path), lambda: {"value": thing.get(None)}))
-        things = getattr(thing, "__dict__", None)
+        things = _attributes_of(thing)
         if isinstance(things, dict) and "__wrapped__" in things:
             self._todo.append((path, things["__wrapped__"]))
         if is_known(kind.__module__) and (
@@ -308,11 +407,11 @@ class Snapshot:
                 or kind.__module__.partition(".")[0] in _OF_THEIR_OWN):
             return
         if isinstance(things, dict):
+            self._count(path, len(things))
             self._watch(_Items(_dotted(path), things))
-        slots = [name for each in kind.__mro__ for name in _slots_of(each)]
+        slots = _slots_of(kind)
         if slots:
-            self._watch(_Names(_dotted(path), lambda: {
-                name: getattr(thing, name) for name in slots if hasattr(thing, name)}))
+            self._watch(_Names(_dotted(path), lambda: _in_slots(thing, slots)))
         elif self._reads and not isinstance(things, dict) and not _is_bare(kind):
             raise Unseen(f"it can reach a {kind.__name__} ({path.rstrip('.')}), which does not "
                          "show whether it changes")
@@ -371,10 +470,18 @@ def _dotted(path: str) -> str:
     return path if not path or path.endswith(".") else f"{path}."
 
 
-def _slots_of(kind: type) -> Tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+def _slots_of(kind: type) -> List[Any]:
+    """Their descriptors: of a name that begins with two underscores, the class has another."""
+    return [slot for each in kind.__mro__ if "__slots__" in vars(each)
+            for slot in vars(each).values() if isinstance(slot, types.MemberDescriptorType)]
+
+
+def _in_slots(thing: Any, slots: List[Any]) -> Dict[str, Any]:
+    found = {}
+    for slot in slots:
+        with contextlib.suppress(AttributeError):  # there is nothing in it
+            found[slot.__name__] = slot.__get__(thing)
+    return found
 
 
 def _is_bare(kind: type) -> bool:
@@ -392,3 +499,13 @@ def _check_seen(path: str, thing: Any) -> None:
         raise Unseen(f"it draws from a generator that is not PyTorch's: it can reach a {name}")
     if isinstance(thing, (collections.abc.Iterator, io.IOBase)) or kind.__module__ == "_queue":
         raise Unseen(f"it can reach a {name}, which does not show whether it is used")
+    if (isinstance(thing, memoryview) or kind in weakref.ProxyTypes or kind.__module__ in _SHARED
+            or _is_of_c(thing)):
+        raise Unseen(f"it can reach a {name}, which does not show whether it changes")
+
+
+def _is_of_c(thing: Any) -> bool:
+    """Whether it is data of ctypes."""
+    ctypes: Any = sys.modules.get("ctypes")
+    return ctypes is not None and not isinstance(thing, ctypes._CFuncPtr) and isinstance(
+        thing, ctypes._SimpleCData.__mro__[1])

@@ -2,6 +2,7 @@
 # spillway/_random.py - the states of generators that everybody draws from
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from typing import Any, Callable, Iterable, List, NamedTuple
@@ -21,9 +22,29 @@ class _Generator(NamedTuple):
         return self.is_same(self.state, self.now())
 
 
+def _numpy_state(numpy: Any) -> Any:
+    """Its bit generator, which may be exchanged, and the state of that."""
+    generator = getattr(numpy, "get_bit_generator", lambda: None)  # from 1.24 on
+    return generator(), numpy.get_state(legacy=False)
+
+
+def _put_numpy_state(numpy: Any, state: Any) -> None:
+    if state[0] is not None and state[0] is not numpy.get_bit_generator():
+        numpy.set_bit_generator(state[0])
+    numpy.set_state(state[1])
+
+
 def _numpy_is_same(one: Any, other: Any) -> bool:
-    """(name of the bit generator, key, position, whether there is a second Gaussian, that)"""
-    return bool(one[0] == other[0] and one[2:] == other[2:] and (one[1] == other[1]).all())
+    return one[0] is other[0] and _is_equal(one[1], other[1])
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Nested dicts with numbers and arrays."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(
+            _is_equal(value, other[key]) for key, value in one.items())
+    same = one == other
+    return bool(same.all() if hasattr(same, "all") else same)
 
 
 def _states(generators: Iterable[Any]) -> List[_Generator]:
@@ -34,8 +55,9 @@ def _of_python() -> List[_Generator]:
     """Python's and NumPy's."""
     found: List[Any] = [(random.getstate, random.setstate, lambda one, other: one == other)]
     numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None and numpy.get_state()[0] == "MT19937":
-        found.append((numpy.get_state, numpy.set_state, _numpy_is_same))
+    if numpy is not None:
+        found.append((functools.partial(_numpy_state, numpy),
+                      functools.partial(_put_numpy_state, numpy), _numpy_is_same))
     return _states(found)
 
 

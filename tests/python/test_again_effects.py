@@ -5,6 +5,9 @@ recomputation that is what it is after training without."""
 import array
 import collections
 import contextlib
+import ctypes
+import functools
+import multiprocessing
 import queue
 import random
 import types
@@ -19,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import conftest
 import spillway.torch
 from offloading import equal, gradients_of
-from spillway import _again, _torch_compat
+from spillway import _again, _effects, _torch_compat
 
 np = pytest.importorskip("numpy")
 
@@ -225,6 +228,23 @@ class Holder:
         self.count, self.rows = 0, []
 
 
+class Private:
+    __slots__ = ("__count",)
+
+    def __init__(self):
+        self.__count = 0
+
+    def bump(self):
+        self.__count += 1
+        return self.__count
+
+
+def _of_objects():
+    found = np.empty(1, dtype=object)
+    found[0] = []
+    return found
+
+
 class OfItsOwn(dict):
     """With attributes beside its items."""
 
@@ -317,6 +337,26 @@ ATTRIBUTES = {
                   lambda self, y: self.seen.update("a"), "seen.a"),
     "what is held weakly": (lambda self: setattr(self, "seen", weakref.WeakKeyDictionary()),
                             lambda self, y: self.seen.__setitem__(self.up, len(self.seen)), "seen"),
+    "private slots": (lambda self: setattr(self, "seen", Private()),
+                      lambda self, y: self.seen.bump() and None, "seen"),
+    "a view of a dict": (lambda self: setattr(self, "seen", {"a": []}.values()),
+                         lambda self, y: [each.append(1) for each in self.seen], "seen.a"),
+    "a mapping that is only read": (
+        lambda self: setattr(self, "seen", types.MappingProxyType({"a": []})),
+        lambda self, y: self.seen["a"].append(1), "seen.a"),
+    "an array of objects": (lambda self: setattr(self, "seen", _of_objects()),
+                            lambda self, y: self.seen[0].append(1), "seen.0"),
+    "a masked array": (lambda self: setattr(self, "seen", np.ma.zeros(3)),
+                       lambda self, y: self.seen.__setitem__(0, self.seen[0] + 1), "in place"),
+    "a view of memory": (lambda self: setattr(self, "seen", memoryview(bytearray(1))),
+                         lambda self, y: self.seen.__setitem__(0, self.seen[0] + 1),
+                         "does not show whether it changes"),
+    "data in C": (lambda self: setattr(self, "seen", ctypes.c_int(0)),
+                  lambda self, y: setattr(self.seen, "value", self.seen.value + 1),
+                  "does not show whether it changes"),
+    "what processes share": (lambda self: setattr(self, "seen", multiprocessing.Value("i", 0)),
+                             lambda self, y: setattr(self.seen, "value", self.seen.value + 1),
+                             "does not show whether it changes"),
     "a hook": (lambda self: None,
                lambda self, y: self.up.register_forward_hook(lambda *_: None), "hooks"),
 }
@@ -334,6 +374,12 @@ def shown(thing):
         return list(thing.queue if isinstance(thing, queue.Queue) else thing.values())
     if isinstance(thing, types.BuiltinMethodType):
         return thing.__self__
+    if isinstance(thing, Private):
+        return thing.bump()
+    if isinstance(thing, (types.MappingProxyType, type({}.values()), memoryview)):
+        return list(thing.values() if isinstance(thing, types.MappingProxyType) else thing)
+    if hasattr(thing, "value"):
+        return thing.value
     return (thing.count, thing.rows) if isinstance(thing, Holder) else thing
 
 
@@ -354,6 +400,91 @@ def test_attributes(kind):
                 for part in (layer, layer.up, layer.up.weight) if hasattr(part, "seen")]
 
     refused(Notes, seen, words)
+
+
+def test_what_is_held_by_a_weak_reference():
+    class Notes(Layer):
+        def note(self, y):
+            self.owner().inner.count += 1
+
+    def before(model):
+        model.owner = Settings()
+        for layer in model:
+            layer.owner = weakref.ref(model.owner)
+
+    refused(Notes, lambda model: model.owner.inner.count, "owner.inner.count", before=before)
+
+
+def test_that_looking_calls_nothing_of_theirs():
+    class Reader(list):
+        reads = 0
+
+        def __iter__(self):
+            Reader.reads += 1
+            return super().__iter__()
+
+        def __len__(self):
+            Reader.reads += 1
+            return super().__len__()
+
+    class Lazy:
+        __slots__ = ("value",)
+
+        def __getattr__(self, name):
+            raise RuntimeError(f"{name} is not there yet")
+
+    class Holds(Layer):
+        def __init__(self):
+            super().__init__()
+            self.reader, self.lazy = Reader([1, 2]), Lazy()
+
+    def before(model):
+        Reader.reads = 0
+
+    reasons, _ = same(Holds, lambda model: Reader.reads, again=True, before=before)
+    assert not reasons
+
+
+def test_too_much_to_look_at():
+    class Holds(Layer):
+        def __init__(self):
+            super().__init__()
+            self.numbers = [0] * (_effects._ITEMS_MAX + 1)
+
+    refused(Holds, lambda model: None, "too many to look at")
+
+
+def test_arrays_are_read_in_the_trial_alone(monkeypatch):
+    calls, after = [], []
+    sum_of_content = _effects._sum_of_content
+
+    def count(path, thing):
+        calls.append(path)
+        return sum_of_content(path, thing)
+
+    class Holds(Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = np.zeros(3)
+
+    monkeypatch.setattr(_effects, "_sum_of_content", count)
+    same(Holds, again=True, each=lambda model, step: after.append(len(calls)))
+    assert after[STEPS] > 0 and after[STEPS] == len(calls)  # of the second training, spilled
+
+
+@pytest.mark.parametrize("mode", ["c", "r"])
+def test_large_arrays(monkeypatch, tmp_path, mode):
+    """They are not read; one that cannot be written need not be."""
+    np.ones(100).tofile(tmp_path / "table")
+
+    class Holds(Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = np.memmap(tmp_path / "table", mode=mode)
+
+    monkeypatch.setattr(_effects, "_CONTENT_MAX", 100)
+    reasons, _ = same(Holds, again=mode == "r")
+    assert all("too large to look at" in why for why in reasons.values())
 
 
 def _in_a_module(self, y):
@@ -477,6 +608,68 @@ def test_what_is_changed_now_and_then():
     assert list(reasons) == ["1"] and "when it was computed again" in reasons["1"]
 
 
+def test_what_is_held_from_an_evaluation():
+    class Keeps(Layer):
+        def forward(self, x):
+            y = super().forward(x)
+            if not self.training:
+                self.last = y
+            return y
+
+    def each(model, step):
+        if step == 1:
+            with torch.inference_mode():
+                model.eval()(torch.ones(8, WIDTH))
+            model.train()
+
+    reasons, _ = same(Keeps, again=True, each=each)
+    assert not reasons
+
+
+class Raises:
+    """Where it is looked at."""
+
+    @property
+    def __class__(self):
+        raise KeyError("on purpose")
+
+
+@pytest.mark.parametrize("held,words", [
+    (lambda: [0] * (_effects._ITEMS_MAX + 1), "too many to look at"), (Raises, "on purpose")])
+def test_what_cannot_be_seen_any_more(held, words):
+    """The step is right, and that recomputation was the last one."""
+    class Holds(Layer):
+        def __init__(self):
+            super().__init__()
+            self.held = []
+
+    def each(model, step):
+        if step == 1:
+            model[1].held.append(held())
+
+    reasons, count = same(Holds, again=True, each=each)
+    assert list(reasons) == ["1"] and words in reasons["1"], reasons
+    assert "could not be seen" in reasons["1"] and count == LAYERS * (STEPS - 1) - 2
+
+
+def test_undoing_goes_on():
+    done, undos = [], []
+
+    def raises(error, times):
+        def undo():
+            done.append(error)
+            if done.count(error) <= times:
+                raise error
+
+        undos.append(undo)
+
+    for error, times in ((KeyError, 1), (KeyboardInterrupt, 1), (OSError, 1), (ValueError, 0)):
+        raises(error, times)
+    with pytest.raises(OSError):
+        _again._undo(undos)
+    assert done == [ValueError, OSError, KeyboardInterrupt, KeyboardInterrupt, KeyError]
+
+
 # ---- Arguments -----------------------------------------------------------------------------------
 
 
@@ -517,6 +710,26 @@ def test_generators_of_everybody(draw, rare):
 
     reasons, _ = same(Draws, again=True, before=before,
                       loss_of=lambda y, model: y.square().mean())
+    assert not reasons
+
+
+@pytest.mark.skipif(not hasattr(np.random, "set_bit_generator"), reason="NumPy before 1.24")
+@pytest.mark.parametrize("draws", [False, True])
+def test_another_generator_of_numpy(draws, request):
+    """Exchanged between the passes: what is drawn in the backward pass is what was drawn before."""
+    request.addfinalizer(functools.partial(
+        np.random.set_bit_generator, np.random.get_bit_generator()))
+
+    class Draws(Layer):
+        def forward(self, x):
+            return super().forward(x) * (1 + (np.random.rand() if draws else 0))
+
+    def each(model, step):
+        if step in (1, STEPS - 1):
+            kind = np.random.PCG64 if step == 1 else np.random.MT19937
+            np.random.set_bit_generator(kind(1))
+
+    reasons, _ = same(Draws, again=True, each=each)
     assert not reasons
 
 
