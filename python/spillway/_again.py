@@ -417,6 +417,8 @@ class Again:
         devices = {tensor.device for tensor in tensors_in(arguments) if not tensor.is_cpu}
         if devices and _is_captured(session, devices):
             return
+        if self._is_watched():
+            return
         parts = list(module.modules())
         why = foreign_on(module, parts)
         is_tried = self._trusted.get(module) == modes_of(module)
@@ -426,21 +428,23 @@ class Again:
             self.refuse(module, why)
             return
         if not is_tried:
-            if self._is_watched():
-                return
             self._trial = _Trial(module, arguments, self.alone(forbids=False), self._elsewhere)
             session.trial = self._trial.saved
         frame = Frame(self, module, arguments, devices)
         session.frame = frame if self._trial is None else _Tried(frame)
 
     def _is_watched(self) -> bool:
-        """Whether others see each operation, and would see those of a trial: it waits then."""
+        """Whether others see each operation, and would see those of a second run."""
         watcher = _watcher()
         if watcher is not None and not self._waits:
             self._waits = True
-            _log.info("what can be computed again is not tried while a %s sees all that PyTorch "
-                      "computes", watcher)
+            _log.info("nothing more is given up to be computed again while a %s sees all that "
+                      "PyTorch computes", watcher)
         return watcher is not None
+
+    def forget(self) -> None:
+        """No trial follows soon: what code reaches is not held longer than that."""
+        self._elsewhere.clear()
 
     def abandon(self) -> None:
         """Whatever runs is no longer watched, and gives nothing up any more."""
@@ -534,7 +538,7 @@ class Again:
 
     def step_begins(self) -> None:
         """Inputs that were changed after their scope has ended cannot be computed from."""
-        self._elsewhere.clear()
+        self.forget()
         self._turn_to_outer()
         counters, self._counters = self._counters, []
         for module, counter, version in counters:

@@ -96,21 +96,28 @@ class Reach:
         for each in thing.__mro__:
             if is_known(each.__module__):
                 continue
-            data = []
+            looks.append((f"class {each.__name__}.", functools.partial(_data_of, each)))
             for name, value in list(vars(each).items()):
                 function = _function_in(value)
-                is_special = name.startswith("__") and name.endswith("__")
                 if function is None:
-                    if not is_special and not name.startswith("_abc_"):
-                        data.append(name)
-                elif name in self._names or (is_special and name not in _NEVER):
+                    continue
+                if name in self._names or (_is_special(name) and name not in _NEVER):
                     found.append((f"{each.__name__}.{name}", function))
                 else:
                     self._methods.setdefault(name, []).append(
                         (f"{each.__name__}.{name}", function))
-            if data:
-                looks.append((f"class {each.__name__}.", _look_at(vars(each), data)))
         return found, looks
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _data_of(kind: type) -> Dict[str, Any]:
+    """What a class has now that is no method."""
+    return {name: value for name, value in list(vars(kind).items())
+            if not _is_special(name) and not name.startswith("_abc_")
+            and _function_in(value) is None}
 
 
 def _content_of(cell: types.CellType) -> Any:
@@ -120,26 +127,30 @@ def _content_of(cell: types.CellType) -> Any:
         return None
 
 
-def _look_at(things: Any, names: List[str]) -> Look:
+def _look_at(things: Any, names: Iterable[str]) -> Look:
+    """Names that are not there yet, too: code may make them."""
     return lambda: {name: things[name] for name in names if name in things}
+
+
+def _imported(names: Iterable[str]) -> Dict[str, Any]:
+    """Modules by these names that are there now."""
+    return {name: sys.modules[name] for name in names
+            if name in sys.modules and not is_known(name)}
 
 
 def _looks_at(things: Dict[str, Any], module: str, names: Tuple[str, ...]
               ) -> List[Tuple[str, Look]]:
     """At what code that uses these names finds in its module, in modules that it finds there, and
     in those that it imports when it runs."""
-    looks: List[Tuple[str, Look]] = []
-    todo = [(module, things), *((name, vars(sys.modules[name])) for name in names
-                                if name in sys.modules and not is_known(name))]
+    looks: List[Tuple[str, Look]] = [("what is imported: ", lambda: _imported(names))]
+    todo = [(module, things), *((name, vars(each)) for name, each in _imported(names).items())]
     seen: Set[int] = set()
     while todo:
         module, things = todo.pop()
         if id(things) in seen:
             continue
         seen.add(id(things))
-        mine = [name for name in names if name in things]
-        if mine:
-            looks.append((f"global {module}.", _look_at(things, mine)))
-        todo += [(other.__name__, vars(other)) for other in map(things.get, mine)
+        looks.append((f"global {module}.", _look_at(things, names)))
+        todo += [(other.__name__, vars(other)) for other in map(things.get, names)
                  if isinstance(other, types.ModuleType) and not is_known(other.__name__)]
     return looks

@@ -467,6 +467,8 @@ class Offload(contextlib.ContextDecorator):
             self._micro_batch += 1
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+        if self._again is not None:
+            self._again.forget()
         self._session.drain()
         self._resident.look()
 
@@ -491,7 +493,7 @@ class Offload(contextlib.ContextDecorator):
             if session.tracer is not None:
                 session.tracer.begin(name)
             session.drain()
-            if self._again is not None:
+            if self._again is not None and self._hooks is not None and self._hooks.pushed:
                 self._again.enter(module, (args, kwargs or {}))
 
     def _look_for_layers(self) -> None:
@@ -523,6 +525,7 @@ class Offload(contextlib.ContextDecorator):
         self._session.excluding = 0
         if self._again is not None:
             self._again.abandon()
+            self._again.forget()
         while self._entered:
             if self._entered.pop() and not self._session.cache.closed:
                 with contextlib.suppress(SpillwayError):  # closed by another thread since

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import ctypes
 import functools
+import gc
 import multiprocessing
 import queue
 import random
@@ -46,6 +47,13 @@ class Layer(nn.Module):
         return x + self.drop(self.down(y))
 
 
+def offload_of(model):
+    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
+                                 recompute="auto")
+    off._session.gives_up = True
+    return off
+
+
 def run(layer, recompute, seen, before=lambda model: None, each=lambda model, step: None,
         loss_of=lambda y, model: y.square().mean(), steps=STEPS, mode=contextlib.nullcontext):
     """(losses, gradients, what was seen at the end, the offload)"""
@@ -55,9 +63,7 @@ def run(layer, recompute, seen, before=lambda model: None, each=lambda model, st
     model = nn.Sequential(*(layer() for _ in range(LAYERS)))
     off = contextlib.nullcontext()
     if recompute:
-        off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
-                                     recompute="auto")
-        off._session.gives_up = True
+        off = offload_of(model)
     before(model)
     losses, gradients = [], []
     for step in range(steps):
@@ -216,6 +222,34 @@ def test_a_mode_that_sees_all_operations():
         seen.clear()
 
     same(Layer, lambda model: len(seen), again=False, before=before, mode=Counts)
+
+
+def test_a_mode_that_comes_later():
+    """Nothing is recomputed while it is there, and its hooks for all modules refuse no scope."""
+    counter = pytest.importorskip("torch.utils.flop_counter").FlopCounterMode
+    flops, steps = [], iter(range(2 * STEPS))
+
+    def mode():
+        step = next(steps) % STEPS
+        if step == 0:
+            flops.clear()
+        flops.append(counter(display=False) if step == 1 else contextlib.nullcontext())
+        return flops[-1]
+
+    reasons, count = same(Layer, lambda model: flops[1].get_total_flops(), again=True, mode=mode)
+    assert not reasons and count == LAYERS * (STEPS - 2)
+
+
+def test_transforms_while_it_is_paused():
+    """What runs there is not tried, and so not refused."""
+    model = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+    off = offload_of(model)
+    for _ in range(2):
+        with off:
+            with off.paused():
+                torch.func.vmap(model, randomness="different")(torch.ones(3, 8, WIDTH))
+            model(torch.ones(8, WIDTH)).square().mean().backward()
+    assert not off._again.refused and off.stats().scopes_again == LAYERS
 
 
 # ---- Attributes ----------------------------------------------------------------------------------
@@ -484,12 +518,21 @@ def test_large_arrays(monkeypatch, tmp_path, mode):
 
     monkeypatch.setattr(_effects, "_CONTENT_MAX", 100)
     reasons, _ = same(Holds, again=mode == "r")
+    (tmp_path / "table").unlink()
     assert all("too large to look at" in why for why in reasons.values())
 
 
 def _in_a_module(self, y):
     import conftest
     conftest.seen.append(1)
+
+
+def _make_a_global(self, y):
+    global MADE
+    try:
+        MADE += 1
+    except NameError:
+        MADE = 1
 
 
 def _in_a_package(self, y):
@@ -500,6 +543,7 @@ PACKAGE = types.ModuleType("package")
 PACKAGE.inner = types.ModuleType("package.inner")
 PACKAGE.inner.seen = []
 
+TABLES_BY_NAME = {}
 ELSEWHERE = {
     "imported when it runs": (_in_a_module, lambda: list(conftest.seen), "conftest.seen"),
     "of a package": (_in_a_package, lambda: list(PACKAGE.inner.seen), "package.inner.seen"),
@@ -508,6 +552,10 @@ ELSEWHERE = {
     "a global tensor": (lambda self, y: TABLE.add_(1), TABLE.tolist, "TABLE"),
     "of a class": (lambda self, y: setattr(Holder, "total", getattr(Holder, "total", 0) + 1),
                    lambda: Holder.total, "Holder"),
+    "of a class, not there before": (
+        lambda self, y: setattr(Settings, "made", getattr(Settings, "made", 0) + 1),
+        lambda: Settings.made, "class Settings.made"),
+    "a global, not there before": (_make_a_global, lambda: MADE, "MADE"),
     "a default": (lambda self, y, rows=ROWS: rows.append(1), lambda: list(ROWS),
                   "default of"),
 }
@@ -524,12 +572,35 @@ def test_elsewhere(kind):
         PACKAGE.inner.seen.clear()
         ROWS.clear()
         TABLE.zero_()
+        globals().pop("MADE", None)
+        if hasattr(Settings, "made"):
+            del Settings.made
 
     class Notes(Layer):
         def note(self, y):
             return note(self, y)
 
     refused(Notes, lambda model: seen(), words, before=before)
+
+
+def test_what_code_reaches_is_not_held():
+    """Longer than trials may follow."""
+    class Uses(Layer):
+        def note(self, y):
+            TABLES_BY_NAME.get("a")
+
+    TABLES_BY_NAME["a"] = torch.zeros(3)
+    model = nn.Sequential(Uses())
+    off = offload_of(model)
+    with off:
+        loss = model(torch.ones(8, WIDTH)).mean()
+        table = weakref.ref(TABLES_BY_NAME.pop("a"))
+        gc.collect()
+        assert table() is None
+        loss.backward()
+    with off:
+        model(torch.ones(8, WIDTH)).mean().backward()
+    assert off.stats().scopes_again == 1
 
 
 def test_closures():
