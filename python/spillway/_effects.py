@@ -261,7 +261,7 @@ class _Array(_Watched):
 
     def _look(self) -> Tuple[Any, ...]:
         thing = self.thing
-        return (getattr(thing, "shape", None) or memoryview(thing).nbytes,
+        return (memoryview(thing).nbytes if isinstance(thing, _BUFFERS) else thing.shape,
                 _sum_of_content(self.path, thing) if self._is_read else None)
 
     def changed(self) -> Optional[str]:

@@ -479,6 +479,18 @@ def test_that_looking_calls_nothing_of_theirs():
     assert not reasons
 
 
+def test_arrays_of_all_kinds():
+    class Holds(Layer):
+        def __init__(self):
+            super().__init__()
+            self.held = [np.float32(1), np.datetime64("2020-01-01"), np.array(1.5), np.ones((0, 3)),
+                         np.array("2020-01-01", "M8[s]"), np.zeros((4, 4)).T[1:], np.array(["a"]),
+                         np.zeros(2, dtype=[("a", "i4"), ("b", "f8")])]
+
+    reasons, _ = same(Holds, again=True)
+    assert not reasons
+
+
 def test_too_much_to_look_at():
     class Holds(Layer):
         def __init__(self):
