@@ -114,14 +114,18 @@ fi
 for kind in ext4 xfs btrfs; do
     begin "a file of $kind"
     if modprobe $kind 2>/dev/null && command -v mkfs.$kind >/dev/null; then
-        wipefs -qa "${drives[0]}"
-        mkfs.$kind -q "${drives[0]}" >/dev/null
+        # xfs is not made on less than 300 MB.
+        map both "0 $((200 * MIB)) linear ${drives[0]} 2048
+$((200 * MIB)) $((200 * MIB)) linear ${drives[1]} 2048"
+        wipefs -qa "$device"
+        mkfs.$kind -q "$device" >/dev/null
         mkdir -p "$TEST_TMP/files"
-        mount -t $kind "${drives[0]}" "$TEST_TMP/files"
+        mount -t $kind "$device" "$TEST_TMP/files"
         truncate -s 64M "$TEST_TMP/files/drive"
         moved "$TEST_TMP/files/drive"
         umount "$TEST_TMP/files"
-        wipefs -qa "${drives[0]}"
+        wipefs -qa "$device"
+        unmap both
     else
         skip "no $kind here"
     fi
