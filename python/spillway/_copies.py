@@ -29,13 +29,21 @@ class Copies:
     def __init__(self, arguments: Any) -> None:
         self.tensors: List[Optional[Tensor]] = []
         self._given: Set[int] = identities(tensors_in(arguments))
-        self._bases: Dict[int, Tensor] = {}  # held: no other one has its identity
+        # By their addresses, which are no others' as long as these hold the memory. They hold
+        # nothing of the graph, which would not be let go of.
+        self._bases: Dict[int, Tensor] = {}
 
     def add(self, tensor: Tensor) -> None:
         self.tensors.append(_copy_of(tensor))
         base = tensor._base
         # Of others a view is not given up.
-        if (base is not None and base.requires_grad and not base.is_leaf and not base._version
-                and id(base) not in self._bases and not identities([base]) & self._given):
-            self._bases[id(base)] = base
+        if (base is None or not base.requires_grad or base.is_leaf or base._version
+                or identities([base]) & self._given):
+            return
+        try:
+            place = base.data_ptr()
+        except RuntimeError:  # it has no memory
+            return
+        if place not in self._bases:
+            self._bases[place] = base.detach()
             self.tensors.append(_copy_of(base))
