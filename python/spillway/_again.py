@@ -23,7 +23,7 @@ from torch import Tensor, nn, overrides
 from torch.utils import _python_dispatch
 
 from ._copies import Copies
-from ._effects import Elsewhere, Reached, Snapshot, Unseen, snapshot_of
+from ._effects import Elsewhere, Reached, Snapshot, snapshot_of
 from ._foreign import Aside, foreign_on, is_gathering
 from ._library import SpillwayError
 from ._native import Stop, hooks
@@ -32,7 +32,8 @@ from ._random import Random
 from ._scopes import tensors_in
 from ._session import Session
 from ._tensors import counted_by, nothing_on
-from ._torch_compat import SavedTensorsHooks, is_before
+from ._torch_compat import SavedTensorsHooks, is_before, is_compiled
+from ._watched import Unseen
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
     from ._verdicts import Verdict, Verdicts
@@ -468,7 +469,7 @@ class Again:
 
     def _obstacle(self, module: nn.Module, arguments: Any) -> Optional[str]:
         """Why it is not even tried."""
-        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+        if is_compiled(module):
             return "it is compiled"
         if any(is_gathering(hook) for part in module.modules() if part is not module
                for hook in part._forward_pre_hooks.values()):

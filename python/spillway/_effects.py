@@ -6,21 +6,17 @@ them, and what its code uses of modules, classes and closures (_reach). Where it
 that does not show whether it has changed, such as an iterator, that is said."""
 from __future__ import annotations
 
-import array
 import collections
 import collections.abc
 import contextlib
 import contextvars
-import enum
 import functools
 import io
-import mmap
 import random
 import sys
 import types
 import weakref
-import zlib
-from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple)
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +24,12 @@ from torch import Tensor, nn
 from ._on_drives import OnDrives
 from ._random import is_everybodys
 from ._reach import Reach, is_known
-from ._torch_compat import storage_of
+from ._watched import (ARGUMENT, VALUES, Array, Found, Items, Memory, Names, Row, Unseen, Watched,
+                       builtin_of, dotted, is_array)
 
-Found = Tuple[str, Any]
 # By the ids of the code that it begins with, which it holds.
 Elsewhere = Dict[FrozenSet[int], Tuple[List[Found], "Snapshot"]]
 
-_VALUES = (type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis),
-           torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
 _CODE = types.FunctionType, types.MethodType, type
 _OF_HOOKS = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)
              } - {"_parameters", "_buffers", "_modules"}
@@ -44,36 +38,10 @@ _OF_THEIR_OWN = {"torch", "numpy", "spillway", "logging", "threading", "concurre
                  "multiprocessing", "typing", "abc", "inspect", "importlib"}
 # Of these an object may have attributes beside what it is.
 _WITH_MORE = Tensor, dict, list, set, tuple, collections.deque
-_CONTAINERS = dict, list, set, collections.deque, tuple, frozenset
 # Shared with another process or with code in C, which may change them unseen.
 _SHARED = {f"multiprocessing.{name}" for name in (
     "connection", "managers", "queues", "shared_memory", "sharedctypes")}
-_BUFFERS = bytearray, array.array, mmap.mmap
 _ITEMS_MAX = 200_000  # in all containers together: some 0.1 s to look at
-_CONTENT_MAX = 256 << 20  # bytes of an array: some 0.3 s
-_WORD = 8  # bytes
-
-
-class Unseen(Exception):
-    """Something within reach does not show whether it changes; with what, in words."""
-
-
-def _is_value(thing: Any) -> bool:
-    return isinstance(thing, _VALUES) or (
-        isinstance(thing, (tuple, frozenset)) and all(map(_is_value, thing)))
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """The same object, or a value that cannot be told from it."""
-    return one is other or (type(one) is type(other) and _is_value(one) and _is_value(other)
-                            and repr(one) == repr(other))
-
-
-def _builtin_of(thing: Any) -> Any:
-    """The container that it is: by its methods, those of a class of its own are not called."""
-    kind: Any = type(thing)
-    return kind if kind in _CONTAINERS else next(
-        (each for each in _CONTAINERS if issubclass(kind, each)), None)
 
 
 def _attributes_of(thing: Any) -> Any:
@@ -82,208 +50,6 @@ def _attributes_of(thing: Any) -> Any:
         return object.__getattribute__(thing, "__dict__")
     except AttributeError:
         return None
-
-
-def _is_array(thing: Any) -> bool:
-    numpy: Any = sys.modules.get("numpy")
-    return isinstance(thing, _BUFFERS) or (
-        numpy is not None and isinstance(thing, (numpy.ndarray, numpy.generic)))
-
-
-def _sum_of_content(path: str, thing: Any) -> Optional[int]:
-    """Of an array; None: it cannot be written.
-
-    :raises Unseen: it is too large to be read
-    """
-    is_numpy = not isinstance(thing, _BUFFERS)
-    if not thing.flags.writeable if is_numpy else memoryview(thing).readonly:
-        return None
-    size = thing.nbytes if is_numpy else memoryview(thing).nbytes
-    if size > _CONTENT_MAX:
-        raise Unseen(f"it can reach an array of {size >> 20} MiB ({path.rstrip('.')}), which is "
-                     "too large to look at")
-    if is_numpy:
-        numpy: Any = sys.modules["numpy"]
-        thing = numpy.ascontiguousarray(thing).reshape(-1).view(numpy.uint8)
-    return zlib.crc32(thing)
-
-
-def sum_of(tensor: Tensor) -> Optional[Tensor]:
-    """Of the words of its storage, modulo 2^64, on its device; None: it has no bytes to read."""
-    with contextlib.suppress(RuntimeError, NotImplementedError), torch.no_grad():
-        storage, device = storage_of(tensor), tensor.device
-        if storage.nbytes() == 0 or device.type == "meta":
-            return None
-        count = 0 if storage.data_ptr() % _WORD else storage.nbytes() // _WORD
-        words = torch.empty(0, dtype=torch.int64, device=device)
-        rest = torch.empty(0, dtype=torch.uint8, device=device)
-        words.set_(storage, 0, (count,), (1,))
-        rest.set_(storage, count * _WORD, (storage.nbytes() - count * _WORD,), (1,))
-        return words.sum() + rest.sum()
-    return None
-
-
-# ---- Kinds of things -----------------------------------------------------------------------------
-
-
-class _Watched:
-    """A thing as it was."""
-
-    def __init__(self, path: str, thing: Any) -> None:
-        self.path = path
-        self.thing = thing
-
-    def inside(self) -> Iterable[Found]:
-        """What it holds."""
-        return ()
-
-    def changed(self) -> Optional[str]:
-        """In words; None: it has not."""
-        raise NotImplementedError
-
-    def has_begun(self) -> bool:
-        """Whether nothing was there before in the place of what has changed."""
-        return False
-
-    def put_back(self) -> None:
-        """If that is possible."""
-
-
-class _Names(_Watched):
-    """Values by names, as a look gives them."""
-
-    def __init__(self, path: str, look: Callable[[], Dict[Any, Any]]) -> None:
-        super().__init__(path, look)
-        self._before = _raw(look())
-
-    def _path_of(self, key: Any) -> str:
-        return f"{self.path}{key}"
-
-    def inside(self) -> Iterable[Found]:
-        return ((self._path_of(key), value) for key, value in self._before.items())
-
-    def _keys(self) -> Iterator[Any]:
-        """Of what has changed."""
-        before, after, missing = self._before, _raw(self.thing()), self
-        if len(before) == len(after) and all(
-                after.get(key, missing) is value for key, value in before.items()):
-            return  # the usual case, and fast
-        for key in {**before, **after}:
-            if not _is_same(before.get(key, missing), after.get(key, missing)):
-                yield key
-
-    def changed(self) -> Optional[str]:
-        return next((_words_of(self._path_of(key)) for key in self._keys()), None)
-
-    def has_begun(self) -> bool:
-        return all(self._before.get(key) is None for key in self._keys())
-
-
-class _Items(_Names):
-    """A dict; the attributes of an object are one."""
-
-    def __init__(self, path: str, things: Dict[Any, Any]) -> None:
-        self._things = things
-        super().__init__(path, lambda: things)
-
-    def put_back(self) -> None:
-        ordered = isinstance(self._things, collections.OrderedDict)
-        kind: Any = collections.OrderedDict if ordered else dict
-        for key in list(self._keys()):
-            if key in self._before:
-                kind.__setitem__(self._things, key, self._before[key])
-            else:
-                kind.__delitem__(self._things, key)
-
-
-def _raw(things: Any) -> Dict[Any, Any]:
-    """A dict of a class of its own may make what it gives."""
-    return dict(dict.items(things) if isinstance(things, dict) else things.items())
-
-
-class _Row(_Watched):
-    """A list, a deque or a set."""
-
-    def __init__(self, path: str, thing: Any) -> None:
-        super().__init__(path, thing)
-        self._kind = _builtin_of(thing)
-        self._before = list(self._kind.__iter__(thing))
-
-    def inside(self) -> Iterable[Found]:
-        return ((self.path, value) for value in self._before)
-
-    def changed(self) -> Optional[str]:
-        same = len(self._before) == self._kind.__len__(self.thing) and all(
-            map(_is_same, self._before, self._kind.__iter__(self.thing)))
-        return None if same else _words_of(self.path)
-
-    def put_back(self) -> None:
-        if self.changed():
-            self._kind.clear(self.thing)
-            fill = self._kind.update if self._kind is set else self._kind.extend
-            fill(self.thing, self._before)
-
-
-class _Bytes(_Watched):
-    """A tensor."""
-
-    def __init__(self, path: str, thing: Tensor, is_read: bool) -> None:
-        super().__init__(path, thing)
-        self._is_read = is_read
-        self._before, self._sum = self._look(), self._sum_now()
-
-    def _look(self) -> Tuple[Any, ...]:
-        thing = self.thing
-        version = None if thing.is_inference() else thing._version
-        if type(thing) not in (Tensor, nn.Parameter) or thing.layout is not torch.strided:
-            return (version,)
-        return (version, thing.shape, thing.stride(), thing.data_ptr(), thing.requires_grad,
-                id(thing.grad) if thing.is_leaf else 0, len(thing._backward_hooks or ()))
-
-    def _sum_now(self) -> Optional[Tensor]:
-        return sum_of(self.thing) if self._is_read else None
-
-    def changed(self) -> Optional[str]:
-        same = self._before == self._look()
-        if same and self._sum is not None:
-            now = self._sum_now()
-            same = now is not None and bool(self._sum == now)
-        return None if same else _words_of(self.path, " in place")
-
-
-class _Array(_Watched):
-    """Of NumPy, or bytes that can be written."""
-
-    def __init__(self, path: str, thing: Any, is_read: bool) -> None:
-        super().__init__(path, thing)
-        self._is_read = is_read
-        self._before = self._look()
-
-    def _look(self) -> Tuple[Any, ...]:
-        thing = self.thing
-        return (memoryview(thing).nbytes if isinstance(thing, _BUFFERS) else thing.shape,
-                _sum_of_content(self.path, thing) if self._is_read else None)
-
-    def changed(self) -> Optional[str]:
-        return None if self._before == self._look() else _words_of(self.path, " in place")
-
-
-def _words_of(path: str, how: str = "") -> str:
-    before, found, name = path.rpartition("_buffers.")
-    if found:
-        return f"it changes a buffer ({before}{name}){how}"
-    path = path.replace("_parameters.", "").replace("_modules.", "")
-    if path.startswith(_ARGUMENT):
-        return f"it changes its input{how}"
-    if path.startswith(("global ", "class ", "what ")):
-        return f"it changes {path}{how}"
-    return f"it changes its attribute {path}{how}"
-
-
-_ARGUMENT = "(argument)"
-
-
-# ---- All within reach ----------------------------------------------------------------------------
 
 
 class Snapshot:
@@ -297,7 +63,7 @@ class Snapshot:
     def __init__(self, things: List[Found], reads: bool = False,
                  reach: Optional[Reach] = None) -> None:
         self.codes: List[Found] = []
-        self._watched: List[_Watched] = []
+        self._watched: List[Watched] = []
         self._seen: Dict[int, Any] = {}  # by their ids, which stay theirs as long as they are held
         self._parts = {thing for _, thing in things if isinstance(thing, nn.Module)}
         self._reads = reads
@@ -318,14 +84,14 @@ class Snapshot:
                          "many to look at")
 
     def _queue(self, found: Iterable[Found]) -> None:
-        self._todo += (each for each in found if not isinstance(each[1], _VALUES))
+        self._todo += (each for each in found if not isinstance(each[1], VALUES))
 
-    def _watch(self, watched: _Watched) -> None:
+    def _watch(self, watched: Watched) -> None:
         self._watched.append(watched)
         self._queue(watched.inside())
 
     def _visit(self, path: str, thing: Any) -> None:
-        builtin = _builtin_of(thing)
+        builtin = builtin_of(thing)
         if builtin is not None:
             self._visit_container(path, thing, builtin)
         elif isinstance(thing, nn.Module):
@@ -334,37 +100,37 @@ class Snapshot:
             self._visit_code(path, type(thing))
         elif isinstance(thing, Tensor):
             is_read = self._reads and not isinstance(thing, OnDrives)
-            self._watched.append(_Bytes(path, thing, is_read))
+            self._watched.append(Memory(path, thing, is_read))
         elif isinstance(thing, _CODE):
             self._visit_code(path, thing)
-        elif _is_array(thing):
+        elif is_array(thing):
             self._visit_array(path, thing)
         else:
             self._visit_object(path, thing)
         if self._reads and not isinstance(thing, OnDrives) and (
-                isinstance(thing, _WITH_MORE) or _is_array(thing)):
-            self._watch(_Items(_dotted(path), _attributes_of(thing) or {}))
+                isinstance(thing, _WITH_MORE) or is_array(thing)):
+            self._watch(Items(dotted(path), _attributes_of(thing) or {}))
 
     def _visit_container(self, path: str, thing: Any, kind: Any) -> None:
         self._count(path, kind.__len__(thing))
         if kind is dict:
-            self._watch(_Items(_dotted(path), thing))
+            self._watch(Items(dotted(path), thing))
         elif kind in (tuple, frozenset):
             self._queue((path, value) for value in kind.__iter__(thing))
         else:
-            self._watch(_Row(path, thing))
+            self._watch(Row(path, thing))
 
     def _visit_array(self, path: str, thing: Any) -> None:
         if not getattr(getattr(thing, "dtype", None), "hasobject", False):
-            self._watched.append(_Array(path, thing, self._reads))
+            self._watched.append(Array(path, thing, self._reads))
             return
         numpy: Any = sys.modules["numpy"]
         self._count(path, thing.size)
-        self._watch(_Names(_dotted(path), lambda: dict(
+        self._watch(Names(dotted(path), lambda: dict(
             enumerate(numpy.asarray(thing).reshape(-1).tolist()))))
 
     def _visit_module(self, path: str, module: nn.Module) -> None:
-        watched = _Items(path, vars(module))
+        watched = Items(path, vars(module))
         self._count(path, len(vars(module)))
         self._watched.append(watched)
         # Often: without what each module has for hooks.
@@ -378,7 +144,7 @@ class Snapshot:
             found, looks = self._reach.of(path, thing)
             self._queue(found)
             for where, look in looks:
-                self._watch(_Names(where, look))
+                self._watch(Names(where, look))
 
     def _visit_object(self, path: str, thing: Any) -> None:
         kind = type(thing)
@@ -390,7 +156,7 @@ class Snapshot:
             self._queue([(path, weakref.ref.__call__(thing))])
         elif isinstance(thing, types.MappingProxyType):
             self._count(path, len(thing))
-            self._watch(_Names(_dotted(path), lambda: thing))
+            self._watch(Names(dotted(path), lambda: thing))
         elif isinstance(thing, collections.abc.MappingView):
             name = "mapping" if hasattr(thing, "mapping") else "_mapping"
             self._queue([(path, getattr(thing, name))])
@@ -398,7 +164,7 @@ class Snapshot:
             if not isinstance(thing.__self__, types.ModuleType):
                 self._queue([(path, thing.__self__)])
         elif isinstance(thing, contextvars.ContextVar):
-            self._watch(_Names(_dotted(path), lambda: {"value": thing.get(None)}))
+            self._watch(Names(dotted(path), lambda: {"value": thing.get(None)}))
         things = _attributes_of(thing)
         if isinstance(things, dict) and "__wrapped__" in things:
             self._todo.append((path, things["__wrapped__"]))
@@ -408,10 +174,10 @@ class Snapshot:
             return
         if isinstance(things, dict):
             self._count(path, len(things))
-            self._watch(_Items(_dotted(path), things))
+            self._watch(Items(dotted(path), things))
         slots = _slots_of(kind)
         if slots:
-            self._watch(_Names(_dotted(path), lambda: _in_slots(thing, slots)))
+            self._watch(Names(dotted(path), lambda: _in_slots(thing, slots)))
         elif self._reads and not isinstance(things, dict) and not _is_bare(kind):
             raise Unseen(f"it can reach a {kind.__name__} ({path.rstrip('.')}), which does not "
                          "show whether it changes")
@@ -448,7 +214,7 @@ class Reached:
     """
 
     def __init__(self, module: nn.Module, arguments: Any, elsewhere: Elsewhere) -> None:
-        things: List[Found] = [(_ARGUMENT, arguments)]
+        things: List[Found] = [(ARGUMENT, arguments)]
         things += [(name and f"{name}.", part) for name, part in module.named_modules()]
         self._own = Snapshot(things, reads=True)
         key = frozenset(id(code) for _, code in self._own.codes)
@@ -464,10 +230,6 @@ class Reached:
 
     def has_begun(self) -> bool:
         return self._own.has_begun() and self._elsewhere.has_begun()
-
-
-def _dotted(path: str) -> str:
-    return path if not path or path.endswith(".") else f"{path}."
 
 
 def _slots_of(kind: type) -> List[Any]:

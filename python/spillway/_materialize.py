@@ -15,7 +15,7 @@ from ._library import Size, SpillwayError, bytes_text, size
 from ._on_drives import OLDEST
 from ._parameters import Parameters, owner_of, place_in
 from ._places import _storage_uses
-from ._torch_compat import is_before
+from ._torch_compat import is_before, is_compiled
 from .plan import parameters_least, parameters_most
 from .report import moves_nothing
 from .store import Store
@@ -90,7 +90,7 @@ def _name(model: nn.Module) -> None:
 
 def _check_model(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
+        if is_compiled(module):
             raise ValueError(
                 f"{name or type(module).__name__} is compiled: what torch.compile makes of a model "
                 "uses parameters without a word. Leave out parameters=True, or compile()")

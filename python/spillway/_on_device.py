@@ -20,8 +20,9 @@ from ._device import Port
 from ._library import SpillwayError, log
 from ._native import hooks
 from ._steptrace import StepTrace
+from ._sums import can_be_summed, sums_of
 from ._torch_compat import storage_of
-from ._verdicts import Verdict, can_be_summed, sums_of
+from ._verdicts import Verdict
 from .cache import Cache
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import conftest
 import spillway.torch
 from offloading import equal, gradients_of
-from spillway import _again, _effects, _torch_compat
+from spillway import _again, _effects, _torch_compat, _watched
 
 np = pytest.importorskip("numpy")
 
@@ -334,6 +334,10 @@ ATTRIBUTES = {
                                lambda self, y: self.seen.data.add_(1), "in place"),
     "a tensor through NumPy": (lambda self: setattr(self, "seen", torch.zeros(3)),
                                lambda self, y: self.seen.numpy().__iadd__(1), "in place"),
+    "a tensor whose numbers move": (
+        lambda self: setattr(self, "seen", torch.arange(5)),
+        lambda self, y: self.seen.numpy().__setitem__(slice(5), self.seen.roll(1).numpy()),
+        "in place"),
     "a new tensor": (lambda self: setattr(self, "seen", torch.zeros(2 * WIDTH)),
                      lambda self, y: setattr(self, "seen", self.seen + y.detach().mean(0)),
                      "attribute seen"),
@@ -502,7 +506,7 @@ def test_too_much_to_look_at():
 
 def test_arrays_are_read_in_the_trial_alone(monkeypatch):
     calls, after = [], []
-    sum_of_content = _effects._sum_of_content
+    sum_of_content = _watched._sum_of_content
 
     def count(path, thing):
         calls.append(path)
@@ -513,7 +517,7 @@ def test_arrays_are_read_in_the_trial_alone(monkeypatch):
             super().__init__()
             self.table = np.zeros(3)
 
-    monkeypatch.setattr(_effects, "_sum_of_content", count)
+    monkeypatch.setattr(_watched, "_sum_of_content", count)
     same(Holds, again=True, each=lambda model, step: after.append(len(calls)))
     assert after[STEPS] > 0 and after[STEPS] == len(calls)  # of the second training, spilled
 
@@ -528,7 +532,7 @@ def test_large_arrays(monkeypatch, tmp_path, mode):
             super().__init__()
             self.table = np.memmap(tmp_path / "table", mode=mode)
 
-    monkeypatch.setattr(_effects, "_CONTENT_MAX", 100)
+    monkeypatch.setattr(_watched, "_CONTENT_MAX", 100)
     reasons, _ = same(Holds, again=mode == "r")
     (tmp_path / "table").unlink()
     assert all("too large to look at" in why for why in reasons.values())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spillway import _again, _torch_compat
-from spillway._verdicts import sums_of
+from spillway._sums import sums_of
 
 pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
                                 reason="this PyTorch computes nothing again")
