@@ -33,7 +33,7 @@ static int try_drive(const struct spw_store *store, struct store_drive *drive)
 static void distrust(const struct spw_store *store, struct store_drive *drive, int error)
 {
 	const char *path = spw_device_path(drive->device);
-	uint32_t claimed = drive->geometry.memory_align_bytes;
+	uint32_t claimed = spw_device_geometry(drive->device)->memory_align_bytes;
 
 	if (error == -EBADMSG)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
@@ -47,7 +47,6 @@ static void distrust(const struct spw_store *store, struct store_drive *drive, i
 			"(%s): whole pages are used",
 			path, claimed, spw_strerror(error));
 	drive->device->geometry.memory_align_bytes = SPW_ALIGN_TRUSTED_BYTES;
-	drive->geometry.memory_align_bytes = SPW_ALIGN_TRUSTED_BYTES;
 }
 
 int spw_store_align(struct spw_store *store)
@@ -58,7 +57,7 @@ int spw_store_align(struct spw_store *store)
 	store->memory_align_bytes = 1;
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		struct store_drive *drive = &store->drives[i];
-		struct spw_geometry *geometry = &drive->geometry;
+		const struct spw_geometry *geometry = spw_device_geometry(drive->device);
 
 		if (!untouched && geometry->kind != SPW_DEVICE_VFIO &&
 		    geometry->memory_align_bytes < SPW_ALIGN_TRUSTED_BYTES) {

@@ -6,12 +6,17 @@
 #include "store/internal.h"
 #include "util/parallel.h"
 
+static int node_of(const struct spw_store *store, uint32_t drive)
+{
+	return spw_device_geometry(store->drives[drive].device)->numa_node;
+}
+
 static int node_of_drives(const struct spw_store *store)
 {
 	for (uint32_t i = 1; i < store->drive_count; i++)
-		if (store->drives[i].geometry.numa_node != store->drives[0].geometry.numa_node)
+		if (node_of(store, i) != node_of(store, 0))
 			return -1;
-	return store->drives[0].geometry.numa_node;
+	return node_of(store, 0);
 }
 
 static int cpus_of_node(int node, cpu_set_t *cpus)

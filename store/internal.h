@@ -293,7 +293,6 @@ _Static_assert(SPW_READ == 0 && SPW_WRITE == 1, "ways by enum spw_op");
 
 struct store_drive {
 	struct spw_device *device;
-	struct spw_geometry geometry;
 	struct spw_alloc *alloc;
 	uint64_t base_bytes; /* of the partition on the device */
 	uint64_t blocks_total;
@@ -509,9 +508,10 @@ void spw_commits_close(struct spw_store *store);
 int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
 		   uint64_t len);
 
-/* store/cpus.c */
-/* How memory must be aligned, by a trial of what the drives say. After spw_restore(). Return: 0. */
+/* store/alignment.c: how memory must be aligned, by a trial. After spw_restore(). Return: 0. */
 int spw_store_align(struct spw_store *store);
+
+/* store/cpus.c */
 int spw_store_settle(struct spw_store *store);
 /* pthread_create() on those CPUs. */
 int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),

@@ -13,7 +13,7 @@ static const char *why_retired(const struct store_drive *drive, int error)
 {
 	switch (error) {
 	case -ENOSPC:
-		return drive->geometry.kind == SPW_DEVICE_FILE
+		return spw_device_geometry(drive->device)->kind == SPW_DEVICE_FILE
 			       ? "the file system under it is full"
 			       : "there is no space below it, as of a thin volume";
 	case -ETIMEDOUT: return "a write did not end in time";

@@ -93,7 +93,6 @@ static int open_drives(struct spw_store *store)
 		const struct spw_superblock *sb = &store->assembly.superblocks[i];
 
 		drive->device = store->assembly.devices[i];
-		drive->geometry = *spw_device_geometry(drive->device);
 		drive->base_bytes = sb->data_offset_bytes + store->partition * sb->partition_bytes;
 		drive->blocks_total = spw_layout_partition_capacity(sb) / store->block_bytes;
 		store->blocks_total += drive->blocks_total;

@@ -139,7 +139,9 @@ static void trim_submit(struct spw_request *request)
 		spw_request_fail(request, -ECANCELED, "cancelled before anything was trimmed");
 	for (uint32_t i = 0; !request->first_error && i < store->drive_count; i++) {
 		struct store_drive *drive = &store->drives[i];
-		int rc = drive->geometry.discards && !drive->retired ? trim_drive(store, drive) : 0;
+		int rc = spw_device_geometry(drive->device)->discards && !drive->retired
+				 ? trim_drive(store, drive)
+				 : 0;
 
 		if (rc)
 			spw_request_fail(request, rc, "%s", spw_last_error());

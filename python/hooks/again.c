@@ -122,6 +122,8 @@ static int check_place(const struct saved *saved, const struct seen *seen, struc
 	if ((uint64_t)offset * saved->dtype->itemsize != saved->offset_bytes ||
 	    conj != saved->conj || neg != saved->neg)
 		return differs(saved, "another place in its storage");
+	if (offer->storage_len_bytes != saved->storage_len_bytes)
+		return differs(saved, "a storage of another size");
 	offer->offset_bytes = 0;
 	offer->len_bytes = saved->storage_len_bytes;
 	return 0;

@@ -227,14 +227,20 @@ int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
 
 struct device;
 
+/* Why a tensor is saved. */
+enum seen_as {
+	SEEN_SAVED,   /* by autograd */
+	SEEN_INPUT,   /* a scope is recomputed from it */
+	SEEN_INNER,   /* the elements of a tensor that is no plain one */
+	SEEN_COUNTED, /* it stays in memory in any case */
+};
+
 /* What a save has to know of a tensor, asked for in the order of these functions. */
 struct seen {
-	PyObject *tensor;          /* borrowed */
-	struct device *device;     /* that it is known to be on; NULL: host memory, or elsewhere */
-	bool is_input;             /* a scope is computed again from it */
-	bool is_inner;             /* the elements of a tensor that is no plain one, */
-	bool is_view;              /* and counts as a view of another such one */
-	bool is_counted;           /* it stays in memory in any case */
+	PyObject *tensor;      /* borrowed */
+	struct device *device; /* that it is known to be on; NULL: host memory, or elsewhere */
+	enum seen_as as;
+	bool is_view;              /* as inner: it counts as a view of another such one */
 	bool is_other;             /* no plain tensor with a storage; of passes_by() */
 	bool is_fixed;             /* a part of a storage that is known to stay; of offer_fill() */
 	const struct dtype *dtype; /* of seen_is_strange() */

@@ -118,7 +118,8 @@ static int give_up(struct on_device *on, struct spw_cache *cache, const struct o
 	owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
 	if (PyErr_Occurred())
 		return -1;
-	if (result == SPW_OFFER_AGAIN && !seen->is_input && saved_give_up(offering->saved, seen))
+	if (result == SPW_OFFER_AGAIN && seen->as != SEEN_INPUT &&
+	    saved_give_up(offering->saved, seen))
 		return -1;
 	return result;
 }
@@ -281,7 +282,7 @@ static int offer(struct on_device *on, struct offering *offering, const struct s
 	if (PyErr_Occurred())
 		return -1;
 	/* What a scope is computed again from is needed before any other is. */
-	return result < 0 || (seen->is_input && result == SPW_OFFER_AGAIN);
+	return result < 0 || (seen->as == SEEN_INPUT && result == SPW_OFFER_AGAIN);
 }
 
 /* Nothing but its elements is in its range. Return: (type, size, stride); None; NULL */

@@ -124,7 +124,7 @@ int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 		return -1;
 	if (!saved_measure(saved, offset, offer->storage_len_bytes))
 		return 1;
-	kept = seen->is_counted || seen->is_view
+	kept = seen->as == SEEN_COUNTED || seen->is_view
 		       ? 0
 		       : is_kept_as_it_is(saved, seen, offer->storage_len_bytes);
 	if (kept)
@@ -193,11 +193,11 @@ enum spw_cache_hint hint_of(const struct saved *saved, const struct seen *seen)
 	const struct session *session = saved->session;
 	int is_known;
 
-	if (session->excluding > 0 || seen->is_counted)
+	if (session->excluding > 0 || seen->as == SEEN_COUNTED)
 		return SPW_HINT_PIN;
-	if (seen->is_input)
+	if (seen->as == SEEN_INPUT)
 		return SPW_HINT_INPUT;
-	if (seen->is_inner || !frame_now(session))
+	if (seen->as == SEEN_INNER || !frame_now(session))
 		return SPW_HINT_NONE;
 	is_known = is_whole_known(saved, seen);
 	if (is_known < 0)

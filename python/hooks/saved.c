@@ -171,7 +171,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	saved->id = id.value;
 	if (result == SPW_OFFER_AGAIN) {
 		/* What a scope is computed again from is needed before any other is. */
-		int rc = seen->is_input ? 1 : saved_give_up(saved, seen);
+		int rc = seen->as == SEEN_INPUT ? 1 : saved_give_up(saved, seen);
 
 		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
 		return rc;
@@ -233,11 +233,7 @@ static PyObject *save(struct session *session, struct seen *seen);
 /* It is on a device, and none has been met. */
 static PyObject *save_elsewhere(struct session *session, const struct seen *seen)
 {
-	struct seen again = {.tensor = seen->tensor,
-			     .is_input = seen->is_input,
-			     .is_inner = seen->is_inner,
-			     .is_view = seen->is_view,
-			     .is_counted = seen->is_counted};
+	struct seen again = {.tensor = seen->tensor, .as = seen->as, .is_view = seen->is_view};
 	int serves = to_bool(
 		PyObject_CallMethodObjArgs((PyObject *)session, names.meet, seen->tensor, NULL));
 	PyObject *packed = NULL;
@@ -256,8 +252,8 @@ static PyObject *save_elsewhere(struct session *session, const struct seen *seen
  */
 static PyObject *save_passing(struct session *session, const struct seen *seen)
 {
-	struct seen whole = {.tensor = seen->tensor, .device = seen->device, .is_counted = true};
-	int is_kept = seen->is_counted || !seen->is_other ? 1 : seen_is_parameter(seen);
+	struct seen whole = {.tensor = seen->tensor, .device = seen->device, .as = SEEN_COUNTED};
+	int is_kept = seen->as == SEEN_COUNTED || !seen->is_other ? 1 : seen_is_parameter(seen);
 	PyObject *kept;
 
 	if (is_kept == 0)
@@ -266,7 +262,7 @@ static PyObject *save_passing(struct session *session, const struct seen *seen)
 	if (is_kept > 0 && seen->is_elsewhere && session->device == Py_None)
 		return save_elsewhere(session, seen);
 	kept = is_kept < 0 ? NULL : kept_new(seen);
-	if (kept && seen->is_fixed && !seen->is_counted) {
+	if (kept && seen->is_fixed && seen->as != SEEN_COUNTED) {
 		((struct kept *)kept)->counted = save(session, &whole);
 		seen_end(&whole);
 		if (!((struct kept *)kept)->counted)
@@ -298,13 +294,18 @@ static PyObject *save(struct session *session, struct seen *seen)
 	return passes > 0 ? save_passing(session, seen) : packed;
 }
 
-PyObject *session_save(PyObject *object, PyObject *tensor)
+static PyObject *save_as(PyObject *session, PyObject *tensor, enum seen_as as, bool is_view)
 {
-	struct seen seen = {.tensor = tensor};
-	PyObject *packed = save((struct session *)object, &seen);
+	struct seen seen = {.tensor = tensor, .as = as, .is_view = is_view};
+	PyObject *packed = save((struct session *)session, &seen);
 
 	seen_end(&seen);
 	return packed;
+}
+
+PyObject *session_save(PyObject *object, PyObject *tensor)
+{
+	return save_as(object, tensor, SEEN_SAVED, false);
 }
 
 PyObject *session_keep(PyObject *object, PyObject *tensor)
@@ -315,39 +316,27 @@ PyObject *session_keep(PyObject *object, PyObject *tensor)
 	return kept_new(&seen);
 }
 
-/* Of what a scope is computed again from. */
+/* Of what a scope is recomputed from. */
 PyObject *session_input(PyObject *object, PyObject *tensor)
 {
-	struct seen seen = {.tensor = tensor, .is_input = true};
-	PyObject *packed = save((struct session *)object, &seen);
-
-	seen_end(&seen);
-	return packed;
+	return save_as(object, tensor, SEEN_INPUT, false);
 }
 
 /* inner(the elements of a tensor that is no plain one, whether that one is a view) */
 PyObject *session_inner(PyObject *object, PyObject *args)
 {
-	struct seen seen = {.is_inner = true};
-	PyObject *packed;
+	PyObject *tensor;
 	int is_view;
 
-	if (!PyArg_ParseTuple(args, "Op", &seen.tensor, &is_view))
+	if (!PyArg_ParseTuple(args, "Op", &tensor, &is_view))
 		return NULL;
-	seen.is_view = is_view;
-	packed = save((struct session *)object, &seen);
-	seen_end(&seen);
-	return packed;
+	return save_as(object, tensor, SEEN_INNER, is_view);
 }
 
 /* Of memory that stays where it is. */
 PyObject *session_count(PyObject *object, PyObject *tensor)
 {
-	struct seen seen = {.tensor = tensor, .is_counted = true};
-	PyObject *packed = save((struct session *)object, &seen);
-
-	seen_end(&seen);
-	return packed;
+	return save_as(object, tensor, SEEN_COUNTED, false);
 }
 
 /* keep_counted(tensor, what is held besides) */

@@ -9,9 +9,9 @@
 
 #include "tensor/control/internal.h"
 
-bool spw_budget_fits(const struct control *control)
+bool spw_budget_fits(const struct control *control, const struct plan *plan)
 {
-	return control->shape->plan.result.peak_bytes <= control->opts.cache.memory_bytes;
+	return plan->result.peak_bytes <= control->opts.cache.memory_bytes;
 }
 
 static enum spw_budget_cause cause_of(const struct control *control, uint64_t over_bytes,
@@ -23,7 +23,7 @@ static enum spw_budget_cause cause_of(const struct control *control, uint64_t ov
 		return SPW_BUDGET_UNPLANNED;
 	if (!followed)
 		return SPW_BUDGET_CHANGED;
-	if (!spw_budget_fits(control))
+	if (!spw_budget_fits(control, &control->shape->plan))
 		return SPW_BUDGET_INFEASIBLE;
 	/* Without it the peak would have been within the budget. */
 	return control->peak_writing_bytes >= over_bytes ? SPW_BUDGET_DRIVES : SPW_BUDGET_HELD;

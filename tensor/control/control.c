@@ -449,9 +449,8 @@ static struct shape *plan_take(struct control *control)
 	count_plan(control);
 	SPW_PROBE(plan, control, control->draft_reason, result->tensors_spilled,
 		  control->draft_cost_ns);
-	/* A margin may have asked for less than the budget, and not have got that. */
 	if (control->opts.cache.mode == SPW_CACHE_BUDGET &&
-	    result->peak_bytes > control->opts.cache.memory_bytes) {
+	    !spw_budget_fits(control, &control->draft)) {
 		control->opts.count->plans_failed++;
 		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
 			   "a budget of %llu bytes cannot be met: planned for the lowest "

@@ -25,7 +25,7 @@ uint64_t spw_control_hold_until_ns(const struct control *control, uint64_t retur
 	if (control->memory_bytes <= spw_control_memory_bytes(control) + not_counted)
 		return 0;
 	until_ns = plan_is_there_ns(control);
-	if (mode == SPW_CACHE_BUDGET && spw_budget_fits(control) &&
+	if (mode == SPW_CACHE_BUDGET && spw_budget_fits(control, &control->shape->plan) &&
 	    control->memory_bytes > control->opts.cache.memory_bytes + not_counted &&
 	    control->opts.clock_ns() >= until_ns)
 		return UINT64_MAX;

@@ -400,8 +400,8 @@ enum plan_reason spw_margin_step_ended(struct control *control);
 
 /* ---- budget.c ---- */
 
-/* The plan in force is within the budget; a margin may have asked for less. */
-bool spw_budget_fits(const struct control *control);
+/* A plan is within the budget; a margin may have asked for less, and not have got that. */
+bool spw_budget_fits(const struct control *control, const struct plan *plan);
 /* A step has ended. @planned: a plan was in force when it began; @followed: to the end */
 void spw_budget_step_ended(struct control *control, bool planned, bool followed);
 

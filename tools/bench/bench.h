@@ -199,7 +199,6 @@ struct bench_job {
 	uint32_t direct;   /* enum bench_direct */
 	bool no_checksums; /* of a store */
 	bool null;         /* on drives of bench_null_make() */
-	bool satisfied;    /* where options go that say what spillway does anyway */
 	uint32_t remarks;  /* a bit each */
 	char description[256];
 };

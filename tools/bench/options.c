@@ -101,6 +101,15 @@ static int set_flag(void *field, const struct option *option, const char *value)
 	return 0;
 }
 
+/* What spillway does not do: 0 alone. */
+static int set_never(void *field, const struct option *option, const char *value)
+{
+	bool on;
+
+	(void)field;
+	return set_flag(&on, option, value);
+}
+
 static int set_choice(void *field, const struct option *option, const char *value)
 {
 	char names[128] = "";
@@ -624,7 +633,7 @@ static int set_memory_policy(void *field, const struct option *option, const cha
 
 static int set_base(void *field, const struct option *option, const char *value)
 {
-	*(bool *)field = true;
+	(void)field;
 	return strcmp(value, "1024") == 0 ? 0
 					  : spw_error(-EINVAL, "%s=%s is not supported (%s)",
 						      option->name, value, option->help);
@@ -634,7 +643,6 @@ static int set_base(void *field, const struct option *option, const char *value)
 
 #define FIELD(field)           offsetof(struct bench_job, field)
 #define FLAG(name)             #name, NULL, set_flag, FIELD(name), 0, 1, NULL, NULL
-#define NEVER(name)            #name, NULL, set_flag, FIELD(satisfied), 0, 0, NULL, NULL
 #define COUNT(field, min, max) set_count, FIELD(field), min, max, NULL, "N"
 #define SIZE(field)            set_size, FIELD(field), 0, 0, NULL, "SIZE"
 #define SIZES(field)           set_sizes, FIELD(field), 0, 0, NULL, "SIZE"
@@ -727,7 +735,8 @@ static const struct option options[] = {
 	 "read back after every N writes; then writing goes on"},
 	{"verify_backlog_batch", NULL, COUNT(verify_backlog_batch, 0, 1u << 30),
 	 "so many of them each time, the rest at the end (default all)"},
-	{NEVER(verify_state_save), "no state is kept between runs: 0 only"},
+	{"verify_state_save", NULL, set_never, 0, 0, 0, NULL, NULL,
+	 "no state is kept between runs: 0 only"},
 	{"randseed", NULL, set_number, FIELD(randseed), 0, 0, NULL, "N",
 	 "of offsets, sizes and contents"},
 	{FLAG(norandommap), "random offsets may repeat within a pass"},
@@ -775,8 +784,7 @@ static const struct option options[] = {
 	{FLAG(new_group), "begin a group of reports"},
 	{"stonewall", "wait_for_previous", set_flag, FIELD(stonewall), 0, 1, NULL, NULL,
 	 "begin when all jobs before have ended"},
-	{"kb_base", NULL, set_base, FIELD(satisfied), 0, 0, NULL, "N",
-	 "1024 alone: sizes are powers"},
+	{"kb_base", NULL, JOB(set_base), "N", "1024 alone: sizes are powers"},
 	{"description", NULL, TEXT(description), "TEXT", "a remark, for reports"},
 	{"ioengine", NULL, set_engine, 0, 0, 0, engine_choices, "NAME",
 	 "io_uring, libaio, io_uring_cmd for nvme: as --backend; null: as --null; sync, psync, "
