@@ -103,7 +103,7 @@ static uint64_t units_in(const struct bench_region *region)
 	return region->len_bytes / region->unit_bytes;
 }
 
-/* As fio's last_block(). */
+/* Places where the smallest transfer of a direction fits. */
 static uint64_t blocks_of(const struct bench_region *region, unsigned direction)
 {
 	uint64_t align = region->align_bytes[direction], min = region->lengths[direction].min;
@@ -358,7 +358,7 @@ static bool next_random(struct bench_region *region, unsigned direction, uint64_
 	return len > 0;
 }
 
-/* fio's setup_strided_zone_mode(): on to the next zone, or over the range again. */
+/* On to the next zone when zonesize is moved; until then over its range, again where it ends. */
 static void stride(struct bench_region *region, unsigned direction)
 {
 	uint64_t *last = &region->last_bytes[direction];
@@ -374,7 +374,10 @@ static void stride(struct bench_region *region, unsigned direction)
 		*last = region->base_bytes;
 }
 
-/* fio's get_next_seq_offset(), with its ends and turns. */
+/*
+ * From where the direction's last transfer ended, and over what rw=...:N skips: forwards until the
+ * end of the file and from its start again, backwards until the start and from the end.
+ */
 static bool next_sequential(struct bench_region *region, unsigned direction, uint64_t *place,
 			    uint64_t *len_bytes)
 {

@@ -2,8 +2,7 @@
 /*
  * tools/bench/spread.c - where random transfers go: evenly, by a distribution, or by zones
  *
- * The distributions are fio's (lib/zipf.c, lib/gauss.c), so that the same blocks are hot as often.
- * Which ones they are is decided by the seed.
+ * The same share of blocks is hot as often as under fio. Which they are is decided by the seed.
  */
 #include "tools/bench/bench.h"
 
@@ -12,7 +11,7 @@
 
 #include "util/util.h"
 
-/* What the sum of a long series adds after these is not worth the time: as fio. */
+/* What a long series adds after these is not worth the time; fio ends it here, too. */
 #define ZIPF_TERMS_MAX 10000000u
 #define NORMAL_DRAWS   12u
 

@@ -14,7 +14,8 @@
 
 /* ---- Waiting and ending ---------------------------------------------------------------------- */
 
-static bool is_awaited(const struct bench_worker *worker)
+/* Whether the job that it waits for has ended. */
+static bool may_begin(const struct bench_worker *worker)
 {
 	const struct bench_run *run = worker->run;
 
@@ -42,14 +43,14 @@ void bench_await_turn(struct bench_worker *worker)
 
 	(void)pthread_mutex_lock(&gate->mutex);
 	while (!tool_stopped() && !atomic_load(&worker->told_to_end)) {
-		bool awaited = is_awaited(worker);
+		bool may = may_begin(worker);
 		struct timespec until;
 
 		now_ns = spw_clock_ns();
-		if (awaited && now_ns >= begin_ns)
+		if (may && now_ns >= begin_ns)
 			break;
 		now_ns += LOOK_NS;
-		if (awaited && begin_ns < now_ns)
+		if (may && begin_ns < now_ns)
 			now_ns = begin_ns;
 		until = (struct timespec){.tv_sec = (time_t)(now_ns / 1000000000u),
 					  .tv_nsec = (long)(now_ns % 1000000000u)};

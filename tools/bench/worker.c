@@ -126,7 +126,7 @@ static bool must_read_back_first(struct state *state)
 	return state->due > 0 || in_flight(state) > 0;
 }
 
-/* As fio's keep_running(): by loops, and on until io_size is moved. */
+/* By loops; and on until io_size is moved, while the largest transfer still fits into it. */
 static bool has_another_pass(const struct state *state)
 {
 	const struct bench_job *job = state->job;
