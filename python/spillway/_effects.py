@@ -168,8 +168,10 @@ class Snapshot:
         things = _attributes_of(thing)
         if isinstance(things, dict) and "__wrapped__" in things:
             self._todo.append((path, things["__wrapped__"]))
+        if isinstance(thing, types.ModuleType):  # code looks at what it uses of it (_reach)
+            return
         if is_known(kind.__module__) and (
-                not isinstance(things, dict) or isinstance(thing, types.ModuleType)
+                not isinstance(things, dict)
                 or kind.__module__.partition(".")[0] in _OF_THEIR_OWN):
             return
         if isinstance(things, dict):

@@ -8,6 +8,8 @@ import contextlib
 import ctypes
 import functools
 import gc
+import itertools
+import math
 import multiprocessing
 import queue
 import random
@@ -597,6 +599,28 @@ def test_elsewhere(kind):
             return note(self, y)
 
     refused(Notes, lambda model: seen(), words, before=before)
+
+
+class Lazy(types.ModuleType):
+    """As packages make that import their parts when these are first used."""
+
+
+LAZY = Lazy("lazy")
+LAZY.numbers = itertools.count()
+LAZY.used = math.sqrt
+
+
+def test_of_a_module_only_what_is_used():
+    class Uses(Layer):
+        def note(self, y):
+            LAZY.used(4)
+
+    model = nn.Sequential(Uses())
+    off = offload_of(model)
+    for _ in range(2):
+        with off:
+            model(torch.ones(8, WIDTH)).mean().backward()
+    assert off.stats().scopes_again == 1
 
 
 def test_what_code_reaches_is_not_held():
