@@ -8,7 +8,7 @@
  * A free extent is on the list of its size class. Lengths below 32 have a class each; above, every
  * power of two has 32 of equal width. Two levels of bitmaps find the next non-empty class.
  *
- * Invariants, cited in asserts and tests; spw_alloc_verify() returns the number of a broken one
+ * Invariants, cited in asserts and tests; spw_alloc__verify() returns the number of a broken one
  *
  *   ALLOC-1  In address order the extents tile 0 .. blocks_total - 1: each starts where the one
  *            before it ends, and none is empty. So no two overlap, and their lengths sum up to
@@ -218,7 +218,7 @@ static void start_empty(struct spw_alloc *alloc)
 	alloc->blocks_free = alloc->blocks_total;
 }
 
-int spw_alloc_open(uint64_t blocks_total, uint64_t extents_max, struct spw_alloc **result)
+int spw_alloc__open(uint64_t blocks_total, uint64_t extents_max, struct spw_alloc **result)
 {
 	struct spw_alloc *alloc;
 
@@ -249,7 +249,7 @@ int spw_alloc_open(uint64_t blocks_total, uint64_t extents_max, struct spw_alloc
 	return 0;
 }
 
-void spw_alloc_close(struct spw_alloc *alloc)
+void spw_alloc__close(struct spw_alloc *alloc)
 {
 	if (!alloc)
 		return;
@@ -325,7 +325,7 @@ static void cut(struct spw_alloc *alloc, uint32_t from, uint64_t len_blocks,
 	alloc->blocks_free -= len_blocks;
 }
 
-int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent)
+int spw_alloc__get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent)
 {
 	uint32_t index;
 
@@ -343,7 +343,7 @@ int spw_alloc_get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_exten
 	return 0;
 }
 
-int spw_alloc_get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent)
+int spw_alloc__get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent)
 {
 	uint32_t index = 0;
 
@@ -380,8 +380,8 @@ static uint32_t part(struct spw_alloc *alloc, uint32_t index, uint64_t start_blo
 	return rest;
 }
 
-int spw_alloc_get_at(struct spw_alloc *alloc, uint64_t start_block, uint64_t len_blocks,
-		     struct spw_extent *extent)
+int spw_alloc__get_at(struct spw_alloc *alloc, uint64_t start_block, uint64_t len_blocks,
+		      struct spw_extent *extent)
 {
 	uint32_t index = alloc->descs[0].address_prev;
 	const struct desc *desc;
@@ -415,7 +415,7 @@ static void absorb(struct spw_alloc *alloc, uint32_t index)
 	desc_put(alloc, index);
 }
 
-void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent)
+void spw_alloc__put(struct spw_alloc *alloc, const struct spw_extent *extent)
 {
 	uint32_t index = extent->handle, prev, next;
 	uint64_t start_block = extent->start_block, len_blocks = extent->len_blocks;
@@ -449,7 +449,7 @@ void spw_alloc_put(struct spw_alloc *alloc, const struct spw_extent *extent)
 	}
 }
 
-void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw_extent *extent)
+void spw_alloc__extent(const struct spw_alloc *alloc, uint32_t handle, struct spw_extent *extent)
 {
 	const struct desc *desc = &alloc->descs[handle];
 
@@ -459,7 +459,7 @@ void spw_alloc_extent(const struct spw_alloc *alloc, uint32_t handle, struct spw
 		.start_block = desc->start_block, .len_blocks = desc->len_blocks, .handle = handle};
 }
 
-uint64_t spw_alloc_blocks_free(const struct spw_alloc *alloc)
+uint64_t spw_alloc__blocks_free(const struct spw_alloc *alloc)
 {
 	return alloc->blocks_free;
 }
@@ -554,7 +554,7 @@ static int verify_spares(const struct spw_alloc *alloc, const struct count *coun
 	return alloc->descs[0].list_prev == DESC_USED ? 0 : 7;
 }
 
-int spw_alloc_verify(const struct spw_alloc *alloc)
+int spw_alloc__verify(const struct spw_alloc *alloc)
 {
 	struct count count = {0};
 	int broken;

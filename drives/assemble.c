@@ -61,7 +61,7 @@ static int assemble(const char *const paths[], unsigned count, bool read_only, u
 	int rc;
 
 	memset(out, 0, sizeof(*out));
-	rc = spw_candidates_examine(paths, count, read_only, missing, log, &candidates);
+	rc = spw_drives__candidates_examine(paths, count, read_only, missing, log, &candidates);
 	if (rc != 0)
 		goto out;
 	SPW_ASSERT(candidates);
@@ -73,20 +73,20 @@ static int assemble(const char *const paths[], unsigned count, bool read_only, u
 		if (out->devices[i]->fd >= 0)
 			rc = spw_fork_add(out->devices[i]->fd);
 	if (rc != 0)
-		spw_assembly_close(out);
+		spw_drives__assembly_close(out);
 out:
-	spw_candidates_close(candidates, count);
+	spw_drives__candidates_close(candidates, count);
 	return rc;
 }
 
-int spw_assemble(const char *const paths[], unsigned count, bool read_only,
-		 const struct spw_log *log, struct spw_assembly *out)
+int spw_drives__assemble(const char *const paths[], unsigned count, bool read_only,
+			 const struct spw_log *log, struct spw_assembly *out)
 {
 	return assemble(paths, count, read_only, NULL, log, out);
 }
 
-int spw_assemble_some(const char *const paths[], unsigned count, bool read_only,
-		      const struct spw_log *log, struct spw_assembly *out)
+int spw_drives__assemble_some(const char *const paths[], unsigned count, bool read_only,
+			      const struct spw_log *log, struct spw_assembly *out)
 {
 	unsigned missing;
 	int rc = assemble(paths, count, read_only, &missing, log, out);
@@ -96,16 +96,16 @@ int spw_assemble_some(const char *const paths[], unsigned count, bool read_only,
 	return rc;
 }
 
-int spw_assembly_missing_error(const struct spw_assembly *assembly)
+int spw_drives__assembly_missing_error(const struct spw_assembly *assembly)
 {
 	return spw_error(assembly->missing_error, "%s", assembly->missing_words);
 }
 
-void spw_assembly_close(struct spw_assembly *assembly)
+void spw_drives__assembly_close(struct spw_assembly *assembly)
 {
-	spw_share_close(assembly->share);
+	spw_drives__share_close(assembly->share);
 	if (assembly->devices)
-		spw_candidates_close_devices(assembly->devices, assembly->count);
+		spw_drives__candidates_close_devices(assembly->devices, assembly->count);
 	free(assembly->devices);
 	free(assembly->superblocks);
 	memset(assembly, 0, sizeof(*assembly));
@@ -123,7 +123,7 @@ static int keep_from_machines(const struct spw_device *device)
 
 	if (device->fd < 0)
 		return 0;
-	rc = spw_device_lock_shared(device, QEMU_SHARES_NOT + QEMU_WRITE, 1);
+	rc = spw_engine__device_lock_shared(device, QEMU_SHARES_NOT + QEMU_WRITE, 1);
 	if (rc)
 		return rc;
 	rc = spw_fd_locked(device->fd, QEMU_DOES, QEMU_SHARES_NOT - QEMU_DOES);
@@ -141,7 +141,7 @@ static void unlock_partition(const struct spw_assembly *assembly, unsigned parti
 {
 	while (drives-- > 0) {
 		uint64_t offset =
-			spw_layout_partition_offset(&assembly->superblocks[drives], partition);
+			spw_layout__partition_offset(&assembly->superblocks[drives], partition);
 
 		(void)spw_device_unlock(assembly->devices[drives], offset, 1);
 		(void)spw_device_unlock(assembly->devices[drives], QEMU_SHARES_NOT + QEMU_WRITE, 1);
@@ -154,7 +154,7 @@ static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 	const struct spw_superblock *before = &assembly->superblocks[index], *now;
 	const char *path = spw_device_path(assembly->devices[index]);
 	struct spw_superblocks superblocks;
-	int place = spw_superblocks_read(assembly->devices[index], &superblocks);
+	int place = spw_drives__superblocks_read(assembly->devices[index], &superblocks);
 
 	if (place == -ENOMEM)
 		return place;
@@ -178,7 +178,7 @@ static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 	return 0;
 }
 
-int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
+int spw_drives__assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 {
 	int rc = 0;
 
@@ -187,7 +187,7 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 		const struct spw_device *device = assembly->devices[i];
 
 		rc = spw_device_lock(
-			device, spw_layout_partition_offset(&assembly->superblocks[i], partition),
+			device, spw_layout__partition_offset(&assembly->superblocks[i], partition),
 			1);
 		if (rc == -EBUSY)
 			(void)spw_error(rc,
@@ -202,7 +202,8 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition)
 	return 0;
 }
 
-int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const struct spw_log *log)
+int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition,
+			       const struct spw_log *log)
 {
 	struct spw_share_store store = {.partition = partition,
 					.partition_count =
@@ -210,22 +211,24 @@ int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition, const 
 	struct spw_loops *loops = NULL;
 	int rc;
 
-	(void)spw_layout_uuid_text(assembly->superblocks[0].store_uuid, store.uuid);
-	rc = spw_share_open(assembly->devices, assembly->count, &store, log, &assembly->share);
+	(void)spw_layout__uuid_text(assembly->superblocks[0].store_uuid, store.uuid);
+	rc = spw_drives__share_open(assembly->devices, assembly->count, &store, log,
+				    &assembly->share);
 	if (rc == 0)
-		rc = spw_loops_read(&loops);
+		rc = spw_drives__loops_read(&loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = keep_from_machines(assembly->devices[i]);
 	/* With its own locks and claims: whoever asks likewise meets them, or is met. */
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
-		rc = spw_safety_relatives_locked(spw_device_path(assembly->devices[i]), loops);
+		rc = spw_drives__safety_relatives_locked(spw_device_path(assembly->devices[i]),
+							 loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
-		rc = spw_safety_in_use(spw_device_path(assembly->devices[i]), loops);
-	spw_loops_free(loops);
+		rc = spw_drives__safety_in_use(spw_device_path(assembly->devices[i]), loops);
+	spw_drives__loops_free(loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = verify_unchanged(assembly, i);
 	if (rc != 0) {
-		spw_share_close(assembly->share);
+		spw_drives__share_close(assembly->share);
 		assembly->share = NULL;
 		unlock_partition(assembly, partition, assembly->count);
 	}

@@ -29,39 +29,40 @@ struct spw_assembly {
 };
 
 /**
- * spw_assemble - open the drives of a store and verify that they are all of it and nothing else
+ * spw_drives__assemble - open the drives of a store and verify that they are all of it and nothing
+ * else
  * @paths:      in any order
  * @read_only:  open read-only and do not mind who else uses the drives; else a drive that is
  *              mounted or held is refused
  * @log:        a damaged copy beside an intact one is a warning; may be NULL
- * @out:        set on success, else empty; to be given to spw_assembly_close()
+ * @out:        set on success, else empty; to be given to spw_drives__assembly_close()
  *
- * Takes no lock: see spw_assembly_lock(). Return: 0 or as spw_store_open().
+ * Takes no lock: see spw_drives__assembly_lock(). Return: 0 or as spw_store_open().
  */
-int spw_assemble(const char *const paths[], unsigned count, bool read_only,
-		 const struct spw_log *log, struct spw_assembly *out);
+int spw_drives__assemble(const char *const paths[], unsigned count, bool read_only,
+			 const struct spw_log *log, struct spw_assembly *out);
 
 /*
  * The same, but drives may be missing, and paths lead nowhere: out->missing. What is on the others
  * decides whether that will do. Return: also 0 then.
  */
-int spw_assemble_some(const char *const paths[], unsigned count, bool read_only,
-		      const struct spw_log *log, struct spw_assembly *out);
-/* As spw_assemble() would have failed. */
-int spw_assembly_missing_error(const struct spw_assembly *assembly);
-void spw_assembly_close(struct spw_assembly *assembly);
+int spw_drives__assemble_some(const char *const paths[], unsigned count, bool read_only,
+			      const struct spw_log *log, struct spw_assembly *out);
+/* As spw_drives__assemble() would have failed. */
+int spw_drives__assembly_missing_error(const struct spw_assembly *assembly);
+void spw_drives__assembly_close(struct spw_assembly *assembly);
 
 /**
- * spw_assembly_lock - become the owner of a partition: lock its first byte on every drive
+ * spw_drives__assembly_lock - become the owner of a partition: lock its first byte on every drive
  *
  * The locks end when the assembly is closed, or, of a process that dies, with its last write, and
  * children of fork(2) do not keep them. Return: 0; -EBUSY another process owns it, or formats.
  */
-int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition);
+int spw_drives__assembly_lock(const struct spw_assembly *assembly, unsigned partition);
 
 /**
- * spw_assembly_claim - claim the drives for the store, with its partition locked, and look once
- * more whether they are still free and still what was assembled
+ * spw_drives__assembly_claim - claim the drives for the store, with its partition locked, and look
+ * once more whether they are still free and still what was assembled
  *
  * Nothing may be written before. What came between assembling and this, a format, a mount, is
  * noticed; then the lock is given back, too.
@@ -69,7 +70,7 @@ int spw_assembly_lock(const struct spw_assembly *assembly, unsigned partition);
  * Return: 0; -EBUSY somebody else has a drive, a part of it or the whole of which it is a part;
  * -EUCLEAN the drives were formatted meanwhile; or an error of reading them.
  */
-int spw_assembly_claim(struct spw_assembly *assembly, unsigned partition,
-		       const struct spw_log *log);
+int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition,
+			       const struct spw_log *log);
 
 #endif

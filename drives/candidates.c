@@ -36,16 +36,16 @@ static_assert(SPW_CHUNK_BYTES_MAX == SPW_LAYOUT_CHUNK_BYTES_MAX, "largest chunk"
 static_assert(SPW_DRIVE_BYTES_MIN == SPW_LAYOUT_DEVICE_BYTES_MIN, "smallest drive");
 static_assert(SPW_UUID_TEXT_BYTES == SPW_LAYOUT_UUID_TEXT_BYTES, "UUID text");
 
-void spw_candidates_close_devices(struct spw_device *const devices[], unsigned count)
+void spw_drives__candidates_close_devices(struct spw_device *const devices[], unsigned count)
 {
-	struct spw_vfio_hold *hold = spw_vfio_hold_open(devices, count);
+	struct spw_vfio_hold *hold = spw_vfio__hold_open(devices, count);
 
 	for (unsigned i = 0; i < count; i++) {
 		if (devices[i] && devices[i]->fd >= 0)
 			spw_fork_remove(devices[i]->fd);
 		spw_device_close(devices[i]);
 	}
-	spw_vfio_let_go(hold);
+	spw_vfio__let_go(hold);
 }
 
 /* ---- One drive as a member ---- */
@@ -150,10 +150,10 @@ static void look_into(void *context, unsigned index)
 
 	if (!candidate->device)
 		return;
-	rc = spw_contents_read(candidate->device, &candidate->contents);
+	rc = spw_drives__contents_read(candidate->device, &candidate->contents);
 	/* What is known explains what lies between the ends, too. */
 	if (rc == 0 && candidate->sampled && !contents->store && !contents->foreign)
-		rc = spw_residue_sample(candidate->device, &candidate->samples);
+		rc = spw_drives__residue_sample(candidate->device, &candidate->samples);
 	note_fault(candidate, rc);
 }
 
@@ -165,9 +165,10 @@ static int first_fault(const struct spw_candidate *candidates, unsigned count)
 	return 0;
 }
 
-int spw_candidates_read(struct spw_candidate *candidates, unsigned count, const struct spw_log *log)
+int spw_drives__candidates_read(struct spw_candidate *candidates, unsigned count,
+				const struct spw_log *log)
 {
-	spw_safety_prepare();
+	spw_drives__safety_prepare();
 	spw_parallel(count, "drives are examined", look_into, candidates, log);
 	return first_fault(candidates, count);
 }
@@ -192,9 +193,9 @@ static int check_candidate(struct spw_candidate *candidate, bool read_only,
 				 "this one may read but not write; use that version",
 				 candidate->path);
 	if (!read_only)
-		rc = spw_safety_in_use(candidate->path, loops);
+		rc = spw_drives__safety_in_use(candidate->path, loops);
 	if (rc == 0 && !read_only)
-		rc = spw_safety_writable(candidate->path);
+		rc = spw_drives__safety_writable(candidate->path);
 	if (rc == 0)
 		warn_of_damage(candidate, log);
 	return rc;
@@ -250,8 +251,8 @@ static int verify_member(const struct spw_candidate *candidate, const struct spw
 				 "%s: belongs to another store (%s) than %s (%s); name the drives "
 				 "of one store",
 				 candidate->path,
-				 spw_layout_uuid_text(candidate->superblock.store_uuid, own),
-				 of->path, spw_layout_uuid_text(of->superblock.store_uuid, other));
+				 spw_layout__uuid_text(candidate->superblock.store_uuid, own),
+				 of->path, spw_layout__uuid_text(of->superblock.store_uuid, other));
 	if (!agree(&candidate->superblock, &of->superblock))
 		return spw_error(-EUCLEAN,
 				 "%s: contradicts %s about the store both belong to; format the "
@@ -280,8 +281,8 @@ static int missing_error(const struct spw_candidate *member,
 	return spw_error(
 		-ENXIO,
 		"drive %u of %u (%s)%s is missing: %s belongs to store %s; name all its drives",
-		first + 1, sb->drive_count, spw_layout_uuid_text(sb->drive_uuids[first], drive),
-		more, member->path, spw_layout_uuid_text(sb->store_uuid, store));
+		first + 1, sb->drive_count, spw_layout__uuid_text(sb->drive_uuids[first], drive),
+		more, member->path, spw_layout__uuid_text(sb->store_uuid, store));
 }
 
 static int verify_set(const struct spw_candidate *candidates, unsigned count, unsigned *missing)
@@ -308,7 +309,7 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count, un
 	return missing_error(of, by_index, missing);
 }
 
-void spw_candidates_close(struct spw_candidate *candidates, unsigned count)
+void spw_drives__candidates_close(struct spw_candidate *candidates, unsigned count)
 {
 	struct spw_device *devices[SPW_DRIVES_MAX] = {NULL};
 
@@ -316,7 +317,7 @@ void spw_candidates_close(struct spw_candidate *candidates, unsigned count)
 		return;
 	for (unsigned i = 0; i < count; i++)
 		devices[i] = candidates[i].device;
-	spw_candidates_close_devices(devices, count);
+	spw_drives__candidates_close_devices(devices, count);
 	free(candidates);
 }
 
@@ -324,29 +325,29 @@ void spw_candidates_close(struct spw_candidate *candidates, unsigned count)
 static void examine_each(struct spw_candidate *candidates, const char *const paths[],
 			 unsigned count, bool read_only, const struct spw_log *log)
 {
-	struct spw_vfio_hold *hold = spw_vfio_hold(paths, count, log);
+	struct spw_vfio_hold *hold = spw_vfio__hold(paths, count, log);
 	struct spw_loops *loops = NULL;
 
 	for (unsigned i = 0; i < count; i++) {
 		struct spw_candidate *candidate = &candidates[i];
 
-		note_fault(candidate, spw_safety_open(candidate->path, read_only, false, log,
-						      &candidate->device));
+		note_fault(candidate, spw_drives__safety_open(candidate->path, read_only, false,
+							      log, &candidate->device));
 	}
-	(void)spw_candidates_read(candidates, count, log);
+	(void)spw_drives__candidates_read(candidates, count, log);
 	/* Once for all drives. What goes wrong is said where each is asked about. */
 	if (!read_only)
-		(void)spw_loops_read(&loops);
+		(void)spw_drives__loops_read(&loops);
 	for (unsigned i = 0; i < count; i++)
 		if (candidates[i].fault == 0)
 			note_fault(&candidates[i],
 				   check_candidate(&candidates[i], read_only, loops, log));
-	spw_loops_free(loops);
-	spw_vfio_let_go(hold);
+	spw_drives__loops_free(loops);
+	spw_vfio__let_go(hold);
 }
 
-int spw_candidates_new(const char *const paths[], unsigned count, bool sampled,
-		       struct spw_candidate **out)
+int spw_drives__candidates_new(const char *const paths[], unsigned count, bool sampled,
+			       struct spw_candidate **out)
 {
 	struct spw_candidate *candidates;
 
@@ -387,12 +388,13 @@ static void note_absent(struct spw_candidate *candidates, unsigned count, const 
 	}
 }
 
-int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
-			   unsigned *missing, const struct spw_log *log, struct spw_candidate **out)
+int spw_drives__candidates_examine(const char *const paths[], unsigned count, bool read_only,
+				   unsigned *missing, const struct spw_log *log,
+				   struct spw_candidate **out)
 {
 	char words[512] = "";
 	unsigned lacking = 0;
-	int first = 0, rc = spw_candidates_new(paths, count, false, out);
+	int first = 0, rc = spw_drives__candidates_new(paths, count, false, out);
 
 	if (rc != 0)
 		return rc;

@@ -21,26 +21,26 @@ struct spw_candidate {
 };
 
 /* As many as there are paths. Return: 0; -EINVAL none, or too many; -ENOMEM. */
-int spw_candidates_new(const char *const paths[], unsigned count, bool sampled,
-		       struct spw_candidate **candidates);
+int spw_drives__candidates_new(const char *const paths[], unsigned count, bool sampled,
+			       struct spw_candidate **candidates);
 
 /* What those that are open hold, of all at once. Return: 0; the first fault, in words. */
-int spw_candidates_read(struct spw_candidate *candidates, unsigned count,
-			const struct spw_log *log);
+int spw_drives__candidates_read(struct spw_candidate *candidates, unsigned count,
+				const struct spw_log *log);
 
 /*
  * Open and verify @paths as one store. @missing: set to how many of its drives are not there, whose
  * words are spw_last_error(); NULL: none may be missing. @candidates: in order; NULL: no memory, or
  * too many.
  */
-int spw_candidates_examine(const char *const paths[], unsigned count, bool read_only,
-			   unsigned *missing, const struct spw_log *log,
-			   struct spw_candidate **candidates);
+int spw_drives__candidates_examine(const char *const paths[], unsigned count, bool read_only,
+				   unsigned *missing, const struct spw_log *log,
+				   struct spw_candidate **candidates);
 
 /* With their devices, as far as they are still there. @candidates may be NULL. */
-void spw_candidates_close(struct spw_candidate *candidates, unsigned count);
+void spw_drives__candidates_close(struct spw_candidate *candidates, unsigned count);
 
 /* Devices that were theirs. Some may be NULL. What is behind vfio is shut down at the same time. */
-void spw_candidates_close_devices(struct spw_device *const devices[], unsigned count);
+void spw_drives__candidates_close_devices(struct spw_device *const devices[], unsigned count);
 
 #endif

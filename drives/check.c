@@ -26,7 +26,7 @@ static void fill_drive(const struct spw_candidate *candidate, struct spw_drive_i
 		own.size_bytes = own.geometry.size_bytes;
 	}
 	if (sb->drive_count > 0) {
-		(void)spw_layout_uuid_text(sb->drive_uuids[sb->drive_index], own.drive_uuid);
+		(void)spw_layout__uuid_text(sb->drive_uuids[sb->drive_index], own.drive_uuid);
 		own.index = sb->drive_index;
 		own.data_offset_bytes = sb->data_offset_bytes;
 		own.partition_bytes = sb->partition_bytes;
@@ -45,9 +45,9 @@ static int partitions_in_use(const struct spw_candidate *candidates, unsigned co
 		int locked = 0;
 
 		for (unsigned i = 0; locked == 0 && i < count; i++)
-			locked = spw_safety_locked(
+			locked = spw_drives__safety_locked(
 				candidates[i].path,
-				spw_layout_partition_offset(&candidates[i].superblock, partition),
+				spw_layout__partition_offset(&candidates[i].superblock, partition),
 				1);
 		if (locked < 0)
 			return locked;
@@ -73,10 +73,10 @@ static int fill_store(const struct spw_candidate *candidates, unsigned count,
 	if (in_use < 0)
 		return in_use;
 	own.partitions_in_use = (uint32_t)in_use;
-	(void)spw_layout_uuid_text(sb->store_uuid, own.store_uuid);
+	(void)spw_layout__uuid_text(sb->store_uuid, own.store_uuid);
 	for (unsigned i = 0; i < count; i++)
 		own.partition_capacity_bytes +=
-			spw_layout_partition_capacity(&candidates[i].superblock);
+			spw_layout__partition_capacity(&candidates[i].superblock);
 	own.capacity_bytes = own.partition_capacity_bytes * sb->partition_count;
 	spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
 	return 0;
@@ -98,7 +98,7 @@ static void fill_part(const struct spw_candidate *candidates, unsigned count,
 
 		if (sb->drive_count == 0)
 			continue;
-		(void)spw_layout_uuid_text(sb->store_uuid, own.store_uuid);
+		(void)spw_layout__uuid_text(sb->store_uuid, own.store_uuid);
 		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own,
 			       sizeof(own));
 		return;
@@ -124,7 +124,7 @@ int spw_check(const char *const paths[], unsigned count, struct spw_store_info *
 
 	if (rc != 0)
 		return rc;
-	rc = spw_candidates_examine(paths, count, true, NULL, NULL, &candidates);
+	rc = spw_drives__candidates_examine(paths, count, true, NULL, NULL, &candidates);
 	for (unsigned i = 0; candidates && drives && i < count; i++)
 		fill_drive(&candidates[i],
 			   (struct spw_drive_info *)((char *)drives + i * drive_size), drive_size);
@@ -133,6 +133,6 @@ int spw_check(const char *const paths[], unsigned count, struct spw_store_info *
 		rc = fill_store(candidates, count, info);
 	else if (candidates && info)
 		fill_part(candidates, count, info);
-	spw_candidates_close(candidates, count);
+	spw_drives__candidates_close(candidates, count);
 	return rc;
 }

@@ -11,16 +11,16 @@
 #include "drives/safety.h"
 #include "util/util.h"
 
-int spw_safety_unlocked(const char *path)
+int spw_drives__safety_unlocked(const char *path)
 {
-	int rc = spw_safety_locked(path, 0, SPW_LOCK_ALL_BYTES);
+	int rc = spw_drives__safety_locked(path, 0, SPW_LOCK_ALL_BYTES);
 
 	if (rc > 0)
 		return spw_error(-EBUSY,
 				 "%s: a process has a store on it open, or writes to it; end that "
 				 "first (see fuser %s)",
 				 path, path);
-	return rc == 0 ? spw_safety_relatives_locked(path, NULL) : rc;
+	return rc == 0 ? spw_drives__safety_relatives_locked(path, NULL) : rc;
 }
 
 /*
@@ -30,17 +30,17 @@ int spw_safety_unlocked(const char *path)
 static int claim_now(const char *path, const struct spw_log *log, struct spw_device **device,
 		     bool *held)
 {
-	int rc = spw_safety_in_use(path, NULL);
+	int rc = spw_drives__safety_in_use(path, NULL);
 
 	*device = NULL;
 	*held = false;
 	if (rc != 0)
 		return rc;
-	rc = spw_safety_open(path, false, true, log, device);
+	rc = spw_drives__safety_open(path, false, true, log, device);
 	*held = rc == -EBUSY;
 	/* The kernel lets a protected device be opened for writing, and fails the first write. */
 	if (rc == 0)
-		rc = spw_safety_writable(path);
+		rc = spw_drives__safety_writable(path);
 	if (rc != 0)
 		return rc;
 	rc = spw_device_lock(*device, 0, SPW_LOCK_ALL_BYTES);
@@ -50,10 +50,10 @@ static int claim_now(const char *path, const struct spw_log *log, struct spw_dev
 				"first (see fuser %s)",
 				path, path);
 	if (rc == 0)
-		rc = spw_safety_relatives_locked(path, NULL);
+		rc = spw_drives__safety_relatives_locked(path, NULL);
 	*held = rc == -EBUSY;
 	/* Once more of what is open now: until then the name may have been another's. */
-	return rc == 0 ? spw_safety_in_use(path, NULL) : rc;
+	return rc == 0 ? spw_drives__safety_in_use(path, NULL) : rc;
 }
 
 /* Nobody but a process that has ended has it. */
@@ -63,7 +63,7 @@ static bool is_dying(const char *path, const struct spw_device *device)
 	bool dying;
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	dying = !spw_safety_opener(path, device ? device->fd : -1, opener, sizeof(opener));
+	dying = !spw_drives__safety_opener(path, device ? device->fd : -1, opener, sizeof(opener));
 	if (dying)
 		(void)spw_error(-EBUSY, "%s", words);
 	else
@@ -82,14 +82,14 @@ int spw_claim(const char *path, const struct spw_log *log, struct spw_device **d
 		if (rc == 0)
 			return 0;
 		/* What is behind vfio has no other process, and comes free with it. */
-		held = held && !spw_vfio_is_name(path) && is_dying(path, *device);
+		held = held && !spw_vfio__is_name(path) && is_dying(path, *device);
 		spw_device_close(*device);
 		*device = NULL;
-		if (!held ||
-		    !spw_opener_await(&deadline_ns, log,
-				      "%s: a process that was killed perhaps has not released it "
-				      "yet; waiting up to %u s",
-				      path, SPW_TEARDOWN_S_MAX))
+		if (!held || !spw_drives__opener_await(
+				     &deadline_ns, log,
+				     "%s: a process that was killed perhaps has not released it "
+				     "yet; waiting up to %u s",
+				     path, SPW_TEARDOWN_S_MAX))
 			return rc;
 	}
 }

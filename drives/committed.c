@@ -11,8 +11,8 @@
 #include "drives/assemble.h"
 #include "util/util.h"
 
-void spw_commit_place(const struct spw_superblock *sb, uint32_t partition,
-		      struct spw_commit_place *place)
+void spw_drives__commit_place(const struct spw_superblock *sb, uint32_t partition,
+			      struct spw_commit_place *place)
 {
 	memcpy(place->store_uuid, sb->store_uuid, sizeof(place->store_uuid));
 	place->partition = partition;
@@ -21,22 +21,22 @@ void spw_commit_place(const struct spw_superblock *sb, uint32_t partition,
 	place->chunk_bytes = sb->chunk_bytes;
 }
 
-/* Return: 0; -EIO and the like; -ENOMEM; as spw_commit_decode(). *why: of the latter. */
+/* Return: 0; -EIO and the like; -ENOMEM; as spw_layout__commit_decode(). *why: of the latter. */
 static int read_slot(const struct spw_device *device, const struct spw_superblock *sb,
 		     uint32_t partition, uint32_t slot, struct spw_commit *commit, const char **why)
 {
-	uint8_t *buf = spw_device_buffer(device, sb->block_bytes);
+	uint8_t *buf = spw_engine__device_buffer(device, sb->block_bytes);
 	struct spw_commit_place place;
 	int rc;
 
 	*why = "it cannot be read";
 	if (!buf)
 		return -ENOMEM;
-	spw_commit_place(sb, partition, &place);
+	spw_drives__commit_place(sb, partition, &place);
 	rc = spw_device_pread(device, buf, sb->block_bytes,
-			      spw_layout_commit_offset(sb, partition, slot));
+			      spw_layout__commit_offset(sb, partition, slot));
 	if (rc == 0)
-		rc = spw_commit_decode(buf, &place, slot, commit, why);
+		rc = spw_layout__commit_decode(buf, &place, slot, commit, why);
 	free(buf);
 	return rc;
 }
@@ -47,8 +47,8 @@ static bool same(const struct spw_commit *a, const struct spw_commit *b)
 	static const struct spw_commit_place nowhere;
 	uint8_t block_a[SPW_COMMIT_BLOCK_BYTES], block_b[SPW_COMMIT_BLOCK_BYTES];
 
-	spw_commit_encode(a, &nowhere, block_a);
-	spw_commit_encode(b, &nowhere, block_b);
+	spw_layout__commit_encode(a, &nowhere, block_a);
+	spw_layout__commit_encode(b, &nowhere, block_b);
 	return memcmp(block_a, block_b, sizeof(block_a)) == 0;
 }
 
@@ -119,10 +119,10 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 	}
 }
 
-int spw_commits_forked_error(const struct spw_assembly *assembly,
-			     const struct spw_commits_found *found)
+int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
+				     const struct spw_commits_found *found)
 {
-	int last = spw_commits_newest(found);
+	int last = spw_drives__commits_newest(found);
 
 	return spw_error(
 		-EUCLEAN,
@@ -145,7 +145,7 @@ int spw_commits_forked_error(const struct spw_assembly *assembly,
 static uint64_t find_forks(const struct spw_assembly *assembly, const struct newest newest[],
 			   struct spw_commits_found *found)
 {
-	int last = spw_commits_newest(found);
+	int last = spw_drives__commits_newest(found);
 	uint64_t members = last < 0 ? 0 : found->commits[last].members, mask = 0;
 
 	for (uint32_t i = 0; members && i < assembly->count; i++)
@@ -178,8 +178,8 @@ static int look(const struct spw_assembly *assembly, uint32_t partition, uint64_
 	return SPW_MIN(rc, 0);
 }
 
-int spw_commits_look(const struct spw_assembly *assembly, uint32_t partition,
-		     const struct spw_log *log, struct spw_commits_found *found)
+int spw_drives__commits_look(const struct spw_assembly *assembly, uint32_t partition,
+			     const struct spw_log *log, struct spw_commits_found *found)
 {
 	struct newest newest[SPW_DRIVES_MAX] = {{0}};
 	uint64_t forked;
@@ -195,23 +195,23 @@ int spw_commits_look(const struct spw_assembly *assembly, uint32_t partition,
 	return rc;
 }
 
-int spw_commits_newest(const struct spw_commits_found *found)
+int spw_drives__commits_newest(const struct spw_commits_found *found)
 {
 	if (found->there[0] && found->there[1])
 		return found->commits[1].sequence > found->commits[0].sequence;
 	return found->there[0] ? 0 : found->there[1] ? 1 : -1;
 }
 
-bool spw_commits_may_lack(const struct spw_commits_found *found)
+bool spw_drives__commits_may_lack(const struct spw_commits_found *found)
 {
-	int last = spw_commits_newest(found);
+	int last = spw_drives__commits_newest(found);
 
 	return last >= 0 && found->commits[last].members != 0 && found->seen;
 }
 
-bool spw_commits_is_kept(const struct spw_commits_found *found, int slot)
+bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot)
 {
-	const struct spw_commit *last = &found->commits[spw_commits_newest(found)];
+	const struct spw_commit *last = &found->commits[spw_drives__commits_newest(found)];
 
 	return found->there[slot] && last->has_previous &&
 	       last->previous == found->commits[slot].number;
@@ -223,7 +223,7 @@ int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 	struct spw_commit_info all = {.size = SPW_MIN(size, sizeof(all))};
 	struct spw_commits_found found;
 	struct spw_assembly assembly;
-	int slot = -1, rc = spw_assemble_some(paths, count, true, NULL, &assembly);
+	int slot = -1, rc = spw_drives__assemble_some(paths, count, true, NULL, &assembly);
 
 	if (rc)
 		return rc;
@@ -231,28 +231,28 @@ int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 		rc = spw_error(-EINVAL, "partition %u does not exist: the store has %u, from 0",
 			       partition, assembly.superblocks[0].partition_count);
 	else
-		rc = spw_commits_look(&assembly, partition, NULL, &found);
+		rc = spw_drives__commits_look(&assembly, partition, NULL, &found);
 	if (rc == 0)
-		slot = spw_commits_newest(&found);
+		slot = spw_drives__commits_newest(&found);
 	/* Whether it is whole without them, who opens it is told. */
 	if (rc == 0 && assembly.missing > 0 && slot < 0)
-		rc = spw_assembly_missing_error(&assembly);
+		rc = spw_drives__assembly_missing_error(&assembly);
 	else if (rc == 0 && found.forked)
-		rc = spw_commits_forked_error(&assembly, &found);
-	spw_assembly_close(&assembly);
+		rc = spw_drives__commits_forked_error(&assembly, &found);
+	spw_drives__assembly_close(&assembly);
 	if (rc == 0 && slot < 0)
 		rc = spw_error(-ENODATA, "nothing is committed in partition %u of the store",
 			       partition);
 	if (rc)
 		return rc;
 	all.number = found.commits[slot].number;
-	all.has_previous = spw_commits_is_kept(&found, 1 - slot);
+	all.has_previous = spw_drives__commits_is_kept(&found, 1 - slot);
 	all.previous = all.has_previous ? found.commits[slot].previous : 0;
 	memcpy(info, &all, all.size);
 	return 0;
 }
 
-int spw_committed_refuse(const struct spw_device *device, const struct spw_superblock *sb)
+int spw_drives__committed_refuse(const struct spw_device *device, const struct spw_superblock *sb)
 {
 	if (!sb->complete || !(sb->features_incompatible & SPW_FEATURE_COMMITS))
 		return 0;

@@ -23,36 +23,36 @@ struct spw_commits_found {
 	uint64_t forked_number;
 };
 
-void spw_commit_place(const struct spw_superblock *sb, uint32_t partition,
-		      struct spw_commit_place *place);
+void spw_drives__commit_place(const struct spw_superblock *sb, uint32_t partition,
+			      struct spw_commit_place *place);
 
 /**
- * spw_commits_look - read the slots of all drives
+ * spw_drives__commits_look - read the slots of all drives
  * @log:  a block that cannot be read, or that a crash left half written; may be NULL
  *
  * Return: 0; -EUCLEAN drives contradict each other; -EPROTONOSUPPORT one is of a newer version;
  * -ENOMEM.
  */
-int spw_commits_look(const struct spw_assembly *assembly, uint32_t partition,
-		     const struct spw_log *log, struct spw_commits_found *found);
+int spw_drives__commits_look(const struct spw_assembly *assembly, uint32_t partition,
+			     const struct spw_log *log, struct spw_commits_found *found);
 
 /* Return: the slot of the commit that counts; -1: nothing is committed. */
-int spw_commits_newest(const struct spw_commits_found *found);
+int spw_drives__commits_newest(const struct spw_commits_found *found);
 
 /* The commit before the newest counts only if the newest says that it was kept. */
-bool spw_commits_is_kept(const struct spw_commits_found *found, int slot);
+bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot);
 
 /*
  * With drives missing: is there a newest commit that may do without them, and are there none that
  * nobody could read? All that it names is to be looked for then.
  */
-bool spw_commits_may_lack(const struct spw_commits_found *found);
+bool spw_drives__commits_may_lack(const struct spw_commits_found *found);
 
 /* Drives went on without each other. Return: -EUCLEAN, in words. */
-int spw_commits_forked_error(const struct spw_assembly *assembly,
-			     const struct spw_commits_found *found);
+int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
+				     const struct spw_commits_found *found);
 
 /* For format and wipe: fails with -EEXIST, in words, if a partition has a commit on this drive. */
-int spw_committed_refuse(const struct spw_device *device, const struct spw_superblock *sb);
+int spw_drives__committed_refuse(const struct spw_device *device, const struct spw_superblock *sb);
 
 #endif

@@ -44,7 +44,7 @@ static void describe_store(struct spw_contents *contents)
 		sb = &superblocks->places[superblocks->chosen].superblock;
 		(void)snprintf(text, sizeof(text), "%sspillway store %s, drive %u of %u",
 			       sb->complete ? "" : "unfinished ",
-			       spw_layout_uuid_text(sb->store_uuid, uuid), sb->drive_index + 1,
+			       spw_layout__uuid_text(sb->store_uuid, uuid), sb->drive_index + 1,
 			       sb->drive_count);
 		add_text(contents, text);
 	}
@@ -59,7 +59,7 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 	const struct spw_superblocks *superblocks = &contents->superblocks;
 	struct spw_signatures signatures;
 	char names[96], text[160];
-	int rc = spw_safety_signatures(path, &signatures);
+	int rc = spw_drives__safety_signatures(path, &signatures);
 
 	if (rc != 0)
 		return rc;
@@ -74,7 +74,8 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 			add_text(contents, signature->what);
 	}
 	/* A store over the whole device replaced what the kernel read there before. */
-	if (superblocks->chosen < 0 && spw_safety_partitions(path, names, sizeof(names)) > 0) {
+	if (superblocks->chosen < 0 &&
+	    spw_drives__safety_partitions(path, names, sizeof(names)) > 0) {
 		contents->foreign = true;
 		(void)snprintf(text, sizeof(text), "table of partitions %s", names);
 		add_text(contents, text);
@@ -83,29 +84,29 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 }
 
 /* A store whose superblocks cannot be read may still be one: in doubt nothing is overwritten. */
-int spw_contents_read(const struct spw_device *device, struct spw_contents *contents)
+int spw_drives__contents_read(const struct spw_device *device, struct spw_contents *contents)
 {
 	const char *path = spw_device_path(device);
 	int rc;
 
 	contents->store = contents->foreign = false;
 	contents->text[0] = '\0';
-	rc = spw_superblocks_read(device, &contents->superblocks);
+	rc = spw_drives__superblocks_read(device, &contents->superblocks);
 	if (rc < 0 && rc != -EMEDIUMTYPE && rc != -EUCLEAN && rc != -EPROTONOSUPPORT)
 		return rc;
 	describe_store(contents);
 	rc = describe_foreign(path, contents);
 	memset(&contents->residue, 0, sizeof(contents->residue));
 	if (rc == 0 && !contents->store && !contents->foreign)
-		rc = spw_residue_read(device, &contents->residue);
+		rc = spw_drives__residue_read(device, &contents->residue);
 	if (rc == 0)
-		rc = spw_safety_still(device);
+		rc = spw_drives__safety_still(device);
 	if (rc == 0 && contents->text[0] == '\0')
 		add_text(contents, contents->residue.found ? "unknown data" : "nothing known");
 	return rc;
 }
 
-int spw_carries_error(const char *path, const struct spw_contents *contents)
+int spw_drives__carries_error(const char *path, const struct spw_contents *contents)
 {
 	const char *article = strchr("aeioux", contents->text[0]) ? "an" : "a";
 
@@ -114,7 +115,7 @@ int spw_carries_error(const char *path, const struct spw_contents *contents)
 			 path, article, contents->text);
 }
 
-int spw_too_small_error(const char *path, uint64_t size_bytes)
+int spw_drives__too_small_error(const char *path, uint64_t size_bytes)
 {
 	/* Rounded, both would look the same. */
 	if (size_bytes > SPW_DRIVE_BYTES_MIN / 100 * 99)

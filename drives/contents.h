@@ -16,12 +16,12 @@ struct spw_contents {
 };
 
 /* Return: 0; -ESTALE the path names another device; -errno, in words. Threads may call it. */
-int spw_contents_read(const struct spw_device *device, struct spw_contents *contents);
+int spw_drives__contents_read(const struct spw_device *device, struct spw_contents *contents);
 
 /* Fails with -EEXIST, says what the drive carries and names the remedy, --force or --erase. */
-int spw_carries_error(const char *path, const struct spw_contents *contents);
+int spw_drives__carries_error(const char *path, const struct spw_contents *contents);
 
 /* Of a drive below SPW_DRIVE_BYTES_MIN, as -ENOSPC. */
-int spw_too_small_error(const char *path, uint64_t size_bytes);
+int spw_drives__too_small_error(const char *path, uint64_t size_bytes);
 
 #endif

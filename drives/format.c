@@ -80,8 +80,8 @@ static int sync_target(const struct format_run *run, struct spw_candidate *targe
 static int write_copy(const struct spw_device *device, const struct spw_superblock *sb,
 		      unsigned copy, uint64_t offset_bytes)
 {
-	struct spw_span span = spw_superblock_span(device, offset_bytes);
-	uint8_t *buf = spw_device_buffer(device, span.len_bytes);
+	struct spw_span span = spw_drives__superblock_span(device, offset_bytes);
+	uint8_t *buf = spw_engine__device_buffer(device, span.len_bytes);
 	int rc;
 
 	if (!buf)
@@ -89,8 +89,8 @@ static int write_copy(const struct spw_device *device, const struct spw_superblo
 	if (sb) {
 		struct spw_superblock decoded;
 
-		spw_layout_encode(sb, copy, buf + span.inside_bytes);
-		SPW_ASSERT(spw_layout_decode(buf + span.inside_bytes, copy, &decoded, NULL) == 0);
+		spw_layout__encode(sb, copy, buf + span.inside_bytes);
+		SPW_ASSERT(spw_layout__decode(buf + span.inside_bytes, copy, &decoded, NULL) == 0);
 	}
 	rc = spw_device_pwrite(device, buf, span.len_bytes, span.offset_bytes);
 	free(buf);
@@ -106,7 +106,7 @@ static int write_copies(const struct format_run *run, unsigned copy)
 		const struct spw_superblock *sb = &run->targets[i].superblock;
 
 		rc = write_copy(run->targets[i].device, sb, copy,
-				spw_layout_copy_offset(sb->device_bytes, copy));
+				spw_layout__copy_offset(sb->device_bytes, copy));
 	}
 	return rc != 0 ? rc : each(run, sync_target);
 }
@@ -119,14 +119,14 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 
 	if (from_bytes >= to_bytes)
 		return 0;
-	rc = spw_device_write_zeroes(target->device, from_bytes, to_bytes - from_bytes);
+	rc = spw_engine__device_write_zeroes(target->device, from_bytes, to_bytes - from_bytes);
 	if (rc != -EOPNOTSUPP)
 		return rc;
 	if (spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO)
 		spw_log(run->log, SPW_LOG_INFO, "%s: zeroes are written to it: it cannot by itself",
 			target->path);
 	rc = 0;
-	zeros = spw_device_buffer(target->device, ZERO_BYTES);
+	zeros = spw_engine__device_buffer(target->device, ZERO_BYTES);
 	if (!zeros)
 		return -ENOMEM;
 	while (rc == 0 && from_bytes < to_bytes) {
@@ -143,9 +143,9 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 static int zero_reserved_areas(const struct format_run *run, struct spw_candidate *target)
 {
 	const struct spw_superblock *sb = &target->superblock;
-	struct spw_span first = spw_superblock_span(target->device, 0);
-	struct spw_span last =
-		spw_superblock_span(target->device, spw_layout_copy_offset(sb->device_bytes, 1));
+	struct spw_span first = spw_drives__superblock_span(target->device, 0);
+	struct spw_span last = spw_drives__superblock_span(
+		target->device, spw_layout__copy_offset(sb->device_bytes, 1));
 	uint64_t size_bytes = spw_device_geometry(target->device)->size_bytes;
 	int rc = zero_range(run, target, first.len_bytes, sb->data_offset_bytes);
 
@@ -173,7 +173,7 @@ static int erase_signature(const struct spw_candidate *target,
 			target->path, signature->what);
 	start = spw_round_down(signature->offset_bytes, unit);
 	len = spw_round_up(signature->offset_bytes + signature->len_bytes, unit) - start;
-	buf = spw_device_buffer(target->device, len);
+	buf = spw_engine__device_buffer(target->device, len);
 	if (!buf)
 		return -ENOMEM;
 	rc = spw_device_pread(target->device, buf, len, start);
@@ -191,7 +191,7 @@ static int erase_signatures(const struct format_run *run, struct spw_candidate *
 	struct spw_signatures signatures;
 
 	for (unsigned round = 0; round < WIPE_ROUNDS_MAX; round++) {
-		int rc = spw_safety_signatures(target->path, &signatures);
+		int rc = spw_drives__safety_signatures(target->path, &signatures);
 
 		if (rc != 0 || signatures.count == 0)
 			return rc;
@@ -272,12 +272,12 @@ static int claim_for_format(const struct format_run *run, struct spw_candidate *
 	int rc = claim(run, target);
 
 	if (rc == 0)
-		rc = spw_safety_conventional(target->path);
+		rc = spw_drives__safety_conventional(target->path);
 	if (rc != 0)
 		return rc;
 	size_bytes = spw_device_geometry(target->device)->size_bytes;
 	if (size_bytes < SPW_DRIVE_BYTES_MIN)
-		return spw_too_small_error(target->path, size_bytes);
+		return spw_drives__too_small_error(target->path, size_bytes);
 	return 0;
 }
 
@@ -288,37 +288,37 @@ static int refuse_committed(const struct spw_candidate *target)
 
 	if (superblocks->chosen < 0)
 		return 0;
-	return spw_committed_refuse(target->device,
-				    &superblocks->places[superblocks->chosen].superblock);
+	return spw_drives__committed_refuse(target->device,
+					    &superblocks->places[superblocks->chosen].superblock);
 }
 
 static int examine_for_format(const struct format_run *run, struct spw_candidate *target)
 {
 	if (!run->opts->force && (target->contents.store || target->contents.foreign))
-		return spw_carries_error(target->path, &target->contents);
+		return spw_drives__carries_error(target->path, &target->contents);
 	/* Questions of their own: whoever always forces must not have answered them. */
 	if (!run->opts->erase && target->contents.residue.found)
-		return spw_residue_error(target->path, &target->contents.residue);
+		return spw_drives__residue_error(target->path, &target->contents.residue);
 	return run->opts->erase ? 0 : refuse_committed(target);
 }
 
 static int open_targets(struct format_run *run, const char *const paths[], unsigned count)
 {
-	int rc = spw_candidates_new(paths, count, true, &run->targets);
+	int rc = spw_drives__candidates_new(paths, count, true, &run->targets);
 
 	if (rc == 0)
 		rc = spw_drives_distinct(paths, count);
 	if (rc != 0)
 		return rc;
 	run->count = count;
-	run->hold = spw_vfio_hold(paths, count, run->log);
+	run->hold = spw_vfio__hold(paths, count, run->log);
 	return 0;
 }
 
 static void close_targets(struct format_run *run)
 {
-	spw_candidates_close(run->targets, run->count);
-	spw_vfio_let_go(run->hold);
+	spw_drives__candidates_close(run->targets, run->count);
+	spw_vfio__let_go(run->hold);
 }
 
 /* Claimed by @claim, and what all of them hold read; then @examine may refuse a drive. */
@@ -328,7 +328,7 @@ static int examine_targets(const struct format_run *run, format_step *claim_targ
 	int rc = each(run, claim_target);
 
 	if (rc == 0)
-		rc = spw_candidates_read(run->targets, run->count, run->log);
+		rc = spw_drives__candidates_read(run->targets, run->count, run->log);
 	return rc == 0 ? each(run, examine) : rc;
 }
 
@@ -407,7 +407,7 @@ static int plan_drive(struct spw_candidate *target, const struct spw_superblock 
 	target->superblock = *store;
 	target->superblock.drive_index = index;
 	target->superblock.logical_block_bytes = geometry->logical_block_bytes;
-	rc = spw_layout_plan(&target->superblock, geometry->size_bytes);
+	rc = spw_layout__plan(&target->superblock, geometry->size_bytes);
 	if (rc == -ENOSPC)
 		return spw_error(
 			rc,
@@ -456,7 +456,7 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 	int fd;
 
 	/* Closed with the device: the kernel may have dropped them by itself. */
-	if (spw_safety_partitions(path, names, sizeof(names)) == 0)
+	if (spw_drives__safety_partitions(path, names, sizeof(names)) == 0)
 		return;
 	fd = spw_device_block_node(path, node, sizeof(node)) == 0 ? open(node, O_RDONLY | O_CLOEXEC)
 								  : -1;
@@ -471,7 +471,7 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 	}
 	if (fd >= 0)
 		(void)close(fd);
-	if (spw_safety_partitions(path, names, sizeof(names)) > 0)
+	if (spw_drives__safety_partitions(path, names, sizeof(names)) > 0)
 		spw_log(log, SPW_LOG_WARNING,
 			"%s: the kernel still shows its old partitions %s; run partprobe", path,
 			names);
@@ -509,7 +509,7 @@ int spw_format(const char *const paths[], unsigned count, const struct spw_forma
 	if (rc == 0)
 		rc = plan(&run);
 	if (rc == 0) {
-		spw_space_warn(run.targets, run.count, run.log);
+		spw_drives__space_warn(run.targets, run.count, run.log);
 		rc = write_store(&run);
 	}
 	if (rc == 0)
@@ -573,7 +573,7 @@ static void discard_data(const struct spw_candidate *target, const struct spw_lo
 static int wipe_place(const struct spw_candidate *target, enum spw_place place)
 {
 	const struct spw_place_content *content = &target->contents.superblocks.places[place];
-	uint64_t copy_bytes = spw_layout_copy_offset(target->superblock.device_bytes, 1);
+	uint64_t copy_bytes = spw_layout__copy_offset(target->superblock.device_bytes, 1);
 	bool is_copy = place == SPW_PLACE_FIRST || content->offset_bytes == copy_bytes;
 	int rc;
 

@@ -35,14 +35,14 @@ static bool drive_folder(const char *sysfs, const char *name, char folder[PATH_M
 {
 	if (!realpath(SPW_PATH("%s/class/block/%s", sysfs, name), folder))
 		return false;
-	if (spw_sysfs_has(folder, ".", "partition"))
+	if (spw_drives__sysfs_has(folder, ".", "partition"))
 		*strrchr(folder, '/') = '\0';
 	return true;
 }
 
 static bool read_attribute(const char *folder, const char *attribute, char text[ATTRIBUTE_BYTES])
 {
-	return spw_sysfs_line(SPW_PATH("%s/%s", folder, attribute), text, ATTRIBUTE_BYTES);
+	return spw_drives__sysfs_line(SPW_PATH("%s/%s", folder, attribute), text, ATTRIBUTE_BYTES);
 }
 
 static bool same_attribute(const char *a, const char *b, const char *attribute)
@@ -59,7 +59,8 @@ static uint64_t read_blocks(const char *sysfs, const char *name, const char *att
 	const char *path = SPW_PATH("%s/class/block/%s/%s", sysfs, name, attribute);
 	char text[ATTRIBUTE_BYTES];
 
-	return spw_sysfs_line(path, text, sizeof(text)) ? strtoull(text, NULL, 10) : otherwise;
+	return spw_drives__sysfs_line(path, text, sizeof(text)) ? strtoull(text, NULL, 10)
+								: otherwise;
 }
 
 /* ---- The same drive ---- */
@@ -131,7 +132,7 @@ static bool overlap(const char *sysfs, const char *a, const char *b)
 				      : starts[0] - starts[1] < sizes[1];
 }
 
-bool spw_identity_same(const char *sysfs, const char *a, const char *b)
+bool spw_drives__identity_same(const char *sysfs, const char *a, const char *b)
 {
 	char folders[2][PATH_MAX];
 
@@ -155,15 +156,16 @@ static int visit_path(void *context, const char *folder, const char *name)
 {
 	const struct search *search = context;
 
-	if (!spw_sysfs_has(folder, name, "dev") ||
-	    !spw_identity_same(search->sysfs, search->name, name))
+	if (!spw_drives__sysfs_has(folder, name, "dev") ||
+	    !spw_drives__identity_same(search->sysfs, search->name, name))
 		return 0;
 	return search->visit(search->context, name);
 }
 
 static int visit_partition(void *context, const char *folder, const char *name)
 {
-	return spw_sysfs_has(folder, name, "partition") ? visit_path(context, folder, name) : 0;
+	return spw_drives__sysfs_has(folder, name, "partition") ? visit_path(context, folder, name)
+								: 0;
 }
 
 /* Of most drives no more than the identifier is read, and partitions have none. */
@@ -180,8 +182,8 @@ static int visit_drive(void *context, const char *folder, const char *name)
 	return rc == 0 ? spw_each_name(path, visit_partition, search) : rc;
 }
 
-int spw_identity_each_path(const char *sysfs, const char *name,
-			   int (*visit)(void *context, const char *name), void *context)
+int spw_drives__identity_each_path(const char *sysfs, const char *name,
+				   int (*visit)(void *context, const char *name), void *context)
 {
 	struct search search = {.sysfs = sysfs, .name = name, .visit = visit, .context = context};
 	char folder[PATH_MAX];
@@ -249,15 +251,16 @@ static int compare_namespace(void *context, const char *folder, const char *name
 {
 	const struct namespace_search *search = context;
 
-	if (!spw_sysfs_has(folder, name, "dev") ||
+	if (!spw_drives__sysfs_has(folder, name, "dev") ||
 	    !is_namespace(SPW_PATH("%s/%s", folder, name), search->wanted))
 		return 0;
 	(void)snprintf(search->name, search->len, "%s", name);
 	return 1;
 }
 
-int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted,
-				char *name, size_t len)
+int spw_drives__identity_find_namespace(const char *sysfs,
+					const struct spw_identity_namespace *wanted, char *name,
+					size_t len)
 {
 	struct namespace_search search = {.wanted = wanted, .name = name, .len = len};
 

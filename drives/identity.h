@@ -14,11 +14,11 @@
 #include <stdint.h>
 
 /* Two paths to the same blocks? A drive and its own partition are one path. */
-bool spw_identity_same(const char *sysfs, const char *a, const char *b);
+bool spw_drives__identity_same(const char *sysfs, const char *a, const char *b);
 
 /* Call @visit for each device on another path to @name, until non-zero. Return: that; -errno. */
-int spw_identity_each_path(const char *sysfs, const char *name,
-			   int (*visit)(void *context, const char *name), void *context);
+int spw_drives__identity_each_path(const char *sysfs, const char *name,
+				   int (*visit)(void *context, const char *name), void *context);
 
 /* What an NVMe namespace says of itself to who drives its controller. */
 struct spw_identity_namespace {
@@ -28,7 +28,8 @@ struct spw_identity_namespace {
 };
 
 /* The kernel's block device for this namespace. Return: 1, and its name; 0: none; -errno. */
-int spw_identity_find_namespace(const char *sysfs, const struct spw_identity_namespace *wanted,
-				char *name, size_t len);
+int spw_drives__identity_find_namespace(const char *sysfs,
+					const struct spw_identity_namespace *wanted, char *name,
+					size_t len);
 
 #endif

@@ -89,7 +89,7 @@ static bool is_swap_on(char *line, struct question *question)
 	if (!name || name[0] != '/')
 		return false;
 	unescape(name);
-	return stat(name, &st) == 0 && spw_same_file(&st, &question->st);
+	return stat(name, &st) == 0 && spw_drives__same_file(&st, &question->st);
 }
 
 /* Return: 1 when a line of the table answers the question, 0, or a negative errno. */
@@ -129,7 +129,7 @@ static int take_holder(void *context, const char *folder, const char *name)
 	char mapped[64];
 
 	(void)folder;
-	if (spw_sysfs_line(path, mapped, sizeof(mapped)))
+	if (spw_drives__sysfs_line(path, mapped, sizeof(mapped)))
 		(void)snprintf(question->answer, sizeof(question->answer), "%.128s (%s)", name,
 			       mapped);
 	else
@@ -142,7 +142,7 @@ static int find_holder(struct question *question)
 {
 	char folder[PATH_MAX];
 
-	return spw_sysfs_folder(question->st.st_rdev, folder)
+	return spw_drives__sysfs_folder(question->st.st_rdev, folder)
 		       ? spw_each_name(SPW_PATH("%s/holders", folder), take_holder, question)
 		       : 0;
 }
@@ -176,7 +176,7 @@ static int has_users(const char *subject, const struct stat *st)
 static int is_shown(const struct spw_relative *relative)
 {
 	const char *loop;
-	int rc = spw_loop_over(relative->loops, &relative->st, relative->via, &loop);
+	int rc = spw_drives__loop_over(relative->loops, &relative->st, relative->via, &loop);
 
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
@@ -198,11 +198,11 @@ static int each_relative(const char *path, const struct spw_loops *loops,
 			 void *context)
 {
 	struct spw_loops *own = NULL;
-	int rc = loops ? 0 : spw_loops_read(&own);
+	int rc = loops ? 0 : spw_drives__loops_read(&own);
 
 	if (rc == 0)
-		rc = spw_relatives_each(path, loops ? loops : own, visit, context);
-	spw_loops_free(own);
+		rc = spw_drives__relatives_each(path, loops ? loops : own, visit, context);
+	spw_drives__loops_free(own);
 	return rc;
 }
 
@@ -213,17 +213,17 @@ static int find_other_path(const char *path)
 	struct spw_identity_namespace wanted;
 	struct spw_device *device;
 	char name[64];
-	int rc = spw_safety_open(path, true, false, NULL, &device);
+	int rc = spw_drives__safety_open(path, true, false, NULL, &device);
 
 	if (rc != 0)
 		return rc;
 	wanted = (struct spw_identity_namespace){
 		.serial = spw_device_geometry(device)->serial,
 		.model = spw_device_geometry(device)->model,
-		.id = spw_vfio_of(device)->nvme.id,
-		.unique = spw_vfio_of(device)->unique,
+		.id = spw_vfio__of(device)->nvme.id,
+		.unique = spw_vfio__of(device)->unique,
 	};
-	rc = spw_identity_find_namespace("/sys", &wanted, name, sizeof(name));
+	rc = spw_drives__identity_find_namespace("/sys", &wanted, name, sizeof(name));
 	spw_device_close(device);
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
@@ -234,9 +234,9 @@ static int find_other_path(const char *path)
 				   path, name);
 }
 
-int spw_safety_in_use(const char *path, const struct spw_loops *loops)
+int spw_drives__safety_in_use(const char *path, const struct spw_loops *loops)
 {
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return find_other_path(path);
 	return each_relative(path, loops, relative_has_users, NULL);
 }
@@ -245,7 +245,7 @@ int spw_safety_in_use(const char *path, const struct spw_loops *loops)
 
 static int node_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	int fd = spw_safety_open_node(path);
+	int fd = spw_drives__safety_open_node(path);
 	int rc = fd < 0 ? fd : spw_fd_locked(fd, offset_bytes, len_bytes);
 
 	if (fd >= 0)
@@ -257,7 +257,7 @@ static int node_locked(const char *path, uint64_t offset_bytes, uint64_t len_byt
 static int vfio_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct spw_device *device;
-	int rc = spw_safety_open(path, false, false, NULL, &device);
+	int rc = spw_drives__safety_open(path, false, false, NULL, &device);
 
 	if (rc != 0)
 		return rc;
@@ -266,9 +266,9 @@ static int vfio_locked(const char *path, uint64_t offset_bytes, uint64_t len_byt
 	return rc == -EBUSY ? 1 : rc;
 }
 
-int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
+int spw_drives__safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
 {
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return vfio_locked(path, offset_bytes, len_bytes);
 	return node_locked(path, offset_bytes, len_bytes);
 }
@@ -296,7 +296,7 @@ static int file_locked_by_name(const struct spw_relative *file)
 
 	if (fd < 0)
 		return rc;
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && spw_same_file(&st, &file->st))
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && spw_drives__same_file(&st, &file->st))
 		rc = spw_fd_locked(fd, 0, SPW_LOCK_ALL_BYTES);
 	(void)close(fd);
 	return rc < 0 ? -ESTALE : rc;
@@ -329,7 +329,7 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 		return file_locked(path, relative);
 	/* Without a node nobody has it open by that. */
 	if (!relative->name ||
-	    !spw_sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
+	    !spw_drives__sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
 		return 0;
 	rc = node_locked(node, 0, SPW_LOCK_ALL_BYTES);
 	return rc <= 0 ? rc
@@ -339,7 +339,7 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 				   path, node, node);
 }
 
-int spw_safety_relatives_locked(const char *path, const struct spw_loops *loops)
+int spw_drives__safety_relatives_locked(const char *path, const struct spw_loops *loops)
 {
 	return each_relative(path, loops, relative_locked, (void *)(uintptr_t)path);
 }
@@ -356,11 +356,11 @@ static int relative_opened(const struct spw_relative *relative, void *context)
 {
 	const struct search *search = context;
 
-	return spw_opener_find(&relative->st, relative->is_self ? search->but_fd : -1,
-			       search->words, search->len);
+	return spw_drives__opener_find(&relative->st, relative->is_self ? search->but_fd : -1,
+				       search->words, search->len);
 }
 
-bool spw_safety_opener(const char *path, int but_fd, char *words, size_t len)
+bool spw_drives__safety_opener(const char *path, int but_fd, char *words, size_t len)
 {
 	struct search search = {.but_fd = but_fd, .words = words, .len = len};
 

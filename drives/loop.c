@@ -35,7 +35,7 @@ static int ask(const struct loop *loop, struct stat *shown)
 	char node[PATH_MAX];
 	int fd, rc = 0;
 
-	if (!spw_sysfs_node(loop->name, loop->number, node, sizeof(node)))
+	if (!spw_drives__sysfs_node(loop->name, loop->number, node, sizeof(node)))
 		return -ENODEV;
 	fd = open(node, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
@@ -56,9 +56,9 @@ static bool read_loop(const char *name, struct loop *loop)
 {
 	/* Most names end here: other devices, and loop devices that are free. */
 	if (strncmp(name, "loop", 4) != 0 || strlen(name) >= sizeof(loop->name) ||
-	    !spw_sysfs_line(SPW_PATH(ALL_BLOCK_DEVICES "/%s/loop/backing_file", name),
-			    loop->backing, sizeof(loop->backing)) ||
-	    !spw_sysfs_number(name, &loop->number))
+	    !spw_drives__sysfs_line(SPW_PATH(ALL_BLOCK_DEVICES "/%s/loop/backing_file", name),
+				    loop->backing, sizeof(loop->backing)) ||
+	    !spw_drives__sysfs_number(name, &loop->number))
 		return false;
 	memcpy(loop->name, name, strlen(name) + 1);
 	loop->asked = ask(loop, &loop->shown);
@@ -82,21 +82,21 @@ static int add(void *context, const char *folder, const char *name)
 }
 
 /* Without sysfs there is none. */
-int spw_loops_read(struct spw_loops **out)
+int spw_drives__loops_read(struct spw_loops **out)
 {
 	struct spw_loops *loops = calloc(1, sizeof(*loops));
 	int rc = loops ? spw_each_name(ALL_BLOCK_DEVICES, add, loops)
 		       : spw_error(-ENOMEM, "no memory for the list of loop devices");
 
 	if (rc) {
-		spw_loops_free(loops);
+		spw_drives__loops_free(loops);
 		loops = NULL;
 	}
 	*out = loops;
 	return rc;
 }
 
-void spw_loops_free(struct spw_loops *loops)
+void spw_drives__loops_free(struct spw_loops *loops)
 {
 	if (loops)
 		free(loops->list);
@@ -105,8 +105,8 @@ void spw_loops_free(struct spw_loops *loops)
 
 /* ---- Asking ---- */
 
-int spw_loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown,
-		   const char **backing)
+int spw_drives__loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown,
+			   const char **backing)
 {
 	for (unsigned i = 0; i < loops->count; i++) {
 		const struct loop *loop = &loops->list[i];
@@ -135,7 +135,7 @@ static int shows_by_name(const struct loop *loop, const struct stat *wanted)
 	struct stat st;
 
 	if (stat(loop->backing, &st) == 0)
-		return spw_same_file(&st, wanted);
+		return spw_drives__same_file(&st, wanted);
 	if (S_ISREG(wanted->st_mode) &&
 	    (wanted->st_nlink > 1 || (len >= strlen(deleted) &&
 				      strcmp(loop->backing + len - strlen(deleted), deleted) == 0)))
@@ -146,8 +146,8 @@ static int shows_by_name(const struct loop *loop, const struct stat *wanted)
 	return 0;
 }
 
-int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t but,
-		  const char **name)
+int spw_drives__loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t but,
+			  const char **name)
 {
 	for (unsigned i = 0; i < loops->count; i++) {
 		const struct loop *loop = &loops->list[i];
@@ -155,7 +155,7 @@ int spw_loop_over(const struct spw_loops *loops, const struct stat *shown, dev_t
 
 		if (loop->number == but)
 			continue;
-		rc = loop->asked == 0 ? spw_same_file(&loop->shown, shown)
+		rc = loop->asked == 0 ? spw_drives__same_file(&loop->shown, shown)
 				      : shows_by_name(loop, shown);
 		*name = loop->name;
 		if (rc)

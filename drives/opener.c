@@ -42,14 +42,14 @@ static bool process_has(const char *pid, const struct stat *st, int but_fd)
 		    (own && atoi(entry->d_name) == but_fd))
 			continue;
 		found = fstatat(dirfd(dir), entry->d_name, &other, 0) == 0 &&
-			spw_same_file(st, &other) && opened_for_writing(pid, entry->d_name);
+			spw_drives__same_file(st, &other) && opened_for_writing(pid, entry->d_name);
 	}
 	if (dir)
 		(void)closedir(dir);
 	return found;
 }
 
-bool spw_opener_find(const struct stat *st, int but_fd, char *words, size_t len)
+bool spw_drives__opener_find(const struct stat *st, int but_fd, char *words, size_t len)
 {
 	DIR *proc = opendir("/proc");
 	struct dirent *entry;
@@ -70,7 +70,8 @@ bool spw_opener_find(const struct stat *st, int but_fd, char *words, size_t len)
 	return found;
 }
 
-bool spw_opener_await(uint64_t *deadline_ns, const struct spw_log *log, const char *format, ...)
+bool spw_drives__opener_await(uint64_t *deadline_ns, const struct spw_log *log, const char *format,
+			      ...)
 {
 	const struct timespec interval = {.tv_nsec = 10000000};
 	char words[512];

@@ -19,13 +19,13 @@
 #define SPW_TEARDOWN_S_MAX 5u
 
 /* @but_fd: a descriptor of this process that does not count; -1: none. @words: "process 7 (fio)" */
-bool spw_opener_find(const struct stat *st, int but_fd, char *words, size_t len);
+bool spw_drives__opener_find(const struct stat *st, int but_fd, char *words, size_t len);
 
 /*
  * Let 10 ms pass: nothing tells when the kernel is done. The first time, with @deadline_ns 0, sets
  * it and logs @format. Return: false: SPW_TEARDOWN_S_MAX are over since.
  */
-bool spw_opener_await(uint64_t *deadline_ns, const struct spw_log *log, const char *format, ...)
-	SPW_PRINTF(3, 4);
+bool spw_drives__opener_await(uint64_t *deadline_ns, const struct spw_log *log, const char *format,
+			      ...) SPW_PRINTF(3, 4);
 
 #endif

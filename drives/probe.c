@@ -20,7 +20,7 @@
 static int find_claim(const char *path)
 {
 	struct spw_device *device;
-	int rc = spw_safety_open(path, true, true, NULL, &device);
+	int rc = spw_drives__safety_open(path, true, true, NULL, &device);
 
 	spw_device_close(device);
 	return rc;
@@ -30,28 +30,28 @@ static int find_obstacle(const char *path, const struct spw_device *device,
 			 const struct spw_contents *contents)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);
-	int rc = spw_safety_in_use(path, NULL);
+	int rc = spw_drives__safety_in_use(path, NULL);
 
 	if (rc == 0)
-		rc = spw_safety_changeable(path);
+		rc = spw_drives__safety_changeable(path);
 	if (rc == 0 && geometry->kind != SPW_DEVICE_VFIO && access(path, W_OK) != 0 &&
 	    errno != EROFS)
 		rc = spw_error(-errno, "%s: no permission to write it; %s", path,
 			       spw_permission_advice(errno));
 	if (rc == 0)
-		rc = spw_safety_writable(path);
+		rc = spw_drives__safety_writable(path);
 	if (rc == 0)
-		rc = spw_safety_conventional(path);
+		rc = spw_drives__safety_conventional(path);
 	if (rc == 0)
-		rc = spw_safety_unlocked(path);
+		rc = spw_drives__safety_unlocked(path);
 	if (rc == 0)
 		rc = find_claim(path);
 	if (rc == 0 && geometry->size_bytes < SPW_DRIVE_BYTES_MIN)
-		return spw_too_small_error(path, geometry->size_bytes);
+		return spw_drives__too_small_error(path, geometry->size_bytes);
 	if (rc == 0 && (contents->store || contents->foreign))
-		return spw_carries_error(path, contents);
+		return spw_drives__carries_error(path, contents);
 	if (rc == 0 && contents->residue.found)
-		return spw_residue_error(path, &contents->residue);
+		return spw_drives__residue_error(path, &contents->residue);
 	return rc;
 }
 
@@ -59,16 +59,16 @@ static void examine(const char *path, struct spw_probe_info *info)
 {
 	struct spw_device *device = NULL;
 	struct spw_contents contents;
-	int rc = spw_safety_open(path, true, false, NULL, &device);
+	int rc = spw_drives__safety_open(path, true, false, NULL, &device);
 
 	/* Who uses it is known without opening it, and is the better reason. */
-	if ((rc == -EACCES || rc == -EPERM) && spw_safety_in_use(path, NULL) == -EBUSY)
+	if ((rc == -EACCES || rc == -EPERM) && spw_drives__safety_in_use(path, NULL) == -EBUSY)
 		rc = -EBUSY;
 	if (rc == 0) {
 		info->geometry = *spw_device_geometry(device);
 		(void)snprintf(info->address, sizeof(info->address), "%s",
 			       device->transport.address);
-		rc = spw_contents_read(device, &contents);
+		rc = spw_drives__contents_read(device, &contents);
 	}
 	if (rc == 0) {
 		(void)snprintf(info->holds, sizeof(info->holds), "%s", contents.text);
@@ -101,7 +101,8 @@ static bool has_size(const char *name)
 {
 	char line[32];
 
-	return spw_sysfs_line(SPW_PATH("/sys/class/block/%s/size", name), line, sizeof(line)) &&
+	return spw_drives__sysfs_line(SPW_PATH("/sys/class/block/%s/size", name), line,
+				      sizeof(line)) &&
 	       strtoull(line, NULL, 10) > 0;
 }
 
@@ -140,8 +141,8 @@ static int add_name(void *context, const char *folder, const char *name)
 	return 0;
 }
 
-int spw_list_devices(const char *folder, bool (*wanted)(const char *name), const char *before,
-		     char ***names)
+int spw_drives__list_devices(const char *folder, bool (*wanted)(const char *name),
+			     const char *before, char ***names)
 {
 	struct list list = {
 		.wanted = wanted, .before = before, .names = calloc(1, sizeof(*list.names))};
@@ -160,7 +161,7 @@ int spw_list_devices(const char *folder, bool (*wanted)(const char *name), const
 int spw_probe_list(char ***paths)
 {
 	if (access("/sys/class/block", F_OK) == 0)
-		return spw_list_devices("/sys/class/block", has_size, "/dev/", paths);
+		return spw_drives__list_devices("/sys/class/block", has_size, "/dev/", paths);
 	*paths = NULL;
 	return spw_error_errno(-errno, "/sys/class/block: the list of block devices cannot be "
 				       "read; is sysfs mounted?");

@@ -55,7 +55,7 @@ static int visit_path(void *context, const char *name)
 {
 	dev_t number;
 
-	if (!spw_sysfs_number(name, &number)) /* gone since */
+	if (!spw_drives__sysfs_number(name, &number)) /* gone since */
 		return 0;
 	return visit_device(context, "", name, ", another path to the same drive,", number);
 }
@@ -71,20 +71,23 @@ static int visit_with_kin(const struct walk *walk, struct spw_relative *relative
 
 	relative->loops = walk->loops;
 	if (S_ISBLK(relative->st.st_mode))
-		relative->name =
-			spw_sysfs_folder(number, own_folder) ? spw_sysfs_name(own_folder) : NULL;
+		relative->name = spw_drives__sysfs_folder(number, own_folder)
+					 ? spw_drives__sysfs_name(own_folder)
+					 : NULL;
 	rc = walk->visit(relative, walk->context);
-	if (rc != 0 || !S_ISBLK(relative->st.st_mode) || !spw_sysfs_whole(number, folder, &whole))
+	if (rc != 0 || !S_ISBLK(relative->st.st_mode) ||
+	    !spw_drives__sysfs_whole(number, folder, &whole))
 		return rc;
 	if (whole == number)
-		rc = spw_sysfs_partitions(number, visit_partition, &kin);
+		rc = spw_drives__sysfs_partitions(number, visit_partition, &kin);
 	else
-		rc = visit_device(&kin, "its whole drive ", spw_sysfs_name(folder), "", whole);
+		rc = visit_device(&kin, "its whole drive ", spw_drives__sysfs_name(folder), "",
+				  whole);
 	if (rc == 0 && relative->name)
-		rc = spw_identity_each_path("/sys", relative->name, visit_path, &kin);
+		rc = spw_drives__identity_each_path("/sys", relative->name, visit_path, &kin);
 	if (rc != 0)
 		return rc;
-	rc = spw_loop_shows(walk->loops, whole, &shown.st, &shown.name);
+	rc = spw_drives__loop_shows(walk->loops, whole, &shown.st, &shown.name);
 	if (rc <= 0)
 		return rc;
 	shown.via = whole;
@@ -92,22 +95,22 @@ static int visit_with_kin(const struct walk *walk, struct spw_relative *relative
 	return visit_with_kin(walk, &shown);
 }
 
-int spw_relatives_each(const char *path, const struct spw_loops *loops,
-		       int (*visit)(const struct spw_relative *relative, void *context),
-		       void *context)
+int spw_drives__relatives_each(const char *path, const struct spw_loops *loops,
+			       int (*visit)(const struct spw_relative *relative, void *context),
+			       void *context)
 {
 	const struct walk walk = {.loops = loops, .visit = visit, .context = context};
 	char words[PATH_MAX + 8], node[PATH_MAX];
 	struct spw_relative self = {.words = words, .is_self = true};
 	int rc;
 
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return 0;
 	rc = spw_device_block_node(path, node, sizeof(node));
 	if (rc == 0 && stat(node, &self.st) != 0)
 		rc = -errno;
 	if (rc != 0)
-		return spw_device_stat_error(path, rc);
+		return spw_engine__device_stat_error(path, rc);
 	if (!S_ISBLK(self.st.st_mode) && !S_ISREG(self.st.st_mode))
 		return 0;
 	(void)snprintf(words, sizeof(words), "%s:", path);

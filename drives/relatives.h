@@ -4,7 +4,7 @@
  *
  * Of a block device: its whole drive, or its partitions, and other paths to the same blocks
  * (drives/identity.h); of a loop device what it shows, and that one's relatives in turn. A loop
- * device over any of them is found by spw_loop_over().
+ * device over any of them is found by spw_drives__loop_over().
  */
 #ifndef SPW_DRIVES_RELATIVES_H
 #define SPW_DRIVES_RELATIVES_H
@@ -22,15 +22,15 @@ struct spw_relative {
 	/* a loop device that shows it and led here, so it is no stranger; or 0 */
 	dev_t via;
 	bool is_self;                  /* the drive that was named */
-	const struct spw_loops *loops; /* as given to spw_relatives_each() */
+	const struct spw_loops *loops; /* as given to spw_drives__relatives_each() */
 };
 
 /*
  * Call @visit for the drive itself and each of its relatives, until it returns non-zero. A drive
  * behind vfio has none: nobody else can reach it. Return: what @visit did; -errno, in words.
  */
-int spw_relatives_each(const char *path, const struct spw_loops *loops,
-		       int (*visit)(const struct spw_relative *relative, void *context),
-		       void *context);
+int spw_drives__relatives_each(const char *path, const struct spw_loops *loops,
+			       int (*visit)(const struct spw_relative *relative, void *context),
+			       void *context);
 
 #endif

@@ -43,12 +43,12 @@ static int read_range(const struct spw_device *device, uint8_t *buf, uint64_t fr
 	return 0;
 }
 
-int spw_residue_read(const struct spw_device *device, struct spw_residue *residue)
+int spw_drives__residue_read(const struct spw_device *device, struct spw_residue *residue)
 {
 	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
 	uint64_t first_end = SPW_MIN(size_bytes, SPW_RESIDUE_END_BYTES);
 	uint64_t last_begin = SPW_MAX(size_bytes - first_end, first_end);
-	uint8_t *buf = spw_device_buffer(device, PIECE_BYTES);
+	uint8_t *buf = spw_engine__device_buffer(device, PIECE_BYTES);
 	int rc;
 
 	memset(residue, 0, sizeof(*residue));
@@ -61,7 +61,7 @@ int spw_residue_read(const struct spw_device *device, struct spw_residue *residu
 	return rc;
 }
 
-int spw_residue_error(const char *path, const struct spw_residue *residue)
+int spw_drives__residue_error(const char *path, const struct spw_residue *residue)
 {
 	char hex[SPW_RESIDUE_SHOWN_BYTES * 3 + 1] = "", text[SPW_RESIDUE_SHOWN_BYTES + 1] = "";
 
@@ -85,7 +85,7 @@ static bool is_zero(const uint8_t *buf, size_t len)
 	return buf[0] == 0 && memcmp(buf, buf + 1, len - 1) == 0;
 }
 
-int spw_residue_sample(const struct spw_device *device, struct spw_residue_samples *samples)
+int spw_drives__residue_sample(const struct spw_device *device, struct spw_residue_samples *samples)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);
 	size_t len = SPW_MAX(geometry->logical_block_bytes, SAMPLE_BYTES);
@@ -95,7 +95,7 @@ int spw_residue_sample(const struct spw_device *device, struct spw_residue_sampl
 	memset(samples, 0, sizeof(*samples));
 	if (geometry->size_bytes < 2 * SPW_RESIDUE_END_BYTES + SPW_RESIDUE_SAMPLES * len)
 		return 0;
-	buf = spw_device_buffer(device, len);
+	buf = spw_engine__device_buffer(device, len);
 	if (!buf)
 		return -ENOMEM;
 	span_bytes = geometry->size_bytes - 2 * SPW_RESIDUE_END_BYTES;

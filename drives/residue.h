@@ -25,10 +25,10 @@ struct spw_residue {
 };
 
 /* Return: 0; or a negative errno: an end cannot be read, and nothing may be assumed. */
-int spw_residue_read(const struct spw_device *device, struct spw_residue *residue);
+int spw_drives__residue_read(const struct spw_device *device, struct spw_residue *residue);
 
 /* What was found where, and what to do about it, as -EEXIST. */
-int spw_residue_error(const char *path, const struct spw_residue *residue);
+int spw_drives__residue_error(const char *path, const struct spw_residue *residue);
 
 /* Places of 4 KiB, spread evenly: meets any run of 1/64 of the drive; 10% scatter in 849 of 850. */
 #define SPW_RESIDUE_SAMPLES 64u
@@ -39,6 +39,7 @@ struct spw_residue_samples {
 };
 
 /* Return: 0; -ENOMEM. A place that cannot be read is counted. */
-int spw_residue_sample(const struct spw_device *device, struct spw_residue_samples *samples);
+int spw_drives__residue_sample(const struct spw_device *device,
+			       struct spw_residue_samples *samples);
 
 #endif

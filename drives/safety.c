@@ -24,7 +24,7 @@
 #include "drives/sysfs.h"
 #include "util/util.h"
 
-int spw_safety_open_node(const char *path)
+int spw_drives__safety_open_node(const char *path)
 {
 	char node[PATH_MAX];
 	int rc = spw_device_block_node(path, node, sizeof(node));
@@ -63,14 +63,14 @@ static int add_name(const char *name, dev_t number, void *context)
 	return 0;
 }
 
-unsigned spw_safety_partitions(const char *path, char *names, size_t len)
+unsigned spw_drives__safety_partitions(const char *path, char *names, size_t len)
 {
 	struct name_list list = {.text = names, .len = len};
 	struct stat st;
 
 	names[0] = '\0';
 	if (stat_node(path, &st) == 0 && S_ISBLK(st.st_mode))
-		(void)spw_sysfs_partitions(st.st_rdev, add_name, &list);
+		(void)spw_drives__sysfs_partitions(st.st_rdev, add_name, &list);
 	return list.count;
 }
 
@@ -81,13 +81,13 @@ static bool are_same(const char *a, const char *b)
 	struct spw_vfio_name names[2];
 	struct stat stats[2];
 
-	if (spw_vfio_is_name(a) || spw_vfio_is_name(b))
-		return spw_vfio_is_name(a) && spw_vfio_is_name(b) &&
-		       spw_vfio_parse(a, &names[0]) == 0 && spw_vfio_parse(b, &names[1]) == 0 &&
+	if (spw_vfio__is_name(a) || spw_vfio__is_name(b))
+		return spw_vfio__is_name(a) && spw_vfio__is_name(b) &&
+		       spw_vfio__parse(a, &names[0]) == 0 && spw_vfio__parse(b, &names[1]) == 0 &&
 		       strcmp(names[0].address, names[1].address) == 0 &&
 		       names[0].namespace_id == names[1].namespace_id;
 	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 &&
-	       spw_same_file(&stats[0], &stats[1]);
+	       spw_drives__same_file(&stats[0], &stats[1]);
 }
 
 static bool are_paths(const char *a, const char *b)
@@ -97,9 +97,10 @@ static bool are_paths(const char *a, const char *b)
 
 	return stat_node(a, &stats[0]) == 0 && stat_node(b, &stats[1]) == 0 &&
 	       S_ISBLK(stats[0].st_mode) && S_ISBLK(stats[1].st_mode) &&
-	       spw_sysfs_folder(stats[0].st_rdev, folders[0]) &&
-	       spw_sysfs_folder(stats[1].st_rdev, folders[1]) &&
-	       spw_identity_same("/sys", spw_sysfs_name(folders[0]), spw_sysfs_name(folders[1]));
+	       spw_drives__sysfs_folder(stats[0].st_rdev, folders[0]) &&
+	       spw_drives__sysfs_folder(stats[1].st_rdev, folders[1]) &&
+	       spw_drives__identity_same("/sys", spw_drives__sysfs_name(folders[0]),
+					 spw_drives__sysfs_name(folders[1]));
 }
 
 static int verify_pair(const char *a, const char *b)
@@ -131,16 +132,16 @@ static int read_only_error(const char *path)
 			 path);
 }
 
-int spw_safety_still(const struct spw_device *device)
+int spw_drives__safety_still(const struct spw_device *device)
 {
 	const char *path = spw_device_path(device);
 	struct stat named, opened;
 
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return 0;
 	if (fstat(device->fd, &opened) != 0)
-		return spw_device_stat_error(path, -errno);
-	if (stat_node(path, &named) != 0 || !spw_same_file(&named, &opened))
+		return spw_engine__device_stat_error(path, -errno);
+	if (stat_node(path, &named) != 0 || !spw_drives__same_file(&named, &opened))
 		return spw_error(-ESTALE,
 				 "%s: names another device than a moment ago; look what it is, and "
 				 "try again",
@@ -148,16 +149,16 @@ int spw_safety_still(const struct spw_device *device)
 	return 0;
 }
 
-int spw_safety_writable(const char *path)
+int spw_drives__safety_writable(const char *path)
 {
 	int protected = 0;
 	struct stat st;
 	int fd, rc = 0;
 
 	/* Its driver, which is us, finds write protection in the status of a write. */
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return 0;
-	fd = spw_safety_open_node(path);
+	fd = spw_drives__safety_open_node(path);
 	if (fd < 0)
 		rc = fd;
 	else if (fstat(fd, &st) != 0 ||
@@ -171,23 +172,23 @@ int spw_safety_writable(const char *path)
 	return protected ? read_only_error(path) : 0;
 }
 
-int spw_safety_conventional(const char *path)
+int spw_drives__safety_conventional(const char *path)
 {
 	char folder[PATH_MAX], zoned[32];
 	struct stat st;
 	dev_t whole;
 	int rc;
 
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return 0;
 	rc = stat_node(path, &st);
 	if (rc != 0)
-		return spw_device_stat_error(path, rc);
+		return spw_engine__device_stat_error(path, rc);
 	if (!S_ISBLK(st.st_mode))
 		return 0;
 	/* A kernel that knows no zones has no such file. */
-	if (!spw_sysfs_whole(st.st_rdev, folder, &whole) ||
-	    !spw_sysfs_line(SPW_PATH("%s/queue/zoned", folder), zoned, sizeof(zoned)) ||
+	if (!spw_drives__sysfs_whole(st.st_rdev, folder, &whole) ||
+	    !spw_drives__sysfs_line(SPW_PATH("%s/queue/zoned", folder), zoned, sizeof(zoned)) ||
 	    strcmp(zoned, "none") == 0)
 		return 0;
 	return spw_error(-ESPIPE,
@@ -196,7 +197,7 @@ int spw_safety_conventional(const char *path)
 			 path, zoned);
 }
 
-int spw_safety_changeable(const char *path)
+int spw_drives__safety_changeable(const char *path)
 {
 	struct statx st;
 
@@ -231,8 +232,8 @@ static bool find_open_store(const char *address, char *text, size_t len)
 				    sizeof(*status)))
 			continue;
 		for (uint32_t drive = 0; drive < status->drives && !found; drive++)
-			found = spw_vfio_is_name(status->drive[drive].path) &&
-				spw_vfio_parse(status->drive[drive].path, &name) == 0 &&
+			found = spw_vfio__is_name(status->drive[drive].path) &&
+				spw_vfio__parse(status->drive[drive].path, &name) == 0 &&
 				strcmp(name.address, address) == 0;
 		if (!found)
 			continue;
@@ -244,19 +245,19 @@ static bool find_open_store(const char *address, char *text, size_t len)
 	return found;
 }
 
-bool spw_safety_controller_opener(const struct spw_vfio_system *system, const char *address,
-				  char *words, size_t len)
+bool spw_drives__safety_controller_opener(const struct spw_vfio_system *system, const char *address,
+					  char *words, size_t len)
 {
 	struct stat st;
 	char name[64];
 
-	if (spw_vfio_read_link(system, address, "iommu_group", name, sizeof(name)) &&
+	if (spw_vfio__read_link(system, address, "iommu_group", name, sizeof(name)) &&
 	    stat(SPW_PATH("%s/vfio/%s", system->dev, name), &st) == 0 &&
-	    spw_opener_find(&st, -1, words, len))
+	    spw_drives__opener_find(&st, -1, words, len))
 		return true;
-	return spw_vfio_find_name(system, address, name) &&
+	return spw_vfio__find_name(system, address, name) &&
 	       stat(SPW_PATH("%s/vfio/devices/%s", system->dev, name), &st) == 0 &&
-	       spw_opener_find(&st, -1, words, len);
+	       spw_drives__opener_find(&st, -1, words, len);
 }
 
 static int vfio_busy_error(const char *path)
@@ -265,11 +266,11 @@ static int vfio_busy_error(const char *path)
 	struct spw_vfio_name name;
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	if (spw_vfio_parse(path, &name))
+	if (spw_vfio__parse(path, &name))
 		return spw_error(-EBUSY, "%s", words);
 	if (!find_open_store(name.address, holder, sizeof(holder)))
-		(void)spw_safety_controller_opener(&spw_vfio_here, name.address, holder,
-						   sizeof(holder));
+		(void)spw_drives__safety_controller_opener(&spw_vfio__here, name.address, holder,
+							   sizeof(holder));
 	(void)snprintf(own, sizeof(own), "process %d ", (int)getpid());
 	if (strncmp(holder, own, strlen(own)) == 0)
 		return spw_error(-EBUSY, "%s", words);
@@ -280,8 +281,8 @@ static int vfio_busy_error(const char *path)
 			 path, holder);
 }
 
-int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
-		    struct spw_device **device)
+int spw_drives__safety_open(const char *path, bool read_only, bool exclusive,
+			    const struct spw_log *log, struct spw_device **device)
 {
 	struct spw_device_opts opts;
 	int rc;
@@ -292,9 +293,9 @@ int spw_safety_open(const char *path, bool read_only, bool exclusive, const stru
 	if (log)
 		opts.log = *log;
 	rc = spw_device_open(path, &opts, device);
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return rc == -EBUSY ? vfio_busy_error(path) : rc;
-	if (rc == -EPERM && !read_only && spw_safety_changeable(path) != 0)
+	if (rc == -EPERM && !read_only && spw_drives__safety_changeable(path) != 0)
 		return rc;
 	if (rc == -EROFS)
 		return read_only_error(path);

@@ -33,32 +33,33 @@ struct spw_signatures {
 };
 
 /* All that libblkid finds, backup tables too. Return: 0, or an errno if it is unreadable. */
-int spw_safety_signatures(const char *path, struct spw_signatures *signatures);
+int spw_drives__safety_signatures(const char *path, struct spw_signatures *signatures);
 
 /* The same by way of spw_device_pread() alone, as it is done with a drive that has no node. */
-int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures);
+int spw_drives__safety_image_signatures(const struct spw_device *device,
+					struct spw_signatures *signatures);
 
 /* Before threads search for signatures: libblkid's first search sets it up without a lock. */
-void spw_safety_prepare(void);
+void spw_drives__safety_prepare(void);
 
 /* Does the path of an open device still name it? Links and drives change. Return: 0; -ESTALE. */
-int spw_safety_still(const struct spw_device *device);
+int spw_drives__safety_still(const struct spw_device *device);
 
 /* Open the node by which others know @path, to look. Return: a descriptor; -errno, no words. */
-int spw_safety_open_node(const char *path);
+int spw_drives__safety_open_node(const char *path);
 
 /* Names of the kernel's partitions of a device: "loop0p1, loop0p2". Return: how many. */
-unsigned spw_safety_partitions(const char *path, char *names, size_t len);
+unsigned spw_drives__safety_partitions(const char *path, char *names, size_t len);
 
 /*
  * Return: 0; -EBUSY it, or a relative of it (drives/relatives.h), is mounted, swapped on, held by
  * another block device, or shown by a loop device that is no relative; or the kernel reaches what
- * is behind vfio by another controller. @loops: as spw_loops_read() gave; NULL: read here
+ * is behind vfio by another controller. @loops: as spw_drives__loops_read() gave; NULL: read here
  */
-int spw_safety_in_use(const char *path, const struct spw_loops *loops);
+int spw_drives__safety_in_use(const char *path, const struct spw_loops *loops);
 
 /* Has anybody else locked a byte of the range? Needs no right to write. Return: 1, 0, -errno. */
-int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
+int spw_drives__safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* For locks from byte 0 on: also of bytes that a device no longer has. */
 #define SPW_LOCK_ALL_BYTES INT64_MAX
@@ -67,30 +68,30 @@ int spw_safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_byte
  * Has a process a store on a relative open? Locks on one node are not seen on another. Of two who
  * ask with their own locks on @path, at least one meets the other. Return: 0; -EBUSY it has.
  */
-int spw_safety_relatives_locked(const char *path, const struct spw_loops *loops);
+int spw_drives__safety_relatives_locked(const char *path, const struct spw_loops *loops);
 
 /* Return: 0; -EBUSY a process has locked bytes of the drive, or a store on a relative open. */
-int spw_safety_unlocked(const char *path);
+int spw_drives__safety_unlocked(const char *path);
 
-/* spw_opener_find() for the drive and its relatives. @but_fd: does not count; -1: none */
-bool spw_safety_opener(const char *path, int but_fd, char *words, size_t len);
+/* spw_drives__opener_find() for the drive and its relatives. @but_fd: does not count; -1: none */
+bool spw_drives__safety_opener(const char *path, int but_fd, char *words, size_t len);
 
 /* The same for an NVMe controller behind vfio, by the node of its IOMMU group or by its own. */
 struct spw_vfio_system;
-bool spw_safety_controller_opener(const struct spw_vfio_system *system, const char *address,
-				  char *words, size_t len);
+bool spw_drives__safety_controller_opener(const struct spw_vfio_system *system, const char *address,
+					  char *words, size_t len);
 
 /* Return: 0; -EPERM the file is immutable or append-only (chattr(1)), for root too. */
-int spw_safety_changeable(const char *path);
+int spw_drives__safety_changeable(const char *path);
 
 /* Return: 0; -EROFS the block device is write-protected. */
-int spw_safety_writable(const char *path);
+int spw_drives__safety_writable(const char *path);
 
 /* Return: 0; -ESPIPE a zoned drive or part of one: it takes writes only in order, by zone. */
-int spw_safety_conventional(const char *path);
+int spw_drives__safety_conventional(const char *path);
 
 /* spw_device_open() with a remedy in the message. */
-int spw_safety_open(const char *path, bool read_only, bool exclusive, const struct spw_log *log,
-		    struct spw_device **device);
+int spw_drives__safety_open(const char *path, bool read_only, bool exclusive,
+			    const struct spw_log *log, struct spw_device **device);
 
 #endif

@@ -184,7 +184,7 @@ static void *serve(void *context)
 	for (;;) {
 		int socket = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC);
 
-		/* Of a listener that spw_share_close() has shut down. */
+		/* Of a listener that spw_drives__share_close() has shut down. */
 		if (socket < 0 && errno == EINVAL)
 			return NULL;
 		if (socket < 0)
@@ -373,7 +373,7 @@ static void name_holder(const struct drive *drive, char *words, size_t len)
 {
 	const struct stat st = {.st_mode = S_IFBLK, .st_rdev = drive->number};
 
-	if (!spw_opener_find(&st, drive->device->fd, words, len))
+	if (!spw_drives__opener_find(&st, drive->device->fd, words, len))
 		(void)snprintf(words, len, "another program, or one that was killed");
 }
 
@@ -382,8 +382,8 @@ static int refuse(const struct spw_share *share, const struct drive *drive)
 	const char *path = spw_device_path(drive->device);
 	char holder[64];
 
-	if (spw_page_others(share->store->uuid, share->store->partition_count,
-			    share->store->partition))
+	if (spw_drives__page_others(share->store->uuid, share->store->partition_count,
+				    share->store->partition))
 		return spw_error(-EBUSY,
 				 "%s: processes that have other partitions of the store open did "
 				 "not hand over their claim on it; run all in one network "
@@ -415,10 +415,11 @@ static int claim(struct spw_share *share)
 			return rc;
 		if (deadline_ns == 0)
 			name_holder(drive, holder, sizeof(holder));
-		if (!spw_opener_await(&deadline_ns, share->log,
-				      "%s: is held exclusively by %s; waiting up to %u s for it to "
-				      "come free",
-				      spw_device_path(drive->device), holder, SPW_TEARDOWN_S_MAX))
+		if (!spw_drives__opener_await(
+			    &deadline_ns, share->log,
+			    "%s: is held exclusively by %s; waiting up to %u s for it to "
+			    "come free",
+			    spw_device_path(drive->device), holder, SPW_TEARDOWN_S_MAX))
 			return refuse(share, drive);
 	}
 }
@@ -442,9 +443,9 @@ static int collect(struct spw_share *share, struct spw_device *const devices[], 
 	return 0;
 }
 
-int spw_share_open(struct spw_device *const devices[], unsigned count,
-		   const struct spw_share_store *store, const struct spw_log *log,
-		   struct spw_share **out)
+int spw_drives__share_open(struct spw_device *const devices[], unsigned count,
+			   const struct spw_share_store *store, const struct spw_log *log,
+			   struct spw_share **out)
 {
 	struct spw_share *share = calloc(1, sizeof(*share));
 	int rc;
@@ -464,14 +465,14 @@ int spw_share_open(struct spw_device *const devices[], unsigned count,
 	if (rc == 0)
 		rc = start_server(share);
 	if (rc) {
-		spw_share_close(share);
+		spw_drives__share_close(share);
 		return rc;
 	}
 	*out = share;
 	return 0;
 }
 
-void spw_share_close(struct spw_share *share)
+void spw_drives__share_close(struct spw_share *share)
 {
 	if (!share)
 		return;

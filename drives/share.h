@@ -38,18 +38,19 @@ struct spw_share_store {
 };
 
 /**
- * spw_share_open - claim the block devices of a store, or join the processes that have
- * @devices:  by drive index, opened read-write; their claim_fd is set until spw_share_close()
+ * spw_drives__share_open - claim the block devices of a store, or join the processes that have
+ * @devices:  by drive index, opened read-write; their claim_fd is set until
+ *      spw_drives__share_close()
  * @share:    set on success; NULL: no drive is a block device
  *
  * Waits up to SPW_TEARDOWN_S_MAX seconds for who has a drive exclusively, and logs it. Return: 0;
  * -EBUSY somebody, named as far as this user may look, still has it; -errno.
  */
-int spw_share_open(struct spw_device *const devices[], unsigned count,
-		   const struct spw_share_store *store, const struct spw_log *log,
-		   struct spw_share **share);
+int spw_drives__share_open(struct spw_device *const devices[], unsigned count,
+			   const struct spw_share_store *store, const struct spw_log *log,
+			   struct spw_share **share);
 
 /* Nothing may be written after this. NULL is fine. */
-void spw_share_close(struct spw_share *share);
+void spw_drives__share_close(struct spw_share *share);
 
 #endif

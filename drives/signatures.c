@@ -84,7 +84,7 @@ static int collect(blkid_probe probe, struct spw_signatures *signatures)
 	return more < 0 ? -EIO : 0;
 }
 
-void spw_safety_prepare(void)
+void spw_drives__safety_prepare(void)
 {
 	blkid_init_debug(0);
 }
@@ -161,7 +161,7 @@ static int image_of(const struct spw_device *device)
 	uint64_t tail = end - head < TAIL_BYTES
 				? head
 				: spw_round_down(end - TAIL_BYTES, geometry->logical_block_bytes);
-	uint8_t *buf = spw_device_buffer(device, STEP_BYTES);
+	uint8_t *buf = spw_engine__device_buffer(device, STEP_BYTES);
 	int fd, rc;
 
 	if (!buf)
@@ -180,7 +180,8 @@ static int image_of(const struct spw_device *device)
 	return rc ? rc : fd;
 }
 
-int spw_safety_image_signatures(const struct spw_device *device, struct spw_signatures *signatures)
+int spw_drives__safety_image_signatures(const struct spw_device *device,
+					struct spw_signatures *signatures)
 {
 	int fd = image_of(device);
 	int rc;
@@ -199,22 +200,22 @@ int spw_safety_image_signatures(const struct spw_device *device, struct spw_sign
 static int vfio_signatures(const char *path, struct spw_signatures *signatures)
 {
 	struct spw_device *device;
-	int rc = spw_safety_open(path, true, false, NULL, &device);
+	int rc = spw_drives__safety_open(path, true, false, NULL, &device);
 
 	if (rc == 0)
-		rc = spw_safety_image_signatures(device, signatures);
+		rc = spw_drives__safety_image_signatures(device, signatures);
 	spw_device_close(device);
 	return rc;
 }
 
-int spw_safety_signatures(const char *path, struct spw_signatures *signatures)
+int spw_drives__safety_signatures(const char *path, struct spw_signatures *signatures)
 {
 	int fd, rc;
 
 	memset(signatures, 0, sizeof(*signatures));
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		return vfio_signatures(path, signatures);
-	fd = spw_safety_open_node(path);
+	fd = spw_drives__safety_open_node(path);
 	if (fd < 0)
 		return spw_error_errno(fd, "%s: cannot be searched for file systems", path);
 	rc = search(path, fd, 0, signatures);

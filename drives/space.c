@@ -61,7 +61,8 @@ static void warn(const struct promise *first, unsigned others, uint64_t missing_
 		first->file, and_others, SPW_SIZE_TEXT(missing_bytes), SPW_SIZE_TEXT(free_bytes));
 }
 
-void spw_space_warn(const struct spw_candidate targets[], unsigned count, const struct spw_log *log)
+void spw_drives__space_warn(const struct spw_candidate targets[], unsigned count,
+			    const struct spw_log *log)
 {
 	struct promise promise, other;
 

@@ -6,7 +6,7 @@
 #include "drives/candidates.h"
 
 /* Of files, and loop devices over files: say so, for each file system once, with the numbers. */
-void spw_space_warn(const struct spw_candidate targets[], unsigned count,
-		    const struct spw_log *log);
+void spw_drives__space_warn(const struct spw_candidate targets[], unsigned count,
+			    const struct spw_log *log);
 
 #endif

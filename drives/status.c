@@ -67,7 +67,7 @@ static bool is_named(int fd, const char *path)
 	struct stat opened, named;
 
 	return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 &&
-	       spw_same_file(&opened, &named);
+	       spw_drives__same_file(&opened, &named);
 }
 
 /*
@@ -166,7 +166,7 @@ static int name_page(const char *path, int fd)
 	return -EEXIST;
 }
 
-int spw_page_take(const char *store_uuid, uint32_t partition, int *fd)
+int spw_drives__page_take(const char *store_uuid, uint32_t partition, int *fd)
 {
 	const char *path = PAGE_PATH(store_uuid, partition);
 	int rc;
@@ -199,7 +199,7 @@ static bool is_owned(const char *store_uuid, uint32_t partition)
 	return owner > 0;
 }
 
-bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but)
+bool spw_drives__page_others(const char *store_uuid, uint32_t count, uint32_t but)
 {
 	for (uint32_t i = 0; i < count; i++)
 		if (i != but && is_owned(store_uuid, i))
@@ -207,7 +207,7 @@ bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but)
 	return false;
 }
 
-void spw_page_drop(const char *store_uuid, uint32_t partition, int fd)
+void spw_drives__page_drop(const char *store_uuid, uint32_t partition, int fd)
 {
 	const char *path = PAGE_PATH(store_uuid, partition);
 
@@ -421,7 +421,7 @@ int spw_status_list(struct spw_status_name names[], unsigned count)
 	return rc ? rc : (int)list.found;
 }
 
-void spw_status_sweep(void)
+void spw_drives__status_sweep(void)
 {
 	(void)spw_status_list(NULL, 0);
 }

@@ -44,18 +44,19 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 	       "of another layout is another version");
 
 /**
- * spw_page_take - make the page of a partition, in place of one left behind, and become its owner
- * @fd:  set to a descriptor of the page, all of it zeros; for spw_page_drop()
+ * spw_drives__page_take - make the page of a partition, in place of one left behind, and become its
+ * owner
+ * @fd:  set to a descriptor of the page, all of it zeros; for spw_drives__page_drop()
  *
  * Return: 0; -EBUSY a living process has the partition open, named as far as this user may look;
  * -EACCES the page is another user's, which decides nothing; another -errno: none can be made.
  */
-int spw_page_take(const char *store_uuid, uint32_t partition, int *fd);
+int spw_drives__page_take(const char *store_uuid, uint32_t partition, int *fd);
 /* By their pages: has a living process a partition open, or about to be, other than @but? */
-bool spw_page_others(const char *store_uuid, uint32_t count, uint32_t but);
-void spw_page_drop(const char *store_uuid, uint32_t partition, int fd);
+bool spw_drives__page_others(const char *store_uuid, uint32_t count, uint32_t but);
+void spw_drives__page_drop(const char *store_uuid, uint32_t partition, int fd);
 
 /* Remove the pages that killed processes of this user left behind. */
-void spw_status_sweep(void);
+void spw_drives__status_sweep(void);
 
 #endif

@@ -11,7 +11,7 @@
 #include "engine/device.h"
 #include "util/util.h"
 
-struct spw_span spw_superblock_span(const struct spw_device *device, uint64_t offset_bytes)
+struct spw_span spw_drives__superblock_span(const struct spw_device *device, uint64_t offset_bytes)
 {
 	uint32_t unit = spw_device_geometry(device)->logical_block_bytes;
 	uint64_t start = spw_round_down(offset_bytes, unit);
@@ -27,8 +27,8 @@ struct spw_span spw_superblock_span(const struct spw_device *device, uint64_t of
 static int read_bytes(const struct spw_device *device, uint64_t offset_bytes,
 		      uint8_t bytes[SPW_SUPERBLOCK_BYTES], int *result)
 {
-	struct spw_span span = spw_superblock_span(device, offset_bytes);
-	uint8_t *buf = spw_device_buffer(device, span.len_bytes);
+	struct spw_span span = spw_drives__superblock_span(device, offset_bytes);
+	uint8_t *buf = spw_engine__device_buffer(device, span.len_bytes);
 
 	if (!buf)
 		return -ENOMEM;
@@ -53,23 +53,23 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 		return -ENOMEM;
 	if (content->result == 0)
 		content->result =
-			spw_layout_decode(bytes, copy, &content->superblock, &content->why);
+			spw_layout__decode(bytes, copy, &content->superblock, &content->why);
 	/* An intact copy where its device size does not put it is a remnant of another format. */
 	if (content->result == 0 && copy == 1 &&
-	    spw_layout_copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
+	    spw_layout__copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
 		content->result = -EUCLEAN;
 		content->why = "it belongs to another place";
 	}
 	return 0;
 }
 
-/* Return: 0 or 1, the one to believe, or an errno, as of spw_layout_choose(). */
+/* Return: 0 or 1, the one to believe, or an errno, as of spw_layout__choose(). */
 static int choose_of(const struct spw_place_content *first, const struct spw_place_content *second)
 {
 	struct spw_superblock copies[2] = {first->superblock, second->superblock};
 	int results[2] = {first->result, second->result};
 
-	return spw_layout_choose(copies, results);
+	return spw_layout__choose(copies, results);
 }
 
 static void choose(struct spw_superblocks *superblocks)
@@ -111,7 +111,7 @@ static int look_for_foreign(const struct spw_device *device, struct spw_superblo
 {
 	const struct spw_superblock *sb = &superblocks->places[superblocks->chosen].superblock;
 	unsigned other = superblocks->chosen == SPW_PLACE_FIRST ? 1 : 0;
-	uint64_t offset_bytes = spw_layout_copy_offset(sb->device_bytes, other);
+	uint64_t offset_bytes = spw_layout__copy_offset(sb->device_bytes, other);
 	const struct spw_place_content *content = content_at(superblocks, offset_bytes);
 	uint8_t bytes[SPW_SUPERBLOCK_BYTES + 3] = {0};
 	size_t at = SPW_SUPERBLOCK_BYTES;
@@ -123,7 +123,7 @@ static int look_for_foreign(const struct spw_device *device, struct spw_superblo
 	if (read_bytes(device, offset_bytes, bytes, &result) != 0)
 		return -ENOMEM;
 	if (result == 0)
-		at = spw_layout_foreign(sb, other, bytes);
+		at = spw_layout__foreign(sb, other, bytes);
 	if (at < SPW_SUPERBLOCK_BYTES)
 		(void)snprintf(superblocks->foreign, sizeof(superblocks->foreign),
 			       "%s at byte %llu (%02x %02x %02x %02x)",
@@ -134,7 +134,8 @@ static int look_for_foreign(const struct spw_device *device, struct spw_superblo
 	return 0;
 }
 
-int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks *superblocks)
+int spw_drives__superblocks_read(const struct spw_device *device,
+				 struct spw_superblocks *superblocks)
 {
 	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
 	const struct spw_place_content *first = &superblocks->places[SPW_PLACE_FIRST];
@@ -147,12 +148,12 @@ int spw_superblocks_read(const struct spw_device *device, struct spw_superblocks
 	superblocks->chosen = -EMEDIUMTYPE;
 	if (size_bytes < 2 * SPW_SUPERBLOCK_BYTES)
 		return superblocks->chosen;
-	last_bytes = spw_layout_copy_offset(size_bytes, 1);
+	last_bytes = spw_layout__copy_offset(size_bytes, 1);
 	rc = read_place(device, superblocks, SPW_PLACE_FIRST, 0);
 	if (rc == 0)
 		rc = read_place(device, superblocks, SPW_PLACE_LAST, last_bytes);
 	if (rc == 0 && first->result == 0) {
-		former_bytes = spw_layout_copy_offset(first->superblock.device_bytes, 1);
+		former_bytes = spw_layout__copy_offset(first->superblock.device_bytes, 1);
 		if (former_bytes < last_bytes)
 			rc = read_place(device, superblocks, SPW_PLACE_FORMER_LAST, former_bytes);
 	}
@@ -170,13 +171,13 @@ static bool is_all_zero(const uint8_t *bytes, size_t len)
 	return bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0;
 }
 
-int spw_superblock_still_whole(const struct spw_device *device, const struct spw_superblock *sb,
-			       bool had_last)
+int spw_drives__superblock_still_whole(const struct spw_device *device,
+				       const struct spw_superblock *sb, bool had_last)
 {
-	uint64_t size_bytes = 0, last_bytes = spw_layout_copy_offset(sb->device_bytes, 1);
+	uint64_t size_bytes = 0, last_bytes = spw_layout__copy_offset(sb->device_bytes, 1);
 	const char *path = spw_device_path(device);
 	uint8_t bytes[SPW_SUPERBLOCK_BYTES];
-	int result, rc = spw_device_size_now(device, &size_bytes);
+	int result, rc = spw_engine__device_size_now(device, &size_bytes);
 
 	if (rc)
 		return rc;

@@ -3,8 +3,8 @@
  * engine/backend.h - between a queue, which knows ios, and a backend, one way to reach a drive
  *
  * The queue cuts ios into parts: one slot and one request in flight each. A backend hands each part
- * back exactly once, by spw_part_completed(). Splitting, joining, continuing, retrying, counting
- * and reporting are the queue's; waiting and system calls the backend's.
+ * back exactly once, by spw_engine__part_completed(). Splitting, joining, continuing, retrying,
+ * counting and reporting are the queue's; waiting and system calls the backend's.
  *
  * The thread that owns the queue calls all functions of a backend, but open: any, before first use.
  */
@@ -31,7 +31,8 @@ struct spw_queue_device;
 /* Of an io, see transfer.c. */
 enum spw_io_state { IO_ENDED, IO_WAITING, IO_ISSUED, IO_CANCELLED, IO_WHOLE };
 
-/* One request. While its io is whole only io, next and device hold, until spw_part_unfold(). */
+/* One request. While its io is whole only io, next and device hold, until
+ * spw_engine__part_unfold(). */
 struct spw_part {
 	struct spw_io *io;     /* NULL: the slot is free */
 	struct spw_part *next; /* among the free slots, or among those to be issued again */
@@ -89,11 +90,11 @@ struct spw_backend_ops {
 	const char *(*status_text)(uint32_t status);
 };
 
-extern const struct spw_backend_ops spw_backend_io_uring;
-extern const struct spw_backend_ops spw_backend_libaio;
-extern const struct spw_backend_ops spw_backend_null;
-extern const struct spw_backend_ops spw_backend_nvme; /* engine/nvme/ */
-extern const struct spw_backend_ops spw_backend_vfio; /* engine/vfio/ */
+extern const struct spw_backend_ops spw_engine__backend_io_uring;
+extern const struct spw_backend_ops spw_engine__backend_libaio;
+extern const struct spw_backend_ops spw_engine__backend_null;
+extern const struct spw_backend_ops spw_nvme__backend_nvme; /* engine/nvme/ */
+extern const struct spw_backend_ops spw_vfio__backend_vfio; /* engine/vfio/ */
 
 /* Of a drive that places data: what its writes name, in the low 16 bits. */
 #define SPW_PLACED (1u << 16)
@@ -123,7 +124,8 @@ struct spw_queue_device {
 } __attribute__((aligned(128))); /* an index becomes an address by a shift */
 
 struct spw_queue {
-	/* spw_queue_prepare_any(), or a shorter way for plain transfers that the backend sets */
+	/* spw_engine__queue_prepare_any(), or a shorter way for plain transfers that the backend
+	 * sets */
 	int (*prepare)(struct spw_queue *queue, struct spw_io *io);
 	const struct spw_backend_ops *ops;
 	void *state; /* the backend's */
@@ -167,7 +169,8 @@ struct spw_queue {
 	/* ended outside a reap: done is called by the next */
 	struct spw_io *ended_head, *ended_tail;
 
-	/* set by the backend around spw_part_completed(): what the drive said of a failure */
+	/* set by the backend around spw_engine__part_completed(): what the drive said of a
+	 * failure */
 	uint32_t drive_status;
 	uint32_t placement;             /* of struct spw_queue_opts */
 	uint32_t timeout_ms;            /* of struct spw_queue_opts */
@@ -186,46 +189,47 @@ struct spw_queue {
 };
 
 /* From wait, cancel or issue: a part has ended. @res: bytes, or a negative errno. */
-void spw_part_completed(struct spw_queue *queue, struct spw_part *part, int64_t res);
+void spw_engine__part_completed(struct spw_queue *queue, struct spw_part *part, int64_t res);
 
 /* spw_queue_prepare() for every io: it is issued by the next submit or wait. */
-int spw_queue_prepare_any(struct spw_queue *queue, struct spw_io *io);
+int spw_engine__queue_prepare_any(struct spw_queue *queue, struct spw_io *io);
 
 /* Fill in a part whose io is whole from that io, which is IO_ISSUED from then on. */
-void spw_part_unfold(struct spw_queue *queue, struct spw_part *part);
+void spw_engine__part_unfold(struct spw_queue *queue, struct spw_part *part);
 
 /* spw_queue_open() with the backends to try, in order. */
-int spw_queue_open_with(struct spw_device *const devices[], unsigned count,
-			const struct spw_queue_opts *opts,
-			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
-			struct spw_queue **queue);
+int spw_engine__queue_open_with(struct spw_device *const devices[], unsigned count,
+				const struct spw_queue_opts *opts,
+				const struct spw_backend_ops *const candidates[],
+				unsigned candidate_count, struct spw_queue **queue);
 
 /* Sleep until what is watched is readable; negative: no limit. Return: 0; -ETIME; -errno. */
-int spw_queue_sleep(struct spw_queue *queue, int64_t timeout_ns);
+int spw_engine__queue_sleep(struct spw_queue *queue, int64_t timeout_ns);
 
-void spw_queue_describe(struct spw_queue *queue, const char *format, ...)
+void spw_engine__queue_describe(struct spw_queue *queue, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* Slots in use, of all devices. */
-static inline uint32_t spw_queue_in_flight(const struct spw_queue *queue)
+static inline uint32_t spw_engine__queue_in_flight(const struct spw_queue *queue)
 {
 	return (uint32_t)(queue->slots_taken - queue->slots_given);
 }
 
 /* Prepared and not ended. */
-static inline uint32_t spw_queue_ios(const struct spw_queue *queue)
+static inline uint32_t spw_engine__queue_ios(const struct spw_queue *queue)
 {
-	return spw_queue_in_flight(queue) +
+	return spw_engine__queue_in_flight(queue) +
 	       (uint32_t)(queue->ios_prepared_besides - queue->ios_ended_besides);
 }
 
 /* By the reap under way. */
-static inline uint32_t spw_queue_ended(const struct spw_queue *queue)
+static inline uint32_t spw_engine__queue_ended(const struct spw_queue *queue)
 {
 	return (uint32_t)(queue->slots_given + queue->ios_ended_besides - queue->ios_reaped);
 }
 
-static inline struct spw_part *spw_slot_take(struct spw_queue *queue, struct spw_queue_device *dev)
+static inline struct spw_part *spw_engine__slot_take(struct spw_queue *queue,
+						     struct spw_queue_device *dev)
 {
 	struct spw_part *part = dev->free;
 
@@ -235,8 +239,8 @@ static inline struct spw_part *spw_slot_take(struct spw_queue *queue, struct spw
 	return part;
 }
 
-static inline void spw_slot_give(struct spw_queue *queue, struct spw_queue_device *dev,
-				 struct spw_part *part)
+static inline void spw_engine__slot_give(struct spw_queue *queue, struct spw_queue_device *dev,
+					 struct spw_part *part)
 {
 	part->io = NULL;
 	part->next = dev->free;
@@ -248,39 +252,41 @@ static inline void spw_slot_give(struct spw_queue *queue, struct spw_queue_devic
 /*
  * From open: @ids are what writes to a device may name, if queue->placement says that they shall.
  */
-void spw_queue_place(struct spw_queue *queue, unsigned device, const uint16_t ids[],
-		     unsigned count);
+void spw_engine__queue_place(struct spw_queue *queue, unsigned device, const uint16_t ids[],
+			     unsigned count);
 
 /* What an io, or a part of it, names; 0: nothing. */
-static inline uint32_t spw_placement_of(const struct spw_queue_device *dev, const struct spw_io *io)
+static inline uint32_t spw_engine__placement_of(const struct spw_queue_device *dev,
+						const struct spw_io *io)
 {
 	uint32_t placed = dev->placements[io->placement & SPW_PLACEMENT_MAX];
 
 	return io->op == SPW_WRITE ? placed : 0;
 }
 
-static inline bool spw_queue_arena_holds(const struct spw_queue *queue, const void *memory)
+static inline bool spw_engine__queue_arena_holds(const struct spw_queue *queue, const void *memory)
 {
 	return (uintptr_t)memory - queue->arena_base < queue->arena_len_bytes;
 }
 
 /* The registered piece that holds all of a buffer; -1 when none does. */
-static inline int16_t spw_queue_piece(const struct spw_queue *queue, const void *memory,
-				      uint32_t len_bytes)
+static inline int16_t spw_engine__queue_piece(const struct spw_queue *queue, const void *memory,
+					      uint32_t len_bytes)
 {
 	uint64_t first = (uintptr_t)memory - queue->arena_base;
 	uint64_t piece = first >> queue->piece_shift;
 
 	if (first >= queue->arena_len_bytes && queue->ranges.top > 0 && len_bytes > 0)
-		return spw_range_piece(&queue->ranges, memory, len_bytes, queue->piece_shift);
+		return spw_engine__range_piece(&queue->ranges, memory, len_bytes,
+					       queue->piece_shift);
 	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
 		return -1;
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;
 }
 
 /* Can it go in one piece, of up to @bytes_max? Where its memory lies is not looked at. */
-static inline bool spw_is_whole(const struct spw_queue_device *dev, const struct spw_io *io,
-				uint32_t bytes_max)
+static inline bool spw_engine__is_whole(const struct spw_queue_device *dev, const struct spw_io *io,
+					uint32_t bytes_max)
 {
 	uint64_t end_bytes;
 
@@ -295,16 +301,17 @@ static inline bool spw_is_whole(const struct spw_queue_device *dev, const struct
  * The slot for an io in one piece from registered memory, which is nearly all of them; nothing is
  * changed. Return: NULL: it takes a closer look.
  */
-static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue,
-					      const struct spw_io *io, unsigned piece_shift,
-					      struct spw_queue_device **device, uint64_t *piece)
+static inline struct spw_part *spw_engine__whole_slot(const struct spw_queue *queue,
+						      const struct spw_io *io, unsigned piece_shift,
+						      struct spw_queue_device **device,
+						      uint64_t *piece)
 {
 	struct spw_queue_device *dev = &queue->devices[io->device];
 	uint64_t first = (uintptr_t)io->buf - queue->arena_base;
 
 	*device = dev;
 	*piece = first >> piece_shift;
-	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->whole_bytes) ||
+	if (io->device >= queue->device_count || !spw_engine__is_whole(dev, io, dev->whole_bytes) ||
 	    first >= queue->registered_bytes ||
 	    (first + io->len_bytes - 1) >> piece_shift != *piece || dev->head)
 		return NULL;
@@ -312,14 +319,14 @@ static inline struct spw_part *spw_whole_slot(const struct spw_queue *queue,
 }
 
 /* The same from memory that is not registered, the caller's or the arena's. */
-static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queue *queue,
-							   const struct spw_io *io,
-							   struct spw_queue_device **device)
+static inline struct spw_part *spw_engine__whole_unregistered_slot(const struct spw_queue *queue,
+								   const struct spw_io *io,
+								   struct spw_queue_device **device)
 {
 	struct spw_queue_device *dev = &queue->devices[io->device];
 
 	*device = dev;
-	if (io->device >= queue->device_count || !spw_is_whole(dev, io, dev->uncut_bytes) ||
+	if (io->device >= queue->device_count || !spw_engine__is_whole(dev, io, dev->uncut_bytes) ||
 	    !io->buf || (uintptr_t)io->buf - queue->arena_base < queue->registered_bytes ||
 	    dev->head)
 		return NULL;
@@ -327,26 +334,28 @@ static inline struct spw_part *spw_whole_unregistered_slot(const struct spw_queu
 }
 
 /* The backend has issued @io in the slot that it was given above, the next free one. */
-static inline void spw_whole_issued(struct spw_queue *queue, struct spw_queue_device *dev,
-				    struct spw_io *io)
+static inline void spw_engine__whole_issued(struct spw_queue *queue, struct spw_queue_device *dev,
+					    struct spw_io *io)
 {
-	spw_slot_take(queue, dev)->io = io;
+	spw_engine__slot_take(queue, dev)->io = io;
 	io->engine_state = IO_WHOLE;
 }
 
-static inline bool spw_io_is_whole(const struct spw_io *io)
+static inline bool spw_engine__io_is_whole(const struct spw_io *io)
 {
 	return io->engine_state == IO_WHOLE;
 }
 
-/* As spw_part_completed(), for what was issued and ended whole; else false, and no change. */
-static inline bool spw_whole_completed(struct spw_queue *queue, struct spw_part *part, int64_t res)
+/* As spw_engine__part_completed(), for what was issued and ended whole; else false, and no
+ * change. */
+static inline bool spw_engine__whole_completed(struct spw_queue *queue, struct spw_part *part,
+					       int64_t res)
 {
 	struct spw_io *io = part->io;
 
-	if (!spw_io_is_whole(io) || res != (int64_t)io->len_bytes)
+	if (!spw_engine__io_is_whole(io) || res != (int64_t)io->len_bytes)
 		return false;
-	spw_slot_give(queue, &queue->devices[part->device], part);
+	spw_engine__slot_give(queue, &queue->devices[part->device], part);
 	queue->bytes[io->op] += io->len_bytes;
 	io->engine_state = IO_ENDED;
 	io->res = (int32_t)io->len_bytes;

@@ -137,10 +137,10 @@ static int set_up(struct spw_queue *q, struct spw_uring *u)
 	if (ret)
 		return spw_error(ret, "io_uring refused: %s%s", spw_strerror(ret),
 				 reason_of_refusal(ret, reason, sizeof(reason)));
-	spw_queue_describe(q, " %s", mode_names[q->wait_mode]);
+	spw_engine__queue_describe(q, " %s", mode_names[q->wait_mode]);
 	for (size_t i = SPW_ARRAY_LEN(droppable); i-- > 0;)
 		if (u->setup_flags & droppable[i].flag)
-			spw_queue_describe(q, " %s", droppable[i].name);
+			spw_engine__queue_describe(q, " %s", droppable[i].name);
 	q->polls = q->wait_mode == SPW_WAIT_POLL;
 	return 0;
 }
@@ -167,7 +167,7 @@ static int register_files(struct spw_queue *q, struct spw_uring *u, const int fd
 	if (ret)
 		return spw_error(ret, "io_uring refused: files cannot be registered: %s",
 				 spw_strerror(ret));
-	spw_queue_describe(q, " files");
+	spw_engine__queue_describe(q, " files");
 	return 0;
 }
 
@@ -243,7 +243,7 @@ static void set_registered(struct spw_queue *q, uint64_t count, uint64_t room)
 	q->pieces = (unsigned)count;
 	q->pieces_room = (unsigned)room;
 	q->registered_bytes = SPW_MIN(count << q->piece_shift, q->arena_len_bytes);
-	spw_queue_describe(q, " memory");
+	spw_engine__queue_describe(q, " memory");
 }
 
 /* Refused as a whole, with @error. */
@@ -332,7 +332,7 @@ static void forget_pieces(struct spw_queue *q, struct spw_uring *u, uint32_t fir
 			spw_strerror(ret));
 }
 
-int spw_uring_add_range(struct spw_queue *q, struct spw_range *range)
+int spw_engine__uring_add_range(struct spw_queue *q, struct spw_range *range)
 {
 	struct spw_uring *u = q->state;
 	uint64_t count = count_pieces(q, range->len_bytes);
@@ -364,12 +364,13 @@ int spw_uring_add_range(struct spw_queue *q, struct spw_range *range)
 	return 0;
 }
 
-void spw_uring_remove_range(struct spw_queue *q, struct spw_range *range)
+void spw_engine__uring_remove_range(struct spw_queue *q, struct spw_range *range)
 {
 	forget_pieces(q, q->state, (uint32_t)range->first_piece, range->pieces);
 }
 
-int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], uint64_t pieces_max)
+int spw_engine__uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[],
+			     uint64_t pieces_max)
 {
 	int ret;
 
@@ -386,7 +387,7 @@ int spw_uring_set_up(struct spw_queue *q, struct spw_uring *u, const int fds[], 
 	if (ret)
 		return ret;
 	u->enter_fd = u->ring.ring_fd;
-	spw_queue_describe(q, "; registered");
+	spw_engine__queue_describe(q, "; registered");
 	ret = register_files(q, u, fds);
 	if (ret) {
 		spw_fork_remove(u->ring.ring_fd);
@@ -414,14 +415,14 @@ static int uring_open(struct spw_queue *q)
 	for (unsigned i = 0; i < q->device_count; i++)
 		fds[i] = q->devices[i].fd;
 	u->take = uring_take;
-	ret = spw_uring_set_up(q, u, fds, INT16_MAX);
+	ret = spw_engine__uring_set_up(q, u, fds, INT16_MAX);
 	if (ret) {
 		free(u);
 		return ret;
 	}
 	for (unsigned i = 0; i < q->device_count; i++)
 		if (q->devices[i].device->geometry.kind != SPW_DEVICE_VFIO)
-			spw_queue_place(q, i, streams, q->devices[i].device->write_streams);
+			spw_engine__queue_place(q, i, streams, q->devices[i].device->write_streams);
 	u->entries = u->ring.sq.sqes;
 	u->entries_mask = *u->ring.sq.kring_mask;
 	if (q->piece_shift == SPW_PIECE_SHIFT)
@@ -451,7 +452,7 @@ static int enable(struct spw_queue *q, struct spw_uring *u)
 	return 0;
 }
 
-void spw_uring_tear_down(struct spw_queue *q, struct spw_uring *u)
+void spw_engine__uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 {
 	if (u->enabled && !pthread_equal(u->owner, pthread_self())) {
 		/* By its number liburing would unregister another ring, of this thread. */
@@ -468,7 +469,7 @@ void spw_uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 
 static void uring_close(struct spw_queue *q)
 {
-	spw_uring_tear_down(q, q->state);
+	spw_engine__uring_tear_down(q, q->state);
 	free(q->state);
 	q->state = NULL;
 }
@@ -569,14 +570,14 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 	}
 	if (part->op == SPW_WRITE)
 		sqe->splice_fd_in =
-			stream_of(spw_placement_of(&q->devices[part->device], part->io));
+			stream_of(spw_engine__placement_of(&q->devices[part->device], part->io));
 	sqe->flags = entry_flags(part);
 	return 0;
 }
 
 __attribute__((cold, noinline)) static int prepare_into_full(struct spw_queue *q, struct spw_io *io)
 {
-	return find_room(q->state) ? uring_prepare(q, io) : spw_queue_prepare_any(q, io);
+	return find_room(q->state) ? uring_prepare(q, io) : spw_engine__queue_prepare_any(q, io);
 }
 
 /* In words, all that uring_issue() ever sets; what lies behind stays 0. */
@@ -592,7 +593,7 @@ static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first
 	entry->words[2] = (uintptr_t)io->buf;
 	entry->words[3] = io->len_bytes;
 	entry->words[4] = (uintptr_t)part;
-	entry->words[5] = piece | (uint64_t)stream_of(spw_placement_of(dev, io)) << 32;
+	entry->words[5] = piece | (uint64_t)stream_of(spw_engine__placement_of(dev, io)) << 32;
 }
 
 /* Memory of the caller's own, of a range or any. */
@@ -600,18 +601,18 @@ __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, s
 {
 	struct spw_uring *u = q->state;
 	struct spw_queue_device *dev;
-	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
+	struct spw_part *part = spw_engine__whole_unregistered_slot(q, io, &dev);
 	unsigned tail = u->ring.sq.sqe_tail;
 	int16_t piece;
 
 	if (unlikely(!part))
-		return spw_queue_prepare_any(q, io);
+		return spw_engine__queue_prepare_any(q, io);
 	if (unlikely(tail == u->tail_limit))
 		return prepare_into_full(q, io);
-	spw_whole_issued(q, dev, io);
-	piece = q->ranges.top > 0
-			? spw_range_piece(&q->ranges, io->buf, io->len_bytes, q->piece_shift)
-			: -1;
+	spw_engine__whole_issued(q, dev, io);
+	piece = q->ranges.top > 0 ? spw_engine__range_piece(&q->ranges, io->buf, io->len_bytes,
+							    q->piece_shift)
+				  : -1;
 	if (piece >= 0) {
 		fill_entry(u, tail, PLAIN_ENTRY, dev, io, part, (uint64_t)piece);
 		return 0;
@@ -626,7 +627,7 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 	struct spw_uring *u = q->state;
 	struct spw_queue_device *dev;
 	uint64_t piece;
-	struct spw_part *part = spw_whole_slot(q, io, SPW_PIECE_SHIFT, &dev, &piece);
+	struct spw_part *part = spw_engine__whole_slot(q, io, SPW_PIECE_SHIFT, &dev, &piece);
 	unsigned tail;
 
 	if (unlikely(!part))
@@ -636,7 +637,7 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 		return prepare_into_full(q, io);
 	/* To read again what was looked at costs less than to save registers for it. */
 	__asm__ volatile("" ::: "memory");
-	spw_whole_issued(q, dev, io);
+	spw_engine__whole_issued(q, dev, io);
 	fill_entry(u, tail, PLAIN_ENTRY, dev, io, part, piece);
 	return 0;
 }
@@ -657,13 +658,13 @@ static bool take_back(struct spw_uring *u, const struct spw_part *part)
 	return false;
 }
 
-void spw_uring_cancel(struct spw_queue *q, struct spw_part *part)
+void spw_engine__uring_cancel(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_uring *u = q->state;
 	struct io_uring_sqe *sqe;
 
 	if (take_back(u, part)) {
-		spw_part_completed(q, part, -ECANCELED);
+		spw_engine__part_completed(q, part, -ECANCELED);
 		return;
 	}
 	/* Else it ends by itself: commands and polled requests always do. */
@@ -678,7 +679,7 @@ static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned wan
 	struct io_uring_sqe *sqe;
 
 	SPW_ASSERT(want <= SPW_WANT_MAX);
-	for (unsigned missing = spw_wake_polls_missing(&q->wake, want);
+	for (unsigned missing = spw_engine__wake_polls_missing(&q->wake, want);
 	     missing > 0 && (sqe = next_entry(u)) != NULL; missing--) {
 		prepare_entry(sqe, IORING_OP_POLL_ADD, q->wake.watched, NULL, 0, 0,
 			      SPW_URING_TAG_WAKE);
@@ -773,7 +774,7 @@ static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool g
 	return ret < 0 ? ret : 0;
 }
 
-int spw_uring_submit(struct spw_queue *q)
+int spw_engine__uring_submit(struct spw_queue *q)
 {
 	struct spw_uring *u = q->state;
 	int ret = own(q, u);
@@ -786,8 +787,8 @@ int spw_uring_submit(struct spw_queue *q)
 
 static inline void end_part(struct spw_queue *q, struct spw_part *part, int res)
 {
-	if (unlikely(!spw_whole_completed(q, part, res)))
-		spw_part_completed(q, part, res);
+	if (unlikely(!spw_engine__whole_completed(q, part, res)))
+		spw_engine__part_completed(q, part, res);
 }
 
 static void uring_take(struct spw_queue *q, struct spw_uring *u)
@@ -827,10 +828,10 @@ static int look(struct spw_queue *q, struct spw_uring *u)
 static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
 {
 	uint64_t troubles_before = troubles(q);
-	int ret = enter(q, u, 0, spw_queue_in_flight(q) > 0, -1);
+	int ret = enter(q, u, 0, spw_engine__queue_in_flight(q) > 0, -1);
 
 	*taken = take_counted(q, u);
-	if (ret == 0 && troubles(q) != troubles_before && spw_queue_in_flight(q) > 0) {
+	if (ret == 0 && troubles(q) != troubles_before && spw_engine__queue_in_flight(q) > 0) {
 		ret = look(q, u);
 		*taken += take_counted(q, u);
 	}
@@ -844,8 +845,8 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 	int ret;
 
 	/* Nothing to poll: only a wake can end this. */
-	if (want > 0 && spw_queue_in_flight(q) == 0)
-		return spw_queue_sleep(q, timeout_ns);
+	if (want > 0 && spw_engine__queue_in_flight(q) == 0)
+		return spw_engine__queue_sleep(q, timeout_ns);
 	do {
 		unsigned taken;
 
@@ -861,7 +862,7 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 	return ret;
 }
 
-int spw_uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
+int spw_engine__uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
 	struct spw_uring *u = q->state;
 	int ret = own(q, u);
@@ -876,20 +877,20 @@ int spw_uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	if (completions_ready(u) >= (want > 0 ? want : 1))
 		ret = enter(q, u, 0, false, -1);
 	else
-		ret = enter(q, u, want, want > 0 || spw_queue_in_flight(q) > 0, timeout_ns);
+		ret = enter(q, u, want, want > 0 || spw_engine__queue_in_flight(q) > 0, timeout_ns);
 	u->take(q, u);
 	return ret;
 }
 
-const struct spw_backend_ops spw_backend_io_uring = {
+const struct spw_backend_ops spw_engine__backend_io_uring = {
 	.name = "io_uring",
 	.backend = SPW_BACKEND_IO_URING,
 	.open = uring_open,
 	.close = uring_close,
 	.issue = uring_issue,
-	.submit = spw_uring_submit,
-	.wait = spw_uring_wait,
-	.cancel = spw_uring_cancel,
-	.add_range = spw_uring_add_range,
-	.remove_range = spw_uring_remove_range,
+	.submit = spw_engine__uring_submit,
+	.wait = spw_engine__uring_wait,
+	.cancel = spw_engine__uring_cancel,
+	.add_range = spw_engine__uring_add_range,
+	.remove_range = spw_engine__uring_remove_range,
 };

@@ -92,11 +92,11 @@ static int aio_open(struct spw_queue *q)
 		spw_log(&q->log, SPW_LOG_WARNING,
 			"libaio neither polls nor submits from a kernel thread; using interrupts");
 	q->wait_mode = SPW_WAIT_INTERRUPT;
-	spw_queue_describe(q, " interrupt");
+	spw_engine__queue_describe(q, " interrupt");
 	/* Its entries have no field for a write stream. */
 	for (unsigned i = 0; i < q->device_count; i++)
 		if (q->devices[i].device->geometry.kind != SPW_DEVICE_VFIO)
-			spw_queue_place(q, i, NULL, 0);
+			spw_engine__queue_place(q, i, NULL, 0);
 	q->prepare = aio_prepare;
 	q->state = a;
 	return 0;
@@ -155,12 +155,12 @@ static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct aio *a = q->state;
 	struct spw_queue_device *dev;
-	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
+	struct spw_part *part = spw_engine__whole_unregistered_slot(q, io, &dev);
 	struct iocb *iocb;
 
 	if (unlikely(!part))
-		return spw_queue_prepare_any(q, io);
-	spw_whole_issued(q, dev, io);
+		return spw_engine__queue_prepare_any(q, io);
+	spw_engine__whole_issued(q, dev, io);
 	q->parts_unregistered++;
 	iocb = &a->iocbs[part - q->parts];
 	prepare_transfer(iocb, io->op, dev->fd, io->buf, io->len_bytes, io->offset_bytes);
@@ -178,17 +178,17 @@ static void complete_refused(struct spw_queue *q, struct spw_part *part, int err
 		q->wake.polls--;
 		return;
 	}
-	if (spw_io_is_whole(part->io))
-		spw_part_unfold(q, part);
+	if (spw_engine__io_is_whole(part->io))
+		spw_engine__part_unfold(q, part);
 	q->issuing = true;
-	spw_part_completed(q, part, error);
+	spw_engine__part_completed(q, part, error);
 	q->issuing = was_issuing;
 }
 
 /* AIO-2: parts, without those of another backend that shares the queue when there are none. */
 static unsigned in_kernel(const struct spw_queue *q, const struct aio *a)
 {
-	unsigned count = spw_queue_in_flight(q) - q->again;
+	unsigned count = spw_engine__queue_in_flight(q) - q->again;
 
 	for (unsigned i = 0; i < a->pending_count; i++)
 		count -= a->pending[i]->data != NULL;
@@ -229,19 +229,20 @@ static void aio_cancel(struct spw_queue *q, struct spw_part *part)
 		a->pending_count--;
 		memmove(&a->pending[i], &a->pending[i + 1],
 			(a->pending_count - i) * sizeof(struct iocb *));
-		spw_part_completed(q, part, -ECANCELED);
+		spw_engine__part_completed(q, part, -ECANCELED);
 		return;
 	}
 	/* No drive's driver supports it today: a refusal means that the part ends by itself. */
 	if (io_cancel(a->context, &a->iocbs[part - q->parts], &event) == 0)
-		spw_part_completed(q, part, -ECANCELED);
+		spw_engine__part_completed(q, part, -ECANCELED);
 }
 
 /* Return: how many completions may be waited for. */
 static unsigned arm_wakes(struct spw_queue *q, struct aio *a, unsigned want)
 {
 	SPW_ASSERT(want <= SPW_WANT_MAX); /* AIO-1 */
-	for (unsigned missing = spw_wake_polls_missing(&q->wake, want); missing > 0; missing--)
+	for (unsigned missing = spw_engine__wake_polls_missing(&q->wake, want); missing > 0;
+	     missing--)
 		put_among_pending(a, next_poll(q, a));
 	return want <= q->wake.polls ? want : q->wake.polls;
 }
@@ -256,8 +257,8 @@ static void take_events(struct spw_queue *q, struct aio *a, int count)
 			SPW_ASSERT(q->wake.polls > 0); /* AIO-2 */
 			q->wake.polls--;
 			q->wake.fired = true;
-		} else if (unlikely(!spw_whole_completed(q, part, res))) {
-			spw_part_completed(q, part, res);
+		} else if (unlikely(!spw_engine__whole_completed(q, part, res))) {
+			spw_engine__part_completed(q, part, res);
 		}
 	}
 }
@@ -269,7 +270,7 @@ static unsigned events_to_wait_for(const struct spw_queue *q, const struct aio *
 	unsigned parts = in_kernel(q, a);
 
 	/* A part that was refused has ended or is to be issued again. */
-	if (spw_queue_in_flight(q) != in_flight_before || q->again > 0)
+	if (spw_engine__queue_in_flight(q) != in_flight_before || q->again > 0)
 		return 0;
 	if (a->pending_count > 0)
 		return want > 0 && parts > 0;
@@ -282,7 +283,7 @@ static int aio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	struct timespec timeout = {.tv_sec = timeout_ns / 1000000000,
 				   .tv_nsec = timeout_ns % 1000000000};
 	struct timespec none = {0};
-	unsigned in_flight = spw_queue_in_flight(q);
+	unsigned in_flight = spw_engine__queue_in_flight(q);
 	int ret;
 
 	if (want > 0)
@@ -306,7 +307,7 @@ static int aio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	return (unsigned)ret < want ? -ETIME : 0;
 }
 
-const struct spw_backend_ops spw_backend_libaio = {
+const struct spw_backend_ops spw_engine__backend_libaio = {
 	.name = "libaio",
 	.backend = SPW_BACKEND_LIBAIO,
 	.open = aio_open,

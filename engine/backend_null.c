@@ -49,8 +49,8 @@ static int null_open(struct spw_queue *q)
 	if (q->null_bytes_per_second > 0)
 		n->ns_per_byte = 1e9 / (double)q->null_bytes_per_second;
 	q->wait_mode = SPW_WAIT_INTERRUPT;
-	spw_queue_describe(q, " no drive is touched, transfers end %s",
-			   q->null_bytes_per_second > 0 ? "at a set rate" : "at once");
+	spw_engine__queue_describe(q, " no drive is touched, transfers end %s",
+				   q->null_bytes_per_second > 0 ? "at a set rate" : "at once");
 	spw_log(&q->log, SPW_LOG_INFO,
 		"null: nothing is written to the drives, nothing is read from them");
 	q->prepare = null_prepare;
@@ -95,11 +95,11 @@ static int null_issue(struct spw_queue *q, struct spw_part *part)
 static int null_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct spw_queue_device *dev;
-	struct spw_part *part = spw_whole_unregistered_slot(q, io, &dev);
+	struct spw_part *part = spw_engine__whole_unregistered_slot(q, io, &dev);
 
 	if (unlikely(!part))
-		return spw_queue_prepare_any(q, io);
-	spw_whole_issued(q, dev, io);
+		return spw_engine__queue_prepare_any(q, io);
+	spw_engine__whole_issued(q, dev, io);
 	q->parts_unregistered++;
 	stand_in_line(q, part, io->len_bytes);
 	return 0;
@@ -122,8 +122,8 @@ static unsigned end_those_due(struct spw_queue *q, struct line *line, uint64_t n
 		line->first = line->first + 1 < q->depth ? line->first + 1 : 0;
 		line->count--;
 		SPW_ASSERT(part->io); /* it stands in line once */
-		if (unlikely(!spw_whole_completed(q, part, part->io->len_bytes)))
-			spw_part_completed(q, part, part->len_bytes);
+		if (unlikely(!spw_engine__whole_completed(q, part, part->io->len_bytes)))
+			spw_engine__part_completed(q, part, part->len_bytes);
 	}
 	return ended;
 }
@@ -172,7 +172,7 @@ static int null_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 			return -ETIME;
 		if (next_ns < 0 || (left_ns >= 0 && left_ns < next_ns))
 			next_ns = left_ns;
-		ret = spw_queue_sleep(q, next_ns);
+		ret = spw_engine__queue_sleep(q, next_ns);
 		ended += end_all_due(q);
 		if (ret != -ETIME)
 			return ret;
@@ -187,7 +187,7 @@ static void null_cancel(struct spw_queue *q, struct spw_part *part)
 	(void)part;
 }
 
-const struct spw_backend_ops spw_backend_null = {
+const struct spw_backend_ops spw_engine__backend_null = {
 	.name = "null",
 	.backend = SPW_BACKEND_NULL,
 	.discards = true,

@@ -30,7 +30,7 @@ void spw_device_close(struct spw_device *device)
 	free(device);
 }
 
-int spw_device_stat_error(const char *path, int error)
+int spw_engine__device_stat_error(const char *path, int error)
 {
 	if (error == -ENOENT)
 		return spw_error(
@@ -51,8 +51,8 @@ const struct spw_geometry *spw_device_geometry(const struct spw_device *device)
 	return &device->geometry;
 }
 
-int spw_device_check_transfer(const struct spw_device *device, const void *buf, uint64_t len_bytes,
-			      uint64_t offset_bytes)
+int spw_engine__device_check_transfer(const struct spw_device *device, const void *buf,
+				      uint64_t len_bytes, uint64_t offset_bytes)
 {
 	const struct spw_geometry *g = &device->geometry;
 	unsigned long long offset = offset_bytes, len = len_bytes;
@@ -75,12 +75,12 @@ int spw_device_check_transfer(const struct spw_device *device, const void *buf, 
 	return 0;
 }
 
-int spw_device_no_progress_error(const struct spw_device *device)
+int spw_engine__device_no_progress_error(const struct spw_device *device)
 {
 	return device->geometry.kind == SPW_DEVICE_FILE ? -EIO : -ENODEV;
 }
 
-int spw_device_size_now(const struct spw_device *device, uint64_t *bytes)
+int spw_engine__device_size_now(const struct spw_device *device, uint64_t *bytes)
 {
 	if (device->ops->size)
 		return device->ops->size(device, bytes);
@@ -88,7 +88,7 @@ int spw_device_size_now(const struct spw_device *device, uint64_t *bytes)
 	return 0;
 }
 
-int spw_device_translate_error(const struct spw_device *device, int error)
+int spw_engine__device_translate_error(const struct spw_device *device, int error)
 {
 	uint64_t size = 0;
 
@@ -100,17 +100,17 @@ int spw_device_translate_error(const struct spw_device *device, int error)
 	return error;
 }
 
-int spw_device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes,
-		      uint64_t offset_bytes, int error)
+int spw_engine__device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes,
+			      uint64_t offset_bytes, int error)
 {
-	return spw_error_errno(spw_device_translate_error(device, error),
+	return spw_error_errno(spw_engine__device_translate_error(device, error),
 			       "%s: %s of %llu bytes at byte %llu failed", device->path, what,
 			       (unsigned long long)len_bytes, (unsigned long long)offset_bytes);
 }
 
 int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uint64_t offset_bytes)
 {
-	int ret = spw_device_check_transfer(device, buf, len, offset_bytes);
+	int ret = spw_engine__device_check_transfer(device, buf, len, offset_bytes);
 
 	return ret ? ret : device->ops->transfer(device, SPW_READ, buf, len, offset_bytes);
 }
@@ -118,10 +118,10 @@ int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uin
 int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len,
 		      uint64_t offset_bytes)
 {
-	int ret = spw_device_check_transfer(device, buf, len, offset_bytes);
+	int ret = spw_engine__device_check_transfer(device, buf, len, offset_bytes);
 
 	if (ret == 0 && device->read_only)
-		ret = spw_device_failed(device, "write", len, offset_bytes, -EBADF);
+		ret = spw_engine__device_failed(device, "write", len, offset_bytes, -EBADF);
 	return ret ? ret
 		   : device->ops->transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len,
 					   offset_bytes);
@@ -138,15 +138,15 @@ int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes, u
 
 	if (!device->geometry.discards)
 		return spw_error(-EOPNOTSUPP, "%s cannot discard", device->path);
-	ret = spw_device_check_transfer(device, NULL, len_bytes, offset_bytes);
+	ret = spw_engine__device_check_transfer(device, NULL, len_bytes, offset_bytes);
 	if (ret == 0 && device->read_only)
 		ret = spw_error(-EBADF, "%s: a discard needs a device opened read-write",
 				device->path);
 	return ret ? ret : device->ops->discard(device, offset_bytes, len_bytes);
 }
 
-int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
-			    uint64_t len_bytes)
+int spw_engine__device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
+				    uint64_t len_bytes)
 {
 	int ret;
 
@@ -156,7 +156,7 @@ int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_byt
 	if (device->read_only)
 		return spw_error(-EBADF, "%s: writing zeroes needs a device opened read-write",
 				 device->path);
-	ret = spw_device_check_transfer(device, NULL, len_bytes, offset_bytes);
+	ret = spw_engine__device_check_transfer(device, NULL, len_bytes, offset_bytes);
 	return ret ? ret : device->ops->write_zeroes(device, offset_bytes, len_bytes);
 }
 
@@ -173,7 +173,7 @@ int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes, ui
 	return device->ops->unlock(device, offset_bytes, len_bytes);
 }
 
-void *spw_device_buffer(const struct spw_device *device, size_t len)
+void *spw_engine__device_buffer(const struct spw_device *device, size_t len)
 {
 	const struct spw_geometry *geometry = &device->geometry;
 	uint32_t unit = SPW_MAX(geometry->logical_block_bytes, geometry->memory_align_bytes);

@@ -46,52 +46,52 @@ struct spw_device {
 };
 
 /* "/dev/loop3: offset 17 is not a multiple of the logical block ..." as -EINVAL; 0: fine. */
-int spw_device_check_transfer(const struct spw_device *device, const void *buf, uint64_t len_bytes,
-			      uint64_t offset_bytes);
+int spw_engine__device_check_transfer(const struct spw_device *device, const void *buf,
+				      uint64_t len_bytes, uint64_t offset_bytes);
 
 /* "/dev/loop3: read of 4096 bytes at byte 512 failed: ..." Return: what @error means. */
-int spw_device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes,
-		      uint64_t offset_bytes, int error);
+int spw_engine__device_failed(const struct spw_device *device, const char *what, uint64_t len_bytes,
+			      uint64_t offset_bytes, int error);
 
 /* A lock that others may share, and that excludes exclusive ones. Needs a descriptor. */
-int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
-			   uint64_t len_bytes);
+int spw_engine__device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
+				   uint64_t len_bytes);
 
 /*
  * Have whole blocks read as zeroes, without a transfer; durable after spw_device_sync(). Return: 0;
  * -EOPNOTSUPP it cannot, or is not driven from here: write zeroes; another negative errno.
  */
-int spw_device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
-			    uint64_t len_bytes);
+int spw_engine__device_write_zeroes(const struct spw_device *device, uint64_t offset_bytes,
+				    uint64_t len_bytes);
 
 /* After no progress: -ENODEV, a block device was removed; -EIO, a file became shorter. */
-int spw_device_no_progress_error(const struct spw_device *device);
+int spw_engine__device_no_progress_error(const struct spw_device *device);
 
 /* Of a path that stat(2) refuses. Return: @error, in words. */
-int spw_device_stat_error(const char *path, int error);
+int spw_engine__device_stat_error(const char *path, int error);
 
 /*
  * How long it is now: others may have cut it since it was opened. 0: it is gone. Return: 0; -errno,
  * in words.
  */
-int spw_device_size_now(const struct spw_device *device, uint64_t *bytes);
+int spw_engine__device_size_now(const struct spw_device *device, uint64_t *bytes);
 
 /* -ENODEV if the block device has no size any more, else @error. A system call. */
-int spw_device_translate_error(const struct spw_device *device, int error);
+int spw_engine__device_translate_error(const struct spw_device *device, int error);
 
 /* Zeroed memory for any transfer to @device; for free(). NULL: none, reported. */
-void *spw_device_buffer(const struct spw_device *device, size_t len);
+void *spw_engine__device_buffer(const struct spw_device *device, size_t len);
 
 /*
  * Open @node, a block device or a regular file, as what is behind @device, whose path, log and
  * right to write are set. Return: as spw_device_open(); spw_device_close() also after a failure.
  */
-int spw_file_open(struct spw_device *device, const char *node, bool exclusive);
+int spw_engine__file_open(struct spw_device *device, const char *node, bool exclusive);
 
 /* What ioctl(2), statx(2) and sysfs say of its descriptor. Return: as spw_device_open(). */
-int spw_geometry_read(struct spw_device *device);
+int spw_engine__geometry_read(struct spw_device *device);
 
 /* passthrough_bytes, of queue/max_hw_sectors_kb and max_sectors_kb; 0: unknown. */
-uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block_kib);
+uint32_t spw_engine__geometry_choose_passthrough(long long hardware_kib, long long block_kib);
 
 #endif

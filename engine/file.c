@@ -48,7 +48,7 @@ static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 
 	/* Only to open another kind may wait, or move a tape. */
 	if (stat(node, &st))
-		return spw_device_stat_error(path, -errno);
+		return spw_engine__device_stat_error(path, -errno);
 	if (!is_drive(&st))
 		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
 	/* Without O_CREAT it means something for block devices alone. */
@@ -118,9 +118,9 @@ static int file_transfer(const struct spw_device *device, enum spw_op op, void *
 		if (n < 0 && (errno == EINTR || (errno == EAGAIN && again++ < AGAIN_MAX)))
 			continue;
 		if (n <= 0)
-			return spw_device_failed(
+			return spw_engine__device_failed(
 				device, op == SPW_READ ? "read" : "write", len, offset_bytes,
-				n < 0 ? -errno : spw_device_no_progress_error(device));
+				n < 0 ? -errno : spw_engine__device_no_progress_error(device));
 		buf = (char *)buf + n;
 		len -= (size_t)n;
 		offset_bytes += (uint64_t)n;
@@ -132,7 +132,7 @@ static int file_sync(const struct spw_device *device)
 {
 	while (fdatasync(device->fd))
 		if (errno != EINTR)
-			return spw_error_errno(spw_device_translate_error(device, -errno),
+			return spw_error_errno(spw_engine__device_translate_error(device, -errno),
 					       "%s: flush failed", device->path);
 	return 0;
 }
@@ -149,7 +149,8 @@ static int file_discard(const struct spw_device *device, uint64_t offset_bytes, 
 		else
 			ret = ioctl(device->fd, BLKDISCARD, range);
 	} while (ret && errno == EINTR);
-	return ret ? spw_device_failed(device, "discard", len_bytes, offset_bytes, -errno) : 0;
+	return ret ? spw_engine__device_failed(device, "discard", len_bytes, offset_bytes, -errno)
+		   : 0;
 }
 
 static int file_size(const struct spw_device *device, uint64_t *bytes)
@@ -193,8 +194,8 @@ static int file_lock(const struct spw_device *device, uint64_t offset_bytes, uin
 	return set_lock(device, F_WRLCK, offset_bytes, len_bytes);
 }
 
-int spw_device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
-			   uint64_t len_bytes)
+int spw_engine__device_lock_shared(const struct spw_device *device, uint64_t offset_bytes,
+				   uint64_t len_bytes)
 {
 	return set_lock(device, F_RDLCK, offset_bytes, len_bytes);
 }
@@ -214,13 +215,13 @@ static const struct spw_device_ops file_ops = {
 	.close = file_close,
 };
 
-int spw_file_open(struct spw_device *device, const char *node, bool exclusive)
+int spw_engine__file_open(struct spw_device *device, const char *node, bool exclusive)
 {
 	int ret;
 
 	device->ops = &file_ops;
 	ret = open_fd(device, node, exclusive);
 	if (ret == 0)
-		ret = spw_geometry_read(device);
+		ret = spw_engine__geometry_read(device);
 	return ret ? ret : check_limit(device);
 }

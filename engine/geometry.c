@@ -68,7 +68,7 @@ static void nvme_char_path(const char *drive, char *path, size_t len)
 		path[0] = '\0';
 }
 
-uint32_t spw_geometry_choose_passthrough(long long hardware_kib, long long block_kib)
+uint32_t spw_engine__geometry_choose_passthrough(long long hardware_kib, long long block_kib)
 {
 	if (hardware_kib > 0 && hardware_kib < UNLIMITED_KIB)
 		return (uint32_t)hardware_kib << 10;
@@ -124,13 +124,13 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 		g->transfer_bytes_max = (uint32_t)kib << 10;
 	if (segments > 0 && segments <= UINT32_MAX)
 		g->segments_max = (uint32_t)segments;
-	device->passthrough_bytes =
-		spw_geometry_choose_passthrough(sysfs_number(queue, "max_hw_sectors_kb", 0), kib);
+	device->passthrough_bytes = spw_engine__geometry_choose_passthrough(
+		sysfs_number(queue, "max_hw_sectors_kb", 0), kib);
 	g->rotational = sysfs_number(queue, "rotational", 0) == 1;
 	g->numa_node = numa_node(drive);
 	(void)spw_read_text(SPW_PATH("%s/device/model", drive), g->model, sizeof(g->model));
 	(void)spw_read_text(SPW_PATH("%s/device/serial", drive), g->serial, sizeof(g->serial));
-	spw_transport_read(drive, &device->transport);
+	spw_engine__transport_read(drive, &device->transport);
 	(void)snprintf(g->transport, sizeof(g->transport), "%s", device->transport.name);
 	if (is_known_to_misplace(drive))
 		g->memory_align_bytes = SPW_MAX(g->memory_align_bytes, SPW_ALIGN_TRUSTED_BYTES);
@@ -195,7 +195,7 @@ static int check(const char *path, struct spw_geometry *g)
 	return 0;
 }
 
-int spw_geometry_read(struct spw_device *device)
+int spw_engine__geometry_read(struct spw_device *device)
 {
 	struct spw_geometry *g = &device->geometry;
 	const char *path = device->path;

@@ -23,7 +23,7 @@ static int make_char_device(struct spw_device *d)
 	if (strlen(d->path) < sizeof(d->geometry.nvme_char_path))
 		(void)snprintf(d->geometry.nvme_char_path, sizeof(d->geometry.nvme_char_path), "%s",
 			       d->path);
-	fd = spw_nvme_open_char(d);
+	fd = spw_nvme__open_char(d);
 	if (fd < 0)
 		return fd;
 	(void)close(fd);
@@ -35,11 +35,11 @@ static int open_device(struct spw_device *d, const struct spw_device_opts *opts)
 	char node[PATH_MAX];
 	int ret;
 
-	if (spw_vfio_is_name(d->path))
-		return spw_vfio_device_open(d, opts->exclusive);
+	if (spw_vfio__is_name(d->path))
+		return spw_vfio__device_open(d, opts->exclusive);
 	ret = spw_device_block_node(d->path, node, sizeof(node));
 	if (ret == 0)
-		ret = spw_file_open(d, node, opts->exclusive);
+		ret = spw_engine__file_open(d, node, opts->exclusive);
 	if (ret == 0 && strcmp(node, d->path) != 0)
 		ret = make_char_device(d);
 	return ret;
@@ -76,8 +76,8 @@ int spw_device_open(const char *path, const struct spw_device_opts *user_opts,
 
 static int info_of_node(const char *path, struct spw_nvme_info *info)
 {
-	int fd = spw_nvme_open_admin(path);
-	int ret = fd < 0 ? fd : spw_nvme_ask_all(spw_nvme_system_ioctl, fd, path, info);
+	int fd = spw_nvme__open_admin(path);
+	int ret = fd < 0 ? fd : spw_nvme__ask_all(spw_nvme__system_ioctl, fd, path, info);
 
 	if (fd >= 0)
 		(void)close(fd);
@@ -87,7 +87,7 @@ static int info_of_node(const char *path, struct spw_nvme_info *info)
 int spw_nvme_info(const char *path, struct spw_nvme_info *info)
 {
 	struct spw_nvme_info own = {.size = sizeof(own)};
-	int ret = spw_vfio_is_name(path) ? spw_vfio_info(path, &own) : info_of_node(path, &own);
+	int ret = spw_vfio__is_name(path) ? spw_vfio__info(path, &own) : info_of_node(path, &own);
 
 	if (ret == 0)
 		spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own,
@@ -110,7 +110,7 @@ static int open_vfio(struct spw_device *const devices[], unsigned count,
 		     const struct spw_queue_opts *opts, enum spw_backend asked,
 		     struct spw_queue **queue)
 {
-	static const struct spw_backend_ops *const vfio[] = {&spw_backend_vfio};
+	static const struct spw_backend_ops *const vfio[] = {&spw_vfio__backend_vfio};
 
 	if (asked != SPW_BACKEND_AUTO && asked != SPW_BACKEND_VFIO)
 		return spw_error(
@@ -119,7 +119,7 @@ static int open_vfio(struct spw_device *const devices[], unsigned count,
 	if (count_kind(devices, count, SPW_DEVICE_VFIO) == 0)
 		return spw_error(-EINVAL,
 				 "vfio: none of the devices is behind vfio (pci:0000:3d:00.0/1)");
-	return spw_queue_open_with(devices, count, opts, vfio, 1, queue);
+	return spw_engine__queue_open_with(devices, count, opts, vfio, 1, queue);
 }
 
 /* As many transfers as keep in flight what was measured; a store's are smaller than its blocks. */
@@ -159,12 +159,12 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count,
 		   const struct spw_queue_opts *user_opts, struct spw_queue **queue)
 {
 	static const struct spw_backend_ops *const ways[][3] = {
-		[SPW_BACKEND_AUTO] = {&spw_backend_io_uring, &spw_backend_libaio},
-		[SPW_BACKEND_IO_URING] = {&spw_backend_io_uring},
-		[SPW_BACKEND_LIBAIO] = {&spw_backend_libaio, &spw_backend_io_uring},
-		[SPW_BACKEND_NVME] = {&spw_backend_nvme, &spw_backend_io_uring,
-				      &spw_backend_libaio},
-		[SPW_BACKEND_NULL] = {&spw_backend_null},
+		[SPW_BACKEND_AUTO] = {&spw_engine__backend_io_uring, &spw_engine__backend_libaio},
+		[SPW_BACKEND_IO_URING] = {&spw_engine__backend_io_uring},
+		[SPW_BACKEND_LIBAIO] = {&spw_engine__backend_libaio, &spw_engine__backend_io_uring},
+		[SPW_BACKEND_NVME] = {&spw_nvme__backend_nvme, &spw_engine__backend_io_uring,
+				      &spw_engine__backend_libaio},
+		[SPW_BACKEND_NULL] = {&spw_engine__backend_null},
 	};
 	struct spw_queue_opts merged = {0}, *opts = &merged;
 	enum spw_backend asked, wanted;
@@ -187,5 +187,5 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count,
 	/* What the caller asks for is had or nothing; what a settings file says is tried first. */
 	while (candidates < (asked == SPW_BACKEND_AUTO ? 3 : 1) && ways[wanted][candidates])
 		candidates++;
-	return spw_queue_open_with(devices, count, opts, ways[wanted], candidates, queue);
+	return spw_engine__queue_open_with(devices, count, opts, ways[wanted], candidates, queue);
 }

@@ -29,7 +29,7 @@ void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
-void spw_queue_describe(struct spw_queue *q, const char *format, ...)
+void spw_engine__queue_describe(struct spw_queue *q, const char *format, ...)
 {
 	size_t used = strlen(q->description);
 	va_list args;
@@ -39,7 +39,7 @@ void spw_queue_describe(struct spw_queue *q, const char *format, ...)
 	va_end(args);
 }
 
-int spw_queue_sleep(struct spw_queue *q, int64_t timeout_ns)
+int spw_engine__queue_sleep(struct spw_queue *q, int64_t timeout_ns)
 {
 	struct pollfd event = {.fd = q->wake.watched, .events = POLLIN};
 	struct timespec limit = {.tv_sec = timeout_ns / 1000000000,
@@ -50,7 +50,7 @@ int spw_queue_sleep(struct spw_queue *q, int64_t timeout_ns)
 	q->stats.sleeps++;
 	ret = ppoll(&event, 1, timeout_ns < 0 ? NULL : &limit, NULL);
 	if (ret > 0)
-		spw_wake_drain(&q->wake);
+		spw_engine__wake_drain(&q->wake);
 	return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
 }
 
@@ -145,13 +145,13 @@ static int make_queue(struct spw_device *const devices[], unsigned count,
 	memset(q->parts, 0, (size_t)count * q->depth * sizeof(*q->parts));
 	for (unsigned i = 0; i < count; i++)
 		set_up_device(q, i, devices[i]);
-	ret = spw_wake_open(&q->wake);
+	ret = spw_engine__wake_open(&q->wake);
 	return ret ? spw_error_errno(ret, "no event descriptor for a queue") : 0;
 }
 
 static void free_queue(struct spw_queue *q)
 {
-	spw_wake_close(&q->wake);
+	spw_engine__wake_close(&q->wake);
 	free(q->devices);
 	free(q->parts);
 	free(q);
@@ -173,7 +173,8 @@ static void settle_wait_mode(struct spw_queue *q)
 	}
 }
 
-void spw_queue_place(struct spw_queue *q, unsigned index, const uint16_t ids[], unsigned count)
+void spw_engine__queue_place(struct spw_queue *q, unsigned index, const uint16_t ids[],
+			     unsigned count)
 {
 	struct spw_queue_device *dev = &q->devices[index];
 
@@ -215,7 +216,7 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		q->pieces = q->pieces_room = 0;
 		q->piece_shift = SPW_PIECE_SHIFT;
 		q->registered_bytes = 0;
-		q->prepare = spw_queue_prepare_any;
+		q->prepare = spw_engine__queue_prepare_any;
 		q->polls = false;
 		forget_placements(q);
 		/* The one before may have made do with another. */
@@ -223,9 +224,10 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		ret = q->ops->open(q);
 		if (ret == 0) {
 			if (q->stats.drives_placing > 0)
-				spw_queue_describe(q, "; %u of %u drives place data",
-						   q->stats.drives_placing, q->device_count);
-			spw_queue_describe(q, "%s", refusals);
+				spw_engine__queue_describe(q, "; %u of %u drives place data",
+							   q->stats.drives_placing,
+							   q->device_count);
+			spw_engine__queue_describe(q, "%s", refusals);
 			spw_log(&q->log, SPW_LOG_INFO, "%s", q->description);
 			return 0;
 		}
@@ -237,10 +239,10 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 	return ret;
 }
 
-int spw_queue_open_with(struct spw_device *const devices[], unsigned count,
-			const struct spw_queue_opts *opts,
-			const struct spw_backend_ops *const candidates[], unsigned candidate_count,
-			struct spw_queue **out)
+int spw_engine__queue_open_with(struct spw_device *const devices[], unsigned count,
+				const struct spw_queue_opts *opts,
+				const struct spw_backend_ops *const candidates[],
+				unsigned candidate_count, struct spw_queue **out)
 {
 	struct spw_queue *q;
 	int ret;
@@ -277,7 +279,7 @@ void spw_queue_close(struct spw_queue *q)
 	if (!q)
 		return;
 	q->closing = true;
-	q->prepare = spw_queue_prepare_any;
+	q->prepare = spw_engine__queue_prepare_any;
 	for (unsigned i = 0; i < q->device_count; i++) {
 		struct spw_queue_device *dev = &q->devices[i];
 
@@ -287,15 +289,15 @@ void spw_queue_close(struct spw_queue *q)
 			if (part->io)
 				(void)spw_queue_cancel(q, part->io);
 	}
-	while (spw_queue_ios(q) > 0) {
-		int ret = spw_queue_reap(q, spw_queue_ios(q), -1);
+	while (spw_engine__queue_ios(q) > 0) {
+		int ret = spw_queue_reap(q, spw_engine__queue_ios(q), -1);
 
 		/* A drive may still write to a buffer: to have it freed would be worse. */
 		if (ret < 0)
 			spw_log(&q->log, SPW_LOG_ERROR,
 				"closing a queue with %u requests in flight: %s",
-				spw_queue_in_flight(q), spw_strerror(ret));
-		SPW_ASSERT(ret >= 0 || spw_queue_in_flight(q) == 0);
+				spw_engine__queue_in_flight(q), spw_strerror(ret));
+		SPW_ASSERT(ret >= 0 || spw_engine__queue_in_flight(q) == 0);
 	}
 	for (unsigned i = 0; i < q->device_count; i++)
 		SPW_ASSERT(q->devices[i].in_flight == 0 && !q->devices[i].head); /* QUEUE-4 */

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-const struct spw_range *spw_range_of(const struct spw_ranges *ranges, const void *memory,
-				     uint64_t len_bytes)
+const struct spw_range *spw_engine__range_of(const struct spw_ranges *ranges, const void *memory,
+					     uint64_t len_bytes)
 {
 	for (unsigned i = 0; i < ranges->top; i++) {
 		const struct spw_range *range = &ranges->each[i];
@@ -17,10 +17,10 @@ const struct spw_range *spw_range_of(const struct spw_ranges *ranges, const void
 	return NULL;
 }
 
-int16_t spw_range_piece(const struct spw_ranges *ranges, const void *memory, uint32_t len_bytes,
-			unsigned piece_shift)
+int16_t spw_engine__range_piece(const struct spw_ranges *ranges, const void *memory,
+				uint32_t len_bytes, unsigned piece_shift)
 {
-	const struct spw_range *range = spw_range_of(ranges, memory, len_bytes);
+	const struct spw_range *range = spw_engine__range_of(ranges, memory, len_bytes);
 	uint64_t first, piece;
 
 	if (!range || range->first_piece < 0)
@@ -32,19 +32,19 @@ int16_t spw_range_piece(const struct spw_ranges *ranges, const void *memory, uin
 	return (int16_t)((uint64_t)range->first_piece + piece);
 }
 
-const struct spw_range *spw_range_overlapping(const struct spw_ranges *ranges, uintptr_t base,
-					      uint64_t len_bytes)
+const struct spw_range *spw_engine__range_overlapping(const struct spw_ranges *ranges,
+						      uintptr_t base, uint64_t len_bytes)
 {
 	for (unsigned i = 0; i < ranges->top; i++) {
 		const struct spw_range *range = &ranges->each[i];
 
-		if (spw_memory_overlaps(base, len_bytes, range->base, range->len_bytes))
+		if (spw_engine__memory_overlaps(base, len_bytes, range->base, range->len_bytes))
 			return range;
 	}
 	return NULL;
 }
 
-struct spw_range *spw_range_take(struct spw_ranges *ranges)
+struct spw_range *spw_engine__range_take(struct spw_ranges *ranges)
 {
 	unsigned i = 0;
 
@@ -57,14 +57,14 @@ struct spw_range *spw_range_take(struct spw_ranges *ranges)
 	return &ranges->each[i];
 }
 
-void spw_range_give(struct spw_ranges *ranges, struct spw_range *range)
+void spw_engine__range_give(struct spw_ranges *ranges, struct spw_range *range)
 {
 	*range = (struct spw_range){.first_piece = -1};
 	while (ranges->top > 0 && ranges->each[ranges->top - 1].len_bytes == 0)
 		ranges->top--;
 }
 
-struct spw_range *spw_range_at(struct spw_ranges *ranges, const void *memory)
+struct spw_range *spw_engine__range_at(struct spw_ranges *ranges, const void *memory)
 {
 	for (unsigned i = 0; i < ranges->top; i++)
 		if (ranges->each[i].len_bytes > 0 && ranges->each[i].base == (uintptr_t)memory)
@@ -72,7 +72,7 @@ struct spw_range *spw_range_at(struct spw_ranges *ranges, const void *memory)
 	return NULL;
 }
 
-uint64_t spw_range_bytes(const struct spw_ranges *ranges)
+uint64_t spw_engine__range_bytes(const struct spw_ranges *ranges)
 {
 	uint64_t bytes = 0;
 

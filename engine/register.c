@@ -13,16 +13,16 @@
 #include "engine/backend.h"
 #include "util/util.h"
 
-bool spw_queue_knows(const struct spw_queue *q, const void *memory, size_t len)
+bool spw_engine__queue_knows(const struct spw_queue *q, const void *memory, size_t len)
 {
-	const struct spw_range *range = spw_range_of(&q->ranges, memory, len);
+	const struct spw_range *range = spw_engine__range_of(&q->ranges, memory, len);
 
 	return range && range->first_piece >= 0;
 }
 
-uint64_t spw_queue_ranges_bytes(const struct spw_queue *q)
+uint64_t spw_engine__queue_ranges_bytes(const struct spw_queue *q)
 {
-	return spw_range_bytes(&q->ranges);
+	return spw_engine__range_bytes(&q->ranges);
 }
 
 static int check(const struct spw_queue *q, const void *memory, size_t len)
@@ -32,11 +32,11 @@ static int check(const struct spw_queue *q, const void *memory, size_t len)
 
 	if (!memory || len == 0 || __builtin_add_overflow(base, len, &end))
 		return spw_error(-EINVAL, "%zu bytes at %p are no memory to register", len, memory);
-	if (spw_memory_overlaps(base, len, q->arena_base, q->arena_len_bytes))
+	if (spw_engine__memory_overlaps(base, len, q->arena_base, q->arena_len_bytes))
 		return spw_error(-EEXIST,
 				 "the memory at %p is the store's own, which is registered anyway",
 				 memory);
-	other = spw_range_overlapping(&q->ranges, base, len);
+	other = spw_engine__range_overlapping(&q->ranges, base, len);
 	if (other)
 		return spw_error(-EEXIST,
 				 "%zu bytes at %p overlap %llu at %p, which are registered", len,
@@ -44,7 +44,7 @@ static int check(const struct spw_queue *q, const void *memory, size_t len)
 	return 0;
 }
 
-int spw_queue_register(struct spw_queue *q, void *memory, size_t len)
+int spw_engine__queue_register(struct spw_queue *q, void *memory, size_t len)
 {
 	struct spw_range *range;
 	char size[32];
@@ -52,7 +52,7 @@ int spw_queue_register(struct spw_queue *q, void *memory, size_t len)
 
 	if (ret)
 		return ret;
-	range = spw_range_take(&q->ranges);
+	range = spw_engine__range_take(&q->ranges);
 	if (!range)
 		return spw_error(-ENOBUFS,
 				 "%u ranges of memory are registered, the most there can be: "
@@ -76,20 +76,22 @@ static bool part_uses(const struct spw_part *part, const struct spw_range *range
 {
 	if (!part->io)
 		return false;
-	if (spw_io_is_whole(part->io))
-		return spw_memory_overlaps((uintptr_t)part->io->buf, part->io->len_bytes,
-					   range->base, range->len_bytes);
+	if (spw_engine__io_is_whole(part->io))
+		return spw_engine__memory_overlaps((uintptr_t)part->io->buf, part->io->len_bytes,
+						   range->base, range->len_bytes);
 	for (uint32_t i = 0; i < part->iov_count; i++)
-		if (spw_memory_overlaps((uintptr_t)part->iov[i].iov_base, part->iov[i].iov_len,
-					range->base, range->len_bytes))
+		if (spw_engine__memory_overlaps((uintptr_t)part->iov[i].iov_base,
+						part->iov[i].iov_len, range->base,
+						range->len_bytes))
 			return true;
-	return part->iov_count == 0 && spw_memory_overlaps((uintptr_t)part->buf, part->len_bytes,
-							   range->base, range->len_bytes);
+	return part->iov_count == 0 &&
+	       spw_engine__memory_overlaps((uintptr_t)part->buf, part->len_bytes, range->base,
+					   range->len_bytes);
 }
 
-int spw_queue_unregister(struct spw_queue *q, const void *memory)
+int spw_engine__queue_unregister(struct spw_queue *q, const void *memory)
 {
-	struct spw_range *range = spw_range_at(&q->ranges, memory);
+	struct spw_range *range = spw_engine__range_at(&q->ranges, memory);
 
 	if (!range)
 		return spw_error(-ENOENT, "no memory that begins at %p is registered", memory);
@@ -101,6 +103,6 @@ int spw_queue_unregister(struct spw_queue *q, const void *memory)
 					 q->devices[q->parts[i].device].device->path, memory);
 	if (range->first_piece >= 0)
 		q->ops->remove_range(q, range);
-	spw_range_give(&q->ranges, range);
+	spw_engine__range_give(&q->ranges, range);
 	return 0;
 }

@@ -17,15 +17,15 @@
  * Return: 1 registered; 0 refused, which is logged; -EEXIST it overlaps the arena or another;
  * -ENOBUFS there are as many as can be (SPW_RANGES_MAX); -EINVAL.
  */
-int spw_queue_register(struct spw_queue *queue, void *memory, size_t len);
+int spw_engine__queue_register(struct spw_queue *queue, void *memory, size_t len);
 
 /* Return: 0; -ENOENT no range begins there; -EBUSY a request in flight uses it. */
-int spw_queue_unregister(struct spw_queue *queue, const void *memory);
+int spw_engine__queue_unregister(struct spw_queue *queue, const void *memory);
 
 /* Of all ranges that are registered. */
-uint64_t spw_queue_ranges_bytes(const struct spw_queue *queue);
+uint64_t spw_engine__queue_ranges_bytes(const struct spw_queue *queue);
 
 /* Is this memory of a range that is registered? */
-bool spw_queue_knows(const struct spw_queue *queue, const void *memory, size_t len);
+bool spw_engine__queue_knows(const struct spw_queue *queue, const void *memory, size_t len);
 
 #endif

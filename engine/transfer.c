@@ -15,8 +15,8 @@
  *            is not filled in. An io ends when it is 0 and the state is not WAITING.
  *   QUEUE-3  A slot in use is either with the backend or among those to be issued again, never
  *            both; so a backend completes no slot that is free.
- *   QUEUE-4  An io counts in spw_queue_ios() from prepare until done is about to be called, which
- *            is from a reap alone. A queue that is freed has none, and no slot in use.
+ *   QUEUE-4  An io counts in spw_engine__queue_ios() from prepare until done is about to be called,
+ *            which is from a reap alone. A queue that is freed has none, and no slot in use.
  *   QUEUE-5  A part has bytes, unless it is a flush, and all of its io's parts together have no
  *            more than the io: cutting and continuing come to an end.
  */
@@ -145,7 +145,7 @@ HOT void end_part(struct spw_queue *q, struct spw_part *part)
 	struct spw_io *io = part->io;
 
 	SPW_ASSERT(io->engine_parts > 0); /* QUEUE-2 */
-	spw_slot_give(q, &q->devices[part->device], part);
+	spw_engine__slot_give(q, &q->devices[part->device], part);
 	q->ios_ended_besides--;
 	if (--io->engine_parts == 0 && io->engine_state != IO_WAITING)
 		end_io(q, io);
@@ -244,7 +244,7 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 		}
 		/* A drive that is gone transfers nothing; one that is there, less than a block. */
 		if (!is_torn)
-			res = spw_device_no_progress_error(dev->device);
+			res = spw_engine__device_no_progress_error(dev->device);
 		else
 			res = part->retries < RETRIES_MAX ? -EAGAIN : -EIO;
 	}
@@ -254,11 +254,11 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 	}
 	if (res == -EINTR)
 		res = -EAGAIN;
-	fail_io(q, part->io, spw_device_translate_error(dev->device, (int)res));
+	fail_io(q, part->io, spw_engine__device_translate_error(dev->device, (int)res));
 	return false;
 }
 
-COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
+COLD void spw_engine__part_unfold(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_io *io = part->io;
 
@@ -271,17 +271,17 @@ COLD void spw_part_unfold(struct spw_queue *q, struct spw_part *part)
 	part->iov = NULL;
 	part->iov_count = 0;
 	part->len_bytes = part->rest_bytes = io->len_bytes;
-	part->piece = spw_queue_piece(q, io->buf, io->len_bytes);
+	part->piece = spw_engine__queue_piece(q, io->buf, io->len_bytes);
 	part->retries = 0;
 	part->limit_shift = 0;
 	part->op = (uint8_t)io->op;
 }
 
-void spw_part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
+void spw_engine__part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
 	SPW_ASSERT(part->io); /* QUEUE-3 */
-	if (spw_io_is_whole(part->io))
-		spw_part_unfold(q, part);
+	if (spw_engine__io_is_whole(part->io))
+		spw_engine__part_unfold(q, part);
 	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) &&
 	    go_on(q, part, res))
 		issue_again(q, part);
@@ -333,8 +333,8 @@ static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 	uintptr_t end = (uintptr_t)iov[0].iov_base + iov[0].iov_len;
 
 	if (q->front_state && q->ranges.top > 0 &&
-	    spw_range_of(&q->ranges, iov[0].iov_base, 1) !=
-		    spw_range_of(&q->ranges, iov[1].iov_base, 1))
+	    spw_engine__range_of(&q->ranges, iov[0].iov_base, 1) !=
+		    spw_engine__range_of(&q->ranges, iov[1].iov_base, 1))
 		return true;
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }
@@ -350,8 +350,9 @@ static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue
 	for (uint32_t i = io->engine_iov_index;
 	     i < io->iov_count && i - io->engine_iov_index < IOV_MAX; i++) {
 		uintptr_t base = (uintptr_t)io->iov[i].iov_base;
-		uintptr_t page = spw_queue_arena_holds(q, (void *)base) ? q->arena_page_bytes
-									: q->page_bytes;
+		uintptr_t page = spw_engine__queue_arena_holds(q, (void *)base)
+					 ? q->arena_page_bytes
+					 : q->page_bytes;
 
 		segments += ((base & (page - 1)) + io->iov[i].iov_len + page - 1) / page;
 		if (segments > dev->segments_max || bytes + io->iov[i].iov_len > bytes_max)
@@ -451,7 +452,7 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 	}
 	/* Some kernels refuse registered memory that does not end with a block. */
 	if (likely(((uintptr_t)part->buf & q->devices[part->device].block_mask) == 0))
-		part->piece = spw_queue_piece(q, part->buf, part->len_bytes);
+		part->piece = spw_engine__queue_piece(q, part->buf, part->len_bytes);
 	else
 		part->piece = -1;
 }
@@ -532,7 +533,7 @@ static void issue_device(struct spw_queue *q, struct spw_queue_device *dev)
 		}
 		if (!dev->free)
 			return;
-		part = spw_slot_take(q, dev);
+		part = spw_engine__slot_take(q, dev);
 		q->ios_prepared_besides--;
 		cut(q, dev, io, part);
 		if (likely(io->engine_issued_bytes == io->len_bytes))
@@ -559,7 +560,7 @@ HOT void issue_all(struct spw_queue *q)
 
 	if (q->waiting_mask || unlikely(q->again_head))
 		issue_waiting(q);
-	in_flight = spw_queue_in_flight(q);
+	in_flight = spw_engine__queue_in_flight(q);
 	if (unlikely(in_flight > q->stats.in_flight_max))
 		q->stats.in_flight_max = in_flight;
 }
@@ -615,9 +616,9 @@ COLD static int refuse(const struct spw_queue *q, const struct spw_io *io)
 				 q->devices[io->device].device->path, (int)io->op);
 	if (io->op == SPW_FLUSH)
 		return 0;
-	ret = spw_device_check_transfer(q->devices[io->device].device,
-					io->op == SPW_DISCARD ? NULL : io->buf, io->len_bytes,
-					io->offset_bytes);
+	ret = spw_engine__device_check_transfer(q->devices[io->device].device,
+						io->op == SPW_DISCARD ? NULL : io->buf,
+						io->len_bytes, io->offset_bytes);
 	if (ret)
 		return ret;
 	if (io->len_bytes > SPW_IO_BYTES_MAX)
@@ -653,7 +654,7 @@ int spw_queue_prepare(struct spw_queue *q, struct spw_io *io)
 	return q->prepare(q, io);
 }
 
-int spw_queue_prepare_any(struct spw_queue *q, struct spw_io *io)
+int spw_engine__queue_prepare_any(struct spw_queue *q, struct spw_io *io)
 {
 	struct spw_queue_device *dev;
 
@@ -688,9 +689,9 @@ int spw_queue_submit(struct spw_queue *q)
 /* How many completions to sleep for; 1/4 of the depth may fall idle while ios wait. */
 static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
 {
-	unsigned want = min - spw_queue_ended(q);
-	uint32_t ios = spw_queue_ios(q);
-	uint32_t in_flight = spw_queue_in_flight(q);
+	unsigned want = min - spw_engine__queue_ended(q);
+	uint32_t ios = spw_engine__queue_ios(q);
+	uint32_t in_flight = spw_engine__queue_in_flight(q);
 
 	SPW_ASSERT(q->again <= in_flight); /* QUEUE-3 */
 	if (ios == 0)
@@ -706,19 +707,19 @@ static int wait_once(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 {
 	int ret;
 
-	if (want > 0 && !spw_wake_sleep(&q->wake))
+	if (want > 0 && !spw_engine__wake_sleep(&q->wake))
 		want = 0;
 	ret = q->ops->wait(q, want, timeout_ns);
 	if (want > 0)
-		spw_wake_up(&q->wake);
+		spw_engine__wake_up(&q->wake);
 	return ret;
 }
 
 static bool reaped_enough(const struct spw_queue *q, unsigned min)
 {
-	uint32_t ended = spw_queue_ended(q);
+	uint32_t ended = spw_engine__queue_ended(q);
 
-	return ended >= min || (ended > 0 && spw_queue_ios(q) == 0);
+	return ended >= min || (ended > 0 && spw_engine__queue_ios(q) == 0);
 }
 
 static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
@@ -727,7 +728,7 @@ static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 		min > 0 && timeout_ns > 0 ? spw_clock_ns() + (uint64_t)timeout_ns : 0;
 
 	for (;;) {
-		bool woken = spw_wake_taken(&q->wake);
+		bool woken = spw_engine__wake_taken(&q->wake);
 		unsigned want;
 		int ret;
 
@@ -741,7 +742,7 @@ static int reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 		if (ret == -EINTR || ret == -ETIME)
 			return 0;
 		if (ret || woken || timeout_ns == 0 || reaped_enough(q, min) ||
-		    spw_wake_taken(&q->wake))
+		    spw_engine__wake_taken(&q->wake))
 			return ret;
 		if (deadline_ns) {
 			uint64_t now_ns = spw_clock_ns();
@@ -762,7 +763,7 @@ int spw_queue_reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 		return spw_error(-EDEADLK, "spw_queue_reap() called from inside a done function");
 	q->reaping = true;
 	ret = reap(q, min, timeout_ns);
-	ended = spw_queue_ended(q);
+	ended = spw_engine__queue_ended(q);
 	q->ios_reaped += ended;
 	q->reaping = false;
 	return ended > 0 ? (int)ended : ret;
@@ -770,7 +771,7 @@ int spw_queue_reap(struct spw_queue *q, unsigned min, int64_t timeout_ns)
 
 void spw_queue_wake(struct spw_queue *q)
 {
-	spw_wake_ask(&q->wake);
+	spw_engine__wake_ask(&q->wake);
 }
 
 static bool is_among_ended(const struct spw_queue *q, const struct spw_io *io)
@@ -816,8 +817,8 @@ int spw_queue_cancel(struct spw_queue *q, struct spw_io *io)
 		if (part->io != io)
 			continue;
 		found = true;
-		if (spw_io_is_whole(io))
-			spw_part_unfold(q, part);
+		if (spw_engine__io_is_whole(io))
+			spw_engine__part_unfold(q, part);
 		io->engine_state = IO_CANCELLED;
 		q->ops->cancel(q, part);
 	}

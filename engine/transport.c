@@ -77,7 +77,7 @@ static int visit_controller(void *context, const char *folder, const char *name)
 	return 0;
 }
 
-void spw_transport_read(const char *drive, struct spw_transport *t)
+void spw_engine__transport_read(const char *drive, struct spw_transport *t)
 {
 	struct search search = {.name = strrchr(drive, '/') + 1, .transport = t};
 

@@ -19,6 +19,6 @@ struct spw_transport {
 };
 
 /* @drive: the whole drive's folder in sysfs. What it does not say stays 0. */
-void spw_transport_read(const char *drive, struct spw_transport *transport);
+void spw_engine__transport_read(const char *drive, struct spw_transport *transport);
 
 #endif

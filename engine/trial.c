@@ -42,7 +42,8 @@ static int try_both_ways(const struct spw_device *device, uint8_t *pages, uint8_
 	return rc ? rc : move(device, pages, odd, len, offset_bytes, seed + 1);
 }
 
-int spw_trial_alignment(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
+int spw_engine__trial_alignment(const struct spw_device *device, uint64_t offset_bytes,
+				uint64_t len_bytes)
 {
 	uint32_t claimed = spw_device_geometry(device)->memory_align_bytes;
 	size_t len = SPW_MIN(len_bytes, SPW_TRIAL_BYTES);
@@ -52,7 +53,7 @@ int spw_trial_alignment(const struct spw_device *device, uint64_t offset_bytes, 
 
 	if (claimed >= SPW_ALIGN_TRUSTED_BYTES)
 		return 0;
-	before = spw_device_buffer(device, 3 * room);
+	before = spw_engine__device_buffer(device, 3 * room);
 	if (!before)
 		return -ENOMEM;
 	rc = spw_device_pread(device, before, len, offset_bytes);

@@ -13,8 +13,8 @@
 #define SPW_TRIAL_BYTES (64u << 10) /* of a trial at most: a part of a page at each end */
 
 /**
- * spw_trial_alignment - write from memory that is aligned as claimed and no better, read back into
- * whole pages, and the other way round
+ * spw_engine__trial_alignment - write from memory that is aligned as claimed and no better, read
+ * back into whole pages, and the other way round
  * @offset_bytes, @len_bytes: whole blocks that are the caller's; they are left as they were, unless
  * the power fails meanwhile
  *
@@ -23,6 +23,7 @@
  *
  * Return: 0 the claim holds; -EBADMSG other bytes came; -ENOMEM; what a transfer returned.
  */
-int spw_trial_alignment(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
+int spw_engine__trial_alignment(const struct spw_device *device, uint64_t offset_bytes,
+				uint64_t len_bytes);
 
 #endif

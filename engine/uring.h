@@ -36,18 +36,18 @@ struct spw_uring {
  * Make the ring with q->wait_mode; register @fds, one per device, and at most @pieces_max pieces of
  * the arena. The caller has zeroed @uring and set extra_flags, shift, take. Return: 0; -errno.
  */
-int spw_uring_set_up(struct spw_queue *queue, struct spw_uring *uring, const int fds[],
-		     uint64_t pieces_max);
+int spw_engine__uring_set_up(struct spw_queue *queue, struct spw_uring *uring, const int fds[],
+			     uint64_t pieces_max);
 
 /* Give registrations and ring back; frees nothing of the backend's. */
-void spw_uring_tear_down(struct spw_queue *queue, struct spw_uring *uring);
+void spw_engine__uring_tear_down(struct spw_queue *queue, struct spw_uring *uring);
 
 /* As of struct spw_backend_ops. */
-int spw_uring_submit(struct spw_queue *queue);
-int spw_uring_wait(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
-void spw_uring_cancel(struct spw_queue *queue, struct spw_part *part);
-int spw_uring_add_range(struct spw_queue *queue, struct spw_range *range);
-void spw_uring_remove_range(struct spw_queue *queue, struct spw_range *range);
+int spw_engine__uring_submit(struct spw_queue *queue);
+int spw_engine__uring_wait(struct spw_queue *queue, unsigned want, int64_t timeout_ns);
+void spw_engine__uring_cancel(struct spw_queue *queue, struct spw_part *part);
+int spw_engine__uring_add_range(struct spw_queue *queue, struct spw_range *range);
+void spw_engine__uring_remove_range(struct spw_queue *queue, struct spw_range *range);
 
 /* Call @end for each part that has ended, with the result of its completion. */
 __attribute__((always_inline)) static inline void spw_uring_take(

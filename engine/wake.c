@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-int spw_wake_open(struct spw_wake *wake)
+int spw_engine__wake_open(struct spw_wake *wake)
 {
 	atomic_init(&wake->asked, false);
 	atomic_init(&wake->sleeping, false);
@@ -16,14 +16,14 @@ int spw_wake_open(struct spw_wake *wake)
 	return wake->eventfd < 0 ? -errno : 0;
 }
 
-void spw_wake_close(struct spw_wake *wake)
+void spw_engine__wake_close(struct spw_wake *wake)
 {
 	if (wake->eventfd >= 0)
 		(void)close(wake->eventfd);
 	wake->eventfd = -1;
 }
 
-void spw_wake_ask(struct spw_wake *wake)
+void spw_engine__wake_ask(struct spw_wake *wake)
 {
 	int saved_errno = errno;
 	uint64_t one = 1;
@@ -34,7 +34,7 @@ void spw_wake_ask(struct spw_wake *wake)
 		errno = saved_errno;
 }
 
-void spw_wake_drain(struct spw_wake *wake)
+void spw_engine__wake_drain(struct spw_wake *wake)
 {
 	uint64_t count, one = 1;
 

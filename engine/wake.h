@@ -20,34 +20,34 @@ struct spw_wake {
 	bool fired;     /* one of them */
 };
 
-int spw_wake_open(struct spw_wake *wake);
-void spw_wake_close(struct spw_wake *wake);
+int spw_engine__wake_open(struct spw_wake *wake);
+void spw_engine__wake_close(struct spw_wake *wake);
 
 /* From any thread, also from a signal handler. */
-void spw_wake_ask(struct spw_wake *wake);
+void spw_engine__wake_ask(struct spw_wake *wake);
 
-static inline void spw_wake_up(struct spw_wake *wake)
+static inline void spw_engine__wake_up(struct spw_wake *wake)
 {
 	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
 }
 
 /* Announce a sleep. Return: false when somebody has asked: do not sleep. */
-static inline bool spw_wake_sleep(struct spw_wake *wake)
+static inline bool spw_engine__wake_sleep(struct spw_wake *wake)
 {
 	atomic_store(&wake->sleeping, true);
 	if (!atomic_load(&wake->asked))
 		return true;
-	spw_wake_up(wake);
+	spw_engine__wake_up(wake);
 	return false;
 }
 
-void spw_wake_drain(struct spw_wake *wake);
+void spw_engine__wake_drain(struct spw_wake *wake);
 
 /* How many polls to begin before @want completions are waited for. */
-static inline unsigned spw_wake_polls_missing(struct spw_wake *wake, unsigned want)
+static inline unsigned spw_engine__wake_polls_missing(struct spw_wake *wake, unsigned want)
 {
 	if (wake->fired && wake->polls == 0) {
-		spw_wake_drain(wake);
+		spw_engine__wake_drain(wake);
 		wake->fired = false;
 	}
 	/* After a wake the rest of the polls end on their own. */
@@ -55,7 +55,7 @@ static inline unsigned spw_wake_polls_missing(struct spw_wake *wake, unsigned wa
 }
 
 /* Whether somebody has asked; forgets it. */
-static inline bool spw_wake_taken(struct spw_wake *wake)
+static inline bool spw_engine__wake_taken(struct spw_wake *wake)
 {
 	return atomic_load_explicit(&wake->asked, memory_order_relaxed) &&
 	       atomic_exchange(&wake->asked, false);

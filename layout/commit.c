@@ -81,8 +81,9 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "fields are copied as t
 
 /* ---- The block ---- */
 
-void spw_commit_encode(const struct spw_commit *commit, const struct spw_commit_place *place,
-		       uint8_t block[SPW_COMMIT_BLOCK_BYTES])
+void spw_layout__commit_encode(const struct spw_commit *commit,
+			       const struct spw_commit_place *place,
+			       uint8_t block[SPW_COMMIT_BLOCK_BYTES])
 {
 	struct disk_block disk = {
 		.version = commit->members ? VERSION_MEMBERS : VERSION_PLAIN,
@@ -200,9 +201,9 @@ static const char *block_fault(const struct disk_block *disk, const struct spw_c
 			    disk->flags & FLAG_MIRRORED);
 }
 
-int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
-		      const struct spw_commit_place *place, unsigned slot,
-		      struct spw_commit *commit, const char **why)
+int spw_layout__commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
+			      const struct spw_commit_place *place, unsigned slot,
+			      struct spw_commit *commit, const char **why)
 {
 	struct disk_block disk;
 
@@ -247,13 +248,13 @@ static uint64_t record_offset(const struct spw_manifest *manifest)
 	       manifest->piece_count * sizeof(struct spw_commit_piece);
 }
 
-uint64_t spw_manifest_bytes(const struct spw_manifest *manifest)
+uint64_t spw_layout__manifest_bytes(const struct spw_manifest *manifest)
 {
 	return record_offset(manifest) + manifest->record_bytes;
 }
 
-void spw_manifest_encode(const struct spw_manifest *manifest, const struct spw_commit_place *place,
-			 uint8_t *bytes)
+void spw_layout__manifest_encode(const struct spw_manifest *manifest,
+				 const struct spw_commit_place *place, uint8_t *bytes)
 {
 	struct disk_manifest disk = {
 		.version = manifest->mirrors ? VERSION_MEMBERS : VERSION_PLAIN,
@@ -322,9 +323,10 @@ static const char *tables_fault(const struct spw_manifest *manifest,
 	return left == 0 ? NULL : "there are pieces of no object";
 }
 
-int spw_manifest_decode(const uint8_t *bytes, size_t len, const struct spw_commit_place *place,
-			const struct spw_commit *commit, struct spw_manifest *manifest,
-			const char **why)
+int spw_layout__manifest_decode(const uint8_t *bytes, size_t len,
+				const struct spw_commit_place *place,
+				const struct spw_commit *commit, struct spw_manifest *manifest,
+				const char **why)
 {
 	struct disk_manifest disk;
 	uint64_t rest = len - sizeof(disk);
@@ -349,7 +351,7 @@ int spw_manifest_decode(const uint8_t *bytes, size_t len, const struct spw_commi
 	manifest->object_count = disk.object_count;
 	manifest->piece_count = disk.piece_count;
 	manifest->record_bytes = disk.record_bytes;
-	if (spw_manifest_bytes(manifest) != len) {
+	if (spw_layout__manifest_bytes(manifest) != len) {
 		memset(manifest, 0, sizeof(*manifest));
 		return -EUCLEAN;
 	}

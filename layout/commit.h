@@ -63,19 +63,20 @@ struct spw_commit {
 	struct spw_commit_piece pieces[SPW_COMMIT_PIECES_MAX];
 };
 
-void spw_commit_encode(const struct spw_commit *commit, const struct spw_commit_place *place,
-		       uint8_t block[SPW_COMMIT_BLOCK_BYTES]);
+void spw_layout__commit_encode(const struct spw_commit *commit,
+			       const struct spw_commit_place *place,
+			       uint8_t block[SPW_COMMIT_BLOCK_BYTES]);
 
 /**
- * spw_commit_decode - read a commit block
+ * spw_layout__commit_decode - read a commit block
  * @slot:  in which it was found
  *
  * Return: 0; -EMEDIUMTYPE no commit of this store, or none at all; -EUCLEAN damaged;
  * -EPROTONOSUPPORT of a newer version. *why says which, in words.
  */
-int spw_commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
-		      const struct spw_commit_place *place, unsigned slot,
-		      struct spw_commit *commit, const char **why);
+int spw_layout__commit_decode(const uint8_t block[SPW_COMMIT_BLOCK_BYTES],
+			      const struct spw_commit_place *place, unsigned slot,
+			      struct spw_commit *commit, const char **why);
 
 /* A manifest; the arrays lie in the bytes that it was decoded from, or are to be encoded into. */
 struct spw_manifest {
@@ -90,20 +91,21 @@ struct spw_manifest {
 };
 
 /* How long all is. */
-uint64_t spw_manifest_bytes(const struct spw_manifest *manifest);
+uint64_t spw_layout__manifest_bytes(const struct spw_manifest *manifest);
 
-/* @bytes: spw_manifest_bytes() of them */
-void spw_manifest_encode(const struct spw_manifest *manifest, const struct spw_commit_place *place,
-			 uint8_t *bytes);
+/* @bytes: spw_layout__manifest_bytes() of them */
+void spw_layout__manifest_encode(const struct spw_manifest *manifest,
+				 const struct spw_commit_place *place, uint8_t *bytes);
 
 /**
- * spw_manifest_decode - read the manifest that a commit block names
+ * spw_layout__manifest_decode - read the manifest that a commit block names
  * @bytes:  aligned to 8; @len of them, commit->manifest_bytes; must outlive @manifest
  *
  * Return: 0; -EUCLEAN, and *why in words.
  */
-int spw_manifest_decode(const uint8_t *bytes, size_t len, const struct spw_commit_place *place,
-			const struct spw_commit *commit, struct spw_manifest *manifest,
-			const char **why);
+int spw_layout__manifest_decode(const uint8_t *bytes, size_t len,
+				const struct spw_commit_place *place,
+				const struct spw_commit *commit, struct spw_manifest *manifest,
+				const char **why);
 
 #endif

@@ -103,7 +103,7 @@ static void put32(uint8_t *block, enum place at, uint32_t value)
 	memcpy(block + at, &value, sizeof(value));
 }
 
-uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy)
+uint64_t spw_layout__copy_offset(uint64_t device_bytes, unsigned copy)
 {
 	SPW_ASSERT(copy < 2 && device_bytes >= 2 * SPW_SUPERBLOCK_BYTES);
 	return copy == 0
@@ -111,22 +111,22 @@ uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy)
 		       : spw_round_down(device_bytes, SPW_SUPERBLOCK_BYTES) - SPW_SUPERBLOCK_BYTES;
 }
 
-uint64_t spw_layout_partition_offset(const struct spw_superblock *sb, unsigned partition)
+uint64_t spw_layout__partition_offset(const struct spw_superblock *sb, unsigned partition)
 {
 	SPW_ASSERT(partition < sb->partition_count);
 	return sb->data_offset_bytes + partition * sb->partition_bytes;
 }
 
-uint64_t spw_layout_partition_capacity(const struct spw_superblock *sb)
+uint64_t spw_layout__partition_capacity(const struct spw_superblock *sb)
 {
 	return sb->partition_bytes - SPW_COMMIT_SLOTS * sb->block_bytes;
 }
 
-uint64_t spw_layout_commit_offset(const struct spw_superblock *sb, unsigned partition,
-				  unsigned slot)
+uint64_t spw_layout__commit_offset(const struct spw_superblock *sb, unsigned partition,
+				   unsigned slot)
 {
 	SPW_ASSERT(slot < SPW_COMMIT_SLOTS);
-	return spw_layout_partition_offset(sb, partition) + spw_layout_partition_capacity(sb) +
+	return spw_layout__partition_offset(sb, partition) + spw_layout__partition_capacity(sb) +
 	       slot * sb->block_bytes;
 }
 
@@ -171,7 +171,7 @@ static uint64_t partition_bytes_min(const struct spw_superblock *sb)
 	return sb->chunk_bytes + (commits ? SPW_COMMIT_SLOTS * sb->block_bytes : 0);
 }
 
-int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
+int spw_layout__plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 {
 	uint64_t data_bytes, align_bytes, unit_bytes;
 
@@ -200,8 +200,8 @@ int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 	return sb->partition_bytes < partition_bytes_min(sb) ? -ENOSPC : 0;
 }
 
-void spw_layout_encode(const struct spw_superblock *sb, unsigned copy,
-		       uint8_t block[SPW_SUPERBLOCK_BYTES])
+void spw_layout__encode(const struct spw_superblock *sb, unsigned copy,
+			uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
 	uint64_t checksum;
 
@@ -342,8 +342,8 @@ static int decode_fields(const uint8_t *block, unsigned copy, struct spw_superbl
 	return *why ? -EUCLEAN : 0;
 }
 
-int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
-		      struct spw_superblock *sb, const char **why)
+int spw_layout__decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
+		       struct spw_superblock *sb, const char **why)
 {
 	const char *reason;
 	int rc = decode_fields(block, copy, sb, &reason);
@@ -366,7 +366,7 @@ static int weight_of(int error)
 	}
 }
 
-int spw_layout_choose(const struct spw_superblock copies[2], const int results[2])
+int spw_layout__choose(const struct spw_superblock copies[2], const int results[2])
 {
 	if (results[0] == 0 && results[1] == 0)
 		return copies[1].sequence > copies[0].sequence ? 1 : 0;
@@ -383,19 +383,19 @@ static bool may_differ(size_t at)
 	return (at >= AT_COPY_INDEX && at < AT_FEATURES) || at >= AT_CHECKSUM;
 }
 
-size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy,
-			  const uint8_t block[SPW_SUPERBLOCK_BYTES])
+size_t spw_layout__foreign(const struct spw_superblock *sb, unsigned copy,
+			   const uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
 	uint8_t ours[SPW_SUPERBLOCK_BYTES];
 	size_t at = 0;
 
-	spw_layout_encode(sb, copy, ours);
+	spw_layout__encode(sb, copy, ours);
 	while (at < sizeof(ours) && (block[at] == 0 || block[at] == ours[at] || may_differ(at)))
 		at++;
 	return at;
 }
 
-const char *spw_layout_uuid_text(const uint8_t uuid[16], char text[SPW_LAYOUT_UUID_TEXT_BYTES])
+const char *spw_layout__uuid_text(const uint8_t uuid[16], char text[SPW_LAYOUT_UUID_TEXT_BYTES])
 {
 	char *end = text;
 

@@ -61,63 +61,63 @@ struct spw_superblock {
 };
 
 /* Copy 0 is the first SPW_SUPERBLOCK_BYTES of the device, copy 1 the last whole ones. */
-uint64_t spw_layout_copy_offset(uint64_t device_bytes, unsigned copy);
+uint64_t spw_layout__copy_offset(uint64_t device_bytes, unsigned copy);
 
 /* Where partition @partition begins; its first byte is the one that its owner locks. */
-uint64_t spw_layout_partition_offset(const struct spw_superblock *sb, unsigned partition);
+uint64_t spw_layout__partition_offset(const struct spw_superblock *sb, unsigned partition);
 
 /* Bytes of it for data: all but the blocks for commits. */
-uint64_t spw_layout_partition_capacity(const struct spw_superblock *sb);
+uint64_t spw_layout__partition_capacity(const struct spw_superblock *sb);
 
 /* Where on the drive the block for a commit is. */
-uint64_t spw_layout_commit_offset(const struct spw_superblock *sb, unsigned partition,
-				  unsigned slot);
+uint64_t spw_layout__commit_offset(const struct spw_superblock *sb, unsigned partition,
+				   unsigned slot);
 
 /**
- * spw_layout_plan - fill in the fields that follow from a device's size
+ * spw_layout__plan - fill in the fields that follow from a device's size
  *
  * Reads sb->chunk_bytes, block_bytes, logical_block_bytes, partition_count; sets device_bytes
  * (rounded down), data_offset_bytes, partition_bytes. Return: 0; -EINVAL a parameter is out of
  * range; -ENOSPC the device is too small for the partitions.
  */
-int spw_layout_plan(struct spw_superblock *sb, uint64_t device_size_bytes);
+int spw_layout__plan(struct spw_superblock *sb, uint64_t device_size_bytes);
 
-void spw_layout_encode(const struct spw_superblock *sb, unsigned copy,
-		       uint8_t block[SPW_SUPERBLOCK_BYTES]);
+void spw_layout__encode(const struct spw_superblock *sb, unsigned copy,
+			uint8_t block[SPW_SUPERBLOCK_BYTES]);
 
 /**
- * spw_layout_decode - read one copy
+ * spw_layout__decode - read one copy
  *
  * Return: 0; -EMEDIUMTYPE no spillway superblock (the magic is missing); -EUCLEAN damaged:
  * checksum, a reserved byte, or fields that contradict each other; -EPROTONOSUPPORT a newer format
  * or an unknown incompatible feature. *why (if not NULL) says which, in words, and is NULL on
  * success. *sb is all zero unless 0 is returned.
  */
-int spw_layout_decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
-		      struct spw_superblock *sb, const char **why);
+int spw_layout__decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
+		       struct spw_superblock *sb, const char **why);
 
 /**
- * spw_layout_choose - which of a drive's two copies to believe
- * @results:  what spw_layout_decode() returned for each, or the errno of reading it
+ * spw_layout__choose - which of a drive's two copies to believe
+ * @results:  what spw_layout__decode() returned for each, or the errno of reading it
  *
  * Return: 0 or 1, the intact copy with the higher sequence (0 when equal); or, when neither is
  * intact, the errno that says most: -EPROTONOSUPPORT, else -EUCLEAN, else that of a copy that could
  * not be read, else -EMEDIUMTYPE.
  */
-int spw_layout_choose(const struct spw_superblock copies[2], const int results[2]);
+int spw_layout__choose(const struct spw_superblock copies[2], const int results[2]);
 
 /**
- * spw_layout_foreign - look for bytes that no format or wipe of this drive has left where a copy
+ * spw_layout__foreign - look for bytes that no format or wipe of this drive has left where a copy
  * was (LAYOUT-14)
  * @sb:     the other copy, which is intact
  * @copy:   the one that should be in @block, and is not intact
  *
  * Return: the offset in @block of the first such byte; SPW_SUPERBLOCK_BYTES: there is none.
  */
-size_t spw_layout_foreign(const struct spw_superblock *sb, unsigned copy,
-			  const uint8_t block[SPW_SUPERBLOCK_BYTES]);
+size_t spw_layout__foreign(const struct spw_superblock *sb, unsigned copy,
+			   const uint8_t block[SPW_SUPERBLOCK_BYTES]);
 
 /* "0f8fad5b-d9cb-469f-a165-70867728950e". Return: text. */
-const char *spw_layout_uuid_text(const uint8_t uuid[16], char text[SPW_LAYOUT_UUID_TEXT_BYTES]);
+const char *spw_layout__uuid_text(const uint8_t uuid[16], char text[SPW_LAYOUT_UUID_TEXT_BYTES]);
 
 #endif

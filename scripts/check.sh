@@ -65,6 +65,10 @@ check_circles() { # no two files of a folder need each other, by the symbols of 
         python/hooks
 }
 
+check_prefixes() { # what other files may call bears its layer's name, by the symbols of what was built
+    python3 tests/check/prefixes.py "${SPW_BUILD:-build}" spillway.map
+}
+
 check_functions() { # no function above 70 lines
     python3 tests/check/functions.py "${c_files[@]}" "${python_files[@]}"
 }

@@ -34,10 +34,10 @@ static bool is_wanted(const struct spw_state *state, const struct record *record
 /* The nearest that are not wanted yet, until there are @count. */
 static void want_nearest(struct spw_state *state, uint32_t count)
 {
-	struct walk walk = spw_order_walk(state);
+	struct walk walk = spw_state__order_walk(state);
 	uint32_t number;
 
-	while (state->wanted_count < count && spw_order_next(state, &walk, &number))
+	while (state->wanted_count < count && spw_state__order_next(state, &walk, &number))
 		if (!is_wanted(state, &state->records[number]) &&
 		    state->records[number].state != RECORD_TAKEN)
 			want(state, number);
@@ -109,7 +109,7 @@ static uint32_t farthest(const struct spw_state *state, enum record_state of)
 		if (!record || record->state != of || is_wanted(state, record) ||
 		    record->write_failed == state->calls)
 			continue;
-		use = spw_order_use(state, record);
+		use = spw_state__order_use(state, record);
 		if (found == NONE || use > found_use || (use == found_use && number > found)) {
 			found = number;
 			found_use = use;
@@ -129,7 +129,7 @@ static bool free_buffer(struct spw_state *state)
 	if (number == NONE)
 		return false;
 	SPW_ASSERT(!is_wanted(state, &state->records[number])); /* STATE-5 */
-	spw_record_put_buffer(state, number);
+	spw_state__record_put_buffer(state, number);
 	return true;
 }
 
@@ -163,8 +163,9 @@ static uint32_t bring(struct spw_state *state, uint32_t first)
 			continue;
 		/* In order: a buffer is not given to one that is used later. */
 		full = !may_transfer(state, number, first) || !free_buffer(state);
-		if (!full && spw_transfer_load(state, number,
-					       number == first ? SPW_URGENT_READ : SPW_PREFETCH))
+		if (!full &&
+		    spw_state__transfer_load(state, number,
+					     number == first ? SPW_URGENT_READ : SPW_PREFETCH))
 			missing--;
 	}
 	return missing;
@@ -186,11 +187,11 @@ static uint32_t room_coming(const struct spw_state *state)
 	return room;
 }
 
-void spw_ahead(struct spw_state *state, uint32_t first)
+void spw_state__ahead(struct spw_state *state, uint32_t first)
 {
 	uint32_t missing, room;
 
-	spw_transfer_reap(state);
+	spw_state__transfer_reap(state);
 	look(state, first);
 	missing = bring(state, first);
 	room = missing > 0 ? room_coming(state) : 0;
@@ -199,6 +200,6 @@ void spw_ahead(struct spw_state *state, uint32_t first)
 
 		if (number == NONE)
 			break;
-		room += spw_transfer_store(state, number);
+		room += spw_state__transfer_store(state, number);
 	}
 }

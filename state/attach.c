@@ -40,7 +40,7 @@ static int check_room(const struct spw_state *state)
 	uint64_t chunk_bytes = spw_store_chunk_bytes(state->store);
 	uint64_t records_bytes = 0, transient_bytes = 0, needed_bytes, room_bytes;
 	struct spw_store_stats stats;
-	uint64_t description_bytes = spw_state_manifest_bytes(0) + state->entries_bytes;
+	uint64_t description_bytes = spw_state__manifest_bytes(0) + state->entries_bytes;
 	bool pairs;
 
 	spw_store_stats(state->store, &stats, sizeof(stats));
@@ -101,8 +101,8 @@ static int match(const struct spw_state *state, const struct state_set *set, spw
 	struct spw_state_manifest manifest = set->manifest;
 	struct spw_state_entry entry;
 
-	while (spw_state_manifest_next(&manifest, &entry)) {
-		uint32_t number = spw_record_find(state, entry.name, entry.name_len);
+	while (spw_state__manifest_next(&manifest, &entry)) {
+		uint32_t number = spw_state__record_find(state, entry.name, entry.name_len);
 		const char *words;
 
 		if (number == NONE || state->records[number].transient)
@@ -163,17 +163,17 @@ static int take_up(struct spw_state *state, const struct state_set *set)
 static int attach(struct spw_state *state)
 {
 	struct state_set set;
-	int rc = spw_state_set_read(state->store, &set);
+	int rc = spw_state__set_read(state->store, &set);
 
 	if (rc == 0)
 		rc = take_up(state, &set);
-	spw_state_set_free(&set);
+	spw_state__set_free(&set);
 	return rc == -ENODATA ? 0 : rc ? rc : 1;
 }
 
 int spw_state_attach(struct spw_state *state)
 {
-	int rc = spw_state_enter(state);
+	int rc = spw_state__enter(state);
 
 	if (rc)
 		return rc;
@@ -213,5 +213,5 @@ int spw_state_extra(const struct spw_state *state, void *extra, size_t *len)
 		*len = 0;
 		return no_commit();
 	}
-	return spw_state_extra_copy(state->extra, state->extra_len, extra, len);
+	return spw_state__extra_copy(state->extra, state->extra_len, extra, len);
 }

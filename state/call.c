@@ -5,7 +5,7 @@
 
 #include "state/internal.h"
 
-int spw_state_enter(struct spw_state *state)
+int spw_state__enter(struct spw_state *state)
 {
 	if (state->process != getpid())
 		return spw_error(-EPERM,
@@ -16,9 +16,9 @@ int spw_state_enter(struct spw_state *state)
 	return 0;
 }
 
-int spw_state_enter_attached(struct spw_state *state)
+int spw_state__enter_attached(struct spw_state *state)
 {
-	int rc = spw_state_enter(state);
+	int rc = spw_state__enter(state);
 
 	if (rc == 0 && !state->attached)
 		rc = spw_error(-EINVAL, "the state is not attached: call spw_state_attach() when "
@@ -26,9 +26,9 @@ int spw_state_enter_attached(struct spw_state *state)
 	return rc;
 }
 
-int spw_state_enter_record(struct spw_state *state, uint32_t number)
+int spw_state__enter_record(struct spw_state *state, uint32_t number)
 {
-	int rc = spw_state_enter_attached(state);
+	int rc = spw_state__enter_attached(state);
 
 	if (rc == 0 && number >= state->count.records)
 		rc = spw_error(-EINVAL, "record %u: there are %u", number, state->count.records);

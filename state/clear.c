@@ -7,7 +7,7 @@
 int spw_state_clear(struct spw_state *state, uint32_t number)
 {
 	struct record *record;
-	int rc = spw_state_enter_record(state, number);
+	int rc = spw_state__enter_record(state, number);
 
 	if (rc)
 		return rc;
@@ -16,13 +16,13 @@ int spw_state_clear(struct spw_state *state, uint32_t number)
 		return spw_error(-EBUSY, "record %s is taken: give it back before it is cleared",
 				 record->name);
 	while (record->state == RECORD_LOADING || record->state == RECORD_STORING) { /* STATE-2 */
-		rc = spw_transfer_wait(state);
+		rc = spw_state__transfer_wait(state);
 		if (rc)
 			return rc;
 	}
 	if (record->buffer != NONE)
-		spw_record_put_buffer(state, number);
-	spw_transfer_free_object(state, record->object);
+		spw_state__record_put_buffer(state, number);
+	spw_state__transfer_free_object(state, record->object);
 	record->object = (spw_object){0};
 	record->read_failed = record->write_failed = 0;
 	return 0;

@@ -22,7 +22,7 @@ static int wait_for_puts(struct spw_state *state, uint32_t count)
 	int rc = 0;
 
 	while (rc == 0 && state->storing > count)
-		rc = spw_transfer_wait(state);
+		rc = spw_state__transfer_wait(state);
 	return rc;
 }
 
@@ -51,7 +51,7 @@ static int put_all(struct spw_state *state)
 		if (has_to_be_put(&state->records[i]))
 			rc = wait_for_puts(state, state->transfers_max - 1);
 		if (has_to_be_put(&state->records[i]) && rc == 0)
-			(void)spw_transfer_store(state, i);
+			(void)spw_state__transfer_store(state, i);
 	}
 	if (rc == 0)
 		rc = wait_for_puts(state, 0);
@@ -64,7 +64,7 @@ static void describe_records(const struct spw_state *state, struct description *
 			     const struct spw_state_manifest *manifest)
 {
 	uint8_t *at =
-		spw_state_manifest_begin(description->bytes, description->len_bytes, manifest);
+		spw_state__manifest_begin(description->bytes, description->len_bytes, manifest);
 
 	for (uint32_t i = 0; i < state->count.records; i++) {
 		const struct record *record = &state->records[i];
@@ -84,9 +84,9 @@ static void describe_records(const struct spw_state *state, struct description *
 			description->objects[description->object_count++] = record->object;
 			entry.object = description->object_count;
 		}
-		at = spw_state_manifest_add(at, &entry);
+		at = spw_state__manifest_add(at, &entry);
 	}
-	spw_state_manifest_end(at, description->bytes, description->len_bytes, manifest);
+	spw_state__manifest_end(at, description->bytes, description->len_bytes, manifest);
 }
 
 static uint32_t count_objects(const struct spw_state *state)
@@ -108,7 +108,7 @@ static int describe(const struct spw_state *state, const void *extra, size_t ext
 		.extra_len = extra_len,
 	};
 
-	description->len_bytes = spw_state_manifest_bytes(extra_len) + state->entries_bytes;
+	description->len_bytes = spw_state__manifest_bytes(extra_len) + state->entries_bytes;
 	description->bytes = malloc(description->len_bytes);
 	description->objects = calloc(state->count.records, sizeof(*description->objects));
 	if (!description->bytes || !description->objects)
@@ -122,7 +122,7 @@ static int describe(const struct spw_state *state, const void *extra, size_t ext
 
 static int check_commit(struct spw_state *state, size_t extra_len)
 {
-	int rc = spw_state_enter_attached(state);
+	int rc = spw_state__enter_attached(state);
 
 	if (rc)
 		return rc;
@@ -130,7 +130,7 @@ static int check_commit(struct spw_state *state, size_t extra_len)
 		return spw_error(-EBUSY, "%u records are taken: give them back before a commit",
 				 state->taken);
 	if (extra_len > SPW_COMMIT_RECORD_BYTES_MAX ||
-	    spw_state_manifest_bytes(extra_len) + state->entries_bytes >
+	    spw_state__manifest_bytes(extra_len) + state->entries_bytes >
 		    SPW_COMMIT_RECORD_BYTES_MAX)
 		return spw_error(-E2BIG,
 				 "%zu bytes with a commit: with the names and shapes of %u records "
@@ -163,13 +163,13 @@ int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra
 	state->count.commits += rc == 0;
 	state->count.commit_ns += spw_clock_ns() - began_ns;
 	SPW_PROBE(state_commit, state, number, state->count.commit_bytes_written, rc);
-	spw_ahead(state, NONE);
+	spw_state__ahead(state, NONE);
 	return rc;
 }
 
 int spw_state_commit_release(struct spw_state *state)
 {
-	int rc = spw_state_enter_attached(state);
+	int rc = spw_state__enter_attached(state);
 
 	return rc ? rc : spw_store_commit_release(state->store);
 }

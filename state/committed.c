@@ -9,11 +9,11 @@
 int spw_state_committed_count(struct spw_store *store)
 {
 	struct state_set set;
-	int rc = spw_state_set_read(store, &set);
+	int rc = spw_state__set_read(store, &set);
 
 	if (rc == 0)
 		rc = (int)set.manifest.records;
-	spw_state_set_free(&set);
+	spw_state__set_free(&set);
 	return rc;
 }
 
@@ -24,9 +24,9 @@ int spw_state_committed(struct spw_store *store,
 {
 	struct state_set set;
 	struct spw_state_entry entry;
-	int rc = spw_state_set_read(store, &set);
+	int rc = spw_state__set_read(store, &set);
 
-	while (rc == 0 && spw_state_manifest_next(&set.manifest, &entry)) {
+	while (rc == 0 && spw_state__manifest_next(&set.manifest, &entry)) {
 		char name[SPW_STATE_NAME_BYTES_MAX + 1];
 		spw_object object = {0};
 
@@ -36,17 +36,17 @@ int spw_state_committed(struct spw_store *store,
 			object = set.objects[entry.object - 1];
 		rc = each(context, name, entry.len_bytes, entry.shape, entry.shape_len, object);
 	}
-	spw_state_set_free(&set);
+	spw_state__set_free(&set);
 	return rc;
 }
 
 int spw_state_committed_extra(struct spw_store *store, void *extra, size_t *len)
 {
 	struct state_set set;
-	int rc = spw_state_set_read(store, &set);
+	int rc = spw_state__set_read(store, &set);
 
 	if (rc == 0)
-		rc = spw_state_extra_copy(set.manifest.extra, set.manifest.extra_len, extra, len);
-	spw_state_set_free(&set);
+		rc = spw_state__extra_copy(set.manifest.extra, set.manifest.extra_len, extra, len);
+	spw_state__set_free(&set);
 	return rc;
 }

@@ -145,10 +145,10 @@ struct spw_state {
 /* ---- record.c ---- */
 
 /* The only one that changes a record's state. */
-void spw_record_become(struct spw_state *state, uint32_t number, enum record_state next);
+void spw_state__record_become(struct spw_state *state, uint32_t number, enum record_state next);
 /* STATE-1; one must be free. */
-void spw_record_get_buffer(struct spw_state *state, uint32_t number);
-void spw_record_put_buffer(struct spw_state *state, uint32_t number);
+void spw_state__record_get_buffer(struct spw_state *state, uint32_t number);
+void spw_state__record_put_buffer(struct spw_state *state, uint32_t number);
 
 static inline void *record_memory(const struct spw_state *state, const struct record *record)
 {
@@ -162,9 +162,9 @@ static inline bool record_is_ready(const struct record *record)
 }
 
 /* Number of the record of this name, or NONE. */
-uint32_t spw_record_find(const struct spw_state *state, const char *name, size_t len);
+uint32_t spw_state__record_find(const struct spw_state *state, const char *name, size_t len);
 /* Make the last record known by its name. Return: 0; -ENOMEM. */
-int spw_record_name(struct spw_state *state);
+int spw_state__record_name(struct spw_state *state);
 
 /* ---- order.c ---- */
 
@@ -174,46 +174,46 @@ struct walk {
 	bool back; /* in the pass that is assumed to follow */
 };
 
-struct walk spw_order_walk(const struct spw_state *state);
+struct walk spw_state__order_walk(const struct spw_state *state);
 /* Return: false: the order says no more. */
-bool spw_order_next(const struct spw_state *state, struct walk *walk, uint32_t *number);
+bool spw_state__order_next(const struct spw_state *state, struct walk *walk, uint32_t *number);
 /* When it is used next: a larger number is later. */
-uint64_t spw_order_use(const struct spw_state *state, const struct record *record);
+uint64_t spw_state__order_use(const struct spw_state *state, const struct record *record);
 /* It is used now. */
-void spw_order_used(struct spw_state *state, uint32_t number);
+void spw_state__order_used(struct spw_state *state, uint32_t number);
 
 /* ---- transfer.c ---- */
 
 /* Begin to read a STORED record into its buffer, or to put a CHANGED one. Return: false: it
  * failed, which is noted. */
-bool spw_transfer_load(struct spw_state *state, uint32_t number, enum spw_class cls);
-bool spw_transfer_store(struct spw_state *state, uint32_t number);
+bool spw_state__transfer_load(struct spw_state *state, uint32_t number, enum spw_class cls);
+bool spw_state__transfer_store(struct spw_state *state, uint32_t number);
 /* A record does not have it any more (STATE-4). */
-void spw_transfer_free_object(struct spw_state *state, spw_object object);
+void spw_state__transfer_free_object(struct spw_state *state, spw_object object);
 /* Somebody waits for a LOADING record. */
-void spw_transfer_raise(struct spw_state *state, uint32_t number);
+void spw_state__transfer_raise(struct spw_state *state, uint32_t number);
 /* See what has ended. */
-void spw_transfer_reap(struct spw_state *state);
+void spw_state__transfer_reap(struct spw_state *state);
 /* Wait until at least one has ended, and see. Return: 0 or a negative errno. */
-int spw_transfer_wait(struct spw_state *state);
+int spw_state__transfer_wait(struct spw_state *state);
 
 /* ---- ahead.c ---- */
 
 /* Begin what can be begun now: read what is used next, first of all @first, and make room. */
-void spw_ahead(struct spw_state *state, uint32_t first);
+void spw_state__ahead(struct spw_state *state, uint32_t first);
 
 /* ---- update.c ---- */
 
 /* A record of an update was taken, or is given back. */
-void spw_update_taken(struct record *record);
-void spw_update_given(struct spw_state *state, struct record *record);
+void spw_state__update_taken(struct record *record);
+void spw_state__update_given(struct spw_state *state, struct record *record);
 
 /* ---- call.c ---- */
 
 /* Each call begins with it. Return: 0; -EPERM in a child of fork(2); -EINVAL not attached. */
-int spw_state_enter(struct spw_state *state);
-int spw_state_enter_attached(struct spw_state *state);
+int spw_state__enter(struct spw_state *state);
+int spw_state__enter_attached(struct spw_state *state);
 /* Of one record: -EINVAL there is none of this number, too. */
-int spw_state_enter_record(struct spw_state *state, uint32_t number);
+int spw_state__enter_record(struct spw_state *state, uint32_t number);
 
 #endif

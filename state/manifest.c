@@ -87,18 +87,18 @@ static void put64(uint8_t *bytes, unsigned at, uint64_t value)
 
 /* ---- Encode ---- */
 
-uint64_t spw_state_manifest_bytes(uint64_t extra_len)
+uint64_t spw_state__manifest_bytes(uint64_t extra_len)
 {
 	return HEADER_BYTES + spw_round_up(extra_len, ALIGN_BYTES) + sizeof(uint64_t);
 }
 
-uint64_t spw_state_entry_bytes(uint64_t name_len, uint64_t shape_len)
+uint64_t spw_state__entry_bytes(uint64_t name_len, uint64_t shape_len)
 {
 	return ENTRY_BYTES + spw_round_up(name_len + shape_len, ALIGN_BYTES);
 }
 
-uint8_t *spw_state_manifest_begin(uint8_t *bytes, uint64_t total_bytes,
-				  const struct spw_state_manifest *manifest)
+uint8_t *spw_state__manifest_begin(uint8_t *bytes, uint64_t total_bytes,
+				   const struct spw_state_manifest *manifest)
 {
 	memset(bytes, 0, HEADER_BYTES);
 	memcpy(bytes + AT_MAGIC, magic, sizeof(magic));
@@ -120,7 +120,7 @@ static uint8_t *append(uint8_t *at, const void *bytes, uint64_t len, uint64_t fi
 	return at + filled_len;
 }
 
-uint8_t *spw_state_manifest_add(uint8_t *at, const struct spw_state_entry *entry)
+uint8_t *spw_state__manifest_add(uint8_t *at, const struct spw_state_entry *entry)
 {
 	uint64_t texts_len = (uint64_t)entry->name_len + entry->shape_len;
 
@@ -135,8 +135,8 @@ uint8_t *spw_state_manifest_add(uint8_t *at, const struct spw_state_entry *entry
 		      spw_round_up(texts_len, ALIGN_BYTES) - entry->name_len);
 }
 
-void spw_state_manifest_end(uint8_t *at, uint8_t *bytes, uint64_t total_bytes,
-			    const struct spw_state_manifest *manifest)
+void spw_state__manifest_end(uint8_t *at, uint8_t *bytes, uint64_t total_bytes,
+			     const struct spw_state_manifest *manifest)
 {
 	at = append(at, manifest->extra, manifest->extra_len,
 		    spw_round_up(manifest->extra_len, ALIGN_BYTES));
@@ -200,7 +200,7 @@ static const char *entry_fault(const uint8_t *at, uint64_t left, uint32_t *objec
 		return "a shape is too long";
 	read_entry(at, &entry);
 	texts_len = (uint64_t)entry.name_len + entry.shape_len;
-	if (spw_state_entry_bytes(entry.name_len, entry.shape_len) > left)
+	if (spw_state__entry_bytes(entry.name_len, entry.shape_len) > left)
 		return "it ends inside a record";
 	if (memchr(entry.name, 0, entry.name_len))
 		return "a name has a zero byte";
@@ -231,7 +231,7 @@ static const char *parts_fault(const uint8_t *bytes, size_t len)
 		if (why)
 			return why;
 		entry_len =
-			spw_state_entry_bytes(get32(at, AT_NAME_BYTES), get32(at, AT_SHAPE_BYTES));
+			spw_state__entry_bytes(get32(at, AT_NAME_BYTES), get32(at, AT_SHAPE_BYTES));
 		at += entry_len;
 		left -= entry_len;
 	}
@@ -262,8 +262,8 @@ static int check(const uint8_t *bytes, size_t len, const char **why)
 	return *why ? -EUCLEAN : 0;
 }
 
-int spw_state_manifest_decode(const void *bytes, size_t len, struct spw_state_manifest *manifest,
-			      const char **why)
+int spw_state__manifest_decode(const void *bytes, size_t len, struct spw_state_manifest *manifest,
+			       const char **why)
 {
 	const uint8_t *from = bytes;
 	int rc = check(from, len, why);
@@ -280,12 +280,12 @@ int spw_state_manifest_decode(const void *bytes, size_t len, struct spw_state_ma
 	return 0;
 }
 
-bool spw_state_manifest_next(struct spw_state_manifest *manifest, struct spw_state_entry *entry)
+bool spw_state__manifest_next(struct spw_state_manifest *manifest, struct spw_state_entry *entry)
 {
 	if (manifest->left == 0)
 		return false;
 	read_entry(manifest->next, entry);
-	manifest->next += spw_state_entry_bytes(entry->name_len, entry->shape_len);
+	manifest->next += spw_state__entry_bytes(entry->name_len, entry->shape_len);
 	manifest->left--;
 	return true;
 }

@@ -6,7 +6,7 @@
 
 static int enter_object(struct spw_state *state, uint32_t number)
 {
-	int rc = spw_state_enter_attached(state);
+	int rc = spw_state__enter_attached(state);
 
 	if (rc == 0 && (number >= state->count.records || !state->records[number].callers))
 		rc = spw_error(-EINVAL,

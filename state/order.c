@@ -9,12 +9,12 @@
  */
 #include "state/internal.h"
 
-struct walk spw_order_walk(const struct spw_state *state)
+struct walk spw_state__order_walk(const struct spw_state *state)
 {
 	return (struct walk){.place = state->position};
 }
 
-bool spw_order_next(const struct spw_state *state, struct walk *walk, uint32_t *number)
+bool spw_state__order_next(const struct spw_state *state, struct walk *walk, uint32_t *number)
 {
 	if (!walk->back) {
 		while (walk->place < state->order_count) {
@@ -32,7 +32,7 @@ bool spw_order_next(const struct spw_state *state, struct walk *walk, uint32_t *
 	return false;
 }
 
-uint64_t spw_order_use(const struct spw_state *state, const struct record *record)
+uint64_t spw_state__order_use(const struct spw_state *state, const struct record *record)
 {
 	if (record->place == NONE)
 		return UINT64_MAX - record->taken_last;
@@ -41,7 +41,7 @@ uint64_t spw_order_use(const struct spw_state *state, const struct record *recor
 	return 2 * (uint64_t)state->order_count - 1 - record->place;
 }
 
-void spw_order_used(struct spw_state *state, uint32_t number)
+void spw_state__order_used(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 

@@ -31,7 +31,7 @@ static int check_order(struct spw_state *state, const uint32_t order[], uint32_t
 
 int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t count)
 {
-	int rc = spw_state_enter_attached(state);
+	int rc = spw_state__enter_attached(state);
 
 	if (rc == 0)
 		rc = check_order(state, order, count);
@@ -50,6 +50,6 @@ int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t cou
 	state->position = 0;
 	state->departed = false;
 	state->count.passes++;
-	spw_ahead(state, NONE);
+	spw_state__ahead(state, NONE);
 	return 0;
 }

@@ -31,7 +31,7 @@ static uint32_t *counter_of(struct spw_state *state, enum record_state of)
 	}
 }
 
-void spw_record_become(struct spw_state *state, uint32_t number, enum record_state next)
+void spw_state__record_become(struct spw_state *state, uint32_t number, enum record_state next)
 {
 	struct record *record = &state->records[number];
 	uint32_t *before = counter_of(state, record->state), *after = counter_of(state, next);
@@ -45,7 +45,7 @@ void spw_record_become(struct spw_state *state, uint32_t number, enum record_sta
 	record->state = next;
 }
 
-void spw_record_get_buffer(struct spw_state *state, uint32_t number)
+void spw_state__record_get_buffer(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 
@@ -56,7 +56,7 @@ void spw_record_get_buffer(struct spw_state *state, uint32_t number)
 	state->buffer_records[record->buffer] = number;
 }
 
-void spw_record_put_buffer(struct spw_state *state, uint32_t number)
+void spw_state__record_put_buffer(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 
@@ -68,7 +68,7 @@ void spw_record_put_buffer(struct spw_state *state, uint32_t number)
 	state->buffers_free[state->buffers_free_count++] = record->buffer;
 	record->buffer = NONE;
 	if (record->state != RECORD_STORED)
-		spw_record_become(state, number, RECORD_STORED);
+		spw_state__record_become(state, number, RECORD_STORED);
 }
 
 /* ---- Names ---- */
@@ -88,7 +88,7 @@ static uint32_t slot_of(const struct spw_state *state, const char *name, size_t 
 	return slot;
 }
 
-uint32_t spw_record_find(const struct spw_state *state, const char *name, size_t len)
+uint32_t spw_state__record_find(const struct spw_state *state, const char *name, size_t len)
 {
 	return state->name_slots ? state->name_slots[slot_of(state, name, len)] : NONE;
 }
@@ -116,7 +116,7 @@ static int grow(struct spw_state *state)
 	return 0;
 }
 
-int spw_record_name(struct spw_state *state)
+int spw_state__record_name(struct spw_state *state)
 {
 	if ((!state->name_slots || 2 * state->count.records > state->name_mask + 1) && grow(state))
 		return -ENOMEM;

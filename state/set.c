@@ -24,7 +24,7 @@ static int read_manifest(struct spw_store *store, struct state_set *set)
 	rc = spw_store_committed_record(store, set->bytes, set->info.record_bytes);
 	if (rc)
 		return rc;
-	rc = spw_state_manifest_decode(set->bytes, set->info.record_bytes, &set->manifest, &why);
+	rc = spw_state__manifest_decode(set->bytes, set->info.record_bytes, &set->manifest, &why);
 	if (rc == 0 && set->manifest.objects != set->info.objects) {
 		why = "it has another number of objects than the commit";
 		rc = -EUCLEAN;
@@ -78,7 +78,7 @@ static int check_lens(const struct state_set *set)
 	struct spw_state_manifest manifest = set->manifest;
 	struct spw_state_entry entry;
 
-	while (spw_state_manifest_next(&manifest, &entry))
+	while (spw_state__manifest_next(&manifest, &entry))
 		if (entry.object > 0 && set->lens[entry.object - 1] != entry.len_bytes)
 			return spw_error(-EUCLEAN,
 					 "commit %llu of the store cannot be used as a state: "
@@ -89,7 +89,7 @@ static int check_lens(const struct state_set *set)
 	return 0;
 }
 
-int spw_state_set_read(struct spw_store *store, struct state_set *set)
+int spw_state__set_read(struct spw_store *store, struct state_set *set)
 {
 	int rc;
 
@@ -104,14 +104,14 @@ int spw_state_set_read(struct spw_store *store, struct state_set *set)
 	return rc ? rc : check_lens(set);
 }
 
-void spw_state_set_free(struct state_set *set)
+void spw_state__set_free(struct state_set *set)
 {
 	free(set->bytes);
 	free(set->objects);
 	free(set->lens);
 }
 
-int spw_state_extra_copy(const void *extra, size_t extra_len, void *to, size_t *len)
+int spw_state__extra_copy(const void *extra, size_t extra_len, void *to, size_t *len)
 {
 	size_t room = *len;
 

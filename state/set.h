@@ -16,16 +16,16 @@ struct state_set {
 };
 
 /**
- * spw_state_set_read - what opening the store has restored
- * @set:  to be given to spw_state_set_free() whatever this returns
+ * spw_state__set_read - what opening the store has restored
+ * @set:  to be given to spw_state__set_free() whatever this returns
  *
  * Return: 0; -ENODATA nothing is committed; -EALREADY its objects are given up; -EUCLEAN it is no
  * state's; -EPROTONOSUPPORT a newer version's; -ENOMEM.
  */
-int spw_state_set_read(struct spw_store *store, struct state_set *set);
-void spw_state_set_free(struct state_set *set);
+int spw_state__set_read(struct spw_store *store, struct state_set *set);
+void spw_state__set_free(struct state_set *set);
 
 /* As spw_state_extra() gives them. Return: 0; -ERANGE. */
-int spw_state_extra_copy(const void *extra, size_t extra_len, void *to, size_t *len);
+int spw_state__extra_copy(const void *extra, size_t extra_len, void *to, size_t *len);
 
 #endif

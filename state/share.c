@@ -12,7 +12,7 @@ static double ns_per_byte(struct share_work work)
 	return (double)work.ns / (double)work.bytes;
 }
 
-uint32_t spw_share_stride(struct share_work host, struct share_work device)
+uint32_t spw_state__share_stride(struct share_work host, struct share_work device)
 {
 	double times;
 	uint32_t whole;
@@ -40,8 +40,8 @@ static void try_one(bool device[], uint32_t count)
 			device[i] = nth++ == can / 2;
 }
 
-void spw_share_begin(struct share *share, const uint32_t records[], uint32_t count, bool device[],
-		     uint64_t waited_ns)
+void spw_state__share_begin(struct share *share, const uint32_t records[], uint32_t count,
+			    bool device[], uint64_t waited_ns)
 {
 	uint32_t stride = share->given ? share->given : share->stride;
 
@@ -65,7 +65,7 @@ void spw_share_begin(struct share *share, const uint32_t records[], uint32_t cou
 		device[i] = device[i] && records[i] % stride == stride - 1;
 }
 
-bool spw_share_given(struct share *share)
+bool spw_state__share_given(struct share *share)
 {
 	if (share->left == 0)
 		return false;
@@ -73,7 +73,7 @@ bool spw_share_given(struct share *share)
 	return share->left == 0;
 }
 
-enum share_off spw_share_end(struct share *share, uint64_t waited_ns)
+enum share_off spw_state__share_end(struct share *share, uint64_t waited_ns)
 {
 	double saved_ns;
 	bool is_slow;
@@ -84,7 +84,7 @@ enum share_off spw_share_end(struct share *share, uint64_t waited_ns)
 		share->warm = true;
 		return SHARE_ON;
 	}
-	share->stride = spw_share_stride(share->host, share->device);
+	share->stride = spw_state__share_stride(share->host, share->device);
 	saved_ns = ns_per_byte(share->host) * (double)(share->host.bytes + share->device.bytes) /
 		   share->stride;
 	is_slow = share->stride > share->records;

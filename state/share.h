@@ -44,21 +44,22 @@ enum share_off {
 };
 
 /* 1 + ceil(device / host); UINT32_MAX where that is more. Neither may be without bytes. */
-uint32_t spw_share_stride(struct share_work host, struct share_work device);
+uint32_t spw_state__share_stride(struct share_work host, struct share_work device);
 
 /**
- * spw_share_begin - an update begins
+ * spw_state__share_begin - an update begins
  * @records:    of it
  * @device:     in: a device can update it; out: it is to
  * @waited_ns:  for drives, so far
  */
-void spw_share_begin(struct share *share, const uint32_t records[], uint32_t count, bool device[],
-		     uint64_t waited_ns);
+void spw_state__share_begin(struct share *share, const uint32_t records[], uint32_t count,
+			    bool device[], uint64_t waited_ns);
 
-/* A record was given back. Return: whether it was the last, and spw_share_end() is to come. */
-bool spw_share_given(struct share *share);
+/* A record was given back. Return: whether it was the last, and spw_state__share_end() is to
+ * come. */
+bool spw_state__share_given(struct share *share);
 
 /* Decide on the updates that come. */
-enum share_off spw_share_end(struct share *share, uint64_t waited_ns);
+enum share_off spw_state__share_end(struct share *share, uint64_t waited_ns);
 
 #endif

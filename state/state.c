@@ -169,7 +169,7 @@ void spw_state_close(struct spw_state *state)
 	if (!state)
 		return;
 	if (state->process == getpid()) {
-		while (state->request_count > 0 && spw_transfer_wait(state) == 0)
+		while (state->request_count > 0 && spw_state__transfer_wait(state) == 0)
 			continue;
 		for (uint32_t i = 0; i < state->count.records; i++)
 			if (state->records[i].object.value && !state->records[i].callers)
@@ -193,7 +193,7 @@ static int check_add(struct spw_state *state, const char *name, uint64_t len, ui
 		     size_t shape_len)
 {
 	size_t name_len = strnlen(name, SPW_STATE_NAME_BYTES_MAX + 1);
-	int rc = spw_state_enter(state);
+	int rc = spw_state__enter(state);
 
 	if (rc)
 		return rc;
@@ -211,7 +211,7 @@ static int check_add(struct spw_state *state, const char *name, uint64_t len, ui
 	if (shape_len > SPW_STATE_SHAPE_BYTES_MAX)
 		return spw_error(-EINVAL, "record %s: its shape has %zu bytes, more than %u", name,
 				 shape_len, SPW_STATE_SHAPE_BYTES_MAX);
-	if (spw_record_find(state, name, name_len) != NONE)
+	if (spw_state__record_find(state, name, name_len) != NONE)
 		return spw_error(-EEXIST, "record %s is there already", name);
 	if (state->count.records == SPW_STATE_RECORDS_MAX)
 		return spw_error(-E2BIG, "record %s: there are %u, no more are possible", name,
@@ -222,8 +222,8 @@ static int check_add(struct spw_state *state, const char *name, uint64_t len, ui
 /* Of a record that commits have. */
 static int check_entry(const struct spw_state *state, const char *name, size_t shape_len)
 {
-	if (spw_state_manifest_bytes(0) + state->entries_bytes +
-		    spw_state_entry_bytes(strlen(name), shape_len) <=
+	if (spw_state__manifest_bytes(0) + state->entries_bytes +
+		    spw_state__entry_bytes(strlen(name), shape_len) <=
 	    SPW_COMMIT_RECORD_BYTES_MAX)
 		return 0;
 	return spw_error(-E2BIG,
@@ -253,14 +253,14 @@ static int add(struct spw_state *state, const struct record *added)
 	if (!added->name || !added->shape || grow_records(state))
 		return -ENOMEM;
 	state->records[state->count.records++] = *added;
-	if (spw_record_name(state)) {
+	if (spw_state__record_name(state)) {
 		state->count.records--;
 		return -ENOMEM;
 	}
 	if (added->transient)
 		state->transients++;
 	else
-		state->entries_bytes += spw_state_entry_bytes(added->name_len, added->shape_len);
+		state->entries_bytes += spw_state__entry_bytes(added->name_len, added->shape_len);
 	state->count.total_bytes += added->len_bytes;
 	return 0;
 }

@@ -6,7 +6,7 @@
 
 static int check_take(struct spw_state *state, uint32_t number)
 {
-	int rc = spw_state_enter_record(state, number);
+	int rc = spw_state__enter_record(state, number);
 
 	if (rc)
 		return rc;
@@ -43,11 +43,11 @@ static int wait_until_ready(struct spw_state *state, uint32_t number)
 		if (state->request_count == 0)
 			return no_room(state, record);
 		if (record->state == RECORD_LOADING)
-			spw_transfer_raise(state, number);
-		rc = spw_transfer_wait(state);
+			spw_state__transfer_raise(state, number);
+		rc = spw_state__transfer_wait(state);
 		if (rc)
 			return rc;
-		spw_ahead(state, number);
+		spw_state__ahead(state, number);
 	}
 	return 0;
 }
@@ -59,7 +59,7 @@ static int64_t make_ready(struct spw_state *state, uint32_t number)
 	uint64_t began_ns;
 	int rc;
 
-	spw_ahead(state, number);
+	spw_state__ahead(state, number);
 	if (record_is_ready(record)) {
 		state->count.ready += record->ahead;
 		state->count.hits += !record->ahead;
@@ -93,11 +93,11 @@ int spw_state_take(struct spw_state *state, uint32_t number, void **memory)
 	record->changed = record->state == RECORD_CHANGED;
 	record->ahead = false;
 	record->taken_last = ++state->count.takes;
-	spw_record_become(state, number, RECORD_TAKEN);
-	spw_order_used(state, number);
-	spw_update_taken(record);
+	spw_state__record_become(state, number, RECORD_TAKEN);
+	spw_state__order_used(state, number);
+	spw_state__update_taken(record);
 	*memory = record_memory(state, record);
-	spw_ahead(state, NONE);
+	spw_state__ahead(state, NONE);
 	SPW_PROBE(state_take, state, number, record->len_bytes, waited_ns);
 	return 0;
 }
@@ -105,16 +105,16 @@ int spw_state_take(struct spw_state *state, uint32_t number, void **memory)
 int spw_state_give(struct spw_state *state, uint32_t number, bool changed)
 {
 	struct record *record;
-	int rc = spw_state_enter_record(state, number);
+	int rc = spw_state__enter_record(state, number);
 
 	if (rc)
 		return rc;
 	record = &state->records[number];
 	if (record->state != RECORD_TAKEN)
 		return spw_error(-EINVAL, "record %s is not taken", record->name);
-	spw_update_given(state, record);
-	spw_record_become(state, number,
-			  changed || record->changed ? RECORD_CHANGED : RECORD_CLEAN);
-	spw_ahead(state, NONE);
+	spw_state__update_given(state, record);
+	spw_state__record_become(state, number,
+				 changed || record->changed ? RECORD_CHANGED : RECORD_CLEAN);
+	spw_state__ahead(state, NONE);
 	return 0;
 }

@@ -46,34 +46,34 @@ static void note_request(struct spw_state *state, uint32_t number, struct spw_re
 	state->request_records[state->request_count++] = number;
 }
 
-bool spw_transfer_load(struct spw_state *state, uint32_t number, enum spw_class cls)
+bool spw_state__transfer_load(struct spw_state *state, uint32_t number, enum spw_class cls)
 {
 	struct record *record = &state->records[number];
 	struct spw_request *request;
 	int rc;
 
-	spw_record_get_buffer(state, number);
+	spw_state__record_get_buffer(state, number);
 	record->ahead = true;
 	if (record->object.value == 0) { /* STATE-3 */
 		memset(record_memory(state, record), 0, record->len_bytes);
-		spw_record_become(state, number, RECORD_CLEAN);
+		spw_state__record_become(state, number, RECORD_CLEAN);
 		return true;
 	}
 	rc = spw_store_get(state->store, record->object, 0, record_memory(state, record),
 			   record->len_bytes, cls, NULL, &request);
 	if (rc) {
-		spw_record_put_buffer(state, number);
+		spw_state__record_put_buffer(state, number);
 		read_failed(state, number, rc);
 		return false;
 	}
 	note_request(state, number, request);
-	spw_record_become(state, number, RECORD_LOADING);
+	spw_state__record_become(state, number, RECORD_LOADING);
 	state->count.reads++;
 	state->count.bytes_read += record->len_bytes;
 	return true;
 }
 
-bool spw_transfer_store(struct spw_state *state, uint32_t number)
+bool spw_state__transfer_store(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 	struct spw_request *request;
@@ -85,20 +85,20 @@ bool spw_transfer_store(struct spw_state *state, uint32_t number)
 		return false;
 	}
 	note_request(state, number, request);
-	spw_record_become(state, number, RECORD_STORING);
+	spw_state__record_become(state, number, RECORD_STORING);
 	state->count.writes++;
 	state->count.bytes_written += record->len_bytes;
 	return true;
 }
 
-void spw_transfer_raise(struct spw_state *state, uint32_t number)
+void spw_state__transfer_raise(struct spw_state *state, uint32_t number)
 {
 	for (uint32_t i = 0; i < state->request_count; i++)
 		if (state->request_records[i] == number)
 			spw_request_raise(state->requests[i], SPW_URGENT_READ);
 }
 
-void spw_transfer_free_object(struct spw_state *state, spw_object object)
+void spw_state__transfer_free_object(struct spw_state *state, spw_object object)
 {
 	int rc = object.value ? spw_store_free(state->store, object) : 0;
 
@@ -108,12 +108,12 @@ void spw_transfer_free_object(struct spw_state *state, spw_object object)
 static void load_ended(struct spw_state *state, uint32_t number, int res)
 {
 	if (res) {
-		spw_record_put_buffer(state, number);
+		spw_state__record_put_buffer(state, number);
 		read_failed(state, number, res);
 		return;
 	}
 	state->records[number].read_failed = 0;
-	spw_record_become(state, number, RECORD_CLEAN);
+	spw_state__record_become(state, number, RECORD_CLEAN);
 }
 
 static void store_ended(struct spw_state *state, uint32_t number, int res)
@@ -122,17 +122,17 @@ static void store_ended(struct spw_state *state, uint32_t number, int res)
 
 	if (res) {
 		write_failed(state, number, res);
-		spw_transfer_free_object(state, record->object_coming);
-		spw_record_become(state, number, RECORD_CHANGED);
+		spw_state__transfer_free_object(state, record->object_coming);
+		spw_state__record_become(state, number, RECORD_CHANGED);
 		return;
 	}
-	spw_transfer_free_object(state, record->object);
+	spw_state__transfer_free_object(state, record->object);
 	record->object = record->object_coming;
 	record->write_failed = 0;
-	spw_record_become(state, number, RECORD_CLEAN);
+	spw_state__record_become(state, number, RECORD_CLEAN);
 }
 
-void spw_transfer_reap(struct spw_state *state)
+void spw_state__transfer_reap(struct spw_state *state)
 {
 	uint32_t i = 0;
 
@@ -155,12 +155,12 @@ void spw_transfer_reap(struct spw_state *state)
 	}
 }
 
-int spw_transfer_wait(struct spw_state *state)
+int spw_state__transfer_wait(struct spw_state *state)
 {
 	int rc = spw_request_wait_any(state->requests, state->request_count, -1);
 
 	if (rc < 0)
 		return rc;
-	spw_transfer_reap(state);
+	spw_state__transfer_reap(state);
 	return 0;
 }

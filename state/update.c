@@ -10,7 +10,7 @@ int spw_state_update(struct spw_state *state, const uint32_t order[], uint32_t c
 
 	if (rc)
 		return rc;
-	spw_share_begin(&state->share, order, count, device, state->count.wait_ns);
+	spw_state__share_begin(&state->share, order, count, device, state->count.wait_ns);
 	for (uint32_t i = 0; i < count; i++)
 		state->records[order[i]].update = device[i] ? UPDATE_DEVICE : UPDATE_HOST;
 	return 0;
@@ -19,7 +19,7 @@ int spw_state_update(struct spw_state *state, const uint32_t order[], uint32_t c
 int spw_state_device_took(struct spw_state *state, uint32_t number, uint64_t ns)
 {
 	const struct record *record;
-	int rc = spw_state_enter_record(state, number);
+	int rc = spw_state__enter_record(state, number);
 
 	if (rc)
 		return rc;
@@ -34,7 +34,7 @@ int spw_state_device_took(struct spw_state *state, uint32_t number, uint64_t ns)
 	return 0;
 }
 
-void spw_update_taken(struct record *record)
+void spw_state__update_taken(struct record *record)
 {
 	if (record->update == UPDATE_HOST)
 		record->taken_ns = spw_clock_ns();
@@ -58,7 +58,7 @@ static void end(struct spw_state *state)
 		[SHARE_OFF_DRIVES] = "drives are waited for, so that it saves nothing",
 	};
 	uint32_t before = state->share.stride;
-	enum share_off off = spw_share_end(&state->share, state->count.wait_ns);
+	enum share_off off = spw_state__share_end(&state->share, state->count.wait_ns);
 
 	state->count.updates++;
 	if (off != SHARE_ON)
@@ -69,13 +69,13 @@ static void end(struct spw_state *state)
 			state->share.stride);
 }
 
-void spw_update_given(struct spw_state *state, struct record *record)
+void spw_state__update_given(struct spw_state *state, struct record *record)
 {
 	if (record->update == UPDATE_NONE)
 		return;
 	if (record->update == UPDATE_HOST)
 		host_did(state, record);
 	record->update = UPDATE_NONE;
-	if (spw_share_given(&state->share))
+	if (spw_state__share_given(&state->share))
 		end(state);
 }

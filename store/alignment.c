@@ -14,19 +14,19 @@
 #include "engine/device.h"
 #include "engine/trial.h"
 
-/* Return: as spw_trial_alignment(); -ENOSPC no block is free. */
+/* Return: as spw_engine__trial_alignment(); -ENOSPC no block is free. */
 static int try_drive(const struct spw_store *store, struct store_drive *drive)
 {
 	uint64_t blocks = (SPW_TRIAL_BYTES + store->block_bytes - 1) / store->block_bytes;
 	struct spw_extent extent;
-	int rc = spw_alloc_get_some(drive->alloc, blocks, &extent);
+	int rc = spw_alloc__get_some(drive->alloc, blocks, &extent);
 
 	if (rc)
 		return rc;
-	rc = spw_trial_alignment(drive->device,
-				 drive->base_bytes + extent.start_block * store->block_bytes,
-				 extent.len_blocks * store->block_bytes);
-	spw_alloc_put(drive->alloc, &extent);
+	rc = spw_engine__trial_alignment(
+		drive->device, drive->base_bytes + extent.start_block * store->block_bytes,
+		extent.len_blocks * store->block_bytes);
+	spw_alloc__put(drive->alloc, &extent);
 	return rc;
 }
 
@@ -49,7 +49,7 @@ static void distrust(const struct spw_store *store, struct store_drive *drive, i
 	drive->device->geometry.memory_align_bytes = SPW_ALIGN_TRUSTED_BYTES;
 }
 
-int spw_store_align(struct spw_store *store)
+int spw_store__align(struct spw_store *store)
 {
 	/* A null drive moves nothing, and what is behind vfio is driven from here. */
 	bool untouched = store->opts.backend == SPW_BACKEND_NULL;

@@ -7,7 +7,7 @@
 
 #include "store/internal.h"
 
-void spw_bytes_set(struct transfer *transfer, enum spw_op op, bool sum)
+void spw_store__bytes_set(struct transfer *transfer, enum spw_op op, bool sum)
 {
 	const struct piece *piece = &transfer->store->pieces[transfer->piece];
 
@@ -22,12 +22,14 @@ static void copy_out(struct transfer *transfer)
 {
 	struct moving *moving = &transfer->moving;
 	const struct iovec *vector = transfer->request->vector;
-	const void *run = spw_run_of(vector, moving->offset_bytes, moving->len_bytes);
+	const void *run = spw_store__run_of(vector, moving->offset_bytes, moving->len_bytes);
 
 	if (run && moving->sum) {
-		moving->checksum = spw_copy_and_checksum(transfer->bounce, run, moving->len_bytes);
+		moving->checksum =
+			spw_store__copy_and_checksum(transfer->bounce, run, moving->len_bytes);
 	} else {
-		spw_gather(transfer->bounce, vector, moving->offset_bytes, moving->len_bytes);
+		spw_store__gather(transfer->bounce, vector, moving->offset_bytes,
+				  moving->len_bytes);
 		if (moving->sum)
 			moving->checksum = spw_checksum(transfer->bounce, moving->len_bytes);
 	}
@@ -41,7 +43,7 @@ static void fill_up(uint8_t *tail, uint32_t tail_bytes, uint32_t block_bytes)
 		memset(tail + tail_bytes, 0, block_bytes - tail_bytes);
 }
 
-void spw_bytes_lay_tail(struct transfer *transfer)
+void spw_store__bytes_lay_tail(struct transfer *transfer)
 {
 	struct moving *moving = &transfer->moving;
 	uint32_t block_bytes = transfer->store->block_bytes;
@@ -50,7 +52,7 @@ void spw_bytes_lay_tail(struct transfer *transfer)
 
 	if (transfer->bounce || !tail_bytes)
 		return;
-	spw_gather(transfer->tail, transfer->request->vector, offset, tail_bytes);
+	spw_store__gather(transfer->tail, transfer->request->vector, offset, tail_bytes);
 	fill_up(transfer->tail, tail_bytes, block_bytes);
 	moving->copied_bytes = tail_bytes;
 }
@@ -66,8 +68,8 @@ static void move_out(struct transfer *transfer)
 		copy_out(transfer);
 		fill_up(transfer->bounce + moving->len_bytes - tail_bytes, tail_bytes, block_bytes);
 	} else if (moving->sum) {
-		moving->checksum = spw_checksum_vector(transfer->request->vector,
-						       moving->offset_bytes, moving->len_bytes);
+		moving->checksum = spw_store__checksum_vector(
+			transfer->request->vector, moving->offset_bytes, moving->len_bytes);
 	}
 }
 
@@ -86,25 +88,26 @@ static void move_in(struct transfer *transfer)
 
 	if (!transfer->bounce) {
 		if (tail_bytes)
-			spw_scatter(request->vector, offset + len - tail_bytes, transfer->tail,
-				    tail_bytes);
+			spw_store__scatter(request->vector, offset + len - tail_bytes,
+					   transfer->tail, tail_bytes);
 		moving->copied_bytes = tail_bytes;
 		if (moving->sum)
-			moving->checksum = spw_checksum_vector(request->vector, offset, len);
+			moving->checksum = spw_store__checksum_vector(request->vector, offset, len);
 		return;
 	}
 	moving->copied_bytes = (uint32_t)len;
-	to = spw_run_of(request->vector, offset, len);
+	to = spw_store__run_of(request->vector, offset, len);
 	if (moving->sum && len == moving->len_bytes && to) {
-		moving->checksum = spw_copy_and_checksum(to, transfer->bounce, len);
+		moving->checksum = spw_store__copy_and_checksum(to, transfer->bounce, len);
 		return;
 	}
-	spw_scatter(request->vector, offset, transfer->bounce + (from - moving->offset_bytes), len);
+	spw_store__scatter(request->vector, offset,
+			   transfer->bounce + (from - moving->offset_bytes), len);
 	if (moving->sum)
 		moving->checksum = spw_checksum(transfer->bounce, moving->len_bytes);
 }
 
-void spw_bytes_move(struct transfer *transfer)
+void spw_store__bytes_move(struct transfer *transfer)
 {
 	if (transfer->moving.op == SPW_WRITE)
 		move_out(transfer);
@@ -112,7 +115,7 @@ void spw_bytes_move(struct transfer *transfer)
 		move_in(transfer);
 }
 
-void spw_bytes_count(const struct transfer *transfer)
+void spw_store__bytes_count(const struct transfer *transfer)
 {
 	struct store_counters *count = &transfer->store->count;
 	const struct moving *moving = &transfer->moving;

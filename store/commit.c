@@ -29,7 +29,7 @@
 #include "drives/superblocks.h"
 #include "engine/device.h"
 
-struct committed *spw_committed_new(uint32_t count)
+struct committed *spw_store__committed_new(uint32_t count)
 {
 	struct committed *set = calloc(1, sizeof(*set));
 
@@ -58,7 +58,7 @@ static void let_go(struct spw_store *store, struct committed *set)
 	if (!set)
 		return;
 	for (uint32_t i = 0; i < set->count; i++)
-		spw_object_drop(store, set->objects[i], false);
+		spw_store__object_drop(store, set->objects[i], false);
 	if (set->manifest.value)
 		(void)spw_store_free(store, set->manifest);
 	committed_free(set);
@@ -143,7 +143,7 @@ static int hold(struct spw_store *store, const spw_object objects[], uint32_t co
 {
 	for (uint32_t i = 0; i < count; i++) {
 		struct object *object;
-		int rc = spw_object_acquire(store, objects[i], 0, 1, &object);
+		int rc = spw_store__object_acquire(store, objects[i], 0, 1, &object);
 
 		if (rc)
 			return rc;
@@ -199,7 +199,7 @@ static struct spw_commit_piece *describe(const struct spw_store *store, const st
 /* As they stand on the drives. */
 static int locate(struct spw_store *store, struct spw_commit_piece *pieces, uint64_t count)
 {
-	int rc = count > 0 ? spw_upkeep_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
+	int rc = count > 0 ? spw_store__upkeep_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
 
 	for (uint64_t i = 0; i < count; i++)
 		if (pieces[i].drive != SPW_COMMIT_NO_DRIVE)
@@ -290,7 +290,7 @@ static int name_manifest(struct spw_store *store, struct committed *set, uint64_
 {
 	struct object *object;
 	uint32_t count;
-	int rc = spw_object_acquire(store, set->manifest, 0, 1, &object);
+	int rc = spw_store__object_acquire(store, set->manifest, 0, 1, &object);
 
 	if (rc)
 		return rc;
@@ -300,7 +300,7 @@ static int name_manifest(struct spw_store *store, struct committed *set, uint64_
 		(void)describe(store, object, set->block.pieces);
 		*mask |= count_runs(store, set, set->block.mirrored, set->block.pieces, count);
 	}
-	spw_object_drop(store, object, false);
+	spw_store__object_drop(store, object, false);
 	if (count > SPW_COMMIT_PIECES_MAX)
 		return spw_error(
 			-E2BIG,
@@ -316,7 +316,7 @@ static int name_manifest(struct spw_store *store, struct committed *set, uint64_
 static int write_manifest(struct spw_store *store, struct committed *set,
 			  const struct spw_manifest *manifest)
 {
-	uint64_t len = spw_manifest_bytes(manifest);
+	uint64_t len = spw_layout__manifest_bytes(manifest);
 	/* From a page's start, as drives take it: else it is copied, or goes in more requests. */
 	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
 	uint8_t *bytes = aligned_alloc(page_bytes, spw_round_up(len, page_bytes));
@@ -325,7 +325,7 @@ static int write_manifest(struct spw_store *store, struct committed *set,
 	if (!bytes)
 		return spw_error(-ENOMEM, "no memory for %llu bytes that describe a commit",
 				 (unsigned long long)len);
-	spw_manifest_encode(manifest, &store->commits->place, bytes);
+	spw_layout__manifest_encode(manifest, &store->commits->place, bytes);
 	set->block.manifest_bytes = len;
 	rc = put_and_wait(store, bytes, len, set->mirrors ? 2 : 1, &set->manifest);
 	free(bytes);
@@ -368,16 +368,16 @@ static int write_block(const struct spw_store *store, uint32_t drive, uint32_t s
 		       const struct spw_commit *commit)
 {
 	const struct spw_device *device = store->drives[drive].device;
-	uint8_t *buf = spw_device_buffer(device, store->block_bytes);
+	uint8_t *buf = spw_engine__device_buffer(device, store->block_bytes);
 	int rc;
 
 	if (!buf)
 		return -ENOMEM;
 	if (commit)
-		spw_commit_encode(commit, &store->commits->place, buf);
+		spw_layout__commit_encode(commit, &store->commits->place, buf);
 	rc = spw_device_pwrite(device, buf, store->block_bytes,
-			       spw_layout_commit_offset(&store->assembly.superblocks[drive],
-							store->partition, slot));
+			       spw_layout__commit_offset(&store->assembly.superblocks[drive],
+							 store->partition, slot));
 	free(buf);
 	return rc;
 }
@@ -388,7 +388,7 @@ static void retire(struct spw_store *store, uint32_t drive, int rc)
 	char words[512];
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	(void)spw_upkeep_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)-rc);
+	(void)spw_store__upkeep_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)-rc);
 	(void)spw_error(rc, "%s", words);
 }
 
@@ -407,7 +407,7 @@ static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 		if (rc)
 			return rc;
 	}
-	return spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, retires);
+	return spw_store__upkeep_run(store, REQUEST_FLUSH, mask, NULL, retires);
 }
 
 /* DURABLE-5. One out of service need not know: the highest sequence wins. */
@@ -436,9 +436,9 @@ static int check_whole(struct spw_store *store, bool mirrors)
 		int rc = 0;
 
 		if (mask >> i & 1)
-			rc = spw_superblock_still_whole(store->drives[i].device,
-							&assembly->superblocks[i],
-							assembly->both_copies >> i & 1);
+			rc = spw_drives__superblock_still_whole(store->drives[i].device,
+								&assembly->superblocks[i],
+								assembly->both_copies >> i & 1);
 		if (rc && rc != -ENOMEM && mirrors) {
 			spw_log(&store->opts.log, SPW_LOG_WARNING, "%s", spw_last_error());
 			retire(store, i, rc);
@@ -470,7 +470,7 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 	set->block.sequence = ++commits->sequence; /* DURABLE-4 */
 	rc = describe_set(store, set, record, len, &mask);
 	if (rc == 0) /* DURABLE-1 */
-		rc = spw_upkeep_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
+		rc = spw_store__upkeep_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
 	if (rc == 0)
 		rc = check_whole(store, set->mirrors);
 	if (rc)
@@ -517,7 +517,7 @@ static int commit(struct spw_store *store, const spw_object objects[], uint32_t 
 
 	if (rc)
 		return rc;
-	set = spw_committed_new(count);
+	set = spw_store__committed_new(count);
 	if (!set)
 		return spw_error(-ENOMEM, "no memory to commit %u objects", count);
 	set->block.number = number;
@@ -543,7 +543,7 @@ int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32
 {
 	if (flags & ~(SPW_COMMIT_KEEP_PREVIOUS | SPW_COMMIT_MIRRORED))
 		return spw_error(-EINVAL, "a commit has no such flags: %#x", flags);
-	return spw_commit_make(store, objects, count, number, record, len, flags);
+	return spw_store__commit_make(store, objects, count, number, record, len, flags);
 }
 
 static void count_retirements(const struct spw_store *store, uint32_t counts[])
@@ -566,11 +566,11 @@ static bool leave_out_retired(struct spw_store *store, const uint32_t counts[])
 	return *left_out != before && drives_in_service(store) != 0;
 }
 
-int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
-		    uint64_t number, const void *record, size_t len, unsigned flags)
+int spw_store__commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
+			   uint64_t number, const void *record, size_t len, unsigned flags)
 {
 	uint32_t retirements[SPW_DRIVES_MAX] = {0};
-	int rc = spw_store_owned(store);
+	int rc = spw_store__owned(store);
 	bool mirrors = false;
 
 	if (rc)
@@ -590,7 +590,7 @@ int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_
 int spw_store_commit_release(struct spw_store *store)
 {
 	struct spw_commits *commits = store->commits;
-	int rc = spw_store_owned(store);
+	int rc = spw_store__owned(store);
 
 	if (rc || !commits->previous)
 		return rc;
@@ -605,7 +605,7 @@ int spw_store_commit_release(struct spw_store *store)
 	return 0;
 }
 
-int spw_commit_give_up(struct spw_store *store, uint32_t slot)
+int spw_store__commit_give_up(struct spw_store *store, uint32_t slot)
 {
 	int rc = 0;
 
@@ -678,7 +678,7 @@ int spw_store_committed_objects(struct spw_store *store, spw_object objects[], u
 	return 0;
 }
 
-void spw_commits_close(struct spw_store *store)
+void spw_store__commits_close(struct spw_store *store)
 {
 	struct spw_commits *commits = store->commits;
 

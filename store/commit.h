@@ -39,11 +39,11 @@ struct spw_commits {
 /* A flag besides SPW_COMMIT_*: under the number of the last, whose bytes it has. */
 #define COMMIT_AGAIN (1u << 31)
 /* spw_store_commit() with any flags. */
-int spw_commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
-		    uint64_t number, const void *record, size_t len, unsigned flags);
+int spw_store__commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
+			   uint64_t number, const void *record, size_t len, unsigned flags);
 
-struct committed *spw_committed_new(uint32_t count);
+struct committed *spw_store__committed_new(uint32_t count);
 /* Before the queue is open: what lies in this slot of each drive is never found again. */
-int spw_commit_give_up(struct spw_store *store, uint32_t slot);
+int spw_store__commit_give_up(struct spw_store *store, uint32_t slot);
 
 #endif

@@ -7,7 +7,7 @@
 /* Small enough that the checksum finds in the first-level cache what was copied. */
 #define STRIDE_BYTES 16384u
 
-uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len)
+uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len)
 {
 	XXH3_state_t state;
 
@@ -45,14 +45,14 @@ static struct iovec next_run(const struct iovec **vector, uint64_t *offset, size
 	return run;
 }
 
-void *spw_run_of(const struct iovec *vector, uint64_t offset, size_t len)
+void *spw_store__run_of(const struct iovec *vector, uint64_t offset, size_t len)
 {
 	struct iovec run = next_run(&vector, &offset, len);
 
 	return run.iov_len == len ? run.iov_base : NULL;
 }
 
-void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len)
+void spw_store__gather(void *to, const struct iovec *vector, uint64_t offset, size_t len)
 {
 	uint8_t *at = to;
 
@@ -65,7 +65,7 @@ void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t le
 	}
 }
 
-void spw_scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len)
+void spw_store__scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len)
 {
 	const uint8_t *at = from;
 
@@ -78,22 +78,23 @@ void spw_scatter(const struct iovec *vector, uint64_t offset, const void *from, 
 	}
 }
 
-void spw_regather(const struct iovec *to, const struct iovec *from, uint64_t offset, size_t len)
+void spw_store__regather(const struct iovec *to, const struct iovec *from, uint64_t offset,
+			 size_t len)
 {
 	uint64_t to_offset = 0;
 
 	while (len > 0) {
 		struct iovec run = next_run(&to, &to_offset, len);
 
-		spw_gather(run.iov_base, from, offset, run.iov_len);
+		spw_store__gather(run.iov_base, from, offset, run.iov_len);
 		offset += run.iov_len;
 		len -= run.iov_len;
 	}
 }
 
-uint64_t spw_checksum_vector(const struct iovec *vector, uint64_t offset, size_t len)
+uint64_t spw_store__checksum_vector(const struct iovec *vector, uint64_t offset, size_t len)
 {
-	const void *all = spw_run_of(vector, offset, len);
+	const void *all = spw_store__run_of(vector, offset, len);
 	XXH3_state_t state;
 
 	if (all)

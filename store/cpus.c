@@ -39,7 +39,7 @@ static int cpus_of_node(int node, cpu_set_t *cpus)
 }
 
 /* Threads and memory go to the drives' node, if they share one and the process may run there. */
-int spw_store_settle(struct spw_store *store)
+int spw_store__settle(struct spw_store *store)
 {
 	store->numa_node = node_of_drives(store);
 	if (store->numa_node >= 0 && cpus_of_node(store->numa_node, &store->worker_cpus) == 0) {
@@ -52,8 +52,8 @@ int spw_store_settle(struct spw_store *store)
 	return 0;
 }
 
-int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
-		     void *argument)
+int spw_store__thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
+		      void *argument)
 {
 	pthread_attr_t attributes;
 	int rc = pthread_attr_init(&attributes);
@@ -69,7 +69,7 @@ int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*m
 	return rc;
 }
 
-void spw_store_short_slice(const struct spw_store *store)
+void spw_store__short_slice(const struct spw_store *store)
 {
 	if (spw_queue_short_slice() != 0)
 		spw_log(&store->opts.log, SPW_LOG_INFO, "%s", spw_last_error());

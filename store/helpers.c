@@ -62,12 +62,12 @@ static uint64_t ring_count(const struct spw_ring *ring)
 	return atomic_load_explicit(&ring->put, memory_order_acquire) - taken;
 }
 
-bool spw_help_waits(const struct spw_helpers *helpers)
+bool spw_store__help_waits(const struct spw_helpers *helpers)
 {
 	return ring_waits(&helpers->rings[RING_URGENT]) || ring_waits(&helpers->rings[RING_OTHERS]);
 }
 
-struct transfer *spw_help_take(struct spw_taker *taker)
+struct transfer *spw_store__help_take(struct spw_taker *taker)
 {
 	struct spw_helpers *helpers = taker->store->helpers;
 	bool others = ring_waits(&helpers->rings[RING_OTHERS]);
@@ -89,17 +89,17 @@ static bool keeps_busy(const struct spw_helpers *helpers, uint32_t posted)
 	return posted >= POSTED_PER_WORKER * (helpers->count + 1);
 }
 
-bool spw_help_has_room(const struct spw_helpers *helpers)
+bool spw_store__help_has_room(const struct spw_helpers *helpers)
 {
 	return !keeps_busy(helpers, helpers->writes);
 }
 
-bool spw_help_is_idle(const struct spw_helpers *helpers)
+bool spw_store__help_is_idle(const struct spw_helpers *helpers)
 {
 	return !keeps_busy(helpers, helpers->posted);
 }
 
-bool spw_help_wanted(const struct transfer *transfer)
+bool spw_store__help_wanted(const struct transfer *transfer)
 {
 	const struct moving *moving = &transfer->moving;
 
@@ -113,7 +113,7 @@ static bool holds_slot(const struct transfer *transfer)
 	return transfer->moving.op == SPW_WRITE && transfer->bounce;
 }
 
-void spw_help_post(struct transfer *transfer)
+void spw_store__help_post(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
@@ -133,7 +133,7 @@ void spw_help_post(struct transfer *transfer)
 	ring_put(&store->helpers->rings[urgent ? RING_URGENT : RING_OTHERS], transfer);
 }
 
-void spw_help_end(struct transfer *transfer)
+void spw_store__help_end(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
@@ -149,7 +149,7 @@ void spw_help_end(struct transfer *transfer)
 }
 
 /* One is left: the worker takes it sooner than somebody is woken. */
-void spw_help_call(struct spw_store *store)
+void spw_store__help_call(struct spw_store *store)
 {
 	struct spw_helpers *helpers = store->helpers;
 	uint64_t waiting =
@@ -165,12 +165,12 @@ void spw_help_call(struct spw_store *store)
 
 /* ---- The helpers' side ---- */
 
-void spw_help_give(struct spw_taker *taker, struct transfer *transfer)
+void spw_store__help_give(struct spw_taker *taker, struct transfer *transfer)
 {
-	spw_bytes_move(transfer);
+	spw_store__bytes_move(transfer);
 	count_add(&taker->bytes, transfer->moving.len_bytes);
 	transfer->message.kind = MESSAGE_MOVED;
-	spw_store_push(transfer->store, &transfer->message);
+	spw_store__push(transfer->store, &transfer->message);
 }
 
 /* Announced before the last look, as who posts looks for sleepers after it has posted. */
@@ -179,7 +179,7 @@ static void sleep_until_called(struct spw_helpers *helpers)
 	uint32_t wakes = atomic_load(&helpers->wakes);
 
 	(void)atomic_fetch_add(&helpers->asleep, 1);
-	if (!spw_help_waits(helpers) && !atomic_load(&helpers->stopping))
+	if (!spw_store__help_waits(helpers) && !atomic_load(&helpers->stopping))
 		(void)syscall(SYS_futex, &helpers->wakes, FUTEX_WAIT_PRIVATE, wakes, NULL, NULL, 0);
 	(void)atomic_fetch_sub(&helpers->asleep, 1);
 }
@@ -190,12 +190,12 @@ static void *helper_main(void *argument)
 	struct spw_helpers *helpers = self->store->helpers;
 
 	(void)pthread_setname_np(pthread_self(), "spillway-sum");
-	spw_store_short_slice(self->store);
+	spw_store__short_slice(self->store);
 	while (!atomic_load(&helpers->stopping)) {
-		struct transfer *transfer = spw_help_take(self);
+		struct transfer *transfer = spw_store__help_take(self);
 
 		if (transfer)
-			spw_help_give(self, transfer);
+			spw_store__help_give(self, transfer);
 		else
 			sleep_until_called(helpers);
 	}
@@ -204,7 +204,7 @@ static void *helper_main(void *argument)
 
 /* ---- Open and close ---- */
 
-int spw_helpers_open(struct spw_store *store, uint32_t transfers)
+int spw_store__helpers_open(struct spw_store *store, uint32_t transfers)
 {
 	struct spw_helpers *helpers =
 		aligned_alloc(_Alignof(struct spw_helpers), sizeof(struct spw_helpers));
@@ -226,7 +226,7 @@ int spw_helpers_open(struct spw_store *store, uint32_t transfers)
 	return 0;
 }
 
-void spw_helpers_close(struct spw_store *store)
+void spw_store__helpers_close(struct spw_store *store)
 {
 	if (!store->helpers)
 		return;
@@ -255,7 +255,7 @@ static uint32_t workers_wanted(const struct spw_store *store)
 	return SPW_MIN(SPW_MAX(wanted, 1u), SPW_WORKERS_MAX);
 }
 
-int spw_helpers_start(struct spw_store *store)
+int spw_store__helpers_start(struct spw_store *store)
 {
 	struct spw_helpers *helpers = store->helpers;
 	uint32_t wanted = workers_wanted(store) - 1;
@@ -265,7 +265,7 @@ int spw_helpers_start(struct spw_store *store)
 		struct spw_taker *taker = &helpers->each[helpers->count];
 
 		taker->store = store;
-		rc = spw_store_thread(store, &taker->thread, helper_main, taker);
+		rc = spw_store__thread(store, &taker->thread, helper_main, taker);
 		helpers->count += rc == 0;
 	}
 	if (rc)
@@ -275,7 +275,7 @@ int spw_helpers_start(struct spw_store *store)
 	return 0;
 }
 
-void spw_helpers_stop(struct spw_store *store)
+void spw_store__helpers_stop(struct spw_store *store)
 {
 	struct spw_helpers *helpers = store->helpers;
 

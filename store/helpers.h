@@ -69,30 +69,30 @@ struct spw_helpers {
 };
 
 /* The rings, for so many transfers. Return: 0; -ENOMEM. */
-int spw_helpers_open(struct spw_store *store, uint32_t transfers);
+int spw_store__helpers_open(struct spw_store *store, uint32_t transfers);
 /* As many as are wanted, or can be started; the queue is open. Return: 0. */
-int spw_helpers_start(struct spw_store *store);
+int spw_store__helpers_start(struct spw_store *store);
 /* Nothing is posted. Before the queue is closed, by which they wake the worker. */
-void spw_helpers_stop(struct spw_store *store);
-void spw_helpers_close(struct spw_store *store);
+void spw_store__helpers_stop(struct spw_store *store);
+void spw_store__helpers_close(struct spw_store *store);
 
 /* Worker: may a further write be posted that is not issued yet? */
-bool spw_help_has_room(const struct spw_helpers *helpers);
+bool spw_store__help_has_room(const struct spw_helpers *helpers);
 /* Worker: has somebody nothing to do soon? */
-bool spw_help_is_idle(const struct spw_helpers *helpers);
+bool spw_store__help_is_idle(const struct spw_helpers *helpers);
 /* Worker: is it better left to others, or until the drives have enough to do? */
-bool spw_help_wanted(const struct transfer *transfer);
-void spw_help_post(struct transfer *transfer);
+bool spw_store__help_wanted(const struct transfer *transfer);
+void spw_store__help_post(struct transfer *transfer);
 /* Worker: helpers that sleep take what it will not itself. */
-void spw_help_call(struct spw_store *store);
+void spw_store__help_call(struct spw_store *store);
 /* Worker: what was posted is back. */
-void spw_help_end(struct transfer *transfer);
+void spw_store__help_end(struct transfer *transfer);
 
 /* Any taker. Something waits in a ring. */
-bool spw_help_waits(const struct spw_helpers *helpers);
+bool spw_store__help_waits(const struct spw_helpers *helpers);
 /* Return: NULL: nothing waits. */
-struct transfer *spw_help_take(struct spw_taker *taker);
+struct transfer *spw_store__help_take(struct spw_taker *taker);
 /* Of a helper: moved, and back to the worker. */
-void spw_help_give(struct spw_taker *taker, struct transfer *transfer);
+void spw_store__help_give(struct spw_taker *taker, struct transfer *transfer);
 
 #endif

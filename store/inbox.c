@@ -8,7 +8,7 @@
  * Sequentially consistent, like the worker's store to asleep and its last look at the inbox: it
  * sees the message, or who pushed it sees it asleep. One alone makes the system call.
  */
-void spw_store_wake(struct spw_store *store)
+void spw_store__wake(struct spw_store *store)
 {
 	if (atomic_load(&store->asleep) != AWAKE && atomic_exchange(&store->asleep, AWAKE) != AWAKE)
 		spw_queue_wake(store->queue);
@@ -23,20 +23,20 @@ static void push(struct spw_store *store, struct message *message)
 	while (!atomic_compare_exchange_weak(&store->inbox, &newest, message));
 }
 
-void spw_store_push(struct spw_store *store, struct message *message)
+void spw_store__push(struct spw_store *store, struct message *message)
 {
 	push(store, message);
-	spw_store_wake(store);
+	spw_store__wake(store);
 }
 
-void spw_store_push_put(struct spw_store *store, struct message *message)
+void spw_store__push_put(struct spw_store *store, struct message *message)
 {
 	push(store, message);
 	if (atomic_load(&store->asleep) == ASLEEP)
-		spw_store_wake(store);
+		spw_store__wake(store);
 }
 
-int spw_store_owned(const struct spw_store *store)
+int spw_store__owned(const struct spw_store *store)
 {
 	if (!store->own || *store->own)
 		return 0;

@@ -118,15 +118,15 @@ _Static_assert(sizeof(struct piece) == 28, "pieces are many");
 
 _Static_assert(SPW_DRIVES_MAX < DRIVE_NONE && SPW_DRIVES_MAX <= 64, "drives fit, also in a mask");
 
-static inline bool spw_piece_is_placed(const struct piece *piece)
+static inline bool spw_store__piece_is_placed(const struct piece *piece)
 {
 	return piece->drive != DRIVE_NONE;
 }
 
 /* To be placed yet, or again. */
-static inline bool spw_piece_is_wanting(const struct piece *piece)
+static inline bool spw_store__piece_is_wanting(const struct piece *piece)
 {
-	return !spw_piece_is_placed(piece) && piece->handle != HANDLE_HOLE;
+	return !spw_store__piece_is_placed(piece) && piece->handle != HANDLE_HOLE;
 }
 
 struct object {
@@ -318,7 +318,7 @@ struct store_drive {
 };
 
 /* Only a network leads to it. */
-static inline bool spw_drive_is_far(const struct store_drive *drive)
+static inline bool spw_store__drive_is_far(const struct store_drive *drive)
 {
 	return drive->device->transport.far;
 }
@@ -399,7 +399,7 @@ struct spw_store {
 	_Atomic uint32_t drives_retired;
 	_Atomic bool mirrors_short; /* it was logged that second copies find no drive */
 	uint32_t drives_full;       /* of these, for want of space below them */
-	uint32_t drives_resting;    /* of these, see spw_drive_rests() */
+	uint32_t drives_resting;    /* of these, see spw_store__drive_rests() */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
 	uint64_t urgent_ns; /* the last urgent read; 0: none, or long ago */
@@ -432,7 +432,7 @@ static inline void count_sub(_Atomic uint64_t *counter, uint64_t amount)
 }
 
 /* Something will end, or come back, without a further request. */
-static inline bool spw_store_is_busy(const struct spw_store *store)
+static inline bool spw_store__is_busy(const struct spw_store *store)
 {
 	return store->transfers_in_flight > 0 || store->helpers->posted > 0;
 }
@@ -442,31 +442,33 @@ static inline bool spw_store_is_busy(const struct spw_store *store)
  * @blocks: of all its copies; they are reserved. It has two references: the second is the put's,
  * or the commit's.
  */
-int spw_object_create(struct spw_store *store, uint64_t len, unsigned copies, uint64_t blocks,
-		      spw_object *id);
+int spw_store__object_create(struct spw_store *store, uint64_t len, unsigned copies,
+			     uint64_t blocks, spw_object *id);
 /* A reference to a live object that has these bytes. Return: 0; -ENOENT; -ERANGE, in words. */
-int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
-		       struct object **object);
-void spw_object_drop(struct spw_store *store, struct object *object, bool on_worker);
-void spw_object_reclaim(struct spw_store *store, struct object *object);
-uint32_t spw_piece_take(struct spw_store *store);
-void spw_piece_unplace(struct spw_store *store, struct piece *piece);
-void spw_extent_give(struct spw_store *store, uint32_t drive, const struct spw_extent *extent);
-struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece);
+int spw_store__object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
+			      struct object **object);
+void spw_store__object_drop(struct spw_store *store, struct object *object, bool on_worker);
+void spw_store__object_reclaim(struct spw_store *store, struct object *object);
+uint32_t spw_store__piece_take(struct spw_store *store);
+void spw_store__piece_unplace(struct spw_store *store, struct piece *piece);
+void spw_store__extent_give(struct spw_store *store, uint32_t drive,
+			    const struct spw_extent *extent);
+struct spw_extent spw_store__piece_extent(const struct spw_store *store, const struct piece *piece);
 /* @piece: of a mirrored object the first of two, linked already. */
-void spw_piece_append(struct spw_store *store, struct object *object, uint32_t piece);
+void spw_store__piece_append(struct spw_store *store, struct object *object, uint32_t piece);
 /* A copy that will not be: what was reserved for it is free. */
-void spw_piece_make_hole(struct spw_store *store, struct object *object, struct piece *piece);
+void spw_store__piece_make_hole(struct spw_store *store, struct object *object,
+				struct piece *piece);
 
 /* Without rounding up, which might overflow. */
-static inline uint64_t spw_blocks_of(const struct spw_store *store, uint64_t len_bytes)
+static inline uint64_t spw_store__blocks_of(const struct spw_store *store, uint64_t len_bytes)
 {
 	return len_bytes / store->block_bytes + (len_bytes % store->block_bytes != 0);
 }
 
 /* The run behind this one. */
-static inline uint32_t spw_run_next(const struct spw_store *store, const struct object *object,
-				    uint32_t run)
+static inline uint32_t spw_store__run_next(const struct spw_store *store,
+					   const struct object *object, uint32_t run)
 {
 	if (object->copies == 2)
 		run = store->pieces[run].next;
@@ -475,152 +477,156 @@ static inline uint32_t spw_run_next(const struct spw_store *store, const struct 
 
 /* store/request.c */
 /* @out: set to it, if given. NULL: all are in use, in words; @object's reference is dropped. */
-struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind,
-				     struct object *object, const struct spw_notify *notify,
-				     struct spw_request **out);
-void spw_request_give(struct spw_request *request);
-bool spw_request_begin(struct spw_request *request);
-void spw_request_fail(struct spw_request *request, int error, const char *format, ...)
+struct spw_request *spw_store__request_take(struct spw_store *store, enum request_kind kind,
+					    struct object *object, const struct spw_notify *notify,
+					    struct spw_request **out);
+void spw_store__request_give(struct spw_request *request);
+bool spw_store__request_begin(struct spw_request *request);
+void spw_store__request_fail(struct spw_request *request, int error, const char *format, ...)
 	SPW_PRINTF(3, 4);
-void spw_request_end(struct spw_request *request);
+void spw_store__request_end(struct spw_request *request);
 
 /* store/pressure.c: a put or a get, whose length and class are set, begins, ends */
-void spw_pressure_begin(struct spw_request *request);
-void spw_pressure_end(struct spw_request *request);
-uint64_t spw_pressure_all(const struct spw_store *store);
+void spw_store__pressure_begin(struct spw_request *request);
+void spw_store__pressure_end(struct spw_request *request);
+uint64_t spw_store__pressure_all(const struct spw_store *store);
 
 /* store/inbox.c: from any thread to the worker */
 /* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
-int spw_store_owned(const struct spw_store *store);
-void spw_store_push(struct spw_store *store, struct message *message);
+int spw_store__owned(const struct spw_store *store);
+void spw_store__push(struct spw_store *store, struct message *message);
 /* The same, of a put. */
-void spw_store_push_put(struct spw_store *store, struct message *message);
-void spw_store_wake(struct spw_store *store);
+void spw_store__push_put(struct spw_store *store, struct message *message);
+void spw_store__wake(struct spw_store *store);
 
-/* store/partition.c: own the partition, until spw_publish_close(), spw_assembly_close() */
-int spw_partition_take(struct spw_store *store);
+/* store/partition.c: own the partition, until spw_store__publish_close(),
+ * spw_drives__assembly_close() */
+int spw_store__partition_take(struct spw_store *store);
 
 /* store/commit.c, store/restore.c: what is durable */
-int spw_restore(struct spw_store *store);
-void spw_commits_close(struct spw_store *store);
+int spw_store__restore(struct spw_store *store);
+void spw_store__commits_close(struct spw_store *store);
 
 /* store/submit.c: have the worker do it, and wait. Return: how it ended. */
-int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
-		   uint64_t len);
+int spw_store__upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what,
+			  void *bytes, uint64_t len);
 
-/* store/alignment.c: how memory must be aligned, by a trial. After spw_restore(). Return: 0. */
-int spw_store_align(struct spw_store *store);
+/* store/alignment.c: how memory must be aligned, by a trial. After spw_store__restore(). Return:
+ * 0. */
+int spw_store__align(struct spw_store *store);
 
 /* store/cpus.c */
-int spw_store_settle(struct spw_store *store);
+int spw_store__settle(struct spw_store *store);
 /* pthread_create() on those CPUs. */
-int spw_store_thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
-		     void *argument);
+int spw_store__thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),
+		      void *argument);
 
 /*
  * By each thread of the store: it runs soon after a transfer has ended, and whoever else is woken
  * need not wait until it has summed all that there is.
  */
-void spw_store_short_slice(const struct spw_store *store);
+void spw_store__short_slice(const struct spw_store *store);
 
 /* store/bytes.c */
 /* What is to be moved: the whole piece of the transfer. */
-void spw_bytes_set(struct transfer *transfer, enum spw_op op, bool sum);
+void spw_store__bytes_set(struct transfer *transfer, enum spw_op op, bool sum);
 /* Of a write that is not copied: its last, partly filled block. */
-void spw_bytes_lay_tail(struct transfer *transfer);
-void spw_bytes_move(struct transfer *transfer);
+void spw_store__bytes_lay_tail(struct transfer *transfer);
+void spw_store__bytes_move(struct transfer *transfer);
 /* Worker: what was copied, with its reason. */
-void spw_bytes_count(const struct transfer *transfer);
+void spw_store__bytes_count(const struct transfer *transfer);
 
 /* store/worker.c */
 /* Do what can be done. Return: how many requests ended; -errno. */
-int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns);
-int spw_store_start(struct spw_store *store);
-void spw_store_stop(struct spw_store *store);
+int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns);
+int spw_store__start(struct spw_store *store);
+void spw_store__stop(struct spw_store *store);
 
 /* store/level.c: who goes next on a drive */
 /* @lowest: none below it can be served now. Return: the level, or LEVELS when nothing waits. */
-int spw_level_choose(const struct spw_store *store, const struct store_drive *drive, int lowest);
-void spw_level_served(struct spw_store *store, struct store_drive *drive, int level);
+int spw_store__level_choose(const struct spw_store *store, const struct store_drive *drive,
+			    int lowest);
+void spw_store__level_served(struct spw_store *store, struct store_drive *drive, int level);
 
 /* store/transfer.c: one piece to or from a drive */
-struct transfer *spw_transfer_take(struct spw_store *store);
+struct transfer *spw_store__transfer_take(struct spw_store *store);
 /*
  * Have the drive use the memory that the request has for the piece, all of it, as it lies. Return:
  * false: it cannot, for an address, a length between two runs, or too many of them: to be copied.
  */
-bool spw_transfer_lay(struct transfer *transfer, const struct piece *piece);
-void spw_transfer_give(struct transfer *transfer);
-void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io));
-void spw_transfer_ended(struct transfer *transfer);
-void spw_latency_refresh(struct store_drive *drive);
+bool spw_store__transfer_lay(struct transfer *transfer, const struct piece *piece);
+void spw_store__transfer_give(struct transfer *transfer);
+void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
+			       void (*done)(struct spw_io *io));
+void spw_store__transfer_ended(struct transfer *transfer);
+void spw_store__latency_refresh(struct store_drive *drive);
 /* store/stats.c: what spw_store_publish_steps() was given last; all 0: nothing */
-void spw_store_published_steps(const struct spw_store *store, struct spw_step_stats *steps);
-bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive);
-bool spw_bounce_take(struct spw_store *store, struct transfer *transfer);
-void spw_bounce_give(struct transfer *transfer);
+void spw_store__published_steps(const struct spw_store *store, struct spw_step_stats *steps);
+bool spw_store__bounce_allowed(const struct spw_store *store, uint32_t drive);
+bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer);
+void spw_store__bounce_give(struct transfer *transfer);
 
 /* store/publish.c: the shared page */
-int spw_publish_open(struct spw_store *store);
-void spw_publish_close(struct spw_store *store);
-void spw_publish(struct spw_store *store, bool now);
-int64_t spw_publish_timeout_ns(const struct spw_store *store);
+int spw_store__publish_open(struct spw_store *store);
+void spw_store__publish_close(struct spw_store *store);
+void spw_store__publish(struct spw_store *store, bool now);
+int64_t spw_store__publish_timeout_ns(const struct spw_store *store);
 
 /* store/stats.c. Return: 0; -EINVAL, in words. */
-int spw_drive_exists(const struct spw_store *store, unsigned drive);
+int spw_store__drive_exists(const struct spw_store *store, unsigned drive);
 
 /* store/service.c: drives out of service */
 /*
  * Of a drive that was retired: it takes no chunks for now, is read as well as ever, and is tried
  * again by itself, since nothing says that it has failed.
  */
-static inline bool spw_drive_rests(int error)
+static inline bool spw_store__drive_rests(int error)
 {
 	return error == -ENOSPC || error == -EAGAIN;
 }
 /* @error: of the transfer; -ETIMEDOUT: it did not end in time */
-void spw_drive_retire(struct spw_store *store, uint32_t drive, int error);
+void spw_store__drive_retire(struct spw_store *store, uint32_t drive, int error);
 /* A write that was given up as late has ended well after all. */
-void spw_drive_answered(struct spw_store *store, uint32_t drive);
-void spw_drive_revive(struct spw_store *store, uint32_t drive);
+void spw_store__drive_answered(struct spw_store *store, uint32_t drive);
+void spw_store__drive_revive(struct spw_store *store, uint32_t drive);
 /* A drive that rests is tried again from time to time, by whatever is put next. */
-void spw_drives_try_again(struct spw_store *store);
-int64_t spw_try_again_timeout_ns(const struct spw_store *store);
+void spw_store__drives_try_again(struct spw_store *store);
+int64_t spw_store__try_again_timeout_ns(const struct spw_store *store);
 /* If drives are out of service: which, why and what to do, in @buf; else @advice. Any thread. */
 #define SPW_ADVICE_BYTES 448
-const char *spw_service_advice(const struct spw_store *store, const char *advice,
-			       char buf[SPW_ADVICE_BYTES]);
+const char *spw_store__service_advice(const struct spw_store *store, const char *advice,
+				      char buf[SPW_ADVICE_BYTES]);
 
 /* store/upkeep.c: flush, trim, deadlines */
-void spw_upkeep_submit(struct spw_request *request);
-void spw_upkeep_cancel(struct spw_store *store);
-int64_t spw_deadline_timeout_ns(const struct spw_store *store);
-void spw_deadlines_check(struct spw_store *store);
+void spw_store__upkeep_submit(struct spw_request *request);
+void spw_store__upkeep_cancel(struct spw_store *store);
+int64_t spw_store__deadline_timeout_ns(const struct spw_store *store);
+void spw_store__deadlines_check(struct spw_store *store);
 
 /* store/sums.c: large chunks of puts */
 /* It was issued, and is to be posted for its sum when its turn has come. */
-void spw_sum_later(struct transfer *transfer);
+void spw_store__sum_later(struct transfer *transfer);
 /* The caller sees to its sum now. */
-void spw_sum_take(struct transfer *transfer);
+void spw_store__sum_take(struct transfer *transfer);
 /* Post those whose turn has come. */
-void spw_sums_post(struct spw_store *store);
+void spw_store__sums_post(struct spw_store *store);
 
 /* store/runs.c */
 /* Some of its pieces lost their place: find which is to be placed next. */
-void spw_runs_look(struct spw_request *request);
+void spw_store__runs_look(struct spw_request *request);
 /* Nothing of it is in flight, or will be: the placed copy of each run comes first (STORE-7). */
-void spw_runs_settle(struct spw_request *request);
+void spw_store__runs_settle(struct spw_request *request);
 
 /* store/single.c: second copies that there are not */
-void spw_single_note(struct spw_store *store, uint64_t len_bytes);
+void spw_store__single_note(struct spw_store *store, uint64_t len_bytes);
 
 /* store/write.c */
-void spw_write_abandon(struct transfer *transfer);
-void spw_write_submit(struct spw_request *request);
+void spw_store__write_abandon(struct transfer *transfer);
+void spw_store__write_submit(struct spw_request *request);
 /* Its bytes are as the drive is to have them, and summed. */
-void spw_write_moved(struct transfer *transfer);
+void spw_store__write_moved(struct transfer *transfer);
 /* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
-void spw_write_end_if_done(struct spw_request *request);
+void spw_store__write_end_if_done(struct spw_request *request);
 /* What the drives are like as a round begins, in which each gets one chunk at most. */
 struct drive_scores {
 	uint64_t score[SPW_DRIVES_MAX]; /* the least is the best; UINT64_MAX: it takes none */
@@ -630,36 +636,38 @@ struct drive_scores {
 	uint64_t write_bytes_max;       /* fewer bytes of writes */
 };
 
-void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores);
+void spw_store__write_score_drives(struct spw_store *store, struct drive_scores *scores);
 /*
  * A chunk of the oldest put, to the best drive of the mask @left, which is none of it then.
  * Return: false: only the end of a transfer brings what lacks, or a drive that is not in @left.
  */
-bool spw_write_next(struct spw_store *store, struct drive_scores *scores, uint64_t *left);
+bool spw_store__write_next(struct spw_store *store, struct drive_scores *scores, uint64_t *left);
 /* store/mirror.c: the same, where the oldest put is of a mirrored object; nobody is left then */
-bool spw_mirror_next(struct spw_store *store, const struct drive_scores *scores, uint64_t *left);
-void spw_write_fail_all(struct spw_store *store);
+bool spw_store__mirror_next(struct spw_store *store, const struct drive_scores *scores,
+			    uint64_t *left);
+void spw_store__write_fail_all(struct spw_store *store);
 
 /* store/read.c */
-void spw_read_submit(struct spw_request *request);
-void spw_read_end_if_done(struct spw_request *request);
-void spw_read_relink(struct spw_request *request);
-bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
+void spw_store__read_submit(struct spw_request *request);
+void spw_store__read_end_if_done(struct spw_request *request);
+void spw_store__read_relink(struct spw_request *request);
+bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
 /* Return: false when the drive has its share of copy memory in flight. */
-bool spw_read_retry_next(struct spw_store *store, uint32_t drive);
-void spw_read_cancel_retries(struct spw_store *store);
+bool spw_store__read_retry_next(struct spw_store *store, uint32_t drive);
+void spw_store__read_cancel_retries(struct spw_store *store);
 /* Its bytes are where the caller wants them, and summed. */
-void spw_read_moved(struct transfer *transfer);
+void spw_store__read_moved(struct transfer *transfer);
 
 /* store/copy.c */
-uint64_t spw_copy_and_checksum(void *to, const void *from, size_t len);
+uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len);
 /* @len bytes of what a vector describes, from @offset on: to and from one run, and their sum. */
-void spw_gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);
-void spw_scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len);
-uint64_t spw_checksum_vector(const struct iovec *vector, uint64_t offset, size_t len);
+void spw_store__gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);
+void spw_store__scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len);
+uint64_t spw_store__checksum_vector(const struct iovec *vector, uint64_t offset, size_t len);
 /* NULL: they are not in one run. */
-void *spw_run_of(const struct iovec *vector, uint64_t offset, size_t len);
+void *spw_store__run_of(const struct iovec *vector, uint64_t offset, size_t len);
 /* From one vector to another, @len bytes from @offset on to its beginning. */
-void spw_regather(const struct iovec *to, const struct iovec *from, uint64_t offset, size_t len);
+void spw_store__regather(const struct iovec *to, const struct iovec *from, uint64_t offset,
+			 size_t len);
 
 #endif

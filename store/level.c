@@ -11,7 +11,8 @@ static bool level_waits(const struct spw_store *store, const struct store_drive 
 }
 
 /* The most urgent that waits, unless one below was overtaken BYPASSES_MAX times; LEVELS: none. */
-int spw_level_choose(const struct spw_store *store, const struct store_drive *drive, int lowest)
+int spw_store__level_choose(const struct spw_store *store, const struct store_drive *drive,
+			    int lowest)
 {
 	int chosen = LEVELS;
 
@@ -24,7 +25,7 @@ int spw_level_choose(const struct spw_store *store, const struct store_drive *dr
 	return chosen;
 }
 
-void spw_level_served(struct spw_store *store, struct store_drive *drive, int served)
+void spw_store__level_served(struct spw_store *store, struct store_drive *drive, int served)
 {
 	drive->bypassed[served] = 0;
 	for (int level = served + 1; level < LEVELS; level++)

@@ -14,7 +14,7 @@
 
 static uint64_t bit_of(const struct piece *piece)
 {
-	return spw_piece_is_placed(piece) ? UINT64_C(1) << piece->drive : 0;
+	return spw_store__piece_is_placed(piece) ? UINT64_C(1) << piece->drive : 0;
 }
 
 /* ---- Runs ---- */
@@ -22,7 +22,7 @@ static uint64_t bit_of(const struct piece *piece)
 /* Two pieces, linked. Return: the first, or PIECE_NONE. */
 static uint32_t take_run(struct spw_store *store, uint64_t offset_bytes, uint32_t len_bytes)
 {
-	uint32_t run = spw_piece_take(store), second = spw_piece_take(store);
+	uint32_t run = spw_store__piece_take(store), second = spw_store__piece_take(store);
 
 	if (run == PIECE_NONE || second == PIECE_NONE) {
 		if (run != PIECE_NONE) {
@@ -53,7 +53,7 @@ static uint32_t next_run(struct spw_request *request)
 	run = take_run(store, request->cut_bytes, (uint32_t)SPW_MIN(left, store->chunk_bytes));
 	if (run == PIECE_NONE)
 		return PIECE_NONE;
-	spw_piece_append(store, request->object, run);
+	spw_store__piece_append(store, request->object, run);
 	request->cut_bytes += store->pieces[run].len_bytes;
 	return run;
 }
@@ -65,7 +65,7 @@ static bool split(struct spw_request *request, uint32_t run, uint64_t blocks)
 	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
 	uint32_t len_bytes = (uint32_t)(blocks * store->block_bytes), rest;
 
-	if (blocks == spw_blocks_of(store, first->len_bytes))
+	if (blocks == spw_store__blocks_of(store, first->len_bytes))
 		return true;
 	rest = take_run(store, first->object_offset + len_bytes, first->len_bytes - len_bytes);
 	if (rest == PIECE_NONE)
@@ -86,28 +86,28 @@ static bool split(struct spw_request *request, uint32_t run, uint64_t blocks)
 /* The run has one copy. */
 static void leave_hole(struct spw_request *request, struct piece *piece)
 {
-	spw_piece_unplace(request->store, piece);
-	spw_piece_make_hole(request->store, request->object, piece);
-	spw_single_note(request->store, piece->len_bytes);
+	spw_store__piece_unplace(request->store, piece);
+	spw_store__piece_make_hole(request->store, request->object, piece);
+	spw_store__single_note(request->store, piece->len_bytes);
 }
 
 /* All of it, or nothing: its other copy is as long (MIRROR-1). */
 static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t drive,
 			uint64_t willing)
 {
-	uint64_t blocks = spw_write_place(store, piece, drive, willing);
+	uint64_t blocks = spw_store__write_place(store, piece, drive, willing);
 
-	if (blocks > 0 && blocks < spw_blocks_of(store, piece->len_bytes))
-		spw_piece_unplace(store, piece);
-	return spw_piece_is_placed(piece);
+	if (blocks > 0 && blocks < spw_store__blocks_of(store, piece->len_bytes))
+		spw_store__piece_unplace(store, piece);
+	return spw_store__piece_is_placed(piece);
 }
 
 /* Which drives: SPW_DRIVES_MAX is none. Return: false: only the end of a transfer brings one. */
 static bool choose(const struct spw_store *store, const struct drive_scores *scores,
 		   uint64_t willing, uint64_t but, uint32_t *drive)
 {
-	*drive = spw_write_pull(store, scores, willing, but);
-	return *drive < SPW_DRIVES_MAX || !spw_write_space_left(store, but);
+	*drive = spw_store__write_pull(store, scores, willing, but);
+	return *drive < SPW_DRIVES_MAX || !spw_store__write_space_left(store, but);
 }
 
 /* Return: false: there is none now, or not the memory that it needs. */
@@ -118,11 +118,11 @@ static bool take_transfer(struct spw_request *request, struct transfer **transfe
 	*transfer = NULL;
 	if (!store->transfer_free)
 		return false;
-	*transfer = spw_transfer_take(store);
-	if (spw_write_is_aligned(store, request) || spw_bounce_take(store, *transfer))
+	*transfer = spw_store__transfer_take(store);
+	if (spw_store__write_is_aligned(store, request) || spw_store__bounce_take(store, *transfer))
 		return true;
 	count_add(&store->count.waits_for_copy_memory, 1);
-	spw_transfer_give(*transfer);
+	spw_store__transfer_give(*transfer);
 	*transfer = NULL;
 	return false;
 }
@@ -133,7 +133,7 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 {
 	struct spw_store *store = request->store;
 	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
-	struct piece *lost = spw_piece_is_wanting(first) ? first : second;
+	struct piece *lost = spw_store__piece_is_wanting(first) ? first : second;
 	struct piece *kept = lost == first ? second : first;
 	struct transfer *transfer;
 	uint32_t drive;
@@ -143,18 +143,18 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 	if (drive < SPW_DRIVES_MAX && !take_transfer(request, &transfer))
 		return false;
 	if (drive < SPW_DRIVES_MAX && !place_whole(store, lost, drive, willing & ~bit_of(kept))) {
-		spw_transfer_give(transfer);
+		spw_store__transfer_give(transfer);
 		drive = SPW_DRIVES_MAX;
 	}
 	if (drive == SPW_DRIVES_MAX)
 		leave_hole(request, lost);
 	else
 		lost->checksum = kept->checksum;
-	spw_runs_look(request);
+	spw_store__runs_look(request);
 	if (drive < SPW_DRIVES_MAX)
-		spw_write_issue(request, transfer, (uint32_t)(lost - store->pieces), true);
+		spw_store__write_issue(request, transfer, (uint32_t)(lost - store->pieces), true);
 	else
-		spw_write_end_if_done(request);
+		spw_store__write_end_if_done(request);
 	return true;
 }
 
@@ -162,14 +162,14 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 static void shrink(struct spw_store *store, struct piece *piece, uint64_t blocks)
 {
 	struct store_drive *drive = &store->drives[piece->drive];
-	struct spw_extent extent = spw_piece_extent(store, piece);
+	struct spw_extent extent = spw_store__piece_extent(store, piece);
 	int rc;
 
 	if (extent.len_blocks == blocks)
 		return;
 	SPW_ASSERT(blocks < extent.len_blocks);
-	spw_extent_give(store, piece->drive, &extent);
-	rc = spw_alloc_get_at(drive->alloc, extent.start_block, blocks, &extent);
+	spw_store__extent_give(store, piece->drive, &extent);
+	rc = spw_alloc__get_at(drive->alloc, extent.start_block, blocks, &extent);
 	SPW_ASSERT(rc == 0);
 	piece->handle = extent.handle;
 	count_add(&drive->blocks_used, blocks);
@@ -187,18 +187,18 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 	uint64_t blocks, more = 0;
 
 	/* Neither is placed: the one that has become a hole, if any, is the second. */
-	if (!spw_piece_is_wanting(first)) {
+	if (!spw_store__piece_is_wanting(first)) {
 		first->next_unplaced = PIECE_NONE;
 		second->handle = HANDLE_HOLE;
 	}
-	blocks = spw_write_place(store, first, drives[0], willing);
+	blocks = spw_store__write_place(store, first, drives[0], willing);
 	if (blocks == 0)
 		return false;
-	if (drives[1] < SPW_DRIVES_MAX && spw_piece_is_wanting(second))
+	if (drives[1] < SPW_DRIVES_MAX && spw_store__piece_is_wanting(second))
 		/* MIRROR-1: the first may have gone to that one. */
-		more = spw_write_place(store, second,
-				       first->drive == drives[1] ? drives[0] : drives[1],
-				       willing & ~bit_of(first));
+		more = spw_store__write_place(store, second,
+					      first->drive == drives[1] ? drives[0] : drives[1],
+					      willing & ~bit_of(first));
 	if (more > 0) {
 		blocks = SPW_MIN(blocks, more);
 		shrink(store, first, blocks);
@@ -206,7 +206,7 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 	}
 	if (!split(request, run, blocks))
 		return false;
-	if (spw_piece_is_wanting(second))
+	if (spw_store__piece_is_wanting(second))
 		leave_hole(request, second);
 	return true;
 }
@@ -219,48 +219,50 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 	struct piece *first = &store->pieces[run];
 	bool placed = run != PIECE_NONE && place_both(request, run, drives, willing);
 
-	if (transfers[1] && !(placed && spw_piece_is_placed(&store->pieces[first->next]))) {
-		spw_transfer_give(transfers[1]);
+	if (transfers[1] && !(placed && spw_store__piece_is_placed(&store->pieces[first->next]))) {
+		spw_store__transfer_give(transfers[1]);
 		transfers[1] = NULL;
 	}
 	if (!placed) {
-		spw_transfer_give(transfers[0]);
-		spw_write_fail_no_space(request);
+		spw_store__transfer_give(transfers[0]);
+		spw_store__write_fail_no_space(request);
 		return;
 	}
-	spw_runs_look(request);
-	spw_write_issue(request, transfers[0], run, false);
+	spw_store__runs_look(request);
+	spw_store__write_issue(request, transfers[0], run, false);
 	if (!transfers[1])
 		return;
 	if (atomic_load_explicit(&store->mirrors_short, memory_order_relaxed))
 		atomic_store(&store->mirrors_short, false);
-	spw_write_issue(request, transfers[1], first->next, true);
+	spw_store__write_issue(request, transfers[1], first->next, true);
 }
 
-bool spw_mirror_next(struct spw_store *store, const struct drive_scores *scores, uint64_t *left)
+bool spw_store__mirror_next(struct spw_store *store, const struct drive_scores *scores,
+			    uint64_t *left)
 {
 	struct spw_request *request = store->writes_first;
-	uint64_t willing = spw_put_willing(request, *left);
+	uint64_t willing = spw_store__put_willing(request, *left);
 	uint32_t run = request->unplaced, drives[2];
 	struct transfer *transfers[2] = {NULL, NULL};
 
 	*left = 0;
-	if (!spw_put_begin(request))
+	if (!spw_store__put_begin(request))
 		return true;
-	if (run != PIECE_NONE && (spw_piece_is_placed(&store->pieces[run]) ||
-				  spw_piece_is_placed(&store->pieces[store->pieces[run].next])))
+	if (run != PIECE_NONE &&
+	    (spw_store__piece_is_placed(&store->pieces[run]) ||
+	     spw_store__piece_is_placed(&store->pieces[store->pieces[run].next])))
 		return mend(request, scores, run, willing);
 	if (!choose(store, scores, willing, 0, &drives[0]))
 		return false;
 	if (drives[0] == SPW_DRIVES_MAX) {
-		spw_write_fail_no_space(request);
+		spw_store__write_fail_no_space(request);
 		return true;
 	}
 	if (!choose(store, scores, willing, UINT64_C(1) << drives[0], &drives[1]) ||
 	    !take_transfer(request, &transfers[0]))
 		return false;
 	if (drives[1] < SPW_DRIVES_MAX && !take_transfer(request, &transfers[1])) {
-		spw_transfer_give(transfers[0]);
+		spw_store__transfer_give(transfers[0]);
 		return false;
 	}
 	write_both(request, drives, willing, transfers);

@@ -28,8 +28,8 @@ static inline struct object *change_state(struct spw_store *store, spw_object id
 	return object;
 }
 
-int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
-		       struct object **out)
+int spw_store__object_acquire(struct spw_store *store, spw_object id, uint64_t offset, uint64_t len,
+			      struct object **out)
 {
 	uint64_t before;
 	struct object *object = change_state(store, id, 1, &before);
@@ -41,7 +41,7 @@ int spw_object_acquire(struct spw_store *store, spw_object id, uint64_t offset, 
 	object_len = object->len_bytes;
 	if (offset < object_len && len <= object_len - offset)
 		return 0;
-	spw_object_drop(store, object, false);
+	spw_store__object_drop(store, object, false);
 	return spw_error(-ERANGE, "bytes %llu to %llu lie beyond the object's %llu",
 			 (unsigned long long)offset, (unsigned long long)offset + len,
 			 (unsigned long long)object_len);
@@ -89,19 +89,20 @@ static SPW_COLD int no_space_error(const struct spw_store *store, uint64_t len)
 {
 	char advice[SPW_ADVICE_BYTES];
 
-	return spw_error(-ENOSPC, "the store's partition has no %llu bytes left: %s",
-			 (unsigned long long)len,
-			 spw_service_advice(store, "free objects, or use more drives", advice));
+	return spw_error(
+		-ENOSPC, "the store's partition has no %llu bytes left: %s",
+		(unsigned long long)len,
+		spw_store__service_advice(store, "free objects, or use more drives", advice));
 }
 
-int spw_object_create(struct spw_store *store, uint64_t len, unsigned copies, uint64_t blocks,
-		      spw_object *id)
+int spw_store__object_create(struct spw_store *store, uint64_t len, unsigned copies,
+			     uint64_t blocks, spw_object *id)
 {
 	uint32_t slot;
 
 	if (!space_reserve(store, blocks))
 		return no_space_error(store, len);
-	slot = spw_slots_take(&store->object_slots);
+	slot = spw_store__slots_take(&store->object_slots);
 	if (slot == SPW_SLOT_NONE) {
 		atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 		return spw_error(-ENOBUFS,
@@ -119,17 +120,17 @@ static void object_unreferenced(struct spw_store *store, struct object *object, 
 	int64_t blocks = (int64_t)object->reserved_blocks;
 
 	if (on_worker) {
-		spw_object_reclaim(store, object);
+		spw_store__object_reclaim(store, object);
 		atomic_fetch_add(&store->blocks_available, blocks);
 		return;
 	}
 	/* STORE-3. The fields of the object are the worker's from the push on. */
 	object->message.kind = MESSAGE_FREE;
-	spw_store_push(store, &object->message);
+	spw_store__push(store, &object->message);
 	atomic_fetch_add(&store->blocks_available, blocks);
 }
 
-void spw_object_drop(struct spw_store *store, struct object *object, bool on_worker)
+void spw_store__object_drop(struct spw_store *store, struct object *object, bool on_worker)
 {
 	uint64_t state = atomic_fetch_sub_explicit(&object->state, 1, memory_order_acq_rel);
 
@@ -145,7 +146,7 @@ int spw_store_free(struct spw_store *store, spw_object id)
 	struct object *object;
 	uint64_t before;
 
-	if (spw_store_owned(store))
+	if (spw_store__owned(store))
 		return -EPERM;
 	object = change_state(store, id, -(STATE_ALIVE + 1), &before);
 	if (!object)
@@ -162,7 +163,7 @@ static int object_holds(const struct spw_store *store, const struct object *obje
 			const uint8_t *bytes, uint64_t offset, uint64_t len)
 {
 	for (uint32_t index = object->piece_first; index != PIECE_NONE;
-	     index = spw_run_next(store, object, index)) {
+	     index = spw_store__run_next(store, object, index)) {
 		const struct piece *piece = &store->pieces[index];
 
 		if (piece->object_offset >= offset + len)
@@ -180,7 +181,7 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 	struct object *object;
 	int rc;
 
-	if (spw_store_owned(store))
+	if (spw_store__owned(store))
 		return -EPERM;
 	if (store->opts.no_checksums)
 		return spw_error(
@@ -188,7 +189,7 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 			"the store was opened without checksums, by which bytes are compared");
 	if (!bytes || len == 0)
 		return spw_error(-EINVAL, "holds needs bytes to compare with");
-	rc = spw_object_acquire(store, id, offset, len, &object);
+	rc = spw_store__object_acquire(store, id, offset, len, &object);
 	if (rc)
 		return rc;
 	if (atomic_load_explicit(&object->put, memory_order_acquire))
@@ -197,12 +198,12 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 		rc = spw_error(object->error, "the object was never stored: its put failed");
 	else
 		rc = object_holds(store, object, bytes, offset, len);
-	spw_object_drop(store, object, false);
+	spw_store__object_drop(store, object, false);
 	return rc;
 }
 
 /* STORE-2: give an unreferenced object's pieces back, and its slot with a new generation. */
-void spw_object_reclaim(struct spw_store *store, struct object *object)
+void spw_store__object_reclaim(struct spw_store *store, struct object *object)
 {
 	uint64_t generation =
 		(atomic_load_explicit(&object->state, memory_order_relaxed) >> 32) + 1;
@@ -214,7 +215,7 @@ void spw_object_reclaim(struct spw_store *store, struct object *object)
 		struct piece *piece = &store->pieces[index];
 		uint32_t next = piece->next;
 
-		spw_piece_unplace(store, piece);
+		spw_store__piece_unplace(store, piece);
 		piece->next = store->piece_free;
 		store->piece_free = index;
 		index = next;
@@ -224,12 +225,12 @@ void spw_object_reclaim(struct spw_store *store, struct object *object)
 		generation = 1;
 	atomic_store_explicit(&object->state, (uint64_t)(uint32_t)generation << 32,
 			      memory_order_relaxed);
-	spw_slots_give(&store->object_slots, (uint32_t)(object - store->objects));
+	spw_store__slots_give(&store->object_slots, (uint32_t)(object - store->objects));
 }
 
 /* ---- Pieces: worker only ---- */
 
-uint32_t spw_piece_take(struct spw_store *store)
+uint32_t spw_store__piece_take(struct spw_store *store)
 {
 	uint32_t index = store->piece_free;
 
@@ -244,7 +245,7 @@ uint32_t spw_piece_take(struct spw_store *store)
 	return index;
 }
 
-void spw_piece_append(struct spw_store *store, struct object *object, uint32_t index)
+void spw_store__piece_append(struct spw_store *store, struct object *object, uint32_t index)
 {
 	const struct piece *piece = &store->pieces[index];
 	struct piece *last = &store->pieces[object->piece_last];
@@ -259,9 +260,9 @@ void spw_piece_append(struct spw_store *store, struct object *object, uint32_t i
 	object->piece_last = object->copies == 2 ? piece->next : index;
 }
 
-void spw_piece_make_hole(struct spw_store *store, struct object *object, struct piece *piece)
+void spw_store__piece_make_hole(struct spw_store *store, struct object *object, struct piece *piece)
 {
-	uint64_t blocks = spw_blocks_of(store, piece->len_bytes);
+	uint64_t blocks = spw_store__blocks_of(store, piece->len_bytes);
 
 	SPW_ASSERT(object->copies == 2 && piece->drive == DRIVE_NONE); /* STORE-7 */
 	SPW_ASSERT(object->reserved_blocks > blocks);
@@ -271,35 +272,36 @@ void spw_piece_make_hole(struct spw_store *store, struct object *object, struct 
 }
 
 /* Blocks of a retired drive were given up: they come back when it is revived. */
-void spw_extent_give(struct spw_store *store, uint32_t index, const struct spw_extent *extent)
+void spw_store__extent_give(struct spw_store *store, uint32_t index,
+			    const struct spw_extent *extent)
 {
 	struct store_drive *drive = &store->drives[index];
 
 	SPW_ASSERT(atomic_load_explicit(&drive->blocks_used, memory_order_relaxed) >=
 		   extent->len_blocks); /* STORE-9 */
-	spw_alloc_put(drive->alloc, extent);
+	spw_alloc__put(drive->alloc, extent);
 	count_sub(&drive->blocks_used, extent->len_blocks);
 	if (atomic_load_explicit(&drive->retired, memory_order_relaxed))
 		atomic_fetch_sub(&store->blocks_available, (int64_t)extent->len_blocks);
 }
 
-struct spw_extent spw_piece_extent(const struct spw_store *store, const struct piece *piece)
+struct spw_extent spw_store__piece_extent(const struct spw_store *store, const struct piece *piece)
 {
 	struct spw_extent extent;
 
 	SPW_ASSERT(piece->drive != DRIVE_NONE); /* STORE-7 */
-	spw_alloc_extent(store->drives[piece->drive].alloc, piece->handle, &extent);
+	spw_alloc__extent(store->drives[piece->drive].alloc, piece->handle, &extent);
 	return extent;
 }
 
-void spw_piece_unplace(struct spw_store *store, struct piece *piece)
+void spw_store__piece_unplace(struct spw_store *store, struct piece *piece)
 {
 	struct spw_extent extent;
 
 	if (piece->drive == DRIVE_NONE)
 		return;
-	extent = spw_piece_extent(store, piece);
-	spw_extent_give(store, piece->drive, &extent);
+	extent = spw_store__piece_extent(store, piece);
+	spw_store__extent_give(store, piece->drive, &extent);
 	piece->drive = DRIVE_NONE;
 	piece->next_unplaced = PIECE_NONE;
 }

@@ -15,18 +15,18 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 	*locked = false;
 	store->partition = partition;
 	SPW_ASSERT(store->page_fd < 0);
-	page_rc = spw_page_take(store->uuid, partition, &store->page_fd);
+	page_rc = spw_drives__page_take(store->uuid, partition, &store->page_fd);
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (page_rc == -EBUSY)
 		return spw_error(page_rc, "%s: %s", spw_device_path(store->assembly.devices[0]),
 				 words);
-	rc = spw_assembly_lock(&store->assembly, partition);
+	rc = spw_drives__assembly_lock(&store->assembly, partition);
 	*locked = rc == -EBUSY;
 	if (rc == 0 && page_rc)
 		spw_log(&store->opts.log, SPW_LOG_WARNING, "cannot publish the store's state: %s",
 			words);
 	if (rc)
-		spw_publish_close(store);
+		spw_store__publish_close(store);
 	return rc;
 }
 
@@ -42,11 +42,12 @@ static int await_partition(struct spw_store *store, uint32_t partition)
 	int rc = -EBUSY;
 
 	while (rc == -EBUSY && locked) {
-		if (!spw_opener_await(&deadline_ns, &store->opts.log,
-				      "partition %u: is locked, and no process shows that it has "
-				      "it open; waiting up to %u s for the last write of one that "
-				      "was killed",
-				      partition, SPW_TEARDOWN_S_MAX))
+		if (!spw_drives__opener_await(
+			    &deadline_ns, &store->opts.log,
+			    "partition %u: is locked, and no process shows that it has "
+			    "it open; waiting up to %u s for the last write of one that "
+			    "was killed",
+			    partition, SPW_TEARDOWN_S_MAX))
 			return spw_error(rc,
 					 "%s: a process that does not show that it has the store "
 					 "open has locked partition %u, for %u s: end it (see "
@@ -98,11 +99,13 @@ static int lock_wanted(struct spw_store *store)
 	return rc == -EBUSY && locked ? await_partition(store, wanted) : rc;
 }
 
-int spw_partition_take(struct spw_store *store)
+int spw_store__partition_take(struct spw_store *store)
 {
 	int rc;
 
-	(void)spw_layout_uuid_text(store->assembly.superblocks[0].store_uuid, store->uuid);
+	(void)spw_layout__uuid_text(store->assembly.superblocks[0].store_uuid, store->uuid);
 	rc = lock_wanted(store);
-	return rc ? rc : spw_assembly_claim(&store->assembly, store->partition, &store->opts.log);
+	return rc ? rc
+		  : spw_drives__assembly_claim(&store->assembly, store->partition,
+					       &store->opts.log);
 }

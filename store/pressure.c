@@ -10,7 +10,7 @@
 
 #include "store/internal.h"
 
-void spw_pressure_begin(struct spw_request *request)
+void spw_store__pressure_begin(struct spw_request *request)
 {
 	int cls = atomic_load_explicit(&request->cls, memory_order_relaxed);
 
@@ -18,12 +18,12 @@ void spw_pressure_begin(struct spw_request *request)
 	(void)atomic_fetch_add(&request->store->queued_bytes[request->asked], request->len_bytes);
 }
 
-void spw_pressure_end(struct spw_request *request)
+void spw_store__pressure_end(struct spw_request *request)
 {
 	(void)atomic_fetch_sub(&request->store->queued_bytes[request->asked], request->len_bytes);
 }
 
-uint64_t spw_pressure_all(const struct spw_store *store)
+uint64_t spw_store__pressure_all(const struct spw_store *store)
 {
 	uint64_t bytes = 0;
 
@@ -41,7 +41,7 @@ static void add_drive(const struct store_drive *drive, struct spw_store_pressure
 	if (!retired)
 		all->put_bytes_per_second += atomic_load_explicit(
 			&drive->ways[SPW_WRITE].rate.bytes_per_second, memory_order_relaxed);
-	if (!retired || spw_drive_rests(retired))
+	if (!retired || spw_store__drive_rests(retired))
 		all->get_bytes_per_second += atomic_load_explicit(
 			&drive->ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 }

@@ -31,12 +31,12 @@ static int map_page(struct spw_store *store)
 }
 
 /* A store works without its page: what goes wrong here is only logged. */
-int spw_publish_open(struct spw_store *store)
+int spw_store__publish_open(struct spw_store *store)
 {
 	struct spw_status *status;
 	int rc;
 
-	spw_status_sweep();
+	spw_drives__status_sweep();
 	rc = store->page_fd < 0 ? 0 : map_page(store);
 	if (rc)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
@@ -55,18 +55,18 @@ int spw_publish_open(struct spw_store *store)
 	store->page->version = SPW_PAGE_VERSION;
 	store->page->size = sizeof(*store->page);
 	store->page->opened_ns = spw_clock_ns();
-	spw_publish(store, true);
+	spw_store__publish(store, true);
 	/* Last: a reader that came before saw no page. */
 	store->page->magic = SPW_PAGE_MAGIC;
 	return 0;
 }
 
-void spw_publish_close(struct spw_store *store)
+void spw_store__publish_close(struct spw_store *store)
 {
 	if (store->page)
 		(void)munmap(store->page, sizeof(*store->page));
 	store->page = NULL;
-	spw_page_drop(store->uuid, store->partition, store->page_fd);
+	spw_drives__page_drop(store->uuid, store->partition, store->page_fd);
 	store->page_fd = -1;
 }
 
@@ -76,16 +76,16 @@ static void take_revives(struct spw_store *store)
 
 	for (uint32_t i = 0; wanted && i < store->drive_count; i++)
 		if (wanted >> i & 1 && store->drives[i].retired)
-			spw_drive_revive(store, i);
+			spw_store__drive_revive(store, i);
 }
 
 /* How long the page may stay as it is: for ever while nothing changes. */
-int64_t spw_publish_timeout_ns(const struct spw_store *store)
+int64_t spw_store__publish_timeout_ns(const struct spw_store *store)
 {
 	return store->page && store->published_ended != store->ended ? REFRESH_INTERVAL_NS : -1;
 }
 
-void spw_publish(struct spw_store *store, bool now)
+void spw_store__publish(struct spw_store *store, bool now)
 {
 	struct spw_status_page *page = store->page;
 	uint64_t now_ns;
@@ -99,7 +99,7 @@ void spw_publish(struct spw_store *store, bool now)
 	store->published_ended = store->ended;
 	take_revives(store);
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		spw_latency_refresh(&store->drives[i]);
+		spw_store__latency_refresh(&store->drives[i]);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_relaxed);
 	/* Odd before anything changes, even after everything has. TSan knows no fences. */
 	__sync_synchronize();
@@ -108,7 +108,7 @@ void spw_publish(struct spw_store *store, bool now)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		(void)spw_store_drive_stats(store, i, &page->status.drive[i],
 					    sizeof(page->status.drive[i]));
-	spw_store_published_steps(store, &page->status.steps);
+	spw_store__published_steps(store, &page->status.steps);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_release);
 }
 

@@ -76,13 +76,13 @@ static void link_all(struct spw_request *request)
 	}
 }
 
-void spw_read_relink(struct spw_request *request)
+void spw_store__read_relink(struct spw_request *request)
 {
 	unlink_all(request);
 	link_all(request);
 }
 
-void spw_read_end_if_done(struct spw_request *request)
+void spw_store__read_end_if_done(struct spw_request *request)
 {
 	/* What has not been issued will not be. */
 	if (request->first_error) {
@@ -90,7 +90,7 @@ void spw_read_end_if_done(struct spw_request *request)
 		request->reads_left = 0;
 	}
 	if (request->reads_left == 0 && request->in_flight == 0)
-		spw_request_end(request);
+		spw_store__request_end(request);
 }
 
 /* ---- Submitting ---- */
@@ -131,14 +131,14 @@ static uint32_t chosen_copy(const struct spw_request *request, uint32_t run)
 static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t given,
 			uint64_t fastest, bool is_urgent)
 {
-	uint64_t way = is_urgent && spw_drive_is_far(&store->drives[drive]) ? FAR_AWAY : 0;
+	uint64_t way = is_urgent && spw_store__drive_is_far(&store->drives[drive]) ? FAR_AWAY : 0;
 	int retired = atomic_load_explicit(&store->drives[drive].retired, memory_order_relaxed);
 	uint64_t rate = atomic_load_explicit(
 		&store->drives[drive].ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 	uint64_t ones = store->drives[drive].in_flight + given + 1;
 
 	/* What rests is read as well as ever; what has failed, only if nothing else serves. */
-	if (retired && !spw_drive_rests(retired))
+	if (retired && !spw_store__drive_rests(retired))
 		return UINT64_MAX;
 	return way + (rate > 0 && rate < fastest ? 16 * ones * fastest / rate : 16 * ones);
 }
@@ -156,7 +156,7 @@ static void choose_copies(struct spw_request *request)
 			atomic_load_explicit(&store->drives[i].ways[SPW_READ].rate.bytes_per_second,
 					     memory_order_relaxed));
 	for (uint32_t run = request->object->piece_first; run != PIECE_NONE;
-	     run = spw_run_next(store, request->object, run)) {
+	     run = spw_store__run_next(store, request->object, run)) {
 		const struct piece *first = &store->pieces[run];
 		const struct piece *second = &store->pieces[first->next];
 		uint64_t bit = UINT64_C(1) << choice_of(store, run);
@@ -177,29 +177,31 @@ static void get_from_memory(struct spw_request *request)
 {
 	const struct spw_request *put = request->object->put;
 
-	spw_regather(request->vector, put->vector, request->offset_bytes, request->len_bytes);
+	spw_store__regather(request->vector, put->vector, request->offset_bytes,
+			    request->len_bytes);
 	count_add(&request->store->count.bytes_from_memory, request->len_bytes);
-	spw_request_end(request);
+	spw_store__request_end(request);
 }
 
-void spw_read_submit(struct spw_request *request)
+void spw_store__read_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 	struct object *object = request->object;
 
 	if (object->put || object->error) {
-		if (!spw_request_begin(request))
-			spw_request_fail(request, -ECANCELED, "cancelled before anything was read");
+		if (!spw_store__request_begin(request))
+			spw_store__request_fail(request, -ECANCELED,
+						"cancelled before anything was read");
 		else if (object->error == -ENXIO)
-			spw_request_fail(request, -ENXIO,
-					 "the object lies on a drive that is missing: %s",
-					 store->assembly.missing_words);
+			spw_store__request_fail(request, -ENXIO,
+						"the object lies on a drive that is missing: %s",
+						store->assembly.missing_words);
 		else if (object->error)
-			spw_request_fail(request, object->error,
-					 "the object was never stored: its put failed (%s)",
-					 spw_strerror(object->error));
+			spw_store__request_fail(request, object->error,
+						"the object was never stored: its put failed (%s)",
+						spw_strerror(object->error));
 		if (request->first_error)
-			spw_request_end(request);
+			spw_store__request_end(request);
 		else
 			get_from_memory(request);
 		return;
@@ -209,7 +211,7 @@ void spw_read_submit(struct spw_request *request)
 	if (object->copies == 2)
 		choose_copies(request);
 	for (uint32_t index = object->piece_first; index != PIECE_NONE;
-	     index = spw_run_next(store, object, index)) {
+	     index = spw_store__run_next(store, object, index)) {
 		struct piece *piece = &store->pieces[chosen_copy(request, index)];
 		struct drive_read *read = &request->drive_reads[piece->drive];
 
@@ -240,7 +242,7 @@ static void advance(struct spw_request *request, uint32_t drive)
 		return;
 	}
 	do
-		read->piece = spw_run_next(store, request->object, read->piece);
+		read->piece = spw_store__run_next(store, request->object, read->piece);
 	while (store->pieces[chosen_copy(request, read->piece)].drive != drive);
 }
 
@@ -255,7 +257,7 @@ static bool fits_directly(struct transfer *transfer, const struct piece *piece)
 		count_add(&store->count.copies_partial_chunk, 1);
 		return false;
 	}
-	if (!spw_transfer_lay(transfer, piece)) {
+	if (!spw_store__transfer_lay(transfer, piece)) {
 		count_add(&store->count.copies_unaligned_address, 1);
 		return false;
 	}
@@ -265,29 +267,29 @@ static bool fits_directly(struct transfer *transfer, const struct piece *piece)
 static void read_done(struct spw_io *io);
 
 /* Issue the next read of @drive and @cls. Return: false when there is no copy memory for it now. */
-bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
+bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 {
 	struct drive_read *read = store->drives[drive].waiting[cls].first;
 	struct spw_request *request = read->request;
 	struct piece *piece = &store->pieces[read->piece];
 	struct transfer *transfer;
 
-	if (!spw_request_begin(request)) {
-		spw_request_fail(request, -ECANCELED, "cancelled before anything was read");
-		spw_read_end_if_done(request);
+	if (!spw_store__request_begin(request)) {
+		spw_store__request_fail(request, -ECANCELED, "cancelled before anything was read");
+		spw_store__read_end_if_done(request);
 		return true;
 	}
-	transfer = spw_transfer_take(store);
+	transfer = spw_store__transfer_take(store);
 	transfer->request = request;
 	transfer->piece = chosen_copy(request, read->piece);
-	if (!fits_directly(transfer, piece) &&
-	    (!spw_bounce_allowed(store, drive) || !spw_bounce_take(store, transfer))) {
+	if (!fits_directly(transfer, piece) && (!spw_store__bounce_allowed(store, drive) ||
+						!spw_store__bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
-		spw_transfer_give(transfer);
+		spw_store__transfer_give(transfer);
 		return false;
 	}
 	advance(request, drive);
-	spw_transfer_issue(transfer, SPW_READ, read_done);
+	spw_store__transfer_issue(transfer, SPW_READ, read_done);
 	return true;
 }
 
@@ -296,7 +298,7 @@ bool spw_read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 /* STORE-4: what is read by copy may not hold more of it at this drive than others. */
 static bool may_issue(const struct transfer *transfer, uint32_t drive)
 {
-	return !transfer->bounce || spw_bounce_allowed(transfer->store, drive);
+	return !transfer->bounce || spw_store__bounce_allowed(transfer->store, drive);
 }
 
 static void issue_again(struct transfer *transfer)
@@ -306,7 +308,7 @@ static void issue_again(struct transfer *transfer)
 	struct store_drive *drive = &store->drives[index];
 
 	if (drive->in_flight < store->opts.queue_depth && may_issue(transfer, index)) {
-		spw_transfer_issue(transfer, SPW_READ, read_done);
+		spw_store__transfer_issue(transfer, SPW_READ, read_done);
 		return;
 	}
 	/* Another drive's slots are in use, or its own was given away before it was verified. */
@@ -333,7 +335,7 @@ static uint32_t other_copy(const struct spw_store *store, const struct object *o
 	uint32_t run = object->piece_first, other;
 
 	while (run != piece && store->pieces[run].next != piece)
-		run = spw_run_next(store, object, run);
+		run = spw_store__run_next(store, object, run);
 	other = run == piece ? store->pieces[run].next : run;
 	return store->pieces[other].drive == DRIVE_NONE ? PIECE_NONE : other;
 }
@@ -378,11 +380,11 @@ static struct transfer *take_retry(struct spw_store *store, uint32_t drive)
 	return transfer;
 }
 
-bool spw_read_retry_next(struct spw_store *store, uint32_t drive)
+bool spw_store__read_retry_next(struct spw_store *store, uint32_t drive)
 {
 	if (!may_issue(store->drives[drive].retries, drive))
 		return false;
-	spw_transfer_issue(take_retry(store, drive), SPW_READ, read_done);
+	spw_store__transfer_issue(take_retry(store, drive), SPW_READ, read_done);
 	return true;
 }
 
@@ -392,39 +394,40 @@ static void end_transfer(struct transfer *transfer)
 {
 	struct spw_request *request = transfer->request;
 
-	spw_transfer_give(transfer);
-	spw_read_end_if_done(request);
+	spw_store__transfer_give(transfer);
+	spw_store__read_end_if_done(request);
 }
 
-void spw_read_cancel_retries(struct spw_store *store)
+void spw_store__read_cancel_retries(struct spw_store *store)
 {
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		while (store->drives[drive].retries) {
 			struct transfer *transfer = take_retry(store, drive);
 
-			spw_request_fail(transfer->request, -ECANCELED, "the store was closed");
+			spw_store__request_fail(transfer->request, -ECANCELED,
+						"the store was closed");
 			end_transfer(transfer);
 		}
 }
 
-void spw_read_moved(struct transfer *transfer)
+void spw_store__read_moved(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	const struct piece *piece = &store->pieces[transfer->piece];
 	struct store_drive *drive = &store->drives[piece->drive];
 	uint64_t checksum = transfer->moving.checksum;
 
-	spw_bytes_count(transfer);
+	spw_store__bytes_count(transfer);
 	if (transfer->moving.sum && checksum != piece->checksum) {
 		count_add(&drive->checksum_errors, 1);
 		if (switch_copy(transfer, "other bytes than were written") || retry(transfer))
 			return;
-		spw_request_fail(
+		spw_store__request_fail(
 			transfer->request, -EBADMSG,
 			"%s: block %llu (byte %llu, %u bytes) holds other bytes than were written: "
 			"checksum %016llx, expected %016llx",
 			spw_device_path(drive->device),
-			(unsigned long long)spw_piece_extent(store, piece).start_block,
+			(unsigned long long)spw_store__piece_extent(store, piece).start_block,
 			(unsigned long long)transfer->io.offset_bytes, piece->len_bytes,
 			(unsigned long long)checksum, (unsigned long long)piece->checksum);
 	}
@@ -441,18 +444,19 @@ static void read_failed(struct transfer *transfer)
 	count_add(&drive->ways[SPW_READ].errors, 1);
 	/* New chunks would be written to it once more for nothing. */
 	if (io->res == -ENODEV)
-		spw_drive_retire(store, piece->drive, -ENODEV);
+		spw_store__drive_retire(store, piece->drive, -ENODEV);
 	if (transfer->timed_out && io->res == -ECANCELED)
 		io->res = -ETIMEDOUT;
 	if (switch_copy(transfer, spw_strerror(io->res)))
 		return;
 	if (io->res != -ENODEV && retry(transfer))
 		return;
-	spw_request_fail(transfer->request, io->res,
-			 "%s: cannot read %u bytes at block %llu (byte %llu): %s",
-			 spw_device_path(drive->device), io->len_bytes,
-			 (unsigned long long)spw_piece_extent(store, piece).start_block,
-			 (unsigned long long)io->offset_bytes, spw_strerror(io->res));
+	spw_store__request_fail(
+		transfer->request, io->res,
+		"%s: cannot read %u bytes at block %llu (byte %llu): %s",
+		spw_device_path(drive->device), io->len_bytes,
+		(unsigned long long)spw_store__piece_extent(store, piece).start_block,
+		(unsigned long long)io->offset_bytes, spw_strerror(io->res));
 	end_transfer(transfer);
 }
 
@@ -461,16 +465,16 @@ static void read_done(struct spw_io *io)
 	struct transfer *transfer = io->context;
 	struct spw_store *store = transfer->store;
 
-	spw_transfer_ended(transfer);
+	spw_store__transfer_ended(transfer);
 	if (io->res < 0) {
 		read_failed(transfer);
 		return;
 	}
-	spw_bytes_set(transfer, SPW_READ, !store->opts.no_checksums);
-	if (spw_help_wanted(transfer)) {
-		spw_help_post(transfer);
+	spw_store__bytes_set(transfer, SPW_READ, !store->opts.no_checksums);
+	if (spw_store__help_wanted(transfer)) {
+		spw_store__help_post(transfer);
 	} else {
-		spw_bytes_move(transfer);
-		spw_read_moved(transfer);
+		spw_store__bytes_move(transfer);
+		spw_store__read_moved(transfer);
 	}
 }

@@ -9,11 +9,11 @@
 
 #include "store/internal.h"
 
-struct spw_request *spw_request_take(struct spw_store *store, enum request_kind kind,
-				     struct object *object, const struct spw_notify *notify,
-				     struct spw_request **out)
+struct spw_request *spw_store__request_take(struct spw_store *store, enum request_kind kind,
+					    struct object *object, const struct spw_notify *notify,
+					    struct spw_request **out)
 {
-	uint32_t slot = spw_slots_take(&store->request_slots);
+	uint32_t slot = spw_store__slots_take(&store->request_slots);
 	struct spw_request *request;
 
 	if (slot == SPW_SLOT_NONE) {
@@ -23,7 +23,7 @@ struct spw_request *spw_request_take(struct spw_store *store, enum request_kind 
 			"requests_max",
 			store->opts.requests_max);
 		if (object)
-			spw_object_drop(store, object, false);
+			spw_store__object_drop(store, object, false);
 		return NULL;
 	}
 	request = &store->requests[slot];
@@ -45,15 +45,15 @@ struct spw_request *spw_request_take(struct spw_store *store, enum request_kind 
 	return request;
 }
 
-void spw_request_give(struct spw_request *request)
+void spw_store__request_give(struct spw_request *request)
 {
 	SPW_ASSERT(request->in_flight == 0); /* STORE-1 */
-	spw_slots_give(&request->store->request_slots,
-		       (uint32_t)(request - request->store->requests));
+	spw_store__slots_give(&request->store->request_slots,
+			      (uint32_t)(request - request->store->requests));
 }
 
 /* The first part is about to be issued. False: the request was cancelled before. */
-bool spw_request_begin(struct spw_request *request)
+bool spw_store__request_begin(struct spw_request *request)
 {
 	int queued = REQUEST_QUEUED;
 
@@ -64,7 +64,7 @@ bool spw_request_begin(struct spw_request *request)
 }
 
 /* Remember the first failure; the request ends when nothing of it is in flight any more. */
-void spw_request_fail(struct spw_request *request, int error, const char *format, ...)
+void spw_store__request_fail(struct spw_request *request, int error, const char *format, ...)
 {
 	va_list args;
 
@@ -91,11 +91,11 @@ static void count_end(struct spw_request *request, int res)
 	if (request->kind == REQUEST_PUT) {
 		count_add(&count->puts, 1);
 		count_add(&count->bytes_put, res ? 0 : request->len_bytes);
-		spw_pressure_end(request);
+		spw_store__pressure_end(request);
 	} else if (request->kind == REQUEST_GET) {
 		count_add(&count->gets, 1);
 		count_add(&count->bytes_got, res ? 0 : request->len_bytes);
-		spw_pressure_end(request);
+		spw_store__pressure_end(request);
 	}
 	if (res == -ECANCELED)
 		count_add(&count->cancelled, 1);
@@ -117,7 +117,7 @@ static void notify_waiters_of_any(struct spw_store *store)
 }
 
 /* STORE-1 */
-void spw_request_end(struct spw_request *request)
+void spw_store__request_end(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 	int res = request->first_error;
@@ -136,13 +136,13 @@ void spw_request_end(struct spw_request *request)
 		SPW_PROBE(get_end, request, request->len_bytes, res);
 	store->ended++;
 	if (request->object)
-		spw_object_drop(store, request->object, true);
+		spw_store__object_drop(store, request->object, true);
 	if (request->notify.done) {
 		if (res)
 			(void)spw_error(res, "%s", request->error);
 		request->notify.done(request->notify.context, res);
 		/* Not before: until done has been called the caller may cancel the request. */
-		spw_request_give(request);
+		spw_store__request_give(request);
 		return;
 	}
 	/* Release: the waiter sees bytes and result. The request may be gone right after. */

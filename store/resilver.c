@@ -29,7 +29,7 @@ static bool is_single(const struct spw_store *store, const struct object *object
 	if (object->copies == 1)
 		return true;
 	for (uint32_t run = object->piece_first; run != PIECE_NONE;
-	     run = spw_run_next(store, object, run))
+	     run = spw_store__run_next(store, object, run))
 		if (store->pieces[store->pieces[run].next].drive == DRIVE_NONE)
 			return true;
 	return false;
@@ -105,9 +105,9 @@ static int commit_again(struct resilver *resilver)
 		return spw_error(-ENOMEM, "no memory for the %zu bytes of a commit's record", len);
 	rc = spw_store_committed_record(store, record, len);
 	if (rc == 0)
-		rc = spw_commit_make(store, resilver->objects, durable->count,
-				     durable->block.number, len > 0 ? record : NULL, len,
-				     SPW_COMMIT_MIRRORED | COMMIT_AGAIN);
+		rc = spw_store__commit_make(store, resilver->objects, durable->count,
+					    durable->block.number, len > 0 ? record : NULL, len,
+					    SPW_COMMIT_MIRRORED | COMMIT_AGAIN);
 	free(record);
 	return rc;
 }
@@ -153,7 +153,7 @@ static int run(struct resilver *resilver)
 static int check(const struct spw_store *store)
 {
 	const struct spw_commits *commits = store->commits;
-	int rc = spw_store_owned(store);
+	int rc = spw_store__owned(store);
 
 	if (rc)
 		return rc;

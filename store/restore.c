@@ -24,7 +24,7 @@
 static int no_such_error(const struct spw_store *store, const struct spw_commits_found *found)
 {
 	unsigned long long wanted = store->opts.commit_number;
-	int last = spw_commits_newest(found);
+	int last = spw_drives__commits_newest(found);
 
 	if (last < 0)
 		return spw_error(-ENODATA,
@@ -32,26 +32,27 @@ static int no_such_error(const struct spw_store *store, const struct spw_commits
 				 store->partition, wanted);
 	return spw_error(-ENODATA, "partition %u has no commit %llu: the last is %llu%s",
 			 store->partition, wanted, (unsigned long long)found->commits[last].number,
-			 spw_commits_is_kept(found, 1 - last) ? ", and the one before was kept"
-							      : "");
+			 spw_drives__commits_is_kept(found, 1 - last)
+				 ? ", and the one before was kept"
+				 : "");
 }
 
 /* @slot: set; -1: none. */
 static int choose(const struct spw_store *store, const struct spw_commits_found *found, int *slot)
 {
 	uint64_t wanted = store->opts.commit_number;
-	int last = spw_commits_newest(found);
+	int last = spw_drives__commits_newest(found);
 
 	/* By number it is plain which; but of the same number are two of the same step. */
 	if (found->forked && wanted != SPW_COMMIT_NONE &&
 	    (wanted == SPW_COMMIT_NEWEST || found->forked_number == wanted))
-		return spw_commits_forked_error(&store->assembly, found);
+		return spw_drives__commits_forked_error(&store->assembly, found);
 
 	*slot = wanted == SPW_COMMIT_NONE ? -1 : last;
 	if (wanted > SPW_COMMIT_NUMBER_MAX || (last >= 0 && found->commits[last].number == wanted))
 		return 0;
 	*slot = last < 0 ? -1 : 1 - last;
-	if (*slot >= 0 && spw_commits_is_kept(found, *slot) &&
+	if (*slot >= 0 && spw_drives__commits_is_kept(found, *slot) &&
 	    found->commits[*slot].number == wanted)
 		return 0;
 	return no_such_error(store, found);
@@ -69,7 +70,7 @@ static int look_beyond_missing(const struct spw_store *store, int slot)
 	struct spw_commits *commits = store->commits;
 
 	if (slot < 0 || commits->sequence > SPW_COMMIT_SEQUENCE_MAX - 2 * ABSENCE)
-		return spw_assembly_missing_error(&store->assembly);
+		return spw_drives__assembly_missing_error(&store->assembly);
 	commits->sequence = spw_round_up(commits->sequence + 1, ABSENCE);
 	return 0;
 }
@@ -78,16 +79,16 @@ static int look_beyond_missing(const struct spw_store *store, int slot)
 static int give_up_others(struct spw_store *store, const struct spw_commits_found *found,
 			  int chosen)
 {
-	int last = spw_commits_newest(found), rc = 0;
+	int last = spw_drives__commits_newest(found), rc = 0;
 
 	if (last < 0)
 		return 0;
 	/* One that was replaced and is not kept is never chosen, unless the newest is given up. */
 	if (chosen != 1 - last && found->there[1 - last] &&
-	    (chosen < 0 || spw_commits_is_kept(found, 1 - last)))
-		rc = spw_commit_give_up(store, (uint32_t)(1 - last));
+	    (chosen < 0 || spw_drives__commits_is_kept(found, 1 - last)))
+		rc = spw_store__commit_give_up(store, (uint32_t)(1 - last));
 	if (rc == 0 && chosen != last)
-		rc = spw_commit_give_up(store, (uint32_t)last);
+		rc = spw_store__commit_give_up(store, (uint32_t)last);
 	return rc;
 }
 
@@ -126,7 +127,7 @@ static int read_piece(const struct spw_store *store, const struct spw_commit *co
 	    len / store->block_bytes > drive->blocks_total - piece->start_block)
 		return spw_error(-EBADMSG, "%s: it lies beyond its end",
 				 spw_device_path(drive->device));
-	buf = spw_device_buffer(drive->device, len);
+	buf = spw_engine__device_buffer(drive->device, len);
 	if (!buf)
 		return -ENOMEM;
 	rc = spw_device_pread(drive->device, buf, len,
@@ -176,8 +177,8 @@ static int read_manifest(const struct spw_store *store, const struct spw_commit 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (rc)
 		return rc == -EBADMSG ? damaged_error(store, commit, words) : rc;
-	rc = spw_manifest_decode(*bytes, commit->manifest_bytes, &store->commits->place, commit,
-				 manifest, &why);
+	rc = spw_layout__manifest_decode(*bytes, commit->manifest_bytes, &store->commits->place,
+					 commit, manifest, &why);
 	return rc ? damaged_error(store, commit, why) : 0;
 }
 
@@ -203,7 +204,7 @@ static uint64_t blocks_there(const struct spw_store *store, const struct spw_com
 
 	for (uint32_t i = 0; i < count; i++)
 		if (position_of(store, &pieces[i]) != DRIVE_NONE)
-			blocks += spw_blocks_of(store, pieces[i].len_bytes);
+			blocks += spw_store__blocks_of(store, pieces[i].len_bytes);
 	return blocks;
 }
 
@@ -228,7 +229,7 @@ static int make_run(struct spw_store *store, struct restoring *restoring, struct
 	for (unsigned i = 0; i < object->copies; i++) {
 		struct piece *piece;
 
-		indexes[i] = spw_piece_take(store);
+		indexes[i] = spw_store__piece_take(store);
 		if (indexes[i] == PIECE_NONE)
 			return spw_error(-ENOBUFS,
 					 "no chunk descriptor is left for what is committed: open "
@@ -241,7 +242,7 @@ static int make_run(struct spw_store *store, struct restoring *restoring, struct
 	}
 	if (object->copies == 2)
 		store->pieces[indexes[0]].next = indexes[1];
-	spw_piece_append(store, object, indexes[0]);
+	spw_store__piece_append(store, object, indexes[0]);
 	if (position_of(store, &pieces[first]) == DRIVE_NONE) {
 		object->error = -ENXIO;
 		restoring->bytes_lost += pieces[0].len_bytes;
@@ -260,8 +261,8 @@ static int make_object(struct spw_store *store, struct restoring *restoring, uin
 	unsigned copies = mirrored ? 2 : 1;
 	struct object *object;
 	uint64_t offset_bytes = 0;
-	int rc =
-		spw_object_create(store, len_bytes, copies, blocks_there(store, pieces, count), id);
+	int rc = spw_store__object_create(store, len_bytes, copies,
+					  blocks_there(store, pieces, count), id);
 
 	if (rc)
 		return rc;
@@ -295,10 +296,10 @@ static int place_all(struct spw_store *store, const struct spw_commit *commit,
 		uint8_t position = position_of(store, at);
 		struct store_drive *drive = &store->drives[position];
 		struct spw_extent extent;
-		int rc = spw_alloc_get_at(drive->alloc, at->start_block,
-					  spw_round_up(at->len_bytes, store->block_bytes) /
-						  store->block_bytes,
-					  &extent);
+		int rc = spw_alloc__get_at(drive->alloc, at->start_block,
+					   spw_round_up(at->len_bytes, store->block_bytes) /
+						   store->block_bytes,
+					   &extent);
 
 		if (rc)
 			return damaged_error(store, commit,
@@ -350,7 +351,7 @@ static int judge_missing(const struct spw_store *store, const struct restoring *
 			(unsigned long long)set->block.number, restoring->objects_lost, set->count,
 			SPW_SIZE_TEXT(restoring->bytes_lost), store->assembly.missing_words);
 	if (!may_lack)
-		return spw_assembly_missing_error(&store->assembly);
+		return spw_drives__assembly_missing_error(&store->assembly);
 	spw_log(&store->opts.log, SPW_LOG_WARNING,
 		"opened with %u of %u drives: commit %llu is complete without the others, of its "
 		"%llu chunks %llu have one copy now; what they may have had after it is not known "
@@ -365,7 +366,7 @@ static int judge_missing(const struct spw_store *store, const struct restoring *
 static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 		       const struct spw_manifest *manifest, bool may_lack)
 {
-	struct committed *set = spw_committed_new(manifest->object_count);
+	struct committed *set = spw_store__committed_new(manifest->object_count);
 	struct spw_commits *commits = store->commits;
 	uint64_t pieces = manifest->piece_count + commit->piece_count;
 	struct restoring restoring = {.set = set,
@@ -388,7 +389,7 @@ static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 		rc = judge_missing(store, &restoring, may_lack);
 	/* The put's reference, which no commit takes over: a manifest is held by its existence. */
 	if (rc == 0)
-		spw_object_drop(store, &store->objects[(uint32_t)set->manifest.value], true);
+		spw_store__object_drop(store, &store->objects[(uint32_t)set->manifest.value], true);
 	return rc;
 }
 
@@ -413,7 +414,7 @@ static int restore(struct spw_store *store)
 	uint8_t *bytes = NULL;
 	int slot = -1, rc;
 
-	rc = spw_commits_look(&store->assembly, store->partition, &store->opts.log, &found);
+	rc = spw_drives__commits_look(&store->assembly, store->partition, &store->opts.log, &found);
 	if (rc == 0 && store->opts.backend == SPW_BACKEND_NULL)
 		rc = refuse_commits(store, &found);
 	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)
@@ -427,20 +428,21 @@ static int restore(struct spw_store *store)
 		rc = read_manifest(store, &found.commits[slot], &bytes, &manifest);
 		if (rc == 0)
 			rc = restore_set(store, &found.commits[slot], &manifest,
-					 spw_commits_may_lack(&found));
+					 spw_drives__commits_may_lack(&found));
 		free(bytes);
 	}
 	return rc || store->opts.read_only ? rc : give_up_others(store, &found, slot);
 }
 
-int spw_restore(struct spw_store *store)
+int spw_store__restore(struct spw_store *store)
 {
 	struct spw_commits *commits = calloc(1, sizeof(*commits));
 
 	store->commits = commits;
 	if (!commits)
 		return -ENOMEM;
-	spw_commit_place(&store->assembly.superblocks[0], store->partition, &commits->place);
+	spw_drives__commit_place(&store->assembly.superblocks[0], store->partition,
+				 &commits->place);
 	memset(commits->positions, DRIVE_NONE, sizeof(commits->positions));
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		commits->positions[store->assembly.superblocks[i].drive_index] = (uint8_t)i;

@@ -2,26 +2,26 @@
 /* store/runs.c - the pieces of a mirrored object: two for each run of bytes */
 #include "store/internal.h"
 
-void spw_runs_look(struct spw_request *request)
+void spw_store__runs_look(struct spw_request *request)
 {
 	const struct spw_store *store = request->store;
 	uint32_t run = request->object->piece_first;
 
-	while (run != PIECE_NONE && !spw_piece_is_wanting(&store->pieces[run]) &&
-	       !spw_piece_is_wanting(&store->pieces[store->pieces[run].next]))
-		run = spw_run_next(store, request->object, run);
+	while (run != PIECE_NONE && !spw_store__piece_is_wanting(&store->pieces[run]) &&
+	       !spw_store__piece_is_wanting(&store->pieces[store->pieces[run].next]))
+		run = spw_store__run_next(store, request->object, run);
 	request->unplaced = run;
 }
 
-void spw_runs_settle(struct spw_request *request)
+void spw_store__runs_settle(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 
 	for (uint32_t run = request->object->piece_first; run != PIECE_NONE;
-	     run = spw_run_next(store, request->object, run)) {
+	     run = spw_store__run_next(store, request->object, run)) {
 		struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
 
-		if (spw_piece_is_placed(first) || !spw_piece_is_placed(second))
+		if (spw_store__piece_is_placed(first) || !spw_store__piece_is_placed(second))
 			continue;
 		first->drive = second->drive;
 		first->handle = second->handle;

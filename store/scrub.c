@@ -43,7 +43,7 @@ struct scrub {
 static uint64_t offset_of(const struct spw_store *store, const struct piece *piece)
 {
 	return store->drives[piece->drive].base_bytes +
-	       spw_piece_extent(store, piece).start_block * store->block_bytes;
+	       spw_store__piece_extent(store, piece).start_block * store->block_bytes;
 }
 
 /* Return: 0 it is good; -EBADMSG; how reading it failed. */
@@ -84,7 +84,7 @@ static void verify_drive(void *context, unsigned index)
 	struct scrub *scrub = context;
 	const struct spw_store *store = scrub->store;
 	struct spw_scrub_drive *found = &scrub->found->drive[index];
-	uint8_t *buf = spw_device_buffer(store->drives[index].device, store->chunk_bytes);
+	uint8_t *buf = spw_engine__device_buffer(store->drives[index].device, store->chunk_bytes);
 
 	if (!buf) {
 		(void)pthread_mutex_lock(&scrub->lock);
@@ -122,7 +122,7 @@ static int repair(const struct spw_store *store, const struct copy *copy)
 	const struct piece *good = &store->pieces[copy->other];
 	const struct spw_device *device = store->drives[piece->drive].device;
 	size_t len = spw_round_up(piece->len_bytes, store->block_bytes);
-	uint8_t *buf = spw_device_buffer(device, len);
+	uint8_t *buf = spw_engine__device_buffer(device, len);
 	int rc = buf ? read_copy(store, good, buf) : -ENOMEM; /* SCRUB-1 */
 
 	if (rc == 0)
@@ -186,7 +186,7 @@ static void add_object(struct scrub *scrub, const struct object *object)
 	const struct spw_store *store = scrub->store;
 
 	for (uint32_t run = object->piece_first; run != PIECE_NONE;
-	     run = spw_run_next(store, object, run)) {
+	     run = spw_store__run_next(store, object, run)) {
 		uint32_t second = object->copies == 2 ? store->pieces[run].next : PIECE_NONE;
 
 		add_copy(scrub, run, second);
@@ -272,7 +272,7 @@ int spw_store_scrub(struct spw_store *store,
 	const struct committed *set = store->commits->durable;
 	struct spw_scrub all = {.size = SPW_MIN(size, sizeof(all))};
 	struct scrub scrub = {.store = store, .found = &all, .go_on = go_on, .context = context};
-	int rc = spw_store_owned(store);
+	int rc = spw_store__owned(store);
 
 	memcpy(found, &all, all.size);
 	if (rc == 0 && !set)

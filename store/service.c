@@ -23,8 +23,8 @@ static const char *why_retired(const struct store_drive *drive, int error)
 	}
 }
 
-const char *spw_service_advice(const struct spw_store *store, const char *advice,
-			       char buf[SPW_ADVICE_BYTES])
+const char *spw_store__service_advice(const struct spw_store *store, const char *advice,
+				      char buf[SPW_ADVICE_BYTES])
 {
 	size_t len = 0;
 	unsigned unnamed = 0;
@@ -39,8 +39,8 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
 		if (error == 0)
 			continue;
 		full |= error == -ENOSPC;
-		rests |= spw_drive_rests(error);
-		failed |= !spw_drive_rests(error);
+		rests |= spw_store__drive_rests(error);
+		failed |= !spw_store__drive_rests(error);
 		words = snprintf(buf + len, room, "%s%s is out of service: %s", len ? ", " : "",
 				 spw_device_path(drive->device), why_retired(drive, error));
 		if (words < 0 || (size_t)words >= room)
@@ -66,22 +66,22 @@ const char *spw_service_advice(const struct spw_store *store, const char *advice
  */
 static bool comes_back_by_itself(const struct store_drive *drive, int error)
 {
-	return error == -ETIMEDOUT && spw_drive_is_far(drive);
+	return error == -ETIMEDOUT && spw_store__drive_is_far(drive);
 }
 
 static const char *how_it_comes_back(const struct store_drive *drive, int error)
 {
-	if (spw_drive_rests(error))
+	if (spw_store__drive_rests(error))
 		return "it is tried again every second; ";
 	return comes_back_by_itself(drive, error)
 		       ? "it is in service again when it takes that write after all; "
 		       : "";
 }
 
-void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
+void spw_store__drive_retire(struct spw_store *store, uint32_t index, int error)
 {
 	struct store_drive *drive = &store->drives[index];
-	bool again = drive->on_trial && spw_drive_rests(error);
+	bool again = drive->on_trial && spw_store__drive_rests(error);
 
 	if (drive->retired)
 		return;
@@ -91,11 +91,11 @@ void spw_drive_retire(struct spw_store *store, uint32_t index, int error)
 	atomic_fetch_add(&drive->retirements, 1);
 	store->drives_retired++;
 	store->drives_full += error == -ENOSPC;
-	if (spw_drive_rests(error)) {
+	if (spw_store__drive_rests(error)) {
 		store->drives_resting++;
 		drive->try_again_ns = spw_clock_ns() + TRY_AGAIN_NS;
 	}
-	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
+	atomic_fetch_sub(&store->blocks_available, (int64_t)spw_alloc__blocks_free(drive->alloc));
 	if (!again)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
 			"%s%s: retired for new chunks: %s; %s%u of %u drives left",
@@ -110,40 +110,40 @@ static void come_back(struct spw_store *store, uint32_t index)
 
 	SPW_ASSERT(drive->retired && store->drives_retired > 0);
 	store->drives_full -= drive->retired == -ENOSPC;
-	store->drives_resting -= spw_drive_rests(drive->retired);
+	store->drives_resting -= spw_store__drive_rests(drive->retired);
 	drive->retired = 0;
 	store->drives_retired--;
 	/* It is not owed what the others got meanwhile. */
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		if (store->drives[i].bytes_placed > drive->bytes_placed)
 			drive->bytes_placed = store->drives[i].bytes_placed;
-	atomic_fetch_add(&store->blocks_available, (int64_t)spw_alloc_blocks_free(drive->alloc));
+	atomic_fetch_add(&store->blocks_available, (int64_t)spw_alloc__blocks_free(drive->alloc));
 }
 
-void spw_drive_revive(struct spw_store *store, uint32_t index)
+void spw_store__drive_revive(struct spw_store *store, uint32_t index)
 {
 	come_back(store, index);
 	spw_log(&store->opts.log, SPW_LOG_INFO, "%s: in service again",
 		spw_device_path(store->drives[index].device));
 }
 
-void spw_drive_answered(struct spw_store *store, uint32_t index)
+void spw_store__drive_answered(struct spw_store *store, uint32_t index)
 {
 	struct store_drive *drive = &store->drives[index];
 
 	if (comes_back_by_itself(drive, drive->retired))
-		spw_drive_revive(store, index);
+		spw_store__drive_revive(store, index);
 }
 
 /* Not at the next put: while all drives rest a put is refused before the worker sees it. */
-void spw_drives_try_again(struct spw_store *store)
+void spw_store__drives_try_again(struct spw_store *store)
 {
 	uint64_t now_ns = store->drives_resting > 0 ? spw_clock_ns() : 0;
 
 	for (uint32_t i = 0; store->drives_resting > 0 && i < store->drive_count; i++) {
 		struct store_drive *drive = &store->drives[i];
 
-		if (!spw_drive_rests(drive->retired) || now_ns < drive->try_again_ns)
+		if (!spw_store__drive_rests(drive->retired) || now_ns < drive->try_again_ns)
 			continue;
 		come_back(store, i);
 		drive->on_trial = true;
@@ -151,14 +151,14 @@ void spw_drives_try_again(struct spw_store *store)
 }
 
 /* How long the worker may sleep: for ever when no drive rests. */
-int64_t spw_try_again_timeout_ns(const struct spw_store *store)
+int64_t spw_store__try_again_timeout_ns(const struct spw_store *store)
 {
 	uint64_t first_ns = UINT64_MAX, now_ns;
 
 	if (store->drives_resting == 0)
 		return -1;
 	for (uint32_t i = 0; i < store->drive_count; i++)
-		if (spw_drive_rests(store->drives[i].retired) &&
+		if (spw_store__drive_rests(store->drives[i].retired) &&
 		    store->drives[i].try_again_ns < first_ns)
 			first_ns = store->drives[i].try_again_ns;
 	now_ns = spw_clock_ns();

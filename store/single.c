@@ -3,7 +3,7 @@
 #include "store/internal.h"
 
 /* From any thread. @len_bytes: of what has one copy. */
-void spw_single_note(struct spw_store *store, uint64_t len_bytes)
+void spw_store__single_note(struct spw_store *store, uint64_t len_bytes)
 {
 	uint64_t chunks = (len_bytes + store->chunk_bytes - 1) / store->chunk_bytes;
 	char advice[SPW_ADVICE_BYTES];
@@ -14,5 +14,5 @@ void spw_single_note(struct spw_store *store, uint64_t len_bytes)
 	spw_log(&store->opts.log, SPW_LOG_WARNING,
 		"no second drive in service has room for copies: what is put has one copy alone, "
 		"until that changes: %s",
-		spw_service_advice(store, "free objects, or use more drives", advice));
+		spw_store__service_advice(store, "free objects, or use more drives", advice));
 }

@@ -7,7 +7,7 @@
 
 #include "util/util.h"
 
-int spw_slots_open(struct spw_slots *slots, uint32_t count)
+int spw_store__slots_open(struct spw_slots *slots, uint32_t count)
 {
 	slots->next = calloc(count, sizeof(*slots->next));
 	if (!slots->next)
@@ -19,7 +19,7 @@ int spw_slots_open(struct spw_slots *slots, uint32_t count)
 	return 0;
 }
 
-void spw_slots_close(struct spw_slots *slots)
+void spw_store__slots_close(struct spw_slots *slots)
 {
 	free(slots->next);
 	slots->next = NULL;
@@ -30,7 +30,7 @@ static uint64_t next_head(uint64_t head, uint32_t slot)
 	return ((head >> 32) + 1) << 32 | slot;
 }
 
-uint32_t spw_slots_take(struct spw_slots *slots)
+uint32_t spw_store__slots_take(struct spw_slots *slots)
 {
 	uint64_t head = atomic_load_explicit(&slots->head, memory_order_acquire);
 
@@ -51,7 +51,7 @@ uint32_t spw_slots_take(struct spw_slots *slots)
 	}
 }
 
-void spw_slots_give(struct spw_slots *slots, uint32_t slot)
+void spw_store__slots_give(struct spw_slots *slots, uint32_t slot)
 {
 	uint64_t head = atomic_load_explicit(&slots->head, memory_order_relaxed);
 

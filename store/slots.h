@@ -20,11 +20,11 @@ struct spw_slots {
 };
 
 /* All of 0 .. count - 1 free, the lowest on top. Return: 0 or -ENOMEM. */
-int spw_slots_open(struct spw_slots *slots, uint32_t count);
-void spw_slots_close(struct spw_slots *slots);
+int spw_store__slots_open(struct spw_slots *slots, uint32_t count);
+void spw_store__slots_close(struct spw_slots *slots);
 
 /* Return: a slot, or SPW_SLOT_NONE. */
-uint32_t spw_slots_take(struct spw_slots *slots);
-void spw_slots_give(struct spw_slots *slots, uint32_t slot);
+uint32_t spw_store__slots_take(struct spw_slots *slots);
+void spw_store__slots_give(struct spw_slots *slots, uint32_t slot);
 
 #endif

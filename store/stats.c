@@ -10,7 +10,7 @@ const char *spw_store_description(const struct spw_store *store)
 	return store->description;
 }
 
-int spw_drive_exists(const struct spw_store *store, unsigned drive)
+int spw_store__drive_exists(const struct spw_store *store, unsigned drive)
 {
 	return drive < store->drive_count
 		       ? 0
@@ -96,7 +96,7 @@ void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffi
 	*traffic = (struct spw_store_traffic){
 		.bytes_put = now(&store->count.bytes_put),
 		.bytes_got = now(&store->count.bytes_got),
-		.bytes_in_flight = spw_pressure_all(store),
+		.bytes_in_flight = spw_store__pressure_all(store),
 	};
 }
 
@@ -120,7 +120,7 @@ void spw_store_publish_steps(struct spw_store *store, const struct spw_step_stat
 		atomic_store_explicit(&store->steps[i], words[i], memory_order_relaxed);
 }
 
-void spw_store_published_steps(const struct spw_store *store, struct spw_step_stats *steps)
+void spw_store__published_steps(const struct spw_store *store, struct spw_step_stats *steps)
 {
 	uint64_t words[SPW_ARRAY_LEN(store->steps)] = {0};
 
@@ -137,7 +137,7 @@ int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_dr
 	const struct way *reads, *writes;
 	struct spw_drive_stats all = {.size = size < sizeof(all) ? size : sizeof(all)};
 
-	if (spw_drive_exists(store, index))
+	if (spw_store__drive_exists(store, index))
 		return -EINVAL;
 	drive = &store->drives[index];
 	reads = &drive->ways[SPW_READ];

@@ -94,7 +94,7 @@ static int open_drives(struct spw_store *store)
 
 		drive->device = store->assembly.devices[i];
 		drive->base_bytes = sb->data_offset_bytes + store->partition * sb->partition_bytes;
-		drive->blocks_total = spw_layout_partition_capacity(sb) / store->block_bytes;
+		drive->blocks_total = spw_layout__partition_capacity(sb) / store->block_bytes;
 		store->blocks_total += drive->blocks_total;
 	}
 	atomic_init(&store->blocks_available, (int64_t)store->blocks_total);
@@ -123,8 +123,8 @@ static int open_pieces(struct spw_store *store)
 	}
 	store->piece_free = PIECE_NONE;
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		int rc = spw_alloc_open(store->drives[i].blocks_total, count,
-					&store->drives[i].alloc);
+		int rc = spw_alloc__open(store->drives[i].blocks_total, count,
+					 &store->drives[i].alloc);
 
 		if (rc)
 			return rc;
@@ -141,8 +141,8 @@ static int open_slots(struct spw_store *store)
 	store->drive_reads = calloc((size_t)opts->requests_max * store->drive_count,
 				    sizeof(*store->drive_reads));
 	if (!store->requests || !store->objects || !store->drive_reads ||
-	    spw_slots_open(&store->request_slots, opts->requests_max) ||
-	    spw_slots_open(&store->object_slots, opts->objects_max))
+	    spw_store__slots_open(&store->request_slots, opts->requests_max) ||
+	    spw_store__slots_open(&store->object_slots, opts->objects_max))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < opts->requests_max; i++) {
 		struct spw_request *request = &store->requests[i];
@@ -219,7 +219,7 @@ static int open_transfers(struct spw_store *store)
 		transfer->next = store->transfer_free;
 		store->transfer_free = transfer;
 	}
-	return spw_helpers_open(store, count);
+	return spw_store__helpers_open(store, count);
 }
 
 static int open_queue(struct spw_store *store)
@@ -255,10 +255,21 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		   struct spw_store **out)
 {
 	int (*const parts[])(struct spw_store *) = {
-		spw_partition_take, open_mark,        open_drives,     open_pieces,
-		open_slots,         spw_restore,      spw_store_align, spw_store_settle,
-		open_memory,        open_transfers,   open_queue,      spw_helpers_start,
-		describe,           spw_publish_open, spw_store_start,
+		spw_store__partition_take,
+		open_mark,
+		open_drives,
+		open_pieces,
+		open_slots,
+		spw_store__restore,
+		spw_store__align,
+		spw_store__settle,
+		open_memory,
+		open_transfers,
+		open_queue,
+		spw_store__helpers_start,
+		describe,
+		spw_store__publish_open,
+		spw_store__start,
 	};
 	struct spw_store *store;
 	int rc;
@@ -274,7 +285,8 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		spw_opts_merge(&store->opts, sizeof(store->opts), opts, opts->size);
 	rc = check_opts(&store->opts);
 	if (!rc)
-		rc = spw_assemble_some(paths, count, false, &store->opts.log, &store->assembly);
+		rc = spw_drives__assemble_some(paths, count, false, &store->opts.log,
+					       &store->assembly);
 	for (size_t i = 0; !rc && i < SPW_ARRAY_LEN(parts); i++)
 		rc = parts[i](store);
 	if (rc == -ENOMEM)
@@ -289,27 +301,27 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 
 void spw_store_close(struct spw_store *store)
 {
-	if (!store || spw_store_owned(store))
+	if (!store || spw_store__owned(store))
 		return;
-	spw_store_stop(store);
-	spw_publish_close(store);
-	spw_helpers_close(store);
-	spw_commits_close(store);
+	spw_store__stop(store);
+	spw_store__publish_close(store);
+	spw_store__helpers_close(store);
+	spw_store__commits_close(store);
 	free(store->flush_ios);
 	free(store->transfers);
 	free(store->bounces);
 	spw_arena_close(store->arena);
 	for (uint32_t i = 0; store->drives && i < store->drive_count; i++)
-		spw_alloc_close(store->drives[i].alloc);
+		spw_alloc__close(store->drives[i].alloc);
 	if (store->pieces)
 		(void)munmap(store->pieces, store->pieces_bytes);
-	spw_slots_close(&store->request_slots);
-	spw_slots_close(&store->object_slots);
+	spw_store__slots_close(&store->request_slots);
+	spw_store__slots_close(&store->object_slots);
 	free(store->drive_reads);
 	free(store->objects);
 	free(store->requests);
 	free(store->drives);
-	spw_assembly_close(&store->assembly);
+	spw_drives__assembly_close(&store->assembly);
 	if (store->own)
 		(void)munmap(store->own, (size_t)sysconf(_SC_PAGESIZE));
 	if (atomic_load(&store->eventfd) >= 0)
@@ -321,7 +333,7 @@ void spw_store_close(struct spw_store *store)
 
 int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
 {
-	int rc = spw_store_owned(store);
+	int rc = spw_store__owned(store);
 
 	*memory = NULL;
 	return rc ? rc : spw_arena_alloc(store->arena, len, memory);
@@ -329,7 +341,7 @@ int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
 
 int spw_store_arena(struct spw_store *store, void **memory, size_t *len)
 {
-	int rc = spw_store_owned(store);
+	int rc = spw_store__owned(store);
 
 	*memory = NULL;
 	*len = 0;

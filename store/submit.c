@@ -10,22 +10,22 @@ static int may_write(const struct spw_store *store)
 {
 	if (store->opts.read_only)
 		return spw_error(-EROFS, "the store was opened to be read only");
-	return spw_store_owned(store);
+	return spw_store__owned(store);
 }
 
 /* Two copies, where there are two drives with room; else one, which is better than none. */
 static int create(struct spw_store *store, uint64_t len, unsigned copies, spw_object *id)
 {
-	uint64_t blocks = spw_blocks_of(store, len);
+	uint64_t blocks = spw_store__blocks_of(store, len);
 	int rc = -ENOSPC;
 
 	if (copies == 2 && store->drive_count - store->drives_retired >= 2)
-		rc = spw_object_create(store, len, 2, 2 * blocks, id);
+		rc = spw_store__object_create(store, len, 2, 2 * blocks, id);
 	if (rc != -ENOSPC)
 		return rc;
-	rc = spw_object_create(store, len, 1, blocks, id);
+	rc = spw_store__object_create(store, len, 1, blocks, id);
 	if (rc == 0 && copies == 2)
-		spw_single_note(store, len);
+		spw_store__single_note(store, len);
 	return rc;
 }
 
@@ -74,8 +74,8 @@ static int put(struct spw_store *store, const struct iovec vector[], unsigned co
 		rc = create(store, len, copies, id);
 	if (rc)
 		return rc;
-	request = spw_request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value], notify,
-				   out);
+	request = spw_store__request_take(store, REQUEST_PUT, &store->objects[(uint32_t)id->value],
+					  notify, out);
 	if (!request) {
 		(void)spw_store_free(store, *id);
 		id->value = 0;
@@ -87,9 +87,9 @@ static int put(struct spw_store *store, const struct iovec vector[], unsigned co
 	request->placement = placement;
 	atomic_store_explicit(&request->cls, SPW_BACKGROUND, memory_order_relaxed);
 	atomic_store_explicit(&request->object->put, request, memory_order_relaxed);
-	spw_pressure_begin(request);
+	spw_store__pressure_begin(request);
 	SPW_PROBE(put_begin, request, len);
-	spw_store_push_put(store, &request->message);
+	spw_store__push_put(store, &request->message);
 	return 0;
 }
 
@@ -142,21 +142,21 @@ int spw_store_getv(struct spw_store *store, spw_object id, uint64_t offset,
 		return spw_error(
 			-EINVAL,
 			"get needs memory, a class, and a notify or a request to wait for");
-	rc = spw_store_owned(store);
+	rc = spw_store__owned(store);
 	if (!rc)
-		rc = spw_object_acquire(store, id, offset, len, &object);
+		rc = spw_store__object_acquire(store, id, offset, len, &object);
 	if (rc)
 		return rc;
-	request = spw_request_take(store, REQUEST_GET, object, notify, out);
+	request = spw_store__request_take(store, REQUEST_GET, object, notify, out);
 	if (!request)
 		return -ENOBUFS;
 	set_vector(request, vector, count);
 	request->len_bytes = len;
 	request->offset_bytes = offset;
 	atomic_store_explicit(&request->cls, cls, memory_order_relaxed);
-	spw_pressure_begin(request);
+	spw_store__pressure_begin(request);
 	SPW_PROBE(get_begin, request, len);
-	spw_store_push(store, &request->message);
+	spw_store__push(store, &request->message);
 	return 0;
 }
 
@@ -180,16 +180,16 @@ static int submit_upkeep(struct spw_store *store, enum request_kind kind, uint64
 		*out = NULL;
 	if (!notify && !out)
 		return spw_error(-EINVAL, "a notify or a request to wait for is needed");
-	if (spw_store_owned(store))
+	if (spw_store__owned(store))
 		return -EPERM;
-	request = spw_request_take(store, kind, NULL, notify, out);
+	request = spw_store__request_take(store, kind, NULL, notify, out);
 	if (!request)
 		return -ENOBUFS;
 	request->offset_bytes = what;
 	request->vector = NULL;
 	request->run.iov_base = bytes;
 	request->len_bytes = len;
-	spw_store_push(store, &request->message);
+	spw_store__push(store, &request->message);
 	return 0;
 }
 
@@ -207,8 +207,8 @@ int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
 	return rc ? rc : submit_upkeep(store, REQUEST_TRIM, 0, NULL, 0, notify, out);
 }
 
-int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
-		   uint64_t len)
+int spw_store__upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what,
+			  void *bytes, uint64_t len)
 {
 	struct spw_request *request;
 	int rc = submit_upkeep(store, kind, what, bytes, len, NULL, &request);
@@ -218,17 +218,17 @@ int spw_upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t wha
 
 int spw_store_revive(struct spw_store *store, unsigned drive)
 {
-	int rc = spw_drive_exists(store, drive);
+	int rc = spw_store__drive_exists(store, drive);
 
-	return rc ? rc : spw_upkeep_run(store, REQUEST_REVIVE, drive, NULL, 0);
+	return rc ? rc : spw_store__upkeep_run(store, REQUEST_REVIVE, drive, NULL, 0);
 }
 
 int spw_store_register(struct spw_store *store, void *memory, size_t len)
 {
-	return spw_upkeep_run(store, REQUEST_REGISTER, 0, memory, len);
+	return spw_store__upkeep_run(store, REQUEST_REGISTER, 0, memory, len);
 }
 
 int spw_store_unregister(struct spw_store *store, void *memory)
 {
-	return spw_upkeep_run(store, REQUEST_UNREGISTER, 0, memory, 0);
+	return spw_store__upkeep_run(store, REQUEST_UNREGISTER, 0, memory, 0);
 }

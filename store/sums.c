@@ -23,7 +23,7 @@ static uint64_t writes_ended(const struct store_drive *drive)
 	return atomic_load_explicit(&drive->ways[SPW_WRITE].transfers, memory_order_relaxed);
 }
 
-void spw_sum_later(struct transfer *transfer)
+void spw_store__sum_later(struct transfer *transfer)
 {
 	struct store_drive *drive = drive_of(transfer);
 
@@ -36,7 +36,7 @@ void spw_sum_later(struct transfer *transfer)
 	drive->unsummed_last = transfer;
 }
 
-void spw_sum_take(struct transfer *transfer)
+void spw_store__sum_take(struct transfer *transfer)
 {
 	struct store_drive *drive = drive_of(transfer);
 	struct transfer *previous = transfer->previous, *next = transfer->next;
@@ -52,18 +52,18 @@ static bool is_to_be_summed(const struct transfer *transfer)
 	const struct spw_store *store = transfer->store;
 
 	return transfer->turn <= writes_ended(drive_of(transfer)) + 1 ||
-	       (!store->writes_first && spw_help_is_idle(store->helpers));
+	       (!store->writes_first && spw_store__help_is_idle(store->helpers));
 }
 
-void spw_sums_post(struct spw_store *store)
+void spw_store__sums_post(struct spw_store *store)
 {
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		struct transfer *transfer;
 
 		while ((transfer = store->drives[i].unsummed_first) != NULL &&
 		       is_to_be_summed(transfer)) {
-			spw_sum_take(transfer);
-			spw_help_post(transfer);
+			spw_store__sum_take(transfer);
+			spw_store__help_post(transfer);
 		}
 	}
 }

@@ -4,7 +4,7 @@
 
 #include "store/internal.h"
 
-struct transfer *spw_transfer_take(struct spw_store *store)
+struct transfer *spw_store__transfer_take(struct spw_store *store)
 {
 	struct transfer *transfer = store->transfer_free;
 
@@ -17,7 +17,7 @@ struct transfer *spw_transfer_take(struct spw_store *store)
 	return transfer;
 }
 
-void spw_bounce_give(struct transfer *transfer)
+void spw_store__bounce_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
@@ -26,28 +26,28 @@ void spw_bounce_give(struct transfer *transfer)
 	transfer->bounce = NULL;
 }
 
-void spw_transfer_give(struct transfer *transfer)
+void spw_store__transfer_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
 	SPW_ASSERT(!transfer->posted && !transfer->in_flight && !transfer->unsummed); /* STORE-6 */
 	if (transfer->bounce)
-		spw_bounce_give(transfer);
+		spw_store__bounce_give(transfer);
 	transfer->next = store->transfer_free;
 	store->transfer_free = transfer;
 }
 
 /* STORE-4. False: all that this drive may hold of the copy memory is held for it. */
-bool spw_bounce_allowed(const struct spw_store *store, uint32_t drive)
+bool spw_store__bounce_allowed(const struct spw_store *store, uint32_t drive)
 {
 	return store->drives[drive].bounces < store->bounces_per_drive;
 }
 
 /* Copy memory for a chunk. False: all is held, and comes back as transfers end (STORE-4). */
-bool spw_bounce_take(struct spw_store *store, struct transfer *transfer)
+bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {
-		SPW_ASSERT(spw_store_is_busy(store)); /* STORE-4 */
+		SPW_ASSERT(spw_store__is_busy(store)); /* STORE-4 */
 		return false;
 	}
 	/* The one used last: its cache lines and pages are warm. */
@@ -101,7 +101,7 @@ static bool lay_run(struct transfer *transfer, uint8_t *run, size_t len, bool is
 	return true;
 }
 
-bool spw_transfer_lay(struct transfer *transfer, const struct piece *piece)
+bool spw_store__transfer_lay(struct transfer *transfer, const struct piece *piece)
 {
 	const struct iovec *at = transfer->request->vector;
 	uint64_t offset = piece->object_offset - transfer->request->offset_bytes;
@@ -133,7 +133,8 @@ static void set_memory(struct transfer *transfer, uint32_t len_bytes, uint32_t b
 	io->iov_count = one ? 0 : transfer->elements;
 }
 
-void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(struct spw_io *io))
+void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
+			       void (*done)(struct spw_io *io))
 {
 	struct spw_store *store = transfer->store;
 	struct piece *piece = &store->pieces[transfer->piece];
@@ -145,8 +146,8 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 	set_memory(transfer, piece->len_bytes, store->block_bytes);
 	io->op = op;
 	io->device = piece->drive;
-	io->offset_bytes =
-		drive->base_bytes + spw_piece_extent(store, piece).start_block * store->block_bytes;
+	io->offset_bytes = drive->base_bytes +
+			   spw_store__piece_extent(store, piece).start_block * store->block_bytes;
 	io->placement = op == SPW_WRITE ? transfer->request->placement : PLACEMENT_OF_QUEUE;
 	io->done = done;
 	io->context = transfer;
@@ -170,8 +171,8 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 		store->urgent_ns = transfer->issued_ns;
 	if (atomic_load_explicit(&store->count.registered_bytes, memory_order_relaxed) > 0 &&
 	    !transfer->bounce &&
-	    spw_queue_knows(store->queue, transfer->vector[0].iov_base,
-			    transfer->vector[0].iov_len))
+	    spw_engine__queue_knows(store->queue, transfer->vector[0].iov_base,
+				    transfer->vector[0].iov_len))
 		count_add(&store->count.transfers_registered, 1);
 	rc = spw_queue_prepare(store->queue, io);
 	/* The store alone decides address, offset and length, and all are aligned and in range. */
@@ -179,7 +180,7 @@ void spw_transfer_issue(struct transfer *transfer, enum spw_op op, void (*done)(
 }
 
 /* The io has ended, well or not: what issue counted up goes down. */
-void spw_transfer_ended(struct transfer *transfer)
+void spw_store__transfer_ended(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct spw_io *io = &transfer->io;
@@ -219,7 +220,7 @@ static void sum_latencies(struct way *way)
 	count_add(&way->latency_ns_sum, latency->summary.sum);
 }
 
-void spw_latency_refresh(struct store_drive *drive)
+void spw_store__latency_refresh(struct store_drive *drive)
 {
 	for (enum spw_op op = SPW_READ; op <= SPW_WRITE; op++) {
 		struct way *way = &drive->ways[op];

@@ -23,17 +23,17 @@ static void flush_done(struct spw_io *io)
 
 	SPW_ASSERT(request && request->in_flight > 0); /* STORE-1 */
 	if (io->res < 0)
-		spw_request_fail(request, io->res, "%s: cannot flush: %s",
-				 spw_device_path(store->drives[io->device].device),
-				 spw_strerror(io->res));
+		spw_store__request_fail(request, io->res, "%s: cannot flush: %s",
+					spw_device_path(store->drives[io->device].device),
+					spw_strerror(io->res));
 	/* Not as full: what it has not flushed it had taken before. */
 	if (io->res < 0 && request->len_bytes)
-		spw_drive_retire(store, io->device, io->res == -ENOSPC ? -EIO : io->res);
+		spw_store__drive_retire(store, io->device, io->res == -ENOSPC ? -EIO : io->res);
 	store->transfers_in_flight--;
 	if (--request->in_flight > 0)
 		return;
 	store->flushing = NULL;
-	spw_request_end(request);
+	spw_store__request_end(request);
 	flush_next(store);
 }
 
@@ -66,12 +66,13 @@ static void flush_next(struct spw_store *store)
 	if (!request || store->flushing)
 		return;
 	store->flush_first = request->next;
-	if (spw_request_begin(request)) {
+	if (spw_store__request_begin(request)) {
 		flush_begin(store, request);
 		return;
 	}
-	spw_request_fail(request, -ECANCELED, "cancelled before the drives were asked to flush");
-	spw_request_end(request);
+	spw_store__request_fail(request, -ECANCELED,
+				"cancelled before the drives were asked to flush");
+	spw_store__request_end(request);
 	flush_next(store);
 }
 
@@ -85,14 +86,14 @@ static void flush_submit(struct spw_request *request)
 	flush_next(store);
 }
 
-void spw_upkeep_cancel(struct spw_store *store)
+void spw_store__upkeep_cancel(struct spw_store *store)
 {
 	while (store->flush_first) {
 		struct spw_request *request = store->flush_first;
 
 		store->flush_first = request->next;
-		spw_request_fail(request, -ECANCELED, "the store was closed");
-		spw_request_end(request);
+		spw_store__request_fail(request, -ECANCELED, "the store was closed");
+		spw_store__request_end(request);
 	}
 }
 
@@ -118,7 +119,7 @@ static int trim_drive(struct spw_store *store, struct store_drive *drive)
 	int rc = 0;
 
 	while (count < TRIM_EXTENTS_MAX && rc == 0) {
-		if (spw_alloc_get_some(drive->alloc, UINT64_MAX >> 1, &extents[count]))
+		if (spw_alloc__get_some(drive->alloc, UINT64_MAX >> 1, &extents[count]))
 			break;
 		count++;
 		/* The largest comes first: what follows is smaller still. */
@@ -127,7 +128,7 @@ static int trim_drive(struct spw_store *store, struct store_drive *drive)
 		rc = trim_extent(store, drive, &extents[count - 1]);
 	}
 	while (count > 0)
-		spw_alloc_put(drive->alloc, &extents[--count]);
+		spw_alloc__put(drive->alloc, &extents[--count]);
 	return rc;
 }
 
@@ -135,8 +136,9 @@ static void trim_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 
-	if (!spw_request_begin(request))
-		spw_request_fail(request, -ECANCELED, "cancelled before anything was trimmed");
+	if (!spw_store__request_begin(request))
+		spw_store__request_fail(request, -ECANCELED,
+					"cancelled before anything was trimmed");
 	for (uint32_t i = 0; !request->first_error && i < store->drive_count; i++) {
 		struct store_drive *drive = &store->drives[i];
 		int rc = spw_device_geometry(drive->device)->discards && !drive->retired
@@ -144,9 +146,9 @@ static void trim_submit(struct spw_request *request)
 				 : 0;
 
 		if (rc)
-			spw_request_fail(request, rc, "%s", spw_last_error());
+			spw_store__request_fail(request, rc, "%s", spw_last_error());
 	}
-	spw_request_end(request);
+	spw_store__request_end(request);
 }
 
 /* ---- Locate ---- */
@@ -157,18 +159,18 @@ static void locate_submit(struct spw_request *request)
 	struct spw_store *store = request->store;
 	struct spw_commit_piece *pieces = (struct spw_commit_piece *)request->run.iov_base;
 
-	if (!spw_request_begin(request))
-		spw_request_fail(request, -ECANCELED, "cancelled before it was begun");
+	if (!spw_store__request_begin(request))
+		spw_store__request_fail(request, -ECANCELED, "cancelled before it was begun");
 	for (uint64_t i = 0; !request->first_error && i < request->len_bytes; i++) {
 		struct spw_extent extent;
 
 		if (pieces[i].drive == SPW_COMMIT_NO_DRIVE)
 			continue;
-		spw_alloc_extent(store->drives[pieces[i].drive].alloc,
-				 (uint32_t)pieces[i].start_block, &extent);
+		spw_alloc__extent(store->drives[pieces[i].drive].alloc,
+				  (uint32_t)pieces[i].start_block, &extent);
 		pieces[i].start_block = extent.start_block;
 	}
-	spw_request_end(request);
+	spw_store__request_end(request);
 }
 
 /* ---- Revive and retire ---- */
@@ -179,20 +181,21 @@ static void revive_submit(struct spw_request *request)
 	uint32_t drive = (uint32_t)request->offset_bytes;
 
 	SPW_ASSERT(drive < store->drive_count);
-	(void)spw_request_begin(request);
+	(void)spw_store__request_begin(request);
 	if (store->drives[drive].retired)
-		spw_drive_revive(store, drive);
+		spw_store__drive_revive(store, drive);
 	else
-		spw_request_fail(request, -EALREADY, "%s: is in service",
-				 spw_device_path(store->drives[drive].device));
-	spw_request_end(request);
+		spw_store__request_fail(request, -EALREADY, "%s: is in service",
+					spw_device_path(store->drives[drive].device));
+	spw_store__request_end(request);
 }
 
 static void retire_submit(struct spw_request *request)
 {
-	(void)spw_request_begin(request);
-	spw_drive_retire(request->store, (uint32_t)request->offset_bytes, -(int)request->len_bytes);
-	spw_request_end(request);
+	(void)spw_store__request_begin(request);
+	spw_store__drive_retire(request->store, (uint32_t)request->offset_bytes,
+				-(int)request->len_bytes);
+	spw_store__request_end(request);
 }
 
 /* ---- Memory of others ---- */
@@ -201,21 +204,21 @@ static void register_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 	int rc = request->kind == REQUEST_REGISTER
-			 ? spw_queue_register(store->queue, request->run.iov_base,
-					      request->len_bytes)
-			 : spw_queue_unregister(store->queue, request->run.iov_base);
+			 ? spw_engine__queue_register(store->queue, request->run.iov_base,
+						      request->len_bytes)
+			 : spw_engine__queue_unregister(store->queue, request->run.iov_base);
 
-	(void)spw_request_begin(request);
+	(void)spw_store__request_begin(request);
 	if (rc < 0)
-		spw_request_fail(request, rc, "%s", spw_last_error());
+		spw_store__request_fail(request, rc, "%s", spw_last_error());
 	else if (rc == 0 && request->kind == REQUEST_REGISTER)
 		count_add(&store->count.registrations_refused, 1);
-	atomic_store_explicit(&store->count.registered_bytes, spw_queue_ranges_bytes(store->queue),
-			      memory_order_relaxed);
-	spw_request_end(request);
+	atomic_store_explicit(&store->count.registered_bytes,
+			      spw_engine__queue_ranges_bytes(store->queue), memory_order_relaxed);
+	spw_store__request_end(request);
 }
 
-void spw_upkeep_submit(struct spw_request *request)
+void spw_store__upkeep_submit(struct spw_request *request)
 {
 	SPW_ASSERT(request->kind != REQUEST_PUT && request->kind != REQUEST_GET);
 	if (request->kind == REQUEST_FLUSH)
@@ -241,7 +244,7 @@ static uint64_t deadline_ns(const struct spw_store *store, enum spw_op op)
 }
 
 /* How long the worker may sleep: for ever when nothing is in flight that has a deadline. */
-int64_t spw_deadline_timeout_ns(const struct spw_store *store)
+int64_t spw_store__deadline_timeout_ns(const struct spw_store *store)
 {
 	uint64_t read_ns = deadline_ns(store, SPW_READ), write_ns = deadline_ns(store, SPW_WRITE);
 	uint64_t least_ns =
@@ -265,7 +268,7 @@ static void watch(struct spw_store *store, uint64_t now_ns, uint64_t interval_ns
 static const char *how_long_kept(const struct store_drive *drive, char *text, size_t len)
 {
 	text[0] = '\0';
-	if (!spw_drive_is_far(drive))
+	if (!spw_store__drive_is_far(drive))
 		return text;
 	if (drive->device->transport.kept_s == UINT32_MAX)
 		(void)snprintf(text, len, "; the kernel keeps it until the drive is reached again");
@@ -283,7 +286,7 @@ static const char *how_long_kept(const struct store_drive *drive, char *text, si
 static bool is_worth_waiting_for(const struct transfer *transfer)
 {
 	return transfer->io.op == SPW_READ && transfer->request->object->copies == 1 &&
-	       spw_drive_is_far(&transfer->store->drives[transfer->io.device]);
+	       spw_store__drive_is_far(&transfer->store->drives[transfer->io.device]);
 }
 
 static void time_out(struct transfer *transfer, uint64_t now_ns)
@@ -306,12 +309,12 @@ static void time_out(struct transfer *transfer, uint64_t now_ns)
 	if (!is_worth_waiting_for(transfer))
 		(void)spw_queue_cancel(store->queue, &transfer->io);
 	if (io->op == SPW_WRITE)
-		spw_write_abandon(transfer);
+		spw_store__write_abandon(transfer);
 }
 
-void spw_deadlines_check(struct spw_store *store)
+void spw_store__deadlines_check(struct spw_store *store)
 {
-	int64_t interval_ns = spw_deadline_timeout_ns(store);
+	int64_t interval_ns = spw_store__deadline_timeout_ns(store);
 	uint64_t now_ns;
 
 	if (interval_ns < 0)

@@ -18,7 +18,7 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t expected, const struct t
 
 int spw_store_poll(struct spw_store *store, bool wait)
 {
-	int ended = spw_store_owned(store);
+	int ended = spw_store__owned(store);
 
 	if (ended)
 		return ended;
@@ -28,8 +28,9 @@ int spw_store_poll(struct spw_store *store, bool wait)
 			"the store has an I/O thread: only a store in inline mode is polled");
 	/* Who polls seldom finds the drives with all that they can have. */
 	do
-		ended = spw_store_turn(store, wait && spw_store_is_busy(store), -1);
-	while (ended == 0 && (wait ? spw_store_is_busy(store) : spw_help_waits(store->helpers)));
+		ended = spw_store__turn(store, wait && spw_store__is_busy(store), -1);
+	while (ended == 0 &&
+	       (wait ? spw_store__is_busy(store) : spw_store__help_waits(store->helpers)));
 	return ended;
 }
 
@@ -39,7 +40,7 @@ static int request_result(struct spw_request *request)
 
 	if (res)
 		(void)spw_error(res, "%s", request->error);
-	spw_request_give(request);
+	spw_store__request_give(request);
 	return res;
 }
 
@@ -67,7 +68,7 @@ static int turn_inline(struct spw_store *store, bool wait)
 
 int spw_request_test(struct spw_request *request)
 {
-	if (spw_store_owned(request->store))
+	if (spw_store__owned(request->store))
 		return -EPERM;
 	if (request->store->opts.inline_mode && !has_ended(request)) {
 		int rc = turn_inline(request->store, false);
@@ -82,7 +83,7 @@ int spw_request_test(struct spw_request *request)
 
 int spw_request_wait(struct spw_request *request)
 {
-	if (spw_store_owned(request->store))
+	if (spw_store__owned(request->store))
 		return -EPERM;
 	while (!has_ended(request)) {
 		uint32_t not_ended = ENDED_NOT;
@@ -112,7 +113,7 @@ static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_
 	if (left_ns == 0)
 		return -ETIMEDOUT;
 	if (store->opts.inline_mode)
-		return log_turn(store, spw_store_turn(store, spw_store_is_busy(store), limit_ns));
+		return log_turn(store, spw_store__turn(store, spw_store__is_busy(store), limit_ns));
 	atomic_fetch_add(&store->any_waiters, 1);
 	futex_wait(&store->ended_sequence, sequence, deadline_ns == UINT64_MAX ? NULL : &left);
 	atomic_fetch_sub(&store->any_waiters, 1);
@@ -127,7 +128,7 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	if (count == 0 || count > INT_MAX)
 		return spw_error(-EINVAL, "there is no request to wait for");
 	store = requests[0]->store;
-	if (spw_store_owned(store))
+	if (spw_store__owned(store))
 		return -EPERM;
 	for (;;) {
 		/* Read first: an end after this changes it, and the wait returns at once. */
@@ -167,14 +168,14 @@ int spw_request_cancel(struct spw_request *request)
 	struct spw_store *store = request->store;
 	int queued = REQUEST_QUEUED;
 
-	if (spw_store_owned(store))
+	if (spw_store__owned(store))
 		return -EPERM;
 	if (!atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_CANCELLED,
 						     memory_order_acq_rel, memory_order_acquire))
 		return spw_error(-EALREADY, "the request is under way or has ended");
 	/* The request may end from here on; only the store is touched. */
 	atomic_store(&store->changed, true);
-	spw_store_wake(store);
+	spw_store__wake(store);
 	return 0;
 }
 
@@ -193,5 +194,5 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 	if (!atomic_load(&request->linked))
 		return;
 	atomic_store(&store->changed, true);
-	spw_store_wake(store);
+	spw_store__wake(store);
 }

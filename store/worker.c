@@ -11,11 +11,11 @@
 /* What was posted is back: the bytes are where they belong, and summed. */
 static void take_back(struct transfer *transfer)
 {
-	spw_help_end(transfer);
+	spw_store__help_end(transfer);
 	if (transfer->moving.op == SPW_WRITE)
-		spw_write_moved(transfer);
+		spw_store__write_moved(transfer);
 	else
-		spw_read_moved(transfer);
+		spw_store__read_moved(transfer);
 }
 
 static void receive(struct spw_store *store, struct message *message)
@@ -24,15 +24,15 @@ static void receive(struct spw_store *store, struct message *message)
 
 	switch (message->kind) {
 	case MESSAGE_MOVED: take_back((struct transfer *)message); return;
-	case MESSAGE_FREE: spw_object_reclaim(store, (struct object *)message); return;
+	case MESSAGE_FREE: spw_store__object_reclaim(store, (struct object *)message); return;
 	case MESSAGE_SUBMIT:
 		request = (struct spw_request *)message;
 		if (request->kind == REQUEST_PUT)
-			spw_write_submit(request);
+			spw_store__write_submit(request);
 		else if (request->kind == REQUEST_GET)
-			spw_read_submit(request);
+			spw_store__read_submit(request);
 		else
-			spw_upkeep_submit(request);
+			spw_store__upkeep_submit(request);
 		return;
 	}
 }
@@ -66,11 +66,11 @@ static void drain_inbox(struct spw_store *store)
 
 static void cancel(struct spw_request *request, const char *why)
 {
-	spw_request_fail(request, -ECANCELED, "%s", why);
+	spw_store__request_fail(request, -ECANCELED, "%s", why);
 	if (request->kind == REQUEST_PUT)
-		spw_write_end_if_done(request);
+		spw_store__write_end_if_done(request);
 	else
-		spw_read_end_if_done(request);
+		spw_store__read_end_if_done(request);
 }
 
 static void process_changed_reads(struct read_list *list, enum spw_class cls)
@@ -87,7 +87,7 @@ static void process_changed_reads(struct read_list *list, enum spw_class cls)
 		    REQUEST_CANCELLED)
 			cancel(request, "cancelled");
 		else if (wanted < (int)cls)
-			spw_read_relink(request);
+			spw_store__read_relink(request);
 	}
 }
 
@@ -133,14 +133,14 @@ static bool write_to(struct spw_store *store, uint64_t willing)
 	bool issued = false, went;
 	struct drive_scores scores;
 
-	spw_write_score_drives(store, &scores);
+	spw_store__write_score_drives(store, &scores);
 	do {
 		went = store->writes_first->object->copies == 2
-			       ? spw_mirror_next(store, &scores, &left)
-			       : spw_write_next(store, &scores, &left);
+			       ? spw_store__mirror_next(store, &scores, &left)
+			       : spw_store__write_next(store, &scores, &left);
 		issued = issued || went;
 	} while (went && left && store->writes_first && store->transfer_free &&
-		 spw_help_has_room(store->helpers));
+		 spw_store__help_has_room(store->helpers));
 	return issued;
 }
 
@@ -150,7 +150,7 @@ static bool write_to(struct spw_store *store, uint64_t willing)
  */
 static bool schedule_round(struct spw_store *store, struct lack *lack)
 {
-	uint64_t no_writes = spw_help_has_room(store->helpers) ? lack->writes : UINT64_MAX;
+	uint64_t no_writes = spw_store__help_has_room(store->helpers) ? lack->writes : UINT64_MAX;
 	uint64_t willing = 0;
 	bool issued = false;
 
@@ -164,7 +164,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 		if (lack->reads & bit || lowest < 0)
 			continue;
 		if (drive->retries && lowest > LEVEL_URGENT) {
-			if (spw_read_retry_next(store, index))
+			if (spw_store__read_retry_next(store, index))
 				issued = true;
 			else
 				lack->reads |= bit;
@@ -173,17 +173,17 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 		/* All are taken only while pieces wait for their checksum: one less each turn. */
 		if (!store->transfer_free)
 			break;
-		level = spw_level_choose(store, drive, lowest);
+		level = spw_store__level_choose(store, drive, lowest);
 		if (level == LEVEL_WRITE) {
 			willing |= bit;
 		} else if (level < LEVEL_WRITE) {
-			if (!spw_read_next(store, index, (enum spw_class)level)) {
+			if (!spw_store__read_next(store, index, (enum spw_class)level)) {
 				lack->reads |= bit;
 				continue;
 			}
 			/* A slot that is for urgent reads alone is taken from nobody. */
 			if (lowest > LEVEL_URGENT)
-				spw_level_served(store, drive, level);
+				spw_store__level_served(store, drive, level);
 			issued = true;
 		}
 	}
@@ -202,7 +202,7 @@ static void schedule(struct spw_store *store)
 	struct lack lack = {0};
 
 	if (store->writes_first && store->drives_retired == store->drive_count)
-		spw_write_fail_all(store);
+		spw_store__write_fail_all(store);
 	while ((store->writes_first || store->reads_waiting) && schedule_round(store, &lack))
 		store->first_drive = (store->first_drive + 1) % store->drive_count;
 }
@@ -217,15 +217,16 @@ static bool nothing_new(struct spw_store *store)
 /* What waits longest of what was posted, if no helper was sooner. */
 static void move_next(struct spw_store *store)
 {
-	struct transfer *transfer = spw_help_take(&store->helpers->worker);
+	struct transfer *transfer = spw_store__help_take(&store->helpers->worker);
 
 	if (!transfer)
 		return;
-	spw_bytes_move(transfer);
+	spw_store__bytes_move(transfer);
 	take_back(transfer);
 }
 
-/* @sleep: until something ends or is new; see spw_store_wake(). @timeout_ns: negative: no limit. */
+/* @sleep: until something ends or is new; see spw_store__wake(). @timeout_ns: negative: no
+ * limit. */
 static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
 {
 	unsigned min = 0;
@@ -246,8 +247,9 @@ static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
 /* Until a deadline, the next publishing, or a full drive's next try; negative: for ever. */
 static int64_t sleep_limit_ns(const struct spw_store *store)
 {
-	const int64_t limits_ns[] = {spw_deadline_timeout_ns(store), spw_publish_timeout_ns(store),
-				     spw_try_again_timeout_ns(store)};
+	const int64_t limits_ns[] = {spw_store__deadline_timeout_ns(store),
+				     spw_store__publish_timeout_ns(store),
+				     spw_store__try_again_timeout_ns(store)};
 	int64_t least_ns = -1;
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(limits_ns); i++)
@@ -257,7 +259,7 @@ static int64_t sleep_limit_ns(const struct spw_store *store)
 }
 
 /* @wait: sleep until there is work, or for @limit_ns (negative: no limit). */
-int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
+int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 {
 	uint64_t ended_before = store->ended;
 	int64_t timeout_ns;
@@ -267,12 +269,12 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	drain_inbox(store);
 	if (atomic_exchange(&store->changed, false))
 		process_changed(store);
-	spw_drives_try_again(store);
+	spw_store__drives_try_again(store);
 	schedule(store);
-	spw_sums_post(store);
-	waits = spw_help_waits(store->helpers);
+	spw_store__sums_post(store);
+	waits = spw_store__help_waits(store->helpers);
 	if (waits) {
-		spw_help_call(store);
+		spw_store__help_call(store);
 		rc = spw_queue_submit(store->queue); /* the drives work during the sum */
 		if (rc < 0)
 			return rc;
@@ -284,8 +286,8 @@ int spw_store_turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	rc = reap(store, wait && !waits && store->ended == ended_before, timeout_ns); /* HELP-3 */
 	if (rc < 0)
 		return rc;
-	spw_deadlines_check(store);
-	spw_publish(store, false);
+	spw_store__deadlines_check(store);
+	spw_store__publish(store, false);
 	return (int)(store->ended - ended_before);
 }
 
@@ -313,17 +315,17 @@ static void wind_down(struct spw_store *store)
 		drain_inbox(store);
 		atomic_store(&store->changed, false); /* all that waits is cancelled */
 		cancel_waiting(store);
-		spw_read_cancel_retries(store);
-		spw_upkeep_cancel(store);
-		spw_sums_post(store);
-		while (spw_help_waits(store->helpers))
+		spw_store__read_cancel_retries(store);
+		spw_store__upkeep_cancel(store);
+		spw_store__sums_post(store);
+		while (spw_store__help_waits(store->helpers))
 			move_next(store);
-		if (spw_store_is_busy(store))
+		if (spw_store__is_busy(store))
 			(void)reap(store, true, -1);
 		/* A failed write has put its request back on the list, to be ended next round. */
-	} while (spw_store_is_busy(store) || store->writes_first || store->reads_waiting ||
+	} while (spw_store__is_busy(store) || store->writes_first || store->reads_waiting ||
 		 atomic_load(&store->inbox));
-	spw_helpers_stop(store);
+	spw_store__helpers_stop(store);
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0 &&
 			   store->drives[i].ways[SPW_READ].rate.bytes_in_flight == 0 &&
@@ -338,40 +340,40 @@ static void *worker_main(void *argument)
 	struct spw_store *store = argument;
 
 	(void)pthread_setname_np(pthread_self(), "spillway-io");
-	spw_store_short_slice(store);
+	spw_store__short_slice(store);
 	while (!atomic_load(&store->stopping)) {
-		int rc = spw_store_turn(store, true, -1);
+		int rc = spw_store__turn(store, true, -1);
 
 		if (rc < 0)
 			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s",
 				spw_last_error());
 	}
-	/* It closes the queue: not while spw_store_stop() still wakes through it. */
+	/* It closes the queue: not while spw_store__stop() still wakes through it. */
 	while (sem_wait(&store->stop_woken) && errno == EINTR)
 		;
 	wind_down(store);
 	return NULL;
 }
 
-int spw_store_start(struct spw_store *store)
+int spw_store__start(struct spw_store *store)
 {
 	int rc;
 
 	if (store->opts.inline_mode)
 		return 0;
 	(void)sem_init(&store->stop_woken, 0, 0);
-	rc = spw_store_thread(store, &store->worker, worker_main, store);
+	rc = spw_store__thread(store, &store->worker, worker_main, store);
 	if (rc)
 		return spw_error_errno(-rc, "cannot start the I/O worker");
 	store->worker_started = true;
 	return 0;
 }
 
-void spw_store_stop(struct spw_store *store)
+void spw_store__stop(struct spw_store *store)
 {
 	atomic_store(&store->stopping, true);
 	if (store->worker_started) {
-		spw_store_wake(store);
+		spw_store__wake(store);
 		(void)sem_post(&store->stop_woken);
 		(void)pthread_join(store->worker, NULL);
 		(void)sem_destroy(&store->stop_woken);

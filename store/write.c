@@ -50,12 +50,12 @@ static void unlink_write(struct spw_request *request)
 	request->linked = false;
 }
 
-void spw_write_submit(struct spw_request *request)
+void spw_store__write_submit(struct spw_request *request)
 {
 	link_before(request, NULL);
 }
 
-void spw_write_end_if_done(struct spw_request *request)
+void spw_store__write_end_if_done(struct spw_request *request)
 {
 	bool placed = request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE;
 
@@ -64,8 +64,8 @@ void spw_write_end_if_done(struct spw_request *request)
 	if (request->linked || request->in_flight > 0)
 		return;
 	if (request->object->copies == 2)
-		spw_runs_settle(request);
-	spw_request_end(request);
+		spw_store__runs_settle(request);
+	spw_store__request_end(request);
 }
 
 /* ---- Where to ---- */
@@ -132,7 +132,7 @@ static uint64_t write_bytes_max(struct spw_store *store)
  * So that chance does not decide among equals, a drive that is ahead of those that set the pace
  * counts as busier by its lead, up to a limit, and is refilled only to what keeps it busy.
  */
-void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores)
+void spw_store__write_score_drives(struct spw_store *store, struct drive_scores *scores)
 {
 	uint64_t rates[SPW_DRIVES_MAX], fastest = 0, least = UINT64_MAX;
 
@@ -146,7 +146,7 @@ void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
-		bool takes = !drive->retired && spw_alloc_blocks_free(drive->alloc) > 0;
+		bool takes = !drive->retired && spw_alloc__blocks_free(drive->alloc) > 0;
 
 		scores->slow[i] = slowness(rates[i], fastest);
 		scores->depth[i] = takes ? store->opts.queue_depth : 0;
@@ -173,8 +173,8 @@ void spw_write_score_drives(struct spw_store *store, struct drive_scores *scores
  * The best drive. If that one has reads to issue before, or had its chunk of this round, the chunk
  * waits for it. @but: drives that it must not be.
  */
-uint32_t spw_write_pull(const struct spw_store *store, const struct drive_scores *scores,
-			uint64_t willing, uint64_t but)
+uint32_t spw_store__write_pull(const struct spw_store *store, const struct drive_scores *scores,
+			       uint64_t willing, uint64_t but)
 {
 	uint64_t best_score = UINT64_MAX;
 	uint32_t best = SPW_DRIVES_MAX;
@@ -198,7 +198,7 @@ static uint32_t take_turn(struct spw_store *store, uint64_t willing)
 		uint32_t index = (uint32_t)((store->static_turn + i) % store->drive_count);
 		const struct store_drive *drive = &store->drives[index];
 
-		if (drive->retired || spw_alloc_blocks_free(drive->alloc) == 0)
+		if (drive->retired || spw_alloc__blocks_free(drive->alloc) == 0)
 			continue;
 		if (!(willing >> index & 1))
 			return SPW_DRIVES_MAX;
@@ -208,11 +208,11 @@ static uint32_t take_turn(struct spw_store *store, uint64_t willing)
 	return SPW_DRIVES_MAX;
 }
 
-bool spw_write_space_left(const struct spw_store *store, uint64_t but)
+bool spw_store__write_space_left(const struct spw_store *store, uint64_t but)
 {
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		if (!store->drives[i].retired && !(but >> i & 1) &&
-		    spw_alloc_blocks_free(store->drives[i].alloc) > 0)
+		    spw_alloc__blocks_free(store->drives[i].alloc) > 0)
 			return true;
 	return false;
 }
@@ -221,23 +221,23 @@ bool spw_write_space_left(const struct spw_store *store, uint64_t but)
  * Contiguous on the drive chosen, else contiguous on another willing one, else as many as the
  * chosen one has in a row. Return: how many blocks the piece got; 0: none.
  */
-uint64_t spw_write_place(struct spw_store *store, struct piece *piece, uint32_t chosen,
-			 uint64_t willing)
+uint64_t spw_store__write_place(struct spw_store *store, struct piece *piece, uint32_t chosen,
+				uint64_t willing)
 {
-	uint64_t blocks = spw_blocks_of(store, piece->len_bytes);
+	uint64_t blocks = spw_store__blocks_of(store, piece->len_bytes);
 	uint32_t drive = chosen;
 	struct spw_extent extent;
-	int rc = spw_alloc_get(store->drives[chosen].alloc, blocks, &extent);
+	int rc = spw_alloc__get(store->drives[chosen].alloc, blocks, &extent);
 
 	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count;
 	     i++)
 		if (willing >> i & 1) {
 			drive = i;
-			rc = spw_alloc_get(store->drives[i].alloc, blocks, &extent);
+			rc = spw_alloc__get(store->drives[i].alloc, blocks, &extent);
 		}
 	if (rc) {
 		drive = chosen;
-		rc = spw_alloc_get_some(store->drives[chosen].alloc, blocks, &extent);
+		rc = spw_alloc__get_some(store->drives[chosen].alloc, blocks, &extent);
 	}
 	if (rc)
 		return 0;
@@ -263,13 +263,13 @@ static uint32_t next_piece(struct spw_request *request)
 		request->unplaced = store->pieces[index].next_unplaced;
 		return index;
 	}
-	index = spw_piece_take(store);
+	index = spw_store__piece_take(store);
 	if (index == PIECE_NONE)
 		return PIECE_NONE;
 	store->pieces[index].object_offset = request->cut_bytes & OBJECT_BYTES_MAX;
 	store->pieces[index].len_bytes =
 		(uint32_t)(left < store->chunk_bytes ? left : store->chunk_bytes);
-	spw_piece_append(store, request->object, index);
+	spw_store__piece_append(store, request->object, index);
 	request->cut_bytes += store->pieces[index].len_bytes;
 	return index;
 }
@@ -291,7 +291,7 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 	SPW_ASSERT(placed_blocks > 0 && piece->drive != DRIVE_NONE);
 	if (piece->len_bytes <= placed_bytes)
 		return true;
-	rest_index = spw_piece_take(store);
+	rest_index = spw_store__piece_take(store);
 	if (rest_index == PIECE_NONE)
 		return false;
 	rest = &store->pieces[rest_index];
@@ -309,22 +309,22 @@ static bool split(struct spw_request *request, uint32_t index, uint64_t placed_b
 
 static void write_done(struct spw_io *io);
 
-void spw_write_fail_no_space(struct spw_request *request)
+void spw_store__write_fail_no_space(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 	char advice[SPW_ADVICE_BYTES];
 
-	if (spw_write_space_left(store, 0))
-		spw_request_fail(
+	if (spw_store__write_space_left(store, 0))
+		spw_store__request_fail(
 			request, -ENOBUFS,
 			"no chunk descriptor is left for %llu bytes: store fewer or larger objects",
 			(unsigned long long)request->len_bytes);
 	else
-		spw_request_fail(request, -ENOSPC,
-				 "no drive in service has room for %llu bytes: %s",
-				 (unsigned long long)request->len_bytes,
-				 spw_service_advice(store, "free objects, or add drives", advice));
-	spw_write_end_if_done(request);
+		spw_store__request_fail(
+			request, -ENOSPC, "no drive in service has room for %llu bytes: %s",
+			(unsigned long long)request->len_bytes,
+			spw_store__service_advice(store, "free objects, or add drives", advice));
+	spw_store__write_end_if_done(request);
 }
 
 /* Both copies of a run have the same sum, which the transfer of the first has brought. */
@@ -333,7 +333,7 @@ static void note_sum(const struct transfer *transfer)
 	struct spw_store *store = transfer->store;
 	struct piece *piece = &store->pieces[transfer->piece];
 
-	spw_bytes_count(transfer);
+	spw_store__bytes_count(transfer);
 	if (!transfer->moving.sum)
 		return;
 	piece->checksum = transfer->moving.checksum;
@@ -341,29 +341,29 @@ static void note_sum(const struct transfer *transfer)
 		store->pieces[piece->next].checksum = transfer->moving.checksum;
 }
 
-void spw_write_issue(struct spw_request *request, struct transfer *transfer, uint32_t index,
-		     bool summed)
+void spw_store__write_issue(struct spw_request *request, struct transfer *transfer, uint32_t index,
+			    bool summed)
 {
 	struct spw_store *store = request->store;
 	struct piece *piece = &store->pieces[index];
 
 	transfer->request = request;
 	transfer->piece = index;
-	if (spw_transfer_lay(transfer, piece) && transfer->bounce)
-		spw_bounce_give(transfer);
-	spw_bytes_set(transfer, SPW_WRITE, !summed && !store->opts.no_checksums);
-	spw_bytes_lay_tail(transfer);
-	if (!spw_help_wanted(transfer)) {
-		spw_bytes_move(transfer);
+	if (spw_store__transfer_lay(transfer, piece) && transfer->bounce)
+		spw_store__bounce_give(transfer);
+	spw_store__bytes_set(transfer, SPW_WRITE, !summed && !store->opts.no_checksums);
+	spw_store__bytes_lay_tail(transfer);
+	if (!spw_store__help_wanted(transfer)) {
+		spw_store__bytes_move(transfer);
 		note_sum(transfer);
-		spw_transfer_issue(transfer, SPW_WRITE, write_done);
+		spw_store__transfer_issue(transfer, SPW_WRITE, write_done);
 	} else if (transfer->bounce) {
-		spw_help_post(transfer);
+		spw_store__help_post(transfer);
 	} else {
-		spw_transfer_issue(transfer, SPW_WRITE, write_done);
-		spw_sum_later(transfer);
+		spw_store__transfer_issue(transfer, SPW_WRITE, write_done);
+		spw_store__sum_later(transfer);
 	}
-	spw_level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
+	spw_store__level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		unlink_write(request);
 }
@@ -380,66 +380,69 @@ static uint32_t place_next(struct spw_request *request, struct transfer *transfe
 	uint64_t placed_blocks = 0;
 
 	if (index != PIECE_NONE)
-		placed_blocks = spw_write_place(store, &store->pieces[index], drive, willing);
+		placed_blocks =
+			spw_store__write_place(store, &store->pieces[index], drive, willing);
 	if (placed_blocks == 0 || !split(request, index, placed_blocks)) {
-		spw_transfer_give(transfer);
-		spw_write_fail_no_space(request);
+		spw_store__transfer_give(transfer);
+		spw_store__write_fail_no_space(request);
 		return SPW_DRIVES_MAX;
 	}
 	drive = store->pieces[index].drive;
-	spw_write_issue(request, transfer, index, false);
+	spw_store__write_issue(request, transfer, index, false);
 	return drive;
 }
 
-bool spw_write_is_aligned(const struct spw_store *store, const struct spw_request *request)
+bool spw_store__write_is_aligned(const struct spw_store *store, const struct spw_request *request)
 {
 	return request->vector == &request->run &&
 	       (uintptr_t)request->run.iov_base % store->memory_align_bytes == 0;
 }
 
-bool spw_put_begin(struct spw_request *request)
+bool spw_store__put_begin(struct spw_request *request)
 {
-	if (spw_request_begin(request))
+	if (spw_store__request_begin(request))
 		return true;
-	spw_request_fail(request, -ECANCELED, "cancelled before anything was written");
-	spw_write_end_if_done(request);
+	spw_store__request_fail(request, -ECANCELED, "cancelled before anything was written");
+	spw_store__write_end_if_done(request);
 	return false;
 }
 
-uint64_t spw_put_willing(const struct spw_request *request, uint64_t willing)
+uint64_t spw_store__put_willing(const struct spw_request *request, uint64_t willing)
 {
 	const struct spw_store *store = request->store;
 
-	for (uint32_t i = 0; !spw_write_is_aligned(store, request) && i < store->drive_count; i++)
-		if (!spw_bounce_allowed(store, i))
+	for (uint32_t i = 0; !spw_store__write_is_aligned(store, request) && i < store->drive_count;
+	     i++)
+		if (!spw_store__bounce_allowed(store, i))
 			willing &= ~(UINT64_C(1) << i);
 	return willing;
 }
 
-bool spw_write_next(struct spw_store *store, struct drive_scores *scores, uint64_t *left)
+bool spw_store__write_next(struct spw_store *store, struct drive_scores *scores, uint64_t *left)
 {
 	struct spw_request *request = store->writes_first;
-	bool copies = !spw_write_is_aligned(store, request);
+	bool copies = !spw_store__write_is_aligned(store, request);
 	struct transfer *transfer;
 	uint64_t willing;
 	uint32_t drive;
 
-	if (!spw_put_begin(request))
+	if (!spw_store__put_begin(request))
 		return true;
-	willing = spw_put_willing(request, *left);
-	transfer = spw_transfer_take(store);
-	if (!willing || (copies && !spw_bounce_take(store, transfer))) {
+	willing = spw_store__put_willing(request, *left);
+	transfer = spw_store__transfer_take(store);
+	if (!willing || (copies && !spw_store__bounce_take(store, transfer))) {
 		count_add(&store->count.waits_for_copy_memory, 1);
-		spw_transfer_give(transfer);
+		spw_store__transfer_give(transfer);
 		return false;
 	}
-	drive = store->opts.stripe == SPW_STRIPE_PULL ? spw_write_pull(store, scores, willing, 0)
-						      : take_turn(store, willing);
+	drive = store->opts.stripe == SPW_STRIPE_PULL
+			? spw_store__write_pull(store, scores, willing, 0)
+			: take_turn(store, willing);
 	if (drive == SPW_DRIVES_MAX) {
-		spw_transfer_give(transfer);
-		if (spw_write_space_left(store, 0))
+		spw_store__transfer_give(transfer);
+		if (spw_store__write_space_left(store, 0))
 			return false;
-		spw_write_fail_no_space(request);
+		spw_store__write_fail_no_space(request);
 		return true;
 	}
 	drive = place_next(request, transfer, drive, willing);
@@ -451,7 +454,7 @@ bool spw_write_next(struct spw_store *store, struct drive_scores *scores, uint64
 }
 
 /* Puts wait although no drive is left that takes them: there is nobody whose turn would come. */
-void spw_write_fail_all(struct spw_store *store)
+void spw_store__write_fail_all(struct spw_store *store)
 {
 	int error = store->drives_full == store->drive_count      ? -ENOSPC
 		    : store->drives_resting == store->drive_count ? -EAGAIN
@@ -461,10 +464,11 @@ void spw_write_fail_all(struct spw_store *store)
 		struct spw_request *request = store->writes_first;
 		char advice[SPW_ADVICE_BYTES];
 
-		(void)spw_request_begin(request);
-		spw_request_fail(request, error, "no drive of the store takes writes: %s",
-				 spw_service_advice(store, "one has come back since", advice));
-		spw_write_end_if_done(request);
+		(void)spw_store__request_begin(request);
+		spw_store__request_fail(
+			request, error, "no drive of the store takes writes: %s",
+			spw_store__service_advice(store, "one has come back since", advice));
+		spw_store__write_end_if_done(request);
 	}
 }
 
@@ -472,7 +476,7 @@ void spw_write_fail_all(struct spw_store *store)
 static void place_again(struct spw_request *request, uint32_t index)
 {
 	if (request->object->copies == 2)
-		spw_runs_look(request);
+		spw_store__runs_look(request);
 	else
 		put_back_piece(request, index);
 	if (!request->linked)
@@ -489,19 +493,19 @@ static void issue_moved(struct transfer *transfer)
 	struct piece *piece = &store->pieces[index];
 
 	if (!request->first_error && !store->drives[piece->drive].retired) {
-		spw_transfer_issue(transfer, SPW_WRITE, write_done);
+		spw_store__transfer_issue(transfer, SPW_WRITE, write_done);
 		return;
 	}
-	spw_transfer_give(transfer);
-	spw_piece_unplace(store, piece);
+	spw_store__transfer_give(transfer);
+	spw_store__piece_unplace(store, piece);
 	if (!request->first_error)
 		place_again(request, index);
-	spw_write_end_if_done(request);
+	spw_store__write_end_if_done(request);
 }
 
 static void end_write(struct transfer *transfer);
 
-void spw_write_moved(struct transfer *transfer)
+void spw_store__write_moved(struct transfer *transfer)
 {
 	note_sum(transfer);
 	if (transfer->bounce)
@@ -514,7 +518,7 @@ void spw_write_moved(struct transfer *transfer)
  * The drive does not answer. The chunk is still in memory and goes elsewhere; the blocks it was on
  * its way to stay taken until the drive has answered after all, since it may still write to them.
  */
-void spw_write_abandon(struct transfer *transfer)
+void spw_store__write_abandon(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct spw_request *request = transfer->request;
@@ -523,13 +527,13 @@ void spw_write_abandon(struct transfer *transfer)
 	SPW_ASSERT(!transfer->posted); /* SUM-1 */
 	/* Its other copy has the same sum, and no other transfer that would bring it. */
 	if (transfer->unsummed) {
-		spw_sum_take(transfer);
-		spw_bytes_move(transfer);
+		spw_store__sum_take(transfer);
+		spw_store__bytes_move(transfer);
 		note_sum(transfer);
 	}
-	spw_drive_retire(store, piece->drive, -ETIMEDOUT);
+	spw_store__drive_retire(store, piece->drive, -ETIMEDOUT);
 	transfer->abandoned = true;
-	transfer->orphan = spw_piece_extent(store, piece);
+	transfer->orphan = spw_store__piece_extent(store, piece);
 	piece->drive = DRIVE_NONE;
 	/* They count for the object once more, wherever it is placed now. */
 	atomic_fetch_sub(&store->blocks_available, (int64_t)transfer->orphan.len_blocks);
@@ -537,7 +541,7 @@ void spw_write_abandon(struct transfer *transfer)
 	request->in_flight--;
 	if (!request->first_error)
 		place_again(request, transfer->piece);
-	spw_write_end_if_done(request);
+	spw_store__write_end_if_done(request);
 }
 
 static void abandoned_write_done(struct transfer *transfer)
@@ -545,12 +549,12 @@ static void abandoned_write_done(struct transfer *transfer)
 	struct spw_store *store = transfer->store;
 	uint64_t blocks = transfer->orphan.len_blocks;
 
-	spw_extent_give(store, transfer->io.device, &transfer->orphan);
+	spw_store__extent_give(store, transfer->io.device, &transfer->orphan);
 	/* What abandoning it took. */
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 	if (transfer->io.res >= 0)
-		spw_drive_answered(store, transfer->io.device);
-	spw_transfer_give(transfer);
+		spw_store__drive_answered(store, transfer->io.device);
+	spw_store__transfer_give(transfer);
 }
 
 /* SUM-1 */
@@ -558,10 +562,10 @@ static void write_done(struct spw_io *io)
 {
 	struct transfer *transfer = io->context;
 
-	spw_transfer_ended(transfer);
+	spw_store__transfer_ended(transfer);
 	if (transfer->unsummed) {
-		spw_sum_take(transfer);
-		spw_help_post(transfer);
+		spw_store__sum_take(transfer);
+		spw_store__help_post(transfer);
 	}
 	if (transfer->abandoned)
 		abandoned_write_done(transfer);
@@ -577,22 +581,22 @@ static void end_write(struct transfer *transfer)
 	struct spw_store *store = transfer->store;
 	uint32_t index = transfer->piece;
 
-	spw_transfer_give(transfer);
+	spw_store__transfer_give(transfer);
 	if (io->res == -EFAULT || io->res == -ENOMEM) {
 		/* Not the drive's fault: the next one would fail the same way. */
-		spw_request_fail(request, io->res,
-				 "%s: cannot write %u bytes from the memory given: %s",
-				 spw_device_path(store->drives[io->device].device), io->len_bytes,
-				 spw_strerror(io->res));
-		spw_piece_unplace(store, &store->pieces[index]);
+		spw_store__request_fail(request, io->res,
+					"%s: cannot write %u bytes from the memory given: %s",
+					spw_device_path(store->drives[io->device].device),
+					io->len_bytes, spw_strerror(io->res));
+		spw_store__piece_unplace(store, &store->pieces[index]);
 	} else if (io->res < 0) {
 		struct piece *piece = &store->pieces[index];
 
 		count_add(&store->drives[piece->drive].ways[SPW_WRITE].errors, 1);
 		if (io->res == -ENOSPC)
 			count_add(&store->drives[piece->drive].writes_no_space, 1);
-		spw_drive_retire(store, piece->drive, io->res);
-		spw_piece_unplace(store, piece);
+		spw_store__drive_retire(store, piece->drive, io->res);
+		spw_store__piece_unplace(store, piece);
 		if (!request->first_error)
 			place_again(request, index);
 	} else if (store->drives[io->device].on_trial) {
@@ -600,5 +604,5 @@ static void end_write(struct transfer *transfer)
 		spw_log(&store->opts.log, SPW_LOG_INFO, "%s: takes chunks again: in service",
 			spw_device_path(store->drives[io->device].device));
 	}
-	spw_write_end_if_done(request);
+	spw_store__write_end_if_done(request);
 }

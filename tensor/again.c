@@ -13,18 +13,18 @@
 
 /* ---- Giving up ---- */
 
-bool spw_again_give_up(struct entry *entry)
+bool spw_cache__again_give_up(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const uint8_t *bytes = entry->bytes;
 	uint64_t checksum = 0;
 
-	entry->scope = spw_rule_scope(cache);
-	spw_entry_become(entry, ENTRY_KEPT);
+	entry->scope = spw_cache__rule_scope(cache);
+	spw_cache__entry_become(entry, ENTRY_KEPT);
 	if (!entry->device) {
-		spw_cache_unlock(cache);
+		spw_cache__unlock(cache);
 		checksum = spw_checksum(bytes, entry->len_bytes);
-		spw_cache_lock(cache);
+		spw_cache__lock(cache);
 	}
 	cache->count.bytes_checked += entry->len_bytes;
 	/* Another thread's offer of the same bytes counts on this memory. */
@@ -34,7 +34,7 @@ bool spw_again_give_up(struct entry *entry)
 	entry->owner_held = false;
 	entry->bytes = NULL;
 	activation_sub(entry);
-	spw_entry_become(entry, ENTRY_DISCARDED);
+	spw_cache__entry_become(entry, ENTRY_DISCARDED);
 	cache->count.bytes_given_up += entry->len_bytes;
 	cache->count.tensors_given_up++;
 	return true;
@@ -51,7 +51,7 @@ static const uint8_t *part_of(const struct entry *entry, const struct spw_offer 
 	return (const uint8_t *)offer->storage_bytes + entry->offset_bytes;
 }
 
-bool spw_again_holds(struct entry *entry, const struct spw_offer *offer)
+bool spw_cache__again_holds(struct entry *entry, const struct spw_offer *offer)
 {
 	struct spw_cache *cache = entry->cache;
 	const uint8_t *bytes = part_of(entry, offer);
@@ -63,15 +63,15 @@ bool spw_again_holds(struct entry *entry, const struct spw_offer *offer)
 	if (entry->device) {
 		same = true; /* as the caller says, or will */
 	} else {
-		spw_cache_unlock(cache);
+		spw_cache__unlock(cache);
 		same = spw_checksum(bytes, entry->len_bytes) == expected;
-		spw_cache_lock(cache);
+		spw_cache__lock(cache);
 	}
 	cache->count.bytes_checked += entry->len_bytes;
 	return same;
 }
 
-void spw_again_restored(struct entry *entry, const struct spw_offer *offer)
+void spw_cache__again_restored(struct entry *entry, const struct spw_offer *offer)
 {
 	struct spw_cache *cache = entry->cache;
 
@@ -80,14 +80,14 @@ void spw_again_restored(struct entry *entry, const struct spw_offer *offer)
 	entry->owner_held = true;
 	entry->bytes = part_of(entry, offer);
 	activation_add(entry);
-	spw_entry_become(entry, ENTRY_KEPT);
+	spw_cache__entry_become(entry, ENTRY_KEPT);
 	cache->count.bytes_restored += entry->len_bytes;
 	cache->count.tensors_restored++;
 }
 
 static int restore(struct entry *entry, const struct spw_offer *offer)
 {
-	bool same = spw_again_holds(entry, offer);
+	bool same = spw_cache__again_holds(entry, offer);
 
 	/* Another thread may have been first. */
 	if (entry->state != ENTRY_DISCARDED)
@@ -99,7 +99,7 @@ static int restore(struct entry *entry, const struct spw_offer *offer)
 				 "as in the forward pass",
 				 (unsigned long long)entry->len_bytes);
 	}
-	spw_again_restored(entry, offer);
+	spw_cache__again_restored(entry, offer);
 	return 0;
 }
 
@@ -111,8 +111,8 @@ int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor, const struct s
 	if (!offer || offer->owner == 0 || !offer->storage_bytes)
 		return spw_error(-EINVAL, "what is restored needs the storage's memory and an "
 					  "owner token that is not 0");
-	spw_cache_enter(cache);
-	entry = spw_entry_of_id(cache, tensor.value);
+	spw_cache__enter(cache);
+	entry = spw_cache__entry_of_id(cache, tensor.value);
 	if (!entry || entry->users == 0) {
 		rc = spw_error(-ENOENT, "no such tensor: it was released, or never was");
 	} else if (entry->state != ENTRY_DISCARDED) {
@@ -125,9 +125,9 @@ int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor, const struct s
 	} else {
 		entry->users++; /* it stays while it is looked at without the lock */
 		rc = restore(entry, offer);
-		spw_entry_leave(entry);
+		spw_cache__entry_leave(entry);
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return rc;
 }
 
@@ -135,30 +135,30 @@ int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor, const struct s
 
 void spw_cache_again_begin(struct spw_cache *cache)
 {
-	spw_cache_enter(cache);
+	spw_cache__enter(cache);
 	if (cache->again_depth++ == 0) {
 		cache->again_began_ns = cache->again_traced_ns = cache->ports.clock_ns();
 		spw_control_again(cache->control, true);
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 }
 
 void spw_cache_again_end(struct spw_cache *cache)
 {
 	uint64_t now_ns;
 
-	spw_cache_enter(cache);
+	spw_cache__enter(cache);
 	if (cache->again_depth > 0 && --cache->again_depth == 0) {
 		spw_control_again(cache->control, false);
 		now_ns = cache->ports.clock_ns();
 		if (cache->opts.trace)
-			spw_cache_trace_again(cache, now_ns);
+			spw_cache__trace_again(cache, now_ns);
 		cache->count.again_ns += now_ns - cache->again_began_ns;
 		if (cache->stage == SPW_STAGE_BACKWARD)
 			cache->count.scopes_again++;
-		spw_window_fill(cache);
+		spw_cache__window_fill(cache);
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 }
 
 int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[], unsigned count,
@@ -168,9 +168,9 @@ int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[]
 
 	if (!reasons && count > 0)
 		return spw_error(-EINVAL, "explaining needs an array for the reasons");
-	spw_cache_enter(cache);
-	spw_search_wait(cache); /* whose memory is needed */
+	spw_cache__enter(cache);
+	spw_cache__search_wait(cache); /* whose memory is needed */
 	rc = spw_control_explain(cache->control, reasons, count, result);
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return rc;
 }

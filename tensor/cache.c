@@ -94,11 +94,11 @@ static int control_open(struct spw_cache *cache)
 int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts,
 		   struct spw_cache **cache)
 {
-	return spw_cache_open_with(store, opts, &spw_cache_ports_real, cache);
+	return spw_cache__open_with(store, opts, &spw_cache__ports_real, cache);
 }
 
-int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *user_opts,
-			const struct spw_cache_ports *ports, struct spw_cache **out)
+int spw_cache__open_with(struct spw_store *store, const struct spw_cache_opts *user_opts,
+			 const struct spw_cache_ports *ports, struct spw_cache **out)
 {
 	struct spw_cache_opts opts;
 	struct spw_cache *cache;
@@ -120,21 +120,21 @@ int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *us
 	cache->ports = *ports;
 	cache->opts = opts;
 	cache->cursor = &cache->order;
-	cache->go_on = spw_window_fill;
+	cache->go_on = spw_cache__window_fill;
 	cache->hold_bytes = HOLD_BYTES;
 	rc = wear_find(cache);
 	if (rc == 0)
-		rc = spw_entries_open(cache);
+		rc = spw_cache__entries_open(cache);
 	if (rc == 0)
 		rc = control_open(cache);
 	if (rc) {
 		spw_control_close(cache->control);
-		spw_entries_close(cache);
+		spw_cache__entries_close(cache);
 		free(cache);
 		return rc;
 	}
-	spw_cache_lock_open(cache);
-	spw_others_note(cache);
+	spw_cache__lock_open(cache);
+	spw_cache__others_note(cache);
 	*out = cache;
 	return 0;
 }
@@ -143,15 +143,15 @@ void spw_cache_close(struct spw_cache *cache)
 {
 	if (!cache)
 		return;
-	spw_cache_lock(cache);
-	spw_entries_abandon(cache);
+	spw_cache__lock(cache);
+	spw_cache__entries_abandon(cache);
 	while (cache->io_in_flight > 0)
-		spw_cache_wait_io(cache);
-	spw_search_wait(cache);
-	spw_cache_unlock_and_notify(cache);
-	spw_cache_lock_close(cache);
+		spw_cache__wait_io(cache);
+	spw_cache__search_wait(cache);
+	spw_cache__unlock_and_notify(cache);
+	spw_cache__lock_close(cache);
 	spw_control_close(cache->control);
-	spw_entries_close(cache);
+	spw_cache__entries_close(cache);
 	free(cache);
 }
 
@@ -161,21 +161,21 @@ void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, siz
 {
 	struct spw_cache_stats now;
 
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	now = cache->count;
 	spw_control_stats(cache->control, &now);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	memset(stats, 0, size);
 	spw_opts_merge(stats, size, &now, sizeof(now));
 }
 
 void spw_cache_reset_peak(struct spw_cache *cache)
 {
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	cache->count.activation_bytes_max = cache->count.activation_bytes;
 	cache->count.staging_bytes_max = cache->count.staging_bytes;
 	cache->count.device_bytes_max = cache->count.device_bytes;
 	cache->count.device_staging_bytes_max = cache->count.device_staging_bytes;
 	cache->count.prefetched_bytes_max = cache->count.prefetched_bytes;
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 }

@@ -12,7 +12,7 @@ int spw_cache_offer_device(struct spw_cache *cache, const struct spw_offer *offe
 	if (device == 0 || !copy)
 		return spw_error(-EINVAL, "an offer of a device's tensor needs the device's "
 					  "number, from 1 on, and a copy to set");
-	return spw_offer_any(cache, offer, device, hint, tensor, copy);
+	return spw_cache__offer_any(cache, offer, device, hint, tensor, copy);
 }
 
 int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
@@ -22,8 +22,8 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 
 	if (rc > 0)
 		return spw_error(-EINVAL, "a copy ends with 0 or a negative errno, not %d", rc);
-	spw_cache_enter(cache);
-	entry = spw_entry_of_id(cache, tensor.value);
+	spw_cache__enter(cache);
+	entry = spw_cache__entry_of_id(cache, tensor.value);
 	under_way = entry && entry->copies > 0;
 	if (under_way) {
 		if (rc == 0) {
@@ -36,20 +36,20 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 			if (entry_is_copying(entry))
 				queue_quit(&cache->copying, entry);
 			else if (entry->drainable && entry->state == ENTRY_LEAVING)
-				spw_entry_not_drainable(entry);
+				spw_cache__entry_not_drainable(entry);
 		}
 		cache->copies_in_flight--;
 		if (--entry->copies == 0)
-			spw_write_copied(entry);
-		spw_window_fill(cache);
+			spw_cache__write_copied(entry);
+		spw_cache__window_fill(cache);
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return under_way ? 0 : spw_error(-ENOENT, "no copy of this tensor is under way");
 }
 
 int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[], unsigned count)
 {
-	return spw_offer_drain(cache, &cache->drain_device, owners, count);
+	return spw_cache__offer_drain(cache, &cache->drain_device, owners, count);
 }
 
 int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw_tensor *next)
@@ -60,18 +60,18 @@ int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw_tensor *ne
 	if (!next)
 		return spw_error(-EINVAL, "an order needs a tensor to set");
 	next->value = 0;
-	spw_cache_enter(cache);
-	entry = spw_entry_of_id(cache, tensor.value);
+	spw_cache__enter(cache);
+	entry = spw_cache__entry_of_id(cache, tensor.value);
 	held = entry && entry_is_copying(entry);
 	if (held) {
 		cache->count.copies_ordered++;
 		queue_quit(&cache->copying, entry);
-		spw_entry_make_drainable(entry);
+		spw_cache__entry_make_drainable(entry);
 	}
-	entry = spw_write_to_order(cache);
+	entry = spw_cache__write_to_order(cache);
 	if (entry)
-		*next = spw_entry_id(entry);
-	spw_cache_unlock_and_notify(cache);
+		*next = spw_cache__entry_id(entry);
+	spw_cache__unlock_and_notify(cache);
 	return held ? 0 : spw_error(-ENOENT, "no copy of this tensor holds its memory");
 }
 
@@ -81,10 +81,10 @@ static int copy_again(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 
 	if (spw_control_may_write(cache->control, cache->count.staging_bytes, entry->len_bytes))
-		return spw_offer_copy(entry);
+		return spw_cache__offer_copy(entry);
 	entry->wants_copy = false;
 	kept_add(cache, KEEP_WEAR, entry->len_bytes);
-	spw_rule_offered(cache, entry->len_bytes, false);
+	spw_cache__rule_offered(cache, entry->len_bytes, false);
 	return SPW_OFFER_KEEP;
 }
 
@@ -95,15 +95,15 @@ int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_
 
 	if (!copy)
 		return spw_error(-EINVAL, "a copy to set is needed");
-	spw_cache_enter(cache);
-	entry = spw_entry_of_id(cache, tensor.value);
+	spw_cache__enter(cache);
+	entry = spw_cache__entry_of_id(cache, tensor.value);
 	if (!entry || entry->users == 0)
 		rc = spw_error(-ENOENT, "no such tensor: it was released, or never was");
 	else if (entry->state == ENTRY_KEPT && entry->wants_copy)
 		rc = copy_again(entry);
 	if (rc == SPW_OFFER_COPY)
-		*copy = spw_write_copy_of(entry);
-	spw_cache_unlock_and_notify(cache);
+		*copy = spw_cache__write_copy_of(entry);
+	spw_cache__unlock_and_notify(cache);
 	return rc;
 }
 
@@ -111,13 +111,13 @@ int spw_cache_wait_write(struct spw_cache *cache)
 {
 	bool writes;
 
-	spw_cache_enter(cache);
+	spw_cache__enter(cache);
 	writes = cache->device_writes_in_flight > 0;
 	if (writes) {
 		cache->count.staging_waits++;
-		spw_cache_wait_io(cache);
+		spw_cache__wait_io(cache);
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return writes;
 }
 
@@ -129,17 +129,17 @@ int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_take
 		return spw_error(-EINVAL, "a tensor and a place for the result are needed");
 	*tensor = (spw_tensor){0};
 	*taken = (struct spw_taken){0};
-	spw_cache_enter(cache);
+	spw_cache__enter(cache);
 	if (!link_alone(&cache->coming.head))
 		entry = ENTRY_OF(cache->coming.head.next, device_link);
 	if (entry && entry->state == ENTRY_RESIDENT && !entry->copy_failed) {
 		cache->count.tensors_ahead++;
 		entry->ahead = true;
-		*tensor = spw_entry_id(entry);
-		spw_take_lease(entry, entry->offset_bytes, taken);
-		spw_window_fill(cache);
+		*tensor = spw_cache__entry_id(entry);
+		spw_cache__take_lease(entry, entry->offset_bytes, taken);
+		spw_cache__window_fill(cache);
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return tensor->value != 0;
 }
 
@@ -147,28 +147,28 @@ uint64_t spw_cache_device_mark(struct spw_cache *cache)
 {
 	uint64_t mark;
 
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	mark = spw_control_mark(cache->control);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	return mark;
 }
 
 void spw_cache_device_marked(struct spw_cache *cache, uint64_t mark, uint64_t ns)
 {
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	spw_control_marked(cache->control, mark, ns);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 }
 
 int spw_cache_device_times(struct spw_cache *cache, const struct spw_device_times *times)
 {
 	if (!times)
 		return spw_error(-EINVAL, "times of a device are needed");
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	cache->devices_tell = true;
 	cache->count.device_stall_ns += times->stall_ns;
 	cache->count.stall_ns += times->stall_ns;
 	spw_control_device(cache->control, times);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	return 0;
 }

@@ -58,7 +58,7 @@ static bool entry_holds(const struct entry *entry, enum entry_state state)
 	return false;
 }
 
-void spw_entry_become(struct entry *entry, enum entry_state to)
+void spw_cache__entry_become(struct entry *entry, enum entry_state to)
 {
 	SPW_ASSERT(entry_holds(entry, to));
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
@@ -75,7 +75,7 @@ void spw_entry_become(struct entry *entry, enum entry_state to)
  */
 #define BUCKETS_FIRST UINT64_C(1024)
 
-int spw_entries_open(struct spw_cache *cache)
+int spw_cache__entries_open(struct spw_cache *cache)
 {
 	uint32_t count = cache->opts.tensors_max;
 	uint64_t buckets = BUCKETS_FIRST;
@@ -111,19 +111,19 @@ static struct entry *entry_take(struct spw_cache *cache)
 	return entry;
 }
 
-void spw_entries_close(struct spw_cache *cache)
+void spw_cache__entries_close(struct spw_cache *cache)
 {
 	free(cache->buckets);
 	free(cache->entries);
 }
 
-spw_tensor spw_entry_id(const struct entry *entry)
+spw_tensor spw_cache__entry_id(const struct entry *entry)
 {
 	return (spw_tensor){(uint64_t)entry->generation << 32 |
 			    (uint32_t)(entry - entry->cache->entries)};
 }
 
-struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id)
+struct entry *spw_cache__entry_of_id(struct spw_cache *cache, uint64_t id)
 {
 	uint32_t slot = (uint32_t)id;
 	struct entry *entry;
@@ -166,8 +166,8 @@ static void buckets_double(struct spw_cache *cache)
 	}
 }
 
-struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
-				 uint64_t offset_bytes, uint64_t len_bytes)
+struct entry *spw_cache__entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
+					uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct entry *entry = *entry_bucket(cache, key, version);
 
@@ -179,8 +179,8 @@ struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t
 	return NULL;
 }
 
-struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
-			      uint32_t device, uint64_t offset_bytes, uint64_t len_bytes)
+struct entry *spw_cache__entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
+				     uint32_t device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct entry *entry = entry_take(cache), **bucket;
 
@@ -231,7 +231,7 @@ static void entry_hide(struct entry *entry)
 	link_remove(&entry->order);
 }
 
-void spw_entry_offered_again(struct entry *entry)
+void spw_cache__entry_offered_again(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
@@ -247,7 +247,7 @@ void spw_entry_offered_again(struct entry *entry)
 /* ---- What becomes of an entry ---- */
 
 /* A write is not needed any more, or not needed yet: cancel it if that is still possible. */
-void spw_entry_cancel_write(struct entry *entry)
+void spw_cache__entry_cancel_write(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
@@ -264,7 +264,7 @@ void spw_entry_cancel_write(struct entry *entry)
 }
 
 /* It is not ahead of its use any more. */
-void spw_entry_leave_window(struct entry *entry)
+void spw_cache__entry_leave_window(struct entry *entry)
 {
 	if (!entry->in_window)
 		return;
@@ -278,18 +278,18 @@ void spw_entry_leave_window(struct entry *entry)
 static void entry_die(struct entry *entry)
 {
 	if (entry->write_in_flight || entry->cache->held == entry)
-		spw_entry_cancel_write(entry);
+		spw_cache__entry_cancel_write(entry);
 	if (entry->read_request)
 		(void)entry->cache->ports.cancel(entry->read_request);
-	spw_entry_leave_window(entry);
+	spw_cache__entry_leave_window(entry);
 	if (entry->handed_out)
 		activation_sub(entry);
 	entry_hide(entry);
-	spw_entry_become(entry, ENTRY_DEAD);
-	spw_entry_settle(entry);
+	spw_cache__entry_become(entry, ENTRY_DEAD);
+	spw_cache__entry_settle(entry);
 }
 
-void spw_entry_leave(struct entry *entry)
+void spw_cache__entry_leave(struct entry *entry)
 {
 	SPW_ASSERT(entry->users > 0);
 	if (--entry->users > 0)
@@ -300,7 +300,7 @@ void spw_entry_leave(struct entry *entry)
 }
 
 /* The cache is closing: no user, lease or copy counts any more. I/O in flight ends first. */
-void spw_entries_abandon(struct spw_cache *cache)
+void spw_cache__entries_abandon(struct spw_cache *cache)
 {
 	for (uint32_t i = 0; i < cache->entries_touched; i++) {
 		struct entry *entry = &cache->entries[i];
@@ -312,7 +312,7 @@ void spw_entries_abandon(struct spw_cache *cache)
 		entry->copies = 0;
 		link_remove(&entry->device_link);
 		if (entry->state == ENTRY_DEAD)
-			spw_entry_settle(entry);
+			spw_cache__entry_settle(entry);
 		else
 			entry_die(entry);
 	}
@@ -323,7 +323,7 @@ static void entry_recycle(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	spw_entry_become(entry, ENTRY_FREE);
+	spw_cache__entry_become(entry, ENTRY_FREE);
 	entry->generation++;
 	if (entry->generation == 0)
 		entry->generation = 1;
@@ -332,24 +332,24 @@ static void entry_recycle(struct entry *entry)
 	cache->count.entries--;
 }
 
-void spw_entry_settle(struct entry *entry)
+void spw_cache__entry_settle(struct entry *entry)
 {
 	SPW_ASSERT(entry->state == ENTRY_DEAD);
 	if (entry->write_in_flight || entry->read_in_flight || entry->copies > 0)
 		return;
 	if (entry->object_exists)
-		spw_entry_free_object(entry);
+		spw_cache__entry_free_object(entry);
 	if (entry->owner_held && !entry->drainable)
-		spw_entry_make_drainable(entry);
+		spw_cache__entry_make_drainable(entry);
 	if (entry->memory && entry->leases == 0)
-		spw_entry_put_memory(entry);
+		spw_cache__entry_put_memory(entry);
 	if (!entry->owner_held && !entry->memory && entry->waiters == 0)
 		entry_recycle(entry);
 }
 
 /* ---- What an entry holds ---- */
 
-void spw_entry_make_drainable(struct entry *entry)
+void spw_cache__entry_make_drainable(struct entry *entry)
 {
 	SPW_ASSERT(entry_at_owner(entry) && link_alone(&entry->device_link)); /* CACHE-2 */
 	SPW_ASSERT(!entry->write_in_flight || entry->device);                 /* CACHE-2 */
@@ -360,7 +360,7 @@ void spw_entry_make_drainable(struct entry *entry)
 		    &entry->drain);
 }
 
-void spw_entry_not_drainable(struct entry *entry)
+void spw_cache__entry_not_drainable(struct entry *entry)
 {
 	SPW_ASSERT(entry->drainable);
 	entry->drainable = false;
@@ -370,19 +370,19 @@ void spw_entry_not_drainable(struct entry *entry)
 }
 
 /* The caller has its token back and may free the memory. */
-void spw_entry_drained(struct entry *entry)
+void spw_cache__entry_drained(struct entry *entry)
 {
-	spw_entry_not_drainable(entry);
+	spw_cache__entry_not_drainable(entry);
 	entry->owner_held = false;
 	entry->bytes = NULL;
 	activation_sub(entry);
 	if (entry->state == ENTRY_DEAD)
-		spw_entry_settle(entry);
+		spw_cache__entry_settle(entry);
 	else if (entry->state == ENTRY_LEAVING && !entry->write_in_flight && entry->copies == 0)
-		spw_entry_become(entry, ENTRY_STORED);
+		spw_cache__entry_become(entry, ENTRY_STORED);
 }
 
-void spw_entry_free_object(struct entry *entry)
+void spw_cache__entry_free_object(struct entry *entry)
 {
 	int rc;
 
@@ -407,7 +407,7 @@ static void set_memory(struct entry *entry, void *memory, bool in_arena)
 		activation_add(entry);
 }
 
-int spw_entry_get_arena_memory(struct entry *entry)
+int spw_cache__entry_get_arena_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	void *memory = NULL;
@@ -419,11 +419,11 @@ int spw_entry_get_arena_memory(struct entry *entry)
 }
 
 /* Memory to read into, ordinary memory where the arena has none: then the read may be copied. */
-int spw_entry_get_memory(struct entry *entry)
+int spw_cache__entry_get_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	void *memory;
-	int rc = spw_entry_get_arena_memory(entry);
+	int rc = spw_cache__entry_get_arena_memory(entry);
 
 	if (rc != -ENOBUFS)
 		return rc;
@@ -441,7 +441,7 @@ int spw_entry_get_memory(struct entry *entry)
 	return 0;
 }
 
-void spw_entry_put_memory(struct entry *entry)
+void spw_cache__entry_put_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
@@ -454,14 +454,14 @@ void spw_entry_put_memory(struct entry *entry)
 	if (entry->memory_in_arena) {
 		cache->ports.release(cache->store, entry->memory);
 	} else {
-		/* Giving pages back takes long: spw_cache_unlock() does it, from this list. */
+		/* Giving pages back takes long: spw_cache__unlock() does it, from this list. */
 		*(void **)(void *)entry->memory = cache->doomed;
 		cache->doomed = entry->memory;
 	}
 	entry->memory = NULL;
 }
 
-void spw_entry_hand_out(struct entry *entry)
+void spw_cache__entry_hand_out(struct entry *entry)
 {
 	SPW_ASSERT(entry->state == ENTRY_RESIDENT && entry->memory);
 	if (!link_alone(&entry->device_link))

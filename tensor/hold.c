@@ -27,10 +27,10 @@ static void hold(struct spw_cache *cache)
 	uint64_t ns = spw_control_wait_began(cache->control), until_ns;
 	bool late = false;
 
-	spw_write_held(cache);
+	spw_cache__write_held(cache);
 	while ((until_ns = wait_until_ns(cache)) > 0) {
 		late |= until_ns == UINT64_MAX;
-		spw_cache_wait_io_until(cache, until_ns);
+		spw_cache__wait_io_until(cache, until_ns);
 	}
 	ns = spw_control_hold_ended(cache->control, ns);
 	cache->count.holds++;
@@ -53,10 +53,10 @@ int spw_cache_hold_back(struct spw_cache *cache, bool wait)
 {
 	bool held;
 
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	held = wait_until_ns(cache) > 0;
 	if (held && wait)
 		hold(cache);
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return held;
 }

@@ -282,126 +282,126 @@ struct spw_cache {
 /* ---- publish.c ---- */
 
 /* The store publishes how the cache is doing. */
-void spw_cache_publish(struct spw_cache *cache);
+void spw_cache__publish(struct spw_cache *cache);
 
 /* ---- others.c ---- */
 
 /* The controller learns what others do on the same store. */
-void spw_others_note(struct spw_cache *cache);
+void spw_cache__others_note(struct spw_cache *cache);
 /* A step ends: what do the other ranks get of the drives? */
-void spw_others_ranks(struct spw_cache *cache);
+void spw_cache__others_ranks(struct spw_cache *cache);
 /* A request of the cache's own begins; and has ended with @res. */
-void spw_others_io_began(struct entry *entry, enum direction direction);
-void spw_others_io_ended(struct entry *entry, enum direction direction, int res);
+void spw_cache__others_io_began(struct entry *entry, enum direction direction);
+void spw_cache__others_io_ended(struct entry *entry, enum direction direction, int res);
 
 /* ---- search.c ---- */
 
 /* spw_control_plan(), beside the step. Gives the lock up meanwhile. */
-void spw_search_begin(struct spw_cache *cache);
+void spw_cache__search_begin(struct spw_cache *cache);
 /* It has ended, if it was begun. */
-void spw_search_wait(struct spw_cache *cache);
+void spw_cache__search_wait(struct spw_cache *cache);
 
 /* ---- trace.c: only where there is one ---- */
 
 /* After what has passed of computing again, if that is under way. */
-void spw_cache_trace(struct spw_cache *cache, struct spw_trace_event *event);
+void spw_cache__trace(struct spw_cache *cache, struct spw_trace_event *event);
 /* Something was computed again until @now_ns. */
-void spw_cache_trace_again(struct spw_cache *cache, uint64_t now_ns);
+void spw_cache__trace_again(struct spw_cache *cache, uint64_t now_ns);
 
 /* ---- lock.c ---- */
 
-void spw_cache_lock_open(struct spw_cache *cache);
-void spw_cache_lock_close(struct spw_cache *cache);
-void spw_cache_lock(struct spw_cache *cache);
+void spw_cache__lock_open(struct spw_cache *cache);
+void spw_cache__lock_close(struct spw_cache *cache);
+void spw_cache__lock(struct spw_cache *cache);
 /* Also frees what was doomed. The cache may be gone afterwards, if it is being closed. */
-void spw_cache_unlock(struct spw_cache *cache);
+void spw_cache__unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
-void spw_cache_unlock_and_notify(struct spw_cache *cache);
-void spw_cache_wait_io(struct spw_cache *cache);
-void spw_cache_wait_io_until(struct spw_cache *cache, uint64_t until_ns);
+void spw_cache__unlock_and_notify(struct spw_cache *cache);
+void spw_cache__wait_io(struct spw_cache *cache);
+void spw_cache__wait_io_until(struct spw_cache *cache, uint64_t until_ns);
 /* A request that was given to the store has ended. */
-void spw_cache_io_ended(struct spw_cache *cache);
+void spw_cache__io_ended(struct spw_cache *cache);
 
 /* ---- entry.c ---- */
 
-int spw_entries_open(struct spw_cache *cache);
-void spw_entries_abandon(struct spw_cache *cache);
-void spw_entries_close(struct spw_cache *cache);
+int spw_cache__entries_open(struct spw_cache *cache);
+void spw_cache__entries_abandon(struct spw_cache *cache);
+void spw_cache__entries_close(struct spw_cache *cache);
 
-spw_tensor spw_entry_id(const struct entry *entry);
+spw_tensor spw_cache__entry_id(const struct entry *entry);
 /* The slot of an id, alive or dead; NULL if it has been used again, or never was. */
-struct entry *spw_entry_of_id(struct spw_cache *cache, uint64_t id);
-struct entry *spw_entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
-				 uint64_t offset_bytes, uint64_t len_bytes);
+struct entry *spw_cache__entry_of_id(struct spw_cache *cache, uint64_t id);
+struct entry *spw_cache__entry_covering(struct spw_cache *cache, uint64_t key, uint64_t version,
+					uint64_t offset_bytes, uint64_t len_bytes);
 /* A free slot, filled in and findable, still in state FREE: to be kept or queued. NULL: none. */
-struct entry *spw_entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
-			      uint32_t device, uint64_t offset_bytes, uint64_t len_bytes);
+struct entry *spw_cache__entry_begin(struct spw_cache *cache, const struct spw_offer *offer,
+				     uint32_t device, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* The only way a state changes. */
-void spw_entry_become(struct entry *entry, enum entry_state to);
+void spw_cache__entry_become(struct entry *entry, enum entry_state to);
 /* One user less; the last one. */
-void spw_entry_leave(struct entry *entry);
+void spw_cache__entry_leave(struct entry *entry);
 /* Of a dead entry: give up what nothing needs any more, and the slot if nothing is left. */
-void spw_entry_settle(struct entry *entry);
+void spw_cache__entry_settle(struct entry *entry);
 
 /* The last in the order of offers again. */
-void spw_entry_offered_again(struct entry *entry);
-void spw_entry_make_drainable(struct entry *entry);
-void spw_entry_not_drainable(struct entry *entry);
-void spw_entry_drained(struct entry *entry);
-void spw_entry_free_object(struct entry *entry);
+void spw_cache__entry_offered_again(struct entry *entry);
+void spw_cache__entry_make_drainable(struct entry *entry);
+void spw_cache__entry_not_drainable(struct entry *entry);
+void spw_cache__entry_drained(struct entry *entry);
+void spw_cache__entry_free_object(struct entry *entry);
 /* Of the arena. Return: 0; -ENOBUFS it is used up. */
-int spw_entry_get_arena_memory(struct entry *entry);
+int spw_cache__entry_get_arena_memory(struct entry *entry);
 /* The same, or ordinary memory. */
-int spw_entry_get_memory(struct entry *entry);
-void spw_entry_put_memory(struct entry *entry);
+int spw_cache__entry_get_memory(struct entry *entry);
+void spw_cache__entry_put_memory(struct entry *entry);
 /* A lease of the entry goes out. */
-void spw_entry_hand_out(struct entry *entry);
+void spw_cache__entry_hand_out(struct entry *entry);
 
 /* A write is not needed any more, or not needed yet. Cancels it if it can. */
-void spw_entry_cancel_write(struct entry *entry);
-void spw_entry_leave_window(struct entry *entry);
+void spw_cache__entry_cancel_write(struct entry *entry);
+void spw_cache__entry_leave_window(struct entry *entry);
 
 /* ---- write.c ---- */
 
 /* So much more may not wait to be written; no more than staging_bytes at a time. */
-bool spw_write_is_full(const struct spw_cache *cache, uint64_t len_bytes);
+bool spw_cache__write_is_full(const struct spw_cache *cache, uint64_t len_bytes);
 /* Write it, or hold the write back. Return: 0; or why not. */
-int spw_write_begin(struct entry *entry);
+int spw_cache__write_begin(struct entry *entry);
 /*
  * Staging memory for the bytes of a device's tensor, which the caller is to copy. Return: 0;
  * -ENOBUFS there is none now.
  */
-int spw_write_begin_copy(struct entry *entry);
+int spw_cache__write_begin_copy(struct entry *entry);
 /* The last copy of a device's tensor into staging memory has ended. */
-void spw_write_copied(struct entry *entry);
+void spw_cache__write_copied(struct entry *entry);
 /* What the caller is to do. */
-struct spw_copy spw_write_copy_of(const struct entry *entry);
+struct spw_copy spw_cache__write_copy_of(const struct entry *entry);
 /* The oldest copy whose memory is to be given back by order; NULL: few are under way. */
-struct entry *spw_write_to_order(struct spw_cache *cache);
+struct entry *spw_cache__write_to_order(struct spw_cache *cache);
 /* Count and note why an entry is kept that was to be written. */
-void spw_write_failed(struct entry *entry, int error, const char *words);
+void spw_cache__write_failed(struct entry *entry, int error, const char *words);
 /* The write that is held back goes to the store. */
-void spw_write_held(struct spw_cache *cache);
+void spw_cache__write_held(struct spw_cache *cache);
 /* As most calls begin: lock, and that. */
-void spw_cache_enter(struct spw_cache *cache);
+void spw_cache__enter(struct spw_cache *cache);
 /* The bytes are still in memory: leave them there. */
-void spw_write_forward(struct entry *entry);
+void spw_cache__write_forward(struct entry *entry);
 
 /* ---- read.c ---- */
 
 /* Read it ahead of its use. Return: 0; or a negative errno: not now. */
-int spw_read_ahead(struct entry *entry);
+int spw_cache__read_ahead(struct entry *entry);
 /*
  * Read it, and wait without the lock. So the failure's words, which the store gives to the thread
  * that waits, are those of its own read. Others that want the same bytes wait for io_ended.
  */
-int spw_read_urgently(struct entry *entry);
+int spw_cache__read_urgently(struct entry *entry);
 
 /* ---- take.c ---- */
 
 /* A lease of the entry's memory goes out. @taken: from @offset_bytes of the storage on. */
-void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken);
+void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken);
 
 /* ---- again.c ---- */
 
@@ -409,44 +409,44 @@ void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken
  * It is given up, if nobody has come to count on its memory meanwhile: else it is kept. Unlocks.
  * Return: whether it was.
  */
-bool spw_again_give_up(struct entry *entry);
+bool spw_cache__again_give_up(struct entry *entry);
 /* Whether the offer's storage has the bytes that were given up. Unlocks. */
-bool spw_again_holds(struct entry *entry, const struct spw_offer *offer);
+bool spw_cache__again_holds(struct entry *entry, const struct spw_offer *offer);
 /* The offer's memory has them, and its token is held. */
-void spw_again_restored(struct entry *entry, const struct spw_offer *offer);
+void spw_cache__again_restored(struct entry *entry, const struct spw_offer *offer);
 
 /* ---- offer.c ---- */
 
 /* As spw_cache_offer_hint(); @device, @copy: as spw_cache_offer_device(), or 0 and NULL. */
-int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
-		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
+int spw_cache__offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+			 enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy);
 /* A device's tensor is to be written: staging memory. Return: as spw_cache_copy_retry(). */
-int spw_offer_copy(struct entry *entry);
+int spw_cache__offer_copy(struct entry *entry);
 /* As spw_cache_drain(), of one of the lists. */
-int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
-		    unsigned count);
+int spw_cache__offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
+			   unsigned count);
 
 /* ---- window.c ---- */
 
 /* After an event: the controller may have left its plan, or gone on by another one. */
-void spw_window_follow(struct spw_cache *cache);
+void spw_cache__window_follow(struct spw_cache *cache);
 /* A step begins: what was read ahead for the last one and never taken counts no more. */
-void spw_window_forget(struct spw_cache *cache);
+void spw_cache__window_forget(struct spw_cache *cache);
 /* A stage begins: a backward one is read ahead from its last offer on. */
-void spw_window_begin(struct spw_cache *cache);
+void spw_cache__window_begin(struct spw_cache *cache);
 /* As far as the budget allows: read, or hold back, what will be taken next. */
-void spw_window_fill(struct spw_cache *cache);
+void spw_cache__window_fill(struct spw_cache *cache);
 
 /* ---- rules.c ---- */
 
-enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint);
+enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_hint hint);
 /* Whether it is given up, to be computed again. */
-bool spw_rule_gives_up(const struct entry *entry, enum spw_cache_hint hint);
+bool spw_cache__rule_gives_up(const struct entry *entry, enum spw_cache_hint hint);
 /* The scope that the caller is in; no two have the same number. */
-uint64_t spw_rule_scope(const struct spw_cache *cache);
-void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
+uint64_t spw_cache__rule_scope(const struct spw_cache *cache);
+void spw_cache__rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
 /* An entry is taken: if the caller does not say when the backward stage begins, it is now. */
-void spw_rule_taken(struct spw_cache *cache);
+void spw_cache__rule_taken(struct spw_cache *cache);
 
 /* ---- helpers ---- */
 
@@ -476,8 +476,8 @@ static inline void link_remove(struct link *link)
 }
 
 /* Records a call: the fields of its event. */
-#define CACHE_TRACE(cache, ...)                                                                 \
-	((cache)->opts.trace ? spw_cache_trace((cache), &(struct spw_trace_event){__VA_ARGS__}) \
+#define CACHE_TRACE(cache, ...)                                                                  \
+	((cache)->opts.trace ? spw_cache__trace((cache), &(struct spw_trace_event){__VA_ARGS__}) \
 			     : (void)0)
 
 #define ENTRY_OF(link, member) ((struct entry *)((char *)(link)-offsetof(struct entry, member)))

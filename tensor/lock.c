@@ -5,7 +5,7 @@
 
 #include "tensor/internal.h"
 
-void spw_cache_lock_open(struct spw_cache *cache)
+void spw_cache__lock_open(struct spw_cache *cache)
 {
 	pthread_mutexattr_t attributes;
 
@@ -17,7 +17,7 @@ void spw_cache_lock_open(struct spw_cache *cache)
 	SPW_ASSERT(pthread_cond_init(&cache->io_ended, NULL) == 0);
 }
 
-void spw_cache_lock_close(struct spw_cache *cache)
+void spw_cache__lock_close(struct spw_cache *cache)
 {
 	/* Who notified of the last end may not have returned from that yet. */
 	while (atomic_load(&cache->notifiers) > 0)
@@ -26,12 +26,12 @@ void spw_cache_lock_close(struct spw_cache *cache)
 	SPW_ASSERT(pthread_mutex_destroy(&cache->lock) == 0);
 }
 
-void spw_cache_lock(struct spw_cache *cache)
+void spw_cache__lock(struct spw_cache *cache)
 {
 	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
 }
 
-void spw_cache_unlock(struct spw_cache *cache)
+void spw_cache__unlock(struct spw_cache *cache)
 {
 	void *doomed = cache->doomed;
 	bool tell = cache->io_has_ended;
@@ -61,7 +61,7 @@ SPW_COLD static void unlock_and_log(struct spw_cache *cache)
 	const struct spw_log log = cache->opts.log;
 
 	cache->notices.pending = 0;
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	for (unsigned i = 0; i < NOTICES; i++)
 		if (notices.pending & 1u << i)
 			spw_log(&log,
@@ -70,12 +70,12 @@ SPW_COLD static void unlock_and_log(struct spw_cache *cache)
 				"cache: %s", notices.text[i]);
 }
 
-void spw_cache_unlock_and_notify(struct spw_cache *cache)
+void spw_cache__unlock_and_notify(struct spw_cache *cache)
 {
 	if (cache->notices.pending)
 		unlock_and_log(cache);
 	else
-		spw_cache_unlock(cache);
+		spw_cache__unlock(cache);
 }
 
 /* The lock is about to be given up by going to sleep: who waits learns of what has ended. */
@@ -87,21 +87,21 @@ static void sleep_begins(struct spw_cache *cache)
 	cache->waiters++;
 }
 
-void spw_cache_wait_io(struct spw_cache *cache)
+void spw_cache__wait_io(struct spw_cache *cache)
 {
 	sleep_begins(cache);
 	SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
 	cache->waiters--;
 }
 
-void spw_cache_wait_io_until(struct spw_cache *cache, uint64_t until_ns)
+void spw_cache__wait_io_until(struct spw_cache *cache, uint64_t until_ns)
 {
 	sleep_begins(cache);
 	SPW_ASSERT(cache->ports.sleep_until(&cache->io_ended, &cache->lock, until_ns) == 0);
 	cache->waiters--;
 }
 
-void spw_cache_io_ended(struct spw_cache *cache)
+void spw_cache__io_ended(struct spw_cache *cache)
 {
 	SPW_ASSERT(cache->io_in_flight > 0);
 	cache->io_in_flight--;

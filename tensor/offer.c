@@ -68,7 +68,7 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	spw_object object = entry->object;
 	int rc;
 
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	if (memory)
 		rc = memory_has(memory, entry, offer);
 	else
@@ -76,7 +76,7 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 					(const uint8_t *)offer->storage_bytes + entry->offset_bytes,
 					offer->offset_bytes - entry->offset_bytes,
 					offer->len_bytes);
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	if (rc >= 0)
 		cache->count.bytes_compared += offer->len_bytes;
 	return rc;
@@ -105,7 +105,7 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 		return entry->device == device &&
 		       (hint == SPW_HINT_INPUT || device_has(entry, offer));
 	while (entry->state == ENTRY_DISCARDED) {
-		bool same = spw_again_holds(entry, offer);
+		bool same = spw_cache__again_holds(entry, offer);
 
 		if (entry->state == ENTRY_DISCARDED)
 			return same;
@@ -132,9 +132,9 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 	struct entry *entry;
 
 	for (;;) {
-		spw_write_held(cache);
-		entry = spw_entry_covering(cache, offer->storage_key, offer->storage_version,
-					   offer->offset_bytes, offer->len_bytes);
+		spw_cache__write_held(cache);
+		entry = spw_cache__entry_covering(cache, offer->storage_key, offer->storage_version,
+						  offer->offset_bytes, offer->len_bytes);
 		if (!entry)
 			return NULL;
 		entry->users++;
@@ -142,7 +142,7 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 			return entry;
 		entry->stale = true;
 		cache->count.offers_changed++;
-		spw_entry_leave(entry);
+		spw_cache__entry_leave(entry);
 	}
 }
 
@@ -155,9 +155,9 @@ static int offer_given_up(struct entry *entry, const struct spw_offer *offer,
 {
 	bool may = hint == SPW_HINT_AGAIN || hint == SPW_HINT_GIVE_UP;
 
-	if (hint == SPW_HINT_INPUT || (may && entry->scope == spw_rule_scope(entry->cache)))
+	if (hint == SPW_HINT_INPUT || (may && entry->scope == spw_cache__rule_scope(entry->cache)))
 		return SPW_OFFER_AGAIN;
-	spw_again_restored(entry, offer);
+	spw_cache__again_restored(entry, offer);
 	return SPW_OFFER_KEEP;
 }
 
@@ -171,7 +171,7 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 	cache->count.tensors_deduplicated++;
 	/* The last offer is the first use. In the backward pass the order stands. */
 	if (cache->stage == SPW_STAGE_FORWARD)
-		spw_entry_offered_again(entry);
+		spw_cache__entry_offered_again(entry);
 	if (entry->state == ENTRY_DISCARDED)
 		return offer_given_up(entry, offer, hint);
 	if (entry->copies == 0 || entry->state != ENTRY_LEAVING || hint == SPW_HINT_INPUT)
@@ -205,38 +205,38 @@ static void backpressure(struct entry *entry)
 		   (unsigned long long)cache->opts.staging_bytes);
 }
 
-int spw_offer_copy(struct entry *entry)
+int spw_cache__offer_copy(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
-	int rc = spw_write_begin_copy(entry);
+	int rc = spw_cache__write_begin_copy(entry);
 
 	entry->wants_copy = rc == -ENOBUFS && cache->copies_in_flight > 0;
 	if (rc == 0) {
-		spw_rule_offered(cache, entry->len_bytes, true);
+		spw_cache__rule_offered(cache, entry->len_bytes, true);
 		return SPW_OFFER_COPY;
 	}
 	if (entry->state == ENTRY_FREE)
-		spw_entry_become(entry, ENTRY_KEPT);
+		spw_cache__entry_become(entry, ENTRY_KEPT);
 	if (entry->wants_copy)
 		return SPW_OFFER_WAIT;
-	if (rc == -ENOBUFS && spw_write_is_full(cache, entry->len_bytes))
+	if (rc == -ENOBUFS && spw_cache__write_is_full(cache, entry->len_bytes))
 		backpressure(entry);
 	else if (rc == -ENOBUFS)
 		no_staging(entry);
 	else
-		spw_write_failed(entry, rc, spw_last_error());
-	spw_rule_offered(cache, entry->len_bytes, false);
+		spw_cache__write_failed(entry, rc, spw_last_error());
+	spw_cache__rule_offered(cache, entry->len_bytes, false);
 	return SPW_OFFER_KEEP;
 }
 
 static int offer_give_up(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
-	bool given_up = spw_again_give_up(entry);
+	bool given_up = spw_cache__again_give_up(entry);
 
 	if (!given_up)
 		kept_add(cache, KEEP_PLANNED, entry->len_bytes);
-	spw_rule_offered(cache, entry->len_bytes, false);
+	spw_cache__rule_offered(cache, entry->len_bytes, false);
 	return given_up ? SPW_OFFER_AGAIN : SPW_OFFER_KEEP;
 }
 
@@ -248,28 +248,28 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 
 	spw_control_offered(cache->control, &entry->track, (uint32_t)(entry - cache->entries),
 			    entry->len_bytes, hint);
-	spw_window_follow(cache);
-	if (spw_rule_gives_up(entry, hint))
+	spw_cache__window_follow(cache);
+	if (spw_cache__rule_gives_up(entry, hint))
 		return offer_give_up(entry);
-	reason = spw_rule_keep(entry, hint);
+	reason = spw_cache__rule_keep(entry, hint);
 	if (reason == KEEP_NOT && entry->device)
-		return spw_offer_copy(entry);
+		return spw_cache__offer_copy(entry);
 	if (reason == KEEP_NOT) {
-		rc = spw_write_begin(entry);
+		rc = spw_cache__write_begin(entry);
 		if (rc == 0) {
-			spw_rule_offered(cache, entry->len_bytes, true);
+			spw_cache__rule_offered(cache, entry->len_bytes, true);
 			return SPW_OFFER_SPILL;
 		}
-		spw_entry_become(entry, ENTRY_KEPT);
-		spw_write_failed(entry, rc, spw_last_error());
+		spw_cache__entry_become(entry, ENTRY_KEPT);
+		spw_cache__write_failed(entry, rc, spw_last_error());
 	} else {
-		spw_entry_become(entry, ENTRY_KEPT);
+		spw_cache__entry_become(entry, ENTRY_KEPT);
 		if (reason == KEEP_BACKPRESSURE)
 			backpressure(entry);
 		else
 			kept_add(cache, reason, entry->len_bytes);
 	}
-	spw_rule_offered(cache, entry->len_bytes, false);
+	spw_cache__rule_offered(cache, entry->len_bytes, false);
 	return SPW_OFFER_KEEP;
 }
 
@@ -299,8 +299,8 @@ static void offer_trace(struct spw_cache *cache, const struct spw_offer *offer,
 		    .len_bytes = offer->len_bytes);
 }
 
-int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
-		  enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy)
+int spw_cache__offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
+			 enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy)
 {
 	uint64_t offset_bytes, len_bytes;
 	struct entry *entry;
@@ -314,7 +314,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 	if (rc)
 		return rc;
 	offer_range(offer, device, &offset_bytes, &len_bytes);
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	cache->count.offers++;
 	cache->count.bytes_offered += offer->len_bytes;
 	entry = duplicate_of(cache, offer, device, hint);
@@ -322,7 +322,7 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 	if (entry) {
 		rc = offer_duplicate(entry, offer, hint);
 	} else {
-		entry = spw_entry_begin(cache, offer, device, offset_bytes, len_bytes);
+		entry = spw_cache__entry_begin(cache, offer, device, offset_bytes, len_bytes);
 		if (entry) {
 			rc = offer_new(entry, hint);
 		} else {
@@ -335,16 +335,16 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 		}
 	}
 	if (entry) {
-		*tensor = spw_entry_id(entry);
+		*tensor = spw_cache__entry_id(entry);
 		offer_trace(cache, offer, hint, *tensor, trace_result(rc, duplicate));
 		if (copy && (rc == SPW_OFFER_COPY || rc == SPW_OFFER_COPY_AGAIN))
-			*copy = spw_write_copy_of(entry);
+			*copy = spw_cache__write_copy_of(entry);
 		else if (copy && rc == SPW_OFFER_AGAIN)
 			*copy = (struct spw_copy){.offset_bytes = entry->offset_bytes,
 						  .len_bytes = entry->len_bytes};
-		spw_window_fill(cache);
+		spw_cache__window_fill(cache);
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	if (rc == -ENOBUFS)
 		(void)spw_error(rc, "all %u entries are in use: raise tensors_max",
 				cache->opts.tensors_max);
@@ -353,38 +353,39 @@ int spw_offer_any(struct spw_cache *cache, const struct spw_offer *offer, uint32
 
 int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer, spw_tensor *tensor)
 {
-	return spw_offer_any(cache, offer, 0, SPW_HINT_NONE, tensor, NULL);
+	return spw_cache__offer_any(cache, offer, 0, SPW_HINT_NONE, tensor, NULL);
 }
 
 int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_offer *offer,
 			 enum spw_cache_hint hint, spw_tensor *tensor)
 {
-	return spw_offer_any(cache, offer, 0, hint, tensor, NULL);
+	return spw_cache__offer_any(cache, offer, 0, hint, tensor, NULL);
 }
 
 /* ---- Tokens ---- */
 
-int spw_offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[], unsigned count)
+int spw_cache__offer_drain(struct spw_cache *cache, struct link *tokens, uint64_t owners[],
+			   unsigned count)
 {
 	unsigned drained = 0;
 
 	if (!owners && count > 0)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
-	spw_cache_enter(cache);
+	spw_cache__enter(cache);
 	spw_control_drained(cache->control);
 	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
 		struct entry *entry = ENTRY_OF(tokens->next, drain);
 
 		owners[drained++] = entry->owner;
-		spw_entry_drained(entry);
+		spw_cache__entry_drained(entry);
 	}
 	/* What has been given back may be wanted soon. */
-	spw_window_fill(cache);
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__window_fill(cache);
+	spw_cache__unlock_and_notify(cache);
 	return (int)drained;
 }
 
 int spw_cache_drain(struct spw_cache *cache, uint64_t owners[], unsigned count)
 {
-	return spw_offer_drain(cache, &cache->drain, owners, count);
+	return spw_cache__offer_drain(cache, &cache->drain, owners, count);
 }

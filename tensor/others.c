@@ -36,19 +36,19 @@ static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_b
 	spw_control_others(cache->control, &others);
 }
 
-void spw_others_note(struct spw_cache *cache)
+void spw_cache__others_note(struct spw_cache *cache)
 {
 	note(cache, 0, 0);
 }
 
-void spw_others_io_began(struct entry *entry, enum direction direction)
+void spw_cache__others_io_began(struct entry *entry, enum direction direction)
 {
 	note(entry->cache, entry->len_bytes, 0);
 	entry->io_began_ns =
 		spw_control_io_began(entry->cache->control, direction, entry->len_bytes);
 }
 
-void spw_others_io_ended(struct entry *entry, enum direction direction, int res)
+void spw_cache__others_io_ended(struct entry *entry, enum direction direction, int res)
 {
 	struct spw_cache *cache = entry->cache;
 
@@ -72,7 +72,7 @@ static void rank_seen(void *context, const struct spw_step_stats *steps)
 }
 
 /* A rank that had no traffic in all of this step shares the drives with nobody. */
-void spw_others_ranks(struct spw_cache *cache)
+void spw_cache__others_ranks(struct spw_cache *cache)
 {
 	spw_control_ranks_forget(cache->control);
 	if (cache->store && cache->opts.mode >= SPW_CACHE_FASTEST)

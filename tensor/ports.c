@@ -82,7 +82,7 @@ static int sleep_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t
 	return rc == ETIMEDOUT ? 0 : rc;
 }
 
-const struct spw_cache_ports spw_cache_ports_real = {
+const struct spw_cache_ports spw_cache__ports_real = {
 	.chunk_bytes = spw_store_chunk_bytes,
 	.arena_bytes = arena_bytes,
 	.stats = spw_store_stats,

@@ -53,10 +53,10 @@ struct spw_cache_ports {
 };
 
 /* The store of spillway/store.h, and the system's time. */
-extern const struct spw_cache_ports spw_cache_ports_real;
+extern const struct spw_cache_ports spw_cache__ports_real;
 
 /* spw_cache_open() with ports, which are copied. */
-int spw_cache_open_with(struct spw_store *store, const struct spw_cache_opts *opts,
-			const struct spw_cache_ports *ports, struct spw_cache **cache);
+int spw_cache__open_with(struct spw_store *store, const struct spw_cache_opts *opts,
+			 const struct spw_cache_ports *ports, struct spw_cache **cache);
 
 #endif

@@ -2,7 +2,7 @@
 /* tensor/publish.c - how the cache is doing: for the store to publish, and over the last step */
 #include "tensor/internal.h"
 
-void spw_cache_publish(struct spw_cache *cache)
+void spw_cache__publish(struct spw_cache *cache)
 {
 	struct spw_cache_stats now = cache->count;
 	struct spw_step_stats steps;
@@ -50,9 +50,9 @@ unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point poin
 	struct spw_memory_point all[SPW_MEMORY_POINTS_MAX];
 	unsigned found;
 
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	found = spw_control_profile(cache->control, all);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	memcpy(points, all, SPW_MIN(found, count) * sizeof(*points));
 	return found;
 }

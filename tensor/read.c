@@ -10,19 +10,19 @@ static void read_ended(struct entry *entry, int res)
 
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
-	spw_others_io_ended(entry, DIRECTION_READ, res);
+	spw_cache__others_io_ended(entry, DIRECTION_READ, res);
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
-		spw_entry_settle(entry);
+		spw_cache__entry_settle(entry);
 	} else if (res == 0) {
-		spw_entry_become(entry, ENTRY_RESIDENT);
+		spw_cache__entry_become(entry, ENTRY_RESIDENT);
 	} else {
-		spw_entry_leave_window(entry);
-		spw_entry_put_memory(entry);
-		spw_entry_become(entry, ENTRY_STORED);
+		spw_cache__entry_leave_window(entry);
+		spw_cache__entry_put_memory(entry);
+		spw_cache__entry_become(entry, ENTRY_STORED);
 	}
-	spw_cache_io_ended(cache);
+	spw_cache__io_ended(cache);
 }
 
 static void prefetch_done(void *context, int res)
@@ -30,16 +30,16 @@ static void prefetch_done(void *context, int res)
 	struct entry *entry = context;
 	struct spw_cache *cache = entry->cache;
 
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	if (res && res != -ECANCELED) {
 		cache->count.prefetches_failed++;
 		spw_notice(&cache->notices, NOTICE_PREFETCH_FAILED,
 			   "reading ahead failed, it is tried again on use: %s", spw_last_error());
 	}
 	read_ended(entry, res);
-	spw_write_held(cache);
+	spw_cache__write_held(cache);
 	cache->go_on(cache);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 }
 
 /* Begin to read. @notify: a prefetch; NULL: the caller waits for @request. */
@@ -48,25 +48,25 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 {
 	struct spw_cache *cache = entry->cache;
 	/* What is read ahead for a device can wait until staging memory is free. */
-	int rc = entry->device && notify ? spw_entry_get_arena_memory(entry)
-					 : spw_entry_get_memory(entry);
+	int rc = entry->device && notify ? spw_cache__entry_get_arena_memory(entry)
+					 : spw_cache__entry_get_memory(entry);
 
 	if (rc)
 		return rc;
 	rc = cache->ports.get(cache->store, entry->object, 0, entry->memory, entry->len_bytes,
 			      notify ? SPW_PREFETCH : SPW_URGENT_READ, notify, request);
 	if (rc) {
-		spw_entry_put_memory(entry);
+		spw_cache__entry_put_memory(entry);
 		return rc;
 	}
 	cache->io_in_flight++;
-	spw_others_io_began(entry, DIRECTION_READ);
-	spw_entry_become(entry, ENTRY_COMING);
+	spw_cache__others_io_began(entry, DIRECTION_READ);
+	spw_cache__entry_become(entry, ENTRY_COMING);
 	entry->read_in_flight = true;
 	return 0;
 }
 
-int spw_read_urgently(struct entry *entry)
+int spw_cache__read_urgently(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	struct spw_request *request;
@@ -74,16 +74,16 @@ int spw_read_urgently(struct entry *entry)
 
 	if (rc)
 		return rc;
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	rc = cache->ports.wait(request);
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	if (rc && rc != -ECANCELED)
 		cache->count.reads_failed++;
 	read_ended(entry, rc);
 	return rc;
 }
 
-int spw_read_ahead(struct entry *entry)
+int spw_cache__read_ahead(struct entry *entry)
 {
 	const struct spw_notify notify = {.done = prefetch_done, .context = entry};
 	int rc = read_begin(entry, &notify, &entry->read_request);

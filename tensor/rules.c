@@ -40,7 +40,7 @@ static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint
 	return KEEP_NOT;
 }
 
-enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hint)
+enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_hint hint)
 {
 	const struct spw_cache *cache = entry->cache;
 	enum keep_reason reason = rule_wish(entry, hint);
@@ -52,16 +52,16 @@ enum keep_reason spw_rule_keep(const struct entry *entry, enum spw_cache_hint hi
 		return reason;
 	if (!cache->store)
 		return KEEP_OBSERVED;
-	/* A device's offer can wait for room: spw_write_begin_copy(). */
+	/* A device's offer can wait for room: spw_cache__write_begin_copy(). */
 	if (len_bytes > cache->opts.staging_bytes ||
-	    (!entry->device && spw_write_is_full(cache, len_bytes)))
+	    (!entry->device && spw_cache__write_is_full(cache, len_bytes)))
 		return KEEP_BACKPRESSURE;
 	if (!spw_control_may_write(cache->control, cache->count.staging_bytes, len_bytes))
 		return KEEP_WEAR;
 	return KEEP_NOT;
 }
 
-bool spw_rule_gives_up(const struct entry *entry, enum spw_cache_hint hint)
+bool spw_cache__rule_gives_up(const struct entry *entry, enum spw_cache_hint hint)
 {
 	const struct spw_cache *cache = entry->cache;
 	enum spw_plan_choice choice;
@@ -76,7 +76,7 @@ bool spw_rule_gives_up(const struct entry *entry, enum spw_cache_hint hint)
 	       choice == SPW_PLAN_AGAIN;
 }
 
-uint64_t spw_rule_scope(const struct spw_cache *cache)
+uint64_t spw_cache__rule_scope(const struct spw_cache *cache)
 {
 	uint32_t depth = SPW_MIN(cache->depth, SCOPE_DEPTH_MAX);
 
@@ -91,7 +91,7 @@ static struct scope *scope_innermost(struct spw_cache *cache)
 							     : SCOPE_DEPTH_MAX - 1];
 }
 
-void spw_rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled)
+void spw_cache__rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled)
 {
 	struct scope *scope = scope_innermost(cache);
 
@@ -124,7 +124,7 @@ static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 	cache->stage_bytes = 0;
 	cache->scope_bytes_max = 0;
 	spw_control_stage(cache->control, micro_batch, SPW_STAGE_FORWARD);
-	spw_window_begin(cache);
+	spw_cache__window_begin(cache);
 }
 
 static void scope_remember(struct spw_cache *cache, const struct scope *scope)
@@ -154,10 +154,10 @@ static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
 	cache->stage = SPW_STAGE_BACKWARD;
 	cache->micro_batch = micro_batch;
 	spw_control_stage(cache->control, micro_batch, SPW_STAGE_BACKWARD);
-	spw_window_begin(cache);
+	spw_cache__window_begin(cache);
 }
 
-void spw_rule_taken(struct spw_cache *cache)
+void spw_cache__rule_taken(struct spw_cache *cache)
 {
 	if (cache->stage == SPW_STAGE_FORWARD && !cache->backward_marked)
 		stage_begin_backward(cache, cache->micro_batch);
@@ -166,8 +166,8 @@ void spw_rule_taken(struct spw_cache *cache)
 /* As the recording has it. */
 static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *event)
 {
-	spw_cache_enter(cache);
-	spw_others_note(cache);
+	spw_cache__enter(cache);
+	spw_cache__others_note(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace, event);
 	cache->next_backward = event->next_backward;
@@ -179,27 +179,27 @@ static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *e
 		stage_begin_forward(cache, event->micro_batch);
 	}
 	cache->stage_ordinal++;
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 }
 
 void spw_cache_step(struct spw_cache *cache)
 {
 	uint64_t began_ns = cache->ports.cpu_ns();
 
-	spw_cache_enter(cache);
-	spw_others_note(cache);
+	spw_cache__enter(cache);
+	spw_cache__others_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	/* Who was interrupted may not have said that it has ended. */
 	if (cache->again_depth > 0)
 		spw_control_again(cache->control, false);
 	cache->again_depth = 0;
-	spw_search_wait(cache);
-	spw_others_ranks(cache);
+	spw_cache__search_wait(cache);
+	spw_cache__others_ranks(cache);
 	if (spw_control_step_ended(cache->control))
-		spw_search_begin(cache);
-	spw_window_forget(cache);
+		spw_cache__search_begin(cache);
+	spw_cache__window_forget(cache);
 	cache->count.steps++;
-	spw_cache_publish(cache);
+	spw_cache__publish(cache);
 	cache->step++;
 	cache->stage_ordinal = 0;
 	cache->depth = 0;
@@ -212,7 +212,7 @@ void spw_cache_step(struct spw_cache *cache)
 	stage_begin_forward(cache, 0);
 	cache->count.step_cpu_ns_max = SPW_MAX(cache->count.step_cpu_ns_max,
 					       spw_since_ns(began_ns, cache->ports.cpu_ns()));
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 }
 
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)
@@ -248,8 +248,8 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	const struct last_scope *record;
 	struct scope *scope;
 
-	spw_cache_enter(cache);
-	spw_others_note(cache);
+	spw_cache__enter(cache);
+	spw_cache__others_note(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;
@@ -261,7 +261,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 			.ordinal = cache->scopes_entered,
 			.serial = ++cache->scopes_serial,
 			.recorded = spw_control_scope_enter(cache->control, scope_key)};
-	spw_window_follow(cache);
+	spw_cache__window_follow(cache);
 	if (cache->stage == SPW_STAGE_FORWARD && cache->stage_ordinal < STAGES_MAX) {
 		record = &cache->records[cache->stage_ordinal];
 		if (record->valid && record->ordinal == cache->scopes_entered &&
@@ -270,12 +270,12 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 		cache->scopes_entered++;
 	}
 	CACHE_TRACE(cache, .kind = SPW_TRACE_SCOPE_ENTER, .scope_key = scope_key);
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 }
 
 void spw_cache_scope_leave(struct spw_cache *cache)
 {
-	spw_cache_enter(cache);
+	spw_cache__enter(cache);
 	if (cache->depth > 0) {
 		if (cache->stage == SPW_STAGE_FORWARD && cache->depth <= SCOPE_DEPTH_MAX)
 			scope_remember(cache, scope_innermost(cache));
@@ -284,8 +284,8 @@ void spw_cache_scope_leave(struct spw_cache *cache)
 			spw_control_scope_leave(cache->control,
 						cache->depth > 0 ? scope_innermost(cache)->recorded
 								 : NO_SCOPE);
-		spw_window_follow(cache);
+		spw_cache__window_follow(cache);
 	}
 	CACHE_TRACE(cache, .kind = SPW_TRACE_SCOPE_LEAVE);
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 }

@@ -14,24 +14,24 @@ static void *search(void *argument)
 	struct spw_cache *cache = argument;
 
 	spw_control_plan(cache->control);
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	cache->searcher = 0;
 	cache->io_has_ended = true; /* who waits for the search does so as for I/O */
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	return NULL;
 }
 
-void spw_search_begin(struct spw_cache *cache)
+void spw_cache__search_begin(struct spw_cache *cache)
 {
 	int rc;
 
 	SPW_ASSERT(cache->searcher == 0);
 	cache->searcher = getpid();
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	rc = cache->ports.start(search, cache);
 	if (rc)
 		(void)search(cache);
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	if (rc == 0)
 		return;
 	cache->count.plans_here++;
@@ -40,7 +40,7 @@ void spw_search_begin(struct spw_cache *cache)
 		   spw_strerror(rc));
 }
 
-void spw_search_wait(struct spw_cache *cache)
+void spw_cache__search_wait(struct spw_cache *cache)
 {
 	uint64_t began_ns;
 
@@ -49,7 +49,7 @@ void spw_search_wait(struct spw_cache *cache)
 	began_ns = cache->ports.clock_ns();
 	/* A child of fork(2) has no thread that searches. */
 	while (cache->searcher != 0 && cache->searcher == getpid())
-		spw_cache_wait_io(cache);
+		spw_cache__wait_io(cache);
 	cache->searcher = 0;
 	cache->count.plan_wait_ns += spw_since_ns(began_ns, cache->ports.clock_ns());
 }

@@ -21,7 +21,7 @@ static void take_count(struct entry *entry)
 	else if (entry->ahead || (entry->foreseen && entry->memory && !entry->forwarded))
 		cache->count.prefetch_hits++;
 	entry->foreseen = false;
-	spw_entry_leave_window(entry);
+	spw_cache__entry_leave_window(entry);
 }
 
 /*
@@ -33,14 +33,14 @@ static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 	const struct timespec pause = {.tv_nsec = REQUEST_LOOK_NS};
 
 	if (cache->io_in_flight > 0) {
-		spw_cache_wait_io(cache);
+		spw_cache__wait_io(cache);
 		return true;
 	}
 	if (++*looks > REQUEST_LOOKS_MAX)
 		return false;
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	(void)nanosleep(&pause, NULL);
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	return true;
 }
 
@@ -55,24 +55,24 @@ static int take_fetch(struct entry *entry)
 		if (entry->state == ENTRY_COMING) {
 			if (entry->read_request)
 				cache->ports.raise(entry->read_request, SPW_URGENT_READ);
-			spw_cache_wait_io(cache);
+			spw_cache__wait_io(cache);
 			continue;
 		}
-		rc = spw_read_urgently(entry);
+		rc = spw_cache__read_urgently(entry);
 		if (rc && (rc != -ENOBUFS || !take_wait_for_request(cache, &looks)))
 			return rc;
 	}
 	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
-		spw_write_forward(entry);
+		spw_cache__write_forward(entry);
 	if (entry->copy_failed && !entry_at_owner(entry))
 		return spw_error(-EIO, "the copy of the tensor from its device failed");
 	return 0;
 }
 
-void spw_take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
+void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
 {
-	spw_entry_hand_out(entry);
-	taken->lease = spw_entry_id(entry).value;
+	spw_cache__entry_hand_out(entry);
+	taken->lease = spw_cache__entry_id(entry).value;
 	taken->storage_bytes_before = offset_bytes - entry->offset_bytes;
 	taken->storage_bytes_total = entry->len_bytes;
 	taken->bytes = entry->memory + taken->storage_bytes_before;
@@ -96,7 +96,7 @@ static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw
 		taken->owner = entry->owner;
 		return;
 	}
-	spw_take_lease(entry, offset_bytes, taken);
+	spw_cache__take_lease(entry, offset_bytes, taken);
 }
 
 static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t len_bytes)
@@ -146,13 +146,13 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	int rc;
 
 	if (entry->state == ENTRY_DISCARDED) {
-		spw_rule_taken(cache);
+		spw_cache__rule_taken(cache);
 		return SPW_TAKE_AGAIN;
 	}
 	take_count(entry);
-	spw_others_note(cache);
+	spw_cache__others_note(cache);
 	entry->waiters++;
-	spw_rule_taken(cache);
+	spw_cache__rule_taken(cache);
 	spw_control_taken(cache->control, &entry->track);
 	if (entry->ahead)
 		rc = 0;
@@ -163,16 +163,16 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 		rc = take_fetch(entry);
 	entry->waiters--;
 	if (entry->state == ENTRY_DEAD) {
-		spw_entry_settle(entry);
+		spw_cache__entry_settle(entry);
 		return spw_error(-ENOENT, "the tensor was released while it was read");
 	}
 	if (rc)
 		return rc;
 	/* Another thread's take may have waited for the same prefetch. */
-	spw_entry_leave_window(entry);
+	spw_cache__entry_leave_window(entry);
 	take_hand_out(entry, offset_bytes, taken);
 	/* Only now: it must not disturb the words of a failure. */
-	spw_window_fill(cache);
+	spw_cache__window_fill(cache);
 	return 0;
 }
 
@@ -196,17 +196,17 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	if (!taken)
 		return spw_error(-EINVAL, "take needs a place for the result");
 	*taken = (struct spw_taken){0};
-	spw_cache_lock(cache);
-	entry = spw_entry_of_id(cache, tensor.value);
+	spw_cache__lock(cache);
+	entry = spw_cache__entry_of_id(cache, tensor.value);
 	if (entry != cache->held)
-		spw_write_held(cache);
+		spw_cache__write_held(cache);
 	rc = take_check(entry, offset_bytes, len_bytes);
 	if (rc == 0)
 		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
 	if (rc == 0)
 		take_trace(cache, tensor, offset_bytes, len_bytes, wait_ns);
 	SPW_PROBE(take, cache, tensor.value, len_bytes, wait_ns, rc);
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return rc;
 }
 
@@ -214,27 +214,27 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 {
 	struct entry *entry;
 
-	spw_cache_enter(cache);
-	entry = spw_entry_of_id(cache, lease);
+	spw_cache__enter(cache);
+	entry = spw_cache__entry_of_id(cache, lease);
 	if (entry && entry->leases > 0) {
 		entry->leases--;
 		CACHE_TRACE(cache, .kind = SPW_TRACE_RETURN, .tensor = lease);
 		if (entry->users == 0 && entry->leases == 0)
 			spw_control_released(cache->control, &entry->track, false);
 		if (entry->state == ENTRY_DEAD) {
-			spw_entry_settle(entry);
+			spw_cache__entry_settle(entry);
 		} else if (entry->device && entry->leases == 0 && entry->object_exists &&
 			   !entry->write_in_flight) {
 			/* Staging memory is for what comes next. */
-			spw_entry_put_memory(entry);
-			spw_entry_become(entry, ENTRY_STORED);
+			spw_cache__entry_put_memory(entry);
+			spw_cache__entry_become(entry, ENTRY_STORED);
 		}
-		spw_window_fill(cache);
+		spw_cache__window_fill(cache);
 	} else {
 		spw_notice(&cache->notices, NOTICE_LEASE,
 			   "a lease was returned more often than it was given");
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 }
 
 int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
@@ -242,18 +242,18 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 	struct entry *entry;
 	int rc = 0;
 
-	spw_cache_lock(cache);
-	entry = spw_entry_of_id(cache, tensor.value);
+	spw_cache__lock(cache);
+	entry = spw_cache__entry_of_id(cache, tensor.value);
 	if (entry != cache->held)
-		spw_write_held(cache);
+		spw_cache__write_held(cache);
 	if (entry && entry->users > 0) {
 		cache->count.releases++;
 		CACHE_TRACE(cache, .kind = SPW_TRACE_RELEASE, .tensor = tensor.value);
-		spw_entry_leave(entry);
-		spw_window_fill(cache);
+		spw_cache__entry_leave(entry);
+		spw_cache__window_fill(cache);
 	} else {
 		rc = spw_error(-ENOENT, "no such tensor: it was released before, or never was");
 	}
-	spw_cache_unlock_and_notify(cache);
+	spw_cache__unlock_and_notify(cache);
 	return rc;
 }

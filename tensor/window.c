@@ -33,9 +33,9 @@ static int window_take_in(struct entry *entry)
 	int rc = 0;
 
 	if (entry->state != ENTRY_STORED)
-		spw_write_forward(entry);
+		spw_cache__write_forward(entry);
 	else
-		rc = spw_read_ahead(entry);
+		rc = spw_cache__read_ahead(entry);
 	if (rc == 0)
 		window_enter(entry);
 	return rc;
@@ -145,21 +145,21 @@ static void keep_what_is_planned(struct spw_cache *cache)
 		if ((entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING) &&
 		    spw_control_choice(cache->control, &entry->track, &choice) &&
 		    choice == SPW_PLAN_KEEP)
-			spw_write_forward(entry);
+			spw_cache__write_forward(entry);
 	}
 }
 
 /* ---- Both ---- */
 
-void spw_window_forget(struct spw_cache *cache)
+void spw_cache__window_forget(struct spw_cache *cache)
 {
 	if (cache->count.prefetched_bytes == 0)
 		return;
 	for (struct link *link = cache->order.next; link != &cache->order; link = link->next)
-		spw_entry_leave_window(ENTRY_OF(link, order));
+		spw_cache__entry_leave_window(ENTRY_OF(link, order));
 }
 
-void spw_window_begin(struct spw_cache *cache)
+void spw_cache__window_begin(struct spw_cache *cache)
 {
 	bool planned = spw_control_follows_plan(cache->control);
 
@@ -175,10 +175,10 @@ void spw_window_begin(struct spw_cache *cache)
 	} else if (!planned && window_go_on(cache)) {
 		cache->count.prefetch_budget_bytes = window_bytes(cache);
 	}
-	spw_window_fill(cache);
+	spw_cache__window_fill(cache);
 }
 
-void spw_window_fill(struct spw_cache *cache)
+void spw_cache__window_fill(struct spw_cache *cache)
 {
 	if (spw_control_follows_plan(cache->control))
 		fill_by_plan(cache);
@@ -186,7 +186,7 @@ void spw_window_fill(struct spw_cache *cache)
 		fill_in_reverse(cache);
 }
 
-void spw_window_follow(struct spw_cache *cache)
+void spw_cache__window_follow(struct spw_cache *cache)
 {
 	uint32_t number = spw_control_plan_number(cache->control);
 
@@ -196,5 +196,5 @@ void spw_window_follow(struct spw_cache *cache)
 	if (spw_control_follows_plan(cache->control))
 		keep_what_is_planned(cache);
 	else
-		spw_window_begin(cache);
+		spw_cache__window_begin(cache);
 }

@@ -14,7 +14,7 @@ static enum keep_reason reason_of(int error)
 	}
 }
 
-void spw_write_failed(struct entry *entry, int error, const char *words)
+void spw_cache__write_failed(struct entry *entry, int error, const char *words)
 {
 	struct spw_cache *cache = entry->cache;
 	enum keep_reason reason = reason_of(error);
@@ -48,10 +48,10 @@ static bool write_holds(struct entry *entry)
 
 	while (holds && entry->recheck && entry->state == ENTRY_LEAVING) {
 		entry->recheck = false;
-		spw_cache_unlock(cache);
+		spw_cache__unlock(cache);
 		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0,
 					   entry->len_bytes) == 1;
-		spw_cache_lock(cache);
+		spw_cache__lock(cache);
 		cache->count.bytes_compared += entry->len_bytes;
 	}
 	return holds;
@@ -61,19 +61,19 @@ static bool write_holds(struct entry *entry)
 static void written(struct entry *entry)
 {
 	if (!entry->device) {
-		spw_entry_make_drainable(entry);
+		spw_cache__entry_make_drainable(entry);
 		return;
 	}
-	spw_entry_put_memory(entry);
+	spw_cache__entry_put_memory(entry);
 	if (!entry->owner_held)
-		spw_entry_become(entry, ENTRY_STORED);
+		spw_cache__entry_become(entry, ENTRY_STORED);
 }
 
 /* Not on the drives: the bytes stay in the memory that the write is from. */
 static void not_written(struct entry *entry, int error, const char *words)
 {
-	spw_entry_become(entry, entry->device ? ENTRY_RESIDENT : ENTRY_KEPT);
-	spw_write_failed(entry, error, words);
+	spw_cache__entry_become(entry, entry->device ? ENTRY_RESIDENT : ENTRY_KEPT);
+	spw_cache__write_failed(entry, error, words);
 }
 
 /* What becomes of the entry depends on what happened to it during the write. */
@@ -88,15 +88,15 @@ static void write_ended(struct entry *entry, int res, const char *words)
 		cache->count.writes_failed++;
 	}
 	if (entry->state == ENTRY_RESIDENT) {
-		spw_entry_free_object(entry); /* forwarded: the bytes stay */
+		spw_cache__entry_free_object(entry); /* forwarded: the bytes stay */
 		if (entry->memory && entry_at_owner(entry))
-			spw_entry_put_memory(entry);
+			spw_cache__entry_put_memory(entry);
 	} else if (entry->state == ENTRY_DEAD) {
-		spw_entry_settle(entry);
+		spw_cache__entry_settle(entry);
 	} else if (res == 0) {
 		written(entry);
 	} else {
-		spw_entry_free_object(entry);
+		spw_cache__entry_free_object(entry);
 		not_written(entry, res, words);
 	}
 }
@@ -107,21 +107,21 @@ static void write_done(void *context, int res)
 	struct spw_cache *cache = entry->cache;
 	bool changed;
 
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	changed = res == 0 && !write_holds(entry);
 	entry->write_in_flight = false;
 	entry->write_request = NULL;
 	cache->device_writes_in_flight -= entry->device > 0;
 	cache->owner_writes_in_flight -= entry->device == 0;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_others_io_ended(entry, DIRECTION_WRITE, res);
+	spw_cache__others_io_ended(entry, DIRECTION_WRITE, res);
 	if (res != -ECANCELED)
 		spw_control_written(cache->control, entry->len_bytes);
 	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
-	spw_cache_io_ended(cache);
-	spw_write_held(cache);
+	spw_cache__io_ended(cache);
+	spw_cache__write_held(cache);
 	cache->go_on(cache);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 }
 
 static int write_submit(struct entry *entry)
@@ -141,14 +141,14 @@ static int write_submit(struct entry *entry)
 	cache->device_writes_in_flight += entry->device > 0;
 	cache->owner_writes_in_flight += entry->device == 0;
 	cache->io_in_flight++;
-	spw_others_io_began(entry, DIRECTION_WRITE);
+	spw_cache__others_io_began(entry, DIRECTION_WRITE);
 	if (!entry->device) /* else the copy was the beginning */
-		spw_entry_become(entry, ENTRY_LEAVING);
+		spw_cache__entry_become(entry, ENTRY_LEAVING);
 	SPW_PROBE(spill, cache, entry, entry->len_bytes);
 	return 0;
 }
 
-bool spw_write_is_full(const struct spw_cache *cache, uint64_t len_bytes)
+bool spw_cache__write_is_full(const struct spw_cache *cache, uint64_t len_bytes)
 {
 	return cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes;
 }
@@ -157,7 +157,7 @@ bool spw_write_is_full(const struct spw_cache *cache, uint64_t len_bytes)
  * A put wakes the store's thread, and cancelling it does again: for nothing, if the tensor is taken
  * next. So the last write is held back until the next call of the cache, or until some I/O ends.
  */
-int spw_write_begin(struct entry *entry)
+int spw_cache__write_begin(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	int rc = 0;
@@ -166,7 +166,7 @@ int spw_write_begin(struct entry *entry)
 	if (cache->hold_bytes > 0 &&
 	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0)) {
 		cache->held = entry;
-		spw_entry_become(entry, ENTRY_QUEUED);
+		spw_cache__entry_become(entry, ENTRY_QUEUED);
 	} else {
 		rc = write_submit(entry);
 	}
@@ -180,20 +180,20 @@ int spw_write_begin(struct entry *entry)
  * The caller is to copy. Until that has ended, and the write, the bytes wait to be written. Return:
  * 0; -ENOBUFS as much waits as may, or the arena is full; or why not.
  */
-int spw_write_begin_copy(struct entry *entry)
+int spw_cache__write_begin_copy(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	int rc;
 
-	if (spw_write_is_full(cache, entry->len_bytes))
-		return -ENOBUFS; /* spw_offer_copy() has the words */
-	rc = spw_entry_get_arena_memory(entry);
+	if (spw_cache__write_is_full(cache, entry->len_bytes))
+		return -ENOBUFS; /* spw_cache__offer_copy() has the words */
+	rc = spw_cache__entry_get_arena_memory(entry);
 	if (rc)
 		return rc;
 	entry->copies++;
 	cache->copies_in_flight++;
 	queue_join(&cache->copying, entry);
-	spw_entry_become(entry, ENTRY_LEAVING);
+	spw_cache__entry_become(entry, ENTRY_LEAVING);
 	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	return 0;
 }
@@ -202,24 +202,24 @@ int spw_write_begin_copy(struct entry *entry)
  * The bus is busy while one is copied and the next is ready. What is copied beyond that only holds
  * memory of the device.
  */
-struct entry *spw_write_to_order(struct spw_cache *cache)
+struct entry *spw_cache__write_to_order(struct spw_cache *cache)
 {
 	if (cache->copying.bytes <= 2 * cache->tensor_spilled_bytes_max)
 		return NULL;
 	return ENTRY_OF(cache->copying.head.next, device_link);
 }
 
-struct spw_copy spw_write_copy_of(const struct entry *entry)
+struct spw_copy spw_cache__write_copy_of(const struct entry *entry)
 {
-	const struct entry *oldest = spw_write_to_order(entry->cache);
+	const struct entry *oldest = spw_cache__write_to_order(entry->cache);
 
 	return (struct spw_copy){.staging = entry->memory,
 				 .offset_bytes = entry->offset_bytes,
 				 .len_bytes = entry->len_bytes,
-				 .order = oldest ? spw_entry_id(oldest) : (spw_tensor){0}};
+				 .order = oldest ? spw_cache__entry_id(oldest) : (spw_tensor){0}};
 }
 
-void spw_write_copied(struct entry *entry)
+void spw_cache__write_copied(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	bool ordered = !entry_is_copying(entry);
@@ -230,7 +230,7 @@ void spw_write_copied(struct entry *entry)
 		queue_quit(&cache->copying, entry);
 	if (entry->state == ENTRY_LEAVING && !entry->copy_failed) {
 		if (!ordered)
-			spw_entry_make_drainable(entry);
+			spw_cache__entry_make_drainable(entry);
 		rc = write_submit(entry);
 		if (rc) {
 			gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
@@ -240,20 +240,20 @@ void spw_write_copied(struct entry *entry)
 	}
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	if (entry->state == ENTRY_DEAD) {
-		spw_entry_settle(entry);
+		spw_cache__entry_settle(entry);
 	} else if (!entry_at_owner(entry)) {
 		if (entry->state == ENTRY_LEAVING) /* the bytes are lost: takes say so */
-			spw_entry_become(entry, ENTRY_RESIDENT);
+			spw_cache__entry_become(entry, ENTRY_RESIDENT);
 	} else {
-		spw_entry_put_memory(entry);
+		spw_cache__entry_put_memory(entry);
 		if (entry->state != ENTRY_LEAVING)
 			return;
-		spw_entry_become(entry, ENTRY_KEPT);
+		spw_cache__entry_become(entry, ENTRY_KEPT);
 		kept_add(cache, KEEP_ERROR, entry->len_bytes);
 	}
 }
 
-void spw_write_held(struct spw_cache *cache)
+void spw_cache__write_held(struct spw_cache *cache)
 {
 	struct entry *entry = cache->held;
 	int rc;
@@ -268,21 +268,21 @@ void spw_write_held(struct spw_cache *cache)
 	not_written(entry, rc, spw_last_error());
 }
 
-void spw_cache_enter(struct spw_cache *cache)
+void spw_cache__enter(struct spw_cache *cache)
 {
-	spw_cache_lock(cache);
-	spw_write_held(cache);
+	spw_cache__lock(cache);
+	spw_cache__write_held(cache);
 }
 
-void spw_write_forward(struct entry *entry)
+void spw_cache__write_forward(struct entry *entry)
 {
-	spw_entry_cancel_write(entry);
+	spw_cache__entry_cancel_write(entry);
 	if (entry->object_exists && !entry->write_in_flight)
-		spw_entry_free_object(entry);
+		spw_cache__entry_free_object(entry);
 	if (entry->drainable)
-		spw_entry_not_drainable(entry);
+		spw_cache__entry_not_drainable(entry);
 	if (entry_is_copying(entry))
 		queue_quit(&entry->cache->copying, entry);
-	spw_entry_become(entry, ENTRY_RESIDENT);
+	spw_cache__entry_become(entry, ENTRY_RESIDENT);
 	entry->forwarded = true;
 }

@@ -12,12 +12,12 @@
 #define TRACE_HINTS    (SPW_TRACE_HINT_PIN + 1)
 #define TRACE_RESULTS  (SPW_TRACE_RESULT_DEDUP + 1)
 
-extern const char *const spw_kind_names[TRACE_KINDS];
-extern const char *const spw_hint_names[TRACE_HINTS];
-extern const char *const spw_result_names[TRACE_RESULTS];
-extern const char *const spw_stage_names[2]; /* by backward */
+extern const char *const spw_trace__kind_names[TRACE_KINDS];
+extern const char *const spw_trace__hint_names[TRACE_HINTS];
+extern const char *const spw_trace__result_names[TRACE_RESULTS];
+extern const char *const spw_trace__stage_names[2]; /* by backward */
 
-static inline bool spw_trace_names_tensor(const struct spw_trace_event *event)
+static inline bool spw_trace__names_tensor(const struct spw_trace_event *event)
 {
 	return event->kind >= SPW_TRACE_OFFER && event->kind <= SPW_TRACE_RELEASE;
 }

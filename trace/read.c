@@ -58,13 +58,13 @@ static int bad(struct reader *reader, const char *format, ...)
 	return reader->error;
 }
 
-const char *const spw_kind_names[TRACE_KINDS] = {
+const char *const spw_trace__kind_names[TRACE_KINDS] = {
 	"step", "stage",  "scope_enter", "scope_leave", "offer",
 	"take", "return", "release",     "hold",        "again",
 };
-const char *const spw_hint_names[TRACE_HINTS] = {"none", "keep", "spill", "pin"};
-const char *const spw_result_names[TRACE_RESULTS] = {"keep", "spill", "dedup"};
-const char *const spw_stage_names[2] = {"forward", "backward"};
+const char *const spw_trace__hint_names[TRACE_HINTS] = {"none", "keep", "spill", "pin"};
+const char *const spw_trace__result_names[TRACE_RESULTS] = {"keep", "spill", "dedup"};
+const char *const spw_trace__stage_names[2] = {"forward", "backward"};
 
 /* ---- Lines ---- */
 
@@ -161,12 +161,12 @@ static bool has(const struct reader *reader, const char *name)
 static void get_stage(struct reader *reader, struct spw_trace_event *event)
 {
 	event->micro_batch = (uint32_t)get_number(reader, "micro_batch", UINT32_MAX);
-	event->backward = get_word(reader, "stage", spw_stage_names, 2) == 1;
+	event->backward = get_word(reader, "stage", spw_trace__stage_names, 2) == 1;
 	event->has_next = has(reader, "next_stage") || has(reader, "next_micro_batch");
 	if (!event->has_next)
 		return;
 	event->next_micro_batch = (uint32_t)get_number(reader, "next_micro_batch", UINT32_MAX);
-	event->next_backward = get_word(reader, "next_stage", spw_stage_names, 2) == 1;
+	event->next_backward = get_word(reader, "next_stage", spw_trace__stage_names, 2) == 1;
 }
 
 static void get_part(struct reader *reader, struct spw_trace_event *event,
@@ -248,8 +248,8 @@ static void get_offer(struct reader *reader, struct spw_trace_event *event)
 	event->storage_len_bytes = get_number(reader, "storage_bytes", INT64_MAX);
 	get_part(reader, event, event->storage_len_bytes);
 	if (has(reader, "hint"))
-		event->hint = get_word(reader, "hint", spw_hint_names, TRACE_HINTS);
-	event->result = get_word(reader, "result", spw_result_names, TRACE_RESULTS);
+		event->hint = get_word(reader, "hint", spw_trace__hint_names, TRACE_HINTS);
+	event->result = get_word(reader, "result", spw_trace__result_names, TRACE_RESULTS);
 	if (!reader->error)
 		know_tensor(reader, event, event->tensor <= known);
 }
@@ -269,7 +269,7 @@ static void get_event(struct reader *reader, struct spw_trace_event *event, uint
 {
 	struct known_tensor *tensor;
 
-	event->kind = get_word(reader, "event", spw_kind_names, TRACE_KINDS);
+	event->kind = get_word(reader, "event", spw_trace__kind_names, TRACE_KINDS);
 	event->ns = get_number(reader, "ns", INT64_MAX);
 	if (event->ns < not_before_ns)
 		(void)bad(reader, "\"ns\" is %" PRIu64 ", before the event of the line above",

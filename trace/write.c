@@ -228,24 +228,24 @@ static void put_word(struct block *block, const char *name, const char *word)
 static void put_stage(struct block *block, const struct spw_trace_event *event)
 {
 	put_number(block, "micro_batch", event->micro_batch);
-	put_word(block, "stage", spw_stage_names[event->backward]);
+	put_word(block, "stage", spw_trace__stage_names[event->backward]);
 	if (!event->has_next)
 		return;
 	put_number(block, "next_micro_batch", event->next_micro_batch);
-	put_word(block, "next_stage", spw_stage_names[event->next_backward]);
+	put_word(block, "next_stage", spw_trace__stage_names[event->next_backward]);
 }
 
 static void put_event(struct block *block, const struct spw_trace_event *event)
 {
 	put(block, "{\"event\":\"");
-	put(block, spw_kind_names[event->kind]);
+	put(block, spw_trace__kind_names[event->kind]);
 	put(block, "\"");
 	put_number(block, "ns", event->ns);
 	if (event->kind == SPW_TRACE_STAGE)
 		put_stage(block, event);
 	if (event->kind == SPW_TRACE_SCOPE_ENTER)
 		put_number(block, "scope", event->scope_key);
-	if (spw_trace_names_tensor(event))
+	if (spw_trace__names_tensor(event))
 		put_number(block, "tensor", event->tensor);
 	if (event->kind == SPW_TRACE_OFFER) {
 		put_number(block, "storage", event->storage_key);
@@ -258,8 +258,8 @@ static void put_event(struct block *block, const struct spw_trace_event *event)
 	}
 	if (event->kind == SPW_TRACE_OFFER) {
 		if (event->hint != SPW_TRACE_HINT_NONE)
-			put_word(block, "hint", spw_hint_names[event->hint]);
-		put_word(block, "result", spw_result_names[event->result]);
+			put_word(block, "hint", spw_trace__hint_names[event->hint]);
+		put_word(block, "result", spw_trace__result_names[event->result]);
 	}
 	if (event->kind == SPW_TRACE_TAKE || event->kind == SPW_TRACE_HOLD ||
 	    event->kind == SPW_TRACE_AGAIN)
@@ -272,7 +272,7 @@ static bool event_valid(const struct spw_trace_event *event)
 {
 	return event->kind < TRACE_KINDS && event->hint < TRACE_HINTS &&
 	       event->result < TRACE_RESULTS &&
-	       (!spw_trace_names_tensor(event) || event->tensor != 0) &&
+	       (!spw_trace__names_tensor(event) || event->tensor != 0) &&
 	       event->storage_version <= INT64_MAX && event->storage_len_bytes <= INT64_MAX &&
 	       event->offset_bytes <= INT64_MAX && event->len_bytes <= INT64_MAX &&
 	       event->wait_ns <= INT64_MAX;
@@ -282,7 +282,7 @@ static bool number_ids(struct spw_trace_writer *writer, struct spw_trace_event *
 {
 	if (event->kind == SPW_TRACE_SCOPE_ENTER)
 		return number(&writer->scopes, &event->scope_key);
-	if (spw_trace_names_tensor(event) && !number(&writer->tensors, &event->tensor))
+	if (spw_trace__names_tensor(event) && !number(&writer->tensors, &event->tensor))
 		return false;
 	return event->kind != SPW_TRACE_OFFER || number(&writer->storages, &event->storage_key);
 }

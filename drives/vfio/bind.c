@@ -42,7 +42,7 @@ static int claim(struct claims *claims, const char *node, struct spw_device **de
 	int rc = spw_claim(node, claims->log, device);
 
 	if (rc == 0)
-		rc = spw_contents_read(*device, &contents);
+		rc = spw_drives__contents_read(*device, &contents);
 	if (rc != 0 || !contents.foreign)
 		return rc;
 	if (!claims->force)
@@ -85,7 +85,7 @@ struct former {
 
 static void read_driver(const struct spw_vfio_system *system, const char *address, char driver[32])
 {
-	(void)spw_vfio_read_link(system, address, "driver", driver, 32);
+	(void)spw_vfio__read_link(system, address, "driver", driver, 32);
 }
 
 static void read_former(const struct spw_vfio_system *system, const char *address,
@@ -163,16 +163,16 @@ static int hand_over(const struct spw_vfio_system *system, const char *address,
 	char driver[32];
 	int rc;
 
-	if (access(SPW_PATH("%s/bus/pci/drivers/%s", system->sysfs, spw_vfio_driver), F_OK) != 0)
+	if (access(SPW_PATH("%s/bus/pci/drivers/%s", system->sysfs, spw_vfio__driver), F_OK) != 0)
 		return spw_error(
 			-ENOENT,
 			"%s: the kernel's vfio-pci driver is not loaded; modprobe vfio-pci",
 			address);
 	read_former(system, address, &former);
-	rc = set_override(system, address, spw_vfio_driver);
+	rc = set_override(system, address, spw_vfio__driver);
 	if (rc == 0)
 		rc = change_driver(system, address, driver);
-	if (rc == 0 && strcmp(driver, spw_vfio_driver) != 0)
+	if (rc == 0 && strcmp(driver, spw_vfio__driver) != 0)
 		rc = spw_error(-EIO,
 			       "%s: the kernel does not give it to vfio-pci; its log says why "
 			       "(dmesg)",
@@ -194,8 +194,8 @@ void spw_vfio_bind_opts_init(struct spw_vfio_bind_opts *opts, size_t size)
 	spw_opts_merge(opts, size, &defaults, sizeof(defaults));
 }
 
-int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address,
-		     const struct spw_vfio_bind_opts *user)
+int spw_drives__vfio_bind_in(const struct spw_vfio_system *system, const char *address,
+			     const struct spw_vfio_bind_opts *user)
 {
 	struct spw_vfio_bind_opts opts = {0};
 	struct spw_vfio_probe_info controller;
@@ -206,16 +206,16 @@ int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address,
 	if (user)
 		spw_opts_merge(&opts, sizeof(opts), user, user->size);
 	claims.force = opts.force;
-	rc = spw_vfio_identify(system, address, &controller);
+	rc = spw_vfio__identify(system, address, &controller);
 	if (rc == 0 && opts.alone)
-		rc = spw_vfio_verify_alone(system, &controller);
-	if (rc || strcmp(controller.driver, spw_vfio_driver) == 0)
+		rc = spw_drives__vfio_verify_alone(system, &controller);
+	if (rc || strcmp(controller.driver, spw_vfio__driver) == 0)
 		return rc;
-	rc = spw_vfio_find_obstacles(system, &controller);
+	rc = spw_drives__vfio_find_obstacles(system, &controller);
 	if (rc == 0) /* BIND-1 */
-		rc = spw_vfio_each_node(system, controller.address, claim_namespace, &claims);
+		rc = spw_vfio__each_node(system, controller.address, claim_namespace, &claims);
 	if (rc == 0)
-		rc = spw_vfio_verify_shown(&controller);
+		rc = spw_drives__vfio_verify_shown(&controller);
 	if (rc == 0 && !opts.dry_run)
 		rc = hand_over(system, controller.address, &opts.log);
 	release(&claims);
@@ -224,7 +224,7 @@ int spw_vfio_bind_in(const struct spw_vfio_system *system, const char *address,
 
 int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts)
 {
-	return spw_vfio_bind_in(&spw_vfio_here, address, opts);
+	return spw_drives__vfio_bind_in(&spw_vfio__here, address, opts);
 }
 
 /* ---- Unbind ---- */
@@ -237,7 +237,8 @@ static int verify_idle(const struct spw_vfio_system *system,
 	char holder[64];
 	int fd;
 
-	if (spw_safety_controller_opener(system, controller->address, holder, sizeof(holder)))
+	if (spw_drives__safety_controller_opener(system, controller->address, holder,
+						 sizeof(holder)))
 		return spw_error(-EBUSY, "%s: %s drives it; end that first", controller->address,
 				 holder);
 	/* Processes of other containers are not in /proc, but refused like any second opener. */
@@ -251,21 +252,21 @@ static int verify_idle(const struct spw_vfio_system *system,
 	return 0;
 }
 
-int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address,
-		       const struct spw_log *log)
+int spw_drives__vfio_unbind_in(const struct spw_vfio_system *system, const char *address,
+			       const struct spw_log *log)
 {
 	struct spw_vfio_probe_info controller;
 	struct former former;
 	char driver[32];
-	int rc = spw_vfio_identify(system, address, &controller);
+	int rc = spw_vfio__identify(system, address, &controller);
 
 	if (rc)
 		return rc;
 	address = controller.address;
 	read_former(system, address, &former);
-	if (former.driver[0] && strcmp(former.driver, spw_vfio_driver) != 0) {
+	if (former.driver[0] && strcmp(former.driver, spw_vfio__driver) != 0) {
 		/* It is where it belongs; what could take it away again goes. */
-		if (strcmp(former.override, spw_vfio_driver) == 0)
+		if (strcmp(former.override, spw_vfio__driver) == 0)
 			return set_override(system, address, "");
 		return strcmp(former.driver, "nvme") == 0
 			       ? 0
@@ -281,7 +282,7 @@ int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address
 	rc = change_driver(system, address, driver);
 	if (rc)
 		restore(system, address, &former, log);
-	else if (!driver[0] || strcmp(driver, spw_vfio_driver) == 0)
+	else if (!driver[0] || strcmp(driver, spw_vfio__driver) == 0)
 		rc = spw_error(-ENODEV,
 			       "%s: no driver of the kernel takes it; modprobe nvme, then echo %s "
 			       "> %s/bus/pci/drivers_probe",
@@ -293,5 +294,5 @@ int spw_vfio_unbind_in(const struct spw_vfio_system *system, const char *address
 
 int spw_vfio_unbind(const char *address, const struct spw_log *log)
 {
-	return spw_vfio_unbind_in(&spw_vfio_here, address, log);
+	return spw_drives__vfio_unbind_in(&spw_vfio__here, address, log);
 }

@@ -85,7 +85,7 @@ static void find_way(const struct examination *e)
 	struct spw_vfio_probe_info *c = e->controller;
 	int rc = 0;
 
-	if (!e->bound && !is_loaded(e->system, "bus/pci/drivers", spw_vfio_driver))
+	if (!e->bound && !is_loaded(e->system, "bus/pci/drivers", spw_vfio__driver))
 		return;
 	if (e->bound ? !c->device_node[0] : !has_device_nodes(e->system))
 		rc = spw_error(-ENODEV, "the kernel makes no nodes of vfio devices "
@@ -131,8 +131,8 @@ static int list_neighbours(const struct spw_vfio_system *system,
 		if (spw_read_number(SPW_VFIO_FILE(system, entry->d_name, "class"), 0) >> 8 ==
 		    CLASS_BRIDGE)
 			continue;
-		(void)spw_vfio_read_link(system, entry->d_name, "driver", driver, sizeof(driver));
-		if (!bound && strcmp(driver, spw_vfio_driver) == 0)
+		(void)spw_vfio__read_link(system, entry->d_name, "driver", driver, sizeof(driver));
+		if (!bound && strcmp(driver, spw_vfio__driver) == 0)
 			continue;
 		if (used < len)
 			used += (size_t)snprintf(names + used, len - used, used > 0 ? ", %s" : "%s",
@@ -157,8 +157,8 @@ static void find_neighbours(const struct examination *e)
 		    e->controller->iommu_group, names);
 }
 
-int spw_vfio_verify_alone(const struct spw_vfio_system *system,
-			  const struct spw_vfio_probe_info *controller)
+int spw_drives__vfio_verify_alone(const struct spw_vfio_system *system,
+				  const struct spw_vfio_probe_info *controller)
 {
 	char names[128] = "";
 	int rc = 0;
@@ -196,7 +196,7 @@ static void find_isolation(const struct examination *e)
 
 static void find_modules(const struct examination *e)
 {
-	if (!is_loaded(e->system, "bus/pci/drivers", spw_vfio_driver))
+	if (!is_loaded(e->system, "bus/pci/drivers", spw_vfio__driver))
 		add(e, -ENOENT, false,
 		    "the kernel's vfio-pci driver is not loaded; modprobe vfio-pci");
 	if (!is_by_iommufd(e) && !is_loaded(e->system, "module", "vfio_iommu_type1"))
@@ -255,16 +255,16 @@ static void find_holder(const struct examination *e)
 	if (!is_by_iommufd(e) && access(path, R_OK | W_OK) != 0)
 		add(e, -EACCES, false,
 		    "this user may not open %s; give it to the user (chown), or run as root", path);
-	if (spw_safety_controller_opener(e->system, c->address, holder, sizeof(holder)))
+	if (spw_drives__safety_controller_opener(e->system, c->address, holder, sizeof(holder)))
 		add(e, -EBUSY, false, "%s drives it, and one process can; end that first", holder);
 }
 
-int spw_vfio_find_obstacles(const struct spw_vfio_system *system,
-			    struct spw_vfio_probe_info *controller)
+int spw_drives__vfio_find_obstacles(const struct spw_vfio_system *system,
+				    struct spw_vfio_probe_info *controller)
 {
 	const struct examination e = {.system = system,
 				      .controller = controller,
-				      .bound = strcmp(controller->driver, spw_vfio_driver) == 0};
+				      .bound = strcmp(controller->driver, spw_vfio__driver) == 0};
 
 	find_way(&e);
 	if (e.bound)
@@ -272,7 +272,7 @@ int spw_vfio_find_obstacles(const struct spw_vfio_system *system,
 	else
 		find_driver(&e);
 	find_isolation(&e);
-	add_error(&e, spw_vfio_verify_only_path(system, controller->address), true);
+	add_error(&e, spw_drives__vfio_verify_only_path(system, controller->address), true);
 	find_modules(&e);
 	find_memlock(&e);
 	for (uint32_t i = 0; i < controller->obstacles; i++)
@@ -284,7 +284,7 @@ int spw_vfio_find_obstacles(const struct spw_vfio_system *system,
 
 /* ---- What its namespaces hold ---- */
 
-int spw_vfio_verify_shown(const struct spw_vfio_probe_info *controller)
+int spw_drives__vfio_verify_shown(const struct spw_vfio_probe_info *controller)
 {
 	/* The kernel looks for them some time after it has taken the controller. */
 	if (strcmp(controller->driver, "nvme") != 0 || controller->block_devices[0])
@@ -300,19 +300,19 @@ static int look_at_namespace(const char *node)
 {
 	struct spw_device *device = NULL;
 	struct spw_contents contents;
-	int rc = spw_safety_in_use(node, NULL);
+	int rc = spw_drives__safety_in_use(node, NULL);
 
 	if (rc == 0)
-		rc = spw_safety_open(node, true, false, NULL, &device);
+		rc = spw_drives__safety_open(node, true, false, NULL, &device);
 	if (rc == 0)
-		rc = spw_contents_read(device, &contents);
+		rc = spw_drives__contents_read(device, &contents);
 	if (rc == 0 && contents.foreign)
 		rc = spw_error(-EEXIST,
 			       "%s: carries %s; binding with --force leaves that as it is, but out "
 			       "of reach",
 			       node, contents.text);
 	if (rc == 0)
-		rc = spw_safety_unlocked(node);
+		rc = spw_drives__safety_unlocked(node);
 	spw_device_close(device);
 	return rc;
 }
@@ -323,19 +323,19 @@ static int add_namespace(void *context, const char *node)
 	return 0;
 }
 
-int spw_vfio_examine_in(const struct spw_vfio_system *system, const char *address,
-			struct spw_vfio_probe_info *controller)
+int spw_drives__vfio_examine_in(const struct spw_vfio_system *system, const char *address,
+				struct spw_vfio_probe_info *controller)
 {
 	struct examination e = {.system = system, .controller = controller};
-	int rc = spw_vfio_identify(system, address, controller);
+	int rc = spw_vfio__identify(system, address, controller);
 
 	if (rc)
 		return rc;
-	e.bound = strcmp(controller->driver, spw_vfio_driver) == 0;
-	(void)spw_vfio_find_obstacles(system, controller);
-	rc = spw_vfio_each_node(system, controller->address, add_namespace, &e);
+	e.bound = strcmp(controller->driver, spw_vfio__driver) == 0;
+	(void)spw_drives__vfio_find_obstacles(system, controller);
+	rc = spw_vfio__each_node(system, controller->address, add_namespace, &e);
 	if (rc == 0)
-		rc = spw_vfio_verify_shown(controller);
+		rc = spw_drives__vfio_verify_shown(controller);
 	add_error(&e, rc, true);
 	controller->bindable = !e.bound;
 	controller->ready = e.bound && controller->obstacles == 0;
@@ -347,7 +347,7 @@ int spw_vfio_examine_in(const struct spw_vfio_system *system, const char *addres
 int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller)
 {
 	struct spw_vfio_probe_info own;
-	int rc = spw_vfio_examine_in(&spw_vfio_here, address, &own);
+	int rc = spw_drives__vfio_examine_in(&spw_vfio__here, address, &own);
 
 	if (rc == 0)
 		spw_opts_merge(controller,
@@ -361,11 +361,11 @@ int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller
 static bool is_controller(const char *address)
 {
 	return isxdigit((unsigned char)address[0]) &&
-	       spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "class"), -1) ==
+	       spw_read_number(SPW_VFIO_FILE(&spw_vfio__here, address, "class"), -1) ==
 		       SPW_VFIO_CLASS_NVME;
 }
 
 int spw_vfio_list(char ***addresses)
 {
-	return spw_list_devices("/sys/bus/pci/devices", is_controller, "", addresses);
+	return spw_drives__list_devices("/sys/bus/pci/devices", is_controller, "", addresses);
 }

@@ -28,9 +28,9 @@ static int compare_namespace(void *context, const char *folder, const char *entr
 	struct search *search = context;
 
 	(void)folder;
-	return spw_vfio_block_name(entry, search->other, sizeof(search->other)) &&
+	return spw_vfio__block_name(entry, search->other, sizeof(search->other)) &&
 	       (strcmp(search->other, search->own) == 0 ||
-		spw_identity_same(search->system->sysfs, search->own, search->other));
+		spw_drives__identity_same(search->system->sysfs, search->own, search->other));
 }
 
 static int other_path_error(const struct search *search, const char *folder, const char *name)
@@ -68,9 +68,9 @@ static int search_namespace(void *context, const char *name)
 			     search);
 }
 
-int spw_vfio_verify_only_path(const struct spw_vfio_system *system, const char *address)
+int spw_drives__vfio_verify_only_path(const struct spw_vfio_system *system, const char *address)
 {
 	struct search search = {.system = system, .address = address};
 
-	return spw_vfio_each_name(system, address, search_namespace, &search);
+	return spw_vfio__each_name(system, address, search_namespace, &search);
 }

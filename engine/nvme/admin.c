@@ -11,7 +11,7 @@
 
 #define MANAGEMENT_RUH_STATUS 1u
 
-int spw_nvme_system_ioctl(int fd, unsigned long request, void *argument)
+int spw_nvme__system_ioctl(int fd, unsigned long request, void *argument)
 {
 	return ioctl(fd, request, argument);
 }
@@ -20,7 +20,7 @@ int spw_nvme_system_ioctl(int fd, unsigned long request, void *argument)
 static int refusal(const char *path, const char *what, int status)
 {
 	if (status > 0)
-		return spw_error(spw_nvme_errno((uint32_t)status),
+		return spw_error(spw_nvme__errno((uint32_t)status),
 				 "%s: the drive refuses %s: %s (%03xh)", path, what,
 				 spw_nvme_status_text((uint32_t)status), (unsigned)status & 0x7ffu);
 	return spw_error_errno(-errno, "%s: %s cannot be asked for%s", path, what,
@@ -47,8 +47,8 @@ static int identify(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t cns,
 		   : 0;
 }
 
-int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
-			   struct spw_nvme_namespace *ns)
+int spw_nvme__ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
+			    struct spw_nvme_namespace *ns)
 {
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] __attribute__((aligned(4096))) = {0};
 	int ret = ask(fd, NVME_IOCTL_ID, NULL);
@@ -60,7 +60,7 @@ int spw_nvme_ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 	ret = identify(ask, fd, path, SPW_NVME_IDENTIFY_NAMESPACE, ns->id, data);
 	if (ret)
 		return ret;
-	ret = spw_nvme_decode_namespace(data, ns);
+	ret = spw_nvme__decode_namespace(data, ns);
 	return ret ? spw_error(ret, "%s: the drive gives its namespace %u an impossible size", path,
 			       ns->id)
 		   : 0;
@@ -80,12 +80,12 @@ static int ask_health(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_
 
 	if (ret)
 		return refusal(path, "its health", ret);
-	spw_nvme_decode_health(data, info);
+	spw_nvme__decode_health(data, info);
 	return 0;
 }
 
-int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
-			    uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
+int spw_nvme__ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
+			     uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
 	uint8_t data[SPW_NVME_PLACEMENTS_BYTES] __attribute__((aligned(4096))) = {0};
 	struct nvme_passthru_cmd cmd = {
@@ -101,11 +101,11 @@ int spw_nvme_ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint3
 	if (ret > 0 && ((uint32_t)ret & SPW_NVME_STATUS_CODE) == SPW_NVME_FDP_DISABLED)
 		return 0;
 	return ret ? refusal(path, "its placement handles", ret)
-		   : (int)spw_nvme_decode_placements(data, sizeof(data), ids);
+		   : (int)spw_nvme__decode_placements(data, sizeof(data), ids);
 }
 
-int spw_nvme_find_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
-			     uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
+int spw_nvme__find_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
+			      uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] __attribute__((aligned(4096))) = {0};
 	struct spw_nvme_info info = {.size = sizeof(info)};
@@ -113,8 +113,8 @@ int spw_nvme_find_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint
 
 	if (ret)
 		return ret;
-	spw_nvme_decode_controller(data, &info);
-	return info.places_data ? spw_nvme_ask_placements(ask, fd, path, namespace_id, ids) : 0;
+	spw_nvme__decode_controller(data, &info);
+	return info.places_data ? spw_nvme__ask_placements(ask, fd, path, namespace_id, ids) : 0;
 }
 
 static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
@@ -122,7 +122,7 @@ static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 {
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	struct spw_nvme_namespace ns = {0};
-	int ret = spw_nvme_ask_namespace(ask, fd, path, &ns);
+	int ret = spw_nvme__ask_namespace(ask, fd, path, &ns);
 
 	if (ret)
 		return ret;
@@ -134,21 +134,21 @@ static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 	info->protection_type = ns.protection_type;
 	if (!info->places_data)
 		return 0;
-	ret = spw_nvme_ask_placements(ask, fd, path, ns.id, ids);
+	ret = spw_nvme__ask_placements(ask, fd, path, ns.id, ids);
 	/* One that refuses the question says the rest. */
 	if (ret > 0)
 		info->placement_handles = (uint32_t)ret;
 	return 0;
 }
 
-int spw_nvme_ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info)
+int spw_nvme__ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info)
 {
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] __attribute__((aligned(4096))) = {0};
 	int ret = identify(ask, fd, path, SPW_NVME_IDENTIFY_CONTROLLER, 0, data);
 
 	if (ret)
 		return ret;
-	spw_nvme_decode_controller(data, info);
+	spw_nvme__decode_controller(data, info);
 	/* A controller's own node belongs to no namespace. */
 	if (ask(fd, NVME_IOCTL_ID, NULL) > 0)
 		ret = ask_about_namespace(ask, fd, path, info);

@@ -70,11 +70,11 @@ static void place(struct spw_queue *q, const struct nvme *n, unsigned index)
 	int ret = 0;
 
 	if (q->placement > 0)
-		ret = spw_nvme_find_placements(spw_nvme_system_ioctl, n->fds[index], path,
-					       n->devices[index].ns.id, ids);
+		ret = spw_nvme__find_placements(spw_nvme__system_ioctl, n->fds[index], path,
+						n->devices[index].ns.id, ids);
 	if (ret < 0)
 		spw_log(&q->log, SPW_LOG_WARNING, "%s", spw_last_error());
-	spw_queue_place(q, index, ids, ret > 0 ? (unsigned)ret : 0);
+	spw_engine__queue_place(q, index, ids, ret > 0 ? (unsigned)ret : 0);
 }
 
 static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
@@ -82,12 +82,12 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 	const struct spw_device *device = q->devices[index].device;
 	struct nvme_device *d = &n->devices[index];
 	uint64_t bytes_max;
-	int ret = spw_nvme_open_char(device);
+	int ret = spw_nvme__open_char(device);
 
 	if (ret < 0)
 		return ret;
 	n->fds[index] = ret;
-	ret = spw_nvme_ask_namespace(spw_nvme_system_ioctl, n->fds[index], device->path, &d->ns);
+	ret = spw_nvme__ask_namespace(spw_nvme__system_ioctl, n->fds[index], device->path, &d->ns);
 	if (ret == 0)
 		ret = check_namespace(device, &d->ns);
 	if (ret)
@@ -119,7 +119,7 @@ static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abi
 			.segments_max = d->segments_max,
 		};
 	}
-	return spw_nvme_probe(probed, q->device_count, q->wait_mode == SPW_WAIT_POLL, all);
+	return spw_nvme__probe(probed, q->device_count, q->wait_mode == SPW_WAIT_POLL, all);
 }
 
 /*
@@ -155,7 +155,7 @@ static int set_up(struct spw_queue *q, struct nvme *n)
 	n->uring.extra_flags = IORING_SETUP_SQE128 | IORING_SETUP_CQE32;
 	n->uring.shift = 1;
 	n->uring.take = nvme_take;
-	ret = spw_uring_set_up(q, &n->uring, n->fds, choose_pieces(q, &all));
+	ret = spw_engine__uring_set_up(q, &n->uring, n->fds, choose_pieces(q, &all));
 	if (ret)
 		return ret;
 	n->fixed = q->pieces > 0;
@@ -197,7 +197,7 @@ static void nvme_close(struct spw_queue *q)
 {
 	struct nvme *n = q->state;
 
-	spw_uring_tear_down(q, &n->uring);
+	spw_engine__uring_tear_down(q, &n->uring);
 	free_state(q, n);
 	q->state = NULL;
 }
@@ -225,9 +225,9 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 	const struct nvme *n = q->state;
 
 	SPW_ASSERT(part->len_bytes >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX); /* NVME-1 */
-	spw_nvme_encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes,
-				 part->len_bytes,
-				 spw_placement_of(&q->devices[part->device], part->io));
+	spw_nvme__encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes,
+				  part->len_bytes,
+				  spw_engine__placement_of(&q->devices[part->device], part->io));
 	if (part->iov_count) {
 		sqe->cmd_op = NVME_URING_CMD_IO_VEC;
 		cmd->addr = (uintptr_t)part->iov;
@@ -237,7 +237,7 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 	cmd->addr = (uintptr_t)part->buf;
 	cmd->data_len = part->len_bytes;
 	if (part->piece >= 0 && likely(n->fixed))
-		spw_nvme_entry_use_registered(sqe, (uint16_t)part->piece);
+		spw_nvme__entry_use_registered(sqe, (uint16_t)part->piece);
 	else
 		part->piece = -1;
 }
@@ -251,23 +251,23 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 
 	/* The kernel does not look at how the node was opened. */
 	if (unlikely(d->read_only) && part->op != SPW_READ && part->op != SPW_FLUSH) {
-		spw_part_completed(q, part, -EBADF);
+		spw_engine__part_completed(q, part, -EBADF);
 		return 0;
 	}
 	sqe = io_uring_get_sqe(&n->uring.ring);
 	if (!sqe)
 		return -EAGAIN;
-	cmd = spw_nvme_entry(sqe, part->device, NVME_URING_CMD_IO, (uintptr_t)part);
+	cmd = spw_nvme__entry(sqe, part->device, NVME_URING_CMD_IO, (uintptr_t)part);
 	sqe->flags = IOSQE_FIXED_FILE;
 	if (likely(part->op <= SPW_WRITE))
 		fill_transfer(q, d, part, sqe, cmd);
 	else if (part->op == SPW_FLUSH)
-		spw_nvme_encode_flush(cmd, &d->ns);
+		spw_nvme__encode_flush(cmd, &d->ns);
 	else {
 		SPW_ASSERT((size_t)(part - q->parts) <
 			   (size_t)q->depth * q->device_count); /* NVME-2 */
-		spw_nvme_encode_deallocate(cmd, &d->ns, part->offset_bytes, part->len_bytes,
-					   &n->ranges[part - q->parts]);
+		spw_nvme__encode_deallocate(cmd, &d->ns, part->offset_bytes, part->len_bytes,
+					    &n->ranges[part - q->parts]);
 	}
 	return 0;
 }
@@ -278,39 +278,39 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	struct nvme *n = q->state;
 	struct spw_queue_device *dev;
 	uint64_t piece;
-	struct spw_part *part = spw_whole_slot(q, io, q->piece_shift, &dev, &piece);
+	struct spw_part *part = spw_engine__whole_slot(q, io, q->piece_shift, &dev, &piece);
 	bool is_registered = part != NULL;
 	const struct nvme_device *d;
 	struct nvme_uring_cmd *cmd;
 	struct io_uring_sqe *sqe;
 
 	if (!part) {
-		part = spw_whole_unregistered_slot(q, io, &dev);
+		part = spw_engine__whole_unregistered_slot(q, io, &dev);
 		if (part && unlikely(q->ranges.top > 0) && n->fixed) {
-			int16_t of_range =
-				spw_range_piece(&q->ranges, io->buf, io->len_bytes, q->piece_shift);
+			int16_t of_range = spw_engine__range_piece(&q->ranges, io->buf,
+								   io->len_bytes, q->piece_shift);
 
 			is_registered = of_range >= 0;
 			piece = (uint64_t)of_range;
 		}
 	}
 	if (unlikely(!part))
-		return spw_queue_prepare_any(q, io);
+		return spw_engine__queue_prepare_any(q, io);
 	d = &n->devices[io->device];
 	sqe = unlikely(d->read_only) ? NULL : io_uring_get_sqe(&n->uring.ring);
 	if (unlikely(!sqe))
-		return spw_queue_prepare_any(q, io);
-	cmd = spw_nvme_entry(sqe, (int)io->device, NVME_URING_CMD_IO, (uintptr_t)part);
+		return spw_engine__queue_prepare_any(q, io);
+	cmd = spw_nvme__entry(sqe, (int)io->device, NVME_URING_CMD_IO, (uintptr_t)part);
 	sqe->flags = IOSQE_FIXED_FILE;
-	spw_nvme_encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes,
-				 spw_placement_of(dev, io));
+	spw_nvme__encode_transfer(cmd, &d->ns, io->op == SPW_READ, io->offset_bytes, io->len_bytes,
+				  spw_engine__placement_of(dev, io));
 	cmd->addr = (uintptr_t)io->buf;
 	cmd->data_len = io->len_bytes;
 	if (likely(is_registered))
-		spw_nvme_entry_use_registered(sqe, (uint16_t)piece);
+		spw_nvme__entry_use_registered(sqe, (uint16_t)piece);
 	else
 		q->parts_unregistered++;
-	spw_whole_issued(q, dev, io);
+	spw_engine__whole_issued(q, dev, io);
 	return 0;
 }
 
@@ -392,21 +392,22 @@ __attribute__((cold, noinline)) static int64_t part_result(struct spw_queue *q,
 			       : go_by_block_node(q, &n->devices[part->device], part);
 	if (res < 0)
 		return res;
-	return spw_nvme_part_result(q, part, (uint32_t)res, part->len_bytes);
+	return spw_nvme__part_result(q, part, (uint32_t)res, part->len_bytes);
 }
 
 /* Of what did not end whole, or was not issued so. */
 static void complete(struct spw_queue *q, struct spw_part *part, int res)
 {
-	if (spw_io_is_whole(part->io))
-		spw_part_unfold(q, part);
-	spw_part_completed(q, part, likely(res == 0) ? part->len_bytes : part_result(q, part, res));
+	if (spw_engine__io_is_whole(part->io))
+		spw_engine__part_unfold(q, part);
+	spw_engine__part_completed(q, part,
+				   likely(res == 0) ? part->len_bytes : part_result(q, part, res));
 	q->drive_status = 0;
 }
 
 static inline void end_part(struct spw_queue *q, struct spw_part *part, int res)
 {
-	if (unlikely(res != 0 || !spw_whole_completed(q, part, part->io->len_bytes)))
+	if (unlikely(res != 0 || !spw_engine__whole_completed(q, part, part->io->len_bytes)))
 		complete(q, part, res);
 }
 
@@ -415,7 +416,7 @@ static void nvme_take(struct spw_queue *q, struct spw_uring *u)
 	spw_uring_take(q, u, 1, end_part);
 }
 
-const struct spw_backend_ops spw_backend_nvme = {
+const struct spw_backend_ops spw_nvme__backend_nvme = {
 	.name = "nvme",
 	.backend = SPW_BACKEND_NVME,
 	.discards = true,
@@ -423,10 +424,10 @@ const struct spw_backend_ops spw_backend_nvme = {
 	.close = nvme_close,
 	.limits = nvme_limits,
 	.issue = nvme_issue,
-	.submit = spw_uring_submit,
-	.wait = spw_uring_wait,
-	.cancel = spw_uring_cancel,
-	.add_range = spw_uring_add_range,
-	.remove_range = spw_uring_remove_range,
+	.submit = spw_engine__uring_submit,
+	.wait = spw_engine__uring_wait,
+	.cancel = spw_engine__uring_cancel,
+	.add_range = spw_engine__uring_add_range,
+	.remove_range = spw_engine__uring_remove_range,
 	.status_text = spw_nvme_status_text,
 };

@@ -14,14 +14,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 /* Of a block: guard, application tag and reference tag. */
 #define TAGS_BYTES 8u
 
-void spw_nvme_encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns)
+void spw_nvme__encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns)
 {
 	*cmd = (struct nvme_uring_cmd){.opcode = SPW_NVME_FLUSH, .nsid = ns->id};
 }
 
-void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
-				uint64_t offset_bytes, uint64_t len_bytes,
-				struct spw_nvme_range *range)
+void spw_nvme__encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
+				 uint64_t offset_bytes, uint64_t len_bytes,
+				 struct spw_nvme_range *range)
 {
 	SPW_ASSERT(len_bytes >> ns->block_shift <= UINT32_MAX);
 	*range = (struct spw_nvme_range){
@@ -41,7 +41,7 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 /* A counter of 128 bits, at most UINT64_MAX. */
 static uint64_t le128(const uint8_t *data)
 {
-	return spw_le64(data + 8) ? UINT64_MAX : spw_le64(data);
+	return spw_nvme__le64(data + 8) ? UINT64_MAX : spw_nvme__le64(data);
 }
 
 /* Data units are 1000 blocks of 512 bytes. */
@@ -62,8 +62,8 @@ static void text(const uint8_t *data, size_t len, char *out)
 	out[len] = '\0';
 }
 
-void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
-				struct spw_nvme_info *info)
+void spw_nvme__decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+				 struct spw_nvme_info *info)
 {
 	uint8_t mdts = data[77];
 
@@ -72,21 +72,21 @@ void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 	text(data + 64, sizeof(info->firmware) - 1, info->firmware);
 	info->transfer_bytes_max =
 		mdts > 0 && mdts < 32 ? (uint64_t)SPW_NVME_PAGE_BYTES << mdts : 0;
-	info->version = spw_le32(data + 80);
-	info->places_data = (spw_le32(data + 96) & 1u << 19) != 0;
-	info->deallocates = (spw_le16(data + 520) & 1u << 2) != 0;
+	info->version = spw_nvme__le32(data + 80);
+	info->places_data = (spw_nvme__le32(data + 96) & 1u << 19) != 0;
+	info->deallocates = (spw_nvme__le16(data + 520) & 1u << 2) != 0;
 	info->write_cache = (data[525] & 1u) != 0;
 }
 
-int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
-			      struct spw_nvme_namespace *ns)
+int spw_nvme__decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+			       struct spw_nvme_namespace *ns)
 {
 	unsigned format = (data[26] & 0xfu) | (data[26] >> 1 & 0x30u);
 	const uint8_t *lbaf = data + 128 + 4 * format;
 
-	ns->blocks = spw_le64(data);
-	ns->used_blocks = SPW_MIN(spw_le64(data + 16), ns->blocks);
-	ns->metadata_bytes = spw_le16(lbaf);
+	ns->blocks = spw_nvme__le64(data);
+	ns->used_blocks = SPW_MIN(spw_nvme__le64(data + 16), ns->blocks);
+	ns->metadata_bytes = spw_nvme__le16(lbaf);
 	ns->protection_type = ns->metadata_bytes >= TAGS_BYTES ? data[29] & 7u : 0;
 	ns->protects = ns->metadata_bytes == TAGS_BYTES && ns->protection_type == 1;
 	ns->block_shift = lbaf[2];
@@ -96,11 +96,11 @@ int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 	return 0;
 }
 
-void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info)
+void spw_nvme__decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info)
 {
 	info->has_health = true;
 	info->critical_warning = data[0];
-	info->temperature_celsius = spw_le16(data + 1) - 273;
+	info->temperature_celsius = spw_nvme__le16(data + 1) - 273;
 	info->spare_percent = data[3];
 	info->spare_threshold_percent = data[4];
 	info->percentage_used = data[5];
@@ -116,13 +116,13 @@ void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct sp
 	info->error_log_entries = le128(data + 176);
 }
 
-unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len,
-				    uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
+unsigned spw_nvme__decode_placements(const uint8_t *data, size_t len,
+				     uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
 	size_t room = len < 16 ? 0 : SPW_MIN((len - 16) / 32, SPW_NVME_PLACEMENTS_MAX);
-	unsigned count = room == 0 ? 0 : (unsigned)SPW_MIN(spw_le16(data + 14), room);
+	unsigned count = room == 0 ? 0 : (unsigned)SPW_MIN(spw_nvme__le16(data + 14), room);
 
 	for (unsigned i = 0; i < count; i++)
-		ids[i] = spw_le16(data + 16 + 32 * i);
+		ids[i] = spw_nvme__le16(data + 16 + 32 * i);
 	return count;
 }

@@ -75,7 +75,7 @@ struct spw_nvme_namespace {
 #define SPW_NVME_CHECK_TAGS (1u << 28 | 1u << 26)
 
 /* Dword 14: the reference tag of a command's first block. */
-static inline uint32_t spw_nvme_reference_tag(uint64_t first_block)
+static inline uint32_t spw_nvme__reference_tag(uint64_t first_block)
 {
 	return (uint32_t)first_block;
 }
@@ -84,10 +84,10 @@ static inline uint32_t spw_nvme_reference_tag(uint64_t first_block)
  * Read or Write of whole blocks; the caller sets addr and data_len. @placed: 0, or of a Write
  * SPW_PLACED.
  */
-static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
-					    const struct spw_nvme_namespace *ns, bool is_read,
-					    uint64_t offset_bytes, uint32_t len_bytes,
-					    uint32_t placed)
+static inline void spw_nvme__encode_transfer(struct nvme_uring_cmd *cmd,
+					     const struct spw_nvme_namespace *ns, bool is_read,
+					     uint64_t offset_bytes, uint32_t len_bytes,
+					     uint32_t placed)
 {
 	uint64_t first = offset_bytes >> ns->block_shift;
 
@@ -104,11 +104,11 @@ static inline void spw_nvme_encode_transfer(struct nvme_uring_cmd *cmd,
 	}
 	if (unlikely(ns->protects)) {
 		cmd->cdw12 |= SPW_NVME_MAKE_TAGS | SPW_NVME_CHECK_TAGS;
-		cmd->cdw14 = spw_nvme_reference_tag(first);
+		cmd->cdw14 = spw_nvme__reference_tag(first);
 	}
 }
 
-void spw_nvme_encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns);
+void spw_nvme__encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns);
 
 struct spw_nvme_range {
 	uint32_t attributes;
@@ -122,9 +122,9 @@ _Static_assert(sizeof(struct spw_nvme_range) == 16 &&
 	       "as in the specification");
 
 /* Deallocate one range of fewer than 2^32 blocks; it stays valid until the command ends. */
-void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
-				uint64_t offset_bytes, uint64_t len_bytes,
-				struct spw_nvme_range *range);
+void spw_nvme__encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
+				 uint64_t offset_bytes, uint64_t len_bytes,
+				 struct spw_nvme_range *range);
 
 /* A completion's status without the phase: DNR, M, CRD; type (3 bits) and code (8). */
 #define SPW_NVME_STATUS_DNR  0x4000u
@@ -137,7 +137,7 @@ void spw_nvme_encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvm
 #define SPW_NVME_ABORTED_BY_HOST    0x371u
 
 /* As the kernel's block layer would report it; its name is spw_nvme_status_text(). */
-int spw_nvme_errno(uint32_t status);
+int spw_nvme__errno(uint32_t status);
 
 /* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
 #define SPW_NVME_RETRIES_MAX 5
@@ -146,32 +146,32 @@ struct spw_queue;
 struct spw_part;
 
 /* What becomes of a part of which the drive says @status: @bytes, or a negative errno. */
-int64_t spw_nvme_part_result(struct spw_queue *queue, const struct spw_part *part, uint32_t status,
-			     uint32_t bytes);
+int64_t spw_nvme__part_result(struct spw_queue *queue, const struct spw_part *part, uint32_t status,
+			      uint32_t bytes);
 
-static inline uint16_t spw_le16(const uint8_t *data)
+static inline uint16_t spw_nvme__le16(const uint8_t *data)
 {
 	return (uint16_t)(data[0] | data[1] << 8);
 }
 
-static inline uint32_t spw_le32(const uint8_t *data)
+static inline uint32_t spw_nvme__le32(const uint8_t *data)
 {
-	return spw_le16(data) | (uint32_t)spw_le16(data + 2) << 16;
+	return spw_nvme__le16(data) | (uint32_t)spw_nvme__le16(data + 2) << 16;
 }
 
-static inline uint64_t spw_le64(const uint8_t *data)
+static inline uint64_t spw_nvme__le64(const uint8_t *data)
 {
-	return spw_le32(data) | (uint64_t)spw_le32(data + 4) << 32;
+	return spw_nvme__le32(data) | (uint64_t)spw_nvme__le32(data + 4) << 32;
 }
 
-void spw_nvme_decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
-				struct spw_nvme_info *info);
+void spw_nvme__decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+				 struct spw_nvme_info *info);
 
 /* Return: 0; -EPROTO the drive's answer makes no sense. */
-int spw_nvme_decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
-			      struct spw_nvme_namespace *ns);
+int spw_nvme__decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
+			       struct spw_nvme_namespace *ns);
 
-void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info);
+void spw_nvme__decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info);
 
 /*
  * Reclaim Unit Handle Status: header and descriptors. A namespace may have 128; the last is not
@@ -182,7 +182,7 @@ void spw_nvme_decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct sp
 #define SPW_NVME_PLACEMENTS_BYTES (16u + SPW_NVME_PLACEMENTS_MAX * 32u)
 
 /* The placement identifiers of a namespace. Return: how many, at most SPW_NVME_PLACEMENTS_MAX. */
-unsigned spw_nvme_decode_placements(const uint8_t *data, size_t len,
-				    uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
+unsigned spw_nvme__decode_placements(const uint8_t *data, size_t len,
+				     uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
 #endif

@@ -114,7 +114,7 @@ static bool are_siblings(const char *block, const char *character)
 	       strcmp(block + parent + 4, character + parent + 2) == 0;
 }
 
-int spw_nvme_open_char(const struct spw_device *device)
+int spw_nvme__open_char(const struct spw_device *device)
 {
 	const char *path = device->geometry.nvme_char_path;
 	char block[PATH_MAX], character[PATH_MAX];
@@ -149,7 +149,7 @@ static bool is_nvme(const struct stat *st)
 	       subsystem_is(folder, S_ISBLK(st->st_mode) ? "block" : "nvme");
 }
 
-int spw_nvme_open_admin(const char *path)
+int spw_nvme__open_admin(const char *path)
 {
 	struct stat st;
 	int fd;

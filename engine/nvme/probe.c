@@ -30,12 +30,12 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, boo
 
 	if (!sqe)
 		return -EBUSY;
-	cmd = spw_nvme_entry(sqe, device->fd, NVME_URING_CMD_IO, 1);
-	spw_nvme_encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift, 0);
+	cmd = spw_nvme__entry(sqe, device->fd, NVME_URING_CMD_IO, 1);
+	spw_nvme__encode_transfer(cmd, device->ns, true, 0, 1u << device->ns->block_shift, 0);
 	cmd->addr = (uintptr_t)p->memory;
 	cmd->data_len = 1u << device->ns->block_shift;
 	if (registered)
-		spw_nvme_entry_use_registered(sqe, 0);
+		spw_nvme__entry_use_registered(sqe, 0);
 	/* A polling wait may end with nothing, and nothing may be in flight on a closed ring. */
 	do {
 		ret = io_uring_submit_and_wait(&p->ring, 1);
@@ -99,7 +99,7 @@ static const char *remedy(int error)
 	}
 }
 
-uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count)
+uint32_t spw_nvme__probe_pages(const struct spw_nvme_probed devices[], unsigned count)
 {
 	uint32_t most = 0;
 
@@ -108,15 +108,15 @@ uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned c
 	return most < SPW_NVME_PROBE_PAGES_MAX ? most + 2 : 0;
 }
 
-int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
-		   struct spw_nvme_abilities *abilities)
+int spw_nvme__probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
+		    struct spw_nvme_abilities *abilities)
 {
 	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE), bytes;
 	struct probe p = {.failed = devices};
 	int ret = -EOPNOTSUPP;
 
 	*abilities = (struct spw_nvme_abilities){0};
-	p.bytes = spw_nvme_probe_pages(devices, count) * page_bytes;
+	p.bytes = spw_nvme__probe_pages(devices, count) * page_bytes;
 	bytes = p.bytes > 0 ? p.bytes : page_bytes;
 	p.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p.memory == MAP_FAILED)

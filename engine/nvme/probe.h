@@ -9,8 +9,8 @@
 #include "engine/nvme/command.h"
 
 /* @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: the command, all of it for the caller to set. */
-static inline struct nvme_uring_cmd *spw_nvme_entry(struct io_uring_sqe *sqe, int fd,
-						    uint32_t cmd_op, uint64_t user_data)
+static inline struct nvme_uring_cmd *spw_nvme__entry(struct io_uring_sqe *sqe, int fd,
+						     uint32_t cmd_op, uint64_t user_data)
 {
 	memset(sqe, 0, sizeof(*sqe));
 	sqe->opcode = IORING_OP_URING_CMD;
@@ -21,7 +21,7 @@ static inline struct nvme_uring_cmd *spw_nvme_entry(struct io_uring_sqe *sqe, in
 }
 
 /* The command's memory lies in the registered buffer @index. Not for vectors. */
-static inline void spw_nvme_entry_use_registered(struct io_uring_sqe *sqe, uint16_t index)
+static inline void spw_nvme__entry_use_registered(struct io_uring_sqe *sqe, uint16_t index)
 {
 	sqe->uring_cmd_flags = IORING_URING_CMD_FIXED;
 	sqe->buf_index = index;
@@ -43,10 +43,10 @@ struct spw_nvme_probed {
 #define SPW_NVME_PROBE_PAGES_MAX 4096u
 
 /* Pages to try registered memory with: more than any command may have; 0: too many to try. */
-uint32_t spw_nvme_probe_pages(const struct spw_nvme_probed devices[], unsigned count);
+uint32_t spw_nvme__probe_pages(const struct spw_nvme_probed devices[], unsigned count);
 
 /* @want_polled: try to poll. Return: 0; -errno, in words: no passthrough with one of @devices. */
-int spw_nvme_probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
-		   struct spw_nvme_abilities *abilities);
+int spw_nvme__probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
+		    struct spw_nvme_abilities *abilities);
 
 #endif

@@ -104,17 +104,17 @@ static const struct status *find(uint32_t status)
 }
 
 /* A status that is none of the above: the drive failed, in a way of its own. */
-int spw_nvme_errno(uint32_t status)
+int spw_nvme__errno(uint32_t status)
 {
 	const struct status *found = find(status);
 
 	return found ? -(int)found->error : -EIO;
 }
 
-int64_t spw_nvme_part_result(struct spw_queue *q, const struct spw_part *part, uint32_t status,
-			     uint32_t bytes)
+int64_t spw_nvme__part_result(struct spw_queue *q, const struct spw_part *part, uint32_t status,
+			      uint32_t bytes)
 {
-	int error = spw_nvme_errno(status);
+	int error = spw_nvme__errno(status);
 
 	/* A success may come with the word that there is more in a log. */
 	if (error == 0)

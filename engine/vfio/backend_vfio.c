@@ -86,12 +86,13 @@ struct vfio {
 
 static int open_other(struct spw_queue *q, struct vfio *v)
 {
-	static const struct spw_backend_ops *const in_order[] = {&spw_backend_io_uring,
-								 &spw_backend_libaio};
+	static const struct spw_backend_ops *const in_order[] = {&spw_engine__backend_io_uring,
+								 &spw_engine__backend_libaio};
 	int ret = -EINVAL;
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(in_order); i++) {
-		spw_queue_describe(q, " %s for what is not behind vfio:", in_order[i]->name);
+		spw_engine__queue_describe(q,
+					   " %s for what is not behind vfio:", in_order[i]->name);
 		ret = in_order[i]->open(q);
 		if (ret == 0) {
 			v->other = in_order[i];
@@ -131,8 +132,8 @@ static int open_pair(struct spw_queue *q, struct vfio_device *d)
 	uint64_t lists_bytes = (uint64_t)q->depth * SPW_NVME_PAGE_BYTES;
 	uint32_t copies = q->depth < COPIES_MAX ? q->depth : COPIES_MAX;
 	int ret =
-		spw_vfio_pair_open(d->ns->controller, q->depth,
-				   lists_bytes + (uint64_t)copies * SPW_VFIO_COPY_BYTES, &d->pair);
+		spw_vfio__pair_open(d->ns->controller, q->depth,
+				    lists_bytes + (uint64_t)copies * SPW_VFIO_COPY_BYTES, &d->pair);
 
 	if (ret)
 		return ret;
@@ -252,11 +253,11 @@ static void join(struct spw_queue *q, struct vfio *v, const struct spw_vfio_cont
 static void place(struct spw_queue *q, const struct vfio_device *d, unsigned index)
 {
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
-	int count = q->placement > 0 ? spw_vfio_placements(d->ns, ids) : 0;
+	int count = q->placement > 0 ? spw_vfio__placements(d->ns, ids) : 0;
 
 	if (count < 0)
 		spw_log(&q->log, SPW_LOG_WARNING, "%s", spw_last_error());
-	spw_queue_place(q, index, ids, count > 0 ? (unsigned)count : 0);
+	spw_engine__queue_place(q, index, ids, count > 0 ? (unsigned)count : 0);
 }
 
 static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
@@ -265,7 +266,7 @@ static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 	struct vfio_device *d = &v->devices[index];
 	int ret;
 
-	d->ns = spw_vfio_of(device);
+	d->ns = spw_vfio__of(device);
 	if (!d->ns)
 		return 0;
 	d->nvme = d->ns->nvme;
@@ -278,7 +279,7 @@ static int open_device(struct spw_queue *q, struct vfio *v, unsigned index)
 	for (uint32_t i = 0; i < q->depth; i++)
 		d->commands[i].copy = -1;
 	place(q, d, index);
-	ret = spw_vfio_controller_error(d->ns->controller);
+	ret = spw_vfio__controller_error(d->ns->controller);
 	if (ret)
 		return ret;
 	ret = open_pair(q, d);
@@ -289,7 +290,7 @@ static void close_device(struct spw_queue *q, struct vfio_device *d)
 {
 	if (!d->ns)
 		return;
-	spw_vfio_pair_close(d->ns->controller, &d->pair);
+	spw_vfio__pair_close(d->ns->controller, &d->pair);
 	/* With the pair gone, or the controller, nothing of the arena is written to by it. */
 	if (d->arena_is_mapped)
 		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base,
@@ -326,10 +327,10 @@ static const char *ways_of(const struct spw_queue *q, const struct vfio *v)
 
 static void describe(struct spw_queue *q, const struct vfio *v)
 {
-	spw_queue_describe(q, "%s poll, %s%s%s", v->other ? "; vfio" : "",
-			   q->arena_len_bytes > 0 ? "mapped memory"
-						  : "no mapped memory, all is copied",
-			   v->take_sgl ? ", scatter gather lists" : "", ways_of(q, v));
+	spw_engine__queue_describe(q, "%s poll, %s%s%s", v->other ? "; vfio" : "",
+				   q->arena_len_bytes > 0 ? "mapped memory"
+							  : "no mapped memory, all is copied",
+				   v->take_sgl ? ", scatter gather lists" : "", ways_of(q, v));
 }
 
 static void set_up_alone(struct spw_queue *q, const struct vfio *v)
@@ -366,7 +367,7 @@ static int vfio_open(struct spw_queue *q)
 	}
 	describe(q, v);
 	if (v->other)
-		q->prepare = spw_queue_prepare_any;
+		q->prepare = spw_engine__queue_prepare_any;
 	else
 		set_up_alone(q, v);
 	return 0;
@@ -408,13 +409,13 @@ static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_
 	uint32_t blocks = (len_bytes >> d->nvme.block_shift) - 1, tag = 0;
 	uint64_t first = offset_bytes >> d->nvme.block_shift;
 	uint16_t cid;
-	union spw_vfio_command *entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
+	union spw_vfio_command *entry = spw_vfio__pair_begin(&d->pair, slot, &cid);
 
 	if (unlikely(placed))
 		blocks |= 2u << 20; /* DTYPE: data placement */
 	if (unlikely(d->nvme.protects)) {
 		blocks |= SPW_NVME_MAKE_TAGS | SPW_NVME_CHECK_TAGS;
-		tag = spw_nvme_reference_tag(first);
+		tag = spw_nvme__reference_tag(first);
 	}
 	entry->words[0] = (is_read ? SPW_NVME_READ : SPW_NVME_WRITE) | pointer->flags << 8 |
 			  (uint32_t)cid << 16 | (uint64_t)d->nvme.id << 32;
@@ -433,24 +434,24 @@ SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 	struct vfio *v = q->front_state;
 	struct spw_queue_device *dev;
 	uint64_t piece;
-	struct spw_part *part = spw_whole_slot(q, io, WHOLE_SHIFT, &dev, &piece);
+	struct spw_part *part = spw_engine__whole_slot(q, io, WHOLE_SHIFT, &dev, &piece);
 	struct spw_vfio_pointer pointer;
 	struct spw_vfio_list list;
 	struct vfio_device *d;
 	uint32_t slot;
 
 	if (unlikely(!part))
-		return spw_queue_prepare_any(q, io);
+		return spw_engine__queue_prepare_any(q, io);
 	d = &v->devices[io->device];
-	if (unlikely(!spw_vfio_pair_has_room(&d->pair) || (d->read_only && io->op == SPW_WRITE)))
-		return spw_queue_prepare_any(q, io);
+	if (unlikely(!spw_vfio__pair_has_room(&d->pair) || (d->read_only && io->op == SPW_WRITE)))
+		return spw_engine__queue_prepare_any(q, io);
 	slot = (uint32_t)(part - dev->parts);
 	list = list_of(d, slot);
-	spw_vfio_name_run(&list, d->takes_sgl, (uintptr_t)io->buf + d->arena_iova, io->len_bytes,
-			  &pointer);
+	spw_vfio__name_run(&list, d->takes_sgl, (uintptr_t)io->buf + d->arena_iova, io->len_bytes,
+			   &pointer);
 	issue_transfer(d, slot, io->op == SPW_READ, &pointer, io->offset_bytes, io->len_bytes,
-		       spw_placement_of(dev, io));
-	spw_whole_issued(q, dev, io);
+		       spw_engine__placement_of(dev, io));
+	spw_engine__whole_issued(q, dev, io);
 	v->pending |= UINT64_C(1) << io->device;
 	return 0;
 }
@@ -471,7 +472,7 @@ static bool find_iova(const struct spw_queue *q, const struct vfio_device *d, co
 	*to_iova = d->arena_iova;
 	if (likely(in_arena(q, memory, len_bytes)))
 		return true;
-	range = spw_range_of(&q->ranges, memory, len_bytes);
+	range = spw_engine__range_of(&q->ranges, memory, len_bytes);
 	if (!range || range->first_piece < 0)
 		return false;
 	*to_iova = d->range_iovas[range - q->ranges.each];
@@ -553,17 +554,17 @@ static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_p
 	bool is_foreign = !find_iova_of_part(q, d, part, &to_iova);
 
 	if (!is_foreign && part->iov_count == 0) {
-		spw_vfio_name_run(&list, d->takes_sgl, (uintptr_t)part->buf + to_iova,
-				  part->len_bytes, pointer);
+		spw_vfio__name_run(&list, d->takes_sgl, (uintptr_t)part->buf + to_iova,
+				   part->len_bytes, pointer);
 		return true;
 	}
-	if (!is_foreign &&
-	    spw_vfio_name_vector(&list, d->takes_sgl, part->iov, part->iov_count, to_iova, pointer))
+	if (!is_foreign && spw_vfio__name_vector(&list, d->takes_sgl, part->iov, part->iov_count,
+						 to_iova, pointer))
 		return true;
 	if (!take_copy(q, d, part, is_foreign, command, &iova))
 		return false;
 	part->piece = -1;
-	spw_vfio_name_run(&list, d->takes_sgl, iova, command->bytes, pointer);
+	spw_vfio__name_run(&list, d->takes_sgl, iova, command->bytes, pointer);
 	return true;
 }
 
@@ -576,11 +577,11 @@ static void issue_rest(struct vfio_device *d, struct spw_part *part, uint32_t sl
 	uint16_t cid;
 
 	if (part->op == SPW_FLUSH)
-		spw_nvme_encode_flush(&cmd, &d->nvme);
+		spw_nvme__encode_flush(&cmd, &d->nvme);
 	else
-		spw_nvme_encode_deallocate(&cmd, &d->nvme, part->offset_bytes, part->len_bytes,
-					   (struct spw_nvme_range *)(void *)list.entries);
-	entry = spw_vfio_pair_begin(&d->pair, slot, &cid);
+		spw_nvme__encode_deallocate(&cmd, &d->nvme, part->offset_bytes, part->len_bytes,
+					    (struct spw_nvme_range *)(void *)list.entries);
+	entry = spw_vfio__pair_begin(&d->pair, slot, &cid);
 	*entry = (union spw_vfio_command){
 		.opcode = cmd.opcode,
 		.cid = cid,
@@ -598,7 +599,7 @@ static void discard_here_and_now(struct spw_queue *q, struct spw_part *part)
 
 	q->stats.sleeps++;
 	ret = spw_device_discard(device, part->offset_bytes, part->len_bytes);
-	spw_part_completed(q, part, ret ? ret : (int64_t)part->len_bytes);
+	spw_engine__part_completed(q, part, ret ? ret : (int64_t)part->len_bytes);
 }
 
 static int issue_to_other(struct spw_queue *q, struct vfio *v, struct spw_part *part)
@@ -620,7 +621,7 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 	if (!d->ns)
 		return issue_to_other(q, v, part);
 	if (unlikely(d->dead || (d->read_only && part->op != SPW_READ && part->op != SPW_FLUSH))) {
-		spw_part_completed(q, part, d->dead ? -ENODEV : -EBADF);
+		spw_engine__part_completed(q, part, d->dead ? -ENODEV : -EBADF);
 		return 0;
 	}
 	/* More than the drive takes at a time. */
@@ -628,7 +629,7 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 		discard_here_and_now(q, part);
 		return 0;
 	}
-	if (!spw_vfio_pair_has_room(&d->pair))
+	if (!spw_vfio__pair_has_room(&d->pair))
 		return -EAGAIN;
 	if (likely(part->op <= SPW_WRITE)) {
 		SPW_ASSERT(part->len_bytes <= d->ns->command_bytes_max); /* VFIO-3 */
@@ -636,7 +637,7 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 			return -EAGAIN;
 		issue_transfer(d, slot, part->op == SPW_READ, &pointer, part->offset_bytes,
 			       d->commands[slot].bytes ? d->commands[slot].bytes : part->len_bytes,
-			       spw_placement_of(&q->devices[part->device], part->io));
+			       spw_engine__placement_of(&q->devices[part->device], part->io));
 	} else {
 		issue_rest(d, part, slot);
 	}
@@ -650,7 +651,7 @@ static inline void submit_pending(struct vfio *v)
 
 	v->pending = 0;
 	for (; pending; pending &= pending - 1)
-		spw_vfio_pair_submit(&v->devices[__builtin_ctzll(pending)].pair);
+		spw_vfio__pair_submit(&v->devices[__builtin_ctzll(pending)].pair);
 }
 
 static int vfio_submit(struct spw_queue *q)
@@ -683,14 +684,14 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	/* A success may come with the word that there is more in a log. */
 	if ((status & SPW_NVME_STATUS_CODE) == 0)
 		status = 0;
-	if (spw_io_is_whole(part->io))
-		spw_part_unfold(q, part);
+	if (spw_engine__io_is_whole(part->io))
+		spw_engine__part_unfold(q, part);
 	if (status == 0 && command->copy >= 0 && part->op == SPW_READ)
 		copy_part(d, part, command);
-	res = spw_nvme_part_result(q, part, status,
-				   command->bytes ? command->bytes : part->len_bytes);
+	res = spw_nvme__part_result(q, part, status,
+				    command->bytes ? command->bytes : part->len_bytes);
 	give_back(d, command);
-	spw_part_completed(q, part, res);
+	spw_engine__part_completed(q, part, res);
 	q->drive_status = 0;
 }
 
@@ -705,19 +706,20 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d,
 
 	/* One round of the ring at a time: what ends makes room for more, which may end too. */
 	while (count <= d->pair.mask &&
-	       (got = spw_vfio_pair_take(&d->pair, &slot, &status, NULL)) > 0) {
+	       (got = spw_vfio__pair_take(&d->pair, &slot, &status, NULL)) > 0) {
 		struct spw_part *part = &dev->parts[slot];
 
 		count++;
-		if (unlikely(status != 0 || !spw_whole_completed(q, part, part->io->len_bytes)))
+		if (unlikely(status != 0 ||
+			     !spw_engine__whole_completed(q, part, part->io->len_bytes)))
 			end_command(q, d, part, slot, status);
 	}
 	if (unlikely(got < 0)) {
-		spw_vfio_controller_stop(d->ns->controller, -EIO, "queue %u: %s", d->pair.id,
-					 d->pair.complaint);
+		spw_vfio__controller_stop(d->ns->controller, -EIO, "queue %u: %s", d->pair.id,
+					  d->pair.complaint);
 		count += bury(q, d, dev, 0);
 	} else {
-		spw_vfio_pair_release(&d->pair);
+		spw_vfio__pair_release(&d->pair);
 	}
 	return count;
 }
@@ -730,8 +732,8 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 	unsigned count = 0;
 
 	/* Returns when it can write nowhere any more. */
-	(void)spw_vfio_controller_error(c);
-	SPW_ASSERT(spw_vfio_controller_state(c) == SPW_VFIO_STOPPED); /* VFIO-2 */
+	(void)spw_vfio__controller_error(c);
+	SPW_ASSERT(spw_vfio__controller_state(c) == SPW_VFIO_STOPPED); /* VFIO-2 */
 	/* What it has ended before is right. */
 	if (!d->pair.complaint)
 		count = take_device(q, d, dev);
@@ -740,7 +742,7 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 	d->dead = true;
 	/* What the kernel wants of it keeps nobody awake any more. */
 	(void)epoll_ctl(q->wake.watched, EPOLL_CTL_DEL, c->link->wanted_back, NULL);
-	q->prepare = spw_queue_prepare_any;
+	q->prepare = spw_engine__queue_prepare_any;
 	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason,
 		d->pair.in_flight);
 	for (uint32_t slot = 0; slot < q->depth; slot++) {
@@ -751,12 +753,12 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 
 		if (!d->pair.slots[slot].busy)
 			continue;
-		spw_vfio_pair_forget(&d->pair, slot);
+		spw_vfio__pair_forget(&d->pair, slot);
 		give_back(d, &d->commands[slot]);
-		spw_part_completed(q, part,
-				   c->error != -ETIMEDOUT ? c->error
-				   : expired              ? -ETIMEDOUT
-							  : -EIO);
+		spw_engine__part_completed(q, part,
+					   c->error != -ETIMEDOUT ? c->error
+					   : expired              ? -ETIMEDOUT
+								  : -EIO);
 		count++;
 	}
 	return count;
@@ -795,11 +797,11 @@ static void verify_if_changed(struct vfio_device *d)
 	if (likely(changes == d->changes_seen))
 		return;
 	d->changes_seen = changes;
-	if (spw_vfio_has_changed(d->ns))
-		spw_vfio_controller_stop(c, -EIO,
-					 "namespace %u is not what it was when it was opened: it "
-					 "was formatted, replaced, cut or detached",
-					 d->nvme.id);
+	if (spw_vfio__has_changed(d->ns))
+		spw_vfio__controller_stop(c, -EIO,
+					  "namespace %u is not what it was when it was opened: it "
+					  "was formatted, replaced, cut or detached",
+					  d->nvme.id);
 }
 
 static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct vfio_device *d,
@@ -807,17 +809,17 @@ static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct v
 {
 	unsigned count;
 
-	if (spw_vfio_controller_check(d->ns->controller, &q->log))
+	if (spw_vfio__controller_check(d->ns->controller, &q->log))
 		verify_if_changed(d);
-	if (spw_vfio_controller_state(d->ns->controller) != SPW_VFIO_LIVE)
+	if (spw_vfio__controller_state(d->ns->controller) != SPW_VFIO_LIVE)
 		return bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
 	/* This process may have been stopped for long: what has ended meanwhile is in time. */
 	count = take_device(q, d, dev);
 	if (d->dead || !find_expired(q, d, now_ns, v->timeout_ns))
 		return count;
-	spw_vfio_controller_stop(d->ns->controller, -ETIMEDOUT,
-				 "a command of queue %u has not ended within %llu ms", d->pair.id,
-				 (unsigned long long)(v->timeout_ns / 1000000));
+	spw_vfio__controller_stop(d->ns->controller, -ETIMEDOUT,
+				  "a command of queue %u has not ended within %llu ms", d->pair.id,
+				  (unsigned long long)(v->timeout_ns / 1000000));
 	return count + bury(q, d, dev, now_ns - v->timeout_ns);
 }
 
@@ -860,14 +862,15 @@ static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned w
 				 int64_t timeout_ns)
 {
 	bool is_shortened = timeout_ns < 0 || timeout_ns > (int64_t)v->idle_ns;
-	uint32_t before = spw_queue_in_flight(q);
+	uint32_t before = spw_engine__queue_in_flight(q);
 	int ret;
 
 	if (is_shortened)
 		timeout_ns = (int64_t)v->idle_ns;
-	ret = v->other ? v->other->wait(q, want, timeout_ns) : spw_queue_sleep(q, timeout_ns);
+	ret = v->other ? v->other->wait(q, want, timeout_ns)
+		       : spw_engine__queue_sleep(q, timeout_ns);
 	/* Nothing ended and nobody woke us: a controller ended the sleep. */
-	if (ret == 0 && spw_queue_in_flight(q) == before &&
+	if (ret == 0 && spw_engine__queue_in_flight(q) == before &&
 	    !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
 		v->next_check_ns = 0;
 	(void)check(q, v);
@@ -885,10 +888,12 @@ static int look(struct spw_queue *q, struct vfio *v, unsigned *taken)
 			count += take_device(q, &v->devices[i], &q->devices[i]);
 	*taken = count;
 	if (unlikely(v->other) && other_has_parts(q, v)) {
-		uint32_t before = spw_queue_in_flight(q);
+		uint32_t before = spw_engine__queue_in_flight(q);
 
 		ret = v->other->wait(q, 0, 0);
-		*taken += before > spw_queue_in_flight(q) ? before - spw_queue_in_flight(q) : 0;
+		*taken += before > spw_engine__queue_in_flight(q)
+				  ? before - spw_engine__queue_in_flight(q)
+				  : 0;
 	}
 	if (unlikely(++v->looks % LOOKS_PER_CLOCK == 0))
 		*taken += check(q, v);
@@ -922,7 +927,7 @@ static int vfio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	}
 }
 
-const struct spw_backend_ops spw_backend_vfio = {
+const struct spw_backend_ops spw_vfio__backend_vfio = {
 	.name = "vfio",
 	.backend = SPW_BACKEND_VFIO,
 	.discards = true,

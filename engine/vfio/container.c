@@ -24,7 +24,7 @@ struct spw_vfio_group {
 	struct spw_vfio_domain *container;
 };
 
-/* Under spw_vfio_domains_lock. */
+/* Under spw_vfio__domains_lock. */
 static struct spw_vfio_domain *current;
 static struct spw_vfio_group *groups;
 
@@ -95,7 +95,7 @@ static int set_iommu(const struct spw_vfio_function *f)
 	if (ioctl(f->domain->fd, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) == 0)
 		return 0;
 	if (errno == EPERM)
-		return spw_vfio_unsafe_interrupts(f, "vfio_iommu_type1");
+		return spw_vfio__unsafe_interrupts(f, "vfio_iommu_type1");
 	return spw_error_errno(-errno, "pci:%s: its IOMMU cannot be used", f->link.address);
 }
 
@@ -154,7 +154,7 @@ static int open_group_node(struct spw_vfio_group *g, const char *address)
 
 static int attach_group(struct spw_vfio_group *g, struct spw_vfio_function *f)
 {
-	int ret = spw_vfio_domain_get(&spw_vfio_by_group, &current, f);
+	int ret = spw_vfio__domain_get(&spw_vfio__by_group, &current, f);
 
 	if (ret)
 		return ret;
@@ -222,11 +222,11 @@ static int open_by_group(struct spw_vfio_function *f)
 {
 	int ret;
 
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
 	ret = get_group(f);
 	if (ret)
 		put_group(f);
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 	if (ret)
 		return ret;
 	/* The kernel's reset takes long: others may open and close theirs meanwhile. */
@@ -239,12 +239,12 @@ static void leave_group(struct spw_vfio_function *f)
 	if (f->fd >= 0)
 		(void)close(f->fd);
 	f->fd = -1;
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
 	put_group(f);
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 }
 
-const struct spw_vfio_way spw_vfio_by_group = {
+const struct spw_vfio_way spw_vfio__by_group = {
 	.name = "group",
 	.more_memory = " (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=)",
 	.make = make_container,

@@ -97,7 +97,7 @@ static void relax(struct spw_vfio_controller *c)
 
 static uint32_t status_register(const struct spw_vfio_controller *c)
 {
-	return spw_vfio_get32(c->link, REG_CSTS);
+	return spw_vfio__get32(c->link, REG_CSTS);
 }
 
 /* Polls a register until @hopeless bits. Return: 0; -ENODEV gone; -EIO hopeless; -ETIMEDOUT. */
@@ -128,9 +128,9 @@ static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t 
 
 static int disable(struct spw_vfio_controller *c, uint32_t ms)
 {
-	uint32_t config = spw_vfio_get32(c->link, REG_CC);
+	uint32_t config = spw_vfio__get32(c->link, REG_CC);
 
-	spw_vfio_set32(c->link, REG_CC, config & ~(CC_ENABLE | CC_SHUTDOWN_MASK));
+	spw_vfio__set32(c->link, REG_CC, config & ~(CC_ENABLE | CC_SHUTDOWN_MASK));
 	return wait_register(c, CSTS_READY, 0, 0, ms);
 }
 
@@ -139,19 +139,19 @@ static int disable_as_found(struct spw_vfio_controller *c)
 {
 	int ret = 0;
 
-	if (spw_vfio_get32(c->link, REG_CC) & CC_ENABLE)
+	if (spw_vfio__get32(c->link, REG_CC) & CC_ENABLE)
 		ret = wait_register(c, CSTS_READY, CSTS_READY, CSTS_FATAL, c->ready_ms);
 	return ret == 0 || ret == -EIO ? disable(c, c->ready_ms) : ret;
 }
 
-void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const char *format, ...)
+void spw_vfio__controller_stop(struct spw_vfio_controller *c, int error, const char *format, ...)
 {
 	unsigned live = SPW_VFIO_LIVE;
 	va_list args;
 	int used;
 
 	if (!atomic_compare_exchange_strong(&c->state, &live, SPW_VFIO_STOPPING)) {
-		while (spw_vfio_controller_state(c) != SPW_VFIO_STOPPED)
+		while (spw_vfio__controller_state(c) != SPW_VFIO_STOPPED)
 			relax(c);
 		return;
 	}
@@ -164,15 +164,15 @@ void spw_vfio_controller_stop(struct spw_vfio_controller *c, int error, const ch
 	/* A working controller ends its transfers before it is disabled. Others are cut off. */
 	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
-	SPW_ASSERT(spw_vfio_controller_state(c) == SPW_VFIO_STOPPING); /* CTRL-1 */
+	SPW_ASSERT(spw_vfio__controller_state(c) == SPW_VFIO_STOPPING); /* CTRL-1 */
 	atomic_store_explicit(&c->state, SPW_VFIO_STOPPED, memory_order_release);
 }
 
-int spw_vfio_controller_error(const struct spw_vfio_controller *c)
+int spw_vfio__controller_error(const struct spw_vfio_controller *c)
 {
 	enum spw_vfio_state state;
 
-	while ((state = spw_vfio_controller_state(c)) == SPW_VFIO_STOPPING)
+	while ((state = spw_vfio__controller_state(c)) == SPW_VFIO_STOPPING)
 		relax((struct spw_vfio_controller *)(uintptr_t)c);
 	return state == SPW_VFIO_LIVE ? 0 : spw_error(-ENODEV, "%s", c->reason);
 }
@@ -183,7 +183,7 @@ static bool looks_alive(struct spw_vfio_controller *c)
 	const char *why = NULL;
 	int error = -EIO;
 
-	if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE)
+	if (spw_vfio__controller_state(c) != SPW_VFIO_LIVE)
 		return false;
 	if (status == ALL_ONES) {
 		error = -ENODEV;
@@ -197,7 +197,7 @@ static bool looks_alive(struct spw_vfio_controller *c)
 		why = "the kernel wants the device back: it is removed, or unbound";
 	}
 	if (why)
-		spw_vfio_controller_stop(c, error, "%s", why);
+		spw_vfio__controller_stop(c, error, "%s", why);
 	return !why;
 }
 
@@ -211,7 +211,7 @@ static bool take(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint
 	bool found = false;
 	int ret;
 
-	while ((ret = spw_vfio_pair_take(pair, &slot, &one_status, &one_result)) > 0) {
+	while ((ret = spw_vfio__pair_take(pair, &slot, &one_status, &one_result)) > 0) {
 		if (slot == wanted) {
 			*status = one_status;
 			*result = one_result;
@@ -223,9 +223,9 @@ static bool take(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint
 		}
 	}
 	if (ret < 0)
-		spw_vfio_controller_stop(c, -EIO, "%s", pair->complaint);
+		spw_vfio__controller_stop(c, -EIO, "%s", pair->complaint);
 	else
-		spw_vfio_pair_release(pair);
+		spw_vfio__pair_release(pair);
 	return found;
 }
 
@@ -238,12 +238,12 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	uint32_t status, looks = 0;
 	uint16_t cid;
 
-	if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE)
-		return spw_vfio_controller_error(c);
-	entry = spw_vfio_pair_begin(pair, slot, &cid);
+	if (spw_vfio__controller_state(c) != SPW_VFIO_LIVE)
+		return spw_vfio__controller_error(c);
+	entry = spw_vfio__pair_begin(pair, slot, &cid);
 	*entry = *command;
 	entry->cid = cid;
-	spw_vfio_pair_submit(pair);
+	spw_vfio__pair_submit(pair);
 	deadline_ns = spw_clock_ns() + c->link->timeout_ms * UINT64_C(1000000);
 	while (!take(c, pair, slot, &status, result)) {
 		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) &&
@@ -251,14 +251,14 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 			/* This process may have been stopped: what has ended is in time. */
 			if (take(c, pair, slot, &status, result))
 				break;
-			spw_vfio_controller_stop(
+			spw_vfio__controller_stop(
 				c, -ETIMEDOUT,
 				"no answer to command %02xh of queue %u within %u ms",
 				command->opcode, pair->id, c->link->timeout_ms);
 		}
-		if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE) {
-			(void)spw_vfio_controller_error(c);
-			spw_vfio_pair_forget(pair, slot);
+		if (spw_vfio__controller_state(c) != SPW_VFIO_LIVE) {
+			(void)spw_vfio__controller_error(c);
+			spw_vfio__pair_forget(pair, slot);
 			return spw_error(c->error, "%s", c->reason);
 		}
 		if (looks % SPW_VFIO_LOOKS_PER_RELAX == 1)
@@ -274,7 +274,7 @@ static int run_copied(struct spw_vfio_controller *c, struct spw_vfio_pair *pair,
 		      uint32_t *result)
 {
 	struct spw_vfio_list list = {.entries = (uint64_t *)(void *)pair->extra,
-				     .iova = spw_vfio_memory_iova(&pair->memory, pair->extra)};
+				     .iova = spw_vfio__memory_iova(&pair->memory, pair->extra)};
 	char *copy = pair->extra + SPW_NVME_PAGE_BYTES;
 	union spw_vfio_command whole = *command;
 	struct spw_vfio_pointer pointer;
@@ -282,8 +282,8 @@ static int run_copied(struct spw_vfio_controller *c, struct spw_vfio_pair *pair,
 	int ret;
 
 	if (len_bytes > 0) {
-		spw_vfio_name_run(&list, false, spw_vfio_memory_iova(&pair->memory, copy),
-				  len_bytes, &pointer);
+		spw_vfio__name_run(&list, false, spw_vfio__memory_iova(&pair->memory, copy),
+				   len_bytes, &pointer);
 		memcpy(whole.prp, pointer.words, sizeof(whole.prp));
 		/* Every opcode has the direction. What a drive does not fill is zero. */
 		if (command->opcode & OPCODE_SENDS)
@@ -305,8 +305,8 @@ static int run_admin(struct spw_vfio_controller *c, const union spw_vfio_command
 	return run_copied(c, &c->admin, SLOT_COMMAND, command, data, len_bytes, result);
 }
 
-int spw_vfio_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command, void *data,
-		   uint32_t len_bytes, uint32_t *result)
+int spw_vfio__admin(struct spw_vfio_controller *c, const union spw_vfio_command *command,
+		    void *data, uint32_t len_bytes, uint32_t *result)
 {
 	int ret;
 
@@ -316,8 +316,8 @@ int spw_vfio_admin(struct spw_vfio_controller *c, const union spw_vfio_command *
 	return ret;
 }
 
-int spw_vfio_command(struct spw_vfio_controller *c, const union spw_vfio_command *command,
-		     void *data, uint32_t len_bytes)
+int spw_vfio__command(struct spw_vfio_controller *c, const union spw_vfio_command *command,
+		      void *data, uint32_t len_bytes)
 {
 	int ret;
 
@@ -336,11 +336,11 @@ static void listen(struct spw_vfio_controller *c)
 	union spw_vfio_command *entry;
 	uint16_t cid;
 
-	if (c->listens || spw_vfio_controller_state(c) != SPW_VFIO_LIVE)
+	if (c->listens || spw_vfio__controller_state(c) != SPW_VFIO_LIVE)
 		return;
-	entry = spw_vfio_pair_begin(&c->admin, SLOT_EVENT, &cid);
+	entry = spw_vfio__pair_begin(&c->admin, SLOT_EVENT, &cid);
 	*entry = (union spw_vfio_command){.opcode = ASYNC_EVENT, .cid = cid};
-	spw_vfio_pair_submit(&c->admin);
+	spw_vfio__pair_submit(&c->admin);
 	c->listens = true;
 }
 
@@ -389,7 +389,7 @@ static void answer_event(struct spw_vfio_controller *c, const struct spw_log *lo
 		listen(c);
 }
 
-bool spw_vfio_controller_check(struct spw_vfio_controller *c, const struct spw_log *log)
+bool spw_vfio__controller_check(struct spw_vfio_controller *c, const struct spw_log *log)
 {
 	uint32_t ignored;
 
@@ -402,7 +402,7 @@ bool spw_vfio_controller_check(struct spw_vfio_controller *c, const struct spw_l
 	if (c->has_event)
 		answer_event(c, log);
 	(void)pthread_mutex_unlock(&c->admin_lock);
-	return spw_vfio_controller_state(c) == SPW_VFIO_LIVE;
+	return spw_vfio__controller_state(c) == SPW_VFIO_LIVE;
 }
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
@@ -411,7 +411,7 @@ static int refused(const struct spw_vfio_controller *c, const char *what, int st
 {
 	if (status <= 0)
 		return status;
-	return spw_error(spw_vfio_errno(status), "pci:%s refuses %s: %s (%03xh)", c->link->address,
+	return spw_error(spw_vfio__errno(status), "pci:%s refuses %s: %s (%03xh)", c->link->address,
 			 what, spw_nvme_status_text((uint32_t)status),
 			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
@@ -438,7 +438,7 @@ static int create_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair
 		return ret;
 	ret = refused(c, "a submission queue", run_admin(c, &sq, NULL, 0, NULL));
 	if (ret && run_admin(c, &delete, NULL, 0, NULL) > 0)
-		spw_vfio_controller_stop(c, -EIO, "it does not give a completion queue up");
+		spw_vfio__controller_stop(c, -EIO, "it does not give a completion queue up");
 	return ret;
 }
 
@@ -448,10 +448,10 @@ static void delete_pair(struct spw_vfio_controller *c, const struct spw_vfio_pai
 	union spw_vfio_command sq = {.opcode = DELETE_SQ, .cdw10 = pair->id};
 	union spw_vfio_command cq = {.opcode = DELETE_CQ, .cdw10 = pair->id};
 
-	if (spw_vfio_controller_state(c) != SPW_VFIO_LIVE)
+	if (spw_vfio__controller_state(c) != SPW_VFIO_LIVE)
 		return;
 	if (run_admin(c, &sq, NULL, 0, NULL) > 0 || run_admin(c, &cq, NULL, 0, NULL) > 0)
-		spw_vfio_controller_stop(c, -EIO, "it does not give queue %u up", pair->id);
+		spw_vfio__controller_stop(c, -EIO, "it does not give queue %u up", pair->id);
 }
 
 /* The lock is held. */
@@ -466,20 +466,20 @@ static int open_pair(struct spw_vfio_controller *c, uint32_t slots, uint64_t ext
 				 "pci:%s: all %u queue pairs that the controller has are in use",
 				 c->link->address, c->pairs);
 	id = (uint16_t)(__builtin_ctzll(c->pairs_free) + 1);
-	ret = spw_vfio_pair_init(pair, c->link, id, slots, c->entries_max, c->doorbell_bytes,
-				 extra_bytes);
+	ret = spw_vfio__pair_init(pair, c->link, id, slots, c->entries_max, c->doorbell_bytes,
+				  extra_bytes);
 	if (ret)
 		return ret;
 	ret = create_pair(c, pair);
 	if (ret)
-		spw_vfio_pair_free(pair, c->link);
+		spw_vfio__pair_free(pair, c->link);
 	else
 		c->pairs_free &= ~(UINT64_C(1) << (id - 1));
 	return ret;
 }
 
-int spw_vfio_pair_open(struct spw_vfio_controller *c, uint32_t slots, uint64_t extra_bytes,
-		       struct spw_vfio_pair *pair)
+int spw_vfio__pair_open(struct spw_vfio_controller *c, uint32_t slots, uint64_t extra_bytes,
+			struct spw_vfio_pair *pair)
 {
 	int ret;
 
@@ -489,18 +489,18 @@ int spw_vfio_pair_open(struct spw_vfio_controller *c, uint32_t slots, uint64_t e
 	return ret;
 }
 
-void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pair)
+void spw_vfio__pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pair)
 {
 	if (!pair->memory.base)
 		return;
 	(void)pthread_mutex_lock(&c->admin_lock);
 	delete_pair(c, pair);
 	/* Until it is stopped, a controller that another thread stops may still write. */
-	(void)spw_vfio_controller_error(c);
+	(void)spw_vfio__controller_error(c);
 	SPW_ASSERT(pair->in_flight == 0 ||
-		   spw_vfio_controller_state(c) != SPW_VFIO_LIVE); /* CTRL-2 */
-	SPW_ASSERT(!(c->pairs_free >> (pair->id - 1) & 1));        /* CTRL-3 */
-	spw_vfio_pair_free(pair, c->link);
+		   spw_vfio__controller_state(c) != SPW_VFIO_LIVE); /* CTRL-2 */
+	SPW_ASSERT(!(c->pairs_free >> (pair->id - 1) & 1));         /* CTRL-3 */
+	spw_vfio__pair_free(pair, c->link);
 	c->pairs_free |= UINT64_C(1) << (pair->id - 1);
 	(void)pthread_mutex_unlock(&c->admin_lock);
 }
@@ -509,7 +509,7 @@ void spw_vfio_pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *pa
 
 static int read_capabilities(struct spw_vfio_controller *c)
 {
-	uint64_t cap = spw_vfio_get64(c->link, REG_CAP);
+	uint64_t cap = spw_vfio__get64(c->link, REG_CAP);
 	uint32_t told_ms = 0;
 
 	if (cap == UINT64_MAX)
@@ -520,7 +520,7 @@ static int read_capabilities(struct spw_vfio_controller *c)
 		c->ready_ms = 500;
 	/* CAP has no more than 8 bits for it, and some controllers have it wrong here. */
 	if (cap & CAP_TELLS_READY_TIME)
-		told_ms = (spw_vfio_get32(c->link, REG_CRTO) & 0xffffu) * 500;
+		told_ms = (spw_vfio__get32(c->link, REG_CRTO) & 0xffffu) * 500;
 	c->ready_ms = SPW_MAX(c->ready_ms, told_ms);
 	c->ready_ms = SPW_MIN(c->ready_ms, READY_MS_MAX);
 	c->stop_ms = SPW_MIN(c->ready_ms, STOP_MS_MAX);
@@ -552,16 +552,16 @@ static int enable(struct spw_vfio_controller *c)
 	ret = c->link->ops->let_transfer(c->link);
 	if (ret)
 		return ret;
-	ret = spw_vfio_pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, ADMIN_ENTRIES_MAX,
-				 c->doorbell_bytes, 2 * SPW_NVME_PAGE_BYTES);
+	ret = spw_vfio__pair_init(&c->admin, c->link, 0, ADMIN_SLOTS, ADMIN_ENTRIES_MAX,
+				  c->doorbell_bytes, 2 * SPW_NVME_PAGE_BYTES);
 	if (ret)
 		return ret;
-	spw_vfio_set32(c->link, REG_AQA, c->admin.mask << 16 | c->admin.mask);
-	spw_vfio_set64(c->link, REG_ASQ, c->admin.memory.iova);
-	spw_vfio_set64(c->link, REG_ACQ, c->admin.cq_iova);
+	spw_vfio__set32(c->link, REG_AQA, c->admin.mask << 16 | c->admin.mask);
+	spw_vfio__set64(c->link, REG_ASQ, c->admin.memory.iova);
+	spw_vfio__set64(c->link, REG_ACQ, c->admin.cq_iova);
 	/* The rings are in memory before the controller may look. */
-	spw_vfio_publish();
-	spw_vfio_set32(c->link, REG_CC, CC_ENTRY_SIZES | CC_ENABLE);
+	spw_vfio__publish();
+	spw_vfio__set32(c->link, REG_CC, CC_ENTRY_SIZES | CC_ENABLE);
 	ret = wait_register(c, CSTS_READY, CSTS_READY, CSTS_FATAL, c->ready_ms);
 	return ret ? ready_error(c, ret, "does not start") : 0;
 }
@@ -579,7 +579,7 @@ static int identify(struct spw_vfio_controller *c)
 	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
 						   .cdw10 = SPW_NVME_IDENTIFY_CONTROLLER};
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
-	int ret = refused(c, "its identity", spw_vfio_admin(c, &ask, data, sizeof(data), NULL));
+	int ret = refused(c, "its identity", spw_vfio__admin(c, &ask, data, sizeof(data), NULL));
 
 	if (ret)
 		return ret;
@@ -587,13 +587,13 @@ static int identify(struct spw_vfio_controller *c)
 		return spw_error(-EOPNOTSUPP,
 				 "pci:%s wants larger queue entries than 64 and 16 bytes",
 				 c->link->address);
-	spw_nvme_decode_controller(data, &c->identity);
+	spw_nvme__decode_controller(data, &c->identity);
 	c->command_bytes_max = c->identity.transfer_bytes_max;
 	if (c->command_bytes_max == 0 || c->command_bytes_max > SPW_VFIO_PRP_BYTES_MAX)
 		c->command_bytes_max = SPW_VFIO_PRP_BYTES_MAX;
-	c->shutdown_ms = shutdown_ms(spw_le32(data + 88));
-	c->tells_namespaces = (spw_le32(data + 92) & EVENTS_NAMESPACES) != 0;
-	c->namespaces = spw_le32(data + 516);
+	c->shutdown_ms = shutdown_ms(spw_nvme__le32(data + 88));
+	c->tells_namespaces = (spw_nvme__le32(data + 92) & EVENTS_NAMESPACES) != 0;
+	c->namespaces = spw_nvme__le32(data + 516);
 	c->writes_zeroes = (data[520] & 1u << 3) != 0;
 	/* 3 is reserved. */
 	c->takes_sgl = (data[536] & 3u) == 1 || (data[536] & 3u) == 2;
@@ -612,15 +612,15 @@ static int identify_limits(struct spw_vfio_controller *c)
 	c->zeroes_bytes_max = c->command_bytes_max;
 	c->deallocate_blocks_max = UINT32_MAX;
 	if (c->identity.version >= IDENTIFY_LIMITS_VERSION)
-		ret = spw_vfio_admin(c, &ask, data, sizeof(data), NULL);
+		ret = spw_vfio__admin(c, &ask, data, sizeof(data), NULL);
 	if (ret)
 		return ret < 0 ? ret : 0;
 	if (data[1] > 0 && data[1] < 32 &&
 	    c->zeroes_bytes_max > (uint64_t)SPW_NVME_PAGE_BYTES << data[1])
 		c->zeroes_bytes_max = (uint64_t)SPW_NVME_PAGE_BYTES << data[1];
-	if (spw_le32(data + 4) > 0)
-		c->deallocate_blocks_max = spw_le32(data + 4);
-	blocks = spw_le64(data + 8);
+	if (spw_nvme__le32(data + 4) > 0)
+		c->deallocate_blocks_max = spw_nvme__le32(data + 4);
+	blocks = spw_nvme__le64(data + 8);
 	if (blocks > 0 && blocks < c->deallocate_blocks_max)
 		c->deallocate_blocks_max = (uint32_t)blocks;
 	return 0;
@@ -639,7 +639,7 @@ static int set_features(struct spw_vfio_controller *c)
 		.cdw11 = EVENTS_HEALTH | (c->tells_namespaces ? EVENTS_NAMESPACES : 0),
 	};
 	uint32_t granted = 0, pairs;
-	int ret = refused(c, "its queues", spw_vfio_admin(c, &queues, NULL, 0, &granted));
+	int ret = refused(c, "its queues", spw_vfio__admin(c, &queues, NULL, 0, &granted));
 
 	if (ret)
 		return ret;
@@ -647,13 +647,13 @@ static int set_features(struct spw_vfio_controller *c)
 	c->pairs = pairs + 1 < SPW_VFIO_PAIRS_MAX ? pairs + 1 : SPW_VFIO_PAIRS_MAX;
 	c->pairs_free = c->pairs == 64 ? UINT64_MAX : (UINT64_C(1) << c->pairs) - 1;
 	/* Which warnings there are differs; that one is not told is no reason not to work. */
-	ret = spw_vfio_admin(c, &events, NULL, 0, NULL);
+	ret = spw_vfio__admin(c, &events, NULL, 0, NULL);
 	return ret < 0 ? ret : 0;
 }
 
 static int open_own_pair(struct spw_vfio_controller *c)
 {
-	int ret = spw_vfio_pair_open(c, 1, SPW_VFIO_COPY_BYTES + SPW_NVME_PAGE_BYTES, &c->io);
+	int ret = spw_vfio__pair_open(c, 1, SPW_VFIO_COPY_BYTES + SPW_NVME_PAGE_BYTES, &c->io);
 
 	if (ret)
 		return ret;
@@ -677,36 +677,36 @@ static int start(struct spw_vfio_controller *c)
 /* Shut down properly, then disable. One that never started or failed would not answer. */
 static void shut_down(struct spw_vfio_controller *c)
 {
-	uint32_t config = spw_vfio_get32(c->link, REG_CC), status = status_register(c);
+	uint32_t config = spw_vfio__get32(c->link, REG_CC), status = status_register(c);
 
 	if (!(config & CC_ENABLE) || status == ALL_ONES)
 		return;
 	if ((status & (CSTS_READY | CSTS_FATAL)) == CSTS_READY) {
-		spw_vfio_set32(c->link, REG_CC, (config & ~CC_SHUTDOWN_MASK) | CC_SHUTDOWN);
+		spw_vfio__set32(c->link, REG_CC, (config & ~CC_SHUTDOWN_MASK) | CC_SHUTDOWN);
 		(void)wait_register(c, CSTS_SHUTDOWN_MASK, CSTS_SHUTDOWN_DONE, CSTS_FATAL,
 				    c->shutdown_ms);
 	}
 	(void)disable(c, c->stop_ms);
 }
 
-void spw_vfio_controller_close(struct spw_vfio_controller *c)
+void spw_vfio__controller_close(struct spw_vfio_controller *c)
 {
 	if (!c)
 		return;
-	spw_vfio_pair_close(c, &c->io);
+	spw_vfio__pair_close(c, &c->io);
 	/* Then nothing writes to what is freed below, whatever the controller's state. */
-	if (spw_vfio_controller_state(c) == SPW_VFIO_LIVE) {
+	if (spw_vfio__controller_state(c) == SPW_VFIO_LIVE) {
 		shut_down(c);
 		c->link->ops->cut(c->link);
 	}
-	spw_vfio_pair_free(&c->admin, c->link);
+	spw_vfio__pair_free(&c->admin, c->link);
 	c->link->ops->close(c->link);
 	(void)pthread_mutex_destroy(&c->admin_lock);
 	(void)pthread_mutex_destroy(&c->io_lock);
 	free(c);
 }
 
-int spw_vfio_controller_open(struct spw_vfio_link *link, struct spw_vfio_controller **controller)
+int spw_vfio__controller_open(struct spw_vfio_link *link, struct spw_vfio_controller **controller)
 {
 	struct spw_vfio_controller *c = calloc(1, sizeof(*c));
 	int ret;
@@ -721,7 +721,7 @@ int spw_vfio_controller_open(struct spw_vfio_link *link, struct spw_vfio_control
 	(void)pthread_mutex_init(&c->io_lock, NULL);
 	ret = start(c);
 	if (ret) {
-		spw_vfio_controller_close(c);
+		spw_vfio__controller_close(c);
 		return ret;
 	}
 	*controller = c;

@@ -8,7 +8,7 @@
  *            fatal status, an impossible completion, registers of all ones, the kernel wanting it
  *            back. Who finds it disables it and cuts it off from memory. Once it is STOPPED it can
  *            write nowhere: who has commands in flight fails them and has the memory back. It stays
- *            so; the next spw_vfio_device_open() starts anew.
+ *            so; the next spw_vfio__device_open() starts anew.
  *
  * Invariants, cited by asserts and tests
  *   CTRL-1  A controller is cut off before it is STOPPED, once.
@@ -72,45 +72,45 @@ struct spw_vfio_controller {
 };
 
 /* Start the controller behind @link, which belongs to it from now on, whatever is returned. */
-int spw_vfio_controller_open(struct spw_vfio_link *link, struct spw_vfio_controller **controller);
+int spw_vfio__controller_open(struct spw_vfio_link *link, struct spw_vfio_controller **controller);
 
 /* All pairs but its own are gone. Tells it to shut down, and waits until it has. */
-void spw_vfio_controller_close(struct spw_vfio_controller *controller);
+void spw_vfio__controller_close(struct spw_vfio_controller *controller);
 
 /* What is refused from now on, as an error of its own; 0 when it is LIVE. */
-int spw_vfio_controller_error(const struct spw_vfio_controller *controller);
+int spw_vfio__controller_error(const struct spw_vfio_controller *controller);
 
 /* Send and wait. @data: at most a page, or NULL. Return: 0; NVMe status above 0; -errno. */
-int spw_vfio_admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
-		   void *data, uint32_t len_bytes, uint32_t *result);
+int spw_vfio__admin(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
+		    void *data, uint32_t len_bytes, uint32_t *result);
 
 /* The same on its own I/O rings, at most SPW_VFIO_COPY_BYTES; the opcode has the direction. */
-int spw_vfio_command(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
-		     void *data, uint32_t len_bytes);
+int spw_vfio__command(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
+		      void *data, uint32_t len_bytes);
 
 /* Of a drive's status that is no success. */
-static inline int spw_vfio_errno(int status)
+static inline int spw_vfio__errno(int status)
 {
-	int error = spw_nvme_errno((uint32_t)status);
+	int error = spw_nvme__errno((uint32_t)status);
 
 	return error ? error : -EIO;
 }
 
 /* Make a pair, with @extra_bytes for its owner. Return: 0; -EBUSY no more pairs; -errno. */
-int spw_vfio_pair_open(struct spw_vfio_controller *controller, uint32_t slots, uint64_t extra_bytes,
-		       struct spw_vfio_pair *pair);
+int spw_vfio__pair_open(struct spw_vfio_controller *controller, uint32_t slots,
+			uint64_t extra_bytes, struct spw_vfio_pair *pair);
 
 /* Nothing is in flight, or the controller is STOPPED. */
-void spw_vfio_pair_close(struct spw_vfio_controller *controller, struct spw_vfio_pair *pair);
+void spw_vfio__pair_close(struct spw_vfio_controller *controller, struct spw_vfio_pair *pair);
 
 /* Check it; stop it if it failed; log its events. Called at times. Return: is it LIVE? */
-bool spw_vfio_controller_check(struct spw_vfio_controller *controller, const struct spw_log *log);
+bool spw_vfio__controller_check(struct spw_vfio_controller *controller, const struct spw_log *log);
 
 /* Stop it. The first to call says why: @error, and the text. On return it is STOPPED. */
-void spw_vfio_controller_stop(struct spw_vfio_controller *controller, int error, const char *format,
-			      ...) __attribute__((format(printf, 3, 4)));
+void spw_vfio__controller_stop(struct spw_vfio_controller *controller, int error,
+			       const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-static inline enum spw_vfio_state spw_vfio_controller_state(
+static inline enum spw_vfio_state spw_vfio__controller_state(
 	const struct spw_vfio_controller *controller)
 {
 	return (enum spw_vfio_state)atomic_load_explicit(&controller->state, memory_order_acquire);

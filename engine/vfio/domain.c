@@ -8,10 +8,10 @@
 
 #include "util/util.h"
 
-pthread_mutex_t spw_vfio_domains_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t spw_vfio__domains_lock = PTHREAD_MUTEX_INITIALIZER;
 
-int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
-			struct spw_vfio_function *f)
+int spw_vfio__domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
+			 struct spw_vfio_function *f)
 {
 	struct spw_vfio_domain *d = *current;
 	int ret;
@@ -37,12 +37,12 @@ int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain *
 	return 0;
 }
 
-void spw_vfio_domain_put(struct spw_vfio_function *f)
+void spw_vfio__domain_put(struct spw_vfio_function *f)
 {
 	struct spw_vfio_domain *d = f->domain;
 
 	f->domain = NULL;
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
 	if (d && --d->links == 0) {
 		SPW_ASSERT(d->members == 0 && !d->space.mappings);
 		if (*d->current == d)
@@ -50,10 +50,10 @@ void spw_vfio_domain_put(struct spw_vfio_function *f)
 		(void)close(d->fd);
 		free(d);
 	}
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 }
 
-int spw_vfio_unsafe_interrupts(const struct spw_vfio_function *f, const char *module)
+int spw_vfio__unsafe_interrupts(const struct spw_vfio_function *f, const char *module)
 {
 	return spw_error(-EPERM,
 			 "pci:%s: the IOMMU does not keep its interrupts apart (no interrupt "

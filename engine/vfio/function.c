@@ -33,22 +33,22 @@ static int examine(const char *address, unsigned *number)
 {
 	char driver[64], group[64], *end;
 
-	if (access(SPW_VFIO_FILE(&spw_vfio_here, address, ""), F_OK))
+	if (access(SPW_VFIO_FILE(&spw_vfio__here, address, ""), F_OK))
 		return spw_error(-ENODEV, "pci:%s: there is no such PCI device (see lspci -D)",
 				 address);
-	if (spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "class"), -1) !=
+	if (spw_read_number(SPW_VFIO_FILE(&spw_vfio__here, address, "class"), -1) !=
 	    SPW_VFIO_CLASS_NVME)
 		return spw_error(-ENODEV, "pci:%s is not an NVMe controller", address);
-	if (!spw_vfio_read_link(&spw_vfio_here, address, "driver", driver, sizeof(driver)))
+	if (!spw_vfio__read_link(&spw_vfio__here, address, "driver", driver, sizeof(driver)))
 		return spw_error(-ENODEV,
 				 "pci:%s has no driver; spillway bind %s gives it to vfio-pci",
 				 address, address);
-	if (strcmp(driver, spw_vfio_driver) != 0)
+	if (strcmp(driver, spw_vfio__driver) != 0)
 		return spw_error(-ENODEV,
 				 "pci:%s belongs to the kernel's driver %s; spillway bind %s takes "
 				 "it out of use there and gives it to vfio-pci",
 				 address, driver, address);
-	if (!spw_vfio_read_link(&spw_vfio_here, address, "iommu_group", group, sizeof(group)))
+	if (!spw_vfio__read_link(&spw_vfio__here, address, "iommu_group", group, sizeof(group)))
 		return spw_error(-EOPNOTSUPP,
 				 "pci:%s has no IOMMU: switch it on in the firmware and on the "
 				 "kernel's command line (intel_iommu=on)",
@@ -68,7 +68,7 @@ static int map_new(struct spw_vfio_domain *d, const char *address, void *memory,
 	struct spw_vfio_mapping *m;
 	int ret;
 
-	if (!spw_vfio_space_find(&d->space, memory, len_bytes, iova))
+	if (!spw_vfio__space_find(&d->space, memory, len_bytes, iova))
 		return spw_error(-ENOMEM, "pci:%s: the IOMMU has no addresses left for %llu bytes",
 				 address, (unsigned long long)len_bytes);
 	m = calloc(1, sizeof(*m));
@@ -83,7 +83,7 @@ static int map_new(struct spw_vfio_domain *d, const char *address, void *memory,
 			ret, "pci:%s: %llu bytes of memory cannot be mapped for it%s", address,
 			(unsigned long long)len_bytes, ret == -ENOMEM ? d->way->more_memory : "");
 	}
-	spw_vfio_space_insert(&d->space, m);
+	spw_vfio__space_insert(&d->space, m);
 	return 0;
 }
 
@@ -94,15 +94,15 @@ static int function_map(struct spw_vfio_link *link, void *memory, uint64_t len_b
 	struct spw_vfio_mapping *m;
 	int ret = 0;
 
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
-	m = spw_vfio_space_mapping(&d->space, memory, len_bytes);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
+	m = spw_vfio__space_mapping(&d->space, memory, len_bytes);
 	if (m) {
 		m->users++;
 		*iova = m->iova;
 	} else {
 		ret = map_new(d, link->address, memory, len_bytes, iova);
 	}
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 	return ret;
 }
 
@@ -111,16 +111,16 @@ static void function_unmap(struct spw_vfio_link *link, void *memory, uint64_t le
 	struct spw_vfio_domain *d = ((struct spw_vfio_function *)link)->domain;
 	struct spw_vfio_mapping *m;
 
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
-	m = spw_vfio_space_mapping(&d->space, memory, len_bytes);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
+	m = spw_vfio__space_mapping(&d->space, memory, len_bytes);
 	SPW_ASSERT(m);
 	if (--m->users == 0) {
 		/* Memory that stays mapped must not be given away. */
 		SPW_ASSERT(d->way->unmap(d, m) == 0);
-		spw_vfio_space_remove(&d->space, m);
+		spw_vfio__space_remove(&d->space, m);
 		free(m);
 	}
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 }
 
 /* ---- The device ------------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ static void function_close(struct spw_vfio_link *link)
 		function_cut(link);
 	else if (f->way)
 		f->way->leave(f);
-	spw_vfio_domain_put(f);
+	spw_vfio__domain_put(f);
 	if (link->registers)
 		(void)munmap((void *)(uintptr_t)link->registers, link->registers_bytes);
 	if (link->wanted_back >= 0)
@@ -277,20 +277,20 @@ static int open_device(struct spw_vfio_function *f)
 
 	if (ret)
 		return ret;
-	error = open_by(f, &spw_vfio_by_iommufd);
+	error = open_by(f, &spw_vfio__by_iommufd);
 	if (error == 0)
 		return 0;
 	(void)snprintf(f->link.why_group, sizeof(f->link.why_group), "%s", spw_last_error());
 	has_iommufd = f->domain != NULL;
 	f->way->leave(f);
-	spw_vfio_domain_put(f);
-	ret = open_by(f, &spw_vfio_by_group);
+	spw_vfio__domain_put(f);
+	ret = open_by(f, &spw_vfio__by_group);
 	if (ret == 0 || !has_iommufd || (ret == -EBUSY && error == -EBUSY))
 		return ret;
 	return spw_error(error, "%s", f->link.why_group);
 }
 
-int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
+int spw_vfio__link_open(const char *address, struct spw_vfio_link **link)
 {
 	struct spw_vfio_function *f = calloc(1, sizeof(*f));
 	int ret;
@@ -304,7 +304,7 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 	f->link.idle_ms = IDLE_MS;
 	(void)snprintf(f->link.address, sizeof(f->link.address), "%s", address);
 	f->link.numa_node =
-		(int)spw_read_number(SPW_VFIO_FILE(&spw_vfio_here, address, "numa_node"), -1);
+		(int)spw_read_number(SPW_VFIO_FILE(&spw_vfio__here, address, "numa_node"), -1);
 	ret = open_device(f);
 	if (ret == 0)
 		ret = map_registers(f);
@@ -322,8 +322,8 @@ int spw_vfio_link_open(const char *address, struct spw_vfio_link **link)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-int spw_vfio_memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
-			  struct spw_vfio_memory *memory)
+int spw_vfio__memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
+			   struct spw_vfio_memory *memory)
 {
 	void *base;
 	int ret;
@@ -345,7 +345,7 @@ int spw_vfio_memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
 	return 0;
 }
 
-void spw_vfio_memory_free(struct spw_vfio_link *link, struct spw_vfio_memory *memory)
+void spw_vfio__memory_free(struct spw_vfio_link *link, struct spw_vfio_memory *memory)
 {
 	if (!memory->base)
 		return;

@@ -22,7 +22,7 @@ struct spw_vfio_way;
 struct spw_vfio_group; /* of container.c */
 
 /* Of all domains and groups, and of what is mapped. */
-extern pthread_mutex_t spw_vfio_domains_lock;
+extern pthread_mutex_t spw_vfio__domains_lock;
 
 struct spw_vfio_domain {
 	const struct spw_vfio_way *way;
@@ -62,16 +62,16 @@ struct spw_vfio_way {
 	int (*unmap)(struct spw_vfio_domain *domain, const struct spw_vfio_mapping *mapping);
 };
 
-extern const struct spw_vfio_way spw_vfio_by_iommufd, spw_vfio_by_group;
+extern const struct spw_vfio_way spw_vfio__by_iommufd, spw_vfio__by_group;
 
 /* Assign a present or new domain. The lock is held. Return: 0; -errno. */
-int spw_vfio_domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
-			struct spw_vfio_function *f);
+int spw_vfio__domain_get(const struct spw_vfio_way *way, struct spw_vfio_domain **current,
+			 struct spw_vfio_function *f);
 
 /* The function has none any more; without functions it is gone. */
-void spw_vfio_domain_put(struct spw_vfio_function *f);
+void spw_vfio__domain_put(struct spw_vfio_function *f);
 
 /* The kernel does not take it as its interrupts are not kept apart. Return: -EPERM, in words. */
-int spw_vfio_unsafe_interrupts(const struct spw_vfio_function *f, const char *module);
+int spw_vfio__unsafe_interrupts(const struct spw_vfio_function *f, const char *module);
 
 #endif

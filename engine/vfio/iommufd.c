@@ -18,7 +18,7 @@
 #define IOMMU_NODE   "/dev/iommu"
 #define DEVICE_NODES "/dev/vfio/devices"
 
-/* spw_vfio_domains_lock is held. */
+/* spw_vfio__domains_lock is held. */
 static struct spw_vfio_domain *current;
 
 /* A node that was left there, or put there, may be another device's. */
@@ -36,7 +36,7 @@ static int open_node(struct spw_vfio_function *f)
 	char name[64];
 	const char *path;
 
-	if (!spw_vfio_find_name(&spw_vfio_here, f->link.address, name))
+	if (!spw_vfio__find_name(&spw_vfio__here, f->link.address, name))
 		return spw_error(-ENODEV, "the kernel shows no vfio device of it");
 	path = SPW_PATH(DEVICE_NODES "/%s", name);
 	f->fd = open(path, O_RDWR | O_CLOEXEC);
@@ -70,7 +70,7 @@ static int bind_device(const struct spw_vfio_function *f)
 		return 0;
 	ret = -errno;
 	if (ret == -EPERM)
-		return spw_vfio_unsafe_interrupts(f, "iommufd");
+		return spw_vfio__unsafe_interrupts(f, "iommufd");
 	/* What another process has is invalid to the kernel, not busy; its group tells. */
 	if (ret == -EBUSY || ret == -EINVAL)
 		return spw_error(-EBUSY,
@@ -113,7 +113,7 @@ static int attach_device(struct spw_vfio_function *f)
 	if (ioctl(f->fd, SPW_VFIO_ATTACH, &attach)) {
 		ret = -errno;
 		if (ret == -ENOMEM)
-			remedy = spw_vfio_by_iommufd.more_memory;
+			remedy = spw_vfio__by_iommufd.more_memory;
 		else if (ret == -EADDRINUSE)
 			remedy = " (it cannot have addresses that others use already: open it "
 				 "before them)";
@@ -132,16 +132,16 @@ static int open_by_iommufd(struct spw_vfio_function *f)
 
 	if (ret)
 		return ret;
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
-	ret = spw_vfio_domain_get(&spw_vfio_by_iommufd, &current, f);
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
+	ret = spw_vfio__domain_get(&spw_vfio__by_iommufd, &current, f);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 	if (ret == 0)
 		ret = bind_device(f);
 	if (ret)
 		return ret;
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
 	ret = attach_device(f);
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 	return ret;
 }
 
@@ -155,11 +155,11 @@ static void leave_iommufd(struct spw_vfio_function *f)
 	if (f->fd >= 0)
 		(void)close(f->fd);
 	f->fd = -1;
-	(void)pthread_mutex_lock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_lock(&spw_vfio__domains_lock);
 	if (f->attached)
 		f->domain->members--;
 	f->attached = false;
-	(void)pthread_mutex_unlock(&spw_vfio_domains_lock);
+	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 }
 
 static int ioas_map(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
@@ -187,7 +187,7 @@ static int ioas_unmap(struct spw_vfio_domain *d, const struct spw_vfio_mapping *
 	return ioctl(d->fd, SPW_IOMMUFD_UNMAP, &unmap) ? -errno : 0;
 }
 
-const struct spw_vfio_way spw_vfio_by_iommufd = {
+const struct spw_vfio_way spw_vfio__by_iommufd = {
 	.name = "iommufd",
 	.more_memory =
 		" (raise the limit of locked memory: ulimit -l, LimitMEMLOCK=; all processes of "

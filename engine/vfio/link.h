@@ -58,8 +58,8 @@ struct spw_vfio_link {
 	uint32_t idle_ms;
 };
 
-/* Take the controller at a PCI address from vfio-pci. Return: as spw_vfio_device_open(). */
-int spw_vfio_link_open(const char *address, struct spw_vfio_link **link);
+/* Take the controller at a PCI address from vfio-pci. Return: as spw_vfio__device_open(). */
+int spw_vfio__link_open(const char *address, struct spw_vfio_link **link);
 
 struct spw_vfio_memory {
 	char *base; /* NULL: none */
@@ -68,39 +68,39 @@ struct spw_vfio_memory {
 };
 
 /* Zeroed, whole pages, not shared with children of fork(2). */
-int spw_vfio_memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
-			  struct spw_vfio_memory *memory);
+int spw_vfio__memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
+			   struct spw_vfio_memory *memory);
 
 /* The controller does not use it any more. Nothing happens when there is none. */
-void spw_vfio_memory_free(struct spw_vfio_link *link, struct spw_vfio_memory *memory);
+void spw_vfio__memory_free(struct spw_vfio_link *link, struct spw_vfio_memory *memory);
 
-static inline uint64_t spw_vfio_memory_iova(const struct spw_vfio_memory *memory, const void *at)
+static inline uint64_t spw_vfio__memory_iova(const struct spw_vfio_memory *memory, const void *at)
 {
 	return memory->iova + (uint64_t)((const char *)at - memory->base);
 }
 
-static inline uint32_t spw_vfio_get32(const struct spw_vfio_link *link, uint32_t offset)
+static inline uint32_t spw_vfio__get32(const struct spw_vfio_link *link, uint32_t offset)
 {
 	return *(const volatile uint32_t *)((const volatile char *)link->registers + offset);
 }
 
-static inline void spw_vfio_set32(struct spw_vfio_link *link, uint32_t offset, uint32_t value)
+static inline void spw_vfio__set32(struct spw_vfio_link *link, uint32_t offset, uint32_t value)
 {
 	*(volatile uint32_t *)((volatile char *)link->registers + offset) = value;
 }
 
 /* Two accesses: not every controller takes one of 8 bytes. */
-static inline uint64_t spw_vfio_get64(const struct spw_vfio_link *link, uint32_t offset)
+static inline uint64_t spw_vfio__get64(const struct spw_vfio_link *link, uint32_t offset)
 {
-	uint64_t low = spw_vfio_get32(link, offset);
+	uint64_t low = spw_vfio__get32(link, offset);
 
-	return low | (uint64_t)spw_vfio_get32(link, offset + 4) << 32;
+	return low | (uint64_t)spw_vfio__get32(link, offset + 4) << 32;
 }
 
-static inline void spw_vfio_set64(struct spw_vfio_link *link, uint32_t offset, uint64_t value)
+static inline void spw_vfio__set64(struct spw_vfio_link *link, uint32_t offset, uint64_t value)
 {
-	spw_vfio_set32(link, offset, (uint32_t)value);
-	spw_vfio_set32(link, offset + 4, (uint32_t)(value >> 32));
+	spw_vfio__set32(link, offset, (uint32_t)value);
+	spw_vfio__set32(link, offset + 4, (uint32_t)(value >> 32));
 }
 
 /* @kind: between which accesses, where the processor itself does not keep their order. */
@@ -113,13 +113,13 @@ static inline void spw_vfio_set64(struct spw_vfio_link *link, uint32_t offset, u
 #endif
 
 /* Orders memory that the controller reads before the register write that announces it. */
-static inline void spw_vfio_publish(void)
+static inline void spw_vfio__publish(void)
 {
 	SPW_VFIO_BARRIER("oshst");
 }
 
 /* Orders the read that shows a write before the reads of what was written earlier. */
-static inline void spw_vfio_acquire(void)
+static inline void spw_vfio__acquire(void)
 {
 	SPW_VFIO_BARRIER("oshld");
 }

@@ -11,7 +11,7 @@
 
 #define NSID_MAX 0xfffffffeu
 
-bool spw_vfio_is_name(const char *path)
+bool spw_vfio__is_name(const char *path)
 {
 	return strncmp(path, SPW_VFIO_PREFIX, strlen(SPW_VFIO_PREFIX)) == 0;
 }
@@ -56,12 +56,12 @@ static bool parse_namespace(const char *text, uint32_t *id)
 	return *end == '\0' && value <= NSID_MAX;
 }
 
-int spw_vfio_parse(const char *path, struct spw_vfio_name *name)
+int spw_vfio__parse(const char *path, struct spw_vfio_name *name)
 {
 	const char *end = NULL;
 
 	memset(name, 0, sizeof(*name));
-	if (spw_vfio_is_name(path))
+	if (spw_vfio__is_name(path))
 		end = parse_address(path + strlen(SPW_VFIO_PREFIX), name);
 	if (end && parse_namespace(end, &name->namespace_id))
 		return 0;
@@ -72,7 +72,7 @@ int spw_vfio_parse(const char *path, struct spw_vfio_name *name)
 		path);
 }
 
-void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES])
+void spw_vfio__format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES])
 {
 	(void)snprintf(text, SPW_VFIO_NAME_BYTES, "%s%s/%u", SPW_VFIO_PREFIX, name->address,
 		       name->namespace_id);

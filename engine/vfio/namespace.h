@@ -28,15 +28,15 @@ struct spw_vfio_namespace {
 };
 
 /* What is behind a device; NULL: it is not behind vfio. */
-static inline struct spw_vfio_namespace *spw_vfio_of(const struct spw_device *device)
+static inline struct spw_vfio_namespace *spw_vfio__of(const struct spw_device *device)
 {
 	return device->geometry.kind == SPW_DEVICE_VFIO ? device->state : NULL;
 }
 
 /* Is it not what was opened any more? Asks a controller that lives. */
-bool spw_vfio_has_changed(const struct spw_vfio_namespace *ns);
+bool spw_vfio__has_changed(const struct spw_vfio_namespace *ns);
 
 /* The placement identifiers that writes may carry. Return: how many; 0: none. */
-int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
+int spw_vfio__placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
 #endif

@@ -6,7 +6,7 @@
 
 #define PAGE ((uint64_t)SPW_NVME_PAGE_BYTES)
 
-void spw_vfio_list_pages(const struct spw_vfio_list *list, uint64_t iova, uint32_t pages)
+void spw_vfio__list_pages(const struct spw_vfio_list *list, uint64_t iova, uint32_t pages)
 {
 	uint64_t page = (iova & ~(PAGE - 1)) + PAGE;
 
@@ -15,8 +15,8 @@ void spw_vfio_list_pages(const struct spw_vfio_list *list, uint64_t iova, uint32
 		list->entries[i] = page;
 }
 
-bool spw_vfio_name_pages(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
-			 uint64_t to_iova, uint64_t words[2], uint32_t *entries)
+bool spw_vfio__name_pages(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
+			  uint64_t to_iova, uint64_t words[2], uint32_t *entries)
 {
 	uint64_t end = 0; /* of what is named so far; 0: nothing */
 
@@ -43,8 +43,8 @@ bool spw_vfio_name_pages(const struct spw_vfio_list *list, const struct iovec *i
 	return true;
 }
 
-bool spw_vfio_name_runs(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
-			uint64_t to_iova, uint64_t words[2], uint32_t *entries)
+bool spw_vfio__name_runs(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
+			 uint64_t to_iova, uint64_t words[2], uint32_t *entries)
 {
 	uint64_t end = 0, *at = list->entries;
 
@@ -73,22 +73,23 @@ bool spw_vfio_name_runs(const struct spw_vfio_list *list, const struct iovec *io
 	return true;
 }
 
-bool spw_vfio_name_vector(const struct spw_vfio_list *list, bool takes_sgl, const struct iovec *iov,
-			  uint32_t count, uint64_t to_iova, struct spw_vfio_pointer *pointer)
+bool spw_vfio__name_vector(const struct spw_vfio_list *list, bool takes_sgl,
+			   const struct iovec *iov, uint32_t count, uint64_t to_iova,
+			   struct spw_vfio_pointer *pointer)
 {
 	uint32_t pages, runs;
-	bool in_pages = spw_vfio_name_pages(list, iov, count, to_iova, pointer->words, &pages);
+	bool in_pages = spw_vfio__name_pages(list, iov, count, to_iova, pointer->words, &pages);
 
 	pointer->flags = 0;
 	if (takes_sgl && (!in_pages || pages > 1)) {
-		if (spw_vfio_name_runs(list, iov, count, to_iova, pointer->words, &runs) &&
+		if (spw_vfio__name_runs(list, iov, count, to_iova, pointer->words, &runs) &&
 		    (!in_pages || runs < pages)) {
 			pointer->flags = SPW_VFIO_SGL_FLAG;
 			return true;
 		}
 		/* Both are built in the same place. */
 		in_pages = in_pages &&
-			   spw_vfio_name_pages(list, iov, count, to_iova, pointer->words, &pages);
+			   spw_vfio__name_pages(list, iov, count, to_iova, pointer->words, &pages);
 	}
 	return in_pages;
 }

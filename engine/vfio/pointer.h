@@ -41,12 +41,12 @@ struct spw_vfio_pointer {
 };
 
 /* Fill the list with the @pages pages after @iova's. Out of line: only large transfers. */
-void spw_vfio_list_pages(const struct spw_vfio_list *list, uint64_t iova, uint32_t pages);
+void spw_vfio__list_pages(const struct spw_vfio_list *list, uint64_t iova, uint32_t pages);
 
 /* 1 to SPW_VFIO_PRP_BYTES_MAX bytes from @iova on, a multiple of 4; pages are shorter up to two. */
-static inline void spw_vfio_name_run(const struct spw_vfio_list *list, bool takes_sgl,
-				     uint64_t iova, uint32_t len_bytes,
-				     struct spw_vfio_pointer *pointer)
+static inline void spw_vfio__name_run(const struct spw_vfio_list *list, bool takes_sgl,
+				      uint64_t iova, uint32_t len_bytes,
+				      struct spw_vfio_pointer *pointer)
 {
 	uint32_t offset = (uint32_t)iova & (SPW_NVME_PAGE_BYTES - 1);
 	uint32_t pages = (offset + len_bytes - 1) / SPW_NVME_PAGE_BYTES; /* besides the first */
@@ -61,7 +61,7 @@ static inline void spw_vfio_name_run(const struct spw_vfio_list *list, bool take
 		pointer->words[1] = len_bytes;
 		pointer->flags = SPW_VFIO_SGL_FLAG;
 	} else {
-		spw_vfio_list_pages(list, iova, pages);
+		spw_vfio__list_pages(list, iova, pages);
 		pointer->words[1] = list->iova;
 	}
 }
@@ -70,13 +70,14 @@ static inline void spw_vfio_name_run(const struct spw_vfio_list *list, bool take
  * Elements one after the other, whose addresses are those of memory and @to_iova, as pages or as
  * runs. @entries: how many are in the list. Return: false: a gap between pages, or a full list.
  */
-bool spw_vfio_name_pages(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
+bool spw_vfio__name_pages(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
+			  uint64_t to_iova, uint64_t words[2], uint32_t *entries);
+bool spw_vfio__name_runs(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
 			 uint64_t to_iova, uint64_t words[2], uint32_t *entries);
-bool spw_vfio_name_runs(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
-			uint64_t to_iova, uint64_t words[2], uint32_t *entries);
 
 /* As whichever takes less of the list. Return: false: as neither. */
-bool spw_vfio_name_vector(const struct spw_vfio_list *list, bool takes_sgl, const struct iovec *iov,
-			  uint32_t count, uint64_t to_iova, struct spw_vfio_pointer *pointer);
+bool spw_vfio__name_vector(const struct spw_vfio_list *list, bool takes_sgl,
+			   const struct iovec *iov, uint32_t count, uint64_t to_iova,
+			   struct spw_vfio_pointer *pointer);
 
 #endif

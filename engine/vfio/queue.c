@@ -7,7 +7,7 @@
 
 #include "util/util.h"
 
-uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max)
+uint32_t spw_vfio__pair_entries(uint32_t slots, uint32_t entries_max)
 {
 	uint32_t entries = SPW_NVME_PAGE_BYTES / sizeof(union spw_vfio_command);
 
@@ -24,9 +24,9 @@ static uint64_t ring_bytes(const struct spw_vfio_pair *pair, size_t entry_bytes)
 	return spw_round_up((pair->mask + 1ull) * entry_bytes, SPW_NVME_PAGE_BYTES);
 }
 
-int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
-		       uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
-		       uint64_t extra_bytes)
+int spw_vfio__pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
+			uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
+			uint64_t extra_bytes)
 {
 	uint64_t doorbells = SPW_VFIO_DOORBELLS + 2ull * id * doorbell_bytes;
 	volatile char *registers = link->registers;
@@ -40,7 +40,7 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 			-EPROTO,
 			"pci:%s: queue %u has its doorbells beyond the %llu bytes of registers",
 			link->address, id, (unsigned long long)link->registers_bytes);
-	pair->mask = spw_vfio_pair_entries(slots, entries_max) - 1;
+	pair->mask = spw_vfio__pair_entries(slots, entries_max) - 1;
 	pair->head_lag_max = slots < pair->mask ? pair->mask - slots : 0;
 	pair->sq_doorbell = (volatile uint32_t *)(registers + doorbells);
 	pair->cq_doorbell = (volatile uint32_t *)(registers + doorbells + doorbell_bytes);
@@ -50,9 +50,9 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 				 link->address, slots);
 	sq_bytes = ring_bytes(pair, sizeof(pair->commands[0]));
 	cq_bytes = ring_bytes(pair, sizeof(pair->completions[0]));
-	ret = spw_vfio_memory_alloc(link, sq_bytes + cq_bytes + extra_bytes, &pair->memory);
+	ret = spw_vfio__memory_alloc(link, sq_bytes + cq_bytes + extra_bytes, &pair->memory);
 	if (ret) {
-		spw_vfio_pair_free(pair, link);
+		spw_vfio__pair_free(pair, link);
 		return ret;
 	}
 	pair->commands = (union spw_vfio_command *)(void *)pair->memory.base;
@@ -63,14 +63,14 @@ int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, u
 	return 0;
 }
 
-void spw_vfio_pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link)
+void spw_vfio__pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link)
 {
-	spw_vfio_memory_free(link, &pair->memory);
+	spw_vfio__memory_free(link, &pair->memory);
 	free(pair->slots);
 	pair->slots = NULL;
 }
 
-void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot)
+void spw_vfio__pair_forget(struct spw_vfio_pair *pair, uint32_t slot)
 {
 	if (!pair->slots[slot].busy)
 		return;
@@ -78,8 +78,8 @@ void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot)
 	pair->in_flight--;
 }
 
-__attribute__((cold)) int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid,
-						 uint16_t sq_id)
+__attribute__((cold)) int spw_vfio__pair_complain(struct spw_vfio_pair *pair, uint16_t cid,
+						  uint16_t sq_id)
 {
 	uint32_t slot = cid & SPW_VFIO_CID_SLOT;
 

@@ -10,7 +10,7 @@
  *   PAIR-1  Slots in use, and completions that were taken but whose entries were not given back,
  *           are together fewer than the entries of a ring, so neither ring overflows, and the entry
  *           at the tail is free.
- *   PAIR-2  A slot is in use from spw_vfio_pair_begin() until spw_vfio_pair_take() gives it.
+ *   PAIR-2  A slot is in use from spw_vfio__pair_begin() until spw_vfio__pair_take() gives it.
  *   PAIR-3  A doorbell is rung for a command once all of it is in memory, and the controller reads
  *           no entry before.
  */
@@ -90,7 +90,7 @@ struct spw_vfio_pair {
 	uint32_t in_flight;
 	uint32_t slot_count;
 	uint16_t id;
-	/* what is wrong with the last completion, once spw_vfio_pair_take() has said so */
+	/* what is wrong with the last completion, once spw_vfio__pair_take() has said so */
 	const char *complaint;
 	struct spw_vfio_memory memory; /* submissions, completions, what is the owner's */
 	uint64_t cq_iova;
@@ -98,29 +98,29 @@ struct spw_vfio_pair {
 };
 
 /* Entries for the slots, 2^n up to @entries_max: if possible a page full and twice the slots. */
-uint32_t spw_vfio_pair_entries(uint32_t slots, uint32_t entries_max);
+uint32_t spw_vfio__pair_entries(uint32_t slots, uint32_t entries_max);
 
 /* In memory only. @extra_bytes follow the rings, page-aligned. @slots: any. Return: 0; -ENOMEM. */
-int spw_vfio_pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
-		       uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
-		       uint64_t extra_bytes);
-void spw_vfio_pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link);
+int spw_vfio__pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
+			uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
+			uint64_t extra_bytes);
+void spw_vfio__pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link);
 
 /* The controller no longer has the pair: nothing is in flight any more. */
-void spw_vfio_pair_forget(struct spw_vfio_pair *pair, uint32_t slot);
+void spw_vfio__pair_forget(struct spw_vfio_pair *pair, uint32_t slot);
 
-static inline bool spw_vfio_pair_has_room(const struct spw_vfio_pair *pair)
+static inline bool spw_vfio__pair_has_room(const struct spw_vfio_pair *pair)
 {
 	return pair->in_flight < pair->mask;
 }
 
 /* Entry for a command in a free slot; there is room. The caller puts @cid into it. */
-static inline union spw_vfio_command *spw_vfio_pair_begin(struct spw_vfio_pair *pair, uint32_t slot,
-							  uint16_t *cid)
+static inline union spw_vfio_command *spw_vfio__pair_begin(struct spw_vfio_pair *pair,
+							   uint32_t slot, uint16_t *cid)
 {
 	struct spw_vfio_slot *s = &pair->slots[slot];
 
-	SPW_ASSERT(spw_vfio_pair_has_room(pair) && !s->busy); /* PAIR-1, PAIR-2 */
+	SPW_ASSERT(spw_vfio__pair_has_room(pair) && !s->busy); /* PAIR-1, PAIR-2 */
 	s->uses++;
 	s->cid = (uint16_t)((s->uses << SPW_VFIO_CID_SHIFT & SPW_VFIO_CID_MASK) | slot);
 	s->busy = 1;
@@ -130,22 +130,22 @@ static inline union spw_vfio_command *spw_vfio_pair_begin(struct spw_vfio_pair *
 }
 
 /* Tell the controller of all commands begun since the last time, if there are any. */
-static inline void spw_vfio_pair_submit(struct spw_vfio_pair *pair)
+static inline void spw_vfio__pair_submit(struct spw_vfio_pair *pair)
 {
 	if (pair->tail == pair->tail_told)
 		return;
 	/* The commands are in memory before the doorbell: the controller may fetch at once. */
-	spw_vfio_publish();
+	spw_vfio__publish();
 	*pair->sq_doorbell = pair->tail & pair->mask;
 	pair->tail_told = pair->tail;
 }
 
 /* Something that no working controller sends. Return: -1. */
-int spw_vfio_pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id);
+int spw_vfio__pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id);
 
 /* @result: or NULL. Return: 1; 0 none; -1 for no command in flight: see pair->complaint. */
-static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot, uint32_t *status,
-				     uint32_t *result)
+static inline int spw_vfio__pair_take(struct spw_vfio_pair *pair, uint32_t *slot, uint32_t *status,
+				      uint32_t *result)
 {
 	volatile const struct spw_vfio_completion *at = &pair->completions[pair->head & pair->mask];
 	/* 1 in the first round, then 0, 1, 0... */
@@ -156,13 +156,13 @@ static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot,
 	if ((said & 1u) != phase)
 		return 0;
 	/* The phase is read before the rest of the entry and before the data. */
-	spw_vfio_acquire();
+	spw_vfio__acquire();
 	cid = at->cid;
 	sq_id = at->sq_id;
 	*slot = cid & SPW_VFIO_CID_SLOT;
 	s = &pair->slots[*slot];
 	if (__builtin_expect(s->cid != cid || !s->busy || sq_id != pair->id, 0))
-		return spw_vfio_pair_complain(pair, cid, sq_id);
+		return spw_vfio__pair_complain(pair, cid, sq_id);
 	*status = said >> 1;
 	if (result)
 		*result = at->result;
@@ -173,12 +173,12 @@ static inline int spw_vfio_pair_take(struct spw_vfio_pair *pair, uint32_t *slot,
 }
 
 /* Give completion entries back, many at a time: a doorbell crosses the bus, or exits a VM. */
-static inline void spw_vfio_pair_release(struct spw_vfio_pair *pair)
+static inline void spw_vfio__pair_release(struct spw_vfio_pair *pair)
 {
 	if (pair->head - pair->head_told <= pair->head_lag_max)
 		return;
 	/* The entries have been read before the controller may write over them. */
-	spw_vfio_acquire();
+	spw_vfio__acquire();
 	*pair->cq_doorbell = pair->head & pair->mask;
 	pair->head_told = pair->head;
 }

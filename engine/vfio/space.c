@@ -39,8 +39,8 @@ static bool find_in(const struct spw_vfio_space *space, const struct spw_vfio_ra
 	}
 }
 
-bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes,
-			 uint64_t *iova)
+bool spw_vfio__space_find(const struct spw_vfio_space *space, const void *memory,
+			  uint64_t len_bytes, uint64_t *iova)
 {
 	for (unsigned i = 0; i < space->range_count; i++)
 		if (find_in(space, &space->ranges[i], memory, len_bytes, iova))
@@ -48,8 +48,8 @@ bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory,
 	return false;
 }
 
-struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *space,
-						const void *memory, uint64_t len_bytes)
+struct spw_vfio_mapping *spw_vfio__space_mapping(const struct spw_vfio_space *space,
+						 const void *memory, uint64_t len_bytes)
 {
 	for (struct spw_vfio_mapping *m = space->mappings; m; m = m->next)
 		if (m->memory == memory && m->len_bytes == len_bytes)
@@ -57,7 +57,7 @@ struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *spa
 	return NULL;
 }
 
-void spw_vfio_space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping)
+void spw_vfio__space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping)
 {
 	struct spw_vfio_mapping **at = &space->mappings;
 	const struct spw_vfio_mapping *before = NULL;
@@ -73,7 +73,7 @@ void spw_vfio_space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping
 	*at = mapping;
 }
 
-void spw_vfio_space_remove(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping)
+void spw_vfio__space_remove(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping)
 {
 	struct spw_vfio_mapping **at = &space->mappings;
 

@@ -34,14 +34,14 @@ struct spw_vfio_space {
 };
 
 /* The lowest free place with the memory's offset in a large page, not 0. Return: is there room? */
-bool spw_vfio_space_find(const struct spw_vfio_space *space, const void *memory, uint64_t len_bytes,
-			 uint64_t *iova);
+bool spw_vfio__space_find(const struct spw_vfio_space *space, const void *memory,
+			  uint64_t len_bytes, uint64_t *iova);
 
 /* NULL: just this memory is not mapped. */
-struct spw_vfio_mapping *spw_vfio_space_mapping(const struct spw_vfio_space *space,
-						const void *memory, uint64_t len_bytes);
+struct spw_vfio_mapping *spw_vfio__space_mapping(const struct spw_vfio_space *space,
+						 const void *memory, uint64_t len_bytes);
 
-void spw_vfio_space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);
-void spw_vfio_space_remove(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);
+void spw_vfio__space_insert(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);
+void spw_vfio__space_remove(struct spw_vfio_space *space, struct spw_vfio_mapping *mapping);
 
 #endif

@@ -14,7 +14,7 @@
 #include "engine/vfio/vfio.h"
 #include "util/util.h"
 
-const char spw_vfio_driver[] = "vfio-pci";
+const char spw_vfio__driver[] = "vfio-pci";
 
 static int write_attribute(const char *path, const char *text)
 {
@@ -31,15 +31,15 @@ static int write_attribute(const char *path, const char *text)
 	return rc;
 }
 
-const struct spw_vfio_system spw_vfio_here = {
+const struct spw_vfio_system spw_vfio__here = {
 	.sysfs = "/sys",
 	.dev = "/dev",
 	.char_devices = "/proc/devices",
 	.write = write_attribute,
 };
 
-bool spw_vfio_read_link(const struct spw_vfio_system *system, const char *address, const char *link,
-			char *name, size_t len)
+bool spw_vfio__read_link(const struct spw_vfio_system *system, const char *address,
+			 const char *link, char *name, size_t len)
 {
 	char target[PATH_MAX];
 	const char *last;
@@ -61,7 +61,7 @@ struct walk {
 	void *context;
 };
 
-bool spw_vfio_block_name(const char *entry, char *name, size_t len)
+bool spw_vfio__block_name(const char *entry, char *name, size_t len)
 {
 	static const char *const forms[] = {"nvme%un%u%n", "nvme%uc%*un%u%n"};
 
@@ -102,7 +102,7 @@ static int visit_namespace(void *context, const char *folder, const char *entry)
 	int rc;
 
 	(void)folder;
-	if (!spw_vfio_block_name(entry, name, sizeof(name)))
+	if (!spw_vfio__block_name(entry, name, sizeof(name)))
 		return 0;
 	if (!walk->by_node)
 		return walk->visit(walk->context, name);
@@ -123,14 +123,14 @@ static int each_namespace(const char *address, struct walk walk)
 	return spw_each_name(SPW_VFIO_FILE(walk.system, address, "nvme"), visit_controller, &walk);
 }
 
-int spw_vfio_each_node(const struct spw_vfio_system *system, const char *address,
-		       int (*visit)(void *context, const char *node), void *context)
+int spw_vfio__each_node(const struct spw_vfio_system *system, const char *address,
+			int (*visit)(void *context, const char *node), void *context)
 {
 	return each_namespace(address, (struct walk){system, true, visit, context});
 }
 
-int spw_vfio_each_name(const struct spw_vfio_system *system, const char *address,
-		       int (*visit)(void *context, const char *name), void *context)
+int spw_vfio__each_name(const struct spw_vfio_system *system, const char *address,
+			int (*visit)(void *context, const char *name), void *context)
 {
 	return each_namespace(address, (struct walk){system, false, visit, context});
 }
@@ -163,8 +163,8 @@ static int normalise(const char *address, char normal[SPW_VFIO_ADDRESS_BYTES])
 
 	/* What does not fit is too long for an address. */
 	(void)snprintf(text, sizeof(text), "%s%.56s",
-		       spw_vfio_is_name(address) ? "" : SPW_VFIO_PREFIX, address);
-	if (spw_vfio_parse(text, &name))
+		       spw_vfio__is_name(address) ? "" : SPW_VFIO_PREFIX, address);
+	if (spw_vfio__parse(text, &name))
 		return spw_error(-EINVAL,
 				 "%.40s: is no PCI address, which looks like 0000:3d:00.0; "
 				 "spillway probe lists them",
@@ -183,13 +183,13 @@ static int take_vfio_name(void *context, const char *folder, const char *entry)
 	return 1;
 }
 
-bool spw_vfio_find_name(const struct spw_vfio_system *system, const char *address, char name[64])
+bool spw_vfio__find_name(const struct spw_vfio_system *system, const char *address, char name[64])
 {
 	return spw_each_name(SPW_VFIO_FILE(system, address, "vfio-dev"), take_vfio_name, name) == 1;
 }
 
-int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
-		      struct spw_vfio_probe_info *c)
+int spw_vfio__identify(const struct spw_vfio_system *system, const char *address,
+		       struct spw_vfio_probe_info *c)
 {
 	char text[64];
 	int64_t class;
@@ -208,16 +208,16 @@ int spw_vfio_identify(const struct spw_vfio_system *system, const char *address,
 	if (class != SPW_VFIO_CLASS_NVME)
 		return spw_error(-EMEDIUMTYPE, "%s: is no NVMe controller (its PCI class is %06x)",
 				 c->address, (unsigned)class);
-	(void)spw_vfio_read_link(system, c->address, "driver", c->driver, sizeof(c->driver));
+	(void)spw_vfio__read_link(system, c->address, "driver", c->driver, sizeof(c->driver));
 	c->numa_node = (int32_t)spw_read_number(SPW_VFIO_FILE(system, c->address, "numa_node"), -1);
-	if (spw_vfio_read_link(system, c->address, "iommu_group", text, sizeof(text)))
+	if (spw_vfio__read_link(system, c->address, "iommu_group", text, sizeof(text)))
 		c->iommu_group = (int32_t)strtol(text, NULL, 10);
 	/* By which iommufd has the device, where the kernel has such. */
-	if (spw_vfio_find_name(system, c->address, text) &&
+	if (spw_vfio__find_name(system, c->address, text) &&
 	    snprintf(c->device_node, sizeof(c->device_node), "%s/vfio/devices/%s", system->dev,
 		     text) >= (int)sizeof(c->device_node))
 		c->device_node[0] = '\0';
 	(void)spw_each_name(SPW_VFIO_FILE(system, c->address, "nvme"), read_names, c);
-	(void)spw_vfio_each_node(system, c->address, add_block_device, c);
+	(void)spw_vfio__each_node(system, c->address, add_block_device, c);
 	return 0;
 }

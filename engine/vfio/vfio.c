@@ -56,7 +56,7 @@ static int refused(const struct spw_vfio_namespace *ns, const char *what, int st
 				 ns->controller->reason);
 	if (status == 0)
 		return 0;
-	return spw_error(spw_vfio_errno(status), "%s: %s failed: %s (%03xh)", ns->path, what,
+	return spw_error(spw_vfio__errno(status), "%s: %s failed: %s (%03xh)", ns->path, what,
 			 spw_nvme_status_text((uint32_t)status),
 			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
@@ -68,8 +68,8 @@ static int ask(const struct spw_vfio_namespace *ns, bool is_admin,
 	int status;
 
 	for (unsigned tries = 0;; tries++) {
-		status = is_admin ? spw_vfio_admin(ns->controller, command, data, len_bytes, NULL)
-				  : spw_vfio_command(ns->controller, command, data, len_bytes);
+		status = is_admin ? spw_vfio__admin(ns->controller, command, data, len_bytes, NULL)
+				  : spw_vfio__command(ns->controller, command, data, len_bytes);
 		if (status <= 0 || status & (int)SPW_NVME_STATUS_DNR ||
 		    tries >= SPW_NVME_RETRIES_MAX)
 			return status;
@@ -122,7 +122,7 @@ static int identify(struct spw_vfio_namespace *ns)
 	ret = refused(ns, "asking for the namespace", ask_for_namespace(ns, data));
 	if (ret)
 		return ret;
-	if (spw_nvme_decode_namespace(data, &ns->nvme))
+	if (spw_nvme__decode_namespace(data, &ns->nvme))
 		return spw_error(
 			-ENODEV,
 			"%s: there is no such namespace, or it is not attached (its size is none)",
@@ -132,7 +132,7 @@ static int identify(struct spw_vfio_namespace *ns)
 				 ns->path, ns->nvme.metadata_bytes);
 	memcpy(ns->unique, data + UNIQUE_AT, sizeof(ns->unique));
 	/* The smallest write that the drive does not have to read for (NPWG), where it says. */
-	physical = (data[24] & 0x10u ? spw_le16(data + 64) + UINT64_C(1) : 1)
+	physical = (data[24] & 0x10u ? spw_nvme__le16(data + 64) + UINT64_C(1) : 1)
 		   << ns->nvme.block_shift;
 	ns->physical_block_bytes = spw_is_power_of_two(physical) && physical <= 1u << 20
 					   ? (uint32_t)physical
@@ -140,7 +140,7 @@ static int identify(struct spw_vfio_namespace *ns)
 	return set_limits(ns);
 }
 
-bool spw_vfio_has_changed(const struct spw_vfio_namespace *ns)
+bool spw_vfio__has_changed(const struct spw_vfio_namespace *ns)
 {
 	struct spw_nvme_namespace now = {0};
 	uint8_t data[SPW_NVME_IDENTIFY_BYTES] = {0};
@@ -149,7 +149,7 @@ bool spw_vfio_has_changed(const struct spw_vfio_namespace *ns)
 	if (status)
 		return status > 0;
 	/* More blocks do no harm. */
-	return spw_nvme_decode_namespace(data, &now) || now.block_shift != ns->nvme.block_shift ||
+	return spw_nvme__decode_namespace(data, &now) || now.block_shift != ns->nvme.block_shift ||
 	       now.metadata_bytes != ns->nvme.metadata_bytes || now.protects != ns->nvme.protects ||
 	       now.blocks < ns->nvme.blocks ||
 	       memcmp(ns->unique, data + UNIQUE_AT, sizeof(ns->unique)) != 0;
@@ -175,7 +175,7 @@ static void close_unless_open(struct holding *h)
 	/* From here on nobody else finds it. */
 	h->changing = true;
 	(void)pthread_mutex_unlock(&lock);
-	spw_vfio_controller_close(h->controller);
+	spw_vfio__controller_close(h->controller);
 	(void)pthread_mutex_lock(&lock);
 	forget_holding(h);
 }
@@ -191,9 +191,9 @@ static void add_namespace(struct holding *h, struct spw_vfio_namespace *ns)
 static int open_controller(struct holding *h)
 {
 	struct spw_vfio_link *link;
-	int ret = spw_vfio_link_open(h->address, &link);
+	int ret = spw_vfio__link_open(h->address, &link);
 
-	return ret ? ret : spw_vfio_controller_open(link, &h->controller);
+	return ret ? ret : spw_vfio__controller_open(link, &h->controller);
 }
 
 /*
@@ -212,7 +212,7 @@ static struct holding *present_holding(const char *address)
 			/* Afterwards the list may be another. */
 			(void)pthread_cond_wait(&changed, &lock);
 			h = holdings;
-		} else if (is_it && (!is_ours || !spw_vfio_controller_error(h->controller))) {
+		} else if (is_it && (!is_ours || !spw_vfio__controller_error(h->controller))) {
 			return h;
 		} else {
 			h = h->next;
@@ -300,7 +300,7 @@ static int open_path(const char *path, bool exclusive, struct spw_vfio_namespace
 {
 	struct spw_vfio_namespace *ns;
 	struct spw_vfio_name name;
-	int ret = spw_vfio_parse(path, &name);
+	int ret = spw_vfio__parse(path, &name);
 
 	if (ret)
 		return ret;
@@ -309,7 +309,7 @@ static int open_path(const char *path, bool exclusive, struct spw_vfio_namespace
 		return spw_error(-ENOMEM, "%s: no memory for it", path);
 	ns->nvme.id = name.namespace_id;
 	ns->exclusive = exclusive;
-	spw_vfio_format(&name, ns->path);
+	spw_vfio__format(&name, ns->path);
 	(void)pthread_mutex_lock(&lock);
 	ret = open_namespace(ns, name.address);
 	(void)pthread_mutex_unlock(&lock);
@@ -368,13 +368,13 @@ static void close_one(void *context, unsigned index)
 		close_namespace(held->ns);
 }
 
-struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
-				    const struct spw_log *log)
+struct spw_vfio_hold *spw_vfio__hold(const char *const paths[], unsigned count,
+				     const struct spw_log *log)
 {
 	struct spw_vfio_hold *hold = calloc(1, sizeof(*hold) + count * sizeof(hold->held[0]));
 
 	for (unsigned i = 0; hold && i < count; i++)
-		if (spw_vfio_is_name(paths[i]))
+		if (spw_vfio__is_name(paths[i]))
 			hold->held[hold->count++].path = paths[i];
 	/* For a single one a thread gains nothing. */
 	if (!hold || hold->count <= 1) {
@@ -387,13 +387,13 @@ struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
 	return hold;
 }
 
-struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count)
+struct spw_vfio_hold *spw_vfio__hold_open(struct spw_device *const devices[], unsigned count)
 {
 	struct spw_vfio_hold *hold = calloc(1, sizeof(*hold) + count * sizeof(hold->held[0]));
 
 	(void)pthread_mutex_lock(&lock);
 	for (unsigned i = 0; hold && i < count; i++) {
-		const struct spw_vfio_namespace *of = devices[i] ? spw_vfio_of(devices[i]) : NULL;
+		const struct spw_vfio_namespace *of = devices[i] ? spw_vfio__of(devices[i]) : NULL;
 		struct spw_vfio_namespace *ns = of ? malloc(sizeof(*ns)) : NULL;
 
 		if (!ns)
@@ -409,7 +409,7 @@ struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], uns
 	return hold;
 }
 
-void spw_vfio_let_go(struct spw_vfio_hold *hold)
+void spw_vfio__let_go(struct spw_vfio_hold *hold)
 {
 	if (!hold)
 		return;
@@ -461,16 +461,16 @@ static int answer_of_namespace(int fd, unsigned long request, void *argument)
 	};
 	data = (void *)(uintptr_t)cmd->addr;
 	if (request == NVME_IOCTL_ADMIN_CMD)
-		ret = spw_vfio_admin(asked->controller, &command, data, cmd->data_len, NULL);
+		ret = spw_vfio__admin(asked->controller, &command, data, cmd->data_len, NULL);
 	else
-		ret = spw_vfio_command(asked->controller, &command, data, cmd->data_len);
+		ret = spw_vfio__command(asked->controller, &command, data, cmd->data_len);
 	if (ret >= 0)
 		return ret;
 	errno = -ret;
 	return -1;
 }
 
-int spw_vfio_info(const char *path, struct spw_nvme_info *info)
+int spw_vfio__info(const char *path, struct spw_nvme_info *info)
 {
 	struct spw_vfio_namespace *ns;
 	int ret = open_path(path, false, &ns);
@@ -478,20 +478,20 @@ int spw_vfio_info(const char *path, struct spw_nvme_info *info)
 	if (ret)
 		return ret;
 	asked = ns;
-	ret = spw_nvme_ask_all(answer_of_namespace, -1, ns->path, info);
+	ret = spw_nvme__ask_all(answer_of_namespace, -1, ns->path, info);
 	asked = NULL;
 	close_namespace(ns);
 	return ret;
 }
 
-int spw_vfio_placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
+int spw_vfio__placements(struct spw_vfio_namespace *ns, uint16_t ids[SPW_NVME_PLACEMENTS_MAX])
 {
 	int ret;
 
 	if (!ns->controller->identity.places_data)
 		return 0;
 	asked = ns;
-	ret = spw_nvme_ask_placements(answer_of_namespace, -1, ns->path, ns->nvme.id, ids);
+	ret = spw_nvme__ask_placements(answer_of_namespace, -1, ns->path, ns->nvme.id, ids);
 	asked = NULL;
 	return ret;
 }
@@ -525,7 +525,7 @@ static int send_each(struct spw_vfio_namespace *ns, const char *what, uint8_t op
 		if (ns->nvme.protects) {
 			/* Zeroes are no data to check. */
 			command.cdw12 |= SPW_NVME_MAKE_TAGS | (buf ? SPW_NVME_CHECK_TAGS : 0);
-			command.cdw14 = spw_nvme_reference_tag(first);
+			command.cdw14 = spw_nvme__reference_tag(first);
 		}
 		ret = send(ns, what, &command, buf, buf ? now : 0);
 		buf += buf ? now : 0;
@@ -562,7 +562,7 @@ static int vfio_discard(const struct spw_device *device, uint64_t offset_bytes, 
 		union spw_vfio_command command;
 
 		now = SPW_MIN(len_bytes, ns->deallocate_bytes_max);
-		spw_nvme_encode_deallocate(&cmd, &ns->nvme, offset_bytes, now, &range);
+		spw_nvme__encode_deallocate(&cmd, &ns->nvme, offset_bytes, now, &range);
 		command = (union spw_vfio_command){.opcode = cmd.opcode,
 						   .nsid = cmd.nsid,
 						   .cdw10 = cmd.cdw10,
@@ -678,7 +678,7 @@ static const struct spw_device_ops vfio_ops = {
 	.close = vfio_close,
 };
 
-int spw_vfio_device_open(struct spw_device *device, bool exclusive)
+int spw_vfio__device_open(struct spw_device *device, bool exclusive)
 {
 	struct spw_vfio_namespace *ns;
 	int ret = open_path(device->path, exclusive, &ns);

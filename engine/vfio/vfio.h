@@ -9,7 +9,8 @@
  * The kernel gives a controller's IOMMU group to one process: another's spw_device_open() is -EBUSY
  * until all devices of the controller are closed here, or the process has ended and its writes have
  * landed or never will (docs/VFIO.md, What ends when). A namespace that the kernel reaches by
- * another controller of the drive is not looked for here: spw_safety_in_use() of the store does.
+ * another controller of the drive is not looked for here: spw_drives__safety_in_use() of the store
+ * does.
  *
  * Devices of one controller share it: opened by the first, shut down by the last. Byte-range locks
  * and `exclusive` work between them as OFD locks and O_EXCL do between descriptors.
@@ -36,13 +37,13 @@ struct spw_vfio_name {
 };
 
 /* Whether @path is meant as such a name; it may still be a wrong one. */
-bool spw_vfio_is_name(const char *path);
+bool spw_vfio__is_name(const char *path);
 
 /* "pci:3d:00.0" is "pci:0000:3d:00.0/1". Return: 0; -EINVAL, with what such a name looks like. */
-int spw_vfio_parse(const char *path, struct spw_vfio_name *name);
+int spw_vfio__parse(const char *path, struct spw_vfio_name *name);
 
 /* Canonical name: two names are one namespace if and only if these texts are equal. */
-void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES]);
+void spw_vfio__format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES]);
 
 /*
  * Open what @device's path names, and the controller if it is not open here: takes its IOMMU group,
@@ -53,10 +54,10 @@ void spw_vfio_format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_B
  * -ETIMEDOUT it does not work. The text names the remedy.
  */
 struct spw_device;
-int spw_vfio_device_open(struct spw_device *device, bool exclusive);
+int spw_vfio__device_open(struct spw_device *device, bool exclusive);
 
 /* Identity and health of the namespace of that name, which is opened for it: all but the size. */
-int spw_vfio_info(const char *path, struct spw_nvme_info *info);
+int spw_vfio__info(const char *path, struct spw_nvme_info *info);
 
 /*
  * Open those of @paths that are such names, all at the same time: the kernel's reset takes a tenth
@@ -64,13 +65,13 @@ int spw_vfio_info(const char *path, struct spw_nvme_info *info);
  * no thread can be had for take turns, which is logged. Return: NULL: nothing gained, or no memory.
  */
 struct spw_vfio_hold;
-struct spw_vfio_hold *spw_vfio_hold(const char *const paths[], unsigned count,
-				    const struct spw_log *log);
+struct spw_vfio_hold *spw_vfio__hold(const char *const paths[], unsigned count,
+				     const struct spw_log *log);
 
 /* The same of those of @devices that are open; others and NULL ignored. */
-struct spw_vfio_hold *spw_vfio_hold_open(struct spw_device *const devices[], unsigned count);
+struct spw_vfio_hold *spw_vfio__hold_open(struct spw_device *const devices[], unsigned count);
 
 /* Closes all at the same time, and so shuts down those not open elsewhere. NULL is fine. */
-void spw_vfio_let_go(struct spw_vfio_hold *hold);
+void spw_vfio__let_go(struct spw_vfio_hold *hold);
 
 #endif

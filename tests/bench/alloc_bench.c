@@ -29,7 +29,7 @@ static uint32_t count;
 
 static void drop(uint32_t which)
 {
-	spw_alloc_put(alloc, &extents[which]);
+	spw_alloc__put(alloc, &extents[which]);
 	extents[which] = extents[--count];
 }
 
@@ -72,30 +72,30 @@ static void bench_pairs(const char *name, enum order order)
 	uint64_t start_ns;
 	uint32_t which;
 
-	must(spw_alloc_open(DRIVE_BLOCKS, 2 * LIVE_EXTENTS, &alloc), "allocator");
+	must(spw_alloc__open(DRIVE_BLOCKS, 2 * LIVE_EXTENTS, &alloc), "allocator");
 	for (count = 0; count < LIVE_EXTENTS; count++)
-		must(spw_alloc_get(alloc, 1 + random_next(&random_state) % 24, &extents[count]),
+		must(spw_alloc__get(alloc, 1 + random_next(&random_state) % 24, &extents[count]),
 		     "allocator");
 	start_ns = spw_clock_ns();
 	for (uint32_t i = 0; i < PAIRS; i++) {
 		which = victim(order, i);
-		spw_alloc_put(alloc, &extents[which]);
-		must(spw_alloc_get(alloc, 1 + random_next(&random_state) % 24, &extents[which]),
+		spw_alloc__put(alloc, &extents[which]);
+		must(spw_alloc__get(alloc, 1 + random_next(&random_state) % 24, &extents[which]),
 		     "allocator");
 	}
 	bench_figure(name, (double)(spw_clock_ns() - start_ns) / PAIRS, "ns");
-	spw_alloc_close(alloc);
+	spw_alloc__close(alloc);
 }
 
 /* Allocate steps until the drive is 95 % full. @vary: batches of varying length. */
 static void fill(bool vary, uint32_t *step)
 {
-	while (spw_alloc_blocks_free(alloc) > DRIVE_BLOCKS / 20 && count < LIVE_EXTENTS) {
+	while (spw_alloc__blocks_free(alloc) > DRIVE_BLOCKS / 20 && count < LIVE_EXTENTS) {
 		uint64_t rest = step_blocks[(*step)++ % SPW_ARRAY_LEN(step_blocks)];
 		if (vary)
 			rest = rest / 2 + 1 + random_next(&random_state) % (rest + 1);
 		while (rest > 0 && count < LIVE_EXTENTS) {
-			if (spw_alloc_get_some(alloc, rest, &extents[count]))
+			if (spw_alloc__get_some(alloc, rest, &extents[count]))
 				return;
 			rest -= extents[count++].len_blocks;
 		}
@@ -105,22 +105,22 @@ static void fill(bool vary, uint32_t *step)
 /* 64 MiB objects into what is left: how long are their extents? */
 static void report_large(const char *aging)
 {
-	uint64_t objects = 0, pieces = 0, rest, blocks_free = spw_alloc_blocks_free(alloc),
+	uint64_t objects = 0, pieces = 0, rest, blocks_free = spw_alloc__blocks_free(alloc),
 		 largest = 0;
 	struct spw_extent extent;
 	char name[128];
 
 	for (uint64_t more = SPW_ALLOC_BLOCKS_MAX; more > 0; more /= 2) {
-		if (spw_alloc_get(alloc, largest + more, &extent))
+		if (spw_alloc__get(alloc, largest + more, &extent))
 			continue;
-		spw_alloc_put(alloc, &extent);
+		spw_alloc__put(alloc, &extent);
 		largest += more;
 	}
 	(void)snprintf(name, sizeof(name), "%s: largest free extent", aging);
 	bench_figure(name, (double)largest * BLOCK_BYTES / (1 << 20), "MiB");
-	while (spw_alloc_blocks_free(alloc) > blocks_free / 2 + OBJECT_BLOCKS) {
+	while (spw_alloc__blocks_free(alloc) > blocks_free / 2 + OBJECT_BLOCKS) {
 		for (rest = OBJECT_BLOCKS; rest > 0; rest -= extent.len_blocks, pieces++)
-			must(spw_alloc_get_some(alloc, rest, &extent), "allocator");
+			must(spw_alloc__get_some(alloc, rest, &extent), "allocator");
 		objects++;
 	}
 	(void)snprintf(name, sizeof(name), "%s: extents of 64 MiB objects, mean", aging);
@@ -133,7 +133,7 @@ static void bench_aging(const char *name, uint64_t batch, bool vary)
 	uint32_t step = 0, ops = 0;
 	char words[128];
 
-	must(spw_alloc_open(DRIVE_BLOCKS, LIVE_EXTENTS + 100000, &alloc), "allocator");
+	must(spw_alloc__open(DRIVE_BLOCKS, LIVE_EXTENTS + 100000, &alloc), "allocator");
 	count = 0;
 	fill(vary, &step);
 	while (ops < OPS) {
@@ -147,10 +147,10 @@ static void bench_aging(const char *name, uint64_t batch, bool vary)
 	}
 	(void)snprintf(words, sizeof(words), "95 %% full, %s: an operation", name);
 	bench_figure(words, (double)(spw_clock_ns() - start_ns) / ops, "ns");
-	if (spw_alloc_verify(alloc))
+	if (spw_alloc__verify(alloc))
 		must(-EUCLEAN, "allocator");
 	report_large(name);
-	spw_alloc_close(alloc);
+	spw_alloc__close(alloc);
 }
 
 int main(void)

@@ -160,7 +160,7 @@ class Scale(Bench):
                        f"--drives={drives}", f"--rw={RW[way]}", f"--object-size={OBJECT}",
                        "--iodepth=4", f"--size={size}m", "--output-format=json", *options]
             with tempfile.TemporaryDirectory() as folder:
-                call("valgrind", "-q", "--tool=callgrind", "--toggle-collect=spw_publish",
+                call("valgrind", "-q", "--tool=callgrind", "--toggle-collect=spw_store__publish",
                      "--collect-atstart=yes", f"--callgrind-out-file={folder}/out", *command)
                 counts.append(callgrind.by_layer(Path(folder) / "out"))
         few, many = counts

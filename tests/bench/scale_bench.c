@@ -67,7 +67,7 @@ static uint64_t pass_copy(uint8_t *to, const uint8_t *from, size_t len)
 
 static uint64_t pass_copy_and_sum(uint8_t *to, const uint8_t *from, size_t len)
 {
-	return spw_copy_and_checksum(to, from, len);
+	return spw_store__copy_and_checksum(to, from, len);
 }
 
 static const struct {

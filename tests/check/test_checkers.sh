@@ -106,6 +106,26 @@ rm "$tree"/util/*.c
 expect_exit 1 env -C "$tree" python3 "$checks/circles.py" built util
 expect_output "no objects"
 
+begin "prefixes: a function that other files may call is exported or bears its layer's name"
+for layer in alloc layout engine engine/nvme engine/vfio drives drives/vfio store state trace tensor; do
+    mkdir -p "$tree/$layer" "$tree/built/$layer"
+    touch "$tree/$layer/a.c"
+    gcc -c -o "$tree/built/$layer/a.o" -xc - <<<""
+done
+printf 'global:\n\tspw_store_open;\n' >"$tree/map"
+# symbol NAME: of the store.
+symbol() { gcc -c -o "$tree/built/store/a.o" -xc - <<<"void $1(void); void $1(void) { }"; }
+for name in spw_store_open spw_store__wake; do
+    symbol $name
+    expect_exit 0 env -C "$tree" python3 "$checks/prefixes.py" built map
+done
+symbol spw_store_wake
+expect_exit 1 env -C "$tree" python3 "$checks/prefixes.py" built map
+expect_output "store/a.c: spw_store_wake is neither"
+rm "$tree/store/a.c"
+expect_exit 1 env -C "$tree" python3 "$checks/prefixes.py" built map
+expect_output "store: no objects"
+
 # function LINES: a C function of that length.
 function_of() {
     printf 'static const int table[] = {1, 2};\n\nint probe(const char *text)\n{\n'

@@ -26,12 +26,12 @@ static bool try_block(const uint8_t *block, bool seal, struct spw_commit *commit
 	checksum = XXH3_64bits(bytes, at);
 	if (seal)
 		memcpy(bytes + at, &checksum, sizeof(checksum));
-	rc = spw_commit_decode(bytes, &place, 1, commit, &why);
+	rc = spw_layout__commit_decode(bytes, &place, 1, commit, &why);
 	FUZZ_REQUIRE(rc == 0 || rc == -EMEDIUMTYPE || rc == -EUCLEAN || rc == -EPROTONOSUPPORT);
 	FUZZ_REQUIRE((rc == 0) == (why == NULL));
 	if (rc)
 		return false;
-	spw_commit_encode(commit, &place, again);
+	spw_layout__commit_encode(commit, &place, again);
 	FUZZ_REQUIRE(memcmp(again, bytes, sizeof(bytes)) == 0);
 	return true;
 }
@@ -45,14 +45,14 @@ static void try_manifest(const uint8_t *data, size_t size, const struct spw_comm
 
 	FUZZ_REQUIRE(bytes);
 	memcpy(bytes, data, size);
-	rc = spw_manifest_decode(bytes, size, &place, commit, &manifest, &why);
+	rc = spw_layout__manifest_decode(bytes, size, &place, commit, &manifest, &why);
 	FUZZ_REQUIRE(rc == 0 || rc == -EUCLEAN);
 	FUZZ_REQUIRE((rc == 0) == (why == NULL));
 	if (rc == 0) {
-		FUZZ_REQUIRE(spw_manifest_bytes(&manifest) == size);
+		FUZZ_REQUIRE(spw_layout__manifest_bytes(&manifest) == size);
 		again = malloc(size);
 		FUZZ_REQUIRE(again);
-		spw_manifest_encode(&manifest, &place, again);
+		spw_layout__manifest_encode(&manifest, &place, again);
 		FUZZ_REQUIRE(memcmp(again, bytes, size) == 0);
 		free(again);
 	}

@@ -32,16 +32,16 @@ static void check_accepted(struct spw_state_manifest *manifest, const uint8_t *b
 	uint32_t records = 0, objects = 0;
 
 	FUZZ_REQUIRE(again);
-	at = spw_state_manifest_begin(again, len, manifest);
-	while (spw_state_manifest_next(manifest, &entry)) {
+	at = spw_state__manifest_begin(again, len, manifest);
+	while (spw_state__manifest_next(manifest, &entry)) {
 		check_entry(&entry, bytes, len);
 		FUZZ_REQUIRE(entry.object == 0 || entry.object == ++objects);
-		FUZZ_REQUIRE(spw_state_entry_bytes(entry.name_len, entry.shape_len) <=
+		FUZZ_REQUIRE(spw_state__entry_bytes(entry.name_len, entry.shape_len) <=
 			     len - (size_t)(at - again));
-		at = spw_state_manifest_add(at, &entry);
+		at = spw_state__manifest_add(at, &entry);
 		records++;
 	}
-	spw_state_manifest_end(at, again, len, manifest);
+	spw_state__manifest_end(at, again, len, manifest);
 	FUZZ_REQUIRE(memcmp(again, bytes, len) == 0);
 	FUZZ_REQUIRE(records == manifest->records && objects == manifest->objects);
 	free(again);
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		checksum = XXH3_64bits(bytes, size - sizeof(checksum));
 		memcpy(bytes + size - sizeof(checksum), &checksum, sizeof(checksum));
 	}
-	rc = spw_state_manifest_decode(bytes, size, &manifest, &why);
+	rc = spw_state__manifest_decode(bytes, size, &manifest, &why);
 	FUZZ_REQUIRE(rc == 0 || rc == -EMEDIUMTYPE || rc == -EUCLEAN || rc == -EPROTONOSUPPORT);
 	FUZZ_REQUIRE((rc == 0) == (why == NULL));
 	if (rc == 0)

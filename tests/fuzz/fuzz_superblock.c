@@ -20,7 +20,7 @@ static bool decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
 	uint8_t again[SPW_SUPERBLOCK_BYTES];
 	const char *why = "";
 	uint64_t end;
-	int rc = spw_layout_decode(block, copy, sb, &why);
+	int rc = spw_layout__decode(block, copy, sb, &why);
 
 	FUZZ_REQUIRE(rc == 0 || rc == -EMEDIUMTYPE || rc == -EUCLEAN || rc == -EPROTONOSUPPORT);
 	FUZZ_REQUIRE((rc == 0) == (why == NULL));
@@ -28,13 +28,13 @@ static bool decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
 		FUZZ_REQUIRE(memcmp(sb, &zero, sizeof(zero)) == 0);
 		return false;
 	}
-	spw_layout_encode(sb, copy, again);
+	spw_layout__encode(sb, copy, again);
 	FUZZ_REQUIRE(memcmp(again, block, sizeof(again)) == 0);
 	FUZZ_REQUIRE(sb->drive_index < sb->drive_count && sb->drive_count <= SPW_LAYOUT_DRIVES_MAX);
 	FUZZ_REQUIRE(sb->partition_count > 0 && sb->partition_count <= SPW_LAYOUT_PARTITIONS_MAX);
-	end = spw_layout_partition_offset(sb, sb->partition_count - 1) + sb->partition_bytes;
+	end = spw_layout__partition_offset(sb, sb->partition_count - 1) + sb->partition_bytes;
 	FUZZ_REQUIRE(sb->data_offset_bytes >= SPW_SUPERBLOCK_BYTES && end > sb->data_offset_bytes);
-	FUZZ_REQUIRE(end <= spw_layout_copy_offset(sb->device_bytes, 1) &&
+	FUZZ_REQUIRE(end <= spw_layout__copy_offset(sb->device_bytes, 1) &&
 		     sb->device_bytes <= SPW_LAYOUT_DEVICE_BYTES_MAX);
 	FUZZ_REQUIRE(sb->partition_bytes % sb->block_bytes == 0 &&
 		     sb->data_offset_bytes % sb->block_bytes == 0);
@@ -60,7 +60,7 @@ static void encode_any(struct fuzz_bytes *bytes, unsigned copy, uint8_t block[SP
 		.created_unix_s = fuzz_number(bytes),
 	};
 
-	(void)spw_layout_plan(&sb, (1 + fuzz_number(bytes)) << fuzz_byte(bytes) % 64);
+	(void)spw_layout__plan(&sb, (1 + fuzz_number(bytes)) << fuzz_byte(bytes) % 64);
 	memset(sb.store_uuid, 0xab, sizeof(sb.store_uuid));
 	for (unsigned i = 0; i < sb.drive_count && i < SPW_LAYOUT_DRIVES_MAX; i++)
 		memset(sb.drive_uuids[i], 1 + (int)i, sizeof(sb.drive_uuids[i]));
@@ -79,7 +79,7 @@ static void encode_any(struct fuzz_bytes *bytes, unsigned copy, uint8_t block[SP
 		sb.block_bytes = (uint32_t)fuzz_number(bytes);
 	if (how & 128)
 		sb.chunk_bytes = fuzz_number(bytes);
-	spw_layout_encode(&sb, copy, block);
+	spw_layout__encode(&sb, copy, block);
 }
 
 /*
@@ -110,6 +110,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	/* In the other place it is misplaced. */
 	FUZZ_REQUIRE(!decode(block, !(data[0] & 1), &copies[1]) || !accepted);
 	results[1] = -EMEDIUMTYPE;
-	FUZZ_REQUIRE(spw_layout_choose(copies, results) == (accepted ? 0 : -EUCLEAN));
+	FUZZ_REQUIRE(spw_layout__choose(copies, results) == (accepted ? 0 : -EUCLEAN));
 	return 0;
 }

@@ -61,7 +61,7 @@ static int backend_open(struct spw_queue *q)
 	q->wait_mode = SPW_WAIT_INTERRUPT;
 	/* A queue that polls cuts transfers to what the drive takes at once: many small parts. */
 	q->polls = q->devices[0].device->geometry.polls;
-	spw_queue_describe(q, " %u simulated drives", q->device_count);
+	spw_engine__queue_describe(q, " %u simulated drives", q->device_count);
 	q->state = b;
 	return 0;
 }
@@ -171,7 +171,7 @@ static void complete(struct spw_queue *q, struct sim_backend *b, struct sim_io *
 		io->active = false;
 		return;
 	}
-	spw_part_completed(q, part, mutated(part, res));
+	spw_engine__part_completed(q, part, mutated(part, res));
 }
 
 static int backend_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
@@ -257,5 +257,5 @@ WRAP(int, spw_queue_open,
 {
 	static const struct spw_backend_ops *const only[] = {&sim_backend};
 
-	return spw_queue_open_with(devices, count, opts, only, 1, queue);
+	return spw_engine__queue_open_with(devices, count, opts, only, 1, queue);
 }

@@ -50,18 +50,18 @@ WRAP(time_t, time, (time_t * now))
 }
 
 /* The shared page, without a name that could stay behind. */
-WRAP(int, spw_page_take, (const char *store_uuid, uint32_t partition, int *fd))
+WRAP(int, spw_drives__page_take, (const char *store_uuid, uint32_t partition, int *fd))
 {
 	*fd = memfd_create("sim", MFD_CLOEXEC);
 	return *fd < 0 || ftruncate(*fd, (off_t)sizeof(struct spw_status_page)) ? -errno : 0;
 }
 
-WRAP(void, spw_page_drop, (const char *store_uuid, uint32_t partition, int fd))
+WRAP(void, spw_drives__page_drop, (const char *store_uuid, uint32_t partition, int fd))
 {
 	(void)close(fd);
 }
 
-WRAP(void, spw_status_sweep, (void))
+WRAP(void, spw_drives__status_sweep, (void))
 {
 }
 
@@ -73,30 +73,30 @@ WRAP(void, spw_status_sweep, (void))
 		return 0;           \
 	}
 
-ANSWER_0(spw_safety_in_use, (const char *path, const struct spw_loops *loops))
-ANSWER_0(spw_safety_locked, (const char *path, uint64_t offset_bytes, uint64_t len_bytes))
-ANSWER_0(spw_safety_relatives_locked, (const char *path, const struct spw_loops *loops))
-ANSWER_0(spw_safety_still, (const struct spw_device *device))
-ANSWER_0(spw_safety_writable, (const char *path))
-ANSWER_0(spw_safety_conventional, (const char *path))
-ANSWER_0(spw_device_lock_shared,
+ANSWER_0(spw_drives__safety_in_use, (const char *path, const struct spw_loops *loops))
+ANSWER_0(spw_drives__safety_locked, (const char *path, uint64_t offset_bytes, uint64_t len_bytes))
+ANSWER_0(spw_drives__safety_relatives_locked, (const char *path, const struct spw_loops *loops))
+ANSWER_0(spw_drives__safety_still, (const struct spw_device *device))
+ANSWER_0(spw_drives__safety_writable, (const char *path))
+ANSWER_0(spw_drives__safety_conventional, (const char *path))
+ANSWER_0(spw_engine__device_lock_shared,
 	 (const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes))
 ANSWER_0(spw_fd_locked, (int fd, uint64_t offset_bytes, uint64_t len_bytes))
 
-WRAP(int, spw_safety_signatures, (const char *path, struct spw_signatures *signatures))
+WRAP(int, spw_drives__safety_signatures, (const char *path, struct spw_signatures *signatures))
 {
 	signatures->count = 0;
 	return 0;
 }
 
-WRAP(unsigned, spw_safety_partitions, (const char *path, char *names, size_t len))
+WRAP(unsigned, spw_drives__safety_partitions, (const char *path, char *names, size_t len))
 {
 	if (len > 0)
 		names[0] = '\0';
 	return 0;
 }
 
-WRAP(int, spw_loops_read, (struct spw_loops * *loops))
+WRAP(int, spw_drives__loops_read, (struct spw_loops * *loops))
 {
 	*loops = NULL;
 	return 0;
@@ -118,7 +118,7 @@ struct spw_share {
 	struct sim_drive *drives[SIM_DRIVES_MAX];
 };
 
-WRAP(int, spw_share_open,
+WRAP(int, spw_drives__share_open,
      (struct spw_device *const devices[], unsigned count, const struct spw_share_store *store,
       const struct spw_log *log, struct spw_share **out))
 {
@@ -137,7 +137,7 @@ WRAP(int, spw_share_open,
 	return 0;
 }
 
-WRAP(void, spw_share_close, (struct spw_share * share))
+WRAP(void, spw_drives__share_close, (struct spw_share * share))
 {
 	for (unsigned i = 0; share && i < share->count; i++)
 		share->drives[i]->claimed_by = NULL;
@@ -176,7 +176,7 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 			sim_now_ns = io.finish_ns;
 		res = sim_io_end(&io);
 		if (res == 0 && len > 0)
-			res = spw_device_no_progress_error(device);
+			res = spw_engine__device_no_progress_error(device);
 		if (res < 0)
 			return spw_error_errno((int)res, "%s: %s of %zu bytes at byte %llu failed",
 					       device->path,
@@ -236,7 +236,7 @@ static int sim_device_unlock(const struct spw_device *device, uint64_t offset_by
 	return 0;
 }
 
-WRAP(int, spw_device_translate_error, (const struct spw_device *device, int error))
+WRAP(int, spw_engine__device_translate_error, (const struct spw_device *device, int error))
 {
 	return sim_drives[device->fd].removed && (error == -ENOSPC || error == -EIO) ? -ENODEV
 										     : error;

@@ -22,8 +22,9 @@ static uint64_t placed_blocks(const struct spw_store *store, const struct object
 	for (uint32_t i = object->piece_first; i != PIECE_NONE; i = store->pieces[i].next) {
 		const struct piece *piece = &store->pieces[i];
 
-		uint64_t len =
-			piece->drive == DRIVE_NONE ? 0 : spw_piece_extent(store, piece).len_blocks;
+		uint64_t len = piece->drive == DRIVE_NONE
+				       ? 0
+				       : spw_store__piece_extent(store, piece).len_blocks;
 
 		blocks += len;
 		if (len > 0)
@@ -59,7 +60,7 @@ static void check_space(struct spw_store *store)
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
-		uint64_t free_blocks = spw_alloc_blocks_free(drive->alloc);
+		uint64_t free_blocks = spw_alloc__blocks_free(drive->alloc);
 
 		if (free_blocks + of_drive[i] != drive->blocks_total)
 			sim_fail("inside the store: drive %u has %llu blocks free and %llu used of "
@@ -154,13 +155,13 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manif
 		sim_fail("inside the store: %llu bytes of the arena were not given back",
 			 (unsigned long long)(store->arena->bytes_used - arena_bytes_used));
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		int broken = spw_alloc_verify(store->drives[i].alloc);
+		int broken = spw_alloc__verify(store->drives[i].alloc);
 
 		if (broken)
 			sim_fail("inside the store: invariant %d of the allocator of drive %u",
 				 broken, i);
 		used_blocks += store->drives[i].blocks_total -
-			       spw_alloc_blocks_free(store->drives[i].alloc);
+			       spw_alloc__blocks_free(store->drives[i].alloc);
 		REQUIRE(store->drives[i].in_flight == 0);
 	}
 	REQUIRE(used_blocks == manifests);
@@ -216,7 +217,7 @@ bool sim_inside_is_at(spw_object id, unsigned drive, uint64_t byte, uint64_t len
 
 		if (piece->drive == drive &&
 		    (piece->len_bytes == len || spw_round_up(piece->len_bytes, block) == len) &&
-		    spw_piece_extent(store, piece).start_block ==
+		    spw_store__piece_extent(store, piece).start_block ==
 			    (byte - store->drives[drive].base_bytes) / block)
 			return true;
 	}

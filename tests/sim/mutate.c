@@ -39,53 +39,56 @@ WRAP(uint64_t, spw_checksum, (const void *bytes, size_t len))
 	return __real_spw_checksum(bytes, checked_bytes(len));
 }
 
-WRAP(uint64_t, spw_checksum_vector, (const struct iovec *vector, uint64_t offset, size_t len))
+WRAP(uint64_t, spw_store__checksum_vector,
+     (const struct iovec *vector, uint64_t offset, size_t len))
 {
-	return __real_spw_checksum_vector(vector, offset, checked_bytes(len));
+	return __real_spw_store__checksum_vector(vector, offset, checked_bytes(len));
 }
 
-WRAP(uint64_t, spw_copy_and_checksum, (void *to, const void *from, size_t len))
+WRAP(uint64_t, spw_store__copy_and_checksum, (void *to, const void *from, size_t len))
 {
-	uint64_t checksum = __real_spw_copy_and_checksum(to, from, len);
+	uint64_t checksum = __real_spw_store__copy_and_checksum(to, from, len);
 
 	return checked_bytes(len) == len ? checksum : __real_spw_checksum(to, checked_bytes(len));
 }
 
-WRAP(void, spw_write_abandon, (struct transfer * transfer))
+WRAP(void, spw_store__write_abandon, (struct transfer * transfer))
 {
 	struct spw_store *store = transfer->store;
 	uint64_t blocks;
 
-	__real_spw_write_abandon(transfer);
+	__real_spw_store__write_abandon(transfer);
 	if (sim_mutation != SIM_MUTATION_EARLY_ORPHANS)
 		return;
 	blocks = transfer->orphan.len_blocks;
-	spw_extent_give(store, transfer->io.device, &transfer->orphan);
+	spw_store__extent_give(store, transfer->io.device, &transfer->orphan);
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 }
 
-WRAP(void, spw_transfer_issue,
+WRAP(void, spw_store__transfer_issue,
      (struct transfer * transfer, enum spw_op op, void (*done)(struct spw_io *io)))
 {
-	__real_spw_transfer_issue(transfer, op, done);
+	__real_spw_store__transfer_issue(transfer, op, done);
 	if (sim_mutation == SIM_MUTATION_EARLY_EXTENTS && op == SPW_WRITE && one_in_50())
-		spw_piece_unplace(transfer->store, &transfer->store->pieces[transfer->piece]);
+		spw_store__piece_unplace(transfer->store,
+					 &transfer->store->pieces[transfer->piece]);
 }
 
-WRAP(void, spw_transfer_give, (struct transfer * transfer))
+WRAP(void, spw_store__transfer_give, (struct transfer * transfer))
 {
 	if (sim_mutation != SIM_MUTATION_LEAKED_BOUNCE || !one_in_50())
-		__real_spw_transfer_give(transfer);
+		__real_spw_store__transfer_give(transfer);
 }
 
-WRAP(void, spw_alloc_put, (struct spw_alloc * alloc, const struct spw_extent *extent))
+WRAP(void, spw_alloc__put, (struct spw_alloc * alloc, const struct spw_extent *extent))
 {
 	if (sim_mutation != SIM_MUTATION_LEAKED_EXTENT || !one_in_50())
-		__real_spw_alloc_put(alloc, extent);
+		__real_spw_alloc__put(alloc, extent);
 }
 
 /* The end of a request drops its object and then reports: here it has reported once already. */
-WRAP(void, spw_object_drop, (struct spw_store * store, struct object *object, bool on_worker))
+WRAP(void, spw_store__object_drop,
+     (struct spw_store * store, struct object *object, bool on_worker))
 {
 	for (uint32_t i = 0;
 	     sim_mutation == SIM_MUTATION_ENDED_TWICE && on_worker && i < store->opts.requests_max;
@@ -98,7 +101,7 @@ WRAP(void, spw_object_drop, (struct spw_store * store, struct object *object, bo
 			break;
 		}
 	}
-	__real_spw_object_drop(store, object, on_worker);
+	__real_spw_store__object_drop(store, object, on_worker);
 }
 
 WRAP(const char *, spw_device_path, (const struct spw_device *device))
@@ -110,9 +113,9 @@ WRAP(const char *, spw_device_path, (const struct spw_device *device))
 	return __real_spw_device_path(device);
 }
 
-WRAP(void, spw_entry_become, (struct entry * entry, enum entry_state to))
+WRAP(void, spw_cache__entry_become, (struct entry * entry, enum entry_state to))
 {
-	__real_spw_entry_become(entry, to);
+	__real_spw_cache__entry_become(entry, to);
 	if (to != ENTRY_LEAVING || sim_mutation != SIM_MUTATION_EARLY_TOKENS || !one_in_50())
 		return;
 	entry->drainable = true;

@@ -5,12 +5,12 @@
 
 sim_obj   := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/sim/*.c))
 sim_main  := $(BUILD)/tests/sim/main.o
-sim_wraps := spw_clock_ns spw_queue_open spw_queue_reap spw_helpers_stop spw_queue_submit nanosleep pthread_cond_wait getrandom time spw_page_take spw_page_drop spw_status_sweep \
-	spw_share_open spw_share_close spw_loops_read \
-	$(addprefix spw_device_,open lock_shared translate_error path) \
-	$(addprefix spw_safety_,signatures partitions in_use locked relatives_locked still writable conventional) spw_parallel spw_thread_start spw_fd_locked \
-	spw_checksum spw_checksum_vector spw_copy_and_checksum spw_write_abandon spw_transfer_issue spw_transfer_give spw_alloc_put spw_object_drop \
-	spw_entry_become
+sim_wraps := spw_clock_ns spw_queue_open spw_queue_reap spw_store__helpers_stop spw_queue_submit nanosleep pthread_cond_wait getrandom time spw_drives__page_take spw_drives__page_drop spw_drives__status_sweep \
+	spw_drives__share_open spw_drives__share_close spw_drives__loops_read \
+	spw_device_open spw_device_path $(addprefix spw_engine__device_,lock_shared translate_error) \
+	$(addprefix spw_drives__safety_,signatures partitions in_use locked relatives_locked still writable conventional) spw_parallel spw_thread_start spw_fd_locked \
+	spw_checksum spw_store__checksum_vector spw_store__copy_and_checksum spw_store__write_abandon spw_store__transfer_issue spw_store__transfer_give spw_alloc__put spw_store__object_drop \
+	spw_cache__entry_become
 sim_flags := $(sim_wraps:%=-Wl,--wrap=%)
 
 $(BUILD)/tests/sim/sim: $(sim_obj) $(BUILD)/libspillway.a tests/sim/sim.mk

@@ -29,10 +29,10 @@ static bool helpers_turn(bool sleeps)
 
 	for (unsigned i = 0; i < HELPERS; i++) {
 		if (!held[i].transfer && sim_below(&random_state, SLEEPY_LOOK) == 0) {
-			held[i].transfer = spw_help_take(&helpers->each[i]);
+			held[i].transfer = spw_store__help_take(&helpers->each[i]);
 			held[i].turns = sim_below(&random_state, HELD_TURNS);
 		} else if (held[i].transfer && (all || held[i].turns-- == 0)) {
-			spw_help_give(&helpers->each[i], held[i].transfer);
+			spw_store__help_give(&helpers->each[i], held[i].transfer);
 			held[i].transfer = NULL;
 		}
 	}
@@ -78,12 +78,12 @@ WRAP(int, spw_thread_start,
 }
 
 /* There are no threads to be waited for. */
-WRAP(void, spw_helpers_stop, (struct spw_store * store))
+WRAP(void, spw_store__helpers_stop, (struct spw_store * store))
 {
 	sim_others_turn = NULL;
 	for (unsigned i = 0; i < HELPERS; i++)
 		if (held[i].transfer)
 			sim_fail("the store is closed while a helper has a transfer");
 	store->helpers->count = 0;
-	__real_spw_helpers_stop(store);
+	__real_spw_store__helpers_stop(store);
 }

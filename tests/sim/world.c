@@ -176,12 +176,12 @@ static void write_superblocks(const struct sim_config *config)
 		memset(sb.store_uuid, 0xab, sizeof(sb.store_uuid));
 		for (unsigned j = 0; j < config->drives; j++)
 			memset(sb.drive_uuids[j], (int)j + 1, sizeof(sb.drive_uuids[j]));
-		if (spw_layout_plan(&sb, drive->geometry.size_bytes))
+		if (spw_layout__plan(&sb, drive->geometry.size_bytes))
 			sim_fail("the drives do not hold so many partitions");
 		for (unsigned copy = 0; copy < 2; copy++) {
-			spw_layout_encode(&sb, copy, block);
-			sim_drive_write(drive, spw_layout_copy_offset(sb.device_bytes, copy), block,
-					sizeof(block));
+			spw_layout__encode(&sb, copy, block);
+			sim_drive_write(drive, spw_layout__copy_offset(sb.device_bytes, copy),
+					block, sizeof(block));
 		}
 	}
 }
@@ -214,7 +214,7 @@ static void make_drives(const struct sim_config *config)
 /* A drive that can be read, whole, with both superblocks as they were written. */
 static bool is_sound(const struct sim_drive *drive)
 {
-	uint64_t last = spw_layout_copy_offset(drive->geometry.size_bytes, 1);
+	uint64_t last = spw_layout__copy_offset(drive->geometry.size_bytes, 1);
 	bool readable = true;
 
 	for (unsigned i = 0; i < SIM_BAD_RANGES; i++)

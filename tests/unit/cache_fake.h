@@ -25,7 +25,7 @@ static inline struct spw_store *fake_open(void)
 static inline int fake_open_cache(struct spw_store *store, const struct spw_cache_opts *opts,
 				  struct spw_cache **cache)
 {
-	return spw_cache_open_with(store, opts, &simstore_ports, cache);
+	return spw_cache__open_with(store, opts, &simstore_ports, cache);
 }
 
 /* The @index-th oldest request of a kind that has not ended; NULL: there are fewer. */

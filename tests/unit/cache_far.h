@@ -111,7 +111,7 @@ static inline struct piece far_stored(uint64_t key, size_t len)
 
 static inline struct entry *entry_of(const struct piece *far)
 {
-	return spw_entry_of_id(rig.cache, far->tensor.value);
+	return spw_cache__entry_of_id(rig.cache, far->tensor.value);
 }
 
 static inline void state_is(const struct piece *far, enum entry_state state)

@@ -80,7 +80,8 @@ static void sim_begin(enum spw_cache_mode mode)
 
 static void sim_open(void)
 {
-	assert_int_equal(spw_cache_open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache), 0);
+	assert_int_equal(spw_cache__open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
+			 0);
 }
 
 static inline void sim_start(void)

@@ -166,7 +166,8 @@ static inline void check_cancelled_before_submission(char *bytes)
 		}
 		for (unsigned i = 1; round && i < IOS; i += 2)
 			assert_int_equal(spw_queue_cancel(drive_queue, &ios[i]), 0);
-		assert_int_equal(drive_queue->devices[0].waiting + spw_queue_in_flight(drive_queue),
+		assert_int_equal(drive_queue->devices[0].waiting +
+					 spw_engine__queue_in_flight(drive_queue),
 				 round ? IOS / 2 : IOS);
 		while (done < IOS)
 			assert_true(spw_queue_reap(drive_queue, IOS, -1) >= 0);

@@ -179,7 +179,7 @@ static inline int format_drives(unsigned count, bool force, struct spw_store_inf
 
 static inline uint64_t copy_offset(const char *path, unsigned copy)
 {
-	return spw_layout_copy_offset(size_of(path), copy);
+	return spw_layout__copy_offset(size_of(path), copy);
 }
 
 static inline void read_copy(const char *path, unsigned copy, struct spw_superblock *sb)
@@ -188,7 +188,7 @@ static inline void read_copy(const char *path, unsigned copy, struct spw_superbl
 	const char *why;
 
 	read_at(path, copy_offset(path, copy), block, sizeof(block));
-	if (spw_layout_decode(block, copy, sb, &why) != 0)
+	if (spw_layout__decode(block, copy, sb, &why) != 0)
 		fail_msg("%s copy %u: %s", path, copy, why);
 }
 
@@ -196,7 +196,7 @@ static inline void write_copy(const char *path, unsigned copy, const struct spw_
 {
 	uint8_t block[SPW_SUPERBLOCK_BYTES];
 
-	spw_layout_encode(sb, copy, block);
+	spw_layout__encode(sb, copy, block);
 	write_at(path, copy_offset(path, copy), block, sizeof(block));
 }
 
@@ -225,9 +225,9 @@ static inline int check_drives(const char *const paths[], unsigned count)
 {
 	struct spw_assembly assembly;
 	uint64_t before = hash_all();
-	int rc = spw_assemble(paths, count, false, NULL, &assembly);
+	int rc = spw_drives__assemble(paths, count, false, NULL, &assembly);
 
-	spw_assembly_close(&assembly);
+	spw_drives__assembly_close(&assembly);
 	assert_int_equal(spw_check(paths, count, NULL, NULL), rc);
 	assert_int_equal(hash_all(), before);
 	return rc;

@@ -214,10 +214,10 @@ static int nvme_drive_open(struct spw_queue *q)
 	q->pieces = (unsigned)(q->arena_len_bytes >> NVME_PIECE_SHIFT) - 2;
 	q->registered_bytes = (uint64_t)q->pieces << NVME_PIECE_SHIFT;
 	q->polls = q->wait_mode == SPW_WAIT_POLL;
-	q->prepare = nvme_drive.long_way ? spw_queue_prepare_any : nvme_prepare;
+	q->prepare = nvme_drive.long_way ? spw_engine__queue_prepare_any : nvme_prepare;
 	n->fixed = true;
 	q->state = n;
-	spw_queue_place(q, 0, d->ids, d->id_count);
+	spw_engine__queue_place(q, 0, d->ids, d->id_count);
 	return 0;
 }
 
@@ -235,7 +235,7 @@ static void open_nvme_queue(void)
 	const struct spw_backend_ops *candidates[] = {&ops};
 	struct spw_queue_opts opts;
 
-	ops = spw_backend_nvme;
+	ops = spw_nvme__backend_nvme;
 	ops.open = nvme_drive_open;
 	ops.close = nvme_drive_close;
 	ops.submit = nvme_drive_submit;
@@ -247,7 +247,8 @@ static void open_nvme_queue(void)
 	opts.arena = drive_arena;
 	opts.log.write = collect;
 	opts.placement = nvme_drive.placement;
-	assert_int_equal(spw_queue_open_with(&drive, 1, &opts, candidates, 1, &drive_queue), 0);
+	assert_int_equal(spw_engine__queue_open_with(&drive, 1, &opts, candidates, 1, &drive_queue),
+			 0);
 }
 
 #endif

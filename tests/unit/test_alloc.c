@@ -82,7 +82,7 @@ static void model_open(struct model *model, uint32_t blocks, uint32_t extents_ma
 	memset(model, 0, sizeof(*model));
 	model->blocks = blocks;
 	model->extents_max = extents_max;
-	assert_int_equal(spw_alloc_open(blocks, extents_max, &model->alloc), 0);
+	assert_int_equal(spw_alloc__open(blocks, extents_max, &model->alloc), 0);
 }
 
 /* The longest run of free blocks. */
@@ -109,9 +109,9 @@ static uint32_t model_free_blocks(const struct model *model)
 /* Everything the allocator says of itself, against the bitmap. */
 static void model_check(const struct model *model)
 {
-	assert_int_equal(spw_alloc_verify(model->alloc), 0);
+	assert_int_equal(spw_alloc__verify(model->alloc), 0);
 	assert_int_equal(model->alloc->blocks_total, model->blocks);
-	assert_int_equal(spw_alloc_blocks_free(model->alloc), model_free_blocks(model));
+	assert_int_equal(spw_alloc__blocks_free(model->alloc), model_free_blocks(model));
 	assert_int_equal(model->alloc->extents_used, model->count);
 }
 
@@ -147,7 +147,7 @@ static bool model_get_at(struct model *model, uint64_t start_block, uint64_t len
 							  : 0;
 	struct spw_extent extent;
 
-	assert_int_equal(spw_alloc_get_at(model->alloc, start_block, len_blocks, &extent), wanted);
+	assert_int_equal(spw_alloc__get_at(model->alloc, start_block, len_blocks, &extent), wanted);
 	if (wanted)
 		return false;
 	assert_true(extent.start_block == start_block && extent.len_blocks == len_blocks);
@@ -161,7 +161,7 @@ static bool model_get(struct model *model, uint64_t len_blocks)
 	struct spw_extent extent;
 	bool fits = model_longest(model) >= len_blocks && model->count < model->extents_max;
 
-	assert_int_equal(spw_alloc_get(model->alloc, len_blocks, &extent), fits ? 0 : -ENOSPC);
+	assert_int_equal(spw_alloc__get(model->alloc, len_blocks, &extent), fits ? 0 : -ENOSPC);
 	if (!fits)
 		return false;
 	assert_int_equal(extent.len_blocks, len_blocks);
@@ -175,7 +175,8 @@ static bool model_get_some(struct model *model, uint64_t len_blocks)
 	uint64_t best = model_longest(model);
 	bool fits = best > 0 && model->count < model->extents_max;
 
-	assert_int_equal(spw_alloc_get_some(model->alloc, len_blocks, &extent), fits ? 0 : -ENOSPC);
+	assert_int_equal(spw_alloc__get_some(model->alloc, len_blocks, &extent),
+			 fits ? 0 : -ENOSPC);
 	if (!fits)
 		return false;
 	best = best < len_blocks ? best : len_blocks;
@@ -194,7 +195,7 @@ static void model_put(struct model *model, uint32_t which)
 	struct spw_extent *extent = &model->extents[which];
 
 	memset(&model->used[extent->start_block], 0, extent->len_blocks);
-	spw_alloc_put(model->alloc, extent);
+	spw_alloc__put(model->alloc, extent);
 	*extent = model->extents[--model->count];
 }
 
@@ -203,7 +204,7 @@ static void model_close(struct model *model)
 	while (model->count)
 		model_put(model, model->count - 1);
 	model_check(model);
-	spw_alloc_close(model->alloc);
+	spw_alloc__close(model->alloc);
 }
 
 /* ---- Every sequence on a tiny device --------------------------------------------------------- */
@@ -439,29 +440,29 @@ CASE(test_exact_behind_the_bound)
 	struct spw_alloc *alloc;
 	unsigned count = 0;
 
-	assert_int_equal(spw_alloc_open((class_shortest + class_width) * 32, 80, &alloc), 0);
+	assert_int_equal(spw_alloc__open((class_shortest + class_width) * 32, 80, &alloc), 0);
 	/*
 	 * Pairs of one extent and a wall of one block; the first extent is the longest of its
 	 * class.
 	 */
-	for (; spw_alloc_get(alloc, count == 0 ? class_shortest + 7 : class_shortest,
-			     &extents[count]) == 0;
+	for (; spw_alloc__get(alloc, count == 0 ? class_shortest + 7 : class_shortest,
+			      &extents[count]) == 0;
 	     count += 2)
-		assert_int_equal(spw_alloc_get(alloc, 1, &extents[count + 1]), 0);
+		assert_int_equal(spw_alloc__get(alloc, 1, &extents[count + 1]), 0);
 	assert_true(count / 2 > LOOK_MAX + 1);
-	if (spw_alloc_blocks_free(alloc) > 0)
-		assert_int_equal(spw_alloc_get(alloc, spw_alloc_blocks_free(alloc), &found), 0);
+	if (spw_alloc__blocks_free(alloc) > 0)
+		assert_int_equal(spw_alloc__get(alloc, spw_alloc__blocks_free(alloc), &found), 0);
 	for (unsigned i = 0; i < count; i += 2)
-		spw_alloc_put(alloc, &extents[i]);
-	assert_int_equal(spw_alloc_get(alloc, class_shortest + 8, &found), -ENOSPC);
-	assert_int_equal(spw_alloc_get_some(alloc, class_shortest + 7, &found), 0);
+		spw_alloc__put(alloc, &extents[i]);
+	assert_int_equal(spw_alloc__get(alloc, class_shortest + 8, &found), -ENOSPC);
+	assert_int_equal(spw_alloc__get_some(alloc, class_shortest + 7, &found), 0);
 	/* the bounded look misses it, by less than 1/32 */
 	assert_int_equal(found.len_blocks, class_shortest);
-	spw_alloc_put(alloc, &found);
-	assert_int_equal(spw_alloc_get(alloc, class_shortest + 7, &found), 0);
+	spw_alloc__put(alloc, &found);
+	assert_int_equal(spw_alloc__get(alloc, class_shortest + 7, &found), 0);
 	assert_int_equal(found.start_block, 0);
-	assert_int_equal(spw_alloc_verify(alloc), 0);
-	spw_alloc_close(alloc);
+	assert_int_equal(spw_alloc__verify(alloc), 0);
+	spw_alloc__close(alloc);
 }
 
 /* Where nothing is long enough, the longest of the highest class, which is not the first there. */
@@ -471,14 +472,14 @@ CASE(test_some_is_the_longest)
 	struct spw_extent extents[SPW_ARRAY_LEN(lens)], found;
 	struct spw_alloc *alloc;
 
-	assert_int_equal(spw_alloc_open(263 + 1 + 256 + 1, 10, &alloc), 0);
+	assert_int_equal(spw_alloc__open(263 + 1 + 256 + 1, 10, &alloc), 0);
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(lens); i++)
-		assert_int_equal(spw_alloc_get(alloc, lens[i], &extents[i]), 0);
-	spw_alloc_put(alloc, &extents[0]);
-	spw_alloc_put(alloc, &extents[2]);
-	assert_int_equal(spw_alloc_get_some(alloc, 300, &found), 0);
+		assert_int_equal(spw_alloc__get(alloc, lens[i], &extents[i]), 0);
+	spw_alloc__put(alloc, &extents[0]);
+	spw_alloc__put(alloc, &extents[2]);
+	assert_int_equal(spw_alloc__get_some(alloc, 300, &found), 0);
 	assert_int_equal(found.len_blocks, 263);
-	spw_alloc_close(alloc);
+	spw_alloc__close(alloc);
 }
 
 /* What alloc.h promises of the order. */
@@ -489,21 +490,21 @@ CASE(test_in_turn)
 	uint64_t next_block;
 
 	random_state = random_seed();
-	assert_int_equal(spw_alloc_open(1u << 20, 1000, &alloc), 0);
+	assert_int_equal(spw_alloc__open(1u << 20, 1000, &alloc), 0);
 	for (unsigned round = 0; round < 3; round++) {
 		next_block = 0;
 		for (unsigned i = 0; i < 100; i++) {
-			assert_int_equal(spw_alloc_get(alloc, 1 + below(5000), &extents[i]), 0);
+			assert_int_equal(spw_alloc__get(alloc, 1 + below(5000), &extents[i]), 0);
 			assert_int_equal(extents[i].start_block, next_block);
 			next_block += extents[i].len_blocks;
 		}
 		for (unsigned i = 100; i > 0; i--) {
 			unsigned which = below(i);
-			spw_alloc_put(alloc, &extents[which]);
+			spw_alloc__put(alloc, &extents[which]);
 			extents[which] = extents[i - 1];
 		}
 	}
-	spw_alloc_close(alloc);
+	spw_alloc__close(alloc);
 }
 
 /*
@@ -515,34 +516,34 @@ CASE(test_holes_are_reused)
 	struct spw_alloc *alloc;
 
 	random_state = random_seed();
-	assert_int_equal(spw_alloc_open(1u << 20, 1000, &alloc), 0);
+	assert_int_equal(spw_alloc__open(1u << 20, 1000, &alloc), 0);
 	for (unsigned i = 0; i < 500; i++)
-		assert_int_equal(spw_alloc_get(alloc, 245, &extents[i]), 0);
+		assert_int_equal(spw_alloc__get(alloc, 245, &extents[i]), 0);
 	for (unsigned i = 0; i < 100000; i++) {
 		unsigned which = below(500);
-		spw_alloc_put(alloc, &extents[which]);
-		assert_int_equal(spw_alloc_get(alloc, 245, &extents[which]), 0);
+		spw_alloc__put(alloc, &extents[which]);
+		assert_int_equal(spw_alloc__get(alloc, 245, &extents[which]), 0);
 		assert_in_range(extents[which].start_block, 0, 499 * 245);
 	}
-	assert_int_equal(spw_alloc_verify(alloc), 0);
-	spw_alloc_close(alloc);
+	assert_int_equal(spw_alloc__verify(alloc), 0);
+	spw_alloc__close(alloc);
 }
 
 CASE(test_open_refuses)
 {
 	struct spw_alloc *alloc = (struct spw_alloc *)1;
 
-	assert_int_equal(spw_alloc_open(0, 1, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc__open(0, 1, &alloc), -EINVAL);
 	assert_null(alloc);
-	assert_int_equal(spw_alloc_open(SPW_ALLOC_BLOCKS_MAX + 1, 1, &alloc), -EINVAL);
-	assert_int_equal(spw_alloc_open(1, 0, &alloc), -EINVAL);
-	assert_int_equal(spw_alloc_open(1, SPW_ALLOC_EXTENTS_MAX + 1, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc__open(SPW_ALLOC_BLOCKS_MAX + 1, 1, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc__open(1, 0, &alloc), -EINVAL);
+	assert_int_equal(spw_alloc__open(1, SPW_ALLOC_EXTENTS_MAX + 1, &alloc), -EINVAL);
 	for (memory_fails = 1; memory_fails <= 2; memory_fails++) {
-		assert_int_equal(spw_alloc_open(1, 1, &alloc), -ENOMEM);
+		assert_int_equal(spw_alloc__open(1, 1, &alloc), -ENOMEM);
 		assert_null(alloc);
 	}
 	memory_fails = 0;
-	spw_alloc_close(NULL);
+	spw_alloc__close(NULL);
 }
 
 CASE(test_largest_device)
@@ -550,19 +551,19 @@ CASE(test_largest_device)
 	struct spw_extent whole, small;
 	struct spw_alloc *alloc;
 
-	assert_int_equal(spw_alloc_open(SPW_ALLOC_BLOCKS_MAX, 1000, &alloc), 0);
-	assert_int_equal(spw_alloc_get(alloc, SPW_ALLOC_BLOCKS_MAX, &whole), 0);
-	assert_int_equal(spw_alloc_get(alloc, 1, &small), -ENOSPC);
-	assert_int_equal(spw_alloc_get_some(alloc, 1, &small), -ENOSPC);
-	assert_int_equal(spw_alloc_verify(alloc), 0);
-	spw_alloc_put(alloc, &whole);
-	assert_int_equal(spw_alloc_get(alloc, 1, &small), 0);
-	assert_int_equal(spw_alloc_get(alloc, SPW_ALLOC_BLOCKS_MAX, &whole), -ENOSPC);
-	assert_int_equal(spw_alloc_get(alloc, UINT64_MAX, &whole), -ENOSPC);
-	assert_int_equal(spw_alloc_get_some(alloc, UINT64_MAX, &whole), 0);
+	assert_int_equal(spw_alloc__open(SPW_ALLOC_BLOCKS_MAX, 1000, &alloc), 0);
+	assert_int_equal(spw_alloc__get(alloc, SPW_ALLOC_BLOCKS_MAX, &whole), 0);
+	assert_int_equal(spw_alloc__get(alloc, 1, &small), -ENOSPC);
+	assert_int_equal(spw_alloc__get_some(alloc, 1, &small), -ENOSPC);
+	assert_int_equal(spw_alloc__verify(alloc), 0);
+	spw_alloc__put(alloc, &whole);
+	assert_int_equal(spw_alloc__get(alloc, 1, &small), 0);
+	assert_int_equal(spw_alloc__get(alloc, SPW_ALLOC_BLOCKS_MAX, &whole), -ENOSPC);
+	assert_int_equal(spw_alloc__get(alloc, UINT64_MAX, &whole), -ENOSPC);
+	assert_int_equal(spw_alloc__get_some(alloc, UINT64_MAX, &whole), 0);
 	assert_int_equal(whole.len_blocks, SPW_ALLOC_BLOCKS_MAX - 1);
-	assert_int_equal(spw_alloc_verify(alloc), 0);
-	spw_alloc_close(alloc);
+	assert_int_equal(spw_alloc__verify(alloc), 0);
+	spw_alloc__close(alloc);
 }
 
 /* 2^24 blocks cut into 2^20 extents, half of them freed and refilled: the model is verify(). */
@@ -573,22 +574,22 @@ CASE(test_many_extents)
 	struct spw_alloc *alloc;
 
 	assert_non_null(extents);
-	assert_int_equal(spw_alloc_open(1u << 24, count, &alloc), 0);
+	assert_int_equal(spw_alloc__open(1u << 24, count, &alloc), 0);
 	for (uint32_t i = 0; i < count; i++)
-		assert_int_equal(spw_alloc_get(alloc, 16, &extents[i]), 0);
-	assert_int_equal(spw_alloc_verify(alloc), 0);
+		assert_int_equal(spw_alloc__get(alloc, 16, &extents[i]), 0);
+	assert_int_equal(spw_alloc__verify(alloc), 0);
 	for (uint32_t i = 0; i < count; i += 2)
-		spw_alloc_put(alloc, &extents[i]);
-	assert_int_equal(spw_alloc_verify(alloc), 0);
-	assert_int_equal(spw_alloc_get(alloc, 17, &extents[0]), -ENOSPC);
+		spw_alloc__put(alloc, &extents[i]);
+	assert_int_equal(spw_alloc__verify(alloc), 0);
+	assert_int_equal(spw_alloc__get(alloc, 17, &extents[0]), -ENOSPC);
 	for (uint32_t i = 0; i < count; i += 2)
-		assert_int_equal(spw_alloc_get(alloc, 16, &extents[i]), 0);
-	assert_int_equal(spw_alloc_blocks_free(alloc), 0);
+		assert_int_equal(spw_alloc__get(alloc, 16, &extents[i]), 0);
+	assert_int_equal(spw_alloc__blocks_free(alloc), 0);
 	for (uint32_t i = 0; i < count; i++)
-		spw_alloc_put(alloc, &extents[i]);
-	assert_int_equal(spw_alloc_verify(alloc), 0);
-	assert_int_equal(spw_alloc_get(alloc, 1u << 24, &extents[0]), 0);
-	spw_alloc_close(alloc);
+		spw_alloc__put(alloc, &extents[i]);
+	assert_int_equal(spw_alloc__verify(alloc), 0);
+	assert_int_equal(spw_alloc__get(alloc, 1u << 24, &extents[0]), 0);
+	spw_alloc__close(alloc);
 	free(extents);
 }
 
@@ -599,28 +600,28 @@ CASE(test_misuse_asserts)
 	struct spw_extent extent, other;
 	struct spw_alloc *alloc;
 
-	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
-	assert_int_equal(spw_alloc_get(alloc, 10, &extent), 0);
-	expect_spw_assert(spw_alloc_get(alloc, 0, &other));
-	expect_spw_assert(spw_alloc_get_some(alloc, 0, &other));
+	assert_int_equal(spw_alloc__open(100, 10, &alloc), 0);
+	assert_int_equal(spw_alloc__get(alloc, 10, &extent), 0);
+	expect_spw_assert(spw_alloc__get(alloc, 0, &other));
+	expect_spw_assert(spw_alloc__get_some(alloc, 0, &other));
 	other = extent, other.handle = 0;
-	expect_spw_assert(spw_alloc_put(alloc, &other));
+	expect_spw_assert(spw_alloc__put(alloc, &other));
 	other = extent, other.handle = 1000;
-	expect_spw_assert(spw_alloc_put(alloc, &other));
+	expect_spw_assert(spw_alloc__put(alloc, &other));
 	other = extent, other.start_block++;
-	expect_spw_assert(spw_alloc_put(alloc, &other));
+	expect_spw_assert(spw_alloc__put(alloc, &other));
 	other = extent, other.len_blocks--;
-	expect_spw_assert(spw_alloc_put(alloc, &other));
+	expect_spw_assert(spw_alloc__put(alloc, &other));
 	/* Who kept only the handle gets the rest, as long as it is allocated. */
-	spw_alloc_extent(alloc, extent.handle, &other);
+	spw_alloc__extent(alloc, extent.handle, &other);
 	assert_memory_equal(&other, &extent, sizeof(other));
-	expect_spw_assert(spw_alloc_extent(alloc, 0, &other));
-	expect_spw_assert(spw_alloc_extent(alloc, 1000, &other));
-	assert_int_equal(spw_alloc_verify(alloc), 0);
-	spw_alloc_put(alloc, &extent);
-	expect_spw_assert(spw_alloc_put(alloc, &extent)); /* freed twice */
-	expect_spw_assert(spw_alloc_extent(alloc, extent.handle, &other));
-	spw_alloc_close(alloc);
+	expect_spw_assert(spw_alloc__extent(alloc, 0, &other));
+	expect_spw_assert(spw_alloc__extent(alloc, 1000, &other));
+	assert_int_equal(spw_alloc__verify(alloc), 0);
+	spw_alloc__put(alloc, &extent);
+	expect_spw_assert(spw_alloc__put(alloc, &extent)); /* freed twice */
+	expect_spw_assert(spw_alloc__extent(alloc, extent.handle, &other));
+	spw_alloc__close(alloc);
 }
 
 CASE(test_damage_asserts)
@@ -629,22 +630,22 @@ CASE(test_damage_asserts)
 	struct spw_alloc *alloc;
 	uint32_t class = class_of(100);
 
-	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	assert_int_equal(spw_alloc__open(100, 10, &alloc), 0);
 	alloc->second_bits[class / SECOND_COUNT] = 0; /* ALLOC-5 */
-	expect_spw_assert(spw_alloc_get(alloc, 1, &extent));
-	expect_spw_assert(spw_alloc_get_some(alloc, 1000, &extent));
+	expect_spw_assert(spw_alloc__get(alloc, 1, &extent));
+	expect_spw_assert(spw_alloc__get_some(alloc, 1000, &extent));
 	alloc->second_bits[class / SECOND_COUNT] = UINT32_C(1) << (class % SECOND_COUNT);
 	alloc->descs_fresh = alloc->descs_max; /* ALLOC-7 */
-	expect_spw_assert(spw_alloc_get(alloc, 1, &extent));
+	expect_spw_assert(spw_alloc__get(alloc, 1, &extent));
 	alloc->descs_fresh = 2;
 	alloc->descs[1].len_blocks = 50; /* ALLOC-4: on the list of another class */
-	expect_spw_assert(spw_alloc_get(alloc, 50, &extent));
+	expect_spw_assert(spw_alloc__get(alloc, 50, &extent));
 	alloc->descs[1].len_blocks = 10; /* shorter than its class says */
-	expect_spw_assert(spw_alloc_get(alloc, 50, &extent));
+	expect_spw_assert(spw_alloc__get(alloc, 50, &extent));
 	alloc->descs[1].len_blocks = 100;
 	alloc->descs[1].list_prev = DESC_USED;
-	expect_spw_assert(spw_alloc_get(alloc, 50, &extent));
-	spw_alloc_close(alloc);
+	expect_spw_assert(spw_alloc__get(alloc, 50, &extent));
+	spw_alloc__close(alloc);
 }
 
 /*
@@ -655,26 +656,26 @@ static struct spw_alloc *planted(struct spw_extent extents[8])
 {
 	struct spw_alloc *alloc;
 
-	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	assert_int_equal(spw_alloc__open(100, 10, &alloc), 0);
 	for (unsigned i = 0; i < 8; i++)
-		assert_int_equal(spw_alloc_get(alloc, 10, &extents[i]), 0);
-	spw_alloc_put(alloc, &extents[1]);
-	spw_alloc_put(alloc, &extents[3]);
-	spw_alloc_put(alloc, &extents[6]);
-	spw_alloc_put(alloc, &extents[7]); /* coalesces: leaves a spare descriptor */
-	assert_int_equal(spw_alloc_verify(alloc), 0);
+		assert_int_equal(spw_alloc__get(alloc, 10, &extents[i]), 0);
+	spw_alloc__put(alloc, &extents[1]);
+	spw_alloc__put(alloc, &extents[3]);
+	spw_alloc__put(alloc, &extents[6]);
+	spw_alloc__put(alloc, &extents[7]); /* coalesces: leaves a spare descriptor */
+	assert_int_equal(spw_alloc__verify(alloc), 0);
 	assert_int_not_equal(alloc->desc_spare, 0);
 	return alloc;
 }
 
 /* Write @value to @field, see @invariant reported, put the field back, see it whole. */
-#define plant(field, value, invariant)                                  \
-	do {                                                            \
-		__typeof__(field) kept = (field);                       \
-		(field) = (__typeof__(field))(value);                   \
-		assert_int_equal(spw_alloc_verify(alloc), (invariant)); \
-		(field) = kept;                                         \
-		assert_int_equal(spw_alloc_verify(alloc), 0);           \
+#define plant(field, value, invariant)                                   \
+	do {                                                             \
+		__typeof__(field) kept = (field);                        \
+		(field) = (__typeof__(field))(value);                    \
+		assert_int_equal(spw_alloc__verify(alloc), (invariant)); \
+		(field) = kept;                                          \
+		assert_int_equal(spw_alloc__verify(alloc), 0);           \
 	} while (0)
 
 CASE(test_verify_finds_damage)
@@ -723,7 +724,7 @@ CASE(test_verify_finds_damage)
 	 * with it.
 	 */
 	plant(descs[0].list_prev, DESC_SPARE, 7);
-	spw_alloc_close(alloc);
+	spw_alloc__close(alloc);
 }
 
 /* A free extent listed in a class next to its own, all else in order. */
@@ -731,12 +732,12 @@ CASE(test_verify_finds_wrong_class)
 {
 	struct spw_alloc *alloc;
 
-	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	assert_int_equal(spw_alloc__open(100, 10, &alloc), 0);
 	alloc->heads[class_of(100) + 1] = alloc->heads[class_of(100)];
 	alloc->heads[class_of(100)] = 0;
 	alloc->second_bits[class_of(100) / SECOND_COUNT] <<= 1;
-	assert_int_equal(spw_alloc_verify(alloc), 4);
-	spw_alloc_close(alloc);
+	assert_int_equal(spw_alloc__verify(alloc), 4);
+	spw_alloc__close(alloc);
 }
 
 /* A free extent that is listed, but lies nowhere. */
@@ -745,12 +746,12 @@ CASE(test_verify_finds_stray)
 	struct spw_alloc *alloc;
 	uint32_t stray;
 
-	assert_int_equal(spw_alloc_open(100, 10, &alloc), 0);
+	assert_int_equal(spw_alloc__open(100, 10, &alloc), 0);
 	stray = desc_get(alloc);
 	alloc->descs[stray].len_blocks = 7;
 	list_insert(alloc, stray);
-	assert_int_equal(spw_alloc_verify(alloc), 4);
-	spw_alloc_close(alloc);
+	assert_int_equal(spw_alloc__verify(alloc), 4);
+	spw_alloc__close(alloc);
 }
 
 /* ---- Classes --------------------------------------------------------------------------------- */

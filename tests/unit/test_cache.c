@@ -611,7 +611,7 @@ RIG_CASE(test_duplicates_in_the_backward_stage_keep_the_order)
 		pieces[i] = offered(i + 1, 100, SPW_OFFER_SPILL);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(offer_range(&pieces[0], 0, 0, 100, 9, &again), SPW_OFFER_DEDUP);
-	assert_int_equal(spw_entry_id(ENTRY_OF(rig.cache->order.previous, order)).value,
+	assert_int_equal(spw_cache__entry_id(ENTRY_OF(rig.cache->order.previous, order)).value,
 			 pieces[1].tensor.value);
 }
 

@@ -21,12 +21,12 @@ static void open_at(enum spw_cache_mode mode, double write, double read)
 /* A take waits, or waits no more. */
 static void wait_changes(bool begins)
 {
-	spw_cache_lock(sim.cache);
+	spw_cache__lock(sim.cache);
 	if (begins)
 		(void)spw_control_wait_began(sim.cache->control);
 	else
 		(void)spw_control_wait_ended(sim.cache->control);
-	spw_cache_unlock(sim.cache);
+	spw_cache__unlock(sim.cache);
 }
 
 static unsigned steps_until(bool (*there)(uint64_t), uint64_t figure)
@@ -207,12 +207,12 @@ SIM_CASE(test_a_budget_has_no_slack)
 	assert_int_equal(spw_control_memory_bytes(control), sim.opts.memory_bytes);
 	sim_forward_stage(&gpt);
 	sim_advance(sim_clock() + 1000000); /* idle drives, and all reads are late */
-	spw_cache_lock(sim.cache);
+	spw_cache__lock(sim.cache);
 	control->use_next = 0;
 	room = sim.opts.memory_bytes - control->memory_bytes;
 	assert_true(spw_control_next_has_room(control, room));
 	assert_false(spw_control_next_has_room(control, room + 1));
-	spw_cache_unlock(sim.cache);
+	spw_cache__unlock(sim.cache);
 	sim_backward_stage(&gpt);
 	spw_cache_step(sim.cache);
 }
@@ -291,16 +291,16 @@ SIM_CASE(test_hurried_reads_do_not_wait_for_their_time)
 	/* nothing is under way, and nothing has happened since */
 	sim_advance(sim_clock() + 1000000);
 	sim_drain();
-	spw_cache_lock(sim.cache);
+	spw_cache__lock(sim.cache);
 	for (unsigned i = control->use_next; i < shape->plan.use_count; i++)
 		shape->plan.read_from_ns[shape->plan.use_order[i]] = UINT64_MAX / 2;
 	prefetches = sim.cache->count.prefetches;
-	spw_window_fill(sim.cache);
+	spw_cache__window_fill(sim.cache);
 	assert_int_equal(sim.cache->count.prefetches, prefetches);
 	control->stalled_now = true;
-	spw_window_fill(sim.cache);
+	spw_cache__window_fill(sim.cache);
 	assert_true(sim.cache->count.prefetches > prefetches);
-	spw_cache_unlock(sim.cache);
+	spw_cache__unlock(sim.cache);
 	sim_backward_stage(&gpt);
 	spw_cache_step(sim.cache);
 }
@@ -346,7 +346,7 @@ static void end_fork(void)
 
 static struct entry *entry_of_slot(unsigned slot)
 {
-	return spw_entry_of_id(sim.cache, sim.tensors[slot].tensor.value);
+	return spw_cache__entry_of_id(sim.cache, sim.tensors[slot].tensor.value);
 }
 
 /* What the shape's plan says of a tensor of this step. */

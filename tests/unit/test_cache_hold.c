@@ -348,8 +348,8 @@ CASE(test_sleeping_ends_by_itself)
 
 	assert_int_equal(pthread_mutex_lock(&lock), 0);
 	while (spw_clock_ns() < until_ns)
-		assert_int_equal(spw_cache_ports_real.sleep_until(&ended, &lock, until_ns), 0);
-	assert_int_equal(spw_cache_ports_real.sleep_until(&ended, &lock, 0), 0);
+		assert_int_equal(spw_cache__ports_real.sleep_until(&ended, &lock, until_ns), 0);
+	assert_int_equal(spw_cache__ports_real.sleep_until(&ended, &lock, 0), 0);
 	assert_int_equal(pthread_mutex_unlock(&lock), 0);
 }
 

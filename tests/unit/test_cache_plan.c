@@ -442,11 +442,11 @@ static uint64_t spilled_by_plan(void)
 /* A write that the step did not need, and that took so long. */
 static void hang(uint64_t ns)
 {
-	spw_cache_lock(sim.cache);
+	spw_cache__lock(sim.cache);
 	spw_measure_began(&sim.cache->control->measure, DIRECTION_WRITE, 1024, sim_clock());
 	spw_measure_ended(&sim.cache->control->measure, DIRECTION_WRITE, 1024, true, sim_clock(),
 			  sim_clock() + ns);
-	spw_cache_unlock(sim.cache);
+	spw_cache__unlock(sim.cache);
 }
 
 /* Drives that hung are not used from the second time on; but not for ever. */

@@ -249,7 +249,7 @@ static void check_inside(void)
 	struct spw_cache_stats stats;
 	struct sums sums = {0};
 
-	spw_cache_lock(cache);
+	spw_cache__lock(cache);
 	for (uint32_t i = 0; i < TENSORS_MAX; i++)
 		if (cache->entries[i].state != ENTRY_FREE)
 			check_entry(&cache->entries[i], &sums);
@@ -261,7 +261,7 @@ static void check_inside(void)
 	assert_true(cache->control->measure.flows[DIRECTION_WRITE].in_flight +
 			    cache->control->measure.flows[DIRECTION_READ].in_flight ==
 		    sums.in_flight);
-	spw_cache_unlock(cache);
+	spw_cache__unlock(cache);
 	spw_cache_stats(cache, &stats, sizeof(stats));
 	assert_true(stats.entries == sums.entries);
 	assert_true(stats.activation_bytes == sums.activation);

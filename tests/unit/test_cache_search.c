@@ -48,7 +48,7 @@ static void open_with_start(int (*start)(void *(*main)(void *), void *argument))
 	ports.sleep = pthread_cond_wait; /* of what is waited for here, a thread is real */
 	sim_begin(SPW_CACHE_FASTEST);
 	sim.store->drives.write = sim.store->drives.read = sim.store->drives.mixed = 0.8;
-	assert_int_equal(spw_cache_open_with(sim.store, &sim.opts, &ports, &sim.cache), 0);
+	assert_int_equal(spw_cache__open_with(sim.store, &sim.opts, &ports, &sim.cache), 0);
 	spw_cache_step(sim.cache);
 }
 
@@ -101,7 +101,7 @@ CASE(test_who_waits_for_a_search)
 	struct spw_cache_reason reasons[64];
 
 	for (unsigned i = 0; i < 4; i++) {
-		open_with_start(spw_cache_ports_real.start);
+		open_with_start(spw_cache__ports_real.start);
 		(void)sim_step(&model);
 		assert_true(spw_cache_explain(sim.cache, reasons, 64, NULL) == 0);
 		if (i % 2) {

@@ -307,7 +307,7 @@ SIM_CASE(test_a_rating_stands_for_what_drives_do_not_say)
 {
 	sim_begin(SPW_CACHE_FASTEST);
 	sim.opts.wear_years = 4;
-	assert_int_equal(spw_cache_open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
+	assert_int_equal(spw_cache__open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
 			 -ENODATA);
 	sim.opts.endurance_bytes = 4 * 1461 * 250;
 	sim_start();
@@ -323,16 +323,16 @@ SIM_CASE(test_nonsense_is_refused)
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(years); i++) {
 		sim.opts.wear_years = years[i];
 		assert_int_equal(
-			spw_cache_open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
+			spw_cache__open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
 			-EINVAL);
 	}
 	sim.opts.wear_years = 1;
 	sim.opts.wear_bytes_per_day = 1;
-	assert_int_equal(spw_cache_open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
+	assert_int_equal(spw_cache__open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
 			 -EINVAL);
 	sim.opts.wear_years = 0;
 	sim.opts.mode = SPW_CACHE_POSITIONAL;
-	assert_int_equal(spw_cache_open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
+	assert_int_equal(spw_cache__open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
 			 -EINVAL);
 	sim.opts.mode = SPW_CACHE_FASTEST;
 	sim_start();

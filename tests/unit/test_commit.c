@@ -121,9 +121,9 @@ CASE(test_golden_block)
 	const char *why = "unset";
 
 	make_block(wanted);
-	spw_commit_encode(&a_commit, &place, block);
+	spw_layout__commit_encode(&a_commit, &place, block);
 	assert_memory_equal(block, wanted, sizeof(block));
-	assert_int_equal(spw_commit_decode(wanted, &place, 1, &commit, &why), 0);
+	assert_int_equal(spw_layout__commit_decode(wanted, &place, 1, &commit, &why), 0);
 	assert_null(why);
 	assert_memory_equal(&commit, &a_commit, sizeof(commit));
 }
@@ -144,8 +144,8 @@ CASE(test_largest_block)
 		full.pieces[i] = (struct spw_commit_piece){UINT64_MAX - i, i, 65536, i % 2};
 		full.manifest_bytes += 65536;
 	}
-	spw_commit_encode(&full, &place, block);
-	assert_int_equal(spw_commit_decode(block, &place, 1, &commit, &why), 0);
+	spw_layout__commit_encode(&full, &place, block);
+	assert_int_equal(spw_layout__commit_decode(block, &place, 1, &commit, &why), 0);
 	assert_memory_equal(&commit, &full, sizeof(commit));
 }
 
@@ -160,7 +160,7 @@ CASE(test_every_flipped_bit_is_found)
 		int rc;
 
 		block[bit / 8] ^= (uint8_t)(1 << bit % 8);
-		rc = spw_commit_decode(block, &place, 1, &commit, &why);
+		rc = spw_layout__commit_decode(block, &place, 1, &commit, &why);
 		assert_int_equal(rc, bit < 64 ? -EMEDIUMTYPE : -EUCLEAN);
 		assert_non_null(why);
 		block[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -216,7 +216,7 @@ CASE(test_every_impossible_field_is_refused)
 		memcpy(block + impossible_fields[i].offset, &impossible_fields[i].value,
 		       impossible_fields[i].len);
 		seal(block);
-		rc = spw_commit_decode(block, &place, 1, &commit, &why);
+		rc = spw_layout__commit_decode(block, &place, 1, &commit, &why);
 		if (rc != impossible_fields[i].error || !why)
 			fail_msg("%s: %d (%s)", impossible_fields[i].invariant, rc,
 				 why ? why : "no reason");
@@ -259,9 +259,9 @@ CASE(test_golden_mirror)
 	const char *why = "unset";
 
 	fill(wanted, sizeof(wanted), golden_mirror, SPW_ARRAY_LEN(golden_mirror));
-	spw_commit_encode(&a_mirrored_commit, &place, block);
+	spw_layout__commit_encode(&a_mirrored_commit, &place, block);
 	assert_memory_equal(block, wanted, sizeof(block));
-	assert_int_equal(spw_commit_decode(wanted, &place, 1, &commit, &why), 0);
+	assert_int_equal(spw_layout__commit_decode(wanted, &place, 1, &commit, &why), 0);
 	assert_null(why);
 	assert_memory_equal(&commit, &a_mirrored_commit, sizeof(commit));
 }
@@ -276,11 +276,11 @@ CASE(test_all_drives_are_members)
 
 	many.drive_count = 64;
 	all.members = UINT64_MAX;
-	spw_commit_encode(&all, &many, block);
-	assert_int_equal(spw_commit_decode(block, &many, 1, &commit, &why), 0);
+	spw_layout__commit_encode(&all, &many, block);
+	assert_int_equal(spw_layout__commit_decode(block, &many, 1, &commit, &why), 0);
 	assert_true(commit.members == UINT64_MAX);
 	many.drive_count = 63;
-	assert_int_equal(spw_commit_decode(block, &many, 1, &commit, &why), -EUCLEAN);
+	assert_int_equal(spw_layout__commit_decode(block, &many, 1, &commit, &why), -EUCLEAN);
 }
 
 static const struct {
@@ -312,7 +312,7 @@ CASE(test_every_impossible_mirror_is_refused)
 		memcpy(block + impossible_mirrors[i].offset, &impossible_mirrors[i].value,
 		       impossible_mirrors[i].len);
 		seal(block);
-		if (spw_commit_decode(block, &place, 1, &commit, &why) != -EUCLEAN || !why)
+		if (spw_layout__commit_decode(block, &place, 1, &commit, &why) != -EUCLEAN || !why)
 			fail_msg("%s: %s", impossible_mirrors[i].invariant, why ? why : "accepted");
 	}
 }
@@ -326,7 +326,7 @@ static int decode(const uint8_t *bytes, size_t len, struct spw_manifest *manifes
 	int rc;
 
 	commit.manifest_bytes = MANIFEST_BYTES;
-	rc = spw_manifest_decode(bytes, len, &place, &commit, manifest, &why);
+	rc = spw_layout__manifest_decode(bytes, len, &place, &commit, manifest, &why);
 	assert_true(rc == 0 ? !why : why != NULL);
 	return rc;
 }
@@ -336,8 +336,8 @@ CASE(test_golden_manifest)
 	uint8_t *wanted = make_manifest(), bytes[MANIFEST_BYTES];
 	struct spw_manifest manifest;
 
-	assert_int_equal(spw_manifest_bytes(&a_manifest), MANIFEST_BYTES);
-	spw_manifest_encode(&a_manifest, &place, bytes);
+	assert_int_equal(spw_layout__manifest_bytes(&a_manifest), MANIFEST_BYTES);
+	spw_layout__manifest_encode(&a_manifest, &place, bytes);
 	assert_memory_equal(bytes, wanted, sizeof(bytes));
 	assert_int_equal(decode(wanted, MANIFEST_BYTES, &manifest), 0);
 	assert_true(manifest.object_count == 1 && manifest.piece_count == 2 &&
@@ -352,15 +352,15 @@ CASE(test_empty_manifest)
 {
 	struct spw_manifest empty = {.sequence = 6, .number = 1000}, manifest;
 	struct spw_commit commit = a_commit;
-	uint8_t *bytes = malloc(spw_manifest_bytes(&empty));
+	uint8_t *bytes = malloc(spw_layout__manifest_bytes(&empty));
 	const char *why;
 
 	assert_non_null(bytes);
-	commit.manifest_bytes = spw_manifest_bytes(&empty);
-	spw_manifest_encode(&empty, &place, bytes);
-	assert_int_equal(
-		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &manifest, &why),
-		0);
+	commit.manifest_bytes = spw_layout__manifest_bytes(&empty);
+	spw_layout__manifest_encode(&empty, &place, bytes);
+	assert_int_equal(spw_layout__manifest_decode(bytes, commit.manifest_bytes, &place, &commit,
+						     &manifest, &why),
+			 0);
 	assert_true(manifest.object_count == 0 && manifest.record_bytes == 0);
 	free(bytes);
 }
@@ -377,8 +377,9 @@ CASE(test_every_length_is_checked)
 		assert_non_null(bytes);
 		memcpy(bytes, whole, len);
 		commit.manifest_bytes = len;
-		assert_int_equal(spw_manifest_decode(bytes, len, &place, &commit, &manifest, &why),
-				 -EUCLEAN);
+		assert_int_equal(
+			spw_layout__manifest_decode(bytes, len, &place, &commit, &manifest, &why),
+			-EUCLEAN);
 		assert_int_equal(decode(bytes, len, &manifest), -EUCLEAN);
 		free(bytes);
 		free(whole);
@@ -452,32 +453,32 @@ CASE(test_mirrored_manifest)
 					.pieces = pieces};
 	struct spw_commit commit = a_mirrored_commit;
 	struct spw_manifest decoded;
-	uint8_t *bytes = malloc(spw_manifest_bytes(&manifest));
+	uint8_t *bytes = malloc(spw_layout__manifest_bytes(&manifest));
 	const char *why;
 
 	assert_non_null(bytes);
-	commit.manifest_bytes = spw_manifest_bytes(&manifest);
-	spw_manifest_encode(&manifest, &place, bytes);
-	assert_int_equal(
-		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
-		0);
+	commit.manifest_bytes = spw_layout__manifest_bytes(&manifest);
+	spw_layout__manifest_encode(&manifest, &place, bytes);
+	assert_int_equal(spw_layout__manifest_decode(bytes, commit.manifest_bytes, &place, &commit,
+						     &decoded, &why),
+			 0);
 	assert_true(decoded.mirrors && decoded.object_count == 2);
 	assert_memory_equal(decoded.pieces, pieces, sizeof(pieces));
 	/* A block of version 1 has no such manifest, and nothing is mirrored twice. */
 	commit.members = 0;
-	assert_int_equal(
-		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
-		-EUCLEAN);
+	assert_int_equal(spw_layout__manifest_decode(bytes, commit.manifest_bytes, &place, &commit,
+						     &decoded, &why),
+			 -EUCLEAN);
 	commit.members = 2;
 	bytes[0x48 + 12] = 2;
-	assert_int_equal(
-		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
-		-EUCLEAN);
+	assert_int_equal(spw_layout__manifest_decode(bytes, commit.manifest_bytes, &place, &commit,
+						     &decoded, &why),
+			 -EUCLEAN);
 	bytes[0x48 + 12] = 1;
 	bytes[0x48 + 8] = 3; /* a pair and a half */
-	assert_int_equal(
-		spw_manifest_decode(bytes, commit.manifest_bytes, &place, &commit, &decoded, &why),
-		-EUCLEAN);
+	assert_int_equal(spw_layout__manifest_decode(bytes, commit.manifest_bytes, &place, &commit,
+						     &decoded, &why),
+			 -EUCLEAN);
 	assert_string_equal(why, "a piece has no second copy");
 	free(bytes);
 }
@@ -491,7 +492,7 @@ CASE(test_pieces_of_no_object_are_refused)
 
 	assert_non_null(bytes);
 	manifest.objects = &shorter;
-	spw_manifest_encode(&manifest, &place, bytes);
+	spw_layout__manifest_encode(&manifest, &place, bytes);
 	assert_int_equal(decode(bytes, MANIFEST_BYTES, &decoded), -EUCLEAN);
 	free(bytes);
 }

@@ -121,9 +121,9 @@ CASE(test_a_drive_that_is_gone_was_not_cut)
 		.path = gone, .ops = &ops, .geometry = {.kind = SPW_DEVICE_BLOCK}};
 	struct spw_superblock sb = {.device_bytes = DRIVE_BYTES};
 
-	assert_ok(spw_superblock_still_whole(&device, &sb, true));
+	assert_ok(spw_drives__superblock_still_whole(&device, &sb, true));
 	device.geometry.kind = SPW_DEVICE_FILE;
-	assert_int_equal(spw_superblock_still_whole(&device, &sb, true), -EIO);
+	assert_int_equal(spw_drives__superblock_still_whole(&device, &sb, true), -EIO);
 	expect_words("was cut");
 }
 

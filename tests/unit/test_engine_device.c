@@ -345,13 +345,13 @@ CASE(test_only_whole_blocks_are_discarded)
 
 CASE(test_the_longest_passthrough_command)
 {
-	assert_int_equal(spw_geometry_choose_passthrough(512, 128), 512u << 10);
-	assert_int_equal(spw_geometry_choose_passthrough(4194303, 1280), 4194303u << 10);
+	assert_int_equal(spw_engine__geometry_choose_passthrough(512, 128), 512u << 10);
+	assert_int_equal(spw_engine__geometry_choose_passthrough(4194303, 1280), 4194303u << 10);
 	/* No limit of the controller's, as over a network: what the block layer asks for. */
-	assert_int_equal(spw_geometry_choose_passthrough(2147483644, 1280), 1280u << 10);
-	assert_int_equal(spw_geometry_choose_passthrough(2147483644, 0), 8192);
-	assert_int_equal(spw_geometry_choose_passthrough(0, 1280), 8192);
-	assert_int_equal(spw_geometry_choose_passthrough(-1, -1), 8192);
+	assert_int_equal(spw_engine__geometry_choose_passthrough(2147483644, 1280), 1280u << 10);
+	assert_int_equal(spw_engine__geometry_choose_passthrough(2147483644, 0), 8192);
+	assert_int_equal(spw_engine__geometry_choose_passthrough(0, 1280), 8192);
+	assert_int_equal(spw_engine__geometry_choose_passthrough(-1, -1), 8192);
 }
 
 RUN_CASES(set_up, tear_down)

@@ -492,7 +492,7 @@ RING_TEST(test_a_file_that_became_shorter)
 	assert_int_equal(stats.short_transfers, 2);
 	assert_int_equal(stats.parts, 2);
 	assert_int_equal(stats.errors, 1);
-	assert_int_equal(spw_queue_ios(drive_queue), 0);
+	assert_int_equal(spw_engine__queue_ios(drive_queue), 0);
 	pass_over_drive();
 }
 

@@ -154,7 +154,7 @@ AIO_TEST(test_refused_requests_that_are_prepared_again)
 		ios[i].io.context = &ios[i];
 		assert_int_equal(spw_queue_prepare(drive_queue, &ios[i].io), 0);
 	}
-	while (spw_queue_ios(drive_queue) > 0)
+	while (spw_engine__queue_ios(drive_queue) > 0)
 		assert_true(spw_queue_reap(drive_queue, 1, -1) > 0);
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(ios[i].tries, 20);

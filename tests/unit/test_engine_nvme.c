@@ -320,22 +320,22 @@ DRIVE_TEST(test_a_failed_part_fails_its_io_alone)
 CASE(test_statuses)
 {
 	for (uint32_t code = 1; code < 0x800; code++) {
-		assert_true(spw_nvme_errno(code) < 0);
-		assert_true(spw_nvme_errno(code) > -200);
+		assert_true(spw_nvme__errno(code) < 0);
+		assert_true(spw_nvme__errno(code) > -200);
 		assert_true(strlen(spw_nvme_status_text(code)) > 3);
 		/* The upper bits are not part of the code. */
-		assert_int_equal(spw_nvme_errno(code | 0x7800), spw_nvme_errno(code));
+		assert_int_equal(spw_nvme__errno(code | 0x7800), spw_nvme__errno(code));
 		assert_ptr_equal(spw_nvme_status_text(code | 0x7800), spw_nvme_status_text(code));
 	}
-	assert_int_equal(spw_nvme_errno(0), 0);
+	assert_int_equal(spw_nvme__errno(0), 0);
 	assert_string_equal(spw_nvme_status_text(0x080), "LBA Out of Range");
-	assert_int_equal(spw_nvme_errno(0x081), -ENOSPC);
-	assert_int_equal(spw_nvme_errno(0x282), -EILSEQ);
-	assert_int_equal(spw_nvme_errno(0x020), -EROFS);
+	assert_int_equal(spw_nvme__errno(0x081), -ENOSPC);
+	assert_int_equal(spw_nvme__errno(0x282), -EILSEQ);
+	assert_int_equal(spw_nvme__errno(0x020), -EROFS);
 	assert_string_equal(spw_nvme_status_text(0x2c5), "vendor specific");
 	assert_string_equal(spw_nvme_status_text(0x712), "vendor specific");
 	assert_string_equal(spw_nvme_status_text(0x295), "unknown status");
-	assert_int_equal(spw_nvme_errno(0x295), -EIO);
+	assert_int_equal(spw_nvme__errno(0x295), -EIO);
 }
 
 /* ---- Commands -------------------------------------------------------------------------------- */
@@ -346,7 +346,7 @@ CASE(test_commands_byte_by_byte)
 	struct nvme_uring_cmd cmd;
 	struct spw_nvme_range range;
 
-	spw_nvme_encode_transfer(&cmd, &ns, true, UINT64_C(0x123456789a) << 12, 65536u << 12, 5);
+	spw_nvme__encode_transfer(&cmd, &ns, true, UINT64_C(0x123456789a) << 12, 65536u << 12, 5);
 	assert_int_equal(cmd.opcode, 2);
 	assert_int_equal(cmd.nsid, 0x01020304);
 	assert_int_equal(cmd.cdw10, 0x3456789a);
@@ -356,24 +356,24 @@ CASE(test_commands_byte_by_byte)
 	assert_int_equal(cmd.metadata | cmd.metadata_len | cmd.cdw2 | cmd.cdw3 | cmd.cdw14 |
 				 cmd.cdw15 | cmd.timeout_ms,
 			 0);
-	spw_nvme_encode_transfer(&cmd, &ns, false, 0, 4096, 0xbeef);
+	spw_nvme__encode_transfer(&cmd, &ns, false, 0, 4096, 0xbeef);
 	assert_int_equal(cmd.opcode, 1);
 	assert_int_equal(cmd.cdw12, 2u << 20);
 	assert_int_equal(cmd.cdw13, 0xbeef0000);
-	spw_nvme_encode_transfer(&cmd, &ns, false, 0, 4096, 0);
+	spw_nvme__encode_transfer(&cmd, &ns, false, 0, 4096, 0);
 	assert_int_equal(cmd.cdw12 | cmd.cdw13, 0);
 	/* PRACT, PRCHK of guard and reference tag; ILBRT */
 	ns.protects = true;
-	spw_nvme_encode_transfer(&cmd, &ns, true, UINT64_C(0x123456789a) << 12, 8192, 0);
+	spw_nvme__encode_transfer(&cmd, &ns, true, UINT64_C(0x123456789a) << 12, 8192, 0);
 	assert_int_equal(cmd.cdw12, 0x34000001);
 	assert_int_equal(cmd.cdw14, 0x3456789a);
-	spw_nvme_encode_transfer(&cmd, &ns, false, 4096, 4096, 0xbeef);
+	spw_nvme__encode_transfer(&cmd, &ns, false, 4096, 4096, 0xbeef);
 	assert_int_equal(cmd.cdw12, 0x34200000);
 	assert_int_equal(cmd.cdw13, 0xbeef0000);
 	assert_int_equal(cmd.cdw14, 1);
 	assert_int_equal(cmd.metadata | cmd.metadata_len | cmd.cdw15, 0);
-	spw_nvme_encode_deallocate(&cmd, &ns, UINT64_C(0x123456789a) << 12,
-				   UINT64_C(0xffffffff) << 12, &range);
+	spw_nvme__encode_deallocate(&cmd, &ns, UINT64_C(0x123456789a) << 12,
+				    UINT64_C(0xffffffff) << 12, &range);
 	assert_int_equal(cmd.opcode, 9);
 	assert_int_equal(range.attributes, 0);
 	assert_int_equal(range.blocks, 0xffffffff);
@@ -606,7 +606,7 @@ TABLE_TEST(test_what_a_drive_says)
 {
 	struct spw_nvme_info info = {.size = sizeof(info)};
 
-	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
+	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), 0);
 	assert_string_equal(info.serial, "S/N-1");
 	assert_string_equal(info.model, "Model ?[31m");
 	assert_string_equal(info.firmware, "fw  1");
@@ -639,11 +639,11 @@ TABLE_TEST(test_which_namespaces_protect)
 			 * reserved. */
 			table.namespace[29] = (uint8_t)(type | (type % 2 ? 0xf8 : 0));
 			table.namespace[128 + 4 * 17] = (uint8_t)metadata;
-			assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), 0);
+			assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), 0);
 			assert_int_equal(ns.metadata_bytes, metadata);
 			assert_int_equal(ns.protection_type, expected);
 			assert_int_equal(ns.protects, type == 1 && metadata == 8);
-			assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
+			assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), 0);
 			assert_int_equal(info.protection_type, expected);
 		}
 }
@@ -654,7 +654,7 @@ TABLE_TEST(test_a_controller_without_a_namespace)
 
 	table.id = 0;
 	table.controller[77] = 0;
-	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
+	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), 0);
 	assert_int_equal(info.namespace_id | info.block_bytes | info.placement_handles, 0);
 	assert_int_equal(info.transfer_bytes_max, 0);
 	assert_int_equal(table.questions, 2);
@@ -665,13 +665,13 @@ TABLE_TEST(test_what_a_drive_places)
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 	unsigned questions;
 
-	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), 3);
+	assert_int_equal(spw_nvme__find_placements(ask_table, 42, "/dev/x", 3, ids), 3);
 	assert_int_equal(ids[0], 10);
 	assert_int_equal(ids[2], 12);
 	/* One that places nothing is not asked for handles. */
 	table.controller[98] = 0;
 	questions = table.questions;
-	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), 0);
+	assert_int_equal(spw_nvme__find_placements(ask_table, 42, "/dev/x", 3, ids), 0);
 	assert_int_equal(table.questions, questions + 1);
 }
 
@@ -683,26 +683,26 @@ TABLE_TEST(test_a_drive_that_refuses)
 
 	/* A refusal to say which handles there are is said, and hides nothing else. */
 	table.errors[0x12] = 0x400f;
-	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), -EIO);
+	assert_int_equal(spw_nvme__find_placements(ask_table, 42, "/dev/x", 3, ids), -EIO);
 	assert_string_equal(spw_last_error(), "/dev/x: the drive refuses its placement handles: "
 					      "Data SGL Length Invalid (00fh)");
-	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), 0);
+	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), 0);
 	assert_int_equal(info.placement_handles, 0);
 	assert_true(info.has_health);
 	table.errors[2] = 0x4109;
-	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), -EINVAL);
+	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), -EINVAL);
 	assert_non_null(strstr(spw_last_error(),
 			       "/dev/x: the drive refuses its health: Invalid Log Page (109h)"));
 	table.errors[6] = -1;
-	assert_int_equal(spw_nvme_ask_all(ask_table, 42, "/dev/x", &info), -EACCES);
+	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), -EACCES);
 	assert_non_null(strstr(spw_last_error(), "run as root"));
-	assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), -EACCES);
+	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -EACCES);
 	/* FDP that is off is no fault. */
 	table.errors[0x12] = 0x4029;
-	assert_int_equal(spw_nvme_ask_placements(ask_table, 42, "/dev/x", 3, ids), 0);
-	assert_int_equal(spw_nvme_find_placements(ask_table, 42, "/dev/x", 3, ids), -EACCES);
+	assert_int_equal(spw_nvme__ask_placements(ask_table, 42, "/dev/x", 3, ids), 0);
+	assert_int_equal(spw_nvme__find_placements(ask_table, 42, "/dev/x", 3, ids), -EACCES);
 	table.id = 0;
-	assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), -ENOTTY);
+	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -ENOTTY);
 }
 
 TABLE_TEST(test_a_drive_that_talks_nonsense)
@@ -711,21 +711,21 @@ TABLE_TEST(test_a_drive_that_talks_nonsense)
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
 
 	put(table.placements + 14, 0xffff, 2);
-	assert_int_equal(spw_nvme_ask_placements(ask_table, 42, "/dev/x", 3, ids),
+	assert_int_equal(spw_nvme__ask_placements(ask_table, 42, "/dev/x", 3, ids),
 			 SPW_NVME_PLACEMENTS_MAX);
 	assert_int_equal(ids[1], 0x1011);
-	assert_int_equal(spw_nvme_decode_placements(table.placements, 16 + 63, ids), 1);
-	assert_int_equal(spw_nvme_decode_placements(table.placements, 15, ids), 0);
+	assert_int_equal(spw_nvme__decode_placements(table.placements, 16 + 63, ids), 1);
+	assert_int_equal(spw_nvme__decode_placements(table.placements, 15, ids), 0);
 	for (unsigned shift = 0; shift < 256; shift++) {
 		table.namespace[128 + 4 * 17 + 2] = (uint8_t)shift;
-		assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns),
+		assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns),
 				 shift >= 9 && shift <= 20 ? 0 : -EPROTO);
 	}
 	table.namespace[128 + 4 * 17 + 2] = 12;
 	put(table.namespace, UINT64_MAX, 8);
-	assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), -EPROTO);
+	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -EPROTO);
 	put(table.namespace, 0, 8);
-	assert_int_equal(spw_nvme_ask_namespace(ask_table, 42, "/dev/x", &ns), -EPROTO);
+	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -EPROTO);
 	assert_non_null(strstr(spw_last_error(), "impossible size"));
 }
 
@@ -781,10 +781,10 @@ CASE(test_what_is_tried_is_never_much_memory)
 	const struct spw_nvme_probed devices[] = {
 		{.segments_max = 127}, {.segments_max = 256}, {.segments_max = 65535}};
 
-	assert_int_equal(spw_nvme_probe_pages(devices, 1), 129);
-	assert_int_equal(spw_nvme_probe_pages(devices, 2), 258);
+	assert_int_equal(spw_nvme__probe_pages(devices, 1), 129);
+	assert_int_equal(spw_nvme__probe_pages(devices, 2), 258);
 	/* Not more than a command to the third may have, so it would prove nothing. */
-	assert_int_equal(spw_nvme_probe_pages(devices, 3), 0);
+	assert_int_equal(spw_nvme__probe_pages(devices, 3), 0);
 }
 
 /* ---- Nodes: a sysfs of the test's own -------------------------------------------------------- */

@@ -107,7 +107,7 @@ static int fake_issue(struct spw_queue *q, struct spw_part *part)
 	if (!part->iov_count)
 		assert_int_equal((uintptr_t)part->buf & q->devices[part->device].align_mask, 0);
 	if (fake.ends_at_once) {
-		spw_part_completed(q, part, part->len_bytes);
+		spw_engine__part_completed(q, part, part->len_bytes);
 		return 0;
 	}
 	fake.issued[fake.count++] = part;
@@ -206,7 +206,7 @@ static int fake_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 		memmove(&fake.issued[pick], &fake.issued[pick + 1],
 			(--fake.count - pick) * sizeof(fake.issued[0]));
 		perform(part, res);
-		spw_part_completed(q, part, res);
+		spw_engine__part_completed(q, part, res);
 	}
 	return fake.hold ? -ETIME : 0;
 }
@@ -247,7 +247,7 @@ static void open_queue(uint32_t depth, struct spw_arena *arena)
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.depth = depth;
 	opts.arena = arena;
-	assert_int_equal(spw_queue_open_with(list, DRIVES, &opts, only_fake, 1, &queue), 0);
+	assert_int_equal(spw_engine__queue_open_with(list, DRIVES, &opts, only_fake, 1, &queue), 0);
 }
 
 static int set_up(void **state)
@@ -317,7 +317,7 @@ static void prepare(struct counted *counted, enum spw_op op, unsigned device, ch
 
 static void reap_until_empty(void)
 {
-	while (spw_queue_ios(queue) > 0)
+	while (spw_engine__queue_ios(queue) > 0)
 		assert_true(spw_queue_reap(queue, 1, -1) >= 0);
 }
 
@@ -600,7 +600,7 @@ QUEUE_TEST(test_any_outcome_ends_with_the_right_bytes)
 		open_queue(1 + (uint32_t)(draw() % 8), NULL);
 		for (unsigned i = 0; i < LANES; i++)
 			random_lane(&lanes[i], i, iovs[i]);
-		while (spw_queue_ios(queue) > 0)
+		while (spw_engine__queue_ios(queue) > 0)
 			assert_true(spw_queue_reap(queue, 1 + (unsigned)(draw() % 8), -1) >= 0);
 		spw_queue_stats(queue, &stats, sizeof(stats));
 		assert_true(stats.in_flight_max <= queue->depth * DRIVES);
@@ -862,7 +862,7 @@ QUEUE_TEST(test_a_slot_that_is_completed_twice_ends_the_process)
 	assert_true(child >= 0);
 	if (child == 0) {
 		(void)close(STDERR_FILENO);
-		spw_part_completed(queue, queue->devices[0].free, BLOCK);
+		spw_engine__part_completed(queue, queue->devices[0].free, BLOCK);
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -1042,7 +1042,7 @@ QUEUE_TEST(test_fallback_in_order_with_the_reason)
 	spw_queue_opts_init(&opts, sizeof(opts));
 	opts.log = (struct spw_log){collect, warning};
 	opts.wait = SPW_WAIT_POLL;
-	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), 0);
+	assert_int_equal(spw_engine__queue_open_with(one_device, 1, &opts, both, 2, &queue), 0);
 	assert_string_equal(warning, "first refused: Operation not permitted; using fake");
 	assert_string_equal(spw_queue_description(queue),
 			    "fake:; first refused: Operation not permitted");
@@ -1050,13 +1050,17 @@ QUEUE_TEST(test_fallback_in_order_with_the_reason)
 	assert_int_equal(queue->wait_mode, SPW_WAIT_POLL);
 	spw_queue_close(queue);
 	fake.open_result = -ENOMEM;
-	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -ENOMEM);
+	assert_int_equal(spw_engine__queue_open_with(one_device, 1, &opts, both, 2, &queue),
+			 -ENOMEM);
 	assert_null(queue);
-	assert_int_equal(spw_queue_open_with(one_device, 0, &opts, both, 2, &queue), -EINVAL);
+	assert_int_equal(spw_engine__queue_open_with(one_device, 0, &opts, both, 2, &queue),
+			 -EINVAL);
 	opts.depth = 0;
-	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -EINVAL);
+	assert_int_equal(spw_engine__queue_open_with(one_device, 1, &opts, both, 2, &queue),
+			 -EINVAL);
 	opts.depth = SPW_QUEUE_DEPTH_MAX + 1;
-	assert_int_equal(spw_queue_open_with(one_device, 1, &opts, both, 2, &queue), -EINVAL);
+	assert_int_equal(spw_engine__queue_open_with(one_device, 1, &opts, both, 2, &queue),
+			 -EINVAL);
 }
 
 int main(void)

@@ -125,17 +125,17 @@ static void expect_fixed(char *at, uint32_t len, bool fixed)
 RANGE_CASE(test_registered_and_unregistered)
 {
 	expect_fixed(foreign, 65536, false);
-	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 1);
-	assert_int_equal(spw_queue_ranges_bytes(drive_queue), LEN);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, LEN), 1);
+	assert_int_equal(spw_engine__queue_ranges_bytes(drive_queue), LEN);
 	expect_fixed(foreign, 65536, true);
 	expect_fixed(foreign, LEN, true);
 	expect_fixed(foreign + LEN - 4096, 4096, true);
-	assert_true(spw_queue_knows(drive_queue, foreign + LEN - 1, 1));
-	assert_false(spw_queue_knows(drive_queue, foreign + LEN - 1, 2));
-	assert_ok(spw_queue_unregister(drive_queue, foreign));
-	assert_int_equal(spw_queue_ranges_bytes(drive_queue), 0);
+	assert_true(spw_engine__queue_knows(drive_queue, foreign + LEN - 1, 1));
+	assert_false(spw_engine__queue_knows(drive_queue, foreign + LEN - 1, 2));
+	assert_ok(spw_engine__queue_unregister(drive_queue, foreign));
+	assert_int_equal(spw_engine__queue_ranges_bytes(drive_queue), 0);
 	expect_fixed(foreign, 65536, false);
-	assert_int_equal(spw_queue_unregister(drive_queue, foreign), -ENOENT);
+	assert_int_equal(spw_engine__queue_unregister(drive_queue, foreign), -ENOENT);
 	/* The arena's is registered as before. */
 	expect_fixed(drive_memory, 65536, true);
 }
@@ -143,7 +143,7 @@ RANGE_CASE(test_registered_and_unregistered)
 /* A part of the range only, at odd addresses: what lies across its ends is not taken for it. */
 RANGE_CASE(test_ends_of_a_range)
 {
-	assert_int_equal(spw_queue_register(drive_queue, foreign + 4097, 3 * 4096), 1);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign + 4097, 3 * 4096), 1);
 	expect_fixed(foreign + 8192, 4096, true);
 	expect_fixed(foreign + 4096, 4096, false);
 	expect_fixed(foreign + 12288, 8192, false);
@@ -154,18 +154,21 @@ RANGE_CASE(test_ends_of_a_range)
 RANGE_CASE(test_many_ranges)
 {
 	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
-		assert_int_equal(spw_queue_register(drive_queue, foreign + i * 8192, 4096), 1);
-	assert_int_equal(spw_queue_register(drive_queue, foreign + SPW_RANGES_MAX * 8192ul, 4096),
-			 -ENOBUFS);
+		assert_int_equal(spw_engine__queue_register(drive_queue, foreign + i * 8192, 4096),
+				 1);
+	assert_int_equal(
+		spw_engine__queue_register(drive_queue, foreign + SPW_RANGES_MAX * 8192ul, 4096),
+		-ENOBUFS);
 	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
 		expect_fixed(foreign + i * 8192, 4096, true);
 	for (unsigned i = 0; i < SPW_RANGES_MAX; i += 2)
-		assert_ok(spw_queue_unregister(drive_queue, foreign + i * 8192));
+		assert_ok(spw_engine__queue_unregister(drive_queue, foreign + i * 8192));
 	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
 		expect_fixed(foreign + i * 8192, 4096, i % 2 != 0);
 	/* Their places are taken again. */
 	for (unsigned i = 0; i < SPW_RANGES_MAX; i += 2)
-		assert_int_equal(spw_queue_register(drive_queue, foreign + i * 8192, 4096), 1);
+		assert_int_equal(spw_engine__queue_register(drive_queue, foreign + i * 8192, 4096),
+				 1);
 	for (unsigned i = 0; i < SPW_RANGES_MAX; i++)
 		expect_fixed(foreign + i * 8192, 4096, true);
 }
@@ -175,16 +178,17 @@ RANGE_CASE(test_what_cannot_be_registered)
 	size_t arena_len;
 	char *arena = spw_arena_memory(drive_arena, &arena_len);
 
-	assert_int_equal(spw_queue_register(drive_queue, NULL, 4096), -EINVAL);
-	assert_int_equal(spw_queue_register(drive_queue, foreign, 0), -EINVAL);
-	assert_int_equal(spw_queue_register(drive_queue, foreign, SIZE_MAX), -EINVAL);
-	assert_int_equal(spw_queue_register(drive_queue, arena + 4096, 4096), -EEXIST);
-	assert_int_equal(spw_queue_register(drive_queue, arena + arena_len - 1, 2), -EEXIST);
-	assert_int_equal(spw_queue_register(drive_queue, foreign + 8192, 8192), 1);
-	assert_int_equal(spw_queue_register(drive_queue, foreign, 8193), -EEXIST);
-	assert_int_equal(spw_queue_register(drive_queue, foreign + 16383, 1), -EEXIST);
-	assert_int_equal(spw_queue_register(drive_queue, foreign + 16384, 1), 1);
-	assert_int_equal(spw_queue_unregister(drive_queue, foreign + 8193), -ENOENT);
+	assert_int_equal(spw_engine__queue_register(drive_queue, NULL, 4096), -EINVAL);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, 0), -EINVAL);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, SIZE_MAX), -EINVAL);
+	assert_int_equal(spw_engine__queue_register(drive_queue, arena + 4096, 4096), -EEXIST);
+	assert_int_equal(spw_engine__queue_register(drive_queue, arena + arena_len - 1, 2),
+			 -EEXIST);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign + 8192, 8192), 1);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, 8193), -EEXIST);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign + 16383, 1), -EEXIST);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign + 16384, 1), 1);
+	assert_int_equal(spw_engine__queue_unregister(drive_queue, foreign + 8193), -ENOENT);
 }
 
 /* RANGE-2: prepared, whole or in parts of a vector, it is in use until it has ended. */
@@ -193,12 +197,12 @@ RANGE_CASE(test_in_use)
 	struct iovec vector[2] = {{drive_memory, 4096}, {foreign + 4096, 4096}};
 	struct spw_io io = an_io(SPW_WRITE, foreign, 4096);
 
-	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 1);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, LEN), 1);
 	for (unsigned round = 0; round < 3; round++) {
 		assert_ok(spw_queue_prepare(drive_queue, &io));
 		assert_ok(spw_queue_submit(drive_queue));
 		/* Only a reap ends it. */
-		assert_int_equal(spw_queue_unregister(drive_queue, foreign), -EBUSY);
+		assert_int_equal(spw_engine__queue_unregister(drive_queue, foreign), -EBUSY);
 		assert_non_null(strstr(spw_last_error(), drive_path));
 		while (ended <= round)
 			assert_true(spw_queue_reap(drive_queue, 1, -1) >= 0);
@@ -206,22 +210,22 @@ RANGE_CASE(test_in_use)
 		io.iov = round == 0 ? vector : NULL;
 		io.iov_count = round == 0 ? 2 : 0;
 	}
-	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_ok(spw_engine__queue_unregister(drive_queue, foreign));
 }
 
 RANGE_CASE(test_no_locked_memory)
 {
 	update_error = -ENOMEM;
-	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 0);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, LEN), 0);
 	assert_logged("1 MiB of a caller's memory are not registered: io_uring");
 	assert_logged("ulimit -l");
-	assert_int_equal(spw_queue_ranges_bytes(drive_queue), 0);
+	assert_int_equal(spw_engine__queue_ranges_bytes(drive_queue), 0);
 	expect_fixed(foreign, 65536, false);
 	/* It is known all the same. */
-	assert_int_equal(spw_queue_register(drive_queue, foreign, 4096), -EEXIST);
-	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, 4096), -EEXIST);
+	assert_ok(spw_engine__queue_unregister(drive_queue, foreign));
 	update_error = 0;
-	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 1);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, LEN), 1);
 }
 
 /* As much of the arena as the system pins; transfers beyond it go as from any memory. */
@@ -263,13 +267,13 @@ RANGE_CASE(test_half_registered)
 {
 	drive_queue->piece_shift = 16;
 	update_limit = 1;
-	assert_int_equal(spw_queue_register(drive_queue, foreign, 2 * 65536), 0);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, 2 * 65536), 0);
 	assert_int_equal(forgotten, 1);
-	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_ok(spw_engine__queue_unregister(drive_queue, foreign));
 	update_limit = 0;
-	assert_int_equal(spw_queue_register(drive_queue, foreign, 2 * 65536), 1);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, 2 * 65536), 1);
 	expect_fixed(foreign + 65536, 65536, true);
-	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_ok(spw_engine__queue_unregister(drive_queue, foreign));
 	assert_int_equal(forgotten, 3);
 }
 
@@ -282,20 +286,20 @@ RANGE_CASE(test_a_kernel_without_empty_places)
 	assert_ok(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT));
 	assert_int_equal(registrations, 2);
 	expect_fixed(drive_memory, 65536, true);
-	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 0);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, LEN), 0);
 	assert_logged("the ring knows no memory");
 	expect_fixed(foreign, 65536, false);
-	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_ok(spw_engine__queue_unregister(drive_queue, foreign));
 }
 
 RANGE_CASE(test_libaio_registers_nothing)
 {
 	spw_queue_close(drive_queue);
 	assert_ok(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT));
-	assert_int_equal(spw_queue_register(drive_queue, foreign, LEN), 0);
+	assert_int_equal(spw_engine__queue_register(drive_queue, foreign, LEN), 0);
 	assert_logged("libaio registers no memory");
 	expect_fixed(foreign, 65536, false);
-	assert_ok(spw_queue_unregister(drive_queue, foreign));
+	assert_ok(spw_engine__queue_unregister(drive_queue, foreign));
 }
 
 RUN_CASES(make_drive, remove_drive)

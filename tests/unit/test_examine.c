@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_examine.c - drives are examined in parallel, faults reported in order */
-/* wrap: spw_contents_read pthread_create */
+/* wrap: spw_drives__contents_read pthread_create */
 #include "tests/unit/format_drives.h"
 #include "tests/unit/meet.h"
 #include "tests/wrap.h"
@@ -9,7 +9,8 @@ static int faults[DRIVES]; /* what reading a drive fails with */
 static bool signals_open;  /* in a thread that is not the test's */
 static pthread_t tester;
 
-WRAP(int, spw_contents_read, (const struct spw_device *device, struct spw_contents *contents))
+WRAP(int, spw_drives__contents_read,
+     (const struct spw_device *device, struct spw_contents *contents))
 {
 	sigset_t blocked;
 
@@ -20,7 +21,7 @@ WRAP(int, spw_contents_read, (const struct spw_device *device, struct spw_conten
 	for (unsigned i = 0; i < DRIVES; i++)
 		if (faults[i] && strcmp(spw_device_path(device), drives[i]) == 0)
 			return spw_error(faults[i], "%s: fault %u", drives[i], i);
-	return __real_spw_contents_read(device, contents);
+	return __real_spw_drives__contents_read(device, contents);
 }
 
 static char heard[512];
@@ -46,9 +47,9 @@ static int assemble(void)
 {
 	struct spw_log log = {.write = hear};
 	struct spw_assembly assembly;
-	int rc = spw_assemble(drives, DRIVES, false, &log, &assembly);
+	int rc = spw_drives__assemble(drives, DRIVES, false, &log, &assembly);
 
-	spw_assembly_close(&assembly);
+	spw_drives__assembly_close(&assembly);
 	return rc;
 }
 

@@ -64,14 +64,14 @@ DRIVE_CASE(test_assembled_in_order)
 	struct spw_assembly assembly;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_assemble(shuffled, DRIVES, false, NULL, &assembly));
+	expect(0, spw_drives__assemble(shuffled, DRIVES, false, NULL, &assembly));
 	assert_int_equal(assembly.count, DRIVES);
 	for (unsigned i = 0; i < DRIVES; i++) {
 		assert_int_equal(assembly.superblocks[i].drive_index, i);
 		assert_string_equal(spw_device_path(assembly.devices[i]), drives[i]);
 	}
-	spw_assembly_close(&assembly);
-	spw_assembly_close(&assembly); /* an empty one is fine */
+	spw_drives__assembly_close(&assembly);
+	spw_drives__assembly_close(&assembly); /* an empty one is fine */
 }
 
 DRIVE_CASE(test_infos_of_other_versions)
@@ -445,9 +445,9 @@ static void commit_something(const char *path)
 	struct spw_superblock sb;
 
 	read_copy(path, 0, &sb);
-	spw_commit_place(&sb, 1, &place);
-	spw_commit_encode(&commit, &place, block);
-	write_at(path, spw_layout_commit_offset(&sb, 1, 1), block, sizeof(block));
+	spw_drives__commit_place(&sb, 1, &place);
+	spw_layout__commit_encode(&commit, &place, block);
+	write_at(path, spw_layout__commit_offset(&sb, 1, 1), block, sizeof(block));
 }
 
 DRIVE_CASE(test_what_is_committed_is_not_overwritten)
@@ -491,10 +491,10 @@ DRIVE_CASE(test_drive_faults)
 	for (unsigned i = 0; i < DRIVES; i++)
 		change_copies(drives[i], set_read_only_feature);
 	expect(0, spw_check(drives, DRIVES, NULL, NULL));
-	expect(0, spw_assemble(drives, DRIVES, true, NULL, &assembly));
-	spw_assembly_close(&assembly);
+	expect(0, spw_drives__assemble(drives, DRIVES, true, NULL, &assembly));
+	spw_drives__assembly_close(&assembly);
 	expect_refusal(-EPROTONOSUPPORT, "newer version",
-		       spw_assemble(drives, DRIVES, false, NULL, &assembly));
+		       spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
 	change_copies(drives[0], set_incompatible_feature);
 	expect_refusal(-EPROTONOSUPPORT, "drive0: was formatted by a newer version",
 		       check_drives(drives, DRIVES));
@@ -568,8 +568,8 @@ DRIVE_CASE(test_one_damaged_copy_serves)
 		expect(0, spw_check(drives, DRIVES, NULL, info));
 		assert_int_equal(info[0].copies_good, 2);
 		assert_int_equal(info[1].copies_good, 1);
-		expect(0, spw_assemble(drives, DRIVES, false, &log, &assembly));
-		spw_assembly_close(&assembly);
+		expect(0, spw_drives__assemble(drives, DRIVES, false, &log, &assembly));
+		spw_drives__assembly_close(&assembly);
 		assert_int_equal(warnings, copy + 1);
 	}
 	damage_copy(drives[1], 0);
@@ -673,12 +673,12 @@ DRIVE_CASE(test_written_over_just_now)
 	struct spw_assembly assembly;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
 	fill(drives[2], 0, SPW_SUPERBLOCK_BYTES, 0x5a);
-	expect(0, spw_assembly_lock(&assembly, 0));
+	expect(0, spw_drives__assembly_lock(&assembly, 0));
 	expect_refusal(-EMEDIUMTYPE, "unknown data at byte 0 (5a 5a 5a 5a)",
-		       spw_assembly_claim(&assembly, 0, NULL));
-	spw_assembly_close(&assembly);
+		       spw_drives__assembly_claim(&assembly, 0, NULL));
+	spw_drives__assembly_close(&assembly);
 }
 
 /* ---- Locks ---- */
@@ -697,21 +697,21 @@ DRIVE_CASE(test_partitions_have_one_owner)
 	uint64_t before;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_assemble(drives, DRIVES, false, NULL, &a));
-	expect(0, spw_assemble(drives, DRIVES, false, NULL, &b));
-	expect(0, spw_assembly_lock(&a, 1));
+	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &a));
+	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &b));
+	expect(0, spw_drives__assembly_lock(&a, 1));
 	assert_int_equal(partitions_in_use(), 1);
-	expect_refusal(-EBUSY, "partition 1", spw_assembly_lock(&b, 1));
-	expect(0, spw_assembly_lock(&b, 0));
+	expect_refusal(-EBUSY, "partition 1", spw_drives__assembly_lock(&b, 1));
+	expect(0, spw_drives__assembly_lock(&b, 0));
 	assert_int_equal(partitions_in_use(), 2);
 	before = hash_all();
 	expect_refusal(-EBUSY, "a process has a store on it open",
 		       format_drives(DRIVES, true, NULL));
 	expect(-EBUSY, spw_wipe(drives, DRIVES, NULL));
 	assert_int_equal(hash_all(), before);
-	spw_assembly_close(&a);
+	spw_drives__assembly_close(&a);
 	assert_int_equal(partitions_in_use(), 1);
-	spw_assembly_close(&b);
+	spw_drives__assembly_close(&b);
 	assert_int_equal(partitions_in_use(), 0);
 	expect(0, format_drives(DRIVES, true, NULL));
 }
@@ -722,16 +722,16 @@ DRIVE_CASE(test_failed_lock_leaves_nothing_locked)
 	struct spw_assembly a, b;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_assemble(drives, DRIVES, false, NULL, &a));
-	expect(0, spw_assemble(drives, DRIVES, false, NULL, &b));
-	expect(0,
-	       spw_device_lock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0), 1));
-	expect(-EBUSY, spw_assembly_lock(&b, 0));
-	expect(0, spw_device_unlock(a.devices[2], spw_layout_partition_offset(&a.superblocks[2], 0),
-				    1));
+	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &a));
+	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &b));
+	expect(0, spw_device_lock(a.devices[2], spw_layout__partition_offset(&a.superblocks[2], 0),
+				  1));
+	expect(-EBUSY, spw_drives__assembly_lock(&b, 0));
+	expect(0, spw_device_unlock(a.devices[2],
+				    spw_layout__partition_offset(&a.superblocks[2], 0), 1));
 	assert_int_equal(partitions_in_use(), 0);
-	spw_assembly_close(&a);
-	spw_assembly_close(&b);
+	spw_drives__assembly_close(&a);
+	spw_drives__assembly_close(&b);
 }
 
 DRIVE_CASE(test_format_between_assembling_and_locking)
@@ -739,15 +739,15 @@ DRIVE_CASE(test_format_between_assembling_and_locking)
 	struct spw_assembly assembly;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
 	expect(0, format_drives(DRIVES, true, NULL));
-	expect(0, spw_assembly_lock(&assembly, 0));
+	expect(0, spw_drives__assembly_lock(&assembly, 0));
 	expect_refusal(-EUCLEAN, "formatted by another process just now",
-		       spw_assembly_claim(&assembly, 0, NULL));
+		       spw_drives__assembly_claim(&assembly, 0, NULL));
 	expect(0, spw_wipe(drives, DRIVES, NULL));
-	expect(0, spw_assembly_lock(&assembly, 0));
-	expect(-EMEDIUMTYPE, spw_assembly_claim(&assembly, 0, NULL));
-	spw_assembly_close(&assembly);
+	expect(0, spw_drives__assembly_lock(&assembly, 0));
+	expect(-EMEDIUMTYPE, spw_drives__assembly_claim(&assembly, 0, NULL));
+	spw_drives__assembly_close(&assembly);
 }
 
 /* ---- Wipe ---- */
@@ -836,10 +836,10 @@ DRIVE_CASE(test_probe)
 	expect_probe(drives[3], -ENOSPC, "nothing known", "at least 16 MiB");
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect_probe(drives[1], -EEXIST, "drive 2 of 3", "carries a spillway store");
-	expect(0, spw_assemble(drives, DRIVES, false, NULL, &assembly));
-	expect(0, spw_assembly_lock(&assembly, 0));
+	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, spw_drives__assembly_lock(&assembly, 0));
 	expect_probe(drives[1], -EBUSY, "drive 2 of 3", "a process has a store on it open");
-	spw_assembly_close(&assembly);
+	spw_drives__assembly_close(&assembly);
 	change_copies(drives[1], make_incomplete);
 	expect_probe(drives[1], -EEXIST, "unfinished spillway store", "--force");
 	damage_copy(drives[1], 0);

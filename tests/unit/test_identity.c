@@ -85,7 +85,8 @@ static int set_up(void **state)
 
 static void assert_same(const char *a, const char *b, bool same)
 {
-	if (spw_identity_same(folder, a, b) != same || spw_identity_same(folder, b, a) != same)
+	if (spw_drives__identity_same(folder, a, b) != same ||
+	    spw_drives__identity_same(folder, b, a) != same)
 		fail_msg("%s and %s are %sthe same", a, b, same ? "not " : "");
 }
 
@@ -212,7 +213,7 @@ static void assert_paths(const char *name, const char *const wanted[])
 	size_t len = 0;
 
 	visited[0] = '\0';
-	assert_int_equal(spw_identity_each_path(folder, name, visit, NULL), 0);
+	assert_int_equal(spw_drives__identity_each_path(folder, name, visit, NULL), 0);
 	for (; *wanted; wanted++) {
 		assert_non_null(strstr(visited, *wanted));
 		len += strlen(*wanted) + 1;
@@ -232,7 +233,7 @@ FIXTURE_CASE(test_each_path)
 	assert_paths("sdb2", (const char *const[]){"sda", NULL});
 	assert_paths("nvme0n1", (const char *const[]){"nvme1n1", NULL});
 	visited[0] = '\0';
-	assert_int_equal(spw_identity_each_path(folder, "sda", visit, name), 7);
+	assert_int_equal(spw_drives__identity_each_path(folder, "sda", visit, name), 7);
 	/* One that has no number cannot be opened: the kernel has joined it to another. */
 	clear("nvme1n1", "dev");
 	assert_paths("nvme0n1", (const char *const[]){NULL});
@@ -247,17 +248,19 @@ FIXTURE_CASE(test_no_answer_is_an_error)
 	for (unsigned i = 1; i <= 2; i++) {
 		visited[0] = '\0';
 		folders_until_failure = i;
-		assert_int_equal(spw_identity_each_path(folder, "sda", visit, NULL), -EMFILE);
+		assert_int_equal(spw_drives__identity_each_path(folder, "sda", visit, NULL),
+				 -EMFILE);
 		assert_non_null(strstr(spw_last_error(), "cannot be read"));
 	}
 	folders_until_failure = 1;
-	assert_int_equal(spw_identity_find_namespace(folder, &any, name, sizeof(name)), -EMFILE);
+	assert_int_equal(spw_drives__identity_find_namespace(folder, &any, name, sizeof(name)),
+			 -EMFILE);
 	/* A system without block devices, and a drive that is not there any more. */
 	put(path_of("empty/nothing"), "");
 	(void)snprintf(visited, sizeof(visited), "%s", path_of("empty"));
-	assert_int_equal(spw_identity_each_path(visited, "sda", visit, NULL), 0);
-	assert_int_equal(spw_identity_find_namespace(visited, &any, name, sizeof(name)), 0);
-	assert_int_equal(spw_identity_each_path(folder, "sdz", visit, NULL), 0);
+	assert_int_equal(spw_drives__identity_each_path(visited, "sda", visit, NULL), 0);
+	assert_int_equal(spw_drives__identity_find_namespace(visited, &any, name, sizeof(name)), 0);
+	assert_int_equal(spw_drives__identity_each_path(folder, "sdz", visit, NULL), 0);
 }
 
 /* ---- What is driven from here ---- */
@@ -273,7 +276,8 @@ static void assert_found(const char *serial, const char *model, uint32_t id, con
 		.serial = serial, .model = model, .id = id, .unique = bytes};
 	char name[32] = "";
 
-	assert_int_equal(spw_identity_find_namespace(folder, &wanted, name, sizeof(name)), found);
+	assert_int_equal(spw_drives__identity_find_namespace(folder, &wanted, name, sizeof(name)),
+			 found);
 	assert_string_equal(name, found ? "nvme1n1" : "");
 }
 

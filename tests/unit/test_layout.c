@@ -80,8 +80,8 @@ static void assert_equal_superblocks(const struct spw_superblock *a, const struc
 {
 	uint8_t of_a[SPW_SUPERBLOCK_BYTES], of_b[SPW_SUPERBLOCK_BYTES];
 
-	spw_layout_encode(a, 0, of_a);
-	spw_layout_encode(b, 0, of_b);
+	spw_layout__encode(a, 0, of_a);
+	spw_layout__encode(b, 0, of_b);
 	assert_memory_equal(of_a, of_b, sizeof(of_a));
 }
 
@@ -107,9 +107,9 @@ CASE(test_golden)
 	const char *why = "unset";
 
 	golden_block(wanted);
-	spw_layout_encode(&sb, 1, block);
+	spw_layout__encode(&sb, 1, block);
 	assert_memory_equal(block, wanted, sizeof(block));
-	assert_int_equal(spw_layout_decode(wanted, 1, &decoded, &why), 0);
+	assert_int_equal(spw_layout__decode(wanted, 1, &decoded, &why), 0);
 	assert_null(why);
 	assert_equal_superblocks(&decoded, &sb);
 }
@@ -131,8 +131,8 @@ CASE(test_round_trip)
 			sb.features_compatible = UINT64_MAX; /* unknown ones are no fault */
 			/* nor these: the one who writes has to look at them */
 			sb.features_read_only_compatible = 5;
-			spw_layout_encode(&sb, variant & 1, block);
-			assert_int_equal(spw_layout_decode(block, variant & 1, &decoded, NULL), 0);
+			spw_layout__encode(&sb, variant & 1, block);
+			assert_int_equal(spw_layout__decode(block, variant & 1, &decoded, NULL), 0);
 			assert_equal_superblocks(&decoded, &sb);
 		}
 	}
@@ -151,7 +151,7 @@ CASE(test_every_flipped_bit_is_found)
 		int rc;
 
 		block[bit / CHAR_BIT] ^= mask;
-		rc = spw_layout_decode(block, 1, &decoded, &why);
+		rc = spw_layout__decode(block, 1, &decoded, &why);
 		if (bit < 64)
 			assert_int_equal(rc, -EMEDIUMTYPE);
 		else
@@ -160,7 +160,7 @@ CASE(test_every_flipped_bit_is_found)
 		assert_memory_equal(&decoded, &zero, sizeof(zero));
 		block[bit / CHAR_BIT] ^= mask;
 	}
-	assert_int_equal(spw_layout_decode(block, 1, &decoded, NULL), 0);
+	assert_int_equal(spw_layout__decode(block, 1, &decoded, NULL), 0);
 }
 
 /*
@@ -174,7 +174,7 @@ CASE(test_torn_write_is_found)
 	golden_block(old_block);
 	sb.sequence++;
 	memset(sb.drive_uuids[0], 0x77, 16);
-	spw_layout_encode(&sb, 1, new_block);
+	spw_layout__encode(&sb, 1, new_block);
 	for (unsigned sectors = 1; sectors < 255; sectors++) { /* bit n: sector n is new */
 		uint8_t torn[SPW_SUPERBLOCK_BYTES];
 
@@ -184,7 +184,7 @@ CASE(test_torn_write_is_found)
 				memcpy(torn + i * 512, new_block + i * 512, 512);
 		if (memcmp(torn, old_block, sizeof(torn)) != 0 &&
 		    memcmp(torn, new_block, sizeof(torn)) != 0)
-			assert_int_equal(spw_layout_decode(torn, 1, &decoded, NULL), -EUCLEAN);
+			assert_int_equal(spw_layout__decode(torn, 1, &decoded, NULL), -EUCLEAN);
 	}
 }
 
@@ -194,12 +194,12 @@ CASE(test_zeros_and_noise_are_no_superblock)
 	uint8_t block[SPW_SUPERBLOCK_BYTES] = {0};
 	const char *why = NULL;
 
-	assert_int_equal(spw_layout_decode(block, 0, &decoded, &why), -EMEDIUMTYPE);
+	assert_int_equal(spw_layout__decode(block, 0, &decoded, &why), -EMEDIUMTYPE);
 	assert_string_equal(why, "it has no magic");
 	memset(block, 0xff, sizeof(block));
-	assert_int_equal(spw_layout_decode(block, 0, &decoded, NULL), -EMEDIUMTYPE);
+	assert_int_equal(spw_layout__decode(block, 0, &decoded, NULL), -EMEDIUMTYPE);
 	memcpy(block, "SPILLWAY", 8);
-	assert_int_equal(spw_layout_decode(block, 0, &decoded, &why), -EUCLEAN);
+	assert_int_equal(spw_layout__decode(block, 0, &decoded, &why), -EUCLEAN);
 	assert_string_equal(why, "its checksum is wrong");
 }
 
@@ -287,7 +287,7 @@ CASE(test_every_impossible_field_is_refused)
 		golden_block(block);
 		put_le(block + field->offset, field->len, field->value);
 		seal(block);
-		rc = spw_layout_decode(block, 1, &decoded, &why);
+		rc = spw_layout__decode(block, 1, &decoded, &why);
 		if (rc != field->error || !why)
 			fail_msg("%s: %d (%s), expected %d", field->invariant, rc,
 				 why ? why : "no reason", field->error);
@@ -303,11 +303,11 @@ CASE(test_repeated_uuids_are_refused)
 	golden_block(block);
 	memcpy(block + 0x810, block + 0x800, 16); /* LAYOUT-9 */
 	seal(block);
-	assert_int_equal(spw_layout_decode(block, 1, &decoded, NULL), -EUCLEAN);
+	assert_int_equal(spw_layout__decode(block, 1, &decoded, NULL), -EUCLEAN);
 	golden_block(block);
 	memcpy(block + 0x800, block + 0x40, 16);
 	seal(block);
-	assert_int_equal(spw_layout_decode(block, 1, &decoded, NULL), -EUCLEAN);
+	assert_int_equal(spw_layout__decode(block, 1, &decoded, NULL), -EUCLEAN);
 }
 
 CASE(test_large_logical_blocks)
@@ -317,13 +317,13 @@ CASE(test_large_logical_blocks)
 
 	sb.block_bytes = 16384;
 	sb.logical_block_bytes = 16384;
-	assert_int_equal(spw_layout_plan(&sb, (1u << 30) + 4096), 0);
+	assert_int_equal(spw_layout__plan(&sb, (1u << 30) + 4096), 0);
 	assert_int_equal(sb.device_bytes, 1u << 30);
-	spw_layout_encode(&sb, 0, block);
-	assert_int_equal(spw_layout_decode(block, 0, &decoded, NULL), 0);
+	spw_layout__encode(&sb, 0, block);
+	assert_int_equal(spw_layout__decode(block, 0, &decoded, NULL), 0);
 	sb.device_bytes += 4096; /* LAYOUT-11 */
-	spw_layout_encode(&sb, 0, block);
-	assert_int_equal(spw_layout_decode(block, 0, &decoded, NULL), -EUCLEAN);
+	spw_layout__encode(&sb, 0, block);
+	assert_int_equal(spw_layout__decode(block, 0, &decoded, NULL), -EUCLEAN);
 }
 
 /* Whatever is planned can be decoded, and the copies and partitions do not overlap. */
@@ -337,21 +337,21 @@ static void check_plan(uint64_t size, uint32_t partitions, uint64_t chunk_bytes,
 	sb.partition_count = partitions;
 	sb.chunk_bytes = chunk_bytes;
 	sb.block_bytes = block_bytes;
-	if (spw_layout_plan(&sb, size) != 0)
+	if (spw_layout__plan(&sb, size) != 0)
 		fail_msg("size %llu partitions %u chunk %llu: no plan", (unsigned long long)size,
 			 partitions, (unsigned long long)chunk_bytes);
 	assert_true(sb.device_bytes <= size && size - sb.device_bytes < SPW_SUPERBLOCK_BYTES);
-	copy = spw_layout_copy_offset(sb.device_bytes, 1);
-	end = spw_layout_partition_offset(&sb, partitions - 1) + sb.partition_bytes;
+	copy = spw_layout__copy_offset(sb.device_bytes, 1);
+	end = spw_layout__partition_offset(&sb, partitions - 1) + sb.partition_bytes;
 	assert_int_equal(copy + SPW_SUPERBLOCK_BYTES, sb.device_bytes);
-	assert_int_equal(spw_layout_copy_offset(size, 1), copy);
+	assert_int_equal(spw_layout__copy_offset(size, 1), copy);
 	assert_true(end <= sb.device_bytes - SPW_LAYOUT_RESERVED_BYTES);
-	assert_true(spw_layout_partition_offset(&sb, 0) >= SPW_LAYOUT_RESERVED_BYTES);
+	assert_true(spw_layout__partition_offset(&sb, 0) >= SPW_LAYOUT_RESERVED_BYTES);
 	/* Nothing but rounding is given away. */
 	assert_true(sb.device_bytes - end <
 		    SPW_LAYOUT_RESERVED_BYTES * (uint64_t)(partitions + 1) + block_bytes);
-	spw_layout_encode(&sb, 0, block);
-	assert_int_equal(spw_layout_decode(block, 0, &decoded, NULL), 0);
+	spw_layout__encode(&sb, 0, block);
+	assert_int_equal(spw_layout__decode(block, 0, &decoded, NULL), 0);
 	assert_equal_superblocks(&decoded, &sb);
 }
 
@@ -389,7 +389,7 @@ static void expect_plan(int expected, uint64_t size, uint32_t partitions, uint64
 	sb.partition_count = partitions;
 	sb.chunk_bytes = chunk_bytes;
 	sb.block_bytes = block_bytes;
-	assert_int_equal(spw_layout_plan(&sb, size), expected);
+	assert_int_equal(spw_layout__plan(&sb, size), expected);
 }
 
 CASE(test_plan_refuses)
@@ -420,7 +420,7 @@ static void expect_choice(int expected, int result0, uint64_t sequence0, int res
 
 	copies[0].sequence = sequence0;
 	copies[1].sequence = sequence1;
-	assert_int_equal(spw_layout_choose(copies, results), expected);
+	assert_int_equal(spw_layout__choose(copies, results), expected);
 }
 
 CASE(test_choose)
@@ -450,23 +450,23 @@ CASE(test_foreign_bytes)
 	struct spw_superblock sb = golden_superblock();
 	uint8_t ours[SPW_SUPERBLOCK_BYTES], block[SPW_SUPERBLOCK_BYTES];
 
-	spw_layout_encode(&sb, 1, ours);
+	spw_layout__encode(&sb, 1, ours);
 	for (size_t torn = 0; torn <= sizeof(block); torn += 7) {
 		sb.complete = !sb.complete;
 		sb.sequence = 1 + torn;
 		memset(block, 0, sizeof(block));
 		memcpy(block, ours, torn);
-		assert_int_equal(spw_layout_foreign(&sb, 1, block), sizeof(block));
+		assert_int_equal(spw_layout__foreign(&sb, 1, block), sizeof(block));
 		memcpy(block, ours, sizeof(block));
 		memset(block, 0, torn);
-		assert_int_equal(spw_layout_foreign(&sb, 0, block), sizeof(block));
+		assert_int_equal(spw_layout__foreign(&sb, 0, block), sizeof(block));
 	}
 	for (size_t at = 0; at < sizeof(block); at++) {
 		bool may_differ = (at >= 0x10 && at < 0x20) || at >= CHECKSUM_OFFSET;
 
 		memcpy(block, ours, sizeof(block));
 		block[at] = (uint8_t)(ours[at] == 0x77 ? 0x78 : 0x77);
-		assert_int_equal(spw_layout_foreign(&sb, 1, block),
+		assert_int_equal(spw_layout__foreign(&sb, 1, block),
 				 may_differ ? sizeof(block) : at);
 	}
 }
@@ -477,7 +477,7 @@ CASE(test_uuid_text)
 					 0xa1, 0x65, 0x70, 0x86, 0x77, 0x28, 0x95, 0x0e};
 	char text[SPW_LAYOUT_UUID_TEXT_BYTES];
 
-	assert_string_equal(spw_layout_uuid_text(uuid, text),
+	assert_string_equal(spw_layout__uuid_text(uuid, text),
 			    "0f8fad5b-d9cb-469f-a165-70867728950e");
 }
 

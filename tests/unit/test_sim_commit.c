@@ -602,8 +602,8 @@ static uint64_t slot_at(unsigned drive, unsigned slot)
 				    .features_incompatible = SPW_FEATURE_COMMITS,
 				    .partition_count = 1};
 
-	assert_ok(spw_layout_plan(&sb, geometry->size_bytes));
-	return spw_layout_commit_offset(&sb, 0, slot);
+	assert_ok(spw_layout__plan(&sb, geometry->size_bytes));
+	return spw_layout__commit_offset(&sb, 0, slot);
 }
 
 /* One drive has it: that is enough. None has: the one before does not come back as if it were. */
@@ -641,7 +641,7 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 	memcpy(place.store_uuid, store->assembly.superblocks[0].store_uuid, 16);
 	close_store();
 	memcpy(block, sim_drives[0].medium + slot_at(0, 0), sizeof(block));
-	assert_ok(spw_commit_decode(block, &place, 0, &commit, &why));
+	assert_ok(spw_layout__commit_decode(block, &place, 0, &commit, &why));
 	/* Drives are named in another order than they have. */
 	sim_drive_write(&sim_drives[1 - commit.pieces[0].drive],
 			SPW_LAYOUT_RESERVED_BYTES + commit.pieces[0].start_block * 4096 +

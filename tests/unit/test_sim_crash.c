@@ -175,8 +175,8 @@ static void prepare(enum before before, struct spw_store_info *info)
 	/* As a write that was cut off: a part is zeros, and the checksum is that of the whole. */
 	if (before != A_STORE)
 		sim_drive_write(drive,
-				spw_layout_copy_offset(drive->geometry.size_bytes,
-						       before - COPY_0_DAMAGED) +
+				spw_layout__copy_offset(drive->geometry.size_bytes,
+							before - COPY_0_DAMAGED) +
 					0x800,
 				zeros, sizeof(zeros));
 }

@@ -17,7 +17,7 @@ static bool take_all(bool sleeps)
 
 	(void)sleeps;
 	while (held_count < HELD_MAX &&
-	       (transfer = spw_help_take(&store->helpers->each[0])) != NULL)
+	       (transfer = spw_store__help_take(&store->helpers->each[0])) != NULL)
 		held[held_count++] = transfer;
 	return false;
 }
@@ -26,7 +26,7 @@ static bool take_all(bool sleeps)
 static void give(void)
 {
 	assert_true(held_count > 0);
-	spw_help_give(&store->helpers->each[0], held[0]);
+	spw_store__help_give(&store->helpers->each[0], held[0]);
 	memmove(&held[0], &held[1], --held_count * sizeof(held[0]));
 }
 
@@ -78,7 +78,7 @@ static void free_and_expect_empty(spw_object object)
 {
 	for (unsigned i = 0; i < DRIVES; i++)
 		if (is_retired(i))
-			spw_drive_revive(store, i);
+			spw_store__drive_revive(store, i);
 	assert_ok(spw_store_free(store, object));
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
@@ -308,7 +308,7 @@ HELPER_CASE(test_drive_is_retired_while_its_chunk_is_copied)
 	open_helped(4);
 	request = put(bytes, len, 1, &object);
 	drive = held_drive(0);
-	spw_drive_retire(store, drive, -EIO);
+	spw_store__drive_retire(store, drive, -EIO);
 	give();
 	poll_once();
 	/* Elsewhere, and copied once more. */
@@ -492,7 +492,7 @@ HELPER_CASE(test_late_copies_have_their_sum)
 	turn();
 	for (unsigned i = 0; i < DRIVES; i++)
 		if (is_retired(i))
-			spw_drive_revive(store, i);
+			spw_store__drive_revive(store, i);
 	expect_both_copies(object, bytes, len);
 	free_and_expect_empty(object);
 }
@@ -507,7 +507,7 @@ HELPER_CASE(test_first_copy_moves_with_the_sum)
 
 	open_helped(4);
 	request = put(bytes, len, 2, &object);
-	spw_drive_retire(store, held_drive(0), -EIO);
+	spw_store__drive_retire(store, held_drive(0), -EIO);
 	sim_others_turn = give_all;
 	assert_ok(spw_request_wait(request));
 	assert_int_equal(stats().chunks_single, 0);

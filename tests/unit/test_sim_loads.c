@@ -68,7 +68,7 @@ static uint64_t load(unsigned number)
 				SPW_URGENT_READ, NULL, &get));
 	while ((rc = spw_request_test(get)) == -EINPROGRESS) {
 		/* What has arrived is summed before time goes on. */
-		if (!spw_help_waits(store->helpers))
+		if (!spw_store__help_waits(store->helpers))
 			turn();
 		put_again();
 	}
@@ -308,7 +308,7 @@ DRIVES_CASE(test_a_turn_that_no_write_takes_is_a_reads)
 	/* The others are full, and this one, which is ahead, has enough. */
 	for (unsigned i = 0; i < DRIVES; i++)
 		store->drives[i].in_flight += i == drive ? 1 : 4;
-	(void)spw_store_turn(store, false, 0);
+	(void)spw_store__turn(store, false, 0);
 	assert_int_equal(store->drives[drive].in_flight, 2);
 	assert_non_null(sim_drives[drive].active_first);
 	assert_int_equal(sim_drives[drive].active_first->op, SPW_READ);
@@ -342,13 +342,13 @@ DRIVES_CASE(test_a_load_waits_for_one_sum)
 		hang(i);
 	}
 	assert_ok(spw_store_put(store, bytes, len, NULL, &another, &put));
-	(void)spw_store_turn(store, false, 0);
+	(void)spw_store__turn(store, false, 0);
 	assert_int_equal(store->transfers_in_flight, 12);
 	assert_int_equal(unsummed(), 11);
 	for (unsigned i = 0; i < DRIVES; i++)
 		sim_disarm(i);
 	assert_ok(spw_store_get(store, stored, 0, back, CHUNK_BYTES, SPW_URGENT_READ, NULL, &get));
-	(void)spw_store_turn(store, false, 0);
+	(void)spw_store__turn(store, false, 0);
 	assert_int_equal(store->transfers_in_flight, 13);
 	assert_int_equal(unsummed(), 10);
 	assert_ok(spw_request_wait(get));

@@ -343,9 +343,9 @@ DRIVES_CASE(test_small_chunks_on_large_drives)
 	int rc;
 
 	format(1);
-	assert_ok(spw_layout_decode(drive->medium, 0, &sb, &why));
-	assert_ok(spw_layout_plan(&sb, size_bytes));
-	spw_layout_encode(&sb, 0, drive->medium);
+	assert_ok(spw_layout__decode(drive->medium, 0, &sb, &why));
+	assert_ok(spw_layout__plan(&sb, size_bytes));
+	spw_layout__encode(&sb, 0, drive->medium);
 	/* There are no bytes so far out: it cannot be read there, and is never written. */
 	drive->geometry.size_bytes = drive->size_now_bytes = size_bytes;
 	drive->bad[0] = (struct sim_range){.offset_bytes = DRIVE_BYTES, .len_bytes = size_bytes};

@@ -567,13 +567,13 @@ STATE_CASE(test_another_ones_commit_is_refused)
 static size_t encode(uint8_t *bytes, const char *names[], uint64_t len, uint32_t objects)
 {
 	struct spw_state_manifest manifest = {.objects = objects};
-	uint64_t total_bytes = spw_state_manifest_bytes(0);
+	uint64_t total_bytes = spw_state__manifest_bytes(0);
 	uint8_t *at;
 
 	for (; names[manifest.records]; manifest.records++)
-		total_bytes += spw_state_entry_bytes(strlen(names[manifest.records]),
-						     strlen(names[manifest.records]));
-	at = spw_state_manifest_begin(bytes, total_bytes, &manifest);
+		total_bytes += spw_state__entry_bytes(strlen(names[manifest.records]),
+						      strlen(names[manifest.records]));
+	at = spw_state__manifest_begin(bytes, total_bytes, &manifest);
 	for (uint32_t i = 0; i < manifest.records; i++) {
 		struct spw_state_entry entry = {.name = names[i],
 						.shape = (const uint8_t *)names[i],
@@ -582,9 +582,9 @@ static size_t encode(uint8_t *bytes, const char *names[], uint64_t len, uint32_t
 						.object = i < objects ? i + 1 : 0,
 						.len_bytes = len};
 
-		at = spw_state_manifest_add(at, &entry);
+		at = spw_state__manifest_add(at, &entry);
 	}
-	spw_state_manifest_end(at, bytes, total_bytes, &manifest);
+	spw_state__manifest_end(at, bytes, total_bytes, &manifest);
 	return total_bytes;
 }
 

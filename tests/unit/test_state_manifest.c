@@ -51,13 +51,13 @@ static int encode(void **state)
 
 	(void)state;
 	memset(bytes, 0xEE, sizeof(bytes));
-	assert_int_equal(spw_state_manifest_bytes(3) + spw_state_entry_bytes(6, 10) +
-				 spw_state_entry_bytes(6, 0),
+	assert_int_equal(spw_state__manifest_bytes(3) + spw_state__entry_bytes(6, 10) +
+				 spw_state__entry_bytes(6, 0),
 			 sizeof(bytes));
-	at = spw_state_manifest_begin(bytes, sizeof(bytes), &manifest);
+	at = spw_state__manifest_begin(bytes, sizeof(bytes), &manifest);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(entries); i++)
-		at = spw_state_manifest_add(at, &entries[i]);
-	spw_state_manifest_end(at, bytes, sizeof(bytes), &manifest);
+		at = spw_state__manifest_add(at, &entries[i]);
+	spw_state__manifest_end(at, bytes, sizeof(bytes), &manifest);
 	return 0;
 }
 
@@ -73,7 +73,7 @@ static int decode(const uint8_t *from, size_t len, const char **why)
 
 	assert_non_null(copy);
 	memcpy(copy, from, len);
-	rc = spw_state_manifest_decode(copy, len, &manifest, why);
+	rc = spw_state__manifest_decode(copy, len, &manifest, why);
 	assert_int_equal(rc == 0, *why == NULL);
 	if (rc)
 		assert_memory_equal(&manifest, &zero, sizeof(zero));
@@ -121,13 +121,13 @@ MANIFEST_CASE(test_what_is_encoded_is_decoded)
 	struct spw_state_entry entry;
 	const char *why;
 
-	assert_int_equal(spw_state_manifest_decode(bytes, sizeof(bytes), &manifest, &why), 0);
+	assert_int_equal(spw_state__manifest_decode(bytes, sizeof(bytes), &manifest, &why), 0);
 	assert_int_equal(manifest.records, 2);
 	assert_int_equal(manifest.objects, 1);
 	assert_int_equal(manifest.extra_len, 3);
 	assert_memory_equal(manifest.extra, "abc", 3);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(entries); i++) {
-		assert_true(spw_state_manifest_next(&manifest, &entry));
+		assert_true(spw_state__manifest_next(&manifest, &entry));
 		assert_int_equal(entry.len_bytes, entries[i].len_bytes);
 		assert_int_equal(entry.object, entries[i].object);
 		assert_int_equal(entry.name_len, entries[i].name_len);
@@ -136,7 +136,7 @@ MANIFEST_CASE(test_what_is_encoded_is_decoded)
 		if (entry.shape_len > 0)
 			assert_memory_equal(entry.shape, entries[i].shape, entry.shape_len);
 	}
-	assert_false(spw_state_manifest_next(&manifest, &entry));
+	assert_false(spw_state__manifest_next(&manifest, &entry));
 }
 
 /* MANIFEST-1 */

@@ -45,7 +45,7 @@ static uint64_t update(struct rates rates, uint32_t count, uint32_t *on_device)
 		records[i] = i;
 		device[i] = true;
 	}
-	spw_share_begin(&share, records, count, device, waited_ns);
+	spw_state__share_begin(&share, records, count, device, waited_ns);
 	for (uint32_t i = 0; i < count; i++) {
 		struct share_work *work = device[i] ? &share.device : &share.host;
 
@@ -57,8 +57,8 @@ static uint64_t update(struct rates rates, uint32_t count, uint32_t *on_device)
 	if (rates.drives_ns > busy_ns)
 		waited_ns += rates.drives_ns - busy_ns;
 	for (uint32_t i = 0; i < count; i++)
-		if (spw_share_given(&share))
-			off = spw_share_end(&share, waited_ns);
+		if (spw_state__share_given(&share))
+			off = spw_state__share_end(&share, waited_ns);
 	assert_int_equal(share.left, 0);
 	*on_device = mine;
 	return SPW_MAX(busy_ns, rates.drives_ns);
@@ -76,14 +76,14 @@ SHARE_CASE(test_k_is_one_and_the_device_time_in_host_times)
 		struct share_work host = {LEN, cases[i].host_ns};
 		struct share_work did = {LEN, cases[i].device_ns};
 
-		assert_int_equal(spw_share_stride(host, did), cases[i].k);
+		assert_int_equal(spw_state__share_stride(host, did), cases[i].k);
 		/* Records of another length, in other numbers. */
 		host = (struct share_work){5 * LEN, 5 * cases[i].host_ns};
-		assert_int_equal(spw_share_stride(host, did), cases[i].k);
+		assert_int_equal(spw_state__share_stride(host, did), cases[i].k);
 	}
-	assert_int_equal(
-		spw_share_stride((struct share_work){1, 1}, (struct share_work){1, UINT64_MAX}),
-		UINT32_MAX);
+	assert_int_equal(spw_state__share_stride((struct share_work){1, 1},
+						 (struct share_work){1, UINT64_MAX}),
+			 UINT32_MAX);
 }
 
 /* With k the host is never left waiting, and with one less it is. */
@@ -91,7 +91,7 @@ SHARE_CASE(test_the_host_covers_the_device)
 {
 	for (uint64_t device_ns = 1; device_ns < 9000; device_ns += 37) {
 		struct share_work host = {LEN, 1000}, did = {LEN, device_ns};
-		uint32_t k = spw_share_stride(host, did);
+		uint32_t k = spw_state__share_stride(host, did);
 
 		assert_true((k - 1) * host.ns >= device_ns);
 		assert_true(k == 2 || (k - 2) * host.ns < device_ns);
@@ -188,13 +188,13 @@ SHARE_CASE(test_records_that_the_device_cannot_update_stay_with_the_host)
 		records[i] = 9 - i;
 		device[i] = i != 2;
 	}
-	spw_share_begin(&share, records, 9, device, 0);
+	spw_state__share_begin(&share, records, 9, device, 0);
 	for (uint32_t i = 0; i < 9; i++)
 		assert_int_equal(device[i], i != 2 && (9 - i) % 2 == 1);
 	/* One alone has nothing to be done meanwhile. */
 	device[0] = true;
 	records[0] = 1;
-	spw_share_begin(&share, records, 1, device, 0);
+	spw_state__share_begin(&share, records, 1, device, 0);
 	assert_false(device[0]);
 }
 
@@ -204,13 +204,13 @@ SHARE_CASE(test_an_update_without_a_device_decides_nothing)
 
 	for (uint32_t i = 0; i < 8; i++) {
 		memset(device, 0, sizeof(device));
-		spw_share_begin(&share, records, 4, device, 0);
+		spw_state__share_begin(&share, records, 4, device, 0);
 		for (uint32_t j = 0; j < 4; j++) {
 			assert_false(device[j]);
 			share.host.bytes += LEN;
 			share.host.ns += 1000;
-			if (spw_share_given(&share))
-				assert_int_equal(spw_share_end(&share, 0), SHARE_ON);
+			if (spw_state__share_given(&share))
+				assert_int_equal(spw_state__share_end(&share, 0), SHARE_ON);
 		}
 	}
 	assert_int_equal(share.stride, 0);

@@ -48,7 +48,7 @@ static void put_path(const char *controller, const char *name, const char *addre
 
 static void expect(const char *drive, const char *name, const char *address, bool far)
 {
-	spw_transport_read(path_of("%s", drive), &transport);
+	spw_engine__transport_read(path_of("%s", drive), &transport);
 	assert_string_equal(transport.name, name);
 	assert_string_equal(transport.address, address);
 	assert_int_equal(transport.far, far);
@@ -92,7 +92,7 @@ TREE_CASE(test_how_long_the_kernel_keeps_transfers)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(cases); i++) {
 		put(path_of("ctl/nvme0/fast_io_fail_tmo"), cases[i].fail);
 		put(path_of("ctl/nvme0/ctrl_loss_tmo"), cases[i].loss);
-		spw_transport_read(path_of("ctl/nvme0/nvme0n1"), &transport);
+		spw_engine__transport_read(path_of("ctl/nvme0/nvme0n1"), &transport);
 		assert_int_equal(transport.kept_s, cases[i].kept_s);
 	}
 }
@@ -111,14 +111,14 @@ TREE_CASE(test_several_paths)
 	expect("subsystem/nvme4n2", "tcp", "traddr=10.0.0.7", true);
 	put_path("nvme12", "rdma\n", "traddr=10.0.1.7\n");
 	put(path_of("subsystem/nvme12/ctrl_loss_tmo"), "30\n");
-	spw_transport_read(path_of("subsystem/nvme4n2"), &transport);
+	spw_engine__transport_read(path_of("subsystem/nvme4n2"), &transport);
 	assert_true(transport.far);
 	assert_int_equal(transport.kept_s, 600);
 	assert_non_null(strstr(transport.address, "traddr=10.0.0.7"));
 	assert_non_null(strstr(transport.address, "; "));
 	assert_non_null(strstr(transport.address, "traddr=10.0.1.7"));
 	put_path("nvme2", "pcie\n", "0000:3d:00.0\n");
-	spw_transport_read(path_of("subsystem/nvme4n2"), &transport);
+	spw_engine__transport_read(path_of("subsystem/nvme4n2"), &transport);
 	assert_string_equal(transport.name, "pcie");
 	assert_false(transport.far);
 	assert_string_equal(transport.words, "");
@@ -141,7 +141,7 @@ TREE_CASE(test_many_paths)
 		(void)snprintf(name, sizeof(name), "nvme%u", i);
 		put_path(name, "tcp\n", "traddr=fe80:0000:0000:0000:0202:b3ff:fe1e:8329\n");
 	}
-	spw_transport_read(path_of("subsystem/nvme4n2"), &transport);
+	spw_engine__transport_read(path_of("subsystem/nvme4n2"), &transport);
 	assert_true(transport.far);
 	assert_int_equal(strlen(transport.address), sizeof(transport.address) - 1);
 }

@@ -47,7 +47,7 @@ static int try(uint32_t claimed, uint64_t len)
 						 .logical_block_bytes = 512,
 						 .memory_align_bytes = claimed}};
 
-	return spw_trial_alignment(&device, OFFSET, len);
+	return spw_engine__trial_alignment(&device, OFFSET, len);
 }
 
 static int reset(void **state)

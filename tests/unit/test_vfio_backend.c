@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_vfio_backend.c - devices and queues over a controller in memory */
-/* wrap: spw_vfio_link_open */
+/* wrap: spw_vfio__link_open */
 #include "tests/unit/vfio_rig.h"
 
 #include "engine/register.h"
@@ -42,14 +42,14 @@ TEST_BLOCKS(test_waiting_transfers)
 	assert_int_equal(fake.deallocations, 1);
 	assert_int_equal(fake.drives[0][FAKE_DRIVE_BYTES - 1], 0);
 	memset(fake.drives[0], 0x77, 4 * COMMAND_MAX);
-	assert_int_equal(spw_device_write_zeroes(device, block, 2 * COMMAND_MAX), 0);
+	assert_int_equal(spw_engine__device_write_zeroes(device, block, 2 * COMMAND_MAX), 0);
 	assert_int_equal(fake.zeroes, 2);
 	assert_int_equal(fake.drives[0][block - 1], 0x77);
 	assert_int_equal(fake.drives[0][block], 0);
 	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX - 1], 0);
 	assert_int_equal(fake.drives[0][block + 2 * COMMAND_MAX], 0x77);
 	assert_int_equal(spw_device_pread(device, foreign, block, FAKE_DRIVE_BYTES), -EINVAL);
-	assert_int_equal(spw_device_write_zeroes(device, 1, block), -EINVAL);
+	assert_int_equal(spw_engine__device_write_zeroes(device, 1, block), -EINVAL);
 	assert_int_equal(spw_device_pread(device, foreign, block, UINT64_MAX - block + 1), -EINVAL);
 }
 
@@ -202,7 +202,7 @@ TEST_EACH(test_protected_blocks_are_written_and_read)
 	assert_int_equal(spw_device_pwrite(device, foreign, 1u << 20, block), 0);
 	assert_int_equal(spw_device_pread(device, foreign, 1u << 20, block), 0);
 	assert_int_equal(fake_tags[0][1].application, 0);
-	assert_int_equal(spw_device_write_zeroes(device, block, 2 * COMMAND_MAX), 0);
+	assert_int_equal(spw_engine__device_write_zeroes(device, block, 2 * COMMAND_MAX), 0);
 	assert_int_equal(fake_tags[0][2].reference, 2);
 	transfer(SPW_READ, memory, COMMAND_MAX, 0);
 	assert_int_equal(run(SPW_DISCARD, NULL, COMMAND_MAX, 0), COMMAND_MAX);
@@ -366,7 +366,7 @@ TEST(test_registered_memory_is_not_copied)
 
 	open_queue_of(8, 0);
 	mapped = fake_mapped();
-	assert_int_equal(spw_queue_register(queue, foreign + 8, 131072), 1);
+	assert_int_equal(spw_engine__queue_register(queue, foreign + 8, 131072), 1);
 	assert_true(fake_mapped() > mapped);
 	assert_int_equal(run(SPW_WRITE, foreign + 4096, 65536, 0), 65536);
 	assert_memory_equal(fake.drives[0], foreign + 4096, 65536);
@@ -375,12 +375,12 @@ TEST(test_registered_memory_is_not_copied)
 	assert_int_equal(queue_stats().bytes_copied, 0);
 	assert_int_equal(run(SPW_READ, foreign, 65536, 4096), 65536);
 	assert_int_equal(queue_stats().bytes_copied, 65536);
-	assert_ok(spw_queue_unregister(queue, foreign + 8));
+	assert_ok(spw_engine__queue_unregister(queue, foreign + 8));
 	assert_int_equal(fake_mapped(), mapped);
 	assert_int_equal(run(SPW_WRITE, foreign + 4096, 65536, 0), 65536);
 	assert_int_equal(queue_stats().bytes_copied, 2 * 65536);
 	/* Elements of several mappings go by commands of their own. */
-	assert_int_equal(spw_queue_register(queue, foreign, 65536), 1);
+	assert_int_equal(spw_engine__queue_register(queue, foreign, 65536), 1);
 	assert_int_equal(run_vector(SPW_WRITE, mixed, 3, 0), 16384);
 	assert_memory_equal(fake.drives[0], foreign, 8192);
 	assert_memory_equal(fake.drives[0] + 8192, memory, 4096);
@@ -394,12 +394,12 @@ TEST(test_memory_that_cannot_be_mapped_is_copied)
 	open_queue_of(8, 0);
 	fake.map_error = -ENOMEM;
 	fake.map_errors_after = 0;
-	assert_int_equal(spw_queue_register(queue, foreign, 65536), 0);
+	assert_int_equal(spw_engine__queue_register(queue, foreign, 65536), 0);
 	expect_in("the test wants no mapping", said);
 	fake.map_error = 0;
 	assert_int_equal(run(SPW_WRITE, foreign, 65536, 0), 65536);
 	assert_int_equal(queue_stats().bytes_copied, 65536);
-	assert_ok(spw_queue_unregister(queue, foreign));
+	assert_ok(spw_engine__queue_unregister(queue, foreign));
 }
 
 /* A mixture of arena and other memory, with gaps and without, of any length. */
@@ -416,7 +416,8 @@ TEST_EACH(test_random_vectors)
 
 		/* Half of the rounds with some of it registered. */
 		if (round == 100)
-			assert_int_equal(spw_queue_register(queue, foreign + 4096, 32768), 1);
+			assert_int_equal(spw_engine__queue_register(queue, foreign + 4096, 32768),
+					 1);
 
 		for (unsigned i = 0; i < count; i++) {
 			uint32_t now =

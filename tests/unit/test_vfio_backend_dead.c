@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_vfio_backend_dead.c - queues over a controller in memory that goes wrong */
-/* wrap: spw_vfio_link_open io_uring_queue_init_params */
+/* wrap: spw_vfio__link_open io_uring_queue_init_params */
 #include "tests/unit/vfio_rig.h"
 #include "tests/wrap.h"
 
@@ -154,8 +154,8 @@ TEST(test_a_controller_that_takes_long_to_stop)
 {
 	uint64_t start_ns;
 
-	spw_vfio_of(device)->controller->ready_ms = 600000;
-	spw_vfio_of(device)->controller->stop_ms = 30;
+	spw_vfio__of(device)->controller->ready_ms = 600000;
+	spw_vfio__of(device)->controller->stop_ms = 30;
 	fake.never_stops = true;
 	start_ns = spw_clock_ns();
 	expect_death(40, 0, NULL, 8, "has not ended within 40 ms");
@@ -435,11 +435,11 @@ TEST(test_how_long_a_shutdown_may_take)
 		spw_device_close(device);
 		fake.rtd3e_us = cases[i].told_us;
 		open_device();
-		assert_int_equal(spw_vfio_of(device)->controller->shutdown_ms, cases[i].waits_ms);
+		assert_int_equal(spw_vfio__of(device)->controller->shutdown_ms, cases[i].waits_ms);
 	}
 	fake.never_shuts_down = true;
-	spw_vfio_of(device)->controller->ready_ms = 20000;
-	spw_vfio_of(device)->controller->shutdown_ms = 30;
+	spw_vfio__of(device)->controller->ready_ms = 20000;
+	spw_vfio__of(device)->controller->shutdown_ms = 30;
 	start_ns = spw_clock_ns();
 	spw_device_close(device);
 	assert_in_range(spw_clock_ns() - start_ns, 30000000, 20000000000 - 1);

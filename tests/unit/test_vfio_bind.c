@@ -7,7 +7,7 @@
  * the kernel. Namespaces are plain files: what they hold, and who has locked them, is asked of the
  * real code. What only block devices have, partitions and mounts, the test says.
  */
-/* wrap: spw_safety_in_use spw_safety_relatives_locked spw_safety_opener */
+/* wrap: spw_drives__safety_in_use spw_drives__safety_relatives_locked spw_drives__safety_opener */
 #include <endian.h>
 #include <fcntl.h>
 
@@ -46,26 +46,26 @@ static struct use {
 	unsigned questions;
 } use;
 
-WRAP(int, spw_safety_in_use, (const char *path, const struct spw_loops *loops))
+WRAP(int, spw_drives__safety_in_use, (const char *path, const struct spw_loops *loops))
 {
 	if (use.only_meanwhile && ++use.questions > 1)
 		return spw_error(-EBUSY, "%s: is mounted on /somewhere", path);
-	return __real_spw_safety_in_use(path, loops);
+	return __real_spw_drives__safety_in_use(path, loops);
 }
 
-WRAP(int, spw_safety_relatives_locked, (const char *path, const struct spw_loops *loops))
+WRAP(int, spw_drives__safety_relatives_locked, (const char *path, const struct spw_loops *loops))
 {
 	if (use.partition_locked)
 		return spw_error(-EBUSY, "%s: a process has a store on %sp1 open", path, path);
-	return __real_spw_safety_relatives_locked(path, loops);
+	return __real_spw_drives__safety_relatives_locked(path, loops);
 }
 
 /* Who has locked the partition lives. */
-WRAP(bool, spw_safety_opener, (const char *path, int but_fd, char *words, size_t len))
+WRAP(bool, spw_drives__safety_opener, (const char *path, int but_fd, char *words, size_t len))
 {
 	if (use.partition_locked)
 		(void)snprintf(words, len, "process 1 (init)");
-	return use.partition_locked || __real_spw_safety_opener(path, but_fd, words, len);
+	return use.partition_locked || __real_spw_drives__safety_opener(path, but_fd, words, len);
 }
 
 static const char *device_file(const char *name)
@@ -85,7 +85,7 @@ static const char *driver(void)
 {
 	static char name[32];
 
-	(void)spw_vfio_read_link(&fake, ADDRESS, "driver", name, sizeof(name));
+	(void)spw_vfio__read_link(&fake, ADDRESS, "driver", name, sizeof(name));
 	return name;
 }
 
@@ -171,7 +171,7 @@ static int bind_by(struct spw_vfio_bind_opts opts)
 {
 	opts.size = sizeof(opts);
 	opts.log.write = keep_log;
-	return spw_vfio_bind_in(&fake, ADDRESS, &opts);
+	return spw_drives__vfio_bind_in(&fake, ADDRESS, &opts);
 }
 
 static int bind(bool force)
@@ -183,7 +183,7 @@ static int unbind(void)
 {
 	const struct spw_log log = {.write = keep_log};
 
-	return spw_vfio_unbind_in(&fake, ADDRESS, &log);
+	return spw_drives__vfio_unbind_in(&fake, ADDRESS, &log);
 }
 
 static void assert_untouched(void)
@@ -214,7 +214,7 @@ static struct spw_vfio_probe_info examined(void)
 {
 	struct spw_vfio_probe_info controller;
 
-	assert_int_equal(spw_vfio_examine_in(&fake, ADDRESS, &controller), 0);
+	assert_int_equal(spw_drives__vfio_examine_in(&fake, ADDRESS, &controller), 0);
 	return controller;
 }
 
@@ -623,10 +623,10 @@ FIXTURE_CASE(test_what_is_no_controller)
 
 	put(device_file("class"), "0x020000\n");
 	assert_refused(bind(true), -EMEDIUMTYPE, "is no NVMe controller (its PCI class is 020000)");
-	assert_int_equal(spw_vfio_examine_in(&fake, "0000:3e:00.0", &controller), -ENODEV);
-	assert_int_equal(spw_vfio_examine_in(&fake, "../../etc", &controller), -EINVAL);
-	assert_int_equal(spw_vfio_examine_in(&fake, "", &controller), -EINVAL);
-	assert_int_equal(spw_vfio_unbind_in(&fake, "3d:00", NULL), -EINVAL);
+	assert_int_equal(spw_drives__vfio_examine_in(&fake, "0000:3e:00.0", &controller), -ENODEV);
+	assert_int_equal(spw_drives__vfio_examine_in(&fake, "../../etc", &controller), -EINVAL);
+	assert_int_equal(spw_drives__vfio_examine_in(&fake, "", &controller), -EINVAL);
+	assert_int_equal(spw_drives__vfio_unbind_in(&fake, "3d:00", NULL), -EINVAL);
 	assert_int_equal(kernel.writes, 0);
 }
 
@@ -643,7 +643,7 @@ FIXTURE_CASE(test_what_it_is)
 	assert_true(controller.bindable);
 	assert_false(controller.ready);
 	assert_int_equal(controller.obstacles, 0);
-	assert_int_equal(spw_vfio_examine_in(&fake, "3D:00.0", &controller), 0);
+	assert_int_equal(spw_drives__vfio_examine_in(&fake, "3D:00.0", &controller), 0);
 	assert_string_equal(controller.address, ADDRESS);
 }
 
@@ -743,11 +743,12 @@ static struct spw_signatures signatures_of(bool by_image)
 	struct spw_device *device;
 
 	if (!by_image) {
-		assert_int_equal(spw_safety_signatures(path_of("dev/nvme0n1"), &signatures), 0);
+		assert_int_equal(spw_drives__safety_signatures(path_of("dev/nvme0n1"), &signatures),
+				 0);
 		return signatures;
 	}
 	assert_int_equal(spw_device_open(path_of("dev/nvme0n1"), NULL, &device), 0);
-	assert_int_equal(spw_safety_image_signatures(device, &signatures), 0);
+	assert_int_equal(spw_drives__safety_image_signatures(device, &signatures), 0);
 	spw_device_close(device);
 	return signatures;
 }

@@ -3,7 +3,7 @@
  * tests/unit/test_vfio_cost.c - reads and writes of 4 KiB at depth 32, as many as SPW_VFIO_COST_IOS
  * says: test_vfio_instructions.sh counts their instructions
  */
-/* wrap: spw_vfio_link_open */
+/* wrap: spw_vfio__link_open */
 #include "tests/unit/vfio_rig.h"
 
 #define DEPTH 32u

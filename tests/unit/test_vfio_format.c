@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_vfio_format.c - format on a controller in memory: zeroes, and other paths */
-/* wrap: spw_vfio_link_open spw_identity_find_namespace */
+/* wrap: spw_vfio__link_open spw_drives__identity_find_namespace */
 #include "tests/unit/vfio_rig.h"
 #include "tests/wrap.h"
 
@@ -72,16 +72,16 @@ TEST_BLOCKS(test_zeroes_by_the_drive_or_by_us)
 /* One that says that it can, and fails: that is an error, as of a write. */
 TEST_BLOCKS(test_zeroes_that_fail)
 {
-	assert_int_equal(spw_device_write_zeroes(device, 512, 512),
+	assert_int_equal(spw_engine__device_write_zeroes(device, 512, 512),
 			 fake.block_shift == 9 ? 0 : -EINVAL);
 	fake.fail_next = 1;
 	fake.fail_status = 0x4281;
-	assert_int_equal(spw_device_write_zeroes(device, 0, 4096), -ENODATA);
+	assert_int_equal(spw_engine__device_write_zeroes(device, 0, 4096), -ENODATA);
 }
 
 static bool kernel_has_it;
 
-WRAP(int, spw_identity_find_namespace,
+WRAP(int, spw_drives__identity_find_namespace,
      (const char *sysfs, const struct spw_identity_namespace *wanted, char *name, size_t len))
 {
 	assert_string_equal(sysfs, "/sys");

@@ -41,7 +41,7 @@ static struct spw_vfio_link *opened_by(const char *wanted, unsigned i)
 {
 	struct spw_vfio_link *link;
 
-	assert_int_equal(spw_vfio_link_open(addresses[i], &link), 0);
+	assert_int_equal(spw_vfio__link_open(addresses[i], &link), 0);
 	assert_string_equal(link->way, wanted);
 	assert_int_equal(link->why_group[0] == '\0', strcmp(wanted, "iommufd") == 0);
 	assert_true(reaches_memory(i));
@@ -71,7 +71,7 @@ static void assert_refused(unsigned i, int error, const char *words)
 {
 	struct spw_vfio_link *link;
 
-	assert_int_equal(spw_vfio_link_open(addresses[i], &link), error);
+	assert_int_equal(spw_vfio__link_open(addresses[i], &link), error);
 	if (!strstr(spw_last_error(), words))
 		fail_msg("\"%s\" does not say \"%s\"", spw_last_error(), words);
 }
@@ -117,7 +117,7 @@ EITHER_CASE(test_life)
 	assert_int_equal(space_of_device(0)->mappings[0].iova, iova);
 	assert_int_equal(link->ops->let_transfer(link), 0);
 	assert_true(masters_the_bus(0));
-	spw_vfio_set32(link, 64, 4711);
+	spw_vfio__set32(link, 64, 4711);
 	assert_int_equal(register_of(0), 4711);
 	assert_false(link->ops->is_wanted_back(link));
 	assert_int_equal(write(kernel.devices[0].wants_back, &one, sizeof(one)), sizeof(one));
@@ -126,7 +126,7 @@ EITHER_CASE(test_life)
 	link->ops->cut(link);
 	assert_false(reaches_memory(0) || masters_the_bus(0) || kernel.devices[0].granted);
 	/* Nobody hears of it. */
-	spw_vfio_set32(link, 64, 42);
+	spw_vfio__set32(link, 64, 42);
 	assert_int_equal(register_of(0), 4711);
 	link->ops->cut(link);
 	link->ops->unmap(link, memory, MEMORY_BYTES);
@@ -138,12 +138,12 @@ EITHER_CASE(test_closed_without_being_cut)
 	struct spw_vfio_link *link = opened(0);
 	struct spw_vfio_memory own;
 
-	assert_int_equal(spw_vfio_memory_alloc(link, 5000, &own), 0);
+	assert_int_equal(spw_vfio__memory_alloc(link, 5000, &own), 0);
 	assert_int_equal(own.len_bytes, 8192);
 	assert_int_equal(space_of_device(0)->count, 1);
-	spw_vfio_memory_free(link, &own);
+	spw_vfio__memory_free(link, &own);
 	assert_int_equal(space_of_device(0)->count, 0);
-	spw_vfio_memory_free(link, &own);
+	spw_vfio__memory_free(link, &own);
 	link->ops->close(link);
 }
 
@@ -423,7 +423,7 @@ FIXTURE_CASE(test_what_cannot_be_driven)
 {
 	struct spw_vfio_link *link;
 
-	assert_int_equal(spw_vfio_link_open("0000:3f:00.0", &link), -ENODEV);
+	assert_int_equal(spw_vfio__link_open("0000:3f:00.0", &link), -ENODEV);
 	put_link(file_of(0, "driver"), "../../drivers/nvme");
 	assert_refused(0, -ENODEV, "belongs to the kernel's driver nvme");
 	drop(file_of(0, "driver"));
@@ -457,7 +457,7 @@ static bool try_open(unsigned step)
 	kernel.failed = NULL;
 	kernel.fails_at = step;
 	kernel.error = EIO;
-	ret = spw_vfio_link_open(addresses[0], &link);
+	ret = spw_vfio__link_open(addresses[0], &link);
 	kernel.fails_at = 0;
 	if (ret == 0) {
 		assert_true(reaches_memory(0));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_vfio_hold.c - controllers opened and closed in parallel */
-/* wrap: spw_vfio_link_open spw_vfio_controller_open spw_vfio_controller_close spw_vfio_admin */
-/* wrap: spw_vfio_command */
+/* wrap: spw_vfio__link_open spw_vfio__controller_open spw_vfio__controller_close spw_vfio__admin */
+/* wrap: spw_vfio__command */
 /* wrap: pthread_create */
 #include <stdio.h>
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ static void collect(void *context, enum spw_log_level level, const char *message
 
 static const struct spw_log listener = {.write = collect};
 
-WRAP(int, spw_vfio_link_open, (const char *address, struct spw_vfio_link **link))
+WRAP(int, spw_vfio__link_open, (const char *address, struct spw_vfio_link **link))
 {
 	unsigned i = (unsigned)strtoul(address + 5, NULL, 16) - 1;
 
@@ -49,7 +49,7 @@ WRAP(int, spw_vfio_link_open, (const char *address, struct spw_vfio_link **link)
 	return 0;
 }
 
-WRAP(int, spw_vfio_controller_open,
+WRAP(int, spw_vfio__controller_open,
      (struct spw_vfio_link * link, struct spw_vfio_controller **controller))
 {
 	*controller = calloc(1, sizeof(**controller));
@@ -66,7 +66,7 @@ WRAP(int, spw_vfio_controller_open,
 	return 0;
 }
 
-WRAP(void, spw_vfio_controller_close, (struct spw_vfio_controller * controller))
+WRAP(void, spw_vfio__controller_close, (struct spw_vfio_controller * controller))
 {
 	meet();
 	(void)pthread_mutex_lock(&meet_lock);
@@ -77,7 +77,7 @@ WRAP(void, spw_vfio_controller_close, (struct spw_vfio_controller * controller))
 }
 
 /* All that is asked is what a namespace is like. */
-WRAP(int, spw_vfio_admin,
+WRAP(int, spw_vfio__admin,
      (struct spw_vfio_controller * controller, const union spw_vfio_command *command, void *data,
       uint32_t len_bytes, uint32_t *result))
 {
@@ -91,7 +91,7 @@ WRAP(int, spw_vfio_admin,
 }
 
 /* There is nothing on it. */
-WRAP(int, spw_vfio_command,
+WRAP(int, spw_vfio__command,
      (struct spw_vfio_controller * controller, const union spw_vfio_command *command, void *data,
       uint32_t len_bytes))
 {
@@ -137,31 +137,31 @@ CASE_WITH(test_opened_and_closed_at_the_same_time, begin, NULL)
 
 	begin_meeting(CONTROLLERS);
 	/* Two namespaces of one controller among them. */
-	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths), NULL);
+	hold = spw_vfio__hold(paths, SPW_ARRAY_LEN(paths), NULL);
 	assert_non_null(hold);
 	assert_int_equal(open_now, CONTROLLERS);
 	open_all(devices, SPW_ARRAY_LEN(paths));
-	spw_vfio_let_go(hold);
+	spw_vfio__let_go(hold);
 	assert_int_equal(open_now, CONTROLLERS);
-	hold = spw_vfio_hold_open(devices, SPW_ARRAY_LEN(paths));
+	hold = spw_vfio__hold_open(devices, SPW_ARRAY_LEN(paths));
 	assert_non_null(hold);
 	close_all(devices, SPW_ARRAY_LEN(paths));
 	assert_int_equal(open_now, CONTROLLERS);
-	spw_vfio_let_go(hold);
+	spw_vfio__let_go(hold);
 	assert_int_equal(open_now, 0);
 	/* Two are a gain, though one of them cannot be had. */
-	assert_null(spw_vfio_hold(others, 2, NULL));
+	assert_null(spw_vfio__hold(others, 2, NULL));
 	begin_meeting(1);
-	hold = spw_vfio_hold(others, 3, NULL);
+	hold = spw_vfio__hold(others, 3, NULL);
 	assert_non_null(hold);
 	assert_int_equal(open_now, 1);
-	spw_vfio_let_go(hold);
-	spw_vfio_let_go(NULL);
+	spw_vfio__let_go(hold);
+	spw_vfio__let_go(NULL);
 	assert_int_equal(open_now, 0);
 	begin_meeting(CONTROLLERS);
 	/* What nobody has opened meanwhile is closed at once, too. */
-	hold = spw_vfio_hold(paths, SPW_ARRAY_LEN(paths), NULL);
-	spw_vfio_let_go(hold);
+	hold = spw_vfio__hold(paths, SPW_ARRAY_LEN(paths), NULL);
+	spw_vfio__let_go(hold);
 	assert_int_equal(open_now, 0);
 	assert_int_equal(opens, 2 * CONTROLLERS + 1);
 	assert_int_equal(meeting.alone, 0);
@@ -179,22 +179,22 @@ CASE_WITH(test_what_others_have_stays_open, begin, NULL)
 	begin_meeting(1);
 	open_all(devices, 3);
 	assert_int_equal(spw_device_open(paths[1], NULL, &other), 0);
-	hold = spw_vfio_hold_open(devices, 3);
+	hold = spw_vfio__hold_open(devices, 3);
 	close_all(devices, 3);
 	assert_int_equal(spw_device_open(paths[2], NULL, &again), 0);
 	opens = closes = 0;
-	spw_vfio_let_go(hold);
+	spw_vfio__let_go(hold);
 	assert_int_equal(closes, 1);
 	assert_int_equal(open_now, 2);
 	mixed[0] = other;
 	mixed[1] = NULL;
 	mixed[2] = again;
-	hold = spw_vfio_hold_open(mixed, 3);
+	hold = spw_vfio__hold_open(mixed, 3);
 	spw_device_close(other);
 	spw_device_close(again);
 	assert_int_equal(open_now, 2);
 	begin_meeting(2);
-	spw_vfio_let_go(hold);
+	spw_vfio__let_go(hold);
 	assert_int_equal(open_now, 0);
 	assert_int_equal(opens, 0);
 	assert_int_equal(meeting.alone, 0);
@@ -211,7 +211,7 @@ CASE_WITH(test_without_threads, begin, NULL)
 
 		said[0] = '\0';
 		meeting.threads_left = threads;
-		hold = spw_vfio_hold(paths, CONTROLLERS, &listener);
+		hold = spw_vfio__hold(paths, CONTROLLERS, &listener);
 		assert_non_null(hold);
 		assert_int_equal(open_now, CONTROLLERS);
 		(void)snprintf(words, sizeof(words), "%u controllers are opened by %u thread",
@@ -220,13 +220,13 @@ CASE_WITH(test_without_threads, begin, NULL)
 		opens = 0;
 		open_all(devices, CONTROLLERS);
 		assert_int_equal(opens, 0);
-		spw_vfio_let_go(hold);
+		spw_vfio__let_go(hold);
 		said[0] = '\0';
-		hold = spw_vfio_hold_open(devices, CONTROLLERS);
+		hold = spw_vfio__hold_open(devices, CONTROLLERS);
 		close_all(devices, CONTROLLERS);
 		assert_int_equal(open_now, CONTROLLERS);
 		meeting.threads_left = threads;
-		spw_vfio_let_go(hold);
+		spw_vfio__let_go(hold);
 		assert_int_equal(open_now, 0);
 		(void)snprintf(words, sizeof(words), "%u controllers are closed by %u thread",
 			       CONTROLLERS, threads + 1);

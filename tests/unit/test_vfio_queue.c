@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_vfio_queue.c - names, addresses, page lists, rings: without a controller */
-/* wrap: spw_vfio_link_open */
+/* wrap: spw_vfio__link_open */
 #include "tests/unit/vfio_fake.h"
 
 #include "engine/vfio/space.h"
@@ -48,16 +48,16 @@ CASE(test_names)
 	struct spw_vfio_name name;
 
 	for (size_t i = 0; i < SPW_ARRAY_LEN(good); i++) {
-		assert_int_equal(spw_vfio_parse(good[i].text, &name), 0);
-		spw_vfio_format(&name, text);
+		assert_int_equal(spw_vfio__parse(good[i].text, &name), 0);
+		spw_vfio__format(&name, text);
 		assert_string_equal(text, good[i].canonical);
 	}
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad); i++)
-		if (spw_vfio_parse(bad[i], &name) != -EINVAL)
+		if (spw_vfio__parse(bad[i], &name) != -EINVAL)
 			fail_msg("taken: %s", bad[i]);
 	assert_non_null(strstr(spw_last_error(), "pci:0000:3d:00.0/1"));
-	assert_false(spw_vfio_is_name("/dev/nvme0n1"));
-	assert_int_equal(spw_vfio_parse("/dev/nvme0n1", &name), -EINVAL);
+	assert_false(spw_vfio__is_name("/dev/nvme0n1"));
+	assert_int_equal(spw_vfio__parse("/dev/nvme0n1", &name), -EINVAL);
 }
 
 /* ---- Lists of pages -------------------------------------------------------------------------- */
@@ -102,8 +102,8 @@ CASE(test_every_alignment_around_the_ends_of_pages)
 				if (len <= 0 || len > SPW_VFIO_PRP_BYTES_MAX)
 					continue;
 				list_page[SPW_VFIO_PRP_ENTRIES] = 0x600d;
-				spw_vfio_name_run(&list, false, 0x100000000 + offset, (uint32_t)len,
-						  &pointer);
+				spw_vfio__name_run(&list, false, 0x100000000 + offset,
+						   (uint32_t)len, &pointer);
 				assert_int_equal(pointer.flags, 0);
 				check_run(0x100000000 + offset, (uint32_t)len, pointer.words);
 				assert_int_equal(list_page[SPW_VFIO_PRP_ENTRIES], 0x600d);
@@ -121,12 +121,12 @@ static void add(uint64_t iova, size_t len)
 
 static bool name_pages(void)
 {
-	return spw_vfio_name_pages(&list, elements, element_count, 0, words, &entries);
+	return spw_vfio__name_pages(&list, elements, element_count, 0, words, &entries);
 }
 
 static bool name_runs(void)
 {
-	return spw_vfio_name_runs(&list, elements, element_count, 0, words, &entries);
+	return spw_vfio__name_runs(&list, elements, element_count, 0, words, &entries);
 }
 
 /* A run cut into elements anywhere at the ends of pages is the same run. */
@@ -177,7 +177,7 @@ CASE(test_runs)
 {
 	struct spw_vfio_pointer pointer;
 
-	spw_vfio_name_run(&list, true, 0x1234567000, 8196, &pointer);
+	spw_vfio__name_run(&list, true, 0x1234567000, 8196, &pointer);
 	assert_int_equal(pointer.flags, SPW_VFIO_SGL_FLAG);
 	assert_int_equal(pointer.words[0], 0x1234567000);
 	assert_int_equal(pointer.words[1], 8196);
@@ -229,14 +229,14 @@ CASE(test_addresses_never_overlap)
 		struct spw_vfio_mapping *m = &mappings[fake_random() % MAPPINGS];
 
 		if (m->users > 0) {
-			spw_vfio_space_remove(&space, m);
-			assert_null(spw_vfio_space_mapping(&space, m->memory, m->len_bytes));
+			spw_vfio__space_remove(&space, m);
+			assert_null(spw_vfio__space_mapping(&space, m->memory, m->len_bytes));
 			m->users = 0;
 			continue;
 		}
 		m->memory = (char *)(uintptr_t)((fake_random() & 0xffffffffff) << 12);
 		m->len_bytes = (1 + fake_random() % 4000) * (round % 3 == 0 ? 512 * PAGE : PAGE);
-		assert_true(spw_vfio_space_find(&space, m->memory, m->len_bytes, &m->iova));
+		assert_true(spw_vfio__space_find(&space, m->memory, m->len_bytes, &m->iova));
 		assert_true(m->iova > 0);
 		assert_int_equal(m->iova & ((2u << 20) - 1),
 				 (uintptr_t)m->memory & ((2u << 20) - 1));
@@ -246,10 +246,10 @@ CASE(test_addresses_never_overlap)
 			assert_true(m->iova + m->len_bytes <= o->iova ||
 				    o->iova + o->len_bytes <= m->iova);
 		m->users = 1;
-		spw_vfio_space_insert(&space, m);
+		spw_vfio__space_insert(&space, m);
 		for (const struct spw_vfio_mapping *o = space.mappings; o && o->next; o = o->next)
 			assert_true(o->iova < o->next->iova);
-		assert_ptr_equal(spw_vfio_space_mapping(&space, m->memory, m->len_bytes), m);
+		assert_ptr_equal(spw_vfio__space_mapping(&space, m->memory, m->len_bytes), m);
 	}
 }
 
@@ -261,20 +261,20 @@ CASE(test_addresses_at_the_limits)
 	struct spw_vfio_mapping all = {.users = 1};
 	uint64_t iova;
 
-	assert_true(spw_vfio_space_find(&space, (void *)0x1000, PAGE, &iova));
+	assert_true(spw_vfio__space_find(&space, (void *)0x1000, PAGE, &iova));
 	assert_int_equal(iova, 0x1000);
 	/* To the last byte that there is, and nothing after it. */
 	all.len_bytes = UINT64_MAX - 0x200000 + 1;
-	assert_true(spw_vfio_space_find(&space, NULL, all.len_bytes, &all.iova));
+	assert_true(spw_vfio__space_find(&space, NULL, all.len_bytes, &all.iova));
 	assert_int_equal(all.iova, 0x200000);
-	spw_vfio_space_insert(&space, &all);
-	assert_false(spw_vfio_space_find(&space, NULL, 0x200000, &iova));
-	assert_true(spw_vfio_space_find(&space, (void *)0x1000, PAGE, &iova));
+	spw_vfio__space_insert(&space, &all);
+	assert_false(spw_vfio__space_find(&space, NULL, 0x200000, &iova));
+	assert_true(spw_vfio__space_find(&space, (void *)0x1000, PAGE, &iova));
 	space = (struct spw_vfio_space){.ranges = {{.first = 0x200000, .last = 0x200fff}},
 					.range_count = 1};
-	assert_true(spw_vfio_space_find(&space, NULL, PAGE, &iova));
-	assert_false(spw_vfio_space_find(&space, NULL, 2 * PAGE, &iova));
-	assert_false(spw_vfio_space_find(&space, (void *)0x1000, PAGE, &iova));
+	assert_true(spw_vfio__space_find(&space, NULL, PAGE, &iova));
+	assert_false(spw_vfio__space_find(&space, NULL, 2 * PAGE, &iova));
+	assert_false(spw_vfio__space_find(&space, (void *)0x1000, PAGE, &iova));
 }
 
 /* ---- Rings ----------------------------------------------------------------------------------- */
@@ -282,17 +282,17 @@ CASE(test_addresses_at_the_limits)
 CASE(test_entries)
 {
 	/* A page of commands, and twice as many entries as slots; */
-	assert_int_equal(spw_vfio_pair_entries(1, 1024), 64);
-	assert_int_equal(spw_vfio_pair_entries(32, 1024), 64);
-	assert_int_equal(spw_vfio_pair_entries(33, 1024), 128);
-	assert_int_equal(spw_vfio_pair_entries(63, 1024), 128);
-	assert_int_equal(spw_vfio_pair_entries(64, 1024), 128);
-	assert_int_equal(spw_vfio_pair_entries(1024, 65536), 2048);
+	assert_int_equal(spw_vfio__pair_entries(1, 1024), 64);
+	assert_int_equal(spw_vfio__pair_entries(32, 1024), 64);
+	assert_int_equal(spw_vfio__pair_entries(33, 1024), 128);
+	assert_int_equal(spw_vfio__pair_entries(63, 1024), 128);
+	assert_int_equal(spw_vfio__pair_entries(64, 1024), 128);
+	assert_int_equal(spw_vfio__pair_entries(1024, 65536), 2048);
 	/* less where the controller takes less, down to fewer than the slots. */
-	assert_int_equal(spw_vfio_pair_entries(1024, 1024), 1024);
-	assert_int_equal(spw_vfio_pair_entries(1024, 100), 64);
-	assert_int_equal(spw_vfio_pair_entries(1, 33), 32);
-	assert_int_equal(spw_vfio_pair_entries(1024, 2), 2);
+	assert_int_equal(spw_vfio__pair_entries(1024, 1024), 1024);
+	assert_int_equal(spw_vfio__pair_entries(1024, 100), 64);
+	assert_int_equal(spw_vfio__pair_entries(1, 33), 32);
+	assert_int_equal(spw_vfio__pair_entries(1024, 2), 2);
 }
 
 /* A drive without a head: what it would put into the ring is put there by hand. */
@@ -319,41 +319,41 @@ CASE_WITH(test_rings_go_round, NULL, end_fake)
 	struct spw_vfio_pair pair;
 
 	fake_begin(9);
-	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 3, 16, 8, 4, 0), 0);
+	assert_int_equal(spw_vfio__pair_init(&pair, &fake.link, 3, 16, 8, 4, 0), 0);
 	assert_int_equal(pair.mask, 7);
 	for (unsigned round = 0; round < 5000; round++) {
 		union spw_vfio_command *entry;
 		uint32_t slot, status, result;
 		uint16_t cid;
 
-		for (slot = 0; slot < 16 && spw_vfio_pair_has_room(&pair); slot++) {
+		for (slot = 0; slot < 16 && spw_vfio__pair_has_room(&pair); slot++) {
 			if (pair.slots[slot].busy || fake_random() % 3 == 0)
 				continue;
-			entry = spw_vfio_pair_begin(&pair, slot, &cid);
+			entry = spw_vfio__pair_begin(&pair, slot, &cid);
 			assert_ptr_equal(entry, &pair.commands[(pair.tail - 1) & 7]);
 			assert_int_equal(cid & SPW_VFIO_CID_SLOT, slot);
 			flying[count++] = cid;
 		}
 		assert_true(pair.in_flight <= 7);
-		spw_vfio_pair_submit(&pair);
+		spw_vfio__pair_submit(&pair);
 		assert_int_equal(fake.registers[0x1018 / 4], pair.tail & 7);
-		assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), 0);
+		assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), 0);
 		for (unsigned some = (unsigned)(fake_random() % (count + 1)); some > 0; some--) {
 			unsigned which = (unsigned)(fake_random() % count);
 
 			cid = flying[which];
 			flying[which] = flying[--count];
 			answer(&pair, answered++, cid, cid & 0x7ff);
-			assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), 1);
+			assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), 1);
 			assert_int_equal(slot, cid & SPW_VFIO_CID_SLOT);
 			assert_int_equal(status, cid & 0x7ff);
 			assert_int_equal(result, taken++);
 		}
-		spw_vfio_pair_release(&pair);
+		spw_vfio__pair_release(&pair);
 		assert_int_equal(fake.registers[0x101c / 4], pair.head & 7);
 	}
 	assert_int_equal(pair.in_flight, count);
-	spw_vfio_pair_free(&pair, &fake.link);
+	spw_vfio__pair_free(&pair, &fake.link);
 	assert_int_equal(fake_mapped(), 0);
 }
 
@@ -371,18 +371,18 @@ CASE_WITH(test_heads_are_told_late, NULL, end_fake)
 		struct spw_vfio_pair pair;
 		uint32_t told = 0;
 
-		assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 1, cases[i].slots,
-						    cases[i].entries_max, 4, 0),
+		assert_int_equal(spw_vfio__pair_init(&pair, &fake.link, 1, cases[i].slots,
+						     cases[i].entries_max, 4, 0),
 				 0);
 		assert_int_equal(pair.head_lag_max, cases[i].lag);
 		fake.registers[0x100c / 4] = 0;
 		for (uint32_t n = 0; n < 1000; n++) {
 			uint16_t cid;
 
-			(void)spw_vfio_pair_begin(&pair, 0, &cid);
+			(void)spw_vfio__pair_begin(&pair, 0, &cid);
 			answer(&pair, n, cid, 0);
-			assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), 1);
-			spw_vfio_pair_release(&pair);
+			assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), 1);
+			spw_vfio__pair_release(&pair);
 			if (pair.head - told > cases[i].lag)
 				told = pair.head;
 			assert_int_equal(fake.registers[0x100c / 4], told & pair.mask);
@@ -392,7 +392,7 @@ CASE_WITH(test_heads_are_told_late, NULL, end_fake)
 					(cases[i].slots < pair.mask ? cases[i].slots : pair.mask) <=
 				pair.mask);
 		}
-		spw_vfio_pair_free(&pair, &fake.link);
+		spw_vfio__pair_free(&pair, &fake.link);
 	}
 }
 
@@ -404,36 +404,36 @@ CASE_WITH(test_completions_that_cannot_be, NULL, end_fake)
 	uint16_t first, second;
 
 	fake_begin(9);
-	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 1, 4, 1024, 4, 0), 0);
+	assert_int_equal(spw_vfio__pair_init(&pair, &fake.link, 1, 4, 1024, 4, 0), 0);
 	/* Before anything was sent. */
 	answer(&pair, 0, 0, 0);
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
-	(void)spw_vfio_pair_begin(&pair, 2, &first);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), -1);
+	(void)spw_vfio__pair_begin(&pair, 2, &first);
 	answer(&pair, 0, first, 0);
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), 1);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), 1);
 	/* Once more. */
 	answer(&pair, 1, first, 0);
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), -1);
 	assert_non_null(strstr(pair.complaint, "second completion"));
 	/* Once more, and late: the slot has another command by now. */
-	(void)spw_vfio_pair_begin(&pair, 2, &second);
+	(void)spw_vfio__pair_begin(&pair, 2, &second);
 	assert_int_not_equal(first, second);
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), -1);
 	assert_non_null(strstr(pair.complaint, "ended before"));
 	answer(&pair, 1, 4, 0); /* no such slot */
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), -1);
 	assert_non_null(strstr(pair.complaint, "never was"));
 	answer(&pair, 1, 0xffff, 0);
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), -1);
 	/* The right one, of another queue. */
 	answer(&pair, 1, second, 0);
 	((struct spw_vfio_completion *)(uintptr_t)&pair.completions[1])->sq_id = 2;
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), -1);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), -1);
 	assert_non_null(strstr(pair.complaint, "another queue"));
 	answer(&pair, 1, second, 0x281);
-	assert_int_equal(spw_vfio_pair_take(&pair, &slot, &status, &result), 1);
+	assert_int_equal(spw_vfio__pair_take(&pair, &slot, &status, &result), 1);
 	assert_int_equal(status, 0x281);
-	spw_vfio_pair_free(&pair, &fake.link);
+	spw_vfio__pair_free(&pair, &fake.link);
 }
 
 CASE_WITH(test_doorbells_beyond_the_registers, NULL, end_fake)
@@ -441,10 +441,10 @@ CASE_WITH(test_doorbells_beyond_the_registers, NULL, end_fake)
 	struct spw_vfio_pair pair;
 
 	fake_begin(9);
-	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 511, 4, 1024, 4, 0), 0);
-	spw_vfio_pair_free(&pair, &fake.link);
-	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 512, 4, 1024, 4, 0), -EPROTO);
-	assert_int_equal(spw_vfio_pair_init(&pair, &fake.link, 8, 4, 1024, 4 << 8, 0), -EPROTO);
+	assert_int_equal(spw_vfio__pair_init(&pair, &fake.link, 511, 4, 1024, 4, 0), 0);
+	spw_vfio__pair_free(&pair, &fake.link);
+	assert_int_equal(spw_vfio__pair_init(&pair, &fake.link, 512, 4, 1024, 4, 0), -EPROTO);
+	assert_int_equal(spw_vfio__pair_init(&pair, &fake.link, 8, 4, 1024, 4 << 8, 0), -EPROTO);
 	assert_int_equal(fake_mapped(), 0);
 }
 

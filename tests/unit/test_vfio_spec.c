@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_vfio_spec.c - controllers unlike most, within the specification */
-/* wrap: spw_vfio_link_open */
+/* wrap: spw_vfio__link_open */
 #include "tests/unit/vfio_rig.h"
 
 static void expect_refusal(int error, const char *words)
@@ -69,8 +69,8 @@ TEST(test_how_long_a_start_may_take)
 		fake.to = cases[i].to;
 		fake.crto = cases[i].crto;
 		open_device();
-		assert_int_equal(spw_vfio_of(device)->controller->ready_ms, cases[i].ms);
-		assert_int_equal(spw_vfio_of(device)->controller->stop_ms,
+		assert_int_equal(spw_vfio__of(device)->controller->ready_ms, cases[i].ms);
+		assert_int_equal(spw_vfio__of(device)->controller->stop_ms,
 				 cases[i].ms < 5000 ? cases[i].ms : 5000);
 	}
 }
@@ -144,7 +144,7 @@ TEST_BLOCKS(test_limits_of_what_moves_no_data)
 	fake.dmrsl = 16;
 	memset(fake.drives[0], 0x77, FAKE_DRIVE_BYTES);
 	open_device();
-	assert_int_equal(spw_device_write_zeroes(device, block, 131072 + block), 0);
+	assert_int_equal(spw_engine__device_write_zeroes(device, block, 131072 + block), 0);
 	expect_zeroes(block, 131072 + block);
 	assert_int_equal(fake.zeroes, 9);
 	assert_int_equal(spw_device_discard(device, 1u << 20, 33 * block), 0);
@@ -171,14 +171,14 @@ TEST_BLOCKS(test_limits_of_what_moves_no_data)
 
 TEST(test_no_limits)
 {
-	assert_int_equal(spw_vfio_of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
-	assert_int_equal(spw_vfio_of(device)->deallocate_bytes_max,
+	assert_int_equal(spw_vfio__of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
+	assert_int_equal(spw_vfio__of(device)->deallocate_bytes_max,
 			 UINT64_C(1) << (21 + fake.block_shift));
 	fake.has_limits = true;
 	fake.wzsl = 31;
 	reopen_device();
-	assert_int_equal(spw_vfio_of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
-	assert_int_equal(spw_vfio_of(device)->controller->deallocate_blocks_max, UINT32_MAX);
+	assert_int_equal(spw_vfio__of(device)->controller->zeroes_bytes_max, COMMAND_MAX);
+	assert_int_equal(spw_vfio__of(device)->controller->deallocate_blocks_max, UINT32_MAX);
 }
 
 /* ---- What it tells --------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
  * that was not, and each command that breaks a rule, is counted in fake.faults and said. It can be
  * late, answer in another order, twice, for commands that never were, or not at all.
  *
- * The test has a line "wrap: spw_vfio_link_open" in a comment of its own.
+ * The test has a line "wrap: spw_vfio__link_open" in a comment of its own.
  */
 #ifndef SPW_TESTS_VFIO_FAKE_H
 #define SPW_TESTS_VFIO_FAKE_H
@@ -716,7 +716,7 @@ static const struct spw_vfio_link_ops fake_ops = {
 	.close = fake_close,
 };
 
-WRAP(int, spw_vfio_link_open, (const char *address, struct spw_vfio_link **link))
+WRAP(int, spw_vfio__link_open, (const char *address, struct spw_vfio_link **link))
 {
 	if (strcmp(address, FAKE_ADDRESS) != 0)
 		return spw_error(-ENODEV, "there is no %s", address);

@@ -39,9 +39,9 @@ static void ask_drive(const char *path, uint64_t room[HANDLES])
 	cmd.nsid = (uint32_t)ioctl(fd, NVME_IOCTL_ID);
 	assert_int_equal(ioctl(fd, NVME_IOCTL_IO_CMD, &cmd), 0);
 	assert_int_equal(close(fd), 0);
-	assert_int_equal(spw_le16(data + 14), HANDLES);
+	assert_int_equal(spw_nvme__le16(data + 14), HANDLES);
 	for (unsigned i = 0; i < HANDLES; i++)
-		room[i] = spw_le64(data + 16 + 32 * i + 8);
+		room[i] = spw_nvme__le64(data + 16 + 32 * i + 8);
 }
 
 static void take_account(struct spw_store *store, struct account accounts[DRIVES])

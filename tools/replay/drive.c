@@ -219,12 +219,12 @@ static int watched_wait(struct spw_request *request)
 int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts,
 			    struct spw_cache **cache)
 {
-	struct spw_cache_ports real = spw_cache_ports_real;
+	struct spw_cache_ports real = spw_cache__ports_real;
 
 	real.put = watched_put;
 	real.get = watched_get;
 	real.wait = watched_wait;
-	return spw_cache_open_with(store, opts, simulated ? &simstore_ports : &real, cache);
+	return spw_cache__open_with(store, opts, simulated ? &simstore_ports : &real, cache);
 }
 
 uint64_t replay_drive_now_ns(void)

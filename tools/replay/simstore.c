@@ -705,7 +705,7 @@ static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
 static int sleep_for_io_until(pthread_cond_t *io_ended, pthread_mutex_t *lock, uint64_t until_ns)
 {
 	if (!timed)
-		return spw_cache_ports_real.sleep_until(io_ended, lock, until_ns);
+		return spw_cache__ports_real.sleep_until(io_ended, lock, until_ns);
 	(void)pthread_mutex_unlock(lock);
 	(void)advance(timed, (double)until_ns);
 	return pthread_mutex_lock(lock);
