@@ -79,6 +79,10 @@ check_factories() { # Python's tensors are made on a device and of a type that a
     python3 tests/check/factories.py "${package[@]}"
 }
 
+check_words() { # pages are in plain English, and in the field's terms
+    python3 tests/check/words.py
+}
+
 check_checks() { # the checkers find what is planted for them
     bash tests/check/test_checkers.sh
 }

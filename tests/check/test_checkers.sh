@@ -178,3 +178,90 @@ END
 expect_exit 0 python3 "$checks/factories.py" "$TEST_TMP/good.py"
 expect_exit 1 python3 "$checks/factories.py"
 expect_output "no files"
+
+# What words.py refuses: a line for each pattern.
+cat >"$TEST_TMP/refused.md" <<'TEXT'
+Whoever opens it reads it.
+It is read by nobody.
+Somebody wrote to it.
+It is known to anybody.
+It helps everybody.
+For who trains with it.
+It ended. Who waits in a queue sees to it.
+It is planned anew.
+It takes so many bytes.
+So much has begun.
+A norm is no parameter.
+What is no store is none.
+It is written besides.
+Two drives; of which one failed.
+The layer is computed again.
+It is computed a second time.
+It reads ahead.
+The scope is given up.
+It gives back memory.
+Parameters pass by.
+Two at the least.
+A fake in the place of it.
+Tensors take the same way.
+As long as drives shall last.
+It is had by an option.
+Nothing is on the way of a read.
+It is refused in words.
+It needs Linux from 6.1 on.
+TEXT
+# Plain English that a careless pattern refuses, and what is not read.
+cat >"$TEST_TMP/allowed.md" <<'TEXT'
+Users who train, whose drives fail, and who else? There is no way, there is none, it is no longer than
+that, so many that it fails; it is none of them. Besides that, see [who](anew.md), "as so". Give the
+drive back to the kernel, or give up. Compute it, then again. Two of which fail. Pass by value. Read the
+page ahead of time, from 6 on the list. Who owns it?
+
+    nobody computed again
+```
+whoever
+```
+It says `is given up`. <!-- anew -->
+Nobody: as the message has it. <!-- words: quoted -->
+TEXT
+
+begin "words: each refused phrase is found, with its line, also over the end of a line"
+awk '{ print; print "\n" }' "$TEST_TMP/refused.md" >"$TEST_TMP/apart.md"
+while read -r line; do
+    printf 'One.\n\n%s\n' "${line// /$'\n'}" >"$TEST_TMP/one.md"
+    expect_exit 1 python3 "$checks/words.py" --files "$TEST_TMP/one.md"
+    grep -qE 'one.md:[3-9]' "$OUTPUT" || fail "no line is named for: $line"
+done <"$TEST_TMP/refused.md"
+expect_exit 1 python3 "$checks/words.py" --files "$TEST_TMP/apart.md"
+for ((line = 1; line <= $(wc -l <"$TEST_TMP/refused.md"); line++)); do
+    expect_output "apart.md:$((3 * line - 2)):"
+done
+
+begin "words: every pattern has such a line"
+expect_true "a line for each pattern" python3 -B - "$checks" "$TEST_TMP/refused.md" <<'END_OF_PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import words
+text = open(sys.argv[2]).read()
+unused = [pattern.pattern for pattern, _ in words.PATTERNS
+          if not any(pattern.search(line) for line in text.splitlines())]
+sys.exit(f"no line for {unused}" if unused else 0)
+END_OF_PYTHON
+
+begin "words: plain English, code, quotes and links pass; no files do not"
+expect_exit 0 python3 "$checks/words.py" --files "$TEST_TMP/allowed.md"
+expect_exit 1 python3 "$checks/words.py" --files
+expect_output "no files"
+
+begin "words: what COVERED names is read, below the root that is given"
+mkdir -p "$TEST_TMP/pages/examples" "$TEST_TMP/pages/docs"
+for page in README.md examples/README.md docs/GUIDE.md docs/spillway.1 CHANGELOG.md; do echo "Fine." >"$TEST_TMP/pages/$page"; done
+expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"
+echo "It is done anew." >"$TEST_TMP/pages/CHANGELOG.md"
+expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"
+echo "It is done anew." >"$TEST_TMP/pages/README.md"
+expect_exit 1 python3 "$checks/words.py" "$TEST_TMP/pages"
+expect_output 'README.md:1: "anew"'
+rm "$TEST_TMP/pages/README.md" "$TEST_TMP/pages/CHANGELOG.md"
+expect_exit 1 python3 "$checks/words.py" "$TEST_TMP/pages"
+expect_output "no file matches"
