@@ -228,9 +228,9 @@ fuzz-run: $(fuzz_bin)
 	@BUILD='$(BUILD)' tests/fuzz/run.sh $(or $(SECONDS),60) $(TARGET)
 
 .PHONY: mutants
-mutants: ## seeded bugs, one at a time: the tests must catch each; WORDS= for some, PART=K/N; writes the table of docs/RELIABILITY.md
+mutants: ## seeded bugs, one at a time: the tests must catch each; WORDS= for some, PART=K/N; writes docs/generated/mutants.md
 	@scripts/deps.sh build test
-	@tests/mutants/run.py --build $(BUILD)-mutants $(if $(PART),--part $(PART)) --table docs/RELIABILITY.md $(WORDS)
+	@tests/mutants/run.py --build $(BUILD)-mutants $(if $(PART),--part $(PART)) --table docs/generated/mutants.md $(WORDS)
 
 .PHONY: coverage
 coverage: ## lines and branches that the C tests reach, per layer; fails below the floors; report in BUILD-coverage/coverage.txt
@@ -291,9 +291,10 @@ bench-alloc: $(BUILD)/tests/bench/alloc_bench ## what the extent allocator costs
 	@$(results) run alloc 'The extent allocator' $(BUILD)/bench -- $<
 
 .PHONY: results
-results: ## write docs/RESULTS.md, the figures of docs/RELIABILITY.md and the picture of README.md from what is in BUILD
-	@$(results) render $(BUILD)/bench docs/RESULTS.md >$(BUILD)/RESULTS.md && mv $(BUILD)/RESULTS.md docs/RESULTS.md
-	@tests/bench/figures.py $(BUILD) docs/RELIABILITY.md
+results: ## write docs/generated/, the tables of docs/RESULTS.md and docs/SCALING.md and the picture of README.md from what is in BUILD
+	@$(results) render $(BUILD)/bench docs/generated/results.md >$(BUILD)/results.md && mv $(BUILD)/results.md docs/generated/results.md
+	@tests/bench/results_page.py docs/generated/results.md docs/RESULTS.md
+	@tests/bench/figures.py $(BUILD) docs/generated/figures.md
 	@tests/bench/scale_page.py $(BUILD)/bench/scale.json docs/SCALING.md
 	@tests/bench/peers_page.py $(BUILD)/bench/peers.json docs README.md
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # tests/bench/figures.py - what coverage, simulation, soak and fuzzing found, as the table of
-# docs/RELIABILITY.md
+# docs/generated/figures.md
 """Usage: tests/bench/figures.py BUILD FILE
  Reads what `make coverage`, `make sim`, `make soak` and `make fuzz` left in BUILD, BUILD-coverage
 and BUILD-fuzz, and writes the table in FILE between its markers; what was not run keeps its

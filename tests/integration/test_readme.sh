@@ -27,7 +27,7 @@ expect_exit 1 "$TEST_TMP/example" "$TEST_TMP"/drive[1-4]
 expect_output drive1
 
 begin "every document and file that a document links to exists"
-for document in "$ROOT"/*.md "$ROOT"/docs/*.md; do
+for document in "$ROOT"/*.md "$ROOT"/docs/*.md "$ROOT"/docs/generated/*.md; do
     while read -r target; do
         [[ -z $target || $target == http* || -e $(dirname "$document")/$target ]] ||
             fail "$(basename "$document") links to $target"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_figures.py - the table of docs/RELIABILITY.md: what ran anew, the rest as it was
+# tests/python/test_figures.py - docs/generated/figures.md: what ran is replaced, the rest stays
 # layer: all
 import json
 import sys

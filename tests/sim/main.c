@@ -263,7 +263,7 @@ static bool run_all(const struct options *options)
 	return failed == 0;
 }
 
-/* For the table of docs/RELIABILITY.md: after seeds of which none failed. */
+/* For the table of docs/generated/figures.md: after seeds of which none failed. */
 static void write_figures(const struct options *options, const struct report *sum)
 {
 	uint64_t least = UINT64_MAX;
