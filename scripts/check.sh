@@ -58,6 +58,10 @@ check_includes() { # layers include only what lies under them
     python3 tests/check/includes.py
 }
 
+check_rooms() { # parts of the Python package import only what lies under them
+    python3 tests/check/rooms.py
+}
+
 check_circles() { # no two files of a folder need each other, by the symbols of what was built
     python3 tests/check/circles.py "${SPW_BUILD:-build}" util alloc layout engine engine/nvme \
         engine/vfio drives drives/vfio store state plan trace tensor tensor/control tools tools/ui \

@@ -46,7 +46,7 @@ static int report(const struct tool_command *command)
 		(void)fprintf(stderr, "spillway report: out of memory\n");
 		return TOOL_FAILED;
 	}
-	tool_python("spillway report", "spillway._save",
+	tool_python("spillway report", "spillway._report.files",
 		    (const char *const[]){run, output ? output : page, NULL});
 	free(page);
 	return TOOL_FAILED;

@@ -6,7 +6,7 @@
  * A hook runs when the operation before it has swept the caches: its time is that of the memory it
  * touches, of which the same steps in Python touch several times as much. What is rare (recorded
  * steps, lazily conjugated tensors, errors) is left to the Python package; of tensors of a device
- * also their times, and each call of the device, which is a method of spillway._accelerator.Table.
+ * also their times, and each call of the device: a method of spillway._gpu.accelerator.Table.
  *
  * One build serves all: of Python this uses the limited API of 3.11; PyTorch's methods are called
  * as Python objects, and memory of the cache becomes a tensor by DLPack, whose deleter may come
@@ -41,7 +41,7 @@
 
 /* ---- What is called (calls.c) ---- */
 
-/* Functions of the library, in the order of their addresses in _native.py. */
+/* Functions of the library, in the order of their addresses in hooks_loader.py. */
 struct library {
 	__typeof__(&spw_cache_offer_hint) offer_hint;
 	__typeof__(&spw_cache_take) take;
@@ -71,7 +71,7 @@ struct attribute {
 	X(is_cpu) X(is_leaf) X(requires_grad) X(dtype) X(version) X(shape) X(base) X(device) \
 	X(cdata)
 
-/* Types; methods of a tensor; methods of a storage; what else there is; functions of _native.py. */
+/* Types; methods of a tensor and of a storage; other things; functions of hooks_loader.py. */
 #define TORCH_OBJECTS(X) \
 	X(tensor_type) X(parameter_type) \
 	X(storage) X(detach) X(stride) X(storage_offset) X(is_neg) X(is_conj) X(as_strided) \
@@ -90,7 +90,7 @@ struct attribute {
 	X(use_watched, "_use_watched") X(meet, "_meet") X(unpack, "unpack") \
 	X(finish, "_finish") X(handle, "handle") X(compute, "compute") \
 	X(save_part, "_save_part") X(type, "type") X(acquire, "acquire") X(release, "release") \
-	/* of spillway._accelerator.Table */ \
+	/* of spillway._gpu.accelerator.Table */ \
 	X(capturing, "capturing") X(current_stream, "current_stream") X(new_stream, "new_stream") \
 	X(record, "record") X(mark_event, "mark") X(wait, "wait") X(done, "done") \
 	X(finish_event, "finish") X(keep, "keep") X(copy, "copy") X(empty, "empty") \
@@ -103,7 +103,7 @@ struct attribute {
 	X(restore, "restore") X(begin_step, "_begin_step") X(save_other, "_save_other")
 /* clang-format on */
 
-/* What spillway/_native.py hands over, by these names. */
+/* What spillway/_core/hooks_loader.py hands over, by these names. */
 struct torch {
 #define MEMBER(name) struct attribute name;
 	TORCH_ATTRIBUTES(MEMBER)
@@ -567,7 +567,7 @@ struct device {
 
 /* For one thread at a time. */
 struct port {
-	PyObject_HEAD PyObject *table; /* as spillway._accelerator.Table */
+	PyObject_HEAD PyObject *table; /* as spillway._gpu.accelerator.Table */
 	PyObject *times;               /* DeviceTimes */
 	PyObject *kind;                /* of the devices, as torch.device has it */
 	struct device **devices;

@@ -10,7 +10,7 @@
  * In:  new memory is taken by the stream that computes, so that it is of its own; another side
  *      stream waits for that, copies and records an event, for which whoever uses the bytes waits.
  *
- * How long a stream that computes waits for either is noted: spillway/_device_times.py.
+ * How long a stream that computes waits for either is noted: spillway/_gpu/device_times.py.
  *
  * No stream is waited for by the host here but at the end. Any call may run Python, and so raise
  * what Ctrl-C does, and let other threads run: the caller holds a lock.

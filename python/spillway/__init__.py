@@ -5,8 +5,8 @@
 ``Store`` keeps objects on raw drives; ``spillway.torch.offload`` (import ``spillway.torch``) spills
 what autograd saves for the backward pass onto one and brings it back in time.
 """
-from ._library import VERSION as __version__
-from ._library import SpillwayError
+from ._core.library import VERSION as __version__
+from ._core.library import SpillwayError
 from .cache import Cache, CacheStats
 from .store import (CommitInfo, DriveStats, ProbeInfo, Store, StoreInfo, StorePressure, StoreStats,
                     check_store, committed, format_store, probe, wipe_store)

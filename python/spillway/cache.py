@@ -12,9 +12,9 @@ import weakref
 from ctypes import byref, c_void_p
 from typing import Any, Dict, List, Literal, Optional, Tuple
 
-from . import _library
-from ._handle import Handle
-from ._library import Size, blocking, check, fast, to_dataclass
+from ._core import library
+from ._core.handle import Handle
+from ._core.library import Size, blocking, check, fast, to_dataclass
 from .store import Path, Store, choice
 from .wear import Cap, cap_of
 
@@ -195,7 +195,7 @@ class CacheStats(DeviceStats, _HostStats):
 
 
 # Fields of the last base come first, as in C.
-_CacheStatsStruct = _library.counters("spw_cache_stats", CacheStats, ("entries",))
+_CacheStatsStruct = library.counters("spw_cache_stats", CacheStats, ("entries",))
 
 
 class Cache(Handle):
@@ -229,17 +229,17 @@ class Cache(Handle):
         endurance_bytes: Size = 0,
     ) -> None:
         self._recorder = c_void_p()
-        opts = _library.options(_library.CacheOpts)
+        opts = library.options(library.CacheOpts)
         self.mode = mode
         opts.mode = choice("mode", mode, MODES)
         lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes,
                    "prefetch_bytes": prefetch_bytes, "memory_bytes": memory_bytes}
         for name, value in lengths.items():
             if value is not None:
-                setattr(opts, name, _library.size(name, value))
+                setattr(opts, name, library.size(name, value))
         if wear is not None:
             opts.wear_bytes_per_day, opts.wear_years = cap_of(wear)
-        opts.endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
+        opts.endurance_bytes = library.size("endurance_bytes", endurance_bytes)
         if store is None and mode not in WITHOUT_STORE:
             raise ValueError(
                 'a store is needed, except in mode "observe", and in mode "budget" where scopes '
@@ -289,7 +289,7 @@ class Cache(Handle):
         recorder, self._recorder = self._recorder, c_void_p()
         failure = blocking.spw_trace_finish(recorder)
         if failure < 0:
-            _log.warning("the recording is not complete: %s", _library.error_of(failure))
+            _log.warning("the recording is not complete: %s", library.error_of(failure))
         _call(self.after_close)
         if self.store is not None:
             self.store.drop_dependent(self)
@@ -309,21 +309,21 @@ class Cache(Handle):
     def profile(self) -> List[Tuple[float, int, int]]:
         """The memory over the last step that ended: (seconds since it began, most bytes of
         activations in memory from then until the next point, the same if nothing were spilled)."""
-        points = (_library.MemoryPoint * POINTS_MAX)()
+        points = (library.MemoryPoint * POINTS_MAX)()
         count = self.call(fast.spw_cache_profile, points, POINTS_MAX)
         return [(point.ns / 1e9, point.bytes, point.keep_all_bytes) for point in points[:count]]
 
     def explain(self) -> Tuple[List[Any], Any]:
         """The scopes of the plan in force, as struct spw_cache_reason, and its result; none: there
         is no plan."""
-        result = _library.PlanResult()
+        result = library.PlanResult()
         result.size = ctypes.sizeof(result)
-        count, reasons = 0, (_library.CacheReason * 0)()
+        count, reasons = 0, (library.CacheReason * 0)()
         while True:
             found = check(self.call(fast.spw_cache_explain, reasons, count, byref(result)))
             if found <= count:
                 return list(reasons[:found]), result
-            count, reasons = found, (_library.CacheReason * found)()
+            count, reasons = found, (library.CacheReason * found)()
 
     def reset_peak(self) -> None:
         """Let the peaks start anew from what is in memory now."""

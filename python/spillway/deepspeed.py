@@ -28,8 +28,8 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.swap_tensor.optimizer_utils import OptimizerSwapper
 from deepspeed.runtime.swap_tensor.partitioned_param_swapper import AsyncPartitionedParameterSwapper
 
-from ._aio import AioHandle
-from ._swapping import Space
+from ._swap.aio import AioHandle
+from ._swap.files import Space
 from .store import Path, Store, check_store
 from .torch import rank_of_environment
 

@@ -26,26 +26,26 @@ from typing import (Any, Callable, Dict, Iterable, List, Literal, Mapping, Named
 import torch
 from torch import Tensor
 
-from . import _library
-from ._arithmetic import MASTER, Arithmetic, local_of
-from ._backward import SCALED, DuringBackward
-from ._checkpoint import Checkpoint, decoded, encoded, random_state, set_random_state
-from ._elementwise import (Options, is_same_on, made_options, make, on_host, options_of, probe,
-                           stand_in)
-from ._gradients import Gradients
-from ._interleaved import Interleaved
-from ._layout import Memory, check_room, lay_out, least_bytes
-from ._library import SpillwayError
-from ._loading import loaded_entries, loaded_groups, loaded_parameters
-from ._parameters import described, place_in
-from ._places import Place
-from ._ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
-from ._records import Records, committed_limits
-from ._reduced import Reducing, check_reduced, reduced_of
-from ._tensors import normal_mode
-from ._tiled import Tiled, check_gradient
-from ._tiles import Field, Laid, Tile, name_of
-from ._unchanged import Unchanged
+from ._core import library
+from ._core.library import SpillwayError
+from ._core.tensors import normal_mode
+from ._grads.backward import SCALED, DuringBackward
+from ._grads.ddp_buckets import Reducing, check_reduced, reduced_of
+from ._grads.gradients import Gradients
+from ._optim.arithmetic import MASTER, Arithmetic, local_of
+from ._optim.checkpoint import Checkpoint, decoded, encoded, random_state, set_random_state
+from ._optim.elementwise import (Options, is_same_on, made_options, make, on_host, options_of,
+                                 probe, stand_in)
+from ._optim.interleaved import Interleaved
+from ._optim.layout import Memory, check_room, lay_out, least_bytes
+from ._optim.loading import loaded_entries, loaded_groups, loaded_parameters
+from ._optim.ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
+from ._optim.records import Records, committed_limits
+from ._optim.tiled import Tiled, check_gradient
+from ._optim.tiles import Field, Laid, Tile, name_of
+from ._optim.unchanged import Unchanged
+from ._params.parameters import described, place_in
+from ._params.residency import Place
 from .state import StateStats
 from .store import Store
 
@@ -149,9 +149,9 @@ class Optimizer(torch.optim.Optimizer):
                 and issubclass(optimizer_class, torch.optim.Optimizer)):
             raise TypeError("optimizer_class must be a class like torch.optim.AdamW, not "
                             f"{optimizer_class!r}")
-        if tile is not None and _library.number("tile", tile, 40) == 0:
+        if tile is not None and library.number("tile", tile, 40) == 0:
             raise ValueError("tile must be at least 1 element")
-        if commit_every is not None and _library.number("commit_every", commit_every, 63) == 0:
+        if commit_every is not None and library.number("commit_every", commit_every, 63) == 0:
             raise ValueError("commit_every must be at least 1 step")
         if copies not in (1, 2):
             raise ValueError(f"copies must be 1 or 2, not {copies!r}")
@@ -202,8 +202,8 @@ class Optimizer(torch.optim.Optimizer):
         words = f"Optimizer of {self.optimizer_class.__name__}, {self.steps} steps"
         if self._tiled is not None:
             layout = self._tiled.records.layout
-            words += (f", {_library.bytes_text(layout.state_bytes)} of state on drives by way of "
-                      f"{_library.bytes_text(layout.memory_bytes)} of memory")
+            words += (f", {library.bytes_text(layout.state_bytes)} of state on drives by way of "
+                      f"{library.bytes_text(layout.memory_bytes)} of memory")
         return super().__repr__().replace("Optimizer", words, 1)
 
     # ---- Parameters and records ------------------------------------------------------------------
@@ -544,7 +544,7 @@ class Optimizer(torch.optim.Optimizer):
         if extra is None and self.commit_extra is not None:
             extra = self.commit_extra()
         tiled = self._whole()
-        number = self.steps if step is None else _library.number("step", step, 63)
+        number = self.steps if step is None else library.number("step", step, 63)
         content = encoded(Checkpoint(self._class_name, self.steps, world(), self._group_options(),
                                      tiled.entries, random_state(), extra, self._names))
         with normal_mode():

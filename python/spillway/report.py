@@ -7,14 +7,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, TextIO, Tuple
 
-from ._library import bytes_text
+from ._core.library import bytes_text
 from .cache import CacheStats
 from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
 
 if TYPE_CHECKING:
-    from ._run import Run
-    from ._parameter_stats import ParameterStats
+    from ._report.run_record import Run
+    from ._params.stats import ParameterStats
 
 Row = Tuple[str, str]
 

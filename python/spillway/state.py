@@ -19,10 +19,9 @@ import errno
 from ctypes import byref, c_bool, c_uint32, c_uint64, c_void_p
 from typing import Any, List, Optional, Sequence, Tuple
 
-from . import _library
-from ._handle import Handle
-from ._library import (Size, SpillwayError, blocking, check, fast, number, size,
-                       to_dataclass)
+from ._core import library
+from ._core.handle import Handle
+from ._core.library import Size, SpillwayError, blocking, check, fast, number, size, to_dataclass
 from .store import Store
 
 
@@ -61,7 +60,7 @@ class StateStats:
     device_every: int
 
 
-_StateStatsStruct = _library.counters("spw_state_stats", StateStats, ("records", "buffers"))
+_StateStatsStruct = library.counters("spw_state_stats", StateStats, ("records", "buffers"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +86,7 @@ def committed_state(store: Store) -> List[CommittedRecord]:
                                        ctypes.string_at(shape, shape_len), thing))
         return 0
 
-    check(store.call(blocking.spw_state_committed, _library.Each(each), None))
+    check(store.call(blocking.spw_state_committed, library.Each(each), None))
     return records
 
 
@@ -137,7 +136,7 @@ class State(Handle):
             raise SpillwayError(
                 errno.EBUSY, "the store has a training state already, of another optimizer: close "
                 "that, or give each one a partition of its own")
-        opts = _library.options(_library.StateOpts)
+        opts = library.options(library.StateOpts)
         opts.memory_bytes = size("memory_bytes", memory_bytes)
         if record_bytes_max:
             opts.record_bytes_max = size("record_bytes_max", record_bytes_max)
@@ -291,7 +290,7 @@ class State(Handle):
         :raises SpillwayError: EBUSY one is taken; EINVAL the number; EIO and others: the commit
             before is durable still
         """
-        number = _library.number("number", number, 63)
+        number = library.number("number", number, 63)
         check(self.call(blocking.spw_state_commit, number, extra, len(extra), keep_previous))
 
     def commit_release(self) -> None:

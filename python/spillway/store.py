@@ -25,11 +25,11 @@ from ctypes import byref, c_char_p, c_int, c_ssize_t, c_uint64, c_void_p
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping, Optional,
                     Sequence, Tuple, TypeVar, Union)
 
-from . import _library
-from ._handle import Handle, close_all, handles
-from ._library import (Size, SpillwayError, blocking, bytes_text, check, fast, number, size,
-                       to_dataclass)
-from ._lost import lost_are_named
+from ._core import library
+from ._core.handle import Handle, close_all, handles
+from ._core.library import (Size, SpillwayError, blocking, bytes_text, check, fast, number, size,
+                            to_dataclass)
+from ._core.missing_drive import lost_are_named
 
 Path = Union[str, "os.PathLike[str]"]
 Backend = Literal["auto", "io_uring", "libaio", "nvme", "vfio"]
@@ -192,11 +192,11 @@ class StorePressure:
     depth: int
 
 
-_StoreStatsStruct = _library.counters(
+_StoreStatsStruct = library.counters(
     "spw_store_stats", StoreStats, ("drives", "drives_retired", "partition", "requests", "objects",
                                      "drives_missing", "workers")
 )
-_DriveStatsStruct = _library.counters("spw_drive_stats", DriveStats,
+_DriveStatsStruct = library.counters("spw_drive_stats", DriveStats,
                                       ("in_flight", "in_flight_max", "depth"))
 
 
@@ -255,11 +255,11 @@ def format_store(paths: Sequence[Path], *, partitions: int = 1, chunk_bytes: Siz
     :raises SpillwayError: EEXIST a drive carries something, known or not; EBUSY one is in use;
         ENOSPC one is too small; ENOTUNIQ one is given twice; ESPIPE one is zoned
     """
-    opts = _library.options(_library.FormatOpts)
+    opts = library.options(library.FormatOpts)
     opts.partitions = number("partitions", partitions, 32)
     opts.chunk_bytes = size("chunk_bytes", chunk_bytes)
     opts.force, opts.erase = force, erase
-    info = _library.StoreInfoStruct(size=ctypes.sizeof(_library.StoreInfoStruct))
+    info = library.StoreInfoStruct(size=ctypes.sizeof(library.StoreInfoStruct))
     array, count = _path_array(paths)
     with _own_is_named(array):
         check(blocking.spw_format(array, count, byref(opts), byref(info)))
@@ -272,7 +272,7 @@ def check_store(paths: Sequence[Path]) -> StoreInfo:
 
     :raises SpillwayError: as opening it would
     """
-    info = _library.StoreInfoStruct(size=ctypes.sizeof(_library.StoreInfoStruct))
+    info = library.StoreInfoStruct(size=ctypes.sizeof(library.StoreInfoStruct))
     array, count = _path_array(paths)
     check(blocking.spw_check(array, count, byref(info), None))
     return to_dataclass(StoreInfo, info)
@@ -285,7 +285,7 @@ def committed(paths: Sequence[Path], partition: int = 0) -> Optional[CommitInfo]
     :return: None: nothing is
     :raises SpillwayError: EINVAL no such partition; and as opening it would
     """
-    info = _library.CommitInfoStruct()
+    info = library.CommitInfoStruct()
     array, count = _path_array(paths)
     result = blocking.spw_committed(array, count, number("partition", partition, 32), byref(info),
                                     ctypes.sizeof(info))
@@ -302,7 +302,7 @@ def wipe_store(paths: Sequence[Path], erase: bool = False) -> None:
     :raises SpillwayError: EMEDIUMTYPE a drive holds no store; EBUSY it is in use; EEXIST something
         is committed in it
     """
-    opts = _library.options(_library.WipeOpts)
+    opts = library.options(library.WipeOpts)
     opts.erase = erase
     array, count = _path_array(paths)
     with _own_is_named(array):
@@ -312,7 +312,7 @@ def wipe_store(paths: Sequence[Path], erase: bool = False) -> None:
 def probe(path: Path) -> ProbeInfo:
     """What a drive is and whether a store could be made on it. Reads only; a drive that cannot be
     opened says why in ``reason``."""
-    info = _library.ProbeInfoStruct(size=ctypes.sizeof(_library.ProbeInfoStruct))
+    info = library.ProbeInfoStruct(size=ctypes.sizeof(library.ProbeInfoStruct))
     check(blocking.spw_probe(os.fsencode(path), byref(info)))
     kind = info.geometry.kind
     return to_dataclass(ProbeInfo, info, info.geometry,
@@ -407,8 +407,8 @@ class Store(Handle):
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
-        opts = _library.options(_library.StoreOpts)
-        opts.partition = _library.PARTITION_ANY
+        opts = library.options(library.StoreOpts)
+        opts.partition = library.PARTITION_ANY
         if partition is not None:  # and this is no number of the caller's
             opts.partition = number("partition", partition, 31)
         if queue_depth:
@@ -428,7 +428,7 @@ class Store(Handle):
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         opts.workers = number("workers", workers, 32)
         opts.read_only = read_only
-        tune = _library.Tune()
+        tune = library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
         check(blocking.spw_tune_read(path, array, count, byref(opts.log), byref(tune),
                                      ctypes.sizeof(tune)))
@@ -540,7 +540,7 @@ class Store(Handle):
     def committed(self) -> Optional[CommitInfo]:
         """What is durable now: what opening the store has restored, or was committed since; None:
         nothing is."""
-        info = _library.CommitInfoStruct()
+        info = library.CommitInfoStruct()
         result = self.call(blocking.spw_store_committed, byref(info), ctypes.sizeof(info))
         if result == -errno.ENODATA:
             return None
@@ -559,9 +559,9 @@ class Store(Handle):
         :raises SpillwayError: EINVAL the number, or an object twice; ENOENT no such object; a drive
             failed: what was committed before is durable still
         """
-        array = (c_uint64 * len(things))(*(_library.number("thing", thing, 64) for thing in things))
+        array = (c_uint64 * len(things))(*(library.number("thing", thing, 64) for thing in things))
         check(self.call(blocking.spw_store_commit, array, len(things),
-                        _library.number("number", number, 63), record, len(record),
+                        library.number("number", number, 63), record, len(record),
                         _COMMIT_KEEP_PREVIOUS if keep_previous else 0))
 
     def commit_release(self) -> None:
@@ -574,7 +574,7 @@ class Store(Handle):
 
         :raises SpillwayError: ENODATA nothing is committed
         """
-        info = _library.CommitInfoStruct()
+        info = library.CommitInfoStruct()
         check(self.call(blocking.spw_store_committed, byref(info), ctypes.sizeof(info)))
         record = (ctypes.c_char * info.record_bytes)()
         check(self.call(blocking.spw_store_committed_record, record, info.record_bytes))
@@ -605,7 +605,7 @@ class Store(Handle):
 
         :raises ValueError: ``length`` is no size
         """
-        struct = _library.StorePressureStruct()
+        struct = library.StorePressureStruct()
         self.call(fast.spw_store_pressure, size("length", length), byref(struct),
                   ctypes.sizeof(struct))
         return to_dataclass(

@@ -43,33 +43,34 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Literal,
 import torch
 from torch import Tensor, nn
 
-from . import _library, _native
-from ._again import Again, Recompute, again_of
-from ._explain import ScopePlan, scope_plans, text_of
-from ._heap import Mapped, Resident
-from ._library import Size, SpillwayError, bytes_text, fast
-from ._notebook import piece_of
-from ._page import page_of
-from ._parameter_stats import ParameterStats
-from ._places import by_storage
-from ._run import Run, json_of
-from ._save import asked, save, write
-from ._scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
-                      scopes_of, tensors_in)
-from ._session import Session
-from ._steptrace import StepTrace
-from ._torch_compat import (SavedTensorsHooks, has_compiled, in_backward, in_checkpoint,
-                            is_compiled, register_forward_hook_always, register_forward_pre_hook)
-from .cache import (MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode)
+from ._core import library, hooks_loader
+from ._core.library import Size, SpillwayError, bytes_text, fast
+from ._core.scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
+                           scopes_of, tensors_in)
+from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, in_checkpoint,
+                                 is_compiled, register_forward_hook_always,
+                                 register_forward_pre_hook)
+from ._offload.explain import ScopePlan, scope_plans, text_of
+from ._offload.heap import Mapped, Resident
+from ._offload.session import Session
+from ._params.residency import by_storage
+from ._params.stats import ParameterStats
+from ._recompute.recompute import Again, Recompute, again_of
+from ._report.files import asked, save, write
+from ._report.html import page_of
+from ._report.notebook import piece_of
+from ._report.run_record import Run, json_of
+from ._report.step_trace import StepTrace
+from .cache import MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode
 from .report import (Progress, hints_of, parameters_line, process_rows, summary_of, table_of,
                      wear_since)
 from .store import Path, Store, choice
 from .wear import Cap
 
 if TYPE_CHECKING:
-    from ._materialize import materialize
-    from ._parameters import Parameters
-    from ._ranks import newest_of_all
+    from ._params.materialize import materialize
+    from ._params.parameters import Parameters
+    from ._optim.ranks import newest_of_all
     from .optimizer import Optimizer
 
 __all__ = ["Mode", "Offload", "Optimizer", "ParameterStats", "Phase", "Recompute", "ScopePlan",
@@ -86,7 +87,8 @@ _PHASES: Dict[Phase, int] = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWAR
 _active = threading.local()
 
 # Where what is there for who asks for it is: others need not wait for torch.optim.
-_LATER = {"Optimizer": "optimizer", "newest_of_all": "_ranks", "materialize": "_materialize"}
+_LATER = {"Optimizer": "optimizer", "newest_of_all": "_optim.ranks",
+          "materialize": "_params.materialize"}
 
 
 def __getattr__(name: str) -> Any:
@@ -211,7 +213,7 @@ class Offload(contextlib.ContextDecorator):
                 "an offload context is active in this thread already: autograd serves only the "
                 "innermost one: leave the first before entering the next")
         self._session.cache.handle  # a closed store is reported now, not in backward
-        self._hooks = SavedTensorsHooks(self._session.pack, _native.hooks.unpack)
+        self._hooks = SavedTensorsHooks(self._session.pack, hooks_loader.hooks.unpack)
         try:
             # From here on leaving it undoes what has been done, whatever comes in between.
             self._active, _active.offload = True, self
@@ -729,13 +731,13 @@ def _note_made(model: nn.Module, mode: str) -> None:
 
 
 def _device_of(device: torch.device, cache: Cache) -> Any:
-    from ._on_device import device_tensors  # only for who has such tensors
+    from ._gpu.slow_path import device_tensors  # only for who has such tensors
 
     return device_tensors(device, cache)
 
 
 def _stage_of(micro_batch: int, phase: Phase) -> Tuple[int, int]:
-    return _library.number("micro_batch", micro_batch, 32), choice("phase", phase, _PHASES)
+    return library.number("micro_batch", micro_batch, 32), choice("phase", phase, _PHASES)
 
 
 def rank_of_environment() -> Optional[int]:
@@ -752,7 +754,7 @@ def rank_of_environment() -> Optional[int]:
 def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[Store]]:
     """(the store, the same if it was opened here)"""
     if rank is not None:
-        rank = _library.number("rank", rank, 31)
+        rank = library.number("rank", rank, 31)
     if store is None:
         return None, None
     if isinstance(store, Store):
@@ -785,7 +787,7 @@ def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size],
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None:
-        _library.size("budget_bytes", budget_bytes)  # of the others the cache says so
+        library.size("budget_bytes", budget_bytes)  # of the others the cache says so
 
 
 def _cache_of(store: Optional[Store], own: Optional[Store], **options: Any) -> Cache:
@@ -805,7 +807,7 @@ def _parameters_of(model: nn.Module, store: Optional[Store], own: Optional[Store
             if parameter_bytes is not None:
                 raise ValueError("parameter_bytes must come with parameters=True, or not at all")
             return None
-        from ._materialize import parameters_on
+        from ._params.materialize import parameters_on
 
         return parameters_on(model, None if own is not None else store, layers_of(model),
                              parameter_bytes)
@@ -874,7 +876,7 @@ def offload(
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
     """
     _check_arguments(model, mode, budget_bytes, store, recompute)
-    endurance_bytes = _library.size("endurance_bytes", endurance_bytes)
+    endurance_bytes = library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now

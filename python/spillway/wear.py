@@ -11,8 +11,8 @@ import re
 from ctypes import byref
 from typing import Literal, Optional, Tuple, Union
 
-from . import _library
-from ._library import blocking, check, to_dataclass
+from ._core import library
+from ._core.library import blocking, check, to_dataclass
 
 _BASES = ("unknown", "health", "rating", "rating alone")
 
@@ -72,7 +72,7 @@ def wear_of(path: str, written_bytes: float, seconds: float,
     :param endurance_bytes: that it may be written in its life, by its maker; 0: not known
     :raises SpillwayError: EINVAL an amount below 0, or a time that is not above 0
     """
-    struct = _library.WearStruct()
+    struct = library.WearStruct()
     check(blocking.spw_wear(os.fsencode(path) or None, endurance_bytes, written_bytes, seconds,
                             byref(struct), ctypes.sizeof(struct)))
     known = struct.basis != 0

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import turns
-from spillway._again import OLDEST
-from spillway._torch_compat import is_before
+from spillway._recompute.recompute import OLDEST
+from spillway._core.torch_compat import is_before
 from spillway.bench import blas, results
 from spillway.bench.throttle import Throttle
 from spillway.demo.ending import exits_on

@@ -92,6 +92,58 @@ object() {
     gcc -c "$tree/util/$file.c" -o "$tree/built/util/$file.o"
 }
 
+package=$TEST_TMP/package
+mkdir -p "$package"/{_core,_optim,_params,bench}
+
+# module FILE LINE...: a file of the Python package.
+module() {
+    printf '%s\n' "${@:2}" >"$package/$1"
+}
+
+# module_refused FILE WORDS LINE...: its last line is refused in these words.
+module_refused() {
+    module "$1" "${@:3}"
+    expect_exit 1 python3 "$checks/rooms.py" "$package"
+    expect_output "$package/$1:$(($# - 2)): $2"
+    rm "$package/$1"
+}
+
+begin "rooms: a part imports what lies under it"
+module _core/library.py 'import os' 'import torch' 'from torch import nn'
+module _params/good.py 'from .._core import library' 'from .._core.library import check' 'from ..store import Store'
+module store.py 'from ._core.library import check' 'from typing import TYPE_CHECKING' \
+    'if TYPE_CHECKING:' '    from .torch import Offload'
+expect_exit 0 python3 "$checks/rooms.py" "$package"
+
+begin "rooms: nothing imports upwards, however it is written"
+module_refused _core/bad.py "_core may not import store" 'import os' 'from ..store import Store'
+module_refused _core/bad.py "_core may not import _optim" 'from .. import _optim'
+module_refused _optim/bad.py "_optim may not import _params" 'def late():' '    from .._params import good'
+module_refused _optim/bad.py "_optim may not import torch" 'import spillway.torch'
+module_refused _optim/bad.py "_optim may not import torch" 'import torch' 'from spillway.torch import offload'
+module_refused _optim/bad.py "_optim may not import torch" 'from spillway import torch'
+module_refused store.py "store may not import cache" 'from .cache import Cache'
+module_refused bench/bad.py "bench may not import _optim" 'from .._optim.tiles import Tile'
+
+begin "rooms: private modules lie in a room, which is not too full"
+module _flat.py ''
+expect_exit 1 python3 "$checks/rooms.py" "$package"
+expect_output "$package/_flat.py: tests/check/rooms.py has no part _flat"
+rm "$package/_flat.py"
+for ((file = 0; file < 13; file++)); do module "_optim/f$file.py" ''; done
+expect_exit 1 python3 "$checks/rooms.py" "$package"
+expect_output "_optim: 13 files, at most 12"
+rm "$package/_optim/f0.py"
+expect_exit 0 python3 "$checks/rooms.py" "$package"
+
+begin "rooms: files of a room do not need each other"
+module _optim/f1.py 'from .f2 import two'
+module _optim/f2.py 'from . import f3'
+expect_exit 0 python3 "$checks/rooms.py" "$package"
+module _optim/f3.py 'def late():' '    from .f1 import one'
+expect_exit 1 python3 "$checks/rooms.py" "$package"
+expect_output "_optim/f1 and _optim/f2 need each other"
+
 begin "circles: files that need each other are named, with what closes the circle; what was deleted since does not count"
 object a spw_a spw_b
 object b spw_b spw_c

@@ -33,7 +33,7 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from machine import machine
-from spillway import _on_device
+from spillway._gpu import slow_path
 from spillway.bench import results
 from spillway.demo.chart import Point, draw
 from spillway.demo.ending import exits_on
@@ -138,7 +138,7 @@ def context_of(way, model, args):
         return lambda: made, None, None
     if way in OPTIONS:
         if machine.kind == "late":
-            _on_device._table = lambda kind: machine.table()
+            slow_path._table = lambda kind: machine.table()
         options = dict(OPTIONS[way])
         if way == "budget":
             if not args.budget_bytes:

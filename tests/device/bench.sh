@@ -60,7 +60,7 @@ simulated:*)
     if [ ! -e "$module" ] || [ "$here/simulated.c" -nt "$module" ]; then
         "$here/simulated.sh" "$module"
     fi
-    bytes=$("$python" -c 'import sys; from spillway._library import size; print(size("simulated", sys.argv[1]))' "${rate%/s}" 2>/dev/null) || {
+    bytes=$("$python" -c 'import sys; from spillway._core.library import size; print(size("simulated", sys.argv[1]))' "${rate%/s}" 2>/dev/null) || {
         echo "tests/device/bench.sh: simulated:$rate is no rate, such as simulated:6GB/s" >&2
         exit 2
     }

@@ -16,7 +16,8 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from spillway import SpillwayError, _on_device
+from spillway import SpillwayError
+from spillway._gpu import slow_path
 
 from machine import machine
 from seeds import device_of, same
@@ -69,7 +70,7 @@ def peak_of(model, off, step, rows=ROWS):
 
 def offload(model, store, mode="spill", **options):
     table = Troubled(machine.table())
-    _on_device._table = lambda kind: table
+    slow_path._table = lambda kind: table
     off = spillway.torch.offload(model, store, mode=mode, min_bytes=4096, **options)
     off.table = table
     return off

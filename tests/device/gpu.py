@@ -8,7 +8,7 @@ import os
 import torch
 from torch import nn
 
-from spillway import _accelerator
+from spillway._gpu import accelerator
 
 # Kernels that give the same bits each time; cuBLAS asks for this, in front of its first call.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -16,7 +16,7 @@ torch.use_deterministic_algorithms(True)
 torch.utils.deterministic.fill_uninitialized_memory = False  # by a kernel, on streams that copy
 
 
-class Counted(_accelerator.Table):
+class Counted(accelerator.Table):
     """Counts what is pinned."""
 
     pins = 0  # of all tables

@@ -17,7 +17,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from spillway import _on_device
+from spillway._gpu import slow_path
 from spillway.bench import results
 
 from fixed import AT_ONCE, NEVER, written
@@ -58,7 +58,7 @@ def a_round(store):
 
 def measure(store, how_late):
     machine.be_late(1, *how_late)
-    _on_device._table = lambda kind: machine.table()
+    slow_path._table = lambda kind: machine.table()
     rounds = [a_round(store) for _ in range(ROUNDS)]
     saves = statistics.median(took for each, _ in rounds[2:] for took in each)
     uses = statistics.median(took for _, each in rounds[2:] for took in each)

@@ -32,7 +32,7 @@ class Graph(RuntimeError):
 
 
 class Table:
-    """As spillway._accelerator.Table.
+    """As spillway._gpu.accelerator.Table.
 
     :param notifies: whether a thread waits for events: then a seed does not say all that happens
     """

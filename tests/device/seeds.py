@@ -28,8 +28,8 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway
 import spillway.torch
-from spillway import _on_device
-from spillway._library import fast
+from spillway._gpu import slow_path
+from spillway._core.library import fast
 
 from machine import machine
 from troubles import Troubled
@@ -262,7 +262,7 @@ def is_expected(case, step, error):
 
 def offload(case, model, store):
     table = Troubled(machine.table(case.notifies))
-    _on_device._table = lambda kind: table
+    slow_path._table = lambda kind: table
     options = {"budget_bytes": 20 * case.rows * case.width} if case.mode == "budget" else {}
     recompute = (lambda name, module: int(name[-1]) % 2) if case.recompute == "some" else None
     off = spillway.torch.offload(

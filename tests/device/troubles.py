@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/device/troubles.py - Ctrl-C and failures at any call that spillway makes of a device
-"""Troubled stands before a table of calls (spillway._accelerator.Table, or the late device's)."""
+"""Troubled stands before a table of calls (spillway._gpu.accelerator.Table, or late.py's)."""
 
 import contextlib
 import threading

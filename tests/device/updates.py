@@ -9,7 +9,8 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from spillway import SpillwayError, _on_device
+from spillway import SpillwayError
+from spillway._gpu import slow_path
 
 from machine import machine
 from troubles import Troubled
@@ -51,7 +52,7 @@ def are_same(ours, theirs):
 def optimizer_of(store, params, name="AdamW", interleave=3, **options):
     """With what it asks of the device, which troubles may come over."""
     table = Troubled(machine.table())
-    before, _on_device._table = _on_device._table, lambda kind: table
+    before, slow_path._table = slow_path._table, lambda kind: table
     optimizer = spillway.torch.Optimizer(
         getattr(torch.optim, name), params, store, tile=TILE, interleave=interleave, **options
     )
@@ -60,7 +61,7 @@ def optimizer_of(store, params, name="AdamW", interleave=3, **options):
         yield optimizer
     finally:
         optimizer.close()
-        _on_device._table = before
+        slow_path._table = before
 
 
 def bits_are_the_hosts(store):

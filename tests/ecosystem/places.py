@@ -14,7 +14,7 @@ from pathlib import Path
 
 import spillway
 import spillway.torch
-from spillway._handle import close_all, handles
+from spillway._core.handle import close_all, handles
 
 
 @contextlib.contextmanager

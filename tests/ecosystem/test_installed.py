@@ -17,7 +17,7 @@ PINS = Path(__file__).with_name("pins.txt")
 def test_the_package_comes_from_the_environment():
     prefix = Path(sys.prefix).resolve()
     assert Path(spillway.__file__).resolve().is_relative_to(prefix)
-    assert Path(spillway._library.path).resolve().is_relative_to(prefix)
+    assert Path(spillway._core.library.path).resolve().is_relative_to(prefix)
 
 
 def test_versions_are_those_of_the_pins():

@@ -94,7 +94,7 @@ prefix=$TEST_TMP/venv stage=
 find "$prefix" | sort >"$TEST_TMP/before"
 expect_exit 0 make_in_stage PYTHON="$prefix/bin/python3" install
 cd / || exit 1
-expect_exit 0 env -i PATH=/usr/bin:/bin "$prefix/bin/python3" -c 'import spillway; print(spillway.__file__, spillway._library.path)'
+expect_exit 0 env -i PATH=/usr/bin:/bin "$prefix/bin/python3" -c 'import spillway; print(spillway.__file__, spillway._core.library.path)'
 expect_output "/site-packages/spillway/__init__.py $prefix/lib/libspillway.so"
 cd "$ROOT" || exit 1
 

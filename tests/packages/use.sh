@@ -60,7 +60,7 @@ begin "Python finds library and hooks"
 expect_exit 0 as_trainer python3 -c '
 import spillway
 with spillway.Store(["'$drive'"]) as store:
-    print("opened", spillway._library.path)'
+    print("opened", spillway._core.library.path)'
 expect_output "opened " libspillway.so
 
 begin "a small model trains with the PyTorch of Debian"
@@ -107,7 +107,7 @@ expect_exit 0 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/python -c '
 import spillway
 spillway.format_store(["'$drive'"], force=True)
 with spillway.Store(["'$drive'"]) as store:
-    print("opened", spillway._library.path, store.description)
+    print("opened", spillway._core.library.path, store.description)
 print(*sorted({line.split()[-1] for line in open("/proc/self/maps") if "liburing" in line or "hooks" in line}))'
 expect_output "site-packages/spillway/libspillway.so" "site-packages/spillway/liburing.so.2"
 

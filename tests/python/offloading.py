@@ -10,8 +10,8 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from spillway import _native
-from spillway._torch_compat import expired, free_weak_ref
+from spillway._core import hooks_loader
+from spillway._core.torch_compat import expired, free_weak_ref
 
 # What a hook raises, which PyTorch 1.13 hands on as a RuntimeError that has its text.
 RAISED = (RuntimeError, spillway.SpillwayError)
@@ -147,14 +147,16 @@ TAKE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c
 def hooks_call(take=None, **things):
     """The hooks call this in place of spw_cache_take(), and these in place of what they call of
     PyTorch by these names."""
-    addresses = list(_native.addresses())
+    addresses = list(hooks_loader.addresses())
     if take is not None:
         addresses[1] = ctypes.cast(take, ctypes.c_void_p).value
-    _native.hooks.connect(tuple(addresses), {**_native.things(), **things}, _native.types())
+    hooks_loader.hooks.connect(tuple(addresses), {**hooks_loader.things(), **things},
+                               hooks_loader.types())
     try:
         yield
     finally:
-        _native.hooks.connect(_native.addresses(), _native.things(), _native.types())
+        hooks_loader.hooks.connect(hooks_loader.addresses(), hooks_loader.things(),
+                                   hooks_loader.types())
 
 
 def shards():

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 # tests/python/streams.py - CUDA calls that need no GPU
-"""The table has the methods of spillway._accelerator.Table. What computes is the CPU, at once, as
+"""The table has the methods of spillway._gpu.accelerator.Table. The CPU computes, at once, as
 stream "main"; side streams do what they are given when somebody waits for it, or after some
 polls."""
 import contextlib
 
 import torch
 
-from spillway._device import Port
-from spillway._on_device import DeviceTensors
-from spillway._torch_compat import storage_of
+from spillway._gpu.copies import Port
+from spillway._gpu.slow_path import DeviceTensors
+from spillway._core.torch_compat import storage_of
 
 
 def host_is_device(off, table):

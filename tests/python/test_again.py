@@ -19,10 +19,11 @@ import spillway
 import spillway.torch
 from conftest import ROOT
 from offloading import RAISED, equal, gradients_of, left_in, settle
-from spillway import _again, _torch_compat
-from spillway._random import Random
+from spillway._recompute import recompute
+from spillway._core import torch_compat
+from spillway._recompute.generators import Random
 
-pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
                                 reason="this PyTorch computes nothing again")
 WIDTH = 32
 
@@ -508,11 +509,11 @@ def test_never(store):
 
 
 def test_what_is_odd_is_no_reason_to_fail(monkeypatch):
-    class Odd(_again.Frame):
+    class Odd(recompute.Frame):
         def hold(self):
             raise MemoryError("no memory")
 
-    monkeypatch.setattr(_again, "Frame", Odd)
+    monkeypatch.setattr(recompute, "Frame", Odd)
     off = check_same(scopes_again=False)
     assert "MemoryError: no memory" in str(reasons(off))
 

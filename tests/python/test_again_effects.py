@@ -25,11 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import conftest
 import spillway.torch
 from offloading import equal, gradients_of
-from spillway import _again, _effects, _torch_compat, _watched
+from spillway._recompute import recompute as recompute_module, effects, watched
+from spillway._core import torch_compat
 
 np = pytest.importorskip("numpy")
 
-pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute_module.OLDEST),
                                 reason="this PyTorch computes nothing again")
 WIDTH, LAYERS, STEPS = 16, 3, 4
 
@@ -501,14 +502,14 @@ def test_too_much_to_look_at():
     class Holds(Layer):
         def __init__(self):
             super().__init__()
-            self.numbers = [0] * (_effects._ITEMS_MAX + 1)
+            self.numbers = [0] * (effects._ITEMS_MAX + 1)
 
     refused(Holds, lambda model: None, "too many to look at")
 
 
 def test_arrays_are_read_in_the_trial_alone(monkeypatch):
     calls, after = [], []
-    sum_of_content = _watched._sum_of_content
+    sum_of_content = watched._sum_of_content
 
     def count(path, thing):
         calls.append(path)
@@ -519,7 +520,7 @@ def test_arrays_are_read_in_the_trial_alone(monkeypatch):
             super().__init__()
             self.table = np.zeros(3)
 
-    monkeypatch.setattr(_watched, "_sum_of_content", count)
+    monkeypatch.setattr(watched, "_sum_of_content", count)
     same(Holds, again=True, each=lambda model, step: after.append(len(calls)))
     assert after[STEPS] > 0 and after[STEPS] == len(calls)  # of the second training, spilled
 
@@ -534,7 +535,7 @@ def test_large_arrays(monkeypatch, tmp_path, mode):
             super().__init__()
             self.table = np.memmap(tmp_path / "table", mode=mode)
 
-    monkeypatch.setattr(_watched, "_CONTENT_MAX", 100)
+    monkeypatch.setattr(watched, "_CONTENT_MAX", 100)
     reasons, _ = same(Holds, again=mode == "r")
     (tmp_path / "table").unlink()
     assert all("too large to look at" in why for why in reasons.values())
@@ -746,7 +747,7 @@ class Raises:
 
 
 @pytest.mark.parametrize("held,words", [
-    (lambda: [0] * (_effects._ITEMS_MAX + 1), "too many to look at"), (Raises, "on purpose")])
+    (lambda: [0] * (effects._ITEMS_MAX + 1), "too many to look at"), (Raises, "on purpose")])
 def test_what_cannot_be_seen_any_more(held, words):
     """The step is right, and that recomputation was the last one."""
     class Holds(Layer):
@@ -777,7 +778,7 @@ def test_undoing_goes_on():
     for error, times in ((KeyError, 1), (KeyboardInterrupt, 1), (OSError, 1), (ValueError, 0)):
         raises(error, times)
     with pytest.raises(OSError):
-        _again._undo(undos)
+        recompute_module._undo(undos)
     assert done == [ValueError, OSError, KeyboardInterrupt, KeyboardInterrupt, KeyError]
 
 

@@ -9,9 +9,10 @@ from torch.nn import functional as F
 
 import spillway.torch
 from offloading import equal, gradients_of
-from spillway import _again, _torch_compat
+from spillway._recompute import recompute
+from spillway._core import torch_compat
 
-pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
                                 reason="this PyTorch computes nothing again")
 WIDTH = 16
 

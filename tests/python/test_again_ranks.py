@@ -13,10 +13,11 @@ import torch
 
 from conftest import started
 from offloading import shards
-from spillway import _again, _torch_compat
+from spillway._recompute import recompute
+from spillway._core import torch_compat
 
 pytestmark = [
-    pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+    pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
                        reason="this PyTorch computes nothing again"),
     pytest.mark.skipif(not torch.distributed.is_available(),
                        reason="PyTorch is built without torch.distributed")]

@@ -397,7 +397,7 @@ def test_each_treatment_of_gradients_is_compared_with_itself(matrix, capfd):
 
 def test_the_command_is_found(folder, monkeypatch, capsys):
     """Beside the library, or where PATH leads."""
-    monkeypatch.setattr(bench._library, "path", str(folder / "libspillway.so"))
+    monkeypatch.setattr(bench.library, "path", str(folder / "libspillway.so"))
     monkeypatch.setenv("PATH", str(folder / "bin"))
     with pytest.raises(SystemExit):
         bench.main(["--malloc", "run"])

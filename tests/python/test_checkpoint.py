@@ -20,11 +20,12 @@ from torch import nn
 import spillway
 import spillway.torch
 from conftest import BUILD, make_drives, run_python
-from spillway import _output, checkpoint
-from spillway._committed import fields_of, parameters_of
+from spillway import checkpoint
+from spillway._export import output as output_module
+from spillway._export.committed import fields_of, parameters_of
 from spillway.checkpoint import __main__ as program
-from spillway._safetensors import SafetensorsReader
-from spillway._tiles import item_bytes
+from spillway._export.safetensors import SafetensorsReader
+from spillway._optim.tiles import item_bytes
 from spillway.state import State
 
 SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -444,14 +445,14 @@ def test_an_export_that_ends_early_leaves_nothing(trained, folder, format, monke
         exported(drives, path, format, progress=stop)
     with opened(drives, read_only=True) as store:  # it is closed, though the error is still here
         assert stopped.type is Stop
-        monkeypatch.setattr(_output.os, "write", write_until_full)
+        monkeypatch.setattr(output_module.os, "write", write_until_full)
         with pytest.raises(OSError) as caught:
             checkpoint.export(store, path, format)
         assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
         monkeypatch.undo()
         assert list(path.parent.iterdir()) == []
         no_room = collections.namedtuple("Room", "f_bavail f_frsize")(1, 512)
-        monkeypatch.setattr(_output.os, "statvfs", lambda _: no_room)
+        monkeypatch.setattr(output_module.os, "statvfs", lambda _: no_room)
         with pytest.raises(OSError, match="too small by [0-9]+ bytes"):
             checkpoint.export(store, path, format)
         monkeypatch.undo()
@@ -495,7 +496,7 @@ def test_a_killed_export_of_several_files_leaves_no_mixture(trained, folder):
     path = folder / "model.safetensors"
     exported(drives, path, shard_bytes=9000)
     kept = []
-    real_keep = _output.Output.keep
+    real_keep = output_module.Output.keep
 
     def keep_one(output):
         if kept:
@@ -504,7 +505,7 @@ def test_a_killed_export_of_several_files_leaves_no_mixture(trained, folder):
         real_keep(output)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_output.Output, "keep", keep_one)
+        patch.setattr(output_module.Output, "keep", keep_one)
         with pytest.raises(KeyboardInterrupt):
             exported(drives, path, shard_bytes=9000, overwrite=True)
     assert len(kept) == 1 and not (folder / "model.safetensors.index.json").exists()

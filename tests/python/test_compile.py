@@ -23,7 +23,7 @@ if hasattr(torch, "compile"):
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 from offloading import equal, gradients_of, left_in, offload_all, settle  # noqa: E402
-from spillway import _native  # noqa: E402
+from spillway._core import hooks_loader  # noqa: E402
 
 
 def why_not():
@@ -269,7 +269,7 @@ def used_before(model, store, x):
 
     def unpack(packed):
         uses.append(None)
-        return _native.hooks.unpack(packed)
+        return hooks_loader.hooks.unpack(packed)
 
     hooks = torch.autograd.graph.saved_tensors_hooks(off._session.pack, unpack)
     with off, hooks:

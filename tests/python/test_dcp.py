@@ -20,8 +20,8 @@ pytest.importorskip("torch.distributed.checkpoint.storage", reason="this PyTorch
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
-from spillway import _dcp  # noqa: E402
-from spillway._pack import pack  # noqa: E402
+from spillway._export import dcp as dcp_module  # noqa: E402
+from spillway._optim.pack import pack  # noqa: E402
 from spillway.checkpoint import StoreReader, StoreWriter  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -114,9 +114,9 @@ def test_a_record_that_lies_is_refused(formatted, change):
     wide = {"wide": torch.randn(300, 70)}
     dcp.save(wide, storage_writer=StoreWriter(formatted, 1))
     with spillway.Store(formatted) as store:
-        said, objects = _dcp._restored(store)
+        said, objects = dcp_module._restored(store)
         change(said["checkpoint"])
-        store.commit([thing for thing, _ in objects], 2, _dcp._MAGIC + pack(said))
+        store.commit([thing for thing, _ in objects], 2, dcp_module._MAGIC + pack(said))
     with pytest.raises(CheckpointException, match="damaged"):
         dcp.load({"wide": torch.zeros(300, 70)}, storage_reader=StoreReader(formatted))
     spillway.Store(formatted).close()
@@ -212,11 +212,11 @@ def test_a_checkpoint_that_another_saves_meanwhile_stays(formatted, monkeypatch)
         found = spillway.committed(*arguments)
         seen.append(found)
         if len(seen) == 2:
-            monkeypatch.setattr(_dcp, "committed", spillway.committed)
+            monkeypatch.setattr(dcp_module, "committed", spillway.committed)
             dcp.save(contents(1), storage_writer=StoreWriter(formatted, 1))
         return found
 
-    monkeypatch.setattr(_dcp, "committed", committed)
+    monkeypatch.setattr(dcp_module, "committed", committed)
     with pytest.raises(CheckpointException, match="another process has saved a checkpoint in"):
         dcp.save(contents(2), storage_writer=StoreWriter(formatted, 2))
     assert seen == [None, None]

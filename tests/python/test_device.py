@@ -25,9 +25,10 @@ import spillway
 import spillway.torch
 from conftest import BUILD, ROOT, make_drives
 from offloading import RAISED, Nothing, Save, WeakStorage, same_bits
-from spillway import _accelerator, _library, _on_device
-from spillway._native import hooks
-from spillway._torch_compat import in_backward, storage_of
+from spillway._gpu import accelerator, slow_path
+from spillway._core import library
+from spillway._core.hooks_loader import hooks
+from spillway._core.torch_compat import in_backward, storage_of
 from streams import Table, host_is_device
 
 
@@ -89,7 +90,7 @@ def test_both_tables_have_the_same_methods():
             if callable(function) and name[0] != "_"
         }
 
-    assert methods(Table) == methods(_accelerator.Table)
+    assert methods(Table) == methods(accelerator.Table)
 
 
 # ---- Order ---------------------------------------------------------------------------------------
@@ -240,7 +241,7 @@ def test_what_a_user_let_go_unused_does_not_stay_on_the_device(rig):
 
 def test_reading_ahead_in_the_reverse_order(rig):
     rig = rig()
-    rig.session.cache.call(_library.fast.spw_cache_step)
+    rig.session.cache.call(library.fast.spw_cache_step)
     saved = [rig.save(torch.full((2048,), float(i))) for i in range(12)]
     rig.stored(12)
     for i in reversed(range(12)):
@@ -263,7 +264,7 @@ def test_a_copy_that_cannot_begin_keeps_the_tensor(rig, caplog):
             saved = rig.save(tensor.clone())
             assert rig.stats().device_staging_bytes == 0
             assert torch.equal(saved.unpack(), tensor)
-            rig.session.cache.call(_library.fast.spw_cache_step)
+            rig.session.cache.call(library.fast.spw_cache_step)
     assert rig.stats().copies_failed == 20 and "no kernel image" in caplog.text
     rig.table.copy = copy
     saved = rig.save(tensor)
@@ -358,7 +359,7 @@ def timed(store):
 def test_the_bus_and_stalls_are_told(timed):
     rig = timed(Timed())
     for _ in range(3):  # a rate is known when a step has ended
-        rig.session.cache.call(_library.fast.spw_cache_step)
+        rig.session.cache.call(library.fast.spw_cache_step)
         saved = [rig.save(torch.zeros(2048)) for _ in range(20)]
         rig.until(lambda stats: stats.staging_bytes == 0 and stats.device_bytes == 0)
         for each in saved:
@@ -387,7 +388,7 @@ def test_events_that_tell_no_times(timed, caplog):
     rig = timed(Silent())
     with caplog.at_level(logging.WARNING, "spillway"):
         for _ in range(2):
-            rig.session.cache.call(_library.fast.spw_cache_step)
+            rig.session.cache.call(library.fast.spw_cache_step)
             saved = rig.save(torch.ones(2048))
             rig.until(lambda stats: stats.staging_bytes == 0 and stats.device_bytes == 0)
             assert torch.equal(saved.unpack(), torch.ones(2048))
@@ -549,7 +550,7 @@ def test_little_staging_memory_keeps_on_the_device(drives, offload):
         for length in (1 << 20, 4 << 10):
             address = ctypes.c_void_p()
             wanted = ctypes.c_void_p(store.handle), ctypes.c_size_t(length), ctypes.byref(address)
-            while _library.fast.spw_store_alloc(*wanted) == 0:
+            while library.fast.spw_store_alloc(*wanted) == 0:
                 all_there_is.append(address.value)
         got, off = gradients(lambda model: offload(model, store, polls=20))
         assert off.device_stats().bytes_kept_no_staging > 0
@@ -763,7 +764,7 @@ class Runtime:
 @pytest.fixture
 def runtime(monkeypatch):
     """And a table of it."""
-    runtime, table = Runtime(), _accelerator.Table("cuda")
+    runtime, table = Runtime(), accelerator.Table("cuda")
     table.module = types.SimpleNamespace(device=runtime.device, cudart=lambda: runtime)
     on_cpu = torch.ones
     monkeypatch.setattr(
@@ -777,12 +778,12 @@ def runtime(monkeypatch):
 
 def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplog):
     runtime, table = runtime
-    monkeypatch.setattr(_on_device, "_table", lambda kind: table)
+    monkeypatch.setattr(slow_path, "_table", lambda kind: table)
     with spillway.torch.offload(Layers(), store) as off, caplog.at_level(
         logging.WARNING, "spillway"
     ):
         assert (
-            _on_device.device_tensors(types.SimpleNamespace(type="gpu"), off._session.cache) is None
+            slow_path.device_tensors(types.SimpleNamespace(type="gpu"), off._session.cache) is None
         )
     assert "tensors on gpu are kept there: cudaHostRegister() of" in caplog.text
     # Not on the first device, which would make a context there in each rank.
@@ -803,7 +804,7 @@ def test_a_device_without_streams_is_told(store, caplog):
     off = spillway.torch.offload(Layers(), store)
     with caplog.at_level(logging.WARNING, "spillway"):
         assert (
-            _on_device.device_tensors(types.SimpleNamespace(type="mps"), off._session.cache) is None
+            slow_path.device_tensors(types.SimpleNamespace(type="mps"), off._session.cache) is None
         )
     assert "tensors on mps are kept there: " in caplog.text
 
@@ -834,7 +835,7 @@ with spillway.Store(sys.argv[1:]) as store:
         model(torch.randn(300, 300)).sum().backward()
     off.report()
     assert off.stats().offers == 2 and off.device_stats() is None
-assert not {"spillway._accelerator", "spillway._device", "spillway._on_device"} & set(sys.modules)
+assert not [name for name in sys.modules if name.startswith("spillway._gpu.")]
 assert not torch.cuda.is_initialized()
 """
     done = subprocess.run(
@@ -903,7 +904,7 @@ def test_a_copy_in_comes_after_the_copy_out(rig):
 
 def test_a_copy_in_that_nobody_used_comes_before_its_memory_is_anybody_elses(rig):
     rig = rig()
-    rig.session.cache.call(_library.fast.spw_cache_step)
+    rig.session.cache.call(library.fast.spw_cache_step)
     saved = [rig.save(torch.full((1000,), float(i))) for i in range(6)]
     rig.stored(6)
     saved.pop().unpack()

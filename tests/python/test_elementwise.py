@@ -10,15 +10,15 @@ import torch
 
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
-from spillway import _records
-from spillway._elementwise import made_options, probe
+from spillway._optim import records
+from spillway._optim.elementwise import made_options, probe
 
 
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr(_records, "State", FakeState)
-    monkeypatch.setattr(_records, "committed_records", committed_records)
+    monkeypatch.setattr(records, "State", FakeState)
+    monkeypatch.setattr(records, "committed_records", committed_records)
 
 
 def proven(cls, *shapes, **options):

@@ -20,7 +20,7 @@ import spillway.torch
 from conftest import EXAMPLES, ROOT, emptied, given_back, options_of, run_python, started, tiny
 from offloading import (TAKE, Layers, equal, gradients_of, hooks_call, in_threads, left_in,
                         offload_all, save, settle)
-from spillway import _handle
+from spillway._core import handle as handle_module
 from spillway.bench import __main__ as bench
 from spillway import cache as cache_module
 from spillway import store as store_module
@@ -198,7 +198,7 @@ def test_closed_by_another_thread_during_a_use(formatted, moment):
     with off:
         y = x.exp()
         settle(off)
-    take = TAKE(spillway._native.addresses()[1])
+    take = TAKE(spillway._core.hooks_loader.addresses()[1])
 
     @TAKE
     def take_and_close(*arguments):
@@ -348,7 +348,7 @@ def test_one_that_cannot_be_closed_keeps_no_other_open():
     all_of_them = [Handle(), Handle(RuntimeError("first")), Handle(),
                    Handle(KeyboardInterrupt()), Handle()]
     with pytest.raises(RuntimeError, match="first"):
-        _handle.close_all(all_of_them)
+        handle_module.close_all(all_of_them)
     assert [each.closed for each in all_of_them] == [1] * 5
 
 

@@ -10,7 +10,7 @@ import torch
 import spillway.torch
 from conftest import run_python
 from offloading import Layers, offload_all
-from spillway import _heap
+from spillway._offload import heap
 
 MIB = 1 << 20
 
@@ -20,14 +20,14 @@ TRAIN = """
 import json, sys, torch
 from torch import nn
 import spillway.torch
-from spillway import _heap
+from spillway._offload import heap
 torch.manual_seed(1)
 torch.set_num_threads(1)
 model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(24)))
 off, x = None, torch.randn(2048, 512)
 if len(sys.argv) > 1:
     off = spillway.torch.offload(model, sys.argv[1:], mode="spill")
-before = _heap.Resident().peak_bytes
+before = heap.Resident().peak_bytes
 for step in range(5):
     if off is None:
         model(x).pow(2).mean().backward()
@@ -35,7 +35,7 @@ for step in range(5):
         with off:
             model(x).pow(2).mean().backward()
     model.zero_grad()
-told = {"rise": _heap._status_bytes("VmHWM") - before}
+told = {"rise": heap._status_bytes("VmHWM") - before}
 if off is not None:
     off.report(json="/dev/stderr")
     told["activations"] = off.activation_peak_bytes
@@ -52,7 +52,7 @@ def rise(*arguments, **env):
     return json.loads(done.stdout), done.stderr
 
 
-@pytest.mark.skipif(_heap.why_not() is not None, reason=f"{_heap.why_not()}")
+@pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
 def test_memory_of_the_process_falls_with_that_of_activations(formatted):
     plain, _ = rise()
     ours, report = rise(*formatted)
@@ -79,7 +79,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = sys.argv[1:2]
 from test_heap import is_mapped
-from spillway._heap import MAPPED_MAX, Mapped
+from spillway._offload.heap import MAPPED_MAX, Mapped
 one, other = Mapped(), Mapped()
 seen = [is_mapped(8 << 20)]
 one.end(); one.end()
@@ -90,7 +90,7 @@ print(one.why_not, seen)
 """
 
 
-@pytest.mark.skipif(_heap.why_not() is not None, reason=f"{_heap.why_not()}")
+@pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
 def test_thresholds_are_set_while_one_needs_them():
     done = run_python("-c", SCRIPT, __file__.rpartition("/")[0])
     assert done.stdout.split("\n")[0] == "None [True, True, False, True]", done.stderr
@@ -102,13 +102,13 @@ def test_thresholds_are_set_while_one_needs_them():
      "GLIBC_TUNABLES sets glibc.malloc.mmap_max"),
 ])
 def test_what_a_user_has_set_stays(name, value, words):
-    script = "from spillway._heap import Mapped; print(Mapped().why_not)"
+    script = "from spillway._offload.heap import Mapped; print(Mapped().why_not)"
     done = run_python("-c", script, env=[(name, value)])
     assert done.stdout.strip() == words, done.stderr
 
 
 def test_observing_sets_nothing_and_a_report_says_why_the_heap_stays(monkeypatch, store, capsys):
-    monkeypatch.setattr(_heap, "why_not", lambda: "for some reason")
+    monkeypatch.setattr(heap, "why_not", lambda: "for some reason")
     observing = spillway.torch.offload(Layers(), None, mode="observe")
     assert observing._session.heap is None
     observing.close()

@@ -17,14 +17,14 @@ from conftest import given_back, run_python
 from offloading import (
     WeakStorage, hooks_call, in_threads, left_in, offload_all, save, settle,
 )
-from spillway import _native, _tensors, _torch_compat
+from spillway._core import hooks_loader, tensors as tensors_module, torch_compat
 
 
 def test_it_may_be_imported_in_inference():
     done = run_python(
         "-c", "import torch\nwith torch.inference_mode():\n    import spillway.torch\n"
-        "print(spillway._tensors.COUNTED)")
-    assert done.stdout.split() == [str(_tensors.COUNTED)], done.stderr
+        "print(spillway._core.tensors.COUNTED)")
+    assert done.stdout.split() == [str(tensors_module.COUNTED)], done.stderr
 
 
 def test_where_they_are_not_built_it_says_how(folder):
@@ -44,8 +44,8 @@ def replace_in(path, old, new):
 
 def test_of_another_version_they_are_not_taken(folder):
     library = shutil.copy(os.environ["SPILLWAY_LIBRARY"], folder / "libspillway.so")
-    version = spillway._library.VERSION.encode()
-    replace_in(Path(shutil.copy(_native.hooks.__file__, folder)), version, b"9" * len(version))
+    version = spillway._core.library.VERSION.encode()
+    replace_in(Path(shutil.copy(hooks_loader.hooks.__file__, folder)), version, b"9" * len(version))
     done = run_python("-c", "import spillway.torch", env={"SPILLWAY_LIBRARY": library})
     assert done.returncode != 0 and "this package is version" in done.stderr
 
@@ -54,7 +54,7 @@ def test_none_is_made_but_by_the_hooks():
     """One that nobody filled in would end the process."""
     for name in ("Saved", "Kept"):
         with pytest.raises(TypeError, match="cannot create"):
-            getattr(_native.hooks, name)()
+            getattr(hooks_loader.hooks, name)()
 
 
 def test_a_tensor_is_given_other_memory_while_it_is_saved(store):
@@ -69,8 +69,8 @@ def test_a_tensor_is_given_other_memory_while_it_is_saved(store):
 
     with hooks_call(stride=stride), off:
         saved = off._session.save(tensor)
-        assert torch.equal(_native.hooks.unpack(saved), other)
-        assert not isinstance(saved, _native.hooks.Saved)
+        assert torch.equal(hooks_loader.hooks.unpack(saved), other)
+        assert not isinstance(saved, hooks_loader.hooks.Saved)
         del saved
     gc.collect()
     assert left_in(off) == (0, 0, 0)
@@ -133,7 +133,7 @@ def test_another_thread_uses_what_is_being_saved(store):
 def test_memory_is_let_go_that_was_written_before_it_was_detached(store):
     off = offload_all(store)
     tensor = torch.randn(50000, requires_grad=True) * 1
-    storage = WeakStorage(_torch_compat.storage_of(tensor))
+    storage = WeakStorage(torch_compat.storage_of(tensor))
 
     def slow(tensor):
         settle(off)

@@ -17,7 +17,7 @@ class Interrupt:
         self.left = place
 
     def __call__(self, frame, event, _):
-        files = "spillway/torch.py", "spillway/_torch_compat.py"
+        files = "spillway/torch.py", "spillway/_core/torch_compat.py"
         code = frame.f_code
         if not code.co_filename.endswith(files) or code.co_name == "__del__":
             return None

@@ -10,7 +10,7 @@ import pytest
 
 import spillway
 from conftest import ROOT, run_python
-from spillway import _library
+from spillway._core import library as library_module
 
 COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
 
@@ -20,7 +20,7 @@ def test_structs_have_the_layout_of_the_headers(folder):
     """Members may have been appended in the headers since: every struct says its size. None may
     have moved."""
     lines = []
-    for name, struct in _library.STRUCTS.items():
+    for name, struct in library_module.STRUCTS.items():
         lines.append(f'printf("{name} - %d\\n", sizeof(struct {name}) >= {ctypes.sizeof(struct)});')
         for field in struct._fields_:
             lines.append(
@@ -33,7 +33,7 @@ def test_structs_have_the_layout_of_the_headers(folder):
     subprocess.run([*COMPILER.split(), "-I", ROOT / "include", "-o", program, source], check=True)
     printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     expected = []
-    for name, struct in _library.STRUCTS.items():
+    for name, struct in library_module.STRUCTS.items():
         expected.append(f"{name} - 1")
         for field in struct._fields_:
             member = getattr(struct, field[0])
@@ -44,11 +44,11 @@ def test_structs_have_the_layout_of_the_headers(folder):
 def test_constants_are_those_of_the_headers():
     error = (ROOT / "include/spillway/error.h").read_text()
     assert re.search(r'#define SPW_VERSION "(.*)"', error).group(1) == spillway.__version__
-    assert 'attr = "spillway._library.VERSION"' in (ROOT / "pyproject.toml").read_text()
-    assert _library.version == spillway.__version__
+    assert 'attr = "spillway._core.library.VERSION"' in (ROOT / "pyproject.toml").read_text()
+    assert library_module.version == spillway.__version__
 
 
-PRINT_PATH = "import spillway; print(spillway._library.path)"
+PRINT_PATH = "import spillway; print(spillway._core.library.path)"
 
 
 @pytest.mark.parametrize("library, words", [

@@ -14,7 +14,7 @@ import torch
 import spillway.torch
 from conftest import make_drives, run_python
 from offloading import Layers
-from spillway import _library
+from spillway._core import library
 
 LIBRARY = "spillway.library"
 
@@ -138,14 +138,14 @@ def test_short_staging_memory_is_said(store, caplog):
 
 
 def write(text, level=2):
-    _library.fast.spw_log_ring_write(_library.log.sink.context, level, text.encode())
+    library.fast.spw_log_ring_write(library.log.sink.context, level, text.encode())
 
 
 def test_levels_are_kept(caplog):
     with caplog.at_level(logging.DEBUG, "spillway"):
         for level in range(4):
             write(f"of level {level}: 100 %s", level)
-        _library.log.drain()
+        library.log.drain()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         (name, f"of level {level}: 100 %s")
         for level, name in enumerate(("DEBUG", "INFO", "WARNING", "ERROR"))]
@@ -155,9 +155,9 @@ def test_lines_that_are_lost_are_counted(caplog):
     with caplog.at_level(logging.WARNING, "spillway"):
         for number in range(300):
             write(f"line {number}")
-        _library.log.drain()
+        library.log.drain()
         write("after it")
-        _library.log.drain()
+        library.log.drain()
     lines = logged(caplog, logging.WARNING)
     assert lines[0] == "44 lines of the log were lost: nobody read them in time"
     assert lines[1:] == [*(f"line {number}" for number in range(256)), "after it"]
@@ -168,7 +168,7 @@ def test_by_many_threads(caplog):
     def one(thread):
         for number in range(200):
             write(f"{thread} {number}")
-            _library.log.drain()
+            library.log.drain()
 
     with caplog.at_level(logging.WARNING, "spillway"):
         threads = [threading.Thread(target=one, args=[thread]) for thread in range(4)]
@@ -191,7 +191,7 @@ def test_a_handler_that_fails_ends_nothing(store):
         store.free(store.put(b"bytes"))
     finally:
         logger.removeFilter(refuse)
-    assert not _library.fast.spw_log_ring_read(_library.log._ring, None)
+    assert not library.fast.spw_log_ring_read(library.log._ring, None)
 
 
 def test_a_child_has_a_log_of_its_own(folder, caplog):
@@ -213,7 +213,7 @@ def test_a_child_has_a_log_of_its_own(folder, caplog):
                 os._exit(status)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-        _library.log.drain()
+        library.log.drain()
     assert logged(caplog, logging.WARNING) == ["before"]
 
 
@@ -221,8 +221,8 @@ def test_what_is_logged_last_is_said_at_the_end(formatted):
     """By who does not close the store, and logs nothing else."""
     done = run_python("-c", PREAMBLE + """
 store = spillway.Store(sys.argv[1:])
-from spillway import _library
-_library.fast.spw_log_ring_write(_library.log.sink.context, 2, b"the last line")
+from spillway._core import library
+library.fast.spw_log_ring_write(library.log.sink.context, 2, b"the last line")
 """, *formatted)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{LIBRARY} WARNING the last line"

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import spillway.torch
 from offloading import (Layers, Save, equal, gradients_of, in_threads, left_in, offload_all, raw,
                         save, settle)
-from spillway._torch_compat import is_before
+from spillway._core.torch_compat import is_before
 
 SEED = 7
 INPLACE = "modified by an inplace operation"

@@ -14,7 +14,7 @@ import spillway
 import spillway.torch
 from offloading import Layers
 from spillway import checkpoint
-from spillway._torch_compat import is_before
+from spillway._core.torch_compat import is_before
 
 HAS_DEVICES = hasattr(torch, "set_default_device")
 needs_devices = pytest.mark.skipif(not HAS_DEVICES, reason="this PyTorch has no default device")

@@ -13,10 +13,10 @@ import torch
 import spillway
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
-from spillway import _records
-from spillway._arithmetic import MASTER
-from spillway._layout import lay_out
-from spillway._tiles import Field, Laid
+from spillway._optim import records
+from spillway._optim.arithmetic import MASTER
+from spillway._optim.layout import lay_out
+from spillway._optim.tiles import Field, Laid
 
 SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 SHAPES = ((7,), (300, 200), (1,), (), (0, 3), (50,), (33, 3), (20000,))
@@ -44,8 +44,8 @@ IDS = [f"{name}-{'-'.join(options)}" for name, options in CLASSES]
 def seeded(monkeypatch):
     print(f"SPW_SEED={SEED}")
     torch.manual_seed(SEED)
-    monkeypatch.setattr(_records, "State", FakeState)
-    monkeypatch.setattr(_records, "committed_records", committed_records)
+    monkeypatch.setattr(records, "State", FakeState)
+    monkeypatch.setattr(records, "committed_records", committed_records)
 
 
 def made(shapes=SHAPES, dtype=torch.float32):
@@ -771,7 +771,7 @@ def test_a_commit_of_another_optimizer_changes_nothing():
 
 
 def test_objects_of_training_come_back_as_they_were():
-    from spillway._pack import pack, unpack
+    from spillway._optim.pack import pack, unpack
 
     param = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([param], lr=0.1)
@@ -788,7 +788,7 @@ def test_objects_of_training_come_back_as_they_were():
 
 
 def test_bytes_of_a_commit_are_not_trusted():
-    from spillway._pack import pack, unpack
+    from spillway._optim.pack import pack, unpack
 
     content = pack({"a": [1, torch.arange(9), b"abc"], "b": (2.5, "x")})
     source = random.Random(SEED)

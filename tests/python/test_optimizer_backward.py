@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
-from spillway import _records
-from spillway._freed import Freed
+from spillway._optim import records
+from spillway._grads.freed_placeholder import Freed
 
 HOOKS = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 needs_hooks = pytest.mark.skipif(not HOOKS, reason="this PyTorch has no hook for it")
@@ -21,8 +21,8 @@ needs_hooks = pytest.mark.skipif(not HOOKS, reason="this PyTorch has no hook for
 
 @pytest.fixture(autouse=True)
 def faked(monkeypatch):
-    monkeypatch.setattr(_records, "State", FakeState)
-    monkeypatch.setattr(_records, "committed_records", committed_records)
+    monkeypatch.setattr(records, "State", FakeState)
+    monkeypatch.setattr(records, "committed_records", committed_records)
 
 
 class Model(nn.Module):

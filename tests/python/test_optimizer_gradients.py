@@ -15,8 +15,8 @@ import spillway
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
 from offloading import WeakStorage
-from spillway import _records
-from spillway._stored import StoredGradient
+from spillway._optim import records
+from spillway._grads.stored_placeholder import StoredGradient
 
 HOOKS = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 needs_hooks = pytest.mark.skipif(not HOOKS, reason="this PyTorch has no hook for it")
@@ -28,8 +28,8 @@ needs_types = pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"),
 
 @pytest.fixture(autouse=True)
 def faked(monkeypatch):
-    monkeypatch.setattr(_records, "State", FakeState)
-    monkeypatch.setattr(_records, "committed_records", committed_records)
+    monkeypatch.setattr(records, "State", FakeState)
+    monkeypatch.setattr(records, "committed_records", committed_records)
 
 
 class Model(nn.Module):

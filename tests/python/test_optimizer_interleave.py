@@ -11,7 +11,8 @@ import torch
 import spillway
 import spillway.torch
 from fake_state import FakeState, FakeStore, committed_records
-from spillway import _interleaved, _on_device, _records
+from spillway._optim import interleaved as interleaved_module, records
+from spillway._gpu import slow_path
 from test_optimizer import CLASSES, IDS, assert_same, give_grads, made, of, reference
 
 
@@ -86,17 +87,17 @@ class Table:
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
     torch.manual_seed(1)
-    monkeypatch.setattr(_records, "State", FakeState)
-    monkeypatch.setattr(_records, "committed_records", committed_records)
-    monkeypatch.setattr(_interleaved, "device_of", lambda params: torch.device("cpu"))
-    monkeypatch.setattr(_interleaved, "pin", lambda table, device, store: (4096, 1 << 20))
-    monkeypatch.setattr(_interleaved, "unpin", lambda store, address: None)
+    monkeypatch.setattr(records, "State", FakeState)
+    monkeypatch.setattr(records, "committed_records", committed_records)
+    monkeypatch.setattr(interleaved_module, "device_of", lambda params: torch.device("cpu"))
+    monkeypatch.setattr(interleaved_module, "pin", lambda table, device, store: (4096, 1 << 20))
+    monkeypatch.setattr(interleaved_module, "unpin", lambda store, address: None)
 
 
 @pytest.fixture
 def table(monkeypatch):
     made_here = Table()
-    monkeypatch.setattr(_on_device, "_table", lambda kind: made_here)
+    monkeypatch.setattr(slow_path, "_table", lambda kind: made_here)
     return made_here
 
 
@@ -228,7 +229,7 @@ def test_a_device_that_cannot_leaves_all_to_the_host(why, monkeypatch, table, ca
         raise RuntimeError("not implemented there")
 
     if why == "no streams":
-        monkeypatch.setattr(_on_device, "_table", no_table)
+        monkeypatch.setattr(slow_path, "_table", no_table)
     elif why == "no times":
         table.times = False
     else:
@@ -303,7 +304,7 @@ def test_other_bits_are_told(table, monkeypatch, caplog):
 
 
 def test_without_a_device_all_is_the_hosts(monkeypatch):
-    monkeypatch.setattr(_interleaved, "device_of", lambda params: None)
+    monkeypatch.setattr(interleaved_module, "device_of", lambda params: None)
     ours, theirs = made()
     plain, tiled = reference("AdamW", theirs, {}), interleaved("AdamW", ours, interleave="measured")
     give_grads(ours, theirs)

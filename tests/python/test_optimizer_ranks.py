@@ -21,8 +21,8 @@ import spillway
 import spillway.torch
 from conftest import make_drives
 from offloading import shards
-from spillway._freed import Freed
-from spillway._ranks import Ranks, common_commit
+from spillway._grads.freed_placeholder import Freed
+from spillway._optim.ranks import Ranks, common_commit
 from spillway.state import State
 from spillway.store import CommitInfo
 

@@ -16,7 +16,7 @@ import spillway
 import spillway.torch
 from conftest import ROOT
 
-PRINT_PATH = "import spillway.torch; print(spillway._library.path)"
+PRINT_PATH = "import spillway.torch; print(spillway._core.library.path)"
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import torch
 import spillway
 import spillway.torch
 from offloading import Layers, offload_all
-from spillway._notebook import piece_of
-from spillway._page import Run, page_of
+from spillway._report.notebook import piece_of
+from spillway._report.html import Run, page_of
 
 CHROMIUM = shutil.which("chromium")
 VOID = ("meta",)

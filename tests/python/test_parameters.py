@@ -19,11 +19,11 @@ import spillway
 import spillway.torch
 from conftest import emptied
 from offloading import equal, gradients_of
-from spillway import _materialize
-from spillway._parameters import place_in
-from spillway._places import ABSENT, RESIDENT
+from spillway._params import materialize
+from spillway._params.parameters import place_in
+from spillway._params.residency import ABSENT, RESIDENT
 
-ABLE = _materialize._storage_uses is not None
+ABLE = materialize._storage_uses is not None
 needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
 SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 WIDTH = 160  # a matrix is 100 KiB
@@ -382,7 +382,7 @@ class Interrupt:
     """Raises at one line of what moves parameters, as Ctrl-C does. (Not where PyTorch's own guards
     are left: no signal is handled there.)"""
 
-    FILES = "_places.py", "_parameters.py"
+    FILES = "_params/residency.py", "_params/parameters.py"
 
     def __init__(self, place, inside=None):
         self.left = place

@@ -16,9 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 import spillway
 import spillway.torch
 from conftest import EXAMPLES, make_drives, options_of, started
-from spillway import _places, checkpoint
-from spillway._parameters import place_in
-from spillway._places import LEAVING, Place
+from spillway import checkpoint
+from spillway._params import residency
+from spillway._params.parameters import place_in
+from spillway._params.residency import LEAVING, Place
 from test_optimizer_ranks import PARALLEL, together
 from test_parameters import GPT, assert_same, loss_of, made, needs
 
@@ -122,7 +123,7 @@ def test_a_commit_fails_where_a_write_did_while_room_was_made(formatted, monkeyp
                 loss_of(model, step)
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
                                              tile=20000, copies=2)
-        end, end_of, failed = Place.end, _places.end_of, []
+        end, end_of, failed = Place.end, residency.end_of, []
 
         def fails_once(place, store):
             def ended(request):
@@ -132,7 +133,7 @@ def test_a_commit_fails_where_a_write_did_while_room_was_made(formatted, monkeyp
                     result = -errno.EIO
                 return result, interruption
 
-            monkeypatch.setattr(_places, "end_of", ended)
+            monkeypatch.setattr(residency, "end_of", ended)
             return end(place, store)
 
         monkeypatch.setattr(Place, "end", fails_once)
@@ -259,8 +260,8 @@ def test_the_order_of_the_calls_is_said(formatted, folder):
 def test_drives_that_fail(formatted, monkeypatch, when):
     """What cannot be written stays; what cannot be read is an error that names the parameter, and
     the same call later succeeds. The numbers are the same."""
-    from spillway._places import Place
-    from spillway import _places
+    from spillway._params.residency import Place
+    from spillway._params import residency
 
     theirs = model_after(4)
     random_ = random.Random(SEED)
@@ -270,7 +271,7 @@ def test_drives_that_fail(formatted, monkeypatch, when):
 
     def ends(place, store):
         error = end(place, store)
-        if error is None and failing and place.state == _places.RESIDENT and (
+        if error is None and failing and place.state == residency.RESIDENT and (
                 when == "always" or random_.random() < 0.3):
             if place.is_clean and place.is_alone():
                 place.empty()  # as after a read that failed

@@ -12,8 +12,8 @@ import torch
 import spillway.torch
 from conftest import BUILD, make_drives, run_python
 from offloading import Layers, offload_all
-from spillway._page import page_of
-from spillway._run import json_of, run_of
+from spillway._report.html import page_of
+from spillway._report.run_record import json_of, run_of
 
 COMMAND = BUILD / "spillway"
 

@@ -13,8 +13,8 @@ import torch
 
 import spillway
 from conftest import make_drives
-from spillway._aio import AioHandle
-from spillway._swapping import Space
+from spillway._swap.aio import AioHandle
+from spillway._swap.files import Space
 
 MIB = 1 << 20
 
@@ -255,7 +255,7 @@ class Failing:
     """A store of which the next requests end with an error."""
 
     def __init__(self, monkeypatch, count=1):
-        import spillway._swapping as swapping
+        import spillway._swap.files as swapping
 
         end_of = swapping.end_of
 
@@ -310,7 +310,7 @@ def test_other_bytes_on_the_drive(folder, at):
 
 def test_interrupted(handle, at, monkeypatch):
     """What was under way has ended when Ctrl-C is raised."""
-    import spillway._swapping as swapping
+    import spillway._swap.files as swapping
 
     end_of = swapping.end_of
 

@@ -162,7 +162,7 @@ def test_views_of_one_storage_are_stored_once(off):
 
 
 def test_memory_is_freed_when_it_is_written(off):
-    from spillway._torch_compat import storage_of
+    from spillway._core.torch_compat import storage_of
 
     seen = []
     with off:

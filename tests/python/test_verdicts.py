@@ -5,10 +5,11 @@ import itertools
 import pytest
 import torch
 
-from spillway import _again, _torch_compat
-from spillway._sums import sums_of
+from spillway._recompute import recompute
+from spillway._core import torch_compat
+from spillway._core.checksums import sums_of
 
-pytestmark = pytest.mark.skipif(_torch_compat.is_before(_again.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
                                 reason="this PyTorch computes nothing again")
 
 

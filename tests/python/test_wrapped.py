@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import spillway.torch
 from offloading import equal, gradients_of, offload_all, save, settle
-from spillway._torch_compat import is_before
+from spillway._core.torch_compat import is_before
 
 MODES = [{"mode": "observe"}, {"mode": "spill"}, {"mode": "fastest"},
          {"mode": "budget", "budget_bytes": 300_000, "recompute": "auto"}]

@@ -33,8 +33,8 @@ import torch
 
 import spillway
 
-from .. import _library
-from . import blas, results
+from .._core import library
+from ..bench import blas, results
 from ..demo.data import collect_text
 from ..demo.ending import exits_on, later
 from .report import (GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw_curves, kind_of,
@@ -149,7 +149,7 @@ def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
 
 
 def command_path() -> Optional[str]:
-    beside = Path(_library.path).with_name("spillway")
+    beside = Path(library.path).with_name("spillway")
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("spillway")
 
 

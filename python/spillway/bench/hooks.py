@@ -27,7 +27,7 @@ from torch import nn
 import spillway
 import spillway.torch
 
-from .. import _native
+from .._core import hooks_loader
 from ..demo.ending import exits_on
 
 # bytes; the first is the shortest that is not kept for being small
@@ -90,7 +90,7 @@ def _timed_step(off: Any, model: nn.Module, x: torch.Tensor, clocks: float) -> D
     uses: List[int] = []
     hooks = torch.autograd.graph.saved_tensors_hooks(
         _timed(off._session.pack, saves, saves_wall),
-        _timed(_native.hooks.unpack, uses, []))
+        _timed(hooks_loader.hooks.unpack, uses, []))
     with off, hooks:
         model(x).sum().backward()
     found = {"save_us_wall": statistics.median(saves_wall) / 1000}

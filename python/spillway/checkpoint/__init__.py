@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Dict, List, Literal, Mapping, Optional, U
 
 import torch
 
-from .._arithmetic import MASTER, ON_DRIVES
-from .._checkpoint import Checkpoint, decoded
-from .._committed import Committed, fields_of, parameters_of, state_of
-from .._library import Size, SpillwayError, size
-from .._output import Outputs, Progress, check_absent, check_room
-from .._safetensors import SafetensorsReader, SafetensorsWriter
-from .._torch_file import TorchWriter
+from .._core.library import Size, SpillwayError, size
+from .._export.committed import Committed, fields_of, parameters_of, state_of
+from .._export.output import Outputs, Progress, check_absent, check_room
+from .._export.safetensors import SafetensorsReader, SafetensorsWriter
+from .._export.torch_file import TorchWriter
+from .._optim.arithmetic import MASTER, ON_DRIVES
+from .._optim.checkpoint import Checkpoint, decoded
 from ..state import committed_extra
 from ..store import Path, Store
 
 if TYPE_CHECKING:
-    from .._dcp import StoreReader, StoreWriter
+    from .._export.dcp import StoreReader, StoreWriter
     from ..optimizer import Optimizer
 
 __all__ = ["Exported", "StoreReader", "StoreWriter", "export", "import_"]
@@ -221,8 +221,8 @@ def __getattr__(name: str) -> Any:
     if name not in ("StoreReader", "StoreWriter"):
         raise AttributeError(f"module {__name__} has no attribute {name}")
     try:
-        from .. import _dcp
+        from .._export import dcp
     except ImportError as error:
         raise ImportError(f"{name} needs torch.distributed.checkpoint, of PyTorch 2.1 and later "
                           f"(this is {torch.__version__}): {error}") from error
-    return getattr(_dcp, name)
+    return getattr(dcp, name)

@@ -10,9 +10,9 @@ import sys
 import time
 from typing import List, Optional, Union
 
-from .._library import bytes_text, size
+from .._core.library import bytes_text, size
+from ..checkpoint import Exported, export
 from ..store import Commit, Store
-from . import Exported, export
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 3, 130
 _REFUSALS = (errno.EBUSY, errno.EEXIST, errno.ENOTUNIQ, errno.ESPIPE, errno.ESTALE)

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from .._library import SpillwayError, bytes_text, size
+from .._core.library import SpillwayError, bytes_text, size
+from ..plan import (KINDS, Answer, Machine, Model, Optimizer, as_json, optimizer_of, plan,
+                    transformer)
 from ..store import probe
-from . import (KINDS, Answer, Machine, Model, Optimizer, as_json, optimizer_of, plan,
-               transformer)
 
 _FAILED, _USAGE = 1, 2
 

@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 
-from .._scopes import layers_of
-from .._torch_compat import storage_of
-from . import Model
+from .._core.scopes import layers_of
+from .._core.torch_compat import storage_of
+from ..plan import Model
 
 _META = torch.device("meta")
 

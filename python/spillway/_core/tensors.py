@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+# spillway/_core/tensors.py - new tensors on existing memory
+"""Such a tensor has no graph, and counts its changes in place with another one that had the same
+bytes."""
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Iterator, Optional
+
+import torch
+from torch import Tensor
+
+from .torch_compat import storage_of
+
+with torch.inference_mode(False):  # whatever this is imported in
+    NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
+
+
+@contextlib.contextmanager
+def normal_mode() -> Iterator[None]:
+    """What is made here is of use outside of the caller's inference mode, too; autograd is off."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@functools.lru_cache(maxsize=None)
+def nothing_on(device: torch.device) -> Tensor:
+    """A tensor without memory whose memory may be set to such of the device."""
+    with torch.inference_mode(False):
+        return torch.empty(0, dtype=torch.float32, device=device)
+
+
+def counted_by(counter: Tensor, memory: Tensor) -> Tensor:
+    """A tensor with the version counter of one tensor, and with the memory, the type and the
+    shape of another; inside a transform of torch.func, which forbids that, with its own counter."""
+    tensor = counter.detach()
+    try:
+        tensor.data = memory
+    except RuntimeError:
+        return memory
+    return tensor
+
+
+def _autograd_counts() -> bool:
+    """Whether autograd counts changes of what a hook hands out with those of what was saved,
+    whatever was handed out: so up to PyTorch 2.4 (its issue 128611)."""
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda packed: other)
+    other: Any
+    with torch.inference_mode(False), torch.enable_grad(), hooks:
+        other = torch.zeros(1, dtype=torch.float32, device="cpu").add_(1)
+        leaf = torch.zeros(1, dtype=torch.float32, device="cpu", requires_grad=True)
+        node = leaf.sin().grad_fn
+        return bool(node._saved_self._version != other._version)  # type: ignore[union-attr]
+
+
+COUNTED = _autograd_counts()
+
+
+def raise_modified(tensor: Optional[Tensor], now: int, expected: int) -> None:
+    """
+    :raises RuntimeError: in the words of PyTorch's own check
+    """
+    if tensor is None:
+        what = "it"
+    elif tensor.is_nested:  # has no size of its own
+        what = f"[{tensor.type()} {tensor._nested_tensor_size()}]"
+    else:
+        what = f"[{tensor.type()} {list(tensor.size())}]"
+    raise RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: {what} is at version {now}; expected version {expected} instead. "
+        "Hint: use the out-of-place form of the operation that changed it after it was used.")
+
+
+def plain(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
+    """The tensor without its graph and without the flags that it has."""
+    held = tensor.detach()
+    if neg:
+        held = torch._neg_view(held)
+    return held.conj() if conj else held
+
+
+def flagged(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
+    """A view of the tensor with these flags."""
+    if conj:
+        tensor = tensor.conj()
+    return torch._neg_view(tensor) if neg else tensor
+
+
+def on(base: Tensor, dtype: torch.dtype, size: Any, stride: Any, offset_bytes: int, conj: bool,
+       neg: bool) -> Tensor:
+    """A tensor of any type on the storage of another one, with whose changes it counts its own."""
+    if base.dtype is dtype:
+        offset = offset_bytes // base.element_size()
+        return flagged(base.as_strided(size, stride, offset), conj, neg)
+    empty = torch.empty(0, dtype=dtype, device=base.device)
+    offset = offset_bytes // empty.element_size()
+    return flagged(counted_by(base, empty.set_(storage_of(base), offset, size, stride)), conj, neg)
+
+
+def bytes_of(tensor: Tensor, begin: int, length: int) -> Tensor:
+    """Part of the tensor's storage."""
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(storage_of(tensor), begin, (length,), (1,))

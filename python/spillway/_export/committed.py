@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+# spillway/_export/committed.py - the tensors in a commit of an optimizer, and where they lie
+"""By what the records say of themselves, of which nothing is trusted. No tensor is touched."""
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from typing import Any, Dict, List, Tuple
+
+import torch
+
+from .._core.library import SpillwayError
+from .._optim.arithmetic import MASTER
+from .._optim.pack import DTYPES
+from .._optim.tiles import item_bytes
+from ..state import CommittedRecord, committed_state
+from ..store import Store
+
+# The field of a record that has parameters as they are.
+_PARAMETER = "parameter"
+# A record that is a parameter by itself: PREFIX, its group, its name.
+_BY_ITSELF = "parameter/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Bytes of an object of the store; of object 0 all are zero."""
+
+    thing: int
+    offset: int
+    len_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Committed:
+    """A tensor of a commit: ``parts``, one after the other, are its elements in order, of the type
+    ``stored``. ``dtype`` is what they leave as: a master's is that of its parameter."""
+
+    name: str
+    shape: Tuple[int, ...]
+    stored: torch.dtype
+    dtype: torch.dtype
+    parts: Tuple[Part, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(part.len_bytes for part in self.parts) // item_bytes(self.stored)
+
+    @property
+    def len_bytes(self) -> int:
+        """As it leaves."""
+        return self.count * item_bytes(self.dtype)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _type(name: Any) -> torch.dtype:
+    dtype = DTYPES[name]
+    if not dtype.is_floating_point:
+        raise ValueError(f"{name} is no type of a parameter")
+    return dtype
+
+
+class _Commit:
+    """Fields of records, each with the tensors that it is of, by name."""
+
+    def __init__(self) -> None:
+        self.fields: Dict[str, Dict[str, Committed]] = {}
+
+    def add(self, record: CommittedRecord) -> None:
+        """:raises ValueError, TypeError, KeyError: it is no record of an optimizer"""
+        said = json.loads(record.shape)
+        if record.name.startswith(_BY_ITSELF):
+            self._add_parameter(record, said)
+            return
+        dtype = _type(said["dtype"])
+        for field, stored, offset in said["fields"]:
+            at = _whole(offset)
+            for piece in said["parameters"]:
+                at = self._add_piece(record, field, _type(stored), dtype, at, piece)
+
+    def _add_piece(self, record: CommittedRecord, field: str, stored: torch.dtype,
+                   dtype: torch.dtype, at: int, piece: Any) -> int:
+        name, sides, start, stop = piece
+        shape = tuple(map(_whole, sides))
+        length = (_whole(stop) - _whole(start)) * item_bytes(stored)
+        if type(name) is not str or not 0 <= length <= record.len_bytes - at:
+            raise ValueError("an element is outside of it")
+        tensors = self.fields.setdefault(field, {})
+        before = tensors.get(name) or Committed(name, shape, stored, dtype, ())
+        if (before.count, before.shape, before.stored) != (start, shape, stored):
+            raise ValueError(f"{name} is there twice, or not in order")
+        part = Part(record.thing, at, length)
+        tensors[name] = dataclasses.replace(before, parts=(*before.parts, part))
+        return at + length
+
+    def _add_parameter(self, record: CommittedRecord, said: Any) -> None:
+        """One that is on drives. Where its elements do not lie in order, its master's do."""
+        _, _, name = record.name.split("/", 2)
+        shape = tuple(map(_whole, said["shape"]))
+        dtype, count, in_order = _type(said["dtype"]), 1, True
+        for side, stride in reversed(list(zip(shape, said["stride"]))):
+            in_order = in_order and (side == 1 or stride == count)
+            count *= side
+        length = count * item_bytes(dtype)
+        if length > record.len_bytes or name in self.fields.get(_PARAMETER, {}):
+            raise ValueError("it is there twice, or not as a whole")
+        if not in_order and name in self.fields.get(MASTER, {}):
+            return
+        if not in_order:
+            raise ValueError("its elements lie in another order than that of its shape")
+        part = Part(record.thing, 0, length)
+        self.fields.setdefault(_PARAMETER, {})[name] = Committed(name, shape, dtype, dtype, (part,))
+
+    def check_whole(self) -> None:
+        """:raises ValueError: a tensor is not whole"""
+        for tensors in self.fields.values():
+            for tensor in tensors.values():
+                count = 1
+                for side in tensor.shape:
+                    count *= side
+                if tensor.count != count:
+                    raise ValueError(f"{tensor.name} has {tensor.count} elements, and not {count}")
+
+
+def fields_of(store: Store) -> Dict[str, Dict[str, Committed]]:
+    """What the commit has that opening the store has restored: for each field of an optimizer's
+    records its tensors, by the names of their parameters.
+
+    :raises SpillwayError: ENODATA nothing is committed; EUCLEAN it is no optimizer's; EALREADY it
+        is in use
+    """
+    commit = _Commit()
+    name = "it"
+    try:
+        for record in committed_state(store):
+            name = f"record {record.name}"
+            commit.add(record)
+        name = "it"
+        commit.check_whole()
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SpillwayError(errno.EUCLEAN, "what is committed in the store is no optimizer's: "
+                            f"{name}: {error}") from error
+    return commit.fields
+
+
+def parameters_of(fields: Dict[str, Dict[str, Committed]], masters: bool) -> List[Committed]:
+    """The model's parameters, in the order of the records.
+
+    :param masters: as they are, where a parameter has one, and not rounded to its type
+    """
+    as_they_are, of_masters = fields.get(_PARAMETER, {}), fields.get(MASTER, {})
+    if not masters:
+        return list({**of_masters, **as_they_are}.values())
+    return [dataclasses.replace(tensor, dtype=tensor.stored)
+            for tensor in {**as_they_are, **of_masters}.values()]
+
+
+def state_of(fields: Dict[str, Dict[str, Committed]]) -> Dict[str, Dict[str, Committed]]:
+    """What the optimizer keeps, masters too, each of the type in which it is kept."""
+    return {field: {name: dataclasses.replace(tensor, dtype=tensor.stored)
+                    for name, tensor in tensors.items()}
+            for field, tensors in fields.items() if field != _PARAMETER}

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+# spillway/_export/stream.py - the bytes of a commit, streamed through two buffers
+"""One buffer is read into while the other is used. Both are of the store's arena, into which drives
+move bytes without a copy."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from ctypes import byref, c_ubyte, c_void_p
+from typing import Any, Generator, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .._core.library import blocking, check, fast
+from .._optim.tiles import item_bytes
+from ..store import Store, end_of
+from .committed import Committed, Part
+
+_BUFFER_BYTES_MAX = 16 << 20
+_PAGE_BYTES = 4096
+_PREFETCH = 1
+
+
+class _Buffer:
+    """Memory of the arena into which a part is read. ``view`` is the part that was."""
+
+    def __init__(self, handle: int, len_bytes: int) -> None:
+        self._handle = handle
+        self._request = c_void_p()
+        self._memory = c_void_p()
+        check(fast.spw_store_alloc(handle, len_bytes, byref(self._memory)))
+        assert self._memory.value is not None
+        self._whole = memoryview((c_ubyte * len_bytes).from_address(self._memory.value))
+        self.view = self._whole[:0]
+
+    def begin(self, part: Part) -> None:
+        self.view = self._whole[:part.len_bytes]
+        if part.thing == 0:
+            assert self._memory.value is not None
+            ctypes.memset(self._memory.value, 0, part.len_bytes)
+            return
+        check(blocking.spw_store_get(self._handle, part.thing, part.offset, self._memory,
+                                     part.len_bytes, _PREFETCH, None, byref(self._request)))
+
+    def end(self) -> None:
+        """Its bytes are there. Ctrl-C meanwhile is raised afterwards: until then drives use it.
+
+        :raises SpillwayError: they cannot be read
+        """
+        result, interruption = end_of(self._request)
+        if interruption is not None:
+            raise interruption
+        check(result)
+
+    def __enter__(self) -> "_Buffer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_of(self._request)
+        fast.spw_store_release(self._handle, self._memory)
+
+
+def _joined(parts: Sequence[Part]) -> List[Part]:
+    """Those that lie together in an object as one."""
+    runs: List[Part] = []
+    for part in parts:
+        if part.len_bytes == 0:
+            continue
+        last = runs[-1] if runs else None
+        if last and last.thing == part.thing and last.offset + last.len_bytes == part.offset:
+            runs[-1] = Part(last.thing, last.offset, last.len_bytes + part.len_bytes)
+        else:
+            runs.append(part)
+    return runs
+
+
+def _cut(run: Part, len_max: int, chunk_bytes: int) -> Iterator[Part]:
+    """As buffers take it. A chunk is read and verified as a whole, so none is cut where that can
+    be."""
+    at, stop = run.offset, run.offset + run.len_bytes
+    while at < stop:
+        end = (at + len_max) // chunk_bytes * chunk_bytes
+        end = min(stop, end if end > at else at + len_max)
+        yield Part(run.thing, at, end - at)
+        at = end
+
+
+def _buffer_bytes(store: Store, runs: Sequence[Part]) -> int:
+    """As long as the longest run, up to a quarter of the arena."""
+    longest = max((run.len_bytes for run in runs), default=1)
+    room = min(_BUFFER_BYTES_MAX, store.arena_bytes // 4 or _BUFFER_BYTES_MAX)
+    return max(_PAGE_BYTES, min(longest + _PAGE_BYTES - 1, room) // _PAGE_BYTES * _PAGE_BYTES)
+
+
+def _pieces(store: Store, parts: Sequence[Part]) -> Generator[memoryview, None, None]:
+    """The bytes of all parts, one after the other; each view is good until the next is asked for.
+
+    :raises SpillwayError: they cannot be read; ENOBUFS the store's arena is used up
+    """
+    runs = _joined(parts)
+    len_bytes = _buffer_bytes(store, runs)
+    with store.held() as handle, _Buffer(handle, len_bytes) as one, \
+            _Buffer(handle, len_bytes) as other:
+        used, coming = one, other
+        for run in runs:
+            for part in _cut(run, len_bytes, store.chunk_bytes):
+                coming.begin(part)
+                if used.view:
+                    yield used.view
+                coming.end()
+                used, coming = coming, used
+        if used.view:
+            yield used.view
+
+
+def memory_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor in host memory, which it must outlive."""
+    len_bytes = tensor.numel() * tensor.element_size()
+    return memoryview((c_ubyte * len_bytes).from_address(tensor.data_ptr()))
+
+
+class _Rounding:
+    """Masters as their parameters: what a copy to that type makes of them."""
+
+    def __init__(self) -> None:
+        self._memory: Optional[Tensor] = None
+
+    def __call__(self, view: memoryview, tensor: Committed) -> memoryview:
+        if tensor.stored is tensor.dtype:
+            return view
+        source = torch.frombuffer(view, dtype=tensor.stored)
+        memory = self._memory
+        if memory is None or memory.dtype is not tensor.dtype or memory.numel() < source.numel():
+            memory = self._memory = torch.empty(source.numel(), dtype=tensor.dtype, device="cpu")
+        return memory_of(memory[:source.numel()].copy_(source))
+
+
+def leaving(store: Store, tensors: Sequence[Committed]
+            ) -> Generator[Tuple[Committed, Iterator[memoryview]], None, None]:
+    """Each tensor with its bytes, in this order; they have to be taken before the next is asked
+    for, and a view of them before the next view. Until it is closed the store stays open.
+
+    :raises SpillwayError: a drive failed; EBADMSG one returned other bytes; ENXIO they are on one
+        that is missing; ENOBUFS the store's arena is used up
+    """
+    rounded = _Rounding()
+    with contextlib.closing(_pieces(store, [part for tensor in tensors
+                                            for part in tensor.parts])) as pieces:
+        rest: Any = memoryview(b"")
+
+        def bytes_of(tensor: Committed) -> Iterator[memoryview]:
+            nonlocal rest
+            left = tensor.count * item_bytes(tensor.stored)
+            while left > 0:
+                rest = rest or next(pieces)
+                view = rest[:left]
+                rest = rest[len(view):]
+                left -= len(view)
+                yield rounded(view, tensor)
+
+        for tensor in tensors:
+            yield tensor, bytes_of(tensor)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+# spillway/_gpu/slow_path.py - slow paths of saving tensors on a device
+"""Saving and using is in C: hooks/offering.c and using.c. A model without tensors on a device does
+without this."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import queue
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .._core.checksums import can_be_summed, sums_of
+from .._core.hooks_loader import hooks
+from .._core.library import SpillwayError, log
+from .._core.torch_compat import storage_of
+from .._report.step_trace import StepTrace
+from ..cache import Cache
+from .copies import Port
+from .recompute_check import Verdict
+
+if TYPE_CHECKING:
+    from .._recompute.recompute import Frame
+
+_log = logging.getLogger("spillway")
+
+# What was given up: its sums, and of which part of the storage.
+Given = Tuple[List[Tensor], int, int]
+
+
+class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
+    """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one
+    per device for the backward pass.
+
+    :param port: of which devices
+    """
+
+    port: Port
+    _lock: threading.Lock  # not held while a take waits
+    _scope: int  # the borders of scopes so far
+    _is_due: bool  # the cache may have tokens to give back
+
+    def __new__(cls, port: Port, cache: Cache) -> "DeviceTensors":
+        new: DeviceTensors = super().__new__(
+            cls, port, cache, threading.Lock(), port.table.notifies
+        )
+        return new
+
+    def __init__(self, port: Port, cache: Cache) -> None:
+        self.table = port.table
+        self._cache = cache
+        # By device, so that one that is late holds nothing of another back.
+        self._notifiers: Dict[torch.device, _Notifier] = {}
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether it is one of such a device."""
+        return tensor.device.type == self.port.kind
+
+    def capturing(self) -> bool:
+        """Whether a graph is captured now, with all that is saved."""
+        return bool(self.table.capturing())
+
+    # ---- Saving ----------------------------------------------------------------------------------
+
+    def _notify(self, device: torch.device, event: Any) -> None:
+        """Of a copy out that has begun."""
+        notifier = self._notifiers.get(device)
+        if notifier is None:
+            on_end = weakref.WeakMethod(self._on_end)
+            notifier = self._notifiers[device] = _Notifier(self.table, on_end)
+        notifier.events.put(event)
+
+    def _not_copied(self, error: RuntimeError) -> None:
+        # Not the error itself, which holds it: a log may be kept.
+        _log.warning("a tensor cannot be copied from its device: %s", str(error))
+
+    def _refuse(self) -> None:
+        raise SpillwayError(
+            errno.EBUSY,
+            "a tensor that was saved before cannot be used while a graph is captured: capture "
+            "its forward pass with it",
+        )
+
+    # ---- Computing again -------------------------------------------------------------------------
+
+    def _sums_of(self, tensor: Tensor, begin: int, length: int) -> Optional[Given]:
+        """Of what is given up. None: there is no memory for them."""
+        try:
+            return sums_of(tensor, begin, length), begin, length
+        except RuntimeError as error:
+            _log.warning("a tensor cannot be given up: %s", str(error))
+            return None
+
+    def _compare(self, frame: "Frame", given: Given, tensor: Tensor) -> Verdict:
+        """With a tensor that was computed again.
+
+        :raises ValueError: it is not the same, as can be seen without its bytes
+        """
+        then, begin, length = given
+        storage = storage_of(tensor)
+        if begin + length > storage.nbytes() or not can_be_summed(storage):
+            raise ValueError("the memory of a tensor has become another")
+        verdict = frame.verdict()
+        verdict.sums.append((then, sums_of(tensor, begin, length)))
+        return verdict
+
+    def computes_again(self, begins: bool) -> None:
+        """What the devices are given from now on is no part of the step; or is one again."""
+        with self._lock:
+            if not self.table.capturing():
+                self.port.times.stand(begins)
+
+    # ---- Going on --------------------------------------------------------------------------------
+
+    def progress(self) -> None:
+        """Go on with what can go on. Not if somebody does: it may be this thread, that runs the
+        handler of a signal."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._is_due = True
+                self._go_on()
+            finally:
+                self._lock.release()
+                log.drain()
+
+    def border(self) -> None:
+        """A step, a stage or a scope begins or ends here."""
+        with self._lock:
+            self._scope += 1
+            if not self._cache.closed and not self.table.capturing():
+                with contextlib.suppress(SpillwayError):  # closed by another thread since
+                    self._cache.call(self.port.times.border)
+
+    def _on_end(self) -> None:
+        """A copy has ended: called by a thread that waits for that."""
+        with self._lock:
+            self._go_on()
+
+    def watch(self, tracer: Optional[StepTrace]) -> None:
+        """What the devices do is recorded from now on, or no longer."""
+        with self._lock:
+            self.port.times.watch(tracer)
+
+    def part(self) -> None:
+        """The cache is about to close: copies from and to its memory end first."""
+        for notifier in list(self._notifiers.values()):
+            notifier.end()
+        with self._lock:
+            self.port.finish()
+
+    def forget(self) -> None:
+        """The cache is closed."""
+        super().forget()
+        self.port.unpin()
+
+
+class _Notifier:
+    """A thread that waits for copies out to end, while the host is elsewhere: their writes begin
+    then, and their memory is let go."""
+
+    def __init__(self, table: Any, on_end: "weakref.WeakMethod[Callable[[], None]]") -> None:
+        self.events: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_notify, args=(table, self.events, on_end), name="spillway", daemon=True
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """Calling it twice does nothing."""
+        self.events.put(None)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _notify(table: Any, events: "queue.SimpleQueue[Any]", on_end: Any) -> None:
+    event: Any
+    for event in iter(events.get, None):
+        try:
+            table.finish(event)
+        except RuntimeError:  # Port.ended() tells of it
+            pass
+        method = on_end()
+        if method is not None:
+            method()
+        del event, method
+
+
+def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors]:
+    """For tensors of such a device. None: they are kept; training goes on as without spillway, and
+    the log says why."""
+    try:
+        store = None if cache.mode == "observe" else cache.store
+        return DeviceTensors(Port(_table(device.type), device, store), cache)
+    except RuntimeError as error:
+        _log.warning("tensors on %s are kept there: %s", device.type, error)
+        return None
+
+
+def _table(kind: str) -> Any:
+    from .accelerator import Table
+
+    return Table(kind)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+# spillway/_grads/ddp_buckets.py - gradients as DistributedDataParallel reduces them
+"""An option of the optimizer uses gradients as they come in the backward pass. PyTorch's hook of a
+parameter comes before DistributedDataParallel has summed its gradient over the processes. A
+communication hook has that sum, by buckets."""
+from __future__ import annotations
+
+import collections
+import weakref
+from typing import Any, Callable, Deque, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor, distributed
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+
+from .._optim.ranks import world
+from .param_readers import can_count
+
+# Of such an option: whether, or the model whose gradients are reduced over processes first.
+Reducing = Union[bool, DistributedDataParallel]
+
+_Bucket = Tuple[List[Tensor], List[Tensor], Any]  # parameters, their sums, and when these are there
+
+
+class Reduced:
+    """Of a model's buckets.
+
+    :param option: that it is for, by name
+    :raises ValueError: gradients that nobody has computed could not be told from zeros
+    :raises RuntimeError: the model has another communication hook
+    """
+
+    def __init__(self, model: DistributedDataParallel, option: str) -> None:
+        if model.find_unused_parameters or model.static_graph:
+            raise ValueError(
+                f"{option} with find_unused_parameters=True or static_graph=True: a bucket has "
+                "zeros for what no process has used, and the optimizer would step it with them. "
+                f"Leave these out of DistributedDataParallel, or {option} out of the optimizer")
+        if model.mixed_precision is not None:
+            raise ValueError(f"{option} with mixed_precision of DistributedDataParallel: its "
+                             "buckets are not of the parameters' type. Leave one of them out")
+        self._model = weakref.ref(model)
+        self._group = model.process_group
+        self._params = {id(param): param for param in model._module_parameters}
+        self._under_way: Deque[_Bucket] = collections.deque()
+        self._announced = False
+        self.unfollow()
+        model.register_comm_hook(self, _reduce)
+        # Else it makes all gradients anew at the end of the pass.
+        model.reducer._set_optimizer_in_backward()
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the backward pass that goes on does: not with no_sync()."""
+        model = self._model()
+        return model is not None and bool(model.require_backward_grad_sync)
+
+    def has(self, param: Tensor) -> bool:
+        """Whether this is a parameter whose gradient is reduced."""
+        return id(param) in self._params
+
+    def follow(self, numbers: Mapping[int, int], arrived: Callable[[int], None],
+               ended: Callable[[], None]) -> None:
+        """
+        :param numbers: of parameters, by their id()
+        :param arrived: called for each of these when its ``grad`` is the sum
+        :param ended: called at the end of each backward pass
+        """
+        self._numbers, self._arrived, self._ended = numbers, arrived, ended
+
+    def unfollow(self) -> None:
+        self.follow({}, lambda _: None, lambda: None)
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Begin with this one, and use those that are done."""
+        if not self._announced:
+            self._announced = True
+            Variable._execution_engine.queue_callback(self._finish)
+        buffer = bucket.buffer()
+        # The same bits as without a hook, which multiplies, too.
+        buffer.mul_(1.0 / self._group.size())
+        future = distributed.all_reduce(buffer, group=self._group, async_op=True).get_future()
+        while self._under_way and self._under_way[0][2].done():
+            self._use(self._under_way.popleft())
+        self._under_way.append((bucket.parameters(), bucket.gradients(), future))
+        return future.then(lambda reduced: reduced.value()[0])
+
+    def _use(self, bucket: _Bucket) -> None:
+        params, sums, future = bucket
+        future.wait()
+        for param, total in zip(params, sums):
+            number = self._numbers.get(id(param))
+            if number is None:
+                assert param.grad is not None
+                param.grad.copy_(total)  # another optimizer's
+            else:
+                param.grad = total
+                self._arrived(number)
+
+    def _finish(self) -> None:
+        """All buckets are under way. What is queued here comes after DistributedDataParallel's own
+        end of the pass, which looks at gradients."""
+        self._announced = False
+        while self._under_way:
+            self._use(self._under_way.popleft())
+        Variable._execution_engine.queue_callback(self._ended)
+
+
+# PyTorch reads annotations of such a function, and wants none or types themselves.
+def _reduce(reduced, bucket):  # type: ignore[no-untyped-def]
+    return reduced.reduce(bucket)
+
+
+def reduced_of(option: str, value: Reducing) -> Optional[Reduced]:
+    """What reduces the gradients before they are used, if anything does.
+
+    :raises TypeError: it is neither a bool nor DistributedDataParallel
+    :raises ValueError: a model that cannot be used so
+    :raises RuntimeError: this PyTorch has no hook for it
+    """
+    if not isinstance(value, (bool, DistributedDataParallel)):
+        raise TypeError(f"{option} must be True, False, or the DistributedDataParallel that "
+                        f"reduces the gradients, not {type(value).__name__}")
+    if value and not (hasattr(Tensor, "register_post_accumulate_grad_hook") and can_count()):
+        raise RuntimeError(f"{option}=True needs PyTorch 2.1, this is {torch.__version__}: "
+                           "leave it out, the numbers are the same")
+    return Reduced(value, option) if isinstance(value, DistributedDataParallel) else None
+
+
+def check_reduced(option: str, params: Sequence[Tensor], reduced: Optional[Reduced]) -> None:
+    """:raises RuntimeError: gradients are reduced later than they would be used"""
+    if reduced is not None:
+        if not all(reduced.has(param) for param in params if param.requires_grad):
+            raise RuntimeError(f"{option} is a model, and a parameter is none of those whose "
+                               "gradients it reduces")
+    elif world()[1] > 1 and not all(hasattr(param, "placements") for param in params):
+        raise RuntimeError(f"{option}=True uses gradients before they have been reduced over all "
+                           f"processes: give {option}=model, where it is DistributedDataParallel, "
+                           "or leave it out. Parameters that fully_shard has sharded are reduced "
+                           "first")

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+# spillway/_grads/freed_placeholder.py - placeholder of a gradient that was used and freed
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_WORDS = ("this gradient has been used and freed: with in_backward=True parameters are stepped "
+          "during the backward pass. So nobody can clip, scale, accumulate or look at gradients. "
+          "Call step() after each backward pass, or leave in_backward out")
+
+
+class Freed(Tensor):
+    """As ``grad`` of its parameter until step(): without memory, and whoever computes with it gets
+    an error, where None would be left out of a norm without a word."""
+
+    @staticmethod
+    def __new__(cls: Any, param: Tensor) -> Freed:
+        make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        return make(cls, param.shape, strides=param.stride(), dtype=param.dtype,
+                    device=param.device, layout=param.layout)
+
+    def __init__(self, param: Tensor) -> None:
+        pass
+
+    def __repr__(self, **_: Any) -> str:
+        return f"<a gradient of {tuple(self.shape)} that has been used and freed>"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(_WORDS)

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: MIT
+# spillway/_grads/gradients.py - gradients move to drives during the backward pass
+"""Beside each tile of the state there is one of gradients, which no commit has. A gradient that is
+complete is written into the tiles that its parameter lies in, each when all of its parameters have
+theirs, and its memory is freed; what stands for it as ``grad`` is a StoredGradient.
+
+Invariants:
+G1  a gradient is current as long as what stands for it is the grad of its parameter, or lies in it
+G2  of a current gradient, the elements in a tile are in the tile's record, unless it is in
+    ``left``: then they are ``held``, or, if it ``adds``, the sum of both
+G3  a record is cleared only if no current gradient has elements that are there alone
+G4  of tiles that lack some of their gradients at most ``_open_max`` wait for them
+"""
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import threading
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+import torch
+from torch import Tensor
+
+from .._core.library import SpillwayError
+from .._optim.arithmetic import Scratch, local_of, piece_of, read_piece, write_piece
+from .._optim.layout import GRADIENT
+from .._optim.records import Records
+from .._optim.tiled import Tiled, check_gradient
+from .._optim.tiles import Piece, Tile, name_of
+from .ddp_buckets import Reduced
+from .stored_placeholder import Gradient, Question, StoredGradient
+
+_log = logging.getLogger("spillway")
+
+_DEAD = ("this gradient was on drives, and is not any more: its parameter has another one, it was "
+         "dropped meanwhile, or an error or Ctrl-C came while it was added to. zero_grad(), and "
+         "begin again with the gradients of this step")
+
+
+class Gradients:
+    """Of an optimizer.
+
+    :param records: of its layout
+    :param whole: the optimizer's state, or what is wrong with it as an exception
+    :param reduced: the gradients come from there; None: from autograd
+    """
+
+    # The backward pass ends with the first tile, whose gradients are in memory then.
+    alternates = False
+
+    def __init__(self, params: Sequence[Tensor], records: Records, whole: Callable[[], Tiled],
+                 reduced: Optional[Reduced]) -> None:
+        self._params = params
+        self._records = records
+        self._whole = whole
+        self._reduced = reduced
+        self._lock = threading.RLock()  # each device has a thread of autograd's
+        layout = records.layout
+        self._beside = dict(zip((tile.name for tile in layout.tiles), layout.gradients))
+        self._tiles_of: List[List[Tile]] = [[] for _ in params]
+        for tile in layout.gradients:
+            for piece in tile.pieces:
+                self._tiles_of[piece.parameter].append(tile)
+        self._open_max = 1 + len({(tile.group, tile.dtype) for tile in layout.gradients})
+        self._hooked: Set[int] = set()
+        self._current: Any = weakref.WeakValueDictionary()  # Gradient by number of its parameter
+        self._pass: Optional[Set[int]] = None  # whose gradients have come in this backward pass
+        self._waiting: Dict[str, Tile] = collections.OrderedDict()
+        self._order: List[Tile] = list(layout.gradients[::-1])  # in which tiles were written
+        self._written: Dict[str, Tile] = {}  # in this pass
+        self._filled: Set[str] = set()  # whose records have been written since they were cleared
+        self._unmarked: Dict[int, StoredGradient] = {}  # of a pass that has not ended
+        self._postponed = False  # a drive failed: what has not been written stays in memory
+        self._asked: Set[Question] = set()  # between the last two steps
+        self._asked_now: Set[Question] = set()
+        self._reading = False  # a pass over all gradients is under way
+        self._scratch = Scratch()
+        self._handles: List[Any] = []
+        self._hook_all()
+        if reduced is not None:
+            reduced.follow({id(param): number for number, param in enumerate(params)},
+                           lambda number: self._arrived(number, to_mark=False), self._mark)
+
+    def _hook_all(self) -> None:
+        """What needs no gradient yet may do so in a later step."""
+        for number, param in enumerate(self._params):
+            if param.requires_grad and number not in self._hooked:
+                self._hooked.add(number)
+                self._handles.append(self._hook(number, param))
+
+    def _hook(self, number: int, param: Any) -> Any:
+        # Autograd has the hook where the garbage collector does not look: what it held would never
+        # be freed.
+        found = weakref.ref(self)
+
+        def arrived(_: Tensor) -> None:
+            here = found()
+            if here is not None and (here._reduced is None or not here._reduced.reduces):
+                here._arrived(number, to_mark=True)
+
+        return param.register_post_accumulate_grad_hook(arrived)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._reduced is not None:
+            self._reduced.unfollow()
+
+    # ---- During a backward pass ------------------------------------------------------------------
+
+    def _enter(self, number: int) -> None:
+        """Something happens to a gradient in a backward pass, which may be the next."""
+        self._whole()
+        if self._pass is None or number in self._pass:
+            self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        self._pass, self._postponed, self._reading = set(), False, False
+        self._unmarked.clear()
+        if self._written:
+            self._order = [*self._written.values(),
+                           *(tile for tile in self._order if tile.name not in self._written)]
+            self._written = {}
+        alive = {number for number in range(len(self._params)) if self._of(number) is not None}
+        for number in set(self._current.keys()) - alive:
+            self._current.pop(number, None)
+        for tile in self._order:
+            if alive.isdisjoint(piece.parameter for piece in tile.pieces):
+                self._clear(tile)
+                self._waiting.pop(tile.name, None)
+        self._records.begin_pass(self._order)
+
+    def _clear(self, tile: Tile) -> None:
+        """What is in its record is not read any more (G3)."""
+        if tile.name in self._filled:
+            self._records.clear(tile)
+            self._filled.discard(tile.name)
+
+    def _arrived(self, number: int, to_mark: bool) -> None:
+        """A gradient is complete, in a thread of autograd's.
+
+        :param to_mark: what stands for it is its parameter's grad from now on, not from the end of
+            the pass
+        """
+        with self._lock, torch.no_grad():
+            check_gradient(self._params[number])
+            self._enter(number)
+            assert self._pass is not None
+            gradient = self._taken_over(number, to_mark)
+            self._pass.add(number)
+            if not gradient.adds:  # all of it is in memory
+                for question in self._asked:
+                    gradient.answers[question] = self._computed(gradient, question)
+            for tile in self._tiles_of[number]:
+                self._waiting[tile.name] = tile
+            self._write()
+
+    def _taken_over(self, number: int, to_mark: bool) -> Gradient:
+        param = self._params[number]
+        grad = local_of(param.grad)
+        if isinstance(grad, StoredGradient):  # it was added to
+            self.check(grad.gradient)
+            return grad.gradient
+        if grad.requires_grad:
+            raise RuntimeError("backward(create_graph=True): a gradient on drives has no graph. "
+                               "Leave gradients=True out")
+        wanted = self._tiles_of[number][0].dtype
+        if grad.dtype != wanted:
+            raise TypeError(f"a gradient is {name_of(grad.dtype)}, and records have room for "
+                            f"{name_of(wanted)}: set grad_dtype before the optimizer is made")
+        gradient = Gradient(number, self, grad, (tile.name for tile in self._tiles_of[number]))
+        stored = StoredGradient(gradient, grad)
+        self._current[number] = gradient
+        if to_mark:
+            _set(param, stored)
+        else:
+            self._unmarked[number] = stored
+        return gradient
+
+    def _mark(self) -> None:
+        """The pass has ended. The next one writes into the memory that gradients were reduced in.
+        """
+        with self._lock, torch.no_grad():
+            for number, stored in self._unmarked.items():
+                if stored.gradient.held is not None:
+                    stored.gradient.held = stored.gradient.held.clone()
+                self._params[number].grad = stored
+            self._unmarked.clear()
+
+    def _is_complete(self, tile: Tile) -> bool:
+        assert self._pass is not None
+        return all(piece.parameter in self._pass or piece.parameter not in self._hooked
+                   for piece in tile.pieces)
+
+    def _write(self) -> None:
+        """What is complete, and what has waited for the longest (G4)."""
+        complete = [tile for tile in self._waiting.values() if self._is_complete(tile)]
+        others = [tile for tile in self._waiting.values() if not self._is_complete(tile)]
+        for tile in complete + others[:max(0, len(others) - self._open_max)]:
+            if self._postponed:
+                return
+            try:
+                self._write_tile(tile)
+            except SpillwayError as error:
+                _log.warning("%s cannot be written, and what it lacks stays in memory: %s",
+                             tile.name, error)
+                self._postponed = True
+
+    def _write_tile(self, tile: Tile) -> None:
+        current = [(piece, self._current[piece.parameter]) for piece in tile.pieces
+                   if piece.parameter in self._current]
+        found = [(piece, gradient) for piece, gradient in current if tile.name in gradient.left]
+        if found:
+            if len(found) == len(current) and not any(gradient.adds for _, gradient in found):
+                self._clear(tile)  # all of it is written, and none need be read
+            self._filled.add(tile.name)
+            self._put(tile, found)
+            self._written[tile.name] = tile
+        self._waiting.pop(tile.name, None)
+
+    def _put(self, tile: Tile, found: List[Tuple[Piece, Gradient]]) -> None:
+        """Into the record (G2)."""
+        inside = False
+        try:
+            with self._records.taken(tile) as taken:
+                inside = taken.changed = True
+                for piece, gradient in found:
+                    assert gradient.held is not None
+                    into = taken.views[GRADIENT][piece.offset:piece.end]
+                    if gradient.adds:
+                        into.add_(piece_of(gradient.held, piece).to("cpu"))
+                    else:
+                        read_piece(gradient.held, piece, into)
+            for _, gradient in found:
+                gradient.left.discard(tile.name)
+                if not gradient.left:
+                    gradient.held, gradient.adds = None, False
+        except BaseException:
+            if inside:  # it is not known what has been added
+                for _, gradient in found:
+                    self._current.pop(gradient.number, None)
+            raise
+
+    # ---- What stands for gradients asks ----------------------------------------------------------
+
+    def check(self, gradient: Gradient) -> None:
+        """:raises RuntimeError: it is not current (G1)"""
+        if self._current.get(gradient.number) is not gradient:
+            raise RuntimeError(_DEAD)
+
+    def add(self, gradient: Gradient, other: Tensor) -> None:
+        """As autograd does, the same numbers in the same order: at once if all of it is in memory,
+        else to each record when it is written next.
+
+        :raises SpillwayError: a drive failed; nothing was added
+        """
+        with self._lock, torch.no_grad():
+            self._enter(gradient.number)
+            self.check(gradient)
+            all_tiles = {tile.name for tile in self._tiles_of[gradient.number]}
+            if gradient.later:
+                value = self._read(gradient)
+                gradient.held, gradient.adds, gradient.left, gradient.later = (
+                    value, False, all_tiles, [])
+            elif gradient.adds or gradient.left != all_tiles:
+                for tile in self._tiles_of[gradient.number]:
+                    if tile.name in gradient.left:
+                        self._write_tile(tile)
+                gradient.held, gradient.adds, gradient.left = other, True, all_tiles
+            gradient.answers.clear()
+            if not gradient.adds:
+                assert gradient.held is not None
+                gradient.held.add_(other)
+
+    def answer(self, gradient: Gradient, question: Question) -> Tensor:
+        """What is asked between all steps is known when the gradient has come; else it is read.
+
+        :raises SpillwayError: a drive failed
+        """
+        with self._lock, torch.no_grad():
+            if not gradient.later:
+                self._asked_now.add(question)
+            if question not in gradient.answers:
+                self._begin_reading(gradient)
+                gradient.answers[question] = self._computed(gradient, question)
+            return gradient.answers[question].clone()
+
+    def value(self, gradient: Gradient) -> Tensor:
+        """All of it in memory.
+
+        :raises SpillwayError: a drive failed
+        """
+        with self._lock, torch.no_grad():
+            return self._read(gradient)
+
+    def _computed(self, gradient: Gradient, question: Question) -> Tensor:
+        function, args, kwargs = question
+        is_here = not gradient.adds and not gradient.later and gradient.held is not None
+        answer: Tensor = function(gradient.held if is_here else self._read(gradient), *args,
+                                  **dict(kwargs))
+        return answer
+
+    def _begin_reading(self, gradient: Gradient) -> None:
+        """Others are asked after it, in the order of parameters."""
+        if not self._reading and (gradient.held is None or gradient.adds):
+            self._records.begin_pass(self._records.layout.gradients)
+            self._reading, self._pass = True, None
+
+    def _read(self, gradient: Gradient) -> Tensor:
+        """In memory of its own, in the strides that it had when it came."""
+        if gradient.held is not None and not gradient.adds:
+            value = gradient.held.clone()
+        else:
+            value = self._read_records(gradient)
+        for change in gradient.later:
+            change(value)
+        return value
+
+    def _read_records(self, gradient: Gradient) -> Tensor:
+        param = local_of(self._params[gradient.number])
+        value = torch.empty_strided(gradient.shape, gradient.strides, device=param.device,
+                                    dtype=self._tiles_of[gradient.number][0].dtype)
+        for tile in self._tiles_of[gradient.number]:
+            with self._records.taken(tile) as taken:
+                for piece in tile.pieces:
+                    if piece.parameter == gradient.number:
+                        found = self._content(gradient, tile, piece, taken.views[GRADIENT])
+                        write_piece(value, piece, found)
+        return value
+
+    def _content(self, gradient: Gradient, tile: Tile, piece: Piece,
+                 view: Optional[Tensor]) -> Tensor:
+        """Of a piece (G2), before what comes later. ``view``: of the tile's record."""
+        if tile.name not in gradient.left:
+            assert view is not None
+            return view[piece.offset:piece.end]
+        assert gradient.held is not None
+        held = piece_of(gradient.held, piece)
+        if not gradient.adds:
+            return held
+        assert view is not None
+        return view[piece.offset:piece.end] + held.to("cpu")
+
+    # ---- A step ----------------------------------------------------------------------------------
+
+    def _of(self, number: int) -> Optional[Gradient]:
+        """The parameter's, if it is here.
+
+        :raises RuntimeError: it was, and is not any more
+        """
+        grad = self._params[number].grad
+        grad = None if grad is None else local_of(grad)
+        if not isinstance(grad, StoredGradient):
+            return None
+        if grad.gradient.number != number:
+            raise RuntimeError(_DEAD)
+        self.check(grad.gradient)
+        return grad.gradient
+
+    def check_all(self) -> None:
+        """:raises RuntimeError: a gradient that was here is not any more"""
+        for number in range(len(self._params)):
+            self._of(number)
+
+    def records_of(self, tile: Tile) -> List[Tile]:
+        """What a step of a tile takes, in order."""
+        beside = self._beside[tile.name]
+        for piece in tile.pieces:
+            gradient = self._of(piece.parameter)
+            if gradient is not None and (beside.name not in gradient.left or gradient.adds):
+                return [beside, tile]
+        return [tile]
+
+    @contextlib.contextmanager
+    def of_tile(self, tile: Tile) -> Iterator[Callable[[Piece], Tensor]]:
+        """While the context lasts, what gives the gradient of a piece of a tile, flat."""
+        beside, *others = self.records_of(tile)
+        if not others:
+            yield lambda piece: self._piece(tile, piece, None)
+            return
+        with self._records.taken(beside) as taken:
+            yield lambda piece: self._piece(tile, piece, taken.views[GRADIENT])
+
+    def _piece(self, tile: Tile, piece: Piece, view: Optional[Tensor]) -> Tensor:
+        gradient = self._of(piece.parameter)
+        grad: Any = self._params[piece.parameter].grad
+        if gradient is None:  # somebody has put it there
+            return piece_of(grad, piece)
+        found = self._content(gradient, self._beside[tile.name], piece, view)
+        if not gradient.later:
+            return found
+        memory = self._scratch.of("changed", found.dtype, tile.count)[piece.offset:piece.end]
+        memory.copy_(found)
+        for change in gradient.later:
+            change(memory)
+        return memory
+
+    def end_step(self) -> None:
+        """The next backward pass is of another step."""
+        self._hook_all()
+        self._pass, self._reading = None, False
+        self._asked, self._asked_now = self._asked_now, set()
+
+
+def _set(param: Any, stored: StoredGradient) -> None:
+    """As the grad of a parameter, or in the DTensor that it is."""
+    if hasattr(param.grad, "_local_tensor"):
+        param.grad._local_tensor = stored
+    else:
+        param.grad = stored

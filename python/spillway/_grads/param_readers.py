@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+# spillway/_grads/param_readers.py - pending readers of a parameter whose gradient is ready
+"""Whoever has saved a parameter itself for the backward pass has a part in its gradient, and has
+read it when that comes. Two have not: what has saved another tensor with the same memory, like
+``weight.detach()``, and a module whose recomputation reads the parameter a second time. The first
+shares the memory, which is counted. The second was called twice in the forward pass.
+"""
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, List, Sequence
+
+import torch
+from torch import Tensor
+
+from .._optim.arithmetic import local_of
+
+_storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.1
+
+
+def can_count() -> bool:
+    return _storage_uses is not None
+
+
+def _uses_of(param: Tensor) -> int:
+    """How many tensors have this memory, and a constant."""
+    return int(_storage_uses(local_of(param).untyped_storage()._cdata))
+
+
+class Readers:
+    """Of parameters, in one step after another.
+
+    :param changed: whether a parameter has been stepped in this step
+    """
+
+    def __init__(self, params: Sequence[Tensor], changed: Callable[[int], bool]) -> None:
+        self._params = params
+        self._numbers = {id(param): number for number, param in enumerate(params)}
+        self._changed = changed
+        self._calls: List[int] = []
+        # What shares memory with a parameter when the optimizer is made does so for good. Later it
+        # may be what a step has left in a variable, which the next one replaces.
+        self._uses = [_uses_of(param) for param in params]
+        self.begin_step()
+        self._handle = torch.nn.modules.module.register_module_forward_pre_hook(_watch(self))
+        weakref.finalize(self, self._handle.remove)
+
+    def remove(self) -> None:
+        self._handle.remove()
+
+    def begin_step(self) -> None:
+        self._calls = [0] * len(self._params)
+        self._uses = [min(before, _uses_of(param))
+                      for before, param in zip(self._uses, self._params)]
+
+    def has(self, number: int) -> bool:
+        """Whether somebody may read this parameter yet, of which a gradient has come."""
+        return self._calls[number] > 1 or _uses_of(self._params[number]) > self._uses[number]
+
+    def called(self, module: torch.nn.Module) -> None:
+        """:raises RuntimeError: a module is computed again, with a parameter that has been stepped
+        """
+        in_backward = torch._C._current_graph_task_id() != -1
+        # Checkpoints of the reentrant kind compute the forward pass without gradients.
+        if not (in_backward or torch.is_grad_enabled() or module.training):
+            return
+        for name, param in module._parameters.items():
+            number = self._numbers.get(id(param))
+            if number is None:
+                continue
+            if not in_backward:
+                self._calls[number] += 1
+            elif self._changed(number):
+                raise RuntimeError(
+                    f"{type(module).__name__}.{name} is read again in the backward pass, after "
+                    "in_backward=True has stepped it: where a module is computed again, what it "
+                    "reads must have a part in the gradient. Leave in_backward out, and go back to "
+                    "the last commit: this step is half done")
+
+
+def _watch(readers: Readers) -> Callable[[torch.nn.Module, Any], None]:
+    """For all modules there are. It does not keep the optimizer alive."""
+    found = weakref.ref(readers)
+
+    def called(module: torch.nn.Module, _: Any) -> None:
+        here = found()
+        if here is not None and not torch.compiler.is_compiling():
+            here.called(module)
+
+    return called

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+# spillway/_grads/stored_placeholder.py - placeholder of a gradient whose values are on drives
+"""What PyTorch does with gradients between a backward pass and a step is little: it adds the next
+one, scales all elements, clips them, and asks for a norm and whether all are finite. A tensor
+without memory that can do these is a gradient to autograd, ``clip_grad_norm_``, ``GradScaler``,
+DistributedDataParallel and DTensor. Whatever else is asked of it is an error in words.
+"""
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Set, Tuple
+
+import torch
+from torch import Tensor
+
+_aten: Any = torch.ops.aten
+_UNREADABLE = (
+    "this gradient is on drives, where gradients=True has written it: it can be accumulated, "
+    "clipped, multiplied, unscaled by a GradScaler and dropped (zero_grad(), by which it becomes "
+    "None), but not be used for {}")
+
+# A function of a gradient, with what it is given besides.
+Question = Tuple[Any, Tuple[Any, ...], Tuple[Tuple[str, Any], ...]]
+
+
+class Owner(Protocol):
+    """Where gradients are. Its functions raise RuntimeError for one that was replaced or dropped.
+    """
+
+    def check(self, gradient: Gradient) -> None:
+        ...
+
+    def add(self, gradient: Gradient, other: Tensor) -> None:
+        ...
+
+    def answer(self, gradient: Gradient, question: Question) -> Tensor:
+        ...
+
+    def value(self, gradient: Gradient) -> Tensor:
+        ...
+
+
+class Gradient:
+    """Of a parameter, or of what is here of it.
+
+    ``held``: all of it in memory, until the records of ``left`` have theirs. If it ``adds``, what
+    is to be added to these instead.
+    ``later``: what each element has been through since it was added last; not done yet.
+    ``answers``: to questions, as long as no element changes.
+    """
+
+    __slots__ = ("number", "owner", "held", "adds", "left", "later", "answers", "shape", "strides",
+                 "__weakref__")
+
+    def __init__(self, number: int, owner: Owner, held: Tensor, records: Iterable[str]) -> None:
+        self.number = number
+        self.owner = weakref.ref(owner)
+        self.held: Optional[Tensor] = held
+        self.adds = False
+        self.left: Set[str] = set(records)
+        self.later: List[Callable[[Tensor], Any]] = []
+        self.answers: Dict[Question, Tensor] = {}
+        self.shape, self.strides = held.shape, held.stride()
+
+    def here(self) -> Owner:
+        """:raises RuntimeError: it is of use no more"""
+        owner = self.owner()
+        if owner is None:
+            raise RuntimeError("the optimizer that had this gradient on drives is gone")
+        owner.check(self)
+        return owner
+
+    def change(self, function: Callable[[Tensor], Any]) -> None:
+        """Each element by itself."""
+        self.here()
+        self.later.append(function)
+        self.answers.clear()
+
+
+def is_finite(tensor: Tensor) -> Tensor:
+    """Whether all elements are; without memory for each."""
+    if tensor.numel() == 0:
+        return torch.ones((), dtype=torch.bool, device=tensor.device)
+    least, most = torch.aminmax(tensor)
+    return torch.isfinite(least) & torch.isfinite(most)
+
+
+class StoredGradient(Tensor):
+    """As ``grad`` of its parameter, or in a DTensor there."""
+
+    gradient: Gradient
+
+    @staticmethod
+    def __new__(cls: Any, gradient: Gradient, like: Tensor) -> StoredGradient:
+        make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        stored: StoredGradient = make(cls, gradient.shape, strides=gradient.strides,
+                                      dtype=like.dtype, device=like.device, layout=like.layout)
+        stored.gradient = gradient
+        return stored
+
+    def __init__(self, gradient: Gradient, like: Tensor) -> None:
+        pass
+
+    def __repr__(self, **_: Any) -> str:
+        return f"<a gradient of {tuple(self.shape)} on drives>"
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise RuntimeError(_UNREADABLE.format("a copy or a file"))
+
+    def __deepcopy__(self, _: Any) -> Any:
+        raise RuntimeError(_UNREADABLE.format("a copy or a file"))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        able = _ABLE.get(func)
+        if able is None:
+            raise RuntimeError(_UNREADABLE.format(func))
+        return able(func, *args, **(kwargs or {}))
+
+
+def _unreadable(func: Any) -> RuntimeError:
+    return RuntimeError(_UNREADABLE.format(func))
+
+
+def _add(func: Any, stored: Any, other: Any, **more: Any) -> Any:
+    """As autograd does, where a parameter has a gradient already."""
+    if (more or not isinstance(stored, StoredGradient) or isinstance(other, StoredGradient)
+            or other.shape != stored.shape or other.layout is not torch.strided):
+        raise _unreadable(func)
+    stored.gradient.here().add(stored.gradient, other)
+    return stored
+
+
+def _elementwise(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Any:
+    """By numbers that are the same for all elements."""
+    given = [*args, *kwargs.values()]
+    if not isinstance(stored, StoredGradient) or any(
+            isinstance(value, (list, tuple)) or isinstance(value, Tensor) and
+            (isinstance(value, StoredGradient) or value.dim() > 0) for value in given):
+        raise _unreadable(func)
+    # They may change before it is done.
+    args = tuple(value.clone() if isinstance(value, Tensor) else value for value in args)
+
+    def change(tensor: Tensor) -> None:
+        func(tensor, *(value.to(tensor.device) if isinstance(value, Tensor) else value
+                       for value in args), **kwargs)
+
+    stored.gradient.change(change)
+    return stored
+
+
+def _norm(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Tensor:
+    hashable = tuple(tuple(value) if isinstance(value, list) else value for value in args)
+    question = func, hashable, tuple(sorted(kwargs.items()))
+    return stored.gradient.here().answer(stored.gradient, question)
+
+
+class _OfOne:
+    """A function of a list of tensors, as one of a single tensor."""
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+
+    def __call__(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = self.func([tensor], *args, **kwargs)
+        return None if found is None else found[0]
+
+
+def _each(func: Any, able: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a list; DTensors are used so. Others may be among them."""
+    of_one = _OfOne(func)
+
+    def each(_: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        found = [able(of_one, tensor, *args, **kwargs) if isinstance(tensor, StoredGradient)
+                 else of_one(tensor, *args, **kwargs) for tensor in tensors]
+        return found if able is _norm else None
+
+    return each
+
+
+def _copy(func: Any, into: Any, stored: Any, non_blocking: bool = False) -> Any:
+    """Into memory, as DistributedDataParallel does before it reduces."""
+    if isinstance(into, StoredGradient):
+        raise _unreadable(func)
+    return into.copy_(stored.gradient.here().value(stored.gradient), non_blocking)
+
+
+def _again(func: Any, stored: Any, size: Any = None) -> Any:
+    """The same gradient, in the same shape: what a DTensor's to_local() does."""
+    if size is not None and tuple(size) != tuple(stored.shape):
+        raise _unreadable(func)
+    return StoredGradient(stored.gradient, stored)
+
+
+def _unscale(func: Any, tensors: Any, found_inf: Tensor, inv_scale: Tensor) -> None:
+    """As a GradScaler does."""
+    for tensor in tensors:
+        if not isinstance(tensor, StoredGradient):
+            func([tensor], found_inf, inv_scale)
+            continue
+        gradient = tensor.gradient
+        if not gradient.here().answer(gradient, (is_finite, (), ())):
+            found_inf.fill_(1.0)
+        gradient.change(_unscaling(func, inv_scale.clone()))
+
+
+def _unscaling(func: Any, inv_scale: Tensor) -> Callable[[Tensor], Any]:
+    def change(tensor: Tensor) -> None:
+        scale = inv_scale.to(tensor.device)
+        func([tensor], torch.zeros_like(scale), scale)
+
+    return change
+
+
+_OF_LISTS = {
+    "_foreach_norm.Scalar": _norm,
+    "_foreach_mul_.Tensor": _elementwise,
+    "_foreach_mul_.Scalar": _elementwise,
+    "_foreach_clamp_min_.Scalar": _elementwise,
+    "_foreach_clamp_max_.Scalar": _elementwise,
+}
+_ABLE: Dict[Any, Callable[..., Any]] = {
+    _aten.add_.Tensor: _add,
+    _aten.linalg_vector_norm.default: _norm,
+    _aten.copy_.default: _copy,
+    _aten.detach.default: _again,
+    _aten.view.default: _again,
+    **dict.fromkeys((_aten.mul_.Tensor, _aten.mul_.Scalar, _aten.div_.Tensor, _aten.div_.Scalar,
+                     _aten.clamp_.default), _elementwise),
+}
+for _name, _able in _OF_LISTS.items():  # not all PyTorches have all
+    _packet, _, _overload = _name.partition(".")
+    _func = getattr(getattr(_aten, _packet, None), _overload, None)
+    if _func is not None:
+        _ABLE[_func] = _each(_func, _able)
+if hasattr(_aten, "_amp_foreach_non_finite_check_and_unscale_"):
+    _ABLE[_aten._amp_foreach_non_finite_check_and_unscale_.default] = _unscale

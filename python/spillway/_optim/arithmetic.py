@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: MIT
+# spillway/_optim/arithmetic.py - one step of an optimizer class on the pieces of a tile
+"""The arithmetic is the class's own, in its loops over single tensors. Here it is given runs: flat
+tensors that are views of a record, and of parameters and gradients where these lie flat in the
+same memory, the host's or a device's; else copies.
+
+Invariants:
+A1  pieces are in one run only if they are adjacent and what their parameters have beside fields is
+    equal: then a step of the run is a step of each
+A2  no entry is changed once it is made: a step makes another, so the pieces of a parameter in other
+    tiles still find the one before
+"""
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .elementwise import Options, is_plain, make, on_host, step_of
+from .tiles import Field, Piece, Tile, item_bytes
+from .unchanged import Unchanged
+
+MASTER = "master"
+HOST = torch.device("cpu")
+# Below this many elements a call costs more than the copy that makes one run of several pieces.
+_DIRECT_COUNT = 16384
+
+
+class _OnDrives:
+    def __repr__(self) -> str:
+        return "on drives"
+
+
+# Stands in an entry for what is in the records.
+ON_DRIVES = _OnDrives()
+# What a parameter's state is beside the elements of its fields: name to number, or to ON_DRIVES.
+# None: it has no state yet.
+Entry = Optional[Dict[str, Any]]
+
+
+def memory_at(address: int, len_bytes: int) -> Tensor:
+    """Memory as a tensor of bytes, which does not own it."""
+    memory = (ctypes.c_char * len_bytes).from_address(address)
+    return torch.frombuffer(memory, dtype=torch.uint8)  # type: ignore[call-overload]
+
+
+def views_of(tile: Tile, memory: Tensor) -> Dict[str, Tensor]:
+    """The fields of a record, flat."""
+    views = {}
+    for field, offset in zip(tile.fields, tile.offsets):
+        length = tile.count * item_bytes(field.dtype)
+        views[field.name] = memory[offset:offset + length].view(field.dtype)
+    return views
+
+
+def local_of(tensor: Any) -> Any:
+    """Of a DTensor the shard that is here, in the same memory; else the tensor."""
+    if not hasattr(tensor, "to_local"):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()
+
+
+def flat_of(tensor: Tensor, device: torch.device = HOST) -> Optional[Tensor]:
+    """Its elements in order as a flat view; None if they do not lie so in the memory of a
+    device."""
+    tensor = local_of(tensor)
+    if tensor.device != device or not tensor.is_contiguous():
+        return None
+    return tensor.detach().view(-1)
+
+
+def piece_of(tensor: Tensor, piece: Piece) -> Tensor:
+    """Elements of a tensor, flat: in its memory where they lie so there, else in a copy."""
+    return local_of(tensor).detach().reshape(-1)[piece.start:piece.stop]
+
+
+def read_piece(tensor: Tensor, piece: Piece, into: Tensor) -> None:
+    """Copy elements of a tensor, wherever it is, to flat memory of any type."""
+    into.copy_(piece_of(tensor, piece))
+
+
+def write_piece(tensor: Tensor, piece: Piece, source: Tensor) -> None:
+    """The other way."""
+    tensor = local_of(tensor)
+    if tensor.is_contiguous():
+        tensor.detach().view(-1)[piece.start:piece.stop].copy_(source)
+        return
+    whole = tensor.detach().reshape(-1)  # a copy
+    whole[piece.start:piece.stop].copy_(source)
+    tensor.detach().copy_(whole.view(tensor.shape))
+
+
+class Scratch:
+    """Memory for copies, as long as the longest there has been."""
+
+    def __init__(self, device: torch.device = HOST) -> None:
+        self._device = device
+        self._memory: Dict[Tuple[str, torch.dtype], Tensor] = {}
+
+    def of(self, purpose: str, dtype: torch.dtype, count: int) -> Tensor:
+        memory = self._memory.get((purpose, dtype))
+        if memory is None or memory.numel() < count:
+            memory = torch.empty(count, dtype=dtype, device=self._device)
+            self._memory[purpose, dtype] = memory
+        return memory[:count]
+
+
+@dataclasses.dataclass
+class _Run:
+    """Adjacent pieces that are stepped as one."""
+
+    pieces: List[Piece]
+    grads: List[Tensor]  # of each, flat
+    entry: Entry
+    flat: Optional[Tensor]  # the parameter, where its and the gradient's own memory are used
+    param: Tensor = dataclasses.field(init=False)
+
+    @property
+    def direct(self) -> bool:
+        return self.flat is not None
+
+    @property
+    def begin(self) -> int:
+        return self.pieces[0].offset
+
+    @property
+    def end(self) -> int:
+        return self.pieces[-1].end
+
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
+    def of(self, view: Tensor) -> Tensor:
+        return view[self.begin:self.end]
+
+
+def are_equal(one: Entry, other: Entry) -> bool:
+    """Values and types; in this order."""
+    if one is other:
+        return True
+    if one is None or other is None or list(one) != list(other):
+        return False
+    for name, value in one.items():
+        if isinstance(value, Tensor):
+            if not isinstance(other[name], Tensor) or not torch.equal(value, other[name]):
+                return False
+        elif value != other[name] or type(value) is not type(other[name]):
+            return False
+    return True
+
+
+class Arithmetic:
+    """Steps of tiles.
+
+    :param params: all parameters, as pieces number them
+    :param device: whose memory the fields are in that step() is given
+    :param unchanged: is told of every step
+    """
+
+    def __init__(self, optimizer_class: Type[Optimizer], options: Options,
+                 params: Sequence[Tensor], device: torch.device = HOST,
+                 unchanged: Optional[Unchanged] = None) -> None:
+        self._unchanged = unchanged or Unchanged()
+        self._class = optimizer_class
+        self._options = options
+        self._params = params
+        self._step = step_of(optimizer_class)
+        self._device = device
+        self._scratch = Scratch(device)
+        self._kept: Optional[Optimizer] = None  # used again where no parameter is new
+
+    def step(self, tile: Tile, views: Dict[str, Tensor], group: Options, entries: Sequence[Entry],
+             pieces: Sequence[Piece], gradient: Callable[[Piece], Tensor]) -> Dict[int, Entry]:
+        """One step of the pieces, whose parameters have gradients.
+
+        :param views: the tile's fields; a master must have been filled in
+        :param group: the options of the tile's group, as they are now
+        :param entries: of all parameters, before this step
+        :param gradient: of a piece, flat, of any type and anywhere
+        :return: entries after it, by number of the parameter
+        """
+        runs = self._runs(tile, entries, pieces, gradient)
+        grads = self._scratch.of("grad", self._dtype(tile), sum(
+            run.count for run in runs if not run.direct))
+        params = self._scratch.of("param", tile.dtype, 0 if MASTER in views else len(grads))
+        used = 0
+        for run in runs:
+            if run.direct:
+                self._point(run)
+            else:
+                end = used + run.count
+                self._gather(run, views, grads[used:end], params[used:end])
+                used = end
+        after = self._stepped(tile, views, group, runs)
+        for run in runs:
+            if not run.direct:
+                self._scatter(run)
+            run.param.grad = None
+        return after
+
+    def _dtype(self, tile: Tile) -> torch.dtype:
+        """That a tile's arithmetic is in."""
+        return next((field.dtype for field in tile.fields if field.name == MASTER), tile.dtype)
+
+    def _runs(self, tile: Tile, entries: Sequence[Entry], pieces: Sequence[Piece],
+              gradient: Callable[[Piece], Tensor]) -> List[_Run]:
+        has_master = any(field.name == MASTER for field in tile.fields)
+        runs: List[_Run] = []
+        for piece in pieces:
+            entry = entries[piece.parameter]
+            param = self._params[piece.parameter]
+            grad = gradient(piece)
+            flat = None
+            if (not has_master and piece.stop - piece.start >= _DIRECT_COUNT
+                    and grad.device == self._device):
+                flat = flat_of(param, self._device)
+            last = runs[-1] if runs else None
+            if (last is not None and flat is None and not last.direct and last.end == piece.offset
+                    and are_equal(last.entry, entry)):
+                last.pieces.append(piece)  # A1
+                last.grads.append(grad)
+            else:
+                runs.append(_Run([piece], [grad], entry, flat))
+        return runs
+
+    def _point(self, run: _Run) -> None:
+        piece, = run.pieces
+        assert run.flat is not None
+        run.param = run.flat[piece.start:piece.stop]
+        run.param.grad, = run.grads
+
+    def _gather(self, run: _Run, views: Dict[str, Tensor], grad: Tensor, param: Tensor) -> None:
+        for piece, found in zip(run.pieces, run.grads):
+            at = slice(piece.offset - run.begin, piece.end - run.begin)
+            grad[at].copy_(found)
+            if MASTER not in views:
+                read_piece(self._params[piece.parameter], piece, param[at])
+        run.param = run.of(views[MASTER]) if MASTER in views else param
+        run.param.grad = grad
+
+    def _scatter(self, run: _Run) -> None:
+        for piece in run.pieces:
+            at = slice(piece.offset - run.begin, piece.end - run.begin)
+            write_piece(self._params[piece.parameter], piece, run.param[at])
+
+    def _stepped(self, tile: Tile, views: Dict[str, Tensor], group: Options,
+                 runs: List[_Run]) -> Dict[int, Entry]:
+        params = [run.param for run in runs]
+        if self._kept is None or any(run.entry is None for run in runs):
+            # What the class puts into a state when it is made belongs to new parameters.
+            inner = make(self._class, params, group, self._options)
+        else:
+            inner = self._kept
+            forced = {name: False for name in ("foreach", "fused") if name in inner.defaults}
+            inner.param_groups = [{**group, **forced, "params": params}]
+            inner.state.clear()
+        for run in runs:
+            if run.entry is not None:
+                inner.state[run.param] = {
+                    name: run.of(views[name]) if value is ON_DRIVES else
+                    value.clone() if isinstance(value, Tensor) else value
+                    for name, value in run.entry.items()
+                }
+        with self._unchanged.look(params), on_host():
+            self._step(inner)
+        after: Dict[int, Entry] = {}
+        for run in runs:
+            entry = self._taken_over(tile.fields, run, views, inner.state.get(run.param, {}))
+            after.update({piece.parameter: entry for piece in run.pieces})
+        inner.state.clear()  # its views are of memory that is given back
+        inner.param_groups = []
+        self._kept = inner
+        return after
+
+    def _taken_over(self, fields: Sequence[Field], run: _Run, views: Dict[str, Tensor],
+                    state: Dict[str, Any]) -> Entry:
+        """The state of a run as an entry; fields that the class has made anew go to the record.
+
+        :raises RuntimeError: it has a field that the class did not have when it was probed
+        """
+        names = {field.name for field in fields if field.name != MASTER}
+        entry: Dict[str, Any] = {}
+        for name, value in state.items():
+            if name in names and isinstance(value, Tensor):
+                view = run.of(views[name])
+                if (value.shape != view.shape or value.dtype != view.dtype
+                        or not is_plain(value)):
+                    raise RuntimeError(f"{self._class.__name__} has made {name} for {run.count} "
+                                       "elements otherwise than when it was tried")
+                if value.data_ptr() != view.data_ptr():
+                    view.copy_(value)
+                entry[name] = ON_DRIVES
+            elif isinstance(value, Tensor) and value.dim() > 0:
+                raise RuntimeError(f"{self._class.__name__} has made {name} for {run.count} "
+                                   "elements, which it did not when it was tried")
+            else:  # what is of no element is the host's
+                entry[name] = value.to(HOST) if isinstance(value, Tensor) else value
+        return entry

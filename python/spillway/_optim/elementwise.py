@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: MIT
+# spillway/_optim/elementwise.py - state of an optimizer class per element, and the proof of it
+"""A class may have its state cut into tiles if each element of a parameter is stepped by itself:
+from its own gradient and its own state, and from numbers of the whole parameter that do not depend
+on elements (a count of steps). That is tried, on a vector of random numbers: whole, in parts, in
+another order, in other shapes, and by a call for each part, it must come to the same bits. What a
+class does to short parameters says nothing about long ones (8-bit state from 4096 elements on), so
+the vector is longer than such limits, and one step is tried with as many elements as there are.
+"""
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import random
+from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple, Type)
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .tiles import Field, name_of
+
+# A multiple of the blocks in which classes scale their state (128, 256, 2048), above the sizes from
+# which they do (4096); its parts are neither. PyTorch uses one thread for so many.
+_COUNT = 7 * 4096
+_CUT = 389
+# RAdam changes its rule at its sixth step.
+_STEPS = 8
+# As of a layer's and of a convolution's parameter. Some classes factor the state of large sides.
+_SHAPES = ((224, 128), (8, 14, 16, 16))
+# One step is tried with as many elements as there are, and so many at the most.
+_COUNT_MAX = 1 << 18
+
+# Options that choose other arithmetic than loops over single tensors.
+_ARITHMETIC = ("foreach", "fused")
+
+Options = Dict[str, Any]
+
+
+def on_host() -> ContextManager[Any]:
+    """Here a class of optimizer makes its tensors on the host, whatever the default device is."""
+    if torch.empty(0).device.type == "cpu":  # any device: asks for the default
+        return contextlib.nullcontext()
+    host: Any = torch.device("cpu")
+    return host if hasattr(host, "__enter__") else contextlib.nullcontext()
+
+
+class _Path:
+    """One way to give a vector to an optimizer, and to read what it made of it.
+
+    :param apart: each part by a call of its own, as tiles are stepped
+    """
+
+    def __init__(self, split: Callable[[Tensor], List[Tensor]],
+                 join: Callable[[List[Tensor]], Tensor], apart: bool = False) -> None:
+        self.split = split
+        self.join = join
+        self.apart = apart
+
+
+def _shaped(shape: Tuple[int, ...]) -> _Path:
+    return _Path(lambda whole: [whole.view(shape)], lambda parts: parts[0].reshape(-1))
+
+
+def _cut(whole: Tensor) -> List[Tensor]:
+    return [whole[:_CUT], whole[_CUT:]]
+
+
+_WHOLE = _Path(lambda whole: [whole], lambda parts: parts[0])
+_IN_PARTS = _Path(_cut, torch.cat)
+
+
+def _paths(generator: torch.Generator) -> List[_Path]:
+    order = torch.randperm(_COUNT, generator=generator, device="cpu")
+    back = torch.argsort(order)
+    return [_WHOLE, _IN_PARTS, *map(_shaped, _SHAPES),
+            _Path(lambda whole: _cut(whole[order]), lambda parts: torch.cat(parts)[back], True)]
+
+
+def make(optimizer_class: Type[Optimizer], params: List[Tensor], group: Options,
+         options: Options) -> Optimizer:
+    """An optimizer of the class over these tensors, with the options of a group, that steps by its
+    loops over single tensors: foreach and fused arithmetic may round otherwise."""
+    group = options_of(group)
+    group.update({name: False for name in _ARITHMETIC if name in group})
+    with on_host():
+        made = optimizer_class([{"params": params, **group}], **options)
+    for name in _ARITHMETIC:
+        if name in made.defaults:
+            made.param_groups[0][name] = False
+    return made
+
+
+def stand_in(*sides: int) -> Tensor:
+    """For a parameter, where it does not matter which."""
+    return torch.zeros(sides, dtype=torch.float32, device="cpu")
+
+
+def made_options(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Options:
+    """What the class makes of the options of a group: some add others, or make a tensor of a
+    learning rate."""
+    return options_of(make(optimizer_class, [stand_in(1)], group, options).param_groups[0])
+
+
+def options_of(group: Options) -> Options:
+    """What of a group is no parameter and no name of one."""
+    return {name: value for name, value in group.items() if name not in ("params", "param_names")}
+
+
+def step_of(optimizer_class: Type[Optimizer]) -> Callable[[Optimizer], Any]:
+    """Its step without the profiler's mark and without hooks: those are for whole steps."""
+    step = optimizer_class.step
+    while getattr(step, "hooked", False) and hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    return step
+
+
+def _run(optimizer_class: Type[Optimizer], group: Options, options: Options, path: _Path,
+         values: Tensor, grads: List[Tensor]) -> Tuple[Tensor, List[Tuple[Options, Options]]]:
+    """(the parameter, (fields, what else the state has) after each step). The state is of the
+    first part where it is not of elements."""
+    params = [part.clone() for part in path.split(values)]
+    group = {name: _copied(value) for name, value in group.items()}
+    optimizer = make(optimizer_class, params, group, options)
+    before = _kept(options_of(optimizer.param_groups[0]))
+    states = []
+    for grad in grads:
+        for param, part in zip(params, path.split(grad)):
+            param.grad = part.clone()
+        with torch.no_grad(), on_host():
+            if path.apart:
+                _step_apart(optimizer, params, group)
+            else:
+                step_of(optimizer_class)(optimizer)
+        states.append(_state_of(optimizer, params, path))
+    if not path.apart and not _same(before, options_of(optimizer.param_groups[0])):
+        raise _Refused("it changes its param_groups as it steps")
+    return path.join(params), states
+
+
+def _copied(value: Any) -> Any:
+    """What a class does with it is not done to its owner's; of a lock, say, there is no copy."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+def _kept(value: Any) -> Any:
+    """A copy to compare with later. What is the same as nothing but itself is no copy."""
+    if type(value) is dict:
+        return {name: _kept(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_kept, value))
+    return value if getattr(type(value), "__eq__") is object.__eq__ else _copied(value)
+
+
+def _step_apart(optimizer: Optimizer, params: List[Tensor], group: Options) -> None:
+    """As tiles are stepped: one after the other, with their state and the options of their group as
+    it is, by an optimizer that has had others."""
+    states = dict(optimizer.state)
+    forced = {name: False for name in _ARITHMETIC if name in optimizer.defaults}
+    for param in params:
+        optimizer.param_groups = [{**group, **forced, "params": [param]}]
+        optimizer.state.clear()
+        if param in states:
+            optimizer.state[param] = states[param]
+        step_of(type(optimizer))(optimizer)
+        states[param] = optimizer.state.get(param, {})
+    optimizer.state.clear()
+    optimizer.state.update(states)
+
+
+def _state_of(optimizer: Optimizer, params: List[Tensor], path: _Path) -> Tuple[Options, Options]:
+    fields, others = {}, {}
+    for name, value in optimizer.state.get(params[0], {}).items():
+        if isinstance(value, Tensor) and value.dim() > 0:
+            parts = [optimizer.state[param].get(name) for param in params]
+            for part, param in zip(parts, params):
+                _check_field(name, part, param)
+            fields[name] = path.join(parts).clone()
+        elif isinstance(value, Tensor):
+            others[name] = value.clone()
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            others[name] = value
+        else:
+            raise _Refused(f"its state has {name}, a {type(value).__name__}")
+    return fields, others
+
+
+def is_plain(value: Any) -> bool:
+    """Whether all of a tensor is in the bytes of its elements."""
+    return type(value) in (Tensor, torch.nn.Parameter) and not value.is_quantized
+
+
+def _check_field(name: str, value: Any, param: Tensor) -> None:
+    """:raises _Refused: its bytes cannot be those of elements in a record"""
+    words = f"for {param.numel()} elements its state has {name}"
+    if not isinstance(value, Tensor):
+        raise _Refused(f"{words} of another kind than for others: what it keeps depends on how "
+                       "many there are")
+    if not is_plain(value):
+        kind = "quantized" if value.is_quantized else f"a {type(value).__name__}"
+        raise _Refused(f"{words}, which is {kind}, and not a plain tensor with a number for each")
+    if value.shape != param.shape:
+        raise _Refused(f"{words} of another shape than the parameter")
+
+
+class _Refused(Exception):
+    """Why a class cannot be cut into tiles, in words."""
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Bit for bit, as far as numbers have bits that count: NaN is the same as NaN."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return (one.dtype == other.dtype and one.shape == other.shape
+                and bool(((one == other) | ((one != one) & (other != other))).all()))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))
+
+
+def _drawn(generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Of many magnitudes, as gradients are, and some exactly zero."""
+    values = torch.randn(_COUNT, generator=generator, dtype=torch.float64, device="cpu")
+    of_powers = 10 ** torch.arange(-6, 3, dtype=torch.float64, device="cpu")
+    powers = torch.randint(9, (_COUNT,), generator=generator, device="cpu")
+    kept = torch.rand(_COUNT, generator=generator, dtype=torch.float32, device="cpu") > 0.05
+    return (values * of_powers[powers] * kept).to(dtype)
+
+
+def is_same_on(device: torch.device, optimizer_class: Type[Optimizer], group: Options,
+               options: Options, dtype: torch.dtype) -> bool:
+    """Whether steps on a device come to the bits that they come to on the host, of numbers of which
+    each kind is there. Other numbers may still differ."""
+    generator = torch.Generator().manual_seed(_COUNT)
+    values, *grads = [_drawn(generator, dtype) for _ in range(1 + _STEPS)]
+    here, _ = _run(optimizer_class, group, options, _WHOLE, values, grads)
+    there, _ = _run(optimizer_class, group, options, _WHOLE, values.to(device),
+                    [grad.to(device) for grad in grads])
+    return _same(here, there.cpu())
+
+
+def _prove(optimizer_class: Type[Optimizer], group: Options, options: Options, dtype: torch.dtype,
+           shapes: Sequence[Tuple[int, ...]]) -> Tuple[Field, ...]:
+    again = made_options(optimizer_class, group, options)
+    for name in sorted(again.keys() & group.keys() - set(_ARITHMETIC)):
+        if not _same(group[name], again[name]):
+            raise _Refused(f"the group has {name}={group[name]!r}, of which its constructor makes "
+                           f"{again[name]!r}")
+    generator = torch.Generator().manual_seed(random.Random(name_of(dtype)).getrandbits(32))
+    values, *grads = [_drawn(generator, dtype) for _ in range(1 + _STEPS)]
+
+    def run(path: _Path, values: Tensor, grads: List[Tensor]) -> Any:
+        return _run(optimizer_class, group, options, path, values, grads)
+
+    states = _compared(run, _paths(generator), values, grads)
+    of_first = _types_of(states[:1])
+    for count, paths in _longer(shapes):
+        long = [values.repeat(-(-count // _COUNT))[:count] for values in (values, grads[0])]
+        found = _types_of(_compared(run, paths, long[0], long[1:]))
+        if found != of_first:
+            raise _Refused(f"what it keeps for {count} elements is not what it keeps for {_COUNT}")
+    return tuple(Field(name, kind) for name, kind in _types_of(states).items())
+
+
+def _compared(run: Callable[[_Path, Tensor, List[Tensor]], Any], paths: Sequence[_Path],
+              values: Tensor, grads: List[Tensor]) -> List[Tuple[Options, Options]]:
+    """The states after each step, which are the same on all paths."""
+    first: Any = None
+    for path in paths:
+        result = run(path, values, grads)
+        if first is None:
+            first = result
+        elif not _same(first, result):
+            raise _Refused("what it does to an element depends on others, on how many there are, "
+                           "or on chance")
+    states: List[Tuple[Options, Options]] = first[1]
+    return states
+
+
+def _types_of(states: Sequence[Tuple[Options, Options]]) -> Dict[str, torch.dtype]:
+    return {name: value.dtype for fields, _ in states for name, value in fields.items()}
+
+
+def _longer(shapes: Sequence[Tuple[int, ...]]) -> Iterator[Tuple[int, List[_Path]]]:
+    """(elements, paths) of the steps that are tried with more elements: as many as all parameters
+    have, which may be stepped as one, and in the shape of the largest, or one with shorter
+    sides."""
+    counts = [math.prod(shape) for shape in shapes]
+    count = min(sum(counts), _COUNT_MAX)
+    if count <= _COUNT:
+        return
+    yield count, [_WHOLE, _IN_PARTS]
+    sides = list(max(zip(counts, shapes))[1])
+    while math.prod(sides) > _COUNT_MAX:
+        longest = sides.index(max(sides))
+        sides[longest] //= 2
+    if len(sides) > 1:
+        yield math.prod(sides), [_IN_PARTS, _shaped(tuple(sides))]
+
+
+def probe(optimizer_class: Type[Optimizer], group: Options, options: Options, dtype: torch.dtype,
+          shapes: Sequence[Tuple[int, ...]] = ()) -> Tuple[Field, ...]:
+    """What the class keeps for each element of a parameter of this type, with a group's options.
+
+    :param group: the options of a group as made_options() has them
+    :param options: that the class is made with
+    :param shapes: of the parameters that are stepped
+    :raises TypeError: its state cannot be cut into tiles; says why and what to do
+    """
+    try:
+        return _prove(optimizer_class, group, options, dtype, shapes)
+    except _Refused as refused:
+        reason = str(refused)
+    except Exception as error:  # the class's own
+        reason = f"a step on a vector of {name_of(dtype)} fails: {error}"
+    raise TypeError(
+        f"{optimizer_class.__name__} cannot have its state on drives: {reason}. Only classes that "
+        "step each element by itself can (SGD, Adam, AdamW, RMSprop, Adagrad and their like): give "
+        f"one of those, or use {optimizer_class.__name__} itself, in memory")

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+# spillway/_optim/records.py - the records of an optimizer, one in memory at a time
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+from torch import Tensor
+
+from .._core.library import SpillwayError
+from ..state import State, committed_records
+from ..store import Store
+from .arithmetic import memory_at, views_of
+from .layout import Layout
+from .tiles import Tile, run_of
+
+
+def committed_limits(store: Store) -> Dict[str, int]:
+    """The longest tile, in elements, of each run of parameters in the store's commit: a resumed
+    optimizer has the same, whatever its memory is."""
+    limits = {}
+    for name, shape in committed_records(store):
+        try:
+            limits[run_of(name)] = int(json.loads(shape)["tile"])
+        except (ValueError, TypeError, KeyError):  # not an optimizer's: attach() says so
+            continue
+    return limits
+
+
+class Taken:
+    """A record that is in memory: its bytes, None where it has none, and its fields, flat.
+    ``changed``: it has to be written."""
+
+    __slots__ = ("memory", "views", "changed")
+
+    def __init__(self) -> None:
+        self.memory: Optional[Tensor] = None
+        self.views: Dict[str, Tensor] = {}
+        self.changed = False
+
+
+class Records:
+    """The state of a store with the records of a layout.
+
+    :param objects: records besides that are objects of the caller's: name, bytes, what is in it
+    """
+
+    def __init__(self, store: Store, layout: Layout, copies: int = 1,
+                 objects: Sequence[Tuple[str, int, bytes]] = (), device_every: int = 0) -> None:
+        self.layout = layout
+        self._objects = objects
+        self.state = State(store, memory_bytes=layout.memory_bytes,
+                           record_bytes_max=layout.record_bytes_max, copies=copies,
+                           device_every=device_every)
+        self._numbers: Dict[str, int] = {}
+        self._attached = False
+        self._order: List[int] = []  # of the pass
+        self._taken = False  # a record, in this pass
+        self.resumable = False  # something was committed, which nobody has taken up yet
+
+    def attach(self) -> None:
+        """Once: declare all records. Where this fails it may be tried again.
+
+        :raises SpillwayError: ENOSPC, EUCLEAN, as State.attach()
+        """
+        if self._attached:
+            return
+        for tile in self.layout.records:
+            if tile.name not in self._numbers:
+                self._numbers[tile.name] = self.state.add(tile.name, tile.len_bytes,
+                                                          tile.description)
+        for tile in self.layout.gradients:
+            if tile.name not in self._numbers:
+                self._numbers[tile.name] = self.state.add_transient(tile.name, tile.len_bytes)
+        for name, len_bytes, description in self._objects:
+            if name not in self._numbers:
+                self._numbers[name] = self.state.add_object(name, len_bytes, description)
+        try:
+            self.resumable = self.state.attach()
+        except SpillwayError as error:
+            if error.errno == errno.EUCLEAN:
+                raise SpillwayError(errno.EUCLEAN, self._another_model(error)) from error
+            raise
+        self._attached = True
+
+    def _another_model(self, error: SpillwayError) -> str:
+        words = str(error.strerror)
+        for tile in self.layout.records:
+            if f"{tile.name} " in words + " ":
+                words += f" (here it is of {', '.join(tile.parameters)})"
+        return (f"{words}. The names, shapes and types of parameters, their groups, what the class "
+                "keeps for them, whether they are on drives (offload(parameters=True)), and tile= "
+                "must be those of the commit, which is unchanged")
+
+    def object(self, name: str) -> int:
+        """What the commit that was attached has by this name, or what was set since."""
+        return self.state.object(self._numbers[name])
+
+    def set_object(self, name: str, thing: int) -> None:
+        """For the next commit."""
+        self.state.set_object(self._numbers[name], thing)
+
+    def close(self) -> None:
+        self.state.close()
+
+    def begin_pass(self, tiles: Sequence[Tile]) -> None:
+        """It may be said before, so that the first records are read meanwhile."""
+        order = [self._numbers[tile.name] for tile in tiles if tile.fields]
+        if order and (self._taken or order != self._order):
+            self.state.begin_pass(order)
+            self._order, self._taken = order, False
+
+    def begin_update(self, tiles: Sequence[Tile], can: Sequence[bool]) -> Set[str]:
+        """The same of a step, of which a device can do these tiles.
+
+        :return: the names of those that it is to
+        """
+        self._order, self._taken = [self._numbers[tile.name] for tile in tiles], False
+        device = self.state.update(self._order, can)
+        return {tile.name for tile, on_device in zip(tiles, device) if on_device}
+
+    def device_took(self, tile: Tile, nanoseconds: int) -> None:
+        """For such a tile, before it is given back."""
+        self.state.device_took(self._numbers[tile.name], nanoseconds)
+
+    def clear(self, tile: Tile) -> None:
+        """What is in it is not needed any more."""
+        self.state.clear(self._numbers[tile.name])
+
+    @contextlib.contextmanager
+    def taken(self, tile: Tile) -> Iterator[Taken]:
+        """A record is in memory while the context lasts; afterwards its views must not be used."""
+        if not tile.fields:  # the class keeps nothing for elements
+            yield Taken()
+            return
+        number = self._numbers[tile.name]
+        self._taken = True
+        address = self.state.take(number)
+        taken = Taken()
+        try:
+            taken.memory = memory_at(address, tile.len_bytes)
+            taken.views = views_of(tile, taken.memory)
+            yield taken
+        finally:
+            taken.memory, taken.views = None, {}
+            self.state.give(number, taken.changed)

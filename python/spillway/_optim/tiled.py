@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: MIT
+# spillway/_optim/tiled.py - optimizer state over its tiles: stepped, read and filled
+"""Invariants:
+S1  a parameter's entry changes when all its pieces have been stepped, and not before
+S2  between tiles all is whole: a step that ends there for an error can be finished later. Inside of
+    a tile it is not: what comes then ends the use of this state
+S3  a master is in its record from the first time that the record is written
+"""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import (AbstractSet, Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set,
+                    Tuple)
+
+import torch
+from torch import Tensor
+
+from .._core.library import SpillwayError
+from .arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, piece_of, read_piece,
+                         write_piece)
+from .elementwise import Options
+from .interleaved import Interleaved
+from .records import Records, Taken
+from .tiles import Piece, Tile
+
+_BROKEN = ("the optimizer's state is not whole any more, since {what} failed half way ({error}). "
+           "What was committed is: open the store again, make the optimizer anew, and resume()")
+
+
+def check_gradient(param: Any) -> None:
+    """:raises TypeError: it is sparse, or sharded in another way than its parameter"""
+    grad = param.grad
+    if grad is not None and grad.layout is not torch.strided:
+        raise TypeError("a gradient is sparse: give the layer that makes it sparse=False, or an "
+                        "optimizer of its own")
+    if grad is not None and getattr(grad, "placements", None) != getattr(param, "placements", None):
+        raise TypeError(f"a parameter is placed as {param.placements}, and its gradient as "
+                        f"{grad.placements}: redistribute() that first")
+
+
+class InMemory:
+    """Gradients, each as ``grad`` of its parameter."""
+
+    # What was used last is used first in the next step.
+    alternates = True
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self._params = params
+
+    def records_of(self, tile: Tile) -> List[Tile]:
+        """What a step of a tile takes, in order."""
+        return [tile]
+
+    def of_tile(self, tile: Tile) -> ContextManager[Callable[[Piece], Tensor]]:
+        """While the context lasts, what gives the gradient of a piece of a tile, flat."""
+        return contextlib.nullcontext(self._piece)
+
+    def _piece(self, piece: Piece) -> Tensor:
+        grad = self._params[piece.parameter].grad
+        assert grad is not None
+        return piece_of(grad, piece)
+
+    def end_step(self) -> None:
+        pass
+
+
+@dataclasses.dataclass
+class _Pass:
+    """A step under way. It holds its gradients, to know them again."""
+
+    grads: Dict[int, Tuple[Tensor, int]]
+    left: List[Tile]
+    after: Dict[int, Entry]
+
+
+class Tiled:
+    """What an optimizer keeps for its parameters, on drives and beside.
+
+    :param params: all parameters, as pieces number them
+    :param gradients: where they are; default: in memory
+    :param on_drives: the numbers of parameters that a commit has by themselves
+    :param interleaved: a device that steps a part of the tiles
+    """
+
+    def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor],
+                 gradients: Any = None, on_drives: AbstractSet[int] = frozenset(),
+                 interleaved: Optional[Interleaved] = None) -> None:
+        self._on_drives = on_drives
+        self._interleaved = interleaved
+        self.records = records
+        self._gradients = gradients or InMemory(params)
+        self.entries: List[Entry] = [None] * len(params)
+        self._arithmetic = arithmetic
+        self._params = params
+        self._mastered: Set[Tuple[str, int]] = set()  # tile and offset of the piece
+        self._ascending = True
+        self._pass: Optional[_Pass] = None
+        self._broken: Optional[str] = None
+
+    def field_names(self) -> List[Set[str]]:
+        """Of each parameter, what the records have for it."""
+        names: List[Set[str]] = [set() for _ in self._params]
+        for tile in self.records.layout.tiles:
+            for piece in tile.pieces:
+                names[piece.parameter] = {field.name for field in tile.fields}
+        return names
+
+    # ---- A step ----------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bool:
+        """A step ended between tiles, for an error: the next one finishes it."""
+        return self._pass is not None
+
+    def check_whole(self, to_finish: bool = False) -> None:
+        """
+        :param to_finish: the caller goes on with a step that has not ended
+        :raises RuntimeError: the state is of no use any more, or in the middle of a step
+        """
+        if self._broken is not None:
+            raise RuntimeError(self._broken)
+        if self._pass is not None and not to_finish:
+            raise RuntimeError("the last step did not end, for an error that it raised: call "
+                               "step() again, with the same gradients, and it finishes")
+
+    def step(self, groups: Sequence[Options]) -> None:
+        """One step of all parameters that have gradients.
+
+        :raises SpillwayError: a drive failed; the same call again finishes the step
+        :raises RuntimeError: see check_whole(); or the gradients are not those of the step that is
+            to be finished
+        """
+        self.check_whole(to_finish=True)
+        grads = {number: (param.grad, local_of(param.grad)._version)
+                 for number, param in enumerate(self._params) if param.grad is not None}
+        if self._pass is None:
+            tiles = [tile for tile in self.records.layout.tiles
+                     if any(piece.parameter in grads for piece in tile.pieces)]
+            ascending = self._ascending or not self._gradients.alternates
+            self._pass = _Pass(grads, tiles if ascending else tiles[::-1], {})
+        elif not _the_same(self._pass.grads, grads):
+            raise RuntimeError("the last step did not end, for an error that it raised, and the "
+                               "gradients are others now: go back to the last commit")
+        under_way = self._pass
+        try:
+            if self._interleaved is not None:
+                self._finish_interleaved(self._interleaved, under_way, groups)
+            else:
+                self._finish(under_way, groups)
+        except SpillwayError:
+            raise
+        except BaseException as error:  # perhaps between a tile's step and the note of it
+            self.end_use("a step", error)
+            raise
+        self._pass = None
+
+    def _finish(self, under_way: _Pass, groups: Sequence[Options]) -> None:
+        self.records.begin_pass([record for tile in under_way.left
+                                 for record in self._gradients.records_of(tile)])
+        while under_way.left:
+            self._step_first(under_way, groups, self.step_tile)
+        self.end_pass(under_way.after)
+        self._gradients.end_step()
+
+    def _finish_interleaved(self, device: Interleaved, under_way: _Pass,
+                            groups: Sequence[Options]) -> None:
+        """The same, where a device steps a part."""
+        try:
+            names = device.begin_pass(under_way.left)
+            while under_way.left:
+                if under_way.left[0].name in names:
+                    device.finish()
+                    self._step_first(under_way, groups, self._begin_tile)
+                else:
+                    self._step_first(under_way, groups, self.step_tile)
+                    device.reap()
+        finally:
+            device.finish()
+        self.end_pass(under_way.after)
+
+    def _step_first(self, under_way: _Pass, groups: Sequence[Options],
+                    step: Callable[[Tile, Options, Sequence[Piece]], Dict[int, Entry]]) -> None:
+        tile = under_way.left[0]
+        pieces = [piece for piece in tile.pieces if piece.parameter in under_way.grads]
+        under_way.after.update(step(tile, groups[tile.group], pieces))
+        under_way.left.pop(0)
+
+    def _begin_tile(self, tile: Tile, group: Options,
+                    pieces: Sequence[Piece]) -> Dict[int, Entry]:
+        """As step_tile(), on the device, which goes on with it afterwards."""
+        device = self._interleaved
+        assert device is not None
+        arithmetic, memory = device.arithmetic, device.memory_for(tile)
+        if memory is None:
+            return self.step_tile(tile, group, pieces)
+        with contextlib.ExitStack() as held:
+            gradient = held.enter_context(self._gradients.of_tile(tile))
+            taken = held.enter_context(self.records.taken(tile))
+            try:
+                self._fill_masters(tile, taken)
+                taken.changed = True
+                after = device.begin(tile, taken, memory, held, lambda views: (
+                    arithmetic.step(tile, views, group, self.entries, pieces, gradient)))
+                self._note_masters(tile)
+            except BaseException as error:
+                self.end_use("a step", error)
+                raise
+        return after
+
+    def end_pass(self, after: Dict[int, Entry]) -> None:
+        """All pieces of these parameters have been stepped (S1)."""
+        for number, entry in after.items():
+            self.entries[number] = entry
+        self._ascending = not self._ascending
+
+    def step_tile(self, tile: Tile, group: Options, pieces: Sequence[Piece]) -> Dict[int, Entry]:
+        """Step these pieces of a tile. Return: entries for end_pass()."""
+        inside = False
+        try:
+            with self._gradients.of_tile(tile) as gradient, self.records.taken(tile) as taken:
+                inside = True
+                self._fill_masters(tile, taken)
+                after = self._arithmetic.step(tile, taken.views, group, self.entries, pieces,
+                                              gradient)
+                taken.changed = True
+                self._note_masters(tile)
+                inside = False
+        except BaseException as error:
+            if inside:
+                self.end_use("a step", error)
+            raise
+        return after
+
+    def end_use(self, what: str, error: BaseException) -> None:
+        """What came in between has left things half done (S2)."""
+        words = str(error) or type(error).__name__
+        self._broken = _BROKEN.format(what=what, error=words)
+
+    # ---- Masters ---------------------------------------------------------------------------------
+
+    def _fill_masters(self, tile: Tile, taken: Taken) -> None:
+        """What is not in the record yet comes from the parameter."""
+        if MASTER not in taken.views:
+            return
+        for piece in tile.pieces:
+            if (tile.name, piece.offset) not in self._mastered:
+                into = taken.views[MASTER][piece.offset:piece.end]
+                read_piece(self._params[piece.parameter], piece, into)
+                taken.changed = True
+
+    def _note_masters(self, tile: Tile) -> None:
+        if any(field.name == MASTER for field in tile.fields):
+            self._mastered.update((tile.name, piece.offset) for piece in tile.pieces)
+
+    # ---- All of it -------------------------------------------------------------------------------
+
+    def visit(self, tiles: Sequence[Tile], function: Callable[[Tile, Taken], None],
+              what: Optional[str] = None) -> None:
+        """``function`` for each of these records, in memory.
+
+        :param what: it changes things, which are not whole if this fails half way
+        """
+        try:
+            self.records.begin_pass(tiles)
+            for tile in tiles:
+                if tile.fields:
+                    with self.records.taken(tile) as taken:
+                        function(tile, taken)
+        except BaseException as error:
+            if what is not None:
+                self.end_use(what, error)
+            raise
+
+    def gathered(self) -> List[Optional[Dict[str, Any]]]:
+        """The whole state of each parameter: tensors of its shape, in host memory. None: it has no
+        state yet."""
+        self.check_whole()
+        whole: List[Optional[Dict[str, Any]]] = []
+        for entry, param in zip(self.entries, self._params):
+            whole.append(None if entry is None else {
+                name: value.clone() if isinstance(value, Tensor) else value
+                for name, value in entry.items()
+            })
+
+        def gather(tile: Tile, taken: Taken) -> None:
+            for piece in tile.pieces:
+                state = whole[piece.parameter]
+                for field in tile.fields if state is not None else ():
+                    assert state is not None
+                    if field.name != MASTER and state.get(field.name) is None:
+                        continue
+                    if field.name not in state or state[field.name] is ON_DRIVES:
+                        shape = local_of(self._params[piece.parameter]).shape
+                        state[field.name] = torch.empty(shape, dtype=field.dtype, device="cpu")
+                    view = taken.views[field.name][piece.offset:piece.end]
+                    write_piece(state[field.name], piece, view)
+
+        tiles = [tile for tile in self.records.layout.tiles
+                 if any(whole[piece.parameter] is not None for piece in tile.pieces)]
+        self.visit(tiles, gather)
+        return whole
+
+    def fill(self, whole: Sequence[Optional[Dict[str, Any]]]) -> None:
+        """The other way: the state of each parameter, as gathered() gives it. A master that it has
+        not comes from the parameter."""
+        entries: List[Entry] = []
+        for state, names in zip(whole, self.field_names()):
+            entries.append(None if state is None else {
+                name: ON_DRIVES if name in names and isinstance(value, Tensor) else value
+                for name, value in state.items() if name != MASTER
+            })
+        self._mastered.clear()
+
+        def scatter(tile: Tile, taken: Taken) -> None:
+            self._fill_masters(tile, taken)
+            for piece in tile.pieces:
+                state = whole[piece.parameter] or {}
+                for field in tile.fields:
+                    value = state.get(field.name)
+                    if isinstance(value, Tensor):
+                        into = taken.views[field.name][piece.offset:piece.end]
+                        read_piece(value, piece, into)
+            taken.changed = True
+            self._note_masters(tile)
+
+        tiles = [tile for tile in self.records.layout.tiles
+                 if any(whole[piece.parameter] is not None for piece in tile.pieces)]
+        self.visit(tiles, scatter, "load_state_dict()")
+        self.entries, self._pass = entries, None
+
+    def load_parameters(self, values: Sequence[Tensor]) -> None:
+        """Parameters, and their masters, are these from now on.
+
+        :param values: of each, of its shape, in host memory; what a master has more bits for than
+            its parameter goes into the master
+        """
+        def fill(tile: Tile, taken: Taken) -> None:
+            for piece in tile.pieces:
+                into = taken.views[MASTER][piece.offset:piece.end]
+                read_piece(values[piece.parameter], piece, into)
+            taken.changed = True
+            self._note_masters(tile)
+
+        for param, value in zip(self._params, values):
+            local_of(param).detach().copy_(value)
+        self._mastered.clear()
+        finer = [tile for tile in self.records.layout.tiles
+                 if any(field.name == MASTER for field in tile.fields)
+                 and any(values[piece.parameter].dtype is not tile.dtype for piece in tile.pieces)]
+        if finer:
+            self.visit(finer, fill, "load_parameters()")
+
+    def save_parameters(self) -> None:
+        """Before a commit: what of parameters is in memory alone goes to records."""
+        def save(tile: Tile, taken: Taken) -> None:
+            for piece in tile.pieces:
+                into = taken.views["parameter"][piece.offset:piece.end]
+                read_piece(self._params[piece.parameter], piece, into)
+            taken.changed = True
+
+        def save_masters(tile: Tile, taken: Taken) -> None:
+            self._fill_masters(tile, taken)
+            self._note_masters(tile)
+
+        layout = self.records.layout
+        new = [tile for tile in layout.tiles
+               if any(field.name == MASTER for field in tile.fields)
+               and any((tile.name, piece.offset) not in self._mastered for piece in tile.pieces)]
+        if new:
+            self.visit(new, save_masters)
+        if layout.copies:
+            self.visit(layout.copies, save)
+
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """After resuming: parameters are those of the records, but for those on drives."""
+        def restore(tile: Tile, taken: Taken) -> None:
+            view = taken.views[MASTER if MASTER in taken.views else "parameter"]
+            for piece in tile.pieces:
+                if piece.parameter not in self._on_drives:
+                    write_piece(self._params[piece.parameter], piece, view[piece.offset:piece.end])
+
+        layout = self.records.layout
+        masters = [tile for tile in layout.tiles
+                   if any(field.name == MASTER for field in tile.fields)]
+        to_visit = [tile for tile in (*masters, *layout.copies)
+                    if not all(piece.parameter in self._on_drives for piece in tile.pieces)]
+        if to_visit:
+            self.visit(to_visit, restore, "resume()")
+        for tile in masters:
+            self._note_masters(tile)
+        self.entries = list(entries)
+
+
+def _the_same(one: Dict[int, Tuple[Tensor, int]], other: Dict[int, Tuple[Tensor, int]]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[number][0] is other[number][0] and one[number][1] == other[number][1]
+        for number in one)

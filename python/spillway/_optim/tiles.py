@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+# spillway/_optim/tiles.py - which run of which parameters lies where in which record
+"""Parameters of one group and one type are laid flat, one after the other, and cut into tiles. A
+tile is a record on drives: for each field (exp_avg, exp_avg_sq) the elements of all its pieces,
+contiguous. Pure: no tensor is touched.
+
+Invariants:
+T1  every element of every parameter is in exactly one piece of one tile
+T2  the pieces of a tile are adjacent: each begins at the offset where the one before ends
+T3  a tile has parameters of one group and of one type
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+# Fields begin where a cache line does: vector instructions then split none.
+_ALIGN_BYTES = 64
+# Of a tile's description: C takes 64 KiB.
+_DESCRIPTION_BYTES_MAX = 32 << 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """What a record has for each element of its parameters."""
+
+    name: str
+    dtype: torch.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Laid:
+    """A parameter as the layout sees it. ``number`` counts through all groups."""
+
+    number: int
+    name: str
+    shape: Tuple[int, ...]
+    dtype: torch.dtype
+    gradient: Optional[torch.dtype] = None  # the type of its gradients, where they go to drives
+    on_drives: bool = False  # the parameter itself: a commit has it without a copy
+
+    @property
+    def count(self) -> int:
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Elements [start, stop) of a flat parameter, from element ``offset`` of a tile on."""
+
+    parameter: int
+    start: int
+    stop: int
+    offset: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.stop - self.start
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A record: ``count`` elements of each field, the i-th field from byte ``offsets[i]`` on.
+    ``dtype`` is that of its parameters, or of its gradients."""
+
+    name: str
+    group: int
+    dtype: torch.dtype
+    fields: Tuple[Field, ...]
+    offsets: Tuple[int, ...]
+    count: int
+    pieces: Tuple[Piece, ...]
+    len_bytes: int
+    description: bytes
+
+    @property
+    def parameters(self) -> List[str]:
+        """The names of the first few, with the elements that are in it."""
+        described = json.loads(self.description)["parameters"]
+        names = [f"{name}[{start}:{stop}]" for name, _, start, stop in described[:4]]
+        return names + ["..."] * (len(described) > 4)
+
+
+def item_bytes(dtype: torch.dtype) -> int:
+    return torch.empty(0, dtype=dtype, device="cpu").element_size()
+
+
+def element_bytes(fields: Sequence[Field]) -> int:
+    """Bytes of a record per element."""
+    return sum(item_bytes(field.dtype) for field in fields)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+def _offsets(fields: Sequence[Field], count: int) -> Tuple[Tuple[int, ...], int]:
+    """(where each field begins, how long the record is), in bytes"""
+    offsets, end = [], 0
+    for field in fields:
+        offsets.append(end)
+        end += -(-count * item_bytes(field.dtype) // _ALIGN_BYTES) * _ALIGN_BYTES
+    return tuple(offsets), max(end, _ALIGN_BYTES)
+
+
+def _described(laid: Laid, piece: Piece) -> List[Any]:
+    return [laid.name, list(laid.shape), piece.start, piece.stop]
+
+
+def _cut(parameters: Sequence[Laid], limit: int) -> Iterator[List[Piece]]:
+    """Pieces of tiles of up to ``limit`` elements."""
+    pieces: List[Piece] = []
+    used = described = 0
+    for laid in parameters:
+        start = 0
+        while True:
+            stop = min(laid.count, start + limit - used)
+            pieces.append(Piece(laid.number, start, stop, used))
+            used += stop - start
+            described += len(json.dumps(_described(laid, pieces[-1])))
+            if used == limit or described > _DESCRIPTION_BYTES_MAX:
+                yield pieces
+                pieces, used, described = [], 0, 0
+            start = stop
+            if start == laid.count:
+                break
+    if pieces:
+        yield pieces
+
+
+def run_name(prefix: str, group: int, dtype: torch.dtype) -> str:
+    return f"{prefix}/group{group}/{name_of(dtype)}"
+
+
+def run_of(record: str) -> str:
+    """The name of the run that a record is of."""
+    return record.rpartition("/")[0]
+
+
+def cut(prefix: str, group: int, parameters: Sequence[Laid], fields: Sequence[Field],
+        limit: int) -> List[Tile]:
+    """The tiles of parameters of one group and one type.
+
+    :param limit: elements of the longest tile
+    """
+    dtype = parameters[0].dtype
+    run = run_name(prefix, group, dtype)
+    laid_of = {laid.number: laid for laid in parameters}
+    tiles = []
+    for number, pieces in enumerate(_cut(parameters, limit)):
+        count = pieces[-1].end
+        offsets, len_bytes = _offsets(fields, count)
+        description = json.dumps({
+            "parameters": [_described(laid_of[piece.parameter], piece) for piece in pieces],
+            "dtype": name_of(dtype),
+            "tile": limit,
+            "fields": [[field.name, name_of(field.dtype), offset]
+                       for field, offset in zip(fields, offsets)],
+        }).encode()
+        tiles.append(Tile(f"{run}/{number}", group, dtype, tuple(fields), offsets, count,
+                          tuple(pieces), len_bytes, description))
+    return tiles
+
+
+def beside(tile: Tile, prefix: str, field: Field) -> Tile:
+    """A record with one field for the same pieces, of which no commit has a description."""
+    offsets, len_bytes = _offsets([field], tile.count)
+    name = f"{prefix}/{tile.name.partition('/')[2]}"
+    return Tile(name, tile.group, field.dtype, (field,), offsets, tile.count, tile.pieces,
+                len_bytes, b"")

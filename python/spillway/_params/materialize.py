@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+# spillway/_params/materialize.py - parameters of a model move to drives, at creation or later
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from typing import Any, Callable, List, Optional, Sequence
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from .._core.library import Size, SpillwayError, bytes_text, size
+from .._core.torch_compat import is_before, is_compiled
+from ..plan import parameters_least, parameters_most
+from ..report import moves_nothing
+from ..store import Store
+from .offloaded_param import OLDEST
+from .parameters import Parameters, owner_of, place_in
+from .residency import _storage_uses
+
+_log = logging.getLogger("spillway")
+
+
+def _check_version(what: str) -> None:
+    if is_before(OLDEST) or _storage_uses is None:
+        raise RuntimeError(f"{what} needs PyTorch {OLDEST} or later, and this is "
+                           f"{torch.__version__}: leave it out, the numbers are the same")
+
+
+def _check_store(what: str, store: Any) -> None:
+    if not isinstance(store, Store):
+        raise TypeError(f"{what} needs an open store (spillway.Store), not "
+                        f"{type(store).__name__}: optimizer and parameters share it")
+
+
+def materialize(factory: Callable[[], nn.Module], store: Store, *,
+                parameter_bytes: Optional[Size] = None) -> nn.Module:
+    """Make a model whose parameters do not fit into memory: the function runs as ever, with the
+    same random numbers, and what it has made goes to the drives meanwhile.
+
+    >>> model = spillway.torch.materialize(lambda: GPT(config), store)
+    >>> off = spillway.torch.offload(model, store, parameters=True)
+
+    Buffers, and parameters of less than 64 KiB, stay in memory.
+
+    :param factory: returns the model
+    :param store: open, with checksums
+    :param parameter_bytes: most bytes of parameters in memory; default: four of the largest
+    :raises RuntimeError: PyTorch is older than 2.1
+    :raises SpillwayError: a drive failed
+    """
+    _check_version("materialize()")
+    _check_store("materialize()", store)
+    if not callable(factory) or isinstance(factory, nn.Module):
+        raise TypeError("materialize() takes a function that makes the model, like "
+                        f"lambda: Model(config), not {type(factory).__name__}")
+    owner = Parameters(store, 0 if parameter_bytes is None else size("parameter_bytes",
+                                                                     parameter_bytes))
+    thread = threading.get_ident()
+
+    def registered(module: nn.Module, name: str, param: Any) -> None:
+        if param is not None and threading.get_ident() == thread:
+            if owner.adopt(param, f"{type(module).__name__}.{name}"):
+                owner.make_room()
+
+    handle = torch.nn.modules.module.register_module_parameter_registration_hook(registered)
+    try:
+        model = factory()
+    except BaseException:
+        owner.close()
+        raise
+    finally:
+        handle.remove()
+    if not isinstance(model, nn.Module):
+        owner.close()
+        raise TypeError(f"the function must return a torch.nn.Module, not {type(model).__name__}")
+    _name(model)
+    return model
+
+
+def _name(model: nn.Module) -> None:
+    """By the names that the model has for them, in its order."""
+    for number, (name, param) in enumerate(model.named_parameters()):
+        place = place_in(param)
+        if place is not None:
+            place.name, place.number = name, number
+
+
+def _check_model(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if is_compiled(module):
+            raise ValueError(
+                f"{name or type(module).__name__} is compiled: what torch.compile makes of a model "
+                "uses parameters without a word. Leave out parameters=True, or compile()")
+    for name, param in model.named_parameters():
+        if is_lazy(param) or param.device.type == "meta":
+            raise ValueError(f"parameter {name} has no values yet: make the model by "
+                             "spillway.torch.materialize(), or run it once")
+        if param.device.type != "cpu":
+            raise ValueError(
+                f"parameter {name} is on {param.device}: parameters=True is for parameters in host "
+                "memory. Leave it out; the optimizer's state can be on drives all the same")
+
+
+def _length(param: Any) -> int:
+    """Of what is here of it, in bytes."""
+    local = getattr(param, "_local_tensor", param)
+    return int(local.numel() * local.element_size())
+
+
+def _check_room(model: nn.Module, store: Store) -> None:
+    """What is to be written has room, as far as can be told.
+
+    :raises SpillwayError: ENOSPC it has not; says how many bytes are missing
+    """
+    coming = sum(_length(param) for param in model.parameters()
+                 if place_in(param) is None)
+    stats = store.stats()
+    missing = coming - (stats.capacity_bytes - stats.used_bytes)
+    if missing > 0:
+        raise SpillwayError(
+            errno.ENOSPC, f"the store is too small by {missing} bytes: the model's parameters take "
+            f"{coming} bytes, and {stats.used_bytes} of {stats.capacity_bytes} are in use. Give it "
+            "more drives")
+
+
+def _bytes_of(modules: Sequence[nn.Module]) -> List[int]:
+    """Of each, what is on drives."""
+    return [sum(place.length for place in {place_in(param) for param in module.parameters()}
+                if place is not None) for module in modules]
+
+
+def _limit_of(model: nn.Module, scopes: Sequence[nn.Module],
+              parameter_bytes: Optional[Size]) -> int:
+    """How many bytes may be in memory.
+
+    :raises ValueError: fewer were given than it takes; says how many are missing
+    """
+    places = {place_in(param): name for name, param in model.named_parameters()}
+    largest = max((place for place in places if place is not None),
+                  key=lambda place: place.length, default=None)
+    if largest is None:
+        return 0
+    if parameter_bytes is None:
+        return parameters_most(max(_bytes_of(scopes), default=0), largest.length)
+    least = parameters_least(largest.length)
+    given = size("parameter_bytes", parameter_bytes)
+    if given < least:
+        raise ValueError(
+            f"parameter_bytes is {given}, too few by {least - given}: the largest parameter, "
+            f"{places[largest]}, has {bytes_text(largest.length)}, and while one is used the next "
+            "has to come")
+    return given
+
+
+def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
+                  parameter_bytes: Optional[Size]) -> Parameters:
+    """The parameters of a model go to a store, if they are not there yet.
+
+    :param scopes: of which the largest says how many bytes are in memory, by default
+    :raises RuntimeError: PyTorch is older than 2.1
+    :raises TypeError, ValueError: the model, the store or the bytes are such that it cannot be
+    :raises SpillwayError: ENOSPC the store is too small
+    """
+    _check_version("parameters=True")
+    _check_store("parameters=True", store)
+    _check_model(model)
+    owner = owner_of(model)
+    if owner is not None and owner.store is not store:
+        raise ValueError("the model's parameters are in another store, where materialize() has put "
+                         "them: give offload() that one")
+    _check_room(model, store)
+    fresh = owner is None
+    if owner is None:
+        owner = Parameters(store, sum(map(_length, model.parameters())) + 1)
+    if any(hasattr(param, "_local_tensor") for param in model.parameters()):
+        from . import shards
+
+        shards.settle(model)
+    for name, param in model.named_parameters():
+        owner.adopt(param, name)
+    _name(model)
+    try:
+        limit = _limit_of(model, scopes, parameter_bytes)
+    except BaseException:
+        if fresh:
+            owner.to_memory()
+        raise
+    owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
+    owner.set_limit(limit)
+    if owner.total_bytes <= limit:
+        _log.warning("%s", moves_nothing(owner.total_bytes, limit))
+    return owner

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: MIT
+# spillway/_params/offloaded_param.py - a parameter with bytes on drives, fetched on use
+"""A parameter that goes to drives becomes an OnDrives, in place. PyTorch asks its class before each
+function that is given one: then its bytes are brought into memory, and stay as long as the function
+runs. What is a view of it afterwards is counted by PyTorch, and what is saved for the backward pass
+is seen here; so nobody ever finds an empty storage, in whatever way a parameter is used: by its
+module, by another one, between steps, or by an optimizer of PyTorch.
+"""
+from __future__ import annotations
+
+import collections
+import inspect
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from .._core.tensors import raise_modified
+from .._core.torch_compat import SavedTensorsHooks, storage_of
+from .residency import Place, place_of
+
+OLDEST = "2.1"
+
+_Untouched: Any = getattr(torch._C, "DisableTorchFunctionSubclass", None)
+_top_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+# Attributes of a tensor that are its bytes in another form.
+_OF_BYTES = {"data", "T", "mT", "H", "mH", "real", "imag"}
+_WITHOUT_BYTES = (
+    "size stride dim ndimension numel nelement element_size is_contiguous storage_offset "
+    "untyped_storage is_floating_point is_complex is_signed get_device has_names is_conj is_neg "
+    "is_inference is_same_size requires_grad_ register_hook register_post_accumulate_grad_hook "
+    "retain_grad __hash__ __len__ _is_view").split()
+_FUNCTIONS_WITHOUT_BYTES = ("is_floating_point is_complex numel is_same_size is_conj is_neg "
+                            "is_inference _has_compatible_shallow_copy_type").split()
+_SET = ("grad", "requires_grad", "names", "_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def _without_bytes() -> Set[Any]:
+    """The functions that ask a tensor for what is true whether its bytes are there or not."""
+    found: Set[Any] = set()
+    for name in dir(Tensor):
+        static = inspect.getattr_static(Tensor, name)
+        if inspect.isgetsetdescriptor(static) and name not in _OF_BYTES:
+            found.add(static.__get__)
+        if inspect.isgetsetdescriptor(static) and name in _SET:
+            found.update((static.__set__, static.__delete__))
+    found.update(getattr(Tensor, name) for name in _WITHOUT_BYTES if hasattr(Tensor, name))
+    found.update(getattr(torch, name) for name in _FUNCTIONS_WITHOUT_BYTES if hasattr(torch, name))
+    return found
+
+
+_NEED_NO_BYTES = _without_bytes()
+_GIVE_ADDRESSES = {Tensor.data_ptr}
+
+
+# The classes of tensors of which a place has the bytes.
+CLASSES: Set[Any] = set()
+
+
+def needs_no_bytes(func: Any) -> bool:
+    return func in _NEED_NO_BYTES
+
+
+class OnDrives(nn.Parameter):
+    """``_spillway_place``: where its bytes are. A copy of one has none, and is a parameter like any
+    other."""
+
+    _spillway_place: Optional[Place] = None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _NEED_NO_BYTES:
+            with _Untouched():
+                return func(*args, **kwargs)
+        if func is torch.autograd.grad:
+            return _grad(*args, **kwargs)
+        return _run(func, args, kwargs, gathered(args, kwargs))
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = nn.Parameter(self.data.clone(memory_format=torch.preserve_format),
+                                          self.requires_grad)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return (torch._utils._rebuild_parameter,  # type: ignore[attr-defined]
+                (self.data, self.requires_grad, collections.OrderedDict()))
+
+
+def _grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch.autograd.grad() by the edges of parameters: modules may be computed again in it, which
+    are not to run as a part of a function of these."""
+    def edge(thing: Any) -> Any:
+        if type(thing) is OnDrives and thing.requires_grad:
+            return torch.autograd.graph.get_gradient_edge(thing)
+        return thing
+
+    inputs = tuple(map(edge, inputs)) if isinstance(inputs, (tuple, list)) else edge(inputs)
+    return torch.autograd.grad(outputs, inputs, *args, **kwargs)
+
+
+CLASSES.add(OnDrives)
+
+
+def gathered(*things: Any) -> List[Any]:
+    """The parameters among them that have a place."""
+    found: List[Any] = []
+    for thing in things:
+        _gather(thing, found)
+    return found
+
+
+def _gather(thing: Any, into: List[Any]) -> None:
+    if type(thing) in CLASSES:
+        if thing._spillway_place is not None:
+            into.append(thing)
+    elif type(thing) in (tuple, list):
+        for item in thing:
+            _gather(item, into)
+    elif type(thing) is dict:
+        for item in thing.values():
+            _gather(item, into)
+
+
+def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
+    """A function of parameters, whose bytes are in memory meanwhile."""
+    places: List[Place] = [param._spillway_place for param in params]
+    owners = {place.owner: None for place in places}
+    uses: List[Any] = []
+    try:
+        for owner in owners:
+            uses.append(owner.hold(place for place in places if place.owner is owner))
+        if func in _GIVE_ADDRESSES:
+            for place in places:
+                place.pinned = True
+        with _Untouched():
+            return _saving(func, args, kwargs, places)
+    finally:
+        uses.clear()
+        for owner in owners:
+            owner.released()
+        for param, place in zip(params, places):
+            _follow(param, place)
+
+
+def _follow(param: Any, place: Place) -> None:
+    """Somebody may have given it other memory, as by its ``data``."""
+    with _Untouched():
+        storage = storage_of(getattr(param, "_local_tensor", param))
+        if storage._cdata != place.storage._cdata:
+            place.owner.moved(param, place)
+
+
+# ---- What is saved for the backward pass ---------------------------------------------------------
+
+
+class Saved:
+    """A parameter, or a view of it, that autograd has saved: used, it is in memory."""
+
+    __slots__ = ("_place", "_tensor", "_version", "_view")
+
+    def __init__(self, place: Place, tensor: Tensor) -> None:
+        self._place = place
+        self._version = tensor._version
+        self._view: Optional[List[None]] = None
+        if isinstance(tensor, OnDrives):
+            self._tensor: Tensor = tensor
+        else:
+            self._tensor = tensor.detach()
+            place.views.append(None)
+            self._view = place.views
+
+    def __del__(self) -> None:
+        view = getattr(self, "_view", None)
+        if view is not None:
+            view.pop()
+
+    def unpack(self) -> Tensor:
+        """Each time another tensor: as long as it is there, so are the bytes."""
+        place = self._place
+        if self._tensor._version != self._version:
+            raise_modified(self._tensor, self._tensor._version, self._version)
+        use = place.owner.hold([place])
+        try:
+            with _Untouched():
+                return self._tensor.detach()
+        finally:
+            del use
+            place.owner.released()
+
+
+class _Kept:
+    """What is no parameter, where nobody else has hooks: as autograd keeps it."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        # An output that holds its own node would never be freed.
+        self._tensor = tensor if tensor.is_leaf and tensor.requires_grad else tensor.detach()
+        self._version = tensor._version
+
+    def unpack(self) -> Tensor:
+        if self._tensor._version != self._version:
+            raise_modified(self._tensor, self._tensor._version, self._version)
+        return self._tensor
+
+
+class _Others:
+    """What the hooks below these have made of it."""
+
+    __slots__ = ("_packed", "_unpack")
+
+    def __init__(self, packed: Any, unpack: Callable[[Any], Tensor]) -> None:
+        self._packed = packed
+        self._unpack = unpack
+
+    def unpack(self) -> Tensor:
+        return self._unpack(self._packed)
+
+
+def _unpack(packed: Any) -> Tensor:
+    tensor: Tensor = packed.unpack()
+    return tensor
+
+
+def _hooks_of(below: Optional[Tuple[Any, Any]]) -> SavedTensorsHooks:
+    def pack(tensor: Tensor) -> Any:
+        place = tensor._spillway_place if isinstance(tensor, OnDrives) else place_of(tensor)
+        if place is not None:
+            return Saved(place, tensor)
+        if below is None:
+            return _Kept(tensor)
+        return _Others(below[0](tensor), below[1])
+
+    return SavedTensorsHooks(pack, _unpack)
+
+
+def _see_parameters(pack: Any) -> bool:
+    """Whether hooks are this package's, in which parameters are seen already."""
+    owner = getattr(pack, "__self__", None)
+    module = getattr(pack if owner is None else type(owner), "__module__", None)
+    return str(module).startswith("spillway.")
+
+
+def _saving(func: Any, args: Any, kwargs: Any, places: List[Place]) -> Any:
+    below = _top_hooks(False) if torch.is_grad_enabled() else None
+    if not torch.is_grad_enabled() or (below is not None and _see_parameters(below[0])):
+        return func(*args, **kwargs)
+    hooks = _hooks_of(below)
+    try:
+        try:
+            hooks.push()
+        except RuntimeError:  # PyTorch takes none here: nobody can tell when they are used
+            for place in places:
+                place.pinned = True
+        return func(*args, **kwargs)
+    finally:
+        hooks.pop()

@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: MIT
+# spillway/_params/parameters.py - which parameters are in memory: those used next
+"""The parameters of a model in a store. As many bytes of them are in memory as were given; what is
+used next comes in before, as the last step has shown, and what is used the latest goes.
+
+A parameter is used by a function of PyTorch that is given it, or by the backward pass of one
+(_on_drives.py): that is what a step is a list of here. What a use needs comes in whatever the
+memory is: training never fails for it, and what is too much is counted.
+
+Invariants, beside those of residency.py:
+Q1  what is held does not leave
+Q2  beyond the memory given there is only what is held, or has a user who cannot be told to let go
+"""
+from __future__ import annotations
+
+import bisect
+import errno
+import json
+import logging
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from torch import nn
+
+from .._core.library import SpillwayError, bytes_text
+from .._optim.arithmetic import local_of
+from .._optim.tiles import name_of
+from ..store import Store
+from .conversion import adopt, part, why_not
+from .residency import ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, Use, by_storage
+from .stats import ParameterStats
+
+_log = logging.getLogger("spillway")
+
+# Shorter ones stay in memory: as many of them as there are layers take little.
+LEAST_BYTES = 64 << 10
+# Of a step's uses no more are kept in mind: so many of each parameter.
+_USES_MAX = 64
+_MOVING_MAX = 64  # written or read at a time
+_NEVER = 1 << 60
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.memory_bytes_max = self.memory_bytes_over = 0
+        self.uses = self.waits = self.wait_ns = 0
+        self.reads = self.bytes_read = self.reads_ahead = 0
+        self.writes = self.bytes_written = self.bytes_unwritten = self.failures = 0
+
+
+class _Counted:
+    """Ctrl-C may come between what a place becomes and its count: then all is counted anew. Apart
+    from the lock, which Python code would leave taken where Ctrl-C comes before the block."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: "Parameters") -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            self._owner.recount()
+
+
+class Parameters:
+    """Those of a model, or of several.
+
+    :param store: open, with checksums
+    :param limit_bytes: in memory; 0: four of the largest, as they come to be known
+    :raises ValueError: the store has no checksums, by which it is known what need not be written
+    """
+
+    def __init__(self, store: Store, limit_bytes: int = 0) -> None:
+        if not store.checksums:
+            raise ValueError("parameters on drives need a store with checksums: open it without "
+                             "checksums=False")
+        self.store = store
+        self.copies = 1
+        self.closed = False
+        self._given_bytes = limit_bytes
+        self._largest = 0
+        self._lock = threading.RLock()  # each device has a thread of autograd's
+        self._places: Dict[Place, "weakref.ReferenceType[Any]"] = {}
+        self._bytes = dict.fromkeys((RESIDENT, LEAVING, ABSENT, COMING), 0)
+        self._in_memory: Dict[Place, None] = {}  # what is not ABSENT
+        self._moving: Dict[Place, None] = {}
+        self._gone: List[Place] = []  # their parameters are
+        self._plan: List[Place] = []
+        self._trace: List[Place] = []
+        self._at = 0  # the next use, in the plan
+        self._ahead = 0  # so many uses from there on are in memory, or on their way
+        self._serial = 0
+        self._used: Optional[Place] = None  # the last, in this step
+        self._counts = _Counts()
+        self._said_over = False
+        store.add_dependent(self)
+
+    # ---- Which there are -------------------------------------------------------------------------
+
+    def adopt(self, param: Any, name: str) -> bool:
+        """Take a parameter over, if it can be. False: it stays in memory."""
+        if why_not(param, LEAST_BYTES) is not None:
+            return False
+        with self._lock, _Counted(self):
+            local = getattr(param, "_local_tensor", param)
+            place = Place(name, self, local, shared=local is not param)
+            self._bytes[RESIDENT] += place.length
+            self._in_memory[place] = None
+            self._largest = max(self._largest, place.length)
+            self._serial += 1
+            place.last = place.number = self._serial
+            adopt(param, place)
+            self._places[place] = weakref.ref(param, self._when_gone(place))
+            self._room(0, wait=True)
+        return True
+
+    def make_room(self) -> None:
+        """For another one, as large as the largest, that is about to be made."""
+        with self._lock, _Counted(self):
+            self._room(self._largest, wait=True)
+
+    def _when_gone(self, place: Place) -> Callable[[Any], None]:
+        found = weakref.ref(self)
+
+        def gone(_: Any) -> None:
+            here = found()
+            if here is None:
+                return
+            here._gone.append(place)
+            # Garbage may be collected anywhere, in the middle of this, too.
+            lock: Any = here._lock
+            if not lock._is_owned() and lock.acquire(blocking=False):
+                try:
+                    with _Counted(here):
+                        here._reap()
+                finally:
+                    lock.release()
+
+        return gone
+
+    def moved(self, param: Any, place: Place) -> None:
+        """A parameter was given other memory: it begins anew."""
+        with self._lock, _Counted(self):
+            name = place.name
+            part(param, place)
+            self._drop(place)
+            if not self.adopt(param, name):
+                _log.info("%s stays in memory: %s", name, why_not(param, LEAST_BYTES))
+
+    def _drop(self, place: Place) -> None:
+        if self._places.pop(place, None) is None:
+            return
+        if place in self._moving:
+            self._finish(place)
+        if by_storage.get(place.storage._cdata) is place:
+            del by_storage[place.storage._cdata]
+        self._bytes[place.state] -= place.length
+        self._in_memory.pop(place, None)
+        self._trace = [each for each in self._trace if each is not place]
+        self._used = None if self._used is place else self._used
+        if place.order:
+            self._plan = [each for each in self._plan if each is not place]
+            self._number_plan()
+        place.drop(self.store)
+
+    @property
+    def places(self) -> List[Place]:
+        with self._lock, _Counted(self):
+            self._reap()
+            return sorted(self._places, key=lambda place: place.number)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self._bytes.values())
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._given_bytes or 4 * self._largest
+
+    def set_limit(self, limit_bytes: int) -> None:
+        with self._lock, _Counted(self):
+            self._given_bytes = limit_bytes
+            self._room(0, wait=True)
+
+    # ---- Uses ------------------------------------------------------------------------------------
+
+    def hold(self, places: Iterable[Place]) -> Use:
+        """They are in memory from now on, as long as what is returned is there.
+
+        :raises SpillwayError: one cannot be read; none is held
+        """
+        places = tuple(places)
+        use = Use()
+        with self._lock, _Counted(self):
+            try:
+                for place in places:
+                    place.hold(use)
+                for place in places:
+                    self._use(place)
+                self._read_ahead()
+            except BaseException:
+                del use
+                raise
+        return use
+
+    def released(self) -> None:
+        """A use is over: what is too much may leave."""
+        if self.memory_bytes > self.limit_bytes:
+            with self._lock, _Counted(self):
+                self._room(0, wait=False)
+
+    def _use(self, place: Place) -> None:
+        self._serial += 1
+        place.last = self._serial
+        self._counts.uses += 1
+        self._note(place)
+        if place.noticed() != RESIDENT:
+            began_ns = time.perf_counter_ns()
+            self._bring(place)
+            self._counts.waits += 1
+            self._counts.wait_ns += time.perf_counter_ns() - began_ns
+        place.is_clean = False
+
+    def _bring(self, place: Place) -> None:
+        error = None
+        if place.state != ABSENT:
+            place.raise_to_urgent()
+            self._finish(place)
+        if place.state == ABSENT:  # also where reading it ahead has failed
+            self._check_open(place)
+            self._room(place.length, wait=True)
+            self._begin_read(place, URGENT)
+            error = self._finish(place)
+        if error is not None:
+            raise SpillwayError(error.errno or errno.EIO, f"parameter {place.name} cannot be "
+                                f"read: {error.strerror}") from error
+
+    def _check_open(self, place: Place) -> None:
+        if self.closed or self.store.closed:
+            raise SpillwayError(
+                errno.EBADF, f"parameter {place.name} was on the drives of a store that is closed. "
+                "Its values are there if they were committed: open the store again, make the model "
+                "anew, and resume()")
+
+    def _note(self, place: Place) -> None:
+        """Where in a step this is. Uses one after the other are one: the plan has no more."""
+        if place is self._used:
+            return
+        self._used = place
+        if len(self._trace) < _USES_MAX * max(1, len(self._places)):
+            self._trace.append(place)
+        distance = self._distance(place)
+        if distance < _NEVER:
+            self._at = (self._at + distance + 1) % len(self._plan)
+            self._ahead = max(0, self._ahead - distance - 1)
+
+    def _distance(self, place: Place) -> int:
+        """In how many uses it is used next; the longer ago it was used, if that is not known, the
+        later."""
+        order = place.order
+        if not order:
+            return _NEVER + self._serial - place.last
+        index = bisect.bisect_left(order, self._at)
+        return order[index] - self._at if index < len(order) else \
+            order[0] + len(self._plan) - self._at
+
+    def begin_step(self) -> None:
+        """What was used since the last call is used again, in the same order."""
+        with self._lock, _Counted(self):
+            if self._trace:
+                self._plan, self._trace = self._trace, []
+                self._number_plan()
+            for place in list(self._places):
+                place.failed, place.pinned = None, False
+            self._used = None
+            self._said_over = False
+            self._read_ahead()
+
+    def expect(self, places: Sequence[Place]) -> None:
+        """Before a step was seen: they will be used in this order."""
+        with self._lock:
+            self._plan = list(places)
+            self._number_plan()
+
+    def _number_plan(self) -> None:
+        for place in list(self._places):
+            place.order.clear()
+        for index, place in enumerate(self._plan):
+            place.order.append(index)
+        self._at = self._ahead = 0
+
+    # ---- Memory ----------------------------------------------------------------------------------
+
+    def count(self, place: Place, state: str) -> None:
+        """A place is about to become that."""
+        self._bytes[place.state] -= place.length
+        self._bytes[state] += place.length
+        if state == ABSENT:
+            self._in_memory.pop(place, None)
+        else:
+            self._in_memory[place] = None
+        for moving in (LEAVING, COMING):
+            if state == moving:
+                self._moving[place] = None
+            elif place.state == moving:
+                self._moving.pop(place, None)
+        self._counts.memory_bytes_max = max(self._counts.memory_bytes_max, self.memory_bytes)
+
+    def recount(self) -> None:
+        """From what the places are."""
+        counted = dict.fromkeys(self._bytes, 0)
+        in_memory: Dict[Place, None] = {}
+        moving: Dict[Place, None] = {}
+        for place in list(self._places):
+            state = place.noticed()
+            counted[state] += place.length
+            if state != ABSENT:
+                in_memory[place] = None
+            if state in (LEAVING, COMING):
+                moving[place] = None
+        self._bytes, self._in_memory, self._moving = counted, in_memory, moving
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._bytes[RESIDENT] + self._bytes[LEAVING] + self._bytes[COMING]
+
+    def _room(self, need_bytes: int, wait: bool, nearer_than: int = -1) -> bool:
+        """Let so much leave memory that there is room for this.
+
+        :param wait: for what is being written
+        :param nearer_than: what is used sooner than that stays
+        :return: whether there is
+        """
+        self._reap()
+        limit = self.limit_bytes
+        while self.memory_bytes + need_bytes > limit and not self.closed:
+            victim = None
+            if (self.memory_bytes - self._bytes[LEAVING] + need_bytes > limit
+                    and len(self._moving) < _MOVING_MAX):
+                victim = self._latest(nearer_than)
+            if victim is not None:
+                self._let_go(victim)
+            elif wait and self._bytes[LEAVING]:
+                self._finish(next(place for place in self._moving if place.state == LEAVING))
+            elif wait:
+                self._note_over(self.memory_bytes + need_bytes - limit)
+                return False
+            else:
+                return False
+        return True
+
+    def _latest(self, nearer_than: int) -> Optional[Place]:
+        """What is used the latest, of what can leave."""
+        found: List[Tuple[int, Place]] = []
+        for place in list(self._in_memory):
+            if place.state == RESIDENT and not place.held and not place.failed:
+                distance = self._distance(place)
+                if distance > nearer_than:
+                    found.append((distance, place))
+        found.sort(key=lambda each: -each[0])
+        return next((place for _, place in found
+                     if place.noticed() == RESIDENT and place.is_alone()), None)
+
+    def _let_go(self, place: Place) -> None:
+        if place.object and place.copies >= self.copies and place.has_same(self.store):
+            if place.empty():
+                self._counts.bytes_unwritten += place.length
+            return
+        self._begin_write(place)
+
+    def _begin_write(self, place: Place) -> None:
+        try:
+            self._check_open(place)
+            place.begin_write(self.store, self.copies)
+        except SpillwayError as error:
+            self._note_failure(place, error)
+            place.failed = error
+            return
+        self._counts.writes += 1
+        self._counts.bytes_written += place.length
+
+    def _begin_read(self, place: Place, cls: int) -> None:
+        place.begin_read(self.store, cls)
+        self._counts.reads += 1
+        self._counts.bytes_read += place.length
+        self._counts.reads_ahead += cls == PREFETCH
+
+    def _finish(self, place: Place) -> Optional[SpillwayError]:
+        """Wait for what is under way of it."""
+        error = place.end(self.store)
+        if error is not None:
+            self._note_failure(place, error)
+        return error
+
+    def _reap(self) -> None:
+        """See what has ended, and whose parameter is gone."""
+        for place in list(self._moving):
+            if place.has_ended():
+                self._finish(place)
+        while self._gone:
+            self._drop(self._gone.pop())
+
+    def _read_ahead(self) -> None:
+        """As much as there is room for of what is used next."""
+        plan = self._plan
+        while self._ahead < len(plan) and len(self._moving) < _MOVING_MAX and not self.closed:
+            place = plan[(self._at + self._ahead) % len(plan)]
+            if place.state == ABSENT:
+                if not self._room(place.length, wait=False, nearer_than=self._ahead):
+                    return
+                try:
+                    self._begin_read(place, PREFETCH)
+                except (SpillwayError, RuntimeError):  # whoever needs it is told
+                    return
+            self._ahead += 1
+
+    def _note_failure(self, place: Place, error: SpillwayError) -> None:
+        self._counts.failures += 1
+        _log.warning("parameter %s cannot be moved, and stays where it is: %s", place.name,
+                     error.strerror)
+
+    def _note_over(self, over_bytes: int) -> None:
+        self._counts.memory_bytes_over = max(self._counts.memory_bytes_over, over_bytes)
+        if not self._said_over:
+            self._said_over = True
+            _log.info("parameters take %s more memory than they were given: so much is in use at "
+                      "once, as where somebody holds views of them or a state_dict()",
+                      bytes_text(over_bytes))
+
+    # ---- Durable ---------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """All that is in memory is on the drives, too.
+
+        :raises SpillwayError: a parameter cannot be written; nothing is lost
+        """
+        with self._lock, _Counted(self):
+            begun = []
+            for place in self.places:
+                if place in self._moving:
+                    self._finish(place)
+                place.noticed()
+                if place.object and place.copies < self.copies and place.state == ABSENT:
+                    self._bring(place)
+                if place.state == RESIDENT and not (
+                        place.object and place.copies >= self.copies
+                        and place.has_same(self.store)):
+                    self._check_open(place)
+                    place.failed = None
+                    place.begin_write(self.store, self.copies)
+                    begun.append(place)
+                    self._counts.writes += 1
+                    self._counts.bytes_written += place.length
+            for place in list(self._moving):
+                self._finish(place)
+            # Some ended while room was made for others.
+            for place in begun:
+                if place.failed is not None:
+                    raise place.failed
+
+    def take_up(self, place: Place, thing: int) -> None:
+        """A parameter is what a commit has: this object."""
+        with self._lock, _Counted(self):
+            if place in self._moving:
+                self._finish(place)
+            place.replace(self.store, thing)
+            place.copies = self.copies
+
+    def to_memory(self) -> None:
+        """All are parameters like any others again, in memory.
+
+        :raises SpillwayError: one cannot be read; those before are
+        """
+        with self._lock, _Counted(self):
+            for place in self.places:
+                param = self._places[place]()
+                self._given_bytes = max(self.limit_bytes, self.total_bytes)
+                if place.noticed() != RESIDENT:
+                    self._bring(place)
+                if param is not None:
+                    part(param, place)
+                self._drop(place)
+        self.close()
+
+    # ---- The end ---------------------------------------------------------------------------------
+
+    def _before_close(self) -> None:
+        """As of a Handle, which a store closes first."""
+
+    def close(self) -> None:
+        """By the store. What is in memory stays there; who uses what is not is told."""
+        with self._lock, _Counted(self):
+            if self.closed:
+                return
+            try:
+                for place in list(self._moving):
+                    self._finish(place)
+            finally:
+                self.closed = True
+                self.expect([])
+                self.store.drop_dependent(self)
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True):
+            self.close()
+
+    def stats(self) -> ParameterStats:
+        """Counters so far."""
+        with self._lock, _Counted(self):
+            self._reap()
+            return ParameterStats(
+                parameters=len(self._places), total_bytes=self.total_bytes,
+                limit_bytes=self.limit_bytes, memory_bytes=self.memory_bytes,
+                **vars(self._counts))
+
+
+# ---- Of a model, and of an optimizer -------------------------------------------------------------
+
+
+def place_in(param: Any) -> Optional[Place]:
+    """Where a parameter is, or what is here of one; None: in memory."""
+    place: Optional[Place] = getattr(param, "_spillway_place", None)
+    return place
+
+
+def described(param: Any) -> bytes:
+    """What a commit says of a parameter that is a record by itself."""
+    local = local_of(param)
+    return json.dumps({"shape": list(local.shape), "stride": list(local.stride()),
+                       "dtype": name_of(local.dtype)}).encode()
+
+
+def owner_of(model: nn.Module) -> Optional[Parameters]:
+    """That has the parameters of a model already.
+
+    :raises ValueError: there are several
+    """
+    owners = {place.owner for place in map(place_in, model.parameters()) if place is not None}
+    if len(owners) > 1:
+        raise ValueError("the model's parameters are in several stores: give offload() each part "
+                         "by itself")
+    return owners.pop() if owners else None

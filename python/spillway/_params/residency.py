@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: MIT
+# spillway/_params/residency.py - where a parameter's bytes are, and their way to drives and back
+"""A place is the memory of one parameter, and the object in the store that has its bytes, or had
+them. Its tensors stay what they are: their storage is emptied while the bytes are on drives alone,
+and filled again before they are used. So whatever shares the storage stays valid.
+
+RESIDENT  the bytes are in memory; the object may have others
+LEAVING   they are in memory, and are being written as a new object
+ABSENT    they are in the object alone, and the storage has no memory
+COMING    they are being read into memory
+
+Invariants:
+P1  the storage has memory if and only if the place is not ABSENT
+P2  a storage is emptied only if its object has the same bytes, by their checksums, and nobody has a
+    part in it but the parameter itself and what is saved for a backward pass
+P3  while a place is LEAVING or COMING nobody uses its bytes: a use waits
+P4  an object is freed when the next one has been written, not earlier
+"""
+from __future__ import annotations
+
+import errno
+import weakref
+from ctypes import byref, c_uint64, c_void_p
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from .._core.library import SpillwayError, blocking, check, error_of, fast
+from .._core.torch_compat import storage_of
+from ..store import Store, end_of
+
+RESIDENT, LEAVING, ABSENT, COMING = "resident", "leaving", "absent", "coming"
+
+_ALLOWED = {
+    RESIDENT: (LEAVING, ABSENT),
+    LEAVING: (RESIDENT,),
+    ABSENT: (COMING,),
+    COMING: (RESIDENT, ABSENT),  # or it failed
+}
+URGENT, PREFETCH = 0, 1  # enum spw_class
+
+_storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.1
+
+
+def _uses_of_one() -> int:
+    """How many uses PyTorch counts of a storage that one tensor has, and a place."""
+    tensor = torch.empty(1, dtype=torch.float32, device="cpu")
+    storage = storage_of(tensor)
+    return int(_storage_uses(storage._cdata))
+
+
+_USES_OF_ONE = 0 if _storage_uses is None else _uses_of_one()
+
+
+class Use:
+    """Of places, by a function. They are held as long as it is there: so a Ctrl-C, wherever it
+    comes, leaves none held for good."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Place:
+    """``held``: the uses of now. ``pinned``: its memory is known to others, who cannot be
+    counted. ``views``: one for each tensor on the storage that is saved for a backward pass.
+    ``is_clean``: the object has its bytes, and nobody has used them since that was seen. ``order``:
+    where it is used in a step that was seen (parameters.py)."""
+
+    __slots__ = ("name", "owner", "storage", "length", "tensors", "state", "object", "copies",
+                 "request", "written", "held", "pinned", "views", "is_clean", "failed", "order",
+                 "last", "number", "kinds")
+
+    def __init__(self, name: str, owner: Any, tensor: torch.Tensor, shared: bool) -> None:
+        self.name = name
+        self.owner = owner
+        self.storage = storage_of(tensor)
+        self.length: int = self.storage.nbytes()
+        # Tensors that share the storage for good: of a shard those of FSDP do.
+        self.tensors = _storage_uses(self.storage._cdata) - _USES_OF_ONE + 1 if shared else 1
+        self.state = RESIDENT
+        self.object = 0
+        self.copies = 0  # of the object
+        self.request = c_void_p()
+        self.written = c_uint64()  # the object that is being written
+        self.held: Dict["weakref.ReferenceType[Use]", None] = {}
+        self.pinned = False
+        self.views: List[None] = []
+        self.is_clean = False
+        self.failed: Optional[SpillwayError] = None  # how a write did, in this step
+        self.order: List[int] = []
+        self.last = 0
+        self.number = 0
+        self.kinds: Tuple[Any, ...] = ()  # of a shard: what it was before
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.length} bytes, {self.state}>"
+
+    def become(self, state: str) -> None:
+        """The only one that changes the state."""
+        assert state in _ALLOWED[self.state], f"{self} does not become {state}"
+        self.owner.count(self, state)
+        self.state = state
+
+    # ---- Who uses it -----------------------------------------------------------------------------
+
+    def hold(self, use: Use) -> None:
+        self.held[weakref.ref(use, self.held.pop)] = None
+
+    def is_alone(self) -> bool:
+        """Nobody has a part in the memory but what is known here (P2)."""
+        expected = _USES_OF_ONE + self.tensors - 1 + len(self.views)
+        return (not self.held and not self.pinned
+                and _storage_uses(self.storage._cdata) == expected)
+
+    def has_same(self, store: Store) -> bool:
+        """Whether the object has the bytes that are in memory (P2); nothing is read."""
+        if self.is_clean:
+            return True
+        if not self.object:
+            return False
+        result = store.call(blocking.spw_store_holds, self.object, self.storage.data_ptr(), 0,
+                            self.length)
+        return check(result) == 1
+
+    # ---- Memory ----------------------------------------------------------------------------------
+
+    def noticed(self) -> str:
+        """The state. Ctrl-C may have come when memory was given back, before that was noted."""
+        if self.state == RESIDENT and self.storage.nbytes() == 0:
+            self.become(ABSENT)
+        return self.state
+
+    def empty(self) -> bool:
+        """Give the memory back. False: PyTorch does not let it go, as where it is shared with other
+        processes."""
+        try:
+            self.storage.resize_(0)
+        except RuntimeError:
+            self.pinned = True
+            return False
+        if self.state != ABSENT:
+            self.become(ABSENT)
+        return True
+
+    # ---- Transfers -------------------------------------------------------------------------------
+
+    def begin_write(self, store: Store, copies: int) -> None:
+        """:raises SpillwayError: it cannot be; nothing is changed"""
+        self.request, self.written = c_void_p(), c_uint64()
+        self.become(LEAVING)
+        try:
+            check(store.call(blocking.spw_store_put_copies, self.storage.data_ptr(), self.length,
+                             copies, None, byref(self.written), byref(self.request)))
+        finally:
+            self.has_begun()
+        self.copies = copies
+
+    def begin_read(self, store: Store, cls: int) -> None:
+        """:raises SpillwayError: it cannot be; nothing is changed
+        :raises RuntimeError: there is no memory for it; the same"""
+        self.request = c_void_p()
+        self.become(COMING)
+        try:
+            self.storage.resize_(self.length)
+            check(store.call(blocking.spw_store_get, self.object, 0, self.storage.data_ptr(),
+                             self.length, cls, None, byref(self.request)))
+        finally:
+            self.has_begun()
+
+    def has_begun(self) -> bool:
+        """Whether what was to begin has: Ctrl-C may come at any time. Else all is as before."""
+        if self.request.value:
+            return True
+        if self.state == LEAVING:
+            if self.written.value != self.object:
+                _free(self.owner.store, self.written.value)
+            self.become(RESIDENT)
+        elif self.state == COMING:
+            self.empty()
+        return False
+
+    def raise_to_urgent(self) -> None:
+        """Somebody waits for it now."""
+        if self.request.value:
+            fast.spw_request_raise(self.request, URGENT)
+
+    def has_ended(self) -> bool:
+        """Whether what is under way has ended, without waiting."""
+        return (not self.request.value
+                or fast.spw_request_wait_any(byref(self.request), 1, 0) >= 0)
+
+    def end(self, store: Store) -> Optional[SpillwayError]:
+        """Wait for what is under way. Return: how it failed, if it did. A Ctrl-C meanwhile is
+        raised afterwards."""
+        if not self.has_begun():
+            return None
+        result, interruption = end_of(self.request)
+        error = error_of(result) if result < 0 else None
+        if self.state == COMING and error is None:
+            self.become(RESIDENT)
+            self.is_clean = True
+        elif self.state == COMING:
+            self.empty()
+        elif error is None:
+            before, self.object = self.object, self.written.value
+            self.become(RESIDENT)
+            # Others that have the memory may change it, and nobody is told.
+            self.is_clean = self.is_alone()
+            _free(store, before)  # P4
+        else:
+            self.become(RESIDENT)
+            self.failed = error
+            _free(store, self.written.value)
+        if interruption is not None:
+            raise interruption
+        return error
+
+    def replace(self, store: Store, other: int) -> None:
+        """Its bytes are those of another object from now on.
+
+        :raises SpillwayError: they cannot be read into memory that others use, which has any bytes
+            then: to be called again
+        """
+        self.is_clean = False
+        if self.state != ABSENT and not (self.is_alone() and self.empty()):
+            request = c_void_p()
+            try:
+                check(store.call(blocking.spw_store_get, other, 0, self.storage.data_ptr(),
+                                 self.length, URGENT, None, byref(request)))
+            finally:
+                result, interruption = end_of(request)
+                if interruption is not None:
+                    raise interruption
+            check(result)
+        before, self.object = self.object, other
+        if before != other:
+            _free(store, before)
+
+    def drop(self, store: Store) -> None:
+        """It is of no parameter any more."""
+        _free(store, self.object)
+        self.object = 0
+
+
+def _free(store: Store, thing: int) -> None:
+    if thing and not store.closed:
+        result = store.call(fast.spw_store_free, thing)
+        if result != -errno.ENOENT:
+            check(result)
+
+
+# All there are, by the identity of their storages.
+by_storage: Dict[int, Place] = {}
+
+
+def place_of(tensor: torch.Tensor) -> Optional[Place]:
+    """The place of which a plain tensor has the memory, or a part."""
+    try:
+        return by_storage.get(storage_of(tensor)._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse, or of vmap: it has none
+        return None

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+# spillway/_params/stats.py - counters of parameters on drives
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterStats:
+    """Of parameters on drives: ``memory_bytes`` and ``parameters`` are of now, the rest since they
+    were given to the store. ``waits``: uses that waited for a drive; ``bytes_unwritten``: that left
+    memory without a write, as the drives had them; ``memory_bytes_over``: by how much the memory
+    given was exceeded at most."""
+
+    parameters: int
+    total_bytes: int
+    limit_bytes: int
+    memory_bytes: int
+    memory_bytes_max: int
+    memory_bytes_over: int
+    uses: int
+    waits: int
+    wait_ns: int
+    reads: int
+    bytes_read: int
+    reads_ahead: int
+    writes: int
+    bytes_written: int
+    bytes_unwritten: int
+    failures: int

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+# spillway/_report/files.py - reports as files, and `spillway report`, which makes one of another
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from typing import List, Optional
+
+from ..store import Path
+from .html import page_of
+from .run_record import Run, json_of, run_of
+
+# Set by `spillway run --report`: where each Offload leaves its report at its end.
+_VARIABLE = "SPILLWAY_REPORT"
+# The number of a process among all of a run, by torchrun and others.
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+
+_numbers = itertools.count(1)  # of those that this process was asked for
+
+
+def asked(partition: int) -> Optional[str]:
+    """The file for the report of a new Offload, if this run shall leave any: of ranks, and of a
+    second one in a process, a file for each.
+
+    :param partition: that it has of its store, which tells processes apart that are no ranks
+    """
+    path = os.environ.get(_VARIABLE)
+    if not path:
+        return None
+    stem, ending = os.path.splitext(path)
+    rank = next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), "")
+    if rank:
+        stem += f".rank{rank}"
+    elif partition:
+        stem += f".partition{partition}"
+    number = next(_numbers)
+    return f"{stem}.{number}{ending}" if number > 1 else stem + ending
+
+
+def save(run: Run, path: Path) -> None:
+    """By the ending of its name: figures as .json, else the page.
+
+    :raises OSError: it cannot be written
+    """
+    write(json_of(run) if os.fspath(path).endswith(".json") else page_of(run), path)
+
+
+def write(text: str, path: Path) -> None:
+    """:raises OSError: it cannot be written"""
+    # A name of a drive may be no UTF-8.
+    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+
+
+def main(arguments: List[str]) -> int:
+    """RUN.json PAGE.html: `spillway report`. Return: the exit status."""
+    source, page = arguments
+    try:
+        with open(source, encoding="utf-8") as file:
+            run = run_of(file.read())
+        write(page_of(run), page)
+    except OSError as error:
+        print(f"spillway report: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"spillway report: {source}: {error}", file=sys.stderr)
+        return 1
+    print(page)
+    return 0
