@@ -307,7 +307,7 @@ expect_output "no files"
 
 begin "words: what COVERED names is read, below the root that is given"
 mkdir -p "$TEST_TMP/pages/examples" "$TEST_TMP/pages/docs"
-for page in README.md examples/README.md docs/RESULTS.md docs/spillway.1 CHANGELOG.md; do echo "Fine." >"$TEST_TMP/pages/$page"; done
+for page in README.md examples/README.md docs/RESULTS.md docs/STATE.md docs/spillway.1 CHANGELOG.md; do echo "Fine." >"$TEST_TMP/pages/$page"; done
 expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"
 echo "It is done anew." >"$TEST_TMP/pages/CHANGELOG.md"
 expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"
