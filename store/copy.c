@@ -4,7 +4,7 @@
 
 #include "store/internal.h"
 
-/* Small enough that the checksum finds in the first-level cache what was copied. */
+/* Small enough that the checksum finds in the first-priority cache what was copied. */
 #define STRIDE_BYTES 16384u
 
 uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len)

@@ -8,7 +8,7 @@
  *   worker     one thread (inline mode: the polling one): everything else: placing, issuing,
  *              completing, freeing extents. What only the worker touches has no lock.
  *   helper     any number of threads, as a rule none: the bytes of the transfers that they are
- *              given (store/helpers.h).
+ *              given (store/checksum_pool.h).
  *
  * How an object's life runs
  *   put        reserve blocks -> SUBMIT message -> cut chunk by chunk as drives have room; each
@@ -27,9 +27,9 @@
  *              never more than its share, so waiting for it ends even if a drive never answers.
  *   STORE-5    A write is cut only from a request that could not be cancelled any more (state
  *              ACTIVE).
- *   STORE-6    A transfer is in one place: free, with the queue, posted (store/helpers.h: HELP-1),
- *              or among a drive's retries. But a write that is with the queue may be summed
- *              meanwhile (SUM-1).
+ *   STORE-6    A transfer is in one place: free, with the queue, posted (store/checksum_pool.h:
+ *              POOL-1), or among a drive's retries. But a write that is with the queue may be
+ *              summed meanwhile (CHECKSUM-1).
  *   STORE-7    The pieces of an object follow each other without a gap, in order of offset, and
  *              when its put has ended well all of them are placed. Those of a mirrored object come
  *              in pairs, one run of bytes on two drives; the first of each is placed then, and the
@@ -53,7 +53,7 @@
 #include "drives/assemble.h"
 #include "engine/device.h"
 #include "engine/register.h"
-#include "store/helpers.h"
+#include "store/checksum_pool.h"
 #include "store/slots.h"
 #include "drives/status.h"
 #include "util/histogram.h"
@@ -63,16 +63,16 @@
 
 #define PIECE_NONE   UINT32_MAX
 #define HANDLE_HOLE  0  /* of a piece that is not placed, and will not be */
-#define BYPASSES_MAX 8  /* how often a waiting level may be overtaken on one drive */
+#define BYPASSES_MAX 8  /* how often a waiting priority may be overtaken on one drive */
 #define RUNS_MAX     16 /* of the caller's memory in one transfer; a piece in more is copied */
 
 /* In what order a drive serves. Reads come by the class of their request, writes last. */
-enum level {
-	LEVEL_URGENT = SPW_URGENT_READ,
-	LEVEL_PREFETCH = SPW_PREFETCH,
-	LEVEL_BACKGROUND = SPW_BACKGROUND,
-	LEVEL_WRITE = SPW_CLASSES,
-	LEVELS,
+enum priority {
+	PRIORITY_URGENT = SPW_URGENT_READ,
+	PRIORITY_PREFETCH = SPW_PREFETCH,
+	PRIORITY_BACKGROUND = SPW_BACKGROUND,
+	PRIORITY_WRITE = SPW_CLASSES,
+	PRIORITIES,
 };
 
 /* Whether the worker has to be woken. */
@@ -185,7 +185,7 @@ struct spw_request {
 	enum request_kind kind;
 	_Atomic int state;        /* enum request_state */
 	_Atomic int cls;          /* enum spw_class; only becomes more urgent */
-	enum level asked;         /* which of queued_bytes counts it */
+	enum priority asked;      /* which of queued_bytes counts it */
 	enum placement placement; /* put */
 	_Atomic uint32_t ended;   /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
 	/* put, get: the caller's memory; NULL for others */
@@ -222,10 +222,10 @@ enum {
 	ENDED,
 };
 
-/* What of a piece is to be read, and what was found: a helper's while it is posted (HELP-2). */
-struct moving {
+/* What of a piece is to be read, and what was found: a helper's while it is posted (POOL-2). */
+struct checksum_job {
 	enum spw_op op;
-	bool sum; /* the checksum is wanted */
+	bool wants_checksum;
 	uint32_t len_bytes;
 	uint64_t offset_bytes; /* in its object */
 	uint64_t checksum;
@@ -236,21 +236,21 @@ struct moving {
 struct transfer {
 	struct message message;
 	struct spw_io io;
-	struct moving moving;
+	struct checksum_job job;
 	/* the caller's memory, and the tail, as the drive takes them, if not through bounce */
 	struct iovec vector[RUNS_MAX + 1];
 	uint32_t elements;
 	struct spw_store *store;
 	struct spw_request *request;
-	struct transfer *next; /* of the list it is in: free, retries, or unsummed */
+	struct transfer *next; /* of the list it is in: free, retries, or checksum_pending */
 	uint8_t *bounce;       /* copy memory of a chunk, or NULL */
 	uint8_t *tail;         /* its own block, for the last, partly filled one of an object */
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
-	bool posted; /* HELP-1 */
-	/* of a write: store/sums.c */
-	bool unsummed;             /* in its drive's list */
+	bool posted; /* POOL-1 */
+	/* of a write: store/checksums.c */
+	bool checksum_pending;     /* in its drive's list */
 	uint64_t turn;             /* its number among the writes that its drive was given */
 	struct transfer *previous; /* in that list */
 	bool timed_out;
@@ -281,7 +281,7 @@ struct rate {
 };
 
 /* What a drive did in one direction. */
-struct way {
+struct dir_stats {
 	struct rate rate;
 	struct spw_histogram latency; /* since it was last published */
 	_Atomic uint64_t bytes, transfers, errors, latency_ns_p50, latency_ns_p99;
@@ -289,7 +289,7 @@ struct way {
 	_Atomic uint64_t latency_counts[SPW_LATENCY_COUNTS], latency_ns_sum;
 };
 
-_Static_assert(SPW_READ == 0 && SPW_WRITE == 1, "ways by enum spw_op");
+_Static_assert(SPW_READ == 0 && SPW_WRITE == 1, "dir by enum spw_op");
 
 struct store_drive {
 	struct spw_device *device;
@@ -300,15 +300,15 @@ struct store_drive {
 	uint32_t in_flight;
 	uint32_t bounces; /* copy memory of its transfers in flight or posted */
 	uint64_t bytes_placed;
-	uint32_t bypassed[LEVELS];
+	uint32_t bypassed[PRIORITIES];
 	struct read_list waiting[SPW_CLASSES];
 	/* reads to be done once more, when there is a slot for them; linked by next */
 	struct transfer *retries;
-	struct transfer *unsummed_first, *unsummed_last; /* store/sums.c */
-	struct way ways[2];                              /* by enum spw_op */
-	_Atomic int retired;                             /* why, a negative errno; 0: in service */
-	_Atomic uint32_t retirements;                    /* how often it was */
-	uint64_t try_again_ns;                           /* worker: when, if it was full */
+	struct transfer *pending_first, *pending_last; /* store/checksums.c */
+	struct dir_stats dir[2];                       /* by enum spw_op */
+	_Atomic int retired;                           /* why, a negative errno; 0: in service */
+	_Atomic uint32_t retirements;                  /* how often it was */
+	uint64_t try_again_ns;                         /* worker: when, if it was full */
 	bool on_trial; /* worker: in service again since, and nothing was written yet */
 	bool unread;   /* worker: it was logged that other copies serve for this drive's */
 	/* counters */
@@ -385,7 +385,7 @@ struct spw_store {
 	uint32_t pieces_max, pieces_fresh, piece_free;
 	struct transfer *transfers, *transfer_free;
 	uint32_t transfers_total, transfers_in_flight;
-	struct spw_helpers *helpers;
+	struct spw_checksum_pool *pool;
 	uint32_t overlap_bytes_min; /* of a piece that is posted */
 	uint8_t *tails;             /* block_bytes for each transfer */
 	uint8_t **bounces;          /* free copy buffers of chunk_bytes, the last used on top */
@@ -414,7 +414,7 @@ struct spw_store {
 	struct spw_commits *commits;                  /* store/commit.h: of whoever commits */
 	struct store_counters count;
 	/* of puts and gets that have not ended, as they were asked for; added to by any thread */
-	_Atomic uint64_t queued_bytes[LEVELS];
+	_Atomic uint64_t queued_bytes[PRIORITIES];
 	/* spw_step_stats, without its size, as was last told: written by any thread */
 	_Atomic uint64_t steps[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
@@ -434,7 +434,7 @@ static inline void count_sub(_Atomic uint64_t *counter, uint64_t amount)
 /* Something will end, or come back, without a further request. */
 static inline bool spw_store__is_busy(const struct spw_store *store)
 {
-	return store->transfers_in_flight > 0 || store->helpers->posted > 0;
+	return store->transfers_in_flight > 0 || store->pool->posted > 0;
 }
 
 /* store/object.c: references, pieces, space */
@@ -508,8 +508,8 @@ int spw_store__restore(struct spw_store *store);
 void spw_store__commits_close(struct spw_store *store);
 
 /* store/submit.c: have the worker do it, and wait. Return: how it ended. */
-int spw_store__upkeep_run(struct spw_store *store, enum request_kind kind, uint64_t what,
-			  void *bytes, uint64_t len);
+int spw_store__admin_run(struct spw_store *store, enum request_kind kind, uint64_t what,
+			 void *bytes, uint64_t len);
 
 /* store/alignment.c: how memory must be aligned, by a trial. After spw_store__restore(). Return:
  * 0. */
@@ -527,14 +527,14 @@ int spw_store__thread(const struct spw_store *store, pthread_t *thread, void *(*
  */
 void spw_store__short_slice(const struct spw_store *store);
 
-/* store/bytes.c */
+/* store/checksum_job.c */
 /* What is to be moved: the whole piece of the transfer. */
-void spw_store__bytes_set(struct transfer *transfer, enum spw_op op, bool sum);
+void spw_store__job_set(struct transfer *transfer, enum spw_op op, bool wants_checksum);
 /* Of a write that is not copied: its last, partly filled block. */
-void spw_store__bytes_lay_tail(struct transfer *transfer);
-void spw_store__bytes_move(struct transfer *transfer);
+void spw_store__job_lay_tail(struct transfer *transfer);
+void spw_store__job_run(struct transfer *transfer);
 /* Worker: what was copied, with its reason. */
-void spw_store__bytes_count(const struct transfer *transfer);
+void spw_store__job_count(const struct transfer *transfer);
 
 /* store/worker.c */
 /* Do what can be done. Return: how many requests ended; -errno. */
@@ -542,11 +542,12 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns);
 int spw_store__start(struct spw_store *store);
 void spw_store__stop(struct spw_store *store);
 
-/* store/level.c: who goes next on a drive */
-/* @lowest: none below it can be served now. Return: the level, or LEVELS when nothing waits. */
-int spw_store__level_choose(const struct spw_store *store, const struct store_drive *drive,
-			    int lowest);
-void spw_store__level_served(struct spw_store *store, struct store_drive *drive, int level);
+/* store/priority.c: who goes next on a drive */
+/* @lowest: none below it can be served now. Return: the priority, or PRIORITIES when nothing
+ * waits. */
+int spw_store__priority_choose(const struct spw_store *store, const struct store_drive *drive,
+			       int lowest);
+void spw_store__priority_served(struct spw_store *store, struct store_drive *drive, int priority);
 
 /* store/transfer.c: one piece to or from a drive */
 struct transfer *spw_store__transfer_take(struct spw_store *store);
@@ -575,7 +576,7 @@ int64_t spw_store__publish_timeout_ns(const struct spw_store *store);
 /* store/stats.c. Return: 0; -EINVAL, in words. */
 int spw_store__drive_exists(const struct spw_store *store, unsigned drive);
 
-/* store/service.c: drives out of service */
+/* store/drive_health.c: drives out of service */
 /*
  * Of a drive that was retired: it takes no chunks for now, is read as well as ever, and is tried
  * again by itself, since nothing says that it has failed.
@@ -594,37 +595,46 @@ void spw_store__drives_try_again(struct spw_store *store);
 int64_t spw_store__try_again_timeout_ns(const struct spw_store *store);
 /* If drives are out of service: which, why and what to do, in @buf; else @advice. Any thread. */
 #define SPW_ADVICE_BYTES 448
-const char *spw_store__service_advice(const struct spw_store *store, const char *advice,
-				      char buf[SPW_ADVICE_BYTES]);
+const char *spw_store__health_advice(const struct spw_store *store, const char *advice,
+				     char buf[SPW_ADVICE_BYTES]);
 
-/* store/upkeep.c: flush, trim, deadlines */
-void spw_store__upkeep_submit(struct spw_request *request);
-void spw_store__upkeep_cancel(struct spw_store *store);
+/* store/admin.c: requests that are neither a put nor a get */
+void spw_store__admin_submit(struct spw_request *request);
+
+/* store/flush.c */
+void spw_store__flush_submit(struct spw_request *request);
+/* Those that have not begun end with -ECANCELED. */
+void spw_store__flush_cancel(struct spw_store *store);
+
+/* store/trim.c */
+void spw_store__trim_submit(struct spw_request *request);
+
+/* store/deadlines.c */
 int64_t spw_store__deadline_timeout_ns(const struct spw_store *store);
 void spw_store__deadlines_check(struct spw_store *store);
 
-/* store/sums.c: large chunks of puts */
+/* store/checksums.c: large chunks of puts */
 /* It was issued, and is to be posted for its sum when its turn has come. */
-void spw_store__sum_later(struct transfer *transfer);
+void spw_store__checksum_later(struct transfer *transfer);
 /* The caller sees to its sum now. */
-void spw_store__sum_take(struct transfer *transfer);
+void spw_store__checksum_take(struct transfer *transfer);
 /* Post those whose turn has come. */
-void spw_store__sums_post(struct spw_store *store);
+void spw_store__checksums_post(struct spw_store *store);
 
-/* store/runs.c */
+/* store/replicas.c */
 /* Some of its pieces lost their place: find which is to be placed next. */
-void spw_store__runs_look(struct spw_request *request);
+void spw_store__replicas_look(struct spw_request *request);
 /* Nothing of it is in flight, or will be: the placed copy of each run comes first (STORE-7). */
-void spw_store__runs_settle(struct spw_request *request);
+void spw_store__replicas_settle(struct spw_request *request);
 
-/* store/single.c: second copies that there are not */
+/* store/mirror.c: @len_bytes of a mirrored object have one copy alone. Logged once. Any thread. */
 void spw_store__single_note(struct spw_store *store, uint64_t len_bytes);
 
 /* store/write.c */
 void spw_store__write_abandon(struct transfer *transfer);
 void spw_store__write_submit(struct spw_request *request);
 /* Its bytes are as the drive is to have them, and summed. */
-void spw_store__write_moved(struct transfer *transfer);
+void spw_store__write_job_ended(struct transfer *transfer);
 /* When nothing more of it is to be issued, because it failed too, and nothing is in flight. */
 void spw_store__write_end_if_done(struct spw_request *request);
 /* What the drives are like as a round begins, in which each gets one chunk at most. */
@@ -656,7 +666,7 @@ bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_clas
 bool spw_store__read_retry_next(struct spw_store *store, uint32_t drive);
 void spw_store__read_cancel_retries(struct spw_store *store);
 /* Its bytes are where the caller wants them, and summed. */
-void spw_store__read_moved(struct transfer *transfer);
+void spw_store__read_job_ended(struct transfer *transfer);
 
 /* store/copy.c */
 uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len);

@@ -17,6 +17,23 @@ static uint64_t bit_of(const struct piece *piece)
 	return spw_store__piece_is_placed(piece) ? UINT64_C(1) << piece->drive : 0;
 }
 
+/* ---- Objects of one copy ---- */
+
+/* Once in the log, and counted. */
+void spw_store__single_note(struct spw_store *store, uint64_t len_bytes)
+{
+	uint64_t chunks = (len_bytes + store->chunk_bytes - 1) / store->chunk_bytes;
+	char advice[SPW_ADVICE_BYTES];
+
+	atomic_fetch_add_explicit(&store->count.chunks_single, chunks, memory_order_relaxed);
+	if (atomic_exchange(&store->mirrors_short, true))
+		return;
+	spw_log(&store->opts.log, SPW_LOG_WARNING,
+		"no second drive in service has room for copies: what is put has one copy alone, "
+		"until that changes: %s",
+		spw_store__health_advice(store, "free objects, or use more drives", advice));
+}
+
 /* ---- Runs ---- */
 
 /* Two pieces, linked. Return: the first, or PIECE_NONE. */
@@ -150,7 +167,7 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 		leave_hole(request, lost);
 	else
 		lost->checksum = kept->checksum;
-	spw_store__runs_look(request);
+	spw_store__replicas_look(request);
 	if (drive < SPW_DRIVES_MAX)
 		spw_store__write_issue(request, transfer, (uint32_t)(lost - store->pieces), true);
 	else
@@ -228,7 +245,7 @@ static void write_both(struct spw_request *request, const uint32_t drives[2], ui
 		spw_store__write_fail_no_space(request);
 		return;
 	}
-	spw_store__runs_look(request);
+	spw_store__replicas_look(request);
 	spw_store__write_issue(request, transfers[0], run, false);
 	if (!transfers[1])
 		return;

@@ -92,7 +92,7 @@ static SPW_COLD int no_space_error(const struct spw_store *store, uint64_t len)
 	return spw_error(
 		-ENOSPC, "the store's partition has no %llu bytes left: %s",
 		(unsigned long long)len,
-		spw_store__service_advice(store, "free objects, or use more drives", advice));
+		spw_store__health_advice(store, "free objects, or use more drives", advice));
 }
 
 int spw_store__object_create(struct spw_store *store, uint64_t len, unsigned copies,

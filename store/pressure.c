@@ -14,7 +14,7 @@ void spw_store__pressure_begin(struct spw_request *request)
 {
 	int cls = atomic_load_explicit(&request->cls, memory_order_relaxed);
 
-	request->asked = request->kind == REQUEST_PUT ? LEVEL_WRITE : (enum level)cls;
+	request->asked = request->kind == REQUEST_PUT ? PRIORITY_WRITE : (enum priority)cls;
 	(void)atomic_fetch_add(&request->store->queued_bytes[request->asked], request->len_bytes);
 }
 
@@ -27,8 +27,8 @@ uint64_t spw_store__pressure_all(const struct spw_store *store)
 {
 	uint64_t bytes = 0;
 
-	for (int level = 0; level < LEVELS; level++)
-		bytes += atomic_load_explicit(&store->queued_bytes[level], memory_order_relaxed);
+	for (int priority = 0; priority < PRIORITIES; priority++)
+		bytes += atomic_load_explicit(&store->queued_bytes[priority], memory_order_relaxed);
 	return bytes;
 }
 
@@ -40,10 +40,10 @@ static void add_drive(const struct store_drive *drive, struct spw_store_pressure
 	all->in_flight += atomic_load_explicit(&drive->in_flight_now, memory_order_relaxed);
 	if (!retired)
 		all->put_bytes_per_second += atomic_load_explicit(
-			&drive->ways[SPW_WRITE].rate.bytes_per_second, memory_order_relaxed);
+			&drive->dir[SPW_WRITE].rate.bytes_per_second, memory_order_relaxed);
 	if (!retired || spw_store__drive_rests(retired))
 		all->get_bytes_per_second += atomic_load_explicit(
-			&drive->ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
+			&drive->dir[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 }
 
 static uint64_t time_ns(uint64_t bytes, uint64_t bytes_per_second)
@@ -67,7 +67,7 @@ void spw_store_pressure(struct spw_store *store, uint64_t len, struct spw_store_
 {
 	struct spw_store_pressure all = {
 		.size = SPW_MIN(size, sizeof(all)),
-		.put_bytes = atomic_load_explicit(&store->queued_bytes[LEVEL_WRITE],
+		.put_bytes = atomic_load_explicit(&store->queued_bytes[PRIORITY_WRITE],
 						  memory_order_relaxed),
 		.depth = store->drive_count * store->slots_per_drive,
 	};

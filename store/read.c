@@ -3,7 +3,7 @@
  * store/read.c - gets: the pieces of a range wait in their drives' lists, and are verified
  *
  * A large piece is verified after its drive got the next request, one piece between two looks at
- * the queue, and by helpers: no drive waits for a checksum (store/helpers.h).
+ * the queue, and by helpers: no drive waits for a checksum (store/checksum_pool.h).
  *
  * Of a mirrored object each run is read from the drive that will probably have it first; which that
  * is, is chosen when the get comes to the worker. What somebody waits for is read from a drive of
@@ -134,7 +134,7 @@ static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t 
 	uint64_t way = is_urgent && spw_store__drive_is_far(&store->drives[drive]) ? FAR_AWAY : 0;
 	int retired = atomic_load_explicit(&store->drives[drive].retired, memory_order_relaxed);
 	uint64_t rate = atomic_load_explicit(
-		&store->drives[drive].ways[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
+		&store->drives[drive].dir[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 	uint64_t ones = store->drives[drive].in_flight + given + 1;
 
 	/* What rests is read as well as ever; what has failed, only if nothing else serves. */
@@ -153,7 +153,7 @@ static void choose_copies(struct spw_request *request)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		fastest = SPW_MAX(
 			fastest,
-			atomic_load_explicit(&store->drives[i].ways[SPW_READ].rate.bytes_per_second,
+			atomic_load_explicit(&store->drives[i].dir[SPW_READ].rate.bytes_per_second,
 					     memory_order_relaxed));
 	for (uint32_t run = request->object->piece_first; run != PIECE_NONE;
 	     run = spw_store__run_next(store, request->object, run)) {
@@ -410,15 +410,15 @@ void spw_store__read_cancel_retries(struct spw_store *store)
 		}
 }
 
-void spw_store__read_moved(struct transfer *transfer)
+void spw_store__read_job_ended(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	const struct piece *piece = &store->pieces[transfer->piece];
 	struct store_drive *drive = &store->drives[piece->drive];
-	uint64_t checksum = transfer->moving.checksum;
+	uint64_t checksum = transfer->job.checksum;
 
-	spw_store__bytes_count(transfer);
-	if (transfer->moving.sum && checksum != piece->checksum) {
+	spw_store__job_count(transfer);
+	if (transfer->job.wants_checksum && checksum != piece->checksum) {
 		count_add(&drive->checksum_errors, 1);
 		if (switch_copy(transfer, "other bytes than were written") || retry(transfer))
 			return;
@@ -441,7 +441,7 @@ static void read_failed(struct transfer *transfer)
 	struct store_drive *drive = &store->drives[piece->drive];
 	struct spw_io *io = &transfer->io;
 
-	count_add(&drive->ways[SPW_READ].errors, 1);
+	count_add(&drive->dir[SPW_READ].errors, 1);
 	/* New chunks would be written to it once more for nothing. */
 	if (io->res == -ENODEV)
 		spw_store__drive_retire(store, piece->drive, -ENODEV);
@@ -470,11 +470,11 @@ static void read_done(struct spw_io *io)
 		read_failed(transfer);
 		return;
 	}
-	spw_store__bytes_set(transfer, SPW_READ, !store->opts.no_checksums);
-	if (spw_store__help_wanted(transfer)) {
-		spw_store__help_post(transfer);
+	spw_store__job_set(transfer, SPW_READ, !store->opts.no_checksums);
+	if (spw_store__pool_wanted(transfer)) {
+		spw_store__pool_post(transfer);
 	} else {
-		spw_store__bytes_move(transfer);
-		spw_store__read_moved(transfer);
+		spw_store__job_run(transfer);
+		spw_store__read_job_ended(transfer);
 	}
 }

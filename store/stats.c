@@ -28,21 +28,21 @@ static void sum_drives(const struct spw_store *store, struct spw_store_stats *su
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
 
-		sum->bytes_written += now(&drive->ways[SPW_WRITE].bytes);
-		sum->bytes_read += now(&drive->ways[SPW_READ].bytes);
-		sum->write_errors += now(&drive->ways[SPW_WRITE].errors);
-		sum->read_errors += now(&drive->ways[SPW_READ].errors);
+		sum->bytes_written += now(&drive->dir[SPW_WRITE].bytes);
+		sum->bytes_read += now(&drive->dir[SPW_READ].bytes);
+		sum->write_errors += now(&drive->dir[SPW_WRITE].errors);
+		sum->read_errors += now(&drive->dir[SPW_READ].errors);
 		sum->checksum_errors += now(&drive->checksum_errors);
 		sum->timeouts += now(&drive->timeouts);
 	}
 }
 
-static uint64_t bytes_helped(const struct spw_helpers *helpers)
+static uint64_t bytes_helped(const struct spw_checksum_pool *pool)
 {
 	uint64_t bytes = 0;
 
-	for (uint32_t i = 0; i < helpers->count; i++)
-		bytes += now(&helpers->each[i].bytes);
+	for (uint32_t i = 0; i < pool->count; i++)
+		bytes += now(&pool->each[i].bytes);
 	return bytes;
 }
 
@@ -83,8 +83,8 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.chunks_single = now(&count->chunks_single),
 		.reads_switched = now(&count->reads_switched),
 		.drives_missing = store->assembly.missing,
-		.workers = store->helpers->count + 1,
-		.bytes_helped = bytes_helped(store->helpers),
+		.workers = store->pool->count + 1,
+		.bytes_helped = bytes_helped(store->pool),
 	};
 
 	sum_drives(store, &all);
@@ -100,12 +100,12 @@ void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffi
 	};
 }
 
-static struct spw_latencies latencies_of(const struct way *way)
+static struct spw_latencies latencies_of(const struct dir_stats *dir)
 {
-	struct spw_latencies latencies = {.sum_ns = now(&way->latency_ns_sum)};
+	struct spw_latencies latencies = {.sum_ns = now(&dir->latency_ns_sum)};
 
 	for (unsigned i = 0; i < SPW_LATENCY_COUNTS; i++)
-		latencies.counts[i] = now(&way->latency_counts[i]);
+		latencies.counts[i] = now(&dir->latency_counts[i]);
 	return latencies;
 }
 
@@ -134,14 +134,14 @@ int spw_store_drive_stats(struct spw_store *store, unsigned index, struct spw_dr
 			  size_t size)
 {
 	const struct store_drive *drive;
-	const struct way *reads, *writes;
+	const struct dir_stats *reads, *writes;
 	struct spw_drive_stats all = {.size = size < sizeof(all) ? size : sizeof(all)};
 
 	if (spw_store__drive_exists(store, index))
 		return -EINVAL;
 	drive = &store->drives[index];
-	reads = &drive->ways[SPW_READ];
-	writes = &drive->ways[SPW_WRITE];
+	reads = &drive->dir[SPW_READ];
+	writes = &drive->dir[SPW_WRITE];
 	(void)strncat(all.path, spw_device_path(drive->device), sizeof(all.path) - 1);
 	all.retired = drive->retired;
 	all.capacity_bytes = drive->blocks_total * store->block_bytes;

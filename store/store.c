@@ -219,7 +219,7 @@ static int open_transfers(struct spw_store *store)
 		transfer->next = store->transfer_free;
 		store->transfer_free = transfer;
 	}
-	return spw_store__helpers_open(store, count);
+	return spw_store__pool_open(store, count);
 }
 
 static int open_queue(struct spw_store *store)
@@ -244,8 +244,8 @@ static int describe(struct spw_store *store)
 
 	if (store->numa_node >= 0 && !store->opts.inline_mode)
 		(void)snprintf(node, sizeof(node), "NUMA node %d; ", store->numa_node);
-	if (store->helpers->count > 0)
-		(void)snprintf(workers, sizeof(workers), "%u workers; ", store->helpers->count + 1);
+	if (store->pool->count > 0)
+		(void)snprintf(workers, sizeof(workers), "%u workers; ", store->pool->count + 1);
 	(void)snprintf(store->description, sizeof(store->description), "%s%s%s", node, workers,
 		       spw_queue_description(store->queue));
 	return 0;
@@ -266,7 +266,7 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		open_memory,
 		open_transfers,
 		open_queue,
-		spw_store__helpers_start,
+		spw_store__pool_start,
 		describe,
 		spw_store__publish_open,
 		spw_store__start,
@@ -305,7 +305,7 @@ void spw_store_close(struct spw_store *store)
 		return;
 	spw_store__stop(store);
 	spw_store__publish_close(store);
-	spw_store__helpers_close(store);
+	spw_store__pool_close(store);
 	spw_store__commits_close(store);
 	free(store->flush_ios);
 	free(store->transfers);

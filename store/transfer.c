@@ -13,7 +13,7 @@ struct transfer *spw_store__transfer_take(struct spw_store *store)
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->posted = false;
-	transfer->switched = transfer->unsummed = false;
+	transfer->switched = transfer->checksum_pending = false;
 	return transfer;
 }
 
@@ -30,7 +30,8 @@ void spw_store__transfer_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
-	SPW_ASSERT(!transfer->posted && !transfer->in_flight && !transfer->unsummed); /* STORE-6 */
+	SPW_ASSERT(!transfer->posted && !transfer->in_flight &&
+		   !transfer->checksum_pending); /* STORE-6 */
 	if (transfer->bounce)
 		spw_store__bounce_give(transfer);
 	transfer->next = store->transfer_free;
@@ -165,7 +166,7 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 		atomic_store_explicit(&drive->in_flight_max, drive->in_flight,
 				      memory_order_relaxed);
 	transfer->in_flight = true;
-	rate_begin(&drive->ways[op].rate, transfer->issued_ns, io->len_bytes);
+	rate_begin(&drive->dir[op].rate, transfer->issued_ns, io->len_bytes);
 	if (op == SPW_READ &&
 	    atomic_load_explicit(&transfer->request->cls, memory_order_relaxed) == SPW_URGENT_READ)
 		store->urgent_ns = transfer->issued_ns;
@@ -185,7 +186,7 @@ void spw_store__transfer_ended(struct transfer *transfer)
 	struct spw_store *store = transfer->store;
 	struct spw_io *io = &transfer->io;
 	struct store_drive *drive = &store->drives[io->device];
-	struct way *way = &drive->ways[io->op];
+	struct dir_stats *dir = &drive->dir[io->op];
 	uint64_t bytes = io->res > 0 ? (uint64_t)io->res : 0;
 	uint64_t now_ns = spw_clock_ns();
 
@@ -199,41 +200,41 @@ void spw_store__transfer_ended(struct transfer *transfer)
 	drive->in_flight--;
 	drive->bounces -= transfer->bounce != NULL;
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
-	rate_end(&way->rate, now_ns, bytes, io->len_bytes);
-	spw_histogram_add(&way->latency, now_ns - transfer->issued_ns);
-	count_add(&way->transfers, 1);
-	count_add(&way->bytes, bytes);
+	rate_end(&dir->rate, now_ns, bytes, io->len_bytes);
+	spw_histogram_add(&dir->latency, now_ns - transfer->issued_ns);
+	count_add(&dir->transfers, 1);
+	count_add(&dir->bytes, bytes);
 }
 
-static void sum_latencies(struct way *way)
+static void sum_latencies(struct dir_stats *dir)
 {
-	const struct spw_histogram *latency = &way->latency;
+	const struct spw_histogram *latency = &dir->latency;
 
 	for (unsigned i = 0; i < SPW_HISTOGRAM_BUCKETS; i++) {
 		uint64_t value = spw_histogram_bucket_value(i) >> SPW_LATENCY_FIRST_LOG;
 		unsigned range = value == 0 ? 0 : 64u - (unsigned)__builtin_clzll(value);
 
 		if (latency->buckets[i] > 0)
-			count_add(&way->latency_counts[SPW_MIN(range, SPW_LATENCY_COUNTS - 1)],
+			count_add(&dir->latency_counts[SPW_MIN(range, SPW_LATENCY_COUNTS - 1)],
 				  latency->buckets[i]);
 	}
-	count_add(&way->latency_ns_sum, latency->summary.sum);
+	count_add(&dir->latency_ns_sum, latency->summary.sum);
 }
 
 void spw_store__latency_refresh(struct store_drive *drive)
 {
 	for (enum spw_op op = SPW_READ; op <= SPW_WRITE; op++) {
-		struct way *way = &drive->ways[op];
+		struct dir_stats *dir = &drive->dir[op];
 
-		atomic_store_explicit(&way->latency_ns_p50,
-				      spw_histogram_percentile(&way->latency, 50),
+		atomic_store_explicit(&dir->latency_ns_p50,
+				      spw_histogram_percentile(&dir->latency, 50),
 				      memory_order_relaxed);
-		atomic_store_explicit(&way->latency_ns_p99,
-				      spw_histogram_percentile(&way->latency, 99),
+		atomic_store_explicit(&dir->latency_ns_p99,
+				      spw_histogram_percentile(&dir->latency, 99),
 				      memory_order_relaxed);
-		if (way->latency.summary.count == 0)
+		if (dir->latency.summary.count == 0)
 			continue;
-		sum_latencies(way);
-		memset(&way->latency, 0, sizeof(way->latency));
+		sum_latencies(dir);
+		memset(&dir->latency, 0, sizeof(dir->latency));
 	}
 }

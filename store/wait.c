@@ -30,7 +30,7 @@ int spw_store_poll(struct spw_store *store, bool wait)
 	do
 		ended = spw_store__turn(store, wait && spw_store__is_busy(store), -1);
 	while (ended == 0 &&
-	       (wait ? spw_store__is_busy(store) : spw_store__help_waits(store->helpers)));
+	       (wait ? spw_store__is_busy(store) : spw_store__pool_waits(store->pool)));
 	return ended;
 }
 

@@ -11,11 +11,11 @@
 /* What was posted is back: the bytes are where they belong, and summed. */
 static void take_back(struct transfer *transfer)
 {
-	spw_store__help_end(transfer);
-	if (transfer->moving.op == SPW_WRITE)
-		spw_store__write_moved(transfer);
+	spw_store__pool_end(transfer);
+	if (transfer->job.op == SPW_WRITE)
+		spw_store__write_job_ended(transfer);
 	else
-		spw_store__read_moved(transfer);
+		spw_store__read_job_ended(transfer);
 }
 
 static void receive(struct spw_store *store, struct message *message)
@@ -32,7 +32,7 @@ static void receive(struct spw_store *store, struct message *message)
 		else if (request->kind == REQUEST_GET)
 			spw_store__read_submit(request);
 		else
-			spw_store__upkeep_submit(request);
+			spw_store__admin_submit(request);
 		return;
 	}
 }
@@ -115,18 +115,18 @@ struct lack {
 	uint64_t writes; /* the next chunk goes to none of these, or not yet */
 };
 
-/* The lowest level that the drive may serve now; negative: none. */
-static int lowest_level(const struct spw_store *store, const struct store_drive *drive,
-			bool writes_lack)
+/* The lowest priority that the drive may serve now; negative: none. */
+static int lowest_priority(const struct spw_store *store, const struct store_drive *drive,
+			   bool writes_lack)
 {
 	if (drive->in_flight >= store->slots_per_drive)
 		return -1;
 	if (drive->in_flight >= store->opts.queue_depth)
-		return LEVEL_URGENT;
-	return writes_lack ? LEVEL_BACKGROUND : LEVEL_WRITE;
+		return PRIORITY_URGENT;
+	return writes_lack ? PRIORITY_BACKGROUND : PRIORITY_WRITE;
 }
 
-/* A write for each of the drives @willing, as long as the best is one of them (HELP-5). */
+/* A write for each of the drives @willing, as long as the best is one of them (POOL-5). */
 static bool write_to(struct spw_store *store, uint64_t willing)
 {
 	uint64_t left = willing;
@@ -140,7 +140,7 @@ static bool write_to(struct spw_store *store, uint64_t willing)
 			       : spw_store__write_next(store, &scores, &left);
 		issued = issued || went;
 	} while (went && left && store->writes_first && store->transfer_free &&
-		 spw_store__help_has_room(store->helpers));
+		 spw_store__pool_has_room(store->pool));
 	return issued;
 }
 
@@ -150,7 +150,7 @@ static bool write_to(struct spw_store *store, uint64_t willing)
  */
 static bool schedule_round(struct spw_store *store, struct lack *lack)
 {
-	uint64_t no_writes = spw_store__help_has_room(store->helpers) ? lack->writes : UINT64_MAX;
+	uint64_t no_writes = spw_store__pool_has_room(store->pool) ? lack->writes : UINT64_MAX;
 	uint64_t willing = 0;
 	bool issued = false;
 
@@ -158,12 +158,12 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 		uint32_t index = (store->first_drive + i) % store->drive_count;
 		struct store_drive *drive = &store->drives[index];
 		uint64_t bit = UINT64_C(1) << index;
-		int lowest = lowest_level(store, drive, no_writes & bit);
-		int level;
+		int lowest = lowest_priority(store, drive, no_writes & bit);
+		int priority;
 
 		if (lack->reads & bit || lowest < 0)
 			continue;
-		if (drive->retries && lowest > LEVEL_URGENT) {
+		if (drive->retries && lowest > PRIORITY_URGENT) {
 			if (spw_store__read_retry_next(store, index))
 				issued = true;
 			else
@@ -173,17 +173,17 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 		/* All are taken only while pieces wait for their checksum: one less each turn. */
 		if (!store->transfer_free)
 			break;
-		level = spw_store__level_choose(store, drive, lowest);
-		if (level == LEVEL_WRITE) {
+		priority = spw_store__priority_choose(store, drive, lowest);
+		if (priority == PRIORITY_WRITE) {
 			willing |= bit;
-		} else if (level < LEVEL_WRITE) {
-			if (!spw_store__read_next(store, index, (enum spw_class)level)) {
+		} else if (priority < PRIORITY_WRITE) {
+			if (!spw_store__read_next(store, index, (enum spw_class)priority)) {
 				lack->reads |= bit;
 				continue;
 			}
 			/* A slot that is for urgent reads alone is taken from nobody. */
-			if (lowest > LEVEL_URGENT)
-				spw_store__level_served(store, drive, level);
+			if (lowest > PRIORITY_URGENT)
+				spw_store__priority_served(store, drive, priority);
 			issued = true;
 		}
 	}
@@ -217,11 +217,11 @@ static bool nothing_new(struct spw_store *store)
 /* What waits longest of what was posted, if no helper was sooner. */
 static void move_next(struct spw_store *store)
 {
-	struct transfer *transfer = spw_store__help_take(&store->helpers->worker);
+	struct transfer *transfer = spw_store__pool_take(&store->pool->worker);
 
 	if (!transfer)
 		return;
-	spw_store__bytes_move(transfer);
+	spw_store__job_run(transfer);
 	take_back(transfer);
 }
 
@@ -271,10 +271,10 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 		process_changed(store);
 	spw_store__drives_try_again(store);
 	schedule(store);
-	spw_store__sums_post(store);
-	waits = spw_store__help_waits(store->helpers);
+	spw_store__checksums_post(store);
+	waits = spw_store__pool_waits(store->pool);
 	if (waits) {
-		spw_store__help_call(store);
+		spw_store__pool_call(store);
 		rc = spw_queue_submit(store->queue); /* the drives work during the sum */
 		if (rc < 0)
 			return rc;
@@ -283,7 +283,7 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	timeout_ns = sleep_limit_ns(store);
 	if (limit_ns >= 0 && (timeout_ns < 0 || limit_ns < timeout_ns))
 		timeout_ns = limit_ns;
-	rc = reap(store, wait && !waits && store->ended == ended_before, timeout_ns); /* HELP-3 */
+	rc = reap(store, wait && !waits && store->ended == ended_before, timeout_ns); /* POOL-3 */
 	if (rc < 0)
 		return rc;
 	spw_store__deadlines_check(store);
@@ -316,20 +316,20 @@ static void wind_down(struct spw_store *store)
 		atomic_store(&store->changed, false); /* all that waits is cancelled */
 		cancel_waiting(store);
 		spw_store__read_cancel_retries(store);
-		spw_store__upkeep_cancel(store);
-		spw_store__sums_post(store);
-		while (spw_store__help_waits(store->helpers))
+		spw_store__flush_cancel(store);
+		spw_store__checksums_post(store);
+		while (spw_store__pool_waits(store->pool))
 			move_next(store);
 		if (spw_store__is_busy(store))
 			(void)reap(store, true, -1);
 		/* A failed write has put its request back on the list, to be ended next round. */
 	} while (spw_store__is_busy(store) || store->writes_first || store->reads_waiting ||
 		 atomic_load(&store->inbox));
-	spw_store__helpers_stop(store);
+	spw_store__pool_stop(store);
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0 &&
-			   store->drives[i].ways[SPW_READ].rate.bytes_in_flight == 0 &&
-			   store->drives[i].ways[SPW_WRITE].rate.bytes_in_flight == 0);
+			   store->drives[i].dir[SPW_READ].rate.bytes_in_flight == 0 &&
+			   store->drives[i].dir[SPW_WRITE].rate.bytes_in_flight == 0);
 	/* By the thread that used it: only then do the devices come free at once. */
 	spw_queue_close(store->queue);
 	store->queue = NULL;

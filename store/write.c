@@ -9,7 +9,7 @@
  * A large chunk is summed by a helper, or by the worker, which sums one between two looks at what
  * is new and has ended: so a get waits for one sum, not for those of all chunks that find a slot.
  * One that has to be copied is summed with that, and issued then. Any other is issued at once, and
- * summed while its drive writes it (store/sums.c): if somebody changes the memory of a put
+ * summed while its drive writes it (store/checksums.c): if somebody changes the memory of a put
  * meanwhile, sum and bytes differ, and that shows when the object is read or compared.
  */
 #include <errno.h>
@@ -64,7 +64,7 @@ void spw_store__write_end_if_done(struct spw_request *request)
 	if (request->linked || request->in_flight > 0)
 		return;
 	if (request->object->copies == 2)
-		spw_store__runs_settle(request);
+		spw_store__replicas_settle(request);
 	spw_store__request_end(request);
 }
 
@@ -82,7 +82,7 @@ static uint64_t slowness(uint64_t rate, uint64_t fastest)
  */
 static bool may_have_changed(const struct store_drive *drive)
 {
-	const struct rate *rate = &drive->ways[SPW_WRITE].rate;
+	const struct rate *rate = &drive->dir[SPW_WRITE].rate;
 
 	return rate->in_flight == 0 && spw_clock_ns() - rate->measured_ns > SPW_RATE_OLD_NS;
 }
@@ -103,7 +103,7 @@ static void score(const struct spw_store *store, struct drive_scores *scores, ui
 {
 	const struct store_drive *drive = &store->drives[index];
 	bool takes = drive->in_flight < scores->depth[index] && !drive->retired &&
-		     drive->ways[SPW_WRITE].rate.bytes_in_flight < scores->write_bytes_max;
+		     drive->dir[SPW_WRITE].rate.bytes_in_flight < scores->write_bytes_max;
 
 	scores->score[index] = takes ? (drive->in_flight + UINT64_C(1)) * scores->slow[index] +
 					       scores->ahead[index]
@@ -138,7 +138,7 @@ void spw_store__write_score_drives(struct spw_store *store, struct drive_scores 
 
 	scores->write_bytes_max = write_bytes_max(store);
 	for (uint32_t i = 0; i < store->drive_count; i++) {
-		const struct rate *rate = &store->drives[i].ways[SPW_WRITE].rate;
+		const struct rate *rate = &store->drives[i].dir[SPW_WRITE].rate;
 
 		rates[i] = atomic_load_explicit(&rate->bytes_per_second, memory_order_relaxed);
 		if (!store->drives[i].retired)
@@ -323,7 +323,7 @@ void spw_store__write_fail_no_space(struct spw_request *request)
 		spw_store__request_fail(
 			request, -ENOSPC, "no drive in service has room for %llu bytes: %s",
 			(unsigned long long)request->len_bytes,
-			spw_store__service_advice(store, "free objects, or add drives", advice));
+			spw_store__health_advice(store, "free objects, or add drives", advice));
 	spw_store__write_end_if_done(request);
 }
 
@@ -333,12 +333,12 @@ static void note_sum(const struct transfer *transfer)
 	struct spw_store *store = transfer->store;
 	struct piece *piece = &store->pieces[transfer->piece];
 
-	spw_store__bytes_count(transfer);
-	if (!transfer->moving.sum)
+	spw_store__job_count(transfer);
+	if (!transfer->job.wants_checksum)
 		return;
-	piece->checksum = transfer->moving.checksum;
+	piece->checksum = transfer->job.checksum;
 	if (transfer->request->object->copies == 2)
-		store->pieces[piece->next].checksum = transfer->moving.checksum;
+		store->pieces[piece->next].checksum = transfer->job.checksum;
 }
 
 void spw_store__write_issue(struct spw_request *request, struct transfer *transfer, uint32_t index,
@@ -351,19 +351,19 @@ void spw_store__write_issue(struct spw_request *request, struct transfer *transf
 	transfer->piece = index;
 	if (spw_store__transfer_lay(transfer, piece) && transfer->bounce)
 		spw_store__bounce_give(transfer);
-	spw_store__bytes_set(transfer, SPW_WRITE, !summed && !store->opts.no_checksums);
-	spw_store__bytes_lay_tail(transfer);
-	if (!spw_store__help_wanted(transfer)) {
-		spw_store__bytes_move(transfer);
+	spw_store__job_set(transfer, SPW_WRITE, !summed && !store->opts.no_checksums);
+	spw_store__job_lay_tail(transfer);
+	if (!spw_store__pool_wanted(transfer)) {
+		spw_store__job_run(transfer);
 		note_sum(transfer);
 		spw_store__transfer_issue(transfer, SPW_WRITE, write_done);
 	} else if (transfer->bounce) {
-		spw_store__help_post(transfer);
+		spw_store__pool_post(transfer);
 	} else {
 		spw_store__transfer_issue(transfer, SPW_WRITE, write_done);
-		spw_store__sum_later(transfer);
+		spw_store__checksum_later(transfer);
 	}
-	spw_store__level_served(store, &store->drives[piece->drive], LEVEL_WRITE);
+	spw_store__priority_served(store, &store->drives[piece->drive], PRIORITY_WRITE);
 	if (request->cut_bytes == request->len_bytes && request->unplaced == PIECE_NONE)
 		unlink_write(request);
 }
@@ -467,7 +467,7 @@ void spw_store__write_fail_all(struct spw_store *store)
 		(void)spw_store__request_begin(request);
 		spw_store__request_fail(
 			request, error, "no drive of the store takes writes: %s",
-			spw_store__service_advice(store, "one has come back since", advice));
+			spw_store__health_advice(store, "one has come back since", advice));
 		spw_store__write_end_if_done(request);
 	}
 }
@@ -476,7 +476,7 @@ void spw_store__write_fail_all(struct spw_store *store)
 static void place_again(struct spw_request *request, uint32_t index)
 {
 	if (request->object->copies == 2)
-		spw_store__runs_look(request);
+		spw_store__replicas_look(request);
 	else
 		put_back_piece(request, index);
 	if (!request->linked)
@@ -505,7 +505,7 @@ static void issue_moved(struct transfer *transfer)
 
 static void end_write(struct transfer *transfer);
 
-void spw_store__write_moved(struct transfer *transfer)
+void spw_store__write_job_ended(struct transfer *transfer)
 {
 	note_sum(transfer);
 	if (transfer->bounce)
@@ -524,11 +524,11 @@ void spw_store__write_abandon(struct transfer *transfer)
 	struct spw_request *request = transfer->request;
 	struct piece *piece = &store->pieces[transfer->piece];
 
-	SPW_ASSERT(!transfer->posted); /* SUM-1 */
+	SPW_ASSERT(!transfer->posted); /* CHECKSUM-1 */
 	/* Its other copy has the same sum, and no other transfer that would bring it. */
-	if (transfer->unsummed) {
-		spw_store__sum_take(transfer);
-		spw_store__bytes_move(transfer);
+	if (transfer->checksum_pending) {
+		spw_store__checksum_take(transfer);
+		spw_store__job_run(transfer);
 		note_sum(transfer);
 	}
 	spw_store__drive_retire(store, piece->drive, -ETIMEDOUT);
@@ -557,15 +557,15 @@ static void abandoned_write_done(struct transfer *transfer)
 	spw_store__transfer_give(transfer);
 }
 
-/* SUM-1 */
+/* CHECKSUM-1 */
 static void write_done(struct spw_io *io)
 {
 	struct transfer *transfer = io->context;
 
 	spw_store__transfer_ended(transfer);
-	if (transfer->unsummed) {
-		spw_store__sum_take(transfer);
-		spw_store__help_post(transfer);
+	if (transfer->checksum_pending) {
+		spw_store__checksum_take(transfer);
+		spw_store__pool_post(transfer);
 	}
 	if (transfer->abandoned)
 		abandoned_write_done(transfer);
@@ -592,7 +592,7 @@ static void end_write(struct transfer *transfer)
 	} else if (io->res < 0) {
 		struct piece *piece = &store->pieces[index];
 
-		count_add(&store->drives[piece->drive].ways[SPW_WRITE].errors, 1);
+		count_add(&store->drives[piece->drive].dir[SPW_WRITE].errors, 1);
 		if (io->res == -ENOSPC)
 			count_add(&store->drives[piece->drive].writes_no_space, 1);
 		spw_store__drive_retire(store, piece->drive, io->res);

@@ -85,7 +85,7 @@ static void check_space(struct spw_store *store)
 
 static void check_transfers(const struct spw_store *store)
 {
-	uint32_t idle = 0, busy = 0, held = 0, unsummed = 0;
+	uint32_t idle = 0, busy = 0, held = 0, checksum_pending = 0;
 
 	for (const struct transfer *transfer = store->transfer_free; transfer;
 	     transfer = transfer->next)
@@ -93,7 +93,7 @@ static void check_transfers(const struct spw_store *store)
 	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		busy += store->transfers[i].in_flight;
 		held += store->transfers[i].posted && !store->transfers[i].in_flight;
-		unsummed += store->transfers[i].unsummed;
+		checksum_pending += store->transfers[i].checksum_pending;
 	}
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		const struct store_drive *drive = &store->drives[i];
@@ -101,13 +101,14 @@ static void check_transfers(const struct spw_store *store)
 		for (const struct transfer *transfer = drive->retries; transfer;
 		     transfer = transfer->next)
 			held++;
-		for (const struct transfer *transfer = drive->unsummed_first; transfer;
+		for (const struct transfer *transfer = drive->pending_first; transfer;
 		     transfer = transfer->next) {
-			REQUIRE(transfer->unsummed && transfer->in_flight && !transfer->posted);
-			unsummed--;
+			REQUIRE(transfer->checksum_pending && transfer->in_flight &&
+				!transfer->posted);
+			checksum_pending--;
 		}
 	}
-	REQUIRE(unsummed == 0);
+	REQUIRE(checksum_pending == 0);
 	if (idle + busy + held != store->transfers_total)
 		sim_fail("inside the store: %u transfers are idle, %u in flight and %u held, of %u",
 			 idle, busy, held, store->transfers_total);
@@ -141,7 +142,7 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manif
 	uint64_t used_blocks = 0;
 
 	sim_check_inside();
-	REQUIRE(store->transfers_in_flight == 0 && store->helpers->posted == 0);
+	REQUIRE(store->transfers_in_flight == 0 && store->pool->posted == 0);
 	REQUIRE(!store->writes_first && store->reads_waiting == 0 && !store->flush_first &&
 		!store->flushing);
 	REQUIRE(atomic_load(&store->objects_alive) == manifests);
@@ -188,7 +189,7 @@ void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
 
 uint32_t sim_inside_transfers(void)
 {
-	return sim_world.store->transfers_in_flight + sim_world.store->helpers->posted;
+	return sim_world.store->transfers_in_flight + sim_world.store->pool->posted;
 }
 
 bool sim_inside_no_requests(void)

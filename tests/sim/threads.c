@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tests/sim/threads.c - where other threads would run, and what they do there: the only thread
- * plays the store's helpers (store/helpers.h), each of which holds what it took for some turns
+ * plays the store's helpers (store/checksum_pool.h), each of which holds what it took for some
+ * turns
  */
 #include <string.h>
 
@@ -23,16 +24,16 @@ static uint64_t random_state;
 static bool helpers_turn(bool sleeps)
 {
 	const struct spw_store *store = sim_world.store;
-	struct spw_helpers *helpers = store->helpers;
+	struct spw_checksum_pool *pool = store->pool;
 	/* Else it would sleep for ever. */
 	bool all = sleeps && store->transfers_in_flight == 0;
 
 	for (unsigned i = 0; i < HELPERS; i++) {
 		if (!held[i].transfer && sim_below(&random_state, SLEEPY_LOOK) == 0) {
-			held[i].transfer = spw_store__help_take(&helpers->each[i]);
+			held[i].transfer = spw_store__pool_take(&pool->each[i]);
 			held[i].turns = sim_below(&random_state, HELD_TURNS);
 		} else if (held[i].transfer && (all || held[i].turns-- == 0)) {
-			spw_store__help_give(&helpers->each[i], held[i].transfer);
+			spw_store__pool_give(&pool->each[i], held[i].transfer);
 			held[i].transfer = NULL;
 		}
 	}
@@ -44,8 +45,8 @@ void sim_helpers_begin(struct spw_store *store, uint64_t seed)
 	memset(held, 0, sizeof(held));
 	random_state = seed ^ UINT64_C(0x4e19e55);
 	for (unsigned i = 0; i < HELPERS; i++)
-		store->helpers->each[i].store = store;
-	store->helpers->count = HELPERS;
+		store->pool->each[i].store = store;
+	store->pool->count = HELPERS;
 	sim_others_turn = helpers_turn;
 }
 
@@ -78,12 +79,12 @@ WRAP(int, spw_thread_start,
 }
 
 /* There are no threads to be waited for. */
-WRAP(void, spw_store__helpers_stop, (struct spw_store * store))
+WRAP(void, spw_store__pool_stop, (struct spw_store * store))
 {
 	sim_others_turn = NULL;
 	for (unsigned i = 0; i < HELPERS; i++)
 		if (held[i].transfer)
 			sim_fail("the store is closed while a helper has a transfer");
-	store->helpers->count = 0;
-	__real_spw_store__helpers_stop(store);
+	store->pool->count = 0;
+	__real_spw_store__pool_stop(store);
 }

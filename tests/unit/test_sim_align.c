@@ -10,10 +10,10 @@
 
 static unsigned warnings;
 
-static void count_warnings(void *context, enum spw_log_level level, const char *message)
+static void count_warnings(void *context, enum spw_log_level priority, const char *message)
 {
 	(void)context;
-	warnings += level == SPW_LOG_WARNING && strstr(message, "moved other bytes") != NULL;
+	warnings += priority == SPW_LOG_WARNING && strstr(message, "moved other bytes") != NULL;
 }
 
 static void open_as(bool read_only)

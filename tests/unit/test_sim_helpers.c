@@ -17,7 +17,7 @@ static bool take_all(bool sleeps)
 
 	(void)sleeps;
 	while (held_count < HELD_MAX &&
-	       (transfer = spw_store__help_take(&store->helpers->each[0])) != NULL)
+	       (transfer = spw_store__pool_take(&store->pool->each[0])) != NULL)
 		held[held_count++] = transfer;
 	return false;
 }
@@ -26,7 +26,7 @@ static bool take_all(bool sleeps)
 static void give(void)
 {
 	assert_true(held_count > 0);
-	spw_store__help_give(&store->helpers->each[0], held[0]);
+	spw_store__pool_give(&store->pool->each[0], held[0]);
 	memmove(&held[0], &held[1], --held_count * sizeof(held[0]));
 }
 
@@ -41,7 +41,7 @@ static bool give_all(bool sleeps)
 /* Whatever a case has left is given back: closing waits for it. */
 static int let_go(void **state)
 {
-	if (store && store->helpers->count > 0)
+	if (store && store->pool->count > 0)
 		sim_others_turn = give_all;
 	return tear_down(state);
 }
@@ -57,8 +57,8 @@ static void open_helped(uint32_t depth)
 {
 	open_store(depth);
 	store->overlap_bytes_min = 1;
-	store->helpers->each[0].store = store;
-	store->helpers->count = 1;
+	store->pool->each[0].store = store;
+	store->pool->count = 1;
 	held_count = 0;
 	writes_before = 0;
 	writes_before = writes();
@@ -92,7 +92,7 @@ static unsigned summed_in_flight(void)
 	for (uint32_t i = 0; i < store->transfers_total; i++) {
 		const struct transfer *transfer = &store->transfers[i];
 
-		count += transfer->in_flight && !transfer->unsummed && !transfer->posted;
+		count += transfer->in_flight && !transfer->checksum_pending && !transfer->posted;
 	}
 	return count;
 }
@@ -119,7 +119,7 @@ static uint32_t held_drive(unsigned index)
 
 /* ---- Puts ---- */
 
-/* HELP-1 */
+/* POOL-1 */
 HELPER_CASE(test_a_put_waits_for_its_sum)
 {
 	const size_t len = CHUNK_BYTES - 100;
@@ -188,7 +188,7 @@ HELPER_CASE(test_sums_follow_the_drives)
 
 	open_helped(4);
 	sim_others_turn = give_all;
-	store->helpers->count = 0;
+	store->pool->count = 0;
 	request = put(bytes, len, 1, &object);
 	for (unsigned i = 0; i < 8; i++)
 		poll_once();
@@ -214,7 +214,7 @@ HELPER_CASE(test_sums_follow_the_drives)
 	free_and_expect_empty(object);
 }
 
-/* HELP-4: what is to be copied has a slot of its drive. HELP-5: not all slots are filled so. */
+/* POOL-4: what is to be copied has a slot of its drive. POOL-5: not all slots are filled so. */
 HELPER_CASE(test_no_more_is_posted_than_there_are_slots)
 {
 	const size_t len = 20 * CHUNK_BYTES;
@@ -250,7 +250,7 @@ HELPER_CASE(test_no_more_is_posted_than_there_are_slots)
 	free_and_expect_empty(object);
 }
 
-/* HELP-5 */
+/* POOL-5 */
 HELPER_CASE(test_reads_find_slots_while_puts_are_copied)
 {
 	const size_t len = 30 * CHUNK_BYTES;
@@ -323,7 +323,7 @@ HELPER_CASE(test_drive_is_retired_while_its_chunk_is_copied)
 	free_and_expect_empty(object);
 }
 
-/* SUM-1: only then it is placed again. */
+/* CHECKSUM-1: only then it is placed again. */
 HELPER_CASE(test_write_fails_while_its_chunk_is_summed)
 {
 	const size_t len = CHUNK_BYTES;
@@ -390,7 +390,7 @@ static unsigned late_ones(uint32_t drive)
 {
 	unsigned count = 0;
 
-	for (const struct transfer *transfer = store->drives[drive].unsummed_first; transfer;
+	for (const struct transfer *transfer = store->drives[drive].pending_first; transfer;
 	     transfer = transfer->next)
 		count++;
 	return count;

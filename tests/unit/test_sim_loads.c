@@ -68,7 +68,7 @@ static uint64_t load(unsigned number)
 				SPW_URGENT_READ, NULL, &get));
 	while ((rc = spw_request_test(get)) == -EINPROGRESS) {
 		/* What has arrived is summed before time goes on. */
-		if (!spw_store__help_waits(store->helpers))
+		if (!spw_store__pool_waits(store->pool))
 			turn();
 		put_again();
 	}
@@ -301,7 +301,7 @@ DRIVES_CASE(test_a_turn_that_no_write_takes_is_a_reads)
 	assert_ok(put_wait(bytes, CHUNK_BYTES, &stored));
 	drive = (uint32_t)store->pieces[0].drive;
 	assert_int_equal(store->drives[drive].bytes_placed, CHUNK_BYTES);
-	store->drives[drive].bypassed[LEVEL_WRITE] = BYPASSES_MAX;
+	store->drives[drive].bypassed[PRIORITY_WRITE] = BYPASSES_MAX;
 	store->drives[drive].bytes_placed = 100 * CHUNK_BYTES;
 	assert_ok(spw_store_get(store, stored, 0, back, CHUNK_BYTES, SPW_URGENT_READ, NULL, &get));
 	assert_ok(spw_store_put(store, bytes, CHUNK_BYTES, NULL, &another, &put));
@@ -319,12 +319,12 @@ DRIVES_CASE(test_a_turn_that_no_write_takes_is_a_reads)
 }
 
 /* Writes that wait for their sum, or are about to have it. */
-static unsigned unsummed(void)
+static unsigned checksum_pending(void)
 {
 	unsigned count = 0;
 
 	for (uint32_t i = 0; i < store->transfers_total; i++)
-		count += store->transfers[i].unsummed || store->transfers[i].posted;
+		count += store->transfers[i].checksum_pending || store->transfers[i].posted;
 	return count;
 }
 
@@ -344,13 +344,13 @@ DRIVES_CASE(test_a_load_waits_for_one_sum)
 	assert_ok(spw_store_put(store, bytes, len, NULL, &another, &put));
 	(void)spw_store__turn(store, false, 0);
 	assert_int_equal(store->transfers_in_flight, 12);
-	assert_int_equal(unsummed(), 11);
+	assert_int_equal(checksum_pending(), 11);
 	for (unsigned i = 0; i < DRIVES; i++)
 		sim_disarm(i);
 	assert_ok(spw_store_get(store, stored, 0, back, CHUNK_BYTES, SPW_URGENT_READ, NULL, &get));
 	(void)spw_store__turn(store, false, 0);
 	assert_int_equal(store->transfers_in_flight, 13);
-	assert_int_equal(unsummed(), 10);
+	assert_int_equal(checksum_pending(), 10);
 	assert_ok(spw_request_wait(get));
 	for (unsigned i = 0; i < DRIVES; i++)
 		hang_no_more(i);

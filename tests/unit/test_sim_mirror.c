@@ -26,12 +26,12 @@ static uint64_t seed;
 static struct spw_store *store;
 static char heard[4096];
 
-static void hear(void *context, enum spw_log_level level, const char *message)
+static void hear(void *context, enum spw_log_level priority, const char *message)
 {
 	size_t len = strlen(heard);
 
 	(void)context;
-	(void)level;
+	(void)priority;
 	(void)snprintf(heard + len, sizeof(heard) - len, "%s\n", message);
 }
 
@@ -313,13 +313,13 @@ CASE_WITH(test_urgent_reads_are_from_near_copies, NULL, tear_down)
 				struct spw_request *request;
 
 				if (k == 8)
-					read[i] = store->drives[far].ways[SPW_READ].transfers;
+					read[i] = store->drives[far].dir[SPW_READ].transfers;
 				assert_ok(spw_store_get(store, object, 0, back, len_of(1, 2),
 							classes[i], NULL, &request));
 				assert_ok(spw_request_wait(request));
 				assert_memory_equal(back, bytes, len_of(1, 2));
 			}
-			read[i] = store->drives[far].ways[SPW_READ].transfers - read[i];
+			read[i] = store->drives[far].dir[SPW_READ].transfers - read[i];
 		}
 		assert_int_equal(read[0], 0);
 		assert_true(read[1] > 0);

@@ -160,12 +160,12 @@ DRIVES_CASE(test_hung_write_moves)
 
 static char heard[4096];
 
-static void hear(void *context, enum spw_log_level level, const char *message)
+static void hear(void *context, enum spw_log_level priority, const char *message)
 {
 	size_t used = strlen(heard);
 
 	(void)context;
-	(void)level;
+	(void)priority;
 	(void)snprintf(heard + used, sizeof(heard) - used, "%s\n", message);
 }
 

@@ -278,7 +278,7 @@ DRIVES_CASE(test_bit_flipped_on_the_way)
 	assert_int_equal(stats().checksum_errors, 1);
 }
 
-/* STORE-6, HELP-1: a read that waits for its checksum has no slot: the second try needs one. */
+/* STORE-6, POOL-1: a read that waits for its checksum has no slot: the second try needs one. */
 DRIVES_CASE(test_second_try_waits_for_a_slot)
 {
 	size_t len = 30 * CHUNK_BYTES;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* store/helpers.c - threads beside the worker, and what they take: see store/helpers.h */
-#include "store/helpers.h"
+/* store/checksum_pool.c - threads beside the worker, and what they take: see
+ * store/checksum_pool.h */
+#include "store/checksum_pool.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -33,7 +34,7 @@ static void ring_put(struct spw_ring *ring, struct transfer *transfer)
 {
 	uint64_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
 
-	SPW_ASSERT(put - atomic_load(&ring->taken) <= ring->mask); /* HELP-1 */
+	SPW_ASSERT(put - atomic_load(&ring->taken) <= ring->mask); /* POOL-1 */
 	atomic_store_explicit(&ring->slots[put & ring->mask], transfer, memory_order_relaxed);
 	atomic_store(&ring->put, put + 1);
 }
@@ -62,179 +63,178 @@ static uint64_t ring_count(const struct spw_ring *ring)
 	return atomic_load_explicit(&ring->put, memory_order_acquire) - taken;
 }
 
-bool spw_store__help_waits(const struct spw_helpers *helpers)
+bool spw_store__pool_waits(const struct spw_checksum_pool *pool)
 {
-	return ring_waits(&helpers->rings[RING_URGENT]) || ring_waits(&helpers->rings[RING_OTHERS]);
+	return ring_waits(&pool->rings[RING_URGENT]) || ring_waits(&pool->rings[RING_OTHERS]);
 }
 
-struct transfer *spw_store__help_take(struct spw_taker *taker)
+struct transfer *spw_store__pool_take(struct spw_taker *taker)
 {
-	struct spw_helpers *helpers = taker->store->helpers;
-	bool others = ring_waits(&helpers->rings[RING_OTHERS]);
+	struct spw_checksum_pool *pool = taker->store->pool;
+	bool others = ring_waits(&pool->rings[RING_OTHERS]);
 	unsigned first = others && taker->overtaken >= BYPASSES_MAX ? RING_OTHERS : RING_URGENT;
-	struct transfer *transfer = ring_take(&helpers->rings[first]);
+	struct transfer *transfer = ring_take(&pool->rings[first]);
 
 	if (transfer && first == RING_URGENT) {
 		taker->overtaken += others;
 		return transfer;
 	}
 	taker->overtaken = 0;
-	return transfer ? transfer : ring_take(&helpers->rings[first ^ RING_OTHERS]);
+	return transfer ? transfer : ring_take(&pool->rings[first ^ RING_OTHERS]);
 }
 
 /* ---- The worker's side ---- */
 
-static bool keeps_busy(const struct spw_helpers *helpers, uint32_t posted)
+static bool keeps_busy(const struct spw_checksum_pool *pool, uint32_t posted)
 {
-	return posted >= POSTED_PER_WORKER * (helpers->count + 1);
+	return posted >= POSTED_PER_WORKER * (pool->count + 1);
 }
 
-bool spw_store__help_has_room(const struct spw_helpers *helpers)
+bool spw_store__pool_has_room(const struct spw_checksum_pool *pool)
 {
-	return !keeps_busy(helpers, helpers->writes);
+	return !keeps_busy(pool, pool->writes);
 }
 
-bool spw_store__help_is_idle(const struct spw_helpers *helpers)
+bool spw_store__pool_is_idle(const struct spw_checksum_pool *pool)
 {
-	return !keeps_busy(helpers, helpers->posted);
+	return !keeps_busy(pool, pool->posted);
 }
 
-bool spw_store__help_wanted(const struct transfer *transfer)
+bool spw_store__pool_wanted(const struct transfer *transfer)
 {
-	const struct moving *moving = &transfer->moving;
+	const struct checksum_job *job = &transfer->job;
 
-	return moving->len_bytes >= transfer->store->overlap_bytes_min &&
-	       (moving->sum || transfer->bounce);
+	return job->len_bytes >= transfer->store->overlap_bytes_min &&
+	       (job->wants_checksum || transfer->bounce);
 }
 
-/* A write that is issued when it has been copied (HELP-4). */
+/* A write that is issued when it has been copied (POOL-4). */
 static bool holds_slot(const struct transfer *transfer)
 {
-	return transfer->moving.op == SPW_WRITE && transfer->bounce;
+	return transfer->job.op == SPW_WRITE && transfer->bounce;
 }
 
-void spw_store__help_post(struct transfer *transfer)
+void spw_store__pool_post(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
-	bool urgent = transfer->moving.op == SPW_READ &&
+	bool urgent = transfer->job.op == SPW_READ &&
 		      atomic_load_explicit(&transfer->request->cls, memory_order_relaxed) ==
 			      SPW_URGENT_READ;
 
-	SPW_ASSERT(!transfer->posted && !transfer->unsummed); /* HELP-1 */
-	SPW_ASSERT(!transfer->in_flight || (transfer->moving.op == SPW_WRITE && !transfer->bounce));
+	SPW_ASSERT(!transfer->posted && !transfer->checksum_pending); /* POOL-1 */
+	SPW_ASSERT(!transfer->in_flight || (transfer->job.op == SPW_WRITE && !transfer->bounce));
 	transfer->posted = true;
 	transfer->request->in_flight++;
-	store->helpers->posted++;
-	store->helpers->writes += holds_slot(transfer);
-	/* HELP-4 */
+	store->pool->posted++;
+	store->pool->writes += holds_slot(transfer);
+	/* POOL-4 */
 	drive->in_flight += holds_slot(transfer);
 	drive->bounces += transfer->bounce != NULL;
-	ring_put(&store->helpers->rings[urgent ? RING_URGENT : RING_OTHERS], transfer);
+	ring_put(&store->pool->rings[urgent ? RING_URGENT : RING_OTHERS], transfer);
 }
 
-void spw_store__help_end(struct transfer *transfer)
+void spw_store__pool_end(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
 
-	SPW_ASSERT(transfer->posted && transfer->request->in_flight > 0); /* HELP-1 */
-	SPW_ASSERT(store->helpers->posted > 0);
+	SPW_ASSERT(transfer->posted && transfer->request->in_flight > 0); /* POOL-1 */
+	SPW_ASSERT(store->pool->posted > 0);
 	transfer->posted = false;
 	transfer->request->in_flight--;
-	store->helpers->posted--;
-	store->helpers->writes -= holds_slot(transfer);
+	store->pool->posted--;
+	store->pool->writes -= holds_slot(transfer);
 	drive->in_flight -= holds_slot(transfer);
 	drive->bounces -= transfer->bounce != NULL;
 }
 
 /* One is left: the worker takes it sooner than somebody is woken. */
-void spw_store__help_call(struct spw_store *store)
+void spw_store__pool_call(struct spw_store *store)
 {
-	struct spw_helpers *helpers = store->helpers;
+	struct spw_checksum_pool *pool = store->pool;
 	uint64_t waiting =
-		ring_count(&helpers->rings[RING_URGENT]) + ring_count(&helpers->rings[RING_OTHERS]);
-	uint64_t wanted = SPW_MIN(waiting, atomic_load(&helpers->asleep) + UINT64_C(1));
+		ring_count(&pool->rings[RING_URGENT]) + ring_count(&pool->rings[RING_OTHERS]);
+	uint64_t wanted = SPW_MIN(waiting, atomic_load(&pool->asleep) + UINT64_C(1));
 
 	if (wanted < 2)
 		return;
-	(void)atomic_fetch_add(&helpers->wakes, 1);
-	(void)syscall(SYS_futex, &helpers->wakes, FUTEX_WAKE_PRIVATE, (int)wanted - 1, NULL, NULL,
-		      0);
+	(void)atomic_fetch_add(&pool->wakes, 1);
+	(void)syscall(SYS_futex, &pool->wakes, FUTEX_WAKE_PRIVATE, (int)wanted - 1, NULL, NULL, 0);
 }
 
 /* ---- The helpers' side ---- */
 
-void spw_store__help_give(struct spw_taker *taker, struct transfer *transfer)
+void spw_store__pool_give(struct spw_taker *taker, struct transfer *transfer)
 {
-	spw_store__bytes_move(transfer);
-	count_add(&taker->bytes, transfer->moving.len_bytes);
+	spw_store__job_run(transfer);
+	count_add(&taker->bytes, transfer->job.len_bytes);
 	transfer->message.kind = MESSAGE_MOVED;
 	spw_store__push(transfer->store, &transfer->message);
 }
 
 /* Announced before the last look, as who posts looks for sleepers after it has posted. */
-static void sleep_until_called(struct spw_helpers *helpers)
+static void sleep_until_called(struct spw_checksum_pool *pool)
 {
-	uint32_t wakes = atomic_load(&helpers->wakes);
+	uint32_t wakes = atomic_load(&pool->wakes);
 
-	(void)atomic_fetch_add(&helpers->asleep, 1);
-	if (!spw_store__help_waits(helpers) && !atomic_load(&helpers->stopping))
-		(void)syscall(SYS_futex, &helpers->wakes, FUTEX_WAIT_PRIVATE, wakes, NULL, NULL, 0);
-	(void)atomic_fetch_sub(&helpers->asleep, 1);
+	(void)atomic_fetch_add(&pool->asleep, 1);
+	if (!spw_store__pool_waits(pool) && !atomic_load(&pool->stopping))
+		(void)syscall(SYS_futex, &pool->wakes, FUTEX_WAIT_PRIVATE, wakes, NULL, NULL, 0);
+	(void)atomic_fetch_sub(&pool->asleep, 1);
 }
 
 static void *helper_main(void *argument)
 {
 	struct spw_taker *self = argument;
-	struct spw_helpers *helpers = self->store->helpers;
+	struct spw_checksum_pool *pool = self->store->pool;
 
 	(void)pthread_setname_np(pthread_self(), "spillway-sum");
 	spw_store__short_slice(self->store);
-	while (!atomic_load(&helpers->stopping)) {
-		struct transfer *transfer = spw_store__help_take(self);
+	while (!atomic_load(&pool->stopping)) {
+		struct transfer *transfer = spw_store__pool_take(self);
 
 		if (transfer)
-			spw_store__help_give(self, transfer);
+			spw_store__pool_give(self, transfer);
 		else
-			sleep_until_called(helpers);
+			sleep_until_called(pool);
 	}
 	return NULL;
 }
 
 /* ---- Open and close ---- */
 
-int spw_store__helpers_open(struct spw_store *store, uint32_t transfers)
+int spw_store__pool_open(struct spw_store *store, uint32_t transfers)
 {
-	struct spw_helpers *helpers =
-		aligned_alloc(_Alignof(struct spw_helpers), sizeof(struct spw_helpers));
+	struct spw_checksum_pool *pool =
+		aligned_alloc(_Alignof(struct spw_checksum_pool), sizeof(struct spw_checksum_pool));
 	uint64_t slots = 1;
 
-	if (!helpers)
+	if (!pool)
 		return -ENOMEM;
-	memset(helpers, 0, sizeof(*helpers));
-	store->helpers = helpers;
-	helpers->worker.store = store;
+	memset(pool, 0, sizeof(*pool));
+	store->pool = pool;
+	pool->worker.store = store;
 	while (slots < transfers)
 		slots *= 2;
 	for (unsigned i = 0; i < RINGS; i++) {
-		helpers->rings[i].mask = slots - 1;
-		helpers->rings[i].slots = calloc(slots, sizeof(*helpers->rings[i].slots));
-		if (!helpers->rings[i].slots)
+		pool->rings[i].mask = slots - 1;
+		pool->rings[i].slots = calloc(slots, sizeof(*pool->rings[i].slots));
+		if (!pool->rings[i].slots)
 			return -ENOMEM;
 	}
 	return 0;
 }
 
-void spw_store__helpers_close(struct spw_store *store)
+void spw_store__pool_close(struct spw_store *store)
 {
-	if (!store->helpers)
+	if (!store->pool)
 		return;
-	SPW_ASSERT(store->helpers->posted == 0);
+	SPW_ASSERT(store->pool->posted == 0);
 	for (unsigned i = 0; i < RINGS; i++)
-		free(store->helpers->rings[i].slots);
-	free(store->helpers);
-	store->helpers = NULL;
+		free(store->pool->rings[i].slots);
+	free(store->pool);
+	store->pool = NULL;
 }
 
 /* Who polls a store has no thread started that it did not ask for. */
@@ -255,34 +255,34 @@ static uint32_t workers_wanted(const struct spw_store *store)
 	return SPW_MIN(SPW_MAX(wanted, 1u), SPW_WORKERS_MAX);
 }
 
-int spw_store__helpers_start(struct spw_store *store)
+int spw_store__pool_start(struct spw_store *store)
 {
-	struct spw_helpers *helpers = store->helpers;
+	struct spw_checksum_pool *pool = store->pool;
 	uint32_t wanted = workers_wanted(store) - 1;
 	int rc = 0;
 
-	while (rc == 0 && helpers->count < wanted) {
-		struct spw_taker *taker = &helpers->each[helpers->count];
+	while (rc == 0 && pool->count < wanted) {
+		struct spw_taker *taker = &pool->each[pool->count];
 
 		taker->store = store;
 		rc = spw_store__thread(store, &taker->thread, helper_main, taker);
-		helpers->count += rc == 0;
+		pool->count += rc == 0;
 	}
 	if (rc)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
 			"%u of %u workers: no more can be started (%s); see ulimit -u",
-			helpers->count + 1, wanted + 1, spw_strerror(-rc));
+			pool->count + 1, wanted + 1, spw_strerror(-rc));
 	return 0;
 }
 
-void spw_store__helpers_stop(struct spw_store *store)
+void spw_store__pool_stop(struct spw_store *store)
 {
-	struct spw_helpers *helpers = store->helpers;
+	struct spw_checksum_pool *pool = store->pool;
 
-	SPW_ASSERT(helpers->posted == 0);
-	atomic_store(&helpers->stopping, true);
-	(void)atomic_fetch_add(&helpers->wakes, 1);
-	(void)syscall(SYS_futex, &helpers->wakes, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-	while (helpers->count > 0)
-		(void)pthread_join(helpers->each[--helpers->count].thread, NULL);
+	SPW_ASSERT(pool->posted == 0);
+	atomic_store(&pool->stopping, true);
+	(void)atomic_fetch_add(&pool->wakes, 1);
+	(void)syscall(SYS_futex, &pool->wakes, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	while (pool->count > 0)
+		(void)pthread_join(pool->each[--pool->count].thread, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* store/runs.c - the pieces of a mirrored object: two for each run of bytes */
+/* store/replicas.c - the pieces of a mirrored object: two for each run of bytes */
 #include "store/internal.h"
 
-void spw_store__runs_look(struct spw_request *request)
+void spw_store__replicas_look(struct spw_request *request)
 {
 	const struct spw_store *store = request->store;
 	uint32_t run = request->object->piece_first;
@@ -13,7 +13,7 @@ void spw_store__runs_look(struct spw_request *request)
 	request->unplaced = run;
 }
 
-void spw_store__runs_settle(struct spw_request *request)
+void spw_store__replicas_settle(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/service.c - drives out of service, why, and how they come back */
+/* store/drive_health.c - drives out of service, why, and how they come back */
 #include <errno.h>
 #include <stdio.h>
 
@@ -23,8 +23,8 @@ static const char *why_retired(const struct store_drive *drive, int error)
 	}
 }
 
-const char *spw_store__service_advice(const struct spw_store *store, const char *advice,
-				      char buf[SPW_ADVICE_BYTES])
+const char *spw_store__health_advice(const struct spw_store *store, const char *advice,
+				     char buf[SPW_ADVICE_BYTES])
 {
 	size_t len = 0;
 	unsigned unnamed = 0;
