@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/checksum_job.c - the bytes of one transfer between the caller's memory and the drive's: summed,
- * and copied where a drive cannot use the caller's; by the worker or a helper (POOL-2)
+ * store/checksum_job.c - checksum the bytes of one transfer, and copy them where the drive cannot
+ * use the caller's memory; by the worker or a helper (POOL-2)
  */
 #include <string.h>
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/checksum_pool.h - threads beside the worker that read what is put and got: checksums and
- * copies
+ * store/checksum_pool.h - helper threads that compute checksums and copy
  *
  * The worker alone knows the store: drives, places, lists. A helper is given a transfer, moves its
- * bytes (store/checksum_job.c), and gives it back by the inbox; which of them, is nobody's decision: all
- * take from the same rings, the worker too when it has time.
+ * bytes (store/checksum_job.c), and gives it back by the inbox. Transfers are not assigned: all
+ * helpers pull from shared rings, and so does the worker when it has time.
  *
  *   POOL-1  A transfer that was posted is in no other place until it is back with the worker
  *           (STORE-6), and its request cannot end: it counts as in flight there. A write may be
