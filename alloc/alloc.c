@@ -59,7 +59,7 @@ struct spw_alloc {
 	struct desc *descs;
 	uint64_t descs_max;
 	uint64_t descs_fresh; /* those from here on have never been used */
-	uint32_t desc_spare;  /* head of the chain of those given back */
+	uint32_t desc_spare;  /* head of the chain of freed ones */
 	uint64_t blocks_total;
 	uint64_t blocks_free;
 	uint64_t extents_max;

@@ -250,7 +250,7 @@ static inline void spw_engine__slot_give(struct spw_queue *queue, struct spw_que
 }
 
 /*
- * From open: @ids are what writes to a device may name, if queue->placement says that they shall.
+ * From open: @ids are what writes to a device may name, if queue->placement asks for it.
  */
 void spw_engine__queue_place(struct spw_queue *queue, unsigned device, const uint16_t ids[],
 			     unsigned count);

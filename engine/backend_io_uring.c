@@ -2,10 +2,10 @@
 /*
  * engine/backend_io_uring.c - parts over one io_uring: interrupts, IOPOLL or SQPOLL
  *
- * Whoever opens the queue makes the ring, disabled, and registers files and memory; the thread that
- * first uses it enables and owns it. Features but registered files (URING-1) are dropped one by one
- * when the kernel refuses them. One system call submits, waits and runs deferred completions;
- * liburing's helpers may take two, so it is made here.
+ * The thread that opens the queue makes the ring, disabled, and registers files and memory; the
+ * thread that first uses it enables and owns it. Features but registered files (URING-1) are
+ * dropped one by one when the kernel refuses them. One system call submits, waits and runs deferred
+ * completions; liburing's helpers may take two, so it is made here.
  *
  * Invariants, cited by asserts and tests
  *   URING-1  The files that lock and claim the drives are registered, too (register_files()).
@@ -147,7 +147,7 @@ static int set_up(struct spw_queue *q, struct spw_uring *u)
 
 /*
  * URING-1: behind the files of I/O those that lock and claim the drives. The kernel keeps them
- * until the ring's last request has ended: nobody gets a killed process' drive before that.
+ * until the ring's last request has ended: a killed process' drive is not taken before that.
  */
 static int register_files(struct spw_queue *q, struct spw_uring *u, const int fds[])
 {
@@ -537,7 +537,7 @@ static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int f
 }
 
 /*
- * Whoever submits must not be made to wait, so the kernel says -EAGAIN where it would have to: when
+ * A submitter must not block, so the kernel returns -EAGAIN where it would have to: when
  * device mapper has to split a request at a boundary, each time it comes. A thread of the kernel's
  * may wait.
  */

@@ -3,8 +3,8 @@
  * engine/backend_null.c - transfers that end without a drive, at once or at a set rate
  *
  * It shows what all above the drives costs, and what that could do with more drives than there are.
- * Nothing is written, and a read leaves the memory as it is: whoever checks the bytes has the right
- * ones there before.
+ * Nothing is written, and a read leaves the memory as it is: a caller that checks bytes puts the
+ * right ones there before.
  *
  *   NULL-1  A slot in use is in the line of its device, once: there is room for all.
  */

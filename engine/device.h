@@ -7,7 +7,8 @@
 
 #include "engine/transport.h"
 
-/* Any threads, errors in words; range, alignment and the right to write have been checked. */
+/* Any threads; errors set spw_last_error(); range, alignment and the right to write have been
+ * checked. */
 struct spw_device_ops {
 	/* SPW_READ or SPW_WRITE: transfer all. A write is durable after sync. */
 	int (*transfer)(const struct spw_device *device, enum spw_op op, void *buf, size_t len,
@@ -20,7 +21,7 @@ struct spw_device_ops {
 			    uint64_t len_bytes);
 	/* How long it is now, 0: it is gone. NULL: as when it was opened. Return: 0; -errno */
 	int (*size)(const struct spw_device *device, uint64_t *bytes);
-	/* -EBUSY: somebody else has a lock in the range. */
+	/* -EBUSY: another process has a lock in the range. */
 	int (*lock)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 	int (*unlock)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);
 	/* Let go of locks, descriptor and state, also of a device that was not opened wholly. */

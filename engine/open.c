@@ -180,11 +180,11 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count,
 	if (asked == SPW_BACKEND_VFIO || count_kind(devices, count, SPW_DEVICE_VFIO) > 0)
 		return open_vfio(devices, count, opts, asked, queue);
 	wanted = (unsigned)opts->backend < SPW_ARRAY_LEN(ways) ? opts->backend : SPW_BACKEND_AUTO;
-	/* Whoever names a namespace by its character node wants passthrough. */
+	/* A namespace named by its character node asks for passthrough. */
 	if (opts->backend == SPW_BACKEND_AUTO &&
 	    count_kind(devices, count, SPW_DEVICE_NVME_CHAR) == count)
 		wanted = SPW_BACKEND_NVME;
-	/* What the caller asks for is had or nothing; what a settings file says is tried first. */
+	/* The caller's choice is taken or fails; that of a settings file is only tried first. */
 	while (candidates < (asked == SPW_BACKEND_AUTO ? 3 : 1) && ways[wanted][candidates])
 		candidates++;
 	return spw_engine__queue_open_with(devices, count, opts, ways[wanted], candidates, queue);

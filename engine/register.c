@@ -31,7 +31,8 @@ static int check(const struct spw_queue *q, const void *memory, size_t len)
 	const struct spw_range *other;
 
 	if (!memory || len == 0 || __builtin_add_overflow(base, len, &end))
-		return spw_error(-EINVAL, "%zu bytes at %p are no memory to register", len, memory);
+		return spw_error(-EINVAL, "%zu bytes at %p are not memory that can be registered",
+				 len, memory);
 	if (spw_engine__memory_overlaps(base, len, q->arena_base, q->arena_len_bytes))
 		return spw_error(-EEXIST,
 				 "the memory at %p is the store's own, which is registered anyway",

@@ -2,8 +2,9 @@
 /*
  * engine/slice.c - when the thread that waits on a queue is run
  *
- * The scheduler runs whoever's slice ends first. With a long one, a thread that was woken comes
- * after those of loop devices and checksums, which meanwhile empty the queues that it refills.
+ * The scheduler runs the thread whose slice ends first. With a long one, a thread that was woken
+ * comes after those of loop devices and checksums, which meanwhile empty the queues that it
+ * refills.
  */
 #include <errno.h>
 #include <sched.h>

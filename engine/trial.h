@@ -7,7 +7,7 @@
 
 #include <spillway/engine.h>
 
-/* A driver that cannot take a page as it lies in memory has no file system, and is no drive. */
+/* A driver that cannot take a page as it lies in memory cannot hold a file system either. */
 #define SPW_ALIGN_TRUSTED_BYTES 4096u
 
 #define SPW_TRIAL_BYTES (64u << 10) /* of a trial at most: a part of a page at each end */

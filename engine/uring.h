@@ -28,7 +28,7 @@ struct spw_uring {
 	/* Of entries of the usual size, to take the next one in few instructions. */
 	struct io_uring_sqe *entries;
 	unsigned entries_mask;
-	/* the kernel has taken so many less the ring's entries, and may have taken more */
+	/* the kernel has taken at least this less the ring's entries */
 	unsigned tail_limit;
 };
 

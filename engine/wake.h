@@ -31,7 +31,7 @@ static inline void spw_engine__wake_up(struct spw_wake *wake)
 	atomic_store_explicit(&wake->sleeping, false, memory_order_relaxed);
 }
 
-/* Announce a sleep. Return: false when somebody has asked: do not sleep. */
+/* Announce a sleep. Return: false when a wake-up was asked for: do not sleep. */
 static inline bool spw_engine__wake_sleep(struct spw_wake *wake)
 {
 	atomic_store(&wake->sleeping, true);
@@ -54,7 +54,7 @@ static inline unsigned spw_engine__wake_polls_missing(struct spw_wake *wake, uns
 	return wake->fired || wake->polls >= want ? 0 : want - wake->polls;
 }
 
-/* Whether somebody has asked; forgets it. */
+/* Whether a wake-up was asked for; forgets it. */
 static inline bool spw_engine__wake_taken(struct spw_wake *wake)
 {
 	return atomic_load_explicit(&wake->asked, memory_order_relaxed) &&

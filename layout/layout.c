@@ -24,7 +24,7 @@
  * And of the place of a copy that is not intact, beside one that is
  *   LAYOUT-14  Each byte is zero or as the intact copy has it, but for copy_index, flags, sequence
  *              and checksum: so a write of that copy, or of zeros, looks that was cut off. Any
- *              other byte was written by somebody else.
+ *              other byte was written by other software.
  */
 #include "layout/layout.h"
 

@@ -27,13 +27,13 @@ struct spw_next {
 /* NULL: this thread is filling the table. */
 const struct spw_next *spw_next(void);
 
-/* Zeroed memory at a multiple of 64 that is never given back; NULL: there is no more of it. */
+/* Zeroed memory at a multiple of 64 that is never freed; NULL: there is no more of it. */
 void *spw_next_early(size_t size);
 
 /* How many bytes lie between @block and the end of what spw_next_early() has; 0: not its own. */
 size_t spw_next_early_bytes(const void *block);
 
-/* The file whose malloc() or free() lies behind this one in the place of libc's; NULL: none. */
+/* The file whose malloc() or free() lies behind this one instead of libc's; NULL: none. */
 const char *spw_next_foreign(void);
 
 #endif

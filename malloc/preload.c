@@ -54,7 +54,7 @@ static void after_fork(void)
 	(void)pthread_mutex_unlock(&lock);
 }
 
-/* As libc's free() of a bad pointer: going on would corrupt somebody's memory. */
+/* As libc's free() of a bad pointer: going on would corrupt memory. */
 __attribute__((noreturn)) static void refuse(const char *function)
 {
 	static const char words[] = "(): not a block in use: freed twice, or a pointer into one\n";

@@ -3,7 +3,7 @@
  * malloc/preload.h - libspillway_malloc.so: large blocks for programs that do not know of it
  *
  * Loaded by `spillway run`, it serves malloc(), calloc(), realloc(), posix_memalign() and their
- * like from 1 MiB on out of memory on huge pages that is reused as it is: no page is faulted anew
+ * like from 1 MiB on out of memory on huge pages that is reused as it is: no page is faulted again
  * in every step, and blocks begin at multiples of 64 KiB, so that drives take them without a copy.
  * All else, and what does not fit, comes from libc. Where another allocator takes libc's place,
  * preloaded or linked, everything comes from that one.

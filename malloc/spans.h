@@ -4,7 +4,7 @@
  *
  * Contract
  *   Threads   None: the caller locks.
- *   Memory    The range is reserved once and never given back. What is free in it is resident up to
+ *   Memory    The range is reserved once and never released. What is free in it is resident up to
  *             a limit and the peak of what was in use; what is beyond reads as zeros again.
  *   Errors    0 or a negative errno. A block that cannot be had is NULL: the caller goes elsewhere.
  */

@@ -16,7 +16,7 @@
  *   STATE-1    A record has a buffer if and only if it is not STORED; a buffer has one record, or
  *              is among the free ones.
  *   STATE-2    From or into a buffer at most one transfer is under way: that of its LOADING or
- *              STORING record. So the caller's memory is no drive's, and the other way round.
+ *              STORING record. So it is the caller's memory or the drive's, never both.
  *   STATE-3    Only what is CLEAN loses its buffer, but for a read that failed, and for what is
  *              cleared: the bytes are on the drives, or zero.
  *   STATE-4    The object before is freed when the put of the new one has ended well, not earlier.
@@ -54,7 +54,7 @@ enum record_state {
 	RECORD_STATES,
 };
 
-/* Who updates a record, in an update that it is not given back in yet. */
+/* Which update a record is taken by, until it is released there. */
 enum record_update {
 	UPDATE_NONE,
 	UPDATE_HOST,
@@ -99,7 +99,7 @@ struct spw_state {
 	bool attached;
 
 	struct record *records;
-	uint32_t records_max;   /* room for so many */
+	uint32_t records_max;   /* capacity */
 	uint32_t *name_slots;   /* record numbers by the hash of their name, or NONE */
 	uint32_t name_mask;     /* slots less one */
 	uint64_t entries_bytes; /* of the manifest */
@@ -190,7 +190,7 @@ bool spw_state__transfer_load(struct spw_state *state, uint32_t number, enum spw
 bool spw_state__transfer_store(struct spw_state *state, uint32_t number);
 /* A record does not have it any more (STATE-4). */
 void spw_state__transfer_free_object(struct spw_state *state, spw_object object);
-/* Somebody waits for a LOADING record. */
+/* A caller waits for a LOADING record. */
 void spw_state__transfer_raise(struct spw_state *state, uint32_t number);
 /* See what has ended. */
 void spw_state__transfer_reap(struct spw_state *state);
@@ -204,7 +204,7 @@ void spw_state__ahead(struct spw_state *state, uint32_t first);
 
 /* ---- update.c ---- */
 
-/* A record of an update was taken, or is given back. */
+/* A record of an update was taken, or is released. */
 void spw_state__update_taken(struct record *record);
 void spw_state__update_given(struct spw_state *state, struct record *record);
 

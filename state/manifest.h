@@ -18,8 +18,7 @@ struct spw_state_entry {
 	const char *name;
 	const uint8_t *shape;
 	uint32_t name_len, shape_len;
-	uint32_t
-		object; /* its place among the commit's objects, from 1 on; 0: all bytes are zero */
+	uint32_t object; /* its place among the commit's objects, from 1; 0: all bytes are zero */
 	uint64_t len_bytes;
 };
 
@@ -52,7 +51,7 @@ void spw_state__manifest_end(uint8_t *at, uint8_t *bytes, uint64_t total_bytes,
  * @manifest:  set; on error all zero
  * @why:       set to NULL, or to what is wrong in words
  *
- * Return: 0; -EMEDIUMTYPE it is no state's; -EUCLEAN it is damaged; -EPROTONOSUPPORT of a newer
+ * Return: 0; -EMEDIUMTYPE it is not a state's; -EUCLEAN it is damaged; -EPROTONOSUPPORT of a newer
  * version.
  */
 int spw_state__manifest_decode(const void *bytes, size_t len, struct spw_state_manifest *manifest,

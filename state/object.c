@@ -10,7 +10,7 @@ static int enter_object(struct spw_state *state, uint32_t number)
 
 	if (rc == 0 && (number >= state->count.records || !state->records[number].callers))
 		rc = spw_error(-EINVAL,
-			       "record %u is no object of the caller's: see "
+			       "record %u is not an object of the caller's: see "
 			       "spw_state_add_object()",
 			       number);
 	return rc;

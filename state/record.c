@@ -20,7 +20,7 @@ static const uint8_t allowed[RECORD_STATES] = {
 	[RECORD_TAKEN] = BIT(RECORD_CLEAN) | BIT(RECORD_CHANGED),
 };
 
-/* How many records are in it, or NULL: nobody asks. */
+/* How many records are in it, or NULL: not counted. */
 static uint32_t *counter_of(struct spw_state *state, enum record_state of)
 {
 	switch (of) {

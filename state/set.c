@@ -50,7 +50,7 @@ static int read_objects(struct spw_store *store, struct state_set *set)
 }
 
 /*
- * Objects that somebody has freed since are those of a commit before the last, or of a state that
+ * Objects that were freed since are those of a commit before the last, or of a state that
  * was closed. Nothing is read: beyond the end of an object there are no bytes.
  */
 static int check_objects(struct spw_store *store, const struct state_set *set)

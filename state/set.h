@@ -19,8 +19,8 @@ struct state_set {
  * spw_state__set_read - what opening the store has restored
  * @set:  to be given to spw_state__set_free() whatever this returns
  *
- * Return: 0; -ENODATA nothing is committed; -EALREADY its objects are given up; -EUCLEAN it is no
- * state's; -EPROTONOSUPPORT a newer version's; -ENOMEM.
+ * Return: 0; -ENODATA nothing is committed; -EALREADY its objects were dropped; -EUCLEAN it is not
+ * a state's; -EPROTONOSUPPORT a newer version's; -ENOMEM.
  */
 int spw_state__set_read(struct spw_store *store, struct state_set *set);
 void spw_state__set_free(struct state_set *set);

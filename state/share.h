@@ -33,7 +33,7 @@ struct share {
 	struct share_work host, device;
 	uint64_t waited_ns; /* for drives, of all updates and whatever else, when it began */
 	uint32_t records;
-	uint32_t left; /* not given back yet */
+	uint32_t left; /* not released yet */
 };
 
 /* Why nothing is the device's after an update. */
@@ -55,8 +55,8 @@ uint32_t spw_state__share_stride(struct share_work host, struct share_work devic
 void spw_state__share_begin(struct share *share, const uint32_t records[], uint32_t count,
 			    bool device[], uint64_t waited_ns);
 
-/* A record was given back. Return: whether it was the last, and spw_state__share_end() is to
- * come. */
+/* A record was released. Return: whether it was the last, so that spw_state__share_end()
+ * follows. */
 bool spw_state__share_given(struct share *share);
 
 /* Decide on the updates that come. */

@@ -9,7 +9,7 @@
 #include "state/manifest.h"
 
 #define RECORD_BYTES_LIMIT (UINT64_C(1) << 40)
-/* A drive that has so many chunks to write or read is as fast as it can be. */
+/* A drive with this many chunks to write or read is as fast as it can be. */
 #define CHUNKS_IN_FLIGHT 4u
 
 void spw_state_opts_init(struct spw_state_opts *opts, size_t size)

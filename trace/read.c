@@ -130,7 +130,7 @@ static uint64_t get_number(struct reader *reader, const char *name, uint64_t mos
 	if (!field)
 		(void)bad(reader, "\"%s\" is missing", name);
 	else if (!json_is_integer(field) || json_integer_value(field) < 0)
-		(void)bad(reader, "\"%s\" is no whole number from 0 on", name);
+		(void)bad(reader, "\"%s\" is not a whole number of at least 0", name);
 	else if (value > most)
 		(void)bad(reader, "\"%s\" is %" PRIu64 "; at most %" PRIu64, name, value, most);
 	return reader->error ? 0 : value;
@@ -190,7 +190,7 @@ static uint64_t get_next_number(struct reader *reader, const char *name, uint32_
 	if (value == 0 || value > (uint64_t)*known + 1)
 		(void)bad(reader,
 			  "\"%s\" is %" PRIu64
-			  "; new ones are numbered from 1 on, and %u are known",
+			  "; new ones are numbered from 1 without gaps, and %u are known",
 			  name, value, *known);
 	else if (value > *known)
 		(*known)++;
@@ -313,7 +313,7 @@ static int read_header(struct reader *reader)
 		return rc;
 	format = rc == 1 ? json_object_get(reader->object, "format") : NULL;
 	if (!json_is_string(format) || strcmp(json_string_value(format), TRACE_FORMAT) != 0)
-		return spw_error(-EBADMSG, "%s, line 1: this is no trace: no \"format\":\"%s\"",
+		return spw_error(-EBADMSG, "%s, line 1: this is not a trace: no \"format\":\"%s\"",
 				 reader->path, TRACE_FORMAT);
 	version = get_number(reader, "version", INT64_MAX);
 	if (reader->error)

@@ -324,7 +324,7 @@ static int put_header(struct block *block, const char *model)
 
 	json_decref(header);
 	if (!text)
-		return spw_error(-EINVAL, "the description of a trace is no UTF-8");
+		return spw_error(-EINVAL, "the description of a trace is not UTF-8");
 	put(block, text);
 	put(block, "\n");
 	free(text);

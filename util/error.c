@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/error.c - the thread's last error in words, the log, asserts */
+/* util/error.c - the thread's last error message, the log, asserts */
 #include "util/util.h"
 
 #include <errno.h>
@@ -63,7 +63,7 @@ static void set_last_error(const char *format, va_list args)
 	char text[TEXT_BYTES_MAX];
 
 	(void)vsnprintf(text, sizeof(text), format, args);
-	/* A path, a label, the name of a process: whoever chose it has no say over the terminal. */
+	/* A path, a label, the name of a process: they must not control the terminal. */
 	spw_make_printable(text);
 	memcpy(last_error, text, sizeof(text));
 }
@@ -99,7 +99,7 @@ int spw_error_errno(int error, const char *format, ...)
 const char *spw_permission_advice(int error)
 {
 	if (error == EPERM)
-		return "whoever asks is refused, so most likely the device cgroup of this "
+		return "every process is refused, so most likely the device cgroup of this "
 		       "container or service forbids it: start it with --device (docker, podman) "
 		       "or DeviceAllow= (systemd)";
 	if (geteuid() == 0)
@@ -122,7 +122,7 @@ void spw_log(const struct spw_log *log, enum spw_log_level level, const char *fo
 	log->write(log->context, level, text);
 }
 
-/* Bytes of a UTF-8 character that is no control (9b is like ESC [, as c2 9b, too); 0: none. */
+/* Bytes of a UTF-8 character that is not a control (9b is like ESC [, as c2 9b, too); 0: none. */
 static size_t shown_bytes(const unsigned char *at)
 {
 	/* By the first byte, what the second may be: RFC 3629. */

@@ -27,7 +27,7 @@ static void after_fork_in_child(void)
 		(void)close(fds[--count]);
 	/*
 	 * The owner of a recursive mutex is a thread of the parent: so it is refused to the child,
-	 * but ThreadSanitizer sees that nobody holds it.
+	 * but ThreadSanitizer sees that no thread holds it.
 	 */
 	(void)pthread_mutex_unlock(&mutex);
 	mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -86,7 +86,7 @@ void spw_fork_remove(int fd)
 		fds[i] = fds[--count];
 		break;
 	}
-	/* Whoever has closed everything leaves no memory behind. */
+	/* A process that has closed everything leaves no memory behind. */
 	if (count == 0) {
 		free(fds);
 		fds = NULL;

@@ -19,7 +19,7 @@ int spw_fork_add(int fd);
 /* Take a descriptor out of the list, if it is there, and close it; -1 is ignored. */
 void spw_fork_close(int fd);
 
-/* Take a descriptor out of the list that somebody else is going to close. */
+/* Take a descriptor out of the list, because the caller closes it by other means. */
 void spw_fork_remove(int fd);
 
 #endif

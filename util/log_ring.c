@@ -10,12 +10,12 @@
 
 /*
  * Invariants, under the lock:
- * RING-1  taken <= written <= taken + lines_max: so many are in it, in the order of writing
+ * RING-1  taken <= written <= taken + lines_max: the difference is in it, in the order of writing
  * RING-2  lost is what found no room since a line was taken; the next that is taken says so
  */
 struct spw_log_ring {
 	pthread_mutex_t lock;
-	_Atomic uint64_t written; /* stored under the lock; read by who only asks, too */
+	_Atomic uint64_t written; /* stored under the lock; may be read without it */
 	_Atomic uint64_t taken;
 	uint32_t lost;
 	unsigned lines_max;

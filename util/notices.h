@@ -18,7 +18,7 @@ struct spw_notices {
 
 /*
  * Note it, if none of this kind was noted since spw_notices_again(). It is written the first,
- * second, fourth, eighth time, and so on: what is wrong in each step shall not fill the log.
+ * second, fourth, eighth time, and so on: what is wrong in each step must not fill the log.
  */
 SPW_COLD void spw_notice(struct spw_notices *notices, unsigned kind, const char *format, ...)
 	SPW_PRINTF(3, 4);

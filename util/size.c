@@ -24,7 +24,7 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* The factor of a suffix, 0 when it is none. */
+/* The factor of a suffix, 0 when it is not one. */
 static uint64_t suffix_factor(const char *suffix)
 {
 	static const char letters[] = "kmgtpeKMGTPE";

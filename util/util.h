@@ -59,7 +59,7 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
 /* Options structs start with their size: copy what the caller's version has over the defaults. */
 void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
 
-/* Control characters, and bytes that are no UTF-8, become question marks, as in all messages. */
+/* Control characters, and bytes that are not UTF-8, become question marks, as in all messages. */
 void spw_make_printable(char *text);
 
 /* A path as by printf(3); one too long for the kernel is "", which nothing has. Return: @path. */

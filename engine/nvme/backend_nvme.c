@@ -211,7 +211,7 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	dev->part_bytes_max = d->command_bytes_max;
 	dev->segments_max = d->segments_max;
 	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
-	/* Nobody splits for us: without huge pages, registered pages may count one by one. */
+	/* Nothing splits for us: without huge pages, registered pages may count one by one. */
 	if (q->pieces > 0 || (q->arena && q->arena->pages != SPW_PAGES_HUGETLB))
 		q->arena_page_bytes = q->page_bytes;
 }
@@ -346,7 +346,7 @@ static int transfer_by_block_node(const struct spw_device *device, const struct 
 	return ret;
 }
 
-/* It waits there until the controller is back, or is given up. */
+/* It waits there until the controller is back, or the kernel drops it. */
 static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, struct spw_part *part)
 {
 	const struct spw_device *device = q->devices[part->device].device;

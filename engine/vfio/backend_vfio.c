@@ -740,7 +740,7 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 	if (d->dead)
 		return count;
 	d->dead = true;
-	/* What the kernel wants of it keeps nobody awake any more. */
+	/* What the kernel wants of it must not wake the loop any more. */
 	(void)epoll_ctl(q->wake.watched, EPOLL_CTL_DEL, c->link->wanted_back, NULL);
 	q->prepare = spw_engine__queue_prepare_any;
 	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason,
@@ -869,7 +869,7 @@ static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned w
 		timeout_ns = (int64_t)v->idle_ns;
 	ret = v->other ? v->other->wait(q, want, timeout_ns)
 		       : spw_engine__queue_sleep(q, timeout_ns);
-	/* Nothing ended and nobody woke us: a controller ended the sleep. */
+	/* Nothing ended and no thread woke us: a controller ended the sleep. */
 	if (ret == 0 && spw_engine__queue_in_flight(q) == before &&
 	    !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
 		v->next_check_ns = 0;

@@ -347,7 +347,7 @@ static void listen(struct spw_vfio_controller *c)
 static const char *event_text(uint32_t event)
 {
 	static const char *const errors[] = {
-		"a doorbell that is none was written",
+		"a doorbell that does not exist was written",
 		"a doorbell was written with a wrong value",
 		"a diagnosis failed",
 		"a persistent internal error",
@@ -395,7 +395,7 @@ bool spw_vfio__controller_check(struct spw_vfio_controller *c, const struct spw_
 
 	if (!looks_alive(c))
 		return false;
-	/* Somebody else has the lock: that one, or the next check, takes the event. */
+	/* Another thread has the lock: that one, or the next check, takes the event. */
 	if (pthread_mutex_trylock(&c->admin_lock))
 		return true;
 	(void)take(c, &c->admin, ADMIN_SLOTS, &ignored, &ignored);
@@ -646,7 +646,7 @@ static int set_features(struct spw_vfio_controller *c)
 	pairs = (granted & 0xffffu) < granted >> 16 ? granted & 0xffffu : granted >> 16;
 	c->pairs = pairs + 1 < SPW_VFIO_PAIRS_MAX ? pairs + 1 : SPW_VFIO_PAIRS_MAX;
 	c->pairs_free = c->pairs == 64 ? UINT64_MAX : (UINT64_C(1) << c->pairs) - 1;
-	/* Which warnings there are differs; that one is not told is no reason not to work. */
+	/* Drives differ in the warnings they have; one that cannot be enabled is not needed. */
 	ret = spw_vfio__admin(c, &events, NULL, 0, NULL);
 	return ret < 0 ? ret : 0;
 }

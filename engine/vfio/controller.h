@@ -2,13 +2,14 @@
 /*
  * engine/vfio/controller.h - an NVMe controller, from its start to its shutdown or failure
  *
- * Threads    Any, for all functions. A pair belongs to who made it; admin commands take turns.
+ * Threads    Any, for all functions. A pair belongs to the thread that made it; admin commands take
+ * turns.
  *
- * Life       LIVE until it is closed, or until somebody finds it not working: a late command, a
+ * Life       LIVE until it is closed, or until a thread finds it not working: a late command, a
  *            fatal status, an impossible completion, registers of all ones, the kernel wanting it
- *            back. Who finds it disables it and cuts it off from memory. Once it is STOPPED it can
- *            write nowhere: who has commands in flight fails them and has the memory back. It stays
- *            so; the next spw_vfio__device_open() starts anew.
+ *            back. That thread disables it and cuts it off from memory. Once it is STOPPED it can
+ *            write nowhere: owners of commands in flight fail them and own the memory again. It
+ *            stays so; the next spw_vfio__device_open() starts over.
  *
  * Invariants, cited by asserts and tests
  *   CTRL-1  A controller is cut off before it is STOPPED, once.
@@ -88,7 +89,7 @@ int spw_vfio__admin(struct spw_vfio_controller *controller, const union spw_vfio
 int spw_vfio__command(struct spw_vfio_controller *controller, const union spw_vfio_command *command,
 		      void *data, uint32_t len_bytes);
 
-/* Of a drive's status that is no success. */
+/* Of a drive's status that is not success. */
 static inline int spw_vfio__errno(int status)
 {
 	int error = spw_nvme__errno((uint32_t)status);

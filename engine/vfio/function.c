@@ -23,7 +23,7 @@
 
 #define IDLE_MS 1000u
 
-/* So many pauses until another thread gets the core. */
+/* Pauses before another thread gets the core. */
 #define RELAXES_PER_YIELD 16u
 
 /* ---- What sysfs says ------------------------------------------------------------------------- */

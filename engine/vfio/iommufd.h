@@ -33,7 +33,7 @@ static_assert(sizeof(struct spw_iommufd_range) == 16, "as the kernel has it");
 struct spw_iommufd_ranges {
 	uint32_t size_bytes;
 	uint32_t ioas;
-	uint32_t count; /* room for so many; answer: so many there are */
+	uint32_t count; /* in: room; out: ranges that exist */
 	uint32_t reserved;
 	uint64_t ranges;      /* address of an array of struct spw_iommufd_range */
 	uint64_t align_bytes; /* an answer; a page at most */

@@ -37,7 +37,8 @@ struct spw_vfio_link_ops {
 	/* Cut off all memory; registers then read as zeroes. Other threads may use them. Once. */
 	void (*cut)(struct spw_vfio_link *link);
 
-	/* Nobody uses it, or memory mapped by it, any more. Cuts it off if that was not done. */
+	/* It and the memory mapped by it are not used any more. Cuts it off if that was not
+	 * done. */
 	void (*close)(struct spw_vfio_link *link);
 };
 

@@ -25,7 +25,7 @@ static bool begins_as(const char *text, const char *shape)
 	return true;
 }
 
-/* Return: what follows; NULL: it is no address. */
+/* Return: what follows; NULL: not an address. */
 static const char *parse_address(const char *text, struct spw_vfio_name *name)
 {
 	bool has_domain = begins_as(text, "xxxx:");
@@ -65,11 +65,11 @@ int spw_vfio__parse(const char *path, struct spw_vfio_name *name)
 		end = parse_address(path + strlen(SPW_VFIO_PREFIX), name);
 	if (end && parse_namespace(end, &name->namespace_id))
 		return 0;
-	return spw_error(
-		-EINVAL,
-		"%s is no NVMe namespace at a PCI address, which looks like pci:0000:3d:00.0/1: "
-		"domain, bus, device, function (see lspci -D), and the namespace's number",
-		path);
+	return spw_error(-EINVAL,
+			 "%s is not an NVMe namespace at a PCI address, which looks like "
+			 "pci:0000:3d:00.0/1: "
+			 "domain, bus, device, function (see lspci -D), and the namespace's number",
+			 path);
 }
 
 void spw_vfio__format(const struct spw_vfio_name *name, char text[SPW_VFIO_NAME_BYTES])

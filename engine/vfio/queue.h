@@ -7,7 +7,7 @@
  * comes twice, or for nothing, is found out.
  *
  * Invariants, cited by asserts and tests
- *   PAIR-1  Slots in use, and completions that were taken but whose entries were not given back,
+ *   PAIR-1  Slots in use, and completions that were taken but whose entries were not released,
  *           are together fewer than the entries of a ring, so neither ring overflows, and the entry
  *           at the tail is free.
  *   PAIR-2  A slot is in use from spw_vfio__pair_begin() until spw_vfio__pair_take() gives it.
@@ -25,7 +25,7 @@
 
 #define SPW_VFIO_DOORBELLS 0x1000u
 
-/* A command identifier: slot, and above it 5 bits of its use count. FFFFh is none. */
+/* A command identifier: slot, and above it 5 bits of its use count. FFFFh is never used. */
 #define SPW_VFIO_CID_SLOT  (SPW_VFIO_SLOTS_MAX - 1)
 #define SPW_VFIO_CID_SHIFT 10
 #define SPW_VFIO_CID_MASK  0x7fffu
@@ -85,7 +85,7 @@ struct spw_vfio_pair {
 	uint32_t tail_told; /* what the controller knows */
 	uint32_t head;      /* of completions, free running */
 	uint32_t head_told;
-	/* so many completions need not be given back: PAIR-1 holds with all slots in use */
+	/* completions that may stay unreleased: PAIR-1 holds with all slots in use */
 	uint32_t head_lag_max;
 	uint32_t in_flight;
 	uint32_t slot_count;

@@ -75,7 +75,7 @@ bool spw_vfio__block_name(const char *entry, char *name, size_t len)
 	return false;
 }
 
-/* In doubt nothing is taken: without its node nobody can tell whether a namespace is in use. */
+/* In doubt nothing is taken: without its node a namespace may be in use unseen. */
 static int verify_node(const struct spw_vfio_system *system, const char *node, const char *name)
 {
 	struct stat st;
@@ -166,7 +166,7 @@ static int normalise(const char *address, char normal[SPW_VFIO_ADDRESS_BYTES])
 		       spw_vfio__is_name(address) ? "" : SPW_VFIO_PREFIX, address);
 	if (spw_vfio__parse(text, &name))
 		return spw_error(-EINVAL,
-				 "%.40s: is no PCI address, which looks like 0000:3d:00.0; "
+				 "%.40s: is not a PCI address, which looks like 0000:3d:00.0; "
 				 "spillway probe lists them",
 				 address);
 	(void)snprintf(normal, SPW_VFIO_ADDRESS_BYTES, "%s", name.address);
@@ -206,7 +206,8 @@ int spw_vfio__identify(const struct spw_vfio_system *system, const char *address
 				 "controllers",
 				 c->address);
 	if (class != SPW_VFIO_CLASS_NVME)
-		return spw_error(-EMEDIUMTYPE, "%s: is no NVMe controller (its PCI class is %06x)",
+		return spw_error(-EMEDIUMTYPE,
+				 "%s: is not an NVMe controller (its PCI class is %06x)",
 				 c->address, (unsigned)class);
 	(void)spw_vfio__read_link(system, c->address, "driver", c->driver, sizeof(c->driver));
 	c->numa_node = (int32_t)spw_read_number(SPW_VFIO_FILE(system, c->address, "numa_node"), -1);

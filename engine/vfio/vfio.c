@@ -15,7 +15,7 @@
 #include "util/parallel.h"
 #include "util/util.h"
 
-/* So many blocks at a time keep a drive from being silent for long, where it takes as many. */
+/* Blocks per command: more would keep a drive silent for long. */
 #define DEALLOCATE_BLOCKS_MAX (1u << 21)
 
 /* Of Identify Namespace: NGUID and EUI64. */
@@ -125,7 +125,7 @@ static int identify(struct spw_vfio_namespace *ns)
 	if (spw_nvme__decode_namespace(data, &ns->nvme))
 		return spw_error(
 			-ENODEV,
-			"%s: there is no such namespace, or it is not attached (its size is none)",
+			"%s: there is no such namespace, or it is not attached (its size is zero)",
 			ns->path);
 	if (ns->nvme.metadata_bytes > 0 && !ns->nvme.protects)
 		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block",
@@ -172,7 +172,7 @@ static void close_unless_open(struct holding *h)
 {
 	if (h->namespaces)
 		return;
-	/* From here on nobody else finds it. */
+	/* From here on no other thread finds it. */
 	h->changing = true;
 	(void)pthread_mutex_unlock(&lock);
 	spw_vfio__controller_close(h->controller);
@@ -523,7 +523,7 @@ static int send_each(struct spw_vfio_namespace *ns, const char *what, uint8_t op
 		};
 
 		if (ns->nvme.protects) {
-			/* Zeroes are no data to check. */
+			/* Zeroes carry no tags to check. */
 			command.cdw12 |= SPW_NVME_MAKE_TAGS | (buf ? SPW_NVME_CHECK_TAGS : 0);
 			command.cdw14 = spw_nvme__reference_tag(first);
 		}

@@ -4,7 +4,7 @@
  *
  * A device named "pci:0000:3d:00.0/1" is namespace 1 of the controller at that PCI address, which
  * vfio-pci has. It has no node and no descriptor: its state is that of engine/vfio/namespace.h, and
- * spw_device_block_node() gives the name back, which nobody can stat(2) or open(2).
+ * spw_device_block_node() returns the name, which stat(2) and open(2) do not know.
  *
  * The kernel gives a controller's IOMMU group to one process: another's spw_device_open() is -EBUSY
  * until all devices of the controller are closed here, or the process has ended and its writes have

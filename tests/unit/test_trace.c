@@ -290,8 +290,8 @@ CASE(test_no_trace)
 {
 	not_read("/nonexistent", -ENOENT, "/nonexistent");
 	not_read(NULL, -EINVAL, "");
-	refused("", -EBADMSG, "this is no trace");
-	refused("{}\n", -EBADMSG, "this is no trace");
+	refused("", -EBADMSG, "this is not a trace");
+	refused("{}\n", -EBADMSG, "this is not a trace");
 	refused("[1]\n", -EBADMSG, "line 1");
 	refused("\x7f"
 		"ELF",
@@ -312,9 +312,9 @@ CASE(test_bad_lines)
 		{HEADER EVENT("jump", ",\"ns\":4"), "line 2: \"event\""},
 		{HEADER "{\"ns\":4}\n", "line 2: \"event\" is missing"},
 		{HEADER EVENT("step", ""), "line 2: \"ns\" is missing"},
-		{HEADER EVENT("step", ",\"ns\":-1"), "no whole number"},
-		{HEADER EVENT("step", ",\"ns\":1.5"), "no whole number"},
-		{HEADER EVENT("step", ",\"ns\":\"5\""), "no whole number"},
+		{HEADER EVENT("step", ",\"ns\":-1"), "not a whole number"},
+		{HEADER EVENT("step", ",\"ns\":1.5"), "not a whole number"},
+		{HEADER EVENT("step", ",\"ns\":\"5\""), "not a whole number"},
 		{HEADER EVENT("step", ",\"ns\":99999999999999999999"), "line 2: no JSON"},
 		{HEADER STEP "{\"event\":\"step\",\"ns\":5}", "line 3: the file ends"},
 		{HEADER STEP "{\"event\":\"step\",\"ns\":5}", "(head -n 2)"},

@@ -622,7 +622,8 @@ FIXTURE_CASE(test_what_is_no_controller)
 	struct spw_vfio_probe_info controller;
 
 	put(device_file("class"), "0x020000\n");
-	assert_refused(bind(true), -EMEDIUMTYPE, "is no NVMe controller (its PCI class is 020000)");
+	assert_refused(bind(true), -EMEDIUMTYPE,
+		       "is not an NVMe controller (its PCI class is 020000)");
 	assert_int_equal(spw_drives__vfio_examine_in(&fake, "0000:3e:00.0", &controller), -ENODEV);
 	assert_int_equal(spw_drives__vfio_examine_in(&fake, "../../etc", &controller), -EINVAL);
 	assert_int_equal(spw_drives__vfio_examine_in(&fake, "", &controller), -EINVAL);

@@ -118,9 +118,9 @@ third=/dev/$(basename "/sys/bus/pci/devices/$three/nvme/"nvme*)n1
 expect_equal "$sum" "$(sum_of "$first")" "the file system's bytes"
 expect_exit 0 "$SPILLWAY" check --devices "$second,$third"
 
-begin "what is no NVMe controller, and no address"
+begin "neither an NVMe controller nor an address"
 expect_exit 1 "$SPILLWAY" bind 0000:00:00.0
-expect_output "is no NVMe controller"
+expect_output "is not an NVMe controller"
 expect_exit 1 "$SPILLWAY" bind 0000:7f:00.0
 expect_output "no such PCI device"
 # Neither is one touched when another is none.
