@@ -159,17 +159,13 @@ void spw_planner_forecast_needs(struct plan_work *work, const uint8_t *spill);
 /* Sets work->read_from_ns, of a forecast of what has to be in memory in any case. */
 void spw_planner_time_reads(struct plan_work *work, const uint8_t *spill, double memory);
 
-struct plan_schedule {
-	/* of each tensor, compute time; 0: at any time, or it stays in memory until its use */
-	uint64_t *from_ns;
-	uint32_t *order; /* of those that are spilled and used, by use */
-	uint32_t count;
-};
-
-/* The caller's arrays are of as many elements as the step has tensors. */
+/*
+ * @from_ns: of each tensor that is spilled and used, compute time; 0: at any time, or it stays in
+ * memory until its use
+ */
 int spw_planner_schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 			 uint64_t memory_bytes, const enum spw_plan_choice choices[],
-			 struct plan_schedule *schedule);
+			 uint64_t from_ns[]);
 
 /* ---- simulate.c ---- */
 

@@ -73,7 +73,7 @@ void spw_planner_time_reads(struct plan_work *work, const uint8_t *spill, double
 
 int spw_planner_schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 			 uint64_t memory_bytes, const enum spw_plan_choice choices[],
-			 struct plan_schedule *schedule)
+			 uint64_t from_ns[])
 {
 	struct plan_work work;
 	int rc = spw_planner_work_open(&work, step, drives);
@@ -83,15 +83,9 @@ int spw_planner_schedule(const struct spw_plan_step *step, const struct spw_plan
 	for (uint32_t i = 0; i < work.count; i++)
 		work.spill[i] = choices[i] == SPW_PLAN_SPILL;
 	spw_planner_time_reads(&work, work.spill, (double)memory_bytes);
-	schedule->count = 0;
-	for (uint32_t k = 0; k < work.count; k++) {
-		uint32_t i = work.by_use[k];
-
-		if (!work.spill[i] || !work.used[i])
-			continue;
-		schedule->order[schedule->count++] = i;
-		schedule->from_ns[i] = work.forecast.out[i] ? (uint64_t)work.read_from_ns[i] : 0;
-	}
+	for (uint32_t i = 0; i < work.count; i++)
+		if (work.spill[i] && work.used[i])
+			from_ns[i] = work.forecast.out[i] ? (uint64_t)work.read_from_ns[i] : 0;
 	spw_planner_work_close(&work);
 	return 0;
 }

@@ -93,49 +93,6 @@ static void time_reads(struct plan *plan, const struct spw_plan_span spans[], ui
 	}
 }
 
-struct use {
-	uint64_t ns;
-	uint32_t which;
-};
-
-static int by_use(const void *a, const void *b)
-{
-	const struct use *one = a, *other = b;
-
-	return (one->ns > other->ns) - (one->ns < other->ns);
-}
-
-/* The first use of each, UINT64_MAX: none; as by the scope that is computed again from it. */
-static void find_uses(const struct asked *asked, const struct spw_plan_step *step,
-		      const struct plan *plan, struct use uses[])
-{
-	for (uint32_t i = 0; i < step->count; i++) {
-		const struct spw_plan_tensor *tensor = &step->tensors[i];
-
-		uses[i] = (struct use){tensor->users > 0 ? tensor->use_ns : UINT64_MAX, i};
-	}
-	for (uint32_t i = 0; i < step->count; i++) {
-		const struct spw_plan_tensor *tensor = &step->tensors[i];
-		struct use *input;
-
-		if (plan->choices[i] != SPW_PLAN_AGAIN)
-			continue;
-		input = &uses[asked->scopes[tensor->scope].input];
-		input->ns = SPW_MIN(input->ns, tensor->use_ns);
-	}
-}
-
-static void order_reads(const struct asked *asked, const struct spw_plan_step *step,
-			struct plan *plan, struct use uses[])
-{
-	find_uses(asked, step, plan, uses);
-	qsort(uses, step->count, sizeof(uses[0]), by_use);
-	plan->use_count = 0;
-	for (uint32_t k = 0; k < step->count && uses[k].ns != UINT64_MAX; k++)
-		if (plan->choices[uses[k].which] == SPW_PLAN_SPILL)
-			plan->use_order[plan->use_count++] = uses[k].which;
-}
-
 /* From when each tensor is saved, to what compute waits before that. */
 static void time_holds(struct plan *plan, const struct spw_plan_step *step)
 {
@@ -151,13 +108,12 @@ int spw_again_schedule(struct asked *asked, const struct spw_plan_step *step, st
 	const struct spw_plan_scopes scopes = scopes_of(asked);
 	size_t most = (size_t)SPW_PLAN_SPANS_PER_TENSOR * step->count + scopes.count;
 	struct spw_plan_span *spans = calloc(most + 1, sizeof(*spans));
-	struct use *uses = calloc(step->count + (size_t)1, sizeof(*uses));
 	const struct spw_plan_record record = {
 		.spans = spans, .spans_max = most, .saved_ns = plan->hold_ns};
 	struct spw_plan_result result = {.size = sizeof(result)};
 	int rc;
 
-	if (spans && uses)
+	if (spans)
 		rc = spw_plan_scopes_simulate(step, &asked->drives, &scopes,
 					      plan->result.memory_bytes, plan->choices, &record,
 					      &result);
@@ -169,10 +125,8 @@ int spw_again_schedule(struct asked *asked, const struct spw_plan_step *step, st
 		qsort(spans, result.spans, sizeof(*spans), by_begin);
 		time_reads(plan, spans, result.spans);
 		time_holds(plan, step);
-		order_reads(asked, step, plan, uses);
 	}
 	free(spans);
-	free(uses);
 	return rc;
 }
 

@@ -31,7 +31,8 @@ void spw_follow_begin(struct control *control)
 {
 	control->plan_number++;
 	control->left = control->stalled_now = false;
-	control->matched = control->use_next = control->offer_next = 0;
+	control->matched = 0;
+	control->read_next = control->again_next = control->offer_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
 	control->due_ns = control->due_hold_ns = 0;
 	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++)
@@ -63,17 +64,33 @@ static uint64_t next_offer_ns(struct control *control)
 		       : UINT64_MAX;
 }
 
+/* When the plan next computes a scope again; UINT64_MAX: it does not any more. */
+static uint64_t next_again_ns(struct control *control)
+{
+	const struct plan *plan = &control->shape->plan;
+
+	for (; control->again_next < plan->use_count; control->again_next++) {
+		uint32_t which = plan->use_order[control->again_next];
+
+		if (plan->choices[which] == SPW_PLAN_AGAIN && control->slots[which] != GONE_SLOT &&
+		    plan->use_ns[which] > control->progress_ns)
+			return plan->use_ns[which];
+	}
+	return UINT64_MAX;
+}
+
 /*
  * Compute time of the plan that this step has come to. A step that is slower than planned, or whose
- * thread does not run, has not come further than its next offer, whatever the clock says: what is
- * read for later would take the room that this needs.
+ * thread does not run, has not come further than its next offer, or the next scope that is computed
+ * again, whatever the clock says: what is read for later would take the room that this needs.
  */
 static uint64_t progress_now_ns(struct control *control)
 {
 	uint64_t ns =
 		control->progress_ns + spw_recording_compute_ns(control) - control->progress_at_ns;
+	uint64_t next_ns = SPW_MIN(next_offer_ns(control), next_again_ns(control));
 
-	return SPW_MAX(control->progress_ns, SPW_MIN(ns, next_offer_ns(control)));
+	return SPW_MAX(control->progress_ns, SPW_MIN(ns, next_ns));
 }
 
 /* ---- Is it the step that was planned for? ---- */
@@ -131,6 +148,11 @@ void spw_follow_input(struct control *control, struct recorded *recorded)
 		control->slots[recorded->matched] = recorded->slot;
 }
 
+static enum spw_plan_choice choice_of(const struct control *control, uint32_t which)
+{
+	return which == control->probe ? SPW_PLAN_SPILL : control->shape->plan.choices[which];
+}
+
 bool spw_control_choice(const struct control *control, const struct track *track,
 			enum spw_plan_choice *choice)
 {
@@ -138,9 +160,7 @@ bool spw_control_choice(const struct control *control, const struct track *track
 
 	if (!spw_control_follows_plan(control) || !recorded || recorded->matched == NO_TENSOR)
 		return false;
-	*choice = recorded->matched == control->probe
-			  ? SPW_PLAN_SPILL
-			  : control->shape->plan.choices[recorded->matched];
+	*choice = choice_of(control, recorded->matched);
 	return true;
 }
 
@@ -192,10 +212,12 @@ uint32_t spw_control_next(struct control *control)
 {
 	const struct shape *shape = control->shape;
 
-	for (; control->use_next < shape->plan.use_count; control->use_next++) {
-		uint32_t which = shape->plan.use_order[control->use_next];
+	for (; control->read_next < shape->plan.use_count; control->read_next++) {
+		uint32_t which = shape->plan.use_order[control->read_next];
 		uint32_t slot = control->slots[which];
 
+		if (choice_of(control, which) != SPW_PLAN_SPILL)
+			continue;
 		if (slot != NO_SLOT && slot != GONE_SLOT)
 			return slot;
 		/* Not offered: it comes yet, or it should have by now. */
@@ -209,7 +231,7 @@ uint32_t spw_control_next(struct control *control)
 bool spw_control_next_is_due(struct control *control)
 {
 	const struct shape *shape = control->shape;
-	uint32_t which = shape->plan.use_order[control->use_next];
+	uint32_t which = shape->plan.use_order[control->read_next];
 
 	return control->stalled_now ||
 	       progress_now_ns(control) + shape->plan.lead_ns >= shape->plan.read_from_ns[which];
@@ -218,7 +240,7 @@ bool spw_control_next_is_due(struct control *control)
 bool spw_control_next_has_room(struct control *control, uint64_t bytes)
 {
 	const struct shape *shape = control->shape;
-	uint64_t from_ns = shape->plan.read_from_ns[shape->plan.use_order[control->use_next]];
+	uint64_t from_ns = shape->plan.read_from_ns[shape->plan.use_order[control->read_next]];
 	uint64_t most_bytes = spw_control_memory_bytes(control);
 	bool idle = control->measure.flows[DIRECTION_READ].in_flight == 0;
 
@@ -232,5 +254,5 @@ bool spw_control_next_has_room(struct control *control, uint64_t bytes)
 
 void spw_control_next_done(struct control *control)
 {
-	control->use_next++;
+	control->read_next++;
 }

@@ -170,8 +170,10 @@ struct pace {
 struct plan {
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
-	uint64_t *hold_ns;   /* of each tensor: what compute is to wait before it is saved */
-	uint32_t *use_order; /* spilled tensors in the order of use */
+	uint64_t *hold_ns; /* of each tensor: what compute is to wait before it is saved */
+	/* when each tensor is first needed, also to compute a scope again; those needed, by that */
+	uint64_t *use_ns;
+	uint32_t *use_order;
 	uint32_t use_count;
 	/* reads begin when something happens: so they may be this early, or they would be late */
 	uint64_t lead_ns;
@@ -257,9 +259,10 @@ struct control {
 	uint64_t progress_at_ns; /* and in this step */
 	uint64_t due_ns;         /* of steps like this one when they last offered something, */
 	uint64_t due_hold_ns;    /* and how long compute is to wait until then */
-	uint32_t use_next;
-	uint32_t offer_next; /* of the basis: all before it have been offered */
-	uint32_t *slots;     /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
+	uint32_t read_next;      /* of the plan's order of use: all before it need not be read */
+	uint32_t again_next;     /* and no scope is computed again for any before it */
+	uint32_t offer_next;     /* of the basis: all before it have been offered */
+	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
 
@@ -466,7 +469,7 @@ bool spw_again_may(const struct recording *basis);
 int spw_again_plan(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
 /* The choices have been changed: what they lead to. */
 int spw_again_simulate(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
-/* From when on what is spilled is read, and in which order. */
+/* From when on what is spilled is read. */
 int spw_again_schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
 
 /* Of the plan, a reason for each scope of the basis. */

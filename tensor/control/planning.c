@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/control/planning.c - what the planner is asked, and what its answer becomes */
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tensor/control/internal.h"
@@ -148,6 +150,54 @@ static uint64_t lead_of(const struct spw_plan_step *step)
 	return step->count > 0 ? last_ns / (2 * (uint64_t)step->count) : 0;
 }
 
+struct use {
+	uint64_t ns;
+	uint32_t which;
+};
+
+static int by_use(const void *a, const void *b)
+{
+	const struct use *one = a, *other = b;
+
+	return (one->ns > other->ns) - (one->ns < other->ns);
+}
+
+/* The first use of each, UINT64_MAX: none; as by the scope that is computed again from it. */
+static void find_uses(const struct asked *asked, const struct spw_plan_step *step,
+		      struct plan *plan)
+{
+	for (uint32_t i = 0; i < step->count; i++)
+		plan->use_ns[i] = step->tensors[i].users > 0 ? step->tensors[i].use_ns : UINT64_MAX;
+	for (uint32_t i = 0; i < step->count; i++) {
+		uint64_t *input_ns;
+
+		if (plan->choices[i] != SPW_PLAN_AGAIN)
+			continue;
+		input_ns = &plan->use_ns[asked->scopes[step->tensors[i].scope].input];
+		*input_ns = SPW_MIN(*input_ns, step->tensors[i].use_ns);
+	}
+}
+
+static int order_uses(const struct asked *asked, const struct spw_plan_step *step,
+		      struct plan *plan)
+{
+	struct use *uses = calloc(step->count + (size_t)1, sizeof(*uses));
+	uint32_t count = 0;
+
+	if (!uses)
+		return spw_error(-ENOMEM, "no memory for the uses of %u tensors", step->count);
+	find_uses(asked, step, plan);
+	for (uint32_t i = 0; i < step->count; i++)
+		if (plan->use_ns[i] != UINT64_MAX)
+			uses[count++] = (struct use){plan->use_ns[i], i};
+	qsort(uses, count, sizeof(uses[0]), by_use);
+	plan->use_count = count;
+	for (uint32_t k = 0; k < count; k++)
+		plan->use_order[k] = uses[k].which;
+	free(uses);
+	return 0;
+}
+
 static int choose(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
 	if (asked->by_scopes)
@@ -157,16 +207,11 @@ static int choose(struct asked *asked, const struct spw_plan_step *step, struct 
 
 static int schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
-	struct plan_schedule reads = {.from_ns = plan->read_from_ns, .order = plan->use_order};
-	int rc;
-
 	if (asked->by_scopes)
 		return spw_again_schedule(asked, step, plan);
 	memset(plan->hold_ns, 0, step->count * sizeof(*plan->hold_ns));
-	rc = spw_planner_schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
-				  &reads);
-	plan->use_count = reads.count;
-	return rc;
+	return spw_planner_schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
+				    plan->read_from_ns);
 }
 
 /*
@@ -204,6 +249,8 @@ int spw_planning_plan(struct asked *asked, struct plan *plan)
 		rc = force_spills(asked, &step, plan);
 	if (rc == 0)
 		rc = schedule(asked, &step, plan);
+	if (rc == 0)
+		rc = order_uses(asked, &step, plan);
 	plan->lead_ns = lead_of(&step);
 	return rc;
 }
@@ -266,10 +313,7 @@ void spw_planning_probe(struct control *control)
 	struct shape *shape = control->shape;
 	const struct recorded *recorded;
 
-	if (control->probe != NO_TENSOR) {
-		control->probe = NO_TENSOR;
-		shape->plan.use_count = 0;
-	}
+	control->probe = NO_TENSOR;
 	if (shape->plan.result.tensors_spilled > 0)
 		control->unmeasured = 0;
 	if (control->opts.cache.mode != SPW_CACHE_FASTEST ||
@@ -281,8 +325,6 @@ void spw_planning_probe(struct control *control)
 		return;
 	recorded = &shape->basis.tensors[control->probe];
 	control->opts.count->plan_probes++;
-	shape->plan.use_order[0] = control->probe;
-	shape->plan.use_count = 1;
 	shape->plan.read_from_ns[control->probe] =
 		recorded->planned_pack_ns / 2 + recorded->planned_use_ns / 2;
 }

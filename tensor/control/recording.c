@@ -37,9 +37,12 @@ static int plan_open(struct plan *plan, uint32_t tensors)
 	plan->choices = calloc(tensors, sizeof(*plan->choices));
 	plan->read_from_ns = calloc(tensors, sizeof(*plan->read_from_ns));
 	plan->hold_ns = calloc(tensors, sizeof(*plan->hold_ns));
+	plan->use_ns = calloc(tensors, sizeof(*plan->use_ns));
 	plan->use_order = calloc(tensors, sizeof(*plan->use_order));
-	return plan->choices && plan->read_from_ns && plan->hold_ns && plan->use_order ? 0
-										       : -ENOMEM;
+	return plan->choices && plan->read_from_ns && plan->hold_ns && plan->use_ns &&
+			       plan->use_order
+		       ? 0
+		       : -ENOMEM;
 }
 
 static void plan_close(struct plan *plan)
@@ -47,6 +50,7 @@ static void plan_close(struct plan *plan)
 	free(plan->choices);
 	free(plan->read_from_ns);
 	free(plan->hold_ns);
+	free(plan->use_ns);
 	free(plan->use_order);
 }
 

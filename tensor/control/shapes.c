@@ -11,11 +11,7 @@
 /* This one is in force from here on. */
 static void put_in_force(struct control *control, struct shape *shape)
 {
-	/* The probe was the only one to be read, and is of the shape that was in force. */
-	if (control->probe != NO_TENSOR) {
-		control->probe = NO_TENSOR;
-		control->shape->plan.use_count = 0;
-	}
+	control->probe = NO_TENSOR; /* of the shape that was in force */
 	control->shape->step = control->step;
 	control->shape = shape;
 }

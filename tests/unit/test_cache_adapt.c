@@ -208,7 +208,7 @@ SIM_CASE(test_a_budget_has_no_slack)
 	sim_forward_stage(&gpt);
 	sim_advance(sim_clock() + 1000000); /* idle drives, and all reads are late */
 	spw_cache__lock(sim.cache);
-	control->use_next = 0;
+	control->read_next = 0;
 	room = sim.opts.memory_bytes - control->memory_bytes;
 	assert_true(spw_control_next_has_room(control, room));
 	assert_false(spw_control_next_has_room(control, room + 1));
@@ -292,7 +292,7 @@ SIM_CASE(test_hurried_reads_do_not_wait_for_their_time)
 	sim_advance(sim_clock() + 1000000);
 	sim_drain();
 	spw_cache__lock(sim.cache);
-	for (unsigned i = control->use_next; i < shape->plan.use_count; i++)
+	for (unsigned i = control->read_next; i < shape->plan.use_count; i++)
 		shape->plan.read_from_ns[shape->plan.use_order[i]] = UINT64_MAX / 2;
 	prefetches = sim.cache->count.prefetches;
 	spw_cache__window_fill(sim.cache);

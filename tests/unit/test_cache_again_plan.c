@@ -8,6 +8,7 @@
 #define LEN      8192u
 #define COUNT    (LAYERS * TENSORS)
 #define LAYER_NS (TENSORS * 10000u)
+#define PAUSE_NS (4 * LAYERS * LAYER_NS)
 
 /* A token for what is computed again: another memory, and another place of the caller's. */
 #define AGAIN_SLOT(slot) ((slot) + COUNT)
@@ -20,8 +21,9 @@ static unsigned again; /* layers computed again in this step */
 /* Layers are computed again from what they share; this one saves it, too, if there is one. */
 static bool shares;
 static unsigned sharer_that_saves;
-static bool gave_up;               /* something of this layer */
-static uint64_t tensor_ns = 10000; /* until the next is saved */
+static bool gave_up;                /* something of this layer */
+static uint64_t tensor_ns = 10000;  /* until the next is saved */
+static unsigned pause_slot = COUNT; /* the backward pass stands still before it is used */
 
 static void begin(uint64_t memory_bytes, double bytes_per_ns)
 {
@@ -169,6 +171,8 @@ static void backward(const spw_tensor inputs[])
 		unsigned layer = slot / TENSORS;
 		struct spw_taken taken;
 
+		if (slot == pause_slot)
+			sim_compute(PAUSE_NS);
 		if (spw_cache_take(sim.cache, sim.tensors[slot].tensor, 0, LEN, &taken) ==
 		    SPW_TAKE_AGAIN)
 			compute_again(layer, inputs[layer]);
@@ -221,6 +225,32 @@ SIM_CASE(test_a_budget_is_met)
 	/* The step itself takes each tensor once or twice, also those that others are made from. */
 	for (unsigned i = 0; i < COUNT; i++)
 		assert_in_range(sim.cache->control->shape->basis.tensors[i].takes, 1, 2);
+}
+
+/*
+ * Whatever the clock says: what is read ahead before a layer is computed again leaves room for what
+ * that saves.
+ */
+CASE(test_a_backward_pass_that_stood_still_has_its_room)
+{
+	static const double bandwidths[] = {0.1, 0.3};
+	unsigned exceeded = 0, left = 0, recomputed = 0;
+	uint64_t budget = COUNT * LEN * 3 / 10;
+
+	for (unsigned i = 0; i < 2 * LAYERS; i++) {
+		begin(budget, bandwidths[i % 2]);
+		for (unsigned k = 0; k < 7; k++)
+			(void)step();
+		pause_slot = i / 2 * TENSORS + TENSORS - 1;
+		exceeded += step().peak_bytes > budget;
+		pause_slot = COUNT;
+		recomputed += again > 0;
+		left += sim_stats().plan_mismatches > 0;
+		sim_end();
+	}
+	assert_int_equal(exceeded, 0);
+	assert_int_equal(left, 0);
+	assert_int_equal(recomputed, 2 * LAYERS);
 }
 
 static void share(unsigned that_saves)
