@@ -111,7 +111,8 @@ void spw_drives__assembly_close(struct spw_assembly *assembly)
 	memset(assembly, 0, sizeof(*assembly));
 }
 
-/* QEMU locks byte 100 + n of a drive for each n that it does, 200 + n for what nobody else may. */
+/* QEMU locks byte 100 + n of a drive for each n that it does, 200 + n for what others must not
+ * do. */
 #define QEMU_DOES       100u
 #define QEMU_SHARES_NOT 200u
 #define QEMU_WRITE      1u
@@ -164,10 +165,11 @@ static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 				 "the store",
 				 path);
 	if (superblocks.foreign[0])
-		return spw_error(-EMEDIUMTYPE,
-				 "%s: somebody has written over its superblock just now: %s; check "
-				 "the store",
-				 path, superblocks.foreign);
+		return spw_error(
+			-EMEDIUMTYPE,
+			"%s: another process has just written over its superblock: %s; check "
+			"the store",
+			path, superblocks.foreign);
 	now = &superblocks.places[place].superblock;
 	if (now->sequence != before->sequence ||
 	    memcmp(now->store_uuid, before->store_uuid, sizeof(now->store_uuid)) != 0)
@@ -218,7 +220,8 @@ int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition
 		rc = spw_drives__loops_read(&loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = keep_from_machines(assembly->devices[i]);
-	/* With its own locks and claims: whoever asks likewise meets them, or is met. */
+	/* With its own locks and claims held: of two that ask like this, one at least sees the
+	 * other. */
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = spw_drives__safety_relatives_locked(spw_device_path(assembly->devices[i]),
 							 loops);

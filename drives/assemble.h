@@ -65,9 +65,9 @@ int spw_drives__assembly_lock(const struct spw_assembly *assembly, unsigned part
  * once more whether they are still free and still what was assembled
  *
  * Nothing may be written before. What came between assembling and this, a format, a mount, is
- * noticed; then the lock is given back, too.
+ * noticed; then the lock is released, too.
  *
- * Return: 0; -EBUSY somebody else has a drive, a part of it or the whole of which it is a part;
+ * Return: 0; -EBUSY another process has a drive, a part of it or the whole of which it is a part;
  * -EUCLEAN the drives were formatted meanwhile; or an error of reading them.
  */
 int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition,

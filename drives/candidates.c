@@ -9,8 +9,8 @@
  *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a
  *               format that did not finish never leaves a store of mixed generations.
  *   ASSEMBLE-3  A drive that carries a foreign signature outside its data area is refused, also
- *               when both copies are intact: somebody has made something else of it since. So is
- *               one where a copy was that somebody else has written over (LAYOUT-14).
+ *               when both copies are intact: it has been made something else since. So is one
+ *               whose copy was written over by other software (LAYOUT-14).
  *   ASSEMBLE-4  All drives of a store agree on everything that is not a drive's own.
  */
 #include "drives/candidates.h"
@@ -68,7 +68,7 @@ static int no_superblock_error(const struct spw_candidate *candidate)
 	switch (superblocks->chosen) {
 	case -EMEDIUMTYPE:
 		return spw_error(-EMEDIUMTYPE,
-				 "%s: is no drive of a spillway store (it holds: %s); name the "
+				 "%s: is not a drive of a spillway store (it holds: %s); name the "
 				 "right drive, or format it",
 				 path, candidate->contents.text);
 	case -EPROTONOSUPPORT:
@@ -119,7 +119,7 @@ static int verify_against_device(const struct spw_candidate *candidate)
 	if (candidate->contents.foreign) /* ASSEMBLE-3 */
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: something else has been made of this drive of a store (it "
-				 "holds: %s); name the right drive, or, if nobody needs that, "
+				 "holds: %s); name the right drive, or, if that is not needed, "
 				 "format the store again with --force",
 				 candidate->path, candidate->contents.text);
 	return 0;

@@ -56,7 +56,7 @@ static int claim_now(const char *path, const struct spw_log *log, struct spw_dev
 	return rc == 0 ? spw_drives__safety_in_use(path, NULL) : rc;
 }
 
-/* Nobody but a process that has ended has it. */
+/* Only a process that has ended has it. */
 static bool is_dying(const char *path, const struct spw_device *device)
 {
 	char opener[64], words[512];

@@ -138,8 +138,9 @@ int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 
 /*
  * Of two commits of which one was made after the other, with drives missing, some drive has both,
- * or had: whoever made the later one has read the other there. With no member in common they know
- * nothing of each other. Drives that missed several commits of changing sets may look so, too.
+ * or had: the process that made the later one has read the other there. With no member in common
+ * they know nothing of each other. Drives that missed several commits of changing sets may look so,
+ * too.
  * Return: a mask of those whose newest is of another line than the newest of all.
  */
 static uint64_t find_forks(const struct spw_assembly *assembly, const struct newest newest[],
@@ -265,15 +266,15 @@ int spw_drives__committed_refuse(const struct spw_device *device, const struct s
 			if (rc == -EPROTONOSUPPORT)
 				return spw_error(-EEXIST,
 						 "%s: partition %u holds a commit of a newer "
-						 "version of spillway, the state of somebody's "
-						 "training; if nobody needs it, use --erase",
+						 "version of spillway, the state of a training "
+						 "run; if it is not needed, use --erase",
 						 spw_device_path(device), partition);
 			if (rc == 0)
 				return spw_error(
 					-EEXIST,
-					"%s: partition %u holds commit %llu, the state of "
-					"somebody's training; if nobody needs it, use --erase, or "
-					"give up that alone (spillway state drop)",
+					"%s: partition %u holds commit %llu, the state of a "
+					"training run; if it is not needed, use --erase, or "
+					"drop that commit alone (spillway state drop)",
 					spw_device_path(device), partition,
 					(unsigned long long)commit.number);
 		}

@@ -43,8 +43,8 @@ int spw_drives__commits_newest(const struct spw_commits_found *found);
 bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot);
 
 /*
- * With drives missing: is there a newest commit that may do without them, and are there none that
- * nobody could read? All that it names is to be looked for then.
+ * With drives missing: is there a newest commit that may do without them, and can each commit be
+ * read? All that it names is to be looked for then.
  */
 bool spw_drives__commits_may_lack(const struct spw_commits_found *found);
 

@@ -281,7 +281,7 @@ static int claim_for_format(const struct format_run *run, struct spw_candidate *
 	return 0;
 }
 
-/* The store that the drive is of by now, if it is one, may hold what somebody needs. */
+/* The store that the drive is of by now, if it is one, may hold a commit. */
 static int refuse_committed(const struct spw_candidate *target)
 {
 	const struct spw_superblocks *superblocks = &target->contents.superblocks;
@@ -296,7 +296,7 @@ static int examine_for_format(const struct format_run *run, struct spw_candidate
 {
 	if (!run->opts->force && (target->contents.store || target->contents.foreign))
 		return spw_drives__carries_error(target->path, &target->contents);
-	/* Questions of their own: whoever always forces must not have answered them. */
+	/* Questions of their own: --force out of habit must not answer them. */
 	if (!run->opts->erase && target->contents.residue.found)
 		return spw_drives__residue_error(target->path, &target->contents.residue);
 	return run->opts->erase ? 0 : refuse_committed(target);
@@ -361,7 +361,7 @@ static int next_sequence(const struct format_run *run, uint64_t *sequence)
 				highest_on = &run->targets[i];
 			}
 		}
-	/* Not in a lifetime of formats; but a superblock may come from anybody. */
+	/* Not in a lifetime of formats; but a superblock may hold any number. */
 	if (highest > SPW_LAYOUT_SEQUENCE_MAX - 2)
 		return spw_error(
 			-EUCLEAN,
@@ -479,12 +479,12 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 
 static int release(const struct format_run *run, struct spw_candidate *target)
 {
-	/* Open until read back: nobody else can take it, and opening resets it. */
+	/* Open until read back: no other process can take it, and opening resets it. */
 	if (spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO) {
 		(void)spw_device_unlock(target->device, 0, 0);
 		return 0;
 	}
-	/* Closed first: the kernel drops partitions only when nobody holds the device. */
+	/* Closed first: the kernel drops partitions only when the device is not open. */
 	spw_device_close(target->device);
 	target->device = NULL;
 	forget_partitions(target->path, run->log);
@@ -548,7 +548,7 @@ static int examine_for_wipe(const struct format_run *run, struct spw_candidate *
 		return spw_error(
 			-EEXIST,
 			"%s: something else has been made of this drive of a store (it holds: %s); "
-			"if nobody needs that, format it with --force, then wipe it",
+			"if that is not needed, format it with --force, then wipe it",
 			target->path, contents->text);
 	target->superblock = contents->superblocks.places[contents->superblocks.chosen].superblock;
 	return run->erase ? 0 : refuse_committed(target);

@@ -229,7 +229,7 @@ static bool reads(const char *folder, const char *attribute, const char *wanted)
 	       text[len + strspn(text + len, " ")] == '\0';
 }
 
-/* By its serial number, too: an identifier may be missing, or everybody's. */
+/* By its serial number, too: an identifier may be missing, or shared by many drives. */
 static bool is_namespace(const char *folder, const struct spw_identity_namespace *wanted)
 {
 	char id[16];

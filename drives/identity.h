@@ -20,7 +20,7 @@ bool spw_drives__identity_same(const char *sysfs, const char *a, const char *b);
 int spw_drives__identity_each_path(const char *sysfs, const char *name,
 				   int (*visit)(void *context, const char *name), void *context);
 
-/* What an NVMe namespace says of itself to who drives its controller. */
+/* What an NVMe namespace tells the driver of its controller. */
 struct spw_identity_namespace {
 	const char *serial, *model; /* of the controller, without blanks at the end */
 	uint32_t id;

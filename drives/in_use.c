@@ -101,19 +101,18 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	size_t room = 0;
 	int found = 0;
 
-	/* A kernel without swap. If mounts is missing, so is /proc: nobody can tell. */
+	/* A kernel without swap. If mounts is missing, so is /proc: it cannot be told. */
 	if (!file && errno == ENOENT && access("/proc/self", F_OK) == 0)
 		return 0;
 	if (!file)
 		return spw_error_errno(
-			-errno,
-			"%s cannot be read, so nobody can tell whether the device is in use",
+			-errno, "%s cannot be read, so it is unknown whether the device is in use",
 			table);
 	while (found == 0 && getline(&line, &room, file) >= 0) {
 		line[strcspn(line, "\n")] = '\0';
 		found = ask(line, question) ? 1 : 0;
 	}
-	/* No memory for a line is no error of the file. */
+	/* No memory for a line is not an error of the file. */
 	if (found == 0 && !feof(file))
 		found = spw_error(-EIO, "%s cannot be read to its end", table);
 	free(line);
@@ -226,12 +225,13 @@ static int find_other_path(const char *path)
 	rc = spw_drives__identity_find_namespace("/sys", &wanted, name, sizeof(name));
 	spw_device_close(device);
 	return rc <= 0 ? rc
-		       : spw_error(-EBUSY,
-				   "%s: the kernel reaches it by another controller, as %s, where "
-				   "nobody would see that it is in use; name that, or take that "
-				   "controller from the kernel too (its PCI address into "
-				   "/sys/bus/pci/drivers/nvme/unbind)",
-				   path, name);
+		       : spw_error(
+				 -EBUSY,
+				 "%s: the kernel reaches it by another controller, as %s, where "
+				 "others would not see that it is in use; name that, or take that "
+				 "controller from the kernel too (its PCI address into "
+				 "/sys/bus/pci/drivers/nvme/unbind)",
+				 path, name);
 }
 
 int spw_drives__safety_in_use(const char *path, const struct spw_loops *loops)
@@ -327,7 +327,7 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 		return 0;
 	if (!S_ISBLK(relative->st.st_mode))
 		return file_locked(path, relative);
-	/* Without a node nobody has it open by that. */
+	/* Without a node it is not open by that. */
 	if (!relative->name ||
 	    !spw_drives__sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
 		return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/opener.c - look through /proc for who has a drive open */
+/* drives/opener.c - look through /proc for the process that has a drive open */
 #include "drives/opener.h"
 
 #include <ctype.h>

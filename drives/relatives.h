@@ -19,7 +19,7 @@ struct spw_relative {
 	/* in sysfs for a block device; the path when read for a loop file; or NULL */
 	const char *name;
 	struct stat st; /* type and numbers; of the drive itself all */
-	/* a loop device that shows it and led here, so it is no stranger; or 0 */
+	/* a loop device that shows it and led here, so it is ours; or 0 */
 	dev_t via;
 	bool is_self;                  /* the drive that was named */
 	const struct spw_loops *loops; /* as given to spw_drives__relatives_each() */
@@ -27,7 +27,7 @@ struct spw_relative {
 
 /*
  * Call @visit for the drive itself and each of its relatives, until it returns non-zero. A drive
- * behind vfio has none: nobody else can reach it. Return: what @visit did; -errno, in words.
+ * behind vfio has none: no other process can reach it. Return: what @visit did; -errno.
  */
 int spw_drives__relatives_each(const char *path, const struct spw_loops *loops,
 			       int (*visit)(const struct spw_relative *relative, void *context),

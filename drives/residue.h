@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * drives/residue.h - bytes that nothing known accounts for, on a drive without store and signature:
- * somebody's database, image, tape or key, perhaps. Reads only.
+ * perhaps a database, an image, a tape or a key. Reads only.
  */
 #ifndef SPW_DRIVES_RESIDUE_H
 #define SPW_DRIVES_RESIDUE_H

@@ -4,7 +4,7 @@
  * written
  *
  * Reads only. Answers in doubt are errors, never "free". Of an NVMe character device the questions
- * are put to its block node, by which everybody else uses it; of a drive behind vfio
+ * are put to its block node, by which all others use it; of a drive behind vfio
  * ("pci:0000:3d:00.0/1") to this process, which alone has it.
  */
 #ifndef SPW_DRIVES_SAFETY_H
@@ -53,15 +53,16 @@ unsigned spw_drives__safety_partitions(const char *path, char *names, size_t len
 
 /*
  * Return: 0; -EBUSY it, or a relative of it (drives/relatives.h), is mounted, swapped on, held by
- * another block device, or shown by a loop device that is no relative; or the kernel reaches what
- * is behind vfio by another controller. @loops: as spw_drives__loops_read() gave; NULL: read here
+ * another block device, or shown by a loop device that is not a relative; or the kernel reaches
+ * what is behind vfio by another controller. @loops: as spw_drives__loops_read() gave; NULL: read
+ * here
  */
 int spw_drives__safety_in_use(const char *path, const struct spw_loops *loops);
 
-/* Has anybody else locked a byte of the range? Needs no right to write. Return: 1, 0, -errno. */
+/* Has another process locked a byte of the range? Needs no right to write. Return: 1, 0, -errno. */
 int spw_drives__safety_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes);
 
-/* For locks from byte 0 on: also of bytes that a device no longer has. */
+/* For locks of all bytes: also of those that a device no longer has. */
 #define SPW_LOCK_ALL_BYTES INT64_MAX
 
 /*

@@ -33,7 +33,7 @@ struct drive {
 struct spw_share {
 	const struct spw_share_store *store; /* while opening */
 	const struct spw_log *log;           /* while opening */
-	int listener;                        /* -1: nobody can ask here */
+	int listener;                        /* -1: no process can ask here */
 	pthread_t server;
 	bool serving;
 	unsigned count;
@@ -262,7 +262,7 @@ static int keep(const struct drive *drive, int fd)
 	return rc;
 }
 
-/* SHARE-1. @busy: index of the drive that somebody else has. Return: 0; -EBUSY; -errno. */
+/* SHARE-1. @busy: index of the drive that another process has. Return: 0; -EBUSY; -errno. */
 static int claim_all(struct spw_share *share, unsigned *busy)
 {
 	int rc = 0;
@@ -395,7 +395,7 @@ static int refuse(const struct spw_share *share, const struct drive *drive)
 }
 
 /*
- * Somebody has a drive: another process of the store, a killed one, or a stranger. All get the same
+ * A drive is taken: by another process of the store, a killed one, or a stranger. All get the same
  * time, because they cannot be told apart for sure: a process of the store has the drives open
  * before it can be asked, and after.
  */

@@ -4,19 +4,19 @@
  * the store open share
  *
  * The kernel lets one open file description have a block device exclusively (O_EXCL); as long as it
- * is open, nobody mounts the device, puts a volume or an array on it, swaps on it, or formats it
- * with a tool that asks. The first process of a store opens one for each drive. A later one is
- * handed the same descriptions by any that lives (SCM_RIGHTS), so that a claim ends with the last
- * of them, and never in between. Partitions are owned by locks, on descriptors of their own: see
- * docs/FORMAT.md.
+ * is open, no other process mounts the device, puts a volume or an array on it, swaps on it, or
+ * formats it with a tool that asks. The first process of a store opens one for each drive. A later
+ * one is handed the same descriptions by any that lives (SCM_RIGHTS), so that a claim ends with the
+ * last of them, and never in between. Partitions are owned by locks, on descriptors of their own:
+ * see docs/FORMAT.md.
  *
  *   SHARE-1  A process serves only when it has the claims on all drives; drives are claimed in the
  *            order of their index. So of several that open at once one gets all, and the others are
  *            served by it.
- *   SHARE-2  A claim is handed only to who shows an open descriptor of the first drive that may
- *            write.
- *   SHARE-3  A claim that was handed over is believed only if it is of the drive, and somebody has
- *            the drive exclusively now.
+ *   SHARE-2  A claim is handed only to a process that shows an open descriptor of the first drive
+ *            that may write.
+ *   SHARE-3  A claim that was handed over is believed only if it is of the drive, and the drive is
+ *            open exclusively now.
  *   SHARE-4  No child of fork(2) keeps a claim. The rings of the process do: it ends after the last
  *            write.
  */
@@ -43,8 +43,8 @@ struct spw_share_store {
  *      spw_drives__share_close()
  * @share:    set on success; NULL: no drive is a block device
  *
- * Waits up to SPW_TEARDOWN_S_MAX seconds for who has a drive exclusively, and logs it. Return: 0;
- * -EBUSY somebody, named as far as this user may look, still has it; -errno.
+ * Waits up to SPW_TEARDOWN_S_MAX seconds for a drive that is open exclusively, and logs it. Return:
+ * 0; -EBUSY a process, named as far as this user may look, still has it; -errno.
  */
 int spw_drives__share_open(struct spw_device *const devices[], unsigned count,
 			   const struct spw_share_store *store, const struct spw_log *log,

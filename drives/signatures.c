@@ -49,7 +49,7 @@ static void describe(blkid_probe probe, struct spw_signature *signature)
 	else
 		(void)snprintf(signature->what, sizeof(signature->what), "%s partition table",
 			       table ? table : "unknown");
-	/* A label is anybody's bytes, and this is shown on terminals. */
+	/* A label may be any bytes, and this is shown on terminals. */
 	spw_make_printable(signature->what);
 	signature->offset_bytes = magic ? strtoull(magic, NULL, 10) : 0;
 	if (magic && blkid_probe_lookup_value(probe, type ? "SBMAGIC" : "PTMAGIC", NULL, &len) == 0)

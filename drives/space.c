@@ -14,7 +14,7 @@
 struct promise {
 	char file[PATH_MAX];
 	dev_t file_system;
-	uint64_t size_bytes, missing_bytes; /* missing 0: also of what is no file */
+	uint64_t size_bytes, missing_bytes; /* missing 0: also of what is not a file */
 };
 
 static void look(const struct spw_candidate *target, struct promise *promise)

@@ -16,7 +16,7 @@
 #include "util/util.h"
 
 #define READS_MAX 1000 /* of a page that changes under our eyes each time */
-#define TAKES_MAX 100  /* of a name that somebody else takes and leaves each time */
+#define TAKES_MAX 100  /* of a name that another process takes and leaves each time */
 #define FOLDER    "/dev/shm"
 
 #define PAGE_PATH(store_uuid, partition) \
@@ -24,7 +24,7 @@
 
 static int no_page_error(const char *path)
 {
-	return spw_error(-EUCLEAN, "%s is no status page of this version of spillway", path);
+	return spw_error(-EUCLEAN, "%s is not a status page of this version of spillway", path);
 }
 
 /* ---- Whose a page is ---- */
@@ -40,14 +40,14 @@ static int lock_page(int fd)
 	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
 }
 
-/* Return: 1; 0: nobody has, nor ever will; -errno. */
+/* Return: 1; 0: no process has it, nor ever will; -errno. */
 static int owner_of(int fd)
 {
 	return spw_fd_locked(fd, OWNER_BYTE, 1);
 }
 
 /*
- * Of a page that nobody owns, for as long as it takes another to remove it. Return: 0; -EACCES:
+ * Of a page without an owner, for as long as it takes another to remove it. Return: 0; -EACCES:
  * another user's, who could keep us waiting.
  */
 static int lock_removal(int fd, bool waits)
@@ -71,7 +71,7 @@ static bool is_named(int fd, const char *path)
 }
 
 /*
- * Remove what has the name of a page and is owned by nobody (PAGE-1), one at a time, so that none
+ * Remove what has the name of a page and no owner (PAGE-1), one at a time, so that none
  * removes what another has just made. Return: 0 the name is free; -EBUSY it is owned;
  * -EACCES it is another user's, whose lock must not keep us from our drives; another -errno.
  */
@@ -84,7 +84,7 @@ static int remove_unowned(const char *path)
 
 	if (fd < 0 && errno == ENOENT)
 		return 0;
-	/* A link or a folder is no page. One that may not be opened is another user's. */
+	/* A link or a folder is not a page. One that may not be opened is another user's. */
 	if (fd < 0)
 		return errno == ELOOP || errno == EISDIR ? (unlink(path) ? -errno : 0) : -errno;
 	rc = fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? owner_of(fd) : 0;

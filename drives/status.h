@@ -2,10 +2,10 @@
 /*
  * drives/status.h - the shared page of an open partition, as its owner and its readers see it
  *
- * PAGE-1  Whoever has a partition open holds an OFD lock on all of its page, by a descriptor and a
- *         mapping that no child keeps. So a page whose first byte is not locked belongs to nobody
- *         alive, in whatever PID namespace its process was: it may be removed. Who does so locks
- *         another byte, and is never taken for an owner.
+ * PAGE-1  A process that has a partition open holds an OFD lock on all of its page, by a descriptor
+ *         and a mapping that no child keeps. So a page whose first byte is not locked has no living
+ *         owner, in whatever PID namespace its process was: it may be removed. To remove it,
+ *         another byte is locked, so the remover is never taken for an owner.
  * PAGE-2  A page gets its name when it is locked already.
  */
 #ifndef SPW_DRIVES_STATUS_H

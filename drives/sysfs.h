@@ -40,7 +40,7 @@ void spw_drives__loops_free(struct spw_loops *loops); /* NULL is fine */
 
 /*
  * @shown: only type and numbers are set. @backing: the name it has now, if any; as long as @loops.
- * Return: 1; 0: it is no loop device, or shows nothing; -errno, in words: it cannot be told.
+ * Return: 1; 0: it is not a loop device, or shows nothing; -errno: it cannot be told.
  */
 int spw_drives__loop_shows(const struct spw_loops *loops, dev_t number, struct stat *shown,
 			   const char **backing);

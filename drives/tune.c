@@ -123,7 +123,7 @@ static bool is_among(json_t *drives, const struct spw_device *device)
 	return false;
 }
 
-/* What cannot be opened now is no drive of theirs: whoever opens it in earnest says why. */
+/* What cannot be opened now does not match: opening it for use says why. */
 static int check_drives(const char *path, json_t *drives, const char *const paths[], unsigned count)
 {
 	const struct spw_device_opts opts = {.size = sizeof(opts), .read_only = true};

@@ -5,7 +5,7 @@
  *
  *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, held or swapped on,
  *           opened exclusively, all bytes locked, and no store open on a partition of it. The
- *           claims are held until the kernel's driver has let go, so that nobody can mount in
+ *           claims are held until the kernel's driver has let go, so that it cannot be mounted in
  *           between. Force changes nothing of that.
  *   BIND-2  After a failure the controller has the driver_override and the driver that it had, as
  *           far as the kernel does it.
@@ -141,7 +141,7 @@ static void restore(const struct spw_vfio_system *system, const char *address,
 		rc = change_driver(system, address, driver);
 	if (strcmp(driver, former->driver) != 0)
 		spw_log(log, SPW_LOG_ERROR,
-			"%s: could not be given back to %s%s%s; echo > "
+			"%s: could not be returned to %s%s%s; echo > "
 			"%s/bus/pci/devices/%s/driver_override; echo %s > %s/bus/pci/drivers_probe",
 			address, former->driver[0] ? former->driver : "no driver", rc ? ": " : "",
 			rc ? spw_last_error() : "", system->sysfs, address, address, system->sysfs);

@@ -89,7 +89,7 @@ static void find_way(const struct examination *e)
 		return;
 	if (e->bound ? !c->device_node[0] : !has_device_nodes(e->system))
 		rc = spw_error(-ENODEV, "the kernel makes no nodes of vfio devices "
-					"(CONFIG_VFIO_DEVICE_CDEV, from 6.6 on)");
+					"(CONFIG_VFIO_DEVICE_CDEV, 6.6 or later)");
 	else if (access(iommu, F_OK) != 0)
 		rc = spw_error(-ENOENT, "there is no %s; modprobe iommufd", iommu);
 	else if (access(iommu, R_OK | W_OK) != 0)
@@ -153,7 +153,8 @@ static void find_neighbours(const struct examination *e)
 		add(e, -EBUSY, true,
 		    "shares IOMMU group %d with %s, which could be reached with it; use a slot "
 		    "with a group of its own (one behind a port with ACS), or give those to "
-		    "vfio-pci by other means first (driverctl set-override), if nobody needs them",
+		    "vfio-pci by other means first (driverctl set-override), if they are not "
+		    "needed",
 		    e->controller->iommu_group, names);
 }
 
@@ -170,7 +171,7 @@ int spw_drives__vfio_verify_alone(const struct spw_vfio_system *system,
 		return rc;
 	return spw_error(
 		-EBUSY,
-		"%s: shares IOMMU group %d with %s, which whoever is given the group gets too; use "
+		"%s: shares IOMMU group %d with %s, which come with the group; use "
 		"a slot with a group of its own (one behind a port with ACS), or drive it as root",
 		controller->address, controller->iommu_group, names);
 }
@@ -290,7 +291,7 @@ int spw_drives__vfio_verify_shown(const struct spw_vfio_probe_info *controller)
 	if (strcmp(controller->driver, "nvme") != 0 || controller->block_devices[0])
 		return 0;
 	return spw_error(-EAGAIN,
-			 "%s: the kernel shows no namespace of it (yet), so nobody can tell what "
+			 "%s: the kernel shows no namespace of it (yet), so it cannot be told what "
 			 "it holds; wait until its block devices are there (udevadm settle)",
 			 controller->address);
 }

@@ -39,11 +39,12 @@ static int other_path_error(const struct search *search, const char *folder, con
 
 	if (!spw_read_text(SPW_PATH("%s/address", folder), address, sizeof(address)))
 		(void)snprintf(address, sizeof(address), "its address");
-	return spw_error(-EBUSY,
-			 "%s: %s is reached by controller %s (%s) too, as %s, where nobody would "
-			 "see that it is in use; take that controller from the kernel first (echo "
-			 "%s > /sys/bus/pci/drivers/nvme/unbind)",
-			 search->address, search->own, name, address, search->other, address);
+	return spw_error(
+		-EBUSY,
+		"%s: %s is reached by controller %s (%s) too, as %s, where others would "
+		"not see that it is in use; take that controller from the kernel first (echo "
+		"%s > /sys/bus/pci/drivers/nvme/unbind)",
+		search->address, search->own, name, address, search->other, address);
 }
 
 static int compare_controller(void *context, const char *folder, const char *name)

@@ -204,7 +204,7 @@ def test_without_a_store(folder, swap):
     (folder / "drive").write_bytes(bytes(MIB))
     for errors in (fails(folder, "--swap", swap, "--devices", folder / "drive"),
                    fails(folder, before=[COMMAND, "run", "--deepspeed", folder / "drive", "--"])):
-        assert "is no drive of a spillway store" in errors
+        assert "is not a drive of a spillway store" in errors
         assert "Traceback" not in errors
 
 
@@ -312,7 +312,7 @@ def test_wrong_arguments(folder, drives):
     from spillway.deepspeed import install
 
     (folder / "drive").write_bytes(bytes(MIB))
-    with pytest.raises(spillway.SpillwayError, match="is no drive of a spillway store"):
+    with pytest.raises(spillway.SpillwayError, match="is not a drive of a spillway store"):
         install(str(folder / "drive"))
     with pytest.raises(TypeError, match="pages"):
         install(drives, pages=3)

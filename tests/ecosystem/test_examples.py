@@ -78,5 +78,5 @@ def test_without_a_store(folder, name):
     (folder / "drive").write_bytes(bytes(1 << 20))
     process = start(name, folder, "--devices", str(folder / "drive"))
     _, errors = process.communicate()
-    assert process.returncode == 1 and "is no drive of a spillway store" in errors
+    assert process.returncode == 1 and "is not a drive of a spillway store" in errors
     assert "Traceback" not in errors

@@ -144,5 +144,5 @@ def test_ends_and_resumes(folder, drives, error, ends):
 
 def test_drives_without_a_store_are_named(folder):
     (folder / "drive").write_bytes(bytes(1 << 20))
-    with pytest.raises(spillway.SpillwayError, match="is no drive of a spillway store"):
+    with pytest.raises(spillway.SpillwayError, match="is not a drive of a spillway store"):
         fit(folder, [SpillwayCallback(str(folder / "drive"))])

@@ -125,6 +125,6 @@ def test_at_its_end_torchtune_offloads_by_itself(drives):
 def test_drives_without_a_store_are_named(folder):
     (folder / "empty").write_bytes(bytes(1 << 20))
     switch = install(str(folder / "empty"))
-    with pytest.raises(spillway.SpillwayError, match="is no drive of a spillway store"):
+    with pytest.raises(spillway.SpillwayError, match="is not a drive of a spillway store"):
         Recipe()
     switch.end()

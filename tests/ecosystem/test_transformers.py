@@ -196,7 +196,7 @@ def test_it_stops_in_the_middle_of_a_step(folder, drives):
 def test_drives_without_a_store_are_named_before_the_first_step(folder):
     (folder / "empty").write_bytes(bytes(1 << 20))
     trainer = make_trainer(folder, callbacks=[SpillwayCallback(str(folder / "empty"))])
-    with pytest.raises(spillway.SpillwayError, match="is no drive of a spillway store"):
+    with pytest.raises(spillway.SpillwayError, match="is not a drive of a spillway store"):
         trainer.train()
 
 

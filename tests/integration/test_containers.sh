@@ -38,4 +38,4 @@ expect_output "memory cannot be registered" "ulimit -l" "err= 0"
 begin "no /proc: format does not guess who uses a drive"
 need unshare
 expect_exit 1 unshare --mount --propagation private bash -c "mount -t tmpfs none /proc && exec '$SPILLWAY' format --force '$one' '$two'"
-expect_output "cannot be read" "nobody can tell whether"
+expect_output "cannot be read" "it is unknown whether"

@@ -34,7 +34,7 @@ for name in "${examples[@]}"; do
     expect_exit 2 run_example "$name"
     expect_output "usage: "
     expect_exit 1 run_example "$name" "${drives[@]}"
-    expect_output "$TEST_TMP/a: is no drive of a spillway store"
+    expect_output "$TEST_TMP/a: is not a drive of a spillway store"
 done
 
 begin "they run on a store of two drives"

@@ -193,9 +193,9 @@ for disk in "$first" "$third"; do
     dd if=/dev/zero of="$disk" bs=4096 count=1 seek=$((64 * 256 - 1)) conv=notrunc status=none
 done
 expect_exit 1 "$SPILLWAY" check "$first" "$second" "$third"
-expect_output "$first: is no drive of a spillway store" "$third: is no drive of a spillway store"
+expect_output "$first: is not a drive of a spillway store" "$third: is not a drive of a spillway store"
 expect_no_output "$second:"
-expect_equal 1 "$(grep -c "$first: is no drive" "$OUTPUT")" "times that the first fault is told"
+expect_equal 1 "$(grep -c "$first: is not a drive" "$OUTPUT")" "times that the first fault is told"
 expect_exit 1 "$SPILLWAY" check "$first" "$second" "$third" --json
 json "d['usable'] is False and '$first' in d['error'] and d['errno'] == d['drives'][0]['errno'] > 0"
 json "[x['error'] is None for x in d['drives']] == [False, True, False] and d['drives'][1]['errno'] == 0"

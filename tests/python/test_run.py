@@ -319,7 +319,7 @@ import deepspeed
 
 def test_deepspeed_without_a_store(folder):
     (folder / "drive").write_bytes(bytes(1 << 20))
-    for drives, status, words in ((str(folder / "drive"), 1, "is no drive of a spillway store"),
+    for drives, status, words in ((str(folder / "drive"), 1, "is not a drive of a spillway store"),
                                   (str(folder / "nothing"), 1, "there is no such file"),
                                   ("a,,b", 2, "an empty name"), ("", 2, "an empty")):
         done = under_run("print('started')", "--deepspeed", drives)

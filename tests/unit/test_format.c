@@ -361,7 +361,7 @@ DRIVE_CASE(test_set_faults)
 	struct spw_format_opts opts = options(false);
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect_refusal(-EMEDIUMTYPE, "is no drive of a spillway store",
+	expect_refusal(-EMEDIUMTYPE, "is not a drive of a spillway store",
 		       check_drives(foreign, DRIVES));
 	expect(0, spw_format(&drives[3], 1, &opts, NULL));
 	expect_refusal(-EMEDIUMTYPE, "drive3: belongs to another store",

@@ -46,7 +46,7 @@ static const struct {
 	{-EUCLEAN, "format did not finish", UNFINISHED},
 	{-EUCLEAN, "both superblock copies are damaged", DAMAGED},
 	{-EMEDIUMTYPE, "unknown data at byte", TORN},
-	{-EMEDIUMTYPE, "is no drive of a spillway store", NOTHING},
+	{-EMEDIUMTYPE, "is not a drive of a spillway store", NOTHING},
 };
 
 static void make_drives(uint32_t unit)

@@ -276,7 +276,7 @@ FIXTURE_CASE(test_what_cannot_be_put_back_is_said)
 {
 	kernel = (struct kernel){.fails_at = 3, .stays_failed = true, .error = -EIO};
 	assert_refused(bind(false), -EIO, "drivers_probe cannot be set");
-	assert_non_null(strstr(log_text, "could not be given back to nvme"));
+	assert_non_null(strstr(log_text, "could not be returned to nvme"));
 	assert_non_null(strstr(log_text, "/driver_override; "));
 	assert_non_null(strstr(log_text, "echo " ADDRESS " > "));
 }
@@ -287,7 +287,7 @@ FIXTURE_CASE(test_an_override_that_cannot_be_set)
 	kernel = (struct kernel){.fails_at = 1, .stays_failed = true, .error = -EIO};
 	assert_refused(bind(false), -EIO, "driver_override cannot be set");
 	assert_string_equal(driver(), "nvme");
-	assert_null(strstr(log_text, "could not be given back"));
+	assert_null(strstr(log_text, "could not be returned"));
 	assert_non_null(strstr(log_text, "is with nvme as before"));
 }
 

@@ -35,7 +35,7 @@ echo vfio-pci >"/sys/bus/pci/devices/$neighbour/driver_override"
 echo "$neighbour" >/sys/bus/pci/drivers_probe
 expect_equal vfio-pci "$(driver_of "$neighbour")" "the neighbour's driver"
 expect_exit 3 "$SPILLWAY" bind --force --user nobody "$address"
-expect_output "shares IOMMU group $group with $neighbour, which whoever is given the group gets too"
+expect_output "shares IOMMU group $group with $neighbour, which come with the group"
 expect_equal nvme "$(driver_of "$address")" driver
 expect_exit 0 "$SPILLWAY" bind "$address"
 expect_exit 3 "$SPILLWAY" bind --force --user nobody "$address"
