@@ -74,7 +74,7 @@ class FeedForward(nn.Module):
 
 def run_block(block: nn.Module, recompute: bool, *inputs: Any) -> Tensor:
     """The block, or in mode recompute a checkpoint: only its inputs are kept, and the backward pass
-    computes it again."""
+    recomputes it."""
     result: Tensor = (
         checkpoint(block, *inputs, use_reentrant=True) if recompute else block(*inputs))
     return result
@@ -124,13 +124,13 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
            help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--budget-bytes", type=positive, help="with --cache budget: memory for activations")
     option("--recompute", choices=("never", "auto"), default="never",
-           help="mode spillway: what is computed again where that costs less; with --cache budget "
+           help="mode spillway: recompute where that costs less; with --cache budget "
            "it needs no --devices (never)")
     option("--partition", type=int, default=0,
            help="mode spillway: of a store that several programs share (0)")
     option("--arena-bytes", type=positive,
            help="DMA memory of the store; all of it is resident (as spillway.Store has it)")
-    option("--prefetch-bytes", type=positive, help="most bytes read ahead")
+    option("--prefetch-bytes", type=positive, help="most bytes prefetched")
     option("--record", metavar="FILE",
            help="record a trace of the tensor cache, for `spillway plan`")
     option("--json", nargs="?", const="-", metavar="FILE",
@@ -261,7 +261,7 @@ class Meter:
         self._since = time.perf_counter()
 
     def skip(self) -> None:
-        """What was done since the phase ended is no part of the step."""
+        """Leave out the time since the phase ended."""
         self._cpu += self._stepper.checksum_seconds()
         self._since = time.perf_counter()
 
@@ -310,7 +310,7 @@ def train(args: argparse.Namespace, model: nn.Module, batches: Batches,
           store: Any) -> Dict[str, Any]:
     stepper = Stepper(model, args.grad_memory, args.gradients)
     off = offload_of(args, model, store)
-    # Plain training is watched in its first step, which nobody times, or as long as it is recorded.
+    # Plain training is watched in its first step, which is not timed, or as long as it is recorded.
     watched_steps = args.steps if args.mode == "spillway" or args.record else 1
     meter, losses = Meter(off, stepper), []
     for step in range(args.steps):

@@ -26,7 +26,7 @@ def _one(rank: int, world: int, meeting: str, name: str, run: Run,
         mine = run(args, rank, world)
     except (OSError, ValueError) as error:  # a SpillwayError is an OSError
         print(f"{name}: rank {rank}: {error}", file=sys.stderr)
-        os._exit(1)  # the others wait for this one: whoever started them ends them
+        os._exit(1)  # the others wait for this one: their launcher ends them
     results = [None] * world
     dist.all_gather_object(results, mine)
     if rank == 0:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from common import Attention, Batches, FeedForward, cuts_of, main, run_block
 
 SPAN = 3  # bytes that one sentinel stands for
-SPACING = 20  # one span is taken out of so many bytes: 15 %
+SPACING = 20  # bytes from which one span is taken: 15 %
 SENTINELS = 100
 START = 256 + SENTINELS
 VOCABULARY = START + 1
@@ -106,7 +106,7 @@ def batches(args: argparse.Namespace, text: Tensor, generator: torch.Generator) 
     """The encoder reads the text with a sentinel for every span taken out; the decoder writes each
     sentinel and its span."""
     if args.sequence < SPAN:
-        raise ValueError(f"--sequence must be at least {SPAN}: so many bytes are taken out at once")
+        raise ValueError(f"--sequence must be at least {SPAN}, the length of a span")
     spans = min(SENTINELS, max(1, args.sequence // SPACING))
     room = args.sequence // spans
     for rows in cuts_of(text, args.batch, args.sequence, generator):

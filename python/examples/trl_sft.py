@@ -55,7 +55,7 @@ def make_trainer(args: argparse.Namespace) -> Any:
     config = SFTConfig(
         tempfile.gettempdir() + "/spillway-trl-sft", max_steps=args.steps, save_strategy="no",
         per_device_train_batch_size=args.batch, max_length=args.sequence, logging_steps=1,
-        activation_checkpointing=False,  # spilled is what it would compute again
+        activation_checkpointing=False,  # it would recompute what is spilled
         bf16=torch.cuda.is_available(), disable_tqdm=not sys.stderr.isatty(), report_to="none",
         seed=20)
     return SFTTrainer(model, config, train_dataset=texts_of(args), processing_class=tokenizer)

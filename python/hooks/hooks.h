@@ -99,7 +99,8 @@ struct attribute {
 	X(come, "come") X(stands, "stands") X(border, "border") X(device, "device") \
 	X(elements, "_elements") X(bytes_at, "_bytes_at") X(failed, "_failed") \
 	X(abort, "_abort") X(refuse, "_refuse") X(not_copied, "_not_copied") \
-	X(notify, "_notify") X(sums_of, "_sums_of") X(compare, "_compare") X(expect, "expect") \
+	X(notify, "_notify") X(checksums_of, "_checksums_of") X(compare, "_compare") \
+	X(expect, "expect") \
 	X(restore, "restore") X(begin_step, "_begin_step") X(save_other, "_save_other")
 /* clang-format on */
 

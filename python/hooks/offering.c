@@ -86,7 +86,7 @@ static int sum_up(struct on_device *on, const struct offering *offering)
 	bool has_none;
 
 	if (users && !users->given && begin && length)
-		users->given = PyObject_CallMethodObjArgs((PyObject *)on, names.sums_of,
+		users->given = PyObject_CallMethodObjArgs((PyObject *)on, names.checksums_of,
 							  offering->held, begin, length, NULL);
 	Py_XDECREF(begin);
 	Py_XDECREF(length);

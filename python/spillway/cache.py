@@ -243,7 +243,7 @@ class Cache(Handle):
         if store is None and mode not in WITHOUT_STORE:
             raise ValueError(
                 'a store is needed, except in mode "observe", and in mode "budget" where scopes '
-                "may be computed again")
+                "may be recomputed")
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:
@@ -252,7 +252,7 @@ class Cache(Handle):
             opts.trace = self._recorder
         self.leases: Optional[Any] = None  # users that the hooks count
         # Weak references to functions that are called when the cache closes: while it and its store
-        # are open still, once nothing uses it anew, and last.
+        # are still open, once no new use can begin, and last.
         self.last_use: Optional["weakref.WeakMethod[Any]"] = None
         self.when_closed: Optional["weakref.WeakMethod[Any]"] = None
         self.after_close: Optional["weakref.WeakMethod[Any]"] = None
@@ -326,7 +326,7 @@ class Cache(Handle):
             count, reasons = found, (library.CacheReason * found)()
 
     def reset_peak(self) -> None:
-        """Let the peaks start anew from what is in memory now."""
+        """Reset the peaks to what is in memory now."""
         self.call(fast.spw_cache_reset_peak)
 
 

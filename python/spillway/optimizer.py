@@ -97,26 +97,26 @@ class Optimizer(torch.optim.Optimizer):
     :param commit_every: commit at the end of each n-th step
     :param commit_extra: called by commit() for what goes with it, where it is given nothing
     :param in_backward: step parameters during the backward pass, as soon as all gradients of a tile
-        are there and nobody reads its parameters any more, and free the gradients. step() ends it.
-        The same numbers, less memory; but nobody sees gradients after the backward pass: no
-        clipping, no accumulation over several, no GradScaler. Where DistributedDataParallel reduces
-        the gradients, give the model that it has made. From PyTorch 2.1 on
+        are ready and nothing reads its parameters any more, and free the gradients. step() ends it.
+        The same numbers, less memory; but no gradients after the backward pass: no clipping, no
+        accumulation over several, no GradScaler. Where DistributedDataParallel reduces the
+        gradients, give the model that it has made. PyTorch 2.1 or later
     :param gradients: are on drives, too: written in the backward pass, as soon as all of a tile are
         there, and freed. They can be accumulated over several passes, clipped and unscaled by a
         GradScaler as usual; a commit does not have them. Where DistributedDataParallel reduces
-        them, give the model that it has made. From PyTorch 2.1 on
+        them, give the model that it has made. PyTorch 2.1 or later
     :param process_group: whose processes, each with a partition of its own, make commit() and
         resume() together: all have the same step durable, or go back to the one before. "all": all
-        processes, where torch.distributed has been initialised with several: to leave this out by
-        mistake would cost the state at a crash, to have it by mistake is said at the first start.
-        Or a group. None: this process commits for itself. Parameters may be sharded (DTensor):
-        what is here of them is stepped
+        processes, where torch.distributed has been initialised with several: a wrong None
+        loses state after a crash; a wrong "all" is reported at start-up. Or a group. None: this
+        process commits for itself. Parameters may be sharded (DTensor): the local shards are
+        stepped
     :param copies: 2: every record on two drives, so that one may die at any time: training goes on
         and commits, and resume() finds all without it. Takes twice the room and the writes
     :param interleave: where parameters and gradients are on a device, that steps a part of the
         tiles, each while the host steps those that follow. "measured": of k tiles one, so that it
         is done when the host has done the others, by what both have taken; none where it saves
-        nothing. Or k, from 2 on. A device may come to other bits than the host, which the log says
+        nothing. Or k, at least 2. A device may come to other bits than the host, which the log says
         when it begins; with a given k they are the same ones in each run
     :param options: the class's own: lr, betas and so on
     :raises TypeError: the class cannot have its state on drives (says why), or a parameter cannot
@@ -160,8 +160,8 @@ class Optimizer(torch.optim.Optimizer):
         ranks = ranks_of(process_group)
         if ranks is not None and not store.commit_chosen:
             raise ValueError(
-                "several processes have to resume the same commit, and to open the newest of one "
-                "gives up the one before: open the store with "
+                "several processes have to resume the same commit, and opening the newest of one "
+                "discards the one before: open the store with "
                 "commit=spillway.torch.newest_of_all(). Where each process is to commit for "
                 "itself, give process_group=None")
         groups: Any = params if isinstance(params, Tensor) else list(params)
@@ -352,7 +352,7 @@ class Optimizer(torch.optim.Optimizer):
     def _whole(self, to_finish: bool = False, to_resume: bool = False) -> Tiled:
         """The state, declared and of use.
 
-        :raises SpillwayError: EEXIST the store has a commit that nobody has resumed; and as
+        :raises SpillwayError: EEXIST the store has a commit that was not resumed; and as
             Records.attach()
         """
         if not self._begun and self._named_objects() != self._objects:
@@ -565,7 +565,7 @@ class Optimizer(torch.optim.Optimizer):
         for number, name in self._objects.items():
             if described(params[number]) != self._described[number]:
                 raise RuntimeError(f"{name} has another type or shape than when the optimizer was "
-                                   "made: make it anew, after the model is what it is to be")
+                                   "created: create it again, after the last change of the model")
         places = {name: self._place(number) for number, name in self._objects.items()}
         for owner in {place.owner for place in places.values()}:
             owner.settle()
@@ -747,7 +747,7 @@ def _check_ways(in_backward: Reducing, gradients: Reducing, interleave: Any) -> 
         return
     if not isinstance(interleave, int) or isinstance(interleave, bool) or interleave < 2:
         raise ValueError('interleave must be "measured", or of how many tiles one is stepped on '
-                         f"the device, from 2 on, not {interleave!r}")
+                         f"the device, at least 2, not {interleave!r}")
 
 
 def _check_options(options: Dict[str, Any], where: str) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row = Tuple[str, str]
 
 NOT_WRITTEN = ("only plain dense tensors go to drives, and those inside of DTensors and jagged "
-               "tensors, where they are no part of a storage that is not a view")
+               "tensors, unless they share a larger storage")
 
 
 def per_day_text(count: float) -> str:
@@ -166,7 +166,7 @@ def wear_rows(drives: Sequence[Tuple[str, Wear]]) -> Iterable[Row]:
 
 def wear_since(now: Sequence[DriveStats], before: Sequence[DriveStats], seconds: float,
                endurance_bytes: float) -> List[Tuple[str, Wear]]:
-    """Of each drive, at the rate since ``before``, which was so many seconds ago."""
+    """Of each drive, at the rate since ``before``, ``seconds`` ago."""
     return [(drive.path, wear_of(drive.path, drive.bytes_written - earlier.bytes_written,
                                  max(seconds, 1e-3), endurance_bytes))
             for drive, earlier in zip(now, before)]
@@ -262,7 +262,7 @@ def hints_of(stats: CacheStats, entries: int, store: Optional[Store],
 
 def aligned_command() -> str:
     """This program, with memory that drives take as it is."""
-    if "ipykernel" in sys.modules:  # whose own command is no user's
+    if "ipykernel" in sys.modules:  # whose own command the user never typed
         return "spillway run -- jupyter lab"
     return "spillway run -- " + shlex.join(sys.orig_argv)
 

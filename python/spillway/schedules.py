@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 # spillway/schedules.py - the schedule of a pipeline: plain 1F1B, DeepSpeed, Megatron
-"""Pipelines run forward and backward passes of several micro-batches in turns. The cache reads
-ahead for the next backward pass while another pass computes if a scheduler calls ``off.step()``
-at the start of a step and ``off.stage()`` before each pass. Here it is done for schedulers that
-exist; the training itself still runs ``with off:``.
+"""Pipelines run forward and backward passes of several micro-batches in turns. The cache
+prefetches for the next backward pass while another pass computes if a scheduler calls
+``off.step()`` at the start of a step and ``off.stage()`` before each pass. This module does so for
+existing schedulers; the training itself still runs ``with off:``.
 
 >>> spillway.schedules.attach_deepspeed(engine, off)
 >>> func = get_forward_backward_func()
@@ -116,8 +116,8 @@ def attach_deepspeed(engine: Any, off: Offload) -> Callable[[], None]:
     """Let a ``deepspeed.runtime.pipe.engine.PipelineEngine`` tell its passes; every schedule that
     it executes from now on begins a step. Returns the function that ends it.
 
-    :raises TypeError: the engine has no _exec_schedule(): it is none, or of a version that works
-        otherwise
+    :raises TypeError: the engine has no _exec_schedule(): it is not a PipelineEngine, or of an
+        unknown version
     """
     execute: Any = getattr(engine, "_exec_schedule", None)
     if not callable(execute):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # spillway/state.py - a thin handle on records of training state
-"""Records of fixed length that are read ahead, changed in memory, written behind, and durable at a
+"""Records of fixed length that are prefetched, changed in memory, written behind, and durable at a
 commit. The order, the memory and the drives are C's; here are the calls, and no policy.
 
 >>> state = State(store, record_bytes_max=1 << 20)
@@ -76,8 +76,8 @@ class CommittedRecord:
 def committed_state(store: Store) -> List[CommittedRecord]:
     """The records of the commit that opening the store has restored, in order.
 
-    :raises SpillwayError: ENODATA nothing is committed; EALREADY somebody has taken it up since;
-        EUCLEAN it is no state's; or it cannot be read
+    :raises SpillwayError: ENODATA nothing is committed; EALREADY it was resumed meanwhile; EUCLEAN
+        it is not a state; or it cannot be read
     """
     records: List[CommittedRecord] = []
 
@@ -101,9 +101,9 @@ def committed_extra(store: Store) -> bytes:
 
 def committed_records(store: Store) -> List[Tuple[str, bytes]]:
     """The name and the shape of each record of the commit that opening the store has restored; none
-    if there is no such commit, or nobody can attach it any more.
+    if there is no such commit, or it cannot be attached any more.
 
-    :raises SpillwayError: EUCLEAN it is no state's; or it cannot be read
+    :raises SpillwayError: EUCLEAN it is not a state; or it cannot be read
     """
     try:
         return [(record.name, record.shape) for record in committed_state(store)]
@@ -214,9 +214,9 @@ class State(Handle):
         return memory.raw
 
     def begin_pass(self, order: Sequence[int]) -> None:
-        """Say in which order records will be taken next; reading ahead begins.
+        """Say in which order records will be taken next; prefetching begins.
 
-        :raises SpillwayError: EINVAL a number is none or there twice; EBUSY a record is taken
+        :raises SpillwayError: EINVAL a number is invalid or there twice; EBUSY a record is taken
         """
         numbers = (c_uint32 * len(order))(*order)
         check(self.call(blocking.spw_state_pass, numbers, len(order)))

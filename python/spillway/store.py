@@ -176,10 +176,10 @@ class DriveStats:
 class StorePressure:
     """How much is under way in a store, and how long more of it would take.
 
-    Of gets by their class: somebody waits ("urgent"), will wait ("prefetch"), or nobody does
+    Gets by priority: the caller waits ("urgent"), will wait ("prefetch"), or does not
     ("background"). Lengths are bytes. Times are seconds until a put, or a get, of the length that
     was asked about would have ended; ``None`` as long as no drive was measured. They hold while the
-    drives stay as fast as they were lately and nothing is asked for besides.
+    drives stay as fast as they were lately and nothing else is requested.
     """
 
     put_bytes: int
@@ -375,10 +375,10 @@ class Store(Handle):
     :param workers: threads that sum and copy what is put and got; one carries as much as two of the
         fastest drives. 0: chosen by drives, partitions and CPUs
     :param commit: which commit to restore: "newest", or its number. None: none: the partition is
-        empty. Other commits are given up for good. Or a function of paths and partition that
+        empty. Other commits are discarded for good. Or a function of paths and partition that
         returns one of these, as spillway.torch.newest_of_all()
-    :param read_only: to look at what is committed: nothing is written, and no commit given up. With
-        drives missing what the others have can be read
+    :param read_only: to look at what is committed: nothing is written, and no commit discarded.
+        With drives missing, what the others have can be read
     :raises SpillwayError: ENXIO a drive is missing; EMEDIUMTYPE one holds no store or another;
         EBUSY in use; ENODATA there is no such commit; and others, in words
     """
@@ -409,7 +409,7 @@ class Store(Handle):
         array, count = _path_array(paths)
         opts = library.options(library.StoreOpts)
         opts.partition = library.PARTITION_ANY
-        if partition is not None:  # and this is no number of the caller's
+        if partition is not None:  # not given by the caller
             opts.partition = number("partition", partition, 31)
         if queue_depth:
             opts.queue_depth = number("queue_depth", queue_depth, 32)
@@ -419,7 +419,7 @@ class Store(Handle):
             opts.arena_bytes = _ARENA_BYTES
         opts.backend = choice("backend", backend, _BACKENDS)
         opts.stripe = choice("stripe", stripe, _STRIPES)
-        self.commit_chosen = commit != "newest"  # somebody has thought of others
+        self.commit_chosen = commit != "newest"  # the caller considered others
         if callable(commit):
             if partition is None:
                 raise ValueError("the commit is chosen by what the partition has: give its number")
@@ -601,9 +601,9 @@ class Store(Handle):
     def pressure(self, length: Size = 0) -> StorePressure:
         """How much is under way, and how long until a put or a get of ``length`` bytes would end.
 
-        For who may as well wait, or compute. Takes no lock and asks no drive.
+        For callers that can choose between waiting and computing. Takes no lock, asks no drive.
 
-        :raises ValueError: ``length`` is no size
+        :raises ValueError: ``length`` is not a size
         """
         struct = library.StorePressureStruct()
         self.call(fast.spw_store_pressure, size("length", length), byref(struct),

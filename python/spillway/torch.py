@@ -11,20 +11,19 @@
 ...         optimizer.step()
 
 The model is not changed. Inside the context the tensors that autograd saves are offered to the
-tensor cache (in C: it decides what is written, kept, read ahead and handed back); every tensor
+tensor cache (in C: it decides what is written, kept, prefetched or recomputed); every tensor
 comes back bit for bit.
 
-What passes by untouched: parameters, buffers, the arguments of the model's forward (and views of
-them), and tensors without elements. What is no plain dense tensor in host memory or on an
-accelerator stays in memory and is counted; of DTensors and jagged tensors the elements spill.
+Not offloaded: parameters, buffers, the arguments of the model's forward (and views of them), and
+tensors without elements. Other tensors that are not plain and dense, in host memory or on an
+accelerator, stay in memory and are counted; of DTensors and jagged tensors the elements spill.
 
 In-place modification. PyTorch raises in backward when a saved tensor was modified after it was
-saved, by whomever: also by a backward pass that was handed it. So does this, wherever the bytes
-are. What PyTorch does not count (through .data, through NumPy) is not seen by it either.
+saved, by any code: also by a backward pass that received it. So does spillway, wherever the bytes
+are. Changes that PyTorch does not count (through .data, through NumPy) are not seen here either.
 
-Errors. What goes wrong in the backward pass (a drive fails, the store was closed) is a
-SpillwayError; PyTorch 1.13 hands it on as a RuntimeError that has its text. Wrong bytes are
-never handed to autograd.
+Errors. A failure in the backward pass (a drive fails, the store was closed) raises SpillwayError;
+PyTorch 1.13 turns it into a RuntimeError with the same text. Wrong bytes never reach autograd.
 """
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ from ._offload.heap import Mapped, Resident
 from ._offload.session import Session
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
-from ._recompute.recompute import Again, Recompute, again_of
+from ._recompute.recompute import Recomputer, Recompute, recomputer_of
 from ._report.files import asked, save, write
 from ._report.html import page_of
 from ._report.notebook import piece_of
@@ -86,7 +85,7 @@ _PHASES: Dict[Phase, int] = {"forward": STAGE_FORWARD, "backward": STAGE_BACKWAR
 
 _active = threading.local()
 
-# Where what is there for who asks for it is: others need not wait for torch.optim.
+# Imported at the first use: other users need not wait for torch.optim.
 _LATER = {"Optimizer": "optimizer", "newest_of_all": "_optim.ranks",
           "materialize": "_params.materialize"}
 
@@ -137,7 +136,7 @@ class Offload(contextlib.ContextDecorator):
             self._session.heap = Mapped()
         self._session.places = None if parameters is None else by_storage
         names = {module: name for name, module in model.named_modules()}
-        self._again: Optional[Again] = again_of(
+        self._recomputer: Optional[Recomputer] = recomputer_of(
             self._session, model, {module: names.get(module) or type(module).__name__
                             for module in scopes}, recompute)
         self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
@@ -188,12 +187,12 @@ class Offload(contextlib.ContextDecorator):
         return piece_of(run) if run.profile else None
 
     def __del__(self) -> None:
-        self._leave_report()  # where nobody has closed it
+        self._leave_report()  # if it was not closed
 
     def __call__(self, function: Any) -> Any:
         """As a decorator: each call of the function runs in the context.
 
-        :raises TypeError: it is no function: offload() is given the model
+        :raises TypeError: not a function: give the model to offload()
         """
         if not callable(function) or isinstance(function, nn.Module):
             raise TypeError(
@@ -306,8 +305,8 @@ class Offload(contextlib.ContextDecorator):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Who keeps it for its report does not keep the model, nor what is excluded of it."""
-        self._model, self._again, self._exclude = nn.Module(), None, None
+        """Keeping this for its report must not keep the model, nor what is excluded of it."""
+        self._model, self._recomputer, self._exclude = nn.Module(), None, None
         self._scopes, self._module_hooks = [], []
 
     @property
@@ -352,8 +351,8 @@ class Offload(contextlib.ContextDecorator):
         :param micro_batch: counted from 0 in each step; several model chunks per rank give each
             pair of micro-batch and chunk a number of its own
         :param phase: "forward" or "backward"
-        :param next: the (micro_batch, phase) that comes after it, if that is known: reading ahead
-            goes on into it
+        :param next: the (micro_batch, phase) that comes after it, if that is known:
+            prefetching continues into it
         :raises ValueError: no such phase, or a micro-batch below 0
         """
         here = _stage_of(micro_batch, phase)
@@ -374,7 +373,7 @@ class Offload(contextlib.ContextDecorator):
         self._session.drain()
 
     def _begin_step_if_due(self) -> None:
-        """With the first forward pass after a backward pass."""
+        """Called with the first forward pass after a backward pass."""
         due = self._session.unpacked or self._penalty or not self._begun
         if due and not self._explicit_steps:
             self._begin_step()
@@ -386,8 +385,8 @@ class Offload(contextlib.ContextDecorator):
         self._next_trace()
         self._tell_progress()
         session = self._session
-        if self._again is not None:
-            self._again.step_begins()
+        if self._recomputer is not None:
+            self._recomputer.step_begins()
         session.cache.call(fast.spw_cache_step)
         session.border()
         if self._parameters is not None:
@@ -423,7 +422,7 @@ class Offload(contextlib.ContextDecorator):
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
-            if self._again is None or not self._again.may(module):
+            if self._recomputer is None or not self._recomputer.may(module):
                 hooks += [(before, module, Hook(self._scope_enter, key, name)),
                           (after, module, Hook(self._scope_leave))]
             else:
@@ -469,8 +468,8 @@ class Offload(contextlib.ContextDecorator):
             self._micro_batch += 1
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
-        if self._again is not None:
-            self._again.forget()
+        if self._recomputer is not None:
+            self._recomputer.forget()
         self._session.drain()
         self._resident.look()
 
@@ -478,10 +477,10 @@ class Offload(contextlib.ContextDecorator):
                      kwargs: Any = None) -> None:
         session = self._session
         self._layers_ran = True
-        # A checkpoint that computes again stops, from PyTorch 2.1 on, when it has what it needs:
-        # nobody leaves then.
+        # A checkpoint that recomputes stops once it has what it needs (PyTorch 2.1): the exit hook
+        # does not run then.
         reported = torch.is_grad_enabled() and not session.cache.forgotten and not in_backward()
-        if self._again is not None and not self._again.is_scope(module):
+        if self._recomputer is not None and not self._recomputer.is_scope(module):
             reported = False
         self._entered.append(reported)
         due = session.unpacked or self._penalty or not self._begun
@@ -495,8 +494,8 @@ class Offload(contextlib.ContextDecorator):
             if session.tracer is not None:
                 session.tracer.begin(name)
             session.drain()
-            if self._again is not None and self._hooks is not None and self._hooks.pushed:
-                self._again.enter(module, (args, kwargs or {}))
+            if self._recomputer is not None and self._hooks is not None and self._hooks.pushed:
+                self._recomputer.enter(module, (args, kwargs or {}))
 
     def _look_for_layers(self) -> None:
         """Say once, where a step has passed, that none was seen because of torch.compile."""
@@ -510,14 +509,14 @@ class Offload(contextlib.ContextDecorator):
             f"torch.compile is in use, and none of the {len(self._scopes)} layers of {model} ran "
             "by itself: a model that is compiled as one piece takes back all that it saved when "
             "its backward pass begins, so that spilling frees little memory and wears the drives. "
-            "Put torch.compile(layer) in the place of each layer instead of compiling the whole")
+            "Compile each layer, torch.compile(layer), instead of the whole model")
         if cache.mode != "observe":
             _log.warning("%s", self._compiled_words)
 
     def _scope_leave(self, module: nn.Module, _args: Any, result: Any) -> None:
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:
-            if self._again is not None:
-                self._again.leave(module, result)
+            if self._recomputer is not None:
+                self._recomputer.leave(module, result)
             self._session.cache.call(fast.spw_cache_scope_leave)
             if self._session.tracer is not None:
                 self._session.tracer.end()
@@ -525,9 +524,9 @@ class Offload(contextlib.ContextDecorator):
 
     def _leave_all(self) -> None:
         self._session.excluding = 0
-        if self._again is not None:
-            self._again.abandon()
-            self._again.forget()
+        if self._recomputer is not None:
+            self._recomputer.abandon()
+            self._recomputer.forget()
         while self._entered:
             if self._entered.pop() and not self._session.cache.closed:
                 with contextlib.suppress(SpillwayError):  # closed by another thread since
@@ -611,7 +610,7 @@ class Offload(contextlib.ContextDecorator):
         keys = dict(enumerate(self._scopes, 1))
         modules = {module: name for name, module in self._model.named_modules()}
         names = {key: modules.get(module) or type(module).__name__ for key, module in keys.items()}
-        refused = {} if self._again is None else self._again.refused
+        refused = {} if self._recomputer is None else self._recomputer.refused
         plans = scope_plans(reasons, planned, names, {
             key: refused[module] for key, module in keys.items() if module in refused})
         print(text_of(plans, planned), file=file or sys.stdout)
@@ -651,8 +650,8 @@ class Offload(contextlib.ContextDecorator):
         return hints + ([f"hint: {self._compiled_words}"] if self._compiled_words else [])
 
     def _summarize(self) -> None:
-        """When it is about to be closed: reports are of what it did up to then. No reason to keep
-        it from closing."""
+        """Before it closes: later reports show what it did up to then. Errors must not keep it from
+        closing."""
         if self._last is not None:  # its store closes, and has said so
             return
         try:
@@ -666,7 +665,7 @@ class Offload(contextlib.ContextDecorator):
             _log.info("%s", summary_of(last[0]))
 
     def _leave_report(self) -> None:
-        """At its end, if `spillway run --report` asked for it. No reason to end the training."""
+        """At its end, if `spillway run --report` asked for it. Errors must not end the training."""
         path, self._report_path = self._report_path, None
         if path is None or self._session.cache.closed:
             return
@@ -680,7 +679,7 @@ class Offload(contextlib.ContextDecorator):
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
         The file shows layers, stages, each tensor saved and used, how long its use waited, and how
-        much memory held activations, waited to be written and was read ahead. It is complete when
+        much memory held activations, waited to be written and was prefetched. It is complete when
         the step after begins, or at close(). Recording costs some microseconds per tensor.
 
         :raises OSError: the file cannot be made
@@ -701,7 +700,7 @@ class Offload(contextlib.ContextDecorator):
         session.watch()
 
     def _write_trace(self) -> None:
-        """A trace that cannot be written is no reason to end the training."""
+        """A trace that cannot be written must not end the training."""
         if self._session.tracer is not None and not self._session.cache.forgotten:
             try:
                 self._session.tracer.write()
@@ -709,7 +708,7 @@ class Offload(contextlib.ContextDecorator):
                 _log.warning("the trace is not written: %s", error)
 
     def reset_peak(self) -> None:
-        """Let activation_peak_bytes start anew."""
+        """Reset activation_peak_bytes."""
         self._session.cache.reset_peak()
 
 
@@ -719,7 +718,7 @@ _MADE_MAX = 3
 
 
 def _note_made(model: nn.Module, mode: str) -> None:
-    """Say once that what is made anew in each step never gets a plan."""
+    """Warn once that an Offload created in each step never gets a plan."""
     if mode in ("spill", "observe"):
         return
     _made[model] = _made.get(model, 0) + 1
@@ -731,7 +730,7 @@ def _note_made(model: nn.Module, mode: str) -> None:
 
 
 def _device_of(device: torch.device, cache: Cache) -> Any:
-    from ._gpu.slow_path import device_tensors  # only for who has such tensors
+    from ._gpu.slow_path import device_tensors  # only if there are such tensors
 
     return device_tensors(device, cache)
 
@@ -776,14 +775,13 @@ def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size],
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(
-            "a ScriptModule tells nobody that it runs: give the nn.Module that calls it, or one "
-            "made for that")
+            "ScriptModules do not support saved-tensor hooks; pass an nn.Module")
     choice("mode", mode, MODES)
     if not callable(recompute):
         choice("recompute", recompute, {"auto": 0, "never": 1})
     if recompute == "never" and store is None and mode == "budget":
         raise ValueError(
-            'a budget without a store is met by computing again: give drives, or recompute="auto"')
+            'a budget without a store is met by recomputing: give drives, or recompute="auto"')
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None:
@@ -846,7 +844,7 @@ def offload(
         rank and closed by close(); may be None in mode "observe", and in "budget" with recompute
     :param min_bytes: smaller tensors are kept (default 64 KiB)
     :param staging_bytes: most that wait to be written; beyond it tensors are kept (default 1 GiB)
-    :param prefetch_bytes: most read ahead; 0, the default: as much as the largest scope spilled
+    :param prefetch_bytes: most prefetched; 0, the default: as much as the largest scope spilled
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
@@ -860,13 +858,13 @@ def offload(
     :param progress: True (standard error), or a text file: a line per step
     :param record: a file for a trace of the cache, for ``spillway plan``; complete after close()
     :param wear: the most that is written: bytes per day ("2TB/day", or a number), or how long the
-        drives shall last ("5 years", from now on). Beyond it tensors are kept in memory; the log
+        drives must last ("5 years", from now on). Beyond it tensors are kept in memory; the log
         says so once. State and parameters on this store are written in any case, and count too
     :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB");
         default: by its health page, which it takes root to read. report() says how long they last
-    :param recompute: "auto": what is computed again in the backward pass where that costs less than
-        keeping or spilling it; a function of (name, module): only scopes for which it is true.
-        Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
+    :param recompute: "auto": recompute scopes in the backward pass where that costs less than
+        keeping or spilling their tensors; a function of (name, module): only scopes for which it
+        is true. Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials; with recompute
         also their parts, see parts_of()

@@ -66,7 +66,7 @@ class Wear:
 
 def wear_of(path: str, written_bytes: float, seconds: float,
             endurance_bytes: float = 0) -> Wear:
-    """How long a drive lasts to which so many bytes are written in so many seconds.
+    """How long a drive lasts at this rate of writes.
 
     :param path: the drive; "": none is asked
     :param endurance_bytes: that it may be written in its life, by its maker; 0: not known

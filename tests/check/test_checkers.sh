@@ -305,9 +305,30 @@ expect_exit 0 python3 "$checks/words.py" --files "$TEST_TMP/allowed.md"
 expect_exit 1 python3 "$checks/words.py" --files
 expect_output "no files"
 
+begin "words: of Python, comments and strings are read"
+cat >"$TEST_TMP/refused.py" <<'TEXT'
+"""Computed
+again."""
+text = ("It is "
+        "no device, " f"{text}: anew")
+# for
+# who trains
+text = "so many"; other = r"it"  # is given up
+TEXT
+expect_exit 1 python3 "$checks/words.py" --files "$TEST_TMP/refused.py"
+expect_output 'refused.py:1: "Computed again"' 'refused.py:3: "is no device"' 'refused.py:4: "anew"' \
+    'refused.py:5: "for who"' 'refused.py:7: "so many"' 'refused.py:7: "is given up"'
+cat >"$TEST_TMP/allowed.py" <<'TEXT'
+nobody = None if anew is None else "is"  # no
+gives_back = ["is", none(1), "no device"]
+text = "so many"  # words: quoted
+TEXT
+expect_exit 0 python3 "$checks/words.py" --files "$TEST_TMP/allowed.py"
+
 begin "words: what COVERED names is read, below the root that is given"
-mkdir -p "$TEST_TMP/pages/examples" "$TEST_TMP/pages/docs"
+mkdir -p "$TEST_TMP"/pages/{docs,examples,python/{examples,spillway/_core}}
 for page in README.md examples/README.md docs/RESULTS.md docs/STATE.md docs/spillway.1 CHANGELOG.md; do echo "Fine." >"$TEST_TMP/pages/$page"; done
+for file in examples/one.py spillway/_core/two.py; do echo "# Fine." >"$TEST_TMP/pages/python/$file"; done
 expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"
 echo "It is done anew." >"$TEST_TMP/pages/CHANGELOG.md"
 expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"

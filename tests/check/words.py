@@ -9,17 +9,22 @@ folder), or in the given files, and what to write instead; exit status 1 if ther
 glossary of HACKING.md has the terms.
 
 In Markdown, code blocks, backquoted text and link targets are skipped: they quote messages and
-identifiers. Elsewhere, a line that has to contain such a phrase says `words: quoted` in a comment.
+identifiers. Of Python, comments and strings are read. A line that has to contain such a phrase says
+`words: quoted` in a comment.
 """
 import bisect
 import fnmatch
+import glob
+import io
 import os
 import re
 import sys
+import tokenize
 
-# Patterns of fnmatch, relative to the root. To cover a folder, clean it and add it here.
+# Patterns of glob, relative to the root. To cover a folder, clean it and add it here.
 COVERED = ("*.md", "examples/*.md", "docs/[A-EG-Z]*.md",
-           "docs/FORMAT.md")
+           "docs/FORMAT.md",
+           "python/spillway/**/*.py", "python/examples/*.py")
 # Old releases are not rewritten; generated pages repeat the words of their sources.
 LEFT_OUT = ("CHANGELOG.md", "docs/generated/*")
 QUOTED = "words: quoted"
@@ -65,9 +70,28 @@ def blanked(found):
     return re.sub(r"[^\n]+", "\0", found[0])
 
 
+def python_prose_of(text):
+    """The comments and strings, on their lines. Code between two of them keeps them apart; the
+    quotes of a string that goes on in the next line do not."""
+    lines, ended = [""] * (text.count("\n") + 1), True
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        kind = tokenize.tok_name[token.type]
+        if kind not in ("COMMENT", "STRING", "FSTRING_MIDDLE"):
+            ended = ended or kind not in ("NL", "FSTRING_START", "FSTRING_END")
+            continue
+        words = token.string.lstrip("#:") if kind == "COMMENT" else \
+            re.sub(r"^[A-Za-z]*(\"{3}|'{3}|[\"'])|(\"{3}|'{3}|[\"'])$", "", token.string)
+        for number, line in enumerate(words.split("\n"), token.start[0] - 1):
+            lines[number] += ("\0" if ended else "") + line
+            ended = False
+    return "\n".join(lines)
+
+
 def prose_of(path, text):
     """The text without what is skipped, with as many lines."""
     text = re.sub(rf"^.*{QUOTED}.*$", blanked, text, flags=re.M)
+    if path.endswith(".py"):
+        text = python_prose_of(text)
     if path.endswith(".md"):
         text = re.sub(r"^```.*?^```$|<!--.*?-->", blanked, text, flags=re.M | re.S)
         text = re.sub(r"^    .*$", blanked, text, flags=re.M)
@@ -91,10 +115,7 @@ def covered_below(root):
     """The files that COVERED names; each of its patterns must name one."""
     files = []
     for pattern in COVERED:
-        folder, last = os.path.split(pattern)
-        named = [os.path.join(folder, name)
-                 for name in sorted(os.listdir(os.path.join(root, folder)))
-                 if fnmatch.fnmatch(name, last)]
+        named = sorted(glob.glob(pattern, root_dir=root, recursive=True))
         if not named:
             sys.exit(f"words: no file matches {pattern}")
         files += [name for name in named

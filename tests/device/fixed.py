@@ -141,7 +141,7 @@ def what_is_recomputed_is_the_same(store, how_late, drives):
     got = [peak_of(model, off, step) for step in range(4)]
     stats = off.stats()
     assert all(same(a[1], b[1]) for a, b in zip(got, plain)), "gradients differ"
-    assert stats.scopes_again == 3 * LAYERS and off._again.refused == {}, stats
+    assert stats.scopes_again == 3 * LAYERS and off._recomputer.refused == {}, stats
     assert stats.bytes_given_up == stats.bytes_restored > 0, stats
     gradients = sum(parameter.nbytes for parameter in model.parameters())
     share = max(peak - gradients for peak, _ in got[1:]) / (plain[-1][0] - gradients)
@@ -165,11 +165,11 @@ def other_bytes_end_the_backward_pass(store, early):
             try:
                 loss.backward(retain_graph=True)
             except SpillwayError as error:
-                assert error.errno == errno.ESTALE and "3 was computed again" in str(error), error
+                assert error.errno == errno.ESTALE and "3 was recomputed" in str(error), error
             else:
                 raise AssertionError("gradients are wrong")
     assert not seen, "a hook has seen a gradient"
-    assert list(off._again.refused) == [model[3]]
+    assert list(off._recomputer.refused) == [model[3]]
     del loss
     model.zero_grad()
     peak_of(model, off, 3)

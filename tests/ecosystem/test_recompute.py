@@ -76,7 +76,7 @@ def train(make, step, recompute):
         return seen, set(), 0
     stats = off.stats()
     assert stats.restores_refused == 0
-    refused = set(off._again.refused.values())
+    refused = set(off._recomputer.refused.values())
     off.close()
     return seen, refused, stats.scopes_again
 

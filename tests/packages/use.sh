@@ -117,4 +117,4 @@ expect_exit 0 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/spillway check $dr
 expect_exit 0 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/spillway run -- cat /proc/self/maps
 expect_output site-packages/spillway/libspillway_malloc.so
 expect_exit 1 as_trainer env PATH=/usr/bin:/bin /opt/venv/bin/spillway report /dev/null --output /dev/null
-expect_output "it is no report of spillway in JSON"
+expect_output "it is not a report of spillway in JSON"

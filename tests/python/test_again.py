@@ -24,7 +24,7 @@ from spillway._core import torch_compat
 from spillway._recompute.generators import Random
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
-                                reason="this PyTorch computes nothing again")
+                                reason="this PyTorch cannot recompute")
 WIDTH = 32
 
 
@@ -107,7 +107,7 @@ def check_same(model_of=Model, scopes_again=True, **arguments):
 
 
 def reasons(off):
-    return {off._again.names[module]: why for module, why in off._again.refused.items()}
+    return {off._recomputer.names[module]: why for module, why in off._recomputer.refused.items()}
 
 
 # ---- The same bits -------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def test_checkpoints_stay():
             return self.leave(x)
 
     off = check_same(Checkpointed, scopes_again=False)
-    assert "computed again already" in str(reasons(off))
+    assert "recomputed already" in str(reasons(off))
 
 
 def test_checkpoints_inside():
@@ -500,12 +500,12 @@ def test_only_those_asked_for():
 
 
 def test_never(store):
-    with pytest.raises(ValueError, match="computing again"):
+    with pytest.raises(ValueError, match="met by recomputing"):
         spillway.torch.offload(Model(), None, mode="budget", budget_bytes=1)
     with pytest.raises(ValueError, match="recompute"):
         spillway.torch.offload(Model(), store, recompute="always")
     off = spillway.torch.offload(Model(), store, mode="spill", recompute="auto")
-    assert off._again is None
+    assert off._recomputer is None
 
 
 def test_what_is_odd_is_no_reason_to_fail(monkeypatch):
@@ -541,11 +541,11 @@ def test_a_module_that_changes_later(caplog):
         loss = model(x).square().mean()
         with torch.no_grad():
             model.layers[2].second.up.weight.data.add_(1)  # which PyTorch does not count
-        with pytest.raises(RAISED, match="layers.2.second was computed again") as caught:
+        with pytest.raises(RAISED, match="layers.2.second was recomputed") as caught:
             loss.backward()
     assert isinstance(caught.value, spillway.SpillwayError)
     assert caught.value.errno == errno.ESTALE
-    assert "layers.2.second is not computed again" in caplog.text
+    assert "layers.2.second is not recomputed" in caplog.text
     del loss, caught
     gc.collect()
     assert left_in(off) == (0, 0, 0)

@@ -31,7 +31,7 @@ from spillway._core import torch_compat
 np = pytest.importorskip("numpy")
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute_module.OLDEST),
-                                reason="this PyTorch computes nothing again")
+                                reason="this PyTorch cannot recompute")
 WIDTH, LAYERS, STEPS = 16, 3, 4
 
 
@@ -92,7 +92,8 @@ def same(layer, seen=lambda model: None, again=None, **given):
     assert spilled[2] == plain[2]
     off = spilled[3]
     count = off.stats().scopes_again
-    reasons = {off._again.names[module]: why for module, why in off._again.refused.items()}
+    recomputer = off._recomputer
+    reasons = {recomputer.names[module]: why for module, why in recomputer.refused.items()}
     assert again is None or (count > 0) == again, reasons
     assert off.stats().restores_refused == 0
     return reasons, count
@@ -252,7 +253,7 @@ def test_transforms_while_it_is_paused():
             with off.paused():
                 torch.func.vmap(model, randomness="different")(torch.ones(3, 8, WIDTH))
             model(torch.ones(8, WIDTH)).square().mean().backward()
-    assert not off._again.refused and off.stats().scopes_again == LAYERS
+    assert not off._recomputer.refused and off.stats().scopes_again == LAYERS
 
 
 # ---- Attributes ----------------------------------------------------------------------------------
@@ -509,7 +510,7 @@ def test_too_much_to_look_at():
 
 def test_arrays_are_read_in_the_trial_alone(monkeypatch):
     calls, after = [], []
-    sum_of_content = watched._sum_of_content
+    sum_of_content = watched._checksum_of_content
 
     def count(path, thing):
         calls.append(path)
@@ -520,7 +521,7 @@ def test_arrays_are_read_in_the_trial_alone(monkeypatch):
             super().__init__()
             self.table = np.zeros(3)
 
-    monkeypatch.setattr(watched, "_sum_of_content", count)
+    monkeypatch.setattr(watched, "_checksum_of_content", count)
     same(Holds, again=True, each=lambda model, step: after.append(len(calls)))
     assert after[STEPS] > 0 and after[STEPS] == len(calls)  # of the second training, spilled
 
@@ -717,7 +718,7 @@ def test_what_is_changed_now_and_then():
         model[1].when.now = step == 1
 
     reasons, _ = same(Now, lambda model: [layer.seen for layer in model], again=True, each=each)
-    assert list(reasons) == ["1"] and "when it was computed again" in reasons["1"]
+    assert list(reasons) == ["1"] and "when it was recomputed" in reasons["1"]
 
 
 def test_what_is_held_from_an_evaluation():

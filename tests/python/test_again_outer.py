@@ -13,7 +13,7 @@ from spillway._recompute import recompute
 from spillway._core import torch_compat
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
-                                reason="this PyTorch computes nothing again")
+                                reason="this PyTorch cannot recompute")
 WIDTH = 16
 
 
@@ -121,7 +121,7 @@ def test_whole_layers(layer, first, later, why):
     # A whole layer is tried in the second step.
     tried = 1 if first == later else 2
     assert counts == [first, later * (5 - tried)]
-    reasons = set(off._again.refused.values())
+    reasons = set(off._recomputer.refused.values())
     assert why is None or any(why in reason for reason in reasons), reasons
     assert off.stats().restores_refused == 0
 

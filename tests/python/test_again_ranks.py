@@ -18,7 +18,7 @@ from spillway._core import torch_compat
 
 pytestmark = [
     pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
-                       reason="this PyTorch computes nothing again"),
+                       reason="this PyTorch cannot recompute"),
     pytest.mark.skipif(not torch.distributed.is_available(),
                        reason="PyTorch is built without torch.distributed")]
 
@@ -120,8 +120,8 @@ for step in range(4):
 found = {"digest": digest.hexdigest(), "raised": raised}
 if off is not None:
     found["again"] = off.stats().scopes_again
-    found["refused"] = {off._again.names[module]: why
-                        for module, why in off._again.refused.items()}
+    found["refused"] = {off._recomputer.names[module]: why
+                        for module, why in off._recomputer.refused.items()}
 print(json.dumps(found), flush=True)
 if not raised:  # else gradients are averaged no more: nobody waits for that
     dist.destroy_process_group()

@@ -202,7 +202,7 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         assert place.name in child.stdout
         assert str(1 << 20) in limits and str(2 << 20) in limits
         assert not place.exists()
-        with pytest.raises(OSError, match="no block device: only those can be throttled"):
+        with pytest.raises(OSError, match="not a block device: only those can be throttled"):
             throttle.Throttle([path, drives[1]], 1, 1)
         assert [each for each in place.parent.iterdir()
                 if each.name.startswith(f"spillway-bench-{os.getpid()}-")] == []

@@ -306,10 +306,10 @@ def tensor(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 
 @pytest.mark.parametrize("content, words", [
-    (b"", "no file of safetensors"),
-    (b"\0" * 7, "no file of safetensors"),
-    (safetensors({}, b"", 1 << 62), "no file of safetensors"),
-    (safetensors({}, b"", 200_000_000), "no file of safetensors"),
+    (b"", "not a safetensors file"),
+    (b"\0" * 7, "not a safetensors file"),
+    (safetensors({}, b"", 1 << 62), "not a safetensors file"),
+    (safetensors({}, b"", 200_000_000), "not a safetensors file"),
     (safetensors({"a": tensor()}, b"\0" * 7), "cut off"),
     (safetensors({"a": tensor()}, b"\0" * 9), "cut off"),
     (safetensors(b"{not json"), "header is damaged"),
@@ -320,9 +320,9 @@ def tensor(dtype="F32", shape=(2,), offsets=(0, 8)):
     (safetensors({"a": tensor(["F32"])}), "header is damaged"),
     (safetensors({"a": tensor(shape=[3])}), "its shape needs 12"),
     (safetensors({"a": tensor(shape=[1 << 62, 1 << 62])}), "its shape needs"),
-    (safetensors({"a": tensor(shape=[-2])}), "a number that is none"),
-    (safetensors({"a": tensor(shape=[2.0])}), "a number that is none"),
-    (safetensors({"a": tensor(shape=[True, 2])}), "a number that is none"),
+    (safetensors({"a": tensor(shape=[-2])}), "an invalid number"),
+    (safetensors({"a": tensor(shape=[2.0])}), "an invalid number"),
+    (safetensors({"a": tensor(shape=[True, 2])}), "an invalid number"),
     (safetensors({"a": tensor(offsets=[8, 16])}), "does not begin"),
     (safetensors({"a": tensor(offsets=[8, 0])}), "its shape needs"),
     (safetensors({"a": tensor(), "b": tensor()}), "does not begin"),
@@ -338,7 +338,7 @@ def test_a_header_that_lies_is_refused(folder, content, words):
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "", "..", 7])
 def test_an_index_names_files_beside_it_alone(folder, name):
     (folder / "model.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(ValueError, match="no name of a file"):
+    with pytest.raises(ValueError, match="not a file name"):
         SafetensorsReader(str(folder / "model"))
 
 
@@ -379,7 +379,7 @@ def test_records_that_lie_are_refused(formatted, folder, change):
         with pytest.raises(spillway.SpillwayError) as caught:
             fields_of(store)
         assert caught.value.errno == errno.EUCLEAN
-        with pytest.raises(spillway.SpillwayError, match="no optimizer's"):
+        with pytest.raises(spillway.SpillwayError, match="not of an optimizer"):
             checkpoint.export(store, folder / "file")
 
 
@@ -409,7 +409,7 @@ def test_parameters_that_are_records_by_themselves(formatted):
     assert committed(("parameter/group0/a", described([2], [2]))) == [
         [("a", (2,), whole, half)], [("a", (2,), whole, whole)]]
     for shape in (described([3, 4], [1, 3]), described([4096, 2], [2, 1]), b"{}"):
-        with pytest.raises(spillway.SpillwayError, match="no optimizer's"):
+        with pytest.raises(spillway.SpillwayError, match="not of an optimizer"):
             committed(("parameter/group0/b", shape))
 
 

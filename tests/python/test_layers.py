@@ -272,7 +272,7 @@ def test_a_number_of_python_stays_one(store, min_bytes):
 
 
 def test_a_model_that_is_compiled_as_a_whole(store):
-    with pytest.raises(TypeError, match="give the nn.Module that calls it"):
+    with pytest.raises(TypeError, match="pass an nn.Module"):
         spillway.torch.offload(torch.jit.script(nn.Linear(4, 4)), store)
 
 

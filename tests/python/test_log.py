@@ -159,7 +159,7 @@ def test_lines_that_are_lost_are_counted(caplog):
         write("after it")
         library.log.drain()
     lines = logged(caplog, logging.WARNING)
-    assert lines[0] == "44 lines of the log were lost: nobody read them in time"
+    assert lines[0] == "44 lines of the log were lost: they were not read in time"
     assert lines[1:] == [*(f"line {number}" for number in range(256)), "after it"]
 
 

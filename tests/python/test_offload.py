@@ -69,7 +69,7 @@ def test_every_mode_gives_the_same_gradients(store, plain, options):
     ({"model": lambda x: x}, TypeError, "torch.nn.Module"),
     ({"store": None}, ValueError, "a store is needed"),
     ({"recompute": "always"}, ValueError, "^recompute must be one of \"auto\", \"never\", not"),
-    ({"store": None, "mode": "budget", "budget_bytes": 1}, ValueError, "met by computing again"),
+    ({"store": None, "mode": "budget", "budget_bytes": 1}, ValueError, "met by recomputing"),
     ({"exclude": ["layers.1"]}, TypeError, "modules and tensors, not str"),
     ({"rank": 1}, ValueError, "open on partition 0, but rank is 1"),
 ])
@@ -83,7 +83,7 @@ def test_an_older_pytorch_computes_nothing_again(store, monkeypatch, caplog):
     monkeypatch.setattr("torch.__version__", "2.0.1")
     caplog.set_level("INFO", "spillway")
     off = spillway.torch.offload(Layers(), store, recompute="auto")
-    assert caplog.text.count("nothing is computed again: that takes PyTorch 2.1") == 1
+    assert caplog.text.count("nothing is recomputed: that needs PyTorch 2.1") == 1
     x = torch.ones(8, 100, requires_grad=True)
     for _ in range(2):
         with off:

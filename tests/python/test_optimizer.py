@@ -760,7 +760,7 @@ def test_a_commit_of_another_optimizer_changes_nothing():
     damaged = committed[0], committed[1], committed[2][:50]
     store.committed = damaged
     other = make(torch.optim.Adam, others, store)
-    with raises(spillway.SpillwayError, "is no optimizer's"):
+    with raises(spillway.SpillwayError, "is not of an optimizer"):
         other.resume()
     other.close()
     assert_same([param.detach() for param in others], before)

@@ -127,7 +127,7 @@ def test_the_command_is_there(installed, folder):
     assert code == 0 and str(installed / "spillway/libspillway_malloc.so") in maps
     (folder / "run.json").write_text("{}")
     assert command("report", "run.json") == (
-        1, "spillway report: run.json: it is no report of spillway in JSON\n")
+        1, "spillway report: run.json: it is not a report of spillway in JSON\n")
 
 
 def test_without_a_compiler_the_build_says_what_is_missing(source, folder):

@@ -174,7 +174,8 @@ def test_the_page(words, wanted, capsys):
 
 
 @pytest.mark.parametrize("words, wanted", [
-    ([], "--tflops"), (["--tflops", "1"], "one of them"), (["--tflops", "-1"], "no number above 0"),
+    ([], "--tflops"), (["--tflops", "1"], "one of them"),
+    (["--tflops", "-1"], "not a number above 0"),
     (["--tflops", "1", "--model", "layers=2"], "hidden= is missing"),
     (["--tflops", "1", "--model", "depth=2"], "none of"),
     (["--tflops", "1", "--model", "layers=0,hidden=1"], "above 0"),

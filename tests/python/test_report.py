@@ -156,7 +156,7 @@ def test_figures_that_make_no_sense_are_refused(run, path, value, words):
 
 def test_what_is_no_report_is_refused(run):
     for text in ("", "{", "[]", "3", '{"spillway": "1"}', "[" * 100000, '{"run": {}}'):
-        with pytest.raises(ValueError, match="it is no report of spillway in JSON"):
+        with pytest.raises(ValueError, match="it is not a report of spillway in JSON"):
             run_of(text)
     document = json.loads(json_of(run))
     with pytest.raises(ValueError, match="makes no sense"):
@@ -201,7 +201,7 @@ def test_the_command_says_what_is_wrong(run, folder):
         1, f"spillway report: {figures}: No such file or directory\n")
     figures.write_text("{}")
     done = command("report", figures)
-    assert done.returncode == 1 and "it is no report of spillway in JSON" in done.stderr
+    assert done.returncode == 1 and "it is not a report of spillway in JSON" in done.stderr
     assert not (folder / "run.html").exists()
     figures.write_bytes(b"\xff")
     assert command("report", figures).returncode == 1

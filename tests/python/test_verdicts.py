@@ -7,14 +7,14 @@ import torch
 
 from spillway._recompute import recompute
 from spillway._core import torch_compat
-from spillway._core.checksums import sums_of
+from spillway._core.checksums import checksums_of
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
-                                reason="this PyTorch computes nothing again")
+                                reason="this PyTorch cannot recompute")
 
 
 def sums(tensor, begin=0, length=None):
-    sums = sums_of(tensor, begin, tensor.nbytes - begin if length is None else length)
+    sums = checksums_of(tensor, begin, tensor.nbytes - begin if length is None else length)
     return torch.cat(sums).tolist()
 
 

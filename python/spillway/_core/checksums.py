@@ -12,12 +12,12 @@ from .torch_compat import storage_of
 _WORD = 8  # bytes
 
 
-def can_be_summed(storage: Any) -> bool:
+def can_checksum(storage: Any) -> bool:
     """Whether its words lie where a device can read them."""
     return bool(storage.data_ptr() % _WORD == 0)
 
 
-def sums_of(tensor: Tensor, begin: int, length: int) -> List[Tensor]:
+def checksums_of(tensor: Tensor, begin: int, length: int) -> List[Tensor]:
     """Of part of the tensor's storage, taken for a square of words: the sums of its rows and of its
     columns, modulo 2^64, and what is left over. One word that differs always shows, and what is
     random shows but for a chance of 2^-64; what has only moved has other sums of rows or columns.

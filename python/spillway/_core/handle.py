@@ -123,7 +123,7 @@ class Handle:
         log.drain()
 
     def _before_end(self) -> None:
-        """Nothing uses it anew."""
+        """No new use can begin."""
 
     def _is_lent(self) -> bool:
         """Whether something keeps it that is not counted here; its end then calls _finish()."""

@@ -34,7 +34,7 @@ _CODES = {
 
 
 class Stop(Exception):
-    """Ends a scope that is computed again: nothing more is needed of it."""
+    """Ends the recomputation of a scope once all discarded tensors are there."""
 
 
 def _found() -> Any:
@@ -53,7 +53,7 @@ def _found() -> Any:
             "install Python's headers (python3-dev) and build them (make, or pip install .)")
     if module.VERSION != library.VERSION:
         raise ImportError(f"{module.__file__} is version {module.VERSION}, this package is version "
-                          f"{library.VERSION}: build it anew")
+                          f"{library.VERSION}: rebuild it")
     return module
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_core/library.py - finds libspillway.so and describes its C interface to ctypes
 """Of two handles on the library ``fast`` keeps the interpreter lock during a call and is for
-functions that never block; ``blocking`` gives it up. The library never calls into Python but from
+functions that never block; ``blocking`` releases it. The library calls into Python only from
 spw_state_committed(), which ``blocking`` calls; so holding the lock cannot deadlock. ``log`` is
 where it logs to.
 """
@@ -316,7 +316,7 @@ def size(name: str, value: Size, otherwise: str = "") -> int:
     """A number of bytes. Every one that a caller gives goes through here.
 
     :param otherwise: what else it may be, for the error
-    :raises ValueError: it is no size, negative or too large
+    :raises ValueError: not a size, negative or too large
     :raises TypeError: it is neither a whole number nor words
     """
     if not isinstance(value, str):
@@ -342,7 +342,7 @@ def number(name: str, value: int, bits: int) -> int:
     that a caller gives goes through here, but those of bytes.
 
     :raises ValueError: it does not fit
-    :raises TypeError: it is no whole number
+    :raises TypeError: not a whole number
     """
     value = operator.index(value)
     if value < 0:

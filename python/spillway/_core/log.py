@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_core/log.py - the library's log as lines of Python's logging
 """Threads of the library may not wait for the interpreter. So they leave their lines in a ring in
-C, and whoever calls the library next from Python hands them on to the logger "spillway.library".
+C, and the next call into the library from Python passes them to the logger "spillway.library".
 """
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ class LibraryLog:
 
     def _tell(self, line: Any) -> None:
         if line.lost:
-            _log.warning("%d lines of the log were lost: nobody read them in time", line.lost)
+            _log.warning("%d lines of the log were lost: they were not read in time", line.lost)
         _log.log(_LEVELS[line.level], "%s", line.text.decode(errors="replace"))

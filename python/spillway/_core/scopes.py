@@ -27,7 +27,7 @@ class Hook:
     __slots__ = ("_method", "_given")
 
     def __init__(self, method: Callable[..., None], *given: Any) -> None:
-        # Whoever has the hooks keeps what they belong to for no longer.
+        # Holding the hooks does not keep the object alive.
         self._method = weakref.WeakMethod(method)
         self._given = given
 

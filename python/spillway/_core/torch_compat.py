@@ -103,7 +103,7 @@ def has_compiled() -> bool:
 
 
 def backward_number() -> int:
-    """Of the backward pass that this thread is inside of, from PyTorch 2.0 on; -1: none."""
+    """The number of the backward pass that runs in this thread (PyTorch 2.0); -1: none."""
     return int(torch._C._current_graph_task_id())
 
 
@@ -125,8 +125,8 @@ def _probe_for_backward() -> Callable[[], bool]:
 
 
 def in_checkpoint() -> bool:
-    """Whether a backward pass is inside of what a reentrant checkpoint computes again, from PyTorch
-    2.1 or so on: what is saved there is no part of a graph of the gradients."""
+    """Whether a reentrant checkpoint is recomputing (PyTorch 2.1): tensors saved there do not
+    belong to a graph of the gradients."""
     node = getattr(torch._C, "_current_autograd_node", lambda: None)()
     # Those of DeepSpeed and of Megatron have the same name.
     return type(node).__name__ == "CheckpointFunctionBackward"

@@ -44,8 +44,8 @@ def _sparse_parts(tensor: Tensor) -> List[Tensor]:
 
 
 def memory_of(tensor: Tensor, depth: int = 4) -> List[Tensor]:
-    """The memory of a tensor that is no plain one, as plain tensors; none: it is not known, also
-    where its class raises something of its own."""
+    """The memory of a tensor subclass as plain tensors; none: it is not known, or its class raises
+    an error."""
     with contextlib.suppress(Exception), _plainly():
         if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested:
             return [bytes_of(tensor, 0, storage_of(tensor).nbytes())]
@@ -118,7 +118,7 @@ def wrapped(tensor: Tensor, save: Any) -> Optional[Any]:
 
 
 def kind_of(tensor: Tensor) -> str:
-    """Why it is no plain one, in words."""
+    """What makes the tensor other than plain and dense, for messages."""
     if type(tensor) is not Tensor:
         return f"the class {type(tensor).__qualname__}"
     if tensor.is_quantized:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # spillway/_export/committed.py - the tensors in a commit of an optimizer, and where they lie
-"""By what the records say of themselves, of which nothing is trusted. No tensor is touched."""
+"""Read from the descriptions in the records, which are not trusted. No tensor is touched."""
 from __future__ import annotations
 
 import dataclasses
@@ -55,14 +55,14 @@ class Committed:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def _type(name: Any) -> torch.dtype:
     dtype = DTYPES[name]
     if not dtype.is_floating_point:
-        raise ValueError(f"{name} is no type of a parameter")
+        raise ValueError(f"{name} is not a type of a parameter")
     return dtype
 
 
@@ -73,7 +73,7 @@ class _Commit:
         self.fields: Dict[str, Dict[str, Committed]] = {}
 
     def add(self, record: CommittedRecord) -> None:
-        """:raises ValueError, TypeError, KeyError: it is no record of an optimizer"""
+        """:raises ValueError, TypeError, KeyError: not a record of an optimizer"""
         said = json.loads(record.shape)
         if record.name.startswith(_BY_ITSELF):
             self._add_parameter(record, said)
@@ -132,8 +132,8 @@ def fields_of(store: Store) -> Dict[str, Dict[str, Committed]]:
     """What the commit has that opening the store has restored: for each field of an optimizer's
     records its tensors, by the names of their parameters.
 
-    :raises SpillwayError: ENODATA nothing is committed; EUCLEAN it is no optimizer's; EALREADY it
-        is in use
+    :raises SpillwayError: ENODATA nothing is committed; EUCLEAN the commit is not of an optimizer;
+        EALREADY it is in use
     """
     commit = _Commit()
     name = "it"
@@ -144,7 +144,7 @@ def fields_of(store: Store) -> Dict[str, Dict[str, Committed]]:
         name = "it"
         commit.check_whole()
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise SpillwayError(errno.EUCLEAN, "what is committed in the store is no optimizer's: "
+        raise SpillwayError(errno.EUCLEAN, "the commit in the store is not of an optimizer: "
                             f"{name}: {error}") from error
     return commit.fields
 

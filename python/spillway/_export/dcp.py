@@ -6,7 +6,7 @@ checkpoint is. docs/FORMAT.md, "The record of a distributed checkpoint".
 Invariants:
 D1  rank 0 commits last, when all others have: a checkpoint is there if rank 0's partition has it.
     The others keep the one before until they are opened for the next
-D2  what another program has committed in a partition is not given up
+D2  what another program has committed in a partition is not discarded
 """
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
 
     >>> dcp.save(state, storage_writer=StoreWriter(drives, step=100))
 
-    :param drives: of a store with a partition for each rank, which nobody has open. It is opened
-        for each save, and has room for two checkpoints
+    :param drives: of a store with a partition for each rank, not open anywhere. It is opened for
+        each save, and has room for two checkpoints
     :param step: the number of the commit, above that of the one before; each save takes it, so
         make a writer for each
     :raises SpillwayError: from save(): EEXIST something else is committed there; EBUSY it is open;
@@ -243,7 +243,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
 
     >>> dcp.load(state, storage_reader=StoreReader(drives))
 
-    :param drives: of the store, of which nobody has the partitions open
+    :param drives: of the store; its partitions must not be open anywhere
     :param process_group: which ranks load together: "all", a group, or None: this one by itself,
         as with ``no_dist=True``
     :raises SpillwayError: from load(): ENODATA there is none; EEXIST something else is committed
@@ -282,7 +282,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
                 raise SpillwayError(errno.ENODATA, "the store has no checkpoint")
             said, _ = _restored(store)
             if "checkpoint" not in said:
-                raise _damaged(ValueError("it is no whole one"))
+                raise _damaged(ValueError("it is incomplete"))
             return last.number, said["checkpoint"]
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,

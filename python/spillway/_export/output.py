@@ -5,8 +5,8 @@ O1  under its name is the whole file: it is written beside, as NAME.partial, mad
     renamed
 O2  of several files all are whole before the first gets its name, and the last names the others:
     without it the set is not whole, so one that is replaced loses that first
-O3  who holds NAME.partial is alone: whether NAME may be written is decided once it is held, and
-    nobody else makes it before that is given back
+O3  NAME.partial is locked by one writer: whether NAME may be written is decided once it is locked,
+    and no other writer creates NAME before the lock is released
 """
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import fcntl
 import os
 from typing import Any, Callable, List, Sequence
 
-# The kernel writes out so much at a time, and forgets it then: what leaves is not read again soon,
-# and would take the memory of others.
+# Written out at a time, and dropped from the page cache then: it is not read again soon, and would
+# take memory from others.
 _WINDOW_BYTES = 16 << 20
 _KEPT_WINDOWS = 4
 

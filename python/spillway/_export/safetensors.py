@@ -140,7 +140,7 @@ class _File:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(_HEADER_BYTES_MAX, size - 8):
-                raise ValueError(f"{path}: this is no file of safetensors: its header would have "
+                raise ValueError(f"{path}: not a safetensors file: its header would have "
                                  f"{length} bytes, and the file has {size}")
             text = file.read(length)
             self._begin = 8 + length
@@ -176,7 +176,7 @@ def _described(header: Any, data_bytes: int) -> Dict[str, _Description]:
         begin, end = said["data_offsets"]
         shape = said["shape"]
         if any(type(number) is not int or number < 0 for number in [begin, end, *shape]):
-            raise ValueError(f"{name}: a number that is none")
+            raise ValueError(f"{name}: an invalid number")
         if said["dtype"] not in _TYPES:
             raise ValueError(f"{name}: this PyTorch has no type {said['dtype']}")
         dtype = _TYPES[said["dtype"]]
@@ -232,9 +232,9 @@ def _files_of(index: str) -> Dict[str, _File]:
         for name in names.values():
             # Beside the index, and nowhere else.
             if type(name) is not str or os.path.basename(name) != name or name in ("", ".", ".."):
-                raise ValueError(f"{name!r} is no name of a file")
+                raise ValueError(f"{name!r} is not a file name")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"{index}: this is no index of safetensors: {error}") from error
+        raise ValueError(f"{index}: not a safetensors index: {error}") from error
     folder = os.path.dirname(index)
     files = {name: _File(os.path.join(folder, name)) for name in set(names.values())}
     where = {}

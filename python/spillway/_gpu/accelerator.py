@@ -85,8 +85,8 @@ class Table:
         event.synchronize()
 
     def keep(self, tensor: Tensor, stream: Any) -> None:
-        """The allocator gives the tensor's memory to nobody else before the stream has done what it
-        was given so far."""
+        """Keep the allocator from reusing the tensor's memory before the stream has done its work
+        so far."""
         tensor.record_stream(stream)
 
     def copy(self, to: Tensor, source: Tensor, stream: Any) -> None:
@@ -125,9 +125,9 @@ class Table:
                 )
 
     def _forget_error(self, device: torch.device) -> None:
-        """The runtime keeps the error of a call for whoever asks next in this thread: that is
-        PyTorch after its next kernel, which would raise in the model. No binding asks for it, so a
-        kernel of our own does."""
+        """The runtime keeps the error of a call until the next check in this thread: PyTorch's,
+        after its next kernel, would raise in the model. No binding clears it, so a kernel of our
+        own does."""
         try:
             torch.ones(1, dtype=torch.float32, device=device)
         except RuntimeError:

@@ -64,7 +64,7 @@ class Port(hooks.Port):  # type: ignore[misc]
         itemsize = torch.empty(0, dtype=dtype, device="cpu").element_size()
         try:
             return self._pinned[: self.arena_bytes // itemsize * itemsize].view(dtype)
-        except RuntimeError:  # elements that are no whole bytes
+        except RuntimeError:  # elements of less than a byte
             return None
 
     def _bytes_at(self, address: int, length: int) -> Tensor:

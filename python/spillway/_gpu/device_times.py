@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 # spillway/_gpu/device_times.py - stalls and bus speed of a device, by the device clock
-"""Where events have times. A stream stalls from when it has nothing else to do, which a mark says
-that it was given before anybody waited, until the copy has ended for which it waits. Times are
-asked for once the end of a copy is seen; nobody waits for that.
+"""Where events have times. A stream stalls from the moment when it has nothing else to do (an event
+recorded before the wait) until the copy that it waits for has ended. Times are read once the end of
+a copy was seen; nothing waits for them.
 
-A step takes the time that one device needs for it, by marks that its stream is given where scopes
-begin and end; while a stream stalls that clock stands still.
+The time of a step is that of one device, by events recorded in its stream where scopes begin and
+end; the device clock stands still while the stream stalls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .._report.step_trace import StepTrace
 
 _log = logging.getLogger("spillway")
 
-_EVERY = 8  # of so many copies one says how fast the bus is
+_EVERY = 8  # one in this many copies measures the bus
 
 
 class DeviceTimes:
@@ -72,7 +72,7 @@ class DeviceTimes:
             self._given.append((number, self._table.mark(stream)))
 
     def stand(self, still: bool) -> None:
-        """What its stream is given from now on is no part of the step; or is one again."""
+        """The stream's work from now on does not count as part of the step; or does again."""
         if self.stands is not still and self._has:
             mark = self._table.mark(self._table.current_stream(self.device))
             self.stands = still

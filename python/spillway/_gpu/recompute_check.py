@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # spillway/_gpu/recompute_check.py - whether a device recomputed what was discarded
-"""The host does not read memory of a device, and does not wait for it. So sums of what is given up
-stay on the device, are compared there with sums of what was computed again, and the host looks at
-the result when the backward pass ends: before anybody has its gradients. It waits for the last
-comparison then, and after that the device still has the backward pass of that scope to do. Where
-gradients are used earlier, by hooks of parameters or by other ranks, it looks at once.
+"""The host does not read device memory during a step, and does not wait for it. So checksums of
+discarded tensors stay on the device and are compared there with those of the recomputed ones. The
+host reads the result when the backward pass ends, before its gradients can be used. It waits for
+the last comparison then, while the device still has the backward pass of that scope to do. Where
+gradients are used earlier, by hooks of parameters or by other ranks, it reads the result at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .._core.torch_compat import backward_number
 
 
 class Computing(Protocol):
-    """Who computes scopes again, and is told by verdicts: recompute.Again."""
+    """What a verdict needs of recompute.Recomputer."""
 
     @property
     def computing(self) -> ContextManager[Any]:
-        """For one thread at a time."""
+        """A lock: one thread recomputes at a time."""
 
     def gradients_leave_early(self) -> bool: ...
 
@@ -32,46 +32,46 @@ class Computing(Protocol):
 
 
 class Verdict:
-    """Of one scope that was computed again. Whoever uses what it gave calls expect()."""
+    """The comparison of one recomputed scope. Call expect() before using its tensors."""
 
-    __slots__ = ("_verdicts", "_module", "sums", "_found", "_is_settled", "_differs")
+    __slots__ = ("_verdicts", "_module", "checksums", "_found", "_is_settled", "_differs")
 
     def __init__(self, verdicts: "Verdicts", module: nn.Module) -> None:
         self._verdicts = verdicts
         self._module = module
-        # Then and now, of each tensor that is not compared yet.
-        self.sums: List[Tuple[List[Tensor], List[Tensor]]] = []
-        self._found: List[Tuple[Tensor, Any]] = []  # whether they differ, and when that is known
+        # Discarded and recomputed, for each tensor that is not compared yet.
+        self.checksums: List[Tuple[List[Tensor], List[Tensor]]] = []
+        self._found: List[Tuple[Tensor, Any]] = []  # whether they differ; event of the result
         self._is_settled = self._differs = False
 
     def expect(self) -> None:
-        """The backward pass that this is called in, if any, ends well only if all is the same.
+        """Make the current backward pass, if any, fail at its end unless all bytes are the same.
 
-        :raises SpillwayError: ESTALE it is known already that it is not
+        :raises SpillwayError: ESTALE a difference is known already
         """
-        with self._verdicts.again.computing:
+        with self._verdicts.recomputer.computing:
             self._compare()
             if not self._is_settled:
                 self._verdicts.settle_later(self)
             if self._differs:
-                raise self._verdicts.again.mismatched(self._module, "its bytes differ")
+                raise self._verdicts.recomputer.mismatched(self._module, "its bytes differ")
 
     def _compare(self) -> None:
         """On the device."""
         by_device: Dict[torch.device, Tuple[List[Tensor], List[Tensor]]] = {}
-        for each in self.sums:
+        for each in self.checksums:
             all_then, all_now = by_device.setdefault(each[0][0].device, ([], []))
             all_then += each[0]
             all_now += each[1]
         for device, (then, now) in by_device.items():
             differs = torch.ne(torch.cat(then), torch.cat(now)).any()
             self._found.append((differs, self._verdicts.event_on(device)))
-        self.sums = []
+        self.checksums = []
 
     def settle(self) -> None:
-        """Wait for what is known last, and say so.
+        """Wait for all results.
 
-        :raises SpillwayError: ESTALE it is not the same
+        :raises SpillwayError: ESTALE the bytes differ
         """
         while self._found:
             differs, event = self._found[-1]
@@ -79,11 +79,11 @@ class Verdict:
             self._found.pop()
         self._is_settled = True
         if self._differs:
-            raise self._verdicts.again.mismatched(self._module, "its bytes differ")
+            raise self._verdicts.recomputer.mismatched(self._module, "its bytes differ")
 
 
 class _Pass:
-    """A backward pass, which holds this until it has ended."""
+    """The verdicts of a backward pass, which holds this until it has ended."""
 
     __slots__ = ("verdicts", "__weakref__")
 
@@ -91,28 +91,28 @@ class _Pass:
         self.verdicts: Dict[Verdict, None] = {}  # in the order of their scopes
 
     def end(self) -> None:
-        """The last one first: others need not be waited for then."""
+        """The last one first: the others have ended then."""
         for verdict in reversed(list(self.verdicts)):
             verdict.settle()
 
 
 class Verdicts:
-    """Those of one offload.
+    """All verdicts of an Offload.
 
     :param table: as accelerator.Table
     """
 
-    def __init__(self, again: Computing, table: Any) -> None:
-        self.again = again
+    def __init__(self, recomputer: Computing, table: Any) -> None:
+        self.recomputer = recomputer
         self._table = table
         self._passes: "weakref.WeakValueDictionary[int, _Pass]" = weakref.WeakValueDictionary()
-        self._streams: Dict[torch.device, Any] = {}  # to read by, that nothing else is given
+        self._streams: Dict[torch.device, Any] = {}  # for reading results only
 
     def settle_later(self, verdict: Verdict) -> None:
-        """At the end of this backward pass; or at once, where nothing else is in time."""
+        """At the end of this backward pass; or at once where that would be too late."""
         number = backward_number()
         found = self._passes.get(number)
-        if number < 0 or (found is None and self.again.gradients_leave_early()):
+        if number < 0 or (found is None and self.recomputer.gradients_leave_early()):
             verdict.settle()
             return
         if found is None:
@@ -125,7 +125,7 @@ class Verdicts:
         return self._table.record(self._table.current_stream(device))
 
     def read(self, differs: Tensor, event: Any) -> bool:
-        """What the device has found, when it has come there: it goes on meanwhile."""
+        """Wait for a result; the device goes on with its other work."""
         if not self._table.done(event):
             self._table.finish(event)
         stream = self._streams.get(differs.device)

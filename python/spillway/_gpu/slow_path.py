@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_gpu/slow_path.py - slow paths of saving tensors on a device
-"""Saving and using is in C: hooks/offering.c and using.c. A model without tensors on a device does
-without this."""
+"""Saving and using tensors is in C: hooks/offering.c and using.c. Imported only for a model with
+tensors on a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .._core.checksums import can_be_summed, sums_of
+from .._core.checksums import can_checksum, checksums_of
 from .._core.hooks_loader import hooks
 from .._core.library import SpillwayError, log
 from .._core.torch_compat import storage_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("spillway")
 
-# What was given up: its sums, and of which part of the storage.
+# Of a discarded tensor: its checksums, and which part of the storage they cover.
 Given = Tuple[List[Tensor], int, int]
 
 
@@ -38,13 +38,13 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
     """Tensors of devices, as a session sees them. Any thread may save and load: autograd has one
     per device for the backward pass.
 
-    :param port: of which devices
+    :param port: copies from and to the devices
     """
 
     port: Port
     _lock: threading.Lock  # not held while a take waits
-    _scope: int  # the borders of scopes so far
-    _is_due: bool  # the cache may have tokens to give back
+    _scope: int  # scope borders so far
+    _is_due: bool  # the cache may have tokens to return
 
     def __new__(cls, port: Port, cache: Cache) -> "DeviceTensors":
         new: DeviceTensors = super().__new__(
@@ -55,21 +55,21 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
     def __init__(self, port: Port, cache: Cache) -> None:
         self.table = port.table
         self._cache = cache
-        # By device, so that one that is late holds nothing of another back.
+        # By device, so that a slow one does not delay another.
         self._notifiers: Dict[torch.device, _Notifier] = {}
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether it is one of such a device."""
+        """Whether the tensor is on such a device."""
         return tensor.device.type == self.port.kind
 
     def capturing(self) -> bool:
-        """Whether a graph is captured now, with all that is saved."""
+        """Whether a graph is being captured, with the tensors saved in it."""
         return bool(self.table.capturing())
 
     # ---- Saving ----------------------------------------------------------------------------------
 
     def _notify(self, device: torch.device, event: Any) -> None:
-        """Of a copy out that has begun."""
+        """Wait for a copy out that has begun."""
         notifier = self._notifiers.get(device)
         if notifier is None:
             on_end = weakref.WeakMethod(self._on_end)
@@ -77,7 +77,7 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
         notifier.events.put(event)
 
     def _not_copied(self, error: RuntimeError) -> None:
-        # Not the error itself, which holds it: a log may be kept.
+        # Not the error itself: it holds the tensor, and a log may be kept.
         _log.warning("a tensor cannot be copied from its device: %s", str(error))
 
     def _refuse(self) -> None:
@@ -87,40 +87,40 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
             "its forward pass with it",
         )
 
-    # ---- Computing again -------------------------------------------------------------------------
+    # ---- Recomputing -----------------------------------------------------------------------------
 
-    def _sums_of(self, tensor: Tensor, begin: int, length: int) -> Optional[Given]:
-        """Of what is given up. None: there is no memory for them."""
+    def _checksums_of(self, tensor: Tensor, begin: int, length: int) -> Optional[Given]:
+        """Checksums of a discarded tensor. None: no memory for them."""
         try:
-            return sums_of(tensor, begin, length), begin, length
+            return checksums_of(tensor, begin, length), begin, length
         except RuntimeError as error:
-            _log.warning("a tensor cannot be given up: %s", str(error))
+            _log.warning("a tensor cannot be discarded: %s", str(error))
             return None
 
     def _compare(self, frame: "Frame", given: Given, tensor: Tensor) -> Verdict:
-        """With a tensor that was computed again.
+        """Compare the checksums with those of the recomputed tensor.
 
-        :raises ValueError: it is not the same, as can be seen without its bytes
+        :raises ValueError: it differs in more than its bytes
         """
         then, begin, length = given
         storage = storage_of(tensor)
-        if begin + length > storage.nbytes() or not can_be_summed(storage):
-            raise ValueError("the memory of a tensor has become another")
+        if begin + length > storage.nbytes() or not can_checksum(storage):
+            raise ValueError("the memory of a tensor has changed")
         verdict = frame.verdict()
-        verdict.sums.append((then, sums_of(tensor, begin, length)))
+        verdict.checksums.append((then, checksums_of(tensor, begin, length)))
         return verdict
 
-    def computes_again(self, begins: bool) -> None:
-        """What the devices are given from now on is no part of the step; or is one again."""
+    def recomputes(self, begins: bool) -> None:
+        """The work that devices get from now on is a recomputation; or part of the step again."""
         with self._lock:
             if not self.table.capturing():
                 self.port.times.stand(begins)
 
-    # ---- Going on --------------------------------------------------------------------------------
+    # ---- Progress --------------------------------------------------------------------------------
 
     def progress(self) -> None:
-        """Go on with what can go on. Not if somebody does: it may be this thread, that runs the
-        handler of a signal."""
+        """Continue what can be continued; not while another call does so, which may be of this same
+        thread, interrupted by a signal handler."""
         if self._lock.acquire(blocking=False):
             try:
                 self._is_due = True
@@ -134,21 +134,21 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
         with self._lock:
             self._scope += 1
             if not self._cache.closed and not self.table.capturing():
-                with contextlib.suppress(SpillwayError):  # closed by another thread since
+                with contextlib.suppress(SpillwayError):  # closed by another thread meanwhile
                     self._cache.call(self.port.times.border)
 
     def _on_end(self) -> None:
-        """A copy has ended: called by a thread that waits for that."""
+        """A copy has ended: called by the thread that waited for it."""
         with self._lock:
             self._go_on()
 
     def watch(self, tracer: Optional[StepTrace]) -> None:
-        """What the devices do is recorded from now on, or no longer."""
+        """Record what the devices do; None: no longer."""
         with self._lock:
             self.port.times.watch(tracer)
 
     def part(self) -> None:
-        """The cache is about to close: copies from and to its memory end first."""
+        """Before the cache closes: end the copies from and to its memory."""
         for notifier in list(self._notifiers.values()):
             notifier.end()
         with self._lock:
@@ -161,8 +161,8 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
 
 
 class _Notifier:
-    """A thread that waits for copies out to end, while the host is elsewhere: their writes begin
-    then, and their memory is let go."""
+    """A thread that waits for copies out to end, so that their writes begin and their memory is
+    released while the host is busy elsewhere."""
 
     def __init__(self, table: Any, on_end: "weakref.WeakMethod[Callable[[], None]]") -> None:
         self.events: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
@@ -192,8 +192,8 @@ def _notify(table: Any, events: "queue.SimpleQueue[Any]", on_end: Any) -> None:
 
 
 def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors]:
-    """For tensors of such a device. None: they are kept; training goes on as without spillway, and
-    the log says why."""
+    """For tensors of such a device. None: they are kept on the device, as without spillway, and the
+    log says why."""
     try:
         store = None if cache.mode == "observe" else cache.store
         return DeviceTensors(Port(_table(device.type), device, store), cache)

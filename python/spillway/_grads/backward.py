@@ -4,7 +4,7 @@
 B1  a tile is stepped once between two calls of step(), with the gradients that its parameters have
     from one backward pass
 B2  a gradient is freed when all tiles that its parameter lies in have been stepped
-B3  a tile is stepped when nobody reads its parameters any more; step() itself comes after all reads
+B3  a tile is stepped once nothing reads its parameters any more; step() itself is after all reads
 """
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class DuringBackward:
                    for piece in tile.pieces)
 
     def _step_waiting(self, tiled: Tiled) -> None:
-        """Those that nobody reads any more (B3)."""
+        """Step the tiles whose parameters nothing reads any more (B3)."""
         waiting, self._waiting = self._waiting, []
         for tile in waiting:
             if self._postponed or any(self._readers.has(piece.parameter) for piece in tile.pieces):
@@ -179,7 +179,7 @@ class DuringBackward:
                 self._freed.add(number)
 
     def _mark(self) -> None:
-        """Who looks for a gradient that was freed shall get words, until step()."""
+        """Use of a freed gradient must raise an error, until step()."""
         with self._lock:
             for number in self._freed:
                 self._params[number].grad = Freed(self._params[number])

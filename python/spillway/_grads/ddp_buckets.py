@@ -27,7 +27,7 @@ class Reduced:
     """Of a model's buckets.
 
     :param option: that it is for, by name
-    :raises ValueError: gradients that nobody has computed could not be told from zeros
+    :raises ValueError: gradients that were not computed could not be told from zeros
     :raises RuntimeError: the model has another communication hook
     """
 
@@ -47,7 +47,7 @@ class Reduced:
         self._announced = False
         self.unfollow()
         model.register_comm_hook(self, _reduce)
-        # Else it makes all gradients anew at the end of the pass.
+        # Otherwise it recreates all gradients at the end of the pass.
         model.reducer._set_optimizer_in_backward()
 
     @property

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 _WORDS = ("this gradient has been used and freed: with in_backward=True parameters are stepped "
-          "during the backward pass. So nobody can clip, scale, accumulate or look at gradients. "
+          "during the backward pass, so gradients cannot be clipped, scaled, accumulated or read. "
           "Call step() after each backward pass, or leave in_backward out")
 
 
 class Freed(Tensor):
-    """As ``grad`` of its parameter until step(): without memory, and whoever computes with it gets
-    an error, where None would be left out of a norm without a word."""
+    """``grad`` of its parameter until step(): without memory, and using it raises an error, where
+    None would be left out of a norm silently."""
 
     @staticmethod
     def __new__(cls: Any, param: Tensor) -> Freed:

@@ -387,7 +387,7 @@ class Gradients:
     def _piece(self, tile: Tile, piece: Piece, view: Optional[Tensor]) -> Tensor:
         gradient = self._of(piece.parameter)
         grad: Any = self._params[piece.parameter].grad
-        if gradient is None:  # somebody has put it there
+        if gradient is None:  # set by the caller
             return piece_of(grad, piece)
         found = self._content(gradient, self._beside[tile.name], piece, view)
         if not gradient.later:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 # spillway/_grads/param_readers.py - pending readers of a parameter whose gradient is ready
-"""Whoever has saved a parameter itself for the backward pass has a part in its gradient, and has
-read it when that comes. Two have not: what has saved another tensor with the same memory, like
-``weight.detach()``, and a module whose recomputation reads the parameter a second time. The first
-shares the memory, which is counted. The second was called twice in the forward pass.
+"""An operation that saved the parameter itself for the backward pass contributes to its gradient,
+so it has read it when the gradient is ready. Two kinds of readers may come later: an operation that
+saved another tensor with the same memory, like ``weight.detach()``, and a module whose
+recomputation reads the parameter a second time. The first shares the memory, which is counted. The
+second was called twice in the forward pass.
 """
 from __future__ import annotations
 
@@ -54,11 +55,11 @@ class Readers:
                       for before, param in zip(self._uses, self._params)]
 
     def has(self, number: int) -> bool:
-        """Whether somebody may read this parameter yet, of which a gradient has come."""
+        """Whether a parameter whose gradient is ready may still be read."""
         return self._calls[number] > 1 or _uses_of(self._params[number]) > self._uses[number]
 
     def called(self, module: torch.nn.Module) -> None:
-        """:raises RuntimeError: a module is computed again, with a parameter that has been stepped
+        """:raises RuntimeError: a module is recomputed with a parameter that has been stepped
         """
         in_backward = torch._C._current_graph_task_id() != -1
         # Checkpoints of the reentrant kind compute the forward pass without gradients.
@@ -73,8 +74,8 @@ class Readers:
             elif self._changed(number):
                 raise RuntimeError(
                     f"{type(module).__name__}.{name} is read again in the backward pass, after "
-                    "in_backward=True has stepped it: where a module is computed again, what it "
-                    "reads must have a part in the gradient. Leave in_backward out, and go back to "
+                    "in_backward=True has stepped it: the parameters that a recomputed module "
+                    "reads must contribute to its gradient. Leave in_backward out, and go back to "
                     "the last commit: this step is half done")
 
 

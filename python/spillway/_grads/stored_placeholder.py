@@ -3,7 +3,7 @@
 """What PyTorch does with gradients between a backward pass and a step is little: it adds the next
 one, scales all elements, clips them, and asks for a norm and whether all are finite. A tensor
 without memory that can do these is a gradient to autograd, ``clip_grad_norm_``, ``GradScaler``,
-DistributedDataParallel and DTensor. Whatever else is asked of it is an error in words.
+DistributedDataParallel and DTensor. Any other use raises an error that says what to do.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNREADABLE = (
     "clipped, multiplied, unscaled by a GradScaler and dropped (zero_grad(), by which it becomes "
     "None), but not be used for {}")
 
-# A function of a gradient, with what it is given besides.
+# A function of a gradient, and its other arguments.
 Question = Tuple[Any, Tuple[Any, ...], Tuple[Tuple[str, Any], ...]]
 
 

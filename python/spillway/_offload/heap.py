@@ -6,8 +6,8 @@ though its activations shrank. A block that is mapped alone goes back to the sys
 large blocks are mapped while a cache spills, at the price of a page fault for each of their pages
 (docs/GUIDE.md, *Memory of the process*).
 
-The thresholds belong to the process, and glibc does not tell them. Whoever set them in the
-environment keeps them. What is put back is where glibc's own rule ends: its thresholds grow by
+The thresholds belong to the process, and glibc does not tell them. If they are set in the
+environment they stay. They are restored to where glibc's own rule ends: its thresholds grow by
 themselves up to that of MAPPED_MAX, with the largest block that was freed, and do so no longer once
 they were set.
 """

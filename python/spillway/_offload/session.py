@@ -32,7 +32,7 @@ class Elsewhere(Protocol):
 
     def capturing(self) -> bool: ...
 
-    def computes_again(self, begins: bool) -> None: ...
+    def recomputes(self, begins: bool) -> None: ...
 
     def border(self) -> None: ...
 
@@ -61,9 +61,9 @@ class Session(hooks.Session):  # type: ignore[misc]
     places: Any  # of parameters on drives, by the identity of their storages; or None
     excluding: int  # modules that are excluded and run now
     tracer: Optional[StepTrace]
-    frame: Any  # of the scope that runs and can be computed again
-    trial: Optional[Copies]  # what is saved is copied there, too
-    gives_up: bool  # all that can be computed again, whatever the plan says: for tests
+    frame: Any  # of the running scope, if it can be recomputed
+    trial: Optional[Copies]  # also copies what is saved
+    gives_up: bool  # discard all that can be recomputed, whatever the plan: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
     begins: bool  # the first save after that begins a step: nothing else is known to
     on_first_save: "Optional[weakref.WeakMethod[Any]]"  # what is called then
@@ -104,7 +104,7 @@ class Session(hooks.Session):  # type: ignore[misc]
         return self.device is not None and self.device.has(tensor)
 
     def _save_other(self, tensor: Tensor) -> Any:
-        """A tensor that is no plain one, or shows no storage."""
+        """A tensor subclass, or a tensor without a visible storage."""
         packed = wrapped(tensor, self.inner)
         if packed is not None:
             return packed
@@ -122,15 +122,15 @@ class Session(hooks.Session):  # type: ignore[misc]
         tensors, count = self.others.get(kind, (0, 0))
         self.others[kind] = tensors + 1, count + length
 
-    def again_begin(self) -> None:
-        """What comes is computed again, and no part of the step as measured."""
+    def recompute_begin(self) -> None:
+        """A recomputation begins: it does not count as part of the measured step."""
         self.cache.call(fast.spw_cache_again_begin)
         if self.device is not None:
-            self.device.computes_again(True)
+            self.device.recomputes(True)
 
-    def again_end(self) -> None:
+    def recompute_end(self) -> None:
         if self.device is not None:
-            self.device.computes_again(False)
+            self.device.recomputes(False)
         self.cache.call(fast.spw_cache_again_end)
 
     def _save_part(self, place: Place, tensor: Tensor) -> Saved:
@@ -144,8 +144,8 @@ class Session(hooks.Session):  # type: ignore[misc]
         return tensor
 
     def trace(self, what: str, began_ns: int, saved: Any) -> None:
-        """Note in the recording, if there is one, what was done with a saved tensor; not if it
-        passed by."""
+        """Record, if a trace is recorded, what was done with a saved tensor; not if it is not
+        offloaded."""
         tracer = self.tracer
         passes = not isinstance(saved, hooks.Saved)
         if tracer is not None and not self.cache.closed and not passes:

@@ -29,8 +29,8 @@ class Copies:
     def __init__(self, arguments: Any) -> None:
         self.tensors: List[Optional[Tensor]] = []
         self._given: Set[int] = identities(tensors_in(arguments))
-        # By their addresses, which are no others' as long as these hold the memory. They hold
-        # nothing of the graph, which would not be let go of.
+        # By address: unique as long as these hold the memory. They do not hold the graph, which
+        # would never be released.
         self._bases: Dict[int, Tensor] = {}
 
     def add(self, tensor: Tensor) -> None:

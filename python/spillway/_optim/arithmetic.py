@@ -273,14 +273,14 @@ class Arithmetic:
         for run in runs:
             entry = self._taken_over(tile.fields, run, views, inner.state.get(run.param, {}))
             after.update({piece.parameter: entry for piece in run.pieces})
-        inner.state.clear()  # its views are of memory that is given back
+        inner.state.clear()  # its views are of memory that is released
         inner.param_groups = []
         self._kept = inner
         return after
 
     def _taken_over(self, fields: Sequence[Field], run: _Run, views: Dict[str, Tensor],
                     state: Dict[str, Any]) -> Entry:
-        """The state of a run as an entry; fields that the class has made anew go to the record.
+        """The state of a run as an entry; fields that the class has replaced go to the record.
 
         :raises RuntimeError: it has a field that the class did not have when it was probed
         """

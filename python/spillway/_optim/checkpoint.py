@@ -93,7 +93,7 @@ def decoded(content: bytes) -> Checkpoint:
         groups = [unpack(group) for group in parts["groups"]]
         names = unpack(parts["names"]) if "names" in parts else None
     except (ValueError, TypeError, KeyError) as error:
-        raise SpillwayError(errno.EUCLEAN, "what is committed in the store is no optimizer's: "
+        raise SpillwayError(errno.EUCLEAN, "the commit in the store is not of an optimizer: "
                             f"{error}") from error
     return Checkpoint(groups=groups, entries=entries, rank=(rank, count), names=names,
                       **named)

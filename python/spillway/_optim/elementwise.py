@@ -22,14 +22,14 @@ from torch.optim import Optimizer
 from .tiles import Field, name_of
 
 # A multiple of the blocks in which classes scale their state (128, 256, 2048), above the sizes from
-# which they do (4096); its parts are neither. PyTorch uses one thread for so many.
+# which they do (4096); its parts are neither. PyTorch uses one thread for that many.
 _COUNT = 7 * 4096
 _CUT = 389
 # RAdam changes its rule at its sixth step.
 _STEPS = 8
 # As of a layer's and of a convolution's parameter. Some classes factor the state of large sides.
 _SHAPES = ((224, 128), (8, 14, 16, 16))
-# One step is tried with as many elements as there are, and so many at the most.
+# One step is tried with all elements, but at most this many.
 _COUNT_MAX = 1 << 18
 
 # Options that choose other arithmetic than loops over single tensors.
@@ -104,7 +104,7 @@ def made_options(optimizer_class: Type[Optimizer], group: Options, options: Opti
 
 
 def options_of(group: Options) -> Options:
-    """What of a group is no parameter and no name of one."""
+    """The options of a group, without its parameters and their names."""
     return {name: value for name, value in group.items() if name not in ("params", "param_names")}
 
 
@@ -148,7 +148,7 @@ def _copied(value: Any) -> Any:
 
 
 def _kept(value: Any) -> Any:
-    """A copy to compare with later. What is the same as nothing but itself is no copy."""
+    """A copy to compare with later. An object that equals only itself is not copied."""
     if type(value) is dict:
         return {name: _kept(item) for name, item in value.items()}
     if type(value) in (list, tuple):

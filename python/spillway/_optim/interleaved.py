@@ -171,7 +171,7 @@ class Interleaved:
             under_way.record = held.pop_all()
             self._step = under_way
         except BaseException:
-            if self._step is None:  # the record is given back now (D1)
+            if self._step is None:  # the record is released now (D1)
                 table.finish(table.record(stream))
             raise
         return after

@@ -86,13 +86,13 @@ def memory_of(memory: Memory, state_bytes: int) -> Optional[int]:
 
 
 def _share_of(arena_bytes: int) -> int:
-    """Of an arena, what records take if nobody says more: the store's own copies need some."""
+    """The default share of the arena for records: the store's own copies need the rest."""
     return arena_bytes // 8 * 3
 
 
 def _tile_bytes(state_bytes: int, memory_bytes: Optional[int], arena_bytes: int,
                 buffers: int) -> int:
-    """The longest record, where the caller does not say: so many pass through the memory."""
+    """The default length of the longest record: enough records fit the memory at once."""
     wanted = max(_TILE_BYTES_MIN, state_bytes // _TILES)
     for room in (memory_bytes, _share_of(arena_bytes) if arena_bytes else None):
         if room is not None:

@@ -92,7 +92,7 @@ def _told(error: Exception) -> Tuple[int, str]:
 def ranks_of(group: Group) -> Optional[Ranks]:
     """None: this process is by itself.
 
-    :raises ValueError: it is no group
+    :raises ValueError: it is not a group
     """
     if group is None:
         return None
@@ -137,7 +137,7 @@ def common_commit(infos: Sequence[Optional[CommitInfo]]) -> Optional[int]:
 
 def newest_of_all(process_group: Group = "all") -> Callable[[Sequence[Path], int], Optional[int]]:
     """For ``Store(commit=...)``: the newest commit that all processes of a group have. All of them
-    have to open their stores then; nothing is given up before they agree.
+    have to open their stores then; no commit is discarded before they agree.
 
     >>> store = spillway.Store(drives, partition=rank, commit=spillway.torch.newest_of_all())
 
@@ -154,7 +154,7 @@ def newest_of_all(process_group: Group = "all") -> Callable[[Sequence[Path], int
         number = common_commit(infos)
         if any(info is not None and info.number != number for info in infos):
             _log.warning("the newest commit that all ranks have is %s; later ones, of some, "
-                         "are given up", "none" if number is None else number)
+                         "are discarded", "none" if number is None else number)
         return number
 
     return choose

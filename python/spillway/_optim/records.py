@@ -58,7 +58,7 @@ class Records:
         self._attached = False
         self._order: List[int] = []  # of the pass
         self._taken = False  # a record, in this pass
-        self.resumable = False  # something was committed, which nobody has taken up yet
+        self.resumable = False  # there is a commit that was not resumed yet
 
     def attach(self) -> None:
         """Once: declare all records. Where this fails it may be tried again.
@@ -122,7 +122,7 @@ class Records:
         return {tile.name for tile, on_device in zip(tiles, device) if on_device}
 
     def device_took(self, tile: Tile, nanoseconds: int) -> None:
-        """For such a tile, before it is given back."""
+        """For such a tile, before it is released."""
         self.state.device_took(self._numbers[tile.name], nanoseconds)
 
     def clear(self, tile: Tile) -> None:

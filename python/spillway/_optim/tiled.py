@@ -25,7 +25,7 @@ from .records import Records, Taken
 from .tiles import Piece, Tile
 
 _BROKEN = ("the optimizer's state is not whole any more, since {what} failed half way ({error}). "
-           "What was committed is: open the store again, make the optimizer anew, and resume()")
+           "The last commit is: open the store again, create a new optimizer, and resume()")
 
 
 def check_gradient(param: Any) -> None:

@@ -159,7 +159,7 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
                   parameter_bytes: Optional[Size]) -> Parameters:
     """The parameters of a model go to a store, if they are not there yet.
 
-    :param scopes: of which the largest says how many bytes are in memory, by default
+    :param scopes: the default of the bytes in memory comes from the largest of them
     :raises RuntimeError: PyTorch is older than 2.1
     :raises TypeError, ValueError: the model, the store or the bytes are such that it cannot be
     :raises SpillwayError: ENOSPC the store is too small

@@ -3,7 +3,7 @@
 """A parameter that goes to drives becomes an OnDrives, in place. PyTorch asks its class before each
 function that is given one: then its bytes are brought into memory, and stay as long as the function
 runs. What is a view of it afterwards is counted by PyTorch, and what is saved for the backward pass
-is seen here; so nobody ever finds an empty storage, in whatever way a parameter is used: by its
+is seen here; so no use ever finds an empty storage, in whatever way a parameter is used: by its
 module, by another one, between steps, or by an optimizer of PyTorch.
 """
 from __future__ import annotations
@@ -90,8 +90,8 @@ class OnDrives(nn.Parameter):
 
 
 def _grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """torch.autograd.grad() by the edges of parameters: modules may be computed again in it, which
-    are not to run as a part of a function of these."""
+    """torch.autograd.grad() by the edges of parameters: modules may be recomputed in it, which must
+    not run as part of a function of these."""
     def edge(thing: Any) -> Any:
         if type(thing) is OnDrives and thing.requires_grad:
             return torch.autograd.graph.get_gradient_edge(thing)
@@ -146,7 +146,7 @@ def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
 
 
 def _follow(param: Any, place: Place) -> None:
-    """Somebody may have given it other memory, as by its ``data``."""
+    """Notice that the parameter was given other memory, as by its ``data``."""
     with _Untouched():
         storage = storage_of(getattr(param, "_local_tensor", param))
         if storage._cdata != place.storage._cdata:
@@ -192,7 +192,7 @@ class Saved:
 
 
 class _Kept:
-    """What is no parameter, where nobody else has hooks: as autograd keeps it."""
+    """Another saved tensor, where there are no other hooks: kept as autograd keeps it."""
 
     __slots__ = ("_tensor", "_version")
 
@@ -252,7 +252,7 @@ def _saving(func: Any, args: Any, kwargs: Any, places: List[Place]) -> Any:
     try:
         try:
             hooks.push()
-        except RuntimeError:  # PyTorch takes none here: nobody can tell when they are used
+        except RuntimeError:  # PyTorch takes no hooks here: uses cannot be seen
             for place in places:
                 place.pinned = True
         return func(*args, **kwargs)

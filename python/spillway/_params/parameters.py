@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 # spillway/_params/parameters.py - which parameters are in memory: those used next
-"""The parameters of a model in a store. As many bytes of them are in memory as were given; what is
-used next comes in before, as the last step has shown, and what is used the latest goes.
+"""The parameters of a model in a store, of which a given number of bytes stays in memory. Those
+that the last step used next are prefetched; those whose next use is farthest away are evicted.
 
-A parameter is used by a function of PyTorch that is given it, or by the backward pass of one
-(_on_drives.py): that is what a step is a list of here. What a use needs comes in whatever the
-memory is: training never fails for it, and what is too much is counted.
+A use is a PyTorch function that gets a parameter, or the backward pass of one (offloaded_param.py);
+a step is a list of uses. A use always gets its bytes, even beyond the memory limit: training never
+fails for lack of it, and the excess is counted.
 
-Invariants, beside those of residency.py:
-Q1  what is held does not leave
-Q2  beyond the memory given there is only what is held, or has a user who cannot be told to let go
+Invariants, in addition to those of residency.py:
+Q1  a place that is held is not evicted
+Q2  beyond the limit there are only places that are held, or whose users cannot be told to let go
 """
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from .stats import ParameterStats
 
 _log = logging.getLogger("spillway")
 
-# Shorter ones stay in memory: as many of them as there are layers take little.
+# Shorter ones stay in memory: a few in each layer take little.
 LEAST_BYTES = 64 << 10
-# Of a step's uses no more are kept in mind: so many of each parameter.
+# The most uses of a parameter in a step that are remembered.
 _USES_MAX = 64
-_MOVING_MAX = 64  # written or read at a time
+_MOVING_MAX = 64  # writes and reads in flight
 _NEVER = 1 << 60
 
 
@@ -51,8 +51,8 @@ class _Counts:
 
 
 class _Counted:
-    """Ctrl-C may come between what a place becomes and its count: then all is counted anew. Apart
-    from the lock, which Python code would leave taken where Ctrl-C comes before the block."""
+    """Ctrl-C may come between a change of state and its count: then all is recounted. Not part of
+    the lock, which Python code would leave locked if Ctrl-C came before the block."""
 
     __slots__ = ("_owner",)
 
@@ -93,7 +93,7 @@ class Parameters:
         self._plan: List[Place] = []
         self._trace: List[Place] = []
         self._at = 0  # the next use, in the plan
-        self._ahead = 0  # so many uses from there on are in memory, or on their way
+        self._prefetched = 0  # this many uses from there on are in memory or being read
         self._serial = 0
         self._used: Optional[Place] = None  # the last, in this step
         self._counts = _Counts()
@@ -144,7 +144,7 @@ class Parameters:
         return gone
 
     def moved(self, param: Any, place: Place) -> None:
-        """A parameter was given other memory: it begins anew."""
+        """A parameter was given other memory: start over with that."""
         with self._lock, _Counted(self):
             name = place.name
             part(param, place)
@@ -190,7 +190,7 @@ class Parameters:
     # ---- Uses ------------------------------------------------------------------------------------
 
     def hold(self, places: Iterable[Place]) -> Use:
-        """They are in memory from now on, as long as what is returned is there.
+        """Bring places into memory, for as long as the returned object exists.
 
         :raises SpillwayError: one cannot be read; none is held
         """
@@ -202,14 +202,14 @@ class Parameters:
                     place.hold(use)
                 for place in places:
                     self._use(place)
-                self._read_ahead()
+                self._prefetch()
             except BaseException:
                 del use
                 raise
         return use
 
     def released(self) -> None:
-        """A use is over: what is too much may leave."""
+        """A use has ended: places beyond the limit may be evicted."""
         if self.memory_bytes > self.limit_bytes:
             with self._lock, _Counted(self):
                 self._room(0, wait=False)
@@ -231,7 +231,7 @@ class Parameters:
         if place.state != ABSENT:
             place.raise_to_urgent()
             self._finish(place)
-        if place.state == ABSENT:  # also where reading it ahead has failed
+        if place.state == ABSENT:  # also where its prefetch failed
             self._check_open(place)
             self._room(place.length, wait=True)
             self._begin_read(place, URGENT)
@@ -244,8 +244,8 @@ class Parameters:
         if self.closed or self.store.closed:
             raise SpillwayError(
                 errno.EBADF, f"parameter {place.name} was on the drives of a store that is closed. "
-                "Its values are there if they were committed: open the store again, make the model "
-                "anew, and resume()")
+                "Its values are there if they were committed: open the store again, create the "
+                "model again, and resume()")
 
     def _note(self, place: Place) -> None:
         """Where in a step this is. Uses one after the other are one: the plan has no more."""
@@ -257,11 +257,10 @@ class Parameters:
         distance = self._distance(place)
         if distance < _NEVER:
             self._at = (self._at + distance + 1) % len(self._plan)
-            self._ahead = max(0, self._ahead - distance - 1)
+            self._prefetched = max(0, self._prefetched - distance - 1)
 
     def _distance(self, place: Place) -> int:
-        """In how many uses it is used next; the longer ago it was used, if that is not known, the
-        later."""
+        """The number of uses until its next one. Unknown: the longer ago the last, the later."""
         order = place.order
         if not order:
             return _NEVER + self._serial - place.last
@@ -270,7 +269,7 @@ class Parameters:
             order[0] + len(self._plan) - self._at
 
     def begin_step(self) -> None:
-        """What was used since the last call is used again, in the same order."""
+        """Expect the uses since the last call again, in the same order."""
         with self._lock, _Counted(self):
             if self._trace:
                 self._plan, self._trace = self._trace, []
@@ -279,10 +278,10 @@ class Parameters:
                 place.failed, place.pinned = None, False
             self._used = None
             self._said_over = False
-            self._read_ahead()
+            self._prefetch()
 
     def expect(self, places: Sequence[Place]) -> None:
-        """Before a step was seen: they will be used in this order."""
+        """Expect uses in this order, before a step was seen."""
         with self._lock:
             self._plan = list(places)
             self._number_plan()
@@ -292,12 +291,12 @@ class Parameters:
             place.order.clear()
         for index, place in enumerate(self._plan):
             place.order.append(index)
-        self._at = self._ahead = 0
+        self._at = self._prefetched = 0
 
     # ---- Memory ----------------------------------------------------------------------------------
 
     def count(self, place: Place, state: str) -> None:
-        """A place is about to become that."""
+        """Count a change of state that is about to happen."""
         self._bytes[place.state] -= place.length
         self._bytes[state] += place.length
         if state == ABSENT:
@@ -312,7 +311,7 @@ class Parameters:
         self._counts.memory_bytes_max = max(self._counts.memory_bytes_max, self.memory_bytes)
 
     def recount(self) -> None:
-        """From what the places are."""
+        """Recount from the states of the places."""
         counted = dict.fromkeys(self._bytes, 0)
         in_memory: Dict[Place, None] = {}
         moving: Dict[Place, None] = {}
@@ -330,7 +329,7 @@ class Parameters:
         return self._bytes[RESIDENT] + self._bytes[LEAVING] + self._bytes[COMING]
 
     def _room(self, need_bytes: int, wait: bool, nearer_than: int = -1) -> bool:
-        """Let so much leave memory that there is room for this.
+        """Evict until there is room for this.
 
         :param wait: for what is being written
         :param nearer_than: what is used sooner than that stays
@@ -355,7 +354,7 @@ class Parameters:
         return True
 
     def _latest(self, nearer_than: int) -> Optional[Place]:
-        """What is used the latest, of what can leave."""
+        """The place to evict: the one whose next use is farthest away."""
         found: List[Tuple[int, Place]] = []
         for place in list(self._in_memory):
             if place.state == RESIDENT and not place.held and not place.failed:
@@ -391,33 +390,33 @@ class Parameters:
         self._counts.reads_ahead += cls == PREFETCH
 
     def _finish(self, place: Place) -> Optional[SpillwayError]:
-        """Wait for what is under way of it."""
+        """Wait for its transfer in flight."""
         error = place.end(self.store)
         if error is not None:
             self._note_failure(place, error)
         return error
 
     def _reap(self) -> None:
-        """See what has ended, and whose parameter is gone."""
+        """Note ended transfers, and parameters that are gone."""
         for place in list(self._moving):
             if place.has_ended():
                 self._finish(place)
         while self._gone:
             self._drop(self._gone.pop())
 
-    def _read_ahead(self) -> None:
-        """As much as there is room for of what is used next."""
+    def _prefetch(self) -> None:
+        """Prefetch the next uses, as far as there is room."""
         plan = self._plan
-        while self._ahead < len(plan) and len(self._moving) < _MOVING_MAX and not self.closed:
-            place = plan[(self._at + self._ahead) % len(plan)]
+        while self._prefetched < len(plan) and len(self._moving) < _MOVING_MAX and not self.closed:
+            place = plan[(self._at + self._prefetched) % len(plan)]
             if place.state == ABSENT:
-                if not self._room(place.length, wait=False, nearer_than=self._ahead):
+                if not self._room(place.length, wait=False, nearer_than=self._prefetched):
                     return
                 try:
                     self._begin_read(place, PREFETCH)
-                except (SpillwayError, RuntimeError):  # whoever needs it is told
+                except (SpillwayError, RuntimeError):  # the use itself will raise it
                     return
-            self._ahead += 1
+            self._prefetched += 1
 
     def _note_failure(self, place: Place, error: SpillwayError) -> None:
         self._counts.failures += 1
@@ -428,14 +427,14 @@ class Parameters:
         self._counts.memory_bytes_over = max(self._counts.memory_bytes_over, over_bytes)
         if not self._said_over:
             self._said_over = True
-            _log.info("parameters take %s more memory than they were given: so much is in use at "
-                      "once, as where somebody holds views of them or a state_dict()",
+            _log.info("parameters take %s more memory than they were given: that much is in use at "
+                      "once, for example by views of them or a state_dict()",
                       bytes_text(over_bytes))
 
     # ---- Durable ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """All that is in memory is on the drives, too.
+        """Write all places in memory to the drives, too.
 
         :raises SpillwayError: a parameter cannot be written; nothing is lost
         """
@@ -458,13 +457,13 @@ class Parameters:
                     self._counts.bytes_written += place.length
             for place in list(self._moving):
                 self._finish(place)
-            # Some ended while room was made for others.
+            # Some writes ended while others were evicted.
             for place in begun:
                 if place.failed is not None:
                     raise place.failed
 
     def take_up(self, place: Place, thing: int) -> None:
-        """A parameter is what a commit has: this object."""
+        """Take the bytes of a parameter from this object of a commit."""
         with self._lock, _Counted(self):
             if place in self._moving:
                 self._finish(place)
@@ -472,7 +471,7 @@ class Parameters:
             place.copies = self.copies
 
     def to_memory(self) -> None:
-        """All are parameters like any others again, in memory.
+        """Make all of them ordinary parameters in memory again.
 
         :raises SpillwayError: one cannot be read; those before are
         """
@@ -493,7 +492,7 @@ class Parameters:
         """As of a Handle, which a store closes first."""
 
     def close(self) -> None:
-        """By the store. What is in memory stays there; who uses what is not is told."""
+        """Called by the store. Bytes in memory stay there; using others raises an error."""
         with self._lock, _Counted(self):
             if self.closed:
                 return

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: MIT
 # spillway/_params/residency.py - where a parameter's bytes are, and their way to drives and back
-"""A place is the memory of one parameter, and the object in the store that has its bytes, or had
-them. Its tensors stay what they are: their storage is emptied while the bytes are on drives alone,
-and filled again before they are used. So whatever shares the storage stays valid.
+"""A place is the memory of one parameter, and the object in the store with its present or former
+bytes. Its tensors stay valid, as does anything else that shares their storage: the storage is
+emptied while the bytes are only on the drives, and filled again before a use.
 
-RESIDENT  the bytes are in memory; the object may have others
-LEAVING   they are in memory, and are being written as a new object
-ABSENT    they are in the object alone, and the storage has no memory
-COMING    they are being read into memory
+RESIDENT  the bytes are in memory; the object may be out of date
+LEAVING   the bytes are in memory, and are being written as a new object
+ABSENT    the bytes are only in the object, and the storage has no memory
+COMING    the bytes are being read into memory
 
 Invariants:
 P1  the storage has memory if and only if the place is not ABSENT
-P2  a storage is emptied only if its object has the same bytes, by their checksums, and nobody has a
-    part in it but the parameter itself and what is saved for a backward pass
-P3  while a place is LEAVING or COMING nobody uses its bytes: a use waits
+P2  a storage is emptied only if its object has the same bytes, by their checksums, and nothing uses
+    it but the parameter itself and what is saved for a backward pass
+P3  while a place is LEAVING or COMING its bytes are not used: a use waits
 P4  an object is freed when the next one has been written, not earlier
 """
 from __future__ import annotations
@@ -43,7 +43,7 @@ _storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.
 
 
 def _uses_of_one() -> int:
-    """How many uses PyTorch counts of a storage that one tensor has, and a place."""
+    """PyTorch's use count of a storage that one tensor and a place hold."""
     tensor = torch.empty(1, dtype=torch.float32, device="cpu")
     storage = storage_of(tensor)
     return int(_storage_uses(storage._cdata))
@@ -53,17 +53,17 @@ _USES_OF_ONE = 0 if _storage_uses is None else _uses_of_one()
 
 
 class Use:
-    """Of places, by a function. They are held as long as it is there: so a Ctrl-C, wherever it
-    comes, leaves none held for good."""
+    """A use of places by a function. They are held as long as this exists, so Ctrl-C never leaves
+    one held for good."""
 
     __slots__ = ("__weakref__",)
 
 
 class Place:
-    """``held``: the uses of now. ``pinned``: its memory is known to others, who cannot be
-    counted. ``views``: one for each tensor on the storage that is saved for a backward pass.
-    ``is_clean``: the object has its bytes, and nobody has used them since that was seen. ``order``:
-    where it is used in a step that was seen (parameters.py)."""
+    """``held``: the present uses. ``pinned``: other holders of its memory cannot be counted.
+    ``views``: one for each tensor on the storage that is saved for a backward pass. ``is_clean``:
+    the object has its bytes, and they were not used since that was checked. ``order``: its uses in
+    a recorded step (parameters.py)."""
 
     __slots__ = ("name", "owner", "storage", "length", "tensors", "state", "object", "copies",
                  "request", "written", "held", "pinned", "views", "is_clean", "failed", "order",
@@ -85,28 +85,28 @@ class Place:
         self.pinned = False
         self.views: List[None] = []
         self.is_clean = False
-        self.failed: Optional[SpillwayError] = None  # how a write did, in this step
+        self.failed: Optional[SpillwayError] = None  # the error of a write in this step
         self.order: List[int] = []
         self.last = 0
         self.number = 0
-        self.kinds: Tuple[Any, ...] = ()  # of a shard: what it was before
+        self.kinds: Tuple[Any, ...] = ()  # of a shard: its former class
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.length} bytes, {self.state}>"
 
     def become(self, state: str) -> None:
-        """The only one that changes the state."""
+        """The only function that changes the state."""
         assert state in _ALLOWED[self.state], f"{self} does not become {state}"
         self.owner.count(self, state)
         self.state = state
 
-    # ---- Who uses it -----------------------------------------------------------------------------
+    # ---- Uses ------------------------------------------------------------------------------------
 
     def hold(self, use: Use) -> None:
         self.held[weakref.ref(use, self.held.pop)] = None
 
     def is_alone(self) -> bool:
-        """Nobody has a part in the memory but what is known here (P2)."""
+        """Whether all holders of the memory are known here (P2)."""
         expected = _USES_OF_ONE + self.tensors - 1 + len(self.views)
         return (not self.held and not self.pinned
                 and _storage_uses(self.storage._cdata) == expected)
@@ -124,7 +124,7 @@ class Place:
     # ---- Memory ----------------------------------------------------------------------------------
 
     def noticed(self) -> str:
-        """The state. Ctrl-C may have come when memory was given back, before that was noted."""
+        """The state. Ctrl-C may have come between releasing memory and noting it."""
         if self.state == RESIDENT and self.storage.nbytes() == 0:
             self.become(ABSENT)
         return self.state
@@ -179,7 +179,7 @@ class Place:
         return False
 
     def raise_to_urgent(self) -> None:
-        """Somebody waits for it now."""
+        """Something waits for it now."""
         if self.request.value:
             fast.spw_request_raise(self.request, URGENT)
 
@@ -203,7 +203,7 @@ class Place:
         elif error is None:
             before, self.object = self.object, self.written.value
             self.become(RESIDENT)
-            # Others that have the memory may change it, and nobody is told.
+            # Other holders of the memory may change it without notice.
             self.is_clean = self.is_alone()
             _free(store, before)  # P4
         else:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/_params/shards.py - a shard of fully_shard (a DTensor) with bytes on drives
 """What is here of such a parameter is a tensor inside of it, which is an OnDrives then. FSDP asks
-that for what it gathers (fsdp_pre_all_gather, its way to extend tensors); everybody else asks the
-DTensor, whose class asks for the bytes first."""
+that for what it gathers (fsdp_pre_all_gather, its way to extend tensors); all other code asks
+the DTensor, whose class fetches the bytes first."""
 from __future__ import annotations
 
 import functools
@@ -53,8 +53,8 @@ def _class() -> Any:
 
 
 def settle(model: torch.nn.Module) -> None:
-    """Before they are adopted: who has a part in a shard's memory from now on is the shard, and one
-    view of it that FSDP has, which it makes anew now and then."""
+    """Before they are adopted: from now on the holders of a shard's memory are the shard and one
+    view that FSDP has of it, which it recreates now and then."""
     for module in model.modules():
         state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
         groups = getattr(state, "_fsdp_param_groups", None) or [

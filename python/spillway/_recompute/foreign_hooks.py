@@ -18,11 +18,11 @@ from .._core.scopes import Hook
 _TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_ALL = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks",
            "_global_backward_hooks")
-# What an instance has only if it was put in the place of what its class has.
+# Attributes of an instance that override those of its class.
 _PATCHES = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "_slow_forward")
 _CALLS = ("__call__", "_call_impl", "_wrapped_call_impl")
 # Where FSDP2 is: it gathers a module's parameters before the module runs and before its backward
-# pass does, so that they are there whenever it is computed again.
+# pass does, so that they are there whenever it is recomputed.
 _FSDP = "torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp"
 
 

@@ -34,7 +34,7 @@ def is_known(module: Any) -> bool:
 
 
 def _function_in(thing: Any) -> Any:
-    """What a class calls by the name of this; None: it is no function."""
+    """The function behind a class attribute; None: it is not a function."""
     while isinstance(thing, _WRAPPERS):  # of others not even an attribute is asked for
         names = ("__func__", "fget", "func", "__wrapped__")
         thing = next((getattr(thing, name) for name in names if hasattr(thing, name)), None)
@@ -114,7 +114,7 @@ def _is_special(name: str) -> bool:
 
 
 def _data_of(kind: type) -> Dict[str, Any]:
-    """What a class has now that is no method."""
+    """The attributes of a class that are not methods."""
     return {name: value for name, value in list(vars(kind).items())
             if not _is_special(name) and not name.startswith("_abc_")
             and _function_in(value) is None}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 # spillway/_recompute/recompute.py - scopes that are recomputed in the backward pass
-"""Which scopes may be computed again, and how. What is given up for that the plan says, in C, which
-also compares every byte that comes back with what was given up.
+"""Which scopes may be recomputed, and how. The plan decides which tensors are discarded for that,
+in C, where each recomputed byte is also compared with the discarded one.
 
-A scope may be computed again if it was tried: in the first step it runs a second time, and must
-save and give the same, bit for bit, and change nothing. What is no plain case is refused, with
-words, and kept or spilled as before.
+A scope may be recomputed once it has passed a trial: in the first step it runs a second time, must
+save and return the same tensors, bit for bit, and must change nothing. Any other scope is refused
+with a reason, and its tensors are kept or spilled as before.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("spillway")
 
 Recompute = Union[Literal["auto", "never"], Callable[[str, nn.Module], bool]]
 
-OLDEST = "2.1"  # before, no hook may end a forward pass
+OLDEST = "2.1"  # before, hooks could not end a forward pass early
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size,
           torch.layout, torch.memory_format)
@@ -51,7 +51,7 @@ _ARGUMENTS = "its arguments hold"
 
 
 class _Held:
-    """A tensor that a scope is computed again from, as the hooks hold it."""
+    """An input of a recomputation, as the hooks hold it."""
 
     __slots__ = ("packed", "requires_grad")
 
@@ -76,7 +76,7 @@ def _mapped(thing: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _odd_in(thing: Any) -> Optional[str]:
-    """What in a scope's arguments is more than tensors and plain values, which may change."""
+    """The type of an argument that is neither a tensor nor a plain value: it may change."""
     if type(thing) in (tuple, list):
         return next(filter(None, map(_odd_in, thing)), None)
     if type(thing) is dict:
@@ -87,7 +87,7 @@ def _odd_in(thing: Any) -> Optional[str]:
 
 
 def _autocast(kind: str) -> ContextManager[Any]:
-    """As it is now, for a kind of devices."""
+    """The current autocast state of a device type."""
     if hasattr(torch, "get_autocast_dtype"):  # from 2.4 on
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     elif kind == "cpu":
@@ -99,7 +99,7 @@ def _autocast(kind: str) -> ContextManager[Any]:
 
 
 def _is_captured(session: Session, devices: Iterable[torch.device]) -> bool:
-    """Whether a graph is captured now: it keeps what is saved, and nobody may look at it."""
+    """Whether a graph is being captured: it keeps saved tensors, and they cannot be read."""
     if session.device is not None:
         return session.device.capturing()
     return any(getattr(getattr(torch, device.type, None), "is_current_stream_capturing", bool)()
@@ -107,8 +107,8 @@ def _is_captured(session: Session, devices: Iterable[torch.device]) -> bool:
 
 
 def _undo(undos: List[Callable[[], Any]]) -> None:
-    """Call each, the last one first, whatever the others raise: the first error is raised
-    afterwards. What a Ctrl-C interrupts is called once more."""
+    """Call each, the last one first, even if others raise: the first error is raised afterwards. A
+    call that Ctrl-C interrupts is repeated."""
     raised: Optional[BaseException] = None
     while undos:
         try:
@@ -129,7 +129,7 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 
 def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Optional[Tensor]]) -> bool:
-    """To the last bit. None is the same as nothing."""
+    """Bit for bit. None equals nothing."""
     return len(these) == len(those) and all(
         one is not None and other is not None and one.dtype is other.dtype and
         one.shape == other.shape and torch.equal(_bytes_of(one), _bytes_of(other))
@@ -137,33 +137,33 @@ def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Optional[Tensor
 
 
 class Frame(hooks.Frame):  # type: ignore[misc]
-    """One run of a scope. Those of its tensors that were given up hold it."""
+    """One run of a scope. Its discarded tensors hold a reference to it."""
 
-    __slots__ = ("again", "module", "arguments", "devices", "random", "autocasts", "modes",
+    __slots__ = ("recomputer", "module", "arguments", "devices", "random", "autocasts", "modes",
                  "changes", "_verdict")
 
-    def __init__(self, again: "Again", module: nn.Module, arguments: Any,
+    def __init__(self, recomputer: "Recomputer", module: nn.Module, arguments: Any,
                  devices: Set[torch.device]) -> None:
-        self.again = again
+        self.recomputer = recomputer
         self.module = module
         self.arguments = arguments
         self.devices = devices
         self.random = Random(devices)
         self.autocasts = [_autocast(kind) for kind in {"cpu", *(each.type for each in devices)}]
         self.modes = modes_of(module)
-        self.changes: Optional[str] = None  # what it has changed when it ran again, in words
-        self._verdict: Optional["Verdict"] = None  # on what of devices is computed again
+        self.changes: Optional[str] = None  # what its second run changed
+        self._verdict: Optional["Verdict"] = None  # on recomputed tensors of devices
 
     def verdict(self) -> "Verdict":
-        """Of this time that it is computed again."""
+        """For the current recomputation."""
         if self._verdict is None:
-            self._verdict = self.again.verdict_on(self.module)
+            self._verdict = self.recomputer.verdict_on(self.module)
         return self._verdict
 
     def hold(self) -> None:
-        """The forward pass has ended: the tensors among the arguments may leave memory."""
+        """The forward pass has ended: tensors in the arguments may leave memory."""
         self.random.drop_unused()
-        session = self.again.session
+        session = self.recomputer.session
         self.arguments = _mapped(self.arguments, Tensor, lambda tensor: _Held(tensor, session))
 
     def _run(self, arguments: Any) -> Any:
@@ -175,7 +175,7 @@ class Frame(hooks.Frame):  # type: ignore[misc]
             return self.module.forward(*args, **kwargs)
 
     def _looked(self) -> Snapshot:
-        """What is there before the module runs again."""
+        """The state before the second run."""
         try:
             return snapshot_of(self.module)
         except Exception as error:
@@ -190,19 +190,19 @@ class Frame(hooks.Frame):  # type: ignore[misc]
             self._cannot_see(error)
             return
         if lost is not None:
-            _log.warning("%s ran a second time to be computed again, and what %s cannot be put "
-                         "back", self.again.names[self.module], lost)
+            _log.warning("%s was recomputed, and what %s cannot be restored",
+                         self.recomputer.names[self.module], lost)
 
     def _cannot_see(self, error: Exception) -> None:
-        """The step goes on: it is right. But this recomputation is the last one."""
+        """The step is right and goes on, but this recomputation is the last one."""
         self.changes = f"what it changes could not be seen ({str(error) or type(error).__name__})"
-        _log.warning("%s ran a second time to be computed again, and %s: if it changes anything, "
-                     "that is changed twice", self.again.names[self.module], self.changes)
+        _log.warning("%s was recomputed, and %s: anything that it changes was changed twice",
+                     self.recomputer.names[self.module], self.changes)
 
     def run(self, arguments: Any, pack: Callable[[Tensor], Any]) -> Any:
-        """Run it as the first time. Whatever comes in between, nothing of that is left."""
-        session = self.again.session
-        saved, alone = SavedTensorsHooks(pack, _as_it_is), self.again.alone(forbids=True)
+        """Run it under the same conditions as the first time, and restore the present ones."""
+        session = self.recomputer.session
+        saved, alone = SavedTensorsHooks(pack, _as_it_is), self.recomputer.alone(forbids=True)
         random, excluding, frame = Random(self.devices), session.excluding, session.frame
         before, aside = self._looked(), Aside(self.module, self.modes)
 
@@ -225,18 +225,18 @@ class Frame(hooks.Frame):  # type: ignore[misc]
             _undo(undos)
 
     def compute(self) -> None:
-        """Give back what was given up; called when it is first used.
+        """Recompute the discarded tensors; called when the first of them is used.
 
-        :raises SpillwayError: ESTALE it is not the same; or a drive failed
+        :raises SpillwayError: ESTALE the bytes differ; or a drive failed
         """
-        with self.again.computing:
+        with self.recomputer.computing:
             if self.begin():
                 self._compute()
 
     def _compute(self) -> None:
-        session = self.again.session
+        session = self.recomputer.session
         self._verdict = None
-        session.again_begin()
+        session.recompute_begin()
         try:
             arguments = _mapped(self.arguments, _Held, _Held.tensor)
             with contextlib.suppress(Stop):
@@ -246,14 +246,14 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         except SpillwayError as error:
             if error.errno != errno.ESTALE:
                 raise
-            raise self.again.mismatched(self.module, str(error)) from error
+            raise self.recomputer.mismatched(self.module, str(error)) from error
         except Exception as error:
             why = str(error) or type(error).__name__
-            raise self.again.mismatched(self.module, why) from error
+            raise self.recomputer.mismatched(self.module, why) from error
         finally:
-            _undo([session.again_end])
+            _undo([session.recompute_end])
         if self.changes is not None:
-            self.again.refuse(self.module, f"when it was computed again, {self.changes}")
+            self.recomputer.refuse(self.module, f"when it was recomputed, {self.changes}")
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
@@ -261,11 +261,11 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 
 class _Alone(_python_dispatch.TorchDispatchMode):
-    """Sees whatever waits for other ranks: what is computed again on one of them may be kept on the
-    others, which would never come.
+    """Detects collectives: a scope that one rank recomputes may be kept on the others, which would
+    never join.
 
-    :param forbids: raise there; else note it in ``waits``
-    :param watches: False: there is nobody to wait for
+    :param forbids: raise at a collective; else note it in ``waits``
+    :param watches: False: there are no other ranks
     """
 
     def __init__(self, forbids: bool, watches: bool) -> None:
@@ -278,13 +278,13 @@ class _Alone(_python_dispatch.TorchDispatchMode):
             self.__enter__()
 
     def pop(self) -> None:
-        """Once, if it is pushed."""
+        """Once, if it was pushed."""
         if _python_dispatch._get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types:
-            return NotImplemented  # a subclass first does what it does, and that is seen
+            return NotImplemented  # a subclass handles it first; its own calls come here
         if "c10d" in getattr(func, "namespace", ""):
             self.waits = f"it waits for other ranks ({func})"
             if self._forbids:
@@ -293,7 +293,7 @@ class _Alone(_python_dispatch.TorchDispatchMode):
 
 
 class _Trial:
-    """The first run of a scope that may be computed again, watched."""
+    """The first run of a scope, watched: it decides whether the scope may be recomputed."""
 
     def __init__(self, module: nn.Module, arguments: Any, alone: _Alone,
                  elsewhere: Elsewhere) -> None:
@@ -303,12 +303,12 @@ class _Trial:
         alone.push()
 
     def changed(self) -> Optional[str]:
-        """What the run has done that a second one must not, in words; None: nothing."""
+        """What the run has done that a recomputation must not do; None: nothing."""
         return self.alone.waits or self.reached.changed()
 
 
-class Again:
-    """Of an Offload: the scopes that may be computed again, those that were refused, and why.
+class Recomputer:
+    """Recomputation for an Offload: which scopes may be recomputed, which were refused, and why.
 
     :param scopes: all modules that are scopes, by their names
     """
@@ -320,40 +320,40 @@ class Again:
         self.names = scopes
         self._vouched = callable(recompute)
         self.refused: Dict[nn.Module, str] = {}
-        # that have passed their trial, and in which modes of their parts: training or not
+        # Scopes that passed their trial, and the training mode of each of their modules then.
         self._trusted: Dict[nn.Module, Tuple[bool, ...]] = {}
         self._trial: Optional[_Trial] = None
         self.computing = threading.RLock()  # several threads may run backward passes
-        # Of scopes tried in this step: what counts the changes of their inputs, and how many.
+        # Inputs of scopes tried in this step: version counters, and their values then.
         self._counters: List[Tuple[nn.Module, Tensor, int]] = []
-        self._verdicts: Optional["Verdicts"] = None  # from the first one on
-        self._elsewhere: Elsewhere = {}  # of the trials of this step
+        self._verdicts: Optional["Verdicts"] = None  # created at the first use
+        self._elsewhere: Elsewhere = {}  # shared by the trials of this step
         self._waits = False
-        self._begun: Set[nn.Module] = set()  # that kept something from a first run on
+        self._begun: Set[nn.Module] = set()  # scopes with a cache that a first run filled
         for module, name in scopes.items():
             if callable(recompute) and not recompute(name, module):
                 self.refused[module] = "not asked for"
             elif any(part in scopes for part in module.modules() if part is not module):
                 self.refused[module] = _INSIDE
-        self._ran: Set[nn.Module] = set()  # of the scopes, in this step
-        # Scopes around others, with those.
+        self._ran: Set[nn.Module] = set()  # scopes, in this step
+        # Outer scopes, with the scopes inside.
         self._around = {module: [part for part in module.modules()
                                  if part in scopes and part is not module]
                         for module, why in self.refused.items() if why is _INSIDE}
-        self._instead: Dict[nn.Module, nn.Module] = {}  # of a scope, the one around it that is one
+        self._instead: Dict[nn.Module, nn.Module] = {}  # scope: the outer one that is tried instead
 
     def alone(self, forbids: bool) -> _Alone:
         return _Alone(forbids, _several_ranks() and not self._vouched)
 
     def gradients_leave_early(self) -> bool:
-        """Somebody may use them before the backward pass has ended: other ranks, or hooks, such as
-        those of an optimizer that steps meanwhile."""
+        """Whether gradients may be used before the backward pass ends: by other ranks, or by hooks,
+        as of an optimizer that steps during the pass."""
         return _several_ranks() or any(
             parameter._backward_hooks or parameter._post_accumulate_grad_hooks
             for parameter in self._model.parameters())
 
     def verdict_on(self, module: nn.Module) -> "Verdict":
-        """For one more run of a scope, of a device."""
+        """For a recomputation on a device."""
         from .._gpu.recompute_check import Verdict, Verdicts
 
         if self._verdicts is None:
@@ -362,17 +362,17 @@ class Again:
         return Verdict(self._verdicts, module)
 
     def may(self, module: nn.Module) -> bool:
-        """Whether it may be computed again, now or later."""
+        """Whether it may be recomputed, now or later."""
         return module not in self.refused or module in self._around
 
     def is_scope(self, module: nn.Module) -> bool:
-        """Not while the one around it may be computed again in its place."""
+        """False while an outer scope may be recomputed instead."""
         around = self._instead.get(module)
         return around is None or around in self.refused
 
     def _turn_to_outer(self) -> None:
-        """Where no scope inside of another can be computed again, by what it is given or as it is
-        never called itself, that other one is tried."""
+        """Try an outer scope where none inside can be recomputed, because of its arguments or
+        because it is never called itself."""
         for module, inside in list(self._around.items()):
             if module in self._ran and all(
                     part not in self._ran or self.refused.get(part, "").startswith(_ARGUMENTS)
@@ -382,28 +382,28 @@ class Again:
         self._ran.clear()
 
     def refuse(self, module: nn.Module, why: str) -> None:
-        """It is kept or spilled from now on."""
+        """Never recompute it; its tensors are kept or spilled."""
         self.refused[module] = why
         self._trusted.pop(module, None)
-        _log.info("%s is not computed again: %s", self.names[module], why)
+        _log.info("%s is not recomputed: %s", self.names[module], why)
 
     def mismatched(self, module: nn.Module, why: str) -> SpillwayError:
         self.refuse(module, f"it did not give the same a second time ({why})")
         return SpillwayError(
             errno.ESTALE,
-            f"{self.names[module]} was computed again in the backward pass and is not the same as "
-            f"in the forward pass ({why}): its gradients would be wrong. Something that it depends "
-            "on has changed in between, or is random in a way that PyTorch's generator does not "
-            "know. It is not computed again from now on: zero all gradients and go on with the "
-            'next step, or call offload() with recompute="never"')
+            f"{self.names[module]} was recomputed in the backward pass and differs from the "
+            f"forward pass ({why}): its gradients would be wrong. Something that it depends on has "
+            "changed in between, or draws random numbers without PyTorch's generator. It will not "
+            "be recomputed any more: zero all gradients and go on with the next step, or call "
+            'offload() with recompute="never"')
 
     # ---- A scope runs ----------------------------------------------------------------------------
 
     def enter(self, module: nn.Module, arguments: Any) -> None:
-        """Training goes on, whatever is odd about the module."""
+        """Never raises: a module that cannot be handled is refused, and training goes on."""
         self._ran.add(module)
         try:
-            if self.session.frame is not None:  # left by an error; or it runs inside of another
+            if self.session.frame is not None:  # left by an error, or an inner scope
                 self.abandon()
             if module not in self.refused:
                 self._enter(module, arguments)
@@ -435,20 +435,20 @@ class Again:
         session.frame = frame if self._trial is None else _Tried(frame)
 
     def _is_watched(self) -> bool:
-        """Whether others see each operation, and would see those of a second run."""
+        """Whether another mode sees each operation: it would see those of a second run, too."""
         watcher = _watcher()
         if watcher is not None and not self._waits:
             self._waits = True
-            _log.info("nothing more is given up to be computed again while a %s sees all that "
-                      "PyTorch computes", watcher)
+            _log.info("nothing more is discarded for recomputation while a %s sees all operations "
+                      "of PyTorch", watcher)
         return watcher is not None
 
     def forget(self) -> None:
-        """No trial follows soon: what code reaches is not held longer than that."""
+        """No trial follows soon: do not hold what module code reaches any longer."""
         self._elsewhere.clear()
 
     def abandon(self) -> None:
-        """Whatever runs is no longer watched, and gives nothing up any more."""
+        """The running scope is no longer watched, and discards nothing any more."""
         if self._trial is not None:
             self._trial.alone.pop()
         self.session.frame = self.session.trial = self._trial = None
@@ -461,7 +461,7 @@ class Again:
         if frame is None or frame.module is not module:
             return
         try:
-            # Without tensors that were given up it computes nothing again, and ends here.
+            # A frame that no discarded tensor holds ends here.
             if trial is None or self._passes(frame, trial, result):
                 frame.hold()
         except Exception as error:
@@ -485,12 +485,12 @@ class Again:
     # ---- Trials ----------------------------------------------------------------------------------
 
     def _passes(self, frame: Frame, trial: _Trial, result: Any) -> bool:
-        """Whether it is the same a second time. Else it is refused."""
+        """Whether a second run is the same. If not, the scope is refused."""
         module = frame.module
         if sys.exc_info()[0] is not None:
-            return False  # it raises: another time
+            return False  # it raised: try it in a later step
         if trial.changed() and module not in self._begun and trial.reached.has_begun():
-            self._begun.add(module)  # a cache of its own is full now: it is tried the next time
+            self._begun.add(module)  # its own cache is filled now: try it again next time
             return False
         why = (self._kept_elsewhere(frame) or trial.changed()
                or self._differs(frame, trial, result))
@@ -504,7 +504,7 @@ class Again:
         return True
 
     def _kept_elsewhere(self, frame: Frame) -> Optional[str]:
-        """Where tensors are on a device that is not served."""
+        """Whether tensors are on a device whose tensors are not offloaded."""
         device = self.session.device
         for tensor in [*tensors_in(frame.arguments), *frame.module.parameters()]:
             if not tensor.is_cpu and (device is None or not device.has(tensor)):
@@ -513,7 +513,7 @@ class Again:
 
     def _differs(self, frame: Frame, trial: _Trial, result: Any) -> Optional[str]:
         if not trial.saved.tensors:
-            return "it saves nothing: it is computed again already, or has no gradient"
+            return "it saves nothing: it is recomputed already (checkpoint), or has no gradient"
         session = self.session
         saved = Copies(frame.arguments)
 
@@ -524,13 +524,13 @@ class Again:
         arguments = _mapped(
             frame.arguments, Tensor,
             lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad))
-        session.again_begin()
+        session.recompute_begin()
         try:
             second = frame.run(arguments, pack)
-        except Exception as error:  # of code that runs once alone
+        except Exception as error:  # of code that runs only once
             return f"a second run raises {type(error).__name__}: {error}"
         finally:
-            _undo([session.again_end])
+            _undo([session.recompute_end])
         if not _are_same(trial.saved.tensors, saved.tensors):
             return "a second run saves other tensors"
         if not _are_same(list(tensors_in(result)), list(tensors_in(second))):
@@ -538,7 +538,7 @@ class Again:
         return frame.changes or trial.changed()
 
     def step_begins(self) -> None:
-        """Inputs that were changed after their scope has ended cannot be computed from."""
+        """Refuse scopes whose inputs were changed in place after the scope had run."""
         self.forget()
         self._turn_to_outer()
         counters, self._counters = self._counters, []
@@ -548,7 +548,7 @@ class Again:
 
 
 class _Tried:
-    """The frame of a scope that is tried: as long as it runs, nothing of it is given up."""
+    """The frame of a scope on trial: nothing of it is discarded while it runs."""
 
     __slots__ = ("frame",)
 
@@ -557,7 +557,7 @@ class _Tried:
 
 
 def modes_of(module: nn.Module) -> Tuple[bool, ...]:
-    """What runs the same in evaluation may count in training, as batch norm does."""
+    """A module without effects in evaluation may have some in training, as batch norm does."""
     return tuple(part.training for part in module.modules())
 
 
@@ -568,20 +568,20 @@ def _several_ranks() -> bool:
 
 
 def _watcher() -> Optional[str]:
-    """A mode of others that is told of all operations, by its name; None: there is none."""
+    """The name of a foreign mode that sees all operations, or None."""
     mode: Any = _python_dispatch._get_current_dispatch_mode()
     modes = [*overrides._get_current_function_mode_stack(), *([] if mode is None else [mode])]
     return next((type(each).__name__ for each in modes if type(each).__name__ != "DeviceContext"),
                 None)
 
 
-def again_of(session: Session, model: nn.Module, scopes: Dict[nn.Module, str],
-             recompute: Recompute) -> Optional[Again]:
-    """None: nothing is ever computed again."""
+def recomputer_of(session: Session, model: nn.Module, scopes: Dict[nn.Module, str],
+             recompute: Recompute) -> Optional[Recomputer]:
+    """None: nothing is ever recomputed."""
     if recompute == "never" or session.cache.mode not in ("fastest", "budget"):
         return None
     if is_before(OLDEST):
-        _log.info("nothing is computed again: that takes PyTorch %s or later, and this is %s",
+        _log.info("nothing is recomputed: that needs PyTorch %s or later, and this is %s",
                   OLDEST, torch.__version__)
         return None
-    return Again(session, model, scopes, recompute)
+    return Recomputer(session, model, scopes, recompute)

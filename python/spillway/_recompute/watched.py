@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 import torch
 from torch import Tensor, nn
 
-from .._core.checksums import can_be_summed, sums_of
+from .._core.checksums import can_checksum, checksums_of
 from .._core.torch_compat import storage_of
 
 Found = Tuple[str, Any]  # where, and what
@@ -55,7 +55,7 @@ def is_array(thing: Any) -> bool:
         numpy is not None and isinstance(thing, (numpy.ndarray, numpy.generic)))
 
 
-def _sum_of_content(path: str, thing: Any) -> Optional[int]:
+def _checksum_of_content(path: str, thing: Any) -> Optional[int]:
     """Of an array; None: it cannot be written.
 
     :raises Unseen: it is too large to be read
@@ -77,14 +77,14 @@ def dotted(path: str) -> str:
     return path if not path or path.endswith(".") else f"{path}."
 
 
-def _sums_now(tensor: Tensor) -> Optional[List[Tensor]]:
+def _checksums_now(tensor: Tensor) -> Optional[List[Tensor]]:
     """Of all of its storage, on its device; None: it has no bytes to read."""
     with contextlib.suppress(RuntimeError, NotImplementedError), torch.no_grad():
         storage, device = storage_of(tensor), tensor.device
         if storage.nbytes() == 0 or device.type == "meta":
             return None
-        if can_be_summed(storage):
-            return sums_of(tensor, 0, storage.nbytes())
+        if can_checksum(storage):
+            return checksums_of(tensor, 0, storage.nbytes())
         memory = torch.empty(0, dtype=torch.uint8, device=device)
         return [memory.set_(storage, 0, (storage.nbytes(),), (1,)).clone()]
     return None
@@ -106,7 +106,7 @@ class Watched:
         raise NotImplementedError
 
     def has_begun(self) -> bool:
-        """Whether nothing was there before in the place of what has changed."""
+        """Whether what has changed was empty before."""
         return False
 
     def put_back(self) -> None:
@@ -193,7 +193,7 @@ class Memory(Watched):
 
     def __init__(self, path: str, thing: Tensor, is_read: bool) -> None:
         super().__init__(path, thing)
-        self._before, self._sums = self._look(), _sums_now(thing) if is_read else None
+        self._before, self._checksums = self._look(), _checksums_now(thing) if is_read else None
 
     def _look(self) -> Tuple[Any, ...]:
         thing = self.thing
@@ -205,9 +205,9 @@ class Memory(Watched):
 
     def changed(self) -> Optional[str]:
         same = self._before == self._look()
-        if same and self._sums is not None:
-            now = _sums_now(self.thing)
-            same = now is not None and all(map(torch.equal, self._sums, now))
+        if same and self._checksums is not None:
+            now = _checksums_now(self.thing)
+            same = now is not None and all(map(torch.equal, self._checksums, now))
         return None if same else _words_of(self.path, " in place")
 
 
@@ -222,7 +222,7 @@ class Array(Watched):
     def _look(self) -> Tuple[Any, ...]:
         thing = self.thing
         return (memoryview(thing).nbytes if isinstance(thing, _BUFFERS) else thing.shape,
-                _sum_of_content(self.path, thing) if self._is_read else None)
+                _checksum_of_content(self.path, thing) if self._is_read else None)
 
     def changed(self) -> Optional[str]:
         return None if self._before == self._look() else _words_of(self.path, " in place")

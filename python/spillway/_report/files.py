@@ -20,10 +20,10 @@ _numbers = itertools.count(1)  # of those that this process was asked for
 
 
 def asked(partition: int) -> Optional[str]:
-    """The file for the report of a new Offload, if this run shall leave any: of ranks, and of a
-    second one in a process, a file for each.
+    """The file for the report of a new Offload, if this run is to leave one: each rank, and each
+    further Offload in a process, gets its own file.
 
-    :param partition: that it has of its store, which tells processes apart that are no ranks
+    :param partition: its partition of the store: tells processes apart that are not ranks
     """
     path = os.environ.get(_VARIABLE)
     if not path:

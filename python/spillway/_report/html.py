@@ -195,7 +195,7 @@ def _tiles(run: Run) -> str:
     lasts = "unknown" if least is None else _lasts_text(least)
     short = least is not None and (least.years is None or least.years < 1)
     why = ("at this rate" if least is not None else
-           "nobody has said what they endure: see Wear") if per_day else "nothing is written"
+           "their endurance is not known: see Wear") if per_day else "nothing is written"
     return '<div class="tiles">' + "".join([
         _tile("Memory, at most", bytes_text(ours), memory),
         _tile("Time of the last step", f"{step:.3g} s",

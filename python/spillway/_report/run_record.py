@@ -54,7 +54,7 @@ def run_of(text: str) -> Run:
         document = json.loads(text)
         version, run = document["spillway"], document["run"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise ValueError("it is no report of spillway in JSON") from None
+        raise ValueError("it is not a report of spillway in JSON") from None
     try:
         found: Run = _value_of(Run, run, "run")
         _check(found)

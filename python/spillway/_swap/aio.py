@@ -214,7 +214,7 @@ def _is_plain(buffer: Tensor) -> bool:
 
 
 class _Leave:
-    """What a handle leaves behind, given back."""
+    """Releases what a handle leaves behind."""
 
     def __init__(self, space: Space, pending: List[Io], written: Files, memory: Set[int]) -> None:
         self._space, self._pending = space, pending

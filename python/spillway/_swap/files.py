@@ -38,7 +38,7 @@ Start = Callable[..., None]  # (io, function, *arguments)
 
 
 class Io:
-    """A transfer under way. Its end is noted once, by whoever asks for it first.
+    """A transfer in flight. Its end is noted once, by the first caller that asks.
 
     :param memory: that is read or filled
     :param ended: is told how: None, or the error
@@ -199,7 +199,7 @@ class Space:
     # ---- Files -----------------------------------------------------------------------------------
 
     def write(self, path: str, memory: Tensor, owner: Files, start: Start) -> None:
-        """Begin to write a file anew."""
+        """Begin to overwrite a file."""
         store = self.store()
         length = memory.numel() * memory.element_size()
         with self._lock:
@@ -235,7 +235,7 @@ class Space:
             return sorted(path for path in self._files if os.path.dirname(path) == folder)
 
     def forget(self, paths: Iterable[str], owner: Optional[Files] = None) -> None:
-        """Remove files; of an owner, those alone that nobody else has written since."""
+        """Remove files; with an owner, only those that no other has written since."""
         for path in list(paths):
             with self._lock:
                 file = self._files.get(path)

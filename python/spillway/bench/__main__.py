@@ -191,8 +191,8 @@ class Screen:
 
 @contextlib.contextmanager
 def text_of(args: argparse.Namespace) -> Iterator[Path]:
-    """A file that does not change between the runs, whoever edits the text meanwhile; of those that
-    are resumed, theirs."""
+    """A copy of the text, so that an edit between runs changes nothing; runs that are resumed keep
+    theirs."""
     source = args.text or args.examples.resolve().parents[1]
     if args.resume and (args.out / TEXT).exists():
         source = args.out / TEXT

@@ -65,7 +65,7 @@ def row(name: str, values: Values, unit: str = "", at_most: Optional[float] = No
 
 
 def write(path: Path, title: str, rows: List[Row], where: Dict[str, Any], **more: Any) -> None:
-    """``more`` is for who looks closer: the page shows the rows."""
+    """``more`` is only in the file: the page shows the rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     document = {"title": title, "machine": where, "rows": rows, **more}
@@ -74,7 +74,7 @@ def write(path: Path, title: str, rows: List[Row], where: Dict[str, Any], **more
 
 
 def updated(path: Path, rows: List[Row]) -> List[Row]:
-    """The rows of a file, those of the same names anew; and what it has not."""
+    """The rows of a file, with rows of the same names replaced and others added."""
     known: List[Row] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     by_name = {each["name"]: each for each in [*known, *rows]}
     return list(by_name.values())

@@ -17,7 +17,7 @@ _numbers = itertools.count(1)  # of this process' groups
 
 
 class Throttle:
-    """A group of processes for which each of the devices writes and reads so many bytes per second.
+    """A group of processes for which each device is throttled to given bytes per second.
 
     :raises OSError: the system does not do that, or not for these devices, or not for this user
     """
@@ -84,9 +84,9 @@ def _words(path: Path) -> List[str]:
 def number_of(device: str) -> str:
     """Of a block device, major:minor.
 
-    :raises OSError: it is none, or is not there
+    :raises OSError: it is not a block device, or does not exist
     """
     found = os.stat(device)
     if not stat.S_ISBLK(found.st_mode):
-        raise OSError(0, f"{device} is no block device: only those can be throttled")
+        raise OSError(0, f"{device} is not a block device: only those can be throttled")
     return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["Exported", "StoreReader", "StoreWriter", "export", "import_"]
 
 Format = Literal["safetensors", "torch"]
-# "parameters": as the model has them. "masters": those of float32 in the place of those that are
-# rounded. "all": parameters, and what the optimizer keeps.
+# "parameters": as the model has them. "masters": float32 masters instead of the rounded
+# parameters. "all": parameters, and what the optimizer keeps.
 What = Literal["parameters", "masters", "all"]
 
 _log = logging.getLogger("spillway")
@@ -76,7 +76,7 @@ def export(store: Store, path: Path, format: Format = "safetensors", what: What 
     :param overwrite: also where there is such a file
     :param progress: called with the number of bytes each time that some were written
     :raises SpillwayError: ENODATA nothing is committed; EALREADY an optimizer has taken it up: open
-        the store again; EUCLEAN it is no optimizer's; a drive failed, or has lost some of it
+        the store again; EUCLEAN it is not of an optimizer; a drive failed, or has lost some of it
     :raises FileExistsError: the file is there
     :raises OSError: EBUSY another export writes it; ENOSPC and the like
     """
@@ -162,11 +162,11 @@ def import_(optimizer: "Optimizer", path: Path, what: Literal["parameters", "all
     mapped, not read into memory. ``optimizer.commit()`` then makes all durable.
 
     :param optimizer: a spillway.torch.Optimizer, with the names of its parameters
-    :param path: as export() has written it, or anybody else: safetensors (with PATH.index.json if
+    :param path: as written by export() or other software: safetensors (with PATH.index.json if
         there are several files), or what torch.save() made of a state_dict. With "all" what
         export() wrote by "torch" and "all"
     :param what: "parameters", and their masters; "all": also the optimizer's state
-    :return: the names in the file that are no parameters of the optimizer
+    :return: the names in the file that are not parameters of the optimizer
     :raises ValueError: the file is damaged, or something else; it lacks a parameter, or has one of
         another shape, or of a type that would lose bits: nothing is changed. Or, with "all", its
         state does not fit: parameters are those of the file by then
@@ -202,8 +202,8 @@ def _content_of(path: str) -> Any:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except TypeError as error:
-        raise ValueError(f"{path}: PyTorch {torch.__version__} cannot map a file: use one from 2.1 "
-                         "on, or safetensors") from error
+        raise ValueError(f"{path}: PyTorch {torch.__version__} cannot map a file: use 2.1 or "
+                         "later, or safetensors") from error
     except OSError:
         raise
     except Exception as error:  # of many kinds, where the file is damaged

@@ -16,7 +16,7 @@ from ..store import Commit, Store
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 3, 130
 _REFUSALS = (errno.EBUSY, errno.EEXIST, errno.ENOTUNIQ, errno.ESPIPE, errno.ESTALE)
-# What is said of long work: after so many seconds, and that often.
+# Progress of long work: shown after, and every, this many seconds.
 _PATIENCE, _INTERVAL = 2.0, 0.5
 # Room for two buffers, and for the store's own copies.
 _ARENA_BYTES = 64 << 20

@@ -24,7 +24,7 @@ def ends_at_once(name: str) -> None:
 @contextlib.contextmanager
 def exits_on(*numbers: int) -> Iterator[None]:
     """By default these signals end a process at once: its stores are then closed by the kernel, and
-    the pages in which they tell about themselves stay in /dev/shm until somebody looks. Here they
+    their status pages stay in /dev/shm until the next `spillway top`. Here they
     raise SystemExit, in the main thread."""
     asked = []
 

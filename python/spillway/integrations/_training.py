@@ -26,8 +26,8 @@ class Training:
         self._open = self._entered = False
 
     def begin(self, model: nn.Module) -> None:
-        """Trainers call nobody back when an exception or Ctrl-C ends a training: it is over when
-        this thread begins the next."""
+        """Trainers have no callback for an exception or Ctrl-C that ends a training: it is over
+        when this thread begins the next."""
         before: Optional[Training] = getattr(_here, "training", None)
         if before is not None:
             before.end()

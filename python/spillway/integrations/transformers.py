@@ -57,8 +57,8 @@ class SpillwayCallback(TrainingCallback, TrainerCallback):
         self._training.end()
 
     def in_forward(self, model: nn.Module) -> None:
-        """Spill what forward passes of a model save, whoever calls it, until ``end()``. What comes
-        after it, such as a loss that it does not compute itself, stays in memory."""
+        """Spill what forward passes of a model save, from any caller, until ``end()``. Tensors
+        saved after the forward, as by a separate loss, stay in memory."""
         forward = model.forward
 
         @functools.wraps(forward)

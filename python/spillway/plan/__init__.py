@@ -112,7 +112,7 @@ def optimizer_of(name: str, element_bytes: int) -> Optimizer:
 
 
 def parameters_least(largest_bytes: int) -> int:
-    """Bytes that parameters on drives have in memory at the least: while one is used the next
+    """Bytes that parameters on drives have in memory at least: while one is used the next
     comes, and both may be as large as the largest."""
     return 2 * largest_bytes
 

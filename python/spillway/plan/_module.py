@@ -93,7 +93,7 @@ def _saved(model: nn.Module, scopes: Sequence[nn.Module], inputs: Sequence[Tenso
 def inputs_of(words: Sequence[str]) -> List[Tensor]:
     """Of words such as 4,1024:int64, tensors without memory.
 
-    :raises ValueError: a word is none
+    :raises ValueError: a word is not a shape
     """
     inputs = []
     for word in words:
