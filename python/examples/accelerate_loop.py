@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
 import spillway
-import spillway.torch
+import spillway.torch as st
 from common import cuts_of, loss_of, say_activations, text_of, trainer_options
 from gpt import GPT
 
@@ -44,7 +44,7 @@ def train(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         off = None
         if args.devices:
-            off = spillway.torch.offload(model, args.devices.split(","))
+            off = st.offload(model, args.devices.split(","))
             stack.callback(off.close)
         for step, (cut,) in enumerate(loader):
             with accelerator.accumulate(model), off or contextlib.nullcontext():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spillway
-import spillway.torch
+import spillway.torch as st
 
 
 class Block(nn.Module):
@@ -124,12 +124,12 @@ def main() -> None:
     chosen = options()
     torch.manual_seed(0)
     with spillway.Store(chosen.devices.split(","), arena_bytes=chosen.arena_bytes) as store:
-        model = spillway.torch.materialize(lambda: GPT(chosen), store,
-                                           parameter_bytes=chosen.parameter_bytes)
-        off = spillway.torch.offload(model, store, parameters=True,
-                                     parameter_bytes=chosen.parameter_bytes)
-        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
-                                             lr=1e-4, in_backward=True)
+        model = st.materialize(lambda: GPT(chosen), store,
+                               parameter_bytes=chosen.parameter_bytes)
+        off = st.offload(model, store, parameters=True,
+                         parameter_bytes=chosen.parameter_bytes)
+        optimizer = st.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
+                                 lr=1e-4, in_backward=True)
         notes = Notes(chosen.json, off, optimizer)
         resumed = optimizer.resume()
         if resumed is not None:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import spillway
-import spillway.torch
+import spillway.torch as st
 from gradients import POLICIES, Stepper
 from spillway.cache import CacheStats
 from spillway.demo.data import collect_text, tokens_of
@@ -189,12 +189,12 @@ def text_of(args: argparse.Namespace) -> Tensor:
 def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
     """In modes keep and recompute the cache only watches: it is the yardstick for activations in
     all modes."""
-    mode: spillway.torch.Mode = "observe"
+    mode: st.Mode = "observe"
     if args.mode == "spillway":
         mode = args.cache or "fastest"
-    return spillway.torch.offload(model, store, mode=mode, prefetch_bytes=args.prefetch_bytes,
-                                  record=args.record, budget_bytes=args.budget_bytes,
-                                  recompute=args.recompute)
+    return st.offload(model, store, mode=mode, prefetch_bytes=args.prefetch_bytes,
+                      record=args.record, budget_bytes=args.budget_bytes,
+                      recompute=args.recompute)
 
 
 @contextlib.contextmanager

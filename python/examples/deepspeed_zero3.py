@@ -134,9 +134,9 @@ def train(args: argparse.Namespace) -> Optional[Any]:
     engine, *_ = deepspeed.initialize(model=model, config=config)
     off: Any = None
     if args.activations:
-        import spillway.torch
+        import spillway.torch as st
 
-        off = spillway.torch.offload(model, swapping.store)  # open, since the engine swaps
+        off = st.offload(model, swapping.store)  # open, since the engine swaps
     first = 0
     if args.resume:
         _, state = engine.load_checkpoint(args.resume)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import spillway
-import spillway.torch
+import spillway.torch as st
 from common import cuts_of, positive, say_activations, text_of, trainer_options
 from spillway.schedules import wrap_megatron
 
@@ -93,7 +93,7 @@ def train(args: argparse.Namespace) -> None:
     device = next(model.parameters()).device
     batches = (cut.to(device) for cut in cuts_of(
         text_of(args), args.batch, args.sequence + 1, torch.Generator().manual_seed(20)))
-    off = spillway.torch.offload(model, args.devices.split(",")) if args.devices else None
+    off = st.offload(model, args.devices.split(",")) if args.devices else None
     forward_backward = get_forward_backward_func()
     if off is not None:
         forward_backward = wrap_megatron(forward_backward, off)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import spillway
-import spillway.torch
+import spillway.torch as st
 
 
 def options() -> argparse.Namespace:
@@ -32,8 +32,8 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(64, width), nn.GELU(), nn.Linear(width, width), nn.GELU(),
                           nn.Linear(width, 1))
     with spillway.Store(chosen.devices.split(",")) as store:
-        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
-                                             lr=1e-3)
+        optimizer = st.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
+                                 lr=1e-3)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, chosen.steps)
         resumed = optimizer.resume()
         if resumed is not None:

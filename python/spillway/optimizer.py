@@ -2,7 +2,7 @@
 # spillway/optimizer.py - an optimizer of PyTorch whose state is on drives
 """An optimizer whose state does not have to fit into memory, and whose every state survives.
 
->>> optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.parameters(), store, lr=1e-3)
+>>> optimizer = st.Optimizer(torch.optim.AdamW, model.parameters(), store, lr=1e-3)
 >>> resumed = optimizer.resume()            # None: nothing is committed
 >>> for step in range(resumed.step if resumed else 0, steps):
 ...     loss(model, step).backward()

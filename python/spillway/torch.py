@@ -2,8 +2,8 @@
 # spillway/torch.py - spills what autograd saves for the backward pass
 """PyTorch: training with less memory and the same numbers.
 
->>> with spillway.Store(drives) as store:
-...     off = spillway.torch.offload(model, store)
+>>> import spillway.torch as st
+>>> with st.offload(model, drives) as off:
 ...     for batch in batches:
 ...         with off:
 ...             loss = model(batch).mean()
@@ -100,6 +100,11 @@ class Offload(contextlib.ContextDecorator):
     """A context in which what autograd saves is spilled. Made by offload(); entered once per step,
     or once around a loop. As a decorator of a function it is entered in each call of that.
 
+    Around such contexts it is the lifetime: the outer `with` of the module's example offloads
+    nothing itself, and leaving it calls close(). It becomes that when the first context inside of
+    it is entered before anything was saved. Without contexts inside nothing is closed, and the
+    Offload can be entered again.
+
     Backward may run inside or after the context. A step begins with the first forward pass after
     a backward pass: where gradients are accumulated over several of each, every pair is a step of
     its own, and nothing need be said. Of a model that is never called itself (a normalizing flow's
@@ -148,6 +153,7 @@ class Offload(contextlib.ContextDecorator):
         self._module_hooks = self._make_hooks()  # the same ones each time: compiled code asks
         self._handles: List[Any] = []
         self._active = False
+        self._is_lifetime = False  # entered around contexts of itself: leaving that closes
         self._in_backward = False  # entered there: by a function that a checkpoint runs again
         # scopes entered and not left: whether the cache was told of it
         self._entered: List[bool] = []
@@ -202,7 +208,16 @@ class Offload(contextlib.ContextDecorator):
 
     # ---- The context -----------------------------------------------------------------------------
 
+    def _turn_to_lifetime(self) -> None:
+        """Where the first context is entered again inside, before anything was saved in it."""
+        here = getattr(_active, "offload", None) is self
+        if (self._active and here and self._entries == 1 and not self._called
+                and not self.stats().offers):
+            self._is_lifetime = True
+            self._leave(False)
+
     def __enter__(self) -> "Offload":
+        self._turn_to_lifetime()
         if self._active:
             raise RuntimeError(
                 "this offload context is active already; leave it before entering it again (where "
@@ -232,8 +247,12 @@ class Offload(contextlib.ContextDecorator):
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        interrupted = None
-        checked: List[bool] = []
+        if self._is_lifetime and not self._active:
+            self._is_lifetime = False
+            self.close()
+            return
+        checked: List[bool]
+        interrupted, checked = None, []
         # A Ctrl-C meanwhile is raised afterwards: in a notebook, training goes on after it.
         while not checked or self._active:
             try:

@@ -174,11 +174,11 @@ def test_after_an_exception_the_next_step_works(store, where):
 def test_entered_twice(off, store):
     other = spillway.torch.offload(Nothing(), store)
     with off:
+        torch.randn(1000, requires_grad=True).exp().sum().backward()
         with pytest.raises(RuntimeError, match="this offload context is active already"):
             off.__enter__()
         with pytest.raises(RuntimeError, match="active in this thread already"):
             other.__enter__()
-        torch.randn(1000, requires_grad=True).exp().sum().backward()
     assert off.stats().offers == 1
     with other:
         pass

@@ -139,7 +139,7 @@ def newest_of_all(process_group: Group = "all") -> Callable[[Sequence[Path], int
     """For ``Store(commit=...)``: the newest commit that all processes of a group have. All of them
     have to open their stores then; no commit is discarded before they agree.
 
-    >>> store = spillway.Store(drives, partition=rank, commit=spillway.torch.newest_of_all())
+    >>> store = spillway.Store(drives, partition=rank, commit=st.newest_of_all())
 
     :param process_group: as of Optimizer
     :return: a function, by which opening the store raises SpillwayError on all: what a rank has

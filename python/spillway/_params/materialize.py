@@ -40,8 +40,8 @@ def materialize(factory: Callable[[], nn.Module], store: Store, *,
     """Make a model whose parameters do not fit into memory: the function runs as ever, with the
     same random numbers, and what it has made goes to the drives meanwhile.
 
-    >>> model = spillway.torch.materialize(lambda: GPT(config), store)
-    >>> off = spillway.torch.offload(model, store, parameters=True)
+    >>> model = st.materialize(lambda: GPT(config), store)
+    >>> off = st.offload(model, store, parameters=True)
 
     Buffers, and parameters of less than 64 KiB, stay in memory.
 
