@@ -19,7 +19,7 @@
 #include <spillway/status.h>
 
 #define SPW_PAGE_MAGIC   UINT64_C(0x736b6e6177777073)
-#define SPW_PAGE_VERSION 5u
+#define SPW_PAGE_VERSION 6u
 
 struct spw_status_page {
 	uint64_t magic;
@@ -40,8 +40,8 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 		       offsetof(struct spw_status_page, refreshed_ns) == 32 &&
 		       offsetof(struct spw_status_page, opened_ns) == 40 &&
 		       offsetof(struct spw_status_page, status) == 48 &&
-		       sizeof(struct spw_status_page) == 46904,
-	       "of another layout is another version");
+		       offsetof(struct spw_status_page, status.steps) == 46688,
+	       "of another layout is another version; with other counters, of another size");
 
 /**
  * spw_drives__page_take - make the page of a partition, in place of one left behind, and become its

@@ -415,8 +415,9 @@ struct spw_store {
 	struct store_counters count;
 	/* of puts and gets that have not ended, as they were asked for; added to by any thread */
 	_Atomic uint64_t queued_bytes[PRIORITIES];
-	/* spw_step_stats, without its size, as was last told: written by any thread */
-	_Atomic uint64_t steps[(sizeof(struct spw_step_stats) - sizeof(size_t)) / sizeof(uint64_t)];
+	/* spw_cache_stats, without its size, as was last told: written by any thread */
+	_Atomic uint64_t
+		steps[(sizeof(struct spw_cache_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
 
 /* Counters have one writer, the worker; others read them at any time. */
@@ -562,7 +563,7 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 void spw_store__transfer_ended(struct transfer *transfer);
 void spw_store__latency_refresh(struct store_drive *drive);
 /* store/stats.c: what spw_store_publish_steps() was given last; all 0: nothing */
-void spw_store__published_steps(const struct spw_store *store, struct spw_step_stats *steps);
+void spw_store__published_steps(const struct spw_store *store, struct spw_cache_stats *steps);
 bool spw_store__bounce_allowed(const struct spw_store *store, uint32_t drive);
 bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_store__bounce_give(struct transfer *transfer);

@@ -114,7 +114,7 @@ void spw_store__publish(struct spw_store *store, bool now)
 
 /* Called by any thread: the page is this process' own, and the others' are read by name. */
 void spw_store_ranks(struct spw_store *store, uint64_t age_max_ns,
-		     void (*see)(void *context, const struct spw_step_stats *steps), void *context)
+		     void (*see)(void *context, const struct spw_cache_stats *steps), void *context)
 {
 	uint32_t partitions = store->assembly.superblocks[0].partition_count;
 	struct spw_status *status = partitions > 1 ? malloc(sizeof(*status)) : NULL;

@@ -109,7 +109,7 @@ static struct spw_latencies latencies_of(const struct dir_stats *dir)
 	return latencies;
 }
 
-void spw_store_publish_steps(struct spw_store *store, const struct spw_step_stats *steps)
+void spw_store_publish_steps(struct spw_store *store, const struct spw_cache_stats *steps)
 {
 	uint64_t words[SPW_ARRAY_LEN(store->steps)] = {0};
 
@@ -120,7 +120,7 @@ void spw_store_publish_steps(struct spw_store *store, const struct spw_step_stat
 		atomic_store_explicit(&store->steps[i], words[i], memory_order_relaxed);
 }
 
-void spw_store__published_steps(const struct spw_store *store, struct spw_step_stats *steps)
+void spw_store__published_steps(const struct spw_store *store, struct spw_cache_stats *steps)
 {
 	uint64_t words[SPW_ARRAY_LEN(store->steps)] = {0};
 

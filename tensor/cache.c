@@ -162,8 +162,7 @@ void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats, siz
 	struct spw_cache_stats now;
 
 	spw_cache__lock(cache);
-	now = cache->count;
-	spw_control_stats(cache->control, &now);
+	spw_cache__count(cache, &now);
 	spw_cache__unlock(cache);
 	memset(stats, 0, size);
 	spw_opts_merge(stats, size, &now, sizeof(now));

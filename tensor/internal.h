@@ -282,6 +282,8 @@ struct spw_cache {
 /* ---- publish.c ---- */
 
 /* The store publishes how the cache is doing. */
+/* All of the counters, as they are now; under the lock. */
+void spw_cache__count(const struct spw_cache *cache, struct spw_cache_stats *stats);
 void spw_cache__publish(struct spw_cache *cache);
 
 /* ---- others.c ---- */

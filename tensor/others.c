@@ -59,7 +59,7 @@ void spw_cache__others_io_ended(struct entry *entry, enum direction direction, i
 			     entry->io_began_ns);
 }
 
-static void rank_seen(void *context, const struct spw_step_stats *steps)
+static void rank_seen(void *context, const struct spw_cache_stats *steps)
 {
 	struct spw_cache *cache = context;
 	const struct spw_plan_drives drives = {

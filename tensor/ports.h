@@ -24,10 +24,10 @@ struct spw_cache_ports {
 	/* spw_wear(), of all drives: how much they may still be written together */
 	int (*left)(struct spw_store *store, double rated, double *bytes);
 	void (*publish_steps)(struct spw_store *store,
-			      const struct spw_step_stats *steps); /* spw_store_publish_steps() */
+			      const struct spw_cache_stats *steps); /* spw_store_publish_steps() */
 	/* spw_store_ranks() */
 	void (*ranks)(struct spw_store *store, uint64_t age_max_ns,
-		      void (*see)(void *context, const struct spw_step_stats *steps),
+		      void (*see)(void *context, const struct spw_cache_stats *steps),
 		      void *context);
 	int (*put)(struct spw_store *store, const void *bytes, size_t len,
 		   const struct spw_notify *notify, spw_object *object,

@@ -37,6 +37,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <spillway/counters.h>
 #include <spillway/error.h>
 #include <spillway/plan.h>
 #include <spillway/store.h>
@@ -498,133 +499,6 @@ enum spw_budget_cause {
 	SPW_BUDGET_CHANGED,    /* the step was not the one that was planned for */
 	SPW_BUDGET_DRIVES,     /* what was above it waited to be written */
 	SPW_BUDGET_HELD,       /* tensors were saved earlier, or in use longer, than planned */
-};
-
-struct spw_cache_stats {
-	size_t size;
-	uint64_t steps, offers, takes, releases;
-	uint32_t entries; /* that exist now */
-	/* in memory now: kept or waiting to be written (till drained), being read, leased */
-	uint64_t activation_bytes;
-	uint64_t activation_bytes_max; /* since open or spw_cache_reset_peak() */
-	uint64_t bytes_offered;        /* all offers, duplicates included */
-	uint64_t bytes_spilled;        /* written to drives, whole tensors */
-	uint64_t bytes_read;
-	/* taken while still in memory because of a write; each entry once */
-	uint64_t bytes_forwarded;
-	uint64_t bytes_deduplicated;
-	uint64_t bytes_kept_small, bytes_kept_last_scope, bytes_kept_backpressure,
-		bytes_kept_no_space, bytes_kept_error, bytes_kept_entries, bytes_kept_observed,
-		bytes_kept_backward;
-	uint64_t writes_cancelled, bytes_writes_cancelled;
-	uint64_t prefetches, prefetch_hits;       /* taken after the read had ended */
-	uint64_t prefetch_late;                   /* taken while it was under way */
-	uint64_t misses;                          /* taken when stored and not asked for */
-	uint64_t stall_ns;                        /* takes that waited */
-	uint64_t read_memory_outside_arena_bytes; /* arena full: ordinary memory used */
-	/* given to the store to be written, not ended */
-	uint64_t staging_bytes, staging_bytes_max;
-	/* ahead of their use in this step: read, or not given back */
-	uint64_t prefetched_bytes, prefetched_bytes_max;
-	uint64_t tensors_spilled, tensors_forwarded, tensors_deduplicated;
-	uint64_t tensors_kept_small, tensors_kept_last_scope, tensors_kept_backpressure,
-		tensors_kept_no_space, tensors_kept_error, tensors_kept_entries,
-		tensors_kept_observed, tensors_kept_backward;
-	uint64_t writes_failed, prefetches_failed, reads_failed; /* a read that a take waited for */
-	uint64_t prefetch_budget_bytes;                          /* of the last backward stage */
-
-	uint64_t bytes_kept_planned, bytes_kept_hint;     /* the plan said so; the caller did */
-	uint64_t tensors_kept_planned, tensors_kept_hint; /* the same */
-	uint64_t prefetches_across;                       /* for a stage that had not begun */
-	/* ended: all of it by a plan; some of it by the fixed rule */
-	uint64_t steps_planned, steps_fixed;
-	uint64_t plans; /* made; why, but for the first: */
-	uint64_t plans_shape, plans_timeline, plans_bandwidth, plans_stall, plans_memory;
-	uint64_t plans_failed;    /* not made, or infeasible: a budget that cannot be met */
-	uint64_t plan_mismatches; /* steps that left the plan: other scopes or other tensors */
-	uint64_t plan_probes;     /* tensors spilled only to measure the drives */
-	/* steps of more tensors or scopes than there is room to record */
-	uint64_t recordings_short;
-	uint64_t steps_hurried; /* that stalled, and then read further ahead than planned */
-	uint64_t plan_cost_ns;  /* that the last search for one took, beside a step */
-
-	/* The plan in force; 0: there is none. */
-	uint64_t plan_tensors, plan_tensors_spilled;
-	uint64_t plan_peak_bytes, plan_keep_all_bytes, plan_stall_ns, plan_wall_ns;
-	uint64_t plan_bytes_written, plan_bytes_read, plan_bytes_forwarded;
-	uint64_t plan_memory_bytes;    /* how high reading ahead may fill the memory */
-	uint64_t plan_caution_percent; /* of the bandwidth measured that the plan counts on */
-
-	/* The last step that ended. */
-	uint64_t step_compute_ns; /* its time, less what takes waited for I/O */
-	uint64_t step_forward_ns, step_backward_ns;
-	uint64_t step_stall_ns; /* that some take waited */
-	uint64_t step_peak_bytes;
-
-	/* The drives while busy, by this cache's transfers, smoothed; 0: not known. */
-	uint64_t write_bytes_per_second, read_bytes_per_second;
-	uint64_t mixed_bytes_per_second; /* sum of both while both ran */
-	uint64_t drive_latency_ns;
-
-	/* steps that went on by the plan of another shape of step that is known */
-	uint64_t plan_switches;
-
-	/* of duplicates, with what the drives were given */
-	uint64_t bytes_compared;
-	/* would be duplicates, but have other bytes */
-	uint64_t offers_changed;
-	/* other bytes than when they were written: not stored */
-	uint64_t bytes_kept_changed, tensors_kept_changed;
-
-	/* no staging memory was free for a tensor of a device */
-	uint64_t bytes_kept_no_staging, tensors_kept_no_staging;
-	/* of activation_bytes: in memory of devices, with what was handed out till its release */
-	uint64_t device_bytes, device_bytes_max;
-	/* staging memory of tensors of devices, both ways; no part of activation_bytes */
-	uint64_t device_staging_bytes, device_staging_bytes_max;
-	/* from devices to staging memory: copies that ended well, and that failed */
-	uint64_t copies, bytes_copied, copies_failed;
-	uint64_t bytes_copied_again; /* for SPW_OFFER_COPY_AGAIN */
-	uint64_t copies_ordered;     /* memory given back by order, before its copy had ended */
-	uint64_t staging_waits;      /* of spw_cache_wait_write() */
-	uint64_t tensors_ahead;      /* given by spw_cache_ahead() */
-
-	/* the cap on what is written was used up */
-	uint64_t bytes_kept_wear, tensors_kept_wear;
-	uint64_t wear_bytes_per_day;     /* the cap, also where years were given; 0: none */
-	uint64_t plans_limited;          /* that spill less because of it */
-	uint64_t plan_bytes_written_max; /* what the plan in force may write; 0: no limit */
-
-	/* of stall_ns: what devices told, by spw_cache_device_times() */
-	uint64_t device_stall_ns;
-	/* since then: takes that waited for bytes of devices; no part of stall_ns */
-	uint64_t host_wait_ns;
-	/* copies between devices and staging memory, while under way, smoothed; 0: not known */
-	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
-	/* given up, to be computed again; and in memory again, by that or another offer */
-	uint64_t bytes_given_up, tensors_given_up;
-	uint64_t bytes_restored, tensors_restored;
-	uint64_t restores_refused; /* of other bytes than those that were given up */
-	uint64_t bytes_checked;    /* read for checksums of what is given up and restored */
-	/* scopes computed again in backward stages, and the time that took; with trials */
-	uint64_t scopes_again, again_ns;
-	uint64_t step_again_ns;     /* of the last step that ended */
-	uint64_t plan_scopes_again; /* by the plan in force, and how long that takes */
-	uint64_t plan_again_ns;
-	/* forward passes held more than planned, or than the budget, and waited for room */
-	uint64_t holds, hold_ns;
-	uint64_t step_hold_ns; /* of the last step that ended; neither compute nor stall */
-
-	/* the most CPU time that spw_cache_step() has taken of its caller: no search is in it */
-	uint64_t step_cpu_ns_max;
-	uint64_t plan_wait_ns; /* of steps that ended before the search for a plan did */
-	uint64_t plans_here;   /* searched for by spw_cache_step() itself: there was no thread */
-
-	/* The budget; 0: there is none. Whether the last step met it, and if not, why. */
-	uint64_t budget_bytes;
-	uint64_t budget_cause;      /* enum spw_budget_cause */
-	uint64_t budget_over_bytes; /* by which the last step that ended exceeded it */
-	uint64_t budget_over_bytes_max, budget_steps_over; /* of all steps that have ended */
 };
 
 SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats *stats,

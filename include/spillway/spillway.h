@@ -4,6 +4,7 @@
 #define SPILLWAY_SPILLWAY_H
 
 #include <spillway/error.h>
+#include <spillway/counters.h>
 #include <spillway/engine.h>
 #include <spillway/nvme.h>
 #include <spillway/vfio.h>

@@ -50,6 +50,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <spillway/counters.h>
 #include <spillway/error.h>
 #include <spillway/store.h>
 
@@ -82,31 +83,6 @@ struct spw_state_opts {
 	 * from 2 on. Default 0: as many as what was measured says
 	 */
 	uint32_t device_every;
-};
-
-struct spw_state_stats {
-	size_t size;
-	uint32_t records;
-	uint32_t buffers;
-	uint64_t total_bytes;  /* of all records */
-	uint64_t memory_bytes; /* of all buffers */
-	uint64_t takes;
-	uint64_t hits;            /* of takes: it was in memory, from its use before */
-	uint64_t ready;           /* of takes: it had been read ahead in time */
-	uint64_t waits;           /* of takes: the caller waited */
-	uint64_t waits_for_write; /* of waits: it was on its way to the drives */
-	uint64_t wait_ns;
-	uint64_t reads, bytes_read;       /* begun by this */
-	uint64_t writes, bytes_written;   /* the same */
-	uint64_t read_failures;           /* of reading ahead too: a take reads once more */
-	uint64_t write_failures;          /* the record stays in memory, and is put once more */
-	uint64_t commits, commit_ns;      /* time in which the caller waited */
-	uint64_t commit_bytes_written;    /* by commits: changed records still in memory */
-	uint64_t passes, passes_departed; /* of passes: another order than was said */
-	/* of updates: what the host and a device did of them */
-	uint64_t updates, host_bytes, host_ns;
-	uint64_t device_records, device_bytes, device_ns;
-	uint64_t device_every; /* each n-th is the device's now; 0: none, or it is being tried */
 };
 
 SPW_EXPORT void spw_state_opts_init(struct spw_state_opts *opts, size_t size);

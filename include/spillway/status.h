@@ -38,7 +38,7 @@ struct spw_status {
 	uint32_t drives;
 	struct spw_drive_stats drive[SPW_DRIVES_MAX];
 	uint64_t open_ns; /* for how long it has been open: the counters are of that time */
-	struct spw_step_stats steps; /* of a cache on it; all 0: there is none */
+	struct spw_cache_stats steps; /* of a cache on it; all 0: there is none */
 };
 
 /* Which partitions of which stores are published on this machine, and may be read. */

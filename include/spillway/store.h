@@ -29,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <spillway/counters.h>
 #include <spillway/engine.h>
 #include <spillway/error.h>
 #include <spillway/format.h>
@@ -530,35 +531,6 @@ SPW_EXPORT int spw_store_register(struct spw_store *store, void *memory, size_t 
  */
 SPW_EXPORT int spw_store_unregister(struct spw_store *store, void *memory);
 
-struct spw_store_stats {
-	size_t size;
-	uint32_t drives, drives_retired, partition;
-	uint32_t requests, objects; /* that exist now */
-	uint64_t capacity_bytes, used_bytes, used_bytes_max;
-	uint64_t puts, gets, frees;         /* ended */
-	uint64_t bytes_put, bytes_got;      /* as the caller counts them */
-	uint64_t bytes_written, bytes_read; /* as the drives count them */
-	uint64_t bytes_from_memory;         /* gets served from a put still in memory */
-	uint64_t bytes_copied;              /* through bounce memory, reasons below */
-	uint64_t copies_unaligned_address, copies_unaligned_length, copies_partial_chunk;
-	uint64_t waits_for_copy_memory;
-	uint64_t chunks_split; /* placed in more than one extent */
-	uint64_t chunks_moved; /* to another drive after a failed write */
-	uint64_t cancelled;
-	uint64_t checksum_errors, read_errors, write_errors;
-	uint64_t bypasses; /* times a higher class went first */
-	uint64_t timeouts; /* transfers that missed their deadline */
-	uint64_t bytes_trimmed;
-	uint64_t registered_bytes;      /* of spw_store_register(), known to the drives now */
-	uint64_t registrations_refused; /* by kernel or backend: the log has the reason */
-	uint64_t transfers_registered;  /* that used such memory */
-	uint64_t chunks_single;         /* of two copies one alone: no second drive had room */
-	uint64_t reads_switched; /* chunks read from the other copy: the first did not serve */
-	uint32_t drives_missing; /* of the store, when it was opened */
-	uint32_t workers;        /* threads that sum and copy: see spw_store_opts */
-	uint64_t bytes_helped;   /* summed or copied by those beside the first */
-};
-
 /* What all who use this handle have moved, and what of it is under way. */
 struct spw_store_traffic {
 	uint64_t bytes_put, bytes_got; /* as in spw_store_stats */
@@ -611,23 +583,8 @@ struct spw_drive_stats {
 	struct spw_latencies read_latencies, write_latencies;
 };
 
-/* What a cache above the store says of its steps: as in spw_cache_stats. */
-struct spw_step_stats {
-	size_t size;
-	uint64_t steps, waits, stall_ns; /* takes that waited, and for how long */
-	uint64_t bytes_offered, bytes_spilled, bytes_read, bytes_forwarded;
-	uint64_t bytes_kept, bytes_kept_wear; /* for any reason; for the cap on wear */
-	uint64_t activation_bytes;
-	/* the last step that ended */
-	uint64_t step_compute_ns, step_stall_ns, step_peak_bytes;
-	/* the plan in force; 0: there is none */
-	uint64_t plan_tensors, plan_tensors_spilled, plan_peak_bytes, plan_keep_all_bytes,
-		plan_bytes_written, plan_stall_ns;
-	uint64_t plans, steps_planned, plans_limited;
-	uint64_t wear_bytes_per_day; /* the cap; 0: none */
-	/* measured of the drives; 0: not known */
-	uint64_t write_bytes_per_second, read_bytes_per_second, mixed_bytes_per_second;
-};
+/* Was a struct of its own, with some of the same members. */
+#define spw_step_stats spw_cache_stats
 
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */
 SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats,
@@ -653,7 +610,7 @@ SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
  * with each step; of several, the last one is seen.
  */
 SPW_EXPORT void spw_store_publish_steps(struct spw_store *store,
-					const struct spw_step_stats *steps);
+					const struct spw_cache_stats *steps);
 
 /**
  * spw_store_ranks - what the other ranks of the store have published of their steps
@@ -664,7 +621,7 @@ SPW_EXPORT void spw_store_publish_steps(struct spw_store *store,
  * The figures are another process's: whoever uses them checks them.
  */
 SPW_EXPORT void spw_store_ranks(struct spw_store *store, uint64_t age_max_ns,
-				void (*see)(void *context, const struct spw_step_stats *steps),
+				void (*see)(void *context, const struct spw_cache_stats *steps),
 				void *context);
 
 /* The backend and its features, in words. */

@@ -79,10 +79,10 @@ STORE_CASE(test_page_of_an_open_store)
 			 -ENOENT);
 }
 
-static struct spw_step_stats rank_steps;
+static struct spw_cache_stats rank_steps;
 static unsigned ranks_seen;
 
-static void see_rank(void *context, const struct spw_step_stats *steps)
+static void see_rank(void *context, const struct spw_cache_stats *steps)
 {
 	(void)context;
 	rank_steps = *steps;

@@ -27,7 +27,7 @@ struct family {
 
 #define DRIVE(member) .offset = offsetof(struct spw_drive_stats, member)
 #define STORE(member) .offset = offsetof(struct spw_store_stats, member)
-#define CACHE(member) .offset = offsetof(struct spw_step_stats, member)
+#define CACHE(member) .offset = offsetof(struct spw_cache_stats, member)
 
 static const struct family of_drives[] = {
 	{"drive_written_bytes", "bytes", "Written to the drive.", COUNTER, DRIVE(bytes_written)},

@@ -730,7 +730,7 @@ static int left(struct spw_store *store, double rated, double *bytes)
 }
 
 /* The page has it a moment later: what several do at once depends on nothing but time. */
-static void publish_steps(struct spw_store *store, const struct spw_step_stats *steps)
+static void publish_steps(struct spw_store *store, const struct spw_cache_stats *steps)
 {
 	if (!store->timed)
 		return;
@@ -743,7 +743,7 @@ static void publish_steps(struct spw_store *store, const struct spw_step_stats *
 }
 
 static void ranks(struct spw_store *store, uint64_t age_max_ns,
-		  void (*see)(void *context, const struct spw_step_stats *steps), void *context)
+		  void (*see)(void *context, const struct spw_cache_stats *steps), void *context)
 {
 	if (!store->timed)
 		return;

@@ -81,7 +81,7 @@ struct spw_store {
 	/* Timed, of all such stores, and under their lock: its thread waits for time, until then */
 	struct spw_store *next_timed;
 	bool waits, meets;
-	struct spw_step_stats published[2]; /* before the last time, and then */
+	struct spw_cache_stats published[2]; /* before the last time, and then */
 	double published_ns;
 	pthread_cond_t goes_on;
 	double until_ns;
