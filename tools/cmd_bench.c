@@ -103,15 +103,16 @@ static const struct own_option {
 	{"name", begin_job, 0, "NAME", NULL},
 	{"tuned", apply_tuned, 0, "[=FILE]",
 	 "take bs, iodepth, hipri and backend from 'spillway tune' for the rw before"},
-	{"section", add_section, 0, "NAME", "only this section of the job files; may be repeated"},
+	{"section", add_section, 0, "NAME",
+	 "run only this section of the job files; may be repeated"},
 	{"allow-destructive", LINE_FLAG(run.allow_destructive), NULL,
-	 "write also where something is; never where it is in use"},
+	 "overwrite data, but never a drive in use"},
 	{"output-format", set_format, 0, "FORMAT", "normal json terse (default normal)"},
 	{"output", set_output, 0, "FILE", "write the report there"},
 	{"json", LINE_FLAG(json), NULL, "as --output-format=json"},
 	{"fio-options", LINE_FLAG(fio_options), NULL,
-	 "alone: which of fio's options are taken, have no effect or are refused, and why"},
-	{"quiet", LINE_FLAG(run.quiet), NULL, "no progress line on a terminal"},
+	 "print which of fio's options are supported, ignored or refused, and why, and exit"},
+	{"quiet", LINE_FLAG(run.quiet), NULL, "no progress line"},
 	{"verbose", LINE_FLAG(run.verbose), NULL, "say more on standard error"},
 };
 
@@ -387,16 +388,15 @@ const struct tool_command command_bench = {
 	.name = "bench",
 	.summary = "measure drives or a store, in fio's terms",
 	.synopsis = "[JOBFILE...] [--filename=A:B] [--rw=KIND] [--bs=SIZE] [--iodepth=N] ...",
-	.description = "Runs jobs described as for fio, by options or by fio's job files,\n"
-		       "through spillway's own engine, and reports as fio does: text, JSON with\n"
-		       "fio's keys, or terse lines. An option that is not supported is refused;\n"
-		       "what is done in another way is said in every report. A device that\n"
-		       "carries anything is not written without --allow-destructive, and one\n"
-		       "that is mounted or in use never. With\n"
-		       "--level=store, --filename names the drives of a store and the jobs move\n"
-		       "objects: write puts, read gets what was put before in reverse order\n"
-		       "(randread: in any order), rw repeats training steps (put all, then get\n"
-		       "and free in reverse order), randrw puts and gets at the same time.\n",
+	.description = "Runs fio jobs, from options or job files, on spillway's own engine, and\n"
+		       "reports as fio does: text, JSON with fio's keys, or terse lines.\n"
+		       "Unsupported options are refused; differences are noted in every report.\n"
+		       "A device that holds data is written only with --allow-destructive, one\n"
+		       "that is mounted or in use never. With --level=store, --filename names\n"
+		       "the drives of a store and the jobs move objects: write puts, read gets\n"
+		       "what was put before in reverse order (randread: in random order), rw\n"
+		       "repeats training steps (put all, then get and free in reverse order),\n"
+		       "randrw puts and gets at the same time.\n",
 	.examples = "  spillway bench --filename=/dev/nvme1n1 --rw=randread --bs=4k --iodepth=32 "
 		    "--runtime=10 --time-based\n"
 		    "  spillway bench --filename=a.img --rw=write --bs=1m --iodepth=8 --size=1g "

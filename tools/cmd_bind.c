@@ -26,11 +26,11 @@ static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &controllers, "A,B,...",
 	 "PCI addresses of the controllers (or name them without the option)"},
 	{"user", TOOL_TEXT, &user, "NAME",
-	 "who may drive them: becomes the owner of their nodes below /dev/vfio, the group's too "
-	 "(default: root)"},
+	 "user who may drive them: becomes the owner of their nodes below /dev/vfio, including the "
+	 "group's (default: root)"},
 	{"force", TOOL_FLAG, &force, NULL,
-	 "also if a namespace carries something; one in use is refused even so"},
-	{"dry-run", TOOL_FLAG, &dry_run, NULL, "check all, change nothing"},
+	 "also if a namespace holds data, but never if it is in use"},
+	{"dry-run", TOOL_FLAG, &dry_run, NULL, "only check"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -170,19 +170,17 @@ static const int refusals[] = {EOPNOTSUPP, 0};
 
 const struct tool_command command_bind = {
 	.name = "bind",
-	.summary = "take NVMe controllers from the kernel, to drive them from a process",
+	.summary = "take NVMe controllers from the kernel, for use from user space",
 	.synopsis = "PCI-ADDRESS... [--user NAME] [--force] [--dry-run] [--json]",
-	.description = "Gives the controllers to the kernel's vfio-pci driver. Their block\n"
-		       "devices go away; what they hold stays, and their namespaces are then\n"
-		       "named pci:ADDRESS/1, wherever a drive is named. A controller with a\n"
-		       "namespace that is mounted, held, swapped on or in use by a store, also\n"
-		       "on a partition, or that is reached by another controller too, is\n"
-		       "refused always; one that carries a file system or any other known\n"
-		       "signature is refused unless --force is given. --user is refused if the\n"
-		       "controller shares its IOMMU group: it would hand over the other devices\n"
-		       "as well. It stays bound until 'spillway unbind' or the next boot. What\n"
-		       "stands in the way, 'spillway probe' tells; how to use it, and what it\n"
-		       "protects from, docs/VFIO.md.\n",
+	.description = "Binds the controllers to the kernel's vfio-pci driver. Their block\n"
+		       "devices disappear, their content stays, and their namespaces are then\n"
+		       "named pci:ADDRESS/1. A controller with a namespace that is mounted, held,\n"
+		       "swapped on or in use by a store (partitions included), or that can be\n"
+		       "reached through another controller, is always refused; one with a file\n"
+		       "system or other known signature without --force. --user is refused if\n"
+		       "the controller shares its IOMMU group, since it would hand over the other\n"
+		       "devices as well. The binding lasts until 'spillway unbind' or a reboot.\n"
+		       "'spillway probe' shows what is in the way; see docs/VFIO.md.\n",
 	.examples = "  spillway probe                                    # which controllers there "
 		    "are\n"
 		    "  spillway bind 0000:3d:00.0 0000:3e:00.0\n"

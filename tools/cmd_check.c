@@ -14,8 +14,7 @@ static bool json, scrub;
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "all drives of the store, in any order; \\, is a comma in a name"},
-	{"scrub", TOOL_FLAG, &scrub, NULL,
-	 "read every byte that is committed, and mend what is bad"},
+	{"scrub", TOOL_FLAG, &scrub, NULL, "read and verify all committed data, and repair it"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
@@ -87,7 +86,7 @@ static void print_text(const struct spw_store_info *info, const struct spw_drive
 			continue;
 		tool_print_text(drives[i].path, stdout);
 		(void)fputs(": one of its two superblock copies is damaged; the other is used. "
-			    "Format the store anew when it is not needed.\n",
+			    "Reformat the store if it is not needed.\n",
 			    stdout);
 	}
 }
@@ -115,18 +114,17 @@ static int check(const struct tool_command *command)
 
 const struct tool_command command_check = {
 	.name = "check",
-	.summary = "verify a store's superblocks and that its drives belong together",
+	.summary = "verify a store's superblocks, and optionally its committed data",
 	.synopsis = "--devices A,B,... [--scrub] [--json]",
-	.description = "Reads and verifies both superblock copies of every drive. Exits with 0\n"
-		       "when the store can be opened (and names drives that have one good copy\n"
-		       "left), else with 1 and what is wrong, of every drive. Reads only.\n"
+	.description = "Verifies both superblock copies of every drive. Exits with 0 if the\n"
+		       "store can be opened (and names drives with only one good copy), else\n"
+		       "with 1 and what is wrong with each drive. Read-only.\n"
 		       "\n"
-		       "With --scrub it reads and verifies every copy of what is committed, in\n"
-		       "all partitions, none of which may be open. A bad copy is written again\n"
-		       "from the good one, and what of a mirror has one copy alone gets a second\n"
-		       "one, if no drive is missing. Exits with 0 when all is good now, 1 when\n"
-		       "something is lost or cannot be written again, 3 when a process has a\n"
-		       "partition open, 130 when it was interrupted.\n",
+		       "With --scrub, reads and verifies every copy of the committed data in\n"
+		       "all partitions, none of which may be open. Bad copies are repaired from\n"
+		       "good ones, and missing second copies are added unless a drive is\n"
+		       "missing. Exits with 0 if everything is good now, 1 if data is lost or\n"
+		       "cannot be repaired, 3 if a partition is open, 130 if interrupted.\n",
 	.examples = "  spillway check --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway check --devices a.img,b.img --json\n"
 		    "  spillway check --devices a.img,b.img --scrub\n",

@@ -65,9 +65,9 @@ static const struct tool_command verbs[] = {
 
 const struct tool_command command_completion = {
 	.name = "completion",
-	.summary = "a script by which bash, zsh or fish completes these words",
+	.summary = "print a completion script for bash, zsh or fish",
 	.synopsis = "bash|zsh|fish",
-	.description = "The scripts have the commands, their options, and what may follow those.\n"
+	.description = "The scripts complete commands, options and their values.\n"
 		       "make install and the packages put them where the shells look.\n",
 	.examples = "  source <(spillway completion bash)\n",
 	.verbs = verbs,

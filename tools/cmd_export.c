@@ -18,9 +18,9 @@ static struct tool_number endurance = {0, 1e-6, 1e9};
 
 static const struct tool_option options[] = {
 	{"listen", TOOL_TEXT, &address, "ADDRESS:PORT",
-	 "where, in numbers (127.0.0.1:9755); port 0: one that is free"},
+	 "numeric address and port (127.0.0.1:9755); port 0: any free port"},
 	{"endurance", TOOL_NUMBER, &endurance, "N",
-	 "terabytes that one drive may be written, by its maker (default: by its health page)"},
+	 "rated endurance of one drive in terabytes (default: from its health page)"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
@@ -66,8 +66,9 @@ static void announce(int fd)
 	(void)fprintf(stderr, "spillway export: http://%.*s:%s/metrics\n",
 		      (int)(strrchr(address, ':') - address), address, port);
 	if (!is_loopback((const struct sockaddr *)&bound))
-		(void)fprintf(stderr, "spillway export: whoever reaches that address sees names of "
-				      "drives and processes: there is no password\n");
+		(void)fprintf(stderr,
+			      "spillway export: anyone who can reach that address sees names of "
+			      "drives and processes: there is no password\n");
 }
 
 static int export(const struct tool_command *command)
@@ -87,14 +88,13 @@ static int export(const struct tool_command *command)
 
 const struct tool_command command_export = {
 	.name = "export",
-	.summary = "serve the open stores' counters over HTTP, for Prometheus",
+	.summary = "serve counters of open stores to Prometheus",
 	.synopsis = "[--listen ADDRESS:PORT] [--endurance N]",
-	.description =
-		"Answers GET /metrics with what 'spillway top --openmetrics' prints: per\n"
-		"drive bytes, latencies, errors and wear, per store space and requests, and\n"
-		"of a tensor cache its steps, stalls and plan. Sees the stores that top\n"
-		"sees: yours, or all as root. Listens on this machine alone unless told\n"
-		"otherwise. Up to 16 connections are served at a time. Ends with Ctrl-C.\n",
+	.description = "Answers GET /metrics with the output of 'spillway top --openmetrics': per\n"
+		       "drive bytes, latencies, errors and wear, per store space and requests,\n"
+		       "and of a tensor cache steps, stalls and plan. Sees the same stores as\n"
+		       "top: yours, or all as root. Listens on localhost unless told otherwise,\n"
+		       "and serves up to 16 connections. Press Ctrl-C to quit.\n",
 	.examples = "  spillway export\n"
 		    "  spillway export --listen 127.0.0.1:9100 --endurance 600\n",
 	.action = export,

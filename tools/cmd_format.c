@@ -14,17 +14,15 @@ static bool force, erase, json, verbose;
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
-	 "the drives: block devices or existing plain files; \\, is a comma in a name"},
+	 "block devices or existing plain files; \\, is a comma in a name"},
 	{"partitions", TOOL_COUNT, &partitions, "N",
-	 "equal parts, one per process that will use the store (default 1)"},
+	 "number of equal parts, one per process that will use the store (default 1)"},
 	{"chunk", TOOL_SIZE, &chunk_bytes, "SIZE",
 	 "unit of striping, a power of two from 64k to 64m (default 1m)"},
 	{"force", TOOL_FLAG, &force, NULL,
-	 "overwrite stores and signatures; a drive in use is refused even so"},
+	 "overwrite stores and signatures, but never a drive in use"},
 	{"erase", TOOL_FLAG, &erase, NULL,
-	 "overwrite data of which nothing is known (asked for on a terminal), and what is "
-	 "committed "
-	 "in a store"},
+	 "overwrite unknown data (asked on a terminal), and commits of a store"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -118,17 +116,16 @@ static int format_store(const struct tool_command *command)
 
 const struct tool_command command_format = {
 	.name = "format",
-	.summary = "make a new, empty store on one or more drives",
+	.summary = "create an empty store on one or more drives",
 	.synopsis =
 		"--devices A,B,... [--partitions N] [--chunk SIZE] [--force] [--erase] [--json]",
-	.description = "Writes a superblock to each drive. All drives are checked before the\n"
-		       "first is written: one that is mounted, held, swapped on or in use by a\n"
-		       "store is refused always, one that carries a partition table, a file\n"
-		       "system or another store is refused unless --force is given. One on\n"
-		       "which nothing is known, but whose first or last MiB is not all zeros,\n"
-		       "is refused unless --erase is given, or agreed to on a terminal: what is\n"
-		       "there is shown. A store in which training state is committed needs both.\n"
-		       "A refusal writes nothing and exits with 3.\n",
+	.description = "Writes a superblock to each drive, after checking all drives. A drive\n"
+		       "that is mounted, held, swapped on or in use by a store is always\n"
+		       "refused; one with a partition table, a file system or another store is\n"
+		       "refused without --force; one with unknown data (the first or last MiB is\n"
+		       "not all zeros) without --erase, or a yes on a terminal after showing\n"
+		       "what is there. A store with committed training state needs both. A\n"
+		       "refusal writes nothing and exits with 3.\n",
 	.examples =
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight "

@@ -22,14 +22,13 @@ static const char *user, *folder = GRANT_RULES_FOLDER;
 static bool force, dry_run, json;
 
 static const struct tool_option options[] = {
-	{"user", TOOL_TEXT, &user, "USER", "whose they shall be: a name, or a number"},
+	{"user", TOOL_TEXT, &user, "USER", "the new owner: a name or a number"},
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "block devices or NVMe character devices (or name them without the option)"},
 	{"rules", TOOL_TEXT, &folder, "FOLDER",
-	 "of udev's rules (" GRANT_RULES_FOLDER "); /run/udev/rules.d: until the next boot"},
-	{"force", TOOL_FLAG, &force, NULL,
-	 "also what carries something; what is in use is refused even so"},
-	{"dry-run", TOOL_FLAG, &dry_run, NULL, "check all, change nothing"},
+	 "udev's rules folder (" GRANT_RULES_FOLDER "); /run/udev/rules.d: until the next boot"},
+	{"force", TOOL_FLAG, &force, NULL, "also drives that hold data, but never drives in use"},
+	{"dry-run", TOOL_FLAG, &dry_run, NULL, "only check"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
@@ -320,16 +319,14 @@ const struct tool_command command_grant = {
 	.name = "grant",
 	.summary = "let a user train on drives without being root",
 	.synopsis = "--user USER --devices A,B,... [--rules FOLDER] [--force] [--dry-run] [--json]",
-	.description =
-		"Makes the user the owner of the drives' nodes, block and NVMe character\n"
-		"devices, now, and by a rule of udev at each boot. The rule tells a drive by\n"
-		"its wwid, serial number or UUID, whatever the kernel numbers it. Whoever has\n"
-		"a drive reads and writes everything on it. Refused are a drive that is\n"
-		"mounted, held, swapped on or in use by a store, also in part, as the one\n"
-		"with the root file system is; one that carries anything but a store, unless\n"
-		"--force is given; and one that cannot be told from another. What a rule\n"
-		"cannot give, and needs root still, is listed. 'spillway revoke' takes it\n"
-		"back.\n",
+	.description = "Makes the user the owner of the drives' nodes (block and NVMe character\n"
+		       "devices), now and, by a udev rule, at each boot. The rule identifies a\n"
+		       "drive by its wwid, serial number or UUID. The user can then read and\n"
+		       "write everything on the drive. Refused are drives that are mounted,\n"
+		       "held, swapped on or in use by a store, even in part, including the one\n"
+		       "with the root file system; drives that hold anything but a store,\n"
+		       "unless --force is given; and drives that cannot be told apart. Prints\n"
+		       "what still needs root. 'spillway revoke' undoes it.\n",
 	.examples = "  spillway grant --user trainer --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway grant --user trainer --devices /dev/nvme1n1 --dry-run\n",
 	.action = grant,

@@ -112,13 +112,12 @@ static int show(const struct tool_command *command)
 
 const struct tool_command command_info = {
 	.name = "info",
-	.summary = "show what a store and its drives are like",
+	.summary = "show a store and its drives",
 	.synopsis = "--devices A,B,... [--json]",
 	.description = "Reads the superblocks and shows the store (UUID, capacity, partitions\n"
-		       "and how many a process holds right now, chunk and block size) and each\n"
-		       "drive, of NVMe drives also wear and health (as root), and how those are\n"
-		       "reached that a process drives itself. Reads only, also while the store\n"
-		       "is in use.\n",
+		       "and how many are open, chunk and block size) and each drive; as root\n"
+		       "also wear and health of NVMe drives, and for vfio drives how they are\n"
+		       "reached. Read-only; works while the store is in use.\n",
 	.examples = "  spillway info --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway info --devices a.img,b.img --json\n",
 	.action = show,

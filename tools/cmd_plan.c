@@ -35,28 +35,29 @@ static const char *svg;
 
 static const struct tool_option options[] = {
 	{"layers", TOOL_COUNT, &model.layers, "N", "of the model"},
-	{"hidden", TOOL_COUNT, &model.hidden, "N", "size of a layer"},
+	{"hidden", TOOL_COUNT, &model.hidden, "N", "hidden size"},
 	{"heads", TOOL_COUNT, &model.heads, "N", "attention heads"},
 	{"sequence", TOOL_COUNT, &model.sequence, "N", "tokens (default 2048)"},
 	{"micro-batch", TOOL_COUNT, &model.micro_batch, "N", "sequences in one pass (default 1)"},
 	{"micro-batches", TOOL_COUNT, &model.micro_batches, "N",
 	 "passes per step (default: as many as pipeline stages)"},
 	{"vocabulary", TOOL_COUNT, &model.vocabulary, "N",
-	 "tokens that are told apart (default 0: without output layer)"},
+	 "vocabulary size (default 0: without output layer)"},
 	{"tensor-parallel", TOOL_COUNT, &model.tensor_parallel, "N",
 	 "GPUs that share each layer (default 1)"},
 	{"pipeline-parallel", TOOL_COUNT, &model.pipeline_parallel, "N",
-	 "stages (default 1); planned is the first, 1F1B"},
+	 "stages (default 1); the first is planned, with 1F1B"},
 	{"recompute", TOOL_CHOICE, &recompute, "MODE",
-	 "none, selective (also for fused attention) or full: what is recomputed besides spilling "
-	 "(default none)"},
+	 "none, selective (also for fused attention) or full: what is recomputed in addition to "
+	 "spilling (default none)"},
 	{"dtype-bytes", TOOL_COUNT, &model.dtype_bytes, "N", "of an element (default 2)"},
-	{"gpu-tflops", TOOL_NUMBER, &gpu_tflops, "N", "of one GPU at best (default 312)"},
-	{"efficiency", TOOL_NUMBER, &efficiency, "N", "percent of it that is reached (default 50)"},
+	{"gpu-tflops", TOOL_NUMBER, &gpu_tflops, "N", "peak of one GPU (default 312)"},
+	{"efficiency", TOOL_NUMBER, &efficiency, "N",
+	 "percentage of the peak that is reached (default 50)"},
 	{"drive-write", TOOL_SIZE, &drive_write, "RATE",
 	 "of one drive, bytes per second (default 5GB)"},
 	{"drive-read", TOOL_SIZE, &drive_read, "RATE", "the same for reading (default 7GB)"},
-	{"drives", TOOL_COUNT, &drives, "N", "per GPU (default: as many as it takes)"},
+	{"drives", TOOL_COUNT, &drives, "N", "drives per GPU (default: as many as needed)"},
 	{"endurance", TOOL_NUMBER, &endurance, "N",
 	 "of one drive, in terabytes written (default 600)"},
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "RATE",
@@ -64,20 +65,20 @@ static const struct tool_option options[] = {
 	 "A,B,..."},
 	{"trace", TOOL_DEVICES, &traces, "FILE",
 	 "instead of a model: a step that the tensor cache recorded"},
-	{"step", TOOL_COUNT, &step_number, "N", "with a trace: which step (default: the last)"},
+	{"step", TOOL_COUNT, &step_number, "N", "with a trace: the step (default: the last)"},
 	{"speed", TOOL_NUMBER, &speed, "X", "with a trace: compute is X times faster (default 1)"},
 	{"explain", TOOL_FLAG, &explained, NULL,
 	 "with a trace: one plan of what is kept, spilled and recomputed, and why, scope by scope"},
 	{"budget", TOOL_SIZE, &budget, "SIZE",
-	 "with --explain: the shortest step within so much memory (default: the lowest peak)"},
+	 "with --explain: the shortest step within this memory budget (default: the lowest peak)"},
 	{"slack", TOOL_NUMBER, &slack, "N",
 	 "with --explain: percent by which the step with the lowest peak may be longer (default "
 	 "2)"},
 	{"state", TOOL_SIZE, &state, "SIZE",
 	 "with --explain: training state that the same drives read and write in each step"},
-	{"wear", TOOL_SIZE, &wear, "SIZE", "with --explain: most that may be written in a day"},
+	{"wear", TOOL_SIZE, &wear, "SIZE", "with --explain: limit of bytes written per day"},
 	{"bus", TOOL_SIZE, &bus, "RATE",
-	 "with --explain: of tensors in memory of a device: what copies them to the host and back"},
+	 "with --explain: for GPU tensors: bandwidth of copies to the host and back"},
 	{"no-drives", TOOL_FLAG, &no_drives, NULL,
 	 "with --explain: nothing is spilled, only kept or recomputed"},
 	{"no-recompute", TOOL_FLAG, &no_recompute, NULL,
@@ -359,18 +360,17 @@ static int plan(const struct tool_command *command)
 
 const struct tool_command command_plan = {
 	.name = "plan",
-	.summary = "what spilling a model's activations takes from drives, and gives",
+	.summary = "estimate cost and benefit of spilling a model's activations",
 	.synopsis = "(--layers N --hidden N --heads N | --trace FILE) [OPTION...]",
-	.description = "Computes, for a transformer that is trained on given GPUs and drives:\n"
-		       "the activations of a layer and of a step, the bandwidth and the drives\n"
-		       "that each GPU needs to spill them all, what the planner would spill\n"
-		       "without making the step longer, how long the drives last, and, for\n"
-		       "growing micro-batches, the peak of the activations and the throughput\n"
-		       "if they are kept, recomputed or spilled. For a recorded step, the same\n"
-		       "of that step for drives of several bandwidths; with --explain one plan\n"
-		       "of what to keep, to spill and to recompute, and what else each scope\n"
-		       "would have cost. Touches no device. Whether a model trains on a\n"
-		       "machine, and what has to lie on drives: python3 -m spillway.plan.",
+	.description = "For a transformer trained on given GPUs and drives, computes the\n"
+		       "activations of a layer and of a step, the bandwidth and drives per GPU\n"
+		       "to spill them all, what the planner would spill without a longer step,\n"
+		       "how long the drives last, and, for growing micro-batches, the peak of\n"
+		       "the activations and the throughput if they are kept, recomputed or\n"
+		       "spilled. For a recorded step, the same for drives of several bandwidths;\n"
+		       "with --explain one plan of what to keep, spill and recompute, and the\n"
+		       "alternatives for each scope. Touches no device. To see whether a model\n"
+		       "trains on a machine, and what must be on drives: python3 -m spillway.plan.",
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
 		    "--pipeline-parallel 8 --micro-batches 32 \\\n"

@@ -179,15 +179,14 @@ const struct tool_command command_probe = {
 	.name = "probe",
 	.summary = "list the drives of this machine and what they hold",
 	.synopsis = "[DEVICE...] [--json]",
-	.description = "Shows every block device (or those named, plain files too): its size,\n"
-		       "logical block size, the transport of an NVMe drive (pcie, or tcp, rdma,\n"
-		       "fc, loop), NUMA node, whether completions can be polled, its NVMe\n"
-		       "character device, what is on it, and whether 'spillway format' would\n"
-		       "take it; below the table, the addresses of drives of other machines,\n"
-		       "the wear and health of NVMe drives (as root), why a device is not\n"
-		       "usable, and what to do about it; then which NVMe controllers a process\n"
-		       "could drive itself (see 'spillway bind'), and what stands in the way of\n"
-		       "that. Reads only.\n",
+	.description = "Shows every block device (or the ones named, plain files too): size,\n"
+		       "logical block size, transport of an NVMe drive (pcie, tcp, rdma, fc,\n"
+		       "loop), NUMA node, polling support, NVMe character device, content, and\n"
+		       "whether 'spillway format' would accept it. Below the table: addresses\n"
+		       "of network drives, wear and health of NVMe drives (as root), and why a\n"
+		       "device is not usable, with the remedy. Then the NVMe controllers that\n"
+		       "can be driven from user space (see 'spillway bind'), or what is in the\n"
+		       "way. Read-only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for "

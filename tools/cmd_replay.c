@@ -36,9 +36,9 @@ static uint32_t steps = 6, step_number;
 static bool json, verbose, recompute;
 
 static const struct tool_option options[] = {
-	{"trace", TOOL_DEVICES, &traces, "FILE", "what to replay; --trace may be left out"},
+	{"trace", TOOL_DEVICES, &traces, "FILE", "the trace; --trace may be left out"},
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
-	 "all drives of a store; what is on them stays a store; \\, is a comma in a name"},
+	 "all drives of a store, which they remain; \\, is a comma in a name"},
 	{"bandwidth", TOOL_TEXT, &bandwidth_text, "W[,R[,M]]",
 	 "instead: of a simulated drive, bytes per second, for writes, reads (default: W), both "
 	 "together (default: the lower)"},
@@ -50,9 +50,9 @@ static const struct tool_option options[] = {
 	 "fastest, budget, positional, spill or keep (default fastest)"},
 	{"budget", TOOL_SIZE, &budget, "SIZE", "memory for activations in budget mode"},
 	{"recompute", TOOL_FLAG, &recompute, NULL,
-	 "in modes fastest and budget: the innermost scopes may be computed again"},
+	 "in modes fastest and budget: innermost scopes may be recomputed"},
 	{"wear", TOOL_SIZE, &wear, "SIZE",
-	 "most bytes that are written per day: beyond it tensors are kept (default: no limit)"},
+	 "limit of bytes written per day; beyond it tensors are kept (default: no limit)"},
 	{"steps", TOOL_COUNT, &steps, "N", "replays of the step (default 6)"},
 	{"step", TOOL_COUNT, &step_number, "N", "which step of the trace (default: the last)"},
 	{"speed", TOOL_NUMBER, &speed, "X", "compute is X times faster (default 1)"},
@@ -365,17 +365,16 @@ static int run_parsed(const struct tool_command *command)
 
 const struct tool_command command_replay = {
 	.name = "replay",
-	.summary = "replay a recorded training step on drives, and see what it costs",
+	.summary = "replay a recorded training step on drives",
 	.synopsis = "TRACE (--devices A,B,... | --bandwidth RATE) [OPTION...]",
-	.description = "Takes a step from a trace that the tensor cache has recorded and\n"
-		       "repeats it through the cache: compute is waiting, tensors are real\n"
-		       "memory, and every byte that comes back is compared. Shows the step's\n"
-		       "time against the same without I/O, how long it stalled, the peak of the\n"
-		       "activations, and what was written and read. With --bandwidth the drive\n"
-		       "is simulated, and so is the time: the result is the same on any\n"
-		       "machine, at once. The drives must hold a store (spillway format) that\n"
-		       "no other process has open. An interrupt ends it after the report of\n"
-		       "what was measured until then, with status 130.\n",
+	.description = "Repeats a recorded step through the tensor cache: compute is sleeping,\n"
+		       "tensors are real memory, and every byte read back is compared. Shows the\n"
+		       "step time against the same step without I/O, stalls, the peak of the\n"
+		       "activations, and bytes written and read. With --bandwidth the drive and\n"
+		       "the time are simulated: the result is immediate and the same on any\n"
+		       "machine. Otherwise the drives must hold a store (spillway format) that\n"
+		       "no process has open. An interrupt prints the report so far and exits\n"
+		       "with status 130.\n",
 	.examples =
 		"  spillway replay step.jsonl.gz --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		"  spillway replay step.jsonl.gz --bandwidth 2GB --mode positional --json\n"

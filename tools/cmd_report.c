@@ -14,7 +14,7 @@ static const char *output;
 
 static const struct tool_option options[] = {
 	{"run", TOOL_DEVICES, &runs, "FILE",
-	 "what the run has left, ending in .json; --run may be left out"},
+	 "the run's report file, ending in .json; --run may be left out"},
 	{"output", TOOL_TEXT, &output, "FILE", "the page to write (FILE.html for FILE.json)"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
@@ -54,15 +54,14 @@ static int report(const struct tool_command *command)
 
 const struct tool_command command_report = {
 	.name = "report",
-	.summary = "a page for a browser of a training run",
+	.summary = "make an HTML page of a training run",
 	.synopsis = "RUN.json [--output FILE]",
 	.description =
-		"Writes one file of HTML that needs nothing else: the memory over a step, the\n"
-		"plan and its reasons, the drives, and how long they last at the rate of the\n"
-		"run. A run leaves its figures by 'spillway run --report RUN.json', or by\n"
-		"off.report(json=) in Python; --report RUN.html and off.report(html=) write\n"
-		"the page at once. Needs the Python package, of python3 or of the interpreter\n"
-		"that SPILLWAY_PYTHON names.\n",
+		"Writes a self-contained HTML file: memory over a step, the plan and its\n"
+		"reasons, the drives, and how long they last at this rate. The data comes\n"
+		"from 'spillway run --report RUN.json', or off.report(json=) in Python;\n"
+		"--report RUN.html and off.report(html=) write the page directly. Needs the\n"
+		"Python package in python3, or in the interpreter of SPILLWAY_PYTHON.\n",
 	.examples = "  spillway run --report run.json -- python3 train.py\n"
 		    "  spillway report run.json                    # run.html\n"
 		    "  spillway report run.json --output /tmp/page.html\n",

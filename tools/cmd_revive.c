@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_revive.c - spillway revive: have an open store try a retired drive again */
+/* tools/cmd_revive.c - spillway revive: have an open store retry a retired drive */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -68,12 +68,12 @@ static int revive_all(const struct tool_command *command)
 
 const struct tool_command command_revive = {
 	.name = "revive",
-	.summary = "have an open store try a retired drive again",
+	.summary = "have an open store retry a retired drive",
 	.synopsis = "--devices A,B,... [--json]",
-	.description = "A drive whose write failed, or did not end in time, gets no new chunks\n"
-		       "while the store stays open. When the fault is mended, this puts it back\n"
-		       "into service; the next failed write retires it again. Which drives are\n"
-		       "retired, spillway top tells.\n",
+	.description = "A drive whose write failed or timed out gets no new chunks while the\n"
+		       "store stays open. After fixing the cause, this puts it back into\n"
+		       "service; the next failed write retires it again. spillway top shows\n"
+		       "which drives are retired.\n",
 	.examples = "  spillway revive --devices /dev/nvme2n1\n",
 	.action = revive_all,
 	.none_named = tool_no_drives,

@@ -19,9 +19,9 @@ static bool dry_run, json;
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "block devices (or name them without the option)"},
-	{"user", TOOL_TEXT, &user, "USER", "all that this user was given"},
-	{"rules", TOOL_TEXT, &folder, "FOLDER", "of udev's rules (" GRANT_RULES_FOLDER ")"},
-	{"dry-run", TOOL_FLAG, &dry_run, NULL, "say what would be done"},
+	{"user", TOOL_TEXT, &user, "USER", "everything granted to this user"},
+	{"rules", TOOL_TEXT, &folder, "FOLDER", "udev's rules folder (" GRANT_RULES_FOLDER ")"},
+	{"dry-run", TOOL_FLAG, &dry_run, NULL, "only show what would be done"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
@@ -178,10 +178,10 @@ static int take_back(const struct tool_command *command)
 
 const struct tool_command command_revoke = {
 	.name = "revoke",
-	.summary = "take back what grant gave",
+	.summary = "undo grant",
 	.synopsis = "--devices A,B,... | --user USER [--rules FOLDER] [--dry-run] [--json]",
-	.description = "Removes the rule, and makes root the owner of the nodes. A process that\n"
-		       "has a drive open keeps it until it ends; what is on the drive stays.\n",
+	.description = "Removes the rule and makes root the owner of the nodes. A process that\n"
+		       "has a drive open keeps it until it ends; data on the drive stays.\n",
 	.examples = "  spillway revoke --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway revoke --user trainer\n",
 	.action = take_back,

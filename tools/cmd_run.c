@@ -20,16 +20,16 @@ static const char *library, *report, *deepspeed;
 
 static const struct tool_option options[] = {
 	{"cache-bytes", TOOL_SIZE, &cache_bytes, "SIZE",
-	 "most memory that stays resident while free (1 GiB)"},
+	 "limit of free memory that stays resident (1 GiB)"},
 	{"address-bytes", TOOL_SIZE, &address_bytes, "SIZE",
 	 "address space for large blocks (as much as there is memory)"},
 	{"report", TOOL_TEXT, &report, "FILE",
-	 "where a run in Python leaves its report: .html, a page for a browser, or .json, its "
-	 "figures (see 'spillway report')"},
+	 "report of a Python run: .html, a page for a browser, or .json, the data (see 'spillway "
+	 "report')"},
 	{"deepspeed", TOOL_TEXT, &deepspeed, "A,B,...",
 	 "the drives of a store to which DeepSpeed swaps what its configuration gives to NVMe"},
 	{"library", TOOL_TEXT, &library, "FILE",
-	 "which " LIBRARY " (beside this program, or in ../lib/spillway)"},
+	 "path of " LIBRARY " (default: next to this program, or in ../lib/spillway)"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
@@ -172,22 +172,21 @@ static int run(const struct tool_command *command, int argc, char **argv)
 
 const struct tool_command command_run = {
 	.name = "run",
-	.summary = "start a program whose large blocks of memory are reused",
+	.summary = "run a program with memory that drives need not copy",
 	.synopsis = "[--cache-bytes SIZE] [--report FILE] [--deepspeed A,B,...] -- PROGRAM "
 		    "[ARGUMENT...]",
-	.description =
-		"Training allocates the same large blocks in every step. In the program\n"
-		"started here they begin at page boundaries, so that drives take them\n"
-		"without a copy, lie on huge pages, and stay resident for the next step.\n"
-		"The program and the processes that it starts need no change; this one\n"
-		"becomes the program. With --report, each Offload that it makes leaves a\n"
-		"report of itself when it is closed, or when the program ends; of ranks, and\n"
-		"of a second one in a process, in files of their own: FILE.rank1.html.\n"
-		"\n"
-		"With --deepspeed, what DeepSpeed's configuration swaps to NVMe goes to these\n"
-		"drives instead of to files; the folder that it names stays empty. Each process\n"
-		"of the run takes a partition of the store, by its LOCAL_RANK. It works by\n"
-		"PYTHONPATH: not with python -I or -E.\n",
+	.description = "Training allocates the same large blocks in every step. In this program\n"
+		       "they are page-aligned, so that drives need no copies, backed by huge\n"
+		       "pages, and stay resident for the next step. The program and its child\n"
+		       "processes need no change; this process becomes the program. With\n"
+		       "--report, each Offload leaves a report when it is closed or the program\n"
+		       "ends; ranks, and further ones in a process, use files of their own:\n"
+		       "FILE.rank1.html.\n"
+		       "\n"
+		       "With --deepspeed, what DeepSpeed's configuration swaps to NVMe goes to\n"
+		       "these drives instead of files; the configured folder stays empty. Each\n"
+		       "process uses the partition of its LOCAL_RANK. This works through\n"
+		       "PYTHONPATH: not with python -I or -E.\n",
 	.examples = "  spillway run -- python3 train.py\n"
 		    "  spillway run --deepspeed /dev/nvme1n1,/dev/nvme2n1 -- deepspeed train.py\n"
 		    "  spillway run --report run.html -- python3 train.py\n"

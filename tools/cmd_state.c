@@ -317,8 +317,8 @@ static int drop(const struct tool_command *command)
 		return code;
 	if (!yes && (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)))
 		return tool_refuse(command,
-				   "what is dropped is lost, and nobody is there to ask: add --yes "
-				   "if that is meant",
+				   "dropping cannot be undone, and there is no terminal to ask: "
+				   "add --yes to confirm",
 				   json);
 	if (!yes && !agreed(which))
 		return tool_refuse(command, "nothing was dropped", json);
@@ -389,10 +389,11 @@ static const struct tool_option drop_options[] = {
 static const struct tool_command verbs[] = {
 	{
 		.name = "state list",
-		.summary = "which steps of a training run a store holds",
+		.summary = "list the committed steps of a store",
 		.synopsis = "--devices A,B,... [--partition N] [--records] [--json]",
-		.description = "For each partition in which something is committed: the step, how\n"
-			       "many records, how many bytes. Reads only.\n",
+		.description =
+			"For each partition with a commit: the step, the number of records and\n"
+			"their bytes. Read-only.\n",
 		.examples = "  spillway state list --devices /dev/nvme1n1,/dev/nvme2n1\n"
 			    "  spillway state list --devices a.img,b.img --records --json\n",
 		.action = list,
@@ -405,14 +406,14 @@ static const struct tool_command verbs[] = {
 		.synopsis = "--devices A,B,... --to PATH [--format FORMAT] [--partition N] "
 			    "[--step STEP] [--json]",
 		.description =
-			"Makes a folder with a file for each record, its bytes as they are, and\n"
-			"index.json: the step, and of each record the file, the name, the length,\n"
-			"and what its owner said is in it. Every byte is verified. The index is\n"
-			"written last: a folder without it is not complete. Reads only.\n"
-			"With --format safetensors or torch one file is made instead: the model's\n"
-			"parameters by their names, as others read them. That needs the Python\n"
-			"package and PyTorch, of python3 or of what SPILLWAY_PYTHON names;\n"
-			"python3 -m spillway.checkpoint export has more options.\n",
+			"Creates a folder with a file for each record, and index.json: the step,\n"
+			"and for each record the file, name, length and description. Every byte\n"
+			"is verified. The index is written last: a folder without it is\n"
+			"incomplete. Read-only. With --format safetensors or torch it writes one\n"
+			"file instead: the model's parameters by name, for other software. That\n"
+			"needs the Python package and PyTorch in python3, or in the interpreter\n"
+			"of SPILLWAY_PYTHON; python3 -m spillway.checkpoint export has more\n"
+			"options.\n",
 		.examples = "  spillway state export --devices a.img,b.img --to step\n"
 			    "  spillway state export a.img b.img --to model.safetensors --format "
 			    "safetensors\n",
@@ -422,10 +423,11 @@ static const struct tool_command verbs[] = {
 	},
 	{
 		.name = "state drop",
-		.summary = "give up what is committed",
+		.summary = "drop a committed step",
 		.synopsis = "--devices A,B,... [--partition N] [--yes] [--json]",
-		.description = "The partition is empty then, and the store stays. Asks first on a\n"
-			       "terminal; elsewhere --yes is needed.\n",
+		.description =
+			"Empties the partition; the store remains. Asks on a terminal; otherwise\n"
+			"--yes is needed.\n",
 		.examples = "  spillway state drop --devices a.img,b.img --yes\n",
 		.action = drop,
 		.none_named = tool_no_drives,
@@ -437,11 +439,10 @@ static const struct tool_command verbs[] = {
 
 const struct tool_command command_state = {
 	.name = "state",
-	.summary = "what training state a store holds: list, export, drop",
+	.summary = "list, export or drop a store's training state",
 	.synopsis = "list|export|drop [OPTION...]",
-	.description =
-		"A training run that keeps its optimizer's state on a store commits it from\n"
-		"time to time: a step that survives a crash and that training resumes from.\n",
+	.description = "A training run with its optimizer state on a store commits it from time\n"
+		       "to time: a step that survives a crash, and from which training resumes.\n",
 	.examples = "  spillway state list --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway state export --devices a.img,b.img --to step\n"
 		    "  spillway state drop --devices a.img,b.img --yes\n",

@@ -18,14 +18,13 @@ static uint32_t interval_s = 1;
 static struct tool_number endurance = {0, 1e-6, 1e9};
 
 static const struct tool_option options[] = {
-	{"once", TOOL_FLAG, &once, NULL, "print one interval and end"},
-	{"interval", TOOL_COUNT, &interval_s, "SECONDS", "how long to look before each print (1)"},
+	{"once", TOOL_FLAG, &once, NULL, "print one interval and exit"},
+	{"interval", TOOL_COUNT, &interval_s, "SECONDS", "seconds between updates (1)"},
 	{"endurance", TOOL_NUMBER, &endurance, "N",
-	 "terabytes that one drive may be written, by its maker (default: by what its health page "
-	 "says is written and used)"},
+	 "rated endurance of one drive in terabytes (default: from its health page)"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON, a document per interval"},
 	{"openmetrics", TOOL_FLAG, &openmetrics, NULL,
-	 "print all counters once, in the text format of OpenMetrics, and end"},
+	 "print all counters once in OpenMetrics format, and exit"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
@@ -351,18 +350,16 @@ static int top(const struct tool_command *command)
 
 const struct tool_command command_top = {
 	.name = "top",
-	.summary = "watch the stores that are open on this machine, drive by drive",
+	.summary = "monitor the open stores and their drives",
 	.synopsis = "[--once] [--interval SECONDS] [--endurance N] [--json | --openmetrics]",
-	.description =
-		"Shows for every open partition which process has it, and for each drive\n"
-		"what it moves, how deep its queue is, its latencies, its share of the\n"
-		"traffic, how full it is, its errors, and whether it is retired, or has no\n"
-		"space below it; whether the store does without a drive (DEGRADED); and its\n"
-		"wear: what was written since the store was opened, how much that is a\n"
-		"day, and how long the drive lasts at that rate, by its health page (for\n"
-		"which it takes root) or by --endurance. Reads the pages that the\n"
-		"processes publish in /dev/shm: yours, or all as root. Ends with q or\n"
-		"Ctrl-C.\n",
+	.description = "Shows for every open partition its process, and for each drive\n"
+		       "bandwidth, queue depth, latencies, share of the traffic, space, errors,\n"
+		       "and whether it is retired or has no space below it; whether the store\n"
+		       "runs without a drive (DEGRADED); and wear: what was written since the\n"
+		       "store was opened, per day, and how long the drive lasts at that rate, by\n"
+		       "its health page (needs root) or by --endurance. Reads the pages that\n"
+		       "processes publish in /dev/shm: yours, or all as root. Press q or Ctrl-C\n"
+		       "to quit.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --endurance 600\n"
 		    "  spillway top --once --json\n"

@@ -22,10 +22,11 @@ static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "the drives, measured together (or name them without the option); \\, is a comma in a "
 	 "name"},
-	{"runtime", TOOL_TEXT, &runtime_text, "TIME", "of each measurement (default 500ms)"},
+	{"runtime", TOOL_TEXT, &runtime_text, "TIME",
+	 "duration of each measurement (default 500ms)"},
 	{"write", TOOL_FLAG, &with_writes, NULL, "measure writes too: OVERWRITES THE DRIVES"},
 	{"allow-destructive", TOOL_FLAG, &allow_destructive, NULL,
-	 "write also where something is; never where it is in use"},
+	 "overwrite data, but never a drive in use"},
 	{"output", TOOL_TEXT, &output, "FILE",
 	 "write the settings there (default ~/.config/spillway/tune.json)"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
@@ -507,16 +508,16 @@ static int tune(const struct tool_command *command)
 
 const struct tool_command command_tune = {
 	.name = "tune",
-	.summary = "find the block size, depth and backend that suit the drives",
+	.summary = "find the best block size, depth and backend for drives",
 	.synopsis = "DEVICE... [--write] [--runtime TIME] [--output FILE] [--json]",
-	.description = "Measures sequential transfers of the drives together, in every\n"
-		       "combination of block size, depth per drive, backend and (where all\n"
-		       "drives can) polling; prints a table with the best marked, and writes\n"
-		       "the settings to a file. A backend that is refused here is left out.\n"
-		       "Reads only, unless --write is given. What was never written is answered\n"
-		       "without being read: where that can be told (holes of files, also under\n"
-		       "loop devices; what NVMe drives say is used), nothing is measured, or,\n"
-		       "with --write, up to 8 GiB of each drive are written before.\n",
+	.description = "Measures sequential transfers of all drives together, in every\n"
+		       "combination of block size, depth per drive, backend and (if all drives\n"
+		       "support it) polling; prints a table with the best marked, and writes\n"
+		       "the settings to a file. Unavailable backends are left out. Read-only\n"
+		       "unless --write is given. Unwritten blocks are answered without being\n"
+		       "read: if that can be detected (holes of files, also under loop devices;\n"
+		       "NVMe namespace utilization), nothing is measured, or, with --write, up\n"
+		       "to 8 GiB of each drive are written first.\n",
 	.examples = "  spillway tune /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway tune a.img --write --runtime 200ms --output settings.json\n"
 		    "  spillway bench --filename=/dev/nvme1n1 --rw=read --tuned --runtime=10 "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_unbind.c - spillway unbind: give NVMe controllers back to the kernel */
+/* tools/cmd_unbind.c - spillway unbind: return NVMe controllers to the kernel */
 #include "tools/ui/tool.h"
 
 #include <spillway/vfio.h>
@@ -37,12 +37,11 @@ static int unbind_all(const struct tool_command *command)
 
 const struct tool_command command_unbind = {
 	.name = "unbind",
-	.summary = "give NVMe controllers back to the kernel",
+	.summary = "return NVMe controllers to the kernel",
 	.synopsis = "PCI-ADDRESS... [--json]",
-	.description = "Undoes 'spillway bind': clears what kept the kernel's driver away, and\n"
-		       "lets it have the controllers again. Their block devices come back some\n"
-		       "time later. A controller that a process drives at this moment is\n"
-		       "refused.\n",
+	.description = "Undoes 'spillway bind': the kernel's driver gets the controllers back,\n"
+		       "and their block devices reappear some time later. A controller that a\n"
+		       "process is using is refused.\n",
 	.examples = "  spillway unbind 0000:3d:00.0 0000:3e:00.0\n",
 	.action = unbind_all,
 	.none_named = tool_no_controllers,

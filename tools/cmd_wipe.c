@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_wipe.c - spillway wipe: remove a store, so that its drives are free again */
+/* tools/cmd_wipe.c - spillway wipe: remove a store from its drives */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...",
 	 "the drives to free; \\, is a comma in a name"},
 	{"yes", TOOL_FLAG, &yes, NULL, "do not ask; needed without a terminal"},
-	{"erase", TOOL_FLAG, &erase, NULL, "also a store in which something is committed"},
+	{"erase", TOOL_FLAG, &erase, NULL, "also if the store holds a commit"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
@@ -36,7 +36,7 @@ static bool ask(void)
 static int consent(const struct tool_command *command)
 {
 	const char *text =
-		"wiping destroys the store, and nobody is there to ask: add --yes if that is meant";
+		"wiping destroys the store, and there is no terminal to ask: add --yes to confirm";
 
 	if (yes)
 		return TOOL_DONE;
@@ -73,13 +73,12 @@ static const int refusals[] = {EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, 0};
 
 const struct tool_command command_wipe = {
 	.name = "wipe",
-	.summary = "remove a store, so that its drives are free again",
+	.summary = "remove a store from its drives",
 	.synopsis = "--devices A,B,... [--yes] [--erase] [--json]",
 	.description = "Overwrites both superblock copies of every drive and discards the data\n"
-		       "area where the drive can. Asks first on a terminal; elsewhere --yes is\n"
-		       "needed. Refuses a drive that holds no spillway store or is in use, or,\n"
-		       "without --erase, a store in which training state is committed, and\n"
-		       "exits with 3.\n",
+		       "area if the drive can. Asks on a terminal; otherwise --yes is needed.\n"
+		       "Refuses, with exit status 3, a drive without a spillway store or in use,\n"
+		       "and, without --erase, a store with committed training state.\n",
 	.examples = "  spillway wipe --devices /dev/nvme1n1,/dev/nvme2n1\n"
 		    "  spillway wipe --devices a.img,b.img --yes\n",
 	.action = wipe,

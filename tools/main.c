@@ -24,15 +24,15 @@ static const char introduction[] =
 
 static const char tutorial[] =
 	"\n"
-	"A first store, from the drives up:\n"
-	"  spillway probe                              which drives are free to use\n"
-	"  spillway format /dev/nvme1n1 /dev/nvme2n1   make one store of two drives\n"
-	"  spillway info /dev/nvme1n1 /dev/nvme2n1     what the store is like\n"
-	"  spillway wipe /dev/nvme1n1 /dev/nvme2n1     give the drives back\n"
-	"Without drives to spare, plain files do: truncate -s 1G a.img b.img\n"
+	"A first store:\n"
+	"  spillway probe                              list usable drives\n"
+	"  spillway format /dev/nvme1n1 /dev/nvme2n1   create a store on two drives\n"
+	"  spillway info /dev/nvme1n1 /dev/nvme2n1     show the store\n"
+	"  spillway wipe /dev/nvme1n1 /dev/nvme2n1     remove it\n"
+	"Without spare drives, use files: truncate -s 1G a.img b.img\n"
 	"\n"
 	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is\n"
-	"in use or carries something, or nobody consented).\n";
+	"in use or holds data, or consent is missing).\n";
 
 static void print_help(FILE *out)
 {

@@ -327,7 +327,7 @@ expect_exit 0 python3 "$checks/words.py" --files "$TEST_TMP/allowed.py"
 
 begin "words: what COVERED names is read, below the root that is given"
 mkdir -p "$TEST_TMP"/pages/{docs,examples,python/{examples,spillway/_core}}
-for page in README.md examples/README.md docs/FORMAT.md docs/RESULTS.md docs/STATE.md docs/spillway.1 CHANGELOG.md; do echo "Fine." >"$TEST_TMP/pages/$page"; done
+for page in README.md examples/README.md docs/GUIDE.md docs/spillway.1 CHANGELOG.md; do echo "Fine." >"$TEST_TMP/pages/$page"; done
 for file in examples/one.py spillway/_core/two.py; do echo "# Fine." >"$TEST_TMP/pages/python/$file"; done
 expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"
 echo "It is done anew." >"$TEST_TMP/pages/CHANGELOG.md"

@@ -59,7 +59,7 @@ expect_exit 2 "$SPILLWAY" bench --filename="$one" --latency_target=1
 expect_output "'latency_target' is not supported"
 printf '[global]\nfilename=%s\n\n[a]\nbs=4k\nlatency_target=1\n' "$one" >"$TEST_TMP/bad.fio"
 unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
-expect_output "bad.fio:6: option 'latency_target' is not supported: the depth of a job stays"
+expect_output "bad.fio:6: option 'latency_target' is not supported: the depth is fixed"
 printf '[a]\nname=a\nbs=4x\nlatency_target=1\nfilename=%s\n' "$one" >"$TEST_TMP/bad.fio"
 unchanged "$one" expect_exit 2 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
 expect_output "bad.fio:3: bs: '4x' is not a size" "bad.fio:4: option 'latency_target' is not supported"

@@ -100,6 +100,16 @@ for manual in "$ROOT"/docs/spillway*.1; do
     done < <(grep -oE 'Fl -[a-z][a-z-]*' "$manual" | sed 's/Fl -//')
 done
 
+begin "the help is in plain English, and in the field's terms"
+for command in "" "${commands[@]}" state "state list" "state export" "state drop" completion; do
+    read -ra words <<<"$command"
+    "$SPILLWAY" "${words[@]}" --help >"$TEST_TMP/help"
+    expect_true "the help of '$command'" test -s "$TEST_TMP/help"
+    expect_exit 0 python3 "$ROOT/tests/check/words.py" --files "$TEST_TMP/help"
+done
+echo "Made anew." >>"$TEST_TMP/help"
+expect_exit 1 python3 "$ROOT/tests/check/words.py" --files "$TEST_TMP/help"
+
 begin "a store's life on files, for people"
 make_file one 64M
 make_file two 64M
