@@ -315,6 +315,10 @@ fio-jobs: all ## the job files of fio's source by fio and by spillway bench: byt
 fio-page: all ## docs/FIO.md: which of fio's options are taken, have no effect or are refused
 	@sed -i '/^<!-- spillway bench --fio-options -->$$/q' docs/FIO.md && $(BUILD)/spillway bench --fio-options >>docs/FIO.md
 
+.PHONY: counters
+counters: all ## docs/COUNTERS.md and the types of Python's stats() from the tables of include/spillway/counters.h
+	@SPILLWAY_LIBRARY=$(abspath $(BUILD))/libspillway.so scripts/counters.py
+
 .PHONY: bench-state
 bench-state: ## state and parameters on drives against memory, fio, torch.save and DeepSpeed (root); BENCH_ROUNDS= BENCH_OPTIONS=
 	@scripts/deps.sh build demo bench peers venv && $(MAKE) --no-print-directory all && \
@@ -361,7 +365,7 @@ bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans 
 headers := $(wildcard include/spillway/*.h)
 pages   := $(patsubst include/spillway/%.h,$(BUILD)/man/spillway-%.3,$(filter-out %/spillway.h,$(headers)))
 mans    := $(wildcard docs/*.1 docs/*.3) $(pages)
-pyfiles := $(shell find python/spillway -name '*.py' -o -name py.typed 2>/dev/null)
+pyfiles := $(shell find python/spillway -name '*.py' -o -name '*.pyi' -o -name py.typed 2>/dev/null)
 # Where the interpreters that the tests may take look for packages below PREFIX; asked once, when it is needed. If they do not look
 # below it at all, PYTHONPATH has to name the folder.
 pydir_query := import site; print(*[d for d in site.getsitepackages() if d.startswith("$(PREFIX)/lib/")][:1])

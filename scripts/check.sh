@@ -73,6 +73,10 @@ check_prefixes() { # what other files may call bears its layer's name, by the sy
     python3 tests/check/prefixes.py "${SPW_BUILD:-build}" spillway.map
 }
 
+check_counters() { # what is generated from the tables of counters is of this build
+    SPILLWAY_LIBRARY=$(realpath "${SPW_BUILD:-build}")/libspillway.so python3 scripts/counters.py --check
+}
+
 check_functions() { # no function above 70 lines
     python3 tests/check/functions.py "${c_files[@]}" "${python_files[@]}"
 }

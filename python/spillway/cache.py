@@ -5,7 +5,6 @@ its counters; no policy."""
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import logging
 import os
 import weakref
@@ -13,6 +12,8 @@ from ctypes import byref, c_void_p
 from typing import Any, Dict, List, Literal, Optional, Tuple
 
 from ._core import library
+from ._core.counted import CacheStats as CacheStats
+from ._core.counted import CacheStruct
 from ._core.handle import Handle
 from ._core.library import Size, blocking, check, fast, to_dataclass
 from .store import Path, Store, choice
@@ -29,173 +30,6 @@ WITHOUT_STORE = ("observe", "budget")
 POINTS_MAX = 512  # of a profile
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceStats:
-    """Of tensors on devices, as in CacheStats; ``device_bytes`` and ``device_staging_bytes`` are of
-    now."""
-
-    bytes_kept_no_staging: int
-    tensors_kept_no_staging: int
-    device_bytes: int
-    device_bytes_max: int
-    device_staging_bytes: int
-    device_staging_bytes_max: int
-    copies: int
-    bytes_copied: int
-    copies_failed: int
-    bytes_copied_again: int
-    copies_ordered: int
-    staging_waits: int
-    tensors_ahead: int
-
-    @classmethod
-    def of(cls, stats: "CacheStats") -> "DeviceStats":
-        return to_dataclass(cls, stats)
-
-
-@dataclasses.dataclass(frozen=True)
-class _HostStats:
-    steps: int
-    offers: int
-    takes: int
-    releases: int
-    entries: int
-    activation_bytes: int
-    activation_bytes_max: int
-    bytes_offered: int
-    bytes_spilled: int
-    bytes_read: int
-    bytes_forwarded: int
-    bytes_deduplicated: int
-    bytes_kept_small: int
-    bytes_kept_last_scope: int
-    bytes_kept_backpressure: int
-    bytes_kept_no_space: int
-    bytes_kept_error: int
-    bytes_kept_entries: int
-    bytes_kept_observed: int
-    bytes_kept_backward: int
-    writes_cancelled: int
-    bytes_writes_cancelled: int
-    prefetches: int
-    prefetch_hits: int
-    prefetch_late: int
-    misses: int
-    stall_ns: int
-    read_memory_outside_arena_bytes: int
-    staging_bytes: int
-    staging_bytes_max: int
-    prefetched_bytes: int
-    prefetched_bytes_max: int
-    tensors_spilled: int
-    tensors_forwarded: int
-    tensors_deduplicated: int
-    tensors_kept_small: int
-    tensors_kept_last_scope: int
-    tensors_kept_backpressure: int
-    tensors_kept_no_space: int
-    tensors_kept_error: int
-    tensors_kept_entries: int
-    tensors_kept_observed: int
-    tensors_kept_backward: int
-    writes_failed: int
-    prefetches_failed: int
-    reads_failed: int
-    prefetch_budget_bytes: int
-    bytes_kept_planned: int
-    bytes_kept_hint: int
-    tensors_kept_planned: int
-    tensors_kept_hint: int
-    prefetches_across: int
-    steps_planned: int
-    steps_fixed: int
-    plans: int
-    plans_shape: int
-    plans_timeline: int
-    plans_bandwidth: int
-    plans_stall: int
-    plans_memory: int
-    plans_failed: int
-    plan_mismatches: int
-    plan_probes: int
-    recordings_short: int
-    steps_hurried: int
-    plan_cost_ns: int
-    plan_tensors: int
-    plan_tensors_spilled: int
-    plan_peak_bytes: int
-    plan_keep_all_bytes: int
-    plan_stall_ns: int
-    plan_wall_ns: int
-    plan_bytes_written: int
-    plan_bytes_read: int
-    plan_bytes_forwarded: int
-    plan_memory_bytes: int
-    plan_caution_percent: int
-    step_compute_ns: int
-    step_forward_ns: int
-    step_backward_ns: int
-    step_stall_ns: int
-    step_peak_bytes: int
-    write_bytes_per_second: int
-    read_bytes_per_second: int
-    mixed_bytes_per_second: int
-    drive_latency_ns: int
-    plan_switches: int
-    bytes_compared: int
-    offers_changed: int
-    bytes_kept_changed: int
-    tensors_kept_changed: int
-
-
-@dataclasses.dataclass(frozen=True)
-class CacheStats(DeviceStats, _HostStats):
-    """Counters since the cache was opened. Bytes are bytes of tensors; ``activation_bytes``,
-    ``entries``, ``staging_bytes``, ``prefetched_bytes``, ``device_bytes`` and
-    ``device_staging_bytes`` are of now; ``*_max`` are peaks."""
-
-    bytes_kept_wear: int
-    tensors_kept_wear: int
-    wear_bytes_per_day: int
-    plans_limited: int
-    plan_bytes_written_max: int
-    device_stall_ns: int
-    host_wait_ns: int
-    bus_out_bytes_per_second: int
-    bus_in_bytes_per_second: int
-    bytes_given_up: int
-    tensors_given_up: int
-    bytes_restored: int
-    tensors_restored: int
-    restores_refused: int
-    bytes_checked: int
-    scopes_again: int
-    again_ns: int
-    step_again_ns: int
-    plan_scopes_again: int
-    plan_again_ns: int
-    holds: int
-    hold_ns: int
-    step_hold_ns: int
-    step_cpu_ns_max: int
-    plan_wait_ns: int
-    plans_here: int
-    budget_bytes: int
-    budget_cause: int
-    budget_over_bytes: int
-    budget_over_bytes_max: int
-    budget_steps_over: int
-
-    @property
-    def stall_seconds(self) -> float:
-        """Time that the backward pass waited for drives; of a device, that it waited for copies."""
-        return self.stall_ns / 1e9
-
-
-# Fields of the last base come first, as in C.
-_CacheStatsStruct = library.counters("spw_cache_stats", CacheStats, ("entries",))
 
 
 class Cache(Handle):
@@ -302,7 +136,7 @@ class Cache(Handle):
 
     def stats(self) -> CacheStats:
         """Counters so far."""
-        struct = _CacheStatsStruct()
+        struct = CacheStruct()
         self.call(fast.spw_cache_stats, byref(struct), ctypes.sizeof(struct))
         return to_dataclass(CacheStats, struct)
 

@@ -20,47 +20,11 @@ from ctypes import byref, c_bool, c_uint32, c_uint64, c_void_p
 from typing import Any, List, Optional, Sequence, Tuple
 
 from ._core import library
+from ._core.counted import StateStats as StateStats
+from ._core.counted import StateStruct
 from ._core.handle import Handle
 from ._core.library import Size, SpillwayError, blocking, check, fast, number, size, to_dataclass
 from .store import Store
-
-
-@dataclasses.dataclass(frozen=True)
-class StateStats:
-    """Counters since the state was opened; ``records``, ``buffers``, ``total_bytes`` and
-    ``memory_bytes`` are of now."""
-
-    records: int
-    buffers: int
-    total_bytes: int
-    memory_bytes: int
-    takes: int
-    hits: int
-    ready: int
-    waits: int
-    waits_for_write: int
-    wait_ns: int
-    reads: int
-    bytes_read: int
-    writes: int
-    bytes_written: int
-    read_failures: int
-    write_failures: int
-    commits: int
-    commit_ns: int
-    commit_bytes_written: int
-    passes: int
-    passes_departed: int
-    updates: int
-    host_bytes: int
-    host_ns: int
-    device_records: int
-    device_bytes: int
-    device_ns: int
-    device_every: int
-
-
-_StateStatsStruct = library.counters("spw_state_stats", StateStats, ("records", "buffers"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,6 +263,6 @@ class State(Handle):
 
     def stats(self) -> StateStats:
         """Counters so far."""
-        struct: Any = _StateStatsStruct()
+        struct = StateStruct()
         self.call(fast.spw_state_stats, byref(struct), ctypes.sizeof(struct))
         return to_dataclass(StateStats, struct)

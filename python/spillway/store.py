@@ -26,6 +26,8 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapp
                     Sequence, Tuple, TypeVar, Union)
 
 from ._core import library
+from ._core.counted import StoreStats as StoreStats
+from ._core.counted import StoreStruct
 from ._core.handle import Handle, close_all, handles
 from ._core.library import (Size, SpillwayError, blocking, bytes_text, check, fast, number, size,
                             to_dataclass)
@@ -99,51 +101,6 @@ class ProbeInfo:
 
 
 @dataclasses.dataclass(frozen=True)
-class StoreStats:
-    """Counters of an open store since it was opened; ``requests``, ``objects`` and ``used_bytes``
-    are of now."""
-
-    drives: int
-    drives_retired: int
-    partition: int
-    requests: int
-    objects: int
-    capacity_bytes: int
-    used_bytes: int
-    used_bytes_max: int
-    puts: int
-    gets: int
-    frees: int
-    bytes_put: int
-    bytes_got: int
-    bytes_written: int
-    bytes_read: int
-    bytes_from_memory: int
-    bytes_copied: int
-    copies_unaligned_address: int
-    copies_unaligned_length: int
-    copies_partial_chunk: int
-    waits_for_copy_memory: int
-    chunks_split: int
-    chunks_moved: int
-    cancelled: int
-    checksum_errors: int
-    read_errors: int
-    write_errors: int
-    bypasses: int
-    timeouts: int
-    bytes_trimmed: int
-    registered_bytes: int
-    registrations_refused: int
-    transfers_registered: int
-    chunks_single: int
-    reads_switched: int
-    drives_missing: int
-    workers: int
-    bytes_helped: int
-
-
-@dataclasses.dataclass(frozen=True)
 class DriveStats:
     """Counters of one drive of an open store."""
 
@@ -192,10 +149,6 @@ class StorePressure:
     depth: int
 
 
-_StoreStatsStruct = library.counters(
-    "spw_store_stats", StoreStats, ("drives", "drives_retired", "partition", "requests", "objects",
-                                     "drives_missing", "workers")
-)
 _DriveStatsStruct = library.counters("spw_drive_stats", DriveStats,
                                       ("in_flight", "in_flight_max", "depth"))
 
@@ -584,7 +537,7 @@ class Store(Handle):
 
     def stats(self) -> StoreStats:
         """Counters so far."""
-        struct = _StoreStatsStruct()
+        struct = StoreStruct()
         self.call(fast.spw_store_stats, byref(struct), ctypes.sizeof(struct))
         return to_dataclass(StoreStats, struct)
 

@@ -43,7 +43,8 @@ import torch
 from torch import Tensor, nn
 
 from ._core import library, hooks_loader
-from ._core.library import Size, SpillwayError, bytes_text, fast
+from ._core.counted import CacheStats, DeviceStats
+from ._core.library import Size, SpillwayError, bytes_text, fast, to_dataclass
 from ._core.scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
                            scopes_of, tensors_in)
 from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, in_checkpoint,
@@ -60,7 +61,7 @@ from ._report.html import page_of
 from ._report.notebook import piece_of
 from ._report.run_record import Run, json_of
 from ._report.step_trace import StepTrace
-from .cache import MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, CacheStats, DeviceStats, Mode
+from .cache import MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, Mode
 from .report import (Progress, hints_of, parameters_line, process_rows, summary_of, table_of,
                      wear_since)
 from .store import Path, Store, choice
@@ -564,7 +565,7 @@ class Offload(contextlib.ContextDecorator):
 
     def device_stats(self) -> Optional[DeviceStats]:
         """The counters of tensors on CUDA devices; None: the model has none there."""
-        return None if self._session.device is None else DeviceStats.of(self.stats())
+        return None if self._session.device is None else to_dataclass(DeviceStats, self.stats())
 
     def parameter_stats(self) -> Optional[ParameterStats]:
         """Counters of parameters on drives; None: they are in memory."""

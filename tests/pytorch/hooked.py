@@ -42,14 +42,13 @@ class Spilled:
     def __init__(self):
         import spillway
         import spillway.torch
-        from spillway import cache
-        from spillway._core import library
+        from spillway._core import counted, library
 
         drives = os.environ["SPW_TEST_DEVICES"].split()
         spillway.format_store(drives)
         self.offload = spillway.torch.offload
         self.store = spillway.Store(drives)
-        self.counters, self.read_counters = cache._CacheStatsStruct, library.fast.spw_cache_stats
+        self.counters, self.read_counters = counted.CacheStruct, library.fast.spw_cache_stats
         self.counts = {}  # of the last test
 
     def staging_bytes(self, cache, counters):

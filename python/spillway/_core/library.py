@@ -34,74 +34,78 @@ class SpillwayError(OSError):
 STRUCTS: Dict[str, Type[Structure]] = {}  # by their names in C
 
 
-def _struct(name: str, **members: Any) -> Any:
+def struct(name: str, /, **members: Any) -> Any:
+    """A struct of the headers, by its name there."""
     STRUCTS[name] = type(name, (Structure,), {"_fields_": list(members.items())})
     return STRUCTS[name]
 
 
-Log = _struct("spw_log", write=c_void_p, context=c_void_p)
-LogLine = _struct("spw_log_line", level=c_int, lost=c_uint32, text=c_char * 512)
-Geometry = _struct(
+Log = struct("spw_log", write=c_void_p, context=c_void_p)
+LogLine = struct("spw_log_line", level=c_int, lost=c_uint32, text=c_char * 512)
+Geometry = struct(
     "spw_geometry", size=c_size_t, kind=c_int, size_bytes=c_uint64, logical_block_bytes=c_uint32,
     physical_block_bytes=c_uint32, memory_align_bytes=c_uint32, transfer_bytes_max=c_uint32,
     segments_max=c_uint32, numa_node=c_int, rotational=c_bool, polls=c_bool, discards=c_bool,
     model=c_char * 64, serial=c_char * 64, nvme_char_path=c_char * 64, transport=c_char * 16,
     reserved=c_uint64 * 6)
-FormatOpts = _struct("spw_format_opts", size=c_size_t, partitions=c_uint32, chunk_bytes=c_uint64,
+FormatOpts = struct("spw_format_opts", size=c_size_t, partitions=c_uint32, chunk_bytes=c_uint64,
                      force=c_bool, log=Log, erase=c_bool)
-WipeOpts = _struct("spw_wipe_opts", size=c_size_t, erase=c_bool, log=Log)
-StoreInfoStruct = _struct(
+WipeOpts = struct("spw_wipe_opts", size=c_size_t, erase=c_bool, log=Log)
+StoreInfoStruct = struct(
     "spw_store_info", size=c_size_t, store_uuid=c_char * 37, format_version=c_uint32,
     drives=c_uint32, partitions=c_uint32, block_bytes=c_uint32, chunk_bytes=c_uint64,
     capacity_bytes=c_uint64, partition_capacity_bytes=c_uint64, partitions_in_use=c_uint32)
-CommitInfoStruct = _struct(
+CommitInfoStruct = struct(
     "spw_commit_info", size=c_size_t, number=c_uint64, record_bytes=c_uint64, objects=c_uint32,
     has_previous=c_bool, previous=c_uint64, mirrored=c_bool, runs=c_uint64, runs_single=c_uint64)
-ProbeInfoStruct = _struct("spw_probe_info", size=c_size_t, path=c_char * 256, geometry=Geometry,
+ProbeInfoStruct = struct("spw_probe_info", size=c_size_t, path=c_char * 256, geometry=Geometry,
                           holds=c_char * 160, usable=c_bool, has_store=c_bool, reason=c_char * 256,
                           error=c_int, unknown_data=c_bool, address=c_char * 256)
-TuneSettings = _struct("spw_tune_settings", block_bytes=c_uint64, depth=c_uint32, backend=c_int,
+TuneSettings = struct("spw_tune_settings", block_bytes=c_uint64, depth=c_uint32, backend=c_int,
                        wait=c_int)
-Tune = _struct("spw_tune", size=c_size_t, read=TuneSettings, write=TuneSettings)
-StoreOpts = _struct(
+Tune = struct("spw_tune", size=c_size_t, read=TuneSettings, write=TuneSettings)
+StoreOpts = struct(
     "spw_store_opts", size=c_size_t, partition=c_uint32, queue_depth=c_uint32, arena_bytes=c_uint64,
     requests_max=c_uint32, objects_max=c_uint32, stripe=c_int, backend=c_int, no_checksums=c_bool,
     inline_mode=c_bool, no_hugetlb=c_bool, log=Log, read_deadline_ms=c_uint32,
     write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool,
     workers=c_uint32, null_bytes_per_second=c_uint64)
-CacheOpts = _struct(
+CacheOpts = struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
     memory_bytes=c_uint64, trace=c_void_p, wear_bytes_per_day=c_uint64, wear_years=c_double,
     endurance_bytes=c_uint64)
-WearStruct = _struct(
+WearStruct = struct(
     "spw_wear", size=c_size_t, basis=c_int, has_health=c_bool, percentage_used=c_uint32,
     life_bytes=c_double, left_bytes=c_double, bytes_per_day=c_double, years=c_double,
     reason=c_char * 256)
-StorePressureStruct = _struct(
+StorePressureStruct = struct(
     "spw_store_pressure", size=c_size_t, put_bytes=c_uint64, get_bytes=c_uint64 * 3,
     put_bytes_per_second=c_uint64, get_bytes_per_second=c_uint64, put_ns=c_uint64,
     get_ns=c_uint64 * 3, in_flight=c_uint32, depth=c_uint32)
-StateOpts = _struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
+StateOpts = struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32,
                     device_every=c_uint32)
-DeviceTimes = _struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
+DeviceTimes = struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
                       bytes_in=c_uint64, in_ns=c_uint64)
-PlanResult = _struct(
+PlanResult = struct(
     "spw_plan_result", size=c_size_t, feasible=c_bool, peak_bytes=c_uint64,
     peak_keep_all_bytes=c_uint64, memory_bytes=c_uint64, stall_ns=c_uint64, wall_ns=c_uint64,
     bytes_written=c_uint64, bytes_read=c_uint64, bytes_forwarded=c_uint64,
     tensors_spilled=c_uint32, points=c_uint32, limited=c_bool, scopes_again=c_uint32,
     again_ns=c_uint64, spans=c_uint32)
-OtherWay = _struct("spw_plan_other_way", possible=c_bool, fits=c_bool, wall_ns=c_uint64,
+OtherWay = struct("spw_plan_other_way", possible=c_bool, fits=c_bool, wall_ns=c_uint64,
                    peak_bytes=c_uint64)
-PlanReason = _struct(
+PlanReason = struct(
     "spw_plan_reason", way=c_int, bytes_kept=c_uint64, bytes_spilled=c_uint64,
     bytes_again=c_uint64, next=c_int, ways=OtherWay * 4)
-CacheReason = _struct(
+CacheReason = struct(
     "spw_cache_reason", scope_key=c_uint64, micro_batch=c_uint32, may_again=c_bool,
     again_ns=c_uint64, saved_bytes=c_uint64, reason=PlanReason)
-MemoryPoint = _struct("spw_memory_point", ns=c_uint64, bytes=c_uint64, keep_all_bytes=c_uint64)
+Counter = struct(
+    "spw_counter", size=c_size_t, name=c_char_p, group=c_char_p, help=c_char_p, kind=c_int,
+    unit=c_int, view=c_int, offset_bytes=c_uint32, len_bytes=c_uint32)
+MemoryPoint = struct("spw_memory_point", ns=c_uint64, bytes=c_uint64, keep_all_bytes=c_uint64)
 
 
 def counters(name: str, cls: Any, narrow: Iterable[str]) -> Any:
@@ -110,7 +114,7 @@ def counters(name: str, cls: Any, narrow: Iterable[str]) -> Any:
     says str."""
     types = {"int": c_uint64, "bool": c_bool, "str": c_char * 256}
     members = {field.name: types[str(field.type)] for field in dataclasses.fields(cls)}
-    return _struct(name, size=c_size_t, **{**members, **dict.fromkeys(narrow, c_uint32)})
+    return struct(name, size=c_size_t, **{**members, **dict.fromkeys(narrow, c_uint32)})
 
 
 def to_dataclass(cls: Any, *structs: Any, **given: Any) -> Any:
@@ -171,6 +175,7 @@ _PROTOTYPES = {
     "spw_store_committed": (c_int, [c_void_p, POINTER(CommitInfoStruct), c_size_t]),
     "spw_store_committed_record": (c_int, [c_void_p, c_void_p, c_size_t]),
     "spw_store_committed_objects": (c_int, [c_void_p, _NUMBER, _NUMBER, c_uint32]),
+    "spw_counter_get": (c_int, [c_int, c_uint, POINTER(Counter), c_size_t]),
     "spw_store_stats": (None, [c_void_p, c_void_p, c_size_t]),
     "spw_store_pressure": (None, [c_void_p, c_uint64, POINTER(StorePressureStruct), c_size_t]),
     "spw_store_drive_stats": (c_int, [c_void_p, c_uint, c_void_p, c_size_t]),

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MIT
+# spillway/_core/counted.pyi - the fields of the library's counters; written by `make counters`
+import dataclasses
+from typing import Any, List, NamedTuple
+
+KINDS: tuple[str, ...]
+UNITS: tuple[str, ...]
+TABLES: tuple[str, ...]
+
+class Row(NamedTuple):
+    name: str
+    group: str
+    help: str
+    kind: str
+    unit: str
+    len_bytes: int
+
+def table_of(name: str) -> List[Row]: ...
+
+CacheStruct: Any
+StoreStruct: Any
+StateStruct: Any
+
+@dataclasses.dataclass(frozen=True)
+class CacheStats:
+    steps: int
+    offers: int
+    takes: int
+    releases: int
+    entries: int
+    activation_bytes: int
+    activation_bytes_max: int
+    bytes_offered: int
+    bytes_spilled: int
+    bytes_read: int
+    bytes_forwarded: int
+    bytes_deduplicated: int
+    bytes_kept_small: int
+    bytes_kept_last_scope: int
+    bytes_kept_backpressure: int
+    bytes_kept_no_space: int
+    bytes_kept_error: int
+    bytes_kept_entries: int
+    bytes_kept_observed: int
+    bytes_kept_backward: int
+    writes_cancelled: int
+    bytes_writes_cancelled: int
+    prefetches: int
+    prefetch_hits: int
+    prefetch_late: int
+    misses: int
+    stall_ns: int
+    read_memory_outside_arena_bytes: int
+    staging_bytes: int
+    staging_bytes_max: int
+    prefetched_bytes: int
+    prefetched_bytes_max: int
+    tensors_spilled: int
+    tensors_forwarded: int
+    tensors_deduplicated: int
+    tensors_kept_small: int
+    tensors_kept_last_scope: int
+    tensors_kept_backpressure: int
+    tensors_kept_no_space: int
+    tensors_kept_error: int
+    tensors_kept_entries: int
+    tensors_kept_observed: int
+    tensors_kept_backward: int
+    writes_failed: int
+    prefetches_failed: int
+    reads_failed: int
+    prefetch_budget_bytes: int
+    bytes_kept_planned: int
+    bytes_kept_hint: int
+    tensors_kept_planned: int
+    tensors_kept_hint: int
+    prefetches_across: int
+    steps_planned: int
+    steps_fixed: int
+    plans: int
+    plans_shape: int
+    plans_timeline: int
+    plans_bandwidth: int
+    plans_stall: int
+    plans_memory: int
+    plans_failed: int
+    plan_mismatches: int
+    plan_probes: int
+    recordings_short: int
+    steps_hurried: int
+    plan_cost_ns: int
+    plan_tensors: int
+    plan_tensors_spilled: int
+    plan_peak_bytes: int
+    plan_keep_all_bytes: int
+    plan_stall_ns: int
+    plan_wall_ns: int
+    plan_bytes_written: int
+    plan_bytes_read: int
+    plan_bytes_forwarded: int
+    plan_memory_bytes: int
+    plan_caution_percent: int
+    step_compute_ns: int
+    step_forward_ns: int
+    step_backward_ns: int
+    step_stall_ns: int
+    step_peak_bytes: int
+    write_bytes_per_second: int
+    read_bytes_per_second: int
+    mixed_bytes_per_second: int
+    drive_latency_ns: int
+    plan_switches: int
+    bytes_compared: int
+    offers_changed: int
+    bytes_kept_changed: int
+    tensors_kept_changed: int
+    bytes_kept_no_staging: int
+    tensors_kept_no_staging: int
+    device_bytes: int
+    device_bytes_max: int
+    device_staging_bytes: int
+    device_staging_bytes_max: int
+    copies: int
+    bytes_copied: int
+    copies_failed: int
+    bytes_copied_again: int
+    copies_ordered: int
+    staging_waits: int
+    tensors_ahead: int
+    bytes_kept_wear: int
+    tensors_kept_wear: int
+    wear_bytes_per_day: int
+    plans_limited: int
+    plan_bytes_written_max: int
+    device_stall_ns: int
+    host_wait_ns: int
+    bus_out_bytes_per_second: int
+    bus_in_bytes_per_second: int
+    bytes_given_up: int
+    tensors_given_up: int
+    bytes_restored: int
+    tensors_restored: int
+    restores_refused: int
+    bytes_checked: int
+    scopes_again: int
+    again_ns: int
+    step_again_ns: int
+    plan_scopes_again: int
+    plan_again_ns: int
+    holds: int
+    hold_ns: int
+    step_hold_ns: int
+    step_cpu_ns_max: int
+    plan_wait_ns: int
+    plans_here: int
+    budget_bytes: int
+    budget_cause: int
+    budget_over_bytes: int
+    budget_over_bytes_max: int
+    budget_steps_over: int
+    waits: int
+    bytes_kept: int
+    @property
+    def stall_seconds(self) -> float: ...
+
+@dataclasses.dataclass(frozen=True)
+class DeviceStats:
+    bytes_kept_no_staging: int
+    tensors_kept_no_staging: int
+    device_bytes: int
+    device_bytes_max: int
+    device_staging_bytes: int
+    device_staging_bytes_max: int
+    copies: int
+    bytes_copied: int
+    copies_failed: int
+    bytes_copied_again: int
+    copies_ordered: int
+    staging_waits: int
+    tensors_ahead: int
+    device_stall_ns: int
+    host_wait_ns: int
+    bus_out_bytes_per_second: int
+    bus_in_bytes_per_second: int
+
+@dataclasses.dataclass(frozen=True)
+class StoreStats:
+    drives: int
+    drives_retired: int
+    partition: int
+    requests: int
+    objects: int
+    capacity_bytes: int
+    used_bytes: int
+    used_bytes_max: int
+    puts: int
+    gets: int
+    frees: int
+    bytes_put: int
+    bytes_got: int
+    bytes_written: int
+    bytes_read: int
+    bytes_from_memory: int
+    bytes_copied: int
+    copies_unaligned_address: int
+    copies_unaligned_length: int
+    copies_partial_chunk: int
+    waits_for_copy_memory: int
+    chunks_split: int
+    chunks_moved: int
+    cancelled: int
+    checksum_errors: int
+    read_errors: int
+    write_errors: int
+    bypasses: int
+    timeouts: int
+    bytes_trimmed: int
+    registered_bytes: int
+    registrations_refused: int
+    transfers_registered: int
+    chunks_single: int
+    reads_switched: int
+    drives_missing: int
+    workers: int
+    bytes_helped: int
+
+@dataclasses.dataclass(frozen=True)
+class StateStats:
+    records: int
+    buffers: int
+    total_bytes: int
+    memory_bytes: int
+    takes: int
+    hits: int
+    ready: int
+    waits: int
+    waits_for_write: int
+    wait_ns: int
+    reads: int
+    bytes_read: int
+    writes: int
+    bytes_written: int
+    read_failures: int
+    write_failures: int
+    commits: int
+    commit_ns: int
+    commit_bytes_written: int
+    passes: int
+    passes_departed: int
+    updates: int
+    host_bytes: int
+    host_ns: int
+    device_records: int
+    device_bytes: int
+    device_ns: int
+    device_every: int

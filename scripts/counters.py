@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# scripts/counters.py - write what the tables of counters generate; called by `make counters`
+"""Usage: scripts/counters.py [--check]
+
+Writes docs/COUNTERS.md and python/spillway/_core/counted.pyi from the tables of the built library.
+--check: writes nothing; prints each of them that differs. Exit status 1 if one does.
+"""
+import dataclasses
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+# The package is imported where it lies.
+from spillway._core import counted  # noqa: E402
+
+STUB = '''# SPDX-License-Identifier: MIT
+# spillway/_core/counted.pyi - the fields of the library's counters; written by `make counters`
+import dataclasses
+from typing import Any, List, NamedTuple
+
+KINDS: tuple[str, ...]
+UNITS: tuple[str, ...]
+TABLES: tuple[str, ...]
+
+class Row(NamedTuple):
+    name: str
+    group: str
+    help: str
+    kind: str
+    unit: str
+    len_bytes: int
+
+def table_of(name: str) -> List[Row]: ...
+
+CacheStruct: Any
+StoreStruct: Any
+StateStruct: Any
+'''
+PAGE = '''# Counters
+
+Written by `make counters` from the tables of [counters.h](../include/spillway/counters.h).
+
+A *total* only grows, from when the cache, store or state was opened; a *gauge* is of now, of the
+last step that ended, or of the plan in force; a *peak* is the most of a gauge. The names are those
+of Python, of C and of `spillway top --json`. In OpenMetrics the unit comes last, and times are in
+seconds: `stall_ns` of a cache is `spillway_cache_stall_seconds_total`, `bytes_spilled` is
+`spillway_cache_spilled_bytes_total`; `wear_bytes_per_day` is `spillway_cache_wear_limit_bytes`.
+'''
+HEADINGS = {
+    "cache": "A tensor cache: `off.stats()`, `spw_cache_stats()`",
+    "store": "A store: `Store.stats()`, `spw_store_stats()`",
+    "state": "Training state: `State.stats()`, `spw_state_stats()`",
+}
+
+
+def stub():
+    text = STUB
+    for cls in (counted.CacheStats, counted.DeviceStats, counted.StoreStats, counted.StateStats):
+        text += f"\n@dataclasses.dataclass(frozen=True)\nclass {cls.__name__}:\n"
+        text += "".join(f"    {field.name}: int\n" for field in dataclasses.fields(cls))
+        if cls is counted.CacheStats:
+            text += "    @property\n    def stall_seconds(self) -> float: ...\n"
+    return text
+
+
+def page():
+    text = PAGE
+    for name in counted.TABLES:
+        rows = counted.table_of(name)
+        text += f"\n## {HEADINGS[name]}\n"
+        for group in dict.fromkeys(row.group for row in rows):
+            text += f"\n| {group} | kind | unit | |\n|---|---|---|---|\n"
+            text += "".join(f"| `{row.name}` | {row.kind} | {row.unit} | {row.help} |\n"
+                            for row in rows if row.group == group)
+    return text
+
+
+def main():
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit(__doc__)
+    differing = 0
+    for name, text in (("docs/COUNTERS.md", page()),
+                       ("python/spillway/_core/counted.pyi", stub())):
+        path = ROOT / name
+        if not sys.argv[1:]:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            print(f"{name} is not what the tables say: make counters")
+            differing = 1
+    sys.exit(differing)
+
+
+main()
