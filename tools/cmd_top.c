@@ -10,6 +10,7 @@
 #include <spillway/status.h>
 
 #include "tools/metrics/openmetrics.h"
+#include "tools/ui/counters.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
 
@@ -169,6 +170,10 @@ static void print_partition(const struct spw_status *before, const struct spw_st
 		print_drive(table, before, now, i, seconds);
 	tool_table_end(table, stdout);
 	print_wear(now);
+	if (now->steps.steps > 0) {
+		(void)puts("\ntensor cache, since it was opened");
+		tool_counters_print(SPW_COUNTED_CACHE, &now->steps, stdout);
+	}
 }
 
 static int print_all(const struct tool_snapshot *before, const struct tool_snapshot *now)
@@ -229,16 +234,18 @@ static json_t *json_partition(const struct spw_status *before, const struct spw_
 
 	for (uint32_t i = 0; i < now->drives; i++)
 		(void)json_array_append_new(drives, json_drive(before, now, i, seconds));
-	return json_pack("{s:s, s:i, s:i, s:o, s:I, s:f, s:o, s:I, s:I, s:i, s:i, s:i, s:i, s:o}",
-			 "store_uuid", now->store_uuid, "partition", (int)now->partition, "pid",
-			 (int)now->pid, "command", tool_json_text(now->command), "age_ns",
-			 (json_int_t)now->age_ns, "open_seconds", (double)now->open_ns / 1e9,
-			 "description", tool_json_text(now->description), "used_bytes",
-			 (json_int_t)now->store.used_bytes, "capacity_bytes",
-			 (json_int_t)now->store.capacity_bytes, "objects", (int)now->store.objects,
-			 "requests", (int)now->store.requests, "drives_missing",
-			 (int)now->store.drives_missing, "drives_retired",
-			 (int)now->store.drives_retired, "drives", drives);
+	return json_pack(
+		"{s:s, s:i, s:i, s:o, s:I, s:f, s:o, s:I, s:I, s:i, s:i, s:i, s:i, s:o, s:o}",
+		"store_uuid", now->store_uuid, "partition", (int)now->partition, "pid",
+		(int)now->pid, "command", tool_json_text(now->command), "age_ns",
+		(json_int_t)now->age_ns, "open_seconds", (double)now->open_ns / 1e9, "description",
+		tool_json_text(now->description), "used_bytes", (json_int_t)now->store.used_bytes,
+		"capacity_bytes", (json_int_t)now->store.capacity_bytes, "objects",
+		(int)now->store.objects, "requests", (int)now->store.requests, "drives_missing",
+		(int)now->store.drives_missing, "drives_retired", (int)now->store.drives_retired,
+		"drives", drives, "cache",
+		now->steps.steps > 0 ? tool_counters_json(SPW_COUNTED_CACHE, &now->steps)
+				     : json_null());
 }
 
 static int print_json(const struct tool_snapshot *before, const struct tool_snapshot *now)
@@ -357,9 +364,10 @@ const struct tool_command command_top = {
 		       "and whether it is retired or has no space below it; whether the store\n"
 		       "runs without a drive (DEGRADED); and wear: what was written since the\n"
 		       "store was opened, per day, and how long the drive lasts at that rate, by\n"
-		       "its health page (needs root) or by --endurance. Reads the pages that\n"
-		       "processes publish in /dev/shm: yours, or all as root. Press q or Ctrl-C\n"
-		       "to quit.\n",
+		       "its health page (needs root) or by --endurance. Of a tensor cache on the\n"
+		       "store it shows the main counters that are not 0; --json has all of them,\n"
+		       "and docs/COUNTERS.md describes them. Reads the pages that processes\n"
+		       "publish in /dev/shm: yours, or all as root. Press q or Ctrl-C to quit.\n",
 	.examples = "  spillway top\n"
 		    "  spillway top --endurance 600\n"
 		    "  spillway top --once --json\n"

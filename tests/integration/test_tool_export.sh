@@ -46,6 +46,33 @@ metrics "m['spillway_drive_write_latency_seconds_count'][0][1] > 0 and m['spillw
 # What ended in the last half second is not published yet.
 metrics "m['spillway_drive_write_latency_seconds_count'][0][1] <= m['spillway_drive_writes_total'][0][1] + 1000"
 
+metrics "all(len(m[name]) == 1 for name in ('spillway_cache_step_forward_seconds', 'spillway_cache_plan_caution_ratio'))"
+
+begin "top: the cache in words within 80 columns, and all of its counters in JSON"
+expect_exit 0 "$SPILLWAY" top --once
+python3 - "$OUTPUT" "$uuid" <<'PYTHON' || fail "the block of the cache"
+import re, sys
+text = next(part for part in open(sys.argv[1]).read().split("store ") if part.startswith(sys.argv[2]))
+block = text.split("\ntensor cache, since it was opened\n")[1].split("\n\n")[0].splitlines()
+assert all(0 < len(line) <= 80 for line in block), block
+groups = [line.split()[0] for line in block if line[2] != " "]
+assert len(groups) == len(set(groups)) and {"steps", "traffic", "reads", "plan", "step"} <= set(groups), groups
+plan = next(line for line in block if line.startswith("  plan "))
+assert re.search(r"\btensors [1-9][0-9]*, ", plan) and " peak " in " ".join(block), block
+assert not re.search(r" 0(,|$)", "\n".join(block)), block
+PYTHON
+expect_exit 0 "$SPILLWAY" top --once --json
+python3 - "$OUTPUT" "$uuid" "$ROOT/docs/COUNTERS.md" <<'PYTHON' || fail "the cache in top's JSON"
+import json, re, sys
+cache = next(p for p in json.load(open(sys.argv[1]))["partitions"] if p["store_uuid"] == sys.argv[2])["cache"]
+page = open(sys.argv[3]).read().split("\n## ")
+named = re.findall(r"^\| `(\w+)`", next(part for part in page if part.startswith("A tensor cache")), re.M)
+assert sorted(cache) == sorted(named) and len(named) > 130, set(cache) ^ set(named)
+assert cache["steps"] > 1 and cache["plan_peak_bytes"] > 0 and cache["wear_bytes_per_day"] == 10**12, cache
+assert cache["waits"] == cache["prefetch_late"] + cache["misses"], cache
+assert cache["bytes_kept"] == sum(v for k, v in cache.items() if k.startswith("bytes_kept_")), cache
+PYTHON
+
 begin "the same over HTTP, bounded, and to the end by an interrupt"
 "$SPILLWAY" export --listen 127.0.0.1:0 --endurance 600 2>"$TEST_TMP/export.log" &
 server=$!

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_top.c - spillway top: interrupts, and rates of a reopened store */
 /* link: util tools/ui/options tools/ui/nearest tools/ui/output tools/ui/stop */
-/* link: tools/ui/wear_output tools/ui/snapshot tools/metrics/openmetrics */
+/* link: tools/ui/counters tools/ui/wear_output tools/ui/snapshot tools/metrics/openmetrics */
 
 #include "tests/case.h"
 

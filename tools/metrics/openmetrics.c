@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "tools/ui/counters.h"
 #include "util/util.h"
 
 enum type {
@@ -21,13 +22,10 @@ struct family {
 	const char *name, *unit, *help; /* a name ends with its unit, if it has one */
 	enum type type;
 	bool narrow; /* uint32_t */
-	bool nanoseconds;
 	size_t offset;
 };
 
 #define DRIVE(member) .offset = offsetof(struct spw_drive_stats, member)
-#define STORE(member) .offset = offsetof(struct spw_store_stats, member)
-#define CACHE(member) .offset = offsetof(struct spw_cache_stats, member)
 
 static const struct family of_drives[] = {
 	{"drive_written_bytes", "bytes", "Written to the drive.", COUNTER, DRIVE(bytes_written)},
@@ -49,71 +47,6 @@ static const struct family of_drives[] = {
 	 DRIVE(in_flight)},
 	{"drive_depth", NULL, "Transfers that the drive gets at most.", GAUGE, .narrow = true,
 	 DRIVE(depth)},
-};
-
-static const struct family of_stores[] = {
-	{"store_capacity_bytes", "bytes", "Of the partition on all drives.", GAUGE,
-	 STORE(capacity_bytes)},
-	{"store_used_bytes", "bytes", "In use.", GAUGE, STORE(used_bytes)},
-	{"store_objects", NULL, "Objects that exist.", GAUGE, .narrow = true, STORE(objects)},
-	{"store_requests", NULL, "Requests under way.", GAUGE, .narrow = true, STORE(requests)},
-	{"store_drives_retired", NULL, "Drives that get nothing new.", GAUGE, .narrow = true,
-	 STORE(drives_retired)},
-	{"store_drives_missing", NULL, "Drives that it was opened without.", GAUGE, .narrow = true,
-	 STORE(drives_missing)},
-	{"store_puts", NULL, "Objects that were stored.", COUNTER, STORE(puts)},
-	{"store_gets", NULL, "Reads of objects.", COUNTER, STORE(gets)},
-	{"store_put_bytes", "bytes", "Of objects that were stored.", COUNTER, STORE(bytes_put)},
-	{"store_got_bytes", "bytes", "Of objects that were read.", COUNTER, STORE(bytes_got)},
-	{"store_copied_bytes", "bytes", "Copied as drives could not take the caller's memory.",
-	 COUNTER, STORE(bytes_copied)},
-	{"store_cancelled", NULL, "Requests that were cancelled.", COUNTER, STORE(cancelled)},
-};
-
-static const struct family of_caches[] = {
-	{"cache_steps", NULL, "Training steps.", COUNTER, CACHE(steps)},
-	{"cache_waits", NULL, "Uses of tensors that waited for drives.", COUNTER, CACHE(waits)},
-	{"cache_stall_seconds", "seconds", "That they waited.", COUNTER, .nanoseconds = true,
-	 CACHE(stall_ns)},
-	{"cache_offered_bytes", "bytes", "Of tensors that were saved.", COUNTER,
-	 CACHE(bytes_offered)},
-	{"cache_spilled_bytes", "bytes", "Of tensors that were written.", COUNTER,
-	 CACHE(bytes_spilled)},
-	{"cache_read_bytes", "bytes", "Of tensors that were read back.", COUNTER,
-	 CACHE(bytes_read)},
-	{"cache_forwarded_bytes", "bytes", "Of tensors handed back before they were written.",
-	 COUNTER, CACHE(bytes_forwarded)},
-	{"cache_kept_bytes", "bytes", "Of tensors that stayed in memory, for any reason.", COUNTER,
-	 CACHE(bytes_kept)},
-	{"cache_kept_wear_bytes", "bytes",
-	 "Of tensors that stayed in memory as the cap on wear was used up.", COUNTER,
-	 CACHE(bytes_kept_wear)},
-	{"cache_activation_bytes", "bytes", "Of tensors in memory, as the last step began.", GAUGE,
-	 CACHE(activation_bytes)},
-	{"cache_step_compute_seconds", "seconds", "The last step, less what it waited.", GAUGE,
-	 .nanoseconds = true, CACHE(step_compute_ns)},
-	{"cache_step_stall_seconds", "seconds", "That the last step waited for drives.", GAUGE,
-	 .nanoseconds = true, CACHE(step_stall_ns)},
-	{"cache_step_peak_bytes", "bytes", "Most of tensors in memory in the last step.", GAUGE,
-	 CACHE(step_peak_bytes)},
-	{"cache_plans", NULL, "Plans that were made.", COUNTER, CACHE(plans)},
-	{"cache_plans_limited", NULL, "Plans that spill less because of the cap on wear.", COUNTER,
-	 CACHE(plans_limited)},
-	{"cache_steps_planned", NULL, "Steps that went by a plan.", COUNTER, CACHE(steps_planned)},
-	{"cache_plan_tensors", NULL, "Tensors of the plan in force; 0: there is none.", GAUGE,
-	 CACHE(plan_tensors)},
-	{"cache_plan_tensors_spilled", NULL, "Tensors that it spills.", GAUGE,
-	 CACHE(plan_tensors_spilled)},
-	{"cache_plan_peak_bytes", "bytes", "Most in memory by the plan.", GAUGE,
-	 CACHE(plan_peak_bytes)},
-	{"cache_plan_keep_all_bytes", "bytes", "Most in memory if nothing were spilled.", GAUGE,
-	 CACHE(plan_keep_all_bytes)},
-	{"cache_plan_written_bytes", "bytes", "Written in a step by the plan.", GAUGE,
-	 CACHE(plan_bytes_written)},
-	{"cache_plan_stall_seconds", "seconds", "Waited in a step by the plan.", GAUGE,
-	 .nanoseconds = true, CACHE(plan_stall_ns)},
-	{"cache_wear_limit_bytes", "bytes", "That may be written a day; 0: no limit.", GAUGE,
-	 CACHE(wear_bytes_per_day)},
 };
 
 /* ---- Text ---- */
@@ -169,11 +102,7 @@ static void print_value(const struct family *family, const void *from, FILE *out
 	} else {
 		memcpy(&value, at, sizeof(value));
 	}
-	if (family->nanoseconds)
-		(void)fprintf(out, "%ju.%09ju\n", (uintmax_t)(value / 1000000000),
-			      (uintmax_t)(value % 1000000000));
-	else
-		(void)fprintf(out, "%ju\n", (uintmax_t)value);
+	(void)fprintf(out, "%ju\n", (uintmax_t)value);
 }
 
 static void print_sample(const struct family *family, const struct spw_status *status,
@@ -281,22 +210,70 @@ static void print_stores(const struct tool_snapshot *snapshot, FILE *out)
 		print_labels(&snapshot->partitions[i], NULL, NULL, out);
 		(void)fprintf(out, "%.3f\n", (double)snapshot->partitions[i].open_ns / 1e9);
 	}
-	for (size_t k = 0; k < SPW_ARRAY_LEN(of_stores); k++) {
-		print_family_head(&of_stores[k], out);
-		for (unsigned i = 0; i < snapshot->count; i++)
-			print_sample(&of_stores[k], &snapshot->partitions[i], NULL,
-				     &snapshot->partitions[i].store, out);
-	}
 }
 
-static void print_caches(const struct tool_snapshot *snapshot, FILE *out)
+/* ---- Counters of the library's tables ---- */
+
+/* What a name ends with that has this unit in OpenMetrics, or NULL. */
+static const char *suffix_of(enum spw_counter_unit unit)
 {
-	for (size_t k = 0; k < SPW_ARRAY_LEN(of_caches); k++) {
-		print_family_head(&of_caches[k], out);
-		for (unsigned i = 0; i < snapshot->count; i++)
-			if (snapshot->partitions[i].steps.steps > 0)
-				print_sample(&of_caches[k], &snapshot->partitions[i], NULL,
-					     &snapshot->partitions[i].steps, out);
+	switch (unit) {
+	case SPW_COUNTER_BYTES: return "bytes";
+	case SPW_COUNTER_NS: return "seconds";
+	case SPW_COUNTER_PERCENT: return "ratio";
+	case SPW_COUNTER_BYTES_PER_DAY: return "bytes";
+	case SPW_COUNTER_BYTES_PER_SECOND:
+	case SPW_COUNTER_NUMBER:
+	case SPW_COUNTER_CAUSE: break;
+	}
+	return NULL;
+}
+
+/* The unit comes last; OpenMetrics knows none of a day or a second. */
+static const char *family_name(char buf[64], const char *of, const struct spw_counter *counter)
+{
+	const char *suffix = suffix_of(counter->unit);
+	char name[64];
+
+	if (!suffix)
+		return tool_format(buf, 64, "%s_%s", of, counter->name);
+	return tool_format(buf, 64, "%s_%s%s_%s", of, tool_counter_name(name, counter),
+			   counter->unit == SPW_COUNTER_BYTES_PER_DAY ? "_limit" : "", suffix);
+}
+
+static void print_counter(const struct spw_counter *counter, uint64_t value, FILE *out)
+{
+	if (counter->unit == SPW_COUNTER_NS)
+		(void)fprintf(out, "%ju.%09ju\n", (uintmax_t)(value / 1000000000),
+			      (uintmax_t)(value % 1000000000));
+	else if (counter->unit == SPW_COUNTER_PERCENT)
+		(void)fprintf(out, "%.2f\n", (double)value / 100);
+	else
+		(void)fprintf(out, "%ju\n", (uintmax_t)value);
+}
+
+/* @of: "store"; @offset: of its counters in struct spw_status */
+static void print_counted(const struct tool_snapshot *snapshot, const char *of,
+			  enum spw_counted counted, size_t offset, FILE *out)
+{
+	struct spw_counter counter;
+
+	for (unsigned k = 0; tool_counter_at(counted, k, &counter); k++) {
+		bool total = counter.kind == SPW_COUNTER_TOTAL;
+		char name[64];
+
+		print_head(family_name(name, of, &counter), total ? "counter" : "gauge",
+			   suffix_of(counter.unit), counter.help, out);
+		for (unsigned i = 0; i < snapshot->count; i++) {
+			const struct spw_status *status = &snapshot->partitions[i];
+			const char *stats = (const char *)status + offset;
+
+			if (counted == SPW_COUNTED_CACHE && status->steps.steps == 0)
+				continue;
+			(void)fprintf(out, "spillway_%s%s", name, total ? "_total" : "");
+			print_labels(status, NULL, NULL, out);
+			print_counter(&counter, tool_counter_value(&counter, stats), out);
+		}
 	}
 }
 
@@ -376,6 +353,9 @@ void openmetrics_write(const struct tool_snapshot *snapshot, double rated, FILE 
 	print_histograms(snapshot, false, out);
 	print_wear(snapshot, wear, out);
 	print_stores(snapshot, out);
-	print_caches(snapshot, out);
+	print_counted(snapshot, "store", SPW_COUNTED_STORE, offsetof(struct spw_status, store),
+		      out);
+	print_counted(snapshot, "cache", SPW_COUNTED_CACHE, offsetof(struct spw_status, steps),
+		      out);
 	(void)fputs("# EOF\n", out);
 }
