@@ -86,7 +86,8 @@ void spw_basis_merge(struct recording *basis, const struct recording *now)
 		to->enter_ns = mix(to->enter_ns, now->scopes[i].enter_ns, replace);
 		to->compute_ns = mix(to->compute_ns, now->scopes[i].compute_ns, replace);
 		to->saved_ns = mix(to->saved_ns, now->scopes[i].saved_ns, replace);
-		merge_input(to, now, now->scopes[i].input);
+		if (!now->scopes[i].skipped)
+			merge_input(to, now, now->scopes[i].input);
 	}
 	for (uint32_t i = 0; i < now->count; i++) {
 		const struct recorded *from = &now->tensors[i];
@@ -187,4 +188,43 @@ bool spw_basis_is_like(const struct recording *now, const struct recording *basi
 {
 	return now->scope_count == basis->scope_count && now->plannable == basis->plannable &&
 	       spw_basis_begins_like(now, basis);
+}
+
+/* ---- Is it a step of the same model? ---- */
+
+uint32_t spw_basis_find(const struct recording *basis, uint32_t from,
+			const struct recorded_scope *scope)
+{
+	for (uint32_t s = from; s < basis->scope_count; s++) {
+		const struct recorded_scope *was = &basis->scopes[s];
+
+		if (was->key == scope->key && was->stage == scope->stage &&
+		    was->micro_batch == scope->micro_batch)
+			return s;
+		if (was->key == 0)
+			break;
+	}
+	return NO_SCOPE;
+}
+
+bool spw_basis_is_kin(const struct recording *now, const struct recording *basis)
+{
+	uint32_t next = 0, ran = 0, same = 0;
+
+	for (uint32_t s = 0; s < now->scope_count; s++) {
+		const struct recorded_scope *scope = &now->scopes[s];
+		uint32_t found = spw_basis_find(basis, next, scope);
+
+		if (found == NO_SCOPE && scope->key == 0)
+			return false;
+		ran += scope->key != 0;
+		same += found != NO_SCOPE && scope->key != 0 &&
+			scope->plannable == basis->scopes[found].plannable &&
+			scope->bytes == basis->scopes[found].bytes;
+		next = found == NO_SCOPE ? next : found + 1;
+	}
+	for (; next < basis->scope_count; next++)
+		if (basis->scopes[next].key == 0)
+			return false;
+	return ran > 0 && 2 * same >= ran;
 }

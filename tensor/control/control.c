@@ -65,10 +65,13 @@ void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_s
 
 uint32_t spw_control_scope_enter(struct control *control, uint64_t key)
 {
+	uint32_t matched = spw_skipped_before(control, key);
 	uint32_t number = spw_recording_scope(control, key);
 
-	if (number != NO_SCOPE)
-		leave_by(control, spw_follow_scope(control, number));
+	if (number == NO_SCOPE)
+		return NO_SCOPE;
+	control->now.scopes[number].matched = matched;
+	leave_by(control, spw_follow_scope(control, number));
 	return number;
 }
 
@@ -92,8 +95,10 @@ static void take_place(struct control *control, struct recorded *recorded)
 	struct recording *now = &control->now;
 
 	recorded->place = now->scopes[recorded->scope].plannable;
+	spw_skipped_offered(control, recorded);
 	leave_by(control, spw_follow_offer(control, recorded));
 	now->scopes[recorded->scope].plannable++;
+	now->scopes[recorded->scope].bytes += recorded->bytes;
 	now->plannable++;
 }
 
@@ -101,6 +106,7 @@ void spw_control_offered(struct control *control, struct track *track, uint32_t 
 			 uint64_t len_bytes, enum spw_cache_hint hint)
 {
 	struct recorded *recorded = spw_recording_offer(control, track, slot, len_bytes, hint);
+	struct recorded *shared = NULL;
 
 	control->keep_all_bytes += len_bytes;
 	spw_profile_note(control);
@@ -112,7 +118,11 @@ void spw_control_offered(struct control *control, struct track *track, uint32_t 
 		spw_recording_input(control, recorded);
 		spw_follow_input(control, recorded);
 	} else if (recorded->plannable) {
-		take_place(control, recorded);
+		shared = spw_skipped_shared(control, track, recorded);
+		if (shared)
+			spw_follow_shared(control, shared);
+		else
+			take_place(control, recorded);
 	}
 }
 
@@ -153,6 +163,7 @@ void spw_control_taken(struct control *control, const struct track *track)
 	/* What is needed to compute again is not taken by the step. */
 	if (!recorded || control->again)
 		return;
+	spw_skipped_taken(control, recorded);
 	spw_recording_take(control, recorded);
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
 		spw_follow_progress(
@@ -339,7 +350,8 @@ static bool breaks_off(struct control *control)
 	for (uint32_t i = 0; i < control->now.count && !control->broke_off; i++) {
 		const struct recorded *recorded = &control->now.tensors[i];
 
-		control->broke_off = recorded->matched != NO_TENSOR && recorded->takes == 0 &&
+		control->broke_off = recorded->matched != NO_TENSOR && !recorded->only_input &&
+				     recorded->takes == 0 &&
 				     control->shape->basis.tensors[recorded->matched].takes > 0;
 	}
 	return control->broke_off && !before;
@@ -353,6 +365,7 @@ static enum plan_reason planned_step_ended(struct control *control, bool replace
 	if (breaks_off(control))
 		return PLAN_REASON_NONE;
 	spw_flows_merge(control, false);
+	spw_skipped_fill(control);
 	spw_basis_merge(&control->shape->basis, &control->now);
 	return replaced ? PLAN_REASON_NONE : spw_margin_step_ended(control);
 }
@@ -363,6 +376,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 	const struct spw_cache_opts *opts = &control->opts.cache;
 	struct spw_cache_stats *count = control->opts.count;
 	uint32_t timed_by;
+	bool replace;
 
 	count->steps_fixed++;
 	count->plan_mismatches += missing;
@@ -379,10 +393,15 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 		spw_shape_ended(control);
 		return PLAN_REASON_NONE;
 	}
-	spw_shape_new(control);
+	replace = spw_shape_new(control);
 	spw_shape_ended(control);
-	spw_flows_merge(control, true);
-	spw_basis_replace(&control->shape->basis, &control->now);
+	if (replace) {
+		spw_flows_merge(control, true);
+		spw_skipped_fill(control);
+		spw_basis_replace(&control->shape->basis, &control->now);
+	}
+	if (!replace && control->shape->planned)
+		return PLAN_REASON_NONE;
 	if (spw_pace_awaits(control, timed_by))
 		return PLAN_REASON_NONE;
 	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
@@ -477,6 +496,7 @@ bool spw_control_step_ended(struct control *control)
 	enum plan_reason reason = PLAN_REASON_NONE;
 
 	spw_profile_note(control);
+	spw_skipped_end(control);
 	spw_recording_end(control);
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
@@ -511,6 +531,8 @@ void spw_control_step_began(struct control *control)
 	spw_shape_predict(control);
 	control->switched = false;
 	spw_follow_begin(control);
+	spw_skipped_begin(control, control->skips_off);
+	control->skips_off = false;
 	if (control->shape->planned)
 		spw_planning_probe(control);
 }

@@ -35,7 +35,9 @@ void spw_follow_begin(struct control *control)
 	control->read_next = control->again_next = control->offer_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
 	control->due_ns = control->due_hold_ns = 0;
-	for (uint32_t i = 0; control->shape->planned && i < control->shape->basis.count; i++)
+	if (!control->shape->planned && !control->shape->varies)
+		return;
+	for (uint32_t i = 0; i < control->shape->basis.count; i++)
 		control->slots[i] = NO_SLOT;
 }
 
@@ -151,6 +153,18 @@ void spw_follow_input(struct control *control, struct recorded *recorded)
 static enum spw_plan_choice choice_of(const struct control *control, uint32_t which)
 {
 	return which == control->probe ? SPW_PLAN_SPILL : control->shape->plan.choices[which];
+}
+
+/* Nothing of it comes any more in this step. */
+void spw_follow_skipped(struct control *control, uint32_t which)
+{
+	control->slots[which] = GONE_SLOT;
+	control->matched += spw_has_place(&control->shape->basis.tensors[which]);
+}
+
+void spw_follow_shared(struct control *control, const struct recorded *recorded)
+{
+	control->slots[recorded->matched] = recorded->slot;
 }
 
 bool spw_control_choice(const struct control *control, const struct track *track,

@@ -51,6 +51,7 @@ struct recorded {
 	bool plannable;
 	bool released;
 	bool stored;     /* the drives alone have its bytes */
+	bool skipped;    /* with its scope: this step has no such tensor */
 	bool not_again;  /* another scope saves or needs it, too */
 	bool is_input;   /* some scope is computed again from it */
 	bool only_input; /* and none has saved it: it has no place */
@@ -63,13 +64,17 @@ struct recorded_scope {
 	/* what compute_ns and enter_ns were when the plan was made */
 	uint64_t planned_ns, planned_enter_ns;
 	uint32_t micro_batch;
+	uint32_t depth; /* of stages 0 */
 	uint8_t stage;
 	bool left;          /* no more tensors follow */
 	uint32_t plannable; /* tensors that have a place */
+	uint64_t bytes;     /* of these */
 	uint32_t first;     /* of its tensors in members */
+	uint32_t matched;   /* the scope of a basis that varies, or NO_SCOPE */
 	uint32_t input;     /* that it is computed again from; NO_TENSOR: that cannot be done */
 	uint64_t saved_ns;  /* something was saved in it for the last time */
 	bool has_scopes;    /* inside */
+	bool skipped;       /* in this step: recorded as in the basis */
 };
 
 struct recording {
@@ -195,10 +200,32 @@ struct shape {
 	uint32_t calm_steps;    /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
 	bool planned;
+	bool varies;              /* each step skips other scopes of the basis */
 	uint32_t unplanned_steps; /* of it, until it is planned */
 	uint32_t id;              /* 0: none */
 	uint32_t next_id;         /* of the shape that came after it the last time */
 	uint32_t step;            /* when another one was last put in its stead */
+};
+
+/* A tensor of this step's that is skipped, and when the basis uses it. */
+struct skipped {
+	uint64_t ns;
+	uint32_t which;
+};
+
+/* What a step skips of a basis that varies; see skipped.c. */
+struct skipping {
+	bool off;             /* not in this step */
+	uint32_t scopes;      /* skipped */
+	uint32_t others;      /* scopes that the basis does not have */
+	uint32_t scope_next;  /* of the basis: those before it have been met, */
+	uint32_t tensor_next; /* or skipped with their tensors */
+	struct skipped *tensors;
+	uint32_t count, passed; /* of tensors: those whose use is over */
+	uint32_t *here;         /* of each tensor of the basis: that of this step, or NO_TENSOR */
+	/* added to all times of this step; and to what its passes took, when it has ended */
+	uint64_t added_ns, forward_ns, backward_ns;
+	uint64_t met_ns, met_basis_ns; /* the last thing that the basis has, too */
 };
 
 /* The planner's input. */
@@ -266,6 +293,9 @@ struct control {
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
 
+	struct skipping skipping;
+	bool skips_off; /* in the next step: what this one has recorded is of no use */
+
 	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
 	struct profile profile, profile_before; /* of this step, and of the one before */
 	struct pace paces[PACES];               /* of the last steps */
@@ -303,6 +333,8 @@ void spw_recording_close(struct control *control);
 /* Compute time of this step: a device's, where that is known, and else the host's. */
 uint64_t spw_recording_compute_ns(const struct control *control);
 uint64_t spw_recording_host_ns(const struct control *control);
+/* Of this step if nothing had been skipped: all that is recorded has such times. */
+uint64_t spw_recording_whole_ns(const struct control *control);
 void spw_recording_begin(struct control *control);
 void spw_recording_end(struct control *control);
 /* Return: its number, or NO_SCOPE. */
@@ -362,6 +394,34 @@ bool spw_basis_begins_like(const struct recording *now, const struct recording *
 /* And it is all of it. */
 bool spw_basis_is_like(const struct recording *now, const struct recording *basis);
 
+/* The scope of the basis from @from on, in the present stage; a stage itself is one with key 0. */
+uint32_t spw_basis_find(const struct recording *basis, uint32_t from,
+			const struct recorded_scope *scope);
+/* Both are of steps that skip scopes of one model: most of what this one ran is in the basis. */
+bool spw_basis_is_kin(const struct recording *now, const struct recording *basis);
+
+/* ---- skipped.c ---- */
+
+/* A step begins. @off: it is recorded as it is. */
+void spw_skipped_begin(struct control *control, bool off);
+/* It goes on by another shape, of which it has been all so far. */
+void spw_skipped_switched(struct control *control);
+/* It has skipped scopes of the basis, or has others. */
+bool spw_skipped_differs(const struct control *control);
+/* A scope is entered: those before it in the basis are skipped. Return: its number there. */
+uint32_t spw_skipped_before(struct control *control, uint64_t key);
+/* A tensor has been offered that has a place, or is about to be taken. */
+void spw_skipped_offered(struct control *control, struct recorded *recorded);
+void spw_skipped_taken(struct control *control, const struct recorded *recorded);
+/* Return: the skipped one that @recorded, the last one so far, turns out to be; or NULL. */
+struct recorded *spw_skipped_shared(struct control *control, struct track *track,
+				    struct recorded *recorded);
+void spw_skipped_end(struct control *control);
+/* The time that the passes would have taken with what was skipped. */
+void spw_skipped_fill(struct control *control);
+/* The step has ended: most of what it ran is as in the basis. */
+bool spw_skipped_fits(const struct control *control);
+
 /* ---- follow.c ---- */
 
 /* The plan is followed from its beginning. */
@@ -373,6 +433,9 @@ const char *spw_follow_scope(struct control *control, uint32_t number);
 const char *spw_follow_scope_left(const struct control *control, uint32_t number);
 const char *spw_follow_offer(struct control *control, struct recorded *recorded);
 void spw_follow_progress(struct control *control, uint64_t planned_ns);
+/* A tensor of the basis is skipped; or what was skipped has been offered by another scope. */
+void spw_follow_skipped(struct control *control, uint32_t which);
+void spw_follow_shared(struct control *control, const struct recorded *recorded);
 
 /* ---- shapes.c ---- */
 
@@ -380,8 +443,11 @@ void spw_follow_progress(struct control *control, uint64_t planned_ns);
 bool spw_shape_switch(struct control *control);
 /* The step that has ended, not followed by its plan, is of a shape that has one. It is in force. */
 bool spw_shape_known(struct control *control);
-/* A new one, in the stead of the one that was not in force for the longest time. */
-void spw_shape_new(struct control *control);
+/*
+ * A new one, in the stead of the one that was not in force for the longest time; or one that
+ * varies. Return: whether its basis is to be this step.
+ */
+bool spw_shape_new(struct control *control);
 /* A step of the one in force has ended; the next begins, and may be of another. */
 void spw_shape_ended(struct control *control);
 void spw_shape_predict(struct control *control);

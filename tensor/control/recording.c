@@ -84,7 +84,9 @@ int spw_recording_open(struct control *control)
 		rc = recording_open(&control->now, count, control->scopes_max);
 	for (unsigned i = 0; i < SHAPES_MAX && rc == 0; i++)
 		rc = shape_open(&control->shapes[i], count, control->scopes_max);
-	if (rc || !control->slots)
+	control->skipping.tensors = calloc(count, sizeof(*control->skipping.tensors));
+	control->skipping.here = calloc(count, sizeof(*control->skipping.here));
+	if (rc || !control->slots || !control->skipping.tensors || !control->skipping.here)
 		return spw_error(-ENOMEM, "no memory to record %u tensors: lower tensors_max",
 				 count);
 	return 0;
@@ -103,6 +105,8 @@ void spw_recording_close(struct control *control)
 	free(control->asked.tensors);
 	free(control->asked.scopes);
 	free(control->slots);
+	free(control->skipping.tensors);
+	free(control->skipping.here);
 }
 
 /* ---- Time ---- */
@@ -125,6 +129,11 @@ uint64_t spw_recording_compute_ns(const struct control *control)
 	return SPW_MAX(now_ns, control->charged_ns);
 }
 
+uint64_t spw_recording_whole_ns(const struct control *control)
+{
+	return spw_recording_compute_ns(control) + control->skipping.added_ns;
+}
+
 void spw_recording_away(struct control *control, bool away, uint64_t now_ns)
 {
 	SPW_ASSERT(away || control->away > 0);
@@ -137,7 +146,7 @@ void spw_recording_away(struct control *control, bool away, uint64_t now_ns)
 /* Of an event: later than that of the one before, so that the planner sees them in their order. */
 static uint64_t event_ns(struct control *control)
 {
-	uint64_t now_ns = spw_recording_compute_ns(control);
+	uint64_t now_ns = spw_recording_whole_ns(control);
 
 	if (now_ns <= control->event_ns)
 		now_ns = control->event_ns + 1;
@@ -152,7 +161,7 @@ void spw_control_drained(struct control *control)
 	/* Without one that has no room the plan expects memory back a little later. */
 	if (control->recording &&
 	    now->drains < DRAINS_MAX(control->tensors_max, control->scopes_max) &&
-	    spw_recording_compute_ns(control) >= control->event_ns + DRAIN_APART_NS)
+	    spw_recording_whole_ns(control) >= control->event_ns + DRAIN_APART_NS)
 		now->drains_ns[now->drains++] = event_ns(control);
 }
 
@@ -213,21 +222,25 @@ uint32_t spw_recording_scope(struct control *control, uint64_t key)
 {
 	struct recording *now = &control->now;
 	uint64_t enter_ns;
+	uint32_t depth;
 
 	if (!control->recording)
 		return NO_SCOPE;
-	enter_ns = spw_recording_compute_ns(control);
-	charge(control, enter_ns);
+	charge(control, spw_recording_compute_ns(control));
+	enter_ns = spw_recording_whole_ns(control);
 	if (control->scope != NO_SCOPE && control->scope != control->stage_scope)
 		now->scopes[control->scope].has_scopes = true;
 	if (now->scope_count == control->scopes_max) {
 		now->is_short = true;
 		return NO_SCOPE;
 	}
+	depth = key == 0 || control->scope == NO_SCOPE ? 0 : now->scopes[control->scope].depth + 1;
 	now->scopes[now->scope_count] = (struct recorded_scope){.key = key,
+								.depth = depth,
 								.enter_ns = enter_ns,
 								.saved_ns = enter_ns,
 								.input = NO_TENSOR,
+								.matched = NO_SCOPE,
 								.micro_batch = control->micro_batch,
 								.stage = (uint8_t)control->stage};
 	control->scope = now->scope_count++;
@@ -297,7 +310,7 @@ void spw_recording_release(struct control *control, struct recorded *recorded)
 void spw_recording_saved(struct control *control)
 {
 	if (control->recording && control->scope != NO_SCOPE)
-		control->now.scopes[control->scope].saved_ns = spw_recording_compute_ns(control);
+		control->now.scopes[control->scope].saved_ns = spw_recording_whole_ns(control);
 }
 
 /* The largest is what the plan knows of; the others it must not give up. */

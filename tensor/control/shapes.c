@@ -5,8 +5,14 @@
  * A step that shows not to be of the shape in force goes on by the plan of another one that is like
  * all of it so far, if nothing that this one would keep has left memory. Each shape remembers which
  * one came next. The one that was not in force for the longest time makes room for a new one.
+ *
+ * Steps that skip scopes of one model, each others, are of no end of shapes: the third becomes one
+ * that varies, together with those before it (see skipped.c).
  */
 #include "tensor/control/internal.h"
+
+/* Of one model, before they become one. */
+#define KIN_SHAPES 2u
 
 /* This one is in force from here on. */
 static void put_in_force(struct control *control, struct shape *shape)
@@ -61,6 +67,9 @@ bool spw_shape_switch(struct control *control)
 {
 	struct shape *shape = other_planned(control, control->shapes);
 
+	/* What was recorded is of the shape that was in force. */
+	if (spw_skipped_differs(control))
+		return false;
 	for (; shape; shape = other_planned(control, shape + 1)) {
 		if (!spw_basis_begins_like(&control->now, &shape->basis) ||
 		    !keeps_what_it_wants(&control->now, shape))
@@ -68,6 +77,7 @@ bool spw_shape_switch(struct control *control)
 		put_in_force(control, shape);
 		spw_follow_begin(control);
 		match_again(control);
+		spw_skipped_switched(control);
 		control->switched = true;
 		control->opts.count->plan_switches++;
 		return true;
@@ -83,6 +93,10 @@ bool spw_shape_known(struct control *control)
 
 	if (control->shape->planned && spw_basis_is_like(&control->now, &control->shape->basis))
 		return true;
+	if (spw_skipped_differs(control)) {
+		control->skips_off = !spw_skipped_fits(control);
+		return control->skips_off;
+	}
 	while (shape && !spw_basis_is_like(&control->now, &shape->basis))
 		shape = other_planned(control, shape + 1);
 	if (shape)
@@ -116,24 +130,77 @@ static struct shape *met_before(struct control *control)
 	return NULL;
 }
 
-void spw_shape_new(struct control *control)
+/* Shapes of the same model, other than those that are like this step: how many; the fullest. */
+static uint32_t kin_of(const struct control *control, uint32_t *fullest)
+{
+	uint32_t count = 0, most = 0;
+
+	for (uint32_t i = 0; i < SHAPES_MAX; i++) {
+		const struct shape *shape = &control->shapes[i];
+
+		if (shape->id == 0 || !spw_basis_is_kin(&control->now, &shape->basis))
+			continue;
+		count++;
+		if (shape->varies)
+			most = UINT32_MAX;
+		else if (shape->basis.scope_count <= most)
+			continue;
+		else
+			most = shape->basis.scope_count;
+		*fullest = i;
+	}
+	return count;
+}
+
+/* The shapes of one model become one that varies. Return: whether its basis is to be this step. */
+static bool join_kin(struct control *control, uint32_t fullest)
+{
+	struct shape *shape = &control->shapes[fullest];
+	bool fuller = !shape->varies && control->now.scope_count > shape->basis.scope_count;
+
+	for (uint32_t i = 0; i < SHAPES_MAX; i++) {
+		struct shape *other = &control->shapes[i];
+
+		if (other == shape || other->id == 0 ||
+		    !spw_basis_is_kin(&control->now, &other->basis))
+			continue;
+		other->planned = other->pace.complete = false;
+		other->id = 0;
+	}
+	put_in_force(control, shape);
+	shape->varies = true;
+	shape->planned &= !fuller;
+	return fuller;
+}
+
+bool spw_shape_new(struct control *control)
 {
 	struct shape *met = met_before(control);
+	uint32_t kin, fullest = 0;
 
+	/* The basis gets what it did not have. */
+	if (spw_skipped_differs(control)) {
+		control->shape->planned = false;
+		return true;
+	}
 	if (met) {
 		put_in_force(control, met);
 		met->unplanned_steps++;
-		return;
+		return true;
 	}
+	kin = kin_of(control, &fullest);
+	if (kin >= KIN_SHAPES || (kin > 0 && control->shapes[fullest].varies))
+		return join_kin(control, fullest);
 	if (control->shape->id > 0)
 		put_in_force(control, oldest_of(control));
-	control->shape->planned = false;
+	control->shape->planned = control->shape->varies = false;
 	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
 	control->shape->pace.complete = false;
 	control->shape->stalled_bytes = 0;
 	control->shape->id = ++control->ids;
 	control->shape->next_id = 0;
 	control->shape->unplanned_steps = 1;
+	return true;
 }
 
 void spw_shape_ended(struct control *control)
