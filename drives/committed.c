@@ -257,7 +257,10 @@ int spw_drives__committed_refuse(const struct spw_device *device, const struct s
 {
 	if (!sb->complete || !(sb->features_incompatible & SPW_FEATURE_COMMITS))
 		return 0;
-	for (uint32_t partition = 0; partition < sb->partition_count; partition++)
+	for (uint32_t partition = 0; partition < sb->partition_count; partition++) {
+		struct spw_commit newest;
+		bool any = false;
+
 		for (uint32_t slot = 0; slot < SPW_COMMIT_SLOTS; slot++) {
 			struct spw_commit commit;
 			const char *why;
@@ -269,14 +272,17 @@ int spw_drives__committed_refuse(const struct spw_device *device, const struct s
 						 "version of spillway, the state of a training "
 						 "run; if it is not needed, use --erase",
 						 spw_device_path(device), partition);
-			if (rc == 0)
-				return spw_error(
-					-EEXIST,
-					"%s: partition %u holds commit %llu, the state of a "
-					"training run; if it is not needed, use --erase, or "
-					"drop that commit alone (spillway state drop)",
-					spw_device_path(device), partition,
-					(unsigned long long)commit.number);
+			if (rc == 0 && (!any || commit.sequence > newest.sequence))
+				newest = commit;
+			any |= rc == 0;
 		}
+		if (any)
+			return spw_error(-EEXIST,
+					 "%s: partition %u holds commit %llu, the state of a "
+					 "training run; if it is not needed, use --erase, or "
+					 "drop that commit alone (spillway state drop)",
+					 spw_device_path(device), partition,
+					 (unsigned long long)newest.number);
+	}
 	return 0;
 }

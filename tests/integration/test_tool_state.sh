@@ -103,10 +103,11 @@ SPILLWAY_PYTHON="$TEST_TMP/absent" expect_exit 1 "$SPILLWAY" state export "$one"
 expect_output "cannot be started: No such file"
 
 begin "what is committed is given up only if that is meant"
+commit 1 8
 expect_exit 3 "$SPILLWAY" wipe "$one" "$two" --yes
-expect_output "partition 1 holds commit 7" "--erase"
+expect_output "partition 1 holds commit 8" "--erase"
 expect_exit 3 "$SPILLWAY" format --force "$one" "$two"
-expect_output "partition 1 holds commit 7"
+expect_output "partition 1 holds commit 8"
 unchanged "$one" unchanged "$two" expect_exit 3 "$SPILLWAY" state drop "$one" "$two" --partition 1
 expect_output "--yes"
 expect_exit 2 "$SPILLWAY" state drop "$one" "$two" --yes
