@@ -146,7 +146,8 @@ struct entry {
 	uint32_t generation;
 	uint32_t users;
 	uint32_t leases;
-	uint32_t waiters; /* threads inside take */
+	uint32_t waiters;  /* threads inside take */
+	uint64_t sleepers; /* of these, those that wait for the end of its read */
 	uint32_t device;  /* 0: host memory */
 	uint32_t copies;  /* into memory, in flight */
 	uint32_t step, micro_batch;
@@ -228,7 +229,7 @@ struct spw_cache {
 	uint64_t returned_bytes;          /* of the tokens in drain */
 	uint64_t io_in_flight;            /* requests given to the store */
 	uint64_t moved_bytes[DIRECTIONS]; /* by those that have ended well */
-	uint64_t waiters;                 /* takes that wait for io_ended, and close */
+	uint64_t waiters;                 /* threads that wait for the end of any I/O */
 	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
 	atomic_uint notifiers; /* by so many threads now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
@@ -319,10 +320,13 @@ void spw_cache__lock(struct spw_cache *cache);
 void spw_cache__unlock(struct spw_cache *cache);
 /* The same, and writes the notices to the log. */
 void spw_cache__unlock_and_notify(struct spw_cache *cache);
+/* Until any I/O of the cache ends. */
 void spw_cache__wait_io(struct spw_cache *cache);
 void spw_cache__wait_io_until(struct spw_cache *cache, uint64_t until_ns);
-/* A request that was given to the store has ended. */
-void spw_cache__io_ended(struct spw_cache *cache);
+/* Until the entry's read ends; the end of others wakes nobody here. */
+void spw_cache__wait_read(struct entry *entry);
+/* A request of the entry that was given to the store has ended. The entry may be free by now. */
+void spw_cache__io_ended(const struct entry *entry);
 
 /* ---- entry.c ---- */
 

@@ -78,33 +78,45 @@ void spw_cache__unlock_and_notify(struct spw_cache *cache)
 		spw_cache__unlock(cache);
 }
 
-/* The lock is about to be given up by going to sleep: who waits learns of what has ended. */
-static void sleep_begins(struct spw_cache *cache)
+/*
+ * The lock is about to be given up by going to sleep: who waits learns of what has ended.
+ * @sleepers: of which this thread is one more.
+ */
+static void sleep_for(struct spw_cache *cache, uint64_t *sleepers, const uint64_t *until_ns)
 {
 	if (cache->io_has_ended)
 		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
 	cache->io_has_ended = false;
-	cache->waiters++;
+	(*sleepers)++;
+	if (until_ns)
+		SPW_ASSERT(cache->ports.sleep_until(&cache->io_ended, &cache->lock, *until_ns) ==
+			   0);
+	else
+		SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
+	(*sleepers)--;
 }
 
 void spw_cache__wait_io(struct spw_cache *cache)
 {
-	sleep_begins(cache);
-	SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
-	cache->waiters--;
+	sleep_for(cache, &cache->waiters, NULL);
 }
 
 void spw_cache__wait_io_until(struct spw_cache *cache, uint64_t until_ns)
 {
-	sleep_begins(cache);
-	SPW_ASSERT(cache->ports.sleep_until(&cache->io_ended, &cache->lock, until_ns) == 0);
-	cache->waiters--;
+	sleep_for(cache, &cache->waiters, &until_ns);
 }
 
-void spw_cache__io_ended(struct spw_cache *cache)
+void spw_cache__wait_read(struct entry *entry)
 {
+	sleep_for(entry->cache, &entry->sleepers, NULL);
+}
+
+void spw_cache__io_ended(const struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
 	SPW_ASSERT(cache->io_in_flight > 0);
 	cache->io_in_flight--;
-	if (cache->waiters > 0)
+	if (cache->waiters > 0 || entry->sleepers > 0)
 		cache->io_has_ended = true;
 }

@@ -22,7 +22,7 @@ static void read_ended(struct entry *entry, int res)
 		spw_cache__entry_put_memory(entry);
 		spw_cache__entry_become(entry, ENTRY_STORED);
 	}
-	spw_cache__io_ended(cache);
+	spw_cache__io_ended(entry);
 }
 
 static void prefetch_done(void *context, int res)

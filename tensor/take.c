@@ -55,7 +55,7 @@ static int take_fetch(struct entry *entry)
 		if (entry->state == ENTRY_COMING) {
 			if (entry->read_request)
 				cache->ports.raise(entry->read_request, SPW_URGENT_READ);
-			spw_cache__wait_io(cache);
+			spw_cache__wait_read(entry);
 			continue;
 		}
 		rc = spw_cache__read_urgently(entry);

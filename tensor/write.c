@@ -118,7 +118,7 @@ static void write_done(void *context, int res)
 	if (res != -ECANCELED)
 		spw_control_written(cache->control, entry->len_bytes);
 	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
-	spw_cache__io_ended(cache);
+	spw_cache__io_ended(entry);
 	spw_cache__write_held(cache);
 	cache->go_on(cache);
 	spw_cache__unlock(cache);

@@ -607,6 +607,45 @@ OPENED_CASE(test_takes_share_one_read)
 	assert_int_equal(rig.store->gets, 1);
 }
 
+#define OTHERS 64u
+
+static atomic_uint wakes;
+
+static int sleep_counted(pthread_cond_t *io_ended, pthread_mutex_t *lock)
+{
+	int rc = pthread_cond_wait(io_ended, lock);
+
+	atomic_fetch_add(&wakes, 1);
+	return rc;
+}
+
+/* It waits for its own read: what ends beside that is nothing to it. */
+OPENED_CASE(test_take_is_not_woken_for_others)
+{
+	struct piece pieces[OTHERS + 1];
+	struct taker taker;
+
+	rig.opts.tensors_max = OTHERS + 1;
+	open_window((OTHERS + 1) * 100);
+	for (unsigned i = 0; i <= OTHERS; i++)
+		pieces[i] = stored(i + 1, 100);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+	STAT_IS(prefetches, OTHERS + 1);
+	atomic_store(&wakes, 0);
+	rig.cache->ports.sleep = sleep_counted;
+	taker_begin(&taker, &pieces[0]); /* which is read last */
+	simstore_lock(rig.store);
+	while (rig.store->raises == 0)
+		SPW_ASSERT(pthread_cond_wait(&rig.store->changed, &rig.store->lock) == 0);
+	simstore_unlock(rig.store);
+	for (unsigned i = 0; i <= OTHERS; i++)
+		fake_end_oldest(rig.store, FAKE_READ, 0);
+	assert_int_equal(pthread_join(taker.thread, NULL), 0);
+	assert_int_equal(taker.rc, 0);
+	spw_cache_return(rig.cache, taker.taken.lease);
+	assert_in_range(atomic_load(&wakes), 1, 2);
+}
+
 OPENED_CASE(test_released_while_taken)
 {
 	struct piece piece;
