@@ -90,6 +90,7 @@ int spw_cache__entries_open(struct spw_cache *cache)
 	link_begin(&cache->order);
 	link_begin(&cache->drain);
 	link_begin(&cache->drain_device);
+	link_begin(&cache->to_compare);
 	link_begin(&cache->copying.head);
 	link_begin(&cache->coming.head);
 	return 0;
@@ -255,7 +256,7 @@ void spw_cache__entry_cancel_write(struct entry *entry)
 		SPW_ASSERT(cache->held == entry);
 		cache->held = NULL;
 		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	} else if (entry->state != ENTRY_LEAVING || !entry->write_in_flight ||
+	} else if (entry->state != ENTRY_LEAVING || !entry->write_request ||
 		   cache->ports.cancel(entry->write_request)) {
 		return;
 	}

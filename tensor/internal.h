@@ -127,7 +127,7 @@ struct entry {
 	struct entry *next; /* of the hash chain, or of the free slots */
 	/* of the offers; the last one is the first that the backward pass wants */
 	struct link order;
-	struct link drain; /* tokens that go back */
+	struct link drain; /* tokens that go back; or writes to be compared */
 	/* of a device: of the copies out whose memory is held; or of what is read ahead */
 	struct link device_link;
 	uint64_t key, version;
@@ -137,7 +137,8 @@ struct entry {
 	uint64_t owner;
 	uint8_t *memory; /* the cache's, to copy or read into; or NULL */
 	spw_object object;
-	struct spw_request *write_request; /* valid while the write is in flight */
+	/* valid while the store has the write; NULL while its bytes are compared */
+	struct spw_request *write_request;
 	/* valid while a prefetch is in flight; NULL for an urgent read */
 	struct spw_request *read_request;
 	uint64_t io_began_ns; /* of the last request */
@@ -148,8 +149,8 @@ struct entry {
 	uint32_t leases;
 	uint32_t waiters;  /* threads inside take */
 	uint64_t sleepers; /* of these, those that wait for the end of its read */
-	uint32_t device;  /* 0: host memory */
-	uint32_t copies;  /* into memory, in flight */
+	uint32_t device;   /* 0: host memory */
+	uint32_t copies;   /* into memory, in flight */
 	uint32_t step, micro_batch;
 	struct track track; /* the controller's */
 	uint8_t state;
@@ -218,6 +219,9 @@ struct spw_cache {
 	uint64_t bucket_mask;
 	struct link order;
 	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
+	/* of host memory: written, and offered again during the write */
+	struct link to_compare;
+	bool comparing; /* a thread does that */
 	/* of devices: copies out whose memory is held, the oldest first */
 	struct queue copying;
 	/* of devices: in the window and not on the device, in the order of use */

@@ -101,26 +101,74 @@ static void write_ended(struct entry *entry, int res, const char *words)
 	}
 }
 
+/* @res: of the write, or -ESTALE. */
+static void write_finished(struct entry *entry, int res)
+{
+	struct spw_cache *cache = entry->cache;
+
+	entry->write_in_flight = false;
+	cache->device_writes_in_flight -= entry->device > 0;
+	cache->owner_writes_in_flight -= entry->device == 0;
+	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	spw_cache__others_io_ended(entry, DIRECTION_WRITE, res == -ESTALE ? 0 : res);
+	if (res != -ECANCELED)
+		spw_control_written(cache->control, entry->len_bytes);
+	write_ended(entry, res, spw_last_error());
+	spw_cache__io_ended(entry);
+	spw_cache__write_held(cache);
+	cache->go_on(cache);
+}
+
+/*
+ * A thread that is there while something is to be compared. After its last entry the cache may be
+ * closed as soon as the lock is free.
+ */
+static void *compare(void *argument)
+{
+	struct spw_cache *cache = argument;
+
+	spw_cache__lock(cache);
+	while (!link_alone(&cache->to_compare)) {
+		struct entry *entry = ENTRY_OF(cache->to_compare.next, drain);
+		bool same = write_holds(entry);
+
+		link_remove(&entry->drain);
+		write_finished(entry, same ? 0 : -ESTALE);
+	}
+	cache->comparing = false;
+	spw_cache__unlock(cache);
+	return NULL;
+}
+
+/*
+ * Written, and offered again meanwhile. Not compared by this thread, the store's: reading a large
+ * tensor takes as long as many transfers, which would all wait for it. The lock is given up.
+ */
+static void compare_elsewhere(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	bool start = !cache->comparing;
+
+	cache->comparing = true;
+	link_append(&cache->to_compare, &entry->drain);
+	spw_cache__unlock(cache);
+	/* The entry's write counts as in flight, so the cache stays open. */
+	if (start && cache->ports.start(compare, cache))
+		(void)compare(cache);
+}
+
 static void write_done(void *context, int res)
 {
 	struct entry *entry = context;
 	struct spw_cache *cache = entry->cache;
-	bool changed;
 
 	spw_cache__lock(cache);
-	changed = res == 0 && !write_holds(entry);
-	entry->write_in_flight = false;
 	entry->write_request = NULL;
-	cache->device_writes_in_flight -= entry->device > 0;
-	cache->owner_writes_in_flight -= entry->device == 0;
-	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_cache__others_io_ended(entry, DIRECTION_WRITE, res);
-	if (res != -ECANCELED)
-		spw_control_written(cache->control, entry->len_bytes);
-	write_ended(entry, changed ? -ESTALE : res, spw_last_error());
-	spw_cache__io_ended(entry);
-	spw_cache__write_held(cache);
-	cache->go_on(cache);
+	if (res == 0 && entry->recheck && entry->state == ENTRY_LEAVING) {
+		compare_elsewhere(entry);
+		return;
+	}
+	write_finished(entry, res);
 	spw_cache__unlock(cache);
 }
 

@@ -165,10 +165,11 @@ enum spw_offer_result {
  * An offer whose part lies within what a living entry of the same key and version has is a
  * duplicate of that entry if it has the same bytes: the version may not count all changes (in
  * PyTorch not those through .data). Memory that the caller still holds is the same memory. Else the
- * offer compares the bytes with those read back, or by checksum with what was written; of a write
- * under way that is done at its end, and where the bytes changed the entry stays in memory. So
- * spw_cache_offer() may take as long as reading the memory once does. Of a store without checksums
- * what has been given to it has no duplicates.
+ * offer compares the bytes with those read back, or by checksum with what was written. While a
+ * write is under way it only asks for that: a thread of the cache compares once the write has
+ * ended, and where the bytes changed the entry stays in memory. So spw_cache_offer() may take as
+ * long as reading the memory once does. Of a store without checksums what has been given to it has
+ * no duplicates.
  */
 struct spw_offer {
 	uint64_t storage_key;

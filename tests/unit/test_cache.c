@@ -353,6 +353,94 @@ RIG_CASE(test_offered_again_during_the_write)
 	STAT_IS(tensors_spilled, 1);
 }
 
+static struct {
+	void *(*main)(void *);
+	void *argument;
+	unsigned starts;
+} later;
+
+static int start_later(void *(*main)(void *), void *argument)
+{
+	later.main = main;
+	later.argument = argument;
+	later.starts++;
+	return 0;
+}
+
+static int start_never(void *(*main)(void *), void *argument)
+{
+	(void)main;
+	(void)argument;
+	return -EAGAIN;
+}
+
+/* Two that are offered twice each, and written: nothing is compared yet. */
+static void written_to_be_compared(struct piece pieces[2])
+{
+	later.starts = 0;
+	rig.cache->ports.start = start_later;
+	for (unsigned i = 0; i < 2; i++) {
+		pieces[i] = offered(i + 1, 4096, SPW_OFFER_SPILL);
+		assert_int_equal(offer_range(&pieces[i], 0, 0, 4096, 100 + i, &pieces[i].tensor),
+				 SPW_OFFER_DEDUP);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	assert_int_equal(later.starts, 1);
+	nothing_drained();
+	STAT_IS(bytes_compared, 0);
+}
+
+/* Whoever ends the write, the store's thread, has other transfers to see to. */
+RIG_CASE(test_compared_by_another_thread)
+{
+	struct piece pieces[2];
+
+	written_to_be_compared(pieces);
+	(void)later.main(later.argument);
+	for (unsigned i = 0; i < 2; i++)
+		drained(&pieces[i]);
+	STAT_IS(bytes_compared, 2 * 4096);
+	STAT_IS(tensors_spilled, 2);
+	/* It is gone: the next needs one more. */
+	pieces[0] = offered(3, 4096, SPW_OFFER_SPILL);
+	assert_int_equal(offer_range(&pieces[0], 0, 0, 4096, 103, &pieces[0].tensor),
+			 SPW_OFFER_DEDUP);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	assert_int_equal(later.starts, 2);
+	(void)later.main(later.argument);
+	drained(&pieces[0]);
+}
+
+/* What is taken or released before stays in memory, or goes: it is not read for that. */
+RIG_CASE(test_taken_and_released_before_it_is_compared)
+{
+	struct piece pieces[2];
+
+	written_to_be_compared(pieces);
+	taken_from_owner(&pieces[0]);
+	released(&pieces[1]);
+	released(&pieces[1]);
+	nothing_drained();
+	STAT_IS(writes_cancelled, 0);
+	(void)later.main(later.argument);
+	STAT_IS(bytes_compared, 0);
+	drained(&pieces[1]);
+	assert_int_equal(rig.store->objects_used, 0);
+	taken_from_owner(&pieces[0]);
+}
+
+RIG_CASE(test_compared_where_no_thread_starts)
+{
+	struct piece piece = offered(1, 4096, SPW_OFFER_SPILL);
+
+	rig.cache->ports.start = start_never;
+	assert_int_equal(offer_range(&piece, 0, 0, 4096, 101, &piece.tensor), SPW_OFFER_DEDUP);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	drained(&piece);
+	STAT_IS(bytes_compared, 4096);
+}
+
 /* What has no checksums cannot be compared: only what nobody has been given yet has duplicates. */
 RIG_CASE(test_no_duplicates_without_checksums)
 {
