@@ -36,6 +36,8 @@
  *              second, too, or it is a hole: there is one copy alone.
  *   STORE-8    reads_waiting counts what is in the drives' lists of reads and of retries.
  *   STORE-9    blocks_used of a drive is what its pieces and abandoned writes hold.
+ *   STORE-10   A request's message is in the inbox once at most, and while it is there the request
+ *              does not end: its slot is not used again.
  */
 #ifndef SPW_STORE_INTERNAL_H
 #define SPW_STORE_INTERNAL_H
@@ -87,9 +89,10 @@ enum asleep {
 struct message {
 	struct message *next;
 	enum message_kind {
-		MESSAGE_SUBMIT, /* of a request */
-		MESSAGE_FREE,   /* of an object */
-		MESSAGE_MOVED,  /* of a transfer, from a helper */
+		MESSAGE_SUBMIT,  /* of a request */
+		MESSAGE_CHANGED, /* of a request: it was cancelled, or raised */
+		MESSAGE_FREE,    /* of an object */
+		MESSAGE_MOVED,   /* of a transfer, from a helper */
 	} kind;
 };
 
@@ -149,6 +152,16 @@ enum request_state {
 	REQUEST_CANCELLED, /* never was issued, will end with -ECANCELED */
 };
 
+/*
+ * Where a request's message is. Whoever changes the request first sets what has changed, then
+ * posts; the worker first notes the receipt, then looks: no change is overlooked (STORE-10).
+ */
+enum inbox_state {
+	INBOX_POSTED,   /* not received yet: the request cannot end before */
+	INBOX_RECEIVED, /* may be posted again */
+	INBOX_CLOSED,   /* the request has ended */
+};
+
 enum request_kind {
 	REQUEST_PUT,
 	REQUEST_GET,
@@ -187,6 +200,7 @@ struct spw_request {
 	_Atomic int cls;          /* enum spw_class; only becomes more urgent */
 	enum priority asked;      /* which of queued_bytes counts it */
 	enum placement placement; /* put */
+	_Atomic int inbox;        /* enum inbox_state: its message */
 	_Atomic uint32_t ended;   /* futex: ENDED_NOT, ENDED_WAITED_FOR, ENDED */
 	/* put, get: the caller's memory; NULL for others */
 	const struct iovec *vector;
@@ -212,7 +226,8 @@ struct spw_request {
 	enum spw_class linked_class;         /* get: which lists its drive_reads are in */
 	uint64_t reads_left;                 /* get: pieces not yet issued */
 	struct spw_request *next, *previous; /* put: list of writes */
-	_Atomic bool linked;                 /* something of it waits in a list */
+	bool linked;                         /* something of it waits in a list */
+	bool ends_on_receipt;                /* has ended, but for its message in the inbox */
 	struct drive_read *drive_reads;      /* get: one per drive */
 };
 
@@ -359,9 +374,7 @@ struct spw_store {
 
 	/* caller -> worker */
 	_Atomic(struct message *) inbox; /* newest first */
-	/* a request was cancelled or raised: look through the lists */
-	_Atomic bool changed;
-	_Atomic int asleep; /* enum asleep: the worker */
+	_Atomic int asleep;              /* enum asleep: the worker */
 	_Atomic bool stopping;
 	/* futex: counts requests that ended for whoever waits for any of several */
 	_Atomic uint32_t ended_sequence;
@@ -661,7 +674,8 @@ void spw_store__write_fail_all(struct spw_store *store);
 /* store/read.c */
 void spw_store__read_submit(struct spw_request *request);
 void spw_store__read_end_if_done(struct spw_request *request);
-void spw_store__read_relink(struct spw_request *request);
+/* Its class has changed. */
+void spw_store__read_raise(struct spw_request *request);
 bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
 /* Return: false when the drive has its share of copy memory in flight. */
 bool spw_store__read_retry_next(struct spw_store *store, uint32_t drive);

@@ -42,7 +42,7 @@ static void link_by_class(struct spw_request *request, enum spw_class cls)
 				    &request->drive_reads[drive]);
 			store->reads_waiting++;
 		}
-	atomic_store(&request->linked, true);
+	request->linked = true;
 }
 
 static void unlink_all(struct spw_request *request)
@@ -60,26 +60,15 @@ static void unlink_all(struct spw_request *request)
 	request->linked = false;
 }
 
-/*
- * spw_request_raise() sets the class before it looks whether anything waits in a list: either it
- * sees that, or this sees the class. It only becomes more urgent.
- */
-static void link_all(struct spw_request *request)
+void spw_store__read_raise(struct spw_request *request)
 {
 	int cls = atomic_load(&request->cls);
 
-	link_by_class(request, (enum spw_class)cls);
-	while (atomic_load(&request->cls) < cls) {
-		cls = atomic_load(&request->cls);
-		unlink_all(request);
-		link_by_class(request, (enum spw_class)cls);
-	}
-}
-
-void spw_store__read_relink(struct spw_request *request)
-{
+	/* What is under way goes no faster. */
+	if (!request->linked || cls >= (int)request->linked_class)
+		return;
 	unlink_all(request);
-	link_all(request);
+	link_by_class(request, (enum spw_class)cls);
 }
 
 void spw_store__read_end_if_done(struct spw_request *request)
@@ -222,7 +211,7 @@ void spw_store__read_submit(struct spw_request *request)
 			read->piece = index;
 		request->reads_left++;
 	}
-	link_all(request);
+	link_by_class(request, (enum spw_class)atomic_load(&request->cls));
 }
 
 /* ---- Issuing ---- */

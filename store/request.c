@@ -37,7 +37,8 @@ struct spw_request *spw_store__request_take(struct spw_store *store, enum reques
 	request->cut_bytes = 0;
 	request->unplaced = PIECE_NONE;
 	request->reads_left = 0;
-	request->linked = false;
+	request->linked = request->ends_on_receipt = false;
+	atomic_store_explicit(&request->inbox, INBOX_POSTED, memory_order_relaxed);
 	atomic_store_explicit(&request->state, REQUEST_QUEUED, memory_order_relaxed);
 	atomic_store_explicit(&request->ended, ENDED_NOT, memory_order_relaxed);
 	if (out)
@@ -120,9 +121,13 @@ static void notify_waiters_of_any(struct spw_store *store)
 void spw_store__request_end(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
-	int res = request->first_error;
+	int res = request->first_error, received = INBOX_RECEIVED;
 
 	SPW_ASSERT(request->in_flight == 0 && !request->linked);
+	if (!atomic_compare_exchange_strong(&request->inbox, &received, INBOX_CLOSED)) {
+		request->ends_on_receipt = true; /* STORE-10 */
+		return;
+	}
 	SPW_ASSERT(atomic_load_explicit(&request->ended, memory_order_relaxed) != ENDED);
 	if (request->kind == REQUEST_PUT) {
 		request->object->error = res;

@@ -163,25 +163,31 @@ int spw_store_eventfd(struct spw_store *store)
 	return fd;
 }
 
+/* A request that has ended meanwhile, or is of another caller by now, takes no harm. */
+static void tell(struct spw_request *request)
+{
+	int received = INBOX_RECEIVED;
+
+	if (!atomic_compare_exchange_strong(&request->inbox, &received, INBOX_POSTED))
+		return;
+	request->message.kind = MESSAGE_CHANGED;
+	spw_store__push(request->store, &request->message);
+}
+
 int spw_request_cancel(struct spw_request *request)
 {
-	struct spw_store *store = request->store;
 	int queued = REQUEST_QUEUED;
 
-	if (spw_store__owned(store))
+	if (spw_store__owned(request->store))
 		return -EPERM;
-	if (!atomic_compare_exchange_strong_explicit(&request->state, &queued, REQUEST_CANCELLED,
-						     memory_order_acq_rel, memory_order_acquire))
+	if (!atomic_compare_exchange_strong(&request->state, &queued, REQUEST_CANCELLED))
 		return spw_error(-EALREADY, "the request is under way or has ended");
-	/* The request may end from here on; only the store is touched. */
-	atomic_store(&store->changed, true);
-	spw_store__wake(store);
+	tell(request);
 	return 0;
 }
 
 void spw_request_raise(struct spw_request *request, enum spw_class cls)
 {
-	struct spw_store *store = request->store;
 	int now = atomic_load_explicit(&request->cls, memory_order_relaxed);
 
 	if (request->kind != REQUEST_GET || cls < SPW_URGENT_READ)
@@ -190,9 +196,5 @@ void spw_request_raise(struct spw_request *request, enum spw_class cls)
 		if (now <= (int)cls)
 			return;
 	while (!atomic_compare_exchange_weak(&request->cls, &now, (int)cls));
-	/* What is under way goes no faster; link_all() sees the class of what comes later. */
-	if (!atomic_load(&request->linked))
-		return;
-	atomic_store(&store->changed, true);
-	spw_store__wake(store);
+	tell(request);
 }

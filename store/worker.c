@@ -18,21 +18,58 @@ static void take_back(struct transfer *transfer)
 		spw_store__read_job_ended(transfer);
 }
 
+static void cancel(struct spw_request *request, const char *why)
+{
+	spw_store__request_fail(request, -ECANCELED, "%s", why);
+	if (request->kind == REQUEST_PUT)
+		spw_store__write_end_if_done(request);
+	else
+		spw_store__read_end_if_done(request);
+}
+
+/* Return: whether it was, and now ends. What is neither a put nor a get looks when it begins. */
+static bool was_cancelled(struct spw_request *request)
+{
+	if (request->kind > REQUEST_GET || atomic_load(&request->state) != REQUEST_CANCELLED)
+		return false;
+	cancel(request, "cancelled");
+	return true;
+}
+
+static void submitted(struct spw_request *request)
+{
+	if (was_cancelled(request))
+		return;
+	if (request->kind == REQUEST_PUT)
+		spw_store__write_submit(request);
+	else if (request->kind == REQUEST_GET)
+		spw_store__read_submit(request);
+	else
+		spw_store__admin_submit(request);
+}
+
+static void changed(struct spw_request *request)
+{
+	if (request->ends_on_receipt)
+		spw_store__request_end(request);
+	else if (!was_cancelled(request) && request->kind == REQUEST_GET)
+		spw_store__read_raise(request);
+}
+
 static void receive(struct spw_store *store, struct message *message)
 {
-	struct spw_request *request;
+	struct spw_request *request = (struct spw_request *)message;
 
 	switch (message->kind) {
 	case MESSAGE_MOVED: take_back((struct transfer *)message); return;
 	case MESSAGE_FREE: spw_store__object_reclaim(store, (struct object *)message); return;
 	case MESSAGE_SUBMIT:
-		request = (struct spw_request *)message;
-		if (request->kind == REQUEST_PUT)
-			spw_store__write_submit(request);
-		else if (request->kind == REQUEST_GET)
-			spw_store__read_submit(request);
-		else
-			spw_store__admin_submit(request);
+		atomic_store(&request->inbox, INBOX_RECEIVED); /* STORE-10 */
+		submitted(request);
+		return;
+	case MESSAGE_CHANGED:
+		atomic_store(&request->inbox, INBOX_RECEIVED); /* STORE-10 */
+		changed(request);
 		return;
 	}
 }
@@ -60,51 +97,6 @@ static void drain_inbox(struct spw_store *store)
 		receive(store, oldest);
 		oldest = next;
 	}
-}
-
-/* ---- Cancelled and raised requests ---- */
-
-static void cancel(struct spw_request *request, const char *why)
-{
-	spw_store__request_fail(request, -ECANCELED, "%s", why);
-	if (request->kind == REQUEST_PUT)
-		spw_store__write_end_if_done(request);
-	else
-		spw_store__read_end_if_done(request);
-}
-
-static void process_changed_reads(struct read_list *list, enum spw_class cls)
-{
-	struct drive_read *next;
-
-	for (struct drive_read *read = list->first; read; read = next) {
-		struct spw_request *request = read->request;
-		int wanted = atomic_load_explicit(&request->cls, memory_order_relaxed);
-
-		next = read->next;
-		/* Both take away all of the request's reads, of which this list holds one. */
-		if (atomic_load_explicit(&request->state, memory_order_acquire) ==
-		    REQUEST_CANCELLED)
-			cancel(request, "cancelled");
-		else if (wanted < (int)cls)
-			spw_store__read_relink(request);
-	}
-}
-
-static void process_changed(struct spw_store *store)
-{
-	struct spw_request *next;
-
-	for (struct spw_request *request = store->writes_first; request; request = next) {
-		next = request->next;
-		if (atomic_load_explicit(&request->state, memory_order_acquire) ==
-		    REQUEST_CANCELLED)
-			cancel(request, "cancelled");
-	}
-	for (uint32_t drive = 0; drive < store->drive_count; drive++)
-		for (int cls = SPW_URGENT_READ; cls < SPW_CLASSES; cls++)
-			process_changed_reads(&store->drives[drive].waiting[cls],
-					      (enum spw_class)cls);
 }
 
 /* ---- Who goes next ---- */
@@ -209,11 +201,6 @@ static void schedule(struct spw_store *store)
 
 /* ---- The loop ---- */
 
-static bool nothing_new(struct spw_store *store)
-{
-	return !atomic_load(&store->inbox) && !atomic_load(&store->changed);
-}
-
 /* What waits longest of what was posted, if no helper was sooner. */
 static void move_next(struct spw_store *store)
 {
@@ -236,7 +223,8 @@ static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
 		atomic_store(&store->asleep, store->writes_first && store->transfers_in_flight > 0
 						     ? ASLEEP_WRITES_WAIT
 						     : ASLEEP);
-		if (nothing_new(store) && (store->winding_down || !atomic_load(&store->stopping)))
+		if (!atomic_load(&store->inbox) &&
+		    (store->winding_down || !atomic_load(&store->stopping)))
 			min = 1;
 	}
 	rc = spw_queue_reap(store->queue, min, timeout_ns);
@@ -267,8 +255,6 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	int rc;
 
 	drain_inbox(store);
-	if (atomic_exchange(&store->changed, false))
-		process_changed(store);
 	spw_store__drives_try_again(store);
 	schedule(store);
 	spw_store__checksums_post(store);
@@ -313,7 +299,6 @@ static void wind_down(struct spw_store *store)
 	store->winding_down = true;
 	do {
 		drain_inbox(store);
-		atomic_store(&store->changed, false); /* all that waits is cancelled */
 		cancel_waiting(store);
 		spw_store__read_cancel_retries(store);
 		spw_store__flush_cancel(store);

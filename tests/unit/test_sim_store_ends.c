@@ -94,6 +94,58 @@ DRIVES_CASE(test_cancelled_before_issue)
 	assert_int_equal(stats().used_bytes, 0);
 }
 
+#define RAISED       4u
+#define RAISED_BYTES 4096u /* too small to be verified later */
+
+static struct {
+	struct spw_request *requests[RAISED]; /* NULL: has ended */
+	unsigned ends;
+} raised;
+
+/* The others are raised: those that have ended, too, but were not reaped yet. */
+static void raise_others(void *context, int res)
+{
+	struct spw_request **ended = context;
+
+	assert_int_equal(res, 0);
+	*ended = NULL;
+	raised.ends++;
+	for (unsigned i = 0; i < RAISED; i++)
+		if (raised.requests[i])
+			spw_request_raise(raised.requests[i], SPW_URGENT_READ);
+}
+
+/* STORE-10: each ends once, and its slot is used again only when nobody has a message of it. */
+DRIVES_CASE(test_raised_while_it_ends)
+{
+	uint8_t *bytes = pattern(RAISED_BYTES, 26), *back = memory(RAISED * RAISED_BYTES);
+	struct spw_store_opts opts = options(4);
+	spw_object object;
+
+	opts.requests_max = RAISED;
+	open_with(&opts);
+	assert_ok(put_wait(bytes, RAISED_BYTES, &object));
+	for (unsigned round = 0; round < 20; round++) {
+		raised.ends = 0;
+		for (unsigned i = 0; i < RAISED; i++) {
+			struct spw_notify notify = {.done = raise_others,
+						    .context = &raised.requests[i]};
+
+			assert_ok(spw_store_get(store, object, 0, back + i * RAISED_BYTES,
+						RAISED_BYTES, SPW_PREFETCH, &notify,
+						&raised.requests[i]));
+		}
+		for (unsigned turns = 0; raised.ends < RAISED; turns++) {
+			assert_true(turns < 1000);
+			poll_once();
+			sim_now_ns += 1000000000; /* all that was issued ends at once */
+		}
+		for (unsigned i = 0; i < RAISED; i++)
+			assert_memory_equal(back + i * RAISED_BYTES, bytes, RAISED_BYTES);
+	}
+	assert_ok(spw_store_free(store, object));
+}
+
 DRIVES_CASE(test_poll_says_how_many_ended)
 {
 	enum { COUNT = 8 };
