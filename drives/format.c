@@ -90,7 +90,7 @@ static int write_copy(const struct spw_device *device, const struct spw_superblo
 		struct spw_superblock decoded;
 
 		spw_layout__encode(sb, copy, buf + span.inside_bytes);
-		SPW_ASSERT(spw_layout__decode(buf + span.inside_bytes, copy, &decoded, NULL) == 0);
+		SPW_MUST(spw_layout__decode(buf + span.inside_bytes, copy, &decoded, NULL));
 	}
 	rc = spw_device_pwrite(device, buf, span.len_bytes, span.offset_bytes);
 	free(buf);

@@ -477,7 +477,7 @@ void spw_drives__share_close(struct spw_share *share)
 	if (!share)
 		return;
 	if (share->serving) {
-		SPW_ASSERT(shutdown(share->listener, SHUT_RDWR) == 0);
+		SPW_MUST(shutdown(share->listener, SHUT_RDWR));
 		(void)pthread_join(share->server, NULL);
 	}
 	spw_fork_close(share->listener);

@@ -81,6 +81,10 @@ check_functions() { # no function above 70 lines
     python3 tests/check/functions.py "${c_files[@]}" "${python_files[@]}"
 }
 
+check_asserts() { # what is asserted only looks
+    python3 tests/check/asserts.py "${c_files[@]}"
+}
+
 check_factories() { # Python's tensors are made on a device and of a type that are named
     local package
     mapfile -t package < <(printf '%s\n' "${python_files[@]}" | grep '^python/spillway/')

@@ -30,6 +30,7 @@ bool spw_cache__again_give_up(struct entry *entry)
 	/* Another thread's offer of the same bytes counts on this memory. */
 	if (entry->users > 1)
 		return false;
+	SPW_ASSERT(entry_at_owner(entry) && entry->users == 1);
 	entry->checksum = checksum;
 	entry->owner_held = false;
 	entry->bytes = NULL;
@@ -79,6 +80,7 @@ void spw_cache__again_restored(struct entry *entry, const struct spw_offer *offe
 	entry->owner = offer->owner;
 	entry->owner_held = true;
 	entry->bytes = part_of(entry, offer);
+	SPW_ASSERT(entry->owner != 0 && (entry->bytes || entry->device));
 	activation_add(entry);
 	spw_cache__entry_become(entry, ENTRY_KEPT);
 	cache->count.bytes_restored += entry->len_bytes;
@@ -138,7 +140,7 @@ void spw_cache_again_begin(struct spw_cache *cache)
 	spw_cache__enter(cache);
 	if (cache->again_depth++ == 0) {
 		cache->again_began_ns = cache->again_traced_ns = cache->ports.clock_ns();
-		spw_control_again(cache->control, true);
+		spw_control_again(control_of(cache), true);
 	}
 	spw_cache__unlock_and_notify(cache);
 }
@@ -149,7 +151,7 @@ void spw_cache_again_end(struct spw_cache *cache)
 
 	spw_cache__enter(cache);
 	if (cache->again_depth > 0 && --cache->again_depth == 0) {
-		spw_control_again(cache->control, false);
+		spw_control_again(control_of(cache), false);
 		now_ns = cache->ports.clock_ns();
 		if (cache->opts.trace)
 			spw_cache__trace_again(cache, now_ns);
@@ -170,7 +172,7 @@ int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[]
 		return spw_error(-EINVAL, "explaining needs an array for the reasons");
 	spw_cache__enter(cache);
 	spw_cache__search_wait(cache); /* whose memory is needed */
-	rc = spw_control_explain(cache->control, reasons, count, result);
+	rc = spw_control_explain(control_of(cache), reasons, count, result);
 	spw_cache__unlock_and_notify(cache);
 	return rc;
 }

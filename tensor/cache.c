@@ -134,7 +134,9 @@ int spw_cache__open_with(struct spw_store *store, const struct spw_cache_opts *u
 		return rc;
 	}
 	spw_cache__lock_open(cache);
+	spw_cache__lock(cache);
 	spw_cache__others_note(cache);
+	spw_cache__unlock(cache);
 	*out = cache;
 	return 0;
 }
@@ -148,6 +150,8 @@ void spw_cache_close(struct spw_cache *cache)
 	while (cache->io_in_flight > 0)
 		spw_cache__wait_io(cache);
 	spw_cache__search_wait(cache);
+	SPW_ASSERT(!cache->held && link_alone(&cache->copying.head));
+	SPW_ASSERT(cache->owner_writes_in_flight == 0 && cache->device_writes_in_flight == 0);
 	spw_cache__unlock_and_notify(cache);
 	spw_cache__lock_close(cache);
 	spw_control_close(cache->control);

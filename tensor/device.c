@@ -38,6 +38,7 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 			else if (entry->drainable && entry->state == ENTRY_LEAVING)
 				spw_cache__entry_not_drainable(entry);
 		}
+		SPW_ASSERT(cache->copies_in_flight > 0);
 		cache->copies_in_flight--;
 		if (--entry->copies == 0)
 			spw_cache__write_copied(entry);
@@ -80,7 +81,7 @@ static int copy_again(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	if (spw_control_may_write(cache->control, cache->count.staging_bytes, entry->len_bytes))
+	if (spw_control_may_write(control_of(cache), cache->count.staging_bytes, entry->len_bytes))
 		return spw_cache__offer_copy(entry);
 	entry->wants_copy = false;
 	kept_add(cache, KEEP_WEAR, entry->len_bytes);
@@ -132,6 +133,7 @@ int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_take
 	spw_cache__enter(cache);
 	if (!link_alone(&cache->coming.head))
 		entry = ENTRY_OF(cache->coming.head.next, device_link);
+	SPW_ASSERT(!entry || (entry->in_window && !entry_at_owner(entry)));
 	if (entry && entry->state == ENTRY_RESIDENT && !entry->copy_failed) {
 		cache->count.tensors_ahead++;
 		entry->ahead = true;
@@ -148,7 +150,7 @@ uint64_t spw_cache_device_mark(struct spw_cache *cache)
 	uint64_t mark;
 
 	spw_cache__lock(cache);
-	mark = spw_control_mark(cache->control);
+	mark = spw_control_mark(control_of(cache));
 	spw_cache__unlock(cache);
 	return mark;
 }
@@ -156,7 +158,7 @@ uint64_t spw_cache_device_mark(struct spw_cache *cache)
 void spw_cache_device_marked(struct spw_cache *cache, uint64_t mark, uint64_t ns)
 {
 	spw_cache__lock(cache);
-	spw_control_marked(cache->control, mark, ns);
+	spw_control_marked(control_of(cache), mark, ns);
 	spw_cache__unlock(cache);
 }
 
@@ -168,7 +170,7 @@ int spw_cache_device_times(struct spw_cache *cache, const struct spw_device_time
 	cache->devices_tell = true;
 	cache->count.device_stall_ns += times->stall_ns;
 	cache->count.stall_ns += times->stall_ns;
-	spw_control_device(cache->control, times);
+	spw_control_device(control_of(cache), times);
 	spw_cache__unlock(cache);
 	return 0;
 }

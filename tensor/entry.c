@@ -60,10 +60,11 @@ static bool entry_holds(const struct entry *entry, enum entry_state state)
 
 void spw_cache__entry_become(struct entry *entry, enum entry_state to)
 {
+	SPW_ASSERT(cache_is_locked(entry->cache)); /* CACHE-1 */
 	SPW_ASSERT(entry_holds(entry, to));
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
 	if (to == ENTRY_STORED || entry->state == ENTRY_STORED)
-		spw_control_stored(entry->cache->control, &entry->track, to == ENTRY_STORED);
+		spw_control_stored(control_of(entry->cache), &entry->track, to == ENTRY_STORED);
 	entry->state = (uint8_t)to;
 }
 
@@ -102,6 +103,7 @@ static struct entry *entry_take(struct spw_cache *cache)
 	struct entry *entry = cache->free;
 
 	if (entry) {
+		SPW_ASSERT(entry->state == ENTRY_FREE && entry->generation > 0);
 		cache->free = entry->next;
 		return entry;
 	}
@@ -189,6 +191,7 @@ struct entry *spw_cache__entry_begin(struct spw_cache *cache, const struct spw_o
 		return NULL;
 	if (cache->count.entries > cache->bucket_mask)
 		buckets_double(cache);
+	SPW_ASSERT(!entry->memory && !entry->object_exists && !entry->owner_held); /* CACHE-6 */
 	bucket = entry_bucket(cache, offer->storage_key, offer->storage_version);
 	*entry = (struct entry){
 		.cache = cache,
@@ -205,7 +208,7 @@ struct entry *spw_cache__entry_begin(struct spw_cache *cache, const struct spw_o
 		.users = 1,
 		.step = cache->step,
 		.micro_batch = cache->micro_batch,
-		.track = spw_control_track(cache->control),
+		.track = spw_control_track(control_of(cache)),
 		.state = ENTRY_FREE,
 	};
 	*bucket = entry;
@@ -213,6 +216,7 @@ struct entry *spw_cache__entry_begin(struct spw_cache *cache, const struct spw_o
 	link_begin(&entry->drain);
 	link_begin(&entry->device_link);
 	cache->count.entries++;
+	SPW_ASSERT(cache->count.entries <= cache->opts.tensors_max);
 	activation_add(entry);
 	return entry;
 }
@@ -223,8 +227,10 @@ static void entry_hide(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 	struct entry **link = entry_bucket(cache, entry->key, entry->version);
 
-	while (*link != entry)
+	while (*link != entry) {
+		SPW_ASSERT(*link);
 		link = &(*link)->next;
+	}
 	*link = entry->next;
 	entry->next = NULL;
 	if (cache->cursor == &entry->order)
@@ -236,6 +242,7 @@ void spw_cache__entry_offered_again(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
+	SPW_ASSERT(entry->users > 0 && !link_alone(&entry->order));
 	/* The window may be on its way through the order, for the stage that comes next. */
 	if (cache->cursor == &entry->order)
 		cache->cursor = entry->order.previous;
@@ -295,8 +302,8 @@ void spw_cache__entry_leave(struct entry *entry)
 	SPW_ASSERT(entry->users > 0);
 	if (--entry->users > 0)
 		return;
-	spw_control_gone(entry->cache->control, entry->len_bytes);
-	spw_control_released(entry->cache->control, &entry->track, entry->leases > 0);
+	spw_control_gone(control_of(entry->cache), entry->len_bytes);
+	spw_control_released(control_of(entry->cache), &entry->track, entry->leases > 0);
 	entry_die(entry);
 }
 
@@ -324,12 +331,15 @@ static void entry_recycle(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
+	SPW_ASSERT(entry->users == 0 && entry->leases == 0);
+	SPW_ASSERT(!entry->object_exists && link_alone(&entry->order));
 	spw_cache__entry_become(entry, ENTRY_FREE);
 	entry->generation++;
 	if (entry->generation == 0)
 		entry->generation = 1;
 	entry->next = cache->free;
 	cache->free = entry;
+	SPW_ASSERT(cache->count.entries > 0);
 	cache->count.entries--;
 }
 
@@ -373,6 +383,7 @@ void spw_cache__entry_not_drainable(struct entry *entry)
 /* The caller has its token back and may free the memory. */
 void spw_cache__entry_drained(struct entry *entry)
 {
+	SPW_ASSERT(entry->owner_held);
 	spw_cache__entry_not_drainable(entry);
 	entry->owner_held = false;
 	entry->bytes = NULL;

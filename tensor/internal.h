@@ -202,6 +202,7 @@ struct last_scope {
 
 struct spw_cache {
 	pthread_mutex_t lock;
+	const void *holder; /* of the lock: spw_thread_self() of a thread; NULL: nobody */
 	pthread_cond_t io_ended;
 	struct spw_store *store;
 	struct spw_cache_ports ports;
@@ -460,6 +461,19 @@ void spw_cache__rule_taken(struct spw_cache *cache);
 
 /* ---- helpers ---- */
 
+/* CACHE-1, as asserts ask: by this thread. */
+static inline bool cache_is_locked(const struct spw_cache *cache)
+{
+	return cache->holder == spw_thread_self();
+}
+
+/* The controller, which is told and asked under the cache's lock. */
+static inline struct control *control_of(const struct spw_cache *cache)
+{
+	SPW_ASSERT(cache_is_locked(cache)); /* CACHE-1 */
+	return cache->control;
+}
+
 static inline void link_begin(struct link *link)
 {
 	link->next = link->previous = link;
@@ -472,6 +486,7 @@ static inline bool link_alone(const struct link *link)
 
 static inline void link_append(struct link *head, struct link *link)
 {
+	SPW_ASSERT(head->previous->next == head);
 	link->previous = head->previous;
 	link->next = head;
 	head->previous->next = link;
@@ -480,6 +495,7 @@ static inline void link_append(struct link *head, struct link *link)
 
 static inline void link_remove(struct link *link)
 {
+	SPW_ASSERT(link->previous->next == link && link->next->previous == link);
 	link->previous->next = link->next;
 	link->next->previous = link->previous;
 	link_begin(link);
@@ -501,6 +517,7 @@ static inline void gauge_add(uint64_t *now, uint64_t *max, uint64_t amount)
 
 static inline void kept_add(struct spw_cache *cache, enum keep_reason reason, uint64_t bytes)
 {
+	SPW_ASSERT(reason > KEEP_NOT && reason <= KEEP_WEAR);
 	switch (reason) {
 #define COUNT(which, counter)                               \
 	case which:                                         \
@@ -521,12 +538,14 @@ static inline void gauge_sub(uint64_t *now, uint64_t amount)
 
 static inline void queue_join(struct queue *queue, struct entry *entry)
 {
+	SPW_ASSERT(entry->device > 0 && link_alone(&entry->device_link)); /* in one queue at most */
 	link_append(&queue->head, &entry->device_link);
 	queue->bytes += entry->len_bytes;
 }
 
 static inline void queue_quit(struct queue *queue, struct entry *entry)
 {
+	SPW_ASSERT(!link_alone(&entry->device_link));
 	link_remove(&entry->device_link);
 	gauge_sub(&queue->bytes, entry->len_bytes);
 }
@@ -553,7 +572,7 @@ static inline void activation_add(struct entry *entry)
 			  entry->len_bytes);
 	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max,
 		  entry->len_bytes);
-	spw_control_memory_add(cache->control, &entry->track, entry->len_bytes);
+	spw_control_memory_add(control_of(cache), &entry->track, entry->len_bytes);
 }
 
 static inline void activation_sub(struct entry *entry)
@@ -563,7 +582,7 @@ static inline void activation_sub(struct entry *entry)
 	if (entry->device)
 		gauge_sub(&cache->count.device_bytes, entry->len_bytes);
 	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
-	spw_control_memory_sub(cache->control, &entry->track, entry->len_bytes);
+	spw_control_memory_sub(control_of(cache), &entry->track, entry->len_bytes);
 }
 
 #endif

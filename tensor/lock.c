@@ -10,11 +10,11 @@ void spw_cache__lock_open(struct spw_cache *cache)
 	pthread_mutexattr_t attributes;
 
 	/* Held for less time than falling asleep takes: spin a little first. */
-	SPW_ASSERT(pthread_mutexattr_init(&attributes) == 0);
-	SPW_ASSERT(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP) == 0);
-	SPW_ASSERT(pthread_mutex_init(&cache->lock, &attributes) == 0);
-	SPW_ASSERT(pthread_mutexattr_destroy(&attributes) == 0);
-	SPW_ASSERT(pthread_cond_init(&cache->io_ended, NULL) == 0);
+	SPW_MUST(pthread_mutexattr_init(&attributes));
+	SPW_MUST(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP));
+	SPW_MUST(pthread_mutex_init(&cache->lock, &attributes));
+	SPW_MUST(pthread_mutexattr_destroy(&attributes));
+	SPW_MUST(pthread_cond_init(&cache->io_ended, NULL));
 }
 
 void spw_cache__lock_close(struct spw_cache *cache)
@@ -22,13 +22,16 @@ void spw_cache__lock_close(struct spw_cache *cache)
 	/* Who notified of the last end may not have returned from that yet. */
 	while (atomic_load(&cache->notifiers) > 0)
 		(void)sched_yield();
-	SPW_ASSERT(pthread_cond_destroy(&cache->io_ended) == 0);
-	SPW_ASSERT(pthread_mutex_destroy(&cache->lock) == 0);
+	SPW_ASSERT(!cache->holder && cache->waiters == 0 && !cache->doomed);
+	SPW_MUST(pthread_cond_destroy(&cache->io_ended));
+	SPW_MUST(pthread_mutex_destroy(&cache->lock));
 }
 
 void spw_cache__lock(struct spw_cache *cache)
 {
-	SPW_ASSERT(pthread_mutex_lock(&cache->lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&cache->lock));
+	SPW_ASSERT(!cache->holder);
+	cache->holder = spw_thread_self();
 }
 
 void spw_cache__unlock(struct spw_cache *cache)
@@ -36,14 +39,16 @@ void spw_cache__unlock(struct spw_cache *cache)
 	void *doomed = cache->doomed;
 	bool tell = cache->io_has_ended;
 
+	SPW_ASSERT(cache_is_locked(cache));
 	cache->doomed = NULL;
 	cache->io_has_ended = false;
 	if (tell)
 		(void)atomic_fetch_add(&cache->notifiers, 1);
-	SPW_ASSERT(pthread_mutex_unlock(&cache->lock) == 0);
+	cache->holder = NULL;
+	SPW_MUST(pthread_mutex_unlock(&cache->lock));
 	if (tell) {
 		/* Without the lock: who waits needs it, and would be woken only to wait for it. */
-		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+		SPW_MUST(pthread_cond_broadcast(&cache->io_ended));
 		/* From here on the cache may be gone: see spw_cache_close(). */
 		(void)atomic_fetch_sub(&cache->notifiers, 1);
 	}
@@ -84,15 +89,18 @@ void spw_cache__unlock_and_notify(struct spw_cache *cache)
  */
 static void sleep_for(struct spw_cache *cache, uint64_t *sleepers, const uint64_t *until_ns)
 {
+	SPW_ASSERT(cache_is_locked(cache));
 	if (cache->io_has_ended)
-		SPW_ASSERT(pthread_cond_broadcast(&cache->io_ended) == 0);
+		SPW_MUST(pthread_cond_broadcast(&cache->io_ended));
 	cache->io_has_ended = false;
 	(*sleepers)++;
+	cache->holder = NULL;
 	if (until_ns)
-		SPW_ASSERT(cache->ports.sleep_until(&cache->io_ended, &cache->lock, *until_ns) ==
-			   0);
+		SPW_MUST(cache->ports.sleep_until(&cache->io_ended, &cache->lock, *until_ns));
 	else
-		SPW_ASSERT(cache->ports.sleep(&cache->io_ended, &cache->lock) == 0);
+		SPW_MUST(cache->ports.sleep(&cache->io_ended, &cache->lock));
+	SPW_ASSERT(!cache->holder && *sleepers > 0);
+	cache->holder = spw_thread_self();
 	(*sleepers)--;
 }
 
@@ -115,7 +123,7 @@ void spw_cache__io_ended(const struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	SPW_ASSERT(cache->io_in_flight > 0);
+	SPW_ASSERT(cache_is_locked(cache) && cache->io_in_flight > 0);
 	cache->io_in_flight--;
 	if (cache->waiters > 0 || entry->sleepers > 0)
 		cache->io_has_ended = true;

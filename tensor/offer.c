@@ -22,6 +22,8 @@ static void offer_range(const struct spw_offer *offer, uint32_t device, uint64_t
 		*offset_bytes = offer->offset_bytes - before;
 		*len_bytes = offer->len_bytes + before;
 	}
+	SPW_ASSERT(*offset_bytes <= offer->offset_bytes &&
+		   *len_bytes <= offer->storage_len_bytes - *offset_bytes);
 }
 
 static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
@@ -53,6 +55,9 @@ static bool memory_has(const uint8_t *memory, const struct entry *entry,
 {
 	const uint8_t *bytes = (const uint8_t *)offer->storage_bytes + offer->offset_bytes;
 
+	SPW_ASSERT(offer->offset_bytes >= entry->offset_bytes &&
+		   offer->offset_bytes + offer->len_bytes <=
+			   entry->offset_bytes + entry->len_bytes);
 	memory += offer->offset_bytes - entry->offset_bytes;
 	return memory == bytes || memcmp(memory, bytes, offer->len_bytes) == 0;
 }
@@ -68,6 +73,7 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 	spw_object object = entry->object;
 	int rc;
 
+	SPW_ASSERT(entry->users > 0 && (memory || entry->object_exists));
 	spw_cache__unlock(cache);
 	if (memory)
 		rc = memory_has(memory, entry, offer);
@@ -166,7 +172,7 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 {
 	struct spw_cache *cache = entry->cache;
 
-	spw_control_hinted(cache->control, &entry->track, hint);
+	spw_control_hinted(control_of(cache), &entry->track, hint);
 	cache->count.bytes_deduplicated += offer->len_bytes;
 	cache->count.tensors_deduplicated++;
 	/* The last offer is the first use. In the backward pass the order stands. */
@@ -246,7 +252,7 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	enum keep_reason reason;
 	int rc;
 
-	spw_control_offered(cache->control, &entry->track, (uint32_t)(entry - cache->entries),
+	spw_control_offered(control_of(cache), &entry->track, (uint32_t)(entry - cache->entries),
 			    entry->len_bytes, hint);
 	spw_cache__window_follow(cache);
 	if (spw_cache__rule_gives_up(entry, hint))
@@ -372,7 +378,7 @@ int spw_cache__offer_drain(struct spw_cache *cache, struct link *tokens, uint64_
 	if (!owners && count > 0)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
 	spw_cache__enter(cache);
-	spw_control_drained(cache->control);
+	spw_control_drained(control_of(cache));
 	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
 		struct entry *entry = ENTRY_OF(tokens->next, drain);
 

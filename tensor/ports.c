@@ -53,7 +53,7 @@ static uint64_t cpu_ns(void)
 {
 	struct timespec used;
 
-	SPW_ASSERT(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used) == 0);
+	SPW_MUST(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used));
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
@@ -69,7 +69,7 @@ static int start(void *(*main)(void *), void *argument)
 	rc = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	if (rc == 0)
 		rc = spw_thread_start(&thread, &attributes, main, argument);
-	SPW_ASSERT(pthread_attr_destroy(&attributes) == 0);
+	SPW_MUST(pthread_attr_destroy(&attributes));
 	return -rc;
 }
 

@@ -8,6 +8,8 @@ static void read_ended(struct entry *entry, int res)
 {
 	struct spw_cache *cache = entry->cache;
 
+	SPW_ASSERT(entry->state == ENTRY_COMING || entry->state == ENTRY_DEAD);
+	SPW_ASSERT(entry->read_in_flight && entry->memory);
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
 	spw_cache__others_io_ended(entry, DIRECTION_READ, res);
@@ -47,10 +49,12 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 		      struct spw_request **request)
 {
 	struct spw_cache *cache = entry->cache;
-	/* What is read ahead for a device can wait until staging memory is free. */
-	int rc = entry->device && notify ? spw_cache__entry_get_arena_memory(entry)
-					 : spw_cache__entry_get_memory(entry);
+	int rc;
 
+	SPW_ASSERT(entry->state == ENTRY_STORED && !entry->read_in_flight); /* CACHE-4 */
+	/* What is read ahead for a device can wait until staging memory is free. */
+	rc = entry->device && notify ? spw_cache__entry_get_arena_memory(entry)
+				     : spw_cache__entry_get_memory(entry);
 	if (rc)
 		return rc;
 	rc = cache->ports.get(cache->store, entry->object, 0, entry->memory, entry->len_bytes,

@@ -15,6 +15,7 @@ static void *search(void *argument)
 
 	spw_control_plan(cache->control);
 	spw_cache__lock(cache);
+	SPW_ASSERT(cache->searcher != 0);
 	cache->searcher = 0;
 	cache->io_has_ended = true; /* who waits for the search does so as for I/O */
 	spw_cache__unlock(cache);

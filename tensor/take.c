@@ -71,6 +71,8 @@ static int take_fetch(struct entry *entry)
 
 void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
 {
+	SPW_ASSERT(offset_bytes >= entry->offset_bytes &&
+		   offset_bytes - entry->offset_bytes < entry->len_bytes);
 	spw_cache__entry_hand_out(entry);
 	taken->lease = spw_cache__entry_id(entry).value;
 	taken->storage_bytes_before = offset_bytes - entry->offset_bytes;
@@ -92,6 +94,7 @@ static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw
 		entry->ahead = false;
 		return;
 	}
+	SPW_ASSERT(entry->state == ENTRY_KEPT || entry->state == ENTRY_RESIDENT);
 	if (entry_at_owner(entry)) {
 		taken->owner = entry->owner;
 		return;
@@ -119,10 +122,10 @@ static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t
 static int take_wait(struct entry *entry, uint64_t *wait_ns)
 {
 	struct spw_cache *cache = entry->cache;
-	uint64_t began_ns = spw_control_wait_began(cache->control);
+	uint64_t began_ns = spw_control_wait_began(control_of(cache));
 	int rc = take_fetch(entry);
 
-	*wait_ns = spw_control_wait_ended(cache->control) - began_ns;
+	*wait_ns = spw_control_wait_ended(control_of(cache)) - began_ns;
 	cache->count.stall_ns += *wait_ns;
 	return rc;
 }
@@ -153,7 +156,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	spw_cache__others_note(cache);
 	entry->waiters++;
 	spw_cache__rule_taken(cache);
-	spw_control_taken(cache->control, &entry->track);
+	spw_control_taken(control_of(cache), &entry->track);
 	if (entry->ahead)
 		rc = 0;
 	else if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
@@ -161,6 +164,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 							  : take_wait(entry, wait_ns);
 	else
 		rc = take_fetch(entry);
+	SPW_ASSERT(entry->waiters > 0);
 	entry->waiters--;
 	if (entry->state == ENTRY_DEAD) {
 		spw_cache__entry_settle(entry);
@@ -217,10 +221,11 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 	spw_cache__enter(cache);
 	entry = spw_cache__entry_of_id(cache, lease);
 	if (entry && entry->leases > 0) {
+		SPW_ASSERT(entry->memory); /* CACHE-5 */
 		entry->leases--;
 		CACHE_TRACE(cache, .kind = SPW_TRACE_RETURN, .tensor = lease);
 		if (entry->users == 0 && entry->leases == 0)
-			spw_control_released(cache->control, &entry->track, false);
+			spw_control_released(control_of(cache), &entry->track, false);
 		if (entry->state == ENTRY_DEAD) {
 			spw_cache__entry_settle(entry);
 		} else if (entry->device && entry->leases == 0 && entry->object_exists &&

@@ -17,7 +17,7 @@ static void window_enter(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	SPW_ASSERT(!entry->in_window);
+	SPW_ASSERT(!entry->in_window && entry->users > 0);
 	entry->in_window = entry->foreseen = true;
 	if (entry->device && !entry_at_owner(entry))
 		queue_join(&cache->coming, entry);
@@ -97,7 +97,7 @@ static void fill_in_reverse(struct spw_cache *cache)
 		if (window_wants(cache, entry)) {
 			if (cache->count.prefetched_bytes + entry->len_bytes >
 				    cache->count.prefetch_budget_bytes &&
-			    !spw_control_fits_below_peak(cache->control,
+			    !spw_control_fits_below_peak(control_of(cache),
 							 entry->len_bytes + cache->coming.bytes))
 				return;
 			if (window_take_in(entry))
@@ -119,15 +119,16 @@ static void fill_by_plan(struct spw_cache *cache)
 {
 	uint32_t slot;
 
-	for (; (slot = spw_control_next(cache->control)) != NO_SLOT;
-	     spw_control_next_done(cache->control)) {
+	for (; (slot = spw_control_next(control_of(cache))) != NO_SLOT;
+	     spw_control_next_done(control_of(cache))) {
 		struct entry *entry = &cache->entries[slot];
 
+		SPW_ASSERT(slot < cache->entries_touched);
 		if (!is_on_its_way(entry))
 			continue;
-		if (!spw_control_next_is_due(cache->control) ||
+		if (!spw_control_next_is_due(control_of(cache)) ||
 		    (is_out(entry) &&
-		     !spw_control_next_has_room(cache->control,
+		     !spw_control_next_has_room(control_of(cache),
 						entry->len_bytes + cache->coming.bytes)) ||
 		    window_take_in(entry))
 			return;
@@ -143,7 +144,7 @@ static void keep_what_is_planned(struct spw_cache *cache)
 		struct entry *entry = ENTRY_OF(link, order);
 
 		if ((entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING) &&
-		    spw_control_choice(cache->control, &entry->track, &choice) &&
+		    spw_control_choice(control_of(cache), &entry->track, &choice) &&
 		    choice == SPW_PLAN_KEEP)
 			spw_cache__write_forward(entry);
 	}
@@ -161,14 +162,14 @@ void spw_cache__window_forget(struct spw_cache *cache)
 
 void spw_cache__window_begin(struct spw_cache *cache)
 {
-	bool planned = spw_control_follows_plan(cache->control);
+	bool planned = spw_control_follows_plan(control_of(cache));
 
-	cache->plan_number = spw_control_plan_number(cache->control);
+	cache->plan_number = spw_control_plan_number(control_of(cache));
 	cache->window_next = false;
 	cache->window_micro_batch = cache->micro_batch;
 	cache->cursor = &cache->order;
 	if (planned && cache->stage == SPW_STAGE_BACKWARD) {
-		cache->count.prefetch_budget_bytes = spw_control_memory_bytes(cache->control);
+		cache->count.prefetch_budget_bytes = spw_control_memory_bytes(control_of(cache));
 	} else if (!planned && cache->stage == SPW_STAGE_BACKWARD) {
 		cache->count.prefetch_budget_bytes = window_bytes(cache);
 		cache->cursor = cache->order.previous;
@@ -180,7 +181,7 @@ void spw_cache__window_begin(struct spw_cache *cache)
 
 void spw_cache__window_fill(struct spw_cache *cache)
 {
-	if (spw_control_follows_plan(cache->control))
+	if (spw_control_follows_plan(control_of(cache)))
 		fill_by_plan(cache);
 	else
 		fill_in_reverse(cache);
@@ -188,12 +189,12 @@ void spw_cache__window_fill(struct spw_cache *cache)
 
 void spw_cache__window_follow(struct spw_cache *cache)
 {
-	uint32_t number = spw_control_plan_number(cache->control);
+	uint32_t number = spw_control_plan_number(control_of(cache));
 
 	if (number == cache->plan_number)
 		return;
 	cache->plan_number = number;
-	if (spw_control_follows_plan(cache->control))
+	if (spw_control_follows_plan(control_of(cache)))
 		keep_what_is_planned(cache);
 	else
 		spw_cache__window_begin(cache);

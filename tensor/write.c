@@ -47,6 +47,7 @@ static bool write_holds(struct entry *entry)
 	bool holds = true;
 
 	while (holds && entry->recheck && entry->state == ENTRY_LEAVING) {
+		SPW_ASSERT(entry->object_exists && entry->bytes && !entry->device); /* CACHE-7 */
 		entry->recheck = false;
 		spw_cache__unlock(cache);
 		holds = cache->ports.holds(cache->store, entry->object, entry->bytes, 0,
@@ -60,6 +61,7 @@ static bool write_holds(struct entry *entry)
 /* On the drives. Staging memory is for the next; of a device, the token may be back already. */
 static void written(struct entry *entry)
 {
+	SPW_ASSERT(entry->state == ENTRY_LEAVING && entry->object_exists);
 	if (!entry->device) {
 		spw_cache__entry_make_drainable(entry);
 		return;
@@ -72,6 +74,7 @@ static void written(struct entry *entry)
 /* Not on the drives: the bytes stay in the memory that the write is from. */
 static void not_written(struct entry *entry, int error, const char *words)
 {
+	SPW_ASSERT(error < 0 && !entry->object_exists && !entry->write_in_flight);
 	spw_cache__entry_become(entry, entry->device ? ENTRY_RESIDENT : ENTRY_KEPT);
 	spw_cache__write_failed(entry, error, words);
 }
@@ -101,18 +104,27 @@ static void write_ended(struct entry *entry, int res, const char *words)
 	}
 }
 
+/* How many there are of the entry's kind. */
+static uint32_t *writes_in_flight(const struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	return entry->device ? &cache->device_writes_in_flight : &cache->owner_writes_in_flight;
+}
+
 /* @res: of the write, or -ESTALE. */
 static void write_finished(struct entry *entry, int res)
 {
 	struct spw_cache *cache = entry->cache;
+	uint32_t *writes = writes_in_flight(entry);
 
+	SPW_ASSERT(entry->write_in_flight && *writes > 0);
 	entry->write_in_flight = false;
-	cache->device_writes_in_flight -= entry->device > 0;
-	cache->owner_writes_in_flight -= entry->device == 0;
+	--*writes;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	spw_cache__others_io_ended(entry, DIRECTION_WRITE, res == -ESTALE ? 0 : res);
 	if (res != -ECANCELED)
-		spw_control_written(cache->control, entry->len_bytes);
+		spw_control_written(control_of(cache), entry->len_bytes);
 	write_ended(entry, res, spw_last_error());
 	spw_cache__io_ended(entry);
 	spw_cache__write_held(cache);
@@ -180,14 +192,14 @@ static int write_submit(struct entry *entry)
 	int rc;
 
 	SPW_ASSERT(bytes && entry->copies == 0 && !entry->copy_failed); /* CACHE-7 */
+	SPW_ASSERT(!entry->write_in_flight && !entry->object_exists);
 	rc = cache->ports.put(cache->store, bytes, entry->len_bytes, &notify, &entry->object,
 			      &entry->write_request);
 	if (rc)
 		return rc;
 	entry->object_exists = true;
 	entry->write_in_flight = true;
-	cache->device_writes_in_flight += entry->device > 0;
-	cache->owner_writes_in_flight += entry->device == 0;
+	++*writes_in_flight(entry);
 	cache->io_in_flight++;
 	spw_cache__others_io_began(entry, DIRECTION_WRITE);
 	if (!entry->device) /* else the copy was the beginning */
@@ -198,6 +210,7 @@ static int write_submit(struct entry *entry)
 
 bool spw_cache__write_is_full(const struct spw_cache *cache, uint64_t len_bytes)
 {
+	SPW_ASSERT(len_bytes <= cache->opts.staging_bytes);
 	return cache->count.staging_bytes > cache->opts.staging_bytes - len_bytes;
 }
 
@@ -210,7 +223,7 @@ int spw_cache__write_begin(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 	int rc = 0;
 
-	SPW_ASSERT(!cache->held);
+	SPW_ASSERT(!cache->held && !entry->device && entry->state == ENTRY_FREE);
 	if (cache->hold_bytes > 0 &&
 	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0)) {
 		cache->held = entry;
@@ -233,6 +246,7 @@ int spw_cache__write_begin_copy(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 	int rc;
 
+	SPW_ASSERT(entry->device && entry->copies == 0 && entry_at_owner(entry));
 	if (spw_cache__write_is_full(cache, entry->len_bytes))
 		return -ENOBUFS; /* spw_cache__offer_copy() has the words */
 	rc = spw_cache__entry_get_arena_memory(entry);
@@ -308,6 +322,7 @@ void spw_cache__write_held(struct spw_cache *cache)
 
 	if (!entry)
 		return;
+	SPW_ASSERT(entry->state == ENTRY_QUEUED);
 	cache->held = NULL;
 	rc = write_submit(entry);
 	if (rc == 0)

@@ -137,7 +137,7 @@ static void *write_blocks(void *context)
 {
 	struct spw_trace_writer *writer = context;
 
-	SPW_ASSERT(pthread_mutex_lock(&writer->lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&writer->lock));
 	for (;;) {
 		struct block *block = writer->full;
 		int rc = 0;
@@ -145,16 +145,16 @@ static void *write_blocks(void *context)
 		if (!block && writer->finishing)
 			break;
 		if (!block) {
-			SPW_ASSERT(pthread_cond_wait(&writer->changed, &writer->lock) == 0);
+			SPW_MUST(pthread_cond_wait(&writer->changed, &writer->lock));
 			continue;
 		}
 		writer->full = block->next;
 		if (!writer->full)
 			writer->full_end = &writer->full;
 		if (!writer->unwritten) {
-			SPW_ASSERT(pthread_mutex_unlock(&writer->lock) == 0);
+			SPW_MUST(pthread_mutex_unlock(&writer->lock));
 			rc = write_block(writer, block);
-			SPW_ASSERT(pthread_mutex_lock(&writer->lock) == 0);
+			SPW_MUST(pthread_mutex_lock(&writer->lock));
 		}
 		if (!rc) {
 			free(block);
@@ -163,7 +163,7 @@ static void *write_blocks(void *context)
 			fail(writer, rc, spw_strerror(rc));
 		}
 	}
-	SPW_ASSERT(pthread_mutex_unlock(&writer->lock) == 0);
+	SPW_MUST(pthread_mutex_unlock(&writer->lock));
 	return NULL;
 }
 
@@ -172,7 +172,7 @@ static void queue_block(struct spw_trace_writer *writer)
 	*writer->full_end = writer->filling;
 	writer->full_end = &writer->filling->next;
 	writer->filling = NULL;
-	SPW_ASSERT(pthread_cond_signal(&writer->changed) == 0);
+	SPW_MUST(pthread_cond_signal(&writer->changed));
 }
 
 /* A block with room for one more line, or NULL. */
@@ -308,10 +308,10 @@ void spw_trace_write(struct spw_trace_writer *writer, const struct spw_trace_eve
 {
 	struct spw_trace_event event = *caller;
 
-	SPW_ASSERT(pthread_mutex_lock(&writer->lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&writer->lock));
 	if (!writer->error)
 		write_locked(writer, &event);
-	SPW_ASSERT(pthread_mutex_unlock(&writer->lock) == 0);
+	SPW_MUST(pthread_mutex_unlock(&writer->lock));
 }
 
 /* ---- Opening and closing ---- */
@@ -408,13 +408,13 @@ int spw_trace_finish(struct spw_trace_writer *writer)
 
 	if (!writer)
 		return 0;
-	SPW_ASSERT(pthread_mutex_lock(&writer->lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&writer->lock));
 	if (writer->filling)
 		queue_block(writer);
 	writer->finishing = true;
-	SPW_ASSERT(pthread_cond_signal(&writer->changed) == 0);
-	SPW_ASSERT(pthread_mutex_unlock(&writer->lock) == 0);
-	SPW_ASSERT(pthread_join(writer->thread, NULL) == 0);
+	SPW_MUST(pthread_cond_signal(&writer->changed));
+	SPW_MUST(pthread_mutex_unlock(&writer->lock));
+	SPW_MUST(pthread_join(writer->thread, NULL));
 	errno = 0;
 	rc = gzclose(writer->file);
 	if (rc != Z_OK) {

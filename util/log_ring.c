@@ -32,7 +32,7 @@ int spw_log_ring_open(unsigned lines_max, struct spw_log_ring **ring)
 	made = calloc(1, sizeof(*made) + lines_max * sizeof(made->lines[0]));
 	if (!made)
 		return spw_error(-ENOMEM, "no memory for a log of %u lines", lines_max);
-	SPW_ASSERT(pthread_mutex_init(&made->lock, NULL) == 0);
+	SPW_MUST(pthread_mutex_init(&made->lock, NULL));
 	made->lines_max = lines_max;
 	*ring = made;
 	return 0;
@@ -42,7 +42,7 @@ void spw_log_ring_close(struct spw_log_ring *ring)
 {
 	if (!ring)
 		return;
-	SPW_ASSERT(pthread_mutex_destroy(&ring->lock) == 0);
+	SPW_MUST(pthread_mutex_destroy(&ring->lock));
 	free(ring);
 }
 
@@ -51,7 +51,7 @@ void spw_log_ring_write(void *context, enum spw_log_level level, const char *mes
 	struct spw_log_ring *ring = context;
 	uint64_t written;
 
-	SPW_ASSERT(pthread_mutex_lock(&ring->lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&ring->lock));
 	written = ring->written;
 	if (written - ring->taken == ring->lines_max) {
 		ring->lost++;
@@ -62,7 +62,7 @@ void spw_log_ring_write(void *context, enum spw_log_level level, const char *mes
 		(void)snprintf(line->text, sizeof(line->text), "%s", message);
 		ring->written = written + 1;
 	}
-	SPW_ASSERT(pthread_mutex_unlock(&ring->lock) == 0);
+	SPW_MUST(pthread_mutex_unlock(&ring->lock));
 }
 
 int spw_log_ring_read(struct spw_log_ring *ring, struct spw_log_line *line)
@@ -73,7 +73,7 @@ int spw_log_ring_read(struct spw_log_ring *ring, struct spw_log_line *line)
 	/* Asked once: a line that is written meanwhile has not been read. */
 	if (!found || !line)
 		return found;
-	SPW_ASSERT(pthread_mutex_lock(&ring->lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&ring->lock));
 	taken = ring->taken;
 	found = ring->written != taken;
 	if (found) {
@@ -82,6 +82,6 @@ int spw_log_ring_read(struct spw_log_ring *ring, struct spw_log_line *line)
 		ring->lost = 0;
 		ring->taken = taken + 1;
 	}
-	SPW_ASSERT(pthread_mutex_unlock(&ring->lock) == 0);
+	SPW_MUST(pthread_mutex_unlock(&ring->lock));
 	return found;
 }

@@ -31,6 +31,13 @@
 SPW_COLD __attribute__((noreturn)) void spw_assert_failed(const char *condition, const char *file,
 							  int line);
 
+/*
+ * A call that returns 0, or we used it wrongly: such as of a mutex. Unlike what SPW_ASSERT() is
+ * given, which only looks, the call is wanted for what it does.
+ */
+#define SPW_MUST(call) \
+	((call) == 0 ? (void)0 : spw_assert_failed(#call " == 0", __FILE__, __LINE__))
+
 /* Set the thread's last error to the formatted text and return @error (negative). */
 SPW_COLD int spw_error(int error, const char *format, ...) SPW_PRINTF(2, 3);
 
@@ -43,6 +50,12 @@ SPW_COLD void spw_log(const struct spw_log *log, enum spw_log_level level, const
 	SPW_PRINTF(3, 4);
 
 uint64_t spw_clock_ns(void);
+
+/* What tells this thread from all others that are alive: cheap enough for asserts. */
+static inline const void *spw_thread_self(void)
+{
+	return __builtin_thread_pointer();
+}
 
 /* How long ago @then was; 0: it was not yet. */
 static inline uint64_t spw_since_ns(uint64_t then_ns, uint64_t now_ns)

@@ -116,7 +116,7 @@ static void function_unmap(struct spw_vfio_link *link, void *memory, uint64_t le
 	SPW_ASSERT(m);
 	if (--m->users == 0) {
 		/* Memory that stays mapped must not be given away. */
-		SPW_ASSERT(d->way->unmap(d, m) == 0);
+		SPW_MUST(d->way->unmap(d, m));
 		spw_vfio__space_remove(&d->space, m);
 		free(m);
 	}
@@ -177,15 +177,16 @@ static int function_let_transfer(struct spw_vfio_link *link)
 static void function_cut(struct spw_vfio_link *link)
 {
 	struct spw_vfio_function *f = (struct spw_vfio_function *)link;
-	void *registers = (void *)(uintptr_t)link->registers;
+	void *registers = (void *)(uintptr_t)link->registers, *memory;
 
 	if (f->fd < 0)
 		return;
 	/* For a descriptor that a forked child kept. A device that is gone needs none: no error. */
 	(void)set_bus_master(f, false);
 	/* The mapping holds the device open, and threads may ring: memory replaces it at once. */
-	SPW_ASSERT(mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == registers);
+	memory = mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	SPW_ASSERT(memory == registers);
 	/* The last descriptor: the kernel's reset of the function takes long. */
 	f->way->leave(f);
 }

@@ -338,3 +338,28 @@ expect_output 'README.md:1: "anew"'
 rm "$TEST_TMP/pages/README.md" "$TEST_TMP/pages/CHANGELOG.md"
 expect_exit 1 python3 "$checks/words.py" "$TEST_TMP/pages"
 expect_output "no file matches"
+
+# expect_assert STATUS ASSERT: a function that has this line passes, or does not.
+expect_assert() {
+    printf 'void f(void)\n{\n\t%s\n}\n' "$2" >"$TEST_TMP/assert.c"
+    expect_exit "$1" python3 "$checks/asserts.py" "$TEST_TMP/assert.c"
+    [ "$1" = 0 ] || expect_output "assert.c:3: "
+}
+
+begin "asserts: those that change something, or call what may, are found"
+expect_assert 1 'SPW_ASSERT(pthread_mutex_lock(&lock) == 0);'
+expect_assert 1 'SPW_ASSERT(left > 0 && store_put(left) == 0);'
+expect_assert 1 'SPW_ASSERT(--left > 0);'
+expect_assert 1 'SPW_ASSERT((rc = 0) == 0);'
+expect_assert 1 'SPW_ASSERT(left += 1);'
+
+begin "asserts: those that look are not"
+expect_assert 0 'SPW_ASSERT(a == b && a <= c && a >= d && a != e);'
+expect_assert 0 'SPW_ASSERT(queue_is_empty(&queue) || link_alone(link) && has_ended(request));'
+expect_assert 0 'SPW_ASSERT(atomic_load_explicit(&request->ended, memory_order_relaxed) != ENDED);'
+expect_assert 0 'SPW_ASSERT((uint64_t)(at - bytes) == sizeof(bytes)); /* it = all (of them) */'
+
+begin "asserts: none at all is a fault of the check"
+echo 'int x;' >"$TEST_TMP/assert.c"
+expect_exit 1 python3 "$checks/asserts.py" "$TEST_TMP/assert.c"
+expect_output "no assert found"

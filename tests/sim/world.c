@@ -79,9 +79,9 @@ void sim_others_run(void)
 WRAP(int, pthread_cond_wait, (pthread_cond_t * condition, pthread_mutex_t *mutex))
 {
 	(void)condition;
-	SPW_ASSERT(pthread_mutex_unlock(mutex) == 0);
+	SPW_MUST(pthread_mutex_unlock(mutex));
 	sim_others_run();
-	SPW_ASSERT(pthread_mutex_lock(mutex) == 0);
+	SPW_MUST(pthread_mutex_lock(mutex));
 	return 0;
 }
 

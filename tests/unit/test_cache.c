@@ -787,7 +787,7 @@ CASE(test_close_with_everything_under_way)
 	/* Both unissued ones are cancelled; the issued ones have to be waited for. */
 	simstore_lock(rig.store);
 	while (rig.store->cancels < 2)
-		SPW_ASSERT(pthread_cond_wait(&rig.store->changed, &rig.store->lock) == 0);
+		SPW_MUST(pthread_cond_wait(&rig.store->changed, &rig.store->lock));
 	simstore_unlock(rig.store);
 	fake_end_all(rig.store);
 	assert_int_equal(pthread_join(thread, NULL), 0);

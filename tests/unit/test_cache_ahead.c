@@ -505,7 +505,7 @@ static void *ender_run(void *context)
 
 	simstore_lock(store);
 	while (*ender->what == 0)
-		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
+		SPW_MUST(pthread_cond_wait(&store->changed, &store->lock));
 	simstore_unlock(store);
 	fake_end_oldest(store, ender->kind, ender->res);
 	return NULL;
@@ -582,7 +582,7 @@ static struct spw_request *wait_for_read(void)
 
 	simstore_lock(store);
 	while (!(request = fake_pending_locked(store, FAKE_READ, 0)))
-		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
+		SPW_MUST(pthread_cond_wait(&store->changed, &store->lock));
 	simstore_unlock(store);
 	return request;
 }

@@ -126,7 +126,7 @@ static void *drives_run(void *context)
 		struct spw_request *request = drives->pick(store, &drives->random);
 
 		if (!request) {
-			SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
+			SPW_MUST(pthread_cond_wait(&store->changed, &store->lock));
 			continue;
 		}
 		simstore_unlock(store);
@@ -691,10 +691,10 @@ static void crowd_take(uint64_t key, spw_tensor tensor)
 	struct spw_taken taken;
 	const uint8_t *bytes;
 
-	SPW_ASSERT(spw_cache_take(crowd.cache, tensor, 0, len, &taken) == 0);
+	SPW_MUST(spw_cache_take(crowd.cache, tensor, 0, len, &taken));
 	bytes = taken.bytes ? taken.bytes : crowd.memory[taken.owner];
 	for (uint64_t i = 0; i < len; i++)
-		SPW_ASSERT(bytes[i] == pattern(key, 0, i));
+		SPW_MUST(bytes[i] != pattern(key, 0, i));
 	if (taken.lease)
 		spw_cache_return(crowd.cache, taken.lease);
 }
@@ -717,7 +717,7 @@ static void *crowd_member(void *context)
 			spw_cache_stage(crowd.cache, 0, SPW_STAGE_BACKWARD);
 		for (unsigned i = 6; i-- > 0;) {
 			crowd_take(crowd_key(index, step, i), tensors[i]);
-			SPW_ASSERT(spw_cache_release(crowd.cache, tensors[i]) == 0);
+			SPW_MUST(spw_cache_release(crowd.cache, tensors[i]));
 		}
 	}
 	return NULL;

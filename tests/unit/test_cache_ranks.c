@@ -134,7 +134,9 @@ SIM_CASE(counted_on_is_the_mean)
 	measured->write_bytes_per_second = 0;
 	assert_int_equal(written_by(0), 750);
 	/* They are looked at anew at the end of each step. */
+	spw_cache__lock(sim.cache);
 	spw_cache__others_ranks(sim.cache);
+	spw_cache__unlock(sim.cache);
 	assert_int_equal(written_by(0), 0);
 }
 

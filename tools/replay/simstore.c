@@ -27,12 +27,12 @@ static _Thread_local struct spw_store *timed;
 
 static void lock_shared(void)
 {
-	SPW_ASSERT(pthread_mutex_lock(&shared.lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&shared.lock));
 }
 
 static void unlock_shared(void)
 {
-	SPW_ASSERT(pthread_mutex_unlock(&shared.lock) == 0);
+	SPW_MUST(pthread_mutex_unlock(&shared.lock));
 }
 
 /* ---- Simulated time -------------------------------------------------------------------------- */
@@ -166,7 +166,7 @@ static void wake(struct spw_store *store)
 {
 	store->waits = false;
 	shared.running++;
-	SPW_ASSERT(pthread_cond_signal(&store->goes_on) == 0);
+	SPW_MUST(pthread_cond_signal(&store->goes_on));
 }
 
 /* All threads wait: to the next thing that happens, or until one of them goes on. */
@@ -261,13 +261,13 @@ void simstore_close(struct spw_store *store)
 
 void simstore_lock(struct spw_store *store)
 {
-	SPW_ASSERT(pthread_mutex_lock(&store->lock) == 0);
+	SPW_MUST(pthread_mutex_lock(&store->lock));
 }
 
 void simstore_unlock(struct spw_store *store)
 {
-	SPW_ASSERT(pthread_cond_broadcast(&store->changed) == 0);
-	SPW_ASSERT(pthread_mutex_unlock(&store->lock) == 0);
+	SPW_MUST(pthread_cond_broadcast(&store->changed));
+	SPW_MUST(pthread_mutex_unlock(&store->lock));
 }
 
 /* Return: NULL: no memory. */
@@ -438,7 +438,7 @@ static bool advance_locked(struct spw_store *store, double until_ns)
 	store->ending = NULL;
 	stop_running();
 	while (store->waits)
-		SPW_ASSERT(pthread_cond_wait(&store->goes_on, &shared.lock) == 0);
+		SPW_MUST(pthread_cond_wait(&store->goes_on, &shared.lock));
 	ended = store->ending;
 	happened = store->happened;
 	unlock_shared();
@@ -624,12 +624,12 @@ static int wait_for(struct spw_request *request)
 	int res;
 
 	while (store->timed && request->state != SIMSTORE_ENDED)
-		SPW_ASSERT(advance(store, NEVER_NS));
+		SPW_MUST(!advance(store, NEVER_NS));
 	if (!store->timed && !store->wait_for_test)
 		simstore_end(request, store->wait_res);
 	simstore_lock(store);
 	while (request->state != SIMSTORE_ENDED)
-		SPW_ASSERT(pthread_cond_wait(&store->changed, &store->lock) == 0);
+		SPW_MUST(pthread_cond_wait(&store->changed, &store->lock));
 	res = request->res;
 	simstore_unlock(store);
 	drop_request(store, request);
@@ -698,7 +698,7 @@ static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
 	if (!timed)
 		return pthread_cond_wait(io_ended, lock);
 	(void)pthread_mutex_unlock(lock);
-	SPW_ASSERT(advance(timed, NEVER_NS));
+	SPW_MUST(!advance(timed, NEVER_NS));
 	return pthread_mutex_lock(lock);
 }
 
