@@ -235,5 +235,7 @@ int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition
 		assembly->share = NULL;
 		unlock_partition(assembly, partition, assembly->count);
 	}
+	for (unsigned i = 0; i < assembly->count; i++)
+		assembly->devices[i]->claimed = rc == 0;
 	return rc;
 }

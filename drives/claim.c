@@ -79,8 +79,10 @@ int spw_claim(const char *path, const struct spw_log *log, struct spw_device **d
 	for (;;) {
 		int rc = claim_now(path, log, device, &held);
 
-		if (rc == 0)
+		if (rc == 0) {
+			(*device)->claimed = true;
 			return 0;
+		}
 		/* What is behind vfio has no other process, and comes free with it. */
 		held = held && !spw_vfio__is_name(path) && is_dying(path, *device);
 		spw_device_close(*device);

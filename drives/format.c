@@ -92,7 +92,7 @@ static int write_copy(const struct spw_device *device, const struct spw_superblo
 		spw_layout__encode(sb, copy, buf + span.inside_bytes);
 		SPW_MUST(spw_layout__decode(buf + span.inside_bytes, copy, &decoded, NULL));
 	}
-	rc = spw_device_pwrite(device, buf, span.len_bytes, span.offset_bytes);
+	rc = spw_device_pwrite(spw_drives__claimed(device), buf, span.len_bytes, span.offset_bytes);
 	free(buf);
 	return rc;
 }
@@ -119,7 +119,8 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 
 	if (from_bytes >= to_bytes)
 		return 0;
-	rc = spw_engine__device_write_zeroes(target->device, from_bytes, to_bytes - from_bytes);
+	rc = spw_engine__device_write_zeroes(spw_drives__claimed(target->device), from_bytes,
+					     to_bytes - from_bytes);
 	if (rc != -EOPNOTSUPP)
 		return rc;
 	if (spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO)
@@ -132,7 +133,7 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 	while (rc == 0 && from_bytes < to_bytes) {
 		size_t len = SPW_MIN(to_bytes - from_bytes, ZERO_BYTES);
 
-		rc = spw_device_pwrite(target->device, zeros, len, from_bytes);
+		rc = spw_device_pwrite(spw_drives__claimed(target->device), zeros, len, from_bytes);
 		from_bytes += len;
 	}
 	free(zeros);
@@ -179,7 +180,7 @@ static int erase_signature(const struct spw_candidate *target,
 	rc = spw_device_pread(target->device, buf, len, start);
 	if (rc == 0) {
 		memset(buf + (signature->offset_bytes - start), 0, signature->len_bytes);
-		rc = spw_device_pwrite(target->device, buf, len, start);
+		rc = spw_device_pwrite(spw_drives__claimed(target->device), buf, len, start);
 	}
 	free(buf);
 	return rc;
@@ -563,7 +564,7 @@ static void discard_data(const struct spw_candidate *target, const struct spw_lo
 	int rc = -EOPNOTSUPP;
 
 	if (end > sb->data_offset_bytes)
-		rc = spw_device_discard(target->device, sb->data_offset_bytes,
+		rc = spw_device_discard(spw_drives__claimed(target->device), sb->data_offset_bytes,
 					end - sb->data_offset_bytes);
 	if (rc != 0)
 		spw_log(log, SPW_LOG_INFO, "%s: its data area was not discarded: %s", target->path,

@@ -15,6 +15,9 @@
 
 #include <spillway/engine.h>
 
+#include "engine/device.h"
+#include "util/util.h"
+
 struct spw_loops;
 
 #define SPW_SIGNATURES_MAX 16
@@ -44,6 +47,17 @@ void spw_drives__safety_prepare(void);
 
 /* Does the path of an open device still name it? Links and drives change. Return: 0; -ESTALE. */
 int spw_drives__safety_still(const struct spw_device *device);
+
+/*
+ * A device that is about to be written to. Its opener has claimed it: all of it, by spw_claim(), or
+ * its partition, by spw_drives__assembly_claim(). Every write of a layer above the engine passes
+ * here, or asserts the same. Return: @device.
+ */
+static inline const struct spw_device *spw_drives__claimed(const struct spw_device *device)
+{
+	SPW_ASSERT(device->claimed && !device->read_only);
+	return device;
+}
 
 /* Open the node by which others know @path, to look. Return: a descriptor; -errno, no words. */
 int spw_drives__safety_open_node(const char *path);

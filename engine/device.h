@@ -36,6 +36,8 @@ struct spw_device {
 	/* the opener's exclusive description of the block device, for rings to keep; or -1 */
 	int claim_fd;
 	bool read_only;
+	/* drives/: no other process uses what this one writes to: see spw_drives__claimed() */
+	bool claimed;
 	struct spw_geometry geometry;
 	struct spw_transport transport;
 	/* what one passthrough command may carry, by the controller (MDTS) and the kernel */

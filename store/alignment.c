@@ -7,6 +7,7 @@
  * Where nothing may be written, or a trial does not end well, whole pages serve: what is not
  * aligned so is copied, and no open fails for it.
  */
+#include "drives/safety.h"
 #include "store/internal.h"
 
 #include <errno.h>
@@ -23,9 +24,10 @@ static int try_drive(const struct spw_store *store, struct store_drive *drive)
 
 	if (rc)
 		return rc;
-	rc = spw_engine__trial_alignment(
-		drive->device, drive->base_bytes + extent.start_block * store->block_bytes,
-		extent.len_blocks * store->block_bytes);
+	rc = spw_engine__trial_alignment(spw_drives__claimed(drive->device),
+					 drive->base_bytes +
+						 extent.start_block * store->block_bytes,
+					 extent.len_blocks * store->block_bytes);
 	spw_alloc__put(drive->alloc, &extent);
 	return rc;
 }

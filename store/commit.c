@@ -18,6 +18,7 @@
  * With a mirror a commit needs one flushed copy of each run alone. A drive that fails at it is
  * retired, and the commit is made again without it, also if the drive is in service again by then.
  */
+#include "drives/safety.h"
 #include "store/commit.h"
 
 #include <errno.h>
@@ -375,7 +376,7 @@ static int write_block(const struct spw_store *store, uint32_t drive, uint32_t s
 		return -ENOMEM;
 	if (commit)
 		spw_layout__commit_encode(commit, &store->commits->place, buf);
-	rc = spw_device_pwrite(device, buf, store->block_bytes,
+	rc = spw_device_pwrite(spw_drives__claimed(device), buf, store->block_bytes,
 			       spw_layout__commit_offset(&store->assembly.superblocks[drive],
 							 store->partition, slot));
 	free(buf);

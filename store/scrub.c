@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "drives/safety.h"
 #include "engine/device.h"
 #include "store/commit.h"
 #include "util/parallel.h"
@@ -126,7 +127,8 @@ static int repair(const struct spw_store *store, const struct copy *copy)
 	int rc = buf ? read_copy(store, good, buf) : -ENOMEM; /* SCRUB-1 */
 
 	if (rc == 0)
-		rc = spw_device_pwrite(device, buf, len, offset_of(store, piece));
+		rc = spw_device_pwrite(spw_drives__claimed(device), buf, len,
+				       offset_of(store, piece));
 	if (rc == 0)
 		rc = spw_device_sync(device);
 	if (rc == 0)

@@ -145,10 +145,13 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 
 	SPW_ASSERT(!transfer->in_flight && !transfer->posted); /* STORE-6 */
 	set_memory(transfer, piece->len_bytes, store->block_bytes);
+	SPW_ASSERT(op == SPW_READ || (drive->device->claimed && !store->opts.read_only));
 	io->op = op;
 	io->device = piece->drive;
 	io->offset_bytes = drive->base_bytes +
 			   spw_store__piece_extent(store, piece).start_block * store->block_bytes;
+	SPW_ASSERT(io->offset_bytes - drive->base_bytes + io->len_bytes <=
+		   drive->blocks_total * store->block_bytes); /* in its own partition */
 	io->placement = op == SPW_WRITE ? transfer->request->placement : PLACEMENT_OF_QUEUE;
 	io->done = done;
 	io->context = transfer;

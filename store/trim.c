@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* store/trim.c - discard the blocks of freed space */
+#include "drives/safety.h"
 #include "layout/commit.h"
 #include "store/internal.h"
 
@@ -12,7 +13,7 @@ static int trim_extent(struct spw_store *store, struct store_drive *drive,
 {
 	uint64_t offset_bytes = drive->base_bytes + extent->start_block * store->block_bytes;
 	uint64_t len_bytes = extent->len_blocks * store->block_bytes;
-	int rc = spw_device_discard(drive->device, offset_bytes, len_bytes);
+	int rc = spw_device_discard(spw_drives__claimed(drive->device), offset_bytes, len_bytes);
 
 	if (rc == 0)
 		count_add(&store->count.bytes_trimmed, len_bytes);

@@ -636,7 +636,7 @@ OPENED_CASE(test_take_is_not_woken_for_others)
 	taker_begin(&taker, &pieces[0]); /* which is read last */
 	simstore_lock(rig.store);
 	while (rig.store->raises == 0)
-		SPW_ASSERT(pthread_cond_wait(&rig.store->changed, &rig.store->lock) == 0);
+		SPW_MUST(pthread_cond_wait(&rig.store->changed, &rig.store->lock));
 	simstore_unlock(rig.store);
 	for (unsigned i = 0; i <= OTHERS; i++)
 		fake_end_oldest(rig.store, FAKE_READ, 0);

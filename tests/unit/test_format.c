@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_format.c - format, check, open, wipe, probe on files: refusals, damage, locks */
+#include <sys/wait.h>
+
 #include "drives/committed.h"
+#include "drives/safety.h"
 #include "tests/unit/format_drives.h"
 
 #define DRIVE_CASE(name) CASE_WITH(name, make_drives, remove_drives)
@@ -26,6 +29,30 @@ static bool holds_only(const char *path, uint64_t offset, uint64_t len, uint8_t 
 		at++;
 	free(bytes);
 	return at == len;
+}
+
+/* ---- What is written to is claimed ---- */
+
+DRIVE_CASE(test_a_write_without_a_claim_ends_the_process)
+{
+	struct spw_device *claimed, *other;
+	int status;
+	pid_t child;
+
+	expect(0, spw_claim(drives[0], NULL, &claimed));
+	assert_ptr_equal(spw_drives__claimed(claimed), claimed);
+	spw_device_close(claimed);
+	expect(0, spw_device_open(drives[0], NULL, &other));
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		(void)close(STDERR_FILENO);
+		(void)spw_drives__claimed(other);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	spw_device_close(other);
 }
 
 /* ---- Format and check ---- */
