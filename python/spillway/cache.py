@@ -78,6 +78,7 @@ class Cache(Handle):
             raise ValueError(
                 'a store is needed, except in mode "observe", and in mode "budget" where scopes '
                 "may be recomputed")
+        self.min_bytes = int(opts.min_bytes)
         handle = c_void_p()
         store_handle = None if store is None else store.handle
         if record is not None:

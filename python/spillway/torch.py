@@ -139,7 +139,7 @@ class Offload(contextlib.ContextDecorator):
         self._session.device_of = _device_of
         self._resident = Resident()
         if cache.mode != "observe":
-            self._session.heap = Mapped()
+            self._session.heap = Mapped(cache.min_bytes)
         self._session.places = None if parameters is None else by_storage
         names = {module: name for name, module in model.named_modules()}
         self._recomputer: Optional[Recomputer] = recomputer_of(

@@ -2,13 +2,15 @@
 # tests/python/test_heap.py - what has left for the drives leaves the process
 import ctypes
 import json
+import os
+import subprocess
 import sys
 
 import pytest
 import torch
 
 import spillway.torch
-from conftest import run_python
+from conftest import BUILD, run_python
 from offloading import Layers, offload_all
 from spillway._offload import heap
 
@@ -64,14 +66,84 @@ def test_memory_of_the_process_falls_with_that_of_activations(formatted):
     assert run["resident_plain_bytes"] > ours["peak"] + fall // 2 and run["heap"] == ""
 
 
+# Each run is a child: RSS, and what glibc knows of its heap, begin as its parent's.
+GROW = """
+import json, os, sys, torch
+from torch import nn
+import spillway.torch
+from spillway._offload import heap
+
+MODELS = {  # layers, their width, rows: what each saves twice is rows * width floats
+    "few large": (8, 512, 2048), "many": (120, 128, 1024), "many small": (250, 128, 256),
+    "nothing": (1, 1024, 8)}
+
+def train(model, x, mode):
+    heaps = heap.Mapped(64 << 10) if mode in ("plain", "observe") else None  # no holes there
+    before, off, store = heap._status_bytes("VmRSS"), None, None
+    if mode != "plain":
+        if mode != "observe":
+            store = spillway.Store(sys.argv[2:], arena_bytes=ARENA)
+        options = {"budget_bytes": "8MiB"} if mode == "budget" else {}
+        off = spillway.torch.offload(model, store, mode=mode, **options)
+    for step in range(4):
+        if off is None:
+            model(x).pow(2).mean().backward()
+        else:
+            with off:
+                model(x).pow(2).mean().backward()
+        model.zero_grad()
+    rise = heap._status_bytes("VmHWM") - before
+    if off is not None:
+        off.close()
+    if store is not None:
+        store.close()
+    return rise
+
+torch.manual_seed(1)
+torch.set_num_threads(1)
+count, width, rows = MODELS[sys.argv[1]]
+model = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(count)))
+x = torch.randn(rows, width)
+for mode in "plain", "observe", "spill", "budget", "fastest":
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.write(write, str(train(model, x, mode)).encode())
+        os._exit(0)
+    os.close(write)
+    print(mode, int(os.read(read, 99) or 0), os.wait()[1])
+"""
+ARENA = 32 * MIB
+TABLES = 24 * MIB  # of store, cache and rings
+
+
+@pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
+@pytest.mark.parametrize("model", ["few large", "many", "many small", "nothing"])
+def test_memory_of_the_process_rises_by_no_more_than_the_store_has(formatted, model):
+    done = run_python("-c", f"ARENA = {ARENA}\n{GROW}", model, *formatted)
+    assert done.returncode == 0, done.stderr
+    rises = {}
+    for mode, rise, status in (line.split() for line in done.stdout.splitlines()):
+        assert status == "0", done.stderr
+        rises[mode] = int(rise)
+    plain = rises.pop("plain")
+    assert plain > 0 and len(rises) == 4
+    for mode, rise in rises.items():
+        store = 0 if mode == "observe" else ARENA
+        assert rise - plain <= store + TABLES, (mode, plain // MIB, rise // MIB)
+
+
 def is_mapped(length):
-    """Whether glibc has mapped a block of that length alone: it marks that before the block."""
+    """Whether glibc maps blocks of that length alone, once its heap has no hole for them: it marks
+    that before the block."""
     libc = ctypes.CDLL("libc.so.6")
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
-    block = libc.malloc(length)
-    mapped = ctypes.cast(block - 8, ctypes.POINTER(ctypes.c_size_t))[0] & 2
-    libc.free(block)
+    blocks, mapped = [], 0
+    while not mapped and len(blocks) < 100:
+        blocks.append(libc.malloc(length))
+        mapped = ctypes.cast(blocks[-1] - 8, ctypes.POINTER(ctypes.c_size_t))[0] & 2
+    for block in blocks:
+        libc.free(block)
     return bool(mapped)
 
 
@@ -80,10 +152,10 @@ import sys
 sys.path[:0] = sys.argv[1:2]
 from test_heap import is_mapped
 from spillway._offload.heap import MAPPED_MAX, Mapped
-one, other = Mapped(), Mapped()
-seen = [is_mapped(8 << 20)]
+one, other = Mapped(64 << 10), Mapped(1 << 30)
+seen = [is_mapped(8 << 20), is_mapped(256 << 10)]
 one.end(); one.end()
-seen.append(is_mapped(8 << 20))
+seen += [is_mapped(8 << 20), is_mapped(256 << 10)]
 other.end()
 seen += [is_mapped(8 << 20), is_mapped(MAPPED_MAX + 4096)]
 print(one.why_not, seen)
@@ -93,7 +165,7 @@ print(one.why_not, seen)
 @pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
 def test_thresholds_are_set_while_one_needs_them():
     done = run_python("-c", SCRIPT, __file__.rpartition("/")[0])
-    assert done.stdout.split("\n")[0] == "None [True, True, False, True]", done.stderr
+    assert done.stdout.split("\n")[0] == "None [True, True, True, False, False, True]", done.stderr
 
 
 @pytest.mark.parametrize("name, value, words", [
@@ -102,8 +174,24 @@ def test_thresholds_are_set_while_one_needs_them():
      "GLIBC_TUNABLES sets glibc.malloc.mmap_max"),
 ])
 def test_what_a_user_has_set_stays(name, value, words):
-    script = "from spillway._offload.heap import Mapped; print(Mapped().why_not)"
+    script = "from spillway._offload.heap import Mapped; print(Mapped(1).why_not)"
     done = run_python("-c", script, env=[(name, value)])
+    assert done.stdout.strip() == words, done.stderr
+
+
+# Of the file alone, for an interpreter with no memory but glibc's.
+ASK = """
+import runpy, sys
+print(runpy.run_path(sys.argv[1])["why_not"]())
+"""
+
+
+@pytest.mark.parametrize("preloaded, words", [
+    ("", "None"), (str(BUILD / "libspillway_malloc.so"), "another allocator is preloaded")])
+def test_allocators_are_told_apart_by_what_serves_the_process(preloaded, words):
+    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run([sys.executable, "-c", ASK, heap.__file__], text=True,
+                          capture_output=True, env={**env, "LD_PRELOAD": preloaded})
     assert done.stdout.strip() == words, done.stderr
 
 

@@ -1,32 +1,36 @@
 # SPDX-License-Identifier: MIT
 # spillway/_offload/heap.py - freed memory leaves the process while something spills
-"""A block that is freed stays in glibc's heap, with its pages, and a block in use above it holds it
-there. Blocks of many sizes and ages leave holes that are filled in any order: so the process grew
-though its activations shrank. A block that is mapped alone goes back to the system at once. So
-large blocks are mapped while a cache spills, at the price of a page fault for each of their pages
-(docs/GUIDE.md, *Memory of the process*).
+"""A block that is freed stays in glibc's heap, with its pages. The next one of its size does not go
+there: PyTorch asks for aligned memory, for which glibc looks for a larger hole, and what autograd
+allocates meanwhile keeps two holes from becoming one. So each tensor that was spilled left a hole,
+and the process did not shrink though its activations did. A block that is mapped alone goes back to
+the system at once. So blocks of the sizes that spill are mapped while a cache is open, at the price
+of a page fault for each of their pages (docs/GUIDE.md, *Memory of the process*).
 
-The thresholds belong to the process, and glibc does not tell them. If they are set in the
-environment they stay. They are restored to where glibc's own rule ends: its thresholds grow by
-themselves up to that of MAPPED_MAX, with the largest block that was freed, and do so no longer once
-they were set.
+The thresholds belong to the process, and glibc does not report them. Those set in the environment
+are kept. Afterwards they are set to where glibc's own rule ends: it raises them up to MAPPED_MAX,
+with the largest block that was freed, and no longer once they were set.
 """
 from __future__ import annotations
 
 import ctypes
 import os
 import threading
-from typing import Optional
+from typing import List, Optional
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of malloc.h
 
-MAPPED_MIN = 1 << 20
+# Larger blocks are mapped always, smaller ones never: a mapping takes whole pages.
+MAPPED_LENGTHS = 16 << 10, 1 << 20
 MAPPED_MAX = 32 << 20
+
+# Linux gives a process 65,530 mappings, and glibc may take them all. Threads and files need some.
+_MAPPINGS_MAX, _GLIBC_MAPPINGS_MAX = 16384, 65536
 
 _SET = ("mmap_threshold", "mmap_max", "trim_threshold", "top_pad")
 
 _lock = threading.RLock()
-_users = 0
+_lengths: List[int] = []  # from which on blocks are mapped, of all that have not ended
 
 
 def why_not() -> Optional[str]:
@@ -40,45 +44,54 @@ def why_not() -> Optional[str]:
             return f"GLIBC_TUNABLES sets glibc.malloc.{name}"
         if f"MALLOC_{name.upper()}_" in os.environ:
             return f"MALLOC_{name.upper()}_ is set"
-    address = ctypes.cast(process.malloc, ctypes.c_void_p).value
-    libc = ctypes.cast(ctypes.CDLL("libc.so.6").malloc, ctypes.c_void_p).value
+    # By what PyTorch calls. That of malloc() may be in the program: Debian's Python is linked so
+    # that it has its own entry for each function whose address it takes.
+    address = ctypes.cast(process.posix_memalign, ctypes.c_void_p).value
+    libc = ctypes.cast(ctypes.CDLL("libc.so.6").posix_memalign, ctypes.c_void_p).value
     return None if address == libc else "another allocator is preloaded"
 
 
-def _set(mapped: int) -> None:
+def _set(mapped: int, trimmed: int, mappings: int) -> None:
     libc = ctypes.CDLL("libc.so.6")
     libc.mallopt(_MMAP_THRESHOLD, mapped)
-    libc.mallopt(_TRIM_THRESHOLD, 2 * mapped)
+    libc.mallopt(_TRIM_THRESHOLD, trimmed)
+    libc.mallopt(_MMAP_MAX, mappings)
     libc.malloc_trim(0)  # without the interpreter's lock
+
+
+def _set_for_all() -> None:
+    if _lengths:
+        _set(min(_lengths), 2 * MAPPED_LENGTHS[1], _MAPPINGS_MAX)
+    else:
+        _set(MAPPED_MAX, 2 * MAPPED_MAX, _GLIBC_MAPPINGS_MAX)
 
 
 class Mapped:
     """From here until end(), or until it is garbage, large blocks are mapped alone.
 
     ``why_not``: the reason why this one changes nothing, or None
+
+    :param length: the smallest block that may be spilled
     """
 
-    def __init__(self) -> None:
-        global _users
+    def __init__(self, length: int) -> None:
         self.why_not = why_not()
         self._pid = os.getpid()
         self._ended = self.why_not is not None
+        self._length = min(max(length, MAPPED_LENGTHS[0]), MAPPED_LENGTHS[1])
         if not self._ended:
             with _lock:
-                _users += 1
-                if _users == 1:
-                    _set(MAPPED_MIN)
+                _lengths.append(self._length)
+                _set_for_all()
 
     def end(self) -> None:
         """Twice does nothing; nor does it in a child of fork(), which did not begin it."""
-        global _users
         if self._ended or self._pid != os.getpid():
             return
         self._ended = True
         with _lock:
-            _users -= 1
-            if _users == 0:
-                _set(MAPPED_MAX)
+            _lengths.remove(self._length)
+            _set_for_all()
 
     def __del__(self) -> None:
         self.end()
