@@ -91,7 +91,7 @@ static int allocate(struct plan_again *again)
 		{&held->flow_end_ns, flows * sizeof(double)},
 	};
 
-	again->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	again->memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!again->memory)
 		return spw_error(-ENOMEM, "plan: no memory for %u scopes", again->scopes->count);
 	return 0;
@@ -158,9 +158,8 @@ static void set_flows(struct plan_again *again, const struct spw_plan_drives *dr
 	}
 }
 
-int spw_planner_again_open(struct plan_again *again, const struct spw_plan_step *step,
-			   const struct spw_plan_drives *drives,
-			   const struct spw_plan_scopes *scopes)
+int spw_plan__again_open(struct plan_again *again, const struct spw_plan_step *step,
+			 const struct spw_plan_drives *drives, const struct spw_plan_scopes *scopes)
 {
 	double measured_ns = (double)(step->forward_ns + step->backward_ns);
 	int rc;
@@ -168,7 +167,7 @@ int spw_planner_again_open(struct plan_again *again, const struct spw_plan_step 
 	memset(again, 0, sizeof(*again));
 	again->step = step;
 	again->scopes = scopes;
-	rc = spw_planner_work_open(&again->base, step, drives);
+	rc = spw_plan__work_open(&again->base, step, drives);
 	if (rc)
 		return rc;
 	rc = check_scopes(step, scopes);
@@ -179,7 +178,7 @@ int spw_planner_again_open(struct plan_again *again, const struct spw_plan_step 
 		rc = allocate(again);
 	}
 	if (rc) {
-		spw_planner_work_close(&again->base);
+		spw_plan__work_close(&again->base);
 		return rc;
 	}
 	sort_members(again);
@@ -189,14 +188,14 @@ int spw_planner_again_open(struct plan_again *again, const struct spw_plan_step 
 		again->compute_ns = again->base.events[again->base.event_count - 1].ns;
 	if (measured_ns > again->compute_ns)
 		again->compute_ns = measured_ns;
-	spw_planner_again_set(again, again->done);
+	spw_plan__again_set(again, again->done);
 	return 0;
 }
 
-void spw_planner_again_close(struct plan_again *again)
+void spw_plan__again_close(struct plan_again *again)
 {
 	free(again->memory);
-	spw_planner_work_close(&again->base);
+	spw_plan__work_close(&again->base);
 }
 
 /* ---- The step as it is then ---- */
@@ -284,7 +283,7 @@ static void lay_event(struct laying *laying, const struct plan_event *event)
 		return;
 	}
 	s = again->step->tensors[i].scope;
-	gives = spw_planner_again_gives(again, i);
+	gives = spw_plan__again_gives(again, i);
 	if (event->kind == PLAN_PACK) {
 		if (!gives)
 			lay(laying, event->ns + laying->late_ns, i, PLAN_PACK);
@@ -300,7 +299,7 @@ static void lay_event(struct laying *laying, const struct plan_event *event)
 	}
 }
 
-bool spw_planner_again_gives(const struct plan_again *again, uint32_t i)
+bool spw_plan__again_gives(const struct plan_again *again, uint32_t i)
 {
 	uint32_t s = again->step->tensors[i].scope;
 
@@ -308,7 +307,7 @@ bool spw_planner_again_gives(const struct plan_again *again, uint32_t i)
 	return again->giving[i] && again->again[s] && !again->stays[i];
 }
 
-void spw_planner_again_set(struct plan_again *again, const uint8_t *scopes)
+void spw_plan__again_set(struct plan_again *again, const uint8_t *scopes)
 {
 	uint32_t count = again->scopes->count, tensors = again->step->count;
 	struct laying laying = {.again = again, .event = again->work.events};
@@ -342,15 +341,15 @@ void spw_planner_again_set(struct plan_again *again, const uint8_t *scopes)
 	again->again_ns = laying.late_ns;
 }
 
-void spw_planner_again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
-				const struct plan_bounds *bounds, struct plan_profile *profile,
-				struct plan_outcome *outcome)
+void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
+			      const struct plan_bounds *bounds, struct plan_profile *profile,
+			      struct plan_outcome *outcome)
 {
 	again->held.limit = limit;
-	spw_planner_simulate_held(&again->work, spill, &again->held, bounds, profile, outcome);
+	spw_plan__simulate_held(&again->work, spill, &again->held, bounds, profile, outcome);
 }
 
-int spw_planner_again_choose(struct plan_again *again, const enum spw_plan_choice choices[])
+int spw_plan__again_choose(struct plan_again *again, const enum spw_plan_choice choices[])
 {
 	const struct spw_plan_step *step = again->step;
 	uint8_t *scopes = again->done; /* scratch until the step is set */
@@ -364,9 +363,9 @@ int spw_planner_again_choose(struct plan_again *again, const enum spw_plan_choic
 			return spw_error(-EINVAL, "plan: tensor %u cannot be computed again", i);
 		scopes[step->tensors[i].scope] = 1;
 	}
-	spw_planner_again_set(again, scopes);
+	spw_plan__again_set(again, scopes);
 	for (uint32_t i = 0; i < step->count; i++)
-		if (spw_planner_again_gives(again, i))
+		if (spw_plan__again_gives(again, i))
 			again->base.spill[i] = 0;
 	return 0;
 }

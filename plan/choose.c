@@ -110,7 +110,7 @@ static bool consider(struct search *search, double memory)
 	struct plan_outcome outcome;
 	bool feasible;
 
-	spw_planner_simulate(work, work->trial, memory, &bounds, NULL, &outcome);
+	spw_plan__simulate(work, work->trial, memory, &bounds, NULL, &outcome);
 	if (outcome.written > search->written_max)
 		search->best->limited = true;
 	if (outcome.given_up)
@@ -132,7 +132,7 @@ static bool consider_trial(struct search *search)
 
 	if (search->goal == GOAL_BUDGET)
 		return consider(search, search->memory);
-	spw_planner_forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
+	spw_plan__forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
 	return consider(search, work->forecast.peak);
 }
 
@@ -165,7 +165,7 @@ static void order_by_benefit(struct plan_work *work, double limit)
 	}
 	for (uint32_t k = 0; k < work->count; k++)
 		work->keys[k] = (uint64_t)critical_ns[work->order[k]];
-	spw_planner_sort(work, work->order);
+	spw_plan__sort(work, work->order);
 }
 
 /* ---- The memory over time as a tree: the highest point of a range, and adding to a range ---- */
@@ -325,7 +325,7 @@ static void drop_all_needless(struct search *search, const struct plan_rates *ra
 	unsigned rounds = work->count > MANY_TENSORS ? 1 : 8;
 
 	while (rounds-- > 0 && drop_needless(work, work->trial, limit))
-		spw_planner_forecast_choose(work, rates, reads, work->trial);
+		spw_plan__forecast_choose(work, rates, reads, work->trial);
 }
 
 /* The trial becomes who of the start's has to be spilled for a peak of @limit. */
@@ -335,7 +335,7 @@ static void choose_for(struct search *search, const struct start *start,
 	struct plan_work *work = search->work;
 
 	start_from(search, start);
-	spw_planner_forecast_choose(work, rates, reads, work->trial);
+	spw_plan__forecast_choose(work, rates, reads, work->trial);
 	order_by_benefit(work, limit);
 	drop_all_needless(search, rates, reads, limit);
 }
@@ -378,7 +378,7 @@ static void greedy(struct search *search, const struct start *start)
 	double limit;
 
 	start_from(search, start);
-	spw_planner_forecast_choose(work, &rates, reads, work->trial);
+	spw_plan__forecast_choose(work, &rates, reads, work->trial);
 	limit = work->forecast.peak;
 	if (search->goal == GOAL_BUDGET)
 		limit = larger(limit, search->memory);
@@ -519,7 +519,7 @@ static void set_positional(struct plan_work *work, const struct spw_plan_step *s
 		work->order[i] = i;
 		work->keys[i] = step->tensors[i].scope;
 	}
-	spw_planner_sort(work, work->order);
+	spw_plan__sort(work, work->order);
 	cut = positional_cut(work, step, (double)drives->write_bytes_per_second);
 	for (uint32_t i = 0; i < work->count; i++)
 		spill[i] = work->eligible[i] && step->tensors[i].scope < cut;
@@ -533,13 +533,13 @@ static void choose_positional(struct plan_work *work, const struct spw_plan_step
 
 	set_positional(work, step, drives, found->spill);
 	memcpy(work->trial, found->spill, work->count);
-	spw_planner_forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
+	spw_plan__forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
 	found->memory = work->forecast.peak;
 	found->feasible = true;
-	spw_planner_simulate(work, found->spill, found->memory, NULL, NULL, &found->outcome);
+	spw_plan__simulate(work, found->spill, found->memory, NULL, NULL, &found->outcome);
 	if (!stalls(&found->outcome))
 		return;
-	spw_planner_simulate(work, found->spill, work->keep_all_peak, NULL, NULL, &unlimited);
+	spw_plan__simulate(work, found->spill, work->keep_all_peak, NULL, NULL, &unlimited);
 	if (unlimited.stall_ns < found->outcome.stall_ns) {
 		found->outcome = unlimited;
 		found->memory = work->keep_all_peak;
@@ -557,7 +557,7 @@ static void nearest_budget(const struct search *search)
 	struct plan_found *found = search->best;
 	struct plan_outcome outcome;
 
-	spw_planner_simulate(search->work, found->spill, found->outcome.peak, NULL, NULL, &outcome);
+	spw_plan__simulate(search->work, found->spill, found->outcome.peak, NULL, NULL, &outcome);
 	if (outcome.peak > found->outcome.peak || outcome.forever ||
 	    outcome.written > search->written_max)
 		return;
@@ -565,9 +565,9 @@ static void nearest_budget(const struct search *search)
 	found->outcome = outcome;
 }
 
-void spw_planner_choose(struct plan_work *work, const struct spw_plan_step *step,
-			const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
-			struct plan_found *found)
+void spw_plan__choose(struct plan_work *work, const struct spw_plan_step *step,
+		      const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
+		      struct plan_found *found)
 {
 	struct search search = {.work = work,
 				.goal = opts->mode == SPW_PLAN_BUDGET ? GOAL_BUDGET : GOAL_FASTEST,

@@ -28,7 +28,7 @@ static int open_explaining(struct explaining *explaining)
 		{&explaining->spill, tensors},
 	};
 
-	explaining->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	explaining->memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!explaining->memory)
 		return spw_error(-ENOMEM, "plan: no memory to explain %u scopes",
 				 explaining->again.scopes->count);
@@ -43,14 +43,13 @@ static struct spw_plan_other_way simulated(struct explaining *explaining)
 	struct spw_plan_result result = {0};
 	struct plan_outcome outcome;
 
-	spw_planner_again_set(again, explaining->scopes);
+	spw_plan__again_set(again, explaining->scopes);
 	for (uint32_t i = 0; i < again->step->count; i++)
-		explaining->spill[i] &=
-			again->base.eligible[i] && !spw_planner_again_gives(again, i);
-	spw_planner_again_simulate(again, explaining->spill, (double)explaining->memory_bytes, NULL,
-				   NULL, &outcome);
-	spw_planner_fill_result(&result, &again->base, again->compute_ns + again->again_ns,
-				&outcome, explaining->spill);
+		explaining->spill[i] &= again->base.eligible[i] && !spw_plan__again_gives(again, i);
+	spw_plan__again_simulate(again, explaining->spill, (double)explaining->memory_bytes, NULL,
+				 NULL, &outcome);
+	spw_plan__fill_result(&result, &again->base, again->compute_ns + again->again_ns, &outcome,
+			      explaining->spill);
 	return (struct spw_plan_other_way){
 		.possible = true,
 		.fits = result.peak_bytes <= explaining->memory_bytes + 1,
@@ -115,7 +114,7 @@ static void set_way(const struct explaining *explaining, uint32_t s, struct spw_
 		uint32_t i = again->members[k];
 		uint64_t bytes = again->step->tensors[i].bytes;
 
-		if (spw_planner_again_gives(again, i))
+		if (spw_plan__again_gives(again, i))
 			reason->bytes_again += bytes;
 		else if (explaining->planned_spill[i])
 			reason->bytes_spilled += bytes;
@@ -152,15 +151,15 @@ int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_dri
 	struct explaining explaining = {.memory_bytes = memory_bytes};
 	struct spw_plan_result unused = {.size = sizeof(unused)};
 	struct spw_plan_scopes scopes;
-	int rc = spw_planner_check_arguments(step, drives, choices, &unused);
+	int rc = spw_plan__check_arguments(step, drives, choices, &unused);
 
 	if (!rc)
-		rc = spw_planner_check_scopes(caller, &scopes);
+		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)
-		rc = spw_planner_again_open(&explaining.again, step, drives, &scopes);
+		rc = spw_plan__again_open(&explaining.again, step, drives, &scopes);
 	if (rc)
 		return rc;
-	rc = spw_planner_again_choose(&explaining.again, choices);
+	rc = spw_plan__again_choose(&explaining.again, choices);
 	if (!rc)
 		rc = open_explaining(&explaining);
 	for (uint32_t s = 0; s < scopes.count && !rc; s++) {
@@ -170,6 +169,6 @@ int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_dri
 	for (uint32_t s = 0; s < scopes.count && !rc; s++)
 		explain_scope(&explaining, s, &reasons[s]);
 	free(explaining.memory);
-	spw_planner_again_close(&explaining.again);
+	spw_plan__again_close(&explaining.again);
 	return rc;
 }

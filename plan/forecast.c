@@ -239,8 +239,8 @@ static void merge_points(struct plan_work *work, bool with_reads)
 
 /* ---- Forecasts ---- */
 
-void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates *rates,
-				 enum plan_reads reads, uint8_t *spill)
+void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *rates,
+			       enum plan_reads reads, uint8_t *spill)
 {
 	time_writes(work, rates, spill, false);
 	memcpy(spill, work->forecast.out, work->count);
@@ -252,7 +252,7 @@ void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates
 	merge_points(work, true);
 }
 
-void spw_planner_forecast_needs(struct plan_work *work, const uint8_t *spill)
+void spw_plan__forecast_needs(struct plan_work *work, const uint8_t *spill)
 {
 	time_writes(work, &work->alone, spill, true);
 	merge_points(work, false);

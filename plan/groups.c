@@ -62,8 +62,7 @@ static void make_groups(struct plan_groups *groups, const struct plan_again *aga
 	groups->step.count = count;
 }
 
-int spw_planner_groups_open(struct plan_groups *groups, const struct plan_again *again,
-			    uint32_t most)
+int spw_plan__groups_open(struct plan_groups *groups, const struct plan_again *again, uint32_t most)
 {
 	const struct spw_plan_scopes *scopes = again->scopes;
 	uint32_t count = again->step->count;
@@ -76,7 +75,7 @@ int spw_planner_groups_open(struct plan_groups *groups, const struct plan_again 
 		{&is_input, count + 1},
 	};
 
-	groups->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	groups->memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!groups->memory)
 		return spw_error(-ENOMEM, "plan: no memory for groups of %u tensors", count);
 	for (uint32_t i = 0; i < count; i++)
@@ -95,7 +94,7 @@ int spw_planner_groups_open(struct plan_groups *groups, const struct plan_again 
 	return 0;
 }
 
-void spw_planner_groups_close(struct plan_groups *groups)
+void spw_plan__groups_close(struct plan_groups *groups)
 {
 	free(groups->memory);
 }

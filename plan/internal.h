@@ -127,8 +127,8 @@ struct plan_bounds {
 
 /* ---- work.c ---- */
 
-int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *step,
-			  const struct spw_plan_drives *drives);
+int spw_plan__work_open(struct plan_work *work, const struct spw_plan_step *step,
+			const struct spw_plan_drives *drives);
 
 /* Memory for all of @pieces, zeroed, in one block. Return: the block; NULL. */
 struct plan_piece {
@@ -136,36 +136,36 @@ struct plan_piece {
 	size_t bytes;
 };
 
-void *spw_planner_allocate(const struct plan_piece pieces[], size_t count);
-void spw_planner_work_close(struct plan_work *work);
+void *spw_plan__allocate(const struct plan_piece pieces[], size_t count);
+void spw_plan__work_close(struct plan_work *work);
 
 /* Stable, ascending by work->keys: that of order[i] is keys[i]. Overwrites the keys. */
-void spw_planner_sort(struct plan_work *work, uint32_t *order);
+void spw_plan__sort(struct plan_work *work, uint32_t *order);
 
 /* ---- forecast.c ---- */
 
 /* Who is marked in @spill but does not leave memory is unmarked. */
-void spw_planner_forecast_choose(struct plan_work *work, const struct plan_rates *rates,
-				 enum plan_reads reads, uint8_t *spill);
+void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *rates,
+			       enum plan_reads reads, uint8_t *spill);
 
 /*
  * The memory over time if all of @spill is written that can begin in time, and nothing is read:
  * from its use on, what is out of memory counts only by its release, as negative.
  */
-void spw_planner_forecast_needs(struct plan_work *work, const uint8_t *spill);
+void spw_plan__forecast_needs(struct plan_work *work, const uint8_t *spill);
 
 /* ---- reads.c ---- */
 
 /* Sets work->read_from_ns, of a forecast of what has to be in memory in any case. */
-void spw_planner_time_reads(struct plan_work *work, const uint8_t *spill, double memory);
+void spw_plan__time_reads(struct plan_work *work, const uint8_t *spill, double memory);
 
 /*
  * @from_ns: of each tensor that is spilled and used, compute time; 0: at any time, or it stays in
  * memory until its use
  */
-int spw_planner_schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			 uint64_t memory_bytes, const enum spw_plan_choice choices[],
-			 uint64_t from_ns[]);
+int spw_plan__schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+		       uint64_t memory_bytes, const enum spw_plan_choice choices[],
+		       uint64_t from_ns[]);
 
 /* ---- simulate.c ---- */
 
@@ -175,9 +175,9 @@ struct plan_profile {
 };
 
 /* Overwrites the forecast. @bounds and @profile may be NULL. */
-void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
-			  const struct plan_bounds *bounds, struct plan_profile *profile,
-			  struct plan_outcome *outcome);
+void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double memory,
+			const struct plan_bounds *bounds, struct plan_profile *profile,
+			struct plan_outcome *outcome);
 
 /* Traffic of others on the drives: so much of their time, from when it begins. */
 struct plan_flow {
@@ -211,9 +211,9 @@ struct plan_held {
 };
 
 /* The same of such a step. Overwrites no forecast. */
-void spw_planner_simulate_held(struct plan_work *work, const uint8_t *spill,
-			       const struct plan_held *held, const struct plan_bounds *bounds,
-			       struct plan_profile *profile, struct plan_outcome *outcome);
+void spw_plan__simulate_held(struct plan_work *work, const uint8_t *spill,
+			     const struct plan_held *held, const struct plan_bounds *bounds,
+			     struct plan_profile *profile, struct plan_outcome *outcome);
 
 /* ---- choose.c ---- */
 
@@ -225,9 +225,9 @@ struct plan_found {
 	bool feasible, limited;
 };
 
-void spw_planner_choose(struct plan_work *work, const struct spw_plan_step *step,
-			const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
-			struct plan_found *found);
+void spw_plan__choose(struct plan_work *work, const struct spw_plan_step *step,
+		      const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
+		      struct plan_found *found);
 
 /* ---- again.c ---- */
 
@@ -252,24 +252,24 @@ struct plan_again {
 	void *memory;
 };
 
-int spw_planner_again_open(struct plan_again *again, const struct spw_plan_step *step,
-			   const struct spw_plan_drives *drives,
-			   const struct spw_plan_scopes *scopes);
-void spw_planner_again_close(struct plan_again *again);
+int spw_plan__again_open(struct plan_again *again, const struct spw_plan_step *step,
+			 const struct spw_plan_drives *drives,
+			 const struct spw_plan_scopes *scopes);
+void spw_plan__again_close(struct plan_again *again);
 
 /* Compute again whatever is marked in @scopes, one byte each. */
-void spw_planner_again_set(struct plan_again *again, const uint8_t *scopes);
+void spw_plan__again_set(struct plan_again *again, const uint8_t *scopes);
 
 /* From a caller: what is again and, in base.spill, what is spilled. Return: 0; -EINVAL. */
-int spw_planner_again_choose(struct plan_again *again, const enum spw_plan_choice choices[]);
+int spw_plan__again_choose(struct plan_again *again, const enum spw_plan_choice choices[]);
 
 /* Tensor @i is given up, as the scopes are now. */
-bool spw_planner_again_gives(const struct plan_again *again, uint32_t i);
+bool spw_plan__again_gives(const struct plan_again *again, uint32_t i);
 
 /* Of the step as it is set. Nobody who is given up may be marked in @spill. */
-void spw_planner_again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
-				const struct plan_bounds *bounds, struct plan_profile *profile,
-				struct plan_outcome *outcome);
+void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
+			      const struct plan_bounds *bounds, struct plan_profile *profile,
+			      struct plan_outcome *outcome);
 
 /* ---- seek.c ---- */
 
@@ -305,13 +305,13 @@ struct plan_seek {
 };
 
 /* Is this better than the best? Then it is the best. */
-void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
+void spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
 
-void spw_planner_seek(struct plan_seek *seek, uint32_t tries);
-void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries);
+void spw_plan__seek(struct plan_seek *seek, uint32_t tries);
+void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries);
 
 /* The best must fit, and take no longer than is enough. */
-void spw_planner_seek_spare(struct plan_seek *seek, uint32_t tries);
+void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries);
 
 /* ---- groups.c ---- */
 
@@ -326,24 +326,24 @@ struct plan_groups {
 };
 
 /* At most about @most groups larger than the rest. Return: 0; -ENOMEM. */
-int spw_planner_groups_open(struct plan_groups *groups, const struct plan_again *again,
-			    uint32_t most);
-void spw_planner_groups_close(struct plan_groups *groups);
+int spw_plan__groups_open(struct plan_groups *groups, const struct plan_again *again,
+			  uint32_t most);
+void spw_plan__groups_close(struct plan_groups *groups);
 
 /* ---- plan.c ---- */
 
-int spw_planner_check_arguments(const struct spw_plan_step *step,
-				const struct spw_plan_drives *drives, const void *choices,
-				const struct spw_plan_result *result);
+int spw_plan__check_arguments(const struct spw_plan_step *step,
+			      const struct spw_plan_drives *drives, const void *choices,
+			      const struct spw_plan_result *result);
 /* @caller may be NULL, or of another version. */
-int spw_planner_check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts);
-void spw_planner_fill_result(struct spw_plan_result *result, const struct plan_work *work,
-			     double compute_ns, const struct plan_outcome *outcome,
-			     const uint8_t *spill);
-void spw_planner_set_result(struct spw_plan_result *result, const struct spw_plan_result *from);
+int spw_plan__check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts);
+void spw_plan__fill_result(struct spw_plan_result *result, const struct plan_work *work,
+			   double compute_ns, const struct plan_outcome *outcome,
+			   const uint8_t *spill);
+void spw_plan__set_result(struct spw_plan_result *result, const struct spw_plan_result *from);
 
 /* ---- scopes.c ---- */
 
-int spw_planner_check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes);
+int spw_plan__check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes);
 
 #endif

@@ -76,7 +76,7 @@ void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size)
 }
 
 /* The caller's result may be of another version. */
-void spw_planner_set_result(struct spw_plan_result *result, const struct spw_plan_result *from)
+void spw_plan__set_result(struct spw_plan_result *result, const struct spw_plan_result *from)
 {
 	size_t size = result->size;
 
@@ -84,9 +84,9 @@ void spw_planner_set_result(struct spw_plan_result *result, const struct spw_pla
 	result->size = size;
 }
 
-void spw_planner_fill_result(struct spw_plan_result *result, const struct plan_work *work,
-			     double compute_ns, const struct plan_outcome *outcome,
-			     const uint8_t *spill)
+void spw_plan__fill_result(struct spw_plan_result *result, const struct plan_work *work,
+			   double compute_ns, const struct plan_outcome *outcome,
+			   const uint8_t *spill)
 {
 	double last_ns = work->event_count > 0 ? work->events[work->event_count - 1].ns : 0;
 	bool forever = outcome->forever || outcome->stall_ns >= PLAN_LONGEST_NS;
@@ -106,9 +106,9 @@ void spw_planner_fill_result(struct spw_plan_result *result, const struct plan_w
 		result->tensors_spilled += spill[i];
 }
 
-int spw_planner_check_arguments(const struct spw_plan_step *step,
-				const struct spw_plan_drives *drives, const void *choices,
-				const struct spw_plan_result *result)
+int spw_plan__check_arguments(const struct spw_plan_step *step,
+			      const struct spw_plan_drives *drives, const void *choices,
+			      const struct spw_plan_result *result)
 {
 	if (!step || !drives || !result || (step->count > 0 && !choices))
 		return spw_error(-EINVAL, "plan: step, drives, choices and result must be given");
@@ -117,7 +117,7 @@ int spw_planner_check_arguments(const struct spw_plan_step *step,
 	return 0;
 }
 
-int spw_planner_check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts)
+int spw_plan__check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts)
 {
 	spw_plan_opts_init(opts, sizeof(*opts));
 	if (!caller)
@@ -140,26 +140,26 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	struct plan_found found;
 	struct spw_plan_opts opts;
 	struct plan_work work;
-	int rc = spw_planner_check_arguments(step, drives, choices, result);
+	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = spw_planner_check_opts(caller, &opts);
+		rc = spw_plan__check_opts(caller, &opts);
 	if (!rc)
-		rc = spw_planner_work_open(&work, step, drives);
+		rc = spw_plan__work_open(&work, step, drives);
 	if (rc)
 		return rc;
-	spw_planner_choose(&work, step, drives, &opts, &found);
-	spw_planner_fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
-				&found.outcome, found.spill);
+	spw_plan__choose(&work, step, drives, &opts, &found);
+	spw_plan__fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
+			      &found.outcome, found.spill);
 	filled.feasible = found.feasible;
 	filled.limited = found.limited;
 	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
 				      ? opts.memory_bytes
 				      : (uint64_t)found.memory;
-	spw_planner_set_result(result, &filled);
+	spw_plan__set_result(result, &filled);
 	for (uint32_t i = 0; i < work.count; i++)
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
-	spw_planner_work_close(&work);
+	spw_plan__work_close(&work);
 	return 0;
 }
 
@@ -172,22 +172,22 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	struct spw_plan_result filled = {0};
 	struct plan_outcome outcome;
 	struct plan_work work;
-	int rc = spw_planner_check_arguments(step, drives, choices, result);
+	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = spw_planner_work_open(&work, step, drives);
+		rc = spw_plan__work_open(&work, step, drives);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < work.count; i++)
 		work.spill[i] = choices[i] == SPW_PLAN_SPILL;
-	spw_planner_simulate(&work, work.spill, (double)memory_bytes, NULL,
-			     points ? &profile : NULL, &outcome);
-	spw_planner_fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
-				&outcome, work.spill);
+	spw_plan__simulate(&work, work.spill, (double)memory_bytes, NULL, points ? &profile : NULL,
+			   &outcome);
+	spw_plan__fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
+			      &outcome, work.spill);
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;
 	filled.points = (uint32_t)profile.count;
-	spw_planner_set_result(result, &filled);
-	spw_planner_work_close(&work);
+	spw_plan__set_result(result, &filled);
+	spw_plan__work_close(&work);
 	return 0;
 }

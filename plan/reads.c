@@ -52,12 +52,12 @@ static double free_from_ns(const struct lookback *back, double limit, double use
 	return forecast->point_ns[back->stack[low - 1] + 1];
 }
 
-void spw_planner_time_reads(struct plan_work *work, const uint8_t *spill, double memory)
+void spw_plan__time_reads(struct plan_work *work, const uint8_t *spill, double memory)
 {
 	struct lookback back = {.forecast = &work->forecast, .stack = work->stack};
 	double ahead = 0;
 
-	spw_planner_forecast_needs(work, spill);
+	spw_plan__forecast_needs(work, spill);
 	for (uint32_t k = 0; k < work->count; k++) {
 		uint32_t i = work->by_use[k];
 
@@ -71,21 +71,21 @@ void spw_planner_time_reads(struct plan_work *work, const uint8_t *spill, double
 	}
 }
 
-int spw_planner_schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-			 uint64_t memory_bytes, const enum spw_plan_choice choices[],
-			 uint64_t from_ns[])
+int spw_plan__schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+		       uint64_t memory_bytes, const enum spw_plan_choice choices[],
+		       uint64_t from_ns[])
 {
 	struct plan_work work;
-	int rc = spw_planner_work_open(&work, step, drives);
+	int rc = spw_plan__work_open(&work, step, drives);
 
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < work.count; i++)
 		work.spill[i] = choices[i] == SPW_PLAN_SPILL;
-	spw_planner_time_reads(&work, work.spill, (double)memory_bytes);
+	spw_plan__time_reads(&work, work.spill, (double)memory_bytes);
 	for (uint32_t i = 0; i < work.count; i++)
 		if (work.spill[i] && work.used[i])
 			from_ns[i] = work.forecast.out[i] ? (uint64_t)work.read_from_ns[i] : 0;
-	spw_planner_work_close(&work);
+	spw_plan__work_close(&work);
 	return 0;
 }

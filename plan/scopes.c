@@ -58,7 +58,7 @@ static int seek_open(struct plan_seek *seek, struct plan_again *again, void **me
 		{&seek->worth, scopes * sizeof(struct plan_worth)},
 	};
 
-	*memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	*memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!*memory)
 		return spw_error(-ENOMEM, "plan: no memory for the search");
 	seek->again = again;
@@ -84,7 +84,7 @@ static void seek_again(struct plan_seek *seek, double limit, uint8_t *scopes, ui
 	seek->fits = false;
 	seek->best_ns = INFINITY;
 	seek->best.peak = INFINITY;
-	spw_planner_seek_try(seek, scopes, spill);
+	spw_plan__seek_try(seek, scopes, spill);
 }
 
 /* ---- Planning ---- */
@@ -137,13 +137,13 @@ static void try_without_again(struct planning *planning)
 	uint8_t *none = planning->best.again;
 	struct plan_found found;
 
-	spw_planner_choose(&again->base, again->step, planning->drives, planning->opts, &found);
+	spw_plan__choose(&again->base, again->step, planning->drives, planning->opts, &found);
 	memset(none, 0, again->scopes->count);
 	planning->seek.limited |= found.limited;
 	if (planning->opts->mode == SPW_PLAN_FASTEST)
 		seek_again(&planning->seek, found.memory, none, found.spill);
 	else
-		spw_planner_seek_try(&planning->seek, none, found.spill);
+		spw_plan__seek_try(&planning->seek, none, found.spill);
 }
 
 static void plan_budget(struct planning *planning)
@@ -152,13 +152,13 @@ static void plan_budget(struct planning *planning)
 
 	seek->limit = few->limit = (double)planning->opts->memory_bytes;
 	try_without_again(planning);
-	spw_planner_seek(few, tries_of(&planning->few_again, SEARCH_EVENTS));
+	spw_plan__seek(few, tries_of(&planning->few_again, SEARCH_EVENTS));
 	spill_members(planning, few->spill_best, planning->best.spill);
-	spw_planner_seek_try(seek, few->again_best, planning->best.spill);
-	spw_planner_seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
+	spw_plan__seek_try(seek, few->again_best, planning->best.spill);
+	spw_plan__seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
 	seek->enough_ns = seek->best_ns;
 	if (seek->fits)
-		spw_planner_seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
+		spw_plan__seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
 	keep_best(&planning->best, seek);
 }
 
@@ -174,7 +174,7 @@ static void halve_limit(struct planning *planning)
 		double middle = (low + high) / 2;
 
 		seek_again(few, middle, best->again, best->spill);
-		spw_planner_seek(few, tries);
+		spw_plan__seek(few, tries);
 		if (in_time(planning, few)) {
 			keep_best(best, few);
 			high = few->best.peak;
@@ -214,7 +214,7 @@ static void lower_limit(struct planning *planning)
 	for (unsigned k = 0; k < SPW_ARRAY_LEN(steps);) {
 		seek_again(seek, best->outcome.peak * (1 - steps[k]), best->again, best->spill);
 		if (!in_time(planning, seek))
-			spw_planner_seek_refine(seek, tries);
+			spw_plan__seek_refine(seek, tries);
 		if (in_time(planning, seek) && seek->best.peak < best->outcome.peak)
 			keep_best(best, seek);
 		else
@@ -223,7 +223,7 @@ static void lower_limit(struct planning *planning)
 	seek_again(seek, best->limit, best->again, best->spill);
 	if (!in_time(planning, seek))
 		return; /* by rounding */
-	spw_planner_seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
+	spw_plan__seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
 	keep_best(best, seek);
 }
 
@@ -255,9 +255,9 @@ static void close_planning(struct planning *planning)
 	free(planning->few_memory);
 	free(planning->seek_memory);
 	if (planning->few_again.memory)
-		spw_planner_again_close(&planning->few_again);
-	spw_planner_groups_close(&planning->groups);
-	spw_planner_again_close(&planning->again);
+		spw_plan__again_close(&planning->few_again);
+	spw_plan__groups_close(&planning->groups);
+	spw_plan__again_close(&planning->again);
 }
 
 static int open_planning(struct planning *planning, const struct spw_plan_step *step,
@@ -272,18 +272,18 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 	double written_max = planning->opts->bytes_written_max > 0
 				     ? (double)planning->opts->bytes_written_max
 				     : INFINITY;
-	int rc = spw_planner_again_open(&planning->again, step, planning->drives, scopes);
+	int rc = spw_plan__again_open(&planning->again, step, planning->drives, scopes);
 
 	if (rc)
 		return rc;
-	planning->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	planning->memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!planning->memory)
 		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", step->count);
 	if (!rc)
-		rc = spw_planner_groups_open(&planning->groups, &planning->again, GROUPS);
+		rc = spw_plan__groups_open(&planning->groups, &planning->again, GROUPS);
 	if (!rc)
-		rc = spw_planner_again_open(&planning->few_again, &planning->groups.step,
-					    planning->drives, &planning->groups.scopes);
+		rc = spw_plan__again_open(&planning->few_again, &planning->groups.step,
+					  planning->drives, &planning->groups.scopes);
 	if (!rc)
 		rc = seek_open(&planning->seek, &planning->again, &planning->seek_memory);
 	if (!rc)
@@ -300,12 +300,12 @@ static void set_choices(struct planning *planning, enum spw_plan_choice choices[
 	struct plan_again *again = &planning->again;
 	const struct best *best = &planning->best;
 
-	spw_planner_again_set(again, best->again);
-	spw_planner_fill_result(filled, &again->base, again->compute_ns + again->again_ns,
-				&best->outcome, best->spill);
+	spw_plan__again_set(again, best->again);
+	spw_plan__fill_result(filled, &again->base, again->compute_ns + again->again_ns,
+			      &best->outcome, best->spill);
 	for (uint32_t i = 0; i < again->step->count; i++) {
 		choices[i] = best->spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
-		if (spw_planner_again_gives(again, i))
+		if (spw_plan__again_gives(again, i))
 			choices[i] = SPW_PLAN_AGAIN;
 	}
 	for (uint32_t s = 0; s < again->scopes->count; s++)
@@ -315,7 +315,7 @@ static void set_choices(struct planning *planning, enum spw_plan_choice choices[
 
 /* ---- The calls ---- */
 
-int spw_planner_check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes)
+int spw_plan__check_scopes(const struct spw_plan_scopes *caller, struct spw_plan_scopes *scopes)
 {
 	spw_plan_scopes_init(scopes, sizeof(*scopes));
 	if (!caller || caller->size < sizeof(caller->size))
@@ -334,14 +334,14 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	struct spw_plan_scopes scopes;
 	struct spw_plan_opts opts;
 	struct planning planning = {.drives = drives, .opts = &opts};
-	int rc = spw_planner_check_arguments(step, drives, choices, result);
+	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = spw_planner_check_opts(caller_opts, &opts);
+		rc = spw_plan__check_opts(caller_opts, &opts);
 	if (!rc && opts.mode == SPW_PLAN_POSITIONAL)
 		rc = spw_error(-EINVAL, "plan: the positional rule computes nothing again");
 	if (!rc)
-		rc = spw_planner_check_scopes(caller, &scopes);
+		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)
 		rc = open_planning(&planning, step, &scopes);
 	if (rc)
@@ -354,7 +354,7 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	filled.feasible = planning.best.fits;
 	filled.limited = planning.seek.limited || planning.few.limited;
 	filled.memory_bytes = (uint64_t)planning.best.limit;
-	spw_planner_set_result(result, &filled);
+	spw_plan__set_result(result, &filled);
 	close_planning(&planning);
 	return 0;
 }
@@ -372,23 +372,23 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 	struct plan_outcome outcome;
 	struct spw_plan_scopes scopes;
 	struct plan_again again;
-	int rc = spw_planner_check_arguments(step, drives, choices, result);
+	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = spw_planner_check_scopes(caller, &scopes);
+		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)
-		rc = spw_planner_again_open(&again, step, drives, &scopes);
+		rc = spw_plan__again_open(&again, step, drives, &scopes);
 	if (rc)
 		return rc;
-	rc = spw_planner_again_choose(&again, choices);
+	rc = spw_plan__again_choose(&again, choices);
 	if (rc == 0) {
 		again.held.spans = wanted->spans ? &spans : NULL;
 		again.held.until_ns = scopes.hold_until_ns;
 		again.held.packed_ns = wanted->saved_ns;
-		spw_planner_again_simulate(&again, again.base.spill, (double)memory_bytes, NULL,
-					   wanted->points ? &profile : NULL, &outcome);
-		spw_planner_fill_result(&filled, &again.base, again.compute_ns + again.again_ns,
-					&outcome, again.base.spill);
+		spw_plan__again_simulate(&again, again.base.spill, (double)memory_bytes, NULL,
+					 wanted->points ? &profile : NULL, &outcome);
+		spw_plan__fill_result(&filled, &again.base, again.compute_ns + again.again_ns,
+				      &outcome, again.base.spill);
 		for (uint32_t s = 0; s < scopes.count; s++)
 			filled.scopes_again += again.again[s];
 		filled.again_ns = (uint64_t)again.again_ns;
@@ -396,8 +396,8 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 		filled.memory_bytes = memory_bytes;
 		filled.points = (uint32_t)profile.count;
 		filled.spans = (uint32_t)spans.count;
-		spw_planner_set_result(result, &filled);
+		spw_plan__set_result(result, &filled);
 	}
-	spw_planner_again_close(&again);
+	spw_plan__again_close(&again);
 	return rc;
 }

@@ -77,10 +77,9 @@ static double set_trial(struct plan_seek *seek)
 	struct plan_again *again = seek->again;
 
 	if (memcmp(seek->again_trial, again->again, again->scopes->count) != 0)
-		spw_planner_again_set(again, seek->again_trial);
+		spw_plan__again_set(again, seek->again_trial);
 	for (uint32_t i = 0; i < again->step->count; i++)
-		seek->spill_trial[i] &=
-			again->base.eligible[i] && !spw_planner_again_gives(again, i);
+		seek->spill_trial[i] &= again->base.eligible[i] && !spw_plan__again_gives(again, i);
 	return again->compute_ns + again->again_ns;
 }
 
@@ -117,14 +116,14 @@ static enum tried try(struct plan_seek *seek)
 	if (seek->fits && least_ns > seek->best_ns + PLAN_TOLERANCE_NS)
 		return TRIED_SLOWER;
 	seek->tries_left -= seek->tries_left > 0;
-	spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
-				   &outcome);
+	spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
+				 &outcome);
 	if (accept(seek, &outcome, least_ns + outcome.stall_ns) && seek->fits)
 		return TRIED_BETTER;
 	return outcome.peak <= seek->limit + PLAN_TOLERANCE_BYTES ? TRIED_SLOWER : TRIED_TOO_LARGE;
 }
 
-void spw_planner_seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill)
+void spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill)
 {
 	memcpy(seek->again_trial, scopes, seek->again->scopes->count);
 	memcpy(seek->spill_trial, spill, seek->again->step->count);
@@ -355,8 +354,8 @@ static double energy_of(struct plan_seek *seek)
 	struct plan_outcome outcome;
 
 	seek->tries_left -= seek->tries_left > 0;
-	spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
-				   &outcome);
+	spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
+				 &outcome);
 	(void)accept(seek, &outcome, least_ns + outcome.stall_ns);
 	if (outcome.given_up || outcome.forever)
 		return INFINITY;
@@ -403,7 +402,7 @@ static void climb(struct plan_seek *seek)
 }
 
 /* All that can be is spilled; then tensor by tensor. */
-void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
+void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries)
 {
 	seek->tries_left = tries;
 	take_best(seek);
@@ -413,7 +412,7 @@ void spw_planner_seek_refine(struct plan_seek *seek, uint32_t tries)
 }
 
 /* Where the step is short enough: scope by scope, what need not leave stays. */
-void spw_planner_seek_spare(struct plan_seek *seek, uint32_t tries)
+void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries)
 {
 	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
 
@@ -429,8 +428,8 @@ void spw_planner_seek_spare(struct plan_seek *seek, uint32_t tries)
 		least_ns = set_trial(seek);
 		bounds.written = seek->best.written;
 		bounds.stall_ns = seek->enough_ns - least_ns + PLAN_TOLERANCE_NS;
-		spw_planner_again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds,
-					   NULL, &outcome);
+		spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
+					 &outcome);
 		if (!outcome.given_up && !outcome.forever && outcome.written <= seek->best.written)
 			take_trial(seek, &outcome, least_ns + outcome.stall_ns);
 	}
@@ -519,7 +518,7 @@ static void set_order(struct plan_seek *seek, double alike)
 	}
 }
 
-void spw_planner_seek(struct plan_seek *seek, uint32_t tries)
+void spw_plan__seek(struct plan_seek *seek, uint32_t tries)
 {
 	static const struct {
 		double alike;

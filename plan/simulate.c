@@ -732,20 +732,20 @@ static void run(struct simulation *sim, const struct plan_bounds *bounds)
 	outcome->stall_ns = sim->behind_ns;
 }
 
-void spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
-			  const struct plan_bounds *bounds, struct plan_profile *profile,
-			  struct plan_outcome *outcome)
+void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double memory,
+			const struct plan_bounds *bounds, struct plan_profile *profile,
+			struct plan_outcome *outcome)
 {
 	struct simulation sim = simulation_of(work, spill, profile, outcome);
 
 	sim.memory = memory;
-	spw_planner_time_reads(work, spill, memory);
+	spw_plan__time_reads(work, spill, memory);
 	run(&sim, bounds);
 }
 
-void spw_planner_simulate_held(struct plan_work *work, const uint8_t *spill,
-			       const struct plan_held *held, const struct plan_bounds *bounds,
-			       struct plan_profile *profile, struct plan_outcome *outcome)
+void spw_plan__simulate_held(struct plan_work *work, const uint8_t *spill,
+			     const struct plan_held *held, const struct plan_bounds *bounds,
+			     struct plan_profile *profile, struct plan_outcome *outcome)
 {
 	struct simulation sim = simulation_of(work, spill, profile, outcome);
 	double net = 0;

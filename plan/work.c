@@ -123,7 +123,7 @@ static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t 
 	}
 }
 
-void spw_planner_sort(struct plan_work *work, uint32_t *order)
+void spw_plan__sort(struct plan_work *work, uint32_t *order)
 {
 	uint64_t *keys[2] = {work->keys, work->keys_other};
 	uint32_t *orders[2] = {order, work->order_other};
@@ -153,7 +153,7 @@ static void sort_tensors(struct plan_work *work, const struct spw_plan_step *ste
 		       sizeof(work->keys[i]));
 		order[i] = i;
 	}
-	spw_planner_sort(work, order);
+	spw_plan__sort(work, order);
 }
 
 static void sort_by_gap(struct plan_work *work)
@@ -162,7 +162,7 @@ static void sort_by_gap(struct plan_work *work)
 		work->by_gap[i] = i;
 		work->keys[i] = (uint64_t)(work->wanted_ns[i] - work->pack_ns[i]);
 	}
-	spw_planner_sort(work, work->by_gap);
+	spw_plan__sort(work, work->by_gap);
 }
 
 /* ---- Events ---- */
@@ -204,7 +204,7 @@ static void merge_events(struct plan_work *work, const struct spw_plan_step *ste
 
 /* ---- Open and close ---- */
 
-void *spw_planner_allocate(const struct plan_piece pieces[], size_t count)
+void *spw_plan__allocate(const struct plan_piece pieces[], size_t count)
 {
 	size_t total = 0;
 	char *memory;
@@ -269,7 +269,7 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&forecast->point_in, count * sizeof(uint32_t)},
 	};
 
-	work->memory = spw_planner_allocate(pieces, SPW_ARRAY_LEN(pieces));
+	work->memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!work->memory)
 		return spw_error(-ENOMEM, "plan: no memory for %u tensors", work->count);
 	return 0;
@@ -320,8 +320,8 @@ static void set_tensors(struct plan_work *work, const struct spw_plan_step *step
 	}
 }
 
-int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *step,
-			  const struct spw_plan_drives *drives)
+int spw_plan__work_open(struct plan_work *work, const struct spw_plan_step *step,
+			const struct spw_plan_drives *drives)
 {
 	int rc = check_step(step);
 
@@ -344,7 +344,7 @@ int spw_planner_work_open(struct plan_work *work, const struct spw_plan_step *st
 	return 0;
 }
 
-void spw_planner_work_close(struct plan_work *work)
+void spw_plan__work_close(struct plan_work *work)
 {
 	free(work->memory);
 	work->memory = NULL;

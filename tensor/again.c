@@ -140,7 +140,7 @@ void spw_cache_again_begin(struct spw_cache *cache)
 	spw_cache__enter(cache);
 	if (cache->again_depth++ == 0) {
 		cache->again_began_ns = cache->again_traced_ns = cache->ports.clock_ns();
-		spw_control_again(control_of(cache), true);
+		spw_control__again(control_of(cache), true);
 	}
 	spw_cache__unlock_and_notify(cache);
 }
@@ -151,7 +151,7 @@ void spw_cache_again_end(struct spw_cache *cache)
 
 	spw_cache__enter(cache);
 	if (cache->again_depth > 0 && --cache->again_depth == 0) {
-		spw_control_again(control_of(cache), false);
+		spw_control__again(control_of(cache), false);
 		now_ns = cache->ports.clock_ns();
 		if (cache->opts.trace)
 			spw_cache__trace_again(cache, now_ns);
@@ -172,7 +172,7 @@ int spw_cache_explain(struct spw_cache *cache, struct spw_cache_reason reasons[]
 		return spw_error(-EINVAL, "explaining needs an array for the reasons");
 	spw_cache__enter(cache);
 	spw_cache__search_wait(cache); /* whose memory is needed */
-	rc = spw_control_explain(control_of(cache), reasons, count, result);
+	rc = spw_control__explain(control_of(cache), reasons, count, result);
 	spw_cache__unlock_and_notify(cache);
 	return rc;
 }

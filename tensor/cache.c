@@ -88,7 +88,7 @@ static int control_open(struct spw_cache *cache)
 	}
 	opts.chunk_bytes = cache->chunk_bytes;
 	opts.drives = stats.drives;
-	return spw_control_open(&opts, &cache->control);
+	return spw_control__open(&opts, &cache->control);
 }
 
 int spw_cache_open(struct spw_store *store, const struct spw_cache_opts *opts,
@@ -128,7 +128,7 @@ int spw_cache__open_with(struct spw_store *store, const struct spw_cache_opts *u
 	if (rc == 0)
 		rc = control_open(cache);
 	if (rc) {
-		spw_control_close(cache->control);
+		spw_control__close(cache->control);
 		spw_cache__entries_close(cache);
 		free(cache);
 		return rc;
@@ -154,7 +154,7 @@ void spw_cache_close(struct spw_cache *cache)
 	SPW_ASSERT(cache->owner_writes_in_flight == 0 && cache->device_writes_in_flight == 0);
 	spw_cache__unlock_and_notify(cache);
 	spw_cache__lock_close(cache);
-	spw_control_close(cache->control);
+	spw_control__close(cache->control);
 	spw_cache__entries_close(cache);
 	free(cache);
 }

@@ -81,7 +81,7 @@ static int copy_again(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	if (spw_control_may_write(control_of(cache), cache->count.staging_bytes, entry->len_bytes))
+	if (spw_control__may_write(control_of(cache), cache->count.staging_bytes, entry->len_bytes))
 		return spw_cache__offer_copy(entry);
 	entry->wants_copy = false;
 	kept_add(cache, KEEP_WEAR, entry->len_bytes);
@@ -150,7 +150,7 @@ uint64_t spw_cache_device_mark(struct spw_cache *cache)
 	uint64_t mark;
 
 	spw_cache__lock(cache);
-	mark = spw_control_mark(control_of(cache));
+	mark = spw_control__mark(control_of(cache));
 	spw_cache__unlock(cache);
 	return mark;
 }
@@ -158,7 +158,7 @@ uint64_t spw_cache_device_mark(struct spw_cache *cache)
 void spw_cache_device_marked(struct spw_cache *cache, uint64_t mark, uint64_t ns)
 {
 	spw_cache__lock(cache);
-	spw_control_marked(control_of(cache), mark, ns);
+	spw_control__marked(control_of(cache), mark, ns);
 	spw_cache__unlock(cache);
 }
 
@@ -170,7 +170,7 @@ int spw_cache_device_times(struct spw_cache *cache, const struct spw_device_time
 	cache->devices_tell = true;
 	cache->count.device_stall_ns += times->stall_ns;
 	cache->count.stall_ns += times->stall_ns;
-	spw_control_device(control_of(cache), times);
+	spw_control__device(control_of(cache), times);
 	spw_cache__unlock(cache);
 	return 0;
 }

@@ -64,7 +64,7 @@ void spw_cache__entry_become(struct entry *entry, enum entry_state to)
 	SPW_ASSERT(entry_holds(entry, to));
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
 	if (to == ENTRY_STORED || entry->state == ENTRY_STORED)
-		spw_control_stored(control_of(entry->cache), &entry->track, to == ENTRY_STORED);
+		spw_control__stored(control_of(entry->cache), &entry->track, to == ENTRY_STORED);
 	entry->state = (uint8_t)to;
 }
 
@@ -208,7 +208,7 @@ struct entry *spw_cache__entry_begin(struct spw_cache *cache, const struct spw_o
 		.users = 1,
 		.step = cache->step,
 		.micro_batch = cache->micro_batch,
-		.track = spw_control_track(control_of(cache)),
+		.track = spw_control__track(control_of(cache)),
 		.state = ENTRY_FREE,
 	};
 	*bucket = entry;
@@ -302,8 +302,8 @@ void spw_cache__entry_leave(struct entry *entry)
 	SPW_ASSERT(entry->users > 0);
 	if (--entry->users > 0)
 		return;
-	spw_control_gone(control_of(entry->cache), entry->len_bytes);
-	spw_control_released(control_of(entry->cache), &entry->track, entry->leases > 0);
+	spw_control__gone(control_of(entry->cache), entry->len_bytes);
+	spw_control__released(control_of(entry->cache), &entry->track, entry->leases > 0);
 	entry_die(entry);
 }
 

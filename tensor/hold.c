@@ -18,13 +18,13 @@ static uint64_t wait_until_ns(const struct spw_cache *cache)
 	uint64_t until_ns = 0;
 
 	if (cache->owner_writes_in_flight > 0 || cache->held)
-		until_ns = spw_control_hold_until_ns(control_of(cache), cache->returned_bytes);
+		until_ns = spw_control__hold_until_ns(control_of(cache), cache->returned_bytes);
 	return until_ns > cache->ports.clock_ns() ? until_ns : 0;
 }
 
 static void hold(struct spw_cache *cache)
 {
-	uint64_t ns = spw_control_wait_began(control_of(cache)), until_ns;
+	uint64_t ns = spw_control__wait_began(control_of(cache)), until_ns;
 	bool late = false;
 
 	spw_cache__write_held(cache);
@@ -32,7 +32,7 @@ static void hold(struct spw_cache *cache)
 		late |= until_ns == UINT64_MAX;
 		spw_cache__wait_io_until(cache, until_ns);
 	}
-	ns = spw_control_hold_ended(control_of(cache), ns);
+	ns = spw_control__hold_ended(control_of(cache), ns);
 	cache->count.holds++;
 	cache->count.hold_ns += ns;
 	CACHE_TRACE(cache, .kind = SPW_TRACE_HOLD, .wait_ns = ns);
@@ -46,7 +46,7 @@ static void hold(struct spw_cache *cache)
 			   "a forward pass is ahead of its plan: it is held back while it holds "
 			   "more than the %" PRIu64 " bytes that are planned, and ends no later "
 			   "for it (see hold_ns)",
-			   spw_control_memory_bytes(control_of(cache)));
+			   spw_control__memory_bytes(control_of(cache)));
 }
 
 int spw_cache_hold_back(struct spw_cache *cache, bool wait)

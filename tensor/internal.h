@@ -304,7 +304,7 @@ void spw_cache__others_io_ended(struct entry *entry, enum direction direction, i
 
 /* ---- search.c ---- */
 
-/* spw_control_plan(), beside the step. Gives the lock up meanwhile. */
+/* spw_control__plan(), beside the step. Gives the lock up meanwhile. */
 void spw_cache__search_begin(struct spw_cache *cache);
 /* It has ended, if it was begun. */
 void spw_cache__search_wait(struct spw_cache *cache);
@@ -572,7 +572,7 @@ static inline void activation_add(struct entry *entry)
 			  entry->len_bytes);
 	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max,
 		  entry->len_bytes);
-	spw_control_memory_add(control_of(cache), &entry->track, entry->len_bytes);
+	spw_control__memory_add(control_of(cache), &entry->track, entry->len_bytes);
 }
 
 static inline void activation_sub(struct entry *entry)
@@ -582,7 +582,7 @@ static inline void activation_sub(struct entry *entry)
 	if (entry->device)
 		gauge_sub(&cache->count.device_bytes, entry->len_bytes);
 	gauge_sub(&cache->count.activation_bytes, entry->len_bytes);
-	spw_control_memory_sub(control_of(cache), &entry->track, entry->len_bytes);
+	spw_control__memory_sub(control_of(cache), &entry->track, entry->len_bytes);
 }
 
 #endif

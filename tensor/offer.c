@@ -172,7 +172,7 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 {
 	struct spw_cache *cache = entry->cache;
 
-	spw_control_hinted(control_of(cache), &entry->track, hint);
+	spw_control__hinted(control_of(cache), &entry->track, hint);
 	cache->count.bytes_deduplicated += offer->len_bytes;
 	cache->count.tensors_deduplicated++;
 	/* The last offer is the first use. In the backward pass the order stands. */
@@ -252,8 +252,8 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	enum keep_reason reason;
 	int rc;
 
-	spw_control_offered(control_of(cache), &entry->track, (uint32_t)(entry - cache->entries),
-			    entry->len_bytes, hint);
+	spw_control__offered(control_of(cache), &entry->track, (uint32_t)(entry - cache->entries),
+			     entry->len_bytes, hint);
 	spw_cache__window_follow(cache);
 	if (spw_cache__rule_gives_up(entry, hint))
 		return offer_give_up(entry);
@@ -378,7 +378,7 @@ int spw_cache__offer_drain(struct spw_cache *cache, struct link *tokens, uint64_
 	if (!owners && count > 0)
 		return spw_error(-EINVAL, "drain needs an array for the tokens");
 	spw_cache__enter(cache);
-	spw_control_drained(control_of(cache));
+	spw_control__drained(control_of(cache));
 	while (drained < count && drained < INT32_MAX && !link_alone(tokens)) {
 		struct entry *entry = ENTRY_OF(tokens->next, drain);
 

@@ -33,7 +33,7 @@ static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_b
 			  [DIRECTION_READ] = less(all.bytes_got, moved[DIRECTION_READ])},
 		.in_flight_bytes = less(all.bytes_in_flight + ended_bytes, begun_bytes),
 	};
-	spw_control_others(control_of(cache), &others);
+	spw_control__others(control_of(cache), &others);
 }
 
 void spw_cache__others_note(struct spw_cache *cache)
@@ -45,7 +45,7 @@ void spw_cache__others_io_began(struct entry *entry, enum direction direction)
 {
 	note(entry->cache, entry->len_bytes, 0);
 	entry->io_began_ns =
-		spw_control_io_began(control_of(entry->cache), direction, entry->len_bytes);
+		spw_control__io_began(control_of(entry->cache), direction, entry->len_bytes);
 }
 
 void spw_cache__others_io_ended(struct entry *entry, enum direction direction, int res)
@@ -55,8 +55,8 @@ void spw_cache__others_io_ended(struct entry *entry, enum direction direction, i
 	if (res == 0)
 		cache->moved_bytes[direction] += entry->len_bytes;
 	note(cache, 0, entry->len_bytes);
-	spw_control_io_ended(control_of(cache), direction, entry->len_bytes, res == 0,
-			     entry->io_began_ns);
+	spw_control__io_ended(control_of(cache), direction, entry->len_bytes, res == 0,
+			      entry->io_began_ns);
 }
 
 static void rank_seen(void *context, const struct spw_cache_stats *steps)
@@ -68,15 +68,15 @@ static void rank_seen(void *context, const struct spw_cache_stats *steps)
 		.mixed_bytes_per_second = steps->mixed_bytes_per_second,
 	};
 
-	spw_control_rank(control_of(cache), &drives);
+	spw_control__rank(control_of(cache), &drives);
 }
 
 /* A rank that had no traffic in all of this step shares the drives with nobody. */
 void spw_cache__others_ranks(struct spw_cache *cache)
 {
-	spw_control_ranks_forget(control_of(cache));
+	spw_control__ranks_forget(control_of(cache));
 	if (cache->store && cache->opts.mode >= SPW_CACHE_FASTEST)
 		cache->ports.ranks(cache->store,
-				   spw_control_step_ns(control_of(cache)) + RANK_AGE_NS, rank_seen,
+				   spw_control__step_ns(control_of(cache)) + RANK_AGE_NS, rank_seen,
 				   cache);
 }

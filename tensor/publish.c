@@ -6,7 +6,7 @@ void spw_cache__count(const struct spw_cache *cache, struct spw_cache_stats *sta
 {
 	*stats = cache->count;
 	stats->size = sizeof(*stats);
-	spw_control_stats(control_of(cache), stats);
+	spw_control__stats(control_of(cache), stats);
 	stats->waits = stats->prefetch_late + stats->misses;
 #define ADD_KEPT(reason, counter) stats->bytes_kept += stats->bytes_kept_##counter;
 	KEPT_COUNTERS(ADD_KEPT)
@@ -30,7 +30,7 @@ unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point poin
 	unsigned found;
 
 	spw_cache__lock(cache);
-	found = spw_control_profile(control_of(cache), all);
+	found = spw_control__profile(control_of(cache), all);
 	spw_cache__unlock(cache);
 	memcpy(points, all, SPW_MIN(found, count) * sizeof(*points));
 	return found;

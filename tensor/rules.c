@@ -26,7 +26,7 @@ static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint
 		return KEEP_SMALL;
 	if (hint == SPW_HINT_PIN)
 		return KEEP_HINT;
-	if (spw_control_choice(control_of(cache), &entry->track, &choice))
+	if (spw_control__choice(control_of(cache), &entry->track, &choice))
 		return choice == SPW_PLAN_SPILL ? KEEP_NOT
 		       : hint == SPW_HINT_KEEP  ? KEEP_HINT
 						: KEEP_PLANNED;
@@ -56,7 +56,7 @@ enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_
 	if (len_bytes > cache->opts.staging_bytes ||
 	    (!entry->device && spw_cache__write_is_full(cache, len_bytes)))
 		return KEEP_BACKPRESSURE;
-	if (!spw_control_may_write(control_of(cache), cache->count.staging_bytes, len_bytes))
+	if (!spw_control__may_write(control_of(cache), cache->count.staging_bytes, len_bytes))
 		return KEEP_WEAR;
 	return KEEP_NOT;
 }
@@ -72,7 +72,7 @@ bool spw_cache__rule_gives_up(const struct entry *entry, enum spw_cache_hint hin
 	if (hint == SPW_HINT_GIVE_UP)
 		return true;
 	return hint == SPW_HINT_AGAIN &&
-	       spw_control_choice(control_of(cache), &entry->track, &choice) &&
+	       spw_control__choice(control_of(cache), &entry->track, &choice) &&
 	       choice == SPW_PLAN_AGAIN;
 }
 
@@ -123,7 +123,7 @@ static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 	cache->last_scope.valid = false;
 	cache->stage_bytes = 0;
 	cache->scope_bytes_max = 0;
-	spw_control_stage(control_of(cache), micro_batch, SPW_STAGE_FORWARD);
+	spw_control__stage(control_of(cache), micro_batch, SPW_STAGE_FORWARD);
 	spw_cache__window_begin(cache);
 }
 
@@ -153,7 +153,7 @@ static void stage_begin_backward(struct spw_cache *cache, uint32_t micro_batch)
 	}
 	cache->stage = SPW_STAGE_BACKWARD;
 	cache->micro_batch = micro_batch;
-	spw_control_stage(control_of(cache), micro_batch, SPW_STAGE_BACKWARD);
+	spw_control__stage(control_of(cache), micro_batch, SPW_STAGE_BACKWARD);
 	spw_cache__window_begin(cache);
 }
 
@@ -191,11 +191,11 @@ void spw_cache_step(struct spw_cache *cache)
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	/* Who was interrupted may not have said that it has ended. */
 	if (cache->again_depth > 0)
-		spw_control_again(control_of(cache), false);
+		spw_control__again(control_of(cache), false);
 	cache->again_depth = 0;
 	spw_cache__search_wait(cache);
 	spw_cache__others_ranks(cache);
-	if (spw_control_step_ended(control_of(cache)))
+	if (spw_control__step_ended(control_of(cache)))
 		spw_cache__search_begin(cache);
 	spw_cache__window_forget(cache);
 	cache->count.steps++;
@@ -208,7 +208,7 @@ void spw_cache_step(struct spw_cache *cache)
 	spw_notices_again(&cache->notices,
 			  1u << NOTICE_MEMORY | 1u << NOTICE_HOLD | 1u << CONTROL_NOTICE_WEAR);
 	cache->next_backward = false;
-	spw_control_step_began(control_of(cache));
+	spw_control__step_began(control_of(cache));
 	stage_begin_forward(cache, 0);
 	cache->count.step_cpu_ns_max = SPW_MAX(cache->count.step_cpu_ns_max,
 					       spw_since_ns(began_ns, cache->ports.cpu_ns()));
@@ -260,7 +260,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 			.began_bytes = cache->stage_bytes,
 			.ordinal = cache->scopes_entered,
 			.serial = ++cache->scopes_serial,
-			.recorded = spw_control_scope_enter(control_of(cache), scope_key)};
+			.recorded = spw_control__scope_enter(control_of(cache), scope_key)};
 	spw_cache__window_follow(cache);
 	if (cache->stage == SPW_STAGE_FORWARD && cache->stage_ordinal < STAGES_MAX) {
 		record = &cache->records[cache->stage_ordinal];
@@ -281,9 +281,9 @@ void spw_cache_scope_leave(struct spw_cache *cache)
 			scope_remember(cache, scope_innermost(cache));
 		cache->depth--;
 		if (cache->depth < SCOPE_DEPTH_MAX)
-			spw_control_scope_leave(control_of(cache),
-						cache->depth > 0 ? scope_innermost(cache)->recorded
-								 : NO_SCOPE);
+			spw_control__scope_leave(control_of(cache),
+						 cache->depth > 0 ? scope_innermost(cache)->recorded
+								  : NO_SCOPE);
 		spw_cache__window_follow(cache);
 	}
 	CACHE_TRACE(cache, .kind = SPW_TRACE_SCOPE_LEAVE);

@@ -13,7 +13,7 @@ static void *search(void *argument)
 {
 	struct spw_cache *cache = argument;
 
-	spw_control_plan(cache->control);
+	spw_control__plan(cache->control);
 	spw_cache__lock(cache);
 	SPW_ASSERT(cache->searcher != 0);
 	cache->searcher = 0;

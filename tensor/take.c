@@ -122,10 +122,10 @@ static int take_check(const struct entry *entry, uint64_t offset_bytes, uint64_t
 static int take_wait(struct entry *entry, uint64_t *wait_ns)
 {
 	struct spw_cache *cache = entry->cache;
-	uint64_t began_ns = spw_control_wait_began(control_of(cache));
+	uint64_t began_ns = spw_control__wait_began(control_of(cache));
 	int rc = take_fetch(entry);
 
-	*wait_ns = spw_control_wait_ended(control_of(cache)) - began_ns;
+	*wait_ns = spw_control__wait_ended(control_of(cache)) - began_ns;
 	cache->count.stall_ns += *wait_ns;
 	return rc;
 }
@@ -156,7 +156,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	spw_cache__others_note(cache);
 	entry->waiters++;
 	spw_cache__rule_taken(cache);
-	spw_control_taken(control_of(cache), &entry->track);
+	spw_control__taken(control_of(cache), &entry->track);
 	if (entry->ahead)
 		rc = 0;
 	else if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
@@ -225,7 +225,7 @@ void spw_cache_return(struct spw_cache *cache, uint64_t lease)
 		entry->leases--;
 		CACHE_TRACE(cache, .kind = SPW_TRACE_RETURN, .tensor = lease);
 		if (entry->users == 0 && entry->leases == 0)
-			spw_control_released(control_of(cache), &entry->track, false);
+			spw_control__released(control_of(cache), &entry->track, false);
 		if (entry->state == ENTRY_DEAD) {
 			spw_cache__entry_settle(entry);
 		} else if (entry->device && entry->leases == 0 && entry->object_exists &&

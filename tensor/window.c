@@ -97,8 +97,8 @@ static void fill_in_reverse(struct spw_cache *cache)
 		if (window_wants(cache, entry)) {
 			if (cache->count.prefetched_bytes + entry->len_bytes >
 				    cache->count.prefetch_budget_bytes &&
-			    !spw_control_fits_below_peak(control_of(cache),
-							 entry->len_bytes + cache->coming.bytes))
+			    !spw_control__fits_below_peak(control_of(cache),
+							  entry->len_bytes + cache->coming.bytes))
 				return;
 			if (window_take_in(entry))
 				return;
@@ -119,17 +119,17 @@ static void fill_by_plan(struct spw_cache *cache)
 {
 	uint32_t slot;
 
-	for (; (slot = spw_control_next(control_of(cache))) != NO_SLOT;
-	     spw_control_next_done(control_of(cache))) {
+	for (; (slot = spw_control__next(control_of(cache))) != NO_SLOT;
+	     spw_control__next_done(control_of(cache))) {
 		struct entry *entry = &cache->entries[slot];
 
 		SPW_ASSERT(slot < cache->entries_touched);
 		if (!is_on_its_way(entry))
 			continue;
-		if (!spw_control_next_is_due(control_of(cache)) ||
+		if (!spw_control__next_is_due(control_of(cache)) ||
 		    (is_out(entry) &&
-		     !spw_control_next_has_room(control_of(cache),
-						entry->len_bytes + cache->coming.bytes)) ||
+		     !spw_control__next_has_room(control_of(cache),
+						 entry->len_bytes + cache->coming.bytes)) ||
 		    window_take_in(entry))
 			return;
 	}
@@ -144,7 +144,7 @@ static void keep_what_is_planned(struct spw_cache *cache)
 		struct entry *entry = ENTRY_OF(link, order);
 
 		if ((entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING) &&
-		    spw_control_choice(control_of(cache), &entry->track, &choice) &&
+		    spw_control__choice(control_of(cache), &entry->track, &choice) &&
 		    choice == SPW_PLAN_KEEP)
 			spw_cache__write_forward(entry);
 	}
@@ -162,14 +162,14 @@ void spw_cache__window_forget(struct spw_cache *cache)
 
 void spw_cache__window_begin(struct spw_cache *cache)
 {
-	bool planned = spw_control_follows_plan(control_of(cache));
+	bool planned = spw_control__follows_plan(control_of(cache));
 
-	cache->plan_number = spw_control_plan_number(control_of(cache));
+	cache->plan_number = spw_control__plan_number(control_of(cache));
 	cache->window_next = false;
 	cache->window_micro_batch = cache->micro_batch;
 	cache->cursor = &cache->order;
 	if (planned && cache->stage == SPW_STAGE_BACKWARD) {
-		cache->count.prefetch_budget_bytes = spw_control_memory_bytes(control_of(cache));
+		cache->count.prefetch_budget_bytes = spw_control__memory_bytes(control_of(cache));
 	} else if (!planned && cache->stage == SPW_STAGE_BACKWARD) {
 		cache->count.prefetch_budget_bytes = window_bytes(cache);
 		cache->cursor = cache->order.previous;
@@ -181,7 +181,7 @@ void spw_cache__window_begin(struct spw_cache *cache)
 
 void spw_cache__window_fill(struct spw_cache *cache)
 {
-	if (spw_control_follows_plan(control_of(cache)))
+	if (spw_control__follows_plan(control_of(cache)))
 		fill_by_plan(cache);
 	else
 		fill_in_reverse(cache);
@@ -189,12 +189,12 @@ void spw_cache__window_fill(struct spw_cache *cache)
 
 void spw_cache__window_follow(struct spw_cache *cache)
 {
-	uint32_t number = spw_control_plan_number(control_of(cache));
+	uint32_t number = spw_control__plan_number(control_of(cache));
 
 	if (number == cache->plan_number)
 		return;
 	cache->plan_number = number;
-	if (spw_control_follows_plan(control_of(cache)))
+	if (spw_control__follows_plan(control_of(cache)))
 		keep_what_is_planned(cache);
 	else
 		spw_cache__window_begin(cache);

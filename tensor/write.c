@@ -124,7 +124,7 @@ static void write_finished(struct entry *entry, int res)
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	spw_cache__others_io_ended(entry, DIRECTION_WRITE, res == -ESTALE ? 0 : res);
 	if (res != -ECANCELED)
-		spw_control_written(control_of(cache), entry->len_bytes);
+		spw_control__written(control_of(cache), entry->len_bytes);
 	write_ended(entry, res, spw_last_error());
 	spw_cache__io_ended(entry);
 	spw_cache__write_held(cache);

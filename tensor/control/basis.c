@@ -6,8 +6,8 @@
  */
 #include "tensor/control/internal.h"
 
-double spw_basis_drift(const struct recording *recording, const struct recording *basis,
-		       bool from_plan)
+double spw_control__basis_drift(const struct recording *recording, const struct recording *basis,
+				bool from_plan)
 {
 	double now = 0, was = 0, most = 0;
 
@@ -76,9 +76,9 @@ static void merge_input(struct recorded_scope *to, const struct recording *now, 
 		to->input = now->tensors[input].matched;
 }
 
-void spw_basis_merge(struct recording *basis, const struct recording *now)
+void spw_control__basis_merge(struct recording *basis, const struct recording *now)
 {
-	bool replace = spw_basis_drift(now, basis, false) > CHANGE;
+	bool replace = spw_control__basis_drift(now, basis, false) > CHANGE;
 
 	for (uint32_t i = 0; i < now->scope_count && i < basis->scope_count; i++) {
 		struct recorded_scope *to = &basis->scopes[i];
@@ -106,7 +106,7 @@ void spw_basis_merge(struct recording *basis, const struct recording *now)
 	basis->backward_ns = mix(basis->backward_ns, now->backward_ns, replace);
 }
 
-void spw_basis_replace(struct recording *basis, struct recording *now)
+void spw_control__basis_replace(struct recording *basis, struct recording *now)
 {
 	struct recording recording = *now;
 	uint32_t first = 0;
@@ -120,13 +120,13 @@ void spw_basis_replace(struct recording *basis, struct recording *now)
 	for (uint32_t i = 0; i < recording.count; i++) {
 		struct recorded_scope *scope = &recording.scopes[recording.tensors[i].scope];
 
-		if (spw_has_place(&recording.tensors[i]))
+		if (spw_control__has_place(&recording.tensors[i]))
 			recording.members[scope->first + scope->plannable++] = i;
 	}
 	*basis = recording;
 }
 
-void spw_basis_planned(struct recording *basis)
+void spw_control__basis_planned(struct recording *basis)
 {
 	for (uint32_t i = 0; i < basis->scope_count; i++) {
 		struct recorded_scope *scope = &basis->scopes[i];
@@ -145,7 +145,7 @@ void spw_basis_planned(struct recording *basis)
 
 /* ---- Is it this shape? ---- */
 
-uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded)
+uint32_t spw_control__basis_place(const struct recording *basis, const struct recorded *recorded)
 {
 	const struct recorded_scope *scope = &basis->scopes[recorded->scope];
 
@@ -165,7 +165,7 @@ static bool same_scope(const struct recorded_scope *now, const struct recorded_s
 	       (!now->left || now->plannable >= was->plannable);
 }
 
-bool spw_basis_begins_like(const struct recording *now, const struct recording *basis)
+bool spw_control__basis_begins_like(const struct recording *now, const struct recording *basis)
 {
 	if (now->scope_count > basis->scope_count)
 		return false;
@@ -175,25 +175,26 @@ bool spw_basis_begins_like(const struct recording *now, const struct recording *
 	for (uint32_t i = 0; i < now->count; i++) {
 		const struct recorded *recorded = &now->tensors[i];
 
-		if (!spw_has_place(recorded))
+		if (!spw_control__has_place(recorded))
 			continue;
 		if (recorded->place >= basis->scopes[recorded->scope].plannable ||
-		    basis->tensors[spw_basis_place(basis, recorded)].bytes != recorded->bytes)
+		    basis->tensors[spw_control__basis_place(basis, recorded)].bytes !=
+			    recorded->bytes)
 			return false;
 	}
 	return true;
 }
 
-bool spw_basis_is_like(const struct recording *now, const struct recording *basis)
+bool spw_control__basis_is_like(const struct recording *now, const struct recording *basis)
 {
 	return now->scope_count == basis->scope_count && now->plannable == basis->plannable &&
-	       spw_basis_begins_like(now, basis);
+	       spw_control__basis_begins_like(now, basis);
 }
 
 /* ---- Is it a step of the same model? ---- */
 
-uint32_t spw_basis_find(const struct recording *basis, uint32_t from,
-			const struct recorded_scope *scope)
+uint32_t spw_control__basis_find(const struct recording *basis, uint32_t from,
+				 const struct recorded_scope *scope)
 {
 	for (uint32_t s = from; s < basis->scope_count; s++) {
 		const struct recorded_scope *was = &basis->scopes[s];
@@ -207,13 +208,13 @@ uint32_t spw_basis_find(const struct recording *basis, uint32_t from,
 	return NO_SCOPE;
 }
 
-bool spw_basis_is_kin(const struct recording *now, const struct recording *basis)
+bool spw_control__basis_is_kin(const struct recording *now, const struct recording *basis)
 {
 	uint32_t next = 0, ran = 0, same = 0;
 
 	for (uint32_t s = 0; s < now->scope_count; s++) {
 		const struct recorded_scope *scope = &now->scopes[s];
-		uint32_t found = spw_basis_find(basis, next, scope);
+		uint32_t found = spw_control__basis_find(basis, next, scope);
 
 		if (found == NO_SCOPE && scope->key == 0)
 			return false;

@@ -9,7 +9,7 @@
 
 #include "tensor/control/internal.h"
 
-bool spw_budget_fits(const struct control *control, const struct plan *plan)
+bool spw_control__budget_fits(const struct control *control, const struct plan *plan)
 {
 	return plan->result.peak_bytes <= control->opts.cache.memory_bytes;
 }
@@ -23,7 +23,7 @@ static enum spw_budget_cause cause_of(const struct control *control, uint64_t ov
 		return SPW_BUDGET_UNPLANNED;
 	if (!followed)
 		return SPW_BUDGET_CHANGED;
-	if (!spw_budget_fits(control, &control->shape->plan))
+	if (!spw_control__budget_fits(control, &control->shape->plan))
 		return SPW_BUDGET_INFEASIBLE;
 	/* Without it the peak would have been within the budget. */
 	return control->peak_writing_bytes >= over_bytes ? SPW_BUDGET_DRIVES : SPW_BUDGET_HELD;
@@ -49,7 +49,7 @@ static const char *words_of(enum spw_budget_cause cause)
 	return "it is met";
 }
 
-void spw_budget_step_ended(struct control *control, bool planned, bool followed)
+void spw_control__budget_step_ended(struct control *control, bool planned, bool followed)
 {
 	struct spw_cache_stats *count = control->opts.count;
 	uint64_t budget = control->opts.cache.memory_bytes, peak = control->peak_bytes;

@@ -14,7 +14,7 @@
 #include "tensor/control/internal.h"
 #include "util/probes.h"
 
-int spw_control_open(const struct control_opts *opts, struct control **out)
+int spw_control__open(const struct control_opts *opts, struct control **out)
 {
 	struct control *control = *out = calloc(1, sizeof(*control));
 
@@ -25,17 +25,18 @@ int spw_control_open(const struct control_opts *opts, struct control **out)
 	control->probe = NO_TENSOR;
 	control->time = MARGIN_NONE(TIME_PATIENCE_STEPS);
 	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
-	spw_wear_open(control);
+	spw_control__wear_open(control);
 	control->profile.width_ns = 1; /* nothing is noted before a step */
-	spw_recording_begin(control);  /* the first step has not begun: records is not set yet */
+	spw_control__recording_begin(
+		control); /* the first step has not begun: records is not set yet */
 	control->records = opts->cache.mode >= SPW_CACHE_FASTEST;
-	return control->records ? spw_recording_open(control) : 0;
+	return control->records ? spw_control__recording_open(control) : 0;
 }
 
-void spw_control_close(struct control *control)
+void spw_control__close(struct control *control)
 {
 	if (control)
-		spw_recording_close(control);
+		spw_control__recording_close(control);
 	free(control);
 }
 
@@ -47,7 +48,7 @@ void spw_control_close(struct control *control)
  */
 static void leave_by(struct control *control, const char *what)
 {
-	if (!what || spw_shape_switch(control))
+	if (!what || spw_control__shape_switch(control))
 		return;
 	control->left = true;
 	control->plan_number++;
@@ -56,36 +57,36 @@ static void leave_by(struct control *control, const char *what)
 		   "%s: this step follows the fixed rule, and the next is planned anew", what);
 }
 
-void spw_control_stage(struct control *control, uint32_t micro_batch, enum spw_stage stage)
+void spw_control__stage(struct control *control, uint32_t micro_batch, enum spw_stage stage)
 {
 	control->micro_batch = micro_batch;
 	control->stage = stage;
-	control->stage_scope = spw_control_scope_enter(control, 0);
+	control->stage_scope = spw_control__scope_enter(control, 0);
 }
 
-uint32_t spw_control_scope_enter(struct control *control, uint64_t key)
+uint32_t spw_control__scope_enter(struct control *control, uint64_t key)
 {
-	uint32_t matched = spw_skipped_before(control, key);
-	uint32_t number = spw_recording_scope(control, key);
+	uint32_t matched = spw_control__skipped_before(control, key);
+	uint32_t number = spw_control__recording_scope(control, key);
 
 	if (number == NO_SCOPE)
 		return NO_SCOPE;
 	control->now.scopes[number].matched = matched;
-	leave_by(control, spw_follow_scope(control, number));
+	leave_by(control, spw_control__follow_scope(control, number));
 	return number;
 }
 
-void spw_control_scope_leave(struct control *control, uint32_t outer)
+void spw_control__scope_leave(struct control *control, uint32_t outer)
 {
-	uint32_t left = spw_recording_leave(control, outer);
+	uint32_t left = spw_control__recording_leave(control, outer);
 
 	if (left != NO_SCOPE)
-		leave_by(control, spw_follow_scope_left(control, left));
+		leave_by(control, spw_control__follow_scope_left(control, left));
 }
 
 /* ---- Tensors ---- */
 
-struct track spw_control_track(const struct control *control)
+struct track spw_control__track(const struct control *control)
 {
 	return (struct track){.recorded = NO_TENSOR, .step = control->step};
 }
@@ -95,32 +96,33 @@ static void take_place(struct control *control, struct recorded *recorded)
 	struct recording *now = &control->now;
 
 	recorded->place = now->scopes[recorded->scope].plannable;
-	spw_skipped_offered(control, recorded);
-	leave_by(control, spw_follow_offer(control, recorded));
+	spw_control__skipped_offered(control, recorded);
+	leave_by(control, spw_control__follow_offer(control, recorded));
 	now->scopes[recorded->scope].plannable++;
 	now->scopes[recorded->scope].bytes += recorded->bytes;
 	now->plannable++;
 }
 
-void spw_control_offered(struct control *control, struct track *track, uint32_t slot,
-			 uint64_t len_bytes, enum spw_cache_hint hint)
+void spw_control__offered(struct control *control, struct track *track, uint32_t slot,
+			  uint64_t len_bytes, enum spw_cache_hint hint)
 {
-	struct recorded *recorded = spw_recording_offer(control, track, slot, len_bytes, hint);
+	struct recorded *recorded =
+		spw_control__recording_offer(control, track, slot, len_bytes, hint);
 	struct recorded *shared = NULL;
 
 	control->keep_all_bytes += len_bytes;
-	spw_profile_note(control);
+	spw_control__profile_note(control);
 	if (hint != SPW_HINT_INPUT)
-		spw_recording_saved(control);
+		spw_control__recording_saved(control);
 	if (!recorded)
 		return;
 	if (hint == SPW_HINT_INPUT) {
-		spw_recording_input(control, recorded);
-		spw_follow_input(control, recorded);
+		spw_control__recording_input(control, recorded);
+		spw_control__follow_input(control, recorded);
 	} else if (recorded->plannable) {
-		shared = spw_skipped_shared(control, track, recorded);
+		shared = spw_control__skipped_shared(control, track, recorded);
 		if (shared)
-			spw_follow_shared(control, shared);
+			spw_control__follow_shared(control, shared);
 		else
 			take_place(control, recorded);
 	}
@@ -137,17 +139,17 @@ static void saved_after_all(struct control *control, struct recorded *recorded)
 	take_place(control, recorded);
 }
 
-void spw_control_hinted(struct control *control, const struct track *track,
-			enum spw_cache_hint hint)
+void spw_control__hinted(struct control *control, const struct track *track,
+			 enum spw_cache_hint hint)
 {
-	struct recorded *recorded = spw_recording_of(control, track);
+	struct recorded *recorded = spw_control__recording_of(control, track);
 
 	if (hint != SPW_HINT_INPUT)
-		spw_recording_saved(control);
+		spw_control__recording_saved(control);
 	if (!recorded)
 		return;
 	if (hint == SPW_HINT_INPUT)
-		spw_recording_input(control, recorded);
+		spw_control__recording_input(control, recorded);
 	else if (recorded->scope != control->scope)
 		recorded->not_again = true;
 	if (hint != SPW_HINT_INPUT && recorded->only_input)
@@ -156,46 +158,46 @@ void spw_control_hinted(struct control *control, const struct track *track,
 		recorded->hint = (uint8_t)hint;
 }
 
-void spw_control_taken(struct control *control, const struct track *track)
+void spw_control__taken(struct control *control, const struct track *track)
 {
-	struct recorded *recorded = spw_recording_of(control, track);
+	struct recorded *recorded = spw_control__recording_of(control, track);
 
 	/* What is needed to compute again is not taken by the step. */
 	if (!recorded || control->again)
 		return;
-	spw_skipped_taken(control, recorded);
-	spw_recording_take(control, recorded);
+	spw_control__skipped_taken(control, recorded);
+	spw_control__recording_take(control, recorded);
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
-		spw_follow_progress(
+		spw_control__follow_progress(
 			control, control->shape->basis.tensors[recorded->matched].planned_use_ns);
 }
 
-void spw_control_gone(struct control *control, uint64_t len_bytes)
+void spw_control__gone(struct control *control, uint64_t len_bytes)
 {
 	SPW_ASSERT(control->keep_all_bytes >= len_bytes);
 	control->keep_all_bytes -= len_bytes;
-	spw_profile_note(control);
+	spw_control__profile_note(control);
 }
 
-void spw_control_released(struct control *control, const struct track *track, bool leased)
+void spw_control__released(struct control *control, const struct track *track, bool leased)
 {
-	struct recorded *recorded = spw_recording_of(control, track);
+	struct recorded *recorded = spw_control__recording_of(control, track);
 
 	if (!recorded)
 		return;
-	spw_recording_release(control, recorded);
+	spw_control__recording_release(control, recorded);
 	if (recorded->matched == NO_TENSOR)
 		return;
 	if (!leased)
-		spw_follow_progress(
+		spw_control__follow_progress(
 			control,
 			control->shape->basis.tensors[recorded->matched].planned_release_ns);
 	control->slots[recorded->matched] = GONE_SLOT;
 }
 
-void spw_control_stored(struct control *control, const struct track *track, bool stored)
+void spw_control__stored(struct control *control, const struct track *track, bool stored)
 {
-	struct recorded *recorded = spw_recording_of(control, track);
+	struct recorded *recorded = spw_control__recording_of(control, track);
 
 	if (recorded)
 		recorded->stored = stored;
@@ -203,7 +205,7 @@ void spw_control_stored(struct control *control, const struct track *track, bool
 
 /* ---- Memory and time ---- */
 
-void spw_control_memory_add(struct control *control, const struct track *track, uint64_t bytes)
+void spw_control__memory_add(struct control *control, const struct track *track, uint64_t bytes)
 {
 	control->memory_bytes += bytes;
 	if (control->memory_bytes > control->peak_bytes) {
@@ -213,36 +215,36 @@ void spw_control_memory_add(struct control *control, const struct track *track, 
 	}
 	if (track->step != control->step)
 		control->old_bytes += bytes;
-	spw_profile_note(control);
+	spw_control__profile_note(control);
 }
 
-void spw_control_memory_sub(struct control *control, const struct track *track, uint64_t bytes)
+void spw_control__memory_sub(struct control *control, const struct track *track, uint64_t bytes)
 {
 	SPW_ASSERT(control->memory_bytes >= bytes);
 	control->memory_bytes -= bytes;
-	spw_profile_note(control);
+	spw_control__profile_note(control);
 	if (track->step == control->step)
 		return;
 	SPW_ASSERT(control->old_bytes >= bytes); /* CONTROL-2 */
 	control->old_bytes -= bytes;
 }
 
-uint64_t spw_control_wait_began(struct control *control)
+uint64_t spw_control__wait_began(struct control *control)
 {
 	uint64_t now_ns = control->opts.clock_ns();
 
 	if (control->waiting++ == 0)
 		control->waiting_since_ns = now_ns;
-	spw_recording_away(control, true, now_ns);
+	spw_control__recording_away(control, true, now_ns);
 	return now_ns;
 }
 
 /* Once a step stalls by more than its share, time is worth more than memory. */
 static void stall_noticed(struct control *control)
 {
-	if (!spw_control_follows_plan(control) || control->stalled_now ||
+	if (!spw_control__follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
-	    (double)spw_stalled_ns(control) <
+	    (double)spw_control__stalled_ns(control) <
 		    (double)control->shape->plan.result.stall_ns +
 			    NEGLIGIBLE * (double)control->shape->plan.result.wall_ns)
 		return;
@@ -250,14 +252,14 @@ static void stall_noticed(struct control *control)
 	control->opts.count->steps_hurried++;
 }
 
-uint64_t spw_control_wait_ended(struct control *control)
+uint64_t spw_control__wait_ended(struct control *control)
 {
 	uint64_t now_ns = control->opts.clock_ns();
 
 	SPW_ASSERT(control->waiting > 0); /* CONTROL-1 */
 	if (--control->waiting == 0)
 		control->waited_ns += now_ns - control->waiting_since_ns;
-	spw_recording_away(control, false, now_ns);
+	spw_control__recording_away(control, false, now_ns);
 	stall_noticed(control);
 	return now_ns;
 }
@@ -267,30 +269,32 @@ static void device_stalled(struct control *control, uint64_t ns)
 {
 	if (ns == 0)
 		return;
-	control->compute_ns_min = spw_recording_host_ns(control);
+	control->compute_ns_min = spw_control__recording_host_ns(control);
 	control->waited_ns += ns;
 	control->away_ns += ns;
 	stall_noticed(control);
 }
 
-void spw_control_device(struct control *control, const struct spw_device_times *times)
+void spw_control__device(struct control *control, const struct spw_device_times *times)
 {
-	spw_measure_copied(&control->measure, DIRECTION_WRITE, times->bytes_out, times->out_ns);
-	spw_measure_copied(&control->measure, DIRECTION_READ, times->bytes_in, times->in_ns);
+	spw_control__measure_copied(&control->measure, DIRECTION_WRITE, times->bytes_out,
+				    times->out_ns);
+	spw_control__measure_copied(&control->measure, DIRECTION_READ, times->bytes_in,
+				    times->in_ns);
 	device_stalled(control, times->stall_ns);
 }
 
-uint64_t spw_control_mark(struct control *control)
+uint64_t spw_control__mark(struct control *control)
 {
-	return spw_pace_mark(control, spw_recording_host_ns(control));
+	return spw_control__pace_mark(control, spw_control__recording_host_ns(control));
 }
 
-void spw_control_marked(struct control *control, uint64_t mark, uint64_t device_ns)
+void spw_control__marked(struct control *control, uint64_t mark, uint64_t device_ns)
 {
-	spw_pace_marked(control, mark, device_ns);
+	spw_control__pace_marked(control, mark, device_ns);
 }
 
-void spw_control_again(struct control *control, bool again)
+void spw_control__again(struct control *control, bool again)
 {
 	uint64_t now_ns = control->opts.clock_ns();
 
@@ -300,27 +304,27 @@ void spw_control_again(struct control *control, bool again)
 		control->again_since_ns = now_ns;
 	else
 		control->again_ns += now_ns - control->again_since_ns;
-	spw_recording_away(control, again, now_ns);
+	spw_control__recording_away(control, again, now_ns);
 }
 
-uint64_t spw_control_step_ns(const struct control *control)
+uint64_t spw_control__step_ns(const struct control *control)
 {
 	return control->opts.clock_ns() - control->began_ns;
 }
 
-uint64_t spw_control_io_began(struct control *control, enum direction direction, uint64_t bytes)
+uint64_t spw_control__io_began(struct control *control, enum direction direction, uint64_t bytes)
 {
 	uint64_t now_ns = control->opts.clock_ns();
 
-	spw_measure_began(&control->measure, direction, bytes, now_ns);
+	spw_control__measure_began(&control->measure, direction, bytes, now_ns);
 	return now_ns;
 }
 
-void spw_control_io_ended(struct control *control, enum direction direction, uint64_t bytes,
-			  bool served, uint64_t began_ns)
+void spw_control__io_ended(struct control *control, enum direction direction, uint64_t bytes,
+			   bool served, uint64_t began_ns)
 {
-	spw_measure_ended(&control->measure, direction, bytes, served, began_ns,
-			  control->opts.clock_ns());
+	spw_control__measure_ended(&control->measure, direction, bytes, served, began_ns,
+				   control->opts.clock_ns());
 }
 
 /* ---- A step has ended ---- */
@@ -329,9 +333,9 @@ static void count_step(const struct control *control)
 {
 	struct spw_cache_stats *count = control->opts.count;
 
-	count->step_compute_ns = spw_recording_compute_ns(control);
-	count->step_stall_ns = spw_stalled_ns(control);
-	count->step_hold_ns = control->waited_ns - spw_stalled_ns(control);
+	count->step_compute_ns = spw_control__recording_compute_ns(control);
+	count->step_stall_ns = spw_control__stalled_ns(control);
+	count->step_hold_ns = control->waited_ns - spw_control__stalled_ns(control);
 	count->step_again_ns = control->again_ns;
 	count->step_peak_bytes = control->peak_bytes;
 	count->step_forward_ns = control->now.forward_ns;
@@ -361,13 +365,13 @@ static bool breaks_off(struct control *control)
 static enum plan_reason planned_step_ended(struct control *control, bool replaced)
 {
 	control->opts.count->steps_planned++;
-	spw_shape_ended(control);
+	spw_control__shape_ended(control);
 	if (breaks_off(control))
 		return PLAN_REASON_NONE;
-	spw_flows_merge(control, false);
-	spw_skipped_fill(control);
-	spw_basis_merge(&control->shape->basis, &control->now);
-	return replaced ? PLAN_REASON_NONE : spw_margin_step_ended(control);
+	spw_control__flows_merge(control, false);
+	spw_control__skipped_fill(control);
+	spw_control__basis_merge(&control->shape->basis, &control->now);
+	return replaced ? PLAN_REASON_NONE : spw_control__margin_step_ended(control);
 }
 
 /* @missing: tensors of the plan, at the end. */
@@ -388,21 +392,21 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 			   control->tensors_max, control->scopes_max);
 		return PLAN_REASON_NONE;
 	}
-	timed_by = spw_pace_timed_by(control);
-	if (spw_shape_known(control)) {
-		spw_shape_ended(control);
+	timed_by = spw_control__pace_timed_by(control);
+	if (spw_control__shape_known(control)) {
+		spw_control__shape_ended(control);
 		return PLAN_REASON_NONE;
 	}
-	replace = spw_shape_new(control);
-	spw_shape_ended(control);
+	replace = spw_control__shape_new(control);
+	spw_control__shape_ended(control);
 	if (replace) {
-		spw_flows_merge(control, true);
-		spw_skipped_fill(control);
-		spw_basis_replace(&control->shape->basis, &control->now);
+		spw_control__flows_merge(control, true);
+		spw_control__skipped_fill(control);
+		spw_control__basis_replace(&control->shape->basis, &control->now);
 	}
 	if (!replace && control->shape->planned)
 		return PLAN_REASON_NONE;
-	if (spw_pace_awaits(control, timed_by))
+	if (spw_control__pace_awaits(control, timed_by))
 		return PLAN_REASON_NONE;
 	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
 		return PLAN_REASON_NONE;
@@ -414,10 +418,10 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 
 /* ---- The plan ---- */
 
-void spw_control_plan(struct control *control)
+void spw_control__plan(struct control *control)
 {
 	uint64_t began_ns = control->opts.clock_ns();
-	int rc = spw_planning_plan(&control->asked, &control->draft);
+	int rc = spw_control__planning_plan(&control->asked, &control->draft);
 
 	if (rc)
 		(void)snprintf(control->draft_words, sizeof(control->draft_words), "%s",
@@ -434,7 +438,7 @@ static void plan_begin(struct control *control, enum plan_reason reason)
 	control->draft_rc = -ECANCELED;
 	(void)snprintf(control->draft_words, sizeof(control->draft_words), "%s",
 		       "the process that searched is another one");
-	spw_planning_ask(control);
+	spw_control__planning_ask(control);
 }
 
 static void count_plan(const struct control *control)
@@ -469,7 +473,7 @@ static struct shape *plan_take(struct control *control)
 	SPW_PROBE(plan, control, control->draft_reason, result->tensors_spilled,
 		  control->draft_cost_ns);
 	if (control->opts.cache.mode == SPW_CACHE_BUDGET &&
-	    !spw_budget_fits(control, &control->draft)) {
+	    !spw_control__budget_fits(control, &control->draft)) {
 		control->opts.count->plans_failed++;
 		spw_notice(control->opts.notices, CONTROL_NOTICE_PLAN,
 			   "a budget of %llu bytes cannot be met: planned for the lowest "
@@ -477,43 +481,43 @@ static struct shape *plan_take(struct control *control)
 			   (unsigned long long)control->opts.cache.memory_bytes,
 			   (unsigned long long)result->peak_bytes);
 	}
-	spw_wear_planned(control, &control->draft);
+	spw_control__wear_planned(control, &control->draft);
 	shape->plan = control->draft;
 	control->draft = before;
 	shape->planned = true;
-	spw_basis_planned(&shape->basis);
+	spw_control__basis_planned(&shape->basis);
 	if (shape == control->shape)
 		control->probe = NO_TENSOR; /* the plan before has tried the drives with it */
 	return shape;
 }
 
-bool spw_control_step_ended(struct control *control)
+bool spw_control__step_ended(struct control *control)
 {
 	bool planned = control->shape->planned && !control->left;
-	bool followed = spw_control_follows_plan(control) &&
+	bool followed = spw_control__follows_plan(control) &&
 			control->matched == control->shape->basis.plannable;
 	bool replaced;
 	enum plan_reason reason = PLAN_REASON_NONE;
 
-	spw_profile_note(control);
-	spw_skipped_end(control);
-	spw_recording_end(control);
+	spw_control__profile_note(control);
+	spw_control__skipped_end(control);
+	spw_control__recording_end(control);
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
 	if (control->now.takes > 0)
-		spw_budget_step_ended(control, control->shape->planned, followed);
-	spw_measure_step(&control->measure);
+		spw_control__budget_step_ended(control, control->shape->planned, followed);
+	spw_control__measure_step(&control->measure);
 	replaced = control->draft_of && plan_take(control) == control->shape;
 	/* Without a backward pass it was no training step, and says nothing of the next. */
 	if (control->records && control->now.takes > 0) {
-		spw_wear_step_ended(control);
+		spw_control__wear_step_ended(control);
 		if (!followed)
 			control->late_before = control->was_late = false;
 		reason = followed ? planned_step_ended(control, replaced)
 				  : fixed_step_ended(control, planned);
 	}
 	if (control->now.takes > 0 && !control->broke_off && !control->now.is_short)
-		spw_pace_belongs(control);
+		spw_control__pace_belongs(control);
 	if (reason != PLAN_REASON_NONE)
 		plan_begin(control, reason);
 	return reason != PLAN_REASON_NONE;
@@ -521,25 +525,25 @@ bool spw_control_step_ended(struct control *control)
 
 /* ---- A step begins ---- */
 
-void spw_control_step_began(struct control *control)
+void spw_control__step_began(struct control *control)
 {
-	spw_pace_adopt(control);
+	spw_control__pace_adopt(control);
 	control->step++;
-	spw_recording_begin(control);
-	spw_flows_begin(control);
-	spw_profile_step_began(control);
-	spw_shape_predict(control);
+	spw_control__recording_begin(control);
+	spw_control__flows_begin(control);
+	spw_control__profile_step_began(control);
+	spw_control__shape_predict(control);
 	control->switched = false;
-	spw_follow_begin(control);
-	spw_skipped_begin(control, control->skips_off);
+	spw_control__follow_begin(control);
+	spw_control__skipped_begin(control, control->skips_off);
 	control->skips_off = false;
 	if (control->shape->planned)
-		spw_planning_probe(control);
+		spw_control__planning_probe(control);
 }
 
 /* ---- Counters ---- */
 
-void spw_control_stats(const struct control *control, struct spw_cache_stats *stats)
+void spw_control__stats(const struct control *control, struct spw_cache_stats *stats)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
 	const struct plan *plan = &control->shape->plan;

@@ -24,7 +24,7 @@ static unsigned fill_reasons(const struct control *control, const struct spw_pla
 			reasons[found] = (struct spw_cache_reason){
 				.scope_key = scope->key,
 				.micro_batch = scope->micro_batch,
-				.may_again = spw_again_scope_may(scope),
+				.may_again = spw_control__again_scope_may(scope),
 				.again_ns = control->asked.scopes[s].again_ns,
 				.saved_bytes = bytes,
 				.reason = planned[s],
@@ -34,8 +34,8 @@ static unsigned fill_reasons(const struct control *control, const struct spw_pla
 	return found;
 }
 
-int spw_control_explain(struct control *control, struct spw_cache_reason reasons[], unsigned count,
-			struct spw_plan_result *result)
+int spw_control__explain(struct control *control, struct spw_cache_reason reasons[], unsigned count,
+			 struct spw_plan_result *result)
 {
 	const struct shape *shape = control->shape;
 	struct spw_plan_reason *planned;
@@ -47,7 +47,7 @@ int spw_control_explain(struct control *control, struct spw_cache_reason reasons
 	if (!planned)
 		return spw_error(-ENOMEM, "no memory for the reasons of %u scopes",
 				 shape->basis.scope_count);
-	rc = spw_planning_explain(control, planned);
+	rc = spw_control__planning_explain(control, planned);
 	if (rc == 0)
 		rc = (int)fill_reasons(control, planned, reasons, count);
 	if (rc >= 0 && result)

@@ -53,27 +53,27 @@ static void add_point(struct flow_record *record, uint64_t ns, const uint64_t by
 	put_point(record, ns, bytes);
 }
 
-void spw_control_others(struct control *control, const struct others *others)
+void spw_control__others(struct control *control, const struct others *others)
 {
 	uint64_t ours = 0;
 	bool moved = false;
 
 	if (control->others_known)
-		spw_wear_others(control, (double)others->bytes[DIRECTION_WRITE] -
-						 (double)control->others[DIRECTION_WRITE]);
+		spw_control__wear_others(control, (double)others->bytes[DIRECTION_WRITE] -
+							  (double)control->others[DIRECTION_WRITE]);
 	control->others_known = true;
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		ours += control->measure.flows[i].bytes_in_flight;
 		moved |= others->bytes[i] > control->others[i];
 		control->others[i] = others->bytes[i];
 	}
-	spw_measure_others(&control->measure, others->in_flight_bytes > ours, moved);
+	spw_control__measure_others(&control->measure, others->in_flight_bytes > ours, moved);
 	if (control->recording)
-		add_point(&control->flow_record, spw_recording_compute_ns(control),
+		add_point(&control->flow_record, spw_control__recording_compute_ns(control),
 			  control->others);
 }
 
-void spw_flows_begin(struct control *control)
+void spw_control__flows_begin(struct control *control)
 {
 	control->flow_record.used = 0;
 	control->flow_record.looked_ns = 0;
@@ -100,7 +100,7 @@ static double moved_by(const struct flow_record *record, unsigned direction, dou
 	return from + (to - from) * share;
 }
 
-void spw_flows_merge(struct control *control, bool replace)
+void spw_control__flows_merge(struct control *control, bool replace)
 {
 	const struct recording *now = &control->now;
 	double part_ns = (double)(now->forward_ns + now->backward_ns) / FLOW_PARTS;
@@ -122,7 +122,7 @@ void spw_flows_merge(struct control *control, bool replace)
 /* ---- For the planner ---- */
 
 /* Of the drives' time in a step, roughly, as writes and reads may differ. */
-double spw_flows_share(const struct control *control)
+double spw_control__flows_share(const struct control *control)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
 	double seconds =
@@ -138,20 +138,20 @@ double spw_flows_share(const struct control *control)
 	return bytes / (seconds * (double)drives->write_bytes_per_second);
 }
 
-bool spw_flows_drifted(const struct control *control)
+bool spw_control__flows_drifted(const struct control *control)
 {
-	double now = spw_flows_share(control), then = control->shape->plan.flows_share;
+	double now = spw_control__flows_share(control), then = control->shape->plan.flows_share;
 
 	return now > then + FLOWS_DRIFT || now < then - FLOWS_DRIFT;
 }
 
-uint32_t spw_flows_plan(const struct control *control, struct spw_plan_flow flows[])
+uint32_t spw_control__flows_plan(const struct control *control, struct spw_plan_flow flows[])
 {
 	const struct recording *basis = &control->shape->basis;
 	uint64_t part_ns = (basis->forward_ns + basis->backward_ns) / FLOW_PARTS;
 	uint32_t count = 0;
 
-	if (spw_flows_share(control) < NEGLIGIBLE || part_ns == 0)
+	if (spw_control__flows_share(control) < NEGLIGIBLE || part_ns == 0)
 		return 0;
 	for (unsigned k = 0; k < FLOW_PARTS; k++) {
 		const double *part = control->shape->flows[k];

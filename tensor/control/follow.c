@@ -17,17 +17,17 @@
 /* One of so many of the memory saved may be used to make up for a stall. */
 #define HURRY_PARTS 4u
 
-bool spw_control_follows_plan(const struct control *control)
+bool spw_control__follows_plan(const struct control *control)
 {
 	return control->shape->planned && !control->left && control->recording;
 }
 
-uint32_t spw_control_plan_number(const struct control *control)
+uint32_t spw_control__plan_number(const struct control *control)
 {
 	return control->plan_number;
 }
 
-void spw_follow_begin(struct control *control)
+void spw_control__follow_begin(struct control *control)
 {
 	control->plan_number++;
 	control->left = control->stalled_now = false;
@@ -41,12 +41,12 @@ void spw_follow_begin(struct control *control)
 		control->slots[i] = NO_SLOT;
 }
 
-void spw_follow_progress(struct control *control, uint64_t planned_ns)
+void spw_control__follow_progress(struct control *control, uint64_t planned_ns)
 {
-	if (!spw_control_follows_plan(control) || planned_ns < control->progress_ns)
+	if (!spw_control__follows_plan(control) || planned_ns < control->progress_ns)
 		return;
 	control->progress_ns = planned_ns;
-	control->progress_at_ns = spw_recording_compute_ns(control);
+	control->progress_at_ns = spw_control__recording_compute_ns(control);
 }
 
 /* When the plan offers what this step has not offered yet; UINT64_MAX: that was all. */
@@ -56,7 +56,7 @@ static uint64_t next_offer_ns(struct control *control)
 
 	/* An offer that was refused in the forward pass does not hold up the backward pass. */
 	while (control->offer_next < basis->count &&
-	       (!spw_has_place(&basis->tensors[control->offer_next]) ||
+	       (!spw_control__has_place(&basis->tensors[control->offer_next]) ||
 		control->slots[control->offer_next] != NO_SLOT ||
 		(control->stage == SPW_STAGE_BACKWARD &&
 		 basis->tensors[control->offer_next].planned_pack_ns <= control->progress_ns)))
@@ -88,8 +88,8 @@ static uint64_t next_again_ns(struct control *control)
  */
 static uint64_t progress_now_ns(struct control *control)
 {
-	uint64_t ns =
-		control->progress_ns + spw_recording_compute_ns(control) - control->progress_at_ns;
+	uint64_t ns = control->progress_ns + spw_control__recording_compute_ns(control) -
+		      control->progress_at_ns;
 	uint64_t next_ns = SPW_MIN(next_offer_ns(control), next_again_ns(control));
 
 	return SPW_MAX(control->progress_ns, SPW_MIN(ns, next_ns));
@@ -97,39 +97,39 @@ static uint64_t progress_now_ns(struct control *control)
 
 /* ---- Is it the step that was planned for? ---- */
 
-const char *spw_follow_scope(struct control *control, uint32_t number)
+const char *spw_control__follow_scope(struct control *control, uint32_t number)
 {
 	const struct recording *basis = &control->shape->basis;
 	const struct recorded_scope *now = &control->now.scopes[number],
 				    *was = &basis->scopes[number];
 
-	if (!spw_control_follows_plan(control))
+	if (!spw_control__follows_plan(control))
 		return NULL;
 	if (number >= basis->scope_count || now->key != was->key || now->stage != was->stage ||
 	    now->micro_batch != was->micro_batch)
 		return "other scopes or stages than in the step that was planned for";
-	spw_follow_progress(control, was->planned_enter_ns);
+	spw_control__follow_progress(control, was->planned_enter_ns);
 	return NULL;
 }
 
-const char *spw_follow_scope_left(const struct control *control, uint32_t number)
+const char *spw_control__follow_scope_left(const struct control *control, uint32_t number)
 {
-	if (!spw_control_follows_plan(control) ||
+	if (!spw_control__follows_plan(control) ||
 	    control->now.scopes[number].plannable >= control->shape->basis.scopes[number].plannable)
 		return NULL;
 	return "fewer tensors in a scope than in the step that was planned for";
 }
 
-const char *spw_follow_offer(struct control *control, struct recorded *recorded)
+const char *spw_control__follow_offer(struct control *control, struct recorded *recorded)
 {
 	const struct recording *basis = &control->shape->basis;
 	uint32_t which;
 
-	if (!spw_control_follows_plan(control))
+	if (!spw_control__follows_plan(control))
 		return NULL;
 	if (recorded->place >= basis->scopes[recorded->scope].plannable)
 		return "more tensors in a scope than in the step that was planned for";
-	which = spw_basis_place(basis, recorded);
+	which = spw_control__basis_place(basis, recorded);
 	if (basis->tensors[which].bytes != recorded->bytes)
 		return "tensors of other sizes than in the step that was planned for";
 	recorded->matched = which;
@@ -137,15 +137,15 @@ const char *spw_follow_offer(struct control *control, struct recorded *recorded)
 	control->matched++;
 	control->due_ns = basis->tensors[which].pack_ns;
 	control->due_hold_ns = control->shape->plan.hold_ns[which];
-	spw_follow_progress(control, basis->tensors[which].planned_pack_ns);
+	spw_control__follow_progress(control, basis->tensors[which].planned_pack_ns);
 	return NULL;
 }
 
-void spw_follow_input(struct control *control, struct recorded *recorded)
+void spw_control__follow_input(struct control *control, struct recorded *recorded)
 {
-	if (!spw_control_follows_plan(control) || !recorded->plannable)
+	if (!spw_control__follows_plan(control) || !recorded->plannable)
 		return;
-	recorded->matched = spw_basis_place(&control->shape->basis, recorded);
+	recorded->matched = spw_control__basis_place(&control->shape->basis, recorded);
 	if (recorded->matched != NO_TENSOR)
 		control->slots[recorded->matched] = recorded->slot;
 }
@@ -156,23 +156,23 @@ static enum spw_plan_choice choice_of(const struct control *control, uint32_t wh
 }
 
 /* Nothing of it comes any more in this step. */
-void spw_follow_skipped(struct control *control, uint32_t which)
+void spw_control__follow_skipped(struct control *control, uint32_t which)
 {
 	control->slots[which] = GONE_SLOT;
-	control->matched += spw_has_place(&control->shape->basis.tensors[which]);
+	control->matched += spw_control__has_place(&control->shape->basis.tensors[which]);
 }
 
-void spw_follow_shared(struct control *control, const struct recorded *recorded)
+void spw_control__follow_shared(struct control *control, const struct recorded *recorded)
 {
 	control->slots[recorded->matched] = recorded->slot;
 }
 
-bool spw_control_choice(const struct control *control, const struct track *track,
-			enum spw_plan_choice *choice)
+bool spw_control__choice(const struct control *control, const struct track *track,
+			 enum spw_plan_choice *choice)
 {
-	const struct recorded *recorded = spw_recording_of(control, track);
+	const struct recorded *recorded = spw_control__recording_of(control, track);
 
-	if (!spw_control_follows_plan(control) || !recorded || recorded->matched == NO_TENSOR)
+	if (!spw_control__follows_plan(control) || !recorded || recorded->matched == NO_TENSOR)
 		return false;
 	*choice = choice_of(control, recorded->matched);
 	return true;
@@ -180,7 +180,7 @@ bool spw_control_choice(const struct control *control, const struct track *track
 
 /* ---- Memory ---- */
 
-uint64_t spw_control_memory_bytes(const struct control *control)
+uint64_t spw_control__memory_bytes(const struct control *control)
 {
 	const struct spw_plan_result *result = &control->shape->plan.result;
 	uint64_t bytes = result->memory_bytes;
@@ -211,7 +211,7 @@ static bool reads_wanted(const struct control *control)
 		       CHUNKS_IN_FLIGHT * control->opts.chunk_bytes * control->opts.drives;
 }
 
-bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes)
+bool spw_control__fits_below_peak(const struct control *control, uint64_t bytes)
 {
 	const struct spw_cache_opts *opts = &control->opts.cache;
 	bool plans = opts->mode == SPW_CACHE_FASTEST || opts->mode == SPW_CACHE_BUDGET;
@@ -222,7 +222,7 @@ bool spw_control_fits_below_peak(const struct control *control, uint64_t bytes)
 
 /* ---- What is read next ---- */
 
-uint32_t spw_control_next(struct control *control)
+uint32_t spw_control__next(struct control *control)
 {
 	const struct shape *shape = control->shape;
 
@@ -242,7 +242,7 @@ uint32_t spw_control_next(struct control *control)
 	return NO_SLOT;
 }
 
-bool spw_control_next_is_due(struct control *control)
+bool spw_control__next_is_due(struct control *control)
 {
 	const struct shape *shape = control->shape;
 	uint32_t which = shape->plan.use_order[control->read_next];
@@ -251,11 +251,11 @@ bool spw_control_next_is_due(struct control *control)
 	       progress_now_ns(control) + shape->plan.lead_ns >= shape->plan.read_from_ns[which];
 }
 
-bool spw_control_next_has_room(struct control *control, uint64_t bytes)
+bool spw_control__next_has_room(struct control *control, uint64_t bytes)
 {
 	const struct shape *shape = control->shape;
 	uint64_t from_ns = shape->plan.read_from_ns[shape->plan.use_order[control->read_next]];
-	uint64_t most_bytes = spw_control_memory_bytes(control);
+	uint64_t most_bytes = spw_control__memory_bytes(control);
 	bool idle = control->measure.flows[DIRECTION_READ].in_flight == 0;
 
 	SPW_ASSERT(control->memory_bytes >= control->old_bytes); /* CONTROL-2 */
@@ -266,7 +266,7 @@ bool spw_control_next_has_room(struct control *control, uint64_t bytes)
 	       reads_wanted(control);
 }
 
-void spw_control_next_done(struct control *control)
+void spw_control__next_done(struct control *control)
 {
 	control->read_next++;
 }

@@ -14,30 +14,30 @@ static uint64_t plan_is_there_ns(const struct control *control)
 	       control->due_hold_ns;
 }
 
-uint64_t spw_control_hold_until_ns(const struct control *control, uint64_t returned_bytes)
+uint64_t spw_control__hold_until_ns(const struct control *control, uint64_t returned_bytes)
 {
 	enum spw_cache_mode mode = control->opts.cache.mode;
 	uint64_t not_counted = control->old_bytes + returned_bytes, until_ns;
 
-	if (!spw_control_follows_plan(control) || control->stage != SPW_STAGE_FORWARD ||
+	if (!spw_control__follows_plan(control) || control->stage != SPW_STAGE_FORWARD ||
 	    (mode != SPW_CACHE_FASTEST && mode != SPW_CACHE_BUDGET))
 		return 0;
-	if (control->memory_bytes <= spw_control_memory_bytes(control) + not_counted)
+	if (control->memory_bytes <= spw_control__memory_bytes(control) + not_counted)
 		return 0;
 	until_ns = plan_is_there_ns(control);
-	if (mode == SPW_CACHE_BUDGET && spw_budget_fits(control, &control->shape->plan) &&
+	if (mode == SPW_CACHE_BUDGET && spw_control__budget_fits(control, &control->shape->plan) &&
 	    control->memory_bytes > control->opts.cache.memory_bytes + not_counted &&
 	    control->opts.clock_ns() >= until_ns)
 		return UINT64_MAX;
 	return until_ns;
 }
 
-uint64_t spw_control_hold_ended(struct control *control, uint64_t began_ns)
+uint64_t spw_control__hold_ended(struct control *control, uint64_t began_ns)
 {
 	uint64_t ns = spw_since_ns(began_ns, control->opts.clock_ns());
 
 	/* First: the wait is no stall. */
 	control->held_ns += ns;
-	(void)spw_control_wait_ended(control);
+	(void)spw_control__wait_ended(control);
 	return ns;
 }

@@ -315,7 +315,7 @@ struct control {
 
 	/*
 	 * The plan that is being made, from the end of one step to the end of the next, and of
-	 * which shape, whose basis stays as it is; NULL: none. It is spw_control_plan()'s.
+	 * which shape, whose basis stays as it is; NULL: none. It is spw_control__plan()'s.
 	 */
 	struct shape *draft_of;
 	struct plan draft;
@@ -328,229 +328,234 @@ struct control {
 
 /* ---- recording.c ---- */
 
-int spw_recording_open(struct control *control);
-void spw_recording_close(struct control *control);
+int spw_control__recording_open(struct control *control);
+void spw_control__recording_close(struct control *control);
 /* Compute time of this step: a device's, where that is known, and else the host's. */
-uint64_t spw_recording_compute_ns(const struct control *control);
-uint64_t spw_recording_host_ns(const struct control *control);
+uint64_t spw_control__recording_compute_ns(const struct control *control);
+uint64_t spw_control__recording_host_ns(const struct control *control);
 /* Of this step if nothing had been skipped: all that is recorded has such times. */
-uint64_t spw_recording_whole_ns(const struct control *control);
-void spw_recording_begin(struct control *control);
-void spw_recording_end(struct control *control);
+uint64_t spw_control__recording_whole_ns(const struct control *control);
+void spw_control__recording_begin(struct control *control);
+void spw_control__recording_end(struct control *control);
 /* Return: its number, or NO_SCOPE. */
-uint32_t spw_recording_scope(struct control *control, uint64_t key);
+uint32_t spw_control__recording_scope(struct control *control, uint64_t key);
 /* Return: the scope that has been left, or NO_SCOPE. */
-uint32_t spw_recording_leave(struct control *control, uint32_t outer);
+uint32_t spw_control__recording_leave(struct control *control, uint32_t outer);
 /* Its record in this step, or NULL. */
 /*
  * Whether it tells what step this is: by it the step is known. What only serves to compute scopes
  * again does not: whether one more is offered depends on how long the plan has others hold it.
  */
-static inline bool spw_has_place(const struct recorded *recorded)
+static inline bool spw_control__has_place(const struct recorded *recorded)
 {
 	return recorded->plannable && !recorded->only_input;
 }
 
-static inline struct recorded *spw_recording_of(const struct control *control,
-						const struct track *track)
+static inline struct recorded *spw_control__recording_of(const struct control *control,
+							 const struct track *track)
 {
 	if (!control->recording || track->recorded == NO_TENSOR || track->step != control->step)
 		return NULL;
 	return &control->now.tensors[track->recorded];
 }
 /* Time of this step that takes have waited for I/O. */
-static inline uint64_t spw_stalled_ns(const struct control *control)
+static inline uint64_t spw_control__stalled_ns(const struct control *control)
 {
 	/* One may have been held back since the step before. */
 	return control->waited_ns - SPW_MIN(control->held_ns, control->waited_ns);
 }
-struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
-				     uint64_t bytes, enum spw_cache_hint hint);
-void spw_recording_take(struct control *control, struct recorded *recorded);
-void spw_recording_release(struct control *control, struct recorded *recorded);
+struct recorded *spw_control__recording_offer(struct control *control, struct track *track,
+					      uint32_t slot, uint64_t bytes,
+					      enum spw_cache_hint hint);
+void spw_control__recording_take(struct control *control, struct recorded *recorded);
+void spw_control__recording_release(struct control *control, struct recorded *recorded);
 /* Something was saved in the present scope; @recorded, as what it is computed again from. */
-void spw_recording_saved(struct control *control);
-void spw_recording_input(struct control *control, struct recorded *recorded);
+void spw_control__recording_saved(struct control *control);
+void spw_control__recording_input(struct control *control, struct recorded *recorded);
 /* The step's compute stands still from here on; or goes on, if nothing else holds it. */
-void spw_recording_away(struct control *control, bool away, uint64_t now_ns);
+void spw_control__recording_away(struct control *control, bool away, uint64_t now_ns);
 
 /* ---- basis.c ---- */
 
 /* The most that the end of any scope has moved, in parts of all. @from_plan: since the plan. */
-double spw_basis_drift(const struct recording *now, const struct recording *basis, bool from_plan);
+double spw_control__basis_drift(const struct recording *now, const struct recording *basis,
+				bool from_plan);
 /* The step was like the basis: its figures are smoothed into it. */
-void spw_basis_merge(struct recording *basis, const struct recording *now);
+void spw_control__basis_merge(struct recording *basis, const struct recording *now);
 /* It was another: it becomes the basis itself. */
-void spw_basis_replace(struct recording *basis, struct recording *now);
+void spw_control__basis_replace(struct recording *basis, struct recording *now);
 /* A plan has been made of it. */
-void spw_basis_planned(struct recording *basis);
+void spw_control__basis_planned(struct recording *basis);
 /*
  * The tensor of the basis at the same place; of one that has no place, what the scope was computed
  * again from there. Or NO_TENSOR.
  */
-uint32_t spw_basis_place(const struct recording *basis, const struct recorded *recorded);
+uint32_t spw_control__basis_place(const struct recording *basis, const struct recorded *recorded);
 /* All that has been recorded so far is as in the basis. */
-bool spw_basis_begins_like(const struct recording *now, const struct recording *basis);
+bool spw_control__basis_begins_like(const struct recording *now, const struct recording *basis);
 /* And it is all of it. */
-bool spw_basis_is_like(const struct recording *now, const struct recording *basis);
+bool spw_control__basis_is_like(const struct recording *now, const struct recording *basis);
 
 /* The scope of the basis from @from on, in the present stage; a stage itself is one with key 0. */
-uint32_t spw_basis_find(const struct recording *basis, uint32_t from,
-			const struct recorded_scope *scope);
+uint32_t spw_control__basis_find(const struct recording *basis, uint32_t from,
+				 const struct recorded_scope *scope);
 /* Both are of steps that skip scopes of one model: most of what this one ran is in the basis. */
-bool spw_basis_is_kin(const struct recording *now, const struct recording *basis);
+bool spw_control__basis_is_kin(const struct recording *now, const struct recording *basis);
 
 /* ---- skipped.c ---- */
 
 /* A step begins. @off: it is recorded as it is. */
-void spw_skipped_begin(struct control *control, bool off);
+void spw_control__skipped_begin(struct control *control, bool off);
 /* It goes on by another shape, of which it has been all so far. */
-void spw_skipped_switched(struct control *control);
+void spw_control__skipped_switched(struct control *control);
 /* It has skipped scopes of the basis, or has others. */
-bool spw_skipped_differs(const struct control *control);
+bool spw_control__skipped_differs(const struct control *control);
 /* A scope is entered: those before it in the basis are skipped. Return: its number there. */
-uint32_t spw_skipped_before(struct control *control, uint64_t key);
+uint32_t spw_control__skipped_before(struct control *control, uint64_t key);
 /* A tensor has been offered that has a place, or is about to be taken. */
-void spw_skipped_offered(struct control *control, struct recorded *recorded);
-void spw_skipped_taken(struct control *control, const struct recorded *recorded);
+void spw_control__skipped_offered(struct control *control, struct recorded *recorded);
+void spw_control__skipped_taken(struct control *control, const struct recorded *recorded);
 /* Return: the skipped one that @recorded, the last one so far, turns out to be; or NULL. */
-struct recorded *spw_skipped_shared(struct control *control, struct track *track,
-				    struct recorded *recorded);
-void spw_skipped_end(struct control *control);
+struct recorded *spw_control__skipped_shared(struct control *control, struct track *track,
+					     struct recorded *recorded);
+void spw_control__skipped_end(struct control *control);
 /* The time that the passes would have taken with what was skipped. */
-void spw_skipped_fill(struct control *control);
+void spw_control__skipped_fill(struct control *control);
 /* The step has ended: most of what it ran is as in the basis. */
-bool spw_skipped_fits(const struct control *control);
+bool spw_control__skipped_fits(const struct control *control);
 
 /* ---- follow.c ---- */
 
 /* The plan is followed from its beginning. */
-void spw_follow_begin(struct control *control);
+void spw_control__follow_begin(struct control *control);
 /* The tensor that only a scope is computed again from. */
-void spw_follow_input(struct control *control, struct recorded *recorded);
+void spw_control__follow_input(struct control *control, struct recorded *recorded);
 /* Return: in which way the step is not the one that was planned for; NULL: it is, or none was. */
-const char *spw_follow_scope(struct control *control, uint32_t number);
-const char *spw_follow_scope_left(const struct control *control, uint32_t number);
-const char *spw_follow_offer(struct control *control, struct recorded *recorded);
-void spw_follow_progress(struct control *control, uint64_t planned_ns);
+const char *spw_control__follow_scope(struct control *control, uint32_t number);
+const char *spw_control__follow_scope_left(const struct control *control, uint32_t number);
+const char *spw_control__follow_offer(struct control *control, struct recorded *recorded);
+void spw_control__follow_progress(struct control *control, uint64_t planned_ns);
 /* A tensor of the basis is skipped; or what was skipped has been offered by another scope. */
-void spw_follow_skipped(struct control *control, uint32_t which);
-void spw_follow_shared(struct control *control, const struct recorded *recorded);
+void spw_control__follow_skipped(struct control *control, uint32_t which);
+void spw_control__follow_shared(struct control *control, const struct recorded *recorded);
 
 /* ---- shapes.c ---- */
 
 /* Go on by the plan of another shape that is like this step so far. Return: whether one is. */
-bool spw_shape_switch(struct control *control);
+bool spw_control__shape_switch(struct control *control);
 /* The step that has ended, not followed by its plan, is of a shape that has one. It is in force. */
-bool spw_shape_known(struct control *control);
+bool spw_control__shape_known(struct control *control);
 /*
  * A new one, in the stead of the one that was not in force for the longest time; or one that
  * varies. Return: whether its basis is to be this step.
  */
-bool spw_shape_new(struct control *control);
+bool spw_control__shape_new(struct control *control);
 /* A step of the one in force has ended; the next begins, and may be of another. */
-void spw_shape_ended(struct control *control);
-void spw_shape_predict(struct control *control);
+void spw_control__shape_ended(struct control *control);
+void spw_control__shape_predict(struct control *control);
 
 /* ---- ranks.c ---- */
 
 /* What has been measured: of several ranks the mean. */
-struct spw_plan_drives spw_ranks_share(const struct control *control);
+struct spw_plan_drives spw_control__ranks_share(const struct control *control);
 
 /* ---- margin.c ---- */
 
 /* What the next plan counts on, before the margin. */
-struct spw_plan_drives spw_margin_believed(const struct control *control);
-uint64_t spw_margin_mixed(const struct spw_plan_drives *drives);
+struct spw_plan_drives spw_control__margin_believed(const struct control *control);
+uint64_t spw_control__margin_mixed(const struct spw_plan_drives *drives);
 /* What the next plan may write: for @wear, and after a stall; 0: no limit. */
-uint64_t spw_margin_written_max(const struct shape *shape, uint64_t wear);
+uint64_t spw_control__margin_written_max(const struct shape *shape, uint64_t wear);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
-enum plan_reason spw_margin_step_ended(struct control *control);
+enum plan_reason spw_control__margin_step_ended(struct control *control);
 
 /* ---- budget.c ---- */
 
 /* A plan is within the budget; a margin may have asked for less, and not have got that. */
-bool spw_budget_fits(const struct control *control, const struct plan *plan);
+bool spw_control__budget_fits(const struct control *control, const struct plan *plan);
 /* A step has ended. @planned: a plan was in force when it began; @followed: to the end */
-void spw_budget_step_ended(struct control *control, bool planned, bool followed);
+void spw_control__budget_step_ended(struct control *control, bool planned, bool followed);
 
 /* ---- pace.c ---- */
 
-void spw_pace_begin(struct control *control);
-void spw_pace_end(struct control *control, uint64_t host_ns);
-/* As spw_control_mark(), now; and as spw_control_marked(). */
-uint64_t spw_pace_mark(struct control *control, uint64_t host_ns);
-void spw_pace_marked(struct control *control, uint64_t mark, uint64_t device_ns);
+void spw_control__pace_begin(struct control *control);
+void spw_control__pace_end(struct control *control, uint64_t host_ns);
+/* As spw_control__mark(), now; and as spw_control__marked(). */
+uint64_t spw_control__pace_mark(struct control *control, uint64_t host_ns);
+void spw_control__pace_marked(struct control *control, uint64_t mark, uint64_t device_ns);
 /* The step that has ended was of the shape in force. */
-void spw_pace_belongs(struct control *control);
+void spw_control__pace_belongs(struct control *control);
 /* Between steps: shapes take what has become known of theirs. */
-void spw_pace_adopt(struct control *control);
+void spw_control__pace_adopt(struct control *control);
 
 /* The shape, by its id, of which this step has a device's times; 0: it has the host's. */
-uint32_t spw_pace_timed_by(const struct control *control);
+uint32_t spw_control__pace_timed_by(const struct control *control);
 
 /* At the end of a step without a plan: whether a plan waits for times of its shape's own. */
-bool spw_pace_awaits(struct control *control, uint32_t timed_by);
+bool spw_control__pace_awaits(struct control *control, uint32_t timed_by);
 /* Compute time by the device's clock; the host's if that is not known. */
-uint64_t spw_pace_ns(const struct control *control, uint64_t host_ns);
+uint64_t spw_control__pace_ns(const struct control *control, uint64_t host_ns);
 
 /* ---- profile.c ---- */
 
-void spw_profile_step_began(struct control *control);
+void spw_control__profile_step_began(struct control *control);
 /* The memory in use has changed. */
-void spw_profile_note(struct control *control);
+void spw_control__profile_note(struct control *control);
 
 /* ---- flows.c ---- */
 
-void spw_flows_begin(struct control *control);
+void spw_control__flows_begin(struct control *control);
 /* A step has ended. @replace: it is the first of its shape, or unlike those before. */
-void spw_flows_merge(struct control *control, bool replace);
+void spw_control__flows_merge(struct control *control, bool replace);
 /* It is not what was planned for. */
-bool spw_flows_drifted(const struct control *control);
+bool spw_control__flows_drifted(const struct control *control);
 /* Of the drives' time in a step of the shape in force. */
-double spw_flows_share(const struct control *control);
+double spw_control__flows_share(const struct control *control);
 /* For the planner: at most FLOW_PARTS. Return: how many; 0: nothing worth planning. */
-uint32_t spw_flows_plan(const struct control *control, struct spw_plan_flow flows[]);
+uint32_t spw_control__flows_plan(const struct control *control, struct spw_plan_flow flows[]);
 
 /* ---- wear.c ---- */
 
-void spw_wear_open(struct control *control);
+void spw_control__wear_open(struct control *control);
 /* Others have written so much more; below 0: what was taken for theirs is the cache's own. */
-void spw_wear_others(struct control *control, double bytes);
-void spw_wear_step_ended(struct control *control);
+void spw_control__wear_others(struct control *control, double bytes);
+void spw_control__wear_step_ended(struct control *control);
 /* What the cap gives for a step of the shape in force; 0: there is none. */
-uint64_t spw_wear_step_bytes(const struct control *control);
+uint64_t spw_control__wear_step_bytes(const struct control *control);
 /* That is no longer what its plan was made for. */
-bool spw_wear_drifted(const struct control *control);
+bool spw_control__wear_drifted(const struct control *control);
 /* A plan has been made: say whether the cap has changed it. */
-void spw_wear_planned(struct control *control, const struct plan *plan);
+void spw_control__wear_planned(struct control *control, const struct plan *plan);
 
 /* ---- again.c ---- */
 
 /* It can be computed again, as far as the caller has said. */
-bool spw_again_scope_may(const struct recorded_scope *scope);
+bool spw_control__again_scope_may(const struct recorded_scope *scope);
 /* So can some scope of the basis. */
-bool spw_again_may(const struct recording *basis);
+bool spw_control__again_may(const struct recording *basis);
 /* As spw_plan(), with all that may be computed again. */
-int spw_again_plan(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
+int spw_control__again_plan(struct asked *asked, const struct spw_plan_step *step,
+			    struct plan *plan);
 /* The choices have been changed: what they lead to. */
-int spw_again_simulate(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
+int spw_control__again_simulate(struct asked *asked, const struct spw_plan_step *step,
+				struct plan *plan);
 /* From when on what is spilled is read. */
-int spw_again_schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan);
+int spw_control__again_schedule(struct asked *asked, const struct spw_plan_step *step,
+				struct plan *plan);
 
 /* Of the plan, a reason for each scope of the basis. */
-int spw_again_explain(struct asked *asked, const struct spw_plan_step *step,
-		      const struct plan *plan, struct spw_plan_reason reasons[]);
+int spw_control__again_explain(struct asked *asked, const struct spw_plan_step *step,
+			       const struct plan *plan, struct spw_plan_reason reasons[]);
 
 /* ---- planning.c ---- */
 
 /* A plan of the shape in force is wanted: what it is to be made from. */
-void spw_planning_ask(struct control *control);
+void spw_control__planning_ask(struct control *control);
 /* The search: looks at nothing but what was asked, and the basis of that. */
-int spw_planning_plan(struct asked *asked, struct plan *plan);
+int spw_control__planning_plan(struct asked *asked, struct plan *plan);
 /* The reasons of the plan in force; not while another is searched for. */
-int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[]);
+int spw_control__planning_explain(struct control *control, struct spw_plan_reason reasons[]);
 /* A plan that spills nothing learns nothing of the drives: try them once in a while. */
-void spw_planning_probe(struct control *control);
+void spw_control__planning_probe(struct control *control);
 
 #endif

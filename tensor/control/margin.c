@@ -65,10 +65,10 @@ static void at_most(uint64_t *figure, uint64_t before)
  * What has been measured. Only, a step that has stalled is no proof that the drives are faster than
  * was thought: it may have read little at a time, and they let that through as a burst.
  */
-struct spw_plan_drives spw_margin_believed(const struct control *control)
+struct spw_plan_drives spw_control__margin_believed(const struct control *control)
 {
 	const struct spw_plan_drives *then = &control->shape->plan.counted_on;
-	struct spw_plan_drives now = spw_ranks_share(control);
+	struct spw_plan_drives now = spw_control__ranks_share(control);
 
 	if (control->was_late) {
 		at_most(&now.write_bytes_per_second, then->write_bytes_per_second);
@@ -80,7 +80,7 @@ struct spw_plan_drives spw_margin_believed(const struct control *control)
 	return now;
 }
 
-uint64_t spw_margin_mixed(const struct spw_plan_drives *drives)
+uint64_t spw_control__margin_mixed(const struct spw_plan_drives *drives)
 {
 	if (drives->mixed_bytes_per_second > 0)
 		return drives->mixed_bytes_per_second;
@@ -107,7 +107,7 @@ static bool latency_fell(const struct shape *shape, uint64_t now_ns)
 
 static bool drives_drifted(const struct control *control)
 {
-	const struct spw_plan_drives now = spw_margin_believed(control),
+	const struct spw_plan_drives now = spw_control__margin_believed(control),
 				     *then = &control->shape->plan.counted_on;
 
 	return latency_fell(control->shape, now.latency_ns) ||
@@ -115,14 +115,15 @@ static bool drives_drifted(const struct control *control)
 	       differs(now.read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(now.bus_out_bytes_per_second, then->bus_out_bytes_per_second, CHANGE) ||
 	       differs(now.bus_in_bytes_per_second, then->bus_in_bytes_per_second, CHANGE) ||
-	       differs(spw_margin_mixed(&now), spw_margin_mixed(then), CHANGE);
+	       differs(spw_control__margin_mixed(&now), spw_control__margin_mixed(then), CHANGE);
 }
 
 /* ---- Time ---- */
 
 static double late_ns(const struct control *control)
 {
-	return (double)spw_stalled_ns(control) - (double)control->shape->plan.result.stall_ns;
+	return (double)spw_control__stalled_ns(control) -
+	       (double)control->shape->plan.result.stall_ns;
 }
 
 /*
@@ -173,7 +174,7 @@ static bool calm_seen(struct control *control)
 	return shape->plan.result.limited;
 }
 
-uint64_t spw_margin_written_max(const struct shape *shape, uint64_t wear)
+uint64_t spw_control__margin_written_max(const struct shape *shape, uint64_t wear)
 {
 	uint64_t stalled = shape->stalled_bytes;
 
@@ -201,7 +202,7 @@ static bool peak_seen(struct control *control)
 
 /* ---- A step has ended ---- */
 
-enum plan_reason spw_margin_step_ended(struct control *control)
+enum plan_reason spw_control__margin_step_ended(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 	enum plan_reason reason = PLAN_REASON_NONE;
@@ -209,9 +210,10 @@ enum plan_reason spw_margin_step_ended(struct control *control)
 
 	control->was_late =
 		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
-	if (drives_drifted(control) || spw_flows_drifted(control))
+	if (drives_drifted(control) || spw_control__flows_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
-	else if (spw_basis_drift(basis, basis, true) > TIMELINE_DRIFT || spw_wear_drifted(control))
+	else if (spw_control__basis_drift(basis, basis, true) > TIMELINE_DRIFT ||
+		 spw_control__wear_drifted(control))
 		reason = PLAN_REASON_TIMELINE;
 	time = time_seen(control, reason != PLAN_REASON_NONE);
 	peak = peak_seen(control);

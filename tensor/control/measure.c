@@ -40,7 +40,7 @@ static void serve_next(struct measure *measure, enum direction direction, uint64
 	flow->disturbed = measure->others;
 }
 
-void spw_measure_others(struct measure *measure, bool now, bool moved)
+void spw_control__measure_others(struct measure *measure, bool now, bool moved)
 {
 	measure->others = now;
 	for (unsigned i = 0; i < DIRECTIONS; i++)
@@ -53,8 +53,8 @@ static bool is_known(const struct measure *measure, enum direction direction)
 					     : measure->drives.read_bytes_per_second) > 0;
 }
 
-void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
-		       uint64_t now_ns)
+void spw_control__measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
+				uint64_t now_ns)
 {
 	struct flow *flow = &measure->flows[direction];
 
@@ -111,8 +111,8 @@ static void count_served(struct measure *measure, enum direction direction, uint
 	serve_next(measure, direction, now_ns);
 }
 
-void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
-		       bool served, uint64_t began_ns, uint64_t now_ns)
+void spw_control__measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
+				bool served, uint64_t began_ns, uint64_t now_ns)
 {
 	struct flow *flow = &measure->flows[direction];
 
@@ -129,8 +129,8 @@ void spw_measure_ended(struct measure *measure, enum direction direction, uint64
 		flow->busy_ns += now_ns - flow->busy_since_ns;
 }
 
-void spw_measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
-			uint64_t ns)
+void spw_control__measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
+				 uint64_t ns)
 {
 	if (bytes > 0)
 		add_service(&measure->bus[direction], bytes, ns);
@@ -298,7 +298,7 @@ static void smooth_bus(struct measure *measure)
 	}
 }
 
-void spw_measure_step(struct measure *measure)
+void spw_control__measure_step(struct measure *measure)
 {
 	struct flow *write = &measure->flows[DIRECTION_WRITE],
 		    *read = &measure->flows[DIRECTION_READ];

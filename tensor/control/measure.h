@@ -84,17 +84,17 @@ struct measure {
 	bool others; /* have something under way */
 };
 
-void spw_measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
-		       uint64_t now_ns);
+void spw_control__measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
+				uint64_t now_ns);
 /* @served: the drives have moved the bytes; else it failed, or was cancelled before. */
-void spw_measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
-		       bool served, uint64_t began_ns, uint64_t now_ns);
+void spw_control__measure_ended(struct measure *measure, enum direction direction, uint64_t bytes,
+				bool served, uint64_t began_ns, uint64_t now_ns);
 /* Copies between a device and the host that took @ns, each on its own. */
-void spw_measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
-			uint64_t ns);
+void spw_control__measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
+				 uint64_t ns);
 /* Others are served by the same drives, now; @moved: or were since this was last called. */
-void spw_measure_others(struct measure *measure, bool now, bool moved);
+void spw_control__measure_others(struct measure *measure, bool now, bool moved);
 /* A step ends: what it has shown goes into the smoothed figures. */
-void spw_measure_step(struct measure *measure);
+void spw_control__measure_step(struct measure *measure);
 
 #endif

@@ -30,7 +30,7 @@ static void step_has_come_to_its_end(struct pace *pace, uint32_t step, uint64_t 
 	pace->complete = pace->over;
 }
 
-uint64_t spw_pace_mark(struct control *control, uint64_t host_ns)
+uint64_t spw_control__pace_mark(struct control *control, uint64_t host_ns)
 {
 	struct pace *pace = pace_of(control, control->step);
 
@@ -41,7 +41,7 @@ uint64_t spw_pace_mark(struct control *control, uint64_t host_ns)
 	return (uint64_t)control->step << STEP_SHIFT | pace->count;
 }
 
-void spw_pace_marked(struct control *control, uint64_t mark, uint64_t device_ns)
+void spw_control__pace_marked(struct control *control, uint64_t mark, uint64_t device_ns)
 {
 	uint32_t step = (uint32_t)(mark >> STEP_SHIFT), number = (uint32_t)mark;
 	struct pace *pace = pace_of(control, step);
@@ -55,7 +55,7 @@ void spw_pace_marked(struct control *control, uint64_t mark, uint64_t device_ns)
 	pace->marks[pace->known++].device_ns = device_ns;
 }
 
-uint64_t spw_pace_ns(const struct control *control, uint64_t host_ns)
+uint64_t spw_control__pace_ns(const struct control *control, uint64_t host_ns)
 {
 	const struct pace *now = &control->paces[control->step % SPW_ARRAY_LEN(control->paces)];
 	const struct pace *pace = &control->shape->pace;
@@ -78,7 +78,7 @@ uint64_t spw_pace_ns(const struct control *control, uint64_t host_ns)
 	return next_ns - pace->marks[0].device_ns;
 }
 
-void spw_pace_begin(struct control *control)
+void spw_control__pace_begin(struct control *control)
 {
 	struct pace *pace = pace_of(control, control->step);
 
@@ -88,7 +88,7 @@ void spw_pace_begin(struct control *control)
 	pace->over = pace->complete = false;
 }
 
-void spw_pace_end(struct control *control, uint64_t host_ns)
+void spw_control__pace_end(struct control *control, uint64_t host_ns)
 {
 	struct pace *pace = pace_of(control, control->step);
 
@@ -96,12 +96,12 @@ void spw_pace_end(struct control *control, uint64_t host_ns)
 	pace->over = true;
 }
 
-void spw_pace_belongs(struct control *control)
+void spw_control__pace_belongs(struct control *control)
 {
 	pace_of(control, control->step)->shape = control->shape->id;
 }
 
-void spw_pace_adopt(struct control *control)
+void spw_control__pace_adopt(struct control *control)
 {
 	for (unsigned i = 0; i < SHAPES_MAX; i++) {
 		struct pace *adopted = &control->shapes[i].pace;
@@ -117,12 +117,12 @@ void spw_pace_adopt(struct control *control)
 	}
 }
 
-uint32_t spw_pace_timed_by(const struct control *control)
+uint32_t spw_control__pace_timed_by(const struct control *control)
 {
 	return control->shape->pace.complete ? control->shape->id : 0;
 }
 
-bool spw_pace_awaits(struct control *control, uint32_t timed_by)
+bool spw_control__pace_awaits(struct control *control, uint32_t timed_by)
 {
 	const struct shape *shape = control->shape;
 

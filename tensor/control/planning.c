@@ -101,19 +101,19 @@ static void ask(struct control *control, const struct plan *plan)
 	asked->basis = &control->shape->basis;
 	asked->drives = drives_of(control, plan);
 	asked->opts = plan_opts_of(control, plan);
-	asked->flows_count = spw_flows_plan(control, asked->flows);
+	asked->flows_count = spw_control__flows_plan(control, asked->flows);
 	asked->by_scopes = control->opts.cache.mode != SPW_CACHE_POSITIONAL &&
-			   (asked->flows_count > 0 || spw_again_may(asked->basis));
+			   (asked->flows_count > 0 || spw_control__again_may(asked->basis));
 }
 
-void spw_planning_ask(struct control *control)
+void spw_control__planning_ask(struct control *control)
 {
 	struct plan *plan = &control->draft;
 
-	plan->counted_on = spw_margin_believed(control);
-	plan->wear_step_bytes = spw_wear_step_bytes(control);
-	plan->written_max = spw_margin_written_max(control->shape, plan->wear_step_bytes);
-	plan->flows_share = spw_flows_share(control);
+	plan->counted_on = spw_control__margin_believed(control);
+	plan->wear_step_bytes = spw_control__wear_step_bytes(control);
+	plan->written_max = spw_control__margin_written_max(control->shape, plan->wear_step_bytes);
+	plan->flows_share = spw_control__flows_share(control);
 	plan->time_share = control->time.share;
 	ask(control, plan);
 }
@@ -134,7 +134,7 @@ static int force_spills(struct asked *asked, const struct spw_plan_step *step, s
 	if (!forced)
 		return 0;
 	if (asked->by_scopes)
-		return spw_again_simulate(asked, step, plan);
+		return spw_control__again_simulate(asked, step, plan);
 	return spw_plan_simulate(step, &asked->drives, plan->result.memory_bytes, plan->choices,
 				 NULL, 0, &plan->result);
 }
@@ -201,17 +201,17 @@ static int order_uses(const struct asked *asked, const struct spw_plan_step *ste
 static int choose(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
 	if (asked->by_scopes)
-		return spw_again_plan(asked, step, plan);
+		return spw_control__again_plan(asked, step, plan);
 	return spw_plan(step, &asked->drives, &asked->opts, plan->choices, &plan->result);
 }
 
 static int schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
 	if (asked->by_scopes)
-		return spw_again_schedule(asked, step, plan);
+		return spw_control__again_schedule(asked, step, plan);
 	memset(plan->hold_ns, 0, step->count * sizeof(*plan->hold_ns));
-	return spw_planner_schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
-				    plan->read_from_ns);
+	return spw_plan__schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
+				  plan->read_from_ns);
 }
 
 /*
@@ -238,7 +238,7 @@ static int choose_first_feasible(struct asked *asked, struct spw_plan_step *step
 	return rc;
 }
 
-int spw_planning_plan(struct asked *asked, struct plan *plan)
+int spw_control__planning_plan(struct asked *asked, struct plan *plan)
 {
 	struct spw_plan_step step;
 	int rc;
@@ -255,14 +255,14 @@ int spw_planning_plan(struct asked *asked, struct plan *plan)
 	return rc;
 }
 
-int spw_planning_explain(struct control *control, struct spw_plan_reason reasons[])
+int spw_control__planning_explain(struct control *control, struct spw_plan_reason reasons[])
 {
 	const struct plan *plan = &control->shape->plan;
 	struct spw_plan_step step;
 
 	ask(control, plan);
 	step = step_of(&control->asked, plan->result.feasible);
-	return spw_again_explain(&control->asked, &step, plan, reasons);
+	return spw_control__again_explain(&control->asked, &step, plan, reasons);
 }
 
 /* ---- Probes ---- */
@@ -280,9 +280,9 @@ static uint32_t probe_of(const struct control *control, bool any)
 
 	for (uint32_t i = 0; i < shape->basis.count; i++) {
 		const struct recorded *recorded = &shape->basis.tensors[i];
-		double there_ns =
-			(double)recorded->bytes / ((double)spw_margin_mixed(&drives) / 1e9) +
-			(double)drives.latency_ns;
+		double there_ns = (double)recorded->bytes /
+					  ((double)spw_control__margin_mixed(&drives) / 1e9) +
+				  (double)drives.latency_ns;
 		double gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
 
 		if (!recorded->plannable || recorded->takes == 0 ||
@@ -308,7 +308,7 @@ static uint32_t probe_now(const struct control *control)
 	return probe;
 }
 
-void spw_planning_probe(struct control *control)
+void spw_control__planning_probe(struct control *control)
 {
 	struct shape *shape = control->shape;
 	const struct recorded *recorded;

@@ -17,12 +17,12 @@ static void begin(struct profile *profile)
 	profile->used = 0;
 }
 
-void spw_profile_step_began(struct control *control)
+void spw_control__profile_step_began(struct control *control)
 {
 	if (control->opts.count->steps > 1) /* before the first there was none */
 		control->profile_before = control->profile;
 	begin(&control->profile);
-	spw_profile_note(control);
+	spw_control__profile_note(control);
 }
 
 static void halve(struct profile *profile)
@@ -46,7 +46,7 @@ static void fill(struct profile *profile, uint64_t index)
 		profile->bins[profile->used++] = profile->now;
 }
 
-void spw_profile_note(struct control *control)
+void spw_control__profile_note(struct control *control)
 {
 	struct profile *profile = &control->profile;
 	uint64_t ns = spw_since_ns(control->began_ns, control->opts.clock_ns());
@@ -64,7 +64,7 @@ void spw_profile_note(struct control *control)
 	bin->keep_all_bytes = SPW_MAX(bin->keep_all_bytes, profile->now.keep_all_bytes);
 }
 
-unsigned spw_control_profile(const struct control *control, struct spw_memory_point points[])
+unsigned spw_control__profile(const struct control *control, struct spw_memory_point points[])
 {
 	const struct profile *profile = &control->profile_before;
 

@@ -20,12 +20,12 @@ static void add(struct rank_sum *sum, uint64_t bytes_per_second)
 	sum->count++;
 }
 
-void spw_control_ranks_forget(struct control *control)
+void spw_control__ranks_forget(struct control *control)
 {
 	control->ranks = (struct ranks){0};
 }
 
-void spw_control_rank(struct control *control, const struct spw_plan_drives *measured)
+void spw_control__rank(struct control *control, const struct spw_plan_drives *measured)
 {
 	add(&control->ranks.write, measured->write_bytes_per_second);
 	add(&control->ranks.read, measured->read_bytes_per_second);
@@ -40,7 +40,7 @@ static uint64_t mean_of(struct rank_sum sum, uint64_t ours)
 	return (uint64_t)(sum.bytes_per_second / sum.count);
 }
 
-struct spw_plan_drives spw_ranks_share(const struct control *control)
+struct spw_plan_drives spw_control__ranks_share(const struct control *control)
 {
 	const struct ranks *ranks = &control->ranks;
 	struct spw_plan_drives drives = control->measure.drives;

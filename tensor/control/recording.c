@@ -69,7 +69,7 @@ static int asked_open(struct asked *asked, uint32_t tensors, uint32_t scopes)
 	return asked->tensors && asked->scopes ? 0 : -ENOMEM;
 }
 
-int spw_recording_open(struct control *control)
+int spw_control__recording_open(struct control *control)
 {
 	uint32_t count = control->opts.cache.tensors_max;
 	int rc;
@@ -92,7 +92,7 @@ int spw_recording_open(struct control *control)
 	return 0;
 }
 
-void spw_recording_close(struct control *control)
+void spw_control__recording_close(struct control *control)
 {
 	for (unsigned i = 0; i < SHAPES_MAX; i++) {
 		struct shape *shape = &control->shapes[i];
@@ -111,7 +111,7 @@ void spw_recording_close(struct control *control)
 
 /* ---- Time ---- */
 
-uint64_t spw_recording_host_ns(const struct control *control)
+uint64_t spw_control__recording_host_ns(const struct control *control)
 {
 	uint64_t until_ns = control->away > 0 ? control->away_since_ns : control->opts.clock_ns();
 	uint64_t wall_ns = until_ns - control->began_ns;
@@ -121,20 +121,20 @@ uint64_t spw_recording_host_ns(const struct control *control)
 	return wall_ns - control->away_ns;
 }
 
-uint64_t spw_recording_compute_ns(const struct control *control)
+uint64_t spw_control__recording_compute_ns(const struct control *control)
 {
-	uint64_t now_ns = spw_pace_ns(control, spw_recording_host_ns(control));
+	uint64_t now_ns = spw_control__pace_ns(control, spw_control__recording_host_ns(control));
 
 	/* Another shape, to which the step has turned out to belong, may be faster. */
 	return SPW_MAX(now_ns, control->charged_ns);
 }
 
-uint64_t spw_recording_whole_ns(const struct control *control)
+uint64_t spw_control__recording_whole_ns(const struct control *control)
 {
-	return spw_recording_compute_ns(control) + control->skipping.added_ns;
+	return spw_control__recording_compute_ns(control) + control->skipping.added_ns;
 }
 
-void spw_recording_away(struct control *control, bool away, uint64_t now_ns)
+void spw_control__recording_away(struct control *control, bool away, uint64_t now_ns)
 {
 	SPW_ASSERT(away || control->away > 0);
 	if (away && control->away++ == 0)
@@ -146,7 +146,7 @@ void spw_recording_away(struct control *control, bool away, uint64_t now_ns)
 /* Of an event: later than that of the one before, so that the planner sees them in their order. */
 static uint64_t event_ns(struct control *control)
 {
-	uint64_t now_ns = spw_recording_whole_ns(control);
+	uint64_t now_ns = spw_control__recording_whole_ns(control);
 
 	if (now_ns <= control->event_ns)
 		now_ns = control->event_ns + 1;
@@ -154,14 +154,14 @@ static uint64_t event_ns(struct control *control)
 	return now_ns;
 }
 
-void spw_control_drained(struct control *control)
+void spw_control__drained(struct control *control)
 {
 	struct recording *now = &control->now;
 
 	/* Without one that has no room the plan expects memory back a little later. */
 	if (control->recording &&
 	    now->drains < DRAINS_MAX(control->tensors_max, control->scopes_max) &&
-	    spw_recording_whole_ns(control) >= control->event_ns + DRAIN_APART_NS)
+	    spw_control__recording_whole_ns(control) >= control->event_ns + DRAIN_APART_NS)
 		now->drains_ns[now->drains++] = event_ns(control);
 }
 
@@ -180,7 +180,7 @@ static void charge(struct control *control, uint64_t now_ns)
 		control->now.backward_ns += ns;
 }
 
-void spw_recording_begin(struct control *control)
+void spw_control__recording_begin(struct control *control)
 {
 	struct recording *now = &control->now;
 
@@ -191,7 +191,7 @@ void spw_recording_begin(struct control *control)
 	control->waiting_since_ns = control->began_ns;
 	control->again_since_ns = control->away_since_ns = control->began_ns;
 	control->charged_ns = control->event_ns = 0;
-	spw_pace_begin(control);
+	spw_control__pace_begin(control);
 	control->scope = control->stage_scope = NO_SCOPE;
 	control->peak_bytes = control->old_bytes = control->memory_bytes;
 	control->peak_writing_bytes = 0;
@@ -201,14 +201,14 @@ void spw_recording_begin(struct control *control)
 	now->is_short = false;
 }
 
-void spw_recording_end(struct control *control)
+void spw_control__recording_end(struct control *control)
 {
 	uint64_t now_ns;
 
 	if (!control->recording)
 		return;
-	spw_pace_end(control, spw_recording_host_ns(control));
-	charge(control, spw_recording_compute_ns(control));
+	spw_control__pace_end(control, spw_control__recording_host_ns(control));
+	charge(control, spw_control__recording_compute_ns(control));
 	now_ns = event_ns(control);
 	for (uint32_t i = 0; i < control->now.count; i++)
 		if (!control->now.tensors[i].released)
@@ -218,7 +218,7 @@ void spw_recording_end(struct control *control)
 
 /* ---- Scopes ---- */
 
-uint32_t spw_recording_scope(struct control *control, uint64_t key)
+uint32_t spw_control__recording_scope(struct control *control, uint64_t key)
 {
 	struct recording *now = &control->now;
 	uint64_t enter_ns;
@@ -226,8 +226,8 @@ uint32_t spw_recording_scope(struct control *control, uint64_t key)
 
 	if (!control->recording)
 		return NO_SCOPE;
-	charge(control, spw_recording_compute_ns(control));
-	enter_ns = spw_recording_whole_ns(control);
+	charge(control, spw_control__recording_compute_ns(control));
+	enter_ns = spw_control__recording_whole_ns(control);
 	if (control->scope != NO_SCOPE && control->scope != control->stage_scope)
 		now->scopes[control->scope].has_scopes = true;
 	if (now->scope_count == control->scopes_max) {
@@ -247,13 +247,13 @@ uint32_t spw_recording_scope(struct control *control, uint64_t key)
 	return control->scope;
 }
 
-uint32_t spw_recording_leave(struct control *control, uint32_t outer)
+uint32_t spw_control__recording_leave(struct control *control, uint32_t outer)
 {
 	uint32_t left = NO_SCOPE;
 
 	if (!control->recording)
 		return NO_SCOPE;
-	charge(control, spw_recording_compute_ns(control));
+	charge(control, spw_control__recording_compute_ns(control));
 	if (control->scope != NO_SCOPE && control->scope != control->stage_scope) {
 		left = control->scope;
 		control->now.scopes[left].left = true;
@@ -264,8 +264,9 @@ uint32_t spw_recording_leave(struct control *control, uint32_t outer)
 
 /* ---- Tensors ---- */
 
-struct recorded *spw_recording_offer(struct control *control, struct track *track, uint32_t slot,
-				     uint64_t bytes, enum spw_cache_hint hint)
+struct recorded *spw_control__recording_offer(struct control *control, struct track *track,
+					      uint32_t slot, uint64_t bytes,
+					      enum spw_cache_hint hint)
 {
 	bool worth = bytes >= control->opts.cache.min_bytes || hint == SPW_HINT_SPILL;
 	struct recording *now = &control->now;
@@ -292,14 +293,14 @@ struct recorded *spw_recording_offer(struct control *control, struct track *trac
 	return recorded;
 }
 
-void spw_recording_take(struct control *control, struct recorded *recorded)
+void spw_control__recording_take(struct control *control, struct recorded *recorded)
 {
 	if (recorded->takes++ == 0)
 		recorded->use_ns = event_ns(control);
 	control->now.takes++;
 }
 
-void spw_recording_release(struct control *control, struct recorded *recorded)
+void spw_control__recording_release(struct control *control, struct recorded *recorded)
 {
 	recorded->released = true;
 	recorded->release_ns = event_ns(control);
@@ -307,14 +308,15 @@ void spw_recording_release(struct control *control, struct recorded *recorded)
 
 /* ---- Computing again ---- */
 
-void spw_recording_saved(struct control *control)
+void spw_control__recording_saved(struct control *control)
 {
 	if (control->recording && control->scope != NO_SCOPE)
-		control->now.scopes[control->scope].saved_ns = spw_recording_whole_ns(control);
+		control->now.scopes[control->scope].saved_ns =
+			spw_control__recording_whole_ns(control);
 }
 
 /* The largest is what the plan knows of; the others it must not give up. */
-void spw_recording_input(struct control *control, struct recorded *recorded)
+void spw_control__recording_input(struct control *control, struct recorded *recorded)
 {
 	struct recorded *tensors = control->now.tensors;
 	struct recorded_scope *scope;

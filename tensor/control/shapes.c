@@ -28,8 +28,9 @@ static bool keeps_what_it_wants(const struct recording *now, const struct shape 
 	for (uint32_t i = 0; i < now->count; i++) {
 		const struct recorded *recorded = &now->tensors[i];
 
-		if (spw_has_place(recorded) && recorded->stored && !recorded->released &&
-		    shape->plan.choices[spw_basis_place(&shape->basis, recorded)] == SPW_PLAN_KEEP)
+		if (spw_control__has_place(recorded) && recorded->stored && !recorded->released &&
+		    shape->plan.choices[spw_control__basis_place(&shape->basis, recorded)] ==
+			    SPW_PLAN_KEEP)
 			return false;
 	}
 	return true;
@@ -45,13 +46,14 @@ static void match_again(struct control *control)
 
 		if (!recorded->plannable)
 			continue;
-		recorded->matched = spw_basis_place(basis, recorded);
+		recorded->matched = spw_control__basis_place(basis, recorded);
 		if (recorded->matched == NO_TENSOR)
 			continue;
-		control->matched += spw_has_place(recorded);
+		control->matched += spw_control__has_place(recorded);
 		control->slots[recorded->matched] = recorded->released ? GONE_SLOT : recorded->slot;
 	}
-	spw_follow_progress(control, basis->scopes[control->now.scope_count - 1].planned_enter_ns);
+	spw_control__follow_progress(control,
+				     basis->scopes[control->now.scope_count - 1].planned_enter_ns);
 }
 
 /* The next shape from @from on, other than the one in force, that has a plan; or NULL. */
@@ -63,21 +65,21 @@ static struct shape *other_planned(struct control *control, struct shape *from)
 	return NULL;
 }
 
-bool spw_shape_switch(struct control *control)
+bool spw_control__shape_switch(struct control *control)
 {
 	struct shape *shape = other_planned(control, control->shapes);
 
 	/* What was recorded is of the shape that was in force. */
-	if (spw_skipped_differs(control))
+	if (spw_control__skipped_differs(control))
 		return false;
 	for (; shape; shape = other_planned(control, shape + 1)) {
-		if (!spw_basis_begins_like(&control->now, &shape->basis) ||
+		if (!spw_control__basis_begins_like(&control->now, &shape->basis) ||
 		    !keeps_what_it_wants(&control->now, shape))
 			continue;
 		put_in_force(control, shape);
-		spw_follow_begin(control);
+		spw_control__follow_begin(control);
 		match_again(control);
-		spw_skipped_switched(control);
+		spw_control__skipped_switched(control);
 		control->switched = true;
 		control->opts.count->plan_switches++;
 		return true;
@@ -87,17 +89,18 @@ bool spw_shape_switch(struct control *control)
 
 /* ---- Between steps ---- */
 
-bool spw_shape_known(struct control *control)
+bool spw_control__shape_known(struct control *control)
 {
 	struct shape *shape = other_planned(control, control->shapes);
 
-	if (control->shape->planned && spw_basis_is_like(&control->now, &control->shape->basis))
+	if (control->shape->planned &&
+	    spw_control__basis_is_like(&control->now, &control->shape->basis))
 		return true;
-	if (spw_skipped_differs(control)) {
-		control->skips_off = !spw_skipped_fits(control);
+	if (spw_control__skipped_differs(control)) {
+		control->skips_off = !spw_control__skipped_fits(control);
 		return control->skips_off;
 	}
-	while (shape && !spw_basis_is_like(&control->now, &shape->basis))
+	while (shape && !spw_control__basis_is_like(&control->now, &shape->basis))
 		shape = other_planned(control, shape + 1);
 	if (shape)
 		put_in_force(control, shape);
@@ -124,7 +127,7 @@ static struct shape *met_before(struct control *control)
 		struct shape *shape = &control->shapes[i];
 
 		if (!shape->planned && shape->id > 0 &&
-		    spw_basis_is_like(&control->now, &shape->basis))
+		    spw_control__basis_is_like(&control->now, &shape->basis))
 			return shape;
 	}
 	return NULL;
@@ -138,7 +141,7 @@ static uint32_t kin_of(const struct control *control, uint32_t *fullest)
 	for (uint32_t i = 0; i < SHAPES_MAX; i++) {
 		const struct shape *shape = &control->shapes[i];
 
-		if (shape->id == 0 || !spw_basis_is_kin(&control->now, &shape->basis))
+		if (shape->id == 0 || !spw_control__basis_is_kin(&control->now, &shape->basis))
 			continue;
 		count++;
 		if (shape->varies)
@@ -162,7 +165,7 @@ static bool join_kin(struct control *control, uint32_t fullest)
 		struct shape *other = &control->shapes[i];
 
 		if (other == shape || other->id == 0 ||
-		    !spw_basis_is_kin(&control->now, &other->basis))
+		    !spw_control__basis_is_kin(&control->now, &other->basis))
 			continue;
 		other->planned = other->pace.complete = false;
 		other->id = 0;
@@ -173,13 +176,13 @@ static bool join_kin(struct control *control, uint32_t fullest)
 	return fuller;
 }
 
-bool spw_shape_new(struct control *control)
+bool spw_control__shape_new(struct control *control)
 {
 	struct shape *met = met_before(control);
 	uint32_t kin, fullest = 0;
 
 	/* The basis gets what it did not have. */
-	if (spw_skipped_differs(control)) {
+	if (spw_control__skipped_differs(control)) {
 		control->shape->planned = false;
 		return true;
 	}
@@ -203,7 +206,7 @@ bool spw_shape_new(struct control *control)
 	return true;
 }
 
-void spw_shape_ended(struct control *control)
+void spw_control__shape_ended(struct control *control)
 {
 	for (unsigned i = 0; i < SHAPES_MAX; i++)
 		if (control->shapes[i].id == control->before_id)
@@ -211,7 +214,7 @@ void spw_shape_ended(struct control *control)
 	control->before_id = control->shape->id;
 }
 
-void spw_shape_predict(struct control *control)
+void spw_control__shape_predict(struct control *control)
 {
 	uint32_t next_id = control->shape->next_id;
 

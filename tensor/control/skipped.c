@@ -17,7 +17,7 @@ static bool may_skip(const struct control *control)
 	return control->recording && control->shape->varies && !control->skipping.off;
 }
 
-void spw_skipped_begin(struct control *control, bool off)
+void spw_control__skipped_begin(struct control *control, bool off)
 {
 	struct skipping *skipping = &control->skipping;
 	struct skipped *tensors = skipping->tensors;
@@ -28,11 +28,11 @@ void spw_skipped_begin(struct control *control, bool off)
 		here[i] = NO_TENSOR;
 }
 
-void spw_skipped_switched(struct control *control)
+void spw_control__skipped_switched(struct control *control)
 {
 	struct recording *now = &control->now;
 
-	spw_skipped_begin(control, false);
+	spw_control__skipped_begin(control, false);
 	if (!may_skip(control))
 		return;
 	for (uint32_t s = 0; s < now->scope_count; s++)
@@ -43,7 +43,7 @@ void spw_skipped_switched(struct control *control)
 			control->skipping.here[now->tensors[i].matched] = i;
 }
 
-bool spw_skipped_differs(const struct control *control)
+bool spw_control__skipped_differs(const struct control *control)
 {
 	return control->skipping.scopes > 0 || control->skipping.others > 0;
 }
@@ -63,7 +63,7 @@ static uint64_t moved_ns(const struct control *control, uint64_t basis_ns)
 static void meet(struct control *control, uint64_t basis_ns, bool skipped)
 {
 	struct skipping *skipping = &control->skipping;
-	uint64_t now_ns = spw_recording_whole_ns(control), missing_ns;
+	uint64_t now_ns = spw_control__recording_whole_ns(control), missing_ns;
 
 	if (basis_ns < skipping->met_basis_ns)
 		return;
@@ -97,14 +97,14 @@ static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 	recorded->slot = GONE_SLOT;
 	recorded->released = recorded->skipped = true;
 	recorded->stored = false;
-	if (spw_has_place(recorded)) {
+	if (spw_control__has_place(recorded)) {
 		now->scopes[scope].plannable++;
 		now->plannable++;
 	}
 	skipping->tensors[skipping->count++] = (struct skipped){
 		.ns = was->takes > 0 ? was->use_ns : was->release_ns, .which = now->count};
 	skipping->here[which] = now->count++;
-	spw_follow_skipped(control, which);
+	spw_control__follow_skipped(control, which);
 }
 
 /* The scopes of the basis from @from up to @to are not in this step. */
@@ -180,17 +180,18 @@ static void skip_until(struct control *control, uint32_t to)
 	control->skipping.scope_next = to;
 }
 
-uint32_t spw_skipped_before(struct control *control, uint64_t key)
+uint32_t spw_control__skipped_before(struct control *control, uint64_t key)
 {
 	struct skipping *skipping = &control->skipping;
 	uint32_t found;
 
 	if (!may_skip(control))
 		return NO_SCOPE;
-	found = spw_basis_find(&control->shape->basis, skipping->scope_next,
-			       &(struct recorded_scope){.key = key,
-							.stage = (uint8_t)control->stage,
-							.micro_batch = control->micro_batch});
+	found = spw_control__basis_find(
+		&control->shape->basis, skipping->scope_next,
+		&(struct recorded_scope){.key = key,
+					 .stage = (uint8_t)control->stage,
+					 .micro_batch = control->micro_batch});
 	if (found == NO_SCOPE) {
 		skipping->others++;
 		skip_until(control, place_of_other(control, key));
@@ -212,14 +213,14 @@ static uint32_t place_of(const struct control *control, const struct recorded *r
 	const struct recording *basis = &control->shape->basis;
 	uint32_t scope = control->now.scopes[recorded->scope].matched, which;
 
-	if (scope == NO_SCOPE || !spw_has_place(recorded) ||
+	if (scope == NO_SCOPE || !spw_control__has_place(recorded) ||
 	    recorded->place >= basis->scopes[scope].plannable)
 		return NO_TENSOR;
 	which = basis->members[basis->scopes[scope].first + recorded->place];
 	return basis->tensors[which].bytes == recorded->bytes ? which : NO_TENSOR;
 }
 
-void spw_skipped_offered(struct control *control, struct recorded *recorded)
+void spw_control__skipped_offered(struct control *control, struct recorded *recorded)
 {
 	uint32_t which;
 
@@ -237,8 +238,8 @@ void spw_skipped_offered(struct control *control, struct recorded *recorded)
  * What several scopes save belongs to the first of them. If that is skipped, the next one that
  * runs saves it in its stead: it is the tensor that was recorded as skipped.
  */
-struct recorded *spw_skipped_shared(struct control *control, struct track *track,
-				    struct recorded *recorded)
+struct recorded *spw_control__skipped_shared(struct control *control, struct track *track,
+					     struct recorded *recorded)
 {
 	struct skipping *skipping = &control->skipping;
 	struct recorded *shared;
@@ -248,7 +249,7 @@ struct recorded *spw_skipped_shared(struct control *control, struct track *track
 		return NULL;
 	for (uint32_t i = skipping->passed; i < skipping->count; i++) {
 		shared = &control->now.tensors[skipping->tensors[i].which];
-		if (!shared->skipped || !shared->not_again || !spw_has_place(shared) ||
+		if (!shared->skipped || !shared->not_again || !spw_control__has_place(shared) ||
 		    shared->bytes != recorded->bytes ||
 		    control->slots[shared->matched] != GONE_SLOT)
 			continue;
@@ -287,7 +288,7 @@ static void pass(struct control *control, uint64_t basis_ns)
 	meet(control, basis_ns, skipped);
 }
 
-void spw_skipped_taken(struct control *control, const struct recorded *recorded)
+void spw_control__skipped_taken(struct control *control, const struct recorded *recorded)
 {
 	if (may_skip(control) && recorded->matched != NO_TENSOR && recorded->takes == 0)
 		pass(control, control->shape->basis.tensors[recorded->matched].use_ns);
@@ -295,7 +296,7 @@ void spw_skipped_taken(struct control *control, const struct recorded *recorded)
 
 /* ---- The step has ended ---- */
 
-void spw_skipped_end(struct control *control)
+void spw_control__skipped_end(struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 
@@ -304,13 +305,13 @@ void spw_skipped_end(struct control *control)
 				      control->skipping.tensors[control->skipping.count - 1].ns));
 }
 
-void spw_skipped_fill(struct control *control)
+void spw_control__skipped_fill(struct control *control)
 {
 	control->now.forward_ns += control->skipping.forward_ns;
 	control->now.backward_ns += control->skipping.backward_ns;
 }
 
-bool spw_skipped_fits(const struct control *control)
+bool spw_control__skipped_fits(const struct control *control)
 {
 	const struct recording *now = &control->now, *basis = &control->shape->basis;
 	uint32_t ran = 0, same = 0;

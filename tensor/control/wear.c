@@ -19,7 +19,7 @@
 /* A plan is made anew where a step's share of the cap has changed by more. */
 #define SHARE_DRIFT 0.05
 
-void spw_wear_open(struct control *control)
+void spw_control__wear_open(struct control *control)
 {
 	struct wear *wear = &control->wear;
 
@@ -40,7 +40,7 @@ static void grow(struct control *control)
 	wear->since_ns = now_ns;
 }
 
-bool spw_control_may_write(struct control *control, uint64_t waiting_bytes, uint64_t bytes)
+bool spw_control__may_write(struct control *control, uint64_t waiting_bytes, uint64_t bytes)
 {
 	if (control->wear.bytes_per_ns <= 0)
 		return true;
@@ -55,7 +55,7 @@ bool spw_control_may_write(struct control *control, uint64_t waiting_bytes, uint
 	return false;
 }
 
-void spw_control_written(struct control *control, uint64_t bytes)
+void spw_control__written(struct control *control, uint64_t bytes)
 {
 	if (control->wear.bytes_per_ns <= 0)
 		return;
@@ -63,7 +63,7 @@ void spw_control_written(struct control *control, uint64_t bytes)
 	control->wear.left_bytes -= (double)bytes;
 }
 
-void spw_wear_others(struct control *control, double bytes)
+void spw_control__wear_others(struct control *control, double bytes)
 {
 	if (control->wear.bytes_per_ns <= 0)
 		return;
@@ -74,14 +74,14 @@ void spw_wear_others(struct control *control, double bytes)
 
 /* ---- Plans ---- */
 
-void spw_wear_step_ended(struct control *control)
+void spw_control__wear_step_ended(struct control *control)
 {
 	control->wear.others_step_bytes = control->wear.others_bytes;
 	control->wear.others_bytes = 0;
 }
 
 /* For the planner, to which 0 is no limit. */
-uint64_t spw_wear_step_bytes(const struct control *control)
+uint64_t spw_control__wear_step_bytes(const struct control *control)
 {
 	const struct recording *basis = &control->shape->basis;
 	double bytes = control->wear.bytes_per_ns *
@@ -93,10 +93,10 @@ uint64_t spw_wear_step_bytes(const struct control *control)
 	return bytes < 1 ? 1 : (uint64_t)bytes;
 }
 
-bool spw_wear_drifted(const struct control *control)
+bool spw_control__wear_drifted(const struct control *control)
 {
 	const struct spw_plan_result *result = &control->shape->plan.result;
-	double now = (double)spw_wear_step_bytes(control) * (1 + SHARE_DRIFT);
+	double now = (double)spw_control__wear_step_bytes(control) * (1 + SHARE_DRIFT);
 	double then = (double)control->shape->plan.wear_step_bytes;
 
 	if (control->wear.bytes_per_ns <= 0)
@@ -106,7 +106,7 @@ bool spw_wear_drifted(const struct control *control)
 	return now < (double)result->bytes_written;
 }
 
-void spw_wear_planned(struct control *control, const struct plan *plan)
+void spw_control__wear_planned(struct control *control, const struct plan *plan)
 {
 	const struct spw_plan_result *result = &plan->result;
 

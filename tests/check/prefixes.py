@@ -24,8 +24,10 @@ PREFIXES = {
     "drives/vfio": "spw_drives__vfio_",
     "store": "spw_store__",
     "state": "spw_state__",
+    "plan": "spw_plan__",
     "trace": "spw_trace__",
     "tensor": "spw_cache__",
+    "tensor/control": "spw_control__",
 }
 
 

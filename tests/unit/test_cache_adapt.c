@@ -23,9 +23,9 @@ static void wait_changes(bool begins)
 {
 	spw_cache__lock(sim.cache);
 	if (begins)
-		(void)spw_control_wait_began(sim.cache->control);
+		(void)spw_control__wait_began(sim.cache->control);
 	else
-		(void)spw_control_wait_ended(sim.cache->control);
+		(void)spw_control__wait_ended(sim.cache->control);
 	spw_cache__unlock(sim.cache);
 }
 
@@ -58,8 +58,8 @@ SIM_CASE(test_waits_at_once_count_once)
 /* The peak of the plan that would be searched for now. */
 static uint64_t peak_now(struct control *control)
 {
-	spw_planning_ask(control);
-	assert_int_equal(spw_planning_plan(&control->asked, &control->draft), 0);
+	spw_control__planning_ask(control);
+	assert_int_equal(spw_control__planning_plan(&control->asked, &control->draft), 0);
 	return control->draft.result.peak_bytes;
 }
 
@@ -204,14 +204,14 @@ SIM_CASE(test_a_budget_has_no_slack)
 	sim_steps(&gpt, 3);
 	control = sim.cache->control;
 	assert_int_equal(control->shape->plan.result.memory_bytes, sim.opts.memory_bytes);
-	assert_int_equal(spw_control_memory_bytes(control), sim.opts.memory_bytes);
+	assert_int_equal(spw_control__memory_bytes(control), sim.opts.memory_bytes);
 	sim_forward_stage(&gpt);
 	sim_advance(sim_clock() + 1000000); /* idle drives, and all reads are late */
 	spw_cache__lock(sim.cache);
 	control->read_next = 0;
 	room = sim.opts.memory_bytes - control->memory_bytes;
-	assert_true(spw_control_next_has_room(control, room));
-	assert_false(spw_control_next_has_room(control, room + 1));
+	assert_true(spw_control__next_has_room(control, room));
+	assert_false(spw_control__next_has_room(control, room + 1));
 	spw_cache__unlock(sim.cache);
 	sim_backward_stage(&gpt);
 	spw_cache_step(sim.cache);
@@ -354,7 +354,7 @@ static enum spw_plan_choice *choice_of(const struct shape *shape, const struct e
 {
 	const struct recorded *recorded = &sim.cache->control->now.tensors[entry->track.recorded];
 
-	return &shape->plan.choices[spw_basis_place(&shape->basis, recorded)];
+	return &shape->plan.choices[spw_control__basis_place(&shape->basis, recorded)];
 }
 
 /* What that plan keeps must be in memory: it is no plan for a step that has given it away. */

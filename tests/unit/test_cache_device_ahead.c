@@ -269,11 +269,12 @@ RIG_CASE(test_time_never_goes_back)
 	uint64_t before_ns, wait_ns = UINT64_C(3600) * 1000000000;
 
 	spw_cache_step(rig.cache);
-	before_ns = spw_recording_compute_ns(control);
+	before_ns = spw_control__recording_compute_ns(control);
 	told((struct spw_device_times){.stall_ns = wait_ns});
-	assert_in_range(spw_recording_compute_ns(control), before_ns, before_ns + wait_ns / 2);
-	before_ns = spw_recording_compute_ns(control);
-	assert_int_equal(spw_recording_compute_ns(control), before_ns);
+	assert_in_range(spw_control__recording_compute_ns(control), before_ns,
+			before_ns + wait_ns / 2);
+	before_ns = spw_control__recording_compute_ns(control);
+	assert_int_equal(spw_control__recording_compute_ns(control), before_ns);
 	spw_cache_step(rig.cache);
 	STAT_IS(step_stall_ns, wait_ns);
 	STAT_IS(step_compute_ns, before_ns);

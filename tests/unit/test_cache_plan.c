@@ -143,24 +143,24 @@ CASE(test_mixed_bandwidth_is_measured)
 	struct measure measure = {0};
 	uint64_t now_ns = 0, began_ns = 0;
 
-	spw_measure_began(&measure, DIRECTION_WRITE, 100, now_ns);
-	spw_measure_began(&measure, DIRECTION_READ, 100, now_ns);
+	spw_control__measure_began(&measure, DIRECTION_WRITE, 100, now_ns);
+	spw_control__measure_began(&measure, DIRECTION_READ, 100, now_ns);
 	for (unsigned i = 0; i < 10; i++) {
-		spw_measure_began(&measure, DIRECTION_WRITE, 100, now_ns);
-		spw_measure_began(&measure, DIRECTION_READ, 100, now_ns);
+		spw_control__measure_began(&measure, DIRECTION_WRITE, 100, now_ns);
+		spw_control__measure_began(&measure, DIRECTION_READ, 100, now_ns);
 		now_ns += 50;
-		spw_measure_ended(&measure, DIRECTION_WRITE, 100, true, began_ns, now_ns);
-		spw_measure_ended(&measure, DIRECTION_READ, 100, true, began_ns, now_ns);
+		spw_control__measure_ended(&measure, DIRECTION_WRITE, 100, true, began_ns, now_ns);
+		spw_control__measure_ended(&measure, DIRECTION_READ, 100, true, began_ns, now_ns);
 		began_ns = now_ns - 50;
 	}
-	spw_measure_step(&measure);
+	spw_control__measure_step(&measure);
 	assert_int_equal(measure.drives.mixed_bytes_per_second, 4000000000);
 	assert_int_equal(measure.drives.read_bytes_per_second, 0); /* never alone */
 	/* What is cancelled took the drives no time. */
-	spw_measure_began(&measure, DIRECTION_WRITE, 1000000, now_ns);
-	spw_measure_ended(&measure, DIRECTION_WRITE, 1000000, false, now_ns, now_ns);
+	spw_control__measure_began(&measure, DIRECTION_WRITE, 1000000, now_ns);
+	spw_control__measure_ended(&measure, DIRECTION_WRITE, 1000000, false, now_ns, now_ns);
 	assert_int_equal(measure.flows[DIRECTION_WRITE].bytes_in_flight, 100);
-	spw_measure_step(&measure);
+	spw_control__measure_step(&measure);
 	assert_int_equal(measure.drives.mixed_bytes_per_second, 4000000000);
 }
 
@@ -443,9 +443,10 @@ static uint64_t spilled_by_plan(void)
 static void hang(uint64_t ns)
 {
 	spw_cache__lock(sim.cache);
-	spw_measure_began(&sim.cache->control->measure, DIRECTION_WRITE, 1024, sim_clock());
-	spw_measure_ended(&sim.cache->control->measure, DIRECTION_WRITE, 1024, true, sim_clock(),
-			  sim_clock() + ns);
+	spw_control__measure_began(&sim.cache->control->measure, DIRECTION_WRITE, 1024,
+				   sim_clock());
+	spw_control__measure_ended(&sim.cache->control->measure, DIRECTION_WRITE, 1024, true,
+				   sim_clock(), sim_clock() + ns);
 	spw_cache__unlock(sim.cache);
 }
 

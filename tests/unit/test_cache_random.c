@@ -193,7 +193,7 @@ struct sums {
 static void check_place(const struct entry *entry)
 {
 	const struct control *control = entry->cache->control;
-	const struct recorded *recorded = spw_recording_of(control, &entry->track);
+	const struct recorded *recorded = spw_control__recording_of(control, &entry->track);
 	const struct recording *basis = &control->shape->basis;
 
 	if (!recorded || entry->state == ENTRY_DEAD)

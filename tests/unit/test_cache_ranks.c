@@ -111,8 +111,8 @@ static uint64_t written_by(uint64_t bytes_per_second)
 {
 	const struct spw_plan_drives other = {.write_bytes_per_second = bytes_per_second};
 
-	spw_control_rank(sim.cache->control, &other);
-	return spw_ranks_share(sim.cache->control).write_bytes_per_second;
+	spw_control__rank(sim.cache->control, &other);
+	return spw_control__ranks_share(sim.cache->control).write_bytes_per_second;
 }
 
 /* Each figure by itself; what is not known, or what no drives do, does not count. */
@@ -130,7 +130,7 @@ SIM_CASE(counted_on_is_the_mean)
 	assert_int_equal(written_by(600), 450);
 	assert_int_equal(written_by(0), 450);
 	assert_int_equal(written_by(900), 600);
-	assert_int_equal(spw_ranks_share(sim.cache->control).read_bytes_per_second, 70);
+	assert_int_equal(spw_control__ranks_share(sim.cache->control).read_bytes_per_second, 70);
 	measured->write_bytes_per_second = 0;
 	assert_int_equal(written_by(0), 750);
 	/* They are looked at anew at the end of each step. */

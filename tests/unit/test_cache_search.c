@@ -82,7 +82,7 @@ SIM_CASE(test_steps_go_on_meanwhile)
 	(void)sim_step(&slower);
 	assert_non_null(begun.main);
 	sim_forward_stage(&slower);
-	assert_true(spw_control_follows_plan(sim.cache->control));
+	assert_true(spw_control__follows_plan(sim.cache->control));
 	search_now();
 	sim_backward_stage(&slower);
 	STAT_IS(plans, 1);

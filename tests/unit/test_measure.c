@@ -37,7 +37,7 @@ static void step(double rate)
 
 		for (unsigned i = 0; i < TRANSFERS && (i == 0 || !late); i++) {
 			began_ns[i] = now_ns;
-			spw_measure_began(&measure, DIRECTION_WRITE, TRANSFER, now_ns);
+			spw_control__measure_began(&measure, DIRECTION_WRITE, TRANSFER, now_ns);
 		}
 		for (unsigned i = 0; i < TRANSFERS; i++) {
 			served_ns += service_ns;
@@ -45,14 +45,15 @@ static void step(double rate)
 			if (late && i + 1 < TRANSFERS) {
 				served_ns += TAIL_NS / 2;
 				began_ns[i + 1] = served_ns;
-				spw_measure_began(&measure, DIRECTION_WRITE, TRANSFER, served_ns);
+				spw_control__measure_began(&measure, DIRECTION_WRITE, TRANSFER,
+							   served_ns);
 			}
-			spw_measure_ended(&measure, DIRECTION_WRITE, TRANSFER, true, began_ns[i],
-					  ended_ns);
+			spw_control__measure_ended(&measure, DIRECTION_WRITE, TRANSFER, true,
+						   began_ns[i], ended_ns);
 		}
 		now_ns = served_ns + TAIL_NS + STEP_PAUSE_NS;
 	}
-	spw_measure_step(&measure);
+	spw_control__measure_step(&measure);
 }
 
 /* Within a hundredth. */
@@ -160,8 +161,8 @@ MEASURE_CASE(test_the_first_latency_is_taken_as_it_is)
 
 static void step_with_a_hang(uint64_t ns)
 {
-	spw_measure_began(&measure, DIRECTION_WRITE, TRANSFER, now_ns);
-	spw_measure_ended(&measure, DIRECTION_WRITE, TRANSFER, true, now_ns, now_ns + ns);
+	spw_control__measure_began(&measure, DIRECTION_WRITE, TRANSFER, now_ns);
+	spw_control__measure_ended(&measure, DIRECTION_WRITE, TRANSFER, true, now_ns, now_ns + ns);
 	now_ns += ns + STEP_PAUSE_NS;
 	steps(1, 1);
 }

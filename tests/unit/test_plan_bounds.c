@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_plan_bounds.c - the planner: what it simulates is bounded */
-/* wrap: spw_planner_simulate */
+/* wrap: spw_plan__simulate */
 
 #include "tests/case.h"
 
@@ -14,16 +14,16 @@
 /* A training step that is planned for waits for this: about a tenth of a second. */
 #define EVENTS_MAX (UINT64_C(20) << 20)
 
-typeof(spw_planner_simulate) __real_spw_planner_simulate, __wrap_spw_planner_simulate;
+typeof(spw_plan__simulate) __real_spw_plan__simulate, __wrap_spw_plan__simulate;
 
 static uint64_t events; /* simulated */
 
-void __wrap_spw_planner_simulate(struct plan_work *work, const uint8_t *spill, double memory,
-				 const struct plan_bounds *bounds, struct plan_profile *profile,
-				 struct plan_outcome *outcome)
+void __wrap_spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double memory,
+			       const struct plan_bounds *bounds, struct plan_profile *profile,
+			       struct plan_outcome *outcome)
 {
 	events += work->event_count;
-	__real_spw_planner_simulate(work, spill, memory, bounds, profile, outcome);
+	__real_spw_plan__simulate(work, spill, memory, bounds, profile, outcome);
 }
 
 static struct spw_plan_tensor tensors[TENSORS];
