@@ -258,7 +258,7 @@ int spw_drives__committed_refuse(const struct spw_device *device, const struct s
 	if (!sb->complete || !(sb->features_incompatible & SPW_FEATURE_COMMITS))
 		return 0;
 	for (uint32_t partition = 0; partition < sb->partition_count; partition++) {
-		struct spw_commit newest;
+		struct spw_commit newest = {0};
 		bool any = false;
 
 		for (uint32_t slot = 0; slot < SPW_COMMIT_SLOTS; slot++) {
