@@ -307,7 +307,7 @@ training() {
 given_back() {
     expect_exit 0 "$SPILLWAY" wipe --yes "$device"
     expect_exit 1 "$SPILLWAY" info "$device"
-    expect_output "is no drive of a spillway store"
+    expect_output "is not a drive of a spillway store"
     expect_exit 0 "$SPILLWAY" probe "$device"
     expect_output "nothing known"
     expect_exit 0 "$SPILLWAY" format --erase "$device"
