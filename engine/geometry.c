@@ -136,7 +136,9 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 		g->memory_align_bytes = SPW_MAX(g->memory_align_bytes, SPW_ALIGN_TRUSTED_BYTES);
 	if (g->kind != SPW_DEVICE_BLOCK)
 		return;
-	g->polls = sysfs_number(queue, "io_poll", 0) == 1;
+	/* dm-crypt says so too where what it lies on does, and refuses each polled request. */
+	g->polls = sysfs_number(queue, "io_poll", 0) == 1 &&
+		   access(SPW_PATH("%s/dm", drive), F_OK) != 0;
 	g->discards = sysfs_number(queue, "discard_max_bytes", 0) > 0;
 	device->write_streams = choose_streams(sysfs_number(queue, "max_write_streams", 0));
 	read_boundary(number, queue, is_partition, device);

@@ -6,7 +6,7 @@
 #
 # The report is printed and stays in BUILD_FOLDER/coverage.txt; coverage-lines.txt names the lines that were missed. A layer below its
 # floor is a failure. What cannot be reached by any input is marked in the source with the reason beside it: `LCOV_EXCL_BR_LINE` for the branches of a
-# line, `LCOV_EXCL_LINE` for the line. The untaken branch of SPW_ASSERT is left out by itself: it is the program's end.
+# line, `LCOV_EXCL_LINE` for the line. The untaken branch of SPW_ASSERT and SPW_MUST is left out by itself: it is the program's end.
 #
 # What only an NVMe drive brings to life is shown apart, and has no floor: `make test-vm` runs it in a virtual machine.
 set -euo pipefail
@@ -21,7 +21,7 @@ filters=("${@/#/--filter=}")
 filters=("${filters[@]/%//}")
 # Branches that the compiler adds and that lines without code have are not counted.
 gcovr --root . --object-directory "$build" --exclude-throw-branches --exclude-unreachable-branches \
-    --exclude-branches-by-pattern '.*SPW_ASSERT.*' --csv "$build/coverage.csv" \
+    --exclude-branches-by-pattern '.*SPW_(ASSERT|MUST).*' --csv "$build/coverage.csv" \
     --txt "$build/coverage-lines.txt" "${filters[@]}"
 awk -F, -v layers="$*" -v floors="$floors" -v needs_nvme="$needs_nvme" '
     function percent(hit, all) { return all ? 100 * hit / all : 100 }
