@@ -106,6 +106,7 @@ enum notice {
 	NOTICE_HOLD,
 	NOTICE_BUDGET,
 	NOTICE_SEARCH,
+	NOTICE_COMPARE,
 	NOTICES,
 };
 
@@ -287,9 +288,9 @@ struct spw_cache {
 
 /* ---- publish.c ---- */
 
-/* The store publishes how the cache is doing. */
 /* All of the counters, as they are now; under the lock. */
 void spw_cache__count(const struct spw_cache *cache, struct spw_cache_stats *stats);
+/* The store publishes how the cache is doing. */
 void spw_cache__publish(struct spw_cache *cache);
 
 /* ---- others.c ---- */

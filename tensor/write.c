@@ -131,14 +131,9 @@ static void write_finished(struct entry *entry, int res)
 	cache->go_on(cache);
 }
 
-/*
- * A thread that is there while something is to be compared. After its last entry the cache may be
- * closed as soon as the lock is free.
- */
-static void *compare(void *argument)
+/* After the last entry the cache may be closed as soon as the lock is free. */
+static void compare_all(struct spw_cache *cache)
 {
-	struct spw_cache *cache = argument;
-
 	spw_cache__lock(cache);
 	while (!link_alone(&cache->to_compare)) {
 		struct entry *entry = ENTRY_OF(cache->to_compare.next, drain);
@@ -149,6 +144,13 @@ static void *compare(void *argument)
 	}
 	cache->comparing = false;
 	spw_cache__unlock(cache);
+}
+
+/* A thread that is there while something is to be compared. */
+static void *compare_main(void *argument)
+{
+	(void)pthread_setname_np(pthread_self(), "spillway-check");
+	compare_all(argument);
 	return NULL;
 }
 
@@ -160,13 +162,21 @@ static void compare_elsewhere(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	bool start = !cache->comparing;
+	int rc;
 
 	cache->comparing = true;
 	link_append(&cache->to_compare, &entry->drain);
 	spw_cache__unlock(cache);
 	/* The entry's write counts as in flight, so the cache stays open. */
-	if (start && cache->ports.start(compare, cache))
-		(void)compare(cache);
+	rc = start ? cache->ports.start(compare_main, cache) : 0;
+	if (rc == 0)
+		return;
+	spw_cache__lock(cache);
+	spw_notice(&cache->notices, NOTICE_COMPARE,
+		   "no thread to compare tensors in that were saved again (%s): drives wait for it",
+		   spw_strerror(rc));
+	spw_cache__unlock(cache);
+	compare_all(cache);
 }
 
 static void write_done(void *context, int res)

@@ -7,7 +7,7 @@
 
 #include "util/util.h"
 
-#define SPW_NOTICES_MAX      22 /* kinds of the cache and its control */
+#define SPW_NOTICES_MAX      23 /* kinds of the cache and its control */
 #define SPW_NOTICE_BYTES_MAX 320
 
 struct spw_notices {

@@ -583,9 +583,6 @@ struct spw_drive_stats {
 	struct spw_latencies read_latencies, write_latencies;
 };
 
-/* Was a struct of its own, with some of the same members. */
-#define spw_step_stats spw_cache_stats
-
 /* Counters so far. A snapshot: values of one instant each, not one instant for all. */
 SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats,
 				size_t size);

@@ -439,6 +439,7 @@ RIG_CASE(test_compared_where_no_thread_starts)
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	drained(&piece);
 	STAT_IS(bytes_compared, 4096);
+	assert_non_null(strstr(rig.log_text, "no thread to compare"));
 }
 
 /* What has no checksums cannot be compared: only what nobody has been given yet has duplicates. */
