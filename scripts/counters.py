@@ -15,24 +15,11 @@ sys.path.insert(0, str(ROOT / "python"))
 # The package is imported where it lies.
 from spillway._core import counted  # noqa: E402
 
+# Of counted.py what the package uses: the rest is for this script.
 STUB = '''# SPDX-License-Identifier: MIT
 # spillway/_core/counted.pyi - the fields of the library's counters; written by `make counters`
 import dataclasses
-from typing import Any, List, NamedTuple
-
-KINDS: tuple[str, ...]
-UNITS: tuple[str, ...]
-TABLES: tuple[str, ...]
-
-class Row(NamedTuple):
-    name: str
-    group: str
-    help: str
-    kind: str
-    unit: str
-    len_bytes: int
-
-def table_of(name: str) -> List[Row]: ...
+from typing import Any
 
 CacheStruct: Any
 StoreStruct: Any

@@ -21,11 +21,12 @@ enum type {
 struct family {
 	const char *name, *unit, *help; /* a name ends with its unit, if it has one */
 	enum type type;
-	bool narrow; /* uint32_t */
-	size_t offset;
+	struct spw_counter counter; /* where it is */
 };
 
-#define DRIVE(member) .offset = offsetof(struct spw_drive_stats, member)
+#define DRIVE(member)                                                         \
+	.counter = {.offset_bytes = offsetof(struct spw_drive_stats, member), \
+		    .len_bytes = sizeof(((struct spw_drive_stats *)NULL)->member)}
 
 static const struct family of_drives[] = {
 	{"drive_written_bytes", "bytes", "Written to the drive.", COUNTER, DRIVE(bytes_written)},
@@ -43,10 +44,8 @@ static const struct family of_drives[] = {
 	 DRIVE(capacity_bytes)},
 	{"drive_used_bytes", "bytes", "Of the partition on the drive, in use.", GAUGE,
 	 DRIVE(used_bytes)},
-	{"drive_in_flight", NULL, "Transfers that the drive has.", GAUGE, .narrow = true,
-	 DRIVE(in_flight)},
-	{"drive_depth", NULL, "Transfers that the drive gets at most.", GAUGE, .narrow = true,
-	 DRIVE(depth)},
+	{"drive_in_flight", NULL, "Transfers that the drive has.", GAUGE, DRIVE(in_flight)},
+	{"drive_depth", NULL, "Transfers that the drive gets at most.", GAUGE, DRIVE(depth)},
 };
 
 /* ---- Text ---- */
@@ -90,27 +89,12 @@ static void print_labels(const struct spw_status *status, const char *drive, con
 	(void)fputs("} ", out);
 }
 
-static void print_value(const struct family *family, const void *from, FILE *out)
-{
-	const char *at = (const char *)from + family->offset;
-	uint64_t value;
-	uint32_t narrow;
-
-	if (family->narrow) {
-		memcpy(&narrow, at, sizeof(narrow));
-		value = narrow;
-	} else {
-		memcpy(&value, at, sizeof(value));
-	}
-	(void)fprintf(out, "%ju\n", (uintmax_t)value);
-}
-
 static void print_sample(const struct family *family, const struct spw_status *status,
 			 const char *drive, const void *from, FILE *out)
 {
 	(void)fprintf(out, "spillway_%s%s", family->name, family->type == COUNTER ? "_total" : "");
 	print_labels(status, drive, NULL, out);
-	print_value(family, from, out);
+	(void)fprintf(out, "%ju\n", (uintmax_t)tool_counter_value(&family->counter, from));
 }
 
 static void print_family_head(const struct family *family, FILE *out)
