@@ -7,7 +7,7 @@
 
 /* ---- Locate ---- */
 
-/* What each piece's start_block is: until now the handle of its drive's allocator. */
+/* Replace each piece's allocator handle by the block that the piece starts at. */
 static void locate_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
@@ -52,7 +52,7 @@ static void retire_submit(struct spw_request *request)
 	spw_store__request_end(request);
 }
 
-/* ---- Memory of others ---- */
+/* ---- The caller's memory, registered with the queue ---- */
 
 static void register_submit(struct spw_request *request)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/alignment.c - how memory must be aligned for transfers: what drives say is tried
+ * store/alignment.c - test which memory alignment the drives really accept
  *
- * On free blocks of the partition that is being opened: no other process has it. What they hold is
- * put back, as a drive that is left alone later may still have an older commit that names them.
- * Where nothing may be written, or a trial does not end well, whole pages serve: what is not
- * aligned so is copied, and no open fails for it.
+ * The test writes to free blocks of the partition being opened, which no other process has open.
+ * Their bytes are restored afterwards: a drive that is missing at later commits may still have an
+ * older commit that names them. Where nothing may be written, or where the test fails, page
+ * alignment is assumed; memory aligned to less is copied. An open never fails because of this.
  */
 #include "drives/safety.h"
 #include "store/internal.h"
@@ -15,7 +15,7 @@
 #include "engine/device.h"
 #include "engine/trial.h"
 
-/* Return: as spw_engine__trial_alignment(); -ENOSPC no block is free. */
+/* Return: as spw_engine__trial_alignment(); -ENOSPC: no block is free. */
 static int try_drive(const struct spw_store *store, struct store_drive *drive)
 {
 	uint64_t blocks = (SPW_TRIAL_BYTES + store->block_bytes - 1) / store->block_bytes;
@@ -53,7 +53,7 @@ static void distrust(const struct spw_store *store, struct store_drive *drive, i
 
 int spw_store__align(struct spw_store *store)
 {
-	/* A null drive moves nothing, and what is behind vfio is driven from here. */
+	/* A null drive transfers nothing; alignment under vfio is decided by our own driver. */
 	bool untouched = store->opts.backend == SPW_BACKEND_NULL;
 
 	store->memory_align_bytes = 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * store/checksum_job.c - checksum the bytes of one transfer, and copy them where the drive cannot
- * use the caller's memory; by the worker or a helper (POOL-2)
+ * use the caller's memory; runs on the worker or on a helper thread (POOL-2)
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ void spw_store__job_set(struct transfer *transfer, enum spw_op op, bool wants_ch
 					      .offset_bytes = piece->object_offset};
 }
 
-/* Through copy memory, in one pass with the checksum where the source is one run. */
+/* Into the bounce buffer; copies and sums in one pass if the source is contiguous. */
 static void copy_out(struct transfer *transfer)
 {
 	struct checksum_job *job = &transfer->job;
@@ -34,8 +34,8 @@ static void copy_out(struct transfer *transfer)
 	job->copied_bytes = job->len_bytes;
 }
 
-/* What fills up the last block must not be somebody's old bytes. */
-static void fill_up(uint8_t *tail, uint32_t tail_bytes, uint32_t block_bytes)
+/* Zero the rest of the last block: stale memory must not reach the drive. */
+static void zero_rest(uint8_t *tail, uint32_t tail_bytes, uint32_t block_bytes)
 {
 	if (tail_bytes)
 		memset(tail + tail_bytes, 0, block_bytes - tail_bytes);
@@ -51,11 +51,10 @@ void spw_store__job_lay_tail(struct transfer *transfer)
 	if (transfer->bounce || !tail_bytes)
 		return;
 	spw_store__gather(transfer->tail, transfer->request->vector, offset, tail_bytes);
-	fill_up(transfer->tail, tail_bytes, block_bytes);
+	zero_rest(transfer->tail, tail_bytes, block_bytes);
 	job->copied_bytes = tail_bytes;
 }
 
-/* To where the drive takes them from, unless they lie there. */
 static void move_out(struct transfer *transfer)
 {
 	struct checksum_job *job = &transfer->job;
@@ -64,14 +63,14 @@ static void move_out(struct transfer *transfer)
 
 	if (transfer->bounce) {
 		copy_out(transfer);
-		fill_up(transfer->bounce + job->len_bytes - tail_bytes, tail_bytes, block_bytes);
+		zero_rest(transfer->bounce + job->len_bytes - tail_bytes, tail_bytes, block_bytes);
 	} else if (job->wants_checksum) {
 		job->checksum = spw_store__checksum_vector(transfer->request->vector,
 							   job->offset_bytes, job->len_bytes);
 	}
 }
 
-/* To the caller's memory: as much of the piece as the request wants. */
+/* To the caller's memory: the part of the piece that the request covers. */
 static void move_in(struct transfer *transfer)
 {
 	const struct spw_request *request = transfer->request;

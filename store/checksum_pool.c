@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/checksum_pool.c - threads beside the worker, and what they take: see
- * store/checksum_pool.h */
+/* store/checksum_pool.c - helper threads and their rings: see store/checksum_pool.h */
 #include "store/checksum_pool.h"
 
 #include <errno.h>
@@ -14,13 +13,13 @@
 #include "store/internal.h"
 
 /*
- * A worker for each two drives that a partition can count on: one sums what two of the fastest
- * drives give. And one for each four CPUs, as the rest is the program's.
+ * One thread sums as fast as two of the fastest drives transfer. No more than one for each four
+ * CPUs, since the others belong to the program.
  */
 #define DRIVES_PER_WORKER 2u
 #define CPUS_PER_WORKER   4u
 
-#define POSTED_PER_WORKER 2u /* one in hand, one that waits for it */
+#define POSTED_PER_WORKER 2u /* one being summed, one waiting */
 
 /* ---- Rings ---- */
 
@@ -29,7 +28,7 @@ static bool ring_waits(const struct spw_ring *ring)
 	return atomic_load(&ring->put) != atomic_load(&ring->taken);
 }
 
-/* Sequentially consistent, like the look at who is asleep that follows. */
+/* Sequentially consistent, as is the load of @asleep that follows. */
 static void ring_put(struct spw_ring *ring, struct transfer *transfer)
 {
 	uint64_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
@@ -48,7 +47,7 @@ static struct transfer *ring_take(struct spw_ring *ring)
 	do {
 		if (taken == atomic_load_explicit(&ring->put, memory_order_acquire))
 			return NULL;
-		/* Another's by now, perhaps; then the exchange fails. */
+		/* If another thread has taken it meanwhile the exchange fails. */
 		transfer = atomic_load_explicit(&ring->slots[taken & ring->mask],
 						memory_order_relaxed);
 	} while (!atomic_compare_exchange_weak_explicit(
@@ -108,7 +107,7 @@ bool spw_store__pool_wanted(const struct transfer *transfer)
 	       (job->wants_checksum || transfer->bounce);
 }
 
-/* A write that is issued when it has been copied (POOL-4). */
+/* A write that is issued only after it has been copied (POOL-4). */
 static bool holds_slot(const struct transfer *transfer)
 {
 	return transfer->job.op == SPW_WRITE && transfer->bounce;
@@ -149,7 +148,7 @@ void spw_store__pool_end(struct transfer *transfer)
 	drive->bounces -= transfer->bounce != NULL;
 }
 
-/* One is left: the worker takes it sooner than somebody is woken. */
+/* One is left to the worker, which takes it sooner than a helper wakes up. */
 void spw_store__pool_call(struct spw_store *store)
 {
 	struct spw_checksum_pool *pool = store->pool;
@@ -173,7 +172,7 @@ void spw_store__pool_give(struct spw_taker *taker, struct transfer *transfer)
 	spw_store__push(transfer->store, &transfer->message);
 }
 
-/* Announced before the last look, as who posts looks for sleepers after it has posted. */
+/* @asleep is raised before the rings are checked: the worker posts first, then reads @asleep. */
 static void sleep_until_called(struct spw_checksum_pool *pool)
 {
 	uint32_t wakes = atomic_load(&pool->wakes);
@@ -237,7 +236,7 @@ void spw_store__pool_close(struct spw_store *store)
 	store->pool = NULL;
 }
 
-/* Who polls a store has no thread started that it did not ask for. */
+/* In inline mode no thread is started that the caller did not ask for. */
 static uint32_t workers_wanted(const struct spw_store *store)
 {
 	const struct spw_store_opts *opts = &store->opts;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/checksums.c - when a large chunk of a put is summed: while its drive writes it
+ * store/checksums.c - sum large chunks of puts while their drives write them
  *
- * A drive has its next chunk before that is summed, so it waits for no sum. While further chunks
- * wait for a slot, the sums follow the drives: the turn of a chunk is when all that its drive was
- * given before have ended. Where the CPU moves the bytes, one after the other, as for a loop
- * device, sum and copy then read the same bytes at the same time, and one finds them in a cache.
- * When nothing waits, all are summed as soon as somebody has time: the end of a put waits for that.
+ * A chunk is issued before it is summed, so that no drive waits for a checksum. While more chunks
+ * wait for a slot, checksums keep pace with the drive: a chunk's turn comes when all writes that
+ * its drive was given before it have completed. Where the CPU copies the bytes one after the other,
+ * as for a loop device, the checksum then reads the bytes that are being copied, in the cache. When
+ * nothing waits, chunks are summed as soon as a thread is free, since the end of the put waits for
+ * that.
  *
- *   CHECKSUM-1  A write has ended for its put when it is written, or has failed, and is summed, in
- *          any order. It is given up as late only while nobody sums it.
+ *   CHECKSUM-1  For its put a write has ended once it has been summed and has completed or failed,
+ *               in either order. It is abandoned for a missed deadline only while no thread sums
+ *               it.
  */
 #include "store/internal.h"
 

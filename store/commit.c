@@ -2,21 +2,22 @@
 /*
  * store/commit.c - make a set of objects durable
  *
- * What is written, in this order: the objects, before; the manifest, which says where they are; a
- * flush; the commit block, which says where the manifest is, into one of two slots on every drive;
- * a flush.
+ * The order of writes: the objects, by their puts; the manifest, which says where they are; a
+ * flush; the commit block, which says where the manifest is, to one of two slots on every drive; a
+ * flush.
  *
  *   DURABLE-1  A commit block is written only when all that it names has been flushed.
- *   DURABLE-2  It goes into the slot in which the last durable one does not lie, so that one of the
- *              two is intact at any moment; but where the one before that is kept, never over that.
- *   DURABLE-3  A set is held until a later one is durable on every drive in service. One of which
- *              it is not known whether its block was written is held as long.
- *   DURABLE-4  A block has a higher sequence number than any that was written before.
- *   DURABLE-5  A block of version 2 has as members exactly the drives on which it was written and
- *              flushed, when its commit is reported as durable.
+ *   DURABLE-2  It is written to the slot that does not have the last durable commit, so that one of
+ *              the two is intact at any moment. If the commit before the last is kept, it is
+ *              written to the slot that does not have that one.
+ *   DURABLE-3  The objects of a set are kept until a later set is durable on every drive in
+ *              service, also those of a set that failed while its blocks were written.
+ *   DURABLE-4  A block has a higher sequence number than any written before.
+ *   DURABLE-5  When a commit is reported as durable, the members in its block (version 2) are
+ *              exactly the drives on which the block was written and flushed.
  *
- * With a mirror a commit needs one flushed copy of each run alone. A drive that fails at it is
- * retired, and the commit is made again without it, also if the drive is in service again by then.
+ * A mirrored commit needs only one flushed replica of each chunk. A drive that fails during it is
+ * retired, and the commit is repeated without that drive, even if it is in service again by then.
  */
 #include "drives/safety.h"
 #include "store/commit.h"
@@ -44,7 +45,7 @@ struct committed *spw_store__committed_new(uint32_t count)
 	return set;
 }
 
-/* Without giving anything back: for a set that never held its objects, or at the end of all. */
+/* Without dropping its references: it has none, or the store is being closed. */
 static void committed_free(struct committed *set)
 {
 	if (!set)
@@ -53,7 +54,7 @@ static void committed_free(struct committed *set)
 	free(set);
 }
 
-/* Its objects and its manifest are not held any more. */
+/* Drop its references, and its manifest. */
 static void let_go(struct spw_store *store, struct committed *set)
 {
 	if (!set)
@@ -65,7 +66,7 @@ static void let_go(struct spw_store *store, struct committed *set)
 	committed_free(set);
 }
 
-/* ---- What is to be committed ---- */
+/* ---- Checks and references ---- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -74,7 +75,7 @@ static int by_value(const void *a, const void *b)
 	return (left > right) - (left < right);
 }
 
-/* Twice in a set, its blocks would be there twice when it is restored. */
+/* Restoring a set that has an object twice would allocate its blocks twice. */
 static int check_distinct(const spw_object objects[], uint32_t count)
 {
 	spw_object *sorted = malloc((count > 0 ? count : 1) * sizeof(*sorted));
@@ -175,7 +176,7 @@ static uint32_t piece_count(const struct spw_store *store, const struct object *
 	return count;
 }
 
-/* Where each begins, only the worker can tell: until then it is the allocator's handle. */
+/* Until the worker replaces it (locate()), start_block is the allocator's handle. */
 static struct spw_commit_piece *describe(const struct spw_store *store, const struct object *object,
 					 struct spw_commit_piece *to)
 {
@@ -197,7 +198,7 @@ static struct spw_commit_piece *describe(const struct spw_store *store, const st
 	return to;
 }
 
-/* As they stand on the drives. */
+/* Fill in start blocks, and the indexes of the drives in their superblocks. */
 static int locate(struct spw_store *store, struct spw_commit_piece *pieces, uint64_t count)
 {
 	int rc = count > 0 ? spw_store__admin_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
@@ -208,7 +209,6 @@ static int locate(struct spw_store *store, struct spw_commit_piece *pieces, uint
 	return rc;
 }
 
-/* On which a commit may count. */
 static uint64_t drives_in_service(const struct spw_store *store)
 {
 	uint64_t mask = 0;
@@ -220,8 +220,8 @@ static uint64_t drives_in_service(const struct spw_store *store)
 }
 
 /*
- * Which drives have to be flushed. Of two copies those on drives in service, or both where neither
- * is; else a drive that failed would fail the commit too, as it does without a mirror.
+ * Return: the drives to flush. Of two replicas, those on drives in service; both if neither is. So
+ * a failed drive does not fail a mirrored commit as long as the other replica is good.
  */
 static uint64_t count_runs(const struct spw_store *store, struct committed *set, bool mirrored,
 			   const struct spw_commit_piece *pieces, uint64_t count)
@@ -236,13 +236,13 @@ static uint64_t count_runs(const struct spw_store *store, struct committed *set,
 			bits |= UINT64_C(1) << pieces[i + 1].drive;
 		mask |= !single && bits & in_service ? bits & in_service : bits;
 		set->runs++;
-		/* A drive that the commit is made without does not know of it. */
+		/* A replica on a drive without the commit block does not count. */
 		set->runs_single += single || (bits & in_service) != bits;
 	}
 	return mask;
 }
 
-/* Where all of the set is. @mask: the drives. @out: to be freed, also after an error. */
+/* The extents of all objects. @mask: their drives. @out: to be freed, also after an error. */
 static int list_pieces(struct spw_store *store, struct committed *set,
 		       struct spw_commit_object *objects, struct spw_commit_piece **out,
 		       uint64_t *count, uint64_t *mask)
@@ -286,7 +286,7 @@ static int put_and_wait(struct spw_store *store, const void *bytes, size_t len, 
 	return spw_request_wait(request);
 }
 
-/* The commit block names the pieces of the manifest. */
+/* Put the extents of the manifest into the commit block. */
 static int name_manifest(struct spw_store *store, struct committed *set, uint64_t *mask)
 {
 	struct object *object;
@@ -318,7 +318,7 @@ static int write_manifest(struct spw_store *store, struct committed *set,
 			  const struct spw_manifest *manifest)
 {
 	uint64_t len = spw_layout__manifest_bytes(manifest);
-	/* From a page's start, as drives take it: else it is copied, or goes in more requests. */
+	/* At a page boundary: otherwise it is copied, or needs more requests. */
 	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
 	uint8_t *bytes = aligned_alloc(page_bytes, spw_round_up(len, page_bytes));
 	int rc;
@@ -333,7 +333,7 @@ static int write_manifest(struct spw_store *store, struct committed *set,
 	return rc;
 }
 
-/* @mask: set to the drives on which something of it is. */
+/* Write the manifest. @mask: set to the drives that have a piece of the set. */
 static int describe_set(struct spw_store *store, struct committed *set, const void *record,
 			size_t len, uint64_t *mask)
 {
@@ -383,7 +383,7 @@ static int write_block(const struct spw_store *store, uint32_t drive, uint32_t s
 	return rc;
 }
 
-/* It failed at a commit that can do without it. @rc: how, in words, which stay. */
+/* A drive failed that a mirrored commit can do without. Keeps the error text. */
 static void retire(struct spw_store *store, uint32_t drive, int rc)
 {
 	char words[512];
@@ -393,7 +393,7 @@ static void retire(struct spw_store *store, uint32_t drive, int rc)
 	(void)spw_error(rc, "%s", words);
 }
 
-/* On these drives. @retires: those that fail are out of service from then on. */
+/* To the drives of @mask, then flush. @retires: retire drives that fail. */
 static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 			const struct spw_commit *commit, bool retires)
 {
@@ -411,7 +411,7 @@ static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 	return spw_store__admin_run(store, REQUEST_FLUSH, mask, NULL, retires);
 }
 
-/* DURABLE-5. One out of service need not know: the highest sequence wins. */
+/* DURABLE-5. A drive out of service keeps an older block, with a lower sequence number. */
 static int write_block_of_set(struct spw_store *store, struct committed *set)
 {
 	uint64_t mask = drives_in_service(store);
@@ -425,8 +425,9 @@ static int write_block_of_set(struct spw_store *store, struct committed *set)
 }
 
 /*
- * Of a drive that was cut since it was opened, writes make a file longer again, and all seems well
- * until the next open. Without a mirror that takes all drives, in service or not.
+ * If a file was truncated since it was opened, writes extend it again, and the damage would be
+ * found only by the next open. Unless the commit is mirrored it needs all drives, in service or
+ * not.
  */
 static int check_whole(struct spw_store *store, bool mirrors)
 {
@@ -457,7 +458,7 @@ static uint32_t free_slot(const struct spw_commits *commits)
 	return commits->durable ? 1 - commits->durable->block.slot : 0;
 }
 
-/* Return: 0; an error, and *doubtful whether the set may be found after a restart all the same. */
+/* Return: 0; an error, and in @doubtful whether a restart may find the set nevertheless. */
 static int write_set(struct spw_store *store, struct committed *set, const void *record, size_t len,
 		     bool *doubtful)
 {
@@ -480,7 +481,7 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 	return write_block_of_set(store, set);
 }
 
-/* DURABLE-3: the set before, and those that may have been durable, are not needed any more. */
+/* DURABLE-3: @set is durable, so release the last one and the doubtful ones. */
 static void replace(struct spw_store *store, struct committed *set, bool keep_previous)
 {
 	struct spw_commits *commits = store->commits;
@@ -498,7 +499,7 @@ static void replace(struct spw_store *store, struct committed *set, bool keep_pr
 	}
 }
 
-/* Something is mirrored, or is to be, or drives are missing that must not be believed later. */
+/* Something is mirrored, or drives are missing, whose older blocks must not count later. */
 static bool needs_members(const struct spw_store *store, const struct committed *set, bool mirrored)
 {
 	for (uint32_t i = 0; !mirrored && i < set->count; i++)
@@ -553,10 +554,7 @@ static void count_retirements(const struct spw_store *store, uint32_t counts[])
 		counts[i] = atomic_load(&store->drives[i].retirements);
 }
 
-/*
- * Those that were retired since @counts, in service again or not. Return: whether some are new and
- * another drive is left.
- */
+/* Add the drives retired since @counts. Return: whether there were any, and a drive is left. */
 static bool leave_out_retired(struct spw_store *store, const uint32_t counts[])
 {
 	uint64_t *left_out = &store->commits->left_out, before = *left_out;
@@ -595,7 +593,7 @@ int spw_store_commit_release(struct spw_store *store)
 
 	if (rc || !commits->previous)
 		return rc;
-	/* First it cannot be found any more, then its blocks may be used. */
+	/* Zero its block before its extents can be used again. */
 	rc = write_blocks(store, drives_in_service(store), commits->previous->block.slot, NULL,
 			  false);
 	if (rc)

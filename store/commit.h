@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* store/commit.h - sets of objects that are durable: which are held, and where they are named */
+/* store/commit.h - commits: sets of objects whose blocks are kept until a later one is durable */
 #ifndef SPW_STORE_COMMIT_H
 #define SPW_STORE_COMMIT_H
 
 #include "layout/commit.h"
 #include "store/internal.h"
 
-/* A set, and a reference to each of its objects: their blocks are not used again (DURABLE-3). */
+/* A reference to each object of a set keeps its blocks (DURABLE-3). */
 struct committed {
 	struct spw_commit block;
-	bool mirrors; /* of version 2: it says on which drives it is, and may be mirrored */
-	uint64_t runs, runs_single; /* of its objects and its manifest; with one copy alone */
+	bool mirrors; /* block version 2: it names its drives, and may have mirrored objects */
+	uint64_t runs, runs_single; /* chunks of objects and manifest; those with one copy */
 	uint64_t record_bytes;
 	spw_object manifest;
 	uint32_t count;
@@ -20,30 +20,29 @@ struct committed {
 
 struct spw_commits {
 	struct spw_commit_place place;
-	uint64_t sequence; /* the highest that was seen or used (DURABLE-4) */
-	/* by index on the drives: which of store->drives it is; DRIVE_NONE: missing */
+	uint64_t sequence; /* the highest seen or used (DURABLE-4) */
+	/* by the index in the superblock: index in store->drives; DRIVE_NONE: missing */
 	uint8_t positions[SPW_DRIVES_MAX];
 	struct committed *durable;
-	struct committed *previous; /* kept at the caller's wish */
-	/* Their blocks may have been written, or not: the commit failed at that. */
+	struct committed *previous; /* SPW_COMMIT_KEEP_PREVIOUS */
+	/* failed while their blocks were written: some drives may have them */
 	struct committed *doubtful;
-	/* what opening has found, for spw_store_committed_objects() */
+	/* found when the store was opened, for spw_store_committed_objects() */
 	spw_object *restored;
 	uint64_t *restored_lens;
 	uint32_t restored_count;
 	_Atomic bool under_way; /* a commit */
-	/* drives that were retired while it was made: it goes on without them */
-	uint64_t left_out;
+	uint64_t left_out;      /* drives retired while it was made, in service again or not */
 };
 
-/* A flag besides SPW_COMMIT_*: under the number of the last, whose bytes it has. */
+/* An internal flag beside SPW_COMMIT_*: repeat the last commit, under its number. */
 #define COMMIT_AGAIN (1u << 31)
-/* spw_store_commit() with any flags. */
+/* spw_store_commit(), also with internal flags. */
 int spw_store__commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
 			   uint64_t number, const void *record, size_t len, unsigned flags);
 
 struct committed *spw_store__committed_new(uint32_t count);
-/* Before the queue is open: what lies in this slot of each drive is never found again. */
+/* Zero this slot of each drive and flush. The queue must not be open yet. */
 int spw_store__commit_give_up(struct spw_store *store, uint32_t slot);
 
 #endif

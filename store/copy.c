@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* store/copy.c - checksums, copies that compute them on the way, and the bytes of vectors */
+/* store/copy.c - copy and checksum the bytes of vectors, in one pass where possible */
 #include <string.h>
 
 #include "store/internal.h"
 
-/* Small enough that the checksum finds in the first-priority cache what was copied. */
+/* Small enough that the checksum finds the copied bytes in the L1 cache. */
 #define STRIDE_BYTES 16384u
 
 uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len)
@@ -24,7 +24,7 @@ uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len)
 
 /* ---- Vectors ---- */
 
-/* The element that @offset lies in, which becomes the offset in it. */
+/* The element that contains @offset, which becomes relative to it. */
 static const struct iovec *seek(const struct iovec *vector, uint64_t *offset)
 {
 	while (*offset >= vector->iov_len)
@@ -32,7 +32,7 @@ static const struct iovec *seek(const struct iovec *vector, uint64_t *offset)
 	return vector;
 }
 
-/* The next bytes of a vector in one run, at most @max; @vector and @offset go on behind them. */
+/* The next contiguous bytes, at most @max; advances @vector and @offset past them. */
 static struct iovec next_run(const struct iovec **vector, uint64_t *offset, size_t max)
 {
 	struct iovec run;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/cpus.c - where the store's threads run, on the node of its drives, and for how long */
+/* store/cpus.c - run the store's threads on the NUMA node of its drives, in short time slices */
 #include <numa.h>
 #include <pthread.h>
 
@@ -38,7 +38,6 @@ static int cpus_of_node(int node, cpu_set_t *cpus)
 	return CPU_COUNT(cpus);
 }
 
-/* Threads and memory go to the drives' node, if they share one and the process may run there. */
 int spw_store__settle(struct spw_store *store)
 {
 	store->numa_node = node_of_drives(store);

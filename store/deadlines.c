@@ -13,7 +13,6 @@ static uint64_t deadline_ns(const struct spw_store *store, enum spw_op op)
 	       (op == SPW_READ ? store->opts.read_deadline_ms : store->opts.write_deadline_ms);
 }
 
-/* How long the worker may sleep: for ever when nothing is in flight that has a deadline. */
 int64_t spw_store__deadline_timeout_ns(const struct spw_store *store)
 {
 	uint64_t read_ns = deadline_ns(store, SPW_READ), write_ns = deadline_ns(store, SPW_WRITE);
@@ -25,7 +24,7 @@ int64_t spw_store__deadline_timeout_ns(const struct spw_store *store)
 	return (int64_t)SPW_MIN(least_ns / 4, CHECK_INTERVAL_NS_MAX);
 }
 
-/* However late this look is, no more counts than the time that the worker may sleep. */
+/* However late this check runs, at most the interval counts: the process may have been stopped. */
 static void watch(struct spw_store *store, uint64_t now_ns, uint64_t interval_ns)
 {
 	uint64_t since_ns = now_ns - store->looked_ns;
@@ -34,7 +33,7 @@ static void watch(struct spw_store *store, uint64_t now_ns, uint64_t interval_ns
 	store->watched_ns += since_ns < interval_ns ? since_ns : interval_ns;
 }
 
-/* "; the kernel keeps it for 600 s", as fast_io_fail_tmo and ctrl_loss_tmo say; "": a near one. */
+/* How long the kernel waits for a remote drive, by fast_io_fail_tmo and ctrl_loss_tmo; or "". */
 static const char *how_long_kept(const struct store_drive *drive, char *text, size_t len)
 {
 	text[0] = '\0';
@@ -50,8 +49,8 @@ static const char *how_long_kept(const struct store_drive *drive, char *text, si
 }
 
 /*
- * A read of the only copy: when a network is gone, waiting for it is better than to fail. Where the
- * kernel gives up is the administrator's choice.
+ * A read of the only copy: if the network is down, waiting is better than failing. The
+ * administrator sets how long the kernel waits.
  */
 static bool is_worth_waiting_for(const struct transfer *transfer)
 {
@@ -75,7 +74,7 @@ static void time_out(struct transfer *transfer, uint64_t now_ns)
 		(unsigned long long)io->offset_bytes,
 		(unsigned long long)(now_ns - transfer->issued_ns) / 1000000,
 		how_long_kept(drive, kept, sizeof(kept)));
-	/* It ends by itself, cancelled or not; a read's memory is the drive's until then. */
+	/* It completes in any case; until then the drive may write to a read's memory. */
 	if (!is_worth_waiting_for(transfer))
 		(void)spw_queue_cancel(store->queue, &transfer->io);
 	if (io->op == SPW_WRITE)
@@ -98,7 +97,7 @@ void spw_store__deadlines_check(struct spw_store *store)
 		struct transfer *transfer = &store->transfers[i];
 		uint64_t limit_ns;
 
-		/* One that is being summed is looked at next time (CHECKSUM-1). */
+		/* One that is being summed is left to the next check (CHECKSUM-1). */
 		if (!transfer->in_flight || transfer->timed_out || transfer->posted)
 			continue;
 		limit_ns = deadline_ns(store, transfer->io.op);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* store/drive_health.c - drives out of service, why, and how they come back */
+/* store/drive_health.c - retire drives that fail, try them again, return them to service */
 #include <errno.h>
 #include <stdio.h>
 
 #include "store/internal.h"
 
-/* a failed write per second and drive is no load; a step waits no longer for space that was made */
+/* Rare enough to cost nothing, often enough that new space is used within a step. */
 #define TRY_AGAIN_NS     1000000000u
-#define ADVICE_END_BYTES 128 /* what is to be done always fits */
+#define ADVICE_END_BYTES 128 /* reserved for what to do about it */
 
 static const char *why_retired(const struct store_drive *drive, int error)
 {
@@ -61,8 +61,8 @@ const char *spw_store__health_advice(const struct spw_store *store, const char *
 }
 
 /*
- * The kernel keeps what a network does not carry now, and writes it when it does again: a late
- * write of a far drive tells that it is back. A near drive that stalls is failing.
+ * While a network is down the kernel keeps the writes and completes them later: such a completion
+ * says that a remote drive is reachable again. A local drive that stalls is failing.
  */
 static bool comes_back_by_itself(const struct store_drive *drive, int error)
 {
@@ -113,7 +113,7 @@ static void come_back(struct spw_store *store, uint32_t index)
 	store->drives_resting -= spw_store__drive_rests(drive->retired);
 	drive->retired = 0;
 	store->drives_retired--;
-	/* It is not owed what the others got meanwhile. */
+	/* Else it would get all chunks until it had caught up with the others. */
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		if (store->drives[i].bytes_placed > drive->bytes_placed)
 			drive->bytes_placed = store->drives[i].bytes_placed;
@@ -135,7 +135,7 @@ void spw_store__drive_answered(struct spw_store *store, uint32_t index)
 		spw_store__drive_revive(store, index);
 }
 
-/* Not at the next put: while all drives rest a put is refused before the worker sees it. */
+/* By the clock, not by the next put: while all drives rest, puts fail before they get here. */
 void spw_store__drives_try_again(struct spw_store *store)
 {
 	uint64_t now_ns = store->drives_resting > 0 ? spw_clock_ns() : 0;
@@ -150,7 +150,6 @@ void spw_store__drives_try_again(struct spw_store *store)
 	}
 }
 
-/* How long the worker may sleep: for ever when no drive rests. */
 int64_t spw_store__try_again_timeout_ns(const struct spw_store *store)
 {
 	uint64_t first_ns = UINT64_MAX, now_ns;

@@ -14,7 +14,7 @@ static void flush_done(struct spw_io *io)
 		spw_store__request_fail(request, io->res, "%s: cannot flush: %s",
 					spw_device_path(store->drives[io->device].device),
 					spw_strerror(io->res));
-	/* Not as full: what it has not flushed it had taken before. */
+	/* Not as a full drive, which rests and returns: it has lost writes that it had accepted. */
 	if (io->res < 0 && request->len_bytes)
 		spw_store__drive_retire(store, io->device, io->res == -ENOSPC ? -EIO : io->res);
 	store->transfers_in_flight--;
@@ -44,7 +44,7 @@ static void flush_begin(struct spw_store *store, struct spw_request *request)
 		rc = spw_queue_prepare(store->queue, io);
 		SPW_ASSERT(rc == 0);
 	}
-	SPW_ASSERT(request->in_flight > 0); /* STORE-1: else nobody would end it */
+	SPW_ASSERT(request->in_flight > 0); /* STORE-1: else nothing would end it */
 }
 
 static void flush_next(struct spw_store *store)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* store/inbox.c - from any thread to the worker: a lock-free list, emptied at once */
+/* store/inbox.c - messages from any thread to the worker: a lock-free list */
 #include <errno.h>
 
 #include "store/internal.h"
 
 /*
- * Sequentially consistent, like the worker's store to asleep and its last look at the inbox: it
- * sees the message, or who pushed it sees it asleep. One alone makes the system call.
+ * Sequentially consistent, as are the worker's store to @asleep and its last look at the inbox:
+ * either the worker sees the message or the sender sees it asleep. Only one sender makes the
+ * system call.
  */
 void spw_store__wake(struct spw_store *store)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/mirror.c - puts of two copies: each run of bytes on two drives
+ * store/mirror.c - mirrored puts: each chunk on two drives
  *
- * Both copies of a chunk are placed at once, when two drives are willing, each found as a chunk
- * without a mirror finds its own. A copy whose write fails goes to a drive that is not the other
- * copy's. Where there is no such drive, the run has one copy: a hole is left in place of the
- * second.
+ * Both replicas of a chunk are placed together, when two drives are ready; each drive is chosen as
+ * for a chunk without a mirror. A replica whose write fails goes to another drive, but not to that
+ * of the other replica. If there is no such drive the chunk has one copy, and the second piece is a
+ * hole.
  *
- *   MIRROR-1  The two pieces of a run are never on one drive, and always equally long.
- *   MIRROR-2  A run is split only while neither of its copies is placed.
+ *   MIRROR-1  The two pieces of a pair are never on one drive, and are equally long.
+ *   MIRROR-2  A pair is split only while neither of its pieces is placed.
  */
 #include "store/mirror.h"
 
@@ -17,9 +17,8 @@ static uint64_t bit_of(const struct piece *piece)
 	return spw_store__piece_is_placed(piece) ? UINT64_C(1) << piece->drive : 0;
 }
 
-/* ---- Objects of one copy ---- */
+/* ---- Chunks with one copy ---- */
 
-/* Once in the log, and counted. */
 void spw_store__single_note(struct spw_store *store, uint64_t len_bytes)
 {
 	uint64_t chunks = (len_bytes + store->chunk_bytes - 1) / store->chunk_bytes;
@@ -34,9 +33,9 @@ void spw_store__single_note(struct spw_store *store, uint64_t len_bytes)
 		spw_store__health_advice(store, "free objects, or use more drives", advice));
 }
 
-/* ---- Runs ---- */
+/* ---- Pairs of pieces ---- */
 
-/* Two pieces, linked. Return: the first, or PIECE_NONE. */
+/* Return: the first of the two, linked to the second; or PIECE_NONE. */
 static uint32_t take_run(struct spw_store *store, uint64_t offset_bytes, uint32_t len_bytes)
 {
 	uint32_t run = spw_store__piece_take(store), second = spw_store__piece_take(store);
@@ -58,7 +57,7 @@ static uint32_t take_run(struct spw_store *store, uint64_t offset_bytes, uint32_
 	return run;
 }
 
-/* What lost its place, or the next chunk. */
+/* One that has to be placed again, else the next chunk. */
 static uint32_t next_run(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
@@ -75,7 +74,7 @@ static uint32_t next_run(struct spw_request *request)
 	return run;
 }
 
-/* Behind @blocks of it: the rest is a run of its own, not placed yet. */
+/* The bytes after @blocks become a pair of their own, not placed yet. */
 static bool split(struct spw_request *request, uint32_t run, uint64_t blocks)
 {
 	struct spw_store *store = request->store;
@@ -98,9 +97,8 @@ static bool split(struct spw_request *request, uint32_t run, uint64_t blocks)
 	return true;
 }
 
-/* ---- Places ---- */
+/* ---- Placing ---- */
 
-/* The run has one copy. */
 static void leave_hole(struct spw_request *request, struct piece *piece)
 {
 	spw_store__piece_unplace(request->store, piece);
@@ -108,7 +106,7 @@ static void leave_hole(struct spw_request *request, struct piece *piece)
 	spw_store__single_note(request->store, piece->len_bytes);
 }
 
-/* All of it, or nothing: its other copy is as long (MIRROR-1). */
+/* All of it or nothing, since the other replica keeps its length (MIRROR-1). */
 static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t drive,
 			uint64_t willing)
 {
@@ -119,7 +117,7 @@ static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t d
 	return spw_store__piece_is_placed(piece);
 }
 
-/* Which drives: SPW_DRIVES_MAX is none. Return: false: only the end of a transfer brings one. */
+/* @drive: SPW_DRIVES_MAX: none has space. Return: false: one will be ready after a completion. */
 static bool choose(const struct spw_store *store, const struct drive_scores *scores,
 		   uint64_t willing, uint64_t but, uint32_t *drive)
 {
@@ -127,7 +125,7 @@ static bool choose(const struct spw_store *store, const struct drive_scores *sco
 	return *drive < SPW_DRIVES_MAX || !spw_store__write_space_left(store, but);
 }
 
-/* Return: false: there is none now, or not the memory that it needs. */
+/* Return: false: none is free, or no bounce buffer for it is. */
 static bool take_transfer(struct spw_request *request, struct transfer **transfer)
 {
 	struct spw_store *store = request->store;
@@ -144,7 +142,7 @@ static bool take_transfer(struct spw_request *request, struct transfer **transfe
 	return false;
 }
 
-/* The copy of a run that lost its place; the other one has its own. */
+/* Place one replica again; the other one stays where it is. */
 static bool mend(struct spw_request *request, const struct drive_scores *scores, uint32_t run,
 		 uint64_t willing)
 {
@@ -175,7 +173,7 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 	return true;
 }
 
-/* What was placed is cut to its first blocks. */
+/* Free all but the first @blocks of a placed piece. */
 static void shrink(struct spw_store *store, struct piece *piece, uint64_t blocks)
 {
 	struct store_drive *drive = &store->drives[piece->drive];
@@ -193,8 +191,8 @@ static void shrink(struct spw_store *store, struct piece *piece, uint64_t blocks
 }
 
 /*
- * Both copies of a run, as much of it as both have in a row. @drives: the second may be
- * SPW_DRIVES_MAX. Return: false: there is no room for the first, or no chunk descriptor.
+ * Place both replicas, cut to what is contiguous on both drives. @drives: the second may be
+ * SPW_DRIVES_MAX. Return: false: no space for the first, or no chunk descriptor.
  */
 static bool place_both(struct spw_request *request, uint32_t run, const uint32_t drives[2],
 		       uint64_t willing)
@@ -212,7 +210,7 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 	if (blocks == 0)
 		return false;
 	if (drives[1] < SPW_DRIVES_MAX && spw_store__piece_is_wanting(second))
-		/* MIRROR-1: the first may have gone to that one. */
+		/* MIRROR-1: the first may have been placed there. */
 		more = spw_store__write_place(store, second,
 					      first->drive == drives[1] ? drives[0] : drives[1],
 					      willing & ~bit_of(first));

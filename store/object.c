@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/object.c - object ids and references, the pieces of an object, space */
+/* store/object.c - objects: ids, references, pieces, reserved space */
 #include <errno.h>
 
 #include "store/internal.h"
@@ -7,7 +7,7 @@
 #define STATE_ALIVE      (UINT64_C(1) << 31)
 #define STATE_REFERENCES (STATE_ALIVE - 1)
 
-/* Change the state of the live object of an id. Return: NULL when it was freed or never was. */
+/* Add @change to the state of a live object. Return: NULL: it was freed, or never existed. */
 static inline struct object *change_state(struct spw_store *store, spw_object id, uint64_t change,
 					  uint64_t *before)
 {
@@ -47,7 +47,7 @@ int spw_store__object_acquire(struct spw_store *store, spw_object id, uint64_t o
 			 (unsigned long long)object_len);
 }
 
-/* A new object with two references: its existence, and the put that makes it, or its commit. */
+/* Two references: one until it is freed, one for the put or the commit that creates it. */
 static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t len,
 			       uint64_t blocks, unsigned copies)
 {
@@ -124,7 +124,7 @@ static void object_unreferenced(struct spw_store *store, struct object *object, 
 		atomic_fetch_add(&store->blocks_available, blocks);
 		return;
 	}
-	/* STORE-3. The fields of the object are the worker's from the push on. */
+	/* STORE-3. From the push on the fields of the object belong to the worker. */
 	object->message.kind = MESSAGE_FREE;
 	spw_store__push(store, &object->message);
 	atomic_fetch_add(&store->blocks_available, blocks);
@@ -158,7 +158,7 @@ int spw_store_free(struct spw_store *store, spw_object id)
 	return 0;
 }
 
-/* The part of an object whose put has ended. Return: 1 it holds these bytes; 0 others. */
+/* Compare by checksum; the object's put has ended. Return: 1: equal; 0: they differ. */
 static int object_holds(const struct spw_store *store, const struct object *object,
 			const uint8_t *bytes, uint64_t offset, uint64_t len)
 {
@@ -202,7 +202,7 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 	return rc;
 }
 
-/* STORE-2: give an unreferenced object's pieces back, and its slot with a new generation. */
+/* STORE-2: free an unreferenced object's pieces, and its slot with a new generation. */
 void spw_store__object_reclaim(struct spw_store *store, struct object *object)
 {
 	uint64_t generation =
@@ -220,7 +220,7 @@ void spw_store__object_reclaim(struct spw_store *store, struct object *object)
 		store->piece_free = index;
 		index = next;
 	}
-	/* Generation 0 is left out, so that no id is ever 0. */
+	/* Generation 0 is skipped, so that no id is ever 0. */
 	if ((uint32_t)generation == 0)
 		generation = 1;
 	atomic_store_explicit(&object->state, (uint64_t)(uint32_t)generation << 32,
@@ -271,7 +271,7 @@ void spw_store__piece_make_hole(struct spw_store *store, struct object *object, 
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 }
 
-/* Blocks of a retired drive were given up: they come back when it is revived. */
+/* Blocks of a retired drive do not count as available; reviving it adds what is free then. */
 void spw_store__extent_give(struct spw_store *store, uint32_t index,
 			    const struct spw_extent *extent)
 {

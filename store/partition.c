@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* store/partition.c - become the owner of a partition: its page, its locks, its claims */
+/* store/partition.c - become the owner of a partition: status page, locks, claims */
 #include <errno.h>
 #include <stdio.h>
 
 #include "store/internal.h"
 #include "drives/opener.h"
 
-/* The page first, then the locks. @locked: by whom, no page says. Return: 0; -EBUSY; -errno. */
+/* @locked: by a process that no status page names. Return: 0; -EBUSY; -errno. */
 static int lock_partition(struct spw_store *store, uint32_t partition, bool *locked)
 {
 	char words[256];
@@ -31,8 +31,8 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 }
 
 /*
- * One that was killed releases it at its last write. Who else has it cannot be told for sure: those
- * that wait here have the drives open, too, and show no page.
+ * A process that was killed releases its locks when its last write completes. Which process holds
+ * them cannot be found out: others that wait here have the drives open too, and publish no page.
  */
 static int await_partition(struct spw_store *store, uint32_t partition)
 {
@@ -70,7 +70,7 @@ static int lock_any(struct spw_store *store, uint32_t count)
 		if (locked && first_locked == count)
 			first_locked = i;
 	}
-	/* None is free: one whose process is gone will be. */
+	/* None is free, but the lock of a process that is gone will be released. */
 	if (rc == -EBUSY && first_locked < count)
 		rc = await_partition(store, first_locked);
 	if (rc == -EBUSY)

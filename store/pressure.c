@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/pressure.c - how much is under way, and how long more of it would take
+ * store/pressure.c - bytes requested and not completed, and how long further bytes would take
  *
- * A request is counted from when it is asked for until it ends, under the class with which it was
- * asked for: one that is raised later stays there.
+ * A request counts from its submission until it ends, in the class that it was submitted with, even
+ * if it is raised later.
  */
 #include <errno.h>
 #include <string.h>
@@ -32,7 +32,7 @@ uint64_t spw_store__pressure_all(const struct spw_store *store)
 	return bytes;
 }
 
-/* What has failed serves no more, as far as others can; what rests is read as well as ever. */
+/* A drive that failed is read only where it has the only copy; one that rests serves reads. */
 static void add_drive(const struct store_drive *drive, struct spw_store_pressure *all)
 {
 	int retired = atomic_load_explicit(&drive->retired, memory_order_relaxed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/priority.c - what a drive serves next: the most urgent, and in the end each */
+/* store/priority.c - what a drive serves next: the highest priority, without starving others */
 #include "store/internal.h"
 
 static bool priority_waits(const struct spw_store *store, const struct store_drive *drive,
@@ -11,8 +11,6 @@ static bool priority_waits(const struct spw_store *store, const struct store_dri
 	return drive->waiting[priority].first != NULL;
 }
 
-/* The most urgent that waits, unless one below was overtaken BYPASSES_MAX times; PRIORITIES:
- * none. */
 int spw_store__priority_choose(const struct spw_store *store, const struct store_drive *drive,
 			       int lowest)
 {

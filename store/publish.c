@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/publish.c - the page that shows who has the partition open, and its counters */
+/* store/publish.c - the store's own status page: which process has it open, and its counters */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static int map_page(struct spw_store *store)
 	return 0;
 }
 
-/* A store works without its page: what goes wrong here is only logged. */
+/* A store works without its page, so failures are only logged. */
 int spw_store__publish_open(struct spw_store *store)
 {
 	struct spw_status *status;
@@ -56,7 +56,7 @@ int spw_store__publish_open(struct spw_store *store)
 	store->page->size = sizeof(*store->page);
 	store->page->opened_ns = spw_clock_ns();
 	spw_store__publish(store, true);
-	/* Last: a reader that came before saw no page. */
+	/* Last: without it readers ignore the page. */
 	store->page->magic = SPW_PAGE_MAGIC;
 	return 0;
 }
@@ -79,7 +79,6 @@ static void take_revives(struct spw_store *store)
 			spw_store__drive_revive(store, i);
 }
 
-/* How long the page may stay as it is: for ever while nothing changes. */
 int64_t spw_store__publish_timeout_ns(const struct spw_store *store)
 {
 	return store->page && store->published_ended != store->ended ? REFRESH_INTERVAL_NS : -1;
@@ -101,7 +100,7 @@ void spw_store__publish(struct spw_store *store, bool now)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		spw_store__latency_refresh(&store->drives[i]);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_relaxed);
-	/* Odd before anything changes, even after everything has. TSan knows no fences. */
+	/* Odd while the page changes. Not atomic_thread_fence(), which TSan does not support. */
 	__sync_synchronize();
 	page->refreshed_ns = now_ns;
 	spw_store_stats(store, &page->status.store, sizeof(page->status.store));
@@ -112,7 +111,7 @@ void spw_store__publish(struct spw_store *store, bool now)
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_release);
 }
 
-/* Called by any thread: the page is this process' own, and the others' are read by name. */
+/* Any thread: it reads the pages of other processes, by name. */
 void spw_store_ranks(struct spw_store *store, uint64_t age_max_ns,
 		     void (*see)(void *context, const struct spw_cache_stats *steps), void *context)
 {

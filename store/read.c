@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/read.c - gets: the pieces of a range wait in their drives' lists, and are verified
+ * store/read.c - gets: pieces wait in the lists of their drives, are read and verified
  *
- * A large piece is verified after its drive got the next request, one piece between two looks at
- * the queue, and by helpers: no drive waits for a checksum (store/checksum_pool.h).
+ * Large pieces are verified by the checksum pool, after the drive got its next request, so that no
+ * drive waits for a checksum (store/checksum_pool.h).
  *
- * Of a mirrored object each run is read from the drive that will probably have it first; which that
- * is, is chosen when the get comes to the worker. What somebody waits for is read from a drive of
- * this machine, if one has it: no network is on the way, which may be gone for minutes. If that
- * copy does not serve, the other one does.
+ * Each chunk of a mirrored object is read from the drive that will probably deliver it first,
+ * chosen when the worker receives the get. Urgent reads prefer a local drive, since a network may
+ * be down for minutes. If a replica cannot be read or is corrupt, the other one is read.
  */
 #include <errno.h>
 #include <string.h>
@@ -64,7 +63,7 @@ void spw_store__read_raise(struct spw_request *request)
 {
 	int cls = atomic_load(&request->cls);
 
-	/* What is under way goes no faster. */
+	/* What has been issued cannot be made faster. */
 	if (!request->linked || cls >= (int)request->linked_class)
 		return;
 	unlink_all(request);
@@ -73,7 +72,7 @@ void spw_store__read_raise(struct spw_request *request)
 
 void spw_store__read_end_if_done(struct spw_request *request)
 {
-	/* What has not been issued will not be. */
+	/* Pieces not issued yet will not be. */
 	if (request->first_error) {
 		unlink_all(request);
 		request->reads_left = 0;
@@ -90,7 +89,7 @@ static bool overlaps(const struct spw_request *request, const struct piece *piec
 	       request->offset_bytes < piece->object_offset + piece->len_bytes;
 }
 
-/* ---- Which copy ---- */
+/* ---- Choosing a replica ---- */
 
 #define CHOICES 64u /* bits of second_copies */
 
@@ -99,7 +98,7 @@ static unsigned choice_of(const struct spw_store *store, uint32_t run)
 	return (unsigned)(store->pieces[run].object_offset / store->chunk_bytes % CHOICES);
 }
 
-/* The piece of this run that the request reads. */
+/* The replica of this chunk that the request reads. */
 static uint32_t chosen_copy(const struct spw_request *request, uint32_t run)
 {
 	const struct spw_store *store = request->store;
@@ -114,9 +113,9 @@ static uint32_t chosen_copy(const struct spw_request *request, uint32_t run)
 		       : run;
 }
 
-#define FAR_AWAY (UINT64_C(1) << 62) /* longer than any drive of this machine takes */
+#define FAR_AWAY (UINT64_C(1) << 62) /* longer than any local drive takes */
 
-/* How long a drive takes for one more, in units of the fastest drive's. */
+/* Time until another chunk is read, in sixteenths of what one takes on the fastest drive. */
 static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t given,
 			uint64_t fastest, bool is_urgent)
 {
@@ -126,7 +125,7 @@ static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t 
 		&store->drives[drive].dir[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 	uint64_t ones = store->drives[drive].in_flight + given + 1;
 
-	/* What rests is read as well as ever; what has failed, only if nothing else serves. */
+	/* A drive that rests serves reads; one that failed is read only if it has the only copy. */
 	if (retired && !spw_store__drive_rests(retired))
 		return UINT64_MAX;
 	return way + (rate > 0 && rate < fastest ? 16 * ones * fastest / rate : 16 * ones);
@@ -161,7 +160,7 @@ static void choose_copies(struct spw_request *request)
 	}
 }
 
-/* The object's put has not ended, so its bytes are still in memory, and nothing has to be read. */
+/* The object's put has not ended, so its bytes are still in the caller's memory. */
 static void get_from_memory(struct spw_request *request)
 {
 	const struct spw_request *put = request->object->put;
@@ -235,7 +234,7 @@ static void advance(struct spw_request *request, uint32_t drive)
 	while (store->pieces[chosen_copy(request, read->piece)].drive != drive);
 }
 
-/* Does the caller want all of the piece, and can the drive write it there? Else it is copied. */
+/* Does the request cover all of the piece, in memory that the drive can use? Else it is copied. */
 static bool fits_directly(struct transfer *transfer, const struct piece *piece)
 {
 	const struct spw_request *request = transfer->request;
@@ -255,7 +254,6 @@ static bool fits_directly(struct transfer *transfer, const struct piece *piece)
 
 static void read_done(struct spw_io *io);
 
-/* Issue the next read of @drive and @cls. Return: false when there is no copy memory for it now. */
 bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_class cls)
 {
 	struct drive_read *read = store->drives[drive].waiting[cls].first;
@@ -284,7 +282,7 @@ bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_clas
 
 /* ---- Completing ---- */
 
-/* STORE-4: what is read by copy may not hold more of it at this drive than others. */
+/* STORE-4 */
 static bool may_issue(const struct transfer *transfer, uint32_t drive)
 {
 	return !transfer->bounce || spw_store__bounce_allowed(transfer->store, drive);
@@ -300,14 +298,14 @@ static void issue_again(struct transfer *transfer)
 		spw_store__transfer_issue(transfer, SPW_READ, read_done);
 		return;
 	}
-	/* Another drive's slots are in use, or its own was given away before it was verified. */
+	/* The other drive's slots are in use, or its own went to another transfer meanwhile. */
 	transfer->next = drive->retries;
 	drive->retries = transfer;
 	transfer->request->in_flight++;
 	store->reads_waiting++;
 }
 
-/* Once more, in case it was the way and not the drive. */
+/* Once: the fault may be of the transfer, not of what is stored. */
 static bool retry(struct transfer *transfer)
 {
 	if (transfer->retried || transfer->timed_out)
@@ -317,7 +315,7 @@ static bool retry(struct transfer *transfer)
 	return true;
 }
 
-/* Of a mirrored object. Return: the piece with the same bytes as this one; PIECE_NONE: none. */
+/* Return: the piece with the same bytes, of a mirrored object; PIECE_NONE: a hole. */
 static uint32_t other_copy(const struct spw_store *store, const struct object *object,
 			   uint32_t piece)
 {
@@ -329,7 +327,7 @@ static uint32_t other_copy(const struct spw_store *store, const struct object *o
 	return store->pieces[other].drive == DRIVE_NONE ? PIECE_NONE : other;
 }
 
-/* @words: why this copy does not serve */
+/* @words: why this replica cannot be used */
 static bool switch_copy(struct transfer *transfer, const char *words)
 {
 	struct spw_store *store = transfer->store;
@@ -431,7 +429,7 @@ static void read_failed(struct transfer *transfer)
 	struct spw_io *io = &transfer->io;
 
 	count_add(&drive->dir[SPW_READ].errors, 1);
-	/* New chunks would be written to it once more for nothing. */
+	/* It is gone: do not wait for writes to find that out. */
 	if (io->res == -ENODEV)
 		spw_store__drive_retire(store, piece->drive, -ENODEV);
 	if (transfer->timed_out && io->res == -ECANCELED)

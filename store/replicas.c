@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/replicas.c - the pieces of a mirrored object: two for each run of bytes */
+/* store/replicas.c - the pieces of a mirrored object: two for each chunk */
 #include "store/internal.h"
 
 void spw_store__replicas_look(struct spw_request *request)

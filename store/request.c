@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/request.c - requests: taken, begun, failed, ended, and waiters notified */
+/* store/request.c - the life of a request: take, begin, fail, end, notify waiters */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -53,7 +53,6 @@ void spw_store__request_give(struct spw_request *request)
 			      (uint32_t)(request - request->store->requests));
 }
 
-/* The first part is about to be issued. False: the request was cancelled before. */
 bool spw_store__request_begin(struct spw_request *request)
 {
 	int queued = REQUEST_QUEUED;
@@ -64,7 +63,6 @@ bool spw_store__request_begin(struct spw_request *request)
 						       memory_order_acq_rel, memory_order_acquire);
 }
 
-/* Remember the first failure; the request ends when nothing of it is in flight any more. */
 void spw_store__request_fail(struct spw_request *request, int error, const char *format, ...)
 {
 	va_list args;
@@ -102,7 +100,7 @@ static void count_end(struct spw_request *request, int res)
 		count_add(&count->cancelled, 1);
 }
 
-/* Tell those who wait for any of several requests. The request itself may be gone by now. */
+/* For spw_request_wait_any() and the eventfd. The request itself may be reused by now. */
 static void notify_waiters_of_any(struct spw_store *store)
 {
 	uint64_t one = 1;
@@ -131,7 +129,7 @@ void spw_store__request_end(struct spw_request *request)
 	SPW_ASSERT(atomic_load_explicit(&request->ended, memory_order_relaxed) != ENDED);
 	if (request->kind == REQUEST_PUT) {
 		request->object->error = res;
-		/* Release: who sees that it has ended sees where its bytes are. */
+		/* Release: a thread that sees NULL also sees the object's pieces. */
 		atomic_store_explicit(&request->object->put, NULL, memory_order_release);
 	}
 	count_end(request, res);
@@ -146,11 +144,11 @@ void spw_store__request_end(struct spw_request *request)
 		if (res)
 			(void)spw_error(res, "%s", request->error);
 		request->notify.done(request->notify.context, res);
-		/* Not before: until done has been called the caller may cancel the request. */
+		/* Not earlier: the caller may cancel the request until done has been called. */
 		spw_store__request_give(request);
 		return;
 	}
-	/* Release: the waiter sees bytes and result. The request may be gone right after. */
+	/* Release: the waiter sees bytes and result. It may reuse the request right after. */
 	if (atomic_exchange_explicit(&request->ended, ENDED, memory_order_acq_rel) ==
 	    ENDED_WAITED_FOR)
 		futex_wake_all(&request->ended);

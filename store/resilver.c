@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/resilver.c - what is committed and lost its second copies gets them again
+ * store/resilver.c - restore the second copies of what is committed
  *
- * Each object with a run of one copy is read, verified, and put anew in two. Then the commit is
- * made once more under its number, with the new objects in their places (DURABLE-4: of the two
- * the later counts). A crash at any point leaves one of the two, complete, and both have the same
- * bytes.
+ * Each object with a chunk that has one copy is read, verified, and put again, mirrored. Then the
+ * commit is repeated under its number with the new objects (DURABLE-4: the later of the two
+ * counts). A crash at any point leaves one of the two commits, complete; both have the same bytes.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,14 +15,14 @@
 
 struct resilver {
 	struct spw_store *store;
-	spw_object *objects; /* in order, as they are to be committed */
+	spw_object *objects; /* to be committed, in this order */
 	uint32_t renewed;
 	bool (*go_on)(void *context, uint64_t done_bytes, uint64_t all_bytes);
 	void *context;
 	uint64_t done_bytes, all_bytes;
 };
 
-/* Some of it has one copy alone. */
+/* Has a chunk of it only one copy? */
 static bool is_single(const struct spw_store *store, const struct object *object)
 {
 	if (object->copies == 1)
@@ -40,7 +39,7 @@ static int wait_for(int rc, struct spw_request *request)
 	return rc ? rc : spw_request_wait(request);
 }
 
-/* @object: set to a new one with the same bytes. Return: 0; -ENOSPC not in two copies. */
+/* @object: set to a new one with the same bytes. Return: 0; -ENOSPC: no space for two copies. */
 static int copy_twice(struct spw_store *store, spw_object from, uint64_t len_bytes,
 		      spw_object *object)
 {
@@ -70,7 +69,6 @@ static int copy_twice(struct spw_store *store, spw_object from, uint64_t len_byt
 	return rc;
 }
 
-/* Return: 0; how far it went is known all the same. */
 static int renew(struct resilver *resilver, uint32_t index)
 {
 	struct spw_store *store = resilver->store;
@@ -92,7 +90,7 @@ static int renew(struct resilver *resilver, uint32_t index)
 	return 0;
 }
 
-/* The same record and number, other objects. */
+/* With the same record and number, and the new objects. */
 static int commit_again(struct resilver *resilver)
 {
 	struct spw_store *store = resilver->store;
@@ -112,7 +110,7 @@ static int commit_again(struct resilver *resilver)
 	return rc;
 }
 
-/* Of each pair one is not needed: after the commit the old one, else the new one. */
+/* After the commit the old objects are freed; if it failed, the new ones. */
 static void free_replaced(struct resilver *resilver, bool committed)
 {
 	struct spw_commits *commits = resilver->store->commits;
@@ -141,7 +139,7 @@ static int run(struct resilver *resilver)
 	for (uint32_t i = 0; rc == 0 && i < set->count; i++)
 		if (is_single(store, set->objects[i]))
 			rc = renew(resilver, i);
-	/* What has two copies now stays so, whatever came after. */
+	/* Keep what has two copies by now, even if the rest failed. */
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (rc && resilver->renewed == 0)
 		return rc;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/restore.c - when a partition is opened: the objects of its commit are there again
+ * store/restore.c - restore the objects of a commit when its partition is opened
  *
- * Reads the slots of all drives; the intact block with the highest sequence counts, on whatever
- * drive it is: a commit is complete before its first block is written. Nothing is written, but
- * zeroes over the block of a commit that is not to be restored, before its blocks are used again.
+ * Reads the slots of all drives. The intact block with the highest sequence number counts, whatever
+ * drive has it, since a commit is complete before its first block is written. Nothing is written
+ * except zeroes over the blocks of commits that are not restored, before their extents are used
+ * again.
  *
- * With drives missing, the copies on them are forgotten: what is restored has holes there. What had
- * no copy elsewhere is lost, and then the store is opened only to be looked at.
+ * If drives are missing, replicas on them become holes. An object with no replica elsewhere is
+ * lost, and then the store can only be opened read only.
  */
 #include "store/commit.h"
 
@@ -43,7 +44,7 @@ static int choose(const struct spw_store *store, const struct spw_commits_found 
 	uint64_t wanted = store->opts.commit_number;
 	int last = spw_drives__commits_newest(found);
 
-	/* By number it is plain which; but of the same number are two of the same step. */
+	/* A number decides between the two, unless both have it. */
 	if (found->forked && wanted != SPW_COMMIT_NONE &&
 	    (wanted == SPW_COMMIT_NEWEST || found->forked_number == wanted))
 		return spw_drives__commits_forked_error(&store->assembly, found);
@@ -59,12 +60,12 @@ static int choose(const struct spw_store *store, const struct spw_commits_found 
 }
 
 /*
- * With drives missing: what they hold that nobody sees must never outrank what is committed now,
- * even if all that is seen is given up before.
+ * With drives missing: commits on them, which cannot be seen now, must never have a higher sequence
+ * number than what is committed from now on, even if all visible commits are discarded first.
  */
 #define ABSENCE (UINT64_C(1) << 32)
 
-/* Return: -ENXIO: there is nothing that might do without them. */
+/* Return: 0; -ENXIO: there is no commit that could be complete without them. */
 static int look_beyond_missing(const struct spw_store *store, int slot)
 {
 	struct spw_commits *commits = store->commits;
@@ -75,7 +76,7 @@ static int look_beyond_missing(const struct spw_store *store, int slot)
 	return 0;
 }
 
-/* The older first: while one is left, it is the newest and has its blocks. */
+/* The older one first: until the newer is zeroed, it is found and its extents are intact. */
 static int give_up_others(struct spw_store *store, const struct spw_commits_found *found,
 			  int chosen)
 {
@@ -83,7 +84,7 @@ static int give_up_others(struct spw_store *store, const struct spw_commits_foun
 
 	if (last < 0)
 		return 0;
-	/* One that was replaced and is not kept is never chosen, unless the newest is given up. */
+	/* A replaced one that is not kept is never chosen, unless the newest is discarded. */
 	if (chosen != 1 - last && found->there[1 - last] &&
 	    (chosen < 0 || spw_drives__commits_is_kept(found, 1 - last)))
 		rc = spw_store__commit_give_up(store, (uint32_t)(1 - last));
@@ -103,7 +104,7 @@ static int damaged_error(const struct spw_store *store, const struct spw_commit 
 			 (unsigned long long)commit->number, store->partition, why);
 }
 
-/* Return: which of store->drives it is on; DRIVE_NONE: on one that is missing, or on none. */
+/* Return: an index in store->drives; DRIVE_NONE: on a missing drive, or a hole. */
 static uint8_t position_of(const struct spw_store *store, const struct spw_commit_piece *piece)
 {
 	return piece->drive == SPW_COMMIT_NO_DRIVE ? DRIVE_NONE
@@ -141,7 +142,7 @@ static int read_piece(const struct spw_store *store, const struct spw_commit *co
 	return rc;
 }
 
-/* Either copy of it. */
+/* From either replica. */
 static int read_run(const struct spw_store *store, const struct spw_commit *commit,
 		    const struct spw_commit_piece *pieces, uint8_t *to)
 {
@@ -182,13 +183,12 @@ static int read_manifest(const struct spw_store *store, const struct spw_commit 
 	return rc ? damaged_error(store, commit, why) : 0;
 }
 
-/* A piece that was made, and where it was. */
+/* A new piece, and the extent that it had. */
 struct placing {
 	const struct spw_commit_piece *at;
 	uint32_t piece;
 };
 
-/* What is restored so far. */
 struct restoring {
 	struct committed *set;
 	struct placing *placings;
@@ -208,7 +208,7 @@ static uint64_t blocks_there(const struct spw_store *store, const struct spw_com
 	return blocks;
 }
 
-/* To be placed, if its drive is there. Of a pair whose first is not, the second comes first. */
+/* To be placed, if its drive is there; else a hole. */
 static void note_placing(const struct spw_store *store, struct restoring *restoring,
 			 const struct spw_commit_piece *at, uint32_t index)
 {
@@ -219,7 +219,10 @@ static void note_placing(const struct spw_store *store, struct restoring *restor
 			(struct placing){.at = at, .piece = index};
 }
 
-/* The pieces of one run: @copies of them. Return: 0; -ENOBUFS. */
+/*
+ * The pieces of one chunk, one for each replica. If the drive of the first is missing, the second
+ * takes its place (STORE-7). Return: 0; -ENOBUFS.
+ */
 static int make_run(struct spw_store *store, struct restoring *restoring, struct object *object,
 		    const struct spw_commit_piece *pieces, uint64_t offset_bytes)
 {
@@ -253,7 +256,7 @@ static int make_run(struct spw_store *store, struct restoring *restoring, struct
 	return 0;
 }
 
-/* Not placed yet. Return: 0; -ENOBUFS; -ENOSPC: longer than the whole store. */
+/* Its pieces are not placed yet. Return: 0; -ENOBUFS; -ENOSPC: longer than the whole store. */
 static int make_object(struct spw_store *store, struct restoring *restoring, uint64_t len_bytes,
 		       const struct spw_commit_piece *pieces, uint32_t count, bool mirrored,
 		       spw_object *id)
@@ -285,7 +288,7 @@ static int by_place(const void *a, const void *b)
 	return (left->start_block > right->start_block) - (left->start_block < right->start_block);
 }
 
-/* By address: that takes the allocators constant time for each. */
+/* By address, which the allocators do in constant time for each. */
 static int place_all(struct spw_store *store, const struct spw_commit *commit,
 		     struct placing *placings, uint64_t count)
 {
@@ -337,7 +340,7 @@ static int make_objects(struct spw_store *store, struct restoring *restoring,
 		  : place_all(store, &set->block, restoring->placings, restoring->placing_count);
 }
 
-/* Without the missing drives, what is there of it? Who only looks may see less. Return: 0: all. */
+/* Is the set complete without the missing drives? Not asked if the store is read only. */
 static int judge_missing(const struct spw_store *store, const struct restoring *restoring,
 			 bool may_lack)
 {
@@ -362,7 +365,7 @@ static int judge_missing(const struct spw_store *store, const struct restoring *
 	return 0;
 }
 
-/* On an error the store is closed: nothing has to be undone. */
+/* After an error the store is closed, so nothing has to be undone. */
 static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 		       const struct spw_manifest *manifest, bool may_lack)
 {
@@ -378,7 +381,7 @@ static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 	commits->restored_lens = calloc(manifest->object_count + UINT64_C(1), sizeof(uint64_t));
 	if (set && restoring.placings && commits->restored && commits->restored_lens) {
 		set->block = *commit;
-		/* It was given up, if it was kept. */
+		/* A kept one is discarded, by give_up_others(). */
 		set->block.has_previous = false;
 		set->record_bytes = manifest->record_bytes;
 		set->count = commits->restored_count = manifest->object_count;
@@ -387,13 +390,13 @@ static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 	free(restoring.placings);
 	if (rc == 0 && store->assembly.missing > 0 && !store->opts.read_only)
 		rc = judge_missing(store, &restoring, may_lack);
-	/* The put's reference, which no commit takes over: a manifest is held by its existence. */
+	/* The put's reference. Those of the objects become the commit's; a manifest has none. */
 	if (rc == 0)
 		spw_store__object_drop(store, &store->objects[(uint32_t)set->manifest.value], true);
 	return rc;
 }
 
-/* Its blocks would seem to be read, and not be. */
+/* The null backend reads nothing, so the objects would have any bytes. */
 static int refuse_commits(const struct spw_store *store, const struct spw_commits_found *found)
 {
 	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/scrub.c - read all that is committed, every copy of it, and mend what is bad
+ * store/scrub.c - read every replica of all that is committed, and repair bad ones
  *
- * A bad copy is written again where it lies, with the bytes of the good one: cut off anywhere, it
- * is a bad copy still, and the good one is not touched. So nothing that is committed changes, and
- * no commit is needed.
+ * A bad replica is overwritten in place with the bytes of the good one. If that is interrupted it
+ * is still bad, and the good one has not been touched. The commit does not change.
  *
- *   SCRUB-1  What is written to a copy has the checksum that the commit says.
+ *   SCRUB-1  The bytes written to a replica have the checksum that the commit names.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,9 +17,9 @@
 #include "store/commit.h"
 #include "util/parallel.h"
 
-#define LOGGED_MAX 8u /* bad copies of a drive; all are counted */
+#define LOGGED_MAX 8u /* bad replicas of a drive; all are counted */
 
-/* A placed piece, and its copy elsewhere; PIECE_NONE: it has none. */
+/* A placed piece, and its other replica; PIECE_NONE: there is none. */
 struct copy {
 	uint32_t piece, other;
 };
@@ -30,16 +29,16 @@ struct scrub {
 	struct spw_scrub *found;
 	struct copy *copies[SPW_DRIVES_MAX]; /* of each drive */
 	uint64_t counts[SPW_DRIVES_MAX];
-	uint8_t *bad; /* by piece: whether it is; each of one drive's thread */
+	uint8_t *bad; /* by piece; written by the thread of its drive */
 	bool (*go_on)(void *context, uint64_t done_bytes, uint64_t all_bytes);
 	void *context;
-	pthread_mutex_t lock; /* of go_on, and of what follows */
+	pthread_mutex_t lock; /* for go_on, and for what follows */
 	uint64_t done_bytes, all_bytes;
 	bool stopped;
 	int error; /* no memory to read with */
 };
 
-/* ---- One copy ---- */
+/* ---- One replica ---- */
 
 static uint64_t offset_of(const struct spw_store *store, const struct piece *piece)
 {
@@ -47,7 +46,7 @@ static uint64_t offset_of(const struct spw_store *store, const struct piece *pie
 	       spw_store__piece_extent(store, piece).start_block * store->block_bytes;
 }
 
-/* Return: 0 it is good; -EBADMSG; how reading it failed. */
+/* Return: 0: it is good; -EBADMSG; the error of reading it. */
 static int read_copy(const struct spw_store *store, const struct piece *piece, uint8_t *buf)
 {
 	int rc = spw_device_pread(store->drives[piece->drive].device, buf,
@@ -79,7 +78,7 @@ static bool has_stopped(struct scrub *scrub)
 	return stopped;
 }
 
-/* A thread's: all copies of a drive. */
+/* One thread for each drive. */
 static void verify_drive(void *context, unsigned index)
 {
 	struct scrub *scrub = context;
@@ -116,7 +115,7 @@ static void verify_drive(void *context, unsigned index)
 
 /* ---- Repair ---- */
 
-/* Return: 0; or a negative errno, in words: it stays as it is. */
+/* Return: 0; -errno: it is still bad. */
 static int repair(const struct spw_store *store, const struct copy *copy)
 {
 	const struct piece *piece = &store->pieces[copy->piece];
@@ -147,7 +146,7 @@ static void repair_drive(struct scrub *scrub, uint32_t index)
 
 		if (!scrub->bad[copy->piece])
 			continue;
-		/* Of two bad copies one is counted. */
+		/* Two bad replicas are one lost chunk. */
 		if (copy->other == PIECE_NONE || scrub->bad[copy->other]) {
 			scrub->found->runs_lost +=
 				copy->other == PIECE_NONE || copy->other > copy->piece;
@@ -164,7 +163,7 @@ static void repair_drive(struct scrub *scrub, uint32_t index)
 	}
 }
 
-/* ---- What there is ---- */
+/* ---- Listing replicas ---- */
 
 static void add_copy(struct scrub *scrub, uint32_t index, uint32_t other)
 {
@@ -194,7 +193,7 @@ static void add_object(struct scrub *scrub, const struct object *object)
 		add_copy(scrub, run, second);
 		if (second != PIECE_NONE)
 			add_copy(scrub, second, run);
-		/* On a drive that is missing. */
+		/* It was on a missing drive. */
 		scrub->found->runs_lost += !scrub->bad && store->pieces[run].drive == DRIVE_NONE;
 	}
 }

@@ -40,7 +40,7 @@ uint32_t spw_store__slots_take(struct spw_slots *slots)
 
 		if (slot == SPW_SLOT_NONE)
 			return SPW_SLOT_NONE;
-		/* May be stale by now; then the tag has moved on and the exchange fails. */
+		/* May be stale; then the tag has changed and the exchange fails. */
 		next = atomic_load_explicit(&slots->next[slot], memory_order_relaxed);
 		if (atomic_compare_exchange_weak_explicit(
 			    &slots->head, &head, next_head(head, next), memory_order_acquire,
@@ -58,7 +58,7 @@ void spw_store__slots_give(struct spw_slots *slots, uint32_t slot)
 	SPW_ASSERT(atomic_load_explicit(&slots->taken, memory_order_relaxed) > 0);
 	do
 		atomic_store_explicit(&slots->next[slot], (uint32_t)head, memory_order_relaxed);
-	/* Release: whoever takes the slot sees what its last owner wrote to it. */
+	/* Release: the next owner of the slot sees what the last one wrote to it. */
 	while (!atomic_compare_exchange_weak_explicit(&slots->head, &head, next_head(head, slot),
 						      memory_order_release, memory_order_relaxed));
 	atomic_fetch_sub_explicit(&slots->taken, 1, memory_order_relaxed);

@@ -2,8 +2,8 @@
 /*
  * store/slots.h - a lock-free stack of free slot numbers, for requests and objects
  *
- * Every change increments the head's tag, so that a slot taken and given back between a thread's
- * load and its compare-and-swap is noticed.
+ * Every change increments the head's tag, so that the compare-and-swap fails if the slot was taken
+ * and returned since the load (ABA).
  */
 #ifndef SPW_SLOTS_H
 #define SPW_SLOTS_H
@@ -16,10 +16,10 @@
 struct spw_slots {
 	_Atomic uint64_t head; /* tag << 32 | slot */
 	_Atomic uint32_t *next;
-	_Atomic uint32_t taken; /* how many are out */
+	_Atomic uint32_t taken;
 };
 
-/* All of 0 .. count - 1 free, the lowest on top. Return: 0 or -ENOMEM. */
+/* Slots 0 .. count - 1 are free, the lowest on top. Return: 0; -ENOMEM. */
 int spw_store__slots_open(struct spw_slots *slots, uint32_t count);
 void spw_store__slots_close(struct spw_slots *slots);
 

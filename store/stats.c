@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/stats.c - what a store says of itself: its counters and those of its drives */
+/* store/stats.c - the counters of a store and of its drives */
 #include <errno.h>
 #include <string.h>
 

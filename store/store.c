@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/store.c - opening and closing a store, its options and counters */
+/* store/store.c - open and close a store; its options and its memory */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +10,17 @@
 
 #include "store/internal.h"
 
-/* One on its way; one has arrived and waits for its checksum. */
-#define TRANSFERS_PER_SLOT 2
+#define TRANSFERS_PER_SLOT 2 /* one in flight; one completed, waiting for its checksum */
 /* Smaller pieces are summed at once, while their bytes are in the cache. */
 #define OVERLAP_BYTES_MIN 65536u
-#define COPY_MEMORY_SHARE 4 /* of the arena at most a quarter is set aside for copies */
+#define COPY_MEMORY_SHARE 4 /* a quarter of the arena, at most, is for bounce buffers */
 /*
- * Drives that end a whole queue at once, as virtual disks and throttles do, give up to 6 % more to
- * gets with 24 than with 16, and no more with 32. Puts are as fast with 16, as no drive waits for a
- * sum.
+ * Drives that complete a whole queue at once, as virtual disks and throttles do, serve gets up to
+ * 6 % faster with 24 than with 16, and no faster with 32. Puts are as fast with 16, since no drive
+ * waits for a checksum.
  */
 #define QUEUE_DEPTH      24
-#define SLOTS_PER_URGENT 4 /* for so many slots of all there is one of urgent reads alone */
+#define SLOTS_PER_URGENT 4 /* for each 4 slots one more, reserved for urgent reads */
 
 void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
 {
@@ -58,7 +57,7 @@ static int check_opts(const struct spw_store_opts *opts)
 
 /* ---- Opening, part by part ---- */
 
-/* Tells a child of fork(2), which has no I/O thread, that queue and locks are its parent's. */
+/* Lets a child of fork(2), which has no I/O thread, find out that the store is its parent's. */
 static int open_mark(struct spw_store *store)
 {
 	size_t len = (size_t)sysconf(_SC_PAGESIZE);
@@ -101,7 +100,7 @@ static int open_drives(struct spw_store *store)
 	return 0;
 }
 
-/* One for each object's last chunk, and four for each that fits, for what fragmentation splits. */
+/* One for each object's last chunk, and four for each chunk: fragmentation splits them. */
 static int open_pieces(struct spw_store *store)
 {
 	uint64_t chunks = store->blocks_total * store->block_bytes / store->chunk_bytes;
@@ -158,7 +157,7 @@ static int open_slots(struct spw_store *store)
 	return 0;
 }
 
-/* Arena, and from it a block for each transfer's tail and copy buffers of a chunk each. */
+/* The arena, and from it a tail block for each transfer and bounce buffers of a chunk each. */
 static int open_memory(struct spw_store *store)
 {
 	uint32_t slots = store->drive_count * store->slots_per_drive;
@@ -194,7 +193,7 @@ static int open_memory(struct spw_store *store)
 	/* STORE-4 */
 	store->bounces_total = (uint32_t)wanted;
 	store->bounces_per_drive = (uint32_t)wanted / store->drive_count;
-	/* The lowest on top: memory that is never needed is never touched. */
+	/* The lowest on top, so that memory that is never needed is never touched. */
 	for (uint64_t i = wanted; i > 0; i--)
 		store->bounces[store->bounces_free++] =
 			(uint8_t *)memory + (i - 1) * store->chunk_bytes;
@@ -237,7 +236,7 @@ static int open_queue(struct spw_store *store)
 	return spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
 }
 
-/* What the store adds first: the words that follow may be cut off where they are published. */
+/* The store's own words first: the status page may cut off the end. */
 static int describe(struct spw_store *store)
 {
 	char node[32] = "", workers[32] = "";

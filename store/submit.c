@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/submit.c - requests from the caller to the worker; write.c, read.c and admin.c go on */
+/* store/submit.c - check requests of callers and push them to the worker */
 #include <errno.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static int may_write(const struct spw_store *store)
 	return spw_store__owned(store);
 }
 
-/* Two copies, where there are two drives with room; else one, which is better than none. */
+/* Mirrored if two drives have space, else with one copy, which is better than an error. */
 static int create(struct spw_store *store, uint64_t len, unsigned copies, spw_object *id)
 {
 	uint64_t blocks = spw_store__blocks_of(store, len);
@@ -44,7 +44,7 @@ static int measure(const struct iovec vector[], unsigned count, uint64_t *len)
 	return 0;
 }
 
-/* @vector: copied if it is one run, else the caller's. */
+/* A vector of one element is copied, a longer one must stay the caller's until the end. */
 static void set_vector(struct spw_request *request, const struct iovec vector[], unsigned count)
 {
 	request->run = vector[0];
@@ -93,7 +93,7 @@ static int put(struct spw_store *store, const struct iovec vector[], unsigned co
 	return 0;
 }
 
-/* The worker only reads through it. */
+/* Without const, as an iovec wants it: the worker only reads the bytes of a put. */
 static struct iovec run_of(const void *bytes, size_t len)
 {
 	struct iovec run = {.iov_len = len};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/transfer.c - one piece on its way to or from a drive; copy memory; measured rates */
+/* store/transfer.c - the transfer of a piece to or from a drive; bounce buffers; rates */
 #include <string.h>
 
 #include "store/internal.h"
@@ -38,20 +38,18 @@ void spw_store__transfer_give(struct transfer *transfer)
 	store->transfer_free = transfer;
 }
 
-/* STORE-4. False: all that this drive may hold of the copy memory is held for it. */
 bool spw_store__bounce_allowed(const struct spw_store *store, uint32_t drive)
 {
 	return store->drives[drive].bounces < store->bounces_per_drive;
 }
 
-/* Copy memory for a chunk. False: all is held, and comes back as transfers end (STORE-4). */
 bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	if (store->bounces_free == 0) {
 		SPW_ASSERT(spw_store__is_busy(store)); /* STORE-4 */
 		return false;
 	}
-	/* The one used last: its cache lines and pages are warm. */
+	/* The one used last, whose cache lines and pages are warm. */
 	transfer->bounce = store->bounces[--store->bounces_free];
 	return true;
 }
@@ -63,7 +61,7 @@ static void rate_begin(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 	rate->bytes_in_flight += bytes;
 }
 
-/* @bytes: of @asked, so many were moved. */
+/* @bytes: transferred, of the @asked ones */
 static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes, uint64_t asked)
 {
 	uint64_t measured, average;
@@ -85,7 +83,7 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes, uint64_
 	rate->bytes = 0;
 }
 
-/* Whole blocks of a run; what the last one of all ends with goes by the tail block. */
+/* Whole blocks are used in place; the last, partly filled block of the object by the tail block. */
 static bool lay_run(struct transfer *transfer, uint8_t *run, size_t len, bool is_last)
 {
 	const struct spw_store *store = transfer->store;
@@ -179,11 +177,10 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 				    transfer->vector[0].iov_len))
 		count_add(&store->count.transfers_registered, 1);
 	rc = spw_queue_prepare(store->queue, io);
-	/* The store alone decides address, offset and length, and all are aligned and in range. */
+	/* Address, offset and length are the store's own choice, aligned and in range. */
 	SPW_ASSERT(rc == 0);
 }
 
-/* The io has ended, well or not: what issue counted up goes down. */
 void spw_store__transfer_ended(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;

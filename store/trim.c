@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* store/trim.c - discard the blocks of freed space */
+/* store/trim.c - discard free blocks */
 #include "drives/safety.h"
 #include "layout/commit.h"
 #include "store/internal.h"
 
-/* Batches that are worth a discard, and so few that the worker is soon back. */
+/* Extents worth a discard, and few enough that the worker is not away for long. */
 #define TRIM_BLOCKS_MIN  256u
 #define TRIM_EXTENTS_MAX 256u
 
@@ -20,7 +20,7 @@ static int trim_extent(struct spw_store *store, struct store_drive *drive,
 	return rc;
 }
 
-/* Free space is taken from the allocator meanwhile: nothing can be placed on it. */
+/* The extents are allocated meanwhile, so nothing can be placed on them. */
 static int trim_drive(struct spw_store *store, struct store_drive *drive)
 {
 	struct spw_extent extents[TRIM_EXTENTS_MAX];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/wait.c - wait for requests, cancel and raise them; turns in inline mode */
+/* store/wait.c - wait for requests, cancel and raise them; drive the worker in inline mode */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -12,7 +12,7 @@
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected, const struct timespec *timeout)
 {
-	/* Changed, a signal, or the time is over: in each case the caller looks again. */
+	/* The caller checks the condition again, whatever ended the wait. */
 	(void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout, NULL, 0);
 }
 
@@ -26,7 +26,7 @@ int spw_store_poll(struct spw_store *store, bool wait)
 		return spw_error(
 			-EINVAL,
 			"the store has an I/O thread: only a store in inline mode is polled");
-	/* Who polls seldom finds the drives with all that they can have. */
+	/* A caller that polls seldom should still find the drives' queues full. */
 	do
 		ended = spw_store__turn(store, wait && spw_store__is_busy(store), -1);
 	while (ended == 0 &&
@@ -50,8 +50,8 @@ static bool has_ended(const struct spw_request *request)
 }
 
 /*
- * Inline mode: a queue that fails for a moment ends no request, whose buffer may still be a
- * drive's. Return: 0: wait on; -EEXIST the store is another thread's, whose turns end the request.
+ * Inline mode: an error of the queue does not end requests, since drives may still use their
+ * buffers. Return: 0: keep waiting; -EEXIST: another thread polls the store, and ends the request.
  */
 static int log_turn(struct spw_store *store, int rc)
 {
@@ -131,7 +131,7 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	if (spw_store__owned(store))
 		return -EPERM;
 	for (;;) {
-		/* Read first: an end after this changes it, and the wait returns at once. */
+		/* Read first: if a request ends after this, the futex does not wait. */
 		uint32_t sequence = atomic_load(&store->ended_sequence);
 		int rc;
 
@@ -155,7 +155,7 @@ int spw_store_eventfd(struct spw_store *store)
 	fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
 		return spw_error_errno(-errno, "cannot make an eventfd");
-	/* Another thread was faster: there is one per store. */
+	/* One per store: another thread was faster. */
 	if (!atomic_compare_exchange_strong(&store->eventfd, &none, fd)) {
 		(void)close(fd);
 		return none;
@@ -163,7 +163,7 @@ int spw_store_eventfd(struct spw_store *store)
 	return fd;
 }
 
-/* A request that has ended meanwhile, or is of another caller by now, takes no harm. */
+/* Harmless for a request that has ended meanwhile, or that another caller has by now. */
 static void tell(struct spw_request *request)
 {
 	int received = INBOX_RECEIVED;

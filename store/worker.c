@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* store/worker.c - the I/O worker: decides which drive does what next, and sleeps */
+/* store/worker.c - the I/O thread: receive messages, schedule drives, reap completions */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "store/internal.h"
 
-/* ---- What was pushed ---- */
+/* ---- Messages ---- */
 
-/* What was posted is back: the bytes are where they belong, and summed. */
+/* The job of a posted transfer has run. */
 static void take_back(struct transfer *transfer)
 {
 	spw_store__pool_end(transfer);
@@ -27,7 +27,7 @@ static void cancel(struct spw_request *request, const char *why)
 		spw_store__read_end_if_done(request);
 }
 
-/* Return: whether it was, and now ends. What is neither a put nor a get looks when it begins. */
+/* Return: true: it was, and it ends. Other requests than put and get check when they begin. */
 static bool was_cancelled(struct spw_request *request)
 {
 	if (request->kind > REQUEST_GET || atomic_load(&request->state) != REQUEST_CANCELLED)
@@ -99,12 +99,12 @@ static void drain_inbox(struct spw_store *store)
 	}
 }
 
-/* ---- Who goes next ---- */
+/* ---- Scheduling ---- */
 
-/* Masks of drives, until something ends. */
+/* Masks of drives that are not tried again before a transfer completes. */
 struct lack {
-	uint64_t reads;  /* there is no copy memory for their next read */
-	uint64_t writes; /* the next chunk goes to none of these, or not yet */
+	uint64_t reads;  /* no bounce buffer for their next read */
+	uint64_t writes; /* the next chunk cannot go there now */
 };
 
 /* The lowest priority that the drive may serve now; negative: none. */
@@ -118,7 +118,7 @@ static int lowest_priority(const struct spw_store *store, const struct store_dri
 	return writes_lack ? PRIORITY_BACKGROUND : PRIORITY_WRITE;
 }
 
-/* A write for each of the drives @willing, as long as the best is one of them (POOL-5). */
+/* A chunk for each drive of @willing, as long as the best drive is one of them (POOL-5). */
 static bool write_to(struct spw_store *store, uint64_t willing)
 {
 	uint64_t left = willing;
@@ -136,10 +136,7 @@ static bool write_to(struct spw_store *store, uint64_t willing)
 	return issued;
 }
 
-/*
- * A read for each drive that wants one, and a write for each that wants that. Return: whether
- * another round may find something.
- */
+/* One read or write for each drive that is ready. Return: whether another round makes sense. */
 static bool schedule_round(struct spw_store *store, struct lack *lack)
 {
 	uint64_t no_writes = spw_store__pool_has_room(store->pool) ? lack->writes : UINT64_MAX;
@@ -162,7 +159,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 				lack->reads |= bit;
 			continue;
 		}
-		/* All are taken only while pieces wait for their checksum: one less each turn. */
+		/* They run out only while pieces wait for checksums, which free one each turn. */
 		if (!store->transfer_free)
 			break;
 		priority = spw_store__priority_choose(store, drive, lowest);
@@ -173,7 +170,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 				lack->reads |= bit;
 				continue;
 			}
-			/* A slot that is for urgent reads alone is taken from nobody. */
+			/* Slots reserved for urgent reads do not count as overtaking. */
 			if (lowest > PRIORITY_URGENT)
 				spw_store__priority_served(store, drive, priority);
 			issued = true;
@@ -182,7 +179,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 	if (willing && store->writes_first && store->transfer_free) {
 		if (write_to(store, willing))
 			return true;
-		/* What these drives have to read does not wait for it. */
+		/* The reads of these drives go on without it. */
 		lack->writes |= willing;
 		return issued || store->reads_waiting > 0;
 	}
@@ -201,7 +198,7 @@ static void schedule(struct spw_store *store)
 
 /* ---- The loop ---- */
 
-/* What waits longest of what was posted, if no helper was sooner. */
+/* Run one posted job, unless helpers have taken all. */
 static void move_next(struct spw_store *store)
 {
 	struct transfer *transfer = spw_store__pool_take(&store->pool->worker);
@@ -212,8 +209,7 @@ static void move_next(struct spw_store *store)
 	take_back(transfer);
 }
 
-/* @sleep: until something ends or is new; see spw_store__wake(). @timeout_ns: negative: no
- * limit. */
+/* @sleep: until a completion or a message (spw_store__wake()). @timeout_ns: negative: no limit. */
 static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
 {
 	unsigned min = 0;
@@ -232,7 +228,7 @@ static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
 	return rc;
 }
 
-/* Until a deadline, the next publishing, or a full drive's next try; negative: for ever. */
+/* Until the next deadline, publication, or trial of a full drive; negative: no limit. */
 static int64_t sleep_limit_ns(const struct spw_store *store)
 {
 	const int64_t limits_ns[] = {spw_store__deadline_timeout_ns(store),
@@ -246,7 +242,6 @@ static int64_t sleep_limit_ns(const struct spw_store *store)
 	return least_ns;
 }
 
-/* @wait: sleep until there is work, or for @limit_ns (negative: no limit). */
 int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 {
 	uint64_t ended_before = store->ended;
@@ -261,7 +256,7 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	waits = spw_store__pool_waits(store->pool);
 	if (waits) {
 		spw_store__pool_call(store);
-		rc = spw_queue_submit(store->queue); /* the drives work during the sum */
+		rc = spw_queue_submit(store->queue); /* so that the drives work meanwhile */
 		if (rc < 0)
 			return rc;
 		move_next(store);
@@ -293,7 +288,7 @@ static void cancel_waiting(struct spw_store *store)
 	}
 }
 
-/* Buffers stay the drives' until every transfer has ended, however long that takes. */
+/* Drives may use the buffers until every transfer has completed, however long that takes. */
 static void wind_down(struct spw_store *store)
 {
 	store->winding_down = true;
@@ -307,7 +302,7 @@ static void wind_down(struct spw_store *store)
 			move_next(store);
 		if (spw_store__is_busy(store))
 			(void)reap(store, true, -1);
-		/* A failed write has put its request back on the list, to be ended next round. */
+		/* A write that failed puts its request on the list again, to end next round. */
 	} while (spw_store__is_busy(store) || store->writes_first || store->reads_waiting ||
 		 atomic_load(&store->inbox));
 	spw_store__pool_stop(store);
@@ -315,7 +310,7 @@ static void wind_down(struct spw_store *store)
 		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0 &&
 			   store->drives[i].dir[SPW_READ].rate.bytes_in_flight == 0 &&
 			   store->drives[i].dir[SPW_WRITE].rate.bytes_in_flight == 0);
-	/* By the thread that used it: only then do the devices come free at once. */
+	/* By the thread that used it: otherwise the kernel releases the devices later. */
 	spw_queue_close(store->queue);
 	store->queue = NULL;
 }
@@ -333,7 +328,7 @@ static void *worker_main(void *argument)
 			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s",
 				spw_last_error());
 	}
-	/* It closes the queue: not while spw_store__stop() still wakes through it. */
+	/* wind_down() closes the queue, by which spw_store__stop() wakes this thread. */
 	while (sem_wait(&store->stop_woken) && errno == EINTR)
 		;
 	wind_down(store);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/write.c - puts: cut into chunks, each placed on a drive only when it has room
+ * store/write.c - puts: cut into chunks, each placed when a drive can take it
  *
- * The list of writes holds every put with something to place, oldest first. A chunk whose write
- * fails goes back to its put, which goes back to the head of the list; the drive is retired. Of a
- * mirrored object store/mirror.c places the chunks, by what is here.
+ * The list of writes has every put with chunks to place, oldest first. If the write of a chunk
+ * fails, the drive is retired, the chunk is placed again, and its put goes to the head of the list.
+ * The chunks of mirrored objects are placed by store/mirror.c, with functions of this file.
  *
- * A large chunk is summed by a helper, or by the worker, which sums one between two looks at what
- * is new and has ended: so a get waits for one sum, not for those of all chunks that find a slot.
- * One that has to be copied is summed with that, and issued then. Any other is issued at once, and
- * summed while its drive writes it (store/checksums.c): if somebody changes the memory of a put
- * meanwhile, sum and bytes differ, and that shows when the object is read or compared.
+ * Large chunks are summed by the checksum pool. The worker sums at most one between two looks at
+ * messages and completions, so a get waits for one checksum, not for those of all chunks that find
+ * a slot. A chunk that needs a bounce buffer is copied and summed in one pass, then issued. Any
+ * other is issued at once and summed while its drive writes it (store/checksums.c): if the caller
+ * changes the memory of a put meanwhile, checksum and bytes differ, which is detected when the
+ * object is read or compared.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,9 +19,9 @@
 
 #include "store/mirror.h"
 
-#define ONE              UINT64_C(16) /* a transfer in flight, as drives are compared */
-#define LEAD_COUNTED_MAX 4u /* half chunks: a drive that only seems equal must not be waited for */
-/* Of the queue depth, what keeps a drive busy: one in memory of 10 GB/s takes 4 chunks as 24. */
+#define ONE              UINT64_C(16) /* score of one transfer in flight */
+#define LEAD_COUNTED_MAX 4u /* half chunks: do not wait for a drive that only seems equal */
+/* A sixth of the queue depth keeps a drive busy: at 10 GB/s 4 chunks are as fast as 24. */
 #define BUSY_PARTS 6u
 /* About a step of training: the next urgent read comes within one, or not soon. */
 #define URGENT_AGAIN_NS UINT64_C(1000000000)
@@ -68,17 +69,17 @@ void spw_store__write_end_if_done(struct spw_request *request)
 	spw_store__request_end(request);
 }
 
-/* ---- Where to ---- */
+/* ---- Choosing a drive ---- */
 
-/* How much longer a drive of this rate takes for a chunk than the fastest: ONE unless twice. */
+/* Relative time for a chunk: ONE for drives at least half as fast as the fastest. */
 static uint64_t slowness(uint64_t rate, uint64_t fastest)
 {
 	return rate != 0 && rate < fastest / 2 ? ONE * fastest / rate : ONE;
 }
 
 /*
- * A drive that has nothing to write and was measured long ago. Where one put follows the other, the
- * fastest drives take them all, and one that was slow for a moment would stay so for good.
+ * An idle drive that was measured long ago. If puts come one at a time the fastest drives take them
+ * all, and a drive that was slow once would never be measured again.
  */
 static bool may_have_changed(const struct store_drive *drive)
 {
@@ -95,9 +96,8 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 }
 
 /*
- * How late a drive will probably have another chunk: by its transfers in flight, each counted as
- * often as the drive is slow, so that of a short put, too, a slow drive gets no more than its
- * share.
+ * How late a drive would probably finish another chunk: its transfers in flight, weighted by how
+ * slow it is, so that a slow drive gets no more than its share, even of a short put.
  */
 static void score(const struct spw_store *store, struct drive_scores *scores, uint32_t index)
 {
@@ -110,15 +110,15 @@ static void score(const struct spw_store *store, struct drive_scores *scores, ui
 				     : UINT64_MAX;
 }
 
-/* Of the queue depth, what keeps a drive busy. */
 static uint32_t busy_depth(const struct spw_store *store)
 {
 	return (store->opts.queue_depth + BUSY_PARTS - 1) / BUSY_PARTS;
 }
 
 /*
- * A read for which somebody waits stands behind the writes that its drive has, and more than keep
- * the drive busy are of no use. Who has waited will again: a step is like the last.
+ * An urgent read waits behind the writes in flight on its drive, so a drive gets no more of them
+ * than keep it busy. If there was an urgent read lately there will be another, since steps are
+ * alike.
  */
 static uint64_t write_bytes_max(struct spw_store *store)
 {
@@ -129,8 +129,8 @@ static uint64_t write_bytes_max(struct spw_store *store)
 }
 
 /*
- * So that chance does not decide among equals, a drive that is ahead of those that set the pace
- * counts as busier by its lead, up to a limit, and is refilled only to what keeps it busy.
+ * Among equally fast drives, one that has had more chunks than the others counts as busier by its
+ * lead, up to a limit, and is only kept busy: otherwise chance would decide.
  */
 void spw_store__write_score_drives(struct spw_store *store, struct drive_scores *scores)
 {
@@ -157,7 +157,7 @@ void spw_store__write_score_drives(struct spw_store *store, struct drive_scores 
 		struct store_drive *drive = &store->drives[i];
 		uint64_t lead = lead_half_chunks(store, drive, least);
 
-		/* A slow one is not owed what the others get meanwhile. */
+		/* Else a slow drive would get all chunks once it is fast again. */
 		if (scores->slow[i] > ONE && least != UINT64_MAX)
 			drive->bytes_placed = SPW_MAX(drive->bytes_placed, least);
 		if (scores->slow[i] > ONE && may_have_changed(drive))
@@ -169,10 +169,7 @@ void spw_store__write_score_drives(struct spw_store *store, struct drive_scores 
 	}
 }
 
-/*
- * The best drive. If that one has reads to issue before, or had its chunk of this round, the chunk
- * waits for it. @but: drives that it must not be.
- */
+/* If the best drive has reads to issue first, or had its chunk of this round, the chunk waits. */
 uint32_t spw_store__write_pull(const struct spw_store *store, const struct drive_scores *scores,
 			       uint64_t willing, uint64_t but)
 {
@@ -191,7 +188,7 @@ uint32_t spw_store__write_pull(const struct spw_store *store, const struct drive
 	return best < SPW_DRIVES_MAX && willing >> best & 1 ? best : SPW_DRIVES_MAX;
 }
 
-/* RAID 0: each chunk waits for its drive; only a retired or full one is left out. */
+/* RAID 0: each chunk waits for its drive; only retired and full drives are skipped. */
 static uint32_t take_turn(struct spw_store *store, uint64_t willing)
 {
 	for (uint32_t i = 0; i < store->drive_count; i++) {
@@ -218,8 +215,8 @@ bool spw_store__write_space_left(const struct spw_store *store, uint64_t but)
 }
 
 /*
- * Contiguous on the drive chosen, else contiguous on another willing one, else as many as the
- * chosen one has in a row. Return: how many blocks the piece got; 0: none.
+ * Contiguous on the chosen drive, else contiguous on another one of @willing, else the longest
+ * extent of the chosen one.
  */
 uint64_t spw_store__write_place(struct spw_store *store, struct piece *piece, uint32_t chosen,
 				uint64_t willing)
@@ -280,7 +277,7 @@ static void put_back_piece(struct spw_request *request, uint32_t index)
 	request->unplaced = index;
 }
 
-/* Only the first part found room in one extent: the rest is a piece of its own, not placed yet. */
+/* The bytes after @placed_blocks become a piece of their own, not placed yet. */
 static bool split(struct spw_request *request, uint32_t index, uint64_t placed_blocks)
 {
 	struct spw_store *store = request->store;
@@ -327,7 +324,7 @@ void spw_store__write_fail_no_space(struct spw_request *request)
 	spw_store__write_end_if_done(request);
 }
 
-/* Both copies of a run have the same sum, which the transfer of the first has brought. */
+/* The transfer of the first replica computes the checksum of both. */
 static void note_sum(const struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -368,10 +365,7 @@ void spw_store__write_issue(struct spw_request *request, struct transfer *transf
 		unlink_write(request);
 }
 
-/*
- * The next piece, to @drive if it finds room there. Return: which one has it; SPW_DRIVES_MAX: none,
- * and the request has failed.
- */
+/* Return: the drive that the next piece went to; SPW_DRIVES_MAX: none, the request has failed. */
 static uint32_t place_next(struct spw_request *request, struct transfer *transfer, uint32_t drive,
 			   uint64_t willing)
 {
@@ -453,7 +447,7 @@ bool spw_store__write_next(struct spw_store *store, struct drive_scores *scores,
 	return true;
 }
 
-/* Puts wait although no drive is left that takes them: there is nobody whose turn would come. */
+/* No drive is in service: no completion will make room for the puts that wait. */
 void spw_store__write_fail_all(struct spw_store *store)
 {
 	int error = store->drives_full == store->drive_count      ? -ENOSPC
@@ -472,7 +466,7 @@ void spw_store__write_fail_all(struct spw_store *store)
 	}
 }
 
-/* The piece needs a place again; its put goes first. */
+/* The piece is placed again, before the chunks of other puts. */
 static void place_again(struct spw_request *request, uint32_t index)
 {
 	if (request->object->copies == 2)
@@ -484,7 +478,7 @@ static void place_again(struct spw_request *request, uint32_t index)
 	count_add(&request->store->count.chunks_moved, 1);
 }
 
-/* Of what had to be copied before: its put may have failed meanwhile, or its drive. */
+/* After the copy into the bounce buffer. The put or the drive may have failed meanwhile. */
 static void issue_moved(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -515,8 +509,8 @@ void spw_store__write_job_ended(struct transfer *transfer)
 }
 
 /*
- * The drive does not answer. The chunk is still in memory and goes elsewhere; the blocks it was on
- * its way to stay taken until the drive has answered after all, since it may still write to them.
+ * The write missed its deadline. The chunk is still in memory and is written to another drive. Its
+ * blocks stay allocated until the write completes, since the drive may still write to them.
  */
 void spw_store__write_abandon(struct transfer *transfer)
 {
@@ -525,7 +519,7 @@ void spw_store__write_abandon(struct transfer *transfer)
 	struct piece *piece = &store->pieces[transfer->piece];
 
 	SPW_ASSERT(!transfer->posted); /* CHECKSUM-1 */
-	/* Its other copy has the same sum, and no other transfer that would bring it. */
+	/* No other transfer computes the checksum, which the other replica needs too. */
 	if (transfer->checksum_pending) {
 		spw_store__checksum_take(transfer);
 		spw_store__job_run(transfer);
@@ -535,7 +529,7 @@ void spw_store__write_abandon(struct transfer *transfer)
 	transfer->abandoned = true;
 	transfer->orphan = spw_store__piece_extent(store, piece);
 	piece->drive = DRIVE_NONE;
-	/* They count for the object once more, wherever it is placed now. */
+	/* The object's reservation is used again for its new blocks. */
 	atomic_fetch_sub(&store->blocks_available, (int64_t)transfer->orphan.len_blocks);
 	SPW_ASSERT(request->in_flight > 0); /* STORE-1 */
 	request->in_flight--;
@@ -550,7 +544,7 @@ static void abandoned_write_done(struct transfer *transfer)
 	uint64_t blocks = transfer->orphan.len_blocks;
 
 	spw_store__extent_give(store, transfer->io.device, &transfer->orphan);
-	/* What abandoning it took. */
+	/* Taken by spw_store__write_abandon(). */
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 	if (transfer->io.res >= 0)
 		spw_store__drive_answered(store, transfer->io.device);
@@ -573,7 +567,7 @@ static void write_done(struct spw_io *io)
 		end_write(transfer);
 }
 
-/* Of what is written, or could not be, and summed. */
+/* It has been summed, and has completed or failed. */
 static void end_write(struct transfer *transfer)
 {
 	const struct spw_io *io = &transfer->io;
