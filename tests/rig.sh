@@ -109,7 +109,7 @@ make_cgroup() {
     [ -e "$path/io.max" ] || [ -e "$path/blkio.throttle.write_bps_device" ] || die "the kernel has no CONFIG_BLK_DEV_THROTTLING"
 }
 
-# throttle DEVICE WRITE_MB READ_MB: empty is no limit.
+# throttle DEVICE WRITE_MB READ_MB: an empty one sets no limit.
 throttle() {
     local path numbers write=$2 read=$3
     path=$(recorded cgroup)
@@ -158,7 +158,7 @@ check_room() {
     fi
 }
 
-# reset_queue DEVICE: a loop device keeps what somebody has set of its queue from one file to the next. What this kernel lacks stays.
+# reset_queue DEVICE: a loop device keeps its queue's settings from one file to the next. What this kernel lacks stays.
 reset_queue() {
     local queue=/sys/block/${1##*/}/queue setting
     for setting in rq_affinity=1 nomerges=0 scheduler=none iostats=1 max_sectors_kb=0; do
@@ -255,8 +255,9 @@ down() {
     done
     recorded file | while read -r path; do rm -f -- "$path"; done
     recorded folder | while read -r path; do [ ! -d "$path" ] || rmdir -- "$path"; done || problem=1
-    # A device that is still open is detached by its last user. Who has just ended closes it when its transfers have ended, a moment later, and
-    # nothing tells when that is: it has as long as the store gives who lets go of a drive. Who has it longer is named, and the record stays.
+    # A device that is still open is detached by its last user. A process that has just ended closes it when its transfers have ended, a
+    # moment later, and there is no event for that: wait as long as a store waits for a drive. If the device stays open, its users are
+    # named, and the record stays.
     end=$((SECONDS + 5))
     while [ -n "$(devices)" ] && [ $SECONDS -lt $end ]; do
         sleep 0.05

@@ -52,7 +52,7 @@ install() {
     fi
 }
 
-# unlock: who compiles an extension for PyTorch holds its file `lock` open; where nobody does, PyTorch would wait for ever.
+# unlock: a process that compiles an extension for PyTorch holds its file `lock` open; if none does, PyTorch would wait for ever.
 unlock() {
     local lock
     for lock in "$(realpath "$venv")"/torch_extensions/*/lock; do

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/wrap.h - functions of a test that the library calls in the place of others (wrap: NAME) */
+/* tests/wrap.h - functions of a test that the library calls instead of others (wrap: NAME) */
 #ifndef SPW_TEST_WRAP_H
 #define SPW_TEST_WRAP_H
 

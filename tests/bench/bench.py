@@ -294,8 +294,8 @@ class Bench:
         return outcome.status == 0
 
     def remove_store(self):
-        """The store of the last run, or what other runs left of it, must not look like somebody's
-        data."""
+        """So that the store of the last run, or what other runs left of it, does not look like
+        foreign data."""
         formatted = [s for s in self.series if s.runner.format]
         if not formatted or self.options.kind == "rig":
             return

@@ -47,7 +47,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Reserved huge pages, for fio's mmaphuge and for spillway's arena alike; given back at the end.
+# Reserved huge pages, for fio's mmaphuge and for spillway's arena alike; released at the end.
 reserve_huge_pages() {
     [ -z "${BENCH_NO_HUGE_PAGES:-}" ] && [ -w $huge/nr_hugepages ] || return 0
     [ "$(cat $huge/free_hugepages)" -lt $huge_wanted ] || return 0

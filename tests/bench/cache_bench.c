@@ -6,7 +6,7 @@
  *   cache_bench FOLDER
  *
  * Over a real store on a file in FOLDER. Prints a row per case. Only offers and takes are timed; a
- * round is a step of so many tensors, and the median of all rounds counts. Nothing is asserted.
+ * round is a step of TENSORS, and the median of all rounds counts. Nothing is asserted.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -165,7 +165,7 @@ static void bench_steps(enum spw_cache_mode mode, uint64_t (*step)(struct spw_ca
 }
 
 /*
- * Steps of so many tensors of changing sizes, so that each is planned anew: how long a search takes
+ * Steps of tensors of changing sizes, so that each needs a new plan: how long a search takes
  * beside a step, and what is left to do for it, and for all else, between two steps.
  */
 static void bench_planning(void)

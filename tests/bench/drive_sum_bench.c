@@ -10,7 +10,7 @@
  * before, and what was read, after. As in a store, a drive has at most DEPTH chunks that were
  * summed and are not written: the fewer, the more of them are still in a cache when they are.
  *
- * It writes over what is on the drives, and so takes none but loop devices that nobody uses.
+ * It overwrites the drives, and so takes only loop devices that nothing else uses.
  */
 #include <fcntl.h>
 #include <linux/major.h>
@@ -56,8 +56,8 @@ static int open_drive(const char *path)
 	if (S_ISBLK(found.st_mode) && major(found.st_rdev) == LOOP_MAJOR)
 		return fd;
 	(void)fprintf(stderr,
-		      "drive_sum_bench: %s is no loop device: what is on it would be "
-		      "written over\n",
+		      "drive_sum_bench: %s is not a loop device, and its contents would be "
+		      "overwritten\n",
 		      path);
 	exit(3);
 }

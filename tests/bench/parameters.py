@@ -207,7 +207,7 @@ def training(bench):
                 ("parameters read in a step / all", "", None, one["read"] / one["total_bytes"]),
                 ("parameters written in a step / all", "", None,
                  one["written"] / one["total_bytes"]),
-                ("read ahead / read", "", None, one["reads_ahead"] / max(1, one["reads"])),
+                ("prefetched / read", "", None, one["reads_ahead"] / max(1, one["reads"])),
                 ("waited for parameters / step", "", None, one["parameter_wait"] / over),
                 ("waited for the state / step", "", None, one["state_wait"] / over)):
             bench.note((name, what, unit, goal), value)

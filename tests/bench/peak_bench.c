@@ -10,7 +10,7 @@
  * Reads whole blocks at random places, or one after the other, with one thread, registered memory
  * (or the caller's own) and registered files, submits and collects `batch` of them with one system
  * call, and measures nothing else meanwhile. Each device has `depth` in flight: what ends on one
- * goes round on the same. With ios=N it ends after so many, for counting instructions: the
+ * is submitted again on the same one. With ios=N it ends after N, for counting instructions: the
  * difference of two counts is the cost of the ios between them. Prints one line of JSON.
  */
 #include <pthread.h>

@@ -197,7 +197,7 @@ class Bench:
                 raise RuntimeError(f"plain PyTorch {found['why_not']}")
             return
         if "state" in ROWS[name].moves:
-            run.result["activation_bytes"] = None  # what is above the model is no measure of them
+            run.result["activation_bytes"] = None  # memory above the model does not measure them
         found[kind].append(run.result)
         found.setdefault("command", " ".join(run.command))
         found["seconds"] = max(found["seconds"], run.seconds)
@@ -234,8 +234,8 @@ class Bench:
             return self.trouble(rig, name, place, pause, lambda _process: take())
 
     def killed(self, rig, name):
-        """What is left is looked for after the next run has ended: that stays until somebody
-        removes it."""
+        """Leftovers are looked for after the next run has ended: they are those that stay until
+        someone removes them."""
         with self.place(rig, name) as place:
             self.trouble(rig, name, place, f"{UNTIMED}:between", lambda process: process.kill())
             before = left_in(place["folder"])

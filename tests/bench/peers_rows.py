@@ -41,7 +41,7 @@ ROWS = {
     "axolotl": Row("axolotl, disk", "inputs of checkpoints",
                    "axolotl's own Disco around each block, as activation_offloading: disk has it, "
                    "with prefetch_to_gpu=False and target_device=cpu: one file per tensor by "
-                   "torch.save(), and the block is computed again", "folder",
+                   "torch.save(), and the block is recomputed", "folder",
                    "axolotl.monkeypatch.gradient_checkpointing.offload_disk"),
     "tensornvme": Row("TensorNVMe", ACTIVATIONS,
                       "saved_tensors_hooks of this bench over DiskOffloader, which has none: a "

@@ -124,7 +124,7 @@ class Axolotl(Plain):
 
 
 class Handle:
-    """A copy of a saved tensor: on the drive until somebody wants it, then in memory."""
+    """A copy of a saved tensor: on the drive until it is needed, then in memory."""
 
     def __init__(self, copy, storage, before):
         self.copy, self.storage, self.before = copy, storage, before

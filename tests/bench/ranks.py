@@ -126,7 +126,7 @@ def rank_main(args, rank, throttle, meeting, found):
         throttle.enter()
         found.put((rank, *train(args, rank, meeting)))
     except BaseException:
-        meeting.abort()  # nobody waits for this one
+        meeting.abort()  # the others do not wait for this one
         raise
 
 
@@ -199,7 +199,7 @@ def arguments():
     option("--ranks", type=int, default=RANKS)
     option("--rounds", type=int, default=1)
     option("--steps", type=int, default=40)
-    option("--counted", type=int, default=20, help="of these, the last so many")
+    option("--counted", type=int, default=20, help="how many of the last steps count")
     option("--layers", type=int, default=12)
     option("--tensor-kib", type=int, default=512)
     option("--tensor-ms", type=float, default=5, help="that each takes in the forward pass")

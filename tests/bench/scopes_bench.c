@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/bench/scopes_bench.c - one plan of what is kept, spilled and computed again, against the
- * pure ways
+ * tests/bench/scopes_bench.c - a plan that may keep, spill and recompute, against plans that may do
+ * only one of these
  *
  * usage: scopes_bench TRACE... Prints rows. Virtual time: the same on every machine, but for the
  * times of planning, which are the processor's.
  *
  * f is the bandwidth of the drives, over what it takes to spill all that a step saves in half of
  * it. Recomputing is done by whole layers from inputs that are kept; spilling is the same planner
- * without computing again. Everything is held to the budget.
+ * without recomputing. Everything is held to the budget.
  */
 #include <spillway/plan.h>
 #include <spillway/trace.h>
@@ -250,7 +250,7 @@ static void with_ample_drives(double f)
 	    "%s, f = %g: what no plan without stalls is below, of keep's peak", model.name, f);
 	row(least_bytes(f, slack * model.keep_ns) / model.keep_bytes, 0,
 	    "%s, f = %g: the same, with all stalls where the drives lack most", model.name, f);
-	/* The goal is none. */
+	/* The goal is zero. */
 	row(result.scopes_again, 0.5, "%s, f = %g: scopes recomputed for it", model.name, f);
 	result = plan_model(f, model.ample_least * model.keep_bytes, 0);
 	row((double)result.wall_ns / model.keep_ns, 0,

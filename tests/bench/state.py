@@ -3,7 +3,7 @@
 # tests/bench/state.py - an optimizer whose state is on drives, and parameters that are, against the
 # same in memory and against what the drives give
 """Called by `make bench-state`. Needs root: the drives are a rig of loop devices. Each round makes
-them anew, asks fio how fast they read and write at once, and then has AdamW step in memory and over
+new ones, asks fio how fast they read and write at once, and then has AdamW step in memory and over
 the store in turn, a step each: the same parameters, the same gradients, and at the end the same
 bits. What a step over the store can take at least is the longer of two: its bytes at fio's
 bandwidth, and the step in memory. Commits are compared with torch.save() and fsync() to a file
@@ -72,7 +72,7 @@ def steps_in_turn(args):
 
         def step_in_memory():
             # Of masters: the gradient as they are, and what they come to as the model has it. No
-            # memory is taken anew for it: fresh pages would make the reference slow.
+            # memory is allocated for it: fresh pages would make the reference slow.
             for param, gradient in zip(kept, gradients):
                 param.grad.copy_(gradient)
             in_memory.step()

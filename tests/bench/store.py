@@ -30,7 +30,7 @@ SHOWN = [("put_bytes_per_second", "put", "MiB/s", MIB),
 
 
 class HugePages:
-    """So many more huge pages for as long as the `with` lasts."""
+    """More huge pages for as long as the `with` lasts."""
 
     PATH = Path("/proc/sys/vm/nr_hugepages")
 
@@ -60,7 +60,7 @@ class Bench:
         self.commands[case, what] = " ".join(str(word) for word in command)
 
     def rounds_on(self, times=1, **options):
-        """The numbers of the rounds, so many times as many, on drives of their own."""
+        """The numbers of the rounds, @times as many as usual, on drives of their own."""
         with Rig(**options) as self.rig:
             yield from range(self.rounds * times)
 

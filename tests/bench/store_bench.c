@@ -12,7 +12,7 @@
  *          memory   what the process' resident memory grows by for an object that lives in the
  *                   store
  * OPTIONS  comma separated: arena | malloc, unchecked, static, inline (no I/O thread), depth=N,
- *          workers=N, partition=N, window=N (at most so many requests at once; else all),
+ *          workers=N, partition=N, window=N (at most N requests at once; else all),
  *          start=UNIX_SECONDS; or "-"
  *
  * The drives carry a store already. Bytes are compared after the last get, outside the time

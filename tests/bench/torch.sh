@@ -5,7 +5,7 @@
 # BENCH_ROUNDS=1                 interleaved rounds
 # BENCH_MINUTES=25               no run begins that would not end in this time
 # BENCH_OUT=build/bench          where torch.json, report.md and the charts go
-# BENCH_MATRIX="--twice ..."     what is run besides: each treatment of gradients, twice the batch, slow drives
+# BENCH_MATRIX="--twice ..."     what else is run: each treatment of gradients, twice the batch, slow drives
 # BENCH_OPTIONS=                 more options of spillway.bench, such as --models gpt, or --resume: then go on with what is in BENCH_OUT
 # BENCH_DIR, PYTHON: see torch_rig.sh
 . "$(dirname "${BASH_SOURCE[0]}")/torch_rig.sh" bench-torch

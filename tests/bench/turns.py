@@ -97,9 +97,9 @@ def ratio_of(runs, over, under):
 
 
 def once_of(recompute):
-    """The steps of recompute without what they compute twice, of the same steps: a forward pass of
-    theirs. It saves nothing, and less than all of it is computed again (not the embeddings, the
-    head, the loss), so that who is faster than this has gained elsewhere."""
+    """The steps of recompute without what they compute twice: those less a forward pass of
+    theirs. It saves nothing, and recomputes less than all of it (not the embeddings, the head, the
+    loss), so whatever is faster than this has gained elsewhere."""
     seconds = recompute["step_seconds"]
     forward = recompute["step_forward_seconds"]
     return ratios_of([whole - twice for whole, twice in zip(seconds, forward)], seconds)
@@ -123,7 +123,7 @@ def take_turns(title, steps, begin, in_a_row=1):
                 for name in names[shift:] + names[:shift]:
                     for step in range(number - in_a_row, number):
                         runs[name].step(step + 1)
-                    if number == steps:  # what a run does at its end slows nobody's last step
+                    if number == steps:  # its closing work slows no other run's last step
                         measured[name] = runs[name].end()
                 print(f"{title} {number}/{steps}: "
                       + ", ".join(f"{name} {run.seconds[-1]:.2f} s" for name, run in runs.items()),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/check/refused.py - what the types of the package refuse: mypy says so where a line is none
+# tests/check/refused.py - what the types of the package refuse: mypy says so where a line passes
 """Never run: mypy alone reads it, by scripts/check.sh types."""
 from typing import Any
 

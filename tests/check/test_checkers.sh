@@ -36,7 +36,7 @@ for one in alloc layout engine; do
     done
 done
 
-begin "includes: nobody reaches upwards"
+begin "includes: no layer reaches upwards"
 expect_refused util/bad.h '#include "alloc/alloc.h"'
 expect_refused util/bad.h '#include <spillway/engine.h>'
 expect_refused engine/bad.c '#include "store/store.h"'
@@ -325,10 +325,30 @@ text = "so many"  # words: quoted
 TEXT
 expect_exit 0 python3 "$checks/words.py" --files "$TEST_TMP/allowed.py"
 
+begin "words: of shell scripts, comments and the names of cases are read"
+cat >"$TEST_TMP/refused.sh" <<'TEXT'
+#!/bin/bash
+begin "it is done anew"
+    ls # so many,
+    # whoever reads them
+TEXT
+expect_exit 1 python3 "$checks/words.py" --files "$TEST_TMP/refused.sh"
+expect_output 'refused.sh:2: "anew"' 'refused.sh:3: "so many"' 'refused.sh:4: "whoever"'
+cat >"$TEST_TMP/allowed.sh" <<'TEXT'
+setpriv --reuid nobody ls "${#anew}" "$(whoever)"
+TEXT
+expect_exit 0 python3 "$checks/words.py" --files "$TEST_TMP/allowed.sh"
+
 begin "words: what COVERED names is read, below the root that is given"
-mkdir -p "$TEST_TMP"/pages/{docs,examples,python/{examples,spillway/_core}}
-for page in README.md examples/README.md docs/GUIDE.md docs/spillway.1 CHANGELOG.md; do echo "Fine." >"$TEST_TMP/pages/$page"; done
-for file in examples/one.py spillway/_core/two.py; do echo "# Fine." >"$TEST_TMP/pages/python/$file"; done
+python3 -B - "$checks" "$TEST_TMP/pages" <<'END_OF_PYTHON'
+import pathlib, re, sys
+sys.path.insert(0, sys.argv[1])
+import words
+for pattern in (*words.COVERED, "CHANGELOG.md"):
+    path = pathlib.Path(sys.argv[2], re.sub(r"\[(.).*?\]", r"\1", pattern.replace("*.md", "README.md")).replace("**", "x").replace("*", "x"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("# Fine.\n")
+END_OF_PYTHON
 expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"
 echo "It is done anew." >"$TEST_TMP/pages/CHANGELOG.md"
 expect_exit 0 python3 "$checks/words.py" "$TEST_TMP/pages"

@@ -9,8 +9,8 @@ folder), or in the given files, and what to write instead; exit status 1 if ther
 glossary of HACKING.md has the terms.
 
 In Markdown, code blocks, backquoted text and link targets are skipped: they quote messages and
-identifiers. Of Python, comments and strings are read. A line that has to contain such a phrase says
-`words: quoted` in a comment.
+identifiers. Of Python, comments and strings are read; of shell scripts, comments and the names of
+cases. A line that has to contain such a phrase says `words: quoted` in a comment.
 """
 import bisect
 import fnmatch
@@ -25,9 +25,12 @@ import tokenize
 COVERED = ("*.md", "examples/*.md", "docs/*.md", "docs/*.[13]",
            "python/spillway/**/*.py", "python/examples/*.py",
            "alloc/*.[ch]", "drives/*.[ch]", "drives/vfio/*.[ch]", "layout/*.[ch]", "state/*.[ch]",
-           "store/*.[ch]")
-# Old releases are not rewritten; generated pages repeat the words of their sources.
-LEFT_OUT = ("CHANGELOG.md", "docs/generated/*")
+           "store/*.[ch]",
+           "tests/*.sh", "tests/*/*.sh", "tests/*/*.py", "tests/*/*.[ch]")
+# Old releases are not rewritten; generated pages repeat the words of their sources; the test of
+# this check has all that is refused.
+LEFT_OUT = ("CHANGELOG.md", "docs/generated/*", "tests/check/test_checkers.sh",
+            "tests/unit/*", "tests/python/*", "tests/vm/machines.py")
 QUOTED = "words: quoted"
 
 # What is refused, and what to write instead. A space stands for white space, line ends included.
@@ -88,11 +91,20 @@ def python_prose_of(text):
     return "\n".join(lines)
 
 
+def shell_prose_of(text):
+    """Comments, and what tests say that they begin. The rest is code."""
+    said = re.compile(r"^(?:begin (?P<case>.*)|(?:.*\s)?#(?P<comment>\s.*))$")
+    found = map(said.match, text.split("\n"))
+    return "\n".join((match["case"] or match["comment"]) if match else "\0" for match in found)
+
+
 def prose_of(path, text):
     """The text without what is skipped, with as many lines."""
     text = re.sub(rf"^.*{QUOTED}.*$", blanked, text, flags=re.M)
     if path.endswith(".py"):
         text = python_prose_of(text)
+    if path.endswith(".sh"):
+        text = shell_prose_of(text)
     if path.endswith(".md"):
         text = re.sub(r"^```.*?^```$|<!--.*?-->", blanked, text, flags=re.M | re.S)
         text = re.sub(r"^    .*$", blanked, text, flags=re.M)

@@ -48,7 +48,7 @@ WAYS = {
     "trl": "trl's OffloadActivations, pinned memory",
     "spill": "spillway, all to the drives",
     "fastest": "spillway's default: what the drives take without the step becoming longer",
-    "budget": "spillway, in half of what keep holds: to the drives, or computed again",
+    "budget": "spillway, in half of what keep holds: to the drives, or recomputed",
 }
 OPTIONS = {  # of spillway.torch.offload
     "spill": {"mode": "spill"},

@@ -61,7 +61,7 @@ simulated:*)
         "$here/simulated.sh" "$module"
     fi
     bytes=$("$python" -c 'import sys; from spillway._core.library import size; print(size("simulated", sys.argv[1]))' "${rate%/s}" 2>/dev/null) || {
-        echo "tests/device/bench.sh: simulated:$rate is no rate, such as simulated:6GB/s" >&2
+        echo "tests/device/bench.sh: simulated:$rate is not a rate, such as simulated:6GB/s" >&2
         exit 2
     }
     echo "  drives are simulated: memory, $rate (--devices names real ones)" >&2

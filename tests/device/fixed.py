@@ -101,7 +101,7 @@ def memory_is_bounded(store, how_late):
 def the_peak_is_the_plans(store, how_late, mode):
     """Within a scope, and a budget is kept, however far the host is ahead."""
     machine.be_late(9, *how_late)
-    machine.tasks_take(100_000_000, 1)  # so slow is no host: plans are made of this time alone
+    machine.tasks_take(100_000_000, 1)  # slower than any host: only this time shapes the plans
     model, scope = model_of(), ROWS * WIDTH * 4 * 12
     budget = LAYERS * scope // 2
     off = offload(model, store, mode, **({"budget_bytes": budget} if mode == "budget" else {}))
@@ -131,7 +131,7 @@ def recomputing(model, store, **options):
 
 
 def what_is_recomputed_is_the_same(store, how_late, drives):
-    """And the memory is less by what was given up."""
+    """And the memory is less by what was discarded."""
     machine.be_late(11, *how_late)
     model = model_of(Dropping)
     plain = [peak_of(model, None, step) for step in range(4)]
@@ -180,7 +180,7 @@ def other_bytes_end_the_backward_pass(store, early):
 def the_recomputing_peak_is_the_plans(store, drives):
     """Of a budget that is met by that alone."""
     machine.be_late(13, *NEVER)
-    machine.tasks_take(100_000_000, 1)  # so slow is no host: plans are made of this time alone
+    machine.tasks_take(100_000_000, 1)  # slower than any host: only this time shapes the plans
     model, scope = model_of(), ROWS * WIDTH * 4 * 12
     budget = LAYERS * scope // 2
     off = offload(model, store if drives else None, "budget", budget_bytes=budget, recompute="auto")
@@ -204,7 +204,7 @@ def the_recomputing_peak_is_the_plans(store, drives):
 def recomputing_is_no_part_of_the_step(store):
     """By the device's clock: plans are of a step without it."""
     machine.be_late(14, *NEVER)
-    machine.tasks_take(100_000_000, 0)  # so slow is no host
+    machine.tasks_take(100_000_000, 0)  # slower than any host
     model = model_of()
     off = offload(model, None, "budget", budget_bytes=1 << 40, recompute="auto")
     took = [clock_of(lambda: peak_of(model, off, step)) for step in range(4)]
@@ -221,7 +221,7 @@ def recomputing_is_no_part_of_the_step(store):
 
 def settled(off):
     """The memory when it stays the same: PyTorch's threads drop a failed graph a little later, and
-    what was given up is let go with the next call."""
+    discarded tensors are released with the next call."""
     before, now, deadline = None, machine.memory(), time.monotonic() + 60
     while off.stats().entries or now != before:
         assert time.monotonic() < deadline, off.stats()
@@ -343,7 +343,7 @@ def stalls_are_the_devices(store, byte_ns):
 def the_times_are_the_devices(store, mode, byte_ns):
     """Of a host that is ahead by the whole step: and so are the plans."""
     machine.be_late(10, *NEVER)
-    machine.tasks_take(100_000_000, byte_ns)  # so slow is no host
+    machine.tasks_take(100_000_000, byte_ns)  # slower than any host
     model = model_of()
     plain = clock_of(lambda: peak_of(model, None, 0))
     off = offload(model, store, mode)
@@ -440,17 +440,17 @@ def used_on_another_stream(store):
             if seed % 2:
                 after = session.pack(torch.zeros(2048, device=device))
                 written(off)
-                after.unpack()  # from where on is read ahead
+                after.unpack()  # what follows is prefetched
                 del after
                 until(off, lambda stats: stats.bytes_read == 2 * expected.nbytes)
             with other:
                 used = saved.unpack()
                 result = torch.empty_like(used)
                 torch.add(used, 1, out=result)
-                if seed % 4 == 0:  # nobody else waits for what computed it
+                if seed % 4 == 0:  # nothing else waits for what computed it
                     assert torch.equal(result.cpu(), expected * 2 + 1), f"seed {seed}"
                 del used, saved
-            # Its memory is let go once the copy has ended, for whoever gets it next.
+            # Its memory is released once the copy has ended, and may be reused at once.
             until(off, lambda stats: stats.entries == 0)
             for _ in range(4):
                 torch.empty(2048, device=device).fill_(7).cpu()
@@ -582,7 +582,7 @@ if machine.kind == "late":
     CASES["the peak is the plan's that recomputes, with drives"] = functools.partial(
         the_recomputing_peak_is_the_plans, drives=True
     )
-    CASES["recomputing is no part of the step"] = recomputing_is_no_part_of_the_step
+    CASES["recomputing is not counted as the step's"] = recomputing_is_no_part_of_the_step
     CASES["captured graphs keep all, and wait for nothing"] = captured_graphs_keep_all
     CASES["used on another stream than it was saved on"] = used_on_another_stream
     CASES["a late device holds nothing of another back"] = (
@@ -594,7 +594,7 @@ if machine.kind == "late":
     CASES["a step that the bus keeps up with does not stall"] = functools.partial(
         stalls_are_the_devices, byte_ns=0
     )
-    CASES["a wait of the host for drives is no stall"] = the_host_waits_for_drives
+    CASES["a host that waits for drives is not stalled"] = the_host_waits_for_drives
     CASES["the times of a step are the device's"] = functools.partial(
         the_times_are_the_devices, mode="fastest", byte_ns=0
     )

@@ -62,7 +62,7 @@ class Machine:
         """As long as they take."""
 
     def host_waits(self):
-        """Nobody counts them."""
+        """They are not counted."""
         return 0
 
     def begin_peak(self):

@@ -110,7 +110,7 @@ class Machine:
         late_device.seed(seed, by_itself, when_asked, sides_run)
 
     def tasks_take(self, operator_ns, copied_byte_ns):
-        """By the streams' own clocks, which nobody waits for."""
+        """By the streams' own clocks; the host does not wait for them."""
         late_device.tasks_take(operator_ns, copied_byte_ns)
 
     def clock_ns(self):

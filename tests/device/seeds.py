@@ -2,7 +2,7 @@
 # tests/device/seeds.py - training on the late device, by seeds: with spillway as without it
 """Each seed makes a model, a way to be late, a store and a trouble. The model trains without
 spillway and with it: losses and gradients have the same bits, the host never waits for a stream
-that computes (but, where something was computed again, when a backward pass ends), and afterwards
+that computes (except, where something was recomputed, when a backward pass ends), and afterwards
 all memory is back.
 
     python seeds.py --first 1 --count 500 DRIVE...
@@ -167,7 +167,7 @@ class Case:
             self.mode = dice.choice(("fastest", "budget"))
 
     def waits_max(self):
-        """Of the host, for what was computed again: for each device, when a backward pass ends."""
+        """Of the host, for what was recomputed: for each device, when a backward pass ends."""
         return 0 if self.recompute == "never" else STEPS * self.batches * machine.count
 
     def __str__(self):
@@ -280,8 +280,8 @@ def same(got, expected):
 
 
 def memory_left(before):
-    """What is there when it is as before, or after two seconds. A backward pass that failed is let
-    go of by a thread of autograd's, after it has raised; nobody is told."""
+    """The memory once it is as before, or after two seconds. Autograd releases a failed backward
+    pass on a thread of its own, after it has raised; there is no event for it."""
     for _ in range(100):
         left = machine.memory()
         if left == before:

@@ -19,7 +19,7 @@ os.environ["PATH"] = f"{Path(sys.prefix, 'bin')}:{os.environ['PATH']}"
 os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix, "torch_extensions"))
 os.environ["DS_ACCELERATOR"] = "cpu"
 
-# Whoever starts tests in the background has them, and what they start, ignore Ctrl-C.
+# A shell that starts tests in the background has them, and what they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import spillway  # noqa: E402
@@ -34,7 +34,7 @@ def folder():
 
 @pytest.fixture
 def drives(folder):
-    """Two drives with an empty store, which nobody may have open when the test has ended."""
+    """Two drives with an empty store, which no process may have open when the test has ended."""
     paths = make_drives(folder)
     yield paths
     spillway.Store(paths).close()

@@ -113,7 +113,7 @@ def test_resumes(folder, drives):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError("mine")])
 def test_ends(drives, error):
-    """Between the passes of a step; the next training in the same process is none the worse."""
+    """Between the passes of a step; the next training in the same process is unaffected."""
     def within(number):
         if number == 3:
             raise error

@@ -92,7 +92,7 @@ def swapped(out):
 
 @pytest.fixture
 def swap(folder):
-    """Where DeepSpeed shall swap to: on a store nothing of it gets there."""
+    """Where DeepSpeed is told to swap to: with a store, nothing gets there."""
     (folder / "swap").mkdir()
     return folder / "swap"
 
@@ -190,7 +190,7 @@ def test_two_ranks(folder, swap, drives, named):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ends(folder, swap, drives, named, number):
-    """The drives are free, and the next training is none the worse."""
+    """The drives are free, and the next training is unaffected."""
     process = begun(folder, "--swap", swap, "--devices", named)
     process.send_signal(number)
     process.communicate()
@@ -209,7 +209,7 @@ def test_without_a_store(folder, swap):
 
 
 def test_a_full_store(folder, swap):
-    """Too small for what is swapped: an error in words, before any step is wrong."""
+    """Too small for what is swapped: an error that says so, before any step is wrong."""
     path = folder / "small"
     with open(path, "wb") as file:
         file.truncate(32 * MIB)

@@ -124,7 +124,7 @@ def raises(name, error, batch):
                                          (KeyboardInterrupt(), (KeyboardInterrupt, SystemExit))],
                          ids=["exception", "Ctrl-C"])
 def test_ends_and_resumes(folder, drives, error, ends):
-    """The loader of these begins anew: what was interrupted goes on as without spillway."""
+    """The loader starts from the beginning: what was interrupted goes on as without spillway."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     options = {"enable_checkpointing": True}

@@ -123,7 +123,7 @@ def test_less_memory(drives, forward_backward):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError("mine")])
 def test_ends(drives, forward_backward, error):
-    """In the midst of a schedule; the next training in the same process is none the worse."""
+    """In the middle of a schedule; the next training in the same process is unaffected."""
     plain = train(forward_backward, None)
     with pytest.raises(type(error)):
         train(forward_backward, drives, error=error)

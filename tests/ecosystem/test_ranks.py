@@ -238,7 +238,7 @@ class Rank:
 
 
 def forked(folder, function):
-    """What packages print is for who looks for an error; the function is given what tells us."""
+    """What packages print helps to find an error; the function is given what the test asserts."""
     def rank():
         import torch
 

@@ -144,7 +144,7 @@ static void check_taken(struct world *world, const struct spw_taken *taken, cons
 		(struct lease){taken->lease, taken->bytes, expected, len};
 }
 
-/* It was given up: the same bytes come back, and no others. */
+/* It was discarded: the same bytes come back, and no others. */
 static void restore(struct world *world, const struct handle *handle)
 {
 	struct spw_offer offer = {.storage_len_bytes = STORAGE_BYTES};
@@ -172,7 +172,7 @@ static void take(struct world *world)
 	bool offered;
 	int rc;
 
-	/* One thread: a read that is under way ends before anybody waits for it. */
+	/* There is one thread: a read in flight ends before it is waited for. */
 	while (fake_pending(world->store, FAKE_READ, 0))
 		fake_end_oldest(world->store, FAKE_READ, 0);
 	rc = spw_cache_take(world->cache, handle->tensor, offset, len, &taken);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_commit.c - a commit block and a manifest of anybody's: refused, or such that the
+ * tests/fuzz/fuzz_commit.c - any bytes as a commit block and a manifest: refused, or such that the
  * encoder would write the same, and all tables lie inside
  */
 /* link: util layout */

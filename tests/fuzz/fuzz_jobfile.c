@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_jobfile.c - a job file of anybody's: an error with its line, or jobs that make
+ * tests/fuzz/fuzz_jobfile.c - any bytes as a job file: an error with its line, or jobs that make
  * sense
  */
 /* link: util tools/bench/jobfile tools/bench/options tools/bench/values tools/ui/nearest */

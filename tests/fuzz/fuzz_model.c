@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_model.c - any description of a model for spillway plan: refused in words, or
+ * tests/fuzz/fuzz_model.c - any description of a model for spillway plan: a refusal, or
  * finite figures that fit each other
  */
 /* link: tools/plan/model libspillway */

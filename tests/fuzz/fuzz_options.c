@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/fuzz/fuzz_options.c - sizes, times, counts and options as somebody types them */
+/* tests/fuzz/fuzz_options.c - sizes, times, counts and options as a user may type them */
 /* link: util tools/bench/options tools/bench/values tools/ui/nearest */
 /* link: tools/bench/lists tools/bench/check tools/bench/fio_options tools/bench/job */
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_plan.c - the planner with any step and any drives: refused in words, or a plan
- * that keeps what spillway/plan.h promises
+ * tests/fuzz/fuzz_plan.c - the planner with any step and any drives: refused with a message, or a
+ * plan that keeps what spillway/plan.h promises
  */
 /* link: util plan */
 #include <errno.h>
@@ -121,7 +121,7 @@ static void check_simulation(const struct input *input, const enum spw_plan_choi
 	FUZZ_REQUIRE(highest <= result.peak_bytes);
 }
 
-/* ---- Scopes that may be computed again ---- */
+/* ---- Scopes that may be recomputed ---- */
 
 static void read_scopes(struct fuzz_bytes *bytes, struct input *input)
 {

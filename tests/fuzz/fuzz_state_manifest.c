@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_state_manifest.c - the record of a state of anybody's: refused, or one that the
- * encoder would write, whose parts lie inside
+ * tests/fuzz/fuzz_state_manifest.c - any bytes as the record of a state: refused, or such that the
+ * encoder would write the same, and its parts lie inside
  */
 /* link: util state/manifest */
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_superblock.c - a superblock of anybody's: refused, or one that the encoder would
- * write, whose parts lie inside the device
+ * tests/fuzz/fuzz_superblock.c - any bytes as a superblock: refused, or such that the encoder would
+ * write the same, and its parts lie inside the device
  */
 /* link: util layout */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_trace.c - a trace of anybody's: an error with words, or events that keep what
+ * tests/fuzz/fuzz_trace.c - any bytes as a trace: an error with a message, or events that keep what
  * spillway/trace.h guarantees
  */
 /* link: util trace/read */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/fuzz/fuzz_tune.c - a file of best settings (JSON) of anybody's: an error with words, or
+ * tests/fuzz/fuzz_tune.c - any JSON as a file of best settings: an error with a message, or
  * settings that a job can have
  */
 /* link: util layout engine drives tools/tune_file tools/ui/output_file tools/bench/options */

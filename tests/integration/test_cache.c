@@ -73,7 +73,7 @@ static unsigned trainer_drain(void)
 	return (unsigned)count;
 }
 
-/* Nobody tells when something in the background has ended: ask until it has. */
+/* There is no event for the end of background work: poll for it. */
 static void pause_shortly(void)
 {
 	const struct timespec pause = {.tv_nsec = 200000};

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# tests/integration/test_claims.sh - whoever asks for a drive that is in use here is refused: while a store, a bench or a rank has it, in between,
-# and after a kill; and nobody keeps it longer than that
+# tests/integration/test_claims.sh - a drive in use here is refused to all others: while a store, a bench or a rank has it, in between,
+# and after a kill; and it is free as soon as they are done
 . "$(dirname "$0")/../lib.sh"
 
 [ -e "$SPILLWAY" ] || skip "the command is not built"
@@ -14,7 +14,7 @@ make_loop a 64M
 make_loop b 64M
 expect_exit 0 "$SPILLWAY" format --devices "$a,$b" --partitions 3
 
-begin "with a store open and writing, whoever asks for a drive is refused, and nothing is damaged"
+begin "with a store open and writing, every other claim of its drives is refused, and nothing is damaged"
 start_rank first "$a,$b" 0
 refused_by_kernel "$busy" mkfs.ext4 -q -F "$b"
 refused_by_kernel "$busy" mkswap -f "$b"
@@ -216,7 +216,7 @@ fi
 
 # ---- Files, and loop devices over them -------------------------------------------------------------------------------------------------
 
-begin "a file and a loop device over it are one drive, whoever comes first and whatever the file is called"
+begin "a file and a loop device over it are one drive, whichever comes first and whatever the file is called"
 make_file image 64M
 expect_exit 0 "$SPILLWAY" format --devices "$image" --partitions 2
 start_rank first "$image" 0

@@ -412,7 +412,7 @@ QUEUE_TEST(test_wakes_lose_no_io)
 {
 	for (unsigned i = 0; i < 5; i++)
 		run_lanes(8, 8, true);
-	/* A wake that nobody slept for ends the next reap, and only that. */
+	/* A wake without a sleeper ends the next reap, and only that. */
 	assert_int_equal(spw_queue_reap(rig.queue, 0, 0), 0);
 	spw_queue_wake(rig.queue);
 	assert_int_equal(spw_queue_reap(rig.queue, 1, -1), 0);

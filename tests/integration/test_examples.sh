@@ -28,7 +28,7 @@ for name in "${examples[@]}"; do
         "$ROOT/examples/$name.c" -o "$TEST_TMP/$name" "${needed[@]}"
 done
 
-begin "without a drive they say how they are called, with one that is none what is wrong"
+begin "without a drive they print their usage; with a path that is not a drive, what is wrong with it"
 truncate -s 256M "${drives[@]}"
 for name in "${examples[@]}"; do
     expect_exit 2 run_example "$name"
@@ -54,7 +54,7 @@ expect_output "began at step 0" "committed step 4"
 expect_exit 0 run_example state "${drives[@]}"
 expect_output "resumed at step 4" "committed step 8"
 
-begin "a store without room is an error in words, and what is committed stays"
+begin "a store without room is an error with a message, and what is committed stays"
 truncate -s 64M "$TEST_TMP/small"
 expect_exit 0 "$SPILLWAY" format --partitions 8 "$TEST_TMP/small"
 expect_exit 1 run_example objects "$TEST_TMP/small"

@@ -128,7 +128,7 @@ begin "a read past what a drive can do ends in an error that names it"
 expect_exit 1 run_fio --filename="$drive0" --rw=read --bs=6k --size=60k
 expect_output "$drive0"
 
-begin "memory of fio's own kinds is refused in words"
+begin "memory of fio's own kinds is refused with a message"
 for kind in mmap shm malloc; do
     expect_exit 1 run_fio --filename="$drive0" --rw=read --bs=64k --size=1m --mem=$kind
     expect_output "leave out mem= and iomem="
@@ -151,7 +151,7 @@ on_exit umount "$TEST_TMP/mounted"
 unchanged "$drive3" expect_exit 1 run_fio --filename=volume --spillway_devices="$four" --rw=write --bs=64k --size=1m
 expect_output "$drive3"
 
-begin "what a store has open no job writes, and what jobs write nobody else gets"
+begin "no job writes to what a store has open, and what jobs write no other process gets"
 make_drives 512
 expect_exit 0 "$SPILLWAY" format --devices "$drive0,$drive1"
 start_writer "$drive0" "$SPILLWAY" bench --level=store --filename="$drive0:$drive1" --rw=write --size=32m --time-based --runtime=600

@@ -183,7 +183,7 @@ printf '[a]\ninclude %s\ndirectory=%s\n' "$TEST_TMP/more.inc" "$TEST_TMP" >"$TES
 printf 'filename=%s\nrw=write\nbs=64k\n' "$(basename "$carries")" >"$TEST_TMP/more.inc"
 unchanged "$carries" expect_exit 3 "$SPILLWAY" bench "$TEST_TMP/bad.fio"
 
-begin "every option that fio has is taken, of no effect, or refused in words"
+begin "every option that fio has is supported, without effect, or refused with a message"
 "$SPILLWAY" bench --fio-options >"$TEST_TMP/options"
 fio --cmdhelp | sed -n 's/^ *\([a-z][a-z_-]*\) *:.*/\1/p' >"$TEST_TMP/fios"
 expect_true "fio names its options" test "$(wc -l <"$TEST_TMP/fios")" -gt 200

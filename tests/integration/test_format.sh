@@ -54,7 +54,7 @@ for block in 512 4096; do
     refuses 3 "$a" "$SPILLWAY" format --devices "$a"
     expect_output "spillway store" "--force"
 
-    begin "one damaged copy serves, unless somebody else has written over it; two do not ($block)"
+    begin "one damaged copy serves, unless something else was written over it; two do not ($block)"
     dd if=/dev/zero of="$a" bs=4096 count=1 conv=notrunc,fsync status=none
     unchanged "$a" expect_exit 0 "$SPILLWAY" check --devices "$a,$b"
     expect_output "$a"
@@ -375,7 +375,7 @@ for block in 512 4096; do
     expect_no_output "[y/N]"
 done
 
-begin "what is no drive"
+begin "what is not a drive"
 expect_exit 1 "$SPILLWAY" format --devices "$TEST_TMP"
 expect_output "$TEST_TMP"
 expect_exit 1 "$SPILLWAY" format --devices /dev/null
@@ -389,7 +389,7 @@ for command in format probe; do
     expect_output "is too small: 16776704 bytes; a drive needs at least 16 MiB (16777216 bytes)"
 done
 
-begin "a file beyond what the process may write is refused in words, and not by a signal"
+begin "a file beyond what the process may write is refused with a message, and not by a signal"
 make_file limited 32M
 limit=$((24 << 10)) # ulimit counts in KiB
 refuses 1 "$limited" bash -c "ulimit -f $limit; exec '$SPILLWAY' format --devices '$limited'"
@@ -399,7 +399,7 @@ refuses 1 "$limited" bash -c "ulimit -f $limit; exec '$SPILLWAY' wipe --yes --de
 expect_output "(ulimit -f)"
 expect_exit 0 bash -c "ulimit -f $limit; exec '$SPILLWAY' check --devices '$limited'"
 
-begin "a damaged store, of which nobody knows how far it reaches, is not wiped"
+begin "a damaged store of unknown extent is not wiped"
 make_loop damaged 32M
 expect_exit 0 "$SPILLWAY" format --devices "$damaged"
 for place in 100 $(((32 << 20) - 4096 + 100)); do

@@ -45,7 +45,7 @@ expect_exit 0 "$SPILLWAY" revoke "$one" --rules "$rules" --dry-run
 expect_equal "root nobody" "$(owner "$two") $(owner "$one")"
 expect_equal "$before" "$(sum_of "$rules/70-spillway.rules")"
 
-begin "revoke gives it back to root, and the rule goes"
+begin "revoke returns it to root, and the rule goes"
 expect_exit 0 "$SPILLWAY" grant --user nobody "$two" --rules "$rules"
 expect_exit 0 "$SPILLWAY" revoke "$one" --rules "$rules"
 expect_equal "root nobody" "$(owner "$one") $(owner "$two")"

@@ -5,7 +5,7 @@
  *
  * After a kill the store opens at once, empty and good for use, and its neighbour's partition holds
  * every byte. After a kill in the middle of a format the drives are the old store, the new one, or
- * are refused in words; never anything else.
+ * are refused with a message; never anything else.
  */
 #include "tests/integration/test_child.h"
 

@@ -32,7 +32,7 @@ done
 expect_exit 0 "$rig" status --name $name
 expect_output "${drives[@]}"
 
-begin "what somebody has set of a drive's queue is not there any more in the next rig"
+begin "settings that were changed of a drive's queue are reset for the next rig"
 for drive in "${drives[@]}"; do
     echo 2 >"/sys/block/${drive##*/}/queue/rq_affinity"
     echo 2 >"/sys/block/${drive##*/}/queue/nomerges"
@@ -56,7 +56,7 @@ expect_nothing_left
 expect_exit 0 "$rig" down --name $name
 expect_exit 1 "$rig" status --name $name
 
-begin "down waits for who lets go of a drive in a moment; of who does not it keeps the record"
+begin "down waits for a process that is about to close a drive; for one that keeps it open the record stays"
 expect_exit 0 "$rig" up --name $name --drives 2 --size 8M
 mapfile -t drives < <(grep ^/dev "$OUTPUT")
 sleep 1 <"${drives[1]}" &
@@ -99,7 +99,7 @@ if "$rig" up --name $name --drives 2 --size 32M --write 40,20 --read 30 >"$TEST_
     expect_output "$(lsblk -dno MAJ:MIN "${drives[0]}" | tr -d ' ')" "$(lsblk -dno MAJ:MIN "${drives[1]}" | tr -d ' ')"
     expect_exit 0 "$rig" run --name $name grep -h spillway-rig-$name /proc/self/cgroup
     expect_exit 1 grep -h spillway-rig-$name /proc/self/cgroup
-    # 16 MiB at 20 MB/s need 0.8 s. That a throttle slows down is its purpose: a lower bound of time is no assertion of speed.
+    # 16 MiB at 20 MB/s need 0.8 s. That a throttle slows down is its purpose: a lower bound of time does not assert speed.
     begun=$EPOCHREALTIME
     expect_exit 0 "$rig" run --name $name dd if=/dev/zero of="${drives[1]}" bs=64k count=256 oflag=direct
     expect_true "the write took at least 0.6 s" awk -v from="$begun" -v to="$EPOCHREALTIME" 'BEGIN { exit to - from < 0.6 }'

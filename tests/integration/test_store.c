@@ -332,7 +332,7 @@ OPEN_CASE(test_registered_memory)
 	assert_int_equal(spw_store_unregister(store, to_memory + 1), -ENOENT);
 }
 
-/* A ring takes no memory of a file on a disk: that is no error. */
+/* io_uring cannot register a mapping of a file on a disk: that is not an error. */
 OPEN_CASE(test_memory_of_a_file_is_not_registered)
 {
 	const size_t len = 4 * MIB;
@@ -393,7 +393,7 @@ OPEN_CASE(test_registered_memory_and_fork)
 	assert_ok(spw_store_unregister(store, memory));
 }
 
-/* Filled up, refused, given back, filled up again: nothing is lost. */
+/* Filled up, refused, released, filled up again: nothing is lost. */
 OPEN_CASE(test_arena_is_given_back)
 {
 	unsigned counts[2] = {0, 0};
@@ -515,7 +515,7 @@ OPEN_CASE(test_holds)
 	}
 }
 
-/* Without checksums nobody reads aligned memory but the kernel, which says that it cannot. */
+/* Without checksums only the kernel reads aligned memory, and it says that it cannot. */
 FORMATTED_CASE(test_memory_that_cannot_be_read)
 {
 	struct spw_store_opts opts = default_opts();

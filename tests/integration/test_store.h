@@ -110,7 +110,7 @@ static inline struct spw_store_info format_drives(unsigned drives, uint32_t part
 	return info;
 }
 
-/* So many partitions that each has about @partition_bytes: a small store is filled quickly. */
+/* As many partitions as have about @partition_bytes each: a small store is filled quickly. */
 static inline struct spw_store_info format_small(uint64_t partition_bytes, uint64_t chunk_bytes)
 {
 	struct spw_store_info info = format_drives(4, 1, chunk_bytes);

@@ -55,7 +55,7 @@ FORMATTED_CASE(test_request_test)
 
 /*
  * There is room for one object: the put succeeds the moment the worker has let go of the one
- * before, and thus just when it goes back to sleep. Whoever loses a wake then hangs here.
+ * before, and thus just when it goes back to sleep. A lost wake-up shows as a hang here.
  */
 FORMATTED_CASE(test_no_wake_is_lost)
 {
@@ -288,7 +288,7 @@ FORMATTED_CASE(test_close_in_flight)
 	assert_int_equal(stats_of(store).used_bytes, 0);
 }
 
-/* Nothing survives close: an id of before is no object of now. */
+/* Nothing survives close: an id from before does not name an object now. */
 FORMATTED_CASE(test_nothing_survives_close)
 {
 	spw_object object;

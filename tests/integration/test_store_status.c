@@ -96,7 +96,7 @@ static unsigned count_ranks(void)
 	return ranks_seen;
 }
 
-/* Of other partitions that are open, and in use; of this one nobody asks. */
+/* Of other partitions that are open, and in use; this one is not asked for. */
 STORE_CASE(test_steps_of_other_ranks)
 {
 	static struct spw_status_page page = {
@@ -177,7 +177,7 @@ HELD_CASE(test_who_holds_it)
 	assert_int_equal(spw_store_open(drive_paths, 4, &opts, &store), -EBUSY);
 	expect_words(pid_text);
 	kill_child(child);
-	/* Its page is not believed, and in nobody's way; another program may have swept it. */
+	/* Its page is not believed, and does no harm; another program may have removed it. */
 	page_path(path, sizeof(path));
 	rc = spw_status_read(formatted.store_uuid, 0, &status, sizeof(status));
 	if (rc != -ESRCH) {
@@ -205,7 +205,7 @@ static void release_when_waiting(void *context, enum spw_log_level level, const 
 
 /*
  * Killed a moment ago, and the kernel has not released its drives yet, which the lock here stands
- * for: whoever takes any partition waits for it, as one who wants this one does.
+ * for: taking any of its partitions waits for it.
  */
 HELD_CASE(test_any_partition_of_a_killed_process)
 {
@@ -237,7 +237,7 @@ HELD_CASE(test_any_partition_of_a_killed_process)
 	assert_true(waited);
 }
 
-/* A page that anybody could have written is not trusted. */
+/* A page that any user could have written is not trusted. */
 FORMATTED_CASE(test_page_that_makes_no_sense)
 {
 	struct spw_status_name names[64];
@@ -260,7 +260,7 @@ FORMATTED_CASE(test_page_that_makes_no_sense)
 
 static char pipe_path[128];
 
-/* Whoever opens a store after this test shall not wait, too. */
+/* Whatever opens a store after this test must not wait, too. */
 static void give_up(int number)
 {
 	static const char words[] = "waits for the other end of a pipe\n";
@@ -272,7 +272,7 @@ static void give_up(int number)
 	_exit(1);
 }
 
-/* Nobody waits for the other end of what is no page. */
+/* What is there instead of a page is not waited for. */
 FORMATTED_CASE(test_pipe_instead_of_a_page)
 {
 	struct spw_status_name names[64];
@@ -453,7 +453,7 @@ HELD_CASE(test_page_of_a_dead_writer_is_not_waited_for)
 	assert_true(rc == -ESRCH || rc == -ENOENT); /* another program may have swept it */
 }
 
-/* Containers may share /dev/shm without process numbers: theirs mean others here, or nobody. */
+/* Containers may share /dev/shm without process numbers: theirs mean others here, or none. */
 HELD_CASE(test_a_page_of_another_pid_namespace_lives)
 {
 	struct spw_status_name names[64];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tests/integration/test_store_threads.c - one store, 64 threads: each object's content is its own,
- * whoever reads it when
+ * whichever thread reads it, and when
  */
 /* layer: test and files-workers */
 #include "tests/integration/test_store.h"
@@ -19,7 +19,7 @@
 #define BUFFER_BYTES (OBJECT_BYTES + 4096)
 #define RUN_SECONDS  3
 
-/* An object that any thread may read, free, or put anew. */
+/* An object that any thread may read, free, or replace. */
 struct slot {
 	pthread_mutex_t lock;
 	spw_object object; /* value 0: none */
@@ -58,7 +58,7 @@ static struct {
 /* In no order, which would hide races. */
 #define count(what, by) (void)atomic_fetch_add_explicit(&counted.what, (by), memory_order_relaxed)
 
-/* cmocka's asserts are for its own thread: the first failure is noted, and everybody ends. */
+/* cmocka's asserts are for its own thread: the first failure is noted, and all threads end. */
 #define check(worker, condition)                                                                \
 	do {                                                                                    \
 		if (!(condition) && !atomic_exchange(&failed, true))                            \

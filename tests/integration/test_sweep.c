@@ -26,9 +26,9 @@
 #define DRIVES       2
 #define CHUNK_BYTES  SPW_CHUNK_BYTES_MIN
 #define OBJECT_BYTES (5 * CHUNK_BYTES + 777)
-#define POINTS_MAX   3000 /* no operation makes so many calls */
+#define POINTS_MAX   3000 /* more calls than any operation makes */
 #define FOR_EVER     LONG_MAX
-/* What a store in use must come back from: so many calls of which the kernel takes none. */
+/* What a store in use must come back from: the kernel refuses this many calls in a row. */
 #define A_WHILE 40
 #define MARK    "nothing was said"
 

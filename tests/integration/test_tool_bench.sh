@@ -121,7 +121,7 @@ report "r['total_ios'] + w['total_ios'] == 4096 and 0.6 < r['total_ios'] / 4096 
 bench 0 --filename="$one" --rw=read --bs=64k --size=25% --offset=32m
 report "r['io_bytes'] == 16 << 20"
 
-begin "a store that another process has is refused for safety, and so is whoever comes to it with a trace"
+begin "a store that another process has is refused for safety, and so is one that comes to it with a trace"
 make_file first 64M
 expect_exit 0 "$SPILLWAY" format --devices "$first"
 "$SPILLWAY" bench --level=store --filename="$first" --rw=write --object-size=1m --size=16m --time_based --runtime=60 \
@@ -226,7 +226,7 @@ bench 1 --filename="$one" --rw=read --bs=64k --size=32m --iodepth=8 --verify=crc
 expect_output "$one" "byte $((20 * 65536))" checksum
 bench 1 --filename="$one" --rw=read --bs=64k --size=1m --verify=xxh3
 expect_output "another verify="
-# Somebody else writes to the same blocks until that is noticed.
+# Another process writes to the same blocks until that is noticed.
 printf '[global]\nfilename=%s\nsize=1m\nbs=64k\ntime_based\nruntime=20\n\n[checked]\nrw=write\nverify=crc32c\nverify_backlog=8\n
 [intruder]\nrw=randwrite\niodepth=4\nruntime=2\n' "$one" >"$TEST_TMP/intruder.fio"
 bench 1 "$TEST_TMP/intruder.fio"
@@ -316,7 +316,7 @@ unchanged "$first" bench 3 --filename="$first" --rw=write --bs=1m
 expect_output "$first" "spillway store" "--allow-destructive"
 unchanged "$first" bench 3 --filename="$first" --rw=randrw --bs=1m
 bench 0 --filename="$first" --rw=read --bs=1m
-# While it is written, nobody may make or open a store on it.
+# While it is written, no store may be made or opened on it.
 "$SPILLWAY" bench --filename="$first" --rw=write --bs=64k --offset=8m --size=8m --time-based --runtime=60 --allow-destructive >/dev/null 2>&1 &
 writer=$!
 interruptible $writer

@@ -33,7 +33,7 @@ begin "wrong usage exits with 2 and a hint"
 expect_exit 2 "$SPILLWAY" formta
 expect_output "did you mean 'format'?"
 expect_exit 2 "$SPILLWAY" help quicksilver
-# What takes drives away is proposed only to somebody who wrote nearly that.
+# Commands that take drives away are proposed only for something close to their names.
 for typed in nope pipe find form for bound wip; do
     expect_exit 2 "$SPILLWAY" "$typed"
     if [ "$typed" = wip ]; then
@@ -96,7 +96,7 @@ for command in "${commands[@]}" "state list" "state export" "state drop"; do
 done
 for manual in "$ROOT"/docs/spillway*.1; do
     while read -r option; do
-        grep -qx -- "$option" "$TEST_TMP/all" || fail "$(basename "$manual") has --$option, which is nobody's"
+        grep -qx -- "$option" "$TEST_TMP/all" || fail "$(basename "$manual") has --$option, which no command has"
     done < <(grep -oE 'Fl -[a-z][a-z-]*' "$manual" | sed 's/Fl -//')
 done
 

@@ -10,7 +10,7 @@ make_file two 64M
 
 # metrics EXPRESSION: true of the samples of our store in what the last command printed, as m: {name: [[labels, value]...]}.
 metrics() {
-    python3 "$reader" "$OUTPUT" "$ROOT/docs/grafana.json" >"$TEST_TMP/samples" || fail "the text is no OpenMetrics"
+    python3 "$reader" "$OUTPUT" "$ROOT/docs/grafana.json" >"$TEST_TMP/samples" || fail "the text is not OpenMetrics"
     python3 -c 'import json, sys
 m = {name: [pair for pair in found if pair[0]["store"] == sys.argv[3]] for name, found in json.load(open(sys.argv[1])).items()}
 assert eval(sys.argv[2])' "$TEST_TMP/samples" "$1" "$uuid" || fail "$1"
@@ -18,7 +18,7 @@ assert eval(sys.argv[2])' "$TEST_TMP/samples" "$1" "$uuid" || fail "$1"
 
 begin "without a store there are heads alone"
 expect_exit 0 "$SPILLWAY" top --openmetrics
-python3 "$reader" "$OUTPUT" >/dev/null || fail "the text is no OpenMetrics"
+python3 "$reader" "$OUTPUT" >/dev/null || fail "the text is not OpenMetrics"
 expect_exit 2 "$SPILLWAY" top --openmetrics --json
 
 begin "a training run: drives, store, steps and plan"
@@ -137,7 +137,7 @@ wait "$server" || fail "it ended with $?"
 stop_trainer
 wait "$trainer" || true
 
-begin "addresses that are none"
+begin "addresses that are not valid"
 for address in 127.0.0.1 localhost:9755 127.0.0.1: :9755 127.0.0.1:99999999 127.0.0.1:65536 127.0.0.1:99999 127.0.0.1:-1 127.0.0.1:1x "[::1]" 300.0.0.1:80; do
     expect_exit 1 "$SPILLWAY" export --listen "$address"
     expect_output "no address and port (up to 65535) in numbers"

@@ -117,7 +117,7 @@ trace=(--trace "$ROOT/tests/traces/gpt.jsonl.gz" --speed 20)
 expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 250MB --budget 100MiB --svg "$TEST_TMP/plan.svg"
 expect_output "the shortest step within 100 MiB" "of 12 scopes recomputed" "NEXT BEST" recompute spill
 grep -q '</svg>' "$TEST_TMP/plan.svg" || fail "the picture has no end"
-python3 -c "import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])" "$TEST_TMP/plan.svg" || fail "the picture is no XML"
+python3 -c "import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])" "$TEST_TMP/plan.svg" || fail "the picture is not XML"
 expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 250MB --budget 100MiB --json
 json "d['feasible'] and d['peak_bytes'] <= 100 << 20 and len(d['scopes']) == 12"
 json "d['scopes_recomputed'] == sum(s['done'].startswith('recompute') for s in d['scopes'])"

@@ -232,7 +232,7 @@ begin "a budget is kept"
 steps bert --bandwidth 1GB --mode budget --budget 250MiB --steps 4 >"$OUTPUT"
 json "d['activation_peak_bytes'] <= 250 << 20 and d['bytes_written'] > 0"
 
-begin "a budget that the drive is too slow for is kept by computing again, in the time that the plan says"
+begin "a budget that the drive is too slow for is kept by recomputing, in the time that the plan says"
 steps bert --bandwidth 250MB --mode budget --budget 150MiB --recompute --steps 8 >"$OUTPUT"
 json "all(s['activation_peak_bytes'] <= 150 << 20 and s['recomputed_seconds'] > 0 for s in d['steps'][2:])"
 json "all(s['step_seconds'] <= 1.05 * s['plan']['step_seconds'] for s in d['steps'][4:])"
@@ -273,7 +273,7 @@ stop_replaying() {
 on_exit stop_replaying
 interrupted() {
     rm -f "$TEST_TMP/errors" # of the one before, which says the same
-    # Whoever started this may ignore signals, and so would what it starts.
+    # A shell may have started this with signals ignored, and so would what it starts.
     env --default-signal=INT,TERM,HUP "$SPILLWAY" replay "$trace" --devices "$one,$two" --speed 0.5 --steps 900 --verbose "${@:2}" \
         >"$OUTPUT" 2>"$TEST_TMP/errors" &
     replaying=$!

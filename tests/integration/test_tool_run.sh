@@ -7,8 +7,8 @@ need g++
 
 ours=$(realpath "$SPW_BUILD/libspillway_malloc.so")
 
-# An allocator that ends the program over any block that is not its own. As in real ones, operator new asks the malloc() that everybody
-# sees, and operator delete gives back past it.
+# An allocator that ends the program over any block that is not its own. As in real ones, operator new asks the malloc() that is visible to
+# all, and operator delete frees without asking it.
 cat >"$TEST_TMP/other.cc" <<'END'
 #include <cstdint>
 #include <cstdlib>
@@ -113,27 +113,27 @@ int main()
             once(n);
             std::thread(once, n).join();
         }
-    puts("all given back");
+    puts("all freed");
 }
 END
 
 begin "with libc's allocator nothing is said"
 expect_exit 0 g++ -std=c++17 -O1 -w "$TEST_TMP/program.cc" -o "$TEST_TMP/program" -lpthread
 expect_exit 0 "$SPILLWAY" run -- "$TEST_TMP/program"
-expect_equal "all given back" "$(cat "$OUTPUT")"
+expect_equal "all freed" "$(cat "$OUTPUT")"
 
 # beside LIBRARY: the program ends well, and is told once whose memory it has; what it starts is told nothing.
 beside() {
     local other=$1 order
     for order in "$other" "$other:$ours"; do
         expect_exit 0 env LD_PRELOAD="$order" "$SPILLWAY" run -- "$TEST_TMP/program"
-        expect_output "all given back" "malloc() is that of $other"
+        expect_output "all freed" "malloc() is that of $other"
         expect_equal 1 "$(grep -c 'malloc() is that of' "$OUTPUT")"
     done
     expect_exit 0 "$SPILLWAY" run -- env LD_PRELOAD="$other:$ours" "$TEST_TMP/program"
-    expect_output "all given back" "malloc() is that of $other"
+    expect_output "all freed" "malloc() is that of $other"
     expect_exit 0 env LD_PRELOAD="$other" "$SPILLWAY" run -- bash -c "'$TEST_TMP/program'; true"
-    expect_output "all given back"
+    expect_output "all freed"
     expect_equal 1 "$(grep -c 'malloc() is that of' "$OUTPUT")"
 }
 
@@ -144,10 +144,10 @@ beside "$TEST_TMP/libother.so"
 begin "one that the program is linked with"
 expect_exit 0 g++ -std=c++17 -O1 -w "$TEST_TMP/program.cc" -o "$TEST_TMP/linked" -lpthread -L"$TEST_TMP" -lother -Wl,-rpath,"$TEST_TMP"
 expect_exit 0 "$SPILLWAY" run -- "$TEST_TMP/linked"
-expect_output "all given back" "malloc() is that of $TEST_TMP/libother.so"
+expect_output "all freed" "malloc() is that of $TEST_TMP/libother.so"
 expect_exit 0 g++ -std=c++17 -O1 -w -fno-builtin "$TEST_TMP/program.cc" "$TEST_TMP/other.cc" -o "$TEST_TMP/static" -lpthread
 expect_exit 0 "$SPILLWAY" run -- "$TEST_TMP/static"
-expect_output "all given back" "malloc() is that of"
+expect_output "all freed" "malloc() is that of"
 
 for name in libjemalloc.so.2 libtcmalloc.so.4 libtcmalloc_minimal.so.4 libmimalloc.so.2; do
     begin "$name"

@@ -102,7 +102,7 @@ expect_output safetensors torch
 SPILLWAY_PYTHON="$TEST_TMP/absent" expect_exit 1 "$SPILLWAY" state export "$one" "$two" --partition 1 --to "$TEST_TMP/model" --format torch
 expect_output "cannot be started: No such file"
 
-begin "what is committed is given up only if that is meant"
+begin "what is committed is discarded only on request"
 commit 1 8
 expect_exit 3 "$SPILLWAY" wipe "$one" "$two" --yes
 expect_output "partition 1 holds commit 8" "--erase"

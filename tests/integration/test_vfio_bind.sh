@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# tests/integration/test_vfio_bind.sh - bind and unbind told what is no controller: wrong usage, or a refusal; nothing is touched
+# tests/integration/test_vfio_bind.sh - bind and unbind given what is not a controller: wrong usage, or a refusal; nothing is touched
 . "$(dirname "$0")/../lib.sh"
 
 begin "without an address the usage is wrong, and the words say what is missing"
@@ -10,7 +10,7 @@ for command in bind unbind; do
     expect_no_output "drives"
 done
 
-begin "what is no PCI address is wrong usage"
+begin "what is not a PCI address is wrong usage"
 for command in bind unbind; do
     for address in nonsense 3d 3d:00.8 0000:3d:20.0 0000:3d:00.0x /dev/nvme0 pci:0000:3d:00.0/0 \
         0000:3d:00.0000000000000000000000000000000000000000000000000000000000000000; do
@@ -20,7 +20,7 @@ for command in bind unbind; do
     expect_exit 2 "$SPILLWAY" "$command" --json nonsense
 done
 
-begin "who is no user is wrong usage, and is found before a controller is looked at"
+begin "an unknown user is wrong usage, and is found before a controller is looked at"
 nobody_at_all=no-such-user-$$
 ! getent passwd "$nobody_at_all" >/dev/null || skip "there is a user $nobody_at_all"
 for option in --verbose --dry-run --json --force; do

@@ -192,7 +192,7 @@ def try_mutant(tree, mutant):
             done = tree.make(*tree.targets_of(test))
             if done.returncode != 0:
                 return False, "DOES NOT BUILD: " + done.stdout.strip()[-600:]
-            # What the machine complains of meanwhile is no test's catch.
+            # What the kernel log complains of meanwhile does not count as caught by the test.
             if FAILED.search(tree.test(test).stdout):
                 return True, test.strip(".")
         return False, "SURVIVED " + ", ".join(mutant["tests"])

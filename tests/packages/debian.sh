@@ -10,11 +10,11 @@ tests/packages/debian.sh - build the packages in a root of each release, and try
   tests/packages/debian.sh [--work FOLDER] [--mirror URL] [--fresh] [SUITE...]     (bookworm trixie)
 
 For each suite: a root folder, made by debootstrap. Over it, what is needed to build; there `make deb` and
-`make wheel` are run. Over it again, and each time anew, the packages are installed as a user would, used, and
+`make wheel` are run. Over it again, and each time from scratch, the packages are installed as a user would, used, and
 purged, and the wheel is used in a virtual environment. Exit status 1 if anything failed.
 
   --work FOLDER   where the root folders are kept from one run to the next (build/packages); 3 GB each
-  --fresh         make them anew
+  --fresh         make new ones
   --mirror URL    the archive (the one that this machine's apt has Debian from)
 
 Whatever is mounted is mounted for this run's processes alone: it goes with the last of them.

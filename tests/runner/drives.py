@@ -84,7 +84,7 @@ def loops_that_stay(folder):
 
 
 def detach(devices):
-    """Each once: a device that is free again may already be somebody else's drive."""
+    """Each once: a device that is free again may already be the drive of another run."""
     for device in devices:
         run_quietly(["losetup", "-d", device])
 
@@ -299,8 +299,8 @@ def open_lock():
     inherited = os.environ.get(RULE_LOCK_VARIABLE)
     if inherited:
         return os.fdopen(os.dup(int(inherited)), "rb")
-    # Opened before it is made: in a folder like /run/lock nobody may "make" a file that is there
-    # and somebody else's.
+    # Opened before it is made: in a folder like /run/lock, "making" a file that is there and is
+    # another user's is refused.
     for flags in (0, os.O_CREAT):
         with contextlib.suppress(FileNotFoundError):
             return os.fdopen(os.open(RULE_LOCK, os.O_RDONLY | os.O_CLOEXEC | flags, 0o644), "rb")

@@ -10,7 +10,7 @@ import drives
 import results
 
 EXIT_SKIPPED = 77
-# Layers: `make test`; what `make test-all` runs besides; both.
+# Layers: `make test`; what only `make test-all` runs; both.
 LAYERS = ("test", "rest", "all")
 # `make test` runs C integration tests in two configurations, which differ in everything.
 CONFIGS_OF_TEST = ("files-io_uring", "loop4096-libaio")
@@ -186,7 +186,7 @@ class PythonFiles(Program):
         return os.path.join(place.path, "report.xml")
 
     def outcomes(self, label, text, status, place, seconds):
-        """That of the process, for what is no file's, and those of the files."""
+        """That of the process, for what belongs to no file, and those of the files."""
         process = results.Outcome()
         if os.path.exists(self.report(place)):
             found = self.of_report(place)

@@ -65,7 +65,7 @@ WRAP(void, spw_drives__status_sweep, (void))
 {
 }
 
-/* ---- Safety: nobody else is there ---- */
+/* ---- Safety: no other process is there ---- */
 
 #define ANSWER_0(name, parameters)  \
 	WRAP(int, name, parameters) \

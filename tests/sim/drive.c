@@ -824,7 +824,7 @@ static void end_read(struct sim_drive *drive, struct sim_io *io, uint32_t bytes)
 		flip(drive, io, bytes);
 }
 
-/* A write that failed has left anything; nobody may count on it. */
+/* A write that failed may have left anything; the caller must not rely on it. */
 static void fail_write(struct sim_drive *drive, struct sim_io *io)
 {
 	if (drive->removed || io->offset_bytes + io->len_bytes > drive->size_now_bytes)

@@ -64,7 +64,7 @@ struct sim_range {
 	uint64_t len_bytes; /* 0: unused */
 };
 
-/* One request of a drive, from the outside: filled in by whoever begins it. */
+/* One request of a drive, from the outside: filled in by the caller. */
 struct sim_io {
 	struct sim_drive *drive;
 	enum spw_op op;
@@ -148,7 +148,7 @@ struct sim_drive {
 	/* where the store may write; len_bytes 0: anywhere */
 	struct sim_range allowed;
 	struct sim_range locked;
-	const void *claimed_by; /* who has it exclusively; NULL: nobody, and nobody may write */
+	const void *claimed_by; /* the exclusive owner; NULL: unclaimed, and no write is allowed */
 	struct sim_io *active_first;
 };
 
@@ -180,7 +180,7 @@ void sim_disarm(unsigned drive);
 /* Put bytes there, without faults. */
 void sim_drive_write(struct sim_drive *drive, uint64_t offset_bytes, const void *bytes, size_t len);
 
-/* How long it is now, for whoever asks the drive. */
+/* How long it is now, as the drive reports it. */
 uint64_t sim_ask_size(struct sim_drive *drive);
 
 int sim_discard(struct sim_drive *drive, uint64_t offset_bytes, uint64_t len_bytes);
@@ -195,7 +195,7 @@ bool sim_gave_wrong_bytes(const struct sim_drive *drive, uint64_t offset_bytes, 
 /* Could a read of the range fail because of what was done to the drive? */
 bool sim_reads_may_fail(const struct sim_drive *drive);
 bool sim_writes_may_fail(const struct sim_drive *drive);
-/* So that it is right to retire the drive until somebody revives it? */
+/* So that it is right to retire the drive until it is revived? */
 bool sim_writes_may_fail_for_good(const struct sim_drive *drive);
 
 /* device.c: power is cut in the blocking transfer, flush or discard of that number; 0: never. */

@@ -131,7 +131,7 @@ static void check_pieces(const struct spw_store *store, uint32_t held)
 	for (uint32_t i = store->piece_free; i != PIECE_NONE; i = store->pieces[i].next)
 		idle++;
 	if (idle + held != store->pieces_fresh)
-		sim_fail("inside the store: %u of %u chunk descriptors were not given back",
+		sim_fail("inside the store: %u of %u chunk descriptors were not returned",
 			 store->pieces_fresh - idle - held, store->pieces_fresh);
 }
 
@@ -150,10 +150,10 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manif
 	REQUIRE(atomic_load(&store->object_slots.taken) == manifests);
 	check_pieces(store, manifests);
 	if (store->bounces_free != bounces)
-		sim_fail("inside the store: %u copy buffers were not given back",
+		sim_fail("inside the store: %u copy buffers were not returned",
 			 bounces - store->bounces_free);
 	if (store->arena->bytes_used != arena_bytes_used)
-		sim_fail("inside the store: %llu bytes of the arena were not given back",
+		sim_fail("inside the store: %llu bytes of the arena were not returned",
 			 (unsigned long long)(store->arena->bytes_used - arena_bytes_used));
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		int broken = spw_alloc__verify(store->drives[i].alloc);
@@ -205,7 +205,7 @@ bool sim_inside_no_objects(void)
 }
 
 /*
- * Of an object: is there a piece of that length, or of so many whole blocks, at that byte of that
+ * Of an object: is there a piece of that length, or of that many whole blocks, at that byte of that
  * drive?
  */
 bool sim_inside_is_at(spw_object id, unsigned drive, uint64_t byte, uint64_t len, uint64_t block)

@@ -3,7 +3,7 @@
  * tests/sim/mutate.c - errors that are put in on purpose, one at a time: a checker that finds none
  * of them checks nothing
  *
- * Each stands between two parts of the library, in the place of a function of one that another
+ * Each stands between two parts of the library: it replaces a function of one that the other
  * calls.
  */
 #include <string.h>

@@ -633,7 +633,7 @@ static void check_starved(const struct model_request *request)
 		sim_fail("a request has not ended after %" PRIu64 " s", limit_ns / 1000000000);
 }
 
-/* Those that nobody waits for are looked at once in a while. */
+/* Those that are not waited for are looked at once in a while. */
 unsigned sim_objects_look(void)
 {
 	unsigned left = 0;

@@ -114,7 +114,7 @@ void sim_judge_read_error(int res, const char *words);
 void sim_judge_place(int res, const char *words, spw_object object);
 /* Poll once, and see whether all of it fits together inside. */
 void sim_turn(bool wait);
-/* The same, for whoever waits: when nothing happens again and again, nothing ever will. */
+/* The same, in a loop that waits: when nothing happens again and again, nothing ever will. */
 void sim_turn_or_fail(const char *words);
 
 /* ---- objects.c: puts, gets, frees against a model ---- */
@@ -183,7 +183,7 @@ void sim_helpers_begin(struct spw_store *store, uint64_t seed);
 
 void sim_tensors_begin(void);
 bool sim_tensors_step(const struct sim_step *step);
-/* @abruptly: with whatever is under way; else everything is given back and checked first. */
+/* @abruptly: with whatever is in flight; else everything is released and checked first. */
 void sim_tensors_end(bool abruptly);
 
 /* ---- mutate.c: errors that are put in on purpose ---- */
@@ -192,10 +192,10 @@ void sim_tensors_end(bool abruptly);
 	X(NO_CHECKSUMS, "no-checksums", "no checksum differs from another")                      \
 	X(PARTIAL_CHECKSUMS, "partial-checksums", "the last sector of a chunk is not checked")   \
 	X(EARLY_ORPHANS, "early-orphans",                                                        \
-	  "blocks of a write that timed out are given back before it ends")                      \
-	X(EARLY_EXTENTS, "early-extents", "blocks are given back while they are written")        \
-	X(LEAKED_EXTENT, "leaked-extent", "one extent in 50 is not given back")                  \
-	X(LEAKED_BOUNCE, "leaked-bounce", "one transfer in 50 is not given back")                \
+	  "blocks of a write that timed out are freed before it ends")                           \
+	X(EARLY_EXTENTS, "early-extents", "blocks are freed while they are written")             \
+	X(LEAKED_EXTENT, "leaked-extent", "one extent in 50 is not freed")                       \
+	X(LEAKED_BOUNCE, "leaked-bounce", "one copy buffer in 50 is not returned")               \
 	X(COMPLETION_IS_LOST, "lost-completion", "one completion in 50 is dropped")              \
 	X(SHORT_IS_WHOLE, "short-is-whole", "a short transfer counts as a whole one")            \
 	X(WRONG_DRIVE, "wrong-drive", "errors name the drive beside the one that failed")        \

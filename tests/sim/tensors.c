@@ -332,7 +332,7 @@ static bool do_drain(unsigned count)
 		while (at < OWNERS && !(owners[at].held && owners[at].token == tokens[i]))
 			at++;
 		if (at == OWNERS)
-			sim_fail("a token was given back twice, or never given");
+			sim_fail("a token was reaped twice, or never handed over");
 		destroy(&owners[at]);
 	}
 	return drained > 0;

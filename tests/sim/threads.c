@@ -11,7 +11,7 @@
 
 #define HELPERS     2
 #define HELD_TURNS  6
-#define SLEEPY_LOOK 2 /* one in so many looks takes something */
+#define SLEEPY_LOOK 2 /* one look in this many takes something */
 
 bool (*sim_others_turn)(bool sleeps);
 

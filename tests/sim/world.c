@@ -177,7 +177,7 @@ static void write_superblocks(const struct sim_config *config)
 		for (unsigned j = 0; j < config->drives; j++)
 			memset(sb.drive_uuids[j], (int)j + 1, sizeof(sb.drive_uuids[j]));
 		if (spw_layout__plan(&sb, drive->geometry.size_bytes))
-			sim_fail("the drives do not hold so many partitions");
+			sim_fail("the drives do not have room for all partitions");
 		for (unsigned copy = 0; copy < 2; copy++) {
 			spw_layout__encode(&sb, copy, block);
 			sim_drive_write(drive, spw_layout__copy_offset(sb.device_bytes, copy),
@@ -342,7 +342,7 @@ static bool do_step(const struct sim_config *config, const struct sim_step *step
 	return config->has_store && sim_objects_step(step);
 }
 
-/* Everything ends, everything is given back, and then nothing is left. */
+/* Everything ends, everything is released, and then nothing is left. */
 static void end_run(void)
 {
 	bool attempted, emptied = true;

@@ -52,7 +52,7 @@ enum fault_class {
 static struct {
 	_Atomic int cls;
 	_Atomic long countdown; /* 1: the next one fails */
-	_Atomic long burst;     /* so many fail in a row */
+	_Atomic long burst;     /* this many fail in a row */
 	_Atomic unsigned hits;
 	_Atomic(const char *) name; /* of the first that failed */
 	_Atomic unsigned writes;    /* to drives, since armed */

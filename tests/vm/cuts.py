@@ -4,7 +4,7 @@
 
 What a drive has flushed is on it. Of what it was told since, any part may be: every subset where
 there are few writes, else prefixes, all but one, one alone, and random ones; in any order; and each
-write may be torn between 512 byte sectors. Who writes waits for all drives to have flushed before
+write may be torn between 512 byte sectors. The writer waits for all drives to have flushed before
 it goes on, and in each step all are flushed equally often (that it is so is checked), so all are
 cut between the same two flushes.
 """
@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SECTOR = 512
 RANDOM_CUTS = 40  # per segment
 ALL_SUBSETS_MAX = 6  # writes of which every subset is tried
-DISCARD_MAX = 1 << 20  # longer ones are of data, which nobody looks at after a cut
+DISCARD_MAX = 1 << 20  # longer ones are of data, which no one looks at after a cut
 
 
 class Step:

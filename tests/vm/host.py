@@ -78,7 +78,7 @@ class Apt:
         return match.group(0)
 
     def parts_of(self, image):
-        """An image's package, and those that hold its modules and binary, as from Linux 7 on."""
+        """An image's package, and those that hold its modules and binary, as in Linux 7 and up."""
         version = image.removeprefix("linux-image-")
         needed = output_of("apt-cache", *self.options, "depends", image).split()
         parts = (f"linux-{part}-{version}" for part in ("base", "binary", "modules"))

@@ -86,7 +86,7 @@ class Kernel:
             output_of(tool("depmod", "kmod"), "-b", self.modules, version)
             with open(os.path.join(self.modules, "names"), "w", encoding="ascii") as file:
                 file.write(" ".join(MODULES))
-            # Beside the modules from Linux 7 on.
+            # Beside the modules in Linux 7 and up.
             beside = os.path.join(root, "lib", "modules", version, "vmlinuz")
             os.rename(beside if os.path.exists(beside) else
                       os.path.join(root, "boot", "vmlinuz-" + version), self.image)

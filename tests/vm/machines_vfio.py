@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/vm/machines_vfio.py - stores on drives that a process drives itself
-"""The drives are taken from the kernel before a case, and given back after it. For machines.py,
+"""The drives are taken from the kernel before a case, and returned after it. For machines.py,
 which has the classes."""
 
 TAKE = """. tests/vm/vfio.sh
@@ -8,7 +8,7 @@ vfio_take {} || exit 1
 """
 
 
-# throttle DRIVE BYTES BYTES_READ BYTES_WRITTEN: so many a second, 0 without a limit.
+# throttle DRIVE BYTES BYTES_READ BYTES_WRITTEN: bytes a second; 0 is unlimited.
 THROTTLE = r"""
 throttle() {
     bash -c 'exec 3<>/dev/virtio-ports/monitor
@@ -70,8 +70,8 @@ def stores(Case, Kind):
                    "test_a_drive_that_fails", TAKE.format("0 1 2 3") + SILENT,
                    SPW_TEST_BACKEND="vfio")],
              seconds=335, nodes=1, iommu=True),
-        # What iommufd does not take without interrupt remapping, its group takes where somebody has
-        # allowed that.
+        # What iommufd does not take without interrupt remapping, its group takes where the
+        # administrator has allowed that.
         Kind("vfio-refused", "4 drives that iommufd refuses, and their IOMMU groups do not",
              [case("opened by their groups", "tests/vm/test_vfio_open.c", extra=True,
                    SPW_VM_WAY="group")],

@@ -13,7 +13,7 @@ PACKAGES = ("qemu-system-x86", "qemu-system-common", "qemu-system-data")
 
 
 def places_data(words):
-    """Whether it emulates drives with Flexible Data Placement, as from version 8 on."""
+    """Whether it emulates drives with Flexible Data Placement, as version 8 and up do."""
     done = subprocess.run([*words, "-device", "nvme-subsys,help"], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, check=False)
     return "fdp=" in done.stdout

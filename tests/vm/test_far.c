@@ -77,7 +77,7 @@ STORE_CASE(test_a_network_that_comes_back)
 	close_store(store);
 }
 
-/* Whoever waits for bytes that this machine's drives have does not wait for the network. */
+/* Reads of bytes that this machine's drives have do not wait for the network. */
 STORE_CASE(test_near_copies_serve_without_a_network)
 {
 	struct spw_store *store = open_store();

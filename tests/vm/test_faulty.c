@@ -43,7 +43,7 @@ STORE_CASE(test_a_drive_that_fails)
 	close_store(store);
 }
 
-/* Nothing fails, and slow is no reason to retire. */
+/* Nothing fails, and a slow drive is not retired for that. */
 STORE_CASE(test_a_drive_that_is_slow)
 {
 	struct spw_store *store = open_filled();

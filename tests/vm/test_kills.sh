@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# tests/vm/test_kills.sh - a process is killed with writes that its drive has not taken: nobody gets the drive before they have landed, whether
-# they went through the block layer or past it
+# tests/vm/test_kills.sh - a process is killed with writes that its drive has not taken: the drive stays claimed until they have landed,
+# whether they went through the block layer or past it
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/store.sh"
 

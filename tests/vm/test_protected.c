@@ -29,7 +29,7 @@ STORE_CASE(test_what_a_drive_finds_damaged)
 	assert_int_equal(stats_of(store).checksum_errors, 0);
 	spw_store_drive_stats(store, machine_victim(), &drive, sizeof(drive));
 	assert_true(drive.read_errors >= lost);
-	/* What is written anew is whole. */
+	/* What is rewritten is whole. */
 	put_all(store);
 	assert_int_equal(get_all(store, NULL), 0);
 	close_store(store);

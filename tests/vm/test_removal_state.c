@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tests/vm/test_removal_state.c - a drive is pulled out of the machine under training state that
- * is taken, changed, given back and committed: it ends with words that name the drive, and never
+ * is taken, changed, released and committed: it ends with a message that names the drive, and never
  * with other bytes; or, with two copies, it goes on, and is there again without the drive
  */
 #include "tests/integration/test_store.h"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# tests/vm/test_vfio_bind.sh - NVMe controllers taken from the kernel and given back: what is refused, what comes back, what probe says
+# tests/vm/test_vfio_bind.sh - NVMe controllers taken from the kernel and returned: what is refused, what comes back, what probe says
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/store.sh"
 
@@ -91,7 +91,7 @@ let_go
 expect_exit 0 "$SPILLWAY" check --devices "${third}p1"
 expect_exit 0 "$SPILLWAY" format --force --devices "$second,$third"
 
-begin "a store is no obstacle, a file system one that --force overcomes; both are there afterwards"
+begin "a store does not prevent it, a file system does unless --force is given; both are there afterwards"
 sum=$(sum_of "$first")
 expect_exit 0 "$SPILLWAY" bind "$two" "$three"
 expect_exit 0 "$SPILLWAY" bind --force "$one" --verbose
@@ -123,7 +123,7 @@ expect_exit 1 "$SPILLWAY" bind 0000:00:00.0
 expect_output "is not an NVMe controller"
 expect_exit 1 "$SPILLWAY" bind 0000:7f:00.0
 expect_output "no such PCI device"
-# Neither is one touched when another is none.
+# Nothing is touched if one of several is not valid.
 expect_exit 2 "$SPILLWAY" bind --force "$one" nonsense
 expect_exit 1 "$SPILLWAY" bind --force "$one" 0000:00:00.0
 expect_equal nvme "$(driver_of "$one")" driver

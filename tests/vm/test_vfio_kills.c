@@ -3,7 +3,7 @@
  * tests/vm/test_vfio_kills.c - kill -9 of a process that drives its drives itself, in the middle of
  * its I/O, or as it opens them, again and again
  *
- * Nobody tells the controllers to stop: the kernel takes the memory away from them and resets them.
+ * No one tells the controllers to stop: the kernel takes the memory away from them and resets them.
  * The next process must find them good for use at once, the store intact, and not one byte changed
  * where the killed one did not write: the second partition. And what the killed one had in flight
  * has landed by then, or never does.
@@ -21,7 +21,7 @@
 /* of them, after each kill: to make and compare bytes takes an emulated processor longest */
 #define VERIFIED     2
 #define OBJECT_BYTES (MIB + 4096)
-#define KEPT_BYTES   MIB /* of each drive, in the partition that nobody has open */
+#define KEPT_BYTES   MIB /* of each drive, in the partition that no process has open */
 #define KEPT_SEED    77
 #define DELAY_US_MAX 30000
 #define OPEN_EVERY   5u     /* so often as it opens them, */
@@ -242,8 +242,8 @@ static uint8_t *late_bytes(void)
 }
 
 /*
- * Would the test below see a write that lands between its looks? Here nobody is killed, and some
- * do.
+ * Would the test below see a write that lands between its looks? Here no process is killed, and
+ * some writes do.
  */
 CASE(test_a_late_write_is_seen)
 {
@@ -266,7 +266,7 @@ CASE(test_a_late_write_is_seen)
 	free(then);
 }
 
-/* Return when the controller is ours: nobody waits for the killed process to be gone. */
+/* Return when the controller is ours, without waiting for the killed process to be gone. */
 static struct spw_device *late_take_over(void)
 {
 	struct spw_device *device;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/zoo/models.py - models of public packages, small: how to build each, and its loss of a batch
 """A row of MODELS is a Model. Packages are imported where a model is built, so that one that does
-not load fails its own rows only. Weights are drawn, batches are drawn anew for each step, dropout
+not load fails its own rows only. Weights are drawn, new batches are drawn for each step, dropout
 is on; nothing is fetched."""
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ class Process(nn.Module):
 
 def likelihood(model: nn.Module, random: torch.Generator) -> Tensor:
     """The process is called, what it belongs to is not. Its targets are data of its own, which
-    cannot be drawn anew."""
+    cannot be drawn again."""
     import gpytorch
 
     torch.rand(1, generator=random)
