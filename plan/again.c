@@ -360,7 +360,7 @@ int spw_plan__again_choose(struct plan_again *again, const enum spw_plan_choice 
 		if (choices[i] != SPW_PLAN_AGAIN)
 			continue;
 		if (!again->giving[i])
-			return spw_error(-EINVAL, "plan: tensor %u cannot be computed again", i);
+			return spw_error(-EINVAL, "plan: tensor %u cannot be recomputed", i);
 		scopes[step->tensors[i].scope] = 1;
 	}
 	spw_plan__again_set(again, scopes);

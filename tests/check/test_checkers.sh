@@ -322,6 +322,7 @@ cat >"$TEST_TMP/allowed.py" <<'TEXT'
 nobody = None if anew is None else "is"  # no
 gives_back = ["is", none(1), "no device"]
 text = "so many"  # words: quoted
+code = "if it is None: pass"
 TEXT
 expect_exit 0 python3 "$checks/words.py" --files "$TEST_TMP/allowed.py"
 

@@ -89,7 +89,7 @@ def drives(folder):
 
 @pytest.fixture
 def formatted(drives):
-    """Drives with an empty store that nobody has open."""
+    """Drives with an empty store that is not open."""
     spillway.format_store(drives)
     return drives
 
@@ -127,7 +127,7 @@ def off(store):
 
 
 def given_back(drives):
-    """Nobody has the store on them open any more."""
+    """No process has the store on them open any more."""
     spillway.Store(drives).close()
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/fake_state.py - spillway.state.State in plain memory, strict about its contract
-"""Memory that is given back is overwritten, so who still looks at it is found out. ``fail_after``
+"""Memory that is released is overwritten, which exposes any later use of it. ``fail_after``
 counts calls of take(): the one that makes it 0 fails, as a drive does."""
 import ctypes
 import errno
@@ -130,7 +130,7 @@ class FakeState:
         if changed:
             self.bytes[record] = content
         else:
-            assert content == self.bytes[record], "it was changed, and nobody said so"
+            assert content == self.bytes[record], "it was changed without saying so"
         self.gives.append((record, changed))
         ctypes.memset(address, 0xff, length)  # NaN
 

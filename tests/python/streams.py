@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/streams.py - CUDA calls that need no GPU
 """The table has the methods of spillway._gpu.accelerator.Table. The CPU computes, at once, as
-stream "main"; side streams do what they are given when somebody waits for it, or after some
+stream "main"; side streams do what they are given when they are waited for, or after some
 polls."""
 import contextlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_again.py - scopes that are computed again: the same bits, or words
+# tests/python/test_again.py - scopes that are recomputed: the same bits, or an error that says why
 import contextlib
 import errno
 import gc
@@ -418,7 +418,7 @@ def test_what_changes_its_input():
 
 
 def test_what_is_changed_afterwards():
-    """PyTorch allows it where nobody has saved the input."""
+    """PyTorch allows it where the input is not saved."""
     class Bare(nn.Module):
         def forward(self, x):
             return (x * 3).sin()  # saves what it multiplies, and not x
@@ -522,7 +522,7 @@ def test_what_is_odd_is_no_reason_to_fail(monkeypatch):
 
 
 def test_a_module_that_changes_later(caplog):
-    """The backward pass ends with words, never with wrong gradients; training goes on."""
+    """The backward pass ends with an error, never with wrong gradients; training goes on."""
     class Changes(Half):
         shift = [0.0]  # of all: no attribute of its own changes
 
@@ -585,7 +585,7 @@ def test_modified_in_place_after_it_was_saved():
 
 @pytest.fixture
 def unseen(monkeypatch):
-    """Where nobody looks for what a module changes: in a module of Python's own."""
+    """Where changes of a module are not looked for: in a module of Python's own."""
     monkeypatch.setattr(sys, "calls", 0, raising=False)
     monkeypatch.setattr(sys, "fail_at", 0, raising=False)
 
@@ -621,7 +621,7 @@ def test_exceptions_in_forward(where, unseen):
 
 @pytest.mark.parametrize("at", range(1, 14))
 def test_interrupts(at, unseen):
-    """Ctrl-C in the middle of computing again: the same pass can be made once more."""
+    """Ctrl-C in the middle of recomputing: the same pass can be made once more."""
     class Interrupted(Half):
         def forward(self, x):
             y = super().forward(self.tick(x))

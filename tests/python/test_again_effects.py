@@ -148,7 +148,7 @@ def test_a_loss_of_what_a_hook_has_seen():
 
 
 def test_hooks_that_come_after_the_trial():
-    """Before a forward pass: the scope is left out; before its backward pass: nobody calls them."""
+    """Before a forward pass: the scope is left out; before its backward pass: they do not run."""
     def each(model, step):
         if step == 1:
             model.calls = []
@@ -204,7 +204,7 @@ def test_hooks_of_all_modules(when):
 
 
 def test_modes_that_change_before_the_backward_pass():
-    """It is computed again as it was; then it is left in the mode that it was given."""
+    """It is recomputed as it was; then it is left in the mode that it was given."""
     def before(model):
         model.register_forward_pre_hook(lambda model, _: model.train() and None)
 
@@ -667,7 +667,7 @@ def test_closures():
 
 
 def test_what_does_not_show():
-    """An iterator is used up, and nobody sees it."""
+    """An iterator is used up, which does not show."""
     class Counts(Layer):
         def __init__(self):
             super().__init__()
@@ -808,7 +808,7 @@ def test_lists_among_the_arguments():
                          ids=["random", "numpy", "numpy's integers", "Gaussian", "torch"])
 @pytest.mark.parametrize("rare", [False, True])
 def test_generators_of_everybody(draw, rare):
-    """They are as the forward pass found them when it is computed again, and are put back."""
+    """They are as the forward pass found them when it is recomputed, and are put back."""
     class Draws(Layer):
         when = types.SimpleNamespace(now=True)
 

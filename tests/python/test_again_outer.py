@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_again_outer.py - layers whose parts cannot be computed again are, as a whole
+# tests/python/test_again_outer.py - layers are recomputed as a whole where their parts cannot be
 import contextlib
 
 import pytest
@@ -110,7 +110,7 @@ def forced(model):
     (GivesObjects, 0, 3, "arguments hold"), (GivesObject, 3, 3, "arguments hold"),
     (GivesObjectsAndCounts, 0, 0, "attribute first.calls")])
 def test_whole_layers(layer, first, later, why):
-    """:param first: how many scopes are computed again in the second step, and in later ones"""
+    """:param first: how many scopes are recomputed in the second step, and in later ones"""
     plain, _ = run(layer)
     counts = []
     for steps in (2, 5):

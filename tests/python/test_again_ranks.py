@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_again_ranks.py - scopes that are computed again on one rank, and not on others
+# tests/python/test_again_ranks.py - scopes that are recomputed on one rank, and not on others
 # layer: test all
 import contextlib
 import errno
@@ -123,7 +123,7 @@ if off is not None:
     found["refused"] = {off._recomputer.names[module]: why
                         for module, why in off._recomputer.refused.items()}
 print(json.dumps(found), flush=True)
-if not raised:  # else gradients are averaged no more: nobody waits for that
+if not raised:  # else gradients are no longer averaged: no rank waits for that
     dist.destroy_process_group()
 os._exit(0)  # a thread of gloo that still has a tensor aborts the interpreter's end, now and then
 """
@@ -171,8 +171,8 @@ REST = pytest.mark.rest
     pytest.param("sharded", "both", [9, 9], marks=[SHARDED, REST]),
     pytest.param("sharded halves", "one", [18, 0], marks=[SHARDED, REST])])
 def test_ranks_with_plans_of_their_own(plain, folder, kind, again, counts):
-    """One computes all again in three of four steps, the other nothing, or as well: the same bits
-    as without, and nobody waits."""
+    """One recomputes all in three of four steps, the other nothing, or as well: the same bits as
+    without, and neither waits."""
     found = run_ranks(folder, kind, again)
     assert digests(found) == plain(kind)
     assert [rank["again"] for rank in found] == counts, found

@@ -261,7 +261,7 @@ def test_steps_in_turn(matrix):
 
 
 def test_training_by_one_plan(monkeypatch):
-    """Ways that do not fit the budget are none to be faster than; steps and peaks are compared with
+    """Ways that do not fit the budget are not compared; steps and peaks are compared with
     their plans, the untimed left out."""
     monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
     plan_turns = importlib.import_module("plan_turns")

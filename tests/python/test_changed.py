@@ -305,7 +305,7 @@ def test_types(where, dtype):
 
 @raises
 def test_it_is_changed_between_the_uses(where):
-    """By whoever got it from the backward pass, and held it beyond that; and once more after it was
+    """Through a reference that outlives the backward pass; and once more after it was
     used again."""
     x, held = leaf(1), []
     with where.context():
@@ -340,7 +340,7 @@ def test_in_another_thread(store, what):
 
 
 def test_by_several_threads_at_once(store, what):
-    """Whoever is first changes it; all that come later are told so, and none gets changed bytes."""
+    """The first thread changes it; all that come later are told so, and none gets changed bytes."""
     where = Where(store, what)
     count = 8
     y = torch.randn(20000)
@@ -400,7 +400,7 @@ UNCOUNTED = {
 @pytest.mark.parametrize("change", UNCOUNTED)
 @same_gradients
 def test_changed_between_two_passes(where, change, settled):
-    """What is saved after the change is no duplicate of what was saved before it."""
+    """What is saved after the change is not a duplicate of what was saved before it."""
     x = leaf()
     with where.context():
         y = x * 1
@@ -498,7 +498,7 @@ def test_used_again_and_not_changed(where):
 @pytest.mark.parametrize("first", [True, False])
 @same_gradients
 def test_the_gradient_is_what_was_saved(where, first):
-    """Gradients are added in place where nobody else has them."""
+    """Gradients are added in place where nothing else refers to them."""
     x = leaf()
     with where.context():
         outputs = [Computed.apply, lambda x: x * 3]

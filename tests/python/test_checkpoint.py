@@ -672,7 +672,7 @@ def test_spillway_state_export_is_that_command(trained, folder):
     ("before", {}, {}), ("before", {}, {"shard_bytes": 5000}),
     ("before", {"shard_bytes": 5000}, {"shard_bytes": 9000})])
 def test_two_exports_of_one_name_at_a_time(formatted, folder, monkeypatch, first, second, when):
-    """The one that comes second is refused in words, and what the first has written is whole."""
+    """The second one is refused with a message, and what the first has written is whole."""
     with opened(formatted) as store:
         over(store, Model()).commit(1)
     path = folder / "model.safetensors"

@@ -35,7 +35,7 @@ def parts(folder):
 
 
 def contents(seed):
-    """Tensors of several types, one without elements and a number; and what is no tensor."""
+    """Tensors of several types, one without elements, a number, and what is not a tensor."""
     torch.manual_seed(seed)
     return {"model": {"wide": torch.randn(300, 70), "half": torch.randn(33).bfloat16(),
                       "nothing": torch.zeros(0, 3), "number": torch.tensor(2.5)},
@@ -80,7 +80,7 @@ def test_what_was_saved_is_loaded(formatted):
     with pytest.raises(ValueError, match="leave checkpoint_id out"):
         dcp.save(contents(6), checkpoint_id="6", storage_writer=StoreWriter(formatted, 6))
     assert_same(load(formatted, contents(0)), contents(5))
-    spillway.Store(formatted).close()  # nobody has it open any more
+    spillway.Store(formatted).close()  # it is not open any more
 
 
 def test_nothing_of_others_is_given_up(formatted):

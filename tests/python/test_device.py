@@ -55,7 +55,7 @@ class Rig:
             assert time.monotonic() < deadline, self.stats()
 
     def stored(self, count):
-        """So many are on the drives and nowhere else."""
+        """This many are on the drives and nowhere else."""
         self.until(
             lambda stats: stats.tensors_spilled == count
             and stats.device_bytes == stats.device_staging_bytes == 0
@@ -198,7 +198,7 @@ def test_views_of_one_content_are_copied_once(rig):
 
 
 def test_what_is_saved_again_is_copied_again(rig):
-    """Nobody counts what has changed in between; once it has left the device nobody sees it."""
+    """Changes in between are not counted; once it has left the device they cannot be seen."""
     rig = rig(polls=4)
     tensor = torch.zeros(1000)
     first = rig.save(tensor)
@@ -504,7 +504,7 @@ def test_hints_hold_on_a_device(store, offload):
     model = Layers()
     off = offload(model, store, waits=True, mode="budget", budget_bytes=50_000,
                   exclude=[model.layers[1]])
-    for _ in range(50):  # where a plan is made anew for each of the first, as under load
+    for _ in range(50):  # where each of the first has a new plan, as under load
         with off:
             model(torch.randn(32, 64)).pow(2).sum().backward()
         stats = off.stats()
@@ -614,7 +614,7 @@ def test_changed_in_place(store, offload, stored):
 
 
 def test_changed_in_place_before_a_slow_copy_and_then_gone(store, offload):
-    """The copy has the changed bytes, and nobody but the path can tell."""
+    """The copy has the changed bytes, and only the path can tell."""
     off = offload(Nothing(), store, polls=None)
     with off:
         y = torch.randn(300, 300, requires_grad=True).exp()
@@ -710,7 +710,7 @@ def test_a_store_closed_inside_the_context(drives, offload):
         with pytest.raises(RAISED, match="Errno 9. the tensor cache is closed"):
             y.backward()
     assert not off._session.device.port.table.pinned
-    with spillway.Store(drives):  # the drives were given back
+    with spillway.Store(drives):  # the drives were released
         pass
 
 
@@ -789,7 +789,7 @@ def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplo
     # Not on the first device, which would make a context there in each rank.
     assert [device.type for device in runtime.asked_on] == ["gpu"]
     with pytest.raises(RuntimeError, match="out of memory"):
-        runtime.kernel()  # nobody asked on this device
+        runtime.kernel()  # the pending error was not asked for
 
 
 def test_memory_that_cannot_be_unpinned_is_told(runtime, caplog):
@@ -849,7 +849,7 @@ assert not torch.cuda.is_initialized()
 
 @pytest.mark.parametrize("when", ["copy", "record"])
 def test_a_copy_that_is_interrupted_has_ended(rig, when, monkeypatch):
-    """Its memory is somebody else's soon."""
+    """Its memory is reused soon."""
     rig = rig(polls=None)
     staging, begun, copy = [], getattr(rig.table, when), rig.table.copy
 

@@ -286,8 +286,8 @@ def test_megatron(store, monkeypatch, rank, size):
 
 
 def test_megatron_interleaved(store, monkeypatch):
-    """Two chunks of the model on this rank: each pair of micro-batch and chunk has a number; nobody
-    says what is next."""
+    """Two chunks of the model on this rank: each pair of micro-batch and chunk has a number; the
+    schedule does not tell what is next."""
     chunks = [model_of(), model_of()]
     whole = nn.ModuleList(chunks)
 

@@ -121,9 +121,9 @@ def test_closed_by_another_thread_during_a_put(formatted, during):
         order.append("closed")
 
     during(store_module, "spw_store_put", close)
-    closing = during(store_module, "spw_store_close", lambda: order.append("given back"))
+    closing = during(store_module, "spw_store_close", lambda: order.append("released"))
     store.put(bytearray(1 << 20))
-    assert order == ["closed", "given back"] and store.closed and closing
+    assert order == ["closed", "released"] and store.closed and closing
     given_back(formatted)
 
 
@@ -232,7 +232,7 @@ def test_a_cycle_with_all_in_it_gives_the_drives_back(formatted, used):
         with trainer.off:
             y = torch.randn(100000, requires_grad=True).exp()
             settle(trainer.off)
-        y.sum().backward()  # what was lent comes back when somebody looks
+        y.sum().backward()  # what was lent comes back at the next look
         del y
     del trainer
     gc.collect()

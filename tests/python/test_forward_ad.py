@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 def dual_levels(net, settled):
-    """Zeros that have no memory are saved besides: the tangents of what has none."""
+    """Zeros without memory are saved, too: the tangents of what has none."""
     with forward_ad.dual_level():
         out = net(forward_ad.make_dual(torch.randn(64, 34), torch.randn(64, 34)))
         settled()

@@ -51,7 +51,7 @@ def test_of_another_version_they_are_not_taken(folder):
 
 
 def test_none_is_made_but_by_the_hooks():
-    """One that nobody filled in would end the process."""
+    """One that was never filled in would end the process."""
     for name in ("Saved", "Kept"):
         with pytest.raises(TypeError, match="cannot create"):
             getattr(hooks_loader.hooks, name)()
@@ -98,7 +98,7 @@ def test_a_saved_tensor_refers_to_nothing_that_stays(store):
 
 
 def test_another_thread_uses_what_is_being_saved(store):
-    """What holds the memory is detached after the offer. Until then nobody may be handed the
+    """What holds the memory is detached after the offer. Until then no thread may be handed the
     tensor, which has the graph."""
     off = offload_all(store, mode="observe")
     save, use = off._session.save, off._session.use

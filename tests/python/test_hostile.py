@@ -20,7 +20,7 @@ from conftest import emptied, make_drives
 REFUSALS = (spillway.SpillwayError, ValueError, TypeError, OverflowError, MemoryError, BufferError,
             ctypes.ArgumentError, UnicodeError)
 CALLS = 1000
-# None that could be had: memory for gigabytes is no mistake.
+# Only what cannot succeed: asking for gigabytes of memory is allowed.
 NUMBERS = (0, 1, -1, 2, 7, 511, 512, 4095, 4096, 65536, 1 << 20, -(1 << 31), 1 << 50, 1 << 62,
            (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 200, -(1 << 63))
 OTHERS = (None, True, "", "a", "\0", "\udcff", b"", b"x\0y", 1.5, math.nan, math.inf, (), [], {},
@@ -94,7 +94,7 @@ def test_opening_and_formatting(folder, dice):
             thing = opened.put(b"abc")
             assert opened.get(thing, 3) == b"abc"
             opened.close()
-        # Only names that cannot be anybody's drive.
+        # Only names that no drive can have.
         refused(spillway.probe, any_value(dice))
         refused(spillway.check_store, [any_value(dice)])
         refused(spillway.format_store, drives, **options(dice, ["partitions", "chunk_bytes"]),

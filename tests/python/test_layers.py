@@ -277,8 +277,8 @@ def test_a_model_that_is_compiled_as_a_whole(store):
 
 
 def test_a_model_with_parts_that_are_compiled(store):
-    """They take no hooks: they are no scopes. TorchScript's own gradients differ by rounding from
-    run to run."""
+    """They take no hooks, so they cannot be scopes. TorchScript's own gradients differ by rounding
+    from run to run."""
     model = nn.Sequential(*(torch.jit.script(nn.Sequential(nn.Linear(64, 64), nn.Tanh()))
                             for _ in range(2)))
     inputs = torch.randn(32, 64)

@@ -164,7 +164,7 @@ def test_lines_that_are_lost_are_counted(caplog):
 
 
 def test_by_many_threads(caplog):
-    """Each line comes once, whoever hands it on."""
+    """Each line comes once, whichever thread hands it on."""
     def one(thread):
         for number in range(200):
             write(f"{thread} {number}")
@@ -187,7 +187,7 @@ def test_a_handler_that_fails_ends_nothing(store):
     logger = logging.getLogger(LIBRARY)
     logger.addFilter(refuse)
     try:
-        write("that nobody hears")
+        write("that is not heard")
         store.free(store.put(b"bytes"))
     finally:
         logger.removeFilter(refuse)
@@ -218,7 +218,7 @@ def test_a_child_has_a_log_of_its_own(folder, caplog):
 
 
 def test_what_is_logged_last_is_said_at_the_end(formatted):
-    """By who does not close the store, and logs nothing else."""
+    """By a process that does not close the store, and logs nothing else."""
     done = run_python("-c", PREAMBLE + """
 store = spillway.Store(sys.argv[1:])
 from spillway._core import library

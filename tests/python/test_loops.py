@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_loops.py - what training loops do besides: the same numbers, or the same error
+# tests/python/test_loops.py - what else training loops do: the same numbers, or the same error
 # layer: test all
 """Each program runs without spillway and with it. Then, what memory goes through that PyTorch does
 not count."""
@@ -344,7 +344,7 @@ def autocast(where):
 
 
 def checkpoints(where, reentrant=False):
-    """Their own hooks lie inside ours; what is computed again is kept."""
+    """Their own hooks lie inside ours; what is recomputed is kept."""
     x = torch.randn(300, 300, requires_grad=True)
     with where.context():
         h = checkpoint(lambda t: t.sin().exp(), x.cos(), use_reentrant=reentrant)
@@ -490,7 +490,7 @@ def test_steps_of_a_model_that_is_not_called_itself(store, called):
             stats = off.stats()
             assert (stats.steps, stats.tensors_kept_backward) == (step, 0)
             model.zero_grad(set_to_none=True)
-        if called:  # a part of it after the backward pass is no step of its own
+        if called:  # a part of it after the backward pass does not count as a step
             model.layers[0](torch.randn(8, SIZE)).sum().backward()
             assert off.stats().steps == 4
 

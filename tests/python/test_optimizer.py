@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_optimizer.py - an optimizer over records computes what PyTorch's does
-"""Over records in plain memory (fake_state.py), which are overwritten when they are given back."""
+"""Over records in plain memory (fake_state.py), which are overwritten when they are released."""
 import copy
 import errno
 import os
@@ -418,7 +418,7 @@ def test_a_record_is_all_fields_of_a_run_and_fields_are_aligned():
 
 
 def laid_out(count, memory=None):
-    """AdamW's, of so many float32 parameters."""
+    """AdamW's, of @count float32 parameters."""
     fields = tuple(Field(name, torch.float32) for name in ("exp_avg", "exp_avg_sq"))
     laid = [[Laid(0, "weight", (count,), torch.float32)]]
     return lay_out(laid, lambda group, dtype: fields, MASTER, None, memory, 0, {})

@@ -330,7 +330,7 @@ class Readers(nn.Module):
         return functional.linear(self.layer(x), self.layer.weight)
 
     def unseen(self, x):
-        """The gradient comes from a use that is no call of the layer."""
+        """The gradient comes from a use that is not a call of the layer."""
         x = checkpoint(self.layer, x, True, use_reentrant=False)
         return functional.linear(x, self.layer.weight)
 

@@ -298,7 +298,7 @@ def test_graphs_that_are_used_again(options, retain_graph):
 
 @needs_hooks
 def test_parameters_that_share_a_gradient():
-    """What is held to be added later is nobody's to change."""
+    """What is held to be added later must not be changed."""
     class Sum(nn.Module):
         def __init__(self):
             super().__init__()
@@ -654,7 +654,7 @@ def test_a_drive_that_fails_in_the_middle_of_a_step():
 
 @needs_hooks
 def test_a_drive_that_fails_while_gradients_are_added():
-    """It is said, and what was there is dropped and computed anew."""
+    """It is reported, and what was there is dropped and recomputed."""
     ours, theirs = made()
     optimizer, plain = over(ours, 100), plain_of(theirs)
     backward(ours, theirs)
@@ -674,7 +674,7 @@ def test_a_drive_that_fails_while_gradients_are_added():
 
 @needs_hooks
 def test_an_interrupt_while_gradients_are_added_leaves_no_other_number(monkeypatch):
-    """Not known is what has been added: nobody gets it."""
+    """It is unknown what has been added: no caller gets it."""
     ours, theirs = made()
     optimizer, plain = over(ours, 100), plain_of(theirs)
     backward(ours, theirs)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_optimizer_interleave.py - tiles that a device steps while the host steps others
-"""The device is the host's memory: a copy back from it happens when somebody waits for it, or asks
+"""The device is the host's memory: a copy back from it happens when it is waited for, or asked for
 often enough. tests/device has a device of its own."""
 import contextlib
 import logging

@@ -787,7 +787,7 @@ def test_the_newest_that_all_have(infos, number):
     ([(5, 0), None, (5, None)], "rank 1 nothing"),
 ])
 def test_nothing_in_common_is_an_error(infos, words):
-    """And not to begin anew: what some have would be given up."""
+    """And not a reason to start over: what some ranks have would be lost."""
     with pytest.raises(spillway.SpillwayError, match=words) as caught:
         common_commit([info and CommitInfo(*info) for info in infos])
     assert caught.value.errno == errno.ENODATA

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_parameters.py - parameters on drives: the same bits, whoever uses them
+# tests/python/test_parameters.py - parameters on drives: the same bits, whatever uses them
 import copy
 import errno
 import gc
@@ -217,7 +217,7 @@ def test_uses_between_steps_bring_them_in(tight):
             [float(one.norm()) for one in theirs.parameters()]
     state = ours.state_dict()
     assert equal(list(state.values()), list(theirs.state_dict().values()))
-    assert not absent(ours)  # as long as somebody has them
+    assert not absent(ours)  # as long as they are referred to
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

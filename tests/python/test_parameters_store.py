@@ -98,7 +98,7 @@ def resumed(formatted):
 
 
 def test_what_others_change_is_committed(formatted):
-    """A state_dict() has the memory of the parameters, and nobody is told what is written there."""
+    """A state_dict() has the memory of the parameters, and writes to it go unnoticed."""
     with spillway.Store(formatted, arena_bytes=8 << 20) as store:
         model = made()
         _, optimizer = over(store, model)

@@ -18,7 +18,7 @@ from offloading import equal, in_threads, left_in, offload_all, save, settle
 
 
 def test_use_in_the_order_of_saving(off):
-    """#198014: not always the reverse. Reading ahead guesses wrong then; the bytes are right."""
+    """#198014: not always the reverse. Prefetching guesses wrong then; the bytes are right."""
     with off:
         tensors = [torch.randn(50000) for _ in range(12)]
         expected = [tensor.clone() for tensor in tensors]
@@ -327,7 +327,7 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_second_derivatives(store, name):
     """By differences: the check changes its inputs through .data while a graph of them lives. Views
-    of them do not pass by."""
+    of them are offloaded, too."""
     make, *sizes = MODULES[name]
     torch.manual_seed(7)
     model = make().double()

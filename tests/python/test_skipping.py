@@ -58,7 +58,7 @@ def same(one, other):
 @pytest.mark.parametrize("how", ["never", "auto"])
 def test_plans_hold_whatever_is_skipped(formatted, how):
     if how == "auto" and torch_compat.is_before(recompute.OLDEST):
-        pytest.skip("this PyTorch computes nothing again")
+        pytest.skip("this PyTorch cannot recompute")
     ours, theirs = model_of(), model_of()
     with spillway.torch.offload(ours, formatted, mode="budget", budget_bytes=SAVED * 2 // 3,
                                 min_bytes=1024, recompute=how) as off:

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def load(name):
-    """A module of tests/soak, which is no package."""
+    """A module of tests/soak, which is not a package."""
     spec = importlib.util.spec_from_file_location("soak_" + name,
                                                   os.path.join(ROOT, "tests", "soak", name + ".py"))
     module = importlib.util.module_from_spec(spec)

@@ -171,7 +171,7 @@ def test_closed_store(formatted):
     store.close()
     assert store.closed
     assert "open it again" in error_of(errno.EBADF, store.put, b"x")
-    with spillway.Store(formatted) as again:  # the drives were given back
+    with spillway.Store(formatted) as again:  # the drives were released
         assert again.stats().objects == 0
 
 
@@ -203,7 +203,7 @@ def test_data_of_which_nothing_is_known_takes_erase(folder):
     drives = make_drives(folder, 2, 32 << 20)
     with open(drives[1], "r+b") as drive:
         drive.seek(70000)
-        drive.write(b"somebody's")
+        drive.write(b"something")
     for force in (False, True):
         error = error_of(errno.EEXIST, spillway.format_store, drives, force=force)
         assert "from byte 70000 on 73 6f 6d 65" in str(error)

@@ -56,8 +56,8 @@ def store(one_store):
 
 
 def saved_and_back(off, tensor, stored=True):
-    """The tensor after a trip through save_for_backward; the original's memory is let go in between
-    if nobody else has it."""
+    """The tensor after a trip through save_for_backward; the original's memory is released in
+    between unless something else refers to it."""
     seen = []
     with off:
         y = save(seen, tensor)

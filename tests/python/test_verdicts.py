@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_verdicts.py - sums by which a device compares what is computed again
+# tests/python/test_verdicts.py - checksums by which a device compares what is recomputed
 import itertools
 
 import pytest

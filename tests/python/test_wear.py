@@ -62,7 +62,7 @@ def test_rates_are_in_units_of_drive_makers():
 
 
 def test_a_report_says_what_it_wears(store):
-    """Files are no NVMe drives: without a rating nobody knows how long they last."""
+    """Files are not NVMe drives: without a rating it is unknown how long they last."""
     text = report_of(trained(store))
     assert text.count("wear of ") == len(store.drive_stats())
     assert "a day, for how long is unknown" in text

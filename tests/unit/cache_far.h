@@ -2,8 +2,8 @@
 /*
  * tests/unit/cache_far.h - tensors of a device that is a fake, beside what the rig has
  *
- * Its addresses are no memory, so that whatever reads from them crashes. A copy fills the staging
- * memory when it ends, not when it begins, so that what is used or given back too early has other
+ * Its addresses are not valid, so that a read from them crashes. A copy fills the staging
+ * memory when it ends, not when it begins, so that what is used or released too early has other
  * bytes.
  */
 #ifndef SPW_TEST_CACHE_FAR_H

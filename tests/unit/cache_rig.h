@@ -262,7 +262,7 @@ static inline void nothing_drained(void)
 	assert_int_equal(spw_cache_drain(rig.cache, &owner, 1), 0);
 }
 
-/* Written, and the memory given back. */
+/* Written, and the memory released. */
 static inline struct piece stored(uint64_t key, size_t len)
 {
 	struct piece piece = offered(key, len, SPW_OFFER_SPILL);

@@ -21,7 +21,7 @@
 static pthread_mutex_t meet_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t meet_changed = PTHREAD_COND_INITIALIZER;
 static struct {
-	unsigned wanted; /* so many go on together */
+	unsigned wanted; /* this many go on together */
 	unsigned arrived, inside;
 	unsigned most;         /* inside at the same time */
 	unsigned alone;        /* have waited in vain */

@@ -26,7 +26,7 @@ struct nvme_drive {
 	struct nvme_uring_cmd last;
 	struct spw_nvme_range last_range;
 	int answer;         /* to the next commands: a status or a negative errno */
-	unsigned answers;   /* so many of them */
+	unsigned answers;   /* how many commands get it */
 	bool refuses_fixed; /* as some kernels */
 	bool read_only;
 	bool long_way;      /* every io is prepared by the queue */
@@ -210,7 +210,7 @@ static int nvme_drive_open(struct spw_queue *q)
 	make_ring(&n->uring.ring);
 	n->uring.shift = 1;
 	q->piece_shift = NVME_PIECE_SHIFT;
-	/* Not the last ones: a kernel takes so many pieces and no more. */
+	/* Not the last ones: a kernel takes this many pieces and no more. */
 	q->pieces = (unsigned)(q->arena_len_bytes >> NVME_PIECE_SHIFT) - 2;
 	q->registered_bytes = (uint64_t)q->pieces << NVME_PIECE_SHIFT;
 	q->polls = q->wait_mode == SPW_WAIT_POLL;

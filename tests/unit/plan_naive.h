@@ -3,7 +3,7 @@
  * tests/unit/plan_naive.h - the planner's model once more: slow, and from the sentences that
  * describe it
  *
- * Everything is found by looking at all tensors; the rule for reading ahead is checked at every
+ * Everything is found by looking at all tensors; the rule for prefetching is checked at every
  * point of the forecast, in the form in which plan/plan.c states it first.
  */
 #ifndef SPW_TESTS_PLAN_NAIVE_H
@@ -33,7 +33,7 @@ enum naive_where {
 
 struct naive_change {
 	double ns, bytes; /* memory in use from there on */
-	/* at one time: 1 packed, 2 used, 3 released, 4 called; after the first 0 given back */
+	/* at one time: 1 packed, 2 used, 3 released, 4 called; after the first 0 freed */
 	int kind;
 	uint32_t tensor;
 };
@@ -49,7 +49,7 @@ struct naive {
 		changes[4 * NAIVE_TENSORS_MAX];
 	uint32_t event_count, change_count;
 	double written_ns[NAIVE_TENSORS_MAX]; /* end of the write */
-	double left_ns[NAIVE_TENSORS_MAX];    /* from when on its memory can be given back */
+	double left_ns[NAIVE_TENSORS_MAX];    /* from when on its memory can be freed */
 	bool is_written[NAIVE_TENSORS_MAX];
 	bool out[NAIVE_TENSORS_MAX];
 	uint32_t used_at[NAIVE_TENSORS_MAX]; /* change */
@@ -58,13 +58,13 @@ struct naive {
 	enum naive_where where[NAIVE_TENSORS_MAX];
 	uint32_t events_done, released;
 	bool use_done[NAIVE_TENSORS_MAX];
-	/* until it is given back; till then, too */
+	/* until it is freed; till then, too */
 	bool write_open[NAIVE_TENSORS_MAX], write_over[NAIVE_TENSORS_MAX];
-	/* of a device: the copy out, until its memory is given back; and from then on */
+	/* of a device: the copy out, until its memory is freed; and from then on */
 	double copy_ends[NAIVE_TENSORS_MAX];
 	bool copy_open[NAIVE_TENSORS_MAX], staged[NAIVE_TENSORS_MAX];
 	double write_ends[NAIVE_TENSORS_MAX], read_ends[NAIVE_TENSORS_MAX];
-	uint32_t writing, reading, awaited; /* UINT32_MAX: nobody */
+	uint32_t writing, reading, awaited; /* UINT32_MAX: none */
 	double write_left, read_left;
 	double peak, written, bytes_read;
 };

@@ -68,7 +68,7 @@ struct spw_store {
 	bool kept;
 
 	uint64_t random;
-	/* one in so many, or 0: a request ends when it is only asked for; fails */
+	/* one in this many, or 0: a request ends when it is only asked for; fails */
 	unsigned lazy, put_fails, get_fails, put_refused, get_refused;
 	/* of the next requests, then 0: a negative errno of all that end, or are refused at once */
 	int put_error, get_error, put_refusal, get_refusal, commit_error;

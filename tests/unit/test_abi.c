@@ -3,7 +3,7 @@
  * tests/unit/test_abi.c - public structs as programs that were built before know them
  *
  * A program says how large its struct was, so members may be appended, and never be inserted, moved
- * or removed. Whoever appends one puts its name, offset and the new size here, and a line into
+ * or removed. To append one, put its name, offset and the new size here, and a line into
  * CHANGELOG.md.
  */
 #include "tests/case.h"

@@ -125,7 +125,7 @@ RIG_CASE(test_held_write_fails)
 	taken_from_owner(&piece);
 }
 
-/* Taken when its write is queued, issued, about to fail, or has ended but nobody has drained. */
+/* Taken when its write is queued, issued, about to fail, or has ended but was not yet reaped. */
 CASE(test_forwarded_from_every_write)
 {
 	static const struct {
@@ -289,7 +289,7 @@ static void changing_taken(spw_tensor tensor, uint8_t value)
 {
 	struct spw_taken taken;
 
-	fake_end_all(rig.store); /* what is read ahead */
+	fake_end_all(rig.store); /* what is prefetched */
 	assert_int_equal(spw_cache_take(rig.cache, tensor, 0, sizeof(changing), &taken), 0);
 	assert_non_null(taken.bytes);
 	for (size_t i = 0; i < sizeof(changing); i++)
@@ -297,7 +297,7 @@ static void changing_taken(spw_tensor tensor, uint8_t value)
 	spw_cache_return(rig.cache, taken.lease);
 }
 
-/* Written and held, written and given back, read back: it is compared each time. */
+/* Written and held, written and released, read back: it is compared each time. */
 RIG_CASE(test_changed_is_no_duplicate)
 {
 	spw_tensor tensors[4];
@@ -339,7 +339,7 @@ RIG_CASE(test_changed_during_the_write)
 	assert_non_null(strstr(rig.log_text, "changed"));
 }
 
-/* Nobody has changed it: the duplicate is compared once, at the end of the write. */
+/* It is unchanged: the duplicate is compared once, at the end of the write. */
 RIG_CASE(test_offered_again_during_the_write)
 {
 	spw_tensor tensors[3];
@@ -391,7 +391,7 @@ static void written_to_be_compared(struct piece pieces[2])
 	STAT_IS(bytes_compared, 0);
 }
 
-/* Whoever ends the write, the store's thread, has other transfers to see to. */
+/* The store's thread, which ends the write, has other transfers to attend to. */
 RIG_CASE(test_compared_by_another_thread)
 {
 	struct piece pieces[2];
@@ -442,7 +442,7 @@ RIG_CASE(test_compared_where_no_thread_starts)
 	assert_non_null(strstr(rig.log_text, "no thread to compare"));
 }
 
-/* What has no checksums cannot be compared: only what nobody has been given yet has duplicates. */
+/* Without checksums nothing can be compared: only what was not yet taken has duplicates. */
 RIG_CASE(test_no_duplicates_without_checksums)
 {
 	spw_tensor tensors[3];
@@ -545,7 +545,7 @@ RIG_CASE(test_bad_arguments)
 	opts.mode = SPW_CACHE_BUDGET;
 	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	assert_non_null(strstr(spw_last_error(), "memory_bytes"));
-	/* A budget can be met without drives, by computing again. */
+	/* A budget can be met without drives, by recomputing. */
 	opts.memory_bytes = 1;
 	assert_int_equal(spw_cache_open(NULL, &opts, &cache), 0);
 	spw_cache_close(cache);
@@ -675,7 +675,7 @@ OPENED_CASE(test_each_of_many_is_found)
 	free(pieces);
 }
 
-/* 0 is no tensor, not the next use of the first slot. */
+/* 0 does not name a tensor, nor the next use of the first slot. */
 RIG_CASE(test_no_id_is_none)
 {
 	for (uint64_t key = 1; key <= 3; key++) {
@@ -774,7 +774,7 @@ CASE(test_close_with_everything_under_way)
 	first = stored(1, 100);
 	(void)stored(2, 100);
 	(void)stored(3, 100);
-	/* resident, with a lease; the others are read ahead */
+	/* resident, with a lease; the others are prefetched */
 	(void)taken_from_lease(&first);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_FORWARD);
 	fake_issue(fake_pending(rig.store, FAKE_READ, 0));

@@ -228,7 +228,7 @@ static void step_above_the_budget(void)
 	spw_cache_step(sim.cache);
 }
 
-static double reserve; /* shares are no whole numbers */
+static double reserve; /* shares need not be whole numbers */
 
 static bool reserve_is_less(uint64_t unused)
 {
@@ -256,7 +256,7 @@ SIM_CASE(test_using_a_budget_again_too_early_makes_it_rarer)
 
 /* ---- When a step leaves its plan ---- */
 
-/* In its backward stage: what is on the drives is read ahead all the same. */
+/* In its backward stage: what is on the drives is prefetched all the same. */
 SIM_CASE(test_left_in_the_backward_stage)
 {
 	struct spw_cache_stats before, after;
@@ -357,7 +357,7 @@ static enum spw_plan_choice *choice_of(const struct shape *shape, const struct e
 	return &shape->plan.choices[spw_control__basis_place(&shape->basis, recorded)];
 }
 
-/* What that plan keeps must be in memory: it is no plan for a step that has given it away. */
+/* What that plan keeps must be in memory: a step that has dropped it cannot follow the plan. */
 SIM_CASE(test_no_switch_to_what_is_gone)
 {
 	struct shape *other = at_the_fork();

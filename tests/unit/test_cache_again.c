@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_again.c - what is given up: computed or offered again, or never wanted */
+/* tests/unit/test_cache_again.c - what is discarded: recomputed, offered again, or never used */
 /* link: tools/replay/simstore libspillway */
 #include <spillway/trace.h>
 
@@ -108,7 +108,7 @@ RIG_CASE(test_given_up_and_restored)
 	STAT_IS(restores_refused, 0);
 }
 
-/* Of a device nothing is read, whose addresses are no memory: the caller compares. */
+/* Addresses of a device cannot be read from: the caller compares. */
 RIG_CASE(test_given_up_on_a_device_and_restored)
 {
 	uint8_t *far = (uint8_t *)(UINTPTR_MAX / 2);
@@ -196,7 +196,7 @@ RIG_CASE(test_what_is_no_offer_is_refused)
 	assert_int_equal(spw_cache_restore(rig.cache, piece.tensor, &offer), -ENOENT);
 }
 
-/* A graph is dropped: nobody computes again. */
+/* A graph is dropped without being recomputed. */
 RIG_CASE(test_released_without_restore)
 {
 	struct piece piece;
@@ -220,7 +220,7 @@ RIG_CASE(test_small_or_outside_is_kept)
 	assert_int_equal(offer_hint(&small, SPW_HINT_GIVE_UP), SPW_OFFER_KEEP);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(offer_hint(&backward, SPW_HINT_GIVE_UP), SPW_OFFER_KEEP);
-	/* Without a plan nothing is given up that may be. */
+	/* Without a plan nothing is discarded that may be. */
 	STAT_IS(tensors_given_up, 0);
 }
 
@@ -253,7 +253,7 @@ RIG_CASE(test_duplicate_in_its_scope)
 	gone(&copy);
 }
 
-/* Which may not be able to compute it again: it has the bytes, and they stay. */
+/* Which may not be able to recompute it: it has the bytes, and they stay. */
 RIG_CASE(test_duplicate_in_another_scope)
 {
 	struct piece piece = piece_make(1, LEN);
@@ -289,7 +289,7 @@ RIG_CASE(test_changed_since_it_was_given_up)
 	STAT_IS(tensors_given_up, 2);
 }
 
-/* What would serve another scope to be computed again does not come back for that. */
+/* An input that another scope needs for recomputing does not come back for that. */
 RIG_CASE(test_input_that_was_given_up)
 {
 	struct piece piece = piece_make(1, LEN);
@@ -352,7 +352,7 @@ static void traced_step(void)
 	taken_from_owner(&copy);
 }
 
-/* As if it had been kept: it is of the model. That it was computed again is no compute of it. */
+/* As if it had been kept: it is of the model. Recomputing does not count as compute time. */
 CASE(test_trace_is_of_the_model)
 {
 	static const enum spw_trace_kind kinds[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_again_plan.c - the cache that plans to compute again, in virtual time */
+/* tests/unit/test_cache_again_plan.c - the cache that plans to recompute, in virtual time */
 /* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_sim.h"
 
@@ -10,15 +10,15 @@
 #define LAYER_NS (TENSORS * 10000u)
 #define PAUSE_NS (4 * LAYERS * LAYER_NS)
 
-/* A token for what is computed again: another memory, and another place of the caller's. */
+/* A token for what is recomputed: other memory, and another place of the caller's. */
 #define AGAIN_SLOT(slot) ((slot) + COUNT)
 /* And for what all layers share. */
 #define SHARED_SLOT(layer) (2 * COUNT + (layer))
 #define SHARED_LEN         (2 * LEN)
 #define SHARED_KEY         UINT64_C(1000000)
 
-static unsigned again; /* layers computed again in this step */
-/* Layers are computed again from what they share; this one saves it, too, if there is one. */
+static unsigned again; /* layers recomputed in this step */
+/* Layers are recomputed from what they share; this one saves it, too, if there is one. */
 static bool shares;
 static unsigned sharer_that_saves;
 static bool gave_up;                /* something of this layer */
@@ -33,7 +33,7 @@ static void begin(uint64_t memory_bytes, double bytes_per_ns)
 	sim_start();
 }
 
-/* The first tensor of a layer is what it is computed again from. */
+/* The first tensor of a layer is what it is recomputed from. */
 static void offer_one(unsigned slot)
 {
 	struct sim_tensor *tensor = &sim.tensors[slot];
@@ -86,7 +86,7 @@ static spw_tensor offer_shared(unsigned slot, enum spw_cache_hint hint)
 	return tensor->tensor;
 }
 
-/* The caller holds it until the layer has been computed again. Return: its tensor. */
+/* The caller holds it until the layer has been recomputed. Return: its tensor. */
 static spw_tensor offer_input(unsigned slot)
 {
 	const struct sim_tensor *tensor = &sim.tensors[slot];
@@ -132,7 +132,7 @@ static void compute_again(unsigned layer, spw_tensor input)
 	spw_cache_again_end(sim.cache);
 }
 
-/* What nothing of the layer was given up for is let go at once. */
+/* If nothing of the layer was discarded, it is released at once. */
 static void end_sharer(unsigned layer, spw_tensor inputs[])
 {
 	if (layer == sharer_that_saves)
@@ -228,7 +228,7 @@ SIM_CASE(test_a_budget_is_met)
 }
 
 /*
- * Whatever the clock says: what is read ahead before a layer is computed again leaves room for what
+ * Whatever the clock says: what is prefetched before a layer is recomputed leaves room for what
  * that saves.
  */
 CASE(test_a_backward_pass_that_stood_still_has_its_room)
@@ -286,7 +286,7 @@ SIM_CASE(test_what_layers_share_and_one_saves)
 	share(LAYERS - 2);
 }
 
-/* Fast drives: nothing is computed again. */
+/* Fast drives: nothing is recomputed. */
 SIM_CASE(test_drives_that_keep_up)
 {
 	begin(0, 5);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_ahead.c - the tensor cache: scopes, stages, reading ahead, waiting */
+/* tests/unit/test_cache_ahead.c - the tensor cache: scopes, stages, prefetching, waiting */
 /* link: tools/replay/simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
@@ -73,7 +73,7 @@ RIG_CASE(test_last_scope_is_kept_from_the_second_step)
 	step_of_model(3, 1, false, 0x38);
 	STAT_IS(bytes_kept_last_scope, 600);
 	STAT_IS(tensors_kept_last_scope, 3);
-	/* Learned anew in each step. */
+	/* Learned again in each step. */
 	step_of_model(3, 1, true, 0x38);
 	/* Another model is not known. With a block more the same place counts. */
 	step_of_model(3, 11, true, 0);
@@ -198,9 +198,9 @@ RIG_CASE(test_scopes_too_deep_or_unbalanced)
 	taken_from_owner(&piece);
 }
 
-/* ---- Reading ahead ---- */
+/* ---- Prefetching ---- */
 
-/* So much is read ahead. */
+/* Let this much be prefetched. */
 static void open_window(uint64_t bytes)
 {
 	rig.opts.prefetch_bytes = bytes;
@@ -324,7 +324,7 @@ RIG_CASE(test_window_of_micro_batch_and_step)
 	STAT_IS(misses, 1);
 }
 
-/* What was read ahead for a backward pass that broke off does not hinder the next step. */
+/* What was prefetched for a backward pass that broke off does not hinder the next step. */
 OPENED_CASE(test_window_of_a_step_that_broke_off)
 {
 	struct piece left[3], first, second;
@@ -400,7 +400,7 @@ OPENED_CASE(test_release_where_the_window_stopped)
 	STAT_IS(prefetch_hits, 2);
 }
 
-/* The store's requests were used up by writes: reading ahead goes on when they end. */
+/* The store's requests were used up by writes: prefetching goes on when they end. */
 OPENED_CASE(test_window_waits_for_a_request)
 {
 	struct piece small;
@@ -480,7 +480,7 @@ RIG_CASE(test_arena_full)
 	assert_int_equal(rig.logged, 1);
 	assert_non_null(strstr(rig.log_text, "arena"));
 	all_taken_and_gone(pieces, 3);
-	/* The next step goes the same way, and there is nothing new to be told. */
+	/* The next step takes the same path, and reports nothing new. */
 	spw_cache_step(rig.cache);
 	all_stored(pieces, 3, 100);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);

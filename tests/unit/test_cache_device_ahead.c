@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tests/unit/test_cache_device_ahead.c - tensors of a device whose host is ahead of it: memory that
- * is given up before its copy has ended, bytes that are there before their use; and all that is
+ * is released before its copy has ended, bytes that are there before their use; and all that is
  * done with tensors of a device, in any order
  */
 /* link: tools/replay/simstore libspillway */
@@ -65,7 +65,7 @@ RIG_CASE(test_wrong_orders)
 	assert_int_equal(spw_cache_ordered(rig.cache, far.tensor, &next), -ENOENT);
 }
 
-/* Nowhere but in staging memory, and there not yet: whoever copies from it does so afterwards. */
+/* Only in staging memory, and not there yet: copies from it are ordered after the copy to it. */
 RIG_CASE(test_taken_out_of_staging_before_the_copy_has_ended)
 {
 	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
@@ -82,7 +82,7 @@ RIG_CASE(test_taken_out_of_staging_before_the_copy_has_ended)
 	returned(taken_from_lease(&far));
 }
 
-/* Ordered, and the copy fails: the memory was somebody else's since. */
+/* Ordered, and the copy fails: the memory has been reused since. */
 RIG_CASE(test_a_copy_fails_whose_memory_is_gone)
 {
 	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
@@ -94,7 +94,7 @@ RIG_CASE(test_a_copy_fails_whose_memory_is_gone)
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(spw_cache_take(rig.cache, far.tensor, 0, far.len, &taken), -EIO);
 	released(&far);
-	/* Not yet given back: the bytes are still there. */
+	/* Not yet released: the bytes are still there. */
 	spw_cache_step(rig.cache);
 	far = far_offered(2, 100, SPW_OFFER_COPY);
 	assert_int_equal(ordered(&far), 0);
@@ -161,7 +161,7 @@ OPENED_CASE(test_copied_ahead_in_the_order_of_use)
 	state_is(&far[2], ENTRY_STORED);
 	assert_int_equal(ahead(&taken), 0);
 	assert_int_equal(rig.store->gets, 3);              /* it is on the device: not read again */
-	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD); /* nor when all is looked at anew */
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD); /* nor when all is looked at again */
 	assert_int_equal(rig.store->gets, 3);
 	far_is_ahead(&far[2]);
 	fake_end_all(rig.store);
@@ -170,7 +170,7 @@ OPENED_CASE(test_copied_ahead_in_the_order_of_use)
 		returned(taken.lease);
 	}
 	far_is_ahead(&far[1]);
-	/* Whoever has it no longer takes once more. */
+	/* A holder that has dropped it takes it once more. */
 	returned(taken_from_lease(&far[1]));
 	STAT_IS(prefetch_hits, 2);
 	STAT_IS(tensors_ahead, 3);
@@ -215,7 +215,7 @@ OPENED_CASE(test_read_ahead)
 	STAT_IS(misses, 0);
 }
 
-/* A take cannot wait for staging memory that nobody may ever return. */
+/* A take cannot wait for staging memory that may never be returned. */
 RIG_CASE(test_taken_without_staging_memory)
 {
 	struct piece far = far_stored(1, 100);
@@ -233,7 +233,7 @@ static void told(struct spw_device_times times)
 	assert_int_equal(spw_cache_device_times(rig.cache, &times), 0);
 }
 
-/* From when a device tells, the host's waits for its bytes are no stalls; for others' they are. */
+/* Once a device tells, the host's waits for its bytes are no longer stalls; others' still are. */
 RIG_CASE(test_a_device_tells_its_stalls)
 {
 	struct piece far = far_stored(1, 100), near;
@@ -246,7 +246,7 @@ RIG_CASE(test_a_device_tells_its_stalls)
 	STAT_IS(host_wait_ns, 0);
 
 	told((struct spw_device_times){0});
-	spw_cache_step(rig.cache); /* else it is read ahead */
+	spw_cache_step(rig.cache); /* else it is prefetched */
 	far = far_stored(2, 100);
 	returned(taken_from_lease(&far));
 	STAT_IS(stall_ns, stall_ns);
@@ -460,7 +460,7 @@ static void model_take(void)
 	if (model.user_count == 0 || model.lease_count == OPEN)
 		return;
 	far = &model.users[below(model.user_count)];
-	/* One thread: a read that is under way ends before anybody waits for it. */
+	/* There is one thread: a read in flight ends before it is waited for. */
 	while (fake_pending(rig.store, FAKE_READ, 0))
 		fake_end_oldest(rig.store, FAKE_READ, 0);
 	rig.store->wait_res = below(10) == 0 ? -EIO : 0;
@@ -494,7 +494,7 @@ static void model_drain(void)
 	if (spw_cache_drain_device(rig.cache, &owner, 1) == 0)
 		return;
 	bag_take(&rig.owners, owner);
-	/* The memory is given up while a copy from it is under way: only by order. */
+	/* The memory is released while a copy from it is in flight: only by order. */
 	for (unsigned i = 0; i < model.copy_count; i++) {
 		const struct entry *entry = entry_of(&model.copies[i]);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_flows.c - somebody else uses the store of a cache, in virtual time: what is
+ * tests/unit/test_cache_flows.c - another user of the store of a cache, in virtual time: what is
  * measured of the drives, and what plans know of it
  */
 /* link: tools/replay/simstore libspillway */
@@ -119,7 +119,7 @@ CASE(test_others_are_recorded)
 	end();
 }
 
-/* The cache's own transfers are no others'. */
+/* The cache's own transfers are not counted as others'. */
 SIM_CASE(test_nobody_else_is_there)
 {
 	open_at(0.6);

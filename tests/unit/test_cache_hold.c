@@ -194,7 +194,7 @@ static void forward_that_pauses(unsigned pause, uint64_t pause_ns)
 	}
 }
 
-/* Whatever the clock says: what is read ahead meanwhile leaves room for what it has yet to save. */
+/* Whatever the clock says: what is prefetched meanwhile leaves room for what it has yet to save. */
 CASE(test_a_forward_pass_that_stood_still_has_its_room)
 {
 	for (unsigned part = 1; part < 8; part++) {
@@ -310,7 +310,7 @@ CASE(test_without_a_plan_nothing_waits)
 	}
 }
 
-/* A recording has the time, so that it is no compute of the step. */
+/* A recording has the time, so that it does not count as compute time. */
 SIM_CASE(test_a_trace_tells_what_was_waited)
 {
 	const char *folder = getenv("TMPDIR");
@@ -339,7 +339,7 @@ SIM_CASE(test_a_trace_tells_what_was_waited)
 
 /* ---- The system's time ---- */
 
-/* Nobody wakes it: it is back at its time, and not before. */
+/* Without a wake-up: it is back at its time, and not before. */
 CASE(test_sleeping_ends_by_itself)
 {
 	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -45,7 +45,7 @@ static uint64_t peak_at(enum spw_cache_mode mode, double bytes_per_ns, unsigned 
 	}
 	STAT_IS(steps_fixed, mode == SPW_CACHE_POSITIONAL ? 3 : 2);
 	STAT_IS(plan_mismatches, 0);
-	/* The plan knows when memory is given back: it is what happens. */
+	/* The plan knows when memory is freed: it is what happens. */
 	if (mode == SPW_CACHE_FASTEST && jitter_percent == 0)
 		assert_in_range(sim_stats().step_peak_bytes, 1, sim_stats().plan_peak_bytes);
 	sim_end();
@@ -349,7 +349,7 @@ SIM_CASE(test_shapes_by_chance)
 	assert_in_range(stats.plan_switches, 5, 25);
 }
 
-/* A step without a backward pass is no training step. */
+/* A step without a backward pass is not a training step. */
 SIM_CASE(test_evaluation_between_steps)
 {
 	open_at(SPW_CACHE_FASTEST, 0.8);
@@ -427,7 +427,7 @@ SIM_CASE(test_probes_when_nothing_is_spilled)
 	while (sim_stats().plan_tensors_spilled == 0 && steps++ < 200)
 		(void)sim_step(&few);
 	assert_true(steps < 200);
-	/* The plan that a probe has led to is read ahead by, from its first step on. */
+	/* Prefetching follows the plan that a probe has led to, in its first step already. */
 	stats = sim_stats();
 	(void)sim_step(&few);
 	assert_true(sim_stats().prefetches > stats.prefetches);
@@ -462,7 +462,7 @@ SIM_CASE(test_drives_hang_no_more)
 	for (unsigned i = 0; i < 4; i++) {
 		hang(UINT64_C(100000000000));
 		if (i == 2)
-			set_bandwidth(0.6); /* planned anew */
+			set_bandwidth(0.6); /* a new plan */
 		(void)sim_step(&gpt);
 	}
 	assert_int_equal(spilled_by_plan(), 0);
@@ -539,7 +539,7 @@ SIM_CASE(test_budget_that_cannot_be_met)
 	assert_int_equal(sim.cache->notices.times[CONTROL_NOTICE_BUDGET], 1);
 }
 
-/* A margin asks for less than can be had: that is no budget that cannot be met. */
+/* A margin that asks for less than is possible does not mean that the budget cannot be met. */
 SIM_CASE(test_budget_whose_margin_cannot_be_met)
 {
 	uint64_t lowest;
@@ -584,7 +584,7 @@ SIM_CASE(test_budget_of_shapes_by_chance)
 		(void)sim_step(random_below(&random, 2) ? &gpt : &longer);
 	}
 	assert_in_range(sim_stats().plan_switches, 5, 25);
-	set_bandwidth(2); /* each is planned anew */
+	set_bandwidth(2); /* a new plan each */
 	replans = sim_stats().plans_bandwidth;
 	(void)spilled_by_steps(&gpt, 8);
 	assert_true(sim_stats().plans_bandwidth > replans);

@@ -342,7 +342,7 @@ static void do_offer(void)
 	world.handle_count++;
 }
 
-/* It was given up: the same bytes come back, and no others. */
+/* It was discarded: the same bytes come back, and no others. */
 static void restore(const struct handle *handle)
 {
 	struct owner *owner = owner_new(handle->range.key, handle->range.version);

@@ -99,7 +99,7 @@ CASE(ranks_settle_after_an_upset)
 	assert_true(spread_of(1) < 0.1);
 }
 
-/* Whoever happens to write while the others read would plan for drives of its own. */
+/* A rank that happens to write while the others read would plan for drives of its own. */
 CASE(ranks_that_do_not_meet_settle)
 {
 	upset = together = false;
@@ -133,7 +133,7 @@ SIM_CASE(counted_on_is_the_mean)
 	assert_int_equal(spw_control__ranks_share(sim.cache->control).read_bytes_per_second, 70);
 	measured->write_bytes_per_second = 0;
 	assert_int_equal(written_by(0), 750);
-	/* They are looked at anew at the end of each step. */
+	/* They are looked at again at the end of each step. */
 	spw_cache__lock(sim.cache);
 	spw_cache__others_ranks(sim.cache);
 	spw_cache__unlock(sim.cache);

@@ -90,11 +90,11 @@ SIM_CASE(test_steps_go_on_meanwhile)
 	STAT_IS(plans, 2);
 	STAT_IS(plans_timeline, 1);
 	STAT_IS(steps_planned, 2);
-	/* The step that went by the plan before is no reason for a third one. */
+	/* The step that went by the plan before does not cause a third one. */
 	assert_null(begun.main);
 }
 
-/* In threads: whoever needs the plan, or ends, waits for the search. */
+/* In threads: what needs the plan, or ends, waits for the search. */
 CASE(test_who_waits_for_a_search)
 {
 	struct sim_model model = calm();

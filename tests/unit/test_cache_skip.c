@@ -12,7 +12,7 @@
 #define STEPS   30u
 #define SETTLE  14u /* until all layers have been seen, and are planned */
 
-/* Tokens of what is computed again, and of what all layers save. */
+/* Tokens of what is recomputed, and of what all layers save. */
 #define AGAIN_SLOT(slot)   ((slot) + COUNT)
 #define SHARED_SLOT(layer) (2 * COUNT + (layer))
 
@@ -20,7 +20,7 @@ static const struct way {
 	enum spw_cache_mode mode;
 	double bandwidth;
 	unsigned percent; /* of the layers that are skipped */
-	bool recomputes;  /* layers can be computed again from their first tensor */
+	bool recomputes;  /* layers can be recomputed from their first tensor */
 	bool shares;      /* the first layer that runs saves something that all others save, too */
 	bool in_parts;    /* the second half of a layer is a scope inside, skipped by itself */
 } ways[] = {

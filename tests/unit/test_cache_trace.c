@@ -39,7 +39,7 @@ static void one_step(void)
 	assert_int_equal(spw_cache_take(rig.cache, again, 110, 20, &taken), 0);
 	tensor_released(again);
 	assert_int_equal(spw_cache_release(rig.cache, again), 0);
-	/* What failed is no event. */
+	/* What failed is not recorded. */
 	assert_int_equal(spw_cache_take(rig.cache, again, 110, 20, &taken), -ENOENT);
 	assert_int_equal(spw_cache_release(rig.cache, again), -ENOENT);
 	assert_int_equal(spw_cache_drain(rig.cache, (uint64_t[1]){0}, 1), 1);

@@ -127,7 +127,7 @@ SIM_CASE(test_it_holds_over_any_time)
 
 /* ---- Plans ---- */
 
-/* Of a byte per nanosecond that the drives do, the cap is so many. */
+/* The cap, as a share of the byte per nanosecond that the drives do. */
 static uint64_t step_bytes_at(double share, enum spw_cache_mode mode, uint64_t *peak)
 {
 	uint64_t before, share_bytes;

@@ -167,7 +167,7 @@ CASE(test_every_flipped_bit_is_found)
 	}
 }
 
-/* With a checksum that is right: somebody wrote it so. */
+/* With a checksum that is right: it was written so. */
 static const struct {
 	const char *invariant;
 	size_t offset, len;
@@ -187,7 +187,7 @@ static const struct {
 	{"COMMIT-3 sequence too high", 0x28, 8, SPW_COMMIT_SEQUENCE_MAX + 1, -EUCLEAN},
 	{"COMMIT-3 number too high", 0x30, 8, UINT64_C(1) << 63, -EUCLEAN},
 	{"COMMIT-3 number not above the previous", 0x38, 8, 1000, -EUCLEAN},
-	{"COMMIT-3 a previous that is none", 0x0c, 4, 0, -EUCLEAN},
+	{"COMMIT-3 a previous that is not one", 0x0c, 4, 0, -EUCLEAN},
 	{"COMMIT-4 no drive", 0x94, 4, 2, -EUCLEAN},
 	{"COMMIT-4 empty", 0x90, 4, 0, -EUCLEAN},
 	{"COMMIT-4 longer than a chunk", 0x90, 4, 65536 + 4096, -EUCLEAN},

@@ -112,7 +112,7 @@ static int no_size(const struct spw_device *device, uint64_t *size_bytes)
 	return 0;
 }
 
-/* A block device that was pulled has no size: that is no cut, and other drives have its puts. */
+/* A block device that was pulled has no size: it was not cut, and other drives have its puts. */
 CASE(test_a_drive_that_is_gone_was_not_cut)
 {
 	static const struct spw_device_ops ops = {.size = no_size};

@@ -55,7 +55,7 @@ static int stub_register_ring_fd(struct io_uring *ring)
 	return ring_fd_error ? ring_fd_error : io_uring_register_ring_fd(ring);
 }
 
-/* The slot of a request by its tag; -1: it is no part's. */
+/* The slot of a request by its tag; -1: it has no part. */
 static int slot_of(uint64_t tag)
 {
 	const struct spw_part *part = (const struct spw_part *)(uintptr_t)tag;

@@ -144,7 +144,7 @@ static void *wake(void *queue)
 	return NULL;
 }
 
-/* At 1 MiB/s 64 KiB take a sixteenth of a second; nothing ends sooner, and nobody has to wait. */
+/* At 1 MiB/s 64 KiB take a sixteenth of a second; nothing ends sooner, without any waiting. */
 CASE(a_rate_takes_its_time)
 {
 	unsigned done = 0;
@@ -172,7 +172,7 @@ CASE(a_rate_takes_its_time)
 	(void)close_queue(NULL);
 }
 
-/* Nobody comes to it but by its name. */
+/* It is opened by its name only. */
 CASE(no_other_backend_falls_back_to_it)
 {
 	assert_int_equal(open_drive_queue(SPW_BACKEND_AUTO, SPW_WAIT_INTERRUPT), 0);

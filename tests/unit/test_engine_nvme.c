@@ -697,7 +697,7 @@ TABLE_TEST(test_a_drive_that_refuses)
 	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), -EACCES);
 	assert_non_null(strstr(spw_last_error(), "run as root"));
 	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -EACCES);
-	/* FDP that is off is no fault. */
+	/* FDP that is off is not a fault. */
 	table.errors[0x12] = 0x4029;
 	assert_int_equal(spw_nvme__ask_placements(ask_table, 42, "/dev/x", 3, ids), 0);
 	assert_int_equal(spw_nvme__find_placements(ask_table, 42, "/dev/x", 3, ids), -EACCES);
@@ -864,7 +864,7 @@ CASE_WITH(test_the_block_node_of_a_character_node, NULL, remove_namespace)
 	assert_int_equal(symlink("dev/ng0n1", "alias"), 0);
 	assert_int_equal(spw_device_block_node("alias", node, sizeof(node)), 0);
 	assert_non_null(strstr(node, "/dev/nvme0n1"));
-	/* What is no namespace stays what it is: block node, another device, nothing. */
+	/* What is not a namespace stays what it is: block node, another device, nothing. */
 	assert_int_equal(spw_device_block_node("dev/nvme0n1", node, sizeof(node)), 0);
 	assert_string_equal(node, "dev/nvme0n1");
 	assert_int_equal(spw_device_block_node("dev/ng9n1", node, sizeof(node)), 0);

@@ -51,7 +51,7 @@ static struct fake {
 	bool ends_at_once;              /* inside issue */
 	struct spw_queue_device limits; /* what of them is not 0 */
 	int64_t answer;                 /* to the next parts, */
-	unsigned answers;               /* so many */
+	unsigned answers;               /* this many of them */
 	uint32_t at_most;               /* a part transfers no more; 0: all of it */
 	uint64_t bad_offset;            /* the part that begins here fails; 0: none */
 	uint32_t too_long;              /* a part of more bytes fails; 0: none does */
@@ -435,7 +435,7 @@ QUEUE_TEST(test_arena_memory_is_cut_at_16_mib_and_at_pieces)
 	opts.bytes = 2 * PIECE + (64u << 20);
 	opts.no_hugetlb = true;
 	assert_int_equal(spw_arena_open(&opts, &arena), 0);
-	/* What this machine's transparent pages are set to is no matter here. */
+	/* What this machine's transparent pages are set to does not matter here. */
 	arena->pages = SPW_PAGES_TRANSPARENT;
 	/* Nothing is touched, but the address sanitizer wants it allocated. */
 	assert_int_equal(spw_arena_alloc(arena, opts.bytes, &all), 0);
@@ -848,7 +848,7 @@ QUEUE_TEST(test_a_full_backend_loses_nothing)
 		assert_int_equal(ios[i].io.res, BLOCK);
 }
 
-/* QUEUE-3: to go on would end somebody else's io. */
+/* QUEUE-3: to go on would end another io. */
 QUEUE_TEST(test_a_slot_that_is_completed_twice_ends_the_process)
 {
 	struct counted one;

@@ -661,7 +661,7 @@ DRIVE_CASE(test_flipped_bits)
 }
 
 /*
- * Somebody has begun to use the drive in a way that libblkid does not know, plain dm-crypt or a
+ * The drive has come into use in a way that libblkid does not know, plain dm-crypt or a
  * database, from its beginning or up to its end, and the other copy survives: it opens nothing and
  * wipes nothing.
  */
@@ -743,7 +743,7 @@ DRIVE_CASE(test_partitions_have_one_owner)
 	expect(0, format_drives(DRIVES, true, NULL));
 }
 
-/* A lock on one drive alone, as of another store's process: all locks are given back. */
+/* A lock on one drive alone, as of another store's process: all locks are released. */
 DRIVE_CASE(test_failed_lock_leaves_nothing_locked)
 {
 	struct spw_assembly a, b;

@@ -128,8 +128,8 @@ CASE(test_round_trip)
 			sb.drive_count = count;
 			sb.drive_index = count - 1;
 			sb.complete = variant >= 2;
-			sb.features_compatible = UINT64_MAX; /* unknown ones are no fault */
-			/* nor these: the one who writes has to look at them */
+			sb.features_compatible = UINT64_MAX; /* unknown ones are allowed */
+			/* these, too: a writer has to look at them */
 			sb.features_read_only_compatible = 5;
 			spw_layout__encode(&sb, variant & 1, block);
 			assert_int_equal(spw_layout__decode(block, variant & 1, &decoded, NULL), 0);

@@ -309,13 +309,13 @@ CASE(test_one_tensor)
 	world.choices[0] = SPW_PLAN_SPILL;
 	world.choices[1] = SPW_PLAN_KEEP;
 
-	/* No memory for reading ahead: the use waits for 50 ns of transfer and 5 ns of latency. */
+	/* No memory for prefetching: the use waits for 50 ns of transfer and 5 ns of latency. */
 	simulate(0);
 	assert_int_equal(55, world.result.stall_ns);
 	assert_int_equal(2555, world.result.wall_ns);
 	assert_int_equal(100, world.result.bytes_written);
 	assert_int_equal(100, world.result.bytes_read);
-	/* the second is packed before the first is given back */
+	/* the second is packed before the first is freed */
 	assert_int_equal(101, world.result.peak_bytes);
 	assert_int_equal(6, world.result.points);
 	assert_int_equal(1000, points[0].ns);
@@ -490,7 +490,7 @@ CASE(test_budget_against_all)
 	assert_true(near >= cases * 95 / 100);
 }
 
-/* It reads ahead into memory that it takes anyway: no stall, but for a peak below fastest's. */
+/* It prefetches into memory that it takes anyway: no stall, but for a peak below fastest's. */
 CASE(test_budget_out_of_reach)
 {
 	static const uint64_t gib_per_second[] = {1, 5, 10};
@@ -894,7 +894,7 @@ CASE(test_never_used)
 	set_drives(UINT64_C(4) << 30, 0, 1);
 	world.drives.mixed_bytes_per_second = UINT64_C(4) << 30;
 	check_fastest();
-	/* one is packed before the last is given back */
+	/* one is packed before the last is freed */
 	assert_int_equal(2 << 20, world.result.peak_bytes);
 	assert_int_equal(0, world.result.bytes_read);
 	assert_in_range(world.result.bytes_written, 18 << 20, 20 << 20);

@@ -64,7 +64,7 @@ static void plan(const struct spw_plan_step *step, enum spw_plan_mode mode)
 			 (unsigned)mode);
 }
 
-/* Whoever asks for tokens all the time has a step of few tensors and many calls. */
+/* A caller that keeps asking for tokens has a step of few tensors and many calls. */
 CASE(many_calls)
 {
 	for (uint32_t count = 4; count <= 512; count *= 2) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_plan_scopes.c - one plan of what is kept, spilled and computed again: its
+ * tests/unit/test_plan_scopes.c - one plan of what is kept, spilled and recomputed: its
  * accounting, and its plans against all plans of small steps
  *
  * SPW_SEED repeats a run.
@@ -173,7 +173,7 @@ CASE(compute_is_held_back_until_what_was_planned)
 	assert_int_equal(world.result.peak_bytes, 30 * MIB);
 }
 
-/* ---- Computing again ---- */
+/* ---- Recomputing ---- */
 
 static void all_again(void)
 {
@@ -182,7 +182,7 @@ static void all_again(void)
 										: SPW_PLAN_AGAIN;
 }
 
-/* Two scopes of 20 ms, inputs of 1 MiB, 10 MiB besides; drives that do nothing. */
+/* Two scopes of 20 ms, inputs of 1 MiB, 10 MiB more; drives that do nothing. */
 static void two_scopes(void)
 {
 	init_world();
@@ -230,7 +230,7 @@ CASE(an_input_stays)
 	assert_int_equal(world.result.peak_bytes, 22 * MIB);
 }
 
-/* An input that nobody saves is in memory only if its scope is done again, until that is over. */
+/* An input that is not saved is in memory only if its scope is recomputed, until that is over. */
 CASE(an_input_that_nobody_saves)
 {
 	two_scopes();
@@ -241,7 +241,7 @@ CASE(an_input_that_nobody_saves)
 	assert_int_equal(world.result.peak_bytes, 22 * MIB);
 	world.choices[1] = SPW_PLAN_AGAIN;
 	(void)simulate(UNLIMITED);
-	/* The first scope's own first tensor is given up as well. */
+	/* The first scope's own first tensor is discarded as well. */
 	assert_int_equal(world.result.peak_bytes, 5 * MIB + 11 * MIB);
 	assert_int_equal(world.points[world.result.points - 1].bytes, 0);
 }
@@ -282,7 +282,7 @@ CASE(compute_waits_for_room)
 	(void)simulate(11 * MIB);
 	assert_true(world.result.feasible);
 	assert_true(world.result.wall_ns >= kept_ns + 80 * MS);
-	/* What is kept cannot make room, and nobody waits for it. */
+	/* What is kept cannot make room, and nothing waits for it. */
 	memset(world.choices, 0, sizeof(world.choices));
 	assert_int_equal(simulate(11 * MIB), kept_ns);
 	assert_false(world.result.feasible);
@@ -342,7 +342,7 @@ static void check_accounting(void)
 	for (uint32_t k = 0; k < world.result.points; k++)
 		peak = world.points[k].bytes > peak ? world.points[k].bytes : peak;
 	assert_int_equal(peak, world.result.peak_bytes);
-	/* What is still being written when the step ends is given back later. */
+	/* What is still being written when the step ends is freed later. */
 	if (world.result.bytes_written == 0)
 		assert_int_equal(world.points[world.result.points - 1].bytes, 0);
 	for (uint32_t k = 0; k < world.result.spans; k++) {
@@ -521,7 +521,7 @@ CASE(limit_of_what_is_written)
 	}
 }
 
-/* Without drives: keep, or compute again. */
+/* Without drives: keep, or recompute. */
 CASE(without_drives)
 {
 	two_scopes();
@@ -550,7 +550,7 @@ CASE(nothing_to_hold)
 	assert_int_equal(world.result.scopes_again, 0);
 }
 
-/* Nothing may be done again, nobody else is there: no worse than the plan without scopes. */
+/* No recomputing, no other users of the drives: no worse than the plan without scopes. */
 CASE(no_worse_than_without)
 {
 	uint64_t random = seed;
@@ -571,7 +571,7 @@ CASE(no_worse_than_without)
 
 /* ---- Against all plans ---- */
 
-/* Of each scope: input kept or spilled, rest kept, spilled or computed again. */
+/* Of each scope: input kept or spilled, rest kept, spilled or recomputed. */
 static void set_modes(uint64_t number)
 {
 	for (uint32_t s = 0; s < world.scopes.count; s++, number /= 6) {
@@ -660,7 +660,7 @@ CASE(wrong_arguments)
 	assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes, MIB,
 						  world.choices, NULL, &world.result),
 			 -EINVAL);
-	assert_non_null(strstr(spw_last_error(), "tensor 0 cannot be computed again"));
+	assert_non_null(strstr(spw_last_error(), "tensor 0 cannot be recomputed"));
 }
 
 static int set_up(void **state)

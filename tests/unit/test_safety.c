@@ -108,7 +108,7 @@ DRIVE_CASE(test_a_name_that_changes_hands)
 	assert_int_equal(unlink(link), 0);
 }
 
-/* Tables of mounts, swap and loop devices that cannot be read are no answer. */
+/* Unreadable tables of mounts, swap and loop devices do not mean that nothing is there. */
 DRIVE_CASE(test_no_answer_is_not_free)
 {
 	uint64_t before = hash_all();
@@ -123,7 +123,7 @@ DRIVE_CASE(test_no_answer_is_not_free)
 	expect(0, format_drives(DRIVES, true, NULL));
 }
 
-/* A label is anybody's bytes, and a terminal obeys some of them. */
+/* A label may hold any bytes, and a terminal obeys some of them. */
 DRIVE_CASE(test_labels_do_nothing_to_a_terminal)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};

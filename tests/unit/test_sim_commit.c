@@ -514,7 +514,7 @@ CASE_WITH(test_cut_where_the_last_is_replaced, NULL, tear_down)
 	assert_true(outcomes[2] > 0 && outcomes[3] >= 3 * ROUNDS);
 }
 
-/* A cut while a later commit is given up: the later one still, or the one asked for. */
+/* A cut while a later commit is discarded: the later one still, or the one asked for. */
 CASE_WITH(test_cut_in_going_back, NULL, tear_down)
 {
 	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {

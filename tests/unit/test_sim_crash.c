@@ -33,7 +33,7 @@ enum outcome {
 	NEW,
 	UNFINISHED,
 	DAMAGED,
-	TORN, /* a copy of the new store beside one of the old: it could be anybody's */
+	TORN, /* a copy of the new store beside one of the old: it could be foreign */
 	NOTHING,
 	OUTCOMES,
 };

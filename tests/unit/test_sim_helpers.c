@@ -38,7 +38,7 @@ static bool give_all(bool sleeps)
 	return true;
 }
 
-/* Whatever a case has left is given back: closing waits for it. */
+/* Whatever a case has left is released: closing waits for it. */
 static int let_go(void **state)
 {
 	if (store && store->pool->count > 0)
@@ -84,7 +84,7 @@ static void free_and_expect_empty(spw_object object)
 	assert_int_equal(stats().used_bytes, 0);
 }
 
-/* Of those that are with a drive: neither waiting for their sum nor with whoever sums. */
+/* Of those that are with a drive: neither waiting for their checksum nor with a helper. */
 static unsigned summed_in_flight(void)
 {
 	unsigned count = 0;
@@ -481,7 +481,7 @@ HELPER_CASE(test_late_copies_have_their_sum)
 	}
 	assert_int_equal(store->drives[late].retired, -ETIMEDOUT);
 	assert_int_equal(late_ones(late), 0);
-	/* But what a helper has is given up when it is back. */
+	/* But what a helper has is dropped when it is back. */
 	assert_true(held_of(late)->in_flight && !held_of(late)->abandoned);
 	sim_others_turn = give_all;
 	for (rc = -EINPROGRESS; rc == -EINPROGRESS; rc = spw_request_test(request))

@@ -97,7 +97,7 @@ static uint64_t p99_of_store_ns(void)
 	return p99_ns();
 }
 
-/* ---- By nobody but the engine ---- */
+/* ---- By the engine alone ---- */
 
 static struct spw_queue *queue;
 static bool read_ended;
@@ -201,7 +201,7 @@ static void in_flight_is(unsigned count)
 		assert_int_equal(store->drives[i].in_flight, count);
 }
 
-/* Of what is put when somebody has just waited, a drive has a sixth; a second later, all. */
+/* Just after a wait, a drive has a sixth of what is put; a second later, all. */
 DRIVES_CASE(test_who_waits_has_few_writes_before_him)
 {
 	const size_t len = 2 * DRIVES * DEPTH * CHUNK_BYTES;
@@ -253,7 +253,7 @@ DRIVES_CASE(test_small_writes_are_no_longer_for_who_waits)
 		assert_ok(spw_request_wait(puts[i]));
 }
 
-/* Puts have all slots, and none of these ends: there are others for who is in a hurry, alone. */
+/* Puts have all slots, and none of these ends: urgent reads have some that are theirs alone. */
 DRIVES_CASE(test_writes_that_hang_stop_no_urgent_read)
 {
 	const size_t len = 4 * DRIVES * DEPTH * CHUNK_BYTES / 8;
@@ -328,7 +328,7 @@ static unsigned checksum_pending(void)
 	return count;
 }
 
-/* Between two chunks that are summed the worker looks whether somebody is in a hurry. */
+/* Between two chunks that are summed the worker looks for urgent reads. */
 DRIVES_CASE(test_a_load_waits_for_one_sum)
 {
 	const size_t len = 12 * CHUNK_BYTES;

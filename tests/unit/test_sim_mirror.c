@@ -291,8 +291,8 @@ CASE_WITH(test_each_copy_serves, NULL, tear_down)
 }
 
 /*
- * What somebody waits for comes from a drive of this machine, however fast a far one is; what is
- * read ahead from both; and the far one serves where the near one does not.
+ * Urgent reads come from a drive of this machine, however fast a far one is; prefetches
+ * from both; and the far one serves where the near one does not.
  */
 CASE_WITH(test_urgent_reads_are_from_near_copies, NULL, tear_down)
 {
@@ -390,7 +390,7 @@ CASE_WITH(test_failed_writes, NULL, tear_down)
 				(struct sim_failing){.in = nth, .error = -EIO, .sticky = true};
 			assert_ok(put(1, 2, 2, &object));
 			if (nth > 1 && stats_of().drives_retired == 0) {
-				close_store(); /* it was not given so many chunks */
+				close_store(); /* it was not given that many chunks */
 				continue;
 			}
 			assert_int_equal(stats_of().drives_retired, 1);
@@ -604,7 +604,7 @@ CASE_WITH(test_refused_without_a_mirror, NULL, tear_down)
 		}
 		close_store();
 	}
-	/* Two of three are more than a mirror makes good, and nothing is given up for it. */
+	/* Two of three are more than a mirror makes good, and nothing is discarded for it. */
 	assert_int_equal(open_mask(1), -ENXIO);
 	assert_int_equal(open_these(3, SPW_COMMIT_NONE, false), -ENXIO);
 }
@@ -986,7 +986,7 @@ CASE_WITH(test_cut_in_scrub, NULL, tear_down)
 	}
 }
 
-/* ---- Second copies anew ---- */
+/* ---- Second copies remade ---- */
 
 /* Step 1 in two copies, step 2 in one: its second drive failed while it was put. */
 static void make_single(unsigned count, uint32_t unit)

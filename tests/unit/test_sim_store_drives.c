@@ -61,8 +61,8 @@ static void open_with_deadlines(void)
 }
 
 /*
- * Flushes take the queue's slots, and writes wait in it that no drive has seen yet; then nobody
- * polls for longer than the deadline. As when a process is stopped and goes on.
+ * Flushes take the queue's slots, and writes wait in it that no drive has seen yet; then it is not
+ * polled for longer than the deadline. As when a process is stopped and goes on.
  */
 DRIVES_CASE(test_absence_is_not_the_drives_fault)
 {
@@ -351,7 +351,7 @@ DRIVES_CASE(test_small_chunks_on_large_drives)
 	drive->bad[0] = (struct sim_range){.offset_bytes = DRIVE_BYTES, .len_bytes = size_bytes};
 	rc = spw_store_open(paths, 1, &opts, &store);
 	if (rc == -ENOMEM && getenv("SPW_TEST_VALGRIND")) {
-		print_message("valgrind has no room for so many descriptors\n");
+		print_message("valgrind has no room for all descriptors\n");
 		skip();
 	}
 	assert_int_equal(rc, 0);

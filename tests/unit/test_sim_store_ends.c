@@ -80,7 +80,7 @@ DRIVES_CASE(test_cancelled_before_issue)
 	assert_ok(spw_store_free(store, object));
 	expect_identical(stored, bytes, len);
 
-	/* A get of what is cancelled has its bytes, or an error. Who is notified is told. */
+	/* A get of what is cancelled has its bytes, or an error. Its notification comes. */
 	assert_ok(spw_store_put(store, bytes, len, &notify, &object, &put));
 	assert_ok(spw_store_get(store, object, 0, back, len, SPW_PREFETCH, NULL, &get));
 	assert_ok(spw_request_cancel(put));
@@ -115,7 +115,7 @@ static void raise_others(void *context, int res)
 			spw_request_raise(raised.requests[i], SPW_URGENT_READ);
 }
 
-/* STORE-10: each ends once, and its slot is used again only when nobody has a message of it. */
+/* STORE-10: each ends once, and its slot is used again only when no message refers to it. */
 DRIVES_CASE(test_raised_while_it_ends)
 {
 	uint8_t *bytes = pattern(RAISED_BYTES, 26), *back = memory(RAISED * RAISED_BYTES);
@@ -254,7 +254,7 @@ static void note_end(void *context, int res)
 	order[order_count++] = *(uint8_t *)context;
 }
 
-/* An urgent read overtakes prefetches and writes, but each of them only so many times. */
+/* An urgent read overtakes prefetches and writes, but each only a limited number of times. */
 DRIVES_CASE(test_urgent_first_but_nobody_starves)
 {
 	static uint8_t urgent = 'u', prefetch = 'p', write = 'w';

@@ -447,7 +447,7 @@ DRIVES_CASE(test_no_checksums_believes_the_drive)
 	assert_int_equal(stats().checksum_errors, 0);
 }
 
-/* What fills up an object's last block is no byte of any other object, or of beyond its end. */
+/* What fills up an object's last block does not come from another object, or from past its end. */
 DRIVES_CASE(test_last_block_is_padded)
 {
 	static const uint8_t zeros[BLOCK_BYTES];

@@ -150,7 +150,7 @@ CASE_WITH(test_a_drive_that_was_slow_comes_back, NULL, close_store)
 	fill(objects);
 	(void)slow_percent(objects, PASSES);
 	sim_drives[SLOW].bytes_per_second = RATE;
-	/* Its speed is known anew after a few windows of 50 ms in which it had something to do. */
+	/* Its speed is known again after a few windows of 50 ms in which it had something to do. */
 	(void)slow_percent(objects, 40 * PASSES);
 	assert_in_range(slow_percent(objects, PASSES), 22, 28);
 }
@@ -170,7 +170,7 @@ static uint64_t slow_percent_of_single_puts(uint64_t seconds)
 	return 100 * (written(SLOW) - before) / all;
 }
 
-/* It gets none of them but now and then, to be measured anew. */
+/* It gets none of them but now and then, to be measured again. */
 CASE_WITH(test_a_drive_that_was_slow_comes_back_to_single_puts, NULL, close_store)
 {
 	open_store(4);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tests/unit/test_state.c - training state over a store in memory (state_fake.h): which records
- * move, and that each take gives the bytes that were given back last
+ * move, and that each take gives the bytes that were released last
  */
 /* link: util state */
 #include "tests/unit/state_rig.h"
@@ -324,7 +324,7 @@ STATE_CASE(test_a_failed_read_is_returned_by_the_take)
 	pass(12, true, 1, 2);
 }
 
-/* Of reading ahead nobody hears but the log: the take reads once more. */
+/* Only the log hears of a failed prefetch: the take reads once more. */
 STATE_CASE(test_a_failed_read_ahead_is_made_again_by_the_take)
 {
 	unsigned gets;

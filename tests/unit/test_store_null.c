@@ -145,7 +145,7 @@ NULL_CASE(a_rate_is_that_of_each_drive)
 	assert_true(spw_clock_ns() - begun_ns >= 150000000);
 }
 
-/* On a busy machine whoever yields before each checksum has a fraction of the drives' rate. */
+/* On a busy machine, yielding before each checksum leaves a fraction of the drives' rate. */
 NULL_CASE(nobody_yields_before_a_checksum)
 {
 	static const enum spw_backend backends[] = {SPW_BACKEND_NULL, SPW_BACKEND_AUTO};

@@ -107,7 +107,7 @@ CASE(a_pass_can_be_gone_over_again)
 	}
 }
 
-/* All of a job's options, then its region of a file of so many bytes. */
+/* All of a job's options, then its region of a file of @file_bytes. */
 static struct bench_region region_with(uint64_t file_bytes, const char *const given[][2])
 {
 	struct spw_geometry geometry = {.size_bytes = file_bytes, .logical_block_bytes = 512};
@@ -198,7 +198,7 @@ CASE(distributions_stay_in_the_file_and_have_hot_blocks)
 	}
 }
 
-/* So many bytes of a range, then what is skipped, and from the start at the end of the file. */
+/* As many bytes of a range, then what is skipped, and from the start at the end of the file. */
 CASE(strides_lie_in_zones)
 {
 	struct bench_region region =
@@ -381,7 +381,7 @@ CASE(crc32c_is_castagnolis)
 	assert_int_equal(bench_crc32c(0, bytes, 32), 0x62a8ab43);
 	for (unsigned i = 0; i < sizeof(bytes); i++)
 		bytes[i] = (unsigned char)(i * 37);
-	/* However it is cut, and whoever computes it. */
+	/* However it is cut, and whichever code computes it. */
 	for (unsigned cut = 0; cut <= sizeof(bytes); cut++) {
 		uint32_t first = bench_crc32c(0, bytes, cut);
 

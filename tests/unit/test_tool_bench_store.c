@@ -16,7 +16,7 @@
 static struct fake {
 	struct spw_notify puts[PUTS_MAX]; /* in flight; done NULL: ended */
 	unsigned count;
-	unsigned fails;   /* so many of them fail at the first poll, the last first */
+	unsigned fails;   /* how many of them fail at the first poll, the last first */
 	unsigned buffers; /* allocated and not released */
 	bool torn;        /* a buffer was released while a put was in flight */
 	bool closed;

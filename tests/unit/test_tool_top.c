@@ -11,7 +11,7 @@
 
 /* ---- What is open ---- */
 
-/* that many lists were taken; at this one somebody presses Ctrl-C */
+/* that many lists were taken; at this one the user presses Ctrl-C */
 static unsigned lists, interrupt_at;
 
 int spw_status_list(struct spw_status_name names[], unsigned count)

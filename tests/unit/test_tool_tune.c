@@ -113,7 +113,7 @@ CASE(an_interrupt_between_two_measurements)
 	assert_int_equal(access(settings, F_OK), 0);
 }
 
-/* The bench's own handler is not there yet: it shall not measure for a minute first. */
+/* The bench's own handler is not there yet: it must not measure for a minute first. */
 CASE(an_interrupt_as_a_measurement_begins)
 {
 	char *arguments[] = {"tune",   drive,       "--output", settings,

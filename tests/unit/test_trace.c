@@ -54,7 +54,7 @@ static void put_file(const char *name, const void *bytes, size_t len)
 	assert_int_equal(fclose(file), 0);
 }
 
-/* Return: so many bytes of the file, all of which fit into @bytes. */
+/* Return: the number of bytes of the file, all of which fit into @bytes. */
 static size_t get_file(const char *name, void *bytes, size_t size)
 {
 	FILE *file = fopen(name, "r");

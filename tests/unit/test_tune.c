@@ -100,7 +100,7 @@ TUNE_TEST(test_large_blocks_mean_many_transfers)
 	assert_int_equal(drive_queue->depth, SPW_QUEUE_DEPTH_MAX);
 }
 
-/* Measured by root, or on another kernel: what worked then is no reason to fail now. */
+/* Measured by root, or on another kernel: what worked then need not work now. */
 TUNE_TEST(test_a_backend_that_is_refused_today_is_done_without)
 {
 	write_file("{\"format\": 1, " DRIVES ", \"best\": " READ(4096, 7, "interrupt", "nvme") "}",
@@ -121,7 +121,7 @@ TUNE_TEST(test_without_a_file_there_are_no_settings)
 	assert_null(strstr(drive_log, "depth"));
 }
 
-/* That is for who starts a program to say, not for a library within it. */
+/* That is up to the program's user, not to a library within it. */
 TUNE_TEST(test_the_environment_is_not_read)
 {
 	assert_int_equal(setenv("SPILLWAY_TUNE", drive_folder, 1), 0);

@@ -281,8 +281,8 @@ CASE(test_log)
 	struct heard heard = {0};
 	struct spw_log log = {.write = hear, .context = &heard}, silent = {0};
 
-	spw_log(NULL, SPW_LOG_ERROR, "nobody hears %d", 1);
-	spw_log(&silent, SPW_LOG_ERROR, "nobody hears %d", 2);
+	spw_log(NULL, SPW_LOG_ERROR, "unheard %d", 1);
+	spw_log(&silent, SPW_LOG_ERROR, "unheard %d", 2);
 	spw_log(&log, SPW_LOG_WARNING, "drive %s is %d %% full", "a", 97);
 	assert_int_equal(heard.count, 1);
 	assert_int_equal(heard.level, SPW_LOG_WARNING);

@@ -624,7 +624,7 @@ static void *open_and_close(void *context)
 	return NULL;
 }
 
-/* Whoever comes while the controller is opened or closed waits until that is done. */
+/* An open while the controller is being opened or closed waits until that is done. */
 TEST(test_opened_and_closed_by_many)
 {
 	char *paths[] = {PATH, "pci:" FAKE_ADDRESS "/2", PATH};

@@ -9,7 +9,7 @@
 
 static unsigned bad_ends;
 
-/* A buffer is given back only when the controller cannot write to it any more. */
+/* A buffer is released only when the controller cannot write to it any more. */
 static void done_safely(struct spw_io *io)
 {
 	if (io->res < 0 && !fake.cut)
@@ -62,8 +62,8 @@ static void expect_dead_then_alive(void)
 }
 
 /*
- * Of eight commands so many end, and then the controller dies, by itself or by @die(): so many
- * fail, or, 0, some.
+ * Of eight commands @ended_before end, and then the controller dies, by itself or by @die():
+ * @failures of them fail, or, 0, some.
  */
 static void expect_death(uint32_t timeout_ms, unsigned ended_before, void (*die)(void),
 			 unsigned failures, const char *words)
@@ -236,7 +236,7 @@ TEST(test_wanted_back_while_a_queue_sleeps)
 	open_queue_of(32, 20000);
 	sleep_until_cut();
 	expect_said("the kernel wants the device back");
-	/* It stays readable, and keeps nobody awake; the wake may be left over, for one turn. */
+	/* It stays readable, and keeps no waiter awake; the wake may be left over, for one turn. */
 	sleeps = queue_stats().sleeps;
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
 	assert_in_range(queue_stats().sleeps - sleeps, 1, 2);
@@ -278,7 +278,7 @@ static void wanted_back_while_a_mixed_queue_sleeps(const char *backend)
 	sleep_until_cut();
 	expect_said("the kernel wants the device back");
 	assert_in_range(queue_stats().sleeps - sleeps, 1, 3);
-	/* It stays readable, and wakes nobody; the wake and old polls may, for one turn. */
+	/* It stays readable, and wakes no waiter; the wake and old polls may, for one turn. */
 	sleeps = queue_stats().sleeps;
 	assert_int_equal(spw_queue_reap(queue, 1, 30000000), 0);
 	assert_in_range(queue_stats().sleeps - sleeps, 1, 3);
@@ -376,7 +376,7 @@ TEST(test_death_while_a_call_waits)
 	assert_int_equal(spw_device_pread(device, foreign, 512, 0), 0);
 }
 
-/* What has ended while this process was stopped is no late answer, however late it is taken. */
+/* What has ended while this process was stopped is not late, whenever it is taken. */
 TEST(test_a_process_stopped_while_a_call_waits)
 {
 	fake.link.timeout_ms = 20;
@@ -399,8 +399,8 @@ TEST(test_closing_with_commands_that_never_end)
 }
 
 /*
- * Nothing has reset it since somebody left it: it is stopped first, and only then does it reach
- * memory.
+ * Nothing has reset it since its last owner left it: it is stopped first, and only then does it
+ * reach memory.
  */
 TEST(test_a_controller_that_still_runs_when_opened)
 {

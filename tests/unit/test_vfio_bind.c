@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_vfio_bind.c - NVMe controllers taken from the kernel and given back, in a sysfs
+ * tests/unit/test_vfio_bind.c - NVMe controllers taken from the kernel and returned, in a sysfs
  * of the test's own
  *
  * A folder of plain files and links is the sysfs, a function that obeys what is written there is
@@ -348,8 +348,8 @@ FIXTURE_CASE(test_the_second_namespace_counts)
 }
 
 /*
- * The kernel looks for them after it has taken the controller, and nobody knows what they will
- * hold.
+ * The kernel looks for them after it has taken the controller, and there is no way to tell what
+ * they will hold.
  */
 FIXTURE_CASE(test_no_namespace_is_shown_yet)
 {
@@ -474,7 +474,7 @@ static int bind_alone(void)
 	return bind_by((struct spw_vfio_bind_opts){.force = true, .alone = true});
 }
 
-/* Whoever is given the group gets what else is in it, by whatever driver, now or later. */
+/* The owner of a group gets what else is in it, by whatever driver, now or later. */
 FIXTURE_CASE(test_a_shared_group_is_not_handed_over)
 {
 	static const char *const drivers[] = {"../../drivers/vfio-pci", "../../drivers/e1000",
@@ -693,7 +693,7 @@ FIXTURE_CASE(test_which_way_before_it_is_bound)
 	put(path_of("dev/iommu"), "");
 	assert_way("iommufd", "");
 	assert_string_equal(examined().device_node, "");
-	/* Nobody can tell what vfio will do. */
+	/* There is no way to tell what vfio will do. */
 	drop(path_of("sys/bus/pci/drivers/vfio-pci/bind"));
 	assert_way("", "");
 }

@@ -125,7 +125,7 @@ EITHER_CASE(test_life)
 	link->ops->relax(link);
 	link->ops->cut(link);
 	assert_false(reaches_memory(0) || masters_the_bus(0) || kernel.devices[0].granted);
-	/* Nobody hears of it. */
+	/* It has no effect. */
 	spw_vfio__set32(link, 64, 42);
 	assert_int_equal(register_of(0), 4711);
 	link->ops->cut(link);
@@ -277,7 +277,7 @@ FIXTURE_CASE(test_who_has_it)
 	refuse_path("/dev/vfio/11", EACCES);
 	assert_refused(0, -EBUSY, "when another process has it (see fuser /dev/vfio/devices/*)");
 	kernel.refused = NULL;
-	kernel.devices[0].other = NOBODY;
+	kernel.devices[0].other = NO_HOLDER;
 }
 
 FIXTURE_CASE(test_who_has_its_group)
@@ -287,7 +287,7 @@ FIXTURE_CASE(test_who_has_its_group)
 	assert_refused(0, -EBUSY, "is in use by another process");
 	kernel.devices[0].other = BY_ANOTHER_DRIVER;
 	assert_refused(0, -EBUSY, "shares its IOMMU group 11");
-	kernel.devices[0].other = NOBODY;
+	kernel.devices[0].other = NO_HOLDER;
 	refuse_request(VFIO_SET_IOMMU, EPERM);
 	assert_refused(0, -EPERM, "vfio_iommu_type1.allow_unsafe_interrupts=1");
 	refuse_request(VFIO_GROUP_SET_CONTAINER, EIO);
@@ -468,7 +468,7 @@ static bool try_open(unsigned step)
 		assert_true(ret < 0 && spw_last_error()[0]);
 	}
 	assert_false(kernel.devices[0].granted || reaches_memory(0));
-	/* Whoever was there goes on. */
+	/* The one that was there goes on. */
 	assert_true(reaches_memory(1));
 	map_and_unmap(other);
 	other->ops->close(other);

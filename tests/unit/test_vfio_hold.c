@@ -159,7 +159,7 @@ CASE_WITH(test_opened_and_closed_at_the_same_time, begin, NULL)
 	spw_vfio__let_go(NULL);
 	assert_int_equal(open_now, 0);
 	begin_meeting(CONTROLLERS);
-	/* What nobody has opened meanwhile is closed at once, too. */
+	/* What was not opened meanwhile is closed at once, too. */
 	hold = spw_vfio__hold(paths, SPW_ARRAY_LEN(paths), NULL);
 	spw_vfio__let_go(hold);
 	assert_int_equal(open_now, 0);
@@ -168,8 +168,8 @@ CASE_WITH(test_opened_and_closed_at_the_same_time, begin, NULL)
 }
 
 /*
- * Those that somebody else has open stay so, and so do those that are opened again before they are
- * let go of.
+ * Those that another process has open stay so, and so do those that are opened again before
+ * they are released.
  */
 CASE_WITH(test_what_others_have_stays_open, begin, NULL)
 {

@@ -172,7 +172,7 @@ CASE(test_gaps_are_refused)
 	}
 }
 
-/* Runs that touch are one, others are not; the list has room for just so many. */
+/* Runs that touch are one, others are not; the list has no room for more. */
 CASE(test_runs)
 {
 	struct spw_vfio_pointer pointer;
@@ -357,7 +357,7 @@ CASE_WITH(test_rings_go_round, NULL, end_fake)
 	assert_int_equal(fake_mapped(), 0);
 }
 
-/* Entries are given back together, and early enough for all slots to be in use at any time. */
+/* Entries are returned together, and early enough for all slots to be in use at any time. */
 CASE_WITH(test_heads_are_told_late, NULL, end_fake)
 {
 	static const struct {

@@ -104,7 +104,7 @@ TEST(test_a_controller_that_never_starts_is_not_shut_down)
 	open_device();
 }
 
-/* Whoever had it before was killed as it was starting it: to stop it then may be lost on it. */
+/* Its last owner was killed as it was starting it: to stop it then may be lost on it. */
 TEST(test_a_controller_that_is_just_starting_when_opened)
 {
 	close_device();

@@ -90,21 +90,21 @@ struct fake {
 	enum fake_order order;
 	uint32_t delay;       /* pumps until it looks at a command */
 	uint32_t never_after; /* I/O commands that it still ends; FAKE_NEVER: all */
-	unsigned fail_next;   /* so many I/O commands fail */
+	unsigned fail_next;   /* how many I/O commands fail */
 	uint16_t fail_status; /* with this, DNR included */
-	unsigned wrong_cid;   /* so many completions have another identifier */
+	unsigned wrong_cid;   /* how many completions have another identifier */
 	uint16_t cid_flip;    /* which differs in these bits */
-	unsigned twice;       /* so many completions come twice */
+	unsigned twice;       /* how many completions come twice */
 	/* completions of I/O name another queue: its number differs in these bits */
 	uint16_t sq_flip;
 	bool never_ready; /* does not become ready, */
 	bool never_stops; /* or not the opposite */
 	bool never_shuts_down;
 	bool fails_to_start;   /* with a fatal status */
-	unsigned still_starts; /* when it is opened: so many pumps from being ready */
+	unsigned still_starts; /* when it is opened: how many pumps from being ready */
 	bool says_more;        /* whatever it completes: there is more about it in a log */
 	bool refuses_pages;    /* of logs */
-	unsigned not_ready;    /* so many questions for a namespace fail, not for good */
+	unsigned not_ready;    /* how many questions for a namespace fail, not for good */
 	bool is_detached;      /* a namespace that was there before */
 	bool is_cut;           /* it has half its blocks */
 	bool writes_no_zeroes; /* by itself */
@@ -232,9 +232,9 @@ static inline uint64_t fake_run(uint64_t address, uint64_t what, char **data, ui
 	uint64_t now = what & UINT32_MAX;
 
 	if (what >> 32 != 0)
-		fake_fault("a descriptor that is no memory", what);
+		fake_fault("a descriptor that is not memory", what);
 	if ((address | now) & 3)
-		fake_fault("a descriptor that is no multiple of 4", address);
+		fake_fault("a descriptor that is not a multiple of 4", address);
 	if (now > len_bytes) {
 		fake_fault("more memory than data", now);
 		now = len_bytes;
@@ -257,7 +257,7 @@ static inline void fake_transfer_sgl(const union spw_vfio_command *command, char
 		fake.segments++;
 		if (command->prp[1] >> 32 != 0x30000000u || bytes == 0 || bytes % 16 ||
 		    (command->prp[0] & 7))
-			fake_fault("a descriptor that is no last segment", command->prp[1]);
+			fake_fault("a descriptor that is not a last segment", command->prp[1]);
 		segment = (const uint64_t *)(const void *)fake_reach(command->prp[0], bytes);
 		for (uint64_t i = 0; segment && i < bytes / 16; i++)
 			len_bytes = fake_run(segment[2 * i], segment[2 * i + 1], &data, len_bytes,
@@ -279,13 +279,13 @@ static inline void fake_transfer(const union spw_vfio_command *command, char *da
 		return;
 	}
 	if (command->prp[0] & 3)
-		fake_fault("a first address that is no multiple of 4", command->prp[0]);
+		fake_fault("a first address that is not a multiple of 4", command->prp[0]);
 	if (first > len_bytes)
 		first = len_bytes;
 	pages = (len_bytes - first + 4095) / 4096;
 	if (pages > 1) {
 		if (command->prp[1] & 7)
-			fake_fault("a list that is no multiple of 8", command->prp[1]);
+			fake_fault("a list that is not a multiple of 8", command->prp[1]);
 		if ((command->prp[1] & 4095) + pages * 8 > 4096)
 			fake_fault("a list that leaves its page", command->prp[1]);
 		list = (const uint64_t *)(const void *)fake_reach(command->prp[1], pages * 8);
@@ -566,7 +566,7 @@ static inline void fake_fetch(uint16_t id)
 	}
 }
 
-/* Something happens to the controller, and somebody has asked to be told. */
+/* Something happens to the controller, which an asynchronous event request waits for. */
 static inline void fake_event(uint32_t event)
 {
 	assert_true(fake.event_cid > 0);

@@ -33,7 +33,7 @@
 #define FIRST_IOAS   100u
 
 enum kind { CLOSED, IOMMU, CONTAINER, GROUP, DEVICE };
-enum holder { NOBODY, BY_NODE, BY_GROUP, BY_ANOTHER_DRIVER };
+enum holder { NO_HOLDER, BY_NODE, BY_GROUP, BY_ANOTHER_DRIVER };
 
 static struct kernel {
 	struct {
@@ -54,7 +54,7 @@ static struct kernel {
 		int attached;    /* to this space; -1 */
 		int group_space; /* its group is in this container; -1 */
 		bool group_open;
-		enum holder other; /* somebody else */
+		enum holder other; /* another process */
 		int wants_back;    /* eventfd */
 	} devices[DEVICES];
 	struct spw_iommufd_range ranges[64];
@@ -464,7 +464,7 @@ static int bind_device_fd(unsigned i, const struct spw_vfio_bind *bind)
 	(void)space_of(bind->iommufd, IOMMU);
 	if (kernel.devices[i].granted || kernel.devices[i].other == BY_NODE)
 		return refuse(EINVAL);
-	if (kernel.devices[i].group_open || kernel.devices[i].other != NOBODY)
+	if (kernel.devices[i].group_open || kernel.devices[i].other != NO_HOLDER)
 		return refuse(EBUSY);
 	kernel.devices[i].granted = true;
 	return 0;
