@@ -49,10 +49,21 @@ static void hold(struct spw_cache *cache)
 			   spw_control__memory_bytes(control_of(cache)));
 }
 
+void spw_cache__throttle_note(struct spw_cache *cache)
+{
+	atomic_store_explicit(&cache->may_throttle, wait_until_ns(cache) > 0, memory_order_relaxed);
+}
+
+/*
+ * Only an offer makes a forward pass exceed its plan, so most calls find the answer in what the
+ * last one noted. Relaxed: a thread sees what its own offer noted, or something newer.
+ */
 int spw_cache_hold_back(struct spw_cache *cache, bool wait)
 {
 	bool held;
 
+	if (!atomic_load_explicit(&cache->may_throttle, memory_order_relaxed))
+		return 0;
 	spw_cache__lock(cache);
 	held = wait_until_ns(cache) > 0;
 	if (held && wait)

@@ -240,6 +240,8 @@ struct spw_cache {
 	atomic_uint notifiers; /* by so many threads now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
 	void (*go_on)(struct spw_cache *cache);
+	/* what the last offer found: spw_cache_hold_back() reads it without the lock */
+	atomic_bool may_throttle;
 	struct entry *held; /* queued, but not given to the store yet; or NULL */
 	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
 	uint64_t hold_bytes;
@@ -302,6 +304,11 @@ void spw_cache__others_ranks(struct spw_cache *cache);
 /* A request of the cache's own begins; and has ended with @res. */
 void spw_cache__others_io_began(struct entry *entry, enum direction direction);
 void spw_cache__others_io_ended(struct entry *entry, enum direction direction, int res);
+
+/* ---- hold.c ---- */
+
+/* At the end of an offer: note whether the caller has to be throttled after it. */
+void spw_cache__throttle_note(struct spw_cache *cache);
 
 /* ---- search.c ---- */
 

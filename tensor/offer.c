@@ -350,6 +350,7 @@ int spw_cache__offer_any(struct spw_cache *cache, const struct spw_offer *offer,
 						  .len_bytes = entry->len_bytes};
 		spw_cache__window_fill(cache);
 	}
+	spw_cache__throttle_note(cache);
 	spw_cache__unlock_and_notify(cache);
 	if (rc == -ENOBUFS)
 		(void)spw_error(rc, "all %u entries are in use: raise tensors_max",

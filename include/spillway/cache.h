@@ -283,6 +283,8 @@ SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_of
  * SPW_CACHE_BUDGET, if a plan that fits it is in force, it waits as long as anything is being
  * written. Where no plan is in force it never waits. Tensors of devices are not waited for.
  *
+ * Takes no lock where the last offer left nothing to wait for.
+ *
  * Return: 1 it has waited, or would: spw_cache_drain() gives memory back now; 0.
  */
 SPW_EXPORT int spw_cache_hold_back(struct spw_cache *cache, bool wait);

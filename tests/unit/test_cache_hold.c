@@ -286,6 +286,38 @@ SIM_CASE(test_asking_does_not_wait)
 	spw_cache_step(sim.cache);
 }
 
+/* As if another thread had the lock: taking it fails an assert. Return: is there a wait? */
+static int ask_without_lock(void)
+{
+	int rc;
+
+	assert_null(sim.cache->holder);
+	sim.cache->holder = sim.cache;
+	rc = spw_cache_hold_back(sim.cache, true);
+	sim.cache->holder = NULL;
+	return rc;
+}
+
+/* What each saved tensor pays where nothing is throttled: no lock. */
+SIM_CASE(test_a_pass_as_planned_asks_without_the_lock)
+{
+	open_at(SPW_CACHE_FASTEST, 0.6, true);
+	STAT_IS(holds, 0);
+	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
+	for (unsigned slot = 0; slot < GPT_TENSORS; slot++) {
+		if (slot % gpt.tensors == 0)
+			spw_cache_scope_enter(sim.cache, 100 + slot / gpt.tensors);
+		sim_compute(gpt.tensor_ns);
+		(void)sim_offer(slot, sim_len(&gpt, slot % gpt.tensors), SPW_HINT_NONE);
+		assert_int_equal(ask_without_lock(), 0);
+		if (slot % gpt.tensors == gpt.tensors - 1)
+			spw_cache_scope_leave(sim.cache);
+	}
+	sim_backward_stage(&gpt);
+	spw_cache_step(sim.cache);
+	STAT_IS(plan_mismatches, 0);
+}
+
 /* Not without a plan, nor in modes that have none, nor of a step that is another one. */
 CASE(test_without_a_plan_nothing_waits)
 {
