@@ -3,62 +3,19 @@
  * tests/unit/test_sim_commit.c - commits over simulated drives with volatile caches: power is cut
  * at every transfer, and what is found afterwards is the old step or the new one, complete
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/case.h"
-#include "tests/random.h"
-
 #include "layout/commit.h"
-#include "store/internal.h"
-#include "tests/sim/sim.h"
 
-#define DRIVES      2
-#define CHUNK_BYTES SPW_CHUNK_BYTES_MIN
-#define OBJECTS     3
-#define ROUNDS      3
+#define DRIVES     2
+#define DRIVES_MAX DRIVES
+#define ROUNDS     3
 
 static const char *const paths[DRIVES] = {"sim1", "sim0"};
-static const uint32_t units[] = {512, 4096, 0};
-static uint64_t seed;
-static struct spw_store *store;
 
-/* ---- Drives and stores ---- */
-
-static void make_drives(uint32_t unit, uint32_t partitions)
-{
-	struct spw_format_opts opts;
-
-	sim_drive_count = DRIVES;
-	sim_now_ns = 1000000000;
-	sim_events = sim_cut_at = 0;
-	for (unsigned i = 0; i < DRIVES; i++) {
-		sim_drive_make(i, SPW_DRIVE_BYTES_MIN + i * 12288, 512, random_next(&seed));
-		sim_drives[i].cache_is_volatile = true;
-		sim_drives[i].atomic_bytes = unit;
-	}
-	spw_format_opts_init(&opts, sizeof(opts));
-	opts.chunk_bytes = CHUNK_BYTES;
-	opts.partitions = partitions;
-	opts.force = opts.erase = true;
-	assert_ok(spw_format(paths, DRIVES, &opts, NULL));
-}
+#include "tests/unit/sim_steps.h"
 
 static int open_how(uint64_t commit_number, bool read_only)
 {
-	struct spw_store_opts opts;
-
-	spw_store_opts_init(&opts, sizeof(opts));
-	opts.inline_mode = true;
-	opts.no_hugetlb = true;
-	opts.arena_bytes = 1u << 20;
-	opts.requests_max = 64;
-	opts.objects_max = 64;
-	opts.commit_number = commit_number;
-	opts.read_only = read_only;
-	return spw_store_open(paths, DRIVES, &opts, &store);
+	return open_these(all(), commit_number, read_only);
 }
 
 static int open_with(uint64_t commit_number)
@@ -71,103 +28,22 @@ static void open_store(void)
 	assert_ok(open_with(SPW_COMMIT_NEWEST));
 }
 
-static void close_store(void)
-{
-	spw_store_close(store);
-	store = NULL;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	close_store();
-	sim_cuts_queues = false;
-	sim_cut_at = 0;
-	return 0;
-}
-
-static void power_on(void)
-{
-	sim_cut_at = 0;
-	sim_cuts_queues = false;
-	for (unsigned i = 0; i < DRIVES; i++) {
-		if (!sim_drives[i].off)
-			sim_power_off(i);
-		sim_power_on(i);
-	}
-}
-
-/* ---- What is committed: a step's objects follow from its number ---- */
-
-static size_t len_of(uint64_t step, unsigned index)
-{
-	return 1 + (step * 7919 + index * 104729) % (5 * CHUNK_BYTES);
-}
-
-static uint8_t *bytes_of(uint64_t step, unsigned index)
-{
-	uint8_t *bytes = malloc(len_of(step, index));
-
-	assert_non_null(bytes);
-	sim_fill(bytes, len_of(step, index), step * 100 + index);
-	return bytes;
-}
-
 static int put(uint64_t step, unsigned index, spw_object *object)
 {
-	uint8_t *bytes = bytes_of(step, index);
-	struct spw_request *request;
-	int rc = spw_store_put(store, bytes, len_of(step, index), NULL, object, &request);
-
-	if (rc == 0)
-		rc = spw_request_wait(request);
-	free(bytes);
-	return rc;
+	return put_copies(step, index, 1, object);
 }
 
-/* Puts the step's objects, commits and forgets them. What is in the way is used again soon. */
 static int commit_step(uint64_t step, bool keep_previous)
 {
-	spw_object objects[OBJECTS];
-	int rc = 0;
-
-	for (unsigned i = 0; rc == 0 && i < OBJECTS; i++)
-		rc = put(step, i, &objects[i]);
-	if (rc)
-		return rc;
-	rc = spw_store_commit(store, objects, OBJECTS, step, &step, sizeof(step), keep_previous);
-	for (unsigned i = 0; i < OBJECTS; i++)
-		assert_ok(spw_store_free(store, objects[i]));
-	return rc;
+	return commit_copies(step, 1, step, keep_previous);
 }
 
 /* All of the step is there, or this fails. Return: the step. */
 static uint64_t verify(void)
 {
-	struct spw_commit_info info = {.size = sizeof(info)};
-	spw_object objects[OBJECTS];
-	uint64_t lens[OBJECTS], step;
+	uint64_t number, step = restored(&number);
 
-	if (spw_store_committed(store, &info, sizeof(info)) == -ENODATA)
-		return 0;
-	assert_int_equal(info.objects, OBJECTS);
-	assert_int_equal(info.record_bytes, sizeof(step));
-	assert_ok(spw_store_committed_record(store, &step, sizeof(step)));
-	assert_int_equal(step, info.number);
-	assert_ok(spw_store_committed_objects(store, objects, lens, OBJECTS));
-	for (unsigned i = 0; i < OBJECTS; i++) {
-		uint8_t *bytes = bytes_of(step, i), *back = malloc(len_of(step, i));
-		struct spw_request *request;
-
-		assert_non_null(back);
-		assert_int_equal(lens[i], len_of(step, i));
-		assert_ok(spw_store_get(store, objects[i], 0, back, lens[i], SPW_URGENT_READ, NULL,
-					&request));
-		assert_ok(spw_request_wait(request));
-		assert_memory_equal(back, bytes, lens[i]);
-		free(back);
-		free(bytes);
-	}
+	assert_int_equal(step, number);
 	return step;
 }
 
@@ -181,32 +57,11 @@ static uint64_t found(void)
 	return step;
 }
 
-/* Fills all that is free, so that nothing of a commit would be left where it is not held. */
-static void overwrite_all_that_is_free(void)
-{
-	static uint8_t junk[CHUNK_BYTES];
-	struct spw_request *request;
-	spw_object objects[64];
-	unsigned count = 0;
-
-	memset(junk, 0x5a, sizeof(junk));
-	while (count < SPW_ARRAY_LEN(objects) - 16 &&
-	       spw_store_put(store, junk, sizeof(junk), NULL, &objects[count], &request) == 0) {
-		if (spw_request_wait(request)) {
-			(void)spw_store_free(store, objects[count]);
-			break;
-		}
-		count++;
-	}
-	while (count > 0)
-		assert_ok(spw_store_free(store, objects[--count]));
-}
-
 /* ---- Without faults ---- */
 
 CASE_WITH(test_found_again, NULL, tear_down)
 {
-	make_drives(4096, 2);
+	make_drives(DRIVES, 4096, 2);
 	open_store();
 	assert_int_equal(verify(), 0);
 	assert_ok(commit_step(7, false));
@@ -232,7 +87,7 @@ CASE_WITH(test_refusals, NULL, tear_down)
 	uint64_t before;
 	struct spw_store_stats stats;
 
-	make_drives(4096, 1);
+	make_drives(DRIVES, 4096, 1);
 	open_store();
 	assert_int_equal(spw_store_committed(store, &info, sizeof(info)), -ENODATA);
 	assert_int_equal(spw_store_committed_objects(store, objects, NULL, 1), -ENODATA);
@@ -275,7 +130,7 @@ CASE_WITH(test_a_put_goes_on, NULL, tear_down)
 	struct spw_request *request;
 	spw_object object;
 
-	make_drives(4096, 1);
+	make_drives(DRIVES, 4096, 1);
 	open_store();
 	assert_ok(spw_store_put(store, bytes, len_of(1, 0), NULL, &object, &request));
 	assert_int_equal(spw_store_commit(store, &object, 1, 1, NULL, 0, false), -EINPROGRESS);
@@ -286,7 +141,7 @@ CASE_WITH(test_a_put_goes_on, NULL, tear_down)
 
 CASE_WITH(test_previous_is_kept, NULL, tear_down)
 {
-	make_drives(4096, 1);
+	make_drives(DRIVES, 4096, 1);
 	open_store();
 	assert_ok(commit_step(1, true));
 	assert_ok(commit_step(2, true));
@@ -315,7 +170,7 @@ CASE_WITH(test_newest_gives_up_the_previous, NULL, tear_down)
 {
 	struct spw_request *request;
 
-	make_drives(4096, 1);
+	make_drives(DRIVES, 4096, 1);
 	open_store();
 	assert_ok(commit_step(1, true));
 	assert_ok(commit_step(2, true));
@@ -348,7 +203,7 @@ static bool cut_at(uint64_t point, uint32_t unit, int (*run)(void), unsigned out
 	bool cut;
 	int rc;
 
-	make_drives(unit, 1);
+	make_drives(DRIVES, unit, 1);
 	open_store();
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, false));
@@ -424,7 +279,7 @@ static bool cut_in_large(unsigned chunks, uint64_t point)
 
 	assert_true(bytes && back);
 	sim_fill(bytes, len, chunks);
-	make_drives(512, 1);
+	make_drives(DRIVES, 512, 1);
 	open_store();
 	assert_ok(spw_store_put(store, bytes, len, NULL, &object, &request));
 	assert_ok(spw_request_wait(request));
@@ -469,7 +324,7 @@ static bool cut_in_third(uint64_t point, uint32_t unit, unsigned outcomes[4])
 	bool cut;
 	int rc;
 
-	make_drives(unit, 1);
+	make_drives(DRIVES, unit, 1);
 	open_store();
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, true));
@@ -524,7 +379,7 @@ CASE_WITH(test_cut_in_going_back, NULL, tear_down)
 		while (cut) {
 			int rc;
 
-			make_drives(units[unit], 1);
+			make_drives(DRIVES, units[unit], 1);
 			open_store();
 			assert_ok(commit_step(1, true));
 			assert_ok(commit_step(2, true));
@@ -552,7 +407,7 @@ static bool fail_at(unsigned drive, enum spw_op op, uint32_t nth)
 	uint64_t step;
 	int rc;
 
-	make_drives(4096, 1);
+	make_drives(DRIVES, 4096, 1);
 	open_store();
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, false));
@@ -611,7 +466,7 @@ CASE_WITH(test_lost_blocks, NULL, tear_down)
 {
 	static const uint8_t zeros[4096];
 
-	make_drives(4096, 1);
+	make_drives(DRIVES, 4096, 1);
 	open_store();
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, false)); /* in slot 1 */
@@ -634,7 +489,7 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 	uint8_t block[4096], junk[4] = {1};
 	const char *why;
 
-	make_drives(4096, 1);
+	make_drives(DRIVES, 4096, 1);
 	open_store();
 	assert_ok(commit_step(1, false));
 	place.chunk_bytes = CHUNK_BYTES;
@@ -655,14 +510,6 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 	assert_ok(commit_step(1, false));
 	close_store();
 	assert_int_equal(found(), 1);
-}
-
-static int take_seed(void **state)
-{
-	(void)state;
-	(void)setenv("SPW_SEED", "1", false);
-	seed = random_seed();
-	return 0;
 }
 
 RUN_CASES(take_seed, NULL)

@@ -4,114 +4,17 @@
  * while one dies, opening without one, drives that come back, and drives that went on without each
  * other
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/case.h"
-#include "tests/random.h"
-
 #include "drives/committed.h"
-#include "store/internal.h"
-#include "tests/sim/sim.h"
 
-#define DRIVES_MAX  3
-#define CHUNK_BYTES SPW_CHUNK_BYTES_MIN
-#define OBJECTS     3
+#define DRIVES_MAX 3
 
 static const char *const paths[DRIVES_MAX] = {"sim0", "sim1", "sim2"};
-static unsigned drives; /* of the store */
-static uint64_t seed;
-static struct spw_store *store;
-static char heard[4096];
 
-static void hear(void *context, enum spw_log_level priority, const char *message)
-{
-	size_t len = strlen(heard);
-
-	(void)context;
-	(void)priority;
-	(void)snprintf(heard + len, sizeof(heard) - len, "%s\n", message);
-}
-
-/* ---- Drives and stores ---- */
-
-static void make_drives(unsigned count, uint32_t unit)
-{
-	struct spw_format_opts opts;
-
-	drives = sim_drive_count = count;
-	sim_now_ns = 1000000000;
-	sim_events = sim_cut_at = 0;
-	for (unsigned i = 0; i < count; i++) {
-		sim_drive_make(i, SPW_DRIVE_BYTES_MIN + i * 12288, 512, random_next(&seed));
-		sim_drives[i].cache_is_volatile = true;
-		sim_drives[i].atomic_bytes = unit;
-	}
-	spw_format_opts_init(&opts, sizeof(opts));
-	opts.chunk_bytes = CHUNK_BYTES;
-	opts.force = opts.erase = true;
-	assert_ok(spw_format(paths, count, &opts, NULL));
-}
-
-/* @mask: the drives that are named. */
-static int open_these(unsigned mask, uint64_t commit_number, bool read_only)
-{
-	const char *named[DRIVES_MAX];
-	struct spw_store_opts opts;
-	unsigned count = 0;
-
-	for (unsigned i = 0; i < drives; i++)
-		if (mask >> i & 1)
-			named[count++] = paths[i];
-	spw_store_opts_init(&opts, sizeof(opts));
-	opts.inline_mode = true;
-	opts.no_hugetlb = true;
-	opts.arena_bytes = 1u << 20;
-	opts.requests_max = 64;
-	opts.objects_max = 64;
-	opts.commit_number = commit_number;
-	opts.read_only = read_only;
-	opts.log.write = hear;
-	heard[0] = '\0';
-	return spw_store_open(named, count, &opts, &store);
-}
+#include "tests/unit/sim_steps.h"
 
 static int open_mask(unsigned mask)
 {
 	return open_these(mask, SPW_COMMIT_NEWEST, false);
-}
-
-static unsigned all(void)
-{
-	return (1u << drives) - 1;
-}
-
-static void close_store(void)
-{
-	spw_store_close(store);
-	store = NULL;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	close_store();
-	sim_cuts_queues = false;
-	sim_cut_at = 0;
-	return 0;
-}
-
-static void power_on(void)
-{
-	sim_cut_at = 0;
-	sim_cuts_queues = false;
-	for (unsigned i = 0; i < drives; i++) {
-		if (!sim_drives[i].off)
-			sim_power_off(i);
-		sim_power_on(i);
-	}
 }
 
 static struct spw_store_stats stats_of(void)
@@ -122,91 +25,17 @@ static struct spw_store_stats stats_of(void)
 	return stats;
 }
 
-/* ---- What is stored: a step's objects follow from its number ---- */
-
-static size_t len_of(uint64_t step, unsigned index)
-{
-	return 1 + (step * 7919 + index * 104729) % (5 * CHUNK_BYTES);
-}
-
-static uint8_t *bytes_of(uint64_t step, unsigned index)
-{
-	uint8_t *bytes = malloc(len_of(step, index));
-
-	assert_non_null(bytes);
-	sim_fill(bytes, len_of(step, index), step * 100 + index);
-	return bytes;
-}
-
-static int put(uint64_t step, unsigned index, unsigned copies, spw_object *object)
-{
-	uint8_t *bytes = bytes_of(step, index);
-	struct spw_request *request;
-	int rc = spw_store_put_copies(store, bytes, len_of(step, index), copies, NULL, object,
-				      &request);
-
-	if (rc == 0)
-		rc = spw_request_wait(request);
-	free(bytes);
-	return rc;
-}
-
-/* Return: how reading it ended; bytes that come are the right ones. */
-static int get(uint64_t step, unsigned index, spw_object object)
-{
-	size_t len = len_of(step, index);
-	uint8_t *bytes = bytes_of(step, index), *back = calloc(1, len);
-	struct spw_request *request;
-	int rc;
-
-	assert_non_null(back);
-	rc = spw_store_get(store, object, 0, back, len, SPW_URGENT_READ, NULL, &request);
-	assert_ok(rc);
-	rc = spw_request_wait(request);
-	if (rc == 0)
-		assert_memory_equal(back, bytes, len);
-	free(back);
-	free(bytes);
-	return rc;
-}
-
-static int commit_copies(uint64_t step, unsigned copies, uint64_t number)
-{
-	spw_object objects[OBJECTS];
-	int rc = 0;
-
-	for (unsigned i = 0; rc == 0 && i < OBJECTS; i++)
-		rc = put(step, i, copies, &objects[i]);
-	if (rc)
-		return rc;
-	rc = spw_store_commit(store, objects, OBJECTS, number, &step, sizeof(step),
-			      copies == 2 ? SPW_COMMIT_MIRRORED : 0);
-	for (unsigned i = 0; i < OBJECTS; i++)
-		assert_ok(spw_store_free(store, objects[i]));
-	return rc;
-}
-
 static int commit_step(uint64_t step)
 {
-	return commit_copies(step, 2, step);
+	return commit_copies(step, 2, step, SPW_COMMIT_MIRRORED);
 }
 
 /* All of what was restored is there. Return: which step's it is; 0: nothing. */
 static uint64_t verify(void)
 {
-	struct spw_commit_info info = {.size = sizeof(info)};
-	spw_object objects[OBJECTS];
-	uint64_t lens[OBJECTS], step;
+	uint64_t number;
 
-	if (spw_store_committed(store, &info, sizeof(info)) == -ENODATA)
-		return 0;
-	assert_ok(spw_store_committed_record(store, &step, sizeof(step)));
-	assert_ok(spw_store_committed_objects(store, objects, lens, OBJECTS));
-	for (unsigned i = 0; i < OBJECTS; i++) {
-		assert_int_equal(lens[i], len_of(step, i));
-		assert_ok(get(step, i, objects[i]));
-	}
-	return step;
+	return restored(&number);
 }
 
 static uint64_t found_with(unsigned mask)
@@ -235,26 +64,6 @@ static void put_image_back(unsigned drive, uint8_t *image)
 	free(image);
 }
 
-static void overwrite_all_that_is_free(void)
-{
-	static uint8_t junk[CHUNK_BYTES];
-	struct spw_request *request;
-	spw_object objects[64];
-	unsigned count = 0;
-
-	memset(junk, 0x5a, sizeof(junk));
-	while (count < SPW_ARRAY_LEN(objects) - 16 &&
-	       spw_store_put(store, junk, sizeof(junk), NULL, &objects[count], &request) == 0) {
-		if (spw_request_wait(request)) {
-			(void)spw_store_free(store, objects[count]);
-			break;
-		}
-		count++;
-	}
-	while (count > 0)
-		assert_ok(spw_store_free(store, objects[--count]));
-}
-
 /* ---- Two copies ---- */
 
 CASE_WITH(test_each_copy_serves, NULL, tear_down)
@@ -263,9 +72,9 @@ CASE_WITH(test_each_copy_serves, NULL, tear_down)
 		for (unsigned failing = 0; failing < count; failing++) {
 			spw_object object;
 
-			make_drives(count, 4096);
+			make_drives(count, 4096, 1);
 			assert_ok(open_mask(all()));
-			assert_ok(put(1, 2, 2, &object));
+			assert_ok(put_copies(1, 2, 2, &object));
 			assert_int_equal(stats_of().bytes_written,
 					 2 * spw_round_up(len_of(1, 2), 4096));
 			assert_int_equal(stats_of().used_bytes,
@@ -303,11 +112,11 @@ CASE_WITH(test_urgent_reads_are_from_near_copies, NULL, tear_down)
 		uint64_t read[2] = {0};
 		spw_object object;
 
-		make_drives(2, 4096);
+		make_drives(2, 4096, 1);
 		sim_drives[1 - far].bytes_per_second /= 100;
 		assert_ok(open_mask(all()));
 		store->drives[far].device->transport.far = true;
-		assert_ok(put(1, 2, 2, &object));
+		assert_ok(put_copies(1, 2, 2, &object));
 		for (unsigned i = 0; i < SPW_ARRAY_LEN(classes); i++) {
 			for (unsigned k = 0; k < 16; k++) {
 				struct spw_request *request;
@@ -337,9 +146,9 @@ CASE_WITH(test_other_bytes_are_not_believed, NULL, tear_down)
 	static const uint8_t junk[4096] = {1};
 	spw_object object;
 
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(all()));
-	assert_ok(put(1, 2, 2, &object));
+	assert_ok(put_copies(1, 2, 2, &object));
 	for (uint64_t at = SPW_LAYOUT_RESERVED_BYTES; at < 2 * SPW_LAYOUT_RESERVED_BYTES;
 	     at += 4096)
 		sim_drive_write(&sim_drives[0], at, junk, sizeof(junk));
@@ -359,9 +168,9 @@ CASE_WITH(test_parts_are_read_from_the_other_copy, NULL, tear_down)
 	struct spw_request *request;
 	spw_object object;
 
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(all()));
-	assert_ok(put(1, 2, 2, &object));
+	assert_ok(put_copies(1, 2, 2, &object));
 	sim_drives[0].failing[SPW_READ] =
 		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
 	for (uint64_t at = 1; at + sizeof(back) < len_of(1, 2); at += 9973) {
@@ -384,11 +193,11 @@ CASE_WITH(test_failed_writes, NULL, tear_down)
 			uint64_t len = spw_round_up(len_of(1, 2), 4096);
 			spw_object object;
 
-			make_drives(count, 4096);
+			make_drives(count, 4096, 1);
 			assert_ok(open_mask(all()));
 			sim_drives[1].failing[SPW_WRITE] =
 				(struct sim_failing){.in = nth, .error = -EIO, .sticky = true};
-			assert_ok(put(1, 2, 2, &object));
+			assert_ok(put_copies(1, 2, 2, &object));
 			if (nth > 1 && stats_of().drives_retired == 0) {
 				close_store(); /* it was not given that many chunks */
 				continue;
@@ -406,7 +215,7 @@ CASE_WITH(test_failed_writes, NULL, tear_down)
 			assert_ok(spw_store_free(store, object));
 			assert_int_equal(spw_store_poll(store, false), 0);
 			/* One drive alone is left of two: said once, counted each time. */
-			assert_ok(put(2, 1, 2, &object));
+			assert_ok(put_copies(2, 1, 2, &object));
 			assert_ok(get(2, 1, object));
 			assert_int_equal(count == 2, strstr(heard, "no second drive") != NULL);
 			close_store();
@@ -422,7 +231,7 @@ CASE_WITH(test_fragmented_space, NULL, tear_down)
 	unsigned count = 0;
 	struct spw_store_opts opts;
 
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.inline_mode = opts.no_hugetlb = true;
 	opts.arena_bytes = 1u << 20;
@@ -439,7 +248,7 @@ CASE_WITH(test_fragmented_space, NULL, tear_down)
 		;
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(blocks); i += i % 3 ? 2 : 3)
 		assert_ok(spw_store_free(store, blocks[i]));
-	assert_ok(put(1, 2, 2, &object));
+	assert_ok(put_copies(1, 2, 2, &object));
 	assert_true(stats_of().chunks_split > 0 && stats_of().chunks_single == 0);
 	assert_ok(get(1, 2, object));
 	for (unsigned failing = 0; failing < 2; failing++) {
@@ -480,9 +289,9 @@ CASE_WITH(test_commits_while_a_full_drive_is_on_trial, NULL, tear_down)
 		uint64_t number = 1;
 		spw_object object;
 
-		make_drives(2, 4096);
+		make_drives(2, 4096, 1);
 		assert_ok(open_mask(all()));
-		assert_ok(put(1, 0, 2, &object));
+		assert_ok(put_copies(1, 0, 2, &object));
 		sim_drives[rests].failing[SPW_WRITE] =
 			(struct sim_failing){.in = 1, .error = errors[i / 2], .sticky = true};
 		for (; number < 200; number++) {
@@ -508,9 +317,9 @@ CASE_WITH(test_a_commit_that_all_drives_fail_ends, NULL, tear_down)
 {
 	spw_object object;
 
-	make_drives(3, 4096);
+	make_drives(3, 4096, 1);
 	assert_ok(open_mask(all()));
-	assert_ok(put(1, 0, 2, &object));
+	assert_ok(put_copies(1, 0, 2, &object));
 	for (unsigned i = 0; i < 3; i++)
 		sim_drives[i].failing[SPW_FLUSH] =
 			(struct sim_failing){.in = 1, .error = -EAGAIN, .sticky = true};
@@ -531,7 +340,7 @@ CASE_WITH(test_any_drive_may_be_missing, NULL, tear_down)
 			struct spw_commit_info info = {.size = sizeof(info)};
 			unsigned others;
 
-			make_drives(count, 4096);
+			make_drives(count, 4096, 1);
 			others = all() & ~(1u << lost);
 			assert_ok(open_mask(all()));
 			assert_ok(commit_step(1));
@@ -568,17 +377,17 @@ CASE_WITH(test_refused_without_a_mirror, NULL, tear_down)
 {
 	struct spw_commit_info info = {.size = sizeof(info)};
 
-	make_drives(3, 4096);
+	make_drives(3, 4096, 1);
 	assert_int_equal(open_mask(3), -ENXIO);
 	expect_words("is missing");
 	assert_ok(open_mask(all()));
-	assert_ok(commit_copies(1, 1, 1));
+	assert_ok(commit_copies(1, 1, 1, 0));
 	close_store();
 	assert_int_equal(open_mask(3), -ENXIO);
 	assert_ok(spw_committed(paths, 2, 0, &info, sizeof(info)));
 	/* Half of it has no mirror. */
 	assert_ok(open_mask(all()));
-	assert_ok(commit_copies(2, 2, 2));
+	assert_ok(commit_copies(2, 2, 2, SPW_COMMIT_MIRRORED));
 	close_store();
 	assert_ok(open_mask(3));
 	assert_int_equal(verify(), 2);
@@ -587,8 +396,8 @@ CASE_WITH(test_refused_without_a_mirror, NULL, tear_down)
 	{
 		spw_object objects[2];
 
-		assert_ok(put(3, 0, 2, &objects[0]));
-		assert_ok(put(3, 2, 1, &objects[1]));
+		assert_ok(put_copies(3, 0, 2, &objects[0]));
+		assert_ok(put_copies(3, 2, 1, &objects[1]));
 		assert_ok(spw_store_commit(store, objects, 2, 3, NULL, 0, 0));
 	}
 	close_store();
@@ -614,7 +423,7 @@ CASE_WITH(test_a_path_that_leads_nowhere_is_a_missing_drive, NULL, tear_down)
 	const char *const named[] = {"sim0", "nowhere"};
 	struct spw_store_opts opts;
 
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	spw_store_opts_init(&opts, sizeof(opts));
 	opts.inline_mode = opts.no_hugetlb = true;
 	opts.arena_bytes = 1u << 20;
@@ -639,7 +448,7 @@ CASE_WITH(test_an_older_drive_is_never_believed, NULL, tear_down)
 				unsigned others;
 				uint8_t *image;
 
-				make_drives(count, 4096);
+				make_drives(count, 4096, 1);
 				others = all() & ~(1u << lost);
 				assert_ok(open_mask(all()));
 				assert_ok(commit_step(1));
@@ -660,18 +469,18 @@ CASE_WITH(test_an_older_drive_is_never_believed, NULL, tear_down)
 /* Each of two drives goes on alone, as far as may be. */
 static void go_apart(uint64_t steps_a, uint64_t steps_b)
 {
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_ok(commit_step(1));
 	close_store();
 	assert_ok(open_mask(1));
 	for (uint64_t i = 0; i < steps_a; i++)
-		assert_ok(commit_copies(100 + i, 2, 2 + i));
+		assert_ok(commit_copies(100 + i, 2, 2 + i, SPW_COMMIT_MIRRORED));
 	close_store();
 	assert_ok(open_mask(2));
 	assert_int_equal(verify(), 1);
 	for (uint64_t i = 0; i < steps_b; i++)
-		assert_ok(commit_copies(200 + i, 2, 2 + i));
+		assert_ok(commit_copies(200 + i, 2, 2 + i, SPW_COMMIT_MIRRORED));
 	close_store();
 }
 
@@ -699,7 +508,7 @@ CASE_WITH(test_split_brain_is_refused, NULL, tear_down)
 			}
 			/* Or who commits once more, and is asked for then. */
 			assert_ok(open_mask(1));
-			assert_ok(commit_copies(300, 2, 50));
+			assert_ok(commit_copies(300, 2, 50, SPW_COMMIT_MIRRORED));
 			close_store();
 			assert_int_equal(open_mask(3), -EUCLEAN);
 			assert_ok(open_these(3, 50, false));
@@ -714,7 +523,7 @@ CASE_WITH(test_split_brain_is_refused, NULL, tear_down)
 /* One was left out of a commit by the other, and then goes on alone with the commit of before. */
 CASE_WITH(test_split_brain_of_a_drive_that_failed, NULL, tear_down)
 {
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_ok(commit_step(1));
 	sim_drives[1].failing[SPW_WRITE] =
@@ -724,15 +533,13 @@ CASE_WITH(test_split_brain_of_a_drive_that_failed, NULL, tear_down)
 	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
 	assert_ok(open_mask(2));
 	assert_int_equal(verify(), 1);
-	assert_ok(commit_copies(200, 2, 2));
+	assert_ok(commit_copies(200, 2, 2, SPW_COMMIT_MIRRORED));
 	close_store();
 	assert_int_equal(open_mask(3), -EUCLEAN);
 	expect_words("without each other");
 }
 
 /* ---- Power cuts ---- */
-
-static const uint32_t units[] = {512, 4096, 0};
 
 /*
  * Steps 1 and 2, then power is cut at an event of the third. Whichever drives are there afterwards:
@@ -745,7 +552,7 @@ static bool cut_at(unsigned count, uint64_t point, uint32_t unit, unsigned outco
 	bool cut;
 	int rc;
 
-	make_drives(count, unit);
+	make_drives(count, unit, 1);
 	assert_ok(open_mask(all()));
 	assert_ok(commit_step(1));
 	assert_ok(commit_step(2));
@@ -772,7 +579,7 @@ static bool cut_at(unsigned count, uint64_t point, uint32_t unit, unsigned outco
 	lost = (unsigned)(point % count);
 	assert_ok(open_mask(all() & ~(1u << lost)));
 	step = verify();
-	assert_ok(commit_copies(7, 2, step + 1));
+	assert_ok(commit_copies(7, 2, step + 1, SPW_COMMIT_MIRRORED));
 	overwrite_all_that_is_free();
 	close_store();
 	assert_int_equal(found_with(all()), 7);
@@ -812,7 +619,7 @@ static bool die_at(unsigned count, unsigned drive, enum spw_op op, uint32_t nth)
 	unsigned others;
 	bool died;
 
-	make_drives(count, 4096);
+	make_drives(count, 4096, 1);
 	others = all() & ~(1u << drive);
 	assert_ok(open_mask(all()));
 	assert_ok(commit_step(1));
@@ -849,7 +656,7 @@ CASE_WITH(test_a_drive_dies_at_a_commit, NULL, tear_down)
 /* One that cannot say what it has is not taken to have nothing newer. */
 CASE_WITH(test_slots_that_nobody_can_read, NULL, tear_down)
 {
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_ok(commit_step(1));
 	assert_ok(commit_step(2));
@@ -895,7 +702,7 @@ CASE_WITH(test_scrub_mends, NULL, tear_down)
 {
 	struct spw_scrub found;
 
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -ENODATA);
 	assert_ok(commit_step(1));
@@ -924,7 +731,7 @@ CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
 {
 	struct spw_scrub found;
 
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_ok(commit_step(1));
 	spoil(0);
@@ -935,7 +742,7 @@ CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
 	assert_true(repaired(&found) == 0 && bad(&found) == 2 * found.runs);
 	close_store();
 	/* What cannot be written again stays bad, and the other copy good. */
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_ok(commit_step(1));
 	spoil(1);
@@ -945,7 +752,7 @@ CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
 	assert_true(found.runs_lost == 0 && repaired(&found) == 0);
 	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
 	/* Without a mirror all is read, and nothing can be mended. */
-	assert_ok(commit_copies(2, 1, 2));
+	assert_ok(commit_copies(2, 1, 2, 0));
 	spoil(0);
 	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
 	assert_int_equal(found.runs_lost, found.drive[0].copies);
@@ -963,7 +770,7 @@ CASE_WITH(test_cut_in_scrub, NULL, tear_down)
 			struct spw_scrub found;
 			int rc;
 
-			make_drives(2, units[unit]);
+			make_drives(2, units[unit], 1);
 			assert_ok(open_mask(3));
 			assert_ok(commit_step(1));
 			close_store();
@@ -991,7 +798,7 @@ CASE_WITH(test_cut_in_scrub, NULL, tear_down)
 /* Step 1 in two copies, step 2 in one: its second drive failed while it was put. */
 static void make_single(unsigned count, uint32_t unit)
 {
-	make_drives(count, unit);
+	make_drives(count, unit, 1);
 	assert_ok(open_mask(all()));
 	assert_ok(commit_step(1));
 	for (unsigned drive = 1; drive < count; drive++)
@@ -1042,7 +849,7 @@ CASE_WITH(test_second_copies_in_part, NULL, tear_down)
 {
 	uint64_t single;
 
-	make_drives(2, 4096);
+	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_int_equal(spw_store_resilver(store, NULL, NULL), -ENODATA);
 	assert_ok(commit_step(1));
@@ -1120,14 +927,6 @@ CASE_WITH(test_cut_in_second_copies, NULL, tear_down)
 		}
 		assert_in_range(point, 10, 200);
 	}
-}
-
-static int take_seed(void **state)
-{
-	(void)state;
-	(void)setenv("SPW_SEED", "1", false);
-	seed = random_seed();
-	return 0;
 }
 
 RUN_CASES(take_seed, NULL)
