@@ -17,7 +17,7 @@ from .._report.step_trace import StepTrace
 from ..cache import Cache
 from ..report import NOT_WRITTEN
 from .heap import Mapped
-from .trial_copies import Copies
+from .trial_saves import FirstRun
 from .._core.wrapped import bytes_in, kind_of, memory_of, wrapped
 
 _log = logging.getLogger("spillway")
@@ -62,7 +62,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     excluding: int  # modules that are excluded and run now
     tracer: Optional[StepTrace]
     frame: Any  # of the running scope, if it can be recomputed
-    trial: Optional[Copies]  # also copies what is saved
+    trial: Optional[FirstRun]  # also notes what is saved
     gives_up: bool  # discard all that can be recomputed, whatever the plan: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
     begins: bool  # the first save after that begins a step: nothing else is known to

@@ -28,7 +28,7 @@ from .._core.scopes import tensors_in
 from .._core.tensors import counted_by, nothing_on
 from .._core.torch_compat import SavedTensorsHooks, is_before, is_compiled
 from .._offload.session import Session
-from .._offload.trial_copies import Copies
+from .._offload.trial_saves import FirstRun, SecondRun, is_same
 from .._params.offloaded_param import OnDrives
 from .effects import Elsewhere, Reached, Snapshot, snapshot_of
 from .foreign_hooks import Aside, foreign_on, is_gathering
@@ -123,17 +123,9 @@ def _undo(undos: List[Callable[[], Any]]) -> None:
         raise raised
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return plain if plain.dtype is torch.bool else plain.view(torch.uint8)
-
-
-def _are_same(these: Sequence[Optional[Tensor]], those: Sequence[Optional[Tensor]]) -> bool:
-    """Bit for bit. None equals nothing."""
-    return len(these) == len(those) and all(
-        one is not None and other is not None and one.dtype is other.dtype and
-        one.shape == other.shape and torch.equal(_bytes_of(one), _bytes_of(other))
-        for one, other in zip(these, those))
+def _are_same(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
+    """Bit for bit."""
+    return len(these) == len(those) and all(map(is_same, these, those))
 
 
 class Frame(hooks.Frame):  # type: ignore[misc]
@@ -298,7 +290,7 @@ class _Trial:
     def __init__(self, module: nn.Module, arguments: Any, alone: _Alone,
                  elsewhere: Elsewhere) -> None:
         self.reached = Reached(module, arguments, elsewhere)
-        self.saved = Copies(arguments)
+        self.saved = FirstRun(arguments)
         self.alone = alone
         alone.push()
 
@@ -489,11 +481,11 @@ class Recomputer:
         module = frame.module
         if sys.exc_info()[0] is not None:
             return False  # it raised: try it in a later step
-        if trial.changed() and module not in self._begun and trial.reached.has_begun():
+        changed = trial.changed()
+        if changed and module not in self._begun and trial.reached.has_begun():
             self._begun.add(module)  # its own cache is filled now: try it again next time
             return False
-        why = (self._kept_elsewhere(frame) or trial.changed()
-               or self._differs(frame, trial, result))
+        why = self._kept_elsewhere(frame) or changed or self._differs(frame, trial, result)
         if why is not None:
             self.refuse(module, why)
             return False
@@ -512,10 +504,10 @@ class Recomputer:
         return None
 
     def _differs(self, frame: Frame, trial: _Trial, result: Any) -> Optional[str]:
-        if not trial.saved.tensors:
+        if not trial.saved.held:
             return "it saves nothing: it is recomputed already (checkpoint), or has no gradient"
         session = self.session
-        saved = Copies(frame.arguments)
+        saved = SecondRun(trial.saved, frame.arguments)
 
         def pack(tensor: Tensor) -> Tensor:
             saved.add(tensor)
@@ -531,8 +523,9 @@ class Recomputer:
             return f"a second run raises {type(error).__name__}: {error}"
         finally:
             _undo([session.recompute_end])
-        if not _are_same(trial.saved.tensors, saved.tensors):
-            return "a second run saves other tensors"
+        why = saved.differs()
+        if why is not None:
+            return why
         if not _are_same(list(tensors_in(result)), list(tensors_in(second))):
             return "a second run has another result"
         return frame.changes or trial.changed()
