@@ -36,7 +36,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Somebody watches: tell what is about to go. */
+/* On a terminal: says what is about to be taken. */
 static void announce(const struct spw_vfio_probe_info *controller)
 {
 	if (!isatty(STDERR_FILENO))
@@ -52,7 +52,7 @@ static void announce(const struct spw_vfio_probe_info *controller)
 						     : "no block device");
 }
 
-/* vfio-pci is seldom loaded before somebody needs it. What does not work is found when binding. */
+/* vfio-pci is rarely loaded at boot. A failure to load it shows when binding. */
 static void load_modules(void)
 {
 	static char *const words[] = {"modprobe", "-qa", "vfio-pci", "vfio_iommu_type1", NULL};
@@ -79,7 +79,7 @@ static int find_user(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-/* As that user sees it, with all groups and rights. Return: false: not, or nobody can tell. */
+/* Checked as that user, with all its groups. Return: false also if it cannot be checked. */
 static bool user_may_open(const char *path)
 {
 	pid_t pid = fork();
@@ -112,7 +112,7 @@ static int give_to_user(const struct spw_vfio_probe_info *controller)
 	result = give_node(controller, path);
 	if (result == 0)
 		result = give_node(controller, controller->device_node);
-	/* That one is everybody's, so it is not ours to give. */
+	/* That node is shared by all users, so it is not given to one. */
 	if (result == 0 && controller->device_node[0] && access(IOMMU_NODE, F_OK) == 0 &&
 	    !user_may_open(IOMMU_NODE))
 		(void)fprintf(stderr,

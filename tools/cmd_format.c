@@ -52,7 +52,7 @@ static bool announce(void)
 	return unknown;
 }
 
-/* Where somebody watches. Elsewhere spw_format() refuses what nobody agreed to lose. */
+/* On a terminal: asks. Elsewhere spw_format() refuses to destroy data. */
 static int consent(const struct tool_command *command)
 {
 	if (!isatty(STDERR_FILENO) || !announce() || !isatty(STDIN_FILENO))
@@ -87,7 +87,7 @@ static int format_store(const struct tool_command *command)
 	if (!spw_is_power_of_two(chunk_bytes) || chunk_bytes < SPW_CHUNK_BYTES_MIN ||
 	    chunk_bytes > SPW_CHUNK_BYTES_MAX)
 		return tool_usage_error(
-			command, "--chunk: %s is none; a power of two from %s to %s",
+			command, "--chunk: %s is not a chunk size: a power of two from %s to %s",
 			SPW_SIZE_TEXT(chunk_bytes), SPW_SIZE_TEXT(SPW_CHUNK_BYTES_MIN),
 			SPW_SIZE_TEXT(SPW_CHUNK_BYTES_MAX));
 	spw_format_opts_init(&opts, sizeof(opts));

@@ -69,11 +69,12 @@ static int find_name(const char *path, struct drive *drive)
 		(void)snprintf(drive->name, sizeof(drive->name), "nvme%s",
 			       strrchr(target, '/') + 3);
 	else
-		return spw_error(-ENOTBLK, "%s is no character device of an NVMe namespace", path);
+		return spw_error(-ENOTBLK, "%s is not a character device of an NVMe namespace",
+				 path);
 	return 0;
 }
 
-/* Whose files, or what else that is, the user shall not have. */
+/* Finds data on the drive that the user must not get access to. */
 static int find_obstacle(const struct drive *drive)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};

@@ -30,7 +30,7 @@ static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
 					    SPW_CACHE_POSITIONAL, SPW_CACHE_SPILL,
 					    SPW_CACHE_OBSERVE};
 static uint64_t budget, wear;
-/* Smaller tensors are kept anyhow: nobody means less. */
+/* Smaller tensors are always kept, so a smaller budget is a mistake. */
 #define SIZE_LEAST 65536u
 static uint32_t steps = 6, step_number;
 static bool json, verbose, recompute;
@@ -67,7 +67,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Replays from 1 on; first is 0: none. */
+/* Replays, counted from 1; first is 0: none. */
 struct stretch {
 	unsigned long first, last;
 };
@@ -292,7 +292,7 @@ static int replay(const struct tool_command *command, const struct spw_trace *tr
 		  const struct replay_step *step, const struct replay_scopes *again)
 {
 	struct replay_run run = {.step = step,
-				 .again = again,
+				 .recomputable = again,
 				 .steps = steps,
 				 .before_step = before_step,
 				 .after_step = after_step};

@@ -28,11 +28,11 @@ static const struct tool_option options[] = {
 
 struct revoking {
 	struct grant_rules rules;
-	uid_t uid;     /* of the group that is taken back */
+	uid_t uid;     /* of the group that is revoked */
 	json_t *nodes; /* that belong to root again */
 };
 
-/* What has been given to somebody else meanwhile stays. */
+/* A node that another user owns by now stays. */
 static int take_node(struct revoking *revoking, const char *node)
 {
 	struct stat st;
@@ -66,14 +66,14 @@ static int take_group(struct revoking *revoking, const struct grant_group *group
 	return grant_each("/sys", &identity, take_device, revoking);
 }
 
-/* Given where there was no rule to write. */
+/* Revokes a grant that was made without a rule. */
 static int take_owned(struct revoking *revoking, const char *path, const char *name)
 {
 	struct stat st;
 
 	if (stat(path, &st) != 0 || st.st_uid == 0)
-		return spw_error(-ENOENT, "%s has not been given to anybody: %s has no rule of it",
-				 path, revoking->rules.path);
+		return spw_error(-ENOENT, "%s belongs to root, and %s has no rule for it", path,
+				 revoking->rules.path);
 	revoking->uid = st.st_uid;
 	return take_device(revoking, name);
 }
@@ -88,13 +88,13 @@ static int take_path(struct revoking *revoking, const char *path)
 
 	if (stat(path, &st) != 0)
 		return spw_error_errno(-errno,
-				       "%s cannot be found; of a drive that is away, --user takes "
-				       "back the rule",
+				       "%s cannot be found; for a drive that is unplugged, --user "
+				       "revokes the rule",
 				       path);
 	if (!S_ISBLK(st.st_mode) ||
 	    !realpath(SPW_PATH("/sys/dev/block/%u:%u", major(st.st_rdev), minor(st.st_rdev)),
 		      target))
-		return spw_error(-ENOTBLK, "%s is no block device", path);
+		return spw_error(-ENOTBLK, "%s is not a block device", path);
 	name = strrchr(target, '/') + 1;
 	if (grant_identify("/sys", name, &identity))
 		group = grant_rules_find(&revoking->rules, &identity);

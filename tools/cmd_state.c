@@ -68,7 +68,7 @@ struct listing {
 	bool found;
 };
 
-/* Shapes are text, as a rule; what is none is not shown. */
+/* A shape is usually text; anything else is not shown. */
 static json_t *json_shape(const void *shape, size_t len)
 {
 	json_t *text = json_stringn(shape, len);

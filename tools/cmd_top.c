@@ -29,7 +29,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Counters grow while a store is open: lower ones mean that it was opened anew. */
+/* Counters only grow while a store is open: lower ones mean that it was reopened. */
 static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
 {
 	bool since = now->drives != before->drives || now->store.puts < before->store.puts ||

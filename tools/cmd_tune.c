@@ -220,7 +220,7 @@ static int make_job(struct bench_job *job, const struct sweep *sweep, const stru
 	job->size_bytes = sweep->region_bytes * devices.count;
 	result = bench_parse_time(runtime_text, &job->runtime_ns);
 	if (result == 0 && job->runtime_ns == 0)
-		result = spw_error(-EINVAL, "0 is no time to measure");
+		result = spw_error(-EINVAL, "the time to measure must not be 0");
 	if (result != 0)
 		return spw_error(-EINVAL, "--runtime: %s", spw_last_error());
 	return bench_job_check(job);
@@ -372,7 +372,7 @@ static int run_sweep(struct sweep *sweep)
 	uint64_t begin_ns = spw_clock_ns();
 	int result = 0;
 
-	/* Opened once for all measurements: nobody takes a drive between two that write. */
+	/* Opened once for all measurements: no other process claims a drive in between. */
 	for (unsigned i = 0; i < devices.count && result == 0; i++) {
 		struct bench_device *device = bench_devices_find(&sweep->devices, devices.paths[i]);
 

@@ -68,7 +68,7 @@ static int wipe(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-/* What is no store, or cannot be told to be a whole one, is somebody's. */
+/* A drive that is not, or not certainly, one of a whole store may hold other data. */
 static const int refusals[] = {EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, 0};
 
 const struct tool_command command_wipe = {

@@ -195,7 +195,7 @@ static void scrub_partition(const struct tool_devices *devices, uint32_t partiti
 	struct spw_store *store;
 	int rc;
 
-	set_up(&opts, partition, true); /* nothing that is committed is given up */
+	set_up(&opts, partition, true); /* no commit is abandoned */
 	rc = spw_store_open(devices->paths, devices->count, &opts, &store);
 	if (rc == 0)
 		rc = spw_store_committed(store, &info, sizeof(info));

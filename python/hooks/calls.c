@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/calls.c - what is called, of the library, of PyTorch and of the package */
-#include "hooks.h"
+/* hooks/calls.c - what the hooks call in the library, in PyTorch and in the Python package */
+#include "calls.h"
+
+#include <string.h>
 
 #define DTYPES_MAX 48
 
@@ -25,7 +27,7 @@ const struct dtype *dtype_of(PyObject *tensor)
 
 	if (!dtype)
 		return NULL;
-	Py_DECREF(dtype); /* they live for ever */
+	Py_DECREF(dtype); /* element types are never freed */
 	return dtype_find(dtype);
 }
 
@@ -43,7 +45,7 @@ static int connect_library(PyObject *addresses)
 	size_t count = sizeof(at) / sizeof(at[0]);
 
 	if ((size_t)PyTuple_Size(addresses) != count) {
-		PyErr_SetString(PyExc_ValueError, "an address for each function is needed");
+		PyErr_SetString(PyExc_ValueError, "connect() needs an address for each function");
 		return -1;
 	}
 	for (size_t i = 0; i < count; i++) {
@@ -51,6 +53,7 @@ static int connect_library(PyObject *addresses)
 
 		if (to_uint64(new_ref(PyTuple_GetItem(addresses, (Py_ssize_t)i)), &address))
 			return -1;
+		SPW_ASSERT(address != 0);
 		at[i] = (uintptr_t)address;
 	}
 	memcpy(&library, at, sizeof(library));
@@ -73,7 +76,7 @@ static int connect_things(PyObject *things)
 			continue;
 		*get = (descrgetfunc)PyType_GetSlot(Py_TYPE(thing), Py_tp_descr_get);
 		if (!*get) {
-			PyErr_Format(PyExc_TypeError, "%s is no attribute", name);
+			PyErr_Format(PyExc_TypeError, "%s is not an attribute", name);
 			return -1;
 		}
 	}
@@ -85,7 +88,7 @@ static int connect_dtypes(PyObject *list)
 	Py_ssize_t count = PyList_Size(list);
 
 	if (count > DTYPES_MAX) {
-		PyErr_SetString(PyExc_ValueError, "too many types of elements");
+		PyErr_SetString(PyExc_ValueError, "too many element types");
 		return -1;
 	}
 	dtype_count = 0;
@@ -97,11 +100,13 @@ static int connect_dtypes(PyObject *list)
 				      &dtype->itemsize, &dtype->code, &dtype->bits, &is_complex,
 				      &is_viewed))
 			return -1;
+		SPW_ASSERT(dtype->itemsize > 0);
 		Py_INCREF(dtype->dtype);
 		dtype->is_complex = is_complex;
 		dtype->is_viewed = is_viewed;
 	}
 	dtype_count = (unsigned)count;
+	SPW_ASSERT(dtype_count <= DTYPES_MAX);
 	return 0;
 }
 
@@ -121,6 +126,7 @@ int make_names(void)
 {
 	bool made = true;
 
+	SPW_ASSERT(!names.mark && gil_is_held());
 #define MAKE(name, text) made = made && (names.name = PyUnicode_InternFromString(text));
 	NAMES(MAKE)
 	return made ? 0 : -1;

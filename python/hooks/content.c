@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/content.c - storages and their contents: what is known, and whether they were modified */
-#include "hooks.h"
+/* hooks/content.c - storages, their contents, and whether these were modified */
+#include "content.h"
 
 static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch, uint64_t step)
 {
@@ -24,6 +24,7 @@ static struct version *version_new(PyObject *tensor, int64_t number, uint64_t ep
 
 void version_drop(struct version *version)
 {
+	SPW_ASSERT(!version || version->references > 0);
 	if (!version || --version->references > 0)
 		return;
 	Py_DECREF(version->witness);
@@ -32,7 +33,7 @@ void version_drop(struct version *version)
 	PyMem_Free(version);
 }
 
-/* A new reference. NULL: it is gone. */
+/* A new reference. NULL: no tensor shares the version counter any more. */
 static PyObject *version_witness(const struct version *version)
 {
 	PyObject *witness;
@@ -69,7 +70,7 @@ int raise_modified(PyObject *tensor, int64_t now, int64_t expected)
 
 	if (result) {
 		Py_DECREF(result);
-		PyErr_SetString(PyExc_SystemError, "a modified tensor was not told");
+		PyErr_SetString(PyExc_SystemError, "raise_modified() raised nothing");
 	}
 	return -1;
 }
@@ -112,6 +113,7 @@ PyObject *tensor_lent(PyObject *counter, PyObject *memory)
 
 void version_watch(struct version *version, PyObject *held)
 {
+	SPW_ASSERT(version->references > 0);
 	if (!version->counter)
 		version->counter = new_ref(held);
 }
@@ -122,12 +124,13 @@ void version_part(struct version *version, PyObject *held, bool is_shown, PyObje
 
 	if (version->counter != held || version->references == 1)
 		return;
+	SPW_ASSERT(version->references > 1);
 	PyErr_Fetch(&type, &value, &traceback);
 	if (is_shown)
 		counter = tensor_counted_by(held, nothing);
 	else
 		counter = PyObject_SetAttr(held, names.data, nothing) ? NULL : new_ref(held);
-	/* Inside a transform of torch.func nothing may be changed in this way: no more is seen. */
+	/* Inside a torch.func transform .data cannot be set: later changes go unnoticed. */
 	if (!counter && PyErr_Occurred() && !was_refused())
 		PyErr_WriteUnraisable(held);
 	set_ref(&version->counter, counter);
@@ -164,6 +167,7 @@ struct record *record_new(const struct seen *seen, uint64_t key)
 {
 	struct record *record = PyObject_New(struct record, record_type);
 
+	SPW_ASSERT(key != 0 && seen->storage);
 	if (!record)
 		return NULL;
 	record->key = key;
@@ -185,6 +189,7 @@ struct version *record_version(struct record *record, PyObject *tensor, uint64_t
 		return NULL;
 	if (record->version && record->version->step == step)
 		current = version_current(record->version, tensor, number);
+	SPW_ASSERT(!record->version || record->version->epoch < record->epochs);
 	if (current)
 		return current < 0 ? NULL : record->version;
 	version = version_new(tensor, number, record->epochs, step);
@@ -198,10 +203,11 @@ struct version *record_version(struct record *record, PyObject *tensor, uint64_t
 
 void record_moved(struct record *record, struct version *version, PyObject *held)
 {
+	SPW_ASSERT(version->references > 0 && (!record->version || record->epochs > 0));
 	if (!version->moved)
 		version->moved = new_ref(held);
 	if (record->version != version)
 		return;
-	record->version = NULL; /* which else would hold its own storage */
+	record->version = NULL; /* else the storage would keep itself alive */
 	version_drop(version);
 }

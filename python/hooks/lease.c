@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/lease.c - memory of the cache that tensors use, and who waits for the last of them */
-#include "hooks.h"
+/* hooks/lease.c - memory of the cache that tensors use, and closing after the last of them */
+#include "lease.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #define DLPACK_NAME "dltensor"
 #define DLPACK_CPU  1
@@ -31,15 +34,30 @@ struct dl_managed {
 	void (*deleter)(struct dl_managed *managed);
 };
 
-/* ---- Who uses the cache ---- */
+/* ---- Users of the cache ---- */
+
+void leases_hold(struct leases *leases)
+{
+	SPW_ASSERT(atomic_load(&leases->references) > 0);
+	atomic_fetch_add(&leases->references, 1);
+}
 
 void leases_drop(struct leases *leases)
 {
-	if (atomic_fetch_sub(&leases->references, 1) == 1)
+	uint32_t before = atomic_fetch_sub(&leases->references, 1);
+
+	SPW_ASSERT(before > 0);
+	if (before == 1)
 		free(leases);
 }
 
-/* The last use has ended of a cache that is to be closed. */
+void leases_user_begins(struct leases *leases)
+{
+	SPW_ASSERT(atomic_load(&leases->references) > 0);
+	atomic_fetch_add(&leases->users, 1);
+}
+
+/* The last user of a cache that is waiting to close has ended. */
 static void leases_finish(struct leases *leases)
 {
 	PyObject *closer = NULL, *result, *type, *value, *traceback;
@@ -51,6 +69,7 @@ static void leases_finish(struct leases *leases)
 	PyErr_Fetch(&type, &value, &traceback);
 	if (atomic_exchange(&leases->waited_for, false)) {
 		closer = leases->closer;
+		SPW_ASSERT(closer);
 		leases->closer = NULL;
 		result = PyObject_CallMethodObjArgs(closer, names.finish, NULL);
 		if (!result)
@@ -64,7 +83,10 @@ static void leases_finish(struct leases *leases)
 
 void leases_user_ended(struct leases *leases)
 {
-	if (atomic_fetch_sub(&leases->users, 1) == 1 && atomic_load(&leases->waited_for))
+	uint64_t before = atomic_fetch_sub(&leases->users, 1);
+
+	SPW_ASSERT(before > 0);
+	if (before == 1 && atomic_load(&leases->waited_for))
 		leases_finish(leases);
 }
 
@@ -78,7 +100,7 @@ struct spw_cache *leases_cache(struct leases *leases, PyObject *cache)
 	handle = PyObject_GetAttr(cache, names.handle);
 	if (handle) {
 		Py_DECREF(handle);
-		PyErr_SetString(PyExc_SystemError, "the cache is closed, and does not say so");
+		PyErr_SetString(PyExc_SystemError, "the cache is closed, but has a handle");
 	}
 	return NULL;
 }
@@ -87,6 +109,7 @@ void raise_error(int result)
 {
 	PyObject *error = PyObject_CallFunction(torch.error_of, "i", result);
 
+	SPW_ASSERT(result < 0);
 	if (error)
 		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
 	Py_XDECREF(error);
@@ -94,7 +117,6 @@ void raise_error(int result)
 
 /* ---- Leases ---- */
 
-/* Memory of the cache that a tensor uses. */
 struct lease {
 	struct dl_managed managed;
 	struct leases *leases;
@@ -114,11 +136,12 @@ static void lease_end(struct dl_managed *managed)
 	free(lease);
 }
 
-/* @values: sizes and strides that it has place for */
+/* @values: number of sizes and strides. Ends the use of @leases if it fails. */
 static struct lease *lease_new(struct leases *leases, const struct spw_taken *taken, size_t values)
 {
 	struct lease *lease = malloc(sizeof(*lease) + values * sizeof(lease->sizes[0]));
 
+	SPW_ASSERT(taken->lease != 0 && taken->bytes && atomic_load(&leases->users) > 0);
 	if (!lease) {
 		PyErr_NoMemory();
 		library.give_back(atomic_load(&leases->cache), taken->lease);
@@ -126,7 +149,7 @@ static struct lease *lease_new(struct leases *leases, const struct spw_taken *ta
 		return NULL;
 	}
 	lease->leases = leases;
-	atomic_fetch_add(&leases->references, 1);
+	leases_hold(leases);
 	lease->number = taken->lease;
 	return lease;
 }
@@ -154,7 +177,7 @@ PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
 	memcpy(lease->sizes, shape->sizes, 2 * (size_t)dims * sizeof(lease->sizes[0]));
 	capsule = PyCapsule_New(&lease->managed, DLPACK_NAME, NULL);
 	tensor = capsule ? call(torch.from_dlpack, capsule) : NULL;
-	/* What has become a tensor has another name. */
+	/* A capsule that has become a tensor was renamed. */
 	if (!tensor && (!capsule || PyCapsule_IsValid(capsule, DLPACK_NAME)))
 		lease_end(&lease->managed);
 	Py_XDECREF(capsule);
@@ -164,7 +187,7 @@ PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
 	return tensor;
 }
 
-/* ---- As an object of Python ---- */
+/* ---- As a Python object ---- */
 
 PyObject *leases_new(struct spw_cache *cache)
 {
@@ -209,12 +232,13 @@ static PyObject *leases_busy(PyObject *object, PyObject *closer)
 {
 	struct leases *leases = ((struct leases_object *)object)->leases;
 
+	SPW_ASSERT(!leases->closer || leases->closer == closer);
 	if (!leases->closer)
 		leases->closer = new_ref(closer);
 	atomic_store(&leases->waited_for, true);
 	if (atomic_load(&leases->users) > 0)
 		Py_RETURN_TRUE;
-	/* Whoever else has taken it waits for the interpreter's lock, and does it. */
+	/* Another thread has cleared it, is waiting for the GIL, and will finish. */
 	if (!atomic_exchange(&leases->waited_for, false))
 		Py_RETURN_TRUE;
 	Py_CLEAR(leases->closer);
@@ -222,10 +246,10 @@ static PyObject *leases_busy(PyObject *object, PyObject *closer)
 }
 
 static PyMethodDef leases_methods[] = {
-	{"shut", leases_shut, METH_NOARGS, "The cache closes: nothing is saved or used any more."},
+	{"shut", leases_shut, METH_NOARGS, "The cache closes: saves and uses are refused."},
 	{"forget", leases_forget, METH_NOARGS, "The cache belongs to the parent process."},
 	{"busy", leases_busy, METH_O,
-	 "Whether memory is lent; if so, the end of the last use calls _finish() of the argument."},
+	 "Whether memory is on loan; if so, its last return calls _finish() of the argument."},
 	{NULL, NULL, 0, NULL},
 };
 
@@ -236,7 +260,7 @@ PyType_Spec leases_spec = {
 	.flags = MADE_HERE,
 	.slots =
 		(PyType_Slot[]){
-			{Py_tp_doc, "A cache's handle, and who uses its memory."},
+			{Py_tp_doc, "A cache's handle, and the users of its memory."},
 			{Py_tp_dealloc, leases_dealloc},
 			{Py_tp_methods, leases_methods},
 			{0, NULL},

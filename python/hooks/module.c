@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* hooks/module.c - the module, and the session as a type, from which the package derives its own */
-#include "hooks.h"
+#include "lease.h"
+#include "on_device.h"
+#include "port.h"
+#include "recompute.h"
+#include "saved.h"
 
 /* ---- The session ---- */
 
@@ -19,7 +23,7 @@ static PyObject *session_prune_now(PyObject *object, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
-/* The cache is closed and reads no memory any more. */
+/* The cache is closed and no longer reads memory. */
 static PyObject *session_forget(PyObject *object, PyObject *unused)
 {
 	struct session *session = (struct session *)object;
@@ -39,7 +43,7 @@ static PyObject *session_counts(PyObject *object, PyObject *unused)
 			     PyDict_Size(session->records));
 }
 
-/* Of a cache: makes what its leases hold, and gives it to it. */
+/* Session(cache): creates struct leases, which becomes an attribute of the cache. */
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *cache, *leases;
@@ -57,7 +61,8 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	session = (struct session *)PyType_GenericAlloc(type, 0);
 	if (session) {
 		session->leases = ((struct leases_object *)leases)->leases;
-		atomic_fetch_add(&session->leases->references, 1);
+		SPW_ASSERT(session->leases && handle != 0);
+		leases_hold(session->leases);
 		session->cache = new_ref(cache);
 		session->device = new_ref(Py_None);
 		session->tracer = new_ref(Py_None);
@@ -111,6 +116,7 @@ static void session_dealloc(PyObject *object)
 	struct session *session = (struct session *)object;
 	PyTypeObject *type = Py_TYPE(object);
 
+	SPW_ASSERT(gil_is_held() && !session->borrowers);
 	PyObject_GC_UnTrack(object);
 	(void)session_clear(object);
 	if (session->records)
@@ -123,22 +129,20 @@ static void session_dealloc(PyObject *object)
 }
 
 static PyMethodDef session_methods[] = {
-	{"pack", session_pack, METH_O, "Save a tensor: the hook."},
-	{"save", session_save, METH_O, "The same, without a look at the recording and the device."},
-	{"input", session_input, METH_O, "The same, of what a scope is computed again from."},
+	{"pack", session_pack, METH_O, "The pack hook."},
+	{"save", session_save, METH_O, "Save a tensor, whether the step is recorded or not."},
+	{"input", session_input, METH_O, "Save a tensor that a scope is recomputed from."},
 	{"inner", session_inner, METH_VARARGS,
-	 "The same, of the elements of one that is no plain one, and whether that is a view."},
-	{"count", session_count, METH_O, "The same, of memory that stays where it is."},
-	{"keep", session_keep, METH_O, "The same, of what passes by the cache."},
+	 "Save the elements of a tensor subclass; second argument: whether that is a view."},
+	{"count", session_count, METH_O, "Count a tensor that stays in memory."},
+	{"keep", session_keep, METH_O, "Save a tensor that is not offloaded."},
 	{"keep_counted", session_keep_counted, METH_VARARGS,
 	 "The same; the second argument is held as long."},
 	{"use", session_use, METH_O, "The tensor that was saved."},
-	{"drain", session_drain_now, METH_NOARGS,
-	 "Let go of the memory that the cache needs no longer."},
+	{"drain", session_drain_now, METH_NOARGS, "Drop memory that the cache no longer needs."},
 	{"prune", session_prune_now, METH_NOARGS, "Forget storages that are gone."},
-	{"part", session_part, METH_NOARGS,
-	 "The cache closes: saved tensors let go of its memory."},
-	{"forget", session_forget, METH_NOARGS, "The cache is closed: let go of everything."},
+	{"part", session_part, METH_NOARGS, "The cache closes: saved tensors drop its memory."},
+	{"forget", session_forget, METH_NOARGS, "The cache is closed: drop everything."},
 	{"counts", session_counts, METH_NOARGS, "(memory held for the cache, storages known)"},
 	{NULL, NULL, 0, NULL},
 };
@@ -151,7 +155,7 @@ static PyMemberDef session_members[] = {
 	{"frame", T_OBJECT, offsetof(struct session, frame), 0, NULL},
 	{"trial", T_OBJECT, offsetof(struct session, trial), 0, NULL},
 	{"places", T_OBJECT, offsetof(struct session, places), 0, NULL},
-	{"gives_up", T_BOOL, offsetof(struct session, gives_up), 0, NULL},
+	{"discards_all", T_BOOL, offsetof(struct session, discards_all), 0, NULL},
 	{"excluding", T_INT, offsetof(struct session, excluding), 0, NULL},
 	{"unpacked", T_BOOL, offsetof(struct session, unpacked), 0, NULL},
 	{"begins", T_BOOL, offsetof(struct session, begins), 0, NULL},
@@ -166,8 +170,8 @@ static PyType_Spec session_spec = {
 		 Py_TPFLAGS_IMMUTABLETYPE,
 	.slots =
 		(PyType_Slot[]){
-			{Py_tp_doc, "What outlives the context: the memory that the cache may "
-				    "read, the storages it knows."},
+			{Py_tp_doc, "What outlives an offload context: memory that the cache may "
+				    "read, and known storages."},
 			{Py_tp_new, session_new},
 			{Py_tp_dealloc, session_dealloc},
 			{Py_tp_traverse, session_traverse},
@@ -191,8 +195,9 @@ static PyObject *unpack(PyObject *module, PyObject *packed)
 }
 
 static PyMethodDef functions[] = {
-	{"connect", connect_calls, METH_VARARGS, "Once, before anything else: what is called."},
-	{"unpack", unpack, METH_O, "What was saved: the hook."},
+	{"connect", connect_calls, METH_VARARGS,
+	 "Once, before anything else: what the hooks call."},
+	{"unpack", unpack, METH_O, "The unpack hook."},
 	{NULL, NULL, 0, NULL},
 };
 

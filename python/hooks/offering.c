@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* hooks/offering.c - a tensor of a device is saved: offered to the cache, and copied out */
-#include "hooks.h"
+#include "offering.h"
+#include "part.h"
+#include "recompute.h"
+
+#include <errno.h>
 
 #define WORD_BYTES 8
 
-/* A copy that cannot begin gives its staging memory back: the tensor stays where it is. */
+/* A copy that cannot begin returns its staging memory; the tensor stays on the device. */
 static int not_copied(struct on_device *on, struct spw_cache *cache, uint64_t number)
 {
 	PyObject *type, *value, *traceback, *result;
@@ -24,7 +28,7 @@ static int not_copied(struct on_device *on, struct spw_cache *cache, uint64_t nu
 	return ignore(result);
 }
 
-/* Memory whose copies a stream waits for from now on need not be held. */
+/* Orders streams after earlier copies, so that the memory of these can be dropped. */
 static int order(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
 {
 	spw_tensor next = offering->copy.order;
@@ -47,7 +51,7 @@ static int order(struct on_device *on, struct spw_cache *cache, const struct off
 	return since ? 0 : -1;
 }
 
-/* What the cache has said last. */
+/* Begins the copy that the cache has asked for last. */
 static int copy_out(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
 {
 	struct saved *saved = offering->saved;
@@ -77,34 +81,34 @@ static int copy_out(struct on_device *on, struct spw_cache *cache, const struct 
 	return order(on, cache, offering);
 }
 
-/* Its sums, once for all users. Return: 1; 0 there is no memory for them; -1 */
-static int sum_up(struct on_device *on, const struct offering *offering)
+/* Computes the checksums, once for all users. Return: 1; 0 no memory for them; -1 */
+static int note_checksums(struct on_device *on, const struct offering *offering)
 {
 	struct users *users = users_of(on, offering->saved);
 	PyObject *begin = PyLong_FromUnsignedLongLong(offering->copy.offset_bytes),
 		 *length = PyLong_FromUnsignedLongLong(offering->copy.len_bytes);
 	bool has_none;
 
-	if (users && !users->given && begin && length)
-		users->given = PyObject_CallMethodObjArgs((PyObject *)on, names.checksums_of,
-							  offering->held, begin, length, NULL);
+	if (users && !users->checksums && begin && length)
+		users->checksums = PyObject_CallMethodObjArgs((PyObject *)on, names.checksums_of,
+							      offering->held, begin, length, NULL);
 	Py_XDECREF(begin);
 	Py_XDECREF(length);
-	has_none = users && users->given == Py_None;
+	has_none = users && users->checksums == Py_None;
 	if (has_none)
-		Py_CLEAR(users->given);
+		Py_CLEAR(users->checksums);
 	Py_XDECREF((PyObject *)users);
 	return PyErr_Occurred() ? -1 : !has_none;
 }
 
 /*
- * Its memory goes, and its sums stay. Without memory for these it is kept.
+ * Keeps checksums instead of the memory. Without memory for these it is kept.
  * Return: what became of the offer; -1
  */
-static int give_up(struct on_device *on, struct spw_cache *cache, const struct offering *offering,
+static int discard(struct on_device *on, struct spw_cache *cache, const struct offering *offering,
 		   const struct seen *seen)
 {
-	int rc = sum_up(on, offering), result = SPW_OFFER_AGAIN;
+	int rc = note_checksums(on, offering), result = SPW_OFFER_AGAIN;
 
 	if (rc == 0) {
 		result =
@@ -113,13 +117,13 @@ static int give_up(struct on_device *on, struct spw_cache *cache, const struct o
 			return SPW_OFFER_KEEP;
 		if (result < 0)
 			raise_error(result);
-		result = SPW_OFFER_KEEP; /* it has its bytes already */
+		result = SPW_OFFER_KEEP; /* the entry has its bytes already */
 	}
 	owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
 	if (PyErr_Occurred())
 		return -1;
 	if (result == SPW_OFFER_AGAIN && seen->as != SEEN_INPUT &&
-	    saved_give_up(offering->saved, seen))
+	    saved_discard(offering->saved, seen))
 		return -1;
 	return result;
 }
@@ -141,14 +145,15 @@ int offering_own(struct on_device *on, struct offering *offering, const struct s
 	owner = owner_of(&on->owners, offering->offer.owner);
 	if (!owner)
 		return -1;
+	SPW_ASSERT(!owner->is_held && saved->device);
 	owner->is_held = true;
-	owner->device = saved->device;
+	owner->nothing = new_ref(saved->device->nothing);
 	owner->stream = new_ref(offering->stream);
 	owner->produced = new_ref(offering->produced);
 	return 0;
 }
 
-/* Modifications are seen from now on, for what may leave the device. */
+/* Notices modifications from now on, of a tensor that may leave the device. */
 static void offering_watch(struct offering *offering, bool is_held)
 {
 	struct version *version = offering->saved->version;
@@ -165,7 +170,7 @@ static enum spw_cache_hint hint_there(const struct saved *saved, const struct se
 {
 	enum spw_cache_hint hint = hint_of(saved, seen);
 
-	/* Whose words do not lie where a device can read them, that cannot be summed. */
+	/* The device cannot compute checksums of words that are not aligned. */
 	if ((hint == SPW_HINT_AGAIN || hint == SPW_HINT_GIVE_UP) &&
 	    (uintptr_t)offer->storage_bytes % WORD_BYTES != 0)
 		return SPW_HINT_NONE;
@@ -181,6 +186,7 @@ static int offer_make(struct on_device *on, struct spw_cache *cache, struct offe
 	bool is_held;
 	int result;
 
+	SPW_ASSERT(saved->id == 0 && saved->token == 0 && offering->offer.owner == 0);
 	if (on_tell(on, cache, false) || offering_own(on, offering, seen, record, saved->version))
 		return -1;
 	result = library.offer_device(cache, &offering->offer, saved->device->number,
@@ -193,12 +199,13 @@ static int offer_make(struct on_device *on, struct spw_cache *cache, struct offe
 		owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
 	if (result < 0)
 		return result;
+	SPW_ASSERT(id.value != 0);
 	if (user_note(on, saved, id.value, offering->stream)) {
 		(void)library.release(cache, id);
 		return -1;
 	}
 	if (result == SPW_OFFER_AGAIN)
-		return give_up(on, cache, offering, seen);
+		return discard(on, cache, offering, seen);
 	if (result != SPW_OFFER_KEEP)
 		offering_watch(offering, is_held);
 	if ((result == SPW_OFFER_COPY || result == SPW_OFFER_COPY_AGAIN) &&
@@ -208,8 +215,8 @@ static int offer_make(struct on_device *on, struct spw_cache *cache, struct offe
 }
 
 /*
- * The host is ahead of the device: its lead is what waiting takes.
- * Return: 1 there is something to wait for; 0; -1
+ * Waits for a write or a copy to end. The host runs ahead of the device, so this costs only its
+ * lead. Return: 1 waited; 0 there is nothing to wait for; -1
  */
 static int wait_for_staging(struct on_device *on, struct spw_cache *cache)
 {
@@ -225,19 +232,19 @@ static int wait_for_staging(struct on_device *on, struct spw_cache *cache)
 		return -1;
 	oldest = port_oldest_out(on->port);
 	on_unlock(on);
-	if (!oldest) /* an interrupt came between a copy's end and its being told */
+	if (!oldest) /* an interrupt came between a copy's end and on_tell() */
 		return 0;
 	done = PyObject_CallMethodObjArgs(on->port->table, names.finish_event, oldest, NULL);
 	Py_DECREF(oldest);
 	if (!done && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-		PyErr_Clear(); /* port_ended() tells of it */
+		PyErr_Clear(); /* port_ended() reports it */
 		return 1;
 	}
 	return ignore(done) ? -1 : 1;
 }
 
-/* Until there is staging memory, or the tensor is kept. Return: 0; -1 */
-static int offer_again(struct on_device *on, struct spw_cache *cache, struct offering *offering)
+/* Waits until there is staging memory, or the tensor is kept. Return: 0; -1 */
+static int offer_waiting(struct on_device *on, struct spw_cache *cache, struct offering *offering)
 {
 	int result = SPW_OFFER_WAIT, rc = 1;
 
@@ -277,15 +284,15 @@ static int offer(struct on_device *on, struct offering *offering, const struct s
 		(void)on_finish_if_closing(on);
 	on_unlock(on);
 	if (result == SPW_OFFER_WAIT && !PyErr_Occurred())
-		(void)offer_again(on, cache, offering);
+		(void)offer_waiting(on, cache, offering);
 	on_cache_end(on);
 	if (PyErr_Occurred())
 		return -1;
-	/* What a scope is computed again from is needed before any other is. */
+	/* The input of a scope must not be discarded: the scope is recomputed from it. */
 	return result < 0 || (seen->as == SEEN_INPUT && result == SPW_OFFER_AGAIN);
 }
 
-/* Nothing but its elements is in its range. Return: (type, size, stride); None; NULL */
+/* Return: (type, size, stride) if its elements fill its range; None; NULL */
 static PyObject *shape_of(const struct saved *saved, const struct seen *seen)
 {
 	Py_ssize_t dims = saved_dims(saved);
@@ -307,6 +314,7 @@ static int saved_place(struct saved *saved, struct on_device *on, struct seen *s
 {
 	int rc;
 
+	SPW_ASSERT(!saved->on && seen->device);
 	saved->on = new_ref(on);
 	saved->device = seen->device;
 	saved->scope = on->scope;
@@ -327,7 +335,7 @@ PyObject *on_device_save(struct on_device *on, struct session *session, struct s
 	int rc = port_captures(on->port);
 
 	if (rc == 0)
-		rc = atomic_load(&on->leases->cache) ? passes_by(session, seen) : 1;
+		rc = atomic_load(&on->leases->cache) ? is_skipped(session, seen) : 1;
 	if (rc == 0) {
 		record = session_record(session, seen);
 		offering.offer.storage_key = record ? record->key : 0;

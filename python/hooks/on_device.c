@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/on_device.c - tensors of devices, as an object of Python */
-#include "hooks.h"
+/* hooks/on_device.c - tensors of devices, as a Python object */
+#include "on_device.h"
+#include "using.h"
 
 struct on_device *on_device_now(const struct session *session)
 {
@@ -25,7 +26,7 @@ static PyObject *restore_now(PyObject *object, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-/* Of a port and a cache, which has its leases, and a lock. */
+/* OnDevice(port, cache, which has leases, lock, whether a thread is told of copies) */
 static PyObject *on_device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *port, *cache, *lock, *leases;
@@ -42,7 +43,8 @@ static PyObject *on_device_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 	on = leases ? (struct on_device *)PyType_GenericAlloc(type, 0) : NULL;
 	if (on) {
 		on->leases = ((struct leases_object *)leases)->leases;
-		atomic_fetch_add(&on->leases->references, 1);
+		SPW_ASSERT(on->leases);
+		leases_hold(on->leases);
 		on->port = new_ref(port);
 		on->cache = new_ref(cache);
 		on->lock = new_ref(lock);
@@ -74,6 +76,7 @@ static void on_device_dealloc(PyObject *object)
 	PyTypeObject *type = Py_TYPE(object);
 
 	PyObject_GC_UnTrack(object);
+	SPW_ASSERT(on->ended_count == on->alive);
 	owners_end(&on->owners);
 	PyMem_Free(on->ended);
 	Py_XDECREF(on->users);
@@ -124,11 +127,11 @@ static PyObject *on_device_known(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef on_device_methods[] = {
-	{"_go_on", on_device_go_on, METH_NOARGS, "Go on with what can go on. With the lock."},
+	{"_go_on", on_device_go_on, METH_NOARGS, "Tell the cache what has ended. With the lock."},
 	{"restore", restore_now, METH_VARARGS,
-	 "What was given up has been computed again; whether it is the same a verdict says."},
+	 "What was discarded was recomputed: a verdict says whether to the same bytes."},
 	{"held", on_device_held, METH_NOARGS, "The memory that the cache may have copied."},
-	{"known", on_device_known, METH_NOARGS, "How many saved tensors and tokens are in mind."},
+	{"known", on_device_known, METH_NOARGS, "The number of saved tensors and tokens known."},
 	{"forget", on_device_forget, METH_NOARGS, "The cache is closed."},
 	{NULL, NULL, 0, NULL},
 };

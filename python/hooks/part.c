@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/part.c - a tensor that is saved: whether it is offered, and its part of its storage */
-#include "hooks.h"
+/* hooks/part.c - whether a tensor is offered, and which part of its storage it is */
+#include "part.h"
+#include "recompute.h"
 
 #define SMALL_PART 8 /* less than this fraction of its storage */
 
 PyTypeObject *saved_type;
 
-/* ---- What passes by ---- */
+/* ---- What is not offloaded ---- */
 
 /*
- * What is excluded; and a view of a parameter, or of another subclass, whose memory is not what was
- * known when the model was entered: FSDP takes it away and fills it again behind everybody's back.
- * Return: 1; 0; -1 with an exception.
+ * What the user excludes; and views of parameters and other subclasses, whose memory may not be the
+ * one seen when the model was entered: FSDP frees and refills it. Return: 1; 0; -1 with an
+ * exception.
  */
 static int is_excluded(const struct session *session, struct seen *seen)
 {
@@ -24,26 +25,27 @@ static int is_excluded(const struct session *session, struct seen *seen)
 	return seen->base != Py_None && (PyObject *)Py_TYPE(seen->base) != torch.tensor_type;
 }
 
-int passes_by(struct session *session, struct seen *seen)
+int is_skipped(struct session *session, struct seen *seen)
 {
-	int passes = seen_passes_by(seen);
+	int skipped = seen_is_skipped(seen);
 
-	if (passes == 0)
-		passes = !seen->identity && seen_storage(seen) ? -1 : is_excluded(session, seen);
-	if (passes >= 0 || !was_refused())
-		return passes;
+	if (skipped == 0)
+		skipped = !seen->identity && seen_storage(seen) ? -1 : is_excluded(session, seen);
+	if (skipped >= 0 || !was_refused())
+		return skipped;
 	seen->is_other = true;
 	return 1;
 }
 
 /* ---- The part of the storage with its elements ---- */
 
-/* Return: false: it has no elements, or they do not fit. */
+/* Return: false: it has no elements, or they do not fit into the storage. */
 static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
 {
 	uint64_t last = 0, itemsize = saved->dtype->itemsize;
 	Py_ssize_t dims = saved_dims(saved);
 
+	SPW_ASSERT(itemsize > 0 && saved->id == 0);
 	for (Py_ssize_t i = 0; i < dims; i++) {
 		uint64_t reach;
 
@@ -62,7 +64,7 @@ static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_
 	return saved->offset_bytes + saved->len_bytes <= storage_len_bytes;
 }
 
-/* Whether what others are views of is a part of its storage only. Return: 1; 0; -1 */
+/* Whether the base of a view is itself only a part of its storage. Return: 1; 0; -1 */
 static int is_part(PyObject *base, uint64_t storage_len_bytes)
 {
 	const struct dtype *dtype = dtype_of(base);
@@ -76,11 +78,11 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 }
 
 /*
- * A backward may look at the storage around a view, by as_strided() with an offset: so all of the
- * storage goes with it. Each further part that is saved is compared with the whole, or copied with
- * it again while it moves: of many small parts, as of a loop over time steps or of a data set, that
- * would cost more than the memory is worth. What was computed is counted. Return: 1; 0; -1 with an
- * exception.
+ * A backward may read the storage around a view, by as_strided() with an offset, so the whole
+ * storage is offered. Each further part that is saved compares the whole again, or copies it again
+ * while it is in flight. For many small parts, such as time steps or batches of a data set, that
+ * costs more than the memory is worth: these are kept, and counted if they were computed. Return:
+ * 1; 0; -1 with an exception.
  */
 static int is_small_part(const struct saved *saved, struct seen *seen, uint64_t storage_len_bytes)
 {
@@ -94,10 +96,10 @@ static int is_small_part(const struct saved *saved, struct seen *seen, uint64_t 
 }
 
 /*
- * What must stay the tensor that it is: a part of a storage that is no view, as the gates of
- * nn.LSTM are, and views of one, for the rest changes in place and no version counter that is known
- * here shows it; and what is no view and has no dimensions, which may be a number of Python, whose
- * type yields to that of others. Return: 1; 0; -1 with an exception.
+ * Tensors that cannot be replaced by another on the same bytes. A part of a storage that is not a
+ * view, such as a gate of nn.LSTM, and views of one: the rest of the storage changes in place
+ * without a version counter to show it. And a tensor without dimensions that is not a view: it may
+ * be a wrapped Python number, whose type gives way to others. Return: 1; 0; -1 with an exception.
  */
 static int is_kept_as_it_is(const struct saved *saved, struct seen *seen,
 			    uint64_t storage_len_bytes)
@@ -120,6 +122,7 @@ int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 	int64_t offset;
 	int kept;
 
+	SPW_ASSERT(saved->version->references > 0 && seen->storage);
 	if (seen_place(seen, &offset, offer))
 		return -1;
 	if (!saved_measure(saved, offset, offer->storage_len_bytes))
@@ -132,6 +135,7 @@ int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 	offer->storage_version = saved->version->epoch;
 	offer->offset_bytes = 0;
 	offer->len_bytes = saved->storage_len_bytes = offer->storage_len_bytes;
+	SPW_ASSERT(saved->len_bytes <= saved->storage_len_bytes);
 	return seen_flags(seen, &saved->conj, &saved->neg);
 }
 
@@ -157,7 +161,7 @@ struct saved *saved_of(struct session *session, struct seen *seen, struct record
 	return saved;
 }
 
-/* Whether its elements are all of its storage, without gaps between them. */
+/* Whether its elements fill its storage without gaps. */
 static bool is_dense(const struct saved *saved)
 {
 	Py_ssize_t dims = saved_dims(saved);
@@ -175,9 +179,10 @@ static bool is_dense(const struct saved *saved)
 }
 
 /*
- * What is recomputed is compared with all of the storage. Around a view that may be memory that was
- * never written, and differs each time: unless one operation that autograd knows made the whole,
- * and nothing was written into it since. Return: 1; 0; -1 with an exception.
+ * Whether all bytes of the storage are defined: recomputation is checked against all of them.
+ * Around a view there may be memory that was never written and differs each time, unless a single
+ * operation known to autograd made the base, and nothing was written into it since. Return: 1; 0;
+ * -1 with an exception.
  */
 static int is_whole_known(const struct saved *saved, const struct seen *seen)
 {
@@ -201,13 +206,13 @@ enum spw_cache_hint hint_of(const struct saved *saved, const struct seen *seen)
 		return SPW_HINT_NONE;
 	is_known = is_whole_known(saved, seen);
 	if (is_known < 0)
-		PyErr_Clear(); /* it is kept or spilled, as what cannot be recomputed is */
+		PyErr_Clear(); /* kept or spilled, like tensors that cannot be recomputed */
 	if (is_known <= 0)
 		return SPW_HINT_NONE;
-	return session->gives_up ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
+	return session->discards_all ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
 }
 
-/* ---- On memory that has it ---- */
+/* ---- On memory that has its bytes ---- */
 
 static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
 {
@@ -230,6 +235,7 @@ PyObject *saved_on(const struct saved *saved, PyObject *base, uint64_t begin_byt
 		 *stride = tuple_of(saved->sizes + dims, dims);
 	PyObject *dtype = get(&torch.dtype, base), *tensor = NULL;
 
+	SPW_ASSERT(begin_bytes <= saved->offset_bytes);
 	if (!size || !stride || !dtype)
 		goto end;
 	if (dtype == saved->dtype->dtype && !saved->conj && !saved->neg)

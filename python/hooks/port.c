@@ -2,20 +2,23 @@
 /*
  * hooks/port.c - copies between the memory of devices and the store's arena
  *
- * Carries out what the cache decides, and decides nothing.
+ * Carries out what the cache decides.
  *
- * Out: the stream that computes records an event; a side stream waits for it, copies into staging
- *      memory and records another. When that has come the copy has ended. A host that is ahead of
- *      the device does not see it come: port_order() lets go of the memory all the same.
- * In:  new memory is taken by the stream that computes, so that it is of its own; another side
- *      stream waits for that, copies and records an event, for which whoever uses the bytes waits.
+ * Out: the computing stream records an event; a side stream waits for it, copies into staging
+ *      memory and records another event, the end of the copy. A host that runs ahead of the device
+ *      does not see it come: port_order() drops the memory nevertheless.
+ * In:  the computing stream allocates new memory, so that it is from its own pool; another side
+ *      stream waits for that, copies, and records an event for which every user of the bytes waits.
  *
- * How long a stream that computes waits for either is noted: spillway/_gpu/device_times.py.
+ * spillway/_gpu/device_times.py measures how long a computing stream waits for either.
  *
- * No stream is waited for by the host here but at the end. Any call may run Python, and so raise
- * what Ctrl-C does, and let other threads run: the caller holds a lock.
+ * The host waits for a stream only at the end. Any call may run Python, and so raise
+ * KeyboardInterrupt or switch threads: the caller holds a lock.
  */
-#include "hooks.h"
+#include "port.h"
+
+#include <errno.h>
+#include <string.h>
 
 /* ---- The table's calls ---- */
 
@@ -36,7 +39,7 @@ static int stream_wait(struct port *port, PyObject *stream, PyObject *event)
 
 /* ---- Devices ---- */
 
-/* Return: its place; the number of all: it has none yet; -1 */
+/* Return: its place, or the number of devices if it has none yet; -1 */
 static int64_t device_find(struct port *port, PyObject *object)
 {
 	uint32_t i = 0;
@@ -70,7 +73,7 @@ static struct device *device_new(PyObject *object, PyObject *nothing, uint32_t n
 	return device;
 }
 
-/* Another thread may have added it since it was looked for. */
+/* Another thread may have added it since the caller looked. */
 static struct device *device_add(struct port *port, PyObject *object)
 {
 	PyObject *nothing = call(torch.nothing_on, object);
@@ -91,7 +94,7 @@ static struct device *device_add(struct port *port, PyObject *object)
 	return place >= 0 && place < port->count ? port->devices[place] : NULL;
 }
 
-/* NULL without an exception: it is of another kind. */
+/* NULL without an exception: a device of another type. */
 static struct device *device_of(struct port *port, PyObject *object)
 {
 	int64_t place = device_find(port, object);
@@ -124,6 +127,7 @@ static struct copy *copy_new(struct device *device, uint64_t number, PyObject *s
 {
 	struct copy *copy = PyObject_New(struct copy, copy_type);
 
+	SPW_ASSERT(device->number > 0);
 	if (!copy)
 		return NULL;
 	memset((char *)copy + sizeof(PyObject), 0, sizeof(*copy) - sizeof(PyObject));
@@ -139,6 +143,7 @@ static void copy_dealloc(PyObject *object)
 {
 	struct copy *copy = (struct copy *)object;
 
+	SPW_ASSERT(!copy->next);
 	Py_XDECREF(copy->stream);
 	Py_XDECREF(copy->shape);
 	Py_XDECREF(copy->begin);
@@ -149,22 +154,25 @@ static void copy_dealloc(PyObject *object)
 	object_free(object);
 }
 
-static void way_add(struct way *way, struct copy *copy)
+static void direction_add(struct direction *direction, struct copy *copy)
 {
-	if (way->last)
-		way->last->next = copy;
+	SPW_ASSERT(copy->event && !copy->ended && !copy->next);
+	SPW_ASSERT(!direction->last == !direction->first);
+	if (direction->last)
+		direction->last->next = copy;
 	else
-		way->first = copy;
-	way->last = new_ref(copy);
+		direction->first = copy;
+	direction->last = new_ref(copy);
 }
 
-static void way_remove_first(struct way *way)
+static void direction_remove_first(struct direction *direction)
 {
-	struct copy *copy = way->first;
+	struct copy *copy = direction->first;
 
-	way->first = copy->next;
-	if (!way->first)
-		way->last = NULL;
+	SPW_ASSERT(copy && !direction->last->next);
+	direction->first = copy->next;
+	if (!direction->first)
+		direction->last = NULL;
 	copy->next = NULL;
 	Py_DECREF((PyObject *)copy);
 }
@@ -186,7 +194,7 @@ bool port_is_copying_out(const struct port *port, uint64_t number)
 
 /* ---- Staging memory ---- */
 
-/* As elements of a type, all of it. Borrowed; None: none can lie there. */
+/* The whole arena as elements of a type. Borrowed; None: they cannot lie there. */
 static PyObject *arena_as(struct port *port, PyObject *dtype)
 {
 	PyObject *elements = PyDict_GetItemWithError(port->arena, dtype);
@@ -200,7 +208,7 @@ static PyObject *arena_as(struct port *port, PyObject *dtype)
 	return elements;
 }
 
-/* A part of it as such elements. NULL without an exception: they cannot lie there. */
+/* A part of the arena as such elements. NULL without an exception: they cannot lie there. */
 static PyObject *staging_as(struct port *port, const void *memory, uint64_t len_bytes,
 			    PyObject *shape)
 {
@@ -232,51 +240,54 @@ static PyObject *staging(struct port *port, const void *memory, uint64_t len_byt
 	return bytes;
 }
 
-/* ---- What is done ---- */
+/* ---- Copying ---- */
 
-/* A mark, the copy and the event of its end; then it is noted. */
-static int way_begin(struct port *port, struct way *way, struct copy *copy, PyObject *to,
-		     PyObject *source)
+/* Records the timed event, the copy and the event of its end, then queues the copy. */
+static int direction_begin(struct port *port, struct direction *direction, struct copy *copy,
+			   PyObject *to, PyObject *source)
 {
-	PyObject *begun = PyLong_FromUnsignedLongLong(way->begun);
+	PyObject *begun = PyLong_FromUnsignedLongLong(direction->begun);
 
 	if (!begun)
 		return -1;
-	copy->begin = PyObject_CallMethodObjArgs(port->times, names.begin, way->side, begun, NULL);
+	copy->begin =
+		PyObject_CallMethodObjArgs(port->times, names.begin, direction->side, begun, NULL);
 	Py_DECREF(begun);
 	if (!copy->begin)
 		return -1;
-	way->begun++;
-	if (ignore(PyObject_CallMethodObjArgs(port->table, names.copy, to, source, way->side,
+	direction->begun++;
+	if (ignore(PyObject_CallMethodObjArgs(port->table, names.copy, to, source, direction->side,
 					      NULL)))
 		return -1;
-	copy->event = PyObject_CallMethodObjArgs(port->table, names.mark_event, way->side, NULL);
+	copy->event =
+		PyObject_CallMethodObjArgs(port->table, names.mark_event, direction->side, NULL);
 	if (!copy->event)
 		return -1;
-	way_add(way, copy);
+	direction_add(direction, copy);
 	return 0;
 }
 
 /*
- * Copy, after up to two events, and note it. If it is not noted, by Ctrl-C, its memory is soon
- * somebody else's: so it has ended then.
+ * Copies after up to two events, and queues the copy. If that fails, as by Ctrl-C, its memory may
+ * be reused at once: so the copy is waited for.
  */
-static int way_copy(struct port *port, struct way *way, struct copy *copy, PyObject *to,
-		    PyObject *source, PyObject *after, const struct copy *out)
+static int direction_copy(struct port *port, struct direction *direction, struct copy *copy,
+			  PyObject *to, PyObject *source, PyObject *after, const struct copy *out)
 {
 	PyObject *type, *value, *traceback;
 
-	if (!way->side)
-		way->side = PyObject_CallMethodObjArgs(port->table, names.new_stream,
-						       copy->device->device, NULL);
-	if (!way->side || stream_wait(port, way->side, after))
+	if (!direction->side)
+		direction->side = PyObject_CallMethodObjArgs(port->table, names.new_stream,
+							     copy->device->device, NULL);
+	if (!direction->side || stream_wait(port, direction->side, after))
 		return -1;
-	if (out && stream_wait(port, way->side, out->event))
+	if (out && stream_wait(port, direction->side, out->event))
 		return -1;
-	if (way_begin(port, way, copy, to, source) == 0)
+	if (direction_begin(port, direction, copy, to, source) == 0)
 		return 0;
 	PyErr_Fetch(&type, &value, &traceback);
-	if (ignore(PyObject_CallMethodObjArgs((PyObject *)port, names.abort, way->side, NULL))) {
+	if (ignore(PyObject_CallMethodObjArgs((PyObject *)port, names.abort, direction->side,
+					      NULL))) {
 		Py_XDECREF(type);
 		Py_XDECREF(value);
 		Py_XDECREF(traceback);
@@ -286,7 +297,7 @@ static int way_copy(struct port *port, struct way *way, struct copy *copy, PyObj
 	return -1;
 }
 
-/* Out: where from, and where to. */
+/* Source and destination of a copy out. */
 static int leaving_ends(struct port *port, const struct leaving *leaving, PyObject **source,
 			PyObject **to)
 {
@@ -319,7 +330,7 @@ int port_copy_out(struct port *port, struct device *device, const struct leaving
 	if (rc >= 0)
 		rc = leaving_ends(port, leaving, &source, &to);
 	if (rc == 0)
-		rc = way_copy(port, &device->out, copy, to, source, leaving->after, NULL);
+		rc = direction_copy(port, &device->out, copy, to, source, leaving->after, NULL);
 	if (rc == 0) {
 		struct copy *earlier = out_of(port, number);
 
@@ -337,6 +348,7 @@ static int order(struct port *port, struct copy *copy, PyObject *since)
 {
 	PyObject *streams = copy->device->streams;
 
+	SPW_ASSERT(copy->event);
 	for (Py_ssize_t i = 0; i < PyList_Size(streams); i++)
 		if (stream_wait(port, PyList_GetItem(streams, i), copy->event))
 			return -1;
@@ -364,7 +376,7 @@ int port_order(struct port *port, uint64_t number, PyObject *since)
 	return rc;
 }
 
-/* New memory, and the event after which it is the stream's. */
+/* New memory of the stream's pool, and the event after which it may be written. */
 static PyObject *memory_new(struct port *port, PyObject *shape, uint64_t len_bytes,
 			    PyObject *stream, PyObject **after)
 {
@@ -391,6 +403,7 @@ struct copy *port_copy_in(struct port *port, struct device *device, PyObject *st
 		 *source = key && shape ? staging_as(port, memory, len_bytes, shape) : NULL;
 	struct copy *copy = NULL, *out = key && !PyErr_Occurred() ? out_of(port, key) : NULL;
 
+	SPW_ASSERT(taken->lease != 0 && taken->bytes);
 	Py_XINCREF((PyObject *)out);
 	if (!source && !PyErr_Occurred()) {
 		shape = NULL;
@@ -402,7 +415,7 @@ struct copy *port_copy_in(struct port *port, struct device *device, PyObject *st
 		copy = copy_new(device, taken->lease, stream, base, len_bytes);
 	if (copy) {
 		copy->shape = shape ? new_ref(shape) : NULL;
-		if (way_copy(port, &device->in, copy, base, source, after, out))
+		if (direction_copy(port, &device->in, copy, base, source, after, out))
 			Py_CLEAR(copy);
 	}
 	Py_XDECREF((PyObject *)out);
@@ -418,6 +431,7 @@ int port_use(struct port *port, struct copy *copy, PyObject *base, PyObject *str
 {
 	int is_same;
 
+	SPW_ASSERT(copy->event);
 	if (stream_wait(port, stream, copy->event))
 		return -1;
 	if (!copy->since && since && since != Py_None) {
@@ -447,7 +461,7 @@ int port_drop(struct port *port, struct copy *copy)
 /* ---- What has ended ---- */
 
 /*
- * An error of the device is one of every call from now on: nothing runs there.
+ * After an error of the device every call fails: no copy is running.
  * Return: 1 the copy has ended; 0; -1
  */
 static int copy_ended(struct port *port, struct copy *copy, bool waits, int *result)
@@ -487,12 +501,13 @@ static int out_forget(struct port *port, struct copy *copy)
 int port_ended(struct port *port, struct device *device, bool is_out, bool waits,
 	       struct ended *ended)
 {
-	struct way *way = is_out ? &device->out : &device->in;
-	struct copy *copy = way->first;
+	struct direction *direction = is_out ? &device->out : &device->in;
+	struct copy *copy = direction->first;
 	int rc = copy ? copy_ended(port, copy, waits, &ended->result) : 0;
 
 	if (rc <= 0)
 		return rc;
+	SPW_ASSERT(!copy->ended);
 	copy->ended = true;
 	if (ended->result == 0 && (copy->begin != Py_None || copy->since) &&
 	    ignore(PyObject_CallMethodObjArgs(port->times, names.ended, device->device, copy,
@@ -500,7 +515,7 @@ int port_ended(struct port *port, struct device *device, bool is_out, bool waits
 		return -1;
 	ended->number = copy->number;
 	rc = is_out ? out_forget(port, copy) : 0;
-	way_remove_first(way);
+	direction_remove_first(direction);
 	return rc < 0 ? -1 : 1;
 }
 
@@ -525,7 +540,7 @@ int port_finish(struct port *port)
 	return rc;
 }
 
-/* ---- As objects of Python ---- */
+/* ---- As Python objects ---- */
 
 static PyMemberDef copy_members[] = {
 	{"begin", T_OBJECT, offsetof(struct copy, begin), READONLY, NULL},
@@ -560,7 +575,7 @@ static PyObject *port_finish_now(PyObject *object, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
-/* Of a table, of times and of a kind of devices. */
+/* Port(table, times, type of devices) */
 static PyObject *port_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *table, *times, *kind;
@@ -591,11 +606,11 @@ static int port_traverse(PyObject *object, visitproc visit, void *arg)
 	return 0;
 }
 
-static void way_end(struct way *way)
+static void direction_end(struct direction *direction)
 {
-	while (way->first)
-		way_remove_first(way);
-	Py_XDECREF(way->side);
+	while (direction->first)
+		direction_remove_first(direction);
+	Py_XDECREF(direction->side);
 }
 
 static void port_dealloc(PyObject *object)
@@ -607,8 +622,8 @@ static void port_dealloc(PyObject *object)
 	for (uint32_t i = 0; i < port->count; i++) {
 		struct device *device = port->devices[i];
 
-		way_end(&device->out);
-		way_end(&device->in);
+		direction_end(&device->out);
+		direction_end(&device->in);
 		Py_DECREF(device->device);
 		Py_DECREF(device->nothing);
 		Py_DECREF(device->streams);
@@ -625,7 +640,7 @@ static void port_dealloc(PyObject *object)
 }
 
 static PyMethodDef port_methods[] = {
-	{"finish", port_finish_now, METH_NOARGS, "Wait for all copies. They are forgotten."},
+	{"finish", port_finish_now, METH_NOARGS, "Wait for all copies and forget them."},
 	{NULL, NULL, 0, NULL},
 };
 

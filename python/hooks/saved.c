@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/saved.c - tensors on their way from autograd to the cache and back */
-#include "hooks.h"
+/* hooks/saved.c - tensors that autograd saves: packed for the cache, unpacked for their use */
+#include "saved.h"
+#include "offering.h"
+#include "on_device.h"
+#include "part.h"
+#include "recompute.h"
+#include "using.h"
 
-/* ---- A saved tensor that passes by the cache, checked as PyTorch would ---- */
+/* ---- A saved tensor that is not offloaded, checked as PyTorch would ---- */
 
 struct kept {
 	/* without the graph: an output that holds its own node would never be freed */
 	PyObject_HEAD PyObject *tensor;
-	PyObject *counted; /* what the cache counts for it, as long as it is there; or NULL */
+	PyObject *counted; /* what the cache counts for it as long as it lives; or NULL */
 	int64_t version;
 };
 
@@ -39,7 +44,7 @@ PyType_Spec kept_spec = {
 	.flags = MADE_HERE,
 	.slots =
 		(PyType_Slot[]){
-			{Py_tp_doc, "A saved tensor that passes by the cache."},
+			{Py_tp_doc, "A saved tensor that is not offloaded."},
 			{Py_tp_dealloc, kept_dealloc},
 			{0, NULL},
 		},
@@ -65,12 +70,12 @@ static void saved_borrow(struct saved *saved, PyObject *memory)
 {
 	struct session *session = saved->session;
 
-	if (saved->on) { /* memory of the device is not the cache's */
+	if (saved->on) { /* the device's memory is not the cache's */
 		set_ref(&saved->borrowed, new_ref(memory));
 		return;
 	}
 	if (!atomic_load(&session->leases->open))
-		return; /* closed meanwhile: its memory is to be given back */
+		return; /* closed meanwhile: it waits for its memory */
 	if (!saved->borrowed) {
 		saved->next = session->borrowers;
 		saved->link = &session->borrowers;
@@ -85,6 +90,7 @@ static void saved_part(struct saved *saved)
 {
 	if (!saved->borrowed || saved->on)
 		return;
+	SPW_ASSERT(*saved->link == saved);
 	*saved->link = saved->next;
 	if (saved->next)
 		saved->next->link = saved->link;
@@ -99,14 +105,15 @@ PyObject *session_part(PyObject *session, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
-/* No Python is run here, so that no signal's exception can be lost. */
+/* Runs no Python, so that no exception of a signal handler is lost. */
 static void saved_dealloc(PyObject *object)
 {
 	struct saved *saved = (struct saved *)object;
 	struct spw_cache *cache;
 
+	SPW_ASSERT(gil_is_held());
 	saved_part(saved);
-	saved_ungive(saved);
+	saved_undiscard(saved);
 	cache = saved->id && !saved->on ? atomic_load(&saved->session->leases->open) : NULL;
 	if (cache)
 		(void)library.release(cache, (spw_tensor){saved->id});
@@ -124,8 +131,8 @@ static void saved_dealloc(PyObject *object)
 /* ---- Saving ---- */
 
 /*
- * The cache reads the memory: what holds it until then must not be the tensor, which holds the
- * graph. Another thread may run while this one detaches, and the cache be done.
+ * Replaces the owner's tensor, which holds the graph, by a detached one. While this thread detaches
+ * it, another may run, and the cache may be done with the memory.
  */
 static int offer_hold(struct session *session, struct saved *saved, const struct seen *seen,
 		      bool is_written)
@@ -143,8 +150,8 @@ static int offer_hold(struct session *session, struct saved *saved, const struct
 }
 
 /*
- * The owner is there before the call, for its token goes with it; what the cache has already needs
- * none. Return: 0; 1 the cache does not take it; -1 with an exception.
+ * Adds the owner before the call that hands its token to the cache; a duplicate does not need it.
+ * Return: 0; 1 the cache does not take the tensor; -1 with an exception.
  */
 static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer,
 		      const struct seen *seen, struct record *record)
@@ -154,24 +161,26 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	spw_tensor id;
 	int result;
 
+	SPW_ASSERT(saved->id == 0 && saved->token == 0);
 	if (!atomic_load(&session->leases->cache))
-		return 1; /* a parent process has it */
+		return 1; /* the cache of a parent process */
 	cache = session_cache(session);
 	if (!cache)
 		return -1;
-	/* Making objects collects garbage, which may do anything, or let another thread run. */
+	/* Creating objects may collect garbage, which runs any code, or switch threads. */
 	if (to_uint64(call(torch.address, seen->tensor), &address))
 		return -1;
 	if (address != (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes)
-		return 1; /* it was given other memory meanwhile */
+		return 1; /* it was moved to other memory meanwhile */
 	offer->owner = owner_add(&session->owners, seen->tensor, saved->version, record, address);
 	if (offer->owner == 0)
 		return -1;
 	result = library.offer_hint(cache, offer, hint_of(saved, seen), &id);
 	saved->id = id.value;
+	SPW_ASSERT(result < 0 || saved->id != 0);
 	if (result == SPW_OFFER_AGAIN) {
-		/* What a scope is computed again from is needed before any other is. */
-		int rc = seen->as == SEEN_INPUT ? 1 : saved_give_up(saved, seen);
+		/* The input of a scope must not be discarded: it is recomputed from it. */
+		int rc = seen->as == SEEN_INPUT ? 1 : saved_discard(saved, seen);
 
 		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
 		return rc;
@@ -202,7 +211,7 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 	}
 	Py_XDECREF((PyObject *)record);
 	if (rc == 0) {
-		session_hold_back(session);
+		session_throttle(session);
 		return (PyObject *)saved;
 	}
 	Py_XDECREF((PyObject *)saved);
@@ -210,8 +219,8 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 }
 
 /*
- * A parameter whose bytes may be on drives, or a part of one. Return: what stands for it; None: it
- * is no such tensor; NULL with an exception.
+ * Saves a parameter whose bytes may be on drives, or a part of one. Return: what stands for it;
+ * None: not such a tensor; NULL with an exception.
  */
 static PyObject *save_part(struct session *session, struct seen *seen)
 {
@@ -230,7 +239,7 @@ static PyObject *save_part(struct session *session, struct seen *seen)
 
 static PyObject *save(struct session *session, struct seen *seen);
 
-/* It is on a device, and none has been met. */
+/* A tensor of a device is the first one: the package sets up what devices need. */
 static PyObject *save_elsewhere(struct session *session, const struct seen *seen)
 {
 	struct seen again = {.tensor = seen->tensor, .as = seen->as, .is_view = seen->is_view};
@@ -247,10 +256,10 @@ static PyObject *save_elsewhere(struct session *session, const struct seen *seen
 }
 
 /*
- * It passes by. Memory that this holds is counted: a part of a storage by the whole of it here,
- * what is no plain tensor by the package.
+ * Saves a tensor that is not offloaded, and has its memory counted: a part of a storage as the
+ * whole storage, and tensor subclasses by the package.
  */
-static PyObject *save_passing(struct session *session, const struct seen *seen)
+static PyObject *save_skipped(struct session *session, const struct seen *seen)
 {
 	struct seen whole = {.tensor = seen->tensor, .device = seen->device, .as = SEEN_COUNTED};
 	int is_kept = seen->as == SEEN_COUNTED || !seen->is_other ? 1 : seen_is_parameter(seen);
@@ -276,22 +285,22 @@ static PyObject *save(struct session *session, struct seen *seen)
 	bool is_plain = (PyObject *)Py_TYPE(seen->tensor) == torch.tensor_type;
 	struct on_device *on = is_plain ? on_device_now(session) : NULL;
 	PyObject *packed = save_part(session, seen);
-	int passes;
+	int skipped;
 
 	if (packed != Py_None)
 		return packed;
 	Py_CLEAR(packed);
 	if (on && port_find(on->port, seen->tensor, &seen->device))
 		return NULL;
-	passes = seen->device ? 0 : passes_by(session, seen);
-	if (passes == 0)
+	skipped = seen->device ? 0 : is_skipped(session, seen);
+	if (skipped == 0)
 		packed = seen->device ? on_device_save(on, session, seen)
 				      : session_offer(session, seen);
 	if (packed == Py_None) {
 		Py_CLEAR(packed);
-		passes = 1;
+		skipped = 1;
 	}
-	return passes > 0 ? save_passing(session, seen) : packed;
+	return skipped > 0 ? save_skipped(session, seen) : packed;
 }
 
 static PyObject *save_as(PyObject *session, PyObject *tensor, enum seen_as as, bool is_view)
@@ -316,13 +325,12 @@ PyObject *session_keep(PyObject *object, PyObject *tensor)
 	return kept_new(&seen);
 }
 
-/* Of what a scope is recomputed from. */
 PyObject *session_input(PyObject *object, PyObject *tensor)
 {
 	return save_as(object, tensor, SEEN_INPUT, false);
 }
 
-/* inner(the elements of a tensor that is no plain one, whether that one is a view) */
+/* inner(the elements of a tensor subclass, whether that is a view) */
 PyObject *session_inner(PyObject *object, PyObject *args)
 {
 	PyObject *tensor;
@@ -333,13 +341,12 @@ PyObject *session_inner(PyObject *object, PyObject *args)
 	return save_as(object, tensor, SEEN_INNER, is_view);
 }
 
-/* Of memory that stays where it is. */
 PyObject *session_count(PyObject *object, PyObject *tensor)
 {
 	return save_as(object, tensor, SEEN_COUNTED, false);
 }
 
-/* keep_counted(tensor, what is held besides) */
+/* keep_counted(tensor, an object that is held as long) */
 PyObject *session_keep_counted(PyObject *object, PyObject *args)
 {
 	struct seen seen = {0};
@@ -354,7 +361,7 @@ PyObject *session_keep_counted(PyObject *object, PyObject *args)
 	return kept;
 }
 
-/* With a recording, or in a trial, there is more to do. */
+/* The package handles steps that are recorded or tried. */
 PyObject *session_pack(PyObject *object, PyObject *tensor)
 {
 	struct session *session = (struct session *)object;
@@ -372,7 +379,7 @@ PyObject *session_pack(PyObject *object, PyObject *tensor)
 
 /* ---- Using ---- */
 
-/* NULL without an exception: another thread drained the token since, or detaches the tensor. */
+/* NULL without an exception: another thread reaped the token, or is detaching the tensor. */
 static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 {
 	struct owner *owner = owner_of(&saved->session->owners, token);
@@ -383,6 +390,7 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 		return NULL;
 	if (version_number(owner->tensor, &number))
 		return NULL;
+	SPW_ASSERT(owner->token == token);
 	if (number != owner->version->number)
 		saved->version->modified = true;
 	owner->is_shown = true;
@@ -392,7 +400,7 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 	return tensor;
 }
 
-/* All of its storage, as elements in a row. */
+/* The whole storage, as a tensor of one dimension. */
 static PyObject *storage_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
 	const struct dtype *dtype = saved->dtype;
@@ -400,12 +408,13 @@ static PyObject *storage_of_lease(struct saved *saved, const struct spw_taken *t
 
 	if (saved->storage_len_bytes % dtype->itemsize != 0)
 		dtype = dtype_find(torch.uint8);
+	SPW_ASSERT(dtype);
 	row[0] = (int64_t)(saved->storage_len_bytes / dtype->itemsize);
 	return lease_tensor(saved->session->leases, taken,
 			    &(struct shape){.dtype = dtype, .sizes = row, .dims = 1});
 }
 
-/* The use that take began ends with the last tensor on the memory. */
+/* The use of the cache that the take began ends with the last tensor on the memory. */
 static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
 	struct shape shape = {
@@ -432,8 +441,8 @@ static void take_failed(struct saved *saved, int result)
 	if (!error)
 		return;
 	/*
-	 * Memory that was modified, or was the tensor's no longer, during its write fails its
-	 * checksum: that is the fault, not the drive.
+	 * Memory that was modified or freed during its write fails its checksum: report that, not
+	 * the drive.
 	 */
 	session_drain(session);
 	if (!saved->version->moved && version_check(saved->version, NULL) == 0)
@@ -441,7 +450,7 @@ static void take_failed(struct saved *saved, int result)
 	Py_DECREF(error);
 }
 
-/* NULL without an exception: once more. */
+/* NULL without an exception: take again. */
 static PyObject *saved_take(struct saved *saved)
 {
 	struct leases *leases = saved->session->leases;
@@ -449,9 +458,10 @@ static PyObject *saved_take(struct saved *saved)
 	struct spw_taken taken;
 	int result;
 
+	SPW_ASSERT(saved->id != 0 && !saved->on);
 	if (!cache)
 		return NULL;
-	atomic_fetch_add(&leases->users, 1);
+	leases_user_begins(leases);
 	Py_BEGIN_ALLOW_THREADS;
 	result = library.take(cache, (spw_tensor){saved->id}, 0, saved->storage_len_bytes, &taken);
 	Py_END_ALLOW_THREADS;
@@ -461,7 +471,7 @@ static PyObject *saved_take(struct saved *saved)
 	}
 	if (result == SPW_TAKE_AGAIN) {
 		leases_user_ended(leases);
-		(void)saved_again(saved);
+		(void)saved_recompute(saved);
 		return NULL;
 	}
 	if (taken.bytes)
@@ -470,7 +480,6 @@ static PyObject *saved_take(struct saved *saved)
 	return tensor_of_owner(saved, taken.owner);
 }
 
-/* In host memory. */
 static PyObject *use_here(struct saved *saved)
 {
 	PyObject *tensor = NULL;
@@ -503,7 +512,7 @@ PyObject *session_use(PyObject *object, PyObject *saved)
 {
 	(void)object;
 	if (!PyObject_TypeCheck(saved, saved_type)) {
-		PyErr_SetString(PyExc_TypeError, "a saved tensor is needed");
+		PyErr_SetString(PyExc_TypeError, "use() takes a saved tensor");
 		return NULL;
 	}
 	return use((struct saved *)saved);
@@ -531,7 +540,7 @@ static PyObject *saved_unpack_now(PyObject *object, PyObject *unused)
 }
 
 static PyMethodDef saved_methods[] = {
-	{"unpack", saved_unpack_now, METH_NOARGS, "What was saved, as the hook."},
+	{"unpack", saved_unpack_now, METH_NOARGS, "The unpack hook."},
 	{NULL, NULL, 0, NULL},
 };
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/tensor.c - what a tensor is: asked of PyTorch */
-#include "hooks.h"
+/* hooks/tensor.c - asks PyTorch for the properties of a tensor */
+#include "tensor.h"
 
 /*
- * As of the storage of a sparse tensor, or of one inside a transform of torch.func; and of the
- * address of zeros that have no memory.
+ * PyTorch refuses the storage of a sparse tensor, or of one inside a torch.func transform, and the
+ * address of a ZeroTensor.
  */
 bool was_refused(void)
 {
+	SPW_ASSERT(PyErr_Occurred());
 	if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
 		return false;
 	PyErr_Clear();
@@ -25,7 +26,7 @@ int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address)
 					      : to_uint64(call(torch.address, tensor), address);
 }
 
-/* A leaf that requires a gradient. Return: 1; 0; -1 with an exception. */
+/* Whether it is a leaf that requires a gradient. Return: 1; 0; -1 with an exception. */
 static int is_trained(PyObject *tensor)
 {
 	int rc = to_bool(get(&torch.is_leaf, tensor));
@@ -53,7 +54,7 @@ int seen_is_strange(struct seen *seen)
 	return 0;
 }
 
-int seen_passes_by(struct seen *seen)
+int seen_is_skipped(struct seen *seen)
 {
 	int rc = seen_is_strange(seen);
 
@@ -81,6 +82,7 @@ int seen_is_parameter(const struct seen *seen)
 
 int seen_storage(struct seen *seen)
 {
+	SPW_ASSERT(!seen->storage && !seen->identity);
 	seen->storage = call(torch.storage, seen->tensor);
 	seen->identity = seen->storage ? get(&torch.cdata, seen->storage) : NULL;
 	return seen->identity ? 0 : -1;
@@ -88,6 +90,7 @@ int seen_storage(struct seen *seen)
 
 int seen_base(struct seen *seen)
 {
+	SPW_ASSERT(!seen->base);
 	seen->base = get(&torch.base, seen->tensor);
 	return seen->base ? 0 : -1;
 }
@@ -96,6 +99,7 @@ Py_ssize_t seen_dims(struct seen *seen)
 {
 	Py_ssize_t dims;
 
+	SPW_ASSERT(!seen->shape && !seen->stride);
 	seen->shape = get(&torch.shape, seen->tensor);
 	seen->stride = seen->shape ? call(torch.stride, seen->tensor) : NULL;
 	if (!seen->stride)
@@ -131,6 +135,7 @@ int seen_place(const struct seen *seen, int64_t *offset, struct spw_offer *offer
 {
 	uint64_t address;
 
+	SPW_ASSERT(seen->storage);
 	if (to_int64(call(torch.storage_offset, seen->tensor), offset) ||
 	    to_uint64(call(torch.nbytes, seen->storage), &offer->storage_len_bytes) ||
 	    to_uint64(call(torch.data_ptr, seen->storage), &address))
@@ -143,6 +148,7 @@ int seen_flags(const struct seen *seen, bool *conj, bool *neg)
 {
 	int is_conj = 0, is_neg = to_bool(call(torch.is_neg, seen->tensor));
 
+	SPW_ASSERT(seen->dtype);
 	if (is_neg >= 0 && seen->dtype->is_complex)
 		is_conj = to_bool(call(torch.is_conj, seen->tensor));
 	if (is_neg < 0 || is_conj < 0)

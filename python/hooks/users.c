@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/users.c - who uses what was saved on a device, and what has ended there */
-#include "hooks.h"
+/* hooks/users.c - which saved tensors use what was saved on a device, and what has ended there */
+#include "users.h"
+
+#include <string.h>
 
 #define DRAIN_MAX   64
 #define ENDED_FIRST 64
@@ -9,6 +11,7 @@
 
 int on_lock(struct on_device *on)
 {
+	SPW_ASSERT(gil_is_held());
 	return ignore(PyObject_CallMethodObjArgs(on->lock, names.acquire, NULL));
 }
 
@@ -27,7 +30,7 @@ struct spw_cache *on_cache_begin(struct on_device *on)
 	struct spw_cache *cache = leases_cache(on->leases, on->cache);
 
 	if (cache)
-		atomic_fetch_add(&on->leases->users, 1);
+		leases_user_begins(on->leases);
 	return cache;
 }
 
@@ -58,7 +61,8 @@ struct users *users_of(struct on_device *on, const struct saved *saved)
 	struct users *users = users_find(on, saved->id);
 
 	if (!users && !PyErr_Occurred())
-		PyErr_SetString(PyExc_SystemError, "a tensor is saved that nobody uses");
+		PyErr_SetString(PyExc_SystemError, "a saved tensor has no users");
+	SPW_ASSERT(!users || users->count > 0);
 	return users ? new_ref(users) : NULL;
 }
 
@@ -73,7 +77,7 @@ static struct users *users_add(struct on_device *on, uint64_t number, struct dev
 		users->stream = new_ref(stream);
 		users->device = device;
 		if (PyDict_SetItem(on->users, key, (PyObject *)users) == 0)
-			Py_DECREF((PyObject *)users); /* which the dictionary holds */
+			Py_DECREF((PyObject *)users); /* the dictionary holds it */
 		else
 			Py_CLEAR(users);
 	}
@@ -81,12 +85,13 @@ static struct users *users_add(struct on_device *on, uint64_t number, struct dev
 	return users;
 }
 
-/* So that its end can be noted, wherever it comes. */
+/* Makes room for the end of one more saved tensor, which must not fail. */
 static int ended_grow(struct on_device *on)
 {
 	uint32_t max = on->ended_max ? 2 * on->ended_max : ENDED_FIRST;
 	uint64_t *ended;
 
+	SPW_ASSERT(on->ended_count <= on->alive && on->alive <= on->ended_max);
 	if (on->alive < on->ended_max)
 		return 0;
 	ended = PyMem_Realloc(on->ended, max * sizeof(*ended));
@@ -107,6 +112,7 @@ int user_note(struct on_device *on, struct saved *saved, uint64_t number, PyObje
 		users = users_add(on, number, saved->device, stream);
 	if (!users)
 		return -1;
+	SPW_ASSERT(saved->id == 0 && number != 0 && users->unused <= users->count);
 	saved->id = number;
 	on->alive++;
 	users->count++;
@@ -118,8 +124,10 @@ void on_device_end(struct saved *saved)
 {
 	struct on_device *on = saved->on;
 
-	if (saved->id != 0)
-		on->ended[on->ended_count++] = saved->id;
+	if (saved->id == 0)
+		return;
+	SPW_ASSERT(on->ended_count < on->alive && on->alive <= on->ended_max);
+	on->ended[on->ended_count++] = saved->id;
 }
 
 static int user_end(struct on_device *on, struct spw_cache *cache, uint64_t number)
@@ -131,12 +139,13 @@ static int user_end(struct on_device *on, struct spw_cache *cache, uint64_t numb
 
 	if (!users)
 		return PyErr_Occurred() ? -1 : 0;
+	SPW_ASSERT(users->count > 0);
 	Py_INCREF((PyObject *)users);
 	users->count--;
 	if (users->unused > users->count)
 		users->unused = users->count;
 	if (users->count <= 1 && users->unused == 0 && users->copy) {
-		unused = users->copy; /* holds the memory, if nobody has used it */
+		unused = users->copy; /* holds the memory if nothing has used it */
 		users->copy = NULL;
 		Py_CLEAR(users->base);
 	}
@@ -189,7 +198,7 @@ static void drain(struct on_device *on, struct spw_cache *cache)
 	uint64_t tokens[DRAIN_MAX];
 	int count = on->is_due ? DRAIN_MAX : 0;
 
-	on->is_due = false; /* one that is noted meanwhile is for the next time */
+	on->is_due = false; /* tokens that become due meanwhile wait for the next call */
 	while (count == DRAIN_MAX) {
 		count = library.drain_device(cache, tokens, DRAIN_MAX);
 		for (int i = 0; i < count; i++) {
@@ -209,6 +218,7 @@ int on_bring(struct on_device *on, struct users *users, PyObject *stream, struct
 
 	if (!copy)
 		return -1;
+	SPW_ASSERT(copy->held);
 	taken->lease = 0;
 	set_ref(&users->base, new_ref(copy->held));
 	Py_XDECREF((PyObject *)users->copy);
@@ -216,7 +226,7 @@ int on_bring(struct on_device *on, struct users *users, PyObject *stream, struct
 	return 0;
 }
 
-static int bring_ahead(struct on_device *on, struct spw_cache *cache)
+static int prefetch(struct on_device *on, struct spw_cache *cache)
 {
 	struct spw_taken taken;
 	spw_tensor tensor;
@@ -237,7 +247,7 @@ static int bring_ahead(struct on_device *on, struct spw_cache *cache)
 	return rc;
 }
 
-int on_tell(struct on_device *on, struct spw_cache *cache, bool ahead)
+int on_tell(struct on_device *on, struct spw_cache *cache, bool prefetches)
 {
 	int news;
 
@@ -247,6 +257,7 @@ int on_tell(struct on_device *on, struct spw_cache *cache, bool ahead)
 	if (news < 0 || (news && on_call_times(on, cache, names.tell)))
 		return -1;
 	while (on->ended_count > 0) {
+		SPW_ASSERT(on->alive >= on->ended_count);
 		on->ended_count--;
 		on->alive--;
 		on->is_due = true;
@@ -254,7 +265,7 @@ int on_tell(struct on_device *on, struct spw_cache *cache, bool ahead)
 			return -1;
 	}
 	drain(on, cache);
-	return ahead ? bring_ahead(on, cache) : 0;
+	return prefetches ? prefetch(on, cache) : 0;
 }
 
 int on_go_on(struct on_device *on)
@@ -278,7 +289,7 @@ int on_finish_if_closing(struct on_device *on)
 	return is_closing(on) ? port_finish(on->port) : 0;
 }
 
-/* ---- As an object of Python ---- */
+/* ---- As a Python object ---- */
 
 static void users_dealloc(PyObject *object)
 {
@@ -288,7 +299,7 @@ static void users_dealloc(PyObject *object)
 	Py_XDECREF(users->stream);
 	Py_XDECREF(users->base);
 	Py_XDECREF((PyObject *)users->copy);
-	Py_XDECREF(users->given);
+	Py_XDECREF(users->checksums);
 	Py_XDECREF(users->verdict);
 	object_free(object);
 }
@@ -305,7 +316,7 @@ PyType_Spec users_spec = {
 	.flags = MADE_HERE,
 	.slots =
 		(PyType_Slot[]){
-			{Py_tp_doc, "The saved tensors that are one entry of the cache."},
+			{Py_tp_doc, "The saved tensors that share one entry of the cache."},
 			{Py_tp_dealloc, users_dealloc},
 			{Py_tp_members, users_members},
 			{0, NULL},

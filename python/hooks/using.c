@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/using.c - a saved tensor of a device is used: copied in, or computed again */
-#include "hooks.h"
+/* hooks/using.c - a saved tensor of a device is used: copied in, or recomputed */
+#include "using.h"
+#include "offering.h"
+#include "part.h"
+#include "recompute.h"
 
 /* ---- Using ---- */
 
@@ -11,11 +14,12 @@ static PyObject *used(struct on_device *on, const struct saved *saved, struct us
 	PyObject *base = new_ref(users->base), *tensor = NULL;
 	bool is_all = users->count <= 1 && saved->shape && copy->shape == saved->shape;
 
+	SPW_ASSERT(users->count > 0 && users->begin <= saved->offset_bytes);
 	if (port_use(on->port, copy, base, stream, since))
 		goto end;
 	copy->taken = true;
 	users->unused -= users->unused > 0;
-	if (users->count <= 1) { /* else others get it, too */
+	if (users->count <= 1) { /* else the others use it too */
 		Py_CLEAR(users->base);
 		Py_DECREF((PyObject *)users->copy);
 		users->copy = NULL;
@@ -32,7 +36,7 @@ end:
 	return tensor;
 }
 
-/* The stream is another than that which computed it. */
+/* Uses a tensor on another stream than the one that computed it. */
 static int used_elsewhere(struct on_device *on, const struct owner *owner, PyObject *stream)
 {
 	PyObject *tensor = new_ref(owner->tensor), *produced = new_ref(owner->produced);
@@ -47,7 +51,7 @@ static int used_elsewhere(struct on_device *on, const struct owner *owner, PyObj
 	return rc;
 }
 
-/* NULL without an exception: another thread has drained the token since. */
+/* NULL without an exception: another thread has reaped the token since. */
 static PyObject *tensor_of_owner(struct on_device *on, struct saved *saved, struct users *users,
 				 PyObject *stream, uint64_t token)
 {
@@ -58,6 +62,7 @@ static PyObject *tensor_of_owner(struct on_device *on, struct saved *saved, stru
 
 	if (!owner || version_number(owner->tensor, &number))
 		return NULL;
+	SPW_ASSERT(owner->stream && owner->produced);
 	if (number != owner->version->number)
 		saved->version->modified = true;
 	owner->is_shown = true;
@@ -73,27 +78,29 @@ static PyObject *tensor_of_owner(struct on_device *on, struct saved *saved, stru
 	return tensor;
 }
 
-/* With the lock. NULL without an exception: once more. */
+/* With the lock. NULL without an exception: take again. */
 static PyObject *tensor_of(struct on_device *on, struct saved *saved, struct users *users,
 			   PyObject *stream, PyObject *since, struct spw_taken *taken)
 {
 	PyObject *tensor;
 
+	SPW_ASSERT(!taken->owner || !taken->bytes);
 	if (taken->owner)
 		return tensor_of_owner(on, saved, users, stream, taken->owner);
 	if (taken->bytes && on_bring(on, users, stream, taken, saved->id))
 		return NULL;
 	if (!users->base)
-		return NULL; /* its copy ahead could not begin */
+		return NULL; /* the prefetched copy could not begin */
+	SPW_ASSERT(users->copy);
 	tensor = used(on, saved, users, stream, since);
 	if (tensor && on_finish_if_closing(on))
 		Py_CLEAR(tensor);
 	return tensor;
 }
 
-/* @again: set if it is to be computed again: then it returns NULL without an exception. */
+/* @recompute: set if its scope has to be recomputed; returns NULL without an exception then. */
 static PyObject *take(struct on_device *on, struct spw_cache *cache, struct saved *saved,
-		      struct users *users, PyObject *stream, PyObject *since, bool *again)
+		      struct users *users, PyObject *stream, PyObject *since, bool *recompute)
 {
 	PyObject *tensor = NULL;
 
@@ -106,8 +113,8 @@ static PyObject *take(struct on_device *on, struct spw_cache *cache, struct save
 				      &taken);
 		Py_END_ALLOW_THREADS;
 		on->is_due = true;
-		*again = result == SPW_TAKE_AGAIN;
-		if (*again)
+		*recompute = result == SPW_TAKE_AGAIN;
+		if (*recompute)
 			return NULL;
 		if (result < 0) {
 			raise_error(result);
@@ -117,13 +124,13 @@ static PyObject *take(struct on_device *on, struct spw_cache *cache, struct save
 			tensor = tensor_of(on, saved, users, stream, since, &taken);
 			on_unlock(on);
 		}
-		if (taken.lease) /* nothing is copied from there */
+		if (taken.lease) /* no copy reads it */
 			library.give_back(cache, taken.lease);
 	}
 	return tensor;
 }
 
-/* The backward pass has come to what another scope has saved. Return: 0; -1 */
+/* Notes that the backward pass has come to what another scope saved. Return: 0; -1 */
 static int moves_on(struct on_device *on, struct spw_cache *cache, const struct saved *saved)
 {
 	PyObject *times = on->port->times, *timed;
@@ -143,7 +150,7 @@ static int moves_on(struct on_device *on, struct spw_cache *cache, const struct 
 	return on_call_times(on, cache, names.border);
 }
 
-/* With the lock: what comes before the bytes. @since: a mark before anybody waited for them */
+/* With the lock, before the bytes are asked for. @since: an event before any wait for them */
 static int use_begin(struct on_device *on, struct spw_cache *cache, const struct saved *saved,
 		     struct users *users, PyObject **stream, PyObject **since)
 {
@@ -153,13 +160,13 @@ static int use_begin(struct on_device *on, struct spw_cache *cache, const struct
 	if (!*stream)
 		return -1;
 	if (users->copy && users->copy->ended)
-		return 0; /* the host knows that they are there */
+		return 0; /* the host has seen the copy end */
 	*since = PyObject_CallMethodObjArgs(on->port->times, names.mark_event, *stream, NULL);
 	return *since ? 0 : -1;
 }
 
 static PyObject *load(struct on_device *on, struct spw_cache *cache, struct saved *saved,
-		      struct users *users, bool *again)
+		      struct users *users, bool *recompute)
 {
 	PyObject *stream = NULL, *since = NULL, *tensor = NULL;
 	int rc;
@@ -173,7 +180,7 @@ static PyObject *load(struct on_device *on, struct spw_cache *cache, struct save
 	}
 	on_unlock(on);
 	if (rc == 0)
-		tensor = take(on, cache, saved, users, stream, since, again);
+		tensor = take(on, cache, saved, users, stream, since, recompute);
 	Py_XDECREF(stream);
 	Py_XDECREF(since);
 	return tensor;
@@ -182,17 +189,17 @@ static PyObject *load(struct on_device *on, struct spw_cache *cache, struct save
 static PyObject *use(struct on_device *on, struct saved *saved, struct users *users)
 {
 	PyObject *tensor = NULL;
-	bool again = true;
+	bool recompute = true;
 
-	while (again) {
+	while (recompute) {
 		struct spw_cache *cache = on_cache_begin(on);
 
-		again = false;
+		recompute = false;
 		if (!cache)
 			return NULL;
-		tensor = load(on, cache, saved, users, &again);
+		tensor = load(on, cache, saved, users, &recompute);
 		on_cache_end(on);
-		if (again && saved_again(saved))
+		if (recompute && saved_recompute(saved))
 			return NULL;
 	}
 	if (tensor && users->verdict &&
@@ -218,9 +225,9 @@ PyObject *on_device_use(struct saved *saved)
 	return tensor;
 }
 
-/* ---- Computing again ---- */
+/* ---- Recomputation ---- */
 
-/* Its sums go to a verdict. @offer: of the memory that has it now. Return: 0; -1 */
+/* Gives the checksums to a verdict, and the memory to the cache. Return: 0; -1 */
 static int restored(struct on_device *on, struct saved *saved, struct users *users,
 		    struct offering *offering, const struct seen *seen, PyObject *frame)
 {
@@ -230,10 +237,10 @@ static int restored(struct on_device *on, struct saved *saved, struct users *use
 	struct spw_cache *cache = version ? on_cache_begin(on) : NULL;
 	int result = cache ? offering_own(on, offering, seen, record, version) : -1;
 
-	/* Before the call, which says that it is there. */
+	/* Before the call, after which other threads take the tensor. */
 	if (result == 0 && !users->verdict)
 		users->verdict = PyObject_CallMethodObjArgs((PyObject *)on, names.compare, frame,
-							    users->given, offering->held, NULL);
+							    users->checksums, offering->held, NULL);
 	if (result == 0)
 		result = users->verdict
 				 ? library.restore(cache, (spw_tensor){saved->id}, &offering->offer)
@@ -256,7 +263,7 @@ int on_device_restore(struct on_device *on, struct saved *saved, PyObject *tenso
 	int rc = users ? port_find(on->port, tensor, &seen.device) : -1;
 
 	if (rc == 0 && users->verdict)
-		goto end; /* with another tensor on the same memory */
+		goto end; /* restored with another tensor on the same memory */
 	if (rc == 0 && seen.device != saved->device) {
 		PyErr_SetString(PyExc_ValueError, "a tensor has become one of another device");
 		rc = -1;

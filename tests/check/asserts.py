@@ -15,7 +15,7 @@ from functions import without_text
 
 LOOKS = re.compile(r"^[A-Z_]+$|(^|_)(is|are|has|holds|may|can|fits)_|"
                    r"_(is|has|holds|state|in_flight|alone|at_owner)$|^atomic_load|"
-                   r"^(sizeof|offsetof|strcmp|strlen|memcmp|pattern)$")
+                   r"^(PyErr_Occurred|sizeof|offsetof|strcmp|strlen|memcmp|pattern)$")
 CHANGES = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)")
 # In a cast a type stands in front of the parenthesis, as in (uint64_t)(at - bytes).
 CALL = re.compile(r"(?<!\()\b([a-zA-Z_]\w*)\s*\(")

@@ -24,6 +24,7 @@ import tokenize
 # Patterns of glob, relative to the root. To cover a folder, clean it and add it here.
 COVERED = ("*.md", "examples/*.md", "docs/*.md", "docs/*.[13]",
            "python/spillway/**/*.py", "python/examples/*.py",
+           "python/hooks/*.[ch]", "tools/**/*.[ch]",
            "alloc/*.[ch]", "drives/*.[ch]", "drives/vfio/*.[ch]", "layout/*.[ch]", "state/*.[ch]",
            "store/*.[ch]",
            "tests/*.sh", "tests/*/*.sh", "tests/*/*.py", "tests/*/*.[ch]")

@@ -126,7 +126,7 @@ def recomputing(model, store, **options):
     """Gives up all that it may, from the second step on."""
     options = {"mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", **options}
     off = offload(model, store, **options)
-    off._session.gives_up = True
+    off._session.discards_all = True
     return off
 
 
@@ -209,7 +209,7 @@ def recomputing_is_no_part_of_the_step(store):
     off = offload(model, None, "budget", budget_bytes=1 << 40, recompute="auto")
     took = [clock_of(lambda: peak_of(model, off, step)) for step in range(4)]
     before = off.stats()
-    off._session.gives_up = True
+    off._session.discards_all = True
     longer = [clock_of(lambda: peak_of(model, off, step)) for step in range(4)]
     stats = off.stats()
     # To give tensors up takes some operators of the step itself.

@@ -162,7 +162,7 @@ class Case:
         self.tasks_take = dice.choice(((0, 0), (1000, 0.01), (100_000, 1)))  # by the device's clock
         self.dropout = dice.choice((0, 0, 0.25))
         self.recompute = dice.choice(("never", "auto", "some"))
-        self.gives_up = dice.random() < 0.8  # all that may be, whatever a plan says
+        self.discards_all = dice.random() < 0.8  # all that may be, whatever a plan says
         if self.recompute != "never":
             self.mode = dice.choice(("fastest", "budget"))
 
@@ -268,7 +268,7 @@ def offload(case, model, store):
     off = spillway.torch.offload(
         model, store, min_bytes=64, mode=case.mode, recompute=recompute or case.recompute, **options
     )
-    off._session.gives_up = case.gives_up
+    off._session.discards_all = case.discards_all
     off.table = table
     return off
 

@@ -58,7 +58,7 @@ def train(make, step, recompute):
     if recompute:
         off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
                                      recompute="auto")
-        off._session.gives_up = True
+        off._session.discards_all = True
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     seen = []
     for index in range(STEPS):

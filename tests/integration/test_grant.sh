@@ -52,7 +52,7 @@ expect_equal "root nobody" "$(owner "$one") $(owner "$two")"
 expect_exit 0 grep -c "^# spillway grant" "$rules/70-spillway.rules"
 expect_output 1
 expect_exit 1 "$SPILLWAY" revoke "$one" --rules "$rules"
-expect_output "has not been given to anybody"
+expect_output "belongs to root, and"
 expect_exit 0 "$SPILLWAY" revoke --user nobody --rules "$rules"
 expect_output "$two belongs to root again"
 expect_equal "root" "$(owner "$two")"

@@ -66,7 +66,7 @@ def again(model, store=None, forced=True, **options):
     """An offload that gives up whatever it may; not forced: what its plan says."""
     off = spillway.torch.offload(model, store, **{
         "mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", "min_bytes": 1, **options})
-    off._session.gives_up = forced
+    off._session.discards_all = forced
     return off
 
 

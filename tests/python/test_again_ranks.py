@@ -94,7 +94,7 @@ off = None
 if again != "plain":
     off = spillway.torch.offload(trained, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
                                  recompute="auto", scopes=scopes)
-    off._session.gives_up = again == "both" or rank == 0  # whatever a plan says
+    off._session.discards_all = again == "both" or rank == 0  # whatever a plan says
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 digest = hashlib.sha256()
 torch.manual_seed(10 + rank)

@@ -75,7 +75,7 @@ enum bench_direct {
 
 #define BENCH_SHARES_MAX 64
 
-/* So many of 100 transfers have this size, or end below this place. */
+/* This percentage of transfers have this size, or end below this place. */
 struct bench_share {
 	uint64_t value;
 	uint32_t percent;
@@ -184,7 +184,7 @@ struct bench_job {
 	uint32_t compress_percent, dedupe_percent, dedupe_set_percent;
 	uint64_t compress_chunk_bytes;
 	bool dedupe_set, dedupe_global; /* of a set of buffers, not the last; of all jobs */
-	/* sequential: so many bytes of a range, then what is skipped */
+	/* sequential: zone_bytes of each range are transferred, then zone_skip_bytes skipped */
 	bool strided;
 	uint64_t zone_bytes, zone_range_bytes, zone_skip_bytes;
 	/* end when the rate is steady for that long: within a limit, or a percent of the mean */
@@ -209,7 +209,7 @@ void bench_job_init(struct bench_job *job);
 int bench_option_set(struct bench_job *job, const char *name, const char *value);
 
 bool bench_option_exists(const char *name);
-/* Is it what somebody typed, but for dashes and underscores? */
+/* Whether they are equal except for dashes and underscores. */
 bool bench_option_same(const char *typed, const char *name);
 
 /* A flag needs no value, so the next argument of the command line is not its value. */
@@ -602,7 +602,7 @@ int bench_name_files(struct bench_worker *worker);
 struct bench_timer {
 	uint64_t start_ns;    /* of what is measured */
 	uint64_t end_ns;      /* when to stop; UINT64_MAX: no limit */
-	uint64_t ramp_end_ns; /* when measuring begins anew; 0: it does not */
+	uint64_t ramp_end_ns; /* when measuring restarts; 0: never */
 	/* by the job's rate: when the next transfer may start, and what one adds to that */
 	uint64_t due_ns[BENCH_DIRECTIONS];
 	double ns_per_byte[BENCH_DIRECTIONS], ns_per_io[BENCH_DIRECTIONS];

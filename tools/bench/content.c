@@ -25,7 +25,7 @@ static void scramble(char *sector, size_t len, uint64_t offset_bytes, uint64_t n
 	}
 }
 
-/* A buffer that was there before, or a new one: a drive that looks for equal ones finds so many. */
+/* The seed of an earlier buffer or a new one, so that dedupe_percent of them are duplicates. */
 static uint64_t draw_seed(struct bench_content *content)
 {
 	const struct bench_job *job = content->job;

@@ -148,7 +148,7 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 			-ESPIPE,
 			"%s; to measure zones of it that take any order, add --allow-destructive",
 			info.reason);
-	/* What nobody knows may well be what was measured with before. */
+	/* Unknown data may well be left over from an earlier benchmark. */
 	if (!info.unknown_data && strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
 		return spw_error(-EEXIST,
 				 "%s: carries %s, which writing would destroy; if that is meant, "
@@ -157,7 +157,7 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	return 0;
 }
 
-/* What is written is held and checked again: it may have become a store's until now. */
+/* A drive to be written is claimed, then checked again: it may have become part of a store. */
 static int open_device(struct bench_device *device, bool allow_destructive,
 		       const struct spw_log *log)
 {
@@ -166,7 +166,7 @@ static int open_device(struct bench_device *device, bool allow_destructive,
 
 	if (device->writes) {
 		result = spw_claim(device->path, log, &device->device);
-		/* Nobody else can reach what this process drives. */
+		/* Behind vfio no other process can reach the drive. */
 		return result != 0 || device->is_vfio
 			       ? result
 			       : check_writable(device, allow_destructive, true);

@@ -167,7 +167,7 @@ static char *trim(char *line)
 	return line;
 }
 
-/* Replace every ${NAME}. A variable that is not set is an error: an empty filename helps nobody. */
+/* Replace every ${NAME}. An unset variable is an error, unlike in fio. */
 static int expand(const char *from, char *to, size_t to_bytes)
 {
 	size_t used = 0;

@@ -19,13 +19,13 @@ static uint64_t load(const _Atomic uint64_t *value)
 	return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-/* A count that began anew, at the end of the ramp, has no rate yet. */
+/* A count that was reset, at the end of the ramp, has no rate yet. */
 static uint64_t rate_of(uint64_t now, uint64_t before, double seconds)
 {
 	return now < before ? 0 : (uint64_t)((double)(now - before) / seconds);
 }
 
-/* Rates of the ramp are shown, but are no samples. */
+/* Rates during the ramp are shown, but not sampled. */
 static void sample_worker(struct live *live, struct bench_worker *worker, uint64_t now_ns)
 {
 	struct bench_sample *last = &worker->sample;

@@ -27,7 +27,7 @@ static const char *folder_of_temporaries(void)
 	return folder && folder[0] != '\0' ? folder : "/var/tmp";
 }
 
-/* Read-only: a descriptor that may write would look like somebody who writes to the drive. */
+/* Reopened read-only: an open writable descriptor would look like a process that writes to it. */
 static int make_file(uint64_t bytes)
 {
 	const char *folder = folder_of_temporaries();

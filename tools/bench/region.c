@@ -305,7 +305,7 @@ static uint64_t next_free(const struct bench_region *region, uint64_t unit)
 	return UINT64_MAX;
 }
 
-/* Of so many units at @unit those before the first that is used. */
+/* Marks units from @unit up to the first used one. Return: how many, at most @count. */
 static uint64_t mark(struct bench_region *region, uint64_t unit, uint64_t count)
 {
 	uint64_t marked = 0, units = units_in(region);

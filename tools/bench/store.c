@@ -126,7 +126,7 @@ static int reap(struct state *state)
 	return result < 0 ? result : state->worker->stats.error;
 }
 
-/* Until so many transfers are idle. */
+/* Reaps until @idle transfers are idle. */
 static int reap_until(struct state *state, unsigned idle)
 {
 	int result = 0;

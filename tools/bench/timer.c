@@ -99,7 +99,7 @@ static void measure_from(struct bench_timer *timer, struct bench_worker *worker,
 	memset(timer->checked_bytes, 0, sizeof(timer->checked_bytes));
 	memset(timer->checked_ios, 0, sizeof(timer->checked_ios));
 	timer->end_ns = runtime_ns > 0 && !ramping ? now_ns + runtime_ns : UINT64_MAX;
-	/* After the counts: who sees the time sees that they began anew. */
+	/* After the counts: a reader that sees the new time sees them reset. */
 	atomic_store(&worker->live_start_ns, ramping ? 0 : now_ns);
 }
 

@@ -46,7 +46,7 @@ int bench_parse_size(const char *text, uint64_t *bytes)
 		return result;
 	if (*rest != '\0') {
 		letter = strchr(letters, tolower((unsigned char)*rest));
-		/* fio reads "4k" and "4kb" as 4096, but "4kib" as 4000, unlike everybody else. */
+		/* fio reads "4k" and "4kb" as 4096, but "4kib" as 4000, unlike others. */
 		if (letter && strcasecmp(rest + 1, "ib") == 0)
 			return spw_error(-EINVAL,
 					 "'%s' is ambiguous: fio reads KiB as 1000 bytes; write k, "

@@ -318,7 +318,7 @@ static int choose_next(struct state *state, struct slot *slot)
 	if (!state->waiting && is_held(state))
 		return 0;
 	if (!state->waiting && (state->ending || !next_transfer(state, direction, slot))) {
-		/* A pass that is over begins anew when nothing of it is in flight. */
+		/* The next pass begins when nothing of the last one is in flight. */
 		state->exhausted = state->ending || is_at_limit(state) ||
 				   !has_another_pass(state) ||
 				   (in_flight(state) == 0 && state->due == 0);

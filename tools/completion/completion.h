@@ -10,7 +10,7 @@
 /* What may follow an option, or stand alone. */
 enum completion_kind {
 	COMPLETION_FLAG, /* nothing follows */
-	COMPLETION_ANY,  /* what nobody can guess */
+	COMPLETION_ANY,  /* a value that cannot be completed */
 	COMPLETION_VALUES,
 	COMPLETION_FILE,
 	COMPLETION_FILES, /* several, separated by commas */

@@ -79,7 +79,7 @@ struct spw_fio_level_ops {
 	int (*start)(struct spw_fio_level *level);
 	enum spw_fio_queued (*queue)(struct spw_fio_level *level, struct spw_fio_request *request);
 	int (*submit)(struct spw_fio_level *level);
-	/* Submit and reap. @wait_for: sleep until about so many have ended; 0 does not sleep. */
+	/* Submit and reap. @wait_for: sleep until about this many have ended; 0 does not sleep. */
 	int (*reap)(struct spw_fio_level *level, unsigned wait_for);
 	void (*close)(struct spw_fio_level *level);
 };
@@ -87,7 +87,7 @@ struct spw_fio_level_ops {
 extern const struct spw_fio_level_ops spw_fio_volume;
 extern const struct spw_fio_level_ops spw_fio_objects;
 
-/* The request has ended with @err, whose words are in spw_last_error(). Return: SPW_FIO_DONE. */
+/* The request has ended with @err, described by spw_last_error(). Return: SPW_FIO_DONE. */
 static inline enum spw_fio_queued spw_fio_failed(struct spw_fio_request *request, int err)
 {
 	request->res = err;

@@ -8,8 +8,8 @@
  *
  * A device that jobs write is claimed once, by fio's main process, which asks for its size before
  * any job runs, and held until fio ends: jobs are threads or forked children of it, and use the
- * device that it has open. So the claim covers all of them, and no moment in between is left to
- * anybody else.
+ * device that it has open. So the claim covers all of them, without a gap in which another
+ * process could claim the device.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -54,7 +54,7 @@ int grant_rules_open(const char *folder, struct grant_rules *rules);
 const struct grant_group *grant_rules_find(const struct grant_rules *rules,
 					   const struct grant_identity *identity);
 
-/* @name, @user: for who reads the file. Return: 0; -ENOMEM. */
+/* @name, @user: for a comment in the file. Return: 0; -ENOMEM. */
 int grant_rules_add(struct grant_rules *rules, const struct grant_identity *identity, uid_t uid,
 		    const char *name, const char *user);
 void grant_rules_remove(struct grant_rules *rules, const struct grant_group *group);

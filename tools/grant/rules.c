@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/grant/rules.c - the file of udev's rules: read, changed, written anew */
+/* tools/grant/rules.c - the udev rules file: read, changed and rewritten */
 #include "tools/grant/grant.h"
 
 #include <ctype.h>

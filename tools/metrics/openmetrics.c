@@ -292,7 +292,8 @@ static double lasts_of(const struct spw_wear *wear)
 static const struct wear_family of_wear[] = {
 	{"drive_life_used_ratio", "ratio", "Of the drive's life, as it says itself; 1: used up.",
 	 used_of},
-	{"drive_life_written_bytes", "bytes", "Written in the drive's life, by anybody.", life_of},
+	{"drive_life_written_bytes", "bytes", "Written in the drive's life by any program.",
+	 life_of},
 	{"drive_left_bytes", "bytes", "That the drive may still be written.", left_of},
 	{"drive_lasts_seconds", "seconds", "Until then, at the rate since the store was opened.",
 	 lasts_of},

@@ -83,7 +83,7 @@ int serve_listen(const char *address)
 
 	if (!split(address, host, port) || getaddrinfo(host, port, &hints, &found) != 0)
 		return spw_error(-EINVAL,
-				 "%s is no address and port (up to 65535) in numbers, such as "
+				 "%s is not a numeric address and port (up to 65535), such as "
 				 "127.0.0.1:9755 or [::1]:9755",
 				 address);
 	fd = listen_on(found, address);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/metrics/serve.h - one document over HTTP/1.1, to few at a time
+ * tools/metrics/serve.h - one document over HTTP/1.1, to a few clients at a time
  *
- * One thread serves up to SERVE_CONNECTIONS at once; more wait to be accepted. Each has so many
- * bytes for its request and so long until all of the answer is gone: a client that is slow, or says
- * too much, costs nothing else. Every connection carries one request.
+ * One thread serves up to SERVE_CONNECTIONS at once; more wait to be accepted. The length of a
+ * request and the time until its answer is sent are limited, so a slow client, or one that sends
+ * too much, does not delay others. Every connection carries one request.
  */
 #ifndef SPW_TOOLS_METRICS_SERVE_H
 #define SPW_TOOLS_METRICS_SERVE_H

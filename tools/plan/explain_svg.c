@@ -34,7 +34,7 @@ struct picture {
 	struct svg svg;
 };
 
-/* The step as measured stands still meanwhile. While a scope is computed again it may wait, too. */
+/* Spans during which the measured step stands still. A recomputed scope may wait as well. */
 static bool interrupts(const struct plan_explain *explain, const struct spw_plan_span *span)
 {
 	if (span->kind != SPW_PLAN_SPAN_WAIT)

@@ -242,7 +242,7 @@ void plan_trace_print(const struct plan_trace_report *report, FILE *out)
 		      "\nLife: of drives that may all together be written %.3g TB (--endurance, of "
 		      "one, x --drives).\n",
 		      report->endurance_bytes / 1e12);
-	(void)fprintf(out, "For 75, 50 and 25 %%: the least that is written to fit so much of "
+	(void)fprintf(out, "For 75, 50 and 25 %%: the least that is written to fit that share of "
 			   "what keeping takes; it may stall. -: cannot be met.\n");
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/plan/trace.h - spillway plan --trace: what spilling a recorded step would take and give,
+ * tools/plan/trace.h - spillway plan --trace: what spilling a recorded step would cost and save,
  * drive by drive
  *
  * Keep, recompute and offload of one step:
  *   keep       Everything stays.
- *   recompute  Of each scope only the first tensor stays, its input; the rest is given up when the
- *              scope ends, and made again, in the time that the scope took, when the backward pass
- *              first wants one of them.
+ *   recompute  Of each scope only the first tensor stays, its input; the rest is discarded when the
+ *              scope ends and recomputed, in the time that the scope took, when the backward pass
+ *              first uses one of them.
  *   offload    What the planner spills, for each bandwidth: in fastest mode, and by SSDTrain's
  *              positional rule.
  *   budget     What it spills at least to fit 75, 50 and 25 % of the memory that keeping takes, for
@@ -41,8 +41,8 @@ struct plan_trace_report {
 	const char *path;
 	struct spw_trace *trace;
 	struct replay_step step;
-	double endurance_bytes; /* of all drives, */
-	uint32_t drives;        /* so many */
+	double endurance_bytes; /* of all drives together */
+	uint32_t drives;        /* their number */
 	double speed;
 	uint64_t recompute_peak_bytes;
 	double recompute_seconds; /* of the step */

@@ -49,7 +49,7 @@ void replay_drive_forget(void)
 static void record_transfer(const struct replay_transfer *transfer)
 {
 	/*
-	 * The callback under the lock: who has stopped watching knows that nobody is in it any
+	 * Calls back under the lock: when watching has stopped, no thread is in the callback any
 	 * more.
 	 */
 	(void)pthread_mutex_lock(&record.lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/replaying.h - a replay while it runs: memory of its tensors, scopes done again */
+/* tools/replay/replaying.h - a replay while it runs: memory of its tensors, recomputed scopes */
 #ifndef SPW_TOOLS_REPLAY_REPLAYING_H
 #define SPW_TOOLS_REPLAY_REPLAYING_H
 
@@ -24,7 +24,7 @@ struct handle {
 	uint64_t lease;
 	uint32_t leases;
 	const struct replay_op *offered; /* the first time in this replay */
-	bool given_up;
+	bool discarded;
 };
 
 #define REPLAY_DEPTH_MAX 64u
@@ -35,7 +35,7 @@ struct replay_place {
 	uint32_t entered; /* in forward passes so far */
 	uint32_t open[REPLAY_DEPTH_MAX], depth;
 	bool backward;
-	uint32_t *given_up; /* by scope: tensors that hold its input */
+	uint32_t *discarded; /* by scope: tensors that hold its input */
 };
 
 struct replaying {
@@ -44,9 +44,9 @@ struct replaying {
 	struct buffer *all;
 	struct handle *handles; /* by tensor */
 	uint64_t begin_ns;      /* of this replay */
-	uint64_t behind_ns;     /* that it has waited for I/O, or computed again */
-	uint64_t again_ns;      /* computed again */
-	uint64_t sequence;      /* of contents made, for keys that are never used again */
+	uint64_t behind_ns;     /* that it has waited for I/O, or recomputed */
+	uint64_t recompute_ns;  /* spent on recomputation */
+	uint64_t sequence;      /* of contents made, for keys that are never reused */
 	uint64_t *keys;         /* by content */
 	bool last;
 	pthread_mutex_t samples_lock;
@@ -66,21 +66,21 @@ void replay_drain(struct replaying *replaying);
 /* The cache is closed. */
 void replay_buffers_free(struct replaying *replaying);
 
-/* ---- again.c: what is done where nothing is computed again is nothing ---- */
+/* ---- recompute.c: these do nothing where no scope may be recomputed ---- */
 
-int replay_again_open(struct replaying *replaying);
-void replay_again_close(struct replaying *replaying);
-void replay_again_step(struct replaying *replaying);
-void replay_again_stage(struct replaying *replaying, bool backward);
-void replay_again_enter(struct replaying *replaying);
+int replay_recompute_open(struct replaying *replaying);
+void replay_recompute_close(struct replaying *replaying);
+void replay_recompute_step(struct replaying *replaying);
+void replay_recompute_stage(struct replaying *replaying, bool backward);
+void replay_recompute_enter(struct replaying *replaying);
 /* Before the cache is told: its input is offered. */
-int replay_again_leave(struct replaying *replaying);
+int replay_recompute_leave(struct replaying *replaying);
 /* The hint of an offer that has none of its own. */
-enum spw_cache_hint replay_again_hint(const struct replaying *replaying);
+enum spw_cache_hint replay_recompute_hint(const struct replaying *replaying);
 /* The cache has given up the tensor that was offered. */
-void replay_again_given_up(struct replaying *replaying, uint32_t tensor);
+void replay_recompute_discarded(struct replaying *replaying, uint32_t tensor);
 /* A take said SPW_TAKE_AGAIN. Return: 0; the cache's. */
-int replay_again_compute(struct replaying *replaying, uint32_t tensor);
+int replay_recompute(struct replaying *replaying, uint32_t tensor);
 /* A user of it is gone. Return: 0; the cache's. */
 int replay_release(struct replaying *replaying, uint32_t tensor);
 

@@ -50,7 +50,7 @@ static enum spw_cache_hint hint_of(const struct replaying *replaying, const stru
 	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_SPILL,
 						    SPW_HINT_PIN};
 
-	return op->event->hint == SPW_TRACE_HINT_NONE ? replay_again_hint(replaying)
+	return op->event->hint == SPW_TRACE_HINT_NONE ? replay_recompute_hint(replaying)
 						      : hints[op->event->hint];
 }
 
@@ -78,8 +78,8 @@ static int offer(struct replaying *replaying, const struct replay_op *op)
 	if (handle->users++ == 0)
 		handle->offered = op;
 	handle->id = id;
-	if (rc == SPW_OFFER_AGAIN && !handle->given_up)
-		replay_again_given_up(replaying, op->tensor);
+	if (rc == SPW_OFFER_AGAIN && !handle->discarded)
+		replay_recompute_discarded(replaying, op->tensor);
 	return 0;
 }
 
@@ -93,7 +93,7 @@ static int take(struct replaying *replaying, const struct replay_op *op)
 				&taken);
 
 	if (rc == SPW_TAKE_AGAIN) {
-		rc = replay_again_compute(replaying, op->tensor);
+		rc = replay_recompute(replaying, op->tensor);
 		return rc ? rc : take(replaying, op);
 	}
 	if (rc)
@@ -108,7 +108,7 @@ static int take(struct replaying *replaying, const struct replay_op *op)
 	if (!replay_pattern_matches(bytes, op->offset_bytes, op->len_bytes, seed))
 		return spw_error(-EBADMSG,
 				 "tensor %u, bytes %" PRIu64 " + %" PRIu64
-				 ": the cache gave back wrong bytes",
+				 ": the cache returned wrong bytes",
 				 op->tensor, op->offset_bytes, op->len_bytes);
 	return 0;
 }
@@ -122,7 +122,7 @@ static int operate(struct replaying *replaying, const struct replay_op *op)
 	switch (event->kind) {
 	case SPW_TRACE_STEP: spw_cache_step(cache); break;
 	case SPW_TRACE_STAGE:
-		replay_again_stage(replaying, event->backward);
+		replay_recompute_stage(replaying, event->backward);
 		if (event->has_next)
 			spw_cache_stage_next(
 				cache, event->micro_batch,
@@ -134,11 +134,11 @@ static int operate(struct replaying *replaying, const struct replay_op *op)
 					event->backward ? SPW_STAGE_BACKWARD : SPW_STAGE_FORWARD);
 		break;
 	case SPW_TRACE_SCOPE_ENTER:
-		replay_again_enter(replaying);
+		replay_recompute_enter(replaying);
 		spw_cache_scope_enter(cache, event->scope_key);
 		break;
 	case SPW_TRACE_SCOPE_LEAVE:
-		rc = replay_again_leave(replaying);
+		rc = replay_recompute_leave(replaying);
 		spw_cache_scope_leave(cache);
 		return rc;
 	case SPW_TRACE_OFFER: return offer(replaying, op);
@@ -173,7 +173,7 @@ static int do_op(struct replaying *replaying, uint32_t index)
 {
 	const struct replay_op *op = &replaying->run->step->ops[index];
 	struct replay_timeline *timeline = &replaying->run->timeline;
-	uint64_t again_ns = replaying->again_ns, wait_ns = 0;
+	uint64_t recompute_ns = replaying->recompute_ns, wait_ns = 0;
 	bool may_wait = op->event->kind == SPW_TRACE_TAKE || op->event->kind == SPW_TRACE_OFFER;
 	uint64_t due_ns =
 		replaying->begin_ns + compute_ns(replaying->run, op->ns) + replaying->behind_ns;
@@ -190,7 +190,7 @@ static int do_op(struct replaying *replaying, uint32_t index)
 		replay_drain(replaying);
 	if (may_wait)
 		wait_ns = waited_ns(replaying) - wait_ns;
-	replaying->behind_ns += wait_ns + replaying->again_ns - again_ns;
+	replaying->behind_ns += wait_ns + replaying->recompute_ns - recompute_ns;
 	if (rc || !replaying->last)
 		return rc;
 	timeline->op_ns[index] = replay_drive_now_ns() - timeline->begin_ns;
@@ -215,7 +215,7 @@ static void measure(struct replaying *replaying, const struct spw_cache_stats *b
 	measure->step_ns = step_ns;
 	measure->stall_ns = after->stall_ns - before->stall_ns;
 	measure->hold_ns = after->hold_ns - before->hold_ns;
-	measure->again_ns = replaying->again_ns;
+	measure->recompute_ns = replaying->recompute_ns;
 	measure->late_ns = step_ns > should_ns ? step_ns - should_ns : 0;
 	measure->peak_bytes = after->activation_bytes_max;
 	measure->bytes_written = after->bytes_spilled - before->bytes_spilled;
@@ -239,8 +239,8 @@ static int one_step(struct replaying *replaying, uint32_t number)
 	spw_cache_reset_peak(run->cache);
 	spw_cache_stats(run->cache, &before, sizeof(before));
 	replaying->last = number + 1 == run->steps;
-	replaying->behind_ns = replaying->again_ns = 0;
-	replay_again_step(replaying);
+	replaying->behind_ns = replaying->recompute_ns = 0;
+	replay_recompute_step(replaying);
 	replaying->begin_ns = run->timeline.begin_ns = replay_drive_now_ns();
 	if (replaying->last)
 		replay_drive_watch(true, sample, replaying);
@@ -270,7 +270,7 @@ int replay_run(struct replay_run *run)
 	    timeline_open(run))
 		rc = spw_error(-ENOMEM, "no memory for a replay of %u operations", step->ops_count);
 	else
-		rc = replay_again_open(&replaying);
+		rc = replay_recompute_open(&replaying);
 	for (uint32_t i = 0; i < run->steps && rc == 0; i++) {
 		rc = one_step(&replaying, i);
 		run->interrupted = tool_stopped();
@@ -284,7 +284,7 @@ int replay_run(struct replay_run *run)
 	spw_cache_close(run->cache);
 	run->cache = NULL;
 	replay_buffers_free(&replaying);
-	replay_again_close(&replaying);
+	replay_recompute_close(&replaying);
 	free(replaying.current);
 	free(replaying.keys);
 	free(replaying.handles);

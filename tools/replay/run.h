@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/run.h - replays a step through the cache, again and again, and measures it
+ * tools/replay/run.h - replays a step through the cache, several times, and measures it
  *
  * Compute is waiting. The tensors are real: each is filled with a pattern of its own when it is
  * offered, and compared with it when it is taken; a byte that differs ends the replay with
@@ -20,7 +20,7 @@
 
 /* One replay of the step. */
 struct replay_measure {
-	uint64_t step_ns, stall_ns, hold_ns, again_ns;
+	uint64_t step_ns, stall_ns, hold_ns, recompute_ns;
 	/* by the replay itself: what the machine took for filling, comparing and calling */
 	uint64_t late_ns;
 	uint64_t peak_bytes;
@@ -50,16 +50,16 @@ struct replay_timeline {
 
 struct replay_run {
 	const struct replay_step *step;
-	const struct replay_scopes *again; /* of the step, that may be computed again; or NULL */
+	const struct replay_scopes *recomputable; /* of the step; or NULL: none may be recomputed */
 	struct spw_cache *cache;
 	uint32_t steps;
-	/* compute is so much faster until the first backward pass; before_step() may set it */
+	/* compute is this much faster until the first backward pass; before_step() may set it */
 	double hurry;
 	uint32_t measured; /* of them; fewer after an interrupt */
 	bool interrupted;
 	struct replay_measure *measures; /* steps of them */
 	struct replay_timeline timeline;
-	void (*before_step)(struct replay_run *run, uint32_t number); /* from 0 on; or NULL */
+	void (*before_step)(struct replay_run *run, uint32_t number); /* from 0; or NULL */
 	void (*after_step)(uint32_t number, const struct replay_measure *measure);
 };
 

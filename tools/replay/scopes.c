@@ -7,14 +7,17 @@
 
 #include "util/util.h"
 
-#define NOBODY UINT32_MAX
+/* Of a tensor or scope index. */
+#define NONE     UINT32_MAX
+#define NOT_SEEN (UINT32_MAX - 1)
+#define NESTED   (UINT32_MAX - 1)
 
 struct making {
 	const struct replay_step *step;
 	struct replay_scopes *made;
 	uint64_t min_bytes;
 	enum replay_scopes_level level;
-	/* the scopes that are open; NOBODY: one that counts as part of the one around it */
+	/* the scopes that are open; NONE: one that counts as part of the one around it */
 	uint32_t *open;
 	uint32_t depth;
 	bool backward;
@@ -23,7 +26,7 @@ struct making {
 
 static uint32_t innermost(const struct making *making)
 {
-	return making->depth > 0 ? making->open[making->depth - 1] : NOBODY;
+	return making->depth > 0 ? making->open[making->depth - 1] : NONE;
 }
 
 static void enter(struct making *making, uint64_t ns)
@@ -33,11 +36,11 @@ static void enter(struct making *making, uint64_t ns)
 
 	if (!making->backward && (making->level == REPLAY_SCOPES_INNER || making->depth == 0)) {
 		s = made->scopes.count++;
-		made->own[s] = (struct spw_plan_scope){.enter_ns = ns, .input = NOBODY};
+		made->own[s] = (struct spw_plan_scope){.enter_ns = ns, .input = NONE};
 		made->micro_batch[s] = making->micro_batch;
-		/* One with scopes inside is not done again itself. */
-		if (around != NOBODY)
-			made->own[around].input = NOBODY - 1;
+		/* A scope with scopes inside is not recomputed itself. */
+		if (around != NONE)
+			made->own[around].input = NESTED;
 	}
 	making->open[making->depth++] = s;
 }
@@ -50,7 +53,7 @@ static void leave(struct making *making, uint64_t ns)
 	if (making->depth == 0)
 		return;
 	making->depth--;
-	if (s == NOBODY || innermost(making) == s)
+	if (s == NONE || innermost(making) == s)
 		return;
 	made->leave_ns[s] = ns;
 	if (making->level == REPLAY_SCOPES_OUTER)
@@ -64,16 +67,16 @@ static void offer(struct making *making, const struct replay_op *op)
 	uint32_t s = innermost(making);
 
 	if (!making->step->tensors[op->tensor].in_backward && tensor->pack_ns == op->ns &&
-	    tensor->scope == NOBODY - 1) {
+	    tensor->scope == NOT_SEEN) {
 		tensor->scope = s;
-		if (s != NOBODY)
+		if (s != NONE)
 			made->saved_bytes[s] += tensor->bytes;
 	} else if (tensor->scope != s) {
 		tensor->not_again = true;
 	}
-	if (s == NOBODY || making->backward)
+	if (s == NONE || making->backward)
 		return;
-	if (made->own[s].input == NOBODY && tensor->bytes >= making->min_bytes)
+	if (made->own[s].input == NONE && tensor->bytes >= making->min_bytes)
 		made->own[s].input = op->tensor;
 	if (making->level == REPLAY_SCOPES_INNER)
 		made->own[s].again_ns = op->ns - made->own[s].enter_ns;
@@ -126,7 +129,7 @@ int replay_scopes_make(const struct replay_step *step, uint64_t min_bytes,
 	}
 	replay_step_plan(step, min_bytes, made->tensors, &made->step);
 	for (uint32_t i = 0; i < step->tensors_count; i++)
-		made->tensors[i].scope = NOBODY - 1; /* not seen yet */
+		made->tensors[i].scope = NOT_SEEN;
 	go_through(&making);
 	free(making.open);
 	made->scopes.scopes = made->own;

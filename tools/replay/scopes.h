@@ -2,8 +2,8 @@
 /*
  * tools/replay/scopes.h - the scopes of a recorded step, as the planner takes them
  *
- * A scope of the forward pass may be computed again from its first large tensor, as far as its last
- * save. What other scopes save as well stays.
+ * A scope of the forward pass may be recomputed from its first large tensor, up to its last save.
+ * Tensors that other scopes save as well stay.
  */
 #ifndef SPW_TOOLS_REPLAY_SCOPES_H
 #define SPW_TOOLS_REPLAY_SCOPES_H
@@ -16,7 +16,7 @@
 
 enum replay_scopes_level {
 	REPLAY_SCOPES_INNER, /* those without scopes inside, such as the halves of layers */
-	/* those within no other, such as layers; done again as a whole, until they end */
+	/* those within no other, such as layers; recomputed as a whole, to their end */
 	REPLAY_SCOPES_OUTER,
 };
 

@@ -692,7 +692,7 @@ static uint64_t clock_ns(void)
 	return timed ? (uint64_t)shared.now_ns : spw_clock_ns();
 }
 
-/* Timed, nobody else is there who could make it true: the drives go on, the waiter looks again. */
+/* Timed, no other thread could make it true: the drives go on, and the waiter looks again. */
 static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
 {
 	if (!timed)

@@ -3,22 +3,22 @@
  * tools/replay/simstore.h - a store in memory under the cache, for replays and for the cache's
  * tests
  *
- * A cache that is opened with simstore_ports (tensor/ports.h) takes it for its store. Either it is
- * timed: requests are served at the bandwidths of simulated drives, in a time that moves only while
- * somebody waits, sleeps or calls simstore_advance(). The cache's own code runs unchanged, and
- * gives the same result on any machine and under any load. One thread, and one timed store of each
- * thread at a time, as the cache asks no store for the time; the stores of several threads have one
- * time, which moves when all of them wait for it, and the same drives, which serve all that is
- * under way alike: who has more of it gets more. Or it is scripted: time is the system's, any
- * thread may call, and a request ends when simstore_end() says so, as it says.
+ * A cache that is opened with simstore_ports (tensor/ports.h) uses it as its store. It is either
+ * timed or scripted. Timed, requests are served at the bandwidths of simulated drives, and time
+ * moves only while a thread waits, sleeps or calls simstore_advance(). The cache's own code runs
+ * unchanged, and gives the same result on any machine and under any load. A thread has one timed
+ * store at a time, because the cache does not ask a store for the time. The stores of several
+ * threads share one time, which moves when all of them wait for it, and the same drives, which
+ * serve all requests in flight alike: a store with more of them gets more. Scripted, time is the
+ * system's, any thread may call, and a request ends when simstore_end() is called, with its result.
  *
  * The drives are the planner's model (plan/plan.c): writes and reads each at their bandwidth, both
  * at once at half of the mixed bandwidth each; a request ends a latency and a chunk's time after
  * its last byte. Of each direction the most urgent request goes first, then the oldest.
  *
- * It is stricter than the real store: no object is freed while a request is on it, never two reads
- * of one object are in flight, and nothing is left at the end. A write copies the bytes when it
- * ends, not when it begins: memory that changed or was freed too early shows.
+ * It is stricter than the real store: an object must not be freed while a request uses it, at most
+ * one read of an object may be in flight, and nothing may be left at the end. A write copies the
+ * bytes when it ends, not when it begins: memory that changed or was freed too early shows.
  */
 #ifndef SPW_TOOLS_REPLAY_SIMSTORE_H
 #define SPW_TOOLS_REPLAY_SIMSTORE_H

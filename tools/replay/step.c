@@ -25,9 +25,9 @@ struct making {
 	uint64_t last_ns;     /* of the event before, in the trace, */
 	uint64_t passed_ns;   /* and in compute, at the trace's speed */
 	uint32_t scope;       /* stretch between scope events */
-	uint32_t *tensor_of;  /* by the trace's number: ours from 1 on; 0: not of this step */
+	uint32_t *tensor_of;  /* by the trace's number: ours, from 1; 0: not of this step */
 	uint32_t *users;      /* by our number */
-	uint32_t *content_of; /* by the trace's storage: the latest version's, from 1 on */
+	uint32_t *content_of; /* by the trace's storage: the latest version's, from 1 */
 };
 
 uint64_t replay_scaled(uint64_t bytes, double scale)

@@ -58,8 +58,8 @@ struct replay_step {
 
 struct replay_step_opts {
 	uint32_t number;    /* which step of the trace; 0: the last */
-	double speed;       /* compute is so many times faster */
-	double scale;       /* tensors are so many times as large */
+	double speed;       /* compute is this many times faster */
+	double scale;       /* tensors are this many times as large */
 	uint64_t min_bytes; /* smaller tensors, before scaling, are never spilled */
 };
 

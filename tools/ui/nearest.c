@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/nearest.c - what somebody who mistyped a name most likely meant */
+/* tools/ui/nearest.c - which name a misspelled one most likely means */
 #include "tools/ui/tool.h"
 
 #include <string.h>

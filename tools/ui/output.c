@@ -124,7 +124,7 @@ void tool_progress(const char *format, ...)
 	va_start(args, format);
 	(void)vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
-	/* A line that is wrapped would stay, each time anew. */
+	/* A wrapped line would not be overwritten by the next one. */
 	(void)fprintf(stderr, "\r%.*s\033[K", size.ws_col - 1, line);
 	(void)fflush(stderr);
 }

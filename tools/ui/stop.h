@@ -17,18 +17,18 @@
 void tool_stop_catch(void);
 void tool_stop_release(void);
 
-/* As if one had come. */
+/* Act as if a signal had come. */
 void tool_stop(void);
 
-/* Whether one came since the catch. */
+/* Whether a signal came since the catch. */
 bool tool_stopped(void);
 
-/* Readable once one came: for who waits for other things as well. */
+/* A descriptor that is readable once a signal came, for poll(2). */
 int tool_stop_fd(void);
 /* poll(2) until @until_ns of the monotonic clock. Return: as poll; 0 also after a signal. */
 int tool_stop_poll(struct pollfd fds[], unsigned count, uint64_t until_ns);
 
-/* Until @ns of the monotonic clock, or until one comes; at once if one came. */
+/* Sleep until @ns of the monotonic clock or a signal; not at all if one came before. */
 void tool_stop_sleep_until(uint64_t ns);
 
 #endif

@@ -57,7 +57,7 @@ struct tool_command {
 	void (*each_option)(tool_show *show, void *context);
 	/* errors that here are refusals for safety too, ended by 0; or NULL */
 	const int *refusals;
-	/* proposed only to somebody who wrote nearly that, as drives lose their contents */
+	/* suggested only for a close misspelling, since it destroys the contents of drives */
 	bool destructive;
 };
 
@@ -116,10 +116,10 @@ const char *tool_verb_name(const struct tool_command *verb);
 void tool_print_entry(const char *left, size_t width, const char *help, FILE *out);
 void tool_print_option(const char *name, const char *argument, const char *help, FILE *out);
 
-/* Was an option given that is none of @names (NULL-ended)? Of the command line parsed last. */
+/* Whether the command line parsed last has an option other than @names (NULL-terminated). */
 bool tool_gave_other_than(const struct tool_command *command, const char *const names[]);
 
-/* A size or rate of bytes, below @least, that nobody can mean: as of a number without its unit. */
+/* Refuses a size or rate in bytes below @least: most likely a number without its unit. */
 int tool_too_small(const struct tool_command *command, const char *name, uint64_t value,
 		   const char *per, uint64_t least);
 
@@ -160,40 +160,40 @@ const char *tool_format(char *buf, size_t len, const char *format, ...)
 /* "-" for nothing */
 const char *tool_or_dash(const char *text);
 
-/* At most so many letters of a path: what is in the middle gives way to "...". */
+/* A path of at most @width characters, with its middle replaced by "...". */
 #define TOOL_SHORT_PATH(path) tool_short_path((char[64]){0}, path, 36)
 const char *tool_short_path(char buf[64], const char *path, unsigned width);
 
-/* Print @text that came from elsewhere: nothing in it does anything to a terminal. */
+/* Print untrusted @text: control characters do not reach the terminal. */
 void tool_print_text(const char *text, FILE *out);
 
-/* A JSON string of untrusted @text: bytes that are no UTF-8 become question marks. */
+/* A JSON string of untrusted @text: bytes that are not UTF-8 become question marks. */
 json_t *tool_json_text(const char *text);
 
-/* In place of the line before on the terminal that standard error is, cut to its width. */
+/* Replace the previous line on the terminal, standard error, cut to its width. */
 void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void tool_progress_end(void);
 
 /* Print @document (stolen). Return: TOOL_DONE, or TOOL_FAILED: it could not be written. */
 int tool_print_json(json_t *document);
 
-/* Can @path be written? Asked before measuring; leaves no trace. Return: 0; -errno, in words. */
+/* Whether @path can be written, for use before measuring. Leaves no file. Return: 0; -errno */
 int tool_output_check(const char *path);
 
-/* Make the file anew; @what: it is "the chart", say. Return: 0; -errno, in words. */
+/* Create or replace the file. @what: its name in errors, as "the chart". Return: 0; -errno */
 int tool_output_write(const char *path, const char *what, void (*write)(void *context, FILE *out),
 		      void *context);
 
 /* TOOL_REFUSED: not done to be safe: in use, not empty, or no longer the same; or TOOL_FAILED. */
 int tool_exit_code(const struct tool_command *command, int error);
 
-/* Report a failure whose words are in spw_last_error(). Return: the exit code for @error. */
+/* Report a failure, from spw_last_error(). Return: the exit code for @error. */
 int tool_fail(const struct tool_command *command, int error, bool json);
 
 /* Ask on the terminal. Return: whether the answer begins with @agreed, in small letters or not. */
 bool tool_ask(const char *question, const char *agreed);
 
-/* Report that somebody did not agree. Return: TOOL_REFUSED. */
+/* Report that the user did not agree. Return: TOOL_REFUSED. */
 int tool_refuse(const struct tool_command *command, const char *text, bool json);
 
 /* A log that goes to standard error: warnings and errors, with @verbose everything. */

@@ -28,7 +28,7 @@ const char *tool_span(char *buf, size_t len, double seconds)
 	return tool_format(buf, len, "over 1000 years");
 }
 
-/* Of a controller that its process drives nobody else can ask. */
+/* Health data of a controller behind vfio is available only to the process that drives it. */
 static const char *to_be_asked(const char *path)
 {
 	return strncmp(path, "pci:", 4) == 0 ? NULL : path;

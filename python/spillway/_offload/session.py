@@ -63,7 +63,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     tracer: Optional[StepTrace]
     frame: Any  # of the running scope, if it can be recomputed
     trial: Optional[FirstRun]  # also notes what is saved
-    gives_up: bool  # discard all that can be recomputed, whatever the plan: for tests
+    discards_all: bool  # discard all that can be recomputed, whatever the plan: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
     begins: bool  # the first save after that begins a step: nothing else is known to
     on_first_save: "Optional[weakref.WeakMethod[Any]]"  # what is called then

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/again.c - scopes of a replay that are computed again
+ * tools/replay/recompute.c - scopes of a replay that are recomputed
  *
- * As Python does it: what a scope saves is offered as what can be computed again, and what it is
- * computed from is offered once more before it ends, and held until the last tensor that was given
- * up is gone. To compute again is to wait as long as the forward pass took for each of them.
+ * As the Python package does it: tensors of a scope are offered with SPW_HINT_AGAIN, and the input
+ * of the scope is offered again before the scope ends and kept until its last discarded tensor is
+ * gone. Recomputing takes as long as the forward pass took for each of them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,41 +14,41 @@
 #include "tools/replay/replaying.h"
 #include "util/util.h"
 
-int replay_again_open(struct replaying *replaying)
+int replay_recompute_open(struct replaying *replaying)
 {
-	const struct replay_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->recomputable;
 
 	if (!again)
 		return 0;
-	replaying->place.given_up =
-		calloc((size_t)again->scopes.count + 1, sizeof(*replaying->place.given_up));
-	return replaying->place.given_up
+	replaying->place.discarded =
+		calloc((size_t)again->scopes.count + 1, sizeof(*replaying->place.discarded));
+	return replaying->place.discarded
 		       ? 0
 		       : spw_error(-ENOMEM, "no memory for %u scopes", again->scopes.count);
 }
 
-void replay_again_close(struct replaying *replaying)
+void replay_recompute_close(struct replaying *replaying)
 {
-	free(replaying->place.given_up);
+	free(replaying->place.discarded);
 }
 
-void replay_again_step(struct replaying *replaying)
+void replay_recompute_step(struct replaying *replaying)
 {
-	const struct replay_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->recomputable;
 	struct replay_place *place = &replaying->place;
 
 	place->entered = place->depth = 0;
 	place->backward = false;
 	if (again)
-		memset(place->given_up, 0, again->scopes.count * sizeof(*place->given_up));
+		memset(place->discarded, 0, again->scopes.count * sizeof(*place->discarded));
 }
 
-void replay_again_stage(struct replaying *replaying, bool backward)
+void replay_recompute_stage(struct replaying *replaying, bool backward)
 {
 	replaying->place.backward = backward;
 }
 
-void replay_again_enter(struct replaying *replaying)
+void replay_recompute_enter(struct replaying *replaying)
 {
 	struct replay_place *place = &replaying->place;
 	uint32_t scope = place->backward ? REPLAY_NO_SCOPE : place->entered++;
@@ -58,10 +58,10 @@ void replay_again_enter(struct replaying *replaying)
 	place->depth++;
 }
 
-/* The innermost one, if it can be computed again; or REPLAY_NO_SCOPE. */
+/* The innermost scope, if it can be recomputed; or REPLAY_NO_SCOPE. */
 static uint32_t scope_now(const struct replaying *replaying)
 {
-	const struct replay_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->recomputable;
 	const struct replay_place *place = &replaying->place;
 	uint32_t scope;
 
@@ -71,34 +71,34 @@ static uint32_t scope_now(const struct replaying *replaying)
 	return scope != REPLAY_NO_SCOPE && again->own[scope].may_again ? scope : REPLAY_NO_SCOPE;
 }
 
-enum spw_cache_hint replay_again_hint(const struct replaying *replaying)
+enum spw_cache_hint replay_recompute_hint(const struct replaying *replaying)
 {
 	return scope_now(replaying) == REPLAY_NO_SCOPE ? SPW_HINT_NONE : SPW_HINT_AGAIN;
 }
 
-/* ---- What a scope is computed from ---- */
+/* ---- Inputs of scopes ---- */
 
-/* The tensor has one user less. Who was given up no longer needs the input of its scope. */
+/* The tensor has one user less. A discarded one no longer needs the input of its scope. */
 int replay_release(struct replaying *replaying, uint32_t tensor)
 {
 	struct handle *handle = &replaying->handles[tensor];
-	bool last = --handle->users == 0, given_up = last && handle->given_up;
+	bool last = --handle->users == 0, discarded = last && handle->discarded;
 	uint32_t scope;
 	int rc;
 
 	for (; last && handle->leases > 0; handle->leases--)
 		spw_cache_return(replaying->run->cache, handle->lease);
 	rc = spw_cache_release(replaying->run->cache, handle->id);
-	if (rc || !given_up)
+	if (rc || !discarded)
 		return rc;
-	handle->given_up = false;
-	scope = replaying->run->again->tensors[tensor].scope;
-	if (--replaying->place.given_up[scope] > 0)
+	handle->discarded = false;
+	scope = replaying->run->recomputable->tensors[tensor].scope;
+	if (--replaying->place.discarded[scope] > 0)
 		return 0;
-	return replay_release(replaying, replaying->run->again->own[scope].input);
+	return replay_release(replaying, replaying->run->recomputable->own[scope].input);
 }
 
-int replay_again_leave(struct replaying *replaying)
+int replay_recompute_leave(struct replaying *replaying)
 {
 	struct replay_place *place = &replaying->place;
 	uint32_t scope = scope_now(replaying);
@@ -112,7 +112,7 @@ int replay_again_leave(struct replaying *replaying)
 		place->depth--;
 	if (scope == REPLAY_NO_SCOPE)
 		return 0;
-	handle = &replaying->handles[replaying->run->again->own[scope].input];
+	handle = &replaying->handles[replaying->run->recomputable->own[scope].input];
 	buffer = replay_buffer_of(replaying, handle->offered->content);
 	if (!buffer)
 		return -ENOMEM;
@@ -124,17 +124,17 @@ int replay_again_leave(struct replaying *replaying)
 	if (rc < 0)
 		return rc;
 	handle->users++;
-	if (place->given_up[scope] > 0)
+	if (place->discarded[scope] > 0)
 		return 0;
-	return replay_release(replaying, replaying->run->again->own[scope].input);
+	return replay_release(replaying, replaying->run->recomputable->own[scope].input);
 }
 
-/* ---- Given up, and computed again ---- */
+/* ---- Discarded and recomputed ---- */
 
-void replay_again_given_up(struct replaying *replaying, uint32_t tensor)
+void replay_recompute_discarded(struct replaying *replaying, uint32_t tensor)
 {
-	replaying->handles[tensor].given_up = true;
-	replaying->place.given_up[replaying->run->again->tensors[tensor].scope]++;
+	replaying->handles[tensor].discarded = true;
+	replaying->place.discarded[replaying->run->recomputable->tensors[tensor].scope]++;
 }
 
 static int restore(struct replaying *replaying, uint32_t tensor)
@@ -156,14 +156,14 @@ static int restore(struct replaying *replaying, uint32_t tensor)
 
 static int compute(struct replaying *replaying, uint32_t scope, uint64_t begin_ns)
 {
-	const struct replay_scopes *again = replaying->run->again;
+	const struct replay_scopes *again = replaying->run->recomputable;
 	const struct spw_plan_scope *own = &again->own[scope];
 	int rc = 0;
 
 	for (uint32_t i = 0; i < again->step.count && rc == 0; i++) {
 		const struct spw_plan_tensor *tensor = &again->tensors[i];
 
-		if (tensor->scope != scope || !replaying->handles[i].given_up)
+		if (tensor->scope != scope || !replaying->handles[i].discarded)
 			continue;
 		replay_drive_sleep_until(begin_ns + spw_since_ns(own->enter_ns, tensor->pack_ns));
 		rc = restore(replaying, i);
@@ -173,10 +173,11 @@ static int compute(struct replaying *replaying, uint32_t scope, uint64_t begin_n
 	return rc;
 }
 
-int replay_again_compute(struct replaying *replaying, uint32_t tensor)
+int replay_recompute(struct replaying *replaying, uint32_t tensor)
 {
-	uint32_t scope = replaying->run->again->tensors[tensor].scope;
-	const struct handle *input = &replaying->handles[replaying->run->again->own[scope].input];
+	uint32_t scope = replaying->run->recomputable->tensors[tensor].scope;
+	const struct handle *input =
+		&replaying->handles[replaying->run->recomputable->own[scope].input];
 	struct spw_cache *cache = replaying->run->cache;
 	struct spw_taken taken = {0};
 	uint64_t begin_ns;
@@ -190,7 +191,7 @@ int replay_again_compute(struct replaying *replaying, uint32_t tensor)
 		rc = compute(replaying, scope, begin_ns);
 	if (taken.lease)
 		spw_cache_return(cache, taken.lease);
-	replaying->again_ns += replay_drive_now_ns() - begin_ns;
+	replaying->recompute_ns += replay_drive_now_ns() - begin_ns;
 	spw_cache_again_end(cache);
 	return rc;
 }

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/again.c - scopes that can be computed again, and what is given up for that */
-#include "hooks.h"
+/* hooks/recompute.c - scopes that can be recomputed, and the tensors discarded because of that */
+#include "recompute.h"
+#include "port.h"
+#include "saved.h"
+
+#include <string.h>
 
 struct frame *frame_now(const struct session *session)
 {
@@ -8,73 +12,76 @@ struct frame *frame_now(const struct session *session)
 							      : NULL;
 }
 
-/* ---- Given up ---- */
+/* ---- Discarded ---- */
 
-int saved_give_up(struct saved *saved, const struct seen *seen)
+int saved_discard(struct saved *saved, const struct seen *seen)
 {
 	struct frame *frame = frame_now(saved->session);
 	PyObject *held = seen_plain(seen, saved->conj, saved->neg);
 
+	SPW_ASSERT(!saved->frame);
 	if (!held)
 		return -1;
-	/* That it is modified later must be seen; its memory goes. */
+	/* Later modifications must be noticed; the memory goes. */
 	version_watch(saved->version, held);
 	version_part(saved->version, held, false,
 		     saved->device ? saved->device->nothing : torch.nothing);
 	Py_DECREF(held);
 	if (!frame) {
-		PyErr_SetString(PyExc_SystemError, "a tensor outside of all scopes was given up");
+		PyErr_SetString(PyExc_SystemError, "a tensor outside of all scopes was discarded");
 		return -1;
 	}
+	SPW_ASSERT(frame->saves > 0 && *frame->discarded_end == NULL);
 	saved->frame = new_ref(frame);
 	saved->place = frame->saves - 1;
-	saved->given_next = NULL;
-	saved->given_link = frame->given_end;
-	*frame->given_end = saved;
-	frame->given_end = &saved->given_next;
+	saved->discarded_next = NULL;
+	saved->discarded_link = frame->discarded_end;
+	*frame->discarded_end = saved;
+	frame->discarded_end = &saved->discarded_next;
 	return 0;
 }
 
-void saved_ungive(struct saved *saved)
+void saved_undiscard(struct saved *saved)
 {
 	struct frame *frame = saved->frame;
 
 	if (!frame)
 		return;
+	SPW_ASSERT(*saved->discarded_link == saved && frame->discarded);
 	saved->frame = NULL;
-	*saved->given_link = saved->given_next;
-	if (saved->given_next)
-		saved->given_next->given_link = saved->given_link;
+	*saved->discarded_link = saved->discarded_next;
+	if (saved->discarded_next)
+		saved->discarded_next->discarded_link = saved->discarded_link;
 	else
-		frame->given_end = saved->given_link;
+		frame->discarded_end = saved->discarded_link;
 	Py_DECREF((PyObject *)frame);
 }
 
-int saved_again(struct saved *saved)
+int saved_recompute(struct saved *saved)
 {
 	PyObject *frame = (PyObject *)saved->frame, *result;
 
-	/* What was modified is not asked for: there is no need to compute it. */
+	/* A modified tensor is an error whatever its bytes: do not recompute it. */
 	if (version_check(saved->version, NULL))
 		return -1;
 	if (!frame) {
-		PyErr_SetString(PyExc_SystemError, "a tensor was given up that no scope has saved");
+		PyErr_SetString(PyExc_SystemError, "a discarded tensor belongs to no scope");
 		return -1;
 	}
 	result = PyObject_CallMethodObjArgs(new_ref(frame), names.compute, NULL);
 	Py_XDECREF(result);
 	if (result && (PyObject *)saved->frame == frame) {
-		PyErr_SetString(PyExc_SystemError, "a scope was computed again, and has not "
-						   "given what it saved before");
+		PyErr_SetString(PyExc_SystemError, "a scope was recomputed and did not save "
+						   "a tensor that it saved before");
 		result = NULL;
 	}
 	Py_DECREF(frame);
 	return result ? 0 : -1;
 }
 
-/* ---- Computed again ---- */
+/* ---- Recomputed ---- */
 
-/* Which is not what was saved: in words. Return: -1 */
+/* Sets the exception for a tensor that differs from what was saved. Return: -1 */
 static int differs(const struct saved *saved, const char *what)
 {
 	PyErr_Format(PyExc_ValueError, "the tensor that was saved as number %lu has %s",
@@ -92,7 +99,7 @@ static int check_shape(const struct saved *saved, struct seen *seen)
 	if (rc)
 		return rc < 0 ? -1 : differs(saved, "become one of another kind");
 	if (seen->dtype != saved->dtype)
-		return differs(saved, "another type of elements");
+		return differs(saved, "another element type");
 	if (seen_storage(seen) || seen_base(seen))
 		return -1;
 	rc = (int)seen_dims(seen);
@@ -136,7 +143,7 @@ int saved_is_like(const struct saved *saved, struct seen *seen, struct spw_offer
 	return rc ? rc : check_place(saved, seen, offer);
 }
 
-/* The owner is there before the call, for its token goes with it. */
+/* Adds the owner before the call that hands its token to the cache. */
 static int restore(struct session *session, const struct saved *saved, const struct seen *seen,
 		   struct record *record, struct spw_offer *offer)
 {
@@ -146,6 +153,7 @@ static int restore(struct session *session, const struct saved *saved, const str
 	uint64_t address;
 	int result;
 
+	SPW_ASSERT(saved->id != 0);
 	if (!version || !cache || to_uint64(call(torch.address, seen->tensor), &address))
 		return -1;
 	held = seen_plain(seen, saved->conj, saved->neg);
@@ -180,32 +188,33 @@ static int saved_restore(struct saved *saved, PyObject *tensor)
 	return rc;
 }
 
-/* On its device. */
 static int saved_restore_there(struct saved *saved, PyObject *tensor, PyObject *frame)
 {
 	return ignore(PyObject_CallMethodObjArgs((PyObject *)saved->on, names.restore, saved,
 						 tensor, frame, NULL));
 }
 
-/* The scope runs again, and a tensor is saved: the hook. */
+/* The pack hook while the scope is recomputed. */
 static PyObject *frame_capture(PyObject *object, PyObject *tensor)
 {
 	struct frame *frame = (struct frame *)object;
-	struct saved *saved = frame->given;
+	struct saved *saved = frame->discarded;
 	uint32_t place = frame->seen++;
 
+	SPW_ASSERT(!saved || saved->frame == frame);
+	SPW_ASSERT(!saved || saved->place >= place);
 	if (saved && saved->place == place) {
-		PyObject *kept = new_ref(saved); /* while Python runs */
+		PyObject *kept = new_ref(saved); /* alive while Python runs */
 		int rc = saved->on ? saved_restore_there(saved, tensor, object)
 				   : saved_restore(saved, tensor);
 
 		if (rc == 0)
-			saved_ungive(saved);
+			saved_undiscard(saved);
 		Py_DECREF(kept);
 		if (rc)
 			return NULL;
 	}
-	if (!frame->given) {
+	if (!frame->discarded) {
 		PyErr_SetNone(torch.stop);
 		return NULL;
 	}
@@ -218,10 +227,10 @@ static PyObject *frame_begin(PyObject *object, PyObject *unused)
 
 	(void)unused;
 	frame->seen = 0;
-	return PyBool_FromLong(frame->given != NULL);
+	return PyBool_FromLong(frame->discarded != NULL);
 }
 
-/* ---- As an object of Python ---- */
+/* ---- As a Python object ---- */
 
 static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -230,7 +239,7 @@ static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	(void)args;
 	(void)kwargs;
 	if (frame)
-		frame->given_end = &frame->given;
+		frame->discarded_end = &frame->discarded;
 	return (PyObject *)frame;
 }
 
@@ -240,11 +249,12 @@ static int frame_traverse(PyObject *object, visitproc visit, void *arg)
 	return 0;
 }
 
-/* What it computes again holds it: nothing is left of that. */
+/* Discarded tensors hold a reference: none is left. */
 static void frame_dealloc(PyObject *object)
 {
 	PyTypeObject *type = Py_TYPE(object);
 
+	SPW_ASSERT(!((struct frame *)object)->discarded);
 	PyObject_GC_UnTrack(object);
 	PyObject_GC_Del(object);
 	Py_DECREF(type);
@@ -252,8 +262,8 @@ static void frame_dealloc(PyObject *object)
 
 static PyMethodDef frame_methods[] = {
 	{"begin", frame_begin, METH_NOARGS,
-	 "It is computed again from here on. Return: whether anything is needed of it."},
-	{"capture", frame_capture, METH_O, "It saves a tensor again: the hook."},
+	 "Recomputation begins. Return: whether any of its tensors is needed."},
+	{"capture", frame_capture, METH_O, "The pack hook while it is recomputed."},
 	{NULL, NULL, 0, NULL},
 };
 
@@ -271,7 +281,7 @@ PyType_Spec frame_spec = {
 		 Py_TPFLAGS_IMMUTABLETYPE,
 	.slots =
 		(PyType_Slot[]){
-			{Py_tp_doc, "One run of a scope that can be computed again."},
+			{Py_tp_doc, "One run of a scope that can be recomputed."},
 			{Py_tp_new, frame_new},
 			{Py_tp_dealloc, frame_dealloc},
 			{Py_tp_traverse, frame_traverse},
