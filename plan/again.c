@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/again.c - the step with some of its scopes computed again
+ * plan/again.c - the step with some of its scopes recomputed
  *
- * Computing again is a change of the step, not of the simulation: what a scope gives up is packed
- * in the backward pass, where it is first wanted, while its input is in memory, and all that comes
- * after that is later. All times are of compute; the simulation adds the waits.
+ * Recomputing changes the step, not the simulation: what a scope discards is packed in the backward
+ * pass, where it is first wanted and while its input is in memory, and everything after that is
+ * later. All times are compute time; the simulation adds the waits.
  */
 #include "plan/internal.h"
 
@@ -91,6 +91,7 @@ static int allocate(struct plan_again *again)
 		{&held->flow_end_ns, flows * sizeof(double)},
 	};
 
+	again->events_max = events;
 	again->memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!again->memory)
 		return spw_error(-ENOMEM, "plan: no memory for %u scopes", again->scopes->count);
@@ -117,9 +118,15 @@ static void sort_members(struct plan_again *again)
 		if (s < count)
 			again->members[--again->first[s]] = i;
 	}
+	SPW_ASSERT(again->first[0] == 0 && again->first[count] == total);
 }
 
-/* Doing a scope again helps if it gives up something that is taken. */
+static bool is_saved_before(const struct plan_again *again, uint32_t input, uint32_t i)
+{
+	return again->base.pack_ns[input] <= again->base.use_ns[i];
+}
+
+/* Recomputing a scope helps if it discards something that is taken once its input is there. */
 static void find_givers(struct plan_again *again)
 {
 	const struct spw_plan_scopes *scopes = again->scopes;
@@ -130,7 +137,8 @@ static void find_givers(struct plan_again *again)
 			const struct spw_plan_tensor *tensor = &again->step->tensors[i];
 
 			again->giving[i] = scopes->scopes[s].may_again && !tensor->not_again &&
-					   scopes->scopes[s].input != i && tensor->users > 0;
+					   scopes->scopes[s].input != i && tensor->users > 0 &&
+					   is_saved_before(again, scopes->scopes[s].input, i);
 			again->may[s] |= again->giving[i];
 		}
 }
@@ -138,7 +146,7 @@ static void find_givers(struct plan_again *again)
 static void set_flows(struct plan_again *again, const struct spw_plan_drives *drives)
 {
 	const struct spw_plan_scopes *scopes = again->scopes;
-	/* Filled here alone. */
+	/* Const for all others. */
 	struct plan_flow *flows = (struct plan_flow *)again->held.flows;
 
 	again->held.flows_count = scopes->flows_count;
@@ -200,12 +208,12 @@ void spw_plan__again_close(struct plan_again *again)
 
 /* ---- The step as it is then ---- */
 
-/* Of the events that are being made. */
+/* The events as they are laid out. */
 struct laying {
 	struct plan_again *again;
 	struct plan_event *event;
 	uint32_t uses, flows;
-	double late_ns; /* what doing again has taken so far */
+	double late_ns; /* time spent recomputing so far */
 };
 
 static void lay(struct laying *laying, double ns, uint32_t which, enum plan_event_kind kind)
@@ -217,6 +225,7 @@ static void lay_use(struct laying *laying, double ns, uint32_t i)
 {
 	struct plan_again *again = laying->again;
 
+	SPW_ASSERT(!again->work.used[i] && laying->uses < again->step->count);
 	again->work.used[i] = 1;
 	again->work.by_use[laying->uses++] = i;
 	again->held.use_event[i] = (uint32_t)(laying->event - again->work.events);
@@ -225,13 +234,13 @@ static void lay_use(struct laying *laying, double ns, uint32_t i)
 
 static void lay_release(struct laying *laying, double ns, uint32_t i)
 {
-	/* It stays until the last scope that needs it has been done again. */
+	/* It stays until the last scope that needs it has been recomputed. */
 	laying->again->gone[i] = 1;
 	if (laying->again->needed[i] == 0)
 		lay(laying, ns, i, PLAN_RELEASE);
 }
 
-/* At @ns the backward pass first wants what scope @s has given up. */
+/* At @ns the backward pass first wants what scope @s has discarded. */
 static void lay_again(struct laying *laying, double ns, uint32_t s)
 {
 	struct plan_again *again = laying->again;
@@ -239,6 +248,7 @@ static void lay_again(struct laying *laying, double ns, uint32_t s)
 	double again_ns = (double)scope->again_ns;
 	uint32_t input = scope->input;
 
+	SPW_ASSERT(!again->done[s] && again->needed[input] > 0);
 	if (!again->work.used[input])
 		lay_use(laying, ns, input);
 	lay(laying, ns, s, PLAN_AGAIN_BEGIN);
@@ -260,7 +270,7 @@ static void lay_again(struct laying *laying, double ns, uint32_t s)
 		lay(laying, ns + again_ns, input, PLAN_RELEASE);
 }
 
-/* Others' traffic begins when compute is there. */
+/* Background traffic begins when compute gets there. */
 static void lay_flows(struct laying *laying, double until_ns)
 {
 	const struct spw_plan_scopes *scopes = laying->again->scopes;
@@ -303,7 +313,7 @@ bool spw_plan__again_gives(const struct plan_again *again, uint32_t i)
 {
 	uint32_t s = again->step->tensors[i].scope;
 
-	/* What another scope needs to be done again stays. */
+	/* The input of another scope that is recomputed stays. */
 	return again->giving[i] && again->again[s] && !again->stays[i];
 }
 
@@ -330,7 +340,7 @@ void spw_plan__again_set(struct plan_again *again, const uint8_t *scopes)
 		lay_flows(&laying, event->ns);
 		lay_event(&laying, event);
 	}
-	/* Of scopes that were not wanted after all, as others keep what they would give up. */
+	/* Inputs of scopes that were never recomputed: others keep what they would discard. */
 	for (uint32_t i = 0; i < tensors; i++)
 		if (again->needed[i] > 0 && again->gone[i])
 			lay(&laying, again->compute_ns + laying.late_ns, i, PLAN_RELEASE);
@@ -339,12 +349,15 @@ void spw_plan__again_set(struct plan_again *again, const uint8_t *scopes)
 			again->work.by_use[k++] = i;
 	again->work.event_count = (uint32_t)(laying.event - again->work.events);
 	again->again_ns = laying.late_ns;
+	SPW_ASSERT(again->work.event_count <= again->events_max &&
+		   laying.flows <= again->scopes->flows_count);
 }
 
 void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
 			      const struct plan_bounds *bounds, struct plan_profile *profile,
 			      struct plan_outcome *outcome)
 {
+	SPW_ASSERT(limit >= 0);
 	again->held.limit = limit;
 	spw_plan__simulate_held(&again->work, spill, &again->held, bounds, profile, outcome);
 }

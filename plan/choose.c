@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/choose.c - who is spilled: all that could be, down to who is needed, then small changes */
+/* plan/choose.c - choose what to spill: start from all, drop the unneeded, then local search */
 #include "plan/internal.h"
 
 #include <math.h>
@@ -8,20 +8,20 @@
 #include "util/util.h"
 
 /*
- * A bound on time without a clock: so many tensors are simulated for small changes. A simulation
- * costs as much as TENSORS_MIN at least, and where a step has many calls as its events.
+ * Bounds on time without a clock: how many tensors the local search may simulate. A simulation
+ * costs as much as TENSORS_MIN at least, or as its events where a step has many calls.
  */
 #define TRIES_MAX         (1u << 15)
 #define TENSORS_MIN       16u
 #define EVENTS_PER_TENSOR 8u
-/* The same for the greedy choices. */
+/* The same for the greedy starts. */
 #define GREEDY_TENSORS_MAX 20000u
-/* halvings of the range of peaks, to meet a limit of what is written */
+/* halvings of the range of peaks, to meet bytes_written_max */
 #define LIMIT_STEPS     12u
 #define FLIPS_MAX       3u /* tensors that are changed at a time */
 #define MANY_TENSORS    1000u
-#define ALL_TENSORS_MAX 12u        /* that may be spilled: all choices are tried, */
-#define ALL_WORK_MAX    (1u << 20) /* if they do not cost more than this */
+#define ALL_TENSORS_MAX 12u        /* up to as many: every choice is tried, */
+#define ALL_WORK_MAX    (1u << 20) /* unless that costs more than this */
 
 enum goal {
 	GOAL_FASTEST,
@@ -43,7 +43,7 @@ static double larger(double one, double other)
 	return one > other ? one : other;
 }
 
-/* Of one simulation, in tensors. */
+/* The cost of one simulation, in tensors. */
 static uint32_t cost_of(const struct plan_work *work)
 {
 	uint32_t by_events = work->event_count / EVENTS_PER_TENSOR;
@@ -102,7 +102,7 @@ static struct plan_bounds bounds_of(const struct search *search)
 	return bounds;
 }
 
-/* Simulate the trial; it becomes the best if it is. Return: whether. */
+/* Simulate the trial. Return: whether it is better than the best, which it becomes. */
 static bool consider(struct search *search, double memory)
 {
 	struct plan_bounds bounds = bounds_of(search);
@@ -113,12 +113,13 @@ static bool consider(struct search *search, double memory)
 	spw_plan__simulate(work, work->trial, memory, &bounds, NULL, &outcome);
 	if (outcome.written > search->written_max)
 		search->best->limited = true;
-	if (outcome.given_up)
+	if (outcome.abandoned)
 		return false;
 	feasible = search->goal == GOAL_BUDGET ? outcome.peak <= search->memory && !outcome.forever
 					       : !stalls(&outcome);
 	if (!is_better(search, &outcome, feasible))
 		return false;
+	SPW_ASSERT(outcome.written <= search->written_max && !(feasible && outcome.forever));
 	search->best->feasible = feasible;
 	search->best->outcome = outcome;
 	search->best->memory = memory;
@@ -136,7 +137,7 @@ static bool consider_trial(struct search *search)
 	return consider(search, work->forecast.peak);
 }
 
-/* ---- Order: who is worth the least ---- */
+/* ---- Order: the least useful to spill first ---- */
 
 /* Benefit per byte: how long it could be out while more than @limit is in use if all is kept. */
 static void order_by_benefit(struct plan_work *work, double limit)
@@ -202,6 +203,7 @@ static void tree_add(struct plan_work *work, uint32_t from, uint32_t to, double 
 {
 	uint32_t leaves = work->forecast.points;
 
+	SPW_ASSERT(from < to && to <= leaves);
 	for (uint32_t l = leaves + from, r = leaves + to; l < r; l /= 2, r /= 2) {
 		if (l & 1)
 			add_to(work, l++, bytes);
@@ -244,8 +246,8 @@ static double tree_highest(const struct plan_work *work, uint32_t from, uint32_t
 }
 
 /*
- * Keep, in work->order, whoever the peak does not need spilled. Another round may find more: that
- * the others' transfers gain is not counted. Return: whether somebody was.
+ * In work->order, keep each tensor that need not be spilled for @limit. Another round may find
+ * more, as it is not counted that other transfers get faster. Return: whether one was kept.
  */
 static bool drop_needless(struct plan_work *work, uint8_t *spill, double limit)
 {
@@ -277,7 +279,7 @@ struct start {
 	double kept;
 };
 
-/* Of a step of many tensors these alone are tried; else a grid follows. */
+/* The only ones tried for a step of many tensors; else a grid follows. */
 static const struct start starts[] = {{0, 0}, {0.5, 0}, {0, 1. / 16}};
 
 #define START_SHARED_STEPS 9u /* 0, 1/8 .. 1 */
@@ -317,7 +319,7 @@ static void start_from(struct search *search, const struct start *start)
 		work->trial[work->by_gap[k]] = 0;
 }
 
-/* Of the trial, keep whoever @limit does not need spilled, until nobody is found. */
+/* Keep each tensor of the trial that need not be spilled for @limit, until there is none. */
 static void drop_all_needless(struct search *search, const struct plan_rates *rates,
 			      enum plan_reads reads, double limit)
 {
@@ -328,7 +330,7 @@ static void drop_all_needless(struct search *search, const struct plan_rates *ra
 		spw_plan__forecast_choose(work, rates, reads, work->trial);
 }
 
-/* The trial becomes who of the start's has to be spilled for a peak of @limit. */
+/* The trial becomes what must be spilled to stay within @limit, beginning from @start. */
 static void choose_for(struct search *search, const struct start *start,
 		       const struct plan_rates *rates, enum plan_reads reads, double limit)
 {
@@ -350,11 +352,11 @@ static bool writes_too_much(const struct search *search)
 	return bytes > search->written_max;
 }
 
-/* The lowest peak, from @low on, for which the trial writes no more than it may. */
+/* The lowest peak above @low for which the trial writes no more than bytes_written_max. */
 static void raise_peak(struct search *search, const struct start *start,
 		       const struct plan_rates *rates, enum plan_reads reads, double low)
 {
-	double high = search->work->keep_all_peak; /* for which nobody has to be spilled */
+	double high = search->work->keep_all_peak; /* nothing has to be spilled */
 
 	for (unsigned k = 0; k < LIMIT_STEPS; k++) {
 		double middle = (low + high) / 2;
@@ -382,7 +384,7 @@ static void greedy(struct search *search, const struct start *start)
 	limit = work->forecast.peak;
 	if (search->goal == GOAL_BUDGET)
 		limit = larger(limit, search->memory);
-	/* Of many tensors none is large enough for what follows to lower the peak. */
+	/* Among many tensors none is large enough for the rest to lower the peak. */
 	if (work->count > MANY_TENSORS && limit > bounds.peak)
 		return;
 	order_by_benefit(work, limit);
@@ -391,7 +393,7 @@ static void greedy(struct search *search, const struct start *start)
 		search->best->limited = true;
 		raise_peak(search, start, &rates, reads, limit);
 	}
-	/* Sharing the drives, and stalls, only let memory be given back later. */
+	/* Sharing the drives, and stalls, only delay the release of memory. */
 	if (search->goal == GOAL_FASTEST && work->forecast.peak > bounds.peak)
 		return;
 	(void)consider(search, search->goal == GOAL_BUDGET ? search->memory : work->forecast.peak);
@@ -406,7 +408,7 @@ static void try_starts(struct search *search)
 	for (uint32_t k = 0; k < tries && k < STARTS_MAX; k++) {
 		struct start start = start_of(k);
 
-		/* Of many tensors, hardly a byte too many is written. */
+		/* With many tensors hardly a byte too many is written. */
 		if (search->goal == GOAL_BUDGET && search->best->feasible &&
 		    search->work->count > MANY_TENSORS)
 			return;
@@ -426,7 +428,7 @@ static bool try_flipped(struct search *search, unsigned flips)
 	return consider_trial(search);
 }
 
-/* Every change of @flips tensors to the best, @chosen of them given. Return: is one better? */
+/* Flip each set of @flips tensors that contains the first @chosen. Return: is one better? */
 static bool try_flips(struct search *search, unsigned chosen, unsigned flips)
 {
 	const struct plan_work *work = search->work;
@@ -453,7 +455,7 @@ static void improve(struct search *search)
 		flips = try_flips(search, 0, flips) ? 1 : flips + 1;
 }
 
-/* Few tensors: all choices are tried before a budget is called impossible. */
+/* With few tensors every choice is tried before a budget is called impossible. */
 static void try_all(struct search *search)
 {
 	const struct plan_work *work = search->work;
@@ -525,7 +527,7 @@ static void set_positional(struct plan_work *work, const struct spw_plan_step *s
 		spill[i] = work->eligible[i] && step->tensors[i].scope < cut;
 }
 
-/* The rule says nothing of memory: the least that lets reads be in time, else all it wants. */
+/* The rule sets no memory limit: the least that lets reads be in time, else no limit at all. */
 static void choose_positional(struct plan_work *work, const struct spw_plan_step *step,
 			      const struct spw_plan_drives *drives, struct plan_found *found)
 {
@@ -549,8 +551,8 @@ static void choose_positional(struct plan_work *work, const struct spw_plan_step
 /* ---- The modes ---- */
 
 /*
- * The budget cannot be met: it becomes what the lowest peak found needs. That peak was found with
- * reads as late as their use; with the memory that it takes anyway they may be earlier.
+ * The budget cannot be met, so it becomes the lowest peak found. That was found with reads as late
+ * as their use; within the memory that it takes anyway they may be earlier.
  */
 static void nearest_budget(const struct search *search)
 {

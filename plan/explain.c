@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/explain.c - what each scope's other ways would have cost, by simulating them */
+/* plan/explain.c - what each scope's alternatives would have cost, by simulating them */
 #include <spillway/plan.h>
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 struct explaining {
 	struct plan_again again;
 	uint64_t memory_bytes;
-	uint8_t *planned_again, *planned_spill; /* as planned, */
-	uint8_t *scopes, *spill;                /* and otherwise */
+	uint8_t *planned_again, *planned_spill; /* as planned */
+	uint8_t *scopes, *spill;                /* the alternative */
 	void *memory;
 };
 
@@ -64,7 +64,7 @@ static void as_planned(struct explaining *explaining)
 	memcpy(explaining->spill, explaining->planned_spill, explaining->again.step->count);
 }
 
-/* Nothing of @s can be written: it cannot be spilled. */
+/* Whether something of @s can be written. */
 static bool can_spill(const struct plan_again *again, uint32_t s)
 {
 	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
@@ -105,7 +105,7 @@ static bool is_better(const struct spw_plan_other_way *one, const struct spw_pla
 	return one->peak_bytes < other->peak_bytes;
 }
 
-/* What is done, by the tensors of the scope; the step is as planned. */
+/* What the plan does with the scope, from its tensors; the step is set as planned. */
 static void set_way(const struct explaining *explaining, uint32_t s, struct spw_plan_reason *reason)
 {
 	const struct plan_again *again = &explaining->again;
@@ -142,6 +142,7 @@ static void explain_scope(struct explaining *explaining, uint32_t s, struct spw_
 		    is_better(&reason->ways[way], next))
 			reason->next = way;
 	}
+	SPW_ASSERT(reason->next != reason->way && reason->ways[reason->way].possible);
 }
 
 int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_drives *drives,

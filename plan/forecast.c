@@ -13,10 +13,10 @@
 
 /* ---- Writes ---- */
 
-/* What was packed before and waits for its write, or is written, when the next is packed. */
+/* Bytes that wait to be written, or are being written, when the next tensor is packed. */
 struct staged {
 	const struct plan_work *work;
-	const uint8_t *counted; /* who is written */
+	const uint8_t *counted; /* the tensors that are written */
 	uint32_t oldest;        /* the first of those in work->by_pack */
 	double bytes;
 };
@@ -47,13 +47,13 @@ static uint32_t event_from(const struct plan_work *work, uint32_t event, double 
 }
 
 /*
- * Writes in the order of packing; of a device each once it has been copied. @wasted: also those
- * that end too late to give memory back.
+ * Writes in the order of packing; from a device, once copied. @wasted: also those that end too late
+ * to free memory.
  */
 static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 			const uint8_t *spill, bool wasted)
 {
-	/* In variables: a store of a byte may change anything else, for the compiler. */
+	/* In locals: to the compiler, a store to a byte array may alias anything. */
 	uint8_t *out = work->forecast.out, *written = work->forecast.written;
 	double *written_ns = work->forecast.written_ns;
 	const double *pack_ns = work->pack_ns, *wanted_ns = work->wanted_ns, *bytes = work->bytes;
@@ -86,6 +86,7 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 		left_ns = copy_ns > 0 ? ready_ns : written_ns[i];
 		if (left_ns < wanted_ns[i]) {
 			event = event_from(work, event, left_ns);
+			SPW_ASSERT(event < work->event_count);
 			work->forecast.out_ns[i] = work->events[event].ns;
 			out[i] = work->events[event].ns < wanted_ns[i];
 		}
@@ -101,8 +102,8 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 /* ---- Reads ---- */
 
 /*
- * Reads as late as possible, from the last use on; what would not be out by then stays. Of a device
- * what would not have been written by then is only copied back.
+ * Reads as late as possible, from the last use to the first; a tensor that would not be out by then
+ * stays. To a device, what would not have been written by then is only copied back.
  */
 static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
 {
@@ -131,6 +132,7 @@ static bool time_reads_back(struct plan_work *work, const struct plan_rates *rat
 			dropped = true;
 			continue;
 		}
+		SPW_ASSERT(begin_ns <= next_ns && begin_ns < work->use_ns[i]);
 		forecast->read_begin_ns[i] = next_ns = begin_ns;
 		next_copy_ns = copy_ns;
 	}
@@ -145,7 +147,7 @@ static void time_reads_on_demand(struct plan_work *work)
 
 /* ---- Memory over time ---- */
 
-/* The first place from @k on, in the order of packing, of one that leaves memory. */
+/* The first at or after @k, in the order of packing, that leaves memory. */
 static uint32_t next_out(const struct plan_work *work, uint32_t k)
 {
 	const uint8_t *out = work->forecast.out;
@@ -155,7 +157,7 @@ static uint32_t next_out(const struct plan_work *work, uint32_t k)
 	return k;
 }
 
-/* The same in the order of use, of one that is read. */
+/* The same in the order of use, that is read. */
 static uint32_t next_read(const struct plan_work *work, uint32_t k)
 {
 	const uint8_t *out = work->forecast.out, *used = work->used;
@@ -195,7 +197,7 @@ static double highest(const struct points *points)
 	return peak;
 }
 
-/* At one time: reads that begin (but after what is packed), the event, what it gives back. */
+/* At equal times: reads that begin (but after a pack), the event, the memory it releases. */
 static void merge_points(struct plan_work *work, bool with_reads)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -233,8 +235,12 @@ static void merge_points(struct plan_work *work, bool with_reads)
 			next_out_ns = out_ns(work, out);
 		}
 	}
+	/* Reads that begin in time, and all that leaves memory. */
+	SPW_ASSERT(read == work->count && out == work->count);
 	forecast->points = points.count;
 	forecast->peak = highest(&points);
+	SPW_ASSERT(forecast->peak <=
+		   work->keep_all_peak * (1 + PLAN_ROUNDED_PART) + PLAN_TOLERANCE_BYTES);
 }
 
 /* ---- Forecasts ---- */
@@ -243,6 +249,7 @@ void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *
 			       enum plan_reads reads, uint8_t *spill)
 {
 	time_writes(work, rates, spill, false);
+	SPW_ASSERT(spill != work->forecast.out);
 	memcpy(spill, work->forecast.out, work->count);
 	if (reads == PLAN_READS_ON_DEMAND)
 		time_reads_on_demand(work);

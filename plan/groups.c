@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/groups.c - tensors of one scope taken together, so that a search looks at few of them
+ * plan/groups.c - merges tensors of one scope, so that a search has few of them to look at
  *
  * A group is in memory from the packing of its first tensor to the release of its last, so it never
- * takes less than its tensors do.
+ * needs less memory than its tensors do.
  */
 #include "plan/internal.h"
 
@@ -12,7 +12,7 @@
 
 #include "util/util.h"
 
-/* What tensors of one group have in common. */
+/* Only tensors of one kind are merged. */
 static unsigned kind_of(const struct plan_again *again, const uint8_t *is_input, uint32_t i)
 {
 	const struct spw_plan_tensor *tensor = &again->step->tensors[i];
@@ -23,6 +23,7 @@ static unsigned kind_of(const struct plan_again *again, const uint8_t *is_input,
 
 static void add_to_group(struct spw_plan_tensor *group, const struct spw_plan_tensor *tensor)
 {
+	SPW_ASSERT(group->scope == tensor->scope && group->must_keep == tensor->must_keep);
 	group->bytes += tensor->bytes;
 	if (tensor->pack_ns < group->pack_ns)
 		group->pack_ns = tensor->pack_ns;
@@ -57,6 +58,7 @@ static void make_groups(struct plan_groups *groups, const struct plan_again *aga
 		}
 		groups->group_of[i] = last[kind];
 	}
+	SPW_ASSERT(count <= step->count);
 	groups->step = *step;
 	groups->step.tensors = groups->tensors;
 	groups->step.count = count;

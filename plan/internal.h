@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/internal.h - what the planner's parts share: the step in arrays, forecast, simulation */
+/* plan/internal.h - shared by the planner's parts: the step in arrays, forecast, simulation */
 #ifndef SPW_PLAN_INTERNAL_H
 #define SPW_PLAN_INTERNAL_H
 
@@ -10,27 +10,28 @@
 #include <spillway/plan.h>
 
 /*
- * Times of the forecast and of the simulation differ by rounding. Reads are planned to end this
- * much early, and are let in this much early; a shorter stall is none.
+ * The forecast's and the simulation's times differ by rounding. Reads are planned to end this much
+ * early, and may begin this much early; a shorter stall does not count.
  */
 #define PLAN_TOLERANCE_NS 1.0
 #define PLAN_NEVER_NS     1e300  /* later than everything */
-#define PLAN_LONGEST_NS   0x1p62 /* 146 years: what takes longer is for ever */
-/* What sums of sizes may differ by rounding. */
+#define PLAN_LONGEST_NS   0x1p62 /* 146 years: anything longer is forever */
+/* By how much sums of sizes may differ from rounding. */
 #define PLAN_TOLERANCE_BYTES 0.5
+#define PLAN_ROUNDED_PART    1e-6 /* of the memory in use, where sums exceed 2^53 */
 
 /*
- * What happens to tensors by compute time alone. At one time in this order: memory is never counted
- * too low. After each of these, what has been written is given back.
+ * What happens to tensors by compute time alone. At equal times in this order, so that memory is
+ * never counted too low. After each of these the memory of what has been written is released.
  */
 enum plan_event_kind {
 	PLAN_PACK,
 	PLAN_USE,
 	PLAN_RELEASE,
-	PLAN_CALL, /* of no tensor: what has been written is given back */
-	/* of what is in place of the tensor: */
-	PLAN_FLOW,        /* a flow of others begins */
-	PLAN_AGAIN_BEGIN, /* a scope is computed again */
+	PLAN_CALL, /* no tensor: only releases the memory of what has been written */
+	/* the field tensor has a flow or a scope instead: */
+	PLAN_FLOW,        /* background traffic begins */
+	PLAN_AGAIN_BEGIN, /* a scope is recomputed */
 	PLAN_AGAIN_END,
 };
 
@@ -41,8 +42,8 @@ struct plan_event {
 };
 
 /*
- * Bytes per nanosecond of the drives; how long after its last byte a tensor's transfer has ended;
- * and what the bus takes for each byte, before it is written and after it has been read.
+ * The drives' bytes per nanosecond; how long after its last byte a tensor's transfer has ended; and
+ * the bus's time for each byte, before it is written and after it has been read.
  */
 struct plan_rates {
 	double write, read;
@@ -57,8 +58,8 @@ enum plan_reads {
 
 /*
  * The step with given choices, if writes run in the order of packing and reads in the order of use,
- * each at its own rate. What has been written, or of a device copied, is given back at the next
- * event.
+ * each at its own rate. Memory that has been written, or copied from a device, is released at the
+ * next event.
  */
 struct plan_forecast {
 	double peak;
@@ -66,14 +67,14 @@ struct plan_forecast {
 	double *point_ns, *point_bytes; /* in use from there on */
 	uint8_t *out;                   /* leaves memory between out_ns and read_begin_ns */
 	uint8_t *written;               /* takes the drives' time, or staging memory */
-	double *written_ns;    /* the end of its write, or of the one before its turn would come */
-	double *out_ns;        /* of the event at which its memory is given back */
-	double *read_begin_ns; /* of what is read */
-	/* The points at which the tensor's memory is given back, and needed again, or released */
+	double *written_ns;    /* the end of its write; if it has not begun, of the one before it */
+	double *out_ns;        /* of the event at which its memory is released */
+	double *read_begin_ns; /* of tensors that are read */
+	/* the points at which its write releases its memory, and at which it is used or released */
 	uint32_t *point_out, *point_in;
 };
 
-/* Of the simulation: who is served, and until when. */
+/* Of the simulation: the tensors in the order of service, and when each has ended. */
 struct plan_transfers {
 	uint32_t *order;
 	double *end_ns;
@@ -83,9 +84,9 @@ struct plan_transfers {
 struct plan_work {
 	uint32_t count;
 	double *bytes, *pack_ns, *use_ns, *release_ns;
-	/* use, or release if nobody uses it: what is in memory until then stays */
+	/* use, or release if there is none: a tensor still in memory then stays */
 	double *wanted_ns;
-	uint8_t *used;     /* somebody takes it */
+	uint8_t *used;     /* has users */
 	uint8_t *eligible; /* may be spilled */
 	uint32_t *by_pack, *by_use;
 	uint32_t *by_gap;          /* by the time from pack to wanted, shortest first */
@@ -97,11 +98,11 @@ struct plan_work {
 	double keep_all_peak;
 
 	struct plan_forecast forecast;
-	/* by the planner's rule for reading ahead; of what is spilled and used */
+	/* of tensors that are spilled and used, by the planner's prefetch rule */
 	double *read_from_ns;
 	uint32_t *stack; /* of points of the forecast */
 
-	uint8_t *spill, *trial;        /* choices: the best, and what is tried */
+	uint8_t *spill, *trial;        /* choices: the best, and the one being tried */
 	uint32_t *order, *order_other; /* scratch of the choosers */
 	uint64_t *keys, *keys_other;
 	double *tree, *tree_added; /* over the points of the forecast: twice as many */
@@ -117,10 +118,10 @@ struct plan_work {
 struct plan_outcome {
 	double peak, stall_ns, written, read, forwarded;
 	bool forever;
-	bool given_up; /* beyond the bounds, and so not simulated to the end */
+	bool abandoned; /* beyond the bounds, and so not simulated to the end */
 };
 
-/* A simulation ends early once the peak or what is written is above, or the stall as long. */
+/* A simulation ends early above this peak or these bytes, or when the stall is as long. */
 struct plan_bounds {
 	double peak, written, stall_ns;
 };
@@ -144,24 +145,24 @@ void spw_plan__sort(struct plan_work *work, uint32_t *order);
 
 /* ---- forecast.c ---- */
 
-/* Who is marked in @spill but does not leave memory is unmarked. */
+/* Unmarks in @spill what does not leave memory. */
 void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *rates,
 			       enum plan_reads reads, uint8_t *spill);
 
 /*
- * The memory over time if all of @spill is written that can begin in time, and nothing is read:
- * from its use on, what is out of memory counts only by its release, as negative.
+ * The memory over time if every write of @spill that can begin in time is done, and nothing is
+ * read: after its use, a tensor out of memory counts only at its release, as negative.
  */
 void spw_plan__forecast_needs(struct plan_work *work, const uint8_t *spill);
 
 /* ---- reads.c ---- */
 
-/* Sets work->read_from_ns, of a forecast of what has to be in memory in any case. */
+/* Sets work->read_from_ns, from a forecast of what must be in memory in any case. */
 void spw_plan__time_reads(struct plan_work *work, const uint8_t *spill, double memory);
 
 /*
- * @from_ns: of each tensor that is spilled and used, compute time; 0: at any time, or it stays in
- * memory until its use
+ * @from_ns: compute time, of each tensor that is spilled and used; 0: at any time, or it is still
+ * in memory at its use
  */
 int spw_plan__schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 		       uint64_t memory_bytes, const enum spw_plan_choice choices[],
@@ -179,48 +180,48 @@ void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double mem
 			const struct plan_bounds *bounds, struct plan_profile *profile,
 			struct plan_outcome *outcome);
 
-/* Traffic of others on the drives: so much of their time, from when it begins. */
+/* Background traffic on the drives. */
 struct plan_flow {
-	double share;
-	double ns; /* wall time */
+	double share; /* of the drives' time */
+	double ns;    /* how long, wall time */
 };
 
-/* What the simulation tells of who did what when, wall time. */
+/* A timeline of transfers, waits and recomputation, wall time. */
 struct plan_spans {
 	struct spw_plan_span *spans;
 	size_t spans_max, count;
 };
 
 /*
- * A step whose memory is held to a limit: compute waits before it packs what does not fit, as long
- * as something is still leaving memory; and a read, also one that compute waits for, begins once it
- * fits together with all that is packed until its use.
+ * A step throttled to a memory limit: compute waits before it packs what does not fit, as long as
+ * something is still leaving memory; and a read, even one that compute waits for, begins once it
+ * fits together with everything packed before its use.
  */
 struct plan_held {
 	double limit;
-	/* of each tensor, wall time: compute waits no longer before it packs it; or NULL */
+	/* by tensor, wall time: how long compute waits at most before it packs it; or NULL */
 	const uint64_t *until_ns;
-	uint64_t *packed_ns; /* of each tensor, to be set: when it was packed, wall time; or NULL */
-	uint32_t *use_event; /* of each tensor that is used */
-	double *net;         /* after each event: what was packed less what was released */
+	uint64_t *packed_ns; /* set by tensor, wall time: when it was packed; or NULL */
+	uint32_t *use_event; /* by tensor that is used */
+	double *net;         /* after each event: bytes packed minus bytes released */
 	uint32_t *window;    /* scratch, as many as events */
 	const struct plan_flow *flows;
-	double *flow_end_ns; /* of those that run; PLAN_NEVER_NS: of the others */
+	double *flow_end_ns; /* PLAN_NEVER_NS: it is not running */
 	uint32_t flows_count;
 	struct plan_spans *spans; /* or NULL */
 };
 
-/* The same of such a step. Overwrites no forecast. */
+/* The same of such a step. Does not overwrite the forecast. */
 void spw_plan__simulate_held(struct plan_work *work, const uint8_t *spill,
 			     const struct plan_held *held, const struct plan_bounds *bounds,
 			     struct plan_profile *profile, struct plan_outcome *outcome);
 
 /* ---- choose.c ---- */
 
-/* What has been chosen is in work->spill. */
+/* The choices are in work->spill. */
 struct plan_found {
 	uint8_t *spill;
-	double memory; /* to which reading ahead may fill */
+	double memory; /* limit of prefetches */
 	struct plan_outcome outcome;
 	bool feasible, limited;
 };
@@ -231,24 +232,25 @@ void spw_plan__choose(struct plan_work *work, const struct spw_plan_step *step,
 
 /* ---- again.c ---- */
 
-/* The step with some of its scopes computed again. */
+/* The step with some of its scopes recomputed. */
 struct plan_again {
 	const struct spw_plan_step *step;
 	const struct spw_plan_scopes *scopes;
 	struct plan_work base; /* the step as measured */
-	struct plan_work work; /* as it is set: events and uses of its own */
+	struct plan_work work; /* as set: with events and uses of its own */
 	struct plan_held held; /* of that */
 	double compute_ns;     /* of the step as measured */
-	double again_ns;       /* what doing again adds to it */
+	double again_ns;       /* added by recomputing */
 	/* by scope: its tensors, in the order of packing, from members[first[s]] on */
 	uint32_t *members, *first;
-	uint8_t *may;     /* by scope: computing it again gives something up */
-	uint8_t *giving;  /* by tensor: is given up if its scope is computed again */
-	uint8_t *stays;   /* by tensor: a scope that is computed again needs it */
-	uint8_t *again;   /* by scope: of the work */
-	uint8_t *done;    /* scratch by scope: has been */
-	uint32_t *needed; /* scratch by tensor: scopes that need it, and have not been done again */
+	uint8_t *may;     /* by scope: recomputing it discards something */
+	uint8_t *giving;  /* by tensor: discarded if its scope is recomputed */
+	uint8_t *stays;   /* by tensor: the input of a scope that is recomputed */
+	uint8_t *again;   /* by scope: recomputed, as set */
+	uint8_t *done;    /* scratch by scope: has been recomputed */
+	uint32_t *needed; /* scratch by tensor: scopes still to be recomputed from it */
 	uint8_t *gone;    /* scratch by tensor: released */
+	size_t events_max;
 	void *memory;
 };
 
@@ -257,16 +259,16 @@ int spw_plan__again_open(struct plan_again *again, const struct spw_plan_step *s
 			 const struct spw_plan_scopes *scopes);
 void spw_plan__again_close(struct plan_again *again);
 
-/* Compute again whatever is marked in @scopes, one byte each. */
+/* Recompute the scopes marked in @scopes, one byte each. */
 void spw_plan__again_set(struct plan_again *again, const uint8_t *scopes);
 
-/* From a caller: what is again and, in base.spill, what is spilled. Return: 0; -EINVAL. */
+/* A caller's choices: recomputes, and in base.spill what is spilled. Return: 0; -EINVAL. */
 int spw_plan__again_choose(struct plan_again *again, const enum spw_plan_choice choices[]);
 
-/* Tensor @i is given up, as the scopes are now. */
+/* Tensor @i is discarded, as the scopes are set. */
 bool spw_plan__again_gives(const struct plan_again *again, uint32_t i);
 
-/* Of the step as it is set. Nobody who is given up may be marked in @spill. */
+/* The step as it is set. No tensor marked in @spill may be discarded. */
 void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
 			      const struct plan_bounds *bounds, struct plan_profile *profile,
 			      struct plan_outcome *outcome);
@@ -279,13 +281,13 @@ struct plan_worth {
 };
 
 /*
- * The search for what to compute again and to spill, so that a limit of memory is met. All
- * arrays are the caller's; best_ns and best.peak are INFINITY before the first try.
+ * The search for what to recompute and to spill within a memory limit. All arrays are the caller's;
+ * best_ns and best.peak are INFINITY before the first try.
  */
 struct plan_seek {
 	struct plan_again *again;
 	double limit;     /* of memory */
-	double enough_ns; /* a step that takes no longer ends the search; 0: none does */
+	double enough_ns; /* a step this short ends the search; 0: search to the end */
 	double written_max;
 	uint32_t tries_left;
 
@@ -295,16 +297,16 @@ struct plan_seek {
 	struct plan_outcome best;
 	uint8_t *again_best, *spill_best;
 	uint8_t *again_trial, *spill_trial;
-	uint8_t *again_now, *spill_now; /* where drawn changes have led */
-	uint64_t random;                /* always the same numbers */
+	uint8_t *again_now, *spill_now; /* the state of the annealing */
+	uint64_t random;                /* with a fixed seed */
 
-	/* scopes in the order in which they are computed again; the step if the first k are */
+	/* scopes in the order of trying; the time of the step with the first k recomputed */
 	uint32_t *order, order_count;
 	double *least_ns;
 	struct plan_worth *worth;
 };
 
-/* Is this better than the best? Then it is the best. */
+/* Try this; it becomes the best if it is better. */
 void spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
 
 void spw_plan__seek(struct plan_seek *seek, uint32_t tries);
@@ -315,7 +317,7 @@ void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries);
 
 /* ---- groups.c ---- */
 
-/* The step with tensors of one scope that go the same way taken together. */
+/* The step with tensors of one scope and kind merged. */
 struct plan_groups {
 	struct spw_plan_step step;
 	struct spw_plan_scopes scopes;
@@ -325,7 +327,7 @@ struct plan_groups {
 	void *memory;
 };
 
-/* At most about @most groups larger than the rest. Return: 0; -ENOMEM. */
+/* Groups are closed at 1 / @most of all bytes. Return: 0; -ENOMEM. */
 int spw_plan__groups_open(struct plan_groups *groups, const struct plan_again *again,
 			  uint32_t most);
 void spw_plan__groups_close(struct plan_groups *groups);

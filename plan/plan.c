@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/plan.c - the planner: from a measured step and measured drives to keep or spill for each
- * tensor
+ * plan/plan.c - the planner: keep or spill each tensor, from a measured step and measured drives
  *
  * The model (plan/simulate.c)
  *   Compute    has a clock of its own. It stops only while a tensor that it uses is not in memory:
  *              that is the stall. It never waits for a write.
- *   Memory     of a tensor is in use from its packing to its release, but for the time from the
- *              first event after the end of its write to the beginning of its read. An event is
- *              whatever compute does with a tensor, or a call that only gives back memory.
+ *   Memory     of a tensor is in use from its packing to its release, except from the first event
+ *              after the end of its write to the beginning of its read. An event is anything that
+ *              compute does with a tensor, or a call that only releases memory.
  *   Writes     start after packing, in that order, one tensor after the other at the bandwidth w.
- *              What is packed while more than staging_bytes waits to be written is kept.
+ *              A tensor packed while more than staging_bytes wait to be written is kept.
  *   Reads      are in the order of use, at the bandwidth r, each as soon as the memory allows.
  *   Sharing    While both run, each gets half of the mixed bandwidth m, at most w and r.
  *   Requests   of tensors overlap, so latency costs no bandwidth. But a transfer has ended only
  *              latency + chunk / bandwidth after the drives have served its last byte.
- *   Bus        What is in memory of a device is copied to the host, each tensor whole, one after
- *              the other in the order of packing. Its memory is free from the first event after
- *              that on, and its write begins then at the earliest. What is read is copied back
- *              afterwards, and nothing is read faster than that. What is wanted after its copy and
- *              before the end of its write is copied back alone.
- *   Forwarding What is used, or whose turn it is to be read, while it is in memory stays there. A
- *              write that has not begun is cancelled; one that has counts as written.
+ *   Bus        A device's tensors are copied to the host whole, one after the other in the order of
+ *              packing. The memory is free from the first event after that, and the write begins
+ *              no earlier. What is read is copied back afterwards, and nothing is read faster than
+ *              it is copied. A tensor wanted after its copy and before the end of its write is only
+ *              copied back.
+ *   Forwarding A tensor that is used, or due to be read, while it is in memory stays there. A write
+ *              that has not begun is cancelled; one that has begun counts as written.
  *
- * How deep reads run ahead (plan/reads.c)
+ * How early to prefetch (plan/reads.c)
  *   N(t)  is the memory in use at compute time t if every read began only at its use.
  *   Tensor i may be read at time t if the memory M holds it until its use u(i), with all that is
  *   read before it:
@@ -31,33 +30,33 @@
  *   With C(i), the bytes of all tensors used no later than i, and V(s) = N(s) - C(those used until
  *   s), this is
  *              max of V over [t, u(i))  +  C(i)  <=  M
- *   V also knows the peak that the forward pass of the next micro-batch still brings. If reads
- *   begin as late as they can without a stall, the peak is P, and reading ahead into M = P neither
- *   stalls nor goes above P, unless reads and writes share the drives. So P takes one pass.
+ *   V includes the peak that the forward pass of the next micro-batch still brings. If reads begin
+ *   as late as they can without a stall, the peak is P, and prefetching into M = P neither stalls
+ *   nor exceeds P, unless reads and writes share the drives. So P takes one pass.
  *
- * A step of which parts may be computed again is held to its limit of memory, and has a search of
+ * A step with parts that may be recomputed is throttled to its memory limit, and has a search of
  * its own: plan/scopes.c.
  *
  * How it chooses (plan/choose.c)
- *   fastest    Spill whatever leaves memory at all: from the last use to the first, a tensor whose
- *              read would have to begin before its write has ended is kept. Where uses are in the
- *              reverse order of packing that has the lowest P. For where they are not, it is tried
- *              again with the tensors of the shortest gaps kept, and with less bandwidth.
- *   budget     The same with reads on demand, where P is the lowest that any reading ahead allows.
- *              If that is not low enough, the budget is P.
- *   repair     Then whoever is not needed for that peak, or for the budget, is kept again, in the
- *              order of benefit per byte: how long they would be out of memory while more than the
- *              limit is in use.
- *   limit      Of what may be written: where more would be, the peak aimed at is raised, by halving
- *              the range, until what it needs spilled is within the limit. Nothing that writes more
- *              is a candidate.
- *   The simulation decides between all that is tried; keeping all is always among it. Last, up to
- *   three tensors are moved at a time, as long as a fixed amount of work is left.
+ *   fastest    Spill everything that leaves memory at all: from the last use to the first, a tensor
+ *              whose read would have to begin before its write has ended is kept. Where uses are
+ *              in the reverse order of packing, that has the lowest P. For other steps it is also
+ *              tried with the tensors of the shortest gaps kept, and with less bandwidth.
+ *   budget     The same with reads on demand, where P is the lowest that any prefetching allows. If
+ *              that is not low enough, the budget is P.
+ *   repair     Then every tensor that need not be spilled for that peak, or for the budget, is kept
+ *              again, in the order of benefit per byte: how long it would be out of memory while
+ *              more than the limit is in use.
+ *   limit      Where more than bytes_written_max would be written, the peak aimed at is raised, by
+ *              halving the range, until the spills it needs are within the limit. Nothing that
+ *              writes more is a candidate.
+ *   The simulation decides between the candidates; keeping all is always one. Last, up to three
+ *   tensors are flipped at a time, as long as a fixed amount of work is left.
  *
  * What it assumes
- *   The next step is like the measured one. Memory can be given back and used again in any pieces.
- *   Compute is not slowed by transfers. One stream of compute. A peak within one tensor of the
- *   lowest is good enough: which sizes fit changes with the bandwidth.
+ *   The next step is like the measured one. Memory can be released and reused in any pieces.
+ *   Compute is not slowed by transfers. There is one stream of compute. A peak within one tensor of
+ *   the lowest is good enough: which sizes fit changes with the bandwidth.
  */
 #include <spillway/plan.h>
 
@@ -91,6 +90,7 @@ void spw_plan__fill_result(struct spw_plan_result *result, const struct plan_wor
 	double last_ns = work->event_count > 0 ? work->events[work->event_count - 1].ns : 0;
 	bool forever = outcome->forever || outcome->stall_ns >= PLAN_LONGEST_NS;
 
+	SPW_ASSERT(!outcome->abandoned && outcome->peak >= 0);
 	result->peak_bytes = (uint64_t)outcome->peak;
 	result->peak_keep_all_bytes = (uint64_t)work->keep_all_peak;
 	result->bytes_written = (uint64_t)outcome->written;

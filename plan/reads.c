@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/reads.c - from when on each spilled tensor may be read
+ * plan/reads.c - the earliest time at which each spilled tensor may be read
  *
- * The planner's rule for reading ahead (plan/plan.c), turned around: tensor i may be read from the
- * end of the last point before its use at which V + C(i) is above M. Points and tensors both are
- * gone through in order of time; only points higher than all after them can be the last: a stack.
+ * The planner's prefetch rule (plan/plan.c) turned around: tensor i may be read from the end of the
+ * last point before its use at which V + C(i) is above M. Points and tensors are visited in order
+ * of time; only a point higher than all later ones can be that last point, so they form a stack.
  */
 #include "plan/internal.h"
+
+#include "util/util.h"
 
 /* Points before the use of a tensor, each higher than those that come after it. */
 struct lookback {
@@ -27,6 +29,7 @@ static void push_until(struct lookback *back, double use_ns)
 		       forecast->point_bytes[back->stack[back->depth - 1]] <= bytes)
 			back->depth--;
 		back->stack[back->depth++] = back->next;
+		SPW_ASSERT(back->depth <= back->next + 1);
 	}
 }
 
@@ -66,6 +69,7 @@ void spw_plan__time_reads(struct plan_work *work, const uint8_t *spill, double m
 		push_until(&back, work->use_ns[i]);
 		work->read_from_ns[i] =
 			free_from_ns(&back, memory - ahead - work->bytes[i], work->use_ns[i]);
+		SPW_ASSERT(work->read_from_ns[i] <= work->use_ns[i]);
 		if (work->forecast.out[i])
 			ahead += work->bytes[i];
 	}

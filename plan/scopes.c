@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/scopes.c - one plan for what is kept, spilled, and computed again
+ * plan/scopes.c - one plan for what is kept, spilled, and recomputed
  *
  * budget   The search (plan/seek.c) for the shortest step within the bytes.
- * fastest  The lowest limit of memory for which the search finds a step within the slack: by
- *          halving, each search beginning with the best of the last. What spw_plan() finds without
- *          computing again is where it begins.
+ * fastest  The lowest memory limit for which the search finds a step within the slack, by halving:
+ *          each search begins with the best of the last, and the first with what spw_plan() finds
+ *          without recomputing.
  *
- * The search works on groups of tensors (plan/groups.c); what it finds is tried on the tensors, and
+ * The search works on groups of tensors (plan/groups.c); its result is tried on the tensors, and
  * refined one tensor at a time.
  */
 #include <spillway/plan.h>
@@ -21,8 +21,8 @@
 #include "util/util.h"
 
 #define SLACK_DEFAULT 0.02
-#define GROUPS        96u /* about so many */
-/* A bound on time without a clock: so many events are simulated, in a search and in refining. */
+#define GROUPS        96u /* approximately */
+/* Bounds on time without a clock: how many events are simulated, in a search and in refining. */
 #define SEARCH_EVENTS  400000u
 #define HALVING_EVENTS (1u << 15)
 #define REFINE_EVENTS  (1u << 15)
@@ -69,14 +69,14 @@ static int seek_open(struct plan_seek *seek, struct plan_again *again, void **me
 
 static uint32_t tries_of(const struct plan_again *again, uint32_t events)
 {
-	/* Of long steps all else takes longer, too. */
+	/* In long steps everything else takes longer, too. */
 	uint32_t part = again->step->count > MANY_GROUPS ? 4 : 1;
 	uint32_t tries = events / part / (again->base.event_count + 1);
 
 	return tries > TRIES_MIN ? tries : TRIES_MIN;
 }
 
-/* The best so far is one of many that fit: forget it, but begin there. */
+/* Search for another limit: forget the best, but begin from it. */
 static void seek_again(struct plan_seek *seek, double limit, uint8_t *scopes, uint8_t *spill)
 {
 	/* Whole bytes: as the caller is told. */
@@ -89,7 +89,7 @@ static void seek_again(struct plan_seek *seek, double limit, uint8_t *scopes, ui
 
 /* ---- Planning ---- */
 
-/* A plan of the tensors, and the limit that it was found for. */
+/* A plan, and the limit that it was found for. */
 struct best {
 	uint8_t *again, *spill;
 	double limit, ns;
@@ -102,7 +102,7 @@ struct planning {
 	const struct spw_plan_opts *opts;
 	double longest_ns; /* SPW_PLAN_FASTEST */
 	struct plan_again again, few_again;
-	struct plan_seek seek, few; /* of all tensors, and of groups of them */
+	struct plan_seek seek, few; /* of all tensors, and of their groups */
 	struct plan_groups groups;
 	struct best best, few_best;
 	uint8_t *spill; /* scratch */
@@ -111,6 +111,7 @@ struct planning {
 
 static void keep_best(struct best *best, const struct plan_seek *seek)
 {
+	SPW_ASSERT(seek->best_ns < INFINITY);
 	memcpy(best->again, seek->again_best, seek->again->scopes->count);
 	memcpy(best->spill, seek->spill_best, seek->again->step->count);
 	best->limit = seek->limit;
@@ -162,7 +163,7 @@ static void plan_budget(struct planning *planning)
 	keep_best(&planning->best, seek);
 }
 
-/* The lowest limit for which groups are in time. */
+/* The lowest limit for which a plan of the groups is in time. */
 static void halve_limit(struct planning *planning)
 {
 	struct plan_seek *few = &planning->few;
@@ -185,7 +186,7 @@ static void halve_limit(struct planning *planning)
 	}
 }
 
-/* The groups' plan of the tensors: the lowest limit for which it is in time. */
+/* The lowest limit for which the groups' plan, of the tensors, is in time. */
 static void try_groups(struct planning *planning)
 {
 	struct plan_seek *seek = &planning->seek;
@@ -203,7 +204,7 @@ static void try_groups(struct planning *planning)
 	}
 }
 
-/* A little lower, as long as changes of single tensors make that possible. */
+/* A little lower, as long as changes of single tensors allow it. */
 static void lower_limit(struct planning *planning)
 {
 	static const double steps[] = {0.1, 0.04, 0.02, 0.01};
@@ -294,13 +295,22 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 	return rc;
 }
 
+static bool is_same(const struct plan_outcome *one, const struct plan_outcome *other)
+{
+	return one->peak == other->peak && one->stall_ns == other->stall_ns &&
+	       one->written == other->written && one->read == other->read;
+}
+
 static void set_choices(struct planning *planning, enum spw_plan_choice choices[],
 			struct spw_plan_result *filled)
 {
 	struct plan_again *again = &planning->again;
 	const struct best *best = &planning->best;
+	struct plan_outcome outcome;
 
 	spw_plan__again_set(again, best->again);
+	spw_plan__again_simulate(again, best->spill, best->limit, NULL, NULL, &outcome);
+	SPW_ASSERT(is_same(&outcome, &best->outcome));
 	spw_plan__fill_result(filled, &again->base, again->compute_ns + again->again_ns,
 			      &best->outcome, best->spill);
 	for (uint32_t i = 0; i < again->step->count; i++) {
@@ -339,7 +349,7 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	if (!rc)
 		rc = spw_plan__check_opts(caller_opts, &opts);
 	if (!rc && opts.mode == SPW_PLAN_POSITIONAL)
-		rc = spw_error(-EINVAL, "plan: the positional rule computes nothing again");
+		rc = spw_error(-EINVAL, "plan: the positional rule does not recompute");
 	if (!rc)
 		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)

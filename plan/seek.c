@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/seek.c - which scopes are computed again, and what is spilled, for a limit of memory
+ * plan/seek.c - which scopes to recompute, and what to spill, within a memory limit
  *
- * Scan    Scopes in the order of what computing them again frees for its time, those worth about
- *         the same spread over the step; and all of them spread; those that are wanted again at
- *         once come last. For the first 0, 1, 2 ... of them: the fewest tensors from the beginning
- *         of the step on, of those that could be written and read in time, that have to be spilled
- *         for the rest to fit, by halving.
- * Climb   From the best of these: one scope otherwise, or two neighbours exchanged, as long as that
- *         is better and tries are left.
+ * Scan    Scopes are ordered by the bytes that recomputing them frees for its time, and those of
+ *         about the same worth are spread over the step; then all are spread. Scopes that are
+ *         needed right after they ran come last. With the first 0, 1, 2 ... of them recomputed: how
+ *         few tensors from the beginning of the step, of those that could be written and read in
+ *         time, need to be spilled for the rest to fit, by halving.
+ * Climb   From the best of these, one scope is changed, or two neighbours are exchanged, as long as
+ *         that is better and tries are left.
+ * Anneal  Leaves a local optimum, where many tries are left.
  *
- * Better is what fits the limit, then what takes less time, then what writes less.
+ * A plan is better if it fits the limit, then if it takes less time, then if it writes less.
  */
 #include "plan/internal.h"
 
@@ -20,14 +21,15 @@
 
 #include "util/util.h"
 
-#define SCAN_STEPS 12u /* so many numbers of scopes are tried at first */
-#define CRUMBS     8   /* what gives up so many times less than the mean is not worth the call */
+#define SCAN_STEPS 12u /* numbers of recomputed scopes that are tried at first */
 #define DOWN_STEPS 12u /* the same where the time is given */
-/* What is worse by so much of the step is taken as often as not: at first, and of that at last. */
+/* A scope that frees less than the mean of all, divided by this, is tried last. */
+#define MIN_GAIN_PART 8
+/* The temperature at first, as a share of the step; at last, as a share of that. */
 #define ANNEAL_FIRST           0.03
 #define ANNEAL_LAST            0.01
 #define ANNEAL_TRIES_PER_SCOPE 50u
-#define OVER_WEIGHT            4.0 /* of a peak that is too high, against a step that is too long */
+#define OVER_WEIGHT            4.0 /* of too high a peak, against too long a step */
 
 enum tried {
 	TRIED_BETTER,
@@ -71,7 +73,7 @@ static bool is_better(const struct plan_seek *seek, const struct plan_outcome *o
 	return outcome->written < seek->best.written;
 }
 
-/* What is to be tried becomes possible. Return: what the step takes without any wait. */
+/* Drop from the trial what cannot be. Return: the time of the step without any wait. */
 static double set_trial(struct plan_seek *seek)
 {
 	struct plan_again *again = seek->again;
@@ -83,8 +85,20 @@ static double set_trial(struct plan_seek *seek)
 	return again->compute_ns + again->again_ns;
 }
 
+/* What is spilled can be, and is not discarded. */
+static bool is_possible(const struct plan_seek *seek, const uint8_t *spill)
+{
+	for (uint32_t i = 0; i < seek->again->step->count; i++)
+		if (spill[i] &&
+		    (!seek->again->base.eligible[i] || spw_plan__again_gives(seek->again, i)))
+			return false;
+	return true;
+}
+
 static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
 {
+	SPW_ASSERT(!outcome->abandoned && !outcome->forever && ns >= seek->again->compute_ns);
+	SPW_ASSERT(outcome->written <= seek->written_max && is_possible(seek, seek->spill_trial));
 	seek->best_ns = ns;
 	seek->best = *outcome;
 	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
@@ -96,12 +110,13 @@ static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, d
 {
 	bool fits = outcome->peak <= seek->limit + PLAN_TOLERANCE_BYTES;
 
-	if (outcome->given_up || outcome->forever) {
+	if (outcome->abandoned || outcome->forever) {
 		seek->limited |= outcome->written > seek->written_max;
 		return false;
 	}
 	if (!is_better(seek, outcome, fits, ns))
 		return false;
+	SPW_ASSERT(fits || !seek->fits);
 	take_trial(seek, outcome, ns);
 	seek->fits = fits;
 	return true;
@@ -132,7 +147,7 @@ void spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uin
 
 /* ---- Scan ---- */
 
-/* Drives could write it and read it again before it is wanted. */
+/* The drives could write it and read it back before it is wanted. */
 static bool can_be_away(const struct plan_work *base, uint32_t i)
 {
 	double there_ns = base->bytes[i] / base->alone.write + base->bytes[i] / base->alone.read;
@@ -140,7 +155,7 @@ static bool can_be_away(const struct plan_work *base, uint32_t i)
 	return base->wanted_ns[i] - base->pack_ns[i] >= there_ns;
 }
 
-/* Ends up with the fewest first tensors spilled that fit, if all of them do. */
+/* Finds how few of the first tensors need to be spilled to fit, by halving. */
 static void try_prefixes(struct plan_seek *seek)
 {
 	const struct plan_work *base = &seek->again->base;
@@ -153,7 +168,7 @@ static void try_prefixes(struct plan_seek *seek)
 		for (uint32_t k = 0; k < middle; k++)
 			seek->spill_trial[base->by_pack[k]] = can_be_away(base, base->by_pack[k]);
 		tried = try(seek);
-		/* More cannot be spilled; or nothing can. */
+		/* No more can be spilled, or nothing at all. */
 		if (middle == base->count && (tried == TRIED_TOO_LARGE || base->alone.write <= 0))
 			return;
 		if (tried == TRIED_TOO_LARGE)
@@ -164,9 +179,10 @@ static void try_prefixes(struct plan_seek *seek)
 	} while (high - low > 1 && goes_on(seek));
 }
 
-/* The first @count scopes of the order are computed again. Return: whether that can be better. */
+/* Recompute the first @count scopes of the order. Return: whether that can be better. */
 static bool try_count(struct plan_seek *seek, uint32_t count)
 {
+	SPW_ASSERT(count <= seek->order_count);
 	memset(seek->again_trial, 0, seek->again->scopes->count);
 	for (uint32_t k = 0; k < count; k++)
 		seek->again_trial[seek->order[k]] = 1;
@@ -191,7 +207,7 @@ static void scan(struct plan_seek *seek)
 		if (k + step > count)
 			k = count - step;
 	}
-	/* Nearer to the best of those. */
+	/* Closer to the best of those. */
 	for (step /= 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1 && goes_on(seek); side += 2) {
 			int64_t k = (int64_t)best + side * (int64_t)step;
@@ -207,8 +223,8 @@ static void scan(struct plan_seek *seek)
 }
 
 /*
- * The same where a step that is short enough ends the search: as many scopes as the best of another
- * limit has, then as many as there is time for, and ever fewer.
+ * The same where a short enough step ends the search: as many scopes as the best of another limit
+ * has, then as many as there is time for, then fewer and fewer.
  */
 static void scan_down(struct plan_seek *seek)
 {
@@ -226,7 +242,7 @@ static void scan_down(struct plan_seek *seek)
 		if (k < step)
 			break;
 	}
-	/* Too long, but it fits: the climb may make it shorter. */
+	/* These take too long, but they fit: the climb may make them shorter. */
 	for (uint32_t k = most + step; !seek->fits && goes_on(seek) && k <= seek->order_count;
 	     k += step)
 		(void)try_count(seek, k);
@@ -248,7 +264,7 @@ static void spill_scope(struct plan_seek *seek, uint32_t s, uint8_t spill)
 		seek->spill_trial[again->members[k]] = spill;
 }
 
-/* Scope @s of the trial: again or not, and its tensors all kept, or spilled. */
+/* Scope @s of the trial: recomputed or not, and all its tensors kept or spilled. */
 static bool change_scope(struct plan_seek *seek, uint32_t s, unsigned way)
 {
 	if ((way & 1) && !seek->again->may[s])
@@ -272,7 +288,7 @@ static bool try_scope(struct plan_seek *seek, uint32_t s)
 	return better;
 }
 
-/* Return: whether a tensor was better kept than spilled, or the other way round. */
+/* Flip one tensor at a time. Return: whether that was better for one. */
 static bool try_tensors(struct plan_seek *seek)
 {
 	const struct plan_work *base = &seek->again->base;
@@ -301,7 +317,7 @@ static bool try_exchange(struct plan_seek *seek, uint32_t s, uint32_t other)
 	take_best(seek);
 	seek->again_trial[s] = seek->again_best[other];
 	seek->again_trial[other] = seek->again_best[s];
-	/* Whoever is not computed again any more is spilled as the other was. */
+	/* The scope that is no longer recomputed is spilled as the other one was. */
 	spill = seek->spill_best[again->members[again->first[s + 1] - 1]] |
 		seek->spill_best[again->members[again->first[other + 1] - 1]];
 	spill_scope(seek, seek->again_trial[s] ? other : s, spill);
@@ -323,6 +339,7 @@ static bool try_scopes(struct plan_seek *seek)
 
 static uint32_t draw(struct plan_seek *seek, uint32_t below)
 {
+	SPW_ASSERT(below > 0);
 	seek->random = seek->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return (uint32_t)((seek->random >> 33) % below);
 }
@@ -332,7 +349,7 @@ static double draw_share(struct plan_seek *seek)
 	return (double)draw(seek, 1u << 30) / (1u << 30);
 }
 
-/* One or two changes of the trial. */
+/* One or two random changes of the trial. */
 static void change_drawn(struct plan_seek *seek)
 {
 	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
@@ -345,7 +362,7 @@ static void change_drawn(struct plan_seek *seek)
 	}
 }
 
-/* The time of the trial, and more for what is over the limit. */
+/* The time of the trial, with a penalty for a peak over the limit. */
 static double energy_of(struct plan_seek *seek)
 {
 	struct plan_bounds bounds = {
@@ -357,15 +374,15 @@ static double energy_of(struct plan_seek *seek)
 	spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
 				 &outcome);
 	(void)accept(seek, &outcome, least_ns + outcome.stall_ns);
-	if (outcome.given_up || outcome.forever)
+	if (outcome.abandoned || outcome.forever)
 		return INFINITY;
 	over = outcome.peak > seek->limit ? outcome.peak / seek->limit - 1 : 0;
 	return (least_ns + outcome.stall_ns) * (1 + OVER_WEIGHT * over);
 }
 
 /*
- * Where a local best is left: changes that are drawn are taken, if they are not much worse, ever
- * less so. Of long steps there are too few tries for it to be of use.
+ * Leaves a local optimum: random changes are accepted even if they are a little worse, less and
+ * less so. For long steps there are too few tries for it to be of use.
  */
 static void anneal(struct plan_seek *seek)
 {
@@ -401,7 +418,7 @@ static void climb(struct plan_seek *seek)
 		;
 }
 
-/* All that can be is spilled; then tensor by tensor. */
+/* Spill everything that can be, then flip tensor by tensor. */
 void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries)
 {
 	seek->tries_left = tries;
@@ -411,11 +428,12 @@ void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries)
 	(void)try_tensors(seek);
 }
 
-/* Where the step is short enough: scope by scope, what need not leave stays. */
+/* Where the step is short enough: keep, scope by scope, what need not be spilled. */
 void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries)
 {
 	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
 
+	SPW_ASSERT(seek->fits && seek->best_ns <= seek->enough_ns + PLAN_TOLERANCE_NS);
 	for (uint32_t s = 0; s < seek->again->scopes->count && tries > 0; s++) {
 		struct plan_outcome outcome;
 		double least_ns;
@@ -430,14 +448,14 @@ void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries)
 		bounds.stall_ns = seek->enough_ns - least_ns + PLAN_TOLERANCE_NS;
 		spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
 					 &outcome);
-		if (!outcome.given_up && !outcome.forever && outcome.written <= seek->best.written)
+		if (!outcome.abandoned && !outcome.forever && outcome.written <= seek->best.written)
 			take_trial(seek, &outcome, least_ns + outcome.stall_ns);
 	}
 }
 
 /* ---- The order ---- */
 
-/* 0, 1/2, 1/4, 3/4, ... as the first of @n: neighbours come far apart. */
+/* Van der Corput's sequence, 0, 1/2, 1/4, 3/4, ...: neighbours come far apart. */
 static uint32_t corput(uint32_t k)
 {
 	uint32_t reversed = 0;
@@ -457,7 +475,7 @@ static double given_bytes(const struct plan_again *again, uint32_t s)
 	return bytes;
 }
 
-/* What it gives up is wanted again before it could have been computed: the last one of a pass. */
+/* What it discards is needed before it could be recomputed: the last scope of a pass. */
 static bool is_wanted_at_once(const struct plan_again *again, uint32_t s)
 {
 	double saved_ns = 0, wanted_ns = INFINITY;
@@ -474,14 +492,14 @@ static bool is_wanted_at_once(const struct plan_again *again, uint32_t s)
 }
 
 /*
- * What is worth the most comes first, of what is worth about the same the spread; what frees
- * nothing to speak of last.
+ * The most useful scopes come first, those of about the same use are spread; those that free next
+ * to nothing are last.
  */
-static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike, double crumb)
+static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike, double min_gain)
 {
 	double bytes = given_bytes(again, s), ns = (double)again->scopes->scopes[s].again_ns;
 	double worth = floor(log((bytes + 1) / (ns > 1 ? ns : 1)) / log(alike));
-	bool last = bytes < crumb || is_wanted_at_once(again, s);
+	bool last = bytes < min_gain || is_wanted_at_once(again, s);
 
 	/* At most 2^62 bytes in at least 1 ns. */
 	return (uint64_t)(last ? 8192 : 4096 - worth) << 32 | corput(s);
@@ -494,7 +512,7 @@ static int compare_worth(const void *a, const void *b)
 	return (one->key > other->key) - (one->key < other->key);
 }
 
-/* What is worth up to @alike times as much counts as the same, and is spread over the step. */
+/* Scopes up to @alike times as useful count as the same, and are spread over the step. */
 static void set_order(struct plan_seek *seek, double alike)
 {
 	const struct plan_again *again = seek->again;
@@ -507,8 +525,9 @@ static void set_order(struct plan_seek *seek, double alike)
 		if (again->may[s])
 			seek->worth[seek->order_count++] = (struct plan_worth){
 				.key = key_of(again, s, alike,
-					      bytes / CRUMBS / again->scopes->count),
+					      bytes / MIN_GAIN_PART / again->scopes->count),
 				.scope = s};
+	SPW_ASSERT(seek->order_count <= again->scopes->count);
 	qsort(seek->worth, seek->order_count, sizeof(*seek->worth), compare_worth);
 	seek->least_ns[0] = again->compute_ns;
 	for (uint32_t k = 0; k < seek->order_count; k++) {

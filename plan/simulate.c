@@ -3,17 +3,17 @@
  * plan/simulate.c - the step event by event: compute, a writer, a reader, drives that both share
  *
  * The states of a tensor
- *   ABSENT -> KEPT -> GONE                                              to be kept
- *   ABSENT -> QUEUED -> WRITING -> STORED -> READING -> RESIDENT -> GONE  to be spilled
- *   QUEUED, WRITING -> RESIDENT                                         wanted in memory: forwarded
+ *   ABSENT -> KEPT -> GONE                                              kept
+ *   ABSENT -> QUEUED -> WRITING -> STORED -> READING -> RESIDENT -> GONE  spilled
+ *   QUEUED, WRITING -> RESIDENT                                         forwarded
  *   QUEUED, WRITING, STORED -> GONE                                     released without a use
- * of a device, whose memory is free once it has been copied
+ * and of a device, whose memory is free once it has been copied
  *   QUEUED -> STAGED -> STAGED_WRITING -> STORED
  *   QUEUED -> WRITING -> STAGED_WRITING                 written before compute learns of its copy
  *   STAGED, STAGED_WRITING -> READING                   forwarded: it is only copied back
  *
- * The memory of a tensor whose write has ended, or whose copy has, is given back by the next thing
- * that compute does, also if it is gone before that.
+ * The memory of a tensor whose write or copy has ended is released by the next event of compute,
+ * even if the tensor is gone before that.
  */
 #include "plan/internal.h"
 
@@ -22,8 +22,8 @@
 
 #include "util/util.h"
 
-#define NOBODY UINT32_MAX
-/* Closer together is at once, in a fixed order: what is left between equal times is rounding. */
+#define NO_TENSOR UINT32_MAX
+/* Closer times are equal but for rounding, and are taken in a fixed order. */
 #define TIE_NS 1e-3
 
 enum state {
@@ -39,21 +39,21 @@ enum state {
 	GONE,
 };
 
-/* A FIFO of transfers: the one that the drives serve, then those whose last requests are ending. */
+/* A FIFO of transfers: those whose last requests are ending, then the one that is served. */
 struct channel {
 	uint32_t *order; /* in the order of service */
 	double *end_ns;  /* of those that have been served */
-	uint32_t ended;  /* how many */
+	uint32_t ended;
 	uint32_t served;
 	uint32_t begun;       /* served or one more */
 	double alone, shared; /* rates, of this direction alone and while both run */
 	double delay_ns;
-	/* the bus: for a byte, and until when it copies what it was given */
+	/* the bus: time for a byte, and when it has copied all that it was given */
 	double copy_ns, copied_ns;
-	/* when the one being served will have been; PLAN_NEVER_NS: never, or none is */
+	/* when the service of the current one ends; PLAN_NEVER_NS: never, or there is none */
 	double served_ns;
 	double rate;
-	double remaining; /* bytes of it at since_ns */
+	double remaining; /* bytes left at since_ns */
 	double since_ns;
 	double begun_ns;
 };
@@ -64,29 +64,30 @@ struct simulation {
 	struct plan_outcome *outcome;
 	struct plan_profile *profile;
 	uint8_t *state;
-	uint8_t *in_flight; /* a write, or a copy out; its memory has not been given back */
+	uint8_t *in_flight; /* being written or copied out, and its memory not yet released */
 	struct channel write, read;
 	uint32_t *queue; /* to be written, in the order of packing */
 	uint32_t queue_head, queue_tail;
-	uint32_t given_back; /* of the writes that have ended */
-	uint32_t queue_left; /* of the queue: those that have been copied */
+	uint32_t reaped;     /* of the writes that have ended: compute knows */
+	uint32_t queue_left; /* of the queue: copied, and compute knows */
 	bool other_rates;    /* a transfer has begun or been served */
-	double staged;       /* bytes that wait to be written or are */
+	double staged;       /* bytes that wait to be written, or are being written */
 	double now_ns;
 	double behind_ns; /* wall time minus compute time */
 	uint32_t event;
-	uint32_t awaited; /* the tensor that compute waits for, or NOBODY */
+	uint32_t awaited; /* the tensor that compute waits for, or NO_TENSOR */
 	double bytes;
-	/* reading ahead */
+	double least_bytes; /* sums of sizes beyond 2^53 are rounded: this far below 0 */
+	/* prefetch */
 	double memory;
-	uint32_t head; /* in the order of use: who is read next */
-	double left;   /* share of the drives' time that others leave */
-	/* of a step that is held to a limit; NULL: of another */
+	uint32_t head; /* in the order of use: the next to be read */
+	double left;   /* share of the drives' time that background traffic leaves */
+	/* of a step that is throttled to a limit, or NULL */
 	const struct plan_held *held;
-	double leaving;  /* bytes that give memory back once they have been written, or copied */
+	double leaving;  /* bytes that will be released once they have been written, or copied */
 	bool no_room;    /* compute waits until what it packs next fits */
-	double again_ns; /* since when a scope is computed again */
-	/* events, each with more in memory after it than any later one: a queue in held->window */
+	double again_ns; /* since when a scope is being recomputed */
+	/* a queue in held->window: events with more memory in use than after any later one */
 	uint32_t window_head, window_tail, window_next;
 };
 
@@ -102,14 +103,33 @@ static struct channel channel_of(const struct plan_transfers *transfers, double 
 				.served_ns = PLAN_NEVER_NS};
 }
 
+/* ---- Accounts ---- */
+
+static bool is_account(const struct simulation *sim, double bytes)
+{
+	return bytes >= sim->least_bytes;
+}
+
+static void unstage(struct simulation *sim, uint32_t i)
+{
+	sim->staged -= sim->work->bytes[i];
+	SPW_ASSERT(is_account(sim, sim->staged));
+}
+
+static void leave(struct simulation *sim, uint32_t i)
+{
+	sim->leaving -= sim->work->bytes[i];
+	SPW_ASSERT(is_account(sim, sim->leaving));
+}
+
 /* ---- The drives ---- */
 
-static bool serves(const struct channel *channel)
+static bool is_busy(const struct channel *channel)
 {
 	return channel->begun > channel->served;
 }
 
-/* What is only copied waits for no drive, whatever others leave of them. */
+/* What is only copied does not wait for the drives, whatever background traffic leaves of them. */
 static double served_ns(const struct channel *channel)
 {
 	if (channel->remaining <= 0)
@@ -118,9 +138,10 @@ static double served_ns(const struct channel *channel)
 				 : PLAN_NEVER_NS;
 }
 
-/* @bytes: of the drives; none if it is only copied. */
+/* @bytes: to be moved by the drives; 0: it is only copied. */
 static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i, double bytes)
 {
+	SPW_ASSERT(!is_busy(channel));
 	channel->order[channel->begun++] = i;
 	channel->remaining = bytes;
 	channel->since_ns = channel->begun_ns = sim->now_ns;
@@ -147,7 +168,7 @@ static void add_span(const struct simulation *sim, enum spw_plan_span_kind kind,
 							      .which = which};
 }
 
-/* When the bus, given the tensor now, has copied it: one after the other. */
+/* When the bus has copied the tensor, which it is given now: one after the other. */
 static double copied_ns(const struct simulation *sim, struct channel *channel, uint32_t i)
 {
 	if (channel->copied_ns < sim->now_ns)
@@ -170,7 +191,7 @@ static void service_ended(struct simulation *sim, struct channel *channel)
 
 static void set_rate(struct channel *channel, double rate, double now_ns)
 {
-	if (!serves(channel) || channel->rate == rate)
+	if (!is_busy(channel) || channel->rate == rate)
 		return;
 	channel->remaining -= channel->rate * (now_ns - channel->since_ns);
 	if (channel->remaining < 0)
@@ -183,8 +204,8 @@ static void set_rate(struct channel *channel, double rate, double now_ns)
 /* Both directions at once get half of the mixed bandwidth each, and never more than alone. */
 static void share_drives(struct simulation *sim)
 {
-	bool both = serves(&sim->write) && serves(&sim->read);
-	/* Two flows may want more than there is. */
+	bool both = is_busy(&sim->write) && is_busy(&sim->read);
+	/* Two flows may need more than there is. */
 	double left = sim->left > 0 ? sim->left : 0;
 
 	set_rate(&sim->write, (both ? sim->write.shared : sim->write.alone) * left, sim->now_ns);
@@ -199,21 +220,22 @@ static void change_memory(struct simulation *sim, double bytes)
 	struct plan_profile *profile = sim->profile;
 
 	sim->bytes += bytes;
+	SPW_ASSERT(is_account(sim, sim->bytes));
 	if (sim->bytes > sim->outcome->peak)
 		sim->outcome->peak = sim->bytes;
 	if (!profile || profile->count >= profile->points_max)
 		return;
-	/* Sums beyond 2^53 are rounded, and may end below 0. */
 	profile->points[profile->count++] = (struct spw_plan_point){
 		.ns = whole_ns(sim->now_ns), .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
 }
 
-/* Where it is: in memory. */
+/* It stays where it is: in memory. */
 static void forward(struct simulation *sim, uint32_t i)
 {
+	SPW_ASSERT(sim->state[i] == QUEUED || sim->state[i] == WRITING);
 	if (sim->state[i] == QUEUED)
-		sim->staged -= sim->work->bytes[i];
-	sim->leaving -= sim->work->bytes[i];
+		unstage(sim, i);
+	leave(sim, i);
 	sim->state[i] = RESIDENT;
 	sim->outcome->forwarded += sim->work->bytes[i];
 }
@@ -223,28 +245,29 @@ static bool is_staged(enum state state)
 	return state == STAGED || state == STAGED_WRITING;
 }
 
-/* ---- Reading ahead ---- */
+/* ---- Prefetch ---- */
 
-/* What is not in memory must fit now, too: writes may be late, and a release yet to come. */
+/* What is not in memory must also fit now: writes may be late, and a release yet to come. */
 static bool fits(const struct simulation *sim, uint32_t i)
 {
 	const struct plan_work *work = sim->work;
-	double compute_ns =
-		sim->awaited != NOBODY ? work->events[sim->event].ns : sim->now_ns - sim->behind_ns;
+	double compute_ns = sim->awaited != NO_TENSOR ? work->events[sim->event].ns
+						      : sim->now_ns - sim->behind_ns;
 	bool is_out = sim->state[i] == STORED || is_staged(sim->state[i]);
 
 	return (!is_out || sim->bytes + work->bytes[i] <= sim->memory) &&
 	       compute_ns + PLAN_TOLERANCE_NS >= work->read_from_ns[i];
 }
 
-/* What is staged is copied back from there; if its write has not begun, it is cancelled. */
+/* A staged tensor is copied back from there; if its write has not begun, it is cancelled. */
 static void begin_read(struct simulation *sim, uint32_t i)
 {
 	double bytes = sim->work->bytes[i];
 	bool staged = is_staged(sim->state[i]);
 
+	SPW_ASSERT(sim->spill[i] && (staged || sim->state[i] == STORED));
 	if (sim->state[i] == STAGED)
-		sim->staged -= bytes;
+		unstage(sim, i);
 	*(staged ? &sim->outcome->forwarded : &sim->outcome->read) += bytes;
 	sim->state[i] = READING;
 	begin_service(sim, &sim->read, i, staged ? 0 : bytes);
@@ -252,12 +275,12 @@ static void begin_read(struct simulation *sim, uint32_t i)
 	change_memory(sim, bytes);
 }
 
-/* In the order of use. What is still in memory when its turn comes, and fits, stays there. */
-static void read_ahead(struct simulation *sim)
+/* In the order of use. A tensor that is still in memory at its turn, and fits, stays there. */
+static void prefetch(struct simulation *sim)
 {
 	const struct plan_work *work = sim->work;
 
-	while (sim->head < work->count && !serves(&sim->read)) {
+	while (sim->head < work->count && !is_busy(&sim->read)) {
 		uint32_t i = work->by_use[sim->head];
 		enum state state = sim->state[i];
 
@@ -276,9 +299,9 @@ static void read_ahead(struct simulation *sim)
 	}
 }
 
-/* ---- Reading ahead within a limit ---- */
+/* ---- Prefetch within a limit ---- */
 
-/* The most by which memory rises from now until event @end, if nothing is written or read. */
+/* How far memory rises until event @end at most, if nothing is written or read. */
 static double rise_until(struct simulation *sim, uint32_t end)
 {
 	const struct plan_held *held = sim->held;
@@ -300,22 +323,22 @@ static double rise_until(struct simulation *sim, uint32_t end)
 	return most > 0 ? most : 0;
 }
 
-/* @bytes more in memory, from now until the use of @i. */
+/* Whether there is room for @bytes more, from now until the use of @i. */
 static bool fits_held(struct simulation *sim, uint32_t i, double bytes)
 {
 	double limit = sim->held->limit + PLAN_TOLERANCE_BYTES;
 
-	/* Nothing else will make room: what compute waits for is read. */
+	/* Where nothing else will make room, what compute waits for is read. */
 	if (sim->awaited == i)
 		return sim->bytes + bytes <= limit || sim->leaving < PLAN_TOLERANCE_BYTES;
 	return sim->bytes + bytes + rise_until(sim, sim->held->use_event[i]) <= limit;
 }
 
-static void read_ahead_held(struct simulation *sim)
+static void prefetch_held(struct simulation *sim)
 {
 	const struct plan_work *work = sim->work;
 
-	while (sim->head < work->count && !serves(&sim->read)) {
+	while (sim->head < work->count && !is_busy(&sim->read)) {
 		uint32_t i = work->by_use[sim->head];
 		enum state state = sim->state[i];
 
@@ -333,7 +356,7 @@ static void read_ahead_held(struct simulation *sim)
 
 /* ---- Writing ---- */
 
-/* Its memory is free once it has been copied. */
+/* Memory is free once it has been copied. */
 static bool is_of_device(const struct simulation *sim)
 {
 	return sim->write.copy_ns > 0;
@@ -348,7 +371,7 @@ static void begin_write(struct simulation *sim)
 {
 	if (sim->work->alone.write <= 0)
 		return;
-	for (; !serves(&sim->write) && sim->queue_head < sim->queue_tail; sim->queue_head++) {
+	for (; !is_busy(&sim->write) && sim->queue_head < sim->queue_tail; sim->queue_head++) {
 		uint32_t i = sim->queue[sim->queue_head];
 
 		if (sim->state[i] != QUEUED && sim->state[i] != STAGED)
@@ -363,27 +386,26 @@ static void begin_write(struct simulation *sim)
 	}
 }
 
-/* When the next write can begin that waits for its copy alone. */
+/* When the next write can begin, if it waits only for its copy. */
 static double copy_ends_ns(const struct simulation *sim)
 {
-	if (!is_of_device(sim) || serves(&sim->write) || sim->queue_head == sim->queue_tail ||
+	if (!is_of_device(sim) || is_busy(&sim->write) || sim->queue_head == sim->queue_tail ||
 	    sim->work->alone.write <= 0)
 		return PLAN_NEVER_NS;
 	return sim->work->copied_ns[sim->queue[sim->queue_head]];
 }
 
-/* Nobody learns of the end of a write before compute does something. */
 static void end_writes(struct simulation *sim)
 {
 	struct channel *write = &sim->write;
 
 	for (; write->ended < write->served && write->end_ns[write->ended] <= sim->now_ns + TIE_NS;
 	     write->ended++)
-		sim->staged -= sim->work->bytes[write->order[write->ended]];
+		unstage(sim, write->order[write->ended]);
 }
 
-/* Of a device: what has been copied. */
-static void give_back_copied(struct simulation *sim)
+/* Release what has been copied from a device. */
+static void reap_copied(struct simulation *sim)
 {
 	for (; sim->queue_left < sim->queue_tail && is_copied(sim, sim->queue[sim->queue_left]);
 	     sim->queue_left++) {
@@ -396,18 +418,18 @@ static void give_back_copied(struct simulation *sim)
 			sim->state[i] = STAGED_WRITING;
 		else if (sim->state[i] != GONE)
 			continue;
-		sim->leaving -= sim->work->bytes[i];
+		leave(sim, i);
 		change_memory(sim, -sim->work->bytes[i]);
 	}
 }
 
-/* Compute has done something, and learns of what was written until then. */
-static void give_back(struct simulation *sim)
+/* An event of compute releases the memory of what was written until then. */
+static void reap(struct simulation *sim)
 {
 	if (is_of_device(sim))
-		give_back_copied(sim);
-	for (; sim->given_back < sim->write.ended; sim->given_back++) {
-		uint32_t i = sim->write.order[sim->given_back];
+		reap_copied(sim);
+	for (; sim->reaped < sim->write.ended; sim->reaped++) {
+		uint32_t i = sim->write.order[sim->reaped];
 
 		if (is_of_device(sim)) {
 			if (sim->state[i] == STAGED_WRITING)
@@ -419,10 +441,9 @@ static void give_back(struct simulation *sim)
 			sim->state[i] = STORED;
 		if (sim->state[i] != STORED && sim->state[i] != GONE)
 			continue;
-		sim->leaving -= sim->work->bytes[i];
+		leave(sim, i);
 		change_memory(sim, -sim->work->bytes[i]);
 	}
-	SPW_ASSERT(sim->leaving >= 0);
 }
 
 /* ---- Compute ---- */
@@ -431,6 +452,7 @@ static void pack(struct simulation *sim, uint32_t i)
 {
 	double bytes = sim->work->bytes[i];
 
+	SPW_ASSERT(sim->state[i] == ABSENT);
 	change_memory(sim, bytes);
 	if (sim->held && sim->held->packed_ns)
 		sim->held->packed_ns[i] = whole_ns(sim->now_ns);
@@ -447,9 +469,10 @@ static void pack(struct simulation *sim, uint32_t i)
 	sim->work->copied_ns[i] = copied_ns(sim, &sim->write, i);
 }
 
-/* Return: whether compute goes on. */
+/* Return: false: compute waits for it. */
 static bool use(struct simulation *sim, uint32_t i)
 {
+	SPW_ASSERT(sim->state[i] != ABSENT && sim->state[i] != GONE);
 	if (sim->state[i] == STORED || sim->state[i] == READING || is_staged(sim->state[i])) {
 		sim->awaited = i;
 		return false;
@@ -463,11 +486,12 @@ static void release(struct simulation *sim, uint32_t i)
 {
 	enum state state = sim->state[i];
 
+	SPW_ASSERT(state != ABSENT && state != READING && state != GONE);
 	if (state == QUEUED || state == STAGED)
-		sim->staged -= sim->work->bytes[i];
+		unstage(sim, i);
 	if (state == QUEUED && !sim->in_flight[i])
-		sim->leaving -= sim->work->bytes[i];
-	/* Forwarded, it was to stay: now its memory leaves after all, with the end of the write. */
+		leave(sim, i);
+	/* Forwarded, it did not leave: now its memory does, when the write ends. */
 	if (state == RESIDENT && sim->in_flight[i])
 		sim->leaving += sim->work->bytes[i];
 	sim->state[i] = GONE;
@@ -480,8 +504,10 @@ static void end_reads(struct simulation *sim)
 	struct channel *read = &sim->read;
 
 	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns + TIE_NS;
-	     read->ended++)
+	     read->ended++) {
+		SPW_ASSERT(sim->state[read->order[read->ended]] == READING);
 		sim->state[read->order[read->ended]] = RESIDENT;
+	}
 }
 
 static void begin_flow(struct simulation *sim, uint32_t flow)
@@ -491,13 +517,13 @@ static void begin_flow(struct simulation *sim, uint32_t flow)
 	sim->other_rates = true;
 }
 
-/* From then on compute waits no more before it packs @i. */
+/* How long compute waits at most before it packs @i. */
 static double held_until_ns(const struct simulation *sim, uint32_t i)
 {
 	return sim->held && sim->held->until_ns ? (double)sim->held->until_ns[i] : PLAN_NEVER_NS;
 }
 
-/* What is leaving memory makes room: compute waits for it. */
+/* Whether compute may pack @i; if not, it waits for what is leaving memory. */
 static bool has_room(const struct simulation *sim, uint32_t i)
 {
 	return !sim->held || sim->leaving < PLAN_TOLERANCE_BYTES ||
@@ -509,10 +535,11 @@ static void compute(struct simulation *sim)
 {
 	const struct plan_event *event = &sim->work->events[sim->event];
 
+	SPW_ASSERT(sim->now_ns + TIE_NS >= event->ns);
 	end_writes(sim);
 	end_reads(sim);
 	if (sim->held && event->kind == PLAN_PACK) {
-		give_back(sim);
+		reap(sim);
 		sim->no_room = !has_room(sim, event->tensor);
 		if (sim->no_room)
 			return;
@@ -530,16 +557,17 @@ static void compute(struct simulation *sim)
 	else if (event->kind == PLAN_USE && !use(sim, event->tensor))
 		return;
 	sim->event++;
-	give_back(sim);
+	reap(sim);
 }
 
-/* Compute goes on after a wait. */
+/* Compute continues after a wait. */
 static void catch_up(struct simulation *sim)
 {
 	double planned_ns = sim->work->events[sim->event].ns;
 
 	add_span(sim, SPW_PLAN_SPAN_WAIT, sim->work->events[sim->event].tensor,
 		 planned_ns + sim->behind_ns);
+	SPW_ASSERT(sim->now_ns - planned_ns + TIE_NS >= sim->behind_ns);
 	sim->behind_ns = sim->now_ns - planned_ns;
 }
 
@@ -548,28 +576,29 @@ static void read_ended(struct simulation *sim)
 {
 	uint32_t i = sim->read.order[sim->read.ended++];
 
+	SPW_ASSERT(sim->state[i] == READING && sim->awaited != NO_TENSOR);
 	sim->state[i] = RESIDENT;
 	if (sim->awaited != i)
 		return;
 	end_writes(sim);
-	sim->awaited = NOBODY;
+	sim->awaited = NO_TENSOR;
 	catch_up(sim);
 	sim->event++;
-	give_back(sim);
+	reap(sim);
 }
 
-/* The same within a limit: whoever waits also learns of what was written, and of the room. */
+/* The same within a limit: while it waits, compute also reaps writes, and notices the room. */
 static void woken(struct simulation *sim)
 {
 	const struct channel *read = &sim->read;
 
-	if (sim->awaited != NOBODY && read->ended < read->served &&
+	if (sim->awaited != NO_TENSOR && read->ended < read->served &&
 	    read->end_ns[read->ended] <= sim->now_ns + TIE_NS) {
 		read_ended(sim);
 		return;
 	}
 	end_writes(sim);
-	give_back(sim);
+	reap(sim);
 	if (!sim->no_room)
 		return;
 	end_reads(sim);
@@ -586,7 +615,7 @@ static double next_end_ns(const struct channel *channel)
 	return channel->ended < channel->served ? channel->end_ns[channel->ended] : PLAN_NEVER_NS;
 }
 
-/* When memory can be given back next. */
+/* When memory can be released next. */
 static double next_left_ns(const struct simulation *sim)
 {
 	if (!is_of_device(sim))
@@ -595,7 +624,7 @@ static double next_left_ns(const struct simulation *sim)
 						 : PLAN_NEVER_NS;
 }
 
-/* When the first of those that run ends. */
+/* When the first of the running flows ends. */
 static double flows_ns(const struct simulation *sim, uint32_t *which)
 {
 	double first_ns = PLAN_NEVER_NS;
@@ -610,19 +639,20 @@ static double flows_ns(const struct simulation *sim, uint32_t *which)
 
 static void flow_ended(struct simulation *sim, uint32_t flow)
 {
+	SPW_ASSERT(sim->held->flow_end_ns[flow] < PLAN_NEVER_NS);
 	sim->held->flow_end_ns[flow] = PLAN_NEVER_NS;
 	sim->left += sim->held->flows[flow].share;
 	sim->other_rates = true;
 }
 
-/* When compute goes on, as far as that is known. */
+/* When compute continues, as far as is known. */
 static double compute_ns(const struct simulation *sim)
 {
 	double write_ns, read_ns;
 
-	if (sim->awaited == NOBODY && !sim->no_room)
+	if (sim->awaited == NO_TENSOR && !sim->no_room)
 		return sim->work->events[sim->event].ns + sim->behind_ns;
-	read_ns = sim->awaited != NOBODY ? next_end_ns(&sim->read) : PLAN_NEVER_NS;
+	read_ns = sim->awaited != NO_TENSOR ? next_end_ns(&sim->read) : PLAN_NEVER_NS;
 	write_ns = sim->held ? next_left_ns(sim) : PLAN_NEVER_NS;
 	if (sim->no_room)
 		write_ns = fmin(write_ns, held_until_ns(sim, sim->work->events[sim->event].tensor));
@@ -637,7 +667,7 @@ static void move_to(struct simulation *sim, double ns)
 
 static void compute_or_wait(struct simulation *sim)
 {
-	if (sim->awaited == NOBODY && !sim->no_room)
+	if (sim->awaited == NO_TENSOR && !sim->no_room)
 		compute(sim);
 	else if (sim->held)
 		woken(sim);
@@ -680,7 +710,7 @@ static bool advance(struct simulation *sim)
 	return true;
 }
 
-static bool gives_up(const struct simulation *sim, const struct plan_bounds *bounds)
+static bool is_abandoned(const struct simulation *sim, const struct plan_bounds *bounds)
 {
 	return bounds &&
 	       (sim->outcome->peak > bounds->peak || sim->outcome->written > bounds->written ||
@@ -707,29 +737,33 @@ static struct simulation simulation_of(struct plan_work *work, const uint8_t *sp
 		.read = channel_of(&work->reads, alone->read, work->mixed, alone->read_delay_ns,
 				   alone->read_copy_ns),
 		.queue = work->queue,
-		.awaited = NOBODY,
+		.awaited = NO_TENSOR,
+		.least_bytes = -PLAN_TOLERANCE_BYTES - PLAN_ROUNDED_PART * work->keep_all_peak,
 		.left = 1,
 	};
 }
 
-/* The step ends with compute: nobody waits for a write that is still in flight. */
+/* The step ends with compute: a write that is still in flight is not waited for. */
 static void run(struct simulation *sim, const struct plan_bounds *bounds)
 {
 	const struct plan_work *work = sim->work;
 	struct plan_outcome *outcome = sim->outcome;
 
-	while (sim->event < work->event_count && !outcome->given_up && advance(sim)) {
+	while (sim->event < work->event_count && !outcome->abandoned && advance(sim)) {
 		begin_write(sim);
 		if (sim->held)
-			read_ahead_held(sim);
+			prefetch_held(sim);
 		else
-			read_ahead(sim);
+			prefetch(sim);
 		if (sim->other_rates)
 			share_drives(sim);
-		outcome->given_up = gives_up(sim, bounds);
+		outcome->abandoned = is_abandoned(sim, bounds);
 	}
-	outcome->forever = sim->event < work->event_count && !outcome->given_up;
+	outcome->forever = sim->event < work->event_count && !outcome->abandoned;
 	outcome->stall_ns = sim->behind_ns;
+	/* What has been released is in memory only while it is being written, or copied. */
+	SPW_ASSERT(sim->event < work->event_count || is_account(sim, sim->leaving - sim->bytes));
+	SPW_ASSERT(is_account(sim, outcome->written - outcome->read));
 }
 
 void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double memory,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/work.c - the step as the planner works on it: checked, in arrays of one kind, sorted once */
+/* plan/work.c - the step as the planner works on it: checked, in arrays, sorted once */
 #include "plan/internal.h"
 
 #include <errno.h>
@@ -140,6 +140,7 @@ void spw_plan__sort(struct plan_work *work, uint32_t *order)
 			      range.low, shift);
 		now = !now;
 	}
+	SPW_ASSERT(range.low <= range.high);
 	if (now == 1)
 		memcpy(order, work->order_other, work->count * sizeof(*order));
 }
@@ -200,6 +201,7 @@ static void merge_events(struct plan_work *work, const struct spw_plan_step *ste
 		}
 	}
 	work->event_count = (uint32_t)(event - work->events);
+	SPW_ASSERT(pack == count && work->event_count <= 3 * count + step->calls);
 }
 
 /* ---- Open and close ---- */
@@ -275,7 +277,7 @@ static int allocate(struct plan_work *work, uint32_t calls)
 	return 0;
 }
 
-/* What the bus takes for a byte; 0: nothing has to be copied. */
+/* The bus's time for a byte; 0: nothing has to be copied. */
 static double copy_ns_of(uint64_t bus_bytes_per_second)
 {
 	return bus_bytes_per_second > 0 ? 1e9 / (double)bus_bytes_per_second : 0;
@@ -298,7 +300,7 @@ static void set_drives(struct plan_work *work, const struct spw_plan_drives *dri
 		work->alone.read_delay_ns += (double)drives->chunk_bytes / work->alone.read;
 	work->alone.write_copy_ns = copy_ns_of(drives->bus_out_bytes_per_second);
 	work->alone.read_copy_ns = copy_ns_of(drives->bus_in_bytes_per_second);
-	/* Staging memory is for what comes next: nothing is read faster than it is copied. */
+	/* Copies never lag behind reads: staging memory is for what comes next. */
 	if (work->alone.read * work->alone.read_copy_ns > 1)
 		work->alone.read = 1 / work->alone.read_copy_ns;
 }
@@ -341,6 +343,7 @@ int spw_plan__work_open(struct plan_work *work, const struct spw_plan_step *step
 	sort_tensors(work, step, offsetof(struct spw_plan_tensor, release_ns), work->order);
 	merge_events(work, step, work->order);
 	sort_by_gap(work);
+	SPW_ASSERT(work->event_count == 0 || work->keep_all_peak >= 0);
 	return 0;
 }
 

@@ -7,12 +7,12 @@
  * plan/plan.c begins with the model, what it assumes, and how it chooses.
  *
  * Contract
- *   Purity     No I/O, no clock, no threads, no state: the same input gives the same plan. What it
- *              takes is bounded by the number of tensors and calls; 10,000 are planned in a few
- *              milliseconds, with a limit of what is written in some ten times as many.
+ *   Purity     No I/O, no clock, no threads, no state: the same input gives the same plan. The time
+ *              is bounded by the number of tensors and calls: 10,000 are planned in a few
+ *              milliseconds, with a bytes_written_max in about ten times as long.
  *   Threads    Any thread, any number at a time.
- *   Memory     The caller's arrays are read, never kept. What is needed besides is allocated and
- *              freed within a call.
+ *   Memory     The caller's arrays are read, never kept. All other memory is allocated and freed
+ *              within a call.
  *   Time       Nanoseconds of compute since the step began, without any wait for I/O, unless it
  *              says wall time.
  *   Errors     0, or a negative errno; spw_last_error() names the tensor and the field.
@@ -33,7 +33,7 @@ extern "C" {
 #define SPW_PLAN_TENSORS_MAX       (1u << 24)
 #define SPW_PLAN_CALLS_MAX         (1u << 24)
 #define SPW_PLAN_POINTS_PER_TENSOR 5u
-/* What was written can never be read, as the read bandwidth is 0; or not within a hundred years. */
+/* What was written can never be read, as the read bandwidth is 0, or not within 100 years. */
 #define SPW_PLAN_STALL_FOREVER UINT64_MAX
 
 /* One stored object: views of the same bytes are one tensor with several users. */
@@ -46,7 +46,7 @@ struct spw_plan_tensor {
 	/* number of the scope it was saved in, in the order they ran, over all micro-batches */
 	uint32_t scope;
 	bool must_keep; /* too small, excluded, pinned: never spilled */
-	/* saved by another scope too, or for other reasons not given up by computing again */
+	/* kept if its scope is recomputed: another scope saves it, too, or for other reasons */
 	bool not_again;
 };
 
@@ -54,7 +54,7 @@ struct spw_plan_step {
 	const struct spw_plan_tensor *tensors; /* in any order */
 	uint32_t count;
 	uint64_t forward_ns, backward_ns; /* of the whole step, all micro-batches */
-	/* other times, ascending, at which what has been written gives memory back; or NULL */
+	/* other times, ascending, at which memory of what has been written is released; or NULL */
 	const uint64_t *calls_ns;
 	uint32_t calls;
 };
@@ -68,11 +68,11 @@ struct spw_plan_drives {
 	uint64_t latency_ns; /* of one request on idle drives, beyond its bytes */
 	/* one request of every drive: chunk size x number of drives */
 	uint64_t chunk_bytes;
-	/* most bytes that may wait to be written: beyond it tensors are kept; 0: no limit */
+	/* most bytes that may wait to be written: above it tensors are kept; 0: no limit */
 	uint64_t staging_bytes;
 	/*
-	 * Of tensors in memory of a device: what copies them to the host and back, each whole,
-	 * before it is written and after it has been read; 0: nothing has to. A tensor's memory is
+	 * Of tensors in device memory: the bus that copies each, whole, to the host before it is
+	 * written and back after it has been read; 0: they are in host memory. A tensor's memory is
 	 * free once it has been copied
 	 */
 	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
@@ -98,7 +98,7 @@ struct spw_plan_opts {
 enum spw_plan_choice {
 	SPW_PLAN_KEEP,
 	SPW_PLAN_SPILL,
-	SPW_PLAN_AGAIN, /* given up, and computed again with its scope: spw_plan_scopes() alone */
+	SPW_PLAN_AGAIN, /* discarded, and recomputed with its scope: spw_plan_scopes() only */
 };
 
 struct spw_plan_result {
@@ -108,19 +108,19 @@ struct spw_plan_result {
 	/* most bytes of activations in memory at any time, as simulated */
 	uint64_t peak_bytes;
 	uint64_t peak_keep_all_bytes; /* the same if nothing is spilled */
-	/* how high reading ahead may fill the memory: for the cache, and to simulate again */
+	/* the memory that prefetches may fill: for the cache, and for spw_plan_simulate() */
 	uint64_t memory_bytes;
 	/* time that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER */
 	uint64_t stall_ns;
 	uint64_t wall_ns; /* of the step: compute and stall */
 	uint64_t bytes_written, bytes_read;
-	/* marked to be spilled, but wanted while still in memory, or on the way to the drives */
+	/* marked to be spilled, but used while still in memory, or while being written */
 	uint64_t bytes_forwarded;
 	uint32_t tensors_spilled; /* marked to be spilled */
 	uint32_t points;          /* of the profile; spw_plan_simulate() only */
 	/* bytes_written_max has ruled out what would have been planned otherwise */
 	bool limited;
-	/* spw_plan_scopes() only: scopes that are computed again, and the time that takes */
+	/* spw_plan_scopes() only: scopes that are recomputed, and the time that takes */
 	uint32_t scopes_again;
 	uint64_t again_ns;
 	uint32_t spans; /* spw_plan_scopes_simulate() only */
@@ -139,10 +139,10 @@ SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
  * @choices:  step->count of them, set on success
  * @result:   what the plan leads to; its size field must be set
  *
- * A budget that cannot be met is no error: result->feasible is false, and the plan is for the
- * lowest peak that was found as the budget (result->memory_bytes). SPW_PLAN_FASTEST never gives a
- * plan that stalls in the simulation. No plan writes more than bytes_written_max, whatever memory
- * that takes.
+ * It is not an error if a budget cannot be met: result->feasible is false, and the plan is for the
+ * lowest peak that was found instead (result->memory_bytes). SPW_PLAN_FASTEST never returns a plan
+ * that stalls in the simulation. No plan writes more than bytes_written_max, however much memory
+ * that needs.
  *
  * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
  */
@@ -152,9 +152,9 @@ SPW_EXPORT int spw_plan(const struct spw_plan_step *step, const struct spw_plan_
 
 /**
  * spw_plan_simulate - what given choices lead to
- * @memory_bytes: how high reading ahead may fill the memory; UINT64_MAX: no limit
+ * @memory_bytes: the limit up to which memory may be filled by prefetches; UINT64_MAX: none
  * @points:       the memory in use over time, or NULL
- * @points_max:   SPW_PLAN_POINTS_PER_TENSOR x step->count always suffice; what does not fit is left
+ * @points_max:   SPW_PLAN_POINTS_PER_TENSOR x step->count always suffice; points beyond are left
  *                out
  *
  * result->feasible says whether the peak is within @memory_bytes.
@@ -167,31 +167,30 @@ SPW_EXPORT int spw_plan_simulate(const struct spw_plan_step *step,
 				 struct spw_plan_point points[], size_t points_max,
 				 struct spw_plan_result *result);
 
-/* ---- Computing again ---- */
+/* ---- Recomputing ---- */
 
 /*
- * A part of the forward pass that can be done again: for a transformer the two halves of each
- * layer, attention and MLP. A tensor belongs to the scope that its field scope says.
+ * A part of the forward pass that can run a second time: in a transformer the two halves of each
+ * layer, attention and MLP. A tensor's field scope says which scope it belongs to.
  *
- * A scope that is computed again gives up what it saves as it saves it, but for its input, and
- * tensors that are not_again. When the backward pass first wants one of them, the scope runs again
- * from its input, as far as its last save.
+ * A scope that is recomputed discards what it saves, except for its input and tensors that are
+ * not_again. When the backward pass first needs one of them, the scope runs again from its input,
+ * up to its last save.
  */
 struct spw_plan_scope {
 	uint64_t enter_ns; /* its forward pass begins */
-	uint64_t again_ns; /* what doing it again takes, until its last save */
+	uint64_t again_ns; /* the time to recompute it, up to its last save */
 	/*
-	 * The tensor that it needs for that: kept or spilled like others, and never given up while
-	 * it is needed, whoever saved it. One that nobody saves is given with 0 users.
+	 * The tensor that it needs for that: kept or spilled like others, and never discarded while
+	 * it is needed, whichever scope saved it. An input that is not saved has 0 users.
 	 */
 	uint32_t input;
 	bool may_again;
 };
 
 /*
- * Traffic of others on the same drives, such as the optimizer's state, or other ranks: so many
- * bytes, evenly over @ns of wall time from the moment when compute reaches @from_ns. It has the
- * drives first.
+ * Background traffic on the same drives, such as the optimizer's state or other ranks: these bytes,
+ * evenly over @ns of wall time from when compute reaches @from_ns. It has priority on the drives.
  */
 struct spw_plan_flow {
 	uint64_t from_ns, ns;
@@ -207,14 +206,14 @@ struct spw_plan_scopes {
 	const struct spw_plan_flow *flows;
 	uint32_t flows_count;
 	/*
-	 * SPW_PLAN_FASTEST: how much longer than the step without any wait or computing again it
-	 * may be, as a share of it; default 0.02. Without it computing again never helps.
+	 * SPW_PLAN_FASTEST: how much longer the step may take than without any wait or recomputing,
+	 * as a share of it; default 0.02. With 0 nothing is recomputed.
 	 */
 	double slack;
 	/*
-	 * spw_plan_scopes_simulate() only: of each tensor, wall time: compute is not held back any
-	 * longer before it saves it. The times of a plan (struct spw_plan_record): then a step that
-	 * is faster than the plan waits for room, and ends no later than planned. Or NULL.
+	 * spw_plan_scopes_simulate() only: until when compute may be throttled before it saves each
+	 * tensor, wall time. With the times of a plan (struct spw_plan_record) a step that is
+	 * faster than the plan waits for room, and ends no later than planned. Or NULL.
 	 */
 	const uint64_t *hold_until_ns;
 };
@@ -226,20 +225,20 @@ enum spw_plan_span_kind {
 	SPW_PLAN_SPAN_WAIT, /* compute waits for a read, or for room */
 };
 
-/* Wall time; @which: the tensor, or the scope of what is computed again. */
+/* Wall time; @which: the tensor, or the scope that is recomputed. */
 struct spw_plan_span {
 	uint64_t begin_ns, end_ns;
 	enum spw_plan_span_kind kind;
 	uint32_t which;
 };
 
-/* What happens over time; NULL pointers and 0 for what is not wanted. */
+/* What happens over time; NULL pointers and 0 for what is not needed. */
 struct spw_plan_record {
 	struct spw_plan_point *points;
 	size_t points_max;
 	struct spw_plan_span *spans; /* SPW_PLAN_SPANS_PER_TENSOR x tensors + scopes suffice */
 	size_t spans_max;
-	/* of each tensor, wall time: when it was saved; if it is computed again, the last time */
+	/* of each tensor, wall time: when it was saved; if it is recomputed, for the last time */
 	uint64_t *saved_ns;
 };
 
@@ -248,18 +247,18 @@ struct spw_plan_record {
 SPW_EXPORT void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size);
 
 /**
- * spw_plan_scopes - choose for each tensor whether to keep it, to spill it, or to compute it again
- * @scopes: what may be computed again, and who else uses the drives
+ * spw_plan_scopes - choose for each tensor whether to keep, spill or recompute it
+ * @scopes: what may be recomputed, and the background traffic on the drives
  * @opts:   SPW_PLAN_FASTEST: the lowest peak that takes no longer than the slack allows;
  *          SPW_PLAN_BUDGET: the shortest step whose peak fits memory_bytes; both write no more than
  *          bytes_written_max. NULL for the defaults. There is no SPW_PLAN_POSITIONAL
  *
- * Unlike in spw_plan(), compute is held back: it waits before it saves what would exceed
+ * Unlike in spw_plan(), compute is throttled: it waits before it saves what would exceed
  * result->memory_bytes, as long as something is still leaving memory. That is how a budget is met
  * that the drives are too slow for, and how a forward pass that is faster than planned keeps to the
  * plan (hold_until_ns).
  *
- * Where nothing may be computed again and nobody else uses the drives, the peak of SPW_PLAN_FASTEST
+ * Where nothing may be recomputed and there is no background traffic, the peak of SPW_PLAN_FASTEST
  * is at most that of spw_plan().
  *
  * Return: 0; -EINVAL as spw_plan(), or a scope or a flow is wrong; -ENOMEM.
@@ -272,10 +271,11 @@ SPW_EXPORT int spw_plan_scopes(const struct spw_plan_step *step,
 
 /**
  * spw_plan_scopes_simulate - what given choices lead to
- * @memory_bytes: the limit that compute and reading ahead are held to
+ * @memory_bytes: the limit that compute and prefetches are held to
  * @record:       what happens over time, or NULL
  *
- * A scope is computed again if one of its tensors is SPW_PLAN_AGAIN; then all are that may be.
+ * A scope is recomputed if one of its tensors is SPW_PLAN_AGAIN; then all that may be are
+ * discarded.
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */
@@ -289,15 +289,15 @@ SPW_EXPORT int spw_plan_scopes_simulate(const struct spw_plan_step *step,
 enum spw_plan_way {
 	SPW_PLAN_WAY_KEEP,
 	SPW_PLAN_WAY_SPILL,
-	SPW_PLAN_WAY_AGAIN,         /* computed again from an input that is kept */
+	SPW_PLAN_WAY_AGAIN,         /* recomputed from an input that is kept */
 	SPW_PLAN_WAY_AGAIN_SPILLED, /* ... that is spilled */
 	SPW_PLAN_WAYS,
 };
 
-/* What a step would be if one scope went another way, and all others as planned. */
+/* The step if one scope were handled another way, and all others as planned. */
 struct spw_plan_other_way {
 	bool possible;
-	bool fits; /* the limit of memory; if not, compute has not waited for what cannot be */
+	bool fits; /* the memory limit; if not, compute has not waited for room in vain */
 	uint64_t wall_ns, peak_bytes;
 };
 
@@ -305,13 +305,13 @@ struct spw_plan_reason {
 	enum spw_plan_way way; /* as planned */
 	/* of what the scope saves, and of its input; as planned */
 	uint64_t bytes_kept, bytes_spilled, bytes_again;
-	enum spw_plan_way next; /* the best of the others; SPW_PLAN_WAYS: there is none */
-	/* as planned in that of its own way, and with all of the scope in the others */
+	enum spw_plan_way next; /* the best alternative; SPW_PLAN_WAYS: there is none */
+	/* the step as planned at its own way; at the others, with all of the scope handled so */
 	struct spw_plan_other_way ways[SPW_PLAN_WAYS];
 };
 
 /**
- * spw_plan_explain - for each scope, what is done and what the other ways would have cost
+ * spw_plan_explain - for each scope, what is done and what the alternatives would have cost
  * @memory_bytes: result->memory_bytes of the plan
  * @reasons:      scopes->count of them, set on success
  *
