@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* store/admin.c - requests that are neither a put nor a get */
+#include "store/admin.h"
+
 #include <errno.h>
 
+#include "alloc/alloc.h"
+#include "engine/register.h"
 #include "layout/commit.h"
-#include "store/internal.h"
+#include "store/drive_health.h"
+#include "store/flush.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/trim.h"
+#include "util/util.h"
 
 /* ---- Locate ---- */
 

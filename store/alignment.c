@@ -7,13 +7,15 @@
  * older commit that names them. Where nothing may be written, or where the test fails, page
  * alignment is assumed; memory aligned to less is copied. An open never fails because of this.
  */
-#include "drives/safety.h"
-#include "store/internal.h"
+#include "store/alignment.h"
 
 #include <errno.h>
 
-#include "engine/device.h"
+#include "alloc/alloc.h"
+#include "drives/safety.h"
 #include "engine/trial.h"
+#include "store/store.h"
+#include "util/util.h"
 
 /* Return: as spw_engine__trial_alignment(); -ENOSPC: no block is free. */
 static int try_drive(const struct spw_store *store, struct store_drive *drive)

@@ -3,9 +3,17 @@
  * store/checksum_job.c - checksum the bytes of one transfer, and copy them where the drive cannot
  * use the caller's memory; runs on the worker or on a helper thread (POOL-2)
  */
+#include "store/checksum_job.h"
+
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/copy.h"
+#include "store/object.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/checksum.h"
+#include "util/util.h"
 
 void spw_store__job_set(struct transfer *transfer, enum spw_op op, bool wants_checksum)
 {

@@ -10,7 +10,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "store/internal.h"
+#include "store/checksum_job.h"
+#include "store/cpus.h"
+#include "store/inbox.h"
+#include "store/object.h"
+#include "store/priority.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/util.h"
 
 /*
  * One thread sums as fast as two of the fastest drives transfer. No more than one for each four

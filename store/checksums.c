@@ -13,7 +13,12 @@
  *               in either order. It is abandoned for a missed deadline only while no thread sums
  *               it.
  */
-#include "store/internal.h"
+#include "store/checksums.h"
+
+#include "store/checksum_pool.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/util.h"
 
 static struct store_drive *drive_of(const struct transfer *transfer)
 {

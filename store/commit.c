@@ -19,7 +19,6 @@
  * A mirrored commit needs only one flushed replica of each chunk. A drive that fails during it is
  * retired, and the commit is repeated without that drive, even if it is in service again by then.
  */
-#include "drives/safety.h"
 #include "store/commit.h"
 
 #include <errno.h>
@@ -28,8 +27,18 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "drives/assemble.h"
+#include "drives/safety.h"
 #include "drives/superblocks.h"
 #include "engine/device.h"
+#include "layout/commit.h"
+#include "layout/layout.h"
+#include "store/inbox.h"
+#include "store/object.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/submit.h"
+#include "util/util.h"
 
 struct committed *spw_store__committed_new(uint32_t count)
 {

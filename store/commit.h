@@ -4,7 +4,7 @@
 #define SPW_STORE_COMMIT_H
 
 #include "layout/commit.h"
-#include "store/internal.h"
+#include "store/store.h"
 
 /* A reference to each object of a set keeps its blocks (DURABLE-3). */
 struct committed {
@@ -44,5 +44,6 @@ int spw_store__commit_make(struct spw_store *store, const spw_object objects[], 
 struct committed *spw_store__committed_new(uint32_t count);
 /* Zero this slot of each drive and flush. The queue must not be open yet. */
 int spw_store__commit_give_up(struct spw_store *store, uint32_t slot);
+void spw_store__commits_close(struct spw_store *store);
 
 #endif

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* store/copy.c - copy and checksum the bytes of vectors, in one pass where possible */
+#include "store/copy.h"
+
 #include <string.h>
 
-#include "store/internal.h"
+#include "util/checksum.h"
+#include "util/util.h"
 
 /* Small enough that the checksum finds the copied bytes in the L1 cache. */
 #define STRIDE_BYTES 16384u

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* store/cpus.c - run the store's threads on the NUMA node of its drives, in short time slices */
+#include "store/cpus.h"
+
 #include <numa.h>
 #include <pthread.h>
 
-#include "store/internal.h"
+#include "store/store.h"
 #include "util/parallel.h"
+#include "util/util.h"
 
 static int node_of(const struct spw_store *store, uint32_t drive)
 {

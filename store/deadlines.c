@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* store/deadlines.c - transfers that take longer than their deadline */
+#include "store/deadlines.h"
+
 #include <errno.h>
 #include <stdio.h>
 
-#include "store/internal.h"
+#include "store/object.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "store/write.h"
+#include "util/util.h"
 
 #define CHECK_INTERVAL_NS_MAX 1000000000u
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* store/drive_health.c - retire drives that fail, try them again, return them to service */
+#include "store/drive_health.h"
+
 #include <errno.h>
 #include <stdio.h>
 
-#include "store/internal.h"
+#include "alloc/alloc.h"
+#include "store/store.h"
+#include "util/util.h"
 
 /* Rare enough to cost nothing, often enough that new space is used within a step. */
 #define TRY_AGAIN_NS     1000000000u

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* store/flush.c - flushes of drives' caches, one after the other */
-#include "store/internal.h"
+#include "store/flush.h"
+
+#include <errno.h>
+
+#include "store/drive_health.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "util/util.h"
 
 static void flush_next(struct spw_store *store);
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* store/inbox.c - messages from any thread to the worker: a lock-free list */
+#include "store/inbox.h"
+
 #include <errno.h>
 
-#include "store/internal.h"
+#include "store/store.h"
+#include "util/util.h"
 
 /*
  * Sequentially consistent, as are the worker's store to @asleep and its last look at the inbox:

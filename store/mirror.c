@@ -12,6 +12,16 @@
  */
 #include "store/mirror.h"
 
+#include "alloc/alloc.h"
+#include "store/drive_health.h"
+#include "store/object.h"
+#include "store/replicas.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "store/write.h"
+#include "util/util.h"
+
 static uint64_t bit_of(const struct piece *piece)
 {
 	return spw_store__piece_is_placed(piece) ? UINT64_C(1) << piece->drive : 0;

@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* store/object.c - objects: ids, references, pieces, reserved space */
+#include "store/object.h"
+
 #include <errno.h>
 
-#include "store/internal.h"
+#include "alloc/alloc.h"
+#include "store/drive_health.h"
+#include "store/inbox.h"
+#include "store/slots.h"
+#include "store/store.h"
+#include "util/checksum.h"
+#include "util/util.h"
 
 #define STATE_ALIVE      (UINT64_C(1) << 31)
 #define STATE_REFERENCES (STATE_ALIVE - 1)

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* store/partition.c - become the owner of a partition: status page, locks, claims */
+#include "store/partition.h"
+
 #include <errno.h>
 #include <stdio.h>
 
-#include "store/internal.h"
+#include "drives/assemble.h"
 #include "drives/opener.h"
+#include "drives/status.h"
+#include "layout/layout.h"
+#include "store/publish.h"
+#include "store/store.h"
+#include "util/util.h"
 
 /* @locked: by a process that no status page names. Return: 0; -EBUSY; -errno. */
 static int lock_partition(struct spw_store *store, uint32_t partition, bool *locked)

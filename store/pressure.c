@@ -5,10 +5,16 @@
  * A request counts from its submission until it ends, in the class that it was submitted with, even
  * if it is raised later.
  */
+#include "store/pressure.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/drive_health.h"
+#include "store/priority.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "util/util.h"
 
 void spw_store__pressure_begin(struct spw_request *request)
 {

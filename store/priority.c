@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* store/priority.c - what a drive serves next: the highest priority, without starving others */
-#include "store/internal.h"
+#include "store/priority.h"
+
+#include "store/store.h"
 
 static bool priority_waits(const struct spw_store *store, const struct store_drive *drive,
 			   int priority)

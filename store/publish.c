@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* store/publish.c - the store's own status page: which process has it open, and its counters */
+#include "store/publish.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,8 +9,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "store/internal.h"
 #include "drives/status.h"
+#include "store/drive_health.h"
+#include "store/stats.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/util.h"
 
 #define REFRESH_INTERVAL_NS INT64_C(500000000)
 

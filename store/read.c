@@ -9,10 +9,21 @@
  * chosen when the worker receives the get. Urgent reads prefer a local drive, since a network may
  * be down for minutes. If a replica cannot be read or is corrupt, the other one is read.
  */
+#include "store/read.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/checksum_job.h"
+#include "store/checksum_pool.h"
+#include "store/copy.h"
+#include "store/drive_health.h"
+#include "store/object.h"
+#include "store/priority.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/util.h"
 
 /* ---- The lists: one per drive and class; a request is in at most one of each drive ---- */
 

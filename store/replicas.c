@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* store/replicas.c - the pieces of a mirrored object: two for each chunk */
-#include "store/internal.h"
+#include "store/replicas.h"
+
+#include "store/object.h"
+#include "store/request.h"
+#include "store/store.h"
 
 void spw_store__replicas_look(struct spw_request *request)
 {

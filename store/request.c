@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* store/request.c - the life of a request: take, begin, fail, end, notify waiters */
+#include "store/request.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -7,7 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "store/internal.h"
+#include "store/inbox.h"
+#include "store/object.h"
+#include "store/pressure.h"
+#include "store/slots.h"
+#include "store/store.h"
+#include "util/probes.h"
+#include "util/util.h"
 
 struct spw_request *spw_store__request_take(struct spw_store *store, enum request_kind kind,
 					    struct object *object, const struct spw_notify *notify,

@@ -12,6 +12,11 @@
 #include <string.h>
 
 #include "store/commit.h"
+#include "store/inbox.h"
+#include "store/object.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "util/util.h"
 
 struct resilver {
 	struct spw_store *store;

@@ -10,15 +10,24 @@
  * If drives are missing, replicas on them become holes. An object with no replica elsewhere is
  * lost, and then the store can only be opened read only.
  */
-#include "store/commit.h"
+#include "store/restore.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/alloc.h"
+#include "drives/assemble.h"
 #include "drives/committed.h"
 #include "engine/device.h"
+#include "layout/commit.h"
+#include "layout/layout.h"
+#include "store/commit.h"
+#include "store/object.h"
+#include "store/store.h"
+#include "util/checksum.h"
+#include "util/util.h"
 
 /* ---- Which to restore ---- */
 

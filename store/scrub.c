@@ -15,7 +15,12 @@
 #include "drives/safety.h"
 #include "engine/device.h"
 #include "store/commit.h"
+#include "store/inbox.h"
+#include "store/object.h"
+#include "store/store.h"
+#include "util/checksum.h"
 #include "util/parallel.h"
+#include "util/util.h"
 
 #define LOGGED_MAX 8u /* bad replicas of a drive; all are counted */
 

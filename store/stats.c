@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* store/stats.c - the counters of a store and of its drives */
+#include "store/stats.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/checksum_pool.h"
+#include "store/pressure.h"
+#include "store/store.h"
+#include "util/util.h"
 
 const char *spw_store_description(const struct spw_store *store)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* store/store.c - open and close a store; its options and its memory */
+#include "store/store.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +10,23 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "store/internal.h"
+#include "alloc/alloc.h"
+#include "drives/assemble.h"
+#include "layout/layout.h"
+#include "store/alignment.h"
+#include "store/checksum_pool.h"
+#include "store/commit.h"
+#include "store/cpus.h"
+#include "store/inbox.h"
+#include "store/object.h"
+#include "store/partition.h"
+#include "store/publish.h"
+#include "store/request.h"
+#include "store/restore.h"
+#include "store/slots.h"
+#include "store/transfer.h"
+#include "store/worker.h"
+#include "util/util.h"
 
 #define TRANSFERS_PER_SLOT 2 /* one in flight; one completed, waiting for its checksum */
 /* Smaller pieces are summed at once, while their bytes are in the cache. */

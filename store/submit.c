@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* store/submit.c - check requests of callers and push them to the worker */
+#include "store/submit.h"
+
 #include <errno.h>
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/inbox.h"
+#include "store/mirror.h"
+#include "store/object.h"
+#include "store/pressure.h"
+#include "store/request.h"
+#include "store/stats.h"
+#include "store/store.h"
+#include "util/probes.h"
+#include "util/util.h"
 
 /* Return: 0; -EPERM; -EROFS. */
 static int may_write(const struct spw_store *store)

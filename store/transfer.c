@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* store/transfer.c - the transfer of a piece to or from a drive; bounce buffers; rates */
+#include "store/transfer.h"
+
 #include <string.h>
 
-#include "store/internal.h"
+#include "engine/register.h"
+#include "store/object.h"
+#include "store/priority.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/worker.h"
+#include "util/histogram.h"
+#include "util/util.h"
 
 struct transfer *spw_store__transfer_take(struct spw_store *store)
 {

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* store/trim.c - discard free blocks */
+#include "store/trim.h"
+
+#include <errno.h>
+
+#include "alloc/alloc.h"
 #include "drives/safety.h"
-#include "layout/commit.h"
-#include "store/internal.h"
+#include "store/request.h"
+#include "store/store.h"
 
 /* Extents worth a discard, and few enough that the worker is not away for long. */
 #define TRIM_BLOCKS_MIN  256u

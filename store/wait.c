@@ -8,7 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "store/internal.h"
+#include "store/checksum_pool.h"
+#include "store/inbox.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/worker.h"
+#include "util/util.h"
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected, const struct timespec *timeout)
 {

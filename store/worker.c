@@ -1,10 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /* store/worker.c - the I/O thread: receive messages, schedule drives, reap completions */
+#include "store/worker.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/admin.h"
+#include "store/checksum_job.h"
+#include "store/checksum_pool.h"
+#include "store/checksums.h"
+#include "store/cpus.h"
+#include "store/deadlines.h"
+#include "store/drive_health.h"
+#include "store/flush.h"
+#include "store/inbox.h"
+#include "store/mirror.h"
+#include "store/object.h"
+#include "store/priority.h"
+#include "store/publish.h"
+#include "store/read.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "store/write.h"
+#include "util/util.h"
 
 /* ---- Messages ---- */
 

@@ -13,11 +13,25 @@
  * changes the memory of a put meanwhile, checksum and bytes differ, which is detected when the
  * object is read or compared.
  */
+#include "store/write.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "store/mirror.h"
+#include "alloc/alloc.h"
+#include "store/checksum_job.h"
+#include "store/checksum_pool.h"
+#include "store/checksums.h"
+#include "store/drive_health.h"
+#include "store/object.h"
+#include "store/priority.h"
+#include "store/replicas.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/probes.h"
+#include "util/util.h"
 
 #define ONE              UINT64_C(16) /* score of one transfer in flight */
 #define LEAD_COUNTED_MAX 4u /* half chunks: do not wait for a drive that only seems equal */

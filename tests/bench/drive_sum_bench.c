@@ -23,8 +23,9 @@
 
 #include <spillway/spillway.h>
 
-#include "store/internal.h"
 #include "tests/bench/rows.h"
+#include "util/checksum.h"
+#include "util/util.h"
 
 #define DRIVES_MAX  8
 #define DEPTH_MAX   32u

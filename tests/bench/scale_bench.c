@@ -15,8 +15,10 @@
 
 #include <spillway/spillway.h>
 
-#include "store/internal.h"
+#include "store/copy.h"
 #include "tests/bench/rows.h"
+#include "util/checksum.h"
+#include "util/util.h"
 
 #define THREADS_MAX 64u
 #define CHUNK_BYTES (1u << 20)

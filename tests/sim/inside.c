@@ -3,8 +3,14 @@
  * tests/sim/inside.c - what must hold inside the store between any two turns, and when nothing is
  * left in it
  */
+#include <errno.h>
+
 #include "engine/arena.h"
-#include "store/internal.h"
+#include "store/checksum_pool.h"
+#include "store/object.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/util.h"
 #include "tests/sim/sim.h"
 
 #define REQUIRE(condition)                                         \

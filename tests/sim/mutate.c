@@ -8,7 +8,12 @@
  */
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/copy.h"
+#include "store/object.h"
+#include "store/request.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "store/write.h"
 #include "tensor/internal.h"
 #include "tests/sim/sim.h"
 

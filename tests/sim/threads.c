@@ -6,7 +6,9 @@
  */
 #include <string.h>
 
-#include "store/internal.h"
+#include "store/checksum_pool.h"
+#include "store/store.h"
+#include "store/transfer.h"
 #include "tests/sim/sim.h"
 
 #define HELPERS     2

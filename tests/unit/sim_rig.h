@@ -14,7 +14,10 @@
 #include "tests/case.h"
 
 #include "layout/layout.h"
-#include "store/internal.h"
+#include "store/object.h"
+#include "store/store.h"
+#include "store/transfer.h"
+#include "util/util.h"
 #include "tests/sim/sim.h"
 
 #define DRIVES      3

@@ -16,8 +16,10 @@
 #include "tests/case.h"
 #include "tests/random.h"
 
-#include "store/internal.h"
+#include "store/object.h"
+#include "store/store.h"
 #include "tests/sim/sim.h"
+#include "util/util.h"
 
 #define CHUNK_BYTES SPW_CHUNK_BYTES_MIN
 #define OBJECTS     3

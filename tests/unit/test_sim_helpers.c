@@ -3,6 +3,8 @@
  * tests/unit/test_sim_helpers.c - what happens while a helper has a transfer: the test is the
  * helper, takes whatever is posted before the store can, and gives it back when it likes
  */
+#include "store/checksum_pool.h"
+#include "store/drive_health.h"
 #include "tests/unit/sim_rig.h"
 
 #define HELD_MAX 64

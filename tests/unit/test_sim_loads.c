@@ -5,6 +5,9 @@
  * In simulated time, so that it is the store's order that is measured: beside it the same reads and
  * writes, issued straight to the same drives.
  */
+#include "store/checksum_pool.h"
+#include "store/priority.h"
+#include "store/worker.h"
 #include "tests/unit/sim_rig.h"
 
 #define DEPTH       24

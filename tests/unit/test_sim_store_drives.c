@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_sim_store_drives.c - drives that fill up, hang, come back, flush and trim */
+#include "store/request.h"
 #include "tests/unit/sim_rig.h"
 
 /* ---- Space ---- */

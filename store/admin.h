@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+/* store/admin.h - requests that are neither a put nor a get */
+#ifndef SPW_STORE_ADMIN_H
+#define SPW_STORE_ADMIN_H
+
+struct spw_request;
+
+void spw_store__admin_submit(struct spw_request *request);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* store/inbox.h - messages from any thread to the worker */
+#ifndef SPW_STORE_INBOX_H
+#define SPW_STORE_INBOX_H
+
+#include <stdbool.h>
+
+#include <spillway/store.h>
+
+enum asleep {
+	AWAKE,
+	ASLEEP,
+	/* puts wait for a completion: another put does not have to wake the worker */
+	ASLEEP_WRITES_WAIT,
+};
+
+/* To the worker, embedded in what it is about: pushing one never fails and never allocates. */
+struct message {
+	struct message *next;
+	enum message_kind {
+		MESSAGE_SUBMIT,  /* a request */
+		MESSAGE_CHANGED, /* a request that was cancelled or raised */
+		MESSAGE_FREE,    /* an object */
+		MESSAGE_MOVED,   /* a transfer whose job a helper has run */
+	} kind;
+};
+
+/*
+ * Of a request's message (STORE-10). A caller changes the request, then posts; the worker marks the
+ * message as received, then looks at the request. So no change is missed.
+ */
+enum inbox_state {
+	INBOX_POSTED,   /* the request cannot end before the worker has received it */
+	INBOX_RECEIVED, /* may be posted again */
+	INBOX_CLOSED,   /* the request has ended */
+};
+
+/* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
+int spw_store__owned(const struct spw_store *store);
+void spw_store__push(struct spw_store *store, struct message *message);
+/* Does not wake the worker while other puts wait for a completion. */
+void spw_store__push_put(struct spw_store *store, struct message *message);
+void spw_store__wake(struct spw_store *store);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* store/partition.h - become the owner of a partition */
+#ifndef SPW_STORE_PARTITION_H
+#define SPW_STORE_PARTITION_H
+
+struct spw_store;
+
+/*
+ * Own the partition, until spw_store__publish_close() and
+ * spw_drives__assembly_close(). Return: 0; -EBUSY; -EINVAL.
+ */
+int spw_store__partition_take(struct spw_store *store);
+
+#endif

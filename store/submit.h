@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* store/submit.h - submit requests that are neither a put nor a get */
+#ifndef SPW_STORE_SUBMIT_H
+#define SPW_STORE_SUBMIT_H
+
+#include <stdint.h>
+
+#include "store/request.h"
+
+/* Return: how it ended. */
+int spw_store__admin_run(struct spw_store *store, enum request_kind kind, uint64_t what,
+			 void *bytes, uint64_t len);
+
+#endif
