@@ -11,10 +11,9 @@ import statistics
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "python/spillway/bench"))
+import figures
 
-import results  # noqa: E402
-
+results = figures.results
 MIB = 1 << 20
 BEGIN, END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
 COMMAND = "make bench-peers"
@@ -259,14 +258,10 @@ def main(found, docs, readme):
     for name, dark in (("peers.svg", False), ("peers-dark.svg", True)):
         Path(docs, name).write_text(draw(document["ways"], document["machine"], dark),
                                     encoding="utf-8")
-    before, _, rest = Path(readme).read_text(encoding="utf-8").partition(BEGIN)
-    _, marked, after = rest.partition(END)
-    if not marked:
-        sys.exit(f"peers_page: {readme} has no markers")
     words = words_of(document)
     picture = ('<picture><source media="(prefers-color-scheme: dark)" srcset="docs/peers-dark.svg">'
                f'<img alt="{html.escape(words)}" src="docs/peers.svg"></picture>\n')
-    Path(readme).write_text(f"{before}{BEGIN}{picture}\n{words}\n{END}{after}", encoding="utf-8")
+    figures.fill(readme, BEGIN, END, f"{picture}\n{words}")
 
 
 if __name__ == "__main__":
