@@ -217,6 +217,7 @@ struct entry *spw_cache__entry_begin(struct spw_cache *cache, const struct spw_o
 	link_begin(&entry->device_link);
 	cache->count.entries++;
 	SPW_ASSERT(cache->count.entries <= cache->opts.tensors_max);
+	spw_control__saved(control_of(cache), len_bytes);
 	activation_add(entry);
 	return entry;
 }

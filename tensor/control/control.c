@@ -26,7 +26,7 @@ int spw_control__open(const struct control_opts *opts, struct control **out)
 	control->time = MARGIN_NONE(TIME_PATIENCE_STEPS);
 	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
 	spw_control__wear_open(control);
-	control->profile.width_ns = 1; /* nothing is noted before a step */
+	control->profile.width_shift = 0; /* nothing is noted before a step */
 	spw_control__recording_begin(
 		control); /* the first step has not begun: records is not set yet */
 	control->records = opts->cache.mode >= SPW_CACHE_FASTEST;
@@ -91,6 +91,11 @@ struct track spw_control__track(const struct control *control)
 	return (struct track){.recorded = NO_TENSOR, .step = control->step};
 }
 
+void spw_control__saved(struct control *control, uint64_t len_bytes)
+{
+	control->keep_all_bytes += len_bytes;
+}
+
 static void take_place(struct control *control, struct recorded *recorded)
 {
 	struct recording *now = &control->now;
@@ -110,8 +115,6 @@ void spw_control__offered(struct control *control, struct track *track, uint32_t
 		spw_control__recording_offer(control, track, slot, len_bytes, hint);
 	struct recorded *shared = NULL;
 
-	control->keep_all_bytes += len_bytes;
-	spw_control__profile_note(control);
 	if (hint != SPW_HINT_INPUT)
 		spw_control__recording_saved(control);
 	if (!recorded)

@@ -82,6 +82,8 @@ void spw_control__scope_leave(struct control *control, uint32_t outer);
 
 /* Of an entry that begins now. */
 struct track spw_control__track(const struct control *control);
+/* The same, with its length: before its memory is added. */
+void spw_control__saved(struct control *control, uint64_t len_bytes);
 void spw_control__offered(struct control *control, struct track *track, uint32_t slot,
 			  uint64_t len_bytes, enum spw_cache_hint hint);
 void spw_control__hinted(struct control *control, const struct track *track,

@@ -110,7 +110,7 @@ struct margin {
 
 /* Of the memory in use in a step; see profile.c. */
 struct profile {
-	uint64_t width_ns; /* of each bin */
+	unsigned width_shift; /* each bin is 2^width_shift ns wide */
 	uint32_t used;
 	struct spw_memory_point now;
 	struct spw_memory_point bins[SPW_MEMORY_POINTS_MAX];

@@ -3,17 +3,18 @@
  * tensor/control/profile.c - the memory in use over a step, in a fixed number of bins
  *
  * Each bin has the most that was in use in its time. How long the step will be is not known: when
- * all bins are full, two become one, and each is for twice the time.
+ * all bins are full, two become one, and each is for twice the time. Their width is a power of two:
+ * each tensor looks for its bin, several times.
  */
 #include <string.h>
 
 #include "tensor/control/internal.h"
 
-#define WIDTH_NS_MIN 1000u
+#define WIDTH_SHIFT_MIN 10u /* bins of about a microsecond */
 
 static void begin(struct profile *profile)
 {
-	profile->width_ns = WIDTH_NS_MIN;
+	profile->width_shift = WIDTH_SHIFT_MIN;
 	profile->used = 0;
 }
 
@@ -36,7 +37,7 @@ static void halve(struct profile *profile)
 		};
 	}
 	profile->used = SPW_MEMORY_POINTS_MAX / 2;
-	profile->width_ns *= 2;
+	profile->width_shift++;
 }
 
 /* Bins from the last one that was used up to @index have what is in use since then. */
@@ -52,14 +53,14 @@ void spw_control__profile_note(struct control *control)
 	uint64_t ns = spw_since_ns(control->began_ns, control->opts.clock_ns());
 	struct spw_memory_point *bin;
 
-	while (ns / profile->width_ns >= SPW_MEMORY_POINTS_MAX) {
+	while (ns >> profile->width_shift >= SPW_MEMORY_POINTS_MAX) {
 		fill(profile, SPW_MEMORY_POINTS_MAX - 1);
 		halve(profile);
 	}
-	fill(profile, ns / profile->width_ns);
+	fill(profile, ns >> profile->width_shift);
 	profile->now = (struct spw_memory_point){.bytes = control->memory_bytes,
 						 .keep_all_bytes = control->keep_all_bytes};
-	bin = &profile->bins[ns / profile->width_ns];
+	bin = &profile->bins[ns >> profile->width_shift];
 	bin->bytes = SPW_MAX(bin->bytes, profile->now.bytes);
 	bin->keep_all_bytes = SPW_MAX(bin->keep_all_bytes, profile->now.keep_all_bytes);
 }
@@ -70,7 +71,7 @@ unsigned spw_control__profile(const struct control *control, struct spw_memory_p
 
 	for (uint32_t i = 0; i < profile->used; i++) {
 		points[i] = profile->bins[i];
-		points[i].ns = i * profile->width_ns;
+		points[i].ns = (uint64_t)i << profile->width_shift;
 	}
 	return profile->used;
 }
