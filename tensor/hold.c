@@ -19,7 +19,7 @@ static uint64_t wait_until_ns(const struct spw_cache *cache)
 
 	if (cache->owner_writes_in_flight > 0 || cache->held)
 		until_ns = spw_control__hold_until_ns(control_of(cache), cache->returned_bytes);
-	return until_ns > cache->ports.clock_ns() ? until_ns : 0;
+	return until_ns > 0 && until_ns > cache->ports.clock_ns() ? until_ns : 0;
 }
 
 static void hold(struct spw_cache *cache)

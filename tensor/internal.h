@@ -400,8 +400,14 @@ struct spw_copy spw_cache__write_copy_of(const struct entry *entry);
 struct entry *spw_cache__write_to_order(struct spw_cache *cache);
 /* Count and note why an entry is kept that was to be written. */
 void spw_cache__write_failed(struct entry *entry, int error, const char *words);
-/* The write that is held back goes to the store. */
-void spw_cache__write_held(struct spw_cache *cache);
+/* The deferred write goes to the store. */
+void spw_cache__write_deferred(struct spw_cache *cache);
+/* The same, if there is one. */
+static inline void spw_cache__write_held(struct spw_cache *cache)
+{
+	if (cache->held)
+		spw_cache__write_deferred(cache);
+}
 /* As most calls begin: lock, and that. */
 void spw_cache__enter(struct spw_cache *cache);
 /* The bytes are still in memory: leave them there. */

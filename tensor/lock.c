@@ -34,12 +34,12 @@ void spw_cache__lock(struct spw_cache *cache)
 	cache->holder = spw_thread_self();
 }
 
-void spw_cache__unlock(struct spw_cache *cache)
+/* Unlock, wake those that wait for I/O, and free memory. */
+static void unlock_and_tidy(struct spw_cache *cache)
 {
 	void *doomed = cache->doomed;
 	bool tell = cache->io_has_ended;
 
-	SPW_ASSERT(cache_is_locked(cache));
 	cache->doomed = NULL;
 	cache->io_has_ended = false;
 	if (tell)
@@ -58,6 +58,17 @@ void spw_cache__unlock(struct spw_cache *cache)
 		free(doomed);
 		doomed = next;
 	}
+}
+
+void spw_cache__unlock(struct spw_cache *cache)
+{
+	SPW_ASSERT(cache_is_locked(cache));
+	if (cache->doomed || cache->io_has_ended) {
+		unlock_and_tidy(cache);
+		return;
+	}
+	cache->holder = NULL;
+	SPW_MUST(pthread_mutex_unlock(&cache->lock));
 }
 
 SPW_COLD static void unlock_and_log(struct spw_cache *cache)

@@ -16,17 +16,20 @@ static uint64_t less(uint64_t all, uint64_t part)
 	return all > part ? all - part : 0;
 }
 
-/* Of the cache's requests so much has begun, or ended, that the controller does not know of yet. */
+/* Only plans and a cap on what is written depend on it. */
+static inline bool is_wanted(const struct spw_cache *cache)
+{
+	return cache->store &&
+	       (cache->opts.mode >= SPW_CACHE_FASTEST || cache->opts.wear_bytes_per_day > 0);
+}
+
+/* @begun_bytes, @ended_bytes: of the cache's requests, not reported to the controller yet. */
 static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_bytes)
 {
 	const uint64_t *moved = cache->moved_bytes;
 	struct spw_store_traffic all;
 	struct others others;
 
-	/* Nobody plans, and nothing is capped. */
-	if (!cache->store ||
-	    (cache->opts.mode < SPW_CACHE_FASTEST && cache->opts.wear_bytes_per_day == 0))
-		return;
 	cache->ports.traffic(cache->store, &all);
 	others = (struct others){
 		.bytes = {[DIRECTION_WRITE] = less(all.bytes_put, moved[DIRECTION_WRITE]),
@@ -38,12 +41,14 @@ static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_b
 
 void spw_cache__others_note(struct spw_cache *cache)
 {
-	note(cache, 0, 0);
+	if (is_wanted(cache))
+		note(cache, 0, 0);
 }
 
 void spw_cache__others_io_began(struct entry *entry, enum direction direction)
 {
-	note(entry->cache, entry->len_bytes, 0);
+	if (is_wanted(entry->cache))
+		note(entry->cache, entry->len_bytes, 0);
 	entry->io_began_ns =
 		spw_control__io_began(control_of(entry->cache), direction, entry->len_bytes);
 }
@@ -54,7 +59,8 @@ void spw_cache__others_io_ended(struct entry *entry, enum direction direction, i
 
 	if (res == 0)
 		cache->moved_bytes[direction] += entry->len_bytes;
-	note(cache, 0, entry->len_bytes);
+	if (is_wanted(cache))
+		note(cache, 0, entry->len_bytes);
 	spw_control__io_ended(control_of(cache), direction, entry->len_bytes, res == 0,
 			      entry->io_began_ns);
 }

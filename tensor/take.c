@@ -44,6 +44,16 @@ static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 	return true;
 }
 
+/* The bytes are in memory, or a copy of them failed: leave them there. */
+static inline int take_from_memory(struct entry *entry)
+{
+	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
+		spw_cache__write_forward(entry);
+	if (entry->copy_failed && !entry_at_owner(entry))
+		return spw_error(-EIO, "the copy of the tensor from its device failed");
+	return 0;
+}
+
 /* Bring the bytes into memory. Unlocks while it waits; the entry may be dead afterwards. */
 static int take_fetch(struct entry *entry)
 {
@@ -62,13 +72,8 @@ static int take_fetch(struct entry *entry)
 		if (rc && (rc != -ENOBUFS || !take_wait_for_request(cache, &looks)))
 			return rc;
 	}
-	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
-		spw_cache__write_forward(entry);
-	if (entry->copy_failed && !entry_at_owner(entry))
-		return spw_error(-EIO, "the copy of the tensor from its device failed");
-	return 0;
+	return take_from_memory(entry);
 }
-
 void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken)
 {
 	SPW_ASSERT(offset_bytes >= entry->offset_bytes &&
@@ -163,7 +168,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 		rc = entry->device && cache->devices_tell ? take_wait_for_device(entry, wait_ns)
 							  : take_wait(entry, wait_ns);
 	else
-		rc = take_fetch(entry);
+		rc = take_from_memory(entry);
 	SPW_ASSERT(entry->waiters > 0);
 	entry->waiters--;
 	if (entry->state == ENTRY_DEAD) {

@@ -325,14 +325,12 @@ void spw_cache__write_copied(struct entry *entry)
 	}
 }
 
-void spw_cache__write_held(struct spw_cache *cache)
+void spw_cache__write_deferred(struct spw_cache *cache)
 {
 	struct entry *entry = cache->held;
 	int rc;
 
-	if (!entry)
-		return;
-	SPW_ASSERT(entry->state == ENTRY_QUEUED);
+	SPW_ASSERT(entry && entry->state == ENTRY_QUEUED);
 	cache->held = NULL;
 	rc = write_submit(entry);
 	if (rc == 0)
