@@ -39,7 +39,7 @@ test_libs := -lcmocka -ldl $(lib_libs)
 
 layers   := util alloc layout engine drives store state plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
-tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c tools/plan/*.c tools/completion/*.c tools/grant/*.c tools/metrics/*.c)
+tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c simstore/*.c tools/plan/*.c tools/completion/*.c tools/grant/*.c tools/metrics/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)
 fuzz_src := $(wildcard tests/fuzz/fuzz_*.c)
 lib_obj  := $(lib_src:%.c=$(BUILD)/%.o)

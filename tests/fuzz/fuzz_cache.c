@@ -6,7 +6,7 @@
  *
  * What a storage holds follows from its key and version.
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include <malloc.h>
 
 #include "tests/fuzz/fuzz.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/cache_fake.h - short words for the requests of tools/replay/simstore.h */
+/* tests/unit/cache_fake.h - short words for the requests of simstore/simstore.h */
 #ifndef SPW_TEST_CACHE_FAKE_H
 #define SPW_TEST_CACHE_FAKE_H
 
 #include <errno.h>
 #include <string.h>
 
-#include "tools/replay/simstore.h"
+#include "simstore/simstore.h"
 #include "util/util.h"
 
 enum fake_kind {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/cache_sim.h - training steps in virtual time: a timed store (tools/replay/simstore.h),
+ * tests/unit/cache_sim.h - training steps in virtual time: a timed store (simstore/simstore.h),
  * and a model whose layers save, compute and use
  *
  * No test waits, and none depends on the machine.
@@ -17,7 +17,7 @@
 
 #include "tensor/control/internal.h"
 #include "tensor/internal.h"
-#include "tools/replay/simstore.h"
+#include "simstore/simstore.h"
 
 #define SIM_TENSORS_MAX 1024u
 

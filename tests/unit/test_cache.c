@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_cache.c - the tensor cache over a scripted store: states, identity, keeping */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
 /* ---- The course of an entry's life ---- */

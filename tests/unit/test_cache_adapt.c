@@ -5,7 +5,7 @@
  *
  * What shows outside only as a little more memory or a step that now and then takes longer.
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"
 
 static void open_at(enum spw_cache_mode mode, double write, double read)

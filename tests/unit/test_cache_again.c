@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_cache_again.c - what is discarded: recomputed, offered again, or never used */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include <spillway/trace.h>
 
 #include <unistd.h>

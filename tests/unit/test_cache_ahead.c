@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_cache_ahead.c - the tensor cache: scopes, stages, prefetching, waiting */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_rig.h"
 
 /* ---- Scopes ---- */

@@ -6,7 +6,7 @@
  * The host keeps up with the device. Copies are served in order, each way by itself. The device
  * waits for a copy that it needs, and tells how long.
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"
 
 #define DEVICE      1u

@@ -3,7 +3,7 @@
  * tests/unit/test_cache_device.c - tensors of a device: copies that end late, or fail, or are not
  * made
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_far.h"
 
 /* ---- The course of things ---- */

@@ -4,7 +4,7 @@
  * is released before its copy has ended, bytes that are there before their use; and all that is
  * done with tensors of a device, in any order
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/random.h"
 #include "tensor/control/internal.h"
 #include "tests/unit/cache_far.h"

@@ -3,7 +3,7 @@
  * tests/unit/test_cache_flows.c - another user of the store of a cache, in virtual time: what is
  * measured of the drives, and what plans know of it
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"
 
 #define RECORDS   6u

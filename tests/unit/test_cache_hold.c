@@ -3,7 +3,7 @@
  * tests/unit/test_cache_hold.c - a forward pass that holds more than it may waits for writes, in
  * virtual time
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include <stdio.h>
 #include <unistd.h>
 

@@ -5,7 +5,7 @@
  *
  * The host takes a tenth of the device's time, then waits for it.
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"
 
 #define AHEAD      10u

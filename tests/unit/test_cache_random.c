@@ -7,7 +7,7 @@
  * ends what the first one waits for. In half of the rounds each step begins with the same seed, so
  * that plans are made, followed and left. In the second case several threads share one cache.
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include <limits.h>
 #include <stdatomic.h>
 

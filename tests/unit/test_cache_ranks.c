@@ -3,7 +3,7 @@
  * tests/unit/test_cache_ranks.c - ranks that share drives, in virtual time: each counts on the mean
  * of what all get, and what they get becomes equal
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"
 
 #include <pthread.h>

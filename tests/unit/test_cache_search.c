@@ -3,7 +3,7 @@
  * tests/unit/test_cache_search.c - plans are searched for beside the step, and taken at the end of
  * the next one
  */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_cache_trace.c - the tensor cache writes every call to a trace, in order */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include <unistd.h>
 
 #include <spillway/trace.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_cache_wear.c - the cap on what is written, in virtual time */
-/* link: tools/replay/simstore libspillway */
+/* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"
 
 #define DAY_BYTES  UINT64_C(86400000000000) /* per day: a byte per nanosecond */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_replay_drive.c - spillway replay: the record of transfers */
-/* link: tools/replay/simstore tools/ui/stop libspillway */
+/* link: simstore tools/ui/stop libspillway */
 
 #include "tests/case.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_tool_tune.c - spillway tune: interrupts within and between measurements */
-/* link: util alloc layout engine drives store tools/cmd_tune tools/tune_file */
+/* link: util alloc layout engine status drives store tools/cmd_tune tools/tune_file */
 /* link: tools/ui/output_file tools/ui/output tools/ui/options tools/ui/nearest */
 /* link: tools/ui/stop tools/bench/options tools/bench/values tools/bench/jobfile */
 /* link: tools/bench/unwritten tools/bench/null */

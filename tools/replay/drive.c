@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "tools/replay/simstore.h"
+#include "simstore/simstore.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tools/replay/drive.h - what lies under the cache in a replay: a simulated store in simulated time
- * (simstore.h), or a real one, whose transfers are watched
+ * (simstore/simstore.h), or a real one, whose transfers are watched
  *
  * One thread replays. On a real store the transfers end on the store's thread, and are recorded
  * under a lock.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/simstore.h - a store in memory under the cache, for replays and for the cache's
+ * simstore/simstore.h - a store in memory under the cache, for replays and for the cache's
  * tests
  *
  * A cache that is opened with simstore_ports (tensor/ports.h) uses it as its store. It is either
@@ -20,8 +20,8 @@
  * one read of an object may be in flight, and nothing may be left at the end. A write copies the
  * bytes when it ends, not when it begins: memory that changed or was freed too early shows.
  */
-#ifndef SPW_TOOLS_REPLAY_SIMSTORE_H
-#define SPW_TOOLS_REPLAY_SIMSTORE_H
+#ifndef SPW_SIMSTORE_H
+#define SPW_SIMSTORE_H
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/simstore.c - a store in memory, timed or scripted */
-#include "tools/replay/simstore.h"
+/* simstore/simstore.c - a store in memory, timed or scripted */
+#include "simstore/simstore.h"
 
 #include <errno.h>
 #include <limits.h>
