@@ -37,7 +37,7 @@ ldflags   := -Wl,-z,relro -Wl,-z,now -fno-lto $(LDFLAGS)
 lib_libs  := -luring -laio -lblkid -lnuma -lxxhash -ljansson -lz -lpthread -lm
 test_libs := -lcmocka -ldl $(lib_libs)
 
-layers   := util alloc layout engine drives store state plan trace tensor
+layers   := util alloc layout engine status drives store state plan trace tensor
 lib_src  := $(wildcard $(layers:%=%/*.c) $(layers:%=%/*/*.c))
 tool_src := $(wildcard tools/*.c tools/ui/*.c tools/bench/*.c tools/replay/*.c simstore/*.c tools/plan/*.c tools/completion/*.c tools/grant/*.c tools/metrics/*.c)
 test_src := $(wildcard tests/unit/test_*.c tests/integration/test_*.c tests/vm/test_*.c)

@@ -15,7 +15,7 @@
 
 #include "engine/device.h"
 #include "drives/opener.h"
-#include "drives/status.h"
+#include "status/status.h"
 #include "util/fork.h"
 #include "util/parallel.h"
 #include "util/util.h"
@@ -382,8 +382,8 @@ static int refuse(const struct spw_share *share, const struct drive *drive)
 	const char *path = spw_device_path(drive->device);
 	char holder[64];
 
-	if (spw_drives__page_others(share->store->uuid, share->store->partition_count,
-				    share->store->partition))
+	if (spw_status__others(share->store->uuid, share->store->partition_count,
+			       share->store->partition))
 		return spw_error(-EBUSY,
 				 "%s: processes that have other partitions of the store open did "
 				 "not hand over their claim on it; run all in one network "

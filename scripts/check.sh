@@ -64,7 +64,7 @@ check_rooms() { # parts of the Python package import only what lies under them
 
 check_circles() { # no two files of a folder need each other, by the symbols of what was built
     python3 tests/check/circles.py "${SPW_BUILD:-build}" util alloc layout engine engine/nvme \
-        engine/vfio drives drives/vfio store state plan trace tensor tensor/control simstore tools tools/ui \
+        engine/vfio status drives drives/vfio store state plan trace tensor tensor/control simstore tools tools/ui \
         tools/bench tools/replay tools/plan tools/completion tools/grant tools/metrics \
         python/hooks
 }

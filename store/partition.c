@@ -7,7 +7,7 @@
 
 #include "drives/assemble.h"
 #include "drives/opener.h"
-#include "drives/status.h"
+#include "status/status.h"
 #include "layout/layout.h"
 #include "store/publish.h"
 #include "store/store.h"
@@ -22,7 +22,7 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 	*locked = false;
 	store->partition = partition;
 	SPW_ASSERT(store->page_fd < 0);
-	page_rc = spw_drives__page_take(store->uuid, partition, &store->page_fd);
+	page_rc = spw_status__take(store->uuid, partition, &store->page_fd);
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (page_rc == -EBUSY)
 		return spw_error(page_rc, "%s: %s", spw_device_path(store->assembly.devices[0]),

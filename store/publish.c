@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "drives/status.h"
+#include "status/status.h"
 #include "store/drive_health.h"
 #include "store/stats.h"
 #include "store/store.h"
@@ -42,7 +42,7 @@ int spw_store__publish_open(struct spw_store *store)
 	struct spw_status *status;
 	int rc;
 
-	spw_drives__status_sweep();
+	spw_status__sweep();
 	rc = store->page_fd < 0 ? 0 : map_page(store);
 	if (rc)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
@@ -72,7 +72,7 @@ void spw_store__publish_close(struct spw_store *store)
 	if (store->page)
 		(void)munmap(store->page, sizeof(*store->page));
 	store->page = NULL;
-	spw_drives__page_drop(store->uuid, store->partition, store->page_fd);
+	spw_status__drop(store->uuid, store->partition, store->page_fd);
 	store->page_fd = -1;
 }
 

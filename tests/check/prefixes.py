@@ -20,6 +20,7 @@ PREFIXES = {
     "engine": "spw_engine__",
     "engine/nvme": "spw_nvme__",
     "engine/vfio": "spw_vfio__",
+    "status": "spw_status__",
     "drives": "spw_drives__",
     "drives/vfio": "spw_drives__vfio_",
     "store": "spw_store__",

@@ -3,7 +3,8 @@
  * tests/fuzz/fuzz_tune.c - any JSON as a file of best settings: an error with a message, or
  * settings that a job can have
  */
-/* link: util layout engine status drives tools/tune_file tools/ui/output_file tools/bench/options */
+/* link: util layout engine status drives tools/tune_file */
+/* link: tools/ui/output_file tools/bench/options */
 /* link: tools/bench/values tools/ui/nearest */
 /* link: tools/bench/lists tools/bench/check tools/bench/fio_options tools/bench/job */
 #include <errno.h>

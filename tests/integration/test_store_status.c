@@ -5,7 +5,7 @@
  */
 #include "tests/integration/store_case.h"
 #include "tests/integration/test_child.h"
-#include "drives/status.h"
+#include "status/status.h"
 #include "util/util.h"
 
 #include <fcntl.h>
@@ -109,7 +109,7 @@ STORE_CASE(test_steps_of_other_ranks)
 	formatted = format_drives(4, 3, 0);
 	store = open_default();
 	assert_int_equal(count_ranks(), 0);
-	assert_ok(spw_drives__page_take(formatted.store_uuid, 1, &fd));
+	assert_ok(spw_status__take(formatted.store_uuid, 1, &fd));
 	assert_int_equal(count_ranks(), 0);
 	memcpy(page.status.store_uuid, formatted.store_uuid, sizeof(page.status.store_uuid));
 	page.refreshed_ns = spw_clock_ns();
@@ -119,7 +119,7 @@ STORE_CASE(test_steps_of_other_ranks)
 	page.refreshed_ns -= 5000000000;
 	assert_int_equal(pwrite(fd, &page, sizeof(page), 0), sizeof(page));
 	assert_int_equal(count_ranks(), 0);
-	spw_drives__page_drop(formatted.store_uuid, 1, fd);
+	spw_status__drop(formatted.store_uuid, 1, fd);
 	close_store(store);
 }
 
@@ -246,7 +246,7 @@ FORMATTED_CASE(test_page_that_makes_no_sense)
 	int fd;
 
 	page_path(path, sizeof(path));
-	assert_ok(spw_drives__page_take(formatted.store_uuid, 0, &fd));
+	assert_ok(spw_status__take(formatted.store_uuid, 0, &fd));
 	assert_int_equal(write(fd, "nonsense", 8), 8);
 	assert_int_equal(spw_status_read(formatted.store_uuid, 0, &status, sizeof(status)),
 			 -EUCLEAN);
@@ -255,7 +255,7 @@ FORMATTED_CASE(test_page_that_makes_no_sense)
 			 -EUCLEAN);
 	assert_true(spw_status_list(names, 64) >= 0);
 	assert_int_equal(stat(path, &st), 0);
-	spw_drives__page_drop(formatted.store_uuid, 0, fd);
+	spw_status__drop(formatted.store_uuid, 0, fd);
 }
 
 static char pipe_path[128];
@@ -309,14 +309,14 @@ FORMATTED_CASE(test_page_that_is_cut_off)
 	pthread_t thread;
 	int fd;
 
-	assert_ok(spw_drives__page_take(formatted.store_uuid, 0, &fd));
+	assert_ok(spw_status__take(formatted.store_uuid, 0, &fd));
 	atomic_store(&cut_off_done, false);
 	assert_int_equal(pthread_create(&thread, NULL, cut_off, &fd), 0);
 	for (unsigned i = 0; i < 2000; i++)
 		assert_true(spw_status_list(names, 64) >= 0);
 	atomic_store(&cut_off_done, true);
 	assert_int_equal(pthread_join(thread, NULL), 0);
-	spw_drives__page_drop(formatted.store_uuid, 0, fd);
+	spw_status__drop(formatted.store_uuid, 0, fd);
 }
 
 /* What a process calls itself is shown on others' terminals. */
@@ -375,7 +375,7 @@ static void sweep(uint64_t argument)
 	(void)argument;
 	child_says();
 	for (;;)
-		spw_drives__status_sweep();
+		spw_status__sweep();
 }
 
 /* PAGE-1: who removes a page is not taken for one that owns it. */
@@ -391,8 +391,8 @@ HELD_CASE(test_who_sweeps_owns_nothing)
 
 		assert_true(dead >= 0);
 		assert_int_equal(close(dead), 0);
-		assert_ok(spw_drives__page_take(formatted.store_uuid, 0, &page));
-		spw_drives__page_drop(formatted.store_uuid, 0, page);
+		assert_ok(spw_status__take(formatted.store_uuid, 0, &page));
+		spw_status__drop(formatted.store_uuid, 0, page);
 	}
 	kill_child(child);
 }

@@ -19,7 +19,7 @@
 #include "engine/device.h"
 #include "drives/safety.h"
 #include "drives/share.h"
-#include "drives/status.h"
+#include "status/status.h"
 #include "tests/sim/sim.h"
 #include "util/util.h"
 
@@ -50,18 +50,18 @@ WRAP(time_t, time, (time_t * now))
 }
 
 /* The shared page, without a name that could stay behind. */
-WRAP(int, spw_drives__page_take, (const char *store_uuid, uint32_t partition, int *fd))
+WRAP(int, spw_status__take, (const char *store_uuid, uint32_t partition, int *fd))
 {
 	*fd = memfd_create("sim", MFD_CLOEXEC);
 	return *fd < 0 || ftruncate(*fd, (off_t)sizeof(struct spw_status_page)) ? -errno : 0;
 }
 
-WRAP(void, spw_drives__page_drop, (const char *store_uuid, uint32_t partition, int fd))
+WRAP(void, spw_status__drop, (const char *store_uuid, uint32_t partition, int fd))
 {
 	(void)close(fd);
 }
 
-WRAP(void, spw_drives__status_sweep, (void))
+WRAP(void, spw_status__sweep, (void))
 {
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/status.c - the shared pages of open partitions: writing ours, reading others' */
-#include "drives/status.h"
+/* status/status.c - the shared pages of open partitions: writing ours, reading others' */
+#include "status/status.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "drives/sysfs.h"
 #include "util/fork.h"
 #include "util/util.h"
 
@@ -67,7 +66,7 @@ static bool is_named(int fd, const char *path)
 	struct stat opened, named;
 
 	return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 &&
-	       spw_drives__same_file(&opened, &named);
+	       opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 /*
@@ -166,7 +165,7 @@ static int name_page(const char *path, int fd)
 	return -EEXIST;
 }
 
-int spw_drives__page_take(const char *store_uuid, uint32_t partition, int *fd)
+int spw_status__take(const char *store_uuid, uint32_t partition, int *fd)
 {
 	const char *path = PAGE_PATH(store_uuid, partition);
 	int rc;
@@ -199,7 +198,7 @@ static bool is_owned(const char *store_uuid, uint32_t partition)
 	return owner > 0;
 }
 
-bool spw_drives__page_others(const char *store_uuid, uint32_t count, uint32_t but)
+bool spw_status__others(const char *store_uuid, uint32_t count, uint32_t but)
 {
 	for (uint32_t i = 0; i < count; i++)
 		if (i != but && is_owned(store_uuid, i))
@@ -207,7 +206,7 @@ bool spw_drives__page_others(const char *store_uuid, uint32_t count, uint32_t bu
 	return false;
 }
 
-void spw_drives__page_drop(const char *store_uuid, uint32_t partition, int fd)
+void spw_status__drop(const char *store_uuid, uint32_t partition, int fd)
 {
 	const char *path = PAGE_PATH(store_uuid, partition);
 
@@ -421,7 +420,7 @@ int spw_status_list(struct spw_status_name names[], unsigned count)
 	return rc ? rc : (int)list.found;
 }
 
-void spw_drives__status_sweep(void)
+void spw_status__sweep(void)
 {
 	(void)spw_status_list(NULL, 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/status.h - the shared page of an open partition, as its owner and its readers see it
+ * status/status.h - the shared page of an open partition, as its owner and its readers see it
  *
  * PAGE-1  A process that has a partition open holds an OFD lock on all of its page, by a descriptor
  *         and a mapping that no child keeps. So a page whose first byte is not locked has no living
@@ -8,8 +8,8 @@
  *         another byte is locked, so the remover is never taken for an owner.
  * PAGE-2  A page gets its name when it is locked already.
  */
-#ifndef SPW_DRIVES_STATUS_H
-#define SPW_DRIVES_STATUS_H
+#ifndef SPW_STATUS_STATUS_H
+#define SPW_STATUS_STATUS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -44,19 +44,19 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 	       "of another layout is another version; with other counters, of another size");
 
 /**
- * spw_drives__page_take - make the page of a partition, in place of one left behind, and become its
+ * spw_status__take - make the page of a partition, in place of one left behind, and become its
  * owner
- * @fd:  set to a descriptor of the page, all of it zeros; for spw_drives__page_drop()
+ * @fd:  set to a descriptor of the page, all of it zeros; for spw_status__drop()
  *
  * Return: 0; -EBUSY a living process has the partition open, named as far as this user may look;
  * -EACCES the page is another user's, which decides nothing; another -errno: none can be made.
  */
-int spw_drives__page_take(const char *store_uuid, uint32_t partition, int *fd);
+int spw_status__take(const char *store_uuid, uint32_t partition, int *fd);
 /* By their pages: has a living process a partition open, or about to be, other than @but? */
-bool spw_drives__page_others(const char *store_uuid, uint32_t count, uint32_t but);
-void spw_drives__page_drop(const char *store_uuid, uint32_t partition, int fd);
+bool spw_status__others(const char *store_uuid, uint32_t count, uint32_t but);
+void spw_status__drop(const char *store_uuid, uint32_t partition, int fd);
 
 /* Remove the pages that killed processes of this user left behind. */
-void spw_drives__status_sweep(void);
+void spw_status__sweep(void);
 
 #endif
