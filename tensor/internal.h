@@ -58,7 +58,8 @@
 #include "util/probes.h"
 #include "util/util.h"
 
-#define SCOPE_DEPTH_MAX    64   /* scopes nested deeper count as parts of the last one */
+#define SCOPE_DEPTH_MAX    64 /* scopes nested deeper count as parts of the last one */
+#define NO_ORDINAL         UINT32_MAX
 #define STAGES_MAX         4096 /* stages of one step that are remembered for the next */
 #define ENTRY_MEMORY_ALIGN 4096 /* outside the arena: meets every drive's DMA alignment */
 
@@ -180,7 +181,7 @@ struct scope {
 	uint64_t began_bytes;   /* offered in this stage before it was entered */
 	uint64_t offered_bytes; /* but for small ones, as all that is offered below */
 	uint64_t spilled_bytes;
-	uint32_t ordinal; /* of the scopes entered in this stage */
+	uint32_t ordinal; /* of the scopes entered in this stage; NO_ORDINAL: in an earlier one */
 	bool has_scopes;  /* not a leaf */
 	bool has_tensors;
 	uint32_t recorded; /* its number in the recording, or NO_SCOPE */
@@ -470,6 +471,9 @@ bool spw_cache__rule_gives_up(const struct entry *entry, enum spw_cache_hint hin
 /* The scope that the caller is in; no two have the same number. */
 uint64_t spw_cache__rule_scope(const struct spw_cache *cache);
 void spw_cache__rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
+
+/* ---- position.c ---- */
+
 /* An entry is taken: if the caller does not say when the backward stage begins, it is now. */
 void spw_cache__rule_taken(struct spw_cache *cache);
 
@@ -479,6 +483,12 @@ void spw_cache__rule_taken(struct spw_cache *cache);
 static inline bool cache_is_locked(const struct spw_cache *cache)
 {
 	return cache->holder == spw_thread_self();
+}
+
+/* The scope that the caller is in; NULL: none. */
+static inline struct scope *scope_innermost(struct spw_cache *cache)
+{
+	return cache->depth > 0 ? &cache->scopes[SPW_MIN(cache->depth, SCOPE_DEPTH_MAX) - 1] : NULL;
 }
 
 /* The controller, which is told and asked under the cache's lock. */

@@ -156,6 +156,45 @@ OPENED_CASE(test_last_scope_spilled_on_request)
 		step_of_model(3, 1, false, 0);
 }
 
+/* Forward stages of two micro-batches; one scope is open while the second begins, or is not. */
+static unsigned forward_of_two(struct piece pieces[], uint64_t key, bool open)
+{
+	enum { FIRST = 3, SECOND = 9 };
+	unsigned count = 0;
+
+	spw_cache_step(rig.cache);
+	spw_cache_stage(rig.cache, 0, SPW_STAGE_FORWARD);
+	for (; count < FIRST; count++)
+		pieces[count] = offered(key + count, 200, SPW_OFFER_SPILL);
+	if (open)
+		spw_cache_scope_enter(rig.cache, 7);
+	spw_cache_stage(rig.cache, 1, SPW_STAGE_FORWARD);
+	for (; count < FIRST + (open ? 1 : SECOND); count++)
+		pieces[count] = offered(key + count, 200, SPW_OFFER_SPILL);
+	if (!open)
+		spw_cache_scope_enter(rig.cache, 7);
+	pieces[count] = offered(key + count, 200, SPW_OFFER_SPILL);
+	return count + 1;
+}
+
+/* What a scope offered in the stage before says nothing of the stage in which it is still open. */
+RIG_CASE(test_last_scope_is_of_its_own_stage)
+{
+	struct piece pieces[16];
+
+	for (unsigned step = 0; step < 2; step++) {
+		unsigned count = forward_of_two(pieces, 100 * step + 1, step == 0);
+
+		spw_cache_stage(rig.cache, 1, SPW_STAGE_BACKWARD);
+		spw_cache_scope_leave(rig.cache);
+		fake_end_all(rig.store);
+		for (unsigned i = 0; i < count; i++)
+			released(&pieces[i]);
+		(void)drain_all();
+	}
+	STAT_IS(tensors_kept_last_scope, 0);
+}
+
 /* Two micro-batches under way: the first backward stage is not that of the last forward one. */
 RIG_CASE(test_last_scope_of_micro_batches)
 {
