@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import sys
+import weakref
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import spillway.torch
 from spillway._core import torch_compat
-from spillway._recompute import recompute
+from spillway._recompute import effects, recompute, watched
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
                                 reason="this PyTorch cannot recompute")
@@ -76,6 +77,59 @@ class Sines(nn.Module):
 def test_a_trial_takes_memory_for_one_more_scope(layers, saved):
     more = peak_of_one_step(layers(), True) - peak_of_one_step(layers(), False)
     assert more <= saved * ROWS * WIDTH * 4 + SMALL
+
+
+# ---- Time ----------------------------------------------------------------------------------------
+
+
+class Knowing(nn.Module):
+    """A layer that knows the whole model."""
+
+    def __init__(self, model, hold):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.model = hold(model)
+
+    def forward(self, x):
+        return self.linear(x).sin()
+
+
+class Known(nn.Module):
+    def __init__(self, count, hold):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(Knowing(self, hold) for _ in range(count))
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def first_step(count, hold, looks):
+    """Return: (how often a tensor was looked at, the reasons of all layers)"""
+    del looks[:]
+    model = Known(count, hold)
+    with spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
+                                recompute="auto", min_bytes=1) as off:
+        with off:
+            model(torch.randn(2, 4)).sum().backward()
+        return len(looks), [off._recomputer.refused.get(layer) for layer in model.layers]
+
+
+@pytest.mark.parametrize("hold", [weakref.ref, lambda model: [model]], ids=["weak", "list"])
+def test_time_grows_with_the_number_of_layers_that_know_the_model(hold, monkeypatch):
+    looks, look = [], watched.Memory._look
+    monkeypatch.setattr(watched.Memory, "_look", lambda self: looks.append(0) or look(self))
+    monkeypatch.setattr(effects, "_BEYOND_MAX", 10_000, raising=False)
+    few, reasons = first_step(4, hold, looks)
+    assert reasons == [None] * 4
+    some, _ = first_step(40, hold, looks)
+    many, reasons = first_step(80, hold, looks)
+    assert many - some < 1.5 * (some - few)  # and not four times as many
+    assert reasons[-1] == ("it can reach other modules (model): to look at them for each layer "
+                           "takes too long")
 
 
 # ---- What is compared ----------------------------------------------------------------------------

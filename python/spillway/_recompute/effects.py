@@ -21,14 +21,12 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
+from .._core.torch_compat import storage_of
 from .._params.offloaded_param import OnDrives
 from .generators import is_everybodys
 from .reach import Reach, is_known
 from .watched import (ARGUMENT, VALUES, Array, Found, Items, Memory, Names, Row, Unseen, Watched,
                       builtin_of, dotted, is_array)
-
-# By the ids of the code that it begins with, which it holds.
-Elsewhere = Dict[FrozenSet[int], Tuple[List[Found], "Snapshot"]]
 
 _CODE = types.FunctionType, types.MethodType, type
 _OF_HOOKS = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)
@@ -42,6 +40,16 @@ _WITH_MORE = Tensor, dict, list, set, tuple, collections.deque
 _SHARED = {f"multiprocessing.{name}" for name in (
     "connection", "managers", "queues", "shared_memory", "sharedctypes")}
 _ITEMS_MAX = 200_000  # in all containers together: some 0.1 s to look at
+# In modules that are not parts of the one on trial, for all trials of a step: some 10 s.
+_BEYOND_MAX = 1_000_000
+_TENSOR_COST, _BYTES_COST = 10, 1 << 16  # a tensor costs as much as 10 items, and these bytes 1
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    """Of its storage; 0: it shows none."""
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return int(storage_of(tensor).nbytes())
+    return 0
 
 
 def _attributes_of(thing: Any) -> Any:
@@ -55,14 +63,16 @@ def _attributes_of(thing: Any) -> Any:
 class Snapshot:
     """Things and all that they hold, as they are now.
 
-    :param reads: also the bytes of tensors, and what is held by other modules: before a trial
-    :param reach: also what code uses; else that code is noted in ``codes``
+    :param reads: also the bytes of tensors: before a trial
+    :param reach: also what code uses, and all modules; else the code is noted in ``beyond``, and
+        with ``reads`` the modules that are not among the things
     :raises Unseen: something does not show whether it changes
     """
 
     def __init__(self, things: List[Found], reads: bool = False,
                  reach: Optional[Reach] = None) -> None:
-        self.codes: List[Found] = []
+        self.beyond: List[Found] = []
+        self.cost = 0  # of a look at its modules, in items
         self._watched: List[Watched] = []
         self._seen: Dict[int, Any] = {}  # by their ids, which stay theirs as long as they are held
         self._parts = {thing for _, thing in things if isinstance(thing, nn.Module)}
@@ -95,12 +105,15 @@ class Snapshot:
         if builtin is not None:
             self._visit_container(path, thing, builtin)
         elif isinstance(thing, nn.Module):
-            if self._reads or thing in self._parts:
+            if self._reach is not None or thing in self._parts:
                 self._visit_module(path, thing)
+            elif self._reads:
+                self.beyond.append((path, thing))
             self._visit_code(path, type(thing))
         elif isinstance(thing, Tensor):
             is_read = self._reads and not isinstance(thing, OnDrives)
             self._watched.append(Memory(path, thing, is_read))
+            self.cost += _TENSOR_COST + (_bytes_of(thing) // _BYTES_COST if is_read else 0)
         elif isinstance(thing, _CODE):
             self._visit_code(path, thing)
         elif is_array(thing):
@@ -130,7 +143,9 @@ class Snapshot:
             enumerate(numpy.asarray(thing).reshape(-1).tolist()))))
 
     def _visit_module(self, path: str, module: nn.Module) -> None:
+        path = dotted(path)
         watched = Items(path, vars(module))
+        self.cost += len(vars(module))
         self._count(path, len(vars(module)))
         self._watched.append(watched)
         # Often: without what each module has for hooks.
@@ -139,7 +154,7 @@ class Snapshot:
 
     def _visit_code(self, path: str, thing: Any) -> None:
         if self._reach is None:
-            self.codes.append((path, thing))
+            self.beyond.append((path, thing))
         elif thing not in (type, object):
             found, looks = self._reach.of(path, thing)
             self._queue(found)
@@ -208,30 +223,62 @@ def snapshot_of(module: nn.Module) -> Snapshot:
     return Snapshot([(name and f"{name}.", part) for name, part in module.named_modules()])
 
 
+class Beyond:
+    """What modules reach besides their parts, as code and other modules. The trials of a step share
+    what they see of it; each looks again, so where layers know the whole model, the time grows with
+    the square of their number."""
+
+    def __init__(self) -> None:
+        # By the ids of what it begins with, which it holds.
+        self._seen: Dict[FrozenSet[int], Tuple[List[Found], Snapshot]] = {}
+        self._cost = 0
+
+    def clear(self) -> None:
+        self._seen.clear()
+        self._cost = 0
+
+    def of(self, things: List[Found]) -> Snapshot:
+        """As they are now.
+
+        :raises Unseen: something does not show whether it changes; or the trials of this step have
+            looked at too much
+        """
+        key = frozenset(id(thing) for _, thing in things)
+        found = self._seen.get(key)
+        if found is not None:
+            self._charge(found[1], things)
+        if found is None or found[1].changed() is not None:
+            found = self._seen[key] = things, Snapshot(things, reads=True, reach=Reach())
+            self._charge(found[1], things)
+        return found[1]
+
+    def _charge(self, snapshot: Snapshot, things: List[Found]) -> None:
+        """A look at it."""
+        self._cost += snapshot.cost
+        if self._cost > _BEYOND_MAX:
+            path = next((path for path, thing in things if isinstance(thing, nn.Module)), "")
+            raise Unseen(f"it can reach other modules ({path.rstrip('.') or 'by its code'}): to "
+                         "look at them for each layer takes too long")
+
+
 class Reached:
     """All within reach of a module before a trial.
 
-    :param elsewhere: what code uses, of earlier trials
     :raises Unseen: something does not show whether it changes
     """
 
-    def __init__(self, module: nn.Module, arguments: Any, elsewhere: Elsewhere) -> None:
+    def __init__(self, module: nn.Module, arguments: Any, beyond: Beyond) -> None:
         things: List[Found] = [(ARGUMENT, arguments)]
         things += [(name and f"{name}.", part) for name, part in module.named_modules()]
         self._own = Snapshot(things, reads=True)
-        key = frozenset(id(code) for _, code in self._own.codes)
-        found = elsewhere.get(key)
-        if found is None or found[1].changed() is not None:
-            found = elsewhere[key] = self._own.codes, Snapshot(
-                self._own.codes, reads=True, reach=Reach())
-        self._elsewhere = found[1]
+        self._beyond = beyond.of(self._own.beyond)
 
     def changed(self) -> Optional[str]:
         """What, in words; None: nothing."""
-        return self._own.changed() or self._elsewhere.changed()
+        return self._own.changed() or self._beyond.changed()
 
     def has_begun(self) -> bool:
-        return self._own.has_begun() and self._elsewhere.has_begun()
+        return self._own.has_begun() and self._beyond.has_begun()
 
 
 def _slots_of(kind: type) -> List[Any]:

@@ -30,7 +30,7 @@ from .._core.torch_compat import SavedTensorsHooks, is_before, is_compiled
 from .._offload.session import Session
 from .._offload.trial_saves import FirstRun, SecondRun, is_same
 from .._params.offloaded_param import OnDrives
-from .effects import Elsewhere, Reached, Snapshot, snapshot_of
+from .effects import Beyond, Reached, Snapshot, snapshot_of
 from .foreign_hooks import Aside, foreign_on, is_gathering
 from .generators import Random
 from .watched import Unseen
@@ -288,8 +288,8 @@ class _Trial:
     """The first run of a scope, watched: it decides whether the scope may be recomputed."""
 
     def __init__(self, module: nn.Module, arguments: Any, alone: _Alone,
-                 elsewhere: Elsewhere) -> None:
-        self.reached = Reached(module, arguments, elsewhere)
+                 beyond: Beyond) -> None:
+        self.reached = Reached(module, arguments, beyond)
         self.saved = FirstRun(arguments)
         self.alone = alone
         alone.push()
@@ -319,7 +319,7 @@ class Recomputer:
         # Inputs of scopes tried in this step: version counters, and their values then.
         self._counters: List[Tuple[nn.Module, Tensor, int]] = []
         self._verdicts: Optional["Verdicts"] = None  # created at the first use
-        self._elsewhere: Elsewhere = {}  # shared by the trials of this step
+        self._beyond = Beyond()  # shared by the trials of this step
         self._waits = False
         self._begun: Set[nn.Module] = set()  # scopes with a cache that a first run filled
         for module, name in scopes.items():
@@ -421,7 +421,7 @@ class Recomputer:
             self.refuse(module, why)
             return
         if not is_tried:
-            self._trial = _Trial(module, arguments, self.alone(forbids=False), self._elsewhere)
+            self._trial = _Trial(module, arguments, self.alone(forbids=False), self._beyond)
             session.trial = self._trial.saved
         frame = Frame(self, module, arguments, devices)
         session.frame = frame if self._trial is None else _Tried(frame)
@@ -437,7 +437,7 @@ class Recomputer:
 
     def forget(self) -> None:
         """No trial follows soon: do not hold what module code reaches any longer."""
-        self._elsewhere.clear()
+        self._beyond.clear()
 
     def abandon(self) -> None:
         """The running scope is no longer watched, and discards nothing any more."""
