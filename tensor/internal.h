@@ -276,9 +276,9 @@ struct spw_cache {
 	uint32_t next_micro_batch;
 
 	/* what is computed again */
-	uint32_t again_depth;
-	uint64_t again_began_ns;
-	uint64_t again_traced_ns; /* the trace knows of it until then */
+	uint32_t recompute_depth;
+	uint64_t recompute_began_ns;
+	uint64_t recompute_traced_ns; /* the trace knows of it until then */
 
 	struct spw_cache_stats count;
 
@@ -323,7 +323,7 @@ void spw_cache__search_wait(struct spw_cache *cache);
 /* After what has passed of computing again, if that is under way. */
 void spw_cache__trace(struct spw_cache *cache, struct spw_trace_event *event);
 /* Something was computed again until @now_ns. */
-void spw_cache__trace_again(struct spw_cache *cache, uint64_t now_ns);
+void spw_cache__trace_recompute(struct spw_cache *cache, uint64_t now_ns);
 
 /* ---- lock.c ---- */
 
@@ -429,17 +429,17 @@ int spw_cache__read_urgently(struct entry *entry);
 /* A lease of the entry's memory goes out. @taken: from @offset_bytes of the storage on. */
 void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken);
 
-/* ---- again.c ---- */
+/* ---- recompute.c ---- */
 
 /*
  * It is given up, if nobody has come to count on its memory meanwhile: else it is kept. Unlocks.
  * Return: whether it was.
  */
-bool spw_cache__again_give_up(struct entry *entry);
+bool spw_cache__recompute_give_up(struct entry *entry);
 /* Whether the offer's storage has the bytes that were given up. Unlocks. */
-bool spw_cache__again_holds(struct entry *entry, const struct spw_offer *offer);
+bool spw_cache__recompute_holds(struct entry *entry, const struct spw_offer *offer);
 /* The offer's memory has them, and its token is held. */
-void spw_cache__again_restored(struct entry *entry, const struct spw_offer *offer);
+void spw_cache__recompute_restored(struct entry *entry, const struct spw_offer *offer);
 
 /* ---- offer.c ---- */
 

@@ -111,7 +111,7 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 		return entry->device == device &&
 		       (hint == SPW_HINT_INPUT || device_has(entry, offer));
 	while (entry->state == ENTRY_DISCARDED) {
-		bool same = spw_cache__again_holds(entry, offer);
+		bool same = spw_cache__recompute_holds(entry, offer);
 
 		if (entry->state == ENTRY_DISCARDED)
 			return same;
@@ -163,7 +163,7 @@ static int offer_given_up(struct entry *entry, const struct spw_offer *offer,
 
 	if (hint == SPW_HINT_INPUT || (may && entry->scope == spw_cache__rule_scope(entry->cache)))
 		return SPW_OFFER_AGAIN;
-	spw_cache__again_restored(entry, offer);
+	spw_cache__recompute_restored(entry, offer);
 	return SPW_OFFER_KEEP;
 }
 
@@ -238,7 +238,7 @@ int spw_cache__offer_copy(struct entry *entry)
 static int offer_give_up(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
-	bool given_up = spw_cache__again_give_up(entry);
+	bool given_up = spw_cache__recompute_give_up(entry);
 
 	if (!given_up)
 		kept_add(cache, KEEP_PLANNED, entry->len_bytes);

@@ -104,9 +104,9 @@ void spw_cache_step(struct spw_cache *cache)
 	spw_cache__others_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	/* Who was interrupted may not have said that it has ended. */
-	if (cache->again_depth > 0)
-		spw_control__again(control_of(cache), false);
-	cache->again_depth = 0;
+	if (cache->recompute_depth > 0)
+		spw_control__recomputing(control_of(cache), false);
+	cache->recompute_depth = 0;
 	spw_cache__search_wait(cache);
 	spw_cache__others_ranks(cache);
 	if (spw_control__step_ended(control_of(cache)))

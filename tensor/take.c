@@ -189,7 +189,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 static void take_trace(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
 		       uint64_t len_bytes, uint64_t wait_ns)
 {
-	if (cache->again_depth > 0)
+	if (cache->recompute_depth > 0)
 		return;
 	CACHE_TRACE(cache, .kind = SPW_TRACE_TAKE, .tensor = tensor.value,
 		    .offset_bytes = offset_bytes, .len_bytes = len_bytes, .wait_ns = wait_ns);

@@ -2,19 +2,19 @@
 /* tensor/trace.c - what a trace is told of the cache's calls */
 #include "tensor/internal.h"
 
-void spw_cache__trace_again(struct spw_cache *cache, uint64_t now_ns)
+void spw_cache__trace_recompute(struct spw_cache *cache, uint64_t now_ns)
 {
 	struct spw_trace_event again = {.kind = SPW_TRACE_AGAIN,
-					.wait_ns = now_ns - cache->again_traced_ns};
+					.wait_ns = now_ns - cache->recompute_traced_ns};
 
 	spw_trace_write(cache->opts.trace, &again);
-	cache->again_traced_ns = now_ns;
+	cache->recompute_traced_ns = now_ns;
 }
 
 /* To the model, what happens while a scope is computed again happens when that began. */
 void spw_cache__trace(struct spw_cache *cache, struct spw_trace_event *event)
 {
-	if (cache->again_depth > 0)
-		spw_cache__trace_again(cache, cache->ports.clock_ns());
+	if (cache->recompute_depth > 0)
+		spw_cache__trace_recompute(cache, cache->ports.clock_ns());
 	spw_trace_write(cache->opts.trace, event);
 }

@@ -40,7 +40,7 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 		to->release_ns = to->pack_ns + held_ns;
 	to->takes = from->takes;
 	to->hint = from->hint;
-	to->not_again |= from->not_again;
+	to->no_recompute |= from->no_recompute;
 }
 
 /*

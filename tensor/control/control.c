@@ -154,7 +154,7 @@ void spw_control__hinted(struct control *control, const struct track *track,
 	if (hint == SPW_HINT_INPUT)
 		spw_control__recording_input(control, recorded);
 	else if (recorded->scope != control->scope)
-		recorded->not_again = true;
+		recorded->no_recompute = true;
 	if (hint != SPW_HINT_INPUT && recorded->only_input)
 		saved_after_all(control, recorded);
 	if (hint == SPW_HINT_PIN || (hint == SPW_HINT_KEEP && recorded->hint != SPW_HINT_PIN))
@@ -166,7 +166,7 @@ void spw_control__taken(struct control *control, const struct track *track)
 	struct recorded *recorded = spw_control__recording_of(control, track);
 
 	/* What is needed to compute again is not taken by the step. */
-	if (!recorded || control->again)
+	if (!recorded || control->recomputing)
 		return;
 	spw_control__skipped_taken(control, recorded);
 	spw_control__recording_take(control, recorded);
@@ -297,16 +297,16 @@ void spw_control__marked(struct control *control, uint64_t mark, uint64_t device
 	spw_control__pace_marked(control, mark, device_ns);
 }
 
-void spw_control__again(struct control *control, bool again)
+void spw_control__recomputing(struct control *control, bool again)
 {
 	uint64_t now_ns = control->opts.clock_ns();
 
-	SPW_ASSERT(again != control->again);
-	control->again = again;
+	SPW_ASSERT(again != control->recomputing);
+	control->recomputing = again;
 	if (again)
-		control->again_since_ns = now_ns;
+		control->recompute_since_ns = now_ns;
 	else
-		control->again_ns += now_ns - control->again_since_ns;
+		control->recompute_ns += now_ns - control->recompute_since_ns;
 	spw_control__recording_away(control, again, now_ns);
 }
 
@@ -339,7 +339,7 @@ static void count_step(const struct control *control)
 	count->step_compute_ns = spw_control__recording_compute_ns(control);
 	count->step_stall_ns = spw_control__stalled_ns(control);
 	count->step_hold_ns = control->waited_ns - spw_control__stalled_ns(control);
-	count->step_again_ns = control->again_ns;
+	count->step_again_ns = control->recompute_ns;
 	count->step_peak_bytes = control->peak_bytes;
 	count->step_forward_ns = control->now.forward_ns;
 	count->step_backward_ns = control->now.backward_ns;

@@ -107,7 +107,7 @@ uint64_t spw_control__wait_ended(struct control *control);
 uint64_t spw_control__hold_ended(struct control *control, uint64_t began_ns);
 
 /* What the caller does now has been done in the step before; and no longer. */
-void spw_control__again(struct control *control, bool again);
+void spw_control__recomputing(struct control *control, bool again);
 
 /* ---- Events: transfers ---- */
 

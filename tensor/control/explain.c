@@ -24,7 +24,7 @@ static unsigned fill_reasons(const struct control *control, const struct spw_pla
 			reasons[found] = (struct spw_cache_reason){
 				.scope_key = scope->key,
 				.micro_batch = scope->micro_batch,
-				.may_again = spw_control__again_scope_may(scope),
+				.may_again = spw_control__recompute_scope_may(scope),
 				.again_ns = control->asked.scopes[s].again_ns,
 				.saved_bytes = bytes,
 				.reason = planned[s],

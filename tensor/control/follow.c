@@ -32,7 +32,7 @@ void spw_control__follow_begin(struct control *control)
 	control->plan_number++;
 	control->left = control->stalled_now = false;
 	control->matched = 0;
-	control->read_next = control->again_next = control->offer_next = 0;
+	control->read_next = control->recompute_next = control->offer_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
 	control->due_ns = control->due_hold_ns = 0;
 	if (!control->shape->planned && !control->shape->varies)
@@ -67,12 +67,12 @@ static uint64_t next_offer_ns(struct control *control)
 }
 
 /* When the plan next computes a scope again; UINT64_MAX: it does not any more. */
-static uint64_t next_again_ns(struct control *control)
+static uint64_t next_recompute_ns(struct control *control)
 {
 	const struct plan *plan = &control->shape->plan;
 
-	for (; control->again_next < plan->use_count; control->again_next++) {
-		uint32_t which = plan->use_order[control->again_next];
+	for (; control->recompute_next < plan->use_count; control->recompute_next++) {
+		uint32_t which = plan->use_order[control->recompute_next];
 
 		if (plan->choices[which] == SPW_PLAN_AGAIN && control->slots[which] != GONE_SLOT &&
 		    plan->use_ns[which] > control->progress_ns)
@@ -90,7 +90,7 @@ static uint64_t progress_now_ns(struct control *control)
 {
 	uint64_t ns = control->progress_ns + spw_control__recording_compute_ns(control) -
 		      control->progress_at_ns;
-	uint64_t next_ns = SPW_MIN(next_offer_ns(control), next_again_ns(control));
+	uint64_t next_ns = SPW_MIN(next_offer_ns(control), next_recompute_ns(control));
 
 	return SPW_MAX(control->progress_ns, SPW_MIN(ns, next_ns));
 }

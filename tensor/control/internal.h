@@ -50,11 +50,11 @@ struct recorded {
 	uint8_t hint;
 	bool plannable;
 	bool released;
-	bool stored;     /* the drives alone have its bytes */
-	bool skipped;    /* with its scope: this step has no such tensor */
-	bool not_again;  /* another scope saves or needs it, too */
-	bool is_input;   /* some scope is computed again from it */
-	bool only_input; /* and none has saved it: it has no place */
+	bool stored;       /* the drives alone have its bytes */
+	bool skipped;      /* with its scope: this step has no such tensor */
+	bool no_recompute; /* another scope saves or needs it, too */
+	bool is_input;     /* some scope is computed again from it */
+	bool only_input;   /* and none has saved it: it has no place */
 };
 
 struct recorded_scope {
@@ -262,8 +262,8 @@ struct control {
 	uint64_t waiting_since_ns;
 	uint32_t waiting; /* takes, and who is held back */
 	uint64_t held_ns; /* of waited_ns: held back */
-	bool again;       /* the caller computes again */
-	uint64_t again_since_ns, again_ns;
+	bool recomputing; /* the caller computes again */
+	uint64_t recompute_since_ns, recompute_ns;
 	/* no compute of the step: while some take waits, or something is computed again */
 	uint32_t away;
 	uint64_t away_since_ns, away_ns;
@@ -287,7 +287,7 @@ struct control {
 	uint64_t due_ns;         /* of steps like this one when they last offered something, */
 	uint64_t due_hold_ns;    /* and how long compute is to wait until then */
 	uint32_t read_next;      /* of the plan's order of use: all before it need not be read */
-	uint32_t again_next;     /* and no scope is computed again for any before it */
+	uint32_t recompute_next; /* and no scope is computed again for any before it */
 	uint32_t offer_next;     /* of the basis: all before it have been offered */
 	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
@@ -527,25 +527,25 @@ bool spw_control__wear_drifted(const struct control *control);
 /* A plan has been made: say whether the cap has changed it. */
 void spw_control__wear_planned(struct control *control, const struct plan *plan);
 
-/* ---- again.c ---- */
+/* ---- recompute.c ---- */
 
 /* It can be computed again, as far as the caller has said. */
-bool spw_control__again_scope_may(const struct recorded_scope *scope);
+bool spw_control__recompute_scope_may(const struct recorded_scope *scope);
 /* So can some scope of the basis. */
-bool spw_control__again_may(const struct recording *basis);
+bool spw_control__recompute_may(const struct recording *basis);
 /* As spw_plan(), with all that may be computed again. */
-int spw_control__again_plan(struct asked *asked, const struct spw_plan_step *step,
-			    struct plan *plan);
+int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
+				struct plan *plan);
 /* The choices have been changed: what they lead to. */
-int spw_control__again_simulate(struct asked *asked, const struct spw_plan_step *step,
-				struct plan *plan);
+int spw_control__recompute_simulate(struct asked *asked, const struct spw_plan_step *step,
+				    struct plan *plan);
 /* From when on what is spilled is read. */
-int spw_control__again_schedule(struct asked *asked, const struct spw_plan_step *step,
-				struct plan *plan);
+int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
+				    struct plan *plan);
 
 /* Of the plan, a reason for each scope of the basis. */
-int spw_control__again_explain(struct asked *asked, const struct spw_plan_step *step,
-			       const struct plan *plan, struct spw_plan_reason reasons[]);
+int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_step *step,
+				   const struct plan *plan, struct spw_plan_reason reasons[]);
 
 /* ---- planning.c ---- */
 

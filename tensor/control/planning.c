@@ -30,7 +30,7 @@ static struct spw_plan_step step_of(const struct asked *asked, bool keep_hints)
 			.users = recorded->takes,
 			.scope = recorded->scope,
 			.must_keep = must_keep,
-			.not_again = must_keep || recorded->not_again,
+			.not_again = must_keep || recorded->no_recompute,
 		};
 	}
 	return (struct spw_plan_step){.tensors = asked->tensors,
@@ -103,7 +103,7 @@ static void ask(struct control *control, const struct plan *plan)
 	asked->opts = plan_opts_of(control, plan);
 	asked->flows_count = spw_control__flows_plan(control, asked->flows);
 	asked->by_scopes = control->opts.cache.mode != SPW_CACHE_POSITIONAL &&
-			   (asked->flows_count > 0 || spw_control__again_may(asked->basis));
+			   (asked->flows_count > 0 || spw_control__recompute_may(asked->basis));
 }
 
 void spw_control__planning_ask(struct control *control)
@@ -134,7 +134,7 @@ static int force_spills(struct asked *asked, const struct spw_plan_step *step, s
 	if (!forced)
 		return 0;
 	if (asked->by_scopes)
-		return spw_control__again_simulate(asked, step, plan);
+		return spw_control__recompute_simulate(asked, step, plan);
 	return spw_plan_simulate(step, &asked->drives, plan->result.memory_bytes, plan->choices,
 				 NULL, 0, &plan->result);
 }
@@ -201,14 +201,14 @@ static int order_uses(const struct asked *asked, const struct spw_plan_step *ste
 static int choose(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
 	if (asked->by_scopes)
-		return spw_control__again_plan(asked, step, plan);
+		return spw_control__recompute_plan(asked, step, plan);
 	return spw_plan(step, &asked->drives, &asked->opts, plan->choices, &plan->result);
 }
 
 static int schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
 {
 	if (asked->by_scopes)
-		return spw_control__again_schedule(asked, step, plan);
+		return spw_control__recompute_schedule(asked, step, plan);
 	memset(plan->hold_ns, 0, step->count * sizeof(*plan->hold_ns));
 	return spw_plan__schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
 				  plan->read_from_ns);
@@ -262,7 +262,7 @@ int spw_control__planning_explain(struct control *control, struct spw_plan_reaso
 
 	ask(control, plan);
 	step = step_of(&control->asked, plan->result.feasible);
-	return spw_control__again_explain(&control->asked, &step, plan, reasons);
+	return spw_control__recompute_explain(&control->asked, &step, plan, reasons);
 }
 
 /* ---- Probes ---- */

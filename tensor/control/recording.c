@@ -186,10 +186,10 @@ void spw_control__recording_begin(struct control *control)
 
 	control->began_ns = control->opts.clock_ns();
 	control->waited_ns = control->held_ns = control->compute_ns_min = 0;
-	control->again_ns = control->away_ns = 0;
+	control->recompute_ns = control->away_ns = 0;
 	/* of what is still at it */
 	control->waiting_since_ns = control->began_ns;
-	control->again_since_ns = control->away_since_ns = control->began_ns;
+	control->recompute_since_ns = control->away_since_ns = control->began_ns;
 	control->charged_ns = control->event_ns = 0;
 	spw_control__pace_begin(control);
 	control->scope = control->stage_scope = NO_SCOPE;
@@ -328,9 +328,9 @@ void spw_control__recording_input(struct control *control, struct recorded *reco
 	recorded->is_input = true;
 	if (scope->input == NO_TENSOR || tensors[scope->input].bytes < recorded->bytes) {
 		if (scope->input != NO_TENSOR)
-			tensors[scope->input].not_again = true;
+			tensors[scope->input].no_recompute = true;
 		scope->input = which;
 	} else if (scope->input != which) {
-		recorded->not_again = true;
+		recorded->no_recompute = true;
 	}
 }

@@ -249,7 +249,7 @@ struct recorded *spw_control__skipped_shared(struct control *control, struct tra
 		return NULL;
 	for (uint32_t i = skipping->passed; i < skipping->count; i++) {
 		shared = &control->now.tensors[skipping->tensors[i].which];
-		if (!shared->skipped || !shared->not_again || !spw_control__has_place(shared) ||
+		if (!shared->skipped || !shared->no_recompute || !spw_control__has_place(shared) ||
 		    shared->bytes != recorded->bytes ||
 		    control->slots[shared->matched] != GONE_SLOT)
 			continue;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/control/again.c - plans of scopes: what the planner is asked, and what becomes of it */
+/* tensor/control/recompute.c - plans of scopes: what the planner is asked, and what becomes of it */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/control/internal.h"
 
-bool spw_control__again_scope_may(const struct recorded_scope *scope)
+bool spw_control__recompute_scope_may(const struct recorded_scope *scope)
 {
 	return scope->stage == SPW_STAGE_FORWARD && scope->input != NO_TENSOR && !scope->has_scopes;
 }
 
-bool spw_control__again_may(const struct recording *basis)
+bool spw_control__recompute_may(const struct recording *basis)
 {
 	for (uint32_t i = 0; i < basis->scope_count; i++)
-		if (spw_control__again_scope_may(&basis->scopes[i]))
+		if (spw_control__recompute_scope_may(&basis->scopes[i]))
 			return true;
 	return false;
 }
@@ -27,7 +27,7 @@ static struct spw_plan_scopes scopes_of(struct asked *asked)
 	spw_plan_scopes_init(&scopes, sizeof(scopes));
 	for (uint32_t i = 0; i < basis->scope_count; i++) {
 		const struct recorded_scope *scope = &basis->scopes[i];
-		bool may = spw_control__again_scope_may(scope);
+		bool may = spw_control__recompute_scope_may(scope);
 
 		asked->scopes[i] = (struct spw_plan_scope){
 			.enter_ns = scope->enter_ns,
@@ -40,15 +40,15 @@ static struct spw_plan_scopes scopes_of(struct asked *asked)
 	}
 	scopes.scopes = asked->scopes;
 	scopes.count = basis->scope_count;
-	if (!spw_control__again_may(basis))
+	if (!spw_control__recompute_may(basis))
 		scopes.slack = 0; /* as of plans that only spill */
 	scopes.flows = asked->flows;
 	scopes.flows_count = asked->flows_count;
 	return scopes;
 }
 
-int spw_control__again_plan(struct asked *asked, const struct spw_plan_step *step,
-			    struct plan *plan)
+int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
+				struct plan *plan)
 {
 	const struct spw_plan_scopes scopes = scopes_of(asked);
 
@@ -56,8 +56,8 @@ int spw_control__again_plan(struct asked *asked, const struct spw_plan_step *ste
 			       &plan->result);
 }
 
-int spw_control__again_simulate(struct asked *asked, const struct spw_plan_step *step,
-				struct plan *plan)
+int spw_control__recompute_simulate(struct asked *asked, const struct spw_plan_step *step,
+				    struct plan *plan)
 {
 	const struct spw_plan_scopes scopes = scopes_of(asked);
 
@@ -105,8 +105,8 @@ static void time_holds(struct plan *plan, const struct spw_plan_step *step)
 				: spw_since_ns(step->tensors[i].pack_ns, plan->hold_ns[i]);
 }
 
-int spw_control__again_schedule(struct asked *asked, const struct spw_plan_step *step,
-				struct plan *plan)
+int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
+				    struct plan *plan)
 {
 	const struct spw_plan_scopes scopes = scopes_of(asked);
 	size_t most = (size_t)SPW_PLAN_SPANS_PER_TENSOR * step->count + scopes.count;
@@ -135,8 +135,8 @@ int spw_control__again_schedule(struct asked *asked, const struct spw_plan_step 
 
 /* ---- Why ---- */
 
-int spw_control__again_explain(struct asked *asked, const struct spw_plan_step *step,
-			       const struct plan *plan, struct spw_plan_reason reasons[])
+int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_step *step,
+				   const struct plan *plan, struct spw_plan_reason reasons[])
 {
 	const struct spw_plan_scopes scopes = scopes_of(asked);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_again_plan.c - the cache that plans to recompute, in virtual time */
+/* tests/unit/test_cache_recompute_plan.c - the cache that plans to recompute, in virtual time */
 /* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/again.c - what is given up, and computed again
+ * tensor/recompute.c - what is given up, and computed again
  *
  * The caller lets go of the memory at once; what stays is a checksum. Bytes that are computed
  * again, or offered once more by another scope, are taken for the same only if theirs is: the
@@ -13,7 +13,7 @@
 
 /* ---- Giving up ---- */
 
-bool spw_cache__again_give_up(struct entry *entry)
+bool spw_cache__recompute_give_up(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const uint8_t *bytes = entry->bytes;
@@ -52,7 +52,7 @@ static const uint8_t *part_of(const struct entry *entry, const struct spw_offer 
 	return (const uint8_t *)offer->storage_bytes + entry->offset_bytes;
 }
 
-bool spw_cache__again_holds(struct entry *entry, const struct spw_offer *offer)
+bool spw_cache__recompute_holds(struct entry *entry, const struct spw_offer *offer)
 {
 	struct spw_cache *cache = entry->cache;
 	const uint8_t *bytes = part_of(entry, offer);
@@ -72,7 +72,7 @@ bool spw_cache__again_holds(struct entry *entry, const struct spw_offer *offer)
 	return same;
 }
 
-void spw_cache__again_restored(struct entry *entry, const struct spw_offer *offer)
+void spw_cache__recompute_restored(struct entry *entry, const struct spw_offer *offer)
 {
 	struct spw_cache *cache = entry->cache;
 
@@ -89,7 +89,7 @@ void spw_cache__again_restored(struct entry *entry, const struct spw_offer *offe
 
 static int restore(struct entry *entry, const struct spw_offer *offer)
 {
-	bool same = spw_cache__again_holds(entry, offer);
+	bool same = spw_cache__recompute_holds(entry, offer);
 
 	/* Another thread may have been first. */
 	if (entry->state != ENTRY_DISCARDED)
@@ -101,7 +101,7 @@ static int restore(struct entry *entry, const struct spw_offer *offer)
 				 "as in the forward pass",
 				 (unsigned long long)entry->len_bytes);
 	}
-	spw_cache__again_restored(entry, offer);
+	spw_cache__recompute_restored(entry, offer);
 	return 0;
 }
 
@@ -138,9 +138,9 @@ int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor, const struct s
 void spw_cache_again_begin(struct spw_cache *cache)
 {
 	spw_cache__enter(cache);
-	if (cache->again_depth++ == 0) {
-		cache->again_began_ns = cache->again_traced_ns = cache->ports.clock_ns();
-		spw_control__again(control_of(cache), true);
+	if (cache->recompute_depth++ == 0) {
+		cache->recompute_began_ns = cache->recompute_traced_ns = cache->ports.clock_ns();
+		spw_control__recomputing(control_of(cache), true);
 	}
 	spw_cache__unlock_and_notify(cache);
 }
@@ -150,12 +150,12 @@ void spw_cache_again_end(struct spw_cache *cache)
 	uint64_t now_ns;
 
 	spw_cache__enter(cache);
-	if (cache->again_depth > 0 && --cache->again_depth == 0) {
-		spw_control__again(control_of(cache), false);
+	if (cache->recompute_depth > 0 && --cache->recompute_depth == 0) {
+		spw_control__recomputing(control_of(cache), false);
 		now_ns = cache->ports.clock_ns();
 		if (cache->opts.trace)
-			spw_cache__trace_again(cache, now_ns);
-		cache->count.again_ns += now_ns - cache->again_began_ns;
+			spw_cache__trace_recompute(cache, now_ns);
+		cache->count.again_ns += now_ns - cache->recompute_began_ns;
 		if (cache->stage == SPW_STAGE_BACKWARD)
 			cache->count.scopes_again++;
 		spw_cache__window_fill(cache);
