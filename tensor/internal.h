@@ -435,7 +435,7 @@ void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct sp
  * It is given up, if nobody has come to count on its memory meanwhile: else it is kept. Unlocks.
  * Return: whether it was.
  */
-bool spw_cache__recompute_give_up(struct entry *entry);
+bool spw_cache__recompute_discard(struct entry *entry);
 /* Whether the offer's storage has the bytes that were given up. Unlocks. */
 bool spw_cache__recompute_holds(struct entry *entry, const struct spw_offer *offer);
 /* The offer's memory has them, and its token is held. */
@@ -467,7 +467,7 @@ void spw_cache__window_fill(struct spw_cache *cache);
 
 enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_hint hint);
 /* Whether it is given up, to be computed again. */
-bool spw_cache__rule_gives_up(const struct entry *entry, enum spw_cache_hint hint);
+bool spw_cache__rule_discards(const struct entry *entry, enum spw_cache_hint hint);
 /* The scope that the caller is in; no two have the same number. */
 uint64_t spw_cache__rule_scope(const struct spw_cache *cache);
 void spw_cache__rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);

@@ -156,8 +156,8 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
  * Within its scope it stays given up, and if it would only serve another to be computed again: the
  * plan does not do that, or it would not have given it up. Else the offer has the bytes.
  */
-static int offer_given_up(struct entry *entry, const struct spw_offer *offer,
-			  enum spw_cache_hint hint)
+static int offer_discarded(struct entry *entry, const struct spw_offer *offer,
+			   enum spw_cache_hint hint)
 {
 	bool may = hint == SPW_HINT_AGAIN || hint == SPW_HINT_GIVE_UP;
 
@@ -179,7 +179,7 @@ static int offer_duplicate(struct entry *entry, const struct spw_offer *offer,
 	if (cache->stage == SPW_STAGE_FORWARD)
 		spw_cache__entry_offered_again(entry);
 	if (entry->state == ENTRY_DISCARDED)
-		return offer_given_up(entry, offer, hint);
+		return offer_discarded(entry, offer, hint);
 	if (entry->copies == 0 || entry->state != ENTRY_LEAVING || hint == SPW_HINT_INPUT)
 		return SPW_OFFER_DEDUP;
 	/* The memory may have changed since the copy began, and its version may not tell. */
@@ -235,15 +235,15 @@ int spw_cache__offer_copy(struct entry *entry)
 	return SPW_OFFER_KEEP;
 }
 
-static int offer_give_up(struct entry *entry)
+static int offer_discard(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
-	bool given_up = spw_cache__recompute_give_up(entry);
+	bool discarded = spw_cache__recompute_discard(entry);
 
-	if (!given_up)
+	if (!discarded)
 		kept_add(cache, KEEP_PLANNED, entry->len_bytes);
 	spw_cache__rule_offered(cache, entry->len_bytes, false);
-	return given_up ? SPW_OFFER_AGAIN : SPW_OFFER_KEEP;
+	return discarded ? SPW_OFFER_AGAIN : SPW_OFFER_KEEP;
 }
 
 static int offer_new(struct entry *entry, enum spw_cache_hint hint)
@@ -255,8 +255,8 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	spw_control__offered(control_of(cache), &entry->track, (uint32_t)(entry - cache->entries),
 			     entry->len_bytes, hint);
 	spw_cache__window_follow(cache);
-	if (spw_cache__rule_gives_up(entry, hint))
-		return offer_give_up(entry);
+	if (spw_cache__rule_discards(entry, hint))
+		return offer_discard(entry);
 	reason = spw_cache__rule_keep(entry, hint);
 	if (reason == KEEP_NOT && entry->device)
 		return spw_cache__offer_copy(entry);

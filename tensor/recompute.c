@@ -13,7 +13,7 @@
 
 /* ---- Giving up ---- */
 
-bool spw_cache__recompute_give_up(struct entry *entry)
+bool spw_cache__recompute_discard(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	const uint8_t *bytes = entry->bytes;

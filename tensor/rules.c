@@ -49,7 +49,7 @@ enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_
 	return KEEP_NOT;
 }
 
-bool spw_cache__rule_gives_up(const struct entry *entry, enum spw_cache_hint hint)
+bool spw_cache__rule_discards(const struct entry *entry, enum spw_cache_hint hint)
 {
 	const struct spw_cache *cache = entry->cache;
 	enum spw_plan_choice choice;
