@@ -9,7 +9,7 @@
 #include "tensor/internal.h"
 
 /* To wake the store's thread takes microseconds: little of the time to write so much. */
-#define HOLD_BYTES (UINT64_C(256) << 10)
+#define DEFER_BYTES (UINT64_C(256) << 10)
 
 #define WEAR_YEARS_MAX 1e6
 
@@ -121,7 +121,7 @@ int spw_cache__open_with(struct spw_store *store, const struct spw_cache_opts *u
 	cache->opts = opts;
 	cache->cursor = &cache->order;
 	cache->go_on = spw_cache__window_fill;
-	cache->hold_bytes = HOLD_BYTES;
+	cache->defer_bytes = DEFER_BYTES;
 	rc = wear_find(cache);
 	if (rc == 0)
 		rc = spw_cache__entries_open(cache);
@@ -150,7 +150,7 @@ void spw_cache_close(struct spw_cache *cache)
 	while (cache->io_in_flight > 0)
 		spw_cache__wait_io(cache);
 	spw_cache__search_wait(cache);
-	SPW_ASSERT(!cache->held && link_alone(&cache->copying.head));
+	SPW_ASSERT(!cache->deferred && link_alone(&cache->copying.head));
 	SPW_ASSERT(cache->owner_writes_in_flight == 0 && cache->device_writes_in_flight == 0);
 	spw_cache__unlock_and_notify(cache);
 	spw_cache__lock_close(cache);

@@ -44,7 +44,7 @@ static bool entry_holds(const struct entry *entry, enum entry_state state)
 		return link_alone(&entry->drain) && link_alone(&entry->device_link) &&
 		       !entry->in_window;
 	case ENTRY_KEPT: return entry_at_owner(entry) && !writes && entry->copies == 0;
-	case ENTRY_QUEUED: return entry->cache->held == entry;
+	case ENTRY_QUEUED: return entry->cache->deferred == entry;
 	case ENTRY_LEAVING: return (writes && entry->object_exists) || entry->copies > 0;
 	case ENTRY_STORED:
 		return !entry->owner_held && !entry->memory && !writes && entry->object_exists;
@@ -261,8 +261,8 @@ void spw_cache__entry_cancel_write(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 
 	if (entry->state == ENTRY_QUEUED) {
-		SPW_ASSERT(cache->held == entry);
-		cache->held = NULL;
+		SPW_ASSERT(cache->deferred == entry);
+		cache->deferred = NULL;
 		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	} else if (entry->state != ENTRY_LEAVING || !entry->write_request ||
 		   cache->ports.cancel(entry->write_request)) {
@@ -286,7 +286,7 @@ void spw_cache__entry_leave_window(struct entry *entry)
 /* The last user is gone. What is under way comes to its end first. */
 static void entry_die(struct entry *entry)
 {
-	if (entry->write_in_flight || entry->cache->held == entry)
+	if (entry->write_in_flight || entry->cache->deferred == entry)
 		spw_cache__entry_cancel_write(entry);
 	if (entry->read_request)
 		(void)entry->cache->ports.cancel(entry->read_request);

@@ -17,7 +17,7 @@ static uint64_t wait_until_ns(const struct spw_cache *cache)
 {
 	uint64_t until_ns = 0;
 
-	if (cache->owner_writes_in_flight > 0 || cache->held)
+	if (cache->owner_writes_in_flight > 0 || cache->deferred)
 		until_ns = spw_control__hold_until_ns(control_of(cache), cache->returned_bytes);
 	return until_ns > 0 && until_ns > cache->ports.clock_ns() ? until_ns : 0;
 }
@@ -27,7 +27,7 @@ static void hold(struct spw_cache *cache)
 	uint64_t ns = spw_control__wait_began(control_of(cache)), until_ns;
 	bool late = false;
 
-	spw_cache__write_held(cache);
+	spw_cache__write_deferred(cache);
 	while ((until_ns = wait_until_ns(cache)) > 0) {
 		late |= until_ns == UINT64_MAX;
 		spw_cache__wait_io_until(cache, until_ns);

@@ -243,9 +243,9 @@ struct spw_cache {
 	void (*go_on)(struct spw_cache *cache);
 	/* what the last offer found: spw_cache_hold_back() reads it without the lock */
 	atomic_bool may_throttle;
-	struct entry *held; /* queued, but not given to the store yet; or NULL */
+	struct entry *deferred; /* queued, but not given to the store yet; or NULL */
 	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
-	uint64_t hold_bytes;
+	uint64_t defer_bytes;
 	void *doomed; /* memory to free outside the lock, linked through its first bytes */
 
 	/* where the caller is */
@@ -402,12 +402,12 @@ struct entry *spw_cache__write_to_order(struct spw_cache *cache);
 /* Count and note why an entry is kept that was to be written. */
 void spw_cache__write_failed(struct entry *entry, int error, const char *words);
 /* The deferred write goes to the store. */
-void spw_cache__write_deferred(struct spw_cache *cache);
+void spw_cache__write_issue(struct spw_cache *cache);
 /* The same, if there is one. */
-static inline void spw_cache__write_held(struct spw_cache *cache)
+static inline void spw_cache__write_deferred(struct spw_cache *cache)
 {
-	if (cache->held)
-		spw_cache__write_deferred(cache);
+	if (cache->deferred)
+		spw_cache__write_issue(cache);
 }
 /* As most calls begin: lock, and that. */
 void spw_cache__enter(struct spw_cache *cache);

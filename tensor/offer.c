@@ -138,7 +138,7 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 	struct entry *entry;
 
 	for (;;) {
-		spw_cache__write_held(cache);
+		spw_cache__write_deferred(cache);
 		entry = spw_cache__entry_covering(cache, offer->storage_key, offer->storage_version,
 						  offer->offset_bytes, offer->len_bytes);
 		if (!entry)

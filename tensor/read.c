@@ -39,7 +39,7 @@ static void prefetch_done(void *context, int res)
 			   "reading ahead failed, it is tried again on use: %s", spw_last_error());
 	}
 	read_ended(entry, res);
-	spw_cache__write_held(cache);
+	spw_cache__write_deferred(cache);
 	cache->go_on(cache);
 	spw_cache__unlock(cache);
 }

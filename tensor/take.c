@@ -207,8 +207,8 @@ int spw_cache_take(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_b
 	*taken = (struct spw_taken){0};
 	spw_cache__lock(cache);
 	entry = spw_cache__entry_of_id(cache, tensor.value);
-	if (entry != cache->held)
-		spw_cache__write_held(cache);
+	if (entry != cache->deferred)
+		spw_cache__write_deferred(cache);
 	rc = take_check(entry, offset_bytes, len_bytes);
 	if (rc == 0)
 		rc = take_locked(entry, offset_bytes, taken, &wait_ns);
@@ -254,8 +254,8 @@ int spw_cache_release(struct spw_cache *cache, spw_tensor tensor)
 
 	spw_cache__lock(cache);
 	entry = spw_cache__entry_of_id(cache, tensor.value);
-	if (entry != cache->held)
-		spw_cache__write_held(cache);
+	if (entry != cache->deferred)
+		spw_cache__write_deferred(cache);
 	if (entry && entry->users > 0) {
 		cache->count.releases++;
 		CACHE_TRACE(cache, .kind = SPW_TRACE_RELEASE, .tensor = tensor.value);

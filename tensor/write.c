@@ -127,7 +127,7 @@ static void write_finished(struct entry *entry, int res)
 		spw_control__written(control_of(cache), entry->len_bytes);
 	write_ended(entry, res, spw_last_error());
 	spw_cache__io_ended(entry);
-	spw_cache__write_held(cache);
+	spw_cache__write_deferred(cache);
 	cache->go_on(cache);
 }
 
@@ -233,10 +233,10 @@ int spw_cache__write_begin(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 	int rc = 0;
 
-	SPW_ASSERT(!cache->held && !entry->device && entry->state == ENTRY_FREE);
-	if (cache->hold_bytes > 0 &&
-	    (entry->len_bytes <= cache->hold_bytes || cache->count.staging_bytes > 0)) {
-		cache->held = entry;
+	SPW_ASSERT(!cache->deferred && !entry->device && entry->state == ENTRY_FREE);
+	if (cache->defer_bytes > 0 &&
+	    (entry->len_bytes <= cache->defer_bytes || cache->count.staging_bytes > 0)) {
+		cache->deferred = entry;
 		spw_cache__entry_become(entry, ENTRY_QUEUED);
 	} else {
 		rc = write_submit(entry);
@@ -325,13 +325,13 @@ void spw_cache__write_copied(struct entry *entry)
 	}
 }
 
-void spw_cache__write_deferred(struct spw_cache *cache)
+void spw_cache__write_issue(struct spw_cache *cache)
 {
-	struct entry *entry = cache->held;
+	struct entry *entry = cache->deferred;
 	int rc;
 
 	SPW_ASSERT(entry && entry->state == ENTRY_QUEUED);
-	cache->held = NULL;
+	cache->deferred = NULL;
 	rc = write_submit(entry);
 	if (rc == 0)
 		return;
@@ -342,7 +342,7 @@ void spw_cache__write_deferred(struct spw_cache *cache)
 void spw_cache__enter(struct spw_cache *cache)
 {
 	spw_cache__lock(cache);
-	spw_cache__write_held(cache);
+	spw_cache__write_deferred(cache);
 }
 
 void spw_cache__write_forward(struct entry *entry)

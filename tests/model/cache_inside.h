@@ -41,7 +41,7 @@ static inline bool model_state_holds(const struct entry *entry)
 {
 	bool at_owner = entry->owner_held && !entry->memory;
 
-	if ((entry->cache->held == entry) != (entry->state == ENTRY_QUEUED))
+	if ((entry->cache->deferred == entry) != (entry->state == ENTRY_QUEUED))
 		return false;
 	if (entry->read_in_flight != (entry->state == ENTRY_COMING) && entry->state != ENTRY_DEAD)
 		return false;
@@ -65,7 +65,7 @@ static inline void model_check_entry(const struct model *model, const struct ent
 	sums->activation += bytes;
 	sums->old += entry->track.step != entry->cache->control->step ? bytes : 0;
 	sums->writing += entry->write_in_flight ? len : 0;
-	sums->held += entry->cache->held == entry ? len : 0;
+	sums->held += entry->cache->deferred == entry ? len : 0;
 	sums->window += entry->in_window ? len : 0;
 	sums->in_flight += (unsigned)entry->write_in_flight + entry->read_in_flight;
 	model_require(model, (entry->state == ENTRY_DEAD) == (entry->users == 0),

@@ -100,7 +100,7 @@ static inline void rig_begin(void)
 static inline void rig_open(void)
 {
 	assert_int_equal(fake_open_cache(rig.store, &rig.opts, &rig.cache), 0);
-	rig.cache->hold_bytes = 0; /* each write is with the store at once, for the test to see */
+	rig.cache->defer_bytes = 0; /* each write is with the store at once, for the test to see */
 }
 
 static inline void rig_default(void)

@@ -80,7 +80,7 @@ RIG_CASE(test_held_write_is_forwarded)
 {
 	struct piece first;
 
-	rig.cache->hold_bytes = 4096;
+	rig.cache->defer_bytes = 4096;
 	first = offered(1, 4096, SPW_OFFER_SPILL);
 	STAT_IS(staging_bytes, 4096);
 	taken_from_owner(&first);
@@ -99,7 +99,7 @@ RIG_CASE(test_held_write_is_forwarded)
 /* Until the next call, or the end of some I/O; a large one only while others are written. */
 RIG_CASE(test_held_write_is_written)
 {
-	rig.cache->hold_bytes = 4096;
+	rig.cache->defer_bytes = 4096;
 	/* too large to wait while the drives are idle, */
 	(void)offered(3, 4097, SPW_OFFER_SPILL);
 	assert_int_equal(rig.store->puts, 1);
@@ -116,7 +116,7 @@ RIG_CASE(test_held_write_fails)
 {
 	struct piece piece;
 
-	rig.cache->hold_bytes = 4096;
+	rig.cache->defer_bytes = 4096;
 	piece = offered(1, 4096, SPW_OFFER_SPILL);
 	rig.store->put_error = -ENOSPC;
 	nothing_drained();

@@ -341,7 +341,7 @@ static void world_begin(uint64_t random)
 		world.keys[i] = ++world.key_last;
 	assert_int_equal(fake_open_cache(world.store, &opts, &world.model.cache), 0);
 	if (chance(50))
-		world.model.cache->hold_bytes = below(2) * 1000;
+		world.model.cache->defer_bytes = below(2) * 1000;
 	world.drives.store = world.store;
 	world.drives.errors_percent = world.read_errors_percent;
 	drives_begin(&world.drives);
