@@ -93,7 +93,7 @@ enum keep_reason {
 #undef REASON
 };
 
-/* What is noted once per step; NOTICE_MEMORY and NOTICE_HOLD once, as they are no trouble. */
+/* What is noted once per step; NOTICE_MEMORY and NOTICE_THROTTLE once, as they are no trouble. */
 enum notice {
 	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
@@ -104,7 +104,7 @@ enum notice {
 	NOTICE_LEASE,
 	NOTICE_CHANGED,
 	NOTICE_STAGING,
-	NOTICE_HOLD,
+	NOTICE_THROTTLE,
 	NOTICE_BUDGET,
 	NOTICE_SEARCH,
 	NOTICE_COMPARE,
@@ -306,7 +306,7 @@ void spw_cache__others_ranks(struct spw_cache *cache);
 void spw_cache__others_io_began(struct entry *entry, enum direction direction);
 void spw_cache__others_io_ended(struct entry *entry, enum direction direction, int res);
 
-/* ---- hold.c ---- */
+/* ---- throttle.c ---- */
 
 /* At the end of an offer: note whether the caller has to be throttled after it. */
 void spw_cache__throttle_note(struct spw_cache *cache);

@@ -81,8 +81,8 @@ SPW_COLD static void unlock_and_log(struct spw_cache *cache)
 	for (unsigned i = 0; i < NOTICES; i++)
 		if (notices.pending & 1u << i)
 			spw_log(&log,
-				i == NOTICE_MEMORY || i == NOTICE_HOLD ? SPW_LOG_INFO
-								       : SPW_LOG_WARNING,
+				i == NOTICE_MEMORY || i == NOTICE_THROTTLE ? SPW_LOG_INFO
+									   : SPW_LOG_WARNING,
 				"cache: %s", notices.text[i]);
 }
 

@@ -120,7 +120,7 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->scope_spilled_bytes_max = 0;
 	cache->tensor_spilled_bytes_max = 0;
 	spw_notices_again(&cache->notices,
-			  1u << NOTICE_MEMORY | 1u << NOTICE_HOLD | 1u << CONTROL_NOTICE_WEAR);
+			  1u << NOTICE_MEMORY | 1u << NOTICE_THROTTLE | 1u << CONTROL_NOTICE_WEAR);
 	cache->next_backward = false;
 	spw_control__step_began(control_of(cache));
 	stage_begin_forward(cache, 0);

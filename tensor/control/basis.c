@@ -29,7 +29,7 @@ static uint64_t mix(uint64_t was, uint64_t now, bool replace)
 static void merge_tensor(struct recorded *to, const struct recorded *from, bool replace)
 {
 	bool all = replace || (to->takes == 0) != (from->takes == 0);
-	uint64_t held_ns = to->release_ns - to->pack_ns;
+	uint64_t throttled_ns = to->release_ns - to->pack_ns;
 
 	to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
 	to->use_ns = mix(to->use_ns, from->use_ns, all);
@@ -37,7 +37,7 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 	if (!from->is_input || from->takes > 0)
 		to->release_ns = mix(to->release_ns, from->release_ns, all);
 	else
-		to->release_ns = to->pack_ns + held_ns;
+		to->release_ns = to->pack_ns + throttled_ns;
 	to->takes = from->takes;
 	to->hint = from->hint;
 	to->no_recompute |= from->no_recompute;

@@ -104,7 +104,7 @@ void spw_control__drained(struct control *control);
 uint64_t spw_control__wait_began(struct control *control);
 uint64_t spw_control__wait_ended(struct control *control);
 /* The same of a wait that was the controller's own wish. Return: how long it took. */
-uint64_t spw_control__hold_ended(struct control *control, uint64_t began_ns);
+uint64_t spw_control__throttle_ended(struct control *control, uint64_t began_ns);
 
 /* What the caller does now has been done in the step before; and no longer. */
 void spw_control__recomputing(struct control *control, bool again);
@@ -167,7 +167,7 @@ uint64_t spw_control__memory_bytes(const struct control *control);
  * more than planned: until the plan is as far. From then on, if it holds more than the budget:
  * UINT64_MAX. Of @returned_bytes the owners only have not been told yet.
  */
-uint64_t spw_control__hold_until_ns(const struct control *control, uint64_t returned_bytes);
+uint64_t spw_control__throttle_until_ns(const struct control *control, uint64_t returned_bytes);
 /* Without a plan: whether this step has held so much before, and the drives would be idle soon. */
 bool spw_control__fits_below_peak(const struct control *control, uint64_t bytes);
 

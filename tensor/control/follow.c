@@ -34,7 +34,7 @@ void spw_control__follow_begin(struct control *control)
 	control->matched = 0;
 	control->read_next = control->recompute_next = control->offer_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
-	control->due_ns = control->due_hold_ns = 0;
+	control->due_ns = control->due_throttle_ns = 0;
 	if (!control->shape->planned && !control->shape->varies)
 		return;
 	for (uint32_t i = 0; i < control->shape->basis.count; i++)
@@ -136,7 +136,7 @@ const char *spw_control__follow_offer(struct control *control, struct recorded *
 	control->slots[which] = recorded->slot;
 	control->matched++;
 	control->due_ns = basis->tensors[which].pack_ns;
-	control->due_hold_ns = control->shape->plan.hold_ns[which];
+	control->due_throttle_ns = control->shape->plan.throttle_ns[which];
 	spw_control__follow_progress(control, basis->tensors[which].planned_pack_ns);
 	return NULL;
 }

@@ -175,7 +175,7 @@ struct pace {
 struct plan {
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
-	uint64_t *hold_ns; /* of each tensor: what compute is to wait before it is saved */
+	uint64_t *throttle_ns; /* of each tensor: what compute is to wait before it is saved */
 	/* when each tensor is first needed, also to compute a scope again; those needed, by that */
 	uint64_t *use_ns;
 	uint32_t *use_order;
@@ -260,9 +260,9 @@ struct control {
 	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
 	uint64_t marked_ns;      /* of the host, at the last mark */
 	uint64_t waiting_since_ns;
-	uint32_t waiting; /* takes, and who is held back */
-	uint64_t held_ns; /* of waited_ns: held back */
-	bool recomputing; /* the caller computes again */
+	uint32_t waiting;      /* takes, and who is held back */
+	uint64_t throttled_ns; /* of waited_ns: held back */
+	bool recomputing;      /* the caller computes again */
 	uint64_t recompute_since_ns, recompute_ns;
 	/* no compute of the step: while some take waits, or something is computed again */
 	uint32_t away;
@@ -282,13 +282,13 @@ struct control {
 	bool switched;    /* it began by the plan of another shape: its memory proves nothing */
 	bool stalled_now; /* it has stalled: memory does not count */
 	uint32_t matched;
-	uint64_t progress_ns;    /* compute time of the plan at the last event that matched, */
-	uint64_t progress_at_ns; /* and in this step */
-	uint64_t due_ns;         /* of steps like this one when they last offered something, */
-	uint64_t due_hold_ns;    /* and how long compute is to wait until then */
-	uint32_t read_next;      /* of the plan's order of use: all before it need not be read */
-	uint32_t recompute_next; /* and no scope is computed again for any before it */
-	uint32_t offer_next;     /* of the basis: all before it have been offered */
+	uint64_t progress_ns;     /* compute time of the plan at the last event that matched, */
+	uint64_t progress_at_ns;  /* and in this step */
+	uint64_t due_ns;          /* of steps like this one when they last offered something, */
+	uint64_t due_throttle_ns; /* and how long compute is to wait until then */
+	uint32_t read_next;       /* of the plan's order of use: all before it need not be read */
+	uint32_t recompute_next;  /* and no scope is computed again for any before it */
+	uint32_t offer_next;      /* of the basis: all before it have been offered */
 	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
@@ -362,7 +362,7 @@ static inline struct recorded *spw_control__recording_of(const struct control *c
 static inline uint64_t spw_control__stalled_ns(const struct control *control)
 {
 	/* One may have been held back since the step before. */
-	return control->waited_ns - SPW_MIN(control->held_ns, control->waited_ns);
+	return control->waited_ns - SPW_MIN(control->throttled_ns, control->waited_ns);
 }
 struct recorded *spw_control__recording_offer(struct control *control, struct track *track,
 					      uint32_t slot, uint64_t bytes,

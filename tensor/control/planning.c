@@ -209,7 +209,7 @@ static int schedule(struct asked *asked, const struct spw_plan_step *step, struc
 {
 	if (asked->by_scopes)
 		return spw_control__recompute_schedule(asked, step, plan);
-	memset(plan->hold_ns, 0, step->count * sizeof(*plan->hold_ns));
+	memset(plan->throttle_ns, 0, step->count * sizeof(*plan->throttle_ns));
 	return spw_plan__schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
 				  plan->read_from_ns);
 }

@@ -96,13 +96,13 @@ static void time_reads(struct plan *plan, const struct spw_plan_span spans[], ui
 }
 
 /* From when each tensor is saved, to what compute waits before that. */
-static void time_holds(struct plan *plan, const struct spw_plan_step *step)
+static void time_throttles(struct plan *plan, const struct spw_plan_step *step)
 {
 	for (uint32_t i = 0; i < step->count; i++)
-		plan->hold_ns[i] =
+		plan->throttle_ns[i] =
 			plan->choices[i] == SPW_PLAN_AGAIN
 				? 0
-				: spw_since_ns(step->tensors[i].pack_ns, plan->hold_ns[i]);
+				: spw_since_ns(step->tensors[i].pack_ns, plan->throttle_ns[i]);
 }
 
 int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
@@ -112,7 +112,7 @@ int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_s
 	size_t most = (size_t)SPW_PLAN_SPANS_PER_TENSOR * step->count + scopes.count;
 	struct spw_plan_span *spans = calloc(most + 1, sizeof(*spans));
 	const struct spw_plan_record record = {
-		.spans = spans, .spans_max = most, .saved_ns = plan->hold_ns};
+		.spans = spans, .spans_max = most, .saved_ns = plan->throttle_ns};
 	struct spw_plan_result result = {.size = sizeof(result)};
 	int rc;
 
@@ -127,7 +127,7 @@ int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_s
 		memset(plan->read_from_ns, 0, step->count * sizeof(plan->read_from_ns[0]));
 		qsort(spans, result.spans, sizeof(*spans), by_begin);
 		time_reads(plan, spans, result.spans);
-		time_holds(plan, step);
+		time_throttles(plan, step);
 	}
 	free(spans);
 	return rc;

@@ -36,10 +36,10 @@ static int plan_open(struct plan *plan, uint32_t tensors)
 {
 	plan->choices = calloc(tensors, sizeof(*plan->choices));
 	plan->read_from_ns = calloc(tensors, sizeof(*plan->read_from_ns));
-	plan->hold_ns = calloc(tensors, sizeof(*plan->hold_ns));
+	plan->throttle_ns = calloc(tensors, sizeof(*plan->throttle_ns));
 	plan->use_ns = calloc(tensors, sizeof(*plan->use_ns));
 	plan->use_order = calloc(tensors, sizeof(*plan->use_order));
-	return plan->choices && plan->read_from_ns && plan->hold_ns && plan->use_ns &&
+	return plan->choices && plan->read_from_ns && plan->throttle_ns && plan->use_ns &&
 			       plan->use_order
 		       ? 0
 		       : -ENOMEM;
@@ -49,7 +49,7 @@ static void plan_close(struct plan *plan)
 {
 	free(plan->choices);
 	free(plan->read_from_ns);
-	free(plan->hold_ns);
+	free(plan->throttle_ns);
 	free(plan->use_ns);
 	free(plan->use_order);
 }
@@ -185,7 +185,7 @@ void spw_control__recording_begin(struct control *control)
 	struct recording *now = &control->now;
 
 	control->began_ns = control->opts.clock_ns();
-	control->waited_ns = control->held_ns = control->compute_ns_min = 0;
+	control->waited_ns = control->throttled_ns = control->compute_ns_min = 0;
 	control->recompute_ns = control->away_ns = 0;
 	/* of what is still at it */
 	control->waiting_since_ns = control->began_ns;

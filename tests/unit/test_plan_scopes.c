@@ -151,7 +151,7 @@ static void four_to_write(uint64_t faster)
 
 CASE(compute_is_held_back_until_what_was_planned)
 {
-	static const uint64_t held_ns[] = {5 * MS, 10 * MS, 25 * MS, 45 * MS};
+	static const uint64_t throttled_ns[] = {5 * MS, 10 * MS, 25 * MS, 45 * MS};
 	static const uint64_t until_ns[] = {0, 0, 18 * MS, 100 * MS};
 	uint64_t saved_ns[4];
 	const struct spw_plan_record record = {.saved_ns = saved_ns};
@@ -161,7 +161,7 @@ CASE(compute_is_held_back_until_what_was_planned)
 	assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes,
 						  20 * MIB, world.choices, &record, &world.result),
 			 0);
-	assert_memory_equal(saved_ns, held_ns, sizeof(held_ns));
+	assert_memory_equal(saved_ns, throttled_ns, sizeof(throttled_ns));
 	assert_int_equal(world.result.peak_bytes, 20 * MIB);
 	/* No longer than until the plan is as far; the last one has all the time. */
 	world.scopes.hold_until_ns = until_ns;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/hold.c - a forward pass that holds more than it may waits for writes
+ * tensor/throttle.c - a forward pass that holds more than it may waits for writes
  *
  * One that is faster than planned saves more than the drives have taken, and would hold more than
  * is planned. So compute waits for writes to end, but no longer than until the plan is as far: then
@@ -18,11 +18,11 @@ static uint64_t wait_until_ns(const struct spw_cache *cache)
 	uint64_t until_ns = 0;
 
 	if (cache->owner_writes_in_flight > 0 || cache->deferred)
-		until_ns = spw_control__hold_until_ns(control_of(cache), cache->returned_bytes);
+		until_ns = spw_control__throttle_until_ns(control_of(cache), cache->returned_bytes);
 	return until_ns > 0 && until_ns > cache->ports.clock_ns() ? until_ns : 0;
 }
 
-static void hold(struct spw_cache *cache)
+static void throttle(struct spw_cache *cache)
 {
 	uint64_t ns = spw_control__wait_began(control_of(cache)), until_ns;
 	bool late = false;
@@ -32,7 +32,7 @@ static void hold(struct spw_cache *cache)
 		late |= until_ns == UINT64_MAX;
 		spw_cache__wait_io_until(cache, until_ns);
 	}
-	ns = spw_control__hold_ended(control_of(cache), ns);
+	ns = spw_control__throttle_ended(control_of(cache), ns);
 	cache->count.holds++;
 	cache->count.hold_ns += ns;
 	CACHE_TRACE(cache, .kind = SPW_TRACE_HOLD, .wait_ns = ns);
@@ -42,7 +42,7 @@ static void hold(struct spw_cache *cache)
 			   "the budget of %" PRIu64 " bytes, and takes longer (see hold_ns)",
 			   cache->opts.memory_bytes);
 	else
-		spw_notice(&cache->notices, NOTICE_HOLD,
+		spw_notice(&cache->notices, NOTICE_THROTTLE,
 			   "a forward pass is ahead of its plan: it is held back while it holds "
 			   "more than the %" PRIu64 " bytes that are planned, and ends no later "
 			   "for it (see hold_ns)",
@@ -67,7 +67,7 @@ int spw_cache_hold_back(struct spw_cache *cache, bool wait)
 	spw_cache__lock(cache);
 	held = wait_until_ns(cache) > 0;
 	if (held && wait)
-		hold(cache);
+		throttle(cache);
 	spw_cache__unlock_and_notify(cache);
 	return held;
 }

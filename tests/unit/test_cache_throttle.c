@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_hold.c - a forward pass that holds more than it may waits for writes, in
+ * tests/unit/test_cache_throttle.c - a forward pass that holds more than it may waits for writes, in
  * virtual time
  */
 /* link: simstore libspillway */
@@ -213,7 +213,7 @@ SIM_CASE(test_an_early_pass_blames_no_drives)
 {
 	open_at(SPW_CACHE_BUDGET, 0.5, true);
 	(void)step_at(20);
-	assert_int_equal(sim.cache->notices.times[NOTICE_HOLD], 1);
+	assert_int_equal(sim.cache->notices.times[NOTICE_THROTTLE], 1);
 	assert_int_equal(sim.cache->notices.times[NOTICE_BUDGET], 0);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/hold.c - whether a forward pass holds more than it may, and how long it is to wait
+ * tensor/control/throttle.c - whether a forward pass holds more than it may, and how long it is to wait
  *
  * Time that is waited counts as neither compute nor stall: the next plan is for the step as fast as
  * it is.
@@ -11,10 +11,10 @@
 static uint64_t plan_is_there_ns(const struct control *control)
 {
 	return control->began_ns + SPW_MIN(control->progress_ns, control->due_ns) +
-	       control->due_hold_ns;
+	       control->due_throttle_ns;
 }
 
-uint64_t spw_control__hold_until_ns(const struct control *control, uint64_t returned_bytes)
+uint64_t spw_control__throttle_until_ns(const struct control *control, uint64_t returned_bytes)
 {
 	enum spw_cache_mode mode = control->opts.cache.mode;
 	uint64_t not_counted = control->old_bytes + returned_bytes, until_ns;
@@ -32,12 +32,12 @@ uint64_t spw_control__hold_until_ns(const struct control *control, uint64_t retu
 	return until_ns;
 }
 
-uint64_t spw_control__hold_ended(struct control *control, uint64_t began_ns)
+uint64_t spw_control__throttle_ended(struct control *control, uint64_t began_ns)
 {
 	uint64_t ns = spw_since_ns(began_ns, control->opts.clock_ns());
 
 	/* First: the wait is no stall. */
-	control->held_ns += ns;
+	control->throttled_ns += ns;
 	(void)spw_control__wait_ended(control);
 	return ns;
 }
