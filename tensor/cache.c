@@ -135,7 +135,7 @@ int spw_cache__open_with(struct spw_store *store, const struct spw_cache_opts *u
 	}
 	spw_cache__lock_open(cache);
 	spw_cache__lock(cache);
-	spw_cache__others_note(cache);
+	spw_cache__traffic_note(cache);
 	spw_cache__unlock(cache);
 	*out = cache;
 	return 0;

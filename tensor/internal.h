@@ -296,15 +296,15 @@ void spw_cache__count(const struct spw_cache *cache, struct spw_cache_stats *sta
 /* The store publishes how the cache is doing. */
 void spw_cache__publish(struct spw_cache *cache);
 
-/* ---- others.c ---- */
+/* ---- external_traffic.c ---- */
 
 /* The controller learns what others do on the same store. */
-void spw_cache__others_note(struct spw_cache *cache);
+void spw_cache__traffic_note(struct spw_cache *cache);
 /* A step ends: what do the other ranks get of the drives? */
-void spw_cache__others_ranks(struct spw_cache *cache);
+void spw_cache__traffic_ranks(struct spw_cache *cache);
 /* A request of the cache's own begins; and has ended with @res. */
-void spw_cache__others_io_began(struct entry *entry, enum direction direction);
-void spw_cache__others_io_ended(struct entry *entry, enum direction direction, int res);
+void spw_cache__traffic_io_began(struct entry *entry, enum direction direction);
+void spw_cache__traffic_io_ended(struct entry *entry, enum direction direction, int res);
 
 /* ---- throttle.c ---- */
 

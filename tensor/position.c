@@ -81,7 +81,7 @@ void spw_cache__rule_taken(struct spw_cache *cache)
 static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *event)
 {
 	spw_cache__enter(cache);
-	spw_cache__others_note(cache);
+	spw_cache__traffic_note(cache);
 	if (cache->opts.trace)
 		spw_trace_write(cache->opts.trace, event);
 	cache->next_backward = event->next_backward;
@@ -101,14 +101,14 @@ void spw_cache_step(struct spw_cache *cache)
 	uint64_t began_ns = cache->ports.cpu_ns();
 
 	spw_cache__enter(cache);
-	spw_cache__others_note(cache);
+	spw_cache__traffic_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	/* Who was interrupted may not have said that it has ended. */
 	if (cache->recompute_depth > 0)
 		spw_control__recomputing(control_of(cache), false);
 	cache->recompute_depth = 0;
 	spw_cache__search_wait(cache);
-	spw_cache__others_ranks(cache);
+	spw_cache__traffic_ranks(cache);
 	if (spw_control__step_ended(control_of(cache)))
 		spw_cache__search_begin(cache);
 	spw_cache__window_forget(cache);
@@ -163,7 +163,7 @@ void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key)
 	struct scope *scope;
 
 	spw_cache__enter(cache);
-	spw_cache__others_note(cache);
+	spw_cache__traffic_note(cache);
 	scope = scope_innermost(cache);
 	if (scope)
 		scope->has_scopes = true;

@@ -12,7 +12,7 @@ static void read_ended(struct entry *entry, int res)
 	SPW_ASSERT(entry->read_in_flight && entry->memory);
 	entry->read_in_flight = false;
 	entry->read_request = NULL;
-	spw_cache__others_io_ended(entry, DIRECTION_READ, res);
+	spw_cache__traffic_io_ended(entry, DIRECTION_READ, res);
 	if (res == 0)
 		cache->count.bytes_read += entry->len_bytes;
 	if (entry->state == ENTRY_DEAD) {
@@ -64,7 +64,7 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 		return rc;
 	}
 	cache->io_in_flight++;
-	spw_cache__others_io_began(entry, DIRECTION_READ);
+	spw_cache__traffic_io_began(entry, DIRECTION_READ);
 	spw_cache__entry_become(entry, ENTRY_COMING);
 	entry->read_in_flight = true;
 	return 0;

@@ -158,7 +158,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 		return SPW_TAKE_AGAIN;
 	}
 	take_count(entry);
-	spw_cache__others_note(cache);
+	spw_cache__traffic_note(cache);
 	entry->waiters++;
 	spw_cache__rule_taken(cache);
 	spw_control__taken(control_of(cache), &entry->track);

@@ -122,7 +122,7 @@ static void write_finished(struct entry *entry, int res)
 	entry->write_in_flight = false;
 	--*writes;
 	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-	spw_cache__others_io_ended(entry, DIRECTION_WRITE, res == -ESTALE ? 0 : res);
+	spw_cache__traffic_io_ended(entry, DIRECTION_WRITE, res == -ESTALE ? 0 : res);
 	if (res != -ECANCELED)
 		spw_control__written(control_of(cache), entry->len_bytes);
 	write_ended(entry, res, spw_last_error());
@@ -211,7 +211,7 @@ static int write_submit(struct entry *entry)
 	entry->write_in_flight = true;
 	++*writes_in_flight(entry);
 	cache->io_in_flight++;
-	spw_cache__others_io_began(entry, DIRECTION_WRITE);
+	spw_cache__traffic_io_began(entry, DIRECTION_WRITE);
 	if (!entry->device) /* else the copy was the beginning */
 		spw_cache__entry_become(entry, ENTRY_LEAVING);
 	SPW_PROBE(spill, cache, entry, entry->len_bytes);

@@ -118,12 +118,12 @@ void spw_control__io_ended(struct control *control, enum direction direction, ui
 			   bool served, uint64_t began_ns);
 
 /* What others move on the same drives: so far; and the bytes of all under way, with ours. */
-struct others {
+struct external_traffic {
 	uint64_t bytes[DIRECTIONS], in_flight_bytes;
 };
 
 /* To be told often; and before a transfer begins or ends. */
-void spw_control__others(struct control *control, const struct others *others);
+void spw_control__external_traffic(struct control *control, const struct external_traffic *others);
 
 /* Of this step so far. */
 uint64_t spw_control__step_ns(const struct control *control);

@@ -53,24 +53,25 @@ static void add_point(struct flow_record *record, uint64_t ns, const uint64_t by
 	put_point(record, ns, bytes);
 }
 
-void spw_control__others(struct control *control, const struct others *others)
+void spw_control__external_traffic(struct control *control, const struct external_traffic *others)
 {
 	uint64_t ours = 0;
 	bool moved = false;
 
-	if (control->others_known)
-		spw_control__wear_others(control, (double)others->bytes[DIRECTION_WRITE] -
-							  (double)control->others[DIRECTION_WRITE]);
-	control->others_known = true;
+	if (control->external_known)
+		spw_control__wear_external(control,
+					   (double)others->bytes[DIRECTION_WRITE] -
+						   (double)control->external[DIRECTION_WRITE]);
+	control->external_known = true;
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		ours += control->measure.flows[i].bytes_in_flight;
-		moved |= others->bytes[i] > control->others[i];
-		control->others[i] = others->bytes[i];
+		moved |= others->bytes[i] > control->external[i];
+		control->external[i] = others->bytes[i];
 	}
-	spw_control__measure_others(&control->measure, others->in_flight_bytes > ours, moved);
+	spw_control__measure_external(&control->measure, others->in_flight_bytes > ours, moved);
 	if (control->recording)
 		add_point(&control->flow_record, spw_control__recording_compute_ns(control),
-			  control->others);
+			  control->external);
 }
 
 void spw_control__flows_begin(struct control *control)
@@ -78,7 +79,7 @@ void spw_control__flows_begin(struct control *control)
 	control->flow_record.used = 0;
 	control->flow_record.looked_ns = 0;
 	control->flow_record.width_ns = WIDTH_NS_MIN;
-	put_point(&control->flow_record, 0, control->others);
+	put_point(&control->flow_record, 0, control->external);
 }
 
 /* ---- A step has ended ---- */

@@ -122,7 +122,7 @@ struct wear {
 	double left_bytes;   /* may be written, as of then: */
 	uint64_t since_ns;
 	/* by others, with a cap: since the last step ended, and in the step before */
-	double others_bytes, others_step_bytes;
+	double external_bytes, external_step_bytes;
 };
 
 /* How many bytes others have moved, and until when; see flows.c. */
@@ -300,8 +300,8 @@ struct control {
 	struct profile profile, profile_before; /* of this step, and of the one before */
 	struct pace paces[PACES];               /* of the last steps */
 	struct flow_record flow_record;
-	uint64_t others[DIRECTIONS]; /* bytes of others so far */
-	bool others_known;           /* before: they may have moved any number */
+	uint64_t external[DIRECTIONS]; /* bytes of others so far */
+	bool external_known;           /* before: they may have moved any number */
 	struct wear wear;
 
 	/* between steps */
@@ -518,7 +518,7 @@ uint32_t spw_control__flows_plan(const struct control *control, struct spw_plan_
 
 void spw_control__wear_open(struct control *control);
 /* Others have written so much more; below 0: what was taken for theirs is the cache's own. */
-void spw_control__wear_others(struct control *control, double bytes);
+void spw_control__wear_external(struct control *control, double bytes);
 void spw_control__wear_step_ended(struct control *control);
 /* What the cap gives for a step of the shape in force; 0: there is none. */
 uint64_t spw_control__wear_step_bytes(const struct control *control);

@@ -37,12 +37,12 @@ static void serve_next(struct measure *measure, enum direction direction, uint64
 
 	flow->since_ns = now_ns;
 	flow->other_busy_ns = busy_until(&measure->flows[!direction], now_ns);
-	flow->disturbed = measure->others;
+	flow->disturbed = measure->external;
 }
 
-void spw_control__measure_others(struct measure *measure, bool now, bool moved)
+void spw_control__measure_external(struct measure *measure, bool now, bool moved)
 {
-	measure->others = now;
+	measure->external = now;
 	for (unsigned i = 0; i < DIRECTIONS; i++)
 		measure->flows[i].disturbed |= now || moved;
 }

@@ -80,8 +80,8 @@ struct measure {
 	/* copies of a device, out as what is written and in as what is read; in this step */
 	struct service bus[DIRECTIONS];
 	struct trust trust_bus[DIRECTIONS];
-	bool late;   /* the latency of the last step was far above the figure */
-	bool others; /* have something under way */
+	bool late;     /* the latency of the last step was far above the figure */
+	bool external; /* have something under way */
 };
 
 void spw_control__measure_began(struct measure *measure, enum direction direction, uint64_t bytes,
@@ -93,7 +93,7 @@ void spw_control__measure_ended(struct measure *measure, enum direction directio
 void spw_control__measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
 				 uint64_t ns);
 /* Others are served by the same drives, now; @moved: or were since this was last called. */
-void spw_control__measure_others(struct measure *measure, bool now, bool moved);
+void spw_control__measure_external(struct measure *measure, bool now, bool moved);
 /* A step ends: what it has shown goes into the smoothed figures. */
 void spw_control__measure_step(struct measure *measure);
 

@@ -63,21 +63,21 @@ void spw_control__written(struct control *control, uint64_t bytes)
 	control->wear.left_bytes -= (double)bytes;
 }
 
-void spw_control__wear_others(struct control *control, double bytes)
+void spw_control__wear_external(struct control *control, double bytes)
 {
 	if (control->wear.bytes_per_ns <= 0)
 		return;
 	grow(control);
 	control->wear.left_bytes -= bytes;
-	control->wear.others_bytes += bytes;
+	control->wear.external_bytes += bytes;
 }
 
 /* ---- Plans ---- */
 
 void spw_control__wear_step_ended(struct control *control)
 {
-	control->wear.others_step_bytes = control->wear.others_bytes;
-	control->wear.others_bytes = 0;
+	control->wear.external_step_bytes = control->wear.external_bytes;
+	control->wear.external_bytes = 0;
 }
 
 /* For the planner, to which 0 is no limit. */
@@ -86,7 +86,7 @@ uint64_t spw_control__wear_step_bytes(const struct control *control)
 	const struct recording *basis = &control->shape->basis;
 	double bytes = control->wear.bytes_per_ns *
 			       ((double)basis->forward_ns + (double)basis->backward_ns) -
-		       control->wear.others_step_bytes;
+		       control->wear.external_step_bytes;
 
 	if (control->wear.bytes_per_ns <= 0)
 		return 0;
@@ -119,5 +119,5 @@ void spw_control__wear_planned(struct control *control, const struct plan *plan)
 		"step beside %.0f of others on the store, and keeps in memory what it would spill "
 		"beyond that (wear)",
 		(double)control->opts.cache.wear_bytes_per_day / 1e9,
-		(unsigned long long)result->bytes_written, control->wear.others_step_bytes);
+		(unsigned long long)result->bytes_written, control->wear.external_step_bytes);
 }

@@ -126,7 +126,7 @@ SIM_CASE(test_nobody_else_is_there)
 	sim_steps(&gpt, 6);
 	assert_true(sum_of(0, FLOW_PARTS, DIRECTION_WRITE) < 1);
 	assert_true(sum_of(0, FLOW_PARTS, DIRECTION_READ) < 1);
-	assert_false(sim.cache->control->measure.others);
+	assert_false(sim.cache->control->measure.external);
 }
 
 /* Drives are as fast as they are when others use them, too. */

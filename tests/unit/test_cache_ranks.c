@@ -135,7 +135,7 @@ SIM_CASE(counted_on_is_the_mean)
 	assert_int_equal(written_by(0), 750);
 	/* They are looked at again at the end of each step. */
 	spw_cache__lock(sim.cache);
-	spw_cache__others_ranks(sim.cache);
+	spw_cache__traffic_ranks(sim.cache);
 	spw_cache__unlock(sim.cache);
 	assert_int_equal(written_by(0), 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/others.c - what others do on the same store, such as an optimizer with its state: all
+ * tensor/external_traffic.c - what others do on the same store, such as an optimizer with its state: all
  * that the store counts, less what is the cache's own; and what other ranks get of the drives
  *
  * A request of the cache's may have ended for the store and not for the cache yet: for that moment
@@ -28,24 +28,24 @@ static void note(struct spw_cache *cache, uint64_t begun_bytes, uint64_t ended_b
 {
 	const uint64_t *moved = cache->moved_bytes;
 	struct spw_store_traffic all;
-	struct others others;
+	struct external_traffic others;
 
 	cache->ports.traffic(cache->store, &all);
-	others = (struct others){
+	others = (struct external_traffic){
 		.bytes = {[DIRECTION_WRITE] = less(all.bytes_put, moved[DIRECTION_WRITE]),
 			  [DIRECTION_READ] = less(all.bytes_got, moved[DIRECTION_READ])},
 		.in_flight_bytes = less(all.bytes_in_flight + ended_bytes, begun_bytes),
 	};
-	spw_control__others(control_of(cache), &others);
+	spw_control__external_traffic(control_of(cache), &others);
 }
 
-void spw_cache__others_note(struct spw_cache *cache)
+void spw_cache__traffic_note(struct spw_cache *cache)
 {
 	if (is_wanted(cache))
 		note(cache, 0, 0);
 }
 
-void spw_cache__others_io_began(struct entry *entry, enum direction direction)
+void spw_cache__traffic_io_began(struct entry *entry, enum direction direction)
 {
 	if (is_wanted(entry->cache))
 		note(entry->cache, entry->len_bytes, 0);
@@ -53,7 +53,7 @@ void spw_cache__others_io_began(struct entry *entry, enum direction direction)
 		spw_control__io_began(control_of(entry->cache), direction, entry->len_bytes);
 }
 
-void spw_cache__others_io_ended(struct entry *entry, enum direction direction, int res)
+void spw_cache__traffic_io_ended(struct entry *entry, enum direction direction, int res)
 {
 	struct spw_cache *cache = entry->cache;
 
@@ -78,7 +78,7 @@ static void rank_seen(void *context, const struct spw_cache_stats *steps)
 }
 
 /* A rank that had no traffic in all of this step shares the drives with nobody. */
-void spw_cache__others_ranks(struct spw_cache *cache)
+void spw_cache__traffic_ranks(struct spw_cache *cache)
 {
 	spw_control__ranks_forget(control_of(cache));
 	if (cache->store && cache->opts.mode >= SPW_CACHE_FASTEST)
