@@ -371,7 +371,7 @@ static enum plan_reason planned_step_ended(struct control *control, bool replace
 	spw_control__shape_ended(control);
 	if (breaks_off(control))
 		return PLAN_REASON_NONE;
-	spw_control__flows_merge(control, false);
+	spw_control__background_merge(control, false);
 	spw_control__skipped_fill(control);
 	spw_control__basis_merge(&control->shape->basis, &control->now);
 	return replaced ? PLAN_REASON_NONE : spw_control__margin_step_ended(control);
@@ -403,7 +403,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 	replace = spw_control__shape_new(control);
 	spw_control__shape_ended(control);
 	if (replace) {
-		spw_control__flows_merge(control, true);
+		spw_control__background_merge(control, true);
 		spw_control__skipped_fill(control);
 		spw_control__basis_replace(&control->shape->basis, &control->now);
 	}
@@ -533,7 +533,7 @@ void spw_control__step_began(struct control *control)
 	spw_control__pace_adopt(control);
 	control->step++;
 	spw_control__recording_begin(control);
-	spw_control__flows_begin(control);
+	spw_control__background_begin(control);
 	spw_control__profile_step_began(control);
 	spw_control__shape_predict(control);
 	control->switched = false;

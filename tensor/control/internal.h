@@ -125,20 +125,20 @@ struct wear {
 	double external_bytes, external_step_bytes;
 };
 
-/* How many bytes others have moved, and until when; see flows.c. */
+/* How many bytes others have moved, and until when; see background_traffic.c. */
 #define FLOW_POINTS 256u
 /* A step is told to the planner in so many parts. */
 #define FLOW_PARTS 32u
 
-struct flow_point {
+struct background_point {
 	uint64_t ns, bytes[DIRECTIONS];
 };
 
-struct flow_record {
+struct background_record {
 	uint64_t width_ns;  /* the least between two points that differ */
 	uint64_t looked_ns; /* at what they have moved, for the last time */
 	uint32_t used;
-	struct flow_point points[FLOW_POINTS];
+	struct background_point points[FLOW_POINTS];
 };
 
 /* Of one figure, of the other ranks that know it. */
@@ -299,7 +299,7 @@ struct control {
 	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
 	struct profile profile, profile_before; /* of this step, and of the one before */
 	struct pace paces[PACES];               /* of the last steps */
-	struct flow_record flow_record;
+	struct background_record background_record;
 	uint64_t external[DIRECTIONS]; /* bytes of others so far */
 	bool external_known;           /* before: they may have moved any number */
 	struct wear wear;
@@ -502,17 +502,17 @@ void spw_control__profile_step_began(struct control *control);
 /* The memory in use has changed. */
 void spw_control__profile_note(struct control *control);
 
-/* ---- flows.c ---- */
+/* ---- background_traffic.c ---- */
 
-void spw_control__flows_begin(struct control *control);
+void spw_control__background_begin(struct control *control);
 /* A step has ended. @replace: it is the first of its shape, or unlike those before. */
-void spw_control__flows_merge(struct control *control, bool replace);
+void spw_control__background_merge(struct control *control, bool replace);
 /* It is not what was planned for. */
-bool spw_control__flows_drifted(const struct control *control);
+bool spw_control__background_drifted(const struct control *control);
 /* Of the drives' time in a step of the shape in force. */
-double spw_control__flows_share(const struct control *control);
+double spw_control__background_share(const struct control *control);
 /* For the planner: at most FLOW_PARTS. Return: how many; 0: nothing worth planning. */
-uint32_t spw_control__flows_plan(const struct control *control, struct spw_plan_flow flows[]);
+uint32_t spw_control__background_plan(const struct control *control, struct spw_plan_flow flows[]);
 
 /* ---- wear.c ---- */
 

@@ -210,7 +210,7 @@ enum plan_reason spw_control__margin_step_ended(struct control *control)
 
 	control->was_late =
 		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
-	if (drives_drifted(control) || spw_control__flows_drifted(control))
+	if (drives_drifted(control) || spw_control__background_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (spw_control__basis_drift(basis, basis, true) > TIMELINE_DRIFT ||
 		 spw_control__wear_drifted(control))

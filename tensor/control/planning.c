@@ -101,7 +101,7 @@ static void ask(struct control *control, const struct plan *plan)
 	asked->basis = &control->shape->basis;
 	asked->drives = drives_of(control, plan);
 	asked->opts = plan_opts_of(control, plan);
-	asked->flows_count = spw_control__flows_plan(control, asked->flows);
+	asked->flows_count = spw_control__background_plan(control, asked->flows);
 	asked->by_scopes = control->opts.cache.mode != SPW_CACHE_POSITIONAL &&
 			   (asked->flows_count > 0 || spw_control__recompute_may(asked->basis));
 }
@@ -113,7 +113,7 @@ void spw_control__planning_ask(struct control *control)
 	plan->counted_on = spw_control__margin_believed(control);
 	plan->wear_step_bytes = spw_control__wear_step_bytes(control);
 	plan->written_max = spw_control__margin_written_max(control->shape, plan->wear_step_bytes);
-	plan->flows_share = spw_control__flows_share(control);
+	plan->flows_share = spw_control__background_share(control);
 	plan->time_share = control->time.share;
 	ask(control, plan);
 }

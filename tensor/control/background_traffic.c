@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/flows.c - what others move on the same drives in a step, for the planner
+ * tensor/control/background_traffic.c - what others move on the same drives in a step, for the planner
  *
  * Recorded is how much they have moved until when, in compute time as all of the step. Of a step
  * that has ended each equal part gets its share, smoothed over steps as all else is. How long the
@@ -15,7 +15,7 @@
 /* More or less in a step than what was planned for, in parts of what the drives can do in it. */
 #define FLOWS_DRIFT 0.05
 
-static void thin_out(struct flow_record *record)
+static void thin_out(struct background_record *record)
 {
 	record->used /= 2;
 	for (uint32_t i = 0; i < record->used; i++)
@@ -23,18 +23,18 @@ static void thin_out(struct flow_record *record)
 	record->width_ns *= 2;
 }
 
-static void put_point(struct flow_record *record, uint64_t ns, const uint64_t bytes[])
+static void put_point(struct background_record *record, uint64_t ns, const uint64_t bytes[])
 {
 	if (record->used == FLOW_POINTS)
 		thin_out(record);
 	record->points[record->used++] =
-		(struct flow_point){.ns = ns, .bytes = {bytes[0], bytes[1]}};
+		(struct background_point){.ns = ns, .bytes = {bytes[0], bytes[1]}};
 }
 
 /* They have moved so much by now: since they were looked at the last time. */
-static void add_point(struct flow_record *record, uint64_t ns, const uint64_t bytes[])
+static void add_point(struct background_record *record, uint64_t ns, const uint64_t bytes[])
 {
-	struct flow_point *last = &record->points[record->used - 1];
+	struct background_point *last = &record->points[record->used - 1];
 	bool moved = last->bytes[0] != bytes[0] || last->bytes[1] != bytes[1];
 	uint64_t still_ns = record->looked_ns;
 
@@ -42,7 +42,7 @@ static void add_point(struct flow_record *record, uint64_t ns, const uint64_t by
 	if (!moved)
 		return;
 	if (ns < last->ns + record->width_ns && record->used > 1) {
-		*last = (struct flow_point){.ns = ns, .bytes = {bytes[0], bytes[1]}};
+		*last = (struct background_point){.ns = ns, .bytes = {bytes[0], bytes[1]}};
 		return;
 	}
 	if (still_ns > last->ns) {
@@ -70,24 +70,24 @@ void spw_control__external_traffic(struct control *control, const struct externa
 	}
 	spw_control__measure_external(&control->measure, others->in_flight_bytes > ours, moved);
 	if (control->recording)
-		add_point(&control->flow_record, spw_control__recording_compute_ns(control),
+		add_point(&control->background_record, spw_control__recording_compute_ns(control),
 			  control->external);
 }
 
-void spw_control__flows_begin(struct control *control)
+void spw_control__background_begin(struct control *control)
 {
-	control->flow_record.used = 0;
-	control->flow_record.looked_ns = 0;
-	control->flow_record.width_ns = WIDTH_NS_MIN;
-	put_point(&control->flow_record, 0, control->external);
+	control->background_record.used = 0;
+	control->background_record.looked_ns = 0;
+	control->background_record.width_ns = WIDTH_NS_MIN;
+	put_point(&control->background_record, 0, control->external);
 }
 
 /* ---- A step has ended ---- */
 
 /* How much they had moved by then, evenly between two points. */
-static double moved_by(const struct flow_record *record, unsigned direction, double ns)
+static double moved_by(const struct background_record *record, unsigned direction, double ns)
 {
-	const struct flow_point *points = record->points;
+	const struct background_point *points = record->points;
 	uint32_t i = 0;
 	double from, to, share;
 
@@ -101,17 +101,17 @@ static double moved_by(const struct flow_record *record, unsigned direction, dou
 	return from + (to - from) * share;
 }
 
-void spw_control__flows_merge(struct control *control, bool replace)
+void spw_control__background_merge(struct control *control, bool replace)
 {
 	const struct recording *now = &control->now;
 	double part_ns = (double)(now->forward_ns + now->backward_ns) / FLOW_PARTS;
 
 	for (unsigned d = 0; d < DIRECTIONS; d++) {
-		double before = moved_by(&control->flow_record, d, 0);
+		double before = moved_by(&control->background_record, d, 0);
 
 		for (unsigned k = 0; k < FLOW_PARTS; k++) {
 			double *part = &control->shape->flows[k][d];
-			double by = moved_by(&control->flow_record, d, part_ns * (k + 1));
+			double by = moved_by(&control->background_record, d, part_ns * (k + 1));
 			double bytes = by > before ? by - before : 0;
 
 			*part = replace ? bytes : (*part + bytes) / 2;
@@ -123,7 +123,7 @@ void spw_control__flows_merge(struct control *control, bool replace)
 /* ---- For the planner ---- */
 
 /* Of the drives' time in a step, roughly, as writes and reads may differ. */
-double spw_control__flows_share(const struct control *control)
+double spw_control__background_share(const struct control *control)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
 	double seconds =
@@ -139,20 +139,21 @@ double spw_control__flows_share(const struct control *control)
 	return bytes / (seconds * (double)drives->write_bytes_per_second);
 }
 
-bool spw_control__flows_drifted(const struct control *control)
+bool spw_control__background_drifted(const struct control *control)
 {
-	double now = spw_control__flows_share(control), then = control->shape->plan.flows_share;
+	double now = spw_control__background_share(control),
+	       then = control->shape->plan.flows_share;
 
 	return now > then + FLOWS_DRIFT || now < then - FLOWS_DRIFT;
 }
 
-uint32_t spw_control__flows_plan(const struct control *control, struct spw_plan_flow flows[])
+uint32_t spw_control__background_plan(const struct control *control, struct spw_plan_flow flows[])
 {
 	const struct recording *basis = &control->shape->basis;
 	uint64_t part_ns = (basis->forward_ns + basis->backward_ns) / FLOW_PARTS;
 	uint32_t count = 0;
 
-	if (spw_control__flows_share(control) < NEGLIGIBLE || part_ns == 0)
+	if (spw_control__background_share(control) < NEGLIGIBLE || part_ns == 0)
 		return 0;
 	for (unsigned k = 0; k < FLOW_PARTS; k++) {
 		const double *part = control->shape->flows[k];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_flows.c - another user of the store of a cache, in virtual time: what is
+ * tests/unit/test_cache_background.c - another user of the store of a cache, in virtual time: what is
  * measured of the drives, and what plans know of it
  */
 /* link: simstore libspillway */
