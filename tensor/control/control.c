@@ -289,12 +289,12 @@ void spw_control__device(struct control *control, const struct spw_device_times 
 
 uint64_t spw_control__mark(struct control *control)
 {
-	return spw_control__pace_mark(control, spw_control__recording_host_ns(control));
+	return spw_control__device_clock_mark(control, spw_control__recording_host_ns(control));
 }
 
 void spw_control__marked(struct control *control, uint64_t mark, uint64_t device_ns)
 {
-	spw_control__pace_marked(control, mark, device_ns);
+	spw_control__device_clock_marked(control, mark, device_ns);
 }
 
 void spw_control__recomputing(struct control *control, bool again)
@@ -395,7 +395,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 			   control->tensors_max, control->scopes_max);
 		return PLAN_REASON_NONE;
 	}
-	timed_by = spw_control__pace_timed_by(control);
+	timed_by = spw_control__device_clock_timed_by(control);
 	if (spw_control__shape_known(control)) {
 		spw_control__shape_ended(control);
 		return PLAN_REASON_NONE;
@@ -409,7 +409,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 	}
 	if (!replace && control->shape->planned)
 		return PLAN_REASON_NONE;
-	if (spw_control__pace_awaits(control, timed_by))
+	if (spw_control__device_clock_awaits(control, timed_by))
 		return PLAN_REASON_NONE;
 	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
 		return PLAN_REASON_NONE;
@@ -520,7 +520,7 @@ bool spw_control__step_ended(struct control *control)
 				  : fixed_step_ended(control, planned);
 	}
 	if (control->now.takes > 0 && !control->broke_off && !control->now.is_short)
-		spw_control__pace_belongs(control);
+		spw_control__device_clock_belongs(control);
 	if (reason != PLAN_REASON_NONE)
 		plan_begin(control, reason);
 	return reason != PLAN_REASON_NONE;
@@ -530,7 +530,7 @@ bool spw_control__step_ended(struct control *control)
 
 void spw_control__step_began(struct control *control)
 {
-	spw_control__pace_adopt(control);
+	spw_control__device_clock_adopt(control);
 	control->step++;
 	spw_control__recording_begin(control);
 	spw_control__background_begin(control);

@@ -161,8 +161,8 @@ struct mark {
 /* Steps by which a host may be ahead, and its marks still count. */
 #define PACES 4u
 
-/* The marks of a step; see pace.c. */
-struct pace {
+/* The marks of a step; see device_clock.c. */
+struct device_clock {
 	uint32_t step, shape; /* 0: of none */
 	uint32_t count, known;
 	bool over;     /* the step is; */
@@ -192,8 +192,8 @@ struct plan {
 
 /* A shape of step, and its plan. */
 struct shape {
-	struct recording basis; /* what the plan was made from, smoothed */
-	struct pace pace;       /* of the last step of which it is known */
+	struct recording basis;           /* what the plan was made from, smoothed */
+	struct device_clock device_clock; /* of the last step of which it is known */
 	struct plan plan;
 	struct margin memory;   /* of the budget */
 	uint64_t stalled_bytes; /* a plan that wrote so many has stalled; 0: long ago */
@@ -298,7 +298,7 @@ struct control {
 
 	uint64_t keep_all_bytes; /* offered and not released: in memory, if all were kept */
 	struct profile profile, profile_before; /* of this step, and of the one before */
-	struct pace paces[PACES];               /* of the last steps */
+	struct device_clock paces[PACES];       /* of the last steps */
 	struct background_record background_record;
 	uint64_t external[DIRECTIONS]; /* bytes of others so far */
 	bool external_known;           /* before: they may have moved any number */
@@ -476,25 +476,25 @@ bool spw_control__budget_fits(const struct control *control, const struct plan *
 /* A step has ended. @planned: a plan was in force when it began; @followed: to the end */
 void spw_control__budget_step_ended(struct control *control, bool planned, bool followed);
 
-/* ---- pace.c ---- */
+/* ---- device_clock.c ---- */
 
-void spw_control__pace_begin(struct control *control);
-void spw_control__pace_end(struct control *control, uint64_t host_ns);
+void spw_control__device_clock_begin(struct control *control);
+void spw_control__device_clock_end(struct control *control, uint64_t host_ns);
 /* As spw_control__mark(), now; and as spw_control__marked(). */
-uint64_t spw_control__pace_mark(struct control *control, uint64_t host_ns);
-void spw_control__pace_marked(struct control *control, uint64_t mark, uint64_t device_ns);
+uint64_t spw_control__device_clock_mark(struct control *control, uint64_t host_ns);
+void spw_control__device_clock_marked(struct control *control, uint64_t mark, uint64_t device_ns);
 /* The step that has ended was of the shape in force. */
-void spw_control__pace_belongs(struct control *control);
+void spw_control__device_clock_belongs(struct control *control);
 /* Between steps: shapes take what has become known of theirs. */
-void spw_control__pace_adopt(struct control *control);
+void spw_control__device_clock_adopt(struct control *control);
 
 /* The shape, by its id, of which this step has a device's times; 0: it has the host's. */
-uint32_t spw_control__pace_timed_by(const struct control *control);
+uint32_t spw_control__device_clock_timed_by(const struct control *control);
 
 /* At the end of a step without a plan: whether a plan waits for times of its shape's own. */
-bool spw_control__pace_awaits(struct control *control, uint32_t timed_by);
+bool spw_control__device_clock_awaits(struct control *control, uint32_t timed_by);
 /* Compute time by the device's clock; the host's if that is not known. */
-uint64_t spw_control__pace_ns(const struct control *control, uint64_t host_ns);
+uint64_t spw_control__device_clock_ns(const struct control *control, uint64_t host_ns);
 
 /* ---- profile.c ---- */
 

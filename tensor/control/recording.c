@@ -123,7 +123,8 @@ uint64_t spw_control__recording_host_ns(const struct control *control)
 
 uint64_t spw_control__recording_compute_ns(const struct control *control)
 {
-	uint64_t now_ns = spw_control__pace_ns(control, spw_control__recording_host_ns(control));
+	uint64_t now_ns =
+		spw_control__device_clock_ns(control, spw_control__recording_host_ns(control));
 
 	/* Another shape, to which the step has turned out to belong, may be faster. */
 	return SPW_MAX(now_ns, control->charged_ns);
@@ -191,7 +192,7 @@ void spw_control__recording_begin(struct control *control)
 	control->waiting_since_ns = control->began_ns;
 	control->recompute_since_ns = control->away_since_ns = control->began_ns;
 	control->charged_ns = control->event_ns = 0;
-	spw_control__pace_begin(control);
+	spw_control__device_clock_begin(control);
 	control->scope = control->stage_scope = NO_SCOPE;
 	control->peak_bytes = control->old_bytes = control->memory_bytes;
 	control->peak_writing_bytes = 0;
@@ -207,7 +208,7 @@ void spw_control__recording_end(struct control *control)
 
 	if (!control->recording)
 		return;
-	spw_control__pace_end(control, spw_control__recording_host_ns(control));
+	spw_control__device_clock_end(control, spw_control__recording_host_ns(control));
 	charge(control, spw_control__recording_compute_ns(control));
 	now_ns = event_ns(control);
 	for (uint32_t i = 0; i < control->now.count; i++)

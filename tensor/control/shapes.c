@@ -167,7 +167,7 @@ static bool join_kin(struct control *control, uint32_t fullest)
 		if (other == shape || other->id == 0 ||
 		    !spw_control__basis_is_kin(&control->now, &other->basis))
 			continue;
-		other->planned = other->pace.complete = false;
+		other->planned = other->device_clock.complete = false;
 		other->id = 0;
 	}
 	put_in_force(control, shape);
@@ -198,7 +198,7 @@ bool spw_control__shape_new(struct control *control)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = control->shape->varies = false;
 	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
-	control->shape->pace.complete = false;
+	control->shape->device_clock.complete = false;
 	control->shape->stalled_bytes = 0;
 	control->shape->id = ++control->ids;
 	control->shape->next_id = 0;
@@ -220,7 +220,7 @@ void spw_control__shape_predict(struct control *control)
 
 	for (struct shape *shape = control->shapes; shape < control->shapes + SHAPES_MAX; shape++)
 		if (shape != control->shape && shape->id == next_id &&
-		    (shape->planned || shape->pace.complete)) {
+		    (shape->planned || shape->device_clock.complete)) {
 			put_in_force(control, shape);
 			return;
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_pace.c - a host that is ahead of its device: the step's times, and so its
+ * tests/unit/test_cache_device_clock.c - a host that is ahead of its device: the step's times, and so its
  * plans, are the device's
  *
  * The host takes a tenth of the device's time, then waits for it.
@@ -185,7 +185,7 @@ SIM_CASE(test_no_plan_before_the_devices_times)
 		assert_true(sim_stats().steps < PACES + 5);
 		ahead_steps(1, STEP_MARKS);
 	}
-	assert_true(sim.cache->control->shape->pace.complete);
+	assert_true(sim.cache->control->shape->device_clock.complete);
 	assert_true(sim_stats().plan_peak_bytes < sim_stats().plan_keep_all_bytes / 3);
 }
 
