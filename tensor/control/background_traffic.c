@@ -126,9 +126,9 @@ void spw_control__background_merge(struct control *control, bool replace)
 double spw_control__background_share(const struct control *control)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
-	double seconds =
-		(double)(control->shape->basis.forward_ns + control->shape->basis.backward_ns) /
-		1e9;
+	double seconds = (double)(control->shape->reference.forward_ns +
+				  control->shape->reference.backward_ns) /
+			 1e9;
 	double bytes = 0;
 
 	for (unsigned k = 0; k < FLOW_PARTS; k++)
@@ -149,8 +149,8 @@ bool spw_control__background_drifted(const struct control *control)
 
 uint32_t spw_control__background_plan(const struct control *control, struct spw_plan_flow flows[])
 {
-	const struct recording *basis = &control->shape->basis;
-	uint64_t part_ns = (basis->forward_ns + basis->backward_ns) / FLOW_PARTS;
+	const struct recording *reference = &control->shape->reference;
+	uint64_t part_ns = (reference->forward_ns + reference->backward_ns) / FLOW_PARTS;
 	uint32_t count = 0;
 
 	if (spw_control__background_share(control) < NEGLIGIBLE || part_ns == 0)

@@ -172,7 +172,8 @@ void spw_control__taken(struct control *control, const struct track *track)
 	spw_control__recording_take(control, recorded);
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
 		spw_control__follow_progress(
-			control, control->shape->basis.tensors[recorded->matched].planned_use_ns);
+			control,
+			control->shape->reference.tensors[recorded->matched].planned_use_ns);
 }
 
 void spw_control__gone(struct control *control, uint64_t len_bytes)
@@ -194,7 +195,7 @@ void spw_control__released(struct control *control, const struct track *track, b
 	if (!leased)
 		spw_control__follow_progress(
 			control,
-			control->shape->basis.tensors[recorded->matched].planned_release_ns);
+			control->shape->reference.tensors[recorded->matched].planned_release_ns);
 	control->slots[recorded->matched] = GONE_SLOT;
 }
 
@@ -359,7 +360,7 @@ static bool breaks_off(struct control *control)
 
 		control->broke_off = recorded->matched != NO_TENSOR && !recorded->only_input &&
 				     recorded->takes == 0 &&
-				     control->shape->basis.tensors[recorded->matched].takes > 0;
+				     control->shape->reference.tensors[recorded->matched].takes > 0;
 	}
 	return control->broke_off && !before;
 }
@@ -373,7 +374,7 @@ static enum plan_reason planned_step_ended(struct control *control, bool replace
 		return PLAN_REASON_NONE;
 	spw_control__background_merge(control, false);
 	spw_control__skipped_fill(control);
-	spw_control__basis_merge(&control->shape->basis, &control->now);
+	spw_control__reference_merge(&control->shape->reference, &control->now);
 	return replaced ? PLAN_REASON_NONE : spw_control__margin_step_ended(control);
 }
 
@@ -405,7 +406,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 	if (replace) {
 		spw_control__background_merge(control, true);
 		spw_control__skipped_fill(control);
-		spw_control__basis_replace(&control->shape->basis, &control->now);
+		spw_control__reference_replace(&control->shape->reference, &control->now);
 	}
 	if (!replace && control->shape->planned)
 		return PLAN_REASON_NONE;
@@ -488,7 +489,7 @@ static struct shape *plan_take(struct control *control)
 	shape->plan = control->draft;
 	control->draft = before;
 	shape->planned = true;
-	spw_control__basis_planned(&shape->basis);
+	spw_control__reference_planned(&shape->reference);
 	if (shape == control->shape)
 		control->probe = NO_TENSOR; /* the plan before has tried the drives with it */
 	return shape;
@@ -498,7 +499,7 @@ bool spw_control__step_ended(struct control *control)
 {
 	bool planned = control->shape->planned && !control->left;
 	bool followed = spw_control__follows_plan(control) &&
-			control->matched == control->shape->basis.plannable;
+			control->matched == control->shape->reference.plannable;
 	bool replaced;
 	enum plan_reason reason = PLAN_REASON_NONE;
 
@@ -563,7 +564,7 @@ void spw_control__stats(const struct control *control, struct spw_cache_stats *s
 		stats->budget_bytes = control->opts.cache.memory_bytes;
 	if (!control->shape->planned)
 		return;
-	stats->plan_tensors = control->shape->basis.count;
+	stats->plan_tensors = control->shape->reference.count;
 	stats->plan_tensors_spilled = result->tensors_spilled;
 	stats->plan_peak_bytes = result->peak_bytes;
 	stats->plan_keep_all_bytes = result->peak_keep_all_bytes;

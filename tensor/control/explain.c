@@ -9,15 +9,15 @@
 static unsigned fill_reasons(const struct control *control, const struct spw_plan_reason planned[],
 			     struct spw_cache_reason reasons[], unsigned count)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	unsigned found = 0;
 
-	for (uint32_t s = 0; s < basis->scope_count; s++) {
-		const struct recorded_scope *scope = &basis->scopes[s];
+	for (uint32_t s = 0; s < reference->scope_count; s++) {
+		const struct recorded_scope *scope = &reference->scopes[s];
 		uint64_t bytes = 0;
 
-		for (uint32_t i = 0; i < basis->count; i++)
-			bytes += basis->tensors[i].scope == s ? basis->tensors[i].bytes : 0;
+		for (uint32_t i = 0; i < reference->count; i++)
+			bytes += reference->tensors[i].scope == s ? reference->tensors[i].bytes : 0;
 		if (scope->stage != SPW_STAGE_FORWARD || bytes == 0)
 			continue;
 		if (found < count)
@@ -43,10 +43,10 @@ int spw_control__explain(struct control *control, struct spw_cache_reason reason
 
 	if (!control->records || !shape->planned)
 		return 0;
-	planned = calloc(shape->basis.scope_count + (size_t)1, sizeof(*planned));
+	planned = calloc(shape->reference.scope_count + (size_t)1, sizeof(*planned));
 	if (!planned)
 		return spw_error(-ENOMEM, "no memory for the reasons of %u scopes",
-				 shape->basis.scope_count);
+				 shape->reference.scope_count);
 	rc = spw_control__planning_explain(control, planned);
 	if (rc == 0)
 		rc = (int)fill_reasons(control, planned, reasons, count);

@@ -37,7 +37,7 @@ void spw_control__follow_begin(struct control *control)
 	control->due_ns = control->due_throttle_ns = 0;
 	if (!control->shape->planned && !control->shape->varies)
 		return;
-	for (uint32_t i = 0; i < control->shape->basis.count; i++)
+	for (uint32_t i = 0; i < control->shape->reference.count; i++)
 		control->slots[i] = NO_SLOT;
 }
 
@@ -52,17 +52,17 @@ void spw_control__follow_progress(struct control *control, uint64_t planned_ns)
 /* When the plan offers what this step has not offered yet; UINT64_MAX: that was all. */
 static uint64_t next_offer_ns(struct control *control)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 
 	/* An offer that was refused in the forward pass does not hold up the backward pass. */
-	while (control->offer_next < basis->count &&
-	       (!spw_control__has_place(&basis->tensors[control->offer_next]) ||
+	while (control->offer_next < reference->count &&
+	       (!spw_control__has_place(&reference->tensors[control->offer_next]) ||
 		control->slots[control->offer_next] != NO_SLOT ||
 		(control->stage == SPW_STAGE_BACKWARD &&
-		 basis->tensors[control->offer_next].planned_pack_ns <= control->progress_ns)))
+		 reference->tensors[control->offer_next].planned_pack_ns <= control->progress_ns)))
 		control->offer_next++;
-	return control->offer_next < basis->count
-		       ? basis->tensors[control->offer_next].planned_pack_ns
+	return control->offer_next < reference->count
+		       ? reference->tensors[control->offer_next].planned_pack_ns
 		       : UINT64_MAX;
 }
 
@@ -99,13 +99,13 @@ static uint64_t progress_now_ns(struct control *control)
 
 const char *spw_control__follow_scope(struct control *control, uint32_t number)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	const struct recorded_scope *now = &control->now.scopes[number],
-				    *was = &basis->scopes[number];
+				    *was = &reference->scopes[number];
 
 	if (!spw_control__follows_plan(control))
 		return NULL;
-	if (number >= basis->scope_count || now->key != was->key || now->stage != was->stage ||
+	if (number >= reference->scope_count || now->key != was->key || now->stage != was->stage ||
 	    now->micro_batch != was->micro_batch)
 		return "other scopes or stages than in the step that was planned for";
 	spw_control__follow_progress(control, was->planned_enter_ns);
@@ -115,29 +115,30 @@ const char *spw_control__follow_scope(struct control *control, uint32_t number)
 const char *spw_control__follow_scope_left(const struct control *control, uint32_t number)
 {
 	if (!spw_control__follows_plan(control) ||
-	    control->now.scopes[number].plannable >= control->shape->basis.scopes[number].plannable)
+	    control->now.scopes[number].plannable >=
+		    control->shape->reference.scopes[number].plannable)
 		return NULL;
 	return "fewer tensors in a scope than in the step that was planned for";
 }
 
 const char *spw_control__follow_offer(struct control *control, struct recorded *recorded)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	uint32_t which;
 
 	if (!spw_control__follows_plan(control))
 		return NULL;
-	if (recorded->place >= basis->scopes[recorded->scope].plannable)
+	if (recorded->place >= reference->scopes[recorded->scope].plannable)
 		return "more tensors in a scope than in the step that was planned for";
-	which = spw_control__basis_place(basis, recorded);
-	if (basis->tensors[which].bytes != recorded->bytes)
+	which = spw_control__reference_place(reference, recorded);
+	if (reference->tensors[which].bytes != recorded->bytes)
 		return "tensors of other sizes than in the step that was planned for";
 	recorded->matched = which;
 	control->slots[which] = recorded->slot;
 	control->matched++;
-	control->due_ns = basis->tensors[which].pack_ns;
+	control->due_ns = reference->tensors[which].pack_ns;
 	control->due_throttle_ns = control->shape->plan.throttle_ns[which];
-	spw_control__follow_progress(control, basis->tensors[which].planned_pack_ns);
+	spw_control__follow_progress(control, reference->tensors[which].planned_pack_ns);
 	return NULL;
 }
 
@@ -145,7 +146,7 @@ void spw_control__follow_input(struct control *control, struct recorded *recorde
 {
 	if (!spw_control__follows_plan(control) || !recorded->plannable)
 		return;
-	recorded->matched = spw_control__basis_place(&control->shape->basis, recorded);
+	recorded->matched = spw_control__reference_place(&control->shape->reference, recorded);
 	if (recorded->matched != NO_TENSOR)
 		control->slots[recorded->matched] = recorded->slot;
 }
@@ -159,7 +160,7 @@ static enum spw_plan_choice choice_of(const struct control *control, uint32_t wh
 void spw_control__follow_skipped(struct control *control, uint32_t which)
 {
 	control->slots[which] = GONE_SLOT;
-	control->matched += spw_control__has_place(&control->shape->basis.tensors[which]);
+	control->matched += spw_control__has_place(&control->shape->reference.tensors[which]);
 }
 
 void spw_control__follow_shared(struct control *control, const struct recorded *recorded)
@@ -236,7 +237,7 @@ uint32_t spw_control__next(struct control *control)
 			return slot;
 		/* Not offered: it comes yet, or it should have by now. */
 		if (slot == NO_SLOT &&
-		    control->progress_ns <= shape->basis.tensors[which].planned_pack_ns)
+		    control->progress_ns <= shape->reference.tensors[which].planned_pack_ns)
 			break;
 	}
 	return NO_SLOT;

@@ -45,7 +45,7 @@ struct recorded {
 	uint32_t takes;
 	uint32_t scope;
 	uint32_t place;   /* among those of its scope that have one */
-	uint32_t matched; /* the tensor of the basis at the same place, or NO_TENSOR */
+	uint32_t matched; /* the tensor of the reference at the same place, or NO_TENSOR */
 	uint32_t slot;    /* of its entry, until it is released */
 	uint8_t hint;
 	bool plannable;
@@ -70,17 +70,17 @@ struct recorded_scope {
 	uint32_t plannable; /* tensors that have a place */
 	uint64_t bytes;     /* of these */
 	uint32_t first;     /* of its tensors in members */
-	uint32_t matched;   /* the scope of a basis that varies, or NO_SCOPE */
+	uint32_t matched;   /* the scope of a reference that varies, or NO_SCOPE */
 	uint32_t input;     /* that it is computed again from; NO_TENSOR: that cannot be done */
 	uint64_t saved_ns;  /* something was saved in it for the last time */
 	bool has_scopes;    /* inside */
-	bool skipped;       /* in this step: recorded as in the basis */
+	bool skipped;       /* in this step: recorded as in the reference */
 };
 
 struct recording {
 	struct recorded *tensors;
 	struct recorded_scope *scopes;
-	uint32_t *members;   /* the tensors by scope and place; made when it becomes the basis */
+	uint32_t *members; /* the tensors by scope and place; made when it becomes the reference */
 	uint64_t *drains_ns; /* that are not at the time of some tensor's event */
 	uint32_t count, scope_count, plannable, drains;
 	uint64_t forward_ns, backward_ns;
@@ -192,7 +192,7 @@ struct plan {
 
 /* A shape of step, and its plan. */
 struct shape {
-	struct recording basis;           /* what the plan was made from, smoothed */
+	struct recording reference;       /* what the plan was made from, smoothed */
 	struct device_clock device_clock; /* of the last step of which it is known */
 	struct plan plan;
 	struct margin memory;   /* of the budget */
@@ -200,37 +200,37 @@ struct shape {
 	uint32_t calm_steps;    /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
 	bool planned;
-	bool varies;              /* each step skips other scopes of the basis */
+	bool varies;              /* each step skips other scopes of the reference */
 	uint32_t unplanned_steps; /* of it, until it is planned */
 	uint32_t id;              /* 0: none */
 	uint32_t next_id;         /* of the shape that came after it the last time */
 	uint32_t step;            /* when another one was last put in its stead */
 };
 
-/* A tensor of this step's that is skipped, and when the basis uses it. */
+/* A tensor of this step's that is skipped, and when the reference uses it. */
 struct skipped {
 	uint64_t ns;
 	uint32_t which;
 };
 
-/* What a step skips of a basis that varies; see skipped.c. */
+/* What a step skips of a reference that varies; see skipped.c. */
 struct skipping {
 	bool off;             /* not in this step */
 	uint32_t scopes;      /* skipped */
-	uint32_t others;      /* scopes that the basis does not have */
-	uint32_t scope_next;  /* of the basis: those before it have been met, */
+	uint32_t others;      /* scopes that the reference does not have */
+	uint32_t scope_next;  /* of the reference: those before it have been met, */
 	uint32_t tensor_next; /* or skipped with their tensors */
 	struct skipped *tensors;
 	uint32_t count, passed; /* of tensors: those whose use is over */
-	uint32_t *here;         /* of each tensor of the basis: that of this step, or NO_TENSOR */
+	uint32_t *here; /* of each tensor of the reference: that of this step, or NO_TENSOR */
 	/* added to all times of this step; and to what its passes took, when it has ended */
 	uint64_t added_ns, forward_ns, backward_ns;
-	uint64_t met_ns, met_basis_ns; /* the last thing that the basis has, too */
+	uint64_t met_ns, met_reference_ns; /* the last thing that the reference has, too */
 };
 
 /* The planner's input. */
 struct asked {
-	const struct recording *basis;
+	const struct recording *reference;
 	struct spw_plan_tensor *tensors;
 	struct spw_plan_scope *scopes;
 	struct spw_plan_flow flows[FLOW_PARTS];
@@ -278,7 +278,7 @@ struct control {
 
 	/* how far along the plan the step is */
 	uint32_t plan_number;
-	bool left;        /* this step is not like the basis */
+	bool left;        /* this step is not like the reference */
 	bool switched;    /* it began by the plan of another shape: its memory proves nothing */
 	bool stalled_now; /* it has stalled: memory does not count */
 	uint32_t matched;
@@ -288,8 +288,8 @@ struct control {
 	uint64_t due_throttle_ns; /* and how long compute is to wait until then */
 	uint32_t read_next;       /* of the plan's order of use: all before it need not be read */
 	uint32_t recompute_next;  /* and no scope is computed again for any before it */
-	uint32_t offer_next;      /* of the basis: all before it have been offered */
-	uint32_t *slots; /* of each tensor of the basis; NO_SLOT: not offered yet; GONE_SLOT */
+	uint32_t offer_next;      /* of the reference: all before it have been offered */
+	uint32_t *slots; /* of each tensor of the reference; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
 
@@ -315,7 +315,7 @@ struct control {
 
 	/*
 	 * The plan that is being made, from the end of one step to the end of the next, and of
-	 * which shape, whose basis stays as it is; NULL: none. It is spw_control__plan()'s.
+	 * which shape, whose reference stays as it is; NULL: none. It is spw_control__plan()'s.
 	 */
 	struct shape *draft_of;
 	struct plan draft;
@@ -375,32 +375,34 @@ void spw_control__recording_input(struct control *control, struct recorded *reco
 /* The step's compute stands still from here on; or goes on, if nothing else holds it. */
 void spw_control__recording_away(struct control *control, bool away, uint64_t now_ns);
 
-/* ---- basis.c ---- */
+/* ---- reference_step.c ---- */
 
 /* The most that the end of any scope has moved, in parts of all. @from_plan: since the plan. */
-double spw_control__basis_drift(const struct recording *now, const struct recording *basis,
-				bool from_plan);
-/* The step was like the basis: its figures are smoothed into it. */
-void spw_control__basis_merge(struct recording *basis, const struct recording *now);
-/* It was another: it becomes the basis itself. */
-void spw_control__basis_replace(struct recording *basis, struct recording *now);
+double spw_control__reference_drift(const struct recording *now, const struct recording *reference,
+				    bool from_plan);
+/* The step was like the reference: its figures are smoothed into it. */
+void spw_control__reference_merge(struct recording *reference, const struct recording *now);
+/* It was another: it becomes the reference itself. */
+void spw_control__reference_replace(struct recording *reference, struct recording *now);
 /* A plan has been made of it. */
-void spw_control__basis_planned(struct recording *basis);
+void spw_control__reference_planned(struct recording *reference);
 /*
- * The tensor of the basis at the same place; of one that has no place, what the scope was computed
+ * The tensor of the reference at the same place; of one that has no place, what the scope was computed
  * again from there. Or NO_TENSOR.
  */
-uint32_t spw_control__basis_place(const struct recording *basis, const struct recorded *recorded);
-/* All that has been recorded so far is as in the basis. */
-bool spw_control__basis_begins_like(const struct recording *now, const struct recording *basis);
+uint32_t spw_control__reference_place(const struct recording *reference,
+				      const struct recorded *recorded);
+/* All that has been recorded so far is as in the reference. */
+bool spw_control__reference_begins_like(const struct recording *now,
+					const struct recording *reference);
 /* And it is all of it. */
-bool spw_control__basis_is_like(const struct recording *now, const struct recording *basis);
+bool spw_control__reference_is_like(const struct recording *now, const struct recording *reference);
 
-/* The scope of the basis from @from on, in the present stage; a stage itself is one with key 0. */
-uint32_t spw_control__basis_find(const struct recording *basis, uint32_t from,
-				 const struct recorded_scope *scope);
-/* Both are of steps that skip scopes of one model: most of what this one ran is in the basis. */
-bool spw_control__basis_is_kin(const struct recording *now, const struct recording *basis);
+/* The scope of the reference from @from on, in the present stage; a stage itself is one with key 0. */
+uint32_t spw_control__reference_find(const struct recording *reference, uint32_t from,
+				     const struct recorded_scope *scope);
+/* Both are of steps that skip scopes of one model: most of what this one ran is in the reference. */
+bool spw_control__reference_is_kin(const struct recording *now, const struct recording *reference);
 
 /* ---- skipped.c ---- */
 
@@ -408,9 +410,9 @@ bool spw_control__basis_is_kin(const struct recording *now, const struct recordi
 void spw_control__skipped_begin(struct control *control, bool off);
 /* It goes on by another shape, of which it has been all so far. */
 void spw_control__skipped_switched(struct control *control);
-/* It has skipped scopes of the basis, or has others. */
+/* It has skipped scopes of the reference, or has others. */
 bool spw_control__skipped_differs(const struct control *control);
-/* A scope is entered: those before it in the basis are skipped. Return: its number there. */
+/* A scope is entered: those before it in the reference are skipped. Return: its number there. */
 uint32_t spw_control__skipped_before(struct control *control, uint64_t key);
 /* A tensor has been offered that has a place, or is about to be taken. */
 void spw_control__skipped_offered(struct control *control, struct recorded *recorded);
@@ -421,7 +423,7 @@ struct recorded *spw_control__skipped_shared(struct control *control, struct tra
 void spw_control__skipped_end(struct control *control);
 /* The time that the passes would have taken with what was skipped. */
 void spw_control__skipped_fill(struct control *control);
-/* The step has ended: most of what it ran is as in the basis. */
+/* The step has ended: most of what it ran is as in the reference. */
 bool spw_control__skipped_fits(const struct control *control);
 
 /* ---- follow.c ---- */
@@ -435,7 +437,7 @@ const char *spw_control__follow_scope(struct control *control, uint32_t number);
 const char *spw_control__follow_scope_left(const struct control *control, uint32_t number);
 const char *spw_control__follow_offer(struct control *control, struct recorded *recorded);
 void spw_control__follow_progress(struct control *control, uint64_t planned_ns);
-/* A tensor of the basis is skipped; or what was skipped has been offered by another scope. */
+/* A tensor of the reference is skipped; or what was skipped has been offered by another scope. */
 void spw_control__follow_skipped(struct control *control, uint32_t which);
 void spw_control__follow_shared(struct control *control, const struct recorded *recorded);
 
@@ -447,7 +449,7 @@ bool spw_control__shape_switch(struct control *control);
 bool spw_control__shape_known(struct control *control);
 /*
  * A new one, in the stead of the one that was not in force for the longest time; or one that
- * varies. Return: whether its basis is to be this step.
+ * varies. Return: whether its reference is to be this step.
  */
 bool spw_control__shape_new(struct control *control);
 /* A step of the one in force has ended; the next begins, and may be of another. */
@@ -531,8 +533,8 @@ void spw_control__wear_planned(struct control *control, const struct plan *plan)
 
 /* It can be computed again, as far as the caller has said. */
 bool spw_control__recompute_scope_may(const struct recorded_scope *scope);
-/* So can some scope of the basis. */
-bool spw_control__recompute_may(const struct recording *basis);
+/* So can some scope of the reference. */
+bool spw_control__recompute_may(const struct recording *reference);
 /* As spw_plan(), with all that may be computed again. */
 int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
 				struct plan *plan);
@@ -543,7 +545,7 @@ int spw_control__recompute_simulate(struct asked *asked, const struct spw_plan_s
 int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
 				    struct plan *plan);
 
-/* Of the plan, a reason for each scope of the basis. */
+/* Of the plan, a reason for each scope of the reference. */
 int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_step *step,
 				   const struct plan *plan, struct spw_plan_reason reasons[]);
 
@@ -551,7 +553,7 @@ int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_st
 
 /* A plan of the shape in force is wanted: what it is to be made from. */
 void spw_control__planning_ask(struct control *control);
-/* The search: looks at nothing but what was asked, and the basis of that. */
+/* The search: looks at nothing but what was asked, and the reference of that. */
 int spw_control__planning_plan(struct asked *asked, struct plan *plan);
 /* The reasons of the plan in force; not while another is searched for. */
 int spw_control__planning_explain(struct control *control, struct spw_plan_reason reasons[]);

@@ -204,7 +204,7 @@ static bool peak_seen(struct control *control)
 
 enum plan_reason spw_control__margin_step_ended(struct control *control)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	enum plan_reason reason = PLAN_REASON_NONE;
 	bool time, peak, calm;
 
@@ -212,7 +212,7 @@ enum plan_reason spw_control__margin_step_ended(struct control *control)
 		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
 	if (drives_drifted(control) || spw_control__background_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
-	else if (spw_control__basis_drift(basis, basis, true) > TIMELINE_DRIFT ||
+	else if (spw_control__reference_drift(reference, reference, true) > TIMELINE_DRIFT ||
 		 spw_control__wear_drifted(control))
 		reason = PLAN_REASON_TIMELINE;
 	time = time_seen(control, reason != PLAN_REASON_NONE);

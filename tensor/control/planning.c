@@ -15,10 +15,10 @@
 
 static struct spw_plan_step step_of(const struct asked *asked, bool keep_hints)
 {
-	const struct recording *basis = asked->basis;
+	const struct recording *reference = asked->reference;
 
-	for (uint32_t i = 0; i < basis->count; i++) {
-		const struct recorded *recorded = &basis->tensors[i];
+	for (uint32_t i = 0; i < reference->count; i++) {
+		const struct recorded *recorded = &reference->tensors[i];
 		bool must_keep = !recorded->plannable || recorded->hint == SPW_HINT_PIN ||
 				 (keep_hints && recorded->hint == SPW_HINT_KEEP);
 
@@ -34,11 +34,11 @@ static struct spw_plan_step step_of(const struct asked *asked, bool keep_hints)
 		};
 	}
 	return (struct spw_plan_step){.tensors = asked->tensors,
-				      .count = basis->count,
-				      .forward_ns = basis->forward_ns,
-				      .backward_ns = basis->backward_ns,
-				      .calls_ns = basis->drains_ns,
-				      .calls = basis->drains};
+				      .count = reference->count,
+				      .forward_ns = reference->forward_ns,
+				      .backward_ns = reference->backward_ns,
+				      .calls_ns = reference->drains_ns,
+				      .calls = reference->drains};
 }
 
 /*
@@ -98,12 +98,12 @@ static void ask(struct control *control, const struct plan *plan)
 {
 	struct asked *asked = &control->asked;
 
-	asked->basis = &control->shape->basis;
+	asked->reference = &control->shape->reference;
 	asked->drives = drives_of(control, plan);
 	asked->opts = plan_opts_of(control, plan);
 	asked->flows_count = spw_control__background_plan(control, asked->flows);
 	asked->by_scopes = control->opts.cache.mode != SPW_CACHE_POSITIONAL &&
-			   (asked->flows_count > 0 || spw_control__recompute_may(asked->basis));
+			   (asked->flows_count > 0 || spw_control__recompute_may(asked->reference));
 }
 
 void spw_control__planning_ask(struct control *control)
@@ -126,7 +126,7 @@ static int force_spills(struct asked *asked, const struct spw_plan_step *step, s
 	bool forced = false;
 
 	for (uint32_t i = 0; i < step->count; i++)
-		if (asked->basis->tensors[i].hint == SPW_HINT_SPILL &&
+		if (asked->reference->tensors[i].hint == SPW_HINT_SPILL &&
 		    plan->choices[i] == SPW_PLAN_KEEP && !step->tensors[i].must_keep) {
 			plan->choices[i] = SPW_PLAN_SPILL;
 			forced = true;
@@ -278,8 +278,8 @@ static uint32_t probe_of(const struct control *control, bool any)
 	double spare_ns = NEGLIGIBLE / 2 * (double)shape->plan.result.wall_ns;
 	uint32_t best = NO_TENSOR;
 
-	for (uint32_t i = 0; i < shape->basis.count; i++) {
-		const struct recorded *recorded = &shape->basis.tensors[i];
+	for (uint32_t i = 0; i < shape->reference.count; i++) {
+		const struct recorded *recorded = &shape->reference.tensors[i];
 		double there_ns = (double)recorded->bytes /
 					  ((double)spw_control__margin_mixed(&drives) / 1e9) +
 				  (double)drives.latency_ns;
@@ -288,7 +288,7 @@ static uint32_t probe_of(const struct control *control, bool any)
 		if (!recorded->plannable || recorded->takes == 0 ||
 		    recorded->hint != SPW_HINT_NONE || (!any && 2 * there_ns > gap_ns + spare_ns))
 			continue;
-		if (best == NO_TENSOR || recorded->bytes < shape->basis.tensors[best].bytes)
+		if (best == NO_TENSOR || recorded->bytes < shape->reference.tensors[best].bytes)
 			best = i;
 	}
 	return best;
@@ -323,7 +323,7 @@ void spw_control__planning_probe(struct control *control)
 	control->probe = probe_now(control);
 	if (control->probe == NO_TENSOR)
 		return;
-	recorded = &shape->basis.tensors[control->probe];
+	recorded = &shape->reference.tensors[control->probe];
 	control->opts.count->plan_probes++;
 	shape->plan.read_from_ns[control->probe] =
 		recorded->planned_pack_ns / 2 + recorded->planned_use_ns / 2;

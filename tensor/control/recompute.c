@@ -11,22 +11,22 @@ bool spw_control__recompute_scope_may(const struct recorded_scope *scope)
 	return scope->stage == SPW_STAGE_FORWARD && scope->input != NO_TENSOR && !scope->has_scopes;
 }
 
-bool spw_control__recompute_may(const struct recording *basis)
+bool spw_control__recompute_may(const struct recording *reference)
 {
-	for (uint32_t i = 0; i < basis->scope_count; i++)
-		if (spw_control__recompute_scope_may(&basis->scopes[i]))
+	for (uint32_t i = 0; i < reference->scope_count; i++)
+		if (spw_control__recompute_scope_may(&reference->scopes[i]))
 			return true;
 	return false;
 }
 
 static struct spw_plan_scopes scopes_of(struct asked *asked)
 {
-	const struct recording *basis = asked->basis;
+	const struct recording *reference = asked->reference;
 	struct spw_plan_scopes scopes;
 
 	spw_plan_scopes_init(&scopes, sizeof(scopes));
-	for (uint32_t i = 0; i < basis->scope_count; i++) {
-		const struct recorded_scope *scope = &basis->scopes[i];
+	for (uint32_t i = 0; i < reference->scope_count; i++) {
+		const struct recorded_scope *scope = &reference->scopes[i];
 		bool may = spw_control__recompute_scope_may(scope);
 
 		asked->scopes[i] = (struct spw_plan_scope){
@@ -39,8 +39,8 @@ static struct spw_plan_scopes scopes_of(struct asked *asked)
 		};
 	}
 	scopes.scopes = asked->scopes;
-	scopes.count = basis->scope_count;
-	if (!spw_control__recompute_may(basis))
+	scopes.count = reference->scope_count;
+	if (!spw_control__recompute_may(reference))
 		scopes.slack = 0; /* as of plans that only spill */
 	scopes.flows = asked->flows;
 	scopes.flows_count = asked->flows_count;

@@ -58,7 +58,7 @@ static int shape_open(struct shape *shape, uint32_t tensors, uint32_t scopes)
 {
 	int rc = plan_open(&shape->plan, tensors);
 
-	return rc ? rc : recording_open(&shape->basis, tensors, scopes);
+	return rc ? rc : recording_open(&shape->reference, tensors, scopes);
 }
 
 /* Of the planner. */
@@ -97,7 +97,7 @@ void spw_control__recording_close(struct control *control)
 	for (unsigned i = 0; i < SHAPES_MAX; i++) {
 		struct shape *shape = &control->shapes[i];
 
-		recording_close(&shape->basis);
+		recording_close(&shape->reference);
 		plan_close(&shape->plan);
 	}
 	recording_close(&control->now);

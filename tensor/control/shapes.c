@@ -29,8 +29,8 @@ static bool keeps_what_it_wants(const struct recording *now, const struct shape 
 		const struct recorded *recorded = &now->tensors[i];
 
 		if (spw_control__has_place(recorded) && recorded->stored && !recorded->released &&
-		    shape->plan.choices[spw_control__basis_place(&shape->basis, recorded)] ==
-			    SPW_PLAN_KEEP)
+		    shape->plan.choices[spw_control__reference_place(&shape->reference,
+								     recorded)] == SPW_PLAN_KEEP)
 			return false;
 	}
 	return true;
@@ -39,21 +39,21 @@ static bool keeps_what_it_wants(const struct recording *now, const struct shape 
 /* The tensors of this step so far are those of the plan that is in force now. */
 static void match_again(struct control *control)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 
 	for (uint32_t i = 0; i < control->now.count; i++) {
 		struct recorded *recorded = &control->now.tensors[i];
 
 		if (!recorded->plannable)
 			continue;
-		recorded->matched = spw_control__basis_place(basis, recorded);
+		recorded->matched = spw_control__reference_place(reference, recorded);
 		if (recorded->matched == NO_TENSOR)
 			continue;
 		control->matched += spw_control__has_place(recorded);
 		control->slots[recorded->matched] = recorded->released ? GONE_SLOT : recorded->slot;
 	}
-	spw_control__follow_progress(control,
-				     basis->scopes[control->now.scope_count - 1].planned_enter_ns);
+	spw_control__follow_progress(
+		control, reference->scopes[control->now.scope_count - 1].planned_enter_ns);
 }
 
 /* The next shape from @from on, other than the one in force, that has a plan; or NULL. */
@@ -73,7 +73,7 @@ bool spw_control__shape_switch(struct control *control)
 	if (spw_control__skipped_differs(control))
 		return false;
 	for (; shape; shape = other_planned(control, shape + 1)) {
-		if (!spw_control__basis_begins_like(&control->now, &shape->basis) ||
+		if (!spw_control__reference_begins_like(&control->now, &shape->reference) ||
 		    !keeps_what_it_wants(&control->now, shape))
 			continue;
 		put_in_force(control, shape);
@@ -94,13 +94,13 @@ bool spw_control__shape_known(struct control *control)
 	struct shape *shape = other_planned(control, control->shapes);
 
 	if (control->shape->planned &&
-	    spw_control__basis_is_like(&control->now, &control->shape->basis))
+	    spw_control__reference_is_like(&control->now, &control->shape->reference))
 		return true;
 	if (spw_control__skipped_differs(control)) {
 		control->skips_off = !spw_control__skipped_fits(control);
 		return control->skips_off;
 	}
-	while (shape && !spw_control__basis_is_like(&control->now, &shape->basis))
+	while (shape && !spw_control__reference_is_like(&control->now, &shape->reference))
 		shape = other_planned(control, shape + 1);
 	if (shape)
 		put_in_force(control, shape);
@@ -127,7 +127,7 @@ static struct shape *met_before(struct control *control)
 		struct shape *shape = &control->shapes[i];
 
 		if (!shape->planned && shape->id > 0 &&
-		    spw_control__basis_is_like(&control->now, &shape->basis))
+		    spw_control__reference_is_like(&control->now, &shape->reference))
 			return shape;
 	}
 	return NULL;
@@ -141,31 +141,32 @@ static uint32_t kin_of(const struct control *control, uint32_t *fullest)
 	for (uint32_t i = 0; i < SHAPES_MAX; i++) {
 		const struct shape *shape = &control->shapes[i];
 
-		if (shape->id == 0 || !spw_control__basis_is_kin(&control->now, &shape->basis))
+		if (shape->id == 0 ||
+		    !spw_control__reference_is_kin(&control->now, &shape->reference))
 			continue;
 		count++;
 		if (shape->varies)
 			most = UINT32_MAX;
-		else if (shape->basis.scope_count <= most)
+		else if (shape->reference.scope_count <= most)
 			continue;
 		else
-			most = shape->basis.scope_count;
+			most = shape->reference.scope_count;
 		*fullest = i;
 	}
 	return count;
 }
 
-/* The shapes of one model become one that varies. Return: whether its basis is to be this step. */
+/* The shapes of one model become one that varies. Return: whether its reference is to be this step. */
 static bool join_kin(struct control *control, uint32_t fullest)
 {
 	struct shape *shape = &control->shapes[fullest];
-	bool fuller = !shape->varies && control->now.scope_count > shape->basis.scope_count;
+	bool fuller = !shape->varies && control->now.scope_count > shape->reference.scope_count;
 
 	for (uint32_t i = 0; i < SHAPES_MAX; i++) {
 		struct shape *other = &control->shapes[i];
 
 		if (other == shape || other->id == 0 ||
-		    !spw_control__basis_is_kin(&control->now, &other->basis))
+		    !spw_control__reference_is_kin(&control->now, &other->reference))
 			continue;
 		other->planned = other->device_clock.complete = false;
 		other->id = 0;
@@ -181,7 +182,7 @@ bool spw_control__shape_new(struct control *control)
 	struct shape *met = met_before(control);
 	uint32_t kin, fullest = 0;
 
-	/* The basis gets what it did not have. */
+	/* The reference gets what it did not have. */
 	if (spw_control__skipped_differs(control)) {
 		control->shape->planned = false;
 		return true;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/skipped.c - scopes of the basis that a step skips, as layers dropped at random
+ * tensor/control/skipped.c - scopes of the reference that a step skips, as layers dropped at random
  *
- * They are recorded as if they had run, and for as long as in the basis: what the step has saved
- * itself keeps its place, and the recording is as whole as the basis is. A scope that the basis has
- * not seen is recorded where it comes: then the recording becomes the basis, with the scopes of
- * both. So the basis of such steps soon has all scopes that any of them runs.
+ * They are recorded as if they had run, and for as long as in the reference: what the step has saved
+ * itself keeps its place, and the recording is as whole as the reference is. A scope that the reference has
+ * not seen is recorded where it comes: then the recording becomes the reference, with the scopes of
+ * both. So the reference of such steps soon has all scopes that any of them runs.
  */
 #include <stdlib.h>
 
 #include "tensor/control/internal.h"
 
-/* Whether scopes of the basis may be missing in this step. */
+/* Whether scopes of the reference may be missing in this step. */
 static bool may_skip(const struct control *control)
 {
 	return control->recording && control->shape->varies && !control->skipping.off;
@@ -24,7 +24,7 @@ void spw_control__skipped_begin(struct control *control, bool off)
 	uint32_t *here = skipping->here;
 
 	*skipping = (struct skipping){.tensors = tensors, .here = here, .off = off};
-	for (uint32_t i = 0; control->shape->varies && i < control->shape->basis.count; i++)
+	for (uint32_t i = 0; control->shape->varies && i < control->shape->reference.count; i++)
 		here[i] = NO_TENSOR;
 }
 
@@ -50,38 +50,39 @@ bool spw_control__skipped_differs(const struct control *control)
 
 /* ---- Time ---- */
 
-/* When something would have been that the basis has at @basis_ns, before what comes next. */
-static uint64_t moved_ns(const struct control *control, uint64_t basis_ns)
+/* When something would have been that the reference has at @reference_ns, before what comes next. */
+static uint64_t moved_ns(const struct control *control, uint64_t reference_ns)
 {
-	return control->skipping.met_ns + spw_since_ns(control->skipping.met_basis_ns, basis_ns);
+	return control->skipping.met_ns +
+	       spw_since_ns(control->skipping.met_reference_ns, reference_ns);
 }
 
 /*
- * What comes now the basis has at @basis_ns. @skipped: something between this and what came before
- * is missing: it takes no less time than in the basis.
+ * What comes now the reference has at @reference_ns. @skipped: something between this and what came before
+ * is missing: it takes no less time than in the reference.
  */
-static void meet(struct control *control, uint64_t basis_ns, bool skipped)
+static void meet(struct control *control, uint64_t reference_ns, bool skipped)
 {
 	struct skipping *skipping = &control->skipping;
 	uint64_t now_ns = spw_control__recording_whole_ns(control), missing_ns;
 
-	if (basis_ns < skipping->met_basis_ns)
+	if (reference_ns < skipping->met_reference_ns)
 		return;
-	missing_ns = skipped ? spw_since_ns(now_ns, moved_ns(control, basis_ns)) : 0;
+	missing_ns = skipped ? spw_since_ns(now_ns, moved_ns(control, reference_ns)) : 0;
 	skipping->added_ns += missing_ns;
 	if (control->stage == SPW_STAGE_BACKWARD && control->scope != NO_SCOPE) {
 		skipping->backward_ns += missing_ns;
 		control->now.scopes[control->scope].compute_ns += missing_ns;
 	}
 	skipping->met_ns = now_ns + missing_ns;
-	skipping->met_basis_ns = basis_ns;
+	skipping->met_reference_ns = reference_ns;
 }
 
 /* ---- The forward pass ---- */
 
 static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 {
-	const struct recorded *was = &control->shape->basis.tensors[which];
+	const struct recorded *was = &control->shape->reference.tensors[which];
 	struct skipping *skipping = &control->skipping;
 	struct recording *now = &control->now;
 	struct recorded *recorded = &now->tensors[now->count];
@@ -107,10 +108,10 @@ static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 	spw_control__follow_skipped(control, which);
 }
 
-/* The scopes of the basis from @from up to @to are not in this step. */
+/* The scopes of the reference from @from up to @to are not in this step. */
 static void skip_scopes(struct control *control, uint32_t from, uint32_t to)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	struct skipping *skipping = &control->skipping;
 	struct recording *now = &control->now;
 	uint32_t first = now->scope_count;
@@ -122,16 +123,16 @@ static void skip_scopes(struct control *control, uint32_t from, uint32_t to)
 	for (uint32_t s = from; s < to; s++) {
 		struct recorded_scope *scope = &now->scopes[now->scope_count++];
 
-		*scope = basis->scopes[s];
-		scope->enter_ns = moved_ns(control, basis->scopes[s].enter_ns);
-		scope->saved_ns = moved_ns(control, basis->scopes[s].saved_ns);
+		*scope = reference->scopes[s];
+		scope->enter_ns = moved_ns(control, reference->scopes[s].enter_ns);
+		scope->saved_ns = moved_ns(control, reference->scopes[s].saved_ns);
 		scope->plannable = 0;
 		scope->matched = s;
 		scope->left = scope->skipped = true;
 		skipping->forward_ns += scope->compute_ns;
 	}
-	for (; skipping->tensor_next < basis->count; skipping->tensor_next++) {
-		uint32_t scope = basis->tensors[skipping->tensor_next].scope;
+	for (; skipping->tensor_next < reference->count; skipping->tensor_next++) {
+		uint32_t scope = reference->tensors[skipping->tensor_next].scope;
 
 		if (scope >= to)
 			break;
@@ -152,31 +153,31 @@ static int by_ns(const void *a, const void *b)
 }
 
 /*
- * A scope is entered that the basis does not have. Return: the number there of the first one that
+ * A scope is entered that the reference does not have. Return: the number there of the first one that
  * comes after it, where keys go up in the order of a model's layers.
  */
 static uint32_t place_of_other(const struct control *control, uint64_t key)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	uint32_t outer = control->scope, depth, s = control->skipping.scope_next;
 
 	depth = outer == NO_SCOPE ? 0 : control->now.scopes[outer].depth + 1;
-	while (s < basis->scope_count && basis->scopes[s].key != 0 &&
-	       (basis->scopes[s].depth > depth ||
-		(basis->scopes[s].depth == depth && basis->scopes[s].key < key)))
+	while (s < reference->scope_count && reference->scopes[s].key != 0 &&
+	       (reference->scopes[s].depth > depth ||
+		(reference->scopes[s].depth == depth && reference->scopes[s].key < key)))
 		s++;
 	return s;
 }
 
-/* The scopes of the basis before @to are skipped: what comes now is there where that begins. */
+/* The scopes of the reference before @to are skipped: what comes now is there where that begins. */
 static void skip_until(struct control *control, uint32_t to)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	uint32_t from = control->skipping.scope_next;
 
 	skip_scopes(control, from, to);
-	if (to < basis->scope_count)
-		meet(control, basis->scopes[to].enter_ns, to > from);
+	if (to < reference->scope_count)
+		meet(control, reference->scopes[to].enter_ns, to > from);
 	control->skipping.scope_next = to;
 }
 
@@ -187,8 +188,8 @@ uint32_t spw_control__skipped_before(struct control *control, uint64_t key)
 
 	if (!may_skip(control))
 		return NO_SCOPE;
-	found = spw_control__basis_find(
-		&control->shape->basis, skipping->scope_next,
+	found = spw_control__reference_find(
+		&control->shape->reference, skipping->scope_next,
 		&(struct recorded_scope){.key = key,
 					 .stage = (uint8_t)control->stage,
 					 .micro_batch = control->micro_batch});
@@ -207,17 +208,17 @@ uint32_t spw_control__skipped_before(struct control *control, uint64_t key)
 
 /* ---- Tensors of the step itself ---- */
 
-/* Its place in the basis; NO_TENSOR: it has none there. */
+/* Its place in the reference; NO_TENSOR: it has none there. */
 static uint32_t place_of(const struct control *control, const struct recorded *recorded)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	uint32_t scope = control->now.scopes[recorded->scope].matched, which;
 
 	if (scope == NO_SCOPE || !spw_control__has_place(recorded) ||
-	    recorded->place >= basis->scopes[scope].plannable)
+	    recorded->place >= reference->scopes[scope].plannable)
 		return NO_TENSOR;
-	which = basis->members[basis->scopes[scope].first + recorded->place];
-	return basis->tensors[which].bytes == recorded->bytes ? which : NO_TENSOR;
+	which = reference->members[reference->scopes[scope].first + recorded->place];
+	return reference->tensors[which].bytes == recorded->bytes ? which : NO_TENSOR;
 }
 
 void spw_control__skipped_offered(struct control *control, struct recorded *recorded)
@@ -231,7 +232,7 @@ void spw_control__skipped_offered(struct control *control, struct recorded *reco
 		return;
 	control->slots[which] = recorded->slot;
 	control->skipping.here[which] = (uint32_t)(recorded - control->now.tensors);
-	meet(control, control->shape->basis.tensors[which].pack_ns, false);
+	meet(control, control->shape->reference.tensors[which].pack_ns, false);
 }
 
 /*
@@ -266,8 +267,8 @@ struct recorded *spw_control__skipped_shared(struct control *control, struct tra
 
 /* ---- The backward pass ---- */
 
-/* Uses of the basis up to @basis_ns are over. */
-static void pass(struct control *control, uint64_t basis_ns)
+/* Uses of the reference up to @reference_ns are over. */
+static void pass(struct control *control, uint64_t reference_ns)
 {
 	struct skipping *skipping = &control->skipping;
 	bool skipped = false;
@@ -275,9 +276,9 @@ static void pass(struct control *control, uint64_t basis_ns)
 	for (; skipping->passed < skipping->count; skipping->passed++) {
 		const struct skipped *next = &skipping->tensors[skipping->passed];
 		struct recorded *recorded = &control->now.tensors[next->which];
-		const struct recorded *was = &control->shape->basis.tensors[recorded->matched];
+		const struct recorded *was = &control->shape->reference.tensors[recorded->matched];
 
-		if (next->ns > basis_ns)
+		if (next->ns > reference_ns)
 			break;
 		if (!recorded->skipped)
 			continue;
@@ -285,23 +286,23 @@ static void pass(struct control *control, uint64_t basis_ns)
 		recorded->use_ns = moved_ns(control, was->use_ns);
 		recorded->release_ns = moved_ns(control, was->release_ns);
 	}
-	meet(control, basis_ns, skipped);
+	meet(control, reference_ns, skipped);
 }
 
 void spw_control__skipped_taken(struct control *control, const struct recorded *recorded)
 {
 	if (may_skip(control) && recorded->matched != NO_TENSOR && recorded->takes == 0)
-		pass(control, control->shape->basis.tensors[recorded->matched].use_ns);
+		pass(control, control->shape->reference.tensors[recorded->matched].use_ns);
 }
 
 /* ---- The step has ended ---- */
 
 void spw_control__skipped_end(struct control *control)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 
 	if (may_skip(control) && control->skipping.count > 0)
-		pass(control, SPW_MAX(basis->forward_ns + basis->backward_ns,
+		pass(control, SPW_MAX(reference->forward_ns + reference->backward_ns,
 				      control->skipping.tensors[control->skipping.count - 1].ns));
 }
 
@@ -313,7 +314,7 @@ void spw_control__skipped_fill(struct control *control)
 
 bool spw_control__skipped_fits(const struct control *control)
 {
-	const struct recording *now = &control->now, *basis = &control->shape->basis;
+	const struct recording *now = &control->now, *reference = &control->shape->reference;
 	uint32_t ran = 0, same = 0;
 
 	for (uint32_t s = 0; s < now->scope_count; s++) {
@@ -321,8 +322,8 @@ bool spw_control__skipped_fits(const struct control *control)
 
 		ran += !scope->skipped;
 		same += !scope->skipped && scope->matched != NO_SCOPE &&
-			scope->plannable == basis->scopes[scope->matched].plannable &&
-			scope->bytes == basis->scopes[scope->matched].bytes;
+			scope->plannable == reference->scopes[scope->matched].plannable &&
+			scope->bytes == reference->scopes[scope->matched].bytes;
 	}
 	return 2 * same >= ran;
 }

@@ -83,9 +83,9 @@ void spw_control__wear_step_ended(struct control *control)
 /* For the planner, to which 0 is no limit. */
 uint64_t spw_control__wear_step_bytes(const struct control *control)
 {
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 	double bytes = control->wear.bytes_per_ns *
-			       ((double)basis->forward_ns + (double)basis->backward_ns) -
+			       ((double)reference->forward_ns + (double)reference->backward_ns) -
 		       control->wear.external_step_bytes;
 
 	if (control->wear.bytes_per_ns <= 0)

@@ -323,7 +323,7 @@ static struct shape *at_the_fork(void)
 		if (control->shapes[i].planned && &control->shapes[i] != control->shape)
 			other = &control->shapes[i];
 	assert_non_null(other);
-	assert_int_equal(control->shape->basis.plannable, GPT_TENSORS);
+	assert_int_equal(control->shape->reference.plannable, GPT_TENSORS);
 	/* still to be written at the end */
 	control->shape->plan.choices[GPT_TENSORS - 1] = SPW_PLAN_SPILL;
 	sim_forward_stage(&gpt);
@@ -354,7 +354,7 @@ static enum spw_plan_choice *choice_of(const struct shape *shape, const struct e
 {
 	const struct recorded *recorded = &sim.cache->control->now.tensors[entry->track.recorded];
 
-	return &shape->plan.choices[spw_control__basis_place(&shape->basis, recorded)];
+	return &shape->plan.choices[spw_control__reference_place(&shape->reference, recorded)];
 }
 
 /* What that plan keeps must be in memory: a step that has dropped it cannot follow the plan. */

@@ -118,7 +118,7 @@ SIM_CASE(test_times_are_the_devices)
 	assert_true(forward_is_the_hosts());
 	ahead_steps(4, 0);
 	assert_true(times_are_the_devices());
-	basis = &sim.cache->control->shape->basis;
+	basis = &sim.cache->control->shape->reference;
 	for (unsigned i = 6; i < GPT_TENSORS; i++) {
 		assert_true(near(basis->tensors[i].pack_ns, (i + 1) * gpt.tensor_ns));
 		assert_true(near(basis->tensors[i].use_ns,
@@ -194,12 +194,12 @@ static bool plans_are_by_the_device(void)
 {
 	for (unsigned i = 0; i < SHAPES_MAX; i++) {
 		const struct shape *shape = &sim.cache->control->shapes[i];
-		uint64_t count = shape->basis.count;
+		uint64_t count = shape->reference.count;
 		uint64_t used_ns = (count + 2 * (count - 1)) * gpt.tensor_ns;
 		uint64_t layer_ns = 2 * gpt.tensors * gpt.tensor_ns;
 
-		if (shape->planned && (shape->basis.tensors[0].use_ns + layer_ns < used_ns ||
-				       shape->basis.tensors[0].use_ns > used_ns + layer_ns))
+		if (shape->planned && (shape->reference.tensors[0].use_ns + layer_ns < used_ns ||
+				       shape->reference.tensors[0].use_ns > used_ns + layer_ns))
 			return false;
 	}
 	return true;
@@ -229,7 +229,7 @@ SIM_CASE(test_a_shape_that_comes_later)
 		assert_true(plans_are_by_the_device());
 	}
 	assert_int_equal(sim_stats().plans_failed, 0);
-	assert_int_equal(sim.cache->control->shape->basis.count, GPT_TENSORS / 2);
+	assert_int_equal(sim.cache->control->shape->reference.count, GPT_TENSORS / 2);
 	assert_true(sim.cache->control->shape->planned);
 }
 

@@ -234,7 +234,7 @@ SIM_CASE(test_the_basis_is_the_whole_step)
 	open_way(&ways[1]);
 	for (unsigned i = 0; i < SETTLE; i++)
 		(void)step();
-	basis = &sim.cache->control->shape->basis;
+	basis = &sim.cache->control->shape->reference;
 	assert_int_equal(basis->plannable, COUNT);
 	for (uint32_t s = 0; s < basis->scope_count; s++) {
 		const struct recorded_scope *scope = &basis->scopes[s];

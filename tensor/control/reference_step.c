@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/basis.c - what plans are made from: a recording, smoothed over steps like it
+ * tensor/control/reference_step.c - what plans are made from: a recording, smoothed over steps like it
  *
  * Figures that change little are averaged; what changes much replaces what was.
  */
 #include "tensor/control/internal.h"
 
-double spw_control__basis_drift(const struct recording *recording, const struct recording *basis,
-				bool from_plan)
+double spw_control__reference_drift(const struct recording *recording,
+				    const struct recording *reference, bool from_plan)
 {
 	double now = 0, was = 0, most = 0;
 
-	for (uint32_t i = 0; i < recording->scope_count && i < basis->scope_count; i++) {
+	for (uint32_t i = 0; i < recording->scope_count && i < reference->scope_count; i++) {
 		now += (double)recording->scopes[i].compute_ns;
-		was += (double)(from_plan ? basis->scopes[i].planned_ns
-					  : basis->scopes[i].compute_ns);
+		was += (double)(from_plan ? reference->scopes[i].planned_ns
+					  : reference->scopes[i].compute_ns);
 		if (now - was > most || was - now > most)
 			most = now > was ? now - was : was - now;
 	}
@@ -47,7 +47,7 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
  * What is not planned has no place, but holds memory: what the backward stage saves. It is known by
  * its order, as long as the step has as much of it.
  */
-static void merge_unplanned(struct recording *basis, const struct recording *now, bool replace)
+static void merge_unplanned(struct recording *reference, const struct recording *now, bool replace)
 {
 	uint32_t k = 0;
 
@@ -56,18 +56,18 @@ static void merge_unplanned(struct recording *basis, const struct recording *now
 
 		if (from->plannable)
 			continue;
-		while (k < basis->count && basis->tensors[k].plannable)
+		while (k < reference->count && reference->tensors[k].plannable)
 			k++;
-		if (k == basis->count)
+		if (k == reference->count)
 			return;
-		if (basis->tensors[k].scope == from->scope &&
-		    basis->tensors[k].bytes == from->bytes)
-			merge_tensor(&basis->tensors[k], from, replace);
+		if (reference->tensors[k].scope == from->scope &&
+		    reference->tensors[k].bytes == from->bytes)
+			merge_tensor(&reference->tensors[k], from, replace);
 		k++;
 	}
 }
 
-/* The tensor that a scope is computed again from, as the basis numbers them. */
+/* The tensor that a scope is computed again from, as the reference numbers them. */
 static void merge_input(struct recorded_scope *to, const struct recording *now, uint32_t input)
 {
 	if (input == NO_TENSOR)
@@ -76,12 +76,12 @@ static void merge_input(struct recorded_scope *to, const struct recording *now, 
 		to->input = now->tensors[input].matched;
 }
 
-void spw_control__basis_merge(struct recording *basis, const struct recording *now)
+void spw_control__reference_merge(struct recording *reference, const struct recording *now)
 {
-	bool replace = spw_control__basis_drift(now, basis, false) > CHANGE;
+	bool replace = spw_control__reference_drift(now, reference, false) > CHANGE;
 
-	for (uint32_t i = 0; i < now->scope_count && i < basis->scope_count; i++) {
-		struct recorded_scope *to = &basis->scopes[i];
+	for (uint32_t i = 0; i < now->scope_count && i < reference->scope_count; i++) {
+		struct recorded_scope *to = &reference->scopes[i];
 
 		to->enter_ns = mix(to->enter_ns, now->scopes[i].enter_ns, replace);
 		to->compute_ns = mix(to->compute_ns, now->scopes[i].compute_ns, replace);
@@ -94,24 +94,24 @@ void spw_control__basis_merge(struct recording *basis, const struct recording *n
 
 		/* One that is offered anew for a later scope says nothing of when it was. */
 		if (from->matched != NO_TENSOR &&
-		    from->scope == basis->tensors[from->matched].scope)
-			merge_tensor(&basis->tensors[from->matched], from, replace);
+		    from->scope == reference->tensors[from->matched].scope)
+			merge_tensor(&reference->tensors[from->matched], from, replace);
 	}
-	merge_unplanned(basis, now, replace);
+	merge_unplanned(reference, now, replace);
 	for (uint32_t i = 0; i < now->drains; i++)
-		basis->drains_ns[i] = mix(basis->drains_ns[i], now->drains_ns[i],
-					  replace || now->drains != basis->drains);
-	basis->drains = now->drains;
-	basis->forward_ns = mix(basis->forward_ns, now->forward_ns, replace);
-	basis->backward_ns = mix(basis->backward_ns, now->backward_ns, replace);
+		reference->drains_ns[i] = mix(reference->drains_ns[i], now->drains_ns[i],
+					      replace || now->drains != reference->drains);
+	reference->drains = now->drains;
+	reference->forward_ns = mix(reference->forward_ns, now->forward_ns, replace);
+	reference->backward_ns = mix(reference->backward_ns, now->backward_ns, replace);
 }
 
-void spw_control__basis_replace(struct recording *basis, struct recording *now)
+void spw_control__reference_replace(struct recording *reference, struct recording *now)
 {
 	struct recording recording = *now;
 	uint32_t first = 0;
 
-	*now = *basis;
+	*now = *reference;
 	for (uint32_t i = 0; i < recording.scope_count; i++) {
 		recording.scopes[i].first = first;
 		first += recording.scopes[i].plannable;
@@ -123,19 +123,19 @@ void spw_control__basis_replace(struct recording *basis, struct recording *now)
 		if (spw_control__has_place(&recording.tensors[i]))
 			recording.members[scope->first + scope->plannable++] = i;
 	}
-	*basis = recording;
+	*reference = recording;
 }
 
-void spw_control__basis_planned(struct recording *basis)
+void spw_control__reference_planned(struct recording *reference)
 {
-	for (uint32_t i = 0; i < basis->scope_count; i++) {
-		struct recorded_scope *scope = &basis->scopes[i];
+	for (uint32_t i = 0; i < reference->scope_count; i++) {
+		struct recorded_scope *scope = &reference->scopes[i];
 
 		scope->planned_ns = scope->compute_ns;
 		scope->planned_enter_ns = scope->enter_ns;
 	}
-	for (uint32_t i = 0; i < basis->count; i++) {
-		struct recorded *recorded = &basis->tensors[i];
+	for (uint32_t i = 0; i < reference->count; i++) {
+		struct recorded *recorded = &reference->tensors[i];
 
 		recorded->planned_pack_ns = recorded->pack_ns;
 		recorded->planned_use_ns = recorded->use_ns;
@@ -145,17 +145,18 @@ void spw_control__basis_planned(struct recording *basis)
 
 /* ---- Is it this shape? ---- */
 
-uint32_t spw_control__basis_place(const struct recording *basis, const struct recorded *recorded)
+uint32_t spw_control__reference_place(const struct recording *reference,
+				      const struct recorded *recorded)
 {
-	const struct recorded_scope *scope = &basis->scopes[recorded->scope];
+	const struct recorded_scope *scope = &reference->scopes[recorded->scope];
 
 	if (recorded->only_input)
 		return scope->input != NO_TENSOR &&
-				       basis->tensors[scope->input].bytes == recorded->bytes
+				       reference->tensors[scope->input].bytes == recorded->bytes
 			       ? scope->input
 			       : NO_TENSOR;
 	SPW_ASSERT(recorded->plannable && recorded->place < scope->plannable); /* CONTROL-3 */
-	return basis->members[scope->first + recorded->place];
+	return reference->members[scope->first + recorded->place];
 }
 
 static bool same_scope(const struct recorded_scope *now, const struct recorded_scope *was)
@@ -165,39 +166,41 @@ static bool same_scope(const struct recorded_scope *now, const struct recorded_s
 	       (!now->left || now->plannable >= was->plannable);
 }
 
-bool spw_control__basis_begins_like(const struct recording *now, const struct recording *basis)
+bool spw_control__reference_begins_like(const struct recording *now,
+					const struct recording *reference)
 {
-	if (now->scope_count > basis->scope_count)
+	if (now->scope_count > reference->scope_count)
 		return false;
 	for (uint32_t i = 0; i < now->scope_count; i++)
-		if (!same_scope(&now->scopes[i], &basis->scopes[i]))
+		if (!same_scope(&now->scopes[i], &reference->scopes[i]))
 			return false;
 	for (uint32_t i = 0; i < now->count; i++) {
 		const struct recorded *recorded = &now->tensors[i];
 
 		if (!spw_control__has_place(recorded))
 			continue;
-		if (recorded->place >= basis->scopes[recorded->scope].plannable ||
-		    basis->tensors[spw_control__basis_place(basis, recorded)].bytes !=
+		if (recorded->place >= reference->scopes[recorded->scope].plannable ||
+		    reference->tensors[spw_control__reference_place(reference, recorded)].bytes !=
 			    recorded->bytes)
 			return false;
 	}
 	return true;
 }
 
-bool spw_control__basis_is_like(const struct recording *now, const struct recording *basis)
+bool spw_control__reference_is_like(const struct recording *now, const struct recording *reference)
 {
-	return now->scope_count == basis->scope_count && now->plannable == basis->plannable &&
-	       spw_control__basis_begins_like(now, basis);
+	return now->scope_count == reference->scope_count &&
+	       now->plannable == reference->plannable &&
+	       spw_control__reference_begins_like(now, reference);
 }
 
 /* ---- Is it a step of the same model? ---- */
 
-uint32_t spw_control__basis_find(const struct recording *basis, uint32_t from,
-				 const struct recorded_scope *scope)
+uint32_t spw_control__reference_find(const struct recording *reference, uint32_t from,
+				     const struct recorded_scope *scope)
 {
-	for (uint32_t s = from; s < basis->scope_count; s++) {
-		const struct recorded_scope *was = &basis->scopes[s];
+	for (uint32_t s = from; s < reference->scope_count; s++) {
+		const struct recorded_scope *was = &reference->scopes[s];
 
 		if (was->key == scope->key && was->stage == scope->stage &&
 		    was->micro_batch == scope->micro_batch)
@@ -208,24 +211,24 @@ uint32_t spw_control__basis_find(const struct recording *basis, uint32_t from,
 	return NO_SCOPE;
 }
 
-bool spw_control__basis_is_kin(const struct recording *now, const struct recording *basis)
+bool spw_control__reference_is_kin(const struct recording *now, const struct recording *reference)
 {
 	uint32_t next = 0, ran = 0, same = 0;
 
 	for (uint32_t s = 0; s < now->scope_count; s++) {
 		const struct recorded_scope *scope = &now->scopes[s];
-		uint32_t found = spw_control__basis_find(basis, next, scope);
+		uint32_t found = spw_control__reference_find(reference, next, scope);
 
 		if (found == NO_SCOPE && scope->key == 0)
 			return false;
 		ran += scope->key != 0;
 		same += found != NO_SCOPE && scope->key != 0 &&
-			scope->plannable == basis->scopes[found].plannable &&
-			scope->bytes == basis->scopes[found].bytes;
+			scope->plannable == reference->scopes[found].plannable &&
+			scope->bytes == reference->scopes[found].bytes;
 		next = found == NO_SCOPE ? next : found + 1;
 	}
-	for (; next < basis->scope_count; next++)
-		if (basis->scopes[next].key == 0)
+	for (; next < reference->scope_count; next++)
+		if (reference->scopes[next].key == 0)
 			return false;
 	return ran > 0 && 2 * same >= ran;
 }
