@@ -43,7 +43,7 @@ static const char *words_of(enum spw_budget_cause cause)
 		       "written";
 	case SPW_BUDGET_HELD:
 		return "tensors were saved earlier, or in use longer, than planned; the next plan "
-		       "leaves a margin";
+		       "leaves a headroom";
 	case SPW_BUDGET_MET: break;
 	}
 	return "it is met";

@@ -23,8 +23,8 @@ int spw_control__open(const struct control_opts *opts, struct control **out)
 	control->opts = *opts;
 	control->shape = &control->shapes[0];
 	control->probe = NO_TENSOR;
-	control->time = MARGIN_NONE(TIME_PATIENCE_STEPS);
-	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
+	control->time = HEADROOM_NONE(TIME_PATIENCE_STEPS);
+	control->shape->memory = HEADROOM_NONE(MEMORY_PATIENCE_STEPS);
 	spw_control__wear_open(control);
 	control->profile.width_shift = 0; /* nothing is noted before a step */
 	spw_control__recording_begin(
@@ -375,7 +375,7 @@ static enum plan_reason planned_step_ended(struct control *control, bool replace
 	spw_control__background_merge(control, false);
 	spw_control__skipped_fill(control);
 	spw_control__reference_merge(&control->shape->reference, &control->now);
-	return replaced ? PLAN_REASON_NONE : spw_control__margin_step_ended(control);
+	return replaced ? PLAN_REASON_NONE : spw_control__headroom_step_ended(control);
 }
 
 /* @missing: tensors of the plan, at the end. */

@@ -26,7 +26,7 @@
 #define NEGLIGIBLE 0.01
 
 /*
- * Steps before a margin is halved, at first. Of time: at most one in twenty is late because of
+ * Steps before a headroom is halved, at first. Of time: at most one in twenty is late because of
  * that. Of memory sooner: the first plans, which know least, exceed the budget most, and what they
  * leave behind is memory that nobody uses. As the number doubles, log2(n / 4) of n steps are above.
  */
@@ -100,13 +100,13 @@ enum plan_reason {
 };
 
 /* What is left out of a plan, in parts of the whole. */
-struct margin {
+struct headroom {
 	double share;
 	uint32_t steps, needed; /* within the plan; until less is tried */
 	bool tried;             /* less, and nothing has shown since that it was too little */
 };
 
-#define MARGIN_NONE(patience) ((struct margin){.needed = (patience)})
+#define HEADROOM_NONE(patience) ((struct headroom){.needed = (patience)})
 
 /* Of the memory in use in a step; see profile.c. */
 struct profile {
@@ -187,7 +187,7 @@ struct plan {
 	uint64_t wear_step_bytes;          /* that it may write; 0: no limit */
 	uint64_t written_max;              /* that it was allowed to, for wear and after a stall */
 	double flows_share; /* of others, that it was made for, of the drives' time */
-	double time_share;  /* the margin of time, in parts of the backward pass */
+	double time_share;  /* the headroom of time, in parts of the backward pass */
 };
 
 /* A shape of step, and its plan. */
@@ -195,7 +195,7 @@ struct shape {
 	struct recording reference;       /* what the plan was made from, smoothed */
 	struct device_clock device_clock; /* of the last step of which it is known */
 	struct plan plan;
-	struct margin memory;   /* of the budget */
+	struct headroom memory; /* of the budget */
 	uint64_t stalled_bytes; /* a plan that wrote so many has stalled; 0: long ago */
 	uint32_t calm_steps;    /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
@@ -306,11 +306,11 @@ struct control {
 
 	/* between steps */
 	struct measure measure;
-	struct ranks ranks;  /* as the step ended */
-	struct margin time;  /* of the backward pass */
-	bool late_before;    /* a step was, not long ago */
-	bool was_late;       /* the last step was */
-	uint64_t unmeasured; /* steps in a row of plans that spill nothing */
+	struct ranks ranks;   /* as the step ended */
+	struct headroom time; /* of the backward pass */
+	bool late_before;     /* a step was, not long ago */
+	bool was_late;        /* the last step was */
+	uint64_t unmeasured;  /* steps in a row of plans that spill nothing */
 	bool broke_off; /* the last step by its plan did not take all that the plan has taken */
 
 	/*
@@ -461,19 +461,19 @@ void spw_control__shape_predict(struct control *control);
 /* What has been measured: of several ranks the mean. */
 struct spw_plan_drives spw_control__ranks_share(const struct control *control);
 
-/* ---- margin.c ---- */
+/* ---- headroom.c ---- */
 
-/* What the next plan counts on, before the margin. */
-struct spw_plan_drives spw_control__margin_believed(const struct control *control);
-uint64_t spw_control__margin_mixed(const struct spw_plan_drives *drives);
+/* What the next plan counts on, before the headroom. */
+struct spw_plan_drives spw_control__headroom_believed(const struct control *control);
+uint64_t spw_control__headroom_mixed(const struct spw_plan_drives *drives);
 /* What the next plan may write: for @wear, and after a stall; 0: no limit. */
-uint64_t spw_control__margin_written_max(const struct shape *shape, uint64_t wear);
+uint64_t spw_control__headroom_written_max(const struct shape *shape, uint64_t wear);
 /* The step went by its plan. Return: whether, and why, to plan anew. */
-enum plan_reason spw_control__margin_step_ended(struct control *control);
+enum plan_reason spw_control__headroom_step_ended(struct control *control);
 
 /* ---- budget.c ---- */
 
-/* A plan is within the budget; a margin may have asked for less, and not have got that. */
+/* A plan is within the budget; a headroom may have asked for less, and not have got that. */
 bool spw_control__budget_fits(const struct control *control, const struct plan *plan);
 /* A step has ended. @planned: a plan was in force when it began; @followed: to the end */
 void spw_control__budget_step_ended(struct control *control, bool planned, bool followed);

@@ -110,9 +110,10 @@ void spw_control__planning_ask(struct control *control)
 {
 	struct plan *plan = &control->draft;
 
-	plan->counted_on = spw_control__margin_believed(control);
+	plan->counted_on = spw_control__headroom_believed(control);
 	plan->wear_step_bytes = spw_control__wear_step_bytes(control);
-	plan->written_max = spw_control__margin_written_max(control->shape, plan->wear_step_bytes);
+	plan->written_max =
+		spw_control__headroom_written_max(control->shape, plan->wear_step_bytes);
 	plan->flows_share = spw_control__background_share(control);
 	plan->time_share = control->time.share;
 	ask(control, plan);
@@ -281,7 +282,7 @@ static uint32_t probe_of(const struct control *control, bool any)
 	for (uint32_t i = 0; i < shape->reference.count; i++) {
 		const struct recorded *recorded = &shape->reference.tensors[i];
 		double there_ns = (double)recorded->bytes /
-					  ((double)spw_control__margin_mixed(&drives) / 1e9) +
+					  ((double)spw_control__headroom_mixed(&drives) / 1e9) +
 				  (double)drives.latency_ns;
 		double gap_ns = (double)(recorded->use_ns - recorded->pack_ns);
 

@@ -198,7 +198,7 @@ bool spw_control__shape_new(struct control *control)
 	if (control->shape->id > 0)
 		put_in_force(control, oldest_of(control));
 	control->shape->planned = control->shape->varies = false;
-	control->shape->memory = MARGIN_NONE(MEMORY_PATIENCE_STEPS);
+	control->shape->memory = HEADROOM_NONE(MEMORY_PATIENCE_STEPS);
 	control->shape->device_clock.complete = false;
 	control->shape->stalled_bytes = 0;
 	control->shape->id = ++control->ids;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/margin.c - how far the figures are trusted: what one step says of the next plan
+ * tensor/control/headroom.c - how far the figures are trusted: what one step says of the next plan
  *
  * The planner leaves no time and no memory unused, and a step is never exactly like the last. So a
- * part of either is left out of the plan: a margin. It grows by what a step exceeded its plan by,
+ * part of either is left out of the plan: a headroom. It grows by what a step exceeded its plan by,
  * and half of it is given back after a number of steps that did not; that number doubles each time
  * that it was needed after all.
  *
@@ -25,31 +25,31 @@
 
 /* ---- Margins ---- */
 
-static void margin_grow(struct margin *margin, double share)
+static void headroom_grow(struct headroom *headroom, double share)
 {
-	if (margin->tried)
-		margin->needed *= 2;
-	margin->tried = false;
-	margin->steps = 0;
-	margin->share += share;
+	if (headroom->tried)
+		headroom->needed *= 2;
+	headroom->tried = false;
+	headroom->steps = 0;
+	headroom->share += share;
 }
 
 /* A step was within its plan. Return: whether there were enough of them to try with less. */
-static bool margin_kept(struct margin *margin)
+static bool headroom_kept(struct headroom *headroom)
 {
-	if (++margin->steps < margin->needed)
+	if (++headroom->steps < headroom->needed)
 		return false;
-	margin->steps = 0;
+	headroom->steps = 0;
 	return true;
 }
 
 /* Return: whether there was any. */
-static bool margin_halve(struct margin *margin)
+static bool headroom_halve(struct headroom *headroom)
 {
-	if (margin->share <= 0)
+	if (headroom->share <= 0)
 		return false;
-	margin->tried = true;
-	margin->share = margin->share / 2 > NEGLIGIBLE ? margin->share / 2 : 0;
+	headroom->tried = true;
+	headroom->share = headroom->share / 2 > NEGLIGIBLE ? headroom->share / 2 : 0;
 	return true;
 }
 
@@ -65,7 +65,7 @@ static void at_most(uint64_t *figure, uint64_t before)
  * What has been measured. Only, a step that has stalled is no proof that the drives are faster than
  * was thought: it may have read little at a time, and they let that through as a burst.
  */
-struct spw_plan_drives spw_control__margin_believed(const struct control *control)
+struct spw_plan_drives spw_control__headroom_believed(const struct control *control)
 {
 	const struct spw_plan_drives *then = &control->shape->plan.counted_on;
 	struct spw_plan_drives now = spw_control__ranks_share(control);
@@ -80,7 +80,7 @@ struct spw_plan_drives spw_control__margin_believed(const struct control *contro
 	return now;
 }
 
-uint64_t spw_control__margin_mixed(const struct spw_plan_drives *drives)
+uint64_t spw_control__headroom_mixed(const struct spw_plan_drives *drives)
 {
 	if (drives->mixed_bytes_per_second > 0)
 		return drives->mixed_bytes_per_second;
@@ -107,7 +107,7 @@ static bool latency_fell(const struct shape *shape, uint64_t now_ns)
 
 static bool drives_drifted(const struct control *control)
 {
-	const struct spw_plan_drives now = spw_control__margin_believed(control),
+	const struct spw_plan_drives now = spw_control__headroom_believed(control),
 				     *then = &control->shape->plan.counted_on;
 
 	return latency_fell(control->shape, now.latency_ns) ||
@@ -115,7 +115,8 @@ static bool drives_drifted(const struct control *control)
 	       differs(now.read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(now.bus_out_bytes_per_second, then->bus_out_bytes_per_second, CHANGE) ||
 	       differs(now.bus_in_bytes_per_second, then->bus_in_bytes_per_second, CHANGE) ||
-	       differs(spw_control__margin_mixed(&now), spw_control__margin_mixed(then), CHANGE);
+	       differs(spw_control__headroom_mixed(&now), spw_control__headroom_mixed(then),
+		       CHANGE);
 }
 
 /* ---- Time ---- */
@@ -127,7 +128,7 @@ static double late_ns(const struct control *control)
 }
 
 /*
- * The margin of time, in parts of the backward pass: its reads took so much longer than planned.
+ * The headroom of time, in parts of the backward pass: its reads took so much longer than planned.
  * @explained: by figures that have drifted. Return: whether the plan is to be changed for it.
  */
 static bool time_seen(struct control *control, bool explained)
@@ -139,13 +140,13 @@ static bool time_seen(struct control *control, bool explained)
 		control->late_before = true;
 		if (!again || share < TIMELINE_DRIFT)
 			share = explained && !again ? 0 : TIMELINE_DRIFT;
-		margin_grow(&control->time, share);
+		headroom_grow(&control->time, share);
 		return share > 0;
 	}
-	if (!margin_kept(&control->time))
+	if (!headroom_kept(&control->time))
 		return false;
 	control->late_before = false;
-	return margin_halve(&control->time);
+	return headroom_halve(&control->time);
 }
 
 /* ---- After a stall ---- */
@@ -174,7 +175,7 @@ static bool calm_seen(struct control *control)
 	return shape->plan.result.limited;
 }
 
-uint64_t spw_control__margin_written_max(const struct shape *shape, uint64_t wear)
+uint64_t spw_control__headroom_written_max(const struct shape *shape, uint64_t wear)
 {
 	uint64_t stalled = shape->stalled_bytes;
 
@@ -188,21 +189,21 @@ static bool peak_seen(struct control *control)
 {
 	double budget = (double)control->opts.cache.memory_bytes;
 	double above = (double)control->peak_bytes / budget - 1;
-	struct margin *margin = &control->shape->memory;
+	struct headroom *headroom = &control->shape->memory;
 
 	if (control->opts.cache.mode != SPW_CACHE_BUDGET || control->switched)
 		return false;
 	if (!control->shape->plan.result.feasible || above <= 0)
-		return margin_kept(margin) && margin_halve(margin);
-	if (margin->share + above > 0.5)
+		return headroom_kept(headroom) && headroom_halve(headroom);
+	if (headroom->share + above > 0.5)
 		above = 0; /* no plan for half of it would help */
-	margin_grow(margin, above);
+	headroom_grow(headroom, above);
 	return above > 0;
 }
 
 /* ---- A step has ended ---- */
 
-enum plan_reason spw_control__margin_step_ended(struct control *control)
+enum plan_reason spw_control__headroom_step_ended(struct control *control)
 {
 	const struct recording *reference = &control->shape->reference;
 	enum plan_reason reason = PLAN_REASON_NONE;
