@@ -72,7 +72,7 @@ uint32_t spw_control__scope_enter(struct control *control, uint64_t key)
 	if (number == NO_SCOPE)
 		return NO_SCOPE;
 	control->now.scopes[number].matched = matched;
-	leave_by(control, spw_control__follow_scope(control, number));
+	leave_by(control, spw_control__cursor_scope(control, number));
 	return number;
 }
 
@@ -81,7 +81,7 @@ void spw_control__scope_leave(struct control *control, uint32_t outer)
 	uint32_t left = spw_control__recording_leave(control, outer);
 
 	if (left != NO_SCOPE)
-		leave_by(control, spw_control__follow_scope_left(control, left));
+		leave_by(control, spw_control__cursor_scope_left(control, left));
 }
 
 /* ---- Tensors ---- */
@@ -102,7 +102,7 @@ static void take_place(struct control *control, struct recorded *recorded)
 
 	recorded->place = now->scopes[recorded->scope].plannable;
 	spw_control__skipped_offered(control, recorded);
-	leave_by(control, spw_control__follow_offer(control, recorded));
+	leave_by(control, spw_control__cursor_offer(control, recorded));
 	now->scopes[recorded->scope].plannable++;
 	now->scopes[recorded->scope].bytes += recorded->bytes;
 	now->plannable++;
@@ -121,11 +121,11 @@ void spw_control__offered(struct control *control, struct track *track, uint32_t
 		return;
 	if (hint == SPW_HINT_INPUT) {
 		spw_control__recording_input(control, recorded);
-		spw_control__follow_input(control, recorded);
+		spw_control__cursor_input(control, recorded);
 	} else if (recorded->plannable) {
 		shared = spw_control__skipped_shared(control, track, recorded);
 		if (shared)
-			spw_control__follow_shared(control, shared);
+			spw_control__cursor_shared(control, shared);
 		else
 			take_place(control, recorded);
 	}
@@ -171,7 +171,7 @@ void spw_control__taken(struct control *control, const struct track *track)
 	spw_control__skipped_taken(control, recorded);
 	spw_control__recording_take(control, recorded);
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
-		spw_control__follow_progress(
+		spw_control__cursor_progress(
 			control,
 			control->shape->reference.tensors[recorded->matched].planned_use_ns);
 }
@@ -193,7 +193,7 @@ void spw_control__released(struct control *control, const struct track *track, b
 	if (recorded->matched == NO_TENSOR)
 		return;
 	if (!leased)
-		spw_control__follow_progress(
+		spw_control__cursor_progress(
 			control,
 			control->shape->reference.tensors[recorded->matched].planned_release_ns);
 	control->slots[recorded->matched] = GONE_SLOT;
@@ -538,7 +538,7 @@ void spw_control__step_began(struct control *control)
 	spw_control__profile_step_began(control);
 	spw_control__shape_predict(control);
 	control->switched = false;
-	spw_control__follow_begin(control);
+	spw_control__cursor_begin(control);
 	spw_control__skipped_begin(control, control->skips_off);
 	control->skips_off = false;
 	if (control->shape->planned)

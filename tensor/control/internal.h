@@ -426,20 +426,20 @@ void spw_control__skipped_fill(struct control *control);
 /* The step has ended: most of what it ran is as in the reference. */
 bool spw_control__skipped_fits(const struct control *control);
 
-/* ---- follow.c ---- */
+/* ---- plan_cursor.c ---- */
 
 /* The plan is followed from its beginning. */
-void spw_control__follow_begin(struct control *control);
+void spw_control__cursor_begin(struct control *control);
 /* The tensor that only a scope is computed again from. */
-void spw_control__follow_input(struct control *control, struct recorded *recorded);
+void spw_control__cursor_input(struct control *control, struct recorded *recorded);
 /* Return: in which way the step is not the one that was planned for; NULL: it is, or none was. */
-const char *spw_control__follow_scope(struct control *control, uint32_t number);
-const char *spw_control__follow_scope_left(const struct control *control, uint32_t number);
-const char *spw_control__follow_offer(struct control *control, struct recorded *recorded);
-void spw_control__follow_progress(struct control *control, uint64_t planned_ns);
+const char *spw_control__cursor_scope(struct control *control, uint32_t number);
+const char *spw_control__cursor_scope_left(const struct control *control, uint32_t number);
+const char *spw_control__cursor_offer(struct control *control, struct recorded *recorded);
+void spw_control__cursor_progress(struct control *control, uint64_t planned_ns);
 /* A tensor of the reference is skipped; or what was skipped has been offered by another scope. */
-void spw_control__follow_skipped(struct control *control, uint32_t which);
-void spw_control__follow_shared(struct control *control, const struct recorded *recorded);
+void spw_control__cursor_skipped(struct control *control, uint32_t which);
+void spw_control__cursor_shared(struct control *control, const struct recorded *recorded);
 
 /* ---- shapes.c ---- */
 

@@ -52,7 +52,7 @@ static void match_again(struct control *control)
 		control->matched += spw_control__has_place(recorded);
 		control->slots[recorded->matched] = recorded->released ? GONE_SLOT : recorded->slot;
 	}
-	spw_control__follow_progress(
+	spw_control__cursor_progress(
 		control, reference->scopes[control->now.scope_count - 1].planned_enter_ns);
 }
 
@@ -77,7 +77,7 @@ bool spw_control__shape_switch(struct control *control)
 		    !keeps_what_it_wants(&control->now, shape))
 			continue;
 		put_in_force(control, shape);
-		spw_control__follow_begin(control);
+		spw_control__cursor_begin(control);
 		match_again(control);
 		spw_control__skipped_switched(control);
 		control->switched = true;

@@ -105,7 +105,7 @@ static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 	skipping->tensors[skipping->count++] = (struct skipped){
 		.ns = was->takes > 0 ? was->use_ns : was->release_ns, .which = now->count};
 	skipping->here[which] = now->count++;
-	spw_control__follow_skipped(control, which);
+	spw_control__cursor_skipped(control, which);
 }
 
 /* The scopes of the reference from @from up to @to are not in this step. */

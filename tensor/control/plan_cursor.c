@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/follow.c - a plan is carried out: how far the step is, and what is read next
+ * tensor/control/plan_cursor.c - a plan is carried out: how far the step is, and what is read next
  *
  * Place for place each tensor has the size that it had, or the step has left its plan: it goes on
  * by the fixed rule, within the memory that it has held already, and is planned for anew.
@@ -27,7 +27,7 @@ uint32_t spw_control__plan_number(const struct control *control)
 	return control->plan_number;
 }
 
-void spw_control__follow_begin(struct control *control)
+void spw_control__cursor_begin(struct control *control)
 {
 	control->plan_number++;
 	control->left = control->stalled_now = false;
@@ -41,7 +41,7 @@ void spw_control__follow_begin(struct control *control)
 		control->slots[i] = NO_SLOT;
 }
 
-void spw_control__follow_progress(struct control *control, uint64_t planned_ns)
+void spw_control__cursor_progress(struct control *control, uint64_t planned_ns)
 {
 	if (!spw_control__follows_plan(control) || planned_ns < control->progress_ns)
 		return;
@@ -97,7 +97,7 @@ static uint64_t progress_now_ns(struct control *control)
 
 /* ---- Is it the step that was planned for? ---- */
 
-const char *spw_control__follow_scope(struct control *control, uint32_t number)
+const char *spw_control__cursor_scope(struct control *control, uint32_t number)
 {
 	const struct recording *reference = &control->shape->reference;
 	const struct recorded_scope *now = &control->now.scopes[number],
@@ -108,11 +108,11 @@ const char *spw_control__follow_scope(struct control *control, uint32_t number)
 	if (number >= reference->scope_count || now->key != was->key || now->stage != was->stage ||
 	    now->micro_batch != was->micro_batch)
 		return "other scopes or stages than in the step that was planned for";
-	spw_control__follow_progress(control, was->planned_enter_ns);
+	spw_control__cursor_progress(control, was->planned_enter_ns);
 	return NULL;
 }
 
-const char *spw_control__follow_scope_left(const struct control *control, uint32_t number)
+const char *spw_control__cursor_scope_left(const struct control *control, uint32_t number)
 {
 	if (!spw_control__follows_plan(control) ||
 	    control->now.scopes[number].plannable >=
@@ -121,7 +121,7 @@ const char *spw_control__follow_scope_left(const struct control *control, uint32
 	return "fewer tensors in a scope than in the step that was planned for";
 }
 
-const char *spw_control__follow_offer(struct control *control, struct recorded *recorded)
+const char *spw_control__cursor_offer(struct control *control, struct recorded *recorded)
 {
 	const struct recording *reference = &control->shape->reference;
 	uint32_t which;
@@ -138,11 +138,11 @@ const char *spw_control__follow_offer(struct control *control, struct recorded *
 	control->matched++;
 	control->due_ns = reference->tensors[which].pack_ns;
 	control->due_throttle_ns = control->shape->plan.throttle_ns[which];
-	spw_control__follow_progress(control, reference->tensors[which].planned_pack_ns);
+	spw_control__cursor_progress(control, reference->tensors[which].planned_pack_ns);
 	return NULL;
 }
 
-void spw_control__follow_input(struct control *control, struct recorded *recorded)
+void spw_control__cursor_input(struct control *control, struct recorded *recorded)
 {
 	if (!spw_control__follows_plan(control) || !recorded->plannable)
 		return;
@@ -157,13 +157,13 @@ static enum spw_plan_choice choice_of(const struct control *control, uint32_t wh
 }
 
 /* Nothing of it comes any more in this step. */
-void spw_control__follow_skipped(struct control *control, uint32_t which)
+void spw_control__cursor_skipped(struct control *control, uint32_t which)
 {
 	control->slots[which] = GONE_SLOT;
 	control->matched += spw_control__has_place(&control->shape->reference.tensors[which]);
 }
 
-void spw_control__follow_shared(struct control *control, const struct recorded *recorded)
+void spw_control__cursor_shared(struct control *control, const struct recorded *recorded)
 {
 	control->slots[recorded->matched] = recorded->slot;
 }
