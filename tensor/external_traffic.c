@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/external_traffic.c - what others do on the same store, such as an optimizer with its state: all
- * that the store counts, less what is the cache's own; and what other ranks get of the drives
+ * tensor/external_traffic.c - what others do on the same store, such as an optimizer with its
+ * state: all that the store counts, less what is the cache's own; and what other ranks get of the
+ * drives
  *
  * A request of the cache's may have ended for the store and not for the cache yet: for that moment
  * its bytes are taken for another's.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/background_traffic.c - what others move on the same drives in a step, for the planner
+ * tensor/control/background_traffic.c - what others move on the same drives in a step, for the
+ * planner
  *
  * Recorded is how much they have moved until when, in compute time as all of the step. Of a step
  * that has ended each equal part gets its share, smoothed over steps as all else is. How long the

@@ -387,8 +387,8 @@ void spw_control__reference_replace(struct recording *reference, struct recordin
 /* A plan has been made of it. */
 void spw_control__reference_planned(struct recording *reference);
 /*
- * The tensor of the reference at the same place; of one that has no place, what the scope was computed
- * again from there. Or NO_TENSOR.
+ * The tensor of the reference at the same place; of one that has no place, what the scope was
+ * computed again from there. Or NO_TENSOR.
  */
 uint32_t spw_control__reference_place(const struct recording *reference,
 				      const struct recorded *recorded);
@@ -398,10 +398,14 @@ bool spw_control__reference_begins_like(const struct recording *now,
 /* And it is all of it. */
 bool spw_control__reference_is_like(const struct recording *now, const struct recording *reference);
 
-/* The scope of the reference from @from on, in the present stage; a stage itself is one with key 0. */
+/*
+ * The scope of the reference from @from on, in the present stage; a stage itself is one with key 0.
+ */
 uint32_t spw_control__reference_find(const struct recording *reference, uint32_t from,
 				     const struct recorded_scope *scope);
-/* Both are of steps that skip scopes of one model: most of what this one ran is in the reference. */
+/*
+ * Both are of steps that skip scopes of one model: most of what this one ran is in the reference.
+ */
 bool spw_control__reference_is_kin(const struct recording *now, const struct recording *reference);
 
 /* ---- skipped.c ---- */

@@ -22,7 +22,8 @@
  * A device times its copies itself: bytes over time is what the bus does.
  *
  * What the drives did while they served others too says how much these have left. It counts only
- * for as long as nothing else is known: what others take is a part of the plan (background_traffic.c).
+ * for as long as nothing else is known: what others take is a part of the plan
+ * (background_traffic.c).
  */
 #ifndef SPW_TENSOR_CONTROL_MEASURE_H
 #define SPW_TENSOR_CONTROL_MEASURE_H

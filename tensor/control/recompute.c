@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/control/recompute.c - plans of scopes: what the planner is asked, and what becomes of it */
+/*
+ * tensor/control/recompute.c - plans of scopes: what the planner is asked, and what becomes of it
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

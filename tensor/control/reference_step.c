@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/reference_step.c - what plans are made from: a recording, smoothed over steps like it
+ * tensor/control/reference_step.c - what plans are made from: a recording, smoothed over steps like
+ * it
  *
  * Figures that change little are averaged; what changes much replaces what was.
  */

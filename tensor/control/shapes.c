@@ -156,7 +156,9 @@ static uint32_t kin_of(const struct control *control, uint32_t *fullest)
 	return count;
 }
 
-/* The shapes of one model become one that varies. Return: whether its reference is to be this step. */
+/*
+ * The shapes of one model become one that varies. Return: whether its reference is to be this step.
+ */
 static bool join_kin(struct control *control, uint32_t fullest)
 {
 	struct shape *shape = &control->shapes[fullest];

@@ -2,10 +2,10 @@
 /*
  * tensor/control/skipped.c - scopes of the reference that a step skips, as layers dropped at random
  *
- * They are recorded as if they had run, and for as long as in the reference: what the step has saved
- * itself keeps its place, and the recording is as whole as the reference is. A scope that the reference has
- * not seen is recorded where it comes: then the recording becomes the reference, with the scopes of
- * both. So the reference of such steps soon has all scopes that any of them runs.
+ * They are recorded as if they had run, and for as long as in the reference: what the step has
+ * saved itself keeps its place, and the recording is as whole as the reference is. A scope that the
+ * reference has not seen is recorded where it comes: then the recording becomes the reference, with
+ * the scopes of both. So the reference of such steps soon has all scopes that any of them runs.
  */
 #include <stdlib.h>
 
@@ -50,7 +50,9 @@ bool spw_control__skipped_differs(const struct control *control)
 
 /* ---- Time ---- */
 
-/* When something would have been that the reference has at @reference_ns, before what comes next. */
+/*
+ * When something would have been that the reference has at @reference_ns, before what comes next.
+ */
 static uint64_t moved_ns(const struct control *control, uint64_t reference_ns)
 {
 	return control->skipping.met_ns +
@@ -58,8 +60,8 @@ static uint64_t moved_ns(const struct control *control, uint64_t reference_ns)
 }
 
 /*
- * What comes now the reference has at @reference_ns. @skipped: something between this and what came before
- * is missing: it takes no less time than in the reference.
+ * What comes now the reference has at @reference_ns. @skipped: something between this and what came
+ * before is missing: it takes no less time than in the reference.
  */
 static void meet(struct control *control, uint64_t reference_ns, bool skipped)
 {
@@ -153,8 +155,8 @@ static int by_ns(const void *a, const void *b)
 }
 
 /*
- * A scope is entered that the reference does not have. Return: the number there of the first one that
- * comes after it, where keys go up in the order of a model's layers.
+ * A scope is entered that the reference does not have. Return: the number there of the first one
+ * that comes after it, where keys go up in the order of a model's layers.
  */
 static uint32_t place_of_other(const struct control *control, uint64_t key)
 {

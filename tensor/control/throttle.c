@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/throttle.c - whether a forward pass holds more than it may, and how long it is to wait
+ * tensor/control/throttle.c - whether a forward pass holds more than it may, and how long it is to
+ * wait
  *
  * Time that is waited counts as neither compute nor stall: the next plan is for the step as fast as
  * it is.

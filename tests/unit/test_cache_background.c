@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_background.c - another user of the store of a cache, in virtual time: what is
- * measured of the drives, and what plans know of it
+ * tests/unit/test_cache_background.c - another user of the store of a cache, in virtual time: what
+ * is measured of the drives, and what plans know of it
  */
 /* link: simstore libspillway */
 #include "tests/unit/cache_sim.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_device_clock.c - a host that is ahead of its device: the step's times, and so its
- * plans, are the device's
+ * tests/unit/test_cache_device_clock.c - a host that is ahead of its device: the step's times, and
+ * so its plans, are the device's
  *
  * The host takes a tenth of the device's time, then waits for it.
  */

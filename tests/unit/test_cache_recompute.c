@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_cache_recompute.c - what is discarded: recomputed, offered again, or never used */
+/*
+ * tests/unit/test_cache_recompute.c - what is discarded: recomputed, offered again, or never used
+ */
 /* link: simstore libspillway */
 #include <spillway/trace.h>
 

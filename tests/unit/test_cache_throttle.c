@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_cache_throttle.c - a forward pass that holds more than it may waits for writes, in
- * virtual time
+ * tests/unit/test_cache_throttle.c - a forward pass that holds more than it may waits for writes,
+ * in virtual time
  */
 /* link: simstore libspillway */
 #include <stdio.h>
